@@ -1,0 +1,50 @@
+# make            install, run the default workflow, write the report, print the headline table
+# make paper      the same for the paper's config
+# make test       install, run the tests;  make lint: style and types
+# make clean      remove what was installed and cached; results/ and data/ stay
+# With CONFIG='config/paper.yaml config/ablations/neumann-terms.yaml' another config, with CORES=2 fewer cores.
+
+PYTHON ?= python3
+CORES ?= $(shell getconf _NPROCESSORS_ONLN)
+CONFIG ?= config/config.yaml
+
+BIN := .venv/bin
+INSTALLED := .venv/installed
+SNAKEMAKE := $(BIN)/snakemake --cores $(CORES) --configfile $(CONFIG)
+
+# Threads that wait must not spin: jobs run side by side.
+export OMP_WAIT_POLICY = passive
+
+.DEFAULT_GOAL := workflow
+.PHONY: workflow paper test lint install clean
+
+workflow: $(INSTALLED)
+	$(SNAKEMAKE)
+	@results=$$($(BIN)/metapt check $(CONFIG)) && \
+	if [ ! $$results/report.html -nt $$results/headline.md ]; then $(SNAKEMAKE) --report $$results/report.html || exit; fi; \
+	$(BIN)/metapt headline $$results
+
+paper:
+	$(MAKE) workflow CONFIG=config/paper.yaml
+
+test: $(INSTALLED)
+	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses $(CORES) --dist loadgroup
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/snakefmt --check workflow
+	$(BIN)/metapt docs --check
+
+install: $(INSTALLED)
+
+$(INSTALLED): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	{ echo "metapt needs Python 3.11 or later; name one: make PYTHON=python3.12"; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+clean:
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist

@@ -1,0 +1,7 @@
+"""`python -m metapt`."""
+
+import sys
+
+from metapt.cli import main
+
+sys.exit(main())

@@ -1,0 +1,21 @@
+"""Errors that a person reads: each message is one sentence or two that say what is wrong, where, what is legal, and what to do."""
+
+
+class MetaptError(Exception):
+    """Base of all errors that end a command with one clear message instead of a traceback."""
+
+
+class ConfigError(MetaptError):
+    """A config key is unknown, missing or has an illegal value."""
+
+
+class DataError(MetaptError):
+    """A data file is missing, cut, altered or not what it claims to be."""
+
+
+class MachineError(MetaptError):
+    """The machine can't do what was asked: no GPU, no space, no network."""
+
+
+class TrainingError(MetaptError):
+    """A run can't go on: the numbers have left the range in which it has a meaning."""

@@ -1,0 +1,202 @@
+"""Tables for people: the same one as CSV (full precision), Markdown (GitHub) and LaTeX (booktabs)."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from numbers import Integral, Real
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from metapt.files import atomic_path
+
+NOTHING = "\N{EN DASH}"
+"""Stands where there is no number."""
+
+_NUMBER = re.compile(r"\(?-?(\d+(\.\d+)?|inf|nan)( ± \d+(\.\d+)?\)?)?(e-?\d+)?")
+
+_LATEX = str.maketrans(
+    {
+        "\\": r"\textbackslash{}",
+        "{": r"\{",
+        "}": r"\}",
+        "$": r"\$",
+        "&": r"\&",
+        "#": r"\#",
+        "%": r"\%",
+        "_": r"\_",
+        "^": r"\textasciicircum{}",
+        "~": r"\textasciitilde{}",
+        "<": r"\textless{}",
+        ">": r"\textgreater{}",
+        "|": r"\textbar{}",
+        "±": r"$\pm$",
+        NOTHING: "--",
+        "\n": " ",
+    }
+)
+
+
+def mean_and_error(mean: float, standard_error: float = math.nan) -> str:
+    """A number with the digits that its standard error allows.
+
+    The error has one significant digit, or two where it begins with 1, and the mean ends at the same place. Without an error,
+    four significant digits; numbers from a million on or below a ten-thousandth with a power of ten.
+
+    >>> mean_and_error(7.2345, 1.4962), mean_and_error(78.64, 0.31), mean_and_error(87.6), mean_and_error(float("nan"))
+    ('7.2 ± 1.5', '78.6 ± 0.3', '87.60', 'nan')
+    >>> mean_and_error(1234567.0, 345678.0), mean_and_error(2.5e-7)
+    ('(1.2 ± 0.3)e6', '2.500e-7')
+    """
+    known = math.isfinite(standard_error)
+    size = max(abs(mean), abs(standard_error)) if known else abs(mean)
+    if not math.isfinite(mean):
+        return str(mean)
+    if size != 0 and not 1e-4 <= size < 1e6:
+        power = math.floor(math.log10(size))
+        scaled = mean_and_error(mean / 10.0**power, standard_error / 10.0**power)
+        return f"({scaled})e{power}" if known else f"{scaled}e{power}"
+    if not known or standard_error == 0:
+        text = _rounded(mean, 3 - _exponent(mean))
+        return f"{text} ± 0" if known else text
+    decimals = _error_decimals(standard_error)
+    return f"{_rounded(mean, decimals)} ± {_rounded(standard_error, decimals)}"
+
+
+def published(mean: float, standard_error: float = math.nan) -> str:
+    """A number of the paper with the digits that it was published with; `NOTHING` where there is none.
+
+    >>> published(71.0, 0.2), published(7.2, 1.5), published(100.0), published(math.nan) == NOTHING
+    ('71.0 ± 0.2', '7.2 ± 1.5', '100', True)
+    """
+    if math.isnan(mean):
+        return NOTHING
+    if math.isnan(standard_error):
+        return f"{mean:g}"
+    decimals = max(len(f"{x:g}".partition(".")[2]) for x in (mean, standard_error))
+    return f"{mean:.{decimals}f} ± {standard_error:.{decimals}f}"
+
+
+def ours_and_papers(joined: pd.DataFrame) -> pd.DataFrame:
+    """The display table of `paper.beside_paper(summary)`: arm, setting, evaluation, metric, n, ours, paper, note.
+
+    Ours and the paper's are "mean ± standard error". Setting, evaluation, metric and note are left out where they are empty in
+    every row; the experiment comes first where there are several.
+    """
+    pairs = zip(joined["mean"], joined["standard_error"], strict=True)
+    papers = zip(joined["paper_mean"], joined["paper_standard_error"], strict=True)
+    table = pd.DataFrame(
+        {
+            **{c: joined[c] for c in ("experiment", "arm", "setting", "evaluation", "metric", "n")},
+            "ours": [mean_and_error(m, s) for m, s in pairs],
+            "paper": [published(m, s) for m, s in papers],
+            "note": joined["paper_note"],
+        }
+    )
+    empty = [c for c in ("setting", "evaluation", "metric", "note") if (table[c] == "").all()]
+    single = ["experiment"] if table["experiment"].nunique() <= 1 else []
+    return table.drop(columns=empty + single)
+
+
+def write_tables(table: pd.DataFrame, stem: Path, caption: str, numbers: pd.DataFrame | None = None) -> None:
+    """Write `table` as {stem}.csv, {stem}.md and {stem}.tex, the index left out.
+
+    Floats get four significant digits in .md and .tex, all their digits in .csv; a missing value is `NOTHING` there, empty here.
+    `numbers`, if given, is what goes into the .csv in place of `table`: the plain numbers where `table` holds texts.
+    Columns of numbers are aligned to the right.
+    """
+    cells = table.map(_cell)
+    right = {str(c): _is_numeric(cells[c]) for c in cells.columns}
+    with atomic_path(_with_ending(stem, ".csv")) as path:
+        (table if numbers is None else numbers).to_csv(path, index=False, lineterminator="\n", encoding="utf-8")
+    _write_text(_with_ending(stem, ".md"), markdown(cells, caption, right))
+    _write_text(_with_ending(stem, ".tex"), latex(cells, caption, right))
+
+
+def markdown(cells: pd.DataFrame, caption: str, right: Mapping[str, bool]) -> str:
+    """`cells` (texts) as a GitHub table below its caption; `right` says which columns are aligned to the right."""
+    rows = [[_escape_markdown(text) for text in line] for line in _lines(cells)]
+    widths = [max(3, *(len(line[i]) for line in rows)) for i in range(len(cells.columns))]
+    aligned = [right[str(c)] for c in cells.columns]
+    padded = [[t.rjust(w) if r else t.ljust(w) for t, w, r in zip(line, widths, aligned, strict=True)] for line in rows]
+    rule = ["-" * (w - 1) + ":" if r else "-" * w for w, r in zip(widths, aligned, strict=True)]
+    table = "\n".join(f"| {' | '.join(line)} |" for line in [padded[0], rule, *padded[1:]])
+    return f"{_escape_markdown(caption)}\n\n{table}\n"
+
+
+def latex(cells: pd.DataFrame, caption: str, right: Mapping[str, bool]) -> str:
+    r"""`cells` (texts) as a LaTeX table; the document needs \usepackage{booktabs}."""
+    header, *body = [" & ".join(escape_latex(text) for text in line) + r" \\" for line in _lines(cells)]
+    columns = "".join("r" if right[str(c)] else "l" for c in cells.columns)
+    lines = [
+        "% needs \\usepackage{booktabs}",
+        r"\begin{table}",
+        r"  \centering",
+        rf"  \caption{{{escape_latex(caption)}}}",
+        rf"  \begin{{tabular}}{{{columns}}}",
+        r"    \toprule",
+        f"    {header}",
+        r"    \midrule",
+        *(f"    {line}" for line in body),
+        r"    \bottomrule",
+        r"  \end{tabular}",
+        r"\end{table}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def escape_latex(text: str) -> str:
+    r"""`text` as LaTeX prints it literally.
+
+    >>> print(escape_latex("rate_1: 5% ± 1 & more"))
+    rate\_1: 5\% $\pm$ 1 \& more
+    """
+    return text.translate(_LATEX)
+
+
+def _escape_markdown(text: str) -> str:
+    return text.replace("|", r"\|").replace("\n", " ")
+
+
+def _lines(cells: pd.DataFrame) -> list[list[str]]:
+    return [[str(c) for c in cells.columns], *cells.to_numpy().tolist()]
+
+
+def _cell(value: Any) -> str:
+    if value is None or value is pd.NA or value == "":
+        return NOTHING
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return str(value)
+    if isinstance(value, Integral):
+        return str(int(value))
+    return NOTHING if math.isnan(value) else mean_and_error(float(value))
+
+
+def _is_numeric(texts: pd.Series[str]) -> bool:
+    """True where every text is a number, with or without its error, or `NOTHING`."""
+    return all(text == NOTHING or _NUMBER.fullmatch(text) for text in texts)
+
+
+def _exponent(x: float) -> int:
+    return math.floor(math.log10(abs(x))) if x else 0
+
+
+def _error_decimals(standard_error: float) -> int:
+    mantissa, exponent = f"{standard_error:.1e}".split("e")
+    return (1 if float(mantissa) < 2 else 0) - int(exponent)
+
+
+def _rounded(x: float, decimals: int) -> str:
+    return f"{round(x, decimals) + 0.0:.{max(0, decimals)}f}"  # + 0.0 turns -0.0 into 0.0
+
+
+def _with_ending(stem: Path, ending: str) -> Path:
+    return stem.with_name(stem.name + ending)
+
+
+def _write_text(path: Path, text: str) -> None:
+    with atomic_path(path) as temporary:
+        temporary.write_text(text, encoding="utf-8", newline="\n")

@@ -1,0 +1,120 @@
+"""Files are written whole or not at all, and known by their checksums."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from metapt.errors import MachineError
+
+_FULL = {errno.ENOSPC, errno.EDQUOT}
+_NO_ROOM = 4096  # bytes; less than one block
+
+
+@contextmanager
+def atomic_path(path: Path, needs: int | None = None) -> Iterator[Path]:
+    """A temporary path beside `path`, with the same suffixes, that takes its place when the block ends without an exception.
+
+    Args:
+        path: the file to write; folders above it are made.
+        needs: bytes that the whole file takes, where the caller knows; said in the message when the disk is full.
+
+    Yields:
+        An empty file to overwrite. After an exception it is gone, and what was at `path` before is untouched.
+
+    Raises:
+        MachineError: the disk is full, or the folder can't be written.
+    """
+    temporary = path.with_name(f".{secrets.token_hex(4)}.{path.name}")
+    try:
+        with explained(path, temporary, needs):
+            temporary.parent.mkdir(parents=True, exist_ok=True)
+            temporary.open("xb").close()  # not mkstemp: its files are private, and results are shared
+            yield temporary
+            move_into_place(temporary, path)
+    finally:
+        with suppress(OSError):
+            temporary.unlink()
+
+
+@contextmanager
+def explained(path: Path, temporary: Path, needs: int | None = None) -> Iterator[None]:
+    """Turn the system's errors while `temporary` is written on behalf of `path` into a MachineError of one sentence.
+
+    When the disk is full, `temporary` is removed. Errors about other files pass.
+    """
+    try:
+        yield
+    except (OSError, RuntimeError) as error:
+        if _is_full(error, temporary.parent):
+            raise _full_disk(path, temporary, needs) from error
+        if isinstance(error, OSError) and error.filename and Path(str(error.filename)) in {temporary, *temporary.parents}:
+            raise MachineError(
+                f"{path} can't be written ({error.strerror}): give this user the right to write there, "
+                "or name another folder in the config."
+            ) from error
+        raise
+
+
+def move_into_place(temporary: Path, path: Path) -> None:
+    """Rename `temporary` to `path` (same folder) once its bytes are on the disk: a crash can't leave a short file there."""
+    with temporary.open("rb+") as file:
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def sha256(path: Path) -> str:
+    """SHA-256 of a file, in hexadecimal; any size, in constant memory."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def md5(path: Path) -> str:
+    """MD5 of a file, in hexadecimal; guards against accidents (the only sum that some publishers give), not against forgery."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+
+
+def readable(size: int) -> str:
+    """A number of bytes for people.
+
+    >>> readable(512), readable(9_912_422)
+    ('512 bytes', '9.9 MB')
+    """
+    for power, unit in ((4, "TB"), (3, "GB"), (2, "MB"), (1, "kB")):
+        if size >= 1000**power:
+            return f"{size / 1000**power:.1f} {unit}"
+    return f"{size} bytes"
+
+
+def _is_full(error: BaseException, folder: Path) -> bool:
+    """Whether a failed write in `folder` failed for want of space.
+
+    NumPy and torch lose the system's error number on their way (torch.save raises a bare RuntimeError), so a disk without a free
+    block counts too.
+    """
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.errno in _FULL:
+            return True
+        cause = cause.__cause__ or cause.__context__
+    return folder.is_dir() and shutil.disk_usage(folder).free < _NO_ROOM
+
+
+def _full_disk(path: Path, temporary: Path, needs: int | None) -> MachineError:
+    written = temporary.stat().st_size if temporary.exists() else 0
+    need = f"more than {readable(written)}" if needs is None else readable(needs)
+    folder = next(folder for folder in path.absolute().parents if folder.is_dir())
+    available = shutil.disk_usage(folder).free + written  # asked before the removal: torch keeps the file open after it failed
+    temporary.unlink(missing_ok=True)
+    return MachineError(
+        f"{path} could not be written, because the disk is full or a quota is used up: it needs {need}, and "
+        f"{readable(available)} are available there; make room, or name a folder on another disk "
+        "in the config."
+    )

@@ -1,0 +1,34 @@
+"""The method: hypergradients through pre-training and fine-tuning. Needs torch only; knows no domain, no file, no workflow."""
+
+from metapt.hypergrad.bptt import ExactHypergradient, exact_hypergradient
+from metapt.hypergrad.finetune import FineTuned, FittedHead, Unroll
+from metapt.hypergrad.hybrid import Diagnostics, Hypergradient, hypergradient
+from metapt.hypergrad.inverse import ConjugateGradient, Dense, Identity, Neumann, SolveResult, Status
+from metapt.hypergrad.optimizers import SGD, Adam
+from metapt.hypergrad.params import Params, Pretrained
+from metapt.hypergrad.problem import GaussNewtonProblem, MetaProblem
+from metapt.hypergrad.stacked import Stacked
+
+__all__ = [
+    "SGD",
+    "Adam",
+    "ConjugateGradient",
+    "Dense",
+    "Diagnostics",
+    "ExactHypergradient",
+    "FineTuned",
+    "FittedHead",
+    "GaussNewtonProblem",
+    "Hypergradient",
+    "Identity",
+    "MetaProblem",
+    "Neumann",
+    "Params",
+    "Pretrained",
+    "SolveResult",
+    "Stacked",
+    "Status",
+    "Unroll",
+    "exact_hypergradient",
+    "hypergradient",
+]

@@ -1,0 +1,111 @@
+"""The exact hypergradient: backpropagation through every PT and FT step. The oracle of tests and of the fidelity study.
+
+Memory grows with the number of steps, which is what the approximations avoid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from metapt.hypergrad.optimizers import DifferentiableOptimizer
+from metapt.hypergrad.params import Params, Pretrained, detached, leaves, like, vjp
+from metapt.hypergrad.problem import MetaProblem
+
+
+class ExactHypergradient(NamedTuple):
+    """The exact hypergradient and what the two stages ended with; nothing in it is attached to a graph.
+
+    Attributes:
+        gradient: like the meta-parameters.
+        pretrained: encoder and PT head after PT.
+        encoder: the encoder after FT.
+        head: the FT head after FT.
+        validation_loss: mean FT loss over the validation minibatches, a scalar.
+        pretrain_losses: PT loss before each PT step, shape [PT steps].
+    """
+
+    gradient: Params
+    pretrained: Pretrained
+    encoder: Params
+    head: Params
+    validation_loss: Tensor
+    pretrain_losses: Tensor
+
+
+@torch.enable_grad()
+def exact_hypergradient(
+    problem: MetaProblem,
+    pretrained: Pretrained,
+    meta: Params,
+    head: Params,
+    *,
+    pretrain_batches: Sequence[Any],
+    train_batches: Sequence[Any],
+    validation_batches: Sequence[Any],
+    pretrain_optimizer: DifferentiableOptimizer,
+    finetune_optimizer: DifferentiableOptimizer,
+    network: bool = True,
+) -> ExactHypergradient:
+    """d(FT validation loss) / d(meta), the left-hand side of Eq. 3, from initial weights through PT and FT, one minibatch a step.
+
+    Args:
+        problem: the three losses. BatchNorm's running statistics count as constants, frozen in the FT leg at what PT ended with.
+        pretrained: initial encoder and PT head.
+        meta: the meta-parameters; the gradient is like it.
+        head: initial FT head.
+        network: FT changes encoder and head, else the head only.
+
+    Raises:
+        ValueError: no validation minibatch.
+    """
+    if not validation_batches:
+        raise ValueError("there is no validation minibatch to take the loss of")
+    phi = leaves(meta)
+    trained, pretrain_losses = _pretrain(problem, pretrained.leaves(), phi, pretrain_batches, pretrain_optimizer)
+    encoder, tuned = _finetune(problem, trained, leaves(head), train_batches, finetune_optimizer, network)
+    losses = [
+        problem.head_loss(tuned, problem.encode({**encoder, **trained.buffers}, batch), batch) for batch in validation_batches
+    ]
+    loss = torch.stack(losses).mean()
+    gradient = like(meta, vjp([loss], list(phi.values())))
+    final = Pretrained(detached(trained.encoder), detached(trained.head), trained.buffers)
+    return ExactHypergradient(gradient, final, detached(encoder), detached(tuned), loss.detach(), pretrain_losses)
+
+
+def _pretrain(
+    problem: MetaProblem, pretrained: Pretrained, phi: Params, batches: Sequence[Any], optimizer: DifferentiableOptimizer
+) -> tuple[Pretrained, Tensor]:
+    encoder, head, buffers = pretrained
+    encoder_state, head_state = optimizer.init(encoder), optimizer.init(head)
+    losses = []
+    for batch in batches:
+        loss = problem.pretrain_loss(Pretrained(encoder, head, buffers), phi, batch)
+        gradients = vjp([loss], [*encoder.values(), *head.values()], create_graph=True)
+        encoder, encoder_state = optimizer.step(encoder, like(encoder, gradients[: len(encoder)]), encoder_state)
+        head, head_state = optimizer.step(head, like(head, gradients[len(encoder) :]), head_state)
+        losses.append(loss.detach())
+    return Pretrained(encoder, head, buffers), torch.stack(losses) if losses else torch.zeros(0)
+
+
+def _finetune(
+    problem: MetaProblem,
+    trained: Pretrained,
+    head: Params,
+    batches: Sequence[Any],
+    optimizer: DifferentiableOptimizer,
+    network: bool,
+) -> tuple[Params, Params]:
+    encoder = trained.encoder
+    encoder_state, head_state = optimizer.init(encoder), optimizer.init(head)
+    for batch in batches:
+        loss = problem.head_loss(head, problem.encode({**encoder, **trained.buffers}, batch), batch)
+        changed = [*head.values(), *(encoder.values() if network else ())]
+        gradients = vjp([loss], changed, create_graph=True)
+        if network:
+            encoder, encoder_state = optimizer.step(encoder, like(encoder, gradients[len(head) :]), encoder_state)
+        head, head_state = optimizer.step(head, like(head, gradients[: len(head)]), head_state)
+    return encoder, head

@@ -1,0 +1,37 @@
+"""Products of a vector with the curvature of the PT loss, on one graph: one minibatch, one dropout mask, one batch statistics."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from metapt.hypergrad.inverse import Matvec
+from metapt.hypergrad.params import Vector, vjp
+
+
+def hessian(gradient: Vector, params: Vector) -> Matvec:
+    """v -> H v, by differentiating the gradient, which must have been made with `create_graph=True` (Pearlmutter 1994)."""
+    return lambda vector: vjp(gradient, params, vector, retain_graph=True)
+
+
+def gauss_newton(outputs: Tensor, loss: Tensor, params: Vector) -> Matvec:
+    """v -> J^T B J v, with J the Jacobian of the outputs and B the Hessian of the loss w.r.t. the outputs (Schraudolph 2002).
+
+    Positive semi-definite whenever the loss is convex in the outputs. J v comes from two reverse passes: J^T u is linear in
+    a dummy u, and differentiating it w.r.t. u gives J v.
+
+    Args:
+        outputs: the network's outputs, a node of the graph of `loss`.
+        loss: a scalar.
+        params: leaves on which `outputs` depend.
+    """
+    (output_gradient,) = vjp([loss], [outputs], create_graph=True)
+    dummy = torch.zeros_like(outputs, requires_grad=True)
+    pullback = vjp([outputs], params, [dummy], create_graph=True)
+
+    def matvec(vector: Vector) -> Vector:
+        (pushed,) = vjp(pullback, [dummy], vector, retain_graph=True)
+        (curved,) = vjp([output_gradient], [outputs], [pushed], retain_graph=True)
+        return vjp([outputs], params, [curved], retain_graph=True)
+
+    return matvec

@@ -1,0 +1,339 @@
+"""The fine-tuning leg: from pre-trained encoder and head to the FT validation loss, and its gradient w.r.t. the encoder.
+
+Two forms behind one face. `Unroll` takes K differentiable steps (Eq. 5). `FittedHead` solves for the head and differentiates the
+solution implicitly, which prices the representation rather than a head that is behind it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from metapt.hypergrad.inverse import ConjugateGradient, SolveResult, Status
+from metapt.hypergrad.optimizers import SGD, DifferentiableOptimizer, OptimizerState
+from metapt.hypergrad.params import Params, Vector, add, detached, dot, leaves, like, norm, vjp
+from metapt.hypergrad.problem import MetaProblem
+
+
+class FineTuned(NamedTuple):
+    """What the FT leg returns; nothing in it is attached to a graph.
+
+    Attributes:
+        encoder_gradient: g2, the derivative of the validation loss w.r.t. the pre-trained encoder, through every path.
+        head: the FT head after fine-tuning.
+        head_state: the state of the head's optimiser after fine-tuning (empty where there is none).
+        train_losses: the FT loss before each unrolled step, or of the fitted heads.
+        validation_loss: the FT loss on the validation minibatch, a scalar.
+        head_gradient_norm: |dL/d(head)| on the validation minibatch, the head's part of g1.
+        status: how the fit ended; always OK for an unroll.
+    """
+
+    encoder_gradient: Params
+    head: Params
+    head_state: OptimizerState
+    train_losses: Tensor
+    validation_loss: Tensor
+    head_gradient_norm: Tensor
+    status: Status
+
+
+class FineTuning(Protocol):
+    def __call__(
+        self,
+        problem: MetaProblem,
+        encoder: Params,
+        buffers: Params,
+        head: Params,
+        head_state: OptimizerState | None,
+        train_batches: Sequence[Any],
+        validation_batch: Any,
+    ) -> FineTuned: ...
+
+
+class _Features:
+    """Features of FT minibatches, each encoded once, as leaves; their cotangents go back through the encoder in one pass."""
+
+    def __init__(self, problem: MetaProblem, encoder: Params, buffers: Params, batches: Sequence[Any]) -> None:
+        self.encoder = leaves(encoder)
+        distinct = list({id(batch): batch for batch in batches}.values())
+        self.batches = distinct
+        self._encoded = {id(batch): problem.encode({**self.encoder, **buffers}, batch) for batch in distinct}
+        self._leaves = {key: features.detach().requires_grad_() for key, features in self._encoded.items()}
+
+    def __call__(self, batch: Any) -> Tensor:
+        return self._leaves[id(batch)]
+
+    def all(self) -> Vector:
+        return list(self._leaves.values())
+
+    def encoder_gradient(self, cotangents: Vector) -> Params:
+        return like(self.encoder, vjp(list(self._encoded.values()), list(self.encoder.values()), cotangents))
+
+
+@dataclass(frozen=True)
+class Unroll:
+    """K differentiable FT steps, one minibatch each, then the loss on the validation minibatch (Eq. 5).
+
+    With `network=False` the steps change the head only: the encoder runs once per distinct minibatch, and each step keeps one
+    more head. With `network=True` they change encoder and head, as Eq. 5 is written, and each step keeps one more network. The
+    gradient has both parts: the direct one and the one through the steps. With K = 0 only the direct one is left.
+
+    Args:
+        steps: K, 0 or more.
+        optimizer: of the steps. The head's state is carried in and out; that of the encoder starts anew, as the encoder does.
+        network: unroll the encoder too.
+    """
+
+    steps: int = 1
+    optimizer: DifferentiableOptimizer = field(default_factory=lambda: SGD(lr=0.01))
+    network: bool = False
+
+    def __post_init__(self) -> None:
+        if self.steps < 0:
+            raise ValueError(f"steps is {self.steps}; legal: 0 or more")
+
+    def __call__(
+        self,
+        problem: MetaProblem,
+        encoder: Params,
+        buffers: Params,
+        head: Params,
+        head_state: OptimizerState | None,
+        train_batches: Sequence[Any],
+        validation_batch: Any,
+    ) -> FineTuned:
+        if len(train_batches) != self.steps:
+            raise ValueError(f"{len(train_batches)} FT training minibatches for {self.steps} unrolled steps; give one per step")
+        state = detached(head_state) if head_state else self.optimizer.init(head)
+        leg = self._network if self.network else self._head
+        return leg(problem, encoder, buffers, head, state, train_batches, validation_batch)
+
+    def _head(
+        self,
+        problem: MetaProblem,
+        encoder: Params,
+        buffers: Params,
+        head: Params,
+        state: OptimizerState,
+        train_batches: Sequence[Any],
+        validation_batch: Any,
+    ) -> FineTuned:
+        features = _Features(problem, encoder, buffers, [*train_batches, validation_batch])
+        current = leaves(head)
+        losses = []
+        for batch in train_batches:
+            loss = problem.head_loss(current, features(batch), batch)
+            gradient = like(current, vjp([loss], list(current.values()), create_graph=True))
+            current, state = self.optimizer.step(current, gradient, state)
+            losses.append(loss.detach())
+        validation_loss = problem.head_loss(current, features(validation_batch), validation_batch)
+        values = list(current.values())
+        gradients = vjp([validation_loss], [*values, *features.all()])
+        encoder_gradient = features.encoder_gradient(gradients[len(values) :])
+        return _finished(encoder_gradient, current, state, losses, validation_loss, gradients[: len(values)])
+
+    def _network(
+        self,
+        problem: MetaProblem,
+        encoder: Params,
+        buffers: Params,
+        head: Params,
+        state: OptimizerState,
+        train_batches: Sequence[Any],
+        validation_batch: Any,
+    ) -> FineTuned:
+        start = leaves(encoder)
+        current_encoder, current_head = start, leaves(head)
+        encoder_state = self.optimizer.init(start)
+        losses = []
+        for batch in train_batches:
+            loss = problem.head_loss(current_head, problem.encode({**current_encoder, **buffers}, batch), batch)
+            gradients = vjp([loss], [*current_encoder.values(), *current_head.values()], create_graph=True)
+            encoder_part, head_part = like(current_encoder, gradients[: len(start)]), like(current_head, gradients[len(start) :])
+            current_encoder, encoder_state = self.optimizer.step(current_encoder, encoder_part, encoder_state)
+            current_head, state = self.optimizer.step(current_head, head_part, state)
+            losses.append(loss.detach())
+        features = problem.encode({**current_encoder, **buffers}, validation_batch)
+        validation_loss = problem.head_loss(current_head, features, validation_batch)
+        gradients = vjp([validation_loss], [*start.values(), *current_head.values()])
+        encoder_gradient = like(start, gradients[: len(start)])
+        return _finished(encoder_gradient, current_head, state, losses, validation_loss, gradients[len(start) :])
+
+
+def _finished(
+    encoder_gradient: Params,
+    head: Params,
+    state: OptimizerState,
+    train_losses: list[Tensor],
+    validation_loss: Tensor,
+    head_gradient: Vector,
+    status: Status = Status.OK,
+) -> FineTuned:
+    losses = torch.stack(train_losses) if train_losses else validation_loss.new_zeros(0)
+    loss = validation_loss.detach()
+    return FineTuned(encoder_gradient, detached(head), detached(state), losses, loss, norm(head_gradient), status)
+
+
+@dataclass(frozen=True)
+class FittedHead:
+    """The head at the minimum of the regularised FT loss, by Newton's method, differentiated implicitly.
+
+    head* = argmin mean_i head_loss(head, features_i) + l2 / 2 |head|^2, so that
+    d head* / d features = -(d2 loss / d head2 + l2)^-1 d2 loss / (d head d features).
+
+    With `cross_fit` every distinct minibatch, the validation one too, is held out once: the head is fitted on the others, and the
+    validation loss is the mean over the held-out ones. So all of the FT data price the encoder, and none by a head that has seen
+    it. The head that is returned is fitted on all minibatches then, else on the training minibatches.
+
+    Args:
+        l2: ridge; it makes the minimum unique.
+        cross_fit: hold out each minibatch in turn.
+        max_steps: most Newton steps in a fit.
+        tolerance: the fit ends when the gradient's norm has shrunk by this factor.
+    """
+
+    l2: float = 1e-3
+    cross_fit: bool = False
+    max_steps: int = 50
+    tolerance: float = 1e-6
+
+    def __post_init__(self) -> None:
+        if not self.l2 > 0:
+            raise ValueError(f"l2 is {self.l2}; legal: a positive number (without it separable data have no best head)")
+        if self.max_steps < 1:
+            raise ValueError(f"max_steps is {self.max_steps}; legal: 1 or more")
+        if not 0 < self.tolerance < 1:
+            raise ValueError(f"tolerance is {self.tolerance}; legal: between 0 and 1")
+
+    def __call__(
+        self,
+        problem: MetaProblem,
+        encoder: Params,
+        buffers: Params,
+        head: Params,
+        head_state: OptimizerState | None,
+        train_batches: Sequence[Any],
+        validation_batch: Any,
+    ) -> FineTuned:
+        if not train_batches:
+            raise ValueError("FittedHead needs at least one FT training minibatch to fit the head on")
+        features = _Features(problem, encoder, buffers, [*train_batches, validation_batch])
+        folds = _leave_one_out(features.batches) if self.cross_fit else [(train_batches, validation_batch)]
+        fitted, statuses, train_losses, validation_losses, head_gradients = detached(head), [], [], [], []
+        cotangents = [torch.zeros_like(value) for value in features.all()]
+        for rest, held_out in folds:
+            fit = self._fit(problem, fitted, rest, features)
+            fitted = fit.head
+            priced = self._price(problem, fit, rest, held_out, features)
+            cotangents = add(cotangents, priced.cotangents, 1 / len(folds))
+            statuses += [fit.status, priced.status]
+            train_losses.append(fit.loss)
+            validation_losses.append(priced.loss)
+            head_gradients.append(priced.head_gradient_norm)
+        if self.cross_fit:
+            fit = self._fit(problem, fitted, features.batches, features)
+            fitted = fit.head
+            statuses.append(fit.status)
+        return FineTuned(
+            encoder_gradient=features.encoder_gradient(cotangents),
+            head=fitted,
+            head_state={},
+            train_losses=torch.stack(train_losses),
+            validation_loss=torch.stack(validation_losses).mean(),
+            head_gradient_norm=torch.stack(head_gradients).mean(),
+            status=next((status for status in statuses if status is not Status.OK), Status.OK),
+        )
+
+    def _objective(self, problem: MetaProblem, head: Params, batches: Sequence[Any], features: _Features) -> Tensor:
+        losses = [problem.head_loss(head, features(batch), batch) for batch in batches]
+        penalty = torch.stack([torch.sum(value * value) for value in head.values()]).sum()
+        return torch.stack(losses).mean() + self.l2 / 2 * penalty
+
+    def _fit(self, problem: MetaProblem, head: Params, batches: Sequence[Any], features: _Features) -> _Fit:
+        """Newton's method with exact Hessian-vector products and a halving line search."""
+        current = leaves(head)
+        objective = self._objective(problem, current, batches, features)
+        first = None
+        for _ in range(self.max_steps):
+            values = list(current.values())
+            gradient = vjp([objective], values, create_graph=True)
+            downhill = [-value.detach() for value in gradient]
+            size = float(norm(downhill))
+            first = size if first is None else first
+            if not math.isfinite(size):
+                return _Fit(detached(current), objective.detach(), Status.NON_FINITE)
+            if size <= self.tolerance * max(first, self.l2):
+                return _Fit(detached(current), objective.detach(), Status.OK)
+            direction = self._solve(gradient, values, downhill).value
+            decrease = float(dot(downhill, direction))
+            if decrease <= 4 * torch.finfo(objective.dtype).eps * abs(float(objective.detach())):
+                # What is left to gain is below what the dtype can show, so nothing to search by; the step is still right.
+                return _Fit(like(current, add(list(detached(current).values()), direction)), objective.detach(), Status.OK)
+            moved = self._search(problem, current, direction, decrease, float(objective.detach()), batches, features)
+            if moved is None:
+                return _Fit(detached(current), objective.detach(), Status.MAX_STEPS)
+            current, objective = moved
+        return _Fit(detached(current), objective.detach(), Status.MAX_STEPS)
+
+    def _search(
+        self,
+        problem: MetaProblem,
+        head: Params,
+        direction: Vector,
+        decrease: float,
+        start: float,
+        batches: Sequence[Any],
+        features: _Features,
+    ) -> tuple[Params, Tensor] | None:
+        """The first of the steps 1, 1/2, 1/4, ... that lowers the objective enough (Armijo), or None."""
+        origin = detached(head)
+        for halvings in range(30):
+            length = 0.5**halvings
+            moved = leaves(like(head, add(list(origin.values()), direction, length)))
+            objective = self._objective(problem, moved, batches, features)
+            rounding = 4 * torch.finfo(objective.dtype).eps * abs(start)
+            if float(objective.detach()) <= start - 1e-4 * length * decrease + rounding:
+                return moved, objective
+        return None
+
+    def _solve(self, gradient: Vector, values: Vector, b: Vector) -> SolveResult:
+        """The head's Hessian, l2 included, solved for b to the precision of its dtype."""
+        rtol = max(1e-10, 10 * torch.finfo(values[0].dtype).eps)
+        solver = ConjugateGradient(rtol=rtol, max_steps=4 * sum(value.numel() for value in values))
+        return solver(lambda vector: vjp(gradient, values, vector, retain_graph=True), b)
+
+    def _price(self, problem: MetaProblem, fit: _Fit, train: Sequence[Any], held_out: Any, features: _Features) -> _Price:
+        """The held-out loss and its cotangents on all features: direct, and through the fitted head (by the IFT)."""
+        head = leaves(fit.head)
+        values = list(head.values())
+        loss = problem.head_loss(head, features(held_out), held_out)
+        gradients = vjp([loss], [*values, *features.all()])
+        head_gradient, direct = gradients[: len(values)], gradients[len(values) :]
+        train_gradient = vjp([self._objective(problem, head, train, features)], values, create_graph=True)
+        solved = self._solve(train_gradient, values, head_gradient)
+        through_head = vjp(train_gradient, features.all(), solved.value)
+        return _Price(loss.detach(), add(direct, through_head, -1.0), norm(head_gradient), solved.status)
+
+
+def _leave_one_out(batches: Sequence[Any]) -> list[tuple[Sequence[Any], Any]]:
+    if len(batches) < 2:
+        raise ValueError("cross_fit needs at least two different FT minibatches: one to hold out, one to fit the head on")
+    return [([*batches[:index], *batches[index + 1 :]], batch) for index, batch in enumerate(batches)]
+
+
+class _Fit(NamedTuple):
+    head: Params
+    loss: Tensor
+    status: Status
+
+
+class _Price(NamedTuple):
+    loss: Tensor
+    cotangents: Vector
+    head_gradient_norm: Tensor
+    status: Status

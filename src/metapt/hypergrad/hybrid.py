@@ -1,0 +1,170 @@
+"""The hypergradient: d(FT validation loss) / d(meta-parameters), through fine-tuning and through pre-training (Eq. 3)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, cast, get_args
+
+import torch
+from torch import Tensor
+
+from metapt.hypergrad.curvature import gauss_newton, hessian
+from metapt.hypergrad.finetune import FineTuning
+from metapt.hypergrad.inverse import Inverse, Matvec, Status
+from metapt.hypergrad.optimizers import OptimizerState
+from metapt.hypergrad.params import Params, Pretrained, Vector, detached, leaves, like, norm, vjp
+from metapt.hypergrad.problem import GaussNewtonProblem, MetaProblem
+
+Curvature = Literal["hessian", "gauss_newton"]
+
+
+@dataclass(frozen=True)
+class Diagnostics:
+    """The figures behind one hypergradient.
+
+    Attributes:
+        finetune_losses: FT loss before each unrolled step (or of each fitted head), shape [K].
+        validation_loss: FT loss on the validation minibatch.
+        pretrain_loss: PT loss on the PT minibatch.
+        head_gradient_norm: of the FT loss gradient w.r.t. the head (in g1).
+        encoder_gradient_norm: of the FT loss gradient w.r.t. the pre-trained encoder, g2.
+        inverse_norm: of the inverse Hessian times g2.
+        gradient_norm: of the hypergradient.
+        solve_status: how the inverse ended.
+        solve_residual: its residual norm; NaN where it is not known.
+        solve_steps: products with the Hessian.
+        fit_status: how the fit of the head ended.
+    """
+
+    finetune_losses: Tensor
+    validation_loss: Tensor
+    pretrain_loss: Tensor
+    head_gradient_norm: Tensor
+    encoder_gradient_norm: Tensor
+    inverse_norm: Tensor
+    gradient_norm: Tensor
+    solve_status: Status
+    solve_residual: float
+    solve_steps: int
+    fit_status: Status
+
+
+class Hypergradient(NamedTuple):
+    """One hypergradient; nothing in it is attached to a graph.
+
+    Attributes:
+        gradient: like the meta-parameters.
+        head: the FT head after fine-tuning, the next meta-iteration's initial head.
+        head_state: the state of the head's optimiser, likewise.
+        pretrain_gradient: of the PT loss on the PT minibatch w.r.t. encoder and PT head, a by-product that can serve as a PT
+            step's gradient; its buffers are what the PT loss made of the given ones.
+        diagnostics: the figures behind it.
+    """
+
+    gradient: Params
+    head: Params
+    head_state: OptimizerState
+    pretrain_gradient: Pretrained
+    diagnostics: Diagnostics
+
+
+@torch.enable_grad()
+def hypergradient(
+    problem: MetaProblem,
+    pretrained: Pretrained,
+    meta: Params,
+    head: Params,
+    *,
+    pretrain_batch: Any,
+    train_batches: Sequence[Any],
+    validation_batch: Any,
+    inverse: Inverse,
+    unroll: FineTuning,
+    head_state: OptimizerState | None = None,
+    curvature: Curvature = "hessian",
+) -> Hypergradient:
+    """The derivative of the FT validation loss w.r.t. the meta-parameters (Eq. 3; Algorithm 2, lines of g1, g2 and the IFT).
+
+    g2 comes from the FT leg (`unroll`). Then, with L the PT loss on `pretrain_batch`, w encoder and PT head, H = d2L/dw2,
+
+        gradient = - (g2, 0) H^-1 d2L / (dw dmeta)        (Eq. 4; g2 has no part on the PT head)
+
+    H and the mixed derivative share one graph of L, so one minibatch, one dropout mask and one set of batch statistics. Memory
+    does not depend on how many PT steps went before. No argument is changed.
+
+    Args:
+        problem: the three losses.
+        pretrained: encoder, PT head and buffers at the end of the PT steps.
+        meta: the meta-parameters; the gradient is like it.
+        head: the FT head to start from.
+        pretrain_batch: PT minibatch of the Hessian and the mixed derivative.
+        train_batches: FT training minibatches, one per unrolled step.
+        validation_batch: FT validation minibatch.
+        inverse: `Identity`, `Neumann`, `ConjugateGradient` or `Dense`.
+        unroll: the FT leg, `Unroll` or `FittedHead`.
+        head_state: state of the head's optimiser; a new one if left out.
+        curvature: what stands for H: the Hessian, or the Gauss-Newton matrix (needs a `GaussNewtonProblem`).
+
+    Raises:
+        ValueError: no meta-parameters, an unknown curvature or one that the problem does not offer, or FT minibatches that do not
+            suit the FT leg.
+    """
+    _check(problem, meta, curvature)
+    tuned = unroll(problem, pretrained.encoder, pretrained.buffers, head, head_state, train_batches, validation_batch)
+    pt, phi = pretrained.leaves(), leaves(meta)
+    loss, gradient, matvec = _pretraining(problem, pt, phi, pretrain_batch, curvature)
+    g2 = [*tuned.encoder_gradient.values(), *(torch.zeros_like(value) for value in pt.head.values())]
+    solved = inverse(matvec, g2)
+    # The product with the mixed derivative (Eq. 4) is linear in g2, so the minus sign goes on the result.
+    result = [-value for value in vjp(gradient, list(phi.values()), solved.value)]
+    pretrain_gradient = [value.detach() for value in gradient]
+    count = len(pt.encoder)
+    return Hypergradient(
+        gradient=like(meta, result),
+        head=tuned.head,
+        head_state=tuned.head_state,
+        pretrain_gradient=Pretrained(
+            like(pt.encoder, pretrain_gradient[:count]), like(pt.head, pretrain_gradient[count:]), detached(pt.buffers)
+        ),
+        diagnostics=Diagnostics(
+            finetune_losses=tuned.train_losses,
+            validation_loss=tuned.validation_loss,
+            pretrain_loss=loss.detach(),
+            head_gradient_norm=tuned.head_gradient_norm,
+            encoder_gradient_norm=norm(g2),
+            inverse_norm=norm(solved.value),
+            gradient_norm=norm(result),
+            solve_status=solved.status,
+            solve_residual=solved.residual_norm,
+            solve_steps=solved.steps,
+            fit_status=tuned.status,
+        ),
+    )
+
+
+def _check(problem: MetaProblem, meta: Params, curvature: str) -> None:
+    if not meta:
+        raise ValueError("there are no meta-parameters to take a gradient for: meta is empty")
+    if curvature not in get_args(Curvature):
+        raise ValueError(f"curvature is {curvature!r}; legal: {', '.join(map(repr, get_args(Curvature)))}")
+    if curvature == "gauss_newton":
+        missing = [name for name in ("pretrain_outputs", "outputs_loss") if not hasattr(problem, name)]
+        if missing:
+            raise ValueError(f"the Gauss-Newton matrix needs a problem with {' and '.join(missing)} (see GaussNewtonProblem)")
+
+
+def _pretraining(
+    problem: MetaProblem, pt: Pretrained, phi: Params, batch: Any, curvature: Curvature
+) -> tuple[Tensor, Vector, Matvec]:
+    """The PT loss, its gradient with a graph, and the products with its curvature."""
+    weights = pt.vector()
+    if curvature == "hessian":
+        loss = problem.pretrain_loss(pt, phi, batch)
+        gradient = vjp([loss], weights, create_graph=True)
+        return loss, gradient, hessian(gradient, weights)
+    split = cast(GaussNewtonProblem, problem)
+    outputs = split.pretrain_outputs(pt, phi, batch)
+    loss = split.outputs_loss(outputs, phi, batch)
+    gradient = vjp([loss], weights, create_graph=True)
+    return loss, gradient, gauss_newton(outputs, loss, weights)

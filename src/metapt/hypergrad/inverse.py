@@ -1,0 +1,185 @@
+"""Approximations of (inverse Hessian) times (vector), from products with the Hessian alone.
+
+Each is a frozen dataclass called with `(matvec, b)`. What can go wrong is a status with advice, never an exception: a
+night's run should not end because one minibatch had an indefinite Hessian.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from metapt.hypergrad.params import Vector, add, dot, norm, zeros_like
+
+Matvec = Callable[[Vector], Vector]
+
+
+class Status(enum.Enum):
+    """How a solve ended, with advice in words."""
+
+    OK = "solved as asked"
+    DIVERGED = "the series diverged: lower step_size below 2 over the Hessian's largest eigenvalue, or use fewer terms"
+    INDEFINITE = "the Hessian has negative curvature: add damping, or use the Gauss-Newton matrix"
+    MAX_STEPS = "not solved to the tolerance: raise max_steps, loosen the tolerance, or add damping"
+    SINGULAR = "the matrix is singular: add damping"
+    NON_FINITE = "a product with the Hessian was not finite: lower the PT or the FT learning rate"
+
+
+class SolveResult(NamedTuple):
+    """An approximate solution of `matvec(value) = b`.
+
+    Attributes:
+        value: the solution, like b.
+        status: how the solve ended.
+        residual_norm: |b - matvec(value)|, damping included, as far as known without a further product; NaN where it is not.
+        steps: products with the matrix.
+    """
+
+    value: Vector
+    status: Status
+    residual_norm: float
+    steps: int
+
+
+class Inverse(Protocol):
+    def __call__(self, matvec: Matvec, b: Vector) -> SolveResult: ...
+
+
+@dataclass(frozen=True)
+class Identity:
+    """The identity in place of the inverse, no product at all (T1 - T2; Luketina et al. 2016)."""
+
+    def __call__(self, matvec: Matvec, b: Vector) -> SolveResult:
+        return SolveResult(b, Status.OK, math.nan, 0)
+
+
+@dataclass(frozen=True)
+class Neumann:
+    """The truncated Neumann series a * sum_{i=0..terms} (I - a H)^i b (Section 3.1; Lorraine et al. 2020, Algorithm 3).
+
+    It is the exact inverse as terms -> infinity if 0 < a * eigenvalue < 2 for each eigenvalue of H.
+    The residual of the series without its last term is |(I - a H)^terms b|, which is what `residual_norm` says.
+
+    Args:
+        terms: Hessian-vector products; 0 gives a * b.
+        step_size: a. The released code takes the PT learning rate.
+
+    >>> H = torch.diag(torch.tensor([1.0, 4.0]))
+    >>> Neumann(terms=60, step_size=0.4)(lambda v: [H @ v[0]], [torch.ones(2)]).value
+    [tensor([1.0000, 0.2500])]
+    """
+
+    terms: int
+    step_size: float
+
+    def __post_init__(self) -> None:
+        if self.terms < 0:
+            raise ValueError(f"terms is {self.terms}; legal: 0 or more")
+        if not (self.step_size > 0 and math.isfinite(self.step_size)):
+            raise ValueError(f"step_size is {self.step_size}; legal: a positive number")
+
+    def __call__(self, matvec: Matvec, b: Vector) -> SolveResult:
+        term, total = b, b
+        for _ in range(self.terms):
+            term = add(term, matvec(term), -self.step_size)
+            total = add(total, term)
+        first, last = torch.stack([norm(b), norm(term)]).tolist()
+        if not math.isfinite(last):
+            status = Status.NON_FINITE
+        elif last > 2 * first:  # slower growth is harmless with few terms, and an indefinite Hessian always has it
+            status = Status.DIVERGED
+        else:
+            status = Status.OK
+        return SolveResult([self.step_size * value for value in total], status, last, self.terms)
+
+
+@dataclass(frozen=True)
+class ConjugateGradient:
+    """(H + damping * I)^-1 b by conjugate gradients (Hestenes and Stiefel 1952).
+
+    Stops when the residual is at most rtol * |b|, or after max_steps products, or at a direction of negative curvature; there
+    it returns the solution so far, or, in the first step, b itself (as Steihaug's Newton method does).
+    """
+
+    rtol: float = 1e-3
+    max_steps: int = 20
+    damping: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.rtol < 1:
+            raise ValueError(f"rtol is {self.rtol}; legal: between 0 and 1")
+        if self.max_steps < 1:
+            raise ValueError(f"max_steps is {self.max_steps}; legal: 1 or more")
+        _check_damping(self.damping)
+
+    def __call__(self, matvec: Matvec, b: Vector) -> SolveResult:
+        value, residual, direction = zeros_like(b), b, b
+        square = float(dot(b, b))
+        target = self.rtol**2 * square
+        steps, status = 0, Status.OK
+        while square > target or not math.isfinite(square):
+            if not math.isfinite(square):
+                status = Status.NON_FINITE
+                break
+            if steps == self.max_steps:
+                status = Status.MAX_STEPS
+                break
+            product = add(matvec(direction), direction, self.damping)
+            steps += 1
+            curvature = float(dot(direction, product))
+            if not curvature > 0:
+                status = Status.INDEFINITE if math.isfinite(curvature) else Status.NON_FINITE
+                if steps == 1:
+                    value, residual = b, add(b, product, -1.0)
+                    square = float(dot(residual, residual))
+                break
+            length = square / curvature
+            value = add(value, direction, length)
+            residual = add(residual, product, -length)
+            previous, square = square, float(dot(residual, residual))
+            direction = add(residual, direction, square / previous)
+        return SolveResult(value, status, math.sqrt(square) if square >= 0 else math.nan, steps)
+
+
+@dataclass(frozen=True)
+class Dense:
+    """(H + damping * I)^-1 b from the whole matrix, column by column: exact, for tests and problems of a few hundred parameters.
+
+    Where the matrix is singular it returns b itself.
+    """
+
+    damping: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_damping(self.damping)
+
+    def __call__(self, matvec: Matvec, b: Vector) -> SolveResult:
+        flat = _flatten(b)
+        basis = torch.eye(flat.numel(), dtype=flat.dtype, device=flat.device)
+        matrix = torch.stack([_flatten(matvec(_unflatten(column, b))) for column in basis], dim=1) + self.damping * basis
+        solution, info = torch.linalg.solve_ex(matrix, flat)
+        if int(info) != 0:
+            return SolveResult(b, Status.SINGULAR, math.nan, flat.numel())
+        residual = float(torch.linalg.vector_norm(matrix @ solution - flat))
+        status = Status.OK if math.isfinite(residual) else Status.NON_FINITE
+        return SolveResult(_unflatten(solution, b), status, residual, flat.numel())
+
+
+def _check_damping(damping: float) -> None:
+    if not (damping >= 0 and math.isfinite(damping)):
+        raise ValueError(f"damping is {damping}; legal: 0 or more")
+
+
+def _flatten(vector: Vector) -> Tensor:
+    return torch.cat([value.reshape(-1) for value in vector])
+
+
+def _unflatten(flat: Tensor, like: Vector) -> Vector:
+    parts = torch.split(flat, [value.numel() for value in like])
+    return [part.reshape(value.shape) for part, value in zip(parts, like, strict=True)]

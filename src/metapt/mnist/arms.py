@@ -1,0 +1,118 @@
+"""What the studies of this domain have in common: one arm's settings for the loop, its random streams, its results."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from metapt.errors import ConfigError
+from metapt.evaluation import metrics
+from metapt.hypergrad import SGD, ConjugateGradient, FittedHead, Identity, Neumann, Unroll
+from metapt.hypergrad.finetune import FineTuning
+from metapt.hypergrad.inverse import Inverse
+from metapt.mnist import config
+from metapt.training.checkpoint import Checkpoint
+from metapt.training.diagnosis import Diagnosis
+from metapt.training.meta import MetaSettings
+from metapt.training.optimizers import OptimizerSpec
+from metapt.training.seeds import generator
+
+
+@dataclass(frozen=True)
+class Run:
+    """Where and as what an arm runs.
+
+    Attributes:
+        experiment: mnist_..., as in the metrics table.
+        arm: its name.
+        device: of torch.
+        threads: CPU threads.
+        checkpoint: path of the checkpoints.
+        fingerprint: see `Checkpoint`.
+        budget_seconds: wall time of the arm that `budget_of` names.
+    """
+
+    experiment: str
+    arm: str
+    device: str
+    threads: int
+    checkpoint: Path
+    fingerprint: str
+    budget_seconds: float | None = None
+
+    def generator(self, *name: str | int) -> torch.Generator:
+        """A stream of this experiment. Arms share their streams, so that they differ in what they do only."""
+        return generator(self.experiment, *name)
+
+    def resumable(self, part: str = "") -> Checkpoint:
+        path = self.checkpoint.with_name(f"{self.checkpoint.stem}{part}{self.checkpoint.suffix}")
+        return Checkpoint(path, self.fingerprint)
+
+
+@dataclass(frozen=True)
+class Results:
+    """What an arm leaves: rows of the metrics table, rows of the series table, checkpoints that are not needed any more."""
+
+    metrics: list[dict[str, Any]]
+    series: list[dict[str, Any]]
+    checkpoints: list[Checkpoint]
+
+
+def settings(arm: config.MetaArm, iterations: int) -> MetaSettings:
+    """An arm's config as the loop's settings."""
+    return MetaSettings(
+        iterations=iterations,
+        pretrain_steps=arm.pretrain_steps,
+        warmup=arm.warmup,
+        inverse=_inverse(arm),
+        unroll=_finetuning(arm),
+        curvature=arm.curvature,
+        pretrain_optimizer=OptimizerSpec("Adam", {"lr": arm.pretrain_lr}),
+        meta_optimizer=OptimizerSpec(arm.meta_optimizer, {"lr": arm.meta_lr, **arm.meta_settings}, arm.meta_groups),
+        head_steps_between_updates=arm.head_steps_between_updates,
+        accumulate=arm.accumulate,
+        clip_norm=arm.clip_norm,
+        normalise=arm.normalise,
+        average_decay=arm.average_decay,
+        explosion_factor=arm.explosion_factor,
+        max_skipped=arm.max_skipped,
+    )
+
+
+def _inverse(arm: config.MetaArm) -> Inverse:
+    match arm.inverse:
+        case config.Neumann(terms=terms, step_size=step_size):
+            return Neumann(terms, arm.pretrain_lr if step_size is None else step_size)
+        case config.ConjugateGradient(max_steps=max_steps, rtol=rtol, damping=damping):
+            return ConjugateGradient(rtol, max_steps, damping)
+        case config.Identity():
+            return Identity()
+
+
+def _finetuning(arm: config.MetaArm) -> FineTuning:
+    if arm.unroll == "fitted":
+        return FittedHead(l2=arm.l2, cross_fit=arm.cross_fit)
+    return Unroll(arm.unroll_steps, SGD(arm.finetune_lr), network=arm.unroll == "network")
+
+
+def sample(size: int, count: int, what: str, generator: torch.Generator) -> Tensor:
+    """`count` of `size` examples without replacement, in random order.
+
+    Raises:
+        ConfigError: there are fewer.
+    """
+    if count > size:
+        raise ConfigError(f"{count} {what} are asked for, but the data have {size}; lower the sizes, or take source: mnist")
+    return torch.randperm(size, generator=generator)[:count]
+
+
+def diagnosis_rows(run: Run, diagnosis: Diagnosis, setting: str = "", replicate: int | None = None) -> list[dict[str, Any]]:
+    """The figures of a diagnosis as rows of the metrics table, under the evaluation "diagnosis"."""
+    return [
+        metrics.row(run.experiment, run.arm, name, value, replicate=replicate, setting=setting, evaluation="diagnosis")
+        for name, value in diagnosis.figures.items()
+    ]

@@ -1,0 +1,102 @@
+"""Experiment `fidelity`: our hypergradient of one weight per PT example beside the exact one, by backpropagation through PT and FT."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from metapt.evaluation import metrics
+from metapt.hypergrad import SGD, Neumann, Unroll, exact_hypergradient, hypergradient
+from metapt.mnist import arms, mlp
+from metapt.mnist.arms import Results, Run
+from metapt.mnist.config import Fidelity
+from metapt.mnist.prepare import MnistData
+from metapt.mnist.problem import ExampleWeightsProblem, Images
+from metapt.mnist.rotation_study import CLASSES
+from metapt.training.progress import steps
+
+BATCH = 64
+
+
+def train(study: Fidelity, run: Run, data: MnistData) -> Results:
+    """Cosine and norm ratio for each number of PT steps, K, and Neumann terms, over seeds."""
+    cases = [(seed, count, k) for seed in range(study.replicates) for count in study.pretrain_steps for k in study.unroll_steps]
+    rows: list[dict[str, Any]] = []
+    for index in steps(0, len(cases), f"{run.experiment} {run.arm}"):
+        seed, count, unroll_steps = cases[index]
+        for terms, numbers in _compare(study, run, data, seed, count, unroll_steps).items():
+            setting = f"{count} PT steps, K={unroll_steps}, {terms} Neumann terms"
+            rows += [
+                metrics.row(run.experiment, run.arm, name, value, replicate=seed, setting=setting)
+                for name, value in numbers.items()
+            ]
+    return Results(rows, [], [])
+
+
+def _compare(study: Fidelity, run: Run, data: MnistData, seed: int, count: int, unroll_steps: int) -> dict[int, dict[str, float]]:
+    """Neumann terms -> cosine and norm ratio to the exact hypergradient."""
+    pretrain, train_batches, validation = _data(study, run, data, seed, unroll_steps)
+    pretrained, head = mlp.initial("separate", CLASSES, CLASSES, run.generator("weights", seed))
+    pretrained, head = pretrained.to(run.device), {name: value.to(run.device) for name, value in head.items()}
+    meta = {"weights": torch.ones(study.examples, device=run.device)}
+    network = study.arms[run.arm].unroll == "network"
+    problem = ExampleWeightsProblem()
+    exact = exact_hypergradient(
+        problem,
+        pretrained,
+        meta,
+        head,
+        pretrain_batches=[pretrain] * count,
+        train_batches=train_batches,
+        validation_batches=[validation],
+        pretrain_optimizer=SGD(study.pretrain_lr),
+        finetune_optimizer=SGD(study.finetune_lr),
+        network=network,
+    )
+    return {
+        terms: _agreement(
+            hypergradient(
+                problem,
+                exact.pretrained,
+                meta,
+                head,
+                pretrain_batch=pretrain,
+                train_batches=train_batches,
+                validation_batch=validation,
+                inverse=Neumann(terms, study.pretrain_lr),
+                unroll=Unroll(unroll_steps, SGD(study.finetune_lr), network=network),
+            ).gradient["weights"],
+            exact.gradient["weights"],
+        )
+        for terms in study.neumann_terms
+    }
+
+
+def _data(study: Fidelity, run: Run, data: MnistData, seed: int, unroll_steps: int) -> tuple[Images, Sequence[Images], Images]:
+    """All PT images (some with a random label), an FT training minibatch per unrolled step, all FT validation images."""
+    chosen = arms.sample(
+        len(data.train_labels), study.examples + study.finetune_examples, "PT and FT images", run.generator("images", seed)
+    )
+    generator = run.generator("label noise", seed)
+    labels = data.train_labels.cpu()[chosen]
+    noisy = torch.rand(study.examples, generator=generator) < study.noisy_fraction
+    random_labels = torch.randint(CLASSES, (study.examples,), generator=generator)
+    labels[: study.examples] = torch.where(noisy, random_labels, labels[: study.examples])
+    half = study.finetune_examples // 2
+
+    def images(indices: Tensor) -> Images:
+        return Images(data.train_images[chosen[indices].to(run.device)], labels[indices].to(run.device))
+
+    finetune = study.examples + torch.arange(study.finetune_examples)
+    drawn = torch.randint(half, (unroll_steps, min(BATCH, half)), generator=run.generator("train", seed))
+    return images(torch.arange(study.examples)), [images(finetune[:half][indices]) for indices in drawn], images(finetune[half:])
+
+
+def _agreement(ours: Tensor, exact: Tensor) -> dict[str, float]:
+    return {
+        "cosine to the exact hypergradient": float(torch.nn.functional.cosine_similarity(ours, exact, dim=0)),
+        "norm over that of the exact hypergradient": float(ours.norm() / exact.norm()),
+    }

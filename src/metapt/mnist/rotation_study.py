@@ -1,0 +1,168 @@
+"""Experiments `rotation_mean` and `rotation_mean_std`: learn the distribution of the PT rotation (appendix "Meta-Parameterized Data Augmentation")."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from metapt.evaluation import metrics
+from metapt.hypergrad import Params, Stacked
+from metapt.hypergrad.stacked import stack, stack_pretrained
+from metapt.mnist import arms, mlp
+from metapt.mnist.arms import Results, Run
+from metapt.mnist.config import MetaArm, RotationData, RotationMean, RotationMeanStd
+from metapt.mnist.prepare import MnistData
+from metapt.mnist.problem import Images, RotationBatch, RotationProblem
+from metapt.mnist.rotation import rotate
+from metapt.training.meta import MetaPretraining
+from metapt.training.recorder import Recorder
+from metapt.training.streams import ShuffledStream
+
+CLASSES = 10
+
+
+class RotationBatches:
+    """Minibatches of stacked replicates; each has its own PT images, and its own FT images, rotated once.
+
+    Args:
+        data: all images.
+        sizes: of the sets and of a minibatch.
+        target: mean and standard deviation of the rotation of FT images, degrees.
+        run: names the random streams.
+        seeds: one name per replicate.
+    """
+
+    def __init__(self, data: MnistData, sizes: RotationData, target: tuple[float, float], run: Run, seeds: list[int]) -> None:
+        self.data = data
+        count = sizes.pretrain_examples + sizes.finetune_examples
+        chosen = torch.stack(
+            [arms.sample(len(data.train_images), count, "PT and FT images", run.generator("images", seed)) for seed in seeds]
+        )
+        self.pretrain_images = chosen[:, : sizes.pretrain_examples]
+        finetune_images = chosen[:, sizes.pretrain_examples :]
+        self.rotated = torch.stack(
+            [
+                rotated(data.train_images[indices.to(data.train_images.device)], target, run.generator("finetune rotation", seed))
+                for indices, seed in zip(finetune_images, seeds, strict=True)
+            ]
+        )
+        self.labels = data.train_labels[finetune_images.to(data.train_labels.device)]
+        self.half = sizes.finetune_examples // 2
+
+        def stream(size: int, name: str) -> ShuffledStream:
+            return ShuffledStream(size, sizes.batch_size, [run.generator(name, seed) for seed in seeds])
+
+        self._streams = {
+            "pretrain": stream(sizes.pretrain_examples, "pretrain"),
+            "train": stream(self.half, "train"),
+            "validation": stream(sizes.finetune_examples - self.half, "validation"),
+        }
+
+    def pretrain(self) -> RotationBatch:
+        stream = self._streams["pretrain"]
+        indices = self.pretrain_images.gather(1, stream.next()).to(self.data.train_labels.device)
+        noise = stream.normal().to(self.data.train_images.device)
+        return RotationBatch(self.data.train_images[indices], self.data.train_labels[indices], noise)
+
+    def train(self) -> Images:
+        return self._finetune(self._streams["train"].next())
+
+    def validation(self) -> Images:
+        return self._finetune(self.half + self._streams["validation"].next())
+
+    def _finetune(self, indices: Tensor) -> Images:
+        indices = indices.to(self.labels.device)
+        replicates = torch.arange(len(indices), device=indices.device).unsqueeze(1)
+        return Images(self.rotated[replicates, indices], self.labels.gather(1, indices))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {name: stream.state_dict() for name, stream in self._streams.items()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for name, stream in self._streams.items():
+            stream.load_state_dict(state[name])
+
+
+def rotated(images: Tensor, target: tuple[float, float], generator: torch.Generator) -> Tensor:
+    """Images [n, 28, 28], each rotated once by a draw from N(mean, deviation^2) degrees."""
+    mean, deviation = target
+    return rotate(images, mean + deviation * torch.randn(len(images), generator=generator).to(images.device))
+
+
+def learn(
+    run: Run, arm: MetaArm, batches: RotationBatches, meta: Params, seeds: list[int], iterations: int
+) -> tuple[MetaPretraining, Recorder, Results]:
+    """Meta-PT of stacked replicates, `meta` holding each one's initial mean [replicates] (and deviation).
+
+    Returns:
+        the loop at its end; the trajectories of the meta-parameters; a `Results` with the diagnosis and the checkpoint.
+    """
+    initial = [mlp.initial(arm.heads, CLASSES, CLASSES, run.generator("weights", seed)) for seed in seeds]
+    pretrained = stack_pretrained([pretrained for pretrained, _ in initial]).to(run.device)
+    head = {name: value.to(run.device) for name, value in stack([head for _, head in initial]).items()}
+    problem = Stacked(RotationProblem())
+    loop = MetaPretraining(problem, batches, pretrained, meta, head, arms.settings(arm, iterations))
+    recorder = Recorder(lambda: loop.averaged_meta)
+    checkpoint = run.resumable()
+    diagnosis = loop.run(f"{run.experiment} {run.arm}", checkpoint, recorder=recorder)
+    return loop, recorder, Results(arms.diagnosis_rows(run, diagnosis), [], [checkpoint])
+
+
+def train_mean(study: RotationMean, run: Run, data: MnistData) -> Results:
+    """Learns the mean from `replicates` initialisations at once."""
+    arm = study.arms[run.arm]
+    seeds = list(range(study.replicates))
+    low, high = study.initial_range
+    start = torch.stack([low + (high - low) * torch.rand((), generator=run.generator("initial mean", seed)) for seed in seeds])
+    batches = RotationBatches(data, study, (study.target, 1.0), run, seeds)
+    loop, recorder, results = learn(
+        run, arm, batches, {"mean": start.to(run.device)}, seeds, _iterations(study, arm.epochs or study.epochs)
+    )
+    final = loop.averaged_meta["mean"].cpu()
+    low, high = study.initial_range
+    setting = f"{study.replicates} initialisations in [{low:g},{high:g}], target {study.target:g}"
+    rows = [
+        metrics.row(run.experiment, run.arm, metric, float(values[seed]), replicate=seed, setting=setting)
+        for metric, values in {
+            "absolute error of learned mean (degrees)": (final - study.target).abs(),
+            "learned mean (degrees)": final,
+            "initial mean (degrees)": start,
+        }.items()
+        for seed in seeds
+    ]
+    return Results(rows + results.metrics, recorder.rows(), results.checkpoints)
+
+
+def train_mean_std(study: RotationMeanStd, run: Run, data: MnistData) -> Results:
+    """Learns mean and standard deviation from every start and seed at once; replicate = start * seeds + seed in the series."""
+    arm = study.arms[run.arm]
+    seeds = list(range(study.replicates))
+    replicates = [(start, seed) for start in range(len(study.starts)) for seed in seeds]
+    starts = torch.tensor([study.starts[start] for start, _ in replicates])
+    names = [start * study.replicates + seed for start, seed in replicates]
+    batches = RotationBatches(data, study, study.target, run, names)
+    meta = {"mean": starts[:, 0].to(run.device), "deviation": starts[:, 1].to(run.device)}
+    loop, recorder, results = learn(run, arm, batches, meta, names, _iterations(study, arm.epochs or study.epochs))
+    # N(mean, s^2) and N(mean, (-s)^2) are one distribution.
+    final = {
+        "learned mean (degrees)": loop.averaged_meta["mean"].cpu(),
+        "learned standard deviation (degrees)": loop.averaged_meta["deviation"].abs().cpu(),
+    }
+    rows = [
+        metrics.row(run.experiment, run.arm, metric, float(values[index]), replicate=seed, setting=setting_mean_std(study, start))
+        for metric, values in final.items()
+        for index, (start, seed) in enumerate(replicates)
+    ]
+    return Results(rows + results.metrics, recorder.rows(), results.checkpoints)
+
+
+def setting_mean_std(study: RotationMeanStd, start: int) -> str:
+    """The paper's words for a start."""
+    (mean, deviation), (target_mean, target_deviation) = study.starts[start], study.target
+    return f"init mean {mean:g} std {deviation:g}, target {target_mean:g}/{target_deviation:g}"
+
+
+def _iterations(sizes: RotationData, epochs: int) -> int:
+    return epochs * -(-sizes.pretrain_examples // sizes.batch_size)

@@ -1,0 +1,109 @@
+"""Reading a JSON schema: what is legal at a place, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+Json = dict[str, Any]
+
+TAGS = ("kind", "method")
+"""Keys that say which kind of section one is, where several are legal."""
+
+
+def dereferenced(schema: Json) -> Json:
+    """`schema` with every reference replaced by what it points to (which must not run in a circle)."""
+
+    def replace(node: Any) -> Any:
+        if isinstance(node, list):
+            return [replace(item) for item in node]
+        if not isinstance(node, dict):
+            return node
+        if "$ref" in node:
+            target = schema["$defs"][node["$ref"].rsplit("/", 1)[1]]
+            return replace(target | {key: value for key, value in node.items() if key != "$ref"})
+        return {key: replace(value) for key, value in node.items() if key not in ("$defs", "discriminator")}
+
+    result: Json = replace(schema)
+    return result
+
+
+def alternatives(node: Json) -> list[Json]:
+    """The schemas between which `node` lets one choose."""
+    members = node.get("anyOf", node.get("oneOf"))
+    return [node] if members is None else [each for member in members for each in alternatives(member)]
+
+
+def sections(node: Json) -> list[Json]:
+    """The alternatives that are sections: keys with values."""
+    return [each for each in alternatives(node) if each.get("type") == "object"]
+
+
+def named(node: Json) -> list[Json]:
+    """The alternatives for each member of a section whose keys are free names; none if its keys are known, or anything goes."""
+    found = node.get("additionalProperties")
+    return alternatives(found) if isinstance(found, dict) else []
+
+
+def below(node: Json, key: str | int) -> Iterator[Json]:
+    """The alternatives for what stands at `key` of a section or a list."""
+    if isinstance(key, int):
+        prefix = node.get("prefixItems", [])
+        yield from alternatives(prefix[key] if key < len(prefix) else node.get("items", {}))
+    elif key in node.get("properties", {}):
+        yield from alternatives(node["properties"][key])
+    else:
+        yield from named(node)
+
+
+def tag(node: Json) -> tuple[str, str] | None:
+    """The key and the value that tell a section from its alternatives, as in `("method", "fixed")`."""
+    properties = node.get("properties", {})
+    return next(((name, properties[name]["const"]) for name in TAGS if "const" in properties.get(name, {})), None)
+
+
+def of_same_kind(nodes: list[Json], value: Any) -> list[Json]:
+    """`nodes` without those whose tag says something else than `value` does."""
+
+    def fits(node: Json) -> bool:
+        found = tag(node)
+        return found is None or not isinstance(value, dict) or value.get(*found) == found[1]
+
+    return [node for node in nodes if fits(node)]
+
+
+def choices(nodes: list[Json]) -> list[str]:
+    """The words that are legal, where only certain words are."""
+    return [str(choice) for node in nodes for choice in ([node["const"]] if "const" in node else node.get("enum", []))]
+
+
+def either(nodes: list[Json]) -> str:
+    """The legal values of several schemas in words."""
+    return " or ".join(dict.fromkeys(describe(node) for node in nodes))
+
+
+def describe(node: Json) -> str:
+    """The legal values of a schema in words.
+
+    >>> describe({"type": "integer", "minimum": 1}), describe({"enum": ["head", "network"]})
+    ('a whole number of at least 1', "'head' or 'network'")
+    """
+    if words := choices([node]):
+        return " or ".join(f"'{word}'" for word in words)
+    match node.get("type"):
+        case "integer" | "number" as kind:
+            bounds = {"minimum": "of at least", "exclusiveMinimum": "above", "maximum": "of at most", "exclusiveMaximum": "below"}
+            limits = " and ".join(f"{word} {node[bound]:g}" for bound, word in bounds.items() if bound in node)
+            return f"{'a whole number' if kind == 'integer' else 'a number'} {limits}".strip()
+        case "boolean":
+            return "true or false"
+        case "string":
+            return "a text"
+        case "null":
+            return "empty"
+        case "array" if "prefixItems" in node:
+            return "[" + ", ".join(either(alternatives(item)) for item in node["prefixItems"]) + "]"
+        case "array":
+            return f"a list (of each: {either(alternatives(node.get('items', {})))})"
+        case _:
+            return "a section (keys with values)"

@@ -1,0 +1,211 @@
+"""Stages: one `run(config, inputs, outputs, machine)` per rule, and `execute`, which wraps each of them.
+
+A stage gets nothing else, so that Snakemake, `metapt run RUN.json` and a test run it alike.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import os
+import pkgutil
+import platform
+import resource
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from importlib import import_module, metadata
+from pathlib import Path
+from typing import Any
+
+from metapt.errors import ConfigError, DataError, MachineError, MetaptError
+from metapt.files import atomic_path
+
+# Threads that spin while they wait slow down every other job on the machine; must be set before torch is imported.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+log = logging.getLogger("metapt")
+
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+"""Read by the libraries when they are first imported; Snakemake sets them to the threads of the rule, which may be more."""
+
+PACKAGES = ("metapt", "torch", "torch-geometric", "numpy", "scipy", "scikit-learn", "pandas", "matplotlib")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a stage computes on: torch device (`cpu` or `cuda`) and number of CPU threads."""
+
+    device: str = "cpu"
+    threads: int = 1
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of a stage: paths are as they were given, relative ones to the working directory.
+
+    `gpu` is the number of GPUs that the scheduler gave; with `require_gpu`, 0 is an error instead of a run on the CPU.
+    """
+
+    stage: str
+    config: dict[str, Any]
+    inputs: dict[str, Path] = field(default_factory=dict)
+    outputs: dict[str, Path] = field(default_factory=dict)
+    threads: int = 1
+    gpu: int = 0
+    require_gpu: bool = False
+    log: Path | None = None
+
+
+def execute(job: Job) -> int:
+    """Run a job, log it to `job.log` and stderr, and leave a record in `job.outputs["run"]`, which the stage itself does not see.
+
+    Returns:
+        Exit status: 0, or 1 after an error, which is logged as one sentence where it is a `MetaptError`.
+    """
+    handlers = _start_logging(job.log)
+    state, device, wall_time = "done", "cpu", 0.0
+    try:
+        os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(job.threads)))
+        run = _stage(job.stage)
+        device = _device(job)
+        _check_inputs(job.inputs)
+        outputs = {name: path for name, path in job.outputs.items() if name != "run"}
+        start = time.monotonic()
+        try:
+            run(job.config, job.inputs, outputs, Machine(device, job.threads))
+        finally:
+            wall_time = time.monotonic() - start
+    except MetaptError as error:
+        state = f"error: {error}"
+        log.error(state)
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            state = f"error: no room to write {error.filename}: make some on that disk, or name a folder elsewhere in the config."
+            log.error(state)
+        else:
+            state = f"error: {error!r}"
+            log.exception("error: the stage %s broke off", job.stage)
+    try:
+        if "run" in job.outputs:
+            _write_record(job, state, device, wall_time)
+    except MetaptError as error:
+        state = f"error: {error}"
+        log.error(state)
+    finally:
+        for handler in handlers:
+            log.removeHandler(handler)
+            handler.close()
+    return 0 if state == "done" else 1
+
+
+def _stage(name: str) -> Any:
+    legal = sorted(module.name for module in pkgutil.iter_modules(__path__))
+    if name not in legal:
+        raise ConfigError(f"there is no stage {name!r}; legal: {', '.join(legal)}.")
+    return import_module(f"{__name__}.{name}").run
+
+
+def _device(job: Job) -> str:
+    """The torch device for a job.
+
+    Raises:
+        MachineError: a GPU was asked for and torch sees none, or `require_gpu` is set and the scheduler gave none.
+    """
+    if job.gpu == 0:
+        if job.require_gpu:
+            raise MachineError(
+                "the config says require_gpu: true, but the scheduler gave this job no GPU: allow one "
+                "(snakemake --resources gpu=1), or set require_gpu: false to compute on the CPU."
+            )
+        return "cpu"
+    import torch
+
+    if not torch.cuda.is_available():
+        raise MachineError(
+            "this job was given a GPU, but torch sees none here: run it where nvidia-smi lists one with a CUDA build of torch, "
+            "or compute on the CPU (require_gpu: false in the config and snakemake --resources gpu=0)."
+        )
+    return "cuda"
+
+
+def _check_inputs(inputs: dict[str, Path]) -> None:
+    for name, path in inputs.items():
+        if not path.exists():
+            raise DataError(f"the input {name!r}, {path}, is not there (looked for from {Path.cwd()}).")
+
+
+class _Stderr(logging.StreamHandler):  # type: ignore[type-arg]
+    """Lines on stderr that leave tqdm's progress bars in one piece."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        from tqdm import tqdm
+
+        tqdm.write(self.format(record), file=sys.stderr)
+
+
+def _start_logging(path: Path | None) -> list[logging.Handler]:
+    handlers: list[logging.Handler] = [_Stderr()]
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handlers.append(logging.FileHandler(path, mode="w", encoding="utf-8"))
+    for handler in handlers:
+        handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+        log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    log.propagate = False
+    return handlers
+
+
+def _write_record(job: Job, state: str, device: str, wall_time: float) -> None:
+    record = {
+        "stage": job.stage,
+        "config": job.config,
+        "inputs": {name: str(path) for name, path in job.inputs.items()},
+        "outputs": {name: str(path) for name, path in job.outputs.items()},
+        "machine": {"device": device, "threads": job.threads, "name": _machine_name(device), "cpus": os.cpu_count()},
+        "versions": _versions(),
+        "revision": _revision(),
+        "wall_time_s": round(wall_time, 3),
+        "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024),
+        "peak_gpu_memory_bytes": sys.modules["torch"].cuda.max_memory_allocated() if device == "cuda" else None,
+        "state": state,
+    }
+    with atomic_path(job.outputs["run"]) as path:
+        path.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+
+
+def _machine_name(device: str) -> str:
+    if device == "cuda":
+        return str(sys.modules["torch"].cuda.get_device_name())
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def _versions() -> dict[str, str | None]:
+    def version(package: str) -> str | None:
+        try:
+            return metadata.version(package)
+        except metadata.PackageNotFoundError:
+            return None
+
+    return {"python": platform.python_version()} | {package: version(package) for package in PACKAGES}
+
+
+def _revision() -> str | None:
+    """The git revision of this package's source, `-dirty` where it has been changed since; None outside its repository."""
+
+    def git(*arguments: str) -> str:
+        command = ("git", "-C", str(Path(__file__).parent), *arguments)
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        git("ls-files", "--error-unmatch", Path(__file__).name)
+        return git("rev-parse", "HEAD") + ("-dirty" if git("status", "--porcelain", "--", "..") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return None

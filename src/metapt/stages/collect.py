@@ -1,0 +1,58 @@
+"""Put the experiments of all domains together: one table of metrics, and the headline table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from metapt.errors import DataError
+from metapt.evaluation import metrics
+from metapt.evaluation.paper import beside_paper
+from metapt.evaluation.statistics import summarise
+from metapt.evaluation.tables import NOTHING, markdown, ours_and_papers
+from metapt.files import atomic_path
+from metapt.stages import Machine
+
+
+def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
+    """Collect.
+
+    Args:
+        config: `experiments`: their names in the order of the tables, as in "mnist_bptt".
+        inputs: `{experiment}/metrics` and `{experiment}/claims` for each of them.
+        outputs: `metrics`: all metrics; `headline`: Markdown, the paper's numbers beside ours, and the verdicts on claims.
+        machine: not used.
+
+    Raises:
+        DataError: an input is no such table.
+    """
+    experiments = config["experiments"]
+    table = metrics.read([inputs[f"{experiment}/metrics"] for experiment in experiments])
+    metrics.write(table, outputs["metrics"])
+    numbers = ours_and_papers(beside_paper(summarise(table)))
+    claims = pd.concat([_read_claims(inputs[f"{experiment}/claims"]) for experiment in experiments], ignore_index=True)
+    parts = [
+        _markdown(
+            numbers[numbers["paper"] != NOTHING],
+            "The paper's numbers beside ours (mean ± standard error)",
+            right=("n", "ours", "paper"),
+        ),
+        _markdown(claims, "Claims and what these runs say to them"),
+    ]
+    with atomic_path(outputs["headline"]) as path:
+        path.write_text("\n".join(parts), encoding="utf-8")
+
+
+def _read_claims(path: Path) -> pd.DataFrame:
+    try:
+        return pd.read_csv(path, dtype=str, keep_default_na=False)
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} is not a table of claims: {error}.") from error
+
+
+def _markdown(table: pd.DataFrame, caption: str, right: tuple[str, ...] = ()) -> str:
+    if table.empty:
+        return f"{caption}: none.\n"
+    return markdown(table.map(str), caption, {str(column): column in right for column in table.columns})

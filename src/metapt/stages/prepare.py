@@ -1,0 +1,23 @@
+"""Stage: turn a domain's raw files into one device-ready file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from metapt.domains import domain
+
+if TYPE_CHECKING:
+    from metapt.stages import Machine
+
+
+def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
+    """Prepare the data.
+
+    Args:
+        config: `domain`.
+        inputs: path for each raw file name.
+        outputs: `data`, the prepared file.
+        machine: not used.
+    """
+    domain(config["domain"]).prepare(inputs, outputs["data"])

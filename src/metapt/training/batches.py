@@ -1,0 +1,23 @@
+"""Where minibatches come from: the face that the loops see."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+
+class Batches(Protocol):
+    """Minibatches of the three sets; whatever they draw comes from generators whose state can be saved."""
+
+    def pretrain(self) -> Any:
+        """The next PT minibatch."""
+
+    def train(self) -> Any:
+        """The next FT training minibatch."""
+
+    def validation(self) -> Any:
+        """The next FT validation minibatch."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that decides what comes next, as tensors and plain values."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...

@@ -1,0 +1,78 @@
+"""Checkpoints of unfinished runs: written whole or not at all, checked on load, bound to the run that wrote them.
+
+A checkpoint is two generations of one file. The newest goes in by an atomic rename after the one before it has been kept as `.previous`; whatever
+moment a process is killed at, one of them is whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from metapt.files import atomic_path
+
+log = logging.getLogger(__name__)
+_DIGEST_BYTES = 32
+
+
+class Checkpoint:
+    """The resumable state of one run.
+
+    Args:
+        path: the file; its folder is made when needed.
+        fingerprint: what must be equal for a saved state to be taken up again: config, code digest, versions.
+    """
+
+    def __init__(self, path: Path, fingerprint: str) -> None:
+        self.path = path
+        self.fingerprint = fingerprint
+
+    @property
+    def _previous(self) -> Path:
+        return self.path.with_name(self.path.name + ".previous")
+
+    def save(self, state: dict[str, Any]) -> None:
+        """Writes `state` (tensors and plain values). Raises MachineError when there is no space."""
+        buffer = io.BytesIO()
+        torch.save({"fingerprint": self.fingerprint, "state": state}, buffer)
+        payload = buffer.getvalue()
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_path(self.path) as temporary:
+            with open(temporary, "wb") as file:
+                file.write(hashlib.sha256(payload).digest())
+                file.write(payload)
+            if self.path.exists():
+                os.replace(self.path, self._previous)
+
+    def load(self) -> dict[str, Any] | None:
+        """The newest whole state of this very run, or None when there is none; says so in the log when a file had to be passed over."""
+        for path in (self.path, self._previous):
+            if path.exists():
+                state = self._read(path)
+                if state is not None:
+                    return state
+        return None
+
+    def _read(self, path: Path) -> dict[str, Any] | None:
+        content = path.read_bytes()
+        payload = memoryview(content)[_DIGEST_BYTES:]
+        if hashlib.sha256(payload).digest() != content[:_DIGEST_BYTES]:
+            log.warning("the checkpoint %s is cut or altered and is passed over", path)
+            return None
+        saved = torch.load(io.BytesIO(payload), weights_only=True)
+        if saved["fingerprint"] != self.fingerprint:
+            log.warning("the checkpoint %s belongs to another config, code or version and is passed over", path)
+            return None
+        state: dict[str, Any] = saved["state"]
+        return state
+
+    def remove(self) -> None:
+        """Removes both generations; the run has finished."""
+        self.path.unlink(missing_ok=True)
+        self._previous.unlink(missing_ok=True)

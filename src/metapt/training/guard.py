@@ -1,0 +1,70 @@
+"""Watches hypergradients: one that is not finite, or far larger than those before it, is not applied."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import deque
+from typing import Any
+
+from metapt.errors import TrainingError
+
+ADVICE = {
+    "not finite": "the unrolled FT steps or the PT loss diverge: lower the FT learning rate first, then the PT learning rate",
+    "exploding": "the meta-parameters are changing wildly: lower the learning rate of the meta-parameters, or use an optimiser "
+    "without momentum for them; once they are stable, lower the PT learning rate",
+}
+"""The paper's advice for each symptom (appendix "Practical Heuristics for Tuning Optimizer Parameters")."""
+
+
+class HypergradientGuard:
+    """Decides whether a hypergradient is applied.
+
+    It is skipped when its norm is not finite, or more than `explosion_factor` times the median of the last `window` norms that were applied. After
+    `max_skipped` in a row the run stops.
+
+    Args:
+        explosion_factor: how many times the running median counts as an explosion.
+        max_skipped: skipped steps in a row after which the run stops.
+    """
+
+    window = 100
+    least_history = 10
+
+    def __init__(self, explosion_factor: float, max_skipped: int) -> None:
+        self.explosion_factor = explosion_factor
+        self.max_skipped = max_skipped
+        self.skipped = {"not finite": 0, "exploding": 0}
+        self._in_a_row = 0
+        self._norms: deque[float] = deque(maxlen=self.window)
+
+    def accepts(self, norm: float, iteration: int) -> bool:
+        """Whether to apply a hypergradient of this norm. Raises TrainingError when too many in a row were not."""
+        symptom = self._symptom(norm)
+        if symptom is None:
+            self._norms.append(norm)
+            self._in_a_row = 0
+            return True
+        self.skipped[symptom] += 1
+        self._in_a_row += 1
+        if self._in_a_row >= self.max_skipped:
+            raise TrainingError(
+                f"{self._in_a_row} hypergradients in a row could not be applied, the last one, at iteration {iteration}, was {symptom} "
+                f"(norm {norm:.3g}). {ADVICE[symptom][0].upper()}{ADVICE[symptom][1:]}."
+            )
+        return False
+
+    def _symptom(self, norm: float) -> str | None:
+        if not math.isfinite(norm):
+            return "not finite"
+        if len(self._norms) >= self.least_history and norm > self.explosion_factor * statistics.median(self._norms):
+            return "exploding"
+        return None
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"skipped": dict(self.skipped), "in_a_row": self._in_a_row, "norms": list(self._norms)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.skipped = dict(state["skipped"])
+        self._in_a_row = state["in_a_row"]
+        self._norms = deque(state["norms"], maxlen=self.window)

@@ -1,0 +1,67 @@
+"""Wall time and peak memory of a piece of work."""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+
+import torch
+
+_STATUS = Path("/proc/self/status")
+_RESET = Path("/proc/self/clear_refs")
+
+
+class Measured:
+    """Measures what happens inside its `with` block.
+
+    Attributes:
+        seconds: wall time.
+        peak_bytes: how far memory rose above what was in use at the start: of the GPU on a GPU, else of the process. Where the system can't
+            reset its high-water mark (not Linux), of the process so far.
+    """
+
+    def __init__(self, device: str) -> None:
+        self.on_gpu = device.startswith("cuda")
+        self.seconds = 0.0
+        self.peak_bytes = 0
+
+    def __enter__(self) -> Measured:
+        if self.on_gpu:
+            torch.cuda.synchronize()
+            torch.cuda.reset_peak_memory_stats()
+            self._before = torch.cuda.memory_allocated()
+        else:
+            self._before = _reset_peak()
+        self._start = time.monotonic()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        if self.on_gpu:
+            torch.cuda.synchronize()
+        self.seconds = time.monotonic() - self._start
+        peak = torch.cuda.max_memory_allocated() if self.on_gpu else _peak()
+        self.peak_bytes = max(0, peak - self._before)
+
+
+def _reset_peak() -> int:
+    """Sets the process's high-water mark to what is in use now and returns that, in bytes."""
+    try:
+        _RESET.write_text("5")  # proc(5): resets the peak resident set size
+        return _status("VmRSS")
+    except OSError:
+        return 0
+
+
+def _peak() -> int:
+    try:
+        return _status("VmHWM")
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def _status(key: str) -> int:
+    line = next(line for line in _STATUS.read_text().splitlines() if line.startswith(f"{key}:"))
+    return int(line.split()[1]) * 1024

@@ -1,0 +1,309 @@
+"""The meta-PT loop: Algorithm 2 of the paper, whole."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from metapt.errors import ConfigError
+from metapt.hypergrad import Hypergradient, MetaProblem, Neumann, Params, Pretrained, Status, Unroll, hypergradient
+from metapt.hypergrad.finetune import FineTuning
+from metapt.hypergrad.hybrid import Curvature
+from metapt.hypergrad.inverse import Inverse
+from metapt.hypergrad.params import detached, leaves, norm
+from metapt.training.batches import Batches
+from metapt.training.checkpoint import Checkpoint
+from metapt.training.diagnosis import Diagnosis, Trace
+from metapt.training.guard import HypergradientGuard
+from metapt.training.optimizers import OptimizerSpec
+from metapt.training.progress import steps
+from metapt.training.recorder import Recorder
+from metapt.training.timing import Every
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class MetaSettings:
+    """How meta-PT runs. The options from `accumulate` on are off by default: the paper has none of them.
+
+    Args:
+        iterations: N, meta-iterations of P PT steps each.
+        pretrain_steps: P, PT steps per iteration.
+        warmup: the first iterations, which leave the meta-parameters as they are.
+        inverse: of the PT Hessian.
+        unroll: the FT leg.
+        curvature: what stands for the PT Hessian.
+        pretrain_optimizer: of encoder and PT head.
+        meta_optimizer: of the meta-parameters, with its own learning rates per group.
+        head_steps_between_updates: plain steps of the FT head after each PT step that no meta-update follows (the released code takes 1).
+        accumulate: hypergradients, each on minibatches of its own, whose mean is one meta-update's.
+        clip_norm: largest norm of an applied hypergradient.
+        normalise: divide the hypergradient by its norm.
+        average_decay: decay of an exponential moving average of the meta-parameters, returned as `averaged_meta`.
+        explosion_factor: a hypergradient this many times larger than the running median is skipped.
+        max_skipped: skipped meta-updates in a row after which the run stops.
+    """
+
+    iterations: int
+    pretrain_steps: int = 1
+    warmup: int = 0
+    inverse: Inverse = field(default_factory=lambda: Neumann(terms=1, step_size=1e-3))
+    unroll: FineTuning = field(default_factory=Unroll)
+    curvature: Curvature = "hessian"
+    pretrain_optimizer: OptimizerSpec = field(default_factory=OptimizerSpec)
+    meta_optimizer: OptimizerSpec = field(default_factory=OptimizerSpec)
+    head_steps_between_updates: int = 0
+    accumulate: int = 1
+    clip_norm: float | None = None
+    normalise: bool = False
+    average_decay: float | None = None
+    explosion_factor: float = 1e4
+    max_skipped: int = 10
+
+    def __post_init__(self) -> None:
+        for name, least in {
+            "iterations": 1,
+            "pretrain_steps": 1,
+            "warmup": 0,
+            "head_steps_between_updates": 0,
+            "accumulate": 1,
+            "max_skipped": 1,
+        }.items():
+            value = getattr(self, name)
+            if value < least:
+                raise ConfigError(f"{name} is {value}; legal: {least} or more")
+        if self.warmup >= self.iterations:
+            raise ConfigError(
+                f"warmup is {self.warmup} of {self.iterations} iterations, so that phi would never be learned; legal: fewer"
+            )
+        if self.clip_norm is not None and not self.clip_norm > 0:
+            raise ConfigError(f"clip_norm is {self.clip_norm}; legal: a positive number, or nothing")
+        if self.average_decay is not None and not 0 < self.average_decay < 1:
+            raise ConfigError(f"average_decay is {self.average_decay}; legal: between 0 and 1, or nothing")
+        if not self.explosion_factor > 1:
+            raise ConfigError(f"explosion_factor is {self.explosion_factor}; legal: more than 1")
+        if self.head_steps_between_updates and not isinstance(self.unroll, Unroll):
+            raise ConfigError("head_steps_between_updates needs an unrolled head; a fitted head takes no steps")
+
+    @property
+    def unroll_steps(self) -> int:
+        """FT training minibatches of one hypergradient."""
+        return self.unroll.steps if isinstance(self.unroll, Unroll) else 1
+
+
+class MetaPretraining:
+    """Encoder, PT head, FT head and meta-parameters, trained together.
+
+    The FT head and its optimiser's state go on from one meta-update to the next, and so do encoder and PT head ("online updates"). Each meta-update draws
+    a PT minibatch of its own for the Hessian and the mixed derivative.
+
+    Args:
+        problem: the three losses.
+        batches: where minibatches come from.
+        pretrained: initial encoder, PT head and buffers (copied).
+        meta: initial meta-parameters (copied).
+        head: initial FT head (copied).
+
+    Raises:
+        ConfigError: there is no encoder or no meta-parameter, or a parameter is not floating or not finite.
+    """
+
+    def __init__(
+        self, problem: MetaProblem, batches: Batches, pretrained: Pretrained, meta: Params, head: Params, settings: MetaSettings
+    ) -> None:
+        for name, params in {
+            "encoder": pretrained.encoder,
+            "PT head": pretrained.head,
+            "FT head": head,
+            "set of meta-parameters": meta,
+        }.items():
+            _check(name, params, may_be_empty="head" in name)
+        self.problem = problem
+        self.batches = batches
+        self.settings = settings
+        self.pretrained = Pretrained(
+            _copy(pretrained.encoder), _copy(pretrained.head), {k: v.detach().clone() for k, v in pretrained.buffers.items()}
+        )
+        self.meta = _copy(meta)
+        self.averaged_meta = {name: value.detach().clone() for name, value in meta.items()}
+        self.head = {name: value.detach().clone() for name, value in head.items()}
+        self.head_state = settings.unroll.optimizer.init(self.head) if isinstance(settings.unroll, Unroll) else {}
+        self.iteration = 0
+        self.guard = HypergradientGuard(settings.explosion_factor, settings.max_skipped)
+        self.trace = Trace(self.meta, settings.iterations)
+        self._pretrain_optimizer = settings.pretrain_optimizer.build(_named(self.pretrained))
+        self._meta_optimizer = settings.meta_optimizer.build(self.meta)
+
+    def run(
+        self,
+        label: str = "meta-PT",
+        checkpoint: Checkpoint | None = None,
+        seconds_between_checkpoints: float = 60.0,
+        recorder: Recorder | None = None,
+    ) -> Diagnosis:
+        """Runs to the end, from the checkpoint if there is one, and says how it went.
+
+        Args:
+            label: beside the progress bar.
+            checkpoint: where the state is kept while the run lasts; the caller removes it when its results are written.
+            seconds_between_checkpoints: wall time.
+            recorder: told of each iteration.
+        """
+        saved = checkpoint.load() if checkpoint is not None else None
+        if saved is not None:
+            self.load_state_dict(saved["loop"])
+            if recorder is not None:
+                recorder.load_state_dict(saved["recorder"])
+            log.info("%s goes on at iteration %d", label, self.iteration)
+        due = Every(seconds_between_checkpoints)
+        for _ in steps(self.iteration, self.settings.iterations, label):
+            self.iterate()
+            if recorder is not None:
+                recorder(self.iteration)
+            if checkpoint is not None and (due() or self.iteration == self.settings.iterations):
+                checkpoint.save({"loop": self.state_dict(), "recorder": recorder.state_dict() if recorder is not None else {}})
+        diagnosis = self.trace.diagnosis(self.guard.skipped)
+        log.info("%s", diagnosis)
+        return diagnosis
+
+    def iterate(self) -> None:
+        """One iteration of Algorithm 2: P PT steps, then, after the warm-up, one meta-update."""
+        for step in range(self.settings.pretrain_steps):
+            loss = self._pretrain_step()
+            if step + 1 < self.settings.pretrain_steps or self.iteration < self.settings.warmup:
+                for _ in range(self.settings.head_steps_between_updates):
+                    self._head_step()
+        if self.iteration >= self.settings.warmup:
+            self._meta_update()
+        self.iteration += 1
+        self.trace.record(self.iteration, loss, self.meta)
+
+    def _pretrain_step(self) -> Tensor:
+        loss = self.problem.pretrain_loss(self.pretrained, detached(self.meta), self.batches.pretrain())
+        self._pretrain_optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        self._pretrain_optimizer.step()
+        return loss.detach()
+
+    def _head_step(self) -> None:
+        """One plain FT step of the head, the encoder frozen."""
+        assert isinstance(self.settings.unroll, Unroll)
+        batch = self.batches.train()
+        with torch.no_grad():
+            features = self.problem.encode({**self.pretrained.encoder, **self.pretrained.buffers}, batch)
+        head = leaves(self.head)
+        gradients = torch.autograd.grad(self.problem.head_loss(head, features, batch), list(head.values()))
+        with torch.no_grad():
+            self.head, self.head_state = self.settings.unroll.optimizer.step(
+                head, dict(zip(head, gradients, strict=True)), self.head_state
+            )
+
+    def _hypergradient(self) -> Hypergradient:
+        return hypergradient(
+            self.problem,
+            self.pretrained,
+            self.meta,
+            self.head,
+            pretrain_batch=self.batches.pretrain(),
+            train_batches=[self.batches.train() for _ in range(self.settings.unroll_steps)],
+            validation_batch=self.batches.validation(),
+            inverse=self.settings.inverse,
+            unroll=self.settings.unroll,
+            head_state=self.head_state,
+            curvature=self.settings.curvature,
+        )
+
+    def _meta_update(self) -> None:
+        mean = {name: torch.zeros_like(value) for name, value in self.meta.items()}
+        for _ in range(self.settings.accumulate):
+            result = self._hypergradient()
+            self._report(result)
+            if not self.guard.accepts(float(result.diagnostics.gradient_norm), self.iteration):
+                return  # the head is left as it was, too: what diverged may be its steps
+            self.head, self.head_state = result.head, result.head_state
+            mean = {name: value + result.gradient[name] / self.settings.accumulate for name, value in mean.items()}
+        self._apply(mean)
+
+    def _apply(self, gradient: Params) -> None:
+        size = norm(list(gradient.values()))
+        scale = torch.ones_like(size)
+        if self.settings.normalise:
+            scale = 1 / size.clamp_min(torch.finfo(size.dtype).tiny)
+        if self.settings.clip_norm is not None:
+            scale = scale * (self.settings.clip_norm / (scale * size).clamp_min(torch.finfo(size.dtype).tiny)).clamp_max(1.0)
+        for name, value in self.meta.items():
+            value.grad = scale * gradient[name]
+        self._meta_optimizer.step()
+        if self.settings.average_decay is not None:
+            for name, average in self.averaged_meta.items():
+                average.lerp_(self.meta[name].detach(), 1 - self.settings.average_decay)
+        else:
+            self.averaged_meta = {name: value.detach().clone() for name, value in self.meta.items()}
+
+    def _report(self, result: Hypergradient) -> None:
+        figures = result.diagnostics
+        self.trace.record_update(figures)
+        for status in (figures.solve_status, figures.fit_status):
+            if status is not Status.OK:
+                log.debug("meta-update at iteration %d: %s", self.iteration, status.value)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that decides the rest of the run."""
+        return {
+            "iteration": self.iteration,
+            "encoder": detached(self.pretrained.encoder),
+            "pretrain_head": detached(self.pretrained.head),
+            "buffers": dict(self.pretrained.buffers),
+            "meta": detached(self.meta),
+            "averaged_meta": self.averaged_meta,
+            "head": self.head,
+            "head_state": self.head_state,
+            "pretrain_optimizer": self._pretrain_optimizer.state_dict(),
+            "meta_optimizer": self._meta_optimizer.state_dict(),
+            "guard": self.guard.state_dict(),
+            "trace": self.trace.state_dict(),
+            "batches": self.batches.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on where `state` was taken: on a CPU to the same bits."""
+        self.iteration = state["iteration"]
+        saved = {
+            "encoder": self.pretrained.encoder,
+            "pretrain_head": self.pretrained.head,
+            "buffers": self.pretrained.buffers,
+            "meta": self.meta,
+        }
+        with torch.no_grad():
+            for part, params in saved.items():
+                for name, value in params.items():
+                    value.copy_(state[part][name])
+        self.averaged_meta, self.head, self.head_state = state["averaged_meta"], state["head"], state["head_state"]
+        self._pretrain_optimizer.load_state_dict(state["pretrain_optimizer"])
+        self._meta_optimizer.load_state_dict(state["meta_optimizer"])
+        self.guard.load_state_dict(state["guard"])
+        self.trace.load_state_dict(state["trace"])
+        self.batches.load_state_dict(state["batches"])
+
+
+def _copy(params: Params) -> Params:
+    return {name: value.detach().clone().requires_grad_() for name, value in params.items()}
+
+
+def _named(pretrained: Pretrained) -> Params:
+    return {f"encoder.{k}": v for k, v in pretrained.encoder.items()} | {f"head.{k}": v for k, v in pretrained.head.items()}
+
+
+def _check(part: str, params: Params, may_be_empty: bool) -> None:
+    if not params and not may_be_empty:
+        raise ConfigError(f"the {part} has no parameters")
+    for name, value in params.items():
+        if not value.is_floating_point():
+            raise ConfigError(f"the parameter {name!r} of the {part} is of type {value.dtype}; legal: a floating type")
+        if not torch.isfinite(value).all():
+            raise ConfigError(f"the parameter {name!r} of the {part} has values that are not finite at the start")

@@ -1,0 +1,104 @@
+"""Figures: each kind is drawn, in both formats, to the same bytes each time, without touching matplotlib's global state."""
+
+import matplotlib
+import numpy as np
+import pandas as pd
+import pytest
+
+from metapt.evaluation import figures
+
+STEPS = np.arange(0, 50, 5)
+NAN = float("nan")
+
+
+def learned(start):
+    centre = 45 + (start - 45) * np.exp(-STEPS / 10)
+    return pd.DataFrame({"step": STEPS, "lower": centre - 5, "centre": centre, "upper": centre + 5})
+
+
+def trajectories():
+    bands = {"from 0": learned(0), "from 90": learned(90)}
+    return figures.trajectories(bands, xlabel="meta-updates", ylabel="rotation (degrees)", target=(30, 45, 60))
+
+
+def distributions():
+    generator = np.random.default_rng(0)
+    groups = {"clean": generator.beta(6, 3, 300), "noisy": generator.beta(1, 8, 100)}
+    return figures.distributions(groups, xlabel="weight", logarithmic=True)
+
+
+def lines_with_error():
+    rows = [(terms, arm, 1 - 0.5 ** (terms + 1), e) for arm, e in (("K = 0", 0.1), ("K = 1", NAN)) for terms in (20, 0, 1, 5)]
+    table = pd.DataFrame(rows, columns=["terms", "arm", "mean", "standard_error"])
+    return figures.lines_with_error(table, x="terms", group="arm", xlabel="Neumann terms", ylabel="cosine", xscale="symlog")
+
+
+def bars_with_error():
+    ours = pd.DataFrame({"label": ["meta", "bptt"], "mean": [87.4, 88.1], "standard_error": [0.3, NAN]})
+    papers = pd.DataFrame({"label": ["bptt", "initial"], "mean": [88.0, 80.1], "standard_error": NAN})
+    return figures.bars_with_error(ours, papers, xlabel="FT test accuracy (%)")
+
+
+KINDS = [trajectories, distributions, lines_with_error, bars_with_error]
+
+
+@pytest.mark.parametrize("draw", KINDS)
+def test_equal_figures_give_equal_bytes(tmp_path, draw):
+    for stem in ("first", "second.v2"):
+        figures.save(draw(), tmp_path / stem)
+    for ending in ("svg", "png"):
+        first = (tmp_path / f"first.{ending}").read_bytes()
+        assert len(first) > 1000
+        assert first == (tmp_path / f"second.v2.{ending}").read_bytes()
+    assert b"<dc:date>" not in (tmp_path / "first.svg").read_bytes()
+    assert len(list(tmp_path.iterdir())) == 4
+
+
+@pytest.mark.parametrize("draw", KINDS)
+def test_the_users_settings_neither_matter_nor_change(tmp_path, draw):
+    figures.save(draw(), tmp_path / "plain")
+    with matplotlib.rc_context({"font.size": 30, "axes.grid": False}):
+        before = dict(matplotlib.rcParams)
+        figures.save(draw(), tmp_path / "other")
+        assert dict(matplotlib.rcParams) == before
+    assert (tmp_path / "plain.svg").read_bytes() == (tmp_path / "other.svg").read_bytes()
+
+
+@pytest.mark.parametrize("draw", KINDS)
+def test_axes_are_labelled(draw):
+    axis = draw().axes[0]
+    assert axis.get_xlabel()
+    assert axis.get_ylabel() or [t.get_text() for t in axis.get_yticklabels()] == ["meta", "bptt", "initial"]
+
+
+def test_numbers_that_are_not_finite_can_be_drawn(tmp_path):
+    ours = pd.DataFrame({"label": list("abc"), "mean": [NAN, 3.0, float("inf")], "standard_error": [NAN, NAN, 1.0]})
+    figures.save(figures.bars_with_error(ours, xlabel="ratio"), tmp_path / "figure")
+
+
+def test_panels_share_a_figure():
+    figure, axes = figures.panels(2)
+    for axis in axes:
+        drawn = figures.trajectories({"meta": learned(0)}, xlabel="x", ylabel="y", target=45.0, axis=axis)
+        assert drawn is figure
+    assert len(figure.axes) == 2
+
+
+def test_band_over_replicates():
+    rows = [(r, step, name, 10.0 * r + step) for r in range(11) for step in (0, 1) for name in ("mean", "deviation")]
+    frame = figures.over_replicates(pd.DataFrame(rows, columns=["replicate", "step", "name", "value"]), "mean")
+    assert frame.columns.tolist() == ["step", "lower", "centre", "upper"]
+    assert frame.to_numpy().tolist() == [[0, 10, 50, 90], [1, 11, 51, 91]]
+
+
+def test_a_band_has_a_gap_where_a_replicate_has_diverged():
+    series = pd.DataFrame({"replicate": [0, 1, 0, 1], "step": [0, 0, 1, 1], "name": "mean", "value": [1.0, 2.0, 3.0, NAN]})
+    assert figures.over_replicates(series, "mean")["centre"].isna().tolist() == [False, True]
+
+
+@pytest.mark.parametrize("logarithmic", [False, True])
+def test_shares_of_each_group_add_up_to_100(logarithmic):
+    groups = {"few": [0.1, 0.2, 0.9], "many": np.linspace(0, 1, 50)}  # with a zero, which has no logarithm
+    figure = figures.distributions(groups, xlabel="weight", logarithmic=logarithmic)
+    heights = [sum(bar.get_height() for bar in bars) for bars in figure.axes[0].containers if len(bars) > 1]
+    assert heights == pytest.approx([100, 100])

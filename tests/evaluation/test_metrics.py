@@ -1,0 +1,130 @@
+"""The tidy tables: what is written is read back, equal rows give equal bytes, and bad tables get one clear sentence."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from metapt.errors import DataError
+from metapt.evaluation import metrics
+from metapt.evaluation.metrics import NotMeasuredError, row
+
+ROWS = [
+    row("mnist_bptt", "meta", "FT test accuracy (%)", 0.1 + 0.2, replicate=0),
+    row("mnist_bptt", "meta", "FT test accuracy (%)", float(np.float32(87.6)), replicate=1, setting="NA"),
+    row("mnist_bptt", "meta", "wall time (s)", 12, setting="in [45,135], target 90"),
+]
+
+
+def test_reads_back_what_was_written(tmp_path):
+    metrics.write(ROWS, tmp_path / "metrics.csv")
+    table = metrics.read(tmp_path / "metrics.csv")
+    assert list(table.columns) == metrics.COLUMNS
+    assert table["value"].tolist() == [r["value"] for r in ROWS]
+    assert table["setting"].tolist() == ["", "NA", "in [45,135], target 90"]
+    assert table["replicate"].dtype == "Int64"
+    assert table["replicate"].isna().tolist() == [False, False, True]
+
+
+def test_text_of_the_file(tmp_path):
+    metrics.write(ROWS[:1], tmp_path / "metrics.csv")
+    header = ",".join(metrics.COLUMNS)
+    expected = f"{header}\nmnist_bptt,meta,0,,,FT test accuracy (%),0.30000000000000004\n"
+    assert (tmp_path / "metrics.csv").read_bytes() == expected.encode()
+
+
+def test_equal_runs_leave_equal_bytes(tmp_path):
+    metrics.write(ROWS, tmp_path / "rows.csv")
+    metrics.write(metrics.read(tmp_path / "rows.csv"), tmp_path / "again.csv")
+    assert (tmp_path / "rows.csv").read_bytes() == (tmp_path / "again.csv").read_bytes()
+
+
+def test_runs_stand_below_one_another_in_the_order_given(tmp_path):
+    metrics.write(ROWS[2:], tmp_path / "b.csv")
+    metrics.write(ROWS[:2], tmp_path / "a.csv")
+    assert metrics.read([tmp_path / "b.csv", tmp_path / "a.csv"])["metric"].iloc[0] == "wall time (s)"
+    assert metrics.read([]).columns.tolist() == metrics.COLUMNS
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_diverged_run_says_so(tmp_path, value):
+    metrics.write([row("e", "a", "m", value)], tmp_path / "metrics.csv")
+    np.testing.assert_equal(metrics.read(tmp_path / "metrics.csv")["value"].tolist(), [value])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"value": "high"}, r"value of row 1 is 'high', which is not a number"),
+        ({"value": ""}, r"value of row 1 is '', which is not a number"),
+        ({"value": None}, r"value of row 1 is None, which is not a number"),
+        ({"replicate": 1.5}, r"replicate of row 1 is 1\.5, which is not an integer"),
+        ({"replicate": "one"}, r"replicate of row 1 is 'one', which is not an integer"),
+        ({"arm": ""}, r"the arm of row 1 is empty"),
+        ({"seed": 3}, r"unknown column 'seed'"),
+    ],
+)
+def test_bad_rows_are_refused_and_nothing_is_written(tmp_path, change, message):
+    with pytest.raises(DataError, match=message):
+        metrics.write([ROWS[0] | change], tmp_path / "metrics.csv")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_missing_column_is_named():
+    with pytest.raises(DataError, match="lacks the column 'metric'"):
+        metrics.validate([{k: v for k, v in ROWS[0].items() if k != "metric"}])
+
+
+@pytest.mark.parametrize("repeated", [0, 2])
+def test_a_number_stands_once(repeated):
+    with pytest.raises(DataError, match="more than one row for experiment mnist_bptt"):
+        metrics.validate([*ROWS, ROWS[repeated] | {"value": 1.0}])
+
+
+def test_a_number_that_two_runs_claim_is_refused(tmp_path):
+    metrics.write(ROWS, tmp_path / "a.csv")
+    metrics.write(ROWS[:1], tmp_path / "b.csv")
+    with pytest.raises(DataError, match=r"a\.csv, .*b\.csv has more than one row"):
+        metrics.read([tmp_path / "a.csv", tmp_path / "b.csv"])
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "is missing"),
+        (b"", "is not a CSV table"),
+        (b"a,b\n1,2,3\n1\n4,5,6,7\n", "is not a CSV table"),
+        (b"\xff\xfe,\x00", "is not a CSV table"),
+    ],
+)
+def test_bad_files_are_refused(tmp_path, content, message):
+    if content is not None:
+        (tmp_path / "metrics.csv").write_bytes(content)
+    with pytest.raises(DataError, match=message):
+        metrics.read(tmp_path / "metrics.csv")
+
+
+def test_series(tmp_path):
+    rows = [{"replicate": r, "step": s, "name": "mean", "value": 90 + r / 3 + s} for s in range(3) for r in (0, 1)]
+    metrics.write_series(rows, tmp_path / "series.csv")
+    series = metrics.read_series(tmp_path / "series.csv")
+    pd.testing.assert_frame_equal(series, metrics.validate_series(rows))
+    assert series.dtypes["step"] == "int64"
+    with pytest.raises(DataError, match="the step of row 1 is 'x', which is not an integer"):
+        metrics.validate_series([{"replicate": 0, "step": "x", "name": "mean", "value": 1}])
+
+
+def test_a_run_may_have_no_series(tmp_path):
+    metrics.write_series([], tmp_path / "series.csv")
+    assert metrics.read_series(tmp_path / "series.csv").empty
+
+
+def test_select():
+    table = metrics.validate(ROWS)
+    chosen = metrics.select(table, experiment="mnist_bptt", arm="meta", metric="FT test accuracy (%)", setting="")
+    assert chosen.to_dict() == {0: 0.1 + 0.2}
+    with pytest.raises(NotMeasuredError, match="No run has measured experiment 'mnist_bptt', arm 'bptt'"):
+        metrics.select(table, experiment="mnist_bptt", arm="bptt", metric="wall time (s)")
+    with pytest.raises(DataError, match="stands for 2 different numbers"):
+        metrics.select(table, experiment="mnist_bptt", arm="meta", metric="FT test accuracy (%)")

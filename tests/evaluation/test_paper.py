@@ -1,0 +1,56 @@
+"""The paper's numbers, and the join that puts them beside ours."""
+
+import numpy as np
+
+from metapt.evaluation import metrics
+from metapt.evaluation.metrics import CELL, row
+from metapt.evaluation.paper import beside_paper, paper_numbers
+from metapt.evaluation.statistics import summarise
+from metapt.evaluation.tables import NOTHING, ours_and_papers
+
+TEN = "10 initialisations in [45,135], target 90"
+
+
+def test_a_number_stands_once_and_every_one_is_a_number():
+    numbers = paper_numbers()
+    assert len(numbers) > 100
+    assert not numbers.duplicated(CELL).any()
+    assert np.isfinite(numbers["paper_mean"]).all()
+    assert {"mnist_rotation_mean", "mnist_rotation_mean_std", "mnist_example_weighting", "mnist_bptt"} <= set(
+        numbers["experiment"]
+    )
+
+
+def test_join_on_real_names():
+    rows = [
+        row("mnist_rotation_mean", "meta", "absolute error of learned mean (degrees)", v, replicate=i, setting=TEN)
+        for i, v in enumerate((3, 5))
+    ]
+    rows += [row("mnist_bptt", arm, "FT test accuracy (%)", 87.0) for arm in ("bptt", "meta", "meta-k5")]
+    rows += [row("mnist_example_weighting", "meta", "ratio of mean weight clean/noisy", 240.0, setting="10 initialisations")]
+    rows += [
+        row(
+            "ecg_full_access",
+            "simclr",
+            "mean test AUROC over 5 classes (%)",
+            80.0,
+            setting="ft_size=500",
+            evaluation="full_transfer",
+        )
+    ]
+    summary = summarise(metrics.validate(rows))
+    joined = beside_paper(summary)
+    assert joined[summary.columns.tolist()].equals(summary)
+    np.testing.assert_equal(joined["paper_mean"].tolist(), [7.2, 88.0, 87.6, np.nan, 100.0, 79.8])
+    np.testing.assert_equal(joined["paper_standard_error"].tolist(), [1.5, np.nan, np.nan, np.nan, np.nan, 0.3])
+    assert joined["paper_note"].tolist()[3:5] == ["", "lower bound: greater than 1e2"]
+
+    shown = ours_and_papers(joined)
+    assert shown["ours"].tolist()[:2] == ["4.0 ± 1.0", "87.00"]
+    assert shown["paper"].tolist() == ["7.2 ± 1.5", "88", "87.6", NOTHING, "100", "79.8 ± 0.3"]
+
+
+def test_display_leaves_out_what_is_empty():
+    rows = [row("mnist_bptt", arm, "FT test accuracy (%)", 87.0) for arm in ("bptt", "meta-k5")]
+    shown = ours_and_papers(beside_paper(summarise(metrics.validate(rows))))
+    assert shown.columns.tolist() == ["arm", "metric", "n", "ours", "paper", "note"]

@@ -1,0 +1,186 @@
+"""Statistics against numbers by hand, SciPy, and what must hold for any data."""
+
+import itertools
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from metapt.errors import DataError
+from metapt.evaluation import metrics
+from metapt.evaluation.metrics import row
+from metapt.evaluation.statistics import (
+    cluster_bootstrap,
+    estimate,
+    estimate_mean,
+    paired_difference,
+    sign_flip_p_value,
+    summarise,
+    unpaired_difference,
+)
+from metapt.evaluation.student import coverage, critical_value
+
+A = pd.Series([81.7, 82.1, 81.2, 82.0, 80.4], index=[0, 1, 2, 3, 4])
+B = pd.Series([79.8, 80.9, 80.1, 82.3, 79.9], index=[0, 1, 2, 3, 4])
+
+
+@pytest.mark.parametrize("degrees", [1, 2, 3, 4, 9, 14, 57, 1000])
+def test_student_agrees_with_scipy(degrees):
+    for t in (0.0, 0.3, 1.0, -2.5, 8.0, 300.0):
+        assert coverage(t, degrees) == pytest.approx(1 - 2 * stats.t.sf(abs(t), degrees), abs=1e-12)
+    for confidence in (0.5, 0.95, 0.999):
+        assert critical_value(confidence, degrees) == pytest.approx(stats.t.ppf((1 + confidence) / 2, degrees), rel=1e-9)
+
+
+def test_student_with_one_degree_of_freedom_is_cauchy():
+    for t in (1e-6, 0.5, 20.0):
+        assert coverage(t, 1) == pytest.approx(2 / math.pi * math.atan(t), rel=1e-14)
+
+
+def test_student_rejects_nonsense():
+    with pytest.raises(ValueError, match="at least one degree of freedom"):
+        coverage(1.0, 0)
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        critical_value(1.0, 5)
+
+
+def test_mean_by_hand():
+    e = estimate_mean([2.0, 4.0, 6.0])  # s = 2, se = 2 / sqrt(3), t(0.975; 2) = 4.3027
+    assert (e.mean, e.n) == (4.0, 3)
+    assert e.standard_error == pytest.approx(2 / math.sqrt(3))
+    assert e.high - e.mean == pytest.approx(4.302653 * 2 / math.sqrt(3), rel=1e-6)
+
+
+def test_one_value_has_no_spread():
+    e = estimate_mean([3.0])
+    assert (e.mean, e.n) == (3.0, 1)
+    assert all(math.isnan(x) for x in (e.standard_error, e.low, e.high))
+    with pytest.raises(DataError, match="no mean of no values"):
+        estimate_mean([])
+
+
+def test_a_diverged_replicate_is_not_dropped():
+    e = estimate_mean([1.0, math.nan, 3.0])
+    assert e.n == 3
+    assert math.isnan(e.mean)
+    assert math.isnan(e.standard_error)
+    assert math.isnan(sign_flip_p_value([1.0, math.inf]))
+
+
+def test_summarise():
+    table = metrics.validate(
+        [row("e", "meta", "error", v, replicate=i) for i, v in enumerate((2.0, 4.0, 6.0))]
+        + [row("e", "bptt", "error", 1.5, setting="s")]
+    )
+    summary = summarise(table)
+    assert summary.columns.tolist() == ["experiment", "arm", "setting", "evaluation", "metric", "mean", "standard_error", "n"]
+    assert summary["arm"].tolist() == ["meta", "bptt"]
+    assert summary["mean"].tolist() == [4.0, 1.5]
+    assert summary["n"].tolist() == [3, 1]
+    np.testing.assert_allclose(summary["standard_error"], [2 / math.sqrt(3), math.nan])
+    assert summarise(metrics.validate([])).empty
+
+
+def test_a_cell_is_of_replicates_or_of_the_whole_run():
+    table = metrics.validate([row("e", "meta", "error", 1.0, replicate=0), row("e", "meta", "error", 2.0)])
+    with pytest.raises(DataError, match="e, meta, error stand both"):
+        summarise(table)
+
+
+def test_paired_difference_agrees_with_scipy():
+    d = paired_difference(A, B.sample(frac=1, random_state=0))
+    test = stats.ttest_rel(A, B)
+    assert d.mean == pytest.approx((A - B).mean())
+    assert d.p_value == pytest.approx(test.pvalue)
+    assert (d.low, d.high) == pytest.approx(tuple(test.confidence_interval(0.95)))
+
+
+def test_pairs_by_nullable_replicates_of_the_metrics_table():
+    rows = [row("e", arm, "m", v, replicate=i) for arm, s in (("a", A), ("b", B)) for i, v in s.items()]
+    a, b = (metrics.select(metrics.validate(rows), experiment="e", arm=arm, metric="m") for arm in "ab")
+    assert paired_difference(a, b) == paired_difference(A, B)
+    whole = metrics.validate([row("e", "a", "m", 3.0), row("e", "b", "m", 1.0)])
+    a, b = (metrics.select(whole, experiment="e", arm=arm, metric="m") for arm in "ab")
+    assert (paired_difference(a, b).mean, paired_difference(a, b).n) == (2.0, 1)
+
+
+def test_unpaired_replicates_are_refused():
+    with pytest.raises(DataError, match=r"only one of them has replicate 0, 9\."):
+        paired_difference(A, B.rename({0: 9}))
+    with pytest.raises(DataError, match=r"The first arm has a replicate twice \(replicate 1\)"):
+        paired_difference(A.rename({0: 1}), B)
+
+
+def test_no_spread_between_pairs():
+    assert paired_difference(A, A).p_value == 1.0
+    assert paired_difference(A * 0 + 1, A * 0).p_value == 0.0
+    assert math.isnan(paired_difference(A[:1], B[:1]).p_value)
+
+
+def test_sign_flips_agree_with_a_loop_over_all_assignments():
+    d = (A - B).to_numpy()
+    sums = [abs(np.dot(signs, d)) for signs in itertools.product((-1, 1), repeat=d.size)]
+    expected = np.mean([s >= abs(d.sum()) - 1e-9 for s in sums])
+    assert sign_flip_p_value(d) == expected == paired_difference(A, B, test="permutation").p_value
+    exact = stats.permutation_test((d,), np.mean, permutation_type="samples", n_resamples=np.inf)
+    assert sign_flip_p_value(d) == pytest.approx(exact.pvalue)
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 10])
+def test_sign_flips_of_equal_signs_reach_the_smallest_p(n):
+    assert sign_flip_p_value(np.arange(1, n + 1)) == 2.0 ** (1 - n)
+
+
+def test_drawn_sign_flips_are_near_the_t_test_and_repeatable():
+    d = np.random.default_rng(3).normal(0.5, 1, 30)
+    p = sign_flip_p_value(d, draws=4000, seed=1)
+    assert p == sign_flip_p_value(d, draws=4000, seed=1) != sign_flip_p_value(d, draws=4000, seed=2)
+    assert p == pytest.approx(stats.ttest_1samp(d, 0).pvalue, abs=0.02)
+
+
+def test_unpaired_difference_agrees_with_scipy():
+    generator = np.random.default_rng(0)
+    a, b = generator.normal(0, 1, 200), generator.normal(0.2, 3, 150)
+    d, test = unpaired_difference(a, b), stats.ttest_ind(a, b, equal_var=False)
+    assert d.p_value == pytest.approx(test.pvalue, rel=1e-2)
+    interval = test.confidence_interval(0.95)
+    assert (d.low, d.high) == pytest.approx((interval.low, interval.high), rel=1e-2)
+    assert math.isnan(unpaired_difference([1.0], [2.0, 3.0]).low)
+    assert unpaired_difference([1.0, 1.0], [1.0, 1.0]).p_value == 1.0
+
+
+def test_bootstrap_of_equal_clusters_is_that_of_their_means():
+    generator = np.random.default_rng(0)
+    means = generator.normal(80, 2, 40)
+    values = (means[:, None] + [-1.0, 0.0, 1.0]).ravel()
+    e = cluster_bootstrap(values, np.repeat(np.arange(40), 3))
+    assert e.mean == pytest.approx(means.mean())
+    assert e.n == 40
+    assert e.standard_error == pytest.approx(np.std(means) / math.sqrt(40), rel=0.03)  # the bootstrap's variance has n below
+    assert e.low < e.mean < e.high
+
+
+def test_runs_of_a_seed_add_no_information():
+    means = np.array([78.0, 80.0, 81.0, 83.0, 79.0])
+    many = cluster_bootstrap(np.repeat(means, 5), np.repeat(list("abcde"), 5))
+    assert many == cluster_bootstrap(means, list("abcde"))
+    assert many.standard_error > 1.5 * estimate_mean(np.repeat(means, 5)).standard_error
+
+
+def test_bootstrap_is_seeded_and_needs_two_clusters():
+    values, clusters = [1.0, 2.0, 4.0, 8.0], [0, 0, 1, 2]
+    assert cluster_bootstrap(values, clusters, seed=1) == cluster_bootstrap(values, clusters, seed=1)
+    assert cluster_bootstrap(values, clusters, seed=1) != cluster_bootstrap(values, clusters, seed=2)
+    with pytest.raises(DataError, match=r"at least two of them; here there is 1\."):
+        cluster_bootstrap(values, [0, 0, 0, 0])
+    with pytest.raises(ValueError, match="same length"):
+        cluster_bootstrap(values, [0, 1])
+
+
+def test_estimate_covers_the_truth_as_often_as_it_says():
+    draws = np.random.default_rng(0).normal(5, 1, (2000, 5))
+    inside = [e.low <= 5 <= e.high for e in map(estimate_mean, draws)]
+    assert np.mean(inside) == pytest.approx(0.95, abs=0.02)
+    assert estimate(5.0, 0.0, 4).low == 5.0

@@ -1,0 +1,90 @@
+"""Tables: the number format, and the whole text of a small one in its three forms."""
+
+import math
+
+import pandas as pd
+import pytest
+
+from metapt.evaluation.tables import NOTHING, mean_and_error, published, write_tables
+
+TABLE = pd.DataFrame(
+    {
+        "arm": ["meta", "K=0|1", "no_pt"],
+        "ours": ["7.2 ± 1.5", "88.4 ± 0.3", None],
+        "seconds": [1234.5678, math.nan, 0.1],
+        "n": [10, 10, 1],
+        "setting": ["10 runs", "& 5%", ""],
+    }
+)
+
+MARKDOWN = f"""\
+Rotation, 100% of it
+
+| arm    |       ours | seconds |   n | setting |
+| ------ | ---------: | ------: | --: | ------- |
+| meta   |  7.2 ± 1.5 |    1235 |  10 | 10 runs |
+| K=0\\|1 | 88.4 ± 0.3 |       {NOTHING} |  10 | & 5%    |
+| no_pt  |          {NOTHING} |  0.1000 |   1 | {NOTHING}       |
+"""
+
+LATEX = r"""% needs \usepackage{booktabs}
+\begin{table}
+  \centering
+  \caption{Rotation, 100\% of it}
+  \begin{tabular}{lrrrl}
+    \toprule
+    arm & ours & seconds & n & setting \\
+    \midrule
+    meta & 7.2 $\pm$ 1.5 & 1235 & 10 & 10 runs \\
+    K=0\textbar{}1 & 88.4 $\pm$ 0.3 & -- & 10 & \& 5\% \\
+    no\_pt & -- & 0.1000 & 1 & -- \\
+    \bottomrule
+  \end{tabular}
+\end{table}
+"""
+
+CSV = """\
+arm,ours,seconds,n,setting
+meta,7.2 ± 1.5,1234.5678,10,10 runs
+K=0|1,88.4 ± 0.3,,10,& 5%
+no_pt,,0.1,1,
+"""
+
+
+def test_whole_text(tmp_path):
+    write_tables(TABLE, tmp_path / "table.v1", "Rotation, 100% of it")
+    texts = {ending: (tmp_path / f"table.v1.{ending}").read_bytes().decode() for ending in ("md", "tex", "csv")}
+    assert texts == {"md": MARKDOWN, "tex": LATEX, "csv": CSV}
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_plain_numbers_may_stand_in_the_csv(tmp_path):
+    write_tables(TABLE, tmp_path / "table", "", numbers=pd.DataFrame({"mean": [0.1 + 0.2]}))
+    assert (tmp_path / "table.csv").read_text() == "mean\n0.30000000000000004\n"
+    assert "ours" in (tmp_path / "table.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("mean", "error", "text"),
+    [
+        (7.2345, 1.4962, "7.2 ± 1.5"),
+        (78.64, 0.31, "78.6 ± 0.3"),
+        (78.64, 0.0961, "78.64 ± 0.10"),
+        (12345.0, 1500.0, "12300 ± 1500"),
+        (-0.01, 0.3, "0.0 ± 0.3"),
+        (0.0, 0.0, "0.000 ± 0"),
+        (5.0, 0.0, "5.000 ± 0"),
+        (87.6, math.nan, "87.60"),
+        (-123.456, math.nan, "-123.5"),
+        (3.2e8, math.nan, "3.200e8"),
+        (0.0, 3e-6, "(0 ± 3)e-6"),
+        (math.inf, math.nan, "inf"),
+    ],
+)
+def test_digits(mean, error, text):
+    assert mean_and_error(mean, error) == text
+
+
+def test_published_numbers_keep_their_digits():
+    assert published(82.0, 0.2) == "82.0 ± 0.2"
+    assert published(7.25) == "7.25"

@@ -1,0 +1,234 @@
+"""Inverses from products alone: rates, residuals, and what is said when there is no solution."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from metapt.hypergrad import ConjugateGradient, Dense, Identity, Neumann, Status
+
+from .problems import DTYPE, draw
+
+SHAPES = [(2, 3), (4,), ()]
+SIZE = 11
+
+
+class Matrix:
+    """A matrix as a product on vectors of several tensors, which counts its products."""
+
+    def __init__(self, matrix: Tensor) -> None:
+        self.matrix, self.products = matrix, 0
+
+    def __call__(self, vector: list[Tensor]) -> list[Tensor]:
+        self.products += 1
+        return split(self.matrix @ join(vector))
+
+
+def join(vector: list[Tensor]) -> Tensor:
+    return torch.cat([value.reshape(-1) for value in vector])
+
+
+def split(vector: Tensor) -> list[Tensor]:
+    parts = vector.split([math.prod(shape) for shape in SHAPES])
+    return [part.reshape(shape) for part, shape in zip(parts, SHAPES, strict=True)]
+
+
+def symmetric(eigenvalues: Tensor, seed: int = 0) -> Tensor:
+    basis, _ = torch.linalg.qr(draw(seed, len(eigenvalues), len(eigenvalues)))
+    return basis @ torch.diag(eigenvalues) @ basis.T
+
+
+POSITIVE = symmetric(torch.linspace(0.5, 4.0, SIZE, dtype=DTYPE))
+INDEFINITE = symmetric(torch.linspace(-1.2, 4.0, SIZE, dtype=DTYPE))
+B = draw(9, SIZE)
+
+
+def test_the_identity_returns_the_vector_without_a_product() -> None:
+    matrix = Matrix(POSITIVE)
+    result = Identity()(matrix, split(B))
+    assert torch.equal(join(result.value), B)
+    assert (matrix.products, result.steps, result.status) == (0, 0, Status.OK)
+    assert math.isnan(result.residual_norm)
+
+
+@pytest.mark.parametrize("terms", [0, 1, 2, 7])
+def test_neumann_is_the_closed_sum_with_one_product_a_term(terms: int) -> None:
+    matrix, a = Matrix(POSITIVE), 0.3
+    result = Neumann(terms, a)(matrix, split(B))
+    step = torch.eye(SIZE, dtype=DTYPE) - a * POSITIVE
+    closed = a * sum((torch.linalg.matrix_power(step, i) for i in range(terms + 1)), torch.zeros_like(POSITIVE)) @ B
+    torch.testing.assert_close(join(result.value), closed, rtol=1e-13, atol=1e-13)
+    assert [value.shape for value in result.value] == [torch.Size(shape) for shape in SHAPES]
+    assert matrix.products == result.steps == terms
+
+
+def test_neumann_without_terms_is_step_size_times_the_vector() -> None:
+    assert torch.equal(join(Neumann(0, 0.3)(Matrix(POSITIVE), split(B)).value), 0.3 * B)
+
+
+@settings(max_examples=30, deadline=None)
+@given(terms=st.integers(0, 40), step_size=st.floats(0.05, 0.45), seed=st.integers(0, 100))
+def test_neumanns_error_shrinks_at_its_geometric_rate(terms: int, step_size: float, seed: int) -> None:
+    # error = (I - a H)^(terms + 1) H^-1 b, so at most max |1 - a eigenvalue|^(terms + 1) |H^-1 b|
+    b = draw(seed, SIZE)
+    exact = torch.linalg.solve(POSITIVE, b)
+    error = join(Neumann(terms, step_size)(Matrix(POSITIVE), split(b)).value) - exact
+    rate = (1 - step_size * torch.linalg.eigvalsh(POSITIVE)).abs().max()
+    assert error.norm() <= rate ** (terms + 1) * exact.norm() * (1 + 1e-10) + 1e-13
+
+
+@pytest.mark.parametrize("eigenvalue", [0.5, 2.0, 4.0])
+def test_on_an_eigenvector_neumanns_error_is_exactly_its_eigenvalues_power(eigenvalue: float) -> None:
+    matrix = Matrix(torch.diag(torch.linspace(0.5, 4.0, SIZE, dtype=DTYPE)))
+    vector = torch.zeros(SIZE, dtype=DTYPE)
+    index = int((torch.linspace(0.5, 4.0, SIZE, dtype=DTYPE) - eigenvalue).abs().argmin())
+    vector[index] = 1.0
+    value = matrix.matrix[index, index]
+    for terms in range(6):
+        error = 1 / value - join(Neumann(terms, 0.3)(matrix, split(vector)).value)[index]
+        torch.testing.assert_close(error, (1 - 0.3 * value) ** (terms + 1) / value)
+
+
+@pytest.mark.parametrize("terms", [0, 1, 5])
+def test_neumanns_residual_norm_is_that_of_the_series_without_its_last_term(terms: int) -> None:
+    a = 0.3
+    result = Neumann(terms, a)(Matrix(POSITIVE), split(B))
+    shorter = join(Neumann(terms - 1, a)(Matrix(POSITIVE), split(B)).value) if terms else torch.zeros_like(B)
+    assert result.residual_norm == pytest.approx(float((B - POSITIVE @ shorter).norm()), rel=1e-12)
+
+
+def test_neumann_converges_to_the_solution() -> None:
+    result = Neumann(400, 0.4)(Matrix(POSITIVE), split(B))
+    torch.testing.assert_close(join(result.value), torch.linalg.solve(POSITIVE, B))
+    assert result.status is Status.OK
+
+
+def test_a_diverging_series_says_so_and_says_what_to_do() -> None:
+    result = Neumann(20, 0.6)(Matrix(POSITIVE), split(B))  # 0.6 * 4 > 2
+    assert result.status is Status.DIVERGED
+    assert "lower step_size" in result.status.value
+
+
+@pytest.mark.parametrize("damping", [0.0, 0.7])
+@pytest.mark.parametrize("matrix", [POSITIVE, POSITIVE * 1e6, POSITIVE * 1e-6])
+def test_conjugate_gradients_equal_a_dense_solve(matrix: Tensor, damping: float) -> None:
+    result = ConjugateGradient(rtol=1e-12, max_steps=50, damping=damping)(Matrix(matrix), split(B))
+    system = matrix + damping * torch.eye(SIZE, dtype=DTYPE)
+    torch.testing.assert_close(join(result.value), torch.linalg.solve(system, B), rtol=1e-9, atol=0.0)
+    assert result.status is Status.OK
+    assert [value.shape for value in result.value] == [torch.Size(shape) for shape in SHAPES]
+
+
+@pytest.mark.parametrize("damping", [0.0, 0.7])
+def test_conjugate_gradients_end_within_as_many_products_as_there_are_eigenvalues(damping: float) -> None:
+    matrix = Matrix(symmetric(torch.tensor([1.0, 2.0, 5.0], dtype=DTYPE).repeat(4)[:SIZE]))
+    result = ConjugateGradient(rtol=1e-10, max_steps=50, damping=damping)(matrix, split(B))
+    assert result.steps == matrix.products == 3
+
+
+@pytest.mark.parametrize(("rtol", "max_steps"), [(1e-1, 50), (1e-6, 50), (1e-12, 3)])
+def test_conjugate_gradients_residual_norm_is_that_of_the_damped_system(rtol: float, max_steps: int) -> None:
+    result = ConjugateGradient(rtol, max_steps, damping=0.5)(Matrix(POSITIVE), split(B))
+    residual = float((B - POSITIVE @ join(result.value) - 0.5 * join(result.value)).norm())
+    assert result.residual_norm == pytest.approx(residual, rel=1e-6, abs=1e-14)
+    assert (residual <= rtol * float(B.norm())) is (result.status is Status.OK)
+
+
+def test_too_few_steps_of_conjugate_gradients_are_reported() -> None:
+    result = ConjugateGradient(rtol=1e-10, max_steps=3)(Matrix(POSITIVE), split(B))
+    assert (result.status, result.steps) == (Status.MAX_STEPS, 3)
+    assert "max_steps" in result.status.value
+
+
+def test_negative_curvature_is_reported_and_damping_cures_it() -> None:
+    result = ConjugateGradient(rtol=1e-10, max_steps=50)(Matrix(INDEFINITE), split(B))
+    assert result.status is Status.INDEFINITE
+    assert "add damping, or use the Gauss-Newton matrix" in result.status.value
+    assert join(result.value).isfinite().all()
+    assert ConjugateGradient(rtol=1e-10, max_steps=50, damping=1.5)(Matrix(INDEFINITE), split(B)).status is Status.OK
+
+
+def test_negative_curvature_in_the_first_direction_gives_the_vector_itself_with_its_true_residual() -> None:
+    result = ConjugateGradient(damping=0.25)(Matrix(-POSITIVE), split(B))
+    assert (result.status, result.steps) == (Status.INDEFINITE, 1)
+    assert torch.equal(join(result.value), B)
+    assert result.residual_norm == pytest.approx(float((B - (-POSITIVE @ B + 0.25 * B)).norm()), rel=1e-12)
+
+
+def test_a_vector_of_zeros_is_solved_without_a_product() -> None:
+    matrix = Matrix(POSITIVE)
+    result = ConjugateGradient()(matrix, split(torch.zeros_like(B)))
+    assert not join(result.value).any()
+    assert (result.status, matrix.products, result.residual_norm) == (Status.OK, 0, 0.0)
+
+
+@pytest.mark.parametrize("damping", [0.0, 0.7])
+@pytest.mark.parametrize("matrix", [POSITIVE, INDEFINITE, draw(3, SIZE, SIZE)])
+def test_dense_is_exact_for_any_invertible_matrix(matrix: Tensor, damping: float) -> None:
+    result = Dense(damping)(Matrix(matrix), split(B))
+    torch.testing.assert_close(matrix @ join(result.value) + damping * join(result.value), B)
+    assert result.status is Status.OK
+    assert result.steps == SIZE
+    assert result.residual_norm < 1e-12
+
+
+def test_a_singular_matrix_is_reported_and_damping_cures_it() -> None:
+    singular = Matrix(torch.diag(torch.arange(SIZE, dtype=DTYPE)))
+    result = Dense()(singular, split(B))
+    assert result.status is Status.SINGULAR
+    assert "damping" in result.status.value
+    assert join(result.value).isfinite().all()
+    assert Dense(damping=0.1)(singular, split(B)).status is Status.OK
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("at", [1, 3])
+@pytest.mark.parametrize(
+    "inverse", [Neumann(5, 0.3), ConjugateGradient(1e-10, 50), ConjugateGradient(1e-10, 50, damping=0.1), Dense(), Dense(0.1)]
+)
+def test_a_product_that_is_not_finite_is_a_status_and_never_an_exception(inverse: Any, at: int, bad: float) -> None:
+    matrix = Matrix(POSITIVE)
+
+    def product(vector: list[Tensor]) -> list[Tensor]:
+        result = matrix(vector)
+        return [bad * value for value in result] if matrix.products >= at else result
+
+    result = inverse(product, split(B))
+    assert result.status is Status.NON_FINITE
+    assert "learning rate" in result.status.value
+
+
+@pytest.mark.parametrize("inverse", [Neumann(0, 0.3), Neumann(5, 0.3), ConjugateGradient(), Dense()])
+def test_a_vector_that_is_not_finite_is_a_status_and_never_an_exception(inverse: Any) -> None:
+    assert inverse(Matrix(POSITIVE), split(B * math.nan)).status is Status.NON_FINITE
+
+
+@pytest.mark.parametrize("inverse", [Identity(), Neumann(5, 0.3), ConjugateGradient(), ConjugateGradient(damping=0.1), Dense()])
+def test_no_inverse_changes_its_vector(inverse: Any) -> None:
+    vector = split(B.clone())
+    inverse(Matrix(POSITIVE), vector)
+    assert torch.equal(join(vector), B)
+
+
+@pytest.mark.parametrize(
+    ("make", "legal"),
+    [
+        (lambda: Neumann(-1, 0.1), "0 or more"),
+        (lambda: Neumann(1, 0.0), "positive"),
+        (lambda: Neumann(1, math.inf), "positive"),
+        (lambda: ConjugateGradient(rtol=0.0), "between 0 and 1"),
+        (lambda: ConjugateGradient(max_steps=0), "1 or more"),
+        (lambda: ConjugateGradient(damping=-1.0), "0 or more"),
+        (lambda: ConjugateGradient(damping=math.nan), "0 or more"),
+        (lambda: Dense(damping=-1.0), "0 or more"),
+    ],
+)
+def test_an_illegal_setting_is_refused_with_what_is_legal(make: Any, legal: str) -> None:
+    with pytest.raises(ValueError, match=f"legal: .*{legal}"):
+        make()

@@ -1,0 +1,241 @@
+"""Every estimator against a central difference of the true function, where the minimum of PT is known in closed form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from metapt.hypergrad import (
+    SGD,
+    Adam,
+    ConjugateGradient,
+    Dense,
+    FittedHead,
+    Hypergradient,
+    Identity,
+    Neumann,
+    Params,
+    Pretrained,
+    Status,
+    Unroll,
+    hypergradient,
+)
+
+from .problems import DTYPE, Batch, Quadratic, central_difference, finetuned_loss, flat
+
+pytestmark = pytest.mark.filterwarnings("error")
+
+PROBLEM = Quadratic()
+TRAIN = PROBLEM.batches(3)
+VALIDATION = PROBLEM.batches(1, seed=50)[0]
+LARGEST = float(PROBLEM.eigenvalues.max())
+
+INVERSES = [
+    pytest.param(Dense(), id="dense"),
+    pytest.param(ConjugateGradient(rtol=1e-12, max_steps=50), id="cg"),
+    pytest.param(Neumann(terms=200, step_size=0.8), id="neumann"),
+]
+
+
+def unrolled(
+    steps: int, optimizer: Any, reference: Callable[[list[Tensor]], torch.optim.Optimizer], network: bool, name: str
+) -> Any:
+    def truth(pretrained: Pretrained) -> Tensor:
+        return finetuned_loss(PROBLEM, pretrained, PROBLEM.head, TRAIN[:steps], VALIDATION, reference, network)
+
+    label = f"{name}-{steps}-{'network' if network else 'head'}"
+    return pytest.param(Unroll(steps, optimizer, network), TRAIN[:steps], truth, id=label)
+
+
+def ridge(features: list[Tensor], targets: list[Tensor], l2: float) -> Tensor:
+    """The minimum of the mean over minibatches of the mean squared error / 2, plus l2 / 2 |head|^2; by the normal equations."""
+    gram, moment = torch.zeros(3, 3, dtype=DTYPE), torch.zeros(3, dtype=DTYPE)
+    for x, y in zip(features, targets, strict=True):
+        design = torch.cat([x, torch.ones(len(x), 1, dtype=DTYPE)], dim=1)
+        gram, moment = gram + design.T @ design / len(x) / len(features), moment + design.T @ y / len(x) / len(features)
+    return torch.linalg.solve(gram + l2 * torch.eye(3, dtype=DTYPE), moment)
+
+
+def fitted(l2: float, cross_fit: bool) -> Any:
+    everything = [*TRAIN, VALIDATION]
+    folds: list[tuple[list[Batch], Batch]] = [([b for b in everything if b is not held], held) for held in everything]
+
+    def truth(pretrained: Pretrained) -> Tensor:
+        losses = []
+        for rest, held in folds if cross_fit else folds[-1:]:
+            head = ridge([b.inputs @ pretrained.encoder["map"] for b in rest], [b.targets for b in rest], l2)
+            losses.append((held.inputs @ pretrained.encoder["map"] @ head[:2] + head[2] - held.targets).square().mean() / 2)
+        return torch.stack(losses).mean()
+
+    return pytest.param(FittedHead(l2, cross_fit), TRAIN, truth, id=f"fitted-{l2}-{'cross' if cross_fit else 'once'}")
+
+
+LEGS = [
+    *(
+        unrolled(steps, optimizer, reference, network, name)
+        for steps in (0, 1, 3)
+        for network in (False, True)
+        for name, optimizer, reference in (
+            ("sgd", SGD(lr=0.2), lambda p: torch.optim.SGD(p, lr=0.2)),
+            ("momentum", SGD(lr=0.1, momentum=0.9), lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9)),
+            ("adam", Adam(lr=0.1, eps=1e-3), lambda p: torch.optim.Adam(p, lr=0.1, eps=1e-3)),
+        )
+    ),
+    *(fitted(l2, cross_fit) for l2 in (1e-3, 0.3) for cross_fit in (False, True)),
+]
+
+
+def estimate(inverse: Any, leg: Any, train: list[Batch], at: Pretrained | None = None) -> Hypergradient:
+    return hypergradient(
+        PROBLEM,
+        PROBLEM.optimum(PROBLEM.meta) if at is None else at,
+        PROBLEM.meta,
+        PROBLEM.head,
+        pretrain_batch=None,
+        train_batches=train,
+        validation_batch=VALIDATION,
+        inverse=inverse,
+        unroll=leg,
+    )
+
+
+@pytest.mark.parametrize("inverse", INVERSES)
+@pytest.mark.parametrize(("leg", "train", "truth"), LEGS)
+def test_an_estimator_with_a_converged_inverse_is_the_derivative_of_the_true_function(
+    leg: Any, train: list[Batch], truth: Callable[[Pretrained], Tensor], inverse: Any
+) -> None:
+    result = estimate(inverse, leg, train)
+    expected = central_difference(lambda meta: truth(PROBLEM.optimum(meta)), PROBLEM.meta)
+    torch.testing.assert_close(result.gradient, expected, rtol=1e-6, atol=1e-8)
+    torch.testing.assert_close(result.diagnostics.validation_loss, truth(PROBLEM.optimum(PROBLEM.meta)))
+    assert result.diagnostics.solve_status is Status.OK
+    assert result.diagnostics.fit_status is Status.OK
+
+
+def direct_part() -> Tensor:
+    """g2 of K = 0 by hand, on encoder and PT head: X^T (X E h + c - y) h^T / n, and zero."""
+    encoder, head = PROBLEM.optimum(PROBLEM.meta).encoder["map"], PROBLEM.head
+    x, y = VALIDATION
+    residual = x @ encoder @ head["weight"] + head["bias"] - y
+    return torch.cat([torch.outer(x.T @ residual, head["weight"]).reshape(-1) / len(y), torch.zeros(2, dtype=DTYPE)])
+
+
+@pytest.mark.parametrize("inverse", INVERSES)
+def test_without_ft_steps_the_hypergradient_is_the_analytic_one(inverse: Any) -> None:
+    # d w* / d meta = A, so the gradient is A^T g2 whatever the Hessian
+    result = estimate(inverse, Unroll(steps=0), [])
+    torch.testing.assert_close(flat(result.gradient), PROBLEM.A.T @ direct_part())
+
+
+def test_the_identity_in_place_of_the_inverse_gives_the_hessian_times_too_much() -> None:
+    # d2L / (dw dmeta) = - H A
+    result = estimate(Identity(), Unroll(steps=0), [])
+    torch.testing.assert_close(flat(result.gradient), PROBLEM.A.T @ PROBLEM.H @ direct_part())
+
+
+@pytest.mark.parametrize("terms", [0, 1, 2, 5, 20])
+@pytest.mark.parametrize("step_size", [0.3, 0.8])
+def test_the_error_of_a_truncated_neumann_series_is_what_theory_says(terms: int, step_size: float) -> None:
+    exact = PROBLEM.A.T @ direct_part()
+    error = flat(estimate(Neumann(terms, step_size), Unroll(steps=0), []).gradient) - exact
+    left = torch.linalg.matrix_power(torch.eye(8, dtype=DTYPE) - step_size * PROBLEM.H, terms + 1)
+    torch.testing.assert_close(error, -PROBLEM.A.T @ left @ direct_part(), rtol=1e-9, atol=1e-12)
+    rate = (1 - step_size * PROBLEM.eigenvalues).abs().max()
+    assert error.norm() <= torch.linalg.matrix_norm(PROBLEM.A, 2) * rate ** (terms + 1) * direct_part().norm() * (1 + 1e-9)
+
+
+def test_more_neumann_terms_are_closer_until_the_last_digits() -> None:
+    exact = PROBLEM.A.T @ direct_part()
+    errors = [(flat(estimate(Neumann(t, 0.5), Unroll(steps=0), []).gradient) - exact).norm() for t in (0, 1, 3, 10, 30, 100)]
+    assert errors == sorted(errors, reverse=True)
+    assert errors[-1] < 1e-11
+
+
+def test_damping_is_a_bias_that_theory_tells() -> None:
+    # -(g2, 0) (H + d)^-1 (-H A)
+    damped = torch.linalg.solve(PROBLEM.H + 0.5 * torch.eye(8, dtype=DTYPE), direct_part())
+    for inverse in (Dense(damping=0.5), ConjugateGradient(rtol=1e-12, max_steps=50, damping=0.5)):
+        result = estimate(inverse, Unroll(steps=0), [])
+        torch.testing.assert_close(flat(result.gradient), PROBLEM.A.T @ PROBLEM.H @ damped)
+
+
+def test_a_step_size_above_two_over_the_largest_eigenvalue_is_reported() -> None:
+    diagnostics = estimate(Neumann(100, 2.2 / LARGEST), Unroll(steps=0), []).diagnostics
+    assert diagnostics.solve_status is Status.DIVERGED
+
+
+def test_the_diagnostics_are_the_norms_of_the_factors() -> None:
+    result = estimate(Dense(), Unroll(steps=0), [])
+    diagnostics, g2 = result.diagnostics, direct_part()
+    pretrained = PROBLEM.optimum(PROBLEM.meta)
+    features = VALIDATION.inputs @ pretrained.encoder["map"]
+    residual = features @ PROBLEM.head["weight"] + PROBLEM.head["bias"] - VALIDATION.targets
+    head = torch.cat([features.T @ residual, residual.sum()[None]]) / len(residual)
+    torch.testing.assert_close(diagnostics.head_gradient_norm, head.norm())
+    torch.testing.assert_close(diagnostics.encoder_gradient_norm, g2.norm())
+    torch.testing.assert_close(diagnostics.inverse_norm, torch.linalg.solve(PROBLEM.H, g2).norm())
+    torch.testing.assert_close(diagnostics.gradient_norm, flat(result.gradient).norm())
+    torch.testing.assert_close(diagnostics.validation_loss, residual.square().mean() / 2)
+    assert (diagnostics.solve_steps, diagnostics.finetune_losses.shape) == (8, torch.Size([0]))
+
+
+def test_the_pretrain_gradient_is_that_of_the_pretrain_loss() -> None:
+    start = Pretrained({"map": torch.ones(3, 2, dtype=DTYPE)}, {"bias": torch.ones(2, dtype=DTYPE)})
+    result = estimate(Identity(), Unroll(steps=0), [], at=start)
+    expected = PROBLEM.H @ (1 - PROBLEM.A @ flat(PROBLEM.meta))
+    torch.testing.assert_close(flat({**result.pretrain_gradient.encoder, **result.pretrain_gradient.head}), expected)
+    torch.testing.assert_close(result.diagnostics.pretrain_loss, PROBLEM.pretrain_loss(start, PROBLEM.meta, None))
+
+
+def test_gradients_are_like_the_meta_parameters() -> None:
+    gradient: Params = estimate(Dense(), Unroll(steps=0), []).gradient
+    assert list(gradient) == list(PROBLEM.meta)
+    assert [value.shape for value in gradient.values()] == [value.shape for value in PROBLEM.meta.values()]
+
+
+def test_a_meta_parameter_that_the_pretrain_loss_does_not_touch_has_a_gradient_of_zero() -> None:
+    meta = {**PROBLEM.meta, "unused": torch.ones(2, dtype=DTYPE)}
+
+    class WithUnused(Quadratic):
+        def pretrain_loss(self, pretrained: Pretrained, meta: Params, batch: Any) -> Tensor:
+            return super().pretrain_loss(pretrained, {name: meta[name] for name in PROBLEM.meta}, batch)
+
+    result = hypergradient(
+        WithUnused(),
+        PROBLEM.optimum(PROBLEM.meta),
+        meta,
+        PROBLEM.head,
+        pretrain_batch=None,
+        train_batches=[],
+        validation_batch=VALIDATION,
+        inverse=Dense(),
+        unroll=Unroll(steps=0),
+    )
+    assert not result.gradient["unused"].any()
+    torch.testing.assert_close({name: result.gradient[name] for name in PROBLEM.meta}, estimate(Dense(), Unroll(0), []).gradient)
+
+
+def test_a_context_without_gradients_changes_nothing() -> None:
+    expected = estimate(Dense(), Unroll(1), TRAIN[:1]).gradient
+    with torch.no_grad():
+        torch.testing.assert_close(estimate(Dense(), Unroll(1), TRAIN[:1]).gradient, expected)
+        assert not torch.is_grad_enabled()
+
+
+def test_no_meta_parameters_are_refused_in_words() -> None:
+    with pytest.raises(ValueError, match="meta is empty"):
+        hypergradient(
+            PROBLEM,
+            PROBLEM.optimum(PROBLEM.meta),
+            {},
+            PROBLEM.head,
+            pretrain_batch=None,
+            train_batches=[],
+            validation_batch=VALIDATION,
+            inverse=Dense(),
+            unroll=Unroll(steps=0),
+        )

@@ -1,0 +1,66 @@
+"""A GPU gives the CPU's numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from metapt.hypergrad import SGD, Adam, ConjugateGradient, Dense, FittedHead, Hypergradient, Neumann, Unroll, hypergradient
+
+from .problems import Classifier, classification
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU; torch.cuda.is_available() is false"),
+]
+
+TRAIN = [classification(500 + 2 * i, 6) for i in range(2)]
+
+
+def moved(value: Any, device: str) -> Any:
+    if isinstance(value, Tensor):
+        return value.to(device)
+    if isinstance(value, dict):
+        return {name: moved(part, device) for name, part in value.items()}
+    parts = [moved(part, device) for part in value]
+    return type(value)(*parts) if hasattr(value, "_fields") else parts
+
+
+def call(inverse: Any, leg: Any, device: str) -> Hypergradient:
+    problem = Classifier()
+    pretrained, meta, head, pretrain, train, validation = moved(
+        [problem.pretrained, problem.meta, problem.head, classification(700, 9), TRAIN, classification(600, 7)], device
+    )
+    return hypergradient(
+        problem,
+        pretrained,
+        meta,
+        head,
+        pretrain_batch=pretrain,
+        train_batches=train,
+        validation_batch=validation,
+        inverse=inverse,
+        unroll=leg,
+    )
+
+
+@pytest.mark.parametrize("inverse", [Neumann(5, 0.1), ConjugateGradient(1e-10, 200, damping=1.0), Dense(damping=1.0)])
+@pytest.mark.parametrize(
+    "leg",
+    [
+        Unroll(2, SGD(lr=0.3, momentum=0.9)),
+        Unroll(2, Adam(lr=0.1), network=True),
+        FittedHead(0.02),
+        FittedHead(0.02, cross_fit=True),
+    ],
+)
+def test_the_hypergradient_on_a_gpu_is_that_on_the_cpu(leg: Any, inverse: Any) -> None:
+    here, there = call(inverse, leg, "cpu"), call(inverse, leg, "cuda")
+    assert all(value.is_cuda for value in there.gradient.values())
+    assert all(value.is_cuda for value in there.head.values())
+    torch.testing.assert_close(moved(there.gradient, "cpu"), here.gradient, rtol=1e-8, atol=1e-10)
+    torch.testing.assert_close(moved(there.head, "cpu"), here.head, rtol=1e-8, atol=1e-10)
+    assert there.diagnostics.solve_status is here.diagnostics.solve_status

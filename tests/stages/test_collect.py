@@ -1,0 +1,47 @@
+"""All experiments in one table, and the headline."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from metapt.errors import DataError
+from metapt.evaluation import claims, metrics
+from metapt.stages import Machine, collect
+
+
+def experiment(folder: Path, name: str, metric: str, values: list[float]) -> dict[str, Path]:
+    paths = {f"{name}/metrics": folder / f"{name}.csv", f"{name}/claims": folder / f"{name}-claims.csv"}
+    rows = [metrics.row(name, "meta", metric, value, replicate=i, setting=SETTING) for i, value in enumerate(values)]
+    metrics.write(rows, paths[f"{name}/metrics"])
+    verdicts = pd.DataFrame([(name, f"the claim of {name}", "3", "at most 7", "7.2", "reproduced")], columns=claims.COLUMNS)
+    verdicts.to_csv(paths[f"{name}/claims"], index=False)
+    return paths
+
+
+SETTING = "10 initialisations in [45,135], target 90"
+
+
+def test_the_headline_puts_ours_beside_the_papers(tmp_path: Path) -> None:
+    inputs = experiment(tmp_path, "mnist_rotation_mean", "absolute error of learned mean (degrees)", [2.0, 4.0])
+    inputs |= experiment(tmp_path, "mnist_fidelity", "cosine", [0.9])
+    outputs = {"metrics": tmp_path / "metrics.csv", "headline": tmp_path / "headline.md"}
+    collect.run({"experiments": ["mnist_rotation_mean", "mnist_fidelity"]}, inputs, outputs, Machine())
+    assert list(metrics.read(outputs["metrics"])["experiment"]) == ["mnist_rotation_mean"] * 2 + ["mnist_fidelity"]
+    headline = outputs["headline"].read_text()
+    numbers, verdicts = headline.split("Claims and what these runs say to them")
+    assert "3.0 ± 1.0" in numbers
+    assert "7.2 ± 1.5" in numbers
+    assert "mnist_fidelity" not in numbers, "the paper has no such number"
+    assert "the claim of mnist_rotation_mean" in verdicts
+    assert "the claim of mnist_fidelity" in verdicts
+
+
+def test_a_missing_table_of_claims_is_named(tmp_path: Path) -> None:
+    inputs = experiment(tmp_path, "mnist_fidelity", "cosine", [0.9])
+    inputs["mnist_fidelity/claims"].unlink()
+    outputs = {"metrics": tmp_path / "metrics.csv", "headline": tmp_path / "headline.md"}
+    with pytest.raises(DataError, match=r"mnist_fidelity-claims\.csv is not a table of claims"):
+        collect.run({"experiments": ["mnist_fidelity"]}, inputs, outputs, Machine())

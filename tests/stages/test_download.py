@@ -1,0 +1,462 @@
+"""A file comes whole from the first place that has it, or one sentence says what each place did."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from metapt.errors import ConfigError, DataError, MachineError
+from metapt.stages import Machine, download
+from metapt.stages.download import Patience, run
+
+ROOT = Path(__file__).parents[2]
+SHARED_DATA = Path(os.environ.get("METAPT_SHARED_DATA", ROOT / "../shared/data"))
+
+NAME = "train images.gz"
+CONTENT = bytes(range(256)) * 2000
+HTML = b"<!DOCTYPE html><title>Please log in</title>"
+
+Answer = Callable[["Handler"], None]
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers as the test's `Server.answers` say, by path."""
+
+    server: Server
+
+    def do_GET(self) -> None:
+        self.server.requests.append((self.path, self.headers.get("Range")))
+        self.server.answers.get(self.path, status(404))(self)
+
+    def log_message(self, *_: Any) -> None:
+        """Quiet."""
+
+    def reply(self, code: int, body: bytes, **headers: str) -> None:
+        self.send_response(code)
+        for name, value in headers.items():
+            self.send_header(name.replace("_", "-"), value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    @property
+    def start(self) -> int:
+        return int(self.headers.get("Range", "bytes=0-").removeprefix("bytes=").removesuffix("-"))
+
+
+class Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.answers: dict[str, Answer] = {}
+        self.requests: list[tuple[str, str | None]] = []
+        self.url = f"http://127.0.0.1:{self.server_port}"
+
+
+def status(code: int) -> Answer:
+    return lambda handler: handler.reply(code, b"", Content_Length="0")
+
+
+def whole(content: bytes = CONTENT) -> Answer:
+    """The whole content, whatever part was asked for."""
+    return lambda handler: handler.reply(200, content, Content_Length=str(len(content)))
+
+
+def unsized(content: bytes) -> Answer:
+    """The content without its length, ended by closing the connection."""
+    return lambda handler: handler.reply(200, content)
+
+
+def ranged(content: bytes = CONTENT, stop: int | None = None) -> Answer:
+    """What Range asks for; the connection ends early, at byte `stop`, where given."""
+
+    def answer(handler: Handler) -> None:
+        start = handler.start
+        range_of = f"bytes {start}-{len(content) - 1}/{len(content)}"
+        handler.reply(
+            206 if start else 200, content[start:stop], Content_Length=str(len(content) - start), Content_Range=range_of
+        )
+
+    return answer
+
+
+def wrong_range(handler: Handler) -> None:
+    handler.reply(206, CONTENT, Content_Length=str(len(CONTENT)), Content_Range=f"bytes 0-{len(CONTENT) - 1}/{len(CONTENT)}")
+
+
+def in_turn(*answers: Answer) -> Answer:
+    remaining = list(answers)
+    return lambda handler: (remaining.pop(0) if len(remaining) > 1 else remaining[0])(handler)
+
+
+def hang(handler: Handler) -> None:
+    time.sleep(1.5)
+
+
+def hang_after(size: int) -> Answer:
+    def answer(handler: Handler) -> None:
+        handler.reply(200, CONTENT[:size], Content_Length=str(len(CONTENT)))
+        time.sleep(1.5)
+
+    return answer
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    server = Server()
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(download, "PATIENCE", Patience(timeout=0.3, attempts=3, pause=0.01))
+    monkeypatch.setenv("no_proxy", "*")
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    return tmp_path / "raw" / "things" / NAME
+
+
+def source(*urls: str, content: bytes = CONTENT, own: tuple[str, ...] = ()) -> dict[str, Any]:
+    file = {"size": len(content), "sha256": hashlib.sha256(content).hexdigest(), "md5": hashlib.md5(content).hexdigest()}
+    return {
+        "name": "things",
+        "version": "1",
+        "licence": "none",
+        "description": "for tests",
+        "citation": "none",
+        "urls": list(urls),
+        "files": {NAME: {**file, "urls": list(own)}},
+    }
+
+
+def get(target: Path, entry: dict[str, Any], *mirrors: str) -> None:
+    run({"source": entry, "mirrors": list(mirrors)}, {}, {NAME: target}, Machine())
+
+
+def assert_whole(target: Path) -> None:
+    assert target.read_bytes() == CONTENT
+    assert list(target.parent.iterdir()) == [target]
+
+
+def closed_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+PATH = "/data/train%20images.gz"
+
+
+def test_good_file(server: Server, target: Path) -> None:
+    server.answers[PATH] = whole()
+    get(target, source(f"{server.url}/data/"))
+    assert_whole(target)
+    assert server.requests == [(PATH, None)]
+
+
+def test_own_address_of_a_file(server: Server, target: Path) -> None:
+    server.answers["/elsewhere/a.gz"] = whole()
+    get(target, source(f"{server.url}/data", own=(f"{server.url}/elsewhere/a.gz",)))
+    assert_whole(target)
+
+
+def test_redirection(server: Server, target: Path) -> None:
+    server.answers[PATH] = lambda handler: handler.reply(302, b"", Location="/new", Content_Length="0")
+    server.answers["/new"] = whole()
+    get(target, source(f"{server.url}/data"))
+    assert_whole(target)
+
+
+def test_no_redirection_to_ftp(server: Server, target: Path) -> None:
+    server.answers[PATH] = lambda handler: handler.reply(302, b"", Location="ftp://127.0.0.1/file", Content_Length="0")
+    with pytest.raises(MachineError, match="unknown url type: ftp"):
+        get(target, source(f"{server.url}/data"))
+
+
+def test_present_file_is_left_alone(server: Server, target: Path) -> None:
+    target.parent.mkdir(parents=True)
+    target.write_bytes(CONTENT)
+    before = target.stat().st_mtime_ns
+    get(target, source(f"{server.url}/data"))
+    assert target.stat().st_mtime_ns == before
+    assert server.requests == []
+
+
+def test_present_wrong_file_is_replaced(server: Server, target: Path, caplog: pytest.LogCaptureFixture) -> None:
+    target.parent.mkdir(parents=True)
+    target.write_bytes(CONTENT[:-1])
+    server.answers[PATH] = whole()
+    get(target, source(f"{server.url}/data"))
+    assert_whole(target)
+    assert f"is there, but cut: got {len(CONTENT) - 1} of {len(CONTENT)} bytes" in caplog.text
+
+
+def test_present_wrong_file_is_named(target: Path) -> None:
+    target.parent.mkdir(parents=True)
+    target.write_bytes(CONTENT[:-1] + b"!")
+    with pytest.raises(DataError, match=rf"{target} \(altered: its checksum \(SHA-256\)"):
+        get(target, source())
+
+
+def test_cut_connection_is_resumed(server: Server, target: Path) -> None:
+    server.answers[PATH] = in_turn(ranged(stop=1000), ranged(stop=5000), ranged())
+    get(target, source(f"{server.url}/data"))
+    assert_whole(target)
+    assert [asked for _, asked in server.requests] == [None, "bytes=1000-", "bytes=5000-"]
+
+
+def test_a_later_run_goes_on(server: Server, target: Path) -> None:
+    server.answers[PATH] = ranged(stop=3000)
+    with pytest.raises(DataError, match=f"cut: got 3000 of {len(CONTENT)} bytes"):
+        get(target, source(f"{server.url}/data"))
+    assert not target.exists()
+    server.answers[PATH] = ranged()
+    get(target, source(f"{server.url}/data"))
+    assert_whole(target)
+    assert server.requests[-1] == (PATH, "bytes=3000-")
+
+
+def test_standstill_is_resumed(server: Server, target: Path) -> None:
+    server.answers[PATH] = in_turn(hang_after(2000), ranged())
+    get(target, source(f"{server.url}/data"))
+    assert_whole(target)
+    assert server.requests[-1] == (PATH, "bytes=2000-")
+
+
+@pytest.mark.parametrize("second", [whole(), wrong_range, status(416)])
+def test_server_that_can_not_resume(server: Server, target: Path, second: Answer) -> None:
+    server.answers[PATH] = in_turn(ranged(stop=1000), second, whole())
+    get(target, source(f"{server.url}/data"))
+    assert_whole(target)
+
+
+def test_a_wrong_part_is_given_up(server: Server, target: Path) -> None:
+    target.parent.mkdir(parents=True)
+    target.with_name(f"{NAME}.part").write_bytes(b"?" * 1000)
+    server.answers[PATH] = ranged()
+    get(target, source(f"{server.url}/data"))
+    assert_whole(target)
+    assert [asked for _, asked in server.requests] == ["bytes=1000-", None]
+
+
+def test_a_part_as_long_as_the_file_is_not_taken_for_it(server: Server, target: Path) -> None:
+    target.parent.mkdir(parents=True)
+    target.with_name(f"{NAME}.part").write_bytes(b"?" * len(CONTENT))
+    server.answers[PATH] = ranged()
+    get(target, source(f"{server.url}/data"))
+    assert_whole(target)
+
+
+def test_a_part_survives_an_answer_that_is_something_else(server: Server, target: Path) -> None:
+    target.parent.mkdir(parents=True)
+    target.with_name(f"{NAME}.part").write_bytes(CONTENT[:1000])
+    server.answers[PATH] = whole(HTML)
+    server.answers["/second/train%20images.gz"] = ranged()
+    get(target, source(f"{server.url}/data", f"{server.url}/second"))
+    assert_whole(target)
+    assert server.requests == [(PATH, "bytes=1000-"), ("/second/train%20images.gz", "bytes=1000-")]
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (whole(CONTENT[: len(CONTENT) // 2]), f"cut: got {len(CONTENT) // 2} of {len(CONTENT)} bytes"),
+        (ranged(stop=len(CONTENT) // 2), f"cut: got {len(CONTENT) // 2} of {len(CONTENT)} bytes"),
+        (unsized(CONTENT[:10]), f"cut: got 10 of {len(CONTENT)} bytes"),
+        (whole(CONTENT + b"more"), f"overlong: more than {len(CONTENT)} bytes"),
+        (unsized(CONTENT + b"more"), f"overlong: more than {len(CONTENT)} bytes"),
+        (whole(CONTENT[::-1]), r"altered: its checksum \(SHA-256\) is"),
+        (whole(HTML), "an HTML page"),
+        (status(404), "HTTP 404 Not Found"),
+        (status(403), "HTTP 403 Forbidden"),
+    ],
+)
+def test_wrong_answers(server: Server, target: Path, answer: Answer, message: str) -> None:
+    server.answers[PATH] = answer
+    with pytest.raises(DataError, match=message) as raised:
+        get(target, source(f"{server.url}/data"))
+    assert str(raised.value).startswith(f"{NAME} could not be had: {server.url}{PATH} (")
+    assert str(raised.value).endswith(f"data.mirrors in the config, or put the file at {target} by hand.")
+    assert not target.exists()
+
+
+def test_endless_answer_is_not_read_to_its_end(server: Server, target: Path) -> None:
+    def endless(handler: Handler) -> None:
+        handler.reply(200, b"")
+        try:
+            while True:
+                handler.wfile.write(bytes(1 << 16))
+        except OSError:
+            pass
+
+    server.answers[PATH] = endless
+    with pytest.raises(DataError, match="overlong"):
+        get(target, source(f"{server.url}/data"))
+    assert not any(target.parent.iterdir())
+
+
+@pytest.mark.parametrize(("answer", "message"), [(hang, "no answer within 0.3 s"), (status(503), "HTTP 503 Service Unavailable")])
+def test_server_out_of_order(server: Server, target: Path, answer: Answer, message: str) -> None:
+    server.answers[PATH] = answer
+    with pytest.raises(MachineError, match=message):
+        get(target, source(f"{server.url}/data"))
+    assert len(server.requests) == 3
+
+
+def test_an_attempt_more_helps(server: Server, target: Path) -> None:
+    server.answers[PATH] = in_turn(status(503), hang, whole())
+    get(target, source(f"{server.url}/data"))
+    assert_whole(target)
+
+
+def test_no_network(target: Path) -> None:
+    url = f"http://127.0.0.1:{closed_port()}"
+    with pytest.raises(MachineError, match=r"no network or no such host: Connection refused\)\. Name a folder"):
+        get(target, source(url))
+
+
+def test_a_dead_host_is_waited_for_once(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = f"http://127.0.0.1:{closed_port()}"
+    calls = []
+    attempt = download._attempt
+
+    def counted(address: str, *arguments: Any) -> None:
+        calls.append(address)
+        attempt(address, *arguments)
+
+    monkeypatch.setattr(download, "_attempt", counted)
+    with pytest.raises(MachineError, match=r"things/train%20images.gz \(no network"):
+        get(target, source(url), url)
+    assert len(calls) == 3
+
+
+@pytest.mark.parametrize("inner", ["", "things"])
+@pytest.mark.parametrize("scheme", ["", "file://"])
+def test_mirror_folder_comes_first(server: Server, target: Path, tmp_path: Path, inner: str, scheme: str) -> None:
+    server.answers[PATH] = whole()
+    folder = tmp_path / "a mirror" / inner
+    folder.mkdir(parents=True)
+    (folder / NAME).write_bytes(CONTENT)
+    mirror = str(tmp_path / "a mirror")
+    get(target, source(f"{server.url}/data"), scheme + (mirror.replace(" ", "%20") if scheme else mirror))
+    assert_whole(target)
+    assert server.requests == []
+
+
+def test_mirror_server(server: Server, target: Path) -> None:
+    server.answers["/mirror/things/train%20images.gz"] = whole()
+    get(target, source(f"{server.url}/data"), f"{server.url}/mirror/")
+    assert_whole(target)
+    assert [path for path, _ in server.requests] == ["/mirror/train%20images.gz", "/mirror/things/train%20images.gz"]
+
+
+@pytest.mark.parametrize("content", [CONTENT[:-1], CONTENT[::-1], HTML])
+def test_wrong_mirror_is_passed_with_a_warning(
+    server: Server, target: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, content: bytes
+) -> None:
+    server.answers[PATH] = whole()
+    (tmp_path / NAME).write_bytes(content)
+    get(target, source(f"{server.url}/data"), str(tmp_path))
+    assert_whole(target)
+    (warning,) = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert warning.getMessage().startswith(f"{tmp_path / NAME}: ")
+
+
+def test_each_place_is_named(server: Server, target: Path, tmp_path: Path) -> None:
+    (tmp_path / NAME).write_bytes(b"")
+    with pytest.raises(DataError) as raised:
+        get(target, source(f"{server.url}/data", f"http://127.0.0.1:{closed_port()}"), str(tmp_path))
+    message = str(raised.value)
+    assert f"{tmp_path / NAME} (cut: got 0 of {len(CONTENT)} bytes)" in message
+    assert f"{tmp_path / 'things' / NAME} (no such file)" in message
+    assert f"{server.url}{PATH} (HTTP 404 Not Found)" in message
+    assert "Connection refused" in message
+
+
+def test_no_place_is_known(target: Path) -> None:
+    with pytest.raises(DataError, match="no place is known"):
+        get(target, source())
+
+
+@pytest.mark.parametrize("address", ["ftp://host/data", "s3://bucket", "file://host/data", "http://", "http://[::1/data"])
+def test_illegal_addresses(target: Path, address: str) -> None:
+    with pytest.raises(ConfigError, match=r"in data\.mirrors is"):
+        get(target, source(), address)
+    with pytest.raises(ConfigError, match=r"in sources\.yaml is"):
+        get(target, source(address))
+
+
+def test_unknown_file(target: Path) -> None:
+    with pytest.raises(ConfigError, match=f"things has no file 'other'; legal: {NAME}"):
+        run({"source": source(), "mirrors": []}, {}, {"other": target}, Machine())
+
+
+@pytest.mark.parametrize("change", [{"md5": "abc"}, {"size": -1}, {"sha256": None, "md5": None}, {"other": 1}])
+def test_illegal_entry(target: Path, change: dict[str, object]) -> None:
+    entry = source()
+    entry["files"][NAME].update(change)
+    with pytest.raises(ConfigError, match=r"sources\.yaml has an illegal entry"):
+        get(target, entry)
+
+
+def test_full_disk(server: Server, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    server.answers[PATH] = whole()
+    plain_open = Path.open
+
+    class Full:
+        def __init__(self, path: Path) -> None:
+            path.touch()
+
+        def __enter__(self) -> Full:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+        def write(self, _: bytes) -> None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def open_(path: Path, mode: str = "r", *arguments: Any) -> Any:
+        return Full(path) if path.name.endswith(".part") else plain_open(path, mode, *arguments)
+
+    monkeypatch.setattr(Path, "open", open_)
+    with pytest.raises(MachineError, match=r"because the disk is full or a quota is used up: it needs 512\.0 kB"):
+        get(target, source(f"{server.url}/data"))
+    assert not any(target.parent.iterdir())
+
+
+def test_sources_yaml_describes_every_file() -> None:
+    entries = yaml.safe_load((ROOT / "workflow/resources/sources.yaml").read_text(encoding="utf-8"))
+    for key, entry in entries.items():
+        parsed = download.Source.model_validate(entry)
+        assert parsed.name == key
+        for name in parsed.files:
+            assert download.places(name, parsed, [])
+
+
+@pytest.mark.real_data
+def test_real_mirror(tmp_path: Path) -> None:
+    if not (SHARED_DATA / "mnist").is_dir():
+        pytest.skip(f"{SHARED_DATA / 'mnist'} is not there (METAPT_SHARED_DATA names another folder)")
+    entry = yaml.safe_load((ROOT / "workflow/resources/sources.yaml").read_text(encoding="utf-8"))["mnist"]
+    outputs = {name: tmp_path / name for name in entry["files"]}
+    run({"source": {**entry, "urls": []}, "mirrors": [str(SHARED_DATA)]}, {}, outputs, Machine())
+    assert sorted(tmp_path.iterdir()) == sorted(outputs.values())

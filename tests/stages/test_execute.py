@@ -1,0 +1,187 @@
+"""What wraps every stage: the record, the log, the device, and errors as sentences."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+import metapt.stages
+from metapt.cli import main
+from metapt.errors import DataError
+from metapt.stages import Job, Machine, execute
+
+Run = Callable[[dict[str, Any], dict[str, Path], dict[str, Path], Machine], None]
+
+
+@pytest.fixture
+def stage(monkeypatch: pytest.MonkeyPatch) -> Callable[[Run], str]:
+    """Makes a function a stage, and returns its name."""
+
+    def install(run: Run) -> str:
+        module = ModuleType("metapt.stages.pretend")
+        module.run = run  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, "metapt.stages.pretend", module)
+        return "pretend"
+
+    found = metapt.stages.pkgutil.iter_modules
+
+    class Pretend:
+        name = "pretend"
+
+    monkeypatch.setattr(metapt.stages.pkgutil, "iter_modules", lambda path: [*found(path), Pretend])
+    for variable in metapt.stages.THREAD_VARIABLES:
+        monkeypatch.setenv(variable, "1")
+    return install
+
+
+def copy(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
+    assert set(outputs) == {"copy"}
+    metapt.stages.log.info("copying for %s", config["name"])
+    outputs["copy"].parent.mkdir(parents=True, exist_ok=True)
+    outputs["copy"].write_text(inputs["original"].read_text() + f" on {machine.device} with {machine.threads}")
+
+
+def raising(error: Exception) -> Run:
+    def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
+        raise error
+
+    return run
+
+
+def job(folder: Path, stage: str, **changes: Any) -> Job:
+    (folder / "original").write_text("text")
+    outputs = {"copy": folder / "out" / "copy", "run": folder / "out" / "run.json"}
+    fields = {
+        "config": {"name": "me"},
+        "inputs": {"original": folder / "original"},
+        "outputs": outputs,
+        "log": folder / "log.txt",
+    }
+    return Job(stage=stage, **(fields | changes))
+
+
+def test_the_record_says_what_was_run_and_on_what(stage: Callable[[Run], str], tmp_path: Path) -> None:
+    assert execute(job(tmp_path, stage(copy), threads=2)) == 0
+    assert (tmp_path / "out" / "copy").read_text() == "text on cpu with 2"
+    assert os.environ["OMP_NUM_THREADS"] == "2"
+    record = json.loads((tmp_path / "out" / "run.json").read_text())
+    assert record["stage"] == "pretend"
+    assert record["config"] == {"name": "me"}
+    assert record["inputs"] == {"original": str(tmp_path / "original")}
+    assert record["outputs"] == {"copy": str(tmp_path / "out" / "copy"), "run": str(tmp_path / "out" / "run.json")}
+    assert record["machine"]["device"] == "cpu"
+    assert record["machine"]["threads"] == 2
+    assert record["versions"]["torch"] == torch.__version__
+    assert record["wall_time_s"] >= 0
+    assert record["peak_memory_bytes"] > 10_000_000
+    assert record["peak_gpu_memory_bytes"] is None
+    assert record["state"] == "done"
+    assert "copying for me" in (tmp_path / "log.txt").read_text()
+
+
+def test_a_known_error_is_one_sentence(stage: Callable[[Run], str], tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert execute(job(tmp_path, stage(raising(DataError("the file is cut."))))) == 1
+    for text in ((tmp_path / "log.txt").read_text(), capfd.readouterr().err):
+        assert text.count("\n") == 1
+        assert text.endswith("error: the file is cut.\n")
+    assert json.loads((tmp_path / "out" / "run.json").read_text())["state"] == "error: the file is cut."
+
+
+def test_an_unknown_error_has_its_traceback(stage: Callable[[Run], str], tmp_path: Path) -> None:
+    assert execute(job(tmp_path, stage(raising(ValueError("odd"))))) == 1
+    text = (tmp_path / "log.txt").read_text()
+    assert "Traceback" in text
+    assert "ValueError: odd" in text
+    assert json.loads((tmp_path / "out" / "run.json").read_text())["state"] == "error: ValueError('odd')"
+
+
+def test_a_full_disk_is_one_sentence(stage: Callable[[Run], str], tmp_path: Path) -> None:
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "results/table.csv")
+    assert execute(job(tmp_path, stage(raising(full)))) == 1
+    assert "error: no room to write results/table.csv: make some on that disk" in (tmp_path / "log.txt").read_text()
+
+
+def test_a_missing_input_is_named(stage: Callable[[Run], str], tmp_path: Path) -> None:
+    assert execute(job(tmp_path, stage(copy), inputs={"original": tmp_path / "gone"})) == 1
+    assert f"error: the input 'original', {tmp_path / 'gone'}, is not there" in (tmp_path / "log.txt").read_text()
+
+
+def test_an_unknown_stage_is_named(tmp_path: Path) -> None:
+    assert execute(job(tmp_path, "trian")) == 1
+    assert "error: there is no stage 'trian'; legal: collect, " in (tmp_path / "log.txt").read_text()
+
+
+def test_a_gpu_that_is_not_there_is_an_error(
+    stage: Callable[[Run], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert execute(job(tmp_path, stage(copy), gpu=1)) == 1
+    assert "error: this job was given a GPU, but torch sees none here" in (tmp_path / "log.txt").read_text()
+    assert not (tmp_path / "out" / "copy").exists()
+
+
+def test_require_gpu_forbids_the_cpu(stage: Callable[[Run], str], tmp_path: Path) -> None:
+    assert execute(job(tmp_path, stage(copy), gpu=0, require_gpu=True)) == 1
+    assert (
+        "error: the config says require_gpu: true, but the scheduler gave this job no GPU" in (tmp_path / "log.txt").read_text()
+    )
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU")
+def test_a_gpu_is_used_and_recorded(stage: Callable[[Run], str], tmp_path: Path) -> None:
+    assert execute(job(tmp_path, stage(copy), gpu=1, require_gpu=True)) == 0
+    assert (tmp_path / "out" / "copy").read_text() == "text on cuda with 1"
+    record = json.loads((tmp_path / "out" / "run.json").read_text())
+    assert record["machine"]["name"] == torch.cuda.get_device_name()
+    assert record["peak_gpu_memory_bytes"] is not None
+
+
+def test_metapt_run_repeats_a_record(stage: Callable[[Run], str], tmp_path: Path) -> None:
+    assert execute(job(tmp_path, stage(copy), config={"name": "me", "checkpoint": "c/of.pt"}, threads=3)) == 0
+    again = tmp_path / "again"
+    assert main(["run", str(tmp_path / "out" / "run.json"), "--into", str(again)]) == 0
+    assert (again / "copy").read_text() == (tmp_path / "out" / "copy").read_text()
+    first, second = (json.loads((folder / "run.json").read_text()) for folder in (tmp_path / "out", again))
+    assert second["inputs"] == first["inputs"]
+    assert second["outputs"]["copy"] == str(again / "copy")
+    assert second["config"] == {"name": "me", "checkpoint": str(again / "checkpoint.pt")}
+    assert main(["run", str(tmp_path / "out" / "run.json"), "--into", str(again), "--threads", "1"]) == 0
+    assert (again / "copy").read_text() == "text on cpu with 1"
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (None, "run.json can't be read: No such file or directory"),
+        ("{", "run.json is not JSON"),
+        ("[]", "run.json is not the record of a run: it lacks stage, config, inputs, outputs, machine"),
+        ('{"stage": "train"}', "it lacks config, inputs, outputs, machine"),
+        ('{"stage": "train", "config": {}, "inputs": {}, "outputs": {}, "machine": {}}', "its machine lacks device, threads"),
+    ],
+)
+def test_metapt_run_says_what_is_wrong_with_a_record(
+    content: str | None, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = tmp_path / "run.json"
+    if content is not None:
+        record.write_text(content)
+    assert main(["run", str(record), "--into", str(tmp_path / "again")]) == 1
+    assert sentence in capsys.readouterr().err
+
+
+def test_metapt_run_does_not_overwrite_the_run(
+    stage: Callable[[Run], str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert execute(job(tmp_path, stage(copy))) == 0
+    assert main(["run", str(tmp_path / "out" / "run.json"), "--into", str(tmp_path / "out")]) == 1
+    assert "is the folder of the recorded run itself" in capsys.readouterr().err

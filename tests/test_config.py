@@ -1,0 +1,161 @@
+"""The config: what is legal, what the sentences say about what is not, and that the generated documentation is up to date."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from metapt.config import Config, experiments, plain, validate
+from metapt.config_docs import generated, schema_for_editors
+from metapt.errors import ConfigError
+
+ROOT = Path(__file__).parents[1]
+CONFIGS = sorted((ROOT / "config").glob("*.yaml"))
+OVERLAYS = sorted((ROOT / "config" / "ablations").glob("*.yaml"))
+
+
+def read(text: str) -> Config:
+    return validate(yaml.safe_load(text))
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("mnits: {}", "mnits is not a key of the config (did you mean 'mnist'?); legal there: results, data, require_gpu, mnist"),
+        ("1: {}", "1 is not a key of the config; legal there: results, "),
+        ("mnist:", "mnist is empty: give it keys, write {} for its defaults, or leave it out"),
+        ("mnist: {rotation_mean: }", "mnist.rotation_mean is empty: "),
+        ("mnist: {bptt: {arms: }}", "mnist.bptt.arms is empty: "),
+        ("mnist: {bptt: {arms: {meta: }}}", "mnist.bptt.arms.meta is empty: "),
+        ("mnist: 3", "mnist is 3, but must be a section (keys with values)"),
+        ("mnist: {bptt: {arms: [meta]}}", "mnist.bptt.arms is ['meta'], but must be a section"),
+        ("results: ", "results is empty, but must be a text"),
+        ("require_gpu: maybe", "require_gpu is 'maybe', but must be true or false"),
+        ("data: {mirrors: here}", "data.mirrors is 'here', but must be a list (of each: a text)"),
+        ("data: {mirrors: [1]}", "data.mirrors.0 is 1, but must be a text"),
+        ("mnist: {source: digit}", "mnist.source is 'digit', but must be 'digits' or 'mnist' (did you mean 'digits'?)"),
+        ("mnist: {rotation_mean: {target: ninety}}", "mnist.rotation_mean.target is 'ninety', but must be a number"),
+        (
+            "mnist: {rotation_mean: {replicates: 0}}",
+            "mnist.rotation_mean.replicates is 0, but must be a whole number of at least 1",
+        ),
+        ("mnist: {rotation_mean: {replicates: 1.5}}", "mnist.rotation_mean.replicates is 1.5, but must be a whole number"),
+        (
+            "mnist: {rotation_mean: {initial_range: [1, x]}}",
+            "mnist.rotation_mean.initial_range.1 is 'x', but must be a number",
+        ),
+        (
+            "mnist: {example_weighting: {pretrain_examples: some}}",
+            "mnist.example_weighting.pretrain_examples is 'some', but must be a whole number of at least 1 or 'all'",
+        ),
+        (
+            "mnist: {bptt: {arms: {meta: {unroll_stps: 2}}}}",
+            "mnist.bptt.arms.meta.unroll_stps is not a key of the config (did you mean 'unroll_steps'?); legal there: method, ",
+        ),
+        ("mnist: {bptt: {arms: {new: {mean: 3}}}}", "mnist.bptt.arms.new.method is missing; legal: meta, bptt, fixed"),
+        ("mnist: {bptt: {arms: {new: {method: fixd}}}}", "method is 'fixd' (did you mean 'fixed'?); legal: meta, bptt, fixed"),
+        ("mnist: {bptt: {arms: {new: {method: fixed}}}}", "mnist.bptt.arms.new.mean is missing; it must be a number"),
+        (
+            "mnist: {rotation_mean: {arms: {meta: {inverse: {kind: conjugate_gradient, terms: 3}}}}}",
+            "mnist.rotation_mean.arms.meta.inverse.terms is not a key of the config; legal there: kind, max_steps, rtol, damping",
+        ),
+        (
+            "mnist: {bptt: {arms: {bptt: {budget_of: mta}}}}",
+            "bptt.arms.bptt.budget_of is 'mta', which is no arm; legal: bptt, meta",
+        ),
+        (
+            "mnist: {rotation_mean: {arms: {k5: {extends: mata}}}}",
+            "mnist.rotation_mean.arms.k5.extends is 'mata', which is no arm there (did you mean 'meta'?); legal: meta, ",
+        ),
+        (
+            "mnist: {rotation_mean: {arms: {a: {extends: b}, b: {extends: a}}}}",
+            "mnist.rotation_mean.arms.a.extends runs in a circle: a -> b -> a",
+        ),
+        ("mnist: {rotation_mean: {arms: {meta: {extends: meta}}}}", "runs in a circle: meta -> meta"),
+        ("mnist: {rotation_mean: {arms: {a b: {extends: meta}}}}", "has an arm 'a b'; the name of an arm is made of letters"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_sentence(text: str, sentence: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        read(text)
+    assert sentence in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_several_errors_are_a_sentence_each() -> None:
+    with pytest.raises(ConfigError) as error:
+        read("{require_gpu: maybe, mnist: {bptt: {targt: 3}}}")
+    assert [line.split(" is ")[0] for line in str(error.value).splitlines()] == ["require_gpu", "mnist.bptt.targt"]
+
+
+def test_an_arm_says_only_what_differs() -> None:
+    arms = read(
+        """
+        mnist:
+          rotation_mean:
+            arms:
+              k5: {extends: meta, unroll_steps: 5}
+              k5-slow: {extends: k5, meta_lr: 0.1}
+              terms: {extends: k5, inverse: {terms: 20}}
+              gradient: {extends: terms, inverse: {kind: conjugate_gradient}}
+        """
+    ).mnist.rotation_mean.arms
+    assert list(arms)[-4:] == ["k5", "k5-slow", "terms", "gradient"]
+    assert plain(arms["k5"]) == plain(arms["meta"]) | {"unroll_steps": 5}
+    assert plain(arms["k5-slow"]) == plain(arms["k5"]) | {"meta_lr": 0.1}
+    assert plain(arms["terms"])["inverse"] == plain(arms["meta"])["inverse"] | {"terms": 20}
+    assert plain(arms["gradient"])["inverse"]["kind"] == "conjugate_gradient"
+    assert arms["gradient"].unroll_steps == 5
+
+
+def test_a_default_arm_keeps_what_is_not_said() -> None:
+    changed = read("mnist: {bptt: {arms: {bptt: {outer_steps: 3}}}}").mnist.bptt
+    default = read("mnist: {bptt: {}}").mnist.bptt
+    assert plain(changed.arms["bptt"]) == plain(default.arms["bptt"]) | {"outer_steps": 3}
+    assert list(changed.arms) == list(default.arms)
+
+
+def test_an_arm_of_another_kind_takes_nothing_over() -> None:
+    arms = read("mnist: {bptt: {arms: {still: {extends: meta, method: fixed, mean: 10}}}}").mnist.bptt.arms
+    assert plain(arms["still"]) == {"method": "fixed", "mean": 10.0}
+
+
+def test_plain_knows_no_order_and_no_way_to_write_a_number() -> None:
+    one = read("{require_gpu: false, mnist: {rotation_mean: {target: 90, epochs: 2}, source: digits}}")
+    other = read("{mnist: {source: digits, rotation_mean: {epochs: 2, target: 9.0e+1}}, require_gpu: no}")
+    assert json.dumps(plain(one)) == json.dumps(plain(other))
+
+
+def test_experiments_are_those_of_the_config() -> None:
+    assert list(experiments(read("mnist: {bptt: {}, rotation_mean: {}}"))) == ["mnist_rotation_mean", "mnist_bptt"]
+    with pytest.raises(ConfigError, match="the config has no experiment"):
+        experiments(read("{results: here}"))
+
+
+def test_the_papers_config_is_every_experiment_with_its_defaults() -> None:
+    mnist = validate(yaml.safe_load((ROOT / "config" / "paper.yaml").read_text())).mnist
+    assert mnist is not None
+    for name in set(type(mnist).model_fields) - {"source"}:
+        assert getattr(mnist, name) == getattr(read(f"mnist: {{{name}: {{}}}}").mnist, name)
+
+
+@pytest.mark.parametrize("path", CONFIGS + OVERLAYS, ids=lambda path: path.name)
+def test_configs_are_legal_and_fit_the_schema(path: Path) -> None:
+    raw: dict[str, Any] = yaml.safe_load(path.read_text())
+    validate(raw)
+    jsonschema.validate(raw, schema_for_editors())
+
+
+def test_the_schema_forbids_unknown_keys() -> None:
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({"mnist": {"rotation_mean": {"targt": 3}}}, schema_for_editors())
+
+
+@pytest.mark.parametrize("path", generated(ROOT), ids=lambda path: path.name)
+def test_generated_documentation_is_up_to_date(path: Path) -> None:
+    assert path.read_text() == generated(ROOT)[path], "run `metapt docs`"

@@ -1,0 +1,53 @@
+"""Runs of the real workflow in folders of their own."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+TINY = Path(__file__).parent / "tiny.yaml"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a call of snakemake ended in."""
+
+    status: int
+    text: str
+
+    def jobs(self) -> dict[str, int]:
+        """Rule -> number of jobs, of a dry run; the rules that only name targets left out."""
+        table = re.search(r"^job +count\n[- ]+\n(.*?)^total", self.text, flags=re.M | re.S)
+        rows = (line.split() for line in table[1].splitlines()) if table else ()
+        return {rule: int(count) for rule, count in rows if rule != "all" and rule not in ("mnist", "mnist_rotation_mean")}
+
+
+def snakemake(folder: Path, *arguments: str | Path) -> Outcome:
+    """Call snakemake with `folder` as working directory."""
+    command = [sys.executable, "-m", "snakemake", "--snakefile", ROOT / "workflow" / "Snakefile", "--cores", "2", *arguments]
+    environment = os.environ | {"XDG_CACHE_HOME": str(folder / ".cache")}
+    done = subprocess.run(command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return Outcome(done.returncode, done.stdout)
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which the tiny config has run; not to be changed."""
+    folder = tmp_path_factory.mktemp("workflow")
+    outcome = snakemake(folder, "--configfile", TINY)
+    assert outcome.status == 0, outcome.text
+    return folder
+
+
+@pytest.fixture
+def again(finished: Path, tmp_path: Path) -> Path:
+    """A copy of `finished` that a test may change."""
+    return shutil.copytree(finished, tmp_path / "copy")

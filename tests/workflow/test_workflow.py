@@ -1,0 +1,207 @@
+"""The workflow end to end on a tiny config: what it makes, what it reruns and what it doesn't, and what it says to bad input."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from metapt.cli import main
+from metapt.config import validate
+from metapt.evaluation import metrics
+
+from .conftest import ROOT, TINY, snakemake
+
+RUN = Path("results/tiny/mnist/rotation_mean")
+CONFIGS = sorted((ROOT / "config").glob("*.yaml"))
+OVERLAYS = sorted((ROOT / "config" / "ablations").glob("*.yaml"))
+ARMS = list(validate(yaml.safe_load(TINY.read_text())).mnist.rotation_mean.arms)
+NOTHING = "Nothing to be done"
+
+# One worker of pytest-xdist runs the tiny config for all of these.
+pytestmark = pytest.mark.xdist_group("workflow")
+
+
+def edited(folder: Path, old: str, new: str) -> Path:
+    """The tiny config with a change."""
+    text = TINY.read_text()
+    assert old in text
+    path = folder / "edited.yaml"
+    path.write_text(text.replace(old, new))
+    return path
+
+
+def test_a_run_leaves_everything(finished: Path) -> None:
+    assert "k2" in ARMS
+    for arm in ARMS:
+        record = json.loads((finished / RUN / arm / "run.json").read_text())
+        assert record["state"] == "done"
+        assert record["config"]["arm"] == arm
+        assert list(record["config"]["settings"]["arms"]) == [arm]
+        assert {path.name for path in (finished / RUN / arm).iterdir()} == {"run.json", "metrics.csv", "series.csv", "log.txt"}
+    names = {path.name for path in (finished / RUN).iterdir()}
+    assert names >= {f"table.{ending}" for ending in ("csv", "md", "tex")} | {
+        "figure.svg",
+        "figure.png",
+        "claims.csv",
+        "metrics.csv",
+    }
+    assert set(metrics.read(finished / "results/tiny/metrics.csv")["arm"]) >= set(ARMS)
+    assert "mnist_rotation_mean" in (finished / "results/tiny/headline.md").read_text()
+    assert not list((finished / "results/tiny/.resume").rglob("*.pt"))
+
+
+def test_a_second_run_has_nothing_to_do(finished: Path) -> None:
+    assert NOTHING in snakemake(finished, "--dry-run", "--configfile", TINY).text
+
+
+def test_a_touch_reruns_nothing(again: Path) -> None:
+    later = time.time() + 10
+    for path in [*again.glob("data/raw/digits/*"), *again.glob("results/tiny/mnist/data/*")]:
+        os.utime(path, (later, later))
+    assert NOTHING in snakemake(again, "--dry-run", "--configfile", TINY).text
+
+
+def test_another_order_or_comment_or_way_to_write_a_number_reruns_nothing(finished: Path, tmp_path: Path) -> None:
+    raw = yaml.safe_load(TINY.read_text())
+    raw["mnist"]["rotation_mean"] = dict(reversed(raw["mnist"]["rotation_mean"].items())) | {"target": 90}
+    config = tmp_path / "reordered.yaml"
+    config.write_text("# another comment\n" + yaml.safe_dump(dict(reversed(raw.items())), sort_keys=False))
+    assert NOTHING in snakemake(finished, "--dry-run", "--configfile", config).text
+
+
+def test_other_mirrors_rerun_nothing(finished: Path, tmp_path: Path) -> None:
+    config = edited(tmp_path, "mnist:\n", "data: {mirrors: [/somewhere]}\nmnist:\n")
+    assert NOTHING in snakemake(finished, "--dry-run", "--configfile", config).text
+
+
+def test_a_changed_value_reruns_what_it_touches(finished: Path, tmp_path: Path) -> None:
+    config = edited(tmp_path, "unroll_steps: 2", "unroll_steps: 3")
+    outcome = snakemake(finished, "--dry-run", "--configfile", config)
+    assert outcome.jobs() == {"mnist_train": 1, "mnist_summarise": 1, "collect": 1}
+    assert "arm=k2" in outcome.text
+    config = edited(tmp_path, "batch_size: 16", "batch_size: 32")
+    assert snakemake(finished, "--dry-run", "--configfile", config).jobs()["mnist_train"] == len(ARMS)
+
+
+def test_changed_data_rerun_what_hangs_on_them(again: Path) -> None:
+    with (again / "data/raw/digits/train-labels-idx1-ubyte.gz").open("ab") as file:
+        file.write(b"\0")
+    jobs = snakemake(again, "--dry-run", "--configfile", TINY).jobs()
+    assert jobs == {"prepare_mnist": 1, "mnist_train": len(ARMS), "mnist_summarise": 1, "collect": 1}
+
+
+def test_an_overlay_of_three_lines_adds_an_arm(finished: Path, tmp_path: Path) -> None:
+    overlay = tmp_path / "k5.yaml"
+    overlay.write_text("mnist:\n  rotation_mean:\n    arms: {k5: {extends: meta, unroll_steps: 5}}")
+    outcome = snakemake(finished, "mnist_rotation_mean", "--dry-run", "--configfile", TINY, overlay)
+    assert outcome.jobs() == {"mnist_train": 1, "mnist_summarise": 1}
+    assert "arm=k5" in outcome.text
+
+
+def test_metapt_run_repeats_a_run_to_the_bit(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(finished)
+    threads = torch.get_num_threads()
+    try:
+        assert main(["run", str(RUN / "k2" / "run.json"), "--into", str(tmp_path / "again")]) == 0
+    finally:
+        torch.set_num_threads(threads)
+    for name in ("metrics.csv", "series.csv"):
+        assert (tmp_path / "again" / name).read_bytes() == (finished / RUN / "k2" / name).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
+        ("replicates", "replicats", "mnist.rotation_mean.replicats is not a key of the config (did you mean 'replicates'?)"),
+        ("epochs: 1", "epochs: one", "mnist.rotation_mean.epochs is 'one', but must be a whole number of at least 1."),
+        ("extends: meta", "extends: mata", "mnist.rotation_mean.arms.k2.extends is 'mata', which is no arm there"),
+        ("source: digits", "bptt:", "mnist.bptt is empty: give it keys, write {} for its defaults, or leave it out."),
+    ],
+)
+def test_a_wrong_config_is_one_sentence(old: str, new: str, sentence: str, tmp_path: Path) -> None:
+    outcome = snakemake(tmp_path, "--dry-run", "--configfile", edited(tmp_path, old, new))
+    assert outcome.status != 0
+    assert sentence in outcome.text
+    assert "Traceback" not in outcome.text
+
+
+def test_an_experiment_or_arm_that_is_not_in_the_config_is_named(finished: Path) -> None:
+    outcome = snakemake(finished, "mnist_bptt", "--dry-run", "--configfile", TINY)
+    assert outcome.status != 0
+    assert "mnist_bptt is not in the config: add `bptt: {}` to the section mnist" in outcome.text
+    outcome = snakemake(finished, RUN / "k7" / "metrics.csv", "--dry-run", "--configfile", TINY)
+    assert outcome.status != 0
+    assert f"mnist_rotation_mean has no arm 'k7' in the config; it has {', '.join(ARMS)}." in outcome.text
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_a_gpu_that_was_asked_for_and_is_absent_is_one_sentence(again: Path) -> None:
+    config = edited(again, "mnist:\n", "require_gpu: true\nmnist:\n")
+    force = ("--forcerun", "mnist_train", "--until", "mnist_train", "--configfile", config)
+    outcome = snakemake(again, *force)
+    assert outcome.status != 0
+    assert "error: this job was given a GPU, but torch sees none here" in outcome.text
+    outcome = snakemake(again, "--resources", "gpu=0", *force)
+    assert outcome.status != 0
+    assert "error: the config says require_gpu: true, but the scheduler gave this job no GPU" in outcome.text
+
+
+def test_a_cut_file_is_one_sentence(again: Path) -> None:
+    raw = again / "data/raw/digits/train-images-idx3-ubyte.gz"
+    raw.write_bytes(raw.read_bytes()[:1000])
+    outcome = snakemake(again, "--configfile", TINY)
+    assert outcome.status != 0
+    assert "error: data/raw/digits/train-images-idx3-ubyte.gz is cut" in outcome.text
+    assert not (again / "results/tiny/mnist/data/digits.pt").exists()
+
+
+def test_a_named_config_stands_alone(tmp_path: Path) -> None:
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config/config.yaml").write_text("require_gpu: true\nmnist: {source: digits, rotation_mean: {}, bptt: {}}")
+    default = snakemake(tmp_path, "--dry-run")
+    assert default.jobs()["mnist_summarise"] == 2
+    assert "gpu=1" in default.text
+    named = snakemake(tmp_path, "--dry-run", "--configfile", TINY)
+    assert named.jobs() == {
+        "simulate_digits": 1,
+        "prepare_mnist": 1,
+        "mnist_train": len(ARMS),
+        "mnist_summarise": 1,
+        "collect": 1,
+    }
+    assert "gpu=1" not in named.text
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.name)
+def test_every_config_makes_a_plan(config: Path, tmp_path: Path) -> None:
+    outcome = snakemake(tmp_path, "--dry-run", "--configfile", config)
+    assert outcome.status == 0, outcome.text
+    assert outcome.jobs()["mnist_summarise"] == 5
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS, ids=lambda path: path.name)
+def test_every_overlay_adds_to_the_paper(overlay: Path, tmp_path: Path) -> None:
+    paper = ROOT / "config" / "paper.yaml"
+    before = snakemake(tmp_path, "--dry-run", "--configfile", paper).jobs()
+    after = snakemake(tmp_path, "--dry-run", "--configfile", paper, overlay).jobs()
+    assert after["mnist_train"] > before["mnist_train"]
+    assert after | {"mnist_train": 0} == before | {"mnist_train": 0}
+
+
+def test_the_report_holds_tables_and_figures(finished: Path, tmp_path: Path) -> None:
+    outcome = snakemake(finished, "--configfile", TINY, "--report", tmp_path / "report.html")
+    assert outcome.status == 0, outcome.text
+    report = (tmp_path / "report.html").read_text()
+    for word in ("rotation_mean", "The mean of the pre-training rotation while it is learned", "Headline"):
+        assert word in report
+
+
+def test_snakemake_has_nothing_to_say_against_the_workflow(tmp_path: Path) -> None:
+    outcome = snakemake(tmp_path, "--lint", "--configfile", TINY)
+    assert outcome.status == 0, outcome.text

@@ -1,0 +1,124 @@
+"""The validated config, and the functions that rules ask for their files, parameters and resources."""
+
+import yaml
+from snakemake.exceptions import WorkflowError
+
+from metapt.config import experiments, plain, validate
+from metapt.digest import code_digest
+from metapt.errors import ConfigError
+
+try:
+    CONFIG = validate(config)
+    EXPERIMENTS = experiments(CONFIG)
+except ConfigError as error:
+    raise WorkflowError(str(error)) from None
+
+RESULTS = CONFIG.results
+RAW = CONFIG.data.folder
+
+with open(workflow.source_path("../resources/sources.yaml"), encoding="utf-8") as file:
+    SOURCES = yaml.safe_load(file)
+
+# Generated sources write the raw files of the source that they stand for.
+MNIST_FILES = list(SOURCES["mnist"]["files"])
+
+METHOD_CODE = ("hypergrad/*.py", "training/*.py")
+TABLE_CODE = ("evaluation/*.py", "evaluation/*.csv")
+
+
+def section(experiment):
+    """The config section of an experiment, whose name is {domain}_{key}."""
+    if experiment not in EXPERIMENTS:
+        domain, key = experiment.split("_", 1)
+        raise WorkflowError(
+            f"{experiment} is not in the config: add `{key}: {{}}` to the section {domain}, or name a config that has it."
+        )
+    return EXPERIMENTS[experiment]
+
+
+def arm_section(experiment, arm):
+    arms = section(experiment).arms
+    if arm not in arms:
+        raise WorkflowError(f"{experiment} has no arm {arm!r} in the config; it has {', '.join(arms)}.")
+    return arms[arm]
+
+
+def summary(experiment):
+    """The files that an experiment ends in."""
+
+    def files(wildcards):
+        section(experiment)
+        domain, key = experiment.split("_", 1)
+        return [f"{RESULTS}/{domain}/{key}/{name}" for name in ("table.csv", "figure.svg", "claims.csv", "metrics.csv")]
+
+    return files
+
+
+def mnist_train_input(wildcards):
+    arm = arm_section(f"mnist_{wildcards.experiment}", wildcards.arm)
+    files = {"data": f"{RESULTS}/mnist/data/{CONFIG.mnist.source}.pt"}
+    other = getattr(arm, "budget_of", None)
+    return files | ({"budget": f"{RESULTS}/mnist/{wildcards.experiment}/{other}/metrics.csv"} if other else {})
+
+
+def mnist_train_config(wildcards):
+    settings = plain(section(f"mnist_{wildcards.experiment}"))
+    return {
+        "domain": "mnist",
+        "experiment": wildcards.experiment,
+        "arm": wildcards.arm,
+        "settings": settings | {"arms": {wildcards.arm: settings["arms"][wildcards.arm]}},
+        "checkpoint": f"{RESULTS}/.resume/mnist/{wildcards.experiment}/{wildcards.arm}.pt",
+    }
+
+
+def mnist_summarise_input(wildcards):
+    folder = f"{RESULTS}/mnist/{wildcards.experiment}"
+    names = {"metrics": "metrics.csv", "series": "series.csv", "run": "run.json"}
+    arms = section(f"mnist_{wildcards.experiment}").arms
+    return {f"{arm}/{name}": f"{folder}/{arm}/{file}" for arm in sorted(arms) for name, file in names.items()}
+
+
+def mnist_summarise_config(wildcards):
+    settings = plain(section(f"mnist_{wildcards.experiment}"))
+    return {
+        "domain": "mnist",
+        "experiment": wildcards.experiment,
+        "arms": sorted(settings["arms"]),
+        "settings": settings,
+    }
+
+
+def mnist_threads(wildcards):
+    """The arms of the BPTT study are timed, so that each has the scheduler's cores (of a cluster: its own job) to itself.
+
+    Weighting runs its replicates side by side. The other nets are so small that one thread is best.
+    """
+    if wildcards.experiment == "bptt":
+        return workflow.resource_settings.cores or 1
+    return min(4, section("mnist_example_weighting").replicates) if wildcards.experiment == "example_weighting" else 1
+
+
+def mnist_torch_threads(wildcards):
+    """A number where it is not that of the job's threads."""
+    return 1 if wildcards.experiment == "bptt" else None
+
+
+def mnist_mem_mb(wildcards, attempt):
+    """The imports take 500 MB; backpropagation through a whole PT and FT keeps about 4 MB a step."""
+    settings = section(f"mnist_{wildcards.experiment}")
+    steps = settings.pretrain_steps + settings.finetune_steps if wildcards.experiment == "bptt" else 0
+    return attempt * (2000 + 4 * steps)
+
+
+def mnist_runtime(wildcards, attempt):
+    """Minutes."""
+    settings = section(f"mnist_{wildcards.experiment}")
+    outer_steps = getattr(arm_section(f"mnist_{wildcards.experiment}", wildcards.arm), "outer_steps", 0)
+    return attempt * (60 + outer_steps)
+
+
+def collect_input(wildcards):
+    names = {"metrics": "metrics.csv", "claims": "claims.csv"}
+    folders = {experiment: f"{RESULTS}/{experiment.replace('_', '/', 1)}" for experiment in EXPERIMENTS}
+    return {f"{each}/{name}": f"{folder}/{file}" for each, folder in folders.items() for name, file in names.items()}

@@ -1,0 +1,27 @@
+rule collect:
+    input:
+        unpack(collect_input),
+    output:
+        metrics=f"{RESULTS}/metrics.csv",
+        headline=report(
+            f"{RESULTS}/headline.md",
+            caption="../report/headline.rst",
+            category="Headline",
+            labels={"what": "headline table", "format": "md"},
+        ),
+    log:
+        f"{RESULTS}/log.txt",
+        run=f"{RESULTS}/run.json",
+    conda:
+        "../envs/metapt.yaml"
+    threads: 1
+    resources:
+        mem_mb=lambda wildcards, attempt: 1000 * attempt,
+        runtime=lambda wildcards, attempt: 10 * attempt,
+        gpu=0,
+    params:
+        stage="collect",
+        config={"experiments": list(EXPERIMENTS)},
+        code=code_digest(*TABLE_CODE, "stages/collect.py"),
+    script:
+        "../scripts/run_stage.py"

@@ -1,0 +1,31 @@
+"""A Snakemake job as a job of `metapt.stages`."""
+
+import sys
+from pathlib import Path
+
+job = snakemake  # noqa: F821  (Snakemake defines it)
+
+# In a conda environment of the job's own (--sdm conda) metapt itself is not installed.
+sys.path.append(str(Path(job.scriptdir).parents[1] / "src"))
+
+from metapt.stages import Job, execute  # noqa: E402
+
+
+def paths(files):
+    return {name: Path(path) for name, path in files.items()}
+
+
+sys.exit(
+    execute(
+        Job(
+            stage=job.params.stage,
+            config=job.params.config,
+            inputs=paths(job.input),
+            outputs=paths(job.output) | paths(job.log),
+            threads=job.params.get("threads") or job.threads,
+            gpu=job.resources.get("gpu", 0),
+            require_gpu=job.config.get("require_gpu", False),
+            log=Path(job.log[0]),
+        )
+    )
+)
