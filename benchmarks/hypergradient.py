@@ -215,12 +215,11 @@ def torchopt_implicit(task: Task, terms: int) -> Tensor:
 
     series = torchopt.linear_solve.solve_inv(ns=True, maxiter=terms, alpha=task.learning_rate)
 
-    @custom_root(optimality, argnums=1, solve=series)
     def solution(weights: tuple[Tensor, ...], phi: Tensor) -> tuple[Tensor, ...]:
         return weights  # PT has already ended there
 
     phi = task.phi.detach().requires_grad_()
-    w1, b1, *_ = solution(task.weights, phi)
+    w1, b1, *_ = custom_root(optimality, argnums=1, solve=series)(solution)(task.weights, phi)
     (result,) = torch.autograd.grad(finetuned_loss(w1, b1, task), phi)
     return result
 
