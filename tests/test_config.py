@@ -122,7 +122,7 @@ def test_a_default_arm_keeps_what_is_not_said() -> None:
 
 def test_an_arm_of_another_kind_takes_nothing_over() -> None:
     arms = read("mnist: {bptt: {arms: {still: {extends: meta, method: fixed, mean: 10}}}}").mnist.bptt.arms
-    assert plain(arms["still"]) == {"method": "fixed", "mean": 10.0}
+    assert plain(arms["still"]) == {"method": "fixed", "heads": "separate", "mean": 10.0}
 
 
 def test_plain_knows_no_order_and_no_way_to_write_a_number() -> None:

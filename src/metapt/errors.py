@@ -1,4 +1,4 @@
-"""Errors that a person reads: each message is one sentence or two that say what is wrong, where, what is legal, and what to do."""
+"""Errors that a person reads: each message is a sentence or two that say what is wrong, where, what is legal, and what to do."""
 
 
 class MetaptError(Exception):

@@ -20,6 +20,7 @@ from metapt.training.diagnosis import Diagnosis
 from metapt.training.meta import MetaSettings
 from metapt.training.optimizers import OptimizerSpec
 from metapt.training.seeds import generator
+from metapt.training.streams import ShuffledStream
 
 
 @dataclass(frozen=True)
@@ -27,13 +28,13 @@ class Run:
     """Where and as what an arm runs.
 
     Attributes:
-        experiment: mnist_..., as in the metrics table.
+        experiment: as in the metrics table, "mnist_bptt" for example.
         arm: its name.
         device: of torch.
         threads: CPU threads.
-        checkpoint: path of the checkpoints.
+        checkpoint: where the state of the unfinished run is kept; a part's name goes into it, see `resumable`.
         fingerprint: see `Checkpoint`.
-        budget_seconds: wall time of the arm that `budget_of` names.
+        budget_seconds: wall time of the arm that `budget_of` names; None for arms without one.
     """
 
     experiment: str
@@ -49,17 +50,38 @@ class Run:
         return generator(self.experiment, *name)
 
     def resumable(self, part: str = "") -> Checkpoint:
+        """The checkpoint of the run, or of a part of it that goes on by itself."""
         path = self.checkpoint.with_name(f"{self.checkpoint.stem}{part}{self.checkpoint.suffix}")
         return Checkpoint(path, self.fingerprint)
 
 
 @dataclass(frozen=True)
 class Results:
-    """What an arm leaves: rows of the metrics table, rows of the series table, checkpoints that are not needed any more."""
+    """What an arm leaves: rows of the metrics and of the series table, and checkpoints to remove once these are written."""
 
     metrics: list[dict[str, Any]]
     series: list[dict[str, Any]]
     checkpoints: list[Checkpoint]
+
+
+class StreamBatches:
+    """The state of `Batches` whose draws all come from named `ShuffledStream`s."""
+
+    def __init__(self, streams: dict[str, ShuffledStream]) -> None:
+        self._streams = streams
+
+    def state_dict(self) -> dict[str, Any]:
+        return {name: stream.state_dict() for name, stream in self._streams.items()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for name, stream in self._streams.items():
+            stream.load_state_dict(state[name])
+
+
+def iterations(arm: config.MetaArm, epochs: int, examples: int, batch_size: int) -> int:
+    """Meta-iterations whose PT steps make `epochs` passes (or the arm's own number) over the PT images, rounded up."""
+    steps = (arm.epochs or epochs) * -(-examples // batch_size)
+    return -(-steps // arm.pretrain_steps)
 
 
 def settings(arm: config.MetaArm, iterations: int) -> MetaSettings:
@@ -102,11 +124,17 @@ def _finetuning(arm: config.MetaArm) -> FineTuning:
 def sample(size: int, count: int, what: str, generator: torch.Generator) -> Tensor:
     """`count` of `size` examples without replacement, in random order.
 
+    Args:
+        what: names the examples in the error.
+
+    Returns:
+        indices [count].
+
     Raises:
         ConfigError: there are fewer.
     """
     if count > size:
-        raise ConfigError(f"{count} {what} are asked for, but the data have {size}; lower the sizes, or take source: mnist")
+        raise ConfigError(f"{count} {what} are asked for, but the data have {size}; lower the sizes, or take source: mnist.")
     return torch.randperm(size, generator=generator)[:count]
 
 

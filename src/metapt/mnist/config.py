@@ -44,21 +44,25 @@ class Identity(Section):
 Inverse = Annotated[Neumann | ConjugateGradient | Identity, Field(discriminator="kind")]
 
 
+Heads = Annotated[
+    Literal["separate", "shared"],
+    Field(description="an output layer each for PT and FT (Section 2), or the whole network transferred, output layer included"),
+]
+
+
 class MetaArm(Section):
-    """An arm that learns meta-parameters with Algorithm 2. The keys from `accumulate` on are off by default: the paper has none of them."""
+    """An arm that learns meta-parameters with Algorithm 2. The keys from `accumulate` on are off by default: the paper has none of them."""  # noqa: E501 - the schema has its line breaks
 
     method: Literal["meta"] = "meta"
-    heads: Literal["separate", "shared"] = Field(
-        "separate",
-        description="an output layer each for PT and FT (Section 2), or the whole network transferred, output layer included",
-    )
+    heads: Heads = "separate"
     inverse: Inverse = Neumann()
     curvature: Literal["hessian", "gauss_newton"] = Field(
         "hessian", description="what is inverted; gauss_newton for rotations only"
     )
     unroll: Literal["network", "head", "fitted"] = Field(
         "network",
-        description="unrolled FT steps of encoder and head (Eq. 5), of the head only, or a head fitted to convergence instead of steps",
+        description="unrolled FT steps of encoder and head (Eq. 5), of the head only, "
+        "or a head fitted to convergence instead of steps",
     )
     unroll_steps: Count = Field(1, description="K: differentiable FT steps per meta-update")
     l2: Rate = Field(1e-2, description="ridge of the fitted head")
@@ -103,6 +107,7 @@ class BpttArm(Section):
     """An arm that learns meta-parameters by backpropagation through all of PT and FT."""
 
     method: Literal["bptt"]
+    heads: Heads = "separate"
     outer_steps: Positive = Field(500, description="updates of the meta-parameters, each through a whole PT and FT")
     budget_of: str | None = Field(
         None, description="stop when the wall time of this arm's run is used up (the outer step in progress is finished)"
@@ -114,6 +119,7 @@ class FixedArm(Section):
     """An arm whose PT rotation is fixed."""
 
     method: Literal["fixed"]
+    heads: Heads = "separate"
     mean: float = Field(description="mean rotation in PT, degrees")
 
 
@@ -186,10 +192,14 @@ class BpttStudy(RotationData):
         "bptt_limited": BpttArm(method="bptt", budget_of="meta"),
         "optimal_augmentation": FixedArm(method="fixed", mean=90.0),
         "initial_augmentation": FixedArm(method="fixed", mean=45.0),
+        "bptt-shared": BpttArm(method="bptt", heads="shared"),
+        "meta-shared": SHARED,
+        "bptt_limited-shared": BpttArm(method="bptt", heads="shared", budget_of="meta-shared"),
+        "optimal_augmentation-shared": FixedArm(method="fixed", heads="shared", mean=90.0),
+        "initial_augmentation-shared": FixedArm(method="fixed", heads="shared", mean=45.0),
     }
     initial: float = Field(45.0, description="initial mean of the PT rotation of arms that learn it, degrees")
     target: float = Field(90.0, description="mean rotation of FT images, degrees; the deviation is 1 in PT and FT")
-    heads: Literal["separate", "shared"] = Field("separate", description="of all arms; see the arms of rotation_mean")
     pretrain_steps: Positive = Field(500, description="PT steps of each arm (of each outer step of bptt)")
     finetune_steps: Positive = Field(500, description="FT steps of each arm (of each outer step of bptt)")
     pretrain_lr: Rate = Field(0.01, description="learning rate of PT (Adam)")
@@ -231,9 +241,13 @@ class MnistConfig(Section):
     fidelity: Fidelity | None = None
 
     @model_validator(mode="after")
-    def _budgets_name_arms(self) -> MnistConfig:
+    def _bptt_arms_fit_together(self) -> MnistConfig:
         if self.bptt is not None:
             for name, arm in self.bptt.arms.items():
+                if isinstance(arm, MetaArm) and arm.epochs is not None:
+                    raise ValueError(
+                        f"bptt.arms.{name}.epochs has no meaning: all arms of bptt take bptt.pretrain_steps; leave it out"
+                    )
                 if isinstance(arm, BpttArm) and arm.budget_of is not None and arm.budget_of not in self.bptt.arms:
                     raise ValueError(
                         f"bptt.arms.{name}.budget_of is {arm.budget_of!r}, which is no arm; legal: {', '.join(self.bptt.arms)}"

@@ -3,27 +3,38 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import BaseModel
 
 from metapt.digest import code_digest
 from metapt.evaluation import metrics
 from metapt.mnist import bptt_study, fidelity_study, rotation_study, weighting_study
 from metapt.mnist.arms import Results, Run
-from metapt.mnist.config import BpttStudy, ExampleWeighting, Fidelity, MnistConfig, RotationMean, RotationMeanStd
+from metapt.mnist.config import BpttStudy, ExampleWeighting, Fidelity, RotationMean, RotationMeanStd
 from metapt.mnist.experiments import summarise
-from metapt.mnist.prepare import MnistData, load, prepare
+from metapt.mnist.prepare import load, prepare
 from metapt.mnist.simulate import simulate
 from metapt.stages import Machine
 
 __all__ = ["prepare", "simulate", "summarise", "train"]
 
+# The settings of each experiment, and what trains one of its arms: (settings, Run, MnistData) -> Results.
+_STUDIES: dict[str, tuple[type[BaseModel], Callable[..., Results]]] = {
+    "rotation_mean": (RotationMean, rotation_study.train_mean),
+    "rotation_mean_std": (RotationMeanStd, rotation_study.train_mean_std),
+    "example_weighting": (ExampleWeighting, weighting_study.train),
+    "bptt": (BpttStudy, bptt_study.train),
+    "fidelity": (Fidelity, fidelity_study.train),
+}
+
 
 def train(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
-    """Runs one arm of an experiment; see `metapt.domains.Domain`."""
-    study = getattr(MnistConfig.model_validate({config["experiment"]: config["settings"]}), config["experiment"])
+    """Trains one arm of an experiment; see `metapt.domains.Domain`."""
+    settings, train_arm = _STUDIES[config["experiment"]]
     run = Run(
         experiment=f"mnist_{config['experiment']}",
         arm=config["arm"],
@@ -33,26 +44,12 @@ def train(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Pa
         fingerprint=_fingerprint(config, machine),
         budget_seconds=_budget(inputs["budget"]) if "budget" in inputs else None,
     )
-    results = _run(study, run, load(inputs["data"], machine.device))
+    # Only the arm that is trained is among the settings, so they are no whole config: `budget_of` may name one that isn't there.
+    results = train_arm(settings.model_validate(config["settings"]), run, load(inputs["data"], machine.device))
     metrics.write(results.metrics, outputs["metrics"])
     metrics.write_series(results.series, outputs["series"])
     for checkpoint in results.checkpoints:
         checkpoint.remove()
-
-
-def _run(study: Any, run: Run, data: MnistData) -> Results:
-    match study:
-        case RotationMean():
-            return rotation_study.train_mean(study, run, data)
-        case RotationMeanStd():
-            return rotation_study.train_mean_std(study, run, data)
-        case ExampleWeighting():
-            return weighting_study.train(study, run, data)
-        case BpttStudy():
-            return bptt_study.train(study, run, data)
-        case Fidelity():
-            return fidelity_study.train(study, run, data)
-    raise TypeError(f"no such study: {type(study).__name__}")
 
 
 def _fingerprint(config: dict[str, Any], machine: Machine) -> str:

@@ -1,4 +1,4 @@
-"""Experiment `fidelity`: our hypergradient of one weight per PT example beside the exact one, by backpropagation through PT and FT."""
+"""Experiment `fidelity`: our hypergradient of one weight per PT example beside the exact one, by backpropagation."""
 
 from __future__ import annotations
 
@@ -15,32 +15,43 @@ from metapt.mnist.arms import Results, Run
 from metapt.mnist.config import Fidelity
 from metapt.mnist.prepare import MnistData
 from metapt.mnist.problem import ExampleWeightsProblem, Images
-from metapt.mnist.rotation_study import CLASSES
+from metapt.mnist.sources import CLASSES
 from metapt.training.progress import steps
 
-BATCH = 64
+COSINE = "cosine to the exact hypergradient"
+NORM_RATIO = "norm over that of the exact hypergradient"
+
+_BATCH = 64  # images of an FT training minibatch
 
 
 def train(study: Fidelity, run: Run, data: MnistData) -> Results:
-    """Cosine and norm ratio for each number of PT steps, K, and Neumann terms, over seeds."""
+    """Cosine and norm ratio for each number of PT steps, K, and Neumann terms, over seeds.
+
+    Raises:
+        ConfigError: there are fewer images than the study asks for.
+    """
     cases = [(seed, count, k) for seed in range(study.replicates) for count in study.pretrain_steps for k in study.unroll_steps]
     rows: list[dict[str, Any]] = []
     for index in steps(0, len(cases), f"{run.experiment} {run.arm}"):
         seed, count, unroll_steps = cases[index]
         for terms, numbers in _compare(study, run, data, seed, count, unroll_steps).items():
-            setting = f"{count} PT steps, K={unroll_steps}, {terms} Neumann terms"
+            words = setting(count, unroll_steps, terms)
             rows += [
-                metrics.row(run.experiment, run.arm, name, value, replicate=seed, setting=setting)
+                metrics.row(run.experiment, run.arm, name, value, replicate=seed, setting=words)
                 for name, value in numbers.items()
             ]
     return Results(rows, [], [])
 
 
+def setting(pretrain_steps: int, unroll_steps: int, terms: int) -> str:
+    """A case in the words of the metrics table."""
+    return f"{pretrain_steps} PT steps, K={unroll_steps}, {terms} Neumann terms"
+
+
 def _compare(study: Fidelity, run: Run, data: MnistData, seed: int, count: int, unroll_steps: int) -> dict[int, dict[str, float]]:
     """Neumann terms -> cosine and norm ratio to the exact hypergradient."""
     pretrain, train_batches, validation = _data(study, run, data, seed, unroll_steps)
-    pretrained, head = mlp.initial("separate", CLASSES, CLASSES, run.generator("weights", seed))
-    pretrained, head = pretrained.to(run.device), {name: value.to(run.device) for name, value in head.items()}
+    pretrained, head = mlp.initial("separate", CLASSES, CLASSES, run.generator("weights", seed), run.device)
     meta = {"weights": torch.ones(study.examples, device=run.device)}
     network = study.arms[run.arm].unroll == "network"
     problem = ExampleWeightsProblem()
@@ -91,12 +102,13 @@ def _data(study: Fidelity, run: Run, data: MnistData, seed: int, unroll_steps: i
         return Images(data.train_images[chosen[indices].to(run.device)], labels[indices].to(run.device))
 
     finetune = study.examples + torch.arange(study.finetune_examples)
-    drawn = torch.randint(half, (unroll_steps, min(BATCH, half)), generator=run.generator("train", seed))
+    drawn = torch.randint(half, (unroll_steps, min(_BATCH, half)), generator=run.generator("train", seed))
     return images(torch.arange(study.examples)), [images(finetune[:half][indices]) for indices in drawn], images(finetune[half:])
 
 
 def _agreement(ours: Tensor, exact: Tensor) -> dict[str, float]:
+    """Of two hypergradients [examples]."""
     return {
-        "cosine to the exact hypergradient": float(torch.nn.functional.cosine_similarity(ours, exact, dim=0)),
-        "norm over that of the exact hypergradient": float(ours.norm() / exact.norm()),
+        COSINE: float(torch.nn.functional.cosine_similarity(ours, exact, dim=0)),
+        NORM_RATIO: float(ours.norm() / exact.norm()),
     }

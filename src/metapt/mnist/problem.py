@@ -39,7 +39,10 @@ class DigitProblem:
 
 
 class RotationProblem(DigitProblem):
-    """PT images are rotated by mean + deviation * noise degrees; `meta` holds the mean and, where it is learned, the deviation (else 1)."""
+    """PT images are rotated by mean + deviation * noise degrees.
+
+    `meta` holds scalars, in degrees: "mean" and, where it is learned, "deviation" (else 1).
+    """
 
     def pretrain_loss(self, pretrained: Pretrained, meta: Params, batch: RotationBatch) -> Tensor:
         return self.outputs_loss(self.pretrain_outputs(pretrained, meta, batch), meta, batch)
@@ -47,27 +50,27 @@ class RotationProblem(DigitProblem):
     def pretrain_outputs(self, pretrained: Pretrained, meta: Params, batch: RotationBatch) -> Tensor:
         """Logits [batch, classes] of the rotated images."""
         images = rotate(batch.images, meta["mean"] + meta.get("deviation", 1.0) * batch.noise)
-        return mlp.logits(pretrained.head, mlp.features(pretrained.encoder, images))
+        return mlp.outputs(pretrained.encoder, pretrained.head, images)
 
     def outputs_loss(self, outputs: Tensor, meta: Params, batch: RotationBatch) -> Tensor:
         return F.cross_entropy(outputs, batch.labels)
 
 
 class WeightingProblem(DigitProblem):
-    """The PT loss of each example is weighted by a CNN of its image, the meta-parameters."""
+    """The PT loss of each example is weighted by a CNN of its image, whose parameters are the meta-parameters."""
 
     def pretrain_loss(self, pretrained: Pretrained, meta: Params, batch: Images) -> Tensor:
-        losses = F.cross_entropy(
-            mlp.logits(pretrained.head, mlp.features(pretrained.encoder, batch.images)), batch.labels, reduction="none"
-        )
-        return torch.mean(weighting.weights(meta, batch.images) * losses)
+        return torch.mean(weighting.weights(meta, batch.images) * _losses(pretrained, batch))
 
 
 class ExampleWeightsProblem(DigitProblem):
-    """The PT loss of each example has a weight of its own: meta["weights"] [batch], for PT minibatches that are always the same examples."""
+    """The PT loss of each example has a weight of its own, meta["weights"] [batch]: every PT minibatch is the same examples."""
 
     def pretrain_loss(self, pretrained: Pretrained, meta: Params, batch: Images) -> Tensor:
-        losses = F.cross_entropy(
-            mlp.logits(pretrained.head, mlp.features(pretrained.encoder, batch.images)), batch.labels, reduction="none"
-        )
-        return torch.mean(meta["weights"] * losses)
+        return torch.mean(meta["weights"] * _losses(pretrained, batch))
+
+
+def _losses(pretrained: Pretrained, batch: Images) -> Tensor:
+    """The PT loss of each example, [batch]."""
+    outputs = mlp.outputs(pretrained.encoder, pretrained.head, batch.images)
+    return F.cross_entropy(outputs, batch.labels, reduction="none")

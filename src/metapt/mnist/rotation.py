@@ -11,11 +11,11 @@ def rotate(images: Tensor, degrees: Tensor) -> Tensor:
     """Rotates each image counter-clockwise about its centre, with bilinear sampling and black outside.
 
     Args:
-        images: [batch, height, width].
+        images: [batch, height, width]; the first row is the top. Other than square ones are sheared, not rotated.
         degrees: [batch].
 
     Returns:
-        [batch, height, width].
+        [batch, height, width]. Its derivative w.r.t. an angle is that of the bilinear interpolation, which has kinks.
     """
     angle = torch.deg2rad(degrees)[:, None, None]
     cos, sin = torch.cos(angle), torch.sin(angle)

@@ -1,8 +1,9 @@
-"""Experiments `rotation_mean` and `rotation_mean_std`: learn the distribution of the PT rotation (appendix "Meta-Parameterized Data Augmentation")."""
+"""Experiments `rotation_mean` and `rotation_mean_std`: learn the distribution of the PT rotation.
+
+Appendix "Meta-Parameterized Data Augmentation".
+"""
 
 from __future__ import annotations
-
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,19 +12,23 @@ from metapt.evaluation import metrics
 from metapt.hypergrad import Params, Stacked
 from metapt.hypergrad.stacked import stack, stack_pretrained
 from metapt.mnist import arms, mlp
-from metapt.mnist.arms import Results, Run
+from metapt.mnist.arms import Results, Run, StreamBatches
 from metapt.mnist.config import MetaArm, RotationData, RotationMean, RotationMeanStd
 from metapt.mnist.prepare import MnistData
 from metapt.mnist.problem import Images, RotationBatch, RotationProblem
 from metapt.mnist.rotation import rotate
+from metapt.mnist.sources import CLASSES
 from metapt.training.meta import MetaPretraining
 from metapt.training.recorder import Recorder
 from metapt.training.streams import ShuffledStream
 
-CLASSES = 10
+ERROR = "absolute error of learned mean (degrees)"
+MEAN = "learned mean (degrees)"
+DEVIATION = "learned standard deviation (degrees)"
+"""Names in the metrics table."""
 
 
-class RotationBatches:
+class RotationBatches(StreamBatches):
     """Minibatches of stacked replicates; each has its own PT images, and its own FT images, rotated once.
 
     Args:
@@ -32,6 +37,14 @@ class RotationBatches:
         target: mean and standard deviation of the rotation of FT images, degrees.
         run: names the random streams.
         seeds: one name per replicate.
+
+    Attributes:
+        pretrain_images, finetune_images: which of the training images are whose, indices [replicates, examples] (on the CPU).
+        rotated, labels: the FT images [replicates, examples, 28, 28] and their labels: training half, then validation half.
+        half: images in the training half.
+
+    Raises:
+        ConfigError: there are fewer images than the sizes ask for.
     """
 
     def __init__(self, data: MnistData, sizes: RotationData, target: tuple[float, float], run: Run, seeds: list[int]) -> None:
@@ -41,24 +54,25 @@ class RotationBatches:
             [arms.sample(len(data.train_images), count, "PT and FT images", run.generator("images", seed)) for seed in seeds]
         )
         self.pretrain_images = chosen[:, : sizes.pretrain_examples]
-        finetune_images = chosen[:, sizes.pretrain_examples :]
+        self.finetune_images = chosen[:, sizes.pretrain_examples :]
         self.rotated = torch.stack(
             [
                 rotated(data.train_images[indices.to(data.train_images.device)], target, run.generator("finetune rotation", seed))
-                for indices, seed in zip(finetune_images, seeds, strict=True)
+                for indices, seed in zip(self.finetune_images, seeds, strict=True)
             ]
         )
-        self.labels = data.train_labels[finetune_images.to(data.train_labels.device)]
+        self.labels = data.train_labels[self.finetune_images.to(data.train_labels.device)]
         self.half = sizes.finetune_examples // 2
 
         def stream(size: int, name: str) -> ShuffledStream:
             return ShuffledStream(size, sizes.batch_size, [run.generator(name, seed) for seed in seeds])
 
-        self._streams = {
-            "pretrain": stream(sizes.pretrain_examples, "pretrain"),
-            "train": stream(self.half, "train"),
-            "validation": stream(sizes.finetune_examples - self.half, "validation"),
+        parts = {
+            "pretrain": sizes.pretrain_examples,
+            "train": self.half,
+            "validation": sizes.finetune_examples - self.half,
         }
+        super().__init__({name: stream(size, name) for name, size in parts.items()})
 
     def pretrain(self) -> RotationBatch:
         stream = self._streams["pretrain"]
@@ -77,13 +91,6 @@ class RotationBatches:
         replicates = torch.arange(len(indices), device=indices.device).unsqueeze(1)
         return Images(self.rotated[replicates, indices], self.labels.gather(1, indices))
 
-    def state_dict(self) -> dict[str, Any]:
-        return {name: stream.state_dict() for name, stream in self._streams.items()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        for name, stream in self._streams.items():
-            stream.load_state_dict(state[name])
-
 
 def rotated(images: Tensor, target: tuple[float, float], generator: torch.Generator) -> Tensor:
     """Images [n, 28, 28], each rotated once by a draw from N(mean, deviation^2) degrees."""
@@ -99,11 +106,10 @@ def learn(
     Returns:
         the loop at its end; the trajectories of the meta-parameters; a `Results` with the diagnosis and the checkpoint.
     """
-    initial = [mlp.initial(arm.heads, CLASSES, CLASSES, run.generator("weights", seed)) for seed in seeds]
-    pretrained = stack_pretrained([pretrained for pretrained, _ in initial]).to(run.device)
-    head = {name: value.to(run.device) for name, value in stack([head for _, head in initial]).items()}
-    problem = Stacked(RotationProblem())
-    loop = MetaPretraining(problem, batches, pretrained, meta, head, arms.settings(arm, iterations))
+    initial = [mlp.initial(arm.heads, CLASSES, CLASSES, run.generator("weights", seed), run.device) for seed in seeds]
+    pretrained = stack_pretrained([pretrained for pretrained, _ in initial])
+    head = stack([head for _, head in initial])
+    loop = MetaPretraining(Stacked(RotationProblem()), batches, pretrained, meta, head, arms.settings(arm, iterations))
     recorder = Recorder(lambda: loop.averaged_meta)
     checkpoint = run.resumable()
     diagnosis = loop.run(f"{run.experiment} {run.arm}", checkpoint, recorder=recorder)
@@ -117,17 +123,15 @@ def train_mean(study: RotationMean, run: Run, data: MnistData) -> Results:
     low, high = study.initial_range
     start = torch.stack([low + (high - low) * torch.rand((), generator=run.generator("initial mean", seed)) for seed in seeds])
     batches = RotationBatches(data, study, (study.target, 1.0), run, seeds)
-    loop, recorder, results = learn(
-        run, arm, batches, {"mean": start.to(run.device)}, seeds, _iterations(study, arm.epochs or study.epochs)
-    )
+    iterations = arms.iterations(arm, study.epochs, study.pretrain_examples, study.batch_size)
+    loop, recorder, results = learn(run, arm, batches, {"mean": start.to(run.device)}, seeds, iterations)
     final = loop.averaged_meta["mean"].cpu()
-    low, high = study.initial_range
     setting = f"{study.replicates} initialisations in [{low:g},{high:g}], target {study.target:g}"
     rows = [
         metrics.row(run.experiment, run.arm, metric, float(values[seed]), replicate=seed, setting=setting)
         for metric, values in {
-            "absolute error of learned mean (degrees)": (final - study.target).abs(),
-            "learned mean (degrees)": final,
+            ERROR: (final - study.target).abs(),
+            MEAN: final,
             "initial mean (degrees)": start,
         }.items()
         for seed in seeds
@@ -136,7 +140,10 @@ def train_mean(study: RotationMean, run: Run, data: MnistData) -> Results:
 
 
 def train_mean_std(study: RotationMeanStd, run: Run, data: MnistData) -> Results:
-    """Learns mean and standard deviation from every start and seed at once; replicate = start * seeds + seed in the series."""
+    """Learns mean and standard deviation from every start and seed at once.
+
+    A replicate of the metrics table is a seed; one of the series table is start * seeds + seed.
+    """
     arm = study.arms[run.arm]
     seeds = list(range(study.replicates))
     replicates = [(start, seed) for start in range(len(study.starts)) for seed in seeds]
@@ -144,12 +151,10 @@ def train_mean_std(study: RotationMeanStd, run: Run, data: MnistData) -> Results
     names = [start * study.replicates + seed for start, seed in replicates]
     batches = RotationBatches(data, study, study.target, run, names)
     meta = {"mean": starts[:, 0].to(run.device), "deviation": starts[:, 1].to(run.device)}
-    loop, recorder, results = learn(run, arm, batches, meta, names, _iterations(study, arm.epochs or study.epochs))
+    iterations = arms.iterations(arm, study.epochs, study.pretrain_examples, study.batch_size)
+    loop, recorder, results = learn(run, arm, batches, meta, names, iterations)
     # N(mean, s^2) and N(mean, (-s)^2) are one distribution.
-    final = {
-        "learned mean (degrees)": loop.averaged_meta["mean"].cpu(),
-        "learned standard deviation (degrees)": loop.averaged_meta["deviation"].abs().cpu(),
-    }
+    final = {MEAN: loop.averaged_meta["mean"].cpu(), DEVIATION: loop.averaged_meta["deviation"].abs().cpu()}
     rows = [
         metrics.row(run.experiment, run.arm, metric, float(values[index]), replicate=seed, setting=setting_mean_std(study, start))
         for metric, values in final.items()
@@ -162,7 +167,3 @@ def setting_mean_std(study: RotationMeanStd, start: int) -> str:
     """The paper's words for a start."""
     (mean, deviation), (target_mean, target_deviation) = study.starts[start], study.target
     return f"init mean {mean:g} std {deviation:g}, target {target_mean:g}/{target_deviation:g}"
-
-
-def _iterations(sizes: RotationData, epochs: int) -> int:
-    return epochs * -(-sizes.pretrain_examples // sizes.batch_size)

@@ -1,31 +1,48 @@
-"""Experiment `example_weighting`: a CNN that weights PT examples, some with noisy labels (appendix "Meta-Parameterized Per-Example Weighting")."""
+"""Experiment `example_weighting`: a CNN that weights PT examples, some of which have noisy labels.
+
+Appendix "Meta-Parameterized Per-Example Weighting".
+"""
 
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from metapt.evaluation import metrics
 from metapt.mnist import arms, mlp, weighting
-from metapt.mnist.arms import Results, Run
+from metapt.mnist.arms import Results, Run, StreamBatches
 from metapt.mnist.config import ExampleWeighting
 from metapt.mnist.prepare import MnistData
 from metapt.mnist.problem import Images, WeightingProblem
-from metapt.training.checkpoint import Checkpoint
 from metapt.training.meta import MetaPretraining
 from metapt.training.recorder import Recorder
 from metapt.training.streams import ShuffledStream
 
 CLEAN_CLASSES = 5
+RATIO = "ratio of mean weight clean/noisy"
+MEAN_WEIGHT = "mean weight, {}"
+WEIGHT = "weight, {}"
+"""Names in the metrics and series tables; those with a gap exist for "clean" and for "noisy" labels."""
+
 _MOST_WEIGHED = 3000
-_RECORDS = 100
+_RECORDS = 100  # points of a trajectory
 
 
-class WeightingBatches:
-    """Minibatches of one replicate: PT images with clean (0-4) or noisy labels, FT images of classes 0-4 from the test set."""
+class WeightingBatches(StreamBatches):
+    """Minibatches of one replicate: PT images with clean (0-4) or noisy labels, FT images of classes 0-4 from the test set.
+
+    Attributes:
+        images: PT images [examples, 28, 28].
+        labels: their PT labels [examples]: the true one, or a random one in 5..classes-1.
+        clean: which of them are true [examples].
+        finetune_images, finetune_labels: training half, then validation half.
+        half: images in the training half.
+
+    Raises:
+        ConfigError: there are fewer PT images than the study asks for.
+    """
 
     def __init__(self, data: MnistData, study: ExampleWeighting, run: Run, seed: int) -> None:
         device = data.train_images.device
@@ -41,9 +58,9 @@ class WeightingBatches:
         self.finetune_images, self.finetune_labels = data.test_images[finetune], data.test_labels[finetune]
         self.half = len(finetune) // 2
         sizes = {"pretrain": size, "train": self.half, "validation": len(finetune) - self.half}
-        self._streams = {
-            name: ShuffledStream(count, study.batch_size, [run.generator(name, seed)]) for name, count in sizes.items()
-        }
+        super().__init__(
+            {name: ShuffledStream(count, study.batch_size, [run.generator(name, seed)]) for name, count in sizes.items()}
+        )
 
     def pretrain(self) -> Images:
         indices = self._next("pretrain")
@@ -60,13 +77,6 @@ class WeightingBatches:
 
     def _finetune(self, indices: Tensor) -> Images:
         return Images(self.finetune_images[indices], self.finetune_labels[indices])
-
-    def state_dict(self) -> dict[str, Any]:
-        return {name: stream.state_dict() for name, stream in self._streams.items()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        for name, stream in self._streams.items():
-            stream.load_state_dict(state[name])
 
 
 def train(study: ExampleWeighting, run: Run, data: MnistData) -> Results:
@@ -91,40 +101,39 @@ def train(study: ExampleWeighting, run: Run, data: MnistData) -> Results:
 def _replicate(study: ExampleWeighting, run: Run, data: MnistData, seed: int) -> Results:
     arm = study.arms[run.arm]
     batches = WeightingBatches(data, study, run, seed)
-    pretrained, head = mlp.initial(arm.heads, study.classes, CLEAN_CLASSES, run.generator("weights", seed))
-    head = {name: value.to(run.device) for name, value in head.items()}
+    pretrained, head = mlp.initial(arm.heads, study.classes, CLEAN_CLASSES, run.generator("weights", seed), run.device)
     meta = {name: value.to(run.device) for name, value in weighting.network(run.generator("weighting network", seed)).items()}
-    iterations = (arm.epochs or study.epochs) * -(-len(batches.labels) // study.batch_size)
-    loop = MetaPretraining(WeightingProblem(), batches, pretrained.to(run.device), meta, head, arms.settings(arm, iterations))
+    iterations = arms.iterations(arm, study.epochs, len(batches.labels), study.batch_size)
+    loop = MetaPretraining(WeightingProblem(), batches, pretrained, meta, head, arms.settings(arm, iterations))
 
     def observe() -> dict[str, Tensor]:
-        clean, noisy = weigh(loop, batches)
-        return {"mean weight, clean": clean.mean().reshape(1), "mean weight, noisy": noisy.mean().reshape(1)}
+        return {MEAN_WEIGHT.format(name): part.mean().reshape(1) for name, part in weigh(loop, batches).items()}
 
     recorder = Recorder(observe, every=max(1, iterations // _RECORDS))
-    checkpoint: Checkpoint = run.resumable(f"-{seed}")
+    checkpoint = run.resumable(f"-{seed}")
     diagnosis = loop.run(f"{run.experiment} {run.arm} {seed}", checkpoint, recorder=recorder)
-    clean, noisy = weigh(loop, batches)
-    numbers = {
-        "ratio of mean weight clean/noisy": float(clean.mean() / noisy.mean()),
-        "mean weight, clean": float(clean.mean()),
-        "mean weight, noisy": float(noisy.mean()),
-    }
+    weights = weigh(loop, batches)
+    numbers = {RATIO: float(weights["clean"].mean() / weights["noisy"].mean())}
+    numbers |= {MEAN_WEIGHT.format(name): float(part.mean()) for name, part in weights.items()}
     setting = f"{study.replicates} initialisations"
     rows = [metrics.row(run.experiment, run.arm, name, value, replicate=seed, setting=setting) for name, value in numbers.items()]
     rows += arms.diagnosis_rows(run, diagnosis, setting, seed)
     series = [{**row, "replicate": seed} for row in recorder.rows()]
     series += [
-        {"replicate": seed, "step": index, "name": f"weight, {name}", "value": value}
-        for name, values in {"clean": clean, "noisy": noisy}.items()
-        for index, value in enumerate(values.tolist())
+        {"replicate": seed, "step": index, "name": WEIGHT.format(name), "value": value}
+        for name, part in weights.items()
+        for index, value in enumerate(part.tolist())
     ]
     return Results(rows, series, [checkpoint])
 
 
 @torch.no_grad()
-def weigh(loop: MetaPretraining, batches: WeightingBatches) -> tuple[Tensor, Tensor]:
-    """Weights of clean and of noisy PT examples (of a random 3,000 where there are more), weighed as one batch."""
+def weigh(loop: MetaPretraining, batches: WeightingBatches) -> dict[str, Tensor]:
+    """Weights of the "clean" and of the "noisy" PT examples (of a random 3,000 where there are more), weighed as one batch.
+
+    Returns:
+        each [examples of that kind], on the CPU.
+    """
     weights = weighting.weights(loop.averaged_meta, batches.images[:_MOST_WEIGHED])
     clean = batches.clean[:_MOST_WEIGHED]
-    return weights[clean].cpu(), weights[~clean].cpu()
+    return {"clean": weights[clean].cpu(), "noisy": weights[~clean].cpu()}

@@ -1,11 +1,12 @@
 """Checkpoints of unfinished runs: written whole or not at all, checked on load, bound to the run that wrote them.
 
-A checkpoint is two generations of one file. The newest goes in by an atomic rename after the one before it has been kept as `.previous`; whatever
-moment a process is killed at, one of them is whole.
+A checkpoint is two generations of one file. The newest goes in by an atomic rename after the one before it has been kept as
+`.previous`; whatever moment a process is killed at, one of them is whole.
 """
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import io
 import logging
@@ -32,6 +33,7 @@ class Checkpoint:
     def __init__(self, path: Path, fingerprint: str) -> None:
         self.path = path
         self.fingerprint = fingerprint
+        self._worth_keeping = False  # whether what is at `path` is a whole state of this run
 
     @property
     def _previous(self) -> Path:
@@ -41,22 +43,26 @@ class Checkpoint:
         """Writes `state` (tensors and plain values). Raises MachineError when there is no space."""
         buffer = io.BytesIO()
         torch.save({"fingerprint": self.fingerprint, "state": state}, buffer)
-        payload = buffer.getvalue()
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        payload = buffer.getbuffer()
         with atomic_path(self.path) as temporary:
             with open(temporary, "wb") as file:
                 file.write(hashlib.sha256(payload).digest())
                 file.write(payload)
-            if self.path.exists():
+            if self._worth_keeping:
                 os.replace(self.path, self._previous)
+        self._worth_keeping = True
 
     def load(self) -> dict[str, Any] | None:
-        """The newest whole state of this very run, or None when there is none; says so in the log when a file had to be passed over."""
-        for path in (self.path, self._previous):
-            if path.exists():
-                state = self._read(path)
-                if state is not None:
-                    return state
+        """The newest whole state of this very run, or None; says so in the log when a file had to be passed over."""
+        self._sweep()
+        found = [path for path in (self.path, self._previous) if path.exists()]
+        for path in found:
+            state = self._read(path)
+            if state is not None:
+                self._worth_keeping = path == self.path
+                return state
+        if found:
+            log.warning("no checkpoint of this run is left, so it starts anew")
         return None
 
     def _read(self, path: Path) -> dict[str, Any] | None:
@@ -76,3 +82,9 @@ class Checkpoint:
         """Removes both generations; the run has finished."""
         self.path.unlink(missing_ok=True)
         self._previous.unlink(missing_ok=True)
+        self._sweep()
+
+    def _sweep(self) -> None:
+        """Removes what processes that were killed while they saved have left (see `atomic_path` for its names)."""
+        for unfinished in self.path.parent.glob(f".????????.{glob.escape(self.path.name)}"):
+            unfinished.unlink(missing_ok=True)

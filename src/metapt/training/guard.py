@@ -20,8 +20,8 @@ ADVICE = {
 class HypergradientGuard:
     """Decides whether a hypergradient is applied.
 
-    It is skipped when its norm is not finite, or more than `explosion_factor` times the median of the last `window` norms that were applied. After
-    `max_skipped` in a row the run stops.
+    It is skipped when its norm is not finite, or more than `explosion_factor` times the median of the last `window` norms
+    that were applied (those of exactly 0 say nothing about what is large). After `max_skipped` in a row the run stops.
 
     Args:
         explosion_factor: how many times the running median counts as an explosion.
@@ -42,15 +42,16 @@ class HypergradientGuard:
         """Whether to apply a hypergradient of this norm. Raises TrainingError when too many in a row were not."""
         symptom = self._symptom(norm)
         if symptom is None:
-            self._norms.append(norm)
+            if norm > 0:
+                self._norms.append(norm)
             self._in_a_row = 0
             return True
         self.skipped[symptom] += 1
         self._in_a_row += 1
         if self._in_a_row >= self.max_skipped:
             raise TrainingError(
-                f"{self._in_a_row} hypergradients in a row could not be applied, the last one, at iteration {iteration}, was {symptom} "
-                f"(norm {norm:.3g}). {ADVICE[symptom][0].upper()}{ADVICE[symptom][1:]}."
+                f"{self._in_a_row} hypergradients in a row could not be applied, the last one, at iteration {iteration}, was "
+                f"{symptom} (norm {norm:.3g}). {ADVICE[symptom][0].upper()}{ADVICE[symptom][1:]}."
             )
         return False
 

@@ -19,8 +19,8 @@ class Measured:
 
     Attributes:
         seconds: wall time.
-        peak_bytes: how far memory rose above what was in use at the start: of the GPU on a GPU, else of the process. Where the system can't
-            reset its high-water mark (not Linux), of the process so far.
+        peak_bytes: how far memory rose above what was in use at the start: of the GPU on a GPU, else of the process. Where
+            the system can't reset its high-water mark (not Linux), of the process so far.
     """
 
     def __init__(self, device: str) -> None:

@@ -14,6 +14,7 @@ from metapt.hypergrad import Hypergradient, MetaProblem, Neumann, Params, Pretra
 from metapt.hypergrad.finetune import FineTuning
 from metapt.hypergrad.hybrid import Curvature
 from metapt.hypergrad.inverse import Inverse
+from metapt.hypergrad.optimizers import OptimizerState
 from metapt.hypergrad.params import detached, leaves, norm
 from metapt.training.batches import Batches
 from metapt.training.checkpoint import Checkpoint
@@ -34,18 +35,20 @@ class MetaSettings:
     Args:
         iterations: N, meta-iterations of P PT steps each.
         pretrain_steps: P, PT steps per iteration.
-        warmup: the first iterations, which leave the meta-parameters as they are.
+        warmup: the first iterations, which leave the meta-parameters as they are (in Algorithm 2, n < N_warmup: one fewer).
         inverse: of the PT Hessian.
         unroll: the FT leg.
         curvature: what stands for the PT Hessian.
         pretrain_optimizer: of encoder and PT head.
         meta_optimizer: of the meta-parameters, with its own learning rates per group.
-        head_steps_between_updates: plain steps of the FT head after each PT step that no meta-update follows (the released code takes 1).
+        head_steps_between_updates: plain steps of the FT head after each PT step that no meta-update follows (the released
+            code takes 1).
         accumulate: hypergradients, each on minibatches of its own, whose mean is one meta-update's.
         clip_norm: largest norm of an applied hypergradient.
         normalise: divide the hypergradient by its norm.
-        average_decay: decay of an exponential moving average of the meta-parameters, returned as `averaged_meta`.
-        explosion_factor: a hypergradient this many times larger than the running median is skipped.
+        average_decay: decay of an exponential moving average of the meta-parameters (it begins at the initial ones), kept as
+            `averaged_meta`.
+        explosion_factor: a meta-update whose hypergradient is this many times larger than the running median is skipped.
         max_skipped: skipped meta-updates in a row after which the run stops.
     """
 
@@ -99,8 +102,8 @@ class MetaSettings:
 class MetaPretraining:
     """Encoder, PT head, FT head and meta-parameters, trained together.
 
-    The FT head and its optimiser's state go on from one meta-update to the next, and so do encoder and PT head ("online updates"). Each meta-update draws
-    a PT minibatch of its own for the Hessian and the mixed derivative.
+    The FT head and its optimiser's state go on from one meta-update to the next, and so do encoder and PT head ("online
+    updates"). Each meta-update draws a PT minibatch of its own for the Hessian and the mixed derivative.
 
     Args:
         problem: the three losses.
@@ -135,7 +138,7 @@ class MetaPretraining:
         self.head_state = settings.unroll.optimizer.init(self.head) if isinstance(settings.unroll, Unroll) else {}
         self.iteration = 0
         self.guard = HypergradientGuard(settings.explosion_factor, settings.max_skipped)
-        self.trace = Trace(self.meta, settings.iterations)
+        self.trace = Trace(self.meta, settings.iterations - settings.warmup)
         self._pretrain_optimizer = settings.pretrain_optimizer.build(_named(self.pretrained))
         self._meta_optimizer = settings.meta_optimizer.build(self.meta)
 
@@ -181,7 +184,7 @@ class MetaPretraining:
         if self.iteration >= self.settings.warmup:
             self._meta_update()
         self.iteration += 1
-        self.trace.record(self.iteration, loss, self.meta)
+        self.trace.record_loss(loss)
 
     def _pretrain_step(self) -> Tensor:
         loss = self.problem.pretrain_loss(self.pretrained, detached(self.meta), self.batches.pretrain())
@@ -203,31 +206,39 @@ class MetaPretraining:
                 head, dict(zip(head, gradients, strict=True)), self.head_state
             )
 
-    def _hypergradient(self) -> Hypergradient:
-        return hypergradient(
+    def _meta_update(self) -> None:
+        """One step of phi along the mean of `accumulate` hypergradients, and the head that they leave; or neither."""
+        head, head_state = self.head, self.head_state
+        mean = {name: torch.zeros_like(value) for name, value in self.meta.items()}
+        for _ in range(self.settings.accumulate):
+            result = self._hypergradient(head, head_state)
+            head, head_state = result.head, result.head_state
+            mean = {name: value + result.gradient[name] / self.settings.accumulate for name, value in mean.items()}
+        size = float(norm(list(mean.values())))
+        if self.guard.accepts(size, self.iteration):
+            self.head, self.head_state = head, head_state  # else the head stays, too: what diverged may be its steps
+            self._apply(mean)
+        self.trace.record_update(size, self.meta)
+
+    def _hypergradient(self, head: Params, head_state: OptimizerState) -> Hypergradient:
+        result = hypergradient(
             self.problem,
             self.pretrained,
             self.meta,
-            self.head,
+            head,
             pretrain_batch=self.batches.pretrain(),
             train_batches=[self.batches.train() for _ in range(self.settings.unroll_steps)],
             validation_batch=self.batches.validation(),
             inverse=self.settings.inverse,
             unroll=self.settings.unroll,
-            head_state=self.head_state,
+            head_state=head_state,
             curvature=self.settings.curvature,
         )
-
-    def _meta_update(self) -> None:
-        mean = {name: torch.zeros_like(value) for name, value in self.meta.items()}
-        for _ in range(self.settings.accumulate):
-            result = self._hypergradient()
-            self._report(result)
-            if not self.guard.accepts(float(result.diagnostics.gradient_norm), self.iteration):
-                return  # the head is left as it was, too: what diverged may be its steps
-            self.head, self.head_state = result.head, result.head_state
-            mean = {name: value + result.gradient[name] / self.settings.accumulate for name, value in mean.items()}
-        self._apply(mean)
+        self.trace.record_hypergradient(result.diagnostics)
+        for status in (result.diagnostics.solve_status, result.diagnostics.fit_status):
+            if status is not Status.OK:
+                log.debug("meta-update at iteration %d: %s", self.iteration, status.value)
+        return result
 
     def _apply(self, gradient: Params) -> None:
         size = norm(list(gradient.values()))
@@ -245,15 +256,8 @@ class MetaPretraining:
         else:
             self.averaged_meta = {name: value.detach().clone() for name, value in self.meta.items()}
 
-    def _report(self, result: Hypergradient) -> None:
-        figures = result.diagnostics
-        self.trace.record_update(figures)
-        for status in (figures.solve_status, figures.fit_status):
-            if status is not Status.OK:
-                log.debug("meta-update at iteration %d: %s", self.iteration, status.value)
-
     def state_dict(self) -> dict[str, Any]:
-        """Everything that decides the rest of the run."""
+        """Everything that decides the rest of the run; its tensors are the loop's own, as torch's optimisers do it."""
         return {
             "iteration": self.iteration,
             "encoder": detached(self.pretrained.encoder),

@@ -11,6 +11,11 @@ import torch
 from metapt.errors import ConfigError
 from metapt.hypergrad import Params
 
+_UNFIT = {
+    "LBFGS": "needs its loss again within each step (a closure)",
+    "SparseAdam": "takes sparse gradients only",
+}
+
 
 @dataclass(frozen=True)
 class OptimizerSpec:
@@ -19,7 +24,8 @@ class OptimizerSpec:
     Args:
         name: a class of `torch.optim`.
         settings: its keyword arguments.
-        groups: shell pattern of parameter names -> keyword arguments that differ for them. A parameter belongs to the first pattern that it matches.
+        groups: shell pattern of parameter names -> keyword arguments that differ for them. A parameter belongs to the first
+            pattern that it matches.
     """
 
     name: str = "Adam"
@@ -30,29 +36,41 @@ class OptimizerSpec:
         """The optimiser of `params`, which must be leaves that require a gradient.
 
         Raises:
-            ConfigError: no such optimiser, a setting that it does not have, or a pattern that matches nothing.
+            ConfigError: no such optimiser or none that fits, a setting that it does not have, or a pattern without a parameter.
         """
-        kind = getattr(torch.optim, self.name, None)
-        if not (isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)) or kind is torch.optim.Optimizer:
-            raise ConfigError(f"{self.name!r} is no optimiser; legal: {', '.join(_names())}")
+        if self.name not in _names():
+            why = _UNFIT.get(self.name, "is no optimiser of torch.optim")
+            raise ConfigError(f"the optimiser {self.name!r} {why}; legal: {', '.join(_names())}")
         members: dict[str, list[torch.Tensor]] = {pattern: [] for pattern in [*self.groups, "*"]}
         for name, value in params.items():
             members[next(pattern for pattern in members if fnmatch.fnmatchcase(name, pattern))].append(value)
         for pattern in self.groups:
             if not members[pattern]:
-                raise ConfigError(f"the optimiser group {pattern!r} matches no parameter; there are: {', '.join(params)}")
-        groups = [{"params": values, **self.groups.get(pattern, {})} for pattern, values in members.items() if values]
+                raise ConfigError(
+                    f"the optimiser group {pattern!r} matches no parameter that the groups before it leave; there are: "
+                    f"{', '.join(params)}"
+                )
+        # Each group goes through the constructor by itself, which checks it: torch takes any key in a group without a word.
+        groups = [
+            group
+            for pattern, values in members.items()
+            if values
+            for group in self._make(values, {**self.settings, **self.groups.get(pattern, {})}).param_groups
+        ]
+        return self._make(groups, self.settings)
+
+    def _make(self, params: list[Any], settings: dict[str, Any]) -> torch.optim.Optimizer:
         try:
-            optimizer: torch.optim.Optimizer = kind(groups, **self.settings)
+            optimizer: torch.optim.Optimizer = getattr(torch.optim, self.name)(params, **settings)
         except (TypeError, ValueError) as error:
-            raise ConfigError(f"the optimiser {self.name} can't be made with {self.settings}: {error}") from error
+            raise ConfigError(f"the optimiser {self.name} can't be made with {settings}: {error}") from error
         return optimizer
 
 
 def _names() -> list[str]:
-    kinds = vars(torch.optim).items()
+    """What can be made and stepped without more than gradients."""
     return sorted(
         name
-        for name, kind in kinds
-        if isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer) and kind is not torch.optim.Optimizer
+        for name, kind in vars(torch.optim).items()
+        if isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer) and name not in {"Optimizer", *_UNFIT}
     )

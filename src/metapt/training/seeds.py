@@ -8,6 +8,6 @@ import torch
 
 
 def generator(*name: str | int, device: str = "cpu") -> torch.Generator:
-    """A generator seeded by its name, e.g. ("mnist", "rotation_mean", "weights", 3): equal names, equal streams; other names, independent ones."""
+    """A generator seeded by its name, e.g. ("mnist_bptt", "weights", 3): equal names, equal streams; others, independent ones."""
     digest = hashlib.sha256(repr(name).encode()).digest()
     return torch.Generator(device=device).manual_seed(int.from_bytes(digest[:8], "big") >> 1)

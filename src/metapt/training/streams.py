@@ -7,9 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from metapt.errors import ConfigError
+
 
 class ShuffledStream:
-    """Minibatches of indices, one row per replicate; each pass is a new order, and a last part that fills no minibatch is dropped.
+    """Minibatches of indices, one row per replicate; each pass is a new order, and a last part that is too short is dropped.
 
     Each replicate draws from its own generator, so that what it sees does not depend on how many others there are.
 
@@ -17,9 +19,14 @@ class ShuffledStream:
         size: number of examples.
         batch_size: indices per minibatch; all examples where there are fewer.
         generators: one per replicate, on the CPU.
+
+    Raises:
+        ConfigError: there is no example, or none in a minibatch.
     """
 
     def __init__(self, size: int, batch_size: int, generators: list[torch.Generator]) -> None:
+        if size < 1 or batch_size < 1:
+            raise ConfigError(f"minibatches of {batch_size} of {size} examples can't be drawn; legal: 1 or more of each")
         self.size = size
         self.batch_size = min(batch_size, size)
         self.generators = generators
@@ -40,7 +47,8 @@ class ShuffledStream:
         return torch.stack([torch.randn(self.batch_size, generator=generator) for generator in self.generators])
 
     def state_dict(self) -> dict[str, Any]:
-        generators = torch.stack([generator.get_state() for generator in self.generators])
+        # Not stacked: torch reads past the end of a state that is a row of a larger tensor, and the process dies.
+        generators = [generator.get_state() for generator in self.generators]
         return {"generators": generators, "order": self._order, "position": self._position}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

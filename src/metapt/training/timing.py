@@ -6,7 +6,7 @@ import time
 
 
 class Every:
-    """True once in a while: `due()` is true when at least `seconds` have passed since it was last true (monotonic clock)."""
+    """True once in a while: called, it is true when at least `seconds` have passed since it was last true (monotonic clock)."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds

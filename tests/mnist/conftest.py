@@ -1,0 +1,48 @@
+"""Generated digits, prepared once, and what a study needs to run on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from metapt.mnist.arms import Run
+from metapt.mnist.prepare import MnistData, load, prepare
+from metapt.mnist.simulate import write_digits
+from metapt.mnist.sources import FILES
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """These tensors are small: more threads only wait for one another, above all on a loaded machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def digits_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The prepared digits."""
+    folder = tmp_path_factory.mktemp("digits")
+    raw = {name: folder / name for name in FILES.values()}
+    write_digits(raw)
+    prepare(raw, folder / "digits.pt")
+    return folder / "digits.pt"
+
+
+@pytest.fixture(scope="session")
+def digits(digits_file: Path) -> MnistData:
+    return load(digits_file, "cpu")
+
+
+@pytest.fixture
+def run_as(tmp_path: Path) -> Callable[..., Run]:
+    """A `Run` of an arm of an experiment on one CPU thread."""
+
+    def make(experiment: str, arm: str = "meta", budget_seconds: float | None = None, threads: int = 1) -> Run:
+        return Run(f"mnist_{experiment}", arm, "cpu", threads, tmp_path / "checkpoint.pt", "a test", budget_seconds)
+
+    return make

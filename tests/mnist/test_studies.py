@@ -1,0 +1,334 @@
+"""Each study from prepared digits to its tables, figure and verdicts, on tiny settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+
+from metapt.evaluation import metrics
+from metapt.evaluation.paper import paper_numbers
+from metapt.mnist import bptt_study, domain, fidelity_study, rotation_study, weighting_study
+from metapt.mnist.arms import Results, Run
+from metapt.mnist.config import (
+    CURVATURE,
+    SHARED,
+    BpttArm,
+    BpttStudy,
+    ExampleWeighting,
+    Fidelity,
+    MetaArm,
+    RotationMean,
+    RotationMeanStd,
+    Section,
+)
+from metapt.mnist.prepare import MnistData
+from metapt.stages import Machine
+
+SIZES: Any = {"pretrain_examples": 60, "finetune_examples": 60, "batch_size": 20}
+STUDIES: dict[str, Section] = {
+    "rotation_mean": RotationMean(**SIZES, epochs=1),
+    "rotation_mean_std": RotationMeanStd(
+        **SIZES,
+        epochs=1,
+        replicates=2,
+        arms={**RotationMeanStd().arms, "meta-curvature": CURVATURE.model_copy(update={"epochs": 2})},
+    ),
+    "example_weighting": ExampleWeighting(
+        pretrain_examples=100,
+        classes=11,
+        batch_size=50,
+        epochs=1,
+        arms={
+            "meta": MetaArm(pretrain_lr=1e-3, meta_lr=1e-3),
+            "meta-warmup": MetaArm(pretrain_lr=1e-3, meta_lr=1e-3, heads="shared", warmup=1),
+        },
+    ),
+    "bptt": BpttStudy(
+        **SIZES,
+        pretrain_steps=6,
+        finetune_steps=5,
+        evaluations=2,
+        arms={**BpttStudy().arms, "bptt": BpttArm(method="bptt", outer_steps=3)},
+    ),
+    "fidelity": Fidelity(
+        replicates=2, examples=50, finetune_examples=40, pretrain_steps=[1, 5], neumann_terms=[0, 2], unroll_steps=[0, 1]
+    ),
+}
+WORDS = {
+    "rotation_mean": {rotation_study.ERROR, rotation_study.MEAN, "initial mean (degrees)"},
+    "rotation_mean_std": {rotation_study.MEAN, rotation_study.DEVIATION},
+    "example_weighting": {weighting_study.RATIO, "mean weight, clean", "mean weight, noisy"},
+    "bptt": {bptt_study.ACCURACY, bptt_study.WALL_TIME, bptt_study.PEAK_MEMORY},
+    "fidelity": {fidelity_study.COSINE, fidelity_study.NORM_RATIO},
+}
+OUTPUTS = {
+    "metrics": "metrics.csv",
+    "claims": "claims.csv",
+    "table_csv": "table.csv",
+    "table_md": "table.md",
+    "table_tex": "table.tex",
+    "figure_svg": "figure.svg",
+    "figure_png": "figure.png",
+}
+
+
+def train(experiment: str, study: Any, arm: str, digits_file: Path, folder: Path) -> dict[str, Path]:
+    """Trains an arm as the workflow does: from settings that hold this arm only, with the metrics of the arm of its budget."""
+    settings = study.model_dump(mode="json")
+    settings["arms"] = {arm: settings["arms"][arm]}
+    config = {
+        "domain": "mnist",
+        "experiment": experiment,
+        "arm": arm,
+        "settings": settings,
+        "checkpoint": str(folder / "checkpoint.pt"),
+    }
+    inputs = {"data": digits_file}
+    if settings["arms"][arm].get("budget_of"):
+        inputs["budget"] = folder.parent / settings["arms"][arm]["budget_of"] / "metrics.csv"
+    folder.mkdir(parents=True)
+    outputs = {"metrics": folder / "metrics.csv", "series": folder / "series.csv"}
+    domain.train(config, inputs, outputs, Machine())
+    return outputs
+
+
+def summarise(experiment: str, study: Any, runs: dict[str, dict[str, Path]], folder: Path) -> dict[str, Path]:
+    folder.mkdir()
+    outputs = {name: folder / file for name, file in OUTPUTS.items()}
+    inputs = {f"{arm}/{name}": path for arm, files in runs.items() for name, path in files.items()}
+    config = {"domain": "mnist", "experiment": experiment, "arms": list(runs), "settings": study.model_dump(mode="json")}
+    domain.summarise(config, inputs, outputs)
+    return outputs
+
+
+@pytest.fixture(scope="module")
+def runs(digits_file: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, dict[str, Path]]]:
+    """Experiment -> arm -> its files."""
+    folder = tmp_path_factory.mktemp("runs")
+    return {
+        experiment: {arm: train(experiment, study, arm, digits_file, folder / experiment / arm) for arm in study.arms}  # type: ignore[attr-defined]
+        for experiment, study in STUDIES.items()
+    }
+
+
+@pytest.mark.parametrize("experiment", STUDIES)
+def test_every_arm_leaves_its_numbers(runs: dict[str, dict[str, dict[str, Path]]], experiment: str) -> None:
+    for arm, files in runs[experiment].items():
+        table = metrics.read(files["metrics"])
+        assert set(table["experiment"]) == {f"mnist_{experiment}"}
+        assert set(table["arm"]) == {arm}
+        assert set(table["metric"]) >= WORDS[experiment]
+        numbers = table[table["evaluation"] != "diagnosis"]
+        assert numbers["value"].map(pd.notna).all()
+        assert not (files["metrics"].parent / "checkpoint.pt").exists(), "the checkpoint of a finished run is removed"
+
+
+def test_learned_rotations_have_a_trajectory_per_replicate(runs: dict[str, dict[str, dict[str, Path]]]) -> None:
+    for experiment, replicates in {"rotation_mean": 10, "rotation_mean_std": 4}.items():
+        for arm, files in runs[experiment].items():
+            series = metrics.read_series(files["series"])
+            assert sorted(series["replicate"].unique()) == list(range(replicates))
+            steps = 6 if arm == "meta-curvature" else 3
+            assert sorted(series["step"].unique()) == list(range(1, steps + 1))
+
+
+def test_the_last_point_of_a_trajectory_is_the_learned_value(runs: dict[str, dict[str, dict[str, Path]]]) -> None:
+    files = runs["rotation_mean"]["meta"]
+    series = metrics.read_series(files["series"])
+    learned = metrics.select(
+        metrics.read(files["metrics"]), experiment="mnist_rotation_mean", arm="meta", metric=rotation_study.MEAN
+    )
+    assert list(series[series["step"] == 3]["value"]) == list(learned)
+
+
+def test_initial_means_lie_in_the_range(runs: dict[str, dict[str, dict[str, Path]]]) -> None:
+    table = metrics.read(runs["rotation_mean"]["meta"]["metrics"])
+    initial = table[table["metric"] == "initial mean (degrees)"]["value"]
+    assert initial.nunique() == 10
+    assert initial.between(45, 135).all()
+
+
+def test_the_paper_has_each_of_its_numbers_beside_ours(runs: dict[str, dict[str, dict[str, Path]]]) -> None:
+    """At the paper's replicates, starts and targets the words of ours are those of its table."""
+    ours = metrics.read([files["metrics"] for arms in runs.values() for files in arms.values()])
+    papers = paper_numbers()
+    papers = papers[papers["experiment"].str.startswith("mnist_")]
+    missing = papers.merge(ours.drop_duplicates(metrics.CELL), how="left", on=metrics.CELL, indicator=True)
+    assert len(papers) == 11
+    assert list(missing[missing["_merge"] == "left_only"][metrics.CELL].itertuples(index=False)) == []
+
+
+@pytest.mark.parametrize("experiment", STUDIES)
+def test_a_summary_is_whole_and_always_the_same_bytes(
+    runs: dict[str, dict[str, dict[str, Path]]], experiment: str, tmp_path: Path
+) -> None:
+    first, second = (summarise(experiment, STUDIES[experiment], runs[experiment], tmp_path / name) for name in ("a", "b"))
+    for name, path in first.items():
+        assert path.stat().st_size > 0
+        assert path.read_bytes() == second[name].read_bytes(), name
+    verdicts = pd.read_csv(first["claims"])
+    assert set(verdicts["verdict"]) <= {"reproduced", "not reproduced", "inconclusive"}
+    assert len(verdicts) >= len(runs[experiment]) - 2
+    assert len(metrics.read(first["metrics"])) == sum(len(metrics.read(files["metrics"])) for files in runs[experiment].values())
+    assert "diagnosis" not in first["table_md"].read_text()
+    table = pd.read_csv(first["table_csv"])
+    assert table["paper_mean"].notna().sum() == (paper_numbers()["experiment"] == f"mnist_{experiment}").sum()
+
+
+def test_a_claim_about_an_arm_that_was_not_run_is_not_measured(
+    runs: dict[str, dict[str, dict[str, Path]]], tmp_path: Path
+) -> None:
+    some = {arm: runs["bptt"][arm] for arm in ("meta", "initial_augmentation")}
+    verdicts = pd.read_csv(summarise("bptt", STUDIES["bptt"], some, tmp_path / "some")["claims"]).set_index("claim")["verdict"]
+    assert verdicts["meta comes within 1 point of bptt"] == "not measured"
+    assert verdicts["meta is at least 4 points better than initial_augmentation"] != "not measured"
+
+
+def test_meta_pretraining_moves_the_mean_towards_the_target(digits_file: Path, tmp_path: Path) -> None:
+    study = RotationMean(pretrain_examples=300, finetune_examples=300, epochs=10, arms={"meta": SHARED})
+    table = metrics.read(train("rotation_mean", study, "meta", digits_file, tmp_path / "run")["metrics"])
+    values = table[table["evaluation"] == ""].pivot(index="replicate", columns="metric", values="value")
+    before = (values["initial mean (degrees)"] - 90).abs()
+    assert before.mean() - values[rotation_study.ERROR].mean() > 5
+
+
+def forget(results: Results) -> None:
+    """Removes the checkpoints, so that the next run does not take up this one's."""
+    for checkpoint in results.checkpoints:
+        checkpoint.remove()
+
+
+def test_a_replicate_of_the_rotation_learns_the_same_among_others_as_alone(digits: MnistData, run_as: Callable[..., Run]) -> None:
+    def learned(replicates: int) -> float:
+        study = RotationMean(**SIZES, epochs=2, replicates=replicates)
+        results = rotation_study.train_mean(study, run_as("rotation_mean"), digits)
+        forget(results)
+        value: float = next(
+            row["value"] for row in results.metrics if row["metric"] == rotation_study.MEAN and row["replicate"] == 0
+        )
+        return value
+
+    assert learned(3) == pytest.approx(learned(1), abs=1e-2)
+
+
+def test_a_replicate_of_the_weighting_learns_the_same_among_others_and_in_any_thread(
+    digits: MnistData, run_as: Callable[..., Run]
+) -> None:
+    def weights(replicates: int, threads: int) -> list[float]:
+        study = ExampleWeighting(pretrain_examples=50, classes=11, batch_size=50, epochs=2, replicates=replicates)
+        results = weighting_study.train(study, run_as("example_weighting", threads=threads), digits)
+        forget(results)
+        return [row["value"] for row in results.series if row["replicate"] == 0 and row["name"].startswith("weight")]
+
+    assert weights(2, threads=2) == weights(1, threads=1)
+
+
+def bptt(digits: MnistData, run: Run, **keys: Any) -> tuple[pd.DataFrame, list[float]]:
+    """Metrics, and the trajectory of the mean."""
+    arm = BpttArm(method="bptt", **{"outer_steps": 4} | keys)
+    study = BpttStudy(**SIZES, pretrain_steps=5, finetune_steps=4, evaluations=1, arms={"bptt": arm})
+    results = bptt_study.train(study, run, digits)
+    return metrics.validate(results.metrics), [row["value"] for row in results.series]
+
+
+def outer_steps(table: pd.DataFrame) -> int:
+    return int(table.loc[table["metric"] == bptt_study.OUTER_STEPS, "value"].iloc[0])
+
+
+@pytest.mark.parametrize(("budget", "expected"), [(0.0, 1), (3600.0, 4)], ids=["spent at once", "never spent"])
+def test_backpropagation_stops_when_its_budget_is_spent(
+    digits: MnistData, run_as: Callable[..., Run], budget: float, expected: int
+) -> None:
+    table, means = bptt(digits, run_as("bptt", "bptt", budget_seconds=budget), budget_of="meta")
+    assert outer_steps(table) == len(means) - 1 == expected
+
+
+def test_each_outer_step_moves_the_mean_by_about_the_learning_rate(digits: MnistData, run_as: Callable[..., Run]) -> None:
+    _, means = bptt(digits, run_as("bptt", "bptt"), meta_lr=0.3)
+    assert means[0] == 45
+    assert abs(means[1] - 45) == pytest.approx(0.3, rel=1e-3), "Adam's first step is its learning rate"
+    assert len(set(means)) == 5
+
+
+def test_interrupted_backpropagation_goes_on_to_the_same_bits(
+    digits: MnistData, run_as: Callable[..., Run], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    whole, expected = bptt(digits, run_as("bptt", "bptt"))
+    assert not list(tmp_path.iterdir()), "nothing was due to be saved"
+    exact, calls = bptt_study.exact_hypergradient, [0]
+
+    def killed_at_the_third(*args: Any, **keys: Any) -> Any:
+        calls[0] += 1
+        if calls[0] == 3:
+            raise KeyboardInterrupt
+        return exact(*args, **keys)
+
+    monkeypatch.setattr(bptt_study, "Every", lambda seconds: lambda: True)
+    monkeypatch.setattr(bptt_study, "exact_hypergradient", killed_at_the_third)
+    with pytest.raises(KeyboardInterrupt):
+        bptt(digits, run_as("bptt", "bptt"))
+    resumed, means = bptt(digits, run_as("bptt", "bptt"))
+    assert calls[0] == 3 + 2, "two of the four outer steps were left"
+    assert means == expected
+    timed = {bptt_study.WALL_TIME, bptt_study.PEAK_MEMORY}
+    pd.testing.assert_frame_equal(resumed[~resumed["metric"].isin(timed)], whole[~whole["metric"].isin(timed)])
+
+
+def test_arms_start_alike_and_differ_in_their_rotation_only(digits: MnistData, run_as: Callable[..., Run]) -> None:
+    study = BpttStudy(**SIZES, pretrain_steps=3, finetune_steps=3, evaluations=1)
+    first, second = (bptt_study.Stages(study, run_as("bptt", arm), digits, 0) for arm in ("meta", "optimal_augmentation"))
+    for one, other in zip(first.pretrain(45.0).values(), second.pretrain(45.0).values(), strict=True):
+        assert torch.equal(one, other)
+    third = bptt_study.Stages(study, run_as("bptt", "meta"), digits, 0)
+    assert not torch.equal(third.pretrain(90.0)["hidden.weight"], second.pretrained.encoder["hidden.weight"])
+
+
+def test_fine_tuning_changes_encoder_and_head_and_leaves_what_it_started_from(
+    digits: MnistData, run_as: Callable[..., Run]
+) -> None:
+    study = BpttStudy(**SIZES, pretrain_steps=3, finetune_steps=3)
+    stages = bptt_study.Stages(study, run_as("bptt"), digits, 0)
+    start = {name: value.clone() for name, value in stages.pretrained.encoder.items()}
+    encoder, head = stages.finetune(stages.pretrained.encoder)
+    assert not torch.equal(encoder["hidden.weight"], start["hidden.weight"])
+    assert not torch.equal(head["output.weight"], stages.head["output.weight"])
+    assert torch.equal(stages.pretrained.encoder["hidden.weight"], start["hidden.weight"])
+
+
+@pytest.mark.parametrize("arm", ["head", "network"])
+def test_a_neumann_term_per_earlier_step_is_exact_in_the_limit_of_small_steps(
+    digits: MnistData, run_as: Callable[..., Run], arm: str
+) -> None:
+    """T steps of SGD have the derivative -lr * sum over t < T of (I - lr H)^t times the mixed derivative, each at its weights.
+
+    Ours takes them all at the last weights, so the two agree up to the way gone, of the order of lr. With fewer terms the
+    direction still agrees in this limit, and the norm is that of the terms taken.
+    """
+    study = Fidelity(
+        replicates=1,
+        examples=40,
+        finetune_examples=40,
+        pretrain_steps=[1, 3],
+        neumann_terms=[0, 2],
+        unroll_steps=[0, 1],
+        pretrain_lr=1e-4,
+    )
+    rows = metrics.validate(fidelity_study.train(study, run_as("fidelity", arm), digits).metrics)
+    values = {metric: part.set_index("setting")["value"] for metric, part in rows.groupby("metric")}
+    for k in (0, 1):
+        for steps in (1, 3):
+            for terms in (0, 2):
+                setting = fidelity_study.setting(steps, k, terms)
+                assert values[fidelity_study.COSINE][setting] == pytest.approx(1, abs=1e-3), setting
+                assert values[fidelity_study.NORM_RATIO][setting] == pytest.approx((terms + 1) / steps, rel=1e-2), setting
+
+
+def test_two_ways_of_the_same_number_of_terms_are_no_claim(runs: dict[str, dict[str, dict[str, Path]]], tmp_path: Path) -> None:
+    study = STUDIES["fidelity"].model_copy(update={"neumann_terms": [2]})
+    claims = summarise("fidelity", study, runs["fidelity"], tmp_path / "one")["claims"]
+    assert claims.read_text() == "experiment,claim,measured,bound,paper,verdict\n"

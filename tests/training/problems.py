@@ -1,0 +1,124 @@
+"""Small problems in float64 for the loops, with minibatches whose state can be saved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional as F
+
+from metapt.hypergrad import Params, Pretrained
+
+DTYPE = torch.float64
+
+
+def draw(seed: int, *shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=DTYPE)
+
+
+class Streams:
+    """Minibatches made of a draw from a generator for each set; `made(set, count, generator)` is the `count`-th of its set."""
+
+    def __init__(self, made: Callable[[str, int, torch.Generator], Any]) -> None:
+        self.made = made
+        self.generators = {name: torch.Generator().manual_seed(i) for i, name in enumerate(("pretrain", "train", "validation"))}
+        self.counts = dict.fromkeys(self.generators, 0)
+
+    def _next(self, name: str) -> Any:
+        self.counts[name] += 1
+        return self.made(name, self.counts[name] - 1, self.generators[name])
+
+    def pretrain(self) -> Any:
+        return self._next("pretrain")
+
+    def train(self) -> Any:
+        return self._next("train")
+
+    def validation(self) -> Any:
+        return self._next("validation")
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"counts": dict(self.counts), "states": {name: value.get_state() for name, value in self.generators.items()}}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.counts = dict(state["counts"])
+        for name, value in state["states"].items():
+            self.generators[name].set_state(value)
+
+
+class Batch(NamedTuple):
+    inputs: Tensor
+    labels: Tensor
+
+
+def classification(name: str, count: int, generator: torch.Generator) -> Batch:
+    inputs = torch.randn(8, 4, generator=generator, dtype=DTYPE)
+    return Batch(inputs, (inputs @ draw(0, 4, 3)).argmax(dim=1))
+
+
+class Classifier:
+    """A two-layer network whose PT loss has a learned weight for each class and a learned ridge."""
+
+    def __init__(self) -> None:
+        self.meta = {"weights": draw(1, 3), "ridge": draw(2, 1) - 2}
+        self.pretrained = Pretrained({"weight": draw(3, 5, 4), "bias": draw(4, 5)}, {"weight": draw(5, 3, 5)})
+        self.head = {"weight": draw(6, 3, 5), "bias": draw(7, 3)}
+
+    def pretrain_loss(self, pretrained: Pretrained, meta: Params, batch: Batch) -> Tensor:
+        logits = self.hidden(pretrained, batch) @ pretrained.head["weight"].T
+        losses = F.cross_entropy(logits, batch.labels, reduction="none")
+        ridge = meta["ridge"].exp().sum() * sum(value.square().sum() for value in pretrained.vector())
+        return (meta["weights"].sigmoid()[batch.labels] * losses).mean() + ridge
+
+    def hidden(self, pretrained: Pretrained, batch: Batch) -> Tensor:
+        return self.encode(pretrained.encoder, batch)
+
+    def encode(self, encoder: Params, batch: Batch) -> Tensor:
+        return torch.tanh(batch.inputs @ encoder["weight"].T + encoder["bias"])
+
+    def head_loss(self, head: Params, features: Tensor, batch: Batch) -> Tensor:
+        return F.cross_entropy(features @ head["weight"].T + head["bias"], batch.labels)
+
+
+class Normed(Classifier):
+    """The same with a module for an encoder that has BatchNorm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.module = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Tanh()).double()
+        encoder = {name: value.detach().clone() for name, value in self.module.named_parameters()}
+        buffers = {name: value.clone() for name, value in self.module.named_buffers()}
+        self.pretrained = Pretrained(encoder, self.pretrained.head, buffers)
+
+    def hidden(self, pretrained: Pretrained, batch: Batch) -> Tensor:
+        self.module.train()
+        return functional_call(self.module, {**pretrained.encoder, **pretrained.buffers}, batch.inputs)
+
+    def encode(self, encoder: Params, batch: Batch) -> Tensor:
+        self.module.eval()
+        return functional_call(self.module, encoder, batch.inputs)
+
+
+class Line:
+    """PT brings w[0] to `place(phi)` and w[1] to 0 (with curvature `stiffness`); FT wants w[0] at the target that its batch is.
+
+    With PT steps of SGD with lr 1, w[0] is there after one step, and the hypergradient is (place(phi) - target) * place'(phi).
+    """
+
+    def __init__(self, place: Callable[[Tensor], Tensor] = lambda phi: phi, stiffness: float = 0.5) -> None:
+        self.place, self.stiffness = place, stiffness
+        self.pretrained = Pretrained({"w": torch.tensor([0.0, 1.0], dtype=DTYPE)}, {})
+
+    def pretrain_loss(self, pretrained: Pretrained, meta: Params, batch: Tensor) -> Tensor:
+        w = pretrained.encoder["w"]
+        return (w[0] - self.place(meta["phi"]) - batch).square().sum() / 2 + self.stiffness * w[1].square() / 2
+
+    def encode(self, encoder: Params, batch: Tensor) -> Tensor:
+        return encoder["w"][0]
+
+    def head_loss(self, head: Params, features: Tensor, batch: Tensor) -> Tensor:
+        return (features - batch).square() / 2

@@ -1,0 +1,144 @@
+"""A checkpoint is whole or not there; what is wrong with one is seen, said in the log, and survived."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from metapt.errors import MachineError
+from metapt.training.checkpoint import Checkpoint
+
+STATE = {"step": 1, "weights": torch.arange(50.0), "nested": {"name": "a", "list": [1.5, None, True]}}
+
+
+def saved(path: Path, generations: int = 2, fingerprint: str = "mine") -> Checkpoint:
+    checkpoint = Checkpoint(path, fingerprint)
+    for step in range(generations):
+        checkpoint.save({**STATE, "step": step})
+    return Checkpoint(path, fingerprint)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "made" / "on demand" / "state.pt"
+
+
+def step(state: dict[str, Any] | None) -> int | None:
+    return None if state is None else state["step"]
+
+
+def test_what_was_saved_is_loaded(path: Path) -> None:
+    loaded = saved(path, 1).load()
+    assert loaded is not None
+    assert torch.equal(loaded.pop("weights"), STATE["weights"])
+    assert loaded == {"step": 0, "nested": STATE["nested"]}
+
+
+def test_without_a_file_there_is_nothing_to_load_and_nothing_to_say(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert Checkpoint(path, "mine").load() is None
+    assert not caplog.records
+
+
+def test_the_newest_of_many_generations_is_loaded_and_two_are_kept(path: Path) -> None:
+    assert step(saved(path, 5).load()) == 4
+    assert len(list(path.parent.iterdir())) == 2
+
+
+def test_a_file_cut_anywhere_gives_the_generation_before_it(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    saved(path)
+    content = path.read_bytes()
+    for length in [0, 1, 31, 32, 33, len(content) - 1, *random.Random(0).sample(range(len(content)), 20)]:
+        path.write_bytes(content[:length])
+        caplog.clear()
+        assert step(Checkpoint(path, "mine").load()) == 0
+        assert "state.pt is cut or altered and is passed over" in caplog.text
+        assert "anew" not in caplog.text
+
+
+def test_a_flipped_bit_anywhere_gives_the_generation_before_it(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    saved(path)
+    content = path.read_bytes()
+    choose = random.Random(1)
+    for position in [0, 31, 32, len(content) - 1, *choose.sample(range(len(content)), 40)]:
+        altered = bytearray(content)
+        altered[position] ^= 1 << choose.randrange(8)
+        path.write_bytes(altered)
+        assert step(Checkpoint(path, "mine").load()) == 0
+    assert "cut or altered" in caplog.text
+
+
+def test_with_both_generations_bad_the_run_starts_anew_and_says_so(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    checkpoint = saved(path)
+    for file in path.parent.iterdir():
+        file.write_bytes(file.read_bytes()[:-1])
+    assert checkpoint.load() is None
+    assert caplog.text.count("is cut or altered and is passed over") == 2
+    assert "no checkpoint of this run is left, so it starts anew" in caplog.text
+
+
+def test_another_runs_checkpoint_is_passed_over(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    saved(path, fingerprint="theirs")
+    assert Checkpoint(path, "mine").load() is None
+    assert "belongs to another config, code or version and is passed over" in caplog.text
+
+
+def test_a_save_after_a_bad_file_does_not_cost_the_good_one(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved(path)
+    path.write_bytes(b"cut")
+    checkpoint = Checkpoint(path, "mine")
+    assert step(checkpoint.load()) == 0
+    stop_at_replace(monkeypatch)
+    with pytest.raises(KeyboardInterrupt):
+        checkpoint.save({**STATE, "step": 7})
+    assert step(Checkpoint(path, "mine").load()) == 0
+
+
+def stop_at_replace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process is killed as the new file would take its place."""
+
+    def stop(self: Path, target: Path) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "replace", stop)
+
+
+def test_killed_between_the_two_renames_the_one_before_is_left(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint = saved(path, 1)
+    checkpoint.load()
+    stop_at_replace(monkeypatch)
+    with pytest.raises(KeyboardInterrupt):
+        checkpoint.save({**STATE, "step": 1})
+    assert not path.exists()
+    assert step(Checkpoint(path, "mine").load()) == 0
+
+
+def test_a_full_disk_is_a_sentence_and_leaves_the_last_state(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint = saved(path, 1)
+    checkpoint.load()
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(MachineError, match="the disk is full"):
+        checkpoint.save({**STATE, "step": 1})
+    assert step(Checkpoint(path, "mine").load()) == 0
+
+
+def test_remove_leaves_nothing_and_load_sweeps_up_what_killed_processes_left(path: Path) -> None:
+    checkpoint = saved(path)
+    litter, other = path.with_name(".0a1b2c3d.state.pt"), path.with_name(".0a1b2c3d.state.pt.txt")
+    litter.touch()
+    other.touch()
+    checkpoint.load()
+    assert not litter.exists()
+    litter.touch()
+    checkpoint.remove()
+    assert list(path.parent.iterdir()) == [other]
+    checkpoint.remove()  # nothing there: nothing happens

@@ -1,0 +1,98 @@
+"""A run that is killed again and again leaves, byte for byte, what an undisturbed one leaves."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from metapt.mnist.prepare import prepare
+from metapt.mnist.simulate import write_digits
+from metapt.mnist.sources import FILES
+
+KILLS = 3
+DRIVER = Path(__file__).with_name("interrupted.py")
+ROTATION = {"pretrain_examples": 64, "finetune_examples": 64, "batch_size": 8, "replicates": 2}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("digits")
+    raw = {name: folder / name for name in FILES.values()}
+    write_digits(raw)
+    prepare(raw, folder / "digits.pt")
+    return folder / "digits.pt"
+
+
+def interrupted(
+    folder: Path, data: Path, experiment: str, arm: str, settings: dict[str, Any], saves: tuple[int, int], threads: int = 1
+) -> dict[str, Any]:
+    """Runs it whole and in pieces, into folder/whole and folder/cut; says how often it was killed and where it went on."""
+    config = {"domain": "mnist", "experiment": experiment, "arm": arm, "settings": settings}
+    described = {"config": config, "data": str(data), "seed": 7, "saves": saves, "kills": KILLS, "threads": threads}
+    (folder / "job.json").write_text(json.dumps(described))
+    command = [sys.executable, str(DRIVER), str(folder / "job.json")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    report: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    assert report["kills"] == KILLS
+    assert report["left"] == []
+    return report
+
+
+def went_on_at(report: dict[str, Any], run: str) -> list[int]:
+    lines = [line for attempt in report["resumed"] for line in attempt]
+    return [int(match[1]) for line in lines if (match := re.search(rf"{run} goes on at .* (\d+)$", line))]
+
+
+def same_bytes(folder: Path, name: str) -> bool:
+    whole, cut = ((folder / part / name).read_bytes() for part in ("whole", "cut"))
+    assert len(whole) > 100
+    return whole == cut
+
+
+def test_stacked_replicates(data: Path, tmp_path: Path) -> None:
+    arm = {"unroll": "head", "pretrain_steps": 2, "warmup": 3, "head_steps_between_updates": 1, "average_decay": 0.9}
+    settings = ROTATION | {"epochs": 2, "arms": {"a": {"method": "meta", **arm}}}
+    report = interrupted(tmp_path, data, "rotation_mean", "a", settings, saves=(2, 6))
+    steps = went_on_at(report, "mnist_rotation_mean a")
+    assert steps == sorted(steps)
+    assert len(set(steps)) >= KILLS - 1  # it got on in between
+    assert same_bytes(tmp_path, "metrics.csv")
+    assert same_bytes(tmp_path, "series.csv")
+
+
+def test_replicates_in_threads(data: Path, tmp_path: Path) -> None:
+    settings = {
+        "replicates": 2,
+        "pretrain_examples": 40,
+        "classes": 11,
+        "batch_size": 8,
+        "epochs": 2,
+        "arms": {"a": {"method": "meta", "unroll": "head", "pretrain_lr": 1e-3, "meta_lr": 1e-3}},
+    }
+    report = interrupted(tmp_path, data, "example_weighting", "a", settings, saves=(3, 6), threads=2)
+    assert went_on_at(report, "mnist_example_weighting a 0")
+    assert same_bytes(tmp_path, "metrics.csv")
+    assert same_bytes(tmp_path, "series.csv")
+
+
+def test_backpropagation_through_pt_and_ft(data: Path, tmp_path: Path) -> None:
+    settings = {key: value for key, value in ROTATION.items() if key != "replicates"} | {
+        "pretrain_steps": 3,
+        "finetune_steps": 3,
+        "evaluations": 1,
+        "arms": {"a": {"method": "bptt", "outer_steps": 16}},
+    }
+    report = interrupted(tmp_path, data, "bptt", "a", settings, saves=(2, 5))
+    assert len(set(went_on_at(report, "mnist_bptt a"))) >= KILLS - 1
+    assert same_bytes(tmp_path, "series.csv")
+    tables = [pd.read_csv(tmp_path / part / "metrics.csv").set_index("metric")["value"] for part in ("whole", "cut")]
+    for metric in ("learned mean (degrees)", "FT test accuracy (%)", "outer steps"):
+        assert tables[0][metric] == tables[1][metric]

@@ -1,0 +1,379 @@
+"""The loop is Algorithm 2, number by number; it changes nothing that it is given, survives bad hypergradients, and resumes."""
+
+from __future__ import annotations
+
+import copy
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from metapt.errors import ConfigError, TrainingError
+from metapt.hypergrad import SGD, Adam, FittedHead, Identity, Neumann, Params, Pretrained, Unroll
+from metapt.training.checkpoint import Checkpoint
+from metapt.training.meta import MetaPretraining, MetaSettings
+from metapt.training.optimizers import OptimizerSpec
+from metapt.training.recorder import Recorder
+
+from .problems import DTYPE, Classifier, Line, Normed, Streams, classification
+
+HEAD_LR, STEP_SIZE, UNROLL_STEPS = 0.3, 0.05, 2
+
+
+def copied(params: Params) -> Params:
+    return {name: value.detach().clone().requires_grad_() for name, value in params.items()}
+
+
+def hypergradient_by_hand(
+    problem: Any, pretrained: Pretrained, meta: Params, head: Params, batches: Streams
+) -> tuple[list[Tensor], Params]:
+    """-g2 (I + (I - a H)) a d2L/(dw dphi), with g2 through two steps of gradient descent on the head; and the head after them."""
+    encoder, pretrain_head, phi, psi = (copied(part) for part in (pretrained.encoder, pretrained.head, meta, head))
+    pretrain_batch = batches.pretrain()
+    for batch in [batches.train() for _ in range(UNROLL_STEPS)]:
+        loss = problem.head_loss(psi, problem.encode(encoder, batch), batch)
+        slopes = torch.autograd.grad(loss, list(psi.values()), create_graph=True)
+        psi = {name: value - HEAD_LR * slope for (name, value), slope in zip(psi.items(), slopes, strict=True)}
+    batch = batches.validation()
+    g2 = torch.autograd.grad(problem.head_loss(psi, problem.encode(encoder, batch), batch), list(encoder.values()))
+    v = [*g2, *(torch.zeros_like(value) for value in pretrain_head.values())]
+    weights = [*encoder.values(), *pretrain_head.values()]
+    loss = problem.pretrain_loss(Pretrained(encoder, pretrain_head), phi, pretrain_batch)
+    gradient = torch.autograd.grad(loss, weights, create_graph=True)
+    curved = torch.autograd.grad(gradient, weights, v, retain_graph=True)
+    solved = [STEP_SIZE * (2 * a - STEP_SIZE * b) for a, b in zip(v, curved, strict=True)]
+    mixed = torch.autograd.grad(gradient, list(phi.values()), solved)
+    return [-value for value in mixed], {name: value.detach() for name, value in psi.items()}
+
+
+def algorithm_2(
+    problem: Any,
+    *,
+    N: int,
+    P: int,
+    warmup: int = 0,
+    head_steps: int = 0,
+    accumulate: int = 1,
+    clip: float | None = None,
+    normalise: bool = False,
+    decay: float | None = None,
+    meta_optimizer: Any = lambda phi: torch.optim.Adam(phi.values(), lr=0.1),
+) -> dict[str, Params]:
+    """The appendix's algorithm, line by line; the options where the loop has them."""
+    batches = Streams(classification)
+    encoder, pretrain_head, phi, psi = (
+        copied(part) for part in (problem.pretrained.encoder, problem.pretrained.head, problem.meta, problem.head)
+    )
+    average = {name: value.detach().clone() for name, value in phi.items()}
+    pretrain_optimizer = torch.optim.Adam([*encoder.values(), *pretrain_head.values()], lr=0.05)
+    stepper = meta_optimizer(phi)
+    for n in range(N):
+        for p in range(P):
+            pretrain_optimizer.zero_grad()
+            problem.pretrain_loss(Pretrained(encoder, pretrain_head), phi, batches.pretrain()).backward()
+            pretrain_optimizer.step()
+            if n < warmup or p < P - 1:
+                for _ in range(head_steps):
+                    batch = batches.train()
+                    psi = copied(psi)
+                    problem.head_loss(psi, problem.encode(encoder, batch), batch).backward()
+                    psi = {name: value.detach() - HEAD_LR * value.grad for name, value in psi.items()}
+        if n < warmup:
+            continue
+        total = [torch.zeros_like(value) for value in phi.values()]
+        for _ in range(accumulate):
+            gradient, psi = hypergradient_by_hand(problem, Pretrained(encoder, pretrain_head), phi, psi, batches)
+            total = [a + b / accumulate for a, b in zip(total, gradient, strict=True)]
+        length = torch.cat([value.reshape(-1) for value in total]).norm()
+        if normalise:
+            total, length = [value / length for value in total], torch.ones((), dtype=DTYPE)
+        if clip is not None and length > clip:
+            total = [value * clip / length for value in total]
+        for value, gradient in zip(phi.values(), total, strict=True):
+            value.grad = gradient
+        stepper.step()
+        if decay is not None:
+            average = {name: decay * average[name] + (1 - decay) * phi[name].detach() for name in phi}
+        else:
+            average = {name: value.detach().clone() for name, value in phi.items()}
+    return {"encoder": encoder, "pretrain_head": pretrain_head, "meta": phi, "head": psi, "average": average}
+
+
+def state(loop: MetaPretraining) -> dict[str, Params]:
+    return {
+        "encoder": loop.pretrained.encoder,
+        "pretrain_head": loop.pretrained.head,
+        "meta": loop.meta,
+        "head": loop.head,
+        "average": loop.averaged_meta,
+    }
+
+
+def settings(**changes: Any) -> MetaSettings:
+    fields: dict[str, Any] = {
+        "iterations": 6,
+        "pretrain_steps": 2,
+        "inverse": Neumann(1, STEP_SIZE),
+        "unroll": Unroll(UNROLL_STEPS, SGD(HEAD_LR)),
+        "pretrain_optimizer": OptimizerSpec("Adam", {"lr": 0.05}),
+        "meta_optimizer": OptimizerSpec("Adam", {"lr": 0.1}),
+    }
+    return MetaSettings(**(fields | changes))
+
+
+def made(problem: Any, chosen: MetaSettings, batches: Any = None) -> MetaPretraining:
+    return MetaPretraining(problem, batches or Streams(classification), problem.pretrained, problem.meta, problem.head, chosen)
+
+
+def grouped(phi: Params) -> torch.optim.Optimizer:
+    groups = [{"params": [phi["ridge"]], "lr": 0.5, "momentum": 0.0}, {"params": [phi["weights"]]}]
+    return torch.optim.SGD(groups, lr=2.0, momentum=0.9)
+
+
+GROUPED = OptimizerSpec("SGD", {"lr": 2.0, "momentum": 0.9}, {"rid*": {"lr": 0.5, "momentum": 0.0}})
+
+
+@pytest.mark.parametrize(
+    ("changes", "by_hand"),
+    [
+        pytest.param({"pretrain_steps": 1}, {"P": 1}, id="P is 1"),
+        pytest.param({"pretrain_steps": 3}, {"P": 3}, id="P is 3"),
+        pytest.param({"warmup": 2}, {"warmup": 2}, id="warm-up"),
+        pytest.param(
+            {"warmup": 2, "head_steps_between_updates": 1, "pretrain_steps": 3},
+            {"warmup": 2, "head_steps": 1, "P": 3},
+            id="head steps between updates",
+        ),
+        pytest.param({"meta_optimizer": GROUPED}, {"meta_optimizer": grouped}, id="SGD, groups"),
+        pytest.param({"accumulate": 3}, {"accumulate": 3}, id="mean of 3 hypergradients"),
+        pytest.param({"clip_norm": 0.003, "meta_optimizer": GROUPED}, {"clip": 0.003, "meta_optimizer": grouped}, id="clipped"),
+        pytest.param(
+            {"normalise": True, "meta_optimizer": GROUPED}, {"normalise": True, "meta_optimizer": grouped}, id="normalised"
+        ),
+        pytest.param({"average_decay": 0.7}, {"decay": 0.7}, id="averaged"),
+    ],
+)
+def test_the_loop_is_algorithm_2(changes: dict[str, Any], by_hand: dict[str, Any]) -> None:
+    problem = Classifier()
+    loop = made(problem, settings(**changes))
+    loop.run()
+    expected = algorithm_2(problem, **({"N": 6, "P": 2} | by_hand))
+    for part, params in state(loop).items():
+        for name, value in params.items():
+            torch.testing.assert_close(value, expected[part][name], rtol=1e-10, atol=1e-12)
+
+
+def test_clipping_leaves_a_short_hypergradient_as_it_is() -> None:
+    loops = [made(Classifier(), settings(clip_norm=clip, meta_optimizer=GROUPED)) for clip in (1e6, None)]
+    for loop in loops:
+        loop.run()
+    assert torch.equal(loops[0].meta["weights"], loops[1].meta["weights"])
+
+
+def test_the_state_of_the_heads_optimiser_goes_on_from_update_to_update() -> None:
+    loop = made(Classifier(), settings(unroll=Unroll(2, Adam(0.1)), head_steps_between_updates=1))
+    loop.run()
+    assert loop.head_state["step"] == 6 * (1 + 2)
+
+
+def test_inputs_are_not_changed() -> None:
+    problem = Normed()
+    before = copy.deepcopy((problem.pretrained, problem.meta, problem.head))
+    made(problem, settings(average_decay=0.5, head_steps_between_updates=1)).run()
+    for old, new in zip((*before[0], *before[1:]), (*problem.pretrained, problem.meta, problem.head), strict=True):
+        for name in old:
+            assert torch.equal(old[name], new[name])
+            assert not new[name].requires_grad
+
+
+def test_buffers_are_updated_by_the_pt_steps_and_by_nothing_else() -> None:
+    problem, drawn = Normed(), []
+    batches = Streams(lambda *args: drawn.append((args[0], classification(*args))) or drawn[-1][1])
+    frozen = OptimizerSpec("SGD", {"lr": 0.0})
+    loop = made(problem, settings(head_steps_between_updates=2, pretrain_optimizer=frozen, meta_optimizer=frozen), batches)
+    loop.run()
+    pretrain = [batch for name, batch in drawn if name == "pretrain"]
+    stepped = [batch for index, batch in enumerate(pretrain) if index % 3 < 2]  # the third of each three is the hypergradient's
+    mean = problem.pretrained.buffers["1.running_mean"]
+    for batch in stepped:
+        hidden = problem.module[0](batch.inputs).detach()
+        mean = 0.9 * mean + 0.1 * hidden.mean(0)
+    torch.testing.assert_close(loop.pretrained.buffers["1.running_mean"], mean)
+    assert loop.pretrained.buffers["1.num_batches_tracked"] == len(stepped) == 12
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"iterations": 0}, "iterations is 0; legal: 1 or more"),
+        ({"pretrain_steps": 0}, "pretrain_steps is 0; legal: 1 or more"),
+        ({"warmup": -1}, "warmup is -1; legal: 0 or more"),
+        ({"warmup": 6}, "warmup is 6 of 6 iterations, so that phi would never be learned; legal: fewer"),
+        ({"head_steps_between_updates": -1}, "head_steps_between_updates is -1; legal: 0 or more"),
+        ({"accumulate": 0}, "accumulate is 0; legal: 1 or more"),
+        ({"max_skipped": 0}, "max_skipped is 0; legal: 1 or more"),
+        ({"clip_norm": 0.0}, "clip_norm is 0.0; legal: a positive number"),
+        ({"average_decay": 1.0}, "average_decay is 1.0; legal: between 0 and 1"),
+        ({"explosion_factor": 1.0}, "explosion_factor is 1.0; legal: more than 1"),
+        ({"unroll": FittedHead(), "head_steps_between_updates": 1}, "a fitted head takes no steps"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(changes: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        settings(**changes)
+
+
+def test_parameters_that_cannot_be_trained_are_refused() -> None:
+    problem = Classifier()
+    encoder = problem.pretrained.encoder
+    for pretrained, meta, head, sentence in [
+        (Pretrained({}, {}), problem.meta, problem.head, "the encoder has no parameters"),
+        (problem.pretrained, {}, problem.head, "the set of meta-parameters has no parameters"),
+        (problem.pretrained, {"w": torch.arange(3)}, problem.head, "'w' of the set of meta-parameters is of type torch.int64"),
+        (problem.pretrained, problem.meta, {"b": torch.tensor([torch.nan])}, "'b' of the FT head has values that are not finite"),
+        (Pretrained(encoder, {"h": torch.tensor([torch.inf])}), problem.meta, problem.head, "'h' of the PT head has values"),
+    ]:
+        with pytest.raises(ConfigError, match=sentence):
+            MetaPretraining(problem, Streams(classification), pretrained, meta, head, settings())
+
+
+def line(targets: dict[int, float], iterations: int = 30, **changes: Any) -> MetaPretraining:
+    """phi <- phi - 0.1 (phi - target) from 3, the target 1 but in the validation minibatches that are named."""
+
+    def batch(name: str, count: int, generator: torch.Generator) -> Tensor:
+        return torch.tensor(targets.get(count, 1.0) if name == "validation" else 0.0, dtype=DTYPE)
+
+    chosen = settings(
+        iterations=iterations,
+        pretrain_steps=1,
+        inverse=Identity(),
+        unroll=Unroll(0),
+        pretrain_optimizer=OptimizerSpec("SGD", {"lr": 1.0}),
+        **({"meta_optimizer": OptimizerSpec("SGD", {"lr": 0.1})} | changes),
+    )
+    problem = Line()
+    return MetaPretraining(problem, Streams(batch), problem.pretrained, {"phi": torch.tensor([3.0], dtype=DTYPE)}, {}, chosen)
+
+
+@pytest.mark.parametrize(("value", "symptom"), [(torch.nan, "not finite"), (torch.inf, "not finite"), (1e9, "exploding")])
+def test_a_bad_hypergradient_is_skipped_counted_and_reported(value: float, symptom: str) -> None:
+    loop = line({15: value, 20: value, 21: value})
+    diagnosis = loop.run()
+    assert loop.guard.skipped == {"not finite": 0, "exploding": 0} | {symptom: 3}
+    assert loop.meta["phi"].item() == pytest.approx(1 + 2 * 0.9**27)
+    assert diagnosis.figures["skipped"] == pytest.approx(0.1)
+
+
+def test_a_bad_hypergradient_leaves_the_head_and_the_optimisers_as_they_were() -> None:
+    problem = Classifier()
+
+    def batch(name: str, count: int, generator: torch.Generator) -> Any:
+        inputs, labels = classification(name, count, generator)
+        return (type(classification(name, 0, torch.Generator())))(inputs * (torch.nan if name == "validation" else 1), labels)
+
+    loop = made(problem, settings(), Streams(batch))
+    loop.run()
+    assert loop.guard.skipped["not finite"] == 6
+    for before, after in ((problem.head, loop.head), (problem.meta, loop.meta)):
+        assert all(torch.equal(before[name], after[name]) for name in before)
+    assert not loop._meta_optimizer.state_dict()["state"]
+
+
+def test_one_bad_draw_spoils_the_whole_mean_and_many_such_updates_stop_the_run() -> None:
+    bad = dict.fromkeys(range(1, 60, 2), torch.nan)
+    with pytest.raises(TrainingError, match="10 hypergradients in a row"):
+        line(bad, accumulate=2).run()
+
+
+@pytest.mark.parametrize(
+    ("value", "advice"),
+    [
+        (torch.nan, "was not finite .*unrolled FT steps or the PT loss diverge: lower the FT learning rate first, then the PT"),
+        (
+            -1e9,
+            "was exploding .*changing wildly: lower the learning rate of the meta-parameters, or use an optimiser",
+        ),
+    ],
+)
+def test_too_many_bad_hypergradients_in_a_row_stop_the_run_with_advice(value: float, advice: str) -> None:
+    nearly = dict.fromkeys((12, 13, 15, 16), value)
+    line(nearly, max_skipped=3).run()
+    with pytest.raises(TrainingError, match=f"3 hypergradients in a row .* at iteration 17, {advice}"):
+        line(nearly | {17: value}, max_skipped=3).run()
+
+
+def test_a_hypergradient_that_was_0_at_first_is_no_explosion_when_it_begins() -> None:
+    targets = dict.fromkeys(range(20), 3.0)  # phi begins at 3
+    loop = line(targets, iterations=40)
+    loop.run()
+    assert sum(loop.guard.skipped.values()) == 0
+    assert loop.meta["phi"].item() == pytest.approx(1 + 2 * 0.9**20)
+
+
+def equal(a: Any, b: Any) -> bool:
+    if isinstance(a, Tensor):
+        return torch.equal(a, b) and a.dtype == b.dtype
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(equal(a[key], b[key]) for key in a)
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(map(equal, a, b))
+    return bool(a == b)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"average_decay": 0.9, "warmup": 2, "accumulate": 2}, id="Adam, averaged"),
+        pytest.param({"meta_optimizer": GROUPED, "pretrain_optimizer": OptimizerSpec("RMSprop")}, id="SGD with groups, RMSprop"),
+        pytest.param({"unroll": Unroll(1, Adam(0.1)), "head_steps_between_updates": 1}, id="Adam on the head"),
+        pytest.param({"unroll": FittedHead(0.1, cross_fit=True)}, id="fitted head"),
+        pytest.param({"meta_optimizer": OptimizerSpec("Adamax"), "pretrain_optimizer": OptimizerSpec("Adagrad")}, id="others"),
+    ],
+)
+def test_a_saved_and_loaded_loop_goes_on_to_the_same_bits(changes: dict[str, Any]) -> None:
+    chosen = settings(**changes)
+    whole, stopped = (made(Normed(), chosen) for _ in range(2))
+    whole.run()
+    for _ in range(chosen.iterations):
+        stopped.iterate()
+        file = io.BytesIO()
+        torch.save(stopped.state_dict(), file)
+        file.seek(0)
+        stopped = made(Normed(), chosen)
+        stopped.load_state_dict(torch.load(file, weights_only=True))
+    assert equal(whole.state_dict(), stopped.state_dict())
+
+
+class Stopped(Exception):
+    pass
+
+
+def test_run_takes_up_its_checkpoint_and_the_records_with_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def recorded(loop: MetaPretraining) -> Recorder:
+        return Recorder(lambda: {"weights": loop.meta["weights"]}, every=2)
+
+    whole = made(Classifier(), settings())
+    expected = recorded(whole)
+    verdict = whole.run(recorder=expected)
+
+    def fail(name: str, count: int, generator: torch.Generator) -> Any:
+        if (name, count) == ("validation", 4):
+            raise Stopped
+        return classification(name, count, generator)
+
+    loop = made(Classifier(), settings(), Streams(fail))
+    with pytest.raises(Stopped):
+        loop.run("it", Checkpoint(tmp_path / "c.pt", "f"), seconds_between_checkpoints=0, recorder=recorded(loop))
+    again = made(Classifier(), settings())
+    recorder = recorded(again)
+    caplog.set_level("INFO")
+    assert again.run("it", Checkpoint(tmp_path / "c.pt", "f"), recorder=recorder) == verdict
+    assert "it goes on at iteration 4" in caplog.text
+    assert recorder.rows() == expected.rows()
+    assert [row["step"] for row in recorder.rows()] == [2] * 3 + [4] * 3 + [6] * 3
+    done = made(Classifier(), settings())
+    assert done.run("it", Checkpoint(tmp_path / "c.pt", "f")) == verdict  # nothing left to do
+    assert equal(whole.state_dict(), done.state_dict())

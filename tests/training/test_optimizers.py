@@ -1,0 +1,73 @@
+"""Optimisers by name: torch's own, with settings per group; what can't work is refused with a sentence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from metapt.errors import ConfigError
+from metapt.training.optimizers import OptimizerSpec
+
+
+def params() -> dict[str, torch.Tensor]:
+    return {name: torch.ones(2, 2, requires_grad=True) for name in ("conv.weight", "conv.bias", "scale")}
+
+
+def settings(optimizer: torch.optim.Optimizer, key: str) -> list[Any]:
+    return [group[key] for group in optimizer.param_groups for _ in group["params"]]
+
+
+@pytest.mark.parametrize(
+    "name", ["ASGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD"]
+)
+def test_an_optimiser_of_torch_by_name_takes_torchs_steps(name: str) -> None:
+    ours, theirs = params(), params()
+    pair = OptimizerSpec(name, {"lr": 0.1}).build(ours), getattr(torch.optim, name)(theirs.values(), lr=0.1)
+    for _ in range(3):
+        for optimizer, values in zip(pair, (ours, theirs), strict=True):
+            optimizer.zero_grad()
+            sum((value - 3).square().sum() for value in values.values()).backward()
+            optimizer.step()
+    assert all(torch.equal(ours[key], theirs[key]) for key in ours)
+    assert not torch.equal(ours["scale"], torch.ones(2, 2))
+
+
+def test_a_group_has_its_own_settings_and_a_parameter_belongs_to_the_first_pattern_that_it_matches() -> None:
+    spec = OptimizerSpec("SGD", {"lr": 0.1, "momentum": 0.5}, {"*.bias": {"lr": 1.0}, "conv.*": {"momentum": 0.9}})
+    values = params()
+    optimizer = spec.build(values)
+    of = {
+        name: next(group for group in optimizer.param_groups if any(value is each for each in group["params"]))
+        for name, value in values.items()
+    }
+    assert {name: (group["lr"], group["momentum"]) for name, group in of.items()} == {
+        "conv.bias": (1.0, 0.5),
+        "conv.weight": (0.1, 0.9),
+        "scale": (0.1, 0.5),
+    }
+
+
+@pytest.mark.parametrize(
+    ("spec", "sentence"),
+    [
+        (OptimizerSpec("Adan"), "the optimiser 'Adan' is no optimiser of torch.optim; legal: ASGD, Adadelta, .*, SGD$"),
+        (OptimizerSpec("Optimizer"), "'Optimizer' is no optimiser"),
+        (OptimizerSpec("lr_scheduler"), "'lr_scheduler' is no optimiser"),
+        (OptimizerSpec("LBFGS"), r"'LBFGS' needs its loss again within each step \(a closure\); legal: (?!.*LBFGS)"),
+        (OptimizerSpec("SparseAdam"), "'SparseAdam' takes sparse gradients only"),
+        (OptimizerSpec("SGD", {"betas": (0.9, 0.99)}), "the optimiser SGD can't be made with .*betas"),
+        (OptimizerSpec("SGD", {"lr": -1.0}), "Invalid learning rate: -1.0"),
+        (
+            OptimizerSpec("SGD", {}, {"bias": {"lr": 1.0}}),
+            "optimiser group 'bias' matches no .*conv.weight, conv.bias, scale",
+        ),
+        (OptimizerSpec("SGD", {}, {"*": {}, "scale": {}}), "group 'scale' matches no parameter that the groups before it leave"),
+        (OptimizerSpec("SGD", {}, {"scale": {"learning_rate": 1.0}}), "can't be made with .*learning_rate"),
+        (OptimizerSpec("SGD", {}, {"scale": {"lr": -2.0}}), "Invalid learning rate: -2.0"),
+    ],
+)
+def test_what_cannot_work_is_refused_with_a_sentence(spec: OptimizerSpec, sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        spec.build(params())

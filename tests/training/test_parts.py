@@ -1,0 +1,192 @@
+"""The small parts of the loops: streams, seeds, records, plain training, guard, clocks and meters."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+
+import pytest
+import torch
+from torch import Tensor
+
+from metapt.errors import ConfigError, TrainingError
+from metapt.hypergrad import Params
+from metapt.training import timing
+from metapt.training.guard import HypergradientGuard
+from metapt.training.measure import Measured
+from metapt.training.optimizers import OptimizerSpec
+from metapt.training.recorder import Recorder
+from metapt.training.seeds import generator
+from metapt.training.streams import ShuffledStream
+from metapt.training.supervised import accuracy, train
+
+
+def stream(replicates: list[int], size: int = 12, batch_size: int = 4) -> ShuffledStream:
+    return ShuffledStream(size, batch_size, [generator("stream", replicate) for replicate in replicates])
+
+
+def test_each_pass_of_a_stream_is_a_new_permutation() -> None:
+    shuffled = stream([0, 1])
+    passes = [torch.cat([shuffled.next() for _ in range(3)], dim=1) for _ in range(5)]
+    for one in passes:
+        assert torch.equal(one.sort(dim=1).values, torch.arange(12).expand(2, 12))
+    rows = [row for one in passes for row in one]
+    assert not any(torch.equal(a, b) for a, b in itertools.combinations(rows, 2))
+
+
+def test_a_last_part_that_fills_no_minibatch_is_dropped_and_a_small_set_is_one_minibatch() -> None:
+    shuffled = stream([0], size=11)
+    first, second, third = (set(shuffled.next()[0].tolist()) for _ in range(3))
+    assert not first & second
+    assert third & (first | second)  # of the next pass
+    assert stream([0], size=3).next().sort().values.tolist() == [[0, 1, 2]]
+
+
+def test_what_a_replicate_sees_does_not_depend_on_how_many_others_there_are() -> None:
+    few, many = stream([3]), stream([1, 3, 5, 7])
+    for _ in range(10):
+        assert torch.equal(few.next()[0], many.next()[1])
+        assert torch.equal(few.normal()[0], many.normal()[1])
+
+
+def test_a_stream_goes_on_from_its_saved_state() -> None:
+    one = stream([0, 1], size=11)
+    for _ in range(7):
+        one.next()
+        state, other = one.state_dict(), stream([5, 6], size=11)
+        expected = [one.next(), one.normal(), one.next()]
+        other.load_state_dict(state)
+        assert all(map(torch.equal, [other.next(), other.normal(), other.next()], expected))
+        one.load_state_dict(state)
+        one.next()
+
+
+@pytest.mark.parametrize(("size", "batch_size"), [(0, 4), (4, 0)])
+def test_a_stream_of_nothing_is_refused(size: int, batch_size: int) -> None:
+    with pytest.raises(ConfigError, match=f"minibatches of {batch_size} of {size} examples can't be drawn"):
+        stream([0], size, batch_size)
+
+
+def test_equal_names_give_equal_random_streams_and_other_names_others() -> None:
+    names = [("a", 1), ("a", 2), ("a", "1"), ("a1",), ("a", 1, 0), (1, "a"), ("b", 1)]
+    draws = [torch.rand(8, generator=generator(*name)) for name in names]
+    assert not any(torch.equal(a, b) for a, b in itertools.combinations(draws, 2))
+    assert torch.equal(draws[0], torch.rand(8, generator=generator("a", 1)))
+    assert draws[0][0].item() == pytest.approx(0.7216932, abs=1e-6)  # on every machine, in every process
+
+
+def test_random_streams_of_neighbouring_names_are_uncorrelated() -> None:
+    draws = torch.stack([torch.randn(10_000, generator=generator("replicate", index)) for index in range(8)])
+    assert (torch.corrcoef(draws) - torch.eye(8)).abs().max() < 0.05
+
+
+def test_a_recorder_keeps_every_so_many_steps_of_all_replicates_as_they_were() -> None:
+    value = torch.tensor([1.0, 2.0])
+    recorder = Recorder(lambda: {"a": value, "b": -value}, every=2)
+    for step in range(1, 5):
+        recorder(step)
+        value += 10
+    assert [(row["step"], row["name"], row["replicate"], row["value"]) for row in recorder.rows()] == [
+        *[(2, "a", 0, 11.0), (2, "a", 1, 12.0), (2, "b", 0, -11.0), (2, "b", 1, -12.0)],
+        *[(4, "a", 0, 31.0), (4, "a", 1, 32.0), (4, "b", 0, -31.0), (4, "b", 1, -32.0)],
+    ]
+    again = Recorder(lambda: {"a": value, "b": -value}, every=2)
+    again.load_state_dict(recorder.state_dict())
+    for each in (recorder, again):
+        each(6)
+    assert again.rows() == recorder.rows()
+    assert len(again.rows()) == 12
+
+
+def test_a_recorder_without_records_has_a_state_too() -> None:
+    again = Recorder(dict)
+    again.load_state_dict(Recorder(dict).state_dict())
+    assert again.rows() == []
+
+
+def test_plain_training_is_torchs() -> None:
+    inputs, targets = (torch.randn(20, n, generator=generator("data", n)) for n in (3, 2))
+
+    def loss(params: Params) -> Tensor:
+        return (inputs @ params["weight"].T + params["bias"] - targets).square().mean()
+
+    module = torch.nn.Linear(3, 2)
+    start = {name: value.detach().clone() for name, value in module.named_parameters()}
+    optimizer = torch.optim.Adam(module.parameters(), lr=0.1)
+    for _ in range(10):
+        optimizer.zero_grad()
+        (module(inputs) - targets).square().mean().backward()
+        optimizer.step()
+    before = {name: value.clone() for name, value in start.items()}
+    trained = train(loss, start, OptimizerSpec("Adam", {"lr": 0.1}), steps=10)
+    for name, value in module.named_parameters():
+        torch.testing.assert_close(trained[name], value.detach())
+        assert torch.equal(start[name], before[name])
+        assert not trained[name].requires_grad
+
+
+def test_accuracy_is_the_percentage_of_right_predictions_for_each_replicate() -> None:
+    logits = torch.eye(4).expand(2, 4, 4)
+    labels = torch.tensor([[0, 1, 2, 3], [0, 1, 2, 0]])
+    assert accuracy(logits, labels).tolist() == [100, 75]
+
+
+def test_the_guard_takes_a_lasting_growth_for_what_it_is_and_a_sudden_one_for_an_explosion() -> None:
+    guard = HypergradientGuard(explosion_factor=10, max_skipped=3)
+    assert all(guard.accepts(1.03**step, step) for step in range(300))
+    typical = 1.03**250
+    assert not guard.accepts(20 * typical, 300)
+    assert guard.accepts(9 * typical, 301)
+    assert guard.skipped == {"not finite": 0, "exploding": 1}
+
+
+def test_the_guard_does_not_judge_before_it_has_seen_ten_nor_by_those_of_exactly_0() -> None:
+    guard = HypergradientGuard(explosion_factor=10, max_skipped=1)
+    assert all(guard.accepts(10.0**step, step) for step in range(10))
+    silent = HypergradientGuard(explosion_factor=10, max_skipped=1)
+    assert all(silent.accepts(norm, 0) for norm in [0.0] * 50 + [1.0] * 10)
+    with pytest.raises(TrainingError):
+        silent.accepts(100.0, 1)
+
+
+def test_the_guard_counts_in_a_row_only_and_its_state_can_be_saved() -> None:
+    guard = HypergradientGuard(10, max_skipped=3)
+    for norm in [math.nan, math.inf, 1.0, math.nan, math.nan]:
+        guard.accepts(norm, 0)
+    again = HypergradientGuard(10, max_skipped=3)
+    again.load_state_dict(guard.state_dict())
+    assert again.skipped["not finite"] == 4
+    with pytest.raises(TrainingError, match="3 hypergradients in a row"):
+        again.accepts(math.nan, 0)
+
+
+def test_every_is_true_once_the_time_has_passed_since_it_was_last_true(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(timing.time, "monotonic", lambda: now)
+    due, always = timing.Every(60), timing.Every(0)
+    answers = []
+    for now in (  # noqa: B007 - the clock reads it
+        100,
+        159,
+        160,
+        161,
+        219.9,
+        300,
+        359,
+    ):
+        answers.append(due())
+        assert always()
+    assert answers == [False, False, True, False, False, True, False]
+
+
+def test_measured_sees_the_time_and_the_memory_of_its_block() -> None:
+    with Measured("cpu") as large:
+        time.sleep(0.02)
+        block = torch.ones(30_000_000)  # 120 MB
+        del block
+    with Measured("cpu") as small:
+        pass
+    assert large.seconds >= 0.02
+    assert large.peak_bytes > 100e6
+    assert small.peak_bytes < 20e6
