@@ -37,6 +37,7 @@ ACCURACY = "FT test accuracy (%)"
 WALL_TIME = "wall time (s)"
 PEAK_MEMORY = "peak memory (MB)"
 OUTER_STEPS = "outer steps"
+SKIPPED = "outer steps whose hypergradient was skipped"
 """Names in the metrics table."""
 
 
@@ -75,7 +76,7 @@ def train(study: BpttStudy, run: Run, data: MnistData) -> Results:
     rows += [row(WALL_TIME, seconds + measured.seconds), row(PEAK_MEMORY, max(peak, measured.peak_bytes) / 1e6)]
     rows += [row(MEAN, trajectory[-1], replicate=seed) for seed, trajectory in means.items()]
     if learned is not None:
-        rows.append(row(OUTER_STEPS, len(learned.means) - 1))
+        rows += [row(OUTER_STEPS, len(learned.means) - 1), row(SKIPPED, learned.skipped)]
     series = [{"replicate": 0, "step": step, "name": "mean", "value": value} for step, value in enumerate(means.get(0, []))]
     return Results(rows, series, [run.resumable()])
 
@@ -160,11 +161,13 @@ class _Learned(NamedTuple):
         means: the mean rotation from its initial value on after each outer step, degrees.
         seconds: wall time, that of an interrupted run up to its last checkpoint included.
         peak_bytes: memory of the outer step that took most.
+        skipped: outer steps whose hypergradient was not applied.
     """
 
     means: list[float]
     seconds: float
     peak_bytes: int
+    skipped: int
 
 
 def _backpropagate(study: BpttStudy, run: Run, data: MnistData, arm: BpttArm) -> _Learned:
@@ -176,8 +179,10 @@ def _backpropagate(study: BpttStudy, run: Run, data: MnistData, arm: BpttArm) ->
     batches = stages.batches
     mean = torch.tensor(study.initial, device=run.device, requires_grad=True)
     optimizer = torch.optim.Adam([mean], lr=arm.meta_lr)
-    guard = HypergradientGuard(explosion_factor=1e4, max_skipped=10)
-    learned = _Learned([study.initial], 0.0, 0)
+    # The derivative of Adam's step is up to lr / eps where a gradient is nearly 0 (border pixels), so that one hypergradient in some
+    # twenty is many times too large. Applied, they would stay in the second moment of Adam on the mean, which then hardly moves.
+    guard = HypergradientGuard(arm.explosion_factor, max_skipped=10)
+    learned = _Learned([study.initial], 0.0, 0, 0)
     checkpoint = run.resumable()
     saved = checkpoint.load()
     if saved is not None:
@@ -207,7 +212,8 @@ def _backpropagate(study: BpttStudy, run: Run, data: MnistData, arm: BpttArm) ->
             mean.grad = result.gradient["mean"]
             optimizer.step()
         peak = max(learned.peak_bytes, measured.peak_bytes)
-        learned = _Learned([*learned.means, float(mean.detach())], time.monotonic() - start, peak)
+        skipped = sum(guard.skipped.values())
+        learned = _Learned([*learned.means, float(mean.detach())], time.monotonic() - start, peak, skipped)
         if due():
             checkpoint.save(
                 {

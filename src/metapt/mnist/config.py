@@ -113,6 +113,9 @@ class BpttArm(Section):
         None, description="stop when the wall time of this arm's run is used up (the outer step in progress is finished)"
     )
     meta_lr: Rate = Field(0.3, description="learning rate of the meta-parameters (Adam)")
+    explosion_factor: Annotated[float, Field(gt=1)] = Field(
+        5.0, description="skip a hypergradient this many times the running median"
+    )
 
 
 class FixedArm(Section):
