@@ -227,7 +227,10 @@ def _costs(axis: Axes, values: pd.Series[float], xlabel: str, least: float) -> N
     """A dot and its number per arm on a logarithmic axis; what is below `least` stands at it and says so."""
     with figures.style():
         for place, value in enumerate(values):
-            shown, text = max(value, least), f"{value:.3g}" if value >= least else f"< {least:g}"
+            shown, text = (
+                max(value, least),
+                f"{value:.0f}" if value >= 100 else f"{value:.3g}" if value >= least else f"< {least:g}",
+            )
             axis.plot(shown, place, "o", color=figures.colour(0), clip_on=False)
             axis.annotate(text, (shown, place), xytext=(7, 0), textcoords="offset points", va="center", fontsize=9)
         axis.set(xscale="log", xlabel=xlabel, yticks=range(len(values)), yticklabels=[])

@@ -1,0 +1,63 @@
+"""The guide's code is the example's, and the example finds what was planted."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parents[1]
+EXAMPLE = ROOT / "examples" / "noise_levels.py"
+
+
+def code_blocks() -> list[str]:
+    guide = (ROOT / "docs" / "your-own-problem.md").read_text(encoding="utf-8")
+    return [block.split("```")[0] for block in guide.split("```python\n")[1:]]
+
+
+@pytest.fixture
+def example() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("noise_levels", EXAMPLE)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # small matrices
+    yield
+    torch.set_num_threads(threads)
+
+
+def test_the_guide_shows_the_example() -> None:
+    assert code_blocks()[0] == EXAMPLE.read_text(encoding="utf-8")
+
+
+def test_the_example_is_short() -> None:
+    lines = [line.strip() for line in EXAMPLE.read_text(encoding="utf-8").splitlines()]
+    assert len([line for line in lines if line and not line.startswith(("#", '"""'))]) <= 62
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_the_guides_single_call_gives_a_gradient_per_feature(example: ModuleType) -> None:
+    exec(code_blocks()[1], vars(example))
+    gradient = example.result.gradient["noise"]
+    assert gradient.shape == (example.FEATURES,)
+    assert torch.isfinite(gradient).all()
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_the_example_puts_the_noise_on_the_useless_features(example: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    noise, accuracy = example.main(seed=0)
+    assert noise[: example.USEFUL].max() < 0.25
+    assert noise[example.USEFUL :].min() > 0.75
+    assert accuracy["learned"] > accuracy["fixed"] + 10
+    assert "Diagnosis: all well" in capsys.readouterr().out
