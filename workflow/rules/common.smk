@@ -105,10 +105,12 @@ def mnist_torch_threads(wildcards):
 
 
 def mnist_mem_mb(wildcards, attempt):
-    """The imports take 500 MB; backpropagation through a whole PT and FT keeps about 4 MB a step."""
+    """The imports take 500 MB; backpropagation through a whole PT and FT keeps about 4 MB a step; weighing 3,000 images at once takes
+    about 3 GB in each thread."""
     settings = section(f"mnist_{wildcards.experiment}")
     steps = settings.pretrain_steps + settings.finetune_steps if wildcards.experiment == "bptt" else 0
-    return attempt * (2000 + 4 * steps)
+    weighing = mnist_threads(wildcards) if wildcards.experiment == "example_weighting" else 0
+    return attempt * (2000 + 4 * steps + 3000 * weighing)
 
 
 def mnist_runtime(wildcards, attempt):
