@@ -168,3 +168,14 @@ def test_gauss_newton_of_a_problem_that_does_not_split_its_loss_is_refused_in_wo
 
     with pytest.raises(ValueError, match="pretrain_outputs"):
         call(Whole(), "gauss_newton")  # type: ignore[arg-type]
+
+
+def test_parts_that_are_known_to_be_zero_are_left_out_of_the_product_and_change_nothing() -> None:
+    problem = Classifier()
+    leaves = problem.pretrained.leaves()
+    gradient = vjp([problem.pretrain_loss(leaves, problem.meta, BATCH)], leaves.vector(), create_graph=True)
+    zeros = [torch.zeros_like(value) for value in leaves.head.values()]
+    vector = [*(torch.randn_like(value) for value in leaves.encoder.values()), *zeros]
+    short = hessian(gradient, leaves.vector(), zeros)(vector)
+    for part, expected in zip(short, hessian(gradient, leaves.vector())(vector), strict=True):
+        torch.testing.assert_close(part, expected)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -9,9 +11,20 @@ from metapt.hypergrad.inverse import Matvec
 from metapt.hypergrad.params import Vector, vjp
 
 
-def hessian(gradient: Vector, params: Vector) -> Matvec:
-    """v -> H v, by differentiating the gradient, which must have been made with `create_graph=True` (Pearlmutter 1994)."""
-    return lambda vector: vjp(gradient, params, vector, retain_graph=True)
+def hessian(gradient: Vector, params: Vector, zeros: Sequence[Tensor] = ()) -> Matvec:
+    """v -> H v, by differentiating the gradient, which must have been made with `create_graph=True` (Pearlmutter 1994).
+
+    Args:
+        zeros: tensors that are zero. Where a part of v is one of them (that very tensor, as in the first product of each
+            inverse), its rows of H are not gone through.
+    """
+    known = {id(value) for value in zeros}
+
+    def matvec(vector: Vector) -> Vector:
+        parts = [pair for pair in zip(gradient, vector, strict=True) if id(pair[1]) not in known]
+        return vjp([row for row, _ in parts], params, [value for _, value in parts], retain_graph=True)
+
+    return matvec
 
 
 def gauss_newton(outputs: Tensor, loss: Tensor, params: Vector) -> Matvec:

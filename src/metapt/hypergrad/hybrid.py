@@ -113,8 +113,9 @@ def hypergradient(
     _check(problem, meta, curvature)
     tuned = unroll(problem, pretrained.encoder, pretrained.buffers, head, head_state, train_batches, validation_batch)
     pt, phi = pretrained.leaves(), leaves(meta)
-    loss, gradient, matvec = _pretraining(problem, pt, phi, pretrain_batch, curvature)
-    g2 = [*tuned.encoder_gradient.values(), *(torch.zeros_like(value) for value in pt.head.values())]
+    zeros = [torch.zeros_like(value) for value in pt.head.values()]
+    g2 = [*tuned.encoder_gradient.values(), *zeros]
+    loss, gradient, matvec = _pretraining(problem, pt, phi, pretrain_batch, curvature, zeros)
     solved = inverse(matvec, g2)
     # The product with the mixed derivative (Eq. 4) is linear in g2, so the minus sign goes on the result.
     result = [-value for value in vjp(gradient, list(phi.values()), solved.value)]
@@ -155,14 +156,14 @@ def _check(problem: MetaProblem, meta: Params, curvature: str) -> None:
 
 
 def _pretraining(
-    problem: MetaProblem, pt: Pretrained, phi: Params, batch: Any, curvature: Curvature
+    problem: MetaProblem, pt: Pretrained, phi: Params, batch: Any, curvature: Curvature, zeros: Vector
 ) -> tuple[Tensor, Vector, Matvec]:
     """The PT loss, its gradient with a graph, and the products with its curvature."""
     weights = pt.vector()
     if curvature == "hessian":
         loss = problem.pretrain_loss(pt, phi, batch)
         gradient = vjp([loss], weights, create_graph=True)
-        return loss, gradient, hessian(gradient, weights)
+        return loss, gradient, hessian(gradient, weights, zeros)
     split = cast(GaussNewtonProblem, problem)
     outputs = split.pretrain_outputs(pt, phi, batch)
     loss = split.outputs_loss(outputs, phi, batch)
