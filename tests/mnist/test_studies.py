@@ -255,6 +255,21 @@ def test_each_outer_step_moves_the_mean_by_about_the_learning_rate(digits: Mnist
     assert len(set(means)) == 5
 
 
+def test_an_outer_step_with_an_exploding_hypergradient_is_skipped_and_counted(
+    digits: MnistData, run_as: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exact, calls = bptt_study.exact_hypergradient, iter(range(20))
+
+    def spiking(*args: Any, **keys: Any) -> Any:
+        size = 100.0 if next(calls) == 12 else 1.0
+        return exact(*args, **keys)._replace(gradient={"mean": torch.tensor(size)})
+
+    monkeypatch.setattr(bptt_study, "exact_hypergradient", spiking)
+    table, means = bptt(digits, run_as("bptt", "bptt"), outer_steps=15)
+    assert table.loc[table["metric"] == bptt_study.SKIPPED, "value"].tolist() == [1]
+    assert [step for step in range(15) if means[step] == means[step + 1]] == [12]
+
+
 def test_interrupted_backpropagation_goes_on_to_the_same_bits(
     digits: MnistData, run_as: Callable[..., Run], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
