@@ -11,9 +11,11 @@ from typing import Any
 from pydantic import BaseModel, Field, ValidationError
 from pydantic_core import ErrorDetails
 
+from metapt.ecg.config import EcgConfig
 from metapt.errors import ConfigError
-from metapt.mnist.config import MnistConfig, Section
+from metapt.mnist.config import MnistConfig
 from metapt.schema import TAGS, Json, below, choices, dereferenced, either, of_same_kind, sections
+from metapt.sections import Experiment, Section
 
 
 class Data(Section):
@@ -30,6 +32,7 @@ class Config(Section):
     data: Data = Data()
     require_gpu: bool = Field(False, description="true: every training asks for a GPU and never falls back to the CPU")
     mnist: MnistConfig | None = Field(None, description="the MNIST experiments")
+    ecg: EcgConfig | None = Field(None, description="SimCLR on ECGs")
 
 
 SCHEMA = dereferenced(Config.model_json_schema())
@@ -51,7 +54,7 @@ def validate(raw: Mapping[str, Any]) -> Config:
         raise ConfigError("\n".join(dict.fromkeys(sentences))) from None
 
 
-def experiments(config: Config) -> dict[str, Section]:
+def experiments(config: Config) -> dict[str, Experiment]:
     """The experiments of a config, as {domain}_{key} (the name of their target) -> their section.
 
     Raises:
@@ -62,7 +65,7 @@ def experiments(config: Config) -> dict[str, Section]:
         for domain, domain_section in config
         if isinstance(domain_section, Section)
         for key, section in domain_section
-        if isinstance(section, Section)
+        if isinstance(section, Experiment)
     }
     if not found:
         raise ConfigError("the config has no experiment: add one, for example `mnist: {rotation_mean: {}}`.")

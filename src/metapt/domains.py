@@ -11,41 +11,64 @@ from metapt.stages import Machine
 
 DOMAINS = {
     "mnist": "metapt.mnist.domain",
+    "ecg": "metapt.ecg.domain",
 }
+
+Files = dict[str, Path]
 
 
 class Domain(Protocol):
-    """What a domain offers to the stages."""
+    """What a domain offers to the stages: those of these functions that it has a use for."""
 
-    def simulate(self, source: str, outputs: dict[str, Path]) -> None:
+    def simulate(self, source: str, outputs: Files) -> None:
         """Write the raw files of a generated source."""
 
-    def prepare(self, inputs: dict[str, Path], output: Path) -> None:
-        """Turn raw files into one file of device-ready tensors."""
+    def prepare(self, inputs: Files, outputs: Files) -> None:
+        """Turn raw files into what runs read."""
 
-    def train(self, config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
-        """Run one arm of an experiment.
+    def train(self, config: dict[str, Any], inputs: Files, outputs: Files, machine: Machine) -> None:
+        """Run one arm of an experiment, PT and FT together.
 
         `config`: `domain`, `experiment`, `arm` (names), `settings` (the experiment's section, its `arms` reduced to this one) and
         `checkpoint` (path of the file that lets a killed run go on). `inputs`: `data`, and `budget` (metrics of the arm that
         `budget_of` names) where the arm has one. `outputs`: `metrics`, `series`.
         """
 
-    def summarise(self, config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path]) -> None:
-        """Make an experiment's tables, figures and claims from its arms' results.
+    def pretrain(self, config: dict[str, Any], inputs: Files, outputs: Files, machine: Machine) -> None:
+        """Pre-train one arm with one PT seed, for all experiments that need it.
 
-        `config`: `domain`, `experiment`, `arms` (names) and `settings` (the experiment's section). `inputs`: `{arm}/metrics`,
-        `{arm}/series` and `{arm}/run` for each arm. `outputs`: `metrics`, `claims`, `table_csv`, `table_md`, `table_tex`,
-        `figure_svg`, `figure_png`.
+        `config`: `domain`, `arm`, `checkpoint` and what else PT reads. `outputs`: `pretrained` (for `finetune`), `metrics`,
+        `series`.
+        """
+
+    def finetune(self, config: dict[str, Any], inputs: Files, outputs: Files, machine: Machine) -> None:
+        """Fine-tune what the PT runs of one arm have left, and test it.
+
+        `config`: `domain`, `arm`, `checkpoint` and what else FT reads. `inputs`: `seed{n}` (`pretrained` of each PT seed), and
+        the data. `outputs`: `metrics`, `series`.
+        """
+
+    def study(self, config: dict[str, Any], inputs: Files, outputs: Files, machine: Machine) -> None:
+        """Compute what an experiment needs beside PT and FT runs. `config`: `domain`, `experiment`, and what else it reads."""
+
+    def summarise(self, config: dict[str, Any], inputs: Files, outputs: Files) -> None:
+        """Make an experiment's tables, figures and claims from its runs.
+
+        `config`: `domain`, `experiment`, `settings` (the section of the experiment, or of the domain without other experiments),
+        and `arms` (names) where each arm is one run. `inputs`: `{run}/metrics`, `{run}/series` and `{run}/run` for each run.
+        `outputs`: `metrics`, `claims`, `table_csv`, `table_md`, `table_tex`, `figure_svg`, `figure_png`.
         """
 
 
-def domain(name: str) -> Domain:
-    """The domain's face, imported now.
+def domain(name: str, stage: str) -> Domain:
+    """The face, imported now, of a domain that has this stage.
 
     Raises:
-        ConfigError: there is no such domain.
+        ConfigError: there is no such domain, or it has no such stage.
     """
     if name not in DOMAINS:
         raise ConfigError(f"there is no domain {name!r}; legal: {', '.join(DOMAINS)}.")
-    return cast(Domain, import_module(DOMAINS[name]))
+    face = import_module(DOMAINS[name])
+    if not hasattr(face, stage):
+        raise ConfigError(f"the domain {name!r} has no stage {stage!r}; it has {', '.join(face.__all__)}.")
+    return cast(Domain, face)

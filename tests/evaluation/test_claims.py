@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from metapt.evaluation import metrics
-from metapt.evaluation.claims import Claim, at_least, at_most, difference_at_least, judge, within
+from metapt.evaluation.claims import Claim, at_least, at_most, difference_at_least, from_several, judge, within
 from metapt.evaluation.metrics import row, select
 from metapt.evaluation.statistics import estimate, estimate_mean
 
@@ -75,3 +75,15 @@ def test_judge_gives_a_row_per_claim():
     assert verdicts["verdict"].tolist() == ["reproduced", "not measured"]
     assert verdicts["measured"].iloc[1] == "No run has measured experiment 'e', arm 'bptt', metric 'error'."
     assert verdicts["paper"].tolist() == ["7.2 ± 1.5", ""]
+
+
+def test_one_of_what_varies_much_decides_nothing():
+    def compare(measured):
+        return at_least(measured, 9)
+
+    assert from_several(compare, SURE, "PT seed") == compare(SURE)
+    verdict = from_several(compare, ONE, "PT seed")
+    assert (verdict.word, verdict.bound) == ("inconclusive", "at least 9")
+    assert verdict.measured == "10.00 (n = 1 PT seed: no spread known)"
+    diverged = from_several(compare, estimate(math.nan, math.nan, 1), "PT seed")
+    assert "no finite number" in diverged.measured

@@ -102,3 +102,37 @@ def test_shares_of_each_group_add_up_to_100(logarithmic):
     figure = figures.distributions(groups, xlabel="weight", logarithmic=logarithmic)
     heights = [sum(bar.get_height() for bar in bars) for bars in figure.axes[0].containers if len(bars) > 1]
     assert heights == pytest.approx([100, 100])
+
+
+def test_panels_get_one_range_and_one_legend():
+    figure, axes = figures.panels(2)
+    for axis, (low, high) in zip(axes, ((0, 1), (5, 9)), strict=True):
+        axis.plot([0, 1], [low, high], label="meta")
+        axis.plot([0, 1], [low, low], label=f"from {low}")
+        axis.legend()
+    figures.same_range(axes, "y")
+    assert axes[0].get_ylim() == axes[1].get_ylim()
+    assert axes[0].get_ylim()[0] <= 0
+    assert axes[0].get_ylim()[1] >= 9
+    figures.legend_above(figure, axes)
+    assert [axis.get_legend() for axis in axes] == [None, None]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["meta", "from 0", "from 5"]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "labels"), [(1.5, 60, ["2", "5", "10", "20", "50"]), (0.5, 2000, ["1", "10", "100", "1000"])]
+)
+def test_logarithmic_axes_have_plain_ticks(low, high, labels):
+    _, (axis,) = figures.panels()
+    axis.set(yscale="log", ylim=(low, high))
+    figures.plain_log_ticks(axis.yaxis)
+    assert [f"{t:g}" for t in axis.get_yticks() if low <= t <= high] == labels
+    assert axis.yaxis.get_major_formatter()(20.0) == "20"
+
+
+def test_the_ramp_gets_lighter():
+    channels = [[int(colour[i : i + 2], 16) for i in (1, 3, 5)] for colour in figures.ramp(5)]
+    lightness = [0.3 * red + 0.6 * green + 0.1 * blue for red, green, blue in channels]
+    assert lightness == sorted(lightness)
+    assert len(set(figures.ramp(5))) == 5
+    assert len(figures.ramp(1)) == 1

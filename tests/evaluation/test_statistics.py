@@ -13,9 +13,11 @@ from metapt.evaluation import metrics
 from metapt.evaluation.metrics import row
 from metapt.evaluation.statistics import (
     cluster_bootstrap,
+    cluster_means,
     estimate,
     estimate_mean,
     paired_difference,
+    ratio_of_medians,
     sign_flip_p_value,
     summarise,
     unpaired_difference,
@@ -184,3 +186,30 @@ def test_estimate_covers_the_truth_as_often_as_it_says():
     inside = [e.low <= 5 <= e.high for e in map(estimate_mean, draws)]
     assert np.mean(inside) == pytest.approx(0.95, abs=0.02)
     assert estimate(5.0, 0.0, 4).low == 5.0
+
+
+def test_means_of_clusters_carry_on_what_is_not_finite():
+    means = cluster_means(pd.Series([1.0, 2.0, math.nan, 6.0, 8.0]), ["b", "b", "a", "c", "c"])
+    assert means.index.tolist() == ["a", "b", "c"]
+    np.testing.assert_equal(means.tolist(), [math.nan, 1.5, 7.0])
+
+
+def test_ratio_of_medians():
+    a, b = pd.Series([2.0, 8.0, 3.0], index=[0, 1, 2]), pd.Series([1.0, 2.0, 1.5], index=[2, 1, 0])
+    ratio = ratio_of_medians(a, b)
+    assert (ratio.mean, ratio.n) == (3.0 / 1.5, 3)
+    assert ratio.low == pytest.approx(2.0 / 1.5), "the pair 0 three times, one draw in 27"
+    assert ratio.high == pytest.approx(4.0), "the pair 1 three times"
+    assert math.isnan(ratio_of_medians(a[:1], b[2:]).low)
+    with pytest.raises(DataError, match="same replicates"):
+        ratio_of_medians(a, b[:2])
+    with pytest.raises(DataError, match="no values"):
+        ratio_of_medians(a[:0], b[:0])
+
+
+def test_ratio_of_medians_does_not_depend_on_its_unit():
+    generator = np.random.default_rng(0)
+    a, b = (pd.Series(generator.lognormal(size=9)) for _ in range(2))
+    one, other = ratio_of_medians(a, b), ratio_of_medians(1000 * a, 1000 * b)
+    assert (one.mean, one.low, one.high) == pytest.approx((other.mean, other.low, other.high))
+    assert one.low < one.mean < one.high

@@ -5,7 +5,7 @@ import math
 import pandas as pd
 import pytest
 
-from metapt.evaluation.tables import NOTHING, mean_and_error, published, write_tables
+from metapt.evaluation.tables import NOTHING, mean_and_error, published, write_blocks, write_tables
 
 TABLE = pd.DataFrame(
     {
@@ -74,6 +74,7 @@ def test_plain_numbers_may_stand_in_the_csv(tmp_path):
         (-0.01, 0.3, "0.0 ± 0.3"),
         (0.0, 0.0, "0.000 ± 0"),
         (5.0, 0.0, "5.000 ± 0"),
+        (5.0, 4e-16, "5.000 ± 0"),
         (87.6, math.nan, "87.60"),
         (-123.456, math.nan, "-123.5"),
         (3.2e8, math.nan, "3.200e8"),
@@ -88,3 +89,12 @@ def test_digits(mean, error, text):
 def test_published_numbers_keep_their_digits():
     assert published(82.0, 0.2) == "82.0 ± 0.2"
     assert published(7.25) == "7.25"
+
+
+def test_blocks_stand_below_one_another(tmp_path):
+    write_blocks({"First": TABLE, "Second": TABLE[["arm"]]}, tmp_path / "table", pd.DataFrame({"mean": [1.5]}))
+    assert (tmp_path / "table.csv").read_text() == "mean\n1.5\n"
+    markdown, latex = ((tmp_path / f"table.{ending}").read_text() for ending in ("md", "tex"))
+    assert markdown.startswith("First\n\n| arm ")
+    assert "|\n\nSecond\n\n| arm    |\n" in markdown
+    assert latex.count(r"\begin{table}") == latex.count(r"\end{table}") == 2

@@ -205,6 +205,52 @@ def test_buffers_are_updated_by_the_pt_steps_and_by_nothing_else() -> None:
     assert loop.pretrained.buffers["1.num_batches_tracked"] == len(stepped) == 12
 
 
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("pretrain_steps", [1, 3])
+def test_a_reused_gradient_is_that_of_the_last_hypergradients_minibatch(accumulate: int, pretrain_steps: int) -> None:
+    """The first PT step after a meta-update is Adam's along the PT gradient at that minibatch, taken before the meta-update."""
+    problem, batches = Normed(), Streams(classification)
+    loop = made(problem, settings(reuse_gradient=True, accumulate=accumulate, pretrain_steps=pretrain_steps))
+    encoder, head = (copied(part) for part in problem.pretrained[:2])
+    buffers = {name: value.clone() for name, value in problem.pretrained.buffers.items()}
+    optimizer = torch.optim.Adam([*encoder.values(), *head.values()], lr=0.05)
+    spare: tuple[Params, Any] | None = None
+    for _ in range(4):
+        for _ in range(pretrain_steps):
+            phi, batch = spare or (copied(loop.meta), batches.pretrain())
+            spare = None
+            optimizer.zero_grad()
+            problem.pretrain_loss(Pretrained(encoder, head, buffers), phi, batch).backward()
+            optimizer.step()
+        # The hypergradients' minibatches come next, and the last of them is what is left.
+        spare = copied(loop.meta), [batches.pretrain() for _ in range(accumulate)][-1]
+        loop.iterate()
+        for ours, theirs in zip(loop.pretrained, (encoder, head, buffers), strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
+    assert loop.batches.counts["pretrain"] == 4 * (pretrain_steps - 1 + accumulate) + 1  # a minibatch and a pass less each time
+
+
+def test_reusing_a_gradient_changes_where_a_pt_step_gets_its_gradient_and_nothing_else() -> None:
+    plain, reusing = (made(Normed(), settings(reuse_gradient=reuse)) for reuse in (False, True))
+    plain.iterate()
+    reusing.iterate()
+    assert equal(state(plain), state(reusing))  # up to the first meta-update, it too
+    assert equal(plain.head_state, reusing.head_state)
+    plain._pretrain_step()
+    reusing._pretrain_step()
+    assert not torch.equal(plain.pretrained.encoder["0.weight"], reusing.pretrained.encoder["0.weight"])
+    assert reusing.batches.counts["pretrain"] == plain.batches.counts["pretrain"] - 1
+
+
+def test_the_loss_of_a_reused_gradient_is_told_to_the_diagnosis() -> None:
+    loop = made(Classifier(), settings(reuse_gradient=True, pretrain_steps=1))
+    phi, batches = copied(loop.meta), Streams(classification)
+    loop.iterate()
+    batches.pretrain()  # the PT step's; the next is the hypergradient's
+    expected = loop.problem.pretrain_loss(loop.pretrained, phi, batches.pretrain()).detach()
+    torch.testing.assert_close(loop.trace.state_dict()["losses"], expected.unsqueeze(0))
+
+
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
@@ -330,6 +376,8 @@ def equal(a: Any, b: Any) -> bool:
         pytest.param({"meta_optimizer": GROUPED, "pretrain_optimizer": OptimizerSpec("RMSprop")}, id="SGD with groups, RMSprop"),
         pytest.param({"unroll": Unroll(1, Adam(0.1)), "head_steps_between_updates": 1}, id="Adam on the head"),
         pytest.param({"unroll": FittedHead(0.1, cross_fit=True)}, id="fitted head"),
+        pytest.param({"reuse_gradient": True, "warmup": 1}, id="reused gradients"),
+        pytest.param({"reuse_gradient": True, "pretrain_steps": 1, "accumulate": 2}, id="reused gradients alone"),
         pytest.param({"meta_optimizer": OptimizerSpec("Adamax"), "pretrain_optimizer": OptimizerSpec("Adagrad")}, id="others"),
     ],
 )

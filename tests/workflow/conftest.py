@@ -14,6 +14,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 TINY = Path(__file__).parent / "tiny.yaml"
+TINY_ECG = Path(__file__).parent / "tiny_ecg.yaml"
+TARGETS = ("all", "mnist", "mnist_rotation_mean", "ecg", "ecg_full_access")
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,7 @@ class Outcome:
         """Rule -> number of jobs, of a dry run; the rules that only name targets left out."""
         table = re.search(r"^job +count\n[- ]+\n(.*?)^total", self.text, flags=re.M | re.S)
         rows = (line.split() for line in table[1].splitlines()) if table else ()
-        return {rule: int(count) for rule, count in rows if rule != "all" and rule not in ("mnist", "mnist_rotation_mean")}
+        return {rule: int(count) for rule, count in rows if rule not in TARGETS}
 
 
 def snakemake(folder: Path, *arguments: str | Path) -> Outcome:
@@ -43,6 +45,15 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder in which the tiny config has run; not to be changed."""
     folder = tmp_path_factory.mktemp("workflow")
     outcome = snakemake(folder, "--configfile", TINY)
+    assert outcome.status == 0, outcome.text
+    return folder
+
+
+@pytest.fixture(scope="session")
+def finished_ecg(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which the tiny config of the ECG domain has run; not to be changed."""
+    folder = tmp_path_factory.mktemp("ecg_workflow")
+    outcome = snakemake(folder, "--configfile", TINY_ECG)
     assert outcome.status == 0, outcome.text
     return folder
 

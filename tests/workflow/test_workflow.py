@@ -152,6 +152,13 @@ def test_a_gpu_that_was_asked_for_and_is_absent_is_one_sentence(again: Path) -> 
     assert "error: the config says require_gpu: true, but the scheduler gave this job no GPU" in outcome.text
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_only_training_requires_a_gpu(again: Path) -> None:
+    config = edited(again, "mnist:\n", "require_gpu: true\nmnist:\n")
+    outcome = snakemake(again, "--forcerun", "prepare_mnist", "--until", "prepare_mnist", "--configfile", config)
+    assert outcome.status == 0, outcome.text
+
+
 def test_a_cut_file_is_one_sentence(again: Path) -> None:
     raw = again / "data/raw/digits/train-images-idx3-ubyte.gz"
     raw.write_bytes(raw.read_bytes()[:1000])

@@ -21,6 +21,7 @@ with open(workflow.source_path("../resources/sources.yaml"), encoding="utf-8") a
 
 # Generated sources write the raw files of the source that they stand for.
 MNIST_FILES = list(SOURCES["mnist"]["files"])
+ECG_FILES = ["ptbxl_database.csv", "scp_statements.csv", "records.json"]
 
 METHOD_CODE = ("hypergrad/*.py", "training/*.py")
 TABLE_CODE = ("evaluation/*.py", "evaluation/*.csv")

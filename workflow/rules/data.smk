@@ -65,3 +65,73 @@ rule prepare_mnist:
         code=code_digest("mnist/prepare.py", "mnist/sources.py"),
     script:
         "../scripts/run_stage.py"
+
+
+rule download_ptbxl:
+    output:
+        **{name: f"{RAW}/ptbxl-{{version}}/{name}" for name in ECG_FILES},
+    log:
+        f"{RAW}/ptbxl-{{version}}/log.txt",
+        run=f"{RAW}/ptbxl-{{version}}/run.json",
+    conda:
+        "../envs/metapt.yaml"
+    threads: 1
+    resources:
+        mem_mb=lambda wildcards, attempt: 1000 * attempt,
+        runtime=lambda wildcards, attempt: 240 * attempt,
+        gpu=0,
+    params:
+        stage="download",
+        source=lambda wildcards: SOURCES[f"ptbxl-{wildcards.version}"],
+        # As in download_mnist.
+        config=lambda wildcards, output: {
+            "source": SOURCES[f"ptbxl-{wildcards.version}"],
+            "mirrors": CONFIG.data.mirrors,
+        },
+    script:
+        "../scripts/run_stage.py"
+
+
+rule simulate_ecg:
+    output:
+        **{name: f"{RAW}/simulated/{name}" for name in ECG_FILES},
+    log:
+        f"{RAW}/simulated/log.txt",
+        run=f"{RAW}/simulated/run.json",
+    conda:
+        "../envs/metapt.yaml"
+    threads: 1
+    resources:
+        mem_mb=lambda wildcards, attempt: 2000 * attempt,
+        runtime=lambda wildcards, attempt: 10 * attempt,
+        gpu=0,
+    params:
+        stage="simulate",
+        config={"domain": "ecg", "source": "simulated"},
+        code=code_digest("ecg/simulate.py"),
+    script:
+        "../scripts/run_stage.py"
+
+
+rule prepare_ecg:
+    input:
+        **{name: f"{RAW}/{{source}}/{name}" for name in ECG_FILES},
+    output:
+        signals=f"{RESULTS}/ecg/data/{{source}}/signals.npy",
+        records=f"{RESULTS}/ecg/data/{{source}}/records.csv",
+    log:
+        f"{RESULTS}/ecg/data/{{source}}/log.txt",
+        run=f"{RESULTS}/ecg/data/{{source}}/run.json",
+    conda:
+        "../envs/metapt.yaml"
+    threads: 1
+    resources:
+        mem_mb=lambda wildcards, attempt: 1000 * attempt,
+        runtime=lambda wildcards, attempt: 30 * attempt,
+        gpu=0,
+    params:
+        stage="prepare",
+        config={"domain": "ecg"},
+        code=code_digest("ecg/prepare.py", "ecg/sources.py"),
+    script:
+        "../scripts/run_stage.py"

@@ -10,6 +10,8 @@ sys.path.append(str(Path(job.scriptdir).parents[1] / "src"))
 
 from metapt.stages import Job, execute  # noqa: E402
 
+TRAINING = ("train", "pretrain", "finetune", "study")
+
 
 def paths(files):
     return {name: Path(path) for name, path in files.items()}
@@ -24,7 +26,7 @@ sys.exit(
             outputs=paths(job.output) | paths(job.log),
             threads=job.params.get("threads") or job.threads,
             gpu=job.resources.get("gpu", 0),
-            require_gpu=job.config.get("require_gpu", False),
+            require_gpu=job.config.get("require_gpu", False) and job.params.stage in TRAINING,
             log=Path(job.log[0]),
         )
     )

@@ -89,6 +89,19 @@ def difference_at_least(a: pd.Series[float], b: pd.Series[float], bound: float) 
     return Verdict(verdict.word, verdict.measured, f"difference at least {bound:g}")
 
 
+def from_several(compare: Callable[[Estimate], Verdict], measured: Estimate, unit: str) -> Verdict:
+    """`compare(measured)`, but inconclusive where there is one `unit` ("PT seed") only: for numbers that vary much between units.
+
+    >>> from metapt.evaluation.statistics import estimate
+    >>> from_several(lambda e: at_least(e, 0), estimate(1.5, math.nan, 1), "PT seed")
+    Verdict(word='inconclusive', measured='1.500 (n = 1 PT seed: no spread known)', bound='at least 0')
+    """
+    verdict = compare(measured)
+    if measured.n > 1 or not math.isfinite(measured.mean):
+        return verdict
+    return Verdict("inconclusive", f"{mean_and_error(measured.mean)} (n = 1 {unit}: no spread known)", verdict.bound)
+
+
 def judge(claims: Iterable[Claim], metrics: pd.DataFrame) -> pd.DataFrame:
     """One row per claim, in their order: experiment, claim, measured, bound, paper, verdict.
 

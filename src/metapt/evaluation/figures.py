@@ -9,17 +9,21 @@ figure; it returns the figure. Labels carry their units: "learned mean (degrees)
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import matplotlib
 import numpy as np
 import pandas as pd
 from cycler import cycler
+from matplotlib import colormaps
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
 from numpy.typing import ArrayLike
 
 from metapt.files import atomic_path
@@ -86,6 +90,11 @@ def colour(index: int) -> str:
     return PALETTE[index % len(PALETTE)]
 
 
+def ramp(count: int) -> list[str]:
+    """Colours of `count` groups that have an order, from dark blue to light green (viridis without its yellow)."""
+    return [to_hex(colormaps["viridis"](0.82 * i / max(1, count - 1))) for i in range(count)]
+
+
 def panels(columns: int = 1, rows: int = 1, *, width: float = PANEL[0], height: float = PANEL[1]) -> tuple[Figure, list[Axes]]:
     """An empty figure and its axes, row by row. `width` and `height` of a panel in inches."""
     with style():
@@ -101,6 +110,48 @@ def save(figure: Figure, stem: Path) -> None:
             figure.savefig(path, format="svg", metadata={"Date": None, "Creator": None})
         with atomic_path(stem.with_name(stem.name + ".png")) as path:
             figure.savefig(path, format="png", dpi=150, metadata={"Software": None})
+
+
+def legend_above(figure: Figure, axes: Sequence[Axes], columns: int = 5) -> None:
+    """One legend for all panels, above them, in place of their own; what several of them name stands there once."""
+    found: dict[str, Any] = {}
+    for axis in axes:
+        for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
+            found.setdefault(label, handle)
+        legend = axis.get_legend()
+        if legend is not None:
+            legend.remove()
+    if found:
+        with style():
+            handles, labels = list(found.values()), list(found)
+            figure.legend(handles, labels, loc="outside upper center", ncols=min(columns, len(labels)), frameon=False)
+
+
+def same_range(axes: Sequence[Axes], which: Literal["x", "y"]) -> None:
+    """Lets panels compare: all get the range that holds all of their data."""
+    ranges = [axis.get_xlim() if which == "x" else axis.get_ylim() for axis in axes]
+    low, high = min(low for low, _ in ranges), max(high for _, high in ranges)
+    for axis in axes:
+        axis.set(**{f"{which}lim": (low, high)})
+
+
+def plain_log_ticks(axis: Axis) -> None:
+    """Ticks of a logarithmic axis as plain numbers where these are short, and within decades where the axis spans few."""
+    low, high = sorted(axis.get_view_interval())
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 100 * low else (1.0,), numticks=8))
+    if low >= 1e-4 and high < 1e5:
+        axis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axis.set_minor_locator(NullLocator())
+
+
+def title(axis: Axes, text: str) -> None:
+    with style():
+        axis.set_title(text)
+
+
+def once(axis: Axes, text: str) -> str | None:
+    """The label of one of several equal marks: none once the axis has it."""
+    return None if text in axis.get_legend_handles_labels()[1] else text
 
 
 def band(axis: Axes, steps: ArrayLike, lower: ArrayLike, centre: ArrayLike, upper: ArrayLike, label: str, colour: str) -> None:

@@ -43,8 +43,9 @@ _LATEX = str.maketrans(
 def mean_and_error(mean: float, standard_error: float = math.nan) -> str:
     """A number with the digits that its standard error allows.
 
-    The error has one significant digit, or two where it begins with 1, and the mean ends at the same place. Without an error,
-    four significant digits; numbers from a million on or below a ten-thousandth with a power of ten.
+    The error has one significant digit, or two where it begins with 1, and the mean ends at the same place. Without an error, or
+    with one that is mere rounding, four significant digits; numbers from a million on or below a ten-thousandth with a power of
+    ten.
 
     >>> mean_and_error(7.2345, 1.4962), mean_and_error(78.64, 0.31), mean_and_error(87.6), mean_and_error(float("nan"))
     ('7.2 ± 1.5', '78.6 ± 0.3', '87.60', 'nan')
@@ -59,7 +60,7 @@ def mean_and_error(mean: float, standard_error: float = math.nan) -> str:
         power = math.floor(math.log10(size))
         scaled = mean_and_error(mean / 10.0**power, standard_error / 10.0**power)
         return f"({scaled})e{power}" if known else f"{scaled}e{power}"
-    if not known or standard_error == 0:
+    if not known or standard_error <= 1e-12 * abs(mean):
         text = _rounded(mean, 3 - _exponent(mean))
         return f"{text} ± 0" if known else text
     decimals = _error_decimals(standard_error)
@@ -108,12 +109,20 @@ def write_tables(table: pd.DataFrame, stem: Path, caption: str, numbers: pd.Data
     `numbers`, if given, is what goes into the .csv in place of `table`: the plain numbers where `table` holds texts.
     Columns of numbers are aligned to the right.
     """
-    cells = table.map(_cell)
-    right = {str(c): _is_numeric(cells[c]) for c in cells.columns}
+    write_blocks({caption: table}, stem, table if numbers is None else numbers)
+
+
+def write_blocks(blocks: Mapping[str, pd.DataFrame], stem: Path, numbers: pd.DataFrame) -> None:
+    """Write several tables (caption -> table) below one another as {stem}.md and {stem}.tex, and `numbers` as {stem}.csv.
+
+    Numbers are shown as `write_tables` does.
+    """
+    cells = {caption: table.map(_cell) for caption, table in blocks.items()}
+    right = {caption: {str(c): _is_numeric(part[c]) for c in part.columns} for caption, part in cells.items()}
     with atomic_path(_with_ending(stem, ".csv")) as path:
-        (table if numbers is None else numbers).to_csv(path, index=False, lineterminator="\n", encoding="utf-8")
-    _write_text(_with_ending(stem, ".md"), markdown(cells, caption, right))
-    _write_text(_with_ending(stem, ".tex"), latex(cells, caption, right))
+        numbers.to_csv(path, index=False, lineterminator="\n", encoding="utf-8")
+    _write_text(_with_ending(stem, ".md"), "\n".join(markdown(part, caption, right[caption]) for caption, part in cells.items()))
+    _write_text(_with_ending(stem, ".tex"), "\n".join(latex(part, caption, right[caption]) for caption, part in cells.items()))
 
 
 def markdown(cells: pd.DataFrame, caption: str, right: Mapping[str, bool]) -> str:

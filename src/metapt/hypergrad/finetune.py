@@ -193,20 +193,23 @@ class FittedHead:
     Args:
         l2: ridge; it makes the minimum unique.
         cross_fit: hold out each minibatch in turn.
+        minibatches: FT training minibatches that the training loop gives; with `cross_fit` there is one more fold.
         max_steps: most Newton steps in a fit.
         tolerance: the fit ends when the gradient's norm has shrunk by this factor.
     """
 
     l2: float = 1e-3
     cross_fit: bool = False
+    minibatches: int = 1
     max_steps: int = 50
     tolerance: float = 1e-6
 
     def __post_init__(self) -> None:
         if not self.l2 > 0:
             raise ValueError(f"l2 is {self.l2}; legal: a positive number (without it separable data have no best head)")
-        if self.max_steps < 1:
-            raise ValueError(f"max_steps is {self.max_steps}; legal: 1 or more")
+        for name in ("minibatches", "max_steps"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; legal: 1 or more")
         if not 0 < self.tolerance < 1:
             raise ValueError(f"tolerance is {self.tolerance}; legal: between 0 and 1")
 

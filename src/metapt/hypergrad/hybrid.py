@@ -15,6 +15,7 @@ from metapt.hypergrad.inverse import Inverse, Matvec, Status
 from metapt.hypergrad.optimizers import OptimizerState
 from metapt.hypergrad.params import Params, Pretrained, Vector, detached, leaves, like, norm, vjp
 from metapt.hypergrad.problem import GaussNewtonProblem, MetaProblem
+from metapt.hypergrad.pruning import unwanted
 
 Curvature = Literal["hessian", "gauss_newton"]
 
@@ -118,7 +119,8 @@ def hypergradient(
     loss, gradient, matvec = _pretraining(problem, pt, phi, pretrain_batch, curvature, zeros)
     solved = inverse(matvec, g2)
     # The product with the mixed derivative (Eq. 4) is linear in g2, so the minus sign goes on the result.
-    result = [-value for value in vjp(gradient, list(phi.values()), solved.value)]
+    with unwanted(pt.vector()):
+        result = [-value for value in vjp(gradient, list(phi.values()), solved.value)]
     pretrain_gradient = [value.detach() for value in gradient]
     count = len(pt.encoder)
     return Hypergradient(

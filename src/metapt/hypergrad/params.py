@@ -20,7 +20,7 @@ class Pretrained(NamedTuple):
 
     encoder: Params
     head: Params
-    buffers: Params = {}  # noqa: RUF012 - never changed: the method hands out copies
+    buffers: Params = {}
 
     def leaves(self) -> Pretrained:
         """The same values as new leaves of the autograd graph, with buffers copied, so that no loss can change the originals."""

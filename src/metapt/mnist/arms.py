@@ -11,16 +11,15 @@ from torch import Tensor
 
 from metapt.errors import ConfigError
 from metapt.evaluation import metrics
-from metapt.hypergrad import SGD, ConjugateGradient, FittedHead, Identity, Neumann, Unroll
+from metapt.hypergrad import SGD, FittedHead, Unroll
 from metapt.hypergrad.finetune import FineTuning
-from metapt.hypergrad.inverse import Inverse
 from metapt.mnist import config
 from metapt.training.checkpoint import Checkpoint
+from metapt.training.configured import inverse
 from metapt.training.diagnosis import Diagnosis
 from metapt.training.meta import MetaSettings
 from metapt.training.optimizers import OptimizerSpec
 from metapt.training.seeds import generator
-from metapt.training.streams import ShuffledStream
 
 
 @dataclass(frozen=True)
@@ -64,20 +63,6 @@ class Results:
     checkpoints: list[Checkpoint]
 
 
-class StreamBatches:
-    """The state of `Batches` whose draws all come from named `ShuffledStream`s."""
-
-    def __init__(self, streams: dict[str, ShuffledStream]) -> None:
-        self._streams = streams
-
-    def state_dict(self) -> dict[str, Any]:
-        return {name: stream.state_dict() for name, stream in self._streams.items()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        for name, stream in self._streams.items():
-            stream.load_state_dict(state[name])
-
-
 def iterations(arm: config.MetaArm, epochs: int, examples: int, batch_size: int) -> int:
     """Meta-iterations whose PT steps make `epochs` passes (or the arm's own number) over the PT images, rounded up."""
     steps = (arm.epochs or epochs) * -(-examples // batch_size)
@@ -90,7 +75,7 @@ def settings(arm: config.MetaArm, iterations: int) -> MetaSettings:
         iterations=iterations,
         pretrain_steps=arm.pretrain_steps,
         warmup=arm.warmup,
-        inverse=_inverse(arm),
+        inverse=inverse(arm.inverse, arm.pretrain_lr),
         unroll=_finetuning(arm),
         curvature=arm.curvature,
         pretrain_optimizer=OptimizerSpec("Adam", {"lr": arm.pretrain_lr}),
@@ -103,16 +88,6 @@ def settings(arm: config.MetaArm, iterations: int) -> MetaSettings:
         explosion_factor=arm.explosion_factor,
         max_skipped=arm.max_skipped,
     )
-
-
-def _inverse(arm: config.MetaArm) -> Inverse:
-    match arm.inverse:
-        case config.Neumann(terms=terms, step_size=step_size):
-            return Neumann(terms, arm.pretrain_lr if step_size is None else step_size)
-        case config.ConjugateGradient(max_steps=max_steps, rtol=rtol, damping=damping):
-            return ConjugateGradient(rtol, max_steps, damping)
-        case config.Identity():
-            return Identity()
 
 
 def _finetuning(arm: config.MetaArm) -> FineTuning:

@@ -4,45 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-
-class Section(BaseModel):
-    """A part of the config: unknown keys are errors, values can't be changed once read."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-Positive = Annotated[int, Field(ge=1)]
-Count = Annotated[int, Field(ge=0)]
-Rate = Annotated[float, Field(gt=0)]
-
-
-class Neumann(Section):
-    """The inverse Hessian as a truncated Neumann series (Section 3.1)."""
-
-    kind: Literal["neumann"] = "neumann"
-    terms: Count = Field(1, description="Hessian-vector products in the series; 0 leaves step_size times the vector")
-    step_size: Rate | None = Field(None, description="step of the series; empty: the PT learning rate, as the released code does")
-
-
-class ConjugateGradient(Section):
-    """The inverse Hessian by conjugate gradients."""
-
-    kind: Literal["conjugate_gradient"]
-    max_steps: Positive = Field(20, description="most Hessian-vector products in a solve")
-    rtol: Rate = Field(1e-3, description="stop when the residual has shrunk by this factor")
-    damping: Annotated[float, Field(ge=0)] = Field(0.0, description="added to the Hessian's diagonal")
-
-
-class Identity(Section):
-    """The identity in place of the inverse Hessian (T1 - T2 of the literature)."""
-
-    kind: Literal["identity"]
-
-
-Inverse = Annotated[Neumann | ConjugateGradient | Identity, Field(discriminator="kind")]
-
+from metapt.sections import ConjugateGradient, Count, Experiment, Inverse, Neumann, Positive, Rate, Section
 
 Heads = Annotated[
     Literal["separate", "shared"],
@@ -126,7 +90,7 @@ class FixedArm(Section):
     mean: float = Field(description="mean rotation in PT, degrees")
 
 
-class RotationData(Section):
+class RotationData(Experiment):
     """Sizes of the rotation experiments."""
 
     pretrain_examples: Positive = Field(3000, description="PT images")
@@ -168,7 +132,7 @@ class RotationMeanStd(RotationData):
     epochs: Positive = Field(5, description="passes over the PT images")
 
 
-class ExampleWeighting(Section):
+class ExampleWeighting(Experiment):
     """Learn a CNN that weights PT examples, some of which have noisy labels."""
 
     arms: dict[str, MetaArm] = {
@@ -216,7 +180,7 @@ class FidelityArm(Section):
     unroll: Literal["network", "head"] = Field("head", description="what the FT steps change")
 
 
-class Fidelity(Section):
+class Fidelity(Experiment):
     """How near our hypergradient of one weight per PT example is to the exact one, by backpropagation through PT and FT."""
 
     arms: dict[str, FidelityArm] = {"head": FidelityArm(), "network": FidelityArm(unroll="network")}

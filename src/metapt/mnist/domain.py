@@ -13,10 +13,10 @@ from pydantic import BaseModel
 from metapt.digest import code_digest
 from metapt.evaluation import metrics
 from metapt.mnist import bptt_study, fidelity_study, rotation_study, weighting_study
+from metapt.mnist import prepare as preparation
 from metapt.mnist.arms import Results, Run
 from metapt.mnist.config import BpttStudy, ExampleWeighting, Fidelity, RotationMean, RotationMeanStd
 from metapt.mnist.experiments import summarise
-from metapt.mnist.prepare import load, prepare
 from metapt.mnist.simulate import simulate
 from metapt.stages import Machine
 
@@ -32,6 +32,11 @@ _STUDIES: dict[str, tuple[type[BaseModel], Callable[..., Results]]] = {
 }
 
 
+def prepare(inputs: dict[str, Path], outputs: dict[str, Path]) -> None:
+    """Turns the raw files into the prepared file `data`; see `metapt.mnist.prepare`."""
+    preparation.prepare(inputs, outputs["data"])
+
+
 def train(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
     """Trains one arm of an experiment; see `metapt.domains.Domain`."""
     settings, train_arm = _STUDIES[config["experiment"]]
@@ -45,7 +50,7 @@ def train(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Pa
         budget_seconds=_budget(inputs["budget"]) if "budget" in inputs else None,
     )
     # Only the arm that is trained is among the settings, so they are no whole config: `budget_of` may name one that isn't there.
-    results = train_arm(settings.model_validate(config["settings"]), run, load(inputs["data"], machine.device))
+    results = train_arm(settings.model_validate(config["settings"]), run, preparation.load(inputs["data"], machine.device))
     metrics.write(results.metrics, outputs["metrics"])
     metrics.write_series(results.series, outputs["series"])
     for checkpoint in results.checkpoints:

@@ -12,12 +12,13 @@ from metapt.evaluation import metrics
 from metapt.hypergrad import Params, Stacked
 from metapt.hypergrad.stacked import stack, stack_pretrained
 from metapt.mnist import arms, mlp
-from metapt.mnist.arms import Results, Run, StreamBatches
+from metapt.mnist.arms import Results, Run
 from metapt.mnist.config import MetaArm, RotationData, RotationMean, RotationMeanStd
 from metapt.mnist.prepare import MnistData
 from metapt.mnist.problem import Images, RotationBatch, RotationProblem
 from metapt.mnist.rotation import rotate
 from metapt.mnist.sources import CLASSES
+from metapt.training.batches import StreamBatches
 from metapt.training.meta import MetaPretraining
 from metapt.training.recorder import Recorder
 from metapt.training.streams import ShuffledStream

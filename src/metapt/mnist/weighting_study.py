@@ -12,10 +12,11 @@ from torch import Tensor
 
 from metapt.evaluation import metrics
 from metapt.mnist import arms, mlp, weighting
-from metapt.mnist.arms import Results, Run, StreamBatches
+from metapt.mnist.arms import Results, Run
 from metapt.mnist.config import ExampleWeighting
 from metapt.mnist.prepare import MnistData
 from metapt.mnist.problem import Images, WeightingProblem
+from metapt.training.batches import StreamBatches
 from metapt.training.meta import MetaPretraining
 from metapt.training.recorder import Recorder
 from metapt.training.streams import ShuffledStream

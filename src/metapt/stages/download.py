@@ -1,17 +1,20 @@
-"""Stage: fetch the files of a public source from mirrors or from the publisher, resumed, verified, and moved into place whole."""
+"""Stage: fetch the files of a public source from mirrors or from the publisher, resumed, verified, and moved into place whole.
+
+A source has few files, each with its size and sums, or many small ones that a published list of SHA-256 sums describes, or both.
+"""
 
 from __future__ import annotations
 
 import http.client
 import logging
-import re
 import shutil
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from urllib.parse import quote, unquote, urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -19,6 +22,7 @@ from tqdm import tqdm
 
 import metapt
 from metapt.errors import ConfigError, DataError, MachineError, MetaptError
+from metapt.fetching import HTML, RECORDS, Connections, Listed, Wrong, fetch_listed
 from metapt.files import atomic_path, explained, md5, move_into_place, sha256
 
 if TYPE_CHECKING:
@@ -31,9 +35,11 @@ Place = Path | str
 
 _CHUNK = 1 << 18
 _HEAD = 512
-_HTML = re.compile(rb"\s*(<!doctype html|<html)", re.IGNORECASE)
 _TRY_LATER = {408, 425, 429, 500, 502, 503, 504}
 _OUT_OF_RANGE = 416
+_SMALL = 1 << 28  # bytes; what is read into memory has fewer
+
+_Got = TypeVar("_Got")
 
 
 class SourceFile(BaseModel):
@@ -65,7 +71,13 @@ class Source(BaseModel):
     citation: str
     homepage: str = ""
     urls: tuple[str, ...] = ()
-    files: dict[str, SourceFile]
+    files: dict[str, SourceFile] = {}
+    listed: Listed | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All that can be asked for."""
+        return (*self.files, *(() if self.listed is None else (*self.listed.files, RECORDS)))
 
 
 @dataclass(frozen=True)
@@ -87,7 +99,10 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
         config: `source`: an entry of sources.yaml; `mirrors`: folders, `file://` or `http(s)://` addresses that are tried first,
             and hold a file either directly or in a folder of the source's name.
         inputs: none.
-        outputs: path for each file name of the source that is wanted (and `run`, which `execute` writes).
+        outputs: path for each name of the source that is wanted (and `run`, which `execute` writes). `records.json` stands for
+            all records, whose files come to lie in its folder under their published names; it is written last: `version`, and
+            `records`, their sorted names without suffix. It is all of them that an output declares, since Snakemake removes the
+            declared outputs of a job that failed, and a later one goes on with what is there.
         machine: not used.
 
     Raises:
@@ -102,7 +117,10 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
     candidates = {name: places(name, source, config["mirrors"]) for name in outputs if name != "run"}
     unreachable: dict[str, str] = {}
     for name in candidates:
-        fetch(source.files[name], outputs[name], candidates[name], unreachable)
+        if name in source.files:
+            fetch(source.files[name], outputs[name], candidates[name], unreachable)
+    if wanted := {name: outputs[name] for name in candidates if name not in source.files}:
+        _fetch_listed(source, wanted, config["mirrors"], unreachable)
 
 
 def places(name: str, source: Source, mirrors: list[str]) -> list[Place]:
@@ -111,13 +129,21 @@ def places(name: str, source: Source, mirrors: list[str]) -> list[Place]:
     Raises:
         ConfigError: an address that is neither a folder nor http, https or file; a file that the source doesn't have.
     """
-    if name not in source.files:
-        raise ConfigError(f"{source.name} has no file {name!r}; legal: {', '.join(source.files)}.")
+    if name not in source.names:
+        raise ConfigError(f"{source.name} has no file {name!r}; legal: {', '.join(source.names)}.")
+    if name in source.files and (own := source.files[name].urls):
+        return [_within(folder, name) for folder in _mirrored(source, mirrors)] + [_place(url, "sources.yaml") for url in own]
+    return [_within(folder, name) for folder in _mirrored(source, mirrors) + _published(source)]
+
+
+def _mirrored(source: Source, mirrors: list[str]) -> list[Place]:
+    """Each mirror, followed by the folder of the source's name in it."""
     folders = [_place(mirror, "data.mirrors") for mirror in mirrors]
-    found = [_within(folder, inner) for folder in folders for inner in (name, f"{source.name}/{name}")]
-    if own := source.files[name].urls:
-        return found + [_place(url, "sources.yaml") for url in own]
-    return found + [_within(_place(url, "sources.yaml"), name) for url in source.urls]
+    return [place for folder in folders for place in (folder, _within(folder, source.name))]
+
+
+def _published(source: Source) -> list[Place]:
+    return [_place(url, "sources.yaml") for url in source.urls]
 
 
 def fetch(file: SourceFile, path: Path, candidates: list[Place], unreachable: dict[str, str]) -> None:
@@ -165,6 +191,73 @@ def fault(path: Path, file: SourceFile) -> str | None:
     return None
 
 
+def _fetch_listed(source: Source, outputs: dict[str, Path], mirrors: list[str], unreachable: dict[str, str]) -> None:
+    assert source.listed is not None
+    sums = source.listed.sums
+    folders = _mirrored(source, mirrors) + _published(source)
+    # Nothing tells one version's list from another's, so that it is only looked for where the folder's name does.
+    named = _mirrored(source, mirrors)[1::2] + _published(source)
+
+    def content(path: Path, name: str, wrong: Wrong) -> bytes:
+        return _content(path, [_within(folder, name) for folder in (named if name == sums else folders)], wrong, unreachable)
+
+    fetch_listed(source.listed, source.version, outputs, content)
+
+
+def _content(path: Path, candidates: list[Place], wrong: Wrong, unreachable: dict[str, str]) -> bytes:
+    """The content of a small file that belongs to `path`, from the first of `candidates` where nothing is `wrong` with it."""
+    failures: list[tuple[Place, _Failure]] = []
+    for place in candidates:
+        try:
+            return _read_small(place, wrong, unreachable)
+        except _Failure as failure:
+            log.log(logging.DEBUG if isinstance(failure, _Absent) else logging.WARNING, "%s: %s", place, failure)
+            failures.append((place, failure))
+    raise _nowhere(path, failures)
+
+
+def _read_small(place: Place, wrong: Wrong, unreachable: dict[str, str]) -> bytes:
+    def attempt() -> bytes:
+        content = _local(place) if isinstance(place, Path) else _remote(place)
+        if (fault := wrong(content)) is not None:
+            raise _Cut(fault)
+        return content
+
+    return attempt() if isinstance(place, Path) else _patiently(place, unreachable, attempt)
+
+
+def _local(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise _Absent("no such file") from error
+    except OSError as error:
+        raise _WrongFile(f"can't be read: {error.strerror}") from error
+
+
+_connections = Connections()
+
+
+def _remote(url: str) -> bytes:
+    """Ask once, over a connection that lasts where there can be one."""
+    try:
+        answer = _connections.get(_quoted(url), _headers(), PATIENCE.timeout, _SMALL)
+        if answer is None or 300 <= answer[0] < 400:
+            with _open(url) as response:
+                content = response.read(_SMALL)
+                if response.length:
+                    raise http.client.IncompleteRead(content, response.length)
+                return content
+    except http.client.IncompleteRead as error:
+        raise _Cut(f"cut: got {len(error.partial)} of {len(error.partial) + (error.expected or 0)} bytes") from error
+    except (OSError, http.client.HTTPException) as error:
+        raise _NoAnswer(_why(error)) from error
+    status, reason, content = answer
+    if status != http.client.OK:
+        raise _refusal(status, reason)
+    return content
+
+
 class _Failure(Exception):
     """Why a place did not give a file."""
 
@@ -205,7 +298,7 @@ def _within(folder: Place, name: str) -> Place:
 
 
 def _wrong_size(size: int, head: bytes, file: SourceFile) -> str:
-    if _HTML.match(head):
+    if HTML.match(head):
         return "an HTML page (of a log-in, or of an error) instead of the file"
     if size < file.size:
         return f"cut: got {size} of {file.size} bytes"
@@ -238,13 +331,17 @@ def _copy(place: Path, file: SourceFile, path: Path) -> None:
 
 def _download(url: str, file: SourceFile, path: Path, unreachable: dict[str, str]) -> None:
     """Download in a few attempts, each of which goes on where the last one stopped."""
+    _patiently(url, unreachable, lambda: _attempt(url, file, path))
+
+
+def _patiently(url: str, unreachable: dict[str, str], get: Callable[[], _Got]) -> _Got:
+    """What `get` returns, in a few attempts; a host that did not answer to all of them is not asked again."""
     host = urlsplit(url).netloc
     if host in unreachable:
         raise _NoAnswer(unreachable[host])
     for attempt in range(1, PATIENCE.attempts + 1):
         try:
-            _attempt(url, file, path)
-            return
+            return get()
         except (_NoAnswer, _Cut) as failure:
             if attempt == PATIENCE.attempts:
                 if isinstance(failure, _NoAnswer):
@@ -252,6 +349,7 @@ def _download(url: str, file: SourceFile, path: Path, unreachable: dict[str, str
                 raise
             log.info("%s: %s; attempt %d of %d", url, failure, attempt, PATIENCE.attempts)
         time.sleep(PATIENCE.pause * 2 ** (attempt - 1))
+    raise AssertionError("the last attempt returns or raises")
 
 
 def _attempt(url: str, file: SourceFile, path: Path) -> None:
@@ -281,23 +379,35 @@ def _attempt(url: str, file: SourceFile, path: Path) -> None:
         move_into_place(part, path)
 
 
-def _open(url: str, start: int, part: Path) -> http.client.HTTPResponse:
-    headers = {"User-Agent": f"metapt/{metapt.__version__}", "Accept-Encoding": "identity"}
+def _open(url: str, start: int = 0, part: Path | None = None) -> http.client.HTTPResponse:
+    headers = _headers()
     if start:
         headers["Range"] = f"bytes={start}-"
-    request = urllib.request.Request(quote(url, safe="%/:?#[]@!$&'()*+,;=~"), headers=headers)
+    request = urllib.request.Request(_quoted(url), headers=headers)
     try:
         response: http.client.HTTPResponse = _opener().open(request, timeout=PATIENCE.timeout)
         return response
     except urllib.error.HTTPError as error:
         error.close()
-        if error.code == _OUT_OF_RANGE and start:
+        if error.code == _OUT_OF_RANGE and part is not None and start:
             part.unlink()
             raise _Cut(f"HTTP {error.code}: does not go on from byte {start}") from error
-        kind = _NoAnswer if error.code in _TRY_LATER else _Absent
-        raise kind(f"HTTP {error.code} {error.reason}".rstrip()) from error
+        raise _refusal(error.code, str(error.reason)) from error
     except (OSError, http.client.HTTPException) as error:
         raise _NoAnswer(_why(error)) from error
+
+
+def _headers() -> dict[str, str]:
+    return {"User-Agent": f"metapt/{metapt.__version__}", "Accept-Encoding": "identity"}
+
+
+def _quoted(url: str) -> str:
+    return quote(url, safe="%/:?#[]@!$&'()*+,;=~")
+
+
+def _refusal(code: int, reason: str) -> _Failure:
+    kind = _NoAnswer if code in _TRY_LATER else _Absent
+    return kind(f"HTTP {code} {reason}".rstrip())
 
 
 def _opener() -> urllib.request.OpenerDirector:

@@ -1,4 +1,4 @@
-"""Stage: turn a domain's raw files into one device-ready file."""
+"""Stage: turn a domain's raw files into what its runs read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
     Args:
         config: `domain`.
         inputs: path for each raw file name.
-        outputs: `data`, the prepared file.
+        outputs: path for each prepared file.
         machine: not used.
     """
-    domain(config["domain"]).prepare(inputs, outputs["data"])
+    domain(config["domain"], "prepare").prepare(inputs, outputs)

@@ -20,4 +20,4 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
         outputs: path for each raw file name.
         machine: not used.
     """
-    domain(config["domain"]).simulate(config["source"], outputs)
+    domain(config["domain"], "simulate").simulate(config["source"], outputs)

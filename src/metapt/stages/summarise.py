@@ -10,4 +10,4 @@ from metapt.stages import Machine
 
 
 def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
-    domain(config["domain"]).summarise(config, inputs, outputs)
+    domain(config["domain"], "summarise").summarise(config, inputs, outputs)

@@ -13,4 +13,4 @@ from metapt.stages import Machine
 
 def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
     torch.set_num_threads(machine.threads)
-    domain(config["domain"]).train(config, inputs, outputs, machine)
+    domain(config["domain"], "train").train(config, inputs, outputs, machine)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from metapt.training.streams import ShuffledStream
+
 
 class Batches(Protocol):
     """Minibatches of the three sets; whatever they draw comes from generators whose state can be saved."""
@@ -21,3 +23,17 @@ class Batches(Protocol):
         """Everything that decides what comes next, as tensors and plain values."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+class StreamBatches:
+    """The state of `Batches` whose draws all come from named `ShuffledStream`s."""
+
+    def __init__(self, streams: dict[str, ShuffledStream]) -> None:
+        self._streams = streams
+
+    def state_dict(self) -> dict[str, Any]:
+        return {name: stream.state_dict() for name, stream in self._streams.items()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for name, stream in self._streams.items():
+            stream.load_state_dict(state[name])

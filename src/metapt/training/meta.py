@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from metapt.errors import ConfigError
-from metapt.hypergrad import Hypergradient, MetaProblem, Neumann, Params, Pretrained, Status, Unroll, hypergradient
+from metapt.hypergrad import FittedHead, Hypergradient, MetaProblem, Neumann, Params, Pretrained, Status, Unroll, hypergradient
 from metapt.hypergrad.finetune import FineTuning
 from metapt.hypergrad.hybrid import Curvature
 from metapt.hypergrad.inverse import Inverse
@@ -21,6 +20,7 @@ from metapt.training.checkpoint import Checkpoint
 from metapt.training.diagnosis import Diagnosis, Trace
 from metapt.training.guard import HypergradientGuard
 from metapt.training.optimizers import OptimizerSpec
+from metapt.training.pretraining import Pretrainer, trainable
 from metapt.training.progress import steps
 from metapt.training.recorder import Recorder
 from metapt.training.timing import Every
@@ -50,6 +50,7 @@ class MetaSettings:
             `averaged_meta`.
         explosion_factor: a meta-update whose hypergradient is this many times larger than the running median is skipped.
         max_skipped: skipped meta-updates in a row after which the run stops.
+        reuse_gradient: the PT gradient that a hypergradient leaves serves as the next PT step's, which then costs nothing.
     """
 
     iterations: int
@@ -67,6 +68,7 @@ class MetaSettings:
     average_decay: float | None = None
     explosion_factor: float = 1e4
     max_skipped: int = 10
+    reuse_gradient: bool = False
 
     def __post_init__(self) -> None:
         for name, least in {
@@ -96,7 +98,10 @@ class MetaSettings:
     @property
     def unroll_steps(self) -> int:
         """FT training minibatches of one hypergradient."""
-        return self.unroll.steps if isinstance(self.unroll, Unroll) else 1
+        match self.unroll:
+            case Unroll(steps=count) | FittedHead(minibatches=count):
+                return count
+        return 1
 
 
 class MetaPretraining:
@@ -129,17 +134,16 @@ class MetaPretraining:
         self.problem = problem
         self.batches = batches
         self.settings = settings
-        self.pretrained = Pretrained(
-            _copy(pretrained.encoder), _copy(pretrained.head), {k: v.detach().clone() for k, v in pretrained.buffers.items()}
-        )
-        self.meta = _copy(meta)
+        self._pretrainer = Pretrainer(problem, batches, pretrained, settings.pretrain_optimizer)
+        self._spare_gradient: Pretrained | None = None
+        self.meta = trainable(meta)
         self.averaged_meta = {name: value.detach().clone() for name, value in meta.items()}
         self.head = {name: value.detach().clone() for name, value in head.items()}
         self.head_state = settings.unroll.optimizer.init(self.head) if isinstance(settings.unroll, Unroll) else {}
         self.iteration = 0
+        self._loss = torch.zeros(())
         self.guard = HypergradientGuard(settings.explosion_factor, settings.max_skipped)
         self.trace = Trace(self.meta, settings.iterations - settings.warmup)
-        self._pretrain_optimizer = settings.pretrain_optimizer.build(_named(self.pretrained))
         self._meta_optimizer = settings.meta_optimizer.build(self.meta)
 
     def run(
@@ -177,21 +181,27 @@ class MetaPretraining:
     def iterate(self) -> None:
         """One iteration of Algorithm 2: P PT steps, then, after the warm-up, one meta-update."""
         for step in range(self.settings.pretrain_steps):
-            loss = self._pretrain_step()
+            self._pretrain_step()
             if step + 1 < self.settings.pretrain_steps or self.iteration < self.settings.warmup:
                 for _ in range(self.settings.head_steps_between_updates):
                     self._head_step()
         if self.iteration >= self.settings.warmup:
             self._meta_update()
         self.iteration += 1
-        self.trace.record_loss(loss)
+        self.trace.record_loss(self._loss)
 
-    def _pretrain_step(self) -> Tensor:
-        loss = self.problem.pretrain_loss(self.pretrained, detached(self.meta), self.batches.pretrain())
-        self._pretrain_optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
-        self._pretrain_optimizer.step()
-        return loss.detach()
+    @property
+    def pretrained(self) -> Pretrained:
+        """Encoder, PT head and buffers as they are now."""
+        return self._pretrainer.pretrained
+
+    def _pretrain_step(self) -> None:
+        """A PT step; its gradient is the last meta-update's where that is to be reused."""
+        if self._spare_gradient is None:
+            self._loss = self._pretrainer.step(self.meta)
+        else:
+            self._pretrainer.step_along(self._spare_gradient)
+            self._spare_gradient = None
 
     def _head_step(self) -> None:
         """One plain FT step of the head, the encoder frozen."""
@@ -213,6 +223,9 @@ class MetaPretraining:
         for _ in range(self.settings.accumulate):
             result = self._hypergradient(head, head_state)
             head, head_state = result.head, result.head_state
+            if self.settings.reuse_gradient:
+                self._spare_gradient = result.pretrain_gradient
+                self._loss = result.diagnostics.pretrain_loss
             mean = {name: value + result.gradient[name] / self.settings.accumulate for name, value in mean.items()}
         size = float(norm(list(mean.values())))
         if self.guard.accepts(size, self.iteration):
@@ -260,47 +273,32 @@ class MetaPretraining:
         """Everything that decides the rest of the run; its tensors are the loop's own, as torch's optimisers do it."""
         return {
             "iteration": self.iteration,
-            "encoder": detached(self.pretrained.encoder),
-            "pretrain_head": detached(self.pretrained.head),
-            "buffers": dict(self.pretrained.buffers),
+            "pretrainer": self._pretrainer.state_dict(),
+            "spare_gradient": None if self._spare_gradient is None else list(self._spare_gradient),
+            "loss": self._loss,
             "meta": detached(self.meta),
             "averaged_meta": self.averaged_meta,
             "head": self.head,
             "head_state": self.head_state,
-            "pretrain_optimizer": self._pretrain_optimizer.state_dict(),
             "meta_optimizer": self._meta_optimizer.state_dict(),
             "guard": self.guard.state_dict(),
             "trace": self.trace.state_dict(),
-            "batches": self.batches.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on where `state` was taken: on a CPU to the same bits."""
         self.iteration = state["iteration"]
-        saved = {
-            "encoder": self.pretrained.encoder,
-            "pretrain_head": self.pretrained.head,
-            "buffers": self.pretrained.buffers,
-            "meta": self.meta,
-        }
+        self._pretrainer.load_state_dict(state["pretrainer"])
+        spare = state["spare_gradient"]
+        self._spare_gradient = None if spare is None else Pretrained(*spare)
+        self._loss = state["loss"]
         with torch.no_grad():
-            for part, params in saved.items():
-                for name, value in params.items():
-                    value.copy_(state[part][name])
+            for name, value in self.meta.items():
+                value.copy_(state["meta"][name])
         self.averaged_meta, self.head, self.head_state = state["averaged_meta"], state["head"], state["head_state"]
-        self._pretrain_optimizer.load_state_dict(state["pretrain_optimizer"])
         self._meta_optimizer.load_state_dict(state["meta_optimizer"])
         self.guard.load_state_dict(state["guard"])
         self.trace.load_state_dict(state["trace"])
-        self.batches.load_state_dict(state["batches"])
-
-
-def _copy(params: Params) -> Params:
-    return {name: value.detach().clone().requires_grad_() for name, value in params.items()}
-
-
-def _named(pretrained: Pretrained) -> Params:
-    return {f"encoder.{k}": v for k, v in pretrained.encoder.items()} | {f"head.{k}": v for k, v in pretrained.head.items()}
 
 
 def _check(part: str, params: Params, may_be_empty: bool) -> None:

@@ -1,0 +1,189 @@
+"""Time and memory of SimCLR pre-training on ECGs: plain PT, meta-PT, the bare encoder, linear evaluation, in one run.
+
+    python benchmarks/ecg.py [--widths 8 32] [--batch 256] [--labelled 500] [--rounds 5] [--threads N] [--device cuda] [--json F]
+
+Signals are random numbers of the shape of PTB-XL: no number here depends on what they are. In each round the contenders take
+turns: the bare encoder's forward and backward pass on the same two views, a plain PT step, a meta-update with Neumann 1, one
+with the identity, one with Neumann 1 whose PT gradient serves the next PT step. A period is 10 PT steps and a meta-update;
+ratios are of times of the same round. Peak memory (above what the process held before) is taken after the rounds, each
+contender once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import gc
+import json
+import os
+import shlex
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+import numpy as np
+import pandas as pd
+import torch
+
+from metapt.ecg import config, finetune
+from metapt.ecg.dataset import Dataset
+from metapt.ecg.prepare import EcgRecords
+from metapt.ecg.pretraining import Setting, meta_loop
+from metapt.ecg.problem import views
+from metapt.ecg.sources import CLASSES, LEADS, SAMPLES
+from metapt.hypergrad import Identity, Neumann
+from metapt.stages import _machine_name
+from metapt.training.measure import Measured
+from metapt.training.seeds import generator
+
+PERIOD = 10
+SEEDS = 5
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--widths", type=int, nargs="+", default=[8, 32], help="channels of the first stage (paper: 32)")
+    parser.add_argument("--batch", type=int, default=256, help="ECGs in a PT minibatch, and at most in an FT minibatch")
+    parser.add_argument("--labelled", type=int, default=500, help="labelled ECGs")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--json", type=Path, help="write all times here")
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    load = os.getloadavg()[0]
+    results = [measure(width, arguments) for width in arguments.widths]
+    print(f"\n- command: python {shlex.join(sys.argv)}")
+    print(f"- machine: {_machine_name(arguments.device)}, {os.cpu_count()} cores, load before {load:.1f}; {arguments.device}")
+    print(f"- {arguments.threads} threads, float32, {arguments.rounds} rounds; torch {torch.__version__}\n")
+    print("| width | what | median (min-max) | at most |\n| --- | --- | --- | --- |")
+    for result in results:
+        for what, limit, values in result["table"]:
+            text = f"{statistics.median(values):.3g} ({min(values):.3g}-{max(values):.3g})"
+            print(f"| {result['width']} | {what} | {text} | {limit} |")
+    if arguments.json:
+        arguments.json.write_text(json.dumps(results, indent=1))
+
+
+def measure(width: int, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Rows (what, limit, a value per round) for one width."""
+    setting = make_setting(width, arguments)
+    arm = config.Meta(warp=config.Warp(network_width=width), batch_size=arguments.batch)
+    loop, policy = meta_loop(setting, arm)
+    trainer = loop._pretrainer
+    meta = {name: value.detach() for name, value in loop.meta.items()}
+    batch = loop.batches.pretrain()
+    with torch.no_grad():
+        pairs = views(policy, meta, batch.signals, batch.draws)
+    encoder = setting.encoder
+
+    def bare() -> None:
+        features = encoder({**trainer.pretrained.encoder, **trainer.pretrained.buffers}, pairs, training=True)
+        features.sum().backward()
+        for value in trainer.pretrained.encoder.values():
+            value.grad = None
+
+    def update(inverse: Identity | Neumann) -> Callable[[], None]:
+        def run() -> None:
+            loop.settings = dataclasses.replace(loop.settings, inverse=inverse)
+            loop._meta_update()
+
+        return run
+
+    contenders = {
+        "bare": bare,
+        "plain": lambda: trainer.step(loop.meta),
+        "neumann": update(Neumann(1, setting.pretrain.lr)),
+        "identity": update(Identity()),
+    }
+    times: dict[str, list[float]] = {name: [] for name in contenders}
+    synchronise = torch.cuda.synchronize if arguments.device == "cuda" else lambda: None
+    for turn in range(arguments.rounds + 1):
+        for name, contender in contenders.items():
+            gc.collect()
+            synchronise()
+            start = time.perf_counter()
+            contender()
+            synchronise()
+            if turn:  # the first is a warm-up
+                times[name].append(time.perf_counter() - start)
+    peaks = {}
+    for name, contender in contenders.items():
+        gc.collect()
+        with Measured(arguments.device) as measured:
+            contender()
+        peaks[name] = measured.peak_bytes / 1e9
+
+    def ratio(top: Callable[..., float]) -> list[float]:
+        return [top(*row) for row in zip(*times.values(), strict=True)]
+
+    one, all_seeds = linear(setting, width, arguments)
+    table = [
+        ("bare encoder, forward and backward, s", "", times["bare"]),
+        ("plain PT step, s", "", times["plain"]),
+        ("meta-update, Neumann 1, s", "", times["neumann"]),
+        ("meta-update, identity, s", "", times["identity"]),
+        ("plain PT step / bare encoder", "1.15", ratio(lambda b, p, n, i: p / b)),
+        ("meta / plain per 10 PT steps, Neumann 1", "1.55", ratio(lambda b, p, n, i: 1 + n / (PERIOD * p))),
+        ("meta / plain per 10 PT steps, identity", "1.30", ratio(lambda b, p, n, i: 1 + i / (PERIOD * p))),
+        ("the same, Neumann 1, gradient reused", "", ratio(lambda b, p, n, i: (PERIOD - 1 + n / p) / PERIOD)),
+        ("the same, identity, gradient reused", "", ratio(lambda b, p, n, i: (PERIOD - 1 + i / p) / PERIOD)),
+        ("peak memory, plain PT step, GB", "", [peaks["plain"]]),
+        ("peak memory, meta-update, Neumann 1, GB", "", [peaks["neumann"]]),
+        ("peak memory, meta / plain", "1.6", [peaks["neumann"] / peaks["plain"]]),
+        (f"linear evaluation, {SEEDS} seeds / 1 seed", "1.5", [a / b for a, b in zip(all_seeds, one, strict=True)]),
+    ]
+    return {"width": width, "times": times, "peaks": peaks, "table": table}
+
+
+def linear(setting: Setting, width: int, arguments: argparse.Namespace) -> tuple[list[float], list[float]]:
+    """Times of linear evaluation with one and with all FT seeds."""
+    pretrained = setting.initial()
+    indices = np.arange(arguments.labelled)
+    signals, labels = setting.dataset.signals(indices), setting.dataset.labels(indices)
+    cut = arguments.labelled * 4 // 5
+    train = finetune.Labelled(signals[:cut], labels[:cut])
+    validation = finetune.Labelled(signals[cut:], labels[cut:])
+    sets = finetune.Sets(train, validation, finetune.Labelled(signals, labels))
+    times: dict[int, list[float]] = {1: [], SEEDS: []}
+    for _ in range(arguments.rounds):
+        for seeds, taken in times.items():
+            start = time.perf_counter()
+            finetune.linear_evaluation(
+                setting.encoder,
+                pretrained.encoder,
+                pretrained.buffers,
+                width,
+                sets,
+                config.FinetuneSettings(),
+                [generator("benchmark", seed) for seed in range(seeds)],
+            )
+            taken.append(time.perf_counter() - start)
+    return times[1], times[SEEDS]
+
+
+def make_setting(width: int, arguments: argparse.Namespace) -> Setting:
+    """Random signals and labels; enough for a PT minibatch and the labelled ECGs."""
+    count = max(2 * arguments.batch, 2 * arguments.labelled)
+    random = np.random.default_rng(0)
+    signals = random.normal(0, 200, (count, len(LEADS), SAMPLES)).astype(np.int16)
+    labels = random.integers(0, 2, (count, len(CLASSES))).astype(np.float32)
+    table = pd.DataFrame(
+        {"ecg_id": range(count), "patient_id": range(count), "fold": 1, **dict(zip(CLASSES, labels.T, strict=True))}
+    )
+    dataset = Dataset(EcgRecords(signals, table, labels), 0.0, 200.0, SAMPLES, arguments.device)
+    settings = config.PretrainSettings(batch_size=arguments.batch)
+    return Setting(dataset, width, settings, 0, arguments.labelled, no_checkpoint)
+
+
+def no_checkpoint(part: str) -> Any:
+    raise AssertionError("a benchmark keeps no checkpoints")
+
+
+if __name__ == "__main__":
+    main()

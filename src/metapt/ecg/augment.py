@@ -1,0 +1,156 @@
+"""Random views of ECGs: crop, jitter, then a random temporal warp (appendix "ECG Data Augmentations").
+
+Everything is batched on the signals' device. What is random comes in as `Draws`, so that a view is a pure function of signals,
+draws and the warp's strength; only the warp depends on the strength, and only there a derivative passes.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+MAX_CROP = 0.5
+"""Largest share of a lead that a crop zeroes."""
+JITTER = 0.1
+"""Standard deviation of the jitter over that of the lead."""
+SQUARINGS = 5
+COARSENING = 4
+"""The velocity is integrated on a time grid this much coarser."""
+SIGMA = 12.0
+"""Of the Gaussian that smooths the displacement (its 25 taps reach 1 sigma) or the velocity (3 sigma), in samples."""
+
+Smoothing = Literal["displacement", "velocity"]
+
+
+class Draws(NamedTuple):
+    """What is random in `views` views.
+
+    Attributes:
+        crop_start, crop_length: uniform in [0, 1), [views, leads].
+        jitter: standard deviation of the noise over the lead's, [views].
+        noise: standard normal, [views, samples, leads].
+        velocity: standard normal, [views, samples].
+    """
+
+    crop_start: Tensor
+    crop_length: Tensor
+    jitter: Tensor
+    noise: Tensor
+    velocity: Tensor
+
+
+def draw(
+    views: int,
+    samples: int,
+    leads: int,
+    jitter: Literal["fixed", "uniform"],
+    generator: torch.Generator,
+    dtype: torch.dtype = torch.float32,
+) -> Draws:
+    """Draws for `views` views on the generator's device; a `fixed` jitter is 10 % of each lead, a `uniform` one up to that."""
+
+    def uniform(*shape: int) -> Tensor:
+        return torch.rand(*shape, generator=generator, device=generator.device, dtype=dtype)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator, device=generator.device, dtype=dtype)
+
+    share = uniform(views) if jitter == "uniform" else torch.ones(views, device=generator.device, dtype=dtype)
+    return Draws(
+        uniform(views, leads), uniform(views, leads), JITTER * share, normal(views, samples, leads), normal(views, samples)
+    )
+
+
+def crop_and_jitter(signals: Tensor, draws: Draws) -> Tensor:
+    """Zeroes a stretch of each lead, at most half of it, and adds white noise. The result carries no derivative.
+
+    Args:
+        signals: [views, samples, leads].
+
+    Returns:
+        [views, samples, leads].
+    """
+    with torch.no_grad():
+        samples = signals.shape[1]
+        length = draws.crop_length * MAX_CROP * samples
+        start = draws.crop_start * (samples - length)
+        time = torch.arange(samples, device=signals.device, dtype=signals.dtype).view(1, -1, 1)
+        kept = (time < start.unsqueeze(1)) | (time >= (start + length).unsqueeze(1))
+        scale = draws.jitter.view(-1, 1, 1) * signals.std(1, keepdim=True)
+        return torch.addcmul(signals * kept, draws.noise, scale)
+
+
+def displacement(strength: Tensor, velocity: Tensor, smoothing: Smoothing) -> Tensor:
+    """The displacement field of a random warp.
+
+    A velocity of the given strength is integrated over unit time by scaling and squaring on a coarser time grid (Dalca et al.
+    2019; Arsigny et al. 2006). Smoothed afterwards it is the paper's field, which folds when strong; smoothed before (the noise
+    then scaled back to unit variance) it is a diffeomorphism, whose typical displacement is about `strength` while that is small.
+
+    Args:
+        strength: standard deviation of the velocity, samples per unit time, [views].
+        velocity: standard normal noise, [views, samples].
+
+    Returns:
+        [views, samples], in samples.
+    """
+    samples = velocity.shape[1]
+    if smoothing == "velocity":
+        velocity = _smooth(velocity, reach=3.0, unit_variance=True)
+    coarse = _resize(velocity, samples // COARSENING) * (strength / COARSENING).unsqueeze(1)
+    coarse = coarse / 2**SQUARINGS
+    for _ in range(SQUARINGS):
+        coarse = coarse + _sample_at(coarse.unsqueeze(2), coarse).squeeze(2)
+    field = _resize(coarse * COARSENING, samples)
+    return field if smoothing == "velocity" else _smooth(field, reach=1.0, unit_variance=False)
+
+
+def warp(signals: Tensor, field: Tensor) -> Tensor:
+    """Signals read at t + field(t), the same for all leads, by linear interpolation; beyond the ends, the end values.
+
+    Args:
+        signals: [views, samples, leads].
+        field: [views, samples], in samples.
+
+    Returns:
+        [views, samples, leads].
+    """
+    return _sample_at(signals, field)
+
+
+def _sample_at(values: Tensor, field: Tensor) -> Tensor:
+    """Values [views, samples, channels] at t + field(t), in rows of `channels` numbers."""
+    views, samples, channels = values.shape
+    time = torch.arange(samples, device=field.device, dtype=field.dtype)
+    # NaN would be no index; the loss shows it all the same, through the fraction.
+    place = (time + field).clamp(0, samples - 1)
+    left = place.detach().nan_to_num(0.0).floor().clamp_max(samples - 2)
+    fraction = (place - left).unsqueeze(2)
+    row = left.long() + samples * torch.arange(views, device=field.device).unsqueeze(1)
+    rows = values.reshape(views * samples, channels)
+    below = rows.index_select(0, row.reshape(-1)).view(values.shape)
+    above = rows.index_select(0, row.reshape(-1) + 1).view(values.shape)
+    return torch.lerp(below, above, fraction)
+
+
+def _resize(field: Tensor, samples: int) -> Tensor:
+    """[views, n] -> [views, samples] by linear interpolation, ends on ends."""
+    return F.interpolate(field.unsqueeze(1), samples, mode="linear", align_corners=True).squeeze(1)
+
+
+def _smooth(field: Tensor, reach: float, unit_variance: bool) -> Tensor:
+    """A Gaussian average over time, or the sum that leaves white noise its variance; beyond the ends, zeros."""
+    kernel = _gaussian(reach, unit_variance).to(field)
+    return F.conv1d(field.unsqueeze(1), kernel.view(1, 1, -1), padding=len(kernel) // 2).squeeze(1)
+
+
+@cache
+def _gaussian(reach: float, unit_variance: bool) -> Tensor:
+    radius = math.ceil(reach * SIGMA)
+    kernel = torch.exp(-0.5 * (torch.arange(-radius, radius + 1, dtype=torch.float64) / SIGMA) ** 2)
+    return kernel / (kernel.square().sum().sqrt() if unit_variance else kernel.sum())

@@ -1,0 +1,37 @@
+"""NT-Xent, the loss of SimCLR (Chen et al. 2020, Eq. 1; the paper's appendix "SimCLR summary")."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+
+def similarities(projections: Tensor, temperature: float) -> Tensor:
+    """Cosine similarity over temperature of every view with every other.
+
+    Args:
+        projections: [2n, d], the first views of n examples, then their second views.
+
+    Returns:
+        [2n, 2n], minus infinity on the diagonal, so that no view is compared with itself.
+    """
+    units = F.normalize(projections, dim=1)
+    diagonal = torch.eye(len(units), dtype=torch.bool, device=units.device)
+    return (units @ units.T / temperature).masked_fill(diagonal, -torch.inf)
+
+
+def cross_entropy(similarities: Tensor) -> Tensor:
+    """The mean over views of -log softmax at the other view of the same example, a convex function of the similarities."""
+    count = len(similarities)
+    partners = torch.arange(count, device=similarities.device).roll(count // 2)
+    return F.cross_entropy(similarities, partners)
+
+
+def nt_xent(projections: Tensor, temperature: float) -> Tensor:
+    """NT-Xent of [2n, d] projections; log(2n - 1) where all are equal.
+
+    >>> round(float(nt_xent(torch.ones(6, 4), temperature=0.5)), 4) == round(float(torch.tensor(5.0).log()), 4)
+    True
+    """
+    return cross_entropy(similarities(projections, temperature))

@@ -1,0 +1,46 @@
+"""The face of this domain: what the stages call. Its modules are imported when they are needed: torch takes seconds."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from metapt.ecg.prepare import prepare
+from metapt.ecg.simulate import simulate
+from metapt.errors import ConfigError
+from metapt.stages import Machine
+
+__all__ = ["finetune", "prepare", "pretrain", "simulate", "study", "summarise"]
+
+STUDIES = ("warp_study", "augmentations")
+
+
+def pretrain(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
+    """Pre-trains an arm with a PT seed; see `metapt.ecg.pretrain_run.run`."""
+    from metapt.ecg import pretrain_run
+
+    pretrain_run.run(config, inputs, outputs, machine)
+
+
+def finetune(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
+    """Fine-tunes an arm's encoders and tests them; see `metapt.ecg.finetune_run.run`."""
+    from metapt.ecg import finetune_run
+
+    finetune_run.run(config, inputs, outputs, machine)
+
+
+def study(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
+    """Computes what an experiment needs beside PT and FT; see `run` in the module of the experiment's name.
+
+    Raises:
+        ConfigError: there is no such study.
+    """
+    if config["experiment"] not in STUDIES:
+        raise ConfigError(f"ecg has no study {config['experiment']!r}; legal: {', '.join(STUDIES)}.")
+    import_module(f"metapt.ecg.{config['experiment']}").run(config, inputs, outputs, machine)
+
+
+def summarise(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path]) -> None:
+    """Makes an experiment's tables, figure and claims; see `metapt.ecg.experiments.summarise`."""
+    import_module("metapt.ecg.experiments").summarise(config, inputs, outputs)

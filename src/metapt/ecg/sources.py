@@ -1,0 +1,268 @@
+"""PTB-XL's raw form (https://physionet.org/content/ptb-xl/): two tables, and records in WFDB's format 16 at 100 Hz.
+
+A record is a header `NNNNN_lr.hea` (text; https://physionet.org/physiotools/wag/header-5.htm) and its signals `NNNNN_lr.dat`:
+little-endian int16, time by time, the 12 leads of a time side by side. At 1000 units per mV, a unit is a microvolt.
+"""
+
+from __future__ import annotations
+
+import ast
+import csv
+import os
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from metapt.errors import DataError
+
+CLASSES = ("NORM", "MI", "STTC", "CD", "HYP")
+"""Diagnostic superclasses: normal, myocardial infarction, ST/T change, conduction disturbance, hypertrophy."""
+
+LEADS = ("I", "II", "III", "AVR", "AVL", "AVF", "V1", "V2", "V3", "V4", "V5", "V6")
+SAMPLES = 1000
+FREQUENCY = 100  # Hz
+FOLDS = range(1, 11)
+TEST_FOLD = 10
+
+_COLUMNS = ("ecg_id", "patient_id", "scp_codes", "strat_fold", "filename_lr")
+_INVALID = np.iinfo(np.int16).min  # WFDB's mark of a value that is missing
+_SIGNAL_BYTES = 2 * len(LEADS) * SAMPLES
+_HEADER_BYTES = 1 << 16  # a header has 700
+_INTEGER = re.compile(r"(\d{1,9})(\.0*)?", re.ASCII)  # patients have a decimal point in 1.0.1
+_FILE = re.compile(r"records100/\d{5}/(\d{5})_lr", re.ASCII)
+_HEADER = re.compile(
+    rb"(\d{5}_lr) 12 100 1000\n"
+    + b"".join(rb"\1\.dat 16 1000(?:\.0)?(?:\(0\))?/mV 16 0 (-?\d{1,5}) (-?\d{1,5}) 0 %b\n" % lead.encode() for lead in LEADS)
+)
+_ADVICE = "remove records.json and download again, which replaces what is missing or wrong"
+_TABLE_ADVICE = "remove it and download it again, or copy a whole one there"
+
+
+def read_database(database: Path, statements: Path) -> pd.DataFrame:
+    """Read who was recorded, in which fold each record is, and what it shows.
+
+    A record has the label of a class if any of its statements that are diagnostic belongs to the class, whatever its likelihood:
+    the aggregation of the publishers' example_physionet.py.
+
+    Args:
+        database: ptbxl_database.csv.
+        statements: scp_statements.csv.
+
+    Returns:
+        A row per record, in the order of the file: ecg_id, patient_id, fold (1 to 10), the labels `CLASSES` (0 or 1; all int64),
+        and filename_lr, the record's name relative to the database's folder, without suffix.
+
+    Raises:
+        DataError: a file is missing or no such table; a number, name, fold or dict of statements is illegal; a statement is
+            unknown; a record is there twice; a patient of fold 10 is in another fold too.
+    """
+    class_of = _read_statements(statements)
+    rows = []
+    labels_of: dict[str, tuple[int, ...]] = {}  # many records have the same dict
+    for line, row in _rows(database, _COLUMNS):
+        place = f"{database}, line {line}"
+        ecg_id, patient, fold = (_integer(row[column], column, place) for column in ("ecg_id", "patient_id", "strat_fold"))
+        name = _FILE.fullmatch(row["filename_lr"])
+        if name is None or int(name[1]) != ecg_id:
+            raise DataError(
+                f"{place}: filename_lr is {row['filename_lr']!r}, and records100/NNNNN/{ecg_id:05d}_lr is expected: "
+                f"{_TABLE_ADVICE}."
+            )
+        if (codes := row["scp_codes"]) not in labels_of:
+            classes = {class_of[code] for code in _codes(codes, class_of, place)}
+            labels_of[codes] = tuple(int(each in classes) for each in CLASSES)
+        rows.append((ecg_id, patient, fold, *labels_of[codes], row["filename_lr"]))
+    table = pd.DataFrame(rows, columns=["ecg_id", "patient_id", "fold", *CLASSES, "filename_lr"])
+    check_table(table, database)
+    return table
+
+
+def check_table(table: pd.DataFrame, path: Path) -> None:
+    """Check the columns ecg_id, patient_id, fold and `CLASSES` of records that come from `path`.
+
+    Raises:
+        DataError: there is no record, or one twice; a fold is not 1 to 10, a label not 0 or 1; a patient of fold 10 is in another
+            fold too.
+    """
+    if table.empty:
+        raise DataError(f"{path} has no records: {_TABLE_ADVICE}.")
+    if (again := table["ecg_id"].duplicated()).any():
+        raise DataError(f"{path} has the record with ecg_id {table['ecg_id'][again].iloc[0]} twice: {_TABLE_ADVICE}.")
+    if not (known := table["fold"].isin(FOLDS)).all():
+        ecg_id, fold = table.loc[~known, ["ecg_id", "fold"]].iloc[0]
+        raise DataError(f"{path}: the record with ecg_id {ecg_id} is in fold {fold}; folds are 1 to 10: {_TABLE_ADVICE}.")
+    if not table[list(CLASSES)].isin([0, 1]).all(axis=None):
+        raise DataError(f"{path} has a label other than 0 and 1: {_TABLE_ADVICE}.")
+    of_test = table["fold"] == TEST_FOLD
+    if both := set(table["patient_id"][of_test]).intersection(table["patient_id"][~of_test]):
+        raise DataError(
+            f"{path}: the patient {min(both)} is in fold {TEST_FOLD} and in another one, so that test records would be "
+            f"trained on: {_TABLE_ADVICE}."
+        )
+
+
+def read_signals(folder: Path, names: Sequence[str]) -> NDArray[np.int16]:
+    """Read records, and check them by the first values and the checksums in their headers.
+
+    Args:
+        folder: that the names are relative to.
+        names: as in filename_lr, without suffix.
+
+    Returns:
+        int16 [records, 12, 1000], microvolts.
+
+    Raises:
+        DataError: a record is missing, cut, overlong, altered, of another form than PTB-XL's, or has invalid values.
+    """
+    signals = np.empty((len(names), len(LEADS), SAMPLES), "<i2")
+    values, checksums = np.empty((2, len(names), len(LEADS)), np.int64)
+    record = np.empty((SAMPLES, len(LEADS)), "<i2")
+    for index, name in enumerate(names):
+        values[index], checksums[index] = _read_header(f"{folder}/{name}.hea")
+        _read_into(record, f"{folder}/{name}.dat")
+        signals[index] = record.T
+    for what, found, expected in (
+        ("first value", signals[:, :, 0].astype(np.int64), values),
+        ("checksum", signals.sum(axis=2, dtype=np.int16).astype(np.int64) % 2**16, checksums % 2**16),
+    ):
+        if (wrong := _first(found != expected)) is not None:
+            raise DataError(
+                f"{folder}/{names[wrong[0]]}.dat or its header is altered: the {what} of lead {LEADS[wrong[1]]} is "
+                f"{found[wrong]}, and the header says {expected[wrong]}; {_ADVICE}."
+            )
+    if (wrong := _first((signals == _INVALID).any(axis=2))) is not None:
+        raise DataError(
+            f"{folder}/{names[wrong[0]]}.dat has invalid values ({_INVALID}) in lead {LEADS[wrong[1]]}, "
+            f"which no record of PTB-XL has: {_ADVICE}."
+        )
+    return signals
+
+
+def _first(wrong: NDArray[np.bool_]) -> tuple[int, int] | None:
+    found = np.argwhere(wrong)
+    return (int(found[0, 0]), int(found[0, 1])) if len(found) else None
+
+
+def _read_into(record: NDArray[np.int16], path: str) -> None:
+    try:
+        with open(path, "rb", buffering=0) as file:
+            size = os.fstat(file.fileno()).st_size
+            read = file.readinto(record.data) if size == _SIGNAL_BYTES else size
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    if read != _SIGNAL_BYTES:
+        wrong = "cut" if size <= _SIGNAL_BYTES else "overlong"
+        raise DataError(f"{path} is {wrong}: it has {read} bytes instead of {_SIGNAL_BYTES}; {_ADVICE}.")
+
+
+def _read_header(path: str) -> tuple[list[int], list[int]]:
+    """The first value and the checksum of each lead, after a check of all else.
+
+    wfdb takes 3 ms for a header. So only one that is not written as PTB-XL's are is left to it.
+    """
+    try:
+        with open(path, "rb", buffering=0) as file:
+            match = _HEADER.fullmatch(file.read(_HEADER_BYTES))
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    if match is not None and path.endswith(f"/{match[1].decode()}.hea"):
+        return [int(value) for value in match.groups()[1::2]], [int(value) for value in match.groups()[2::2]]
+    return _parse_header(Path(path))
+
+
+def _parse_header(path: Path) -> tuple[list[int], list[int]]:
+    import wfdb  # slow, and hardly ever needed
+
+    try:
+        header = wfdb.rdheader(str(path.with_suffix("")))
+    except Exception as error:  # what wfdb raises on altered headers is not a closed list
+        raise DataError(f"{path} is cut or altered: wfdb can't read it ({type(error).__name__}: {error}); {_ADVICE}.") from error
+    expected = {
+        "record_name": path.stem,
+        "n_sig": len(LEADS),
+        "fs": FREQUENCY,
+        "sig_len": SAMPLES,
+        "file_name": [f"{path.stem}.dat"] * len(LEADS),
+        "fmt": ["16"] * len(LEADS),
+        "samps_per_frame": [1] * len(LEADS),
+        "skew": [None] * len(LEADS),
+        "byte_offset": [None] * len(LEADS),
+        "adc_gain": [1000.0] * len(LEADS),
+        "baseline": [0] * len(LEADS),
+        "units": ["mV"] * len(LEADS),
+        "sig_name": list(LEADS),
+    }
+    for name, value in expected.items():
+        if (found := getattr(header, name, None)) != value:
+            raise DataError(f"{path} is no header of a 100 Hz record of PTB-XL: {name} is {found}, not {value}; {_ADVICE}.")
+    for numbers in (header.init_value, header.checksum):
+        if len(numbers) != len(LEADS) or not all(isinstance(number, int) and abs(number) < 2**16 for number in numbers):
+            raise DataError(f"{path} is cut or altered: its first values or checksums are {numbers}; {_ADVICE}.")
+    return header.init_value, header.checksum
+
+
+def _unreadable(path: str, error: OSError) -> DataError:
+    if isinstance(error, FileNotFoundError):
+        return DataError(f"{path} is missing: {_ADVICE}.")
+    return DataError(f"{path} can't be read: {error.strerror or error}.")
+
+
+def _read_statements(path: Path) -> dict[str, str]:
+    """Statement -> its diagnostic class, or "" for one that is not diagnostic."""
+    class_of: dict[str, str] = {}
+    for line, row in _rows(path, ("", "diagnostic", "diagnostic_class")):
+        code, diagnostic, name = row[""], row["diagnostic"], row["diagnostic_class"]
+        if diagnostic not in ("", "1", "1.0") or (diagnostic and name not in CLASSES) or not code or code in class_of:
+            raise DataError(
+                f"{path}, line {line}: a new statement with diagnostic 1.0 or empty, and one of the classes {', '.join(CLASSES)} "
+                f"if it is diagnostic, is expected: {_TABLE_ADVICE}."
+            )
+        class_of[code] = name if diagnostic else ""
+    return class_of
+
+
+def _rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
+    """The rows of a CSV file, and the line on which each ends."""
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            reader = csv.DictReader(file, strict=True)
+            if missing := [column for column in columns if column not in (reader.fieldnames or ())]:
+                raise DataError(f"{path} lacks the column {missing[0]!r}: {_TABLE_ADVICE}.")
+            for row in reader:
+                if None in row or None in row.values():
+                    raise DataError(f"{path}, line {reader.line_num}: more or fewer values than columns; {_TABLE_ADVICE}.")
+                yield reader.line_num, row
+    except FileNotFoundError as error:
+        raise DataError(f"{path} is missing: download it, or copy it there.") from error
+    except OSError as error:
+        raise DataError(f"{path} can't be read: {error.strerror or error}.") from error
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise DataError(f"{path} is cut or altered: it is no CSV file ({error}); {_TABLE_ADVICE}.") from error
+
+
+def _integer(text: str, column: str, place: str) -> int:
+    if (match := _INTEGER.fullmatch(text)) is None:
+        raise DataError(f"{place}: {column} is {text!r}, and a whole number is expected: {_TABLE_ADVICE}.")
+    return int(match[1])
+
+
+def _codes(text: str, known: dict[str, str], place: str) -> Iterator[str]:
+    """The statements of a record, from the text of a dict of their likelihoods in percent."""
+    try:
+        codes = ast.literal_eval(text)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError) as error:
+        raise DataError(f"{place}: scp_codes is {text[:80]!r}, which is no dict of statements: {_TABLE_ADVICE}.") from error
+    if not isinstance(codes, dict) or not all(
+        isinstance(likelihood, int | float) and 0 <= likelihood <= 100 for likelihood in codes.values()
+    ):
+        raise DataError(
+            f"{place}: scp_codes is {text[:80]!r}, and statements with likelihoods of 0 to 100 are expected: {_TABLE_ADVICE}."
+        )
+    for code in codes:
+        if code not in known:
+            raise DataError(f"{place}: the statement {code!r} is not one of scp_statements.csv; {_TABLE_ADVICE}.")
+        yield code

@@ -1,0 +1,164 @@
+"""BatchNorm (Ioffe and Szegedy 2015) whose second derivative costs little more than its first.
+
+torch puts the derivative of BatchNorm's derivative together from dozens of elementwise operations; in a hypergradient of a
+convolutional network that is most of the time. With x^ = (x - mean) s, s = (variance + eps)^-1/2, a = w s, and
+
+    P(u) = u - avg(u) - x^ avg(x^ u)        (averages per channel, over all that is normalised together)
+
+the derivative is dx = a P(dy), dw = sum(dy x^), db = sum(dy). So for cotangents g, gw, gb of these three
+
+    d/d(dy) = a P(g) + gw x^ + gb
+    d/dw    = s k,                               k = <g, dy> - n avg(g) avg(dy) - n avg(g x^) avg(dy x^)
+    d/dx    = s P(u) - w k s^2 x^ / n,           u = -a avg(dy x^) g + (gw - a avg(g x^)) dy
+
+all of them combinations of g, dy and x with one number per channel, which come from five sums.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from metapt.hypergrad.once import once_differentiable
+
+
+class BatchNorm(nn.Module):
+    """`torch.nn.BatchNorm1d` or `2d` with the same parameters, buffers and results, made to be differentiated twice.
+
+    Input [batch, channels, ...]; fastest in channels-last layout.
+
+    Args:
+        channels: number of them.
+        eps, momentum: as in torch.
+    """
+
+    weight: Tensor
+    bias: Tensor
+    running_mean: Tensor
+    running_var: Tensor
+    num_batches_tracked: Tensor
+
+    def __init__(self, channels: int, eps: float = 1e-5, momentum: float = 0.1) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(channels))
+        self.bias = nn.Parameter(torch.zeros(channels))
+        self.register_buffer("running_mean", torch.zeros(channels))
+        self.register_buffer("running_var", torch.ones(channels))
+        self.register_buffer("num_batches_tracked", torch.tensor(0))
+        self.eps, self.momentum = eps, momentum
+
+    def forward(self, values: Tensor) -> Tensor:
+        if not self.training:
+            return F.batch_norm(values, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
+        self.num_batches_tracked.add_(1)
+        return batch_norm(values, self.weight, self.bias, self.running_mean, self.running_var, self.momentum, self.eps)
+
+
+def batch_norm(
+    values: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    running_mean: Tensor | None = None,
+    running_var: Tensor | None = None,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    """Values [batch, channels, ...] normalised by their own statistics; the running ones, if given, are updated in place.
+
+    Raises:
+        ValueError: one value per channel has no variance.
+    """
+    if values.numel() == values.shape[1]:
+        raise ValueError(
+            f"BatchNorm in training needs more than one value per channel; got an input of shape {tuple(values.shape)}"
+        )
+    result: Tensor = _Forward.apply(values, weight, bias, running_mean, running_var, momentum, eps)  # type: ignore[no-untyped-call]
+    return result
+
+
+class _Forward(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        context: Any,
+        values: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        running_mean: Tensor | None,
+        running_var: Tensor | None,
+        momentum: float,
+        eps: float,
+    ) -> Tensor:
+        result, mean, scale = torch.native_batch_norm(values, weight, bias, running_mean, running_var, True, momentum, eps)
+        context.save_for_backward(values, weight, mean, scale)
+        context.eps = eps
+        return result
+
+    @staticmethod
+    def backward(context: Any, *cotangents: Tensor) -> Any:
+        values, weight, mean, scale = context.saved_tensors
+        gradients = _Backward.apply(cotangents[0], values, weight, mean, scale, context.eps)  # type: ignore[no-untyped-call]
+        return *gradients, None, None, None, None
+
+
+class _Backward(torch.autograd.Function):
+    """The first derivative; `mean` and `scale` are functions of `values`, whose derivative `backward` contains."""
+
+    @staticmethod
+    def forward(
+        context: Any, dy: Tensor, values: Tensor, weight: Tensor, mean: Tensor, scale: Tensor, eps: float
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        context.save_for_backward(dy, values, weight, mean, scale)
+        gradients: tuple[Tensor, Tensor, Tensor] = torch.ops.aten.native_batch_norm_backward(
+            dy, values, weight, None, None, mean, scale, True, eps, [True, True, True]
+        )
+        return gradients
+
+    @staticmethod
+    @once_differentiable
+    def backward(context: Any, *cotangents: Tensor) -> Any:
+        dy, values, w, mean, s = context.saved_tensors
+        g, gw, gb = cotangents
+        n = values.numel() // len(w)
+        flat = _Channels(values)
+        g_, dy_, x_ = flat(g), flat(dy), flat(values)
+        avg_g, avg_dy = flat.sum(g_) / n, flat.sum(dy_) / n
+        # x^ = s (x - mean), so its products with g and dy come from those of x.
+        avg_gx = s * (flat.sum(g_ * x_) / n - mean * avg_g)
+        avg_dyx = s * (flat.sum(dy_ * x_) / n - mean * avg_dy)
+        k = flat.sum(g_ * dy_) - n * (avg_g * avg_dy + avg_gx * avg_dyx)
+        a = w * s
+        slope = gw - a * avg_gx
+        d_dy = flat.combine((a, g_), (slope * s, x_), offset=gb - a * avg_g - slope * s * mean)
+        c_g, c_dy = -a * avg_dyx, slope
+        c_x = -s * (c_g * avg_gx + c_dy * avg_dyx) - w * k * s * s / n
+        d_x = flat.combine(
+            (s * c_g, g_), (s * c_dy, dy_), (s * c_x, x_), offset=-s * (c_g * avg_g + c_dy * avg_dy) - s * c_x * mean
+        )
+        return d_dy, d_x, s * k, None, None, None
+
+
+class _Channels:
+    """Sums and combinations per channel, as long rows: the constants of channels are repeated along a row, not broadcast."""
+
+    def __init__(self, values: Tensor) -> None:
+        self._shape = values.movedim(1, -1).shape
+        self._repeats = self._shape[1:-1].numel()
+
+    def __call__(self, values: Tensor) -> Tensor:
+        """[batch, channels, ...] -> [batch, ... * channels], channels innermost; no copy in channels-last layout."""
+        return values.movedim(1, -1).reshape(self._shape[0], -1)
+
+    def sum(self, rows: Tensor) -> Tensor:
+        """[channels]."""
+        return rows.sum(0).view(self._repeats, -1).sum(0)
+
+    def combine(self, *terms: tuple[Tensor, Tensor], offset: Tensor) -> Tensor:
+        """The sum of coefficient [channels] * rows, plus offset [channels], in the shape of the values."""
+        (coefficient, rows), *others = terms
+        total = torch.addcmul(offset.repeat(self._repeats), rows, coefficient.repeat(self._repeats))
+        for coefficient, rows in others:
+            total.addcmul_(rows, coefficient.repeat(self._repeats))
+        return total.view(self._shape).movedim(-1, 1)

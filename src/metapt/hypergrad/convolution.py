@@ -1,0 +1,121 @@
+"""Convolution whose second derivative is made of the kernels of its first.
+
+torch's own takes minibatches for channels there, for which its kernels are slow. A convolution C(x, w) is linear in x and in w.
+With its adjoints Cx(dy, w), the derivative w.r.t. x, and Cw(dy, x), that w.r.t. w, the derivatives of these are again the three:
+
+    d Cx(dy, w):  C(g, w) w.r.t. dy,    Cw(dy, g) w.r.t. w          (g the cotangent, like x)
+    d Cw(dy, x):  C(x, g) w.r.t. dy,    Cx(dy, g) w.r.t. x          (g the cotangent, like w)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from metapt.hypergrad.once import once_differentiable
+from metapt.hypergrad.pruning import wanted
+
+Pair = tuple[int, int]
+
+
+class Convolution(nn.Module):
+    """`torch.nn.Conv2d` without bias, made to be differentiated twice. [batch, inputs, H, W] -> [batch, outputs, H', W']."""
+
+    def __init__(self, inputs: int, outputs: int, kernel: Pair, stride: Pair = (1, 1), padding: Pair = (0, 0)) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(outputs, inputs, *kernel))
+        nn.init.kaiming_uniform_(self.weight, a=5**0.5)
+        self.stride, self.padding = stride, padding
+
+    def forward(self, values: Tensor) -> Tensor:
+        return convolution(values, self.weight, self.stride, self.padding)
+
+
+def convolution(values: Tensor, weight: Tensor, stride: Pair, padding: Pair) -> Tensor:
+    """`torch.nn.functional.conv2d` without bias.
+
+    Args:
+        values: [batch, inputs, H, W].
+        weight: [outputs, inputs, kernel height, kernel width].
+    """
+    result: Tensor = _Convolution.apply(values, weight, stride, padding)  # type: ignore[no-untyped-call]
+    return result
+
+
+class _Convolution(torch.autograd.Function):
+    @staticmethod
+    def forward(context: Any, x: Tensor, w: Tensor, stride: Pair, padding: Pair) -> Tensor:
+        context.save_for_backward(x, w)
+        context.geometry = (stride, padding)
+        return _forward(x, w, context.geometry)
+
+    @staticmethod
+    def backward(context: Any, *cotangents: Tensor) -> Any:
+        x, w = context.saved_tensors
+        (dy,) = cotangents
+        needs_x, needs_w = context.needs_input_grad[:2]
+        dx = dw = None
+        if needs_x:
+            dx = _InputGradient.apply(dy, w, x.detach(), context.geometry)  # type: ignore[no-untyped-call]
+        if needs_w and wanted(w):
+            dw = _WeightGradient.apply(dy, x, w.detach(), context.geometry)  # type: ignore[no-untyped-call]
+        return dx, dw, None, None
+
+
+class _InputGradient(torch.autograd.Function):
+    """Cx(dy, w); of x only the shape counts."""
+
+    @staticmethod
+    def forward(context: Any, dy: Tensor, w: Tensor, x: Tensor, geometry: tuple[Pair, Pair]) -> Tensor:
+        context.save_for_backward(dy, w)
+        context.geometry = geometry
+        return _input_gradient(dy, x, w, geometry)
+
+    @staticmethod
+    @once_differentiable
+    def backward(context: Any, *cotangents: Tensor) -> Any:
+        dy, w = context.saved_tensors
+        (g,) = cotangents
+        d_w = _weight_gradient(dy, g, w, context.geometry) if context.needs_input_grad[1] and wanted(w) else None
+        return _forward(g, w, context.geometry), d_w, None, None
+
+
+class _WeightGradient(torch.autograd.Function):
+    """Cw(dy, x); of w only the shape counts."""
+
+    @staticmethod
+    def forward(context: Any, dy: Tensor, x: Tensor, w: Tensor, geometry: tuple[Pair, Pair]) -> Tensor:
+        context.save_for_backward(dy, x)
+        context.geometry = geometry
+        return _weight_gradient(dy, x, w, geometry)
+
+    @staticmethod
+    @once_differentiable
+    def backward(context: Any, *cotangents: Tensor) -> Any:
+        dy, x = context.saved_tensors
+        (g,) = cotangents
+        d_x = _input_gradient(dy, x, g, context.geometry) if context.needs_input_grad[1] else None
+        return _forward(x, g, context.geometry), d_x, None, None
+
+
+def _forward(x: Tensor, w: Tensor, geometry: tuple[Pair, Pair]) -> Tensor:
+    return torch.conv2d(x, w, None, *geometry)
+
+
+def _input_gradient(dy: Tensor, x: Tensor, w: Tensor, geometry: tuple[Pair, Pair]) -> Tensor:
+    return _adjoints(dy, x, w, geometry, (True, False))[0]
+
+
+def _weight_gradient(dy: Tensor, x: Tensor, w: Tensor, geometry: tuple[Pair, Pair]) -> Tensor:
+    return _adjoints(dy, x, w, geometry, (False, True))[1]
+
+
+def _adjoints(
+    dy: Tensor, x: Tensor, w: Tensor, geometry: tuple[Pair, Pair], mask: tuple[bool, bool]
+) -> tuple[Tensor, Tensor, Tensor]:
+    adjoints: tuple[Tensor, Tensor, Tensor] = torch.ops.aten.convolution_backward(
+        dy, x, w, None, *geometry, (1, 1), False, (0, 0), 1, (*mask, False)
+    )
+    return adjoints

@@ -1,0 +1,48 @@
+"""The parts that the config's sections are made of; each domain's `config.py` builds on them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Section(BaseModel):
+    """A part of the config: unknown keys are errors, values can't be changed once read."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Experiment(Section):
+    """A section that is an experiment: it has a target, tables, figures and claims."""
+
+
+Positive = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=0)]
+Rate = Annotated[float, Field(gt=0)]
+
+
+class Neumann(Section):
+    """The inverse Hessian as a truncated Neumann series (Section 3.1)."""
+
+    kind: Literal["neumann"] = "neumann"
+    terms: Count = Field(1, description="Hessian-vector products in the series; 0 leaves step_size times the vector")
+    step_size: Rate | None = Field(None, description="step of the series; empty: the PT learning rate, as the released code does")
+
+
+class ConjugateGradient(Section):
+    """The inverse Hessian by conjugate gradients."""
+
+    kind: Literal["conjugate_gradient"]
+    max_steps: Positive = Field(20, description="most Hessian-vector products in a solve")
+    rtol: Rate = Field(1e-3, description="stop when the residual has shrunk by this factor")
+    damping: Annotated[float, Field(ge=0)] = Field(0.0, description="added to the Hessian's diagonal")
+
+
+class Identity(Section):
+    """The identity in place of the inverse Hessian (T1 - T2 of the literature)."""
+
+    kind: Literal["identity"]
+
+
+Inverse = Annotated[Neumann | ConjugateGradient | Identity, Field(discriminator="kind")]

@@ -1,0 +1,16 @@
+"""Compute what an experiment needs beside PT and FT runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from metapt.domains import domain
+from metapt.stages import Machine
+
+
+def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
+    torch.set_num_threads(machine.threads)
+    domain(config["domain"], "study").study(config, inputs, outputs, machine)

@@ -1,0 +1,229 @@
+"""Crops, jitter and warps are what the paper says; a smoothed velocity makes a diffeomorphism where the paper's warp folds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from metapt.ecg import augment
+from metapt.ecg.augment import Draws, Smoothing, crop_and_jitter, displacement, draw, warp
+from metapt.ecg.policy import Policy
+from metapt.ecg.problem import views
+
+DTYPE = torch.float64
+both = pytest.mark.parametrize("smoothing", ["displacement", "velocity"])
+
+
+def drawn(
+    views: int, samples: int, seed: int = 0, jitter: Literal["fixed", "uniform"] = "fixed", dtype: torch.dtype = DTYPE
+) -> Draws:
+    return draw(views, samples, 12, jitter, torch.Generator().manual_seed(seed), dtype)
+
+
+def ecgs(views: int, samples: int, seed: int = 1) -> Tensor:
+    """Noise that is nowhere 0, each lead with a scale of its own."""
+    noise = torch.randn(views, samples, 12, generator=torch.Generator().manual_seed(seed), dtype=DTYPE)
+    return (noise + 0.01 * noise.sign()) * torch.arange(1.0, 13.0, dtype=DTYPE)
+
+
+def field(strength: float, smoothing: Smoothing, views: int = 100, samples: int = 1000, seed: int = 0) -> Tensor:
+    velocity = torch.randn(views, samples, generator=torch.Generator().manual_seed(seed), dtype=DTYPE)
+    return displacement(torch.full((views,), strength, dtype=DTYPE), velocity, smoothing)
+
+
+@pytest.mark.parametrize("samples", [64, 1000])
+def test_a_crop_zeroes_one_stretch_of_at_most_half_of_each_lead(samples: int) -> None:
+    signals = ecgs(60, samples)
+    draws = drawn(60, samples)
+    result = crop_and_jitter(signals, draws._replace(jitter=torch.zeros(60, dtype=DTYPE)))
+    zeroed = result == 0
+    assert torch.equal(result[~zeroed], signals[~zeroed])
+    lengths = zeroed.sum(1)
+    assert lengths.max() <= samples / 2
+    edges = zeroed.int().diff(dim=1, prepend=torch.zeros(60, 1, 12), append=torch.zeros(60, 1, 12))
+    assert (edges.eq(1).sum(1) == (lengths > 0)).all()  # one stretch
+    assert lengths.double().mean() == pytest.approx(samples / 4, rel=0.1)  # uniform up to half
+    assert lengths.max() > 0.48 * samples
+    assert lengths.min() < 0.02 * samples
+    assert (zeroed[:, :, :1] != zeroed[:, :, 1:]).any(1).all()  # each lead its own
+    where = zeroed.double().mean((0, 2))
+    assert where[0] < 0.05 < 0.3 < where[samples // 2]
+
+
+def test_jitter_is_white_noise_of_a_tenth_of_each_leads_deviation() -> None:
+    signals = ecgs(8, 1000)
+    draws = drawn(8, 1000)
+    whole = draws._replace(crop_length=torch.zeros(8, 12, dtype=DTYPE))
+    noise = crop_and_jitter(signals, whole) - signals
+    torch.testing.assert_close(noise.std(1), 0.1 * signals.std(1), rtol=0.1, atol=0.0)
+    lagged = (noise[:, 1:] * noise[:, :-1]).mean(1) / noise.square().mean(1)
+    assert lagged.abs().mean() < 0.05
+    # under a crop, too, and by the deviation of the lead before it
+    cropped = crop_and_jitter(signals, draws) - crop_and_jitter(signals, draws._replace(jitter=torch.zeros(8, dtype=DTYPE)))
+    torch.testing.assert_close(cropped, noise)
+
+
+def test_uniform_jitter_is_a_share_of_that_at_most_for_each_view() -> None:
+    jitter = drawn(2000, 4, jitter="uniform").jitter
+    assert jitter.min() >= 0
+    assert jitter.max() <= 0.1
+    assert float(jitter.mean()) == pytest.approx(0.05, rel=0.05)
+    assert (drawn(20, 4).jitter == 0.1).all()
+
+
+def test_views_depend_on_their_draws_alone_and_crop_and_jitter_carry_no_derivative() -> None:
+    signals = ecgs(3, 64).requires_grad_()
+    first, second, other = (crop_and_jitter(signals, drawn(3, 64, seed)) for seed in (0, 0, 1))
+    assert torch.equal(first, second)
+    assert not torch.equal(first, other)
+    assert not first.requires_grad
+
+
+def test_no_displacement_is_the_identity_to_the_bit() -> None:
+    for dtype in (torch.float32, torch.float64):
+        signals = ecgs(3, 64).to(dtype)
+        assert torch.equal(warp(signals, torch.zeros(3, 64, dtype=dtype)), signals)
+
+
+@both
+def test_a_strength_of_nothing_is_the_identity_and_a_small_one_is_close_to_it(smoothing: Smoothing) -> None:
+    assert not field(0.0, smoothing).any()
+    tiny, twice = field(1e-6, smoothing), field(2e-6, smoothing)
+    torch.testing.assert_close(twice, 2 * tiny, rtol=1e-4, atol=1e-12)  # linear in the strength
+    signals = torch.sin(0.05 * torch.arange(1000, dtype=DTYPE)).view(1, -1, 1).expand(100, -1, 12)
+    assert (warp(signals, tiny) - signals).abs().max() < 1e-6
+
+
+def test_a_constant_displacement_shifts_and_repeats_the_end_values() -> None:
+    signals = ecgs(2, 64)
+    for shift in (-5, 3):
+        index = (torch.arange(64) + shift).clamp(0, 63)
+        torch.testing.assert_close(warp(signals, torch.full((2, 64), float(shift), dtype=DTYPE)), signals[:, index])
+    between = warp(signals, torch.full((2, 64), 0.25, dtype=DTYPE))
+    torch.testing.assert_close(between[:, :-1], 0.75 * signals[:, :-1] + 0.25 * signals[:, 1:])
+
+
+@both
+def test_all_leads_are_warped_alike_and_each_view_by_itself(smoothing: Smoothing) -> None:
+    signals = ecgs(4, 200)[:, :, :1].repeat(1, 1, 12)
+    warped = warp(signals, field(8.0, smoothing, views=4, samples=200))
+    assert torch.equal(warped, warped[:, :, :1].expand(-1, -1, 12))
+    assert not torch.equal(warped, signals)
+    alone = warp(signals[2:3], field(8.0, smoothing, views=4, samples=200)[2:3])
+    assert torch.equal(alone, warped[2:3])
+
+
+@pytest.mark.parametrize(
+    ("smoothing", "strength", "monotone"),
+    [
+        ("velocity", 1.0, True),
+        ("velocity", 16.0, True),
+        ("velocity", 100.0, True),
+        ("displacement", 4.0, True),
+        ("displacement", 64.0, False),
+        ("displacement", 100 * 4.0**2, False),  # the paper's m = 4 at the start
+    ],
+)
+def test_time_stays_in_order_where_the_warp_is_a_diffeomorphism(smoothing: Smoothing, strength: float, monotone: bool) -> None:
+    steps = 1 + field(strength, smoothing).diff(dim=1)
+    assert bool((steps > 0).all()) is monotone
+
+
+def test_the_papers_warp_folds_every_view_at_its_start() -> None:
+    steps = 1 + field(100 * 4.0**2, "displacement").diff(dim=1)
+    assert (steps <= 0).any(1).all()
+
+
+@pytest.mark.parametrize("strength", [0.1, 1.0, 4.0])
+def test_the_typical_displacement_is_about_the_strength_while_that_is_small(strength: float) -> None:
+    typical = field(strength, "velocity").square().mean().sqrt()
+    assert float(typical) == pytest.approx(strength, rel=0.06)
+
+
+def smooth(velocity: NDArray[np.float64], radius: int, unit_variance: bool) -> NDArray[np.float64]:
+    kernel = np.exp(-0.5 * (np.arange(-radius, radius + 1) / 12) ** 2)
+    return np.convolve(velocity, kernel / (np.sqrt((kernel**2).sum()) if unit_variance else kernel.sum()), "same")
+
+
+def flow(velocity: NDArray[np.float64], strength: float, coarsening: int) -> NDArray[np.float64]:
+    """The displacement after unit time in a velocity field on the coarser grid, between whose points it is linear (RK4)."""
+    samples, coarse = len(velocity), len(velocity) // coarsening
+    grid = np.arange(coarse, dtype=float)
+    at_grid = np.interp(np.linspace(0, samples - 1, coarse), np.arange(samples), velocity) * strength / coarsening
+
+    def v(x: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.interp(x, grid, at_grid)
+
+    x, steps = grid.copy(), 200
+    for _ in range(steps):
+        a = v(x)
+        b = v(x + a / (2 * steps))
+        c = v(x + b / (2 * steps))
+        d = v(x + c / steps)
+        x = x + (a + 2 * b + 2 * c + d) / (6 * steps)
+    return np.interp(np.linspace(0, coarse - 1, samples), grid, coarsening * (x - grid))
+
+
+@pytest.mark.parametrize(
+    ("strength", "squarings", "coarsening", "tolerance"),
+    [(2.0, 5, 4, 0.015), (8.0, 5, 4, 0.05), (8.0, 1, 4, 0.4), (2.0, 10, 1, 0.002), (8.0, 10, 1, 0.005)],
+)
+def test_scaling_and_squaring_converges_to_the_flow(
+    monkeypatch: pytest.MonkeyPatch, strength: float, squarings: int, coarsening: int, tolerance: float
+) -> None:
+    """Errors relative to the largest displacement; finer steps and a finer grid make them smaller."""
+    monkeypatch.setattr(augment, "SQUARINGS", squarings)
+    monkeypatch.setattr(augment, "COARSENING", coarsening)
+    velocity = torch.randn(4, 1000, generator=torch.Generator().manual_seed(3), dtype=DTYPE)
+    made = displacement(torch.full((4,), strength, dtype=DTYPE), velocity, "velocity").numpy()
+    for noise, ours in zip(velocity.numpy(), made, strict=True):
+        truth = flow(smooth(noise, 36, unit_variance=True), strength, coarsening)
+        assert np.abs(ours - truth).max() < tolerance * np.abs(truth).max()
+
+
+def test_the_papers_field_is_smoothed_afterwards() -> None:
+    velocity = torch.randn(4, 1000, generator=torch.Generator().manual_seed(3), dtype=DTYPE)
+    made = displacement(torch.full((4,), 0.1, dtype=DTYPE), velocity, "displacement").numpy()
+    for noise, ours in zip(velocity.numpy(), made, strict=True):
+        truth = smooth(flow(noise, 0.1, 4), 12, unit_variance=False)
+        assert np.abs(ours - truth).max() < 0.01 * np.abs(truth).max()
+
+
+@both
+@pytest.mark.parametrize("scale", ["square", "log"])
+def test_the_derivative_w_r_t_the_strength_is_that_of_finite_differences(
+    smoothing: Smoothing, scale: Literal["square", "log"]
+) -> None:
+    """In float64 at a generic point, as a warp has kinks where it reads at a sample."""
+    policy = Policy(smoothing, scale, 1.0, 0)
+    signals, draws = ecgs(2, 64), drawn(4, 64)
+    at = torch.tensor(0.17 if scale == "square" else 1.03, dtype=DTYPE, requires_grad=True)
+    weights = torch.randn(5, 4 * 64 * 12, generator=torch.Generator().manual_seed(4), dtype=DTYPE)
+
+    def sums(m: Tensor) -> Tensor:
+        return weights @ views(policy, {"scale": m}, signals, draws).flatten()
+
+    assert torch.autograd.gradcheck(sums, (at,), eps=1e-7, atol=1e-3, rtol=1e-6)
+    assert torch.autograd.functional.jacobian(sums, at).abs().min() > 1
+
+
+def test_views_of_a_signal_are_its_first_and_its_second_half_of_draws() -> None:
+    policy = Policy("velocity", "log", 4.0, 0)
+    signals, draws = ecgs(3, 64), drawn(6, 64)
+    meta = {"scale": torch.tensor(1.0, dtype=DTYPE)}
+    whole = views(policy, meta, signals, draws)
+    halves = [views(policy, meta, signals, Draws(*(part[rows] for part in draws))) for rows in (slice(3), slice(3, 6))]
+    torch.testing.assert_close(whole, torch.cat(halves))
+
+
+@pytest.mark.parametrize("make", [lambda: torch.nan, lambda: torch.inf])
+def test_a_strength_that_is_not_finite_shows(make: Callable[[], float]) -> None:
+    policy = Policy("velocity", "log", 1.0, 0)
+    made = views(policy, {"scale": torch.tensor(make(), dtype=DTYPE)}, ecgs(1, 64), drawn(2, 64))
+    assert made.isnan().any()

@@ -1,0 +1,145 @@
+"""The views that are shown are those of PT, and displacements are those of the warp."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from metapt.ecg import augmentations
+from metapt.ecg.augment import draw
+from metapt.ecg.augmentations import displacements, strengths, views
+from metapt.ecg.config import Meta, NoPretraining, Simclr, Warp
+from metapt.ecg.policy import SCALE
+from metapt.ecg.pretraining import policy_of, typical_displacement
+from metapt.ecg.problem import detached_views
+from metapt.ecg.resnet1d import initial_pretrained
+from metapt.ecg.runs import Learned, save_pretrained
+from metapt.ecg.sources import CLASSES
+from metapt.ecg.warp_study import DISPLACEMENT
+from metapt.errors import ConfigError, DataError
+from metapt.evaluation import metrics
+from metapt.stages import Machine
+from metapt.training.seeds import generator
+
+STABLE = Warp(smoothing="velocity", scale="log", initial=4.0, network_width=0)
+PAPER = Warp(initial=0.5, network_width=2)
+SEEDS = [0, 1]
+LEARNED = 0.25
+"""m of the paper's warp that PT is said to have learned."""
+
+
+def write(folder: Path, normal: list[int]) -> dict[str, Path]:
+    """Ten prepared ECGs, all but the first two of fold 10; `normal`: which of all are normal. None shows hypertrophy."""
+    random = np.random.default_rng(0)
+    signals = np.cumsum(random.normal(0, 30, (10, 12, 1000)), axis=2).astype(np.int16)
+    table = pd.DataFrame({"ecg_id": range(10), "patient_id": range(10), "fold": [1, 2] + [10] * 8})
+    for name in CLASSES:
+        table[name] = random.integers(0, 2, 10) if name != "HYP" else 0
+    table["NORM"] = [int(index in normal) for index in range(10)]
+    np.save(folder / "signals.npy", signals)
+    table.to_csv(folder / "records.csv", index=False)
+    return {"signals": folder / "signals.npy", "records": folder / "records.csv"}
+
+
+def run(folder: Path, arms: dict[str, Any], normal: list[int]) -> tuple[dict[str, np.ndarray], pd.DataFrame]:
+    inputs = write(folder, normal)
+    for name, arm in arms.items():
+        for seed in SEEDS:
+            warp = getattr(arm, "warp", STABLE)
+            meta = policy_of(warp).initial(generator("ecg warp network", seed))
+            if name == "meta":
+                meta[SCALE] = torch.tensor(LEARNED * (1 + seed))
+            inputs[f"pretrained/{name}/{seed}"] = folder / f"{name}{seed}.pt"
+            save_pretrained(Learned(initial_pretrained(2, generator("encoder")), meta), folder / f"{name}{seed}.pt")
+    config = {
+        "domain": "ecg",
+        "experiment": "augmentations",
+        "arms": {name: arm.model_dump() for name, arm in arms.items()},
+        "seeds": SEEDS,
+        "meta_size": 2,
+        "width": 2,
+        "samples": 1000,
+        "pretrain": {},
+    }
+    outputs = {"views": folder / "views.npz", "metrics": folder / "metrics.csv"}
+    augmentations.run(config, inputs, outputs, Machine())
+    with np.load(outputs["views"]) as file:
+        return dict(file), metrics.read(outputs["metrics"])
+
+
+def test_what_is_shown(tmp_path: Path) -> None:
+    arms = {"simclr": Simclr(method="simclr", warp=STABLE), "meta": Meta(warp=PAPER)}
+    shown, table = run(tmp_path, arms, normal=[1, 3, 5])
+    stored = np.load(tmp_path / "signals.npy")
+    np.testing.assert_allclose(shown["original"], stored[3, 1] / 1000, atol=1e-5)
+    np.testing.assert_allclose(shown["time"], np.arange(1000) / 100)
+
+    for name in arms:
+        assert shown[f"{name}/learned"].shape == (2, 1000)
+        assert shown[f"{name}/strength"].shape == (8,)
+        assert shown[f"{name}/labels"].shape == (8, 5)
+    np.testing.assert_array_equal(shown["simclr/initial"], shown["simclr/learned"])
+    assert not np.array_equal(shown["meta/initial"], shown["meta/learned"])
+    assert not np.array_equal(shown["meta/learned"][0], shown["meta/learned"][1])
+    fixed = float(typical_displacement(policy_of(STABLE), torch.tensor(4.0), 1000))
+    np.testing.assert_allclose(shown["simclr/strength"], fixed, rtol=1e-5)
+    assert len(set(shown["meta/strength"])) == 8
+
+    assert set(table["evaluation"]) == {"augmentations"}
+    assert set(table["metric"]) == {DISPLACEMENT}
+    value = metrics.select(table, experiment="ecg", arm="meta", metric=DISPLACEMENT, setting="class=MI")
+    assert list(value.index) == SEEDS
+    of_class = shown["meta/labels"][:, CLASSES.index("MI")] > 0
+    assert value[0] == pytest.approx(shown["meta/strength"][of_class].mean())
+    assert value[1] > value[0]
+    assert math.isnan(metrics.select(table, experiment="ecg", arm="meta", metric=DISPLACEMENT, setting="class=HYP")[0])
+
+
+def test_no_normal_ecg_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no normal ECG among the first 8 of fold 10"):
+        run(tmp_path, {"simclr": Simclr(method="simclr", warp=STABLE)}, normal=[1])
+
+
+def test_an_arm_without_a_warp_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no_pt, which has no warp"):
+        run(tmp_path, {"no_pt": NoPretraining(method="no_pt")}, normal=[3])
+
+
+@pytest.mark.parametrize("warp", [STABLE, Warp(initial=0.25, network_width=0)])
+def test_views_are_those_of_pretraining(warp: Warp) -> None:
+    policy = policy_of(warp)
+    meta = policy.initial(generator("meta"))
+    signal = torch.randn(200, 12, generator=generator("signal"))
+    draws = draw(2, 200, 12, "fixed", generator("draws"))
+    ours = views(policy, strengths(policy, meta, signal.unsqueeze(0))[0], signal, draws)
+    torch.testing.assert_close(ours, detached_views(policy, meta, signal.unsqueeze(0), draws))
+
+
+def test_strengths_are_those_of_minibatches() -> None:
+    """The warp network normalises over the minibatch, so that more ECGs than one has are taken in parts."""
+    policy = policy_of(PAPER)
+    meta = policy.initial(generator("meta"))
+    signals = torch.randn(300, 64, 12, generator=generator("signals"))
+    found = strengths(policy, meta, signals)
+    torch.testing.assert_close(found[:256], policy.strength(meta, signals[:256]))
+    torch.testing.assert_close(found[256:], policy.strength(meta, signals[256:]))
+
+
+@pytest.mark.parametrize("warp", [STABLE, Warp(initial=0.25)], ids=["stable", "paper"])
+def test_displacements_between_the_points_of_the_grid(warp: Warp) -> None:
+    policy = policy_of(warp)
+    strength = torch.tensor([0.0, 0.37, 2.9, 7.3])
+    found = displacements(policy, strength, 400)
+    exact = [float(typical_displacement(policy, each, 400)) for each in strength]
+    np.testing.assert_allclose(found, exact, rtol=1e-2, atol=1e-6)
+    assert list(displacements(policy, torch.zeros(2), 400)) == [0.0, 0.0]
+
+
+def test_a_strength_that_is_no_number_shows() -> None:
+    assert np.isnan(displacements(policy_of(STABLE), torch.full((2,), math.nan), 400)).all()

@@ -1,0 +1,100 @@
+"""Minibatches: what is in them, what arms share, and that they go on where they were saved."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from metapt.ecg.batches import SimclrBatches, SupervisedBatches, Views
+from metapt.ecg.dataset import Dataset
+
+PRETRAIN, TRAIN, VALIDATION = np.arange(0, 20), np.arange(20, 32), np.arange(40, 45)
+
+
+def views(dataset: Dataset, seed: int = 0) -> Views:
+    return Views(seed, dataset.samples, 12, "uniform", "cpu")
+
+
+def simclr(dataset: Dataset, seed: int = 0, labelled: bool = True, size: int = 8) -> SimclrBatches:
+    sets = {"train": (TRAIN, 4), "validation": (VALIDATION, 5)} if labelled else {}
+    return SimclrBatches(dataset, PRETRAIN, size, views(dataset, seed), sets, seed)
+
+
+def supervised(dataset: Dataset, seed: int = 0) -> SupervisedBatches:
+    return SupervisedBatches(dataset, views(dataset, seed), {"train": (TRAIN, 4), "validation": (VALIDATION, 5)}, seed)
+
+
+def members(dataset: Dataset, signals: torch.Tensor) -> list[int]:
+    every = dataset.signals(np.arange(70)).flatten(1)
+    return [int((every == signal.flatten()).all(1).nonzero().item()) for signal in signals]
+
+
+def equal(first: Any, second: Any) -> bool:
+    if isinstance(first, torch.Tensor):
+        return torch.equal(first, second)
+    return all(equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+def test_pt_minibatches_are_those_of_the_pt_set_with_draws_for_two_views(dataset: Dataset) -> None:
+    batches = simclr(dataset)
+    for _ in range(3):
+        first, second = batches.pretrain(), batches.pretrain()
+        indices = members(dataset, torch.cat([first.signals, second.signals]))
+        assert len(set(indices)) == 16  # one pass, without replacement; the last four are dropped
+        assert set(indices) <= set(PRETRAIN)
+        assert first.draws.velocity.shape == (16, 64)
+        assert first.draws.noise.shape == (16, 64, 12)
+        assert not equal(first.draws, second.draws)
+        assert len(set(first.draws.jitter.tolist())) == 16  # each view its own
+
+
+def test_ft_minibatches_are_those_of_their_sets_with_their_labels(dataset: Dataset) -> None:
+    batches = simclr(dataset)
+    passed = [batches.train() for _ in range(3)]
+    indices = [index for batch in passed for index in members(dataset, batch.signals)]
+    assert sorted(indices) == TRAIN.tolist()
+    assert torch.equal(torch.cat([batch.labels for batch in passed]), dataset.labels(np.array(indices)))
+    whole = batches.validation()
+    assert sorted(members(dataset, whole.signals)) == VALIDATION.tolist()
+
+
+def test_minibatches_are_never_larger_than_the_set(dataset: Dataset) -> None:
+    assert len(simclr(dataset, size=256).pretrain().signals) == 20
+
+
+def test_supervised_minibatches_are_labelled_with_draws_for_one_view(dataset: Dataset) -> None:
+    batches = supervised(dataset)
+    passed = [batches.pretrain() for _ in range(3)]
+    indices = [index for batch in passed for index in members(dataset, batch.signals)]
+    assert sorted(indices) == TRAIN.tolist()
+    assert torch.equal(torch.cat([batch.labels for batch in passed]), dataset.labels(np.array(indices)))
+    assert passed[0].draws.velocity.shape == (4, 64)
+
+
+def test_arms_see_the_same_minibatches_whatever_labels_they_use_and_seeds_see_others(dataset: Dataset) -> None:
+    first, unlabelled, other = simclr(dataset), simclr(dataset, labelled=False), simclr(dataset, seed=1)
+    first.train()
+    first.validation()
+    a, b, c = (batches.pretrain() for batches in (first, unlabelled, other))
+    assert equal(a, b)
+    assert not equal(a.signals, c.signals)
+    assert not equal(a.draws, c.draws)
+
+
+@pytest.mark.parametrize("make", [simclr, supervised])
+def test_saved_minibatches_go_on_to_the_same_bits(dataset: Dataset, make: Any) -> None:
+    batches = make(dataset)
+    for _ in range(4):
+        batches.pretrain(), batches.train(), batches.validation()
+    file = io.BytesIO()
+    torch.save(batches.state_dict(), file)
+    file.seek(0)
+    again = make(dataset)
+    again.load_state_dict(torch.load(file, weights_only=True))
+    for _ in range(4):
+        for kind in ("pretrain", "train", "validation"):
+            assert equal(getattr(batches, kind)(), getattr(again, kind)())

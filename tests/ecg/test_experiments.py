@@ -1,0 +1,430 @@
+"""Tables, figures and verdicts of the ECG experiments, from metrics whose answers are known."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.image import imread
+
+from metapt.ecg import warp_study
+from metapt.ecg.config import EcgConfig, fixed_arm, start_arm
+from metapt.ecg.experiments import EXPERIMENTS, summarise
+from metapt.ecg.needs import needs
+from metapt.ecg.results import AUROC, DISPLACEMENT, PEAK_MEMORY, TIME_PER_STEP, WALL_TIME
+from metapt.evaluation import metrics
+from metapt.evaluation.metrics import row
+from metapt.evaluation.pairs import pair
+
+FILES = {
+    "metrics": "metrics.csv",
+    "claims": "claims.csv",
+    "table_csv": "table.csv",
+    "table_md": "table.md",
+    "table_tex": "table.tex",
+    "figure_svg": "figure.svg",
+    "figure_png": "figure.png",
+}
+SEED_SPREAD = (-0.5, 0.1, 0.4)
+"""What a PT seed adds to the AUROC of every arm, so that it cancels in paired differences."""
+
+AurocOf = Callable[[str, int, int | None, str], float]
+"""Arm, |D_FT|, FT ECGs at meta-PT time, evaluation -> mean AUROC (%)."""
+
+
+class Runs:
+    """The files that an experiment's runs leave, with numbers as they are asked for."""
+
+    def __init__(self, folder: Path, key: str, settings: Mapping[str, Any]) -> None:
+        self.folder = folder
+        self.key = key
+        self.config = EcgConfig.model_validate(settings)
+        self.generator = np.random.default_rng(0)
+        self.inputs: dict[str, Path] = {}
+        self.auroc: AurocOf = lambda arm, size, few, evaluation: 80.0
+        self.displacement: Callable[[str], float] = lambda arm: 10.0
+        self.way: Callable[[str, int], list[float]] = lambda arm, seed: []
+        self.seconds: Callable[[str, int], float] = lambda arm, seed: 0.04
+        self.gigabytes: Callable[[str], float] = lambda arm: 2.0
+        self.machine: Callable[[str], str] = lambda arm: "a machine"
+        self.gap: Callable[[str, int], float] = lambda arm, seed: 0.0
+
+    def write(self) -> None:
+        found = needs(self.config, self.key)
+        for pt in found.pretrain:
+            self._pretrain(pt)
+        for ft in found.finetune:
+            self._finetune(ft)
+
+    def table(self, name: str, rows: list[dict[str, Any]]) -> None:
+        path = self.folder / f"{name.replace('/', '-')}.csv"
+        metrics.write(rows, path)
+        self.inputs[name] = path
+
+    def _pretrain(self, key: Any) -> None:
+        setting = "" if key.access == "none" else f"meta_ft_size={key.access[1:]}"
+        way = self.way(key.arm, key.seed)
+        numbers = {
+            TIME_PER_STEP: self.seconds(key.arm, key.seed),
+            WALL_TIME: 3600 * self.seconds(key.arm, key.seed),
+            PEAK_MEMORY: self.gigabytes(key.arm),
+            DISPLACEMENT: way[-1] if way else self.displacement(key.arm),
+        }
+        rows = [
+            row("ecg", key.arm, name, value, replicate=key.seed, setting=setting, evaluation="pretraining")
+            for name, value in numbers.items()
+        ]
+        self.table(f"{key.name}/metrics", rows)
+        series = [{"replicate": 0, "step": i, "name": DISPLACEMENT, "value": value} for i, value in enumerate(way)]
+        for name, text in (("series", ""), ("run", json.dumps({"machine": {"name": self.machine(key.arm), "device": "cuda"}}))):
+            path = self.folder / f"{key.name.replace('/', '-')}-{name}"
+            path.write_text(text)
+            self.inputs[f"{key.name}/{name}"] = path
+        metrics.write_series(series, self.inputs[f"{key.name}/series"])
+
+    def _finetune(self, key: Any) -> None:
+        few = None if key.access == "none" else int(key.access[1:])
+        setting = f"ft_size={key.size}" + (f" meta_ft_size={few}" if few not in (None, key.size) else "")
+        rows = []
+        for evaluation in self.config.evaluations:
+            for pt in range(self.config.pretrain_seeds):
+                for ft in range(self.config.finetune_seeds):
+                    value = self.auroc(key.arm, key.size, few, evaluation) + SEED_SPREAD[pt] + self.gap(key.arm, pt)
+                    value += 0.3 * (ft - (self.config.finetune_seeds - 1) / 2)
+                    words = {"replicate": pair(pt, ft), "setting": setting, "evaluation": evaluation}
+                    rows.append(row("ecg", key.arm, AUROC, value, **words))
+                    rows.append(row("ecg", key.arm, "validation AUROC (%)", value - 1, **words))
+        self.table(f"{key.name}/metrics", rows)
+
+    def summarise(self) -> dict[str, Path]:
+        config = {"domain": "ecg", "experiment": self.key, "settings": self.config.model_dump(mode="json")}
+        outputs = {name: self.folder / "out" / file for name, file in FILES.items()}
+        outputs["metrics"].parent.mkdir(exist_ok=True)
+        summarise(config, self.inputs, outputs)
+        for name in FILES:
+            assert outputs[name].stat().st_size > 0, name
+        assert imread(outputs["figure_png"])[..., :3].std() > 0.02, "the figure is blank"
+        read = metrics.read(outputs["metrics"])
+        assert set(read["experiment"]) == {f"ecg_{self.key}"}
+        return outputs
+
+
+SIZES = {
+    "no_pt": (71.5, 76.1, 78.7, 82.0, 84.5),
+    "simclr": (74.6, 76.5, 79.8, 82.2, 85.8),
+    "meta": (75.0, 76.2, 79.9, 82.6, 85.7),
+    "meta-stable": (76.5, 79.0, 81.9, 84.1, 86.9),
+}
+
+
+def full_access(folder: Path, **settings: Any) -> Runs:
+    runs = Runs(folder, "full_access", {"full_access": {}, **settings})
+    others = {arm: 74.0 + 0.2 * place for place, arm in enumerate(runs.config.arms)}
+
+    def auroc(arm: str, size: int, few: int | None, evaluation: str) -> float:
+        place = (100, 250, 500, 1000, 2500).index(size)
+        known = SIZES.get(arm)
+        value = known[place] if known else others.get(arm, 75.0) + 2.6 * place
+        return value - (4 if evaluation == "linear_evaluation" else 0)
+
+    runs.auroc = auroc
+    runs.gap = lambda arm, seed: (-0.3, 0.0, 0.3)[seed] if arm == "meta" else 0.0
+    return runs
+
+
+def unroll_steps(folder: Path, **settings: Any) -> Runs:
+    runs = Runs(folder, "unroll_steps", {"unroll_steps": {}, **settings})
+    gains = {"simclr": 0.0, "meta-k0": 0.6, "meta": 1.5, "meta-k5": 1.9, "meta-k10": 1.7}
+    runs.auroc = lambda arm, size, few, evaluation: 80.0 + 5 * math.log10(size / 500) + gains[arm]
+    runs.gap = lambda arm, seed: (-0.05, 0.0, 0.05)[seed] if arm != "simclr" else 0.0
+    return runs
+
+
+def partial_access(folder: Path, **settings: Any) -> Runs:
+    runs = Runs(folder, "partial_access", {"partial_access": {}, **settings})
+
+    def auroc(arm: str, size: int, few: int | None, evaluation: str) -> float:
+        gain = 0.0 if few is None else (1.0 if arm == "meta" else 2.0) * (1 - math.exp(-few / 40))
+        return 80.0 + 5 * math.log10(size / 500) + gain
+
+    runs.auroc = auroc
+    runs.gap = lambda arm, seed: (-0.2, 0.0, 0.1)[seed] if arm != "simclr" else 0.0
+    return runs
+
+
+def augmentations(folder: Path, **settings: Any) -> Runs:
+    runs = Runs(folder, "augmentations", {"augmentations": {}, **settings})
+    ends = {"simclr": 60.0, "meta": 75.0, "meta-stable": 5.0}
+    runs.displacement = ends.__getitem__
+    runs.way = lambda arm, seed: (
+        [] if arm == "simclr" else list(60 * np.geomspace(1, ends[arm] / 60, 60) * np.exp(0.03 * runs.generator.normal(size=60)))
+    )
+    time = np.arange(1000) / 100
+    beat = np.exp(-(((time % 0.9) - 0.4) ** 2) / 3e-4) + 0.2 * np.exp(-(((time % 0.9) - 0.65) ** 2) / 4e-3)
+    arrays: dict[str, Any] = {"time": time, "original": beat}
+    for arm, end in ends.items():
+        for when, size in (("initial", 60.0), ("learned", end)):
+            bends = [size / 100 * np.sin(2 * np.pi * time / 5 + phase) for phase in (0.3, 1.4)]
+            arrays[f"{arm}/{when}"] = np.stack([np.interp(time + bend, time, beat) for bend in bends])
+        labels = runs.generator.random((400, 5)) < 0.3
+        arrays[f"{arm}/labels"] = labels.astype(int)
+        arrays[f"{arm}/strength"] = end * np.exp(0.2 * runs.generator.normal(size=400) + 0.2 * labels[:, 1])
+    np.savez(folder / "views.npz", **arrays)
+    runs.inputs["views"] = folder / "views.npz"
+    return runs
+
+
+def warp(folder: Path, **settings: Any) -> Runs:
+    runs = Runs(folder, "warp_study", {"warp_study": {}, **settings})
+    study = runs.config.warp_study
+    assert study is not None
+    place = {fixed_arm("stable", s): 0.8 * s for s in study.strengths["stable"]}
+    place |= {fixed_arm("paper", s): 4.0 * s**2 for s in study.strengths.get("paper", [])}
+    runs.displacement = lambda arm: place.get(arm, 5.0)
+    begins = {start_arm(arm, s): 0.8 * s if arm == "meta-stable" else 4 * s**2 for arm in study.starts for s in study.starts[arm]}
+
+    def way(arm: str, seed: int) -> list[float]:
+        if arm not in begins:
+            return []
+        end = 4.0 + 0.3 * seed if arm.startswith("meta-stable") else 1.2 * begins[arm]
+        return list(np.geomspace(begins[arm], end, 40))
+
+    runs.way = way
+
+    def auroc(arm: str, size: int, few: int | None, evaluation: str) -> float:
+        x = math.log2(place.get(arm, 5.0) / 3.2)
+        return 82.0 - (0.25 if evaluation == "full_transfer" else 0.6) * x**2
+
+    runs.auroc = auroc
+    for arm, name in [each for each in (("meta", "paper"), ("meta-stable", "stable")) if each[0] in study.starts]:
+        for seed in range(runs.config.pretrain_seeds):
+            rows = []
+            for s in study.strengths[name]:
+                at = place[fixed_arm(name, s)]
+                mean, words = 0.01 * math.log2(at / 3.2) * (1 + 0.1 * seed), {"replicate": seed, "setting": f"initial={s:g}"}
+                numbers = {DISPLACEMENT: at, warp_study.MEAN: mean, warp_study.DEVIATION: 0.02, warp_study.POSITIVE: 0.75}
+                rows += [row("ecg", arm, k, v, evaluation="hypergradient", **words) for k, v in numbers.items()]
+                for steps in study.horizon:
+                    words["setting"] = f"initial={s:g} steps={steps}"
+                    change = 0.01 * math.log(1 + steps) * math.log2(at / 0.3) ** 2 * (1 + 0.1 * seed)
+                    numbers = {
+                        DISPLACEMENT: at,
+                        warp_study.OLD_HEAD: 0.4 + change,
+                        warp_study.REFITTED_HEAD: 0.38 + change / 3,
+                    }
+                    rows += [row("ecg", arm, k, v, evaluation="horizon", **words) for k, v in numbers.items()]
+            runs.table(f"study/{arm}/{seed}/metrics", rows)
+    return runs
+
+
+def cost(folder: Path, **settings: Any) -> Runs:
+    runs = Runs(folder, "cost", {"cost": {}, **settings})
+    seconds, gigabytes = {"simclr": 0.040, "meta": 0.060, "meta-stable": 0.12}, {"simclr": 2.0, "meta": 3.5, "meta-stable": 3.8}
+    runs.seconds = lambda arm, seed: seconds[arm] * (1 + 0.02 * seed)
+    runs.gigabytes = gigabytes.__getitem__
+    return runs
+
+
+MAKERS = {
+    "full_access": full_access,
+    "unroll_steps": unroll_steps,
+    "partial_access": partial_access,
+    "augmentations": augmentations,
+    "warp_study": warp,
+    "cost": cost,
+}
+
+ONE = {"pretrain_seeds": 1, "finetune_seeds": 2}
+SMALL: dict[str, dict[str, Any]] = {
+    "full_access": {"arms": ["no_pt", "simclr", "meta", "meta-stable"], "finetune_sizes": [100]},
+    "unroll_steps": {"finetune_sizes": [100, 500]},
+    "partial_access": {"finetune_sizes": [500], "meta_sizes": [50]},
+    "warp_study": {"starts": {"meta-stable": [1, 64]}, "strengths": {"stable": [1, 4, 64]}, "horizon": [1]},
+}
+
+
+def claims_of(outputs: dict[str, Path]) -> pd.DataFrame:
+    return pd.read_csv(outputs["claims"], keep_default_na=False).set_index("claim")
+
+
+def run(key: str, folder: Path, **settings: Any) -> dict[str, Path]:
+    runs = MAKERS[key](folder, **settings)
+    runs.write()
+    return runs.summarise()
+
+
+def test_every_experiment_is_tried() -> None:
+    assert set(MAKERS) == set(EXPERIMENTS)
+
+
+@pytest.mark.parametrize("key", MAKERS)
+def test_one_pt_seed_makes_tables_and_decides_nothing(key: str, tmp_path: Path) -> None:
+    claims = claims_of(run(key, tmp_path, **ONE, **({key: SMALL[key]} if key in SMALL else {})))
+    assert set(claims["verdict"]) <= {"inconclusive"}
+    assert all("n = 1 PT seed: no spread known" in text for text in claims["measured"])
+
+
+def test_full_access(tmp_path: Path) -> None:
+    outputs = run("full_access", tmp_path, full_access={"arms": ["no_pt", "simclr", "optsla", "meta", "meta-stable"]})
+    numbers = pd.read_csv(outputs["table_csv"])
+    cells = numbers[numbers["minus"].isna()].set_index(["evaluation", "arm", "size"]).sort_index()
+    cell = cells.loc[("full_transfer", "meta-stable", 250)]
+    runs = np.add.outer(SEED_SPREAD, 0.3 * np.arange(-2, 3)) + 79.0
+    assert cell["mean"] == pytest.approx(79.0)
+    assert cell["standard_error"] == pytest.approx(runs.std(ddof=1) / math.sqrt(15))
+    assert cell["seed_standard_error"] == pytest.approx(np.std(SEED_SPREAD, ddof=1) / math.sqrt(3))
+    assert (cell["n"], cell["seeds"]) == (15, 3)
+    assert math.isnan(cell["paper_mean"])
+    assert cells.loc[("full_transfer", "optsla", 1000), "paper_mean"] == 82.8
+    assert cells.loc[("linear_evaluation", "optsla"), "paper_mean"].isna().all()
+
+    differences = numbers[numbers["minus"].notna()].set_index(["evaluation", "arm", "minus", "size"])
+    pairs = {(arm, minus) for _, arm, minus, _ in differences.index}
+    others = ["no_pt", "optsla", "meta-stable"]
+    assert pairs == {(a, "simclr") for a in (*others, "meta")} | {("meta", a) for a in others}
+    d = differences.loc[("full_transfer", "meta", "simclr", 100)]
+    assert d["mean"] == pytest.approx(0.4)
+    half = 4.302653 * 0.3 / math.sqrt(3)
+    assert (d["low"], d["high"]) == pytest.approx((0.4 - half, 0.4 + half))
+    assert d["bootstrap_low"] == pytest.approx(0.1, abs=0.01)
+    assert d["bootstrap_high"] == pytest.approx(0.7, abs=0.01)
+
+    claims = claims_of(outputs)
+    where = "FT of the whole network, |D_FT| = {}"
+    assert claims.loc[f"simclr beats no_pt, {where.format(100)}", "verdict"] == "reproduced"
+    meta = claims.loc[[f"meta beats simclr, {where.format(size)}" for size in (100, 500)]]
+    assert meta["verdict"].tolist() == ["inconclusive", "inconclusive"]
+    assert meta["paper"].iloc[1] == "81.7 ± 0.2 against 79.8 ± 0.3 %"
+    assert claims.loc[f"meta-stable beats meta, {where.format(250)}", "verdict"] == "reproduced"
+    assert claims.loc[f"meta-stable beats meta, {where.format(250)}", "paper"] == "beyond the paper"
+    assert not claims.index.str.contains("random_search").any(), "an arm that the config does not run"
+    assert len(claims) == 5 * 2 * 5
+
+    markdown = outputs["table_md"].read_text()
+    assert "SimCLR + OptSLA" in markdown
+    assert "79.00 ± 0.15 [0.3]" in markdown
+    assert "meta (K = 1) minus SimCLR" in markdown
+
+
+def test_the_search_may_be_half_a_point_better(tmp_path: Path) -> None:
+    arms = ["meta-stable", "random_search", "branch_search"]
+    runs = full_access(tmp_path, full_access={"arms": arms, "finetune_sizes": [500]}, evaluations=["full_transfer"])
+    runs.auroc = lambda arm, size, few, evaluation: {"random_search": 80.3, "branch_search": 80.9}.get(arm, 80.0)
+    runs.write()
+    claims = claims_of(runs.summarise())
+    assert claims["verdict"].tolist() == ["reproduced", "not reproduced"]
+    assert claims["bound"].tolist() == ["difference at least -0.5"] * 2
+
+
+def test_a_diverged_run_decides_nothing(tmp_path: Path) -> None:
+    runs = full_access(tmp_path, full_access={"arms": ["no_pt", "simclr"], "finetune_sizes": [100, 500]})
+    runs.gap = lambda arm, seed: math.nan if (arm, seed) == ("simclr", 1) else 0.0
+    runs.write()
+    outputs = runs.summarise()
+    assert set(claims_of(outputs)["verdict"]) == {"inconclusive"}
+    numbers = pd.read_csv(outputs["table_csv"])
+    assert numbers.loc[numbers["arm"] == "simclr", "mean"].isna().all()
+
+
+def test_unroll_steps(tmp_path: Path) -> None:
+    outputs = run("unroll_steps", tmp_path)
+    claims, where = claims_of(outputs), "FT of the whole network, |D_FT| = 500"
+    assert claims.loc[f"meta beats meta-k0, {where}", "verdict"] == "reproduced"
+    assert claims.loc[f"meta beats meta-k0, {where}", "paper"] == "81.7 ± 0.2 against 80.5 ± 0.4 %"
+    assert claims.loc[f"meta-k0 beats simclr, {where}", "verdict"] == "reproduced"
+    assert claims.loc[f"meta-k10 comes within 1 point of meta, {where}", "verdict"] == "reproduced"
+    numbers = pd.read_csv(outputs["table_csv"]).set_index(["evaluation", "arm", "size"])
+    assert numbers.loc[("full_transfer", "meta-k10", 1000), "paper_mean"].iloc[0] == 84.3
+
+
+def test_partial_access(tmp_path: Path) -> None:
+    outputs = run("partial_access", tmp_path)
+    numbers = pd.read_csv(outputs["table_csv"])
+    cells = numbers[numbers["minus"].isna()].set_index(["evaluation", "arm", "size", "meta_size"])
+    assert cells.loc[("full_transfer", "meta", 500, 50), "paper_mean"] == 81.3
+    assert cells.loc[("full_transfer", "simclr", 500, 0), "paper_mean"] == 79.8
+    assert ("full_transfer", "meta", 500, 500) in cells.index, "with all FT data, which is a run under full access"
+    assert ("full_transfer", "meta", 100, 250) not in cells.index
+    claims = claims_of(outputs)
+    assert claims["verdict"].tolist() == ["reproduced"] * 4
+    assert claims["paper"].tolist() == ["81.3 ± 0.5 against 79.8 ± 0.3 %", *["beyond the paper"] * 3]
+    settings = set(metrics.read(outputs["metrics"])["setting"])
+    assert {"ft_size=500 meta_ft_size=0", "ft_size=500 meta_ft_size=500", "ft_size=500 meta_ft_size=50"} <= settings
+
+
+def test_partial_access_without_the_papers_sizes(tmp_path: Path) -> None:
+    outputs = run("partial_access", tmp_path, partial_access={"arms": ["meta"], "finetune_sizes": [100], "meta_sizes": [25]})
+    assert claims_of(outputs).empty
+
+
+def test_augmentations(tmp_path: Path) -> None:
+    outputs = run("augmentations", tmp_path)
+    assert claims_of(outputs).empty
+    numbers = pd.read_csv(outputs["table_csv"]).set_index(["arm", "diagnosis"])
+    with np.load(tmp_path / "views.npz") as views:
+        infarcts = views["meta/strength"][views["meta/labels"][:, 1] > 0]
+    assert numbers.loc[("meta", "MI"), "median"] == pytest.approx(np.median(infarcts))
+    assert numbers.loc[("meta", "MI"), "ecgs"] == len(infarcts)
+    assert numbers.loc[("meta", "all"), "ecgs"] == 400
+
+
+def test_warp_study(tmp_path: Path) -> None:
+    outputs = run("warp_study", tmp_path)
+    numbers = pd.read_csv(outputs["table_csv"]).set_index(["warp", "initial"])
+    assert len(numbers) == 6 + 8
+    at = numbers.loc[("stable", 16.0)]
+    assert (at["arm"], at["displacement"]) == ("meta-stable", pytest.approx(12.8))
+    assert at["hypergradient_mean"] == pytest.approx(0.022)
+    assert at["t"] == pytest.approx(1.1)
+    assert at["positive"] == 0.75
+    assert at["full_transfer_mean"] == pytest.approx(81.0)
+    claims = claims_of(outputs)
+    assert claims.loc["meta-stable ends nearer to one displacement from 1 and from 64 than it began", "verdict"] == "reproduced"
+    near = "{} ends within a factor of 2 of the best fixed displacement, linear evaluation"
+    assert claims.loc[near.format("meta-stable from 64"), "verdict"] == "reproduced"
+    assert claims.loc[near.format("meta from 4"), "verdict"] == "not reproduced"
+    assert "24 times above the best one, 3.2 samples" in claims.loc[near.format("meta from 4"), "measured"]
+
+
+def test_a_warp_that_vanished_is_drawn_and_decides_nothing(tmp_path: Path) -> None:
+    runs = warp(tmp_path, warp_study=SMALL["warp_study"])
+    runs.way = lambda arm, seed: [4.0, 0.0] if "-from-" in arm else []
+    runs.write()
+    assert set(claims_of(runs.summarise())["verdict"]) == {"inconclusive"}
+
+
+def test_cost(tmp_path: Path) -> None:
+    outputs = run("cost", tmp_path)
+    claims = claims_of(outputs)["verdict"]
+    assert claims["meta takes at most about twice the time per PT step of simclr"] == "reproduced"
+    assert claims["meta takes at most about twice the memory of simclr"] == "reproduced"
+    assert claims["meta-stable takes at most about twice the time per PT step of simclr"] == "not reproduced"
+    numbers = pd.read_csv(outputs["table_csv"]).set_index("arm")
+    assert numbers.loc["meta", f"{TIME_PER_STEP}, ratio"] == pytest.approx(1.5)
+    assert numbers.loc["meta", f"{PEAK_MEMORY}, ratio"] == pytest.approx(1.75)
+    markdown = outputs["table_md"].read_text()
+    assert "Cost of PT on a machine:" in markdown
+    assert "3 h, 8-9 GB" in markdown
+
+
+def test_times_on_two_machines_do_not_compare(tmp_path: Path) -> None:
+    runs = cost(tmp_path)
+    runs.machine = lambda arm: "fast" if arm == "meta" else "slow"
+    runs.write()
+    claims = claims_of(runs.summarise())
+    assert claims.filter(like="meta takes", axis=0)["verdict"].tolist() == ["inconclusive"] * 2
+    assert "not all runs were on the same machine" in claims["measured"].iloc[0]
+    assert claims.filter(like="meta-stable takes", axis=0)["verdict"].tolist() == ["not reproduced", "reproduced"]
+
+
+def test_arms_of_ones_own_are_drawn(tmp_path: Path) -> None:
+    own = {"simclr": {"method": "simclr"}, "my_arm": {"method": "meta", "unroll_steps": 2}}
+    section = {"arms": list(own), "finetune_sizes": [100, 500]}
+    outputs = run("full_access", tmp_path, arms=own, full_access=section)
+    assert "my arm minus SimCLR" in outputs["table_md"].read_text()

@@ -1,0 +1,237 @@
+"""Prepared ECGs are the raw ones, and what is not of the prepared form is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import wfdb
+from numpy.typing import NDArray
+
+from metapt.ecg import prepare as module
+from metapt.ecg.prepare import COLUMNS, EcgRecords, load, prepare, statistics
+from metapt.ecg.sources import CLASSES, LEADS
+from metapt.errors import DataError
+from metapt.files import sha256
+
+SHARED_DATA = Path(os.environ.get("METAPT_SHARED_DATA", Path(__file__).parents[2] / "../shared/data"))
+FOLDS = [1, 10, 2, 9, 10]
+CODES = ["{'NORM': 100.0}", "{'AMI': 0.0, 'LVH': 50.0}", "{}", "{'NDT': 15.0}", "{'IRBBB': 100.0}"]
+NAMES = [f"records100/00000/0000{number}_lr" for number in range(1, 6)]
+STATEMENTS = ",diagnostic,diagnostic_class\nNORM,1.0,NORM\nAMI,1.0,MI\nNDT,1.0,STTC\nIRBBB,1.0,CD\nLVH,1.0,HYP\n"
+
+
+def draw_signals() -> NDArray[np.int16]:
+    return np.random.default_rng(0).integers(-3000, 3000, (5, 12, 1000)).astype(np.int16)
+
+
+@pytest.fixture(scope="module")
+def raw(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Five records of five patients."""
+    folder = tmp_path_factory.mktemp("raw")
+    (folder / "records100/00000").mkdir(parents=True)
+    for name, signal in zip(NAMES, draw_signals(), strict=True):
+        wfdb.wrsamp(
+            Path(name).name, 100, ["mV"] * 12, list(LEADS), d_signal=signal.T.astype(np.int64), fmt=["16"] * 12,
+            adc_gain=[1000.0] * 12, baseline=[0] * 12, write_dir=str(folder / "records100/00000"),
+        )  # fmt: skip
+    rows = [f'{i + 1},{100 + i},"{CODES[i]}",{FOLDS[i]},{NAMES[i]}\n' for i in range(5)]
+    (folder / "ptbxl_database.csv").write_text("ecg_id,patient_id,scp_codes,strat_fold,filename_lr\n" + "".join(rows))
+    (folder / "scp_statements.csv").write_text(STATEMENTS)
+    (folder / "records.json").write_text(json.dumps({"version": "1", "records": NAMES}))
+    return {name: folder / name for name in ("ptbxl_database.csv", "scp_statements.csv", "records.json")}
+
+
+@pytest.fixture
+def outputs(tmp_path: Path) -> dict[str, Path]:
+    return {"signals": tmp_path / "prepared/signals.npy", "records": tmp_path / "prepared/records.csv"}
+
+
+def listing(raw: dict[str, Path], content: object) -> dict[str, Path]:
+    """The raw files with another records.json."""
+    path = raw["records.json"].with_name("other.json")
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    return {**raw, "records.json": path}
+
+
+def make(signals: NDArray[np.int16], folds: list[int]) -> EcgRecords:
+    table = pd.DataFrame(dict.fromkeys(COLUMNS, 0), index=range(len(folds))).assign(fold=folds)
+    return EcgRecords(signals, table, np.zeros((len(folds), 5), np.float32))
+
+
+def test_prepared_records_are_the_raw_ones(
+    raw: dict[str, Path], outputs: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_BLOCK", 2)
+    prepare(raw, outputs)
+    records = load(**outputs)
+    assert isinstance(records.signals, np.memmap)
+    assert not records.signals.flags.writeable
+    np.testing.assert_array_equal(records.signals, draw_signals())
+    assert records.labels.dtype == np.float32
+    assert records.labels.tolist() == [[1, 0, 0, 0, 0], [0, 1, 0, 0, 1], [0] * 5, [0, 0, 1, 0, 0], [0, 0, 0, 1, 0]]
+    assert records.table["ecg_id"].tolist() == [1, 2, 3, 4, 5]
+    assert records.table["patient_id"].tolist() == [100, 101, 102, 103, 104]
+    assert records.table["fold"].tolist() == FOLDS
+    assert records.training.tolist() == [0, 2, 3]
+    assert records.test.tolist() == [1, 4]
+    assert outputs["records"].read_text().splitlines()[:2] == [f"ecg_id,patient_id,fold,{','.join(CLASSES)}", "1,100,1,1,0,0,0,0"]
+
+
+def test_preparing_twice_gives_the_same_bytes(raw: dict[str, Path], outputs: dict[str, Path], tmp_path: Path) -> None:
+    again = {"signals": tmp_path / "b.npy", "records": tmp_path / "b.csv"}
+    prepare(raw, outputs)
+    prepare(raw, again)
+    assert [sha256(path) for path in outputs.values()] == [sha256(path) for path in again.values()]
+
+
+def test_only_listed_records_are_prepared(raw: dict[str, Path], outputs: dict[str, Path]) -> None:
+    prepare(listing(raw, {"version": "1", "records": [NAMES[3], NAMES[1]]}), outputs)
+    records = load(**outputs)
+    np.testing.assert_array_equal(records.signals, draw_signals()[[1, 3]])
+    assert records.table["ecg_id"].tolist() == [2, 4]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "can't be read"),
+        ([], "is no list of records"),
+        ({"records": []}, "is no list of records"),
+        ({"records": [1]}, "is no list of records"),
+        ({"records": [NAMES[0], NAMES[0]]}, "names a record twice"),
+        (
+            {"records": [NAMES[0], "records100/00000/00009_lr"]},
+            r"names records100/00000/00009_lr, which .*ptbxl_database\.csv does not",
+        ),
+        ({"records": [NAMES[0], "../secret"]}, r"names \.\./secret, which"),
+    ],
+)
+def test_wrong_listing(raw: dict[str, Path], outputs: dict[str, Path], content: object, message: str) -> None:
+    with pytest.raises(DataError, match=rf"other\.json.* {message}|other\.json {message}"):
+        prepare(listing(raw, content), outputs)
+    assert not outputs["signals"].parent.exists()
+
+
+def test_a_wrong_record_leaves_nothing(raw: dict[str, Path], outputs: dict[str, Path]) -> None:
+    path = raw["records.json"].parent / f"{NAMES[4]}.dat"
+    content = path.read_bytes()
+    path.write_bytes(content[:-2])
+    try:
+        with pytest.raises(DataError, match=r"00005_lr\.dat is cut"):
+            prepare(raw, outputs)
+    finally:
+        path.write_bytes(content)
+    assert not list(outputs["signals"].parent.iterdir())
+
+
+def test_load_missing(raw: dict[str, Path], outputs: dict[str, Path]) -> None:
+    prepare(raw, outputs)
+    for name in outputs:
+        with pytest.raises(DataError, match=r"other is missing: make it with the target that prepares PTB-XL"):
+            load(**{**outputs, name: outputs[name].with_name("other")})
+
+
+@pytest.mark.parametrize("change", [lambda c: b"", lambda c: c[:50], lambda c: c[:-1], lambda c: c[200:], lambda c: c + b"\0"])
+def test_load_refuses_cut_and_overlong_signals(
+    raw: dict[str, Path], outputs: dict[str, Path], change: Callable[[bytes], bytes]
+) -> None:
+    prepare(raw, outputs)
+    outputs["signals"].write_bytes(change(outputs["signals"].read_bytes()))
+    with pytest.raises(DataError, match=r"signals\.npy is (cut or altered|overlong).*remove it, so that it is prepared again"):
+        load(**outputs)
+
+
+@pytest.mark.parametrize(
+    ("array", "message"),
+    [
+        (np.zeros((5, 12, 1000), np.float32), r"float32 \[5, 12, 1000\], not int16"),
+        (np.zeros((5, 1000, 12), np.int16), r"int16 \[5, 1000, 12\], not int16 \[N, 12, 1000\]"),
+        (np.asfortranarray(np.zeros((5, 12, 1000), np.int16)), "in C order"),
+        (np.zeros((5, 12, 1000), ">i2"), "not int16"),
+        (np.zeros((4, 12, 1000), np.int16), r"has 4 records and .*records\.csv has 5: remove both"),
+        (np.int16(1), "not int16"),
+        (np.array([None]), "is cut or altered"),
+    ],
+)  # fmt: skip
+def test_load_refuses_other_arrays(
+    raw: dict[str, Path], outputs: dict[str, Path], array: NDArray[np.int16], message: str
+) -> None:
+    prepare(raw, outputs)
+    np.save(outputs["signals"], array)
+    with pytest.raises(DataError, match=message):
+        load(**outputs)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("fold", "folds", r"has the columns ecg_id, patient_id, folds, .*, not ecg_id, patient_id, fold,"),
+        ("2,101,10", "2,101,11", "is in fold 11"),
+        ("2,101,10", "2,100,10", "the patient 100 is in fold 10 and in another one"),
+        ("2,101,10", "1,101,10", "ecg_id 1 twice"),
+        ("2,101,10,0", "2,101,10,2", "has a label other than 0 and 1"),
+        ("2,101,10,0", "2,101,10,x", "is cut or altered"),
+        ("2,101,10,0", "2,101,10,", "is cut or altered"),
+        ("2,101,10,0", "2,101,10,0,0,0,0", "is cut or altered"),
+    ],
+)
+def test_load_refuses_other_tables(raw: dict[str, Path], outputs: dict[str, Path], old: str, new: str, message: str) -> None:
+    prepare(raw, outputs)
+    text = outputs["records"].read_text()
+    assert old in text
+    outputs["records"].write_text(text.replace(old, new))
+    with pytest.raises(DataError, match=rf"records\.csv.* {message}|records\.csv {message}"):
+        load(**outputs)
+
+
+def test_statistics_are_those_of_the_training_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_BLOCK", 2)
+    signals, folds = draw_signals(), [1, 10, 2, 9, 10]
+    training = signals[[0, 2, 3]].astype(np.float64)
+    mean, deviation = statistics(make(signals, folds))
+    assert mean == pytest.approx(training.mean(), rel=1e-12)
+    assert deviation == pytest.approx(training.std(), rel=1e-12)
+    signals[[1, 4]] = 0
+    assert statistics(make(signals, folds)) == (mean, deviation)
+
+
+def test_statistics_are_exact() -> None:
+    """Extreme values, whose squares a float32 would lose."""
+    signals = np.full((200, 12, 1000), 32767, np.int16)
+    assert statistics(make(signals, [1] * 200)) == (32767.0, 0.0)
+    signals[:100] = -32767
+    assert statistics(make(signals, [1] * 200)) == (0.0, 32767.0)
+
+
+def test_no_statistics_without_training_records() -> None:
+    with pytest.raises(DataError, match="no records of folds 1 to 9"):
+        statistics(make(draw_signals(), [10] * 5))
+
+
+@pytest.mark.real_data
+def test_real_ptbxl(tmp_path: Path, outputs: dict[str, Path]) -> None:
+    restore = SHARED_DATA / "ptbxl/restore.py"
+    if not restore.is_file():
+        pytest.skip(f"{restore} is not there (METAPT_SHARED_DATA names another folder)")
+    folder = tmp_path / "raw"
+    subprocess.run([sys.executable, restore, folder, "--blocks", "21000"], check=True, capture_output=True)
+    names = sorted(str(path.relative_to(folder).with_suffix("")) for path in folder.rglob("*.dat"))
+    (folder / "records.json").write_text(json.dumps({"version": "1.0.3", "records": names}))
+    prepare({name: folder / name for name in ("ptbxl_database.csv", "scp_statements.csv", "records.json")}, outputs)
+    records = load(**outputs)
+    assert records.signals.shape == (len(names), 12, 1000)
+    assert records.table["ecg_id"].tolist() == [int(name[-8:-3]) for name in names]
+    assert len(records.training) + len(records.test) == len(names)
+    theirs, _ = wfdb.rdsamp(str(folder / names[-1]))
+    np.testing.assert_array_equal(records.signals[-1].T, np.rint(1000 * theirs))
+    mean, deviation = statistics(records)
+    assert abs(mean) < 10
+    assert 150 < deviation < 350

@@ -1,0 +1,325 @@
+"""Every arm pre-trains on a tiny setting, leaves what it promises, and goes on after an interruption to the same bits."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+
+from metapt.ecg import config, pretraining
+from metapt.ecg.config import PretrainSettings, Warp
+from metapt.ecg.dataset import Dataset
+from metapt.ecg.policy import SCALE
+from metapt.ecg.pretraining import PretrainRun, Setting, meta_labelled, meta_loop, pretrain
+from metapt.errors import TrainingError
+from metapt.hypergrad import Params, Pretrained
+from metapt.hypergrad.hybrid import hypergradient
+from metapt.sections import ConjugateGradient
+from metapt.training.checkpoint import Checkpoint
+from metapt.training.pretraining import Pretrainer
+from metapt.training.timing import Every
+
+MILD = Warp(smoothing="velocity", scale="log", initial=4.0, network_width=0)
+NETWORK = Warp(smoothing="velocity", scale="log", initial=4.0, network_width=2)
+SQUARE = Warp(initial=0.2, network_width=2)
+
+ARMS: dict[str, config.Arm] = {
+    "no_pt": config.NoPretraining(method="no_pt"),
+    "simclr": config.Simclr(method="simclr", warp=SQUARE),
+    "meta": config.Meta(
+        warp=SQUARE, pretrain_steps=2, warmup_epochs=0.5, batch_size=6, scale_lr=0.05, head_steps_between_updates=1
+    ),
+    "meta-stable": config.Meta(
+        warp=NETWORK,
+        pretrain_steps=2,
+        warmup_epochs=0.5,
+        unroll="fitted",
+        folds=3,
+        curvature="gauss_newton",
+        inverse=ConjugateGradient(kind="conjugate_gradient", max_steps=2, rtol=1e-2, damping=1e-3),
+        scale_lr=0.1,
+        meta_settings={"betas": [0.9, 0.9]},
+        average_decay=0.5,
+        reuse_gradient=True,
+    ),
+    "optsla": config.OptSla(method="optsla", warp=NETWORK, epochs=2, batch_size=6, scale_lr=0.1),
+    "random_search": config.RandomSearch(method="random_search", candidates=3, range=(0.5, 8.0)),
+    "branch_search": config.BranchSearch(method="branch_search", warp=MILD, period=2),
+    "branch_search-random": config.BranchSearch(method="branch_search", warp=MILD, period=2, select="random"),
+    "branch_search-lower": config.BranchSearch(method="branch_search", warp=MILD, period=2, select="lower"),
+}
+SEARCHES = [name for name in ARMS if "search" in name]
+LEARNING = ["meta", "meta-stable", "optsla"]
+
+
+def setting_in(
+    folder: Path, dataset: Dataset, seed: int = 0, checkpoint: type[Checkpoint] = Checkpoint, meta_size: int = 25, **changes: Any
+) -> Setting:
+    """Eight PT steps on 24 ECGs, width 2, an FT set of 25."""
+    settings = PretrainSettings(**{"signals": 24, "epochs": 2, "batch_size": 6, "lr": 1e-3, **changes})
+    return Setting(dataset, 2, settings, seed, meta_size, lambda part: checkpoint(folder / f"state{part}.pt", "a test"))
+
+
+@pytest.fixture
+def make(dataset: Dataset, tmp_path: Path) -> Callable[..., Setting]:
+    return partial(setting_in, tmp_path, dataset)
+
+
+class Ran(NamedTuple):
+    """A whole run, and what its trainers began with."""
+
+    run: PretrainRun
+    setting: Setting
+    starts: list[Pretrained]
+
+
+@pytest.fixture(scope="module")
+def ran(dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Ran]:
+    """An arm's undisturbed run of seed 0, made once."""
+
+    @functools.cache
+    def run(name: str) -> Ran:
+        starts: list[Pretrained] = []
+        init = Pretrainer.__init__
+
+        def spy(self: Pretrainer, problem: Any, batches: Any, pretrained: Pretrained, optimizer: Any) -> None:
+            starts.append(Pretrained(*({k: v.clone() for k, v in part.items()} for part in pretrained)))
+            init(self, problem, batches, pretrained, optimizer)
+
+        setting = setting_in(tmp_path_factory.mktemp(name), dataset)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Pretrainer, "__init__", spy)
+            return Ran(pretrain(ARMS[name], setting), setting, starts)
+
+    return run
+
+
+def equal(first: Params, second: Params) -> bool:
+    return first.keys() == second.keys() and all(torch.equal(value, second[name]) for name, value in first.items())
+
+
+def the_same(first: PretrainRun, second: PretrainRun) -> bool:
+    parts = [equal(a, b) for a, b in zip(first.pretrained, second.pretrained, strict=True)]
+    return all(parts) and equal(first.meta, second.meta) and first.series == second.series
+
+
+@pytest.mark.parametrize("name", ARMS)
+def test_every_arm_runs_and_leaves_what_it_promises(ran: Callable[[str], Ran], name: str) -> None:
+    run, setting, _ = ran(name)
+    start = setting.initial()
+    for part, before in zip(run.pretrained, start, strict=True):
+        assert part.keys() == before.keys()
+        for key, value in part.items():
+            assert value.isfinite().all()
+            assert value.shape == before[key].shape
+            assert not value.requires_grad
+    assert {"PT wall time (s)", "PT peak memory (GB)"} <= run.figures.keys()
+    assert all(isinstance(value, float | int) for value in run.figures.values())
+    if name == "no_pt":
+        assert run.policy is None
+        assert run.meta == {}
+        assert all(equal(a, b) for a, b in zip(run.pretrained, start, strict=True))
+        return
+    assert not equal(run.pretrained.encoder, start.encoder)
+    assert run.pretrained.buffers["stem_norm.num_batches_tracked"] == 8  # all arms take as many PT steps
+    assert run.policy is not None
+    assert all(not value.requires_grad and value.isfinite().all() for value in run.meta.values())
+    strength = float(run.policy.global_strength(run.meta))
+    assert run.figures["warp scale m"] == float(run.meta[SCALE])
+    assert run.figures["warp strength"] == pytest.approx(strength)
+    assert 0 < run.figures["warp displacement (samples)"] < 64
+    assert all(row.keys() == {"replicate", "step", "name", "value"} and row["replicate"] == 0 for row in run.series)
+    assert len(run.checkpoints) == {"random_search": 4, "optsla": 2}.get(name, 1)
+    assert all(checkpoint.path.exists() for checkpoint in run.checkpoints)
+
+
+@pytest.mark.parametrize("name", LEARNING)
+def test_what_is_learned_moves_and_its_way_is_told(ran: Callable[[str], Ran], name: str) -> None:
+    run, setting, _ = ran(name)
+    assert run.policy is not None
+    start = setting.initial_meta(run.policy)
+    assert all((value != start[key]).any() for key, value in run.meta.items())
+    assert sorted({row["step"] for row in run.series}) == [1, 2, 3, 4]
+    by_name = {row["name"]: row["value"] for row in run.series}
+    for figure in ("warp scale m", "warp strength", "warp displacement (samples)"):
+        assert by_name[figure] == pytest.approx(run.figures[figure], rel=1e-6)
+    if name != "optsla":
+        assert {"moved", "swing", "hypergradient"} <= run.figures.keys()
+
+
+def test_the_meta_parameters_of_simclr_never_change(make: Callable[..., Setting], monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    step = Pretrainer.step
+    monkeypatch.setattr(
+        Pretrainer, "step", lambda self, meta: seen.append({k: v.clone() for k, v in meta.items()}) or step(self, meta)
+    )
+    setting = make()
+    run = pretrain(ARMS["simclr"], setting)
+    assert run.policy is not None
+    start = setting.initial_meta(run.policy)
+    assert len(seen) == 8
+    assert all(equal(meta, start) for meta in [*seen, run.meta])
+
+
+def test_all_arms_of_a_seed_start_from_the_same_weights(ran: Callable[[str], Ran], make: Callable[..., Setting]) -> None:
+    expected = make().initial()
+    for name in ARMS:
+        run, _, starts = ran(name)
+        for start in starts or [run.pretrained]:
+            body = {key: value for key, value in start.encoder.items() if not key.startswith("head.")}
+            assert equal(body, expected.encoder), name
+            assert equal(start.buffers, expected.buffers)
+        assert equal((starts or [run.pretrained])[-1].head, expected.head)  # OptSLA's first trainer has no projection head
+    assert not equal(make(seed=1).initial().encoder, expected.encoder)
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_searches_try_strengths_that_the_config_allows(ran: Callable[[str], Ran], name: str) -> None:
+    run = ran(name).run
+    if name == "random_search":
+        kinds = ("candidate strength", "cross-validated FT loss")
+        tried, losses = ([row["value"] for row in run.series if row["name"] == kind] for kind in kinds)
+        assert len(tried) == len(losses) == 3
+        assert all(0.5 <= strength <= 8 for strength in tried)
+        assert run.figures["warp strength"] == pytest.approx(tried[int(np.argmin(losses))], rel=1e-6)
+        return
+    ways = [math.log(row["value"] / 4.0) / math.log(1.5) for row in run.series if row["name"] == "warp strength"]
+    assert [row["step"] for row in run.series if row["name"] == "warp strength"] == [2, 4, 6, 8]
+    moves = np.diff([0.0, *ways])
+    np.testing.assert_allclose(np.abs(moves), 1, rtol=1e-5)
+    if name == "branch_search-lower":
+        assert (moves < 0).all()
+
+
+def test_random_search_with_its_final_run_costs_its_budget(make: Callable[..., Setting], monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = []
+    run = Pretrainer.run
+    monkeypatch.setattr(Pretrainer, "run", lambda self, meta, count, *args: counts.append(count) or run(self, meta, count, *args))
+    arm = ARMS["random_search"].model_copy(update={"candidates": 2, "budget": 1.5})
+    pretrain(arm, make())
+    assert counts == [2, 2, 8]
+
+
+def test_the_better_branch_goes_on_from_where_it_is(make: Callable[..., Setting], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prices that prefer the higher strength lead to plain PT with strengths 6, 9, 13.5 and 20.25, each for two steps."""
+    prices: list[float] = []
+    monkeypatch.setattr(pretraining, "price", lambda *args: prices.append(-float(len(prices))) or prices[-1])
+    run = pretrain(ARMS["branch_search"], make())
+    setting = make()
+    policy = pretraining.policy_of(MILD)
+    trainer = Pretrainer(setting.problem(policy), setting.batches(), setting.initial(), setting.optimizer)
+    meta = setting.initial_meta(policy)
+    for step in range(8):
+        if step % 2 == 0:
+            meta = {SCALE: meta[SCALE] + math.log(1.5)}
+        trainer.step(meta)
+    assert equal(run.pretrained.encoder, {name: value.detach() for name, value in trainer.pretrained.encoder.items()})
+    assert equal(run.pretrained.buffers, trainer.pretrained.buffers)
+    assert float(run.meta[SCALE].exp()) == pytest.approx(4 * 1.5**4)
+    assert len(prices) == 8
+
+
+@pytest.mark.parametrize("name", ["simclr", "branch_search", "branch_search-lower", "random_search"])
+def test_pt_that_diverges_is_an_error(make: Callable[..., Setting], name: str) -> None:
+    setting = make()
+    broken = dataclasses.replace(setting, dataset=dataclasses.replace(setting.dataset, mean=math.nan))
+    with pytest.raises(TrainingError, match="the PT loss at step"):
+        pretrain(ARMS[name], broken)
+
+
+@pytest.mark.parametrize(("size", "folds"), [(25, 5), (10, 5), (14, 5), (23, 4), (25, 2)])
+def test_a_cross_fitted_head_sees_disjoint_folds_in_every_meta_update(
+    make: Callable[..., Setting], size: int, folds: int
+) -> None:
+    setting = make(meta_size=size)
+    arm = ARMS["meta-stable"].model_copy(update={"folds": folds})
+    loop, _ = meta_loop(setting, arm)
+    assert loop.settings.unroll_steps == folds - 1
+    whole = {tuple(signal.flatten().tolist()) for signal in setting.labelled().signals}
+    for _ in range(4):
+        parts = [loop.batches.validation(), *(loop.batches.train() for _ in range(folds - 1))]
+        seen = [tuple(signal.flatten().tolist()) for part in parts for signal in part.signals]
+        assert len(set(seen)) == len(seen)
+        assert set(seen) <= whole
+        assert min(len(part.signals) for part in parts) == size // folds
+    chosen = np.concatenate([indices for indices, _ in meta_labelled(arm, setting).values()])
+    assert sorted(chosen) == sorted(np.concatenate(setting.finetune))
+
+
+def test_reused_gradients_are_those_of_the_hypergradients_minibatches(make: Callable[..., Setting]) -> None:
+    setting = make()
+    arm = ARMS["meta-stable"]
+    loop, _ = meta_loop(setting, arm)
+    shadow, _ = meta_loop(setting, arm)
+    for _ in range(2):
+        loop.iterate()
+        shadow.iterate()
+    assert loop.state_dict()["spare_gradient"] is not None
+    # the next hypergradient by hand, at the weights and on the minibatches that the loop's will have
+    for _ in range(2):
+        shadow._pretrain_step()
+    batches = shadow.batches
+    result = hypergradient(
+        shadow.problem, shadow.pretrained, shadow.meta, shadow.head,
+        pretrain_batch=batches.pretrain(), train_batches=[batches.train() for _ in range(2)],
+        validation_batch=batches.validation(), inverse=shadow.settings.inverse, unroll=shadow.settings.unroll,
+        curvature="gauss_newton",
+    )  # fmt: skip
+    loop.iterate()
+    spare = loop.state_dict()["spare_gradient"]
+    assert all(equal(a, b) for a, b in zip(spare, result.pretrain_gradient, strict=True))
+
+
+class Stopped(Exception):
+    pass
+
+
+class Fragile(Checkpoint):
+    """Every other time that it is to save, the process ends: by turns before it has saved and after."""
+
+    saves = 0
+
+    def save(self, state: dict[str, Any]) -> None:
+        Fragile.saves += 1
+        if Fragile.saves % 4 == 2:
+            raise Stopped
+        super().save(state)
+        if Fragile.saves % 4 == 0:
+            raise Stopped
+
+
+@pytest.mark.parametrize("name", [name for name in ARMS if name != "no_pt"])
+def test_an_interrupted_run_ends_in_the_same_bits(
+    ran: Callable[[str], Ran], make: Callable[..., Setting], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = ran(name).run
+    monkeypatch.setattr(Every, "__call__", lambda self: True)
+    Fragile.saves, stops, done = 0, 0, None
+    while done is None:
+        try:
+            done = pretrain(ARMS[name], make(checkpoint=Fragile))
+        except Stopped:
+            stops += 1
+    assert stops >= 2
+    assert the_same(whole, done)
+    for checkpoint in done.checkpoints:
+        checkpoint.remove()
+    assert not list(done.checkpoints[0].path.parent.glob("*"))
+
+
+@pytest.mark.parametrize("name", ["meta", "branch_search-random"])
+def test_the_same_seed_ends_in_the_same_bits_and_others_elsewhere(
+    ran: Callable[[str], Ran], make: Callable[..., Setting], name: str
+) -> None:
+    whole, again = ran(name).run, pretrain(ARMS[name], make())
+    assert the_same(whole, again)
+    again.checkpoints[0].remove()
+    assert not equal(whole.pretrained.encoder, pretrain(ARMS[name], make(seed=1)).pretrained.encoder)

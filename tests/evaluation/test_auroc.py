@@ -1,0 +1,84 @@
+"""The AUROC against scikit-learn, by hand, and what must hold for any scores."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import roc_auc_score
+from torch import Tensor
+
+from metapt.errors import DataError
+from metapt.evaluation.auroc import auroc, mean_auroc
+
+
+def tensor(*values: float) -> Tensor:
+    return torch.tensor(values)
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(-4, 4), st.booleans()), min_size=1, max_size=40))
+def test_is_that_of_scikit_learn_also_with_ties(examples: list[tuple[int, bool]]) -> None:
+    scores = torch.tensor([float(score) for score, _ in examples])
+    labels = torch.tensor([label for _, label in examples])
+    if labels.all() or not labels.any():
+        assert auroc(scores, labels).isnan()
+    else:
+        assert float(auroc(scores, labels)) == pytest.approx(roc_auc_score(labels, scores), abs=1e-14)
+
+
+def test_each_row_of_leading_dimensions_is_on_its_own_and_labels_are_broadcast() -> None:
+    scores = torch.randn(3, 2, 500, generator=torch.Generator().manual_seed(0)).round(decimals=1)
+    labels = (torch.rand(2, 500, generator=torch.Generator().manual_seed(1)) < 0.3).float()
+    result = auroc(scores, labels)
+    assert result.shape == (3, 2)
+    assert result.dtype == torch.float64
+    for i in range(3):
+        for j in range(2):
+            assert float(result[i, j]) == pytest.approx(roc_auc_score(labels[j], scores[i, j]), abs=1e-14)
+    torch.testing.assert_close(auroc(scores[0, 0], labels), torch.stack([auroc(scores[0, 0], row) for row in labels]))
+
+
+@pytest.mark.parametrize(
+    ("scores", "expected"),
+    [([1.0, 2.0, 3.0, 4.0], 1.0), ([4.0, 3.0, 2.0, 1.0], 0.0), ([7.0, 7.0, 7.0, 7.0], 0.5), ([1.0, 2.0, 2.0, 4.0], 0.875)],
+)
+def test_by_hand(scores: list[float], expected: float) -> None:
+    assert float(auroc(tensor(*scores), tensor(0, 0, 1, 1))) == expected
+
+
+def test_only_the_order_of_scores_counts() -> None:
+    scores = torch.randn(200, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    labels = torch.rand(200, generator=torch.Generator().manual_seed(1)) < 0.5
+    value = auroc(scores, labels)
+    assert auroc(scores.exp(), labels) == value
+    assert auroc(1e6 * scores - 3, labels) == value
+    assert float(auroc(-scores, labels)) == pytest.approx(1 - float(value), abs=1e-14)
+
+
+def test_infinite_scores_have_ranks_and_nan_has_none() -> None:
+    labels = tensor(0, 0, 1, 1)
+    assert float(auroc(tensor(-torch.inf, 0, torch.inf, torch.inf), labels)) == 1.0
+    assert auroc(tensor(0, 1, 2, torch.nan), labels).isnan()
+
+
+def test_the_mean_leaves_out_and_names_classes_with_one_label_only() -> None:
+    scores = torch.randn(2, 30, 4, generator=torch.Generator().manual_seed(0))
+    labels = (torch.rand(30, 4, generator=torch.Generator().manual_seed(1)) < 0.5).float()
+    labels[:, 1], labels[:, 3] = 0.0, 1.0
+    value, undefined = mean_auroc(scores, labels)
+    assert undefined == (1, 3)
+    expected = [(roc_auc_score(labels[:, 0], one[:, 0]) + roc_auc_score(labels[:, 2], one[:, 2])) / 2 for one in scores]
+    torch.testing.assert_close(value, torch.tensor(expected, dtype=torch.float64))
+
+
+def test_a_score_that_is_no_number_is_not_taken_for_a_class_without_both_labels() -> None:
+    value, undefined = mean_auroc(torch.full((4, 2), torch.nan), tensor(0, 0, 1, 1).unsqueeze(1).expand(4, 2))
+    assert undefined == ()
+    assert value.isnan()
+
+
+def test_no_mean_without_any_class() -> None:
+    with pytest.raises(DataError, match="no AUROC is defined on these 6 examples"):
+        mean_auroc(torch.randn(6, 2), torch.ones(6, 2))

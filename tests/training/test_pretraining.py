@@ -1,0 +1,140 @@
+"""PT with given meta-parameters is what any training loop in torch does, and goes on where it was stopped."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from metapt.errors import TrainingError
+from metapt.hypergrad import Params, Pretrained
+from metapt.training.checkpoint import Checkpoint
+from metapt.training.optimizers import OptimizerSpec
+from metapt.training.pretraining import Pretrainer
+
+from .problems import Batch, Classifier, Normed, Streams, classification
+
+SPEC = OptimizerSpec("Adam", {"lr": 0.05})
+
+
+def trainer(problem: Any = None, batches: Streams | None = None, spec: OptimizerSpec = SPEC) -> Pretrainer:
+    problem = problem or Normed()
+    return Pretrainer(problem, batches or Streams(classification), problem.pretrained, spec)
+
+
+def equal(first: Pretrained, second: Pretrained) -> bool:
+    return all(
+        a.keys() == b.keys() and all(torch.equal(value, b[name]) for name, value in a.items())
+        for a, b in zip(first, second, strict=True)
+    )
+
+
+def test_it_is_a_plain_loop_in_torch() -> None:
+    problem, batches = Normed(), Streams(classification)
+    ours = trainer(problem)
+    ours.run(problem.meta, 7)
+    encoder, head = ({k: v.clone().requires_grad_() for k, v in part.items()} for part in problem.pretrained[:2])
+    buffers = {name: value.clone() for name, value in problem.pretrained.buffers.items()}
+    optimizer = torch.optim.Adam([*encoder.values(), *head.values()], lr=0.05)
+    for _ in range(7):
+        optimizer.zero_grad()
+        problem.pretrain_loss(Pretrained(encoder, head, buffers), problem.meta, batches.pretrain()).backward()
+        optimizer.step()
+    assert equal(ours.pretrained, Pretrained(encoder, head, buffers))
+    assert buffers["1.num_batches_tracked"] == 7
+
+
+def test_a_step_returns_the_loss_before_it() -> None:
+    problem = Normed()
+    expected = problem.pretrain_loss(problem.pretrained.leaves(), problem.meta, Streams(classification).pretrain())
+    loss = trainer(problem).step(problem.meta)
+    assert torch.equal(loss, expected.detach())
+    assert not loss.requires_grad
+
+
+def test_what_it_is_given_is_not_changed_and_has_no_gradient() -> None:
+    problem = Normed()
+    before = copy.deepcopy(problem.pretrained)
+    meta: Params = {name: value.clone().requires_grad_() for name, value in problem.meta.items()}
+    ours = trainer(problem)
+    ours.run(meta, 3)
+    assert equal(problem.pretrained, before)
+    assert not equal(ours.pretrained, before)
+    for name, value in meta.items():
+        assert torch.equal(value, problem.meta[name])
+        assert value.grad is None
+
+
+@pytest.mark.parametrize("spec", [SPEC, OptimizerSpec("SGD", {"lr": 0.1, "momentum": 0.9})], ids=["Adam", "momentum"])
+def test_a_step_along_the_gradient_of_a_minibatch_is_the_step_on_it(spec: OptimizerSpec) -> None:
+    problem = Normed()
+    ours, other = trainer(problem, spec=spec), trainer(problem, spec=spec)
+    for _ in range(3):
+        ours.step(problem.meta)
+        leaves = other.pretrained.leaves()
+        loss = problem.pretrain_loss(leaves, problem.meta, other.batches.pretrain())
+        gradients = iter(torch.autograd.grad(loss, leaves.vector()))
+        other.step_along(
+            Pretrained({k: next(gradients) for k in leaves.encoder}, {k: next(gradients) for k in leaves.head}, leaves.buffers)
+        )
+        assert equal(ours.pretrained, other.pretrained)
+    ours.step(problem.meta)
+    other.step(problem.meta)  # nothing of the given gradient is left
+    assert equal(ours.pretrained, other.pretrained)
+
+
+class Stopped(Exception):
+    pass
+
+
+@pytest.mark.parametrize("at", [1, 4, 6])
+def test_an_interrupted_run_ends_in_the_same_bits(tmp_path: Path, at: int, caplog: pytest.LogCaptureFixture) -> None:
+    def fail(name: str, count: int, generator: torch.Generator) -> Batch:
+        if count == at:
+            raise Stopped
+        return classification(name, count, generator)
+
+    problem = Normed()
+    whole = trainer(problem)
+    whole.run(problem.meta, 7)
+    with pytest.raises(Stopped):
+        trainer(problem, Streams(fail)).run(problem.meta, 7, "PT", Checkpoint(tmp_path / "c.pt", "f"), 0)
+    again = trainer(problem)
+    caplog.set_level("INFO")
+    again.run(problem.meta, 7, "this", Checkpoint(tmp_path / "c.pt", "f"))
+    assert f"this goes on at step {at}" in caplog.text
+    assert equal(again.pretrained, whole.pretrained)
+    done = trainer(problem)
+    done.run(problem.meta, 7, "PT", Checkpoint(tmp_path / "c.pt", "f"))  # nothing left to do
+    assert equal(done.pretrained, whole.pretrained)
+    done.step(problem.meta)
+    whole.step(problem.meta)
+    assert equal(done.pretrained, whole.pretrained)
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+@pytest.mark.parametrize("checkpointed", [False, True])
+def test_a_loss_that_is_not_finite_is_an_error_and_is_not_kept(tmp_path: Path, value: float, checkpointed: bool) -> None:
+    class Diverging(Classifier):
+        def pretrain_loss(self, pretrained: Pretrained, meta: Params, batch: Batch) -> Tensor:
+            return super().pretrain_loss(pretrained, meta, batch) + batch.inputs.sum()
+
+    def batch(name: str, count: int, generator: torch.Generator) -> Batch:
+        made = classification(name, count, generator)
+        return made._replace(inputs=made.inputs * (value if count >= 3 else 1))
+
+    problem = Diverging()
+    checkpoint = Checkpoint(tmp_path / "c.pt", "f") if checkpointed else None
+    with pytest.raises(
+        TrainingError, match=r"the PT loss at step \d is (nan|inf|-inf): lower the PT learning rate, or look for NaN"
+    ):
+        trainer(problem, Streams(batch)).run(problem.meta, 6, "PT", checkpoint, 0)
+    if checkpoint is not None:
+        saved = checkpoint.load()
+        assert saved is not None
+        assert saved["step"] == 3
+        assert all(weight.isfinite().all() for weight in saved["pretrainer"]["encoder"].values())
