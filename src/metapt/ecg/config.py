@@ -174,6 +174,14 @@ Arm = Annotated[NoPretraining | Simclr | Meta | OptSla | RandomSearch | BranchSe
 STABLE_WARP = Warp(smoothing="velocity", scale="log", initial=16.0)
 STABLE = Meta(
     warp=STABLE_WARP,
+    unroll_steps=5,
+    head_steps_between_updates=1,
+    scale_lr=0.1,
+    meta_settings={"betas": [0.8, 0.9]},
+    explosion_factor=10.0,
+)
+REFITTED = Meta(
+    warp=STABLE_WARP,
     unroll="fitted",
     folds=5,
     scale_lr=0.1,
@@ -192,6 +200,7 @@ ARMS: dict[str, Arm] = {
     "meta-k10": Meta(unroll_steps=10),
     "meta-identity": Meta(inverse=Neumann(terms=0)),
     "meta-stable": STABLE,
+    "meta-refitted": REFITTED,
     "random_search": RandomSearch(method="random_search"),
     "branch_search": BranchSearch(method="branch_search"),
     "branch_search-random": BranchSearch(method="branch_search", select="random"),

@@ -29,6 +29,7 @@ _LOOKS = {
     "meta-k10": ("meta, K = 10", 2, 5, "--"),
     "meta-identity": ("meta, no inverse", 1, 6, "--"),
     "meta-stable": ("meta-stable", 2, 2, "-"),
+    "meta-refitted": ("meta, refitted head", 5, 3, "--"),
     "random_search": ("random search", 3, 3, "-"),
     "branch_search": ("branch search", 4, 5, "-"),
     "branch_search-random": ("branch search, random", 6, 0, "--"),

@@ -180,10 +180,14 @@ def _fixed(setting: Setting, policy: Policy, meta: Params, part: str = "") -> Pr
     trainer = Pretrainer(setting.problem(policy), setting.batches(), setting.initial(), setting.optimizer)
     checkpoint = setting.checkpoint(part)
     with Measured(setting.dataset.device) as measured:
-        trainer.run(meta, setting.steps, "PT", checkpoint)
-    return PretrainRun(
-        trainer.pretrained, policy, meta, {"PT time per step (s)": measured.seconds / setting.steps}, checkpoints=[checkpoint]
-    )
+        taken = trainer.run(meta, setting.steps, "PT", checkpoint)
+    figures = {"PT time per step (s)": _per(measured.seconds, taken)}
+    return PretrainRun(trainer.pretrained, policy, meta, figures, checkpoints=[checkpoint])
+
+
+def _per(seconds: float, steps: int) -> float:
+    """Time per step of the steps that this process took; NaN where it found them all taken."""
+    return seconds / steps if steps else math.nan
 
 
 def meta_settings(arm: config.Meta, setting: Setting) -> MetaSettings:
@@ -253,8 +257,8 @@ def _meta(setting: Setting, arm: config.Meta) -> PretrainRun:
     checkpoint = setting.checkpoint("")
     with Measured(setting.dataset.device) as measured:
         diagnosis = loop.run("meta-PT", checkpoint, recorder=recorder)
-    steps = loop.settings.iterations * loop.settings.pretrain_steps
-    figures = {"PT time per step (s)": measured.seconds / steps} | diagnosis.figures
+    taken = (loop.settings.iterations - loop.first_iteration) * loop.settings.pretrain_steps
+    figures = {"PT time per step (s)": _per(measured.seconds, taken)} | diagnosis.figures
     return PretrainRun(loop.pretrained, policy, loop.averaged_meta, figures, recorder.rows(), [checkpoint])
 
 

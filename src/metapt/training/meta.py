@@ -141,6 +141,7 @@ class MetaPretraining:
         self.head = {name: value.detach().clone() for name, value in head.items()}
         self.head_state = settings.unroll.optimizer.init(self.head) if isinstance(settings.unroll, Unroll) else {}
         self.iteration = 0
+        self.first_iteration = 0
         self._loss = torch.zeros(())
         self.guard = HypergradientGuard(settings.explosion_factor, settings.max_skipped)
         self.trace = Trace(self.meta, settings.iterations - settings.warmup)
@@ -167,6 +168,7 @@ class MetaPretraining:
             if recorder is not None:
                 recorder.load_state_dict(saved["recorder"])
             log.info("%s goes on at iteration %d", label, self.iteration)
+        self.first_iteration = self.iteration
         due = Every(seconds_between_checkpoints)
         for _ in steps(self.iteration, self.settings.iterations, label):
             self.iterate()

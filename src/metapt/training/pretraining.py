@@ -79,8 +79,11 @@ class Pretrainer:
         label: str = "PT",
         checkpoint: Checkpoint | None = None,
         seconds_between_checkpoints: float = 60.0,
-    ) -> None:
+    ) -> int:
         """`count` steps with fixed meta-parameters, from the checkpoint if there is one; the caller removes it.
+
+        Returns:
+            steps that were still to be taken.
 
         Raises:
             TrainingError: the loss is not finite.
@@ -99,6 +102,7 @@ class Pretrainer:
                 checkpoint.save({"step": step + 1, "pretrainer": self.state_dict()})
         if first < count:
             check_finite(loss, count - 1)
+        return count - first
 
 
 def check_finite(loss: Tensor, step: int) -> None:
