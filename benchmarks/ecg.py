@@ -5,8 +5,7 @@
 Signals are random numbers of the shape of PTB-XL: no number here depends on what they are. In each round the contenders take
 turns: the bare encoder's forward and backward pass on the same two views, a plain PT step, a meta-update with Neumann 1, one
 with the identity, one with Neumann 1 whose PT gradient serves the next PT step. A period is 10 PT steps and a meta-update;
-ratios are of times of the same round. Peak memory (above what the process held before) is taken after the rounds, each
-contender once.
+ratios are of times of the same round. Peak memory is that of a contender's first step in a process of its own.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ import argparse
 import dataclasses
 import gc
 import json
+import multiprocessing
 import os
 import shlex
 import statistics
@@ -70,9 +70,8 @@ def main() -> None:
         arguments.json.write_text(json.dumps(results, indent=1))
 
 
-def measure(width: int, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Rows (what, limit, a value per round) for one width."""
-    setting = make_setting(width, arguments)
+def make_contenders(setting: Setting, width: int, arguments: argparse.Namespace) -> dict[str, Callable[[], object]]:
+    """What is timed: each does one step, from where the last one ended."""
     arm = config.Meta(warp=config.Warp(network_width=width), batch_size=arguments.batch)
     loop, policy = meta_loop(setting, arm)
     trainer = loop._pretrainer
@@ -88,19 +87,35 @@ def measure(width: int, arguments: argparse.Namespace) -> dict[str, Any]:
         for value in trainer.pretrained.encoder.values():
             value.grad = None
 
-    def update(inverse: Identity | Neumann) -> Callable[[], None]:
+    def update(inverse: Identity | Neumann) -> Callable[[], object]:
         def run() -> None:
             loop.settings = dataclasses.replace(loop.settings, inverse=inverse)
             loop._meta_update()
 
         return run
 
-    contenders = {
+    return {
         "bare": bare,
         "plain": lambda: trainer.step(loop.meta),
         "neumann": update(Neumann(1, setting.pretrain.lr)),
         "identity": update(Identity()),
     }
+
+
+def peak(name: str, width: int, arguments: argparse.Namespace) -> float:
+    """GB that one step of the contender takes above what a process held that has done none before."""
+    torch.set_num_threads(arguments.threads)
+    contender = make_contenders(make_setting(width, arguments), width, arguments)[name]
+    gc.collect()
+    with Measured(arguments.device) as measured:
+        contender()
+    return measured.peak_bytes / 1e9
+
+
+def measure(width: int, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Rows (what, limit, a value per round) for one width."""
+    setting = make_setting(width, arguments)
+    contenders = make_contenders(setting, width, arguments)
     times: dict[str, list[float]] = {name: [] for name in contenders}
     synchronise = torch.cuda.synchronize if arguments.device == "cuda" else lambda: None
     for turn in range(arguments.rounds + 1):
@@ -112,12 +127,8 @@ def measure(width: int, arguments: argparse.Namespace) -> dict[str, Any]:
             synchronise()
             if turn:  # the first is a warm-up
                 times[name].append(time.perf_counter() - start)
-    peaks = {}
-    for name, contender in contenders.items():
-        gc.collect()
-        with Measured(arguments.device) as measured:
-            contender()
-        peaks[name] = measured.peak_bytes / 1e9
+    with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
+        peaks = {name: pool.apply(peak, (name, width, arguments)) for name in contenders}
 
     def ratio(top: Callable[..., float]) -> list[float]:
         return [top(*row) for row in zip(*times.values(), strict=True)]

@@ -53,42 +53,41 @@ def augmentations(results: Results) -> Figure:
 
 def warp(results: Results) -> Figure:
     """What the hypergradient says at each strength, where it leads, and what PT with that strength is worth."""
-    study, arms = results.section, list(results.section.starts)
-    columns, evaluations = max(2, len(arms)), results.config.evaluations
-    figure, axes = figures.panels(columns=columns, rows=4, width=5.2, height=3.3)
-    rows = [axes[row * columns : (row + 1) * columns] for row in range(4)]
-    used: list[Axes] = []
+    study, arms, evaluations = results.section, list(results.section.starts), results.config.evaluations
     strengths, look = strength_table(results), looks(arms)
-    for arm, axis, ahead in zip(arms, rows[0], rows[1], strict=False):
-        _hypergradients(axis, strengths, look[arm], arm)
-        figures.title(axis, f"(a) hypergradient of {look[arm].label}")
-        _horizon(ahead, results, arm)
-        figures.title(ahead, f"(b) more PT steps, {look[arm].label}'s warp")
-        used += [axis, ahead]
-    signal, ways, *_ = rows[2]
+    figure, axes = figures.panels(columns=2, rows=-(-(2 * len(arms) + 2 + len(evaluations)) // 2), width=5.2, height=3.3)
+    free = iter(axes)
     for arm in arms:
-        part = _known(strengths, "t", arm)
-        if len(part):
-            signal.plot(part["displacement"], part["t"], color=look[arm].colour, marker=look[arm].marker, label=look[arm].label)
-    signal.axhline(0.0, color=figures.QUIET, linewidth=1, linestyle="--", zorder=1.5)
-    signal.set(ylabel="t of one draw (mean / deviation)", xlabel=DISPLACEMENT)
-    _log(signal, "x")
-    figures.title(signal, "(c) how much one draw says")
+        _hypergradients(axis := next(free), strengths, look[arm], arm)
+        figures.title(axis, f"hypergradient of {look[arm].label}")
+        _horizon(axis := next(free), results, arm)
+        figures.title(axis, f"more PT steps, {look[arm].label}'s warp")
+    _signals(axis := next(free), strengths, look)
+    figures.title(axis, "how much one draw says")
     runs = {start_arm(arm, start): arm for arm, starts in study.starts.items() for start in starts}
-    _ways(ways, results, runs, look)
-    figures.title(ways, "(d) ways from several starts, a line per PT seed")
-    used += [signal, ways]
-    for axis, evaluation in zip(rows[3], evaluations, strict=False):
-        _worth(axis, results, strengths, evaluation)
-        figures.title(axis, f"(e) fixed strength, {EVALUATIONS[evaluation]}")
-        used.append(axis)
-    for axis in axes:
-        if axis not in used:
-            axis.remove()
-        elif axis.get_legend_handles_labels()[1]:
+    _ways(axis := next(free), results, runs, look)
+    figures.title(axis, "ways from several starts, a line per PT seed")
+    for evaluation in evaluations:
+        _worth(axis := next(free), results, strengths, evaluation)
+        figures.title(axis, f"fixed strength, {EVALUATIONS[evaluation]}")
+    for axis in free:
+        axis.remove()
+    for axis in figure.axes:
+        if axis.get_legend_handles_labels()[1]:
             with figures.style():
                 axis.legend(fontsize=9)
     return figure
+
+
+def _signals(axis: Axes, strengths: pd.DataFrame, look: dict[str, Look]) -> None:
+    """Mean over deviation of the hypergradient's draws at each displacement."""
+    for arm, looked in look.items():
+        part = _known(strengths, "t", arm)
+        if len(part):
+            axis.plot(part["displacement"], part["t"], color=looked.colour, marker=looked.marker, label=looked.label)
+    axis.axhline(0.0, color=figures.QUIET, linewidth=1, linestyle="--", zorder=1.5)
+    axis.set(ylabel="t of one draw (mean / deviation)", xlabel=DISPLACEMENT)
+    _log(axis, "x")
 
 
 def _views(axis: Axes, results: Results, views: NDArray[np.float64], colour: str) -> None:
