@@ -1,6 +1,7 @@
 # make            install, run the default workflow, write the report, print the headline table
 # make paper      the same for the paper's config
 # make test       install, run the tests;  make lint: style and types
+# make test-slurm start a SLURM of one node on this machine (root; Debian's slurm-wlm and munge), run the tests that need one, end it
 # make clean      remove what was installed and cached; results/ and data/ stay
 # With CONFIG='config/paper.yaml config/ablations/neumann-terms.yaml' another config, with CORES=2 fewer cores.
 
@@ -16,7 +17,7 @@ SNAKEMAKE := $(BIN)/snakemake --cores $(CORES) --configfile $(CONFIG)
 export OMP_WAIT_POLICY = passive
 
 .DEFAULT_GOAL := workflow
-.PHONY: workflow paper test lint install clean
+.PHONY: workflow paper test test-slurm lint install clean
 
 workflow: $(INSTALLED)
 	$(SNAKEMAKE)
@@ -29,6 +30,12 @@ paper:
 
 test: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses $(CORES) --dist loadgroup
+
+test-slurm: $(INSTALLED)
+	@$(BIN)/python -c 'import snakemake_executor_plugin_slurm' 2>/dev/null || \
+	$(BIN)/python -m pip install --constraint constraints.txt --editable '.[dev,slurm]'
+	@folder=$$(mktemp -d) && trap "tests/slurm/single_node.sh down $$folder; rm -rf $$folder" EXIT && \
+	tests/slurm/single_node.sh up $$folder && $(BIN)/pytest --numprocesses 4 tests/slurm
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
 
 import metapt
 from metapt.errors import ConfigError, DataError, MetaptError
+from metapt.files import atomic_path
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -39,8 +41,19 @@ def main(arguments: list[str] | None = None) -> int:
     headline = commands.add_parser("headline", help="print the headline table and where the report is")
     headline.add_argument("results", type=Path, metavar="RESULTS", help="the config's results folder")
 
+    estimate = commands.add_parser(
+        "estimate", help="how many jobs, hours, how much memory and disk a config needs; takes minutes"
+    )
+    estimate.add_argument("--configfile", type=Path, nargs="+", required=True, metavar="CONFIG.yaml", help="as snakemake's")
+    estimate.add_argument("--device", choices=("cpu", "cuda"), help="of trainings; default: cuda where torch sees a GPU")
+    estimate.add_argument("--cores", type=int, metavar="N", help="for the wall time; default: this machine's")
+    estimate.add_argument("--gpus", type=int, metavar="N", help="for the wall time; default: this machine's")
+    estimate.add_argument("--budget", type=float, metavar="S", help="seconds of calibration, about; default: 80")
+    estimate.add_argument("--json", type=Path, metavar="FILE", help="write all numbers there")
+    estimate.add_argument("--against", type=Path, metavar="RESULTS", help="compare with the runs in a results folder")
+
     options = parser.parse_args(arguments)
-    command = {"run": _run, "check": _check, "docs": _docs, "headline": _headline}[options.command]
+    command = {"run": _run, "check": _check, "docs": _docs, "headline": _headline, "estimate": _estimate}[options.command]
     try:
         return command(options)
     except MetaptError as error:
@@ -99,23 +112,28 @@ def _read_record(path: Path) -> dict[str, Any]:
 
 
 def _check(options: argparse.Namespace) -> int:
-    import yaml
-
     from metapt.config import validate
 
+    print(validate(_merged(options.configs)).results)
+    return 0
+
+
+def _merged(paths: list[Path]) -> dict[str, Any]:
+    """The content of config files, each laid over the ones before it."""
+    import yaml
+
     merged: dict[str, Any] = {}
-    for path in options.configs:
+    for path in paths:
         try:
             content = yaml.safe_load(path.read_text(encoding="utf-8"))
         except OSError as error:
             raise ConfigError(f"{path} can't be read: {error.strerror}.") from error
-        except yaml.YAMLError as error:
+        except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
             raise ConfigError(f"{path} is not YAML: {' '.join(str(error).split())}.") from error
         if not isinstance(content, dict):
             raise ConfigError(f"{path} must be a section (keys with values), as config/README.md shows.")
         _overlay(merged, content)
-    print(validate(merged).results)
-    return 0
+    return merged
 
 
 def _overlay(base: dict[str, Any], change: dict[str, Any]) -> None:
@@ -125,6 +143,37 @@ def _overlay(base: dict[str, Any], change: dict[str, Any]) -> None:
             _overlay(base[key], value)
         else:
             base[key] = value
+
+
+def _estimate(options: argparse.Namespace) -> int:
+    from metapt.config import validate
+
+    config = validate(_merged(options.configfile))
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # as jobs have it; read when torch is imported
+    import torch
+
+    from metapt.estimate import BUDGET, estimate
+    from metapt.estimate.report import against, summary, text
+
+    device = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    cores = os.cpu_count() or 1 if options.cores is None else options.cores
+    gpus = torch.cuda.device_count() if options.gpus is None else options.gpus
+    if cores < 1 or gpus < int(device == "cuda"):
+        raise ConfigError(f"--cores {cores} --gpus {gpus}: give 1 or more of what the jobs compute on.")
+    sources = _merged([Path("workflow/resources/sources.yaml")])
+    found = estimate(config, device, sources, BUDGET if options.budget is None else options.budget)
+    numbers = summary(found, cores, gpus)
+    print(text(numbers))
+    if config.require_gpu and device == "cpu":
+        print(
+            "\nThe config says require_gpu: true; these are hours on a CPU. Calibrate where there is a GPU, with --device cuda."
+        )
+    if options.against is not None:
+        print(f"\n{against(found, options.against)}")
+    if options.json is not None:
+        with atomic_path(options.json) as path:
+            path.write_text(json.dumps(numbers, indent=2) + "\n", encoding="utf-8")
+    return 0
 
 
 def _docs(options: argparse.Namespace) -> int:

@@ -14,6 +14,7 @@ from pydantic_core import ErrorDetails
 from metapt.ecg.config import EcgConfig
 from metapt.errors import ConfigError
 from metapt.mnist.config import MnistConfig
+from metapt.ppi.config import PpiConfig
 from metapt.schema import TAGS, Json, below, choices, dereferenced, either, of_same_kind, sections
 from metapt.sections import Experiment, Section
 
@@ -33,6 +34,7 @@ class Config(Section):
     require_gpu: bool = Field(False, description="true: every training asks for a GPU and never falls back to the CPU")
     mnist: MnistConfig | None = Field(None, description="the MNIST experiments")
     ecg: EcgConfig | None = Field(None, description="SimCLR on ECGs")
+    ppi: PpiConfig | None = Field(None, description="multitask PT on protein graphs")
 
 
 SCHEMA = dereferenced(Config.model_json_schema())
@@ -46,7 +48,11 @@ def validate(raw: Mapping[str, Any]) -> Config:
     Raises:
         ConfigError: a sentence per illegal key, with its dotted name, what is wrong and what is legal.
     """
-    resolved = _with_arms(SCHEMA, "", json.loads(json.dumps(raw, default=str)))
+    try:
+        plainly = json.loads(json.dumps(raw, default=str))
+    except (ValueError, RecursionError):
+        raise ConfigError("the config refers to itself (an alias within what it stands for): write out what is meant.") from None
+    resolved = _with_arms(SCHEMA, "", plainly)
     try:
         return Config.model_validate(resolved)
     except ValidationError as error:

@@ -58,9 +58,10 @@ def schema_for_editors() -> Json:
 
 def tables() -> str:
     """A Markdown table of keys for each kind of section."""
-    found: dict[str, tuple[Json, list[str]]] = {}
+    found: dict[tuple[str, str], tuple[Json, list[str]]] = {}
     for path, node in _walk("", SCHEMA):
-        found.setdefault(node["title"], (node, []))[1].append(path)
+        kind = node["title"], json.dumps(node["properties"])  # two domains may give one title to sections of different keys
+        found.setdefault(kind, (node, []))[1].append(path)
     return "\n".join(_table(node, paths) for node, paths in found.values())
 
 

@@ -12,6 +12,7 @@ from metapt.stages import Machine
 DOMAINS = {
     "mnist": "metapt.mnist.domain",
     "ecg": "metapt.ecg.domain",
+    "ppi": "metapt.ppi.domain",
 }
 
 Files = dict[str, Path]
@@ -23,8 +24,8 @@ class Domain(Protocol):
     def simulate(self, source: str, outputs: Files) -> None:
         """Write the raw files of a generated source."""
 
-    def prepare(self, inputs: Files, outputs: Files) -> None:
-        """Turn raw files into what runs read."""
+    def prepare(self, inputs: Files, outputs: Files, config: dict[str, Any]) -> None:
+        """Turn raw files into what runs read. `config`: `domain`, and what else it reads."""
 
     def train(self, config: dict[str, Any], inputs: Files, outputs: Files, machine: Machine) -> None:
         """Run one arm of an experiment, PT and FT together.

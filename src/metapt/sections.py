@@ -8,9 +8,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class Section(BaseModel):
-    """A part of the config: unknown keys are errors, values can't be changed once read."""
+    """A part of the config: unknown keys and numbers that are not finite are errors, values can't be changed once read."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class Experiment(Section):
@@ -37,6 +37,9 @@ class ConjugateGradient(Section):
     max_steps: Positive = Field(20, description="most Hessian-vector products in a solve")
     rtol: Rate = Field(1e-3, description="stop when the residual has shrunk by this factor")
     damping: Annotated[float, Field(ge=0)] = Field(0.0, description="added to the Hessian's diagonal")
+    relative_damping: Annotated[float, Field(ge=0)] = Field(
+        0.0, description="added too, in units of the Rayleigh quotient of the vector that is solved for"
+    )
 
 
 class Identity(Section):

@@ -11,10 +11,11 @@ from torch import Tensor
 
 from metapt.ecg import finetune
 from metapt.ecg.config import FinetuneSettings
-from metapt.ecg.finetune import Labelled, Score, Sets, full_transfer, linear_evaluation
+from metapt.ecg.finetune import Labelled, Sets, full_transfer, linear_evaluation
 from metapt.ecg.resnet1d import Encoder, initial_head, initial_pretrained, logits
 from metapt.errors import DataError
 from metapt.evaluation.auroc import auroc, mean_auroc
+from metapt.evaluation.finetuning import Score
 from metapt.hypergrad import Params, Pretrained
 from metapt.training.seeds import generator
 
@@ -181,18 +182,6 @@ def test_each_set_is_seen_as_often_as_it_should_be(pretrained: Pretrained, monke
     assert sum(size for size, _ in seen) == 48 + 30 + 60
 
 
-@pytest.mark.parametrize(
-    ("size", "batch_size", "expected"), [(10, 4, [4, 4, 2]), (9, 4, [4, 4]), (3, 256, [3]), (4, 1, [1, 1, 1, 1]), (8, 4, [4, 4])]
-)
-def test_minibatches_of_an_epoch(size: int, batch_size: int, expected: list[int]) -> None:
-    streams = [generator("a"), generator("b")]
-    batches = list(finetune._minibatches(size, batch_size, streams))
-    assert [batch.shape for batch in batches] == [(2, length) for length in expected]
-    indices = torch.cat(batches, 1)
-    assert all(len(row.unique()) == len(row) for row in indices)
-    assert not torch.equal(torch.cat(list(finetune._minibatches(size, batch_size, streams)), 1), indices)
-
-
 def test_a_batch_may_be_larger_than_the_set(pretrained: Pretrained) -> None:
     data = sets(train=6, validation=4)
     assert transfer(pretrained, data, settings(batch_size=256)) == transfer(pretrained, data, settings(batch_size=6))
@@ -237,10 +226,6 @@ def test_a_diverged_network_has_no_score_and_says_so(pretrained: Pretrained, cap
         assert math.isnan(score.test_auroc)
         assert score.best_epoch == 1
     assert "gave no numbers" in caplog.text
-
-
-def test_an_epoch_without_numbers_is_never_the_best() -> None:
-    assert finetune._best([math.nan, 60.0, math.nan, 70.0, 70.0]) == 3
 
 
 def test_the_head_is_scored_as_it_is(pretrained: Pretrained) -> None:

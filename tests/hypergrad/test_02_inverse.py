@@ -140,6 +140,27 @@ def test_conjugate_gradients_residual_norm_is_that_of_the_damped_system(rtol: fl
     assert (residual <= rtol * float(B.norm())) is (result.status is Status.OK)
 
 
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+@pytest.mark.parametrize("damping", [0.0, 0.7])
+def test_relative_damping_is_in_units_of_the_rayleigh_quotient_of_the_vector(damping: float, scale: float) -> None:
+    matrix = Matrix(scale * POSITIVE)
+    damping *= scale
+    result = ConjugateGradient(rtol=1e-12, max_steps=50, damping=damping, relative_damping=0.3)(matrix, split(B))
+    quotient = B @ matrix.matrix @ B / (B @ B)
+    system = matrix.matrix + (damping + 0.3 * quotient) * torch.eye(SIZE, dtype=DTYPE)
+    torch.testing.assert_close(join(result.value), torch.linalg.solve(system, B), rtol=1e-9, atol=0.0)
+    assert result.status is Status.OK
+    assert matrix.products == result.steps <= SIZE + 1  # the quotient costs no product of its own
+    few = ConjugateGradient(1e-12, 3, damping, 0.3)(matrix, split(B))
+    assert few.residual_norm == pytest.approx(float((B - system @ join(few.value)).norm()), rel=1e-6)
+
+
+def test_relative_damping_takes_nothing_from_the_diagonal_where_the_curvature_is_negative() -> None:
+    result = ConjugateGradient(relative_damping=2.0)(Matrix(-POSITIVE), split(B))
+    assert (result.status, result.steps) == (Status.INDEFINITE, 1)
+    assert torch.equal(join(result.value), B)
+
+
 def test_too_few_steps_of_conjugate_gradients_are_reported() -> None:
     result = ConjugateGradient(rtol=1e-10, max_steps=3)(Matrix(POSITIVE), split(B))
     assert (result.status, result.steps) == (Status.MAX_STEPS, 3)
@@ -190,7 +211,15 @@ def test_a_singular_matrix_is_reported_and_damping_cures_it() -> None:
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 @pytest.mark.parametrize("at", [1, 3])
 @pytest.mark.parametrize(
-    "inverse", [Neumann(5, 0.3), ConjugateGradient(1e-10, 50), ConjugateGradient(1e-10, 50, damping=0.1), Dense(), Dense(0.1)]
+    "inverse",
+    [
+        Neumann(5, 0.3),
+        ConjugateGradient(1e-10, 50),
+        ConjugateGradient(1e-10, 50, damping=0.1),
+        ConjugateGradient(1e-10, 50, relative_damping=0.1),
+        Dense(),
+        Dense(0.1),
+    ],
 )
 def test_a_product_that_is_not_finite_is_a_status_and_never_an_exception(inverse: Any, at: int, bad: float) -> None:
     matrix = Matrix(POSITIVE)
@@ -226,6 +255,7 @@ def test_no_inverse_changes_its_vector(inverse: Any) -> None:
         (lambda: ConjugateGradient(max_steps=0), "1 or more"),
         (lambda: ConjugateGradient(damping=-1.0), "0 or more"),
         (lambda: ConjugateGradient(damping=math.nan), "0 or more"),
+        (lambda: ConjugateGradient(relative_damping=-0.1), "0 or more"),
         (lambda: Dense(damping=-1.0), "0 or more"),
     ],
 )

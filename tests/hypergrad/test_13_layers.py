@@ -7,13 +7,15 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 from torch.nn import functional as F
 
 from metapt.hypergrad import Neumann, Params, Pretrained, Unroll, hypergradient
 from metapt.hypergrad import convolution as convolution_module
 from metapt.hypergrad.batch_norm import BatchNorm, batch_norm
 from metapt.hypergrad.convolution import Convolution, convolution
-from metapt.hypergrad.pruning import unwanted, wanted
+from metapt.hypergrad.pruning import read, unread, unwanted, wanted
+from metapt.hypergrad.relu import relu_
 
 from .problems import DTYPE, draw
 
@@ -61,6 +63,37 @@ def test_batch_norm_is_torchs_with_its_first_derivatives_and_running_statistics(
         results.append([y, *torch.autograd.grad(y, [x, w, b], draw(6, *y.shape)), mean, variance])
     equal(*results)
     assert not torch.equal(results[0][4], draw(4, 3))
+
+
+@layouts
+@pytest.mark.parametrize("constants", [(), ("x",), ("w", "b"), ("x", "b")], ids=["none", "x", "w and b", "x and b"])
+def test_batch_norm_in_forward_mode_is_torchs(layout: Callable[[Tensor], Tensor], constants: tuple[str, ...]) -> None:
+    results = []
+    for function in (batch_norm, theirs_batch_norm):
+        mean, variance = draw(4, 3), draw(5, 3).exp()
+        inputs = dict(zip("xwb", (values(layout), *weight_and_bias()), strict=True))
+        with torch.no_grad(), forward_ad.dual_level():
+            duals = [
+                value.detach()
+                if name in constants
+                else forward_ad.make_dual(value.detach(), layout_like(draw(30 + i, *value.shape)))
+                for i, (name, value) in enumerate(inputs.items())
+            ]
+            result, slope = forward_ad.unpack_dual(function(*duals, mean, variance, 0.3))
+        results.append([result, slope, mean, variance])
+    equal(*results)
+
+
+def layout_like(tangent: Tensor) -> Tensor:
+    """A tangent in a layout of its own."""
+    return channels_last(tangent) if tangent.dim() == 4 else tangent
+
+
+def test_batch_norm_in_forward_mode_is_its_finite_differences_for_any_shape() -> None:
+    w, b = draw(2, 2).requires_grad_(), draw(3, 2).requires_grad_()
+    for shape in ((5, 2), (3, 2, 4), (3, 2, 1, 5)):
+        x = draw(1, *shape).requires_grad_()
+        assert torch.autograd.gradcheck(batch_norm, (x, w, b), check_forward_ad=True)
 
 
 def theirs_batch_norm(x: Tensor, w: Tensor, b: Tensor, mean: Tensor, variance: Tensor, momentum: float) -> Tensor:
@@ -214,6 +247,54 @@ def test_derivatives_of_unwanted_weights_are_left_out_and_the_others_are_the_sam
     equal(first(), whole)
 
 
+def test_a_bias_is_torchs_with_its_first_and_second_derivatives() -> None:
+    results = []
+    for function in (convolution, lambda x, w, stride, padding, b: F.conv2d(x, w, b, stride, padding)):
+        wrt = [values(), draw(7, 4, 3, 1, 5).requires_grad_(), draw(11, 4).requires_grad_()]
+        y = function(*wrt[:2], STRIDE, PADDING, wrt[2])
+        first = torch.autograd.grad(y.pow(3).sum(), wrt, create_graph=True)
+        results.append([y, *first, *torch.autograd.grad(first, wrt, [draw(20 + i, *value.shape) for i, value in enumerate(wrt)])])
+    equal(*results)
+
+
+@layouts
+def test_relu_is_torchs_with_its_first_and_second_derivatives_and_in_place(layout: Callable[[Tensor], Tensor]) -> None:
+    results = []
+    for function in (relu_, F.relu):
+        x, factor = values(layout), draw(12, 6, 3, 2, 9).requires_grad_()
+        inner = x * factor
+        y = function(inner)
+        first = torch.autograd.grad(y.pow(3).sum(), [x, factor], create_graph=True)
+        results.append([y, *first, *torch.autograd.grad(first, [x, factor], [draw(13, *x.shape), draw(14, *x.shape)])])
+    equal(*results)
+    inner = values(layout) * 1.0
+    assert relu_(inner).data_ptr() == inner.data_ptr()
+
+
+def test_relu_refuses_values_that_are_needed_for_a_derivative() -> None:
+    needed = values().exp()
+    result = relu_(needed)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        result.sum().backward()
+
+
+def test_an_unread_gradient_is_no_number_and_its_derivatives_are_right() -> None:
+    results = []
+    for pruned in (False, True):
+        x, kernel, other = values(), draw(7, 4, 3, 1, 5).requires_grad_(), draw(9, 4, 3, 1, 5).requires_grad_()
+        wrt = [x, kernel, other]
+        y = convolution(x, kernel, STRIDE, PADDING) * convolution(x, other, STRIDE, PADDING)
+        with unread([kernel] if pruned else []):
+            assert read(kernel) is not pruned
+            assert read(other)
+            first = torch.autograd.grad(y.sum(), wrt, create_graph=True)
+        assert read(kernel)
+        assert bool(first[1].isnan().all()) is pruned
+        vectors = [draw(20 + i, *value.shape) for i, value in enumerate(wrt)]
+        results.append([first[0], first[2], *torch.autograd.grad(first, wrt, vectors)])
+    equal(*results)
+
+
 def test_unwanted_is_over_when_its_block_is_and_not_before() -> None:
     weight, other = torch.ones(3), torch.ones(3)
     with unwanted([weight]):
@@ -248,7 +329,7 @@ class Blurred:
     def head_loss(self, head: Params, features: Tensor, batch: Tensor) -> Tensor:
         return (features - head["target"]).square().mean()
 
-    def hypergradient(self) -> Tensor:
+    def hypergradient(self, keep_gradient: bool = False) -> Tensor:
         return hypergradient(
             self,
             self.pretrained,
@@ -259,6 +340,7 @@ class Blurred:
             validation_batch=values(seed=80).detach(),
             inverse=Neumann(2, 0.01),
             unroll=Unroll(0),
+            keep_gradient=keep_gradient,
         ).gradient["scale"]
 
 
@@ -276,3 +358,16 @@ def test_the_hypergradient_is_that_of_torchs_layers_and_leaves_work_out(monkeypa
         equal(Blurred(Ours).hypergradient(), expected, tolerance=1e-10)
         counts.append(len(calls))
     assert counts[0] < counts[1]
+
+
+def test_the_gradients_value_costs_what_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    original = convolution_module._weight_gradient
+    monkeypatch.setattr(convolution_module, "_weight_gradient", lambda *args: calls.append(1) or original(*args))
+    results, counts = [], []
+    for keep in (False, True):
+        calls.clear()
+        results.append(Blurred(Ours).hypergradient(keep))
+        counts.append(len(calls))
+    equal(*results)
+    assert counts[1] - counts[0] == 2  # one for each of the network's convolutions

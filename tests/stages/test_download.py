@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import errno
+import gzip
 import hashlib
+import io
 import json
 import logging
 import os
+import random
+import re
 import socket
 import subprocess
 import sys
 import threading
 import time
+import zipfile
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -410,10 +415,21 @@ def test_illegal_addresses(target: Path, address: str) -> None:
 
 def test_unknown_file(target: Path) -> None:
     with pytest.raises(ConfigError, match=f"things has no file 'other'; legal: {NAME}"):
-        run({"source": source(), "mirrors": []}, {}, {"other": target}, Machine())
+        run({"source": source(), "mirrors": []}, {}, {"other": target.with_name("other")}, Machine())
 
 
-@pytest.mark.parametrize("change", [{"md5": "abc"}, {"size": -1}, {"sha256": None, "md5": None}, {"other": 1}])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"md5": "abc"},
+        {"size": -1},
+        {"size": None},
+        {"sha256": None, "md5": None},
+        {"container": "gzip"},
+        {"size": None, "sha256": None, "md5": None, "container": "tar"},
+        {"other": 1},
+    ],
+)
 def test_illegal_entry(target: Path, change: dict[str, object]) -> None:
     entry = source()
     entry["files"][NAME].update(change)
@@ -444,6 +460,102 @@ def test_full_disk(server: Server, target: Path, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(MachineError, match=r"because the disk is full or a quota is used up: it needs 512\.0 kB"):
         get(target, source(f"{server.url}/data"))
     assert not any(target.parent.iterdir())
+
+
+def zipped(content: bytes = CONTENT) -> bytes:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("a folder/data", content)
+    return stream.getvalue()
+
+
+NOISE = random.Random(0).randbytes(20_000)
+CONTAINERS = {"gzip": gzip.compress(NOISE), "zip": zipped(NOISE)}
+
+
+def container_source(kind: str, *urls: str) -> dict[str, Any]:
+    return {**source(*urls), "files": {NAME: {"container": kind}}}
+
+
+def assert_container(target: Path, kind: str) -> None:
+    assert target.read_bytes() == CONTAINERS[kind]
+    assert list(target.parent.iterdir()) == [target]
+
+
+@pytest.mark.parametrize("answer", [whole, unsized, ranged])
+@pytest.mark.parametrize("kind", CONTAINERS)
+def test_file_without_published_sums(server: Server, target: Path, kind: str, answer: Callable[[bytes], Answer]) -> None:
+    server.answers[PATH] = answer(CONTAINERS[kind])
+    get(target, container_source(kind, f"{server.url}/data"))
+    assert_container(target, kind)
+
+
+@pytest.mark.parametrize("kind", CONTAINERS)
+def test_file_without_published_sums_from_a_folder(target: Path, tmp_path: Path, kind: str) -> None:
+    write(tmp_path / "mirror", {f"things/{NAME}": CONTAINERS[kind]})
+    write(tmp_path / "cut", {f"things/{NAME}": CONTAINERS[kind][:-100]})
+    get(target, container_source(kind), str(tmp_path / "cut"), str(tmp_path / "mirror"))
+    assert_container(target, kind)
+
+
+@pytest.mark.parametrize("kind", CONTAINERS)
+def test_file_without_published_sums_is_resumed(server: Server, target: Path, kind: str) -> None:
+    server.answers[PATH] = ranged(CONTAINERS[kind], stop=3000)
+    with pytest.raises(DataError, match=f"cut: got 3000 of {len(CONTAINERS[kind])} bytes"):
+        get(target, container_source(kind, f"{server.url}/data"))
+    assert not target.exists()
+    server.answers[PATH] = ranged(CONTAINERS[kind])
+    get(target, container_source(kind, f"{server.url}/data"))
+    assert_container(target, kind)
+    assert server.requests[-1] == (PATH, "bytes=3000-")
+
+
+@pytest.mark.parametrize("kind", CONTAINERS)
+def test_file_of_unknown_length_is_resumed(server: Server, target: Path, kind: str) -> None:
+    server.answers[PATH] = in_turn(unsized(CONTAINERS[kind][:3000]), ranged(CONTAINERS[kind]))
+    get(target, container_source(kind, f"{server.url}/data"))
+    assert_container(target, kind)
+    assert [asked for _, asked in server.requests] == [None, "bytes=3000-"]
+
+
+@pytest.mark.parametrize("kind", CONTAINERS)
+def test_a_part_of_another_file_is_given_up(server: Server, target: Path, kind: str) -> None:
+    write(target.parent, {f"{NAME}.part": CONTAINERS[kind][:100] + b"?" * 1000})
+    server.answers[PATH] = ranged(CONTAINERS[kind])
+    get(target, container_source(kind, f"{server.url}/data"))
+    assert_container(target, kind)
+    assert [asked for _, asked in server.requests] == ["bytes=1100-", None]
+
+
+@pytest.mark.parametrize(
+    ("kind", "content", "message"),
+    [
+        ("gzip", HTML, "an HTML page"),
+        ("zip", HTML, "an HTML page"),
+        ("gzip", b"", "cut: it has 0 bytes"),
+        ("gzip", b"protein1 protein2", "no gzip file"),
+        ("zip", CONTAINERS["gzip"], "no zip file"),
+        ("gzip", CONTAINERS["gzip"][:-5], "cut: it ends too early"),
+        ("zip", CONTAINERS["zip"][:-50], "cut: it has no directory"),
+        ("gzip", CONTAINERS["gzip"][:-8] + bytes(8), "altered: CRC check failed"),
+        ("gzip", CONTAINERS["gzip"][:-4] + bytes(4), "altered: Incorrect length"),
+        ("zip", CONTAINERS["zip"].replace(NOISE[100:110], bytes(10)), "altered: the checksum (CRC-32) of a folder/data"),
+    ],
+)
+def test_wrong_file_without_published_sums(server: Server, target: Path, kind: str, content: bytes, message: str) -> None:
+    server.answers[PATH] = whole(content)
+    with pytest.raises(DataError, match=re.escape(message)):
+        get(target, container_source(kind, f"{server.url}/data"))
+    assert not any(target.parent.iterdir())
+
+
+def test_a_part_survives_an_html_page(server: Server, target: Path) -> None:
+    write(target.parent, {f"{NAME}.part": CONTAINERS["gzip"][:1000]})
+    server.answers[PATH] = unsized(HTML)
+    server.answers["/second/train%20images.gz"] = ranged(CONTAINERS["gzip"])
+    get(target, container_source("gzip", f"{server.url}/data", f"{server.url}/second"))
+    assert_container(target, "gzip")
+    assert server.requests == [(PATH, "bytes=1000-"), ("/second/train%20images.gz", "bytes=1000-")]
 
 
 def test_sources_yaml_describes_every_file() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -113,6 +114,20 @@ def test_a_full_disk_is_one_sentence(stage: Callable[[Run], str], tmp_path: Path
 def test_a_missing_input_is_named(stage: Callable[[Run], str], tmp_path: Path) -> None:
     assert execute(job(tmp_path, stage(copy), inputs={"original": tmp_path / "gone"})) == 1
     assert f"error: the input 'original', {tmp_path / 'gone'}, is not there" in (tmp_path / "log.txt").read_text()
+
+
+def test_only_a_job_that_keeps_a_checkpoint_outlives_a_signal_for_a_moment(stage: Callable[[Run], str], tmp_path: Path) -> None:
+    handlers = []
+
+    def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
+        handlers.append(signal.getsignal(signal.SIGTERM))
+
+    before = signal.getsignal(signal.SIGTERM)
+    name = stage(run)
+    assert execute(job(tmp_path, name)) == 0
+    assert execute(job(tmp_path, name, config={"checkpoint": "c.pt"})) == 0
+    assert handlers[0] is before
+    assert handlers[1] is not before
 
 
 def test_an_unknown_stage_is_named(tmp_path: Path) -> None:

@@ -142,3 +142,12 @@ def test_remove_leaves_nothing_and_load_sweeps_up_what_killed_processes_left(pat
     checkpoint.remove()
     assert list(path.parent.iterdir()) == [other]
     checkpoint.remove()  # nothing there: nothing happens
+
+
+def test_two_jobs_of_the_same_run_do_not_end_each_other(path: Path) -> None:
+    first, second = saved(path, 1), saved(path, 1)
+    first.load()
+    second.load()
+    first.remove()
+    second.save({**STATE, "step": 5})
+    assert step(Checkpoint(path, "mine").load()) == 5

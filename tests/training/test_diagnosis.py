@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from metapt.errors import TrainingError
 from metapt.hypergrad import Identity, Unroll
 from metapt.training.diagnosis import Diagnosis, Trace, Verdict
 from metapt.training.meta import MetaPretraining, MetaSettings
@@ -76,7 +77,6 @@ def saturating(phi: Tensor) -> Tensor:
             lambda: ran(targets=dict.fromkeys(range(20, 90, 3), 1000000000.0)), Verdict.OSCILLATING, id="exploding hypergradients"
         ),
         pytest.param(lambda: ran(problem=Line(stiffness=2.1)), Verdict.UNSTABLE, id="PT's learning rate is too large"),
-        pytest.param(lambda: ran(problem=Line(stiffness=1e9)), Verdict.UNSTABLE, id="PT ends in infinity"),
         pytest.param(
             lambda: ran(targets=dict.fromkeys(range(20, 90, 3), math.nan)), Verdict.UNSTABLE, id="hypergradients of NaN"
         ),
@@ -93,6 +93,11 @@ def saturating(phi: Tensor) -> Tensor:
 def test_the_verdict_names_the_symptom(run: Callable[[], Diagnosis], verdict: Verdict) -> None:
     diagnosis = run()
     assert diagnosis.verdict is verdict, str(diagnosis)
+
+
+def test_pretraining_that_ends_in_infinity_is_an_error() -> None:
+    with pytest.raises(TrainingError, match="the PT loss at step 99 is"):
+        ran(problem=Line(stiffness=1e9))
 
 
 def test_the_diagnosis_reads_as_a_sentence_with_its_figures() -> None:

@@ -15,6 +15,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 TINY = Path(__file__).parent / "tiny.yaml"
 TINY_ECG = Path(__file__).parent / "tiny_ecg.yaml"
+TINY_PPI = Path(__file__).parent / "tiny_ppi.yaml"
 TARGETS = ("all", "mnist", "mnist_rotation_mean", "ecg", "ecg_full_access")
 
 
@@ -54,6 +55,15 @@ def finished_ecg(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder in which the tiny config of the ECG domain has run; not to be changed."""
     folder = tmp_path_factory.mktemp("ecg_workflow")
     outcome = snakemake(folder, "--configfile", TINY_ECG)
+    assert outcome.status == 0, outcome.text
+    return folder
+
+
+@pytest.fixture(scope="session")
+def finished_ppi(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which the tiny config of the PPI domain has run; not to be changed."""
+    folder = tmp_path_factory.mktemp("ppi_workflow")
+    outcome = snakemake(folder, "--configfile", TINY_PPI)
     assert outcome.status == 0, outcome.text
     return folder
 

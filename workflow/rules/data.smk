@@ -135,3 +135,109 @@ rule prepare_ecg:
         code=code_digest("ecg/prepare.py", "ecg/sources.py"),
     script:
         "../scripts/run_stage.py"
+
+
+# A job for each file: one that fails leaves the others where they are.
+rule download_string:
+    output:
+        file=f"{RAW}/string-{{version}}/{{taxon}}.protein.{{kind}}.v{{version}}.txt.gz",
+    log:
+        f"{RAW}/string-{{version}}/{{taxon}}.{{kind}}.log.txt",
+        run=f"{RAW}/string-{{version}}/{{taxon}}.{{kind}}.run.json",
+    conda:
+        "../envs/metapt.yaml"
+    threads: 1
+    resources:
+        mem_mb=lambda wildcards, attempt: 500 * attempt,
+        runtime=lambda wildcards, attempt: 60 * attempt,
+        gpu=0,
+    params:
+        stage="download",
+        source=string_source,
+        # As in download_mnist.
+        config=lambda wildcards, output: {
+            "source": string_source(wildcards),
+            "mirrors": CONFIG.data.mirrors,
+        },
+    script:
+        "../scripts/run_stage.py"
+
+
+rule download_hu2020:
+    output:
+        file=f"{RAW}/hu2020/{ppi_sources.ARCHIVE}",
+    log:
+        f"{RAW}/hu2020/log.txt",
+        run=f"{RAW}/hu2020/run.json",
+    conda:
+        "../envs/metapt.yaml"
+    threads: 1
+    resources:
+        mem_mb=lambda wildcards, attempt: 500 * attempt,
+        runtime=lambda wildcards, attempt: 240 * attempt,
+        gpu=0,
+    params:
+        stage="download",
+        source=SOURCES["hu2020"],
+        # As in download_mnist.
+        config=lambda wildcards, output: {
+            "source": SOURCES["hu2020"],
+            "mirrors": CONFIG.data.mirrors,
+        },
+    script:
+        "../scripts/run_stage.py"
+
+
+rule simulate_ppi:
+    output:
+        **{name: f"{RAW}/ppi-simulated/{name}" for name in ppi_sources.string_names(ppi_sources.SIMULATED)},
+    log:
+        f"{RAW}/ppi-simulated/log.txt",
+        run=f"{RAW}/ppi-simulated/run.json",
+    conda:
+        "../envs/metapt.yaml"
+    threads: 1
+    resources:
+        mem_mb=lambda wildcards, attempt: 2000 * attempt,
+        runtime=lambda wildcards, attempt: 10 * attempt,
+        gpu=0,
+    params:
+        stage="simulate",
+        config={"domain": "ppi", "source": "simulated"},
+        code=code_digest("ppi/simulate.py", "ppi/sources.py"),
+    script:
+        "../scripts/run_stage.py"
+
+
+rule prepare_ppi:
+    input:
+        unpack(ppi_raw),
+    output:
+        graphs=f"{RESULTS}/ppi/data/{{source}}/graphs.npz",
+        tasks=f"{RESULTS}/ppi/data/{{source}}/tasks.csv",
+        counts=f"{RESULTS}/ppi/data/{{source}}/counts.csv",
+    log:
+        f"{RESULTS}/ppi/data/{{source}}/log.txt",
+        run=f"{RESULTS}/ppi/data/{{source}}/run.json",
+    conda:
+        "../envs/metapt.yaml"
+    threads: 1
+    resources:
+        mem_mb=ppi_prepare_mem_mb,
+        runtime=lambda wildcards, attempt: 120 * attempt,
+        gpu=0,
+    params:
+        stage="prepare",
+        config=ppi_prepare_config,
+        code=code_digest(
+            "ppi/archive.py",
+            "ppi/ego.py",
+            "ppi/graphs.py",
+            "ppi/legacy_pickle.py",
+            "ppi/prepare.py",
+            "ppi/sources.py",
+            "ppi/string_files.py",
+            "ppi/terms.py",
+        ),
+    script:
+        "../scripts/run_stage.py"

@@ -22,6 +22,7 @@ rule mnist_train:
             "mnist/*.py",
             without=(
                 "mnist/config.py",
+                "mnist/costs.py",
                 "mnist/experiments.py",
                 "mnist/simulate.py",
                 "mnist/sources.py",

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from metapt.ecg.config import Meta, start_arm
-from metapt.ecg.labels import EVALUATIONS
-from metapt.ecg.results import PEAK_MEMORY, TIME_PER_STEP, Results, difference, first_size, papers_cells
-from metapt.ecg.tables import cost_ratio, plain_arm, strength_table
-from metapt.evaluation.claims import Claim, Verdict, at_least, at_most, from_several, within
+from metapt.ecg.results import Results, first_size, papers_cells
+from metapt.ecg.tables import costs, plain_arm, strength_table
+from metapt.evaluation.claims import Claim, Verdict, at_most, from_several, within
+from metapt.evaluation.cost import PEAK_MEMORY, TIME_PER_STEP, at_most_times
+from metapt.evaluation.looks import EVALUATIONS
 from metapt.evaluation.metrics import NotMeasuredError
+from metapt.evaluation.seeded import difference, not_below
 from metapt.evaluation.statistics import Estimate, estimate_mean
 from metapt.evaluation.tables import published
 
@@ -82,7 +83,7 @@ def _partial_access(results: Results) -> Iterator[Claim]:
         for evaluation in results.config.evaluations:
             paper = _papers(results, evaluation, size, (arm, few), (base, 0)) or BEYOND
             text = f"{arm} with {few} FT ECGs at meta-PT time beats {base}, {_where(evaluation, size)}"
-            check = partial(_differs, results, evaluation, size, (arm, few), (base, 0), _not_below(0.0))
+            check = partial(_differs, results, evaluation, size, (arm, few), (base, 0), partial(not_below, bound=0.0))
             yield Claim(results.experiment, text, check, paper)
 
 
@@ -110,7 +111,8 @@ def _cost(results: Results) -> Iterator[Claim]:
             (PEAK_MEMORY, "memory", "8-9 GB against 4-5 GB"),
         ):
             text = f"{arm} takes at most about twice the {what} of {plain}"
-            yield Claim(results.experiment, text, partial(_costs, results, arm, metric), paper if arm == "meta" else BEYOND)
+            check = partial(_costs, results, arm, metric)
+            yield Claim(results.experiment, text, check, paper if arm == "meta" else BEYOND)
 
 
 def _none(results: Results) -> Iterator[Claim]:
@@ -125,6 +127,10 @@ _CLAIMS: dict[str, Callable[[Results], Iterator[Claim]]] = {
     "warp_study": _warp_study,
     "cost": _cost,
 }
+
+
+def _costs(results: Results, arm: str, metric: str, table: pd.DataFrame) -> Verdict:
+    return at_most_times(costs(results), arm, metric, ABOUT_TWICE)
 
 
 def _cells(results: Results) -> list[tuple[str, int]]:
@@ -143,7 +149,9 @@ def _beats(results: Results, compared: Compared) -> Iterator[Claim]:
     verb = f"is at most {compared.margin:g} points worse than" if compared.margin else "beats"
     for evaluation, size in _cells(results):
         paper = _papers(results, evaluation, size, (high, None), (low, None)) if compared.paper else ""
-        check = partial(_differs, results, evaluation, size, (high, None), (low, None), _not_below(0.0 - compared.margin))
+        check = partial(
+            _differs, results, evaluation, size, (high, None), (low, None), partial(not_below, bound=0.0 - compared.margin)
+        )
         yield Claim(results.experiment, f"{high} {verb} {low}, {_where(evaluation, size)}", check, paper or BEYOND)
 
 
@@ -156,19 +164,11 @@ def _differs(
 ) -> Verdict:
     (first, few), (second, other) = a, b
     measured = difference(results.runs(first, size, evaluation, few), results.runs(second, size, evaluation, other))
-    return from_several(compare, measured, "PT seed")
-
-
-def _not_below(bound: float) -> Callable[[Estimate], Verdict]:
-    def compare(measured: Estimate) -> Verdict:
-        verdict = at_least(measured, bound)
-        return Verdict(verdict.word, verdict.measured, f"difference at least {bound:g}")
-
-    return compare
+    return compare(measured)
 
 
 def _near(measured: Estimate) -> Verdict:
-    return within(measured, 0.0, FEW_POINTS)
+    return from_several(lambda e: within(e, 0.0, FEW_POINTS), measured, "PT seed")
 
 
 def _papers(results: Results, evaluation: str, size: int, a: Cell, b: Cell) -> str:
@@ -216,12 +216,3 @@ def _ways(results: Results, arm: str) -> dict[int, tuple[float, float]]:
     if not ways:
         raise NotMeasuredError(f"No PT run of {arm} has left a trajectory.")
     return {seed: (float(way[0]), float(way[-1])) for seed, way in ways.items()}
-
-
-def _costs(results: Results, arm: str, metric: str, table: pd.DataFrame) -> Verdict:
-    verdict = from_several(lambda e: at_most(e, ABOUT_TWICE), cost_ratio(results, arm, metric), "PT seed")
-    plain = plain_arm(results)
-    machines = {tuple(results.machines.get(name, [])) for name in (arm, plain or "")}
-    if any(one != other for one, other in pairwise(sorted(machines))) or any(len(names) > 1 for names in machines):
-        return Verdict("inconclusive", f"{verdict.measured}, but not all runs were on the same machine", verdict.bound)
-    return verdict

@@ -6,7 +6,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from metapt.ecg.prepare import prepare
+from metapt.ecg import prepare as preparation
 from metapt.ecg.simulate import simulate
 from metapt.errors import ConfigError
 from metapt.stages import Machine
@@ -14,6 +14,11 @@ from metapt.stages import Machine
 __all__ = ["finetune", "prepare", "pretrain", "simulate", "study", "summarise"]
 
 STUDIES = ("warp_study", "augmentations")
+
+
+def prepare(inputs: dict[str, Path], outputs: dict[str, Path], config: dict[str, Any]) -> None:
+    """Turns the raw files into the prepared ones; see `metapt.ecg.prepare`."""
+    preparation.prepare(inputs, outputs)
 
 
 def pretrain(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:

@@ -12,10 +12,9 @@ from metapt.ecg import figures as drawn
 from metapt.ecg import tables, warp_figures
 from metapt.ecg.claims import claims
 from metapt.ecg.results import Results, read
-from metapt.ecg.tables import Tables
-from metapt.evaluation import figures, metrics
+from metapt.evaluation import cost, figures, metrics
 from metapt.evaluation.claims import judge
-from metapt.evaluation.tables import write_blocks
+from metapt.evaluation.tables import Tables, write_blocks
 from metapt.files import atomic_path
 
 
@@ -32,7 +31,7 @@ EXPERIMENTS = {
     "partial_access": Experiment(tables.auroc_tables, drawn.over_meta_sizes),
     "augmentations": Experiment(tables.augmentation_tables, warp_figures.augmentations),
     "warp_study": Experiment(tables.warp_tables, warp_figures.warp),
-    "cost": Experiment(tables.cost_tables, drawn.cost),
+    "cost": Experiment(lambda r: cost.tables(tables.costs(r)), lambda r: cost.figure(tables.costs(r))),
 }
 
 

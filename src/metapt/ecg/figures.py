@@ -1,4 +1,4 @@
-"""The figures of AUROC and of cost; those of the warp are in `metapt.ecg.warp_figures`.
+"""The figures of AUROC; those of the warp are in `metapt.ecg.warp_figures`.
 
 Error bars and bands are standard errors over the PT seeds' means, which none are known of where there is a single PT seed.
 """
@@ -15,18 +15,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator
 from numpy.typing import NDArray
 
-from metapt.ecg.labels import AUROC_LABEL, EVALUATIONS, Look, label, looks
-from metapt.ecg.results import (
-    PEAK_MEMORY,
-    TIME_PER_STEP,
-    Results,
-    auroc_cells,
-    first_size,
-    papers_cells,
-)
-from metapt.ecg.tables import BASELINE, PAPERS_RATIOS, arm_differences, cost_ratio, plain_arm
+from metapt.ecg.labels import label, looks
+from metapt.ecg.results import Results, auroc_cells, first_size, papers_cells
+from metapt.ecg.tables import BASELINE, arm_differences
 from metapt.evaluation import figures
-from metapt.evaluation.metrics import NotMeasuredError
+from metapt.evaluation.looks import AUROC_LABEL, EVALUATIONS, Look
 
 
 def over_sizes(results: Results) -> Figure:
@@ -112,52 +105,6 @@ def over_meta_sizes(results: Results) -> Figure:
                 axis.legend(fontsize=9)
     for row in range(len(evaluations)):
         figures.same_range(axes[row * (1 + len(learners)) + 1 : (row + 1) * (1 + len(learners))], "y")
-    return figure
-
-
-def cost(results: Results) -> Figure:
-    """Median time of a PT step and peak memory of each arm, the PT runs as dots, and their ratio to plain PT's."""
-    measures = ((TIME_PER_STEP, 1e3, "time per PT step (ms)"), (PEAK_MEMORY, 1.0, "peak memory of PT (GB)"))
-    height = max(2.2, 0.55 * len(results.arms) + 1.3)
-    figure, axes = figures.panels(columns=2, width=5.4, height=height)
-    look, plain = looks(results.arms), plain_arm(results)
-    for axis, (metric, factor, xlabel) in zip(axes, measures, strict=True):
-        with figures.style():
-            for place, arm in enumerate(results.arms):
-                try:
-                    values = factor * results.pretraining(arm, metric).to_numpy(dtype=float)
-                    ratio = f"  ({cost_ratio(results, arm, metric).mean:.2f}×)" if plain not in (None, arm) else ""
-                except NotMeasuredError:
-                    continue
-                axis.barh(place, np.median(values), height=0.55, color=look[arm].colour, alpha=0.85)
-                axis.plot(
-                    values, np.full(len(values), place), "|", color=figures.INK, markersize=9, label=figures.once(axis, "PT runs")
-                )
-                axis.annotate(
-                    f"{np.median(values):.3g}{ratio}",
-                    (values.max(), place),
-                    xytext=(8, 0),
-                    textcoords="offset points",
-                    va="center",
-                    fontsize=9,
-                )
-            if plain is not None and "meta" in results.arms:
-                base = factor * float(results.pretraining(plain, metric).median())
-                axis.plot(
-                    base * PAPERS_RATIOS[metric],
-                    results.arms.index("meta") + 0.38,
-                    "D",
-                    color=figures.QUIET,
-                    markerfacecolor="white",
-                    label=f"the paper's ratio ({PAPERS_RATIOS[metric]:.1f}×)",
-                )
-            axis.set_yticks(range(len(results.arms)), [look[arm].label for arm in results.arms])
-            axis.set_ylim(len(results.arms) - 0.4, -0.6)
-            axis.set_xlim(0, 1.25 * axis.get_xlim()[1])
-            axis.tick_params(axis="y", length=0)
-            axis.grid(axis="y", visible=False)
-            axis.set_xlabel(xlabel)
-            axis.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, borderaxespad=0, fontsize=9)
     return figure
 
 

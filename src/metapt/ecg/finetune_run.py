@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,51 +9,23 @@ import numpy as np
 
 from metapt.ecg.config import FinetuneSettings
 from metapt.ecg.dataset import Dataset, finetune_indices, open_dataset
-from metapt.ecg.finetune import Labelled, Score, Sets, full_transfer, linear_evaluation
+from metapt.ecg.finetune import Labelled, Sets, full_transfer, linear_evaluation
 from metapt.ecg.needs import FINETUNE_CODE
 from metapt.ecg.resnet1d import Encoder
 from metapt.ecg.runs import EXPERIMENT, fingerprint, load_pretrained
 from metapt.ecg.sources import CLASSES
 from metapt.errors import DataError
 from metapt.evaluation import metrics
+from metapt.evaluation.finetuning import Part, Score, Scores, parts
 from metapt.evaluation.pairs import pair
 from metapt.hypergrad import Pretrained
 from metapt.stages import Machine
 from metapt.training.checkpoint import Checkpoint
 from metapt.training.seeds import generator
 
-log = logging.getLogger(__name__)
-
 MEAN_AUROC = "mean test AUROC over 5 classes (%)"
 VALIDATION_AUROC = "validation AUROC (%)"
 BEST_EPOCH = "best epoch"
-
-Part = tuple[str, int, int]
-"""Evaluation, PT seed, FT seed."""
-
-
-class _Scores:
-    """Scores of the parts that are done, kept in a checkpoint so that a killed job repeats one FT run at most."""
-
-    def __init__(self, checkpoint: Checkpoint) -> None:
-        self._checkpoint = checkpoint
-        saved = checkpoint.load() or {"scores": []}
-        self._scores: dict[Part, Score] = {tuple(part): Score(*score) for part, score in saved["scores"]}
-        if self._scores:
-            log.info("FT goes on: %d runs are done", len(self._scores))
-
-    def __contains__(self, part: Part) -> bool:
-        return part in self._scores
-
-    def __getitem__(self, part: Part) -> Score:
-        return self._scores[part]
-
-    def add(self, scores: dict[Part, Score]) -> None:
-        self._scores |= scores
-        self._checkpoint.save({"scores": [(part, tuple(score)) for part, score in self._scores.items()]})
-
-    def remove(self) -> None:
-        self._checkpoint.remove()
 
 
 def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
@@ -79,14 +49,14 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
         raise DataError(f"{inputs['records']} has no records of fold 10, to test on: prepare more records.")
     test = _labelled(dataset, dataset.records.test)
     encoder, width = Encoder(config["width"]), config["width"]
-    scores = _Scores(Checkpoint(Path(config["checkpoint"]), fingerprint(config, inputs, FINETUNE_CODE, machine)))
+    scores = Scores(Checkpoint(Path(config["checkpoint"]), fingerprint(config, inputs, FINETUNE_CODE, machine)))
     for seed in range(config["pretrain_seeds"]):
-        parts = [(name, seed, number) for name in config["evaluations"] for number in range(config["finetune_seeds"])]
-        if all(part in scores for part in parts):
+        todo = [part for part in parts(config, [seed]) if part not in scores]
+        if not todo:
             continue
         start = load_pretrained(inputs[f"seed{seed}"], width, machine.device).pretrained
         train, validation = (_labelled(dataset, chosen) for chosen in finetune_indices(dataset.records, config["size"], seed))
-        _evaluate(encoder, start, width, Sets(train, validation, test), settings, config["arm"], parts, scores)
+        _evaluate(encoder, start, width, Sets(train, validation, test), settings, config["arm"], todo, scores)
     metrics.write(_rows(config, scores), outputs["metrics"])
     metrics.write_series(_series(config, scores), outputs["series"])
     scores.remove()
@@ -103,11 +73,10 @@ def _evaluate(
     sets: Sets,
     settings: FinetuneSettings,
     arm: str,
-    parts: list[Part],
-    scores: _Scores,
+    todo: list[Part],
+    scores: Scores,
 ) -> None:
-    """The parts of one PT seed that are not done: linear evaluation all together, full transfer one after the other."""
-    todo = [part for part in parts if part not in scores]
+    """Parts of one PT seed: linear evaluation all together, full transfer one after the other."""
     linear = [part for part in todo if part[0] == "linear_evaluation"]
     if linear:
         generators = [generator("ecg finetune", *part) for part in linear]
@@ -121,45 +90,30 @@ def _evaluate(
             scores.add({part: score})
 
 
-def _every(config: dict[str, Any], scores: _Scores, make: Callable[[Part, Score], list[dict[str, Any]]]) -> list[dict[str, Any]]:
-    """Rows of all parts, in the same order whatever a resumed job did first."""
-    return [
-        row
-        for name in config["evaluations"]
-        for seed in range(config["pretrain_seeds"])
-        for number in range(config["finetune_seeds"])
-        for row in make((name, seed, number), scores[name, seed, number])
-    ]
-
-
-def _rows(config: dict[str, Any], scores: _Scores) -> list[dict[str, Any]]:
+def _rows(config: dict[str, Any], scores: Scores) -> list[dict[str, Any]]:
     setting = f"ft_size={config['size']}"
     if config["meta_size"] not in (None, config["size"]):
         setting += f" meta_ft_size={config['meta_size']}"
-
-    def make(part: Part, score: Score) -> list[dict[str, Any]]:
-        numbers = {
-            MEAN_AUROC: score.test_auroc,
-            **{f"test AUROC {name} (%)": value for name, value in zip(CLASSES, score.class_aurocs, strict=True)},
-            VALIDATION_AUROC: score.validation_auroc,
-            BEST_EPOCH: score.best_epoch,
-        }
-        return [
-            metrics.row(EXPERIMENT, config["arm"], metric, value, replicate=pair(*part[1:]), setting=setting, evaluation=part[0])
-            for metric, value in numbers.items()
-        ]
-
-    return _every(config, scores, make)
+    return [
+        metrics.row(EXPERIMENT, config["arm"], metric, value, replicate=pair(*part[1:]), setting=setting, evaluation=part[0])
+        for part in parts(config)
+        for metric, value in _numbers(scores[part]).items()
+    ]
 
 
-def _series(config: dict[str, Any], scores: _Scores) -> list[dict[str, Any]]:
+def _numbers(score: Score) -> dict[str, float]:
+    return {
+        MEAN_AUROC: score.test_auroc,
+        **{f"test AUROC {name} (%)": value for name, value in zip(CLASSES, score.class_aurocs, strict=True)},
+        VALIDATION_AUROC: score.validation_auroc,
+        BEST_EPOCH: score.best_epoch,
+    }
+
+
+def _series(config: dict[str, Any], scores: Scores) -> list[dict[str, Any]]:
     """The validation AUROC after each epoch."""
-
-    def make(part: Part, score: Score) -> list[dict[str, Any]]:
-        name = f"{part[0]}, {VALIDATION_AUROC}"
-        return [
-            {"replicate": pair(*part[1:]), "step": epoch, "name": name, "value": value}
-            for epoch, value in enumerate(score.validation_curve, 1)
-        ]
-
-    return _every(config, scores, make)
+    return [
+        {"replicate": pair(*part[1:]), "step": epoch, "name": f"{part[0]}, {VALIDATION_AUROC}", "value": value}
+        for part in parts(config)
+        for epoch, value in enumerate(scores[part].validation_curve, 1)
+    ]

@@ -3,22 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
-from metapt.evaluation import figures
+from metapt.evaluation import looks as generic
+from metapt.evaluation.looks import Look
 
-
-class Look(NamedTuple):
-    """An arm in a figure: its label, colour, marker, and matplotlib's style of its line."""
-
-    label: str
-    colour: str
-    marker: str
-    line: str
-
-
-# Indices into the palette and the markers; arms that share a colour differ in line and marker.
-_LOOKS = {
+_LOOKS: generic.Known = {
     "no_pt": ("no PT", 6, 6, "-"),
     "simclr": ("SimCLR", 0, 0, "-"),
     "simclr-mild": ("SimCLR, mild warp", 0, 5, "--"),
@@ -42,18 +31,11 @@ PAPERS_ARMS = {
 }
 """For each experiment: our name of an arm -> the paper's, where it is another (`evaluation/paper_numbers.csv`)."""
 
-EVALUATIONS = {"full_transfer": "FT of the whole network", "linear_evaluation": "linear evaluation"}
-AUROC_LABEL = "test AUROC (%)"
-
 
 def label(arm: str) -> str:
-    return _LOOKS[arm][0] if arm in _LOOKS else arm.replace("_", " ")
+    return generic.label(arm, _LOOKS)
 
 
 def looks(arms: Sequence[str]) -> dict[str, Look]:
     """The look of each arm; those of the default config always have the same one."""
-    found = {}
-    for place, arm in enumerate(arms):
-        name, colour, marker, line = _LOOKS.get(arm, (label(arm), place, place, "-."))
-        found[arm] = Look(name, figures.colour(colour), figures.MARKERS[marker % len(figures.MARKERS)], line)
-    return found
+    return generic.looks(arms, _LOOKS)

@@ -29,9 +29,11 @@ PRETRAIN_CODE = (*METHOD_CODE, *_PRETRAIN)
 FINETUNE_CODE = (
     *_FINETUNE,
     "evaluation/auroc.py",
+    "evaluation/finetuning.py",
     "hypergrad/batch_norm.py",
     "hypergrad/convolution.py",
     "hypergrad/stacked.py",
+    "training/pretrained_file.py",
     "training/seeds.py",
 )
 """What changes an FT run's numbers; the encoder is an input of it."""
@@ -39,7 +41,7 @@ STUDY_CODE = (*PRETRAIN_CODE, *_STUDIES)
 """What changes the numbers of the studies."""
 TABLE_CODE = ("evaluation/*.py", "evaluation/*.csv", "ecg/*.py")
 """What makes tables and figures; all of this domain but `NOT_TABLES`."""
-NOT_TABLES = (*_PRETRAIN, *_FINETUNE, *_STUDIES, *_modules("config", "domain", "simulate", "sources"))
+NOT_TABLES = (*_PRETRAIN, *_FINETUNE, *_STUDIES, *_modules("config", "costs", "domain", "simulate", "sources"))
 
 
 class PretrainKey(NamedTuple):

@@ -18,6 +18,7 @@ from metapt.ecg.resnet1d import KERNEL, as_images
 from metapt.ecg.sources import LEADS
 from metapt.hypergrad import Params
 from metapt.hypergrad.batch_norm import batch_norm
+from metapt.hypergrad.relu import relu_
 
 LAYERS = 4
 SCALE = "scale"
@@ -79,6 +80,6 @@ def _network(meta: Params, signals: Tensor) -> Tensor:
     for layer in range(LAYERS):
         hidden = F.conv2d(hidden, meta[f"network.{layer}.weight"], stride=(1, 2), padding=(0, KERNEL // 2))
         weight, bias = meta[f"network.{layer}.norm_weight"], meta[f"network.{layer}.norm_bias"]
-        hidden = F.relu(batch_norm(hidden, weight, bias))
+        hidden = relu_(batch_norm(hidden, weight, bias))
     pooled = hidden.mean((2, 3))
     return 2 * torch.sigmoid(F.linear(pooled, meta["network.out.weight"], meta["network.out.bias"])).squeeze(1)

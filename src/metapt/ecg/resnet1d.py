@@ -7,6 +7,7 @@ channels-last layout, in which convolutions with few channels run up to twice as
 from __future__ import annotations
 
 import math
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +16,8 @@ from torch.nn import functional as F
 from metapt.ecg.sources import CLASSES, LEADS
 from metapt.hypergrad import Params, Pretrained
 from metapt.hypergrad.batch_norm import BatchNorm
-from metapt.hypergrad.convolution import Convolution
+from metapt.hypergrad.convolution import Convolution, convolution
+from metapt.hypergrad.relu import relu_
 
 KERNEL = 15
 STAGES = 4
@@ -42,8 +44,12 @@ class Block(nn.Module):
             self.shortcut = nn.Sequential(_convolution(inputs, outputs, stride, kernel=1), BatchNorm(outputs))
 
     def forward(self, signals: Tensor) -> Tensor:
-        inner = F.relu(self.first_norm(self.first(signals)))
-        return F.relu(self.second_norm(self.second(inner)) + self.shortcut(signals))
+        inner = relu_(_normalised(self.first, self.first_norm, signals))
+        around = signals
+        if isinstance(self.shortcut, nn.Sequential):
+            layer, norm = cast(tuple[Convolution, BatchNorm], self.shortcut)
+            around = _normalised(layer, norm, signals)
+        return relu_(_normalised(self.second, self.second_norm, inner) + around)
 
 
 class ResNet1d(nn.Module):
@@ -68,8 +74,18 @@ class ResNet1d(nn.Module):
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def forward(self, signals: Tensor) -> Tensor:
-        features: Tensor = self.blocks(F.relu(self.stem_norm(self.stem(as_images(signals)))))
+        features: Tensor = self.blocks(relu_(_normalised(self.stem, self.stem_norm, as_images(signals))))
         return features.mean((2, 3))
+
+
+def _normalised(layer: Convolution, norm: BatchNorm, signals: Tensor) -> Tensor:
+    """`norm(layer(signals))`; where the statistics are constants, that is one convolution with other weights and a bias."""
+    if norm.training:
+        result: Tensor = norm(layer(signals))
+        return result
+    scale = norm.weight * torch.rsqrt(norm.running_var + norm.eps)
+    weight = layer.weight * scale.view(-1, 1, 1, 1)
+    return convolution(signals, weight, layer.stride, layer.padding, norm.bias - norm.running_mean * scale)
 
 
 def as_images(signals: Tensor) -> Tensor:

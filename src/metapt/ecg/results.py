@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,15 +18,11 @@ from metapt.ecg.labels import PAPERS_ARMS
 from metapt.errors import DataError
 from metapt.evaluation import metrics
 from metapt.evaluation.metrics import NotMeasuredError
-from metapt.evaluation.pairs import pretrain_seed
 from metapt.evaluation.paper import paper_numbers
-from metapt.evaluation.statistics import Difference, Estimate, cluster_bootstrap, cluster_means, estimate_mean, paired_difference
+from metapt.evaluation.seeded import machine_of, over_runs, over_seeds
 
 AUROC = "mean test AUROC over 5 classes (%)"
 DISPLACEMENT = "warp displacement (samples)"
-TIME_PER_STEP = "PT time per step (s)"
-PEAK_MEMORY = "PT peak memory (GB)"
-WALL_TIME = "PT wall time (s)"
 PRETRAINING = "pretraining"
 
 
@@ -102,7 +97,7 @@ def read(config: Mapping[str, Any], inputs: Mapping[str, Path]) -> Results:
             read_series = metrics.read_series(path)
             series.append(read_series.assign(arm=words[0], seed=_seed(words[2])).drop(columns="replicate"))
         elif stage == "pretrain" and words[-1] == "run":
-            machines.setdefault(words[0], []).append(_machine(path))
+            machines.setdefault(words[0], []).append(machine_of(path))
     return Results(
         section,
         key,
@@ -132,35 +127,6 @@ def words(setting: str) -> dict[str, str]:
     {'ft_size': '500', 'meta_ft_size': '50'}
     """
     return dict(word.split("=", 1) for word in setting.split())
-
-
-def over_runs(values: pd.Series[float]) -> Estimate:
-    """Mean and standard error over all FT runs, as the paper has them: as if runs of one encoder were independent."""
-    return estimate_mean(values.to_numpy(dtype=float))
-
-
-def seed_means(values: pd.Series[float]) -> pd.Series[float]:
-    """Means over the FT runs of each PT seed; `values` are indexed by pair of seeds."""
-    return cluster_means(values, _pretrain_seeds(values))
-
-
-def over_seeds(values: pd.Series[float]) -> Estimate:
-    """Mean and standard error over the PT seeds' means."""
-    return estimate_mean(seed_means(values).to_numpy(dtype=float))
-
-
-def difference(a: pd.Series[float], b: pd.Series[float]) -> Difference:
-    """Of the PT seeds' means, paired by PT seed. Raises DataError where the arms have other PT seeds."""
-    return paired_difference(seed_means(a), seed_means(b))
-
-
-def bootstrap(a: pd.Series[float], b: pd.Series[float]) -> Estimate:
-    """The difference run by run, bootstrapped over PT seeds; without an interval where there is only one."""
-    d = a - b.reindex(a.index)
-    seeds = _pretrain_seeds(d)
-    if len(set(seeds)) < 2:
-        return Estimate(float(d.mean()), math.nan, 1, math.nan, math.nan)
-    return cluster_bootstrap(d.to_numpy(dtype=float), seeds)
 
 
 def auroc_cells(results: Results) -> pd.DataFrame:
@@ -247,18 +213,6 @@ def _seed(word: str) -> int:
     return int(word.removeprefix("seed"))
 
 
-def _machine(path: Path) -> str:
-    try:
-        machine = json.loads(path.read_text(encoding="utf-8"))["machine"]
-        return str(machine["name"]) if machine["device"] == "cuda" else f"{machine['name']}, threads: {machine['threads']}"
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{path} is not the record of a run ({error!r}); make the run again.") from None
-
-
 def _views(path: Path) -> dict[str, NDArray[Any]]:
     with np.load(path) as file:
         return {name: file[name] for name in file.files}
-
-
-def _pretrain_seeds(values: pd.Series[float]) -> list[int]:
-    return [pretrain_seed(int(replicate)) for replicate in values.index]

@@ -4,42 +4,31 @@ from __future__ import annotations
 
 import math
 from contextlib import suppress
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from metapt.ecg import warp_study
-from metapt.ecg.config import Simclr, fixed_arm, uses_labels
-from metapt.ecg.labels import EVALUATIONS, label
+from metapt.ecg.config import Simclr, fixed_arm
+from metapt.ecg.labels import label, looks
 from metapt.ecg.results import (
     AUROC,
     DISPLACEMENT,
-    PEAK_MEMORY,
-    TIME_PER_STEP,
-    WALL_TIME,
     Results,
     auroc_cells,
-    bootstrap,
-    difference,
     papers_cells,
-    seed_means,
 )
 from metapt.ecg.sources import CLASSES
+from metapt.evaluation.cost import PEAK_MEMORY, TIME_PER_STEP, Cost
+from metapt.evaluation.looks import EVALUATIONS
 from metapt.evaluation.metrics import NotMeasuredError, select
-from metapt.evaluation.statistics import Estimate, estimate_mean, ratio_of_medians
-from metapt.evaluation.tables import mean_and_error, published
+from metapt.evaluation.seeded import difference_columns, seed_means
+from metapt.evaluation.statistics import Estimate, estimate_mean
+from metapt.evaluation.tables import Tables, mean_and_error, published
 
 CELL = ["evaluation", "arm", "size", "meta_size"]
 BASELINE, LEARNED = "simclr", "meta"
 SIZE, META_SIZE = "|D_FT| = {}", "|D_FT^meta|"
-
-
-class Tables(NamedTuple):
-    """Blocks for people (caption -> table), and the numbers behind them."""
-
-    blocks: dict[str, pd.DataFrame]
-    numbers: pd.DataFrame
 
 
 def auroc_tables(results: Results) -> Tables:
@@ -87,7 +76,6 @@ def arm_differences(results: Results) -> pd.DataFrame:
                 b = results.runs(minus, cell["size"], cell["evaluation"], 0 if partial_access else None)
             except NotMeasuredError:
                 continue
-            d, drawn = difference(a, b), bootstrap(a, b)
             rows.append(
                 {
                     "evaluation": cell["evaluation"],
@@ -95,15 +83,8 @@ def arm_differences(results: Results) -> pd.DataFrame:
                     "minus": minus,
                     "size": cell["size"],
                     "meta_size": cell["meta_size"],
-                    "mean": d.mean,
-                    "seed_standard_error": d.standard_error,
-                    "seeds": d.n,
-                    "low": d.low,
-                    "high": d.high,
-                    "p_value": d.p_value,
-                    "bootstrap_low": drawn.low,
-                    "bootstrap_high": drawn.high,
                 }
+                | difference_columns(a, b)
             )
     return pd.DataFrame(rows)
 
@@ -182,71 +163,22 @@ def strength_table(results: Results) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def cost_tables(results: Results) -> Tables:
-    """Time and memory of each arm, and as multiples of plain PT's."""
-    plain = plain_arm(results)
-    rows, shown = [], []
-    for arm in results.arms:
-        row: dict[str, object] = {
-            "experiment": results.experiment,
-            "arm": arm,
-            "machine": "; ".join(results.machines.get(arm, [])),
-        }
-        texts: dict[str, str] = {"arm": label(arm), "PT runs": ""}
-        measures = (
-            (TIME_PER_STEP, 1e3, "ms per PT step"),
-            (WALL_TIME, 1 / 3600, "whole PT (h)"),
-            (PEAK_MEMORY, 1.0, "memory (GB)"),
-        )
-        for metric, factor, name in measures:
-            try:
-                values = results.pretraining(arm, metric)
-            except NotMeasuredError:
-                continue
-            low, median, high = (factor * float(q(values)) for q in (np.min, np.median, np.max))
-            texts |= {"PT runs": str(len(values)), name: f"{median:.3g}"}
-            row |= {f"{metric}, median": median / factor, f"{metric}, min": low / factor, f"{metric}, max": high / factor}
-            if plain is not None and metric != WALL_TIME:
-                ratio = cost_ratio(results, arm, metric)
-                row |= {f"{metric}, ratio": ratio.mean, f"{metric}, ratio low": ratio.low, f"{metric}, ratio high": ratio.high}
-                texts[f"over {label(plain)}'s ({'time' if metric == TIME_PER_STEP else 'memory'})"] = _interval(ratio)
-        rows.append(row)
-        shown.append(texts | {"paper": PAPERS_COST.get(_papers_arm(results, arm), "")})
-    machines = "; ".join(dict.fromkeys(name for names in results.machines.values() for name in names)) or "an unknown machine"
-    caption = (
-        f"Cost of PT on {machines}: medians over PT seeds, their ratios with 95% intervals of a bootstrap over PT seeds. "
-        "The paper's: whole PT on one V100"
-    )
-    return Tables({caption: pd.DataFrame(shown)}, pd.DataFrame(rows))
-
-
 PAPERS_COST = {"plain": "1.5 h, 4-5 GB", "meta": "3 h, 8-9 GB"}
 PAPERS_RATIOS = {TIME_PER_STEP: 3.0 / 1.5, PEAK_MEMORY: 8.5 / 4.5}
 """Of meta-parameterised over plain PT (appendix "Implementation details"); memory from the middles of the ranges."""
 
 
+def costs(results: Results) -> Cost:
+    """Time and memory of each arm."""
+    plain = plain_arm(results)
+    papers = {LEARNED: PAPERS_COST["meta"]} | ({} if plain is None else {plain: PAPERS_COST["plain"]})
+    look = looks(results.arms)
+    return Cost(results.experiment, look, results.pretraining, results.machines, plain, papers, PAPERS_RATIOS)
+
+
 def plain_arm(results: Results) -> str | None:
     """The first arm that is plain SimCLR; None where there is none."""
     return next((arm for arm in results.arms if isinstance(results.config.arms[arm], Simclr)), None)
-
-
-def cost_ratio(results: Results, arm: str, metric: str) -> Estimate:
-    """An arm's time or memory over plain PT's. Raises NotMeasuredError where one of them was not run."""
-    plain = plain_arm(results)
-    assert plain is not None
-    return ratio_of_medians(results.pretraining(arm, metric), results.pretraining(plain, metric))
-
-
-def _papers_arm(results: Results, arm: str) -> str:
-    if arm == plain_arm(results):
-        return "plain"
-    return "meta" if arm == LEARNED and uses_labels(results.config.arms[arm]) else ""
-
-
-def _interval(e: Estimate) -> str:
-    if math.isnan(e.low):
-        return f"{e.mean:.2f}"
-    return f"{e.mean:.2f} ({e.low:.2f} to {e.high:.2f})"
 
 
 def _wide(results: Results, joined: pd.DataFrame) -> pd.DataFrame:

@@ -16,17 +16,14 @@ from numpy.typing import NDArray
 
 from metapt.ecg import warp_study
 from metapt.ecg.config import start_arm
-from metapt.ecg.labels import AUROC_LABEL, EVALUATIONS, Look, label, looks
-from metapt.ecg.results import (
-    DISPLACEMENT,
-    Results,
-    over_seeds,
-    words,
-)
+from metapt.ecg.labels import label, looks
+from metapt.ecg.results import DISPLACEMENT, Results, words
 from metapt.ecg.sources import CLASSES
 from metapt.ecg.tables import strength_table
 from metapt.evaluation import figures
+from metapt.evaluation.looks import AUROC_LABEL, EVALUATIONS, Look
 from metapt.evaluation.metrics import NotMeasuredError
+from metapt.evaluation.seeded import over_seeds
 
 
 def augmentations(results: Results) -> Figure:

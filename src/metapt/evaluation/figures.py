@@ -265,8 +265,17 @@ def lines_with_error(
     return figure
 
 
-def bars_with_error(ours: pd.DataFrame, papers: pd.DataFrame | None = None, *, xlabel: str, axis: Axes | None = None) -> Figure:
+def bars_with_error(
+    ours: pd.DataFrame,
+    papers: pd.DataFrame | None = None,
+    *,
+    xlabel: str,
+    names: tuple[str, str] = ("ours", "paper"),
+    axis: Axes | None = None,
+) -> Figure:
     """Ours beside the paper's, one row per label from top to bottom: a dot with its standard error as a bar, and its number.
+
+    `names`: what the two are called in the legend, where they are something else.
 
     `ours`, `papers`: columns label, mean, standard_error (NaN: no bar); a label that only one has is drawn alone. Dots rather
     than filled bars, because their positions compare without an axis that starts at zero.
@@ -279,9 +288,9 @@ def bars_with_error(ours: pd.DataFrame, papers: pd.DataFrame | None = None, *, x
             figure, (axis,) = panels(height=max(1.6, (0.62 if two else 0.45) * len(labels) + 1.0))
         else:
             figure = cast(Figure, axis.figure)
-        _dots(axis, ours, place, -0.16 if two else 0.0, "ours", colour(0), filled=True)
+        _dots(axis, ours, place, -0.16 if two else 0.0, names[0], colour(0), filled=True)
         if papers is not None and two:
-            _dots(axis, papers, place, 0.16, "paper", QUIET, filled=False)
+            _dots(axis, papers, place, 0.16, names[1], QUIET, filled=False)
         axis.set_yticks(range(len(labels)), labels)
         axis.set_ylim(len(labels) - 0.5, -0.5)
         axis.tick_params(axis="y", length=0)

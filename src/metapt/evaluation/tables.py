@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -38,6 +38,13 @@ _LATEX = str.maketrans(
         "\n": " ",
     }
 )
+
+
+class Tables(NamedTuple):
+    """Blocks for people (caption -> table), and the numbers behind them."""
+
+    blocks: dict[str, pd.DataFrame]
+    numbers: pd.DataFrame
 
 
 def mean_and_error(mean: float, standard_error: float = math.nan) -> str:

@@ -6,7 +6,8 @@ from metapt.hypergrad.hybrid import Diagnostics, Hypergradient, hypergradient
 from metapt.hypergrad.inverse import ConjugateGradient, Dense, Identity, Neumann, SolveResult, Status
 from metapt.hypergrad.optimizers import SGD, Adam
 from metapt.hypergrad.params import Params, Pretrained
-from metapt.hypergrad.problem import GaussNewtonProblem, MetaProblem
+from metapt.hypergrad.problem import ForwardProblem, GaussNewtonProblem, MetaProblem
+from metapt.hypergrad.ridge import RidgeHead, TargetsProblem
 from metapt.hypergrad.stacked import Stacked
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "ExactHypergradient",
     "FineTuned",
     "FittedHead",
+    "ForwardProblem",
     "GaussNewtonProblem",
     "Hypergradient",
     "Identity",
@@ -25,9 +27,11 @@ __all__ = [
     "Neumann",
     "Params",
     "Pretrained",
+    "RidgeHead",
     "SolveResult",
     "Stacked",
     "Status",
+    "TargetsProblem",
     "Unroll",
     "exact_hypergradient",
     "hypergradient",

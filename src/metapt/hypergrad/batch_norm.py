@@ -11,7 +11,7 @@ the derivative is dx = a P(dy), dw = sum(dy x^), db = sum(dy). So for cotangents
     d/dw    = s k,                               k = <g, dy> - n avg(g) avg(dy) - n avg(g x^) avg(dy x^)
     d/dx    = s P(u) - w k s^2 x^ / n,           u = -a avg(dy x^) g + (gw - a avg(g x^)) dy
 
-all of them combinations of g, dy and x with one number per channel, which come from five sums.
+all of them combinations of g, dy and x with one number per channel, which come from three sums beside dw and db.
 """
 
 from __future__ import annotations
@@ -93,8 +93,22 @@ class _Forward(torch.autograd.Function):
     ) -> Tensor:
         result, mean, scale = torch.native_batch_norm(values, weight, bias, running_mean, running_var, True, momentum, eps)
         context.save_for_backward(values, weight, mean, scale)
+        context.save_for_forward(values, weight, mean, scale)
         context.eps = eps
         return result
+
+    @staticmethod
+    def jvp(context: Any, *tangents: Any) -> Tensor:
+        """The derivative along dx, dw, db: a P(dx) + dw x^ + db."""
+        values, weight, mean, scale = context.saved_tensors
+        dx, dw, db = (torch.zeros_like(v) if t is None else t for v, t in zip((values, weight, weight), tangents, strict=False))
+        n = values.numel() // len(weight)
+        flat = _Channels(values)
+        dx_, x_ = flat(dx), flat(values)
+        avg_dx = flat.sum(dx_) / n
+        slope = dw - weight * scale * scale * (flat.sum(dx_ * x_) / n - mean * avg_dx)
+        offset = db - weight * scale * avg_dx - slope * scale * mean
+        return flat.combine((weight * scale, dx_), (slope * scale, x_), offset=offset)
 
     @staticmethod
     def backward(context: Any, *cotangents: Tensor) -> Any:
@@ -110,25 +124,25 @@ class _Backward(torch.autograd.Function):
     def forward(
         context: Any, dy: Tensor, values: Tensor, weight: Tensor, mean: Tensor, scale: Tensor, eps: float
     ) -> tuple[Tensor, Tensor, Tensor]:
-        context.save_for_backward(dy, values, weight, mean, scale)
         gradients: tuple[Tensor, Tensor, Tensor] = torch.ops.aten.native_batch_norm_backward(
             dy, values, weight, None, None, mean, scale, True, eps, [True, True, True]
         )
+        _, dw, db = gradients
+        context.save_for_backward(dy, values, weight, mean, scale, dw, db)
         return gradients
 
     @staticmethod
     @once_differentiable
     def backward(context: Any, *cotangents: Tensor) -> Any:
-        dy, values, w, mean, s = context.saved_tensors
+        dy, values, w, mean, s, dw, db = context.saved_tensors
         g, gw, gb = cotangents
         n = values.numel() // len(w)
         flat = _Channels(values)
         g_, dy_, x_ = flat(g), flat(dy), flat(values)
-        avg_g, avg_dy = flat.sum(g_) / n, flat.sum(dy_) / n
-        # x^ = s (x - mean), so its products with g and dy come from those of x.
-        avg_gx = s * (flat.sum(g_ * x_) / n - mean * avg_g)
-        avg_dyx = s * (flat.sum(dy_ * x_) / n - mean * avg_dy)
-        k = flat.sum(g_ * dy_) - n * (avg_g * avg_dy + avg_gx * avg_dyx)
+        sum_gx, sum_g = _sums(g, values, mean, s)
+        sum_gdy, _ = _sums(g, dy, torch.zeros_like(mean), torch.ones_like(s))
+        avg_g, avg_gx, avg_dy, avg_dyx = sum_g / n, sum_gx / n, db / n, dw / n
+        k = sum_gdy - n * (avg_g * avg_dy + avg_gx * avg_dyx)
         a = w * s
         slope = gw - a * avg_gx
         d_dy = flat.combine((a, g_), (slope * s, x_), offset=gb - a * avg_g - slope * s * mean)
@@ -138,6 +152,14 @@ class _Backward(torch.autograd.Function):
             (s * c_g, g_), (s * c_dy, dy_), (s * c_x, x_), offset=-s * (c_g * avg_g + c_dy * avg_dy) - s * c_x * mean
         )
         return d_dy, d_x, s * k, None, None, None
+
+
+def _sums(dy: Tensor, values: Tensor, mean: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+    """Sums per channel of dy * (values - mean) * scale and of dy, [channels] each, in one pass and with no product in memory."""
+    _, products, sums = torch.ops.aten.native_batch_norm_backward(
+        dy, values, None, None, None, mean, scale, True, 0.0, [False, True, True]
+    )
+    return products, sums
 
 
 class _Channels:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from metapt.hypergrad.once import once_differentiable
-from metapt.hypergrad.pruning import wanted
+from metapt.hypergrad.pruning import read, wanted
 
 Pair = tuple[int, int]
 
@@ -33,35 +33,36 @@ class Convolution(nn.Module):
         return convolution(values, self.weight, self.stride, self.padding)
 
 
-def convolution(values: Tensor, weight: Tensor, stride: Pair, padding: Pair) -> Tensor:
-    """`torch.nn.functional.conv2d` without bias.
+def convolution(values: Tensor, weight: Tensor, stride: Pair, padding: Pair, bias: Tensor | None = None) -> Tensor:
+    """`torch.nn.functional.conv2d`.
 
     Args:
         values: [batch, inputs, H, W].
         weight: [outputs, inputs, kernel height, kernel width].
+        bias: [outputs].
     """
-    result: Tensor = _Convolution.apply(values, weight, stride, padding)  # type: ignore[no-untyped-call]
+    result: Tensor = _Convolution.apply(values, weight, bias, stride, padding)  # type: ignore[no-untyped-call]
     return result
 
 
 class _Convolution(torch.autograd.Function):
     @staticmethod
-    def forward(context: Any, x: Tensor, w: Tensor, stride: Pair, padding: Pair) -> Tensor:
+    def forward(context: Any, x: Tensor, w: Tensor, b: Tensor | None, stride: Pair, padding: Pair) -> Tensor:
         context.save_for_backward(x, w)
         context.geometry = (stride, padding)
-        return _forward(x, w, context.geometry)
+        return _forward(x, w, context.geometry, b)
 
     @staticmethod
     def backward(context: Any, *cotangents: Tensor) -> Any:
         x, w = context.saved_tensors
         (dy,) = cotangents
-        needs_x, needs_w = context.needs_input_grad[:2]
+        needs_x, needs_w, needs_b = context.needs_input_grad[:3]
         dx = dw = None
         if needs_x:
             dx = _InputGradient.apply(dy, w, x.detach(), context.geometry)  # type: ignore[no-untyped-call]
         if needs_w and wanted(w):
             dw = _WeightGradient.apply(dy, x, w.detach(), context.geometry)  # type: ignore[no-untyped-call]
-        return dx, dw, None, None
+        return dx, dw, dy.sum((0, 2, 3)) if needs_b else None, None, None
 
 
 class _InputGradient(torch.autograd.Function):
@@ -89,6 +90,8 @@ class _WeightGradient(torch.autograd.Function):
     def forward(context: Any, dy: Tensor, x: Tensor, w: Tensor, geometry: tuple[Pair, Pair]) -> Tensor:
         context.save_for_backward(dy, x)
         context.geometry = geometry
+        if not read(w):
+            return w.new_full((), torch.nan).expand_as(w)
         return _weight_gradient(dy, x, w, geometry)
 
     @staticmethod
@@ -100,8 +103,8 @@ class _WeightGradient(torch.autograd.Function):
         return _forward(x, g, context.geometry), d_x, None, None
 
 
-def _forward(x: Tensor, w: Tensor, geometry: tuple[Pair, Pair]) -> Tensor:
-    return torch.conv2d(x, w, None, *geometry)
+def _forward(x: Tensor, w: Tensor, geometry: tuple[Pair, Pair], b: Tensor | None = None) -> Tensor:
+    return torch.conv2d(x, w, b, *geometry)
 
 
 def _input_gradient(dy: Tensor, x: Tensor, w: Tensor, geometry: tuple[Pair, Pair]) -> Tensor:

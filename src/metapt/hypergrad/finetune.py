@@ -55,7 +55,7 @@ class FineTuning(Protocol):
     ) -> FineTuned: ...
 
 
-class _Features:
+class Features:
     """Features of FT minibatches, each encoded once, as leaves; their cotangents go back through the encoder in one pass."""
 
     def __init__(self, problem: MetaProblem, encoder: Params, buffers: Params, batches: Sequence[Any]) -> None:
@@ -123,7 +123,7 @@ class Unroll:
         train_batches: Sequence[Any],
         validation_batch: Any,
     ) -> FineTuned:
-        features = _Features(problem, encoder, buffers, [*train_batches, validation_batch])
+        features = Features(problem, encoder, buffers, [*train_batches, validation_batch])
         current = leaves(head)
         losses = []
         for batch in train_batches:
@@ -225,8 +225,8 @@ class FittedHead:
     ) -> FineTuned:
         if not train_batches:
             raise ValueError("FittedHead needs at least one FT training minibatch to fit the head on")
-        features = _Features(problem, encoder, buffers, [*train_batches, validation_batch])
-        folds = _leave_one_out(features.batches) if self.cross_fit else [(train_batches, validation_batch)]
+        features = Features(problem, encoder, buffers, [*train_batches, validation_batch])
+        folds = leave_one_out(features.batches) if self.cross_fit else [(train_batches, validation_batch)]
         fitted, statuses, train_losses, validation_losses, head_gradients = detached(head), [], [], [], []
         cotangents = [torch.zeros_like(value) for value in features.all()]
         for rest, held_out in folds:
@@ -252,12 +252,12 @@ class FittedHead:
             status=next((status for status in statuses if status is not Status.OK), Status.OK),
         )
 
-    def _objective(self, problem: MetaProblem, head: Params, batches: Sequence[Any], features: _Features) -> Tensor:
+    def _objective(self, problem: MetaProblem, head: Params, batches: Sequence[Any], features: Features) -> Tensor:
         losses = [problem.head_loss(head, features(batch), batch) for batch in batches]
         penalty = torch.stack([torch.sum(value * value) for value in head.values()]).sum()
         return torch.stack(losses).mean() + self.l2 / 2 * penalty
 
-    def _fit(self, problem: MetaProblem, head: Params, batches: Sequence[Any], features: _Features) -> _Fit:
+    def _fit(self, problem: MetaProblem, head: Params, batches: Sequence[Any], features: Features) -> _Fit:
         """Newton's method with exact Hessian-vector products and a halving line search."""
         current = leaves(head)
         objective = self._objective(problem, current, batches, features)
@@ -291,7 +291,7 @@ class FittedHead:
         decrease: float,
         start: float,
         batches: Sequence[Any],
-        features: _Features,
+        features: Features,
     ) -> tuple[Params, Tensor] | None:
         """The first of the steps 1, 1/2, 1/4, ... that lowers the objective enough (Armijo), or None."""
         origin = detached(head)
@@ -310,7 +310,7 @@ class FittedHead:
         solver = ConjugateGradient(rtol=rtol, max_steps=4 * sum(value.numel() for value in values))
         return solver(lambda vector: vjp(gradient, values, vector, retain_graph=True), b)
 
-    def _price(self, problem: MetaProblem, fit: _Fit, train: Sequence[Any], held_out: Any, features: _Features) -> _Price:
+    def _price(self, problem: MetaProblem, fit: _Fit, train: Sequence[Any], held_out: Any, features: Features) -> _Price:
         """The held-out loss and its cotangents on all features: direct, and through the fitted head (by the IFT)."""
         head = leaves(fit.head)
         values = list(head.values())
@@ -323,7 +323,7 @@ class FittedHead:
         return _Price(loss.detach(), add(direct, through_head, -1.0), norm(head_gradient), solved.status)
 
 
-def _leave_one_out(batches: Sequence[Any]) -> list[tuple[Sequence[Any], Any]]:
+def leave_one_out(batches: Sequence[Any]) -> list[tuple[Sequence[Any], Any]]:
     if len(batches) < 2:
         raise ValueError("cross_fit needs at least two different FT minibatches: one to hold out, one to fit the head on")
     return [([*batches[:index], *batches[index + 1 :]], batch) for index, batch in enumerate(batches)]

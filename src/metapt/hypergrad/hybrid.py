@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal, NamedTuple, cast, get_args
 
 import torch
@@ -14,8 +16,8 @@ from metapt.hypergrad.finetune import FineTuning
 from metapt.hypergrad.inverse import Inverse, Matvec, Status
 from metapt.hypergrad.optimizers import OptimizerState
 from metapt.hypergrad.params import Params, Pretrained, Vector, detached, leaves, like, norm, vjp
-from metapt.hypergrad.problem import GaussNewtonProblem, MetaProblem
-from metapt.hypergrad.pruning import unwanted
+from metapt.hypergrad.problem import ForwardProblem, GaussNewtonProblem, MetaProblem
+from metapt.hypergrad.pruning import unread, unwanted
 
 Curvature = Literal["hessian", "gauss_newton"]
 
@@ -59,14 +61,14 @@ class Hypergradient(NamedTuple):
         head: the FT head after fine-tuning, the next meta-iteration's initial head.
         head_state: the state of the head's optimiser, likewise.
         pretrain_gradient: of the PT loss on the PT minibatch w.r.t. encoder and PT head, a by-product that can serve as a PT
-            step's gradient; its buffers are what the PT loss made of the given ones.
+            step's gradient, where it was asked for; its buffers are what the PT loss made of the given ones.
         diagnostics: the figures behind it.
     """
 
     gradient: Params
     head: Params
     head_state: OptimizerState
-    pretrain_gradient: Pretrained
+    pretrain_gradient: Pretrained | None
     diagnostics: Diagnostics
 
 
@@ -84,6 +86,7 @@ def hypergradient(
     unroll: FineTuning,
     head_state: OptimizerState | None = None,
     curvature: Curvature = "hessian",
+    keep_gradient: bool = True,
 ) -> Hypergradient:
     """The derivative of the FT validation loss w.r.t. the meta-parameters (Eq. 3; Algorithm 2, lines of g1, g2 and the IFT).
 
@@ -106,6 +109,8 @@ def hypergradient(
         unroll: the FT leg, `Unroll` or `FittedHead`.
         head_state: state of the head's optimiser; a new one if left out.
         curvature: what stands for H: the Hessian, or the Gauss-Newton matrix (needs a `GaussNewtonProblem`).
+        keep_gradient: return the PT gradient too; without it a `ForwardProblem` needs none where the inverse takes no product,
+            and `Convolution` leaves out a third of the work of the gradient's graph.
 
     Raises:
         ValueError: no meta-parameters, an unknown curvature or one that the problem does not offer, or FT minibatches that do not
@@ -114,22 +119,23 @@ def hypergradient(
     _check(problem, meta, curvature)
     tuned = unroll(problem, pretrained.encoder, pretrained.buffers, head, head_state, train_batches, validation_batch)
     pt, phi = pretrained.leaves(), leaves(meta)
-    zeros = [torch.zeros_like(value) for value in pt.head.values()]
+    zeros = [value.new_zeros(()).expand_as(value) for value in pt.head.values()]  # they take no memory
     g2 = [*tuned.encoder_gradient.values(), *zeros]
-    loss, gradient, matvec = _pretraining(problem, pt, phi, pretrain_batch, curvature, zeros)
-    solved = inverse(matvec, g2)
+    graph = _Graph(problem, pt, phi, pretrain_batch, curvature, zeros, keep_gradient)
+    solved = inverse(graph.matvec, g2)
     # The product with the mixed derivative (Eq. 4) is linear in g2, so the minus sign goes on the result.
-    with unwanted(pt.vector()):
-        result = [-value for value in vjp(gradient, list(phi.values()), solved.value)]
-    pretrain_gradient = [value.detach() for value in gradient]
-    count = len(pt.encoder)
+    if graph.has_gradient or keep_gradient or not hasattr(problem, "mixed_product"):  # what is there already makes this cheaper
+        loss, gradient = graph.loss, graph.gradient  # made out here, where all derivatives are wanted
+        with unwanted(pt.vector()):
+            result = [-value for value in vjp(gradient, list(phi.values()), solved.value)]
+    else:
+        product, loss = cast(ForwardProblem, problem).mixed_product(pretrained.leaves(), phi, pretrain_batch, solved.value)
+        result = [-product[name].detach() for name in meta]
     return Hypergradient(
         gradient=like(meta, result),
         head=tuned.head,
         head_state=tuned.head_state,
-        pretrain_gradient=Pretrained(
-            like(pt.encoder, pretrain_gradient[:count]), like(pt.head, pretrain_gradient[count:]), detached(pt.buffers)
-        ),
+        pretrain_gradient=graph.detached_gradient() if keep_gradient else None,
         diagnostics=Diagnostics(
             finetune_losses=tuned.train_losses,
             validation_loss=tuned.validation_loss,
@@ -157,17 +163,50 @@ def _check(problem: MetaProblem, meta: Params, curvature: str) -> None:
             raise ValueError(f"the Gauss-Newton matrix needs a problem with {' and '.join(missing)} (see GaussNewtonProblem)")
 
 
-def _pretraining(
-    problem: MetaProblem, pt: Pretrained, phi: Params, batch: Any, curvature: Curvature, zeros: Vector
-) -> tuple[Tensor, Vector, Matvec]:
-    """The PT loss, its gradient with a graph, and the products with its curvature."""
-    weights = pt.vector()
-    if curvature == "hessian":
-        loss = problem.pretrain_loss(pt, phi, batch)
-        gradient = vjp([loss], weights, create_graph=True)
-        return loss, gradient, hessian(gradient, weights, zeros)
-    split = cast(GaussNewtonProblem, problem)
-    outputs = split.pretrain_outputs(pt, phi, batch)
-    loss = split.outputs_loss(outputs, phi, batch)
-    gradient = vjp([loss], weights, create_graph=True)
-    return loss, gradient, gauss_newton(outputs, loss, weights)
+class _Graph:
+    """The PT loss, its gradient with a graph, and the products with its curvature, made when they are first asked for."""
+
+    def __init__(
+        self,
+        problem: MetaProblem,
+        pt: Pretrained,
+        phi: Params,
+        batch: Any,
+        curvature: Curvature,
+        zeros: Vector,
+        keep_gradient: bool,
+    ) -> None:
+        self._problem, self._pt, self._phi, self._batch = problem, pt, phi, batch
+        self._curvature, self._zeros, self._keep_gradient = curvature, zeros, keep_gradient
+
+    @cached_property
+    def _outputs(self) -> Tensor:
+        return cast(GaussNewtonProblem, self._problem).pretrain_outputs(self._pt, self._phi, self._batch)
+
+    @cached_property
+    def loss(self) -> Tensor:
+        if self._curvature == "hessian":
+            return self._problem.pretrain_loss(self._pt, self._phi, self._batch)
+        return cast(GaussNewtonProblem, self._problem).outputs_loss(self._outputs, self._phi, self._batch)
+
+    @cached_property
+    def gradient(self) -> Vector:
+        with nullcontext() if self._keep_gradient else unread(self._pt.vector()):
+            return vjp([self.loss], self._pt.vector(), create_graph=True)
+
+    @property
+    def has_gradient(self) -> bool:
+        return "gradient" in vars(self)
+
+    @cached_property
+    def _product(self) -> Matvec:
+        if self._curvature == "hessian":
+            return hessian(self.gradient, self._pt.vector(), self._zeros)
+        return gauss_newton(self._outputs, self.loss, self._pt.vector())
+
+    def matvec(self, vector: Vector) -> Vector:
+        return self._product(vector)
+
+    def detached_gradient(self) -> Pretrained:
+        values, count = [value.detach() for value in self.gradient], len(self._pt.encoder)
+        return Pretrained(like(self._pt.encoder, values[:count]), like(self._pt.head, values[count:]), detached(self._pt.buffers))

@@ -105,11 +105,19 @@ class ConjugateGradient:
 
     Stops when the residual is at most rtol * |b|, or after max_steps products, or at a direction of negative curvature; there
     it returns the solution so far, or, in the first step, b itself (as Steihaug's Newton method does).
+
+    Args:
+        rtol: of the residual.
+        max_steps: products with H at most.
+        damping: added to H's diagonal.
+        relative_damping: in units of the Rayleigh quotient b.Hb / b.b, added too, so that one number serves networks and losses
+            of any scale.
     """
 
     rtol: float = 1e-3
     max_steps: int = 20
     damping: float = 0.0
+    relative_damping: float = 0.0
 
     def __post_init__(self) -> None:
         if not 0 < self.rtol < 1:
@@ -117,12 +125,13 @@ class ConjugateGradient:
         if self.max_steps < 1:
             raise ValueError(f"max_steps is {self.max_steps}; legal: 1 or more")
         _check_damping(self.damping)
+        _check_damping(self.relative_damping)
 
     def __call__(self, matvec: Matvec, b: Vector) -> SolveResult:
         value, residual, direction = zeros_like(b), b, b
         square = float(dot(b, b))
         target = self.rtol**2 * square
-        steps, status = 0, Status.OK
+        steps, status, damping = 0, Status.OK, self.damping
         while square > target or not math.isfinite(square):
             if not math.isfinite(square):
                 status = Status.NON_FINITE
@@ -130,7 +139,10 @@ class ConjugateGradient:
             if steps == self.max_steps:
                 status = Status.MAX_STEPS
                 break
-            product = add(matvec(direction), direction, self.damping)
+            product = matvec(direction)
+            if steps == 0 and self.relative_damping:
+                damping += self.relative_damping * max(0.0, float(dot(direction, product)) / square)
+            product = add(product, direction, damping)
             steps += 1
             curvature = float(dot(direction, product))
             if not curvature > 0:

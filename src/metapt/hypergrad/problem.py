@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from metapt.hypergrad.params import Params, Pretrained
+from metapt.hypergrad.params import Params, Pretrained, Vector
 
 
 class MetaProblem(Protocol):
@@ -45,3 +45,17 @@ class GaussNewtonProblem(MetaProblem, Protocol):
 
     def outputs_loss(self, outputs: Tensor, meta: Params, batch: Any) -> Tensor:
         """The PT loss as a convex function of `outputs`, a scalar."""
+
+
+class ForwardProblem(MetaProblem, Protocol):
+    """A problem that knows the product with its mixed derivative without a graph of the PT gradient.
+
+    Where the PT loss is linear in functions of the meta-parameters, as with task weights, one forward-mode pass gives it.
+    """
+
+    def mixed_product(self, pretrained: Pretrained, meta: Params, batch: Any, vector: Vector) -> tuple[Params, Tensor]:
+        """v d2L / (dw dmeta), with L the PT loss of a PT minibatch and w encoder and PT head; and L itself.
+
+        Args:
+            vector: v, a tensor for each parameter of the encoder, then of the PT head.
+        """

@@ -32,7 +32,7 @@ _STUDIES: dict[str, tuple[type[BaseModel], Callable[..., Results]]] = {
 }
 
 
-def prepare(inputs: dict[str, Path], outputs: dict[str, Path]) -> None:
+def prepare(inputs: dict[str, Path], outputs: dict[str, Path], config: dict[str, Any]) -> None:
     """Turns the raw files into the prepared file `data`; see `metapt.mnist.prepare`."""
     preparation.prepare(inputs, outputs["data"])
 

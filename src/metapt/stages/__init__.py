@@ -15,6 +15,7 @@ import resource
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from importlib import import_module, metadata
 from pathlib import Path
@@ -22,6 +23,7 @@ from typing import Any
 
 from metapt.errors import ConfigError, DataError, MachineError, MetaptError
 from metapt.files import atomic_path
+from metapt.training.interruption import noticed
 
 # Threads that spin while they wait slow down every other job on the machine; must be set before torch is imported.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
@@ -62,12 +64,16 @@ class Job:
 def execute(job: Job) -> int:
     """Run a job, log it to `job.log` and stderr, and leave a record in `job.outputs["run"]`, which the stage itself does not see.
 
+    A job that keeps a checkpoint saves it on SIGTERM or SIGUSR1 and ends with status 1, which a scheduler may answer with a
+    second attempt; any other job ends at once.
+
     Returns:
         Exit status: 0, or 1 after an error, which is logged as one sentence where it is a `MetaptError`.
     """
-    handlers = _start_logging(job.log)
+    handlers: list[logging.Handler] = []
     state, device, wall_time = "done", "cpu", 0.0
     try:
+        _start_logging(job.log, handlers)
         os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(job.threads)))
         run = _stage(job.stage)
         device = _device(job)
@@ -75,7 +81,8 @@ def execute(job: Job) -> int:
         outputs = {name: path for name, path in job.outputs.items() if name != "run"}
         start = time.monotonic()
         try:
-            run(job.config, job.inputs, outputs, Machine(device, job.threads))
+            with noticed() if "checkpoint" in job.config else nullcontext():
+                run(job.config, job.inputs, outputs, Machine(device, job.threads))
         finally:
             wall_time = time.monotonic() - start
     except MetaptError as error:
@@ -146,17 +153,26 @@ class _Stderr(logging.StreamHandler):  # type: ignore[type-arg]
         tqdm.write(self.format(record), file=sys.stderr)
 
 
-def _start_logging(path: Path | None) -> list[logging.Handler]:
-    handlers: list[logging.Handler] = [_Stderr()]
-    if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handlers.append(logging.FileHandler(path, mode="w", encoding="utf-8"))
-    for handler in handlers:
-        handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
-        log.addHandler(handler)
+def _start_logging(path: Path | None, handlers: list[logging.Handler]) -> None:
+    """Log to stderr and to `path`, by `handlers`, to which they are added. Raises MachineError where there can be no log."""
     log.setLevel(logging.INFO)
     log.propagate = False
-    return handlers
+    _add(_Stderr(), handlers)
+    if path is not None:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _add(logging.FileHandler(path, mode="w", encoding="utf-8"), handlers)
+        except OSError as error:
+            raise MachineError(
+                f"{path} can't be written ({error.strerror}): give this user the right and the room to write there, or name "
+                "another folder in the config."
+            ) from error
+
+
+def _add(handler: logging.Handler, handlers: list[logging.Handler]) -> None:
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+    log.addHandler(handler)
+    handlers.append(handler)
 
 
 def _write_record(job: Job, state: str, device: str, wall_time: float) -> None:

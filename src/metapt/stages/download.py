@@ -1,6 +1,7 @@
 """Stage: fetch the files of a public source from mirrors or from the publisher, resumed, verified, and moved into place whole.
 
 A source has few files, each with its size and sums, or many small ones that a published list of SHA-256 sums describes, or both.
+A file without published sums is a gzip or zip file, which is known whole by those in it.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from tqdm import tqdm
 
 import metapt
+from metapt import containers
+from metapt.containers import HEAD, Container, wrong_start
 from metapt.errors import ConfigError, DataError, MachineError, MetaptError
 from metapt.fetching import HTML, RECORDS, Connections, Listed, Wrong, fetch_listed
 from metapt.files import atomic_path, explained, md5, move_into_place, sha256
@@ -34,7 +37,6 @@ Place = Path | str
 """A local file or folder, or an http(s) address."""
 
 _CHUNK = 1 << 18
-_HEAD = 512
 _TRY_LATER = {408, 425, 429, 500, 502, 503, 504}
 _OUT_OF_RANGE = 416
 _SMALL = 1 << 28  # bytes; what is read into memory has fewer
@@ -43,19 +45,21 @@ _Got = TypeVar("_Got")
 
 
 class SourceFile(BaseModel):
-    """How a file is known to be whole (size in bytes, sums), and its own addresses if the source's folders don't hold it."""
+    """How a file is known to be whole (size in bytes and sums, or those in it), and its own addresses if no folder holds it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    size: Annotated[int, Field(ge=0)]
+    size: Annotated[int, Field(ge=0)] | None = None
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = None
     md5: Annotated[str, Field(pattern="^[0-9a-f]{32}$")] | None = None
+    container: Container | None = None
     urls: tuple[str, ...] = ()
 
     @model_validator(mode="after")
     def _has_a_sum(self) -> SourceFile:
-        if self.sha256 is None and self.md5 is None:
-            raise ValueError("sha256 or md5 is needed")
+        known = [self.size is not None, self.sha256 is not None or self.md5 is not None, self.container is None]
+        if not (all(known) or not any(known)):
+            raise ValueError("a size with sha256 or md5 is needed, or a container instead of them")
         return self
 
 
@@ -99,7 +103,7 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
         config: `source`: an entry of sources.yaml; `mirrors`: folders, `file://` or `http(s)://` addresses that are tried first,
             and hold a file either directly or in a folder of the source's name.
         inputs: none.
-        outputs: path for each name of the source that is wanted (and `run`, which `execute` writes). `records.json` stands for
+        outputs: paths of the files that are wanted, which have the names that the source gives them. `records.json` stands for
             all records, whose files come to lie in its folder under their published names; it is written last: `version`, and
             `records`, their sorted names without suffix. It is all of them that an output declares, since Snakemake removes the
             declared outputs of a job that failed, and a later one goes on with what is there.
@@ -114,7 +118,8 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
         source = Source.model_validate(config["source"])
     except ValidationError as error:
         raise ConfigError(f"sources.yaml has an illegal entry: {error}") from error
-    candidates = {name: places(name, source, config["mirrors"]) for name in outputs if name != "run"}
+    outputs = {path.name: path for path in outputs.values()}
+    candidates = {name: places(name, source, config["mirrors"]) for name in outputs}
     unreachable: dict[str, str] = {}
     for name in candidates:
         if name in source.files:
@@ -182,9 +187,11 @@ def fetch(file: SourceFile, path: Path, candidates: list[Place], unreachable: di
 
 def fault(path: Path, file: SourceFile) -> str | None:
     """What is wrong with the bytes at `path`, in words, or None if they are the file."""
-    if (size := path.stat().st_size) != file.size:
+    if file.container is not None:
+        return containers.fault(path, file.container)
+    if file.size is not None and (size := path.stat().st_size) != file.size:
         with path.open("rb") as opened:
-            return _wrong_size(size, opened.read(_HEAD), file)
+            return _wrong_size(size, opened.read(HEAD), file.size)
     for kind, expected, digest in (("SHA-256", file.sha256, sha256), ("MD5", file.md5, md5)):
         if expected is not None and (got := digest(path)) != expected:
             return f"altered: its checksum ({kind}) is {got[:12]}… instead of {expected[:12]}…"
@@ -297,12 +304,12 @@ def _within(folder: Place, name: str) -> Place:
     return folder / name if isinstance(folder, Path) else f"{folder.rstrip('/')}/{quote(name)}"
 
 
-def _wrong_size(size: int, head: bytes, file: SourceFile) -> str:
+def _wrong_size(size: int, head: bytes, expected: int) -> str:
     if HTML.match(head):
         return "an HTML page (of a log-in, or of an error) instead of the file"
-    if size < file.size:
-        return f"cut: got {size} of {file.size} bytes"
-    return f"overlong: more than {file.size} bytes"
+    if size < expected:
+        return f"cut: got {size} of {expected} bytes"
+    return f"overlong: more than {expected} bytes"
 
 
 def _nowhere(path: Path, failures: list[tuple[Place, _Failure]]) -> MetaptError:
@@ -360,7 +367,7 @@ def _attempt(url: str, file: SourceFile, path: Path) -> None:
     """
     part = path.with_name(f"{path.name}.part")
     start = part.stat().st_size if part.is_file() else 0
-    if not 0 < start < file.size:
+    if file.size is not None and not start < file.size:
         start = 0
     with explained(path, part, needs=file.size):
         part.parent.mkdir(parents=True, exist_ok=True)
@@ -369,11 +376,16 @@ def _attempt(url: str, file: SourceFile, path: Path) -> None:
                 start = 0
             elif not response.headers.get("Content-Range", "").startswith(f"bytes {start}-"):
                 part.unlink(missing_ok=True)
-                raise _Cut(f"answers with another part than bytes {start} to {file.size}")
-            if response.length not in (None, file.size - start):
-                raise _WrongFile(_wrong_size(start + (response.length or 0), _read(response, _HEAD), file))
-            _save(response, part, start, file)
+                raise _Cut(f"answers with another part than from byte {start} to the end")
+            size = file.size
+            if file.size is None:
+                size = None if response.length is None else start + response.length
+            elif response.length not in (None, file.size - start):
+                raise _WrongFile(_wrong_size(start + (response.length or 0), _read(response, HEAD), file.size))
+            _save(response, part, start, size, None if start else file.container)
         if (wrong := fault(part, file)) is not None:
+            if size is None and containers.is_cut(wrong):
+                raise _Cut(wrong)  # the server has not said how long the whole is
             part.unlink()
             raise _Cut(wrong) if start else _WrongFile(wrong)
         move_into_place(part, path)
@@ -426,19 +438,26 @@ def _opener() -> urllib.request.OpenerDirector:
     return opener
 
 
-def _save(response: http.client.HTTPResponse, part: Path, start: int, file: SourceFile) -> None:
-    """Write what comes after byte `start`, and at most one byte more than the file has."""
+def _save(response: http.client.HTTPResponse, part: Path, start: int, size: int | None, container: Container | None) -> None:
+    """Write what comes after byte `start`, and at most one byte more than the file has, if its `size` is known.
+
+    `container`: what the first bytes must be of; before that is known, an earlier part stays as it is.
+    """
     got = start
+    chunk = _read(response, HEAD if size is None else min(HEAD, size + 1 - got))
+    if container is not None and (wrong := wrong_start(chunk, container)) is not None:
+        raise (_Cut if containers.is_cut(wrong) else _WrongFile)(wrong)
     with (
         part.open("ab" if start else "wb") as out,
-        tqdm(total=file.size, initial=start, desc=part.stem, unit="B", unit_scale=True, disable=None) as bar,
+        tqdm(total=size, initial=start, desc=part.stem, unit="B", unit_scale=True, disable=None) as bar,
     ):
-        while chunk := _read(response, min(_CHUNK, file.size + 1 - got)):
+        while chunk:
             out.write(chunk)
             got += len(chunk)
             bar.update(len(chunk))
-    if got < file.size:
-        raise _Cut(f"cut: got {got} of {file.size} bytes")
+            chunk = _read(response, _CHUNK if size is None else min(_CHUNK, size + 1 - got))
+    if size is not None and got < size:
+        raise _Cut(f"cut: got {got} of {size} bytes")
 
 
 def _read(response: http.client.HTTPResponse, size: int) -> bytes:

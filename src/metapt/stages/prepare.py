@@ -15,9 +15,9 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
     """Prepare the data.
 
     Args:
-        config: `domain`.
+        config: `domain`, and what else its preparation reads.
         inputs: path for each raw file name.
         outputs: path for each prepared file.
         machine: not used.
     """
-    domain(config["domain"], "prepare").prepare(inputs, outputs)
+    domain(config["domain"], "prepare").prepare(inputs, outputs, config)

@@ -8,7 +8,10 @@ from metapt.training.streams import ShuffledStream
 
 
 class Batches(Protocol):
-    """Minibatches of the three sets; whatever they draw comes from generators whose state can be saved."""
+    """Minibatches of the three sets; whatever they draw comes from generators whose state can be saved.
+
+    Where hypergradients are taken on other PT minibatches than PT steps, larger ones say, a method `hypergradient` gives them.
+    """
 
     def pretrain(self) -> Any:
         """The next PT minibatch."""

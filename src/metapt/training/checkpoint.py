@@ -9,17 +9,30 @@ from __future__ import annotations
 import glob
 import hashlib
 import io
+import json
 import logging
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from metapt.files import atomic_path
+from metapt.digest import code_digest
+from metapt.files import atomic_path, sha256
+from metapt.training.interruption import end_if_told
 
 log = logging.getLogger(__name__)
 _DIGEST_BYTES = 32
+
+
+def fingerprint(config: dict[str, Any], inputs: dict[str, Path], code: tuple[str, ...], device: str) -> str:
+    """What must be equal for a checkpoint to be taken up: settings, contents of inputs, code, torch and kind of device.
+
+    `code`: patterns, see `code_digest`.
+    """
+    contents = {name: sha256(path) for name, path in inputs.items()}
+    return json.dumps([config, contents, code_digest(*code), torch.__version__, device], sort_keys=True)
 
 
 class Checkpoint:
@@ -40,7 +53,12 @@ class Checkpoint:
         return self.path.with_name(self.path.name + ".previous")
 
     def save(self, state: dict[str, Any]) -> None:
-        """Writes `state` (tensors and plain values). Raises MachineError when there is no space."""
+        """Writes `state` (tensors and plain values).
+
+        Raises:
+            MachineError: there is no space.
+            Interrupted: the job has been told to end; the state is saved.
+        """
         buffer = io.BytesIO()
         torch.save({"fingerprint": self.fingerprint, "state": state}, buffer)
         payload = buffer.getbuffer()
@@ -49,8 +67,10 @@ class Checkpoint:
                 file.write(hashlib.sha256(payload).digest())
                 file.write(payload)
             if self._worth_keeping:
-                os.replace(self.path, self._previous)
+                with suppress(FileNotFoundError):  # a second job of the same run may have moved or removed it
+                    os.replace(self.path, self._previous)
         self._worth_keeping = True
+        end_if_told()
 
     def load(self) -> dict[str, Any] | None:
         """The newest whole state of this very run, or None; says so in the log when a file had to be passed over."""

@@ -12,7 +12,7 @@ def inverse(section: sections.Inverse, pretrain_lr: float) -> Inverse:
     match section:
         case sections.Neumann(terms=terms, step_size=step_size):
             return Neumann(terms, pretrain_lr if step_size is None else step_size)
-        case sections.ConjugateGradient(max_steps=max_steps, rtol=rtol, damping=damping):
-            return ConjugateGradient(rtol, max_steps, damping)
+        case sections.ConjugateGradient(max_steps=max_steps, rtol=rtol, damping=damping, relative_damping=relative):
+            return ConjugateGradient(rtol, max_steps, damping, relative)
         case sections.Identity():
             return Identity()

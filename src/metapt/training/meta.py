@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from metapt.errors import ConfigError
-from metapt.hypergrad import FittedHead, Hypergradient, MetaProblem, Neumann, Params, Pretrained, Status, Unroll, hypergradient
+from metapt.hypergrad import (
+    FittedHead,
+    Hypergradient,
+    MetaProblem,
+    Neumann,
+    Params,
+    Pretrained,
+    RidgeHead,
+    Status,
+    Unroll,
+    hypergradient,
+)
 from metapt.hypergrad.finetune import FineTuning
 from metapt.hypergrad.hybrid import Curvature
 from metapt.hypergrad.inverse import Inverse
@@ -20,7 +32,7 @@ from metapt.training.checkpoint import Checkpoint
 from metapt.training.diagnosis import Diagnosis, Trace
 from metapt.training.guard import HypergradientGuard
 from metapt.training.optimizers import OptimizerSpec
-from metapt.training.pretraining import Pretrainer, trainable
+from metapt.training.pretraining import Pretrainer, check_finite, trainable
 from metapt.training.progress import steps
 from metapt.training.recorder import Recorder
 from metapt.training.timing import Every
@@ -99,7 +111,7 @@ class MetaSettings:
     def unroll_steps(self) -> int:
         """FT training minibatches of one hypergradient."""
         match self.unroll:
-            case Unroll(steps=count) | FittedHead(minibatches=count):
+            case Unroll(steps=count) | FittedHead(minibatches=count) | RidgeHead(minibatches=count):
                 return count
         return 1
 
@@ -133,6 +145,7 @@ class MetaPretraining:
             _check(name, params, may_be_empty="head" in name)
         self.problem = problem
         self.batches = batches
+        self._hypergradient_batch: Callable[[], Any] = getattr(batches, "hypergradient", batches.pretrain)
         self.settings = settings
         self._pretrainer = Pretrainer(problem, batches, pretrained, settings.pretrain_optimizer)
         self._spare_gradient: Pretrained | None = None
@@ -161,6 +174,9 @@ class MetaPretraining:
             checkpoint: where the state is kept while the run lasts; the caller removes it when its results are written.
             seconds_between_checkpoints: wall time.
             recorder: told of each iteration.
+
+        Raises:
+            TrainingError: the PT loss is not finite, or too many hypergradients in a row could not be applied.
         """
         saved = checkpoint.load() if checkpoint is not None else None
         if saved is not None:
@@ -175,7 +191,9 @@ class MetaPretraining:
             if recorder is not None:
                 recorder(self.iteration)
             if checkpoint is not None and (due() or self.iteration == self.settings.iterations):
+                check_finite(self._loss, self.iteration - 1)
                 checkpoint.save({"loop": self.state_dict(), "recorder": recorder.state_dict() if recorder is not None else {}})
+        check_finite(self._loss, self.iteration - 1)
         diagnosis = self.trace.diagnosis(self.guard.skipped)
         log.info("%s", diagnosis)
         return diagnosis
@@ -225,7 +243,7 @@ class MetaPretraining:
         for _ in range(self.settings.accumulate):
             result = self._hypergradient(head, head_state)
             head, head_state = result.head, result.head_state
-            if self.settings.reuse_gradient:
+            if result.pretrain_gradient is not None:
                 self._spare_gradient = result.pretrain_gradient
                 self._loss = result.diagnostics.pretrain_loss
             mean = {name: value + result.gradient[name] / self.settings.accumulate for name, value in mean.items()}
@@ -241,13 +259,14 @@ class MetaPretraining:
             self.pretrained,
             self.meta,
             head,
-            pretrain_batch=self.batches.pretrain(),
+            pretrain_batch=self._hypergradient_batch(),
             train_batches=[self.batches.train() for _ in range(self.settings.unroll_steps)],
             validation_batch=self.batches.validation(),
             inverse=self.settings.inverse,
             unroll=self.settings.unroll,
             head_state=head_state,
             curvature=self.settings.curvature,
+            keep_gradient=self.settings.reuse_gradient,
         )
         self.trace.record_hypergradient(result.diagnostics)
         for status in (result.diagnostics.solve_status, result.diagnostics.fit_status):

@@ -15,6 +15,7 @@ from metapt.training.batches import Batches
 from metapt.training.checkpoint import Checkpoint
 from metapt.training.optimizers import OptimizerSpec
 from metapt.training.progress import steps
+from metapt.training.recorder import Recorder
 from metapt.training.timing import Every
 
 log = logging.getLogger(__name__)
@@ -40,18 +41,22 @@ class Pretrainer:
     def step(self, meta: Params) -> Tensor:
         """One PT step on the next PT minibatch, no derivative w.r.t. `meta` taken. Returns the loss before it."""
         loss = self.problem.pretrain_loss(self.pretrained, detached(meta), self.batches.pretrain())
-        self._optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
-        self._optimizer.step()
+        self._take_step()
         return loss.detach()
 
     def step_along(self, gradient: Pretrained) -> None:
         """One PT step with a gradient that was taken at the present weights; its buffers are those that came of it."""
         for name, value in _named(self.pretrained).items():
             value.grad = _named(gradient)[name]
-        self._optimizer.step()
+        self._take_step()
         for name, value in self.pretrained.buffers.items():
             value.copy_(gradient.buffers[name])
+
+    def _take_step(self) -> None:
+        """The gradients are let go of at once, since a meta-update needs the memory."""
+        self._optimizer.step()
+        self._optimizer.zero_grad(set_to_none=True)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that decides the rest of the run, minibatches too; its tensors are the trainer's own."""
@@ -79,8 +84,11 @@ class Pretrainer:
         label: str = "PT",
         checkpoint: Checkpoint | None = None,
         seconds_between_checkpoints: float = 60.0,
+        recorder: Recorder | None = None,
     ) -> int:
         """`count` steps with fixed meta-parameters, from the checkpoint if there is one; the caller removes it.
+
+        `recorder` is told of each step.
 
         Returns:
             steps that were still to be taken.
@@ -93,13 +101,18 @@ class Pretrainer:
         if saved is not None:
             self.load_state_dict(saved["pretrainer"])
             first = saved["step"]
+            if recorder is not None:
+                recorder.load_state_dict(saved["recorder"])
             log.info("%s goes on at step %d", label, first)
         due = Every(seconds_between_checkpoints)
         for step in steps(first, count, label):
             loss = self.step(meta)
+            if recorder is not None:
+                recorder(step + 1)
             if checkpoint is not None and (due() or step + 1 == count):
                 check_finite(loss, step)
-                checkpoint.save({"step": step + 1, "pretrainer": self.state_dict()})
+                recorded = recorder.state_dict() if recorder is not None else {}
+                checkpoint.save({"step": step + 1, "pretrainer": self.state_dict(), "recorder": recorded})
         if first < count:
             check_finite(loss, count - 1)
         return count - first

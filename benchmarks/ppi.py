@@ -1,0 +1,432 @@
+"""Time and memory of multitask PT on protein graphs: plain PT, meta-PT, the bare encoder, a GIN of messages, in one run.
+
+    python benchmarks/ppi.py [--shapes small paper] [--rounds 9] [--threads N] [--device cuda] [--mirror DIR] [--json F]
+
+Graphs are random, of the sizes of ego graphs: no number here depends on what is in them. In each round the contenders take turns:
+the bare encoder's forward and backward pass on a ready batch with ready dropout masks (and, to see the masks' price, without), a
+plain PT step, the same step with a GIN that makes a message per edge and with torch-geometric's loader, a meta-update with
+Neumann 1, one with the identity, one with Neumann 1 whose PT gradient serves the next PT step. A period is 10 PT steps and a
+meta-update; ratios are of times of the same round. Peak memory is that of a PT step and then the contender's, the first ones of a
+process of its own whose freed tensors go back at once: the optimiser's state counts everywhere.
+`--mirror` names a folder with the STRING files of E. coli and B. subtilis and with the sample of Hu et al.'s archive.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import gc
+import io
+import json
+import multiprocessing
+import os
+import pickle
+import shlex
+import statistics
+import sys
+import time
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch_geometric.data import Batch, Data
+from torch_geometric.loader import DataLoader
+from torch_geometric.nn import MessagePassing, global_mean_pool
+
+from metapt.hypergrad import Identity, Neumann, Pretrained
+from metapt.ppi import config, finetune
+from metapt.ppi.archive import MEMBER, read_archive
+from metapt.ppi.dataset import on_device
+from metapt.ppi.ego import ego_graphs, network
+from metapt.ppi.gin import EDGE_BITS
+from metapt.ppi.graphs import EVIDENCE, Graphs, pack, unpack
+from metapt.ppi.pretraining import Setting, meta_loop
+from metapt.ppi.string_files import read_links
+from metapt.stages import _machine_name
+from metapt.training.measure import Measured
+from metapt.training.seeds import generator
+
+PERIOD = 10
+SEEDS = 5
+BATCH = 32
+LR = 1e-4
+FINE = 40
+TEST_SPECIES = 2
+ARCHIVE = "bio_dataset_sample.zip"
+NETWORKS = {511145: "E. coli", 224308: "B. subtilis"}
+
+
+class Shape(NamedTuple):
+    """Network, PT tasks, and the mean sizes of graphs."""
+
+    width: int
+    layers: int
+    tasks: int
+    nodes: int
+    directed_edges: int
+
+
+SHAPES = {"small": Shape(64, 4, 386, 49, 960), "paper": Shape(300, 5, 5000, 40, 700)}
+Contenders = dict[str, Callable[[], object]]
+Row = tuple[str, str, list[float]]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shapes", nargs="+", choices=list(SHAPES), default=list(SHAPES))
+    parser.add_argument("--graphs", type=int, default=512, help="random graphs, half of them of the test species")
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--mirror", type=Path, help="folder with real data; without it two rows are left out")
+    parser.add_argument("--json", type=Path, help="write all times here")
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    load = os.getloadavg()[0]
+    results = {name: measure(name, arguments) for name in arguments.shapes}
+    if arguments.mirror is not None:
+        results["real data"] = {"table": [*ego_rows(arguments), archive_row(arguments)]}
+    print(f"\n- command: python {shlex.join(sys.argv)}")
+    print(f"- machine: {_machine_name(arguments.device)}, {os.cpu_count()} cores, load before {load:.1f}; {arguments.device}")
+    print(f"- {arguments.threads} threads, float32, {arguments.rounds} rounds; torch {torch.__version__}")
+    if arguments.mirror is None:
+        print("- left out, for want of --mirror: ego graphs of real networks, reading the archive")
+    print("\n| shape | what | median (min-max) | bar |\n| --- | --- | --- | --- |")
+    for name, result in results.items():
+        for what, bar, values in result["table"]:
+            print(f"| {name} | {what} | {statistics.median(values):.3g} ({min(values):.3g}-{max(values):.3g}) | {bar} |")
+    if arguments.json:
+        arguments.json.write_text(json.dumps(results, indent=1))
+
+
+def measure(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Times of all contenders for one shape, peak memory, and rows (what, bar, a value per round)."""
+    setting = make_setting(SHAPES[name], arguments)
+    check_equal(setting)
+    contenders = make_contenders(setting)
+    synchronise = torch.cuda.synchronize if arguments.device == "cuda" else lambda: None
+    times: dict[str, list[float]] = {contender: [] for contender in contenders}
+    for turn in range(arguments.rounds + 1):
+        for contender, step in contenders.items():
+            gc.collect()
+            synchronise()
+            start = time.perf_counter()
+            step()
+            synchronise()
+            if turn:  # the first is a warm-up
+                times[contender].append(time.perf_counter() - start)
+    os.environ["MALLOC_MMAP_THRESHOLD_"] = "65536"  # of the processes that follow: freed tensors go back to the system
+    with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
+        peaks = {which: pool.apply(peak, (which, name, arguments)) for which in ("plain", "messages", "neumann", "identity")}
+
+    def ratio(top: Callable[[dict[str, float]], float]) -> list[float]:
+        return [top(dict(zip(times, row, strict=True))) for row in zip(*times.values(), strict=True)]
+
+    one, all_seeds = linear(setting, arguments.rounds)
+    table: list[Row] = [
+        ("bare encoder, forward and backward, s", "", times["bare"]),
+        ("the same without dropout's masks, s", "", times["bare, no masks"]),
+        ("plain PT step, s", "", times["plain"]),
+        ("PT step with messages, s", "", times["messages"]),
+        ("meta-update, Neumann 1, s", "", times["neumann"]),
+        ("meta-update, identity, s", "", times["identity"]),
+        ("meta-update, Neumann 1, whose PT gradient is reused, s", "", times["reused"]),
+        ("plain PT step / bare encoder", "at most 1.15", ratio(lambda t: t["plain"] / t["bare"])),
+        ("plain PT step / bare encoder without masks", "", ratio(lambda t: t["plain"] / t["bare, no masks"])),
+        ("PT step with messages / plain PT step", "at least 2.5", ratio(lambda t: t["messages"] / t["plain"])),
+        ("meta / plain per 10 PT steps, Neumann 1", "at most 1.55", ratio(lambda t: 1 + t["neumann"] / (PERIOD * t["plain"]))),
+        ("meta / plain per 10 PT steps, identity", "at most 1.30", ratio(lambda t: 1 + t["identity"] / (PERIOD * t["plain"]))),
+        (
+            "the same, Neumann 1, gradient reused",
+            "",
+            ratio(lambda t: (PERIOD - 1 + (t["reused"] + t["along"]) / t["plain"]) / PERIOD),
+        ),
+        *((f"peak memory, {which}, GB", "", [value]) for which, value in peaks.items()),
+        ("peak memory, meta (Neumann 1) / plain", "at most 1.4", [peaks["neumann"] / peaks["plain"]]),
+        (f"linear evaluation, {SEEDS} seeds / 1 seed", "at most 1.5", [a / b for a, b in zip(all_seeds, one, strict=True)]),
+    ]
+    return {"shape": SHAPES[name]._asdict(), "times": times, "peaks": peaks, "table": table}
+
+
+def peak(contender: str, name: str, arguments: argparse.Namespace) -> float:
+    """GB that a plain PT step and one of the contender take above what a process held that has done none before."""
+    torch.set_num_threads(arguments.threads)
+    contenders = make_contenders(make_setting(SHAPES[name], arguments), [contender, "plain"])
+    first = contender if contender == "messages" else "plain"
+    gc.collect()
+    with Measured(arguments.device) as measured:
+        contenders[first]()
+        contenders[contender]()
+    return measured.peak_bytes / 1e9
+
+
+def make_contenders(setting: Setting, names: Sequence[str] = ()) -> Contenders:
+    """What is timed (all, if none is named): each does one step, from where the last one ended."""
+    loop = meta_loop(setting, config.Meta())
+    trainer = loop._pretrainer
+
+    def bare(with_masks: bool) -> Callable[[], object]:
+        ready = loop.batches.pretrain()
+        keep = ready.keep if with_masks else None
+
+        def run() -> None:
+            pretrained = trainer.pretrained
+            features = setting.encoder({**pretrained.encoder, **pretrained.buffers}, ready.graphs, training=True, keep=keep)
+            features.sum().backward()
+            for value in pretrained.encoder.values():
+                value.grad = None
+
+        return run
+
+    def update(inverse: Identity | Neumann, reuse: bool = False) -> Callable[[], object]:
+        def run() -> None:
+            loop.settings = dataclasses.replace(loop.settings, inverse=inverse, reuse_gradient=reuse)
+            loop._meta_update()
+
+        return run
+
+    def plain() -> None:
+        trainer.step(loop.meta)
+
+    makers: dict[str, Callable[[], Callable[[], object]]] = {
+        "bare": lambda: bare(True),
+        "bare, no masks": lambda: bare(False),
+        "plain": lambda: plain,
+        "messages": lambda: message_step(setting),
+        "neumann": lambda: update(Neumann(1, LR)),
+        "identity": lambda: update(Identity()),
+        "reused": lambda: update(Neumann(1, LR), reuse=True),
+        "along": lambda: loop._pretrain_step,  # the PT step that the reused gradient makes
+    }
+    return {name: make() for name, make in makers.items() if name in (names or makers)}
+
+
+class MessageLayer(MessagePassing):  # type: ignore[misc]
+    """Hu et al.'s layer as they wrote it: each edge and self loop carries [neighbour's state ; its own embedding]."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(aggr="add")
+        self.edge = nn.Linear(EDGE_BITS, width)
+        self.network = nn.Sequential(
+            nn.Linear(2 * width, 2 * width), nn.BatchNorm1d(2 * width), nn.ReLU(), nn.Linear(2 * width, width)
+        )
+
+    def forward(self, states: Tensor, edges: Tensor, bits: Tensor) -> Tensor:
+        loops = torch.arange(len(states), device=states.device).repeat(2, 1)
+        loop_bits = bits.new_zeros(len(states), EDGE_BITS)
+        loop_bits[:, EVIDENCE] = 1
+        embedded = self.edge(torch.cat([bits, loop_bits]))
+        result: Tensor = self.network(self.propagate(torch.cat([edges, loops], 1), x=states, embedded=embedded))
+        return result
+
+    def message(self, x_j: Tensor, embedded: Tensor) -> Tensor:
+        return torch.cat([x_j, embedded], 1)
+
+
+class MessageNetwork(nn.Module):
+    """GIN, dropout, readout and PT head, with messages in memory."""
+
+    def __init__(self, layers: int, width: int, tasks: int, rate: float) -> None:
+        super().__init__()
+        self.node = nn.Embedding(1, width)
+        self.layers = nn.ModuleList(MessageLayer(width) for _ in range(layers))
+        self.head = nn.Linear(2 * width, tasks)
+        self.rate = rate
+
+    def forward(self, batch: Any) -> Tensor:
+        logits: Tensor = self.head(self.features(batch))
+        return logits
+
+    def features(self, batch: Any) -> Tensor:
+        states = self.node(torch.zeros(batch.num_nodes, dtype=torch.int64, device=batch.edge_attr.device))
+        for number, layer in enumerate(self.layers):
+            states = layer(states, batch.edge_index, batch.edge_attr)
+            states = states if number + 1 == len(self.layers) else F.relu(states)
+            states = F.dropout(states, self.rate, self.training)
+        return torch.cat([global_mean_pool(states, batch.batch), states[batch.centre_index]], 1)
+
+    @torch.no_grad()
+    def take(self, pretrained: Pretrained) -> None:
+        """Copies the weights of the network of summed edges."""
+        self.node.weight.copy_(pretrained.encoder["node"].unsqueeze(0))
+        for number, layer in enumerate(self.layers):
+            parts = {"edge": layer.edge, "linear1": layer.network[0], "norm": layer.network[1], "linear2": layer.network[3]}
+            for part, module in parts.items():
+                for name, value in module.named_parameters():
+                    value.copy_(pretrained.encoder[f"layers.{number}.{part}.{name}"])
+        for name, value in self.head.named_parameters():
+            value.copy_(pretrained.head[name])
+
+
+def message_network(setting: Setting) -> MessageNetwork:
+    """The network of messages with the PT seed's weights."""
+    net = MessageNetwork(setting.network.layers, setting.network.width, setting.dataset.coarse_tasks, setting.pretrain.dropout)
+    net.take(setting.initial())
+    return net.to(setting.dataset.device)
+
+
+def message_step(setting: Setting) -> Callable[[], object]:
+    """A PT step with that network, torch-geometric's loader and its collation."""
+    net = message_network(setting)
+    optimizer = torch.optim.Adam(net.parameters(), lr=LR)
+    graphs = [as_data(setting.dataset.graphs, int(index)) for index in setting.graphs]
+    loader = DataLoader(graphs, batch_size=BATCH, shuffle=True, drop_last=True)
+
+    def batches() -> Iterator[Any]:
+        while True:
+            yield from loader
+
+    source = batches()
+
+    def step() -> None:
+        batch = next(source).to(setting.dataset.device)
+        outputs = net(batch)
+        loss = F.binary_cross_entropy_with_logits(outputs, batch.labels.view_as(outputs))
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+
+    return step
+
+
+@torch.no_grad()
+def check_equal(setting: Setting) -> None:
+    """Raises AssertionError where the two networks don't compute the same."""
+    net, pretrained = message_network(setting).eval(), setting.initial()
+    batch = Batch.from_data_list([as_data(setting.dataset.graphs, index) for index in range(BATCH)]).to(setting.dataset.device)
+    network = {**pretrained.encoder, **pretrained.buffers}
+    summed = setting.encoder(network, setting.dataset.batch(torch.arange(BATCH)), training=False)
+    torch.testing.assert_close(net.features(batch), summed, rtol=1e-3, atol=1e-4)
+
+
+def as_data(graphs: Graphs, index: int) -> Data:
+    """A graph in torch-geometric's form, both directions of an edge side by side."""
+    first, last = graphs.edge_offsets[index : index + 2]
+    edges = graphs.edges[first:last].astype(np.int64)
+    evidence = unpack(graphs.bits[first:last, None], EVIDENCE).astype(np.float32)
+    bits = np.pad(evidence, ((0, 0), (0, EDGE_BITS - EVIDENCE)))
+    nodes = int(graphs.node_offsets[index + 1] - graphs.node_offsets[index])
+    return Data(
+        num_nodes=nodes,
+        edge_index=torch.from_numpy(np.stack([edges, edges[:, ::-1]], 1).reshape(-1, 2).T.copy()),
+        edge_attr=torch.from_numpy(bits.repeat(2, 0)),
+        centre_index=torch.tensor([int(graphs.centre[index])]),  # its name has "index" in it, so that batching offsets it
+        labels=torch.from_numpy(unpack(graphs.coarse[index : index + 1], int(graphs.tasks[0]))[0].astype(np.float32)),
+    )
+
+
+def linear(setting: Setting, rounds: int) -> tuple[list[float], list[float]]:
+    """Times of linear evaluation with one and with all FT seeds."""
+    pretrained = setting.initial()
+    parts = [torch.from_numpy(part) for part in (*setting.finetune, setting.graphs)]
+    sets = finetune.Sets(setting.dataset, *parts, tasks=torch.arange(setting.dataset.fine_tasks))
+    times: dict[int, list[float]] = {1: [], SEEDS: []}
+    for _ in range(rounds):
+        for seeds, taken in times.items():
+            start = time.perf_counter()
+            finetune.linear_evaluation(
+                setting.encoder,
+                pretrained.encoder,
+                pretrained.buffers,
+                sets,
+                config.FinetuneSettings(),
+                [generator("benchmark", seed) for seed in range(seeds)],
+            )
+            taken.append(time.perf_counter() - start)
+    return times[1], times[SEEDS]
+
+
+def make_setting(shape: Shape, arguments: argparse.Namespace) -> Setting:
+    """Random graphs, half of them of the test species."""
+    return Setting(
+        dataset=on_device(random_graphs(shape, arguments.graphs), arguments.device),
+        network=config.Network(layers=shape.layers, width=shape.width),
+        pretrain=config.PretrainSettings(batch_size=BATCH),
+        test_species=[TEST_SPECIES],
+        seed=0,
+        name="full_access",
+        learned=None,
+        checkpoint=no_checkpoint,
+    )
+
+
+def random_graphs(shape: Shape, count: int) -> Graphs:
+    """Sizes within a quarter of the mean, edges drawn among all pairs of nodes, labels with a tenth of ones."""
+    random = np.random.default_rng(0)
+    nodes = random.integers(round(0.75 * shape.nodes), round(1.25 * shape.nodes) + 1, count)
+    density = shape.directed_edges / (shape.nodes * (shape.nodes - 1))
+    edges = []
+    for size in nodes:
+        pairs = np.stack(np.triu_indices(size, 1), 1)
+        edges.append(pairs[np.sort(random.permutation(len(pairs))[: round(density * len(pairs))])])
+    return Graphs(
+        node_offsets=np.concatenate([[0], np.cumsum(nodes)]),
+        edge_offsets=np.concatenate([[0], np.cumsum([len(each) for each in edges])]),
+        edges=np.concatenate(edges).astype(np.uint16),
+        bits=random.integers(1, 2**EVIDENCE, sum(map(len, edges))).astype(np.uint8),
+        centre=random.integers(0, nodes).astype(np.uint16),
+        species=(1 + np.arange(count) % 2).astype(np.int32),
+        coarse=pack(random.random((count, shape.tasks)) < 0.1),
+        fine=pack(random.random((count, FINE)) < 0.1),
+        tasks=np.array([shape.tasks, FINE]),
+    )
+
+
+def no_checkpoint() -> Any:
+    raise AssertionError("a benchmark keeps no checkpoints")
+
+
+def ego_rows(arguments: argparse.Namespace) -> list[Row]:
+    """Ego graphs per second around all proteins of each network, with the settings of the default config."""
+    rows: list[Row] = []
+    for taxon, species in NETWORKS.items():
+        links = read_links(arguments.mirror / f"{taxon}.protein.physical.links.full.v12.0.txt.gz", taxon, 400)
+        net = network(len(links.proteins), links.edges, links.bits)
+        rates = []
+        for _ in range(arguments.rounds):
+            start = time.perf_counter()
+            found = ego_graphs(net, np.arange(len(net)), config.Ego())
+            rates.append(len(net) / (time.perf_counter() - start))
+        size = f"{len(found.nodes) / len(net):.0f} nodes, {2 * len(found.edges) / len(net):.0f} directed edges"
+        rows.append((f"ego graphs per second, {species} ({size})", "at least 1000", rates))
+    return rows
+
+
+def archive_row(arguments: argparse.Namespace) -> Row:
+    """Time of reading the archive's sample to the prepared form, over that of torch.load alone; a row."""
+    path = arguments.mirror / ARCHIVE
+    ratios = []
+    for _ in range(arguments.rounds):
+        start = time.perf_counter()
+        read_archive(path)
+        middle = time.perf_counter()
+        load_with_stubs(path)
+        ratios.append((middle - start) / (time.perf_counter() - middle))
+    return "reading the archive's sample / torch.load with stub classes", "at most 3", ratios
+
+
+class Stub:
+    """Stands for the classes of torch-geometric 1.0."""
+
+
+class StubUnpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        return Stub if module.startswith("torch_geometric") else super().find_class(module, name)
+
+
+def load_with_stubs(path: Path) -> Any:
+    """What whoever trusts the archive would do."""
+    stubs = argparse.Namespace(Unpickler=StubUnpickler, load=pickle.load, __name__="stubs")
+    with zipfile.ZipFile(path) as archive:
+        return torch.load(io.BytesIO(archive.read(MEMBER)), pickle_module=stubs, weights_only=False)
+
+
+if __name__ == "__main__":
+    main()

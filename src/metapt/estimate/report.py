@@ -1,0 +1,167 @@
+"""An estimate in tables for people, and as JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from metapt.estimate import Estimate, wall_time
+from metapt.files import readable
+
+Row = dict[str, Any]
+
+
+def summary(found: Estimate, cores: int, gpus: int) -> Row:
+    """All of it as plain values: hours, bytes; of each experiment, each kind of job, and in all, where a job counts once."""
+    kinds = dict.fromkeys(run.kind for run in found.runs.values())
+    return {
+        "machine": found.machine,
+        "device": found.device,
+        "cores": cores,
+        "gpus": gpus,
+        "calibration_seconds": found.calibration_seconds,
+        "experiments": {name: _total(found, names, cores, gpus) for name, names in found.experiments.items()},
+        "kinds": {kind: _kind(found, kind) for kind in kinds},
+        "total": _total(found, found.runs, cores, gpus),
+        "starts": {domain: dataclasses.asdict(start) for domain, start in found.starts.items()},
+        "steps": {name: dataclasses.asdict(timing) for name, timing in found.timings.items()},
+    }
+
+
+def _total(found: Estimate, names: Iterable[str], cores: int, gpus: int) -> Row:
+    names = list(names)
+    needs = [found.needs[name] for name in names]
+    return {
+        "jobs": len(names),
+        "jobs_by_kind": _counts(found, names),
+        "core_hours": sum(need.core_seconds for need in needs if not need.gpu) / 3600,
+        "gpu_hours": sum(need.seconds for need in needs if need.gpu) / 3600,
+        "wall_hours": wall_time(found, names, cores, gpus) / 3600,
+        "memory_bytes": max(need.memory_bytes for need in needs),
+        "gpu_memory_bytes": max(need.gpu_memory_bytes for need in needs),
+        "disk_bytes": sum(found.runs[name].output_bytes for name in names),
+    }
+
+
+def _counts(found: Estimate, names: Iterable[str]) -> dict[str, int]:
+    """Jobs by kind, without what a kind says after a comma."""
+    return dict(Counter(found.runs[name].kind.split(",")[0] for name in names))
+
+
+def _kind(found: Estimate, kind: str) -> Row:
+    needs = [found.needs[name] for name, run in found.runs.items() if run.kind == kind]
+    seconds = sum(need.seconds for need in needs)
+    return {
+        "jobs": len(needs),
+        "core_hours": sum(need.core_seconds for need in needs if not need.gpu) / 3600,
+        "gpu_hours": sum(need.seconds for need in needs if need.gpu) / 3600,
+        "longest_hours": max(need.seconds for need in needs) / 3600,
+        "work_share": sum(need.work_share * need.seconds for need in needs) / seconds,
+        "memory_bytes": max(need.memory_bytes for need in needs),
+        "gpu_memory_bytes": max(need.gpu_memory_bytes for need in needs),
+        "scaled": any(need.scaled for need in needs),
+    }
+
+
+def text(numbers: Row) -> str:
+    """The numbers of `summary` as two tables with what they rest on."""
+    gpu, total = numbers["device"] == "cuda", numbers["total"]
+    machine = f"{numbers['cores']} cores" + (f" and {numbers['gpus']} GPUs" if gpu else "")
+    hours = ["core-hours", *(["GPU-hours"] if gpu else [])]
+    head = ["experiment", "jobs", *hours, f"wall time ({machine})", "memory", *(["GPU memory"] if gpu else []), "disk"]
+    rows = [_cells(name, each, gpu) for name, each in numbers["experiments"].items()]
+    rows.append(_cells("in all, data included", total, gpu))
+    kinds = [
+        [
+            kind,
+            str(each["jobs"]),
+            *_hours(each, gpu),
+            duration(each["longest_hours"]),
+            f"{100 * each['work_share']:.0f} %",
+            readable(round(each["memory_bytes"])),
+            *([readable(round(each["gpu_memory_bytes"]))] if gpu else []),
+            "yes" if each["scaled"] else "",
+        ]
+        for kind, each in numbers["kinds"].items()
+    ]
+    memory = ["memory", *(["GPU memory"] if gpu else [])]
+    titles = ["kind of job", "jobs", *hours, "longest job", "work, not start-up", *memory, "scaled up"]
+    return "\n\n".join(
+        [
+            f"Calibrated in {numbers['calibration_seconds']:.0f} s on: {numbers['machine']}.",
+            _table(head, rows),
+            "A job that serves several experiments is counted in each of them, and once in all. Memory is the largest job's.",
+            _table(titles, kinds),
+            "Scaled up: a step was timed on a part of its minibatch, for want of time; see --budget.",
+        ]
+    )
+
+
+def _cells(name: str, each: Row, gpu: bool) -> list[str]:
+    return [
+        name,
+        ", ".join(f"{count} {kind}" for kind, count in each["jobs_by_kind"].items()),
+        *_hours(each, gpu),
+        duration(each["wall_hours"]),
+        readable(round(each["memory_bytes"])),
+        *([readable(round(each["gpu_memory_bytes"]))] if gpu else []),
+        readable(round(each["disk_bytes"])),
+    ]
+
+
+def _hours(each: Row, gpu: bool) -> list[str]:
+    return [f"{each['core_hours']:.3g}", *([f"{each['gpu_hours']:.3g}"] if gpu else [])]
+
+
+def duration(hours: float) -> str:
+    """
+    >>> duration(0.004), duration(0.5), duration(7.26), duration(100)
+    ('14 s', '30 min', '7.3 h', '4.2 days')
+    """
+    if hours < 1 / 30:
+        return f"{3600 * hours:.0f} s"
+    if hours < 1.5:
+        return f"{60 * hours:.0f} min"
+    return f"{hours:.1f} h" if hours < 72 else f"{hours / 24:.1f} days"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """In Markdown, its columns aligned."""
+    widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
+    lines = [head, ["-" * width for width in widths], *rows]
+    return "\n".join(
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) + " |" for line in lines
+    )
+
+
+def against(found: Estimate, results: Path) -> str:
+    """The estimate beside what the runs in a results folder took (`wall_time_s` in run.json), by kind of job.
+
+    A run that is not there, or broke off, is left out; of those that are, the folder says nothing about how busy the machine was.
+    """
+    seconds: dict[str, list[tuple[float, float]]] = {}
+    for name, run in found.runs.items():
+        record = _record(results, name)
+        if record is not None:
+            measured = record["wall_time_s"] * (run.threads if record["machine"]["threads"] > 1 else 1)
+            seconds.setdefault(run.kind, []).append((found.needs[name].core_seconds, measured))
+    rows = []
+    for kind, pairs in seconds.items():
+        ours, theirs = (sum(values) for values in zip(*pairs, strict=True))
+        rows.append([kind, str(len(pairs)), f"{ours:.0f}", f"{theirs:.0f}", f"{ours / theirs:.2f}"])
+    every = [pair for pairs in seconds.values() for pair in pairs]
+    ours, theirs = sum(pair[0] for pair in every), sum(pair[1] for pair in every)
+    rows.append(["all", str(len(every)), f"{ours:.0f}", f"{theirs:.0f}", f"{ours / theirs:.2f}" if theirs else ""])
+    return _table(["kind of job", "jobs", "estimated (core-s)", f"measured in {results} (core-s)", "ratio"], rows)
+
+
+def _record(results: Path, name: str) -> Row | None:
+    for path in (results / name / "run.json", results / f"{name}.run.json"):
+        if path.is_file():
+            record: Row = json.loads(path.read_text(encoding="utf-8"))
+            return record if record.get("state") == "done" and record["wall_time_s"] > 0 else None
+    return None

@@ -1,0 +1,43 @@
+"""Linear centred kernel alignment (CKA): how alike two networks' features of the same examples are."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+@torch.no_grad()
+def linear_cka(first: Tensor, second: Tensor) -> float:
+    """Kornblith et al. (2019), "Similarity of Neural Network Representations Revisited", with a linear kernel:
+
+        ||X^T Y||_F^2 / (||X^T X||_F ||Y^T Y||_F),   X and Y with their columns centred,
+
+    which is HSIC(K, L) / sqrt(HSIC(K, K) HSIC(L, L)) for K = X X^T and L = Y Y^T, without a matrix of examples by examples.
+    It is blind to rotation, translation and scaling of either one's features.
+
+    Args:
+        first: features [n, p].
+        second: features [n, q] of the same examples.
+
+    Returns:
+        In [0, 1], worked out in float64; NaN where features are not finite, or one network's are the same for all examples.
+
+    Raises:
+        ValueError: the shapes don't fit, or there are fewer than two examples.
+
+    >>> x = torch.tensor([[1.0, 0.0], [0.0, 1.0], [2.0, 5.0]])
+    >>> round(linear_cka(x, 3 * x + 1), 12)
+    1.0
+    """
+    if first.dim() != 2 or second.dim() != 2 or len(first) != len(second) or len(first) < 2:
+        shapes = f"{list(first.shape)} and {list(second.shape)}"
+        raise ValueError(f"CKA compares features [n, p] and [n, q] of the same two or more examples, not {shapes}")
+    x, y = _centred(first), _centred(second)
+    return float((x.T @ y).square().sum() / (torch.linalg.matrix_norm(x.T @ x) * torch.linalg.matrix_norm(y.T @ y)))
+
+
+def _centred(features: Tensor) -> Tensor:
+    values = features.double()
+    # Of features that are all the same, the mean would leave rounding errors, whose direction means nothing.
+    values = values - values[:1]
+    return values - values.mean(0)

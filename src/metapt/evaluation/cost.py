@@ -1,0 +1,152 @@
+"""Time and memory of pre-training, as measured in the PT runs themselves, and as multiples of plain PT's."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from metapt.evaluation import figures
+from metapt.evaluation.claims import Verdict, at_most, from_several
+from metapt.evaluation.looks import Look
+from metapt.evaluation.metrics import NotMeasuredError
+from metapt.evaluation.statistics import Estimate, ratio_of_medians
+from metapt.evaluation.tables import Tables
+
+TIME_PER_STEP = "PT time per step (s)"
+PEAK_MEMORY = "PT peak memory (GB)"
+WALL_TIME = "PT wall time (s)"
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What the PT runs of an experiment's arms took.
+
+    Attributes:
+        experiment: its name.
+        looks: of the arms, in their order.
+        measured: arm, metric -> values indexed by PT seed; raises NotMeasuredError where there are none.
+        machines: arm -> the machines that its PT ran on, in words.
+        plain: the arm that the others are multiples of; None where it is not run.
+        papers: arm -> the paper's cost, in words.
+        papers_ratios: metric -> the paper's meta-parameterised over plain PT, which is shown beside the arm `meta`.
+    """
+
+    experiment: str
+    looks: Mapping[str, Look]
+    measured: Callable[[str, str], pd.Series[float]]
+    machines: Mapping[str, list[str]]
+    plain: str | None
+    papers: Mapping[str, str]
+    papers_ratios: Mapping[str, float]
+
+
+def ratio(cost: Cost, arm: str, metric: str) -> Estimate:
+    """An arm's median over plain PT's. Raises NotMeasuredError where one of them was not run."""
+    if cost.plain is None:
+        raise NotMeasuredError(f"{cost.experiment} has no plain PT to compare {arm} to.")
+    return ratio_of_medians(cost.measured(arm, metric), cost.measured(cost.plain, metric))
+
+
+def tables(cost: Cost) -> Tables:
+    """A row per arm."""
+    rows, shown = [], []
+    for arm, look in cost.looks.items():
+        row: dict[str, object] = {
+            "experiment": cost.experiment,
+            "arm": arm,
+            "machine": "; ".join(cost.machines.get(arm, [])),
+        }
+        texts: dict[str, str] = {"arm": look.label, "PT runs": ""}
+        measures = (
+            (TIME_PER_STEP, 1e3, "ms per PT step"),
+            (WALL_TIME, 1 / 3600, "whole PT (h)"),
+            (PEAK_MEMORY, 1.0, "memory (GB)"),
+        )
+        for metric, factor, name in measures:
+            try:
+                values = cost.measured(arm, metric)
+            except NotMeasuredError:
+                continue
+            low, median, high = (factor * float(q(values)) for q in (np.min, np.median, np.max))
+            texts |= {"PT runs": str(len(values)), name: f"{median:.3g}"}
+            row |= {f"{metric}, median": median / factor, f"{metric}, min": low / factor, f"{metric}, max": high / factor}
+            if cost.plain is not None and metric != WALL_TIME:
+                r = ratio(cost, arm, metric)
+                row |= {f"{metric}, ratio": r.mean, f"{metric}, ratio low": r.low, f"{metric}, ratio high": r.high}
+                texts[f"over {cost.looks[cost.plain].label}'s ({'time' if metric == TIME_PER_STEP else 'memory'})"] = _interval(r)
+        rows.append(row)
+        shown.append(texts | {"paper": cost.papers.get(arm, "")})
+    machines = "; ".join(dict.fromkeys(name for names in cost.machines.values() for name in names)) or "an unknown machine"
+    caption = (
+        f"Cost of PT on {machines}: medians over PT seeds, their ratios with 95% intervals of a bootstrap over PT seeds. "
+        "The paper's: whole PT on one V100"
+    )
+    return Tables({caption: pd.DataFrame(shown)}, pd.DataFrame(rows))
+
+
+def figure(cost: Cost) -> Figure:
+    """Median time of a PT step and peak memory of each arm, the PT runs as dots, and their ratio to plain PT's."""
+    measures = ((TIME_PER_STEP, 1e3, "time per PT step (ms)"), (PEAK_MEMORY, 1.0, "peak memory of PT (GB)"))
+    height = max(2.2, 0.55 * len(cost.looks) + 1.3)
+    drawn, axes = figures.panels(columns=2, width=5.4, height=height)
+    for axis, (metric, factor, xlabel) in zip(axes, measures, strict=True):
+        with figures.style():
+            _bars(axis, cost, metric, factor)
+            axis.set_yticks(range(len(cost.looks)), [look.label for look in cost.looks.values()])
+            axis.set_ylim(len(cost.looks) - 0.4, -0.6)
+            axis.set_xlim(0, 1.25 * axis.get_xlim()[1])
+            axis.tick_params(axis="y", length=0)
+            axis.grid(axis="y", visible=False)
+            axis.set_xlabel(xlabel)
+            axis.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, borderaxespad=0, fontsize=9)
+    return drawn
+
+
+def at_most_times(cost: Cost, arm: str, metric: str, bound: float) -> Verdict:
+    """Is the arm's median at most `bound` times plain PT's, on the same machine?"""
+    verdict = from_several(lambda e: at_most(e, bound), ratio(cost, arm, metric), "PT seed")
+    machines = {tuple(cost.machines.get(name, [])) for name in (arm, cost.plain or "")}
+    if len(machines) > 1 or any(len(names) > 1 for names in machines):
+        return Verdict("inconclusive", f"{verdict.measured}, but not all runs were on the same machine", verdict.bound)
+    return verdict
+
+
+def _bars(axis: Axes, cost: Cost, metric: str, factor: float) -> None:
+    for place, (arm, look) in enumerate(cost.looks.items()):
+        try:
+            values = factor * cost.measured(arm, metric).to_numpy(dtype=float)
+            times = f"  ({ratio(cost, arm, metric).mean:.2f}×)" if cost.plain not in (None, arm) else ""
+        except NotMeasuredError:
+            continue
+        axis.barh(place, np.median(values), height=0.55, color=look.colour, alpha=0.85)
+        axis.plot(values, np.full(len(values), place), "|", color=figures.INK, markersize=9, label=figures.once(axis, "PT runs"))
+        axis.annotate(
+            f"{np.median(values):.3g}{times}",
+            (values.max(), place),
+            xytext=(8, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=9,
+        )
+    if cost.plain is not None and "meta" in cost.looks:
+        base = factor * float(cost.measured(cost.plain, metric).median())
+        axis.plot(
+            base * cost.papers_ratios[metric],
+            list(cost.looks).index("meta") + 0.38,
+            "D",
+            color=figures.QUIET,
+            markerfacecolor="white",
+            label=f"the paper's ratio ({cost.papers_ratios[metric]:.1f}×)",
+        )
+
+
+def _interval(e: Estimate) -> str:
+    if math.isnan(e.low):
+        return f"{e.mean:.2f}"
+    return f"{e.mean:.2f} ({e.low:.2f} to {e.high:.2f})"

@@ -1,0 +1,42 @@
+"""ReLU whose second derivative is left out, not a tensor of zeros, as torch's is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def relu_(values: Tensor) -> Tensor:
+    """`torch.relu_`: in place, so for values that no operation has saved for its derivative."""
+    result: Tensor = _Forward.apply(values)  # type: ignore[no-untyped-call]
+    return result
+
+
+class _Forward(torch.autograd.Function):
+    @staticmethod
+    def forward(context: Any, values: Tensor) -> Tensor:
+        context.mark_dirty(values)
+        values.relu_()
+        context.save_for_backward(values)
+        return values
+
+    @staticmethod
+    def backward(context: Any, *cotangents: Tensor) -> Any:
+        (result,) = context.saved_tensors
+        return _Backward.apply(cotangents[0], result)  # type: ignore[no-untyped-call]
+
+
+class _Backward(torch.autograd.Function):
+    """The cotangent where the result is positive: linear in the cotangent, and constant in the result but at zero."""
+
+    @staticmethod
+    def forward(context: Any, dy: Tensor, result: Tensor) -> Tensor:
+        context.save_for_backward(result)
+        return torch.ops.aten.threshold_backward(dy, result, 0.0)  # type: ignore[no-any-return]
+
+    @staticmethod
+    def backward(context: Any, *cotangents: Tensor) -> Any:
+        (result,) = context.saved_tensors
+        return _Backward.apply(cotangents[0], result.detach()), None  # type: ignore[no-untyped-call]

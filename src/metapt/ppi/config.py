@@ -1,0 +1,372 @@
+"""The `ppi` section of the config: every default is the paper's value (Section 5 and appendix on multitask PT)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from metapt.sections import ConjugateGradient, Count, Experiment, Inverse, Neumann, Positive, Rate, Section
+
+Fraction = Annotated[float, Field(gt=0, lt=1)]
+Share = Annotated[float, Field(ge=0, lt=1)]
+
+FOLDS = 4
+"""Parts of the FT tasks that are held out in turn."""
+
+
+class Tasks(Section):
+    """Which Gene Ontology terms become tasks, of those that enough proteins carry in the training and in the test species."""
+
+    fine: Positive = Field(40, description="FT tasks: the deepest, or the rarest, terms; the others are coarse PT tasks")
+    coarse: Positive | None = Field(None, description="PT tasks, at most: the most frequent ones; empty: all others")
+    by: Literal["depth", "frequency"] = Field(
+        "frequency",
+        description="what makes a term fine: a long chain of terms that each contain the next one's proteins, or few proteins",
+    )
+    min_proteins: Positive = Field(20, description="proteins of the training species, and of the test species, that carry a term")
+
+
+class Ego(Section):
+    """The graph around a protein: a breadth-first search in its species' network."""
+
+    hops: Positive = Field(2, description="steps from the centre")
+    fan_out: Positive | None = Field(20, description="neighbours that a node brings in at most, drawn at random; empty: all")
+    max_nodes: Positive = Field(300, description="nodes of a graph at most")
+    seed: Count = Field(0, description="of the draws")
+
+
+class String(Section):
+    """Networks and terms from STRING (string-db.org)."""
+
+    version: str = Field("12.0", min_length=1, description="of STRING, as in the file names")
+    links: Literal["links.detailed", "links.full", "physical.links.full"] = Field(
+        "links.detailed", description="which file of links, with its evidence channels"
+    )
+    species: list[Positive] = Field(
+        [9606, 3702, 7955, 7227, 10090, 10116, 511145, 559292],
+        min_length=2,
+        description="NCBI taxa; those of `test_species` are held out, the others are trained on",
+    )
+    min_score: Count = Field(400, description="combined score that a link has at least, of 1000")
+    ego: Ego = Ego()
+    tasks: Tasks = Tasks()
+
+
+class Network(Section):
+    """The graph isomorphism network (GIN) of Hu et al. (2020)."""
+
+    layers: Positive = Field(5, description="rounds of message passing")
+    width: Positive = Field(300, description="of a node's state; a graph's features are twice as many")
+
+
+class PretrainSettings(Section):
+    """Multitask pre-training, the same for every arm."""
+
+    epochs: Positive = Field(100, description="passes over the PT graphs")
+    batch_size: Positive = Field(32, description="graphs per minibatch")
+    dropout: Share = Field(0.2, description="share of a layer's outputs that are zeroed")
+    online_evaluations: Count = Field(10, description="how often the FT head that PT trains is tested on the way")
+
+
+class FinetuneSettings(Section):
+    """Fine-tuning and its evaluation, the same for every arm."""
+
+    epochs: Positive = Field(50, description="passes over the FT graphs; the best one on validation AUROC is tested")
+    batch_size: Positive = Field(32, description="graphs per minibatch")
+    dropout: Share = Field(0.5, description="share of a layer's outputs that are zeroed, FT of the whole network")
+    lrs: list[Rate] = Field(
+        [1e-5, 3e-5, 1e-4],
+        min_length=1,
+        description="learning rates (Adam) of which validation AUROC chooses, FT of the whole network",
+    )
+    linear_lrs: list[Rate] = Field([1e-4], min_length=1, description="the same for linear evaluation (encoder frozen)")
+    linear_epochs: Positive = Field(50, description="passes of linear evaluation")
+
+
+class NoPretraining(Section):
+    """An arm that starts FT from random weights."""
+
+    method: Literal["no_pt"]
+
+
+class TaskWeights(Section):
+    """Task weights that another arm has learned, with the same PT seed."""
+
+    of: str = Field(description="the arm, a key of `ppi.arms`")
+    use: Literal["as_learned", "permuted", "top_quarter", "bottom_quarter"] = Field(
+        "as_learned", description="the weights themselves, or in a random order; or only the tasks of highest or lowest weight"
+    )
+
+
+class Supervised(Section):
+    """Multitask supervised PT with fixed task weights."""
+
+    method: Literal["supervised"]
+    lr: Rate = Field(1e-3, description="PT learning rate (Adam)")
+    tasks: Literal["all", "related"] = Field(
+        "all",
+        description="all PT tasks, or those that an FT task implies: (nearly) each protein with the FT term has the PT term",
+    )
+    weights: TaskWeights | None = Field(None, description="empty: each task has weight 1")
+
+
+class CoTrain(Section):
+    """PT and FT tasks trained together, one network with two heads."""
+
+    method: Literal["cotrain"]
+    lr: Rate = Field(1e-3, description="PT learning rate (Adam)")
+    gradients: Literal["alternate", "pcgrad"] = Field(
+        "alternate",
+        description="a step on PT data, then one on FT data; or one step of both, conflicts projected out (Yu et al. 2020)",
+    )
+
+
+class LearnedWeights(Section):
+    """Co-training whose task weights, PT and FT, are hyperparameters learned on FT validation data (Lorraine et al. 2020)."""
+
+    method: Literal["learned_weights"]
+    lr: Rate = Field(1e-4, description="learning rate of the network (Adam)")
+    weights_lr: Rate = Field(1.0, description="learning rate of the task weights (Adam)")
+    steps: Positive = Field(10, description="steps of the network between updates of the weights")
+    warmup_epochs: Annotated[float, Field(ge=0)] = Field(1, description="epochs before the first of them")
+    neumann_terms: Count = Field(1, description="Hessian-vector products per update")
+
+
+class Meta(Section):
+    """An arm that learns the task weights with Algorithm 2. The keys from `l2` on are off by default; the paper has none."""
+
+    method: Literal["meta"] = "meta"
+    lr: Rate = Field(1e-4, description="PT learning rate (Adam)")
+    pretrain_steps: Positive = Field(10, description="P: PT steps between meta-updates")
+    warmup_epochs: Annotated[float, Field(ge=0)] = Field(1, description="PT epochs before the first meta-update")
+    inverse: Inverse = Neumann()
+    curvature: Literal["hessian", "gauss_newton"] = Field("hessian", description="what is inverted")
+    unroll: Literal["head", "fitted", "ridge"] = Field(
+        "head",
+        description="unrolled FT steps of the head; or a head fitted to convergence, differentiated implicitly; "
+        "or a ridge regression, differentiated through its solution",
+    )
+    unroll_steps: Count = Field(1, description="K: differentiable FT steps per meta-update (Adam, its state carried on)")
+    head_steps_between_updates: Count = Field(
+        0, description="FT head steps after each PT step without a meta-update (released code: 1)"
+    )
+    finetune_lr: Rate = Field(1e-4, description="learning rate of the unrolled steps")
+    batch_size: Positive | None = Field(32, description="graphs per FT minibatch of a meta-update; empty: all of them")
+    hypergradient_batch: Positive | None = Field(None, description="PT graphs per hypergradient; empty: as many as in a PT step")
+    weights_lr: Rate = Field(1.0, description="learning rate of the task weights' logits")
+    meta_optimizer: str = Field("Adam", description="optimiser of the meta-parameters, any class of torch.optim")
+    meta_settings: dict[str, Any] = Field({}, description="further settings of that optimiser")
+    l2: Rate = Field(1e-2, description="ridge of the fitted or ridge head")
+    folds: Annotated[int, Field(ge=2)] | None = Field(
+        None,
+        description="cross-fit that head over this many parts of all FT graphs; empty: fit on train, price on validation",
+    )
+    accumulate: Positive = Field(1, description="hypergradients averaged into one meta-update")
+    clip_norm: Rate | None = Field(None, description="largest norm of an applied hypergradient")
+    normalise: bool = Field(False, description="divide each hypergradient by its norm")
+    average_decay: Fraction | None = Field(None, description="report an exponential moving average of the meta-parameters")
+    explosion_factor: Annotated[float, Field(gt=1)] = Field(
+        1e4, description="skip a hypergradient this many times the running median"
+    )
+    reuse_gradient: bool = Field(
+        False, description="the meta-update's PT gradient serves as the next PT step's, which is then free"
+    )
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Meta:
+        if self.head_steps_between_updates and self.unroll != "head":
+            raise ValueError("head_steps_between_updates goes with unrolled steps; a fitted head takes none")
+        if self.folds is not None and self.unroll == "head":
+            raise ValueError("folds goes with unroll: fitted or ridge")
+        if self.batch_size is None and self.unroll == "head" and self.unroll_steps > 1:
+            raise ValueError("batch_size: empty (all FT graphs) takes one unrolled step at most")
+        return self
+
+
+Arm = Annotated[NoPretraining | Supervised | CoTrain | LearnedWeights | Meta, Field(discriminator="method")]
+
+
+def _from(arm: str, use: Literal["as_learned", "permuted", "top_quarter", "bottom_quarter"]) -> Supervised:
+    return Supervised(method="supervised", weights=TaskWeights(of=arm, use=use))
+
+
+ARMS: dict[str, Arm] = {
+    "no_pt": NoPretraining(method="no_pt"),
+    "graph_supervised": Supervised(method="supervised"),
+    "cotrain": CoTrain(method="cotrain"),
+    "cotrain_pcgrad": CoTrain(method="cotrain", gradients="pcgrad"),
+    "cotrain_learned_weights": LearnedWeights(method="learned_weights"),
+    "meta": Meta(),
+    "meta-identity": Meta(inverse=Neumann(terms=0)),
+    "meta-stable": Meta(
+        inverse=ConjugateGradient(kind="conjugate_gradient", max_steps=10, rtol=0.01, relative_damping=0.05),
+        curvature="gauss_newton",
+        unroll="ridge",
+        folds=5,
+        batch_size=1024,
+        hypergradient_batch=256,
+        pretrain_steps=1000,
+        warmup_epochs=6,
+        weights_lr=10.0,
+        meta_optimizer="SGD",
+        normalise=True,
+    ),
+    "meta-frozen": _from("meta", "as_learned"),
+    "meta-permuted": _from("meta", "permuted"),
+    "meta-top": _from("meta-stable", "top_quarter"),
+    "meta-bottom": _from("meta-stable", "bottom_quarter"),
+    "related_only": Supervised(method="supervised", tasks="related"),
+}
+
+MAIN_ARMS = [
+    "no_pt",
+    "graph_supervised",
+    "cotrain",
+    "cotrain_pcgrad",
+    "cotrain_learned_weights",
+    "meta",
+    "meta-identity",
+    "meta-stable",
+    "meta-frozen",
+    "meta-permuted",
+    "related_only",
+]
+LEARNERS = ["meta", "cotrain_learned_weights", "meta-stable"]
+
+Evaluations = list[Literal["full_transfer", "linear_evaluation"]]
+
+
+class _ArmsExperiment(Experiment):
+    arms: list[str] = Field(MAIN_ARMS, min_length=1, description="arms, keys of `ppi.arms`")
+
+
+class FullAccess(_ArmsExperiment):
+    """All FT data are there at meta-PT time."""
+
+
+class HalfData(_ArmsExperiment):
+    """Half of the FT training and validation graphs at meta-PT time, all of them in FT."""
+
+
+class HeldOutTasks(_ArmsExperiment):
+    """A quarter of the FT tasks is left out at meta-PT time, and is what FT is on; each quarter in turn."""
+
+
+class Summary(_ArmsExperiment):
+    """The better of full transfer and linear evaluation, in each setting that is in the config."""
+
+
+class DuringPretraining(Experiment):
+    """AUROC of the FT head that PT trains along, on FT validation and test graphs."""
+
+    arms: list[str] = Field(
+        ["meta", "cotrain", "cotrain_pcgrad", "cotrain_learned_weights"], min_length=1, description="arms, keys of `ppi.arms`"
+    )
+
+
+class Representations(_ArmsExperiment):
+    """Centred kernel alignment (CKA; Kornblith et al. 2019) of the arms' features."""
+
+    graphs: Positive = Field(6400, description="FT graphs that are compared, at most")
+
+
+class LearnedTaskWeights(Experiment):
+    """What weights the tasks end with."""
+
+    arms: list[str] = Field(LEARNERS, min_length=1, description="arms, keys of `ppi.arms`, that learn weights")
+
+
+class NegativeTransfer(_ArmsExperiment):
+    """FT tasks that lose by pre-training."""
+
+
+class CentreOffset(Experiment):
+    """PT with the centre nodes right, and as the released code batches them."""
+
+    arms: list[str] = Field(["graph_supervised", "meta"], min_length=1, description="arms, keys of `ppi.arms`")
+
+
+class KnownAnswer(Experiment):
+    """Half of the PT tasks have the labels of other graphs: do their weights go down, and what does FT gain by that?"""
+
+    arms: list[str] = Field(["graph_supervised", "meta", "meta-stable"], min_length=1, description="arms, keys of `ppi.arms`")
+    quarters: list[str] = Field(
+        ["meta-top", "meta-bottom"], description="arms, keys of `ppi.arms`, that pre-train on part of the (intact) tasks"
+    )
+
+
+class Cost(Experiment):
+    """Time and memory, as measured in the PT runs themselves."""
+
+    arms: list[str] = Field(["graph_supervised", "meta", "meta-stable"], min_length=1, description="arms, keys of `ppi.arms`")
+
+
+class PpiConfig(Section):
+    """Multitask PT on protein graphs; an experiment that is left out is not run. One run serves each experiment that needs it."""
+
+    source: Literal["simulated", "string", "hu2020"] = Field(
+        "hu2020",
+        description="simulated: STRING files with planted tasks, no download; string: see `string`; "
+        "hu2020: the archive of Hu et al. (2020), 2 GB",
+    )
+    string: String = String()
+    test_species: list[Positive] = Field([9606], min_length=1, description="NCBI taxa that are tested on, and on nothing else")
+    network: Network = Network()
+    pretrain_seeds: Positive = Field(1, description="PT runs of each arm")
+    finetune_seeds: Positive = Field(5, description="FT runs of each encoder")
+    evaluations: Evaluations = Field(
+        ["full_transfer", "linear_evaluation"], min_length=1, description="FT of the whole network, or of the head alone"
+    )
+    arms: dict[str, Arm] = ARMS
+    pretrain: PretrainSettings = PretrainSettings()
+    finetune: FinetuneSettings = FinetuneSettings()
+    full_access: FullAccess | None = None
+    half_data: HalfData | None = None
+    held_out_tasks: HeldOutTasks | None = None
+    summary: Summary | None = None
+    during_pretraining: DuringPretraining | None = None
+    representations: Representations | None = None
+    learned_weights: LearnedTaskWeights | None = None
+    negative_transfer: NegativeTransfer | None = None
+    centre_offset: CentreOffset | None = None
+    known_answer: KnownAnswer | None = None
+    cost: Cost | None = None
+
+    @model_validator(mode="after")
+    def _arms_are_there(self) -> PpiConfig:
+        for key, section in self:
+            names = [*getattr(section, "arms", []), *getattr(section, "quarters", [])]
+            for name in names if isinstance(section, Experiment) else []:
+                if name not in self.arms:
+                    raise ValueError(f"{key} names the arm {name!r}, which is not in arms; legal: {', '.join(self.arms)}")
+        for name, arm in self.arms.items():
+            source = weights_of(arm)
+            if source is not None and not (source in self.arms and learns_weights(self.arms[source])):
+                legal = ", ".join(other for other, each in self.arms.items() if learns_weights(each))
+                raise ValueError(f"arms.{name}.weights.of is {source!r}, which learns no weights; legal: {legal}")
+        return self
+
+    @model_validator(mode="after")
+    def _species_are_there(self) -> PpiConfig:
+        if self.source == "string":
+            unknown = [str(taxon) for taxon in self.test_species if taxon not in self.string.species]
+            if unknown:
+                raise ValueError(f"test_species names {', '.join(unknown)}, which string.species does not")
+            if set(self.string.species) <= set(self.test_species):
+                raise ValueError("test_species names all of string.species; leave one to train on")
+        return self
+
+
+def weights_of(arm: Arm) -> str | None:
+    """The arm whose learned weights this one takes."""
+    return arm.weights.of if isinstance(arm, Supervised) and arm.weights is not None else None
+
+
+def learns_weights(arm: Arm) -> bool:
+    return isinstance(arm, Meta | LearnedWeights)
+
+
+def uses_labels(arm: Arm) -> bool:
+    """Whether the FT data change the arm's PT."""
+    return not isinstance(arm, NoPretraining | Supervised) or (isinstance(arm, Supervised) and arm.weights is not None)

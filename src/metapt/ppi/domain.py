@@ -1,0 +1,50 @@
+"""The face of this domain: what the stages call. Its modules are imported when they are needed: torch takes seconds."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from metapt.errors import ConfigError
+from metapt.stages import Machine
+
+__all__ = ["finetune", "prepare", "pretrain", "simulate", "study", "summarise"]
+
+STUDIES = ("representations",)
+
+
+def simulate(source: str, outputs: dict[str, Path]) -> None:
+    """Writes STRING's files of generated species; see `metapt.ppi.simulate.simulate`."""
+    import_module("metapt.ppi.simulate").simulate(source, outputs)
+
+
+def prepare(inputs: dict[str, Path], outputs: dict[str, Path], config: dict[str, Any]) -> None:
+    """Turns raw files into graphs with labels; see `metapt.ppi.prepare.prepare`."""
+    import_module("metapt.ppi.prepare").prepare(inputs, outputs, config)
+
+
+def pretrain(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
+    """Pre-trains an arm with a PT seed; see `metapt.ppi.pretrain_run.run`."""
+    import_module("metapt.ppi.pretrain_run").run(config, inputs, outputs, machine)
+
+
+def finetune(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
+    """Fine-tunes an arm's encoders and tests them; see `metapt.ppi.finetune_run.run`."""
+    import_module("metapt.ppi.finetune_run").run(config, inputs, outputs, machine)
+
+
+def study(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
+    """Computes what an experiment needs beside PT and FT; see `run` in the module of the experiment's name.
+
+    Raises:
+        ConfigError: there is no such study.
+    """
+    if config["experiment"] not in STUDIES:
+        raise ConfigError(f"ppi has no study {config['experiment']!r}; legal: {', '.join(STUDIES)}.")
+    import_module(f"metapt.ppi.{config['experiment']}").run(config, inputs, outputs, machine)
+
+
+def summarise(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path]) -> None:
+    """Makes an experiment's tables, figure and claims; see `metapt.ppi.experiments.summarise`."""
+    import_module("metapt.ppi.experiments").summarise(config, inputs, outputs)

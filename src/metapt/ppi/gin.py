@@ -1,0 +1,196 @@
+"""The graph isomorphism network (GIN) of Hu et al. (2020, "Strategies for Pre-training Graph Neural Networks"), in summed form.
+
+In each layer a node i with state x_i gets, over its neighbours j and itself (a self loop), the messages [x_j ; E b_ij + e], with
+b_ij the nine bits of the edge. They are linear in what they are made of, so that their sum is
+
+    [ (A + I) x ; E (sum of b_ij) + (degree + 1) e ]
+
+where the sums of bits and the degrees are known before any training, and no tensor has an entry per edge. What follows is
+Linear(2 width, 2 width), BatchNorm, ReLU, Linear(2 width, width); the second half of the first linear layer is multiplied with E
+and e first, which leaves ten numbers per node instead of `width`. ReLU stands between layers, none after the last; dropout after
+each. A graph's features are [mean over its nodes ; its centre node].
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from metapt.hypergrad import Params, Pretrained
+from metapt.hypergrad.batch_norm import batch_norm
+
+EDGE_BITS = 9
+"""Seven of evidence, then one that marks a self loop and one that marks a masked edge."""
+_MOMENTUM, _EPS = 0.1, 1e-5
+
+
+class GraphBatch(NamedTuple):
+    """Graphs as one: their nodes one after the other.
+
+    Attributes:
+        neighbours: [directed edges] int32, numbers of nodes in the batch, those of node 0 first.
+        neighbour_offsets: [nodes + 1] int32; where each node's neighbours begin.
+        edge_sums: [nodes, 10], sums of the nine bits over a node's edges and its self loop, and the number of them.
+        sizes: [graphs] int64, nodes of each graph.
+        graph: [nodes] int64, the graph of each node.
+        centre: [graphs] int64, numbers of the centre nodes in the batch.
+    """
+
+    neighbours: Tensor
+    neighbour_offsets: Tensor
+    edge_sums: Tensor
+    sizes: Tensor
+    graph: Tensor
+    centre: Tensor
+
+
+class _NeighbourSum(torch.autograd.Function):
+    """x -> A x for a symmetric A, which is its own transpose, so that all derivatives are A again."""
+
+    @staticmethod
+    def forward(context: Any, states: Tensor, neighbours: Tensor, offsets: Tensor) -> Tensor:
+        context.save_for_backward(neighbours, offsets)
+        context.save_for_forward(neighbours, offsets)
+        return _neighbour_sum(states, neighbours, offsets)
+
+    @staticmethod
+    def backward(context: Any, *cotangents: Tensor) -> Any:
+        neighbours, offsets = context.saved_tensors
+        return _NeighbourSum.apply(cotangents[0], neighbours, offsets), None, None  # type: ignore[no-untyped-call]
+
+    @staticmethod
+    def jvp(context: Any, *tangents: Any) -> Tensor:
+        neighbours, offsets = context.saved_tensors
+        return _neighbour_sum(tangents[0], neighbours, offsets)
+
+
+def _neighbour_sum(states: Tensor, neighbours: Tensor, offsets: Tensor) -> Tensor:
+    """The fastest of torch's ways to sum rows, on CPU and GPU."""
+    if not len(neighbours):
+        return torch.zeros_like(states)
+    return F.embedding_bag(neighbours, states.contiguous(), offsets, mode="sum", include_last_offset=True)
+
+
+def neighbour_sum(states: Tensor, batch: GraphBatch) -> Tensor:
+    """Sum over each node's neighbours, [nodes, width] of the same."""
+    result: Tensor = _NeighbourSum.apply(states, batch.neighbours, batch.neighbour_offsets)  # type: ignore[no-untyped-call]
+    return result
+
+
+class Encoder:
+    """The network as a pure function of its parameters and buffers.
+
+    Args:
+        layers: rounds of message passing.
+        width: of a node's state.
+    """
+
+    def __init__(self, layers: int, width: int) -> None:
+        self.layers, self.width = layers, width
+
+    def __call__(self, parameters: Params, batch: GraphBatch, *, training: bool, keep: Tensor | None = None) -> Tensor:
+        """Features [graphs, 2 * width].
+
+        Args:
+            parameters: the encoder's parameters and its buffers; in training, BatchNorm's statistics among them are updated in
+                place.
+            batch: the graphs.
+            training: whether BatchNorm takes the statistics of the minibatch (else those in the buffers).
+            keep: dropout's masks (see `dropout_masks`); None: no dropout.
+        """
+        states = torch.empty(0)
+        for layer in range(self.layers):
+            hidden = self._hidden(parameters, layer, states, batch, training)
+            linear = [parameters[f"layers.{layer}.linear2.{key}"] for key in ("weight", "bias")]
+            if layer + 1 < self.layers:
+                states = F.relu(F.linear(hidden, *linear))
+                states = states if keep is None else states * keep[layer]
+        if keep is None:  # a linear map and a mean change places, and there are fewer graphs than nodes
+            return F.linear(_readout(hidden, batch), *linear).flatten(1)
+        return _readout(F.linear(hidden, *linear) * keep[-1], batch).flatten(1)
+
+    def _hidden(self, parameters: Params, layer: int, states: Tensor, batch: GraphBatch, training: bool) -> Tensor:
+        """What a layer's second linear map is of, [nodes, 2 width]; `states` are not read in the first layer."""
+        part = f"layers.{layer}"
+        of_states, of_edges = torch.split(parameters[f"{part}.linear1.weight"], self.width, 1)
+        per_edge = of_edges @ parameters[f"{part}.edge.bias"]
+        if not layer:  # all nodes have the same state, so that its sum is known, too
+            per_edge = per_edge + of_states @ parameters["node"]
+        maps = torch.cat([of_edges @ parameters[f"{part}.edge.weight"], per_edge.unsqueeze(1)], 1)
+        hidden = torch.addmm(parameters[f"{part}.linear1.bias"], batch.edge_sums, maps.t())
+        if layer:
+            hidden = torch.addmm(hidden, states + neighbour_sum(states, batch), of_states.t())
+        return F.relu(_normalised(parameters, f"{part}.norm", hidden, training))
+
+
+def _readout(values: Tensor, batch: GraphBatch) -> Tensor:
+    """Mean over each graph's nodes, and its centre node: [graphs, 2, ...] of [nodes, ...]."""
+    sums = values.new_zeros(len(batch.sizes), values.shape[1]).index_add(0, batch.graph, values)
+    return torch.stack([sums / batch.sizes.unsqueeze(1), values.index_select(0, batch.centre)], 1)
+
+
+def _normalised(parameters: Params, part: str, values: Tensor, training: bool) -> Tensor:
+    weight, bias = parameters[f"{part}.weight"], parameters[f"{part}.bias"]
+    mean, variance = parameters[f"{part}.running_mean"], parameters[f"{part}.running_var"]
+    if training:
+        parameters[f"{part}.num_batches_tracked"].add_(1)
+        return batch_norm(values, weight, bias, mean, variance, _MOMENTUM, _EPS)
+    return F.batch_norm(values, mean, variance, weight, bias, eps=_EPS)
+
+
+def dropout_masks(layers: int, nodes: int, width: int, rate: float, generator: torch.Generator) -> Tensor:
+    """Factors [layers, nodes, width] on the generator's device: 0 with probability `rate`, else what keeps the mean.
+
+    Sixteen random bits decide, so that the rate is exact to 1 / 65536; four draws at once are several times faster than one by
+    one.
+    """
+    count = layers * nodes * width
+    words = torch.empty(-(-count // 4), dtype=torch.int64, device=generator.device)
+    words.random_(-(2**63), None, generator=generator)
+    dropped = round(rate * 65536)
+    kept = words.view(torch.int16)[:count] >= dropped - 32768
+    return kept.view(layers, nodes, width).float().mul_(65536 / (65536 - dropped))
+
+
+def logits(head: Params, features: Tensor) -> Tensor:
+    """A linear head, one logit per task: [graphs, tasks]."""
+    return F.linear(features, head["weight"], head["bias"])
+
+
+def initial_pretrained(layers: int, width: int, tasks: int, generator: torch.Generator) -> Pretrained:
+    """Encoder and PT head with random weights: Glorot's for node state and edges, as released, else torch's for linear layers."""
+    encoder: Params = {"node": _glorot(1, width, generator)[0]}
+    buffers: Params = {}
+    for layer in range(layers):
+        part = f"layers.{layer}"
+        encoder[f"{part}.edge.weight"] = _glorot(width, EDGE_BITS, generator)
+        encoder[f"{part}.edge.bias"] = _linear(EDGE_BITS, width, generator)["bias"]
+        for name, inputs, outputs in (("linear1", 2 * width, 2 * width), ("linear2", 2 * width, width)):
+            encoder |= {f"{part}.{name}.{key}": value for key, value in _linear(inputs, outputs, generator).items()}
+        encoder |= {f"{part}.norm.weight": torch.ones(2 * width), f"{part}.norm.bias": torch.zeros(2 * width)}
+        buffers |= {
+            f"{part}.norm.running_mean": torch.zeros(2 * width),
+            f"{part}.norm.running_var": torch.ones(2 * width),
+            f"{part}.norm.num_batches_tracked": torch.tensor(0),
+        }
+    return Pretrained(encoder, initial_head(width, tasks, generator), buffers)
+
+
+def initial_head(width: int, tasks: int, generator: torch.Generator) -> Params:
+    """A head with random weights, as torch initialises a linear layer."""
+    return _linear(2 * width, tasks, generator)
+
+
+def _glorot(rows: int, columns: int, generator: torch.Generator) -> Tensor:
+    bound = math.sqrt(6 / (rows + columns))
+    return (2 * torch.rand(rows, columns, generator=generator) - 1) * bound
+
+
+def _linear(inputs: int, outputs: int, generator: torch.Generator) -> Params:
+    bound = 1 / math.sqrt(inputs)
+    values = (2 * torch.rand(outputs, inputs + 1, generator=generator) - 1) * bound
+    return {"weight": values[:, 1:].contiguous(), "bias": values[:, 0].contiguous()}

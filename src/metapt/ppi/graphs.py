@@ -1,0 +1,107 @@
+"""The prepared form of protein graphs, whatever source they come from: a few flat arrays, in one file."""
+
+from __future__ import annotations
+
+import zipfile
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metapt.errors import DataError
+from metapt.files import atomic_path
+
+EVIDENCE = 7
+"""Bits of an edge: STRING's evidence channels."""
+
+
+@dataclass(frozen=True)
+class Graphs:
+    """Graphs around a centre node each, with two sets of binary labels.
+
+    Attributes:
+        node_offsets: [graphs + 1] int64; graph g has the nodes node_offsets[g] to node_offsets[g + 1].
+        edge_offsets: [graphs + 1] int64, likewise for undirected edges.
+        edges: [edges, 2] uint16, numbers of nodes within their graph, the lower one first, no edge twice.
+        bits: [edges] uint8; bit i says whether evidence channel i supports the edge.
+        centre: [graphs] uint16, number of the centre node within its graph.
+        species: [graphs] int32, NCBI taxon.
+        coarse: [graphs, ceil(coarse tasks / 8)] uint8, PT labels as bits, the first task in the lowest bit.
+        fine: [graphs, ceil(fine tasks / 8)] uint8, FT labels likewise.
+        tasks: [2] int64, numbers of coarse and of fine tasks.
+    """
+
+    node_offsets: NDArray[np.int64]
+    edge_offsets: NDArray[np.int64]
+    edges: NDArray[np.uint16]
+    bits: NDArray[np.uint8]
+    centre: NDArray[np.uint16]
+    species: NDArray[np.int32]
+    coarse: NDArray[np.uint8]
+    fine: NDArray[np.uint8]
+    tasks: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.species)
+
+
+def pack(labels: NDArray[np.bool_]) -> NDArray[np.uint8]:
+    """Labels [graphs, tasks] as bits [graphs, ceil(tasks / 8)]."""
+    return np.packbits(labels, axis=1, bitorder="little")
+
+
+def unpack(bits: NDArray[np.uint8], tasks: int) -> NDArray[np.uint8]:
+    """Labels [graphs, tasks] of 0 and 1 from their bits."""
+    return np.unpackbits(bits, axis=1, count=tasks, bitorder="little")
+
+
+def save(graphs: Graphs, path: Path) -> None:
+    """Writes graphs.npz, whole or not at all; the same graphs, the same bytes."""
+    with atomic_path(path) as temporary, temporary.open("wb") as file:
+        np.savez(file, **{field.name: getattr(graphs, field.name) for field in fields(Graphs)})
+
+
+def load(path: Path) -> Graphs:
+    """Reads what `save` has written.
+
+    Raises:
+        DataError: the file is missing, cut or altered.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            graphs = Graphs(**{field.name: file[field.name] for field in fields(Graphs)})
+        check(graphs)
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, DataError) as error:
+        raise DataError(f"{path} does not hold prepared graphs ({error}): remove it, so that they are prepared again.") from error
+    return graphs
+
+
+def check(graphs: Graphs) -> None:
+    """Raises DataError, saying what is wrong, where arrays do not fit together."""
+    count, edge_count = len(graphs.species), len(graphs.bits)
+    coarse, fine = (int(tasks) for tasks in graphs.tasks)
+    shapes = {
+        "node_offsets": (count + 1,),
+        "edge_offsets": (count + 1,),
+        "edges": (edge_count, 2),
+        "centre": (count,),
+        "coarse": (count, -(-coarse // 8)),
+        "fine": (count, -(-fine // 8)),
+    }
+    for name, shape in shapes.items():
+        if getattr(graphs, name).shape != shape:
+            raise DataError(f"{name} has the shape {getattr(graphs, name).shape} instead of {shape}")
+    if not count:
+        raise DataError("there are no graphs")
+    sizes = np.diff(graphs.node_offsets)
+    for name, last in (("node_offsets", None), ("edge_offsets", edge_count)):
+        offsets = getattr(graphs, name)
+        if offsets[0] != 0 or (np.diff(offsets) < 0).any() or (last is not None and offsets[-1] != last):
+            raise DataError(f"{name} does not rise from 0 to the number of what it counts")
+    if (sizes < 1).any() or (graphs.centre >= sizes).any():
+        raise DataError(f"graph {int(np.argmax((sizes < 1) | (graphs.centre >= sizes)))} has no node where its centre should be")
+    limit = np.repeat(sizes, np.diff(graphs.edge_offsets))
+    bad = (graphs.edges[:, 0] >= graphs.edges[:, 1]) | (graphs.edges[:, 1] >= limit)
+    if bad.any():
+        raise DataError(f"edge {int(np.argmax(bad))} does not join a lower to a higher node of its graph")

@@ -1,0 +1,58 @@
+"""What the arms, settings and tasks are called in tables and figures, and how arms are drawn."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+
+import pandas as pd
+
+from metapt.evaluation import looks as generic
+from metapt.evaluation.looks import Look
+
+_LOOKS: generic.Known = {
+    "no_pt": ("no PT", 6, 6, "-"),
+    "graph_supervised": ("graph supervised", 0, 0, "-"),
+    "cotrain": ("CoTrain", 5, 4, "-"),
+    "cotrain_pcgrad": ("CoTrain + PCGrad", 4, 5, "-"),
+    "cotrain_learned_weights": ("CoTrain + learned weights", 3, 3, "-"),
+    "meta": ("meta", 1, 1, "-"),
+    "meta-identity": ("meta, no inverse", 1, 6, "--"),
+    "meta-stable": ("meta-stable", 2, 2, "-"),
+    "meta-frozen": ("meta's weights, frozen", 4, 1, "--"),
+    "meta-permuted": ("meta's weights, permuted", 6, 1, "--"),
+    "meta-top": ("top quarter of tasks", 2, 0, "--"),
+    "meta-bottom": ("bottom quarter of tasks", 3, 5, "--"),
+    "related_only": ("related tasks only", 0, 4, "--"),
+}
+
+SETTINGS = {
+    "full_access": "full access",
+    "half_data": "half data",
+    "held_out_tasks": "held-out tasks",
+    "permuted_tasks": "half of the PT tasks permuted",
+    "released_centre": "released batching",
+}
+
+
+def label(arm: str) -> str:
+    return generic.label(arm, _LOOKS)
+
+
+def looks(arms: Sequence[str]) -> dict[str, Look]:
+    """The look of each arm; those of the default config always have the same one."""
+    return generic.looks(arms, _LOOKS)
+
+
+def task_names(tasks: pd.DataFrame, kind: str, width: int = 48) -> dict[int, str]:
+    """Index of a task of a kind -> its description, or its term where there is none; at most `width` letters.
+
+    >>> task_names(pd.DataFrame({"kind": ["coarse"], "task": [3], "term": ["GO:0008150"], "description": [""]}), "coarse")
+    {3: 'GO:0008150'}
+    """
+    part = tasks[tasks["kind"] == kind]
+    words = zip(part["task"].astype(int), part["description"].fillna(""), part["term"].fillna(""), strict=True)
+    return {
+        task: textwrap.shorten(str(description or term or f"task {task}"), width, placeholder=" ...")
+        for task, description, term in words
+    }

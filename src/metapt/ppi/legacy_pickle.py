@@ -1,0 +1,142 @@
+"""Pickles of torch's old format, read without being run.
+
+A pickle is a program. Here it is read by an interpreter that builds literals, containers and descriptions of tensors, and calls
+nothing: no file can run code, and neither torch nor torch-geometric needs to know its old classes.
+"""
+
+from __future__ import annotations
+
+import math
+import pickletools
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from metapt.errors import DataError
+
+_CODES = {"Float": "<f4", "Double": "<f8", "Long": "<i8", "Int": "<i4", "Short": "<i2", "Char": "i1", "Byte": "u1"}
+_STORAGES = {f"torch {name}Storage": np.dtype(code) for name, code in _CODES.items()}
+_TENSORS = {"torch._utils _rebuild_tensor", "torch._utils _rebuild_tensor_v2"}
+_DICTS = {"collections OrderedDict", "torch_geometric.data.data Data"}
+_LITERALS = {"BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT", "BINUNICODE", "SHORT_BINUNICODE"}
+_CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": ()}
+ADVICE = "nothing of it was run; download it again, or copy a whole one there"
+
+
+@dataclass(frozen=True)
+class Global:
+    """Something that a pickle asks for by its name, module and attribute."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Storage:
+    """Where a tensor's items lie: the key of its storage, their type and number."""
+
+    key: str
+    dtype: np.dtype[Any]
+    items: int
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor as the pickle describes it: contiguous, and the whole of its storage."""
+
+    storage: Storage
+    shape: tuple[int, ...]
+
+
+def unpickle(file: BinaryIO) -> Any:
+    """Interpret one pickle; a tensor becomes its description, and an object of the class Data the dict of its attributes."""
+    stack: list[Any] = []
+    marks: list[int] = []
+    memo: dict[Any, Any] = {}
+    argument: Any
+    for opcode, argument, _ in pickletools.genops(file):
+        name = opcode.name
+        if name in ("TUPLE1", "TUPLE2", "TUPLE3", "STACK_GLOBAL"):
+            marks.append(len(stack) - (2 if name == "STACK_GLOBAL" else int(name[-1])))
+        match name:
+            case "PROTO" | "FRAME":
+                pass
+            case "MARK":
+                marks.append(len(stack))
+            case "BINPUT" | "LONG_BINPUT" | "MEMOIZE":
+                memo[len(memo) if argument is None else argument] = stack[-1]
+            case "BINGET" | "LONG_BINGET":
+                stack.append(memo[argument])
+            case "EMPTY_LIST" | "EMPTY_DICT":
+                stack.append([] if name == "EMPTY_LIST" else {})
+            case "TUPLE" | "TUPLE1" | "TUPLE2" | "TUPLE3":
+                stack.append(tuple(_above(marks.pop(), stack)))
+            case "APPEND" | "APPENDS":
+                items = _above(marks.pop() if name == "APPENDS" else -1, stack)
+                stack[-1].extend(items)
+            case "SETITEM" | "SETITEMS":
+                items = _above(marks.pop() if name == "SETITEMS" else -2, stack)
+                _update(stack[-1], dict(zip(items[::2], items[1::2], strict=True)))
+            case "BUILD":
+                state = stack.pop()
+                _update(stack[-1], state)
+            case "GLOBAL" | "INST":
+                stack.append(_named(argument))
+            case "STACK_GLOBAL":
+                stack.append(_named(" ".join(_above(marks.pop(), stack))))
+            case "BINPERSID":
+                stack.append(_storage(*stack.pop()))
+            case "NEWOBJ" | "REDUCE":
+                arguments = stack.pop()
+                stack.append(_made(stack.pop(), arguments))
+            case "STOP":
+                return stack.pop()
+            case _ if name in _LITERALS:
+                stack.append(argument)
+            case _ if name in _CONSTANTS:
+                stack.append(_CONSTANTS[name])
+            case _:
+                raise DataError(f"its pickle has the instruction {name}, which tensors and containers don't need")
+    raise DataError("its pickle has no end")
+
+
+def _above(start: int, stack: list[Any]) -> list[Any]:
+    values = stack[start:]
+    del stack[start:]
+    return values
+
+
+def _update(target: Any, items: Any) -> None:
+    if not isinstance(target, dict) or not all(isinstance(key, str) for key in items):
+        raise DataError("its pickle has a dict or an object with something else than names for keys")
+    target.update(items)
+
+
+def _named(name: str) -> Global:
+    if name not in _STORAGES.keys() | _TENSORS | _DICTS:
+        raise DataError(f"its pickle asks for {name.replace(' ', '.')[:99]!r}, and only tensors and containers are read")
+    return Global(name)
+
+
+def _made(what: Any, arguments: Any) -> dict[str, Any] | Tensor:
+    name = what.name if isinstance(what, Global) else ""
+    if name in _DICTS and arguments == ():
+        return {}
+    if name not in _TENSORS:
+        raise DataError("its pickle calls what makes no tensor and no container")
+    storage, offset, shape, strides, *_ = arguments
+    sizes = (offset, *shape, *strides)
+    if not isinstance(storage, Storage) or len(shape) > 2 or not all(isinstance(size, int) and size >= 0 for size in sizes):
+        raise DataError("a tensor's storage or shape is illegal")
+    contiguous = (shape[-1], 1)[-len(shape) :] if shape else ()
+    in_order = all(size < 2 or stride == other for size, stride, other in zip(shape, strides, contiguous, strict=True))
+    if offset != 0 or math.prod(shape) != storage.items or not in_order:
+        raise DataError(f"a tensor is not the whole of its storage of {storage.items} items, row by row")
+    return Tensor(storage, tuple(shape))
+
+
+def _storage(what: Any, kind: Any, key: Any, _: Any, items: Any, view: Any = None) -> Storage:
+    legal = what == "storage" and kind.name in _STORAGES and isinstance(key, str) and isinstance(items, int)
+    if not legal or items < 0 or view is not None:
+        raise DataError("the description of a storage is illegal")
+    return Storage(key, _STORAGES[kind.name], items)

@@ -1,0 +1,71 @@
+"""The file that PT leaves for FT: pretrained.pt, dictionaries of CPU tensors `encoder`, `head`, `buffers` and `meta`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from metapt.errors import DataError
+from metapt.files import atomic_path
+from metapt.hypergrad import Params, Pretrained
+
+_PARTS = ("encoder", "head", "buffers", "meta")
+
+
+class Learned(NamedTuple):
+    """What PT has learned: the network, and the meta-parameters (none where PT had none)."""
+
+    pretrained: Pretrained
+    meta: Params
+
+
+def save_pretrained(learned: Learned, path: Path) -> None:
+    """Write pretrained.pt; the same tensors, the same bytes.
+
+    Raises:
+        MachineError: the disk is full, or the folder can't be written.
+    """
+    parts = zip(_PARTS, (*learned.pretrained, learned.meta), strict=True)
+    # Cloned, since torch writes the whole storage of a view.
+    content = {name: {key: value.detach().cpu().clone() for key, value in part.items()} for name, part in parts}
+    # Through an open file, since torch writes a path's own name into the archive.
+    with atomic_path(path) as temporary, temporary.open("wb") as file:
+        torch.save(content, file)
+
+
+def load_pretrained(path: Path, like: Pretrained, network: str, device: str) -> Learned:
+    """Read what `save_pretrained` has written.
+
+    Args:
+        path: pretrained.pt.
+        like: a network with the same names and shapes of encoder and buffers.
+        network: what it is, for the message, as in "width 3".
+        device: where the tensors go.
+
+    Raises:
+        DataError: the file is missing, cut, altered, or has no such encoder.
+    """
+    try:
+        content = torch.load(path, map_location=device, weights_only=True)
+    except FileNotFoundError as error:
+        raise DataError(f"{path} is missing: the PT run that writes it has not been made.") from error
+    except Exception as error:  # what torch raises on altered bytes is not a closed list
+        raise DataError(f"{path} is cut or altered ({type(error).__name__}): remove it, so that PT is run again.") from error
+    if not isinstance(content, dict) or not all(_is_params(content.get(name)) for name in _PARTS):
+        raise DataError(f"{path} is not what PT leaves, which is {', '.join(_PARTS)}: remove it, so that PT is run again.")
+    if any(
+        _shapes(content[name]) != _shapes(expected) for name, expected in (("encoder", like.encoder), ("buffers", like.buffers))
+    ):
+        raise DataError(f"{path} has no encoder of {network}: remove it, so that PT is run again.")
+    return Learned(Pretrained(content["encoder"], content["head"], content["buffers"]), content["meta"])
+
+
+def _is_params(part: object) -> bool:
+    return isinstance(part, dict) and all(isinstance(key, str) and isinstance(value, Tensor) for key, value in part.items())
+
+
+def _shapes(params: Params) -> dict[str, torch.Size]:
+    return {name: value.shape for name, value in params.items()}

@@ -1,0 +1,82 @@
+"""Linear CKA: what it is blind to, its bounds, and its equal in examples by examples."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from metapt.evaluation.cka import linear_cka
+
+
+def random(seed: int, *shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+@pytest.fixture
+def x() -> Tensor:
+    return random(0, 50, 7)
+
+
+@pytest.fixture
+def y(x: Tensor) -> Tensor:
+    """Features that have something of x."""
+    return x @ random(1, 7, 11) + 2 * random(2, 50, 11)
+
+
+def test_features_are_like_themselves(x: Tensor) -> None:
+    assert linear_cka(x, x) == pytest.approx(1, abs=1e-14)
+
+
+def test_is_symmetric_and_between_0_and_1(x: Tensor, y: Tensor) -> None:
+    assert linear_cka(x, y) == pytest.approx(linear_cka(y, x), abs=1e-14)
+    assert 0.1 < linear_cka(x, y) < 0.99
+
+
+def test_is_blind_to_rotation_scaling_and_translation(x: Tensor, y: Tensor) -> None:
+    rotation = torch.linalg.qr(random(3, 7, 7)).Q
+    for changed in (x @ rotation, -3e4 * x, x + 1e3 * random(4, 7), 1e-6 * x @ rotation + 5):
+        assert linear_cka(changed, y) == pytest.approx(linear_cka(x, y), abs=1e-9)
+
+
+def test_sees_another_linear_map_and_another_order_of_examples(x: Tensor, y: Tensor) -> None:
+    stretched = x * torch.tensor([100.0] + 6 * [1.0], dtype=x.dtype)
+    assert abs(linear_cka(stretched, y) - linear_cka(x, y)) > 0.05
+    assert linear_cka(x[torch.randperm(50, generator=torch.Generator().manual_seed(0))], x) < 0.5
+
+
+def test_is_the_ratio_of_hsics_of_gram_matrices(x: Tensor, y: Tensor) -> None:
+    centring = torch.eye(50, dtype=x.dtype) - 1 / 50
+
+    def hsic(first: Tensor, second: Tensor) -> Tensor:
+        return torch.trace(first @ first.T @ centring @ second @ second.T @ centring)
+
+    expected = hsic(x, y) / (hsic(x, x) * hsic(y, y)).sqrt()
+    assert linear_cka(x, y) == pytest.approx(float(expected), abs=1e-12)
+
+
+def test_independent_features_are_hardly_alike() -> None:
+    assert linear_cka(random(0, 20_000, 5), random(1, 20_000, 6)) < 1e-3
+
+
+def test_no_matrix_of_examples_by_examples_is_needed() -> None:
+    # 400,000 examples by themselves would take 1.3 TB.
+    assert linear_cka(random(0, 400_000, 2), random(1, 400_000, 3)) < 1e-4
+
+
+def test_is_worked_out_in_float64(x: Tensor, y: Tensor) -> None:
+    far = (x.float() + 1000).double()
+    assert linear_cka(x.float() + 1000, y.float()) == pytest.approx(linear_cka(far, y.float().double()), abs=1e-14)
+
+
+@pytest.mark.parametrize("value", [0.1, math.nan, math.inf])
+def test_is_undefined_for_constant_features_and_for_no_numbers(value: float, x: Tensor) -> None:
+    assert math.isnan(linear_cka(torch.full((50, 3), value), x))
+
+
+@pytest.mark.parametrize("shapes", [((5, 2), (4, 2)), ((5,), (5, 2)), ((1, 2), (1, 2))])
+def test_other_shapes_are_an_error(shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
+    with pytest.raises(ValueError, match="of the same two or more examples"):
+        linear_cka(random(0, *shapes[0]), random(1, *shapes[1]))

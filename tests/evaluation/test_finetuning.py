@@ -1,0 +1,126 @@
+"""What FT of every domain shares: linear heads trained together, minibatches, the choice of the best, scores that are kept."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from metapt.evaluation.auroc import auroc
+from metapt.evaluation.finetuning import Examples, Score, Scores, highest, linear_heads, minibatches, parts
+from metapt.hypergrad import Params
+from metapt.training.checkpoint import Checkpoint
+from metapt.training.seeds import generator
+
+FEATURES, CLASSES = 6, 3
+
+
+def examples(name: str, count: int) -> Examples:
+    features = torch.randn(count, FEATURES, generator=generator(name, "features"))
+    noise = torch.randn(count, CLASSES, generator=generator(name, "noise"))
+    return Examples(features, (features[:, :CLASSES] + noise > 0).float())
+
+
+TRAIN, VALIDATION, TEST = examples("train", 50), examples("validation", 40), examples("test", 60)
+
+
+def head(seed: int) -> Params:
+    random = generator("head", seed)
+    return {"weight": torch.randn(CLASSES, FEATURES, generator=random), "bias": torch.randn(CLASSES, generator=random)}
+
+
+def trained(seeds: list[int], lrs: list[float], epochs: int = 8) -> list[Score]:
+    streams = [generator("order", seed) for seed in seeds]
+    heads = [head(seed) for seed in seeds]
+    return linear_heads(TRAIN, VALIDATION, TEST, heads, lrs=lrs, epochs=epochs, batch_size=16, generators=streams)
+
+
+def test_heads_and_learning_rates_that_are_trained_together_come_out_as_they_would_alone() -> None:
+    lrs = [1e-4, 1e-2, 1e-1]
+    for seed, score in enumerate(trained([0, 1, 2], lrs)):
+        alone = [trained([seed], [lr])[0] for lr in lrs]
+        best = alone[highest([each.validation_auroc for each in alone])]
+        assert score.learning_rate == best.learning_rate
+        assert score.best_epoch == best.best_epoch
+        assert score.validation_curve == pytest.approx(best.validation_curve, abs=1e-6)
+        assert score.class_aurocs == pytest.approx(best.class_aurocs, abs=1e-6)
+
+
+def test_each_head_chooses_its_learning_rate_by_validation_and_the_first_of_equals() -> None:
+    (score,) = trained([0], [1e-9, 3e-2], epochs=20)
+    assert score.learning_rate == 3e-2
+    assert trained([0], [3e-2, 3e-2], epochs=2) == trained([0], [3e-2], epochs=2)
+
+
+def test_a_learning_rate_that_diverges_is_not_chosen() -> None:
+    (score,) = trained([0], [math.inf, 1e-2])
+    assert score.learning_rate == 1e-2
+    assert not any(map(math.isnan, score.validation_curve))
+
+
+def test_is_adam_on_minibatches() -> None:
+    (score,) = trained([0], [0.05], epochs=2)
+    params, order = {name: value.requires_grad_() for name, value in head(0).items()}, generator("order", 0)
+    optimizer = torch.optim.Adam(params.values(), lr=0.05)
+
+    def outputs(features: Tensor) -> Tensor:
+        return F.linear(features, params["weight"], params["bias"])
+
+    aurocs = []
+    for _ in range(2):
+        for batch in torch.randperm(50, generator=order).split(16):
+            optimizer.zero_grad()
+            loss = F.binary_cross_entropy_with_logits(outputs(TRAIN.features[batch]), TRAIN.labels[batch])
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+        aurocs.append([100 * auroc(outputs(part.features).mT, part.labels.mT) for part in (VALIDATION, TEST)])
+    assert score.validation_curve == pytest.approx([float(validation.mean()) for validation, _ in aurocs], abs=1e-6)
+    assert score.class_aurocs == pytest.approx(aurocs[score.best_epoch - 1][1].tolist(), abs=1e-6)
+
+
+def test_what_it_starts_from_is_not_changed() -> None:
+    start = head(0)
+    linear_heads(TRAIN, VALIDATION, TEST, [start], lrs=[0.1], epochs=1, batch_size=16, generators=[generator("order")])
+    for name, value in head(0).items():
+        assert torch.equal(start[name], value)
+        assert not start[name].requires_grad
+
+
+@pytest.mark.parametrize(
+    ("size", "batch_size", "expected"), [(10, 4, [4, 4, 2]), (9, 4, [4, 4]), (3, 256, [3]), (4, 1, [1, 1, 1, 1]), (8, 4, [4, 4])]
+)
+def test_minibatches_of_an_epoch(size: int, batch_size: int, expected: list[int]) -> None:
+    streams = [generator("a"), generator("b")]
+    batches = list(minibatches(size, batch_size, streams))
+    assert [batch.shape for batch in batches] == [(2, length) for length in expected]
+    indices = torch.cat(batches, 1)
+    assert all(len(row.unique()) == len(row) for row in indices)
+    assert not torch.equal(torch.cat(list(minibatches(size, batch_size, streams)), 1), indices)
+
+
+def test_what_is_no_number_is_never_the_best() -> None:
+    assert highest([math.nan, 60.0, math.nan, 70.0, 70.0]) == 3
+    assert highest([math.nan, math.nan]) == 0
+
+
+def test_parts_are_in_the_order_of_the_config() -> None:
+    names = ["linear_evaluation", "full_transfer"]
+    config = {"evaluations": names, "pretrain_seeds": 2, "finetune_seeds": 2}
+    assert parts(config)[:4] == [("linear_evaluation", seed, number) for seed in (0, 1) for number in (0, 1)]
+    assert parts(config, [1]) == [(name, 1, number) for name in names for number in (0, 1)]
+
+
+def test_scores_are_kept_for_the_same_run_only(tmp_path: Path) -> None:
+    score = Score(70.0, [60.0, math.inf], 65.0, 2, 1e-3, [64.0, 65.0])
+    path = tmp_path / "ft.pt"
+    Scores(Checkpoint(path, "mine")).add({("full_transfer", 1, 2): score})
+    kept = Scores(Checkpoint(path, "mine"))
+    assert ("full_transfer", 1, 2) in kept
+    assert kept["full_transfer", 1, 2] == score
+    assert ("full_transfer", 1, 2) not in Scores(Checkpoint(path, "another"))
+    kept.remove()
+    assert not path.exists()

@@ -1,0 +1,80 @@
+"""A checkpoint that is cut or altered is passed over for the one before it, and the run ends in the same bits."""
+
+from __future__ import annotations
+
+import random
+import re
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from .conftest import Contents, Forks, Kind, contents, leftovers, times
+
+pytestmark = pytest.mark.xdist_group("faults")
+
+CHOOSE = random.Random(3)
+
+
+def cut(content: bytes) -> bytes:
+    return content[: CHOOSE.randrange(len(content))]
+
+
+def flipped(content: bytes) -> bytes:
+    altered = bytearray(content)
+    for _ in range(CHOOSE.randint(1, 3)):
+        altered[CHOOSE.randrange(len(altered))] ^= 1 << CHOOSE.randrange(8)
+    return bytes(altered)
+
+
+@pytest.fixture
+def killed(kinds: dict[str, Kind], forks: Forks, tmp_path: Path) -> Path:
+    """What a PT run leaves that is killed with two generations of its checkpoint written."""
+    (ended,) = forks(kinds["PT"].job(tmp_path / "run"), faults=("checkpoint_always", "killed_at_fourth_checkpoint"))
+    assert ended.status == -signal.SIGKILL, ended
+    shutil.copytree(tmp_path / "run", tmp_path / "kept")
+    return tmp_path / "run"
+
+
+def resumed(killed: Path, damage: dict[str, Callable[[bytes], bytes]], kind: Kind, forks: Forks, right: Contents) -> str:
+    """The log of a run that goes on with damaged files of checkpoints."""
+    shutil.rmtree(killed)
+    shutil.copytree(killed.with_name("kept"), killed)
+    for name, change in damage.items():
+        path = killed / "resume" / name
+        path.write_bytes(change(path.read_bytes()))
+    (ended,) = forks(kind.job(killed))
+    assert ended.status == 0, ended.stderr
+    assert contents(killed) == right
+    assert not leftovers(killed)
+    return ended.log
+
+
+def step(log: str) -> int | None:
+    found = re.search(r"goes on at step (\d+)", log)
+    return None if found is None else int(found[1])
+
+
+def test_the_one_before_is_used_and_said(
+    kinds: dict[str, Kind],
+    undisturbed: Callable[[Kind], tuple[Contents, float]],
+    forks: Forks,
+    killed: Path,
+    note: Callable[..., None],
+) -> None:
+    kind = kinds["PT"]
+    right, _ = undisturbed(kind)
+    newest = step(resumed(killed, {}, kind, forks, right))
+    assert newest == 4
+    for name, change in (("cut at a random length", cut), ("with flipped bytes", flipped)):
+        for _ in range(times(2)):
+            log = resumed(killed, {"state.pt": change}, kind, forks, right)
+            assert "state.pt is cut or altered and is passed over" in log
+            assert step(log) == newest - 1
+        note(f"checkpoint {name}", times(2), "named in the log, the one before it taken up, same bits at the end")
+    log = resumed(killed, {"state.pt": cut, "state.pt.previous": flipped}, kind, forks, right)
+    assert "no checkpoint of this run is left, so it starts anew" in log
+    assert step(log) is None
+    note("both checkpoints damaged", 1, "said so, run from the start, same bits at the end")

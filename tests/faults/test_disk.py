@@ -1,0 +1,103 @@
+"""A disk that is full or read-only: one sentence, nothing half-written under a final name, and a rerun that ends as it should."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from metapt.stages import Job
+
+from .conftest import Contents, Forks, Kind, contents, leftovers
+from .server import Server
+from .test_kill import DOWNLOADED, check_whole, source
+
+pytestmark = pytest.mark.xdist_group("faults")
+
+Undisturbed = Callable[[Kind], tuple[Contents, float]]
+Disk = Callable[[str], Path]
+
+
+def until_it_fits(job: Job, folder: Path, disk: Disk, right: Contents, forks: Forks, least: int) -> int:
+    """Runs a job on a disk that grows by half until it fits; the number of times that the disk was full."""
+    full, size = 0, least
+    while True:
+        disk(f"size={size}k")
+        (ended,) = forks(job)
+        check_whole(folder, right)
+        if ended.status == 0:
+            assert contents(folder) == right
+            assert not leftovers(folder)
+            return full
+        full += 1
+        assert "the disk is full" in ended.error, ended.error
+        assert "make room, or name a folder on another disk in the config" in ended.error
+        assert "Traceback" not in ended.stderr
+        size = size * 3 // 2 + 4
+
+
+@pytest.mark.parametrize(("name", "least"), [("preparation", 64), ("PT", 16), ("meta-PT", 64), ("FT", 8)])
+def test_a_full_disk(
+    name: str, least: int, kinds: dict[str, Kind], undisturbed: Undisturbed, forks: Forks, disk: Disk, note: Callable[..., None]
+) -> None:
+    """Everything that the job writes lies on the disk: data, checkpoint, results, log and record."""
+    right, _ = undisturbed(kinds[name])
+    folder = disk(f"size={least}k") / "run"
+    full = until_it_fits(kinds[name].job(folder), folder, disk, right, forks, least)
+    assert full
+    note(f"disk full in {name}", full, "one sentence with what is needed and what is there; with room, the same bits")
+
+
+def test_a_full_disk_for_results_only(
+    kinds: dict[str, Kind], undisturbed: Undisturbed, forks: Forks, disk: Disk, tmp_path: Path, note: Callable[..., None]
+) -> None:
+    right, _ = undisturbed(kinds["PT"])
+    folder = disk("size=4k") / "run"
+    job = kinds["PT"].job(folder)
+    job = replace(job, config=job.config | {"checkpoint": str(tmp_path / "resume" / "state.pt")}, log=tmp_path / "log.txt")
+    full = until_it_fits(job, folder, disk, right, forks, 4)
+    assert full
+    assert "goes on" in (tmp_path / "log.txt").read_text()
+    note("disk full at the results of PT", full, "one sentence; with room, results from the last checkpoint, the same bits")
+
+
+def test_a_full_disk_in_a_download(
+    server: Server, undisturbed: Undisturbed, forks: Forks, disk: Disk, note: Callable[..., None]
+) -> None:
+    kind = Kind("download", {"source": source(server), "mirrors": []}, outputs={name: name for name in DOWNLOADED})
+    right, _ = undisturbed(kind)
+    folder = disk("size=64k") / "run"
+    full = until_it_fits(kind.job(folder), folder, disk, right, forks, 64)
+    assert full
+    note("disk full in download", full, "one sentence; with room, all files whole")
+
+
+@pytest.mark.parametrize("name", ["preparation", "PT", "FT"])
+def test_a_read_only_folder(
+    name: str,
+    kinds: dict[str, Kind],
+    undisturbed: Undisturbed,
+    forks: Forks,
+    disk: Disk,
+    tmp_path: Path,
+    note: Callable[..., None],
+) -> None:
+    right, _ = undisturbed(kinds[name])
+    folder = disk("size=16m") / "run"
+    (folder / "out").mkdir(parents=True)
+    disk("size=16m,ro")
+    (ended,) = forks(kinds[name].job(folder))
+    assert "can't be written" in ended.error
+    assert os.strerror(errno.EROFS) in ended.error
+    (ended,) = forks(replace(kinds[name].job(folder), log=tmp_path / "log.txt"))
+    assert f"{folder}" in ended.error
+    assert "can't be written" in ended.error
+    disk("size=16m,rw")
+    (ended,) = forks(kinds[name].job(folder))
+    assert ended.status == 0, ended.stderr
+    assert contents(folder) == right
+    note(f"read-only results folder, {name}", 2, "one sentence that names the file; writable again, the same bits")

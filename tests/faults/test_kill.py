@@ -1,0 +1,137 @@
+"""Killed with SIGKILL at random moments: what is there is whole, and the rerun ends in the bits of an undisturbed run."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from .conftest import Contents, Forks, Kind, contents, leftovers, times
+from .server import Server, slowly
+
+IMPORTS = 4.0
+"""Seconds that the command takes to begin, roughly."""
+
+pytestmark = pytest.mark.xdist_group("faults")
+
+Undisturbed = Callable[[Kind], tuple[Contents, float]]
+
+
+def moments(few: int, seed: int) -> list[float]:
+    """Seeded random moments, one in each equal part of a run, as shares of its time."""
+    number = times(few)
+    return [float(share) for share in (np.arange(number) + np.random.default_rng(seed).random(number)) / number]
+
+
+def killed_at(moment: float, seconds: float, kind: Kind, forks: Forks, folder: Path) -> Path:
+    """The folder of a run that was killed at a share of `seconds`; where it had ended by then, of another one, killed earlier."""
+    for attempt in range(20):
+        (ended,) = forks(kind.job(folder / str(attempt)), kill_after=moment * seconds)
+        if ended.status == -signal.SIGKILL:
+            return folder / str(attempt)
+        seconds = 0.9 * min(seconds, ended.seconds)
+    raise AssertionError("every run had ended before it was killed")
+
+
+def check_whole(folder: Path, right: Contents) -> None:
+    for name, content in contents(folder).items():
+        assert name.endswith(".part") or content == right[name], f"{name} is there, and is not whole"
+
+
+@pytest.mark.parametrize(("name", "few"), [("preparation", 3), ("PT", 3), ("meta-PT", 3), ("FT", 3)])
+def test_a_killed_job_goes_on_to_the_same_bits(
+    name: str, few: int, kinds: dict[str, Kind], undisturbed: Undisturbed, forks: Forks, tmp_path: Path, note: Callable[..., None]
+) -> None:
+    right, seconds = undisturbed(kinds[name])
+    resumed = 0
+    for number, moment in enumerate(moments(few, seed=len(name))):
+        folder = killed_at(moment, seconds, kinds[name], forks, tmp_path / str(number))
+        check_whole(folder, right)
+        (again,) = forks(kinds[name].job(folder))
+        assert again.status == 0, again.stderr
+        assert contents(folder) == right
+        assert not leftovers(folder)
+        assert json.loads((folder / "run.json").read_text())["state"] == "done"
+        resumed += "goes on" in again.log
+    went_on = f"; {resumed} went on from a checkpoint" if name != "preparation" else ""
+    note(f"kill -9 in {name}", times(few), f"no half file; every rerun ended in the bits of an undisturbed run{went_on}")
+
+
+DOWNLOADED = ("large0", "large1", "z.csv", "records.json")
+
+
+def source(server: Server) -> dict[str, Any]:
+    """A source of two large files and of 20 small ones that a list of sums describes."""
+    random = np.random.default_rng(0)
+    large = {f"large{number}": random.bytes(300_000) for number in range(2)}
+    records = {f"records/{number}.{kind}": random.bytes(2_000) for number in range(10) for kind in ("dat", "hea")}
+    records["z.csv"] = b"which is looked for in the list, and comes last there"
+    sums = "".join(f"{hashlib.sha256(content).hexdigest()}  {name}\n" for name, content in records.items())
+    server.files |= large | {Path(name).name: content for name, content in records.items()} | {"SHA256SUMS.txt": sums.encode()}
+    return {
+        "name": "things", "version": "1", "licence": "none", "description": "for tests", "citation": "none", "urls": [server.url],
+        "files": {name: {"size": len(each), "sha256": hashlib.sha256(each).hexdigest()} for name, each in large.items()},
+        "listed": {"sums": "SHA256SUMS.txt", "files": ["z.csv"], "records": "records/", "threads": 2},
+    }  # fmt: skip
+
+
+def test_a_killed_download_goes_on(
+    server: Server, undisturbed: Undisturbed, forks: Forks, tmp_path: Path, note: Callable[..., None]
+) -> None:
+    kind = Kind("download", {"source": source(server), "mirrors": []}, outputs={name: name for name in DOWNLOADED})
+    server.answer = slowly
+    right, seconds = undisturbed(kind)
+    assert len(right) == 3 + 20 + 1 + 1
+    server.ranges.clear()
+    for number, moment in enumerate(moments(4, seed=1)):
+        folder = killed_at(moment, seconds, kind, forks, tmp_path / str(number))
+        check_whole(folder, right)
+        (again,) = forks(kind.job(folder))
+        assert again.status == 0, again.stderr
+        assert contents(folder) == right
+        assert not leftovers(folder)
+    parts = sum(each is not None for each in server.ranges)
+    note(
+        "kill -9 in download",
+        times(4),
+        f"no half file under a final name; every rerun had all files whole ({parts} went on within a file)",
+    )
+
+
+def test_a_killed_command_goes_on(
+    kinds: dict[str, Kind], undisturbed: Undisturbed, forks: Forks, tmp_path: Path, note: Callable[..., None]
+) -> None:
+    """The same through `python -m metapt run`, from its start on; it may have ended before it is killed."""
+    kind = kinds["PT"]
+    right, _ = undisturbed(kind)
+    (ended,) = forks(kind.job(tmp_path / "first"))
+    assert ended.status == 0
+    command = [sys.executable, "-m", "metapt", "run", str(tmp_path / "first" / "run.json"), "--into"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
+    killed = 0
+    for number, moment in enumerate(moments(1, seed=2)):
+        folder = tmp_path / str(number)
+        whole = [*command, str(folder / "out")]
+        process = subprocess.Popen(whole, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            process.wait(moment * (IMPORTS + ended.seconds))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            killed += 1
+        found = contents(folder)
+        assert all(found[name] == right[name] for name in right if name in found)
+        done = subprocess.run(whole, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        found = contents(folder)
+        assert {name: found[name] for name in right} == right
+    note("kill -9 of `python -m metapt run` (PT)", killed, "no half file; every rerun ended in the bits of an undisturbed run")

@@ -1,0 +1,109 @@
+"""A mirror that misbehaves costs a sentence; another place, or the same one later, gives the right files."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from metapt.errors import ConfigError, MetaptError
+from metapt.stages import Machine, download
+from metapt.stages.download import Patience, run
+
+from .server import FAULTS, Answer, Server, resets_halfway, well
+from .test_kill import DOWNLOADED, source
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(download, "PATIENCE", Patience(timeout=0.3, attempts=2, pause=0.01))
+    monkeypatch.setenv("no_proxy", "*")
+
+
+def get(entry: dict[str, Any], folder: Path, *mirrors: str) -> None:
+    run({"source": entry, "mirrors": list(mirrors)}, {}, {name: folder / name for name in DOWNLOADED}, Machine())
+
+
+def check(server: Server, folder: Path, all_there: bool) -> None:
+    """What is there under its final name is right, and, if they should be, all files are."""
+    found = {path.name: path for path in folder.rglob("*") if path.is_file() and not path.name.endswith(".part")}
+    for name, path in found.items():
+        assert name == "records.json" or path.read_bytes() == server.files[name], name
+    if all_there:
+        assert set(found) == {*server.files, "records.json"}
+        assert not list(folder.rglob("*.part"))
+    else:
+        assert "records.json" not in found
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+def test_a_sentence_and_then_the_right_files(fault: Answer, server: Server, tmp_path: Path, note: Callable[..., None]) -> None:
+    entry = source(server)
+    server.answer = fault
+    with pytest.raises(MetaptError) as caught:
+        get(entry, tmp_path)
+    sentence = str(caught.value)
+    assert sentence.startswith("large0 could not be had: ")
+    assert "Name a folder or an address that has it under data.mirrors in the config" in sentence
+    check(server, tmp_path, all_there=False)
+    server.answer = well
+    get(entry, tmp_path)
+    check(server, tmp_path, all_there=True)
+    why = sentence.partition("(")[2].partition("). Name")[0]
+    note(f"a mirror that {fault.__name__.replace('_', ' ')}", 1, f"“{why}”; the next run has all files whole")
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+def test_a_good_place_after_a_bad_one(fault: Answer, server: Server, tmp_path: Path) -> None:
+    entry = source(server)
+    bad = Server()
+    bad.files, bad.answer = server.files, fault
+    threading.Thread(target=bad.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+    try:
+        get(entry, tmp_path, bad.url)
+    finally:
+        bad.shutdown()
+        bad.server_close()
+    check(server, tmp_path, all_there=True)
+
+
+def test_small_files_that_break_halfway(server: Server, tmp_path: Path) -> None:
+    """The large files come well, the records never do."""
+    entry = source(server)
+    server.answer = lambda handler, content: (well if len(content) > 100_000 else resets_halfway)(handler, content)
+    with pytest.raises(MetaptError, match=r"SHA256SUMS.txt could not be had: "):
+        get(entry, tmp_path)
+    check(server, tmp_path, all_there=False)
+    server.answer = well
+    get(entry, tmp_path)
+    check(server, tmp_path, all_there=True)
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["ftp://host/x", "gopher://host", "sftp://host/x", "data://text", "file://elsewhere/etc", "http://", "jar:file://x"],
+)
+def test_no_other_kind_of_address(address: str, server: Server, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"is illegal: legal are a folder, file:///folder, http://host/… and https://host/…"):
+        get(source(server), tmp_path, address)
+
+
+@pytest.mark.parametrize("target", ["file:///etc/passwd", "ftp://127.0.0.1/x", "data:text/plain,x"])
+def test_no_redirection_to_another_kind(target: str, server: Server, tmp_path: Path) -> None:
+    entry = source(server)
+    server.answer = lambda handler, content: handler.reply(302, b"", Location=target)
+    with pytest.raises(MetaptError, match="large0 could not be had"):
+        get(entry, tmp_path)
+    check(server, tmp_path, all_there=False)
+
+
+@pytest.mark.parametrize("name", ["../escaped.dat", "/tmp/escaped.dat", "records/../../escaped.dat", "records\\..\\escaped.dat"])
+def test_a_list_of_names_that_leave_the_folder(name: str, server: Server, tmp_path: Path) -> None:
+    entry = source(server)
+    server.files["SHA256SUMS.txt"] += f"{'0' * 64}  records/x/{name}\n".encode() + f"{'0' * 64}  {name}\n".encode()
+    with pytest.raises(MetaptError, match=r"SHA256SUMS.txt could not be had"):
+        get(entry | {"listed": entry["listed"] | {"records": ""}}, tmp_path / "raw")
+    assert not list(tmp_path.rglob("*escaped*"))

@@ -1,0 +1,129 @@
+"""NaN in data, in a loss, in a hypergradient: said, never averaged in, and without it the run ends as if it had not been."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from metapt.ecg.prepare import prepare
+from metapt.ecg.runs import load_pretrained, save_pretrained
+from metapt.errors import DataError
+from metapt.evaluation import metrics
+from metapt.ppi.string_files import read_links
+
+from .conftest import Contents, Forks, Kind, contents, leftovers
+
+pytestmark = pytest.mark.xdist_group("faults of data")
+
+Undisturbed = Callable[[Kind], tuple[Contents, float]]
+
+
+def test_nan_in_raw_data(raw: dict[str, Path], tmp_path: Path, note: Callable[..., None]) -> None:
+    head = "protein1 protein2 experiments database combined_score\n"
+    links = tmp_path / "links.gz"
+    links.write_bytes(gzip.compress(f"{head}11.A 11.B nan 1 500\n".encode()))
+    with pytest.raises(DataError, match=r"links.gz, line 2: a score is no whole number"):
+        read_links(links, 11)
+    altered = tmp_path / "ptbxl_database.csv"
+    text = raw["ptbxl_database.csv"].read_text()
+    row = text.splitlines()[1].split(",")
+    altered.write_text(text.replace(f"\n{row[0]},{row[1]},", f"\n{row[0]},nan,", 1))
+    outputs = {name: tmp_path / name for name in ("signals", "records")}
+    with pytest.raises(DataError, match="patient_id is 'nan', and a whole number is expected"):
+        prepare(raw | {"ptbxl_database.csv": altered}, outputs)
+    assert not outputs["signals"].exists()
+    note("NaN in raw data (STRING, PTB-XL)", 2, "file, line and value named; nothing prepared")
+
+
+def test_missing_values_in_signals(raw: dict[str, Path], tmp_path: Path, note: Callable[..., None]) -> None:
+    """WFDB's mark of a missing value, the lowest of int16."""
+    record = next(raw["records.json"].parent.glob("records100/*/*.dat"))
+    copy = tmp_path / record.relative_to(raw["records.json"].parent)
+    copy.parent.mkdir(parents=True)
+    values = np.fromfile(record, "<i2").reshape(1000, 12)
+    lines = record.with_suffix(".hea").read_text().splitlines()
+    values[7, 3] = -(2**15)
+    values.tofile(copy)
+    cells = lines[4].split()
+    cells[6] = str(int(values[:, 3].sum(dtype=np.int64)) % 2**16)
+    copy.with_suffix(".hea").write_text("\n".join([*lines[:4], " ".join(cells), *lines[5:], ""]))
+    name = str(copy.relative_to(tmp_path).with_suffix(""))
+    (tmp_path / "records.json").write_text(f'{{"records": ["{name}"]}}')
+    with pytest.raises(DataError, match=r"has invalid values \(-32768\) in lead AVR"):
+        prepare(raw | {"records.json": tmp_path / "records.json"}, {each: tmp_path / each for each in ("signals", "records")})
+    note("values marked as missing in an ECG", 1, "record and lead named")
+
+
+def test_nan_in_weights(kinds: dict[str, Kind], forks: Forks, tmp_path: Path, note: Callable[..., None]) -> None:
+    """FT of an encoder that is not a number: no AUROC is made up."""
+    learned = load_pretrained(kinds["FT"].inputs["seed0"], 2, "cpu")
+    for value in learned.pretrained.encoder.values():
+        value.mul_(torch.nan)
+    save_pretrained(learned, tmp_path / "nan.pt")
+    kind = replace(kinds["FT"], inputs=kinds["FT"].inputs | {"seed0": tmp_path / "nan.pt"})
+    (ended,) = forks(kind.job(tmp_path / "run"))
+    assert ended.status == 0, ended.stderr
+    assert "FT diverged: after 2 of 2 epochs the network gave no numbers" in ended.log
+    table = metrics.read(tmp_path / "run" / "out" / "metrics.csv")
+    assert table.loc[table["metric"].str.contains("AUROC"), "value"].isna().all()
+    note("NaN in a pre-trained encoder", 1, "“FT diverged” in the log, NaN in the table")
+
+
+@pytest.mark.parametrize("name", ["PT", "meta-PT"])
+@pytest.mark.parametrize("checkpoints", [("checkpoint_always",), ()], ids=["checkpoints", "no checkpoint"])
+def test_nan_in_the_loss(
+    name: str,
+    checkpoints: tuple[str, ...],
+    kinds: dict[str, Kind],
+    undisturbed: Undisturbed,
+    forks: Forks,
+    tmp_path: Path,
+    note: Callable[..., None],
+) -> None:
+    right, _ = undisturbed(kinds[name])
+    (ended,) = forks(kinds[name].job(tmp_path), faults=(*checkpoints, "nan_loss"))
+    assert "the PT loss at step" in ended.error
+    assert "is nan: lower the PT learning rate, or look for NaN in the data" in ended.error
+    assert not contents(tmp_path)
+    (ended,) = forks(kinds[name].job(tmp_path))
+    assert ended.status == 0, ended.stderr
+    assert ("goes on at" in ended.log) == bool(checkpoints)
+    assert contents(tmp_path) == right
+    assert not leftovers(tmp_path)
+    if checkpoints:
+        note(f"NaN in the loss of {name}", 2, "one sentence, never in a checkpoint; without it the rerun ends in the same bits")
+
+
+def test_nan_in_a_hypergradient(kinds: dict[str, Kind], forks: Forks, tmp_path: Path, note: Callable[..., None]) -> None:
+    (ended,) = forks(kinds["meta-PT"].job(tmp_path), faults=("one_nan_hypergradient",))
+    assert ended.status == 0, ended.stderr
+    assert "skipped 0.167" in ended.log  # one of six
+    series = metrics.read_series(tmp_path / "out" / "series.csv")
+    assert np.isfinite(series["value"]).all()
+    note("NaN in one hypergradient", 1, "not applied, counted (“skipped 0.167”: one of six); the run goes on")
+
+
+def test_nan_in_every_hypergradient(
+    kinds: dict[str, Kind], undisturbed: Undisturbed, forks: Forks, tmp_path: Path, note: Callable[..., None]
+) -> None:
+    kind = kinds["meta-PT"]
+    kind = replace(kind, config=kind.config | {"pretrain": kind.config["pretrain"] | {"epochs": 4}})
+    right, _ = undisturbed(kind)
+    (ended,) = forks(kind.job(tmp_path), faults=("nan_hypergradients",))
+    assert ended.error.startswith("10 hypergradients in a row could not be applied, the last one, at iteration 9, was not finite")
+    assert "lower the FT learning rate first" in ended.error
+    assert not contents(tmp_path)
+    (ended,) = forks(kind.job(tmp_path))
+    assert ended.status == 0, ended.stderr
+    assert contents(tmp_path) == right
+    note(
+        "NaN in every hypergradient",
+        10,
+        "after ten in a row one sentence with the paper's advice; the rerun ends in the same bits",
+    )

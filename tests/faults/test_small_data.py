@@ -1,0 +1,142 @@
+"""Data at the edge: no graph, one graph, graphs without edges, a class without positives. Said, and never averaged in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from pydantic import TypeAdapter
+
+from metapt.config import plain
+from metapt.ecg.prepare import COLUMNS
+from metapt.ecg.sources import CLASSES
+from metapt.errors import DataError
+from metapt.evaluation import metrics
+from metapt.ppi.config import Arm, Network
+from metapt.ppi.graphs import Graphs, check, load, pack, save
+from metapt.ppi.runs import load_pretrained
+
+from .conftest import PRETRAINED, Forks, Kind
+
+pytestmark = pytest.mark.xdist_group("faults of data")
+
+COARSE, FINE, TEST_SPECIES = 10, 5, 30
+
+
+def graphs(count: int, edges: bool) -> Graphs:
+    """Paths of four nodes, or four nodes without an edge; a third of them of each of three species."""
+    random = np.random.default_rng(0)
+    each = 3 if edges else 0
+    path = np.array([[0, 1], [1, 2], [2, 3]], np.uint16)[:each]
+    return Graphs(
+        node_offsets=4 * np.arange(count + 1),
+        edge_offsets=each * np.arange(count + 1),
+        edges=np.tile(path, (count, 1)),
+        bits=random.integers(1, 128, each * count).astype(np.uint8),
+        centre=np.zeros(count, np.uint16),
+        species=np.resize(np.array([10, 20, TEST_SPECIES], np.int32), count),
+        coarse=pack(random.random((count, COARSE)) < 0.5),
+        fine=pack(random.random((count, FINE)) < 0.5),
+        tasks=np.array([COARSE, FINE]),
+    )
+
+
+def pretraining(folder: Path, found: Graphs, arm: dict[str, Any]) -> Kind:
+    """PT on these graphs."""
+    inputs = {"graphs": folder / "graphs.npz", "tasks": folder / "tasks.csv"}
+    save(found, inputs["graphs"])
+    kinds = ["coarse"] * COARSE + ["fine"] * FINE
+    numbers = [*range(COARSE), *range(FINE)]
+    words = {"term": [f"GO:{number:07d}" for number in range(COARSE + FINE)], "category": "process", "description": "a term"}
+    pd.DataFrame({"kind": kinds, "task": numbers, **words, "positives": 1}).to_csv(inputs["tasks"], index=False)
+    config = {"domain": "ppi", "arm": "mine", "arm_settings": plain(TypeAdapter(Arm).validate_python(arm)), "seed": 0}
+    config |= {"setting": "full_access", "network": {"layers": 2, "width": 4}, "test_species": [TEST_SPECIES]}
+    config |= {"pretrain": {"epochs": 2, "batch_size": 16, "online_evaluations": 1}}
+    return Kind("pretrain", config, inputs, PRETRAINED)
+
+
+ARMS = {"PT": {"method": "supervised"}, "meta-PT": {"method": "meta", "pretrain_steps": 2, "batch_size": 16}}
+
+
+def test_no_graphs(tmp_path: Path, note: Callable[..., None]) -> None:
+    with pytest.raises(DataError, match="there are no graphs"):
+        check(graphs(0, edges=True))
+    save(graphs(0, edges=True), tmp_path / "graphs.npz")
+    with pytest.raises(DataError, match=r"does not hold prepared graphs \(there are no graphs\)"):
+        load(tmp_path / "graphs.npz")
+    note("no graphs", 2, "one sentence")
+
+
+@pytest.mark.parametrize("name", ARMS)
+def test_one_graph(name: str, forks: Forks, tmp_path: Path, note: Callable[..., None]) -> None:
+    (ended,) = forks(pretraining(tmp_path, graphs(1, edges=True), ARMS[name]).job(tmp_path / "run"))
+    assert "the split by species leaves a part empty: 1 graphs to learn from" in ended.error
+    note(f"one graph, {name}", 1, "one sentence: which part of the split is empty")
+
+
+@pytest.mark.parametrize("name", ARMS)
+def test_graphs_without_edges(name: str, forks: Forks, tmp_path: Path, note: Callable[..., None]) -> None:
+    """Nothing to pass along an edge is still something to learn from: the run ends with an encoder of numbers."""
+    (ended,) = forks(pretraining(tmp_path, graphs(90, edges=False), ARMS[name]).job(tmp_path / "run"))
+    assert ended.status == 0, ended.stderr
+    learned = load_pretrained(tmp_path / "run" / "out" / "pretrained.pt", Network(layers=2, width=4), "cpu")
+    for params in (*learned.pretrained, learned.meta):
+        assert all(value.isfinite().all() for value in params.values())
+    note(f"graphs without edges, {name}", 1, "runs, and all that it learns is finite")
+
+
+def labelled(kind: Kind, folder: Path, change: Callable[[pd.DataFrame], None]) -> Kind:
+    """The same job on records with other labels."""
+    table = pd.read_csv(kind.inputs["records"])
+    assert tuple(table.columns) == COLUMNS
+    change(table)
+    table.to_csv(folder / "records.csv", index=False)
+    return replace(kind, inputs=kind.inputs | {"records": folder / "records.csv"})
+
+
+def test_a_class_without_positives(kinds: dict[str, Kind], forks: Forks, tmp_path: Path, note: Callable[..., None]) -> None:
+    """Its AUROC is undefined: the log names it, the table has NaN for it, and the mean is over the others."""
+
+    def nobody(table: pd.DataFrame) -> None:
+        table["HYP"] = 0
+
+    (ended,) = forks(labelled(kinds["FT"], tmp_path, nobody).job(tmp_path / "run"))
+    assert ended.status == 0, ended.stderr
+    assert "the validation AUROC leaves out" in ended.log
+    assert "HYP" in ended.log
+    table = metrics.read(tmp_path / "run" / "out" / "metrics.csv")
+    rows = table[table["evaluation"] == "linear_evaluation"].pivot(index="replicate", columns="metric", values="value")
+    of_class = rows[[f"test AUROC {name} (%)" for name in CLASSES]]
+    assert of_class["test AUROC HYP (%)"].isna().all()
+    assert np.allclose(rows["mean test AUROC over 5 classes (%)"], of_class.mean(axis=1, skipna=True))
+    note("a class without positives in validation and test", 1, "named in the log, NaN in the table, left out of the mean")
+
+
+def test_no_class_with_positives(kinds: dict[str, Kind], forks: Forks, tmp_path: Path, note: Callable[..., None]) -> None:
+    def nobody(table: pd.DataFrame) -> None:
+        table[list(CLASSES)] = 0
+
+    (ended,) = forks(labelled(kinds["FT"], tmp_path, nobody).job(tmp_path / "run"))
+    assert "no class has both labels among the" in ended.error
+    note("no class with positives", 1, "one sentence")
+
+
+def test_no_test_records(kinds: dict[str, Kind], forks: Forks, tmp_path: Path, note: Callable[..., None]) -> None:
+    def untested(table: pd.DataFrame) -> None:
+        table.loc[table["fold"] == 10, "fold"] = 9
+
+    (ended,) = forks(labelled(kinds["FT"], tmp_path, untested).job(tmp_path / "run"))
+    assert "has no records of fold 10, to test on" in ended.error
+    note("an empty test fold", 1, "one sentence")
+
+
+def test_more_asked_than_there_is(kinds: dict[str, Kind], forks: Forks, tmp_path: Path, note: Callable[..., None]) -> None:
+    kind = replace(kinds["FT"], config=kinds["FT"].config | {"size": 100_000})
+    (ended,) = forks(kind.job(tmp_path / "run"))
+    assert "100000 ECGs are asked for, but folds 1-9 have" in ended.error
+    note("an FT set larger than the data", 1, "one sentence with both numbers")

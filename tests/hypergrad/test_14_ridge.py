@@ -1,0 +1,175 @@
+"""The ridge head: the closed form of each task, priced on what it has not seen, with the derivative of refits."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from metapt.hypergrad import FineTuned, Params, RidgeHead, Status
+
+from .problems import DTYPE, Batch, Classifier, central_difference, draw
+
+L2 = 0.03
+
+
+class Regressed(Classifier):
+    """Four binary tasks on the features of a two-layer network."""
+
+    def targets(self, batch: Batch) -> Tensor:
+        return batch.targets
+
+
+def labelled(seed: int, size: int = 9) -> Batch:
+    inputs = draw(seed, size, 4)
+    return Batch(inputs, (inputs @ draw(seed + 1, 4, 4) + draw(seed + 2, size, 4) > 0.2).to(DTYPE))
+
+
+PROBLEM = Regressed()
+ENCODER = PROBLEM.pretrained.encoder
+PARTS = [labelled(400 + 10 * i, 9 + i) for i in range(4)]
+TRAIN, VALIDATION = PARTS[:3], PARTS[3]
+
+
+def tune(leg: RidgeHead, train: list[Batch] = TRAIN, validation: Batch = VALIDATION, problem: Any = PROBLEM) -> FineTuned:
+    return leg(problem, ENCODER, {}, PROBLEM.head, None, train, validation)
+
+
+def dense(x: Tensor, y: Tensor, held_x: Tensor, held_y: Tensor, l2: float = L2) -> tuple[Tensor, Tensor]:
+    """Task by task: a ridge whose intercept has no penalty, by one linear system; errors in the units of a constant guess."""
+    size = (x - x.mean(0)).square().mean().sqrt()
+    design = torch.cat([x / size, torch.ones(len(x), 1, dtype=DTYPE)], 1)
+    penalty = l2 * len(x) * torch.diag(torch.tensor([1.0] * x.shape[1] + [0.0], dtype=DTYPE))
+    fits: list[Tensor] = []
+    prices: list[Tensor] = []
+    for task in range(y.shape[1]):
+        weights = torch.linalg.solve(design.T @ design + penalty, design.T @ y[:, task])
+        held_design = torch.cat([held_x / size, torch.ones(len(held_x), 1, dtype=DTYPE)], 1)
+        for rows, labels, into in ((design, y, fits), (held_design, held_y, prices)):
+            own = labels[:, task]
+            if len(set(own.tolist())) == 2:
+                into.append((rows @ weights - own).square().mean() / ((own - own.mean()).square().mean()))
+    return torch.stack(fits).mean(), torch.stack(prices).mean()
+
+
+def priced(encoder: Params, train: list[Batch], held_out: Batch) -> tuple[Tensor, Tensor]:
+    x, y = (torch.cat(parts) for parts in ([PROBLEM.encode(encoder, b) for b in train], [b.targets for b in train]))
+    return dense(x, y, PROBLEM.encode(encoder, held_out), held_out.targets)
+
+
+@pytest.mark.parametrize("l2", [1e-4, 1e-2, 1.0])
+def test_the_price_is_that_of_the_closed_form(l2: float) -> None:
+    result = tune(RidgeHead(l2, minibatches=3))
+    x, y = torch.cat([PROBLEM.encode(ENCODER, b) for b in TRAIN]), torch.cat([b.targets for b in TRAIN])
+    fit, price = dense(x, y, PROBLEM.encode(ENCODER, VALIDATION), VALIDATION.targets, l2)
+    torch.testing.assert_close(result.validation_loss, price, rtol=1e-10, atol=0.0)
+    torch.testing.assert_close(result.train_losses, fit[None], rtol=1e-10, atol=0.0)
+    assert 0 < float(fit) < 1
+    assert result.status is Status.OK
+
+
+def test_the_encoder_gradient_is_the_derivative_of_refits() -> None:
+    result = tune(RidgeHead(L2))
+    expected = central_difference(lambda encoder: priced(encoder, TRAIN, VALIDATION)[1], ENCODER)
+    torch.testing.assert_close(result.encoder_gradient, expected, rtol=1e-7, atol=1e-8)
+    assert max(float(value.abs().max()) for value in expected.values()) > 1e-2
+
+
+def test_cross_fitting_holds_out_each_part_once() -> None:
+    result = tune(RidgeHead(L2, cross_fit=True, minibatches=3))
+
+    def truth(encoder: Params) -> Tensor:
+        return torch.stack([priced(encoder, [b for b in PARTS if b is not held], held)[1] for held in PARTS]).mean()
+
+    torch.testing.assert_close(result.validation_loss, truth(ENCODER), rtol=1e-10, atol=0.0)
+    torch.testing.assert_close(result.encoder_gradient, central_difference(truth, ENCODER), rtol=1e-7, atol=1e-8)
+    assert result.train_losses.shape == (4,)
+    shuffled = tune(RidgeHead(L2, cross_fit=True), [PARTS[3], PARTS[0], PARTS[2]], PARTS[1])
+    torch.testing.assert_close(shuffled.validation_loss, result.validation_loss, rtol=1e-12, atol=0.0)
+
+
+def test_each_part_is_encoded_once() -> None:
+    class Counted(Regressed):
+        encoded = 0
+
+        def encode(self, encoder: Params, batch: Batch) -> Tensor:
+            self.encoded += 1
+            return super().encode(encoder, batch)
+
+    problem = Counted()
+    tune(RidgeHead(L2, cross_fit=True), problem=problem)
+    assert problem.encoded == 4
+
+
+def test_features_of_any_scale_and_offset_have_the_same_price() -> None:
+    class Moved(Regressed):
+        def encode(self, encoder: Params, batch: Batch) -> Tensor:
+            return 50 * super().encode(encoder, batch) + 7
+
+    expected, moved = (tune(RidgeHead(L2), problem=problem) for problem in (PROBLEM, Moved()))
+    torch.testing.assert_close(moved.validation_loss, expected.validation_loss, rtol=1e-9, atol=0.0)
+    torch.testing.assert_close(moved.encoder_gradient, expected.encoder_gradient, rtol=1e-7, atol=1e-9)
+
+
+def test_a_head_that_knows_nothing_has_the_price_1() -> None:
+    result = tune(RidgeHead(1e12), [VALIDATION], VALIDATION)
+    assert float(result.validation_loss) == pytest.approx(1, abs=1e-9)
+    assert float(result.train_losses) == pytest.approx(1, abs=1e-9)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("size", [3, 7, 97, 1000])
+def test_a_task_with_one_label_is_left_out(size: int, dtype: torch.dtype) -> None:
+    """Held out without a positive: its labels less the others' mean are a constant, which has no variance to the last bit."""
+    parts = [labelled(500 + 10 * i, size) for i in range(3)]
+    constant = [part._replace(targets=part.targets.clone()) for part in parts]
+    constant[2].targets[:, 1] = 0.0
+    constant[1].targets[:, 3] = 1.0
+    cast = [Batch(*(values.to(dtype) for values in part)) for part in constant]
+    encoder = {name: value.to(dtype) for name, value in ENCODER.items()}
+    result = RidgeHead(L2)(PROBLEM, encoder, {}, {}, None, cast[:2], cast[2])
+    rest = [part._replace(targets=part.targets[:, [0, 2, 3]]) for part in constant]
+    expected = priced(ENCODER, rest[:2], rest[2])[1]
+    assert float(result.validation_loss) == pytest.approx(float(expected), rel=1e-3 if dtype is torch.float32 else 1e-9)
+
+
+def test_the_ft_head_is_left_as_it_is_and_nothing_has_a_graph() -> None:
+    result = tune(RidgeHead(L2))
+    assert all(result.head[name] is value for name, value in PROBLEM.head.items())
+    assert result.head_state == {}
+    assert float(result.head_gradient_norm) == 0
+    values = [*result.encoder_gradient.values(), result.train_losses, result.validation_loss]
+    assert not any(value.requires_grad for value in values)
+
+
+def test_features_that_are_not_finite_or_all_equal_are_a_status() -> None:
+    for factor in (math.nan, 0.0):
+
+        class Broken(Regressed):
+            factor: float
+
+            def encode(self, encoder: Params, batch: Batch) -> Tensor:
+                return self.factor * super().encode(encoder, batch)
+
+        problem = Broken()
+        problem.factor = factor
+        assert tune(RidgeHead(L2), problem=problem).status is Status.NON_FINITE
+
+
+def test_what_does_not_fit_is_refused_in_words() -> None:
+    with pytest.raises(ValueError, match=r"l2 is 0\.0; legal: a positive number"):
+        RidgeHead(0.0)
+    with pytest.raises(ValueError, match="minibatches is 0; legal: 1 or more"):
+        RidgeHead(minibatches=0)
+    with pytest.raises(ValueError, match="at least one FT training minibatch"):
+        tune(RidgeHead(L2), [])
+    with pytest.raises(ValueError, match="needs a problem with targets"):
+        tune(RidgeHead(L2), problem=Classifier())
+    with pytest.raises(ValueError, match="at least two different FT minibatches"):
+        tune(RidgeHead(L2, cross_fit=True), [VALIDATION], VALIDATION)
+    constant = VALIDATION._replace(targets=torch.zeros_like(VALIDATION.targets))
+    with pytest.raises(ValueError, match="no task with both labels: take fewer folds, or more FT data"):
+        tune(RidgeHead(L2), TRAIN, constant)

@@ -1,0 +1,92 @@
+"""STRING files of three small species, and what is prepared from them."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+
+from metapt.ppi.config import Ego, PpiConfig, String, Tasks
+from metapt.ppi.prepare import prepare
+from metapt.ppi.sources import links_name, names, terms_name
+
+PROTEINS = 60
+TERMS = 12
+
+
+class StringFiles(NamedTuple):
+    """Raw files by name, and the config that belongs to them: training species 11 and 12, test species 13."""
+
+    inputs: dict[str, Path]
+    config: dict[str, Any]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """These tensors are small: more threads only wait for one another, above all on a loaded machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def _write(path: Path, lines: Sequence[str]) -> Path:
+    path.write_bytes(gzip.compress("".join(f"{line}\n" for line in lines).encode(), mtime=0))
+    return path
+
+
+@pytest.fixture(scope="session")
+def write_lines() -> Callable[[Path, Sequence[str]], Path]:
+    """(path, lines) -> the path of a gzipped file with them."""
+    return _write
+
+
+def _links(taxon: int) -> list[str]:
+    """A ring with chords, in both directions; every seventh link has a score of 300."""
+    lines = ["protein1 protein2 neighborhood fusion cooccurence coexpression experimental database textmining combined_score"]
+    random = np.random.default_rng(taxon)
+    for step in (1, 2, 7):
+        for first in range(PROTEINS):
+            channels = random.integers(0, 1000, 7) * (random.random(7) < 0.5)
+            scores = " ".join(map(str, [*channels, 300 if first % 7 == 0 else 700]))
+            pair = f"{taxon}.P{first:03d}", f"{taxon}.P{(first + step) % PROTEINS:03d}"
+            lines += [f"{pair[0]} {pair[1]} {scores}", f"{pair[1]} {pair[0]} {scores}"]
+    return lines
+
+
+def _terms(taxon: int) -> list[str]:
+    """All but the last five proteins have terms: those before 60 - 4 t carry term t, so that terms 0 and 1 are carried alike."""
+    lines = ["#string_protein_id\tcategory\tterm\tdescription"]
+    for protein in range(PROTEINS - 5):
+        terms = [term for term in range(TERMS) if protein < PROTEINS - 4 * term]
+        lines += [f"{taxon}.P{protein:03d}\tBiological Process (Gene Ontology)\tGO:{term:07d}\tterm {term}" for term in terms]
+        lines.append(f"{taxon}.P{protein:03d}\tReference Publications (PubMed)\tPMID:1\tnot a Gene Ontology term")
+    return lines
+
+
+@pytest.fixture(scope="session")
+def string_files(tmp_path_factory: pytest.TempPathFactory) -> StringFiles:
+    folder = tmp_path_factory.mktemp("string")
+    string = String(
+        version="0", species=[11, 12, 13], ego=Ego(fan_out=3, max_nodes=8), tasks=Tasks(fine=4, min_proteins=12, by="depth")
+    )
+    ppi = PpiConfig(source="string", string=string, test_species=[13])
+    for taxon in string.species:
+        _write(folder / links_name(string, taxon), _links(taxon))
+        _write(folder / terms_name(string, taxon), _terms(taxon))
+    config = ppi.model_dump(include={"source", "string", "test_species"})
+    return StringFiles({name: folder / name for name in names(ppi)}, config)
+
+
+@pytest.fixture(scope="session")
+def prepared(string_files: StringFiles, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """graphs, tasks, counts."""
+    folder = tmp_path_factory.mktemp("prepared")
+    outputs = {name: folder / file for name, file in (("graphs", "graphs.npz"), ("tasks", "tasks.csv"), ("counts", "counts.csv"))}
+    prepare(string_files.inputs, outputs, string_files.config)
+    return outputs

@@ -1,0 +1,167 @@
+"""Protein graphs with every oddity that is legal, an exact network, and the same network of torch_geometric's layers."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch_geometric.data import Batch, Data
+from torch_geometric.nn import MessagePassing, global_mean_pool
+
+from metapt.hypergrad import Params, Pretrained
+from metapt.ppi.gin import EDGE_BITS, GraphBatch, initial_pretrained
+from metapt.ppi.graphs import Graphs, check, pack, unpack
+
+from .small_graphs import COARSE, FINE, TEST_SPECIES, small_graphs
+
+DTYPE = torch.float64
+LAYERS, WIDTH = 3, 4
+
+
+def draw(seed: int, *shape: int, scale: float = 1.0) -> Tensor:
+    """Standard normal numbers that depend on the seed only."""
+    return scale * torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=DTYPE)
+
+
+def odd_graphs(coarse: int = 11, fine: int = 9) -> Graphs:
+    """Twelve graphs, among them two of one node, two of several nodes without an edge, and nodes without one in others."""
+    random = np.random.default_rng(5)
+    sizes = [4, 1, 6, 3, 5, 1, 2, 7, 4, 2, 5, 3]
+    without = (1, 3, 5, 9)
+    edges = [
+        np.argwhere(np.triu(random.random((n, n)) < 0.4, 1)) if g not in without else np.zeros((0, 2))
+        for g, n in enumerate(sizes)
+    ]
+    graphs = Graphs(
+        node_offsets=np.concatenate([[0], np.cumsum(sizes)]),
+        edge_offsets=np.concatenate([[0], np.cumsum([len(each) for each in edges])]),
+        edges=np.concatenate(edges).astype(np.uint16),
+        bits=random.integers(0, 128, sum(map(len, edges))).astype(np.uint8),
+        centre=np.array([random.integers(n) for n in sizes], np.uint16),
+        species=np.array([10, 20, TEST_SPECIES] * 4, np.int32),
+        coarse=pack(random.random((12, coarse)) < 0.5),
+        fine=pack(random.random((12, fine)) < 0.5),
+        tasks=np.array([coarse, fine]),
+    )
+    check(graphs)
+    return graphs
+
+
+def related_graphs(count: int = 120) -> Graphs:
+    """`small_graphs` whose PT task 3 is carried wherever FT task 0 is, and by few others."""
+    graphs, random = small_graphs(count), np.random.default_rng(1)
+    fine, coarse = unpack(graphs.fine, FINE) > 0, unpack(graphs.coarse, COARSE) > 0
+    fine[:, 0] &= random.random(count) < 0.5
+    coarse[:, 3] = fine[:, 0] | (random.random(count) < 0.05)
+    return dataclasses.replace(graphs, fine=pack(fine), coarse=pack(coarse))
+
+
+def relabelled(graphs: Graphs, seed: int) -> Graphs:
+    """The same graphs with their nodes, and their edges, in another order."""
+    random = np.random.default_rng(seed)
+    edges, bits, centre = graphs.edges.copy(), graphs.bits.copy(), graphs.centre.copy()
+    for graph, size in enumerate(np.diff(graphs.node_offsets)):
+        new = random.permutation(size)
+        own = slice(graphs.edge_offsets[graph], graphs.edge_offsets[graph + 1])
+        order = random.permutation(len(edges[own]))
+        edges[own] = np.sort(new[graphs.edges[own].astype(int)], 1)[order]
+        bits[own] = bits[own][order]
+        centre[graph] = new[centre[graph]]
+    return dataclasses.replace(graphs, edges=edges, bits=bits, centre=centre)
+
+
+def exact(batch: GraphBatch) -> GraphBatch:
+    """The same in float64."""
+    return batch._replace(edge_sums=batch.edge_sums.to(DTYPE))
+
+
+def double(params: Params) -> Params:
+    return {name: value.to(DTYPE) if value.is_floating_point() else value.clone() for name, value in params.items()}
+
+
+def exact_pretrained(layers: int = LAYERS, width: int = WIDTH, tasks: int = COARSE) -> Pretrained:
+    """In float64, with BatchNorm that has seen something and weights of all signs."""
+    encoder, head, buffers = (double(part) for part in initial_pretrained(layers, width, tasks, torch.Generator().manual_seed(0)))
+    encoder = {name: value + draw(i, *value.shape, scale=0.2) for i, (name, value) in enumerate(encoder.items())}
+    for i, name in enumerate(buffers):
+        if "running" in name:
+            seen = draw(100 + i, *buffers[name].shape, scale=0.3)
+            buffers[name] = seen.exp() if "var" in name else seen
+    return Pretrained(encoder, head, buffers)
+
+
+class EgoGraph(Data):  # type: ignore[misc]
+    """A graph with a centre node, whose number counts on in a batch."""
+
+    def __inc__(self, key: str, value: Any, *args: Any, **words: Any) -> Any:
+        return self.num_nodes if key == "centre" else super().__inc__(key, value, *args, **words)
+
+
+def ego_graph(graphs: Graphs, number: int, dtype: torch.dtype = DTYPE) -> EgoGraph:
+    """One of the graphs, each edge in both directions, with its nine bits."""
+    own = slice(graphs.edge_offsets[number], graphs.edge_offsets[number + 1])
+    edges = torch.from_numpy(graphs.edges[own].astype(np.int64)).T
+    bits = torch.tensor([[(int(value) >> bit) & 1 for bit in range(EDGE_BITS)] for value in graphs.bits[own]]).view(-1, EDGE_BITS)
+    size = int(graphs.node_offsets[number + 1] - graphs.node_offsets[number])
+    return EgoGraph(
+        num_nodes=size,
+        edge_index=torch.cat([edges, edges.flip(0)], 1),
+        edge_attr=torch.cat([bits, bits]).to(dtype),
+        centre=torch.tensor([int(graphs.centre[number])]),
+    )
+
+
+def pyg_batch(graphs: Graphs, numbers: list[int]) -> Any:
+    return Batch.from_data_list([ego_graph(graphs, number) for number in numbers])
+
+
+class _PlainLayer(MessagePassing):  # type: ignore[misc]
+    """A message per edge: the neighbour's state beside the embedded bits of the edge; self loops have a bit of their own."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(aggr="add")
+        self.edge = nn.Linear(EDGE_BITS, width)
+        self.linear1, self.linear2 = nn.Linear(2 * width, 2 * width), nn.Linear(2 * width, width)
+        self.norm = nn.BatchNorm1d(2 * width)
+
+    def forward(self, states: Tensor, edge_index: Tensor, edge_attr: Tensor) -> Tensor:
+        loops = torch.arange(len(states)).repeat(2, 1)
+        loop_bits = torch.zeros(len(states), EDGE_BITS, dtype=edge_attr.dtype)
+        loop_bits[:, 7] = 1
+        edge_index, bits = torch.cat([edge_index, loops], 1), torch.cat([edge_attr, loop_bits])
+        gathered = self.propagate(edge_index, x=states, bits=self.edge(bits))
+        result: Tensor = self.linear2(torch.relu(self.norm(self.linear1(gathered))))
+        return result
+
+    def message(self, x_j: Tensor, bits: Tensor) -> Tensor:
+        return torch.cat([x_j, bits], 1)
+
+
+class PlainGin(nn.Module):
+    """`metapt.ppi.gin.Encoder` of torch's and torch_geometric's layers, with parameters of the same names."""
+
+    def __init__(self, layers: int, width: int) -> None:
+        super().__init__()
+        self.node = nn.Parameter(torch.zeros(width))
+        self.layers = nn.ModuleList(_PlainLayer(width) for _ in range(layers))
+
+    def forward(self, batch: Any, keep: Tensor | None = None) -> Tensor:
+        states = self.node.expand(batch.num_nodes, -1)
+        for number, layer in enumerate(self.layers):
+            states = layer(states, batch.edge_index, batch.edge_attr)
+            if number + 1 < len(self.layers):
+                states = torch.relu(states)
+            if keep is not None:
+                states = states * keep[number]
+        return torch.cat([global_mean_pool(states, batch.batch), states[batch.centre]], 1)
+
+
+def plain(parameters: Params, batch: Any, *, training: bool, keep: Tensor | None = None) -> Tensor:
+    """Features by `PlainGin` with the parameters and buffers of an `Encoder`."""
+    layers = 1 + max(int(name.split(".")[1]) for name in parameters if name.startswith("layers."))
+    network = PlainGin(layers, len(parameters["node"])).train(training)
+    result: Tensor = torch.func.functional_call(network, parameters, (batch, keep))
+    return result

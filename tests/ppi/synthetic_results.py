@@ -1,0 +1,292 @@
+"""The files that an experiment's runs leave, with numbers as they are asked for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.image import imread
+
+from metapt.evaluation import metrics
+from metapt.evaluation.claims import judge
+from metapt.evaluation.cost import PEAK_MEMORY, TIME_PER_STEP, WALL_TIME
+from metapt.evaluation.metrics import row
+from metapt.evaluation.pairs import pair
+from metapt.evaluation.tables import write_blocks
+from metapt.ppi.claims import claims
+from metapt.ppi.config import PpiConfig, learns_weights
+from metapt.ppi.experiments import EXPERIMENTS, summarise
+from metapt.ppi.needs import FinetuneKey, PretrainKey, needs
+from metapt.ppi.results import (
+    AUROC,
+    INTACT,
+    ONLINE,
+    OTHERS,
+    PERMUTED,
+    PLANTED,
+    QUANTILES,
+    RELATIVES,
+    TASK_AUROC,
+    WEIGHT,
+    Results,
+    read,
+)
+
+FILES = {
+    "metrics": "metrics.csv",
+    "claims": "claims.csv",
+    "table_csv": "table.csv",
+    "table_md": "table.md",
+    "table_tex": "table.tex",
+    "figure_svg": "figure.svg",
+    "figure_png": "figure.png",
+}
+SEED_SPREAD = (-0.5, 0.1, 0.4)
+"""What a PT seed adds to the AUROC of every arm, so that it cancels in paired differences."""
+FINE, COARSE = 8, 60
+
+
+class Runs:
+    """Numbers of an experiment's runs; change what a test asks about before `write`.
+
+    Attributes:
+        auroc: arm, setting, evaluation -> mean test AUROC (%).
+        gap: arm, setting, PT seed -> what is added to it.
+        task_auroc: arm, evaluation, PT seed -> AUROC (%) of the FT tasks [FINE].
+        weight: arm, setting, PT seed -> learned weights [COARSE]; the first half of the tasks is intact and useful.
+        online: arm, which -> AUROC (%) of the FT head when PT ends.
+        seconds, gigabytes: arm -> of a PT step, at most.
+    """
+
+    def __init__(self, folder: Path, key: str, **settings: Any) -> None:
+        self.folder, self.key = folder, key
+        settings = {"pretrain_seeds": 3, "finetune_seeds": 5, key: {}, **settings}
+        self.config = PpiConfig.model_validate(settings)
+        self.inputs: dict[str, Path] = {}
+        self.auroc: Callable[[str, str, str], float] = lambda arm, setting, evaluation: 70.0
+        self.gap: Callable[[str, str, int], float] = lambda arm, setting, seed: 0.0
+        self.task_auroc: Callable[[str, str, int], Any] = lambda arm, evaluation, seed: np.full(FINE, 70.0)
+        self.weight: Callable[[str, str, int], Any] = lambda arm, setting, seed: np.linspace(2, 0, COARSE)
+        self.online: Callable[[str, str], float] = lambda arm, which: 70.0
+        self.seconds: Callable[[str], float] = lambda arm: 0.05
+        self.gigabytes: Callable[[str], float] = lambda arm: 2.0
+        self.machine: Callable[[str], str] = lambda arm: "a machine"
+
+    def write(self) -> None:
+        found = needs(self.config, self.key)
+        for pt in found.pretrain:
+            self._pretrain(pt)
+        for ft in found.finetune:
+            self._finetune(ft)
+        terms = [("coarse", i, f"GO:{i:07d}", f"process number {i} of a cell, which has a long name") for i in range(COARSE)]
+        terms += [("fine", i, f"GO:9{i:06d}", f"function number {i} of a protein") for i in range(FINE)]
+        tasks = pd.DataFrame(terms, columns=["kind", "task", "term", "description"]).assign(category="", positives=100)
+        tasks.to_csv(self.folder / "tasks.csv", index=False)
+        self.inputs["tasks"] = self.folder / "tasks.csv"
+
+    def table(self, name: str, rows: list[dict[str, Any]]) -> None:
+        self.inputs[name] = self.folder / f"{name.replace('/', '-')}.csv"
+        metrics.write(rows, self.inputs[name])
+
+    def series(self, name: str, rows: list[dict[str, Any]]) -> None:
+        self.inputs[name] = self.folder / f"{name.replace('/', '-')}.csv"
+        metrics.write_series(rows, self.inputs[name])
+
+    def _pretrain(self, key: PretrainKey) -> None:
+        numbers = {
+            TIME_PER_STEP: self.seconds(key.arm) * (1 + 0.02 * key.seed),
+            WALL_TIME: 3600 * self.seconds(key.arm),
+            PEAK_MEMORY: self.gigabytes(key.arm),
+        }
+        series: list[dict[str, Any]] = []
+        arm = self.config.arms[key.arm]
+        if arm.method not in ("no_pt", "supervised"):
+            for which, metric in ONLINE.items():
+                end = self.online(key.arm, which) + SEED_SPREAD[key.seed]
+                numbers[metric] = end
+                series += _points(metric, {step: end - 8 * 0.6 ** (step / 100) for step in range(0, 1001, 100)})
+        if learns_weights(arm):
+            weights = np.asarray(self.weight(key.arm, key.setting, key.seed), dtype=float)
+            half = COARSE // 2
+            useful = float(np.mean(weights[:half, None] > weights[None, half:]))
+            numbers |= {RELATIVES: float(weights[:10].mean()), OTHERS: float(weights[10:].mean())}
+            if self.config.source == "simulated":
+                numbers[PLANTED] = useful
+            series += _points(WEIGHT, dict(enumerate(weights)))
+            for name, share in zip(QUANTILES, (0.1, 0.5, 0.9), strict=True):
+                end = float(np.quantile(weights, share))
+                series += _points(name, {step: 1 + (end - 1) * (1 - 0.8**step) for step in range(21)})
+            if key.setting == "permuted_tasks":
+                numbers[INTACT] = useful
+                series += _points(PERMUTED, {task: float(task >= half) for task in range(COARSE)})
+        words = {"replicate": key.seed, "setting": key.setting, "evaluation": "pretraining"}
+        self.table(f"{key.name}/metrics", [row("ppi", key.arm, name, value, **words) for name, value in numbers.items()])
+        self.series(f"{key.name}/series", series)
+        self.inputs[f"{key.name}/run"] = path = self.folder / f"{key.name.replace('/', '-')}-run.json"
+        path.write_text(json.dumps({"machine": {"name": self.machine(key.arm), "device": "cuda"}}))
+
+    def _finetune(self, key: FinetuneKey) -> None:
+        rows, series = [], []
+        for evaluation in self.config.evaluations:
+            for pt in range(self.config.pretrain_seeds):
+                value = self.auroc(key.arm, key.setting, evaluation) + SEED_SPREAD[pt] + self.gap(key.arm, key.setting, pt)
+                for ft in range(self.config.finetune_seeds):
+                    shift = 0.3 * (ft - (self.config.finetune_seeds - 1) / 2)
+                    words = {"replicate": pair(pt, ft), "setting": key.setting, "evaluation": evaluation}
+                    rows.append(row("ppi", key.arm, AUROC, value + shift, **words))
+                    rows.append(row("ppi", key.arm, "validation AUROC (%)", value - 1, **words))
+                    aurocs = self.task_auroc(key.arm, evaluation, pt)
+                    series += _points(TASK_AUROC.format(evaluation), dict(enumerate(aurocs + shift)), pair(pt, ft))
+        self.table(f"{key.name}/metrics", rows)
+        self.series(f"{key.name}/series", series)
+
+    def results(self) -> Results:
+        return read({"experiment": self.key, "settings": self.config.model_dump(mode="json")}, self.inputs)
+
+    def judged(self) -> pd.DataFrame:
+        """The verdicts, by the claims' text."""
+        results = self.results()
+        return judge(claims(results), results.metrics).set_index("claim")
+
+    def tabled(self) -> tuple[pd.DataFrame, str]:
+        """The table's numbers as its CSV gives them back, and its text."""
+        blocks, numbers = EXPERIMENTS[self.key].tables(self.results())
+        write_blocks(blocks, self.folder / "table", numbers)
+        return pd.read_csv(self.folder / "table.csv"), (self.folder / "table.md").read_text()
+
+    def summarise(self) -> dict[str, Path]:
+        """All outputs, none of which is empty."""
+        config = {"domain": "ppi", "experiment": self.key, "settings": self.config.model_dump(mode="json")}
+        outputs = {name: self.folder / "out" / file for name, file in FILES.items()}
+        outputs["metrics"].parent.mkdir(exist_ok=True)
+        summarise(config, self.inputs, outputs)
+        for name in FILES:
+            assert outputs[name].stat().st_size > 0, name
+        assert imread(outputs["figure_png"])[..., :3].std() > 0.02, "the figure is blank"
+        assert set(metrics.read(outputs["metrics"])["experiment"]) == {f"ppi_{self.key}"}
+        return outputs
+
+
+def _points(name: str, values: Mapping[int, float], replicate: int = 0) -> list[dict[str, Any]]:
+    return [{"replicate": replicate, "step": step, "name": name, "value": float(value)} for step, value in values.items()]
+
+
+AUROCS = {
+    "no_pt": 66.0,
+    "graph_supervised": 72.0,
+    "cotrain": 70.0,
+    "cotrain_pcgrad": 69.0,
+    "cotrain_learned_weights": 68.0,
+    "meta": 72.4,
+    "meta-stable": 74.0,
+    "meta-frozen": 73.0,
+    "meta-permuted": 71.0,
+    "meta-top": 73.0,
+    "meta-bottom": 67.0,
+}
+
+
+def of_auroc(folder: Path, key: str, **settings: Any) -> Runs:
+    """Arms with the AUROC of `AUROCS`; linear evaluation has one point more, permuted tasks and released batching two less.
+
+    `meta` varies by PT seed, and loses nothing by released batching.
+    """
+    runs = Runs(folder, key, **settings)
+
+    def auroc(arm: str, setting: str, evaluation: str) -> float:
+        value = AUROCS.get(arm, 71.5) + (1.0 if evaluation == "linear_evaluation" else 0.0)
+        harmed = setting == "permuted_tasks" or (setting == "released_centre" and arm != "meta")
+        fold = int(setting[-1]) - 1.5 if setting.startswith("held_out") else 0.0
+        return value - (2.0 if harmed else 0.0) + fold
+
+    runs.auroc = auroc
+    runs.gap = lambda arm, setting, seed: (-0.9, 0.0, 0.9)[seed] if arm == "meta" else 0.0
+    return runs
+
+
+def of_weights(folder: Path, key: str, **settings: Any) -> Runs:
+    """Weights of `meta-stable` that find the useful half of the tasks in every PT seed; those of other arms are random."""
+    runs = of_auroc(folder, key, **settings)
+
+    def weight(arm: str, setting: str, seed: int) -> Any:
+        draws = np.random.default_rng([seed, len(arm), len(setting)]).normal(size=COARSE)
+        signal = np.linspace(2.5, -2.5, COARSE) if arm == "meta-stable" else 0.0
+        return 2 / (1 + np.exp(-(signal + (0.3 if arm == "meta-stable" else 2.0) * draws)))
+
+    runs.weight = weight
+    return runs
+
+
+def of_transfer(folder: Path, key: str = "negative_transfer", **settings: Any) -> Runs:
+    """FT tasks from 60 to 80 %; plain PT loses two of them by three points, the others gain five; task 7 can't be scored.
+
+    Linear evaluation gains two.
+    """
+    runs = of_auroc(folder, key, **settings)
+
+    def task_auroc(arm: str, evaluation: str, seed: int) -> Any:
+        values = np.linspace(60, 80, FINE) + SEED_SPREAD[seed]
+        if arm != "no_pt":
+            lost = 2 if arm == "graph_supervised" else 0
+            values = values + np.where(np.arange(FINE) < lost, -3.0, 5.0 if evaluation == "full_transfer" else 2.0)
+        return np.where(np.arange(FINE) == 7, np.nan, values)
+
+    runs.task_auroc = task_auroc
+    return runs
+
+
+def of_online(folder: Path, key: str = "during_pretraining", **settings: Any) -> Runs:
+    runs = Runs(folder, key, **settings)
+    ends = {"meta": 76.0, "cotrain": 67.0, "cotrain_pcgrad": 69.0, "cotrain_learned_weights": 70.5}
+    runs.online = lambda arm, which: ends.get(arm, 72.0) + (12.0 if which == "validation" else 0.0)
+    return runs
+
+
+def of_representations(folder: Path, key: str = "representations", **settings: Any) -> Runs:
+    """CKA of 0.9 less 0.07 per place between two arms, each pair given once."""
+    runs = Runs(folder, key, **settings)
+    arms = list(getattr(runs.config, key).arms)
+    rows = []
+    for place, arm in enumerate(arms):
+        for other in range(place + 1, len(arms)):
+            for seed in range(runs.config.pretrain_seeds):
+                value = 0.9 - 0.07 * (other - place) + 0.01 * seed
+                words = {"replicate": seed, "setting": "full_access", "evaluation": "representations"}
+                rows.append(row("ppi", arm, f"CKA with {arms[other]}", value, **words))
+    runs.table("study/representations/metrics", rows)
+    return runs
+
+
+def of_cost(folder: Path, key: str = "cost", **settings: Any) -> Runs:
+    runs = Runs(folder, key, **settings)
+    runs.seconds = lambda arm: {"graph_supervised": 0.05, "meta": 0.08}.get(arm, 0.15)
+    runs.gigabytes = lambda arm: {"graph_supervised": 1.0, "meta": 1.4}.get(arm, 1.5)
+    return runs
+
+
+MAKERS: dict[str, Callable[..., Runs]] = {
+    **dict.fromkeys(("full_access", "half_data", "held_out_tasks", "summary", "centre_offset"), of_auroc),
+    "during_pretraining": of_online,
+    "representations": of_representations,
+    "learned_weights": of_weights,
+    "negative_transfer": of_transfer,
+    "known_answer": of_weights,
+    "cost": of_cost,
+}
+
+
+def runs_of(key: str, folder: Path, **settings: Any) -> Runs:
+    if key == "summary":
+        settings = {"half_data": {}, "held_out_tasks": {}} | settings
+    return MAKERS[key](folder, key=key, **settings)
+
+
+def written(key: str, folder: Path, **settings: Any) -> Runs:
+    """An experiment's runs as its maker has them, written."""
+    runs = runs_of(key, folder, **settings)
+    runs.write()
+    return runs

@@ -1,0 +1,158 @@
+"""Minibatches: which graphs, with which labels, and that arms of a seed see the same ones."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from metapt.ppi.batches import CoTrainBatches, Dropout, PpiBatches
+from metapt.ppi.config import Network
+from metapt.ppi.dataset import PpiDataset, on_device
+from metapt.ppi.gin import GraphBatch
+from metapt.ppi.graphs import pack, unpack
+
+from .small_graphs import COARSE, FINE, small_graphs
+
+NETWORK = Network(layers=2, width=3)
+PRETRAIN, TRAIN, VALIDATION = np.arange(40, 100), np.arange(0, 30), np.arange(30, 40)
+SETS = {"pretrain": (PRETRAIN, 16), "train": (TRAIN, 8), "validation": (VALIDATION, 4)}
+
+
+@pytest.fixture(scope="module")
+def dataset() -> PpiDataset:
+    """Graphs whose first sum of edge bits is their number."""
+    dataset = on_device(small_graphs(), "cpu")
+    numbers = torch.arange(120.0).repeat_interleave(dataset.nodes.diff())
+    return dataclasses.replace(dataset, edge_sums=torch.cat([numbers.unsqueeze(1), dataset.edge_sums[:, 1:]], 1))
+
+
+def made(dataset: PpiDataset, kind: type[PpiBatches] = PpiBatches, seed: int = 0, rate: float = 0.2, **words: Any) -> PpiBatches:
+    return kind(dataset, SETS, Dropout(seed, NETWORK, rate, "cpu"), seed, **words)
+
+
+def seen(graphs: GraphBatch) -> list[int]:
+    """The numbers of the graphs in a minibatch."""
+    return [int(part[0, 0]) for part in graphs.edge_sums.split(graphs.sizes.tolist())]
+
+
+def equal(first: Any, second: Any) -> bool:
+    """Two minibatches of any kind, tensor by tensor."""
+    if isinstance(first, torch.Tensor) or first is None:
+        return first is second or torch.equal(first, second)
+    return all(equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+def test_labels_belong_to_their_graphs(dataset: PpiDataset) -> None:
+    batches = made(dataset)
+    for _ in range(5):
+        for batch, part, labels, size in (
+            (batches.pretrain(), PRETRAIN, dataset.coarse, 16),
+            (batches.train(), TRAIN, dataset.fine, 8),
+            (batches.validation(), VALIDATION, dataset.fine, 4),
+        ):
+            numbers = seen(batch.graphs)
+            assert len(numbers) == size
+            assert set(numbers) <= set(part.tolist())
+            assert torch.equal(batch.labels, labels(torch.tensor(numbers)))
+            assert equal(batch.graphs, dataset.batch(torch.tensor(numbers)))
+
+
+def test_a_pass_sees_no_graph_twice(dataset: PpiDataset) -> None:
+    batches = made(dataset)
+    for _ in range(2):
+        numbers = [number for _ in range(3) for number in seen(batches.pretrain().graphs)]
+        assert len(set(numbers)) == 48
+
+
+def test_only_what_is_trained_on_has_dropout(dataset: PpiDataset) -> None:
+    batches = made(dataset)
+    for batch in (batches.pretrain(), batches.hypergradient(), batches.trained()):
+        assert batch.keep is not None
+        assert batch.keep.shape == (2, len(batch.graphs.graph), 3)
+    assert batches.train().keep is None
+    assert batches.validation().keep is None
+    assert made(dataset, rate=0.0).pretrain().keep is None
+
+
+def test_arms_of_a_seed_see_the_same_graphs_whatever_else_they_draw(dataset: PpiDataset) -> None:
+    plain, meta, other = made(dataset), made(dataset, hypergradient_size=20), made(dataset, seed=1)
+    orders = []
+    for batches in (plain, meta, other):
+        order = []
+        for _ in range(6):
+            order.append(seen(batches.pretrain().graphs))
+            if batches is meta:
+                meta.hypergradient(), meta.train(), meta.validation()
+        orders.append(order)
+    assert orders[0] == orders[1] != orders[2]
+
+
+def test_a_hypergradients_pt_minibatch_is_of_its_own_size_or_the_next_pt_minibatch(dataset: PpiDataset) -> None:
+    larger = made(dataset, hypergradient_size=20).hypergradient()
+    assert len(larger.graphs.sizes) == 20
+    assert set(seen(larger.graphs)) <= set(PRETRAIN.tolist())
+    assert larger.labels.shape == (20, COARSE)
+    first, second = made(dataset), made(dataset)
+    assert equal(first.hypergradient(), second.pretrain())
+    assert equal(first.pretrain(), second.pretrain())
+
+
+def test_other_pt_labels_and_fewer_ft_tasks(dataset: PpiDataset) -> None:
+    flipped = torch.from_numpy(pack(unpack(dataset.graphs.coarse, COARSE) == 0))
+    tasks = torch.tensor([0, 3, 4])
+    batches = made(dataset, coarse=flipped, tasks=tasks)
+    batch = batches.pretrain()
+    assert torch.equal(batch.labels, 1 - dataset.coarse(torch.tensor(seen(batch.graphs))))
+    for batch in (batches.train(), batches.validation(), batches.trained()):
+        assert torch.equal(batch.labels, dataset.fine(torch.tensor(seen(batch.graphs)))[:, tasks])
+
+
+def test_the_released_centres_are_those_of_pt_minibatches_only(dataset: PpiDataset) -> None:
+    batches = made(dataset, offset_centres=False, hypergradient_size=20)
+    for batch in (batches.pretrain(), batches.hypergradient()):
+        expected = dataset.graphs.centre[seen(batch.graphs)]
+        assert batch.graphs.centre.tolist() == expected.tolist()
+    for batch in (batches.train(), batches.validation(), batches.trained()):
+        assert equal(batch.graphs, dataset.batch(torch.tensor(seen(batch.graphs))))
+
+
+def test_co_training_sees_a_pt_and_an_ft_minibatch_with_dropout(dataset: PpiDataset) -> None:
+    both, alone = made(dataset, CoTrainBatches, tasks=torch.tensor([1, 2])), made(dataset)
+    for draw in (both.pretrain, both.hypergradient):
+        batch: Any = draw()
+        assert seen(batch.pretrain.graphs) == seen(alone.pretrain().graphs)
+        assert batch.pretrain.labels.shape == (16, COARSE)
+        assert set(seen(batch.finetune.graphs)) <= set(TRAIN.tolist())
+        assert batch.finetune.labels.shape == (8, 2)
+        assert batch.finetune.keep is not None
+        assert not equal(batch.pretrain.keep, batch.finetune.keep)
+    assert both.validation().labels.shape == (4, 2)
+
+
+@pytest.mark.parametrize("kind", [PpiBatches, CoTrainBatches])
+def test_a_saved_state_goes_on_to_the_same_minibatches_and_masks(dataset: PpiDataset, kind: type[PpiBatches]) -> None:
+    batches, other = (made(dataset, kind, hypergradient_size=20) for _ in range(2))
+    names = ("pretrain", "train", "hypergradient", "validation", "trained")
+
+    def some(drawn: PpiBatches) -> list[Any]:
+        draws: list[Callable[[], Any]] = [getattr(drawn, name) for name in names]
+        return [draw() for _ in range(3) for draw in draws]
+
+    before = some(batches)
+    other.load_state_dict(batches.state_dict())
+    after = some(batches)
+    assert not any(equal(a, b) for a, b in zip(before, after, strict=True))
+    assert all(equal(a, b) for a, b in zip(after, some(other), strict=True))
+
+
+def test_a_set_smaller_than_its_minibatch_is_one_minibatch(dataset: PpiDataset) -> None:
+    sets = {"train": (np.arange(5), 8)}
+    batches = PpiBatches(dataset, sets, Dropout(0, NETWORK, 0.0, "cpu"), 0)
+    batch = batches.train()
+    assert sorted(seen(batch.graphs)) == [0, 1, 2, 3, 4]
+    assert batch.labels.shape == (5, FINE)

@@ -1,0 +1,140 @@
+"""Verdicts of the PPI experiments, from metrics whose answers are known."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from .synthetic_results import MAKERS, runs_of, written
+
+WHOLE, LINEAR = "FT of the whole network", "linear evaluation"
+
+
+@pytest.mark.parametrize("key", MAKERS)
+def test_one_pt_seed_decides_nothing(key: str, tmp_path: Path) -> None:
+    claims = written(key, tmp_path, pretrain_seeds=1, finetune_seeds=2, source="simulated").judged()
+    assert set(claims["verdict"]) <= {"inconclusive", "not measured"}
+    unmeasured = claims[claims["verdict"] == "not measured"]
+    assert all("agree between PT seeds" in text for text in unmeasured.index)
+
+
+@pytest.mark.parametrize(
+    ("key", "words"), [("full_access", "full access"), ("half_data", "half data"), ("held_out_tasks", "held-out tasks")]
+)
+def test_which_arm_beats_which(key: str, words: str, tmp_path: Path) -> None:
+    claims = written(key, tmp_path).judged()
+    assert claims.loc[f"graph_supervised beats no_pt, {words}, {WHOLE}", "verdict"] == "reproduced"
+    assert claims.loc[f"meta beats graph_supervised, {words}, {LINEAR}", "verdict"] == "inconclusive"
+    assert claims.loc[f"meta-stable beats graph_supervised, {words}, {LINEAR}", "verdict"] == "reproduced"
+    assert claims.loc[f"meta-frozen beats meta-permuted, {words}, {LINEAR}", "paper"] == "beyond the paper"
+    assert len(claims) == 9 * 2
+
+
+def test_the_papers_numbers_stand_beside_its_claims(tmp_path: Path) -> None:
+    paper = written("full_access", tmp_path).judged()["paper"]
+    assert paper[f"meta beats graph_supervised, full access, {LINEAR}"] == "78.6 ± 0.1 against 74.7 ± 0.1 %"
+    assert paper[f"meta beats no_pt, full access, {LINEAR}"] == "78.6 ± 0.1 against 66.6 ± 0.7 % (no_pt: full transfer)"
+
+
+def test_an_arm_that_loses(tmp_path: Path) -> None:
+    runs = runs_of("full_access", tmp_path, full_access={"arms": ["graph_supervised", "meta"]}, evaluations=["full_transfer"])
+    runs.auroc = lambda arm, setting, evaluation: 70.0 if arm == "meta" else 75.0
+    runs.write()
+    claims = runs.judged()
+    assert claims.loc[f"meta beats graph_supervised, full access, {WHOLE}", "verdict"] == "not reproduced"
+    assert len(claims) == 1, "claims on arms that are not run are left out"
+
+
+def test_a_diverged_run_decides_nothing(tmp_path: Path) -> None:
+    runs = runs_of("full_access", tmp_path, full_access={"arms": ["no_pt", "graph_supervised"]})
+    runs.gap = lambda arm, setting, seed: math.nan if (arm, seed) == ("no_pt", 2) else 0.0
+    runs.write()
+    claims = runs.judged()
+    assert set(claims["verdict"]) == {"inconclusive"}
+    assert all("no finite number" in text for text in claims["measured"])
+
+
+def test_the_ft_head_during_pt(tmp_path: Path) -> None:
+    claims = written("during_pretraining", tmp_path).judged()
+    assert set(claims["verdict"]) == {"reproduced"}
+    assert claims.loc["meta's FT head during PT beats cotrain's, test AUROC", "paper"] == "76.1 against 67.3 %"
+
+
+def test_what_the_weights_find(tmp_path: Path) -> None:
+    verdicts = written("learned_weights", tmp_path, source="simulated").judged()["verdict"]
+    assert verdicts["meta-stable's weights find the PT tasks of planted use"] == "reproduced"
+    assert verdicts["meta's weights find the PT tasks of planted use"] == "not reproduced"
+    assert verdicts["meta-stable's weights agree between PT seeds (rank correlation at least 0.5)"] == "reproduced"
+    assert verdicts["meta-stable gives PT tasks that an FT task implies more weight than the others"] == "reproduced"
+
+
+def test_nothing_is_planted_in_real_networks(tmp_path: Path) -> None:
+    claims = written("learned_weights", tmp_path, source="hu2020").judged()
+    assert not claims.index.str.contains("planted").any()
+
+
+def test_weights_that_are_not_finite_decide_nothing(tmp_path: Path) -> None:
+    runs = runs_of("learned_weights", tmp_path, learned_weights={"arms": ["meta-stable"]})
+    runs.weight = lambda arm, setting, seed: np.where(np.arange(60) == 3, math.nan, 1.0)
+    runs.write()
+    assert set(runs.judged()["verdict"]) == {"inconclusive"}
+
+
+def test_relatives_that_were_not_told_are_not_measured(tmp_path: Path) -> None:
+    runs = runs_of("learned_weights", tmp_path, learned_weights={"arms": ["meta-stable"]})
+    runs.write()
+    for name, path in runs.inputs.items():
+        if name.endswith("/metrics"):
+            path.write_text("\n".join(line for line in path.read_text().splitlines() if "mean weight" not in line) + "\n")
+    verdicts = runs.judged()["verdict"]
+    assert verdicts["meta-stable gives PT tasks that an FT task implies more weight than the others"] == "not measured"
+
+
+def test_negative_transfer(tmp_path: Path) -> None:
+    verdicts = written("negative_transfer", tmp_path).judged()["verdict"]
+    assert verdicts[f"at most 10 % of the FT tasks lose by meta, {WHOLE}"] == "reproduced"
+    assert verdicts[f"at most 10 % of the FT tasks lose by graph_supervised, {WHOLE}"] == "not reproduced"
+    assert verdicts[f"no more FT tasks lose by meta than by graph_supervised, {LINEAR}"] == "reproduced"
+
+
+def test_a_task_that_one_run_could_not_score_decides_nothing(tmp_path: Path) -> None:
+    runs = runs_of("negative_transfer", tmp_path, negative_transfer={"arms": ["meta"]})
+    scored = runs.task_auroc
+    runs.task_auroc = lambda arm, evaluation, seed: (
+        scored(arm, evaluation, seed) + (math.nan if (arm, seed) == ("meta", 1) else 0.0)
+    )
+    runs.write()
+    assert set(runs.judged()["verdict"]) == {"inconclusive"}
+
+
+def test_the_centre_offset(tmp_path: Path) -> None:
+    claims = written("centre_offset", tmp_path).judged()
+    released = claims.loc[f"meta beats graph_supervised with released batching, {LINEAR}"]
+    assert (released["verdict"], released["paper"]) == ("reproduced", "78.6 ± 0.1 against 74.7 ± 0.1 %")
+    assert claims.loc[f"meta's gain over graph_supervised stands with the right centre, {LINEAR}", "verdict"] == "inconclusive"
+
+
+def test_the_known_answer(tmp_path: Path) -> None:
+    verdicts = written("known_answer", tmp_path).judged()["verdict"]
+    assert verdicts["meta-stable's weights find the PT tasks whose labels are intact"] == "reproduced"
+    assert verdicts["meta's weights find the PT tasks whose labels are intact"] == "not reproduced"
+    assert verdicts[f"meta-stable beats graph_supervised with half of the PT tasks permuted, {WHOLE}"] == "reproduced"
+    assert verdicts[f"meta-top beats meta-bottom, {WHOLE}"] == "reproduced"
+
+
+def test_cost(tmp_path: Path) -> None:
+    verdicts = written("cost", tmp_path).judged()["verdict"]
+    assert verdicts["meta takes at most twice the time per PT step of graph_supervised"] == "reproduced"
+    assert verdicts["meta-stable takes at most twice the time per PT step of graph_supervised"] == "not reproduced"
+
+
+def test_times_on_two_machines_do_not_compare(tmp_path: Path) -> None:
+    runs = runs_of("cost", tmp_path)
+    runs.machine = lambda arm: "fast" if arm == "meta" else "slow"
+    runs.write()
+    claims = runs.judged()
+    assert claims.filter(like="meta takes", axis=0)["verdict"].tolist() == ["inconclusive"] * 2
+    assert "not all runs were on the same machine" in claims["measured"].iloc[0]

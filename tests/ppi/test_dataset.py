@@ -1,0 +1,129 @@
+"""Minibatches by index arithmetic are torch_geometric's; labels come out as they went in; and who learns from which graphs."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from metapt.errors import DataError
+from metapt.ppi.dataset import VALIDATION_SHARE, labels, on_device, open_dataset, splits
+from metapt.ppi.gin import EDGE_BITS
+from metapt.ppi.graphs import pack, save, unpack
+
+from .graphs_helper import odd_graphs, pyg_batch
+from .small_graphs import TEST_SPECIES, small_graphs
+
+GRAPHS = odd_graphs()
+DATASET = on_device(GRAPHS, "cpu")
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.integers(0, len(GRAPHS) - 1), min_size=1, max_size=15))
+@example([1])
+@example([2])
+@example([1, 3, 5, 9])
+@example([7, 7, 7])
+@example([*range(12)])
+def test_a_minibatch_is_torch_geometrics(numbers: list[int]) -> None:
+    ours, theirs = DATASET.batch(torch.tensor(numbers)), pyg_batch(GRAPHS, numbers)
+    assert torch.equal(ours.graph, theirs.batch)
+    assert torch.equal(ours.sizes, theirs.ptr.diff())
+    assert torch.equal(ours.centre, theirs.centre)
+    assert ours.neighbours.dtype == ours.neighbour_offsets.dtype == torch.int32
+    assert ours.edge_sums.dtype == torch.float32
+
+    degrees = ours.neighbour_offsets.diff()
+    assert ours.neighbour_offsets[0] == 0
+    assert int(ours.neighbour_offsets[-1]) == len(ours.neighbours) == theirs.edge_index.shape[1]
+    nodes = torch.arange(len(ours.graph)).repeat_interleave(degrees)
+    pairs = torch.stack([nodes, ours.neighbours.long()])
+    assert sorted(pairs.T.tolist()) == sorted(theirs.edge_index.T.tolist())
+
+    sums = torch.zeros(len(ours.graph), EDGE_BITS, dtype=torch.float64).index_add(0, theirs.edge_index[0], theirs.edge_attr)
+    sums[:, 7] += 1  # the self loop
+    torch.testing.assert_close(ours.edge_sums[:, :EDGE_BITS].double(), sums, rtol=0, atol=0)
+    assert torch.equal(ours.edge_sums[:, EDGE_BITS], degrees + 1.0)
+
+
+def test_the_released_batching_reads_the_centres_near_the_start() -> None:
+    numbers = torch.tensor([7, 4, 0, 7])
+    right, released = DATASET.batch(numbers), DATASET.batch(numbers, offset_centres=False)
+    assert released.centre.tolist() == GRAPHS.centre[numbers.numpy()].tolist()
+    assert (right.centre - released.centre).tolist() == [0, 7, 12, 16]
+    for name, value in right._asdict().items():
+        assert name == "centre" or torch.equal(value, released._asdict()[name])
+
+
+def test_labels_are_the_bits(random_labels: dict[str, np.ndarray]) -> None:
+    dataset = on_device(
+        dataclasses.replace(GRAPHS, coarse=pack(random_labels["coarse"]), fine=pack(random_labels["fine"])), "cpu"
+    )
+    assert (dataset.coarse_tasks, dataset.fine_tasks) == (11, 9)
+    for chosen in ([3], [7, 0, 7, 11], [*range(12)]):
+        for kind, read in (("coarse", dataset.coarse), ("fine", dataset.fine)):
+            found = read(torch.tensor(chosen))
+            assert found.dtype == torch.float32
+            assert np.array_equal(found.numpy(), random_labels[kind][chosen])
+
+
+@pytest.fixture
+def random_labels() -> dict[str, np.ndarray]:
+    random = np.random.default_rng(8)
+    return {kind: random.random((12, tasks)) < 0.5 for kind, tasks in (("coarse", 11), ("fine", 9))}
+
+
+@pytest.mark.parametrize("tasks", [1, 7, 8, 9, 16, 17])
+def test_labels_of_any_number_of_tasks(tasks: int) -> None:
+    bits = pack(np.random.default_rng(tasks).random((5, tasks)) < 0.5)
+    found = labels(torch.from_numpy(bits), torch.arange(5), tasks)
+    assert np.array_equal(found.numpy(), unpack(bits, tasks))
+
+
+def test_the_split_is_by_species_and_leaves_nothing_out() -> None:
+    graphs = small_graphs(121)
+    parts = splits(graphs, [TEST_SPECIES])
+    assert sorted(np.concatenate(parts)) == list(range(121))
+    for part in (parts.easy, parts.hard):
+        assert (graphs.species[part] == TEST_SPECIES).all()
+    for part in (parts.train, parts.validation):
+        assert not (graphs.species[part] == TEST_SPECIES).any()
+        assert set(graphs.species[part]) == {10, 20}
+    own = int((graphs.species == TEST_SPECIES).sum())
+    assert len(parts.validation) == round(VALIDATION_SHARE * (121 - own))
+    assert (len(parts.easy), len(parts.hard)) == (own // 2, own - own // 2)
+    assert parts.test is parts.hard
+    assert sorted(parts.pretrain) == sorted(set(range(121)) - set(parts.hard.tolist()))
+    assert all(part.dtype == np.int64 and (np.diff(part) > 0).all() for part in parts)
+
+
+def test_the_split_is_always_the_same_and_random() -> None:
+    first, again = (splits(small_graphs(seed=seed), [TEST_SPECIES]) for seed in (0, 1))  # the same species
+    assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
+    assert not np.array_equal(first.easy, np.arange(first.easy[0], first.easy[0] + len(first.easy)))
+    several = splits(small_graphs(), [10, TEST_SPECIES])
+    assert set(small_graphs().species[np.concatenate([several.easy, several.hard])]) == {10, TEST_SPECIES}
+
+
+@pytest.mark.parametrize(
+    ("test_species", "words"),
+    [([99], "120 graphs to learn from, 0 of the test species 99"), ([10, 20, 30], "0 graphs to learn from, 120 of the test")],
+)
+def test_an_empty_part_is_an_error_that_names_the_species(test_species: list[int], words: str) -> None:
+    with pytest.raises(DataError, match=f"{words}.*The graphs are of 10, 20, 30; name other test_species, or prepare more"):
+        splits(small_graphs(), test_species)
+
+
+def test_a_file_is_opened_as_it_was_saved(tmp_path: Path) -> None:
+    save(GRAPHS, tmp_path / "graphs.npz")
+    opened = open_dataset(tmp_path / "graphs.npz", "cpu")
+    numbers = torch.tensor([2, 1, 8])
+    for found, expected in zip(opened.batch(numbers), DATASET.batch(numbers), strict=True):
+        assert torch.equal(found, expected)
+    with pytest.raises(DataError, match=r"none\.npz does not hold prepared graphs"):
+        open_dataset(tmp_path / "none.npz", "cpu")

@@ -1,0 +1,167 @@
+"""Ego graphs are what a breadth-first search by hand finds, and each is the same whatever is searched beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from metapt.errors import ConfigError
+from metapt.ppi.config import Ego
+from metapt.ppi.ego import EgoGraphs, Network, ego_graphs, joined, network
+
+#      0 - 1 - 2 - 3 - 4     5 - 6     7
+#       \ /
+#        8
+EDGES = [(0, 1), (1, 2), (2, 3), (3, 4), (5, 6), (0, 8), (1, 8)]
+BITS = list(range(1, 8))
+
+
+def net_of(edges: Iterable[tuple[int, int]], nodes: int) -> Network:
+    listed = list(edges)
+    return network(nodes, np.array(listed, np.int64).reshape(-1, 2), np.arange(1, len(listed) + 1).astype(np.uint8))
+
+
+def random_edges(nodes: int, count: int, seed: int = 0) -> list[tuple[int, int]]:
+    """A few hubs and many others."""
+    random = np.random.default_rng(seed)
+    ends = (nodes * random.random((count, 2)) ** 2).astype(int)
+    return sorted({(int(min(pair)), int(max(pair))) for pair in ends if pair[0] != pair[1]})
+
+
+def nodes_of(graphs: EgoGraphs, graph: int) -> list[int]:
+    return graphs.nodes[graphs.node_offsets[graph] : graphs.node_offsets[graph + 1]].tolist()
+
+
+def edges_of(graphs: EgoGraphs, graph: int) -> dict[tuple[int, int], int]:
+    """Edges by the network's numbers -> bits."""
+    nodes = nodes_of(graphs, graph)
+    part = slice(graphs.edge_offsets[graph], graphs.edge_offsets[graph + 1])
+    pairs = graphs.edges[part].tolist()
+    assert len({tuple(pair) for pair in pairs}) == len(pairs)
+    assert all(first < second for first, second in pairs)
+    return {(nodes[i], nodes[j]): bits for (i, j), bits in zip(pairs, graphs.bits[part].tolist(), strict=True)}
+
+
+def distances(edges: Iterable[tuple[int, int]], nodes: int, centre: int) -> NDArray[np.float64]:
+    """Steps from the centre, by a loop."""
+    steps = np.full(nodes, np.inf)
+    steps[centre] = 0
+    listed = list(edges)
+    for step in range(nodes):
+        for i, j in listed:
+            for a, b in ((i, j), (j, i)):
+                if steps[a] == step:
+                    steps[b] = min(steps[b], step + 1)
+    return steps
+
+
+def assert_equal(first: EgoGraphs, second: EgoGraphs) -> None:
+    for name in ("node_offsets", "nodes", "edge_offsets", "edges", "bits", "centre"):
+        np.testing.assert_array_equal(getattr(first, name), getattr(second, name), err_msg=name)
+        assert getattr(first, name).dtype == getattr(second, name).dtype
+
+
+@pytest.mark.parametrize(
+    ("centre", "hops", "nodes"),
+    [(2, 1, [1, 2, 3]), (2, 2, [0, 1, 2, 3, 4, 8]), (0, 1, [0, 1, 8]), (4, 3, [1, 2, 3, 4]), (5, 9, [5, 6]), (7, 2, [7])],
+)
+def test_breadth_first_search_by_hand(centre: int, hops: int, nodes: list[int]) -> None:
+    graphs = ego_graphs(net_of(EDGES, 9), np.array([centre]), Ego(hops=hops))
+    assert nodes_of(graphs, 0) == nodes
+    assert nodes[graphs.centre[0]] == centre
+    expected = {edge: bits for edge, bits in zip(EDGES, BITS, strict=True) if set(edge) <= set(nodes)}
+    assert edges_of(graphs, 0) == expected
+
+
+@pytest.mark.parametrize("hops", [1, 2, 3])
+def test_without_limits_all_nodes_within_the_hops_are_found(hops: int) -> None:
+    edges = random_edges(40, 60)
+    graphs = ego_graphs(net_of(edges, 40), np.arange(40), Ego(hops=hops, fan_out=None, max_nodes=40))
+    for centre in range(40):
+        assert nodes_of(graphs, centre) == np.flatnonzero(distances(edges, 40, centre) <= hops).tolist()
+
+
+def test_the_edges_are_all_links_among_the_nodes() -> None:
+    edges = random_edges(50, 300)
+    graphs = ego_graphs(net_of(edges, 50), np.arange(50), Ego(hops=2, fan_out=3, max_nodes=20))
+    for centre in range(50):
+        nodes = set(nodes_of(graphs, centre))
+        naive = {edge: number % 256 for number, edge in enumerate(edges, 1) if edge[0] in nodes and edge[1] in nodes}
+        assert edges_of(graphs, centre) == naive
+
+
+@pytest.mark.parametrize("fan_out", [1, 2, 5])
+def test_a_node_brings_in_at_most_fan_out_neighbours(fan_out: int) -> None:
+    star = [(0, leaf) for leaf in range(1, 30)]
+    graphs = ego_graphs(net_of(star, 30), np.array([0, 7]), Ego(hops=2, fan_out=fan_out))
+    assert len(nodes_of(graphs, 0)) == 1 + fan_out
+    assert {0, 7} < set(nodes_of(graphs, 1))
+    assert len(nodes_of(graphs, 1)) == 2 + fan_out  # the centre, the hub, and what the hub brings in
+
+    edges = random_edges(60, 400)
+    one, two = (ego_graphs(net_of(edges, 60), np.arange(60), Ego(hops=hops, fan_out=fan_out)) for hops in (1, 2))
+    for centre in range(60):
+        first, both = set(nodes_of(one, centre)), set(nodes_of(two, centre))
+        assert len(first) == 1 + min(fan_out, int((distances(edges, 60, centre) == 1).sum()))
+        assert first <= both
+        later = both - first
+        assert len(later) <= fan_out * (len(first) - 1)
+        assert all(any({node, other} in map(set, edges) for other in first - {centre}) for node in later)
+
+
+def test_max_nodes_keeps_the_nearest() -> None:
+    edges = random_edges(60, 300)
+    full = ego_graphs(net_of(edges, 60), np.arange(60), Ego(hops=3, fan_out=None, max_nodes=60))
+    for most in (1, 2, 9, 25):
+        graphs = ego_graphs(net_of(edges, 60), np.arange(60), Ego(hops=3, fan_out=None, max_nodes=most))
+        for centre in range(60):
+            nodes, steps = nodes_of(graphs, centre), distances(edges, 60, centre)
+            assert centre in nodes
+            assert len(nodes) == min(most, len(nodes_of(full, centre)))
+            left_out = set(nodes_of(full, centre)).difference(nodes)
+            assert not left_out or steps[nodes].max() <= min(steps[node] for node in left_out)
+
+
+@pytest.mark.parametrize("ego", [Ego(), Ego(fan_out=3, max_nodes=9), Ego(hops=3, fan_out=2), Ego(fan_out=None, max_nodes=12)])
+def test_a_graph_is_the_same_whatever_the_chunks_and_the_order(ego: Ego) -> None:
+    net = net_of(random_edges(80, 600), 80)
+    whole = ego_graphs(net, np.arange(80), ego)
+    for chunk in (1, 7, 80, 1000):
+        assert_equal(ego_graphs(net, np.arange(80), ego, chunk), whole)
+    order = np.random.default_rng(1).permutation(80)[:50]
+    assert_equal(ego_graphs(net, order, ego, 8), joined([ego_graphs(net, np.array([each]), ego) for each in order]))
+    for graph, centre in enumerate(order):
+        assert nodes_of(ego_graphs(net, order, ego), graph) == nodes_of(whole, int(centre))
+
+
+def test_the_seed_and_the_centre_change_the_draws() -> None:
+    edges = [(hub, leaf) for hub in (0, 1) for leaf in range(2, 102)]
+    net = net_of(edges, 102)
+
+    def leaves(centre: int, seed: int) -> set[int]:
+        return set(nodes_of(ego_graphs(net, np.array([centre]), Ego(hops=1, fan_out=20, seed=seed)), 0)) - {0, 1}
+
+    assert leaves(0, 0) == leaves(0, 0)
+    assert len({frozenset(leaves(hub, seed)) for hub in (0, 1) for seed in range(10)}) == 20
+
+
+def test_the_draws_are_uniform() -> None:
+    """Each of 50 leaves is drawn in a fifth of 2000 seeds, to five standard errors."""
+    net = net_of([(0, leaf) for leaf in range(1, 51)], 51)
+    drawn = np.zeros(51)
+    for seed in range(2000):
+        drawn[ego_graphs(net, np.array([0]), Ego(hops=1, fan_out=10, seed=seed)).nodes] += 1
+    assert np.abs(drawn[1:] / 2000 - 0.2).max() < 5 * np.sqrt(0.2 * 0.8 / 2000)
+
+
+def test_no_centre_no_link_and_too_many_nodes() -> None:
+    net = net_of(EDGES, 9)
+    graphs = ego_graphs(net, np.zeros(0, np.int64), Ego())
+    assert graphs.node_offsets.tolist() == graphs.edge_offsets.tolist() == [0]
+    assert graphs.edges.shape == (0, 2)
+    assert nodes_of(ego_graphs(net_of([], 3), np.array([1]), Ego()), 0) == [1]
+    with pytest.raises(ConfigError, match=r"max_nodes is 65536; it is at most 65535"):
+        ego_graphs(net, np.array([0]), Ego(max_nodes=65536))

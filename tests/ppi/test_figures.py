@@ -1,0 +1,86 @@
+"""Figures of the PPI experiments: every panel holds something, and configs with few arms or runs that diverged are drawn too."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from metapt.errors import DataError
+from metapt.ppi.config import PpiConfig
+from metapt.ppi.experiments import EXPERIMENTS
+
+from .synthetic_results import FILES, MAKERS, Runs, runs_of, written
+
+
+def drawn(runs: Runs) -> Figure:
+    runs.write()
+    return EXPERIMENTS[runs.key].figure(runs.results())
+
+
+@pytest.mark.parametrize("key", MAKERS)
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_no_panel_is_empty_and_no_label_is_cut(key: str, seeds: int, tmp_path: Path) -> None:
+    default = PpiConfig.model_validate({key: {}})
+    many = {key: {"arms": ["no_pt", "graph_supervised", "cotrain_learned_weights", "meta"]}}
+    figure = drawn(runs_of(key, tmp_path, pretrain_seeds=seeds, **(many if len(getattr(default, key).arms) > 5 else {})))
+    figure.draw_without_rendering()
+    for axis in figure.axes:
+        assert axis.has_data() or axis.images, "an empty panel"
+    for axis in figure.axes:
+        box = axis.get_tightbbox()
+        assert box is not None
+        width, height = figure.bbox.width, figure.bbox.height
+        assert box.x0 > -2, axis.get_title()
+        assert box.y0 > -2, axis.get_title()
+        assert box.x1 < width + 2, axis.get_title()
+        assert box.y1 < height + 2, axis.get_title()
+
+
+@pytest.mark.parametrize("key", ["cost", "learned_weights"])
+def test_an_experiment_leaves_its_files(key: str, tmp_path: Path) -> None:
+    assert set(written(key, tmp_path).summarise()) == set(FILES)
+
+
+def test_each_arm_has_a_panel_of_ft_tasks(tmp_path: Path) -> None:
+    figure = drawn(runs_of("negative_transfer", tmp_path, negative_transfer={"arms": ["graph_supervised", "meta"]}))
+    assert [axis.get_title(loc="left") for axis in figure.axes] == ["graph supervised", "meta"]
+    assert "29 % lose" in [text.get_text() for text in figure.axes[0].texts]
+
+
+def test_nothing_without_pt_to_compare_with(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="none without"):
+        drawn(runs_of("negative_transfer", tmp_path, negative_transfer={"arms": ["no_pt"]}))
+
+
+def test_one_arm_that_learns_weights(tmp_path: Path) -> None:
+    figure = drawn(runs_of("learned_weights", tmp_path, learned_weights={"arms": ["meta-stable"]}))
+    assert not any("difference" in axis.get_title(loc="left") for axis in figure.axes)
+
+
+def test_no_arm_that_learns_weights(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no arm that learns task weights"):
+        drawn(runs_of("learned_weights", tmp_path, learned_weights={"arms": ["graph_supervised"]}))
+
+
+def test_ft_heads_that_were_tested_at_the_end_only(tmp_path: Path) -> None:
+    runs = runs_of("during_pretraining", tmp_path)
+    runs.write()
+    runs.inputs = {name: path for name, path in runs.inputs.items() if not name.endswith("/series")}
+    results = runs.results()
+    assert len(EXPERIMENTS[runs.key].figure(results).axes) == 2
+
+
+@pytest.mark.parametrize("key", ["centre_offset", "known_answer", "learned_weights"])
+def test_what_diverged_is_drawn_without_it(key: str, tmp_path: Path) -> None:
+    runs = runs_of(key, tmp_path)
+    weight: Any = runs.weight
+    runs.gap = lambda arm, setting, seed: math.nan if seed == 1 and arm.startswith("meta") else 0.0
+    runs.weight = lambda arm, setting, seed: (
+        weight(arm, setting, seed) * np.where((np.arange(60) == 3) & (seed == 1), math.nan, 1)
+    )
+    drawn(runs).draw_without_rendering()

@@ -1,0 +1,217 @@
+"""Fine-tuning of a narrow encoder on small graphs, whose edges tell their FT labels."""
+
+from __future__ import annotations
+
+import logging
+import math
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from metapt.errors import DataError
+from metapt.evaluation.auroc import auroc, mean_auroc
+from metapt.evaluation.finetuning import Score, highest
+from metapt.hypergrad import Params, Pretrained
+from metapt.ppi import features
+from metapt.ppi.config import FinetuneSettings
+from metapt.ppi.dataset import PpiDataset, on_device, splits
+from metapt.ppi.features import features_of, head_aurocs
+from metapt.ppi.finetune import Sets, finetune_tasks, full_transfer, linear_evaluation, sets_of
+from metapt.ppi.gin import Encoder, GraphBatch, dropout_masks, initial_head, initial_pretrained, logits
+from metapt.training.seeds import generator
+
+from .small_graphs import FINE, TEST_SPECIES, small_graphs
+
+LAYERS, WIDTH = 2, 6
+
+
+def dataset_of(**changes: object) -> PpiDataset:
+    return on_device(small_graphs(**changes), "cpu")  # type: ignore[arg-type]
+
+
+def sets(dataset: PpiDataset, tasks: Tensor | None = None) -> Sets:
+    return sets_of(dataset, splits(dataset.graphs, [TEST_SPECIES]), torch.arange(dataset.fine_tasks) if tasks is None else tasks)
+
+
+def settings(**values: object) -> FinetuneSettings:
+    return FinetuneSettings.model_validate({"epochs": 3, "batch_size": 16, "linear_epochs": 6, "linear_lrs": [1e-2], **values})
+
+
+@pytest.fixture
+def pretrained() -> Pretrained:
+    return initial_pretrained(LAYERS, WIDTH, 3, generator("encoder"))
+
+
+def transfer(pretrained: Pretrained, sets: Sets, settings: FinetuneSettings, lr: float = 1e-2, seed: int = 0) -> Score:
+    start, _, buffers = pretrained
+    return full_transfer(Encoder(LAYERS, WIDTH), start, buffers, sets, settings, lr, generator("ft", seed))
+
+
+def linear(pretrained: Pretrained, sets: Sets, settings: FinetuneSettings, seeds: list[int]) -> list[Score]:
+    start, _, buffers = pretrained
+    return linear_evaluation(Encoder(LAYERS, WIDTH), start, buffers, sets, settings, [generator("ft", seed) for seed in seeds])
+
+
+def test_both_learn(pretrained: Pretrained) -> None:
+    data = sets(dataset_of(count=240))
+    whole = transfer(pretrained, data, settings(epochs=25, dropout=0.1))
+    (head,) = linear(pretrained, data, settings(linear_epochs=60), [0])
+    assert whole.test_auroc > 80
+    assert head.test_auroc > 60
+    for score, epochs in ((whole, 25), (head, 60)):
+        assert len(score.validation_curve) == epochs
+        assert score.validation_auroc == max(score.validation_curve) == score.validation_curve[score.best_epoch - 1]
+        assert score.best_epoch == 1 + score.validation_curve.index(score.validation_auroc)
+        assert score.test_auroc == pytest.approx(sum(score.class_aurocs) / FINE)
+        assert score.learning_rate == 1e-2
+
+
+def test_what_it_starts_from_is_not_changed(pretrained: Pretrained) -> None:
+    before = [{name: value.clone() for name, value in part.items()} for part in pretrained]
+    data = sets(dataset_of())
+    transfer(pretrained, data, settings())
+    linear(pretrained, data, settings(), [0, 1])
+    for part, unchanged in zip(pretrained, before, strict=True):
+        for name, value in part.items():
+            assert torch.equal(value, unchanged[name])
+            assert not value.requires_grad
+            assert value.grad is None
+
+
+def test_is_plain_training_with_adam_with_dropout_and_batch_norm_of_the_minibatch(pretrained: Pretrained) -> None:
+    dataset = dataset_of(count=90)
+    data, stream, encoder = sets(dataset), generator("ft", 0), Encoder(LAYERS, WIDTH)
+    masks = torch.Generator().manual_seed(int(torch.randint(2**62, (), generator=stream)))
+    head = {name: value.requires_grad_() for name, value in initial_head(WIDTH, FINE, stream).items()}
+    body = {name: value.clone().requires_grad_() for name, value in pretrained.encoder.items()}
+    buffers = {name: value.clone() for name, value in pretrained.buffers.items()}
+    optimizer = torch.optim.Adam([*body.values(), *head.values()], lr=1e-2)
+    curve, aurocs = [], []
+    for _ in range(2):
+        for batch in torch.randperm(len(data.train), generator=stream).split(16):
+            chosen = data.train[batch]
+            graphs = dataset.batch(chosen)
+            keep = dropout_masks(LAYERS, len(graphs.graph), WIDTH, 0.5, masks)
+            features = encoder({**body, **buffers}, graphs, training=True, keep=keep)
+            optimizer.zero_grad()
+            F.binary_cross_entropy_with_logits(logits(head, features), dataset.fine(chosen)).backward()
+            optimizer.step()
+        for found, part in ((curve, data.validation), (aurocs, data.test)):
+            outputs = logits(head, encoder({**body, **buffers}, dataset.batch(part), training=False))
+            found.append(100 * auroc(outputs.mT, dataset.fine(part).mT))
+    score = transfer(pretrained, data, settings(epochs=2))
+    assert score.validation_curve == pytest.approx([float(each.mean()) for each in curve], abs=1e-9)
+    assert score.class_aurocs == pytest.approx(aurocs[highest(score.validation_curve)].tolist(), abs=1e-9)
+
+
+class Watched(Encoder):
+    """Notes what it is given."""
+
+    def __init__(self, layers: int, width: int) -> None:
+        super().__init__(layers, width)
+        self.seen: list[tuple[int, bool]] = []
+        self.kept: list[Tensor | None] = []
+
+    def __call__(self, parameters: Params, batch: GraphBatch, *, training: bool, keep: Tensor | None = None) -> Tensor:
+        self.seen.append((len(batch.sizes), training))
+        self.kept.append(keep)
+        return super().__call__(parameters, batch, training=training, keep=keep)
+
+
+def test_each_set_is_seen_as_often_as_it_should_be_and_in_small_parts(
+    pretrained: Pretrained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(features, "CHUNK", 8)
+    start, _, buffers = pretrained
+    data = sets(dataset_of(count=90))  # 51 to train, 9 to validate, 15 to test
+    encoder = Watched(LAYERS, WIDTH)
+    full_transfer(encoder, start, buffers, data, settings(epochs=2), 1e-2, generator("ft"))
+    epoch = [*[(16, True)] * 3, (3, True), (8, False), (1, False)]
+    assert encoder.seen == [*epoch, *epoch, (8, False), (7, False)]
+    assert [keep is not None for keep in encoder.kept] == [training for _, training in encoder.seen]
+    encoder = Watched(LAYERS, WIDTH)
+    full_transfer(encoder, start, buffers, data, settings(epochs=1, dropout=0.0), 1e-2, generator("ft"))
+    assert encoder.kept == [None] * len(encoder.kept)
+    encoder = Watched(LAYERS, WIDTH)
+    linear_evaluation(
+        encoder, start, buffers, data, settings(linear_lrs=[1e-2, 1e-3]), [generator("ft", seed) for seed in range(5)]
+    )
+    assert encoder.seen == [*[(8, False)] * 6, (3, False), (8, False), (1, False), (8, False), (7, False)]
+
+
+def test_ft_seeds_are_independent_of_one_another_and_of_their_order(pretrained: Pretrained) -> None:
+    data, ours = sets(dataset_of()), settings(linear_lrs=[1e-3, 3e-2])
+    forth, back = linear(pretrained, data, ours, [0, 1, 2]), linear(pretrained, data, ours, [2, 1, 0])
+    for seed, (score, other) in enumerate(zip(forth, reversed(back), strict=True)):
+        (alone,) = linear(pretrained, data, ours, [seed])
+        for twin in (other, alone):
+            assert (twin.best_epoch, twin.learning_rate) == (score.best_epoch, score.learning_rate)
+            assert twin.validation_curve == pytest.approx(score.validation_curve, abs=1e-6)
+            assert twin.class_aurocs == pytest.approx(score.class_aurocs, abs=1e-6)
+    assert len({score.test_auroc for score in forth}) == 3
+    assert transfer(pretrained, data, settings()) == transfer(pretrained, data, settings())
+    assert transfer(pretrained, data, settings()) != transfer(pretrained, data, settings(), seed=1)
+
+
+def test_a_task_without_positives_is_left_out_and_said_once(pretrained: Pretrained, caplog: pytest.LogCaptureFixture) -> None:
+    dataset = dataset_of(without_positives=(1, 3))
+    with caplog.at_level(logging.WARNING):
+        data = sets(dataset, torch.tensor([1, 2, 3, 4]))
+        score = transfer(pretrained, data, settings())
+        (head,) = linear(pretrained, data, settings(), [0])
+    assert [record.getMessage() for record in caplog.records] == [
+        "the validation AUROC leaves out FT task 1, 3: all 12 graphs have the same label"
+    ]
+    for each in (score, head):
+        assert len(each.class_aurocs) == 4
+        assert each.test_auroc == pytest.approx(sum(each.class_aurocs) / 4)
+
+
+def test_no_task_with_both_labels_is_an_error() -> None:
+    with pytest.raises(DataError, match="no FT task has both labels among the 12 validation graphs"):
+        sets(dataset_of(without_positives=(0, 1)), torch.tensor([0, 1]))
+
+
+def test_a_diverged_network_has_no_score_and_says_so(pretrained: Pretrained, caplog: pytest.LogCaptureFixture) -> None:
+    broken = pretrained._replace(encoder={name: value * math.nan for name, value in pretrained.encoder.items()})
+    data = sets(dataset_of())
+    for score in (transfer(broken, data, settings()), *linear(broken, data, settings(), [0])):
+        assert math.isnan(score.test_auroc)
+        assert score.best_epoch == 1
+    assert "gave no numbers" in caplog.text
+
+
+def test_held_out_parts_of_the_tasks_are_equal_disjoint_and_all() -> None:
+    folds = [finetune_tasks(f"held_out_{fold}", 40) for fold in range(4)]
+    assert [len(fold) for fold in folds] == [10] * 4
+    assert torch.equal(torch.cat(folds), torch.arange(40))
+    assert torch.equal(torch.cat([finetune_tasks(f"held_out_{fold}", 6) for fold in range(4)]), torch.arange(6))
+    for setting in ("full_access", "half_data", "permuted_tasks", "released_centre"):
+        assert torch.equal(finetune_tasks(setting, 7), torch.arange(7))
+    with pytest.raises(DataError, match="3 FT tasks don't make the 4 parts"):
+        finetune_tasks("held_out_0", 3)
+
+
+def test_the_auroc_of_a_head_is_that_of_its_logits_on_its_tasks(pretrained: Pretrained) -> None:
+    dataset, encoder = dataset_of(), Encoder(LAYERS, WIDTH)
+    data = sets(dataset)
+    network = {**pretrained.encoder, **pretrained.buffers}
+    tasks, head = torch.tensor([4, 0]), initial_head(WIDTH, 2, generator("head"))
+    outputs = logits(head, encoder(network, dataset.batch(data.test), training=False))
+    expected = 100 * float(mean_auroc(outputs, dataset.fine(data.test)[:, tasks]).value)
+    assert head_aurocs(encoder, network, head, dataset, data.test, tasks) == pytest.approx(expected, abs=1e-9)
+    whole = initial_head(WIDTH, FINE, generator("head"))
+    assert 0 < head_aurocs(encoder, network, whole, dataset, data.test) < 100
+
+
+def test_features_do_not_depend_on_the_parts_they_are_worked_out_in(
+    pretrained: Pretrained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset, encoder = dataset_of(), Encoder(LAYERS, WIDTH)
+    network, chosen = {**pretrained.encoder, **pretrained.buffers}, torch.tensor([5, 3, 99, 3, 0])
+    whole = features_of(encoder, network, dataset, chosen)
+    monkeypatch.setattr(features, "CHUNK", 2)
+    torch.testing.assert_close(features_of(encoder, network, dataset, chosen), whole)
+    assert whole.shape == (5, 2 * WIDTH)

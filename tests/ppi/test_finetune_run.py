@@ -1,0 +1,207 @@
+"""An FT job on small files: its tables, the choice of the learning rate, and what a killed one goes on with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from metapt.errors import DataError
+from metapt.evaluation import metrics
+from metapt.evaluation.finetuning import Score
+from metapt.evaluation.pairs import pair
+from metapt.ppi import finetune_run
+from metapt.ppi.finetune_run import run
+from metapt.ppi.gin import initial_pretrained
+from metapt.ppi.graphs import save
+from metapt.ppi.runs import Learned, save_pretrained
+from metapt.stages import Machine
+
+from .small_graphs import COARSE, FINE, TEST_SPECIES, small_graphs
+
+SEEDS, FT_SEEDS = 2, 2
+LRS, LINEAR_LRS = [1e-4, 1e-2], [1e-3, 3e-2]
+EVALUATIONS = ["full_transfer", "linear_evaluation"]
+MEAN = "mean test AUROC over FT tasks (%)"
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Graphs, and pretrained.pt of two PT seeds."""
+    folder = tmp_path_factory.mktemp("ppi")
+    found = {"graphs": folder / "graphs.npz"} | {f"seed{seed}": folder / f"seed{seed}.pt" for seed in range(SEEDS)}
+    save(small_graphs(), found["graphs"])
+    for seed in range(SEEDS):
+        random = torch.Generator().manual_seed(seed)
+        save_pretrained(Learned(initial_pretrained(2, 4, COARSE, random), {}), found[f"seed{seed}"])
+    return found
+
+
+def config_of(folder: Path, **changes: Any) -> dict[str, Any]:
+    section = {"epochs": 2, "linear_epochs": 3, "batch_size": 16, "lrs": LRS, "linear_lrs": LINEAR_LRS}
+    return {
+        "domain": "ppi",
+        "arm": "mine",
+        "setting": "full_access",
+        "pretrain_seeds": SEEDS,
+        "finetune_seeds": FT_SEEDS,
+        "evaluations": EVALUATIONS,
+        "network": {"layers": 2, "width": 4},
+        "finetune": section,
+        "test_species": [TEST_SPECIES],
+        "checkpoint": str(folder / "resume" / "ft.pt"),
+    } | changes
+
+
+def outputs(folder: Path) -> dict[str, Path]:
+    return {name: folder / f"{name}.csv" for name in ("metrics", "series")}
+
+
+def test_leaves_the_numbers_of_every_pair_of_seeds(inputs: dict[str, Path], tmp_path: Path) -> None:
+    run(config_of(tmp_path, setting="half_data"), inputs, outputs(tmp_path), Machine())
+    table = metrics.read(tmp_path / "metrics.csv")
+    assert set(table["experiment"]) == {"ppi"}
+    assert set(table["setting"]) == {"half_data"}
+    replicates = {pair(seed, number) for seed in range(SEEDS) for number in range(FT_SEEDS)}
+    series = metrics.read_series(tmp_path / "series.csv")
+    for evaluation, lrs in zip(EVALUATIONS, (LRS, LINEAR_LRS), strict=True):
+        cells = table[table["evaluation"] == evaluation].pivot(index="replicate", columns="metric", values="value")
+        assert set(cells.index) == replicates
+        assert set(cells.columns) == {MEAN, "validation AUROC (%)", "best epoch", "learning rate"}
+        assert set(cells["learning rate"]) <= set(lrs)
+        for replicate, cell in cells.iterrows():
+            own = series[series["replicate"] == replicate]
+            tasks = own[own["name"] == f"{evaluation}, test AUROC of a task (%)"].set_index("step")["value"]
+            assert list(tasks.index) == list(range(FINE))
+            assert cell[MEAN] == pytest.approx(tasks.mean())
+            curve = own[own["name"] == f"{evaluation}, validation AUROC (%)"].set_index("step")["value"]
+            assert curve[cell["best epoch"]] == cell["validation AUROC (%)"] == curve.max()
+    assert table[table["metric"] == MEAN]["value"].nunique() > SEEDS * FT_SEEDS
+    assert not [path for path in (tmp_path / "resume").rglob("*") if path.is_file()]
+
+
+def test_is_on_the_tasks_of_the_held_out_part_by_their_numbers(inputs: dict[str, Path], tmp_path: Path) -> None:
+    run(config_of(tmp_path, setting="held_out_0", evaluations=["linear_evaluation"]), inputs, outputs(tmp_path), Machine())
+    series = metrics.read_series(tmp_path / "series.csv")
+    assert set(series[series["name"].str.contains("of a task")]["step"]) == {0}
+    run(config_of(tmp_path, setting="held_out_3", evaluations=["linear_evaluation"]), inputs, outputs(tmp_path), Machine())
+    series = metrics.read_series(tmp_path / "series.csv")
+    assert set(series[series["name"].str.contains("of a task")]["step"]) == {3, 4}
+
+
+def test_a_task_without_positives_in_validation_is_left_out(inputs: dict[str, Path], tmp_path: Path) -> None:
+    graphs = tmp_path / "graphs.npz"
+    save(small_graphs(without_positives=(2,)), graphs)
+    run(config_of(tmp_path, pretrain_seeds=1), inputs | {"graphs": graphs}, outputs(tmp_path), Machine())
+    assert np.isfinite(metrics.read(tmp_path / "metrics.csv")["value"]).all()
+    save(small_graphs(without_positives=tuple(range(FINE))), graphs)
+    with pytest.raises(DataError, match="no FT task has both labels among the 12 validation graphs"):
+        run(config_of(tmp_path), inputs | {"graphs": graphs}, outputs(tmp_path), Machine())
+
+
+Transfers = list[tuple[str, float]]
+
+
+@pytest.fixture
+def transfers(monkeypatch: pytest.MonkeyPatch) -> Transfers:
+    """Label and learning rate of each FT run of the whole network."""
+    made: Transfers = []
+    real = finetune_run.full_transfer
+
+    def full_transfer(*arguments: Any) -> Score:
+        made.append((arguments[-1].split(", learning")[0], arguments[5]))
+        return real(*arguments)
+
+    monkeypatch.setattr(finetune_run, "full_transfer", full_transfer)
+    return made
+
+
+def test_the_first_ft_seed_tries_all_learning_rates_and_the_best_on_validation_serves_the_others(
+    inputs: dict[str, Path], tmp_path: Path, transfers: Transfers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded = finetune_run.full_transfer
+    best = {0: 1e-2, 1: 1e-3}
+
+    def favoured(*arguments: Any) -> Score:
+        score = recorded(*arguments)
+        seed = len([label for label, _ in transfers if label.endswith("1 and 0")]) > 0
+        # The test AUROC speaks for another rate.
+        return score._replace(validation_auroc=99.0 if arguments[5] == best[seed] else 1.0, test_auroc=1 / arguments[5])
+
+    monkeypatch.setattr(finetune_run, "full_transfer", favoured)
+    config = config_of(tmp_path, evaluations=["full_transfer"], finetune_seeds=3)
+    config["finetune"]["lrs"] = [1e-3, 1e-2, 1e-1]
+    run(config, inputs, outputs(tmp_path), Machine())
+    expected = []
+    for seed, lr in best.items():
+        expected += [(f"FT of mine, seeds {seed} and 0", each) for each in (1e-3, 1e-2, 1e-1)]
+        expected += [(f"FT of mine, seeds {seed} and {number}", lr) for number in (1, 2)]
+    assert transfers == expected
+    table = metrics.read(tmp_path / "metrics.csv")
+    rates = table[table["metric"] == "learning rate"].set_index("replicate")["value"]
+    assert rates.to_dict() == {pair(seed, number): lr for seed, lr in best.items() for number in range(3)}
+
+
+@pytest.mark.parametrize("survived", [0, 1, 2, 4])
+def test_a_killed_job_repeats_one_run_at_most_and_ends_in_the_same_bytes(
+    survived: int, inputs: dict[str, Path], tmp_path: Path, transfers: Transfers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = config_of(tmp_path)
+    run(config, inputs, outputs(tmp_path / "whole"), Machine())
+    whole, recorded = list(transfers), finetune_run.full_transfer
+    assert len(whole) == SEEDS * (len(LRS) + FT_SEEDS - 1)
+    transfers.clear()
+
+    def broken(*arguments: Any) -> Score:
+        if len(transfers) == survived:
+            raise KeyboardInterrupt
+        return recorded(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(finetune_run, "full_transfer", broken)
+        with pytest.raises(KeyboardInterrupt):
+            run(config, inputs, outputs(tmp_path / "resumed"), Machine())
+    run(config, inputs, outputs(tmp_path / "resumed"), Machine())
+    assert transfers == whole
+    for name, path in outputs(tmp_path / "whole").items():
+        assert path.read_bytes() == outputs(tmp_path / "resumed")[name].read_bytes()
+
+
+def test_a_killed_job_does_linear_evaluation_once(
+    inputs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = []
+    real = finetune_run.linear_evaluation
+
+    def linear_evaluation(*arguments: Any) -> list[Score]:
+        made.append(len(arguments[-1]))
+        return real(*arguments)
+
+    def broken(*arguments: Any) -> Score:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(finetune_run, "linear_evaluation", linear_evaluation)
+    with monkeypatch.context() as patch:
+        patch.setattr(finetune_run, "full_transfer", broken)
+        with pytest.raises(KeyboardInterrupt):
+            run(config_of(tmp_path), inputs, outputs(tmp_path), Machine())
+    run(config_of(tmp_path), inputs, outputs(tmp_path), Machine())
+    assert made == [FT_SEEDS] * SEEDS
+
+
+def test_a_checkpoint_for_another_encoder_is_passed_over(
+    inputs: dict[str, Path], tmp_path: Path, transfers: Transfers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*arguments: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(metrics, "write", broken)
+        with pytest.raises(KeyboardInterrupt):
+            run(config_of(tmp_path), inputs, outputs(tmp_path), Machine())
+    count = len(transfers)
+    run(config_of(tmp_path), inputs | {"seed0": inputs["seed1"]}, outputs(tmp_path), Machine())
+    assert len(transfers) == 2 * count

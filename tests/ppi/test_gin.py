@@ -1,0 +1,160 @@
+"""The network in summed form is the one with a message per edge, and does not see how nodes are numbered."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from metapt.hypergrad import Params
+from metapt.ppi.dataset import on_device
+from metapt.ppi.gin import EDGE_BITS, Encoder, GraphBatch, dropout_masks, initial_head, initial_pretrained, logits, neighbour_sum
+
+from .graphs_helper import DTYPE, LAYERS, WIDTH, draw, exact, exact_pretrained, odd_graphs, plain, pyg_batch, relabelled
+from .small_graphs import COARSE
+
+ENCODER = Encoder(LAYERS, WIDTH)
+NUMBERS = [7, 1, 0, 3, 7, 2]
+
+
+def batch_of(numbers: list[int] = NUMBERS) -> GraphBatch:
+    return exact(on_device(odd_graphs(), "cpu").batch(torch.tensor(numbers)))
+
+
+def parameters() -> Params:
+    encoder, _, buffers = exact_pretrained()
+    return {**encoder, **buffers}
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_features_do_not_depend_on_how_nodes_are_numbered(training: bool) -> None:
+    graphs = odd_graphs()
+    numbers = torch.arange(len(graphs))
+    features = ENCODER(parameters(), exact(on_device(graphs, "cpu").batch(numbers)), training=training)
+    assert features.shape == (12, 2 * WIDTH)
+    alike = int((np.diff(graphs.edge_offsets) == 0).sum())  # a node without a neighbour looks like any other
+    assert len(torch.unique(features.round(decimals=9), dim=0)) == 12 - alike + 1
+    for seed in range(3):
+        other = exact(on_device(relabelled(graphs, seed), "cpu").batch(numbers))
+        torch.testing.assert_close(ENCODER(parameters(), other, training=training), features, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("dropout", [False, True])
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("layers", [1, LAYERS])
+def test_is_the_network_with_a_message_per_edge(layers: int, training: bool, dropout: bool) -> None:
+    batch = batch_of()
+    keep = (draw(3, layers, len(batch.graph), WIDTH) > 0).to(DTYPE) * 2 if dropout else None
+    results = []
+    for network, graphs in ((Encoder(layers, WIDTH), batch), (plain, pyg_batch(odd_graphs(), NUMBERS))):
+        encoder, _, buffers = exact_pretrained(layers)
+        encoder = {name: value.requires_grad_() for name, value in encoder.items()}
+        features = network({**encoder, **buffers}, graphs, training=training, keep=keep)
+        gradient = torch.autograd.grad((features * draw(4, *features.shape)).sum(), list(encoder.values()))
+        results.append([features.detach(), *gradient, *(value for name, value in buffers.items() if "running" in name)])
+        assert {int(value) for name, value in buffers.items() if "num_batches" in name} == {int(training)}
+    torch.testing.assert_close(*results, rtol=1e-12, atol=1e-12)
+    assert results[0][0].norm() > 1
+
+
+def test_a_graphs_features_in_evaluation_do_not_depend_on_the_others() -> None:
+    together = ENCODER(parameters(), batch_of(), training=False)
+    for row, number in zip(together, NUMBERS, strict=True):
+        torch.testing.assert_close(ENCODER(parameters(), batch_of([number]), training=False)[0], row, rtol=1e-12, atol=1e-12)
+
+
+def adjacency(batch: GraphBatch) -> Tensor:
+    dense = torch.zeros(len(batch.graph), len(batch.graph), dtype=DTYPE)
+    for node, (first, last) in enumerate(zip(batch.neighbour_offsets[:-1], batch.neighbour_offsets[1:], strict=True)):
+        dense[node, batch.neighbours[first:last].long()] = 1
+    return dense
+
+
+def pushed(states: Tensor, tangent: Tensor, batch: GraphBatch) -> Tensor:
+    """The sum's derivative along a tangent, in forward mode."""
+    with torch.no_grad(), forward_ad.dual_level():
+        dual: Tensor = forward_ad.make_dual(states.detach(), tangent)  # type: ignore[no-untyped-call]
+        slope: Tensor = forward_ad.unpack_dual(neighbour_sum(dual, batch)).tangent  # type: ignore[no-untyped-call]
+    return slope
+
+
+def test_the_sum_over_neighbours_is_the_product_with_the_adjacency_matrix_in_all_derivatives() -> None:
+    batch = batch_of()
+    dense = adjacency(batch)
+    assert torch.equal(dense, dense.T)
+    states = draw(0, len(dense), 3).requires_grad_()
+    torch.testing.assert_close(neighbour_sum(states, batch), dense @ states, rtol=1e-14, atol=1e-14)
+    assert torch.autograd.gradcheck(lambda x: neighbour_sum(x, batch), states, check_forward_ad=True)
+    # A gradient of a gradient that is not zero: a product around a nonlinearity.
+    assert torch.autograd.gradgradcheck(lambda x: neighbour_sum(torch.tanh(neighbour_sum(x, batch)), batch), states)
+    tangent = draw(1, len(dense), 3)
+    torch.testing.assert_close(pushed(states, tangent, batch), dense @ tangent, rtol=1e-14, atol=1e-14)
+
+
+def test_graphs_without_edges_have_no_sum_and_no_slope() -> None:
+    batch = batch_of([1, 3, 9, 5])
+    assert not len(batch.neighbours)
+    states = draw(0, len(batch.graph), 3).requires_grad_()
+    result = neighbour_sum(states, batch)
+    (slope,) = torch.autograd.grad(result.sum(), states)
+    assert not result.any()
+    assert not slope.any()
+    assert not pushed(states, states.detach(), batch).any()
+    assert ENCODER(parameters(), batch, training=False).isfinite().all()
+
+
+@pytest.mark.parametrize("rate", [0.2, 0.5, 0.9])
+def test_dropouts_masks_have_their_rate_and_keep_the_mean(rate: float) -> None:
+    mask = dropout_masks(3, 501, 101, rate, torch.Generator().manual_seed(0))
+    count = mask.numel()
+    assert (mask.shape, mask.dtype) == ((3, 501, 101), torch.float32)
+    kept = mask != 0
+    torch.testing.assert_close(
+        mask[kept].double(), torch.full((int(kept.sum()),), 1 / (1 - rate), dtype=DTYPE), rtol=1e-3, atol=0.0
+    )
+    sigma = math.sqrt(rate * (1 - rate) / count)
+    assert abs(float(kept.double().mean()) - (1 - rate)) < 4 * sigma + 1 / 65536
+    assert abs(float(mask.double().mean()) - 1) < 4 * sigma / (1 - rate)
+    flat = kept.flatten().double() - (1 - rate)
+    for lane in range(4):  # four masks are of one random number
+        assert abs(float(flat[lane::4].mean())) < 4 * sigma * 2 + 1 / 65536
+    for shift in range(1, 5):
+        assert abs(float((flat[shift:] * flat[:-shift]).mean())) < 4 * rate * (1 - rate) / math.sqrt(count)
+
+
+def test_dropouts_masks_come_of_their_generator() -> None:
+    first, second = (torch.Generator().manual_seed(1) for _ in range(2))
+    masks = [dropout_masks(2, 30, 5, 0.3, first) for _ in range(2)]
+    assert not torch.equal(*masks)
+    assert all(torch.equal(mask, dropout_masks(2, 30, 5, 0.3, second)) for mask in masks)
+    assert torch.equal(dropout_masks(2, 30, 5, 0.0, first), torch.ones(2, 30, 5))
+
+
+def test_initial_weights_are_seeded_and_of_their_distributions() -> None:
+    width = 40
+    made = initial_pretrained(2, width, COARSE, torch.Generator().manual_seed(3))
+    again = initial_pretrained(2, width, COARSE, torch.Generator().manual_seed(3))
+    other = initial_pretrained(2, width, COARSE, torch.Generator().manual_seed(4))
+    for part, twin, stranger in zip(made, again, other, strict=True):
+        assert all(torch.equal(value, twin[name]) for name, value in part.items())
+        constant = [name for name, value in part.items() if torch.equal(value, stranger[name])]
+        assert all("norm" in name for name in constant)
+    bounds = {
+        "layers.1.edge.weight": math.sqrt(6 / (width + EDGE_BITS)),
+        "layers.1.edge.bias": 1 / 3,
+        "layers.1.linear1.weight": 1 / math.sqrt(2 * width),
+        "layers.1.linear1.bias": 1 / math.sqrt(2 * width),
+        "layers.1.linear2.weight": 1 / math.sqrt(2 * width),
+    }
+    for name, bound in bounds.items():
+        value = made.encoder[name]
+        assert 0.85 * bound < float(value.abs().max()) <= bound
+        assert abs(float(value.mean())) < 4 * bound / math.sqrt(3 * value.numel())
+    assert made.encoder["node"].shape == (width,)
+    assert {name: value.shape for name, value in made.head.items()} == {"weight": (COARSE, 2 * width), "bias": (COARSE,)}
+    head = initial_head(width, 3, torch.Generator().manual_seed(0))
+    assert logits(head, torch.zeros(5, 2 * width)).tolist() == [head["bias"].tolist()] * 5

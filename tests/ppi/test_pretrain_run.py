@@ -1,0 +1,239 @@
+"""A PT job on small files: its tables, what it makes of what is known of the tasks, and what a killed one goes on with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from pydantic import TypeAdapter
+
+from metapt.config import plain
+from metapt.errors import DataError
+from metapt.evaluation import metrics
+from metapt.hypergrad.params import Params
+from metapt.ppi import pretrain_run
+from metapt.ppi.config import ARMS, Arm, Network, PretrainSettings
+from metapt.ppi.dataset import on_device
+from metapt.ppi.gin import initial_pretrained
+from metapt.ppi.graphs import save
+from metapt.ppi.pretrain_run import run, weight_figures
+from metapt.ppi.pretraining import Setting
+from metapt.ppi.problem import WEIGHTS, task_weights
+from metapt.ppi.runs import Learned, load_pretrained, save_pretrained
+from metapt.stages import Machine
+from metapt.training.seeds import generator
+
+from .graphs_helper import related_graphs
+from .small_graphs import COARSE, FINE, TEST_SPECIES
+
+NETWORK = Network(layers=2, width=4)
+META = {"method": "meta", "pretrain_steps": 2, "warmup_epochs": 0.5, "batch_size": 16}
+SUPERVISED = {"method": "supervised"}
+PURPOSES = ["useful"] * 4 + ["irrelevant"] * 3 + ["noise"] * 3
+TASKS = pd.DataFrame(
+    {
+        "kind": ["coarse"] * COARSE + ["fine"] * FINE,
+        "task": [*range(COARSE), *range(FINE)],
+        "term": [f"GO:{number:07d}" for number in range(COARSE + FINE)],
+        "category": "process",
+        "description": [*(f"planted: {purpose}" for purpose in PURPOSES), *["planted: target"] * FINE],
+        "positives": 40,
+    }
+)
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Graphs, tasks whose descriptions say nothing (even nothing at all), and the weights that another arm has learned."""
+    folder = tmp_path_factory.mktemp("ppi")
+    found = {"graphs": folder / "graphs.npz", "tasks": folder / "tasks.csv", "weights": folder / "weights.pt"}
+    save(related_graphs(), found["graphs"])
+    TASKS.assign(description=["", "NA"] + ["a process"] * (COARSE + FINE - 2)).to_csv(found["tasks"], index=False)
+    network = initial_pretrained(2, 4, COARSE, torch.Generator().manual_seed(0))
+    save_pretrained(Learned(network, {WEIGHTS: torch.linspace(-2, 2, COARSE)}), found["weights"])
+    return found
+
+
+def config_of(folder: Path, arm: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    return {
+        "domain": "ppi",
+        "arm": "mine",
+        "arm_settings": plain(TypeAdapter(Arm).validate_python(arm)),
+        "setting": "full_access",
+        "seed": 0,
+        "network": {"layers": 2, "width": 4},
+        "pretrain": {"epochs": 2, "batch_size": 16, "online_evaluations": 2},
+        "test_species": [TEST_SPECIES],
+        "checkpoint": str(folder / "resume" / "pt.pt"),
+    } | changes
+
+
+def outputs(folder: Path) -> dict[str, Path]:
+    return {"pretrained": folder / "pretrained.pt", **{name: folder / f"{name}.csv" for name in ("metrics", "series")}}
+
+
+def figures(folder: Path) -> dict[str, float]:
+    table = metrics.read(folder / "metrics.csv")
+    assert set(table["experiment"]) == {"ppi"}
+    assert set(table["arm"]) == {"mine"}
+    assert set(table["evaluation"]) == {"pretraining"}
+    return dict(zip(table["metric"], table["value"], strict=True))
+
+
+def test_a_learner_leaves_its_encoder_weights_and_tables(inputs: dict[str, Path], tmp_path: Path) -> None:
+    run(config_of(tmp_path, META, seed=3), inputs, outputs(tmp_path), Machine())
+    learned = load_pretrained(tmp_path / "pretrained.pt", NETWORK, "cpu")
+    weights = task_weights(learned.meta)
+    assert learned.pretrained.head["bias"].shape == (COARSE,)
+    table = metrics.read(tmp_path / "metrics.csv")
+    assert set(table["replicate"]) == {3}
+    assert set(table["setting"]) == {"full_access"}
+    found = figures(tmp_path)
+    assert {"PT wall time (s)", "PT time per step (s)", "PT peak memory (GB)"} <= found.keys()
+    assert {"online validation AUROC (%)", "online test AUROC (%)", "mean weight of relatives"} <= found.keys()
+    assert not any("intact" in name or "planted" in name for name in found)
+    series = metrics.read_series(tmp_path / "series.csv")
+    assert set(series["replicate"]) == {0}
+    last = series[series["name"] == "learned weight"]
+    assert last["step"].tolist() == list(range(COARSE))
+    assert last["value"].tolist() == pytest.approx(weights.tolist(), rel=1e-6)
+    assert set(series["name"]) == {
+        "learned weight",
+        "online validation AUROC (%)",
+        "online test AUROC (%)",
+        "weight, 10 % quantile",
+        "weight, median",
+        "weight, 90 % quantile",
+    }
+    assert not [path for path in (tmp_path / "resume").rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize("arm", [{"method": "no_pt"}, SUPERVISED])
+def test_an_arm_that_learns_no_weights_leaves_none(arm: dict[str, Any], inputs: dict[str, Path], tmp_path: Path) -> None:
+    run(config_of(tmp_path, arm), inputs, outputs(tmp_path), Machine())
+    assert load_pretrained(tmp_path / "pretrained.pt", NETWORK, "cpu").meta == {}
+    assert len(metrics.read_series(tmp_path / "series.csv")) == 0
+    assert not any("weight" in name for name in figures(tmp_path))
+
+
+def test_permuted_tasks_are_told_apart_in_tables(inputs: dict[str, Path], tmp_path: Path) -> None:
+    run(config_of(tmp_path, META, setting="permuted_tasks"), inputs, outputs(tmp_path), Machine())
+    series = metrics.read_series(tmp_path / "series.csv")
+    permuted, weights = (
+        series[series["name"] == name].set_index("step")["value"].to_numpy() for name in ("permuted", "learned weight")
+    )
+    assert set(permuted) == {0, 1}
+    assert permuted.sum() == COARSE // 2
+    pairs = [(good, bad) for good in weights[permuted == 0] for bad in weights[permuted == 1]]
+    expected = np.mean([(good > bad) + 0.5 * (good == bad) for good, bad in pairs])
+    assert figures(tmp_path)["AUROC of weight against intact labels"] == pytest.approx(expected, abs=1e-6)
+
+
+def setting_of(name: str = "full_access") -> Setting:
+    dataset = on_device(related_graphs(), "cpu")
+    return Setting(dataset, NETWORK, PretrainSettings(), [TEST_SPECIES], 0, name, None, lambda: pytest.fail("no checkpoint"))
+
+
+def test_weights_are_held_against_what_is_known_of_the_tasks() -> None:
+    weights = np.linspace(1.9, 0.1, COARSE)  # the useful tasks, those of lowest number, weigh most
+    found = weight_figures(weights, TASKS, setting_of())
+    assert found["AUROC of weight against planted use"] == 1
+    assert found["mean weight of relatives"] == pytest.approx(weights[3])
+    assert found["mean weight of others"] == pytest.approx(np.delete(weights, 3).mean())
+    assert "AUROC of weight against intact labels" not in found
+    assert weight_figures(weights[::-1].copy(), TASKS, setting_of())["AUROC of weight against planted use"] == 0
+    assert "AUROC of weight against planted use" not in weight_figures(weights, TASKS.assign(description=""), setting_of())
+
+
+def test_a_permuted_task_is_of_no_use_whatever_was_planted() -> None:
+    setting = setting_of("permuted_tasks")
+    permuted = np.isin(np.arange(COARSE), setting.permuted())
+    useful = np.array([purpose == "useful" for purpose in PURPOSES])
+    assert (useful & permuted).any()
+    assert (useful & ~permuted).any()
+    weights = np.where(useful & ~permuted, 1.5, np.where(permuted, 0.2, 0.8))
+    found = weight_figures(weights, TASKS, setting)
+    assert found["AUROC of weight against planted use"] == 1
+    intact = [
+        (weights[a] > weights[b]) + 0.5 * (weights[a] == weights[b])
+        for a in np.flatnonzero(~permuted)
+        for b in np.flatnonzero(permuted)
+    ]
+    assert found["AUROC of weight against intact labels"] == pytest.approx(np.mean(intact))
+
+
+def test_an_arm_takes_the_weights_of_its_input(inputs: dict[str, Path], tmp_path: Path) -> None:
+    frozen = {"method": "supervised", "weights": {"of": "meta"}}
+    run(config_of(tmp_path, frozen), inputs, outputs(tmp_path), Machine())
+    weighted = load_pretrained(tmp_path / "pretrained.pt", NETWORK, "cpu").pretrained
+    run(config_of(tmp_path, SUPERVISED), inputs, outputs(tmp_path), Machine())
+    plainly = load_pretrained(tmp_path / "pretrained.pt", NETWORK, "cpu").pretrained
+    assert not torch.equal(weighted.encoder["node"], plainly.encoder["node"])
+
+    none = tmp_path / "none.pt"
+    save_pretrained(Learned(weighted, {}), none)
+    with pytest.raises(DataError, match=r"none\.pt holds no learned task weights: the arm that left it learns none"):
+        run(config_of(tmp_path, frozen), {**inputs, "weights": none}, outputs(tmp_path), Machine())
+
+
+def test_random_weights_are_those_of_the_seed(inputs: dict[str, Path], tmp_path: Path) -> None:
+    contents = []
+    for seed in (0, 0, 1):
+        run(config_of(tmp_path, {"method": "no_pt"}, seed=seed), inputs, outputs(tmp_path), Machine())
+        contents.append((tmp_path / "pretrained.pt").read_bytes())
+    assert contents[0] == contents[1] != contents[2]
+    expected = initial_pretrained(2, 4, COARSE, generator("ppi weights", 1))
+    found: Params = load_pretrained(tmp_path / "pretrained.pt", NETWORK, "cpu").pretrained.encoder
+    assert all(torch.equal(value, expected.encoder[name]) for name, value in found.items())
+
+
+@pytest.mark.parametrize("arm", [SUPERVISED, META, {"method": "cotrain"}])
+def test_a_killed_job_goes_on_from_its_checkpoint(
+    arm: dict[str, Any], inputs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
+    config = config_of(tmp_path, arm)
+    run(config, inputs, outputs(whole), Machine())
+
+    def broken(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pretrain_run, "save_pretrained", broken)
+        with pytest.raises(KeyboardInterrupt):
+            run(config, inputs, outputs(resumed), Machine())
+    assert Path(config["checkpoint"]).is_file()
+    with monkeypatch.context() as patch:
+        for step in ("pretraining.Pretrainer.step", "meta.MetaPretraining.iterate"):
+            patch.setattr(f"metapt.training.{step}", broken)
+        patch.setattr("metapt.ppi.cotraining.CoTrainer.step", broken)
+        run(config, inputs, outputs(resumed), Machine())
+    assert (resumed / "pretrained.pt").read_bytes() == (whole / "pretrained.pt").read_bytes()
+    assert (resumed / "series.csv").read_bytes() == (whole / "series.csv").read_bytes()
+    assert not Path(config["checkpoint"]).exists()
+
+
+def test_a_checkpoint_of_other_settings_is_not_taken_up(
+    inputs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(pretrain_run, "save_pretrained", lambda *arguments: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            run(config_of(tmp_path, SUPERVISED, seed=1), inputs, outputs(tmp_path), Machine())
+    run(config_of(tmp_path, SUPERVISED), inputs, outputs(tmp_path / "after"), Machine())
+    run(config_of(tmp_path / "fresh", SUPERVISED), inputs, outputs(tmp_path / "fresh"), Machine())
+    assert (tmp_path / "after" / "pretrained.pt").read_bytes() == (tmp_path / "fresh" / "pretrained.pt").read_bytes()
+
+
+def test_a_split_that_leaves_a_part_empty_is_an_error(inputs: dict[str, Path], tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="the split by species leaves a part empty"):
+        run(config_of(tmp_path, SUPERVISED, test_species=[99]), inputs, outputs(tmp_path), Machine())
+
+
+def test_every_arm_of_the_defaults_can_be_written_and_read() -> None:
+    for arm in ARMS.values():
+        assert TypeAdapter(Arm).validate_python(plain(arm)) == arm

@@ -1,0 +1,480 @@
+"""Every arm pre-trains on small graphs, leaves what it promises, and goes on after an interruption to the same bits."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+
+from metapt.errors import ConfigError, DataError, TrainingError
+from metapt.hypergrad import Adam, FittedHead, Params, Pretrained, RidgeHead, Unroll
+from metapt.ppi import config
+from metapt.ppi.config import ARMS, FOLDS, Network, PretrainSettings
+from metapt.ppi.dataset import PpiDataset, held_out_tasks, on_device, splits
+from metapt.ppi.graphs import unpack
+from metapt.ppi.pretraining import (
+    ONLINE_TEST,
+    ONLINE_VALIDATION,
+    QUANTILES,
+    PretrainRun,
+    Setting,
+    fixed_weights,
+    meta_loop,
+    pretrain,
+)
+from metapt.ppi.problem import WEIGHTS, encoder_of, initial_meta, task_weights
+from metapt.training.checkpoint import Checkpoint
+from metapt.training.pretraining import Pretrainer
+from metapt.training.timing import Every
+
+from .graphs_helper import related_graphs
+from .small_graphs import COARSE, FINE, TEST_SPECIES
+
+NETWORK = Network(layers=2, width=4)
+PT, TRAIN, VALIDATION = 100, 68, 12  # graphs
+STEPS = 12
+LEARNED = torch.linspace(-2, 2, COARSE).roll(3)
+SMALL: dict[str, dict[str, Any]] = {
+    "cotrain_learned_weights": {"steps": 2, "warmup_epochs": 0.5},
+    "meta": {"pretrain_steps": 2, "warmup_epochs": 0.5, "batch_size": 16},
+    "meta-identity": {"pretrain_steps": 2, "warmup_epochs": 0.5, "batch_size": 16},
+    "meta-stable": {"pretrain_steps": 2, "warmup_epochs": 0.5, "hypergradient_batch": 20},
+}
+ARMS_HERE = {name: arm.model_copy(update=SMALL.get(name, {})) for name, arm in ARMS.items()} | {
+    "meta-fitted": config.Meta(
+        pretrain_steps=2,
+        warmup_epochs=0.5,
+        unroll="fitted",
+        folds=3,
+        batch_size=None,
+        accumulate=2,
+        average_decay=0.5,
+        reuse_gradient=True,
+    ),
+    "meta-released": config.Meta(pretrain_steps=2, warmup_epochs=0.5, head_steps_between_updates=1, unroll_steps=2),
+}
+LEARNERS = [name for name, arm in ARMS_HERE.items() if config.learns_weights(arm)]
+
+
+@pytest.fixture(scope="module")
+def dataset() -> PpiDataset:
+    return on_device(related_graphs(), "cpu")
+
+
+def setting_in(
+    folder: Path,
+    dataset: PpiDataset,
+    name: str = "full_access",
+    seed: int = 0,
+    checkpoint: type[Checkpoint] = Checkpoint,
+    learned: torch.Tensor | None = LEARNED,
+    **changes: Any,
+) -> Setting:
+    """Twelve PT steps on 100 graphs; FT has 68 to train and 12 to validate."""
+    settings = PretrainSettings(**{"epochs": 2, "batch_size": 16, "online_evaluations": 3, **changes})
+    return Setting(
+        dataset, NETWORK, settings, [TEST_SPECIES], seed, name, learned, lambda: checkpoint(folder / "state.pt", "a test")
+    )
+
+
+@pytest.fixture
+def make(dataset: PpiDataset, tmp_path: Path) -> Callable[..., Setting]:
+    return partial(setting_in, tmp_path, dataset)
+
+
+class Ran(NamedTuple):
+    """A whole run, and what its trainer began with."""
+
+    run: PretrainRun
+    setting: Setting
+    starts: list[Pretrained]
+
+
+@pytest.fixture(scope="module")
+def ran(dataset: PpiDataset, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Ran]:
+    """An arm's undisturbed run of seed 0, made once."""
+
+    @functools.cache
+    def run(name: str) -> Ran:
+        starts: list[Pretrained] = []
+        init = Pretrainer.__init__
+
+        def spy(self: Pretrainer, problem: Any, batches: Any, pretrained: Pretrained, optimizer: Any) -> None:
+            starts.append(Pretrained(*({k: v.clone() for k, v in part.items()} for part in pretrained)))
+            init(self, problem, batches, pretrained, optimizer)
+
+        setting = setting_in(tmp_path_factory.mktemp(name), dataset)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Pretrainer, "__init__", spy)
+            return Ran(pretrain(ARMS_HERE[name], setting), setting, starts)
+
+    return run
+
+
+def equal(first: Params, second: Params) -> bool:
+    return first.keys() == second.keys() and all(torch.equal(value, second[name]) for name, value in first.items())
+
+
+def the_same(first: PretrainRun, second: PretrainRun) -> bool:
+    parts = [equal(a, b) for a, b in zip(first.pretrained, second.pretrained, strict=True)]
+    return all(parts) and equal(first.meta, second.meta) and first.series == second.series
+
+
+@pytest.mark.parametrize("name", ARMS_HERE)
+def test_every_arm_runs_and_leaves_what_it_promises(ran: Callable[[str], Ran], name: str) -> None:
+    run, setting, _ = ran(name)
+    start = setting.initial()
+    for part, before in zip(run.pretrained, start, strict=True):
+        assert part.keys() == before.keys()
+        for key, value in part.items():
+            assert value.isfinite().all()
+            assert value.shape == before[key].shape
+            assert not value.requires_grad
+    assert {"PT wall time (s)", "PT peak memory (GB)"} <= run.figures.keys()
+    assert all(isinstance(value, float | int) for value in run.figures.values())
+    assert all(row.keys() == {"replicate", "step", "name", "value"} and row["replicate"] == 0 for row in run.series)
+    assert (run.meta == {}) == (name not in LEARNERS)
+    if name == "no_pt":
+        assert all(equal(a, b) for a, b in zip(run.pretrained, start, strict=True))
+        assert run.checkpoint is None
+        return
+    assert not equal(run.pretrained.encoder, start.encoder)
+    passes = 2 if name.startswith("cotrain") else 1  # of each step through the network
+    assert setting.steps == STEPS
+    assert run.pretrained.buffers["layers.1.norm.num_batches_tracked"] == STEPS * passes
+    assert run.figures["PT time per step (s)"] > 0
+    assert run.checkpoint is not None
+    assert run.checkpoint.path.exists()
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_learned_weights_move_and_their_way_is_told(ran: Callable[[str], Ran], name: str) -> None:
+    run = ran(name).run
+    assert run.meta.keys() == {WEIGHTS}
+    assert run.meta[WEIGHTS].shape == (COARSE,)
+    assert (run.meta[WEIGHTS] != 0).all()
+    steps = sorted({row["step"] for row in run.series})
+    assert steps == [2, 4, 6]
+    last = {row["name"]: row["value"] for row in run.series if row["step"] == 6}
+    for row, share in QUANTILES.items():
+        assert last[row] == pytest.approx(float(task_weights(run.meta).quantile(share)), rel=1e-6)
+    assert {"moved", "swing", "hypergradient"} <= run.figures.keys()
+
+
+@pytest.mark.parametrize("name", ARMS_HERE)
+def test_the_ft_head_that_pt_trains_is_tested_on_the_way(ran: Callable[[str], Ran], name: str) -> None:
+    run = ran(name).run
+    trains_head = name.startswith("cotrain") or name in ("meta", "meta-identity", "meta-released")
+    for figure in (ONLINE_VALIDATION, ONLINE_TEST):
+        values = [row["value"] for row in run.series if row["name"] == figure]
+        assert len(values) == (3 if trains_head else 0)
+        assert (figure in run.figures) is trains_head
+        if trains_head:
+            assert values[-1] == pytest.approx(run.figures[figure])
+            assert all(0 <= value <= 100 for value in values)
+
+
+def test_all_arms_of_a_seed_start_from_the_same_weights(ran: Callable[[str], Ran], make: Callable[..., Setting]) -> None:
+    expected, head = make().initial(), make().initial_head()
+    for name in ARMS_HERE:
+        run, _, starts = ran(name)
+        (start,) = starts or [run.pretrained]
+        assert equal(encoder_of(start.encoder), expected.encoder), name
+        assert equal(start.buffers, expected.buffers)
+        if name.startswith("cotrain"):
+            assert equal({k: start.encoder[f"pretrain_head.{k}"] for k in expected.head}, expected.head)
+            assert equal({k: start.encoder[f"finetune_head.{k}"] for k in head}, head)
+        else:
+            assert equal(start.head, expected.head)
+    assert not equal(make(seed=1).initial().encoder, expected.encoder)
+    assert not equal(make(seed=1).initial_head(), head)
+
+
+def test_arms_see_the_same_pt_graphs_labels_and_masks(make: Callable[..., Setting]) -> None:
+    plain, stable = make().batches(), make().batches(ARMS_HERE["meta-stable"])  # type: ignore[arg-type]
+    for _ in range(8):
+        ours, theirs = plain.pretrain(), stable.pretrain()
+        assert all(map(torch.equal, (*ours.graphs, ours.labels), (*theirs.graphs, theirs.labels)))
+        assert ours.keep is not None
+        assert theirs.keep is not None
+        assert torch.equal(ours.keep, theirs.keep)
+
+
+def test_an_arm_with_equal_weights_is_the_one_without(ran: Callable[[str], Ran], make: Callable[..., Setting]) -> None:
+    ours = pretrain(ARMS_HERE["meta-frozen"], make(learned=torch.zeros(COARSE)))
+    assert equal(ours.pretrained.encoder, ran("graph_supervised").run.pretrained.encoder)
+    assert not equal(ran("meta-frozen").run.pretrained.encoder, ours.pretrained.encoder)
+
+
+def test_fixed_weights_are_those_that_another_arm_has_learned(make: Callable[..., Setting]) -> None:
+    def weights(name: str, seed: int = 0) -> torch.Tensor:
+        return fixed_weights(make(seed=seed), ARMS_HERE[name])[WEIGHTS]  # type: ignore[arg-type]
+
+    assert torch.equal(weights("graph_supervised"), torch.zeros(COARSE))
+    assert torch.equal(weights("meta-frozen"), LEARNED)
+    permuted = weights("meta-permuted")
+    assert torch.equal(permuted.sort().values, LEARNED.sort().values)
+    assert torch.equal(permuted, weights("meta-permuted"))
+    orders = [tuple(weights("meta-permuted", seed).tolist()) for seed in range(4)]
+    assert len({*orders, tuple(LEARNED.tolist())}) == 5
+    order = LEARNED.argsort(descending=True)
+    for name, kept in (("meta-top", order[:2]), ("meta-bottom", order[-2:])):  # a quarter of ten
+        used = task_weights({WEIGHTS: weights(name)})
+        assert (used[kept] == 1).all()
+        assert float(used.sum()) == pytest.approx(2, abs=1e-9)
+
+
+def test_related_tasks_are_those_that_an_ft_task_implies(make: Callable[..., Setting]) -> None:
+    used = task_weights(fixed_weights(make(), ARMS_HERE["related_only"]))  # type: ignore[arg-type]
+    assert used[3] == 1
+    assert float(used.sum()) == pytest.approx(1, abs=1e-9)
+
+
+def test_a_task_that_is_left_out_has_no_say(make: Callable[..., Setting]) -> None:
+    top = ARMS_HERE["meta-top"]
+    order = LEARNED.argsort(descending=True)
+    runs = []
+    for flip in (False, True):
+        setting = make()
+        if flip:
+            labels = setting.dataset.coarse_bits.clone()
+            for task in order[2:].tolist():
+                labels[:, task // 8] ^= 1 << task % 8
+            setting = dataclasses.replace(setting, dataset=dataclasses.replace(setting.dataset, coarse_bits=labels))
+        setting.checkpoint().remove()
+        runs.append(pretrain(top, setting).pretrained)
+    for name, value in runs[0].encoder.items():
+        torch.testing.assert_close(runs[1].encoder[name], value, rtol=1e-2, atol=1e-3)
+    assert not equal(runs[0].head, runs[1].head)
+
+
+def test_pt_sees_train_validation_and_easy_graphs(make: Callable[..., Setting]) -> None:
+    setting = make()
+    parts = splits(setting.dataset.graphs, [TEST_SPECIES])
+    assert sorted(setting.graphs) == sorted([*parts.train, *parts.validation, *parts.easy])
+    assert len(setting.graphs) == PT
+    assert [len(part) for part in setting.finetune] == [TRAIN, VALIDATION]
+    assert all(map(np.array_equal, setting.finetune, (parts.train, parts.validation)))
+    assert setting.tasks is None
+    assert setting.coarse() is None
+    assert setting.finetune_tasks == FINE
+
+
+def test_half_of_the_data_is_half_of_each_set(make: Callable[..., Setting]) -> None:
+    whole, half, again, other = (
+        make(name, seed).finetune for name, seed in (("full_access", 0), *[("half_data", s) for s in (0, 0, 1)])
+    )
+    assert [len(part) for part in half] == [TRAIN // 2, VALIDATION // 2]
+    for part, everything in zip(half, whole, strict=True):
+        assert set(part.tolist()) < set(everything.tolist())
+        assert len(set(part.tolist())) == len(part)
+    assert all(map(np.array_equal, half, again))
+    assert not np.array_equal(half[0], other[0])
+    assert np.array_equal(make("half_data").graphs, make().graphs)
+    sets = make("half_data").sets(ARMS_HERE["meta"])  # type: ignore[arg-type]
+    assert sorted(sets["train"][0]) == sorted(half[0])
+    assert sorted(sets["validation"][0]) == sorted(half[1])
+
+
+@pytest.mark.parametrize("count", [4, 5, 10, 40])
+def test_held_out_parts_are_a_partition_of_the_ft_tasks(count: int) -> None:
+    parts = [held_out_tasks(count, part) for part in range(FOLDS)]
+    assert [task for part in parts for task in part] == list(range(count))
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+def test_what_is_held_out_is_not_seen(make: Callable[..., Setting]) -> None:
+    for part in range(FOLDS):
+        setting = make(f"held_out_{part}")
+        assert setting.tasks is not None
+        held_out = set(held_out_tasks(FINE, part))
+        assert set(setting.tasks.tolist()) == set(range(FINE)) - held_out
+        assert setting.finetune_tasks == FINE - len(held_out)
+        assert setting.initial_head()["bias"].shape == (FINE - len(held_out),)
+        assert setting.batches().train().labels.shape[1] == FINE - len(held_out)
+
+
+@pytest.mark.parametrize("name", ["cotrain", "cotrain_learned_weights", "meta", "meta-stable"])
+@pytest.mark.parametrize("setting", ["half_data", "held_out_1", "permuted_tasks", "released_centre"])
+def test_arms_that_learn_from_ft_data_run_in_every_setting(
+    ran: Callable[[str], Ran], make: Callable[..., Setting], name: str, setting: str
+) -> None:
+    run = pretrain(ARMS_HERE[name], make(setting, epochs=1, online_evaluations=1))
+    assert run.pretrained.head["bias"].shape == (COARSE,)
+    assert not equal(run.pretrained.encoder, make().initial().encoder)
+    assert all(value.isfinite().all() for part in (run.pretrained.encoder, run.meta) for value in part.values())
+
+
+def test_permuted_tasks_keep_their_positives_and_lose_their_graphs(make: Callable[..., Setting]) -> None:
+    setting = make("permuted_tasks")
+    graphs, hard = setting.graphs, splits(setting.dataset.graphs, [TEST_SPECIES]).hard
+    chosen = setting.permuted()
+    assert len(set(chosen.tolist())) == COARSE // 2
+    bits = setting.coarse()
+    assert bits is not None
+    before, after = (unpack(each, COARSE) for each in (setting.dataset.graphs.coarse, bits.numpy()))
+    others = np.setdiff1d(np.arange(COARSE), chosen)
+    assert np.array_equal(after[:, others], before[:, others])
+    assert np.array_equal(after[hard], before[hard])
+    assert np.array_equal(after[graphs].sum(0), before[graphs].sum(0))
+    assert (after[graphs][:, chosen] != before[graphs][:, chosen]).any(0).all()
+    moved = after[graphs][:, chosen]
+    assert len(np.unique(moved.T, axis=0)) == len(chosen)  # each task in an order of its own
+
+    again, other = make("permuted_tasks"), make("permuted_tasks", seed=1)
+    assert np.array_equal(again.permuted(), chosen)
+    assert torch.equal(bits, again.coarse())  # type: ignore[arg-type]
+    assert not torch.equal(bits, other.coarse())  # type: ignore[arg-type]
+    drawn = {tuple(make("permuted_tasks", seed=seed).permuted().tolist()) for seed in range(5)}
+    assert len(drawn) > 1
+    assert len(make().permuted()) == 0
+
+
+def test_pt_trains_on_the_permuted_labels(make: Callable[..., Setting]) -> None:
+    ours, plain = make("permuted_tasks"), make()
+    chosen = ours.permuted()
+    for found, original in [(ours.batches().pretrain(), plain.batches().pretrain())]:
+        differ = (found.labels != original.labels).any(0).numpy()
+        assert set(np.flatnonzero(differ)) <= set(chosen.tolist())
+        assert differ.any()
+        assert all(map(torch.equal, found.graphs, original.graphs))
+
+
+def test_only_the_released_setting_has_released_centres(make: Callable[..., Setting]) -> None:
+    released, right = make("released_centre").batches().pretrain(), make().batches().pretrain()
+    assert released.graphs.centre.max() < 7
+    starts = right.graphs.sizes.cumsum(0) - right.graphs.sizes
+    assert torch.equal(right.graphs.centre, released.graphs.centre + starts)
+
+
+META: dict[str, Any] = {"unroll": "ridge", "pretrain_steps": 2, "warmup_epochs": 0.5}
+
+
+def parts_of_updates(setting: Setting, arm: config.Meta, updates: int) -> list[list[list[int]]]:
+    """The numbers of the graphs in each part of each meta-update."""
+    numbers = torch.arange(len(setting.dataset.graphs), dtype=torch.float32).repeat_interleave(setting.dataset.nodes.diff())
+    edge_sums = torch.cat([numbers.unsqueeze(1), setting.dataset.edge_sums[:, 1:]], 1)
+    loop = meta_loop(dataclasses.replace(setting, dataset=dataclasses.replace(setting.dataset, edge_sums=edge_sums)), arm)
+
+    def seen(batch: Any) -> list[int]:
+        return [int(part[0, 0]) for part in batch.graphs.edge_sums.split(batch.graphs.sizes.tolist())]
+
+    count = loop.settings.unroll_steps
+    return [[seen(loop.batches.validation()), *(seen(loop.batches.train()) for _ in range(count))] for _ in range(updates)]
+
+
+@pytest.mark.parametrize("folds", [2, 3, 5, 7])
+@pytest.mark.parametrize("size", [None, 8, 30])
+def test_a_cross_fitted_head_sees_disjoint_folds_in_every_meta_update(
+    make: Callable[..., Setting], folds: int, size: int | None
+) -> None:
+    setting = make()
+    both = sorted(np.concatenate(setting.finetune).tolist())
+    for parts in parts_of_updates(setting, config.Meta(**META, folds=folds, batch_size=size), 6):
+        flat = [number for part in parts for number in part]
+        assert len(parts) == folds
+        assert len(set(flat)) == len(flat)
+        assert set(flat) <= set(both)
+        if size is None:
+            assert sorted(flat) == both
+        least = len(both) // folds if size is None else min(size, len(both) // folds)
+        assert min(map(len, parts)) == least
+
+
+def test_without_folds_a_head_is_fit_on_train_and_priced_on_validation(make: Callable[..., Setting]) -> None:
+    setting = make()
+    train, validation = (set(part.tolist()) for part in setting.finetune)
+    for size in (None, 8):
+        for held_out, *rest in parts_of_updates(setting, config.Meta(**META, batch_size=size), 3):
+            assert len(rest) == 1
+            assert set(rest[0]) <= train
+            assert set(held_out) <= validation
+            assert [len(rest[0]), len(held_out)] == ([TRAIN, VALIDATION] if size is None else [8, 8])
+
+
+def test_the_ft_leg_is_the_configs(make: Callable[..., Setting]) -> None:
+    def leg(**changes: Any) -> Any:
+        return meta_loop(make(), config.Meta(pretrain_steps=2, warmup_epochs=0.5, **changes)).settings.unroll
+
+    assert leg(unroll_steps=3, finetune_lr=0.02) == Unroll(3, Adam(0.02))
+    assert leg(unroll="fitted", l2=0.5) == FittedHead(0.5)
+    assert leg(unroll="fitted", l2=0.5, folds=4, batch_size=None) == FittedHead(0.5, cross_fit=True, minibatches=3)
+    assert leg(unroll="ridge", l2=0.5, folds=4, batch_size=None) == RidgeHead(0.5, cross_fit=True, minibatches=3)
+
+
+def test_warm_up_is_in_epochs(make: Callable[..., Setting]) -> None:
+    loops = [meta_loop(make(epochs=5), config.Meta(pretrain_steps=4, warmup_epochs=epochs)) for epochs in (0, 1, 2.5)]
+    assert [loop.settings.warmup for loop in loops] == [0, 2, 4]  # of six steps each, four steps an iteration
+    assert [loop.settings.iterations for loop in loops] == [7] * 3
+    with pytest.raises(ConfigError, match="so that phi would never be learned"):
+        meta_loop(make(epochs=5), config.Meta(pretrain_steps=4, warmup_epochs=5))
+
+
+@pytest.mark.parametrize("name", ["graph_supervised", "cotrain", "cotrain_pcgrad"])
+def test_pt_that_diverges_is_an_error(make: Callable[..., Setting], name: str) -> None:
+    setting = make()
+    broken = dataclasses.replace(setting.dataset, edge_sums=setting.dataset.edge_sums * torch.nan)
+    with pytest.raises((TrainingError, DataError), match=r"the PT loss at step|no task"):
+        pretrain(ARMS_HERE[name], dataclasses.replace(setting, dataset=broken))
+
+
+class Stopped(Exception):
+    pass
+
+
+class Fragile(Checkpoint):
+    """Every other time that it is to save, the process ends: by turns before it has saved and after."""
+
+    saves = 0
+
+    def save(self, state: dict[str, Any]) -> None:
+        Fragile.saves += 1
+        if Fragile.saves % 4 == 2:
+            raise Stopped
+        super().save(state)
+        if Fragile.saves % 4 == 0:
+            raise Stopped
+
+
+@pytest.mark.parametrize("name", [name for name in ARMS_HERE if name not in ("no_pt", "meta-frozen", "meta-top", "meta-bottom")])
+def test_an_interrupted_run_ends_in_the_same_bits(
+    ran: Callable[[str], Ran], make: Callable[..., Setting], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = ran(name).run
+    monkeypatch.setattr(Every, "__call__", lambda self: True)
+    Fragile.saves, stops, done = 0, 0, None
+    while done is None:
+        try:
+            done = pretrain(ARMS_HERE[name], make(checkpoint=Fragile))
+        except Stopped:
+            stops += 1
+    assert stops >= 2
+    assert the_same(whole, done)
+    known = [ONLINE_VALIDATION, ONLINE_TEST, "moved", "swing", "hypergradient"]
+    assert {k: v for k, v in whole.figures.items() if k in known} == {k: v for k, v in done.figures.items() if k in known}
+    assert done.checkpoint is not None
+    done.checkpoint.remove()
+    assert not list(done.checkpoint.path.parent.glob("*"))
+
+
+@pytest.mark.parametrize("name", ["graph_supervised", "cotrain", "meta"])
+def test_the_same_seed_ends_in_the_same_bits_and_others_elsewhere(
+    ran: Callable[[str], Ran], make: Callable[..., Setting], name: str
+) -> None:
+    whole, again = ran(name).run, pretrain(ARMS_HERE[name], make())
+    assert the_same(whole, again)
+    assert again.checkpoint is not None
+    again.checkpoint.remove()
+    assert not equal(whole.pretrained.encoder, pretrain(ARMS_HERE[name], make(seed=1)).pretrained.encoder)
+
+
+def test_weights_begin_at_1(make: Callable[..., Setting]) -> None:
+    loop = meta_loop(make(), ARMS_HERE["meta"])  # type: ignore[arg-type]
+    assert equal({name: value.detach() for name, value in loop.meta.items()}, initial_meta(COARSE))

@@ -1,0 +1,83 @@
+"""CKA between arms: of the same graphs, the same PT seed, and every pair."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from metapt.evaluation import metrics
+from metapt.evaluation.cka import linear_cka
+from metapt.hypergrad import Pretrained
+from metapt.ppi.dataset import on_device, splits
+from metapt.ppi.gin import Encoder, initial_pretrained
+from metapt.ppi.graphs import save
+from metapt.ppi.representations import compared, run
+from metapt.ppi.runs import Learned, save_pretrained
+from metapt.stages import Machine
+
+from .small_graphs import COARSE, TEST_SPECIES, small_graphs
+
+ARMS = ("no_pt", "meta", "meta-stable")
+CONFIG: dict[str, Any] = {"network": {"layers": 2, "width": 4}, "test_species": [TEST_SPECIES], "graphs": 50}
+
+
+def network(arm: str, seed: int) -> Pretrained:
+    random = torch.Generator().manual_seed(10 * ARMS.index(arm) + seed)
+    return initial_pretrained(2, 4, COARSE, random)
+
+
+@pytest.fixture
+def inputs(tmp_path: Path) -> dict[str, Path]:
+    found = {"graphs": tmp_path / "graphs.npz"}
+    save(small_graphs(), found["graphs"])
+    for arm in ARMS:
+        for seed in range(2):
+            path = found[f"pretrained/{arm}/{seed}"] = tmp_path / f"{arm}{seed}.pt"
+            save_pretrained(Learned(network(arm, seed), {}), path)
+    return found
+
+
+def test_every_pair_of_arms_with_the_same_pt_seed_is_compared_on_the_same_graphs(inputs: dict[str, Path], tmp_path: Path) -> None:
+    run(CONFIG, inputs, {"metrics": tmp_path / "cka.csv"}, Machine())
+    table = metrics.read(tmp_path / "cka.csv")
+    assert set(zip(table["experiment"], table["setting"], table["evaluation"], strict=True)) == {
+        ("ppi", "full_access", "representations")
+    }
+    found = table.set_index(["arm", "metric", "replicate"])["value"]
+    assert set(found.index) == {(a, f"CKA with {b}", seed) for a in ARMS for b in ARMS if a != b for seed in range(2)}
+
+    dataset = on_device(small_graphs(), "cpu")
+    batch = dataset.batch(compared(splits(dataset.graphs, [TEST_SPECIES]), 50))
+
+    def features(arm: str, seed: int) -> torch.Tensor:
+        encoder, _, buffers = network(arm, seed)
+        return Encoder(2, 4)({**encoder, **buffers}, batch, training=False)
+
+    for arm, metric, seed in found.index:
+        other = metric.removeprefix("CKA with ")
+        assert found[arm, metric, seed] == pytest.approx(linear_cka(features(arm, seed), features(other, seed)), abs=1e-6)
+        assert found[arm, metric, seed] == pytest.approx(found[other, f"CKA with {arm}", seed], abs=1e-12)
+
+
+def test_equal_encoders_have_a_cka_of_1(inputs: dict[str, Path], tmp_path: Path) -> None:
+    chosen = {
+        "graphs": inputs["graphs"],
+        "pretrained/a/0": inputs["pretrained/meta/0"],
+        "pretrained/b/0": inputs["pretrained/meta/0"],
+    }
+    run(CONFIG, chosen, {"metrics": tmp_path / "cka.csv"}, Machine())
+    assert metrics.read(tmp_path / "cka.csv")["value"].tolist() == pytest.approx([1, 1], abs=1e-12)
+
+
+def test_the_compared_graphs_are_a_fixed_draw_of_ft_graphs() -> None:
+    parts = splits(small_graphs(), [TEST_SPECIES])
+    whole = {*parts.train.tolist(), *parts.validation.tolist(), *parts.hard.tolist()}
+    some = compared(parts, 30)
+    assert len(some.unique()) == 30
+    assert set(some.tolist()) <= whole
+    assert all(set(some.tolist()) & set(part.tolist()) for part in (parts.train, parts.validation, parts.hard))
+    assert torch.equal(some, compared(parts, 30))
+    assert set(compared(parts, 6400).tolist()) == whole

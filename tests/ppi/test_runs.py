@@ -1,0 +1,76 @@
+"""The file that PT leaves, and what a checkpoint is bound to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from metapt.errors import DataError
+from metapt.ppi.config import Network
+from metapt.ppi.gin import initial_pretrained
+from metapt.ppi.runs import Learned, fingerprint, load_pretrained, save_pretrained
+from metapt.stages import Machine
+
+NETWORK = Network(layers=2, width=4)
+
+
+@pytest.fixture
+def learned() -> Learned:
+    return Learned(initial_pretrained(2, 4, 10, torch.Generator().manual_seed(0)), {"task_weights": torch.linspace(-1, 1, 10)})
+
+
+def test_what_is_saved_is_loaded(learned: Learned, tmp_path: Path) -> None:
+    path = tmp_path / "new" / "pretrained.pt"
+    with_graph = learned._replace(meta={name: value.requires_grad_() for name, value in learned.meta.items()})
+    save_pretrained(with_graph, path)
+    found = load_pretrained(path, NETWORK, "cpu")
+    for expected, part in zip((*learned.pretrained, learned.meta), (*found.pretrained, found.meta), strict=True):
+        assert list(part) == list(expected)
+        for name, value in part.items():
+            assert torch.equal(value, expected[name])
+            assert not value.requires_grad
+
+
+def test_equal_tensors_give_equal_bytes_wherever_they_lie(learned: Learned, tmp_path: Path) -> None:
+    save_pretrained(learned, tmp_path / "a.pt")
+    slices = {name: torch.stack([value, value])[1] for name, value in learned.meta.items()}
+    save_pretrained(learned._replace(meta=slices), tmp_path / "b.pt")
+    assert (tmp_path / "a.pt").read_bytes() == (tmp_path / "b.pt").read_bytes()
+
+
+def test_a_file_that_no_pretraining_left_is_one_sentence(learned: Learned, tmp_path: Path) -> None:
+    path = tmp_path / "pretrained.pt"
+    with pytest.raises(DataError, match=r"pretrained\.pt is missing: the PT run that writes it has not been made"):
+        load_pretrained(path, NETWORK, "cpu")
+    save_pretrained(learned, path)
+    for network in (Network(layers=3, width=4), Network(layers=1, width=4), Network(layers=2, width=5)):
+        with pytest.raises(DataError, match=f"has no encoder of {network.layers} layers of width {network.width}: remove it"):
+            load_pretrained(path, network, "cpu")
+    path.write_bytes(path.read_bytes()[:3000])
+    with pytest.raises(DataError, match=r"pretrained\.pt is cut or altered"):
+        load_pretrained(path, NETWORK, "cpu")
+    torch.save({"encoder": {}, "head": {}, "buffers": {}, "meta": [1]}, path)
+    with pytest.raises(DataError, match="is not what PT leaves, which is encoder, head, buffers, meta"):
+        load_pretrained(path, NETWORK, "cpu")
+
+
+def test_a_checkpoint_is_bound_to_settings_contents_code_and_device(tmp_path: Path) -> None:
+    path = tmp_path / "graphs.npz"
+    path.write_bytes(b"graphs")
+
+    def made(
+        config: dict[str, object] | None = None,
+        code: tuple[str, ...] = ("ppi/gin.py",),
+        device: str = "cpu",
+        name: str = "graphs",
+    ) -> str:
+        return fingerprint(config or {"seed": 0}, {name: path}, code, Machine(device))
+
+    first = made()
+    assert made() == first
+    others = [made({"seed": 1}), made(code=("ppi/runs.py",)), made(device="cuda"), made(name="tasks")]
+    path.write_bytes(b"others")
+    others.append(made())
+    assert len({first, *others}) == 6

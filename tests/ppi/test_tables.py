@@ -1,0 +1,174 @@
+"""Tables of the PPI experiments, from metrics whose answers are known."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from metapt.ppi.config import ARMS
+from metapt.ppi.experiments import EXPERIMENTS
+from metapt.ppi.needs import EXPERIMENTS as KEYS
+
+from .synthetic_results import MAKERS, SEED_SPREAD, runs_of, written
+
+FEW = {"arms": ["no_pt", "graph_supervised", "meta", "meta-stable"]}
+
+
+def test_every_experiment_has_tables_and_is_tried() -> None:
+    assert set(EXPERIMENTS) == set(KEYS) == set(MAKERS)
+
+
+def test_auroc_beside_the_papers(tmp_path: Path) -> None:
+    numbers, markdown = written("full_access", tmp_path, full_access=FEW).tabled()
+    cells = numbers[numbers["minus"].isna()].set_index(["evaluation", "arm"])
+    cell = cells.loc[("linear_evaluation", "graph_supervised")]
+    runs = np.add.outer(SEED_SPREAD, 0.3 * np.arange(-2, 3)) + 73.0
+    assert cell["mean"] == pytest.approx(73.0)
+    assert cell["standard_error"] == pytest.approx(runs.std(ddof=1) / math.sqrt(15))
+    assert cell["seed_standard_error"] == pytest.approx(np.std(SEED_SPREAD, ddof=1) / math.sqrt(3))
+    assert (cell["n"], cell["seeds"]) == (15, 3)
+    assert (cell["paper_mean"], cell["paper_standard_error"]) == (74.7, 0.1)
+    assert math.isnan(cells.loc[("linear_evaluation", "no_pt"), "paper_mean"])
+    assert "73.00 ± 0.15 [0.3]" in markdown
+    assert "74.7 ± 0.1" in markdown
+
+
+def test_differences_are_paired_by_pt_seed(tmp_path: Path) -> None:
+    numbers = written("full_access", tmp_path, full_access=FEW).tabled()[0]
+    differences = numbers[numbers["minus"].notna()].set_index(["evaluation", "arm", "minus"])
+    pairs = {(arm, minus) for _, arm, minus in differences.index}
+    assert pairs == {
+        ("no_pt", "graph_supervised"),
+        ("meta", "graph_supervised"),
+        ("meta-stable", "graph_supervised"),
+        ("meta", "no_pt"),
+        ("meta-stable", "meta"),
+        ("meta-stable", "no_pt"),
+    }
+    d = differences.loc[("full_transfer", "meta", "graph_supervised")]
+    assert d["mean"] == pytest.approx(0.4)
+    half = 4.302653 * 0.9 / math.sqrt(3)
+    assert (d["low"], d["high"]) == pytest.approx((0.4 - half, 0.4 + half))
+
+
+def test_the_summary_names_the_better_evaluation(tmp_path: Path) -> None:
+    runs = runs_of("summary", tmp_path, summary=FEW, half_data=FEW, held_out_tasks=FEW)
+    plain = runs.auroc
+    runs.auroc = lambda arm, setting, evaluation: (
+        plain(arm, setting, evaluation) + (3 if (arm, evaluation) == ("no_pt", "full_transfer") else 0)
+    )
+    runs.write()
+    numbers = runs.tabled()[0].set_index(["setting", "arm"])
+    assert numbers.loc[("full_access", "no_pt"), "best"] == "full_transfer"
+    assert numbers.loc[("half_data", "meta"), "best"] == "linear_evaluation"
+    assert numbers.loc[("held_out_tasks", "meta"), "paper_mean"] == 77.0
+    assert len(numbers) == 3 * 4
+
+
+def test_a_run_that_diverged_is_not_averaged_away(tmp_path: Path) -> None:
+    runs = runs_of("summary", tmp_path, summary=FEW, half_data=None, held_out_tasks=None)
+    runs.gap = lambda arm, setting, seed: math.nan if (arm, seed) == ("meta", 1) else 0.0
+    runs.write()
+    numbers = runs.tabled()[0].set_index("arm")
+    assert math.isnan(numbers.loc["meta", "mean"])
+    assert numbers.loc["no_pt", "mean"] == pytest.approx(67.0)
+
+
+def test_the_ft_head_during_pt(tmp_path: Path) -> None:
+    numbers = written("during_pretraining", tmp_path).tabled()[0]
+    ends = numbers[numbers["minus"].isna()].set_index(["evaluation", "arm"])
+    assert ends.loc[("test", "meta"), "mean"] == pytest.approx(76.0)
+    assert ends.loc[("validation", "cotrain"), "paper_mean"] == 83.1
+    gaps = numbers[numbers["minus"].notna()].set_index(["evaluation", "minus"])
+    assert gaps.loc[("test", "cotrain_pcgrad"), "mean"] == pytest.approx(7.0)
+
+
+def test_cka_is_symmetric(tmp_path: Path) -> None:
+    numbers = written("representations", tmp_path, representations=FEW).tabled()[0].set_index(["arm", "other"])["mean"]
+    assert numbers[("no_pt", "meta")] == numbers[("meta", "no_pt")] == pytest.approx(0.77)
+    assert numbers[("meta", "meta")] == 1.0
+
+
+def test_learned_weights(tmp_path: Path) -> None:
+    numbers, markdown = written("learned_weights", tmp_path, source="simulated").tabled()
+    rows = numbers[numbers["seeds"].notna()].set_index("arm")
+    assert rows.loc["meta-stable", "agreement"] > 0.9
+    assert abs(rows.loc["meta", "agreement"]) < 0.3
+    assert rows.loc["meta-stable", "planted"] > 0.95
+    apart = numbers[numbers["half_iqr"].notna()]
+    runs = runs_of("learned_weights", tmp_path)
+    gaps = np.abs(runs.weight("meta", "full_access", 1) - runs.weight("cotrain_learned_weights", "full_access", 1))
+    assert apart["median"].iloc[1] == pytest.approx(np.median(gaps))
+    tasks = numbers[(numbers["arm"] == "meta-stable") & numbers["task"].notna()]
+    assert len(tasks) == 60
+    assert tasks["weight"].is_monotonic_decreasing
+    assert "0.13" in markdown
+    assert "process number 0 of a cell" in markdown
+    assert "planted use" in markdown
+
+
+def test_weights_without_names_and_without_the_papers_arms(tmp_path: Path) -> None:
+    runs = runs_of("learned_weights", tmp_path, learned_weights={"arms": ["meta-stable"]})
+    runs.write()
+    del runs.inputs["tasks"]
+    _, markdown = runs.tabled()
+    assert "task 0" in markdown
+    assert "Absolute difference" not in markdown
+
+
+def test_negative_transfer_counts_tasks_that_lose_against_training_from_scratch(tmp_path: Path) -> None:
+    runs = written("negative_transfer", tmp_path, negative_transfer={"arms": ["graph_supervised", "meta"]})
+    numbers, markdown = runs.tabled()
+    table = numbers.set_index(["arm", "evaluation", "task"])
+    assert table.loc[("graph_supervised", "full_transfer", 0), "change"] == pytest.approx(-3.0)
+    assert table.loc[("meta", "linear_evaluation", 0), "change"] == pytest.approx(2.0)
+    assert math.isnan(table.loc[("meta", "full_transfer", 7), "change"])
+    assert "28.57 ± 0" in markdown, "two of the seven tasks that can be scored"
+    assert "-3.0, function number 0" in markdown
+
+
+def test_how_much_of_the_gain_stands_with_the_right_centre(tmp_path: Path) -> None:
+    numbers, markdown = written("centre_offset", tmp_path).tabled()
+    gains = numbers[numbers["gain"].notna()].set_index(["evaluation", "gain"])["mean"]
+    assert gains[("full_transfer", "right")] == pytest.approx(0.4)
+    assert gains[("full_transfer", "released")] == pytest.approx(2.4)
+    assert gains[("full_transfer", "right minus released")] == pytest.approx(-2.0)
+    assert "17 %" in markdown
+
+
+def test_no_share_of_a_gain_that_is_not_clear(tmp_path: Path) -> None:
+    runs = runs_of("centre_offset", tmp_path)
+    runs.auroc = lambda arm, setting, evaluation: 70.0
+    runs.write()
+    assert "no clear gain" in runs.tabled()[1]
+
+
+def test_the_known_answer(tmp_path: Path) -> None:
+    numbers, markdown = written("known_answer", tmp_path).tabled()
+    weights = numbers[numbers["intact"].notna()].set_index("arm")
+    assert weights.loc["meta-stable", "intact"] > 0.95
+    assert weights.loc["meta", "intact"] < 0.7
+    effects = numbers[numbers["minus"].notna()].set_index(["evaluation", "arm", "setting", "minus"])["mean"]
+    assert effects[("full_transfer", "meta", "permuted_tasks", "meta")] == pytest.approx(-2.0)
+    assert effects[("full_transfer", "meta-top", "full_access", "meta-bottom")] == pytest.approx(6.0)
+    assert "meta: permuted minus intact" in markdown
+
+
+def test_cost_beside_the_papers(tmp_path: Path) -> None:
+    numbers, markdown = written("cost", tmp_path).tabled()
+    assert numbers.set_index("arm").loc["meta", "PT time per step (s), ratio"] == pytest.approx(1.6)
+    assert "5 h, 8-9 GB" in markdown
+
+
+@pytest.mark.parametrize("key", MAKERS)
+def test_arms_of_ones_own(key: str, tmp_path: Path) -> None:
+    arms: dict[str, Any] = {name: ARMS[name].model_dump() for name in ("no_pt", "graph_supervised")}
+    arms["my_arm"] = {"method": "meta", "pretrain_steps": 5}
+    section: dict[str, Any] = {"arms": list(arms) if key != "learned_weights" else ["my_arm"]}
+    section |= {"quarters": []} if key == "known_answer" else {}
+    others = {"half_data": None, "held_out_tasks": None} if key == "summary" else {}
+    assert "my arm" in written(key, tmp_path, arms=arms, **{key: section}, **others).tabled()[1]

@@ -1,0 +1,116 @@
+#!/usr/bin/env bash
+# A whole SLURM on this machine: one node on loopback with one GPU that is none, for the tests marked `slurm`.
+#
+#   single_node.sh up DIR      write its configuration, state and logs to DIR, start it, wait until the node is idle
+#   single_node.sh down DIR    end it
+#
+# Needs root and the programs of Debian's packages slurm-wlm and munge; no systemd, no network but loopback.
+set -euo pipefail
+
+die() {
+    echo "$0: $*" >&2
+    exit 1
+}
+
+[[ $# == 2 ]] || die "usage: $0 up|down DIR"
+mkdir -p "$2"
+here=$(cd "$2" && pwd)
+run=$here/run
+# The executor plugin takes SLURM_CONF out of the environment, so that the commands must find the configuration here.
+etc=/etc/slurm
+
+daemon() { # name, command...
+    local name=$1
+    shift
+    "$@" </dev/null >>"$here/log/$name.out" 2>&1 || die "$name does not start; see $here/log/$name.out and $here/log/$name.log"
+}
+
+up() {
+    local program
+    for program in munged slurmctld slurmd sinfo sbatch srun; do
+        command -v "$program" >/dev/null || die "there is no $program; install slurm-wlm and munge"
+    done
+    [[ $(id -u) == 0 ]] || die "only root can start it"
+    [[ ! -e $etc/slurm.conf ]] || die "$etc/slurm.conf is there already: this machine has a SLURM, which stays as it is"
+    mkdir -p "$here"/{log,run,spool,state} "$etc"
+    chmod 700 "$here"/{log,run,state}
+    (umask 077 && head -c 1024 /dev/urandom >"$here/munge.key")
+
+    # JobAcctGather: a job that takes more memory than it asked for is killed, without cgroups, which a container may lack.
+    # config_overrides: four CPUs, whatever there are, so that jobs run side by side. Time limits are kept to the second.
+    cat >"$here/slurm.conf" <<CONF
+ClusterName=tests
+SlurmctldHost=localhost(127.0.0.1)
+SlurmUser=root
+SlurmdUser=root
+SlurmctldPort=26817
+SlurmdPort=26818
+AuthType=auth/munge
+AuthInfo=socket=$run/munge.socket
+CredType=cred/munge
+MpiDefault=none
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core_Memory
+GresTypes=gpu
+AccountingStorageType=accounting_storage/none
+JobAcctGatherType=jobacct_gather/linux
+JobAcctGatherFrequency=task=1
+JobAcctGatherParams=OverMemoryKill
+JobCompType=jobcomp/none
+SchedulerParameters=sched_interval=2,bf_interval=2
+SlurmdParameters=config_overrides
+ReturnToService=2
+MinJobAge=600
+KillWait=10
+SlurmctldPidFile=$run/slurmctld.pid
+SlurmdPidFile=$run/slurmd.pid
+SlurmctldLogFile=$here/log/slurmctld.log
+SlurmdLogFile=$here/log/slurmd.log
+StateSaveLocation=$here/state
+SlurmdSpoolDir=$here/spool
+NodeName=localhost NodeAddr=127.0.0.1 CPUs=4 RealMemory=16000 Gres=gpu:1 State=UNKNOWN
+PartitionName=main Nodes=localhost Default=YES MaxTime=INFINITE State=UP
+CONF
+    echo "NodeName=localhost Name=gpu Count=1 File=/dev/null" >"$here/gres.conf"
+    ln -s "$here/slurm.conf" "$here/gres.conf" "$etc/"
+
+    # --force: the socket's folder is closed to other users, which munged takes for a mistake.
+    daemon munged munged --force --key-file="$here/munge.key" --socket="$run/munge.socket" --pid-file="$run/munged.pid" \
+        --log-file="$here/log/munged.log" --seed-file="$run/munge.seed"
+    daemon slurmctld slurmctld -c
+    daemon slurmd slurmd -N localhost -c
+    local _
+    for _ in {1..120}; do
+        [[ $(timeout 5 sinfo --noheader --format=%T 2>/dev/null) == idle ]] && return
+        sleep 0.5
+    done
+    die "the node did not become idle in a minute; see $here/log"
+}
+
+down() {
+    local name pid
+    # Jobs first: a daemon that is gone can't end them.
+    timeout 10 scancel --user=root 2>/dev/null || true
+    for _ in {1..60}; do
+        [[ -z $(timeout 5 squeue --noheader 2>/dev/null) ]] && break
+        sleep 0.5
+    done
+    for name in slurmd slurmctld munged; do
+        pid=$(cat "$run/$name.pid" 2>/dev/null) || continue
+        kill "$pid" 2>/dev/null || continue
+        for _ in {1..60}; do
+            kill -0 "$pid" 2>/dev/null || break
+            sleep 0.5
+        done
+    done
+    for name in slurm.conf gres.conf; do
+        [[ $(readlink "$etc/$name") != "$here/$name" ]] || rm "$etc/$name"
+    done
+}
+
+case $1 in
+up | down) "$1" ;;
+*) die "usage: $0 up|down DIR" ;;
+esac
