@@ -122,6 +122,6 @@ def test_two_snakemakes_and_a_killed_one(tmp_path: Path, note: Callable[..., Non
     note(
         "two Snakemakes on one results folder",
         1,
-        "the second ends at once and says that the folder is locked, and by what to unlock it",
+        "the second ends at once and says that the folder is locked",
     )
     note("kill -9 of Snakemake and its jobs", 1, "after `snakemake --unlock` the rerun gives the bits of an undisturbed run")
