@@ -29,7 +29,8 @@ paper:
 	$(MAKE) workflow CONFIG=config/paper.yaml
 
 test: $(INSTALLED)
-	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses $(CORES) --dist loadgroup
+	@# By file: a worker runs a tiny workflow once for all tests of a file.
+	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses $(CORES) --dist loadfile
 
 test-slurm: $(INSTALLED)
 	@$(BIN)/python -c 'import snakemake_executor_plugin_slurm' 2>/dev/null || \

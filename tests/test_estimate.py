@@ -14,7 +14,7 @@ import yaml
 
 from metapt.cli import main
 from metapt.config import Config, validate
-from metapt.estimate import Estimate, costs_of, need, planned, wall_time
+from metapt.estimate import KEPT, Estimate, costs_of, need, planned, wall_time
 from metapt.estimate.calibrate import Start, Timing, calibrate
 from metapt.estimate.report import against, duration, summary, text
 from metapt.estimate.work import OPEN, Run, Step
@@ -104,19 +104,19 @@ def test_time_is_steps_times_their_time_and_a_start() -> None:
     found = need(run, timings, START, "cpu")
     assert found.seconds == found.core_seconds == 2 + 3 + 50
     assert found.work_share == pytest.approx(53 / 55)
-    assert found.memory_bytes == 300e6 + 50e6 + 200e6
+    assert found.memory_bytes == KEPT * (300e6 + 50e6 + 200e6)
     assert (found.gpu, found.scaled) == (False, True)
     on_gpu = need(run, timings, START, "cuda")
     assert on_gpu.gpu
     assert on_gpu.gpu_memory_bytes == 250e6
-    assert on_gpu.memory_bytes == 350e6
+    assert on_gpu.memory_bytes == KEPT * 350e6
 
 
 def test_threads_share_the_work() -> None:
     run = Run("mnist/x", "MNIST", {"step": 80}, threads=4)
     found = need(run, {"mnist: step": Timing(1.0, 10e6, 1.0)}, START, "cpu")
     assert (found.seconds, found.core_seconds) == (2 + 20, 2 + 80)
-    assert found.memory_bytes == 300e6 + 4 * 10e6
+    assert found.memory_bytes == KEPT * (300e6 + 4 * 10e6)
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,6 @@ import pytest
 
 from .conftest import Contents, Forks, Kind, contents, leftovers, times
 
-pytestmark = pytest.mark.xdist_group("faults")
-
 CHOOSE = random.Random(3)
 
 

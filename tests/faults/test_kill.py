@@ -21,7 +21,6 @@ from .server import Server, slowly
 IMPORTS = 4.0
 """Seconds that the command takes to begin, roughly."""
 
-pytestmark = pytest.mark.xdist_group("faults")
 
 Undisturbed = Callable[[Kind], tuple[Contents, float]]
 

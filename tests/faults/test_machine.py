@@ -19,10 +19,7 @@ from .conftest import Contents, Forks, Kind, contents, leftovers
 ROOT = Path(__file__).parents[2]
 Undisturbed = Callable[[Kind], tuple[Contents, float]]
 
-faults = pytest.mark.xdist_group("faults of data")
 
-
-@faults
 @pytest.mark.parametrize("name", ["PT", "meta-PT", "FT"])
 @pytest.mark.parametrize("fault", ["jumping_clock", "one_core"])
 def test_neither_clock_nor_cores_change_a_bit(
@@ -46,7 +43,6 @@ def test_neither_clock_nor_cores_change_a_bit(
     note(f"{what}, {name}", 1, why)
 
 
-@faults
 def test_more_threads_than_cores(kinds: dict[str, Kind], forks: Forks, tmp_path: Path, note: Callable[..., None]) -> None:
     (ended,) = forks(kinds["PT"].job(tmp_path, threads=4), faults=("one_core",))
     assert ended.status == 0, ended.stderr
@@ -54,7 +50,6 @@ def test_more_threads_than_cores(kinds: dict[str, Kind], forks: Forks, tmp_path:
     note("four threads on one core", 1, "slower, and ends")
 
 
-@faults
 @pytest.mark.parametrize("name", ["preparation", "PT", "FT"])
 def test_two_jobs_that_write_the_same_files(
     name: str, kinds: dict[str, Kind], undisturbed: Undisturbed, forks: Forks, tmp_path: Path, note: Callable[..., None]
@@ -78,7 +73,6 @@ def snakemake(folder: Path, *arguments: str, target: str = "results/tiny/mnist/d
     return [*command, "--directory", str(folder), "--configfile", str(config), *arguments]
 
 
-@pytest.mark.xdist_group("faults")
 def test_two_snakemakes_and_a_killed_one(tmp_path: Path, note: Callable[..., None]) -> None:
     environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path / ".cache"), "OMP_NUM_THREADS": "1"}
     folder, data = tmp_path / "folder", Path("results/tiny/mnist/data/digits.pt")

@@ -19,8 +19,6 @@ from metapt.ppi.string_files import read_links
 
 from .conftest import Contents, Forks, Kind, contents, leftovers
 
-pytestmark = pytest.mark.xdist_group("faults of data")
-
 Undisturbed = Callable[[Kind], tuple[Contents, float]]
 
 

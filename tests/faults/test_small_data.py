@@ -23,8 +23,6 @@ from metapt.ppi.runs import load_pretrained
 
 from .conftest import PRETRAINED, Forks, Kind
 
-pytestmark = pytest.mark.xdist_group("faults of data")
-
 COARSE, FINE, TEST_SPECIES = 10, 5, 30
 
 

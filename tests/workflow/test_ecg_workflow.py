@@ -19,9 +19,6 @@ from .conftest import TINY_ECG, snakemake
 ECG = Path("results/tiny/ecg")
 NOTHING = "Nothing to be done"
 
-# One worker of pytest-xdist runs the tiny config for all of these.
-pytestmark = pytest.mark.xdist_group("ecg_workflow")
-
 
 def edited(folder: Path, old: str, new: str) -> Path:
     """The tiny config with a change."""

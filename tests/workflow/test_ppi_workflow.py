@@ -27,9 +27,6 @@ LABEL_FREE = [arm for arm in MAIN_ARMS if not uses_labels(ARMS[arm])]
 OTHERS = [arm for arm in MAIN_ARMS if arm not in LABEL_FREE]
 SMALL = "results: results/tiny\nppi:\n  source: simulated\n  test_species: [900005]\n  pretrain_seeds: 2\n"
 
-# One worker of pytest-xdist runs the tiny config for all of these.
-pytestmark = pytest.mark.xdist_group("ppi_workflow")
-
 
 def plan(folder: Path, experiments: str, *arguments: str | Path, before: str = SMALL) -> Outcome:
     """A dry run of a small config with these experiments."""

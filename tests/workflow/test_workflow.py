@@ -23,9 +23,6 @@ OVERLAYS = sorted((ROOT / "config" / "ablations").glob("*.yaml"))
 ARMS = list(validate(yaml.safe_load(TINY.read_text())).mnist.rotation_mean.arms)
 NOTHING = "Nothing to be done"
 
-# One worker of pytest-xdist runs the tiny config for all of these.
-pytestmark = pytest.mark.xdist_group("workflow")
-
 
 def edited(folder: Path, old: str, new: str) -> Path:
     """The tiny config with a change."""

@@ -6,6 +6,7 @@ import math
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -38,7 +39,7 @@ _NO_MATTER = {"pretrain_steps", "warmup_epochs", "finetune_lr", "scale_lr", "net
 _SIGNAL_BYTES = 2 * len(LEADS) * SAMPLES
 _VIEWS_BYTES = 2e6
 _OPENED = 2048  # ECGs that are opened at most; the time for more grows with their number
-_FEWEST = 16  # ECGs in a minibatch that is to stand for a larger one
+_FEWEST = 8  # ECGs in a minibatch that is to stand for a larger one
 
 PLAIN, UPDATE = "PT step", "PT step and meta-update"
 SUPERVISED = "supervised step with meta-update, and a PT step"
@@ -124,7 +125,7 @@ def _pretrain_run(section: ecg.EcgConfig, key: PretrainKey) -> Run:
         "ECG PT",
         added({OPEN: 1}, _pretrain_steps(section, key.arm, arm, meta_size(key.access))),
         held_bytes=held,
-        output_bytes=_encoder_bytes(section) + RUN_BYTES,
+        output_bytes=_encoder_bytes(section.width) + RUN_BYTES,
         after=(f"ecg/data/{section.source}",),
     )
 
@@ -144,7 +145,7 @@ def _pretrain_steps(section: ecg.EcgConfig, name: str, arm: ecg.Arm, labelled: i
             iterations = max(1, total // arm.pretrain_steps)
             warmup = math.ceil(arm.warmup_epochs * per_epoch / arm.pretrain_steps)
             updates = iterations - warmup
-            return {_kind(section, name, PLAIN): iterations * arm.pretrain_steps - updates, _kind(section, name, UPDATE): updates}
+            return {_plain(section, name, arm): iterations * arm.pretrain_steps - updates, _kind(section, name, UPDATE): updates}
         case ecg.OptSla():
             train, _ = _parts(labelled or 0)
             supervised = arm.epochs * max(1, train // arm.batch_size)
@@ -200,8 +201,7 @@ def _study_run(section: ecg.EcgConfig, key: StudyKey) -> Run:
     work = {
         OPEN: 1.0 + len(strengths),
         _kind(section, key.arm, UPDATE): draws,
-        _kind(section, key.arm, PLAIN): -draws,
-        _step_name(_meta(section, key.arm).warp): len(strengths) * ahead,
+        _step_name(_meta(section, key.arm).warp): len(strengths) * ahead - draws,
         ENCODE: (prices + len(strengths) * study.finetune_size) / CHUNK,
     }
     after = tuple(_folder(PretrainKey(ecg.fixed_arm(name, initial), "none", key.seed)) for name, initial in strengths)
@@ -227,8 +227,9 @@ def _finetune_keys(section: ecg.EcgConfig) -> list[FinetuneKey]:
     return [found for key in keys for found in needs(section, key).finetune]
 
 
-def _encoder_bytes(section: ecg.EcgConfig) -> float:
-    made = initial_pretrained(section.width, generator("ecg weights", 0))
+@cache
+def _encoder_bytes(width: int) -> float:
+    made = initial_pretrained(width, generator("ecg weights", 0))
     return float(sum(value.nbytes for part in made for value in part.values()))
 
 
@@ -237,6 +238,11 @@ def _kind(section: ecg.EcgConfig, name: str, what: str) -> str:
     arms = ecg.arms_of(section)
     like = next(other for other, arm in arms.items() if _shape(arm) == _shape(arms[name]))
     return f"{what}, {like}"
+
+
+def _plain(section: ecg.EcgConfig, name: str, arm: ecg.Meta) -> str:
+    """The step of a meta arm without a meta-update; a PT step like any where its head rests."""
+    return _kind(section, name, PLAIN) if arm.head_steps_between_updates else _step_name(arm.warp)
 
 
 def _shape(arm: ecg.Arm) -> str:
@@ -299,7 +305,9 @@ def _arm_steps(section: ecg.EcgConfig, name: str, arm: ecg.Arm, device: str) -> 
     found = [_pretrain_step(section, arm.warp, device)]
     match arm:
         case ecg.Meta():
-            found += [_loop_step(section, name, arm, device, update) for update in (False, True)]
+            found.append(_loop_step(section, name, arm, device, True))
+            if arm.head_steps_between_updates:
+                found.append(_loop_step(section, name, arm, device, False))
         case ecg.OptSla():
             found.append(_supervised_step(section, name, arm, device))
     return found

@@ -25,6 +25,10 @@ BUDGET = 80.0
 """Seconds, of a CPU core or a GPU, that the timed steps take, about; what they are made ready with comes on top."""
 
 
+KEPT = 1.15
+"""Memory of a job over the sum of its parts, as seen in whole runs: the allocator keeps freed pieces."""
+
+
 @dataclass(frozen=True)
 class Need:
     """What a job takes.
@@ -145,7 +149,7 @@ def need(run: Run, timings: Mapping[str, Timing], process: Start, device: str) -
         core_seconds=process.seconds + work,
         work_share=1 - process.seconds / wall,
         gpu=gpu,
-        memory_bytes=host if gpu else max(host + peak, process.peak_bytes + opening),
+        memory_bytes=KEPT * (host if gpu else max(host + peak, process.peak_bytes + opening)),
         gpu_memory_bytes=max(run.held_bytes + peak, opening) if gpu else 0.0,
         scaled=any(part.share < 1 for part in parts.values()),
     )

@@ -6,7 +6,7 @@ import math
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -70,10 +70,11 @@ SECONDS_PER_GRAPH = 1e-3
 """Of preparation."""
 
 _TEST, _OTHERS = 1, 2  # species of random graphs
-_FEWEST = 8  # graphs in a minibatch that is to stand for a larger one
+_FEWEST = 128
+"""FT graphs of a meta-update that stand for more. Other steps are timed whole: the optimiser's part of them does not shrink."""
 _OPENED = 2000  # graphs that are opened at most; the time for more grows with their number
-_MINIBATCHES = 4
-_PERIOD_STEPS = 20  # PT steps in a period of co-training, about
+_MINIBATCHES = 2
+_PERIOD_STEPS = 10  # PT steps in a period of co-training
 
 ENCODE = f"{CHUNK} graphs through the encoder"
 FINETUNE = f"{_MINIBATCHES} FT steps of the whole network"
@@ -257,7 +258,13 @@ def _cka_run(section: ppi.PpiConfig, keys: list[PretrainKey]) -> Run:
 
 
 def _encoder_bytes(section: ppi.PpiConfig) -> float:
-    return float(sum(value.nbytes for part in _initial(section, "cpu") for value in part.values()))
+    return _network_bytes(section.network, size_of(section).coarse)
+
+
+@cache
+def _network_bytes(network: ppi.Network, tasks: int) -> float:
+    made = initial_pretrained(network.layers, network.width, tasks, generator("ppi weights", 0))
+    return float(sum(value.nbytes for part in made for value in part.values()))
 
 
 def _kind(section: ppi.PpiConfig, name: str, what: str) -> str:
@@ -273,10 +280,6 @@ def _shape(arm: ppi.Arm) -> dict[str, object]:
 
 
 # Steps
-
-
-def _part(batch: int) -> float:
-    return min(1.0, _FEWEST / batch)
 
 
 def random_graphs(section: ppi.PpiConfig, count: int) -> Graphs:
@@ -362,19 +365,19 @@ def _loop_step(section: ppi.PpiConfig, name: str, arm: ppi.Meta, device: str, up
             loop.settings = replace(loop.settings, iterations=2**30, warmup=2**29)
         return loop.iterate
 
-    return Step(_kind(section, name, UPDATE if update else PLAIN) if name else "", prepare, _part(section.pretrain.batch_size))
+    smallest = min(1.0, _FEWEST / (arm.batch_size or everything)) if update else 1.0
+    return Step(_kind(section, name, UPDATE if update else PLAIN) if name else "", prepare, smallest)
 
 
 def _period_step(section: ppi.PpiConfig, name: str, arm: ppi.CoTrain | ppi.LearnedWeights, device: str) -> Step:
     """A whole PT run of some steps."""
-    changes: dict[str, object] = {} if isinstance(arm, ppi.CoTrain) else {"warmup_epochs": 0}
+    changes: dict[str, object] = {}
+    if isinstance(arm, ppi.LearnedWeights):
+        changes = {"warmup_epochs": 0, "steps": min(arm.steps, _PERIOD_STEPS)}
 
     def prepare(share: float) -> Callable[[], object]:
-        count = max(1, round(share * _PERIOD_STEPS))
-        if isinstance(arm, ppi.LearnedWeights):
-            changes["steps"] = min(arm.steps, count)
         batch, size = section.pretrain.batch_size, size_of(section)
-        train = count * batch / (1 - size.tested / 2)
+        train = _PERIOD_STEPS * batch / (1 - size.tested / 2)
         setting = _setting(section, math.ceil(train) + 1, batch, device)
 
         def work() -> None:
@@ -386,12 +389,12 @@ def _period_step(section: ppi.PpiConfig, name: str, arm: ppi.CoTrain | ppi.Learn
 
         return work
 
-    return Step(_kind(section, name, PERIOD), prepare, _part(section.pretrain.batch_size))
+    return Step(_kind(section, name, PERIOD), prepare)
 
 
 def _finetune_step(section: ppi.PpiConfig, device: str) -> Step:
     def prepare(share: float) -> Callable[[], object]:
-        batch = max(2, round(share * section.finetune.batch_size))
+        batch = section.finetune.batch_size
         dataset = _dataset(section, _MINIBATCHES * batch + 16, device)
         train, few = torch.arange(_MINIBATCHES * batch), torch.arange(_MINIBATCHES * batch, _MINIBATCHES * batch + 16)
         sets = Sets(dataset, train, few, few, torch.arange(dataset.fine_tasks))
@@ -408,17 +411,16 @@ def _finetune_step(section: ppi.PpiConfig, device: str) -> Step:
             generator("ppi finetune", "estimate"),
         )
 
-    return Step(FINETUNE, prepare, _part(section.pretrain.batch_size))
+    return Step(FINETUNE, prepare)
 
 
 def _encode_step(section: ppi.PpiConfig, device: str) -> Step:
     def prepare(share: float) -> Callable[[], object]:
-        count = max(2, round(share * CHUNK))
-        start, dataset = _initial(section, device), _dataset(section, count, device)
+        start, dataset = _initial(section, device), _dataset(section, CHUNK, device)
         encoder, network = Encoder(section.network.layers, section.network.width), {**start.encoder, **start.buffers}
-        return lambda: features_of(encoder, network, dataset, torch.arange(count))
+        return lambda: features_of(encoder, network, dataset, torch.arange(CHUNK))
 
-    return Step(ENCODE, prepare, _part(section.pretrain.batch_size))
+    return Step(ENCODE, prepare)
 
 
 def _open_step(section: ppi.PpiConfig, device: str) -> Step:
