@@ -39,7 +39,7 @@ _NO_MATTER = {"pretrain_steps", "warmup_epochs", "finetune_lr", "scale_lr", "net
 _SIGNAL_BYTES = 2 * len(LEADS) * SAMPLES
 _VIEWS_BYTES = 2e6
 _OPENED = 2048  # ECGs that are opened at most; the time for more grows with their number
-_FEWEST = 8  # ECGs in a minibatch that is to stand for a larger one
+_FEWEST = 4  # ECGs in a minibatch that is to stand for a larger one
 
 PLAIN, UPDATE = "PT step", "PT step and meta-update"
 SUPERVISED = "supervised step with meta-update, and a PT step"

@@ -40,7 +40,7 @@ class Need:
         gpu: whether it computes on a GPU.
         memory_bytes: of the process, peak.
         gpu_memory_bytes: peak; 0 without a GPU.
-        scaled: whether a step was timed on a part of its real size.
+        scaled: whether a step's time was extrapolated from a part of its real size.
     """
 
     seconds: float

@@ -33,7 +33,7 @@ class Timing:
     Attributes:
         seconds: core-seconds (which other jobs on the machine hardly change); on a GPU, wall time.
         peak_bytes: memory above what was in use before, of the GPU on a GPU.
-        share: of the real size at which it was measured; less than 1 says that both were scaled up.
+        share: of the real size at which it was measured; less than 1 says that both were extrapolated.
     """
 
     seconds: float
@@ -79,13 +79,13 @@ def start(domain: str, device: str) -> Start:
 def calibrate(steps: dict[str, Step], device: str, budget: float) -> dict[str, Timing]:
     """Times each step, at its real size where the budget allows.
 
-    Each is first taken at its smallest share. Then the cheapest goes first, so that what it leaves of its part of the budget is
-    the others'.
+    Each is first taken at its smallest share. Then those that have a smaller one are taken at a larger, the cheapest first, so
+    that what it leaves of its part of the budget is the others'.
 
     Args:
         steps: by the name under which they are known.
         device: `cpu` (one thread) or `cuda`.
-        budget: core-seconds, on a GPU seconds; kept as far as the smallest shares allow.
+        budget: core-seconds, on a GPU seconds; kept as far as twice the smallest shares allow.
     """
     clock = _clock(device)
     begin, threads = clock(), torch.get_num_threads()
@@ -109,12 +109,20 @@ def calibrate(steps: dict[str, Step], device: str, budget: float) -> dict[str, T
 
 
 def _whole(step: Step, device: str, first: _Taken, allowance: float) -> Timing:
-    """The step at the largest share that the allowance has room for; `first`: at the smallest."""
-    share = min(1.0, allowance * step.smallest / (2 * max(first.seconds, 1e-6)))  # a warm-up and what counts
-    if share <= step.smallest:
-        return Timing(first.seconds / step.smallest, first.peak_bytes / step.smallest, step.smallest)
+    """The step at the largest share that the allowance has room for, at least twice the smallest; `first`: at the smallest.
+
+    Where that is less than 1, what the whole takes lies on the line through both: a part of a step, the optimiser's say, does not
+    grow with the share.
+    """
+    share = allowance * step.smallest / (2 * max(first.seconds, 1e-6))  # a warm-up and what counts
+    share = min(1.0, max(share, 2 * step.smallest))
     taken = _steady(step.prepare(share), device, allowance)
-    return Timing(taken.seconds / share, taken.peak_bytes / share, share)
+
+    def whole(small: float, large: float) -> float:
+        slope = (large - small) / (share - step.smallest)
+        return min(large / share, large + max(0.0, slope) * (1 - share))
+
+    return Timing(whole(first.seconds, taken.seconds), whole(first.peak_bytes, taken.peak_bytes), share)
 
 
 def _steady(work: Callable[[], object], device: str, allowance: float) -> _Taken:

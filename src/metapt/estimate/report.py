@@ -89,14 +89,14 @@ def text(numbers: Row) -> str:
         for kind, each in numbers["kinds"].items()
     ]
     memory = ["memory", *(["GPU memory"] if gpu else [])]
-    titles = ["kind of job", "jobs", *hours, "longest job", "work, not start-up", *memory, "scaled up"]
+    titles = ["kind of job", "jobs", *hours, "longest job", "work, not start-up", *memory, "extrapolated"]
     return "\n\n".join(
         [
             f"Calibrated in {numbers['calibration_seconds']:.0f} s on: {numbers['machine']}.",
             _table(head, rows),
             "A job that serves several experiments is counted in each of them, and once in all. Memory is the largest job's.",
             _table(titles, kinds),
-            "Scaled up: a step was timed on a part of its minibatch, for want of time; see --budget.",
+            "Extrapolated: a step was timed on parts of its minibatch, for want of time; see --budget.",
         ]
     )
 

@@ -19,7 +19,7 @@ class Step:
     Attributes:
         name: in words; no two steps of a domain have the same.
         prepare: called with a share (0 to 1] of the real size, returns a function that does the step on that much.
-        smallest: the share that will do where the whole takes too long; time and memory are taken to grow in proportion.
+        smallest: the share that will do, with twice of it, where the whole takes too long: what it takes lies on a line.
     """
 
     name: str

@@ -70,7 +70,7 @@ SECONDS_PER_GRAPH = 1e-3
 """Of preparation."""
 
 _TEST, _OTHERS = 1, 2  # species of random graphs
-_FEWEST = 128
+_FEWEST = 64
 """FT graphs of a meta-update that stand for more. Other steps are timed whole: the optimiser's part of them does not shrink."""
 _OPENED = 2000  # graphs that are opened at most; the time for more grows with their number
 _MINIBATCHES = 2
