@@ -181,13 +181,17 @@ def test_tables_name_every_kind_of_job() -> None:
 
 def test_an_estimate_beside_what_runs_took(tmp_path: Path) -> None:
     runs = [Run("ecg/a", "PT", {"step": 10}), Run("ecg/b", "FT", {"step": 10}), Run("ecg/c", "FT", {"step": 10})]
-    for name, seconds, state in (("a", 10.0, "done"), ("b", 24.0, "done"), ("c", 1.0, "error: no room")):
+    found = made_up(runs, {})
+    assert "nothing to compare" in against(found, tmp_path)
+    memory = found.needs["ecg/a"].memory_bytes
+    for name, seconds, part, state in (("a", 10.0, 0.5, "done"), ("b", 24.0, 1, "done"), ("c", 1.0, 1, "error: no room")):
         folder = tmp_path / "ecg" / name
         folder.mkdir(parents=True)
-        record = {"wall_time_s": seconds, "machine": {"threads": 1}, "state": state}
+        record = {"wall_time_s": 99.0, "cpu_time_s": seconds, "peak_memory_bytes": round(part * memory), "state": state}
         (folder / "run.json").write_text(json.dumps(record))
-    lines = against(made_up(runs, {}), tmp_path).splitlines()
-    assert [line.split("|")[-2].strip() for line in lines[2:]] == ["1.20", "0.50", "0.71"]
+    rows = [[cell.strip() for cell in line.split("|")] for line in against(found, tmp_path).splitlines()[2:]]
+    assert [row[5] for row in rows] == ["1.20", "0.50", "0.71"]
+    assert [row[8] for row in rows] == ["2.00", "1.00", "1.00"]
 
 
 @pytest.mark.parametrize(

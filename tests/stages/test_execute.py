@@ -83,6 +83,7 @@ def test_the_record_says_what_was_run_and_on_what(stage: Callable[[Run], str], t
     assert record["machine"]["threads"] == 2
     assert record["versions"]["torch"] == torch.__version__
     assert record["wall_time_s"] >= 0
+    assert record["cpu_time_s"] > 0
     assert record["peak_memory_bytes"] > 10_000_000
     assert record["peak_gpu_memory_bytes"] is None
     assert record["state"] == "done"

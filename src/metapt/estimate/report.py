@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from metapt.estimate import Estimate, wall_time
+from metapt.estimate import Estimate, Need, wall_time
 from metapt.files import readable
 
 Row = dict[str, Any]
@@ -139,29 +139,45 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def against(found: Estimate, results: Path) -> str:
-    """The estimate beside what the runs in a results folder took (`wall_time_s` in run.json), by kind of job.
+    """The estimate beside what the runs in a results folder took, by kind of job.
 
-    A run that is not there, or broke off, is left out; of those that are, the folder says nothing about how busy the machine was.
+    Time is `cpu_time_s` in run.json, which other jobs on the machine hardly change; of jobs on a GPU `wall_time_s`. Memory is the
+    largest job's. A run that is not there, or broke off, is left out.
     """
-    seconds: dict[str, list[tuple[float, float]]] = {}
+    kinds: dict[str, list[tuple[Need, Row]]] = {}
     for name, run in found.runs.items():
         record = _record(results, name)
         if record is not None:
-            measured = record["wall_time_s"] * (run.threads if record["machine"]["threads"] > 1 else 1)
-            seconds.setdefault(run.kind, []).append((found.needs[name].core_seconds, measured))
-    rows = []
-    for kind, pairs in seconds.items():
-        ours, theirs = (sum(values) for values in zip(*pairs, strict=True))
-        rows.append([kind, str(len(pairs)), f"{ours:.0f}", f"{theirs:.0f}", f"{ours / theirs:.2f}"])
-    every = [pair for pairs in seconds.values() for pair in pairs]
-    ours, theirs = sum(pair[0] for pair in every), sum(pair[1] for pair in every)
-    rows.append(["all", str(len(every)), f"{ours:.0f}", f"{theirs:.0f}", f"{ours / theirs:.2f}" if theirs else ""])
-    return _table(["kind of job", "jobs", "estimated (core-s)", f"measured in {results} (core-s)", "ratio"], rows)
+            kinds.setdefault(run.kind, []).append((found.needs[name], record))
+    if not kinds:
+        return f"No run of this config in {results} has come to its end, so that there is nothing to compare with."
+    titles = [
+        "kind of job",
+        "jobs",
+        "estimated (core-s)",
+        f"in {results} (core-s)",
+        "ratio",
+        "estimated memory",
+        "there",
+        "ratio",
+    ]
+    rows = [_comparison(kind, pairs) for kind, pairs in kinds.items()]
+    rows.append(_comparison("all", [pair for pairs in kinds.values() for pair in pairs]))
+    return _table(titles, rows)
+
+
+def _comparison(kind: str, pairs: Sequence[tuple[Need, Row]]) -> list[str]:
+    seconds = sum(need.core_seconds for need, _ in pairs)
+    took = sum(record["wall_time_s" if need.gpu else "cpu_time_s"] for need, record in pairs)
+    memory = max(need.memory_bytes for need, _ in pairs)
+    used = max(record["peak_memory_bytes"] for _, record in pairs)
+    time = [f"{seconds:.0f}", f"{took:.0f}", f"{seconds / took:.2f}"]
+    return [kind, str(len(pairs)), *time, readable(round(memory)), readable(used), f"{memory / used:.2f}"]
 
 
 def _record(results: Path, name: str) -> Row | None:
     for path in (results / name / "run.json", results / f"{name}.run.json"):
         if path.is_file():
             record: Row = json.loads(path.read_text(encoding="utf-8"))
-            return record if record.get("state") == "done" and record["wall_time_s"] > 0 else None
+            return record if record["state"] == "done" and record.get("cpu_time_s") else None
     return None

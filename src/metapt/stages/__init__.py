@@ -185,6 +185,7 @@ def _write_record(job: Job, state: str, device: str, wall_time: float) -> None:
         "versions": _versions(),
         "revision": _revision(),
         "wall_time_s": round(wall_time, 3),
+        "cpu_time_s": round(sum(os.times()[:4]), 3),  # of the process, its start and its children too
         "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024),
         "peak_gpu_memory_bytes": sys.modules["torch"].cuda.max_memory_allocated() if device == "cuda" else None,
         "state": state,
