@@ -22,6 +22,7 @@ import torch
 import metapt.ecg.domain
 import metapt.ecg.finetune_run
 import metapt.ecg.pretrain_run
+import metapt.fetching.web
 import metapt.mnist.domain
 import metapt.ppi.domain
 import metapt.stages.download
@@ -32,8 +33,8 @@ import metapt.stages.simulate
 import metapt.stages.train
 import metapt.training.meta as meta_loop
 from metapt.ecg.problem import SimclrProblem
+from metapt.fetching.web import Patience
 from metapt.stages import Job, execute
-from metapt.stages.download import Patience
 from metapt.training.checkpoint import Checkpoint
 from metapt.training.timing import Every
 
@@ -47,7 +48,7 @@ def checkpoint_always() -> None:
 
 def impatient() -> None:
     """Servers are waited for as long as tests can."""
-    metapt.stages.download.PATIENCE = Patience(timeout=0.5, attempts=2, pause=0.01)
+    metapt.fetching.web.PATIENCE = Patience(timeout=0.5, attempts=2, pause=0.01)
 
 
 def killed_at_fourth_checkpoint() -> None:

@@ -115,6 +115,15 @@ def sends_too_much(handler: Handler, content: bytes) -> None:
     handler.reply(200, content + b"\0" * 100)
 
 
+def never_ends(handler: Handler, content: bytes) -> None:
+    """Zeros after the content, without their length; they end at 64 MB, so that a client without a bound fills no disk."""
+    handler.send_response(200)
+    handler.end_headers()
+    handler.wfile.write(content)
+    for _ in range(1000):
+        handler.wfile.write(bytes(1 << 16))
+
+
 def sends_html(handler: Handler, content: bytes) -> None:
     handler.reply(200, HTML)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -10,16 +11,18 @@ from typing import Any
 import pytest
 
 from metapt.errors import ConfigError, MetaptError
-from metapt.stages import Machine, download
-from metapt.stages.download import Patience, run
+from metapt.fetching import web
+from metapt.fetching.web import Patience
+from metapt.stages import Machine
+from metapt.stages.download import run
 
-from .server import FAULTS, Answer, Server, resets_halfway, well
+from .server import FAULTS, Answer, Server, never_ends, resets_halfway, well
 from .test_kill import DOWNLOADED, source
 
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(download, "PATIENCE", Patience(timeout=0.3, attempts=2, pause=0.01))
+    monkeypatch.setattr(web, "PATIENCE", Patience(timeout=0.3, attempts=2, pause=0.01))
     monkeypatch.setenv("no_proxy", "*")
 
 
@@ -68,6 +71,22 @@ def test_a_good_place_after_a_bad_one(fault: Answer, server: Server, tmp_path: P
         bad.shutdown()
         bad.server_close()
     check(server, tmp_path, all_there=True)
+
+
+def test_a_file_that_never_ends(server: Server, tmp_path: Path, note: Callable[..., None]) -> None:
+    """Where no size is published, it is cut off at a bound."""
+    entry = source(server)
+    server.files["large0"] = gzip.compress(server.files["large0"])
+    entry["files"]["large0"] = {"container": "gzip", "at_most": 400_000}
+    server.answer = never_ends
+    with pytest.raises(MetaptError, match=r"large0 could not be had: .* \(overlong: more than 400000 bytes\)") as caught:
+        get(entry, tmp_path)
+    assert not list(tmp_path.iterdir())
+    server.answer = well
+    get(entry, tmp_path)
+    check(server, tmp_path, all_there=True)
+    why = str(caught.value).partition("(")[2].partition("). Name")[0]
+    note("a mirror that never ends", 1, f"“{why}”; the next run has all files whole")
 
 
 def test_small_files_that_break_halfway(server: Server, tmp_path: Path) -> None:

@@ -1,47 +1,25 @@
-"""Many small files that a published list of SHA-256 sums describes: fetched in parallel, over connections that last."""
+"""Many small files that a published list of SHA-256 sums describes: fetched in parallel."""
 
 from __future__ import annotations
 
 import hashlib
-import http.client
 import json
 import logging
 import re
-import threading
-import urllib.request
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
-from typing import Annotated
-from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field
 from tqdm import tqdm
 
+from metapt.fetching.source import RECORDS, Listed
+from metapt.fetching.verify import HTML, Wrong
 from metapt.files import atomic_path, explained
 
 log = logging.getLogger(__name__)
 
-RECORDS = "records.json"
-"""The output that stands for all records: a source's version and their names, written once they are all there, in its folder."""
-
-HTML = re.compile(rb"\s*(<!doctype html|<html)", re.IGNORECASE)
 _LINE = re.compile(r"([0-9a-f]{64}) [ *](\S.*)")
 _KINDS = (".dat", ".hea")
-
-Wrong = Callable[[bytes], str | None]
-"""Says in words what is wrong with a file's content, or None."""
-
-
-class Listed(BaseModel):
-    """Many small files of a source; `workflow/resources/sources.yaml` says what the fields mean."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    sums: str
-    files: tuple[str, ...] = ()
-    records: str
-    threads: Annotated[int, Field(ge=1, le=32)] = 8
 
 
 def fetch_listed(listed: Listed, version: str, outputs: dict[str, Path], content: Callable[[Path, str, Wrong], bytes]) -> None:
@@ -199,54 +177,3 @@ def _write(path: Path, content: bytes) -> None:
     except BaseException:
         part.unlink(missing_ok=True)
         raise
-
-
-class Connections(threading.local):
-    """One connection to each host in each thread that lasts over many requests; only where no proxy stands between."""
-
-    def __init__(self) -> None:
-        self._open: dict[str, http.client.HTTPConnection] = {}
-
-    def get(self, url: str, headers: Mapping[str, str], timeout: float, limit: int) -> tuple[int, str, bytes] | None:
-        """Ask for a small file.
-
-        Args:
-            url: quoted.
-            headers: of the request.
-            timeout: seconds without a byte.
-            limit: bytes after which no more is read.
-
-        Returns:
-            Status, reason and body; None where it must be asked for in another way: a proxy, or a connection that the host has
-            ended meanwhile.
-
-        Raises:
-            OSError, http.client.HTTPException: no answer; IncompleteRead: the connection broke within the body.
-        """
-        parts = urlsplit(url)
-        if parts.scheme in urllib.request.getproxies() and not urllib.request.proxy_bypass(parts.netloc):
-            return None
-        host = f"{parts.scheme}://{parts.netloc}"
-        is_new = host not in self._open
-        try:
-            if is_new:
-                kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-                self._open[host] = kind(parts.netloc, timeout=timeout)
-            connection = self._open[host]
-            connection.request("GET", f"{parts.path}?{parts.query}" if parts.query else parts.path, headers=dict(headers))
-            response = connection.getresponse()
-            content = response.read(limit)
-            if response.length:
-                raise http.client.IncompleteRead(content, response.length)
-            if not response.isclosed():  # more follows than is wanted
-                self._close(host)
-            return response.status, response.reason, content
-        except (OSError, http.client.HTTPException) as error:
-            self._close(host)
-            if is_new or isinstance(error, http.client.IncompleteRead):
-                raise
-            return None
-
-    def _close(self, host: str) -> None:
-        if connection := self._open.pop(host, None):
-            connection.close()

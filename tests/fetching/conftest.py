@@ -1,0 +1,36 @@
+"""A server, and where a file belongs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from metapt.fetching import web
+from metapt.fetching.web import Patience
+
+from .serving import NAME, Server
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    server = Server()
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(web, "PATIENCE", Patience(timeout=0.3, attempts=3, pause=0.01))
+    monkeypatch.setenv("no_proxy", "*")
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    return tmp_path / "raw" / "things" / NAME

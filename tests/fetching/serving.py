@@ -1,0 +1,161 @@
+"""A server on this machine that answers as a test says, and a source of one file."""
+
+from __future__ import annotations
+
+import hashlib
+import socket
+import time
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from metapt.stages import Machine
+from metapt.stages.download import run
+
+NAME = "train images.gz"
+CONTENT = bytes(range(256)) * 2000
+HTML = b"<!DOCTYPE html><title>Please log in</title>"
+PATH = "/data/train%20images.gz"
+
+Answer = Callable[["Handler"], None]
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers as the test's `Server.answers` say, by path."""
+
+    server: Server
+
+    def do_GET(self) -> None:
+        self.server.requests.append((self.path, self.headers.get("Range")))
+        self.server.answers.get(self.path, status(404))(self)
+
+    def log_message(self, *_: Any) -> None:
+        """Quiet."""
+
+    def reply(self, code: int, body: bytes, **headers: str) -> None:
+        self.send_response(code)
+        for name, value in headers.items():
+            self.send_header(name.replace("_", "-"), value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    @property
+    def start(self) -> int:
+        return int(self.headers.get("Range", "bytes=0-").removeprefix("bytes=").removesuffix("-"))
+
+
+class Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.answers: dict[str, Answer] = {}
+        self.requests: list[tuple[str, str | None]] = []
+        self.broken = 0  # answers that a client did not hear to their end
+        self.url = f"http://127.0.0.1:{self.server_port}"
+
+
+def status(code: int) -> Answer:
+    return lambda handler: handler.reply(code, b"", Content_Length="0")
+
+
+def whole(content: bytes = CONTENT) -> Answer:
+    """The whole content, whatever part was asked for."""
+    return lambda handler: handler.reply(200, content, Content_Length=str(len(content)))
+
+
+def unsized(content: bytes) -> Answer:
+    """The content without its length, ended by closing the connection."""
+    return lambda handler: handler.reply(200, content)
+
+
+def endless(start: bytes = b"", code: int = 200, **headers: str) -> Answer:
+    """Zeros after `start`, without their length; they end at 64 MB, so that a client without a bound fills no disk."""
+
+    def answer(handler: Handler) -> None:
+        handler.reply(code, start, **headers)
+        try:
+            for _ in range(1000):
+                handler.wfile.write(bytes(1 << 16))
+        except OSError:
+            handler.server.broken += 1
+
+    return answer
+
+
+def ranged(content: bytes = CONTENT, stop: int | None = None) -> Answer:
+    """What Range asks for; the connection ends early, at byte `stop`, where given."""
+
+    def answer(handler: Handler) -> None:
+        start = handler.start
+        range_of = f"bytes {start}-{len(content) - 1}/{len(content)}"
+        handler.reply(
+            206 if start else 200, content[start:stop], Content_Length=str(len(content) - start), Content_Range=range_of
+        )
+
+    return answer
+
+
+def wrong_range(handler: Handler) -> None:
+    handler.reply(206, CONTENT, Content_Length=str(len(CONTENT)), Content_Range=f"bytes 0-{len(CONTENT) - 1}/{len(CONTENT)}")
+
+
+def in_turn(*answers: Answer) -> Answer:
+    remaining = list(answers)
+    return lambda handler: (remaining.pop(0) if len(remaining) > 1 else remaining[0])(handler)
+
+
+def hang(handler: Handler) -> None:
+    time.sleep(1.5)
+
+
+def hang_after(size: int) -> Answer:
+    def answer(handler: Handler) -> None:
+        handler.reply(200, CONTENT[:size], Content_Length=str(len(CONTENT)))
+        time.sleep(1.5)
+
+    return answer
+
+
+def source(*urls: str, content: bytes = CONTENT, own: tuple[str, ...] = ()) -> dict[str, Any]:
+    file = {"size": len(content), "sha256": hashlib.sha256(content).hexdigest(), "md5": hashlib.md5(content).hexdigest()}
+    return {
+        "name": "things",
+        "version": "1",
+        "licence": "none",
+        "description": "for tests",
+        "citation": "none",
+        "urls": list(urls),
+        "files": {NAME: {**file, "urls": list(own)}},
+    }
+
+
+def get(target: Path, entry: dict[str, Any], *mirrors: str) -> None:
+    run({"source": entry, "mirrors": list(mirrors)}, {}, {NAME: target}, Machine())
+
+
+def assert_whole(target: Path) -> None:
+    assert target.read_bytes() == CONTENT
+    assert list(target.parent.iterdir()) == [target]
+
+
+def write(folder: Path, files: dict[str, bytes]) -> Path:
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    return folder
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    """The server's side ends a little later than the client's."""
+    end = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def closed_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])

@@ -1,0 +1,234 @@
+"""Many small files come by a published list of their sums."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from metapt.errors import DataError, MachineError
+from metapt.stages import Machine
+from metapt.stages.download import run
+
+from .serving import HTML, Answer, Handler, Server, in_turn, ranged, source, status, whole, write
+
+RECORDS = {
+    f"records100/00000/0000{number}_lr{kind}": f"{number}{kind}".encode() * 100
+    for number in (2, 1, 3)
+    for kind in (".dat", ".hea")
+}
+LISTED = {"table.csv": b"a,b\n1,2\n", **RECORDS}
+OTHERS = {"records500/00000/00001_hr.dat": b"", "LICENSE.txt": b""}
+
+
+def sums(files: dict[str, bytes]) -> bytes:
+    return "".join(f"{hashlib.sha256(content).hexdigest()}  {name}\n" for name, content in files.items()).encode()
+
+
+def listed_source(*urls: str) -> dict[str, Any]:
+    listed = {"sums": "SHA256SUMS.txt", "files": ["table.csv"], "records": "records100/", "threads": 2}
+    return {**source(*urls), "files": {}, "listed": listed}
+
+
+def mirror(folder: Path) -> Path:
+    """A mirror that has the list and the files in the folder of the source's name."""
+    write(folder / "things", {"SHA256SUMS.txt": sums({**LISTED, **OTHERS}), **LISTED})
+    return folder
+
+
+def serve(server: Server, files: dict[str, bytes]) -> None:
+    server.answers |= {f"/data/{name}": whole(content) for name, content in {"SHA256SUMS.txt": sums(LISTED), **files}.items()}
+
+
+def get_listed(
+    folder: Path, entry: dict[str, Any], *mirrors: Path | str, names: tuple[str, ...] = ("table.csv", "records.json")
+) -> None:
+    run({"source": entry, "mirrors": [str(each) for each in mirrors]}, {}, {name: folder / name for name in names}, Machine())
+
+
+def assert_all_listed(folder: Path) -> None:
+    assert {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()} == {
+        *LISTED,
+        "SHA256SUMS.txt",
+        "records.json",
+    }
+    assert {name: (folder / name).read_bytes() for name in LISTED} == LISTED
+    records = [f"records100/00000/0000{number}_lr" for number in (1, 2, 3)]
+    assert json.loads((folder / "records.json").read_text()) == {"version": "1", "records": records}
+
+
+def test_listed_files_from_a_folder(tmp_path: Path) -> None:
+    get_listed(tmp_path / "raw", listed_source(), mirror(tmp_path / "mirror"))
+    assert_all_listed(tmp_path / "raw")
+
+
+def test_listed_files_from_a_server(server: Server, tmp_path: Path) -> None:
+    serve(server, LISTED)
+    get_listed(tmp_path, listed_source(f"{server.url}/data/"))
+    assert_all_listed(tmp_path)
+    assert sorted(path for path, _ in server.requests) == sorted(f"/data/{name}" for name in ("SHA256SUMS.txt", *LISTED))
+
+
+def test_one_connection_serves_many_listed_files(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Handler, "protocol_version", "HTTP/1.1")
+    connections = []
+    monkeypatch.setattr(Handler, "setup", lambda handler, plain=Handler.setup: (connections.append(1), plain(handler)))
+    serve(server, LISTED)
+    get_listed(tmp_path, listed_source(f"{server.url}/data"))
+    assert_all_listed(tmp_path)
+    assert len(connections) <= 3  # that of the list, and of two threads
+
+
+def test_a_connection_that_ended_is_opened_again(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server says that it keeps the connection, and does not."""
+    monkeypatch.setattr(Handler, "protocol_version", "HTTP/1.1")
+
+    def closing(content: bytes) -> Answer:
+        def answer(handler: Handler) -> None:
+            whole(content)(handler)
+            handler.close_connection = True
+
+        return answer
+
+    serve(server, LISTED)
+    server.answers |= {f"/data/{name}": closing(content) for name, content in LISTED.items()}
+    get_listed(tmp_path, listed_source(f"{server.url}/data"))
+    assert_all_listed(tmp_path)
+
+
+def test_listed_files_by_a_redirection(server: Server, tmp_path: Path) -> None:
+    serve(server, LISTED)
+    server.answers["/data/table.csv"] = lambda handler: handler.reply(302, b"", Location="/new", Content_Length="0")
+    server.answers["/new"] = whole(LISTED["table.csv"])
+    get_listed(tmp_path, listed_source(f"{server.url}/data"))
+    assert_all_listed(tmp_path)
+
+
+def test_only_a_listed_single_file(tmp_path: Path) -> None:
+    get_listed(tmp_path / "raw", listed_source(), mirror(tmp_path / "mirror"), names=("table.csv",))
+    assert sorted(path.name for path in (tmp_path / "raw").iterdir()) == ["SHA256SUMS.txt", "table.csv"]
+
+
+@pytest.mark.parametrize("wrong", [b"", HTML, LISTED["table.csv"][:-1], LISTED["table.csv"] + b"3,4\n"])
+def test_wrong_listed_file_in_a_mirror_is_passed(tmp_path: Path, caplog: pytest.LogCaptureFixture, wrong: bytes) -> None:
+    bad = write(tmp_path / "bad", {"things/table.csv": wrong})
+    get_listed(tmp_path / "raw", listed_source(), bad, mirror(tmp_path / "mirror"))
+    assert_all_listed(tmp_path / "raw")
+    assert f"{bad}/things/table.csv: " in caplog.text
+
+
+def test_listed_files_are_kept_and_wrong_ones_fetched_again(
+    server: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    serve(server, LISTED)
+    get_listed(tmp_path, listed_source(f"{server.url}/data"))
+    server.requests.clear()
+    changed = "records100/00000/00002_lr.dat"
+    (tmp_path / changed).write_bytes(LISTED[changed][:-1])
+    (tmp_path / "table.csv").unlink()
+    get_listed(tmp_path, listed_source(f"{server.url}/data"))
+    assert_all_listed(tmp_path)
+    assert sorted(path for path, _ in server.requests) == [f"/data/{changed}", "/data/table.csv"]
+    assert f"{tmp_path / changed} is there, but cut or altered" in caplog.text
+
+
+def test_what_an_interrupted_job_fetched_is_kept(server: Server, tmp_path: Path) -> None:
+    missing = "records100/00000/00003_lr.hea"
+    serve(server, {name: content for name, content in LISTED.items() if name != missing})
+    with pytest.raises(
+        DataError, match=r"^00003_lr\.hea could not be had: .*/00003_lr\.hea \(HTTP 404 Not Found\)\. Name a folder"
+    ):
+        get_listed(tmp_path, listed_source(f"{server.url}/data"))
+    assert not (tmp_path / "records.json").exists()
+    assert not list(tmp_path.rglob("*.part"))
+    server.requests.clear()
+    serve(server, LISTED)
+    get_listed(tmp_path, listed_source(f"{server.url}/data"))
+    assert_all_listed(tmp_path)
+    assert [path for path, _ in server.requests] == [f"/data/{missing}"]
+
+
+def test_records_json_of_an_earlier_run_does_not_outlive_a_failure(tmp_path: Path) -> None:
+    get_listed(tmp_path / "raw", listed_source(), mirror(tmp_path / "mirror"))
+    (tmp_path / "raw/records100/00000/00001_lr.dat").unlink()
+    with pytest.raises(DataError, match=r"00001_lr\.dat could not be had: no place is known"):
+        get_listed(tmp_path / "raw", listed_source())
+    assert not (tmp_path / "raw/records.json").exists()
+
+
+def test_a_server_that_fails_at_first_gives_the_listed_files(server: Server, tmp_path: Path) -> None:
+    serve(server, LISTED)
+    for name, content in {"SHA256SUMS.txt": sums(LISTED), **LISTED}.items():
+        server.answers[f"/data/{name}"] = in_turn(status(503), ranged(content, stop=3), whole(content))
+    get_listed(tmp_path, listed_source(f"{server.url}/data"))
+    assert_all_listed(tmp_path)
+
+
+def test_a_server_out_of_order_ends_the_work(server: Server, tmp_path: Path) -> None:
+    serve(server, LISTED)
+    server.answers |= {f"/data/{name}": status(503) for name in LISTED}
+    with pytest.raises(MachineError, match="HTTP 503 Service Unavailable"):
+        get_listed(tmp_path, listed_source(f"{server.url}/data"))
+    assert len(server.requests) <= 1 + 2 * 3
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (HTML, "an HTML page"),
+        (b"\xff", "no list of SHA-256 sums: not a text in UTF-8"),
+        (sums(LISTED)[: len(sums(LISTED)) // 2], "no list of SHA-256 sums: its line 4 is not a SHA-256 and a name"),
+        (sums({}), "it does not list table.csv"),
+        (sums({"table.csv": b""}), "it lists no records100/"),
+        (sums(LISTED) + sums({"table.csv": b"!"}), "it has two sums of table.csv"),
+        (sums({**LISTED, "records100/4.dat": b""}), r"it lists only one of records100/4\.dat and records100/4\.hea"),
+        (
+            sums({**LISTED, "records100/../../4.dat": b"", "records100/../../4.hea": b""}),
+            r"the name 'records100/\.\./\.\./4\.dat'",
+        ),
+    ],
+)
+def test_wrong_lists(server: Server, tmp_path: Path, content: bytes, message: str) -> None:
+    serve(server, LISTED)
+    server.answers["/data/SHA256SUMS.txt"] = whole(content)
+    with pytest.raises(DataError, match=message):
+        get_listed(tmp_path / "raw", listed_source(f"{server.url}/data"))
+    assert not (tmp_path / "raw").exists()
+
+
+def test_a_list_is_not_taken_from_a_folder_without_the_source_name(server: Server, tmp_path: Path) -> None:
+    """It may be another version's; the files may be there."""
+    write(tmp_path / "mirror", {"SHA256SUMS.txt": b"of another version", **LISTED})
+    server.answers["/data/SHA256SUMS.txt"] = whole(sums(LISTED))
+    get_listed(tmp_path / "raw", listed_source(f"{server.url}/data"), tmp_path / "mirror")
+    assert_all_listed(tmp_path / "raw")
+    assert [path for path, _ in server.requests] == ["/data/SHA256SUMS.txt"]
+
+
+def test_a_wrong_list_that_is_there_is_fetched_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write(tmp_path / "raw", {"SHA256SUMS.txt": b"?"})
+    get_listed(tmp_path / "raw", listed_source(), mirror(tmp_path / "mirror"))
+    assert_all_listed(tmp_path / "raw")
+    assert "SHA256SUMS.txt is there, but no list of SHA-256 sums" in caplog.text
+
+
+def test_full_disk_while_listed_files_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = Path.write_bytes
+
+    def full(path: Path, content: bytes) -> int:
+        if path.name != "00002_lr.dat.part":
+            return plain(path, content)
+        plain(path, content[:10])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    mirror(tmp_path / "mirror")
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(MachineError, match=r"00002_lr\.dat could not be written, because the disk is full"):
+        get_listed(tmp_path / "raw", listed_source(), tmp_path / "mirror")
+    assert not list((tmp_path / "raw").rglob("*00002_lr.dat*"))
+    assert not (tmp_path / "raw/records.json").exists()

@@ -1,0 +1,190 @@
+"""A file comes whole from a server, however that behaves, or not at all."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from metapt.errors import DataError, MachineError
+
+from .serving import (
+    CONTENT,
+    HTML,
+    NAME,
+    PATH,
+    Answer,
+    Server,
+    assert_whole,
+    closed_port,
+    endless,
+    get,
+    hang,
+    hang_after,
+    in_turn,
+    ranged,
+    source,
+    status,
+    unsized,
+    wait_for,
+    whole,
+    wrong_range,
+)
+
+
+def test_good_file(server: Server, target: Path) -> None:
+    server.answers[PATH] = whole()
+    get(target, source(f"{server.url}/data/"))
+    assert_whole(target)
+    assert server.requests == [(PATH, None)]
+
+
+def test_redirection(server: Server, target: Path) -> None:
+    server.answers[PATH] = lambda handler: handler.reply(302, b"", Location="/new", Content_Length="0")
+    server.answers["/new"] = whole()
+    get(target, source(f"{server.url}/data"))
+    assert_whole(target)
+
+
+def test_no_redirection_to_ftp(server: Server, target: Path) -> None:
+    server.answers[PATH] = lambda handler: handler.reply(302, b"", Location="ftp://127.0.0.1/file", Content_Length="0")
+    with pytest.raises(MachineError, match="unknown url type: ftp"):
+        get(target, source(f"{server.url}/data"))
+
+
+def test_cut_connection_is_resumed(server: Server, target: Path) -> None:
+    server.answers[PATH] = in_turn(ranged(stop=1000), ranged(stop=5000), ranged())
+    get(target, source(f"{server.url}/data"))
+    assert_whole(target)
+    assert [asked for _, asked in server.requests] == [None, "bytes=1000-", "bytes=5000-"]
+
+
+def test_a_later_run_goes_on(server: Server, target: Path) -> None:
+    server.answers[PATH] = ranged(stop=3000)
+    with pytest.raises(DataError, match=f"cut: got 3000 of {len(CONTENT)} bytes"):
+        get(target, source(f"{server.url}/data"))
+    assert not target.exists()
+    server.answers[PATH] = ranged()
+    get(target, source(f"{server.url}/data"))
+    assert_whole(target)
+    assert server.requests[-1] == (PATH, "bytes=3000-")
+
+
+def test_standstill_is_resumed(server: Server, target: Path) -> None:
+    server.answers[PATH] = in_turn(hang_after(2000), ranged())
+    get(target, source(f"{server.url}/data"))
+    assert_whole(target)
+    assert server.requests[-1] == (PATH, "bytes=2000-")
+
+
+@pytest.mark.parametrize("second", [whole(), wrong_range, status(416)])
+def test_server_that_can_not_resume(server: Server, target: Path, second: Answer) -> None:
+    server.answers[PATH] = in_turn(ranged(stop=1000), second, whole())
+    get(target, source(f"{server.url}/data"))
+    assert_whole(target)
+
+
+def test_a_wrong_part_is_given_up(server: Server, target: Path) -> None:
+    target.parent.mkdir(parents=True)
+    target.with_name(f"{NAME}.part").write_bytes(b"?" * 1000)
+    server.answers[PATH] = ranged()
+    get(target, source(f"{server.url}/data"))
+    assert_whole(target)
+    assert [asked for _, asked in server.requests] == ["bytes=1000-", None]
+
+
+def test_a_part_as_long_as_the_file_is_not_taken_for_it(server: Server, target: Path) -> None:
+    target.parent.mkdir(parents=True)
+    target.with_name(f"{NAME}.part").write_bytes(b"?" * len(CONTENT))
+    server.answers[PATH] = ranged()
+    get(target, source(f"{server.url}/data"))
+    assert_whole(target)
+
+
+def test_a_part_survives_an_answer_that_is_something_else(server: Server, target: Path) -> None:
+    target.parent.mkdir(parents=True)
+    target.with_name(f"{NAME}.part").write_bytes(CONTENT[:1000])
+    server.answers[PATH] = whole(HTML)
+    server.answers["/second/train%20images.gz"] = ranged()
+    get(target, source(f"{server.url}/data", f"{server.url}/second"))
+    assert_whole(target)
+    assert server.requests == [(PATH, "bytes=1000-"), ("/second/train%20images.gz", "bytes=1000-")]
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (whole(CONTENT[: len(CONTENT) // 2]), f"cut: got {len(CONTENT) // 2} of {len(CONTENT)} bytes"),
+        (ranged(stop=len(CONTENT) // 2), f"cut: got {len(CONTENT) // 2} of {len(CONTENT)} bytes"),
+        (unsized(CONTENT[:10]), f"cut: got 10 of {len(CONTENT)} bytes"),
+        (whole(CONTENT + b"more"), f"overlong: more than {len(CONTENT)} bytes"),
+        (unsized(CONTENT + b"more"), f"overlong: more than {len(CONTENT)} bytes"),
+        (whole(CONTENT[::-1]), r"altered: its checksum \(SHA-256\) is"),
+        (whole(HTML), "an HTML page"),
+        (status(404), "HTTP 404 Not Found"),
+        (status(403), "HTTP 403 Forbidden"),
+    ],
+)
+def test_wrong_answers(server: Server, target: Path, answer: Answer, message: str) -> None:
+    server.answers[PATH] = answer
+    with pytest.raises(DataError, match=message) as raised:
+        get(target, source(f"{server.url}/data"))
+    assert str(raised.value).startswith(f"{NAME} could not be had: {server.url}{PATH} (")
+    assert str(raised.value).endswith(f"data.mirrors in the config, or put the file at {target} by hand.")
+    assert not target.exists()
+
+
+def test_endless_answer_is_not_read_to_its_end(server: Server, target: Path) -> None:
+    server.answers[PATH] = endless()
+    with pytest.raises(DataError, match="overlong"):
+        get(target, source(f"{server.url}/data"))
+    assert not any(target.parent.iterdir())
+    wait_for(lambda: server.broken == 1)
+
+
+@pytest.mark.parametrize(("answer", "message"), [(hang, "no answer within 0.3 s"), (status(503), "HTTP 503 Service Unavailable")])
+def test_server_out_of_order(server: Server, target: Path, answer: Answer, message: str) -> None:
+    server.answers[PATH] = answer
+    with pytest.raises(MachineError, match=message):
+        get(target, source(f"{server.url}/data"))
+    assert len(server.requests) == 3
+
+
+def test_an_attempt_more_helps(server: Server, target: Path) -> None:
+    server.answers[PATH] = in_turn(status(503), hang, whole())
+    get(target, source(f"{server.url}/data"))
+    assert_whole(target)
+
+
+def test_no_network(target: Path) -> None:
+    url = f"http://127.0.0.1:{closed_port()}"
+    with pytest.raises(MachineError, match=r"no network or no such host: Connection refused\)\. Name a folder"):
+        get(target, source(url))
+
+
+def test_full_disk(server: Server, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    server.answers[PATH] = whole()
+    plain_open = Path.open
+
+    class Full:
+        def __init__(self, path: Path) -> None:
+            path.touch()
+
+        def __enter__(self) -> Full:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+        def write(self, _: bytes) -> None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def open_(path: Path, mode: str = "r", *arguments: Any) -> Any:
+        return Full(path) if path.name.endswith(".part") else plain_open(path, mode, *arguments)
+
+    monkeypatch.setattr(Path, "open", open_)
+    with pytest.raises(MachineError, match=r"because the disk is full or a quota is used up: it needs 512\.0 kB"):
+        get(target, source(f"{server.url}/data"))
+    assert not any(target.parent.iterdir())
