@@ -14,7 +14,7 @@ import yaml
 
 from metapt.cli import main
 from metapt.config import Config, validate
-from metapt.estimate import KEPT, Estimate, costs_of, need, planned, wall_time
+from metapt.estimate import KEPT, KEPT_BY_THREADS, PLAIN_START, Estimate, costs_of, need, planned, wall_time
 from metapt.estimate.calibrate import Start, Timing, calibrate
 from metapt.estimate.report import against, duration, summary, text
 from metapt.estimate.work import OPEN, Run, Step
@@ -116,7 +116,15 @@ def test_threads_share_the_work() -> None:
     run = Run("mnist/x", "MNIST", {"step": 80}, threads=4)
     found = need(run, {"mnist: step": Timing(1.0, 10e6, 1.0)}, START, "cpu")
     assert (found.seconds, found.core_seconds) == (2 + 20, 2 + 80)
-    assert found.memory_bytes == KEPT * (300e6 + 4 * 10e6)
+    assert found.memory_bytes == KEPT * (300e6 + 4 * KEPT_BY_THREADS * 10e6)
+    on_gpu = need(run, {"mnist: step": Timing(1.0, 10e6, 1.0)}, START, "cuda")
+    assert on_gpu.seconds == 2 + 80
+    assert on_gpu.gpu_memory_bytes == 4 * 10e6
+
+
+def test_a_job_that_does_not_train_starts_sooner() -> None:
+    found = need(Run("ecg/x", "tables", seconds=3, trains=False), {}, START, "cuda")
+    assert (found.gpu, found.seconds) == (False, PLAIN_START + 3)
 
 
 @pytest.mark.parametrize(

@@ -23,10 +23,12 @@ from metapt.stages import _machine_name
 
 BUDGET = 80.0
 """Seconds, of a CPU core or a GPU, that the timed steps take, about; what they are made ready with comes on top."""
-
-
 KEPT = 1.15
 """Memory of a job over the sum of its parts, as seen in whole runs: the allocator keeps freed pieces."""
+KEPT_BY_THREADS = 2.2
+"""Memory of one of several threads over that of its steps, as seen in whole runs: each keeps freed pieces of its own."""
+PLAIN_START = 0.5
+"""Seconds before a job begins its work that doesn't train, and so doesn't load the optimisers."""
 
 
 @dataclass(frozen=True)
@@ -140,16 +142,18 @@ def need(run: Run, timings: Mapping[str, Timing], process: Start, device: str) -
     gpu = run.trains and device == "cuda"
     parts = {step: timings[_key(run, step)] for step in run.steps}
     work = run.seconds + max(0.0, sum(count * parts[step].seconds for step, count in run.steps.items()))
-    wall = process.seconds + work / run.threads
-    peak = max([part.peak_bytes for step, part in parts.items() if step != OPEN], default=0.0) * run.threads
+    begin = process.seconds if run.trains else PLAIN_START
+    wall = begin + work / (1 if gpu else run.threads)  # threads share a GPU
+    peak = run.threads * max([part.peak_bytes for step, part in parts.items() if step != OPEN], default=0.0)
     opening = parts[OPEN].peak_bytes if OPEN in parts else 0.0
     host = process.peak_bytes + run.held_bytes
+    kept = peak * (KEPT_BY_THREADS if run.threads > 1 else 1)
     return Need(
         seconds=wall,
-        core_seconds=process.seconds + work,
-        work_share=1 - process.seconds / wall,
+        core_seconds=begin + work,
+        work_share=1 - begin / wall,
         gpu=gpu,
-        memory_bytes=KEPT * (host if gpu else max(host + peak, process.peak_bytes + opening)),
+        memory_bytes=KEPT * (host if gpu else max(host + kept, process.peak_bytes + opening)),
         gpu_memory_bytes=max(run.held_bytes + peak, opening) if gpu else 0.0,
         scaled=any(part.share < 1 for part in parts.values()),
     )

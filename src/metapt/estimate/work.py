@@ -72,7 +72,7 @@ class Costs(Protocol):
         """The steps that are named in the runs of this section."""
 
 
-SUMMARY_SECONDS = 4.0
+SUMMARY_SECONDS = 2.5
 """Tables, figure and claims of an experiment."""
 SUMMARY_BYTES = 500e3
 RUN_BYTES = 40e3
