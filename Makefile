@@ -36,7 +36,7 @@ test-slurm: $(INSTALLED)
 	@$(BIN)/python -c 'import snakemake_executor_plugin_slurm' 2>/dev/null || \
 	$(BIN)/python -m pip install --constraint constraints.txt --editable '.[dev,slurm]'
 	@folder=$$(mktemp -d) && trap "tests/slurm/single_node.sh down $$folder; rm -rf $$folder" EXIT && \
-	tests/slurm/single_node.sh up $$folder && $(BIN)/pytest --numprocesses 4 tests/slurm
+	tests/slurm/single_node.sh up $$folder && $(BIN)/pytest --numprocesses 4 --durations=7 tests/slurm/test_slurm.py
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check

@@ -31,13 +31,14 @@ up() {
         command -v "$program" >/dev/null || die "there is no $program; install slurm-wlm and munge"
     done
     [[ $(id -u) == 0 ]] || die "only root can start it"
-    [[ ! -e $etc/slurm.conf ]] || die "$etc/slurm.conf is there already: this machine has a SLURM, which stays as it is"
+    [[ ! -e $etc/slurm.conf && ! -e $etc/gres.conf ]] || die "$etc is in use: this machine has a SLURM, which stays as it is"
     mkdir -p "$here"/{log,run,spool,state} "$etc"
     chmod 700 "$here"/{log,run,state}
     (umask 077 && head -c 1024 /dev/urandom >"$here/munge.key")
 
     # JobAcctGather: a job that takes more memory than it asked for is killed, without cgroups, which a container may lack.
-    # config_overrides: four CPUs, whatever there are, so that jobs run side by side. Time limits are kept to the second.
+    # config_overrides: four CPUs, whatever there are, so that jobs run side by side.
+    # cred_expire: a job that is started again waits for so many seconds (and not two minutes).
     cat >"$here/slurm.conf" <<CONF
 ClusterName=tests
 SlurmctldHost=localhost(127.0.0.1)
@@ -46,7 +47,7 @@ SlurmdUser=root
 SlurmctldPort=26817
 SlurmdPort=26818
 AuthType=auth/munge
-AuthInfo=socket=$run/munge.socket
+AuthInfo=socket=$run/munge.socket,cred_expire=20
 CredType=cred/munge
 MpiDefault=none
 ProctrackType=proctrack/linuxproc
@@ -74,7 +75,7 @@ NodeName=localhost NodeAddr=127.0.0.1 CPUs=4 RealMemory=16000 Gres=gpu:1 State=U
 PartitionName=main Nodes=localhost Default=YES MaxTime=INFINITE State=UP
 CONF
     echo "NodeName=localhost Name=gpu Count=1 File=/dev/null" >"$here/gres.conf"
-    ln -s "$here/slurm.conf" "$here/gres.conf" "$etc/"
+    ln -sf "$here/slurm.conf" "$here/gres.conf" "$etc/"
 
     # --force: the socket's folder is closed to other users, which munged takes for a mistake.
     daemon munged munged --force --key-file="$here/munge.key" --socket="$run/munge.socket" --pid-file="$run/munged.pid" \

@@ -142,7 +142,7 @@ def states(jobs: list[Submitted]) -> list[str]:
     return [job.state for job in jobs]
 
 
-LONG = 2000  # epochs: a minute or more
+LONG = 1500  # epochs: longer than SLURM takes to notice that it is time for the warning
 ARM = "results/long/mnist/rotation_mean/k2"
 
 
@@ -179,38 +179,11 @@ def same_results(one: Site, other: Site) -> bool:
     )
 
 
-def test_a_job_near_its_time_limit_saves_and_goes_on(tmp_path: Path, long_site: LongSite) -> None:
-    undisturbed, site = (long_site(tmp_path / name, epochs=LONG) for name in ("undisturbed", "limited"))
-    with site.snakemake(f"{ARM}/run.json") as process:
-        wait_until(site.trains, process)
-        (job,) = site.jobs("mnist_train")
-        # One to two minutes from now; SLURM looks twice a minute whether it is time for the profile's warning.
-        minutes = 2 + int((datetime.now() - datetime.fromisoformat(job.start)).total_seconds() // 60)
-        subprocess.run(["scontrol", "update", f"JobId={job.number}", f"TimeLimit={minutes}"], check=True, timeout=60)
-        undisturbed.run("--cores", "1", f"{ARM}/run.json", profile=HERE)
-        ended(process)
-    assert states(site.jobs("mnist_train")) == ["FAILED", "COMPLETED"]  # it ended by itself: not TIMEOUT
-    assert "goes on at iteration" in (site.folder / ARM / "log.txt").read_text()
-    assert same_results(site, undisturbed)
-
-
-def test_the_shrunk_default_runs_with_a_gpu_for_each_training_job(tmp_path: Path) -> None:
-    site = Site(tmp_path, TINY)
-    # SLURM's own word for it, which metapt doesn't hear: torch sees no GPU here, and asked for one it would refuse.
-    site.profile(gres="gpu:1")
-    assert "has been submitted with SLURM jobid" in site.run()
-    assert (tmp_path / "results/tiny/headline.md").is_file()
-    assert set(states(site.jobs())) == {"COMPLETED"}
-    training = sorted(site.jobs("mnist_train"), key=lambda job: job.start)
-    assert len(training) == 3
-    assert all("gpu:1" in job.gpu for job in training)
-    assert all(first.end <= second.start for first, second in itertools.pairwise(training))  # there is one GPU
-    assert not any("gpu" in job.gpu for job in site.jobs("mnist_summarise"))
-    assert "Nothing to be done" in site.run("--dry-run")
+# In pairs that take alike long, and the longest alone: pytest-xdist gives each of four workers two at first.
 
 
 def test_a_cancelled_job_goes_on_and_ends_in_the_same_bits(tmp_path: Path, long_site: LongSite) -> None:
-    undisturbed, site = (long_site(tmp_path / name, epochs=150) for name in ("undisturbed", "cancelled"))
+    undisturbed, site = (long_site(tmp_path / name, epochs=400) for name in ("undisturbed", "cancelled"))
     with site.snakemake(f"{ARM}/run.json") as process:
         wait_until(site.trains, process)
         subprocess.run(["scancel", str(site.jobs("mnist_train")[0].number)], check=True, timeout=60)
@@ -224,7 +197,7 @@ def test_a_cancelled_job_goes_on_and_ends_in_the_same_bits(tmp_path: Path, long_
 
 
 def test_snakemake_killed_and_resumed_runs_nothing_twice(tmp_path: Path, long_site: LongSite) -> None:
-    site = long_site(tmp_path, epochs=150)
+    site = long_site(tmp_path, epochs=400)
     (tmp_path / "results/long/mnist/data/digits.pt").unlink()  # so that there is a job before the one that is interrupted
     with site.snakemake(f"{ARM}/run.json") as process:
         wait_until(site.trains, process)
@@ -250,6 +223,39 @@ def test_snakemake_killed_and_resumed_runs_nothing_twice(tmp_path: Path, long_si
     assert "goes on at iteration" in (site.folder / ARM / "log.txt").read_text()
 
 
+def test_a_job_that_slurm_starts_again_goes_on(tmp_path: Path, long_site: LongSite) -> None:
+    """As after the death of a node, or when another job took its place."""
+    site = long_site(tmp_path, epochs=400)
+    with site.snakemake(f"{ARM}/run.json") as process:
+        wait_until(site.trains, process)
+        subprocess.run(["scontrol", "requeue", str(site.jobs("mnist_train")[0].number)], check=True, timeout=60)
+        ended(process)
+    assert states(site.jobs("mnist_train")) == ["COMPLETED"]  # Snakemake has waited for it, and submitted nothing
+    assert "goes on at iteration" in (site.folder / ARM / "log.txt").read_text()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="torch sees a GPU here")
+def test_require_gpu_asks_slurm_for_one_and_a_node_without_it_is_an_error(tmp_path: Path, long_site: LongSite) -> None:
+    site = long_site(tmp_path, epochs=1)
+    text = site.run(f"{ARM}/run.json", "--config", "require_gpu=true", "--retries", "0", status=1)
+    (job,) = site.jobs("mnist_train")
+    assert "gpu:1" in job.gpu
+    assert "this job was given a GPU, but torch sees none here" in text
+
+
+def test_a_job_near_its_time_limit_saves_and_goes_on(tmp_path: Path, long_site: LongSite) -> None:
+    site = long_site(tmp_path, epochs=LONG)
+    with site.snakemake(f"{ARM}/run.json") as process:
+        wait_until(site.trains, process)
+        (job,) = site.jobs("mnist_train")
+        # One to two minutes from now; SLURM looks twice a minute whether it is time for the profile's warning.
+        minutes = 2 + int((datetime.now() - datetime.fromisoformat(job.start)).total_seconds() // 60)
+        subprocess.run(["scontrol", "update", f"JobId={job.number}", f"TimeLimit={minutes}"], check=True, timeout=60)
+        ended(process)
+    assert states(site.jobs("mnist_train")) == ["FAILED", "COMPLETED"]  # it ended by itself: not TIMEOUT
+    assert "goes on at iteration" in (site.folder / ARM / "log.txt").read_text()
+
+
 def test_a_job_that_ran_out_of_memory_gets_more(tmp_path: Path, long_site: LongSite) -> None:
     site = long_site(tmp_path, epochs=1)
     site.profile(mem_mb="300 * attempt ** 3")
@@ -260,10 +266,16 @@ def test_a_job_that_ran_out_of_memory_gets_more(tmp_path: Path, long_site: LongS
     assert last.state == "COMPLETED"
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="torch sees a GPU here")
-def test_require_gpu_asks_slurm_for_one_and_a_node_without_it_is_an_error(tmp_path: Path, long_site: LongSite) -> None:
-    site = long_site(tmp_path, epochs=1)
-    text = site.run(f"{ARM}/run.json", "--config", "require_gpu=true", "--retries", "0", status=1)
-    (job,) = site.jobs("mnist_train")
-    assert "gpu:1" in job.gpu
-    assert "this job was given a GPU, but torch sees none here" in text
+def test_the_shrunk_default_runs_with_a_gpu_for_each_training_job(tmp_path: Path) -> None:
+    site = Site(tmp_path, TINY)
+    # SLURM's own word for it, which metapt doesn't hear: torch sees no GPU here, and asked for one it would refuse.
+    site.profile(gres="gpu:1")
+    assert "has been submitted with SLURM jobid" in site.run()
+    assert (tmp_path / "results/tiny/headline.md").is_file()
+    assert set(states(site.jobs())) == {"COMPLETED"}
+    training = sorted(site.jobs("mnist_train"), key=lambda job: job.start)
+    assert len(training) == 3
+    assert all("gpu:1" in job.gpu for job in training)
+    assert all(first.end <= second.start for first, second in itertools.pairwise(training))  # there is one GPU
+    assert not any("gpu" in job.gpu for job in site.jobs("mnist_summarise"))
+    assert "Nothing to be done" in site.run("--dry-run")
