@@ -5,6 +5,7 @@
 #   single_node.sh down DIR    end it
 #
 # Needs root and the programs of Debian's packages slurm-wlm and munge; no systemd, no network but loopback.
+# Where slurmdbd and mariadb-server are installed too, it keeps accounting, so that sacct answers.
 set -euo pipefail
 
 die() {
@@ -23,6 +24,59 @@ daemon() { # name, command...
     local name=$1
     shift
     "$@" </dev/null >>"$here/log/$name.out" 2>&1 || die "$name does not start; see $here/log/$name.out and $here/log/$name.log"
+}
+
+keeps_accounting() {
+    type slurmdbd mariadbd mariadb-install-db >/dev/null 2>&1
+}
+
+accounting() { # its lines of slurm.conf
+    if keeps_accounting; then
+        printf 'AccountingStorage%s\n' Type=accounting_storage/slurmdbd Host=localhost Port=26819 "Pass=$run/munge.socket"
+        echo AccountingStoreFlags=job_comment
+    else
+        echo AccountingStorageType=accounting_storage/none
+    fi
+}
+
+start_database() {
+    mariadb-install-db --user=root --datadir="$here/mysql" --auth-root-authentication-method=normal --skip-test-db \
+        >"$here/log/mariadb-install-db.out" 2>&1
+    mariadbd --user=root --datadir="$here/mysql" --socket="$run/mysql.socket" --pid-file="$run/mariadbd.pid" --skip-networking \
+        </dev/null >"$here/log/mariadbd.out" 2>&1 &
+    cat >"$here/slurmdbd.conf" <<CONF
+AuthType=auth/munge
+AuthInfo=socket=$run/munge.socket
+DbdHost=localhost
+DbdAddr=127.0.0.1
+DbdPort=26819
+SlurmUser=root
+StorageType=accounting_storage/mysql
+StorageHost=localhost
+StorageUser=root
+StorageLoc=accounting
+LogFile=$here/log/slurmdbd.log
+PidFile=$run/slurmdbd.pid
+CONF
+    chmod 600 "$here/slurmdbd.conf"
+    ln -sf "$here/slurmdbd.conf" "$etc/"
+    wait_for test -S "$run/mysql.socket"
+    MYSQL_UNIX_PORT=$run/mysql.socket daemon slurmdbd slurmdbd
+    wait_for timeout 5 sacctmgr --noheader show cluster
+    sacctmgr --immediate add cluster tests >/dev/null
+}
+
+wait_for() { # command...
+    local _
+    for _ in {1..120}; do
+        "$@" >/dev/null 2>&1 && return
+        sleep 0.5
+    done
+    die "waited for a minute for: $*; see $here/log"
+}
+
+idle() {
+    [[ $(timeout 5 sinfo --noheader --format=%T) == idle ]]
 }
 
 up() {
@@ -55,7 +109,7 @@ TaskPlugin=task/none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core_Memory
 GresTypes=gpu
-AccountingStorageType=accounting_storage/none
+$(accounting)
 JobAcctGatherType=jobacct_gather/linux
 JobAcctGatherFrequency=task=1
 JobAcctGatherParams=OverMemoryKill
@@ -80,14 +134,10 @@ CONF
     # --force: the socket's folder is closed to other users, which munged takes for a mistake.
     daemon munged munged --force --key-file="$here/munge.key" --socket="$run/munge.socket" --pid-file="$run/munged.pid" \
         --log-file="$here/log/munged.log" --seed-file="$run/munge.seed"
+    ! keeps_accounting || start_database
     daemon slurmctld slurmctld -c
     daemon slurmd slurmd -N localhost -c
-    local _
-    for _ in {1..120}; do
-        [[ $(timeout 5 sinfo --noheader --format=%T 2>/dev/null) == idle ]] && return
-        sleep 0.5
-    done
-    die "the node did not become idle in a minute; see $here/log"
+    wait_for idle
 }
 
 down() {
@@ -98,7 +148,7 @@ down() {
         [[ -z $(timeout 5 squeue --noheader 2>/dev/null) ]] && break
         sleep 0.5
     done
-    for name in slurmd slurmctld munged; do
+    for name in slurmd slurmctld slurmdbd mariadbd munged; do
         pid=$(cat "$run/$name.pid" 2>/dev/null) || continue
         kill "$pid" 2>/dev/null || continue
         for _ in {1..60}; do
@@ -106,7 +156,7 @@ down() {
             sleep 0.5
         done
     done
-    for name in slurm.conf gres.conf; do
+    for name in slurm.conf gres.conf slurmdbd.conf; do
         [[ $(readlink "$etc/$name") != "$here/$name" ]] || rm "$etc/$name"
     done
 }

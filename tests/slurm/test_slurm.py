@@ -28,11 +28,11 @@ HERE = PROFILES / "default"
 PATIENCE = 400  # seconds; no test waits for less than it needs on a busy machine
 
 
-def slurm_answers() -> bool:
-    if shutil.which("sinfo") is None:
+def answers(program: str) -> bool:
+    if shutil.which(program) is None:
         return False
     try:
-        return subprocess.run(["sinfo", "--noheader"], capture_output=True, timeout=5).returncode == 0
+        return subprocess.run([program, "--noheader"], capture_output=True, timeout=5).returncode == 0
     except subprocess.TimeoutExpired:
         return False
 
@@ -40,7 +40,7 @@ def slurm_answers() -> bool:
 pytestmark = [
     pytest.mark.slurm,
     pytest.mark.slow,
-    pytest.mark.skipif(not slurm_answers(), reason="no SLURM controller answers here (make test-slurm starts one)"),
+    pytest.mark.skipif(not answers("sinfo"), reason="no SLURM controller answers here (make test-slurm starts one)"),
     pytest.mark.skipif(
         importlib.util.find_spec("snakemake_executor_plugin_slurm") is None, reason="the extra `slurm` is not installed"
     ),
@@ -279,3 +279,18 @@ def test_the_shrunk_default_runs_with_a_gpu_for_each_training_job(tmp_path: Path
     assert all(first.end <= second.start for first, second in itertools.pairwise(training))  # there is one GPU
     assert not any("gpu" in job.gpu for job in site.jobs("mnist_summarise"))
     assert "Nothing to be done" in site.run("--dry-run")
+
+
+@pytest.mark.skipif(not answers("sacct"), reason="this SLURM keeps no accounting (install slurmdbd and mariadb-server)")
+def test_the_profile_as_it_stands_where_there_is_accounting(tmp_path: Path, long_site: LongSite) -> None:
+    site = long_site(tmp_path, epochs=1)
+    site.run(f"{ARM}/run.json", profile=PROFILES / "slurm")
+    (job,) = site.jobs("mnist_train")
+    kept = subprocess.run(
+        ["sacct", "--allocations", "--noheader", "--parsable2", "--format=State,Comment", f"--jobs={job.number}"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    ).stdout.strip()
+    assert kept == f"COMPLETED|{job.rule}"
