@@ -68,6 +68,19 @@ def test_the_jobs_are_those_of_the_workflow() -> None:
     assert ours == set(workflow_runs(snakemake, config))
 
 
+@pytest.mark.parametrize(
+    ("name", "folders"),
+    [
+        ("config", {"digits", "simulated", "ppi-simulated"}),
+        ("paper", {"mnist", "ptbxl-1.0.3", "hu2020"}),
+        ("real-small", {"ptbxl-1.0.3", "string-12.0"}),
+    ],
+)
+def test_raw_data_of_each_domain_are_a_job_of_their_own(name: str, folders: set[str]) -> None:
+    _, runs = planned(config_of(ROOT / "config" / f"{name}.yaml"), SOURCES)
+    assert {run.name for run in runs.values() if run.kind == "raw data"} == {f"raw/{folder}" for folder in folders}
+
+
 def workflow_runs(snakemake: Any, config: Path) -> list[str]:
     """Names of the training jobs that a dry run from scratch would run."""
     command = [sys.executable, "-m", "snakemake", "--dry-run", "--quiet", "host", "--cores", "1", "--configfile", str(config)]

@@ -61,7 +61,7 @@ def start(domain: str, device: str) -> Start:
     Raises:
         MachineError: it can't.
     """
-    load = f"import metapt.stages, metapt.{domain}.domain, metapt.{domain}.costs, torch"
+    load = f"import metapt.stages, metapt.{domain}.domain, metapt.{domain}.problem, torch"
     use = f"torch.optim.Adam([torch.zeros(1, device='{device}', requires_grad=True)])"  # which imports more of torch
     unit = 1 if sys.platform == "darwin" else 1024
     show = f"import resource, time; print(time.process_time(), {unit} * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
@@ -127,6 +127,7 @@ def _whole(step: Step, device: str, first: _Taken, allowance: float) -> Timing:
 
 def _steady(work: Callable[[], object], device: str, allowance: float) -> _Taken:
     """The median of a few calls after a warm-up, as far as the allowance goes, and the highest peak."""
+    _give_back()
     taken = [_once(work, device)]
     if taken[0].seconds < _ENOUGH or device == "cuda":  # where a first call loads kernels
         repeats = max(1, min(_REPEATS, int(allowance / max(taken[0].seconds, 1e-6)) - 1))
@@ -137,8 +138,6 @@ def _steady(work: Callable[[], object], device: str, allowance: float) -> _Taken
 
 
 def _once(work: Callable[[], object], device: str) -> _Taken:
-    gc.collect()
-    _give_back()
     clock = _clock(device)
     with Measured(device) as measured:
         begin = clock()
@@ -153,6 +152,7 @@ def _clock(device: str) -> Callable[[], float]:
 
 
 def _give_back() -> None:
-    """Freed memory to the system, where it can be told to: else it hides what the next step takes."""
+    """Freed memory to the system, where it can be told to: else it hides what the warm-up takes."""
+    gc.collect()
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)

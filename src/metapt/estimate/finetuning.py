@@ -10,7 +10,7 @@ from metapt.estimate.work import Step
 from metapt.evaluation.auroc import mean_auroc
 from metapt.evaluation.finetuning import Examples, linear_heads
 
-_MINIBATCHES = 10
+_MINIBATCHES = 200
 _VALIDATION = 32
 
 

@@ -114,7 +114,17 @@ def _cells(name: str, each: Row, gpu: bool) -> list[str]:
 
 
 def _hours(each: Row, gpu: bool) -> list[str]:
-    return [f"{each['core_hours']:.3g}", *([f"{each['gpu_hours']:.3g}"] if gpu else [])]
+    return [rounded(each["core_hours"]), *([rounded(each["gpu_hours"])] if gpu else [])]
+
+
+def rounded(hours: float) -> str:
+    """
+    >>> rounded(4459.7), rounded(63.1), rounded(1.16), rounded(0.128), rounded(0.00846), rounded(0)
+    ('4,460', '63', '1.2', '0.13', '< 0.01', '0')
+    """
+    if hours >= 10:
+        return f"{hours:,.0f}"
+    return f"{hours:.2g}" if hours >= 0.01 or not hours else "< 0.01"
 
 
 def duration(hours: float) -> str:

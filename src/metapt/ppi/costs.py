@@ -24,7 +24,7 @@ from metapt.ppi.gin import Encoder, initial_pretrained
 from metapt.ppi.graphs import EVIDENCE, Graphs, pack
 from metapt.ppi.needs import FULL_ACCESS, FinetuneKey, PretrainKey, needs, pretrain_setting
 from metapt.ppi.pretraining import Setting, meta_loop, pretrain
-from metapt.ppi.sources import string_names, string_of
+from metapt.ppi.sources import folder, string_names, string_of
 from metapt.training.checkpoint import Checkpoint
 from metapt.training.seeds import generator
 
@@ -104,7 +104,7 @@ def data_runs(section: ppi.PpiConfig, raw_bytes: Mapping[str, int]) -> list[Run]
     size, source = size_of(section), section.source
     string = STRING_FILE_BYTES * len(string_names(string_of(section))) / 2
     raw = Run(
-        f"raw/{source}",
+        f"raw/{folder(section)}",
         "raw data",
         seconds=2 if source == "simulated" else 0,
         trains=False,
