@@ -168,6 +168,16 @@ def test_a_step_that_takes_too_long_is_timed_on_a_part() -> None:
     assert list(timings) == ["slow", "quick"]
 
 
+def test_memory_is_given_back_before_the_warm_up_and_not_between_the_timed_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between them it would have to be had anew in each, which a training loop needn't do."""
+    done: list[str] = []
+    monkeypatch.setattr(sys.modules["metapt.estimate.calibrate"], "_give_back", lambda: done.append("given back"))
+    calibrate({"step": Step("step", lambda share: lambda: done.append("work"))}, "cpu", 1.0)
+    assert done[0] == "given back"
+    assert len(done) > 2
+    assert set(done[1:]) == {"work"}
+
+
 @pytest.mark.parametrize("domain", list(CONFIGS))
 def test_a_small_config_is_calibrated(
     domain: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
