@@ -37,7 +37,7 @@ from metapt.ecg.pretraining import Setting, meta_loop
 from metapt.ecg.problem import views
 from metapt.ecg.sources import CLASSES, LEADS, SAMPLES
 from metapt.hypergrad import Identity, Neumann
-from metapt.stages import _machine_name
+from metapt.stages import machine_name
 from metapt.training.measure import Measured
 from metapt.training.seeds import generator
 
@@ -59,7 +59,7 @@ def main() -> None:
     load = os.getloadavg()[0]
     results = [measure(width, arguments) for width in arguments.widths]
     print(f"\n- command: python {shlex.join(sys.argv)}")
-    print(f"- machine: {_machine_name(arguments.device)}, {os.cpu_count()} cores, load before {load:.1f}; {arguments.device}")
+    print(f"- machine: {machine_name(arguments.device)}, {os.cpu_count()} cores, load before {load:.1f}; {arguments.device}")
     print(f"- {arguments.threads} threads, float32, {arguments.rounds} rounds; torch {torch.__version__}\n")
     print("| width | what | median (min-max) | at most |\n| --- | --- | --- | --- |")
     for result in results:

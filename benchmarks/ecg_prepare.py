@@ -26,7 +26,7 @@ import numpy as np
 import wfdb
 
 from metapt.ecg.prepare import load, prepare
-from metapt.stages import _machine_name
+from metapt.stages import machine_name
 
 MICROVOLTS = 1000  # per millivolt
 
@@ -79,7 +79,7 @@ def main() -> None:
 
     ratios = [theirs / mine for mine, theirs in zip(times["metapt.ecg.prepare"], times["wfdb.rdsamp"], strict=True)]
     print(f"- command: python {shlex.join(sys.argv)}")
-    print(f"- machine: {_machine_name('cpu')}, {platform.system()}; Python {platform.python_version()}, wfdb {version('wfdb')}")
+    print(f"- machine: {machine_name('cpu')}, {platform.system()}; Python {platform.python_version()}, wfdb {version('wfdb')}")
     print(f"- {len(names)} records prepared by one thread, {len(sample)} read by rdsamp; {arguments.rounds} rounds")
     print(f"- signals of the sample equal: {'yes' if equal else 'NO'}\n")
     print("| per record, ms | min | median | max |\n| --- | --- | --- | --- |")

@@ -49,7 +49,7 @@ from metapt.ppi.gin import EDGE_BITS
 from metapt.ppi.graphs import EVIDENCE, Graphs, pack, unpack
 from metapt.ppi.pretraining import Setting, meta_loop
 from metapt.ppi.string_files import read_links
-from metapt.stages import _machine_name
+from metapt.stages import machine_name
 from metapt.training.measure import Measured
 from metapt.training.seeds import generator
 
@@ -94,7 +94,7 @@ def main() -> None:
     if arguments.mirror is not None:
         results["real data"] = {"table": [*ego_rows(arguments), archive_row(arguments)]}
     print(f"\n- command: python {shlex.join(sys.argv)}")
-    print(f"- machine: {_machine_name(arguments.device)}, {os.cpu_count()} cores, load before {load:.1f}; {arguments.device}")
+    print(f"- machine: {machine_name(arguments.device)}, {os.cpu_count()} cores, load before {load:.1f}; {arguments.device}")
     print(f"- {arguments.threads} threads, float32, {arguments.rounds} rounds; torch {torch.__version__}")
     if arguments.mirror is None:
         print("- left out, for want of --mirror: ego graphs of real networks, reading the archive")

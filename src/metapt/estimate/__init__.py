@@ -19,7 +19,7 @@ from metapt.config import Config, experiments
 from metapt.errors import MachineError
 from metapt.estimate.calibrate import Start, Timing, calibrate, start
 from metapt.estimate.work import OPEN, SUMMARY_SECONDS, Costs, Run
-from metapt.stages import _machine_name
+from metapt.stages import machine_name
 
 BUDGET = 80.0
 """Seconds, of a CPU core or a GPU, that the timed steps take, about; what they are made ready with comes on top."""
@@ -107,7 +107,7 @@ def estimate(config: Config, device: str, sources: Mapping[str, Any], budget: fl
         experiments=by_experiment,
         timings=timings,
         starts=starts,
-        machine=f"{_machine_name(device)}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}",
+        machine=f"{machine_name(device)}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}",
         device=device,
         calibration_seconds=time.monotonic() - begin,
     )

@@ -181,7 +181,7 @@ def _write_record(job: Job, state: str, device: str, wall_time: float) -> None:
         "config": job.config,
         "inputs": {name: str(path) for name, path in job.inputs.items()},
         "outputs": {name: str(path) for name, path in job.outputs.items()},
-        "machine": {"device": device, "threads": job.threads, "name": _machine_name(device), "cpus": os.cpu_count()},
+        "machine": {"device": device, "threads": job.threads, "name": machine_name(device), "cpus": os.cpu_count()},
         "versions": _versions(),
         "revision": _revision(),
         "wall_time_s": round(wall_time, 3),
@@ -194,7 +194,8 @@ def _write_record(job: Job, state: str, device: str, wall_time: float) -> None:
         path.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
 
 
-def _machine_name(device: str) -> str:
+def machine_name(device: str) -> str:
+    """Of the GPU, or of the processor."""
     if device == "cuda":
         return str(sys.modules["torch"].cuda.get_device_name())
     try:
