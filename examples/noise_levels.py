@@ -10,7 +10,9 @@ from torch.nn import functional as F
 from metapt.hypergrad import FittedHead, Neumann, Params, Pretrained
 from metapt.training.meta import MetaPretraining, MetaSettings
 from metapt.training.optimizers import OptimizerSpec
+from metapt.training.pretraining import Pretrainer
 from metapt.training.seeds import generator
+from metapt.training.supervised import finetune_head
 
 USEFUL, FEATURES, CODE = 4, 8, 4  # the class depends on the first 4 features only, the PT targets on all 8
 
@@ -36,7 +38,7 @@ class NoisyInputs:
 
 class Data:
     def __init__(self, seed: int) -> None:
-        self.random = generator("noise levels", seed)
+        self.random, self.other = generator("noise levels", seed), generator("noise levels", "hypergradients", seed)
         self.x = self.normal(5000, FEATURES)
         self.targets = self.x[:, :USEFUL] + 0.5 * self.x[:, USEFUL:] @ self.normal(FEATURES - USEFUL, USEFUL).abs()
         self.tune, self.check, self.test = self.labelled(100), self.labelled(100), self.labelled(5000)
@@ -49,9 +51,15 @@ class Data:
         x = self.normal(size, FEATURES)
         return Batch(x, (x[:, :USEFUL].sum(1) > 0).float())
 
+    def noisy(self, random: torch.Generator) -> Batch:
+        some = torch.randint(len(self.x), [200], generator=random)
+        return Batch(self.x[some], self.targets[some], torch.randn(200, FEATURES, generator=random))
+
     def pretrain(self) -> Batch:
-        some = torch.randint(len(self.x), [200], generator=self.random)
-        return Batch(self.x[some], self.targets[some], self.normal(200, FEATURES))
+        return self.noisy(self.random)
+
+    def hypergradient(self) -> Batch:  # from a generator of its own: all arms take PT steps on the same minibatches
+        return self.noisy(self.other)
 
     def train(self) -> Batch:
         return self.tune
@@ -60,10 +68,11 @@ class Data:
         return self.check
 
     def state_dict(self) -> dict[str, Tensor]:
-        return {"random": self.random.get_state()}
+        return {"random": self.random.get_state(), "other": self.other.get_state()}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         self.random.set_state(state["random"])
+        self.other.set_state(state["other"])
 
 
 problem, inverse, fit = NoisyInputs(), Neumann(terms=5, step_size=0.1), FittedHead(l2=0.01, cross_fit=True, tolerance=1e-3)
@@ -72,13 +81,19 @@ meta, head = {"noise": torch.zeros(FEATURES)}, {"weight": torch.zeros(CODE)}  # 
 
 def main(seed: int = 0) -> tuple[Tensor, dict[str, float]]:
     pt, phi, accuracy = OptimizerSpec("Adam", {"lr": 0.01}), OptimizerSpec("Adam", {"lr": 0.1}), {}
-    for name, warmup in {"fixed": 199, "learned": 40}.items():  # of 200 iterations; PT never sees what the last one learns
-        data, settings = Data(seed), MetaSettings(200, 5, warmup, inverse, fit, pretrain_optimizer=pt, meta_optimizer=phi)
-        loop = MetaPretraining(problem, data, data.start, meta, head, settings)
-        diagnosis = loop.run(f"{name} noise")
-        guess = problem.encode(loop.pretrained.encoder, data.test) @ loop.head["weight"] > 0
+    data, settings = Data(seed), MetaSettings(200, 5, 40, inverse, fit, pretrain_optimizer=pt, meta_optimizer=phi)
+    loop = MetaPretraining(problem, data, data.start, meta, head, settings)
+    diagnosis, encoders = loop.run("learned noise"), {"learned noise": loop.pretrained}
+    for name, fixed in {"half noise": 0.0, "no noise": -12.0}.items():  # plain PT on the same 200 times 5 minibatches
+        data = Data(seed)
+        plain = Pretrainer(problem, data, data.start, pt)
+        plain.run({"noise": torch.full([FEATURES], fixed)}, count=1000, label=name)
+        encoders[name] = plain.pretrained
+    for name, pretrained in encoders.items():
+        best = finetune_head(problem, pretrained, head, [data.tune, data.check], l2=0.01)
+        guess = problem.encode(pretrained.encoder, data.test) @ best["weight"] > 0
         accuracy[name] = float(100 * (guess == data.test.y).float().mean())
-        print(f"FT accuracy with {name} noise: {accuracy[name]:.1f} %")
+        print(f"FT accuracy with {name}: {accuracy[name]:.1f} %")
     noise = torch.sigmoid(loop.averaged_meta["noise"])
     print(f"{diagnosis}\nNoise learned: useful features {noise[:USEFUL].mean():.2f}, useless ones {noise[USEFUL:].mean():.2f}")
     return noise, accuracy

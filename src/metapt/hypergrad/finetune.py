@@ -7,7 +7,7 @@ solution implicitly, which prices the representation rather than a head that is 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -252,12 +252,21 @@ class FittedHead:
             status=next((status for status in statuses if status is not Status.OK), Status.OK),
         )
 
-    def _objective(self, problem: MetaProblem, head: Params, batches: Sequence[Any], features: Features) -> Tensor:
+    def fit(self, problem: MetaProblem, encoder: Params, head: Params, batches: Sequence[Any]) -> Fit:
+        """Return the head fitted on all `batches`, begun at `head`; no derivative w.r.t. the encoder is taken.
+
+        `encoder` holds the encoder's parameters and the PT buffers, as `MetaProblem.encode` takes them.
+        """
+        with torch.no_grad():
+            encoded = {id(batch): problem.encode(encoder, batch) for batch in batches}
+        return self._fit(problem, head, batches, lambda batch: encoded[id(batch)])
+
+    def _objective(self, problem: MetaProblem, head: Params, batches: Sequence[Any], features: Callable[[Any], Tensor]) -> Tensor:
         losses = [problem.head_loss(head, features(batch), batch) for batch in batches]
         penalty = torch.stack([torch.sum(value * value) for value in head.values()]).sum()
         return torch.stack(losses).mean() + self.l2 / 2 * penalty
 
-    def _fit(self, problem: MetaProblem, head: Params, batches: Sequence[Any], features: Features) -> _Fit:
+    def _fit(self, problem: MetaProblem, head: Params, batches: Sequence[Any], features: Callable[[Any], Tensor]) -> Fit:
         """Newton's method with exact Hessian-vector products and a halving line search."""
         current = leaves(head)
         objective = self._objective(problem, current, batches, features)
@@ -269,19 +278,19 @@ class FittedHead:
             size = float(norm(downhill))
             first = size if first is None else first
             if not math.isfinite(size):
-                return _Fit(detached(current), objective.detach(), Status.NON_FINITE)
+                return Fit(detached(current), objective.detach(), Status.NON_FINITE)
             if size <= self.tolerance * max(first, self.l2):
-                return _Fit(detached(current), objective.detach(), Status.OK)
+                return Fit(detached(current), objective.detach(), Status.OK)
             direction = self._solve(gradient, values, downhill).value
             decrease = float(dot(downhill, direction))
             if decrease <= 4 * torch.finfo(objective.dtype).eps * abs(float(objective.detach())):
                 # What is left to gain is below what the dtype can show, so nothing to search by; the step is still right.
-                return _Fit(like(current, add(list(detached(current).values()), direction)), objective.detach(), Status.OK)
+                return Fit(like(current, add(list(detached(current).values()), direction)), objective.detach(), Status.OK)
             moved = self._search(problem, current, direction, decrease, float(objective.detach()), batches, features)
             if moved is None:
-                return _Fit(detached(current), objective.detach(), Status.MAX_STEPS)
+                return Fit(detached(current), objective.detach(), Status.MAX_STEPS)
             current, objective = moved
-        return _Fit(detached(current), objective.detach(), Status.MAX_STEPS)
+        return Fit(detached(current), objective.detach(), Status.MAX_STEPS)
 
     def _search(
         self,
@@ -291,7 +300,7 @@ class FittedHead:
         decrease: float,
         start: float,
         batches: Sequence[Any],
-        features: Features,
+        features: Callable[[Any], Tensor],
     ) -> tuple[Params, Tensor] | None:
         """The first of the steps 1, 1/2, 1/4, ... that lowers the objective enough (Armijo), or None."""
         origin = detached(head)
@@ -310,7 +319,7 @@ class FittedHead:
         solver = ConjugateGradient(rtol=rtol, max_steps=4 * sum(value.numel() for value in values))
         return solver(lambda vector: vjp(gradient, values, vector, retain_graph=True), b)
 
-    def _price(self, problem: MetaProblem, fit: _Fit, train: Sequence[Any], held_out: Any, features: Features) -> _Price:
+    def _price(self, problem: MetaProblem, fit: Fit, train: Sequence[Any], held_out: Any, features: Features) -> _Price:
         """The held-out loss and its cotangents on all features: direct, and through the fitted head (by the IFT)."""
         head = leaves(fit.head)
         values = list(head.values())
@@ -329,7 +338,9 @@ def leave_one_out(batches: Sequence[Any]) -> list[tuple[Sequence[Any], Any]]:
     return [([*batches[:index], *batches[index + 1 :]], batch) for index, batch in enumerate(batches)]
 
 
-class _Fit(NamedTuple):
+class Fit(NamedTuple):
+    """The end of a fit: the head, the regularised FT loss where it was last taken, and how the fit ended."""
+
     head: Params
     loss: Tensor
     status: Status

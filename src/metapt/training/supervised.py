@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from metapt.hypergrad import Params
+from metapt.errors import ConfigError, TrainingError
+from metapt.hypergrad import FittedHead, MetaProblem, Params, Pretrained, Status
 from metapt.training.optimizers import OptimizerSpec
 
 
@@ -25,6 +27,42 @@ def train(loss: Callable[[Params], Tensor], params: Params, optimizer: Optimizer
         value.backward()  # type: ignore[no-untyped-call]
         stepper.step()
     return {name: value.detach() for name, value in current.items()}
+
+
+def finetune_head(problem: MetaProblem, pretrained: Pretrained, head: Params, batches: Sequence[Any], l2: float = 1e-3) -> Params:
+    """Return the FT head that minimises mean_i head_loss(head, encode(encoder, batch_i), batch_i) + l2 / 2 |head|^2.
+
+    The encoder is frozen and runs once per minibatch, as `MetaProblem.encode` has it: in evaluation mode. The head is fitted by
+    Newton's method (`FittedHead`) until the gradient's norm has shrunk to a billionth or to the precision of the dtype. Where
+    the loss is convex in the head, the result depends on the encoder and the minibatches only. So arms are compared by their
+    encoders, with no number of FT steps and no learning rate to choose (linear evaluation: Alain and Bengio 2016,
+    "Understanding intermediate layers using linear classifier probes").
+
+    Args:
+        problem: of which `encode` and `head_loss` are used.
+        pretrained: encoder and buffers; neither is changed. The PT head is not used.
+        head: where the fit begins, e.g. zeros; tensors of any shape; not changed.
+        batches: FT minibatches; each has the same weight.
+        l2: ridge, above 0.
+
+    Returns:
+        Tensors of the names, shapes and dtypes of `head`.
+
+    Raises:
+        ConfigError: there is no minibatch, or `l2` is not above 0.
+        TrainingError: the loss is not finite, or the fit does not end.
+    """
+    if not batches:
+        raise ConfigError("the FT head can't be fitted on no minibatches; give one or more")
+    if not l2 > 0:
+        raise ConfigError(f"l2 is {l2}; legal: a positive number (without it separable data have no best head)")
+    frozen = pretrained.leaves()  # with copies of the buffers
+    fit = FittedHead(l2=l2, tolerance=1e-9).fit(problem, {**frozen.encoder, **frozen.buffers}, head, batches)
+    if fit.status is Status.NON_FINITE or not all(torch.isfinite(value).all() for value in (fit.loss, *fit.head.values())):
+        raise TrainingError("the FT loss or its gradient is not finite: look for NaN in the FT minibatches and in the encoder.")
+    if fit.status is not Status.OK:
+        raise TrainingError("the FT head has not reached a minimum of its loss: raise l2, or use a head whose loss is convex.")
+    return fit.head
 
 
 @torch.no_grad()
