@@ -6,6 +6,7 @@ import errno
 import hashlib
 import os
 import re
+import stat
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -51,6 +52,26 @@ def test_the_file_has_the_rights_of_any_other(tmp_path: Path) -> None:
     with atomic_path(tmp_path / "atomic"):
         pass
     assert (tmp_path / "atomic").stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+def test_the_bytes_are_on_the_disk_before_the_name_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+    fsync, replace = os.fsync, os.replace
+
+    def synced(descriptor: int) -> None:
+        found = os.fstat(descriptor)
+        done.append("the folder" if stat.S_ISDIR(found.st_mode) else f"{found.st_size} bytes")
+        fsync(descriptor)
+
+    def renamed(source: Path, target: Path) -> None:
+        done.append(f"the name {Path(target).name}")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "replace", renamed)
+    with atomic_path(tmp_path / "file") as temporary:
+        temporary.write_bytes(b"12345")
+    assert done == ["5 bytes", "the name file", "the folder"]
 
 
 def _save(path: Path, write: Callable[[Path], object], needs: int | None = None) -> None:

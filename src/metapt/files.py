@@ -63,10 +63,19 @@ def explained(path: Path, temporary: Path, needs: int | None = None) -> Iterator
 
 
 def move_into_place(temporary: Path, path: Path) -> None:
-    """Rename `temporary` to `path` (same folder) once its bytes are on the disk: a crash can't leave a short file there."""
+    """Rename `temporary` to `path` (same folder) once its bytes are on the disk: a crash can't leave a short file there.
+
+    Then the folder is synced, so that the new name outlives a crash, too.
+    """
     with temporary.open("rb+") as file:
         os.fsync(file.fileno())
     temporary.replace(path)
+    with suppress(OSError):  # not every file system can sync a folder
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
 
 
 def sha256(path: Path) -> str:

@@ -142,6 +142,12 @@ def test_drawn_sign_flips_are_near_the_t_test_and_repeatable():
     assert p == pytest.approx(stats.ttest_1samp(d, 0).pvalue, abs=0.02)
 
 
+def test_drawn_sign_flips_count_the_observed_signs_too():
+    assert sign_flip_p_value(np.ones(50), draws=99) == 1 / 100
+    a, b = pd.Series(np.ones(50)), pd.Series(np.zeros(50))
+    assert paired_difference(a, b, test="permutation", draws=49).p_value == 1 / 50
+
+
 def test_unpaired_difference_agrees_with_scipy():
     generator = np.random.default_rng(0)
     a, b = generator.normal(0, 1, 200), generator.normal(0.2, 3, 150)
@@ -169,6 +175,12 @@ def test_runs_of_a_seed_add_no_information():
     many = cluster_bootstrap(np.repeat(means, 5), np.repeat(list("abcde"), 5))
     assert many == cluster_bootstrap(means, list("abcde"))
     assert many.standard_error > 1.5 * estimate_mean(np.repeat(means, 5)).standard_error
+
+
+def test_unequal_clusters_weigh_by_size():
+    e = cluster_bootstrap([0.0] * 9 + [10.0], ["a"] * 9 + ["b"])  # draws: aa 0, ab and ba 10 / 10, bb 10
+    assert (e.mean, e.low, e.high) == (1.0, 0.0, 10.0)
+    assert e.standard_error == pytest.approx(np.std([0.0, 1.0, 1.0, 10.0]), rel=0.03)
 
 
 def test_bootstrap_is_seeded_and_needs_two_clusters():

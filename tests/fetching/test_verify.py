@@ -22,6 +22,7 @@ from .serving import (
     PATH,
     Answer,
     Server,
+    assert_whole,
     endless,
     get,
     in_turn,
@@ -120,6 +121,20 @@ def test_wrong_file_without_published_sums(server: Server, target: Path, kind: s
     with pytest.raises(DataError, match=re.escape(message)):
         get(target, container_source(kind, f"{server.url}/data"))
     assert not any(target.parent.iterdir())
+
+
+@pytest.mark.parametrize("kind", ["sha256", "md5"])
+def test_one_published_sum_is_enough_to_see_an_altered_file(server: Server, target: Path, kind: str) -> None:
+    entry = source(f"{server.url}/data")
+    file = entry["files"][NAME]
+    entry["files"][NAME] = {"size": file["size"], kind: file[kind]}
+    server.answers[PATH] = whole(CONTENT[::-1])
+    with pytest.raises(DataError, match=r"altered: its checksum \((SHA-256|MD5)\)"):
+        get(target, entry)
+    assert not target.exists()
+    server.answers[PATH] = whole()
+    get(target, entry)
+    assert_whole(target)
 
 
 OVERLONG = {"gzip": gzip.compress(NOISE + NOISE[::-1]), "zip": zipped(NOISE + NOISE[::-1])}
