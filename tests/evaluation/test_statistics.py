@@ -155,8 +155,19 @@ def test_unpaired_difference_agrees_with_scipy():
     assert d.p_value == pytest.approx(test.pvalue, rel=1e-2)
     interval = test.confidence_interval(0.95)
     assert (d.low, d.high) == pytest.approx((interval.low, interval.high), rel=1e-2)
+    assert d.n == 150
     assert math.isnan(unpaired_difference([1.0], [2.0, 3.0]).low)
     assert unpaired_difference([1.0, 1.0], [1.0, 1.0]).p_value == 1.0
+
+
+def test_the_degrees_of_freedom_of_a_few_are_welchs_rounded_down():
+    a, b = [88.0, 86.0, 90.0, 88.5], [80.0, 83.0, 79.5, 84.5, 78.0]
+    test = stats.ttest_ind(a, b, equal_var=False)
+    degrees = math.floor(test.df)
+    assert 3 < degrees < test.df
+    d = unpaired_difference(a, b)
+    assert d.p_value == pytest.approx(2 * stats.t.sf(abs(test.statistic), degrees))
+    assert d.high - d.mean == pytest.approx(stats.t.ppf(0.975, degrees) * d.standard_error)
 
 
 def test_bootstrap_of_equal_clusters_is_that_of_their_means():
@@ -167,7 +178,8 @@ def test_bootstrap_of_equal_clusters_is_that_of_their_means():
     assert e.mean == pytest.approx(means.mean())
     assert e.n == 40
     assert e.standard_error == pytest.approx(np.std(means) / math.sqrt(40), rel=0.03)  # the bootstrap's variance has n below
-    assert e.low < e.mean < e.high
+    half = stats.norm.ppf(0.975) * e.standard_error
+    assert (e.low, e.high) == pytest.approx((e.mean - half, e.mean + half), abs=0.05 * half)
 
 
 def test_runs_of_a_seed_add_no_information():
