@@ -6,7 +6,9 @@ import errno
 import json
 import os
 import signal
+import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -88,6 +90,35 @@ def test_the_record_says_what_was_run_and_on_what(stage: Callable[[Run], str], t
     assert record["peak_gpu_memory_bytes"] is None
     assert record["state"] == "done"
     assert "copying for me" in (tmp_path / "log.txt").read_text()
+
+
+def test_the_record_has_the_time_of_the_job_and_of_its_children(stage: Callable[[Run], str], tmp_path: Path) -> None:
+    own: list[float] = []
+
+    def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
+        burn = "import time\nwhile time.process_time() < 0.5: pass"
+        subprocess.run([sys.executable, "-c", burn], check=True)
+        own.append(time.process_time())
+
+    begin = time.monotonic()
+    assert execute(job(tmp_path, stage(run))) == 0
+    whole = time.monotonic() - begin
+    record = json.loads((tmp_path / "out" / "run.json").read_text())
+    assert 0.5 <= record["wall_time_s"] <= whole
+    assert record["cpu_time_s"] > own[0] + 0.4
+
+
+def test_every_library_is_told_the_threads(stage: Callable[[Run], str], tmp_path: Path) -> None:
+    assert execute(job(tmp_path, stage(copy), threads=2)) == 0
+    assert {os.environ[name] for name in metapt.stages.THREAD_VARIABLES} == {"2"}
+
+
+def test_a_log_is_of_one_job(stage: Callable[[Run], str], tmp_path: Path) -> None:
+    name, other = stage(copy), tmp_path / "other.txt"
+    for path in (other, tmp_path / "log.txt", tmp_path / "log.txt"):
+        assert execute(job(tmp_path, name, log=path)) == 0
+    for path in (other, tmp_path / "log.txt"):
+        assert path.read_text().count("copying for me") == 1
 
 
 def test_a_known_error_is_one_sentence(stage: Callable[[Run], str], tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
