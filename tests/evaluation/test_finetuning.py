@@ -56,6 +56,18 @@ def test_each_head_chooses_its_learning_rate_by_validation_and_the_first_of_equa
     assert trained([0], [3e-2, 3e-2], epochs=2) == trained([0], [3e-2], epochs=2)
 
 
+def test_the_best_epoch_of_all_decides_and_its_head_is_tested() -> None:
+    (score,), (steady,), (fast,) = (trained([2], lrs) for lrs in ([0.1, 1.0], [0.1], [1.0]))
+    assert max(fast.validation_curve) > max(steady.validation_curve)
+    assert fast.validation_curve[-1] < steady.validation_curve[-1]
+    assert score.learning_rate == 1.0
+    assert score.best_epoch < len(score.validation_curve)
+    (stopped,) = trained([2], [1.0], epochs=score.best_epoch)
+    assert score.class_aurocs == pytest.approx(stopped.class_aurocs, abs=1e-6)
+    assert score.test_auroc == pytest.approx(sum(score.class_aurocs) / CLASSES, abs=1e-6)
+    assert score.validation_auroc == max(score.validation_curve)
+
+
 def test_a_learning_rate_that_diverges_is_not_chosen() -> None:
     (score,) = trained([0], [math.inf, 1e-2])
     assert score.learning_rate == 1e-2
