@@ -344,6 +344,16 @@ def test_unroll_steps(tmp_path: Path) -> None:
     assert numbers.loc[("full_transfer", "meta-k10", 1000), "paper_mean"].iloc[0] == 84.3
 
 
+@pytest.mark.parametrize("gap", [-3.0, 3.0])
+def test_within_a_point_is_on_both_sides(gap: float, tmp_path: Path) -> None:
+    settings = {"arms": ["simclr", "meta", "meta-k10"], "finetune_sizes": [500]}
+    runs = unroll_steps(tmp_path, unroll_steps=settings, evaluations=["full_transfer"])
+    runs.auroc = lambda arm, size, few, evaluation: 80.0 + (gap if arm == "meta-k10" else 0.0)
+    runs.write()
+    verdicts = claims_of(runs.summarise())["verdict"]
+    assert verdicts["meta-k10 comes within 1 point of meta, FT of the whole network, |D_FT| = 500"] == "not reproduced"
+
+
 def test_partial_access(tmp_path: Path) -> None:
     outputs = run("partial_access", tmp_path)
     numbers = pd.read_csv(outputs["table_csv"])

@@ -74,9 +74,11 @@ def test_the_mean_leaves_out_and_names_classes_with_one_label_only() -> None:
 
 
 def test_a_score_that_is_no_number_is_not_taken_for_a_class_without_both_labels() -> None:
-    value, undefined = mean_auroc(torch.full((4, 2), torch.nan), tensor(0, 0, 1, 1).unsqueeze(1).expand(4, 2))
-    assert undefined == ()
-    assert value.isnan()
+    labels = tensor(0, 0, 1, 1).unsqueeze(1).expand(4, 2)
+    for diverged in (torch.full((4, 2), torch.nan), torch.stack([tensor(1, 2, 3, 4), tensor(1, torch.nan, 3, 4)], 1)):
+        value, undefined = mean_auroc(diverged, labels)
+        assert undefined == ()
+        assert value.isnan()
 
 
 def test_no_mean_without_any_class() -> None:
