@@ -11,10 +11,8 @@ from torch.autograd import forward_ad
 from torch.nn import functional as F
 
 from metapt.hypergrad import Neumann, Params, Pretrained, Unroll, hypergradient
-from metapt.hypergrad import convolution as convolution_module
 from metapt.hypergrad.batch_norm import BatchNorm, batch_norm
 from metapt.hypergrad.convolution import Convolution, convolution
-from metapt.hypergrad.pruning import read, unread, unwanted, wanted
 from metapt.hypergrad.relu import relu_
 
 from .problems import DTYPE, draw
@@ -222,31 +220,6 @@ def test_a_third_derivative_is_an_error_and_no_number(constant: bool) -> None:
                     torch.autograd.grad(value.sum(), at, retain_graph=True)
 
 
-def test_derivatives_of_unwanted_weights_are_left_out_and_the_others_are_the_same() -> None:
-    x, other = values(), draw(9, 4, 3, 1, 5).requires_grad_()
-    kernel = draw(7, 4, 3, 1, 5).requires_grad_()
-    wrt = [x, kernel, other]
-    y = convolution(x, kernel, STRIDE, PADDING) * convolution(x, other, STRIDE, PADDING)
-
-    def first() -> tuple[Tensor | None, ...]:
-        return torch.autograd.grad(y.sum(), wrt, create_graph=True, allow_unused=True)
-
-    def second(gradient: tuple[Tensor, ...]) -> tuple[Tensor | None, ...]:
-        cotangents = [draw(20 + i, *value.shape) for i, value in enumerate(gradient)]
-        return torch.autograd.grad(gradient, [x, other], cotangents, retain_graph=True, allow_unused=True)
-
-    whole = first()
-    curved = second(whole)  # type: ignore[arg-type]
-    with unwanted([kernel]):
-        assert wanted(other)
-        assert not wanted(kernel)
-        pruned = first()
-        equal(second(whole), curved)  # type: ignore[arg-type]
-    assert pruned[1] is None
-    equal((pruned[0], pruned[2]), (whole[0], whole[2]))
-    equal(first(), whole)
-
-
 def test_a_bias_is_torchs_with_its_first_and_second_derivatives() -> None:
     results = []
     for function in (convolution, lambda x, w, stride, padding, b: F.conv2d(x, w, b, stride, padding)):
@@ -276,37 +249,6 @@ def test_relu_refuses_values_that_are_needed_for_a_derivative() -> None:
     result = relu_(needed)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         result.sum().backward()
-
-
-def test_an_unread_gradient_is_no_number_and_its_derivatives_are_right() -> None:
-    results = []
-    for pruned in (False, True):
-        x, kernel, other = values(), draw(7, 4, 3, 1, 5).requires_grad_(), draw(9, 4, 3, 1, 5).requires_grad_()
-        wrt = [x, kernel, other]
-        y = convolution(x, kernel, STRIDE, PADDING) * convolution(x, other, STRIDE, PADDING)
-        with unread([kernel] if pruned else []):
-            assert read(kernel) is not pruned
-            assert read(other)
-            first = torch.autograd.grad(y.sum(), wrt, create_graph=True)
-        assert read(kernel)
-        assert bool(first[1].isnan().all()) is pruned
-        vectors = [draw(20 + i, *value.shape) for i, value in enumerate(wrt)]
-        results.append([first[0], first[2], *torch.autograd.grad(first, wrt, vectors)])
-    equal(*results)
-
-
-def test_unwanted_is_over_when_its_block_is_and_not_before() -> None:
-    weight, other = torch.ones(3), torch.ones(3)
-    with unwanted([weight]):
-        with unwanted([weight, other]):
-            assert not wanted(other)
-        assert wanted(other)
-        assert not wanted(weight)
-        with pytest.raises(ZeroDivisionError), unwanted([weight, other]):
-            raise ZeroDivisionError
-        assert wanted(other)
-        assert not wanted(weight)
-    assert wanted(weight)
 
 
 class Blurred:
@@ -344,30 +286,8 @@ class Blurred:
         ).gradient["scale"]
 
 
-def test_the_hypergradient_is_that_of_torchs_layers_and_leaves_work_out(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("keep_gradient", [False, True])
+def test_the_hypergradient_is_that_of_torchs_layers(keep_gradient: bool) -> None:
     expected = Blurred(Theirs).hypergradient()
     assert expected.norm() > 1e-3
-    calls = []
-    original = convolution_module._weight_gradient
-    monkeypatch.setattr(convolution_module, "_weight_gradient", lambda *args: calls.append(1) or original(*args))
-    counts = []
-    for everything in (False, True):
-        if everything:
-            monkeypatch.setattr(convolution_module, "wanted", lambda weight: True)
-        calls.clear()
-        equal(Blurred(Ours).hypergradient(), expected, tolerance=1e-10)
-        counts.append(len(calls))
-    assert counts[0] < counts[1]
-
-
-def test_the_gradients_value_costs_what_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = []
-    original = convolution_module._weight_gradient
-    monkeypatch.setattr(convolution_module, "_weight_gradient", lambda *args: calls.append(1) or original(*args))
-    results, counts = [], []
-    for keep in (False, True):
-        calls.clear()
-        results.append(Blurred(Ours).hypergradient(keep))
-        counts.append(len(calls))
-    equal(*results)
-    assert counts[1] - counts[0] == 2  # one for each of the network's convolutions
+    equal(Blurred(Ours).hypergradient(keep_gradient), expected, tolerance=1e-10)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from metapt.hypergrad.once import once_differentiable
-from metapt.hypergrad.pruning import read, wanted
+from metapt.hypergrad.passes import read, wanted
 
 Pair = tuple[int, int]
 
@@ -56,13 +56,15 @@ class _Convolution(torch.autograd.Function):
     def backward(context: Any, *cotangents: Tensor) -> Any:
         x, w = context.saved_tensors
         (dy,) = cotangents
-        needs_x, needs_w, needs_b = context.needs_input_grad[:3]
-        dx = dw = None
-        if needs_x:
+        dx = dw = db = None
+        if wanted(context, 0):
             dx = _InputGradient.apply(dy, w, x.detach(), context.geometry)  # type: ignore[no-untyped-call]
-        if needs_w and wanted(w):
-            dw = _WeightGradient.apply(dy, x, w.detach(), context.geometry)  # type: ignore[no-untyped-call]
-        return dx, dw, dy.sum((0, 2, 3)) if needs_b else None, None, None
+        if wanted(context, 1):
+            valued = read(context, 1)
+            dw = _WeightGradient.apply(dy, x, w.detach(), context.geometry, valued)  # type: ignore[no-untyped-call]
+        if wanted(context, 2):
+            db = dy.sum((0, 2, 3))
+        return dx, dw, db, None, None
 
 
 class _InputGradient(torch.autograd.Function):
@@ -79,18 +81,19 @@ class _InputGradient(torch.autograd.Function):
     def backward(context: Any, *cotangents: Tensor) -> Any:
         dy, w = context.saved_tensors
         (g,) = cotangents
-        d_w = _weight_gradient(dy, g, w, context.geometry) if context.needs_input_grad[1] and wanted(w) else None
-        return _forward(g, w, context.geometry), d_w, None, None
+        d_dy = _forward(g, w, context.geometry) if wanted(context, 0) else None
+        d_w = _weight_gradient(dy, g, w, context.geometry) if wanted(context, 1) else None
+        return d_dy, d_w, None, None
 
 
 class _WeightGradient(torch.autograd.Function):
-    """Cw(dy, x); of w only the shape counts."""
+    """Cw(dy, x), or NaN of its shape if its value is not to be read; of w only the shape counts."""
 
     @staticmethod
-    def forward(context: Any, dy: Tensor, x: Tensor, w: Tensor, geometry: tuple[Pair, Pair]) -> Tensor:
+    def forward(context: Any, dy: Tensor, x: Tensor, w: Tensor, geometry: tuple[Pair, Pair], valued: bool) -> Tensor:
         context.save_for_backward(dy, x)
         context.geometry = geometry
-        if not read(w):
+        if not valued:
             return w.new_full((), torch.nan).expand_as(w)
         return _weight_gradient(dy, x, w, geometry)
 
@@ -99,8 +102,9 @@ class _WeightGradient(torch.autograd.Function):
     def backward(context: Any, *cotangents: Tensor) -> Any:
         dy, x = context.saved_tensors
         (g,) = cotangents
-        d_x = _input_gradient(dy, x, g, context.geometry) if context.needs_input_grad[1] else None
-        return _forward(x, g, context.geometry), d_x, None, None
+        d_dy = _forward(x, g, context.geometry) if wanted(context, 0) else None
+        d_x = _input_gradient(dy, x, g, context.geometry) if wanted(context, 1) else None
+        return d_dy, d_x, None, None, None
 
 
 def _forward(x: Tensor, w: Tensor, geometry: tuple[Pair, Pair], b: Tensor | None = None) -> Tensor:

@@ -16,8 +16,8 @@ from metapt.hypergrad.finetune import FineTuning
 from metapt.hypergrad.inverse import Inverse, Matvec, Status
 from metapt.hypergrad.optimizers import OptimizerState
 from metapt.hypergrad.params import Params, Pretrained, Vector, detached, leaves, like, norm, vjp
+from metapt.hypergrad.passes import unread
 from metapt.hypergrad.problem import ForwardProblem, GaussNewtonProblem, MetaProblem
-from metapt.hypergrad.pruning import unread, unwanted
 
 Curvature = Literal["hessian", "gauss_newton"]
 
@@ -125,9 +125,8 @@ def hypergradient(
     solved = inverse(graph.matvec, g2)
     # The product with the mixed derivative (Eq. 4) is linear in g2, so the minus sign goes on the result.
     if graph.has_gradient or keep_gradient or not hasattr(problem, "mixed_product"):  # what is there already makes this cheaper
-        loss, gradient = graph.loss, graph.gradient  # made out here, where all derivatives are wanted
-        with unwanted(pt.vector()):
-            result = [-value for value in vjp(gradient, list(phi.values()), solved.value)]
+        loss = graph.loss
+        result = [-value for value in vjp(graph.gradient, list(phi.values()), solved.value)]
     else:
         product, loss = cast(ForwardProblem, problem).mixed_product(pretrained.leaves(), phi, pretrain_batch, solved.value)
         result = [-product[name].detach() for name in meta]
@@ -191,7 +190,7 @@ class _Graph:
 
     @cached_property
     def gradient(self) -> Vector:
-        with nullcontext() if self._keep_gradient else unread(self._pt.vector()):
+        with nullcontext() if self._keep_gradient else unread(self.loss, self._pt.vector()):
             return vjp([self.loss], self._pt.vector(), create_graph=True)
 
     @property
