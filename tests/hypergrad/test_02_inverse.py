@@ -159,6 +159,7 @@ def test_relative_damping_takes_nothing_from_the_diagonal_where_the_curvature_is
     result = ConjugateGradient(relative_damping=2.0)(Matrix(-POSITIVE), split(B))
     assert (result.status, result.steps) == (Status.INDEFINITE, 1)
     assert torch.equal(join(result.value), B)
+    assert result.residual_norm == pytest.approx(float((B + POSITIVE @ B).norm()), rel=1e-12)
 
 
 def test_too_few_steps_of_conjugate_gradients_are_reported() -> None:
@@ -230,12 +231,60 @@ def test_a_product_that_is_not_finite_is_a_status_and_never_an_exception(inverse
 
     result = inverse(product, split(B))
     assert result.status is Status.NON_FINITE
-    assert "learning rate" in result.status.value
+    assert "look for NaN in the minibatches, then lower the FT learning rate" in result.status.value
+    assert join(result.value).isnan().all()
 
 
-@pytest.mark.parametrize("inverse", [Neumann(0, 0.3), Neumann(5, 0.3), ConjugateGradient(), Dense()])
-def test_a_vector_that_is_not_finite_is_a_status_and_never_an_exception(inverse: Any) -> None:
-    assert inverse(Matrix(POSITIVE), split(B * math.nan)).status is Status.NON_FINITE
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("where", [slice(None), slice(3, 4)], ids=["all", "one"])
+@pytest.mark.parametrize(
+    "inverse",
+    [
+        Identity(),
+        Neumann(0, 0.3),
+        Neumann(5, 0.3),
+        ConjugateGradient(),
+        ConjugateGradient(damping=0.1),
+        ConjugateGradient(relative_damping=0.1),
+        Dense(),
+        Dense(0.1),
+    ],
+)
+@pytest.mark.parametrize("matrix", [POSITIVE, INDEFINITE, torch.zeros_like(POSITIVE)], ids=["positive", "indefinite", "zero"])
+def test_a_vector_that_is_not_finite_has_no_solution(inverse: Any, matrix: Tensor, where: slice, bad: float) -> None:
+    b = B.clone()
+    b[where] = bad
+    result = inverse(Matrix(matrix), split(b))
+    assert result.status is Status.NON_FINITE
+    assert join(result.value).isnan().all()
+    assert math.isnan(result.residual_norm)
+    assert [value.shape for value in result.value] == [torch.Size(shape) for shape in SHAPES]
+
+
+@pytest.mark.parametrize(("terms", "step_size"), [(2000, 1.0), (9, 1e60), (1, 1e308)])
+def test_a_series_that_grows_out_of_range_has_diverged_and_has_no_value(terms: int, step_size: float) -> None:
+    result = Neumann(terms, step_size)(Matrix(POSITIVE), split(B))
+    assert result.status is Status.DIVERGED
+    assert join(result.value).isnan().all()
+
+
+def test_a_matrix_that_is_not_finite_beside_the_vector_is_not_taken_for_a_series_that_diverges() -> None:
+    """The first product is finite, as where the Hessian is so in the rows of the encoder and the vector is 0 elsewhere."""
+    matrix, b = torch.eye(SIZE, dtype=DTYPE), torch.zeros(SIZE, dtype=DTYPE)
+    matrix[0, 1] = matrix[1, 0] = 0.5
+    b[0] = 1.0
+
+    def product(vector: list[Tensor]) -> list[Tensor]:
+        values = join(vector)
+        return split(matrix @ values + (math.nan if values[1] else 0.0))
+
+    assert Neumann(3, 0.5)(product, split(b)).status is Status.NON_FINITE
+
+
+def test_a_matrix_too_small_for_the_dtype_is_singular() -> None:
+    result = Dense()(Matrix(torch.eye(SIZE, dtype=DTYPE) * 1e-310), split(B))
+    assert result.status is Status.SINGULAR
+    assert join(result.value).isnan().all()
 
 
 @pytest.mark.parametrize("inverse", [Identity(), Neumann(5, 0.3), ConjugateGradient(), ConjugateGradient(damping=0.1), Dense()])

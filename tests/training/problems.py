@@ -22,9 +22,11 @@ def draw(seed: int, *shape: int) -> Tensor:
 class Streams:
     """Minibatches made of a draw from a generator for each set; `made(set, count, generator)` is the `count`-th of its set."""
 
+    sets: tuple[str, ...] = ("pretrain", "train", "validation")
+
     def __init__(self, made: Callable[[str, int, torch.Generator], Any]) -> None:
         self.made = made
-        self.generators = {name: torch.Generator().manual_seed(i) for i, name in enumerate(("pretrain", "train", "validation"))}
+        self.generators = {name: torch.Generator().manual_seed(i) for i, name in enumerate(self.sets)}
         self.counts = dict.fromkeys(self.generators, 0)
 
     def _next(self, name: str) -> Any:
@@ -47,6 +49,15 @@ class Streams:
         self.counts = dict(state["counts"])
         for name, value in state["states"].items():
             self.generators[name].set_state(value)
+
+
+class OwnStreams(Streams):
+    """The same, with PT minibatches of their own for hypergradients."""
+
+    sets = (*Streams.sets, "hypergradient")
+
+    def hypergradient(self) -> Any:
+        return self._next("hypergradient")
 
 
 class Batch(NamedTuple):
@@ -81,6 +92,13 @@ class Classifier:
 
     def head_loss(self, head: Params, features: Tensor, batch: Batch) -> Tensor:
         return F.cross_entropy(features @ head["weight"].T + head["bias"], batch.labels)
+
+
+class Regressed(Classifier):
+    """The same with labels that a ridge head can regress on."""
+
+    def targets(self, batch: Batch) -> Tensor:
+        return F.one_hot(batch.labels, 3).to(batch.inputs.dtype) + 0 * batch.inputs[:, :3]
 
 
 class Normed(Classifier):

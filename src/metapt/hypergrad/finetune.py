@@ -16,7 +16,7 @@ from torch import Tensor
 
 from metapt.hypergrad.inverse import ConjugateGradient, SolveResult, Status
 from metapt.hypergrad.optimizers import SGD, DifferentiableOptimizer, OptimizerState
-from metapt.hypergrad.params import Params, Vector, add, detached, dot, leaves, like, norm, vjp
+from metapt.hypergrad.params import Params, Vector, add, all_finite, detached, dot, leaves, like, norm, vjp
 from metapt.hypergrad.problem import MetaProblem
 
 
@@ -30,7 +30,7 @@ class FineTuned(NamedTuple):
         train_losses: the FT loss before each unrolled step, or of the fitted heads.
         validation_loss: the FT loss on the validation minibatch, a scalar.
         head_gradient_norm: |dL/d(head)| on the validation minibatch, the head's part of g1.
-        status: how the fit ended; always OK for an unroll.
+        status: how the fit ended; NON_FINITE wherever one of the other values, but the encoder's gradient, is not finite.
     """
 
     encoder_gradient: Params
@@ -135,7 +135,7 @@ class Unroll:
         values = list(current.values())
         gradients = vjp([validation_loss], [*values, *features.all()])
         encoder_gradient = features.encoder_gradient(gradients[len(values) :])
-        return _finished(encoder_gradient, current, state, losses, validation_loss, gradients[: len(values)])
+        return finished(encoder_gradient, current, state, losses, validation_loss, norm(gradients[: len(values)]))
 
     def _network(
         self,
@@ -162,21 +162,24 @@ class Unroll:
         validation_loss = problem.head_loss(current_head, features, validation_batch)
         gradients = vjp([validation_loss], [*start.values(), *current_head.values()])
         encoder_gradient = like(start, gradients[: len(start)])
-        return _finished(encoder_gradient, current_head, state, losses, validation_loss, gradients[len(start) :])
+        return finished(encoder_gradient, current_head, state, losses, validation_loss, norm(gradients[len(start) :]))
 
 
-def _finished(
+def finished(
     encoder_gradient: Params,
     head: Params,
     state: OptimizerState,
-    train_losses: list[Tensor],
+    train_losses: Sequence[Tensor],
     validation_loss: Tensor,
-    head_gradient: Vector,
+    head_gradient_norm: Tensor,
     status: Status = Status.OK,
 ) -> FineTuned:
-    losses = torch.stack(train_losses) if train_losses else validation_loss.new_zeros(0)
-    loss = validation_loss.detach()
-    return FineTuned(encoder_gradient, detached(head), detached(state), losses, loss, norm(head_gradient), status)
+    """What an FT solver returns, detached, with the status that values which are not finite have."""
+    losses = torch.stack([loss.detach() for loss in train_losses]) if train_losses else validation_loss.new_zeros(0).detach()
+    head, state, loss = detached(head), detached(state), validation_loss.detach()
+    if not all_finite([losses, loss, head_gradient_norm, *head.values(), *state.values()]):
+        status = Status.NON_FINITE
+    return FineTuned(encoder_gradient, head, state, losses, loss, head_gradient_norm, status)
 
 
 @dataclass(frozen=True)
@@ -242,14 +245,14 @@ class FittedHead:
             fit = self._fit(problem, fitted, features.batches, features)
             fitted = fit.head
             statuses.append(fit.status)
-        return FineTuned(
+        return finished(
             encoder_gradient=features.encoder_gradient(cotangents),
             head=fitted,
-            head_state={},
-            train_losses=torch.stack(train_losses),
+            state={},
+            train_losses=train_losses,
             validation_loss=torch.stack(validation_losses).mean(),
             head_gradient_norm=torch.stack(head_gradients).mean(),
-            status=next((status for status in statuses if status is not Status.OK), Status.OK),
+            status=_worst(statuses),
         )
 
     def fit(self, problem: MetaProblem, encoder: Params, head: Params, batches: Sequence[Any]) -> Fit:
@@ -277,11 +280,14 @@ class FittedHead:
             downhill = [-value.detach() for value in gradient]
             size = float(norm(downhill))
             first = size if first is None else first
-            if not math.isfinite(size):
+            if not math.isfinite(size + float(objective.detach())):
                 return Fit(detached(current), objective.detach(), Status.NON_FINITE)
             if size <= self.tolerance * max(first, self.l2):
                 return Fit(detached(current), objective.detach(), Status.OK)
-            direction = self._solve(gradient, values, downhill).value
+            solved = self._solve(gradient, values, downhill)
+            direction = solved.value
+            if solved.status is Status.NON_FINITE:
+                return Fit(detached(current), objective.detach(), solved.status)
             decrease = float(dot(downhill, direction))
             if decrease <= 4 * torch.finfo(objective.dtype).eps * abs(float(objective.detach())):
                 # What is left to gain is below what the dtype can show, so nothing to search by; the step is still right.
@@ -336,6 +342,13 @@ def leave_one_out(batches: Sequence[Any]) -> list[tuple[Sequence[Any], Any]]:
     if len(batches) < 2:
         raise ValueError("cross_fit needs at least two different FT minibatches: one to hold out, one to fit the head on")
     return [([*batches[:index], *batches[index + 1 :]], batch) for index, batch in enumerate(batches)]
+
+
+def _worst(statuses: Sequence[Status]) -> Status:
+    """NON_FINITE if it is there, else the first that is not OK."""
+    if Status.NON_FINITE in statuses:
+        return Status.NON_FINITE
+    return next((status for status in statuses if status is not Status.OK), Status.OK)
 
 
 class Fit(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, cast, get_args
 
@@ -15,7 +15,7 @@ from metapt.hypergrad.curvature import gauss_newton, hessian
 from metapt.hypergrad.finetune import FineTuning
 from metapt.hypergrad.inverse import Inverse, Matvec, Status
 from metapt.hypergrad.optimizers import OptimizerState
-from metapt.hypergrad.params import Params, Pretrained, Vector, detached, leaves, like, norm, vjp
+from metapt.hypergrad.params import Params, Pretrained, Vector, all_finite, detached, leaves, like, norm, vjp
 from metapt.hypergrad.passes import unread
 from metapt.hypergrad.problem import ForwardProblem, GaussNewtonProblem, MetaProblem
 
@@ -34,10 +34,10 @@ class Diagnostics:
         encoder_gradient_norm: of the FT loss gradient w.r.t. the pre-trained encoder, g2.
         inverse_norm: of the inverse Hessian times g2.
         gradient_norm: of the hypergradient.
-        solve_status: how the inverse ended.
+        solve_status: how the inverse ended; NON_FINITE also where the PT loss or the product with the mixed derivative is not.
         solve_residual: its residual norm; NaN where it is not known.
         solve_steps: products with the Hessian.
-        fit_status: how the fit of the head ended.
+        fit_status: how FT ended.
     """
 
     finetune_losses: Tensor
@@ -52,16 +52,22 @@ class Diagnostics:
     solve_steps: int
     fit_status: Status
 
+    def not_finite(self) -> list[str]:
+        """Names of the figures that are not finite, in the order in which they are computed."""
+        names = [field.name for field in fields(self) if isinstance(getattr(self, field.name), Tensor)]
+        return [name for name in names if not all_finite([getattr(self, name)])]
+
 
 class Hypergradient(NamedTuple):
     """One hypergradient; nothing in it is attached to a graph.
 
     Attributes:
-        gradient: like the meta-parameters.
+        gradient: like the meta-parameters; NaN throughout where anything that it is made of is not finite (see
+            `Diagnostics.not_finite` and the statuses), or the new head. So nobody can take such a step by mistake.
         head: the FT head after fine-tuning, the next meta-iteration's initial head.
         head_state: the state of the head's optimiser, likewise.
         pretrain_gradient: of the PT loss on the PT minibatch w.r.t. encoder and PT head, a by-product that can serve as a PT
-            step's gradient, where it was asked for; its buffers are what the PT loss made of the given ones.
+            step's gradient, where it was asked for and is finite; its buffers are what the PT loss made of the given ones.
         diagnostics: the figures behind it.
     """
 
@@ -130,25 +136,30 @@ def hypergradient(
     else:
         product, loss = cast(ForwardProblem, problem).mixed_product(pretrained.leaves(), phi, pretrain_batch, solved.value)
         result = [-product[name].detach() for name in meta]
-    return Hypergradient(
-        gradient=like(meta, result),
-        head=tuned.head,
-        head_state=tuned.head_state,
-        pretrain_gradient=graph.detached_gradient() if keep_gradient else None,
-        diagnostics=Diagnostics(
-            finetune_losses=tuned.train_losses,
-            validation_loss=tuned.validation_loss,
-            pretrain_loss=loss.detach(),
-            head_gradient_norm=tuned.head_gradient_norm,
-            encoder_gradient_norm=norm(g2),
-            inverse_norm=norm(solved.value),
-            gradient_norm=norm(result),
-            solve_status=solved.status,
-            solve_residual=solved.residual_norm,
-            solve_steps=solved.steps,
-            fit_status=tuned.status,
-        ),
+    pretrain_gradient = graph.detached_gradient() if keep_gradient else None
+    if pretrain_gradient is not None and not all_finite(pretrain_gradient.vector()):
+        pretrain_gradient = None
+    inverse_norm, status = norm(solved.value), solved.status
+    solved_finite = all_finite([inverse_norm])
+    finite = all_finite([loss.detach()]) and all_finite(result) and (pretrain_gradient is not None or not keep_gradient)
+    if solved_finite and not finite:
+        status = Status.NON_FINITE  # else the solver has said why
+    if not solved_finite or not finite or tuned.status is Status.NON_FINITE:
+        result = [torch.full_like(value, torch.nan) for value in result]
+    diagnostics = Diagnostics(
+        finetune_losses=tuned.train_losses,
+        validation_loss=tuned.validation_loss,
+        pretrain_loss=loss.detach(),
+        head_gradient_norm=tuned.head_gradient_norm,
+        encoder_gradient_norm=norm(g2),
+        inverse_norm=inverse_norm,
+        gradient_norm=norm(result),
+        solve_status=status,
+        solve_residual=solved.residual_norm,
+        solve_steps=solved.steps,
+        fit_status=tuned.status,
     )
+    return Hypergradient(like(meta, result), tuned.head, tuned.head_state, pretrain_gradient, diagnostics)
 
 
 def _check(problem: MetaProblem, meta: Params, curvature: str) -> None:

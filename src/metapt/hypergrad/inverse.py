@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from metapt.hypergrad.params import Vector, add, dot, norm, zeros_like
+from metapt.hypergrad.params import Vector, add, all_finite, dot, norm, zeros_like
 
 Matvec = Callable[[Vector], Vector]
 
@@ -28,11 +28,17 @@ class Status(enum.Enum):
     INDEFINITE = "the Hessian has negative curvature: add damping, or use the Gauss-Newton matrix"
     MAX_STEPS = "not solved to the tolerance: raise max_steps, loosen the tolerance, or add damping"
     SINGULAR = "the matrix is singular: add damping"
-    NON_FINITE = "a product with the Hessian was not finite: lower the PT or the FT learning rate"
+    NON_FINITE = (
+        "the right-hand side or a product with the matrix was not finite: look for NaN in the minibatches, "
+        "then lower the FT learning rate, then that of PT"
+    )
 
 
 class SolveResult(NamedTuple):
     """An approximate solution of `matvec(value) = b`.
+
+    Where b, a product with the matrix or the solution is not finite, `value` is NaN throughout, whatever the status. So what is
+    made of it is NaN too, and no caller can take it for a solution.
 
     Attributes:
         value: the solution, like b.
@@ -56,7 +62,7 @@ class Identity:
     """The identity in place of the inverse, no product at all (T1 - T2; Luketina et al. 2016)."""
 
     def __call__(self, matvec: Matvec, b: Vector) -> SolveResult:
-        return SolveResult(b, Status.OK, math.nan, 0)
+        return SolveResult(b, Status.OK, math.nan, 0) if all_finite(b) else _not_finite(b, Status.NON_FINITE, 0)
 
 
 @dataclass(frozen=True)
@@ -91,12 +97,26 @@ class Neumann:
             total = add(total, term)
         first, last = torch.stack([norm(b), norm(term)]).tolist()
         if not math.isfinite(last):
-            status = Status.NON_FINITE
-        elif last > 2 * first:  # slower growth is harmless with few terms, and an indefinite Hessian always has it
-            status = Status.DIVERGED
-        else:
-            status = Status.OK
+            grown = math.isfinite(first) and self._grows(matvec, b)
+            return _not_finite(b, Status.DIVERGED if grown else Status.NON_FINITE, self.terms)
+        # Slower growth is harmless with few terms, and an indefinite Hessian always has it.
+        status = Status.DIVERGED if last > 2 * first else Status.OK
         return SolveResult([self.step_size * value for value in total], status, last, self.terms)
+
+    def _grows(self, matvec: Matvec, b: Vector) -> bool:
+        """Whether a series that is not finite has grown out of the dtype's range, by products that were finite at first.
+
+        This takes the products again, so that a series which ends well needs no norm of each term.
+        """
+        term, limit = b, 2 * float(norm(b))
+        for _ in range(self.terms):
+            product = matvec(term)
+            if not all_finite(product):
+                return float(norm(term)) > limit
+            term = add(term, product, -self.step_size)
+            if not all_finite(term):
+                return True
+        return False
 
 
 @dataclass(frozen=True)
@@ -156,7 +176,9 @@ class ConjugateGradient:
             residual = add(residual, product, -length)
             previous, square = square, float(dot(residual, residual))
             direction = add(residual, direction, square / previous)
-        return SolveResult(value, status, math.sqrt(square) if square >= 0 else math.nan, steps)
+        if status is Status.NON_FINITE:
+            return _not_finite(b, status, steps)
+        return SolveResult(value, status, math.sqrt(square), steps)
 
 
 @dataclass(frozen=True)
@@ -175,17 +197,24 @@ class Dense:
         flat = _flatten(b)
         basis = torch.eye(flat.numel(), dtype=flat.dtype, device=flat.device)
         matrix = torch.stack([_flatten(matvec(_unflatten(column, b))) for column in basis], dim=1) + self.damping * basis
+        if not all_finite([flat, matrix]):
+            return _not_finite(b, Status.NON_FINITE, flat.numel())
         solution, info = torch.linalg.solve_ex(matrix, flat)
         if int(info) != 0:
             return SolveResult(b, Status.SINGULAR, math.nan, flat.numel())
         residual = float(torch.linalg.vector_norm(matrix @ solution - flat))
-        status = Status.OK if math.isfinite(residual) else Status.NON_FINITE
-        return SolveResult(_unflatten(solution, b), status, residual, flat.numel())
+        if not math.isfinite(residual):  # a pivot so small that the solution is out of the dtype's range
+            return _not_finite(b, Status.SINGULAR, flat.numel())
+        return SolveResult(_unflatten(solution, b), Status.OK, residual, flat.numel())
 
 
 def _check_damping(damping: float) -> None:
     if not (damping >= 0 and math.isfinite(damping)):
         raise ValueError(f"damping is {damping}; legal: 0 or more")
+
+
+def _not_finite(b: Vector, status: Status, steps: int) -> SolveResult:
+    return SolveResult([torch.full_like(value, math.nan) for value in b], status, math.nan, steps)
 
 
 def _flatten(vector: Vector) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -98,3 +99,8 @@ def norm(vector: Sequence[Tensor]) -> Tensor:
         return torch.zeros(())
     total: Tensor = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(value) for value in vector]))
     return total
+
+
+def all_finite(vector: Sequence[Tensor]) -> bool:
+    """Whether the norm is finite: then every number is, and none is so large that its square is not. Integers are passed over."""
+    return math.isfinite(float(norm([value for value in vector if value.is_floating_point()])))

@@ -9,8 +9,7 @@ from typing import Any, Protocol, cast
 import torch
 from torch import Tensor
 
-from metapt.hypergrad.finetune import Features, FineTuned, leave_one_out
-from metapt.hypergrad.inverse import Status
+from metapt.hypergrad.finetune import Features, FineTuned, finished, leave_one_out
 from metapt.hypergrad.optimizers import OptimizerState
 from metapt.hypergrad.params import Params, vjp
 from metapt.hypergrad.problem import MetaProblem
@@ -76,9 +75,7 @@ class RidgeHead:
             prices.append(price)
         loss = torch.stack(prices).mean()
         gradient = features.encoder_gradient(vjp([loss], features.all()))
-        status = Status.OK if torch.isfinite(loss) else Status.NON_FINITE
-        head_norm = torch.zeros_like(loss.detach())
-        return FineTuned(gradient, dict(head), {}, torch.stack(fits).detach(), loss.detach(), head_norm, status)
+        return finished(gradient, head, {}, fits, loss, torch.zeros_like(loss.detach()))
 
     def _price(self, x: Tensor, y: Tensor, held_x: Tensor, held_y: Tensor) -> tuple[Tensor, Tensor]:
         """Error on the fitted and on the held-out examples, over the labels' variance there."""
@@ -94,7 +91,7 @@ class RidgeHead:
 def _error(predicted: Tensor, y: Tensor) -> Tensor:
     """Squared error over variance, the mean over the tasks [n, tasks] whose labels differ."""
     variance = y.var(0, correction=0)
-    defined = variance > 0
+    defined = variance != 0  # labels that are not finite stay in, so that the error is not finite either
     if not defined.any():
         raise ValueError("a part of the FT data has no task with both labels: take fewer folds, or more FT data")
     return ((predicted - y).square().mean(0)[defined] / variance[defined]).mean()

@@ -1,4 +1,4 @@
-"""Where minibatches come from: the face that the loops see."""
+"""Where minibatches come from: the interface that the loops see."""
 
 from __future__ import annotations
 
@@ -10,11 +10,17 @@ from metapt.training.streams import ShuffledStream
 class Batches(Protocol):
     """Minibatches of the three sets; whatever they draw comes from generators whose state can be saved.
 
-    Where hypergradients are taken on other PT minibatches than PT steps, larger ones say, a method `hypergradient` gives them.
+    A method `hypergradient` may give the PT minibatches on which hypergradients are taken, from a stream of its own; they may be
+    larger ones, say. Then `pretrain` gives the PT steps of a run with meta-updates the same minibatches as those of plain PT, to
+    the end, so that two runs differ in what is compared only. Without it hypergradients take their minibatches from `pretrain`,
+    too: PT steps after the first meta-update see other minibatches than they do without meta-updates.
+
+    Where the PT gradient of a hypergradient is reused for a PT step (`MetaSettings.reuse_gradient`), its minibatch is that PT
+    step's, and comes from `pretrain`.
     """
 
     def pretrain(self) -> Any:
-        """The next PT minibatch."""
+        """The minibatch of the next PT step."""
 
     def train(self) -> Any:
         """The next FT training minibatch."""

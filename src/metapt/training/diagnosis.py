@@ -26,6 +26,7 @@ class Verdict(enum.Enum):
         "phi is oscillating: decrease the learning rate of the meta-parameters; lower their momentum, or use an optimiser "
         "without (step 1)"
     )
+    DIVERGING = f"the inverse fails: {Status.DIVERGED.value}"
     UNSTABLE = "PT is unstable: make sure that phi is stable, then decrease the PT learning rate until PT converges (step 2)"
     NOT_MOVING = (
         "phi is not moving: make sure that PT finds good solutions, begin with 1 Neumann term and add more while it helps, make "
@@ -44,7 +45,7 @@ class Diagnosis:
     Attributes:
         verdict: the first of the symptoms that is there.
         figures: see `Trace.diagnosis`.
-        statuses: how often each outcome of the inverse and of the head's fit was seen.
+        statuses: how often each outcome of the inverse, of FT and of the head's plain steps was seen.
     """
 
     verdict: Verdict
@@ -94,6 +95,10 @@ class Trace:
         if figures.fit_status is not Status.OK:
             self._statuses[f"head: {figures.fit_status.value}"] += 1
 
+    def record_skipped_head_step(self) -> None:
+        """After each plain step of the FT head that was not finite, and so not taken."""
+        self._statuses[f"step of the head: {Status.NON_FINITE.value}"] += 1
+
     def record_update(self, norm: float, meta: Params) -> None:
         """After each meta-update, applied or skipped: the norm of its hypergradient, and phi."""
         now = _sample(meta)
@@ -122,7 +127,7 @@ class Trace:
         hypergradient: median norm. fade: median norm of the last quarter over that of the largest quarter, or of
             the beginning (a 32nd) if that is larger; under 0.01 it has faded.
         skipped: share of the meta-updates that were not applied. Over a tenth of exploding ones means that phi is changing
-            wildly, of not finite ones that PT is unstable.
+            wildly, of not finite ones that PT is unstable, and both that the inverse fails where most of its series diverged.
         """
         norms = [norm for norm in self._norms if math.isfinite(norm)]
         swing, straight = self._swing()
@@ -139,6 +144,9 @@ class Trace:
         return Diagnosis(self._verdict(figures, share), figures, dict(self._statuses))
 
     def _verdict(self, figures: dict[str, float], share: dict[str, float]) -> Verdict:
+        failed = share.get("exploding", 0.0) + share.get("not finite", 0.0) > self.skipped_limit
+        if failed and self._statuses[Status.DIVERGED.value] > self._statuses.total() / 2:
+            return Verdict.DIVERGING
         # The paper's order: while phi swings, PT can't settle.
         if figures["swing"] > self.swing_limit and figures["straight"] < self.straight_limit:
             return Verdict.OSCILLATING

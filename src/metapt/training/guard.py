@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import statistics
 from collections import deque
 from typing import Any
 
 from metapt.errors import TrainingError
+
+log = logging.getLogger(__name__)
 
 ADVICE = {
     "not finite": "the unrolled FT steps or the PT loss diverge: lower the FT learning rate first, then the PT learning rate",
@@ -38,8 +41,18 @@ class HypergradientGuard:
         self._in_a_row = 0
         self._norms: deque[float] = deque(maxlen=self.window)
 
-    def accepts(self, norm: float, iteration: int) -> bool:
-        """Whether to apply a hypergradient of this norm. Raises TrainingError when too many in a row were not."""
+    def accepts(self, norm: float, iteration: int, cause: str = "", advice: str | None = None) -> bool:
+        """Return whether to apply a hypergradient of this norm; one that is not is counted and logged.
+
+        Args:
+            norm: of the hypergradient.
+            iteration: for the log.
+            cause: what is known of how it came about, for the log.
+            advice: instead of the paper's for the symptom, where the cause is known.
+
+        Raises:
+            TrainingError: too many in a row were not to be applied.
+        """
         symptom = self._symptom(norm)
         if symptom is None:
             if norm > 0:
@@ -48,10 +61,12 @@ class HypergradientGuard:
             return True
         self.skipped[symptom] += 1
         self._in_a_row += 1
+        log.warning("the hypergradient at iteration %d is not applied: it is %s (norm %.3g)%s", iteration, symptom, norm, cause)
         if self._in_a_row >= self.max_skipped:
+            advice = advice or ADVICE[symptom]
             raise TrainingError(
                 f"{self._in_a_row} hypergradients in a row could not be applied, the last one, at iteration {iteration}, was "
-                f"{symptom} (norm {norm:.3g}). {ADVICE[symptom][0].upper()}{ADVICE[symptom][1:]}."
+                f"{symptom} (norm {norm:.3g}). {advice[0].upper()}{advice[1:]}."
             )
         return False
 

@@ -11,6 +11,7 @@ import torch
 
 from metapt.errors import ConfigError
 from metapt.hypergrad import (
+    Diagnostics,
     FittedHead,
     Hypergradient,
     MetaProblem,
@@ -26,7 +27,7 @@ from metapt.hypergrad.finetune import FineTuning
 from metapt.hypergrad.hybrid import Curvature
 from metapt.hypergrad.inverse import Inverse
 from metapt.hypergrad.optimizers import OptimizerState
-from metapt.hypergrad.params import detached, leaves, norm
+from metapt.hypergrad.params import all_finite, detached, leaves, like, norm
 from metapt.training.batches import Batches
 from metapt.training.checkpoint import Checkpoint
 from metapt.training.diagnosis import Diagnosis, Trace
@@ -55,14 +56,17 @@ class MetaSettings:
         meta_optimizer: of the meta-parameters, with its own learning rates per group.
         head_steps_between_updates: plain steps of the FT head after each PT step that no meta-update follows (the released
             code takes 1).
-        accumulate: hypergradients, each on minibatches of its own, whose mean is one meta-update's.
+        accumulate: hypergradients, each on minibatches of its own, whose mean is one meta-update's; if one of them is not
+            finite, none is applied.
         clip_norm: largest norm of an applied hypergradient.
         normalise: divide the hypergradient by its norm.
         average_decay: decay of an exponential moving average of the meta-parameters (it begins at the initial ones), kept as
             `averaged_meta`.
         explosion_factor: a meta-update whose hypergradient is this many times larger than the running median is skipped.
         max_skipped: skipped meta-updates in a row after which the run stops.
-        reuse_gradient: the PT gradient that a hypergradient leaves serves as the next PT step's, which then costs nothing.
+        reuse_gradient: the PT gradient that the (last) hypergradient of a meta-update leaves serves as the next PT step's, which
+            then costs nothing; so that hypergradient takes its minibatch from `Batches.pretrain`. A PT gradient that is not
+            finite is dropped, and the PT step takes a minibatch of its own.
     """
 
     iterations: int
@@ -120,7 +124,10 @@ class MetaPretraining:
     """Encoder, PT head, FT head and meta-parameters, trained together.
 
     The FT head and its optimiser's state go on from one meta-update to the next, and so do encoder and PT head ("online
-    updates"). Each meta-update draws a PT minibatch of its own for the Hessian and the mixed derivative.
+    updates"). Each hypergradient draws a PT minibatch of its own for the Hessian and the mixed derivative (see `Batches`).
+
+    Nothing that is not finite is applied: a meta-update whose hypergradients, heads or PT gradients are not (see `Hypergradient`)
+    and a plain step of the head leave everything as it was, are counted (`guard.skipped`, `Diagnosis.statuses`) and logged.
 
     Args:
         problem: the three losses.
@@ -230,48 +237,52 @@ class MetaPretraining:
         with torch.no_grad():
             features = self.problem.encode({**self.pretrained.encoder, **self.pretrained.buffers}, batch)
         head = leaves(self.head)
-        gradients = torch.autograd.grad(self.problem.head_loss(head, features, batch), list(head.values()))
+        loss = self.problem.head_loss(head, features, batch)
+        gradients = like(head, torch.autograd.grad(loss, list(head.values())))
         with torch.no_grad():
-            self.head, self.head_state = self.settings.unroll.optimizer.step(
-                head, dict(zip(head, gradients, strict=True)), self.head_state
-            )
+            stepped, state = self.settings.unroll.optimizer.step(head, gradients, self.head_state)
+            if all_finite([loss, *stepped.values(), *state.values()]):
+                self.head, self.head_state = stepped, state
+            else:
+                self.trace.record_skipped_head_step()
+                log.warning("a step of the FT head at iteration %d is not taken: %s", self.iteration, Status.NON_FINITE.value)
 
     def _meta_update(self) -> None:
         """One step of phi along the mean of `accumulate` hypergradients, and the head that they leave; or neither."""
         head, head_state = self.head, self.head_state
         mean = {name: torch.zeros_like(value) for name, value in self.meta.items()}
-        for _ in range(self.settings.accumulate):
-            result = self._hypergradient(head, head_state)
+        seen: list[Diagnostics] = []
+        for number in range(self.settings.accumulate):
+            reuse = self.settings.reuse_gradient and number + 1 == self.settings.accumulate
+            result = self._hypergradient(head, head_state, reuse)
             head, head_state = result.head, result.head_state
             if result.pretrain_gradient is not None:
                 self._spare_gradient = result.pretrain_gradient
                 self._loss = result.diagnostics.pretrain_loss
             mean = {name: value + result.gradient[name] / self.settings.accumulate for name, value in mean.items()}
+            seen.append(result.diagnostics)
         size = float(norm(list(mean.values())))
-        if self.guard.accepts(size, self.iteration):
+        if self.guard.accepts(size, self.iteration, *_cause(seen)):
             self.head, self.head_state = head, head_state  # else the head stays, too: what diverged may be its steps
             self._apply(mean)
         self.trace.record_update(size, self.meta)
 
-    def _hypergradient(self, head: Params, head_state: OptimizerState) -> Hypergradient:
+    def _hypergradient(self, head: Params, head_state: OptimizerState, reuse: bool) -> Hypergradient:
         result = hypergradient(
             self.problem,
             self.pretrained,
             self.meta,
             head,
-            pretrain_batch=self._hypergradient_batch(),
+            pretrain_batch=self.batches.pretrain() if reuse else self._hypergradient_batch(),
             train_batches=[self.batches.train() for _ in range(self.settings.unroll_steps)],
             validation_batch=self.batches.validation(),
             inverse=self.settings.inverse,
             unroll=self.settings.unroll,
             head_state=head_state,
             curvature=self.settings.curvature,
-            keep_gradient=self.settings.reuse_gradient,
+            keep_gradient=reuse,
         )
         self.trace.record_hypergradient(result.diagnostics)
-        for status in (result.diagnostics.solve_status, result.diagnostics.fit_status):
-            if status is not Status.OK:
-                log.debug("meta-update at iteration %d: %s", self.iteration, status.value)
         return result
 
     def _apply(self, gradient: Params) -> None:
@@ -320,6 +331,15 @@ class MetaPretraining:
         self._meta_optimizer.load_state_dict(state["meta_optimizer"])
         self.guard.load_state_dict(state["guard"])
         self.trace.load_state_dict(state["trace"])
+
+
+def _cause(seen: list[Diagnostics]) -> tuple[str, str | None]:
+    """What was not finite first in a meta-update's hypergradients and how their solves ended; the advice where that is why."""
+    bad = next((name for figures in seen for name in figures.not_finite()), None)
+    statuses = [status for figures in seen for status in (figures.fit_status, figures.solve_status) if status is not Status.OK]
+    first = f"; the first figure that is not finite: {bad}" if bad is not None else ""
+    advice = next((status.value for status in statuses if status in (Status.DIVERGED, Status.SINGULAR)), None)
+    return first + "".join(f"; {text}" for text in dict.fromkeys(status.value for status in statuses)), advice
 
 
 def _check(part: str, params: Params, may_be_empty: bool) -> None:

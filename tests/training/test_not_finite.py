@@ -1,0 +1,222 @@
+"""NaN and infinity, wherever they enter: counted, logged, not applied, and the run goes on well."""
+
+from __future__ import annotations
+
+import copy
+import math
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from metapt.errors import TrainingError
+from metapt.hypergrad import SGD, Adam, ConjugateGradient, Dense, FittedHead, Identity, Neumann, Params, RidgeHead, Unroll
+from metapt.training.diagnosis import Verdict
+from metapt.training.meta import MetaPretraining, MetaSettings
+from metapt.training.optimizers import OptimizerSpec
+
+from .problems import Batch, OwnStreams, Regressed, classification
+
+BAD = 2  # the iteration whose minibatch is not finite
+INVERSES = {
+    "identity": Identity(),
+    "Neumann": Neumann(2, 0.05),
+    "no term": Neumann(0, 0.05),
+    "CG": ConjugateGradient(max_steps=10),
+    "damped CG": ConjugateGradient(max_steps=10, relative_damping=0.5),
+    "dense": Dense(1.0),
+}
+FINETUNINGS = {
+    "head": Unroll(2, Adam(0.1)),
+    "network": Unroll(2, SGD(0.1, 0.9), network=True),
+    "no step": Unroll(0),
+    "fitted": FittedHead(0.1),
+    "cross-fitted": FittedHead(0.1, cross_fit=True, minibatches=2),
+    "ridge": RidgeHead(0.1),
+    "cross-fitted ridge": RidgeHead(0.1, cross_fit=True, minibatches=2),
+}
+SETS = ("train", "validation", "hypergradient")
+NO_MINIBATCH = ("no step", "train")
+
+
+def with_bad(counts: dict[str, int], value: float) -> OwnStreams:
+    """Batches of which the given one of each set has one bad number."""
+
+    def made(name: str, count: int, generator: torch.Generator) -> Batch:
+        batch = classification(name, count, generator)
+        if counts.get(name) == count:
+            batch.inputs[1, 2] = value
+        return batch
+
+    return OwnStreams(made)
+
+
+def loop_of(batches: Any, problem: Any = None, **changes: Any) -> MetaPretraining:
+    problem = problem or Regressed()
+    fields: dict[str, Any] = {
+        "iterations": 5,
+        "pretrain_steps": 2,
+        "inverse": Identity(),
+        "pretrain_optimizer": OptimizerSpec("Adam", {"lr": 0.05}),
+        "meta_optimizer": OptimizerSpec("Adam", {"lr": 0.1}),
+    }
+    return MetaPretraining(problem, batches, problem.pretrained, problem.meta, problem.head, MetaSettings(**(fields | changes)))
+
+
+def learned(loop: MetaPretraining) -> Any:
+    """What a skipped meta-update leaves as it is."""
+    parts = (loop.meta, loop.averaged_meta, loop.head, loop.head_state, loop._meta_optimizer.state_dict())
+    return copy.deepcopy(parts)
+
+
+def same(a: Any, b: Any) -> bool:
+    if isinstance(a, Tensor):
+        return torch.equal(a, b)
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(map(same, a, b))
+    return bool(a == b)
+
+
+def goes_on_well(loop: MetaPretraining, before: Any) -> None:
+    """Another meta-update is applied, and all is finite at the end."""
+    diagnosis = loop.run()
+    assert sum(loop.guard.skipped.values()) == 1
+    assert diagnosis.figures["skipped"] > 0
+    assert not same(learned(loop)[0], before[0])
+    for params in (loop.meta, loop.averaged_meta, loop.head, loop.head_state, *loop.pretrained):
+        assert all(value.isfinite().all() for value in params.values())
+
+
+@pytest.mark.parametrize(
+    ("finetuning", "where"),
+    [(name, where) for name in FINETUNINGS for where in SETS if (name, where) != NO_MINIBATCH],
+)
+@pytest.mark.parametrize(
+    ("inverse", "value"), [*((name, math.nan) for name in ("identity", "Neumann", "CG", "dense")), ("damped CG", math.inf)]
+)
+def test_what_is_not_finite_is_counted_logged_and_not_applied(
+    inverse: str, finetuning: str, where: str, value: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    unroll = FINETUNINGS[finetuning]
+    each = MetaSettings(1, unroll=unroll).unroll_steps if where == "train" else 1
+    loop = loop_of(with_bad({where: BAD * each}, value), inverse=INVERSES[inverse], unroll=unroll)
+    for _ in range(BAD):
+        loop.iterate()
+    before, statuses = learned(loop), dict(loop.trace.state_dict()["statuses"])
+    assert sum(loop.guard.skipped.values()) == 0
+    loop.iterate()
+    assert same(learned(loop), before)
+    assert loop.guard.skipped == {"not finite": 1, "exploding": 0}
+    assert f"the hypergradient at iteration {BAD} is not applied: it is not finite" in caplog.text
+    assert "look for NaN in the minibatches" in caplog.text
+    new = loop.trace.state_dict()["statuses"]
+    assert sum(new.get(text, 0) - statuses.get(text, 0) for text in new if "was not finite" in text) >= 1
+    goes_on_well(loop, before)
+
+
+@pytest.mark.parametrize("bad", [0, 1, 2])
+@pytest.mark.parametrize("where", SETS)
+@pytest.mark.parametrize("changes", [{}, {"clip_norm": 0.1}, {"normalise": True}, {"average_decay": 0.9}], ids=str)
+def test_one_of_several_spoils_the_whole_meta_update(bad: int, where: str, changes: dict[str, Any]) -> None:
+    batches = with_bad({where: 3 * BAD + bad}, math.nan)
+    loop = loop_of(batches, inverse=ConjugateGradient(), unroll=Unroll(1, Adam(0.1)), accumulate=3, **changes)
+    for _ in range(BAD):
+        loop.iterate()
+    before = learned(loop)
+    loop.iterate()
+    assert same(learned(loop), before)
+    goes_on_well(loop, before)
+
+
+@pytest.mark.parametrize("pretrain_steps", [1, 2])
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_no_pt_step_is_taken_along_a_gradient_that_is_not_finite(accumulate: int, pretrain_steps: int) -> None:
+    """Its place takes a plain PT step, on the next PT minibatch."""
+    changes = {"accumulate": accumulate, "pretrain_steps": pretrain_steps, "inverse": ConjugateGradient(), "unroll": Unroll(1)}
+    batches = with_bad({"pretrain": pretrain_steps * (BAD + 1)}, math.nan)
+    loop = loop_of(batches, reuse_gradient=True, **changes)
+    for _ in range(BAD):
+        loop.iterate()
+    before = learned(loop)
+    loop.iterate()
+    assert loop.batches.counts["pretrain"] == pretrain_steps * (BAD + 1) + 1
+    assert same(learned(loop), before)
+    loss, encoder = loop._loss.clone(), copy.deepcopy(loop.pretrained.encoder)
+    assert loss.isfinite()
+    loop._pretrain_step()
+    assert loop.batches.counts["pretrain"] == pretrain_steps * (BAD + 1) + 2
+    assert not same(encoder, loop.pretrained.encoder)
+    goes_on_well(loop, before)
+
+
+def test_a_good_pt_gradient_is_reused_although_ft_was_not_finite() -> None:
+    loop = loop_of(with_bad({"validation": 0}, math.nan), reuse_gradient=True, unroll=Unroll(1))
+    loop.iterate()
+    assert loop.guard.skipped["not finite"] == 1
+    drawn = loop.batches.counts["pretrain"]
+    loop._pretrain_step()
+    assert loop.batches.counts["pretrain"] == drawn
+    assert all(value.isfinite().all() for value in loop.pretrained.encoder.values())
+
+
+@pytest.mark.parametrize("optimizer", [SGD(0.1), SGD(0.1, 0.9), Adam(0.1)])
+def test_a_plain_step_of_the_head_is_not_taken_where_it_is_not_finite(optimizer: Any, caplog: pytest.LogCaptureFixture) -> None:
+    loop = loop_of(with_bad({"train": 1}, math.nan), unroll=Unroll(1, optimizer), pretrain_steps=3, head_steps_between_updates=1)
+    stepped: list[tuple[Params, Params]] = [(loop.head, loop.head_state)]
+    for _ in range(3):
+        loop._head_step()
+        stepped.append((loop.head, loop.head_state))
+    assert [same(a, b) for a, b in pairwise(stepped)] == [False, True, False]
+    assert "a step of the FT head at iteration 0 is not taken: " in caplog.text
+    diagnosis = loop.run()
+    assert [count for text, count in diagnosis.statuses.items() if text.startswith("step of the head: ")] == [1]
+    assert all(value.isfinite().all() for value in loop.head.values())
+
+
+def hidden(features: Tensor) -> Tensor:
+    """A ReLU by hand, which passes no NaN on: max(nan, 0) by a comparison is 0, and so is its derivative."""
+    return torch.where(features > 0, features, 0.0)
+
+
+class Deaf(Regressed):
+    """An encoder and a PT loss whose ReLU turns NaN into 0 in one of the FT, PT and mixed derivatives."""
+
+    def encode(self, encoder: Params, batch: Batch) -> Tensor:
+        return hidden(batch.inputs @ encoder["weight"].T + encoder["bias"])
+
+    def pretrain_loss(self, pretrained: Any, meta: Params, batch: Batch) -> Tensor:
+        ridge = meta["ridge"].exp().sum() * sum(value.square().sum() for value in pretrained.vector())
+        logits = self.encode(pretrained.encoder, batch) @ pretrained.head["weight"].T
+        weights = meta["weights"].sigmoid()[batch.labels]
+        return (weights * F.cross_entropy(logits, batch.labels, reduction="none")).mean() + ridge + 0 * batch.inputs.sum()
+
+
+@pytest.mark.parametrize("inverse", INVERSES)
+def test_a_pt_loss_that_is_not_finite_is_seen_where_no_derivative_shows_it(inverse: str) -> None:
+    loop = loop_of(with_bad({"hypergradient": BAD}, math.nan), Deaf(), inverse=INVERSES[inverse], unroll=Unroll(1))
+    for _ in range(BAD):
+        loop.iterate()
+    before = learned(loop)
+    loop.iterate()
+    assert same(learned(loop), before)
+    goes_on_well(loop, before)
+
+
+@pytest.mark.parametrize("step_size", [100.0, 1e30, 1e200])
+def test_a_series_that_overflows_is_told_from_ft_that_diverges(step_size: float, caplog: pytest.LogCaptureFixture) -> None:
+    loop = loop_of(with_bad({}, 0.0), inverse=Neumann(200, step_size), unroll=Unroll(1), iterations=12)
+    with pytest.raises(TrainingError, match=r"was not finite .*The series diverged: lower step_size") as error:
+        loop.run()
+    assert "FT learning rate" not in str(error.value)
+    assert "the first figure that is not finite: inverse_norm; the series diverged: lower step_size" in caplog.text
+    assert loop.trace.diagnosis(loop.guard.skipped).verdict is Verdict.DIVERGING
+
+
+def test_a_run_whose_series_diverges_says_so_at_its_end() -> None:
+    loop = loop_of(with_bad({}, 0.0), inverse=Neumann(200, 100.0), unroll=Unroll(1), max_skipped=6)
+    assert "times the series diverged: lower step_size" in str(loop.run())
