@@ -121,6 +121,32 @@ class Normed(Classifier):
         return functional_call(self.module, encoder, batch.inputs)
 
 
+class Telling:
+    """The encoder's first weight tells which PT minibatches PT steps have seen, in order, and nothing else: w <- w / 2 - batch.
+
+    That is what SGD with lr 1 makes of it. The second weight goes to phi.
+    """
+
+    def __init__(self) -> None:
+        self.pretrained = Pretrained({"w": torch.zeros(2, dtype=DTYPE)}, {})
+        self.meta, self.head = {"phi": draw(1, 1)}, {"h": draw(2, 2)}
+
+    def pretrain_loss(self, pretrained: Pretrained, meta: Params, batch: Tensor) -> Tensor:
+        first, second = pretrained.encoder["w"]
+        return first.square() / 4 + first * batch + (second - meta["phi"]).square().sum() / 2
+
+    def encode(self, encoder: Params, batch: Tensor) -> Tensor:
+        return encoder["w"]
+
+    def head_loss(self, head: Params, features: Tensor, batch: Tensor) -> Tensor:
+        return (head["h"] @ features - batch).square()
+
+
+def number(name: str, count: int, generator: torch.Generator) -> Tensor:
+    """A minibatch that is a number."""
+    return torch.randn((), generator=generator, dtype=DTYPE)
+
+
 class Line:
     """PT brings w[0] to `place(phi)` and w[1] to 0 (with curvature `stiffness`); FT wants w[0] at the target that its batch is.
 

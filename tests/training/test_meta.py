@@ -16,9 +16,10 @@ from metapt.hypergrad import SGD, Adam, FittedHead, Identity, Neumann, Params, P
 from metapt.training.checkpoint import Checkpoint
 from metapt.training.meta import MetaPretraining, MetaSettings
 from metapt.training.optimizers import OptimizerSpec
+from metapt.training.pretraining import Pretrainer
 from metapt.training.recorder import Recorder
 
-from .problems import DTYPE, Classifier, Line, Normed, Streams, classification
+from .problems import DTYPE, Classifier, Line, Normed, OwnStreams, Streams, Telling, classification, number
 
 HEAD_LR, STEP_SIZE, UNROLL_STEPS = 0.3, 0.05, 2
 
@@ -249,6 +250,55 @@ def test_the_loss_of_a_reused_gradient_is_told_to_the_diagnosis() -> None:
     batches.pretrain()  # the PT step's; the next is the hypergradient's
     expected = loop.problem.pretrain_loss(loop.pretrained, phi, batches.pretrain()).detach()
     torch.testing.assert_close(loop.trace.state_dict()["losses"], expected.unsqueeze(0))
+
+
+OPTIONS = [
+    {},
+    {"pretrain_steps": 1},
+    {"accumulate": 3},
+    {"reuse_gradient": True},
+    {"reuse_gradient": True, "accumulate": 3},
+    {"reuse_gradient": True, "pretrain_steps": 1, "accumulate": 2},
+    {"warmup": 2, "reuse_gradient": True},
+    {"warmup": 5},
+    {"unroll": Unroll(0)},
+    {"unroll": Unroll(3, SGD(0.1), network=True)},
+    {"unroll": Unroll(1, Adam(0.1)), "head_steps_between_updates": 2, "pretrain_steps": 3},
+    {"unroll": Unroll(1), "head_steps_between_updates": 1, "warmup": 1, "reuse_gradient": True, "accumulate": 2},
+]
+
+
+@pytest.mark.parametrize("resumed", [False, True], ids=["at once", "resumed"])
+@pytest.mark.parametrize("changes", OPTIONS, ids=str)
+def test_pt_steps_see_the_minibatches_of_plain_pt_to_the_end(changes: dict[str, Any], resumed: bool) -> None:
+    problem = Telling()
+    step = OptimizerSpec("SGD", {"lr": 1.0})
+    chosen = settings(**({"unroll": Unroll(1), "pretrain_optimizer": step} | changes))
+    plain = Pretrainer(problem, OwnStreams(number), problem.pretrained, step)
+    loop = made(problem, chosen, OwnStreams(number))
+    for _ in range(chosen.iterations):
+        if resumed:
+            state, loop = copy.deepcopy(loop.state_dict()), made(problem, chosen, OwnStreams(number))
+            loop.load_state_dict(state)
+        loop.iterate()
+        for _ in range(chosen.pretrain_steps):
+            plain.step(problem.meta)
+        assert torch.equal(loop.pretrained.encoder["w"][0], plain.pretrained.encoder["w"][0])
+    updates = chosen.iterations - chosen.warmup
+    own = chosen.accumulate - chosen.reuse_gradient  # hypergradients of a meta-update that no PT step follows along
+    assert loop.batches.counts["hypergradient"] == updates * own
+    assert loop.batches.counts["pretrain"] == chosen.iterations * chosen.pretrain_steps + chosen.reuse_gradient
+
+
+def test_hypergradients_are_taken_on_the_minibatches_that_are_theirs() -> None:
+    problem, batches = Classifier(), OwnStreams(classification)
+    one = settings(iterations=1, meta_optimizer=OptimizerSpec("SGD", {"lr": 1.0}))
+    loop = made(problem, one, OwnStreams(classification))
+    loop.run()
+    batches.pretrain = batches.hypergradient  # type: ignore[method-assign]
+    expected, _ = hypergradient_by_hand(problem, loop.pretrained, problem.meta, problem.head, batches)
+    for gradient, (name, value) in zip(expected, problem.meta.items(), strict=True):
+        torch.testing.assert_close(value - loop.meta[name], gradient, rtol=1e-8, atol=1e-12)
 
 
 @pytest.mark.parametrize(
