@@ -50,12 +50,13 @@ def odd_graphs(coarse: int = 11, fine: int = 9) -> Graphs:
     return graphs
 
 
-def related_graphs(count: int = 120) -> Graphs:
-    """`small_graphs` whose PT task 3 is carried wherever FT task 0 is, and by few others."""
+def related_graphs(count: int = 120, pairs: tuple[tuple[int, int], ...] = ((3, 0),)) -> Graphs:
+    """`small_graphs` where the PT task of each of `pairs` is carried wherever its FT task is, and by few others."""
     graphs, random = small_graphs(count), np.random.default_rng(1)
     fine, coarse = unpack(graphs.fine, FINE) > 0, unpack(graphs.coarse, COARSE) > 0
-    fine[:, 0] &= random.random(count) < 0.5
-    coarse[:, 3] = fine[:, 0] | (random.random(count) < 0.05)
+    for pretrained, tuned in pairs:
+        fine[:, tuned] &= random.random(count) < 0.5
+        coarse[:, pretrained] = fine[:, tuned] | (random.random(count) < 0.05)
     return dataclasses.replace(graphs, fine=pack(fine), coarse=pack(coarse))
 
 

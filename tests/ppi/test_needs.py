@@ -19,14 +19,14 @@ def config(**settings: Any) -> PpiConfig:
     return PpiConfig.model_validate({"pretrain_seeds": 2, **settings})
 
 
-@pytest.mark.parametrize("arm", ["no_pt", "graph_supervised", "related_only"])
+@pytest.mark.parametrize("arm", ["no_pt", "graph_supervised"])
 def test_pt_without_ft_data_is_one_run_for_all_that_is_done_to_them(arm: str) -> None:
     assert {pretrain_setting(ARMS[arm], setting) for setting in ("full_access", "half_data", *needs.HELD_OUT)} == {"full_access"}
     assert pretrain_setting(ARMS[arm], "permuted_tasks") == "permuted_tasks"
     assert pretrain_setting(ARMS[arm], "released_centre") == "released_centre"
 
 
-@pytest.mark.parametrize("arm", ["cotrain", "cotrain_learned_weights", "meta", "meta-frozen"])
+@pytest.mark.parametrize("arm", ["cotrain", "cotrain_learned_weights", "meta", "meta-frozen", "related_only"])
 def test_pt_that_uses_ft_data_has_a_run_in_each_setting(arm: str) -> None:
     assert [pretrain_setting(ARMS[arm], setting) for setting in needs.SETTINGS] == list(needs.SETTINGS)
 

@@ -16,7 +16,7 @@ import torch
 from metapt.errors import ConfigError, DataError, TrainingError
 from metapt.hypergrad import Adam, FittedHead, Params, Pretrained, RidgeHead, Unroll
 from metapt.ppi import config
-from metapt.ppi.config import ARMS, FOLDS, Network, PretrainSettings
+from metapt.ppi.config import FOLDS
 from metapt.ppi.dataset import PpiDataset, held_out_tasks, on_device, splits
 from metapt.ppi.graphs import unpack
 from metapt.ppi.pretraining import (
@@ -35,53 +35,17 @@ from metapt.training.pretraining import Pretrainer
 from metapt.training.timing import Every
 
 from .graphs_helper import related_graphs
+from .small_arms import ARMS_HERE, LEARNED, setting_in
 from .small_graphs import COARSE, FINE, TEST_SPECIES
 
-NETWORK = Network(layers=2, width=4)
 PT, TRAIN, VALIDATION = 100, 68, 12  # graphs
 STEPS = 12
-LEARNED = torch.linspace(-2, 2, COARSE).roll(3)
-SMALL: dict[str, dict[str, Any]] = {
-    "cotrain_learned_weights": {"steps": 2, "warmup_epochs": 0.5},
-    "meta": {"pretrain_steps": 2, "warmup_epochs": 0.5, "batch_size": 16},
-    "meta-identity": {"pretrain_steps": 2, "warmup_epochs": 0.5, "batch_size": 16},
-    "meta-stable": {"pretrain_steps": 2, "warmup_epochs": 0.5, "hypergradient_batch": 20},
-}
-ARMS_HERE = {name: arm.model_copy(update=SMALL.get(name, {})) for name, arm in ARMS.items()} | {
-    "meta-fitted": config.Meta(
-        pretrain_steps=2,
-        warmup_epochs=0.5,
-        unroll="fitted",
-        folds=3,
-        batch_size=None,
-        accumulate=2,
-        average_decay=0.5,
-        reuse_gradient=True,
-    ),
-    "meta-released": config.Meta(pretrain_steps=2, warmup_epochs=0.5, head_steps_between_updates=1, unroll_steps=2),
-}
 LEARNERS = [name for name, arm in ARMS_HERE.items() if config.learns_weights(arm)]
 
 
 @pytest.fixture(scope="module")
 def dataset() -> PpiDataset:
     return on_device(related_graphs(), "cpu")
-
-
-def setting_in(
-    folder: Path,
-    dataset: PpiDataset,
-    name: str = "full_access",
-    seed: int = 0,
-    checkpoint: type[Checkpoint] = Checkpoint,
-    learned: torch.Tensor | None = LEARNED,
-    **changes: Any,
-) -> Setting:
-    """Twelve PT steps on 100 graphs; FT has 68 to train and 12 to validate."""
-    settings = PretrainSettings(**{"epochs": 2, "batch_size": 16, "online_evaluations": 3, **changes})
-    return Setting(
-        dataset, NETWORK, settings, [TEST_SPECIES], seed, name, learned, lambda: checkpoint(folder / "state.pt", "a test")
-    )
 
 
 @pytest.fixture

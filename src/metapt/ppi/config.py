@@ -368,5 +368,7 @@ def learns_weights(arm: Arm) -> bool:
 
 
 def uses_labels(arm: Arm) -> bool:
-    """Whether the FT data change the arm's PT."""
-    return not isinstance(arm, NoPretraining | Supervised) or (isinstance(arm, Supervised) and arm.weights is not None)
+    """Return whether the FT labels change the arm's PT."""
+    if isinstance(arm, Supervised):
+        return arm.tasks == "related" or arm.weights is not None
+    return not isinstance(arm, NoPretraining)

@@ -16,12 +16,10 @@ from metapt.evaluation import metrics
 from metapt.evaluation.auroc import auroc
 from metapt.ppi.config import Arm, Network, PretrainSettings, weights_of
 from metapt.ppi.dataset import open_dataset
-from metapt.ppi.graphs import unpack
 from metapt.ppi.needs import PRETRAIN_CODE
 from metapt.ppi.pretraining import PretrainRun, Setting, pretrain
 from metapt.ppi.problem import WEIGHTS, task_weights
 from metapt.ppi.runs import EXPERIMENT, Learned, fingerprint, load_pretrained, save_pretrained
-from metapt.ppi.terms import related
 from metapt.stages import Machine
 from metapt.training.checkpoint import Checkpoint
 
@@ -87,9 +85,7 @@ def weight_figures(weights: NDArray[np.float64], tasks: pd.DataFrame, setting: S
     if planted.any():
         useful = np.array([text.startswith(PLANTED + USEFUL) for text in described])
         found["AUROC of weight against planted use"] = _auroc(weights[planted], useful[planted])
-    graphs, known = setting.dataset.graphs, np.concatenate(setting.finetune)
-    labels = (unpack(bits[known], int(count)) for bits, count in zip((graphs.coarse, graphs.fine), graphs.tasks, strict=True))
-    relatives = related(*labels).any(1) & ~permuted
+    relatives = setting.relatives() & ~permuted
     if 0 < relatives.sum() < len(relatives):
         found["mean weight of relatives"] = float(weights[relatives].mean())
         found["mean weight of others"] = float(weights[~relatives & ~permuted].mean())

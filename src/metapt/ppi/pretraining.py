@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from metapt.errors import ConfigError
@@ -131,6 +132,14 @@ class Setting:
             labels[graphs, task] = labels[random.permutation(graphs), task]
         return torch.from_numpy(pack(labels.astype(np.bool_))).to(self.dataset.device)
 
+    def relatives(self) -> NDArray[np.bool_]:
+        """PT tasks that an FT task implies (see `related`), by the labels that the setting grants: [PT tasks]."""
+        known, bits, tasks = np.concatenate(self.finetune), self.coarse(), self.tasks
+        coarse = self.dataset.graphs.coarse if bits is None else bits.cpu().numpy()
+        fine = unpack(self.dataset.graphs.fine[known], self.dataset.fine_tasks)
+        granted = fine if tasks is None else fine[:, tasks.numpy()]
+        return np.asarray(related(unpack(coarse[known], self.dataset.coarse_tasks), granted).any(1))
+
     def sets(self, arm: config.Meta | None = None) -> dict[str, tuple[Indices, int]]:
         """Who learns from which graphs, in minibatches of what size; `arm` says those of meta-updates."""
         train, validation = self.finetune
@@ -245,11 +254,7 @@ def fixed_weights(setting: Setting, arm: config.Supervised) -> Params:
                 phi = torch.full((tasks,), _OFF)
                 phi[kept] = 0.0
     if arm.tasks == "related":
-        train, validation = setting.finetune
-        known = np.concatenate([train, validation])
-        graphs = setting.dataset.graphs
-        fine = unpack(graphs.fine[known], setting.dataset.fine_tasks)
-        relatives = related(unpack(graphs.coarse[known], tasks), fine).any(1)
+        relatives = setting.relatives()
         if not relatives.any():
             raise ConfigError("no PT task is implied by an FT task, so that an arm with `tasks: related` has none: leave it out.")
         phi = torch.where(torch.from_numpy(relatives), phi, torch.full((tasks,), _OFF))

@@ -1,0 +1,54 @@
+"""Every default arm, and some that options make, small enough for twelve PT steps on small graphs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from metapt.ppi import config
+from metapt.ppi.config import ARMS, Network, PretrainSettings
+from metapt.ppi.dataset import PpiDataset
+from metapt.ppi.pretraining import Setting
+from metapt.training.checkpoint import Checkpoint
+
+from .small_graphs import COARSE, TEST_SPECIES
+
+NETWORK = Network(layers=2, width=4)
+LEARNED = torch.linspace(-2, 2, COARSE).roll(3)
+SMALL: dict[str, dict[str, Any]] = {
+    "cotrain_learned_weights": {"steps": 2, "warmup_epochs": 0.5},
+    "meta": {"pretrain_steps": 2, "warmup_epochs": 0.5, "batch_size": 16},
+    "meta-identity": {"pretrain_steps": 2, "warmup_epochs": 0.5, "batch_size": 16},
+    "meta-stable": {"pretrain_steps": 2, "warmup_epochs": 0.5, "hypergradient_batch": 20},
+}
+ARMS_HERE = {name: arm.model_copy(update=SMALL.get(name, {})) for name, arm in ARMS.items()} | {
+    "meta-fitted": config.Meta(
+        pretrain_steps=2,
+        warmup_epochs=0.5,
+        unroll="fitted",
+        folds=3,
+        batch_size=None,
+        accumulate=2,
+        average_decay=0.5,
+        reuse_gradient=True,
+    ),
+    "meta-released": config.Meta(pretrain_steps=2, warmup_epochs=0.5, head_steps_between_updates=1, unroll_steps=2),
+}
+
+
+def setting_in(
+    folder: Path,
+    dataset: PpiDataset,
+    name: str = "full_access",
+    seed: int = 0,
+    checkpoint: type[Checkpoint] = Checkpoint,
+    learned: torch.Tensor | None = LEARNED,
+    **changes: Any,
+) -> Setting:
+    """Twelve PT steps on 100 graphs; FT has 68 to train and 12 to validate."""
+    settings = PretrainSettings(**{"epochs": 2, "batch_size": 16, "online_evaluations": 3, **changes})
+    return Setting(
+        dataset, NETWORK, settings, [TEST_SPECIES], seed, name, learned, lambda: checkpoint(folder / "state.pt", "a test")
+    )

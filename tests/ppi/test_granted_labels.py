@@ -1,0 +1,109 @@
+"""PT in a setting is a function of the labels that the setting grants: other labels change no bit of what a PT run leaves."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+import torch
+
+from metapt.hypergrad import Params
+from metapt.ppi.config import Arm, uses_labels, weights_of
+from metapt.ppi.dataset import PpiDataset, on_device
+from metapt.ppi.graphs import pack, unpack
+from metapt.ppi.needs import pretrain_setting
+from metapt.ppi.pretraining import Setting, pretrain
+
+from .graphs_helper import related_graphs
+from .small_arms import ARMS_HERE, setting_in
+from .small_graphs import COARSE, FINE
+
+SETTINGS = ["full_access", "half_data", "held_out_0", "held_out_2", "permuted_tasks", "released_centre"]
+Pretrained = Callable[[str, str, PpiDataset], list[Params]]
+
+
+@pytest.fixture(scope="module")
+def dataset() -> PpiDataset:
+    """PT tasks 3 and 6 are implied by FT tasks 0 and 2, so that `related_only` has tasks in every setting."""
+    return on_device(related_graphs(pairs=((3, 0), (6, 2))), "cpu")
+
+
+@pytest.fixture
+def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Pretrained:
+    """(arm, setting, dataset) -> what the PT run leaves that the plan gives to FT in this setting; needed weights come first."""
+
+    def run(name: str, setting: str, dataset: PpiDataset) -> list[Params]:
+        arm = ARMS_HERE[name]
+        source, planned = weights_of(arm), pretrain_setting(arm, setting)
+        learned = None if source is None else run(source, planned, dataset)[-1]["task_weights"]
+        folder = tmp_path_factory.mktemp("run")
+        result = pretrain(arm, setting_in(folder, dataset, planned, learned=learned, epochs=1, online_evaluations=0))
+        return [*result.pretrained, result.meta]
+
+    return run
+
+
+def granted(dataset: PpiDataset, name: str) -> tuple[Any, Any]:
+    """Which labels a setting grants to PT: [graphs, PT tasks], [graphs, FT tasks]."""
+    setting: Setting = setting_in(Path(), dataset, name)
+    coarse, fine = (np.zeros((len(dataset.graphs), tasks), bool) for tasks in (COARSE, FINE))
+    coarse[setting.graphs] = True
+    tasks = np.arange(FINE) if setting.tasks is None else setting.tasks.numpy()
+    fine[np.ix_(np.concatenate(setting.finetune), tasks)] = True
+    return coarse, fine
+
+
+def relabelled(dataset: PpiDataset, coarse: Any, fine: Any) -> PpiDataset:
+    return on_device(dataclasses.replace(dataset.graphs, coarse=pack(coarse), fine=pack(fine)), "cpu")
+
+
+def labels_of(dataset: PpiDataset) -> tuple[Any, Any]:
+    return unpack(dataset.graphs.coarse, COARSE) > 0, unpack(dataset.graphs.fine, FINE) > 0
+
+
+def equal(first: list[Params], second: list[Params]) -> bool:
+    pairs = list(zip(first, second, strict=True))
+    return all(a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a) for a, b in pairs)
+
+
+def test_every_kind_of_arm_is_among_these() -> None:
+    kinds = get_args(get_args(Arm)[0])
+    assert {type(arm) for arm in ARMS_HERE.values()} == set(kinds)
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("name", ARMS_HERE)
+def test_labels_that_a_setting_does_not_grant_change_nothing(
+    name: str, setting: str, dataset: PpiDataset, pretrained: Pretrained
+) -> None:
+    withheld = [label ^ ~mask for label, mask in zip(labels_of(dataset), granted(dataset, setting), strict=True)]
+    assert equal(pretrained(name, setting, dataset), pretrained(name, setting, relabelled(dataset, *withheld)))
+
+
+@pytest.mark.parametrize("setting", ["full_access", "half_data", "held_out_1"])
+@pytest.mark.parametrize("name", [name for name, arm in ARMS_HERE.items() if weights_of(arm) is None])
+def test_only_arms_that_use_ft_labels_depend_on_those_that_are_granted(
+    name: str, setting: str, dataset: PpiDataset, pretrained: Pretrained
+) -> None:
+    coarse, fine = labels_of(dataset)
+    mask = granted(dataset, setting)[1][:, 0]
+    fine[mask, 0] = fine[mask, 2]  # so that PT task 3 has no FT task that implies it
+    changed = relabelled(dataset, coarse, fine)
+    assert equal(pretrained(name, setting, dataset), pretrained(name, setting, changed)) is not uses_labels(ARMS_HERE[name])
+
+
+def test_related_tasks_are_found_by_the_permuted_labels_where_pt_sees_those(dataset: PpiDataset) -> None:
+    intact = setting_in(Path(), dataset).relatives()
+    changed = []
+    for seed in range(3):
+        permuted: Setting = setting_in(Path(), dataset, "permuted_tasks", seed)
+        bits = permuted.coarse()
+        assert bits is not None
+        seen = relabelled(dataset, unpack(bits.numpy(), COARSE) > 0, labels_of(dataset)[1])
+        assert np.array_equal(permuted.relatives(), setting_in(Path(), seen).relatives())
+        changed.append(not np.array_equal(permuted.relatives(), intact))
+    assert any(changed)
