@@ -17,7 +17,7 @@ from metapt.estimate.finetuning import HEADS_STEPS, auroc_step, heads_step
 from metapt.estimate.work import OPEN, RUN_BYTES, Run, Step, added, summary
 from metapt.hypergrad import Pretrained
 from metapt.ppi import config as ppi
-from metapt.ppi.dataset import VALIDATION_SHARE, PpiDataset, on_device
+from metapt.ppi.dataset import TRAIN_SHARE, VALIDATION_SHARE, PpiDataset, on_device
 from metapt.ppi.features import CHUNK, features_of
 from metapt.ppi.finetune import Sets, full_transfer
 from metapt.ppi.gin import Encoder, initial_pretrained
@@ -164,8 +164,8 @@ def _parts(section: ppi.PpiConfig) -> tuple[int, int, int]:
     """FT training, validation and test graphs; PT sees the first two and as many as the third."""
     size = size_of(section)
     own = round(size.graphs * size.tested)
-    validation = round(VALIDATION_SHARE * (size.graphs - own))
-    return size.graphs - own - validation, validation, own - own // 2
+    train, validation = (int(share * (size.graphs - own)) for share in (TRAIN_SHARE, VALIDATION_SHARE))
+    return train, validation, own // 2
 
 
 def _encoders(section: ppi.PpiConfig, key: FinetuneKey) -> list[PretrainKey]:

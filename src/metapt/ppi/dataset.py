@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 from typing import NamedTuple
 
 import numpy as np
@@ -16,7 +17,7 @@ from metapt.ppi.config import FOLDS
 from metapt.ppi.gin import EDGE_BITS, GraphBatch
 from metapt.ppi.graphs import EVIDENCE, Graphs, load
 
-VALIDATION_SHARE = 0.15
+TRAIN_SHARE, VALIDATION_SHARE = 0.85, 0.15
 _SPLIT_SEED = 42
 _SELF_LOOP = EVIDENCE
 
@@ -24,8 +25,15 @@ Indices = NDArray[np.int64]
 
 
 class Splits(NamedTuple):
-    """Numbers of graphs: FT training and validation, and the test species' two halves, of which one is seen in PT."""
+    """Numbers of graphs, in ascending order.
 
+    Attributes:
+        others: of the species that are not tested on; PT sees all of them.
+        train, validation: of FT, parts of `others`.
+        easy, hard: halves of the test species; PT sees the first, nothing but the test the second.
+    """
+
+    others: Indices
     train: Indices
     validation: Indices
     easy: Indices
@@ -34,7 +42,7 @@ class Splits(NamedTuple):
     @property
     def pretrain(self) -> Indices:
         """What PT sees, with coarse labels."""
-        return np.concatenate([self.train, self.validation, self.easy])
+        return np.concatenate([self.others, self.easy])
 
     @property
     def test(self) -> Indices:
@@ -42,16 +50,17 @@ class Splits(NamedTuple):
 
 
 def splits(graphs: Graphs, test_species: list[int]) -> Splits:
-    """The species split of Hu et al.: other species 85/15 at random, the test species' graphs halved at random; always the same.
+    """Split by species as Hu et al. (2020) do in their code; it is always the same.
+
+    Other species are cut 85/15 after a shuffle by Python's generator, the test species' graphs 50/50 after another one. Sizes
+    are rounded down, so that a graph may be left over.
 
     Raises:
         DataError: a part would be empty.
     """
     tested = np.isin(graphs.species, test_species)
-    random = np.random.default_rng(_SPLIT_SEED)
-    others, own = (random.permutation(np.flatnonzero(mask)) for mask in (~tested, tested))
-    held, half = round(VALIDATION_SHARE * len(others)), len(own) // 2
-    parts = Splits(*(np.sort(part) for part in (others[held:], others[:held], own[:half], own[half:])))
+    others, own = np.flatnonzero(~tested), np.flatnonzero(tested)
+    parts = Splits(others, *_cut(others, TRAIN_SHARE, VALIDATION_SHARE), *_cut(own, 0.5, 0.5))
     if not all(map(len, parts)):
         names = ", ".join(map(str, np.unique(graphs.species)))
         raise DataError(
@@ -59,6 +68,14 @@ def splits(graphs: Graphs, test_species: list[int]) -> Splits:
             f"{', '.join(map(str, test_species))}. The graphs are of {names}; name other test_species, or prepare more graphs."
         )
     return parts
+
+
+def _cut(numbers: Indices, first: float, second: float) -> tuple[Indices, Indices]:
+    """Cut two parts, of these shares, off a random order of the numbers."""
+    order = list(range(len(numbers)))
+    Random(_SPLIT_SEED).shuffle(order)
+    end, size = int(first * len(order)), int(second * len(order))
+    return np.sort(numbers[order[:end]]), np.sort(numbers[order[end : end + size]])
 
 
 @dataclass(frozen=True)
