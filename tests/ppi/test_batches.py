@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from metapt.ppi.batches import CoTrainBatches, Dropout, PpiBatches
+from metapt.ppi.batches import CoTrainBatches, PpiBatches
 from metapt.ppi.config import Network
 from metapt.ppi.dataset import PpiDataset, on_device
 from metapt.ppi.gin import GraphBatch
@@ -20,7 +20,7 @@ from .small_graphs import COARSE, FINE, small_graphs
 
 NETWORK = Network(layers=2, width=3)
 PRETRAIN, TRAIN, VALIDATION = np.arange(40, 100), np.arange(0, 30), np.arange(30, 40)
-SETS = {"pretrain": (PRETRAIN, 16), "train": (TRAIN, 8), "validation": (VALIDATION, 4)}
+SETS = {"pretrain": (PRETRAIN, 16), "hypergradient": (PRETRAIN, 16), "train": (TRAIN, 8), "validation": (VALIDATION, 4)}
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def dataset() -> PpiDataset:
 
 
 def made(dataset: PpiDataset, kind: type[PpiBatches] = PpiBatches, seed: int = 0, rate: float = 0.2, **words: Any) -> PpiBatches:
-    return kind(dataset, SETS, Dropout(seed, NETWORK, rate, "cpu"), seed, **words)
+    return kind(dataset, SETS, NETWORK, rate, seed, **words)
 
 
 def seen(graphs: GraphBatch) -> list[int]:
@@ -71,7 +71,8 @@ def test_a_pass_sees_no_graph_twice(dataset: PpiDataset) -> None:
 
 def test_only_what_is_trained_on_has_dropout(dataset: PpiDataset) -> None:
     batches = made(dataset)
-    for batch in (batches.pretrain(), batches.hypergradient(), batches.trained()):
+    both: Any = made(dataset, CoTrainBatches).pretrain()
+    for batch in (batches.pretrain(), batches.hypergradient(), *both):
         assert batch.keep is not None
         assert batch.keep.shape == (2, len(batch.graphs.graph), 3)
     assert batches.train().keep is None
@@ -79,53 +80,63 @@ def test_only_what_is_trained_on_has_dropout(dataset: PpiDataset) -> None:
     assert made(dataset, rate=0.0).pretrain().keep is None
 
 
-def test_arms_of_a_seed_see_the_same_graphs_whatever_else_they_draw(dataset: PpiDataset) -> None:
-    plain, meta, other = made(dataset), made(dataset, hypergradient_size=20), made(dataset, seed=1)
-    orders = []
-    for batches in (plain, meta, other):
-        order = []
-        for _ in range(6):
-            order.append(seen(batches.pretrain().graphs))
-            if batches is meta:
-                meta.hypergradient(), meta.train(), meta.validation()
-        orders.append(order)
-    assert orders[0] == orders[1] != orders[2]
+def test_arms_of_a_seed_see_the_same_pt_minibatches_and_masks_whatever_else_they_draw(dataset: PpiDataset) -> None:
+    plain, meta, both = made(dataset), made(dataset), made(dataset, CoTrainBatches)
+    for _ in range(8):
+        expected, ours, theirs = plain.pretrain(), meta.pretrain(), both.pretrain()
+        assert equal(ours, expected)
+        assert equal(theirs.pretrain, expected)  # type: ignore[attr-defined]
+        for batches in (meta, both):
+            batches.hypergradient(), batches.train(), batches.validation()
+    assert not equal(made(dataset).pretrain(), made(dataset, seed=1).pretrain())
 
 
-def test_a_hypergradients_pt_minibatch_is_of_its_own_size_or_the_next_pt_minibatch(dataset: PpiDataset) -> None:
-    larger = made(dataset, hypergradient_size=20).hypergradient()
+@pytest.mark.parametrize("kind", [PpiBatches, CoTrainBatches])
+def test_hypergradients_have_graphs_and_masks_of_their_own(dataset: PpiDataset, kind: type[PpiBatches]) -> None:
+    batches = made(dataset, kind)
+    steps, hypergradients = ([draw() for _ in range(6)] for draw in (batches.pretrain, batches.hypergradient))
+    for pairs in zip(steps, hypergradients, strict=True):
+        for step, other in zip(*pairs, strict=True) if kind is CoTrainBatches else [pairs]:  # type: ignore[call-overload]
+            assert set(seen(step.graphs)) != set(seen(other.graphs))
+            assert other.keep is not None
+            rows = min(step.keep.shape[1], other.keep.shape[1])
+            assert not torch.equal(step.keep[:, :rows], other.keep[:, :rows])
+
+
+def test_hypergradients_are_of_pt_graphs_in_minibatches_of_their_own_size(dataset: PpiDataset) -> None:
+    sets = SETS | {"hypergradient": (PRETRAIN, 20)}
+    larger = PpiBatches(dataset, sets, NETWORK, 0.2, 0).hypergradient()
     assert len(larger.graphs.sizes) == 20
     assert set(seen(larger.graphs)) <= set(PRETRAIN.tolist())
-    assert larger.labels.shape == (20, COARSE)
-    first, second = made(dataset), made(dataset)
-    assert equal(first.hypergradient(), second.pretrain())
-    assert equal(first.pretrain(), second.pretrain())
+    assert torch.equal(larger.labels, dataset.coarse(torch.tensor(seen(larger.graphs))))
 
 
 def test_other_pt_labels_and_fewer_ft_tasks(dataset: PpiDataset) -> None:
     flipped = torch.from_numpy(pack(unpack(dataset.graphs.coarse, COARSE) == 0))
     tasks = torch.tensor([0, 3, 4])
     batches = made(dataset, coarse=flipped, tasks=tasks)
-    batch = batches.pretrain()
-    assert torch.equal(batch.labels, 1 - dataset.coarse(torch.tensor(seen(batch.graphs))))
-    for batch in (batches.train(), batches.validation(), batches.trained()):
+    for batch in (batches.pretrain(), batches.hypergradient()):
+        assert torch.equal(batch.labels, 1 - dataset.coarse(torch.tensor(seen(batch.graphs))))
+    both: Any = made(dataset, CoTrainBatches, tasks=tasks).pretrain()
+    for batch in (batches.train(), batches.validation(), both.finetune):
         assert torch.equal(batch.labels, dataset.fine(torch.tensor(seen(batch.graphs)))[:, tasks])
 
 
 def test_the_released_centres_are_those_of_pt_minibatches_only(dataset: PpiDataset) -> None:
-    batches = made(dataset, offset_centres=False, hypergradient_size=20)
+    batches = made(dataset, offset_centres=False)
     for batch in (batches.pretrain(), batches.hypergradient()):
         expected = dataset.graphs.centre[seen(batch.graphs)]
         assert batch.graphs.centre.tolist() == expected.tolist()
-    for batch in (batches.train(), batches.validation(), batches.trained()):
+    both: Any = made(dataset, CoTrainBatches, offset_centres=False).pretrain()
+    for batch in (batches.train(), batches.validation(), both.finetune):
         assert equal(batch.graphs, dataset.batch(torch.tensor(seen(batch.graphs))))
 
 
 def test_co_training_sees_a_pt_and_an_ft_minibatch_with_dropout(dataset: PpiDataset) -> None:
     both, alone = made(dataset, CoTrainBatches, tasks=torch.tensor([1, 2])), made(dataset)
-    for draw in (both.pretrain, both.hypergradient):
-        batch: Any = draw()
-        assert seen(batch.pretrain.graphs) == seen(alone.pretrain().graphs)
+    for name in ("pretrain", "hypergradient"):
+        batch: Any = getattr(both, name)()
+        assert equal(batch.pretrain, getattr(alone, name)())
         assert batch.pretrain.labels.shape == (16, COARSE)
         assert set(seen(batch.finetune.graphs)) <= set(TRAIN.tolist())
         assert batch.finetune.labels.shape == (8, 2)
@@ -136,8 +147,8 @@ def test_co_training_sees_a_pt_and_an_ft_minibatch_with_dropout(dataset: PpiData
 
 @pytest.mark.parametrize("kind", [PpiBatches, CoTrainBatches])
 def test_a_saved_state_goes_on_to_the_same_minibatches_and_masks(dataset: PpiDataset, kind: type[PpiBatches]) -> None:
-    batches, other = (made(dataset, kind, hypergradient_size=20) for _ in range(2))
-    names = ("pretrain", "train", "hypergradient", "validation", "trained")
+    batches, other = (made(dataset, kind) for _ in range(2))
+    names = ("pretrain", "train", "hypergradient", "validation")
 
     def some(drawn: PpiBatches) -> list[Any]:
         draws: list[Callable[[], Any]] = [getattr(drawn, name) for name in names]
@@ -152,7 +163,7 @@ def test_a_saved_state_goes_on_to_the_same_minibatches_and_masks(dataset: PpiDat
 
 def test_a_set_smaller_than_its_minibatch_is_one_minibatch(dataset: PpiDataset) -> None:
     sets = {"train": (np.arange(5), 8)}
-    batches = PpiBatches(dataset, sets, Dropout(0, NETWORK, 0.0, "cpu"), 0)
+    batches = PpiBatches(dataset, sets, NETWORK, 0.0, 0)
     batch = batches.train()
     assert sorted(seen(batch.graphs)) == [0, 1, 2, 3, 4]
     assert batch.labels.shape == (5, FINE)

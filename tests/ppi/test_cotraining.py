@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from metapt.hypergrad import Params, Pretrained
-from metapt.ppi.batches import CoTrainBatches, Dropout
+from metapt.ppi.batches import CoTrainBatches
 from metapt.ppi.config import Network
 from metapt.ppi.cotraining import CoTrainer
 from metapt.ppi.dataset import PpiDataset, on_device
@@ -40,7 +40,7 @@ class Exact(CoTrainBatches):
 
 def batches(dataset: PpiDataset) -> CoTrainBatches:
     sets = {"pretrain": (np.arange(100), 16), "train": (np.arange(60), 8)}
-    return Exact(dataset, sets, Dropout(0, Network(layers=LAYERS, width=WIDTH), 0.2, "cpu"), 0)
+    return Exact(dataset, sets, Network(layers=LAYERS, width=WIDTH), 0.2, 0)
 
 
 def network() -> Pretrained:

@@ -16,6 +16,7 @@ import torch
 from metapt.errors import ConfigError, DataError, TrainingError
 from metapt.hypergrad import Adam, FittedHead, Params, Pretrained, RidgeHead, Unroll
 from metapt.ppi import config
+from metapt.ppi.batches import PpiBatches
 from metapt.ppi.config import FOLDS
 from metapt.ppi.dataset import PpiDataset, held_out_tasks, on_device, splits
 from metapt.ppi.graphs import unpack
@@ -29,7 +30,7 @@ from metapt.ppi.pretraining import (
     meta_loop,
     pretrain,
 )
-from metapt.ppi.problem import WEIGHTS, encoder_of, initial_meta, task_weights
+from metapt.ppi.problem import WEIGHTS, LabelledGraphs, encoder_of, initial_meta, task_weights
 from metapt.training.checkpoint import Checkpoint
 from metapt.training.pretraining import Pretrainer
 from metapt.training.timing import Every
@@ -161,14 +162,32 @@ def test_all_arms_of_a_seed_start_from_the_same_weights(ran: Callable[[str], Ran
     assert not equal(make(seed=1).initial_head(), head)
 
 
-def test_arms_see_the_same_pt_graphs_labels_and_masks(make: Callable[..., Setting]) -> None:
-    plain, stable = make().batches(), make().batches(ARMS_HERE["meta-stable"])  # type: ignore[arg-type]
-    for _ in range(8):
-        ours, theirs = plain.pretrain(), stable.pretrain()
-        assert all(map(torch.equal, (*ours.graphs, ours.labels), (*theirs.graphs, theirs.labels)))
-        assert ours.keep is not None
-        assert theirs.keep is not None
-        assert torch.equal(ours.keep, theirs.keep)
+def test_all_arms_of_a_seed_see_the_same_pt_minibatches_and_masks_to_the_end(
+    make: Callable[..., Setting], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[LabelledGraphs] = []
+    draw = PpiBatches.pretrain
+
+    def spied(self: PpiBatches) -> LabelledGraphs:
+        drawn.append(draw(self))
+        return drawn[-1]
+
+    monkeypatch.setattr(PpiBatches, "pretrain", spied)
+    seen: dict[str, list[LabelledGraphs]] = {}
+    for name, arm in ARMS_HERE.items():
+        if not isinstance(arm, config.NoPretraining) and not (isinstance(arm, config.Meta) and arm.reuse_gradient):
+            setting = make()
+            setting.checkpoint().remove()
+            pretrain(arm, setting)
+            seen[name], drawn = drawn, []
+    expected = seen.pop("graph_supervised")
+    assert len(expected) == STEPS
+    for name, batches in seen.items():
+        assert len(batches) == STEPS, name
+        for ours, theirs in zip(expected, batches, strict=True):
+            assert all(map(torch.equal, (*ours.graphs, ours.labels, ours.keep), (*theirs.graphs, theirs.labels, theirs.keep))), (
+                name
+            )
 
 
 def test_an_arm_with_equal_weights_is_the_one_without(ran: Callable[[str], Ran], make: Callable[..., Setting]) -> None:

@@ -21,9 +21,8 @@ from metapt.training.streams import ShuffledStream
 class Dropout:
     """Masks for training minibatches, from a generator on the device."""
 
-    def __init__(self, seed: int, network: Network, rate: float, device: str) -> None:
-        self._generator = generator("ppi dropout", seed, device=device)
-        self._network, self._rate = network, rate
+    def __init__(self, generator: torch.Generator, network: Network, rate: float) -> None:
+        self._generator, self._network, self._rate = generator, network, rate
 
     def __call__(self, nodes: int) -> Tensor | None:
         if not self._rate:
@@ -40,44 +39,51 @@ class Dropout:
 class PpiBatches(StreamBatches):
     """PT minibatches with coarse labels, FT minibatches with fine ones.
 
+    Each set has streams of its own, of graphs and of dropout's masks, so that arms of a seed see the same PT minibatches and
+    masks however many others they draw.
+
     Args:
         dataset: all graphs.
-        sets: graphs of "pretrain", "train" and "validation" (as far as they are used), and the sizes of their minibatches.
+        sets: graphs of "pretrain", "hypergradient" (PT graphs), "train" and "validation" (as far as they are used), and the
+            sizes of their minibatches.
+        network: the encoder's shape.
+        dropout: share of a layer's outputs that are zeroed, of minibatches that are trained on.
+        seed: the PT seed. Arms share its streams, so that they differ in what they do only.
         coarse: PT labels of all graphs as bits; the data set's own where it is None.
         tasks: FT tasks that there are labels of; None: all.
-        dropout: for PT minibatches.
-        seed: the PT seed. Arms share its streams, so that they differ in what they do only.
         offset_centres: see `PpiDataset.batch`; of PT minibatches.
-        hypergradient_size: PT graphs per hypergradient; None: as in a PT minibatch.
     """
 
     def __init__(
         self,
         dataset: PpiDataset,
         sets: Mapping[str, tuple[Indices, int]],
-        dropout: Dropout,
+        network: Network,
+        dropout: float,
         seed: int,
         *,
         coarse: Tensor | None = None,
         tasks: Tensor | None = None,
         offset_centres: bool = True,
-        hypergradient_size: int | None = None,
     ) -> None:
-        self._dataset, self._dropout, self._tasks, self._offset = dataset, dropout, tasks, offset_centres
+        self._dataset, self._tasks, self._offset = dataset, tasks, offset_centres
         self._coarse = dataset.coarse_bits if coarse is None else coarse
         self._indices = {name: torch.from_numpy(np.asarray(chosen)) for name, (chosen, _) in sets.items()}
-        streams = {name: _stream(name, len(chosen), size, seed) for name, (chosen, size) in sets.items()}
-        if hypergradient_size is not None:
-            chosen, _ = sets["pretrain"]
-            self._indices["hypergradient"] = self._indices["pretrain"]
-            streams["hypergradient"] = _stream("hypergradient", len(chosen), hypergradient_size, seed)
-        super().__init__(streams)
+        self._dropout = {
+            name: Dropout(generator("ppi dropout", name, seed, device=dataset.device), network, dropout) for name in sets
+        }
+        super().__init__(
+            {
+                name: ShuffledStream(len(chosen), size, [generator("ppi batches", name, seed)])
+                for name, (chosen, size) in sets.items()
+            }
+        )
 
     def pretrain(self) -> LabelledGraphs:
         return self._labelled("pretrain")
 
     def hypergradient(self) -> LabelledGraphs:
-        return self._labelled("hypergradient" if "hypergradient" in self._streams else "pretrain")
+        return self._labelled("hypergradient")
 
     def train(self) -> LabelledGraphs:
         return self._finetune("train")
@@ -85,17 +91,11 @@ class PpiBatches(StreamBatches):
     def validation(self) -> LabelledGraphs:
         return self._finetune("validation")
 
-    def trained(self) -> LabelledGraphs:
-        """An FT training minibatch with dropout, for networks that are trained on it."""
-        indices = self._next("train")
-        graphs = self._dataset.batch(indices)
-        return LabelledGraphs(graphs, self._fine(indices), self._dropout(len(graphs.graph)))
-
     def _labelled(self, name: str) -> LabelledGraphs:
         indices = self._next(name)
         graphs = self._dataset.batch(indices, self._offset)
         coarse = labels(self._coarse, indices, self._dataset.coarse_tasks)
-        return LabelledGraphs(graphs, coarse, self._dropout(len(graphs.graph)))
+        return LabelledGraphs(graphs, coarse, self._dropout[name](len(graphs.graph)))
 
     def _finetune(self, name: str) -> LabelledGraphs:
         indices = self._next(name)
@@ -109,22 +109,27 @@ class PpiBatches(StreamBatches):
         return self._indices[name][self._streams[name].next()[0]]
 
     def state_dict(self) -> dict[str, Any]:
-        return {"streams": super().state_dict(), "dropout": self._dropout.state_dict()}
+        return {"streams": super().state_dict(), "dropout": {name: each.state_dict() for name, each in self._dropout.items()}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state["streams"])
-        self._dropout.load_state_dict(state["dropout"])
+        for name, each in self._dropout.items():
+            each.load_state_dict(state["dropout"][name])
 
 
 class CoTrainBatches(PpiBatches):
     """The same, where what is trained on is a PT and an FT minibatch together."""
 
+    def __init__(self, dataset: PpiDataset, sets: Mapping[str, tuple[Indices, int]], *arguments: Any, **options: Any) -> None:
+        super().__init__(dataset, {**sets, "hypergradient train": sets["train"]}, *arguments, **options)
+
     def pretrain(self) -> BothGraphs:  # type: ignore[override]
-        return BothGraphs(super().pretrain(), self.trained())
+        return BothGraphs(super().pretrain(), self._trained("train"))
 
     def hypergradient(self) -> BothGraphs:  # type: ignore[override]
-        return self.pretrain()
+        return BothGraphs(super().hypergradient(), self._trained("hypergradient train"))
 
-
-def _stream(name: str, count: int, batch_size: int, seed: int) -> ShuffledStream:
-    return ShuffledStream(count, batch_size, [generator(f"ppi {name} batches", seed)])
+    def _trained(self, name: str) -> LabelledGraphs:
+        """An FT training minibatch with dropout."""
+        batch = self._finetune(name)
+        return batch._replace(keep=self._dropout[name](len(batch.graphs.graph)))

@@ -179,6 +179,8 @@ class Meta(Section):
             raise ValueError("head_steps_between_updates goes with unrolled steps; a fitted head takes none")
         if self.folds is not None and self.unroll == "head":
             raise ValueError("folds goes with unroll: fitted or ridge")
+        if self.reuse_gradient and self.hypergradient_batch is not None:
+            raise ValueError("hypergradient_batch goes without reuse_gradient, whose hypergradients are of the PT minibatches")
         if self.batch_size is None and self.unroll == "head" and self.unroll_steps > 1:
             raise ValueError("batch_size: empty (all FT graphs) takes one unrolled step at most")
         return self

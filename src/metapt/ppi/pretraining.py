@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from metapt.hypergrad import Adam, FittedHead, Neumann, Params, Pretrained, Ridg
 from metapt.hypergrad.finetune import FineTuning
 from metapt.hypergrad.params import detached
 from metapt.ppi import config
-from metapt.ppi.batches import CoTrainBatches, Dropout, PpiBatches
+from metapt.ppi.batches import CoTrainBatches, PpiBatches
 from metapt.ppi.cotraining import CoTrainer
 from metapt.ppi.dataset import Indices, PpiDataset, held_out_tasks, splits
 from metapt.ppi.features import head_aurocs
@@ -47,6 +47,8 @@ ONLINE_VALIDATION, ONLINE_TEST = "online validation AUROC (%)", "online test AUR
 QUANTILES = {"weight, 10 % quantile": 0.1, "weight, median": 0.5, "weight, 90 % quantile": 0.9}
 _OFF = -30.0
 """phi of a task that is left out: its weight is 2e-13."""
+
+_Batches = TypeVar("_Batches", bound=PpiBatches)
 
 
 @dataclass(frozen=True)
@@ -143,9 +145,10 @@ class Setting:
     def sets(self, arm: config.Meta | None = None) -> dict[str, tuple[Indices, int]]:
         """Who learns from which graphs, in minibatches of what size; `arm` says those of meta-updates."""
         train, validation = self.finetune
-        sets = {"pretrain": (self.graphs, self.pretrain.batch_size)}
+        size = self.pretrain.batch_size
+        larger = None if arm is None else arm.hypergradient_batch
+        sets = {"pretrain": (self.graphs, size), "hypergradient": (self.graphs, larger or size)}
         if arm is None:
-            size = self.pretrain.batch_size
             return sets | {"train": (train, size), "validation": (validation, size)}
         if arm.folds is None:
             sizes = [arm.batch_size or len(part) for part in (train, validation)]
@@ -159,19 +162,24 @@ class Setting:
         return sets | {"train": (both[rest:], part), "validation": (both[:rest], rest if part == largest else part)}
 
     def batches(self, arm: config.Meta | None = None) -> PpiBatches:
-        return PpiBatches(
+        """Minibatches of an arm whose PT loss is of PT data alone."""
+        return self._made(PpiBatches, arm)
+
+    def pairs(self) -> CoTrainBatches:
+        """Minibatches of co-training."""
+        return self._made(CoTrainBatches, None)
+
+    def _made(self, kind: type[_Batches], arm: config.Meta | None) -> _Batches:
+        return kind(
             self.dataset,
             self.sets(arm),
-            self.dropout(),
+            self.network,
+            self.pretrain.dropout,
             self.seed,
             coarse=self.coarse(),
             tasks=self.tasks,
             offset_centres=self.name != "released_centre",
-            hypergradient_size=None if arm is None else arm.hypergradient_batch,
         )
-
-    def dropout(self) -> Dropout:
-        return Dropout(self.seed, self.network, self.pretrain.dropout, self.dataset.device)
 
     def initial(self) -> Pretrained:
         """Random weights of the PT seed, the same in all arms."""
@@ -270,7 +278,7 @@ def _supervised(setting: Setting, arm: config.Supervised) -> PretrainRun:
 def _cotrain(setting: Setting, arm: config.CoTrain) -> PretrainRun:
     problem, start = CoTrainProblem(setting.encoder), setting.initial()
     network = Pretrained(whole(start.encoder, start.head, setting.initial_head()), {}, start.buffers)
-    trainer = CoTrainer(problem, _pairs(setting), network, _adam(arm.lr), arm.gradients)
+    trainer = CoTrainer(problem, setting.pairs(), network, _adam(arm.lr), arm.gradients)
     every = setting.steps // max(1, setting.pretrain.online_evaluations)
     recorder = Recorder(lambda: _online_of(setting, trainer.pretrained), max(1, every))
     run = _plain(setting, trainer, {}, recorder)
@@ -302,7 +310,7 @@ def _learned_weights(setting: Setting, arm: config.LearnedWeights) -> PretrainRu
         pretrain_optimizer=_adam(arm.lr),
         meta_optimizer=OptimizerSpec("Adam", {"lr": arm.weights_lr}),
     )
-    loop = MetaPretraining(problem, _pairs(setting), network, meta, {}, settings)
+    loop = MetaPretraining(problem, setting.pairs(), network, meta, {}, settings)
     run = _learn(setting, loop, lambda: _online_of(setting, loop.pretrained))
     run.meta = {WEIGHTS: run.meta[WEIGHTS][: setting.dataset.coarse_tasks]}
     run.pretrained = _parts(run.pretrained)
@@ -379,18 +387,6 @@ def _finetuning(arm: config.Meta) -> FineTuning:
             return FittedHead(arm.l2, cross_fit=cross_fit, minibatches=minibatches)
         case "ridge":
             return RidgeHead(arm.l2, cross_fit=cross_fit, minibatches=minibatches)
-
-
-def _pairs(setting: Setting) -> CoTrainBatches:
-    return CoTrainBatches(
-        setting.dataset,
-        setting.sets(),
-        setting.dropout(),
-        setting.seed,
-        coarse=setting.coarse(),
-        tasks=setting.tasks,
-        offset_centres=setting.name != "released_centre",
-    )
 
 
 def _online_of(setting: Setting, network: Pretrained) -> dict[str, Tensor]:
