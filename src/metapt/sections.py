@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 
 class Section(BaseModel):
@@ -17,6 +18,17 @@ class Experiment(Section):
     """A section that is an experiment: it has a target, tables, figures and claims."""
 
 
+def _distinct(values: Sequence[Any]) -> Sequence[Any]:
+    """Raise ValueError where a value stands twice: what it names would be counted twice."""
+    again = [value for place, value in enumerate(values) if value in values[:place]]
+    if again:
+        raise ValueError(f"{again[0]} stands there twice; name it once")
+    return values
+
+
+Distinct = AfterValidator(_distinct)
+"""For lists whose values each stand for one thing."""
+
 Positive = Annotated[int, Field(ge=1)]
 Count = Annotated[int, Field(ge=0)]
 Rate = Annotated[float, Field(gt=0)]
@@ -27,11 +39,13 @@ class Neumann(Section):
 
     kind: Literal["neumann"] = "neumann"
     terms: Count = Field(1, description="Hessian-vector products in the series; 0 leaves step_size times the vector")
-    step_size: Rate | None = Field(None, description="step of the series; empty: the PT learning rate, as the released code does")
+    step_size: Rate | None = Field(
+        None, description="step of the series; empty: the PT learning rate (not in the paper; as the released code does)"
+    )
 
 
 class ConjugateGradient(Section):
-    """The inverse Hessian by conjugate gradients."""
+    """The inverse Hessian by conjugate gradients; not in the paper, nor are its defaults."""
 
     kind: Literal["conjugate_gradient"]
     max_steps: Positive = Field(20, description="most Hessian-vector products in a solve")

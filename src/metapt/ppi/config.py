@@ -1,4 +1,8 @@
-"""The `ppi` section of the config: every default is the paper's value (Section 5 and appendix on multitask PT)."""
+"""The `ppi` section of the config.
+
+Defaults are the paper's values (Section 5 and the appendix on multitask PT) or, where the paper is silent, those of the code that
+its authors or Hu et al. (2020) released. A default that stands in none of them says so: "not in the paper".
+"""
 
 from __future__ import annotations
 
@@ -6,17 +10,20 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from metapt.sections import ConjugateGradient, Count, Experiment, Inverse, Neumann, Positive, Rate, Section
+from metapt.sections import ConjugateGradient, Count, Distinct, Experiment, Inverse, Neumann, Positive, Rate, Section
 
 Fraction = Annotated[float, Field(gt=0, lt=1)]
 Share = Annotated[float, Field(ge=0, lt=1)]
+Names = Annotated[list[str], Distinct]
+Rates = Annotated[list[Rate], Distinct]
+Taxa = Annotated[list[Positive], Distinct]
 
 FOLDS = 4
 """Parts of the FT tasks that are held out in turn."""
 
 
 class Tasks(Section):
-    """Which Gene Ontology terms become tasks, of those that enough proteins carry in the training and in the test species."""
+    """Which Gene Ontology terms become tasks, of those that enough proteins carry. But for `fine`, no default is in the paper."""
 
     fine: Positive = Field(40, description="FT tasks: the deepest, or the rarest, terms; the others are coarse PT tasks")
     coarse: Positive | None = Field(None, description="PT tasks, at most: the most frequent ones; empty: all others")
@@ -28,7 +35,7 @@ class Tasks(Section):
 
 
 class Ego(Section):
-    """The graph around a protein: a breadth-first search in its species' network."""
+    """The graph around a protein: a breadth-first search in its species' network. No default is in the paper."""
 
     hops: Positive = Field(2, description="steps from the centre")
     fan_out: Positive | None = Field(20, description="neighbours that a node brings in at most, drawn at random; empty: all")
@@ -37,16 +44,16 @@ class Ego(Section):
 
 
 class String(Section):
-    """Networks and terms from STRING (string-db.org)."""
+    """Networks and terms from STRING (string-db.org). But for the species, no default is in the paper."""
 
     version: str = Field("12.0", min_length=1, description="of STRING, as in the file names")
     links: Literal["links.detailed", "links.full", "physical.links.full"] = Field(
         "links.detailed", description="which file of links, with its evidence channels"
     )
-    species: list[Positive] = Field(
-        [9606, 3702, 7955, 7227, 10090, 10116, 511145, 559292],
+    species: Taxa = Field(
+        [9606, 3702, 6239, 511145, 7227, 10090, 4932, 7955],
         min_length=2,
-        description="NCBI taxa; those of `test_species` are held out, the others are trained on",
+        description="NCBI taxa, by default those of Hu et al. (2020); `test_species` are held out, the others are trained on",
     )
     min_score: Count = Field(400, description="combined score that a link has at least, of 1000")
     ego: Ego = Ego()
@@ -66,7 +73,7 @@ class PretrainSettings(Section):
     epochs: Positive = Field(100, description="passes over the PT graphs")
     batch_size: Positive = Field(32, description="graphs per minibatch")
     dropout: Share = Field(0.2, description="share of a layer's outputs that are zeroed")
-    online_evaluations: Count = Field(10, description="how often the FT head that PT trains is tested on the way")
+    online_evaluations: Count = Field(10, description="tests of the FT head that PT trains, on the way; not in the paper")
 
 
 class FinetuneSettings(Section):
@@ -75,12 +82,12 @@ class FinetuneSettings(Section):
     epochs: Positive = Field(50, description="passes over the FT graphs; the best one on validation AUROC is tested")
     batch_size: Positive = Field(32, description="graphs per minibatch")
     dropout: Share = Field(0.5, description="share of a layer's outputs that are zeroed, FT of the whole network")
-    lrs: list[Rate] = Field(
+    lrs: Rates = Field(
         [1e-5, 3e-5, 1e-4],
         min_length=1,
         description="learning rates (Adam) of which validation AUROC chooses, FT of the whole network",
     )
-    linear_lrs: list[Rate] = Field([1e-4], min_length=1, description="the same for linear evaluation (encoder frozen)")
+    linear_lrs: Rates = Field([1e-4], min_length=1, description="the same for linear evaluation (encoder frozen)")
     linear_epochs: Positive = Field(50, description="passes of linear evaluation")
 
 
@@ -91,7 +98,7 @@ class NoPretraining(Section):
 
 
 class TaskWeights(Section):
-    """Task weights that another arm has learned, with the same PT seed."""
+    """Task weights that another arm has learned, with the same PT seed; not in the paper."""
 
     of: str = Field(description="the arm, a key of `ppi.arms`")
     use: Literal["as_learned", "permuted", "top_quarter", "bottom_quarter"] = Field(
@@ -106,7 +113,8 @@ class Supervised(Section):
     lr: Rate = Field(1e-3, description="PT learning rate (Adam)")
     tasks: Literal["all", "related"] = Field(
         "all",
-        description="all PT tasks, or those that an FT task implies: (nearly) each protein with the FT term has the PT term",
+        description="all PT tasks; or those that an FT task implies: (nearly) each protein with the FT term has the PT term "
+        "(not in the paper)",
     )
     weights: TaskWeights | None = Field(None, description="empty: each task has weight 1")
 
@@ -128,13 +136,15 @@ class LearnedWeights(Section):
     method: Literal["learned_weights"]
     lr: Rate = Field(1e-4, description="learning rate of the network (Adam)")
     weights_lr: Rate = Field(1.0, description="learning rate of the task weights (Adam)")
-    steps: Positive = Field(10, description="steps of the network between updates of the weights")
-    warmup_epochs: Annotated[float, Field(ge=0)] = Field(1, description="epochs before the first of them")
-    neumann_terms: Count = Field(1, description="Hessian-vector products per update")
+    steps: Positive = Field(10, description="steps of the network between updates of the weights; not in the paper, as of `meta`")
+    warmup_epochs: Annotated[float, Field(ge=0)] = Field(
+        1, description="epochs before the first of them; not in the paper, as of `meta`"
+    )
+    neumann_terms: Count = Field(1, description="Hessian-vector products per update; not in the paper, as of `meta`")
 
 
 class Meta(Section):
-    """An arm that learns the task weights with Algorithm 2. The keys from `l2` on are off by default; the paper has none."""
+    """An arm that learns the task weights with Algorithm 2. The keys from `l2` on are not in the paper."""
 
     method: Literal["meta"] = "meta"
     lr: Rate = Field(1e-4, description="PT learning rate (Adam)")
@@ -152,12 +162,17 @@ class Meta(Section):
         0, description="FT head steps after each PT step without a meta-update (released code: 1)"
     )
     finetune_lr: Rate = Field(1e-4, description="learning rate of the unrolled steps")
-    batch_size: Positive | None = Field(32, description="graphs per FT minibatch of a meta-update; empty: all of them")
-    hypergradient_batch: Positive | None = Field(None, description="PT graphs per hypergradient; empty: as many as in a PT step")
+    batch_size: Positive | None = Field(
+        32, description="graphs per FT minibatch of a meta-update; empty: all of them (not in the paper; as in FT)"
+    )
+    hypergradient_batch: Positive | None = Field(
+        None,
+        description="PT graphs per hypergradient; empty: as many as in a PT step (not in the paper; as released)",
+    )
     weights_lr: Rate = Field(1.0, description="learning rate of the task weights' logits")
     meta_optimizer: str = Field("Adam", description="optimiser of the meta-parameters, any class of torch.optim")
     meta_settings: dict[str, Any] = Field({}, description="further settings of that optimiser")
-    l2: Rate = Field(1e-2, description="ridge of the fitted or ridge head")
+    l2: Rate = Field(1e-2, description="ridge of the fitted or ridge head, without effect on unrolled steps")
     folds: Annotated[int, Field(ge=2)] | None = Field(
         None,
         description="cross-fit that head over this many parts of all FT graphs; empty: fit on train, price on validation",
@@ -167,7 +182,7 @@ class Meta(Section):
     normalise: bool = Field(False, description="divide each hypergradient by its norm")
     average_decay: Fraction | None = Field(None, description="report an exponential moving average of the meta-parameters")
     explosion_factor: Annotated[float, Field(gt=1)] = Field(
-        1e4, description="skip a hypergradient this many times the running median"
+        1e4, description="skip a hypergradient this many times the running median; on by default"
     )
     reuse_gradient: bool = Field(
         False, description="the meta-update's PT gradient serves as the next PT step's, which is then free"
@@ -236,11 +251,13 @@ MAIN_ARMS = [
 ]
 LEARNERS = ["meta", "cotrain_learned_weights", "meta-stable"]
 
-Evaluations = list[Literal["full_transfer", "linear_evaluation"]]
+Evaluations = Annotated[list[Literal["full_transfer", "linear_evaluation"]], Distinct]
 
 
 class _ArmsExperiment(Experiment):
-    arms: list[str] = Field(MAIN_ARMS, min_length=1, description="arms, keys of `ppi.arms`")
+    arms: Names = Field(
+        MAIN_ARMS, min_length=1, description="arms, keys of `ppi.arms`; those from meta-identity on are not in the paper"
+    )
 
 
 class FullAccess(_ArmsExperiment):
@@ -262,7 +279,7 @@ class Summary(_ArmsExperiment):
 class DuringPretraining(Experiment):
     """AUROC of the FT head that PT trains along, on FT validation and test graphs."""
 
-    arms: list[str] = Field(
+    arms: Names = Field(
         ["meta", "cotrain", "cotrain_pcgrad", "cotrain_learned_weights"], min_length=1, description="arms, keys of `ppi.arms`"
     )
 
@@ -276,7 +293,9 @@ class Representations(_ArmsExperiment):
 class LearnedTaskWeights(Experiment):
     """What weights the tasks end with."""
 
-    arms: list[str] = Field(LEARNERS, min_length=1, description="arms, keys of `ppi.arms`, that learn weights")
+    arms: Names = Field(
+        LEARNERS, min_length=1, description="arms, keys of `ppi.arms`, that learn weights; meta-stable is not in the paper"
+    )
 
 
 class NegativeTransfer(_ArmsExperiment):
@@ -284,24 +303,24 @@ class NegativeTransfer(_ArmsExperiment):
 
 
 class CentreOffset(Experiment):
-    """PT with the centre nodes right, and as the released code batches them."""
+    """PT with the centre nodes right, and as the released code batches them. Not in the paper."""
 
-    arms: list[str] = Field(["graph_supervised", "meta"], min_length=1, description="arms, keys of `ppi.arms`")
+    arms: Names = Field(["graph_supervised", "meta"], min_length=1, description="arms, keys of `ppi.arms`")
 
 
 class KnownAnswer(Experiment):
-    """Half of the PT tasks have the labels of other graphs: do their weights go down, and what does FT gain by that?"""
+    """Half of the PT tasks have the labels of other graphs: do their weights go down, and does FT gain? Not in the paper."""
 
-    arms: list[str] = Field(["graph_supervised", "meta", "meta-stable"], min_length=1, description="arms, keys of `ppi.arms`")
-    quarters: list[str] = Field(
+    arms: Names = Field(["graph_supervised", "meta", "meta-stable"], min_length=1, description="arms, keys of `ppi.arms`")
+    quarters: Names = Field(
         ["meta-top", "meta-bottom"], description="arms, keys of `ppi.arms`, that pre-train on part of the (intact) tasks"
     )
 
 
 class Cost(Experiment):
-    """Time and memory, as measured in the PT runs themselves."""
+    """Time and memory, as measured in the PT runs themselves. `meta-stable` is not in the paper."""
 
-    arms: list[str] = Field(["graph_supervised", "meta", "meta-stable"], min_length=1, description="arms, keys of `ppi.arms`")
+    arms: Names = Field(["graph_supervised", "meta", "meta-stable"], min_length=1, description="arms, keys of `ppi.arms`")
 
 
 class PpiConfig(Section):
@@ -313,14 +332,14 @@ class PpiConfig(Section):
         "hu2020: the archive of Hu et al. (2020), 2 GB",
     )
     string: String = String()
-    test_species: list[Positive] = Field([9606], min_length=1, description="NCBI taxa that are tested on, and on nothing else")
+    test_species: Taxa = Field([9606], min_length=1, description="NCBI taxa that are tested on, and on nothing else")
     network: Network = Network()
     pretrain_seeds: Positive = Field(1, description="PT runs of each arm")
     finetune_seeds: Positive = Field(5, description="FT runs of each encoder")
     evaluations: Evaluations = Field(
         ["full_transfer", "linear_evaluation"], min_length=1, description="FT of the whole network, or of the head alone"
     )
-    arms: dict[str, Arm] = ARMS
+    arms: dict[str, Arm] = Field(ARMS, description="ways to pre-train; those from meta-identity on are not in the paper")
     pretrain: PretrainSettings = PretrainSettings()
     finetune: FinetuneSettings = FinetuneSettings()
     full_access: FullAccess | None = None

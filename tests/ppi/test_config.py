@@ -1,0 +1,43 @@
+"""What the section `ppi` refuses, and the species that it begins with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from metapt.config import validate
+from metapt.errors import ConfigError
+from metapt.ppi.config import Meta, PpiConfig
+
+
+@pytest.mark.parametrize(
+    ("section", "sentence"),
+    [
+        ({"string": {"species": [9606, 511145, 511145]}}, "ppi.string.species: 511145 stands there twice; name it once."),
+        ({"test_species": [9606, 9606]}, "ppi.test_species: 9606 stands there twice; name it once."),
+        (
+            {"evaluations": ["linear_evaluation", "linear_evaluation"]},
+            "ppi.evaluations: linear_evaluation stands there twice; name it once.",
+        ),
+        ({"finetune": {"lrs": [1e-3, 1e-4, 0.001]}}, "ppi.finetune.lrs: 0.001 stands there twice; name it once."),
+        ({"full_access": {"arms": ["meta", "no_pt", "meta"]}}, "ppi.full_access.arms: meta stands there twice; name it once."),
+    ],
+)
+def test_what_would_be_counted_twice_is_refused(section: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        validate({"ppi": section})
+    assert str(error.value) == sentence
+
+
+def test_a_reused_gradient_is_of_a_pt_minibatch() -> None:
+    assert Meta(reuse_gradient=True).hypergradient_batch is None
+    with pytest.raises(ValueError, match="hypergradient_batch goes without reuse_gradient"):
+        Meta(reuse_gradient=True, hypergradient_batch=64)
+
+
+def test_the_species_of_string_are_those_of_hu_et_al() -> None:
+    """`species_split` in bio/splitters.py of snap-stanford/pretrain-gnns names them; 6239 is C. elegans, 4932 is yeast."""
+    train = {3702, 6239, 511145, 7227, 10090, 4932, 7955}
+    assert set(PpiConfig().string.species) == train | {9606}
+    assert PpiConfig().test_species == [9606]
