@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,7 @@ def config_of(folder: Path, **changes: Any) -> dict[str, Any]:
     return {
         "domain": "ppi",
         "arm": "mine",
+        "method": "supervised",
         "setting": "full_access",
         "pretrain_seeds": SEEDS,
         "finetune_seeds": FT_SEEDS,
@@ -102,6 +104,29 @@ def test_a_task_without_positives_in_validation_is_left_out(inputs: dict[str, Pa
         run(config_of(tmp_path), inputs | {"graphs": graphs}, outputs(tmp_path), Machine())
 
 
+@pytest.mark.parametrize("method", ["supervised", "no_pt"])
+def test_without_pt_each_ft_seed_has_an_encoder_of_its_own_and_else_pts(
+    method: str, inputs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starts: dict[str, list[tuple[Any, ...]]] = {name: [] for name in EVALUATIONS}
+
+    def spied(name: str, real: Any, *arguments: Any) -> Any:
+        starts[name].append(tuple(arguments[1]["node"].tolist()))
+        return real(*arguments)
+
+    for name in EVALUATIONS:
+        monkeypatch.setattr(finetune_run, name, partial(spied, name, getattr(finetune_run, name)))
+    given = inputs if method != "no_pt" else {"graphs": inputs["graphs"]}
+    config = config_of(tmp_path, method=method)
+    run(config, given, outputs(tmp_path), Machine())
+    for of_them in starts.values():
+        assert len(set(of_them)) == (SEEDS * FT_SEEDS if method == "no_pt" else SEEDS)
+    assert set(starts["full_transfer"]) == set(starts["linear_evaluation"])
+    first = metrics.read(tmp_path / "metrics.csv")
+    run(config, given, outputs(tmp_path), Machine())
+    assert metrics.read(tmp_path / "metrics.csv").equals(first)
+
+
 Transfers = list[tuple[str, float]]
 
 
@@ -145,11 +170,17 @@ def test_the_first_ft_seed_tries_all_learning_rates_and_the_best_on_validation_s
     assert rates.to_dict() == {pair(seed, number): lr for seed, lr in best.items() for number in range(3)}
 
 
+@pytest.mark.parametrize("method", ["supervised", "no_pt"])
 @pytest.mark.parametrize("survived", [0, 1, 2, 4])
 def test_a_killed_job_repeats_one_run_at_most_and_ends_in_the_same_bytes(
-    survived: int, inputs: dict[str, Path], tmp_path: Path, transfers: Transfers, monkeypatch: pytest.MonkeyPatch
+    method: str,
+    survived: int,
+    inputs: dict[str, Path],
+    tmp_path: Path,
+    transfers: Transfers,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    config = config_of(tmp_path)
+    config = config_of(tmp_path, method=method)
     run(config, inputs, outputs(tmp_path / "whole"), Machine())
     whole, recorded = list(transfers), finetune_run.full_transfer
     assert len(whole) == SEEDS * (len(LRS) + FT_SEEDS - 1)

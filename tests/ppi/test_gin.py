@@ -12,7 +12,7 @@ from torch.autograd import forward_ad
 
 from metapt.hypergrad import Params
 from metapt.ppi.dataset import on_device
-from metapt.ppi.gin import EDGE_BITS, Encoder, GraphBatch, dropout_masks, initial_head, initial_pretrained, logits, neighbour_sum
+from metapt.ppi.gin import Encoder, GraphBatch, dropout_masks, initial_head, initial_pretrained, logits, neighbour_sum
 
 from .graphs_helper import DTYPE, LAYERS, WIDTH, draw, exact, exact_pretrained, odd_graphs, plain, pyg_batch, relabelled
 from .small_graphs import COARSE
@@ -144,7 +144,8 @@ def test_initial_weights_are_seeded_and_of_their_distributions() -> None:
         constant = [name for name, value in part.items() if torch.equal(value, stranger[name])]
         assert all("norm" in name for name in constant)
     bounds = {
-        "layers.1.edge.weight": math.sqrt(6 / (width + EDGE_BITS)),
+        "node": math.sqrt(6 / (2 + width)),
+        "layers.1.edge.weight": 1 / 3,
         "layers.1.edge.bias": 1 / 3,
         "layers.1.linear1.weight": 1 / math.sqrt(2 * width),
         "layers.1.linear1.bias": 1 / math.sqrt(2 * width),

@@ -79,6 +79,13 @@ def test_negative_transfer_compares_with_no_pt() -> None:
     assert needs.needs(found, "negative_transfer").finetune == [FinetuneKey(arm, "full_access") for arm in ("no_pt", "meta")]
 
 
+def test_ft_starts_from_every_pt_seed_and_without_pt_from_none() -> None:
+    found = config(full_access={"arms": ["no_pt", "graph_supervised"]})
+    assert needs.encoders(found, FinetuneKey("no_pt", "full_access")) == []
+    seeds = [PretrainKey("graph_supervised", "full_access", seed) for seed in range(2)]
+    assert needs.encoders(found, FinetuneKey("graph_supervised", "held_out_1")) == seeds
+
+
 def test_the_known_answer() -> None:
     found = needs.needs(config(known_answer={"arms": ["graph_supervised", "meta"], "quarters": ["meta-top"]}), "known_answer")
     assert set(found.pretrain) == {

@@ -86,17 +86,18 @@ def ppi_pretrain_config(wildcards):
 
 
 def ppi_finetune_input(wildcards):
-    setting = ppi_needs.pretrain_setting(ppi_arm(wildcards, ppi_needs.finetune_setting), wildcards.setting)
-    seeds = range(PPI.pretrain_seeds)
-    return ppi_data("graphs") | {f"seed{seed}": ppi_pretrained(wildcards.arm, setting, seed) for seed in seeds}
+    ppi_arm(wildcards, ppi_needs.finetune_setting)
+    runs = ppi_needs.encoders(PPI, ppi_needs.FinetuneKey(wildcards.arm, wildcards.setting))
+    return ppi_data("graphs") | {f"seed{run.seed}": ppi_pretrained(*run) for run in runs}
 
 
 def ppi_finetune_config(wildcards):
-    ppi_arm(wildcards, ppi_needs.finetune_setting)
+    arm = ppi_arm(wildcards, ppi_needs.finetune_setting)
     return plain(
         {
             "domain": "ppi",
             "arm": wildcards.arm,
+            "method": arm.method,
             "setting": wildcards.setting,
             "pretrain_seeds": PPI.pretrain_seeds,
             "finetune_seeds": PPI.finetune_seeds,

@@ -92,7 +92,7 @@ class FinetuneSettings(Section):
 
 
 class NoPretraining(Section):
-    """An arm that starts FT from random weights."""
+    """An arm that starts FT from random weights, which each FT seed draws anew."""
 
     method: Literal["no_pt"]
 
@@ -335,7 +335,7 @@ class PpiConfig(Section):
     test_species: Taxa = Field([9606], min_length=1, description="NCBI taxa that are tested on, and on nothing else")
     network: Network = Network()
     pretrain_seeds: Positive = Field(1, description="PT runs of each arm")
-    finetune_seeds: Positive = Field(5, description="FT runs of each encoder")
+    finetune_seeds: Positive = Field(5, description="FT runs of each PT run")
     evaluations: Evaluations = Field(
         ["full_transfer", "linear_evaluation"], min_length=1, description="FT of the whole network, or of the head alone"
     )

@@ -22,7 +22,7 @@ from metapt.ppi.features import CHUNK, features_of
 from metapt.ppi.finetune import Sets, full_transfer
 from metapt.ppi.gin import Encoder, initial_pretrained
 from metapt.ppi.graphs import EVIDENCE, Graphs, pack
-from metapt.ppi.needs import FULL_ACCESS, FinetuneKey, PretrainKey, needs, pretrain_setting
+from metapt.ppi.needs import FULL_ACCESS, FinetuneKey, PretrainKey, encoders, needs
 from metapt.ppi.pretraining import Setting, meta_loop, pretrain
 from metapt.ppi.sources import folder, string_names, string_of
 from metapt.training.checkpoint import Checkpoint
@@ -89,7 +89,7 @@ def runs(section: ppi.PpiConfig, experiment: str) -> list[Run]:
     needed = needs(section, experiment)
     keys = dict.fromkeys(needed.pretrain)
     for each in needed.finetune:
-        keys |= dict.fromkeys(_encoders(section, each))
+        keys |= dict.fromkeys(encoders(section, each))
     for key in list(keys):
         keys |= dict.fromkeys(_sources(section, key))
     found = [_pretrain_run(section, key) for key in keys]
@@ -167,11 +167,6 @@ def _parts(section: ppi.PpiConfig) -> tuple[int, int, int]:
     return train, validation, own // 2
 
 
-def _encoders(section: ppi.PpiConfig, key: FinetuneKey) -> list[PretrainKey]:
-    setting = pretrain_setting(section.arms[key.arm], key.setting)
-    return [PretrainKey(key.arm, setting, seed) for seed in range(section.pretrain_seeds)]
-
-
 def _sources(section: ppi.PpiConfig, key: PretrainKey) -> list[PretrainKey]:
     """The run whose learned weights this one takes."""
     source = ppi.weights_of(section.arms[key.arm])
@@ -224,11 +219,12 @@ def _finetune_run(section: ppi.PpiConfig, key: FinetuneKey) -> Run:
     settings = section.finetune
     train, validation, test = _parts(section)
     pretrained = section.pretrain_seeds
+    different = len(encoders(section, key)) or pretrained * section.finetune_seeds
     work: dict[str, float] = {OPEN: 1}
     if "linear_evaluation" in section.evaluations:
-        taken = math.ceil(train / settings.batch_size) * settings.linear_epochs * pretrained
-        encoded = {ENCODE: pretrained * (train + validation + test) / CHUNK}
-        work = added(work, encoded, {HEADS: taken / HEADS_STEPS, AUROC: settings.linear_epochs * pretrained})
+        taken = math.ceil(train / settings.batch_size) * settings.linear_epochs * different
+        encoded = {ENCODE: different * (train + validation + test) / CHUNK}
+        work = added(work, encoded, {HEADS: taken / HEADS_STEPS, AUROC: settings.linear_epochs * different})
     if "full_transfer" in section.evaluations:
         tuned = pretrained * (section.finetune_seeds - 1 + len(settings.lrs))
         encoded = {ENCODE: tuned * (settings.epochs * validation + test) / CHUNK}
@@ -239,7 +235,7 @@ def _finetune_run(section: ppi.PpiConfig, key: FinetuneKey) -> Run:
         work,
         held_bytes=_held_bytes(section),
         output_bytes=RUN_BYTES,
-        after=tuple(map(_folder, _encoders(section, key))),
+        after=(f"ppi/data/{section.source}", *map(_folder, encoders(section, key))),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from metapt.hypergrad import Pretrained
 from metapt.ppi.config import FinetuneSettings, Network
 from metapt.ppi.dataset import open_dataset, splits
 from metapt.ppi.finetune import Sets, finetune_tasks, full_transfer, linear_evaluation, sets_of
-from metapt.ppi.gin import Encoder
+from metapt.ppi.gin import Encoder, initial_pretrained
 from metapt.ppi.needs import FINETUNE_CODE
 from metapt.ppi.runs import EXPERIMENT, fingerprint, load_pretrained
 from metapt.stages import Machine
@@ -30,9 +31,9 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
     """Fine-tunes and tests; see `metapt.domains.Domain.finetune`.
 
     Args:
-        config: `arm` (its name), `setting`, `pretrain_seeds`, `finetune_seeds` (numbers of them), `evaluations`, `network` (see
-            `Network`), `finetune` (see `FinetuneSettings`), `test_species`, `checkpoint` (path).
-        inputs: `graphs`, and `seed{n}`: pretrained.pt of each PT seed.
+        config: `arm` (its name), `method` (of the arm), `setting`, `pretrain_seeds`, `finetune_seeds` (numbers of them),
+            `evaluations`, `network` (see `Network`), `finetune` (see `FinetuneSettings`), `test_species`, `checkpoint` (path).
+        inputs: `graphs`, and, but for the method `no_pt`, `seed{n}`: pretrained.pt of each PT seed.
         outputs: `metrics`, `series`.
         machine: device.
 
@@ -47,19 +48,34 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
     scores = Scores(Checkpoint(Path(config["checkpoint"]), fingerprint(config, inputs, FINETUNE_CODE, machine)))
     for seed in range(config["pretrain_seeds"]):
         todo = [part for part in parts(config, [seed]) if part not in scores]
-        if todo:
-            start = load_pretrained(inputs[f"seed{seed}"], network, machine.device).pretrained
-            _linear(encoder, start, sets, settings, todo, scores)
-            _transfer(encoder, start, sets, settings, config["arm"], todo, scores)
+        for start, served in _starts(config["method"], inputs, network, seed, todo, machine.device):
+            _linear(encoder, start, sets, settings, served, scores)
+            _transfer(encoder, start, sets, settings, config["arm"], served, scores)
     metrics.write(_rows(config, scores), outputs["metrics"])
     metrics.write_series(_series(config, scores, tasks.tolist()), outputs["series"])
     scores.remove()
 
 
+def _starts(
+    method: str, inputs: dict[str, Path], network: Network, seed: int, todo: list[Part], device: str
+) -> Iterator[tuple[Pretrained, list[Part]]]:
+    """Yield encoders with the runs of a PT seed that start from them: PT's with all of them; without PT each FT seed draws one.
+
+    The released code draws it with the run's seed, too, so that the spread of the results without PT is over encoders.
+    """
+    if method != "no_pt":
+        if todo:
+            yield load_pretrained(inputs[f"seed{seed}"], network, device).pretrained, todo
+        return
+    for number in sorted({part[2] for part in todo}):
+        made = initial_pretrained(network.layers, network.width, 1, generator("ppi weights", seed, number))
+        yield made.to(device), [part for part in todo if part[2] == number]
+
+
 def _linear(
     encoder: Encoder, start: Pretrained, sets: Sets, settings: FinetuneSettings, todo: list[Part], scores: Scores
 ) -> None:
-    """All FT seeds of a PT seed together."""
+    """All FT seeds of an encoder together."""
     linear = [part for part in todo if part[0] == "linear_evaluation"]
     if linear:
         generators = [generator("ppi finetune", *part) for part in linear]

@@ -162,14 +162,19 @@ def logits(head: Params, features: Tensor) -> Tensor:
 
 
 def initial_pretrained(layers: int, width: int, tasks: int, generator: torch.Generator) -> Pretrained:
-    """Encoder and PT head with random weights: Glorot's for node state and edges, as released, else torch's for linear layers."""
-    encoder: Params = {"node": _glorot(1, width, generator)[0]}
+    """Encoder and PT head with random weights, as Hu et al. (2020) draw them: torch's for linear layers, Glorot's for the nodes.
+
+    Their embedding of nodes has a row for each of two kinds, of which the data have one.
+    """
+    encoder: Params = {"node": _glorot(2, width, generator)[1]}
     buffers: Params = {}
     for layer in range(layers):
         part = f"layers.{layer}"
-        encoder[f"{part}.edge.weight"] = _glorot(width, EDGE_BITS, generator)
-        encoder[f"{part}.edge.bias"] = _linear(EDGE_BITS, width, generator)["bias"]
-        for name, inputs, outputs in (("linear1", 2 * width, 2 * width), ("linear2", 2 * width, width)):
+        for name, inputs, outputs in (
+            ("edge", EDGE_BITS, width),
+            ("linear1", 2 * width, 2 * width),
+            ("linear2", 2 * width, width),
+        ):
             encoder |= {f"{part}.{name}.{key}": value for key, value in _linear(inputs, outputs, generator).items()}
         encoder |= {f"{part}.norm.weight": torch.ones(2 * width), f"{part}.norm.bias": torch.zeros(2 * width)}
         buffers |= {

@@ -108,6 +108,15 @@ def finetune_setting(arm: Arm, setting: str) -> str:
     return pretrain_setting(arm, setting) if setting == HALF_DATA else setting
 
 
+def encoders(config: PpiConfig, key: FinetuneKey) -> list[PretrainKey]:
+    """The PT runs whose encoders FT starts from: none without PT, where each FT seed draws one. Raises as `pretrain_setting`."""
+    arm = config.arms[key.arm]
+    setting = pretrain_setting(arm, key.setting)
+    if arm.method == "no_pt":
+        return []
+    return [PretrainKey(key.arm, setting, seed) for seed in range(config.pretrain_seeds)]
+
+
 def needs(config: PpiConfig, experiment: str) -> Needs:
     """What an experiment needs, in the order of the config.
 

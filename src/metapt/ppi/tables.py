@@ -58,7 +58,9 @@ def auroc_tables(results: Results) -> Tables:
     over = "the folds" if results.key == HELD_OUT_TASKS else "all FT runs"
     blocks = {
         f"{AUROC}, {SETTINGS[results.key]}. Ours: mean ± standard error over {over}, as the paper's; in brackets the standard "
-        "error over the means of the PT seeds, which knows that FT runs share an encoder": _wide(results, joined)
+        "error over the means of the PT seeds, which knows that FT runs share an encoder (without PT each has its own)": _wide(
+            results, joined
+        )
     }
     if len(found):
         blocks[f"Differences between arms {DIFFERENCES}"] = wide_differences(found)
