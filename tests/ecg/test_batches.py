@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,8 @@ from metapt.ecg.dataset import Dataset
 PRETRAIN, TRAIN, VALIDATION = np.arange(0, 20), np.arange(20, 32), np.arange(40, 45)
 
 
-def views(dataset: Dataset, seed: int = 0) -> Views:
-    return Views(seed, dataset.samples, 12, "uniform", "cpu")
+def views(dataset: Dataset, seed: int = 0) -> Callable[[str], Views]:
+    return lambda name: Views(name, seed, dataset.samples, 12, "uniform", "cpu")
 
 
 def simclr(dataset: Dataset, seed: int = 0, labelled: bool = True, size: int = 8) -> SimclrBatches:
@@ -86,15 +87,39 @@ def test_arms_see_the_same_minibatches_whatever_labels_they_use_and_seeds_see_ot
 
 
 @pytest.mark.parametrize("make", [simclr, supervised])
+def test_the_minibatches_of_hypergradients_leave_those_of_pt_as_they_are(dataset: Dataset, make: Any) -> None:
+    alone, beside = make(dataset), make(dataset)
+    for _ in range(6):
+        own = beside.hypergradient()
+        pretrain = alone.pretrain()
+        assert equal(pretrain, beside.pretrain())
+        assert equal(alone.train(), beside.train())
+        assert own.signals.shape == pretrain.signals.shape
+        assert not equal(own.signals, pretrain.signals)
+        assert not equal(own.draws, pretrain.draws)
+
+
+@pytest.mark.parametrize(("make", "members_of"), [(simclr, PRETRAIN), (supervised, TRAIN)])
+def test_the_minibatches_of_hypergradients_pass_over_the_whole_pt_set(
+    dataset: Dataset, make: Any, members_of: np.ndarray
+) -> None:
+    batches = make(dataset)
+    passed = [batches.hypergradient() for _ in range(len(members_of) // len(make(dataset).pretrain().signals))]
+    seen = members(dataset, torch.cat([batch.signals for batch in passed]))
+    assert len(set(seen)) == len(seen)
+    assert set(seen) <= set(members_of)
+
+
+@pytest.mark.parametrize("make", [simclr, supervised])
 def test_saved_minibatches_go_on_to_the_same_bits(dataset: Dataset, make: Any) -> None:
     batches = make(dataset)
     for _ in range(4):
-        batches.pretrain(), batches.train(), batches.validation()
+        batches.pretrain(), batches.hypergradient(), batches.train(), batches.validation()
     file = io.BytesIO()
     torch.save(batches.state_dict(), file)
     file.seek(0)
     again = make(dataset)
     again.load_state_dict(torch.load(file, weights_only=True))
     for _ in range(4):
-        for kind in ("pretrain", "train", "validation"):
+        for kind in ("pretrain", "hypergradient", "train", "validation"):
             assert equal(getattr(batches, kind)(), getattr(again, kind)())

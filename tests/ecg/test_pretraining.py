@@ -15,10 +15,12 @@ import pytest
 import torch
 
 from metapt.ecg import config, pretraining
+from metapt.ecg.batches import SimclrBatches
 from metapt.ecg.config import PretrainSettings, Warp
 from metapt.ecg.dataset import Dataset
 from metapt.ecg.policy import SCALE
 from metapt.ecg.pretraining import PretrainRun, Setting, meta_labelled, meta_loop, pretrain
+from metapt.ecg.problem import UnlabelledBatch
 from metapt.errors import TrainingError
 from metapt.hypergrad import Params, Pretrained
 from metapt.hypergrad.hybrid import hypergradient
@@ -179,6 +181,56 @@ def test_all_arms_of_a_seed_start_from_the_same_weights(ran: Callable[[str], Ran
             assert equal(start.buffers, expected.buffers)
         assert equal((starts or [run.pretrained])[-1].head, expected.head)  # OptSLA's first trainer has no projection head
     assert not equal(make(seed=1).initial().encoder, expected.encoder)
+
+
+def small(arm: config.Arm) -> config.Arm:
+    """A default arm with a narrow network, that takes meta-updates (several, where it learns) within eight PT steps."""
+    if isinstance(arm, config.NoPretraining):
+        return arm
+    width = min(arm.warp.network_width, 2)
+    changes: dict[str, Any] = {"warp": arm.warp.model_copy(update={"network_width": width, "initial": 0.5})}
+    if isinstance(arm, config.Meta):
+        changes |= {"pretrain_steps": 2, "warmup_epochs": 0.5, "batch_size": 6}
+    if isinstance(arm, config.OptSla):
+        changes |= {"epochs": 2, "batch_size": 6}
+    return arm.model_copy(update=changes)
+
+
+@pytest.fixture
+def seen(make: Callable[..., Setting]) -> Callable[[config.Arm], list[bytes]]:
+    """(arm) -> what each of its PT steps sees, signals and draws as bytes: those of a search's branches and tries once."""
+
+    def run(arm: config.Arm) -> list[bytes]:
+        passed: dict[bytes, None] = {}
+        pretrain_batch = SimclrBatches.pretrain
+
+        def spy(self: SimclrBatches) -> UnlabelledBatch:
+            batch = pretrain_batch(self)
+            passed[b"".join(part.numpy().tobytes() for part in (batch.signals, *batch.draws))] = None
+            return batch
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(SimclrBatches, "pretrain", spy)
+            for checkpoint in pretrain(arm, make()).checkpoints:
+                checkpoint.remove()
+        return list(passed)
+
+    return run
+
+
+@pytest.mark.parametrize("name", [name for name in config.ARMS if name not in ("no_pt", "simclr")])
+def test_pt_steps_of_a_seed_see_the_same_minibatches_and_draws_in_every_default_arm(
+    seen: Callable[[config.Arm], list[bytes]], name: str
+) -> None:
+    expected = seen(small(config.ARMS["simclr"]))
+    assert len(expected) == 8
+    assert seen(small(config.ARMS[name])) == expected
+
+
+def test_pt_steps_with_reused_gradients_see_the_same_minibatches(seen: Callable[[config.Arm], list[bytes]]) -> None:
+    """The last hypergradient has drawn the minibatch of a step that is not taken."""
+    arm = small(config.ARMS["meta"]).model_copy(update={"reuse_gradient": True})
+    assert seen(arm)[:8] == seen(small(config.ARMS["simclr"]))
 
 
 @pytest.mark.parametrize("name", SEARCHES)

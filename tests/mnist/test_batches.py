@@ -27,9 +27,12 @@ def rotation_batches(digits: MnistData, run: Run, seeds: list[int], target: tupl
     return RotationBatches(digits, SIZES, target, run, seeds)
 
 
+KINDS = ("pretrain", "hypergradient", "train", "validation")
+
+
 def drawn(batches: Any, times: int = 7) -> list[torch.Tensor]:
     """Everything that the next minibatches of each kind hold."""
-    return [part for _ in range(times) for kind in ("pretrain", "train", "validation") for part in getattr(batches, kind)()]
+    return [part for _ in range(times) for kind in KINDS for part in getattr(batches, kind)()]
 
 
 def pixels(images: torch.Tensor) -> set[bytes]:
@@ -100,19 +103,32 @@ def test_single_batches_are_stacked_ones_without_the_leading_dimension(digits: M
     assert torch.equal(labels, stacked.labels[0, 40:])
 
 
+def new(kind: str, digits: MnistData, run_as: Runs) -> Any:
+    """The minibatches of an experiment."""
+    if kind == "rotation":
+        return rotation_batches(digits, run_as("rotation_mean"), [0, 1])
+    if kind == "single":
+        return SingleBatches(digits, BpttStudy(**SIZES.model_dump()), run_as("bptt"), 0)
+    return WeightingBatches(digits, WEIGHTING, run_as("example_weighting"), 0)
+
+
 @pytest.mark.parametrize("kind", ["rotation", "weighting", "single"])
 def test_batches_go_on_where_their_state_was_taken(digits: MnistData, run_as: Runs, kind: str) -> None:
-    def new() -> Any:
-        if kind == "rotation":
-            return rotation_batches(digits, run_as("rotation_mean"), [0, 1])
-        if kind == "single":
-            return SingleBatches(digits, BpttStudy(**SIZES.model_dump()), run_as("bptt"), 0)
-        return WeightingBatches(digits, WEIGHTING, run_as("example_weighting"), 0)
-
-    batches, resumed = new(), new()
+    batches, resumed = new(kind, digits, run_as), new(kind, digits, run_as)
     drawn(batches, 3)
     resumed.load_state_dict(batches.state_dict())
     assert all(map(torch.equal, drawn(batches), drawn(resumed)))
+
+
+@pytest.mark.parametrize("kind", ["rotation", "weighting", "single"])
+def test_the_minibatches_of_hypergradients_leave_those_of_pt_as_they_are(digits: MnistData, run_as: Runs, kind: str) -> None:
+    alone, beside = new(kind, digits, run_as), new(kind, digits, run_as)
+    for _ in range(25):  # more than a pass over the PT images
+        own, pretrain, same = beside.hypergradient(), alone.pretrain(), beside.pretrain()
+        assert all(map(torch.equal, pretrain, same))
+        assert [part.shape for part in own] == [part.shape for part in pretrain]
+        assert not any(map(torch.equal, own, pretrain))
+        assert all(map(torch.equal, alone.train(), beside.train()))
 
 
 def test_clean_labels_are_kept_and_noisy_ones_are_of_the_other_classes(digits: MnistData, run_as: Runs) -> None:

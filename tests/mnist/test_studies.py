@@ -14,6 +14,7 @@ from metapt.evaluation import metrics
 from metapt.evaluation.paper import paper_numbers
 from metapt.mnist import bptt_study, domain, fidelity_study, rotation_study, weighting_study
 from metapt.mnist.arms import Results, Run
+from metapt.mnist.bptt_study import SingleBatches
 from metapt.mnist.config import (
     CURVATURE,
     SHARED,
@@ -27,6 +28,8 @@ from metapt.mnist.config import (
     Section,
 )
 from metapt.mnist.prepare import MnistData
+from metapt.mnist.rotation_study import RotationBatches
+from metapt.mnist.weighting_study import WeightingBatches
 from metapt.stages import Machine
 
 SIZES: Any = {"pretrain_examples": 60, "finetune_examples": 60, "batch_size": 20}
@@ -226,6 +229,91 @@ def test_a_replicate_of_the_weighting_learns_the_same_among_others_and_in_any_th
         return [row["value"] for row in results.series if row["replicate"] == 0 and row["name"].startswith("weight")]
 
     assert weights(2, threads=2) == weights(1, threads=1)
+
+
+def seen(monkeypatch: pytest.MonkeyPatch, batches: Any, train: Callable[[], Results]) -> list[dict[str, list[Any]]]:
+    """The PT and FT training minibatches that each of the batches that `train` makes gives, in the order of their making."""
+    given: dict[Any, dict[str, list[Any]]] = {}
+
+    def watched(kind: str) -> Callable[[Any], Any]:
+        draw = getattr(batches, kind)
+
+        def spy(self: Any) -> Any:
+            batch = draw(self)
+            given.setdefault(self, {"pretrain": [], "train": []})[kind].append(batch)
+            return batch
+
+        return spy
+
+    for kind in ("pretrain", "train"):
+        monkeypatch.setattr(batches, kind, watched(kind))
+    forget(train())
+    monkeypatch.undo()
+    return list(given.values())
+
+
+def the_same(first: list[Any], second: list[Any]) -> bool:
+    return len(first) == len(second) and all(all(map(torch.equal, a, b)) for a, b in zip(first, second, strict=True))
+
+
+DIFFERENT = {  # as different from the arm "meta" as the sequence of draws goes
+    "meta-shared": SHARED,
+    "curvature": CURVATURE.model_copy(update={"epochs": 2, "meta_groups": {}}),
+    "many": MetaArm(pretrain_steps=2, warmup=1, accumulate=2, unroll_steps=3),
+}
+
+
+@pytest.mark.parametrize("name", DIFFERENT)
+def test_pt_steps_of_every_arm_see_the_same_rotated_images(
+    name: str, digits: MnistData, run_as: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = RotationMean(**SIZES, epochs=2, replicates=2, arms={"meta": MetaArm(), **DIFFERENT})
+    (first,), (other,) = (
+        seen(monkeypatch, RotationBatches, lambda arm=arm: rotation_study.train_mean(study, run_as("rotation_mean", arm), digits))
+        for arm in ("meta", name)
+    )
+    assert len(first["pretrain"]) == 6
+    assert the_same(first["pretrain"], other["pretrain"])
+
+
+def test_pt_steps_of_every_arm_see_the_same_weighted_images(
+    digits: MnistData, run_as: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = STUDIES["example_weighting"].model_copy(update={"replicates": 1, "epochs": 2})
+    (first,), (other,) = (
+        seen(
+            monkeypatch,
+            WeightingBatches,
+            lambda arm=arm: weighting_study.train(study, run_as("example_weighting", arm), digits),
+        )
+        for arm in ("meta", "meta-warmup")
+    )
+    assert len(first["pretrain"]) == 4
+    assert the_same(first["pretrain"], other["pretrain"])
+
+
+@pytest.mark.parametrize("arm", [name for name in BpttStudy().arms if name != "optimal_augmentation"])
+def test_pt_and_ft_behind_the_accuracy_of_every_arm_see_the_same_minibatches(
+    arm: str, digits: MnistData, run_as: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = STUDIES["bptt"].model_copy(
+        update={
+            "arms": BpttStudy().arms
+            | {
+                "bptt": BpttArm(method="bptt", outer_steps=2),
+                "bptt-shared": BpttArm(method="bptt", outer_steps=2, heads="shared"),
+            }
+        }
+    )
+    expected, given = (
+        seen(monkeypatch, SingleBatches, lambda name=name: bptt_study.train(study, run_as("bptt", name, 0.0), digits))
+        for name in ("optimal_augmentation", arm)
+    )
+    assert len(expected) == study.evaluations
+    for first, other in zip(expected, given[-study.evaluations :], strict=True):
+        assert len(first["pretrain"]) == study.pretrain_steps
+        assert the_same(first["pretrain"], other["pretrain"])
+        assert the_same(first["train"], other["train"][-study.finetune_steps :])
 
 
 def bptt(digits: MnistData, run: Run, **keys: Any) -> tuple[pd.DataFrame, list[float]]:

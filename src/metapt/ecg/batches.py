@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
@@ -17,10 +18,10 @@ Jitter = Literal["fixed", "uniform"]
 
 
 class Views:
-    """Draws for views, from a generator on the device."""
+    """Draws for views, from a generator on the device that `name` and seed determine."""
 
-    def __init__(self, seed: int, samples: int, leads: int, jitter: Jitter, device: str) -> None:
-        self._generator = generator("ecg views", seed, device=device)
+    def __init__(self, name: str, seed: int, samples: int, leads: int, jitter: Jitter, device: str) -> None:
+        self._generator = generator(f"ecg {name}", seed, device=device)
         self._shape = (samples, leads)
         self._jitter = jitter
 
@@ -35,33 +36,36 @@ class Views:
 
 
 class _EcgBatches(StreamBatches):
-    """FT minibatches of labelled ECGs, each set in its own order, and draws for views."""
+    """FT minibatches of labelled ECGs, each set in its own order, and draws for the views of PT steps and of hypergradients."""
 
-    def __init__(self, dataset: Dataset, views: Views, labelled: dict[str, tuple[np.ndarray, int]], seed: int) -> None:
-        """`labelled`: the ECGs of the sets "train" and "validation", and the sizes of their minibatches."""
-        self._views = views
+    def __init__(
+        self, dataset: Dataset, views: Callable[[str], Views], labelled: dict[str, tuple[np.ndarray, int]], seed: int
+    ) -> None:
+        """`views` makes draws of a name; `labelled`: the sets "train" and "validation", their ECGs and minibatches' sizes."""
+        self._views = {"pretrain": views("views"), "hypergradient": views("hypergradient views")}
         self._labelled = {
             name: LabelledBatch(dataset.signals(chosen), dataset.labels(chosen)) for name, (chosen, _) in labelled.items()
         }
         super().__init__({name: _stream(name, len(chosen), size, seed) for name, (chosen, size) in labelled.items()})
 
     def train(self) -> LabelledBatch:
-        return self._finetune("train")
+        return self._next("train", "train")
 
     def validation(self) -> LabelledBatch:
-        return self._finetune("validation")
+        return self._next("validation", "validation")
 
-    def _finetune(self, name: str) -> LabelledBatch:
-        labelled = self._labelled[name]
-        indices = self._streams[name].next()[0].to(labelled.labels.device)
+    def _next(self, stream: str, part: str) -> LabelledBatch:
+        labelled = self._labelled[part]
+        indices = self._streams[stream].next()[0].to(labelled.labels.device)
         return LabelledBatch(labelled.signals[indices], labelled.labels[indices])
 
     def state_dict(self) -> dict[str, Any]:
-        return {"streams": super().state_dict(), "views": self._views.state_dict()}
+        return {"streams": super().state_dict(), "views": {name: views.state_dict() for name, views in self._views.items()}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state["streams"])
-        self._views.load_state_dict(state["views"])
+        for name, views in self._views.items():
+            views.load_state_dict(state["views"][name])
 
 
 class SimclrBatches(_EcgBatches):
@@ -70,8 +74,8 @@ class SimclrBatches(_EcgBatches):
     Args:
         dataset: all ECGs.
         indices: those that are pre-trained on.
-        batch_size: ECGs in a PT minibatch.
-        views: draws.
+        batch_size: ECGs in a PT minibatch, also in that of a hypergradient.
+        views: makes draws of a name.
         labelled: FT sets "train" and "validation": their ECGs, and the sizes of their minibatches.
         seed: the PT seed. Arms share its streams, so that they differ in what they do only.
     """
@@ -81,26 +85,46 @@ class SimclrBatches(_EcgBatches):
         dataset: Dataset,
         indices: np.ndarray,
         batch_size: int,
-        views: Views,
+        views: Callable[[str], Views],
         labelled: dict[str, tuple[np.ndarray, int]],
         seed: int,
     ) -> None:
         super().__init__(dataset, views, labelled, seed)
         self._dataset = dataset
         self._raw = dataset.raw(indices)
-        self._streams["pretrain"] = _stream("pretrain", len(indices), batch_size, seed)
+        self._streams |= {name: _stream(name, len(indices), batch_size, seed) for name in self._views}
 
     def pretrain(self) -> UnlabelledBatch:
-        indices = self._streams["pretrain"].next()[0].to(self._raw.device)
-        return UnlabelledBatch(self._dataset.normalise(self._raw[indices]), self._views(2 * len(indices)))
+        return self._unlabelled("pretrain")
+
+    def hypergradient(self) -> UnlabelledBatch:
+        """The PT minibatch of a hypergradient, from streams of its own, lest meta-updates change what PT steps see."""
+        return self._unlabelled("hypergradient")
+
+    def _unlabelled(self, name: str) -> UnlabelledBatch:
+        indices = self._streams[name].next()[0].to(self._raw.device)
+        return UnlabelledBatch(self._dataset.normalise(self._raw[indices]), self._views[name](2 * len(indices)))
 
 
 class SupervisedBatches(_EcgBatches):
     """Minibatches of supervised learning, where training ECGs are augmented: one view of each."""
 
+    def __init__(
+        self, dataset: Dataset, views: Callable[[str], Views], labelled: dict[str, tuple[np.ndarray, int]], seed: int
+    ) -> None:
+        super().__init__(dataset, views, labelled, seed)
+        chosen, size = labelled["train"]
+        self._streams["hypergradient"] = _stream("hypergradient", len(chosen), size, seed)
+
     def pretrain(self) -> AugmentedBatch:
-        batch = self.train()
-        return AugmentedBatch(batch.signals, batch.labels, self._views(len(batch.signals)))
+        return self._augmented(self.train(), "pretrain")
+
+    def hypergradient(self) -> AugmentedBatch:
+        """The training minibatch of a hypergradient, from streams of its own."""
+        return self._augmented(self._next("hypergradient", "train"), "hypergradient")
+
+    def _augmented(self, batch: LabelledBatch, name: str) -> AugmentedBatch:
+        return AugmentedBatch(batch.signals, batch.labels, self._views[name](len(batch.signals)))
 
 
 def _stream(name: str, count: int, batch_size: int, seed: int) -> ShuffledStream:

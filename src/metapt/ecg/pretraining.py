@@ -87,12 +87,12 @@ class Setting:
     def problem(self, policy: Policy) -> SimclrProblem:
         return SimclrProblem(self.encoder, policy, self.pretrain.temperature)
 
-    def views(self) -> Views:
+    def views(self, name: str) -> Views:
         leads = self.dataset.records.signals.shape[1]
-        return Views(self.seed, self.dataset.samples, leads, self.pretrain.jitter, self.dataset.device)
+        return Views(name, self.seed, self.dataset.samples, leads, self.pretrain.jitter, self.dataset.device)
 
     def batches(self, labelled: dict[str, tuple[np.ndarray, int]] | None = None) -> SimclrBatches:
-        return SimclrBatches(self.dataset, self.indices, self.pretrain.batch_size, self.views(), labelled or {}, self.seed)
+        return SimclrBatches(self.dataset, self.indices, self.pretrain.batch_size, self.views, labelled or {}, self.seed)
 
     def initial(self) -> Pretrained:
         """Random weights of the PT seed, the same in all arms."""
@@ -274,7 +274,7 @@ def _optsla(setting: Setting, arm: config.OptSla) -> PretrainRun:
     start = setting.initial()
     network = Pretrained(problem.whole(start.encoder, setting.initial_head()), {}, start.buffers)
     labelled = {"train": (train, arm.batch_size), "validation": (validation, len(validation))}
-    batches = SupervisedBatches(setting.dataset, setting.views(), labelled, setting.seed)
+    batches = SupervisedBatches(setting.dataset, setting.views, labelled, setting.seed)
     steps = arm.epochs * max(1, len(train) // arm.batch_size)
     settings = MetaSettings(
         iterations=max(1, steps // arm.steps),

@@ -88,7 +88,7 @@ def hypergradients(setting: Setting, arm: ecg.Meta, pretrained: Pretrained, head
             pretrained,
             meta,
             head,
-            pretrain_batch=batches.pretrain(),
+            pretrain_batch=batches.hypergradient(),
             train_batches=[batches.train() for _ in range(settings.unroll_steps)],
             validation_batch=batches.validation(),
             inverse=settings.inverse,

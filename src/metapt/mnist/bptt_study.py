@@ -90,6 +90,9 @@ class SingleBatches(RotationBatches):
     def pretrain(self) -> RotationBatch:
         return RotationBatch(*(value[0] for value in super().pretrain()))
 
+    def hypergradient(self) -> RotationBatch:
+        return RotationBatch(*(value[0] for value in super().hypergradient()))
+
     def train(self) -> Images:
         return Images(*(value[0] for value in super().train()))
 
@@ -117,6 +120,7 @@ class Stages:
             study.arms[run.arm].heads, CLASSES, CLASSES, run.generator("weights", seed), run.device
         )
         self.batches = SingleBatches(data, study, run, seed)
+        self._first = self.batches.state_dict()
 
     def pretrain(self, mean: float) -> Params:
         """The encoder after PT with a fixed mean rotation (degrees)."""
@@ -129,8 +133,12 @@ class Stages:
         return _split(minimise(loss, _join(self.pretrained), optimizer, self.study.pretrain_steps), self.pretrained).encoder
 
     def finetune(self, encoder: Params) -> tuple[Params, Params]:
-        """Encoder and head after FT of both, the head from its initial weights."""
+        """Encoder and head after FT of both, the head from its initial weights.
+
+        The minibatches are the first ones again, since meta-PT has drawn FT minibatches before.
+        """
         start = Pretrained(encoder, self.head)
+        self.batches.load_state_dict(self._first)
 
         def loss(weights: Params) -> Tensor:
             current, batch = _split(weights, start), self.batches.train()

@@ -70,13 +70,21 @@ class RotationBatches(StreamBatches):
 
         parts = {
             "pretrain": sizes.pretrain_examples,
+            "hypergradient": sizes.pretrain_examples,
             "train": self.half,
             "validation": sizes.finetune_examples - self.half,
         }
         super().__init__({name: stream(size, name) for name, size in parts.items()})
 
     def pretrain(self) -> RotationBatch:
-        stream = self._streams["pretrain"]
+        return self._rotations("pretrain")
+
+    def hypergradient(self) -> RotationBatch:
+        """The PT minibatch of a hypergradient, from a stream of its own, lest meta-updates change what PT steps see."""
+        return self._rotations("hypergradient")
+
+    def _rotations(self, name: str) -> RotationBatch:
+        stream = self._streams[name]
         indices = self.pretrain_images.gather(1, stream.next()).to(self.data.train_labels.device)
         noise = stream.normal().to(self.data.train_images.device)
         return RotationBatch(self.data.train_images[indices], self.data.train_labels[indices], noise)

@@ -58,13 +58,20 @@ class WeightingBatches(StreamBatches):
         finetune = finetune[torch.randperm(len(finetune), generator=run.generator("split", seed))].to(device)
         self.finetune_images, self.finetune_labels = data.test_images[finetune], data.test_labels[finetune]
         self.half = len(finetune) // 2
-        sizes = {"pretrain": size, "train": self.half, "validation": len(finetune) - self.half}
+        sizes = {"pretrain": size, "hypergradient": size, "train": self.half, "validation": len(finetune) - self.half}
         super().__init__(
             {name: ShuffledStream(count, study.batch_size, [run.generator(name, seed)]) for name, count in sizes.items()}
         )
 
     def pretrain(self) -> Images:
-        indices = self._next("pretrain")
+        return self._weighted("pretrain")
+
+    def hypergradient(self) -> Images:
+        """The PT minibatch of a hypergradient, from a stream of its own, lest meta-updates change what PT steps see."""
+        return self._weighted("hypergradient")
+
+    def _weighted(self, name: str) -> Images:
+        indices = self._next(name)
         return Images(self.images[indices], self.labels[indices])
 
     def train(self) -> Images:
