@@ -191,7 +191,7 @@ def make_setting(width: int, arguments: argparse.Namespace) -> Setting:
     )
     dataset = Dataset(EcgRecords(signals, table, labels), 0.0, 200.0, SAMPLES, arguments.device)
     settings = config.PretrainSettings(batch_size=arguments.batch)
-    return Setting(dataset, width, settings, 0, arguments.labelled, no_checkpoint)
+    return Setting(dataset, width, settings, 0, arguments.labelled, "patients", no_checkpoint)
 
 
 def no_checkpoint(part: str) -> Any:

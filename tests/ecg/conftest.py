@@ -32,13 +32,18 @@ def one_thread() -> Iterator[None]:
 
 
 def _records(count: int, samples: int, seed: int = 0) -> EcgRecords:
-    """ECGs of random walks; each class adds an oscillation to a lead of its own. Every tenth is of fold 10."""
+    """ECGs of random walks; each class adds an oscillation to a lead of its own.
+
+    Every tenth is of fold 10, and every second patient has two.
+    """
     random = np.random.default_rng(seed)
     labels = (random.random((count, len(CLASSES))) < 0.4).astype(np.int64)
     signals = random.normal(0, 100, (count, 12, samples))
     signals[:, :5] += 300 * labels[:, :, None] * np.sin(0.4 * np.arange(samples))
     table = pd.DataFrame(dict.fromkeys(COLUMNS, 0), index=range(count))
-    table = table.assign(ecg_id=np.arange(1, count + 1), patient_id=np.arange(count), fold=np.arange(count) % 10 + 1)
+    index = np.arange(count)
+    patient = np.where(index // 10 % 3 == 1, index - 10, index)
+    table = table.assign(ecg_id=index + 1, patient_id=patient, fold=index % 10 + 1)
     for name, column in zip(CLASSES, labels.T, strict=True):
         table[name] = column
     return EcgRecords(signals.astype(np.int16), table, labels.astype(np.float32))

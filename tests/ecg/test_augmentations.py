@@ -63,6 +63,7 @@ def run(folder: Path, arms: dict[str, Any], normal: list[int]) -> tuple[dict[str
         "arms": {name: arm.model_dump() for name, arm in arms.items()},
         "seeds": SEEDS,
         "meta_size": 2,
+        "split": "patients",
         "width": 2,
         "samples": 1000,
         "pretrain": {},

@@ -110,7 +110,25 @@ def test_the_minibatches_of_hypergradients_pass_over_the_whole_pt_set(
     assert set(seen) <= set(members_of)
 
 
-@pytest.mark.parametrize("make", [simclr, supervised])
+def cross_fitted(dataset: Dataset, seed: int = 0) -> SimclrBatches:
+    return SimclrBatches(dataset, PRETRAIN, 8, views(dataset, seed), {"folds": (np.arange(20, 45), 3)}, seed)
+
+
+def test_each_pass_deals_patients_out_to_other_folds(dataset: Dataset) -> None:
+    batches = cross_fitted(dataset)
+    passes = [
+        [members(dataset, batch.signals) for batch in (batches.train(), batches.validation(), batches.train())] for _ in "12"
+    ]
+    assert all(sorted(index for fold in folds for index in fold) == list(range(20, 45)) for folds in passes)
+    assert passes[0] != passes[1]
+    for folds in passes:
+        patients = [set(dataset.records.patients[fold]) for fold in folds]
+        assert sum(map(len, patients)) == len(set.union(*patients)) < 25
+    batch = batches.train()
+    assert torch.equal(batch.labels, dataset.labels(np.array(members(dataset, batch.signals))))
+
+
+@pytest.mark.parametrize("make", [simclr, supervised, cross_fitted])
 def test_saved_minibatches_go_on_to_the_same_bits(dataset: Dataset, make: Any) -> None:
     batches = make(dataset)
     for _ in range(4):

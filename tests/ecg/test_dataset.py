@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
 from metapt.ecg import simulate
-from metapt.ecg.dataset import Dataset, finetune_indices, open_dataset, pretrain_indices
+from metapt.ecg.dataset import Dataset, Split, finetune_indices, finetune_parts, open_dataset, patient_folds, pretrain_indices
 from metapt.ecg.prepare import COLUMNS, EcgRecords, load, prepare
 from metapt.errors import ConfigError
+from metapt.training.seeds import generator
 
 RecordsOf = Callable[..., EcgRecords]
 
@@ -71,31 +74,117 @@ def test_signals_of_1024_samples_end_with_zeros(files: dict[str, Path]) -> None:
     assert not padded[:, 1000:].any()
 
 
-@pytest.mark.parametrize(("size", "validation"), [(3, 1), (9, 2), (10, 5), (25, 10), (50, 10), (60, 12), (24, 5), (26, 5)])
-def test_ft_sets_are_split_80_20_but_small_ones_halved_and_60_40(records_of: RecordsOf, size: int, validation: int) -> None:
-    parts = finetune_indices(records_of(80, 4), size, seed=0)
+@pytest.mark.parametrize(("size", "validation"), [(3, 1), (9, 2), (10, 5), (25, 10), (50, 10), (60, 12), (24, 5), (26, 6)])
+@pytest.mark.parametrize("split", ["patients", "released"])
+def test_ft_sets_are_split_80_20_but_small_ones_halved_and_60_40(
+    records_of: RecordsOf, size: int, validation: int, split: Split
+) -> None:
+    parts = finetune_indices(records_of(80, 4), size, 0, split)
     assert [len(part) for part in parts] == [size - validation, validation]
     assert len(set(np.concatenate(parts))) == size
+
+
+@pytest.fixture(scope="module")
+def many() -> EcgRecords:
+    """Generated ECGs of 300 patients, some of whom have two or three."""
+    ecgs = simulate.generate(300, seed=0)
+    table = pd.DataFrame({"patient_id": ecgs.patient_id, "fold": ecgs.fold})
+    return EcgRecords(ecgs.signals, table, ecgs.labels.astype(np.float32))
+
+
+def ft_set(records: EcgRecords, size: int, seed: int) -> np.ndarray:
+    """The first records of folds 1 to 9 in the PT seed's order."""
+    order = torch.randperm(len(records.training), generator=generator("ecg finetune sample", seed))
+    return records.training[order[:size].numpy()]
+
+
+@pytest.mark.parametrize("size", [3, 10, 25, 50, 51, 100, 250, 320])
+@pytest.mark.parametrize("seed", range(4))
+def test_no_patient_is_in_ft_training_and_validation_both(many: EcgRecords, size: int, seed: int) -> None:
+    train, validation = finetune_indices(many, size, seed, "patients")
+    assert not set(many.patients[train]) & set(many.patients[validation])
+    assert (len(train), len(validation)) == finetune_parts(size)
+    assert sorted([*train, *validation]) == sorted(ft_set(many, size, seed)), "who is in the FT set does not depend on the split"
+
+
+def test_the_test_would_see_patients_in_both(many: EcgRecords) -> None:
+    assert many.patients[many.training].tolist() != sorted(set(many.patients[many.training]))
+    assert any(
+        set(many.patients[train]) & set(many.patients[validation])
+        for train, validation in (finetune_indices(many, 250, seed, "released") for seed in range(4))
+    )
+
+
+def test_where_each_patient_has_one_ecg_the_last_of_the_ft_set_are_for_validation(records_of: RecordsOf) -> None:
+    records = records_of(80, 4)
+    alone = EcgRecords(records.signals, records.table.assign(patient_id=range(80)), records.labels)
+    chosen = ft_set(alone, 50, 1)
+    train, validation = finetune_indices(alone, 50, 1, "patients")
+    assert train.tolist() == chosen[:40].tolist()
+    assert validation.tolist() == chosen[40:].tolist()
+
+
+def test_validation_is_smaller_where_no_patient_fits_and_the_ft_set_is_not(records_of: RecordsOf) -> None:
+    """Of eleven places nine are taken by patients with three ECGs each."""
+    records = records_of(60, 4)
+    index = np.arange(60)
+    by_three = EcgRecords(records.signals, records.table.assign(patient_id=index // 30 * 10 + index % 10), records.labels)
+    assert finetune_parts(54) == (43, 11)
+    assert [len(part) for part in finetune_indices(by_three, 54, 0, "patients")] == [45, 9]
+    one = EcgRecords(records.signals, records.table.assign(patient_id=0), records.labels)
+    with pytest.raises(ConfigError, match="the 25 ECGs of the FT set of PT seed 3 have no patient with 10 ECGs or fewer"):
+        finetune_indices(one, 25, 3, "patients")
+
+
+@pytest.mark.parametrize("size", [10, 25, 50, 57, 100, 250])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_the_released_split_is_that_of_the_released_code_to_the_record(many: EcgRecords, size: int, seed: int) -> None:
+    """Records of folds 1 to 9 in the database's order, shuffled by NumPy's generator of the seed; training comes first."""
+    of_training = [index for index, fold in enumerate(many.table["fold"]) if fold != 10]
+    places = np.arange(len(of_training))
+    np.random.RandomState(seed).shuffle(places)
+    training = {10: 5, 25: 15}.get(size, int(0.8 * size))
+    train, validation = finetune_indices(many, size, seed, "released")
+    assert train.tolist() == [of_training[place] for place in places[:training]]
+    assert validation.tolist() == [of_training[place] for place in places[training:size]]
+
+
+@pytest.mark.parametrize("folds", [2, 5, 7])
+def test_folds_have_whole_patients_and_are_as_equal_as_can_be(many: EcgRecords, folds: int) -> None:
+    patients = many.patients[ft_set(many, 250, 0)]
+    fold = patient_folds(patients, folds)
+    for patient in set(patients):
+        assert len(set(fold[patients == patient])) == 1
+    sizes = np.bincount(fold, minlength=folds)
+    assert sizes.max() - sizes.min() <= 1
+
+
+def test_folds_of_patients_with_one_ecg_each_take_turns() -> None:
+    assert patient_folds(np.array([5, 3, 9, 1, 7]), 2).tolist() == [0, 1, 0, 1, 0]
+    assert patient_folds(np.array([5, 3, 3, 1, 7]), 2).tolist() == [1, 0, 0, 1, 0]
+    with pytest.raises(ConfigError, match="4 ECGs of 2 patients can't be dealt out to 3 folds; take more ECGs"):
+        patient_folds(np.array([1, 1, 2, 2]), 3)
 
 
 def test_only_folds_1_to_9_are_learned_from(records_of: RecordsOf) -> None:
     records = records_of(80, 4)
     folds = records.table["fold"].to_numpy()
     assert set(folds) == set(range(1, 11))
-    for indices in (pretrain_indices(records, None), *finetune_indices(records, 72, 0)):
+    for indices in (pretrain_indices(records, None), *finetune_indices(records, 72, 0, "patients")):
         assert folds[indices].max() <= 9
     assert sorted(pretrain_indices(records, None)) == records.training.tolist()
-    assert sorted(np.concatenate(finetune_indices(records, 72, 3))) == records.training.tolist()
+    assert sorted(np.concatenate(finetune_indices(records, 72, 3, "patients"))) == records.training.tolist()
 
 
 def test_pt_seeds_have_ft_sets_of_their_own_which_grow_with_the_size(records_of: RecordsOf) -> None:
     records = records_of(80, 4)
-    order = np.concatenate(finetune_indices(records, 72, 1))
+    smaller: set[int] = set()
     for size in (10, 25, 50):
-        chosen = np.concatenate(finetune_indices(records, size, 1))
-        assert np.array_equal(chosen, order[:size])
-        assert np.array_equal(chosen, np.concatenate(finetune_indices(records, size, 1)))
-        assert set(chosen) != set(np.concatenate(finetune_indices(records, size, 2)))
+        chosen = np.concatenate(finetune_indices(records, size, 1, "patients"))
+        assert smaller < set(chosen)
+        smaller = set(chosen)
+        assert np.array_equal(chosen, np.concatenate(finetune_indices(records, size, 1, "patients")))
+        assert set(chosen) != set(np.concatenate(finetune_indices(records, size, 2, "patients")))
 
 
 def test_pt_sets_are_the_same_in_every_run_and_nested(records_of: RecordsOf) -> None:
@@ -109,7 +198,9 @@ def test_pt_sets_are_the_same_in_every_run_and_nested(records_of: RecordsOf) -> 
 def test_labels_play_no_part_in_who_is_chosen(records_of: RecordsOf) -> None:
     records = records_of(80, 4)
     other = EcgRecords(records.signals, records.table, 1 - records.labels)
-    assert np.array_equal(np.concatenate(finetune_indices(records, 25, 0)), np.concatenate(finetune_indices(other, 25, 0)))
+    for split in get_args(Split):
+        for part, same in zip(*(finetune_indices(each, 25, 0, split) for each in (records, other)), strict=True):
+            assert np.array_equal(part, same)
 
 
 def test_more_ecgs_than_there_are_are_refused(records_of: RecordsOf) -> None:
@@ -117,10 +208,10 @@ def test_more_ecgs_than_there_are_are_refused(records_of: RecordsOf) -> None:
     with pytest.raises(ConfigError, match=r"pretrain.signals: 73 ECGs are asked for, but folds 1-9 have 72; lower the number"):
         pretrain_indices(records, 73)
     with pytest.raises(ConfigError, match=r"finetune sizes and meta sizes: 100 ECGs are asked for, but folds 1-9 have 72"):
-        finetune_indices(records, 100, 0)
+        finetune_indices(records, 100, 0, "patients")
     for size in (1, 2):
         with pytest.raises(ConfigError, match=f"an FT set of {size} ECGs can't be split .* legal: 3 or more"):
-            finetune_indices(records, size, 0)
+            finetune_indices(records, size, 0, "patients")
 
 
 def test_the_table_is_that_of_prepared_records(files: dict[str, Path], dataset: Dataset) -> None:

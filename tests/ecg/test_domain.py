@@ -54,13 +54,30 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 def pretrain_config(folder: Path, arm: dict[str, Any], **changes: Any) -> dict[str, Any]:
     settings = plain(TypeAdapter(Arm).validate_python(arm))
-    config = {"domain": "ecg", "arm": "mine", "arm_settings": settings, "seed": 0, "meta_size": None, "width": 2, "samples": 1000}
+    config = {
+        "domain": "ecg",
+        "arm": "mine",
+        "arm_settings": settings,
+        "seed": 0,
+        "meta_size": None,
+        "split": "patients",
+        "width": 2,
+        "samples": 1000,
+    }
     section = {"signals": 16, "epochs": 2, "batch_size": 8}
     return config | {"pretrain": section, "checkpoint": str(folder / "resume" / "pt.pt")} | changes
 
 
 def finetune_config(folder: Path, **changes: Any) -> dict[str, Any]:
-    config = {"domain": "ecg", "arm": "mine", "meta_size": None, "size": 30, "pretrain_seeds": SEEDS, "finetune_seeds": 2}
+    config = {
+        "domain": "ecg",
+        "arm": "mine",
+        "meta_size": None,
+        "size": 30,
+        "split": "patients",
+        "pretrain_seeds": SEEDS,
+        "finetune_seeds": 2,
+    }
     section = {"epochs": 2, "linear_epochs": 3, "batch_size": 16}
     words = {"evaluations": ["full_transfer", "linear_evaluation"], "width": 2, "samples": 1000}
     return config | words | {"finetune": section, "checkpoint": str(folder / "resume" / "ft.pt")} | changes

@@ -67,7 +67,9 @@ def setting_in(
 ) -> Setting:
     """Eight PT steps on 24 ECGs, width 2, an FT set of 25."""
     settings = PretrainSettings(**{"signals": 24, "epochs": 2, "batch_size": 6, "lr": 1e-3, **changes})
-    return Setting(dataset, 2, settings, seed, meta_size, lambda part: checkpoint(folder / f"state{part}.pt", "a test"))
+    return Setting(
+        dataset, 2, settings, seed, meta_size, "patients", lambda part: checkpoint(folder / f"state{part}.pt", "a test")
+    )
 
 
 @pytest.fixture
@@ -287,6 +289,10 @@ def test_pt_that_diverges_is_an_error(make: Callable[..., Setting], name: str) -
         pretrain(ARMS[name], broken)
 
 
+def signal_of(signal: torch.Tensor) -> bytes:
+    return signal.numpy().tobytes()
+
+
 @pytest.mark.parametrize(("size", "folds"), [(25, 5), (10, 5), (14, 5), (23, 4), (25, 2)])
 def test_a_cross_fitted_head_sees_disjoint_folds_in_every_meta_update(
     make: Callable[..., Setting], size: int, folds: int
@@ -295,15 +301,31 @@ def test_a_cross_fitted_head_sees_disjoint_folds_in_every_meta_update(
     arm = ARMS["meta-stable"].model_copy(update={"folds": folds})
     loop, _ = meta_loop(setting, arm)
     assert loop.settings.unroll_steps == folds - 1
-    whole = {tuple(signal.flatten().tolist()) for signal in setting.labelled().signals}
+    indices = np.concatenate(setting.finetune)
+    patient = dict(zip(map(signal_of, setting.labelled().signals), setting.dataset.records.patients[indices], strict=True))
+    assert len(patient) == size
+    assert len(set(patient.values())) < size or size == 10, "some patients have two ECGs"
     for _ in range(4):
         parts = [loop.batches.validation(), *(loop.batches.train() for _ in range(folds - 1))]
-        seen = [tuple(signal.flatten().tolist()) for part in parts for signal in part.signals]
-        assert len(set(seen)) == len(seen)
-        assert set(seen) <= whole
+        seen = [signal_of(signal) for part in parts for signal in part.signals]
+        assert sorted(seen) == sorted(patient), "all ECGs, none twice"
         assert min(len(part.signals) for part in parts) == size // folds
+        patients = [{patient[signal] for signal in map(signal_of, part.signals)} for part in parts]
+        assert sum(map(len, patients)) == len(set().union(*patients)), "a patient is in two folds"
     chosen = np.concatenate([indices for indices, _ in meta_labelled(arm, setting).values()])
     assert sorted(chosen) == sorted(np.concatenate(setting.finetune))
+
+
+def test_prices_are_cross_validated_by_patients(make: Callable[..., Setting], monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[torch.Tensor] = []
+    monkeypatch.setattr(pretraining, "cross_validated_loss", lambda *args: given.append(args[2]) or 0.0)
+    setting = make()
+    pretraining.price(setting, setting.initial(), setting.labelled(), 4, 1e-2)
+    (fold,) = given
+    patients = setting.dataset.records.patients[np.concatenate(setting.finetune)]
+    assert len(set(patients)) < len(patients)
+    assert len(set(zip(patients, fold.tolist(), strict=True))) == len(set(patients))
+    assert set(fold.tolist()) == set(range(4))
 
 
 def test_reused_gradients_are_those_of_the_hypergradients_minibatches(make: Callable[..., Setting]) -> None:

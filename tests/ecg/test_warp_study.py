@@ -61,7 +61,7 @@ def setting(inputs: dict[str, Path], tmp_path: Path) -> Setting:
         return Checkpoint(tmp_path / f"checkpoint{part}.pt", "test")
 
     dataset = open_dataset(inputs, 1000, "cpu")
-    return Setting(dataset, 2, PretrainSettings.model_validate(PRETRAIN), 0, 10, checkpoint)
+    return Setting(dataset, 2, PretrainSettings.model_validate(PRETRAIN), 0, 10, "patients", checkpoint)
 
 
 @pytest.mark.parametrize("arm", ARMS.values(), ids=ARMS)
@@ -156,6 +156,7 @@ def test_the_tables(setting: Setting, inputs: dict[str, Path], tmp_path: Path, w
         "arm_settings": arm.model_dump(),
         "seed": 0,
         "meta_size": 10,
+        "split": "patients",
         "width": 2,
         "samples": 1000,
         "pretrain": PRETRAIN,

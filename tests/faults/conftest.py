@@ -182,7 +182,15 @@ def kinds(
 
     def pretraining(arm: dict[str, Any], meta_size: int | None) -> Kind:
         settings = plain(TypeAdapter(Arm).validate_python(arm))
-        config = {"domain": "ecg", "arm": "mine", "arm_settings": settings, "seed": 0, "meta_size": meta_size, "width": 2}
+        config = {
+            "domain": "ecg",
+            "arm": "mine",
+            "arm_settings": settings,
+            "seed": 0,
+            "meta_size": meta_size,
+            "split": "patients",
+            "width": 2,
+        }
         return Kind(
             "pretrain",
             config | {"samples": 1000, "pretrain": {"signals": 24, "epochs": 2, "batch_size": 8}},
@@ -198,7 +206,15 @@ def kinds(
     job = found["PT"].job(tmp_path_factory.mktemp("encoder"))
     (ended,) = forks(job)
     assert ended.status == 0, ended.stderr
-    finetuning = {"domain": "ecg", "arm": "simclr", "meta_size": None, "size": 40, "pretrain_seeds": 1, "finetune_seeds": 3}
+    finetuning = {
+        "domain": "ecg",
+        "arm": "simclr",
+        "meta_size": None,
+        "size": 40,
+        "split": "patients",
+        "pretrain_seeds": 1,
+        "finetune_seeds": 3,
+    }
     finetuning |= {"evaluations": ["full_transfer", "linear_evaluation"], "width": 2, "samples": 1000}
     finetuning |= {"finetune": {"epochs": 2, "linear_epochs": 3, "batch_size": 8}}
     inputs = prepared | {"seed0": job.outputs["pretrained"]}

@@ -58,7 +58,8 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
     """Views of one test ECG, and the warp's strength for each of up to 1,000 test ECGs.
 
     Args:
-        config: `arms`: the settings of each; `seeds`: PT seeds; `meta_size`, `width`, `samples`, `pretrain` as of their PT runs.
+        config: `arms`: the settings of each; `seeds`: PT seeds; `meta_size`, `split`, `width`, `samples`, `pretrain` as of their
+            PT runs.
         inputs: `signals`, `records`; `pretrained/{arm}/{seed}`: what PT has left.
         outputs: `views`, an .npz file of the first PT seed: `time` [samples], s; lead II of the first normal ECG, mV, as it is,
             `original` [samples], and as two views of the same draws, `{arm}/initial` and `{arm}/learned` [2, samples];

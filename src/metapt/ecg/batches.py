@@ -6,9 +6,11 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from metapt.ecg.augment import Draws, draw
-from metapt.ecg.dataset import Dataset
+from metapt.ecg.dataset import Dataset, patient_folds
 from metapt.ecg.problem import AugmentedBatch, LabelledBatch, UnlabelledBatch
 from metapt.training.batches import StreamBatches
 from metapt.training.seeds import generator
@@ -35,24 +37,66 @@ class Views:
         self._generator.set_state(state["generator"])
 
 
+class FoldStream(ShuffledStream):
+    """Endless passes over ECGs, each pass in minibatches that are its folds: all ECGs of a patient in one, see `patient_folds`.
+
+    Args:
+        patients: of each ECG [n].
+        folds: minibatches of a pass; each pass deals the patients out anew.
+        generator: on the CPU.
+
+    Raises:
+        ConfigError: there are fewer patients than folds.
+    """
+
+    def __init__(self, patients: np.ndarray, folds: int, generator: torch.Generator) -> None:
+        super().__init__(len(patients), -(-len(patients) // folds), [generator])
+        self._patients, self._folds = patients, folds
+        self._left: list[Tensor] = []
+        patient_folds(patients, folds)
+
+    def next(self) -> Tensor:
+        """Indices of the next fold, shape [1, its ECGs]."""
+        if not self._left:
+            order = torch.randperm(self.size, generator=self.generators[0])
+            fold = torch.from_numpy(patient_folds(self._patients[order.numpy()], self._folds))
+            self._left = [order[fold == index].unsqueeze(0) for index in range(self._folds)]
+        return self._left.pop(0)
+
+    def state_dict(self) -> dict[str, Any]:
+        return super().state_dict() | {"left": list(self._left)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self._left = list(state["left"])
+
+
 class _EcgBatches(StreamBatches):
     """FT minibatches of labelled ECGs, each set in its own order, and draws for the views of PT steps and of hypergradients."""
 
     def __init__(
         self, dataset: Dataset, views: Callable[[str], Views], labelled: dict[str, tuple[np.ndarray, int]], seed: int
     ) -> None:
-        """`views` makes draws of a name; `labelled`: the sets "train" and "validation", their ECGs and minibatches' sizes."""
+        """`views` makes draws of a name; `labelled`: see `SimclrBatches`."""
         self._views = {"pretrain": views("views"), "hypergradient": views("hypergradient views")}
         self._labelled = {
             name: LabelledBatch(dataset.signals(chosen), dataset.labels(chosen)) for name, (chosen, _) in labelled.items()
         }
-        super().__init__({name: _stream(name, len(chosen), size, seed) for name, (chosen, size) in labelled.items()})
+        streams = {name: _stream(name, len(chosen), size, seed) for name, (chosen, size) in labelled.items() if name != "folds"}
+        if "folds" in labelled:
+            chosen, count = labelled["folds"]
+            streams["folds"] = FoldStream(dataset.records.patients[chosen], count, generator("ecg folds batches", seed))
+        super().__init__(streams)
 
     def train(self) -> LabelledBatch:
-        return self._next("train", "train")
+        return self._finetune("train")
 
     def validation(self) -> LabelledBatch:
-        return self._next("validation", "validation")
+        return self._finetune("validation")
+
+    def _finetune(self, name: str) -> LabelledBatch:
+        name = "folds" if "folds" in self._labelled else name
+        return self._next(name, name)
 
     def _next(self, stream: str, part: str) -> LabelledBatch:
         labelled = self._labelled[part]
@@ -76,7 +120,8 @@ class SimclrBatches(_EcgBatches):
         indices: those that are pre-trained on.
         batch_size: ECGs in a PT minibatch, also in that of a hypergradient.
         views: makes draws of a name.
-        labelled: FT sets "train" and "validation": their ECGs, and the sizes of their minibatches.
+        labelled: FT sets "train" and "validation": their ECGs, and the sizes of their minibatches. Or, to cross-fit, "folds": all
+            labelled ECGs, and the number of folds; FT minibatches of either kind are then one fold after the other.
         seed: the PT seed. Arms share its streams, so that they differ in what they do only.
     """
 

@@ -279,6 +279,12 @@ class EcgConfig(Section):
     source: Literal["simulated", "ptbxl-1.0.3", "ptbxl-1.0.1"] = Field(
         "ptbxl-1.0.3", description="simulated: generated 12-lead ECGs with planted conditions, no download; or PTB-XL at 100 Hz"
     )
+    split: Literal["patients", "released"] = Field(
+        "patients",
+        description="how an FT set is split into training and validation (80/20; of 25 ECGs 60/40, of 10 halved); patients: no "
+        "patient in both, validation filled with whole patients, at most to its size, training the rest, so that |D_FT| is exact; released: "
+        "the ECGs that the released code draws with NumPy, split by record (not in the paper; released code: released)",
+    )
     samples: Literal[1000, 1024] = Field(1000, description="length of a signal; 1024: padded with zeros (released code)")
     width: Positive = Field(32, description="channels of the encoder's first stage; its features are eight times as many")
     pretrain_seeds: Positive = Field(3, description="PT runs of each arm, each with its own weights, minibatches and FT set")

@@ -14,7 +14,7 @@ import pandas as pd
 import torch
 
 from metapt.ecg import config as ecg
-from metapt.ecg.dataset import VALIDATION_SHARE, Dataset
+from metapt.ecg.dataset import TRAINING_SHARE, Dataset, finetune_parts
 from metapt.ecg.finetune import CHUNK, Labelled, Sets, full_transfer
 from metapt.ecg.needs import FinetuneKey, PretrainKey, StudyKey, meta_size, needs
 from metapt.ecg.prepare import EcgRecords, statistics
@@ -91,9 +91,9 @@ def steps(section: ecg.EcgConfig, device: str) -> list[Step]:
     sizes = sorted({key.size for key in _finetune_keys(section)})
     found[FINETUNE] = _finetune_step(section, device)
     classes, seeds = len(CLASSES), section.finetune_seeds
-    batch = min(settings.batch_size, max([_parts(size)[0] for size in sizes], default=settings.batch_size))
+    batch = min(settings.batch_size, max([finetune_parts(size)[0] for size in sizes], default=settings.batch_size))
     found[HEADS] = heads_step(HEADS, features(section.width), classes, batch, seeds, [settings.linear_lr], device)
-    found[AUROC] = auroc_step(AUROC, max([_parts(size)[1] for size in sizes], default=100), classes, seeds, device)
+    found[AUROC] = auroc_step(AUROC, max([finetune_parts(size)[1] for size in sizes], default=100), classes, seeds, device)
     return list(found.values())
 
 
@@ -104,12 +104,6 @@ def _records(section: ecg.EcgConfig) -> tuple[int, int]:
     """ECGs to pre-train on, and to test on."""
     test = round(TEST_SHARE * RECORDS[section.source])
     return section.pretrain.signals or RECORDS[section.source] - test, test
-
-
-def _parts(size: int) -> tuple[int, int]:
-    """FT training and validation ECGs, without the exceptions for the smallest sets."""
-    validation = round(size * VALIDATION_SHARE)
-    return size - validation, validation
 
 
 def _folder(key: PretrainKey) -> str:
@@ -147,7 +141,7 @@ def _pretrain_steps(section: ecg.EcgConfig, name: str, arm: ecg.Arm, labelled: i
             updates = iterations - warmup
             return {_plain(section, name, arm): iterations * arm.pretrain_steps - updates, _kind(section, name, UPDATE): updates}
         case ecg.OptSla():
-            train, _ = _parts(labelled or 0)
+            train, _ = finetune_parts(labelled or 0)
             supervised = arm.epochs * max(1, train // arm.batch_size)
             return {_kind(section, name, SUPERVISED): supervised, step: total - supervised}
         case ecg.RandomSearch():
@@ -161,7 +155,7 @@ def _pretrain_steps(section: ecg.EcgConfig, name: str, arm: ecg.Arm, labelled: i
 
 def _finetune_run(section: ecg.EcgConfig, key: FinetuneKey) -> Run:
     settings, (_, test) = section.finetune, _records(section)
-    train, validation = _parts(key.size)
+    train, validation = finetune_parts(key.size)
     work: dict[str, float] = {OPEN: 1}
     pretrained, tuned = section.pretrain_seeds, section.pretrain_seeds * section.finetune_seeds
     if "linear_evaluation" in section.evaluations:
@@ -275,7 +269,7 @@ def _dataset(count: int, share: float, section: ecg.EcgConfig, device: str) -> D
     random = np.random.default_rng(0)
     signals = random.integers(-300, 300, (size, len(LEADS), SAMPLES), np.int16)
     truth = labels(size, len(CLASSES), "cpu").numpy()
-    table = pd.DataFrame({"fold": np.arange(size) % TEST_FOLD + 1})
+    table = pd.DataFrame({"patient_id": np.arange(size), "fold": np.arange(size) % TEST_FOLD + 1})
     return Dataset(EcgRecords(signals, table, truth), 0.0, 173.0, section.samples, device)
 
 
@@ -289,7 +283,7 @@ def _setting(section: ecg.EcgConfig, share: float, device: str, arm: ecg.Arm) ->
     def checkpoint(part: str) -> Checkpoint:
         raise AssertionError("steps keep no checkpoints")
 
-    return Setting(dataset, section.width, settings, 0, labelled, checkpoint)
+    return Setting(dataset, section.width, settings, 0, labelled, section.split, checkpoint)
 
 
 def _most_labels(section: ecg.EcgConfig) -> int:
@@ -350,7 +344,7 @@ def _supervised_step(section: ecg.EcgConfig, name: str, arm: ecg.OptSla, device:
         batch = max(8, round(share * arm.batch_size))
         one = arm.model_copy(update={"batch_size": batch, "epochs": 1, "steps": 1})
         setting = _setting(section, share, device, one)
-        labelled = min(math.ceil(batch / (1 - VALIDATION_SHARE)), len(setting.dataset.records.training))
+        labelled = min(math.ceil(batch / TRAINING_SHARE), len(setting.dataset.records.training))
 
         def work() -> None:
             with tempfile.TemporaryDirectory() as folder:

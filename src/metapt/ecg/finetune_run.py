@@ -33,8 +33,8 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
 
     Args:
         config: `arm` (its name), `meta_size` (labelled ECGs that PT saw, or None), `size` (labelled ECGs in FT),
-            `pretrain_seeds`, `finetune_seeds` (numbers of them), `evaluations`, `width`, `samples`, `finetune` (see
-            `FinetuneSettings`), `checkpoint` (path).
+            `split` (of them; see `finetune_indices`), `pretrain_seeds`, `finetune_seeds` (numbers of them), `evaluations`,
+            `width`, `samples`, `finetune` (see `FinetuneSettings`), `checkpoint` (path).
         inputs: `signals`, `records`, and `seed{n}`: pretrained.pt of each PT seed.
         outputs: `metrics`, `series`.
         machine: device.
@@ -55,7 +55,8 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
         if not todo:
             continue
         start = load_pretrained(inputs[f"seed{seed}"], width, machine.device).pretrained
-        train, validation = (_labelled(dataset, chosen) for chosen in finetune_indices(dataset.records, config["size"], seed))
+        chosen = finetune_indices(dataset.records, config["size"], seed, config["split"])
+        train, validation = (_labelled(dataset, part) for part in chosen)
         _evaluate(encoder, start, width, Sets(train, validation, test), settings, config["arm"], todo, scores)
     metrics.write(_rows(config, scores), outputs["metrics"])
     metrics.write_series(_series(config, scores), outputs["series"])

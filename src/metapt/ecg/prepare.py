@@ -31,6 +31,11 @@ class EcgRecords:
     labels: NDArray[np.float32]
 
     @property
+    def patients(self) -> NDArray[np.int64]:
+        """The patient of each record."""
+        return self.table["patient_id"].to_numpy()
+
+    @property
     def training(self) -> NDArray[np.int64]:
         """Indices of the records of folds 1 to 9, ascending."""
         return np.flatnonzero(self.table["fold"].to_numpy() != TEST_FOLD)

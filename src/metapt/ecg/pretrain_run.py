@@ -21,8 +21,8 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
     """Pre-trains; see `metapt.domains.Domain.pretrain`.
 
     Args:
-        config: `arm` (its name), `arm_settings`, `seed`, `meta_size` (labelled ECGs that PT sees, or None), `width`, `samples`,
-            `pretrain` (see `PretrainSettings`), `checkpoint` (path).
+        config: `arm` (its name), `arm_settings`, `seed`, `meta_size` (labelled ECGs that PT sees, or None), `split` (of
+            them, see `finetune_indices`; or None), `width`, `samples`, `pretrain` (see `PretrainSettings`), `checkpoint` (path).
         inputs: `signals`, `records`.
         outputs: `pretrained`, `metrics`, `series`.
         machine: device.
@@ -39,6 +39,7 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
         pretrain=PretrainSettings.model_validate(config["pretrain"]),
         seed=config["seed"],
         meta_size=config["meta_size"],
+        split=config["split"],
         checkpoint=checkpoint,
     )
     arm: Arm = TypeAdapter(Arm).validate_python(config["arm_settings"])

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from metapt.ecg import config
 from metapt.ecg.batches import SimclrBatches, SupervisedBatches, Views
-from metapt.ecg.dataset import Dataset, finetune_indices, pretrain_indices
+from metapt.ecg.dataset import Dataset, Split, finetune_indices, patient_folds, pretrain_indices
 from metapt.ecg.policy import SCALE, Policy
 from metapt.ecg.probe import cross_validated_loss
 from metapt.ecg.problem import LabelledBatch, SimclrProblem, SupervisedProblem
@@ -47,6 +47,7 @@ class Setting:
         pretrain: SimCLR's settings.
         seed: the PT seed.
         meta_size: labelled ECGs at meta-PT time; None where the arm uses none.
+        split: of them, into training and validation.
         checkpoint: makes the checkpoint of a part of the run.
     """
 
@@ -55,6 +56,7 @@ class Setting:
     pretrain: config.PretrainSettings
     seed: int
     meta_size: int | None
+    split: Split
     checkpoint: Callable[[str], Checkpoint]
 
     @property
@@ -82,7 +84,7 @@ class Setting:
     def finetune(self) -> tuple[np.ndarray, np.ndarray]:
         """Labelled ECGs at meta-PT time: training, validation."""
         assert self.meta_size is not None
-        return finetune_indices(self.dataset.records, self.meta_size, self.seed)
+        return finetune_indices(self.dataset.records, self.meta_size, self.seed, self.split)
 
     def problem(self, policy: Policy) -> SimclrProblem:
         return SimclrProblem(self.encoder, policy, self.pretrain.temperature)
@@ -108,6 +110,11 @@ class Setting:
         """All labelled ECGs at meta-PT time."""
         indices = np.concatenate(self.finetune)
         return LabelledBatch(self.dataset.signals(indices), self.dataset.labels(indices))
+
+    def folds(self, count: int) -> Tensor:
+        """The fold of each ECG of `labelled`, all ECGs of a patient in one."""
+        patients = self.dataset.records.patients[np.concatenate(self.finetune)]
+        return torch.from_numpy(patient_folds(patients, count)).to(self.dataset.device)
 
 
 @dataclass
@@ -220,19 +227,15 @@ def finetuning(arm: config.Meta) -> FineTuning:
 
 
 def meta_labelled(arm: config.Meta, setting: Setting) -> dict[str, tuple[np.ndarray, int]]:
-    """The FT sets of an arm, and the sizes of their minibatches; a cross-fitted head takes all ECGs, one part at a time.
+    """The FT sets of an arm, and the sizes of their minibatches; a cross-fitted head takes all ECGs, one fold at a time.
 
-    What equal parts leave over goes to the validation part, so that a meta-update takes a whole pass over the others and has no
-    ECG in two parts.
+    See `SimclrBatches`.
     """
     train, validation = setting.finetune
     if arm.folds is None:
         size = arm.batch_size if arm.unroll == "head" else len(train)
         return {"train": (train, size), "validation": (validation, arm.batch_size if arm.unroll == "head" else len(validation))}
-    both = np.concatenate([validation, train])
-    part = len(both) // arm.folds
-    rest = len(both) - part * (arm.folds - 1)
-    return {"train": (both[rest:], part), "validation": (both[:rest], rest)}
+    return {"folds": (np.concatenate([train, validation]), arm.folds)}
 
 
 def meta_loop(setting: Setting, arm: config.Meta) -> tuple[MetaPretraining, Policy]:
@@ -299,7 +302,7 @@ def price(setting: Setting, pretrained: Pretrained, labelled: LabelledBatch, fol
     with torch.no_grad():
         encoder = {**pretrained.encoder, **pretrained.buffers}
         features = setting.problem(Policy("velocity", "log", 1.0, 0)).encode(encoder, labelled)
-    return cross_validated_loss(features, labelled.labels, folds, l2)
+    return cross_validated_loss(features, labelled.labels, setting.folds(folds), l2)
 
 
 def _random_search(setting: Setting, arm: config.RandomSearch) -> PretrainRun:

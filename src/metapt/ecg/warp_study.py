@@ -142,7 +142,8 @@ def horizon(
         folds: of the labelled ECGs.
     """
     labelled = setting.labelled()
-    old = _fold_heads(*_features(setting, pretrained, labelled), folds, l2)
+    fold = setting.folds(folds)
+    old = _fold_heads(*_features(setting, pretrained, labelled), fold, l2)
     found = []
     for initial in strengths:
         policy, meta = warp_at(setting, warp, initial)
@@ -155,7 +156,7 @@ def horizon(
             features, labels = _features(setting, trainer.pretrained, labelled)
             losses = (math.nan, math.nan)
             if features.isfinite().all():
-                losses = _held_out_loss(old, features, labels), cross_validated_loss(features, labels, folds, l2)
+                losses = _held_out_loss(old, features, labels, fold), cross_validated_loss(features, labels, fold, l2)
             found.append(Lookahead(initial, count, *losses))
     return found
 
@@ -167,15 +168,14 @@ def _features(setting: Setting, pretrained: Pretrained, labelled: LabelledBatch)
     return setting.encoder(network, labelled.signals, training=False), labelled.labels
 
 
-def _fold_heads(features: Tensor, labels: Tensor, folds: int, l2: float) -> list[Tensor]:
+def _fold_heads(features: Tensor, labels: Tensor, fold: Tensor, l2: float) -> list[Tensor]:
     """The heads of `probe.cross_validated_loss`: for each fold, fitted on the others."""
-    fold = torch.arange(len(features), device=features.device) % folds
-    return [ridge_logistic(features[fold != out].double(), labels[fold != out].double(), l2) for out in range(folds)]
+    folds = range(int(fold.max()) + 1)
+    return [ridge_logistic(features[fold != out].double(), labels[fold != out].double(), l2) for out in folds]
 
 
-def _held_out_loss(heads: list[Tensor], features: Tensor, labels: Tensor) -> float:
+def _held_out_loss(heads: list[Tensor], features: Tensor, labels: Tensor, fold: Tensor) -> float:
     """Binary cross-entropy of each fold's head on the fold, the mean over folds."""
-    fold = torch.arange(len(features), device=features.device) % len(heads)
     losses = []
     for out, head in enumerate(heads):
         scores = features[fold == out].double() @ head[:-1] + head[-1]
@@ -202,15 +202,15 @@ def study_setting(config: dict[str, Any], inputs: dict[str, Path], seed: int, de
 
     dataset = open_dataset(inputs, config["samples"], device)
     pretrain = ecg.PretrainSettings.model_validate(config["pretrain"])
-    return Setting(dataset, config["width"], pretrain, seed, config["meta_size"], checkpoint)
+    return Setting(dataset, config["width"], pretrain, seed, config["meta_size"], config["split"], checkpoint)
 
 
 def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
     """Hypergradients of one arm and PT seed at each strength, and the horizon from the checkpoint of the middle one.
 
     Args:
-        config: `arm`, `arm_settings`, `seed`, `meta_size`, `width`, `samples`, `pretrain` as of its PT runs; `study`: `draws`,
-            `horizon` (PT steps), `strengths` (values of `initial`).
+        config: `arm`, `arm_settings`, `seed`, `meta_size`, `split`, `width`, `samples`, `pretrain` as of its PT runs; `study`:
+            `draws`, `horizon` (PT steps), `strengths` (values of `initial`).
         inputs: `signals`, `records`; `fixed/{initial:g}`: pretrained.pt of PT with that strength, fixed.
         outputs: `metrics`: evaluations "hypergradient" and "horizon", replicate is the PT seed; `series`: every draw.
     """
