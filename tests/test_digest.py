@@ -1,26 +1,99 @@
-"""The digest of the code changes with what a module does, and with nothing else."""
+"""The digest of a job's code changes with what its modules do, and with nothing else."""
 
 from __future__ import annotations
 
+import ast
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from metapt.digest import code_digest
+from metapt.digest import EXCLUDED, PACKAGE, closure, code_digest
+from metapt.domains import DOMAINS, entry
 
 SOURCE = '''"""A module."""
+
+LIMIT = 3
+"""Of what."""
+
 
 def double(x):
     """Twice x."""
     return 2 * x
 '''
 
+STUDIES = {"ecg": ("warp_study", "augmentations"), "ppi": ("representations",)}
 
-def digest(folder: Path, source: str, **options: tuple[str, ...]) -> str:
-    folder.mkdir(exist_ok=True)
-    (folder / "module.py").write_text(source)
-    code_digest.cache_clear()
-    return code_digest("*.py", package=folder, **options)
+
+def entries() -> list[str]:
+    """The entry modules of all stages of all domains."""
+    found = [entry("collect", {})]
+    for domain, face in DOMAINS.items():
+        tree = ast.parse((PACKAGE.parent / face.replace(".", "/")).with_suffix(".py").read_text())
+        stages = sorted({node.name for node in tree.body if isinstance(node, ast.FunctionDef)} - {"study"})
+        found += [entry(stage, {"domain": domain}) for stage in stages]
+        found += [entry("study", {"domain": domain, "experiment": study}) for study in STUDIES.get(domain, ())]
+    return [name for name in found if name is not None]
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the package, that a test leaves as it was."""
+    folder = tmp_path_factory.mktemp("copy") / "metapt"
+    return Path(shutil.copytree(PACKAGE, folder, ignore=shutil.ignore_patterns("__pycache__")))
+
+
+@pytest.mark.parametrize("name", entries())
+def test_each_module_of_the_closure_counts_and_no_other(name: str, copy: Path) -> None:
+    before = code_digest(name, copy)
+    found = closure(name, copy)
+    for path in found.values():
+        text = path.read_text()
+        path.write_text(text + "\nCHANGED = True\n")
+        assert code_digest(name, copy) != before, path
+        path.write_text(text)
+    others = {path: path.read_text() for path in copy.rglob("*.py") if path not in found.values()}
+    for path, text in others.items():
+        path.write_text(text + "\nCHANGED = True\n")
+    assert code_digest(name, copy) == before
+    for path, text in others.items():
+        path.write_text(text)
+
+
+@pytest.mark.parametrize("name", entries())
+def test_no_module_of_a_closure_is_imported_by_a_name_that_is_computed(name: str) -> None:
+    for path in closure(name).values():
+        assert "import_module" not in path.read_text(), path
+
+
+def test_runs_do_not_hang_on_what_draws_tables_and_figures() -> None:
+    for name in ("ecg.pretrain_run", "ecg.finetune_run", "ppi.pretrain_run", "ppi.finetune_run", "mnist.train_run"):
+        found = {module.rpartition(".")[2] for module in closure(name)}
+        assert found.isdisjoint({"tables", "figures", "claims", "experiments", "results", "needs", "costs", "simulate"}), name
+        assert "hypergrad.pruning" in closure(name)
+    for name in ("ecg.experiments", "ppi.experiments", "mnist.experiments", "stages.collect"):
+        assert not [module for module in closure(name) if module.startswith(("hypergrad", "training"))], name
+
+
+def test_what_is_left_out_is_there_and_has_a_reason() -> None:
+    for name, reason in EXCLUDED.items():
+        assert closure(name), name
+        assert reason
+
+
+def test_the_digest_imports_nothing_of_what_it_reads() -> None:
+    code = "import sys; from metapt.digest import code_digest; code_digest('ecg.pretrain_run'); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def digest(folder: Path, source: str) -> str:
+    """Of a package with one module."""
+    package = folder / "package"
+    package.mkdir(exist_ok=True)
+    (package / "module.py").write_text(source)
+    return code_digest("module", package)
 
 
 @pytest.mark.parametrize(
@@ -29,9 +102,10 @@ def digest(folder: Path, source: str, **options: tuple[str, ...]) -> str:
         SOURCE.replace("return", "# a comment\n\n    return"),
         SOURCE.replace("Twice x.", "x, doubled."),
         SOURCE.replace('    """Twice x."""\n', ""),
+        SOURCE.replace("Of what.", "Of something."),
         SOURCE.replace("2 * x", "(2*x)"),
     ],
-    ids=["comment", "docstring", "no docstring", "layout"],
+    ids=["comment", "docstring", "no docstring", "attribute's docstring", "layout"],
 )
 def test_words_and_layout_do_not_count(source: str, tmp_path: Path) -> None:
     assert digest(tmp_path, source) == digest(tmp_path, SOURCE)
@@ -41,22 +115,38 @@ def test_code_counts(tmp_path: Path) -> None:
     assert digest(tmp_path, SOURCE.replace("2", "3")) != digest(tmp_path, SOURCE)
 
 
-def test_a_module_more_counts_unless_it_is_left_out(tmp_path: Path) -> None:
-    before = digest(tmp_path, SOURCE)
-    (tmp_path / "other.py").write_text("x = 1")
-    assert digest(tmp_path, SOURCE) != before
-    assert digest(tmp_path, SOURCE, without=("other.py",)) == before
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import package.sub.other",
+        "from package.sub import other",
+        "from package.sub.other import y",
+        "def f():\n    from package.sub.other import y",
+    ],
+)
+def test_an_import_is_followed_whatever_its_form_with_its_packages(statement: str, tmp_path: Path) -> None:
+    sub = tmp_path / "package" / "sub"
+    sub.mkdir(parents=True)
+    (sub / "__init__.py").write_text("")
+    (sub / "other.py").write_text("y = 1")
+    before = digest(tmp_path, statement)
+    (sub / "other.py").write_text("y = 2")
+    after = digest(tmp_path, statement)
+    (sub / "__init__.py").write_text("z = 1")
+    assert len({before, after, digest(tmp_path, statement)}) == 3
 
 
-def test_a_table_counts_as_it_is(tmp_path: Path) -> None:
-    table = tmp_path / "numbers.csv"
-    table.write_text("a\n1\n")
-    before = code_digest("*.csv", package=tmp_path)
-    table.write_text("a\n2\n")
-    code_digest.cache_clear()
-    assert code_digest("*.csv", package=tmp_path) != before
+def test_a_data_file_counts_for_the_module_that_names_it(tmp_path: Path) -> None:
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "numbers.csv").write_text("a\n1\n")
+    before = digest(tmp_path, "FILE = 'numbers.csv'"), digest(tmp_path, SOURCE)
+    (package / "numbers.csv").write_text("a\n2\n")
+    after = digest(tmp_path, "FILE = 'numbers.csv'"), digest(tmp_path, SOURCE)
+    assert before[0] != after[0]
+    assert before[1] == after[1]
 
 
-def test_a_pattern_that_finds_nothing_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"nowhere/\*\.py"):
-        code_digest("nowhere/*.py", package=tmp_path)
+def test_a_module_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ModuleNotFoundError, match="has no module 'nowhere'"):
+        code_digest("nowhere", tmp_path)

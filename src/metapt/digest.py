@@ -1,52 +1,134 @@
-"""A digest of the source that changes a stage's numbers, so that a change of it reruns the stage and a comment doesn't."""
+"""A digest of the source that makes a job's numbers, so that a change of it reruns the job and a comment doesn't.
+
+The source of a job is the import closure of its entry module, read from the syntax trees: nothing is imported. A module that is
+imported by a computed name isn't seen, so that such names belong into modules that no closure contains.
+"""
 
 from __future__ import annotations
 
 import ast
 import hashlib
+import re
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 PACKAGE = Path(__file__).parent
 
+EXCLUDED = {
+    "config": "models of the config, whose values are parameters of the jobs",
+    "sections": "as config",
+    "ecg.config": "as config",
+    "mnist.config": "as config",
+    "ppi.config": "as config",
+    "errors": "what people read when a job ends without numbers",
+    "files": "writes what it is given, whole or not at all",
+    "records": "as files",
+    "digest": "what computes this digest",
+    "stages": "runs a stage and records it; the stage's own module counts",
+    "training.interruption": "when a job ends early",
+    "training.progress": "progress bars",
+}
+"""Modules of the package that change no numbers, and why; their own imports aren't followed."""
 
-@cache
-def code_digest(*globs: str, without: tuple[str, ...] = (), package: Path = PACKAGE) -> str:
-    """SHA-256 (first 16 hex digits) over the syntax trees of modules, docstrings left out, and over the text of other files.
+
+_DATA_FILE = re.compile(r"[\w-]+\.(?!py$)\w+")
+
+
+class _Module(NamedTuple):
+    """What a module's text tells: modules that it may import, names of files in it, and its syntax tree without docstrings."""
+
+    imports: tuple[str, ...]
+    files: tuple[str, ...]
+    tree: str
+
+
+def code_digest(entry: str, package: Path = PACKAGE) -> str:
+    """SHA-256 (first 16 hex digits) over the closure of a module: syntax trees without docstrings, and data files named in them.
 
     Args:
-        globs: files as patterns relative to the package's folder, as in `code_digest("hypergrad/*.py", "mnist/*.py")`.
-        without: files that these find and that change no numbers.
-        package: the folder.
+        entry: name inside the package, as in "ecg.pretrain_run".
+        package: the package's folder.
 
     Raises:
-        FileNotFoundError: a pattern finds nothing.
+        ModuleNotFoundError: there is no such module.
     """
     digest = hashlib.sha256()
-    for pattern in globs:
-        paths = sorted(package.glob(pattern))
-        if not paths:
-            raise FileNotFoundError(f"no file fits {pattern!r} in {package}")
-        for path in paths:
-            name = path.relative_to(package).as_posix()
-            if name not in without:
-                digest.update(f"{name}\n{_content(path)}\n".encode())
+    for name, path in closure(entry, package).items():
+        module = _read(path)
+        digest.update(f"{name}\n{module.tree}\n".encode())
+        for file in module.files:
+            if (path.parent / file).is_file():
+                digest.update((path.parent / file).read_bytes())
     return digest.hexdigest()[:16]
 
 
-def _content(path: Path) -> str:
-    text = path.read_text(encoding="utf-8")
-    if path.suffix != ".py":
-        return text
+def closure(entry: str, package: Path = PACKAGE) -> dict[str, Path]:
+    """The modules that `entry` imports, directly or not, in functions too, and itself: sorted names inside the package -> files.
+
+    A module's packages are among them, since they are imported before it; `EXCLUDED` modules are not, unless one is the entry.
+    Raises as `code_digest`.
+    """
+    if _path(entry, package) is None:
+        raise ModuleNotFoundError(f"{package.name} has no module {entry!r}")
+    found: dict[str, Path] = {}
+    todo, prefix = {entry}, f"{package.name}."
+    while todo:
+        name = todo.pop()
+        path = _path(name, package)
+        if path is not None and name not in found and (name == entry or name not in EXCLUDED):
+            found[name] = path
+            todo |= {each.removeprefix(prefix) for each in _read(path).imports if each.startswith(prefix)} | {*_packages(name)}
+    return dict(sorted(found.items()))
+
+
+def _path(name: str, package: Path) -> Path | None:
+    path = package.joinpath(*name.split("."))
+    return next((file for file in (path / "__init__.py", path.with_suffix(".py")) if file.is_file()), None)
+
+
+def _packages(name: str) -> Iterator[str]:
+    while "." in name:
+        name = name.rpartition(".")[0]
+        yield name
+
+
+def _read(path: Path) -> _Module:
+    return _parsed(path.read_text(encoding="utf-8"))
+
+
+@cache
+def _parsed(text: str) -> _Module:
     tree = ast.parse(text)
-    _drop_docstrings(tree)
-    return ast.dump(tree)
+    nodes = list(ast.walk(tree))
+    _drop_docstrings(nodes)
+    words = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    return _Module(tuple(_imports(nodes)), tuple(sorted(filter(_DATA_FILE.fullmatch, words))), ast.dump(tree))
 
 
-def _drop_docstrings(tree: ast.AST) -> None:
-    for node in ast.walk(tree):
+def _imports(nodes: list[ast.AST]) -> Iterator[str]:
+    """Modules that may be imported: of `from a import b`, both `a` and `a.b`."""
+    for node in nodes:
         match node:
-            case ast.Module() | ast.ClassDef() | ast.FunctionDef() | ast.AsyncFunctionDef() if (
-                ast.get_docstring(node) is not None
-            ):
-                del node.body[0]
+            case ast.Import():
+                yield from (alias.name for alias in node.names)
+            case ast.ImportFrom():
+                assert node.module is not None, "imports are absolute"
+                yield node.module
+                yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def _drop_docstrings(nodes: list[ast.AST]) -> None:
+    """Drop statements that are a string and nothing else: docstrings of modules, classes, functions and attributes."""
+    for node in nodes:
+        body = getattr(node, "body", None)
+        if isinstance(body, list):
+            node.body = [each for each in body if not _is_text(each)]  # type: ignore[attr-defined]
+
+
+def _is_text(statement: ast.stmt) -> bool:
+    match statement:
+        case ast.Expr(value=ast.Constant(value=str())):
+            return True
+    return False

@@ -15,7 +15,29 @@ DOMAINS = {
     "ppi": "metapt.ppi.domain",
 }
 
+ENTRIES = {
+    "simulate": "simulate",
+    "prepare": "prepare",
+    "train": "train_run",
+    "pretrain": "pretrain_run",
+    "finetune": "finetune_run",
+    "summarise": "experiments",
+}
+"""Stage -> the module of a domain that computes it. A study is computed by the module of its experiment's name."""
+
 Files = dict[str, Path]
+
+
+def entry(stage: str, config: dict[str, Any]) -> str | None:
+    """The module, by its name inside the package, whose import closure makes a job's numbers (see `code_digest`).
+
+    None of a download: its files are known by their published sums, whatever code has fetched them.
+    """
+    if stage == "download":
+        return None
+    if "domain" not in config:
+        return f"stages.{stage}"
+    return f"{config['domain']}.{config['experiment'] if stage == 'study' else ENTRIES[stage]}"
 
 
 class Domain(Protocol):

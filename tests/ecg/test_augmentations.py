@@ -18,10 +18,10 @@ from metapt.ecg.config import Meta, NoPretraining, Simclr, Warp
 from metapt.ecg.policy import SCALE
 from metapt.ecg.pretraining import policy_of, typical_displacement
 from metapt.ecg.problem import detached_views
+from metapt.ecg.quantities import DISPLACEMENT
 from metapt.ecg.resnet1d import initial_pretrained
 from metapt.ecg.runs import Learned, save_pretrained
 from metapt.ecg.sources import CLASSES
-from metapt.ecg.warp_study import DISPLACEMENT
 from metapt.errors import ConfigError, DataError
 from metapt.evaluation import metrics
 from metapt.stages import Machine

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +10,12 @@ import pytest
 import torch
 from pydantic import TypeAdapter
 
-import metapt
 from metapt.config import plain, validate
 from metapt.domains import domain
 from metapt.ecg import finetune_run, pretrain_run
 from metapt.ecg.config import Arm, EcgConfig, arms_of
 from metapt.ecg.needs import (
     EXPERIMENTS,
-    FINETUNE_CODE,
-    PRETRAIN_CODE,
-    STUDY_CODE,
     FinetuneKey,
     PretrainKey,
     StudyKey,
@@ -298,33 +293,3 @@ def test_every_experiment_of_the_config_is_known() -> None:
     assert [key for key, section in config if isinstance(section, Experiment)] == list(EXPERIMENTS)
     for name in EXPERIMENTS:
         assert needs(config, name).pretrain
-
-
-# Names, numbers of a file format, and what a loss function's module imports beside the loss that FT takes from it.
-BESIDE = {"config", "needs", "sources"}
-BESIDE_FINETUNING = BESIDE | {"augment", "contrastive", "policy"}
-
-
-@pytest.mark.parametrize(
-    ("module", "code", "beside"),
-    [
-        ("pretrain_run", PRETRAIN_CODE, BESIDE),
-        ("finetune_run", FINETUNE_CODE, BESIDE_FINETUNING),
-        ("warp_study", STUDY_CODE, BESIDE),
-        ("augmentations", STUDY_CODE, BESIDE),
-    ],
-)
-def test_every_module_that_a_run_imports_is_among_its_code(module: str, code: tuple[str, ...], beside: set[str]) -> None:
-    named = {name.removeprefix("ecg/").removesuffix(".py") for name in code if name.startswith("ecg/")}
-    found, todo = set[str](), {module}
-    while todo:
-        name = todo.pop()
-        found.add(name)
-        tree = ast.parse((Path(metapt.__file__).parent / "ecg" / f"{name}.py").read_text())
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ImportFrom) and node.module == "metapt.ecg":
-                todo |= {alias.name for alias in node.names} - found
-            elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("metapt.ecg."):
-                todo |= {str(node.module).removeprefix("metapt.ecg.")} - found
-    assert found - beside <= named
-    assert not named & beside

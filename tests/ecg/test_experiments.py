@@ -17,7 +17,8 @@ from metapt.ecg import warp_study
 from metapt.ecg.config import EcgConfig, fixed_arm, start_arm
 from metapt.ecg.experiments import EXPERIMENTS, summarise
 from metapt.ecg.needs import needs
-from metapt.ecg.results import AUROC, DISPLACEMENT
+from metapt.ecg.quantities import DISPLACEMENT
+from metapt.ecg.results import AUROC
 from metapt.evaluation import metrics
 from metapt.evaluation.cost import PEAK_MEMORY, TIME_PER_STEP, WALL_TIME
 from metapt.evaluation.metrics import row

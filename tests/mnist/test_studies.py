@@ -12,7 +12,7 @@ import torch
 
 from metapt.evaluation import metrics
 from metapt.evaluation.paper import paper_numbers
-from metapt.mnist import bptt_study, domain, fidelity_study, rotation_study, weighting_study
+from metapt.mnist import bptt_study, domain, fidelity_study, quantities, rotation_study, weighting_study
 from metapt.mnist.arms import Results, Run
 from metapt.mnist.bptt_study import SingleBatches
 from metapt.mnist.config import (
@@ -426,7 +426,7 @@ def test_a_neumann_term_per_earlier_step_is_exact_in_the_limit_of_small_steps(
     for k in (0, 1):
         for steps in (1, 3):
             for terms in (0, 2):
-                setting = fidelity_study.setting(steps, k, terms)
+                setting = quantities.setting_fidelity(steps, k, terms)
                 assert values[fidelity_study.COSINE][setting] == pytest.approx(1, abs=1e-3), setting
                 assert values[fidelity_study.NORM_RATIO][setting] == pytest.approx((terms + 1) / steps, rel=1e-2), setting
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from metapt.digest import code_digest
 from metapt.errors import ConfigError
 from metapt.ppi import needs
 from metapt.ppi.config import ARMS, PpiConfig
@@ -117,16 +116,6 @@ def test_every_key_of_the_config_is_an_experiment() -> None:
 def test_keys_name_inputs() -> None:
     assert PretrainKey("meta", "half_data", 3).name == "pretrain/meta/half_data/3"
     assert FinetuneKey("meta", "held_out_1").name == "finetune/meta/held_out_1"
-
-
-@pytest.mark.parametrize("name", ["PRETRAIN_CODE", "FINETUNE_CODE", "STUDY_CODE"])
-def test_the_code_of_a_run_is_there(name: str) -> None:
-    assert code_digest(*getattr(needs, name))
-
-
-def test_tables_have_code_of_their_own() -> None:
-    everything, tables = code_digest(*needs.TABLE_CODE), code_digest(*needs.TABLE_CODE, without=needs.NOT_TABLES)
-    assert everything != tables
 
 
 def test_the_workflow_does_not_wait_for_torch() -> None:

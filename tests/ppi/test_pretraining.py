@@ -17,7 +17,6 @@ from metapt.errors import ConfigError, DataError, TrainingError
 from metapt.hypergrad import Adam, FittedHead, Params, Pretrained, RidgeHead, Unroll
 from metapt.ppi import config
 from metapt.ppi.batches import PpiBatches
-from metapt.ppi.config import FOLDS
 from metapt.ppi.dataset import PpiDataset, held_out_tasks, on_device, splits
 from metapt.ppi.graphs import unpack
 from metapt.ppi.pretraining import (
@@ -31,6 +30,7 @@ from metapt.ppi.pretraining import (
     pretrain,
 )
 from metapt.ppi.problem import WEIGHTS, LabelledGraphs, encoder_of, initial_meta, task_weights
+from metapt.ppi.settings import FOLDS
 from metapt.training.checkpoint import Checkpoint
 from metapt.training.pretraining import Pretrainer
 from metapt.training.timing import Every

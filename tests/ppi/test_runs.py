@@ -10,8 +10,7 @@ import torch
 from metapt.errors import DataError
 from metapt.ppi.config import Network
 from metapt.ppi.gin import initial_pretrained
-from metapt.ppi.runs import Learned, fingerprint, load_pretrained, save_pretrained
-from metapt.stages import Machine
+from metapt.ppi.runs import Learned, load_pretrained, save_pretrained
 
 NETWORK = Network(layers=2, width=4)
 
@@ -54,23 +53,3 @@ def test_a_file_that_no_pretraining_left_is_one_sentence(learned: Learned, tmp_p
     torch.save({"encoder": {}, "head": {}, "buffers": {}, "meta": [1]}, path)
     with pytest.raises(DataError, match="is not what PT leaves, which is encoder, head, buffers, meta"):
         load_pretrained(path, NETWORK, "cpu")
-
-
-def test_a_checkpoint_is_bound_to_settings_contents_code_and_device(tmp_path: Path) -> None:
-    path = tmp_path / "graphs.npz"
-    path.write_bytes(b"graphs")
-
-    def made(
-        config: dict[str, object] | None = None,
-        code: tuple[str, ...] = ("ppi/gin.py",),
-        device: str = "cpu",
-        name: str = "graphs",
-    ) -> str:
-        return fingerprint(config or {"seed": 0}, {name: path}, code, Machine(device))
-
-    first = made()
-    assert made() == first
-    others = [made({"seed": 1}), made(code=("ppi/runs.py",)), made(device="cuda"), made(name="tasks")]
-    path.write_bytes(b"others")
-    others.append(made())
-    assert len({first, *others}) == 6

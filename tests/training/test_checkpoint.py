@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from metapt.errors import MachineError
-from metapt.training.checkpoint import Checkpoint
+from metapt.training.checkpoint import Checkpoint, fingerprint
 
 STATE = {"step": 1, "weights": torch.arange(50.0), "nested": {"name": "a", "list": [1.5, None, True]}}
 
@@ -151,3 +151,18 @@ def test_two_jobs_of_the_same_run_do_not_end_each_other(path: Path) -> None:
     first.remove()
     second.save({**STATE, "step": 5})
     assert step(Checkpoint(path, "mine").load()) == 5
+
+
+def test_a_checkpoint_is_bound_to_settings_contents_code_and_device(tmp_path: Path) -> None:
+    path = tmp_path / "graphs.npz"
+    path.write_bytes(b"graphs")
+
+    def made(seed: int = 0, module: str = "metapt.ppi.finetune_run", device: str = "cpu", name: str = "graphs") -> str:
+        return fingerprint({"seed": seed}, {name: path}, module, device)
+
+    first = made()
+    assert made() == first
+    others = [made(seed=1), made(module="metapt.ecg.finetune_run"), made(device="cuda"), made(name="tasks")]
+    path.write_bytes(b"others")
+    others.append(made())
+    assert len({first, *others}) == 6

@@ -5,6 +5,7 @@ from snakemake.exceptions import WorkflowError
 
 from metapt.config import experiments, plain, validate
 from metapt.digest import code_digest
+from metapt.domains import entry
 from metapt.errors import ConfigError
 
 try:
@@ -23,8 +24,10 @@ with open(workflow.source_path("../resources/sources.yaml"), encoding="utf-8") a
 MNIST_FILES = list(SOURCES["mnist"]["files"])
 ECG_FILES = ["ptbxl_database.csv", "scp_statements.csv", "records.json"]
 
-METHOD_CODE = ("hypergrad/*.py", "training/*.py")
-TABLE_CODE = ("evaluation/*.py", "evaluation/*.csv")
+
+def code(stage, domain=None, experiment=None):
+    """The digest of the code of a job."""
+    return code_digest(entry(stage, {"domain": domain, "experiment": experiment} if domain else {}))
 
 
 def section(experiment):

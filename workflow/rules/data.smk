@@ -39,7 +39,7 @@ rule simulate_digits:
     params:
         stage="simulate",
         config={"domain": "mnist", "source": "digits"},
-        code=code_digest("mnist/simulate.py", "mnist/sources.py"),
+        code=code("simulate", "mnist"),
     script:
         "../scripts/run_stage.py"
 
@@ -62,7 +62,7 @@ rule prepare_mnist:
     params:
         stage="prepare",
         config={"domain": "mnist"},
-        code=code_digest("mnist/prepare.py", "mnist/sources.py"),
+        code=code("prepare", "mnist"),
     script:
         "../scripts/run_stage.py"
 
@@ -108,7 +108,7 @@ rule simulate_ecg:
     params:
         stage="simulate",
         config={"domain": "ecg", "source": "simulated"},
-        code=code_digest("ecg/simulate.py"),
+        code=code("simulate", "ecg"),
     script:
         "../scripts/run_stage.py"
 
@@ -132,7 +132,7 @@ rule prepare_ecg:
     params:
         stage="prepare",
         config={"domain": "ecg"},
-        code=code_digest("ecg/prepare.py", "ecg/sources.py"),
+        code=code("prepare", "ecg"),
     script:
         "../scripts/run_stage.py"
 
@@ -204,7 +204,7 @@ rule simulate_ppi:
     params:
         stage="simulate",
         config={"domain": "ppi", "source": "simulated"},
-        code=code_digest("ppi/simulate.py", "ppi/sources.py"),
+        code=code("simulate", "ppi"),
     script:
         "../scripts/run_stage.py"
 
@@ -229,15 +229,6 @@ rule prepare_ppi:
     params:
         stage="prepare",
         config=ppi_prepare_config,
-        code=code_digest(
-            "ppi/archive.py",
-            "ppi/ego.py",
-            "ppi/graphs.py",
-            "ppi/legacy_pickle.py",
-            "ppi/prepare.py",
-            "ppi/sources.py",
-            "ppi/string_files.py",
-            "ppi/terms.py",
-        ),
+        code=code("prepare", "ppi"),
     script:
         "../scripts/run_stage.py"

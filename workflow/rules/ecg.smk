@@ -19,7 +19,7 @@ rule ecg_pretrain:
     params:
         stage="pretrain",
         config=ecg_pretrain_config,
-        code=code_digest(*needs.PRETRAIN_CODE),
+        code=code("pretrain", "ecg"),
     script:
         "../scripts/run_stage.py"
 
@@ -43,7 +43,7 @@ rule ecg_finetune:
     params:
         stage="finetune",
         config=ecg_finetune_config,
-        code=code_digest(*needs.FINETUNE_CODE),
+        code=code("finetune", "ecg"),
     script:
         "../scripts/run_stage.py"
 
@@ -67,7 +67,7 @@ rule ecg_hypergradients:
     params:
         stage="study",
         config=ecg_warp_study_config,
-        code=code_digest(*needs.STUDY_CODE),
+        code=code("study", "ecg", "warp_study"),
     script:
         "../scripts/run_stage.py"
 
@@ -91,7 +91,7 @@ rule ecg_views:
     params:
         stage="study",
         config=ecg_views_config,
-        code=code_digest(*needs.STUDY_CODE),
+        code=code("study", "ecg", "augmentations"),
     script:
         "../scripts/run_stage.py"
 
@@ -138,6 +138,6 @@ rule ecg_summarise:
     params:
         stage="summarise",
         config=ecg_summarise_config,
-        code=code_digest(*needs.TABLE_CODE, without=needs.NOT_TABLES),
+        code=code("summarise", "ecg"),
     script:
         "../scripts/run_stage.py"

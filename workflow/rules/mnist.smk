@@ -17,17 +17,7 @@ rule mnist_train:
     params:
         stage="train",
         config=mnist_train_config,
-        code=code_digest(
-            *METHOD_CODE,
-            "mnist/*.py",
-            without=(
-                "mnist/config.py",
-                "mnist/costs.py",
-                "mnist/experiments.py",
-                "mnist/simulate.py",
-                "mnist/sources.py",
-            ),
-        ),
+        code=code("train", "mnist"),
         threads=mnist_torch_threads,
     script:
         "../scripts/run_stage.py"
@@ -75,6 +65,6 @@ rule mnist_summarise:
     params:
         stage="summarise",
         config=mnist_summarise_config,
-        code=code_digest(*TABLE_CODE, "mnist/experiments.py"),
+        code=code("summarise", "mnist"),
     script:
         "../scripts/run_stage.py"

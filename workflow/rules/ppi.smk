@@ -19,7 +19,7 @@ rule ppi_pretrain:
     params:
         stage="pretrain",
         config=ppi_pretrain_config,
-        code=code_digest(*ppi_needs.PRETRAIN_CODE),
+        code=code("pretrain", "ppi"),
     script:
         "../scripts/run_stage.py"
 
@@ -43,7 +43,7 @@ rule ppi_finetune:
     params:
         stage="finetune",
         config=ppi_finetune_config,
-        code=code_digest(*ppi_needs.FINETUNE_CODE),
+        code=code("finetune", "ppi"),
     script:
         "../scripts/run_stage.py"
 
@@ -66,7 +66,7 @@ rule ppi_cka:
     params:
         stage="study",
         config=ppi_cka_config,
-        code=code_digest(*ppi_needs.STUDY_CODE),
+        code=code("study", "ppi", "representations"),
     script:
         "../scripts/run_stage.py"
 
@@ -113,6 +113,6 @@ rule ppi_summarise:
     params:
         stage="summarise",
         config=ppi_summarise_config,
-        code=code_digest(*ppi_needs.TABLE_CODE, without=ppi_needs.NOT_TABLES),
+        code=code("summarise", "ppi"),
     script:
         "../scripts/run_stage.py"

@@ -22,6 +22,6 @@ rule collect:
     params:
         stage="collect",
         config={"experiments": list(EXPERIMENTS)},
-        code=code_digest(*TABLE_CODE, "stages/collect.py"),
+        code=code("collect"),
     script:
         "../scripts/run_stage.py"

@@ -16,9 +16,10 @@ from metapt.ecg.augment import Draws, crop_and_jitter, draw, warp
 from metapt.ecg.dataset import Dataset
 from metapt.ecg.policy import Policy
 from metapt.ecg.pretraining import policy_of, typical_displacement
+from metapt.ecg.quantities import DISPLACEMENT
 from metapt.ecg.runs import EXPERIMENT, load_pretrained
 from metapt.ecg.sources import CLASSES, FREQUENCY, LEADS
-from metapt.ecg.warp_study import DISPLACEMENT, study_setting
+from metapt.ecg.warp_study import study_setting
 from metapt.errors import ConfigError, DataError
 from metapt.evaluation import metrics
 from metapt.files import atomic_path

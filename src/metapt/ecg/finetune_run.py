@@ -10,9 +10,8 @@ import numpy as np
 from metapt.ecg.config import FinetuneSettings
 from metapt.ecg.dataset import Dataset, finetune_indices, open_dataset
 from metapt.ecg.finetune import Labelled, Sets, full_transfer, linear_evaluation
-from metapt.ecg.needs import FINETUNE_CODE
 from metapt.ecg.resnet1d import Encoder
-from metapt.ecg.runs import EXPERIMENT, fingerprint, load_pretrained
+from metapt.ecg.runs import EXPERIMENT, load_pretrained
 from metapt.ecg.sources import CLASSES
 from metapt.errors import DataError
 from metapt.evaluation import metrics
@@ -20,7 +19,7 @@ from metapt.evaluation.finetuning import Part, Score, Scores, parts
 from metapt.evaluation.pairs import pair
 from metapt.hypergrad import Pretrained
 from metapt.stages import Machine
-from metapt.training.checkpoint import Checkpoint
+from metapt.training.checkpoint import Checkpoint, fingerprint
 from metapt.training.seeds import generator
 
 MEAN_AUROC = "mean test AUROC over 5 classes (%)"
@@ -49,7 +48,7 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
         raise DataError(f"{inputs['records']} has no records of fold 10, to test on: prepare more records.")
     test = _labelled(dataset, dataset.records.test)
     encoder, width = Encoder(config["width"]), config["width"]
-    scores = Scores(Checkpoint(Path(config["checkpoint"]), fingerprint(config, inputs, FINETUNE_CODE, machine)))
+    scores = Scores(Checkpoint(Path(config["checkpoint"]), fingerprint(config, inputs, __name__, machine.device)))
     for seed in range(config["pretrain_seeds"]):
         todo = [part for part in parts(config, [seed]) if part not in scores]
         if not todo:

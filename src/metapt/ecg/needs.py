@@ -1,4 +1,4 @@
-"""Which PT, FT and study runs an experiment needs, and which code changes their numbers: what the workflow asks this domain."""
+"""Which PT, FT and study runs an experiment needs: what the workflow asks this domain."""
 
 from __future__ import annotations
 
@@ -11,37 +11,6 @@ from metapt.errors import ConfigError
 
 EXPERIMENTS = ("full_access", "unroll_steps", "partial_access", "augmentations", "warp_study", "cost")
 """Keys of the section `ecg`."""
-
-METHOD_CODE = ("hypergrad/*.py", "training/*.py")
-
-
-def _modules(*names: str) -> tuple[str, ...]:
-    return tuple(f"ecg/{name}.py" for name in names)
-
-
-_SHARED = ("dataset", "prepare", "problem", "resnet1d", "runs")
-_PRETRAIN = _modules(*_SHARED, "augment", "batches", "contrastive", "policy", "pretrain_run", "pretraining", "probe")
-_FINETUNE = _modules(*_SHARED, "finetune", "finetune_run")
-_STUDIES = _modules("augmentations", "warp_study")
-
-PRETRAIN_CODE = (*METHOD_CODE, *_PRETRAIN)
-"""What changes a PT run's numbers."""
-FINETUNE_CODE = (
-    *_FINETUNE,
-    "evaluation/auroc.py",
-    "evaluation/finetuning.py",
-    "hypergrad/batch_norm.py",
-    "hypergrad/convolution.py",
-    "hypergrad/stacked.py",
-    "training/pretrained_file.py",
-    "training/seeds.py",
-)
-"""What changes an FT run's numbers; the encoder is an input of it."""
-STUDY_CODE = (*PRETRAIN_CODE, *_STUDIES)
-"""What changes the numbers of the studies."""
-TABLE_CODE = ("evaluation/*.py", "evaluation/*.csv", "ecg/*.py")
-"""What makes tables and figures; all of this domain but `NOT_TABLES`."""
-NOT_TABLES = (*_PRETRAIN, *_FINETUNE, *_STUDIES, *_modules("config", "costs", "domain", "simulate", "sources"))
 
 
 class PretrainKey(NamedTuple):

@@ -9,12 +9,11 @@ from pydantic import TypeAdapter
 
 from metapt.ecg.config import Arm, PretrainSettings
 from metapt.ecg.dataset import open_dataset
-from metapt.ecg.needs import PRETRAIN_CODE
 from metapt.ecg.pretraining import PretrainRun, Setting, pretrain
-from metapt.ecg.runs import EXPERIMENT, Learned, fingerprint, save_pretrained
+from metapt.ecg.runs import EXPERIMENT, Learned, save_pretrained
 from metapt.evaluation import metrics
 from metapt.stages import Machine
-from metapt.training.checkpoint import Checkpoint
+from metapt.training.checkpoint import Checkpoint, fingerprint
 
 
 def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
@@ -27,7 +26,7 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
         outputs: `pretrained`, `metrics`, `series`.
         machine: device.
     """
-    bound = fingerprint(config, inputs, PRETRAIN_CODE, machine)
+    bound = fingerprint(config, inputs, __name__, machine.device)
     path = Path(config["checkpoint"])
 
     def checkpoint(part: str) -> Checkpoint:

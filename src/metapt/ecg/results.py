@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from metapt.ecg.config import EcgConfig
 from metapt.ecg.labels import PAPERS_ARMS
+from metapt.ecg.quantities import DISPLACEMENT
 from metapt.errors import DataError
 from metapt.evaluation import metrics
 from metapt.evaluation.metrics import NotMeasuredError
@@ -22,7 +23,6 @@ from metapt.evaluation.paper import paper_numbers
 from metapt.evaluation.seeded import machine_of, over_runs, over_seeds
 
 AUROC = "mean test AUROC over 5 classes (%)"
-DISPLACEMENT = "warp displacement (samples)"
 PRETRAINING = "pretraining"
 
 

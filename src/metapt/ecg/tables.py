@@ -8,12 +8,11 @@ from contextlib import suppress
 import numpy as np
 import pandas as pd
 
-from metapt.ecg import warp_study
+from metapt.ecg import quantities
 from metapt.ecg.config import Simclr, fixed_arm
 from metapt.ecg.labels import label, looks
 from metapt.ecg.results import (
     AUROC,
-    DISPLACEMENT,
     Results,
     auroc_cells,
     papers_cells,
@@ -227,7 +226,7 @@ def _bracketed(error: float) -> str:
 
 def _ends(results: Results, arm: str) -> tuple[Estimate, Estimate]:
     """The warp's displacement when PT starts and when it ends, over PT seeds; an arm that learns none keeps its own."""
-    final = results.pretraining(arm, DISPLACEMENT)
+    final = results.pretraining(arm, quantities.DISPLACEMENT)
     starts = [results.trajectory(arm, int(seed))["value"] for seed in final.index]
     first = [float(s.iloc[0]) if len(s) else float(value) for s, value in zip(starts, final, strict=True)]
     return estimate_mean(first), estimate_mean(final.to_numpy(dtype=float))
@@ -236,7 +235,7 @@ def _ends(results: Results, arm: str) -> tuple[Estimate, Estimate]:
 def _fixed(results: Results, arm: str) -> dict[str, float]:
     numbers = {"displacement": math.nan}
     with suppress(NotMeasuredError):
-        numbers["displacement"] = float(results.pretraining(arm, DISPLACEMENT).mean())
+        numbers["displacement"] = float(results.pretraining(arm, quantities.DISPLACEMENT).mean())
     for evaluation in results.config.evaluations:
         try:
             e = estimate_mean(seed_means(results.runs(arm, results.section.finetune_size, evaluation)).to_numpy(dtype=float))
@@ -258,7 +257,7 @@ def _hypergradient(results: Results, arm: str, initial: float) -> dict[str, floa
         )
 
     try:
-        mean, deviation, positive = (values(m) for m in (warp_study.MEAN, warp_study.DEVIATION, warp_study.POSITIVE))
+        mean, deviation, positive = (values(m) for m in (quantities.MEAN, quantities.DEVIATION, quantities.POSITIVE))
     except NotMeasuredError:
         return {}
     e = estimate_mean(mean.to_numpy(dtype=float))

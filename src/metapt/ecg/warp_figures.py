@@ -14,10 +14,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
-from metapt.ecg import warp_study
+from metapt.ecg import quantities
 from metapt.ecg.config import start_arm
 from metapt.ecg.labels import label, looks
-from metapt.ecg.results import DISPLACEMENT, Results, words
+from metapt.ecg.results import Results, words
 from metapt.ecg.sources import CLASSES
 from metapt.ecg.tables import strength_table
 from metapt.evaluation import figures
@@ -83,7 +83,7 @@ def _signals(axis: Axes, strengths: pd.DataFrame, look: dict[str, Look]) -> None
         if len(part):
             axis.plot(part["displacement"], part["t"], color=looked.colour, marker=looked.marker, label=looked.label)
     axis.axhline(0.0, color=figures.QUIET, linewidth=1, linestyle="--", zorder=1.5)
-    axis.set(ylabel="t of one draw (mean / deviation)", xlabel=DISPLACEMENT)
+    axis.set(ylabel="t of one draw (mean / deviation)", xlabel=quantities.DISPLACEMENT)
     _log(axis, "x")
 
 
@@ -127,7 +127,7 @@ def _by_diagnosis(axis: Axes, results: Results) -> None:
             )
         axis.set_xticks(range(len(CLASSES)), CLASSES)
         axis.grid(axis="x", visible=False)
-        axis.set(ylabel=DISPLACEMENT)
+        axis.set(ylabel=quantities.DISPLACEMENT)
         handles = [Patch(facecolor=look[arm].colour, alpha=0.6, label=look[arm].label) for arm in arms]
         axis.legend(handles=handles, fontsize=9)
     _log(axis, "y")
@@ -154,13 +154,13 @@ def _ways(axis: Axes, results: Results, runs: dict[str, str], look: dict[str, Lo
                 axis.plot(way["step"].iloc[0], way["value"].iloc[0], look[arm].marker, color=look[arm].colour, markersize=4.5)
             if not drawn:
                 try:
-                    still = float(results.pretraining(run, DISPLACEMENT).mean())
+                    still = float(results.pretraining(run, quantities.DISPLACEMENT).mean())
                 except NotMeasuredError:
                     continue
                 axis.axhline(
                     still, color=look[arm].colour, linewidth=1.2, linestyle="--", label=figures.once(axis, look[arm].label)
                 )
-        axis.set(xlabel="meta-iteration", ylabel=DISPLACEMENT)
+        axis.set(xlabel="meta-iteration", ylabel=quantities.DISPLACEMENT)
         axis.margins(x=0.02)
     _log(axis, "y")
 
@@ -186,7 +186,7 @@ def _hypergradients(axis: Axes, strengths: pd.DataFrame, look: Look, arm: str) -
                 elinewidth=1.4,
             )
         axis.axhline(0.0, color=figures.QUIET, linewidth=1, linestyle="--", zorder=1.5)
-        axis.set(xlabel=DISPLACEMENT, ylabel="d FT loss / dm, mean ± SE\n(above 0: less warp)")
+        axis.set(xlabel=quantities.DISPLACEMENT, ylabel="d FT loss / dm, mean ± SE\n(above 0: less warp)")
     _log(axis, "x")
 
 
@@ -195,11 +195,11 @@ def _horizon(axis: Axes, results: Results, arm: str) -> None:
     rows = results.metrics[(results.metrics["arm"] == arm) & (results.metrics["evaluation"] == "horizon")]
     settings = [words(setting) for setting in rows["setting"]]
     rows = rows.assign(initial=[float(s["initial"]) for s in settings], steps=[int(s["steps"]) for s in settings])
-    place = rows[rows["metric"] == warp_study.DISPLACEMENT].groupby("initial")["value"].mean()
+    place = rows[rows["metric"] == quantities.DISPLACEMENT].groupby("initial")["value"].mean()
     counts = sorted(rows["steps"].unique())
     with figures.style():
         for steps, colour in zip(counts, figures.ramp(len(counts)), strict=True):
-            for metric, line in ((warp_study.REFITTED_HEAD, "-"), (warp_study.OLD_HEAD, ":")):
+            for metric, line in ((quantities.REFITTED_HEAD, "-"), (quantities.OLD_HEAD, ":")):
                 part = rows[(rows["steps"] == steps) & (rows["metric"] == metric)]
                 table = part.pivot(index="initial", columns="replicate", values="value").sort_index()
                 change = table - table.iloc[0]
@@ -209,7 +209,7 @@ def _horizon(axis: Axes, results: Results, arm: str) -> None:
                 axis.fill_between(x, mean - error, mean + error, color=colour, alpha=0.15, linewidth=0)
                 axis.plot(x, mean, color=colour, linestyle=line, marker="o", markersize=3.5, linewidth=1.5, label=name)
         axis.axhline(0.0, color=figures.QUIET, linewidth=1, linestyle="--", zorder=1.5)
-        axis.set(xlabel=DISPLACEMENT, ylabel="FT loss minus that\nat the lowest strength")
+        axis.set(xlabel=quantities.DISPLACEMENT, ylabel="FT loss minus that\nat the lowest strength")
     _log(axis, "x")
 
 
@@ -231,13 +231,13 @@ def _worth(axis: Axes, results: Results, strengths: pd.DataFrame, evaluation: st
         for arm, look in looks(list(results.section.starts)).items():
             runs = [start_arm(arm, start) for start in results.section.starts[arm]]
             with suppress(NotMeasuredError):
-                ends = [float(results.pretraining(run, DISPLACEMENT).mean()) for run in runs]
+                ends = [float(results.pretraining(run, quantities.DISPLACEMENT).mean()) for run in runs]
                 scores = [over_seeds(results.runs(run, size, evaluation)).mean for run in runs]
                 axis.plot(ends, scores, look.marker, color=look.colour, markersize=8, label=f"{look.label}, where it ended")
         with suppress(NotMeasuredError):
             nothing = over_seeds(results.runs("no_pt", size, evaluation))
             axis.axhline(nothing.mean, color=figures.QUIET, linewidth=1.2, linestyle="--", label=label("no_pt"), zorder=1.5)
-        axis.set(xlabel=DISPLACEMENT, ylabel=f"{AUROC_LABEL}, |$D_{{FT}}$| = {size}")
+        axis.set(xlabel=quantities.DISPLACEMENT, ylabel=f"{AUROC_LABEL}, |$D_{{FT}}$| = {size}")
     _log(axis, "x")
 
 

@@ -19,6 +19,7 @@ from metapt.ecg.policy import SCALE, Policy
 from metapt.ecg.pretraining import Setting, meta_labelled, meta_settings, policy_of, typical_displacement
 from metapt.ecg.probe import cross_validated_loss, ridge_logistic
 from metapt.ecg.problem import LabelledBatch, classification_loss
+from metapt.ecg.quantities import DEVIATION, DISPLACEMENT, MEAN, NOT_FINITE, OLD_HEAD, POSITIVE, REFITTED_HEAD
 from metapt.ecg.runs import EXPERIMENT, load_pretrained
 from metapt.evaluation import metrics
 from metapt.hypergrad import Params, Pretrained, Unroll, hypergradient
@@ -31,14 +32,6 @@ from metapt.training.pretraining import Pretrainer
 from metapt.training.progress import steps as progress
 from metapt.training.seeds import generator
 from metapt.training.streams import ShuffledStream
-
-DISPLACEMENT = "warp displacement (samples)"
-MEAN = "hypergradient mean"
-DEVIATION = "hypergradient standard deviation"
-POSITIVE = "share of positive signs"
-NOT_FINITE = "share not finite"
-OLD_HEAD = "FT loss, old head"
-REFITTED_HEAD = "FT loss, refitted head"
 
 _FOLDS = 5
 """Of the horizon's cross-validation, where the arm has none of its own."""

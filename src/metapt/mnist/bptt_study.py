@@ -21,7 +21,8 @@ from metapt.mnist.arms import Results, Run
 from metapt.mnist.config import BpttArm, BpttStudy, FixedArm, MetaArm
 from metapt.mnist.prepare import MnistData
 from metapt.mnist.problem import Images, RotationBatch, RotationProblem
-from metapt.mnist.rotation_study import MEAN, RotationBatches, rotated
+from metapt.mnist.quantities import ACCURACY, MEAN, OUTER_STEPS, PEAK_MEMORY, SKIPPED, WALL_TIME
+from metapt.mnist.rotation_study import RotationBatches, rotated
 from metapt.mnist.sources import CLASSES
 from metapt.training.guard import HypergradientGuard
 from metapt.training.measure import Measured
@@ -33,12 +34,6 @@ from metapt.training.supervised import train as minimise
 from metapt.training.timing import Every
 
 log = logging.getLogger(__name__)
-ACCURACY = "FT test accuracy (%)"
-WALL_TIME = "wall time (s)"
-PEAK_MEMORY = "peak memory (MB)"
-OUTER_STEPS = "outer steps"
-SKIPPED = "outer steps whose hypergradient was skipped"
-"""Names in the metrics table."""
 
 
 def train(study: BpttStudy, run: Run, data: MnistData) -> Results:

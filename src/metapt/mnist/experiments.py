@@ -23,7 +23,7 @@ from metapt.evaluation.statistics import Difference, estimate, estimate_mean, pa
 from metapt.evaluation.statistics import summarise as over_replicates
 from metapt.evaluation.tables import ours_and_papers, write_tables
 from metapt.files import atomic_path
-from metapt.mnist import bptt_study, fidelity_study, rotation_study, weighting_study
+from metapt.mnist import quantities
 from metapt.mnist.config import RotationMeanStd
 
 Series = Mapping[str, pd.DataFrame]
@@ -117,7 +117,7 @@ def _rotation_mean_claims(settings: dict[str, Any], arms: list[str]) -> list[Cla
     experiment = "mnist_rotation_mean"
 
     def check(arm: str, table: pd.DataFrame) -> Verdict:
-        return at_most(estimate_mean(_cell(table, experiment, arm, rotation_study.ERROR)), 7.2)
+        return at_most(estimate_mean(_cell(table, experiment, arm, quantities.ERROR)), 7.2)
 
     text, paper = "{} recovers the mean of the FT rotation", "mean error 7.2 ± 1.5 degrees"
     return [Claim(experiment, text.format(arm), partial(check, arm), paper) for arm in arms]
@@ -127,7 +127,7 @@ def _starts(settings: dict[str, Any]) -> dict[str, str]:
     """Label of a start -> its setting in the metrics table, in the order of the starts."""
     study = RotationMeanStd.model_validate(settings)
     return {
-        f"from {mean:g} ± {deviation:g}": rotation_study.setting_mean_std(study, start)
+        f"from {mean:g} ± {deviation:g}": quantities.setting_mean_std(study, start)
         for start, (mean, deviation) in enumerate(study.starts)
     }
 
@@ -161,7 +161,7 @@ def _rotation_mean_std_claims(settings: dict[str, Any], arms: list[str]) -> list
         return within(estimate_mean(_cell(table, experiment, arm, metric, setting)), target, tolerance)
 
     published = paper_numbers()
-    learned = (("mean", rotation_study.MEAN, 4.0), ("standard deviation", rotation_study.DEVIATION, 3.0))
+    learned = (("mean", quantities.MEAN, 4.0), ("standard deviation", quantities.DEVIATION, 3.0))
     claims = []
     for arm, (label, setting) in itertools.product(arms, _starts(settings).items()):
         for (what, metric, tolerance), target in zip(learned, settings["target"], strict=True):
@@ -176,11 +176,11 @@ def _example_weighting_figure(table: pd.DataFrame, series: Series, settings: dic
     figure, axes = figures.panels(columns=len(series), rows=2)
     over_time, at_end = axes[: len(series)], axes[len(series) :]
     for above, below, (arm, frame) in zip(over_time, at_end, series.items(), strict=True):
-        bands = {f"{kind} label": figures.over_replicates(frame, weighting_study.MEAN_WEIGHT.format(kind)) for kind in KINDS}
+        bands = {f"{kind} label": figures.over_replicates(frame, quantities.MEAN_WEIGHT.format(kind)) for kind in KINDS}
         figures.trajectories(bands, xlabel="meta-iteration", ylabel="", axis=above)
         above.set_yscale("log")
         _title(above, arm)
-        weights = {kind: frame.loc[frame["name"] == weighting_study.WEIGHT.format(kind), "value"] for kind in KINDS}
+        weights = {kind: frame.loc[frame["name"] == quantities.WEIGHT.format(kind), "value"] for kind in KINDS}
         figures.distributions(weights, xlabel="weight of a PT example at the end", ylabel="", logarithmic=True, axis=below)
     over_time[0].set_ylabel("mean weight\n(median and 10-90 % of seeds)")
     at_end[0].set_ylabel("share of examples (%)")
@@ -198,7 +198,7 @@ def _example_weighting_claims(settings: dict[str, Any], arms: list[str]) -> list
     experiment = "mnist_example_weighting"
 
     def check(arm: str, table: pd.DataFrame) -> Verdict:
-        verdict = at_least(estimate_mean(np.log10(_cell(table, experiment, arm, weighting_study.RATIO))), 2.0)
+        verdict = at_least(estimate_mean(np.log10(_cell(table, experiment, arm, quantities.RATIO))), 2.0)
         return Verdict(verdict.word, f"log10 of the ratio: {verdict.measured}", "ratio at least 100")
 
     text = "{} weights clean examples over 100 times more than noisy ones"
@@ -207,13 +207,13 @@ def _example_weighting_claims(settings: dict[str, Any], arms: list[str]) -> list
 
 def _bptt_figure(table: pd.DataFrame, series: Series, settings: dict[str, Any]) -> Figure:
     figure, (left, middle, right) = figures.panels(columns=3)
-    summary = over_replicates(table[table["metric"] == bptt_study.ACCURACY]).rename(columns={"arm": "label"})
+    summary = over_replicates(table[table["metric"] == quantities.ACCURACY]).rename(columns={"arm": "label"})
     paper = paper_numbers()
     paper = paper[(paper["experiment"] == "mnist_bptt") & paper["arm"].isin(summary["label"])].rename(
         columns={"arm": "label", "paper_mean": "mean", "paper_standard_error": "standard_error"}
     )
-    figures.bars_with_error(summary, paper, xlabel=bptt_study.ACCURACY, axis=left)
-    for axis, metric in ((middle, bptt_study.WALL_TIME), (right, bptt_study.PEAK_MEMORY)):
+    figures.bars_with_error(summary, paper, xlabel=quantities.ACCURACY, axis=left)
+    for axis, metric in ((middle, quantities.WALL_TIME), (right, quantities.PEAK_MEMORY)):
         _costs(axis, table[table["metric"] == metric].set_index("arm")["value"], metric, least=1.0 if axis is right else 0.0)
     handles, labels = left.get_legend_handles_labels()
     if left.get_legend() is not None:
@@ -246,7 +246,7 @@ def _bptt_claims(settings: dict[str, Any], arms: list[str]) -> list[Claim]:
     experiment = "mnist_bptt"
 
     def difference(high: str, low: str, table: pd.DataFrame) -> Difference:
-        return paired_difference(*(_cell(table, experiment, arm, bptt_study.ACCURACY) for arm in (high, low)))
+        return paired_difference(*(_cell(table, experiment, arm, quantities.ACCURACY) for arm in (high, low)))
 
     def near(other: str, meta: str, table: pd.DataFrame) -> Verdict:
         return at_most(difference(other, meta, table), 1.0)
@@ -255,7 +255,7 @@ def _bptt_claims(settings: dict[str, Any], arms: list[str]) -> list[Claim]:
         return at_least(difference(meta, other, table), 4.0)
 
     def faster(other: str, meta: str, table: pd.DataFrame) -> Verdict:
-        slow, fast = (float(_cell(table, experiment, arm, bptt_study.WALL_TIME).iloc[0]) for arm in (other, meta))
+        slow, fast = (float(_cell(table, experiment, arm, quantities.WALL_TIME).iloc[0]) for arm in (other, meta))
         return at_least(estimate(slow / fast, float("nan"), 1), 20.0)
 
     compared: list[tuple[str, str, Callable[[str, str, pd.DataFrame], Verdict], str]] = [
@@ -275,7 +275,9 @@ def _bptt_claims(settings: dict[str, Any], arms: list[str]) -> list[Claim]:
 def _fidelity_table(table: pd.DataFrame, settings: dict[str, Any]) -> pd.DataFrame:
     """The summary of the metrics with the settings as columns: steps, k, terms."""
     cases = itertools.product(settings["pretrain_steps"], settings["unroll_steps"], settings["neumann_terms"])
-    words = pd.DataFrame([(fidelity_study.setting(*case), *case) for case in cases], columns=["setting", "steps", "k", "terms"])
+    words = pd.DataFrame(
+        [(quantities.setting_fidelity(*case), *case) for case in cases], columns=["setting", "steps", "k", "terms"]
+    )
     return over_replicates(table).merge(words, on="setting")
 
 
@@ -284,8 +286,8 @@ def _fidelity_figure(table: pd.DataFrame, series: Series, settings: dict[str, An
     figure, axes = figures.panels(columns=len(series), rows=2)
     k = 1 if 1 in settings["unroll_steps"] else settings["unroll_steps"][0]
     rows = {
-        fidelity_study.COSINE: ("cosine to the exact one", "linear"),
-        fidelity_study.NORM_RATIO: ("norm over that of the exact one", "log"),
+        quantities.COSINE: ("cosine to the exact one", "linear"),
+        quantities.NORM_RATIO: ("norm over that of the exact one", "log"),
     }
     for row, (metric, (ylabel, scale)) in enumerate(rows.items()):
         panels = axes[row * len(series) : (row + 1) * len(series)]
@@ -313,7 +315,7 @@ def _fidelity_claims(settings: dict[str, Any], arms: list[str]) -> list[Claim]:
 
     def check(arm: str, table: pd.DataFrame) -> Verdict:
         many, few = (
-            _cell(table, experiment, arm, fidelity_study.COSINE, fidelity_study.setting(steps, k, terms))
+            _cell(table, experiment, arm, quantities.COSINE, quantities.setting_fidelity(steps, k, terms))
             for terms in (most, fewest)
         )
         return at_least(paired_difference(many, few), 0.0)

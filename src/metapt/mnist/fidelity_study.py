@@ -15,11 +15,9 @@ from metapt.mnist.arms import Results, Run
 from metapt.mnist.config import Fidelity
 from metapt.mnist.prepare import MnistData
 from metapt.mnist.problem import ExampleWeightsProblem, Images
+from metapt.mnist.quantities import COSINE, NORM_RATIO, setting_fidelity
 from metapt.mnist.sources import CLASSES
 from metapt.training.progress import steps
-
-COSINE = "cosine to the exact hypergradient"
-NORM_RATIO = "norm over that of the exact hypergradient"
 
 _BATCH = 64  # images of an FT training minibatch
 
@@ -35,17 +33,12 @@ def train(study: Fidelity, run: Run, data: MnistData) -> Results:
     for index in steps(0, len(cases), f"{run.experiment} {run.arm}"):
         seed, count, unroll_steps = cases[index]
         for terms, numbers in _compare(study, run, data, seed, count, unroll_steps).items():
-            words = setting(count, unroll_steps, terms)
+            words = setting_fidelity(count, unroll_steps, terms)
             rows += [
                 metrics.row(run.experiment, run.arm, name, value, replicate=seed, setting=words)
                 for name, value in numbers.items()
             ]
     return Results(rows, [], [])
-
-
-def setting(pretrain_steps: int, unroll_steps: int, terms: int) -> str:
-    """A case in the words of the metrics table."""
-    return f"{pretrain_steps} PT steps, K={unroll_steps}, {terms} Neumann terms"
 
 
 def _compare(study: Fidelity, run: Run, data: MnistData, seed: int, count: int, unroll_steps: int) -> dict[int, dict[str, float]]:

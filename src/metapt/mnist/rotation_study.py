@@ -16,17 +16,13 @@ from metapt.mnist.arms import Results, Run
 from metapt.mnist.config import MetaArm, RotationData, RotationMean, RotationMeanStd
 from metapt.mnist.prepare import MnistData
 from metapt.mnist.problem import Images, RotationBatch, RotationProblem
+from metapt.mnist.quantities import DEVIATION, ERROR, MEAN, setting_mean_std
 from metapt.mnist.rotation import rotate
 from metapt.mnist.sources import CLASSES
 from metapt.training.batches import StreamBatches
 from metapt.training.meta import MetaPretraining
 from metapt.training.recorder import Recorder
 from metapt.training.streams import ShuffledStream
-
-ERROR = "absolute error of learned mean (degrees)"
-MEAN = "learned mean (degrees)"
-DEVIATION = "learned standard deviation (degrees)"
-"""Names in the metrics table."""
 
 
 class RotationBatches(StreamBatches):
@@ -170,9 +166,3 @@ def train_mean_std(study: RotationMeanStd, run: Run, data: MnistData) -> Results
         for index, (start, seed) in enumerate(replicates)
     ]
     return Results(rows + results.metrics, recorder.rows(), results.checkpoints)
-
-
-def setting_mean_std(study: RotationMeanStd, start: int) -> str:
-    """The paper's words for a start."""
-    (mean, deviation), (target_mean, target_deviation) = study.starts[start], study.target
-    return f"init mean {mean:g} std {deviation:g}, target {target_mean:g}/{target_deviation:g}"

@@ -16,17 +16,13 @@ from metapt.mnist.arms import Results, Run
 from metapt.mnist.config import ExampleWeighting
 from metapt.mnist.prepare import MnistData
 from metapt.mnist.problem import Images, WeightingProblem
+from metapt.mnist.quantities import MEAN_WEIGHT, RATIO, WEIGHT
 from metapt.training.batches import StreamBatches
 from metapt.training.meta import MetaPretraining
 from metapt.training.recorder import Recorder
 from metapt.training.streams import ShuffledStream
 
 CLEAN_CLASSES = 5
-RATIO = "ratio of mean weight clean/noisy"
-MEAN_WEIGHT = "mean weight, {}"
-WEIGHT = "weight, {}"
-"""Names in the metrics and series tables; those with a gap exist for "clean" and for "noisy" labels."""
-
 _MOST_WEIGHED = 3000
 _RECORDS = 100  # points of a trajectory
 

@@ -21,8 +21,8 @@ from metapt.evaluation.tables import published
 from metapt.ppi.config import Meta
 from metapt.ppi.gain_tables import losing, scratch
 from metapt.ppi.labels import SETTINGS
-from metapt.ppi.needs import FULL_ACCESS, PERMUTED_TASKS, RELEASED_CENTRE
 from metapt.ppi.results import INTACT, ONLINE, PLANTED, Results, agreement, papers_cells, papers_number
+from metapt.ppi.settings import FULL_ACCESS, PERMUTED_TASKS, RELEASED_CENTRE
 from metapt.ppi.tables import BASELINE, LEARNED, costs, plain_arm
 from metapt.ppi.weight_tables import over_pretraining, relatives
 

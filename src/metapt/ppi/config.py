@@ -18,9 +18,6 @@ Names = Annotated[list[str], Distinct]
 Rates = Annotated[list[Rate], Distinct]
 Taxa = Annotated[list[Positive], Distinct]
 
-FOLDS = 4
-"""Parts of the FT tasks that are held out in turn."""
-
 
 class Tasks(Section):
     """Which Gene Ontology terms become tasks, of those that enough proteins carry. But for `fine`, no default is in the paper."""

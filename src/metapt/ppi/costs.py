@@ -22,8 +22,9 @@ from metapt.ppi.features import CHUNK, features_of
 from metapt.ppi.finetune import Sets, full_transfer
 from metapt.ppi.gin import Encoder, initial_pretrained
 from metapt.ppi.graphs import EVIDENCE, Graphs, pack
-from metapt.ppi.needs import FULL_ACCESS, FinetuneKey, PretrainKey, encoders, needs
+from metapt.ppi.needs import FinetuneKey, PretrainKey, encoders, needs
 from metapt.ppi.pretraining import Setting, meta_loop, pretrain
+from metapt.ppi.settings import FULL_ACCESS
 from metapt.ppi.sources import folder, string_names, string_of
 from metapt.training.checkpoint import Checkpoint
 from metapt.training.seeds import generator

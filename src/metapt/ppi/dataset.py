@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from metapt.errors import DataError
-from metapt.ppi.config import FOLDS
 from metapt.ppi.gin import EDGE_BITS, GraphBatch
 from metapt.ppi.graphs import EVIDENCE, Graphs, load
+from metapt.ppi.settings import FOLDS
 
 TRAIN_SHARE, VALIDATION_SHARE = 0.85, 0.15
 _SPLIT_SEED = 42

@@ -23,8 +23,8 @@ from metapt.evaluation.metrics import NotMeasuredError
 from metapt.evaluation.statistics import estimate_mean
 from metapt.ppi.gain_tables import gains, losing, scratch, transfer
 from metapt.ppi.labels import SETTINGS, label, looks
-from metapt.ppi.needs import FULL_ACCESS, RELEASED_CENTRE
 from metapt.ppi.results import ONLINE, Results, auroc_cells, papers_cells, papers_number
+from metapt.ppi.settings import FULL_ACCESS, RELEASED_CENTRE
 from metapt.ppi.tables import BASELINE, best_cells, cka, differences
 
 ROW = 0.5

@@ -21,8 +21,8 @@ from metapt.ppi.config import FinetuneSettings
 from metapt.ppi.dataset import PpiDataset, Splits, held_out_tasks
 from metapt.ppi.features import features_of
 from metapt.ppi.gin import Encoder, dropout_masks, initial_head, logits
-from metapt.ppi.needs import HELD_OUT
 from metapt.ppi.problem import mean_loss
+from metapt.ppi.settings import HELD_OUT
 from metapt.training.progress import steps
 
 log = logging.getLogger(__name__)

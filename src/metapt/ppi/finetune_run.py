@@ -14,10 +14,9 @@ from metapt.ppi.config import FinetuneSettings, Network
 from metapt.ppi.dataset import open_dataset, splits
 from metapt.ppi.finetune import Sets, finetune_tasks, full_transfer, linear_evaluation, sets_of
 from metapt.ppi.gin import Encoder, initial_pretrained
-from metapt.ppi.needs import FINETUNE_CODE
-from metapt.ppi.runs import EXPERIMENT, fingerprint, load_pretrained
+from metapt.ppi.runs import EXPERIMENT, load_pretrained
 from metapt.stages import Machine
-from metapt.training.checkpoint import Checkpoint
+from metapt.training.checkpoint import Checkpoint, fingerprint
 from metapt.training.seeds import generator
 
 MEAN_AUROC = "mean test AUROC over FT tasks (%)"
@@ -45,7 +44,7 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
     tasks = finetune_tasks(config["setting"], dataset.fine_tasks)
     sets = sets_of(dataset, splits(dataset.graphs, config["test_species"]), tasks)
     encoder = Encoder(network.layers, network.width)
-    scores = Scores(Checkpoint(Path(config["checkpoint"]), fingerprint(config, inputs, FINETUNE_CODE, machine)))
+    scores = Scores(Checkpoint(Path(config["checkpoint"]), fingerprint(config, inputs, __name__, machine.device)))
     for seed in range(config["pretrain_seeds"]):
         todo = [part for part in parts(config, [seed]) if part not in scores]
         for start, served in _starts(config["method"], inputs, network, seed, todo, machine.device):

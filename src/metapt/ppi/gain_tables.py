@@ -13,8 +13,8 @@ from metapt.evaluation.seeded import difference_columns, seed_means
 from metapt.evaluation.statistics import estimate_mean
 from metapt.evaluation.tables import Tables, mean_and_error
 from metapt.ppi.labels import SETTINGS, label, task_names
-from metapt.ppi.needs import FULL_ACCESS, PERMUTED_TASKS, RELEASED_CENTRE
 from metapt.ppi.results import AUROC, Results, auroc_cells
+from metapt.ppi.settings import FULL_ACCESS, PERMUTED_TASKS, RELEASED_CENTRE
 from metapt.ppi.tables import DIFFERENCES, difference_text, differences, numbers_of, ours, plain_arm
 
 FROM_SCRATCH = "full_transfer"

@@ -1,4 +1,4 @@
-"""Which PT, FT and study runs an experiment needs, and which code changes their numbers: what the workflow asks this domain."""
+"""Which PT, FT and study runs an experiment needs: what the workflow asks this domain."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from metapt.errors import ConfigError
-from metapt.ppi.config import FOLDS, Arm, PpiConfig, learns_weights, uses_labels, weights_of
+from metapt.ppi.config import Arm, PpiConfig, learns_weights, uses_labels, weights_of
+from metapt.ppi.settings import FULL_ACCESS, HALF_DATA, HELD_OUT, PERMUTED_TASKS, RELEASED_CENTRE, SETTINGS
 
 EXPERIMENTS = (
     "full_access",
@@ -23,36 +24,6 @@ EXPERIMENTS = (
     "cost",
 )
 """Keys of the section `ppi`."""
-
-FULL_ACCESS, HALF_DATA, PERMUTED_TASKS, RELEASED_CENTRE = "full_access", "half_data", "permuted_tasks", "released_centre"
-HELD_OUT = tuple(f"held_out_{fold}" for fold in range(FOLDS))
-SETTINGS = (FULL_ACCESS, HALF_DATA, *HELD_OUT, PERMUTED_TASKS, RELEASED_CENTRE)
-"""What a PT run may see; the word in paths and in the metrics' column `setting`."""
-
-METHOD_CODE = ("hypergrad/*.py", "training/*.py")
-
-
-def _modules(*names: str) -> tuple[str, ...]:
-    return tuple(f"ppi/{name}.py" for name in names)
-
-
-_SHARED = ("dataset", "features", "gin", "graphs", "problem", "runs")
-_PRETRAIN = _modules(*_SHARED, "batches", "cotraining", "pretrain_run", "pretraining", "terms")
-_FINETUNE = _modules(*_SHARED, "finetune", "finetune_run")
-_STUDIES = _modules(*_SHARED, "representations")
-_DATA = _modules("archive", "convert", "ego", "legacy_pickle", "prepare", "simulate", "sources", "string_files", "terms")
-_EVALUATION = ("evaluation/auroc.py", "evaluation/cka.py", "evaluation/finetuning.py")
-_ENCODER_FILES = ("hypergrad/batch_norm.py", "hypergrad/params.py", "training/pretrained_file.py", "training/seeds.py")
-
-PRETRAIN_CODE = (*METHOD_CODE, *_PRETRAIN, "evaluation/auroc.py")
-"""What changes a PT run's numbers."""
-FINETUNE_CODE = (*_FINETUNE, *_ENCODER_FILES, "hypergrad/stacked.py", "evaluation/auroc.py", "evaluation/finetuning.py")
-"""What changes an FT run's numbers; the encoder is an input of it."""
-STUDY_CODE = (*_STUDIES, *_ENCODER_FILES, "evaluation/cka.py")
-"""What changes the numbers of the studies."""
-TABLE_CODE = ("evaluation/*.py", "evaluation/*.csv", "ppi/*.py")
-"""What makes tables and figures; all of it but `NOT_TABLES`."""
-NOT_TABLES = (*_PRETRAIN, *_FINETUNE, *_STUDIES, *_DATA, *_EVALUATION, *_modules("config", "costs", "domain"))
 
 
 class PretrainKey(NamedTuple):

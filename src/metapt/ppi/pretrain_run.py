@@ -16,12 +16,11 @@ from metapt.evaluation import metrics
 from metapt.evaluation.auroc import auroc
 from metapt.ppi.config import Arm, Network, PretrainSettings, weights_of
 from metapt.ppi.dataset import open_dataset
-from metapt.ppi.needs import PRETRAIN_CODE
 from metapt.ppi.pretraining import PretrainRun, Setting, pretrain
 from metapt.ppi.problem import WEIGHTS, task_weights
-from metapt.ppi.runs import EXPERIMENT, Learned, fingerprint, load_pretrained, save_pretrained
+from metapt.ppi.runs import EXPERIMENT, Learned, load_pretrained, save_pretrained
 from metapt.stages import Machine
-from metapt.training.checkpoint import Checkpoint
+from metapt.training.checkpoint import Checkpoint, fingerprint
 
 PLANTED = "planted: "
 """How the description of a generated term begins that says what it is for; what follows is `USEFUL`, or something else."""
@@ -41,7 +40,7 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
     Raises:
         DataError: as `open_dataset`, `splits` and `load_pretrained`.
     """
-    bound = fingerprint(config, inputs, PRETRAIN_CODE, machine)
+    bound = fingerprint(config, inputs, __name__, machine.device)
     arm: Arm = TypeAdapter(Arm).validate_python(config["arm_settings"])
     network = Network.model_validate(config["network"])
     setting = Setting(

@@ -16,8 +16,8 @@ from metapt.ppi.config import Network
 from metapt.ppi.dataset import Splits, open_dataset, splits
 from metapt.ppi.features import features_of
 from metapt.ppi.gin import Encoder
-from metapt.ppi.needs import FULL_ACCESS
 from metapt.ppi.runs import EXPERIMENT, load_pretrained
+from metapt.ppi.settings import FULL_ACCESS
 from metapt.stages import Machine
 from metapt.training.seeds import generator
 

@@ -20,7 +20,8 @@ from metapt.evaluation.paper import paper_numbers
 from metapt.evaluation.seeded import machine_of, over_runs, over_seeds
 from metapt.evaluation.statistics import Estimate, estimate_mean
 from metapt.ppi.config import PpiConfig, learns_weights
-from metapt.ppi.needs import FULL_ACCESS, HELD_OUT, arms_of, finetune_setting
+from metapt.ppi.needs import arms_of, finetune_setting
+from metapt.ppi.settings import FULL_ACCESS, HELD_OUT
 
 AUROC = "mean test AUROC over FT tasks (%)"
 TASK_AUROC = "{}, test AUROC of a task (%)"

@@ -20,7 +20,6 @@ from metapt.evaluation.statistics import Estimate, estimate_mean, paired_differe
 from metapt.evaluation.tables import Tables, mean_and_error, published
 from metapt.ppi.config import Arm, Supervised
 from metapt.ppi.labels import SETTINGS, label, looks
-from metapt.ppi.needs import FULL_ACCESS, HALF_DATA
 from metapt.ppi.results import (
     AUROC,
     BEST,
@@ -32,6 +31,7 @@ from metapt.ppi.results import (
     papers_cells,
     papers_number,
 )
+from metapt.ppi.settings import FULL_ACCESS, HALF_DATA
 
 BASELINE, LEARNED = "graph_supervised", "meta"
 CONTROLS = (("meta-stable", "meta"), ("meta-frozen", "meta-permuted"), ("meta-stable", "no_pt"))

@@ -19,7 +19,6 @@ from metapt.evaluation.looks import EVALUATIONS
 from metapt.evaluation.metrics import NotMeasuredError
 from metapt.ppi.figures import dots
 from metapt.ppi.labels import label, looks
-from metapt.ppi.needs import FULL_ACCESS, PERMUTED_TASKS
 from metapt.ppi.results import (
     INTACT,
     OTHERS,
@@ -32,6 +31,7 @@ from metapt.ppi.results import (
     correlations,
     papers_number,
 )
+from metapt.ppi.settings import FULL_ACCESS, PERMUTED_TASKS
 from metapt.ppi.weight_tables import COMPARED, PAPERS_ROW, comparison
 
 FOUND = 0.9

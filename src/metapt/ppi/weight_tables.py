@@ -14,8 +14,8 @@ from metapt.evaluation.statistics import Estimate, estimate_mean, paired_differe
 from metapt.evaluation.tables import Tables, mean_and_error, published
 from metapt.ppi.gain_tables import permuted_blocks
 from metapt.ppi.labels import label, task_names
-from metapt.ppi.needs import FULL_ACCESS, PERMUTED_TASKS
 from metapt.ppi.results import INTACT, OTHERS, PLANTED, RELATIVES, Results, agreement, papers_number
+from metapt.ppi.settings import FULL_ACCESS, PERMUTED_TASKS
 from metapt.ppi.tables import numbers_of
 
 COMPARED = ("meta", "cotrain_learned_weights")

@@ -18,21 +18,22 @@ from typing import Any
 
 import torch
 
+from metapt import records
 from metapt.digest import code_digest
-from metapt.files import atomic_path, sha256
+from metapt.files import atomic_path
 from metapt.training.interruption import end_if_told
 
 log = logging.getLogger(__name__)
 _DIGEST_BYTES = 32
 
 
-def fingerprint(config: dict[str, Any], inputs: dict[str, Path], code: tuple[str, ...], device: str) -> str:
+def fingerprint(config: dict[str, Any], inputs: dict[str, Path], module: str, device: str) -> str:
     """What must be equal for a checkpoint to be taken up: settings, contents of inputs, code, torch and kind of device.
 
-    `code`: patterns, see `code_digest`.
+    `module`: the name of the module whose import closure is the job's code (see `code_digest`), as its `__name__`.
     """
-    contents = {name: sha256(path) for name, path in inputs.items()}
-    return json.dumps([config, contents, code_digest(*code), torch.__version__, device], sort_keys=True)
+    contents = {name: records.content(path) for name, path in inputs.items()}
+    return json.dumps([config, contents, code_digest(module.removeprefix("metapt.")), torch.__version__, device], sort_keys=True)
 
 
 class Checkpoint:

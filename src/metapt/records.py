@@ -1,0 +1,117 @@
+"""The record of a job, `run.json`: it holds the SHA-256 of each file that the job read and left, and one of itself.
+
+A record lies in the folder of its job's outputs and is called `run.json`, or `{something}.run.json` where several jobs share a
+folder. A file's record is found by the file's name, so that a folder can be moved.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from metapt.errors import DataError
+from metapt.files import atomic_path, sha256
+
+_OWN = "sha256_of_record"
+
+
+class Producer(NamedTuple):
+    """The record that names a file among its job's outputs, and the file's SHA-256 in it: None where the job broke off."""
+
+    record: Path
+    sha256: str | None
+
+
+def write(path: Path, record: dict[str, Any]) -> None:
+    """Write a record with its own sum. Raises MachineError as `atomic_path`."""
+    with atomic_path(path) as temporary:
+        temporary.write_text(json.dumps(record | {_OWN: _sum(record)}, indent=2) + "\n", encoding="utf-8")
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Read a record.
+
+    Raises:
+        DataError: it is missing, cut, altered, or made by a version of metapt that kept no sums.
+    """
+    record = _parsed(path)
+    check_own_sum(record, path)
+    return record
+
+
+def check_own_sum(record: dict[str, Any], path: Path) -> None:
+    """Check that a record which was read from `path` is what its job wrote. Raises DataError."""
+    if _OWN not in record:
+        raise DataError(f"{path} holds no SHA-256, as the record of a run does: remove it, so that the run is made again.")
+    if record[_OWN] != _sum({key: value for key, value in record.items() if key != _OWN}):
+        raise DataError(f"{path} has been altered since its job wrote it: remove it, so that the run is made again.")
+
+
+def producer(path: Path) -> Producer | None:
+    """The record beside a file that names it, or None; those of versions of metapt that kept no sums don't count.
+
+    Raises:
+        DataError: none of the whole records beside the file names it, and another one is cut or altered.
+    """
+    wrong: DataError | None = None
+    for each in sorted(path.parent.glob("*run.json")):
+        try:
+            record = _parsed(each)
+            if _OWN not in record:
+                continue
+            check_own_sum(record, each)
+        except DataError as error:
+            wrong = error
+            continue
+        for name, output in record["outputs"].items():
+            if Path(output).name == path.name:
+                return Producer(each, record["sha256"]["outputs"].get(name))
+    if wrong is not None:
+        raise DataError(f"whether {path} is what its job left can't be told: {wrong}") from wrong
+    return None
+
+
+def checked(path: Path) -> str | None:
+    """The SHA-256 of a file, read now and compared with its producer's record; None where there is no record.
+
+    Raises:
+        DataError: the file is not what its producer left, or that job has not come to its end; as `read`.
+    """
+    if _is_record(path):
+        return str(read(path)[_OWN])
+    found = producer(path)
+    if found is None:
+        return None
+    if found.sha256 is None:
+        raise DataError(f"{path} is of a job that has not come to its end, as {found.record} says: remove both and run it again.")
+    if (actual := sha256(path)) != found.sha256:
+        raise DataError(
+            f"{path} is not what its job left: its SHA-256 is {actual[:12]}…, and {found.sha256[:12]}… in {found.record}. "
+            "It has been cut or altered since; remove it, so that it is made again."
+        )
+    return actual
+
+
+def content(path: Path) -> str:
+    """What stands for a file's content: its SHA-256 as recorded by its producer, else computed."""
+    if _is_record(path):
+        return str(read(path)[_OWN])
+    found = producer(path)
+    return sha256(path) if found is None or found.sha256 is None else found.sha256
+
+
+def _parsed(path: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError, RecursionError) as error:
+        raise DataError(f"{path} is not the record of a run ({error}): remove it, so that the run is made again.") from error
+
+
+def _is_record(path: Path) -> bool:
+    return path.name == "run.json" or path.name.endswith(".run.json")
+
+
+def _sum(record: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
