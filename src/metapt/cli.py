@@ -12,6 +12,7 @@ from typing import Any
 import metapt
 from metapt.errors import ConfigError, DataError, MetaptError
 from metapt.files import atomic_path
+from metapt.records import check_own_sum
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -108,6 +109,7 @@ def _read_record(path: Path) -> dict[str, Any]:
     missing = [key for key in ("device", "threads") if key not in record["machine"]]
     if missing:
         raise DataError(f"{path} is not the record of a run: its machine lacks {', '.join(missing)}.")
+    check_own_sum(record, path)
     return dict(record)
 
 

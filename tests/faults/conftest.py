@@ -18,10 +18,12 @@ import pandas as pd
 import pytest
 from pydantic import TypeAdapter
 
+from metapt import records
 from metapt.config import plain
 from metapt.ecg.config import Arm
 from metapt.ecg.prepare import prepare
 from metapt.ecg.simulate import generate, write
+from metapt.files import sha256
 from metapt.stages import Job
 
 from .server import Server
@@ -145,6 +147,10 @@ class Kind:
             {"checkpoint": str(folder / "resume" / "state.pt")} if self.stage in ("pretrain", "finetune") else {}
         )
         outputs = {name: folder / "out" / file for name, file in self.outputs.items()} | {"run": folder / "run.json"}
+        for path in self.inputs.values():
+            if records.producer(path) is None:  # no job has made it
+                sums = {"outputs": {path.name: sha256(path)}}
+                records.write(path.with_name(f"{path.name}.run.json"), {"outputs": {path.name: path.name}, "sha256": sums})
         return Job(
             **(
                 {"stage": self.stage, "config": config, "inputs": self.inputs, "outputs": outputs, "log": folder / "log.txt"}

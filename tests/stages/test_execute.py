@@ -18,8 +18,10 @@ import pytest
 import torch
 
 import metapt.stages
+from metapt import records
 from metapt.cli import main
 from metapt.errors import DataError
+from metapt.files import sha256
 from metapt.stages import Job, Machine, execute
 
 Run = Callable[[dict[str, Any], dict[str, Path], dict[str, Path], Machine], None]
@@ -60,8 +62,15 @@ def raising(error: Exception) -> Run:
     return run
 
 
+def record(path: Path) -> None:
+    """What the job that has made this file would have left."""
+    sums = {"outputs": {"made": sha256(path)}}
+    records.write(path.with_name(f"{path.name}.run.json"), {"outputs": {"made": path.name}, "sha256": sums})
+
+
 def job(folder: Path, stage: str, **changes: Any) -> Job:
     (folder / "original").write_text("text")
+    record(folder / "original")
     outputs = {"copy": folder / "out" / "copy", "run": folder / "out" / "run.json"}
     fields = {
         "config": {"name": "me"},
@@ -81,6 +90,8 @@ def test_the_record_says_what_was_run_and_on_what(stage: Callable[[Run], str], t
     assert record["config"] == {"name": "me"}
     assert record["inputs"] == {"original": str(tmp_path / "original")}
     assert record["outputs"] == {"copy": str(tmp_path / "out" / "copy"), "run": str(tmp_path / "out" / "run.json")}
+    assert record["sha256"]["inputs"] == {"original": sha256(tmp_path / "original")}
+    assert record["sha256"]["outputs"] == {"copy": sha256(tmp_path / "out" / "copy")}
     assert record["machine"]["device"] == "cpu"
     assert record["machine"]["threads"] == 2
     assert record["versions"]["torch"] == torch.__version__
@@ -146,6 +157,51 @@ def test_a_full_disk_is_one_sentence(stage: Callable[[Run], str], tmp_path: Path
 def test_a_missing_input_is_named(stage: Callable[[Run], str], tmp_path: Path) -> None:
     assert execute(job(tmp_path, stage(copy), inputs={"original": tmp_path / "gone"})) == 1
     assert f"error: the input 'original', {tmp_path / 'gone'}, is not there" in (tmp_path / "log.txt").read_text()
+
+
+def test_an_input_that_is_not_what_its_job_left_is_named_with_its_record(stage: Callable[[Run], str], tmp_path: Path) -> None:
+    described = job(tmp_path, stage(copy))
+    (tmp_path / "original").write_text("texu")
+    assert execute(described) == 1
+    text = (tmp_path / "log.txt").read_text()
+    assert f"error: {tmp_path / 'original'} is not what its job left" in text
+    assert f"in {tmp_path / 'original.run.json'}. It has been cut or altered since; remove it" in text
+    assert not (tmp_path / "out" / "copy").exists()
+
+
+def test_an_input_without_a_record_is_refused_but_where_users_put_files(stage: Callable[[Run], str], tmp_path: Path) -> None:
+    described = job(tmp_path, stage(copy))
+    (tmp_path / "original.run.json").unlink()
+    assert execute(described) == 1
+    assert f"whether {tmp_path / 'original'} is whole can't be told" in (tmp_path / "log.txt").read_text()
+    outside = job(tmp_path, "prepare", config={"domain": "mnist"})
+    (tmp_path / "original.run.json").unlink()
+    execute(outside)
+    text = (tmp_path / "log.txt").read_text()
+    assert (
+        f"no run.json beside these files holds their SHA-256, so that they are taken as they are: {tmp_path / 'original'}" in text
+    )
+    assert "can't be told" not in text
+
+
+def test_what_a_job_left_that_broke_off_is_no_input(stage: Callable[[Run], str], tmp_path: Path) -> None:
+    def half(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
+        copy(config, inputs, outputs, machine)
+        raise DataError("no more.")
+
+    assert execute(job(tmp_path, stage(half))) == 1
+    assert execute(job(tmp_path, stage(copy), inputs={"original": tmp_path / "out" / "copy"})) == 1
+    assert f"{tmp_path / 'out' / 'copy'} is of a job that has not come to its end" in (tmp_path / "log.txt").read_text()
+
+
+def test_metapt_run_refuses_a_record_that_has_been_altered(
+    stage: Callable[[Run], str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert execute(job(tmp_path, stage(copy))) == 0
+    path = tmp_path / "out" / "run.json"
+    path.write_text(path.read_text().replace('"name": "me"', '"name": "mf"'))
+    assert main(["run", str(path), "--into", str(tmp_path / "again")]) == 1
+    assert f"error: {path} has been altered since its job wrote it" in capsys.readouterr().err
 
 
 def test_only_a_job_that_keeps_a_checkpoint_outlives_a_signal_for_a_moment(stage: Callable[[Run], str], tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -12,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from metapt import records
 from metapt.evaluation.finetuning import Score, Scores
+from metapt.files import sha256
 from metapt.mnist.prepare import prepare
 from metapt.mnist.simulate import write_digits
 from metapt.mnist.sources import FILES
@@ -92,7 +93,9 @@ def test_a_run_that_is_told_to_end_twice_ends_in_the_same_bits(tmp_path: Path) -
         "machine": {"device": "cpu", "threads": 1},
     }
     record, whole, cut = tmp_path / "run.json", tmp_path / "whole", tmp_path / "cut"
-    record.write_text(json.dumps(described))
+    sums = {"outputs": {"data": sha256(tmp_path / "digits.pt")}}
+    records.write(tmp_path / "digits.run.json", {"outputs": {"data": "digits.pt"}, "sha256": sums})
+    records.write(record, described)
     undisturbed = start(record, whole)
     _, error = undisturbed.communicate()
     assert undisturbed.returncode == 0, error

@@ -12,6 +12,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from metapt import records
+from metapt.files import sha256
 from metapt.mnist.prepare import prepare
 from metapt.mnist.simulate import write_digits
 from metapt.mnist.sources import FILES
@@ -27,6 +29,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     raw = {name: folder / name for name in FILES.values()}
     write_digits(raw)
     prepare(raw, folder / "digits.pt")
+    sums = {"outputs": {"data": sha256(folder / "digits.pt")}}
+    records.write(folder / "digits.run.json", {"outputs": {"data": "digits.pt"}, "sha256": sums})
     return folder / "digits.pt"
 
 

@@ -6,7 +6,6 @@ A stage gets nothing else, so that Snakemake, `metapt run RUN.json` and a test r
 from __future__ import annotations
 
 import errno
-import json
 import logging
 import os
 import pkgutil
@@ -21,8 +20,10 @@ from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any
 
+from metapt import records
+from metapt.digest import code_digest
 from metapt.errors import ConfigError, DataError, MachineError, MetaptError
-from metapt.files import atomic_path
+from metapt.files import sha256
 from metapt.training.interruption import noticed
 
 # Threads that spin while they wait slow down every other job on the machine; must be set before torch is imported.
@@ -32,6 +33,9 @@ log = logging.getLogger("metapt")
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 """Read by the libraries when they are first imported; Snakemake sets them to the threads of the rule, which may be more."""
+
+FROM_OUTSIDE = ("prepare",)
+"""Stages whose inputs a user may have put there, so that there is no record of them."""
 
 PACKAGES = ("metapt", "torch", "torch-geometric", "numpy", "scipy", "scikit-learn", "pandas", "matplotlib")
 
@@ -64,6 +68,8 @@ class Job:
 def execute(job: Job) -> int:
     """Run a job, log it to `job.log` and stderr, and leave a record in `job.outputs["run"]`, which the stage itself does not see.
 
+    Inputs must be what their producers have left, as the records beside them say (see `metapt.records`).
+
     A job that keeps a checkpoint saves it on SIGTERM or SIGUSR1 and ends with status 1, which a scheduler may answer with a
     second attempt; any other job ends at once.
 
@@ -72,12 +78,13 @@ def execute(job: Job) -> int:
     """
     handlers: list[logging.Handler] = []
     state, device, wall_time = "done", "cpu", 0.0
+    sums: dict[str, dict[str, str]] = {"inputs": {}, "outputs": {}}
     try:
         _start_logging(job.log, handlers)
         os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(job.threads)))
         run = _stage(job.stage)
         device = _device(job)
-        _check_inputs(job.inputs)
+        sums["inputs"] = _checked_inputs(job)
         outputs = {name: path for name, path in job.outputs.items() if name != "run"}
         start = time.monotonic()
         try:
@@ -85,6 +92,7 @@ def execute(job: Job) -> int:
                 run(job.config, job.inputs, outputs, Machine(device, job.threads))
         finally:
             wall_time = time.monotonic() - start
+        sums["outputs"] = {name: sha256(path) for name, path in outputs.items() if path.is_file()}
     except MetaptError as error:
         state = f"error: {error}"
         log.error(state)
@@ -97,7 +105,7 @@ def execute(job: Job) -> int:
             log.exception("error: the stage %s broke off", job.stage)
     try:
         if "run" in job.outputs:
-            _write_record(job, state, device, wall_time)
+            records.write(job.outputs["run"], _record(job, state, device, wall_time, sums))
     except MetaptError as error:
         state = f"error: {error}"
         log.error(state)
@@ -138,10 +146,31 @@ def _device(job: Job) -> str:
     return "cuda"
 
 
-def _check_inputs(inputs: dict[str, Path]) -> None:
-    for name, path in inputs.items():
+def _checked_inputs(job: Job) -> dict[str, str]:
+    """The SHA-256 of each input.
+
+    Raises:
+        DataError: an input is missing, is not what its producer left, or has no record although no user could have put it there.
+    """
+    sums: dict[str, str] = {}
+    unknown = []
+    for name, path in job.inputs.items():
         if not path.exists():
             raise DataError(f"the input {name!r}, {path}, is not there (looked for from {Path.cwd()}).")
+        found = records.checked(path)
+        if found is None and job.stage not in FROM_OUTSIDE:
+            raise DataError(
+                f"whether {path} is whole can't be told: no run.json beside it holds its SHA-256. "
+                "Remove it, so that the workflow makes it again and keeps a record of it."
+            )
+        if found is None:
+            unknown.append(str(path))
+        sums[name] = sha256(path) if found is None else found
+    if unknown:
+        log.warning(
+            "no run.json beside these files holds their SHA-256, so that they are taken as they are: %s", ", ".join(unknown)
+        )
+    return sums
 
 
 class _Stderr(logging.StreamHandler):  # type: ignore[type-arg]
@@ -175,12 +204,14 @@ def _add(handler: logging.Handler, handlers: list[logging.Handler]) -> None:
     handlers.append(handler)
 
 
-def _write_record(job: Job, state: str, device: str, wall_time: float) -> None:
-    record = {
+def _record(job: Job, state: str, device: str, wall_time: float, sums: dict[str, dict[str, str]]) -> dict[str, Any]:
+    return {
         "stage": job.stage,
         "config": job.config,
+        "code": _code(job),
         "inputs": {name: str(path) for name, path in job.inputs.items()},
         "outputs": {name: str(path) for name, path in job.outputs.items()},
+        "sha256": sums,
         "machine": {"device": device, "threads": job.threads, "name": machine_name(device), "cpus": os.cpu_count()},
         "versions": _versions(),
         "revision": _revision(),
@@ -190,8 +221,17 @@ def _write_record(job: Job, state: str, device: str, wall_time: float) -> None:
         "peak_gpu_memory_bytes": sys.modules["torch"].cuda.max_memory_allocated() if device == "cuda" else None,
         "state": state,
     }
-    with atomic_path(job.outputs["run"]) as path:
-        path.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+
+
+def _code(job: Job) -> str | None:
+    """The digest of the code that this job runs."""
+    from metapt.domains import entry
+
+    try:
+        module = entry(job.stage, job.config)
+        return None if module is None else code_digest(module)
+    except (KeyError, ModuleNotFoundError):  # the stage or its config is wrong, which is the job's error
+        return None
 
 
 def machine_name(device: str) -> str:
