@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from metapt.cli import main
+from metapt.config import Data, load
 
 ROOT = Path(__file__).parents[1]
 
@@ -27,7 +28,8 @@ def test_check_prints_where_results_go(capsys: pytest.CaptureFixture[str], tmp_p
         (None, "can't be read: No such file or directory."),
         ("a: [", "is not YAML: "),
         ("just words", "must be a section (keys with values)"),
-        ("mnits: {}", "mnits is not a key of the config (did you mean 'mnist'?)"),
+        ("results: x\nmnits: {}", "config.yaml, line 2: mnits is not a key of the config (did you mean 'mnist'?)"),
+        ("results: x", "the config has no experiment: add one"),
     ],
 )
 def test_check_says_what_is_wrong(content: str | None, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -39,6 +41,61 @@ def test_check_says_what_is_wrong(content: str | None, sentence: str, tmp_path: 
     assert error.startswith("error: ")
     assert sentence in error
     assert error.count("\n") == 1
+
+
+OVERLAY = "mnist: {rotation_mean: {arms: {k5: {extends: meta, unroll_steps: 5}}}}"
+
+
+@pytest.mark.parametrize("command", ["check", "estimate"])
+def test_an_overlay_alone_names_the_base(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    overlay = tmp_path / "k5.yaml"
+    overlay.write_text(OVERLAY)
+    assert main([command, *(["--configfile"] if command == "estimate" else []), str(overlay)]) == 1
+    error = capsys.readouterr().err
+    assert f"error: {overlay} does not say where results go (`results`)" in error
+    assert f"`--configfile config/config.yaml {overlay}`" in error
+
+
+def test_an_error_names_the_file_and_line_that_it_comes_from(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.yaml").write_text("results: x\nmnist:\n  rotation_mean:\n    epochs: 0\n    replicates: 0\n")
+    (tmp_path / "b.yaml").write_text("mnist:\n  rotation_mean: {epochs: -1, arms: {k5: {extends: mata}}}\n")
+    (tmp_path / "c.yaml").write_text("mnist:\n\n  rotation_mean: {epochs: -1}\n")
+    assert main(["check", str(tmp_path / "a.yaml"), str(tmp_path / "b.yaml")]) == 1
+    assert f"{tmp_path}/b.yaml, line 2: mnist.rotation_mean.arms.k5.extends is 'mata'" in capsys.readouterr().err
+    assert main(["check", str(tmp_path / "a.yaml"), str(tmp_path / "c.yaml")]) == 1
+    assert capsys.readouterr().err.splitlines() == [
+        f"error: {tmp_path}/a.yaml, line 5: mnist.rotation_mean.replicates is 0, but must be a whole number of at least 1.",
+        f"{tmp_path}/c.yaml, line 3: mnist.rotation_mean.epochs is -1, but must be a whole number of at least 1.",
+    ]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_a_config_of_any_editor_is_read(encoding: str, newline: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text("results: é\nmnist:\n  rotation_mean: {}\n", encoding=encoding, newline=newline)
+    assert main(["check", str(path)]) == 0
+    assert capsys.readouterr().out == "é\n"
+
+
+def test_the_home_is_expanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    path = tmp_path / "config.yaml"
+    path.write_text("results: ~/results/\ndata: {folder: ~/raw, mirrors: [~/mirror]}\nmnist: {rotation_mean: {}}")
+    assert main(["check", str(path)]) == 0
+    assert capsys.readouterr().out == f"{tmp_path}/results\n"
+    assert load([path]).data == Data(folder=f"{tmp_path}/raw", mirrors=[f"{tmp_path}/mirror"])
+
+
+def test_merge_keys_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(
+        "results: x\nmnist:\n  rotation_mean: &a {epochs: 3, replicates: 2}\n  rotation_mean_std: {<<: *a, epochs: 4}\n"
+    )
+    found = load([path]).mnist
+    assert found is not None
+    assert found.rotation_mean_std is not None
+    assert (found.rotation_mean_std.epochs, found.rotation_mean_std.replicates) == (4, 2)
 
 
 def test_docs_are_generated_once_and_checked(

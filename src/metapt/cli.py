@@ -114,43 +114,20 @@ def _read_record(path: Path) -> dict[str, Any]:
 
 
 def _check(options: argparse.Namespace) -> int:
-    from metapt.config import validate
+    from metapt.config import experiments, load
 
-    print(validate(_merged(options.configs)).results)
+    config = load(options.configs)
+    experiments(config)
+    print(config.results)
     return 0
 
 
-def _merged(paths: list[Path]) -> dict[str, Any]:
-    """The content of config files, each laid over the ones before it."""
-    import yaml
-
-    merged: dict[str, Any] = {}
-    for path in paths:
-        try:
-            content = yaml.safe_load(path.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise ConfigError(f"{path} can't be read: {error.strerror}.") from error
-        except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-            raise ConfigError(f"{path} is not YAML: {' '.join(str(error).split())}.") from error
-        if not isinstance(content, dict):
-            raise ConfigError(f"{path} must be a section (keys with values), as config/README.md shows.")
-        _overlay(merged, content)
-    return merged
-
-
-def _overlay(base: dict[str, Any], change: dict[str, Any]) -> None:
-    """Lay `change` over `base` in place, key by key, as `snakemake --configfile` does."""
-    for key, value in change.items():
-        if isinstance(value, dict) and isinstance(base.get(key), dict):
-            _overlay(base[key], value)
-        else:
-            base[key] = value
-
-
 def _estimate(options: argparse.Namespace) -> int:
-    from metapt.config import validate
+    from metapt.config import experiments, load
+    from metapt.config_files import read_one
 
-    config = validate(_merged(options.configfile))
+    config = load(options.configfile)
+    experiments(config)
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # as jobs have it; read when torch is imported
     import torch
 
@@ -162,7 +139,7 @@ def _estimate(options: argparse.Namespace) -> int:
     gpus = torch.cuda.device_count() if options.gpus is None else options.gpus
     if cores < 1 or gpus < int(device == "cuda"):
         raise ConfigError(f"--cores {cores} --gpus {gpus}: give 1 or more of what the jobs compute on.")
-    sources = _merged([Path("workflow/resources/sources.yaml")])
+    sources = read_one(Path("workflow/resources/sources.yaml"))
     found = estimate(config, device, sources, BUDGET if options.budget is None else options.budget)
     numbers = summary(found, cores, gpus)
     print(text(numbers))

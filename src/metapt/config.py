@@ -4,46 +4,111 @@ from __future__ import annotations
 
 import difflib
 import json
+import os
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
+from metapt.config_files import Places, read
 from metapt.ecg.config import EcgConfig
 from metapt.errors import ConfigError
+from metapt.fetching.address import place_of
 from metapt.mnist.config import MnistConfig
 from metapt.ppi.config import PpiConfig
 from metapt.schema import TAGS, Json, below, choices, dereferenced, either, of_same_kind, sections
-from metapt.sections import Experiment, Section
+from metapt.sections import NAME, Experiment, Section
+
+
+def _folder(path: str) -> str:
+    """Return the shortest path of a folder that the workflow fills, `~` expanded; raises ValueError if it must not fill it."""
+    folder = os.path.normpath(os.path.expanduser(path))
+    if not path.strip() or not path.isprintable() or any(letter in path for letter in "{}*?") or folder.startswith("~"):
+        raise ValueError(f"{path!r} is no folder's name (braces, * and ? have a meaning of their own; ~ is a user's home)")
+    here = Path(folder).resolve()
+    if any(Path(each).resolve().is_relative_to(here) for each in (Path.cwd(), os.path.expanduser("~"))):
+        raise ValueError(
+            f"{path!r} is {here}, which holds the project, a home or the whole disk, and the workflow fills it: name a folder of "
+            "its own, such as results/mine"
+        )
+    return folder
+
+
+def _mirror(address: str) -> str:
+    """Return the address of a mirror, `~` expanded; raises ValueError if it is none."""
+    place = place_of(address)
+    return str(place) if isinstance(place, Path) and "://" not in address else address
+
+
+Folder = Annotated[str, Field(min_length=1), AfterValidator(_folder)]
 
 
 class Data(Section):
     """Raw data: where they lie, and where they are looked for."""
 
-    folder: str = Field("data/raw", min_length=1, description="folder of raw files, shared by all configs")
-    mirrors: list[str] = Field([], description="folders, file:// or http(s):// addresses that are tried before the publishers'")
+    folder: Folder = Field("data/raw", description="folder of raw files, shared by all configs")
+    mirrors: list[Annotated[str, AfterValidator(_mirror)]] = Field(
+        [],
+        description="folders, file:// or http(s):// addresses that are tried before the publishers'; name:password@host is legal",
+    )
 
 
 class Config(Section):
     """The whole config. Every default is the paper's value; a domain or an experiment that is left out is not run."""
 
-    results: str = Field("results/paper", min_length=1, description="folder of everything that the workflow makes")
+    results: Folder = Field(
+        "results/paper", description="folder of everything that the workflow makes; one of the config files must say it"
+    )
     data: Data = Data()
     require_gpu: bool = Field(False, description="true: every training asks for a GPU and never falls back to the CPU")
     mnist: MnistConfig | None = Field(None, description="the MNIST experiments")
     ecg: EcgConfig | None = Field(None, description="SimCLR on ECGs")
     ppi: PpiConfig | None = Field(None, description="multitask PT on protein graphs")
 
+    @model_validator(mode="after")
+    def _folders_are_two(self) -> Config:
+        if Path(self.results).resolve() == Path(self.data.folder).resolve():
+            raise ValueError("results and data.folder are one folder, where files of both would have the same names: name two")
+        return self
+
+
+_LARGEST = 2**63 - 1  # of the integers of torch and NumPy
 
 SCHEMA = dereferenced(Config.model_json_schema())
 
 
-def validate(raw: Mapping[str, Any]) -> Config:
-    """The config that `raw` (merged YAML) says, its arms resolved.
+class _Illegal(ConfigError):
+    """A sentence about a key, which it begins with."""
+
+    def __init__(self, key: str, said: str) -> None:
+        super().__init__(f"{key}{said}")
+        self.key = key
+
+
+def load(paths: Sequence[Path], changes: Mapping[str, Any] | None = None) -> Config:
+    """Return the config that files say, each laid over the ones before it.
+
+    Args:
+        paths: YAML files.
+        changes: what the command line says (`--config`), laid over them all.
+
+    Raises:
+        ConfigError: as `metapt.config_files.read` and `validate`; sentences begin with file and line.
+    """
+    return validate(*read(paths, changes))
+
+
+def validate(raw: Mapping[str, Any], places: Places | None = None) -> Config:
+    """Return the config that `raw` (merged YAML) says, its arms resolved.
 
     An arm says only what differs: from the arm that its key `extends` names, or from the default arm of its own name.
+
+    Args:
+        raw: sections, lists and scalars.
+        places: where keys are written, if that is known; sentences begin with it.
 
     Raises:
         ConfigError: a sentence per illegal key, with its dotted name, what is wrong and what is legal.
@@ -52,12 +117,22 @@ def validate(raw: Mapping[str, Any]) -> Config:
         plainly = json.loads(json.dumps(raw, default=str))
     except (ValueError, RecursionError):
         raise ConfigError("the config refers to itself (an alias within what it stands for): write out what is meant.") from None
-    resolved = _with_arms(SCHEMA, "", plainly)
+    wrong: list[_Illegal]
     try:
-        return Config.model_validate(resolved)
+        resolved = _with_arms(SCHEMA, "", plainly)
+        if not (wrong := list(_odd_numbers([], [SCHEMA], resolved))):
+            return Config.model_validate(resolved)
+    except _Illegal as error:
+        wrong = [error]
     except ValidationError as error:
-        sentences = [_sentence(details, resolved) for details in error.errors(include_url=False)]
-        raise ConfigError("\n".join(dict.fromkeys(sentences))) from None
+        wrong = [_sentence(details, resolved) for details in error.errors(include_url=False)]
+    raise ConfigError("\n".join(dict.fromkeys(f"{_place(each.key, places or {})}{each}" for each in wrong)))
+
+
+def _place(key: str, places: Places) -> str:
+    """Return where a key is written, or else the innermost section around it that is, for the start of a sentence."""
+    around = [keys for keys in places if f"{key}.".startswith(f"{'.'.join(keys)}.")]
+    return f"{places[max(around, key=len)]}: " if around else ""
 
 
 def experiments(config: Config) -> dict[str, Experiment]:
@@ -96,7 +171,7 @@ def _with_arms(node: Json, path: str, raw: Json) -> Json:
         here = f"{path}.{key}".lstrip(".")
         legal = sections(node.get("properties", {}).get(key, {}))
         if value is None and legal:
-            raise ConfigError(f"{here} is empty: give it keys, write {{}} for its defaults, or leave it out.")
+            raise _Illegal(here, " is empty: give it keys, write {} for its defaults, or leave it out.")
         if key == "arms" and isinstance(value, dict) and legal:
             result[key] = _resolve(here, value, node["properties"][key].get("default", {}))
         elif isinstance(value, dict) and len(legal) == 1:
@@ -117,18 +192,20 @@ def _resolve(path: str, arms: Json, defaults: Json) -> Json:
 
     def resolve(name: str, chain: tuple[str, ...]) -> Any:
         if name in chain:
-            raise ConfigError(f"{path}.{chain[0]}.extends runs in a circle: {' -> '.join((*chain, name))}.")
+            raise _Illegal(f"{path}.{chain[0]}.extends", f" runs in a circle: {' -> '.join((*chain, name))}.")
         if name not in resolved:
             arm, base = arms.get(name, {}), defaults.get(name)
-            if not re.fullmatch(r"[A-Za-z0-9_-]+", name):
-                raise ConfigError(f"{path} has an arm {name!r}; the name of an arm is made of letters, digits, - and _.")
+            if not re.fullmatch(NAME, name):
+                raise _Illegal(
+                    path, f" has an arm {name[:99]!r}; the name of an arm is made of letters, digits, - and _ (64 at most)."
+                )
             if arm is None:
-                raise ConfigError(f"{path}.{name} is empty: give it keys, or leave it out.")
+                raise _Illegal(f"{path}.{name}", " is empty: give it keys, or leave it out.")
             if isinstance(arm, dict) and "extends" in arm:
                 parent = arm["extends"]
                 if parent not in names:
-                    wrong = f"{path}.{name}.extends is {parent!r}, which is no arm there"
-                    raise ConfigError(f"{wrong}{_did_you_mean(parent, names)}; legal: {', '.join(names)}.")
+                    wrong = f" is {parent!r}, which is no arm there{_did_you_mean(parent, names)}; legal: {', '.join(names)}."
+                    raise _Illegal(f"{path}.{name}.extends", wrong)
                 base = resolve(parent, (*chain, name))
                 arm = {key: value for key, value in arm.items() if key != "extends"}
             resolved[name] = _merge(base, arm)
@@ -146,25 +223,52 @@ def _merge(base: Any, change: Any) -> Any:
     return base | {key: _merge(base.get(key), value) for key, value in change.items()}
 
 
-def _sentence(error: ErrorDetails, raw: Json) -> str:
-    """What is wrong, for the person who wrote the config."""
+def _odd_numbers(keys: list[str], legal: list[Json], value: Any) -> Iterator[_Illegal]:
+    """Yield a sentence for each value that pydantic would take for a number and is none: true, false, integers beyond 64 bits."""
+    if isinstance(value, dict | list):
+        nodes = of_same_kind(legal, value)
+        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _odd_numbers([*keys, str(key)], [each for node in nodes for each in below(node, key)], item)
+    elif isinstance(value, bool):
+        kinds = {node.get("type") for node in legal}
+        if kinds & {"integer", "number"} and "boolean" not in kinds:
+            yield _Illegal(".".join(keys), f" is {str(value).lower()}, but must be {either(legal)}.")
+    elif isinstance(value, int) and not -_LARGEST <= value <= _LARGEST:
+        yield _Illegal(".".join(keys), f" is a number of {value.bit_length()} bits; whole numbers have up to 63.")
+
+
+def _sentence(error: ErrorDetails, raw: Json) -> _Illegal:
+    """Return what is wrong, for the person who wrote the config."""
     keys, legal = _locate(error, raw)
     key, value, kind = ".".join(keys), error["input"], error["type"]
     if kind == "extra_forbidden":
         names = list(dict.fromkeys(name for node in legal for name in node.get("properties", {})))
-        return f"{key} is not a key of the config{_did_you_mean(keys[-1], names)}; legal there: {', '.join(names)}."
+        hint = _did_you_mean(keys[-1], names) or _further_in(keys, legal)
+        return _Illegal(key, f" is not a key of the config{hint}; legal there: {', '.join(names)}.")
     if kind == "missing":
-        return f"{key} is missing; it must be {either(legal)}."
+        return _Illegal(key, f" is missing; it must be {either(legal)}.")
     if kind in ("union_tag_not_found", "union_tag_invalid"):
         name = error["ctx"]["discriminator"].strip("'")
         words = choices([node["properties"][name] for node in legal if name in node.get("properties", {})])
         wrong = f"is {value[name]!r}{_did_you_mean(value[name], words)}" if name in value else "is missing"
-        return f"{key}.{name} {wrong}; legal: {', '.join(words)}."
+        return _Illegal(f"{key}.{name}", f" {wrong}; legal: {', '.join(words)}.")
     if kind == "value_error":
-        return f"{key}: {error['ctx']['error']}."
+        return _Illegal(key, f"{': ' if key else ''}{error['ctx']['error']}.")
     legal = [node for node in legal if node.get("type") == "object"] or legal
     given = "empty" if value is None else repr(value) if len(repr(value)) <= 60 else f"{repr(value)[:57]}..."
-    return f"{key} is {given}, but must be {either(legal)}{_did_you_mean(value, choices(legal))}."
+    return _Illegal(key, f" is {given}, but must be {either(legal)}{_did_you_mean(value, choices(legal))}.")
+
+
+def _further_in(keys: list[str], legal: list[Json]) -> str:
+    """Return where a key is legal that is written one section too far out."""
+    name = keys[-1]
+    inner = [
+        ".".join([*keys[:-1], section, name])
+        for node in legal
+        for section, value in node.get("properties", {}).items()
+        if any(name in each.get("properties", {}) for each in sections(value))
+    ]
+    return f" (it belongs further in: {' or '.join(inner[:3])})" if inner else ""
 
 
 def _locate(error: ErrorDetails, raw: Json) -> tuple[list[str], list[Json]]:

@@ -1,8 +1,26 @@
 """Errors that a person reads: each message is a sentence or two that say what is wrong, where, what is legal, and what to do."""
 
+from __future__ import annotations
+
+import re
+
+_PASSWORD = re.compile(r"(?<=://)[^\s/?#]*:[^\s/?#]*@")
+
+
+def redacted(text: str) -> str:
+    """Return `text` with the names and passwords in addresses covered.
+
+    >>> redacted("https://me:secret@host/folder (HTTP 401)")
+    'https://***@host/folder (HTTP 401)'
+    """
+    return _PASSWORD.sub("***@", text)
+
 
 class MetaptError(Exception):
-    """Base of all errors that end a command with one clear message instead of a traceback."""
+    """Base of all errors that end a command with one clear message instead of a traceback. It shows no passwords of addresses."""
+
+    def __str__(self) -> str:
+        return redacted(super().__str__())
 
 
 class ConfigError(MetaptError):

@@ -98,7 +98,7 @@ def describe(node: Json) -> str:
         case "boolean":
             return "true or false"
         case "string":
-            return "a text"
+            return f"a text of the form {node['pattern']}" if "pattern" in node else "a text"
         case "null":
             return "empty"
         case "array" if "prefixItems" in node:

@@ -7,6 +7,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+NAME = r"[A-Za-z0-9_-]{1,64}"
+"""What names that become parts of paths are made of."""
+
 
 class Section(BaseModel):
     """A part of the config: unknown keys and numbers that are not finite are errors, values can't be changed once read."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,58 @@ WRONG: dict[str, tuple[bytes, str]] = {
     "a zip file": (b"PK\x03\x04" + bytes(range(256)), "is not YAML"),
     "a Python object": (b"mnist: !!python/object/apply:os.system ['false']", "is not YAML"),
     "an endless reference": (b"mnist: &a {rotation_mean: *a}", "refers to itself"),
+    "aliases of aliases": (
+        b"a: &a [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]\n"
+        + b"".join(b"%c: &%c [%s]\n" % (new, new, b", ".join([b"*%c" % old] * 10)) for old, new in pairwise(b"abcdefghij")),
+        "its aliases stand for more than",
+    ),
+    "merged aliases of aliases": (
+        b"a: &a {x: 1}\n"
+        + b"".join(b"%c: &%c {<<: [%s]}\n" % (new, new, b", ".join([b"*%c" % old] * 10)) for old, new in pairwise(b"abcdefghij")),
+        "its aliases stand for more than",
+    ),
+    "a key twice": (
+        b"mnist:\n  rotation_mean: {epochs: 1}\n  source: digits\n  rotation_mean: {}\n",
+        "config.yaml, line 4: the key mnist.rotation_mean is there twice (line 2 has it too)",
+    ),
+    "a key twice in a list": (b"a: [{x: 1, x: 2}]", "config.yaml, line 1: the key a.x is there twice"),
+    "a list for a key": (b"[1, 2]: 3", "a list or a section can't be a key"),
+    "two megabytes": (b"a: 1\n#" + b" " * (2 << 20), "is larger than 1048576 bytes"),
+    "a date that does not exist": (b"results: 2020-13-45", "config.yaml, line 1: results is 2020-13-45, which looks like"),
+    "an integer of 5,000 digits": (
+        b"mnist:\n  rotation_mean:\n    epochs: " + b"1" * 5000,
+        "config.yaml, line 3: mnist.rotation_mean.epochs is 1111111111111111111111111111111111111111..., which looks",
+    ),
+    "an integer of 4,000 digits": (b"mnist: {rotation_mean: {epochs: %s}}" % (b"1" * 4000), "epochs is a number of 13285 bits"),
+    "an integer for a number": (b"mnist: {rotation_mean: {target: %s}}" % (b"1" * 400), "target is a number of 1326 bits"),
+    "a seed of 65 bits": (b"ppi: {string: {ego: {seed: 18446744073709551616}}}", "ppi.string.ego.seed is a number of 65 bits"),
+    "true for a number": (b"mnist: {rotation_mean: {epochs: true}}", "epochs is true, but must be a whole number of at least 1"),
+    "true within a list": (b"ecg: {warp_study: {horizon: [1, true]}}", "ecg.warp_study.horizon.1 is true, but must be a whole"),
+    "true within an arm": (b"ppi: {arms: {meta: {lr: yes}}}", "ppi.arms.meta.lr is true, but must be a number above 0"),
+    "the disk for the results": (b"results: /", "results: '/' is /, which holds the project, a home or the whole disk"),
+    "the project for the results": (b"results: results/..", "which holds the project, a home or the whole disk"),
+    "the home for the data": (b"data: {folder: ~/}", "data.folder: '~/' is "),
+    "blanks for the results": (b"results: '  '", "results: '  ' is no folder's name"),
+    "a wildcard in the results": (b"results: results/{arm}", "results: 'results/{arm}' is no folder's name"),
+    "results among the data": (b"results: data/raw", "results and data.folder are one folder"),
+    "a path for a version": (
+        b"ppi: {string: {version: ../../x}}",
+        "ppi.string.version is '../../x', but must be a text of the form",
+    ),
+    "dots for a version": (b"ppi: {string: {version: ..}}", "ppi.string.version is '..', but must be a text of the form"),
+    "a path for a warp": (b"ecg: {warp_study: {warps: {../x: {}}}}", "warp_study.warps has '../x'"),
+    "an arm with 300 letters": (b"ecg: {arms: {%s: {extends: meta}}}" % (b"a" * 300), "the name of an arm is made of"),
+    "a mirror with half a host": (b"data: {mirrors: ['http://[::1/x']}", "data.mirrors.0: "),
+    "a mirror with an odd host": (b"data: {mirrors: ['http://a..b/x']}", "data.mirrors.0: "),
+    "a mirror with an odd port": (b"data: {mirrors: ['http://host:port/x']}", "data.mirrors.0: "),
+    "a mirror of another kind": (
+        b"data: {mirrors: ['ftp://host/x']}",
+        "data.mirrors.0: legal are a folder, file:///folder, http",
+    ),
+    "arms outside of experiments": (
+        b"mnist: {arms: {k5: {extends: meta}}}",
+        "mnist.arms is not a key of the config (it belongs further in: mnist.rotation_mean.arms or ",
+    ),
     "brackets 5,000 deep": (b"[" * 5000, "is not YAML"),
     "an unknown domain": (b"mnits: {rotation_mean: {}}\n", "mnits is not a key of the config (did you mean 'mnist'?)"),
     "an unknown experiment": (b"mnist: {rotation: {}}\n", "mnist.rotation is not a key of the config"),
@@ -52,8 +105,9 @@ WRONG: dict[str, tuple[bytes, str]] = {
 @pytest.mark.parametrize("kind", WRONG)
 def test_is_one_sentence(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], note: Callable[..., None]) -> None:
     content, sentence = WRONG[kind]
+    (tmp_path / "base.yaml").write_text("results: somewhere\n")
     (tmp_path / "config.yaml").write_bytes(content)
-    status = main(["check", str(tmp_path / "config.yaml")])
+    status = main(["check", str(tmp_path / "base.yaml"), str(tmp_path / "config.yaml")])
     printed = capsys.readouterr()
     assert status == 1
     assert printed.out == ""

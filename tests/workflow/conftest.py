@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,9 +34,9 @@ class Outcome:
         return {rule: int(count) for rule, count in rows if rule not in TARGETS}
 
 
-def snakemake(folder: Path, *arguments: str | Path) -> Outcome:
+def snakemake(folder: Path, *arguments: str | Path, cores: Sequence[str] = ("--cores", "2")) -> Outcome:
     """Call snakemake with `folder` as working directory."""
-    command = [sys.executable, "-m", "snakemake", "--snakefile", ROOT / "workflow" / "Snakefile", "--cores", "2", *arguments]
+    command = [sys.executable, "-m", "snakemake", "--snakefile", ROOT / "workflow" / "Snakefile", *cores, *arguments]
     environment = os.environ | {"XDG_CACHE_HOME": str(folder / ".cache")}
     done = subprocess.run(command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     return Outcome(done.returncode, done.stdout)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -128,6 +130,70 @@ def test_a_wrong_config_is_one_sentence(old: str, new: str, sentence: str, tmp_p
     assert "Traceback" not in outcome.text
 
 
+OVERLAY = "mnist:\n  rotation_mean:\n    arms: {k5: {extends: meta, unroll_steps: 5}}\n"
+UNUSABLE = {
+    "missing": (None, "config.yaml can't be read: No such file or directory."),
+    "overlay alone": (OVERLAY, "name that one before it, as in `--configfile config/config.yaml config.yaml`"),
+    "date": ("results: 2020-13-45", "config.yaml, line 1: results is 2020-13-45, which looks like a number or a date"),
+    "twice": ("results: a\nmnist: {}\nresults: b\n", "config.yaml, line 3: the key results is there twice (line 1 has it too)"),
+    "nested aliases": (
+        "a: &a [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]\n"
+        + "".join(f"{new}: &{new} [{', '.join([f'*{old}'] * 10)}]\n" for old, new in pairwise("abcdefghij")),
+        "config.yaml: its aliases stand for more than 100000 values",
+    ),
+    "illegal": (
+        "results: a\nmnist: {arms: {}}",
+        "config.yaml, line 2: mnist.arms is not a key of the config (it belongs further in",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", UNUSABLE)
+def test_a_config_file_that_cannot_be_used_is_one_sentence(kind: str, tmp_path: Path) -> None:
+    content, sentence = UNUSABLE[kind]
+    if content is not None:
+        (tmp_path / "config.yaml").write_text(content)
+    outcome = snakemake(tmp_path, "--dry-run", "--configfile", "config.yaml")
+    assert outcome.status == 1
+    assert outcome.text.splitlines()[-1].startswith("error: ")
+    assert sentence in outcome.text.splitlines()[-1]
+    assert "common.smk" not in outcome.text
+    assert "Traceback" not in outcome.text
+
+
+@pytest.mark.parametrize("kind", ["overlay alone", "twice"])
+def test_snakemake_does_not_hide_it_without_the_profile(kind: str, tmp_path: Path) -> None:
+    content, sentence = UNUSABLE[kind]
+    (tmp_path / "config.yaml").write_text(str(content))
+    outcome = snakemake(tmp_path, "--dry-run", "--workflow-profile", "none", "--configfile", "config.yaml")
+    assert outcome.status == 1
+    assert sentence in outcome.text.splitlines()[-1]
+
+
+def test_the_command_line_can_complete_an_overlay(tmp_path: Path) -> None:
+    (tmp_path / "k5.yaml").write_text(OVERLAY)
+    outcome = snakemake(tmp_path, "--dry-run", "--configfile", "k5.yaml", "--config", "results=here")
+    assert outcome.status == 0, outcome.text
+    outcome = snakemake(tmp_path, "--dry-run", "--configfile", "k5.yaml", "--config", "results=/")
+    assert outcome.text.splitlines()[-1].startswith("error: --config: results: '/' is /, which holds the project")
+
+
+def test_cores_are_those_of_the_machine_unless_it_is_said(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("results: here\nmnist: {source: digits, bptt: {}}")
+    arguments = ("--dry-run", "--configfile", "config.yaml")
+    for cores, expected in (((), os.cpu_count()), (("--cores", "7"), 7)):
+        outcome = snakemake(tmp_path, *arguments, cores=cores)
+        assert outcome.status == 0, outcome.text
+        assert {int(number) for number in re.findall(r"^    threads: (\d+)$", outcome.text, flags=re.M)} == {expected}
+
+
+def test_an_unknown_target_is_one_sentence(tmp_path: Path) -> None:
+    outcome = snakemake(tmp_path, "mnist_rotation_maen", "--dry-run", "--configfile", TINY)
+    assert outcome.status == 1
+    assert "No rule to produce mnist_rotation_maen" in outcome.text.splitlines()[-1]
+    assert "Traceback" not in outcome.text
+
+
 def test_an_experiment_or_arm_that_is_not_in_the_config_is_named(finished: Path) -> None:
     outcome = snakemake(finished, "mnist_bptt", "--dry-run", "--configfile", TINY)
     assert outcome.status != 0
@@ -167,7 +233,9 @@ def test_a_cut_file_is_one_sentence(again: Path) -> None:
 
 def test_a_named_config_stands_alone(tmp_path: Path) -> None:
     (tmp_path / "config").mkdir()
-    (tmp_path / "config/config.yaml").write_text("require_gpu: true\nmnist: {source: digits, rotation_mean: {}, bptt: {}}")
+    (tmp_path / "config/config.yaml").write_text(
+        "results: here\nrequire_gpu: true\nmnist: {source: digits, rotation_mean: {}, bptt: {}}"
+    )
     default = snakemake(tmp_path, "--dry-run")
     assert default.jobs()["mnist_summarise"] == 2
     assert "gpu=1" in default.text

@@ -1,18 +1,22 @@
 """The validated config, and the functions that rules ask for their files, parameters and resources."""
 
+import sys
+from pathlib import Path
+
 import yaml
 from snakemake.exceptions import WorkflowError
 
-from metapt.config import experiments, plain, validate
+from metapt.config import experiments, load, plain
 from metapt.digest import code_digest
 from metapt.domains import entry
 from metapt.errors import ConfigError
 
+# Read anew and strictly: of a key that is there twice Snakemake takes the last one.
 try:
-    CONFIG = validate(config)
+    CONFIG = load([Path(path) for path in workflow.configfiles], workflow.config_settings.config)
     EXPERIMENTS = experiments(CONFIG)
 except ConfigError as error:
-    raise WorkflowError(str(error)) from None
+    sys.exit(f"error: {error}")  # an exception would point to this line
 
 RESULTS = CONFIG.results
 RAW = CONFIG.data.folder

@@ -2,8 +2,8 @@ rule download_mnist:
     output:
         **{name: f"{RAW}/mnist/{name}" for name in MNIST_FILES},
     log:
-        f"{RAW}/mnist/log.txt",
         run=f"{RAW}/mnist/run.json",
+        text=f"{RAW}/mnist/log.txt",
     conda:
         "../envs/metapt.yaml"
     threads: 1
@@ -27,8 +27,8 @@ rule simulate_digits:
     output:
         **{name: f"{RAW}/digits/{name}" for name in MNIST_FILES},
     log:
-        f"{RAW}/digits/log.txt",
         run=f"{RAW}/digits/run.json",
+        text=f"{RAW}/digits/log.txt",
     conda:
         "../envs/metapt.yaml"
     threads: 1
@@ -50,8 +50,8 @@ rule prepare_mnist:
     output:
         data=f"{RESULTS}/mnist/data/{{source}}.pt",
     log:
-        f"{RESULTS}/mnist/data/{{source}}.log.txt",
         run=f"{RESULTS}/mnist/data/{{source}}.run.json",
+        text=f"{RESULTS}/mnist/data/{{source}}.log.txt",
     conda:
         "../envs/metapt.yaml"
     threads: 1
@@ -71,8 +71,8 @@ rule download_ptbxl:
     output:
         **{name: f"{RAW}/ptbxl-{{version}}/{name}" for name in ECG_FILES},
     log:
-        f"{RAW}/ptbxl-{{version}}/log.txt",
         run=f"{RAW}/ptbxl-{{version}}/run.json",
+        text=f"{RAW}/ptbxl-{{version}}/log.txt",
     conda:
         "../envs/metapt.yaml"
     threads: 1
@@ -96,8 +96,8 @@ rule simulate_ecg:
     output:
         **{name: f"{RAW}/simulated/{name}" for name in ECG_FILES},
     log:
-        f"{RAW}/simulated/log.txt",
         run=f"{RAW}/simulated/run.json",
+        text=f"{RAW}/simulated/log.txt",
     conda:
         "../envs/metapt.yaml"
     threads: 1
@@ -120,8 +120,8 @@ rule prepare_ecg:
         signals=f"{RESULTS}/ecg/data/{{source}}/signals.npy",
         records=f"{RESULTS}/ecg/data/{{source}}/records.csv",
     log:
-        f"{RESULTS}/ecg/data/{{source}}/log.txt",
         run=f"{RESULTS}/ecg/data/{{source}}/run.json",
+        text=f"{RESULTS}/ecg/data/{{source}}/log.txt",
     conda:
         "../envs/metapt.yaml"
     threads: 1
@@ -142,8 +142,8 @@ rule download_string:
     output:
         file=f"{RAW}/string-{{version}}/{{taxon}}.protein.{{kind}}.v{{version}}.txt.gz",
     log:
-        f"{RAW}/string-{{version}}/{{taxon}}.{{kind}}.log.txt",
         run=f"{RAW}/string-{{version}}/{{taxon}}.{{kind}}.run.json",
+        text=f"{RAW}/string-{{version}}/{{taxon}}.{{kind}}.log.txt",
     conda:
         "../envs/metapt.yaml"
     threads: 1
@@ -167,8 +167,8 @@ rule download_hu2020:
     output:
         file=f"{RAW}/hu2020/{ppi_sources.ARCHIVE}",
     log:
-        f"{RAW}/hu2020/log.txt",
         run=f"{RAW}/hu2020/run.json",
+        text=f"{RAW}/hu2020/log.txt",
     conda:
         "../envs/metapt.yaml"
     threads: 1
@@ -192,8 +192,8 @@ rule simulate_ppi:
     output:
         **{name: f"{RAW}/ppi-simulated/{name}" for name in ppi_sources.string_names(ppi_sources.SIMULATED)},
     log:
-        f"{RAW}/ppi-simulated/log.txt",
         run=f"{RAW}/ppi-simulated/run.json",
+        text=f"{RAW}/ppi-simulated/log.txt",
     conda:
         "../envs/metapt.yaml"
     threads: 1
@@ -217,8 +217,8 @@ rule prepare_ppi:
         tasks=f"{RESULTS}/ppi/data/{{source}}/tasks.csv",
         counts=f"{RESULTS}/ppi/data/{{source}}/counts.csv",
     log:
-        f"{RESULTS}/ppi/data/{{source}}/log.txt",
         run=f"{RESULTS}/ppi/data/{{source}}/run.json",
+        text=f"{RESULTS}/ppi/data/{{source}}/log.txt",
     conda:
         "../envs/metapt.yaml"
     threads: 1

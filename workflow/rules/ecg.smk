@@ -126,8 +126,8 @@ rule ecg_summarise:
         ),
         figure_png=f"{RESULTS}/ecg/{{experiment}}/figure.png",
     log:
-        f"{RESULTS}/ecg/{{experiment}}/log.txt",
         run=f"{RESULTS}/ecg/{{experiment}}/run.json",
+        text=f"{RESULTS}/ecg/{{experiment}}/log.txt",
     conda:
         "../envs/metapt.yaml"
     threads: 1

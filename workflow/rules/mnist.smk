@@ -53,8 +53,8 @@ rule mnist_summarise:
         ),
         figure_png=f"{RESULTS}/mnist/{{experiment}}/figure.png",
     log:
-        f"{RESULTS}/mnist/{{experiment}}/log.txt",
         run=f"{RESULTS}/mnist/{{experiment}}/run.json",
+        text=f"{RESULTS}/mnist/{{experiment}}/log.txt",
     conda:
         "../envs/metapt.yaml"
     threads: 1

@@ -101,8 +101,8 @@ rule ppi_summarise:
         ),
         figure_png=f"{RESULTS}/ppi/{{experiment}}/figure.png",
     log:
-        f"{RESULTS}/ppi/{{experiment}}/log.txt",
         run=f"{RESULTS}/ppi/{{experiment}}/run.json",
+        text=f"{RESULTS}/ppi/{{experiment}}/log.txt",
     conda:
         "../envs/metapt.yaml"
     threads: 1

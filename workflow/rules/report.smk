@@ -10,8 +10,8 @@ rule collect:
             labels={"what": "headline table", "format": "md"},
         ),
     log:
-        f"{RESULTS}/log.txt",
         run=f"{RESULTS}/run.json",
+        text=f"{RESULTS}/log.txt",
     conda:
         "../envs/metapt.yaml"
     threads: 1

@@ -23,11 +23,11 @@ sys.exit(
             stage=job.params.stage,
             config=job.params.config,
             inputs=paths(job.input),
-            outputs=paths(job.output) | paths(job.log),
+            outputs=paths(job.output) | {name: path for name, path in paths(job.log).items() if name != "text"},
             threads=job.params.get("threads") or job.threads,
             gpu=job.resources.get("gpu", 0),
             require_gpu=job.config.get("require_gpu", False) and job.params.stage in TRAINING,
-            log=Path(job.log[0]),
+            log=Path(job.log[-1]),  # the last one, since Snakemake shows them in this order when a job has failed
         )
     )
 )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from metapt.sections import Count, Experiment, Inverse, Neumann, Positive, Rate, Section
+from metapt.sections import NAME, Count, Experiment, Inverse, Neumann, Positive, Rate, Section
 
 Fraction = Annotated[float, Field(gt=0, lt=1)]
 
@@ -311,6 +312,9 @@ class EcgConfig(Section):
                 if name not in self.arms:
                     raise ValueError(f"{key} names the arm {name!r}, which is not in arms; legal: {', '.join(self.arms)}")
         study = self.warp_study
+        for name in study.warps if study else ():
+            if not re.fullmatch(NAME, name):
+                raise ValueError(f"warp_study.warps has {name[:99]!r}; a name is made of letters, digits, - and _ (64 at most)")
         for name in study.strengths if study else ():
             if study and name not in study.warps:
                 raise ValueError(f"warp_study.strengths.{name} is of no warp; legal: {', '.join(study.warps)}")

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote
 
 from metapt.errors import ConfigError, DataError, MachineError, MetaptError
 from metapt.fetching import transfer
+from metapt.fetching.address import Place, place_of
 from metapt.fetching.failures import Absent, Failure, NoAnswer, WrongFile
 from metapt.fetching.source import Source, SourceFile
 from metapt.fetching.verify import Wrong, fault
 
 log = logging.getLogger(__name__)
-
-Place = Path | str
-"""A local file or folder, or an http(s) address."""
 
 
 def places(name: str, source: Source, mirrors: list[str]) -> list[Place]:
@@ -107,18 +105,10 @@ def _published(source: Source) -> list[Place]:
 
 
 def _place(address: str, key: str) -> Place:
-    scheme, separator, _ = address.partition("://")
-    if not separator:
-        return Path(address).expanduser()
     try:
-        parts = urlsplit(address)
-        if scheme.lower() == "file" and parts.netloc in ("", "localhost"):
-            return Path(unquote(parts.path))
-        if scheme.lower() in ("http", "https") and parts.hostname:
-            return address
+        return place_of(address)
     except ValueError as error:
-        raise ConfigError(f"{address!r} in {key} is no address: {error}.") from error
-    raise ConfigError(f"{address!r} in {key} is illegal: legal are a folder, file:///folder, http://host/… and https://host/….")
+        raise ConfigError(f"{address!r} in {key} is illegal: {error}.") from error
 
 
 def _within(folder: Place, name: str) -> Place:

@@ -123,6 +123,7 @@ def _save(response: http.client.HTTPResponse, part: Path, start: int, file: Sour
     Before the first bytes are known to be a container's, an earlier part stays as it is.
     """
     got = start
+    pace = web.Pace()
     chunk = web.read(response, min(HEAD, file.limit + 1 - got))
     if not start and file.container is not None and (wrong := wrong_start(chunk, file.container)) is not None:
         raise (Cut if is_cut(wrong) else WrongFile)(wrong)
@@ -134,6 +135,7 @@ def _save(response: http.client.HTTPResponse, part: Path, start: int, file: Sour
             out.write(chunk)
             got += len(chunk)
             bar.update(len(chunk))
+            pace.check(len(chunk))
             chunk = web.read(response, min(_CHUNK, file.limit + 1 - got))
     if size is not None and got < size:
         raise Cut(f"cut: got {got} of {size} bytes")

@@ -9,17 +9,19 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
-from urllib.parse import quote, urlsplit
+from typing import IO, Any, TypeVar
+from urllib.parse import urlsplit
 
 import metapt
-from metapt.fetching.connections import Connections
+from metapt.fetching.address import requested
+from metapt.fetching.connections import Connections, PromptHTTPConnection, PromptHTTPSConnection
 from metapt.fetching.failures import Absent, Cut, Failure, NoAnswer, OutOfRange
 
 log = logging.getLogger(__name__)
 
 _TRY_LATER = {408, 425, 429, 500, 502, 503, 504}
 _OUT_OF_RANGE = 416
+_CHUNK = 1 << 18
 _SMALL = 1 << 26  # bytes; what is read into memory has fewer
 
 _Got = TypeVar("_Got")
@@ -27,14 +29,38 @@ _Got = TypeVar("_Got")
 
 @dataclass(frozen=True)
 class Patience:
-    """How long a server is waited for: seconds without a byte, attempts, and seconds of pause before the second, then doubled."""
+    """How long a server is waited for.
+
+    Attributes:
+        timeout: seconds without a byte, and seconds for the whole head of an answer.
+        attempts: how often a file is asked for.
+        pause: seconds before the second attempt, then doubled.
+        rate: bytes per second, at least, in each period of `timeout` seconds.
+    """
 
     timeout: float = 30.0
     attempts: int = 4
     pause: float = 1.0
+    rate: float = 100.0
 
 
 PATIENCE = Patience()
+
+
+class Pace:
+    """How fast the bytes of one answer come."""
+
+    def __init__(self) -> None:
+        self._since, self._bytes = time.monotonic(), 0
+
+    def check(self, count: int) -> None:
+        """Take note of `count` more bytes; raises Cut if too few came in the last period."""
+        self._bytes += count
+        elapsed = time.monotonic() - self._since
+        if elapsed >= PATIENCE.timeout:
+            if self._bytes < PATIENCE.rate * elapsed:
+                raise Cut(f"too slow: {self._bytes} bytes in {elapsed:.1f} s")
+            self._since, self._bytes = time.monotonic(), 0
 
 
 def patiently(url: str, unreachable: dict[str, str], get: Callable[[], _Got]) -> _Got:
@@ -70,11 +96,13 @@ def ask(url: str, start: int = 0) -> http.client.HTTPResponse:
     Raises:
         Absent, NoAnswer: the server refuses, or there is none; OutOfRange: it can't begin at `start`.
     """
-    headers = _headers()
-    if start:
-        headers["Range"] = f"bytes={start}-"
-    request = urllib.request.Request(_quoted(url), headers=headers)
     try:
+        plain, secret = requested(url)
+        request = urllib.request.Request(plain, headers=_headers())
+        for name, value in secret.items():
+            request.add_unredirected_header(name, value)  # another host must not see it
+        if start:
+            request.add_header("Range", f"bytes={start}-")
         response: http.client.HTTPResponse = _opener().open(request, timeout=PATIENCE.timeout)
         return response
     except urllib.error.HTTPError as error:
@@ -82,7 +110,7 @@ def ask(url: str, start: int = 0) -> http.client.HTTPResponse:
         if error.code == _OUT_OF_RANGE and start:
             raise OutOfRange(f"HTTP {error.code}: does not go on from byte {start}") from error
         raise _refusal(error.code, str(error.reason)) from error
-    except (OSError, http.client.HTTPException) as error:
+    except (OSError, http.client.HTTPException, ValueError) as error:  # a ValueError: of the host that a redirection names
         raise NoAnswer(_why(error)) from error
 
 
@@ -102,19 +130,17 @@ def read_small(url: str) -> bytes:
     """Ask once for a small file, whose content is read into memory, over a connection that lasts where there can be one.
 
     Raises:
-        Absent, NoAnswer: the server refuses, or there is none; Cut: the connection broke.
+        Absent, NoAnswer: the server refuses, or there is none; Cut: the connection broke, or is too slow.
     """
     try:
-        answer = _connections.get(_quoted(url), _headers(), PATIENCE.timeout, _SMALL)
+        plain, secret = requested(url)
+        answer = _connections.get(plain, _headers() | secret, PATIENCE.timeout, _content)
         if answer is None or 300 <= answer[0] < 400:
             with ask(url) as response:
-                content = response.read(_SMALL)
-                if response.length:
-                    raise http.client.IncompleteRead(content, response.length)
-                return content
+                return _content(response)
     except http.client.IncompleteRead as error:
         raise Cut(f"cut: got {len(error.partial)} of {len(error.partial) + (error.expected or 0)} bytes") from error
-    except (OSError, http.client.HTTPException) as error:
+    except (OSError, http.client.HTTPException, ValueError) as error:
         raise NoAnswer(_why(error)) from error
     status, reason, content = answer
     if status != http.client.OK:
@@ -122,12 +148,23 @@ def read_small(url: str) -> bytes:
     return content
 
 
+def _content(response: http.client.HTTPResponse) -> bytes:
+    """Return what has come, up to a bound; raises IncompleteRead if the connection broke within it, Cut if it is too slow."""
+    parts, size, pace = [], 0, Pace()
+    while size < _SMALL and (part := response.read1(min(_CHUNK, _SMALL - size))):
+        parts.append(part)
+        size += len(part)
+        pace.check(len(part))
+    content = b"".join(parts)
+    if response.length == 0:
+        response.close()  # of the answer; the connection lasts
+    if response.length and size < _SMALL:
+        raise http.client.IncompleteRead(content, response.length)
+    return content
+
+
 def _headers() -> dict[str, str]:
     return {"User-Agent": f"metapt/{metapt.__version__}", "Accept-Encoding": "identity"}
-
-
-def _quoted(url: str) -> str:
-    return quote(url, safe="%/:?#[]@!$&'()*+,;=~")
 
 
 def _refusal(code: int, reason: str) -> Failure:
@@ -135,16 +172,40 @@ def _refusal(code: int, reason: str) -> Failure:
     return kind(f"HTTP {code} {reason}".rstrip())
 
 
+class _HTTPHandler(urllib.request.HTTPHandler):
+    def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(PromptHTTPConnection, req)
+
+
+class _HTTPSHandler(urllib.request.HTTPSHandler):
+    def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(PromptHTTPSConnection, req)
+
+
+class _RedirectHandler(urllib.request.HTTPRedirectHandler):
+    """One that says name and password again to the same server."""
+
+    def redirect_request(
+        self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: Any, newurl: str
+    ) -> urllib.request.Request | None:
+        new = super().redirect_request(req, fp, code, msg, headers, newurl)
+        if new is not None and urlsplit(newurl)[:2] == urlsplit(req.full_url)[:2]:
+            for name, value in req.unredirected_hdrs.items():
+                if name == "Authorization":
+                    new.add_unredirected_header(name, value)
+        return new
+
+
 def _opener() -> urllib.request.OpenerDirector:
-    """The standard one follows redirections to ftp as well."""
+    """Return an opener that follows no redirection to ftp, as the standard one does."""
     opener = urllib.request.OpenerDirector()
     for handler in (
         urllib.request.ProxyHandler,
         urllib.request.UnknownHandler,
-        urllib.request.HTTPHandler,
-        urllib.request.HTTPSHandler,
+        _HTTPHandler,
+        _HTTPSHandler,
         urllib.request.HTTPDefaultErrorHandler,
-        urllib.request.HTTPRedirectHandler,
+        _RedirectHandler,
         urllib.request.HTTPErrorProcessor,
     ):
         opener.add_handler(handler())

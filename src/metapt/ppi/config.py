@@ -43,7 +43,7 @@ class Ego(Section):
 class String(Section):
     """Networks and terms from STRING (string-db.org). But for the species, no default is in the paper."""
 
-    version: str = Field("12.0", min_length=1, description="of STRING, as in the file names")
+    version: str = Field("12.0", pattern=r"^\d+(\.\d+)*$", description="of STRING, as in the file names")
     links: Literal["links.detailed", "links.full", "physical.links.full"] = Field(
         "links.detailed", description="which file of links, with its evidence channels"
     )

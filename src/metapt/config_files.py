@@ -1,0 +1,183 @@
+"""Config files: read strictly, laid over one another, and each key with the file and line that it comes from."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from metapt.errors import ConfigError
+
+Keys = tuple[str, ...]
+Places = dict[Keys, str]
+"""Keys from the outermost to the innermost -> where they are written, as in "k5.yaml, line 3"."""
+
+_MOST_BYTES = 1 << 20
+_MOST_VALUES = 100_000  # aliases count with what they stand for; the paper's config has 30
+_MERGE = "tag:yaml.org,2002:merge"
+
+
+def read(paths: Sequence[Path], changes: Mapping[str, Any] | None = None) -> tuple[dict[str, Any], Places]:
+    """Return the content of config files, each laid over the ones before it, and where each key is written.
+
+    Args:
+        paths: YAML files.
+        changes: what the command line says (`--config`), laid over them all.
+
+    Raises:
+        ConfigError: a file can't be read, is not YAML or no section, or has a key twice; or none of them says where results go.
+    """
+    merged: dict[str, Any] = {}
+    places: Places = {}
+    for path in paths:
+        content = _File(path).content(places)
+        _overlay(merged, content)
+    if changes:
+        _overlay(merged, changes)
+        _place(changes, (), "--config", places)
+    if "results" not in merged:
+        names = " ".join(_short(path) for path in paths)
+        raise ConfigError(
+            f"{names} does not say where results go (`results`), so it is no whole config, but one to be laid over another: "
+            f"name that one before it, as in `--configfile config/config.yaml {names}` (or config/paper.yaml)."
+        )
+    return merged, places
+
+
+def read_one(path: Path) -> dict[str, Any]:
+    """Return the content of one YAML file, which need not be a whole config. Raises ConfigError as `read`."""
+    return _File(path).content({})
+
+
+def check_command_line() -> None:
+    """End the process with a sentence if a file that snakemake's command line names as `--configfile` can't be read.
+
+    The workflow's profiles call it, since Snakemake reads the files before the Snakefile, and ends in a traceback.
+    """
+    try:
+        for path in _named(sys.argv[1:]):
+            read_one(path)
+    except ConfigError as error:
+        sys.exit(f"error: {error}")
+
+
+def _named(arguments: Sequence[str]) -> list[Path]:
+    """Return the files after `--configfile`.
+
+    >>> _named(["--cores", "2", "--configfile", "a.yaml", "b.yaml", "--dry-run"])
+    [PosixPath('a.yaml'), PosixPath('b.yaml')]
+    """
+    found: list[Path] = []
+    is_file = False
+    for argument in arguments:
+        if argument.startswith("-"):
+            option, _, value = argument.partition("=")
+            is_file = option in ("--configfile", "--configfiles")
+            found += [Path(value)] if is_file and value else []
+        elif is_file:
+            found.append(Path(argument))
+    return found
+
+
+def _short(path: Path) -> str:
+    """Return the path as it is seen from the working directory."""
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+
+
+def _overlay(base: dict[str, Any], change: Mapping[str, Any]) -> None:
+    """Lay `change` over `base` in place, key by key, as `snakemake --configfile` does."""
+    for key, value in change.items():
+        if isinstance(value, Mapping):
+            below = base[key] if isinstance(base.get(key), dict) else {}
+            base[key] = below
+            _overlay(below, value)
+        else:
+            base[key] = value
+
+
+def _place(section: Mapping[str, Any], keys: Keys, place: str, places: Places) -> None:
+    for key, value in section.items():
+        here = (*keys, str(key))
+        places[here] = place
+        if isinstance(value, Mapping):
+            _place(value, here, place, places)
+
+
+class _File:
+    """One YAML file. Its content is a tree: an alias is replaced by what it stands for, up to a bound."""
+
+    def __init__(self, path: Path) -> None:
+        self._name = _short(path)
+        self._left = _MOST_VALUES
+        self._path = path
+        self._loader: yaml.SafeLoader
+
+    def content(self, places: Places) -> dict[str, Any]:
+        """Return what the file says; its keys are added to `places`. Raises ConfigError as `read`."""
+        try:
+            with self._path.open("rb") as file:
+                content = file.read(_MOST_BYTES + 1)
+            if len(content) > _MOST_BYTES:
+                raise ConfigError(f"{self._name} is larger than {_MOST_BYTES} bytes, so it is no config.")
+            self._loader = yaml.SafeLoader(content.decode("utf-8-sig"))
+            node = self._loader.get_single_node()
+            if not isinstance(node, yaml.MappingNode):
+                raise ConfigError(f"{self._name} must be a section (keys with values), as config/README.md shows.")
+            found: dict[str, Any] = self._value(node, (), (), places)
+            return found
+        except OSError as error:
+            raise ConfigError(f"{self._name} can't be read: {error.strerror}.") from error
+        except RecursionError as error:
+            raise ConfigError(f"{self._name} is not YAML that can be read: it is nested too deeply.") from error
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{self._name} is not YAML: {' '.join(str(error).split())}.") from error
+
+    def _value(self, node: yaml.Node, keys: Keys, outer: tuple[yaml.Node, ...], places: Places) -> Any:
+        self._left -= 1
+        if self._left < 0:
+            raise ConfigError(f"{self._name}: its aliases stand for more than {_MOST_VALUES} values: write out what is meant.")
+        if node in outer:
+            raise ConfigError(f"{self._at(node)}: an alias refers to itself (it stands within what it stands for).")
+        if isinstance(node, yaml.MappingNode) and node.tag == yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG:
+            return self._section(node, keys, (*outer, node), places)
+        if isinstance(node, yaml.SequenceNode) and node.tag == yaml.resolver.BaseResolver.DEFAULT_SEQUENCE_TAG:
+            return [self._value(item, keys, (*outer, node), {}) for item in node.value]
+        try:
+            return self._loader.construct_object(node)
+        except ValueError as error:  # of a date that does not exist, or a number of thousands of digits
+            text = str(node.value)
+            shown = text if len(text) <= 40 else f"{text[:40]}..."
+            raise ConfigError(
+                f"{self._at(node)}: {'.'.join(keys)} is {shown}, which looks like a number or a date and can't be read "
+                f"({str(error).split(';')[0]}); write a text in quotes."
+            ) from error
+
+    def _section(self, node: yaml.MappingNode, keys: Keys, outer: tuple[yaml.Node, ...], places: Places) -> dict[Any, Any]:
+        merged: dict[Any, Any] = {}
+        own: dict[Any, Any] = {}
+        for key_node, value_node in node.value:
+            if key_node.tag == _MERGE:
+                value = self._value(value_node, keys, outer, places)
+                sections = value if isinstance(value, list) else [value]
+                if not all(isinstance(section, dict) for section in sections):
+                    raise ConfigError(f"{self._at(key_node)}: << must be followed by sections.")
+                for section in reversed(sections):
+                    merged |= section
+                continue
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise ConfigError(f"{self._at(key_node)}: a list or a section can't be a key.")
+            key = self._value(key_node, keys, outer, {})
+            here = (*keys, str(key))
+            if key in own:
+                first = places.get(here, self._name).rsplit(", ", 1)[-1]
+                raise ConfigError(f"{self._at(key_node)}: the key {'.'.join(here)} is there twice ({first} has it too).")
+            own[key] = None
+            places[here] = self._at(key_node)
+            own[key] = self._value(value_node, here, outer, places)
+        return merged | own
+
+    def _at(self, node: yaml.Node) -> str:
+        return f"{self._name}, line {node.start_mark.line + 1}"
