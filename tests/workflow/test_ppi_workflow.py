@@ -15,8 +15,9 @@ import yaml
 
 from metapt.cli import main
 from metapt.evaluation import metrics
-from metapt.ppi.config import ARMS, FOLDS, MAIN_ARMS, uses_labels
+from metapt.ppi.config import ARMS, MAIN_ARMS, uses_labels
 from metapt.ppi.needs import EXPERIMENTS
+from metapt.ppi.settings import FOLDS
 
 from .conftest import ROOT, TINY_PPI, Outcome, snakemake
 
