@@ -8,7 +8,7 @@ from torch import Tensor
 
 from metapt.hypergrad import ConjugateGradient, Status, Unroll, hypergradient
 from metapt.hypergrad.curvature import gauss_newton, hessian
-from metapt.hypergrad.params import Pretrained, vjp
+from metapt.hypergrad.params import Pretrained, vjp_graph
 
 from .problems import DTYPE, Classifier, WithoutRidge, classification, draw
 
@@ -43,7 +43,7 @@ def outputs_of(problem: Classifier, flat: Tensor) -> Tensor:
 
 def hessian_matrix(problem: Classifier) -> Tensor:
     leaves = problem.pretrained.leaves()
-    gradient = vjp([problem.pretrain_loss(leaves, problem.meta, BATCH)], leaves.vector(), create_graph=True)
+    gradient = vjp_graph(problem.pretrain_loss(leaves, problem.meta, BATCH), leaves.vector(), "pretrain_loss")
     return matrix_of(problem, hessian(gradient, leaves.vector()))
 
 
@@ -173,7 +173,7 @@ def test_gauss_newton_of_a_problem_that_does_not_split_its_loss_is_refused_in_wo
 def test_parts_that_are_known_to_be_zero_are_left_out_of_the_product_and_change_nothing() -> None:
     problem = Classifier()
     leaves = problem.pretrained.leaves()
-    gradient = vjp([problem.pretrain_loss(leaves, problem.meta, BATCH)], leaves.vector(), create_graph=True)
+    gradient = vjp_graph(problem.pretrain_loss(leaves, problem.meta, BATCH), leaves.vector(), "pretrain_loss")
     zeros = [torch.zeros_like(value) for value in leaves.head.values()]
     vector = [*(torch.randn_like(value) for value in leaves.encoder.values()), *zeros]
     short = hessian(gradient, leaves.vector(), zeros)(vector)

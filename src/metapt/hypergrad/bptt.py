@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from metapt.hypergrad.optimizers import DifferentiableOptimizer
-from metapt.hypergrad.params import Params, Pretrained, detached, leaves, like, vjp
+from metapt.hypergrad.params import Params, Pretrained, detached, leaves, like, unconnected, vjp, vjp_graph
 from metapt.hypergrad.problem import MetaProblem
 
 
@@ -61,6 +61,7 @@ def exact_hypergradient(
 
     Raises:
         ValueError: no validation minibatch.
+        RuntimeError: a loss can't be differentiated twice, or PT does not depend on the meta-parameters.
     """
     if not validation_batches:
         raise ValueError("there is no validation minibatch to take the loss of")
@@ -71,7 +72,7 @@ def exact_hypergradient(
         problem.head_loss(tuned, problem.encode({**encoder, **trained.buffers}, batch), batch) for batch in validation_batches
     ]
     loss = torch.stack(losses).mean()
-    gradient = like(meta, vjp([loss], list(phi.values())))
+    gradient = like(meta, vjp([loss], list(phi.values()), needed=unconnected(meta) if pretrain_batches else ""))
     final = Pretrained(detached(trained.encoder), detached(trained.head), trained.buffers)
     return ExactHypergradient(gradient, final, detached(encoder), detached(tuned), loss.detach(), pretrain_losses)
 
@@ -84,7 +85,7 @@ def _pretrain(
     losses = []
     for batch in batches:
         loss = problem.pretrain_loss(Pretrained(encoder, head, buffers), phi, batch)
-        gradients = vjp([loss], [*encoder.values(), *head.values()], create_graph=True)
+        gradients = vjp_graph(loss, [*encoder.values(), *head.values()], "pretrain_loss")
         encoder, encoder_state = optimizer.step(encoder, like(encoder, gradients[: len(encoder)]), encoder_state)
         head, head_state = optimizer.step(head, like(head, gradients[len(encoder) :]), head_state)
         losses.append(loss.detach())
@@ -104,7 +105,7 @@ def _finetune(
     for batch in batches:
         loss = problem.head_loss(head, problem.encode({**encoder, **trained.buffers}, batch), batch)
         changed = [*head.values(), *(encoder.values() if network else ())]
-        gradients = vjp([loss], changed, create_graph=True)
+        gradients = vjp_graph(loss, changed, "head_loss of encode" if network else "head_loss")
         if network:
             encoder, encoder_state = optimizer.step(encoder, like(encoder, gradients[len(head) :]), encoder_state)
         head, head_state = optimizer.step(head, like(head, gradients[: len(head)]), head_state)

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from metapt.hypergrad.inverse import Matvec
-from metapt.hypergrad.params import Vector, vjp
+from metapt.hypergrad.params import Vector, vjp, vjp_graph
 
 
 def hessian(gradient: Vector, params: Vector, zeros: Sequence[Tensor] = ()) -> Matvec:
-    """v -> H v, by differentiating the gradient, which must have been made with `create_graph=True` (Pearlmutter 1994).
+    """v -> H v, by differentiating the gradient, which must have a graph (Pearlmutter 1994).
 
     Args:
         zeros: tensors that are zero. Where a part of v is one of them (that very tensor, as in the first product of each
@@ -38,9 +38,9 @@ def gauss_newton(outputs: Tensor, loss: Tensor, params: Vector) -> Matvec:
         loss: a scalar.
         params: leaves on which `outputs` depend.
     """
-    (output_gradient,) = vjp([loss], [outputs], create_graph=True)
-    dummy = torch.zeros_like(outputs, requires_grad=True)
-    pullback = vjp([outputs], params, [dummy], create_graph=True)
+    (output_gradient,) = vjp_graph(loss, [outputs], "outputs_loss")
+    dummy = torch.ones_like(outputs, requires_grad=True)  # of any value; zeros would hide a derivative that is cut off
+    pullback = vjp_graph(outputs, params, "pretrain_outputs", dummy)
 
     def matvec(vector: Vector) -> Vector:
         (pushed,) = vjp(pullback, [dummy], vector, retain_graph=True)

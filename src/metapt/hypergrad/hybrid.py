@@ -15,7 +15,19 @@ from metapt.hypergrad.curvature import gauss_newton, hessian
 from metapt.hypergrad.finetune import FineTuning
 from metapt.hypergrad.inverse import Inverse, Matvec, Status
 from metapt.hypergrad.optimizers import OptimizerState
-from metapt.hypergrad.params import Params, Pretrained, Vector, all_finite, detached, leaves, like, norm, vjp
+from metapt.hypergrad.params import (
+    Params,
+    Pretrained,
+    Vector,
+    all_finite,
+    detached,
+    leaves,
+    like,
+    norm,
+    unconnected,
+    vjp,
+    vjp_graph,
+)
 from metapt.hypergrad.passes import unread
 from metapt.hypergrad.problem import ForwardProblem, GaussNewtonProblem, MetaProblem
 
@@ -121,6 +133,8 @@ def hypergradient(
     Raises:
         ValueError: no meta-parameters, an unknown curvature or one that the problem does not offer, or FT minibatches that do not
             suit the FT leg.
+        RuntimeError: a loss can't be differentiated twice, the PT gradient depends on no meta-parameter, or derivatives are
+            forbidden (`torch.inference_mode`).
     """
     _check(problem, meta, curvature)
     tuned = unroll(problem, pretrained.encoder, pretrained.buffers, head, head_state, train_batches, validation_batch)
@@ -132,10 +146,11 @@ def hypergradient(
     # The product with the mixed derivative (Eq. 4) is linear in g2, so the minus sign goes on the result.
     if graph.has_gradient or keep_gradient or not hasattr(problem, "mixed_product"):  # what is there already makes this cheaper
         loss = graph.loss
-        result = [-value for value in vjp(graph.gradient, list(phi.values()), solved.value)]
+        product = vjp(graph.gradient, list(phi.values()), solved.value, needed=unconnected(meta))
+        result = [-value for value in product]
     else:
-        product, loss = cast(ForwardProblem, problem).mixed_product(pretrained.leaves(), phi, pretrain_batch, solved.value)
-        result = [-product[name].detach() for name in meta]
+        products, loss = cast(ForwardProblem, problem).mixed_product(pretrained.leaves(), phi, pretrain_batch, solved.value)
+        result = [-products[name].detach() for name in meta]
     pretrain_gradient = graph.detached_gradient() if keep_gradient else None
     if pretrain_gradient is not None and not all_finite(pretrain_gradient.vector()):
         pretrain_gradient = None
@@ -202,7 +217,7 @@ class _Graph:
     @cached_property
     def gradient(self) -> Vector:
         with nullcontext() if self._keep_gradient else unread(self.loss, self._pt.vector()):
-            return vjp([self.loss], self._pt.vector(), create_graph=True)
+            return vjp_graph(self.loss, self._pt.vector(), "pretrain_loss")
 
     @property
     def has_gradient(self) -> bool:

@@ -9,6 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from metapt.hypergrad.once import twice
+
 Params = dict[str, Tensor]
 """Named tensors, in the form that `torch.func.functional_call` takes."""
 
@@ -37,7 +39,18 @@ class Pretrained(NamedTuple):
 
 
 def leaves(params: Params) -> Params:
-    """The same values as new leaves of the autograd graph (no copy)."""
+    """The same values as new leaves of the autograd graph (no copy).
+
+    Raises:
+        RuntimeError: under `torch.inference_mode`, or of tensors made there, torch records no graph.
+    """
+    check_inference_mode()
+    for name, value in params.items():
+        if value.is_inference():
+            raise RuntimeError(
+                f"the parameter {name!r} was made under torch.inference_mode, so that no derivative can be taken: make it, or a "
+                "clone() of it, outside"
+            )
     return {name: value.detach().requires_grad_() for name, value in params.items()}
 
 
@@ -51,32 +64,80 @@ def like(params: Params, values: Sequence[Tensor]) -> Params:
     return dict(zip(params, values, strict=True))
 
 
+def check_inference_mode() -> None:
+    """Raise a RuntimeError under `torch.inference_mode`, where torch records no graph, not even under `enable_grad`."""
+    if torch.is_inference_mode_enabled():
+        raise RuntimeError(
+            "derivatives are taken here, which torch.inference_mode forbids: call outside of it (torch.no_grad does no harm)"
+        )
+
+
 def vjp(
     outputs: Sequence[Tensor],
     inputs: Sequence[Tensor],
     cotangents: Sequence[Tensor] | None = None,
     *,
-    create_graph: bool = False,
     retain_graph: bool | None = None,
+    needed: str = "",
 ) -> Vector:
-    """`cotangents` times the Jacobian of `outputs` w.r.t. `inputs`; zero where there is no dependence.
+    """`cotangents` times the Jacobian of `outputs` w.r.t. `inputs`, with no graph; zero where there is no dependence.
 
     Args:
         outputs: tensors of any shape; scalars when `cotangents` is left out.
         inputs: leaves or intermediate tensors of the graph.
         cotangents: one tensor of the shape of each output.
+        needed: the error's sentence if a dependence on one of the inputs at least is needed.
+
+    Raises:
+        RuntimeError: there is none of the dependence that is needed.
     """
-    if cotangents is None:
-        pairs = [(output, torch.ones_like(output)) for output in outputs if output.requires_grad]
-    else:
-        pairs = [pair for pair in zip(outputs, cotangents, strict=True) if pair[0].requires_grad]
+    cotangents = [torch.ones_like(output) for output in outputs] if cotangents is None else cotangents
+    pairs = [pair for pair in zip(outputs, cotangents, strict=True) if pair[0].requires_grad]
     if not pairs or not inputs:
         return [torch.zeros_like(value) for value in inputs]
     graph_outputs, graph_cotangents = zip(*pairs, strict=True)
-    gradients = torch.autograd.grad(
-        graph_outputs, list(inputs), graph_cotangents, create_graph=create_graph, retain_graph=retain_graph, allow_unused=True
-    )
+    gradients = torch.autograd.grad(graph_outputs, list(inputs), graph_cotangents, retain_graph=retain_graph, allow_unused=True)
+    if needed and all(gradient is None for gradient in gradients):
+        raise RuntimeError(needed)
+    return _filled(gradients, inputs)
+
+
+def vjp_graph(output: Tensor, inputs: Sequence[Tensor], what: str, cotangent: Tensor | None = None) -> Vector:
+    """The same for one output, with a graph, to be differentiated again.
+
+    Args:
+        what: computes the output, for messages.
+        cotangent: requires a gradient; 1 if left out.
+
+    Raises:
+        RuntimeError: the output has no graph, or its derivative can't be differentiated; so a further derivative would be zero,
+            or without a part, and nothing would show it.
+    """
+    if not inputs:
+        return []
+    if not output.requires_grad:
+        raise RuntimeError(
+            f"{what} returned a tensor without a graph: it depends on no parameter, or was computed under torch.no_grad or from "
+            "detached tensors; compute it from the tensors that were given, with torch's operations"
+        )
+    if cotangent is None:
+        cotangent = torch.ones_like(output, requires_grad=True)
+    with twice(output, inputs, what):
+        gradients = torch.autograd.grad(output, list(inputs), cotangent, create_graph=True, allow_unused=True)
+    return _filled(gradients, inputs)
+
+
+def _filled(gradients: Sequence[Tensor | None], inputs: Sequence[Tensor]) -> Vector:
+    """Zeros where there is no gradient."""
     return [torch.zeros_like(value) if gradient is None else gradient for value, gradient in zip(inputs, gradients, strict=True)]
+
+
+def unconnected(meta: Params) -> str:
+    """What to say where the gradient of the PT loss depends on no meta-parameter."""
+    return (
+        f"the gradient of pretrain_loss does not depend on the meta-parameters ({', '.join(map(repr, meta))}), so that they have "
+        "no effect on pre-training: use them, as given and not detached, in a term of the loss that depends on the weights too"
+    )
 
 
 def zeros_like(vector: Vector) -> Vector:

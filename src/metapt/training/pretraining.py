@@ -10,7 +10,7 @@ from torch import Tensor
 
 from metapt.errors import TrainingError
 from metapt.hypergrad import MetaProblem, Params, Pretrained
-from metapt.hypergrad.params import detached
+from metapt.hypergrad.params import check_inference_mode, detached
 from metapt.training.batches import Batches
 from metapt.training.checkpoint import Checkpoint
 from metapt.training.optimizers import OptimizerSpec
@@ -40,6 +40,7 @@ class Pretrainer:
 
     def step(self, meta: Params) -> Tensor:
         """One PT step on the next PT minibatch, no derivative w.r.t. `meta` taken. Returns the loss before it."""
+        check_inference_mode()
         loss = self.problem.pretrain_loss(self.pretrained, detached(meta), self.batches.pretrain())
         loss.backward()  # type: ignore[no-untyped-call]
         self._take_step()
@@ -128,6 +129,7 @@ def check_finite(loss: Tensor, step: int) -> None:
 
 def trainable(params: Params) -> Params:
     """Copies that require a gradient."""
+    check_inference_mode()
     return {name: value.detach().clone().requires_grad_() for name, value in params.items()}
 
 
