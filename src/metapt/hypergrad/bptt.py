@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from metapt.hypergrad.checks import Checked, check_arguments
 from metapt.hypergrad.optimizers import DifferentiableOptimizer
 from metapt.hypergrad.params import Params, Pretrained, detached, leaves, like, unconnected, vjp, vjp_graph
 from metapt.hypergrad.problem import MetaProblem
@@ -60,9 +61,12 @@ def exact_hypergradient(
         network: FT changes encoder and head, else the head only.
 
     Raises:
-        ValueError: no validation minibatch.
+        TypeError: an argument is of another type (see `check_arguments`), or a function of the problem returns no tensor.
+        ValueError: no validation minibatch, a loss that is no scalar, or a loss or features without a graph.
         RuntimeError: a loss can't be differentiated twice, or PT does not depend on the meta-parameters.
     """
+    check_arguments(problem, pretrained, meta, head)
+    problem = Checked(problem)
     if not validation_batches:
         raise ValueError("there is no validation minibatch to take the loss of")
     phi = leaves(meta)

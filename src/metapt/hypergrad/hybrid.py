@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple, cast, get_args
 import torch
 from torch import Tensor
 
+from metapt.hypergrad.checks import Checked, check_arguments
 from metapt.hypergrad.curvature import gauss_newton, hessian
 from metapt.hypergrad.finetune import FineTuning
 from metapt.hypergrad.inverse import Inverse, Matvec, Status
@@ -131,11 +132,14 @@ def hypergradient(
             and `Convolution` leaves out a third of the work of the gradient's graph.
 
     Raises:
-        ValueError: no meta-parameters, an unknown curvature or one that the problem does not offer, or FT minibatches that do not
-            suit the FT leg.
+        TypeError: an argument is of another type (see `check_arguments`), or a function of the problem returns no tensor.
+        ValueError: no meta-parameters, an unknown curvature or one that the problem does not offer, FT minibatches that do not
+            suit the FT solver, a loss that is no scalar, or a loss or features without a graph.
         RuntimeError: a loss can't be differentiated twice, the PT gradient depends on no meta-parameter, or derivatives are
             forbidden (`torch.inference_mode`).
     """
+    check_arguments(problem, pretrained, meta, head)
+    problem = Checked(problem)
     _check(problem, meta, curvature)
     tuned = unroll(problem, pretrained.encoder, pretrained.buffers, head, head_state, train_batches, validation_batch)
     pt, phi = pretrained.leaves(), leaves(meta)

@@ -23,6 +23,7 @@ from metapt.hypergrad import (
     Unroll,
     hypergradient,
 )
+from metapt.hypergrad.checks import Checked, check_arguments, check_problem
 from metapt.hypergrad.finetune import FineTuning
 from metapt.hypergrad.hybrid import Curvature
 from metapt.hypergrad.inverse import Inverse
@@ -137,12 +138,17 @@ class MetaPretraining:
         head: initial FT head (copied).
 
     Raises:
+        TypeError: the problem lacks a method, or an argument is not made of dictionaries of tensors.
         ConfigError: there is no encoder or no meta-parameter, or a parameter is not floating or not finite.
+
+    The first hypergradient of a run, also of one that is resumed, checks the problem (see `check_problem`); TypeError and
+    ValueError say what is wrong with it.
     """
 
     def __init__(
         self, problem: MetaProblem, batches: Batches, pretrained: Pretrained, meta: Params, head: Params, settings: MetaSettings
     ) -> None:
+        check_arguments(problem, pretrained, meta, head)
         for name, params in {
             "encoder": pretrained.encoder,
             "PT head": pretrained.head,
@@ -156,6 +162,7 @@ class MetaPretraining:
         self.settings = settings
         self._pretrainer = Pretrainer(problem, batches, pretrained, settings.pretrain_optimizer)
         self._spare_gradient: Pretrained | None = None
+        self._checked = False
         self.meta = trainable(meta)
         self.averaged_meta = {name: value.detach().clone() for name, value in meta.items()}
         self.head = {name: value.detach().clone() for name, value in head.items()}
@@ -237,7 +244,7 @@ class MetaPretraining:
         with torch.no_grad():
             features = self.problem.encode({**self.pretrained.encoder, **self.pretrained.buffers}, batch)
         head = leaves(self.head)
-        loss = self.problem.head_loss(head, features, batch)
+        loss = Checked(self.problem).head_loss(head, features, batch)
         gradients = like(head, torch.autograd.grad(loss, list(head.values())))
         with torch.no_grad():
             stepped, state = self.settings.unroll.optimizer.step(head, gradients, self.head_state)
@@ -268,14 +275,21 @@ class MetaPretraining:
         self.trace.record_update(size, self.meta)
 
     def _hypergradient(self, head: Params, head_state: OptimizerState, reuse: bool) -> Hypergradient:
+        pretrain_batch = self.batches.pretrain() if reuse else self._hypergradient_batch()
+        train_batches = [self.batches.train() for _ in range(self.settings.unroll_steps)]
+        validation_batch = self.batches.validation()
+        if not self._checked:
+            arguments = (self.problem, self.pretrained, self.meta, head, pretrain_batch, validation_batch)
+            check_problem(*arguments, uses_head_loss=not isinstance(self.settings.unroll, RidgeHead))
+            self._checked = True
         result = hypergradient(
             self.problem,
             self.pretrained,
             self.meta,
             head,
-            pretrain_batch=self.batches.pretrain() if reuse else self._hypergradient_batch(),
-            train_batches=[self.batches.train() for _ in range(self.settings.unroll_steps)],
-            validation_batch=self.batches.validation(),
+            pretrain_batch=pretrain_batch,
+            train_batches=train_batches,
+            validation_batch=validation_batch,
             inverse=self.settings.inverse,
             unroll=self.settings.unroll,
             head_state=head_state,

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from metapt.errors import TrainingError
 from metapt.hypergrad import MetaProblem, Params, Pretrained
+from metapt.hypergrad.checks import Checked
 from metapt.hypergrad.params import check_inference_mode, detached
 from metapt.training.batches import Batches
 from metapt.training.checkpoint import Checkpoint
@@ -39,10 +40,20 @@ class Pretrainer:
         self._optimizer = optimizer.build(_named(self.pretrained))
 
     def step(self, meta: Params) -> Tensor:
-        """One PT step on the next PT minibatch, no derivative w.r.t. `meta` taken. Returns the loss before it."""
+        """One PT step on the next PT minibatch, no derivative w.r.t. `meta` taken. Returns the loss before it.
+
+        Raises:
+            RuntimeError: derivatives are forbidden (`torch.inference_mode`).
+            TypeError, ValueError: the loss is no scalar tensor, has no graph, or depends on none of the parameters.
+        """
         check_inference_mode()
-        loss = self.problem.pretrain_loss(self.pretrained, detached(meta), self.batches.pretrain())
+        loss = Checked(self.problem).pretrain_loss(self.pretrained, detached(meta), self.batches.pretrain())
         loss.backward()  # type: ignore[no-untyped-call]
+        if all(value.grad is None for value in self.pretrained.vector()):
+            raise ValueError(
+                "pretrain_loss depends on no parameter of `pretrained`, so that PT changes nothing; call the module with them: "
+                "functional_call(module, {**pretrained.encoder, **pretrained.buffers}, inputs)"
+            )
         self._take_step()
         return loss.detach()
 

@@ -1,0 +1,206 @@
+"""Checks of what a user hands in, whose errors are sentences for the person who wrote the problem.
+
+Each call of `hypergradient` and `exact_hypergradient` checks what costs nothing: the types of the arguments and the methods of
+the problem (`check_arguments`), and that losses are scalars and that losses and features have a graph (`Checked`). The training
+loop calls `check_problem` at its first hypergradient, which evaluates the three functions a few times more: they must be pure,
+and depend on what is differentiated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from metapt.hypergrad.params import Params, Pretrained, all_finite, leaves, norm
+from metapt.hypergrad.problem import MetaProblem
+
+_LOOK_FOR = "Look for detach(), torch.no_grad(), item(), numpy, and for a module that is called without functional_call"
+_METHODS = ("pretrain_loss", "encode", "head_loss")
+
+
+def check_arguments(problem: MetaProblem, pretrained: Pretrained, meta: Params, head: Params) -> None:
+    """Check types and methods.
+
+    Raises:
+        TypeError: the problem lacks a method or is a class, or an argument is not made of dictionaries of tensors.
+    """
+    if isinstance(problem, type):
+        raise TypeError(f"the problem is the class {problem.__name__}; give an instance of it: {problem.__name__}(...)")
+    missing = [name for name in _METHODS if not callable(getattr(problem, name, None))]
+    if missing:
+        raise TypeError(
+            f"the problem, a {type(problem).__name__}, has no method {' and no method '.join(missing)}; a problem needs "
+            f"{', '.join(_METHODS)} (see MetaProblem)"
+        )
+    if not isinstance(pretrained, Pretrained):
+        raise TypeError(
+            f"pretrained is a {type(pretrained).__name__}; legal: Pretrained(encoder, head, buffers), three dictionaries of "
+            "tensors. Those of a module are dict(module.named_parameters()) and dict(module.named_buffers()); "
+            "torch.func.functional_call calls it with them"
+        )
+    parts = {"encoder": pretrained.encoder, "PT head": pretrained.head, "set of buffers": pretrained.buffers}
+    for what, params in (parts | {"set of meta-parameters": meta, "FT head": head}).items():
+        _check_params(what, params)
+
+
+def _check_params(what: str, params: Any) -> None:
+    if not isinstance(params, dict):
+        advice = "dict(module.named_parameters())" if isinstance(params, nn.Module) else 'as in {"weight": tensor}'
+        raise TypeError(f"the {what} is a {type(params).__name__}; legal: a dictionary of named tensors, {advice}")
+    for name, value in params.items():
+        if not isinstance(value, Tensor):
+            raise TypeError(f"{name!r} of the {what} is of type {type(value).__name__}; legal: a tensor")
+
+
+class Checked:
+    """A problem whose losses must be scalars, and whose losses and features must have a graph; it has what `problem` has."""
+
+    def __init__(self, problem: MetaProblem) -> None:
+        self._problem = problem
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._problem, name)
+
+    def pretrain_loss(self, pretrained: Pretrained, meta: Params, batch: Any) -> Tensor:
+        return _loss("pretrain_loss", self._problem.pretrain_loss(pretrained, meta, batch), pretrained.vector())
+
+    def encode(self, encoder: Params, batch: Any) -> Tensor:
+        return _attached("encode", self._problem.encode(encoder, batch), encoder.values())
+
+    def head_loss(self, head: Params, features: Tensor, batch: Any) -> Tensor:
+        return _loss("head_loss", self._problem.head_loss(head, features, batch), [features, *head.values()])
+
+
+def _loss(method: str, loss: Any, inputs: Iterable[Tensor]) -> Tensor:
+    checked = _attached(method, loss, inputs)
+    if checked.dim():
+        raise ValueError(
+            f"{method} returned a tensor of shape {list(checked.shape)}; legal: a scalar, such as its mean: loss.mean()"
+        )
+    return checked
+
+
+def _attached(method: str, output: Any, inputs: Iterable[Tensor]) -> Tensor:
+    if not isinstance(output, Tensor):
+        raise TypeError(f"{method} returned a {type(output).__name__}; legal: a tensor")
+    if torch.is_grad_enabled() and not output.requires_grad and any(value.requires_grad for value in inputs):
+        raise ValueError(
+            f"{method} returned a tensor that depends on none of its parameters; legal: one made of them by differentiable "
+            f"operations. {_LOOK_FOR}"
+        )
+    return output
+
+
+@torch.enable_grad()
+def check_problem(
+    problem: MetaProblem,
+    pretrained: Pretrained,
+    meta: Params,
+    head: Params,
+    pretrain_batch: Any,
+    finetune_batch: Any,
+    *,
+    uses_head_loss: bool = True,
+) -> None:
+    """Check that the functions of a problem are pure and depend on what they are differentiated by.
+
+    No argument is changed, and neither are torch's random streams. Two numbers count as equal within the square root of the
+    dtype's precision, since the sums of a GPU may change from call to call; those that are not finite are not compared.
+
+    Args:
+        problem: the three functions.
+        pretrained: where they are evaluated, as are `meta` and `head`.
+        pretrain_batch: PT minibatch.
+        finetune_batch: FT minibatch.
+        uses_head_loss: whether FT uses `head_loss` (a ridge head has a loss of its own).
+
+    Raises:
+        TypeError: a function returns no tensor.
+        ValueError: a loss is no scalar. A function returns different numbers in equal calls, changes what another returns, or
+            changes a buffer that it must not. The PT loss does not depend on one of the meta-parameters (a derivative of 0 is no
+            error), `encode` on the encoder, or `head_loss` on its features or its head.
+    """
+    problem, phi = Checked(problem), leaves(meta)
+    encoder, psi = leaves(pretrained.encoder), leaves(head)
+    buffers = pretrained.leaves().buffers
+
+    def pretrain_loss() -> Tensor:
+        frozen = Pretrained(pretrained.encoder, pretrained.head, pretrained.leaves().buffers)
+        return problem.pretrain_loss(_without_graph(frozen), phi, pretrain_batch)
+
+    def encode() -> Tensor:
+        return problem.encode({**encoder, **buffers}, finetune_batch)
+
+    with torch.random.fork_rng(devices=_devices(pretrained)):
+        loss = pretrain_loss()
+        _check_equal(loss, pretrain_loss(), f"pretrain_loss returned two different numbers {_IN_EQUAL_CALLS}")
+        _check_depends("pretrain_loss", loss, phi, "meta-parameter", every=True)
+        features = encode()
+        for name, value in buffers.items():
+            if not torch.equal(value, pretrained.buffers[name]) and all_finite([value]):
+                raise ValueError(
+                    f"encode changes the buffer {name!r}; legal: none. Call the encoder in evaluation mode there: module.eval()"
+                )
+        _check_equal(features, encode(), f"encode returned two different tensors {_IN_EQUAL_CALLS}")
+        _check_depends("encode", features, encoder, "parameter of the encoder")
+        if uses_head_loss:
+            leaf = features.detach().requires_grad_()
+            ft_loss = problem.head_loss(psi, leaf, finetune_batch)
+            again = problem.head_loss(psi, leaf, finetune_batch)
+            _check_equal(ft_loss, again, f"head_loss returned two different numbers {_IN_EQUAL_CALLS}")
+            _check_depends("head_loss", ft_loss, {"features": leaf}, "argument features")
+            if psi:
+                _check_depends("head_loss", ft_loss, psi, "parameter of the FT head (give an empty head, {}, where it has none)")
+        _check_equal(
+            loss,
+            pretrain_loss(),
+            "a call of encode changes what pretrain_loss returns: the module that both use keeps something. Call module.train() "
+            "at the start of pretrain_loss and module.eval() at that of encode, and put its buffers into Pretrained.buffers",
+        )
+        _check_equal(
+            features,
+            encode(),
+            "a call of pretrain_loss changes what encode returns: the module keeps something, such as BatchNorm's statistics. "
+            "Put its buffers into Pretrained.buffers, and call it with them: "
+            "functional_call(module, {**pretrained.encoder, **pretrained.buffers}, inputs)",
+        )
+
+
+_IN_EQUAL_CALLS = (
+    "in two equal calls; legal: a function of its arguments. Draw random numbers when the minibatch is made and put them into "
+    "it, and change nothing that outlives the call"
+)
+
+
+def _check_equal(first: Tensor, second: Tensor, sentence: str) -> None:
+    precision = torch.finfo(first.dtype).eps
+    gap, size = norm([first.detach() - second.detach()]), norm([first.detach()])
+    if gap > precision**0.5 * size + precision**0.75:  # no comparison with NaN is true
+        raise ValueError(sentence)
+
+
+def _check_depends(method: str, output: Tensor, params: Params, what: str, *, every: bool = False) -> None:
+    """Check that the graph of `output` goes back to one of `params`, or to all of them."""
+    unused = list(params)
+    if output.requires_grad:
+        gradients = torch.autograd.grad(output.sum(), list(params.values()), allow_unused=True, retain_graph=True)
+        unused = [name for name, gradient in zip(params, gradients, strict=True) if gradient is None]
+    if every and unused:
+        raise ValueError(
+            f"{method} does not depend on the {what} {' and '.join(map(repr, unused))}, so that it can't be learned. "
+            f"{_LOOK_FOR}. Leave out of meta what is fixed; where other minibatches use it, add 0 * meta[name].sum()"
+        )
+    if len(unused) == len(params):
+        raise ValueError(f"{method} depends on no {what}; legal: a differentiable function of it. {_LOOK_FOR}")
+
+
+def _without_graph(pretrained: Pretrained) -> Pretrained:
+    parts = ({name: value.detach() for name, value in part.items()} for part in pretrained)
+    return Pretrained(*parts)
+
+
+def _devices(pretrained: Pretrained) -> Sequence[int]:
+    return sorted({value.device.index for value in pretrained.vector() if value.device.type == "cuda"})
