@@ -12,7 +12,7 @@ from metapt.errors import ConfigError
 from metapt.mnist import arms
 from metapt.mnist.arms import Run
 from metapt.mnist.bptt_study import SingleBatches
-from metapt.mnist.config import BpttStudy, ExampleWeighting, MetaArm, RotationData, RotationMean
+from metapt.mnist.config import BpttStudy, ExampleWeighting, MetaArm, RotationData, RotationMean, iterations
 from metapt.mnist.prepare import MnistData
 from metapt.mnist.rotation import rotate
 from metapt.mnist.rotation_study import RotationBatches
@@ -184,10 +184,10 @@ def test_a_sample_has_no_example_twice() -> None:
 
 
 def test_a_last_smaller_minibatch_counts_as_an_iteration() -> None:
-    assert arms.iterations(MetaArm(), 5, 3000, 64) == 235
-    assert arms.iterations(MetaArm(), 100, 3000, 100) == 3000
+    assert iterations(MetaArm(), 5, 3000, 64) == 235
+    assert iterations(MetaArm(), 100, 3000, 100) == 3000
 
 
 def test_an_arm_takes_the_same_number_of_pretraining_steps_however_many_stand_between_its_meta_updates() -> None:
-    assert arms.iterations(MetaArm(pretrain_steps=5), 5, 3000, 64) == 47
-    assert arms.iterations(MetaArm(epochs=20), 5, 3000, 64) == 940
+    assert iterations(MetaArm(pretrain_steps=5), 5, 3000, 64) == 47
+    assert iterations(MetaArm(epochs=20), 5, 3000, 64) == 940

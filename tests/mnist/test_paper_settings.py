@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
 
 from metapt.hypergrad import SGD, ConjugateGradient, FittedHead, Identity, Neumann, Unroll
 from metapt.mnist import arms
-from metapt.mnist.config import BpttStudy, ExampleWeighting, MetaArm, MnistConfig, RotationMean, RotationMeanStd
+from metapt.mnist.config import (
+    BpttArm,
+    BpttStudy,
+    ExampleWeighting,
+    Fidelity,
+    FidelityArm,
+    FixedArm,
+    MetaArm,
+    MnistConfig,
+    RotationMean,
+    RotationMeanStd,
+)
 from metapt.training.optimizers import OptimizerSpec
 
 PAPER = [
@@ -32,6 +47,9 @@ PAPER = [
     (ExampleWeighting(), "batch_size", 100),
     (ExampleWeighting(), "epochs", 100),
     (ExampleWeighting(), "replicates", 10),
+    (BpttStudy(), "pretrain_examples", 3000),
+    (BpttStudy(), "finetune_examples", 3000),
+    (BpttStudy(), "batch_size", 64),
     (BpttStudy(), "pretrain_steps", 500),
     (BpttStudy(), "finetune_steps", 500),
     (BpttStudy(), "initial", 45),
@@ -68,6 +86,39 @@ def test_examples_are_weighted_as_in_the_paper() -> None:
     assert settings.unroll == Unroll(1, SGD(0.01), network=True)
     assert settings.inverse == Neumann(1, 1e-3)
     assert (settings.warmup, settings.pretrain_steps) == (0, 1)
+
+
+def leaves(section: type[BaseModel]) -> Iterator[tuple[str, FieldInfo]]:
+    """The keys of a section that are no sections themselves, without those that are empty or off by default."""
+    for key, field in section.model_fields.items():
+        structure = key in ("method", "arms") or isinstance(field.default, BaseModel)
+        if not structure and field.default not in (None, False, {}, PydanticUndefined):
+            yield key, field
+
+
+SECTIONS = [MetaArm, BpttArm, FixedArm, RotationMean, RotationMeanStd, ExampleWeighting, BpttStudy, FidelityArm, Fidelity]
+ALGORITHM = {
+    "heads",  # Section 2: an output layer each
+    "curvature", "unroll",  # Section 3.1, Eq. 5
+    "unroll_steps", "pretrain_steps", "warmup", "pretrain_lr", "finetune_lr", "meta_lr", "meta_optimizer",  # Implementation
+    "head_steps_between_updates",  # Algorithm 2: none
+    "accumulate",  # one hypergradient per meta-update
+}  # fmt: skip
+"""Keys of an arm whose values `test_the_rotation_is_learned_as_in_the_paper` holds."""
+
+
+@pytest.mark.parametrize("section", SECTIONS, ids=lambda section: section.__name__)
+def test_a_default_that_the_paper_has_not_says_so(section: type[BaseModel]) -> None:
+    if "Not in the paper." in (section.__doc__ or ""):
+        return
+    papers = {key for held, key, _ in PAPER if isinstance(held, section)} | (ALGORITHM if section is MetaArm else set())
+    papers |= {"heads", "outer_steps"} if section is BpttArm else {"heads"} if section is FixedArm else set()
+    silent = {
+        key
+        for key, field in leaves(section)
+        if not re.search(r"\(not in the paper; released code: .+\)", field.description or "")
+    }
+    assert silent == papers & {key for key, _ in leaves(section)}
 
 
 def default_adam_lr() -> float:
@@ -127,3 +178,37 @@ def test_settings_that_do_not_fit_together_are_refused(keys: dict[str, Any], sen
 def test_a_budget_names_an_arm() -> None:
     with pytest.raises(ValidationError, match="budget_of is 'mta', which is no arm; legal: a"):
         MnistConfig(bptt=BpttStudy.model_validate({"arms": {"a": {"method": "bptt", "budget_of": "mta"}}}))
+
+
+@pytest.mark.parametrize(
+    ("keys", "sentence"),
+    [
+        (
+            {"rotation_mean": {"epochs": 1, "arms": {"meta": {"warmup": 47}}}},
+            "rotation_mean.arms.meta.warmup is 47 of 47 iterations of 1 PT",
+        ),
+        (
+            {"rotation_mean_std": {"arms": {"a": {"warmup": 24, "pretrain_steps": 10}}}},
+            "arms.a.warmup is 24 of 24 iterations of 10 PT",
+        ),
+        ({"example_weighting": {"epochs": 5}}, "example_weighting.arms.meta-warmup.warmup is 150 of 150 iterations"),
+        (
+            {"source": "digits", "example_weighting": {"epochs": 11, "pretrain_examples": "all"}},
+            "example_weighting.arms.meta-warmup.warmup is 150 of 143 iterations",
+        ),
+        (
+            {"bptt": {"arms": {"meta": {"method": "meta", "warmup": 5, "pretrain_steps": 100}}}},
+            "bptt.arms.meta.warmup is 5 of 5 iterations",
+        ),
+        (
+            {"bptt": {"pretrain_steps": 5, "arms": {"meta": {"method": "meta", "pretrain_steps": 6}}}},
+            "meta.warmup is 0 of 0 iterations of 6",
+        ),
+    ],
+)
+def test_a_warm_up_that_leaves_no_meta_update_is_refused(keys: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValidationError, match=sentence):
+        MnistConfig.model_validate(keys)
+    keys = keys | {"source": "mnist"}
+    if "example_weighting" in keys:
+        MnistConfig.model_validate(keys | {"example_weighting": keys["example_weighting"] | {"epochs": 6}})

@@ -29,7 +29,6 @@ from metapt.training.pretraining import Pretrainer
 from metapt.training.seeds import generator
 
 RECORDS = {"simulated": 2400, "ptbxl-1.0.3": 21799, "ptbxl-1.0.1": 21837}
-TEST_SHARE = 0.1
 RAW_BYTES = {"simulated": 62e6, "ptbxl-1.0.3": 560e6, "ptbxl-1.0.1": 560e6}
 """The 100 Hz records with their headers and the two tables."""
 SECONDS_PER_RECORD = 5e-4
@@ -102,8 +101,8 @@ def steps(section: ecg.EcgConfig, device: str) -> list[Step]:
 
 def _records(section: ecg.EcgConfig) -> tuple[int, int]:
     """ECGs to pre-train on, and to test on."""
-    test = round(TEST_SHARE * RECORDS[section.source])
-    return section.pretrain.signals or RECORDS[section.source] - test, test
+    training = ecg.TRAINING_RECORDS[section.source]
+    return section.pretrain.signals or training, RECORDS[section.source] - training
 
 
 def _folder(key: PretrainKey) -> str:
@@ -126,7 +125,7 @@ def _pretrain_run(section: ecg.EcgConfig, key: PretrainKey) -> Run:
 
 def _pretrain_steps(section: ecg.EcgConfig, name: str, arm: ecg.Arm, labelled: int | None) -> dict[str, float]:
     count, _ = _records(section)
-    per_epoch = max(1, count // section.pretrain.batch_size)
+    per_epoch = ecg.steps_per_epoch(section.pretrain, count)
     total = section.pretrain.epochs * per_epoch
     if isinstance(arm, ecg.NoPretraining):
         return {}
@@ -136,8 +135,7 @@ def _pretrain_steps(section: ecg.EcgConfig, name: str, arm: ecg.Arm, labelled: i
         case ecg.Simclr():
             return {step: total}
         case ecg.Meta():
-            iterations = max(1, total // arm.pretrain_steps)
-            warmup = math.ceil(arm.warmup_epochs * per_epoch / arm.pretrain_steps)
+            iterations, warmup = ecg.meta_iterations(arm, section.pretrain.epochs, per_epoch)
             updates = iterations - warmup
             return {_plain(section, name, arm): iterations * arm.pretrain_steps - updates, _kind(section, name, UPDATE): updates}
         case ecg.OptSla():

@@ -125,17 +125,22 @@ def fixed_arms(config: EcgConfig, arm: str) -> dict[float, str]:
     """The warp study's arms whose warp has a fixed strength in the parametrisation of `arm`, by their `initial`.
 
     Raises:
-        ConfigError: there are none.
+        ConfigError: there are none, or two for one `initial`.
     """
     study, learned = config.warp_study, config.arms[arm]
     assert study is not None
     assert isinstance(learned, Meta)
-    found = {
-        initial: fixed_arm(name, initial)
-        for name, strengths in study.strengths.items()
-        if (study.warps[name].smoothing, study.warps[name].scale) == (learned.warp.smoothing, learned.warp.scale)
-        for initial in strengths
-    }
+    found: dict[float, str] = {}
+    for name, strengths in study.strengths.items():
+        if (study.warps[name].smoothing, study.warps[name].scale) != (learned.warp.smoothing, learned.warp.scale):
+            continue
+        for initial in strengths:
+            if found.setdefault(initial, fixed_arm(name, initial)) != fixed_arm(name, initial):
+                raise ConfigError(
+                    f"ecg.warp_study.strengths has {initial:g} of {name!r} and of another warp with smoothing "
+                    f"{learned.warp.smoothing} and scale {learned.warp.scale}, and the arm {arm!r} can be compared with one of "
+                    "them: leave the other out."
+                )
     if not found:
         raise ConfigError(
             f"ecg.warp_study.warps has none with smoothing {learned.warp.smoothing} and scale {learned.warp.scale}, as the arm "

@@ -69,7 +69,7 @@ class Setting:
 
     @property
     def steps_per_epoch(self) -> int:
-        return max(1, len(self.indices) // self.pretrain.batch_size)
+        return config.steps_per_epoch(self.pretrain, len(self.indices))
 
     @property
     def steps(self) -> int:
@@ -200,10 +200,11 @@ def _per(seconds: float, steps: int) -> float:
 def meta_settings(arm: config.Meta, setting: Setting) -> MetaSettings:
     """An arm's config as the loop's settings."""
     groups = {"network.*": {"lr": arm.network_lr}} if arm.warp.network_width else {}
+    iterations, warmup = config.meta_iterations(arm, setting.pretrain.epochs, setting.steps_per_epoch)
     return MetaSettings(
-        iterations=max(1, setting.steps // arm.pretrain_steps),
+        iterations=iterations,
         pretrain_steps=arm.pretrain_steps,
-        warmup=math.ceil(arm.warmup_epochs * setting.steps_per_epoch / arm.pretrain_steps),
+        warmup=warmup,
         inverse=inverse(arm.inverse, setting.pretrain.lr),
         unroll=finetuning(arm),
         curvature=arm.curvature,

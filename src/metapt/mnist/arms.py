@@ -63,12 +63,6 @@ class Results:
     checkpoints: list[Checkpoint]
 
 
-def iterations(arm: config.MetaArm, epochs: int, examples: int, batch_size: int) -> int:
-    """Meta-iterations whose PT steps make `epochs` passes (or the arm's own number) over the PT images, rounded up."""
-    steps = (arm.epochs or epochs) * -(-examples // batch_size)
-    return -(-steps // arm.pretrain_steps)
-
-
 def settings(arm: config.MetaArm, iterations: int) -> MetaSettings:
     """An arm's config as the loop's settings."""
     return MetaSettings(

@@ -1,4 +1,8 @@
-"""The `mnist` section of the config: every default is the paper's value (appendix "Synthetic Experiments: Further Details")."""
+"""The `mnist` section of the config.
+
+A default is the paper's value (appendix "Synthetic Experiments: Further Details"), unless its description, or that of its
+section, says that the paper has none. The released code has none of these experiments.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,10 @@ Heads = Annotated[
 
 
 class MetaArm(Section):
-    """An arm that learns meta-parameters with Algorithm 2. The keys from `accumulate` on are off by default: the paper has none of them."""  # noqa: E501 - the schema has its line breaks
+    """An arm that learns meta-parameters with Algorithm 2.
+
+    The paper has none of the keys from `accumulate` on; all but `explosion_factor` and `max_skipped` are off by default.
+    """
 
     method: Literal["meta"] = "meta"
     heads: Heads = "separate"
@@ -29,7 +36,7 @@ class MetaArm(Section):
         "or a head fitted to convergence instead of steps",
     )
     unroll_steps: Count = Field(1, description="K: differentiable FT steps per meta-update")
-    l2: Rate = Field(1e-2, description="ridge of the fitted head")
+    l2: Rate = Field(1e-2, description="ridge of the fitted head (not in the paper; released code: none)")
     cross_fit: bool = Field(False, description="cross-fit the fitted head over the FT minibatches")
     epochs: Positive | None = Field(None, description="passes over the PT images; empty: the experiment's")
     pretrain_steps: Positive = Field(1, description="P: PT steps between meta-updates")
@@ -52,9 +59,11 @@ class MetaArm(Section):
         None, description="report an exponential moving average of the meta-parameters"
     )
     explosion_factor: Annotated[float, Field(gt=1)] = Field(
-        1e4, description="skip a hypergradient this many times the running median"
+        1e4, description="skip a hypergradient this many times the running median (not in the paper; released code: none)"
     )
-    max_skipped: Positive = Field(10, description="skipped meta-updates in a row that end the run")
+    max_skipped: Positive = Field(
+        10, description="skipped meta-updates in a row that end the run (not in the paper; released code: none)"
+    )
 
     @model_validator(mode="after")
     def _fits_together(self) -> MetaArm:
@@ -76,9 +85,9 @@ class BpttArm(Section):
     budget_of: str | None = Field(
         None, description="stop when the wall time of this arm's run is used up (the outer step in progress is finished)"
     )
-    meta_lr: Rate = Field(0.3, description="learning rate of the meta-parameters (Adam)")
+    meta_lr: Rate = Field(0.3, description="learning rate of the meta-parameters, Adam (not in the paper; released code: none)")
     explosion_factor: Annotated[float, Field(gt=1)] = Field(
-        5.0, description="skip a hypergradient this many times the running median"
+        5.0, description="skip a hypergradient this many times the running median (not in the paper; released code: none)"
     )
 
 
@@ -122,7 +131,7 @@ class RotationMeanStd(RotationData):
     """Learn mean and standard deviation of the PT rotation."""
 
     arms: dict[str, MetaArm] = {"meta": MetaArm(), "meta-shared": SHARED, "meta-curvature": CURVATURE}
-    replicates: Positive = Field(10, description="random seeds per start")
+    replicates: Positive = Field(10, description="random seeds per start (not in the paper; released code: none)")
     starts: list[tuple[float, float]] = Field(
         [(0.0, 1.0), (90.0, 1.0)], min_length=1, description="initial (mean, standard deviation), degrees"
     )
@@ -171,17 +180,23 @@ class BpttStudy(RotationData):
     finetune_steps: Positive = Field(500, description="FT steps of each arm (of each outer step of bptt)")
     pretrain_lr: Rate = Field(0.01, description="learning rate of PT (Adam)")
     finetune_lr: Rate = Field(0.01, description="learning rate of FT (SGD)")
-    evaluations: Positive = Field(10, description="PT and FT runs with the learned rotation behind each accuracy, by seeds")
+    evaluations: Positive = Field(
+        10,
+        description="PT and FT runs behind each accuracy, by seed (not in the paper; released code: none)",
+    )
 
 
 class FidelityArm(Section):
-    """One way of pre-training whose hypergradients are compared with the exact ones."""
+    """One way of pre-training whose hypergradients are compared with the exact ones. Not in the paper."""
 
     unroll: Literal["network", "head"] = Field("head", description="what the FT steps change")
 
 
 class Fidelity(Experiment):
-    """How near our hypergradient of one weight per PT example is to the exact one, by backpropagation through PT and FT."""
+    """How near our hypergradient of one weight per PT example is to the exact one, by backpropagation through PT and FT.
+
+    Not in the paper.
+    """
 
     arms: dict[str, FidelityArm] = {"head": FidelityArm(), "network": FidelityArm(unroll="network")}
     replicates: Positive = Field(5, description="random seeds")
@@ -193,6 +208,16 @@ class Fidelity(Experiment):
     unroll_steps: list[Count] = Field([0, 1, 5], min_length=1, description="K: FT steps, the same in both hypergradients")
     pretrain_lr: Rate = Field(0.1, description="learning rate of PT (SGD on all examples), and step of the Neumann series")
     finetune_lr: Rate = Field(0.01, description="learning rate of FT (SGD)")
+
+
+EXAMPLES = {"digits": (1300, 497), "mnist": (60_000, 10_000)}
+"""Training and test images of each source."""
+
+
+def iterations(arm: MetaArm, epochs: int, examples: int, batch_size: int) -> int:
+    """Meta-iterations whose PT steps make `epochs` passes (or the arm's own number) over the PT images, rounded up."""
+    steps = (arm.epochs or epochs) * -(-examples // batch_size)
+    return -(-steps // arm.pretrain_steps)
 
 
 class MnistConfig(Section):
@@ -220,3 +245,26 @@ class MnistConfig(Section):
                         f"bptt.arms.{name}.budget_of is {arm.budget_of!r}, which is no arm; legal: {', '.join(self.bptt.arms)}"
                     )
         return self
+
+    @model_validator(mode="after")
+    def _meta_updates_are_left(self) -> MnistConfig:
+        for key, study in self:
+            for name, arm in getattr(study, "arms", {}).items():
+                if not isinstance(arm, MetaArm):
+                    continue
+                count = self._iterations(study, arm)
+                if arm.warmup >= count:
+                    raise ValueError(
+                        f"{key}.arms.{name}.warmup is {arm.warmup} of {count} iterations of {arm.pretrain_steps} PT steps, so "
+                        f"that the meta-parameters would never be learned; legal: fewer, or more PT steps"
+                    )
+        return self
+
+    def _iterations(self, study: Experiment, arm: MetaArm) -> int:
+        match study:
+            case BpttStudy():
+                return study.pretrain_steps // arm.pretrain_steps
+            case RotationMean() | RotationMeanStd() | ExampleWeighting():
+                examples = EXAMPLES[self.source][0] if study.pretrain_examples == "all" else study.pretrain_examples
+                return iterations(arm, study.epochs, examples, study.batch_size)
+        raise AssertionError(study)

@@ -32,7 +32,6 @@ from metapt.sections import Experiment
 from metapt.training.batches import Batches
 from metapt.training.meta import MetaPretraining
 
-EXAMPLES = {"digits": (1300, 497), "mnist": (60_000, 10_000)}
 """Training and test images."""
 RAW_BYTES = {"digits": 0.5e6, "mnist": 11.6e6}
 
@@ -54,10 +53,10 @@ def runs(section: MnistConfig, experiment: str) -> list[Run]:
             Run(
                 f"mnist/{experiment}/{name}",
                 f"MNIST, {experiment.replace('_', ' ')}",
-                added({OPEN: 1}, _arm_steps(study, experiment, name, EXAMPLES[section.source][0])),
+                added({OPEN: 1}, _arm_steps(study, experiment, name, config.EXAMPLES[section.source][0])),
                 threads=threads,
                 alone=experiment == "bptt",
-                held_bytes=5 * _IMAGE_BYTES * sum(EXAMPLES[section.source]),
+                held_bytes=5 * _IMAGE_BYTES * sum(config.EXAMPLES[section.source]),
                 output_bytes=5 * RUN_BYTES,
                 after=(f"mnist/data/{section.source}", *_budget(study, experiment, name)),
             )
@@ -67,7 +66,7 @@ def runs(section: MnistConfig, experiment: str) -> list[Run]:
 
 def data_runs(section: MnistConfig, raw_bytes: Mapping[str, int]) -> list[Run]:
     """See `metapt.estimate.work.Costs.data_runs`."""
-    source, count = section.source, sum(EXAMPLES[section.source])
+    source, count = section.source, sum(config.EXAMPLES[section.source])
     raw = Run(f"raw/{source}", "raw data", seconds=2, trains=False, output_bytes=raw_bytes.get(source, RAW_BYTES[source]))
     prepared = Run(
         f"mnist/data/{source}",
@@ -106,12 +105,12 @@ def _arm_steps(study: Experiment, experiment: str, name: str, images: int) -> di
     match study:
         case config.RotationMean() | config.RotationMeanStd():
             arm = study.arms[name]
-            count = arms.iterations(arm, study.epochs, study.pretrain_examples, study.batch_size)
+            count = config.iterations(arm, study.epochs, study.pretrain_examples, study.batch_size)
             return {words: count * arm.pretrain_steps / _STEPS}
         case config.ExampleWeighting():
             arm = study.arms[name]
             examples = images if study.pretrain_examples == "all" else study.pretrain_examples
-            count = arms.iterations(arm, study.epochs, examples, study.batch_size)
+            count = config.iterations(arm, study.epochs, examples, study.batch_size)
             return {
                 words: count * arm.pretrain_steps * study.replicates / _STEPS,
                 WEIGH: min(count, _RECORDS + 1) * study.replicates,
@@ -162,7 +161,7 @@ def _budget(study: Experiment, experiment: str, name: str) -> tuple[str, ...]:
 
 def _data(section: MnistConfig, device: str, most: int = 8000) -> MnistData:
     """Random images, no more than any study takes."""
-    train, test = (min(most, count) for count in EXAMPLES[section.source])
+    train, test = (min(most, count) for count in config.EXAMPLES[section.source])
     made = [torch.rand(count, SIDE, SIDE, device=device) for count in (train, test)]
     truth = [(torch.arange(count) % CLASSES).to(device) for count in (train, test)]
     return MnistData(made[0], truth[0], made[1], truth[1])

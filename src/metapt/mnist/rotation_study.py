@@ -13,7 +13,7 @@ from metapt.hypergrad import Params, Stacked
 from metapt.hypergrad.stacked import stack, stack_pretrained
 from metapt.mnist import arms, mlp
 from metapt.mnist.arms import Results, Run
-from metapt.mnist.config import MetaArm, RotationData, RotationMean, RotationMeanStd
+from metapt.mnist.config import MetaArm, RotationData, RotationMean, RotationMeanStd, iterations
 from metapt.mnist.prepare import MnistData
 from metapt.mnist.problem import Images, RotationBatch, RotationProblem
 from metapt.mnist.quantities import DEVIATION, ERROR, MEAN, setting_mean_std
@@ -104,9 +104,9 @@ def rotated(images: Tensor, target: tuple[float, float], generator: torch.Genera
 
 
 def learn(
-    run: Run, arm: MetaArm, batches: RotationBatches, meta: Params, seeds: list[int], iterations: int
+    run: Run, arm: MetaArm, batches: RotationBatches, meta: Params, seeds: list[int], count: int
 ) -> tuple[MetaPretraining, Recorder, Results]:
-    """Meta-PT of stacked replicates, `meta` holding each one's initial mean [replicates] (and deviation).
+    """Meta-PT of stacked replicates in `count` iterations, `meta` holding each one's initial mean [replicates] (and deviation).
 
     Returns:
         the loop at its end; the trajectories of the meta-parameters; a `Results` with the diagnosis and the checkpoint.
@@ -114,7 +114,7 @@ def learn(
     initial = [mlp.initial(arm.heads, CLASSES, CLASSES, run.generator("weights", seed), run.device) for seed in seeds]
     pretrained = stack_pretrained([pretrained for pretrained, _ in initial])
     head = stack([head for _, head in initial])
-    loop = MetaPretraining(Stacked(RotationProblem()), batches, pretrained, meta, head, arms.settings(arm, iterations))
+    loop = MetaPretraining(Stacked(RotationProblem()), batches, pretrained, meta, head, arms.settings(arm, count))
     recorder = Recorder(lambda: loop.averaged_meta)
     checkpoint = run.resumable()
     diagnosis = loop.run(f"{run.experiment} {run.arm}", checkpoint, recorder=recorder)
@@ -128,8 +128,8 @@ def train_mean(study: RotationMean, run: Run, data: MnistData) -> Results:
     low, high = study.initial_range
     start = torch.stack([low + (high - low) * torch.rand((), generator=run.generator("initial mean", seed)) for seed in seeds])
     batches = RotationBatches(data, study, (study.target, 1.0), run, seeds)
-    iterations = arms.iterations(arm, study.epochs, study.pretrain_examples, study.batch_size)
-    loop, recorder, results = learn(run, arm, batches, {"mean": start.to(run.device)}, seeds, iterations)
+    count = iterations(arm, study.epochs, study.pretrain_examples, study.batch_size)
+    loop, recorder, results = learn(run, arm, batches, {"mean": start.to(run.device)}, seeds, count)
     final = loop.averaged_meta["mean"].cpu()
     setting = f"{study.replicates} initialisations in [{low:g},{high:g}], target {study.target:g}"
     rows = [
@@ -156,8 +156,8 @@ def train_mean_std(study: RotationMeanStd, run: Run, data: MnistData) -> Results
     names = [start * study.replicates + seed for start, seed in replicates]
     batches = RotationBatches(data, study, study.target, run, names)
     meta = {"mean": starts[:, 0].to(run.device), "deviation": starts[:, 1].to(run.device)}
-    iterations = arms.iterations(arm, study.epochs, study.pretrain_examples, study.batch_size)
-    loop, recorder, results = learn(run, arm, batches, meta, names, iterations)
+    count = iterations(arm, study.epochs, study.pretrain_examples, study.batch_size)
+    loop, recorder, results = learn(run, arm, batches, meta, names, count)
     # N(mean, s^2) and N(mean, (-s)^2) are one distribution.
     final = {MEAN: loop.averaged_meta["mean"].cpu(), DEVIATION: loop.averaged_meta["deviation"].abs().cpu()}
     rows = [

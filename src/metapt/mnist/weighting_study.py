@@ -13,7 +13,7 @@ from torch import Tensor
 from metapt.evaluation import metrics
 from metapt.mnist import arms, mlp, weighting
 from metapt.mnist.arms import Results, Run
-from metapt.mnist.config import ExampleWeighting
+from metapt.mnist.config import ExampleWeighting, iterations
 from metapt.mnist.prepare import MnistData
 from metapt.mnist.problem import Images, WeightingProblem
 from metapt.mnist.quantities import MEAN_WEIGHT, RATIO, WEIGHT
@@ -107,13 +107,13 @@ def _replicate(study: ExampleWeighting, run: Run, data: MnistData, seed: int) ->
     batches = WeightingBatches(data, study, run, seed)
     pretrained, head = mlp.initial(arm.heads, study.classes, CLEAN_CLASSES, run.generator("weights", seed), run.device)
     meta = {name: value.to(run.device) for name, value in weighting.network(run.generator("weighting network", seed)).items()}
-    iterations = arms.iterations(arm, study.epochs, len(batches.labels), study.batch_size)
-    loop = MetaPretraining(WeightingProblem(), batches, pretrained, meta, head, arms.settings(arm, iterations))
+    count = iterations(arm, study.epochs, len(batches.labels), study.batch_size)
+    loop = MetaPretraining(WeightingProblem(), batches, pretrained, meta, head, arms.settings(arm, count))
 
     def observe() -> dict[str, Tensor]:
         return {MEAN_WEIGHT.format(name): part.mean().reshape(1) for name, part in weigh(loop, batches).items()}
 
-    recorder = Recorder(observe, every=max(1, iterations // _RECORDS))
+    recorder = Recorder(observe, every=max(1, count // _RECORDS))
     checkpoint = run.resumable(f"-{seed}")
     diagnosis = loop.run(f"{run.experiment} {run.arm} {seed}", checkpoint, recorder=recorder)
     weights = weigh(loop, batches)

@@ -1,0 +1,123 @@
+"""Sections that are legal key by key and yet can't be run as they stand are refused, with a sentence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from metapt.config import validate
+from metapt.ecg import simulate
+from metapt.ecg.config import TRAINING_RECORDS, EcgConfig, arms_of
+from metapt.ecg.needs import fixed_arms
+from metapt.errors import ConfigError
+
+STUDY: dict[str, Any] = {
+    "warps": {"stable": {"smoothing": "velocity", "scale": "log"}},
+    "strengths": {"stable": [1, 16]},
+    "starts": {"meta-stable": [4]},
+}
+
+
+def read(**section: Any) -> EcgConfig:
+    found = validate({"ecg": section}).ecg
+    assert found is not None
+    return found
+
+
+def sentence(**section: Any) -> str:
+    with pytest.raises(ConfigError) as error:
+        read(**section)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "origin"), [("fixed-stable-1", "strengths.stable 1.0"), ("meta-stable-from-4", "starts.meta-stable 4.0")]
+)
+def test_an_arm_can_not_have_the_name_of_one_that_the_warp_study_makes(name: str, origin: str) -> None:
+    own = {name: {"extends": "simclr"}}
+    assert (
+        f"arms.{name} has the name of the arm that warp_study.{origin} makes, which would be run in its place; give it another"
+        in sentence(arms=own, warp_study=STUDY)
+    )
+    assert arms_of(read(arms=own, full_access={}))[name] == read(full_access={}).arms["simclr"]
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        ({"strengths": {"stable": [1, 1.0000001]}}, "fixed-stable-1"),
+        ({"starts": {"meta-stable": [4, 4.0000001]}}, "meta-stable-from-4"),
+        ({"warps": {"a": {}, "a-1e": {}}, "strengths": {"a": [1e-5], "a-1e": [5]}}, None),
+        ({"warps": {"a": {}, "a-1e": {}}, "strengths": {"a": [1e-10], "a-1e": [10]}}, "fixed-a-1e-10"),
+    ],
+)
+def test_two_arms_of_the_warp_study_can_not_have_one_name(change: dict[str, Any], name: str | None) -> None:
+    if name is None:
+        read(warp_study=STUDY | change)
+        return
+    assert f"both make the arm {name!r}" in sentence(warp_study=STUDY | change)
+
+
+def test_the_name_of_a_warp_is_part_of_a_folders() -> None:
+    change = {"warps": {"a/b": {}}, "strengths": {"a/b": [2]}}
+    assert "makes the arm 'fixed-a/b-2'; legal in names of warps: letters" in sentence(warp_study=STUDY | change)
+
+
+def test_the_same_strength_twice_is_one_arm() -> None:
+    twice = read(warp_study=STUDY | {"strengths": {"stable": [1, 1]}})
+    assert [name for name in arms_of(twice) if name.startswith("fixed")] == ["fixed-stable-1"]
+
+
+def test_an_arm_is_compared_with_one_fixed_strength_of_a_value() -> None:
+    warps = STUDY["warps"] | {"narrow": {"smoothing": "velocity", "scale": "log", "network_width": 0}}
+    both = STUDY | {"warps": warps, "strengths": {"stable": [1, 16], "narrow": [2, 16]}}
+    with pytest.raises(ConfigError, match="strengths has 16 of 'narrow' and of another warp with smoothing velocity"):
+        fixed_arms(read(warp_study=both), "meta-stable")
+    apart = both | {"strengths": {"stable": [1, 16], "narrow": [2]}}
+    assert fixed_arms(read(warp_study=apart), "meta-stable") == {
+        1: "fixed-stable-1",
+        16: "fixed-stable-16",
+        2: "fixed-narrow-2",
+    }
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        (
+            {"pretrain": {"epochs": 1}},
+            "warmup_epochs is 1, which is 8 iterations of 10 PT steps, and pretrain.epochs 1 of 76 PT steps each make 7",
+        ),
+        (
+            {"pretrain": {"epochs": 2, "signals": 640, "batch_size": 64}, "arms": {"meta": {"warmup_epochs": 2}}},
+            "warmup_epochs is 2, which is 2 iterations of 10 PT steps, and pretrain.epochs 2 of 10 PT steps each make 2",
+        ),
+        ({"source": "simulated", "pretrain": {"epochs": 1}}, "pretrain.epochs 1 of 8 PT steps each make 1"),
+        ({"source": "ptbxl-1.0.1", "pretrain": {"epochs": 1, "batch_size": 19634}}, "1 of 1 PT steps each make 1"),
+    ],
+)
+@pytest.mark.parametrize(
+    "experiment",
+    [{"full_access": {"arms": ["simclr", "meta"]}}, {"warp_study": STUDY | {"starts": {"meta": [2]}}}, {"partial_access": {}}],
+)
+def test_a_warm_up_that_leaves_no_meta_update_is_refused(keys: dict[str, Any], words: str, experiment: dict[str, Any]) -> None:
+    found = sentence(**keys, **experiment)
+    assert "ecg: arms.meta.warmup_epochs is" in found
+    assert words in found
+
+
+def test_the_longest_warm_up_that_is_called_legal_is_legal() -> None:
+    few = {"pretrain": {"epochs": 1}, "full_access": {"arms": ["meta"]}}
+    read(**few, arms={"meta": {"warmup_epochs": 0.78}})
+    assert "legal: at most 0.78" in sentence(**few, arms={"meta": {"warmup_epochs": 0.8}})
+
+
+def test_the_warm_up_of_an_arm_that_no_experiment_names_is_no_matter() -> None:
+    read(pretrain={"epochs": 1}, full_access={"arms": ["no_pt", "simclr"]})
+
+
+def test_the_generated_source_has_as_many_training_ecgs_as_the_config_knows() -> None:
+    ecgs = simulate.generate(simulate.PATIENTS, simulate.SEED)
+    assert (ecgs.fold != 10).sum() == TRAINING_RECORDS["simulated"]

@@ -1,0 +1,146 @@
+"""The defaults are the paper's numbers where it has one, and say where it has none (Section 6 and its appendix)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from metapt.ecg.config import (
+    ARMS,
+    Augmentations,
+    BranchSearch,
+    Cost,
+    EcgConfig,
+    FinetuneSettings,
+    FullAccess,
+    Meta,
+    OptSla,
+    PartialAccess,
+    PretrainSettings,
+    RandomSearch,
+    Simclr,
+    UnrollSteps,
+    Warp,
+    WarpStudy,
+)
+from metapt.ecg.dataset import finetune_parts
+from metapt.ecg.pretraining import Setting, meta_settings
+from metapt.hypergrad import Adam, Neumann, Unroll
+from metapt.training.optimizers import OptimizerSpec
+
+DATA, AUGMENTATIONS, DETAILS = "Further dataset details", "ECG Data Augmentations", "Implementation details"
+META, OPTSLA = "Further details for Meta-Parameterized PT", "An additional baseline: SimCLR + OptSLA"
+EXPERIMENTS, ALGORITHM = "Section 6, Experimental Details", "Section 3 and Algorithm 2"
+PAPER: list[tuple[type[BaseModel], str, Any, str]] = [
+    (Warp, "smoothing", "displacement", AUGMENTATIONS),
+    (Warp, "network_width", 32, META),
+    (PretrainSettings, "signals", None, DATA),
+    (PretrainSettings, "epochs", 50, DETAILS),
+    (PretrainSettings, "batch_size", 256, DETAILS),
+    (PretrainSettings, "lr", 1e-4, DETAILS),
+    (PretrainSettings, "temperature", 0.5, DETAILS),
+    (PretrainSettings, "jitter", "fixed", AUGMENTATIONS),
+    (FinetuneSettings, "epochs", 200, DETAILS),
+    (FinetuneSettings, "batch_size", 256, DETAILS),
+    (FinetuneSettings, "lr", 1e-3, DETAILS),
+    (Meta, "pretrain_steps", 10, META),
+    (Meta, "warmup_epochs", 1, META),
+    (Meta, "curvature", "hessian", ALGORITHM),
+    (Meta, "unroll", "head", "Section 6, Meta-Parameterized SimCLR"),
+    (Meta, "unroll_steps", 1, META),
+    (Meta, "head_steps_between_updates", 0, ALGORITHM),
+    (Meta, "scale_lr", 1, META),
+    (Meta, "network_lr", 1e-4, META),
+    (Meta, "meta_optimizer", "Adam", META),
+    (Meta, "accumulate", 1, ALGORITHM),
+    (OptSla, "neumann_terms", 1, OPTSLA),
+    (FullAccess, "finetune_sizes", [100, 250, 500, 1000, 2500], "Table 2"),
+    (UnrollSteps, "finetune_sizes", [100, 250, 500, 1000], "Table app:tab:simclr-ecg-kvary"),
+    (PartialAccess, "baseline", "simclr", "Section 6.2"),
+    (PartialAccess, "finetune_sizes", [100, 250, 500, 1000], "Section 6.2 has 500, as the description says"),
+    (PartialAccess, "meta_sizes", [10, 25, 50, 100, 250, 500, 1000], "Section 6.2 and Implementation details have 10, 25 and 50"),
+    (Cost, "finetune_size", 500, "a size of Table 2"),
+    (EcgConfig, "source", "ptbxl-1.0.3", "1.0.1, as the description says"),
+    (EcgConfig, "samples", 1000, DATA),
+    (EcgConfig, "width", 32, DETAILS),
+    (EcgConfig, "pretrain_seeds", 3, EXPERIMENTS),
+    (EcgConfig, "finetune_seeds", 5, EXPERIMENTS),
+    (EcgConfig, "evaluations", ["full_transfer", "linear_evaluation"], "the first, as the description says"),
+]
+RELEASED = [
+    (Warp, "scale", "square"),
+    (Warp, "initial", 4),
+    (Meta, "batch_size", 256),
+    (Meta, "finetune_lr", 1e-4),
+    (FinetuneSettings, "linear_epochs", 200),
+]
+"""What the paper leaves open and the released code has."""
+SECTIONS = [Warp, PretrainSettings, FinetuneSettings, Simclr, Meta, OptSla, RandomSearch, BranchSearch, FullAccess, UnrollSteps]
+SECTIONS += [PartialAccess, Augmentations, WarpStudy, Cost, EcgConfig]
+
+
+@pytest.mark.parametrize(("section", "key", "value", "where"), PAPER, ids=[f"{s.__name__}-{key}" for s, key, _, _ in PAPER])
+def test_a_default_is_the_papers_number(section: type[BaseModel], key: str, value: Any, where: str) -> None:
+    assert section.model_fields[key].default == value, where
+
+
+@pytest.mark.parametrize(("section", "key", "value"), RELEASED)
+def test_where_the_paper_is_silent_a_default_is_the_released_codes(section: type[BaseModel], key: str, value: Any) -> None:
+    field = section.model_fields[key]
+    assert field.default == value
+    said = re.search(r"released code: (.+)\)$", field.description or "")
+    assert said is not None
+    assert said[1].split(",")[0] == value if isinstance(value, str) else float(said[1].split(",")[0]) == value
+
+
+def defaults(section: type[BaseModel]) -> Iterator[tuple[str, FieldInfo]]:
+    """The keys of a section that are no sections themselves, without those that are empty or off by default."""
+    for key, field in section.model_fields.items():
+        structure = key in ("method", "arms") or isinstance(field.default, BaseModel)
+        if not structure and field.default not in (None, False, {}, PydanticUndefined):
+            yield key, field
+
+
+@pytest.mark.parametrize("section", SECTIONS, ids=lambda section: section.__name__)
+def test_a_default_that_the_paper_has_not_says_so(section: type[BaseModel]) -> None:
+    if "Not in the paper." in (section.__doc__ or ""):
+        return
+    papers = {key for held, key, _, _ in PAPER if held is section}
+    says = re.compile(r"\(not in the paper; released code: .+\)")
+    silent = {key for key, field in defaults(section) if not says.search(field.description or "")}
+    assert silent == papers & {key for key, _ in defaults(section)}
+
+
+def test_every_section_is_looked_at() -> None:
+    fields = [*EcgConfig.model_fields.values(), *(field for arm in ARMS.values() for field in type(arm).model_fields.values())]
+    nested = {type(arm) for arm in ARMS.values()} | {
+        type(field.default) for field in fields if isinstance(field.default, BaseModel)
+    }
+    nested |= {part for field in fields for part in getattr(field.annotation, "__args__", ()) if isinstance(part, type)} - {
+        type(None)
+    }
+    sections = {part for part in nested if part.__module__ == "metapt.ecg.config"}
+    assert sections - set(SECTIONS) == {type(ARMS["no_pt"])}
+
+
+@pytest.mark.parametrize(("size", "training"), [(10, 5), (25, 15), (50, 40), (100, 80), (250, 200), (500, 400), (2500, 2000)])
+def test_ft_sets_are_split_as_in_the_paper(size: int, training: int) -> None:
+    assert finetune_parts(size) == (training, size - training)
+
+
+def test_the_warp_is_learned_as_in_the_paper(dataset: Any, tmp_path: Path) -> None:
+    setting = Setting(dataset, 2, PretrainSettings(batch_size=3), 0, 25, "patients", lambda part: pytest.fail(part))
+    settings = meta_settings(Meta(), setting)  # 63 ECGs: 21 PT steps an epoch
+    assert (settings.iterations, settings.pretrain_steps, settings.warmup) == (105, 10, 3)
+    assert settings.unroll == Unroll(1, Adam(1e-4))
+    assert settings.inverse == Neumann(1, 1e-4)
+    assert settings.pretrain_optimizer == OptimizerSpec("Adam", {"lr": 1e-4})
+    assert settings.meta_optimizer == OptimizerSpec("Adam", {"lr": 1.0}, {"network.*": {"lr": 1e-4}})
+    assert (settings.accumulate, settings.clip_norm, settings.normalise, settings.average_decay) == (1, None, False, None)
