@@ -203,7 +203,8 @@ def test_wrong_lists(server: Server, tmp_path: Path, content: bytes, message: st
 
 def test_a_list_is_not_taken_from_a_folder_without_the_source_name(server: Server, tmp_path: Path) -> None:
     """It may be another version's; the files may be there."""
-    write(tmp_path / "mirror", {"SHA256SUMS.txt": b"of another version", **LISTED})
+    another_version = sums({**LISTED, "table.csv": b"a,b\n"})
+    write(tmp_path / "mirror", {"SHA256SUMS.txt": another_version, **LISTED})
     server.answers["/data/SHA256SUMS.txt"] = whole(sums(LISTED))
     get_listed(tmp_path / "raw", listed_source(f"{server.url}/data"), tmp_path / "mirror")
     assert_all_listed(tmp_path / "raw")

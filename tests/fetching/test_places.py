@@ -10,6 +10,8 @@ import pytest
 
 from metapt.errors import ConfigError, DataError, MachineError
 from metapt.fetching import transfer
+from metapt.fetching.places import places
+from metapt.fetching.source import Source
 
 from .serving import CONTENT, HTML, NAME, PATH, Server, assert_whole, closed_port, get, source, whole
 
@@ -101,6 +103,27 @@ def test_each_place_is_named(server: Server, target: Path, tmp_path: Path) -> No
     assert f"{tmp_path / 'things' / NAME} (no such file)" in message
     assert f"{server.url}{PATH} (HTTP 404 Not Found)" in message
     assert "Connection refused" in message
+
+
+def test_mirrors_come_before_the_own_address_of_a_file() -> None:
+    own = "https://publisher/a.gz"
+    found = places(NAME, Source.model_validate(source("https://publisher/data", own=(own,))), ["/one", "http://two/"])
+    name = "train%20images.gz"
+    assert found == [
+        Path("/one") / NAME,
+        Path("/one/things") / NAME,
+        f"http://two/{name}",
+        f"http://two/things/{name}",
+        own,
+    ]
+
+
+def test_a_file_that_changes_while_it_is_copied_is_refused(target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / NAME).write_bytes(CONTENT)
+    monkeypatch.setattr(transfer.shutil, "copyfile", lambda place, temporary: temporary.write_bytes(CONTENT[:-1] + b"!"))
+    with pytest.raises(DataError, match=r"altered: its checksum \(SHA-256\)"):
+        get(target, source(), str(tmp_path))
+    assert list(target.parent.iterdir()) == []
 
 
 def test_no_place_is_known(target: Path) -> None:
