@@ -151,6 +151,57 @@ def test_wall_time_waits_for_cores_and_for_other_jobs(cores: int, gpus: int, dev
     assert wall_time(found, found.runs, cores, gpus) == seconds
 
 
+def test_the_longest_job_starts_first_and_one_that_runs_alone_has_all_cores() -> None:
+    short, other, long = (Run(f"ecg/{name}", "PT", {"step": count}) for name, count in (("a", 10), ("b", 10), ("c", 20)))
+    found = made_up([short, other, long], {})
+    assert wall_time(found, found.runs, 2, 0) == 2 * 12
+    alone = Run("ecg/alone", "PT", {"step": 10}, alone=True)
+    found = made_up([short, alone], {})
+    assert wall_time(found, found.runs, 8, 0) == 12 + 12
+
+
+def test_a_job_does_not_wait_for_one_that_is_not_asked_for() -> None:
+    found = made_up([Run("ecg/first", "PT", {"step": 10}), Run("ecg/second", "FT", {"step": 10}, after=("ecg/first",))], {})
+    assert wall_time(found, ["ecg/second"], 1, 0) == 12
+
+
+def test_opening_the_data_may_take_more_memory_than_the_steps() -> None:
+    run = Run("ecg/pretrain/x", "ECG PT", {OPEN: 1, "PT step": 100}, held_bytes=50e6)
+    timings = {"ecg: open the data": Timing(3.0, 900e6, 1.0), "ecg: PT step": Timing(0.5, 200e6, 1.0)}
+    assert need(run, timings, START, "cpu").memory_bytes == KEPT * (300e6 + 900e6)
+    assert need(run, timings, START, "cuda").gpu_memory_bytes == 900e6
+
+
+def test_hours_of_the_gpu_are_no_core_hours_and_disks_add_up() -> None:
+    trains = Run("ecg/x", "PT", {"step": 3598}, output_bytes=2e9)
+    tables = Run("ecg/y", "tables", seconds=3600 - PLAIN_START, trains=False, output_bytes=3e9)
+    total = summary(made_up([trains, tables], {}, device="cuda"), 4, 1)["total"]
+    assert (total["gpu_hours"], total["core_hours"], total["disk_bytes"]) == (1.0, 1.0, 5e9)
+
+
+def test_each_domain_has_a_start_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = {"mnist": 1000.0, "ecg": 5000.0}
+    module = sys.modules["metapt.estimate"]
+    monkeypatch.setattr(module, "start", lambda domain, device: Start(seconds[domain], 0.0))
+    monkeypatch.setattr(module, "calibrate", lambda steps, *_: dict.fromkeys(steps, Timing(0.0, 0.0, 1.0)))
+    config = validate({"mnist": {"rotation_mean": {}}, "ecg": {"source": "simulated", "cost": {}}})
+    found = module.estimate(config, "cpu", SOURCES)
+    training = {name: found.needs[name].seconds for name, run in found.runs.items() if run.trains}
+    for domain, least in seconds.items():
+        mine = [each for name, each in training.items() if name.startswith(f"{domain}/")]
+        assert mine
+        assert all(least <= each < least + 1000 for each in mine)
+
+
+def test_what_a_whole_step_takes_lies_on_the_line_through_its_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """0.5 s and 30 bytes whatever the share, and 4 s and 200 bytes for the whole."""
+    module = sys.modules["metapt.estimate.calibrate"]
+    monkeypatch.setattr(module, "_steady", lambda share, *_: module._Taken(0.5 + 4 * share, 30 + 200 * share))
+    timing = calibrate({"step": Step("step", lambda share: share, 0.01)}, "cpu", 0.2)["step"]  # type: ignore[arg-type, return-value]
+    assert 0.02 <= timing.share < 1
+    assert (timing.seconds, timing.peak_bytes) == (pytest.approx(4.5), pytest.approx(230))
+
+
 def test_a_step_that_takes_too_long_is_timed_on_a_part() -> None:
     shares: list[float] = []
 
@@ -223,6 +274,14 @@ def test_an_estimate_beside_what_runs_took(tmp_path: Path) -> None:
     rows = [[cell.strip() for cell in line.split("|")] for line in against(found, tmp_path).splitlines()[2:]]
     assert [row[5] for row in rows] == ["1.20", "0.50", "0.71"]
     assert [row[8] for row in rows] == ["2.00", "1.00", "1.00"]
+
+
+def test_what_ran_on_a_gpu_is_compared_by_its_wall_time(tmp_path: Path) -> None:
+    found = made_up([Run("ecg/a", "PT", {"step": 10})], {}, device="cuda")
+    (tmp_path / "ecg" / "a").mkdir(parents=True)
+    record = {"wall_time_s": 6.0, "cpu_time_s": 1.0, "peak_memory_bytes": 1, "state": "done"}
+    (tmp_path / "ecg" / "a" / "run.json").write_text(json.dumps(record))
+    assert against(found, tmp_path).splitlines()[2].split("|")[5].strip() == "2.00"
 
 
 @pytest.mark.parametrize(
