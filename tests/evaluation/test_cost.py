@@ -1,0 +1,76 @@
+"""What PT takes, against plain PT, from measurements whose answers are known."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import pandas as pd
+import pytest
+
+from metapt.evaluation.cost import PEAK_MEMORY, TIME_PER_STEP, WALL_TIME, Cost, at_most_times, ratio, tables
+from metapt.evaluation.looks import looks
+from metapt.evaluation.metrics import NotMeasuredError
+
+VALUES = {
+    ("plain", TIME_PER_STEP): [0.010, 0.012, 0.011],
+    ("plain", PEAK_MEMORY): [2.0, 2.0, 2.0],
+    ("plain", WALL_TIME): [3600.0, 3600.0, 3600.0],
+    ("meta", TIME_PER_STEP): [0.033, 0.030, 0.036],
+    ("meta", PEAK_MEMORY): [3.0, 3.0, 3.0],
+    ("meta", WALL_TIME): [7200.0, 10800.0, 14400.0],
+}
+ONE = {arm: ["a machine"] for arm in ("plain", "meta")}
+
+
+def cost(machines: Mapping[str, list[str]] = ONE, seeds: int = 3, plain: str | None = "plain") -> Cost:
+    def measured(arm: str, metric: str) -> pd.Series[float]:
+        return pd.Series(VALUES[arm, metric][:seeds])
+
+    return Cost("ecg_cost", looks(["plain", "meta"], {}), measured, machines, plain, {"meta": "3 h"}, {TIME_PER_STEP: 2.0})
+
+
+def test_an_arm_is_a_multiple_of_plain_pt() -> None:
+    assert ratio(cost(), "meta", TIME_PER_STEP).mean == pytest.approx(3.0)
+    assert ratio(cost(), "meta", PEAK_MEMORY).mean == pytest.approx(1.5)
+    with pytest.raises(NotMeasuredError, match="no plain PT to compare meta to"):
+        ratio(cost(plain=None), "meta", TIME_PER_STEP)
+
+
+def test_numbers_are_in_the_metrics_own_unit_and_texts_in_one_for_people() -> None:
+    made = tables(cost())
+    row = made.numbers.set_index("arm").loc["meta"]
+    spread = [row[f"{TIME_PER_STEP}, {word}"] for word in ("min", "median", "max")]
+    assert spread == [pytest.approx(each) for each in (0.030, 0.033, 0.036)]
+    assert row[f"{WALL_TIME}, median"] == pytest.approx(10800.0)
+    assert row[f"{TIME_PER_STEP}, ratio low"] < row[f"{TIME_PER_STEP}, ratio"] == pytest.approx(3.0)
+    (shown,) = made.blocks.values()
+    texts = shown.set_index("arm").loc["meta"]
+    assert [texts[name] for name in ("ms per PT step", "whole PT (h)", "memory (GB)", "PT runs")] == ["33", "3", "3", "3"]
+
+
+@pytest.mark.parametrize(
+    ("metric", "bound", "word"),
+    [
+        (TIME_PER_STEP, 4.0, "reproduced"),
+        (TIME_PER_STEP, 2.0, "not reproduced"),
+        (PEAK_MEMORY, 2.0, "reproduced"),
+        (TIME_PER_STEP, 3.0, "inconclusive"),
+    ],
+)
+def test_at_most_so_many_times(metric: str, bound: float, word: str) -> None:
+    assert at_most_times(cost(), "meta", metric, bound).word == word
+
+
+@pytest.mark.parametrize(
+    "machines", [{"plain": ["slow"], "meta": ["fast"]}, {"plain": ["slow", "fast"], "meta": ["slow", "fast"]}]
+)
+def test_times_on_several_machines_decide_nothing(machines: dict[str, list[str]]) -> None:
+    verdict = at_most_times(cost(machines), "meta", TIME_PER_STEP, 4.0)
+    assert verdict.word == "inconclusive"
+    assert verdict.measured.endswith("but not all runs were on the same machine")
+
+
+def test_one_pt_seed_decides_nothing() -> None:
+    assert at_most_times(cost(seeds=1), "meta", TIME_PER_STEP, 4.0).word == "inconclusive"
+    assert math.isnan(ratio(cost(seeds=1), "meta", TIME_PER_STEP).low)
