@@ -17,6 +17,17 @@ from metapt.records import check_own_sum
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; returns its exit status, and prints an error as one sentence."""
+    options = parser().parse_args(arguments)
+    command = {"run": _run, "check": _check, "docs": _docs, "headline": _headline, "estimate": _estimate}[options.command]
+    try:
+        return command(options)
+    except MetaptError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return what reads the command line."""
     parser = argparse.ArgumentParser(
         prog="metapt", description="Learn how to pre-train. The workflow itself is run by snakemake."
     )
@@ -53,13 +64,7 @@ def main(arguments: list[str] | None = None) -> int:
     estimate.add_argument("--json", type=Path, metavar="FILE", help="write all numbers there")
     estimate.add_argument("--against", type=Path, metavar="RESULTS", help="compare with the runs in a results folder")
 
-    options = parser.parse_args(arguments)
-    command = {"run": _run, "check": _check, "docs": _docs, "headline": _headline, "estimate": _estimate}[options.command]
-    try:
-        return command(options)
-    except MetaptError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    return parser
 
 
 def _run(options: argparse.Namespace) -> int:
