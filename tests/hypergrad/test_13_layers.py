@@ -123,6 +123,30 @@ def test_one_value_per_channel_has_no_variance() -> None:
         batch_norm(torch.ones(1, 3, 1, 1), torch.ones(3), torch.zeros(3))
 
 
+@pytest.mark.parametrize("wrong", ["weight", "bias", "running_mean", "running_var"])
+@pytest.mark.parametrize("channels", [2, 4])
+def test_a_tensor_of_other_channels_is_refused(wrong: str, channels: int) -> None:
+    parts = {name: torch.ones(channels if name == wrong else 3) for name in ("weight", "bias", "running_mean", "running_var")}
+    with pytest.raises(ValueError, match=rf"{wrong} has shape \({channels},\), for values of shape \(6, 3, 2, 9\)"):
+        batch_norm(torch.ones(6, 3, 2, 9), **parts)
+    with pytest.raises(ValueError, match=r"values of shape \(3,\)"):
+        batch_norm(torch.ones(3), torch.ones(3), torch.zeros(3))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_under_autocast_a_convolution_is_torchs_with_its_first_and_second_derivatives(dtype: torch.dtype) -> None:
+    results = []
+    for function in (convolution, lambda x, w, stride, padding, b: F.conv2d(x, w, b, stride, padding)):
+        wrt = [value.detach().to(dtype).requires_grad_() for value in (values(), draw(7, 4, 3, 1, 5), draw(11, 4))]
+        with torch.autocast("cpu", torch.bfloat16):
+            y = function(*wrt[:2], STRIDE, PADDING, wrt[2])
+        first = torch.autograd.grad(y.to(dtype).pow(3).sum(), wrt, create_graph=True)
+        results.append([y, *first, *torch.autograd.grad(first, wrt, [torch.ones_like(value) for value in wrt])])
+    for ours, theirs in zip(*results, strict=True):
+        assert ours.dtype is theirs.dtype
+        assert (ours - theirs).norm() <= (2e-2 if dtype is torch.float32 else 1e-12) * theirs.norm()
+
+
 @layouts
 @pytest.mark.parametrize(
     ("kernel", "stride", "padding"), [((1, 5), STRIDE, PADDING), ((1, 1), (1, 2), (0, 0)), ((2, 3), (1, 1), (1, 0))]

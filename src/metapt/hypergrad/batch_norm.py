@@ -69,8 +69,15 @@ def batch_norm(
     """Values [batch, channels, ...] normalised by their own statistics; the running ones, if given, are updated in place.
 
     Raises:
-        ValueError: one value per channel has no variance.
+        ValueError: one value per channel has no variance; or the values have no channels, or not as many as the other tensors.
     """
+    parts = {"weight": weight, "bias": bias, "running_mean": running_mean, "running_var": running_var}
+    for name, part in parts.items():  # torch's kernels take it on trust, and read memory that is not theirs
+        if part is not None and (values.dim() < 2 or part.shape != values.shape[1:2]):
+            raise ValueError(
+                f"BatchNorm's {name} has shape {tuple(part.shape)}, for values of shape {tuple(values.shape)}; legal: values "
+                "[batch, channels, ...] and one number per channel"
+            )
     if values.numel() == values.shape[1]:
         raise ValueError(
             f"BatchNorm in training needs more than one value per channel; got an input of shape {tuple(values.shape)}"

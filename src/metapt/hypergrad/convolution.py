@@ -34,15 +34,22 @@ class Convolution(nn.Module):
 
 
 def convolution(values: Tensor, weight: Tensor, stride: Pair, padding: Pair, bias: Tensor | None = None) -> Tensor:
-    """`torch.nn.functional.conv2d`.
+    """`torch.nn.functional.conv2d`, under `torch.autocast` in its lower precision too.
 
     Args:
         values: [batch, inputs, H, W].
         weight: [outputs, inputs, kernel height, kernel width].
         bias: [outputs].
     """
+    if torch.is_autocast_enabled(values.device.type):  # cast outside, so that the derivatives' kernels too are given one type
+        values, weight, bias = _lowered(values), _lowered(weight), None if bias is None else _lowered(bias)
     result: Tensor = _Convolution.apply(values, weight, bias, stride, padding)  # type: ignore[no-untyped-call]
     return result
+
+
+def _lowered(values: Tensor) -> Tensor:
+    """In the type to which autocast casts, unless they are of double precision."""
+    return values if values.dtype is torch.float64 else values.to(torch.get_autocast_dtype(values.device.type))
 
 
 class _Convolution(torch.autograd.Function):
