@@ -74,12 +74,13 @@ def one_core() -> None:
 
 
 def nan_loss() -> None:
-    """The fifth PT loss is not a number, nor are those after it."""
-    whole, calls = SimclrProblem.pretrain_loss, iter(range(10**9))
+    """The PT loss of the fifth PT step is not a number, nor are those after it."""
+    whole, steps = SimclrProblem.pretrain_loss, iter(range(10**9))
 
-    def broken(*arguments: Any) -> torch.Tensor:
-        loss = whole(*arguments)
-        return loss * math.nan if next(calls) >= 4 else loss
+    def broken(self: SimclrProblem, pretrained: Any, meta: Any, batch: Any) -> torch.Tensor:
+        loss = whole(self, pretrained, meta, batch)
+        is_step = not any(value.requires_grad for value in meta.values())  # else it is a hypergradient's
+        return loss * math.nan if is_step and next(steps) >= 4 else loss
 
     SimclrProblem.pretrain_loss = broken  # type: ignore[method-assign]
 

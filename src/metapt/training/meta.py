@@ -274,7 +274,7 @@ class MetaPretraining:
             self._apply(mean)
         self.trace.record_update(size, self.meta)
 
-    def _hypergradient(self, head: Params, head_state: OptimizerState, reuse: bool) -> Hypergradient:
+    def _hypergradient(self, head: Params, head_state: OptimizerState, reuse: bool = False) -> Hypergradient:
         pretrain_batch = self.batches.pretrain() if reuse else self._hypergradient_batch()
         train_batches = [self.batches.train() for _ in range(self.settings.unroll_steps)]
         validation_batch = self.batches.validation()
