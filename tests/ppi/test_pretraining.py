@@ -221,10 +221,9 @@ def test_related_tasks_are_those_that_an_ft_task_implies(make: Callable[..., Set
 
 
 def test_a_task_that_is_left_out_has_no_say(make: Callable[..., Setting]) -> None:
-    top = ARMS_HERE["meta-top"]
     order = LEARNED.argsort(descending=True)
-    runs = []
-    for flip in (False, True):
+
+    def encoder(name: str, flip: bool) -> Params:
         setting = make()
         if flip:
             labels = setting.dataset.coarse_bits.clone()
@@ -232,10 +231,11 @@ def test_a_task_that_is_left_out_has_no_say(make: Callable[..., Setting]) -> Non
                 labels[:, task // 8] ^= 1 << task % 8
             setting = dataclasses.replace(setting, dataset=dataclasses.replace(setting.dataset, coarse_bits=labels))
         setting.checkpoint().remove()
-        runs.append(pretrain(top, setting).pretrained)
-    for name, value in runs[0].encoder.items():
-        torch.testing.assert_close(runs[1].encoder[name], value, rtol=1e-2, atol=1e-3)
-    assert not equal(runs[0].head, runs[1].head)
+        return pretrain(ARMS_HERE[name], setting).pretrained.encoder
+
+    torch.testing.assert_close(encoder("meta-top", True), encoder("meta-top", False), rtol=1e-2, atol=1e-3)
+    with pytest.raises(AssertionError, match="not close"):
+        torch.testing.assert_close(encoder("graph_supervised", True), encoder("graph_supervised", False), rtol=1e-2, atol=1e-3)
 
 
 def test_pt_sees_train_validation_and_easy_graphs(make: Callable[..., Setting]) -> None:
