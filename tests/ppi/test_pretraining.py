@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from metapt.errors import ConfigError, DataError, TrainingError
-from metapt.hypergrad import Adam, FittedHead, Params, Pretrained, RidgeHead, Unroll
+from metapt.hypergrad import Adam, FittedHead, Neumann, Params, Pretrained, RidgeHead, Unroll
 from metapt.ppi import config
 from metapt.ppi.batches import PpiBatches
 from metapt.ppi.dataset import PpiDataset, held_out_tasks, on_device, splits
@@ -32,6 +32,8 @@ from metapt.ppi.pretraining import (
 from metapt.ppi.problem import WEIGHTS, LabelledGraphs, encoder_of, initial_meta, task_weights
 from metapt.ppi.settings import FOLDS
 from metapt.training.checkpoint import Checkpoint
+from metapt.training.meta import MetaPretraining, MetaSettings
+from metapt.training.optimizers import OptimizerSpec
 from metapt.training.pretraining import Pretrainer
 from metapt.training.timing import Every
 
@@ -144,6 +146,24 @@ def test_the_ft_head_that_pt_trains_is_tested_on_the_way(ran: Callable[[str], Ra
         if trains_head:
             assert values[-1] == pytest.approx(run.figures[figure])
             assert all(0 <= value <= 100 for value in values)
+
+
+def test_online_aurocs_are_of_validation_graphs_and_of_the_hard_half(make: Callable[..., Setting]) -> None:
+    setting = make()
+    start, head = setting.initial(), setting.initial_head()
+    network = {**start.encoder, **start.buffers}
+    parts = splits(setting.dataset.graphs, [TEST_SPECIES])
+    expected = setting.online(network, head)
+    for name, part in (
+        ("train", parts.train),
+        (ONLINE_VALIDATION, parts.validation),
+        ("easy", parts.easy),
+        (ONLINE_TEST, parts.hard),
+    ):
+        bits = setting.dataset.fine_bits.clone()
+        bits[torch.from_numpy(part)] ^= 255
+        found = dataclasses.replace(setting, dataset=dataclasses.replace(setting.dataset, fine_bits=bits)).online(network, head)
+        assert {key for key, value in found.items() if not torch.equal(value, expected[key])} == {name} & set(expected)
 
 
 def test_all_arms_of_a_seed_start_from_the_same_weights(ran: Callable[[str], Ran], make: Callable[..., Setting]) -> None:
@@ -390,6 +410,91 @@ def test_the_ft_leg_is_the_configs(make: Callable[..., Setting]) -> None:
     assert leg(unroll="fitted", l2=0.5) == FittedHead(0.5)
     assert leg(unroll="fitted", l2=0.5, folds=4, batch_size=None) == FittedHead(0.5, cross_fit=True, minibatches=3)
     assert leg(unroll="ridge", l2=0.5, folds=4, batch_size=None) == RidgeHead(0.5, cross_fit=True, minibatches=3)
+
+
+def test_every_option_of_a_meta_arm_reaches_its_loop(make: Callable[..., Setting]) -> None:
+    arm = config.Meta(
+        lr=2e-4,
+        pretrain_steps=2,
+        warmup_epochs=0.5,
+        inverse=config.Neumann(terms=3),
+        curvature="gauss_newton",
+        unroll_steps=2,
+        head_steps_between_updates=2,
+        finetune_lr=0.02,
+        weights_lr=0.3,
+        meta_optimizer="SGD",
+        meta_settings={"momentum": 0.5},
+        accumulate=3,
+        clip_norm=0.7,
+        normalise=True,
+        average_decay=0.25,
+        explosion_factor=50,
+        reuse_gradient=True,
+    )
+    assert meta_loop(make(), arm).settings == MetaSettings(
+        iterations=6,
+        pretrain_steps=2,
+        warmup=2,
+        inverse=Neumann(3, 2e-4),
+        unroll=Unroll(2, Adam(0.02)),
+        curvature="gauss_newton",
+        pretrain_optimizer=OptimizerSpec("Adam", {"lr": 2e-4, "fused": True}),
+        meta_optimizer=OptimizerSpec("SGD", {"lr": 0.3, "momentum": 0.5}),
+        head_steps_between_updates=2,
+        accumulate=3,
+        clip_norm=0.7,
+        normalise=True,
+        average_decay=0.25,
+        explosion_factor=50,
+        reuse_gradient=True,
+    )
+
+
+def test_every_option_of_learned_weights_reaches_its_loop(make: Callable[..., Setting], monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[MetaSettings] = []
+
+    def stopped(self: MetaPretraining, *arguments: Any, **options: Any) -> None:
+        begun.append(self.settings)
+        raise Stopped
+
+    monkeypatch.setattr(MetaPretraining, "run", stopped)
+    arm = config.LearnedWeights(method="learned_weights", lr=2e-4, weights_lr=0.3, steps=3, warmup_epochs=1.5, neumann_terms=4)
+    with pytest.raises(Stopped):
+        pretrain(arm, make())
+    assert begun == [
+        MetaSettings(
+            iterations=4,
+            pretrain_steps=3,
+            warmup=3,
+            inverse=Neumann(4, 2e-4),
+            unroll=Unroll(0),
+            pretrain_optimizer=OptimizerSpec("Adam", {"lr": 2e-4, "fused": True}),
+            meta_optimizer=OptimizerSpec("Adam", {"lr": 0.3}),
+        )
+    ]
+
+
+@pytest.mark.parametrize("name", ["graph_supervised", "cotrain", "cotrain_pcgrad"])
+def test_the_learning_rate_and_the_gradients_are_the_arms(
+    make: Callable[..., Setting], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arm = ARMS_HERE[name].model_copy(update={"lr": 0.02})
+    specs: list[OptimizerSpec] = []
+    init = Pretrainer.__init__
+
+    def spied(self: Pretrainer, problem: Any, batches: Any, pretrained: Pretrained, optimizer: OptimizerSpec) -> None:
+        specs.append(optimizer)
+        init(self, problem, batches, pretrained, optimizer)
+
+    monkeypatch.setattr(Pretrainer, "__init__", spied)
+    run = pretrain(arm, make(epochs=1))
+    assert specs == [OptimizerSpec("Adam", {"lr": 0.02, "fused": True})]
+    if name == "cotrain_pcgrad":
+        alternate = ARMS_HERE["cotrain"].model_copy(update={"lr": 0.02})
+        setting = make(epochs=1)
+        setting.checkpoint().remove()
+        assert not equal(run.pretrained.encoder, pretrain(alternate, setting).pretrained.encoder)
 
 
 def test_warm_up_is_in_epochs(make: Callable[..., Setting]) -> None:
