@@ -102,6 +102,48 @@ def content(path: Path) -> str:
     return sha256(path) if found is None or found.sha256 is None else found.sha256
 
 
+def stale(path: Path, config: dict[str, Any], code: str | None, inputs: dict[str, str]) -> str | None:
+    """What keeps a record from being that of a job as it would be run now, in words; None where nothing does.
+
+    Args:
+        path: the record.
+        config: of the job; where its checkpoint lies makes no difference.
+        code: the digest of its code.
+        inputs: their paths. Those that no record names can't be compared.
+    """
+    if not path.exists():
+        return "there is no record of it"
+    try:
+        record = read(path)
+    except DataError as error:
+        return str(error)
+    if record.get("state") != "done":
+        return "it has not come to its end"
+    if _settings(record["config"]) != _settings(json.loads(json.dumps(config))):
+        return "its settings have changed"
+    if record["code"] != code:
+        return "its code has changed"
+    sums = record["sha256"]["inputs"]
+    if sums.keys() != inputs.keys() or any(sums[name] != _recorded(Path(file), sums[name]) for name, file in inputs.items()):
+        return "its inputs have changed"
+    return None
+
+
+def _settings(config: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in config.items() if key != "checkpoint"}
+
+
+def _recorded(path: Path, unknown: str) -> str:
+    """The SHA-256 of a file as its producer has recorded it, `unknown` where it has not."""
+    try:
+        if _is_record(path):
+            return str(read(path)[_OWN])
+        found = producer(path)
+    except DataError:
+        return unknown
+    return unknown if found is None or found.sha256 is None else found.sha256
+
+
 def _parsed(path: Path) -> dict[str, Any]:
     try:
         return dict(json.loads(path.read_text(encoding="utf-8")))

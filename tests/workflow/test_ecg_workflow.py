@@ -14,7 +14,7 @@ import torch
 from metapt.cli import main
 from metapt.evaluation import metrics
 
-from .conftest import TINY_ECG, snakemake
+from .conftest import TINY_ECG, check_that_altered_inputs_are_refused, check_that_jobs_load_their_closures, snakemake
 
 ECG = Path("results/tiny/ecg")
 NOTHING = "Nothing to be done"
@@ -142,3 +142,13 @@ def test_the_public_data_and_a_gpu_make_a_plan(tmp_path: Path) -> None:
         "collect": 1,
     }
     assert outcome.text.count("gpu=1") == 6
+
+
+def test_altered_inputs_are_refused(finished_ecg: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    again = Path(shutil.copytree(finished_ecg, tmp_path / "copy"))
+    monkeypatch.chdir(again)
+    check_that_altered_inputs_are_refused(again)
+
+
+def test_jobs_load_their_closures(finished_ecg: Path, tmp_path: Path) -> None:
+    check_that_jobs_load_their_closures(finished_ecg, tmp_path)

@@ -19,7 +19,14 @@ from metapt.ppi.config import ARMS, MAIN_ARMS, uses_labels
 from metapt.ppi.needs import EXPERIMENTS
 from metapt.ppi.settings import FOLDS
 
-from .conftest import ROOT, TINY_PPI, Outcome, snakemake
+from .conftest import (
+    ROOT,
+    TINY_PPI,
+    Outcome,
+    check_that_altered_inputs_are_refused,
+    check_that_jobs_load_their_closures,
+    snakemake,
+)
 
 PPI = Path("results/tiny/ppi")
 NOTHING = "Nothing to be done"
@@ -243,3 +250,13 @@ def test_metapt_run_repeats_runs_to_the_bit(finished_ppi: Path, tmp_path: Path, 
                 assert (into / name).read_bytes() == (PPI / run / name).read_bytes()
     finally:
         torch.set_num_threads(threads)
+
+
+def test_altered_inputs_are_refused(finished_ppi: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    again = Path(shutil.copytree(finished_ppi, tmp_path / "copy"))
+    monkeypatch.chdir(again)
+    check_that_altered_inputs_are_refused(again)
+
+
+def test_jobs_load_their_closures(finished_ppi: Path, tmp_path: Path) -> None:
+    check_that_jobs_load_their_closures(finished_ppi, tmp_path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import time
 from itertools import pairwise
 from pathlib import Path
@@ -13,11 +14,14 @@ import pytest
 import torch
 import yaml
 
+from metapt import records
 from metapt.cli import main
 from metapt.config import experiments, validate
+from metapt.digest import PACKAGE
 from metapt.evaluation import metrics
+from metapt.files import sha256
 
-from .conftest import ROOT, TINY, snakemake
+from .conftest import ROOT, TINY, check_that_altered_inputs_are_refused, check_that_jobs_load_their_closures, snakemake
 
 RUN = Path("results/tiny/mnist/rotation_mean")
 CONFIGS = sorted((ROOT / "config").glob("*.yaml"))
@@ -86,6 +90,67 @@ def test_a_changed_value_reruns_what_it_touches(finished: Path, tmp_path: Path) 
     assert "arm=k2" in outcome.text
     config = edited(tmp_path, "batch_size: 16", "batch_size: 32")
     assert snakemake(finished, "--dry-run", "--configfile", config).jobs()["mnist_train"] == len(ARMS)
+
+
+def test_results_that_have_moved_or_lost_snakemakes_notes_are_taken_as_they_are(again: Path, tmp_path: Path) -> None:
+    shutil.rmtree(again / ".snakemake")
+    (again / "results/tiny").rename(again / "results/moved")
+    assert NOTHING in snakemake(again, "--dry-run", "--configfile", edited(tmp_path, "results/tiny", "results/moved")).text
+
+
+def test_without_snakemakes_notes_a_changed_value_reruns_what_it_touches(again: Path, tmp_path: Path) -> None:
+    shutil.rmtree(again / ".snakemake")
+    config = edited(tmp_path, "unroll_steps: 2", "unroll_steps: 3")
+    outcome = snakemake(again, "--dry-run", "--configfile", config)
+    assert outcome.jobs() == {"mnist_train": 1, "mnist_summarise": 1, "collect": 1}
+    assert f"The job of {RUN}/k2/run.json is run again: its settings have changed." in outcome.text
+    outcome = snakemake(again, "--configfile", config)
+    assert outcome.status == 0, outcome.text
+    assert NOTHING in snakemake(again, "--dry-run", "--configfile", config).text
+
+
+@pytest.mark.parametrize(
+    ("module", "jobs"),
+    [
+        ("mnist/rotation.py", {"mnist_train": len(ARMS), "mnist_summarise": 1, "collect": 1}),
+        ("evaluation/figures.py", {"mnist_summarise": 1, "collect": 1}),
+        ("ecg/augment.py", {}),
+    ],
+)
+def test_a_changed_module_reruns_what_it_touches(
+    module: str, jobs: dict[str, int], again: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With Snakemake's notes and without."""
+    shutil.copytree(PACKAGE, tmp_path / "source/metapt", ignore=shutil.ignore_patterns("__pycache__"))
+    with (tmp_path / "source/metapt" / module).open("a") as file:
+        file.write("\nCHANGED = True\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "source"))
+    assert snakemake(again, "--dry-run", "--configfile", TINY).jobs() == jobs
+    shutil.rmtree(again / ".snakemake")
+    assert snakemake(again, "--dry-run", "--configfile", TINY).jobs() == jobs
+
+
+def test_a_run_whose_record_is_altered_is_made_again(again: Path) -> None:
+    record = again / RUN / "k2" / "run.json"
+    record.write_text(record.read_text().replace('"unroll_steps": 2', '"unroll_steps": 4'))
+    outcome = snakemake(again, "--dry-run", "--configfile", TINY)
+    assert outcome.jobs() == {"mnist_train": 1, "mnist_summarise": 1, "collect": 1}
+    assert f"{RUN}/k2/run.json has been altered since its job wrote it" in outcome.text
+
+
+def test_what_was_made_of_other_inputs_is_made_again(again: Path) -> None:
+    """An arm that is run again beside the workflow leaves tables of its old numbers."""
+    run = again / RUN / "k2"
+    record = json.loads((run / "run.json").read_text())
+    del record["sha256_of_record"]
+    (run / "metrics.csv").write_text((run / "metrics.csv").read_text().replace("1", "2"))
+    record["sha256"]["outputs"]["metrics"] = sha256(run / "metrics.csv")
+    records.write(run / "run.json", record)
+    shutil.rmtree(again / ".snakemake")
+    for later, folder in ((10, again / RUN), (20, again / "results/tiny")):
+        for path in filter(Path.is_file, folder.iterdir()):
+            os.utime(path, (time.time() + later, time.time() + later))
+    assert snakemake(again, "--dry-run", "--configfile", TINY).jobs() == {"mnist_summarise": 1, "collect": 1}
 
 
 def test_changed_data_rerun_what_hangs_on_them(again: Path) -> None:
@@ -281,3 +346,13 @@ def test_the_report_holds_tables_and_figures(finished: Path, tmp_path: Path) -> 
 def test_snakemake_has_nothing_to_say_against_the_workflow(tmp_path: Path) -> None:
     outcome = snakemake(tmp_path, "--lint", "--configfile", TINY)
     assert outcome.status == 0, outcome.text
+
+
+def test_altered_inputs_are_refused(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    again = Path(shutil.copytree(finished, tmp_path / "copy"))
+    monkeypatch.chdir(again)
+    check_that_altered_inputs_are_refused(again)
+
+
+def test_jobs_load_their_closures(finished: Path, tmp_path: Path) -> None:
+    check_that_jobs_load_their_closures(finished, tmp_path)

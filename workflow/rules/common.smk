@@ -5,11 +5,15 @@ from pathlib import Path
 
 import yaml
 from snakemake.exceptions import WorkflowError
+from snakemake.io import apply_wildcards
+from snakemake.logging import logger
+from snakemake.settings.types import RerunTrigger
 
 from metapt.config import experiments, load, plain
 from metapt.digest import code_digest
 from metapt.domains import entry
 from metapt.errors import ConfigError
+from metapt.records import stale
 
 # Read anew and strictly: of a key that is there twice Snakemake takes the last one.
 try:
@@ -32,6 +36,35 @@ ECG_FILES = ["ptbxl_database.csv", "scp_statements.csv", "records.json"]
 def code(stage, domain=None, experiment=None):
     """The digest of the code of a job."""
     return code_digest(entry(stage, {"domain": domain, "experiment": experiment} if domain else {}))
+
+
+def recorded(name, inputs=lambda wildcards: {}):
+    """An input function of the rule `name` that has its job run again where its run.json says other than it would say now.
+
+    Snakemake compares settings, code and inputs with its own notes, which are lost with .snakemake and don't move with the results.
+    """
+
+    def files(wildcards):
+        found = inputs(wildcards)
+        made = workflow.get_rule(name)
+        first = apply_wildcards(made.output[0], wildcards)
+        if RerunTrigger.PARAMS in workflow.rerun_triggers and Path(first).exists():
+            run = made.output.run if "run" in made.output.keys() else made.log.run
+            settings = made.params.config
+            settings = settings(wildcards) if callable(settings) else settings
+            reason = stale(Path(apply_wildcards(run, wildcards)), settings, made.params.code, found)
+            if reason and first not in workflow.dag.forcefiles:
+                workflow.dag.forcefiles.add(first)
+                if workflow.is_main_process:
+                    logger.info(f"The job of {first} is run again: {reason}.")
+        return found
+
+    return files
+
+
+def raw(names):
+    """The input function of a rule that reads raw files of the source in its outputs' path."""
+    return lambda wildcards: {name: f"{RAW}/{wildcards.source}/{name}" for name in names}
 
 
 def section(experiment):

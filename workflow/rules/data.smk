@@ -24,6 +24,8 @@ rule download_mnist:
 
 
 rule simulate_digits:
+    input:
+        unpack(recorded("simulate_digits")),
     output:
         **{name: f"{RAW}/digits/{name}" for name in MNIST_FILES},
     log:
@@ -46,7 +48,7 @@ rule simulate_digits:
 
 rule prepare_mnist:
     input:
-        **{name: f"{RAW}/{{source}}/{name}" for name in MNIST_FILES},
+        unpack(recorded("prepare_mnist", raw(MNIST_FILES))),
     output:
         data=f"{RESULTS}/mnist/data/{{source}}.pt",
     log:
@@ -93,6 +95,8 @@ rule download_ptbxl:
 
 
 rule simulate_ecg:
+    input:
+        unpack(recorded("simulate_ecg")),
     output:
         **{name: f"{RAW}/simulated/{name}" for name in ECG_FILES},
     log:
@@ -115,7 +119,7 @@ rule simulate_ecg:
 
 rule prepare_ecg:
     input:
-        **{name: f"{RAW}/{{source}}/{name}" for name in ECG_FILES},
+        unpack(recorded("prepare_ecg", raw(ECG_FILES))),
     output:
         signals=f"{RESULTS}/ecg/data/{{source}}/signals.npy",
         records=f"{RESULTS}/ecg/data/{{source}}/records.csv",
@@ -189,6 +193,8 @@ rule download_hu2020:
 
 
 rule simulate_ppi:
+    input:
+        unpack(recorded("simulate_ppi")),
     output:
         **{name: f"{RAW}/ppi-simulated/{name}" for name in ppi_sources.string_names(ppi_sources.SIMULATED)},
     log:
@@ -211,7 +217,7 @@ rule simulate_ppi:
 
 rule prepare_ppi:
     input:
-        unpack(ppi_raw),
+        unpack(recorded("prepare_ppi", ppi_raw)),
     output:
         graphs=f"{RESULTS}/ppi/data/{{source}}/graphs.npz",
         tasks=f"{RESULTS}/ppi/data/{{source}}/tasks.csv",

@@ -1,6 +1,6 @@
 rule ecg_pretrain:
     input:
-        unpack(ecg_input),
+        unpack(recorded("ecg_pretrain", ecg_input)),
     output:
         run=f"{RESULTS}/ecg/pretrain/{{arm}}/{{access}}/seed{{seed}}/run.json",
         pretrained=f"{RESULTS}/ecg/pretrain/{{arm}}/{{access}}/seed{{seed}}/pretrained.pt",
@@ -26,7 +26,7 @@ rule ecg_pretrain:
 
 rule ecg_finetune:
     input:
-        unpack(ecg_finetune_input),
+        unpack(recorded("ecg_finetune", ecg_finetune_input)),
     output:
         run=f"{RESULTS}/ecg/finetune/{{arm}}/{{access}}/n{{size}}/run.json",
         metrics=f"{RESULTS}/ecg/finetune/{{arm}}/{{access}}/n{{size}}/metrics.csv",
@@ -50,7 +50,7 @@ rule ecg_finetune:
 
 rule ecg_hypergradients:
     input:
-        unpack(ecg_warp_study_input),
+        unpack(recorded("ecg_hypergradients", ecg_warp_study_input)),
     output:
         run=f"{RESULTS}/ecg/warp_study/{{arm}}/seed{{seed}}/run.json",
         metrics=f"{RESULTS}/ecg/warp_study/{{arm}}/seed{{seed}}/metrics.csv",
@@ -74,7 +74,7 @@ rule ecg_hypergradients:
 
 rule ecg_views:
     input:
-        unpack(ecg_views_input),
+        unpack(recorded("ecg_views", ecg_views_input)),
     output:
         run=f"{RESULTS}/ecg/augmentations/views.run.json",
         views=f"{RESULTS}/ecg/augmentations/views.npz",
@@ -98,7 +98,7 @@ rule ecg_views:
 
 rule ecg_summarise:
     input:
-        unpack(ecg_summarise_input),
+        unpack(recorded("ecg_summarise", ecg_summarise_input)),
     output:
         metrics=f"{RESULTS}/ecg/{{experiment}}/metrics.csv",
         claims=report(

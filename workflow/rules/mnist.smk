@@ -1,6 +1,6 @@
 rule mnist_train:
     input:
-        unpack(mnist_train_input),
+        unpack(recorded("mnist_train", mnist_train_input)),
     output:
         run=f"{RESULTS}/mnist/{{experiment}}/{{arm}}/run.json",
         metrics=f"{RESULTS}/mnist/{{experiment}}/{{arm}}/metrics.csv",
@@ -25,7 +25,7 @@ rule mnist_train:
 
 rule mnist_summarise:
     input:
-        unpack(mnist_summarise_input),
+        unpack(recorded("mnist_summarise", mnist_summarise_input)),
     output:
         metrics=f"{RESULTS}/mnist/{{experiment}}/metrics.csv",
         claims=report(

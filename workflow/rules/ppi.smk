@@ -1,6 +1,6 @@
 rule ppi_pretrain:
     input:
-        unpack(ppi_pretrain_input),
+        unpack(recorded("ppi_pretrain", ppi_pretrain_input)),
     output:
         run=f"{RESULTS}/ppi/pretrain/{{arm}}/{{setting}}/seed{{seed}}/run.json",
         pretrained=f"{RESULTS}/ppi/pretrain/{{arm}}/{{setting}}/seed{{seed}}/pretrained.pt",
@@ -26,7 +26,7 @@ rule ppi_pretrain:
 
 rule ppi_finetune:
     input:
-        unpack(ppi_finetune_input),
+        unpack(recorded("ppi_finetune", ppi_finetune_input)),
     output:
         run=f"{RESULTS}/ppi/finetune/{{arm}}/{{setting}}/run.json",
         metrics=f"{RESULTS}/ppi/finetune/{{arm}}/{{setting}}/metrics.csv",
@@ -50,7 +50,7 @@ rule ppi_finetune:
 
 rule ppi_cka:
     input:
-        unpack(ppi_cka_input),
+        unpack(recorded("ppi_cka", ppi_cka_input)),
     output:
         run=f"{RESULTS}/ppi/representations/cka.run.json",
         metrics=f"{RESULTS}/ppi/representations/cka.csv",
@@ -73,7 +73,7 @@ rule ppi_cka:
 
 rule ppi_summarise:
     input:
-        unpack(ppi_summarise_input),
+        unpack(recorded("ppi_summarise", ppi_summarise_input)),
     output:
         metrics=f"{RESULTS}/ppi/{{experiment}}/metrics.csv",
         claims=report(

@@ -1,6 +1,6 @@
 rule collect:
     input:
-        unpack(collect_input),
+        unpack(recorded("collect", collect_input)),
     output:
         metrics=f"{RESULTS}/metrics.csv",
         headline=report(

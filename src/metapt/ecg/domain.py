@@ -6,8 +6,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from metapt.ecg import prepare as preparation
-from metapt.ecg.simulate import simulate
 from metapt.errors import ConfigError
 from metapt.stages import Machine
 
@@ -16,9 +14,14 @@ __all__ = ["finetune", "prepare", "pretrain", "simulate", "study", "summarise"]
 STUDIES = ("warp_study", "augmentations")
 
 
+def simulate(source: str, outputs: dict[str, Path]) -> None:
+    """Writes PTB-XL's files of generated ECGs; see `metapt.ecg.simulate.simulate`."""
+    import_module("metapt.ecg.simulate").simulate(source, outputs)
+
+
 def prepare(inputs: dict[str, Path], outputs: dict[str, Path], config: dict[str, Any]) -> None:
     """Turns the raw files into the prepared ones; see `metapt.ecg.prepare`."""
-    preparation.prepare(inputs, outputs)
+    import_module("metapt.ecg.prepare").prepare(inputs, outputs)
 
 
 def pretrain(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:

@@ -1,0 +1,40 @@
+"""Repeat jobs, each in a process of its own, and print which modules it loads: `python loaded.py FOLDER INTO RUN.json…`."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import matplotlib.figure
+import pandas
+import torch
+
+for library in (matplotlib, pandas, torch):  # imported once, for all jobs
+    assert library
+
+
+def repeat(record: Path, into: Path) -> int:
+    from metapt.stages import Job, execute
+
+    found = json.loads(record.read_text())
+    config = found["config"] | ({"checkpoint": str(into / "state.pt")} if "checkpoint" in found["config"] else {})
+    outputs = {name: into / Path(path).name for name, path in found["outputs"].items()}
+    inputs = {name: Path(path) for name, path in found["inputs"].items()}
+    return execute(Job(found["stage"], config, inputs, outputs, log=into / "log.txt"))
+
+
+def main(folder: Path, into: Path, records: list[Path]) -> None:
+    os.chdir(folder)
+    for number, record in enumerate(records):
+        if os.fork() == 0:
+            status = repeat(record, into / str(number))
+            loaded = sorted(name for name in sys.modules if name.partition(".")[0] == "metapt")
+            print(json.dumps({"record": str(record), "status": status, "loaded": loaded}), flush=True)
+            os._exit(0)
+        os.wait()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]), [Path(name) for name in sys.argv[3:]])
