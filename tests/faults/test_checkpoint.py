@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import os
 import random
 import re
 import shutil
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+
+from metapt.digest import PACKAGE
 
 from .conftest import Contents, Forks, Kind, contents, leftovers, times
 
@@ -76,3 +83,32 @@ def test_the_one_before_is_used_and_said(
     assert "no checkpoint of this run is left, so it starts anew" in log
     assert step(log) is None
     note("both checkpoints damaged", 1, "said so, run from the start, same bits at the end")
+
+
+RUN = """
+import json, sys
+from pathlib import Path
+from metapt.stages import Job, execute
+job = json.loads(sys.argv[1])
+paths = {key: {name: Path(path) for name, path in job[key].items()} for key in ("inputs", "outputs")}
+sys.exit(execute(Job(**(job | paths | {"log": Path(job["log"])}))))
+"""
+
+
+def test_a_state_of_other_code_is_passed_over(
+    kinds: dict[str, Kind], forks: Forks, tmp_path: Path, note: Callable[..., None]
+) -> None:
+    """FT goes through the layers of `hypergrad`, whatever it imports of them itself."""
+    job = kinds["FT"].job(tmp_path / "run")
+    (ended,) = forks(job, faults=("checkpoint_always", "killed_at_fourth_checkpoint"))
+    assert ended.status == -signal.SIGKILL, ended
+    shutil.copytree(PACKAGE, tmp_path / "source/metapt", ignore=shutil.ignore_patterns("__pycache__"))
+    with (tmp_path / "source/metapt/hypergrad/relu.py").open("a") as file:
+        file.write("\nCHANGED = True\n")
+    environment = os.environ | {"PYTHONPATH": str(tmp_path / "source"), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", RUN, json.dumps(asdict(job), default=str)]
+    assert subprocess.run(command, env=environment, check=False).returncode == 0
+    log = (tmp_path / "run" / "log.txt").read_text()
+    assert "state.pt belongs to another config, code or version and is passed over" in log
+    assert "no checkpoint of this run is left, so it starts anew" in log
+    note("a checkpoint of other code, FT", 1, "named in the log, run from the start")
