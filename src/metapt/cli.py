@@ -100,20 +100,30 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _read_record(path: Path) -> dict[str, Any]:
-    """Raises DataError if the file is missing or not what `execute` writes."""
+    """Return what `execute` has written. Raises DataError if the file is missing or something else."""
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise DataError(f"{path} can't be read: {error.strerror}; name the run.json that a run has left.") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{path} is not JSON ({error}); name the run.json that a run has left.") from error
     keys = {"stage": str, "config": dict, "inputs": dict, "outputs": dict, "machine": dict}
     wrong = [key for key, kind in keys.items() if not isinstance(record, dict) or not isinstance(record.get(key), kind)]
     if wrong:
         raise DataError(f"{path} is not the record of a run: it lacks {', '.join(wrong)}; name the run.json that a run has left.")
-    missing = [key for key in ("device", "threads") if key not in record["machine"]]
+    for key in ("inputs", "outputs"):
+        if odd := [name for name, value in record[key].items() if not isinstance(value, str) or not value]:
+            raise DataError(f"{path} is not the record of a run: {key}.{odd[0]} must be a path.")
+    machine = record["machine"]
+    missing = [key for key in ("device", "threads") if key not in machine]
     if missing:
         raise DataError(f"{path} is not the record of a run: its machine lacks {', '.join(missing)}.")
+    if machine["device"] not in ("cpu", "cuda"):
+        raise DataError(f"{path} is not the record of a run: machine.device must be cpu or cuda.")
+    if type(machine["threads"]) is not int or machine["threads"] < 1:
+        raise DataError(f"{path} is not the record of a run: machine.threads must be a whole number of at least 1.")
+    if not isinstance(record["config"].get("checkpoint", ""), str):
+        raise DataError(f"{path} is not the record of a run: config.checkpoint must be a path.")
     check_own_sum(record, path)
     return dict(record)
 

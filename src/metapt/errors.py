@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 
-_PASSWORD = re.compile(r"(?<=://)[^\s/?#]*:[^\s/?#]*@")
+_PASSWORD = re.compile(r"(?<=://)\S*@")
 
 
 def redacted(text: str) -> str:
-    """Return `text` with the names and passwords in addresses covered.
+    """Return `text` with the names and passwords in addresses covered: all up to the last @ of a word.
 
     >>> redacted("https://me:secret@host/folder (HTTP 401)")
     'https://***@host/folder (HTTP 401)'

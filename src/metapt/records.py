@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from metapt.errors import DataError
+from metapt.errors import DataError, redacted
 from metapt.files import atomic_path, sha256
 
 _OWN = "sha256_of_record"
@@ -25,7 +25,8 @@ class Producer(NamedTuple):
 
 
 def write(path: Path, record: dict[str, Any]) -> None:
-    """Write a record with its own sum. Raises MachineError as `atomic_path`."""
+    """Write a record with its own sum and without the passwords of addresses. Raises MachineError as `atomic_path`."""
+    record = json.loads(redacted(json.dumps(record)))
     with atomic_path(path) as temporary:
         temporary.write_text(json.dumps(record | {_OWN: _sum(record)}, indent=2) + "\n", encoding="utf-8")
 

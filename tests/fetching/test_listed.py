@@ -6,6 +6,8 @@ import errno
 import hashlib
 import json
 import os
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +74,31 @@ def test_listed_files_from_a_server(server: Server, tmp_path: Path) -> None:
     get_listed(tmp_path, listed_source(f"{server.url}/data/"))
     assert_all_listed(tmp_path)
     assert sorted(path for path, _ in server.requests) == sorted(f"/data/{name}" for name in ("SHA256SUMS.txt", *LISTED))
+
+
+def test_a_password_in_an_address_works(server: Server, tmp_path: Path) -> None:
+    serve(server, LISTED)
+    plain = dict(server.answers)
+
+    def only_with_password(handler: Handler) -> None:
+        (plain[handler.path] if handler.headers.get("Authorization") == "Basic bWU6c2VjcmV0" else status(401))(handler)
+
+    server.answers = dict.fromkeys(plain, only_with_password)
+    get_listed(tmp_path, listed_source(f"{server.url.replace('://', '://me:secret@')}/data"))
+    assert_all_listed(tmp_path)
+
+
+def test_small_files_of_a_slow_server_are_given_up(server: Server, tmp_path: Path) -> None:
+    def slowly(handler: Handler) -> None:
+        handler.reply(200, b"", Content_Length="100000")
+        with suppress(OSError):
+            for _ in range(1000):
+                handler.wfile.write(b"x")
+                time.sleep(0.02)
+
+    server.answers["/data/SHA256SUMS.txt"] = slowly
+    with pytest.raises(DataError, match="too slow: "):
+        get_listed(tmp_path, listed_source(f"{server.url}/data"))
 
 
 def test_one_connection_serves_many_listed_files(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import base64
 import errno
 import os
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from metapt.errors import DataError, MachineError
+from metapt.config import validate
+from metapt.errors import ConfigError, DataError, MachineError
+from metapt.stages import Job, execute
 
 from .serving import (
     CONTENT,
@@ -17,6 +22,7 @@ from .serving import (
     NAME,
     PATH,
     Answer,
+    Handler,
     Server,
     assert_whole,
     closed_port,
@@ -53,6 +59,97 @@ def test_no_redirection_to_ftp(server: Server, target: Path) -> None:
     server.answers[PATH] = lambda handler: handler.reply(302, b"", Location="ftp://127.0.0.1/file", Content_Length="0")
     with pytest.raises(MachineError, match="unknown url type: ftp"):
         get(target, source(f"{server.url}/data"))
+
+
+def asked_for_password(inner: Answer) -> Answer:
+    """Answers to the name "me" with the password "se/cret" only."""
+    pair = base64.b64encode(b"me:se/cret").decode()
+
+    def answer(handler: Handler) -> None:
+        (inner if handler.headers.get("Authorization") == f"Basic {pair}" else status(401))(handler)
+
+    return answer
+
+
+def with_password(server: Server) -> str:
+    return server.url.replace("://", "://me:se%2Fcret@")
+
+
+def test_a_password_in_an_address_works(server: Server, target: Path) -> None:
+    server.answers[PATH] = asked_for_password(lambda handler: handler.reply(302, b"", Location="/new", Content_Length="0"))
+    server.answers["/new"] = asked_for_password(in_turn(ranged(stop=1000), ranged()))
+    with pytest.raises(DataError, match="HTTP 401"):
+        get(target, source(f"{server.url}/data"))
+    get(target, source(f"{with_password(server)}/data"))
+    assert_whole(target)
+
+
+def test_a_password_is_not_told_to_another_server(server: Server, target: Path) -> None:
+    seen: list[str | None] = []
+    with Server() as other:
+        threading.Thread(target=other.serve_forever, daemon=True).start()
+        other.answers["/new"] = lambda handler: (seen.append(handler.headers.get("Authorization")), whole()(handler))[1]
+        server.answers[PATH] = lambda handler: handler.reply(302, b"", Location=f"{other.url}/new", Content_Length="0")
+        get(target, source(f"{with_password(server)}/data"))
+        other.shutdown()
+    assert_whole(target)
+    assert seen == [None]
+
+
+def test_a_password_is_never_printed(server: Server, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    mirrors = [with_password(server), "https://me:se%2Fcret@127.0.0.1:1/x"]
+    outputs = {"file": tmp_path / NAME, "run": tmp_path / "run.json"}
+    config = {"source": source(), "mirrors": mirrors}
+    assert execute(Job("download", config, outputs=outputs, log=tmp_path / "log.txt")) == 1
+    printed = capfd.readouterr()
+    told = printed.out + printed.err + (tmp_path / "log.txt").read_text() + (tmp_path / "run.json").read_text()
+    assert "could not be had: http://***@127.0.0.1" in told
+    assert "cret" not in told
+    with pytest.raises(ConfigError) as error:
+        validate({"data": {"mirrors": mirrors[0]}})
+    assert "cret" not in str(error.value)
+    with pytest.raises(ConfigError) as error:
+        validate({"data": {"mirrors": ["https://me:secret@[::1"]}})
+    assert "cret" not in str(error.value)
+
+
+@pytest.mark.parametrize("address", ["http://a..b/x", "http://[::1/x", "http://host:port/x", "http://a b/x", "http://a%b/", ""])
+def test_an_odd_address_is_one_sentence(address: str, target: Path) -> None:
+    with pytest.raises(ConfigError, match=r"in data\.mirrors is illegal: "):
+        get(target, source(), address)
+
+
+def test_a_redirection_to_an_odd_host(server: Server, target: Path) -> None:
+    server.answers[PATH] = lambda handler: handler.reply(302, b"", Location="http://a..b/file", Content_Length="0")
+    with pytest.raises(MachineError, match="could not be had"):
+        get(target, source(f"{server.url}/data"))
+
+
+def trickle(head: bytes, body: bytes) -> Answer:
+    """`head` at once, and `body` byte by byte, 50 in a second."""
+
+    def answer(handler: Handler) -> None:
+        handler.wfile.write(head)
+        try:
+            for byte in body:
+                handler.wfile.write(bytes([byte]))
+                time.sleep(0.02)
+        except OSError:
+            handler.server.broken += 1
+
+    return answer
+
+
+@pytest.mark.parametrize("slow", ["head", "body"])
+def test_a_server_of_a_few_bytes_a_second_is_given_up(slow: str, server: Server, target: Path) -> None:
+    head = f"HTTP/1.0 200 OK\r\nContent-Length: {len(CONTENT)}\r\n\r\n".encode()
+    server.answers[PATH] = trickle(b"", head * 10) if slow == "head" else trickle(head, CONTENT)
+    began = time.monotonic()
+    with pytest.raises(
+        MachineError if slow == "head" else DataError, match="no answer within" if slow == "head" else "too slow: "
+    ):
+        get(target, source(f"{server.url}/data"))
+    assert time.monotonic() - began < 20  # the whole would take hours, one head 12 s in each attempt
 
 
 def test_cut_connection_is_resumed(server: Server, target: Path) -> None:

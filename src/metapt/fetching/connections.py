@@ -28,13 +28,17 @@ class _Prompt(http.client.HTTPConnection):
         watch.daemon = True
         watch.start()
         try:
-            return super().getresponse()
+            response = super().getresponse()
         except (OSError, http.client.HTTPException) as error:
             if late.is_set():
                 raise TimeoutError from error
             raise
         finally:
             watch.cancel()
+        if late.is_set():  # what has come passes for a head
+            response.close()
+            raise TimeoutError
+        return response
 
 
 class PromptHTTPConnection(_Prompt):

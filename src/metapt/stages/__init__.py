@@ -22,7 +22,7 @@ from typing import Any
 
 from metapt import records
 from metapt.digest import code_digest
-from metapt.errors import ConfigError, DataError, MachineError, MetaptError
+from metapt.errors import ConfigError, DataError, MachineError, MetaptError, redacted
 from metapt.files import sha256
 from metapt.training.interruption import noticed
 
@@ -173,6 +173,13 @@ def _checked_inputs(job: Job) -> dict[str, str]:
     return sums
 
 
+class _Formatter(logging.Formatter):
+    """Lines without the passwords of addresses."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return redacted(super().format(record))
+
+
 class _Stderr(logging.StreamHandler):  # type: ignore[type-arg]
     """Lines on stderr that leave tqdm's progress bars in one piece."""
 
@@ -199,7 +206,7 @@ def _start_logging(path: Path | None, handlers: list[logging.Handler]) -> None:
 
 
 def _add(handler: logging.Handler, handlers: list[logging.Handler]) -> None:
-    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+    handler.setFormatter(_Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
     log.addHandler(handler)
     handlers.append(handler)
 
