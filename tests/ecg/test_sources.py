@@ -96,9 +96,20 @@ def test_the_database_is_read(tables: Callable[..., tuple[Path, Path]]) -> None:
     assert table["filename_lr"].tolist() == [*NAMES, "records100/00000/00004_lr"]
 
 
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_tables_of_any_editor_are_read(tables: Callable[..., tuple[Path, Path]], encoding: str, newline: str) -> None:
+    paths = tables()
+    expected = read_database(*paths)
+    for path, text in zip(paths, (DATABASE, STATEMENTS), strict=True):
+        path.write_text(text, encoding=encoding, newline=newline)
+    assert read_database(*paths).equals(expected)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
+        ("strat_fold,", "patient_id,strat_fold,", "has the column 'patient_id' twice"),
         ("strat_fold,", "fold,", "lacks the column 'strat_fold'"),
         (DATABASE, "", "lacks the column 'ecg_id'"),
         (DATABASE, DATABASE.splitlines()[0], "has no records"),
@@ -211,6 +222,43 @@ def test_wrong_records(records: Path, suffix: str, change: Callable[[bytes], byt
         read_signals(records, NAMES)
     assert str(raised.value).startswith(str(path))
     assert str(raised.value).endswith("remove records.json and download again, which replaces what is missing or wrong.")
+
+
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+@pytest.mark.parametrize("newline", [b"\n", b"\r\n"])
+def test_headers_of_any_editor_are_read(tmp_path: Path, mark: bytes, newline: bytes) -> None:
+    (signal,) = draw_signals(1)
+    write_record(tmp_path, NAMES[0], signal)
+    write_header(tmp_path, NAMES[0], signal)
+    header = tmp_path / f"{NAMES[0]}.hea"
+    header.write_bytes(mark + header.read_bytes().replace(b"\n", newline))
+    np.testing.assert_array_equal(read_signals(tmp_path, NAMES[:1])[0], signal)
+
+
+def pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def endless(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def long_file(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(1 << 32)
+
+
+@pytest.mark.parametrize("suffix", [".hea", ".dat"])
+@pytest.mark.parametrize(("make", "message"), [(pipe, "is no file"), (endless, "is no file"), (long_file, "is overlong")])
+def test_what_has_no_end_is_not_read(tmp_path: Path, suffix: str, make: Callable[[Path], None], message: str) -> None:
+    (signal,) = draw_signals(1)
+    write_record(tmp_path, NAMES[0], signal)
+    write_header(tmp_path, NAMES[0], signal)
+    path = tmp_path / f"{NAMES[0]}{suffix}"
+    path.unlink()
+    make(path)
+    with pytest.raises(DataError, match=message):
+        read_signals(tmp_path, NAMES[:1])
 
 
 @pytest.mark.parametrize("suffix", [".dat", ".hea"])

@@ -8,6 +8,7 @@ import pickle
 import struct
 import sys
 import time
+import tracemalloc
 import types
 import zipfile
 from collections import OrderedDict
@@ -309,6 +310,18 @@ def test_sizes_beyond_the_file_are_not_tried(tmp_path: Path, raw: Raw) -> None:
         read_archive(plain(content.replace(b"K\xfb", huge), tmp_path / "archive.pt"))
     with pytest.raises(DataError, match="not the whole of its storage of 1000000000000 items"):
         read_archive(plain(content.replace(b"K\xfb", huge, 1), tmp_path / "archive.pt"))
+
+
+def test_a_small_zip_file_that_unpacks_to_much_takes_no_memory(tmp_path: Path, content: bytes) -> None:
+    path = zipped(content + bytes(200_000_000), tmp_path / "bio_dataset.zip")
+    assert path.stat().st_size < 300_000
+    tracemalloc.start()
+    try:
+        with pytest.raises(DataError, match="too many to be data"):
+            read_archive(path)
+        assert tracemalloc.get_traced_memory()[1] < 50_000_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_storage_of_another_length(tmp_path: Path, content: bytes, graphs: Graphs) -> None:

@@ -52,6 +52,12 @@ def test_its_graphs_are_those_of_the_arrays(converted: Path, graphs: Graphs) -> 
         assert graph.go_target_downstream.tolist() == fine[number].tolist()
 
 
+def test_the_same_archive_gives_the_same_bytes(converted: Path) -> None:
+    assert main([str(converted.parent / "bio_dataset.zip"), str(converted.parent / "again")]) == 0
+    for name in ("graphs.npz", "processed/data.pt"):
+        assert (converted.parent / "again" / name).read_bytes() == (converted / name).read_bytes()
+
+
 def test_batches_offset_the_centres(converted: Path, graphs: Graphs) -> None:
     batches = list(DataLoader(BioDataset(converted), batch_size=32))
     assert [batch.num_graphs for batch in batches] == [32, 32, 6]

@@ -79,6 +79,17 @@ def test_links_are_united_over_both_directions(tmp_path: Path, write_lines: Writ
     }
 
 
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_files_of_any_editor_are_read(tmp_path: Path, write_lines: Write, mark: str, newline: str) -> None:
+    (tmp_path / "links.gz").write_bytes(gzip.compress((mark + "".join(line + newline for line in LINKS)).encode()))
+    (tmp_path / "terms.gz").write_bytes(gzip.compress((mark + "".join(line + newline for line in TERMS)).encode()))
+    links = read_links(write_lines(tmp_path / "plain.gz", LINKS), 7)
+    assert edges(read_links(tmp_path / "links.gz", 7)) == edges(links)
+    found = read_terms(tmp_path / "terms.gz", 7, links.proteins)
+    assert found.terms.equals(read_terms(write_lines(tmp_path / "plain.gz", TERMS), 7, links.proteins).terms)
+
+
 @pytest.mark.parametrize(("score", "left"), [(0, 3), (150, 3), (151, 2), (500, 2), (501, 1), (1000, 1)])
 def test_the_score_is_reached_or_the_link_is_left_out(tmp_path: Path, write_lines: Write, score: int, left: int) -> None:
     links = read_links(write_lines(tmp_path / "links.txt.gz", LINKS), 7, score)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import hashlib
+import io
 import os
 import random
 from pathlib import Path
@@ -11,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from metapt.errors import MachineError
+from metapt.errors import DataError, MachineError
 from metapt.training.checkpoint import Checkpoint, fingerprint
 
 STATE = {"step": 1, "weights": torch.arange(50.0), "nested": {"name": "a", "list": [1.5, None, True]}}
@@ -86,6 +88,30 @@ def test_another_runs_checkpoint_is_passed_over(path: Path, caplog: pytest.LogCa
     saved(path, fingerprint="theirs")
     assert Checkpoint(path, "mine").load() is None
     assert "belongs to another config, code or version and is passed over" in caplog.text
+
+
+def torch_bytes(content: Any) -> bytes:
+    file = io.BytesIO()
+    torch.save(content, file)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"no pickle", torch_bytes([1]), torch_bytes({"fingerprint": "mine"}), torch_bytes({"state": {}})],
+    ids=["empty", "text", "a list", "no state", "no fingerprint"],
+)
+def test_other_content_with_a_right_digest_is_passed_over(path: Path, content: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    checkpoint = saved(path)
+    path.write_bytes(hashlib.sha256(content).digest() + content)
+    assert step(checkpoint.load()) == 0
+    assert f"the checkpoint {path} is no checkpoint of metapt and is passed over" in caplog.text
+
+
+def test_a_folder_in_its_place_is_one_sentence(path: Path) -> None:
+    path.mkdir(parents=True)
+    with pytest.raises(DataError, match="is a folder, and a checkpoint belongs there: remove it"):
+        Checkpoint(path, "mine").load()
 
 
 def test_a_save_after_a_bad_file_does_not_cost_the_good_one(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,9 +7,12 @@ little-endian int16, time by time, the 12 leads of a time side by side. At 1000 
 from __future__ import annotations
 
 import ast
+import codecs
 import csv
+import io
 import os
 import re
+import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -149,7 +152,7 @@ def _first(wrong: NDArray[np.bool_]) -> tuple[int, int] | None:
 
 def _read_into(record: NDArray[np.int16], path: str) -> None:
     try:
-        with open(path, "rb", buffering=0) as file:
+        with _opened(path) as file:
             size = os.fstat(file.fileno()).st_size
             read = file.readinto(record.data) if size == _SIGNAL_BYTES else size
     except OSError as error:
@@ -159,16 +162,28 @@ def _read_into(record: NDArray[np.int16], path: str) -> None:
         raise DataError(f"{path} is {wrong}: it has {read} bytes instead of {_SIGNAL_BYTES}; {_ADVICE}.")
 
 
+def _opened(path: str) -> io.FileIO:
+    """Open a file to be read. Raises DataError where it is a pipe or a device, which might be waited for without end."""
+    file = io.FileIO(path, "r", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise DataError(f"{path} is no file: {_ADVICE}.")
+    return file
+
+
 def _read_header(path: str) -> tuple[list[int], list[int]]:
     """The first value and the checksum of each lead, after a check of all else.
 
     wfdb takes 3 ms for a header. So only one that is not written as PTB-XL's are is left to it.
     """
     try:
-        with open(path, "rb", buffering=0) as file:
-            match = _HEADER.fullmatch(file.read(_HEADER_BYTES))
+        with _opened(path) as file:
+            content = file.read(_HEADER_BYTES + 1)
     except OSError as error:
         raise _unreadable(path, error) from error
+    if len(content) > _HEADER_BYTES:
+        raise DataError(f"{path} is overlong: it has more than {_HEADER_BYTES} bytes; {_ADVICE}.")
+    match = _HEADER.fullmatch(content.removeprefix(codecs.BOM_UTF8).replace(b"\r\n", b"\n"))
     if match is not None and path.endswith(f"/{match[1].decode()}.hea"):
         return [int(value) for value in match.groups()[1::2]], [int(value) for value in match.groups()[2::2]]
     return _parse_header(Path(path))
@@ -228,9 +243,12 @@ def _read_statements(path: Path) -> dict[str, str]:
 def _rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
     """The rows of a CSV file, and the line on which each ends."""
     try:
-        with path.open(encoding="utf-8", newline="") as file:
+        with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file, strict=True)
-            if missing := [column for column in columns if column not in (reader.fieldnames or ())]:
+            found = list(reader.fieldnames or ())
+            if again := [column for column in columns if found.count(column) > 1]:
+                raise DataError(f"{path} has the column {again[0]!r} twice: {_TABLE_ADVICE}.")
+            if missing := [column for column in columns if column not in found]:
                 raise DataError(f"{path} lacks the column {missing[0]!r}: {_TABLE_ADVICE}.")
             for row in reader:
                 if None in row or None in row.values():

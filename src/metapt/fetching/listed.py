@@ -105,7 +105,7 @@ def read_sums(content: bytes) -> dict[str, str]:
     """
     sums: dict[str, str] = {}
     try:
-        lines = content.decode().splitlines()
+        lines = content.decode("utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
         raise ValueError("not a text in UTF-8") from error
     for number, line in enumerate(lines, start=1):

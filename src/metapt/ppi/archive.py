@@ -36,6 +36,8 @@ MEMBER = "dataset/supervised/processed/geometric_data_processed.pt"
 
 _MAGIC, _VERSION = 0x1950A86A20F9469CFC6C, 1001
 _HEADER = 1 << 16  # bytes that the five pickles take at most; the archive's take 2 kB
+_FREE = 1 << 26  # bytes that a zip file may always unpack to
+_MOST = 200  # else at most so many times its own; the archive's labels, its sparsest part, take a hundredth
 _CHUNK = 1 << 18  # bytes of a storage that are read at once
 _BLOCK = 64  # graphs whose edges are paired at once; they stay in the cache
 _CODES = {"Float": "<f4", "Double": "<f8", "Long": "<i8", "Int": "<i4", "Short": "<i2", "Char": "i1", "Byte": "u1"}
@@ -106,6 +108,10 @@ def _opened(path: Path) -> Iterator[tuple[_File, int]]:
                 raise DataError(f"it has {len(found) or 'no'} {MEMBER}")
             if found[0].compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
                 raise DataError(f"{found[0].filename} is neither stored nor deflated")
+            if found[0].file_size > max(_FREE, _MOST * found[0].compress_size):
+                raise DataError(
+                    f"{found[0].filename} unpacks {found[0].compress_size} bytes to {found[0].file_size}, too many to be data"
+                )
             with archive.open(found[0]) as member:
                 yield io.BufferedReader(member, _HEADER), found[0].file_size
 

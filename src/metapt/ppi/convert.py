@@ -112,7 +112,7 @@ def _flat_labels(bits: np.ndarray[Any, np.dtype[np.uint8]], tasks: int) -> Tenso
 
 
 def convert(source: Path, target: Path) -> Graphs:
-    """Read the archive `source`; write `target`/graphs.npz and `target`/processed/data.pt.
+    """Read the archive `source`; write `target`/graphs.npz and `target`/processed/data.pt; the same archive, the same bytes.
 
     Raises:
         DataError: as `read_archive`.
@@ -123,8 +123,9 @@ def convert(source: Path, target: Path) -> Graphs:
     save(graphs, target / "graphs.npz")
     data, slices = tensors(graphs)
     needs = sum(tensor.nbytes for tensor in (*data.values(), *slices.values()))
-    with atomic_path(target / "processed" / "data.pt", needs) as temporary:
-        torch.save((data, slices, Data), temporary)
+    # Through an open file, since torch writes a path's own name into the archive.
+    with atomic_path(target / "processed" / "data.pt", needs) as temporary, temporary.open("wb") as file:
+        torch.save((data, slices, Data), file)
     return graphs
 
 

@@ -6,6 +6,7 @@ channels and `combined_score`, all 0 to 1000. Terms have a line for each protein
 
 from __future__ import annotations
 
+import codecs
 import csv
 import gzip
 import io
@@ -179,14 +180,15 @@ def _blocks(path: Path, separator: str) -> Iterator[tuple[list[str], int, bytes]
     """The columns, and of each block of whole lines the number of its first line, and its text."""
     try:
         with gzip.open(path) as file:
-            header = file.readline(_BLOCK)
+            header = file.readline(_BLOCK).removeprefix(codecs.BOM_UTF8)
             if not header:
                 raise DataError(f"{path} is empty: {_ADVICE}.")
-            columns = header.decode("ascii", "replace").rstrip("\n").split(separator)
+            columns = header.decode("ascii", "replace").rstrip("\r\n").split(separator)
             line = 2
             while block := file.read(_BLOCK):
                 block += file.readline(_BLOCK)
                 block += b"" if block.endswith(b"\n") else b"\n"
+                block = block.replace(b"\r\n", b"\n")
                 yield columns, line, block
                 line += block.count(b"\n")
             if line == 2:

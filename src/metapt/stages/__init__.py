@@ -157,6 +157,8 @@ def _checked_inputs(job: Job) -> dict[str, str]:
     for name, path in job.inputs.items():
         if not path.exists():
             raise DataError(f"the input {name!r}, {path}, is not there (looked for from {Path.cwd()}).")
+        if not path.is_file() and not path.is_dir():
+            raise DataError(f"the input {name!r}, {path}, is a pipe or a device, not a file.")
         found = records.checked(path)
         if found is None and job.stage not in FROM_OUTSIDE:
             raise DataError(

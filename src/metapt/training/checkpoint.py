@@ -20,6 +20,7 @@ import torch
 
 from metapt import records
 from metapt.digest import code_digest
+from metapt.errors import DataError
 from metapt.files import atomic_path
 from metapt.training.interruption import end_if_told
 
@@ -74,7 +75,11 @@ class Checkpoint:
         end_if_told()
 
     def load(self) -> dict[str, Any] | None:
-        """The newest whole state of this very run, or None; says so in the log when a file had to be passed over."""
+        """The newest whole state of this very run, or None; says so in the log when a file had to be passed over.
+
+        Raises:
+            DataError: there is a folder in the file's place.
+        """
         self._sweep()
         found = [path for path in (self.path, self._previous) if path.exists()]
         for path in found:
@@ -87,12 +92,24 @@ class Checkpoint:
         return None
 
     def _read(self, path: Path) -> dict[str, Any] | None:
-        content = path.read_bytes()
+        try:
+            content = path.read_bytes()
+        except IsADirectoryError as error:
+            raise DataError(f"{path} is a folder, and a checkpoint belongs there: remove it.") from error
+        except OSError as error:
+            log.warning("the checkpoint %s can't be read (%s) and is passed over", path, error.strerror)
+            return None
         payload = memoryview(content)[_DIGEST_BYTES:]
         if hashlib.sha256(payload).digest() != content[:_DIGEST_BYTES]:
             log.warning("the checkpoint %s is cut or altered and is passed over", path)
             return None
-        saved = torch.load(io.BytesIO(payload), weights_only=True)
+        try:
+            saved = torch.load(io.BytesIO(payload), weights_only=True)
+        except Exception:  # what torch raises on other bytes is not a closed list
+            saved = None
+        if not isinstance(saved, dict) or not isinstance(saved.get("state"), dict) or "fingerprint" not in saved:
+            log.warning("the checkpoint %s is no checkpoint of metapt and is passed over", path)
+            return None
         if saved["fingerprint"] != self.fingerprint:
             log.warning("the checkpoint %s belongs to another config, code or version and is passed over", path)
             return None
