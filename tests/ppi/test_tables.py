@@ -12,6 +12,7 @@ import pytest
 from metapt.ppi.config import ARMS
 from metapt.ppi.experiments import EXPERIMENTS
 from metapt.ppi.needs import EXPERIMENTS as KEYS
+from metapt.ppi.tables import plain_arm
 
 from .synthetic_results import MAKERS, SEED_SPREAD, runs_of, written
 
@@ -162,6 +163,13 @@ def test_cost_beside_the_papers(tmp_path: Path) -> None:
     numbers, markdown = written("cost", tmp_path).tabled()
     assert numbers.set_index("arm").loc["meta", "PT time per step (s), ratio"] == pytest.approx(1.6)
     assert "5 h, 8-9 GB" in markdown
+
+
+def test_plain_pt_is_supervised_on_all_tasks_alike(tmp_path: Path) -> None:
+    arms = ["meta", "meta-frozen", "related_only", "graph_supervised"]
+    runs = runs_of("cost", tmp_path, cost={"arms": arms})
+    runs.write()
+    assert plain_arm(runs.results()) == "graph_supervised"
 
 
 @pytest.mark.parametrize("key", MAKERS)
