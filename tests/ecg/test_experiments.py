@@ -404,6 +404,11 @@ def test_warp_study(tmp_path: Path) -> None:
     assert "24 times above the best one, 3.2 samples" in claims.loc[near.format("meta from 4"), "measured"]
 
 
+def test_one_pt_seeds_hypergradient_has_the_standard_error_of_its_draws(tmp_path: Path) -> None:
+    numbers = pd.read_csv(run("warp_study", tmp_path, **ONE, warp_study={**SMALL["warp_study"], "draws": 16})["table_csv"])
+    assert numbers["hypergradient_standard_error"].tolist() == [pytest.approx(0.02 / 4)] * 3
+
+
 def test_a_warp_that_vanished_is_drawn_and_decides_nothing(tmp_path: Path) -> None:
     runs = warp(tmp_path, warp_study=SMALL["warp_study"])
     runs.way = lambda arm, seed: [4.0, 0.0] if "-from-" in arm else []
