@@ -263,7 +263,7 @@ def test_metapt_run_repeats_a_record(stage: Callable[[Run], str], tmp_path: Path
     assert (again / "copy").read_text() == "text on cpu with 1"
 
 
-def record(**changes: Any) -> str:
+def changed_record(**changes: Any) -> str:
     """The record of a run with a change."""
     plain = {"stage": "train", "config": {}, "inputs": {}, "outputs": {}, "machine": {"device": "cpu", "threads": 1}}
     return json.dumps(plain | changes)
@@ -278,14 +278,14 @@ def record(**changes: Any) -> str:
         ('{"stage": "train"}', "it lacks config, inputs, outputs, machine"),
         ('{"stage": "train", "config": {}, "inputs": {}, "outputs": {}, "machine": {}}', "its machine lacks device, threads"),
         ("[" * 100000, "run.json is not JSON"),
-        (record(inputs={"a": 1}), "inputs.a must be a path"),
-        (record(outputs={"a": ["b"]}), "outputs.a must be a path"),
-        (record(outputs={"a": ""}), "outputs.a must be a path"),
-        (record(machine={"device": ["cpu"], "threads": 1}), "machine.device must be cpu or cuda"),
-        (record(machine={"device": "tpu", "threads": 1}), "machine.device must be cpu or cuda"),
-        (record(machine={"device": "cpu", "threads": "1"}), "machine.threads must be a whole number of at least 1"),
-        (record(machine={"device": "cpu", "threads": True}), "machine.threads must be a whole number of at least 1"),
-        (record(config={"checkpoint": 1}), "config.checkpoint must be a path"),
+        (changed_record(inputs={"a": 1}), "inputs.a must be a path"),
+        (changed_record(outputs={"a": ["b"]}), "outputs.a must be a path"),
+        (changed_record(outputs={"a": ""}), "outputs.a must be a path"),
+        (changed_record(machine={"device": ["cpu"], "threads": 1}), "machine.device must be cpu or cuda"),
+        (changed_record(machine={"device": "tpu", "threads": 1}), "machine.device must be cpu or cuda"),
+        (changed_record(machine={"device": "cpu", "threads": "1"}), "machine.threads must be a whole number of at least 1"),
+        (changed_record(machine={"device": "cpu", "threads": True}), "machine.threads must be a whole number of at least 1"),
+        (changed_record(config={"checkpoint": 1}), "config.checkpoint must be a path"),
     ],
 )
 def test_metapt_run_says_what_is_wrong_with_a_record(

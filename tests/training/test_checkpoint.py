@@ -114,6 +114,29 @@ def test_a_folder_in_its_place_is_one_sentence(path: Path) -> None:
         Checkpoint(path, "mine").load()
 
 
+def test_a_run_is_bound_to_its_config_its_inputs_contents_its_code_and_its_device(tmp_path: Path) -> None:
+    inputs = {name: tmp_path / name for name in ("encoder", "labels")}
+    for name, file in inputs.items():
+        file.write_text(name)
+    given: dict[str, Any] = {"config": {"lr": 0.1}, "inputs": inputs, "module": "metapt.hypergrad.inverse", "device": "cpu"}
+    first = fingerprint(**given)
+    moved = {name: file.rename(tmp_path / f"moved {name}") for name, file in inputs.items()}
+    assert fingerprint(**(given | {"inputs": moved})) == first
+    others = [
+        fingerprint(**(given | {"inputs": moved} | change))
+        for change in (
+            {"config": {"lr": 0.2}},
+            {"module": "metapt.hypergrad.ridge"},
+            {"device": "cuda"},
+            {"inputs": {"encoder": moved["encoder"]}},
+            {"inputs": {"encoder": moved["labels"], "labels": moved["encoder"]}},
+        )
+    ]
+    moved["labels"].write_text("other labels")
+    others.append(fingerprint(**(given | {"inputs": moved})))
+    assert len({first, *others}) == 1 + len(others)
+
+
 def test_a_save_after_a_bad_file_does_not_cost_the_good_one(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     saved(path)
     path.write_bytes(b"cut")

@@ -154,6 +154,21 @@ GROUPED = OptimizerSpec("SGD", {"lr": 2.0, "momentum": 0.9}, {"rid*": {"lr": 0.5
         pytest.param(
             {"normalise": True, "meta_optimizer": GROUPED}, {"normalise": True, "meta_optimizer": grouped}, id="normalised"
         ),
+        pytest.param(
+            {"normalise": True, "clip_norm": 0.3, "meta_optimizer": GROUPED},
+            {"normalise": True, "clip": 0.3, "meta_optimizer": grouped},
+            id="normalised, then clipped",
+        ),
+        pytest.param(
+            {"normalise": True, "clip_norm": 3.0, "meta_optimizer": GROUPED},
+            {"normalise": True, "clip": 3.0, "meta_optimizer": grouped},
+            id="normalised, then too short to be clipped",
+        ),
+        pytest.param(
+            {"accumulate": 2, "normalise": True, "clip_norm": 0.3, "average_decay": 0.7, "warmup": 1},
+            {"accumulate": 2, "normalise": True, "clip": 0.3, "decay": 0.7, "warmup": 1},
+            id="all together",
+        ),
         pytest.param({"average_decay": 0.7}, {"decay": 0.7}, id="averaged"),
     ],
 )

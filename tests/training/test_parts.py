@@ -161,6 +161,16 @@ def test_the_guard_counts_in_a_row_only_and_its_state_can_be_saved() -> None:
         again.accepts(math.nan, 0)
 
 
+def test_one_large_hypergradient_does_not_let_larger_ones_in() -> None:
+    """What counts is the median of those before: 1 of these, whose mean is 901."""
+    guard = HypergradientGuard(explosion_factor=1e4, max_skipped=10)
+    norms = [*[1.0] * 9, 9e3]
+    assert all(guard.accepts(norm, number) for number, norm in enumerate(norms))
+    assert not guard.accepts(1.1e4, 10)
+    assert guard.accepts(0.9e4, 11)
+    assert guard.skipped == {"not finite": 0, "exploding": 1}
+
+
 def test_every_is_true_once_the_time_has_passed_since_it_was_last_true(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr(timing.time, "monotonic", lambda: now)
