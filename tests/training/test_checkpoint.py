@@ -126,7 +126,7 @@ def test_a_run_is_bound_to_its_config_its_inputs_contents_its_code_and_its_devic
         fingerprint(**(given | {"inputs": moved} | change))
         for change in (
             {"config": {"lr": 0.2}},
-            {"module": "metapt.hypergrad.ridge"},
+            {"module": "metapt.training.streams"},
             {"device": "cuda"},
             {"inputs": {"encoder": moved["encoder"]}},
             {"inputs": {"encoder": moved["labels"], "labels": moved["encoder"]}},

@@ -341,6 +341,7 @@ def meta_loop(setting: Setting, arm: config.Meta) -> MetaPretraining:
         head_steps_between_updates=arm.head_steps_between_updates,
         accumulate=arm.accumulate,
         clip_norm=arm.clip_norm,
+        normalise=arm.normalise,
         average_decay=arm.average_decay,
         explosion_factor=arm.explosion_factor,
         reuse_gradient=arm.reuse_gradient,
