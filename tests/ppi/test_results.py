@@ -13,6 +13,7 @@ from scipy.stats import spearmanr
 from metapt.errors import DataError
 from metapt.evaluation import metrics
 from metapt.evaluation.metrics import NotMeasuredError
+from metapt.evaluation.pairs import pretrain_seed
 from metapt.ppi.results import Results, agreement, auroc_cells, correlations, papers_cells, papers_number
 
 from .synthetic_results import SEED_SPREAD, Runs, runs_of
@@ -48,6 +49,13 @@ def test_a_fold_that_was_not_run_leaves_no_mean(tmp_path: Path) -> None:
     results = runs.results()
     with pytest.raises(NotMeasuredError, match="held_out_3"):
         results.runs("meta", "held_out_tasks", "full_transfer")
+
+
+def test_a_fold_that_diverged_leaves_no_number_for_its_seeds(tmp_path: Path) -> None:
+    runs = runs_of("held_out_tasks", tmp_path, held_out_tasks={"arms": ["meta"]})
+    runs.gap = lambda arm, setting, seed: math.nan if (setting, seed) == ("held_out_2", 1) else 0.0
+    values = results_of(runs).runs("meta", "held_out_tasks", "full_transfer")
+    assert set(values[values.isna()].index) == {replicate for replicate in values.index if pretrain_seed(replicate) == 1}
 
 
 def test_folds_of_other_seeds_are_an_error(tmp_path: Path) -> None:
