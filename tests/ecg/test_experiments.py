@@ -377,6 +377,10 @@ def test_partial_access_without_the_papers_sizes(tmp_path: Path) -> None:
 
 def test_augmentations(tmp_path: Path) -> None:
     outputs = run("augmentations", tmp_path)
+    lines = [line.split("|") for line in outputs["table_md"].read_text().splitlines() if line.startswith("|")]
+    start, end = (next(i for i, cell in enumerate(lines[0]) if cell.strip() == f"at the {when}") for when in ("start", "end"))
+    last = [float(cell.split("±")[0]) for cell in (lines[-1][start], lines[-1][end])]
+    assert last == [pytest.approx(60.0, rel=0.1), pytest.approx(5.0, rel=0.1)], "of meta-stable"
     assert claims_of(outputs).empty
     numbers = pd.read_csv(outputs["table_csv"]).set_index(["arm", "diagnosis"])
     with np.load(tmp_path / "views.npz") as views:
@@ -396,6 +400,7 @@ def test_warp_study(tmp_path: Path) -> None:
     assert at["t"] == pytest.approx(1.1)
     assert at["positive"] == 0.75
     assert at["full_transfer_mean"] == pytest.approx(81.0)
+    assert at["full_transfer_standard_error"] == pytest.approx(np.std(SEED_SPREAD, ddof=1) / math.sqrt(3)), "over PT seeds"
     claims = claims_of(outputs)
     assert claims.loc["meta-stable ends nearer to one displacement from 1 and from 64 than it began", "verdict"] == "reproduced"
     near = "{} ends within a factor of 2 of the best fixed displacement, linear evaluation"
