@@ -57,7 +57,11 @@ class Data(Section):
 
 
 class Config(Section):
-    """The whole config. Every default is the paper's value; a domain or an experiment that is left out is not run."""
+    """The whole config.
+
+    Defaults are the paper's values or, where it is silent, those of the released code. One that stands in neither says so.
+    A domain or an experiment that is left out is not run.
+    """
 
     results: Folder = Field(
         "results/paper", description="folder of everything that the workflow makes; one of the config files must say it"
