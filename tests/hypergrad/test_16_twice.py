@@ -198,7 +198,7 @@ def without_graph(value: Tensor) -> Tensor:
         return value.square()
 
 
-@pytest.mark.parametrize("run", [call, exact])
+@pytest.mark.parametrize("run", [call, lambda problem: call(problem, keep_gradient=False), exact])
 def test_a_loss_without_a_graph_is_an_error_with_advice(run: Callable[[Any], Tensor]) -> None:
     class Frozen(Curved):
         def pretrain_loss(self, pretrained: Pretrained, meta: Params, batch: Batch) -> Tensor:

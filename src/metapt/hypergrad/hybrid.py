@@ -220,7 +220,8 @@ class _Graph:
 
     @cached_property
     def gradient(self) -> Vector:
-        with nullcontext() if self._keep_gradient else unread(self.loss, self._pt.vector()):
+        read = self._keep_gradient or not self.loss.requires_grad  # the latter is an error, whose sentence comes below
+        with nullcontext() if read else unread(self.loss, self._pt.vector()):
             return vjp_graph(self.loss, self._pt.vector(), "pretrain_loss")
 
     @property
