@@ -220,3 +220,25 @@ def test_a_series_that_overflows_is_told_from_ft_that_diverges(step_size: float,
 def test_a_run_whose_series_diverges_says_so_at_its_end() -> None:
     loop = loop_of(with_bad({}, 0.0), inverse=Neumann(200, 100.0), unroll=Unroll(1), max_skipped=6)
     assert "times the series diverged: lower step_size" in str(loop.run())
+
+
+class Marked(Regressed):
+    """An FT loss that is infinite on the marked minibatch, with finite derivatives."""
+
+    def head_loss(self, head: Params, features: Tensor, batch: Batch) -> Tensor:
+        return super().head_loss(head, features, batch) + (math.inf if batch.inputs[1, 2] == 77 else 0.0)
+
+
+@pytest.mark.parametrize("where", ["train", "validation"])
+@pytest.mark.parametrize("finetuning", ["head", "network", "fitted", "cross-fitted"])
+def test_an_ft_loss_that_is_not_finite_is_seen_where_no_derivative_shows_it(finetuning: str, where: str) -> None:
+    unroll = FINETUNINGS[finetuning]
+    each = MetaSettings(1, unroll=unroll).unroll_steps if where == "train" else 1
+    loop = loop_of(with_bad({where: BAD * each}, 77.0), Marked(), unroll=unroll)
+    for _ in range(BAD):
+        loop.iterate()
+    before = learned(loop)
+    loop.iterate()
+    assert same(learned(loop), before)
+    assert [text for text in loop.trace.state_dict()["statuses"] if text.startswith("head: ")]
+    goes_on_well(loop, before)

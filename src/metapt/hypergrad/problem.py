@@ -13,7 +13,8 @@ class MetaProblem(Protocol):
     """Pre-training with meta-parameters, then fine-tuning, on minibatches of any type.
 
     Each function is pure: it changes none of its arguments (but `pretrained.buffers`, see below), and called twice on the same
-    arguments it returns the same number. So a minibatch carries its random draws (noise, masks, seeds) with it.
+    arguments it returns the same number. So a minibatch carries its random draws (noise, masks, seeds) with it. The PT loss must
+    depend on each meta-parameter. The training loop checks both at its first hypergradient (see `check_problem`).
     """
 
     def pretrain_loss(self, pretrained: Pretrained, meta: Params, batch: Any) -> Tensor:
