@@ -124,6 +124,8 @@ def test_each_pass_deals_patients_out_to_other_folds(dataset: Dataset) -> None:
     for folds in passes:
         patients = [set(dataset.records.patients[fold]) for fold in folds]
         assert sum(map(len, patients)) == len(set.union(*patients)) < 25
+    other = cross_fitted(dataset, seed=1)
+    assert [members(dataset, batch.signals) for batch in (other.train(), other.validation(), other.train())] != passes[0]
     batch = batches.train()
     assert torch.equal(batch.labels, dataset.labels(np.array(members(dataset, batch.signals))))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -14,6 +14,7 @@ from metapt.config import plain, validate
 from metapt.domains import domain
 from metapt.ecg import finetune_run, pretrain_run
 from metapt.ecg.config import Arm, EcgConfig, arms_of
+from metapt.ecg.dataset import Split, finetune_indices, open_dataset
 from metapt.ecg.needs import (
     EXPERIMENTS,
     FinetuneKey,
@@ -23,6 +24,7 @@ from metapt.ecg.needs import (
     needs,
 )
 from metapt.ecg.prepare import prepare
+from metapt.ecg.pretraining import Setting
 from metapt.ecg.runs import load_pretrained
 from metapt.ecg.simulate import generate, write
 from metapt.ecg.sources import CLASSES
@@ -109,6 +111,51 @@ def test_pretraining_leaves_an_encoder_numbers_and_no_checkpoint(
     assert {"PT wall time (s)", "warp displacement (samples)"} <= set(table["metric"])
     assert ("warp scale m" in set(metrics.read_series(written["series"])["name"])) == (meta_size is not None)
     assert not [path for path in (tmp_path / "resume").rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize("split", get_args(Split))
+def test_each_pt_seed_is_fine_tuned_from_its_encoder_on_its_ft_set(
+    split: Split, prepared: dict[str, Path], encoders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[tuple[Any, ...]] = []
+    linear = finetune_run.linear_evaluation
+    monkeypatch.setattr(finetune_run, "linear_evaluation", lambda *args: given.append(args) or linear(*args))
+    config = finetune_config(tmp_path, evaluations=["linear_evaluation"], split=split)
+    finetune.run(config, prepared | encoders, outputs(tmp_path), Machine())
+    dataset = open_dataset(prepared, 1000, "cpu")
+    assert len(given) == SEEDS
+    for seed, (_, start, _, _, sets, _, generators) in enumerate(given):
+        expected = load_pretrained(encoders[f"seed{seed}"], 2, "cpu").pretrained.encoder
+        assert all(torch.equal(value, expected[name]) for name, value in start.items())
+        train, validation = finetune_indices(dataset.records, 30, seed, split)
+        for part, chosen in zip(sets, (train, validation, dataset.records.test), strict=True):
+            assert torch.equal(part.signals, dataset.signals(chosen))
+            assert torch.equal(part.labels, dataset.labels(chosen))
+        assert len({each.initial_seed() for each in generators}) == 2, "each FT seed has its own stream"
+    assert len({each.initial_seed() for arguments in given for each in arguments[-1]}) == 2 * SEEDS
+
+
+@pytest.mark.parametrize("split", get_args(Split))
+def test_pretraining_is_told_how_its_labelled_ecgs_are_split(
+    split: Split, prepared: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[Setting] = []
+
+    def stop(arm: Arm, setting: Setting) -> None:
+        given.append(setting)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pretrain_run, "pretrain", stop)
+    with pytest.raises(KeyboardInterrupt):
+        pretrain.run(
+            pretrain_config(tmp_path, META, meta_size=20, seed=3, split=split),
+            prepared,
+            outputs(tmp_path, "pretrained"),
+            Machine(),
+        )
+    (setting,) = given
+    for part, expected in zip(setting.finetune, finetune_indices(setting.dataset.records, 20, 3, split), strict=True):
+        assert np.array_equal(part, expected)
 
 
 def test_equal_runs_leave_equal_bytes(prepared: dict[str, Path], encoders: dict[str, Path], tmp_path: Path) -> None:

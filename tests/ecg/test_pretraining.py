@@ -316,6 +316,28 @@ def test_a_cross_fitted_head_sees_disjoint_folds_in_every_meta_update(
     assert sorted(chosen) == sorted(np.concatenate(setting.finetune))
 
 
+@pytest.mark.parametrize("name", ["meta", "optsla"])
+def test_meta_updates_train_on_ft_training_ecgs_and_are_judged_by_the_others(
+    make: Callable[..., Setting], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    given: list[Any] = []
+
+    def stop(problem: Any, batches: Any, *others: Any) -> None:
+        given.append(batches)
+        raise Stopped
+
+    monkeypatch.setattr(pretraining, "MetaPretraining", stop)
+    setting = make()
+    with pytest.raises(Stopped):
+        pretrain(ARMS[name], setting)
+    (batches,) = given
+    train, validation = ({signal_of(s) for s in setting.dataset.signals(part)} for part in setting.finetune)
+    for _ in range(3):
+        assert {signal_of(signal) for signal in batches.train().signals} < train
+        judges = {signal_of(signal) for signal in batches.validation().signals}
+        assert judges == validation if name == "optsla" else judges < validation
+
+
 def test_prices_are_cross_validated_by_patients(make: Callable[..., Setting], monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[torch.Tensor] = []
     monkeypatch.setattr(pretraining, "cross_validated_loss", lambda *args: given.append(args[2]) or 0.0)
