@@ -82,12 +82,13 @@ def job(folder: Path, stage: str, **changes: Any) -> Job:
 
 
 def test_the_record_says_what_was_run_and_on_what(stage: Callable[[Run], str], tmp_path: Path) -> None:
-    assert execute(job(tmp_path, stage(copy), threads=2)) == 0
+    assert execute(job(tmp_path, stage(copy), threads=2, code="of the plan")) == 0
     assert (tmp_path / "out" / "copy").read_text() == "text on cpu with 2"
     assert os.environ["OMP_NUM_THREADS"] == "2"
     record = json.loads((tmp_path / "out" / "run.json").read_text())
     assert record["stage"] == "pretend"
     assert record["config"] == {"name": "me"}
+    assert record["code"] == "of the plan"
     assert record["inputs"] == {"original": str(tmp_path / "original")}
     assert record["outputs"] == {"copy": str(tmp_path / "out" / "copy"), "run": str(tmp_path / "out" / "run.json")}
     assert record["sha256"]["inputs"] == {"original": sha256(tmp_path / "original")}

@@ -28,6 +28,7 @@ sys.exit(
             gpu=job.resources.get("gpu", 0),
             require_gpu=job.config.get("require_gpu", False) and job.params.stage in TRAINING,
             log=Path(job.log[-1]),  # the last one, since Snakemake shows them in this order when a job has failed
+            code=job.params.get("code"),
         )
     )
 )

@@ -53,6 +53,7 @@ class Job:
     """One run of a stage: paths are as they were given, relative ones to the working directory.
 
     `gpu` is the number of GPUs that the scheduler gave; with `require_gpu`, 0 is an error instead of a run on the CPU.
+    `code` is the digest of the job's code as the plan knows it (another version of Python gives another one); computed if None.
     """
 
     stage: str
@@ -63,6 +64,7 @@ class Job:
     gpu: int = 0
     require_gpu: bool = False
     log: Path | None = None
+    code: str | None = None
 
 
 def execute(job: Job) -> int:
@@ -217,7 +219,7 @@ def _record(job: Job, state: str, device: str, wall_time: float, sums: dict[str,
     return {
         "stage": job.stage,
         "config": job.config,
-        "code": _code(job),
+        "code": job.code or _code(job),
         "inputs": {name: str(path) for name, path in job.inputs.items()},
         "outputs": {name: str(path) for name, path in job.outputs.items()},
         "sha256": sums,
