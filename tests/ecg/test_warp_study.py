@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from pathlib import Path
 from typing import Any
@@ -182,3 +183,26 @@ def test_the_tables(setting: Setting, inputs: dict[str, Path], tmp_path: Path, w
     assert mean == pytest.approx(values.mean())
     ours = warp_study.hypergradients(setting, arm, setting.initial(), setting.initial_head(), 1.0, 2)
     assert values.tolist() == ours.tolist()
+
+
+def test_each_strength_is_drawn_at_its_own_encoder_and_the_horizon_begins_at_the_middle_one(
+    setting: Setting, inputs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, meta = warp_study.warp_at(setting, WARP, 1.0)
+    fixed = {}
+    for seed, initial in enumerate(("0.125", "1", "4")):
+        fixed[f"fixed/{initial}"] = tmp_path / f"{initial}.pt"
+        save_pretrained(Learned(dataclasses.replace(setting, seed=seed).initial(), meta), fixed[f"fixed/{initial}"])
+    given: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(warp_study, "hypergradients", lambda *args: given.append(args) or torch.zeros(2))
+    monkeypatch.setattr(warp_study, "horizon", lambda *args: given.append(args) or [])
+    config = {"arm": "meta-stable", "arm_settings": ARMS["one step"].model_dump(), "seed": 0, "meta_size": 10}
+    config |= {"split": "patients", "width": 2, "samples": 1000, "pretrain": PRETRAIN}
+    study = {"draws": 2, "horizon": [1], "strengths": [4.0, 0.125, 1.0]}
+    outputs = {name: tmp_path / f"{name}.csv" for name in ("metrics", "series")}
+    warp_study.run(config | {"study": study}, inputs | fixed, outputs, Machine())
+    *drawn, (_, middle, *_) = given
+    assert [arguments[4] for arguments in drawn] == [0.125, 1.0, 4.0]
+    stems = [dataclasses.replace(setting, seed=seed).initial().encoder["stem.weight"] for seed in range(3)]
+    assert all(torch.equal(arguments[2].encoder["stem.weight"], stem) for arguments, stem in zip(drawn, stems, strict=True))
+    assert torch.equal(middle.encoder["stem.weight"], stems[1])
