@@ -435,3 +435,20 @@ def test_two_ways_of_the_same_number_of_terms_are_no_claim(runs: dict[str, dict[
     study = STUDIES["fidelity"].model_copy(update={"neumann_terms": [2]})
     claims = summarise("fidelity", study, runs["fidelity"], tmp_path / "one")["claims"]
     assert claims.read_text() == "experiment,claim,measured,bound,paper,verdict\n"
+
+
+def test_backpropagation_pretrains_with_the_mean_that_it_ends_with(
+    digits: MnistData, run_as: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[float] = []
+    pretrain = bptt_study.Stages.pretrain
+    monkeypatch.setattr(bptt_study.Stages, "pretrain", lambda self, mean: given.append(mean) or pretrain(self, mean))
+    _, means = bptt(digits, run_as("bptt", "bptt"), outer_steps=2)
+    assert given == [means[-1]] != [means[0]]
+
+
+def test_equal_starts_of_mean_and_deviation_are_replicates_of_their_own(digits: MnistData, run_as: Callable[..., Run]) -> None:
+    study = RotationMeanStd(**SIZES, epochs=1, replicates=2, starts=[(10.0, 1.0), (10.0, 1.0)])
+    results = rotation_study.train_mean_std(study, run_as("rotation_mean_std"), digits)
+    learned = [row["value"] for row in results.metrics if row["metric"] == rotation_study.MEAN]
+    assert len(learned) == len(set(learned)) == 4
