@@ -252,7 +252,7 @@ class FittedHead:
             train_losses=train_losses,
             validation_loss=torch.stack(validation_losses).mean(),
             head_gradient_norm=torch.stack(head_gradients).mean(),
-            status=_worst(statuses),
+            status=next((status for status in statuses if status is not Status.OK), Status.OK),
         )
 
     def fit(self, problem: MetaProblem, encoder: Params, head: Params, batches: Sequence[Any]) -> Fit:
@@ -280,7 +280,7 @@ class FittedHead:
             downhill = [-value.detach() for value in gradient]
             size = float(norm(downhill))
             first = size if first is None else first
-            if not math.isfinite(size + float(objective.detach())):
+            if not math.isfinite(size):
                 return Fit(detached(current), objective.detach(), Status.NON_FINITE)
             if size <= self.tolerance * max(first, self.l2):
                 return Fit(detached(current), objective.detach(), Status.OK)
@@ -342,13 +342,6 @@ def leave_one_out(batches: Sequence[Any]) -> list[tuple[Sequence[Any], Any]]:
     if len(batches) < 2:
         raise ValueError("cross_fit needs at least two different FT minibatches: one to hold out, one to fit the head on")
     return [([*batches[:index], *batches[index + 1 :]], batch) for index, batch in enumerate(batches)]
-
-
-def _worst(statuses: Sequence[Status]) -> Status:
-    """NON_FINITE if it is there, else the first that is not OK."""
-    if Status.NON_FINITE in statuses:
-        return Status.NON_FINITE
-    return next((status for status in statuses if status is not Status.OK), Status.OK)
 
 
 class Fit(NamedTuple):
