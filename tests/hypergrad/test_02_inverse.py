@@ -115,6 +115,13 @@ def test_a_diverging_series_says_so_and_says_what_to_do() -> None:
     assert "lower step_size" in result.status.value
 
 
+@pytest.mark.parametrize(("growth", "status"), [(1.9, Status.OK), (2.1, Status.DIVERGED)])
+def test_a_series_that_grows_to_less_than_twice_its_start_is_let_be(growth: float, status: Status) -> None:
+    result = Neumann(1, 1.0)(Matrix((1 - growth) * torch.eye(SIZE, dtype=DTYPE)), split(B))
+    assert result.status is status
+    assert join(result.value).isfinite().all()
+
+
 @pytest.mark.parametrize("damping", [0.0, 0.7])
 @pytest.mark.parametrize("matrix", [POSITIVE, POSITIVE * 1e6, POSITIVE * 1e-6])
 def test_conjugate_gradients_equal_a_dense_solve(matrix: Tensor, damping: float) -> None:
