@@ -159,6 +159,17 @@ def test_features_that_are_not_finite_or_all_equal_are_a_status() -> None:
         assert tune(RidgeHead(L2), problem=problem).status is Status.NON_FINITE
 
 
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("cross_fit", [False, True])
+def test_a_label_that_is_not_finite_is_not_left_out_as_a_task_with_one_label_is(cross_fit: bool, part: int, bad: float) -> None:
+    parts = [each._replace(targets=each.targets.clone()) for each in PARTS]
+    parts[part].targets[0, 1] = bad
+    result = tune(RidgeHead(L2, cross_fit), parts[:3], parts[3])
+    assert result.status is Status.NON_FINITE
+    assert not result.validation_loss.isfinite()
+
+
 def test_what_does_not_fit_is_refused_in_words() -> None:
     with pytest.raises(ValueError, match=r"l2 is 0\.0; legal: a positive number"):
         RidgeHead(0.0)
