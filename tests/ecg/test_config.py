@@ -60,11 +60,6 @@ def test_two_arms_of_the_warp_study_can_not_have_one_name(change: dict[str, Any]
     assert f"both make the arm {name!r}" in sentence(warp_study=STUDY | change)
 
 
-def test_the_name_of_a_warp_is_part_of_a_folders() -> None:
-    change = {"warps": {"a/b": {}}, "strengths": {"a/b": [2]}}
-    assert "makes the arm 'fixed-a/b-2'; legal in names of warps: letters" in sentence(warp_study=STUDY | change)
-
-
 def test_the_same_strength_twice_is_one_arm() -> None:
     twice = read(warp_study=STUDY | {"strengths": {"stable": [1, 1]}})
     assert [name for name in arms_of(twice) if name.startswith("fixed")] == ["fixed-stable-1"]

@@ -11,7 +11,7 @@ import pytest
 from metapt.evaluation import metrics
 from metapt.evaluation.claims import judge
 from metapt.evaluation.metrics import row
-from metapt.mnist import bptt_study, fidelity_study, rotation_study, weighting_study
+from metapt.mnist import bptt_study, fidelity_study, quantities, rotation_study, weighting_study
 from metapt.mnist.config import RotationMeanStd
 from metapt.mnist.experiments import EXPERIMENTS
 
@@ -86,7 +86,7 @@ def test_which_arm_of_the_comparison_with_backpropagation_is_better(suffix: str)
 def test_more_neumann_terms_point_nearer_to_the_exact_hypergradient(gain: float, word: str) -> None:
     settings = {"neumann_terms": [1, 9], "pretrain_steps": [5, 10], "unroll_steps": [1, 3]}
     values = {
-        ("meta", fidelity_study.COSINE, fidelity_study.setting(steps, k, terms)): (
+        ("meta", fidelity_study.COSINE, quantities.setting_fidelity(steps, k, terms)): (
             0.5 + (gain if (steps, k) == (10, 3) else -gain) * (terms == 9)
         )
         for steps in (5, 10)

@@ -82,7 +82,7 @@ def test_a_change_reruns_what_it_touches(old: str, new: str, jobs: dict[str, int
 
 
 def test_the_other_experiments_make_a_plan(finished_ecg: Path, tmp_path: Path) -> None:
-    study = "warp_study: {strengths: {stable: [1, 2]}, starts: {meta-stable: [2]}, finetune_size: 30}"
+    study = "warp_study: {strengths: {paper: [1, 2]}, starts: {meta: [2]}, finetune_size: 30}"
     config = edited(tmp_path, "  cost:\n", f"  augmentations: {{arms: [simclr, meta], finetune_size: 30}}\n  {study}\n  cost:\n")
     outcome = snakemake(finished_ecg, "--dry-run", "--configfile", config)
     assert outcome.jobs() == {

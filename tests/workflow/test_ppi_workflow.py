@@ -53,7 +53,7 @@ def paper(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     """A dry run of the PPI part of the paper's config."""
     folder = tmp_path_factory.mktemp("paper")
     section = yaml.safe_load(PAPER.read_text())["ppi"]
-    (folder / "ppi.yaml").write_text(yaml.safe_dump({"ppi": section}))
+    (folder / "ppi.yaml").write_text(yaml.safe_dump({"results": "results/paper", "ppi": section}))
     return snakemake(folder, "--dry-run", "--configfile", folder / "ppi.yaml")
 
 
@@ -135,7 +135,7 @@ def test_frozen_weights_come_from_the_same_setting_and_seed(tmp_path: Path, sett
 
 def test_string_of_any_species_and_version(tmp_path: Path) -> None:
     string = "{version: '11.5', links: physical.links.full, species: [511145, 224308]}"
-    before = f"ppi:\n  source: string\n  string: {string}\n  test_species: [224308]\n"
+    before = f"results: results/tiny\nppi:\n  source: string\n  string: {string}\n  test_species: [224308]\n"
     outcome = plan(tmp_path, "  cost: {arms: [meta]}\n", before=before)
     assert outcome.jobs() == {"download_string": 4, "prepare_ppi": 1, "ppi_pretrain": 1, "ppi_summarise": 1, "collect": 1}
     for kind in ("physical.links.full", "enrichment.terms"):
@@ -175,7 +175,7 @@ def test_a_target_that_is_not_in_the_config_is_one_sentence(target: str, sentenc
 
 
 def test_a_config_of_another_domain_has_no_ppi(tmp_path: Path) -> None:
-    outcome = plan(tmp_path, "mnist: {bptt: {}}\n", "ppi_full_access", before="")
+    outcome = plan(tmp_path, "mnist: {bptt: {}}\n", "ppi_full_access", before="results: results/tiny\n")
     assert outcome.status != 0
     assert "ppi_full_access is not in the config: add `full_access: {}` to the section ppi" in outcome.text
 

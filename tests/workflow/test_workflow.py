@@ -292,7 +292,7 @@ def test_a_cut_file_is_one_sentence(again: Path) -> None:
     raw.write_bytes(raw.read_bytes()[:1000])
     outcome = snakemake(again, "--configfile", TINY)
     assert outcome.status != 0
-    assert "error: data/raw/digits/train-images-idx3-ubyte.gz is cut" in outcome.text
+    assert "error: data/raw/digits/train-images-idx3-ubyte.gz is not what its job left" in outcome.text
     logs = re.findall(r"^Logfile (\S+):$", outcome.text, flags=re.M)
     assert logs[-1] == "results/tiny/mnist/data/digits.log.txt"  # whose last line is the sentence
     assert not (again / "results/tiny/mnist/data/digits.pt").exists()

@@ -370,8 +370,6 @@ class EcgConfig(Section):
     def _the_names_of_arms_differ(self) -> EcgConfig:
         made: dict[str, str] = {}
         for name, origin, _ in _study_arms(self):
-            if not re.fullmatch(r"[A-Za-z0-9_.-]+", name):
-                raise ValueError(f"warp_study.{origin} makes the arm {name!r}; legal in names of warps: letters, digits, - and _")
             if name in self.arms:
                 raise ValueError(
                     f"arms.{name} has the name of the arm that warp_study.{origin} makes, which would be "
