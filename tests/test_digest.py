@@ -72,7 +72,7 @@ def test_runs_do_not_hang_on_what_draws_tables_and_figures() -> None:
     for name in ("ecg.pretrain_run", "ecg.finetune_run", "ppi.pretrain_run", "ppi.finetune_run", "mnist.train_run"):
         found = {module.rpartition(".")[2] for module in closure(name)}
         assert found.isdisjoint({"tables", "figures", "claims", "experiments", "results", "needs", "costs", "simulate"}), name
-        assert "hypergrad.passes" in closure(name)
+        assert "hypergrad.layers.passes" in closure(name)
     for name in ("ecg.experiments", "ppi.experiments", "mnist.experiments", "stages.collect"):
         assert not [module for module in closure(name) if module.startswith(("hypergrad", "training"))], name
 

@@ -10,7 +10,7 @@ import pytest
 
 import metapt.hypergrad
 
-MODULES = [module.name for module in pkgutil.iter_modules(metapt.hypergrad.__path__, "metapt.hypergrad.")]
+MODULES = [module.name for module in pkgutil.walk_packages(metapt.hypergrad.__path__, "metapt.hypergrad.")]
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -11,9 +11,9 @@ from torch.autograd import forward_ad
 from torch.nn import functional as F
 
 from metapt.hypergrad import Neumann, Params, Pretrained, Unroll, hypergradient
-from metapt.hypergrad.batch_norm import BatchNorm, batch_norm
-from metapt.hypergrad.convolution import Convolution, convolution
-from metapt.hypergrad.relu import relu_
+from metapt.hypergrad.layers.batch_norm import BatchNorm, batch_norm
+from metapt.hypergrad.layers.convolution import Convolution, convolution
+from metapt.hypergrad.layers.relu import relu_
 
 from .problems import DTYPE, draw
 

@@ -15,8 +15,8 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from metapt.hypergrad import Neumann, Params, Pretrained, Unroll, hypergradient
-from metapt.hypergrad.convolution import convolution
-from metapt.hypergrad.passes import unread
+from metapt.hypergrad.layers.convolution import convolution
+from metapt.hypergrad.layers.passes import unread
 
 from .problems import draw
 

@@ -17,8 +17,8 @@ from metapt.ecg.augment import Smoothing, displacement
 from metapt.ecg.resnet1d import KERNEL, as_images
 from metapt.ecg.sources import LEADS
 from metapt.hypergrad import Params
-from metapt.hypergrad.batch_norm import batch_norm
-from metapt.hypergrad.relu import relu_
+from metapt.hypergrad.layers.batch_norm import batch_norm
+from metapt.hypergrad.layers.relu import relu_
 
 LAYERS = 4
 SCALE = "scale"

@@ -15,9 +15,9 @@ from torch.nn import functional as F
 
 from metapt.ecg.sources import CLASSES, LEADS
 from metapt.hypergrad import Params, Pretrained
-from metapt.hypergrad.batch_norm import BatchNorm
-from metapt.hypergrad.convolution import Convolution, convolution
-from metapt.hypergrad.relu import relu_
+from metapt.hypergrad.layers.batch_norm import BatchNorm
+from metapt.hypergrad.layers.convolution import Convolution, convolution
+from metapt.hypergrad.layers.relu import relu_
 
 KERNEL = 15
 STAGES = 4

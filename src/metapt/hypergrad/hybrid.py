@@ -15,6 +15,7 @@ from metapt.hypergrad.checks import Checked, check_arguments
 from metapt.hypergrad.curvature import gauss_newton, hessian
 from metapt.hypergrad.finetune import FineTuning
 from metapt.hypergrad.inverse import Inverse, Matvec, Status
+from metapt.hypergrad.layers.passes import unread
 from metapt.hypergrad.optimizers import OptimizerState
 from metapt.hypergrad.params import (
     Params,
@@ -29,7 +30,6 @@ from metapt.hypergrad.params import (
     vjp,
     vjp_graph,
 )
-from metapt.hypergrad.passes import unread
 from metapt.hypergrad.problem import ForwardProblem, GaussNewtonProblem, MetaProblem
 
 Curvature = Literal["hessian", "gauss_newton"]

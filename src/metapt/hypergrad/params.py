@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from metapt.hypergrad.once import twice
+from metapt.hypergrad.twice import twice
 
 Params = dict[str, Tensor]
 """Named tensors, in the form that `torch.func.functional_call` takes."""

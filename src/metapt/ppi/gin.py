@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from metapt.hypergrad import Params, Pretrained
-from metapt.hypergrad.batch_norm import batch_norm
+from metapt.hypergrad.layers.batch_norm import batch_norm
 
 EDGE_BITS = 9
 """Seven of evidence, then one that marks a self loop and one that marks a masked edge."""

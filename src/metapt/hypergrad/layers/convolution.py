@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from metapt.hypergrad.once import once_differentiable
-from metapt.hypergrad.passes import read, wanted
+from metapt.hypergrad.layers.once import once_differentiable
+from metapt.hypergrad.layers.passes import read, wanted
 
 Pair = tuple[int, int]
 

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from metapt.hypergrad.once import once_differentiable
+from metapt.hypergrad.layers.once import once_differentiable
 
 
 class BatchNorm(nn.Module):

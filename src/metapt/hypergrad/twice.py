@@ -1,12 +1,12 @@
-"""Derivatives that can't be differentiated again, and say so.
+"""Check that a derivative can be differentiated again.
 
-`torch.autograd.function.once_differentiable` and functions compiled by `torch.compile` raise only where all leaves are asked for:
-`torch.autograd.grad` goes around their error and returns what is left, a wrong number. `twice` finds them beforehand.
+`torch.autograd.function.once_differentiable` and functions compiled by `torch.compile` raise an error only where the
+derivative with respect to all leaves is asked for: `torch.autograd.grad` avoids their error otherwise and returns a
+wrong number. `twice` finds them beforehand.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -15,36 +15,6 @@ import torch
 from torch import Tensor
 from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import Node, get_gradient_edge
-
-_Backward = Callable[..., tuple[Tensor | None, ...]]
-
-
-def once_differentiable(backward: _Backward) -> _Backward:
-    """A `backward` of a `torch.autograd.Function` whose own derivative, on whatever way, raises a RuntimeError."""
-
-    @functools.wraps(backward)
-    def checked(context: Any, *cotangents: Tensor) -> tuple[Tensor | None, ...]:
-        with torch.no_grad():
-            gradients = backward(context, *cotangents)
-        if not torch.is_grad_enabled():
-            return gradients
-        made = [value for value in gradients if value is not None]
-        ends = iter(_End.apply(len(made), *made, *cotangents, *context.saved_tensors))  # type: ignore[no-untyped-call]
-        return tuple(None if value is None else next(ends) for value in gradients)
-
-    return checked
-
-
-class _End(torch.autograd.Function):
-    """The first `count` tensors, as functions of the others whose derivative is an error."""
-
-    @staticmethod
-    def forward(context: Any, count: int, *tensors: Tensor) -> tuple[Tensor, ...]:
-        return tensors[:count]
-
-    @staticmethod
-    def backward(context: Any, *cotangents: Tensor) -> Any:
-        raise RuntimeError("BatchNorm and Convolution of metapt have no third derivative: use torch.nn's own layers.")
 
 
 @contextmanager

@@ -1,0 +1,44 @@
+"""The mark of a derivative that has no further derivative: asking for one raises an error.
+
+`torch.autograd.function.once_differentiable` raises only where the derivative with respect to all leaves is asked for:
+`torch.autograd.grad` avoids its error otherwise and returns a wrong number.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_Backward = Callable[..., tuple[Tensor | None, ...]]
+
+
+def once_differentiable(backward: _Backward) -> _Backward:
+    """A `backward` of a `torch.autograd.Function` whose own derivative, on whatever way, raises a RuntimeError."""
+
+    @functools.wraps(backward)
+    def checked(context: Any, *cotangents: Tensor) -> tuple[Tensor | None, ...]:
+        with torch.no_grad():
+            gradients = backward(context, *cotangents)
+        if not torch.is_grad_enabled():
+            return gradients
+        made = [value for value in gradients if value is not None]
+        ends = iter(_End.apply(len(made), *made, *cotangents, *context.saved_tensors))  # type: ignore[no-untyped-call]
+        return tuple(None if value is None else next(ends) for value in gradients)
+
+    return checked
+
+
+class _End(torch.autograd.Function):
+    """The first `count` tensors, as functions of the others whose derivative is an error."""
+
+    @staticmethod
+    def forward(context: Any, count: int, *tensors: Tensor) -> tuple[Tensor, ...]:
+        return tensors[:count]
+
+    @staticmethod
+    def backward(context: Any, *cotangents: Tensor) -> Any:
+        raise RuntimeError("BatchNorm and Convolution of metapt have no third derivative: use torch.nn's own layers.")
