@@ -185,7 +185,7 @@ def ours(task: Task, terms: int) -> Tensor:
         train_batches=[task.train],
         validation_batch=task.validation,
         inverse=Neumann(terms=terms, step_size=task.learning_rate),
-        unroll=Unroll(steps=1, optimizer=SGD(lr=task.learning_rate)),
+        finetuning=Unroll(steps=1, optimizer=SGD(lr=task.learning_rate)),
     )
     return result.gradient["phi"]
 

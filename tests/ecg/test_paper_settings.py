@@ -139,7 +139,7 @@ def test_the_warp_is_learned_as_in_the_paper(dataset: Any, tmp_path: Path) -> No
     setting = Setting(dataset, 2, PretrainSettings(batch_size=3), 0, 25, "patients", lambda part: pytest.fail(part))
     settings = meta_settings(Meta(), setting)  # 63 ECGs: 21 PT steps an epoch
     assert (settings.iterations, settings.pretrain_steps, settings.warmup) == (105, 10, 3)
-    assert settings.unroll == Unroll(1, Adam(1e-4))
+    assert settings.finetuning == Unroll(1, Adam(1e-4))
     assert settings.inverse == Neumann(1, 1e-4)
     assert settings.pretrain_optimizer == OptimizerSpec("Adam", {"lr": 1e-4})
     assert settings.meta_optimizer == OptimizerSpec("Adam", {"lr": 1.0}, {"network.*": {"lr": 1e-4}})

@@ -366,7 +366,7 @@ def test_reused_gradients_are_those_of_the_hypergradients_minibatches(make: Call
     result = hypergradient(
         shadow.problem, shadow.pretrained, shadow.meta, shadow.head,
         pretrain_batch=batches.pretrain(), train_batches=[batches.train() for _ in range(2)],
-        validation_batch=batches.validation(), inverse=shadow.settings.inverse, unroll=shadow.settings.unroll,
+        validation_batch=batches.validation(), inverse=shadow.settings.inverse, finetuning=shadow.settings.finetuning,
         curvature="gauss_newton",
     )  # fmt: skip
     loop.iterate()

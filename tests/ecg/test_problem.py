@@ -146,7 +146,7 @@ def test_the_hypergradient_is_reverse_over_reverse_by_hand(
     result = hypergradient(
         SimclrProblem(Encoder(2), policy, TEMPERATURE), exact.pretrained, meta, exact.head,
         pretrain_batch=batch, train_batches=train, validation_batch=validation,
-        inverse=Neumann(terms, STEP_SIZE), unroll=Unroll(steps, SGD(FINETUNE_LR)),
+        inverse=Neumann(terms, STEP_SIZE), finetuning=Unroll(steps, SGD(FINETUNE_LR)),
     )  # fmt: skip
     g2 = unrolled_g2(plain, exact, train, validation)
     by_hand = implicit(lambda w, phi: pretrain_loss_by_hand(plain, policy, w, phi, batch), exact.pretrained, meta, g2, terms)
@@ -161,7 +161,7 @@ def test_the_hypergradient_through_a_fitted_head(exact: Any, plain_encoder: Any,
     result = hypergradient(
         SimclrProblem(Encoder(2), policy, TEMPERATURE), exact.pretrained, meta, exact.head,
         pretrain_batch=batch, train_batches=batches[:2], validation_batch=batches[2],
-        inverse=Neumann(1, STEP_SIZE), unroll=FittedHead(L2, cross_fit=cross_fit, minibatches=2, tolerance=1e-12),
+        inverse=Neumann(1, STEP_SIZE), finetuning=FittedHead(L2, cross_fit=cross_fit, minibatches=2, tolerance=1e-12),
     )  # fmt: skip
     held_out = range(3) if cross_fit else [2]
     g2 = fitted_g2(plain, exact, [([*batches[:i], *batches[i + 1 :]], batches[i]) for i in held_out])
@@ -175,7 +175,7 @@ def test_adams_steps_on_the_head_are_torchs(exact: Any) -> None:
     result = hypergradient(
         SimclrProblem(Encoder(2), policy, TEMPERATURE), exact.pretrained, meta_of(policy), exact.head,
         pretrain_batch=unlabelled(exact), train_batches=train, validation_batch=validation,
-        inverse=Neumann(0, STEP_SIZE), unroll=Unroll(3, Adam(0.01)),
+        inverse=Neumann(0, STEP_SIZE), finetuning=Unroll(3, Adam(0.01)),
     )  # fmt: skip
     head = leaves(exact.head)
     optimizer = torch.optim.Adam(head.values(), lr=0.01)
@@ -238,7 +238,7 @@ def test_the_supervised_hypergradient_is_the_one_stage_implicit_one(exact: Any, 
     result = hypergradient(
         problem, network, meta, {},
         pretrain_batch=batch, train_batches=[], validation_batch=validation,
-        inverse=Neumann(terms, STEP_SIZE), unroll=Unroll(0),
+        inverse=Neumann(terms, STEP_SIZE), finetuning=Unroll(0),
     )  # fmt: skip
 
     def loss(whole: Params, signals: Tensor, labels: Tensor, training: bool) -> Tensor:

@@ -122,7 +122,7 @@ def call(problem: Classifier, curvature: str, damping: float = 0.1):  # type: ig
         train_batches=[],
         validation_batch=classification(102, 8),
         inverse=ConjugateGradient(rtol=1e-10, max_steps=500, damping=damping),
-        unroll=Unroll(steps=0),
+        finetuning=Unroll(steps=0),
         curvature=curvature,  # type: ignore[arg-type]
     )
 

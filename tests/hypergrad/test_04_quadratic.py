@@ -99,7 +99,7 @@ def estimate(inverse: Any, leg: Any, train: list[Batch], at: Pretrained | None =
         train_batches=train,
         validation_batch=VALIDATION,
         inverse=inverse,
-        unroll=leg,
+        finetuning=leg,
     )
 
 
@@ -213,7 +213,7 @@ def test_a_meta_parameter_that_the_pretrain_loss_does_not_touch_has_a_gradient_o
         train_batches=[],
         validation_batch=VALIDATION,
         inverse=Dense(),
-        unroll=Unroll(steps=0),
+        finetuning=Unroll(steps=0),
     )
     assert not result.gradient["unused"].any()
     torch.testing.assert_close({name: result.gradient[name] for name in PROBLEM.meta}, estimate(Dense(), Unroll(0), []).gradient)
@@ -237,5 +237,5 @@ def test_no_meta_parameters_are_refused_in_words() -> None:
             train_batches=[],
             validation_batch=VALIDATION,
             inverse=Dense(),
-            unroll=Unroll(steps=0),
+            finetuning=Unroll(steps=0),
         )

@@ -135,7 +135,7 @@ def test_the_state_given_to_the_hypergradient_is_used_and_the_new_one_returned()
         train_batches=TRAIN[1:2],
         validation_batch=VALIDATION,
         inverse=Neumann(1, 0.1),
-        unroll=leg,
+        finetuning=leg,
         head_state=before.head_state,
     )
     torch.testing.assert_close(result.head, expected.head, rtol=0.0, atol=0.0)
@@ -179,7 +179,7 @@ def quadratic(start: Pretrained, pretrain_steps: int, leg: FineTuning, train: li
         train_batches=train,
         validation_batch=problem.batches(1, seed=50)[0],
         inverse=Dense(),
-        unroll=leg,
+        finetuning=leg,
     ).gradient
 
 

@@ -137,7 +137,7 @@ def quadratic_gap(steps: int) -> float:
         train_batches=train,
         validation_batch=validation,
         inverse=Dense(),
-        unroll=Unroll(2, SGD(lr=0.1), network=True),
+        finetuning=Unroll(2, SGD(lr=0.1), network=True),
     )
     return float((flat(oracle.gradient) - flat(estimate.gradient)).norm())
 
@@ -165,7 +165,7 @@ def test_the_hypergradient_approaches_the_exact_one_on_a_network() -> None:
         train_batches=TRAIN,
         validation_batch=VALIDATION[0],
         inverse=Dense(),
-        unroll=Unroll(3, SGD(lr=0.3), network=True),
+        finetuning=Unroll(3, SGD(lr=0.3), network=True),
     )
     torch.testing.assert_close(estimate.gradient, oracle.gradient, rtol=1e-4, atol=1e-8)
     assert flat(oracle.gradient).norm() > 1e-3

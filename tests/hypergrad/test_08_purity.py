@@ -75,7 +75,7 @@ def call(problem: Normed, inverse: Any = None, leg: Any = None, **changes: Any) 
         "train_batches": TRAIN,
         "validation_batch": VALIDATION,
     }
-    return hypergradient(problem, inverse=inverse or Dense(damping=1.0), unroll=leg, **{**arguments, **changes})
+    return hypergradient(problem, inverse=inverse or Dense(damping=1.0), finetuning=leg, **{**arguments, **changes})
 
 
 @pytest.mark.parametrize("inverse", INVERSES)

@@ -46,7 +46,7 @@ def alone(index: int, inverse: Any, leg: Any, problem: Classifier = PROBLEM, **o
         train_batches=[batch[index] for batch in TRAIN],
         validation_batch=VALIDATION[index],
         inverse=inverse,
-        unroll=leg,
+        finetuning=leg,
         **options,
     )
 
@@ -61,7 +61,7 @@ def together(inverse: Any, leg: Any, problem: Classifier = PROBLEM, **options: A
         train_batches=[pile(batch) for batch in TRAIN],
         validation_batch=pile(VALIDATION),
         inverse=inverse,
-        unroll=leg,
+        finetuning=leg,
         **options,
     )
 
@@ -137,7 +137,7 @@ def test_batch_norm_in_a_stack_has_statistics_for_each_replicate() -> None:
         problem.pretrained._replace(encoder={n: v + draw(s, *v.shape, scale=0.3) for n, v in problem.pretrained.encoder.items()})
         for s in (900, 910, 920)
     ]
-    common = {"inverse": Neumann(3, 0.2), "unroll": Unroll(2, SGD(lr=0.3))}
+    common = {"inverse": Neumann(3, 0.2), "finetuning": Unroll(2, SGD(lr=0.3))}
     stacked = hypergradient(
         Stacked(problem),
         stack_pretrained(starts),

@@ -57,7 +57,7 @@ def held(function: Callable[[], Any]) -> Meter:
 def call(problem: Any, inverse: Any, leg: Any, train: list[Any], **changes: Any) -> Any:
     arguments = {"pretrained": problem.pretrained, "meta": problem.meta, "head": problem.head, "pretrain_batch": PRETRAIN}
     return hypergradient(
-        problem, train_batches=train, validation_batch=VALIDATION, inverse=inverse, unroll=leg, **{**arguments, **changes}
+        problem, train_batches=train, validation_batch=VALIDATION, inverse=inverse, finetuning=leg, **{**arguments, **changes}
     )
 
 

@@ -43,7 +43,7 @@ def call(inverse: Any, leg: Any, device: str) -> Hypergradient:
         train_batches=train,
         validation_batch=validation,
         inverse=inverse,
-        unroll=leg,
+        finetuning=leg,
     )
 
 

@@ -305,7 +305,7 @@ class Blurred:
             train_batches=[],
             validation_batch=values(seed=80).detach(),
             inverse=Neumann(2, 0.01),
-            unroll=Unroll(0),
+            finetuning=Unroll(0),
             keep_gradient=keep_gradient,
         ).gradient["scale"]
 

@@ -138,7 +138,7 @@ def call(problem: Any, keep: bool = False, meta: Params | None = None, terms: in
         train_batches=[],
         validation_batch=VALIDATION,
         inverse=Neumann(terms, 0.01),
-        unroll=Unroll(0),
+        finetuning=Unroll(0),
         keep_gradient=keep,
     )
 

@@ -64,11 +64,11 @@ PRETRAIN, TRAIN, VALIDATION = (Batch(draw(10 + i, 6, 3), draw(20 + i, 6)) for i 
 HEAD = {"h": draw(4, 4)}
 
 
-def call(problem: Any, unroll: Any = Unroll(0), inverse: Any = Neumann(2, 0.1), **changes: Any) -> Tensor:  # noqa: B008
+def call(problem: Any, finetuning: Any = Unroll(0), inverse: Any = Neumann(2, 0.1), **changes: Any) -> Tensor:  # noqa: B008
     arguments = {"pretrained": problem.pretrained, "meta": problem.meta, "pretrain_batch": PRETRAIN, **changes}
-    train = [TRAIN] * getattr(unroll, "steps", 1)
+    train = [TRAIN] * getattr(finetuning, "steps", 1)
     result = hypergradient(
-        problem, head=HEAD, train_batches=train, validation_batch=VALIDATION, inverse=inverse, unroll=unroll, **arguments
+        problem, head=HEAD, train_batches=train, validation_batch=VALIDATION, inverse=inverse, finetuning=finetuning, **arguments
     )
     assert result.gradient["phi"].any()
     return result.gradient["phi"]
@@ -157,11 +157,11 @@ def test_a_derivative_that_cannot_be_differentiated_is_an_error_with_advice(
 
 @pytest.mark.parametrize("function", [lambda: compiled(torch.square), lambda: Once.apply, lambda: Detached.apply])
 @pytest.mark.parametrize(
-    ("part", "unroll"),
+    ("part", "finetuning"),
     [("weights", Unroll(1)), ("encode", Unroll(1)), ("encode", FittedHead()), ("head", Unroll(0))],
 )
-def test_what_is_differentiated_once_only_may_be_compiled(part: str, unroll: Any, function: Callable[[], Function]) -> None:
-    results = [call(Curved(**{part: made}), unroll) for made in (torch.square, function())]
+def test_what_is_differentiated_once_only_may_be_compiled(part: str, finetuning: Any, function: Callable[[], Function]) -> None:
+    results = [call(Curved(**{part: made}), finetuning) for made in (torch.square, function())]
     torch.testing.assert_close(*results)
 
 

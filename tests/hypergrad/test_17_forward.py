@@ -51,7 +51,7 @@ def call(problem: Any, inverse: Any, keep_gradient: bool) -> Hypergradient:
         train_batches=[classification(500, 6)],
         validation_batch=classification(600, 7),
         inverse=inverse,
-        unroll=Unroll(1, SGD(0.3)),
+        finetuning=Unroll(1, SGD(0.3)),
         keep_gradient=keep_gradient,
     )
 

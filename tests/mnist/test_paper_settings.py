@@ -75,7 +75,7 @@ def test_the_rotation_is_learned_as_in_the_paper(study: RotationMean | RotationM
     settings = arms.settings(arm, 100)
     assert settings.pretrain_optimizer == OptimizerSpec("Adam", {"lr": 0.01})
     assert settings.meta_optimizer == OptimizerSpec("Adam", {"lr": 0.3}, {})
-    assert settings.unroll == Unroll(1, SGD(0.01), network=True)
+    assert settings.finetuning == Unroll(1, SGD(0.01), network=True)
     assert settings.inverse == Neumann(1, 0.01)
     assert (settings.warmup, settings.pretrain_steps, settings.curvature) == (0, 1, "hessian")
 
@@ -83,7 +83,7 @@ def test_the_rotation_is_learned_as_in_the_paper(study: RotationMean | RotationM
 def test_examples_are_weighted_as_in_the_paper() -> None:
     settings = arms.settings(ExampleWeighting().arms["meta"], 100)
     assert settings.pretrain_optimizer.settings["lr"] == settings.meta_optimizer.settings["lr"] == 1e-3 == default_adam_lr()
-    assert settings.unroll == Unroll(1, SGD(0.01), network=True)
+    assert settings.finetuning == Unroll(1, SGD(0.01), network=True)
     assert settings.inverse == Neumann(1, 1e-3)
     assert (settings.warmup, settings.pretrain_steps) == (0, 1)
 
@@ -150,7 +150,7 @@ def test_the_inverse_of_an_arm_is_the_one_asked_for(keys: dict[str, Any], invers
 
 
 @pytest.mark.parametrize(
-    ("keys", "unroll"),
+    ("keys", "finetuning"),
     [
         ({"unroll": "head", "unroll_steps": 5, "finetune_lr": 0.1}, Unroll(5, SGD(0.1), network=False)),
         ({"unroll": "network", "unroll_steps": 0}, Unroll(0, SGD(0.01), network=True)),
@@ -158,8 +158,8 @@ def test_the_inverse_of_an_arm_is_the_one_asked_for(keys: dict[str, Any], invers
     ],
     ids=["head", "network", "fitted"],
 )
-def test_the_fine_tuning_of_an_arm_is_the_one_asked_for(keys: dict[str, Any], unroll: Any) -> None:
-    assert arms.settings(MetaArm(**keys), 10).unroll == unroll
+def test_the_fine_tuning_of_an_arm_is_the_one_asked_for(keys: dict[str, Any], finetuning: Any) -> None:
+    assert arms.settings(MetaArm(**keys), 10).finetuning == finetuning
 
 
 @pytest.mark.parametrize(

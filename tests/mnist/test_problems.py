@@ -142,7 +142,7 @@ def test_the_weighting_cnn_gets_a_finite_hypergradient_through_both_stages() -> 
         train_batches=[minibatch(3, classes=5)],
         validation_batch=minibatch(4, classes=5),
         inverse=Neumann(1, 1e-3),
-        unroll=Unroll(1, SGD(0.01), network=True),
+        finetuning=Unroll(1, SGD(0.01), network=True),
     )
     for name, value in result.gradient.items():
         assert torch.isfinite(value).all(), name

@@ -404,7 +404,7 @@ def test_without_folds_a_head_is_fit_on_train_and_priced_on_validation(make: Cal
 
 def test_the_ft_leg_is_the_configs(make: Callable[..., Setting]) -> None:
     def leg(**changes: Any) -> Any:
-        return meta_loop(make(), config.Meta(pretrain_steps=2, warmup_epochs=0.5, **changes)).settings.unroll
+        return meta_loop(make(), config.Meta(pretrain_steps=2, warmup_epochs=0.5, **changes)).settings.finetuning
 
     assert leg(unroll_steps=3, finetune_lr=0.02) == Unroll(3, Adam(0.02))
     assert leg(unroll="fitted", l2=0.5) == FittedHead(0.5)
@@ -437,7 +437,7 @@ def test_every_option_of_a_meta_arm_reaches_its_loop(make: Callable[..., Setting
         pretrain_steps=2,
         warmup=2,
         inverse=Neumann(3, 2e-4),
-        unroll=Unroll(2, Adam(0.02)),
+        finetuning=Unroll(2, Adam(0.02)),
         curvature="gauss_newton",
         pretrain_optimizer=OptimizerSpec("Adam", {"lr": 2e-4, "fused": True}),
         meta_optimizer=OptimizerSpec("SGD", {"lr": 0.3, "momentum": 0.5}),
@@ -468,7 +468,7 @@ def test_every_option_of_learned_weights_reaches_its_loop(make: Callable[..., Se
             pretrain_steps=3,
             warmup=3,
             inverse=Neumann(4, 2e-4),
-            unroll=Unroll(0),
+            finetuning=Unroll(0),
             pretrain_optimizer=OptimizerSpec("Adam", {"lr": 2e-4, "fused": True}),
             meta_optimizer=OptimizerSpec("Adam", {"lr": 0.3}),
         )

@@ -150,15 +150,15 @@ def hypergradient_of(
     inverse: Inverse,
     curvature: Any = "hessian",
     start: Pretrained | None = None,
-    unroll: Any = None,
+    finetuning: Any = None,
     keep_gradient: bool = False,
 ) -> Hypergradient:
     *train, validation = map(labelled, FT)
-    unroll = Unroll(2, SGD(0.3)) if unroll is None else unroll
+    finetuning = Unroll(2, SGD(0.3)) if finetuning is None else finetuning
     return hypergradient(
         problem, pretrained() if start is None else start, META, HEAD,
         pretrain_batch=labelled(PT, "coarse", dropout=True), train_batches=train, validation_batch=validation,
-        inverse=inverse, unroll=unroll, curvature=curvature,
+        inverse=inverse, finetuning=finetuning, curvature=curvature,
         keep_gradient=keep_gradient,
     )  # fmt: skip
 
@@ -174,14 +174,16 @@ INVERSES = [
 
 
 @pytest.mark.parametrize("keep_gradient", [False, True])
-@pytest.mark.parametrize("unroll", [Unroll(2, SGD(0.3)), RidgeHead(0.1, cross_fit=True, minibatches=2)], ids=["unroll", "ridge"])
+@pytest.mark.parametrize(
+    "finetuning", [Unroll(2, SGD(0.3)), RidgeHead(0.1, cross_fit=True, minibatches=2)], ids=["unroll", "ridge"]
+)
 @pytest.mark.parametrize(("inverse", "curvature"), INVERSES)
 def test_the_hypergradient_is_the_same_in_forward_mode(
-    inverse: Inverse, curvature: str, unroll: Any, keep_gradient: bool
+    inverse: Inverse, curvature: str, finetuning: Any, keep_gradient: bool
 ) -> None:
     problem = MultitaskProblem(ENCODER)
-    forward = hypergradient_of(problem, inverse, curvature, unroll=unroll, keep_gradient=keep_gradient)
-    reverse = hypergradient_of(ReverseOnly(problem), inverse, curvature, unroll=unroll, keep_gradient=True)
+    forward = hypergradient_of(problem, inverse, curvature, finetuning=finetuning, keep_gradient=keep_gradient)
+    reverse = hypergradient_of(ReverseOnly(problem), inverse, curvature, finetuning=finetuning, keep_gradient=True)
     scale = float(reverse.gradient[WEIGHTS].abs().max())
     assert scale > 1e-6
     torch.testing.assert_close(forward.gradient, reverse.gradient, rtol=1e-9, atol=1e-11 * scale)
@@ -330,7 +332,7 @@ def test_the_weights_of_co_training_are_priced_by_the_ft_head_as_it_is() -> None
     meta = {WEIGHTS: draw(50, COARSE + FINE)}
     result = hypergradient(
         problem, network(), meta, {}, pretrain_batch=both, train_batches=[], validation_batch=validation,
-        inverse=Neumann(1, step), unroll=Unroll(0),
+        inverse=Neumann(1, step), finetuning=Unroll(0),
     )  # fmt: skip
     weights, phi = network().leaves(), leaves(meta)
     parameters = {**encoder_of(weights.encoder), **weights.buffers}

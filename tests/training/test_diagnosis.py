@@ -41,7 +41,7 @@ def ran(
         iterations=iterations,
         warmup=warmup,
         inverse=Identity(),
-        unroll=Unroll(0),
+        finetuning=Unroll(0),
         pretrain_optimizer=OptimizerSpec("SGD", {"lr": 1.0}),
         meta_optimizer=OptimizerSpec(optimizer, {"lr": meta_lr, **optimizer_settings}),
         max_skipped=iterations,

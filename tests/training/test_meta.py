@@ -118,7 +118,7 @@ def settings(**changes: Any) -> MetaSettings:
         "iterations": 6,
         "pretrain_steps": 2,
         "inverse": Neumann(1, STEP_SIZE),
-        "unroll": Unroll(UNROLL_STEPS, SGD(HEAD_LR)),
+        "finetuning": Unroll(UNROLL_STEPS, SGD(HEAD_LR)),
         "pretrain_optimizer": OptimizerSpec("Adam", {"lr": 0.05}),
         "meta_optimizer": OptimizerSpec("Adam", {"lr": 0.1}),
     }
@@ -190,7 +190,7 @@ def test_clipping_leaves_a_short_hypergradient_as_it_is() -> None:
 
 
 def test_the_state_of_the_heads_optimiser_goes_on_from_update_to_update() -> None:
-    loop = made(Classifier(), settings(unroll=Unroll(2, Adam(0.1)), head_steps_between_updates=1))
+    loop = made(Classifier(), settings(finetuning=Unroll(2, Adam(0.1)), head_steps_between_updates=1))
     loop.run()
     assert loop.head_state["step"] == 6 * (1 + 2)
 
@@ -276,10 +276,10 @@ OPTIONS = [
     {"reuse_gradient": True, "pretrain_steps": 1, "accumulate": 2},
     {"warmup": 2, "reuse_gradient": True},
     {"warmup": 5},
-    {"unroll": Unroll(0)},
-    {"unroll": Unroll(3, SGD(0.1), network=True)},
-    {"unroll": Unroll(1, Adam(0.1)), "head_steps_between_updates": 2, "pretrain_steps": 3},
-    {"unroll": Unroll(1), "head_steps_between_updates": 1, "warmup": 1, "reuse_gradient": True, "accumulate": 2},
+    {"finetuning": Unroll(0)},
+    {"finetuning": Unroll(3, SGD(0.1), network=True)},
+    {"finetuning": Unroll(1, Adam(0.1)), "head_steps_between_updates": 2, "pretrain_steps": 3},
+    {"finetuning": Unroll(1), "head_steps_between_updates": 1, "warmup": 1, "reuse_gradient": True, "accumulate": 2},
 ]
 
 
@@ -288,7 +288,7 @@ OPTIONS = [
 def test_pt_steps_see_the_minibatches_of_plain_pt_to_the_end(changes: dict[str, Any], resumed: bool) -> None:
     problem = Telling()
     step = OptimizerSpec("SGD", {"lr": 1.0})
-    chosen = settings(**({"unroll": Unroll(1), "pretrain_optimizer": step} | changes))
+    chosen = settings(**({"finetuning": Unroll(1), "pretrain_optimizer": step} | changes))
     plain = Pretrainer(problem, OwnStreams(number), problem.pretrained, step)
     loop = made(problem, chosen, OwnStreams(number))
     for _ in range(chosen.iterations):
@@ -329,7 +329,7 @@ def test_hypergradients_are_taken_on_the_minibatches_that_are_theirs() -> None:
         ({"clip_norm": 0.0}, "clip_norm is 0.0; legal: a positive number"),
         ({"average_decay": 1.0}, "average_decay is 1.0; legal: between 0 and 1"),
         ({"explosion_factor": 1.0}, "explosion_factor is 1.0; legal: more than 1"),
-        ({"unroll": FittedHead(), "head_steps_between_updates": 1}, "a fitted head takes no steps"),
+        ({"finetuning": FittedHead(), "head_steps_between_updates": 1}, "a fitted head takes no steps"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(changes: dict[str, Any], sentence: str) -> None:
@@ -361,7 +361,7 @@ def line(targets: dict[int, float], iterations: int = 30, **changes: Any) -> Met
         iterations=iterations,
         pretrain_steps=1,
         inverse=Identity(),
-        unroll=Unroll(0),
+        finetuning=Unroll(0),
         pretrain_optimizer=OptimizerSpec("SGD", {"lr": 1.0}),
         **({"meta_optimizer": OptimizerSpec("SGD", {"lr": 0.1})} | changes),
     )
@@ -439,8 +439,8 @@ def equal(a: Any, b: Any) -> bool:
     [
         pytest.param({"average_decay": 0.9, "warmup": 2, "accumulate": 2}, id="Adam, averaged"),
         pytest.param({"meta_optimizer": GROUPED, "pretrain_optimizer": OptimizerSpec("RMSprop")}, id="SGD with groups, RMSprop"),
-        pytest.param({"unroll": Unroll(1, Adam(0.1)), "head_steps_between_updates": 1}, id="Adam on the head"),
-        pytest.param({"unroll": FittedHead(0.1, cross_fit=True)}, id="fitted head"),
+        pytest.param({"finetuning": Unroll(1, Adam(0.1)), "head_steps_between_updates": 1}, id="Adam on the head"),
+        pytest.param({"finetuning": FittedHead(0.1, cross_fit=True)}, id="fitted head"),
         pytest.param({"reuse_gradient": True, "warmup": 1}, id="reused gradients"),
         pytest.param({"reuse_gradient": True, "pretrain_steps": 1, "accumulate": 2}, id="reused gradients alone"),
         pytest.param({"meta_optimizer": OptimizerSpec("Adamax"), "pretrain_optimizer": OptimizerSpec("Adagrad")}, id="others"),

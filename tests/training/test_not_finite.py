@@ -102,9 +102,9 @@ def goes_on_well(loop: MetaPretraining, before: Any) -> None:
 def test_what_is_not_finite_is_counted_logged_and_not_applied(
     inverse: str, finetuning: str, where: str, value: float, caplog: pytest.LogCaptureFixture
 ) -> None:
-    unroll = FINETUNINGS[finetuning]
-    each = MetaSettings(1, unroll=unroll).unroll_steps if where == "train" else 1
-    loop = loop_of(with_bad({where: BAD * each}, value), inverse=INVERSES[inverse], unroll=unroll)
+    solver = FINETUNINGS[finetuning]
+    each = MetaSettings(1, finetuning=solver).unroll_steps if where == "train" else 1
+    loop = loop_of(with_bad({where: BAD * each}, value), inverse=INVERSES[inverse], finetuning=solver)
     for _ in range(BAD):
         loop.iterate()
     before, statuses = learned(loop), dict(loop.trace.state_dict()["statuses"])
@@ -124,7 +124,7 @@ def test_what_is_not_finite_is_counted_logged_and_not_applied(
 @pytest.mark.parametrize("changes", [{}, {"clip_norm": 0.1}, {"normalise": True}, {"average_decay": 0.9}], ids=str)
 def test_one_of_several_spoils_the_whole_meta_update(bad: int, where: str, changes: dict[str, Any]) -> None:
     batches = with_bad({where: 3 * BAD + bad}, math.nan)
-    loop = loop_of(batches, inverse=ConjugateGradient(), unroll=Unroll(1, Adam(0.1)), accumulate=3, **changes)
+    loop = loop_of(batches, inverse=ConjugateGradient(), finetuning=Unroll(1, Adam(0.1)), accumulate=3, **changes)
     for _ in range(BAD):
         loop.iterate()
     before = learned(loop)
@@ -137,7 +137,12 @@ def test_one_of_several_spoils_the_whole_meta_update(bad: int, where: str, chang
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_no_pt_step_is_taken_along_a_gradient_that_is_not_finite(accumulate: int, pretrain_steps: int) -> None:
     """Its place takes a plain PT step, on the next PT minibatch."""
-    changes = {"accumulate": accumulate, "pretrain_steps": pretrain_steps, "inverse": ConjugateGradient(), "unroll": Unroll(1)}
+    changes = {
+        "accumulate": accumulate,
+        "pretrain_steps": pretrain_steps,
+        "inverse": ConjugateGradient(),
+        "finetuning": Unroll(1),
+    }
     batches = with_bad({"pretrain": pretrain_steps * (BAD + 1)}, math.nan)
     loop = loop_of(batches, reuse_gradient=True, **changes)
     for _ in range(BAD):
@@ -155,7 +160,7 @@ def test_no_pt_step_is_taken_along_a_gradient_that_is_not_finite(accumulate: int
 
 
 def test_a_good_pt_gradient_is_reused_although_ft_was_not_finite() -> None:
-    loop = loop_of(with_bad({"validation": 0}, math.nan), reuse_gradient=True, unroll=Unroll(1))
+    loop = loop_of(with_bad({"validation": 0}, math.nan), reuse_gradient=True, finetuning=Unroll(1))
     loop.iterate()
     assert loop.guard.skipped["not finite"] == 1
     drawn = loop.batches.counts["pretrain"]
@@ -166,7 +171,9 @@ def test_a_good_pt_gradient_is_reused_although_ft_was_not_finite() -> None:
 
 @pytest.mark.parametrize("optimizer", [SGD(0.1), SGD(0.1, 0.9), Adam(0.1)])
 def test_a_plain_step_of_the_head_is_not_taken_where_it_is_not_finite(optimizer: Any, caplog: pytest.LogCaptureFixture) -> None:
-    loop = loop_of(with_bad({"train": 1}, math.nan), unroll=Unroll(1, optimizer), pretrain_steps=3, head_steps_between_updates=1)
+    loop = loop_of(
+        with_bad({"train": 1}, math.nan), finetuning=Unroll(1, optimizer), pretrain_steps=3, head_steps_between_updates=1
+    )
     stepped: list[tuple[Params, Params]] = [(loop.head, loop.head_state)]
     for _ in range(3):
         loop._head_step()
@@ -198,7 +205,7 @@ class Deaf(Regressed):
 
 @pytest.mark.parametrize("inverse", INVERSES)
 def test_a_pt_loss_that_is_not_finite_is_seen_where_no_derivative_shows_it(inverse: str) -> None:
-    loop = loop_of(with_bad({"hypergradient": BAD}, math.nan), Deaf(), inverse=INVERSES[inverse], unroll=Unroll(1))
+    loop = loop_of(with_bad({"hypergradient": BAD}, math.nan), Deaf(), inverse=INVERSES[inverse], finetuning=Unroll(1))
     for _ in range(BAD):
         loop.iterate()
     before = learned(loop)
@@ -209,7 +216,7 @@ def test_a_pt_loss_that_is_not_finite_is_seen_where_no_derivative_shows_it(inver
 
 @pytest.mark.parametrize("step_size", [100.0, 1e30, 1e200])
 def test_a_series_that_overflows_is_told_from_ft_that_diverges(step_size: float, caplog: pytest.LogCaptureFixture) -> None:
-    loop = loop_of(with_bad({}, 0.0), inverse=Neumann(200, step_size), unroll=Unroll(1), iterations=12)
+    loop = loop_of(with_bad({}, 0.0), inverse=Neumann(200, step_size), finetuning=Unroll(1), iterations=12)
     with pytest.raises(TrainingError, match=r"was not finite .*The series diverged: lower step_size") as error:
         loop.run()
     assert "FT learning rate" not in str(error.value)
@@ -218,7 +225,7 @@ def test_a_series_that_overflows_is_told_from_ft_that_diverges(step_size: float,
 
 
 def test_a_run_whose_series_diverges_says_so_at_its_end() -> None:
-    loop = loop_of(with_bad({}, 0.0), inverse=Neumann(200, 100.0), unroll=Unroll(1), max_skipped=6)
+    loop = loop_of(with_bad({}, 0.0), inverse=Neumann(200, 100.0), finetuning=Unroll(1), max_skipped=6)
     assert "times the series diverged: lower step_size" in str(loop.run())
 
 
@@ -232,9 +239,9 @@ class Marked(Regressed):
 @pytest.mark.parametrize("where", ["train", "validation"])
 @pytest.mark.parametrize("finetuning", ["head", "network", "fitted", "cross-fitted"])
 def test_an_ft_loss_that_is_not_finite_is_seen_where_no_derivative_shows_it(finetuning: str, where: str) -> None:
-    unroll = FINETUNINGS[finetuning]
-    each = MetaSettings(1, unroll=unroll).unroll_steps if where == "train" else 1
-    loop = loop_of(with_bad({where: BAD * each}, 77.0), Marked(), unroll=unroll)
+    solver = FINETUNINGS[finetuning]
+    each = MetaSettings(1, finetuning=solver).unroll_steps if where == "train" else 1
+    loop = loop_of(with_bad({where: BAD * each}, 77.0), Marked(), finetuning=solver)
     for _ in range(BAD):
         loop.iterate()
     before = learned(loop)

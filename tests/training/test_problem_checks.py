@@ -33,7 +33,7 @@ from .problems import DTYPE, Batch, Classifier, Normed, Regressed, Streams, clas
 
 
 def loop_of(problem: Any, batches: Any = None, **changes: Any) -> MetaPretraining:
-    settings = MetaSettings(**({"iterations": 3, "inverse": Identity(), "unroll": Unroll(1)} | changes))
+    settings = MetaSettings(**({"iterations": 3, "inverse": Identity(), "finetuning": Unroll(1)} | changes))
     return MetaPretraining(problem, batches or Streams(classification), problem.pretrained, problem.meta, problem.head, settings)
 
 
@@ -173,7 +173,7 @@ def arguments(problem: Any) -> dict[str, Any]:
 def once(**given: Any) -> None:
     batch = classification("", 0, torch.Generator().manual_seed(0))
     batches = {"pretrain_batch": batch, "train_batches": [batch], "validation_batch": batch}
-    hypergradient(**given, **batches, inverse=Identity(), unroll=Unroll(1))
+    hypergradient(**given, **batches, inverse=Identity(), finetuning=Unroll(1))
 
 
 def exactly(**given: Any) -> None:
@@ -335,9 +335,9 @@ def replicated(name: str, count: int, generator: torch.Generator) -> Batch:
         pytest.param(Forward, {}, id="forward mode"),
         pytest.param(ZeroSlope, {}, id="derivative of 0"),
         pytest.param(Noisy, {}, id="last digits"),
-        pytest.param(WithoutHead, {"unroll": Unroll(0)}, id="no head"),
-        pytest.param(RidgeOnly, {"unroll": RidgeHead()}, id="ridge head"),
-        pytest.param(Classifier, {"unroll": FittedHead(), "inverse": ConjugateGradient()}, id="fitted head"),
+        pytest.param(WithoutHead, {"finetuning": Unroll(0)}, id="no head"),
+        pytest.param(RidgeOnly, {"finetuning": RidgeHead()}, id="ridge head"),
+        pytest.param(Classifier, {"finetuning": FittedHead(), "inverse": ConjugateGradient()}, id="fitted head"),
         pytest.param(stacked, {"batches": replicated}, id="stacked"),
     ],
 )

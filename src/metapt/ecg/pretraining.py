@@ -206,7 +206,7 @@ def meta_settings(arm: config.Meta, setting: Setting) -> MetaSettings:
         pretrain_steps=arm.pretrain_steps,
         warmup=warmup,
         inverse=inverse(arm.inverse, setting.pretrain.lr),
-        unroll=finetuning(arm),
+        finetuning=finetuning(arm),
         curvature=arm.curvature,
         pretrain_optimizer=setting.optimizer,
         meta_optimizer=OptimizerSpec(arm.meta_optimizer, {"lr": arm.scale_lr, **arm.meta_settings}, groups),
@@ -284,7 +284,7 @@ def _optsla(setting: Setting, arm: config.OptSla) -> PretrainRun:
         iterations=max(1, steps // arm.steps),
         pretrain_steps=arm.steps,
         inverse=Neumann(arm.neumann_terms, arm.lr),
-        unroll=Unroll(0),
+        finetuning=Unroll(0),
         pretrain_optimizer=OptimizerSpec("Adam", {"lr": arm.lr}),
         meta_optimizer=OptimizerSpec(
             "Adam", {"lr": arm.scale_lr}, {"network.*": {"lr": arm.network_lr}} if arm.warp.network_width else {}

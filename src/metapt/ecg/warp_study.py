@@ -85,7 +85,7 @@ def hypergradients(setting: Setting, arm: ecg.Meta, pretrained: Pretrained, head
             train_batches=[batches.train() for _ in range(settings.unroll_steps)],
             validation_batch=batches.validation(),
             inverse=settings.inverse,
-            unroll=settings.unroll,
+            finetuning=settings.finetuning,
             head_state=state,
             curvature=settings.curvature,
         )
@@ -100,7 +100,7 @@ def online_head(
 
     A fitted head, and one that the arm never trains (K = 0), stays as it is.
     """
-    leg = settings.unroll
+    leg = settings.finetuning
     if not isinstance(leg, Unroll):
         return head, {}
     updates = settings.iterations - settings.warmup

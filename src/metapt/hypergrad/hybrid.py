@@ -102,14 +102,14 @@ def hypergradient(
     train_batches: Sequence[Any],
     validation_batch: Any,
     inverse: Inverse,
-    unroll: FineTuning,
+    finetuning: FineTuning,
     head_state: OptimizerState | None = None,
     curvature: Curvature = "hessian",
     keep_gradient: bool = True,
 ) -> Hypergradient:
     """The derivative of the FT validation loss w.r.t. the meta-parameters (Eq. 3; Algorithm 2, lines of g1, g2 and the IFT).
 
-    g2 comes from the FT leg (`unroll`). Then, with L the PT loss on `pretrain_batch`, w encoder and PT head, H = d2L/dw2,
+    g2 comes from the FT leg (`finetuning`). Then, with L the PT loss on `pretrain_batch`, w encoder and PT head, H = d2L/dw2,
 
         gradient = - (g2, 0) H^-1 d2L / (dw dmeta)        (Eq. 4; g2 has no part on the PT head)
 
@@ -125,7 +125,7 @@ def hypergradient(
         train_batches: FT training minibatches, one per unrolled step.
         validation_batch: FT validation minibatch.
         inverse: `Identity`, `Neumann`, `ConjugateGradient` or `Dense`.
-        unroll: the FT leg, `Unroll` or `FittedHead`.
+        finetuning: the FT leg, `Unroll` or `FittedHead`.
         head_state: state of the head's optimiser; a new one if left out.
         curvature: what stands for H: the Hessian, or the Gauss-Newton matrix (needs a `GaussNewtonProblem`).
         keep_gradient: return the PT gradient too; without it a `ForwardProblem` needs none where the inverse takes no product,
@@ -141,7 +141,7 @@ def hypergradient(
     check_arguments(problem, pretrained, meta, head)
     problem = Checked(problem)
     _check(problem, meta, curvature)
-    tuned = unroll(problem, pretrained.encoder, pretrained.buffers, head, head_state, train_batches, validation_batch)
+    tuned = finetuning(problem, pretrained.encoder, pretrained.buffers, head, head_state, train_batches, validation_batch)
     pt, phi = pretrained.leaves(), leaves(meta)
     zeros = [value.new_zeros(()).expand_as(value) for value in pt.head.values()]  # they take no memory
     g2 = [*tuned.encoder_gradient.values(), *zeros]

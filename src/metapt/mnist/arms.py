@@ -70,7 +70,7 @@ def settings(arm: config.MetaArm, iterations: int) -> MetaSettings:
         pretrain_steps=arm.pretrain_steps,
         warmup=arm.warmup,
         inverse=inverse(arm.inverse, arm.pretrain_lr),
-        unroll=_finetuning(arm),
+        finetuning=_finetuning(arm),
         curvature=arm.curvature,
         pretrain_optimizer=OptimizerSpec("Adam", {"lr": arm.pretrain_lr}),
         meta_optimizer=OptimizerSpec(arm.meta_optimizer, {"lr": arm.meta_lr, **arm.meta_settings}, arm.meta_groups),

@@ -325,7 +325,7 @@ def _ours_step(study: config.Fidelity, name: str, arm: config.FidelityArm, devic
                     train_batches=train,
                     validation_batch=validation,
                     inverse=Neumann(terms, study.pretrain_lr),
-                    unroll=Unroll(len(train), SGD(study.finetune_lr), network=arm.unroll == "network"),
+                    finetuning=Unroll(len(train), SGD(study.finetune_lr), network=arm.unroll == "network"),
                 )
 
         return work

@@ -71,7 +71,7 @@ def _compare(study: Fidelity, run: Run, data: MnistData, seed: int, count: int, 
                 train_batches=train_batches,
                 validation_batch=validation,
                 inverse=Neumann(terms, study.pretrain_lr),
-                unroll=Unroll(unroll_steps, SGD(study.finetune_lr), network=network),
+                finetuning=Unroll(unroll_steps, SGD(study.finetune_lr), network=network),
             ).gradient["weights"],
             exact.gradient["weights"],
         )

@@ -306,7 +306,7 @@ def _learned_weights(setting: Setting, arm: config.LearnedWeights) -> PretrainRu
         pretrain_steps=arm.steps,
         warmup=_warmup(setting, arm.warmup_epochs, arm.steps),
         inverse=Neumann(arm.neumann_terms, arm.lr),
-        unroll=Unroll(0),
+        finetuning=Unroll(0),
         pretrain_optimizer=_adam(arm.lr),
         meta_optimizer=OptimizerSpec("Adam", {"lr": arm.weights_lr}),
     )
@@ -319,7 +319,7 @@ def _learned_weights(setting: Setting, arm: config.LearnedWeights) -> PretrainRu
 
 def _meta(setting: Setting, arm: config.Meta) -> PretrainRun:
     loop = meta_loop(setting, arm)
-    trains_head = isinstance(loop.settings.unroll, Unroll) and loop.settings.unroll.steps > 0
+    trains_head = isinstance(loop.settings.finetuning, Unroll) and loop.settings.finetuning.steps > 0
 
     def online() -> dict[str, Tensor]:
         return setting.online({**loop.pretrained.encoder, **loop.pretrained.buffers}, loop.head)
@@ -334,7 +334,7 @@ def meta_loop(setting: Setting, arm: config.Meta) -> MetaPretraining:
         pretrain_steps=arm.pretrain_steps,
         warmup=_warmup(setting, arm.warmup_epochs, arm.pretrain_steps),
         inverse=inverse(arm.inverse, arm.lr),
-        unroll=_finetuning(arm),
+        finetuning=_finetuning(arm),
         curvature=arm.curvature,
         pretrain_optimizer=_adam(arm.lr),
         meta_optimizer=OptimizerSpec(arm.meta_optimizer, {"lr": arm.weights_lr, **arm.meta_settings}),

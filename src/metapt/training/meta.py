@@ -51,7 +51,7 @@ class MetaSettings:
         pretrain_steps: P, PT steps per iteration.
         warmup: the first iterations, which leave the meta-parameters as they are (in Algorithm 2, n < N_warmup: one fewer).
         inverse: of the PT Hessian.
-        unroll: the FT leg.
+        finetuning: the FT leg.
         curvature: what stands for the PT Hessian.
         pretrain_optimizer: of encoder and PT head.
         meta_optimizer: of the meta-parameters, with its own learning rates per group.
@@ -74,7 +74,7 @@ class MetaSettings:
     pretrain_steps: int = 1
     warmup: int = 0
     inverse: Inverse = field(default_factory=lambda: Neumann(terms=1, step_size=1e-3))
-    unroll: FineTuning = field(default_factory=Unroll)
+    finetuning: FineTuning = field(default_factory=Unroll)
     curvature: Curvature = "hessian"
     pretrain_optimizer: OptimizerSpec = field(default_factory=OptimizerSpec)
     meta_optimizer: OptimizerSpec = field(default_factory=OptimizerSpec)
@@ -109,13 +109,13 @@ class MetaSettings:
             raise ConfigError(f"average_decay is {self.average_decay}; legal: between 0 and 1, or nothing")
         if not self.explosion_factor > 1:
             raise ConfigError(f"explosion_factor is {self.explosion_factor}; legal: more than 1")
-        if self.head_steps_between_updates and not isinstance(self.unroll, Unroll):
+        if self.head_steps_between_updates and not isinstance(self.finetuning, Unroll):
             raise ConfigError("head_steps_between_updates needs an unrolled head; a fitted head takes no steps")
 
     @property
     def unroll_steps(self) -> int:
         """FT training minibatches of one hypergradient."""
-        match self.unroll:
+        match self.finetuning:
             case Unroll(steps=count) | FittedHead(minibatches=count) | RidgeHead(minibatches=count):
                 return count
         return 1
@@ -166,7 +166,7 @@ class MetaPretraining:
         self.meta = trainable(meta)
         self.averaged_meta = {name: value.detach().clone() for name, value in meta.items()}
         self.head = {name: value.detach().clone() for name, value in head.items()}
-        self.head_state = settings.unroll.optimizer.init(self.head) if isinstance(settings.unroll, Unroll) else {}
+        self.head_state = settings.finetuning.optimizer.init(self.head) if isinstance(settings.finetuning, Unroll) else {}
         self.iteration = 0
         self.first_iteration = 0
         self._loss = torch.zeros(())
@@ -239,7 +239,7 @@ class MetaPretraining:
 
     def _head_step(self) -> None:
         """One plain FT step of the head, the encoder frozen."""
-        assert isinstance(self.settings.unroll, Unroll)
+        assert isinstance(self.settings.finetuning, Unroll)
         batch = self.batches.train()
         with torch.no_grad():
             features = self.problem.encode({**self.pretrained.encoder, **self.pretrained.buffers}, batch)
@@ -247,7 +247,7 @@ class MetaPretraining:
         loss = Checked(self.problem).head_loss(head, features, batch)
         gradients = like(head, torch.autograd.grad(loss, list(head.values())))
         with torch.no_grad():
-            stepped, state = self.settings.unroll.optimizer.step(head, gradients, self.head_state)
+            stepped, state = self.settings.finetuning.optimizer.step(head, gradients, self.head_state)
             if all_finite([loss, *stepped.values(), *state.values()]):
                 self.head, self.head_state = stepped, state
             else:
@@ -280,7 +280,7 @@ class MetaPretraining:
         validation_batch = self.batches.validation()
         if not self._checked:
             arguments = (self.problem, self.pretrained, self.meta, head, pretrain_batch, validation_batch)
-            check_problem(*arguments, uses_head_loss=not isinstance(self.settings.unroll, RidgeHead))
+            check_problem(*arguments, uses_head_loss=not isinstance(self.settings.finetuning, RidgeHead))
             self._checked = True
         result = hypergradient(
             self.problem,
@@ -291,7 +291,7 @@ class MetaPretraining:
             train_batches=train_batches,
             validation_batch=validation_batch,
             inverse=self.settings.inverse,
-            unroll=self.settings.unroll,
+            finetuning=self.settings.finetuning,
             head_state=head_state,
             curvature=self.settings.curvature,
             keep_gradient=reuse,
