@@ -300,7 +300,7 @@ def test_a_cross_fitted_head_sees_disjoint_folds_in_every_meta_update(
     setting = make(meta_size=size)
     arm = ARMS["meta-stable"].model_copy(update={"folds": folds})
     loop, _ = meta_loop(setting, arm)
-    assert loop.settings.unroll_steps == folds - 1
+    assert loop.settings.finetuning.minibatches == folds - 1
     indices = np.concatenate(setting.finetune)
     patient = dict(zip(map(signal_of, setting.labelled().signals), setting.dataset.records.patients[indices], strict=True))
     assert len(patient) == size

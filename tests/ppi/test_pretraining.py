@@ -369,7 +369,7 @@ def parts_of_updates(setting: Setting, arm: config.Meta, updates: int) -> list[l
     def seen(batch: Any) -> list[int]:
         return [int(part[0, 0]) for part in batch.graphs.edge_sums.split(batch.graphs.sizes.tolist())]
 
-    count = loop.settings.unroll_steps
+    count = loop.settings.finetuning.minibatches
     return [[seen(loop.batches.validation()), *(seen(loop.batches.train()) for _ in range(count))] for _ in range(updates)]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 
 from metapt.errors import ConfigError, TrainingError
-from metapt.hypergrad import SGD, Adam, FittedHead, Identity, Neumann, Params, Pretrained, Unroll
+from metapt.hypergrad import SGD, Adam, FineTuned, FittedHead, Identity, Neumann, Params, Pretrained, Status, Unroll
 from metapt.training.checkpoint import Checkpoint
 from metapt.training.meta import MetaPretraining, MetaSettings
 from metapt.training.optimizers import OptimizerSpec
@@ -305,6 +306,48 @@ def test_pt_steps_see_the_minibatches_of_plain_pt_to_the_end(changes: dict[str, 
     assert loop.batches.counts["pretrain"] == chosen.iterations * chosen.pretrain_steps + chosen.reuse_gradient
 
 
+class AsItIs:
+    """An FT solver written against the protocol alone: the loss of the head as it is, which is what no unrolled step leaves."""
+
+    uses_head_loss = True
+
+    def __init__(self, minibatches: int, optimizer: SGD | Adam | None) -> None:
+        self.minibatches, self.optimizer = minibatches, optimizer
+
+    def __call__(
+        self,
+        problem: Any,
+        encoder: Params,
+        buffers: Params,
+        head: Params,
+        head_state: Params | None,
+        train_batches: Sequence[Any],
+        validation_batch: Any,
+    ) -> FineTuned:
+        assert len(train_batches) == self.minibatches
+        start, fixed = copied(encoder), copied(head)
+        loss = problem.head_loss(fixed, problem.encode({**start, **buffers}, validation_batch), validation_batch)
+        gradient = dict(zip(start, torch.autograd.grad(loss, list(start.values())), strict=True))
+        return FineTuned(gradient, head, head_state or {}, torch.zeros(0), loss.detach(), torch.zeros(()), Status.OK)
+
+
+@pytest.mark.parametrize(
+    ("solver", "same", "head_steps"),
+    [(AsItIs(2, None), Unroll(0), 0), (AsItIs(0, Adam(0.1)), Unroll(0, Adam(0.1)), 2)],
+    ids=["no steps of the head", "steps of the head between updates"],
+)
+def test_an_ft_solver_of_ones_own_is_used_as_it_says(solver: AsItIs, same: Unroll, head_steps: int) -> None:
+    loops = [made(Classifier(), settings(finetuning=each, head_steps_between_updates=head_steps)) for each in (solver, same)]
+    for loop in loops:
+        loop.run()
+    own, unrolled = loops
+    for part, params in state(unrolled).items():
+        for name, value in params.items():
+            torch.testing.assert_close(state(own)[part][name], value, rtol=1e-10, atol=1e-12)
+    assert own.batches.counts["train"] == 6 * (head_steps + solver.minibatches)
+    assert own.head_state.keys() == unrolled.head_state.keys()
+
+
 def test_hypergradients_are_taken_on_the_minibatches_that_are_theirs() -> None:
     problem, batches = Classifier(), OwnStreams(classification)
     one = settings(iterations=1, meta_optimizer=OptimizerSpec("SGD", {"lr": 1.0}))
@@ -329,7 +372,8 @@ def test_hypergradients_are_taken_on_the_minibatches_that_are_theirs() -> None:
         ({"clip_norm": 0.0}, "clip_norm is 0.0; legal: a positive number"),
         ({"average_decay": 1.0}, "average_decay is 1.0; legal: between 0 and 1"),
         ({"explosion_factor": 1.0}, "explosion_factor is 1.0; legal: more than 1"),
-        ({"finetuning": FittedHead(), "head_steps_between_updates": 1}, "a fitted head takes no steps"),
+        ({"finetuning": FittedHead(), "head_steps_between_updates": 1}, "a FittedHead, has no optimizer for steps of the head"),
+        ({"finetuning": lambda *arguments: None}, "a function, has no attribute minibatches and no optimizer and no uses_head"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(changes: dict[str, Any], sentence: str) -> None:

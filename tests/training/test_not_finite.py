@@ -103,7 +103,7 @@ def test_what_is_not_finite_is_counted_logged_and_not_applied(
     inverse: str, finetuning: str, where: str, value: float, caplog: pytest.LogCaptureFixture
 ) -> None:
     solver = FINETUNINGS[finetuning]
-    each = MetaSettings(1, finetuning=solver).unroll_steps if where == "train" else 1
+    each = solver.minibatches if where == "train" else 1
     loop = loop_of(with_bad({where: BAD * each}, value), inverse=INVERSES[inverse], finetuning=solver)
     for _ in range(BAD):
         loop.iterate()
@@ -240,7 +240,7 @@ class Marked(Regressed):
 @pytest.mark.parametrize("finetuning", ["head", "network", "fitted", "cross-fitted"])
 def test_an_ft_loss_that_is_not_finite_is_seen_where_no_derivative_shows_it(finetuning: str, where: str) -> None:
     solver = FINETUNINGS[finetuning]
-    each = MetaSettings(1, finetuning=solver).unroll_steps if where == "train" else 1
+    each = solver.minibatches if where == "train" else 1
     loop = loop_of(with_bad({where: BAD * each}, 77.0), Marked(), finetuning=solver)
     for _ in range(BAD):
         loop.iterate()

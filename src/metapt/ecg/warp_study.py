@@ -82,7 +82,7 @@ def hypergradients(setting: Setting, arm: ecg.Meta, pretrained: Pretrained, head
             meta,
             head,
             pretrain_batch=batches.hypergradient(),
-            train_batches=[batches.train() for _ in range(settings.unroll_steps)],
+            train_batches=[batches.train() for _ in range(settings.finetuning.minibatches)],
             validation_batch=batches.validation(),
             inverse=settings.inverse,
             finetuning=settings.finetuning,

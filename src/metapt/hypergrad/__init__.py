@@ -1,7 +1,7 @@
 """The method: hypergradients through pre-training and fine-tuning. Needs torch only; knows no domain, no file, no workflow."""
 
 from metapt.hypergrad.bptt import ExactHypergradient, exact_hypergradient
-from metapt.hypergrad.finetune import FineTuned, FittedHead, Unroll
+from metapt.hypergrad.finetune import FineTuned, FineTuning, FittedHead, Unroll
 from metapt.hypergrad.hybrid import Diagnostics, Hypergradient, hypergradient
 from metapt.hypergrad.inverse import ConjugateGradient, Dense, Identity, Neumann, SolveResult, Status
 from metapt.hypergrad.optimizers import SGD, Adam
@@ -18,6 +18,7 @@ __all__ = [
     "Diagnostics",
     "ExactHypergradient",
     "FineTuned",
+    "FineTuning",
     "FittedHead",
     "ForwardProblem",
     "GaussNewtonProblem",

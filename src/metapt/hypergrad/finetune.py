@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -43,6 +43,26 @@ class FineTuned(NamedTuple):
 
 
 class FineTuning(Protocol):
+    """An FT solver: it solves the inner problem and differentiates the FT validation loss w.r.t. the encoder.
+
+    `Unroll`, `FittedHead` and `RidgeHead` are FT solvers; any object with these attributes that can be called is another.
+
+    Attributes:
+        minibatches: how many FT training minibatches the training loop gives to each call; 0 or more.
+        optimizer: the optimiser of the head's FT steps, whose state is carried from call to call; None for a solver that
+            takes no steps. With an optimiser the training loop can also take FT steps of the head between two calls.
+        uses_head_loss: whether the solver calls `head_loss` of the problem; the training loop checks it only then.
+    """
+
+    @property
+    def minibatches(self) -> int: ...
+
+    @property
+    def optimizer(self) -> DifferentiableOptimizer | None: ...
+
+    @property
+    def uses_head_loss(self) -> bool: ...
+
     def __call__(
         self,
         problem: MetaProblem,
@@ -52,7 +72,18 @@ class FineTuning(Protocol):
         head_state: OptimizerState | None,
         train_batches: Sequence[Any],
         validation_batch: Any,
-    ) -> FineTuned: ...
+    ) -> FineTuned:
+        """Fine-tune, and return g2 of Eq. 3 with what FT leaves; no argument is changed.
+
+        Args:
+            problem: the losses.
+            encoder: parameters of the pre-trained encoder.
+            buffers: the PT buffers, such as the statistics of BatchNorm.
+            head: the FT head to start from.
+            head_state: state of the head's optimiser; None for a new one.
+            train_batches: FT training minibatches.
+            validation_batch: FT validation minibatch.
+        """
 
 
 class Features:
@@ -92,10 +123,16 @@ class Unroll:
     steps: int = 1
     optimizer: DifferentiableOptimizer = field(default_factory=lambda: SGD(lr=0.01))
     network: bool = False
+    uses_head_loss: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.steps < 0:
             raise ValueError(f"steps is {self.steps}; legal: 0 or more")
+
+    @property
+    def minibatches(self) -> int:
+        """Return K: each step takes a minibatch of its own."""
+        return self.steps
 
     def __call__(
         self,
@@ -206,6 +243,8 @@ class FittedHead:
     minibatches: int = 1
     max_steps: int = 50
     tolerance: float = 1e-6
+    optimizer: ClassVar[None] = None
+    uses_head_loss: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not self.l2 > 0:

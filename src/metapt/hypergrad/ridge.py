@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any, ClassVar, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -43,6 +43,8 @@ class RidgeHead:
     l2: float = 1e-2
     cross_fit: bool = False
     minibatches: int = 1
+    optimizer: ClassVar[None] = None
+    uses_head_loss: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if not self.l2 > 0:

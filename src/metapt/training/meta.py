@@ -12,19 +12,17 @@ import torch
 from metapt.errors import ConfigError
 from metapt.hypergrad import (
     Diagnostics,
-    FittedHead,
+    FineTuning,
     Hypergradient,
     MetaProblem,
     Neumann,
     Params,
     Pretrained,
-    RidgeHead,
     Status,
     Unroll,
     hypergradient,
 )
 from metapt.hypergrad.checks import Checked, check_arguments, check_problem
-from metapt.hypergrad.finetune import FineTuning
 from metapt.hypergrad.hybrid import Curvature
 from metapt.hypergrad.inverse import Inverse
 from metapt.hypergrad.optimizers import OptimizerState
@@ -40,6 +38,7 @@ from metapt.training.recorder import Recorder
 from metapt.training.timing import Every
 
 log = logging.getLogger(__name__)
+_SOLVER_ATTRIBUTES = ("minibatches", "optimizer", "uses_head_loss")
 
 
 @dataclass(frozen=True)
@@ -109,16 +108,15 @@ class MetaSettings:
             raise ConfigError(f"average_decay is {self.average_decay}; legal: between 0 and 1, or nothing")
         if not self.explosion_factor > 1:
             raise ConfigError(f"explosion_factor is {self.explosion_factor}; legal: more than 1")
-        if self.head_steps_between_updates and not isinstance(self.finetuning, Unroll):
-            raise ConfigError("head_steps_between_updates needs an unrolled head; a fitted head takes no steps")
-
-    @property
-    def unroll_steps(self) -> int:
-        """FT training minibatches of one hypergradient."""
-        match self.finetuning:
-            case Unroll(steps=count) | FittedHead(minibatches=count) | RidgeHead(minibatches=count):
-                return count
-        return 1
+        solver = type(self.finetuning).__name__
+        missing = [name for name in _SOLVER_ATTRIBUTES if not hasattr(self.finetuning, name)]
+        if missing:
+            raise ConfigError(f"the FT solver, a {solver}, has no attribute {' and no '.join(missing)} (see FineTuning)")
+        if self.head_steps_between_updates and self.finetuning.optimizer is None:
+            raise ConfigError(
+                f"head_steps_between_updates is {self.head_steps_between_updates}, but the FT solver, a {solver}, has no "
+                "optimizer for steps of the head; legal: 0, or a solver that has one, such as Unroll"
+            )
 
 
 class MetaPretraining:
@@ -166,7 +164,8 @@ class MetaPretraining:
         self.meta = trainable(meta)
         self.averaged_meta = {name: value.detach().clone() for name, value in meta.items()}
         self.head = {name: value.detach().clone() for name, value in head.items()}
-        self.head_state = settings.finetuning.optimizer.init(self.head) if isinstance(settings.finetuning, Unroll) else {}
+        optimizer = settings.finetuning.optimizer
+        self.head_state = {} if optimizer is None else optimizer.init(self.head)
         self.iteration = 0
         self.first_iteration = 0
         self._loss = torch.zeros(())
@@ -239,7 +238,8 @@ class MetaPretraining:
 
     def _head_step(self) -> None:
         """One plain FT step of the head, the encoder frozen."""
-        assert isinstance(self.settings.finetuning, Unroll)
+        optimizer = self.settings.finetuning.optimizer
+        assert optimizer is not None  # see MetaSettings
         batch = self.batches.train()
         with torch.no_grad():
             features = self.problem.encode({**self.pretrained.encoder, **self.pretrained.buffers}, batch)
@@ -247,7 +247,7 @@ class MetaPretraining:
         loss = Checked(self.problem).head_loss(head, features, batch)
         gradients = like(head, torch.autograd.grad(loss, list(head.values())))
         with torch.no_grad():
-            stepped, state = self.settings.finetuning.optimizer.step(head, gradients, self.head_state)
+            stepped, state = optimizer.step(head, gradients, self.head_state)
             if all_finite([loss, *stepped.values(), *state.values()]):
                 self.head, self.head_state = stepped, state
             else:
@@ -276,11 +276,11 @@ class MetaPretraining:
 
     def _hypergradient(self, head: Params, head_state: OptimizerState, reuse: bool = False) -> Hypergradient:
         pretrain_batch = self.batches.pretrain() if reuse else self._hypergradient_batch()
-        train_batches = [self.batches.train() for _ in range(self.settings.unroll_steps)]
+        train_batches = [self.batches.train() for _ in range(self.settings.finetuning.minibatches)]
         validation_batch = self.batches.validation()
         if not self._checked:
             arguments = (self.problem, self.pretrained, self.meta, head, pretrain_batch, validation_batch)
-            check_problem(*arguments, uses_head_loss=not isinstance(self.settings.finetuning, RidgeHead))
+            check_problem(*arguments, uses_head_loss=self.settings.finetuning.uses_head_loss)
             self._checked = True
         result = hypergradient(
             self.problem,
