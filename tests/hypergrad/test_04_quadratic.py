@@ -74,7 +74,7 @@ def fitted(l2: float, cross_fit: bool) -> Any:
     return pytest.param(FittedHead(l2, cross_fit), TRAIN, truth, id=f"fitted-{l2}-{'cross' if cross_fit else 'once'}")
 
 
-LEGS = [
+SOLVERS = [
     *(
         unrolled(steps, optimizer, reference, network, name)
         for steps in (0, 1, 3)
@@ -89,7 +89,7 @@ LEGS = [
 ]
 
 
-def estimate(inverse: Any, leg: Any, train: list[Batch], at: Pretrained | None = None) -> Hypergradient:
+def estimate(inverse: Any, solver: Any, train: list[Batch], at: Pretrained | None = None) -> Hypergradient:
     return hypergradient(
         PROBLEM,
         PROBLEM.optimum(PROBLEM.meta) if at is None else at,
@@ -99,16 +99,16 @@ def estimate(inverse: Any, leg: Any, train: list[Batch], at: Pretrained | None =
         train_batches=train,
         validation_batch=VALIDATION,
         inverse=inverse,
-        finetuning=leg,
+        finetuning=solver,
     )
 
 
 @pytest.mark.parametrize("inverse", INVERSES)
-@pytest.mark.parametrize(("leg", "train", "truth"), LEGS)
+@pytest.mark.parametrize(("solver", "train", "truth"), SOLVERS)
 def test_an_estimator_with_a_converged_inverse_is_the_derivative_of_the_true_function(
-    leg: Any, train: list[Batch], truth: Callable[[Pretrained], Tensor], inverse: Any
+    solver: Any, train: list[Batch], truth: Callable[[Pretrained], Tensor], inverse: Any
 ) -> None:
-    result = estimate(inverse, leg, train)
+    result = estimate(inverse, solver, train)
     expected = central_difference(lambda meta: truth(PROBLEM.optimum(meta)), PROBLEM.meta)
     torch.testing.assert_close(result.gradient, expected, rtol=1e-6, atol=1e-8)
     torch.testing.assert_close(result.diagnostics.validation_loss, truth(PROBLEM.optimum(PROBLEM.meta)))

@@ -1,4 +1,4 @@
-"""The unrolled leg: equal to a loop by hand, with its direct part and the part through its steps, and its state carried on."""
+"""The unrolled FT solver: equal to a loop by hand, with direct part and part through the steps, its state carried on."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ Reference = Callable[[list[Tensor]], torch.optim.Optimizer]
 
 
 def tune(
-    leg: FineTuning, train: list[Batch], encoder: Params = ENCODER, head: Params = PROBLEM.head, state: Any = None
+    solver: FineTuning, train: list[Batch], encoder: Params = ENCODER, head: Params = PROBLEM.head, state: Any = None
 ) -> FineTuned:
-    return leg(PROBLEM, encoder, {}, head, state, train, VALIDATION)
+    return solver(PROBLEM, encoder, {}, head, state, train, VALIDATION)
 
 
 @pytest.mark.parametrize("network", [False, True])
@@ -123,9 +123,9 @@ def test_head_and_state_carried_over_two_calls_are_those_of_one_call(optimizer: 
 
 
 def test_the_state_given_to_the_hypergradient_is_used_and_the_new_one_returned() -> None:
-    leg = Unroll(1, Adam(lr=0.1))
-    before = tune(leg, TRAIN[:1])
-    expected = tune(leg, TRAIN[1:2], head=before.head, state=before.head_state)
+    solver = Unroll(1, Adam(lr=0.1))
+    before = tune(solver, TRAIN[:1])
+    expected = tune(solver, TRAIN[1:2], head=before.head, state=before.head_state)
     result = hypergradient(
         PROBLEM,
         PROBLEM.pretrained,
@@ -135,7 +135,7 @@ def test_the_state_given_to_the_hypergradient_is_used_and_the_new_one_returned()
         train_batches=TRAIN[1:2],
         validation_batch=VALIDATION,
         inverse=Neumann(1, 0.1),
-        finetuning=leg,
+        finetuning=solver,
         head_state=before.head_state,
     )
     torch.testing.assert_close(result.head, expected.head, rtol=0.0, atol=0.0)
@@ -164,10 +164,10 @@ def test_a_negative_number_of_steps_is_refused_with_what_is_legal() -> None:
         Unroll(steps=-1)
 
 
-# The two legs side by side: the IFT leg forgets where PT started, the unrolled one keeps what FT started from.
+# Both stages side by side: the IFT of PT forgets where PT started, unrolled FT keeps what it started from.
 
 
-def quadratic(start: Pretrained, pretrain_steps: int, leg: FineTuning, train: list[Batch]) -> Params:
+def quadratic(start: Pretrained, pretrain_steps: int, solver: FineTuning, train: list[Batch]) -> Params:
     problem = Quadratic()
     ended = trained(problem, start, problem.meta, [None] * pretrain_steps, lr=0.5)
     return hypergradient(
@@ -179,7 +179,7 @@ def quadratic(start: Pretrained, pretrain_steps: int, leg: FineTuning, train: li
         train_batches=train,
         validation_batch=problem.batches(1, seed=50)[0],
         inverse=Dense(),
-        finetuning=leg,
+        finetuning=solver,
     ).gradient
 
 
@@ -227,8 +227,8 @@ def test_fine_tuning_of_the_whole_network_to_convergence_forgets_what_it_started
     encoder, head = {"w": draw(0, 3)}, {"v": draw(1, 3)}
     sizes = []
     for steps in (0, 5, 100):
-        leg = Unroll(steps, SGD(lr=0.2), network=True)
-        gradient = leg(Convex(), encoder, {}, head, None, [None] * steps, None).encoder_gradient  # type: ignore[arg-type]
+        solver = Unroll(steps, SGD(lr=0.2), network=True)
+        gradient = solver(Convex(), encoder, {}, head, None, [None] * steps, None).encoder_gradient  # type: ignore[arg-type]
         sizes.append(float(gradient["w"].norm()))
     assert sizes[0] > sizes[1] > 1e-4
     assert sizes[2] < 1e-8

@@ -31,9 +31,9 @@ class NoBias(Classifier):
 
 
 def tune(
-    leg: Any, train: list[Batch] = TRAIN, encoder: Params = ENCODER, problem: Any = PROBLEM, head: Params | None = None
+    solver: Any, train: list[Batch] = TRAIN, encoder: Params = ENCODER, problem: Any = PROBLEM, head: Params | None = None
 ) -> FineTuned:
-    result: FineTuned = leg(problem, encoder, {}, PROBLEM.head if head is None else head, None, train, VALIDATION)
+    result: FineTuned = solver(problem, encoder, {}, PROBLEM.head if head is None else head, None, train, VALIDATION)
     return result
 
 
@@ -173,8 +173,8 @@ def test_a_fit_in_float32_ends_at_the_minimum_with_status_ok() -> None:
 
     batches = [Batch(batch.inputs.float(), batch.targets) for batch in (*TRAIN, VALIDATION)]
     for cross_fit in (False, True):
-        leg = FittedHead(1e-3, cross_fit)
-        result = leg(PROBLEM, single(ENCODER), {}, single(PROBLEM.head), None, batches[:3], batches[3])
+        solver = FittedHead(1e-3, cross_fit)
+        result = solver(PROBLEM, single(ENCODER), {}, single(PROBLEM.head), None, batches[:3], batches[3])
         expected = tune(FittedHead(1e-3, cross_fit))
         assert result.status is Status.OK
         assert result.head["weight"].dtype == torch.float32

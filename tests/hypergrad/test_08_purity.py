@@ -35,7 +35,7 @@ PRETRAIN = SeededBatch(*classification(700, 9), seed=3)
 TRAIN = [classification(500 + 2 * i, 6) for i in range(2)]
 VALIDATION = classification(600, 7)
 
-LEGS = [
+SOLVERS = [
     pytest.param(Unroll(2, SGD(lr=0.3)), id="sgd-head"),
     pytest.param(Unroll(2, SGD(lr=0.3, momentum=0.9), network=True), id="momentum-network"),
     pytest.param(Unroll(2, Adam(lr=0.1)), id="adam-head"),
@@ -65,8 +65,8 @@ def tensors(value: Any) -> Iterator[Tensor]:
             yield from tensors(getattr(value, field.name))
 
 
-def call(problem: Normed, inverse: Any = None, leg: Any = None, **changes: Any) -> Hypergradient:
-    leg = Unroll(2, SGD(lr=0.3)) if leg is None else leg
+def call(problem: Normed, inverse: Any = None, solver: Any = None, **changes: Any) -> Hypergradient:
+    solver = Unroll(2, SGD(lr=0.3)) if solver is None else solver
     arguments = {
         "pretrained": problem.pretrained,
         "meta": problem.meta,
@@ -75,22 +75,22 @@ def call(problem: Normed, inverse: Any = None, leg: Any = None, **changes: Any) 
         "train_batches": TRAIN,
         "validation_batch": VALIDATION,
     }
-    return hypergradient(problem, inverse=inverse or Dense(damping=1.0), finetuning=leg, **{**arguments, **changes})
+    return hypergradient(problem, inverse=inverse or Dense(damping=1.0), finetuning=solver, **{**arguments, **changes})
 
 
 @pytest.mark.parametrize("inverse", INVERSES)
-@pytest.mark.parametrize("leg", LEGS)
+@pytest.mark.parametrize("solver", SOLVERS)
 @pytest.mark.parametrize("requires_grad", [False, True])
-def test_every_argument_is_bitwise_what_it_was(leg: Any, inverse: Any, requires_grad: bool) -> None:
+def test_every_argument_is_bitwise_what_it_was(solver: Any, inverse: Any, requires_grad: bool) -> None:
     problem = Normed()
-    state = leg.optimizer.init(problem.head) if isinstance(leg, Unroll) else {}
+    state = solver.optimizer.init(problem.head) if isinstance(solver, Unroll) else {}
     for params in (problem.pretrained.encoder, problem.pretrained.head, problem.meta, problem.head):
         for value in params.values():
             value.requires_grad_(requires_grad)
     given = [problem.pretrained, problem.meta, problem.head, state, PRETRAIN, TRAIN, VALIDATION]
     before = [(value, value.detach().clone(), value.requires_grad) for value in tensors(given)]
     assert len(before) > 15
-    call(problem, inverse, leg, head_state=state)
+    call(problem, inverse, solver, head_state=state)
     for value, copy, flag in before:
         assert torch.equal(value, copy)
         assert value.requires_grad is flag
@@ -98,13 +98,13 @@ def test_every_argument_is_bitwise_what_it_was(leg: Any, inverse: Any, requires_
 
 
 @pytest.mark.parametrize("inverse", INVERSES)
-@pytest.mark.parametrize("leg", LEGS)
-def test_nothing_that_comes_back_is_attached_to_a_graph(leg: Any, inverse: Any) -> None:
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_nothing_that_comes_back_is_attached_to_a_graph(solver: Any, inverse: Any) -> None:
     problem = Normed()
     for params in (problem.pretrained.encoder, problem.pretrained.head, problem.meta, problem.head):
         for value in params.values():
             value.requires_grad_()
-    result = call(problem, inverse, leg)
+    result = call(problem, inverse, solver)
     found = list(tensors(result))
     assert len(found) > 15
     assert not any(value.requires_grad for value in found)
@@ -143,13 +143,13 @@ def test_the_given_statistics_stay_and_the_new_ones_come_with_the_pretrain_gradi
 
 def test_fine_tuning_encodes_with_the_running_statistics_and_not_with_those_of_the_minibatch() -> None:
     problem = Normed()
-    result = call(problem, leg=Unroll(0), train_batches=[])
+    result = call(problem, solver=Unroll(0), train_batches=[])
     problem.module.eval()
     features = functional_call(problem.module, {**problem.pretrained.encoder, **problem.pretrained.buffers}, VALIDATION.inputs)
     expected = problem.head_loss(problem.head, features, VALIDATION)
     torch.testing.assert_close(result.diagnostics.validation_loss, expected.detach())
     shifted = {**problem.pretrained.buffers, "1.running_mean": problem.pretrained.buffers["1.running_mean"] + 1}
-    other = call(problem, leg=Unroll(0), train_batches=[], pretrained=problem.pretrained._replace(buffers=shifted))
+    other = call(problem, solver=Unroll(0), train_batches=[], pretrained=problem.pretrained._replace(buffers=shifted))
     assert (flat(result.gradient) - flat(other.gradient)).norm() > 1e-3
 
 
@@ -193,15 +193,15 @@ def by_hand(problem: Normed, mask: Tensor, g2: Tensor, damping: float) -> Params
 
 def test_a_mask_from_the_minibatchs_seed_is_the_same_in_the_hessian_and_in_the_mixed_derivative() -> None:
     problem = Normed()
-    leg = Unroll(2, SGD(lr=0.3))
+    solver = Unroll(2, SGD(lr=0.3))
     g2 = flat(
-        leg(
+        solver(
             problem, problem.pretrained.encoder, problem.pretrained.buffers, problem.head, None, TRAIN, VALIDATION
         ).encoder_gradient
     )
-    result = call(problem, Dense(damping=1.0), leg)
+    result = call(problem, Dense(damping=1.0), solver)
     torch.testing.assert_close(result.gradient, by_hand(problem, problem.mask(PRETRAIN), g2, damping=1.0))
-    other = call(problem, Dense(damping=1.0), leg, pretrain_batch=PRETRAIN._replace(seed=4))
+    other = call(problem, Dense(damping=1.0), solver, pretrain_batch=PRETRAIN._replace(seed=4))
     assert (flat(result.gradient) - flat(other.gradient)).norm() > 1e-4
 
 
@@ -213,20 +213,20 @@ def test_even_a_mask_from_the_global_generator_is_drawn_once() -> None:
             self.drawn.append(2 * (torch.rand(len(batch.inputs), 5, dtype=DTYPE) < 0.5))
             return self.drawn[-1]
 
-    problem, leg = Careless(), Unroll(2, SGD(lr=0.3))
+    problem, solver = Careless(), Unroll(2, SGD(lr=0.3))
     problem.drawn = []
     g2 = flat(
-        leg(
+        solver(
             problem, problem.pretrained.encoder, problem.pretrained.buffers, problem.head, None, TRAIN, VALIDATION
         ).encoder_gradient
     )
-    result = call(problem, Dense(damping=1.0), leg)
+    result = call(problem, Dense(damping=1.0), solver)
     assert len(problem.drawn) == 1
     torch.testing.assert_close(result.gradient, by_hand(problem, problem.drawn[0], g2, damping=1.0))
 
 
-@pytest.mark.parametrize("leg", LEGS)
-def test_the_same_arguments_give_the_same_bits(leg: Any) -> None:
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_the_same_arguments_give_the_same_bits(solver: Any) -> None:
     problem = Normed()
-    first, second = call(problem, Neumann(3, 0.1), leg), call(problem, Neumann(3, 0.1), leg)
+    first, second = call(problem, Neumann(3, 0.1), solver), call(problem, Neumann(3, 0.1), solver)
     assert all(torch.equal(a, b) for a, b in zip(tensors(first), tensors(second), strict=True))

@@ -36,7 +36,7 @@ HEADS = [{name: value + draw(seed, *value.shape) for name, value in PROBLEM.head
 PRETRAIN, TRAIN, VALIDATION = batches(700, 9), [batches(500, 6), batches(530, 6)], batches(600, 7)
 
 
-def alone(index: int, inverse: Any, leg: Any, problem: Classifier = PROBLEM, **options: Any) -> Hypergradient:
+def alone(index: int, inverse: Any, solver: Any, problem: Classifier = PROBLEM, **options: Any) -> Hypergradient:
     return hypergradient(
         problem,
         PRETRAINED[index],
@@ -46,12 +46,12 @@ def alone(index: int, inverse: Any, leg: Any, problem: Classifier = PROBLEM, **o
         train_batches=[batch[index] for batch in TRAIN],
         validation_batch=VALIDATION[index],
         inverse=inverse,
-        finetuning=leg,
+        finetuning=solver,
         **options,
     )
 
 
-def together(inverse: Any, leg: Any, problem: Classifier = PROBLEM, **options: Any) -> Hypergradient:
+def together(inverse: Any, solver: Any, problem: Classifier = PROBLEM, **options: Any) -> Hypergradient:
     return hypergradient(
         Stacked(problem),
         stack_pretrained(PRETRAINED),
@@ -61,7 +61,7 @@ def together(inverse: Any, leg: Any, problem: Classifier = PROBLEM, **options: A
         train_batches=[pile(batch) for batch in TRAIN],
         validation_batch=pile(VALIDATION),
         inverse=inverse,
-        finetuning=leg,
+        finetuning=solver,
         **options,
     )
 
@@ -70,9 +70,9 @@ def together(inverse: Any, leg: Any, problem: Classifier = PROBLEM, **options: A
 @pytest.mark.parametrize("inverse", [Identity(), Neumann(4, 0.3)])
 @pytest.mark.parametrize("optimizer", [SGD(lr=0.3), SGD(lr=0.3, momentum=0.9), Adam(lr=0.1)], ids=["sgd", "momentum", "adam"])
 def test_the_hypergradients_of_a_stack_are_those_of_its_replicates(optimizer: Any, inverse: Any, network: bool) -> None:
-    leg = Unroll(2, optimizer, network)
-    stacked = together(inverse, leg)
-    singles = [alone(index, inverse, leg) for index in range(REPLICATES)]
+    solver = Unroll(2, optimizer, network)
+    stacked = together(inverse, solver)
+    singles = [alone(index, inverse, solver) for index in range(REPLICATES)]
     for index, single in enumerate(singles):
         torch.testing.assert_close(unstack(stacked.gradient, index), single.gradient)
         torch.testing.assert_close(unstack(stacked.head, index), single.head)
@@ -85,19 +85,19 @@ def test_the_hypergradients_of_a_stack_are_those_of_its_replicates(optimizer: An
 
 
 def test_a_stack_has_the_gauss_newton_matrices_of_its_replicates() -> None:
-    problem, leg = WithoutRidge(), Unroll(2, SGD(lr=0.3))
-    stacked = together(Neumann(4, 0.3), leg, problem, curvature="gauss_newton")
+    problem, solver = WithoutRidge(), Unroll(2, SGD(lr=0.3))
+    stacked = together(Neumann(4, 0.3), solver, problem, curvature="gauss_newton")
     for index in range(REPLICATES):
-        single = alone(index, Neumann(4, 0.3), leg, problem, curvature="gauss_newton")
+        single = alone(index, Neumann(4, 0.3), solver, problem, curvature="gauss_newton")
         torch.testing.assert_close(unstack(stacked.gradient, index), single.gradient)
 
 
 @pytest.mark.parametrize("cross_fit", [False, True])
 def test_the_fitted_heads_of_a_stack_are_those_of_its_replicates(cross_fit: bool) -> None:
-    leg = FittedHead(0.05, cross_fit, tolerance=1e-9)
-    stacked = together(Neumann(4, 0.3), leg)
+    solver = FittedHead(0.05, cross_fit, tolerance=1e-9)
+    stacked = together(Neumann(4, 0.3), solver)
     for index in range(REPLICATES):
-        single = alone(index, Neumann(4, 0.3), leg)
+        single = alone(index, Neumann(4, 0.3), solver)
         torch.testing.assert_close(unstack(stacked.head, index), single.head, rtol=1e-6, atol=1e-7)
         torch.testing.assert_close(unstack(stacked.gradient, index), single.gradient, rtol=1e-6, atol=1e-7)
 

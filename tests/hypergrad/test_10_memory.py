@@ -54,10 +54,10 @@ def held(function: Callable[[], Any]) -> Meter:
     return meter
 
 
-def call(problem: Any, inverse: Any, leg: Any, train: list[Any], **changes: Any) -> Any:
+def call(problem: Any, inverse: Any, solver: Any, train: list[Any], **changes: Any) -> Any:
     arguments = {"pretrained": problem.pretrained, "meta": problem.meta, "head": problem.head, "pretrain_batch": PRETRAIN}
     return hypergradient(
-        problem, train_batches=train, validation_batch=VALIDATION, inverse=inverse, finetuning=leg, **{**arguments, **changes}
+        problem, train_batches=train, validation_batch=VALIDATION, inverse=inverse, finetuning=solver, **{**arguments, **changes}
     )
 
 
@@ -72,13 +72,13 @@ def test_the_meter_sees_a_graph_and_its_end() -> None:
     assert meter.now == 0
 
 
-@pytest.mark.parametrize("leg", [Unroll(1, Adam(lr=0.1)), Unroll(1, SGD(lr=0.1), network=True)])
-def test_memory_does_not_depend_on_the_number_of_pretraining_steps_before(leg: Any) -> None:
+@pytest.mark.parametrize("solver", [Unroll(1, Adam(lr=0.1)), Unroll(1, SGD(lr=0.1), network=True)])
+def test_memory_does_not_depend_on_the_number_of_pretraining_steps_before(solver: Any) -> None:
     problem = Classifier()
     peaks = []
     for steps in (1, 200):
         ended = trained(problem, problem.pretrained, problem.meta, [PRETRAIN] * steps, lr=0.3)
-        peaks.append(held(lambda ended=ended: call(problem, Neumann(3, 0.1), leg, [VALIDATION], pretrained=ended)).peak)
+        peaks.append(held(lambda ended=ended: call(problem, Neumann(3, 0.1), solver, [VALIDATION], pretrained=ended)).peak)
     assert peaks[0] == peaks[1] > 0
 
 
@@ -104,8 +104,8 @@ class Wide:
     def head_loss(self, head: Params, features: Tensor, batch: Batch) -> Tensor:
         return (features @ head["weight"] - batch.targets).square().mean()
 
-    def peak(self, leg: Any, steps: int) -> int:
-        return held(lambda: leg(self, self.encoder, {}, self.head, None, [self.batch] * steps, self.batch)).peak
+    def peak(self, solver: Any, steps: int) -> int:
+        return held(lambda: solver(self, self.encoder, {}, self.head, None, [self.batch] * steps, self.batch)).peak
 
     @property
     def activations(self) -> int:
@@ -133,10 +133,10 @@ def test_an_unrolled_step_of_the_network_keeps_one_more_network() -> None:
 def test_minibatches_that_are_the_same_are_kept_once() -> None:
     problem = Wide()
     other = Batch(*(value.clone() for value in problem.batch))
-    leg = Unroll(2, SGD(lr=0.1))
+    solver = Unroll(2, SGD(lr=0.1))
 
     def peak(batches: list[Batch]) -> int:
-        return held(lambda: leg(problem, problem.encoder, {}, problem.head, None, batches, problem.batch)).peak  # type: ignore[arg-type]
+        return held(lambda: solver(problem, problem.encoder, {}, problem.head, None, batches, problem.batch)).peak  # type: ignore[arg-type]
 
     assert peak([problem.batch, other]) - peak([problem.batch, problem.batch]) >= problem.activations
 
@@ -190,14 +190,14 @@ class Watched(torch.autograd.Function):
 
 
 @pytest.mark.parametrize(
-    "leg",
+    "solver",
     [Unroll(4, SGD(lr=0.1)), Unroll(4, Adam(lr=0.1)), FittedHead(), FittedHead(cross_fit=True)],
-    ids=lambda leg: type(leg).__name__,
+    ids=lambda solver: type(solver).__name__,
 )
-def test_with_the_head_only_the_encoder_runs_once_a_minibatch_and_its_backward_pass_is_never_recorded(leg: Any) -> None:
+def test_with_the_head_only_the_encoder_runs_once_a_minibatch_and_its_backward_pass_is_never_recorded(solver: Any) -> None:
     problem = Counting()
     one, two = classification(500, 6), classification(510, 6)
-    call(problem, Neumann(3, 0.1), leg, [one, two, one, VALIDATION])
+    call(problem, Neumann(3, 0.1), solver, [one, two, one, VALIDATION])
     assert problem.runs == {id(one): 1, id(two): 1, id(VALIDATION): 1}
     assert problem.backward == [False] * 3
     assert problem.pretrain_calls == 1
@@ -219,16 +219,16 @@ def test_the_cost_of_a_solve_is_its_products() -> None:
 
 
 @pytest.mark.parametrize(
-    "leg", [Unroll(2, Adam(lr=0.1)), Unroll(2, SGD(0.1), network=True), FittedHead(), FittedHead(cross_fit=True)]
+    "solver", [Unroll(2, Adam(lr=0.1)), Unroll(2, SGD(0.1), network=True), FittedHead(), FittedHead(cross_fit=True)]
 )
-def test_no_graph_outlives_the_call(leg: Any) -> None:
+def test_no_graph_outlives_the_call(solver: Any) -> None:
     problem = Counting()
     probe: Tensor = Watched.apply(torch.ones((), requires_grad=True), [])
     assert len(Watched.alive) == 1
     del probe
     gc.disable()  # what is freed is freed at once, without waiting for the garbage collector
     try:
-        kept = call(problem, Neumann(2, 0.1), leg, [VALIDATION, classification(500, 6)])
+        kept = call(problem, Neumann(2, 0.1), solver, [VALIDATION, classification(500, 6)])
         assert len(Watched.alive) == 0
     finally:
         gc.enable()

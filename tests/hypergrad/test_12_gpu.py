@@ -29,7 +29,7 @@ def moved(value: Any, device: str) -> Any:
     return type(value)(*parts) if hasattr(value, "_fields") else parts
 
 
-def call(inverse: Any, leg: Any, device: str) -> Hypergradient:
+def call(inverse: Any, solver: Any, device: str) -> Hypergradient:
     problem = Classifier()
     pretrained, meta, head, pretrain, train, validation = moved(
         [problem.pretrained, problem.meta, problem.head, classification(700, 9), TRAIN, classification(600, 7)], device
@@ -43,13 +43,13 @@ def call(inverse: Any, leg: Any, device: str) -> Hypergradient:
         train_batches=train,
         validation_batch=validation,
         inverse=inverse,
-        finetuning=leg,
+        finetuning=solver,
     )
 
 
 @pytest.mark.parametrize("inverse", [Neumann(5, 0.1), ConjugateGradient(1e-10, 200, damping=1.0), Dense(damping=1.0)])
 @pytest.mark.parametrize(
-    "leg",
+    "solver",
     [
         Unroll(2, SGD(lr=0.3, momentum=0.9)),
         Unroll(2, Adam(lr=0.1), network=True),
@@ -57,8 +57,8 @@ def call(inverse: Any, leg: Any, device: str) -> Hypergradient:
         FittedHead(0.02, cross_fit=True),
     ],
 )
-def test_the_hypergradient_on_a_gpu_is_that_on_the_cpu(leg: Any, inverse: Any) -> None:
-    here, there = call(inverse, leg, "cpu"), call(inverse, leg, "cuda")
+def test_the_hypergradient_on_a_gpu_is_that_on_the_cpu(solver: Any, inverse: Any) -> None:
+    here, there = call(inverse, solver, "cpu"), call(inverse, solver, "cuda")
     assert all(value.is_cuda for value in there.gradient.values())
     assert all(value.is_cuda for value in there.head.values())
     torch.testing.assert_close(moved(there.gradient, "cpu"), here.gradient, rtol=1e-8, atol=1e-10)

@@ -1,4 +1,4 @@
-"""The ridge head: the closed form of each task, priced on what it has not seen, with the derivative of refits."""
+"""The ridge head: the closed form of each task, evaluated on what it has not seen, with the derivative of refits."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ PARTS = [labelled(400 + 10 * i, 9 + i) for i in range(4)]
 TRAIN, VALIDATION = PARTS[:3], PARTS[3]
 
 
-def tune(leg: RidgeHead, train: list[Batch] = TRAIN, validation: Batch = VALIDATION, problem: Any = PROBLEM) -> FineTuned:
-    return leg(problem, ENCODER, {}, PROBLEM.head, None, train, validation)
+def tune(solver: RidgeHead, train: list[Batch] = TRAIN, validation: Batch = VALIDATION, problem: Any = PROBLEM) -> FineTuned:
+    return solver(problem, ENCODER, {}, PROBLEM.head, None, train, validation)
 
 
 def dense(x: Tensor, y: Tensor, held_x: Tensor, held_y: Tensor, l2: float = L2) -> tuple[Tensor, Tensor]:
@@ -44,28 +44,28 @@ def dense(x: Tensor, y: Tensor, held_x: Tensor, held_y: Tensor, l2: float = L2) 
     design = torch.cat([x / size, torch.ones(len(x), 1, dtype=DTYPE)], 1)
     penalty = l2 * len(x) * torch.diag(torch.tensor([1.0] * x.shape[1] + [0.0], dtype=DTYPE))
     fits: list[Tensor] = []
-    prices: list[Tensor] = []
+    held_errors: list[Tensor] = []
     for task in range(y.shape[1]):
         weights = torch.linalg.solve(design.T @ design + penalty, design.T @ y[:, task])
         held_design = torch.cat([held_x / size, torch.ones(len(held_x), 1, dtype=DTYPE)], 1)
-        for rows, labels, into in ((design, y, fits), (held_design, held_y, prices)):
+        for rows, labels, into in ((design, y, fits), (held_design, held_y, held_errors)):
             own = labels[:, task]
             if len(set(own.tolist())) == 2:
                 into.append((rows @ weights - own).square().mean() / ((own - own.mean()).square().mean()))
-    return torch.stack(fits).mean(), torch.stack(prices).mean()
+    return torch.stack(fits).mean(), torch.stack(held_errors).mean()
 
 
-def priced(encoder: Params, train: list[Batch], held_out: Batch) -> tuple[Tensor, Tensor]:
+def evaluated(encoder: Params, train: list[Batch], held_out: Batch) -> tuple[Tensor, Tensor]:
     x, y = (torch.cat(parts) for parts in ([PROBLEM.encode(encoder, b) for b in train], [b.targets for b in train]))
     return dense(x, y, PROBLEM.encode(encoder, held_out), held_out.targets)
 
 
 @pytest.mark.parametrize("l2", [1e-4, 1e-2, 1.0])
-def test_the_price_is_that_of_the_closed_form(l2: float) -> None:
+def test_the_loss_is_that_of_the_closed_form(l2: float) -> None:
     result = tune(RidgeHead(l2, minibatches=3))
     x, y = torch.cat([PROBLEM.encode(ENCODER, b) for b in TRAIN]), torch.cat([b.targets for b in TRAIN])
-    fit, price = dense(x, y, PROBLEM.encode(ENCODER, VALIDATION), VALIDATION.targets, l2)
-    torch.testing.assert_close(result.validation_loss, price, rtol=1e-10, atol=0.0)
+    fit, error = dense(x, y, PROBLEM.encode(ENCODER, VALIDATION), VALIDATION.targets, l2)
+    torch.testing.assert_close(result.validation_loss, error, rtol=1e-10, atol=0.0)
     torch.testing.assert_close(result.train_losses, fit[None], rtol=1e-10, atol=0.0)
     assert 0 < float(fit) < 1
     assert result.status is Status.OK
@@ -73,7 +73,7 @@ def test_the_price_is_that_of_the_closed_form(l2: float) -> None:
 
 def test_the_encoder_gradient_is_the_derivative_of_refits() -> None:
     result = tune(RidgeHead(L2))
-    expected = central_difference(lambda encoder: priced(encoder, TRAIN, VALIDATION)[1], ENCODER)
+    expected = central_difference(lambda encoder: evaluated(encoder, TRAIN, VALIDATION)[1], ENCODER)
     torch.testing.assert_close(result.encoder_gradient, expected, rtol=1e-7, atol=1e-8)
     assert max(float(value.abs().max()) for value in expected.values()) > 1e-2
 
@@ -82,7 +82,7 @@ def test_cross_fitting_holds_out_each_part_once() -> None:
     result = tune(RidgeHead(L2, cross_fit=True, minibatches=3))
 
     def truth(encoder: Params) -> Tensor:
-        return torch.stack([priced(encoder, [b for b in PARTS if b is not held], held)[1] for held in PARTS]).mean()
+        return torch.stack([evaluated(encoder, [b for b in PARTS if b is not held], held)[1] for held in PARTS]).mean()
 
     torch.testing.assert_close(result.validation_loss, truth(ENCODER), rtol=1e-10, atol=0.0)
     torch.testing.assert_close(result.encoder_gradient, central_difference(truth, ENCODER), rtol=1e-7, atol=1e-8)
@@ -132,7 +132,7 @@ def test_a_task_with_one_label_is_left_out(size: int, dtype: torch.dtype) -> Non
     encoder = {name: value.to(dtype) for name, value in ENCODER.items()}
     result = RidgeHead(L2)(PROBLEM, encoder, {}, {}, None, cast[:2], cast[2])
     rest = [part._replace(targets=part.targets[:, [0, 2, 3]]) for part in constant]
-    expected = priced(ENCODER, rest[:2], rest[2])[1]
+    expected = evaluated(ENCODER, rest[:2], rest[2])[1]
     assert float(result.validation_loss) == pytest.approx(float(expected), rel=1e-3 if dtype is torch.float32 else 1e-9)
 
 

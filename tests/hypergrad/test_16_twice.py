@@ -240,7 +240,7 @@ def trained(problem: Any) -> Tensor:
 @pytest.mark.parametrize("run", [call, exact, trained, lambda problem: call(problem, FittedHead())])
 def test_inference_mode_is_an_error_with_advice(run: Callable[[Any], Tensor]) -> None:
     problem = Curved()
-    with torch.inference_mode(), pytest.raises(RuntimeError, match=r"torch.inference_mode forbids: call outside of it"):
+    with torch.inference_mode(), pytest.raises(RuntimeError, match=r"under torch.inference_mode: call this outside of it"):
         run(problem)
     with torch.no_grad():
         run(problem) if run is not trained else None

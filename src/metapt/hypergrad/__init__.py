@@ -1,4 +1,7 @@
-"""The method: hypergradients through pre-training and fine-tuning. Needs torch only; knows no domain, no file, no workflow."""
+"""The method: hypergradients through pre-training (PT) and fine-tuning (FT).
+
+The package needs torch only. It depends on no domain, no file and no workflow.
+"""
 
 from metapt.hypergrad.bptt import ExactHypergradient, exact_hypergradient
 from metapt.hypergrad.finetune import FineTuned, FineTuning, FittedHead, Unroll

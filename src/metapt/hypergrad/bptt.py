@@ -1,6 +1,6 @@
-"""The exact hypergradient: backpropagation through every PT and FT step. The oracle of tests and of the fidelity study.
+"""The exact hypergradient by backpropagation through all PT and FT steps, the reference of tests and a study.
 
-Memory grows with the number of steps, which is what the approximations avoid.
+Memory grows with the number of steps; the approximations avoid this.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from metapt.hypergrad.problem import MetaProblem
 
 
 class ExactHypergradient(NamedTuple):
-    """The exact hypergradient and what the two stages ended with; nothing in it is attached to a graph.
+    """The exact hypergradient and the results of both stages, detached from any graph.
 
     Attributes:
-        gradient: like the meta-parameters.
+        gradient: named and shaped like the meta-parameters.
         pretrained: encoder and PT head after PT.
         encoder: the encoder after FT.
         head: the FT head after FT.
@@ -51,18 +51,25 @@ def exact_hypergradient(
     finetune_optimizer: DifferentiableOptimizer,
     network: bool = True,
 ) -> ExactHypergradient:
-    """d(FT validation loss) / d(meta), the left-hand side of Eq. 3, from initial weights through PT and FT, one minibatch a step.
+    """Return d(FT validation loss) / d(meta), the left-hand side of Eq. 3, through PT and FT from the initial weights.
 
     Args:
-        problem: the three losses. BatchNorm's running statistics count as constants, frozen in the FT leg at what PT ended with.
-        pretrained: initial encoder and PT head.
-        meta: the meta-parameters; the gradient is like it.
+        problem: the three losses. The running statistics of BatchNorm count as constants; FT uses those at the end of
+            PT.
+        pretrained: initial encoder, PT head and buffers.
+        meta: the meta-parameters; the gradient has their names and shapes.
         head: initial FT head.
-        network: FT changes encoder and head, else the head only.
+        pretrain_batches: PT minibatches, one per PT step.
+        train_batches: FT training minibatches, one per FT step.
+        validation_batches: FT validation minibatches, one or more; the loss is the mean over them.
+        pretrain_optimizer: optimiser of the PT steps.
+        finetune_optimizer: optimiser of the FT steps.
+        network: FT changes encoder and head; if false, the head only.
 
     Raises:
-        TypeError: an argument is of another type (see `check_arguments`), or a function of the problem returns no tensor.
-        ValueError: no validation minibatch, a loss that is no scalar, or a loss or features without a graph.
+        TypeError: an argument is of a wrong type (see `check_arguments`), or a function of the problem returns no
+            tensor.
+        ValueError: there is no validation minibatch, a loss is no scalar, or a loss or features have no graph.
         RuntimeError: a loss can't be differentiated twice, or PT does not depend on the meta-parameters.
     """
     check_arguments(problem, pretrained, meta, head)
@@ -82,7 +89,11 @@ def exact_hypergradient(
 
 
 def _pretrain(
-    problem: MetaProblem, pretrained: Pretrained, phi: Params, batches: Sequence[Any], optimizer: DifferentiableOptimizer
+    problem: MetaProblem,
+    pretrained: Pretrained,
+    phi: Params,
+    batches: Sequence[Any],
+    optimizer: DifferentiableOptimizer,
 ) -> tuple[Pretrained, Tensor]:
     encoder, head, buffers = pretrained
     encoder_state, head_state = optimizer.init(encoder), optimizer.init(head)

@@ -1,9 +1,9 @@
-"""Checks of what a user hands in, whose errors are sentences for the person who wrote the problem.
+"""Checks of a user's problem and arguments, with error messages for the person who wrote the problem.
 
-Each call of `hypergradient` and `exact_hypergradient` checks what costs nothing: the types of the arguments and the methods of
-the problem (`check_arguments`), and that losses are scalars and that losses and features have a graph (`Checked`). The training
-loop calls `check_problem` at its first hypergradient, which evaluates the three functions a few times more: they must be pure,
-and depend on what is differentiated.
+Each call of `hypergradient` and `exact_hypergradient` makes the checks that cost nothing: the types of the arguments
+and the methods of the problem (`check_arguments`), and that losses are scalars and losses and features have a graph
+(`Checked`). At its first hypergradient the training loop calls `check_problem`, which evaluates the three functions a
+few more times: they must be pure and depend on the tensors by which they are differentiated.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ _METHODS = ("pretrain_loss", "encode", "head_loss")
 
 
 def check_arguments(problem: MetaProblem, pretrained: Pretrained, meta: Params, head: Params) -> None:
-    """Check types and methods.
+    """Check the types of the arguments and the methods of the problem.
 
     Raises:
-        TypeError: the problem lacks a method or is a class, or an argument is not made of dictionaries of tensors.
+        TypeError: the problem is a class or lacks a method, or an argument does not consist of dictionaries of tensors.
     """
     if isinstance(problem, type):
         raise TypeError(f"the problem is the class {problem.__name__}; give an instance of it: {problem.__name__}(...)")
     missing = [name for name in _METHODS if not callable(getattr(problem, name, None))]
     if missing:
         raise TypeError(
-            f"the problem, a {type(problem).__name__}, has no method {' and no method '.join(missing)}; a problem needs "
-            f"{', '.join(_METHODS)} (see MetaProblem)"
+            f"the problem, a {type(problem).__name__}, has no method {' and no method '.join(missing)}; a problem "
+            f"needs {', '.join(_METHODS)} (see MetaProblem)"
         )
     if not isinstance(pretrained, Pretrained):
         raise TypeError(
-            f"pretrained is a {type(pretrained).__name__}; legal: Pretrained(encoder, head, buffers), three dictionaries of "
-            "tensors. Those of a module are dict(module.named_parameters()) and dict(module.named_buffers()); "
-            "torch.func.functional_call calls it with them"
+            f"pretrained is a {type(pretrained).__name__}; legal: Pretrained(encoder, head, buffers), three "
+            "dictionaries of tensors. Those of a module are dict(module.named_parameters()) and "
+            "dict(module.named_buffers()); torch.func.functional_call calls it with them"
         )
     parts = {"encoder": pretrained.encoder, "PT head": pretrained.head, "set of buffers": pretrained.buffers}
     for what, params in (parts | {"set of meta-parameters": meta, "FT head": head}).items():
@@ -56,7 +56,11 @@ def _check_params(what: str, params: Any) -> None:
 
 
 class Checked:
-    """A problem whose losses must be scalars, and whose losses and features must have a graph; it has what `problem` has."""
+    """A problem that checks its results: losses must be scalars, and losses and features must have a graph.
+
+    Its other attributes are those of `problem`. The three methods raise TypeError for a result that is no tensor, and
+    ValueError for a loss that is no scalar or a result without a graph.
+    """
 
     def __init__(self, problem: MetaProblem) -> None:
         self._problem = problem
@@ -88,8 +92,8 @@ def _attached(method: str, output: Any, inputs: Iterable[Tensor]) -> Tensor:
         raise TypeError(f"{method} returned a {type(output).__name__}; legal: a tensor")
     if torch.is_grad_enabled() and not output.requires_grad and any(value.requires_grad for value in inputs):
         raise ValueError(
-            f"{method} returned a tensor that depends on none of its parameters; legal: one made of them by differentiable "
-            f"operations. {_LOOK_FOR}"
+            f"{method} returned a tensor that depends on none of its parameters; legal: one made of them by "
+            f"differentiable operations. {_LOOK_FOR}"
         )
     return output
 
@@ -105,23 +109,24 @@ def check_problem(
     *,
     uses_head_loss: bool = True,
 ) -> None:
-    """Check that the functions of a problem are pure and depend on what they are differentiated by.
+    """Check that the functions of a problem are pure and depend on the tensors by which they are differentiated.
 
-    No argument is changed, and neither are torch's random streams. Two numbers count as equal within the square root of the
-    dtype's precision, since the sums of a GPU may change from call to call; those that are not finite are not compared.
+    No argument is changed, and neither are torch's random states. Two numbers count as equal within the square root of
+    the precision of the dtype, since sums on a GPU may differ from call to call; numbers that are not finite are not
+    compared.
 
     Args:
         problem: the three functions.
-        pretrained: where they are evaluated, as are `meta` and `head`.
-        pretrain_batch: PT minibatch.
-        finetune_batch: FT minibatch.
-        uses_head_loss: whether FT uses `head_loss` (a ridge head has a loss of its own).
+        pretrained, meta, head: where the functions are evaluated.
+        pretrain_batch: a PT minibatch.
+        finetune_batch: an FT minibatch.
+        uses_head_loss: check `head_loss`, too (see `FineTuning`).
 
     Raises:
         TypeError: a function returns no tensor.
-        ValueError: a loss is no scalar. A function returns different numbers in equal calls, changes what another returns, or
-            changes a buffer that it must not. The PT loss does not depend on one of the meta-parameters (a derivative of 0 is no
-            error), `encode` on the encoder, or `head_loss` on its features or its head.
+        ValueError: a loss is no scalar; a function returns different numbers in equal calls, changes the result of
+            another, or changes a buffer; the PT loss does not depend on one of the meta-parameters (a derivative of 0
+            is no error), `encode` not on the encoder, or `head_loss` not on its features or its head.
     """
     problem, phi = Checked(problem), leaves(meta)
     encoder, psi = leaves(pretrained.encoder), leaves(head)
@@ -142,7 +147,8 @@ def check_problem(
         for name, value in buffers.items():
             if not torch.equal(value, pretrained.buffers[name]) and all_finite([value]):
                 raise ValueError(
-                    f"encode changes the buffer {name!r}; legal: none. Call the encoder in evaluation mode there: module.eval()"
+                    f"encode changes the buffer {name!r}; legal: to change none. Call the encoder in evaluation mode "
+                    "there: module.eval()"
                 )
         _check_equal(features, encode(), f"encode returned two different tensors {_IN_EQUAL_CALLS}")
         _check_depends("encode", features, encoder, "parameter of the encoder")
@@ -153,25 +159,26 @@ def check_problem(
             _check_equal(ft_loss, again, f"head_loss returned two different numbers {_IN_EQUAL_CALLS}")
             _check_depends("head_loss", ft_loss, {"features": leaf}, "argument features")
             if psi:
-                _check_depends("head_loss", ft_loss, psi, "parameter of the FT head (give an empty head, {}, where it has none)")
+                _check_depends("head_loss", ft_loss, psi, "parameter of the FT head (give {} if it has none)")
         _check_equal(
             loss,
             pretrain_loss(),
-            "a call of encode changes what pretrain_loss returns: the module that both use keeps something. Call module.train() "
-            "at the start of pretrain_loss and module.eval() at that of encode, and put its buffers into Pretrained.buffers",
+            "a call of encode changes what pretrain_loss returns: the module that both use keeps something. Call "
+            "module.train() at the start of pretrain_loss and module.eval() at that of encode, and put its buffers "
+            "into Pretrained.buffers",
         )
         _check_equal(
             features,
             encode(),
-            "a call of pretrain_loss changes what encode returns: the module keeps something, such as BatchNorm's statistics. "
-            "Put its buffers into Pretrained.buffers, and call it with them: "
+            "a call of pretrain_loss changes what encode returns: the module keeps something, such as BatchNorm's "
+            "statistics. Put its buffers into Pretrained.buffers, and call it with them: "
             "functional_call(module, {**pretrained.encoder, **pretrained.buffers}, inputs)",
         )
 
 
 _IN_EQUAL_CALLS = (
-    "in two equal calls; legal: a function of its arguments. Draw random numbers when the minibatch is made and put them into "
-    "it, and change nothing that outlives the call"
+    "in two equal calls; legal: a function of its arguments. Draw random numbers when the minibatch is made and put "
+    "them into it, and change nothing that outlives the call"
 )
 
 
@@ -183,7 +190,7 @@ def _check_equal(first: Tensor, second: Tensor, sentence: str) -> None:
 
 
 def _check_depends(method: str, output: Tensor, params: Params, what: str, *, every: bool = False) -> None:
-    """Check that the graph of `output` goes back to one of `params`, or to all of them."""
+    """Raise a ValueError unless the graph of `output` contains one of `params`, or all of them if `every` is true."""
     unused = list(params)
     if output.requires_grad:
         gradients = torch.autograd.grad(output.sum(), list(params.values()), allow_unused=True, retain_graph=True)

@@ -1,4 +1,7 @@
-"""Products of a vector with the curvature of the PT loss, on one graph: one minibatch, one dropout mask, one batch statistics."""
+"""Products of a vector with the Hessian or the Gauss-Newton matrix of the PT loss.
+
+All products use one graph, so one minibatch, one dropout mask and one set of batch statistics.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,13 @@ from metapt.hypergrad.params import Vector, vjp, vjp_graph
 
 
 def hessian(gradient: Vector, params: Vector, zeros: Sequence[Tensor] = ()) -> Matvec:
-    """v -> H v, by differentiating the gradient, which must have a graph (Pearlmutter 1994).
+    """Return the product v -> H v with the Hessian, computed by differentiating the gradient (Pearlmutter 1994).
 
     Args:
-        zeros: tensors that are zero. Where a part of v is one of them (that very tensor, as in the first product of each
-            inverse), its rows of H are not gone through.
+        gradient: the gradient w.r.t. `params`, with a graph.
+        params: leaves of the graph.
+        zeros: tensors that are zero. Rows of H are skipped where a part of v is one of these very objects, as in the
+            first product of each solver.
     """
     known = {id(value) for value in zeros}
 
@@ -28,18 +33,22 @@ def hessian(gradient: Vector, params: Vector, zeros: Sequence[Tensor] = ()) -> M
 
 
 def gauss_newton(outputs: Tensor, loss: Tensor, params: Vector) -> Matvec:
-    """v -> J^T B J v, with J the Jacobian of the outputs and B the Hessian of the loss w.r.t. the outputs (Schraudolph 2002).
+    """Return the product v -> J^T B J v with the Gauss-Newton matrix (Schraudolph 2002).
 
-    Positive semi-definite whenever the loss is convex in the outputs. J v comes from two reverse passes: J^T u is linear in
-    a dummy u, and differentiating it w.r.t. u gives J v.
+    J is the Jacobian of the outputs and B the Hessian of the loss w.r.t. the outputs. The matrix is positive
+    semi-definite whenever the loss is convex in the outputs. J v takes two reverse passes: J^T u is linear in a dummy
+    u, and its derivative w.r.t. u, applied to v, is J v.
 
     Args:
         outputs: the network's outputs, a node of the graph of `loss`.
         loss: a scalar.
         params: leaves on which `outputs` depend.
+
+    Raises:
+        RuntimeError: the loss or the outputs can't be differentiated twice.
     """
     (output_gradient,) = vjp_graph(loss, [outputs], "outputs_loss")
-    dummy = torch.ones_like(outputs, requires_grad=True)  # of any value; zeros would hide a derivative that is cut off
+    dummy = torch.ones_like(outputs, requires_grad=True)  # not zero, which would hide a detached derivative
     pullback = vjp_graph(outputs, params, "pretrain_outputs", dummy)
 
     def matvec(vector: Vector) -> Vector:

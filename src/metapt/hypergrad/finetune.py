@@ -1,7 +1,7 @@
-"""The fine-tuning leg: from pre-trained encoder and head to the FT validation loss, and its gradient w.r.t. the encoder.
+"""FT solvers: they solve the inner problem and differentiate the FT validation loss w.r.t. the pre-trained encoder.
 
-Two forms behind one face. `Unroll` takes K differentiable steps (Eq. 5). `FittedHead` solves for the head and differentiates the
-solution implicitly, which prices the representation rather than a head that is behind it.
+`Unroll` takes K differentiable steps (Eq. 5). `FittedHead` finds the minimum of the head's loss and differentiates it
+implicitly, so that the loss evaluates the representation, not a head that is still being trained.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from metapt.hypergrad.problem import MetaProblem
 
 
 class FineTuned(NamedTuple):
-    """What the FT leg returns; nothing in it is attached to a graph.
+    """The result of an FT solver, detached from any graph.
 
     Attributes:
-        encoder_gradient: g2, the derivative of the validation loss w.r.t. the pre-trained encoder, through every path.
+        encoder_gradient: g2, the total derivative of the validation loss w.r.t. the pre-trained encoder.
         head: the FT head after fine-tuning.
-        head_state: the state of the head's optimiser after fine-tuning (empty where there is none).
-        train_losses: the FT loss before each unrolled step, or of the fitted heads.
+        head_state: the state of the head's optimiser after fine-tuning; empty if there is none.
+        train_losses: the FT loss before each unrolled step, or of each fitted head; shape [K].
         validation_loss: the FT loss on the validation minibatch, a scalar.
-        head_gradient_norm: |dL/d(head)| on the validation minibatch, the head's part of g1.
-        status: how the fit ended; NON_FINITE wherever one of the other values, but the encoder's gradient, is not finite.
+        head_gradient_norm: |dL/d(head)| on the validation minibatch, the head's part of g1, a scalar.
+        status: how FT ended; NON_FINITE if any value except the encoder's gradient is not finite.
     """
 
     encoder_gradient: Params
@@ -45,12 +45,14 @@ class FineTuned(NamedTuple):
 class FineTuning(Protocol):
     """An FT solver: it solves the inner problem and differentiates the FT validation loss w.r.t. the encoder.
 
-    `Unroll`, `FittedHead` and `RidgeHead` are FT solvers; any object with these attributes that can be called is another.
+    `Unroll`, `FittedHead` and `RidgeHead` are FT solvers; any object with these attributes that can be called is
+    another.
 
     Attributes:
         minibatches: how many FT training minibatches the training loop gives to each call; 0 or more.
-        optimizer: the optimiser of the head's FT steps, whose state is carried from call to call; None for a solver that
-            takes no steps. With an optimiser the training loop can also take FT steps of the head between two calls.
+        optimizer: the optimiser of the head's FT steps, whose state is carried from call to call; None for a solver
+            that takes no steps. With an optimiser the training loop can also take FT steps of the head between two
+            calls.
         uses_head_loss: whether the solver calls `head_loss` of the problem; the training loop checks it only then.
     """
 
@@ -87,7 +89,16 @@ class FineTuning(Protocol):
 
 
 class Features:
-    """Features of FT minibatches, each encoded once, as leaves; their cotangents go back through the encoder in one pass."""
+    """Features of FT minibatches: each minibatch is encoded once, and its features are a leaf of the head's graphs.
+
+    Cotangents of all features go back through the encoder in one pass.
+
+    Args:
+        problem: provides `encode`.
+        encoder: parameters of the encoder.
+        buffers: the PT buffers.
+        batches: FT minibatches; one that occurs twice is encoded once.
+    """
 
     def __init__(self, problem: MetaProblem, encoder: Params, buffers: Params, batches: Sequence[Any]) -> None:
         self.encoder = leaves(encoder)
@@ -97,27 +108,32 @@ class Features:
         self._leaves = {key: features.detach().requires_grad_() for key, features in self._encoded.items()}
 
     def __call__(self, batch: Any) -> Tensor:
+        """Return the features of one of the minibatches, a leaf."""
         return self._leaves[id(batch)]
 
     def all(self) -> Vector:
+        """Return the features of all distinct minibatches, in the order of `batches`."""
         return list(self._leaves.values())
 
     def encoder_gradient(self, cotangents: Vector) -> Params:
+        """Return the product of the cotangents of all features with their Jacobian w.r.t. the encoder."""
         return like(self.encoder, vjp(list(self._encoded.values()), list(self.encoder.values()), cotangents))
 
 
 @dataclass(frozen=True)
 class Unroll:
-    """K differentiable FT steps, one minibatch each, then the loss on the validation minibatch (Eq. 5).
+    """K differentiable FT steps on one minibatch each, then the loss on the validation minibatch (Eq. 5).
 
-    With `network=False` the steps change the head only: the encoder runs once per distinct minibatch, and each step keeps one
-    more head. With `network=True` they change encoder and head, as Eq. 5 is written, and each step keeps one more network. The
-    gradient has both parts: the direct one and the one through the steps. With K = 0 only the direct one is left.
+    With `network=False` the steps change the head only: the encoder runs once per distinct minibatch, and memory grows
+    by one head per step. With `network=True` they change encoder and head, as in Eq. 5, and memory grows by one network
+    per step. The gradient is the sum of the direct derivative and that through the steps; with K = 0 it is the direct
+    one.
 
     Args:
         steps: K, 0 or more.
-        optimizer: of the steps. The head's state is carried in and out; that of the encoder starts anew, as the encoder does.
-        network: unroll the encoder too.
+        optimizer: the optimiser of the steps. Its state for the head is an argument and a result of each call; its state
+            for the encoder is new in each call, since FT starts from the pre-trained encoder.
+        network: let the steps change the encoder, too.
     """
 
     steps: int = 1
@@ -145,10 +161,11 @@ class Unroll:
         validation_batch: Any,
     ) -> FineTuned:
         if len(train_batches) != self.steps:
-            raise ValueError(f"{len(train_batches)} FT training minibatches for {self.steps} unrolled steps; give one per step")
+            count = len(train_batches)
+            raise ValueError(f"{count} FT training minibatches for {self.steps} unrolled steps; give one per step")
         state = detached(head_state) if head_state else self.optimizer.init(head)
-        leg = self._network if self.network else self._head
-        return leg(problem, encoder, buffers, head, state, train_batches, validation_batch)
+        solve = self._network if self.network else self._head
+        return solve(problem, encoder, buffers, head, state, train_batches, validation_batch)
 
     def _head(
         self,
@@ -191,7 +208,10 @@ class Unroll:
         for batch in train_batches:
             loss = problem.head_loss(current_head, problem.encode({**current_encoder, **buffers}, batch), batch)
             gradients = vjp_graph(loss, [*current_encoder.values(), *current_head.values()], "head_loss of encode")
-            encoder_part, head_part = like(current_encoder, gradients[: len(start)]), like(current_head, gradients[len(start) :])
+            encoder_part, head_part = (
+                like(current_encoder, gradients[: len(start)]),
+                like(current_head, gradients[len(start) :]),
+            )
             current_encoder, encoder_state = self.optimizer.step(current_encoder, encoder_part, encoder_state)
             current_head, state = self.optimizer.step(current_head, head_part, state)
             losses.append(loss.detach())
@@ -211,7 +231,7 @@ def finished(
     head_gradient_norm: Tensor,
     status: Status = Status.OK,
 ) -> FineTuned:
-    """What an FT solver returns, detached, with the status that values which are not finite have."""
+    """Return the result of an FT solver, detached, with the status NON_FINITE if a value is not finite."""
     losses = torch.stack([loss.detach() for loss in train_losses]) if train_losses else validation_loss.new_zeros(0).detach()
     head, state, loss = detached(head), detached(state), validation_loss.detach()
     if not all_finite([losses, loss, head_gradient_norm, *head.values(), *state.values()]):
@@ -221,21 +241,22 @@ def finished(
 
 @dataclass(frozen=True)
 class FittedHead:
-    """The head at the minimum of the regularised FT loss, by Newton's method, differentiated implicitly.
+    """The head at the minimum of the regularised FT loss, found by Newton's method and differentiated implicitly.
 
     head* = argmin mean_i head_loss(head, features_i) + l2 / 2 |head|^2, so that
     d head* / d features = -(d2 loss / d head2 + l2)^-1 d2 loss / (d head d features).
 
-    With `cross_fit` every distinct minibatch, the validation one too, is held out once: the head is fitted on the others, and the
-    validation loss is the mean over the held-out ones. So all of the FT data price the encoder, and none by a head that has seen
-    it. The head that is returned is fitted on all minibatches then, else on the training minibatches.
+    With `cross_fit` each distinct minibatch, the validation minibatch included, is held out once: the head is fitted on
+    the others, and the validation loss is the mean over the held-out minibatches. All FT data then evaluate the
+    encoder, with heads that were not fitted on them. The head that is returned is fitted on all minibatches with
+    `cross_fit`, else on the training minibatches.
 
     Args:
-        l2: ridge; it makes the minimum unique.
+        l2: the ridge, above 0; it makes the minimum unique.
         cross_fit: hold out each minibatch in turn.
-        minibatches: FT training minibatches that the training loop gives; with `cross_fit` there is one more fold.
-        max_steps: most Newton steps in a fit.
-        tolerance: the fit ends when the gradient's norm has shrunk by this factor.
+        minibatches: FT training minibatches per call; with `cross_fit` there is one more fold.
+        max_steps: largest number of Newton steps in a fit.
+        tolerance: the fit ends when the norm of the gradient has shrunk by this factor.
     """
 
     l2: float = 1e-3
@@ -274,12 +295,12 @@ class FittedHead:
         for rest, held_out in folds:
             fit = self._fit(problem, fitted, rest, features)
             fitted = fit.head
-            priced = self._price(problem, fit, rest, held_out, features)
-            cotangents = add(cotangents, priced.cotangents, 1 / len(folds))
-            statuses += [fit.status, priced.status]
+            evaluated = self._evaluate(problem, fit, rest, held_out, features)
+            cotangents = add(cotangents, evaluated.cotangents, 1 / len(folds))
+            statuses += [fit.status, evaluated.status]
             train_losses.append(fit.loss)
-            validation_losses.append(priced.loss)
-            head_gradients.append(priced.head_gradient_norm)
+            validation_losses.append(evaluated.loss)
+            head_gradients.append(evaluated.head_gradient_norm)
         if self.cross_fit:
             fit = self._fit(problem, fitted, features.batches, features)
             fitted = fit.head
@@ -295,9 +316,13 @@ class FittedHead:
         )
 
     def fit(self, problem: MetaProblem, encoder: Params, head: Params, batches: Sequence[Any]) -> Fit:
-        """Return the head fitted on all `batches`, begun at `head`; no derivative w.r.t. the encoder is taken.
+        """Return the head fitted on all `batches`, without a derivative w.r.t. the encoder.
 
-        `encoder` holds the encoder's parameters and the PT buffers, as `MetaProblem.encode` takes them.
+        Args:
+            problem: provides `encode` and `head_loss`.
+            encoder: the parameters of the encoder and the PT buffers, as `MetaProblem.encode` takes them.
+            head: where the fit starts.
+            batches: FT minibatches, one or more.
         """
         with torch.no_grad():
             encoded = {id(batch): problem.encode(encoder, batch) for batch in batches}
@@ -309,7 +334,7 @@ class FittedHead:
         return torch.stack(losses).mean() + self.l2 / 2 * penalty
 
     def _fit(self, problem: MetaProblem, head: Params, batches: Sequence[Any], features: Callable[[Any], Tensor]) -> Fit:
-        """Newton's method with exact Hessian-vector products and a halving line search."""
+        """Minimise by Newton's method with exact Hessian-vector products and a backtracking line search."""
         current = leaves(head)
         objective = self._objective(problem, current, batches, features)
         first = None
@@ -329,7 +354,8 @@ class FittedHead:
                 return Fit(detached(current), objective.detach(), solved.status)
             decrease = float(dot(downhill, direction))
             if decrease <= 4 * torch.finfo(objective.dtype).eps * abs(float(objective.detach())):
-                # What is left to gain is below what the dtype can show, so nothing to search by; the step is still right.
+                # The decrease is below the rounding error of the loss, so a line search can't see it; the step is
+                # right.
                 return Fit(like(current, add(list(detached(current).values()), direction)), objective.detach(), Status.OK)
             moved = self._search(problem, current, direction, decrease, float(objective.detach()), batches, features)
             if moved is None:
@@ -347,7 +373,7 @@ class FittedHead:
         batches: Sequence[Any],
         features: Callable[[Any], Tensor],
     ) -> tuple[Params, Tensor] | None:
-        """The first of the steps 1, 1/2, 1/4, ... that lowers the objective enough (Armijo), or None."""
+        """Return head and objective after the first step of 1, 1/2, 1/4, ... that meets Armijo's condition, or None."""
         origin = detached(head)
         for halvings in range(30):
             length = 0.5**halvings
@@ -359,13 +385,13 @@ class FittedHead:
         return None
 
     def _solve(self, gradient: Vector, values: Vector, b: Vector) -> SolveResult:
-        """The head's Hessian, l2 included, solved for b to the precision of its dtype."""
+        """Solve with the Hessian w.r.t. the head, l2 included, to the precision of the dtype."""
         rtol = max(1e-10, 10 * torch.finfo(values[0].dtype).eps)
         solver = ConjugateGradient(rtol=rtol, max_steps=4 * sum(value.numel() for value in values))
         return solver(lambda vector: vjp(gradient, values, vector, retain_graph=True), b)
 
-    def _price(self, problem: MetaProblem, fit: Fit, train: Sequence[Any], held_out: Any, features: Features) -> _Price:
-        """The held-out loss and its cotangents on all features: direct, and through the fitted head (by the IFT)."""
+    def _evaluate(self, problem: MetaProblem, fit: Fit, train: Sequence[Any], held_out: Any, features: Features) -> _HeldOut:
+        """Return the held-out loss and its total derivative w.r.t. all features, through the fitted head by the IFT."""
         head = leaves(fit.head)
         values = list(head.values())
         loss = problem.head_loss(head, features(held_out), held_out)
@@ -374,24 +400,37 @@ class FittedHead:
         train_gradient = vjp_graph(self._objective(problem, head, train, features), values, "head_loss")
         solved = self._solve(train_gradient, values, head_gradient)
         through_head = vjp(train_gradient, features.all(), solved.value)
-        return _Price(loss.detach(), add(direct, through_head, -1.0), norm(head_gradient), solved.status)
+        return _HeldOut(loss.detach(), add(direct, through_head, -1.0), norm(head_gradient), solved.status)
 
 
 def leave_one_out(batches: Sequence[Any]) -> list[tuple[Sequence[Any], Any]]:
+    """Return, for each minibatch, all others and the minibatch.
+
+    Raises:
+        ValueError: there are fewer than two minibatches.
+    """
     if len(batches) < 2:
         raise ValueError("cross_fit needs at least two different FT minibatches: one to hold out, one to fit the head on")
     return [([*batches[:index], *batches[index + 1 :]], batch) for index, batch in enumerate(batches)]
 
 
 class Fit(NamedTuple):
-    """The end of a fit: the head, the regularised FT loss where it was last taken, and how the fit ended."""
+    """The result of a fit.
+
+    Attributes:
+        head: the fitted head.
+        loss: the regularised FT loss where it was last evaluated, a scalar.
+        status: how the fit ended.
+    """
 
     head: Params
     loss: Tensor
     status: Status
 
 
-class _Price(NamedTuple):
+class _HeldOut(NamedTuple):
+    """The loss on a held-out minibatch, its derivatives, and how the implicit differentiation ended."""
+
     loss: Tensor
     cotangents: Vector
     head_gradient_norm: Tensor

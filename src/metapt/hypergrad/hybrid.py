@@ -1,4 +1,4 @@
-"""The hypergradient: d(FT validation loss) / d(meta-parameters), through fine-tuning and through pre-training (Eq. 3)."""
+"""The hypergradient d(FT validation loss) / d(meta-parameters), through pre-training and fine-tuning (Eq. 3)."""
 
 from __future__ import annotations
 
@@ -37,18 +37,19 @@ Curvature = Literal["hessian", "gauss_newton"]
 
 @dataclass(frozen=True)
 class Diagnostics:
-    """The figures behind one hypergradient.
+    """Intermediate quantities of one hypergradient; the tensors are scalars unless a shape is given.
 
     Attributes:
-        finetune_losses: FT loss before each unrolled step (or of each fitted head), shape [K].
+        finetune_losses: FT loss before each unrolled step, or of each fitted head; shape [K].
         validation_loss: FT loss on the validation minibatch.
         pretrain_loss: PT loss on the PT minibatch.
-        head_gradient_norm: of the FT loss gradient w.r.t. the head (in g1).
-        encoder_gradient_norm: of the FT loss gradient w.r.t. the pre-trained encoder, g2.
-        inverse_norm: of the inverse Hessian times g2.
-        gradient_norm: of the hypergradient.
-        solve_status: how the inverse ended; NON_FINITE also where the PT loss or the product with the mixed derivative is not.
-        solve_residual: its residual norm; NaN where it is not known.
+        head_gradient_norm: norm of the gradient of the FT validation loss w.r.t. the head (part of g1).
+        encoder_gradient_norm: norm of g2, the gradient of the FT validation loss w.r.t. the pre-trained encoder.
+        inverse_norm: norm of the inverse Hessian times g2.
+        gradient_norm: norm of the hypergradient.
+        solve_status: how the solve with the Hessian ended; NON_FINITE also if the PT loss or the product with the mixed
+            derivative is not finite.
+        solve_residual: residual norm of that solve; NaN if it is not known.
         solve_steps: products with the Hessian.
         fit_status: how FT ended.
     """
@@ -66,22 +67,23 @@ class Diagnostics:
     fit_status: Status
 
     def not_finite(self) -> list[str]:
-        """Names of the figures that are not finite, in the order in which they are computed."""
+        """Return the names of the tensors that are not finite, in the order of the attributes."""
         names = [field.name for field in fields(self) if isinstance(getattr(self, field.name), Tensor)]
         return [name for name in names if not all_finite([getattr(self, name)])]
 
 
 class Hypergradient(NamedTuple):
-    """One hypergradient; nothing in it is attached to a graph.
+    """One hypergradient, detached from any graph.
 
     Attributes:
-        gradient: like the meta-parameters; NaN throughout where anything that it is made of is not finite (see
-            `Diagnostics.not_finite` and the statuses), or the new head. So nobody can take such a step by mistake.
-        head: the FT head after fine-tuning, the next meta-iteration's initial head.
-        head_state: the state of the head's optimiser, likewise.
-        pretrain_gradient: of the PT loss on the PT minibatch w.r.t. encoder and PT head, a by-product that can serve as a PT
-            step's gradient, where it was asked for and is finite; its buffers are what the PT loss made of the given ones.
-        diagnostics: the figures behind it.
+        gradient: named and shaped like the meta-parameters. It is NaN throughout if the new head or any quantity that
+            the gradient is computed from is not finite (see `Diagnostics.not_finite` and the statuses), so that it
+            can't be applied by mistake.
+        head: the FT head after fine-tuning, the initial head of the next meta-iteration.
+        head_state: the state of the head's optimiser after fine-tuning.
+        pretrain_gradient: the gradient of the PT loss on the PT minibatch w.r.t. encoder and PT head, and the buffers
+            as the PT loss has updated them. A PT step can use it. None if it was not asked for or is not finite.
+        diagnostics: intermediate quantities.
     """
 
     gradient: Params
@@ -107,48 +109,50 @@ def hypergradient(
     curvature: Curvature = "hessian",
     keep_gradient: bool = True,
 ) -> Hypergradient:
-    """The derivative of the FT validation loss w.r.t. the meta-parameters (Eq. 3; Algorithm 2, lines of g1, g2 and the IFT).
+    """Return d(FT validation loss) / d(meta) (Eq. 3; the lines of g1, g2 and the IFT in Algorithm 2).
 
-    g2 comes from the FT leg (`finetuning`). Then, with L the PT loss on `pretrain_batch`, w encoder and PT head, H = d2L/dw2,
+    The FT solver gives g2. With L the PT loss on `pretrain_batch`, w encoder and PT head, and H = d2L/dw2,
 
-        gradient = - (g2, 0) H^-1 d2L / (dw dmeta)        (Eq. 4; g2 has no part on the PT head)
+        gradient = - (g2, 0) H^-1 d2L / (dw dmeta)        (Eq. 4; the part of g2 for the PT head is zero)
 
-    H and the mixed derivative share one graph of L, so one minibatch, one dropout mask and one set of batch statistics. Memory
-    does not depend on how many PT steps went before. No argument is changed.
+    H and the mixed derivative share one graph of L, so one minibatch, one dropout mask and one set of batch statistics.
+    Memory does not depend on the number of PT steps before. No argument is changed.
 
     Args:
         problem: the three losses.
         pretrained: encoder, PT head and buffers at the end of the PT steps.
-        meta: the meta-parameters; the gradient is like it.
+        meta: the meta-parameters; the gradient has their names and shapes.
         head: the FT head to start from.
         pretrain_batch: PT minibatch of the Hessian and the mixed derivative.
-        train_batches: FT training minibatches, one per unrolled step.
+        train_batches: FT training minibatches, `finetuning.minibatches` of them.
         validation_batch: FT validation minibatch.
-        inverse: `Identity`, `Neumann`, `ConjugateGradient` or `Dense`.
-        finetuning: the FT leg, `Unroll` or `FittedHead`.
+        inverse: `Identity`, `Neumann`, `ConjugateGradient`, `Dense`, or another `Inverse`.
+        finetuning: the FT solver: `Unroll`, `FittedHead`, `RidgeHead`, or another `FineTuning`.
         head_state: state of the head's optimiser; a new one if left out.
-        curvature: what stands for H: the Hessian, or the Gauss-Newton matrix (needs a `GaussNewtonProblem`).
-        keep_gradient: return the PT gradient too; without it a `ForwardProblem` needs none where the inverse takes no product,
-            and `Convolution` leaves out a third of the work of the gradient's graph.
+        curvature: the matrix H: the Hessian, or the Gauss-Newton matrix (needs a `GaussNewtonProblem`).
+        keep_gradient: return the PT gradient, too. Without it, a `ForwardProblem` does not compute it if the inverse
+            takes no product, and `Convolution` omits a third of the work of the gradient's graph.
 
     Raises:
-        TypeError: an argument is of another type (see `check_arguments`), or a function of the problem returns no tensor.
-        ValueError: no meta-parameters, an unknown curvature or one that the problem does not offer, FT minibatches that do not
-            suit the FT solver, a loss that is no scalar, or a loss or features without a graph.
-        RuntimeError: a loss can't be differentiated twice, the PT gradient depends on no meta-parameter, or derivatives are
-            forbidden (`torch.inference_mode`).
+        TypeError: an argument is of a wrong type (see `check_arguments`), or a function of the problem returns no
+            tensor.
+        ValueError: there are no meta-parameters; the curvature is unknown, or the problem does not offer it; the FT
+            minibatches do not suit the FT solver; a loss is no scalar; or a loss or features have no graph.
+        RuntimeError: a loss can't be differentiated twice, the PT gradient depends on no meta-parameter, or the call is
+            made under `torch.inference_mode`.
     """
     check_arguments(problem, pretrained, meta, head)
     problem = Checked(problem)
     _check(problem, meta, curvature)
     tuned = finetuning(problem, pretrained.encoder, pretrained.buffers, head, head_state, train_batches, validation_batch)
     pt, phi = pretrained.leaves(), leaves(meta)
-    zeros = [value.new_zeros(()).expand_as(value) for value in pt.head.values()]  # they take no memory
+    zeros = [value.new_zeros(()).expand_as(value) for value in pt.head.values()]  # without memory of their own
     g2 = [*tuned.encoder_gradient.values(), *zeros]
     graph = _Graph(problem, pt, phi, pretrain_batch, curvature, zeros, keep_gradient)
     solved = inverse(graph.matvec, g2)
-    # The product with the mixed derivative (Eq. 4) is linear in g2, so the minus sign goes on the result.
-    if graph.has_gradient or keep_gradient or not hasattr(problem, "mixed_product"):  # what is there already makes this cheaper
+    # The product with the mixed derivative (Eq. 4) is linear in g2, so the minus sign is applied to the result. Forward
+    # mode is taken only where there is no graph of the PT gradient, with which reverse mode is cheaper.
+    if graph.has_gradient or keep_gradient or not hasattr(problem, "mixed_product"):
         loss = graph.loss
         product = vjp(graph.gradient, list(phi.values()), solved.value, needed=unconnected(meta))
         result = [-value for value in product]
@@ -162,7 +166,7 @@ def hypergradient(
     solved_finite = all_finite([inverse_norm])
     finite = all_finite([loss.detach()]) and all_finite(result) and (pretrain_gradient is not None or not keep_gradient)
     if solved_finite and not finite:
-        status = Status.NON_FINITE  # else the solver has said why
+        status = Status.NON_FINITE  # otherwise the status of the solver says why
     if not solved_finite or not finite or tuned.status is Status.NON_FINITE:
         result = [torch.full_like(value, torch.nan) for value in result]
     diagnostics = Diagnostics(
@@ -189,11 +193,12 @@ def _check(problem: MetaProblem, meta: Params, curvature: str) -> None:
     if curvature == "gauss_newton":
         missing = [name for name in ("pretrain_outputs", "outputs_loss") if not hasattr(problem, name)]
         if missing:
-            raise ValueError(f"the Gauss-Newton matrix needs a problem with {' and '.join(missing)} (see GaussNewtonProblem)")
+            names = " and ".join(missing)
+            raise ValueError(f"the Gauss-Newton matrix needs a problem with {names} (see GaussNewtonProblem)")
 
 
 class _Graph:
-    """The PT loss, its gradient with a graph, and the products with its curvature, made when they are first asked for."""
+    """The PT loss, its gradient with a graph, and products with its curvature, each computed when first needed."""
 
     def __init__(
         self,
@@ -220,7 +225,7 @@ class _Graph:
 
     @cached_property
     def gradient(self) -> Vector:
-        read = self._keep_gradient or not self.loss.requires_grad  # the latter is an error, whose sentence comes below
+        read = self._keep_gradient or not self.loss.requires_grad  # vjp_graph raises an error without a graph
         with nullcontext() if read else unread(self.loss, self._pt.vector()):
             return vjp_graph(self.loss, self._pt.vector(), "pretrain_loss")
 

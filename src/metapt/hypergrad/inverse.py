@@ -1,7 +1,7 @@
-"""Approximations of (inverse Hessian) times (vector), from products with the Hessian alone.
+"""Approximate solvers of linear systems H x = b that use only products with the matrix H, the Hessian of the PT loss.
 
-Each is a frozen dataclass called with `(matvec, b)`. What can go wrong is a status with advice, never an exception: a
-night's run should not end because one minibatch had an indefinite Hessian.
+Each solver is a frozen dataclass called with `(matvec, b)`. A failed solve is reported as a status with advice, not as
+an exception: a long run should not end because the Hessian of one minibatch was indefinite.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Matvec = Callable[[Vector], Vector]
 
 
 class Status(enum.Enum):
-    """How a solve ended, with advice in words."""
+    """How a solve ended; the value says so in words, with advice."""
 
     OK = "solved as asked"
     DIVERGED = "the series diverged: lower step_size below 2 over the Hessian's largest eigenvalue, or use fewer terms"
@@ -37,14 +37,14 @@ class Status(enum.Enum):
 class SolveResult(NamedTuple):
     """An approximate solution of `matvec(value) = b`.
 
-    Where b, a product with the matrix or the solution is not finite, `value` is NaN throughout, whatever the status. So what is
-    made of it is NaN too, and no caller can take it for a solution.
+    If b, a product with the matrix or the solution is not finite, `value` is NaN throughout, whatever the status. What
+    is computed from it is then NaN too, and no caller can mistake it for a solution.
 
     Attributes:
         value: the solution, like b.
         status: how the solve ended.
-        residual_norm: |b - matvec(value)|, damping included, as far as known without a further product; NaN where it is not.
-        steps: products with the matrix.
+        residual_norm: |b - matvec(value)|, damping included; NaN if it is not known without a further product.
+        steps: number of products with the matrix.
     """
 
     value: Vector
@@ -54,12 +54,15 @@ class SolveResult(NamedTuple):
 
 
 class Inverse(Protocol):
-    def __call__(self, matvec: Matvec, b: Vector) -> SolveResult: ...
+    """An approximation of the inverse of a matrix."""
+
+    def __call__(self, matvec: Matvec, b: Vector) -> SolveResult:
+        """Return an approximate solution of `matvec(value) = b`; change neither argument."""
 
 
 @dataclass(frozen=True)
 class Identity:
-    """The identity in place of the inverse, no product at all (T1 - T2; Luketina et al. 2016)."""
+    """The identity in place of the inverse, without any product (T1 - T2; Luketina et al. 2016)."""
 
     def __call__(self, matvec: Matvec, b: Vector) -> SolveResult:
         return SolveResult(b, Status.OK, math.nan, 0) if all_finite(b) else _not_finite(b, Status.NON_FINITE, 0)
@@ -69,12 +72,12 @@ class Identity:
 class Neumann:
     """The truncated Neumann series a * sum_{i=0..terms} (I - a H)^i b (Section 3.1; Lorraine et al. 2020, Algorithm 3).
 
-    It is the exact inverse as terms -> infinity if 0 < a * eigenvalue < 2 for each eigenvalue of H.
-    The residual of the series without its last term is |(I - a H)^terms b|, which is what `residual_norm` says.
+    It converges to the exact solution as terms -> infinity if 0 < a * eigenvalue < 2 for each eigenvalue of H.
+    `residual_norm` is |(I - a H)^terms b|, the residual of the series without its last term.
 
     Args:
-        terms: Hessian-vector products; 0 gives a * b.
-        step_size: a. The released code takes the PT learning rate.
+        terms: number of Hessian-vector products; 0 gives a * b.
+        step_size: a; the released code of the paper uses the PT learning rate.
 
     >>> H = torch.diag(torch.tensor([1.0, 4.0]))
     >>> Neumann(terms=60, step_size=0.4)(lambda v: [H @ v[0]], [torch.ones(2)]).value
@@ -104,9 +107,9 @@ class Neumann:
         return SolveResult([self.step_size * value for value in total], status, last, self.terms)
 
     def _grows(self, matvec: Matvec, b: Vector) -> bool:
-        """Whether a series that is not finite has grown out of the dtype's range, by products that were finite at first.
+        """Return whether a series that is not finite has overflowed although its first products were finite.
 
-        This takes the products again, so that a series which ends well needs no norm of each term.
+        It computes the products again, so that a series that stays finite needs no norm of each term.
         """
         term, limit = b, 2 * float(norm(b))
         for _ in range(self.terms):
@@ -123,15 +126,16 @@ class Neumann:
 class ConjugateGradient:
     """(H + damping * I)^-1 b by conjugate gradients (Hestenes and Stiefel 1952).
 
-    Stops when the residual is at most rtol * |b|, or after max_steps products, or at a direction of negative curvature; there
-    it returns the solution so far, or, in the first step, b itself (as Steihaug's Newton method does).
+    The solve stops when |residual| <= rtol * |b|, after `max_steps` products, or at a direction of negative curvature.
+    In the last case it returns the solution so far, or b itself in the first step (as in the Newton method of Steihaug
+    1983).
 
     Args:
-        rtol: of the residual.
-        max_steps: products with H at most.
-        damping: added to H's diagonal.
-        relative_damping: in units of the Rayleigh quotient b.Hb / b.b, added too, so that one number serves networks and losses
-            of any scale.
+        rtol: tolerance of the residual, relative to |b|.
+        max_steps: largest number of products with H.
+        damping: added to the diagonal of H.
+        relative_damping: added to the diagonal of H, too, times the Rayleigh quotient b.Hb / b.b, so that one value
+            suits networks and losses of any scale.
     """
 
     rtol: float = 1e-3
@@ -183,9 +187,12 @@ class ConjugateGradient:
 
 @dataclass(frozen=True)
 class Dense:
-    """(H + damping * I)^-1 b from the whole matrix, column by column: exact, for tests and problems of a few hundred parameters.
+    """(H + damping * I)^-1 b from the whole matrix: exact, for tests and problems of a few hundred parameters.
 
-    Where the matrix is singular it returns b itself.
+    The matrix takes one product per column. If it is singular, b itself is returned.
+
+    Args:
+        damping: added to the diagonal of H.
     """
 
     damping: float = 0.0
@@ -203,7 +210,7 @@ class Dense:
         if int(info) != 0:
             return SolveResult(b, Status.SINGULAR, math.nan, flat.numel())
         residual = float(torch.linalg.vector_norm(matrix @ solution - flat))
-        if not math.isfinite(residual):  # a pivot so small that the solution is out of the dtype's range
+        if not math.isfinite(residual):  # a pivot is so small that the solution overflows
             return _not_finite(b, Status.SINGULAR, flat.numel())
         return SolveResult(_unflatten(solution, b), Status.OK, residual, flat.numel())
 

@@ -1,6 +1,6 @@
-"""SGD with momentum and Adam as pure, differentiable functions, equal to `torch.optim`'s step by step.
+"""SGD with momentum and Adam as pure, differentiable functions, equal to those of `torch.optim` in each step.
 
-State is a flat dictionary of tensors, so that it can be saved, stacked and carried over from one unroll to the next.
+The state is a flat dictionary of tensors, so that it can be saved, stacked and passed from one call to the next.
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ OptimizerState = dict[str, Tensor]
 
 
 class DifferentiableOptimizer(Protocol):
-    """`init` makes the state of a first step, `step` returns new parameters and new state; both can be differentiated through."""
+    """An optimiser whose steps can be differentiated."""
 
-    def init(self, params: Params) -> OptimizerState: ...
+    def init(self, params: Params) -> OptimizerState:
+        """Return the state before the first step."""
 
-    def step(self, params: Params, gradients: Params, state: OptimizerState) -> tuple[Params, OptimizerState]: ...
+    def step(self, params: Params, gradients: Params, state: OptimizerState) -> tuple[Params, OptimizerState]:
+        """Return new parameters and a new state; change no argument."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,10 @@ class SGD:
     """Stochastic gradient descent, with heavy-ball momentum if `momentum` > 0 (Polyak 1964; `torch.optim.SGD`).
 
     m <- momentum * m + g;  p <- p - lr * m
+
+    Args:
+        lr: learning rate, above 0.
+        momentum: from 0 up to, but not including, 1.
 
     >>> w, state = SGD(lr=0.5).step({"w": torch.tensor(1.0)}, {"w": torch.tensor(0.4)}, {})
     >>> w["w"].item()
@@ -59,8 +65,13 @@ class Adam:
 
     m <- b1 m + (1 - b1) g;  v <- b2 v + (1 - b2) g^2;  p <- p - lr * (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps)
 
-    Where v is exactly 0 the derivative of its root is taken as 0 (it is infinite, times a gradient of 0): otherwise one parameter
-    that has never had a gradient turns the whole hypergradient into NaN.
+    Where v is exactly 0 the derivative of its square root, which is infinite, is set to 0. Otherwise a single parameter
+    whose gradient has always been 0 would make the whole hypergradient NaN.
+
+    Args:
+        lr: learning rate, above 0.
+        betas: b1 and b2, each from 0 up to, but not including, 1.
+        eps: above 0.
     """
 
     lr: float
@@ -97,7 +108,7 @@ class Adam:
 
 
 def _root(value: Tensor) -> Tensor:
-    """The square root with derivative 0 at 0."""
+    """Return the square root, with derivative 0 at 0."""
     positive = value > 0
     return torch.where(positive, torch.where(positive, value, 1.0).sqrt(), 0.0)
 

@@ -1,4 +1,4 @@
-"""Parameters as dictionaries of tensors, vectors as lists of tensors, and the three derivatives that the method is made of."""
+"""Parameters as dictionaries of tensors, vectors as lists of tensors, and products with Jacobians."""
 
 from __future__ import annotations
 
@@ -19,48 +19,56 @@ Vector = list[Tensor]
 
 
 class Pretrained(NamedTuple):
-    """What pre-training trains: the encoder (kept for fine-tuning), the PT head (discarded), buffers (BatchNorm's statistics)."""
+    """The result of pre-training.
+
+    Attributes:
+        encoder: kept for fine-tuning.
+        head: the PT head, which fine-tuning does not use.
+        buffers: tensors that are not trained, such as the statistics of BatchNorm.
+    """
 
     encoder: Params
     head: Params
     buffers: Params = {}
 
     def leaves(self) -> Pretrained:
-        """The same values as new leaves of the autograd graph, with buffers copied, so that no loss can change the originals."""
+        """Return the same values as new leaves of the autograd graph, with a copy of the buffers."""
         buffers = {name: buffer.detach().clone() for name, buffer in self.buffers.items()}
         return Pretrained(leaves(self.encoder), leaves(self.head), buffers)
 
     def to(self, device: torch.device | str) -> Pretrained:
+        """Return the same values on another device."""
         return Pretrained(*({name: value.to(device) for name, value in part.items()} for part in self))
 
     def vector(self) -> Vector:
-        """Encoder, then head, as one vector."""
+        """Return the parameters of the encoder, then of the head, as one vector."""
         return [*self.encoder.values(), *self.head.values()]
 
 
 def leaves(params: Params) -> Params:
-    """The same values as new leaves of the autograd graph (no copy).
+    """Return the same values as new leaves of the autograd graph, without a copy.
 
     Raises:
-        RuntimeError: under `torch.inference_mode`, or of tensors made there, torch records no graph.
+        RuntimeError: the call is made under `torch.inference_mode`, or a tensor was made there; torch then records no
+            graph.
     """
     check_inference_mode()
     for name, value in params.items():
         if value.is_inference():
             raise RuntimeError(
-                f"the parameter {name!r} was made under torch.inference_mode, so that no derivative can be taken: make it, or a "
-                "clone() of it, outside"
+                f"the parameter {name!r} was made under torch.inference_mode, so that no derivative can be taken: make "
+                "it, or a clone() of it, outside"
             )
     return {name: value.detach().requires_grad_() for name, value in params.items()}
 
 
 def detached(params: Params) -> Params:
-    """The same values outside of any graph (no copy)."""
+    """Return the same values detached from any graph, without a copy."""
     return {name: value.detach() for name, value in params.items()}
 
 
 def like(params: Params, values: Sequence[Tensor]) -> Params:
-    """`values` under the names of `params`."""
+    """Return `values` as a dictionary with the names of `params`, in the same order."""
     return dict(zip(params, values, strict=True))
 
 
@@ -68,7 +76,7 @@ def check_inference_mode() -> None:
     """Raise a RuntimeError under `torch.inference_mode`, where torch records no graph, not even under `enable_grad`."""
     if torch.is_inference_mode_enabled():
         raise RuntimeError(
-            "derivatives are taken here, which torch.inference_mode forbids: call outside of it (torch.no_grad does no harm)"
+            "derivatives can't be taken under torch.inference_mode: call this outside of it (torch.no_grad does no harm)"
         )
 
 
@@ -80,16 +88,20 @@ def vjp(
     retain_graph: bool | None = None,
     needed: str = "",
 ) -> Vector:
-    """`cotangents` times the Jacobian of `outputs` w.r.t. `inputs`, with no graph; zero where there is no dependence.
+    """Return the product of `cotangents` with the Jacobian of `outputs` w.r.t. `inputs`, without a graph.
 
     Args:
-        outputs: tensors of any shape; scalars when `cotangents` is left out.
+        outputs: tensors of any shape; scalars if `cotangents` is None.
         inputs: leaves or intermediate tensors of the graph.
-        cotangents: one tensor of the shape of each output.
-        needed: the error's sentence if a dependence on one of the inputs at least is needed.
+        cotangents: one tensor per output, of its shape; None for ones.
+        retain_graph: as in `torch.autograd.grad`.
+        needed: the message of the error if the outputs depend on none of the inputs; empty if that is no error.
+
+    Returns:
+        One tensor per input, of its shape; zeros where the outputs do not depend on it.
 
     Raises:
-        RuntimeError: there is none of the dependence that is needed.
+        RuntimeError: the outputs depend on none of the inputs, and `needed` is given.
     """
     cotangents = [torch.ones_like(output) for output in outputs] if cotangents is None else cotangents
     pairs = [pair for pair in zip(outputs, cotangents, strict=True) if pair[0].requires_grad]
@@ -103,22 +115,28 @@ def vjp(
 
 
 def vjp_graph(output: Tensor, inputs: Sequence[Tensor], what: str, cotangent: Tensor | None = None) -> Vector:
-    """The same for one output, with a graph, to be differentiated again.
+    """Return the product of a cotangent with the Jacobian of one output, with a graph, to be differentiated again.
 
     Args:
-        what: computes the output, for messages.
-        cotangent: requires a gradient; 1 if left out.
+        output: a tensor of any shape; a scalar if `cotangent` is None.
+        inputs: leaves or intermediate tensors of the graph.
+        what: the name of the function that computes the output, for error messages.
+        cotangent: of the shape of `output`, requires a gradient; None for ones.
+
+    Returns:
+        One tensor per input, of its shape; zeros where the output does not depend on it.
 
     Raises:
-        RuntimeError: the output has no graph, or its derivative can't be differentiated; so a further derivative would be zero,
-            or without a part, and nothing would show it.
+        RuntimeError: the output has no graph, or its derivative can't be differentiated. A further derivative would
+            then silently be zero or incomplete.
     """
     if not inputs:
         return []
     if not output.requires_grad:
         raise RuntimeError(
-            f"{what} returned a tensor without a graph: it depends on no parameter, or was computed under torch.no_grad or from "
-            "detached tensors; compute it from the tensors that were given, with torch's operations"
+            f"{what} returned a tensor without a graph: it depends on no parameter, or was computed under "
+            "torch.no_grad or from detached tensors; compute it from the tensors that were given, with torch's "
+            "operations"
         )
     if cotangent is None:
         cotangent = torch.ones_like(output, requires_grad=True)
@@ -128,34 +146,36 @@ def vjp_graph(output: Tensor, inputs: Sequence[Tensor], what: str, cotangent: Te
 
 
 def _filled(gradients: Sequence[Tensor | None], inputs: Sequence[Tensor]) -> Vector:
-    """Zeros where there is no gradient."""
+    """Return the gradients with zeros in place of None."""
     return [torch.zeros_like(value) if gradient is None else gradient for value, gradient in zip(inputs, gradients, strict=True)]
 
 
 def unconnected(meta: Params) -> str:
-    """What to say where the gradient of the PT loss depends on no meta-parameter."""
+    """Return the error message for a PT loss whose gradient depends on no meta-parameter."""
     return (
-        f"the gradient of pretrain_loss does not depend on the meta-parameters ({', '.join(map(repr, meta))}), so that they have "
-        "no effect on pre-training: use them, as given and not detached, in a term of the loss that depends on the weights too"
+        f"the gradient of pretrain_loss does not depend on the meta-parameters ({', '.join(map(repr, meta))}), so that "
+        "they have no effect on pre-training: use them, as given and not detached, in a term of the loss that depends "
+        "on the weights too"
     )
 
 
 def zeros_like(vector: Vector) -> Vector:
+    """Return zeros of the shapes of `vector`."""
     return [torch.zeros_like(value) for value in vector]
 
 
 def add(left: Vector, right: Vector, scale: float = 1.0) -> Vector:
-    """`left + scale * right`."""
+    """Return `left + scale * right`."""
     return [torch.add(a, b, alpha=scale) for a, b in zip(left, right, strict=True)]
 
 
 def dot(left: Vector, right: Vector) -> Tensor:
-    """The inner product, a scalar tensor."""
+    """Return the inner product, a scalar tensor."""
     return torch.stack([torch.sum(a * b) for a, b in zip(left, right, strict=True)]).sum()
 
 
 def norm(vector: Sequence[Tensor]) -> Tensor:
-    """The Euclidean norm over all tensors, a scalar tensor; 0 for an empty vector."""
+    """Return the Euclidean norm over all tensors, a scalar tensor; 0 for an empty vector."""
     if not vector:
         return torch.zeros(())
     total: Tensor = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(value) for value in vector]))
@@ -163,5 +183,8 @@ def norm(vector: Sequence[Tensor]) -> Tensor:
 
 
 def all_finite(vector: Sequence[Tensor]) -> bool:
-    """Whether the norm is finite: then every number is, and none is so large that its square is not. Integers are passed over."""
+    """Return whether the norm of the floating-point tensors is finite; integers are ignored.
+
+    If it is, every number is finite, and none is so large that its square overflows.
+    """
     return math.isfinite(float(norm([value for value in vector if value.is_floating_point()])))

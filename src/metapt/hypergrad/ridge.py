@@ -1,4 +1,4 @@
-"""The fine-tuning leg with a ridge regression for a head: solved at once, and differentiated through its solution."""
+"""The FT solver whose heads are ridge regressions, solved in closed form and differentiated through the solution."""
 
 from __future__ import annotations
 
@@ -16,28 +16,30 @@ from metapt.hypergrad.problem import MetaProblem
 
 
 class TargetsProblem(MetaProblem, Protocol):
-    """A problem whose FT labels can be regressed on."""
+    """A problem whose FT labels are numbers, so that a ridge regression can predict them."""
 
     def targets(self, batch: Any) -> Tensor:
-        """Labels of an FT minibatch, [n, tasks], floating."""
+        """Return the labels of an FT minibatch, [n, tasks], of a floating type."""
 
 
 @dataclass(frozen=True)
 class RidgeHead:
-    """Linear heads by ridge regression of each task's labels, all tasks at once.
+    """Linear heads by ridge regression on the labels of all tasks at once.
 
-    With features f, centred and divided by their root mean square size r over the fitted minibatches, and centred labels y,
+    Let f be the features of the n fitted examples, centred and divided by their root mean square, and y the centred
+    labels. Then
 
-        W = argmin 1/n |f W - y|^2 + l2 |W|^2 = (f'f / n + l2)^-1 f'y / n,
+        W = argmin 1/n |f W - y|^2 + l2 |W|^2 = (f'f / n + l2)^-1 f'y / n.
 
-    and a held-out minibatch is priced by the squared error over the labels' variance, the mean over the tasks with both labels
-    (1 for a head that knows nothing). One matrix serves all tasks, so that thousands of examples cost less than their encoding,
-    and the derivative goes straight through the solution. The FT head itself is left as it is: this one prices the features.
+    The loss on held-out examples is the squared error divided by the variance of the labels, the mean over the tasks
+    whose labels differ; a head that predicts the mean has loss 1. One matrix serves all tasks, so that thousands of
+    examples cost less than their encoding. The derivative goes through the closed-form solution. These heads only
+    evaluate the features; the FT head is returned unchanged.
 
     Args:
-        l2: ridge, in units of the features' mean square.
-        cross_fit: hold out each minibatch in turn, the validation one too.
-        minibatches: FT training minibatches that the training loop gives.
+        l2: the ridge, above 0, in units of the mean square of the features.
+        cross_fit: hold out each minibatch in turn, the validation minibatch included.
+        minibatches: FT training minibatches per call.
     """
 
     l2: float = 1e-2
@@ -69,18 +71,23 @@ class RidgeHead:
         targets = cast(TargetsProblem, problem).targets
         features = Features(problem, encoder, buffers, [*train_batches, validation_batch])
         folds = leave_one_out(features.batches) if self.cross_fit else [(train_batches, validation_batch)]
-        fits, prices = [], []
+        fitted, held = [], []
         for rest, held_out in folds:
             x, y = torch.cat([features(batch) for batch in rest]), torch.cat([targets(batch) for batch in rest])
-            fit, price = self._price(x, y, features(held_out), targets(held_out))
-            fits.append(fit)
-            prices.append(price)
-        loss = torch.stack(prices).mean()
+            fitted_error, held_error = self._errors(x, y, features(held_out), targets(held_out))
+            fitted.append(fitted_error)
+            held.append(held_error)
+        loss = torch.stack(held).mean()
         gradient = features.encoder_gradient(vjp([loss], features.all()))
-        return finished(gradient, head, {}, fits, loss, torch.zeros_like(loss.detach()))
+        return finished(gradient, head, {}, fitted, loss, torch.zeros_like(loss.detach()))
 
-    def _price(self, x: Tensor, y: Tensor, held_x: Tensor, held_y: Tensor) -> tuple[Tensor, Tensor]:
-        """Error on the fitted and on the held-out examples, over the labels' variance there."""
+    def _errors(self, x: Tensor, y: Tensor, held_x: Tensor, held_y: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the squared error on the fitted and on the held-out examples, each over the variance of its labels.
+
+        Args:
+            x, held_x: features, [n, features].
+            y, held_y: labels, [n, tasks].
+        """
         mean_x, mean_y = x.mean(0), y.mean(0)
         x, y = x - mean_x, y - mean_y
         size = x.square().mean().sqrt()
@@ -91,9 +98,16 @@ class RidgeHead:
 
 
 def _error(predicted: Tensor, y: Tensor) -> Tensor:
-    """Squared error over variance, the mean over the tasks [n, tasks] whose labels differ."""
+    """Return the squared error divided by the variance of the labels, the mean over the tasks whose labels differ.
+
+    Args:
+        predicted, y: predictions and labels, [n, tasks].
+
+    Raises:
+        ValueError: no task has labels that differ.
+    """
     variance = y.var(0, correction=0)
-    defined = variance != 0  # labels that are not finite stay in, so that the error is not finite either
+    defined = variance != 0  # labels that are not finite count, so that the error is not finite either
     if not defined.any():
         raise ValueError("a part of the FT data has no task with both labels: take fewer folds, or more FT data")
     return ((predicted - y).square().mean(0)[defined] / variance[defined]).mean()

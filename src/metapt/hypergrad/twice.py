@@ -19,17 +19,18 @@ from torch.autograd.graph import Node, get_gradient_edge
 
 @contextmanager
 def twice(output: Tensor, inputs: Iterable[Tensor], what: str) -> Iterator[None]:
-    """Within, check that a derivative of `output` w.r.t. `inputs` is made with its graph, so that its own derivative is right.
+    """Check that the derivative of `output` w.r.t. `inputs`, taken inside the context, has its full graph.
 
-    The derivative is to be taken with a cotangent that requires a gradient.
+    The cotangent of the derivative must require a gradient. Without an error the derivative of the derivative is right.
 
     Args:
-        output: has a graph.
-        inputs: leaves or intermediate tensors.
-        what: computes the output, for messages.
+        output: a tensor with a graph.
+        inputs: leaves or intermediate tensors of the graph.
+        what: the name of the function that computes the output, for error messages.
 
     Raises:
-        RuntimeError: a function between them was made by `torch.compile`, is marked `once_differentiable`, or cuts the graph.
+        RuntimeError: a function between inputs and output was made by `torch.compile`, is marked `once_differentiable`,
+            or detaches its derivative.
     """
     ends = {get_gradient_edge(value).node for value in inputs if value.requires_grad}
     with ExitStack() as hooks:
@@ -41,36 +42,38 @@ def twice(output: Tensor, inputs: Iterable[Tensor], what: str) -> Iterator[None]
 
 
 def _refuse(node: Any, what: str) -> None:
-    """Raise a RuntimeError where the backward of a Function can't be differentiated."""
+    """Raise a RuntimeError if the backward of a Function can't be differentiated."""
     function = node._forward_cls
     if function.__name__ == "CompiledFunction":  # of AOTAutograd, on which all backends but "eager" are built
         advice = 'a function that torch.compile made; call the function itself, or compile it with backend="eager"'
     elif function.backward.__code__ is _ONCE:
-        advice = f"{function.__qualname__}, whose backward is once_differentiable; use operations that torch differentiates twice"
+        name = function.__qualname__
+        advice = f"{name}, whose backward is once_differentiable; use operations that torch differentiates twice"
     else:
         return
     raise RuntimeError(f"{what} can't be differentiated twice, as a hypergradient needs it: it calls {advice}")
 
 
 def _attached(node: Any, what: str) -> Callable[..., None]:
-    """A hook of the backward of a Function that raises a RuntimeError where it returns what has no graph."""
+    """Return a hook of the backward of a Function that raises a RuntimeError if a gradient has lost its graph."""
     name = node._forward_cls.__qualname__
 
     def check(gradients: tuple[Tensor | None, ...], cotangents: tuple[Tensor | None, ...]) -> None:
-        # A derivative is linear in its cotangent: what has no graph while its cotangent has one was cut off, unless it is zero.
+        # A derivative is linear in its cotangent: if the cotangent has a graph and the derivative has none, the
+        # derivative was detached, unless it is zero.
         given = any(value is not None and value.requires_grad for value in cotangents)
         if given and any(value is not None and not value.requires_grad and value.any() for value in gradients):
             raise RuntimeError(
-                f"{what} can't be differentiated twice, as a hypergradient needs it: the backward of {name}, which it calls, "
-                "works with detached tensors, under torch.no_grad or outside of torch; write it with torch's operations on the "
-                "tensors that it is given and has saved"
+                f"{what} can't be differentiated twice, as a hypergradient needs it: the backward of {name}, which it "
+                "calls, works with detached tensors, under torch.no_grad or outside of torch; write it with torch's "
+                "operations on the tensors that it is given and has saved"
             )
 
     return check
 
 
 def _between(start: Node | None, ends: set[Node]) -> set[Node]:
-    """The nodes of a graph on the ways from one node to the ends."""
+    """Return the nodes of a graph on all paths from `start` to `ends`, without `ends`."""
     before: dict[Node, list[Node]] = {}
     rest = [start]
     while rest:
@@ -94,4 +97,4 @@ def _between(start: Node | None, ends: set[Node]) -> set[Node]:
 
 
 _ONCE = torch.autograd.function.once_differentiable(lambda context: None).__code__
-"""The code that each backward with torch's mark has."""
+"""The code object of every backward that torch's `once_differentiable` has wrapped."""

@@ -1,1 +1,1 @@
-"""The loops: pre-train, meta-pre-train, fine-tune; with resume, seeds, progress and a diagnosis at the end."""
+"""Training loops for pre-training, meta-pre-training and fine-tuning, with resume, seeds, progress and a diagnosis."""

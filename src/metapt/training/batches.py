@@ -1,4 +1,4 @@
-"""Where minibatches come from: the interface that the loops see."""
+"""The source of minibatches, as the training loops see it."""
 
 from __future__ import annotations
 
@@ -8,41 +8,48 @@ from metapt.training.streams import ShuffledStream
 
 
 class Batches(Protocol):
-    """Minibatches of the three sets; whatever they draw comes from generators whose state can be saved.
+    """Minibatches of the three sets. All random draws come from generators whose state can be saved.
 
-    A method `hypergradient` may give the PT minibatches on which hypergradients are taken, from a stream of its own; they may be
-    larger ones, say. Then `pretrain` gives the PT steps of a run with meta-updates the same minibatches as those of plain PT, to
-    the end, so that two runs differ in what is compared only. Without it hypergradients take their minibatches from `pretrain`,
-    too: PT steps after the first meta-update see other minibatches than they do without meta-updates.
+    An optional method `hypergradient()` returns the PT minibatches of hypergradients, from a stream of their own; they
+    can be larger, for example. `pretrain` then gives PT steps the same minibatches with and without meta-updates, so
+    that two runs differ only in what is compared. Without this method hypergradients take their minibatches from
+    `pretrain`, and PT steps after the first meta-update get other minibatches than in plain PT.
 
-    Where the PT gradient of a hypergradient is reused for a PT step (`MetaSettings.reuse_gradient`), its minibatch is that PT
-    step's, and comes from `pretrain`.
+    If a PT step reuses the PT gradient of a hypergradient (`MetaSettings.reuse_gradient`), both have the same
+    minibatch, which comes from `pretrain`.
     """
 
     def pretrain(self) -> Any:
-        """The minibatch of the next PT step."""
+        """Return the minibatch of the next PT step."""
 
     def train(self) -> Any:
-        """The next FT training minibatch."""
+        """Return the next FT training minibatch."""
 
     def validation(self) -> Any:
-        """The next FT validation minibatch."""
+        """Return the next FT validation minibatch."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that decides what comes next, as tensors and plain values."""
+        """Return all that determines the following minibatches, as tensors and plain values."""
 
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue where `state` was taken."""
 
 
 class StreamBatches:
-    """The state of `Batches` whose draws all come from named `ShuffledStream`s."""
+    """The state of `Batches` whose random draws all come from `ShuffledStream`s.
+
+    Args:
+        streams: the streams by name.
+    """
 
     def __init__(self, streams: dict[str, ShuffledStream]) -> None:
         self._streams = streams
 
     def state_dict(self) -> dict[str, Any]:
+        """Return the states of the streams by name."""
         return {name: stream.state_dict() for name, stream in self._streams.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue where `state` was taken."""
         for name, stream in self._streams.items():
             stream.load_state_dict(state[name])

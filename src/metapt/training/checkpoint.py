@@ -1,7 +1,7 @@
-"""Checkpoints of unfinished runs: written whole or not at all, checked on load, bound to the run that wrote them.
+"""Checkpoints of unfinished runs: written atomically, verified when loaded, and bound to the run that wrote them.
 
-A checkpoint is two generations of one file. The newest goes in by an atomic rename after the one before it has been kept as
-`.previous`; whatever moment a process is killed at, one of them is whole.
+A checkpoint consists of two generations of one file. The old one is renamed to `.previous`, then the new one is put in
+its place by an atomic rename. If the process is killed at any moment, one of them is complete.
 """
 
 from __future__ import annotations
@@ -29,37 +29,41 @@ _DIGEST_BYTES = 32
 
 
 def fingerprint(config: dict[str, Any], inputs: dict[str, Path], module: str, device: str) -> str:
-    """What must be equal for a checkpoint to be taken up: settings, contents of inputs, code, torch and kind of device.
+    """Return what must be equal for a run to resume from a checkpoint, as JSON.
 
-    `module`: the name of the module whose import closure is the job's code (see `code_digest`), as its `__name__`.
+    Args:
+        config: settings of the run.
+        inputs: files that the run reads; their contents count.
+        module: `__name__` of the module whose import closure is the code of the job (see `code_digest`).
+        device: kind of the device.
     """
     contents = {name: records.content(path) for name, path in inputs.items()}
     return json.dumps([config, contents, code_digest(module.removeprefix("metapt.")), torch.__version__, device], sort_keys=True)
 
 
 class Checkpoint:
-    """The resumable state of one run.
+    """The saved state of one run.
 
     Args:
-        path: the file; its folder is made when needed.
-        fingerprint: what must be equal for a saved state to be taken up again: config, code digest, versions.
+        path: the file; its folder is created when needed.
+        fingerprint: of the run (see `fingerprint`); a saved state of another fingerprint is not loaded.
     """
 
     def __init__(self, path: Path, fingerprint: str) -> None:
         self.path = path
         self.fingerprint = fingerprint
-        self._worth_keeping = False  # whether what is at `path` is a whole state of this run
+        self._worth_keeping = False  # whether `path` is a complete state of this run
 
     @property
     def _previous(self) -> Path:
         return self.path.with_name(self.path.name + ".previous")
 
     def save(self, state: dict[str, Any]) -> None:
-        """Writes `state` (tensors and plain values).
+        """Write `state`, which contains tensors and plain values.
 
         Raises:
-            MachineError: there is no space.
-            Interrupted: the job has been told to end; the state is saved.
+            MachineError: the disk is full.
+            Interrupted: the job was told to end; the state is saved.
         """
         buffer = io.BytesIO()
         torch.save({"fingerprint": self.fingerprint, "state": state}, buffer)
@@ -75,10 +79,10 @@ class Checkpoint:
         end_if_told()
 
     def load(self) -> dict[str, Any] | None:
-        """The newest whole state of this very run, or None; says so in the log when a file had to be passed over.
+        """Return the newest complete state of this run, or None; log a warning for each file that is passed over.
 
         Raises:
-            DataError: there is a folder in the file's place.
+            DataError: there is a folder in place of the file.
         """
         self._sweep()
         found = [path for path in (self.path, self._previous) if path.exists()]
@@ -105,7 +109,7 @@ class Checkpoint:
             return None
         try:
             saved = torch.load(io.BytesIO(payload), weights_only=True)
-        except Exception:  # what torch raises on other bytes is not a closed list
+        except Exception:  # torch documents no closed list of errors for other bytes
             saved = None
         if not isinstance(saved, dict) or not isinstance(saved.get("state"), dict) or "fingerprint" not in saved:
             log.warning("the checkpoint %s is no checkpoint of metapt and is passed over", path)
@@ -117,12 +121,12 @@ class Checkpoint:
         return state
 
     def remove(self) -> None:
-        """Removes both generations; the run has finished."""
+        """Remove both generations, when the run has finished."""
         self.path.unlink(missing_ok=True)
         self._previous.unlink(missing_ok=True)
         self._sweep()
 
     def _sweep(self) -> None:
-        """Removes what processes that were killed while they saved have left (see `atomic_path` for its names)."""
+        """Remove unfinished files of processes that were killed while saving (for their names see `atomic_path`)."""
         for unfinished in self.path.parent.glob(f".????????.{glob.escape(self.path.name)}"):
             unfinished.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""From sections of the config to the method's objects."""
+"""Objects of the method from sections of the config."""
 
 from __future__ import annotations
 
@@ -8,7 +8,13 @@ from metapt.hypergrad.inverse import Inverse
 
 
 def inverse(section: sections.Inverse, pretrain_lr: float) -> Inverse:
-    """What stands for the inverse Hessian; without a step of its own a Neumann series takes the PT learning rate, as released."""
+    """Return the approximation of the inverse Hessian that a section describes.
+
+    Args:
+        section: a section of the config.
+        pretrain_lr: the PT learning rate, the step size of a Neumann series without one of its own, as in the released
+            code of the paper.
+    """
     match section:
         case sections.Neumann(terms=terms, step_size=step_size):
             return Neumann(terms, pretrain_lr if step_size is None else step_size)

@@ -1,4 +1,7 @@
-"""The paper's heuristics (appendix "Practical Heuristics for Tuning Optimizer Parameters") as a check at the end of a run."""
+"""The paper's heuristics as a check at the end of a run.
+
+They are in the appendix "Practical Heuristics for Tuning Optimizer Parameters".
+"""
 
 from __future__ import annotations
 
@@ -15,37 +18,38 @@ from torch import Tensor
 from metapt.hypergrad import Diagnostics, Params, Status
 
 _MOST_ELEMENTS = 1000
-_POSITION = ("start", "previous", "middle", "furthest", "way", "count", "mean", "square")
+_TRAJECTORY = ("start", "previous", "middle", "furthest", "length", "count", "mean", "square")
 
 
 class Verdict(enum.Enum):
-    """What the run looks like, with the paper's advice."""
+    """The state of a run, with the paper's advice."""
 
     WELL = "all well"
     OSCILLATING = (
-        "phi is oscillating: decrease the learning rate of the meta-parameters; lower their momentum, or use an optimiser "
-        "without (step 1)"
+        "phi is oscillating: decrease the learning rate of the meta-parameters; lower their momentum, or use an "
+        "optimiser without (step 1)"
     )
     DIVERGING = f"the inverse fails: {Status.DIVERGED.value}"
     UNSTABLE = "PT is unstable: make sure that phi is stable, then decrease the PT learning rate until PT converges (step 2)"
     NOT_MOVING = (
-        "phi is not moving: make sure that PT finds good solutions, begin with 1 Neumann term and add more while it helps, make "
-        "sure that the unrolled FT steps converge, then increase the learning rate of the meta-parameters (step 3)"
+        "phi is not moving: make sure that PT finds good solutions, begin with 1 Neumann term and add more while it "
+        "helps, make sure that the unrolled FT steps converge, then increase the learning rate of the meta-parameters "
+        "(step 3)"
     )
     FADED = (
-        "the hypergradient has faded: phi has arrived, or it has saturated, so that PT no longer depends on it. Look where it "
-        "is; if it has saturated, decrease the learning rate of the meta-parameters"
+        "the hypergradient has faded: phi has arrived, or it has saturated, so that PT no longer depends on it. Look "
+        "where it is; if it has saturated, decrease the learning rate of the meta-parameters"
     )
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """A verdict and the figures that it rests on.
+    """A verdict on a run, and the figures from which it follows.
 
     Attributes:
-        verdict: the first of the symptoms that is there.
+        verdict: the first symptom that was found.
         figures: see `Trace.diagnosis`.
-        statuses: how often each outcome of the inverse, of FT and of the head's plain steps was seen.
+        statuses: number of times that each status of the inverse, of FT and of steps of the head was seen.
     """
 
     verdict: Verdict
@@ -59,14 +63,14 @@ class Diagnosis:
 
 
 class Trace:
-    """What is kept of a run for its diagnosis: PT losses, hypergradient norms, and a summary of phi's way, of constant size.
+    """Records of a run for its diagnosis: PT losses, norms of hypergradients, and statistics of the trajectory of phi.
 
-    The way is followed at every meta-update (snapshots now and then can't see a phi that flips to and fro), over at most
-    some 1,000 elements of phi.
+    The statistics are updated at every meta-update, since occasional snapshots can't show a phi that alternates between
+    two values. They have constant size and use at most about 1,000 elements of phi.
 
     Args:
         meta: the initial meta-parameters.
-        updates: meta-updates in the whole run.
+        updates: number of meta-updates in the whole run.
     """
 
     swing_limit = 0.5
@@ -82,31 +86,31 @@ class Trace:
         self._norms: list[float] = []
         self._statuses: Counter[str] = Counter()
         self._start = self._previous = self._middle = self._mean = _sample(meta)
-        self._furthest = self._way = self._square = self._start.new_zeros(())
+        self._furthest = self._length = self._square = self._start.new_zeros(())
         self._count = self._start.new_zeros(())
 
     def record_loss(self, pretrain_loss: Tensor) -> None:
-        """After each iteration: the loss of its last PT step."""
+        """Record the loss of the last PT step of an iteration; call it after each iteration."""
         self._losses.append(pretrain_loss)
 
     def record_hypergradient(self, figures: Diagnostics) -> None:
-        """After each hypergradient."""
+        """Record the statuses of a hypergradient; call it after each one."""
         self._statuses[figures.solve_status.value] += 1
         if figures.fit_status is not Status.OK:
             self._statuses[f"head: {figures.fit_status.value}"] += 1
 
     def record_skipped_head_step(self) -> None:
-        """After each plain step of the FT head that was not finite, and so not taken."""
+        """Record a step of the FT head that was not taken, since it was not finite."""
         self._statuses[f"step of the head: {Status.NON_FINITE.value}"] += 1
 
     def record_update(self, norm: float, meta: Params) -> None:
-        """After each meta-update, applied or skipped: the norm of its hypergradient, and phi."""
+        """Record the norm of a hypergradient, and phi; call it after each meta-update, applied or skipped."""
         now = _sample(meta)
         self._furthest = torch.maximum(self._furthest, torch.linalg.vector_norm(now - self._start))
         if len(self._norms) < self._late:
             self._middle = now
-        else:  # Welford's running mean and sum of squares
-            self._way = self._way + torch.linalg.vector_norm(now - self._previous)
+        else:  # running mean and sum of squares (Welford 1962)
+            self._length = self._length + torch.linalg.vector_norm(now - self._previous)
             self._count = self._count + 1
             before = now - (self._mean if self._count > 1 else now)
             self._mean = now - before + before / self._count
@@ -115,19 +119,28 @@ class Trace:
         self._norms.append(norm)
 
     def diagnosis(self, skipped: dict[str, int]) -> Diagnosis:
-        """The verdict on the run so far, from these figures; "late" is the second half of the meta-updates.
+        """Return the verdict on the run so far, with the figures from which it follows.
 
-        moved: how far phi came from where it began, over its size there (over 1 per element if that is 0); under 0.001 it
-            is not moving, nor when the median hypergradient is 0.
-        swing: spread of phi late (root mean square about its mean), over the distance from its start to that mean, or over a
-            tenth of its size where that is more. straight: how far it got late over the length of its way; 1 is a straight line.
-            A swing over 0.5 that is not straight (under 0.5) is an oscillation.
-        rise: how much of the fall of the PT loss was lost again by the last quarter of the run; over 0.5 it is unstable. A fall
-            within the noise (4 median deviations) counts as the noise. Infinite if a loss was not finite.
-        hypergradient: median norm. fade: median norm of the last quarter over that of the largest quarter, or of
-            the beginning (a 32nd) if that is larger; under 0.01 it has faded.
-        skipped: share of the meta-updates that were not applied. Over a tenth of exploding ones means that phi is changing
-            wildly, of not finite ones that PT is unstable, and both that the inverse fails where most of its series diverged.
+        "Late" means the second half of the meta-updates.
+
+        moved: largest distance of phi from its start, divided by the norm of the start (by the root of the number of
+            elements if that is 0). Below 0.001 phi is not moving; nor is it if the median hypergradient is 0.
+        swing: standard deviation of phi late (root mean square distance from its mean), divided by the larger of the
+            distance from its start to that mean and a tenth of the norm of the start.
+        straight: distance between phi in the middle and at the end of the updates, divided by the length of the
+            trajectory between them; 1 for a straight line. phi oscillates if swing is above 0.5 and straight below 0.5.
+        rise: rise of the PT loss from the quarter of the run with the smallest median to the last quarter, divided by
+            its fall to that smallest median, or by 4 median absolute deviations if that is more. Above 0.5 PT is
+            unstable. Infinite if a loss was not finite.
+        hypergradient: median norm of the hypergradients.
+        fade: median norm of the last quarter, divided by the largest median of the quarters and of the first 32nd.
+            Below 0.01 the hypergradient has faded.
+        skipped: fraction of the meta-updates that were not applied. If more than a tenth exploded, phi is changing
+            wildly; if more than a tenth were not finite, PT is unstable; if more than a tenth did either and most
+            series of the inverse diverged, the inverse fails.
+
+        Args:
+            skipped: number of skipped meta-updates by symptom (see `HypergradientGuard`).
         """
         norms = [norm for norm in self._norms if math.isfinite(norm)]
         swing, straight = self._swing()
@@ -147,7 +160,7 @@ class Trace:
         failed = share.get("exploding", 0.0) + share.get("not finite", 0.0) > self.skipped_limit
         if failed and self._statuses[Status.DIVERGED.value] > self._statuses.total() / 2:
             return Verdict.DIVERGING
-        # The paper's order: while phi swings, PT can't settle.
+        # The order is the paper's: PT can't be stable while phi oscillates.
         if figures["swing"] > self.swing_limit and figures["straight"] < self.straight_limit:
             return Verdict.OSCILLATING
         if share.get("exploding", 0.0) > self.skipped_limit:
@@ -161,17 +174,20 @@ class Trace:
         return Verdict.WELL
 
     def _size(self) -> float:
+        """Return the norm of the initial phi; the root of its number of elements if that is 0."""
         return float(torch.linalg.vector_norm(self._start)) or math.sqrt(self._start.numel())
 
     def _swing(self) -> tuple[float, float]:
+        """Return the figures swing and straight."""
         if not self._count:
             return 0.0, 1.0
-        spread = math.sqrt(max(float(self._square / self._count), 0.0))
+        deviation = math.sqrt(max(float(self._square / self._count), 0.0))
         progress = float(torch.linalg.vector_norm(self._mean - self._start))
-        net, way = float(torch.linalg.vector_norm(self._previous - self._middle)), float(self._way)
-        return spread / max(progress, 0.1 * self._size()), net / way if way > 0 else 1.0
+        net, length = float(torch.linalg.vector_norm(self._previous - self._middle)), float(self._length)
+        return deviation / max(progress, 0.1 * self._size()), net / length if length > 0 else 1.0
 
     def _rise(self) -> float:
+        """Return the figure rise."""
         losses = [float(loss) for loss in self._losses]
         if not all(map(math.isfinite, losses)):
             return math.inf
@@ -179,42 +195,48 @@ class Trace:
             return 0.0
         first = statistics.median(_beginning(losses))
         parts = _quarters(losses)
-        calmest = min(parts, key=statistics.median)
-        best, last = statistics.median(calmest), statistics.median(parts[-1])
-        noise = statistics.median(abs(loss - best) for loss in calmest)
+        lowest = min(parts, key=statistics.median)
+        best, last = statistics.median(lowest), statistics.median(parts[-1])
+        noise = statistics.median(abs(loss - best) for loss in lowest)
         scale = max(first - best, 4 * noise)
         return (last - best) / scale if scale > 0 else (math.inf if last > best else 0.0)
 
     def state_dict(self) -> dict[str, Any]:
+        """Return the records so far, as tensors and plain values."""
         return {
             "losses": torch.stack(self._losses) if self._losses else torch.zeros(0),
             "norms": list(self._norms),
             "statuses": dict(self._statuses),
-            **{name: getattr(self, f"_{name}") for name in _POSITION},
+            **{name: getattr(self, f"_{name}") for name in _TRAJECTORY},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue with the records in `state`."""
         self._losses, self._norms = list(state["losses"]), list(state["norms"])
         self._statuses = Counter(state["statuses"])
-        for name in _POSITION:
+        for name in _TRAJECTORY:
             setattr(self, f"_{name}", state[name])
 
 
 def _sample(meta: Params) -> Tensor:
+    """Return at most 1,000 elements of phi, evenly spaced, in float64."""
     flat = torch.cat([value.detach().reshape(-1) for value in meta.values()])
     stride = -(-flat.numel() // _MOST_ELEMENTS)
     return flat[::stride].to(torch.float64, copy=True)
 
 
 def _quarters(values: list[float]) -> list[list[float]]:
+    """Return the values in four parts of nearly equal length; fewer if there are fewer values."""
     size = -(-len(values) // 4)
     return [values[start : start + size] for start in range(0, len(values), size)]
 
 
 def _beginning(values: list[float]) -> list[float]:
+    """Return the first 32nd of the values, at least one."""
     return values[: max(1, len(values) // 32)]
 
 
 def _fade(norms: list[float]) -> float:
+    """Return the figure fade."""
     medians = [statistics.median(part) for part in (_beginning(norms), *_quarters(norms))] if norms else [0.0]
     return medians[-1] / max(medians) if max(medians) > 0 else 1.0

@@ -1,4 +1,4 @@
-"""Watches hypergradients: one that is not finite, or far larger than those before it, is not applied."""
+"""A guard against hypergradients that are not finite or far larger than those before: they are not applied."""
 
 from __future__ import annotations
 
@@ -13,22 +13,25 @@ from metapt.errors import TrainingError
 log = logging.getLogger(__name__)
 
 ADVICE = {
-    "not finite": "the unrolled FT steps or the PT loss diverge: lower the FT learning rate first, then the PT learning rate",
-    "exploding": "the meta-parameters are changing wildly: lower the learning rate of the meta-parameters, or use an optimiser "
-    "without momentum for them; once they are stable, lower the PT learning rate",
+    "not finite": "the unrolled FT steps or the PT loss diverge: lower the FT learning rate first, then that of PT",
+    "exploding": "the meta-parameters are changing wildly: lower the learning rate of the meta-parameters, or use an "
+    "optimiser without momentum for them; once they are stable, lower the PT learning rate",
 }
 """The paper's advice for each symptom (appendix "Practical Heuristics for Tuning Optimizer Parameters")."""
 
 
 class HypergradientGuard:
-    """Decides whether a hypergradient is applied.
+    """A running criterion for whether a hypergradient is applied.
 
-    It is skipped when its norm is not finite, or more than `explosion_factor` times the median of the last `window` norms
-    that were applied (those of exactly 0 say nothing about what is large). After `max_skipped` in a row the run stops.
+    A hypergradient is skipped if its norm is not finite, or exceeds `explosion_factor` times the median of the last
+    `window` norms that were applied and not 0. After `max_skipped` skipped ones in a row the run stops.
 
     Args:
-        explosion_factor: how many times the running median counts as an explosion.
-        max_skipped: skipped steps in a row after which the run stops.
+        explosion_factor: the largest accepted ratio of a norm to the running median.
+        max_skipped: skipped hypergradients in a row at which the run stops.
+
+    Attributes:
+        skipped: number of skipped hypergradients by symptom.
     """
 
     window = 100
@@ -42,16 +45,16 @@ class HypergradientGuard:
         self._norms: deque[float] = deque(maxlen=self.window)
 
     def accepts(self, norm: float, iteration: int, cause: str = "", advice: str | None = None) -> bool:
-        """Return whether to apply a hypergradient of this norm; one that is not is counted and logged.
+        """Return whether to apply a hypergradient; count and log one that is skipped.
 
         Args:
-            norm: of the hypergradient.
-            iteration: for the log.
-            cause: what is known of how it came about, for the log.
-            advice: instead of the paper's for the symptom, where the cause is known.
+            norm: norm of the hypergradient.
+            iteration: number of the meta-iteration, for the log.
+            cause: what is known about the cause, for the log.
+            advice: replaces the paper's advice for the symptom, if the cause is known.
 
         Raises:
-            TrainingError: too many in a row were not to be applied.
+            TrainingError: `max_skipped` hypergradients in a row were skipped.
         """
         symptom = self._symptom(norm)
         if symptom is None:
@@ -65,12 +68,13 @@ class HypergradientGuard:
         if self._in_a_row >= self.max_skipped:
             advice = advice or ADVICE[symptom]
             raise TrainingError(
-                f"{self._in_a_row} hypergradients in a row could not be applied, the last one, at iteration {iteration}, was "
-                f"{symptom} (norm {norm:.3g}). {advice[0].upper()}{advice[1:]}."
+                f"{self._in_a_row} hypergradients in a row could not be applied, the last one, at iteration "
+                f"{iteration}, was {symptom} (norm {norm:.3g}). {advice[0].upper()}{advice[1:]}."
             )
         return False
 
     def _symptom(self, norm: float) -> str | None:
+        """Return why a hypergradient of this norm is skipped, or None."""
         if not math.isfinite(norm):
             return "not finite"
         if len(self._norms) >= self.least_history and norm > self.explosion_factor * statistics.median(self._norms):
@@ -78,9 +82,11 @@ class HypergradientGuard:
         return None
 
     def state_dict(self) -> dict[str, Any]:
+        """Return the counts and norms so far, as plain values."""
         return {"skipped": dict(self.skipped), "in_a_row": self._in_a_row, "norms": list(self._norms)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue where `state` was taken."""
         self.skipped = dict(state["skipped"])
         self._in_a_row = state["in_a_row"]
         self._norms = deque(state["norms"], maxlen=self.window)

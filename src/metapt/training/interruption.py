@@ -1,7 +1,7 @@
-"""A job that is told to end: it saves its state at the next step, ends, and goes on from there when it is started again.
+"""Signals that tell a job to end: it saves its state at the next step, ends, and continues from there when it is rerun.
 
-Schedulers send SIGTERM, or a signal of choice such as SIGUSR1, before they take a node away: at a time limit, on a cancellation,
-for a job of higher priority.
+Schedulers send SIGTERM, or another signal such as SIGUSR1, before they stop a job: at a time limit, when it is
+cancelled, or for a job of higher priority.
 """
 
 from __future__ import annotations
@@ -19,12 +19,15 @@ _received: list[str] = []
 
 
 class Interrupted(MetaptError):
-    """The run was told to end, and has saved its state."""
+    """The run was told to end and has saved its state."""
 
 
 @contextmanager
 def noticed() -> Iterator[None]:
-    """While the block runs, SIGTERM and SIGUSR1 are noted instead of ending the process. Only in the main thread."""
+    """Record SIGTERM and SIGUSR1 inside the context, so that they do not end the process.
+
+    In a thread other than the main thread this does nothing.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -38,12 +41,16 @@ def noticed() -> Iterator[None]:
 
 
 def told_to_end() -> bool:
-    """Whether a signal has come: a state that can be saved is to be saved now."""
+    """Return whether a signal has arrived, so that the state should be saved now."""
     return bool(_received)
 
 
 def end_if_told() -> None:
-    """To be called when the state is saved. Raises Interrupted where a signal has come."""
+    """End the job if a signal has arrived; the caller has saved the state.
+
+    Raises:
+        Interrupted: a signal has arrived.
+    """
     if _received:
         raise Interrupted(f"{_received[0]} told this job to end: its state is saved, and it goes on from there when it is rerun.")
 

@@ -1,4 +1,4 @@
-"""Wall time and peak memory of a piece of work."""
+"""Measurement of wall time and peak memory."""
 
 from __future__ import annotations
 
@@ -15,12 +15,16 @@ _RESET = Path("/proc/self/clear_refs")
 
 
 class Measured:
-    """Measures what happens inside its `with` block.
+    """A context manager that measures the work inside it.
+
+    Args:
+        device: "cpu", or a name that starts with "cuda".
 
     Attributes:
         seconds: wall time.
-        peak_bytes: how far memory rose above what was in use at the start: of the GPU on a GPU, else of the process. Where
-            the system can't reset its high-water mark (not Linux), of the process so far.
+        peak_bytes: the largest memory in use, less that in use at the start: of the GPU if the device is one, else of
+            the process. On systems other than Linux, which can't reset the maximum, the largest memory of the process
+            so far.
     """
 
     def __init__(self, device: str) -> None:
@@ -47,7 +51,7 @@ class Measured:
 
 
 def _reset_peak() -> int:
-    """Sets the process's high-water mark to what is in use now and returns that, in bytes."""
+    """Reset the peak memory of the process to the memory in use, and return that in bytes; 0 if it can't be reset."""
     try:
         _RESET.write_text("5")  # proc(5): resets the peak resident set size
         return _status("VmRSS")
@@ -56,6 +60,7 @@ def _reset_peak() -> int:
 
 
 def _peak() -> int:
+    """Return the peak memory of the process in bytes."""
     try:
         return _status("VmHWM")
     except OSError:
@@ -63,5 +68,6 @@ def _peak() -> int:
 
 
 def _status(key: str) -> int:
+    """Return an entry of /proc/self/status in bytes."""
     line = next(line for line in _STATUS.read_text().splitlines() if line.startswith(f"{key}:"))
     return int(line.split()[1]) * 1024

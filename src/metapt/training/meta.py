@@ -1,4 +1,4 @@
-"""The meta-PT loop: Algorithm 2 of the paper, whole."""
+"""Meta-pre-training: Algorithm 2 of the paper."""
 
 from __future__ import annotations
 
@@ -43,30 +43,34 @@ _SOLVER_ATTRIBUTES = ("minibatches", "optimizer", "uses_head_loss")
 
 @dataclass(frozen=True)
 class MetaSettings:
-    """How meta-PT runs. The options from `accumulate` on are off by default: the paper has none of them.
+    """Settings of meta-PT. The options from `accumulate` on are not in the paper and are off by default.
 
     Args:
-        iterations: N, meta-iterations of P PT steps each.
+        iterations: N, number of meta-iterations of P PT steps each.
         pretrain_steps: P, PT steps per iteration.
-        warmup: the first iterations, which leave the meta-parameters as they are (in Algorithm 2, n < N_warmup: one fewer).
-        inverse: of the PT Hessian.
-        finetuning: the FT leg.
-        curvature: what stands for the PT Hessian.
-        pretrain_optimizer: of encoder and PT head.
-        meta_optimizer: of the meta-parameters, with its own learning rates per group.
-        head_steps_between_updates: plain steps of the FT head after each PT step that no meta-update follows (the released
-            code takes 1).
-        accumulate: hypergradients, each on minibatches of its own, whose mean is one meta-update's; if one of them is not
-            finite, none is applied.
-        clip_norm: largest norm of an applied hypergradient.
+        warmup: number of first iterations without a meta-update (one more than in Algorithm 2, where n < N_warmup).
+        inverse: the approximation of the inverse PT Hessian.
+        finetuning: the FT solver.
+        curvature: the matrix used as the PT Hessian.
+        pretrain_optimizer: the optimiser of encoder and PT head.
+        meta_optimizer: the optimiser of the meta-parameters, with learning rates per group.
+        head_steps_between_updates: FT steps of the head after each PT step that no meta-update follows (1 in the
+            released code).
+        accumulate: number of hypergradients, each on minibatches of its own, whose mean is used for one meta-update; if
+            one of them is not finite, none is applied.
+        clip_norm: largest norm of an applied hypergradient; None for no limit.
         normalise: divide the hypergradient by its norm.
-        average_decay: decay of an exponential moving average of the meta-parameters (it begins at the initial ones), kept as
-            `averaged_meta`.
-        explosion_factor: a meta-update whose hypergradient is this many times larger than the running median is skipped.
-        max_skipped: skipped meta-updates in a row after which the run stops.
-        reuse_gradient: the PT gradient that the (last) hypergradient of a meta-update leaves serves as the next PT step's, which
-            then costs nothing; so that hypergradient takes its minibatch from `Batches.pretrain`. A PT gradient that is not
-            finite is dropped, and the PT step takes a minibatch of its own.
+        average_decay: decay of an exponential moving average of the meta-parameters, which starts at the initial ones
+            and is kept as `averaged_meta`; None for no average.
+        explosion_factor: a meta-update is skipped if the norm of its hypergradient exceeds the running median by more
+            than this factor.
+        max_skipped: skipped meta-updates in a row at which the run stops.
+        reuse_gradient: use the PT gradient of the last hypergradient of a meta-update for the next PT step, which then
+            costs nothing; that hypergradient takes its minibatch from `Batches.pretrain`. A PT gradient that is not
+            finite is dropped, and the PT step takes a new minibatch.
+
+    Raises:
+        ConfigError: a setting is out of range, or the FT solver lacks what the settings need.
     """
 
     iterations: int
@@ -111,40 +115,50 @@ class MetaSettings:
         solver = type(self.finetuning).__name__
         missing = [name for name in _SOLVER_ATTRIBUTES if not hasattr(self.finetuning, name)]
         if missing:
-            raise ConfigError(f"the FT solver, a {solver}, has no attribute {' and no '.join(missing)} (see FineTuning)")
+            names = " and no ".join(missing)
+            raise ConfigError(f"the FT solver, a {solver}, has no attribute {names} (see FineTuning)")
         if self.head_steps_between_updates and self.finetuning.optimizer is None:
             raise ConfigError(
-                f"head_steps_between_updates is {self.head_steps_between_updates}, but the FT solver, a {solver}, has no "
-                "optimizer for steps of the head; legal: 0, or a solver that has one, such as Unroll"
+                f"head_steps_between_updates is {self.head_steps_between_updates}, but the FT solver, a {solver}, has "
+                "no optimizer for steps of the head; legal: 0, or a solver that has one, such as Unroll"
             )
 
 
 class MetaPretraining:
-    """Encoder, PT head, FT head and meta-parameters, trained together.
+    """Joint training of encoder, PT head, FT head and meta-parameters.
 
-    The FT head and its optimiser's state go on from one meta-update to the next, and so do encoder and PT head ("online
-    updates"). Each hypergradient draws a PT minibatch of its own for the Hessian and the mixed derivative (see `Batches`).
+    Encoder, PT head, FT head and the state of the head's optimiser are carried from one meta-update to the next
+    ("online updates"). Each hypergradient draws its own PT minibatch for the Hessian and the mixed derivative (see
+    `Batches`).
 
-    Nothing that is not finite is applied: a meta-update whose hypergradients, heads or PT gradients are not (see `Hypergradient`)
-    and a plain step of the head leave everything as it was, are counted (`guard.skipped`, `Diagnosis.statuses`) and logged.
+    Nothing that is not finite is applied. A meta-update with a hypergradient, head or PT gradient that is not finite
+    (see `Hypergradient`), and such a step of the head, change nothing; they are counted (`guard.skipped`,
+    `Diagnosis.statuses`) and logged.
+
+    The first hypergradient of a run, also of a resumed one, checks the problem (see `check_problem`); this raises
+    TypeError or ValueError if something is wrong with it.
 
     Args:
         problem: the three losses.
-        batches: where minibatches come from.
-        pretrained: initial encoder, PT head and buffers (copied).
-        meta: initial meta-parameters (copied).
-        head: initial FT head (copied).
+        batches: source of minibatches.
+        pretrained: initial encoder, PT head and buffers; they are copied.
+        meta: initial meta-parameters; they are copied.
+        head: initial FT head; it is copied.
+        settings: the settings.
 
     Raises:
-        TypeError: the problem lacks a method, or an argument is not made of dictionaries of tensors.
-        ConfigError: there is no encoder or no meta-parameter, or a parameter is not floating or not finite.
-
-    The first hypergradient of a run, also of one that is resumed, checks the problem (see `check_problem`); TypeError and
-    ValueError say what is wrong with it.
+        TypeError: the problem lacks a method, or an argument does not consist of dictionaries of tensors.
+        ConfigError: encoder or meta-parameters are empty, or a parameter is not of a floating type or not finite.
     """
 
     def __init__(
-        self, problem: MetaProblem, batches: Batches, pretrained: Pretrained, meta: Params, head: Params, settings: MetaSettings
+        self,
+        problem: MetaProblem,
+        batches: Batches,
+        pretrained: Pretrained,
+        meta: Params,
+        head: Params,
+        settings: MetaSettings,
     ) -> None:
         check_arguments(problem, pretrained, meta, head)
         for name, params in {
@@ -180,16 +194,20 @@ class MetaPretraining:
         seconds_between_checkpoints: float = 60.0,
         recorder: Recorder | None = None,
     ) -> Diagnosis:
-        """Runs to the end, from the checkpoint if there is one, and says how it went.
+        """Run to the end, resuming from the checkpoint if there is one.
 
         Args:
-            label: beside the progress bar.
-            checkpoint: where the state is kept while the run lasts; the caller removes it when its results are written.
+            label: label of the progress bar.
+            checkpoint: where the state is saved during the run; the caller removes it when its results are written.
             seconds_between_checkpoints: wall time.
-            recorder: told of each iteration.
+            recorder: is called after each iteration.
+
+        Returns:
+            The diagnosis of the run, which is also logged.
 
         Raises:
             TrainingError: the PT loss is not finite, or too many hypergradients in a row could not be applied.
+            Interrupted: the job was told to end; the state is saved.
         """
         saved = checkpoint.load() if checkpoint is not None else None
         if saved is not None:
@@ -212,7 +230,7 @@ class MetaPretraining:
         return diagnosis
 
     def iterate(self) -> None:
-        """One iteration of Algorithm 2: P PT steps, then, after the warm-up, one meta-update."""
+        """Take one iteration of Algorithm 2: P PT steps and, after the warm-up, one meta-update."""
         for step in range(self.settings.pretrain_steps):
             self._pretrain_step()
             if step + 1 < self.settings.pretrain_steps or self.iteration < self.settings.warmup:
@@ -225,11 +243,11 @@ class MetaPretraining:
 
     @property
     def pretrained(self) -> Pretrained:
-        """Encoder, PT head and buffers as they are now."""
+        """Return the present encoder, PT head and buffers, without a copy."""
         return self._pretrainer.pretrained
 
     def _pretrain_step(self) -> None:
-        """A PT step; its gradient is the last meta-update's where that is to be reused."""
+        """Take a PT step, with the PT gradient of the last meta-update if that is to be reused."""
         if self._spare_gradient is None:
             self._loss = self._pretrainer.step(self.meta)
         else:
@@ -237,7 +255,7 @@ class MetaPretraining:
             self._spare_gradient = None
 
     def _head_step(self) -> None:
-        """One plain FT step of the head, the encoder frozen."""
+        """Take one FT step of the head, with a frozen encoder."""
         optimizer = self.settings.finetuning.optimizer
         assert optimizer is not None  # see MetaSettings
         batch = self.batches.train()
@@ -255,7 +273,7 @@ class MetaPretraining:
                 log.warning("a step of the FT head at iteration %d is not taken: %s", self.iteration, Status.NON_FINITE.value)
 
     def _meta_update(self) -> None:
-        """One step of phi along the mean of `accumulate` hypergradients, and the head that they leave; or neither."""
+        """Take a step of phi with the mean of `accumulate` hypergradients, and their FT head; or skip both."""
         head, head_state = self.head, self.head_state
         mean = {name: torch.zeros_like(value) for name, value in self.meta.items()}
         seen: list[Diagnostics] = []
@@ -270,11 +288,13 @@ class MetaPretraining:
             seen.append(result.diagnostics)
         size = float(norm(list(mean.values())))
         if self.guard.accepts(size, self.iteration, *_cause(seen)):
-            self.head, self.head_state = head, head_state  # else the head stays, too: what diverged may be its steps
+            # A skipped update leaves the head as it was, too, since the steps of the head may have diverged.
+            self.head, self.head_state = head, head_state
             self._apply(mean)
         self.trace.record_update(size, self.meta)
 
     def _hypergradient(self, head: Params, head_state: OptimizerState, reuse: bool = False) -> Hypergradient:
+        """Return a hypergradient on new minibatches; with `reuse` on that of the next PT step, with its PT gradient."""
         pretrain_batch = self.batches.pretrain() if reuse else self._hypergradient_batch()
         train_batches = [self.batches.train() for _ in range(self.settings.finetuning.minibatches)]
         validation_batch = self.batches.validation()
@@ -300,6 +320,7 @@ class MetaPretraining:
         return result
 
     def _apply(self, gradient: Params) -> None:
+        """Normalise and clip the hypergradient as set, take the step of phi, and update its average."""
         size = norm(list(gradient.values()))
         scale = torch.ones_like(size)
         if self.settings.normalise:
@@ -316,7 +337,7 @@ class MetaPretraining:
             self.averaged_meta = {name: value.detach().clone() for name, value in self.meta.items()}
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that decides the rest of the run; its tensors are the loop's own, as torch's optimisers do it."""
+        """Return all that determines the rest of the run; the tensors are not copied, as in torch's optimisers."""
         return {
             "iteration": self.iteration,
             "pretrainer": self._pretrainer.state_dict(),
@@ -332,7 +353,7 @@ class MetaPretraining:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on where `state` was taken: on a CPU to the same bits."""
+        """Continue where `state` was taken; on a CPU all later results are bitwise the same."""
         self.iteration = state["iteration"]
         self._pretrainer.load_state_dict(state["pretrainer"])
         spare = state["spare_gradient"]
@@ -348,7 +369,10 @@ class MetaPretraining:
 
 
 def _cause(seen: list[Diagnostics]) -> tuple[str, str | None]:
-    """What was not finite first in a meta-update's hypergradients and how their solves ended; the advice where that is why."""
+    """Return the cause of a skipped meta-update for the log, and advice if a status gives some.
+
+    The cause names the first quantity that is not finite, and the statuses of the solves that failed.
+    """
     bad = next((name for figures in seen for name in figures.not_finite()), None)
     statuses = [status for figures in seen for status in (figures.fit_status, figures.solve_status) if status is not Status.OK]
     first = f"; the first figure that is not finite: {bad}" if bad is not None else ""
@@ -357,6 +381,11 @@ def _cause(seen: list[Diagnostics]) -> tuple[str, str | None]:
 
 
 def _check(part: str, params: Params, may_be_empty: bool) -> None:
+    """Check that parameters can be trained.
+
+    Raises:
+        ConfigError: there are none, or one is not of a floating type or not finite.
+    """
     if not params and not may_be_empty:
         raise ConfigError(f"the {part} has no parameters")
     for name, value in params.items():

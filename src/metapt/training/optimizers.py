@@ -1,4 +1,4 @@
-"""Any optimiser of `torch.optim`, by name, with its own settings per group of parameters."""
+"""Optimisers of `torch.optim` by name, with settings per group of parameters."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class OptimizerSpec:
     Args:
         name: a class of `torch.optim`.
         settings: its keyword arguments.
-        groups: shell pattern of parameter names -> keyword arguments that differ for them. A parameter belongs to the first
-            pattern that it matches.
+        groups: keyword arguments that differ for some parameters, by shell pattern of parameter names. The first
+            pattern that a parameter matches counts.
     """
 
     name: str = "Adam"
@@ -33,10 +33,11 @@ class OptimizerSpec:
     groups: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def build(self, params: Params) -> torch.optim.Optimizer:
-        """The optimiser of `params`, which must be leaves that require a gradient.
+        """Return the optimiser of `params`, which must be leaves that require a gradient.
 
         Raises:
-            ConfigError: no such optimiser or none that fits, a setting that it does not have, or a pattern without a parameter.
+            ConfigError: the optimiser does not exist or can't be used here, a setting is unknown or out of range, or a
+                pattern matches no parameter.
         """
         if self.name not in _names():
             why = _UNFIT.get(self.name, "is no optimiser of torch.optim")
@@ -50,7 +51,7 @@ class OptimizerSpec:
                     f"the optimiser group {pattern!r} matches no parameter that the groups before it leave; there are: "
                     f"{', '.join(params)}"
                 )
-        # Each group goes through the constructor by itself, which checks it: torch takes any key in a group without a word.
+        # The constructor is called for each group, to check its settings: torch accepts any key in a group.
         groups = [
             group
             for pattern, values in members.items()
@@ -68,7 +69,7 @@ class OptimizerSpec:
 
 
 def _names() -> list[str]:
-    """What can be made and stepped without more than gradients."""
+    """Return the names of the optimisers whose step needs only gradients."""
     return sorted(
         name
         for name, kind in vars(torch.optim).items()

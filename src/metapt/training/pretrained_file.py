@@ -1,4 +1,4 @@
-"""The file that PT leaves for FT: pretrained.pt, dictionaries of CPU tensors `encoder`, `head`, `buffers` and `meta`."""
+"""The file that PT writes for FT: dictionaries of CPU tensors `encoder`, `head`, `buffers` and `meta`."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _PARTS = ("encoder", "head", "buffers", "meta")
 
 
 class Learned(NamedTuple):
-    """What PT has learned: the network, and the meta-parameters (none where PT had none)."""
+    """The result of PT: the network, and the meta-parameters (empty if PT had none)."""
 
     pretrained: Pretrained
     meta: Params
 
 
 def save_pretrained(learned: Learned, path: Path) -> None:
-    """Write pretrained.pt; the same tensors, the same bytes.
+    """Write pretrained.pt; equal tensors give equal bytes.
 
     Raises:
-        MachineError: the disk is full, or the folder can't be written.
+        MachineError: the disk is full, or the folder is not writable.
     """
     parts = zip(_PARTS, (*learned.pretrained, learned.meta), strict=True)
     # Cloned, since torch writes the whole storage of a view.
@@ -37,25 +37,27 @@ def save_pretrained(learned: Learned, path: Path) -> None:
 
 
 def load_pretrained(path: Path, like: Pretrained, network: str, device: str) -> Learned:
-    """Read what `save_pretrained` has written.
+    """Return the content of a file that `save_pretrained` has written.
 
     Args:
         path: pretrained.pt.
-        like: a network with the same names and shapes of encoder and buffers.
-        network: what it is, for the message, as in "width 3".
-        device: where the tensors go.
+        like: a network whose encoder and buffers have the expected names and shapes.
+        network: a description of it for error messages, such as "width 3".
+        device: the device of the tensors.
 
     Raises:
-        DataError: the file is missing, cut, altered, or has no such encoder.
+        DataError: the file is missing, cut or altered, or its encoder has other names or shapes.
     """
     try:
         content = torch.load(path, map_location=device, weights_only=True)
     except FileNotFoundError as error:
         raise DataError(f"{path} is missing: the PT run that writes it has not been made.") from error
-    except Exception as error:  # what torch raises on altered bytes is not a closed list
-        raise DataError(f"{path} is cut or altered ({type(error).__name__}): remove it, so that PT is run again.") from error
+    except Exception as error:  # torch documents no closed list of errors for altered bytes
+        kind = type(error).__name__
+        raise DataError(f"{path} is cut or altered ({kind}): remove it, so that PT is run again.") from error
     if not isinstance(content, dict) or not all(_is_params(content.get(name)) for name in _PARTS):
-        raise DataError(f"{path} is not what PT leaves, which is {', '.join(_PARTS)}: remove it, so that PT is run again.")
+        parts = ", ".join(_PARTS)
+        raise DataError(f"{path} is not what PT leaves, which is {parts}: remove it, so that PT is run again.")
     if any(
         _shapes(content[name]) != _shapes(expected) for name, expected in (("encoder", like.encoder), ("buffers", like.buffers))
     ):

@@ -1,4 +1,4 @@
-"""Pre-training: encoder and PT head under given meta-parameters, step by step."""
+"""Pre-training of encoder and PT head with given meta-parameters."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class Pretrainer:
     """Encoder, PT head, buffers and their optimiser.
 
     Args:
-        problem: of which the PT loss is used.
-        batches: where PT minibatches come from.
-        pretrained: initial encoder, PT head and buffers (copied).
-        optimizer: of encoder and PT head.
+        problem: provides the PT loss.
+        batches: source of PT minibatches.
+        pretrained: initial encoder, PT head and buffers; they are copied.
+        optimizer: optimiser of encoder and PT head.
     """
 
     def __init__(self, problem: MetaProblem, batches: Batches, pretrained: Pretrained, optimizer: OptimizerSpec) -> None:
@@ -40,25 +40,29 @@ class Pretrainer:
         self._optimizer = optimizer.build(_named(self.pretrained))
 
     def step(self, meta: Params) -> Tensor:
-        """One PT step on the next PT minibatch, no derivative w.r.t. `meta` taken. Returns the loss before it.
+        """Take one PT step on the next PT minibatch, without a derivative w.r.t. `meta`.
+
+        Returns:
+            The PT loss before the step, a scalar.
 
         Raises:
-            RuntimeError: derivatives are forbidden (`torch.inference_mode`).
-            TypeError, ValueError: the loss is no scalar tensor, has no graph, or depends on none of the parameters.
+            RuntimeError: the call is made under `torch.inference_mode`.
+            TypeError: the loss is no tensor.
+            ValueError: the loss is no scalar, has no graph, or depends on none of the parameters.
         """
         check_inference_mode()
         loss = Checked(self.problem).pretrain_loss(self.pretrained, detached(meta), self.batches.pretrain())
         loss.backward()  # type: ignore[no-untyped-call]
         if all(value.grad is None for value in self.pretrained.vector()):
             raise ValueError(
-                "pretrain_loss depends on no parameter of `pretrained`, so that PT changes nothing; call the module with them: "
-                "functional_call(module, {**pretrained.encoder, **pretrained.buffers}, inputs)"
+                "pretrain_loss depends on no parameter of `pretrained`, so that PT changes nothing; call the module "
+                "with them: functional_call(module, {**pretrained.encoder, **pretrained.buffers}, inputs)"
             )
         self._take_step()
         return loss.detach()
 
     def step_along(self, gradient: Pretrained) -> None:
-        """One PT step with a gradient that was taken at the present weights; its buffers are those that came of it."""
+        """Take one PT step with a gradient that was computed at the present weights, and take over its buffers."""
         for name, value in _named(self.pretrained).items():
             value.grad = _named(gradient)[name]
         self._take_step()
@@ -66,12 +70,12 @@ class Pretrainer:
             value.copy_(gradient.buffers[name])
 
     def _take_step(self) -> None:
-        """The gradients are let go of at once, since a meta-update needs the memory."""
+        """Take the step and free the gradients, since a meta-update needs the memory."""
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that decides the rest of the run, minibatches too; its tensors are the trainer's own."""
+        """Return all that determines the rest of the run, minibatches included; the tensors are not copied."""
         return {
             "encoder": detached(self.pretrained.encoder),
             "pretrain_head": detached(self.pretrained.head),
@@ -81,7 +85,12 @@ class Pretrainer:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        parts = {"encoder": self.pretrained.encoder, "pretrain_head": self.pretrained.head, "buffers": self.pretrained.buffers}
+        """Continue where `state` was taken."""
+        parts = {
+            "encoder": self.pretrained.encoder,
+            "pretrain_head": self.pretrained.head,
+            "buffers": self.pretrained.buffers,
+        }
         with torch.no_grad():
             for part, params in parts.items():
                 for name, value in params.items():
@@ -98,15 +107,22 @@ class Pretrainer:
         seconds_between_checkpoints: float = 60.0,
         recorder: Recorder | None = None,
     ) -> int:
-        """`count` steps with fixed meta-parameters, from the checkpoint if there is one; the caller removes it.
+        """Take steps with fixed meta-parameters until `count` are taken, resuming from the checkpoint if there is one.
 
-        `recorder` is told of each step.
+        Args:
+            meta: the meta-parameters.
+            count: number of PT steps of the whole run.
+            label: label of the progress bar.
+            checkpoint: where the state is saved during the run; the caller removes it when its results are written.
+            seconds_between_checkpoints: wall time.
+            recorder: is called after each step.
 
         Returns:
-            steps that were still to be taken.
+            The number of steps that this call has taken.
 
         Raises:
-            TrainingError: the loss is not finite.
+            TrainingError: the PT loss is not finite.
+            Interrupted: the job was told to end; the state is saved.
         """
         saved = checkpoint.load() if checkpoint is not None else None
         first = 0
@@ -131,7 +147,7 @@ class Pretrainer:
 
 
 def check_finite(loss: Tensor, step: int) -> None:
-    """Raises TrainingError where a PT loss is not finite."""
+    """Raise TrainingError if a PT loss is not finite."""
     if not torch.isfinite(loss).all():
         raise TrainingError(
             f"the PT loss at step {step} is {float(loss.sum())}: lower the PT learning rate, or look for NaN in the data."
@@ -139,7 +155,7 @@ def check_finite(loss: Tensor, step: int) -> None:
 
 
 def trainable(params: Params) -> Params:
-    """Copies that require a gradient."""
+    """Return copies that require a gradient."""
     check_inference_mode()
     return {name: value.detach().clone().requires_grad_() for name, value in params.items()}
 

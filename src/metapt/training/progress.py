@@ -1,4 +1,4 @@
-"""A progress bar with a time estimate on a terminal, a line now and then in a log."""
+"""Progress of a loop: a bar with a time estimate on a terminal, a line every 30 seconds in a log."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SECONDS_BETWEEN_LINES = 30.0
 
 
 def steps(first: int, last: int, label: str) -> Iterator[int]:
-    """Counts from `first` up to, but not including, `last`, and shows how far it is and how long it will take."""
+    """Count from `first` up to, but not including, `last`, and show progress and remaining time under `label`."""
     last_line = time.monotonic()
     with tqdm(total=last, initial=first, desc=label, file=sys.stderr, disable=None, dynamic_ncols=True, leave=False) as bar:
         for step in range(first, last):
@@ -25,5 +25,9 @@ def steps(first: int, last: int, label: str) -> Iterator[int]:
                 last_line = now
                 rate = bar.format_dict["elapsed"] / max(step + 1 - first, 1) if not bar.disable else None
                 log.info(
-                    "%s: %d of %d%s", label, step + 1, last, f", about {rate * (last - step - 1):.0f} s left" if rate else ""
+                    "%s: %d of %d%s",
+                    label,
+                    step + 1,
+                    last,
+                    f", about {rate * (last - step - 1):.0f} s left" if rate else "",
                 )

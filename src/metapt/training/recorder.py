@@ -1,4 +1,4 @@
-"""What a caller wants to know of a run as it goes."""
+"""Records of numbers during a run."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from torch import Tensor
 
 
 class Recorder:
-    """Keeps some numbers of every `every`-th iteration, for all replicates.
+    """Numbers of every `every`-th step of a run, for all replicates.
 
     Args:
-        observe: called with nothing, returns named tensors of shape [replicates].
-        every: iterations between two observations.
+        observe: takes no argument and returns named tensors of shape [replicates].
+        every: steps between two observations.
     """
 
     def __init__(self, observe: Callable[[], dict[str, Tensor]], every: int = 1) -> None:
@@ -24,12 +24,13 @@ class Recorder:
         self._values: list[dict[str, Tensor]] = []
 
     def __call__(self, step: int) -> None:
+        """Observe, if `step` is a multiple of `every`."""
         if step % self.every == 0:
             self._steps.append(step)
             self._values.append({name: value.detach().clone().cpu() for name, value in self.observe().items()})
 
     def rows(self) -> list[dict[str, Any]]:
-        """Rows of a series table: replicate, step, name, value."""
+        """Return rows of a series table, with keys replicate, step, name and value."""
         return [
             {"replicate": replicate, "step": step, "name": name, "value": number}
             for step, values in zip(self._steps, self._values, strict=True)
@@ -38,6 +39,7 @@ class Recorder:
         ]
 
     def state_dict(self) -> dict[str, Any]:
+        """Return the records so far, as tensors and plain values."""
         return {
             "steps": list(self._steps),
             "values": [torch.stack(list(values.values())) for values in self._values],
@@ -45,6 +47,7 @@ class Recorder:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue with the records in `state`."""
         self._steps = list(state["steps"])
         self._values = [dict(zip(state["names"], values, strict=True)) for values in state["values"]]
 

@@ -1,4 +1,4 @@
-"""Independent streams of random numbers, each named by what it is for."""
+"""Independent random generators, each named by its purpose."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ import torch
 
 
 def generator(*name: str | int, device: str = "cpu") -> torch.Generator:
-    """A generator seeded by its name, e.g. ("mnist_bptt", "weights", 3): equal names, equal streams; others, independent ones."""
+    """Return a random generator seeded by its name, such as ("mnist_bptt", "weights", 3).
+
+    Equal names give equal random numbers, different names independent ones.
+    """
     digest = hashlib.sha256(repr(name).encode()).digest()
     return torch.Generator(device=device).manual_seed(int.from_bytes(digest[:8], "big") >> 1)

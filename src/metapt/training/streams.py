@@ -1,4 +1,4 @@
-"""Endless shuffled passes over a data set, for many replicates at once."""
+"""Shuffled minibatches of a data set without end, for many replicates at once."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from metapt.errors import ConfigError
 
 
 class ShuffledStream:
-    """Minibatches of indices, one row per replicate; each pass is a new order, and a last part that is too short is dropped.
+    """Minibatches of indices, one row per replicate.
 
-    Each replicate draws from its own generator, so that what it sees does not depend on how many others there are.
+    Each pass over the data has a new order, and drops a last minibatch that would be too small. Each replicate draws
+    from its own generator, so that its minibatches do not depend on the number of replicates.
 
     Args:
         size: number of examples.
-        batch_size: indices per minibatch; all examples where there are fewer.
+        batch_size: indices per minibatch; at most `size` are taken.
         generators: one per replicate, on the CPU.
 
     Raises:
-        ConfigError: there is no example, or none in a minibatch.
+        ConfigError: `size` or `batch_size` is below 1.
     """
 
     def __init__(self, size: int, batch_size: int, generators: list[torch.Generator]) -> None:
@@ -34,7 +35,7 @@ class ShuffledStream:
         self._position = 0
 
     def next(self) -> Tensor:
-        """Indices, shape [replicates, batch]."""
+        """Return the indices of the next minibatch, shape [replicates, batch]."""
         if self._position + self.batch_size > self._order.shape[1]:
             self._order = torch.stack([torch.randperm(self.size, generator=generator) for generator in self.generators])
             self._position = 0
@@ -43,15 +44,17 @@ class ShuffledStream:
         return batch
 
     def normal(self) -> Tensor:
-        """Standard normal draws for a minibatch, shape [replicates, batch]."""
+        """Return standard normal draws for a minibatch, shape [replicates, batch]."""
         return torch.stack([torch.randn(self.batch_size, generator=generator) for generator in self.generators])
 
     def state_dict(self) -> dict[str, Any]:
-        # Not stacked: torch reads past the end of a state that is a row of a larger tensor, and the process dies.
+        """Return all that determines the following draws, as tensors and plain values."""
+        # Not stacked: torch reads beyond a generator state that is a row of a larger tensor, and the process crashes.
         generators = [generator.get_state() for generator in self.generators]
         return {"generators": generators, "order": self._order, "position": self._position}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue where `state` was taken."""
         for generator, saved in zip(self.generators, state["generators"], strict=True):
             generator.set_state(saved)
         self._order, self._position = state["order"], state["position"]

@@ -1,4 +1,4 @@
-"""Plain training of a loss that is a pure function of parameters: PT with fixed meta-parameters, and FT."""
+"""Plain training: minimisation of a loss that is a pure function of parameters, and fits of FT heads."""
 
 from __future__ import annotations
 
@@ -14,10 +14,16 @@ from metapt.training.optimizers import OptimizerSpec
 
 
 def train(loss: Callable[[Params], Tensor], params: Params, optimizer: OptimizerSpec, steps: int) -> Params:
-    """Minimises `loss(params)`, which draws its own minibatches.
+    """Minimise a loss by a number of optimiser steps.
+
+    Args:
+        loss: takes the parameters and returns a scalar; it draws its own minibatches.
+        params: initial parameters; they are not changed.
+        optimizer: the optimiser.
+        steps: number of steps.
 
     Returns:
-        New parameters; those given are not changed.
+        The new parameters.
     """
     current = {name: value.detach().clone().requires_grad_() for name, value in params.items()}
     stepper = optimizer.build(current)
@@ -32,31 +38,31 @@ def train(loss: Callable[[Params], Tensor], params: Params, optimizer: Optimizer
 def finetune_head(problem: MetaProblem, pretrained: Pretrained, head: Params, batches: Sequence[Any], l2: float = 1e-3) -> Params:
     """Return the FT head that minimises mean_i head_loss(head, encode(encoder, batch_i), batch_i) + l2 / 2 |head|^2.
 
-    The encoder is frozen and runs once per minibatch, as `MetaProblem.encode` has it: in evaluation mode. The head is fitted by
-    Newton's method (`FittedHead`) until the gradient's norm has shrunk to a billionth or to the precision of the dtype. Where
-    the loss is convex in the head, the result depends on the encoder and the minibatches only. So arms are compared by their
-    encoders, with no number of FT steps and no learning rate to choose (linear evaluation: Alain and Bengio 2016,
-    "Understanding intermediate layers using linear classifier probes").
+    The encoder is frozen, in evaluation mode (see `MetaProblem.encode`), and runs once per minibatch. The head is
+    fitted by Newton's method (`FittedHead`) until the norm of the gradient has shrunk to a billionth or to the
+    precision of the dtype. If the loss is convex in the head, the result depends on the encoder and the minibatches
+    only. Arms are then compared by their encoders, without a number of FT steps or a learning rate to choose (linear
+    evaluation: Alain and Bengio 2016, "Understanding intermediate layers using linear classifier probes").
 
     Args:
-        problem: of which `encode` and `head_loss` are used.
+        problem: provides `encode` and `head_loss`.
         pretrained: encoder and buffers; neither is changed. The PT head is not used.
-        head: where the fit begins, e.g. zeros; tensors of any shape; not changed.
-        batches: FT minibatches; each has the same weight.
-        l2: ridge, above 0.
+        head: where the fit starts, such as zeros; tensors of any shape; not changed.
+        batches: FT minibatches, each with the same weight.
+        l2: the ridge, above 0.
 
     Returns:
         Tensors of the names, shapes and dtypes of `head`.
 
     Raises:
         ConfigError: there is no minibatch, or `l2` is not above 0.
-        TrainingError: the loss is not finite, or the fit does not end.
+        TrainingError: the loss is not finite, or the fit does not reach a minimum.
     """
     if not batches:
         raise ConfigError("the FT head can't be fitted on no minibatches; give one or more")
     if not l2 > 0:
         raise ConfigError(f"l2 is {l2}; legal: a positive number (without it separable data have no best head)")
-    frozen = pretrained.leaves()  # with copies of the buffers
+    frozen = pretrained.leaves()  # it has copies of the buffers
     fit = FittedHead(l2=l2, tolerance=1e-9).fit(problem, {**frozen.encoder, **frozen.buffers}, head, batches)
     if fit.status is Status.NON_FINITE or not all(torch.isfinite(value).all() for value in (fit.loss, *fit.head.values())):
         raise TrainingError("the FT loss or its gradient is not finite: look for NaN in the FT minibatches and in the encoder.")
@@ -67,7 +73,7 @@ def finetune_head(problem: MetaProblem, pretrained: Pretrained, head: Params, ba
 
 @torch.no_grad()
 def accuracy(logits: Tensor, labels: Tensor) -> Tensor:
-    """Percentage of right predictions.
+    """Return the percentage of right predictions.
 
     Args:
         logits: [..., examples, classes].

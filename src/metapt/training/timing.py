@@ -1,4 +1,4 @@
-"""Clocks."""
+"""A clock for work that is done once in a while."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from metapt.training.interruption import told_to_end
 
 
 class Every:
-    """True once in a while: called, it is true when at least `seconds` have passed since it was last true (monotonic clock).
+    """A function that returns True if at least `seconds` have passed since it last did, by the monotonic clock.
 
-    Always true when the job has been told to end, so that what is saved now and then is saved at once.
+    It also returns True when the job was told to end, so that a periodic save happens at once.
     """
 
     def __init__(self, seconds: float) -> None:

@@ -1,17 +1,19 @@
 """BatchNorm (Ioffe and Szegedy 2015) whose second derivative costs little more than its first.
 
-torch puts the derivative of BatchNorm's derivative together from dozens of elementwise operations; in a hypergradient of a
-convolutional network that is most of the time. With x^ = (x - mean) s, s = (variance + eps)^-1/2, a = w s, and
+torch composes the second derivative of BatchNorm from dozens of elementwise operations, which take most of the time of
+a hypergradient of a convolutional network. With x^ = (x - mean) s, s = (variance + eps)^-1/2, a = w s, and
 
-    P(u) = u - avg(u) - x^ avg(x^ u)        (averages per channel, over all that is normalised together)
+    P(u) = u - avg(u) - x^ avg(x^ u)        (averages per channel, over batch and positions)
 
-the derivative is dx = a P(dy), dw = sum(dy x^), db = sum(dy). So for cotangents g, gw, gb of these three
+the derivative is dx = a P(dy), dw = sum(dy x^), db = sum(dy). For cotangents g, gw, gb of these three, its derivatives
+are
 
     d/d(dy) = a P(g) + gw x^ + gb
     d/dw    = s k,                               k = <g, dy> - n avg(g) avg(dy) - n avg(g x^) avg(dy x^)
     d/dx    = s P(u) - w k s^2 x^ / n,           u = -a avg(dy x^) g + (gw - a avg(g x^)) dy
 
-all of them combinations of g, dy and x with one number per channel, which come from three sums beside dw and db.
+All are combinations of g, dy and x with one coefficient per channel. The coefficients need three sums besides dw and
+db.
 """
 
 from __future__ import annotations
@@ -26,12 +28,12 @@ from metapt.hypergrad.layers.once import once_differentiable
 
 
 class BatchNorm(nn.Module):
-    """`torch.nn.BatchNorm1d` or `2d` with the same parameters, buffers and results, made to be differentiated twice.
+    """`torch.nn.BatchNorm1d` or `2d` with the same parameters, buffers and results, fast to differentiate twice.
 
-    Input [batch, channels, ...]; fastest in channels-last layout.
+    The input is [batch, channels, ...]; channels-last layout is the fastest.
 
     Args:
-        channels: number of them.
+        channels: number of channels.
         eps, momentum: as in torch.
     """
 
@@ -66,17 +68,27 @@ def batch_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Tensor:
-    """Values [batch, channels, ...] normalised by their own statistics; the running ones, if given, are updated in place.
+    """Return the values normalised by their own mean and variance per channel, times `weight`, plus `bias`.
+
+    Args:
+        values: [batch, channels, ...].
+        weight, bias: [channels].
+        running_mean, running_var: [channels], updated in place if given.
+        momentum, eps: as in `torch.nn.BatchNorm1d`.
+
+    Returns:
+        [batch, channels, ...].
 
     Raises:
-        ValueError: one value per channel has no variance; or the values have no channels, or not as many as the other tensors.
+        ValueError: there is one value per channel, which has no variance; or the values have no channels, or not as
+            many as the other tensors.
     """
     parts = {"weight": weight, "bias": bias, "running_mean": running_mean, "running_var": running_var}
-    for name, part in parts.items():  # torch's kernels take it on trust, and read memory that is not theirs
+    for name, part in parts.items():  # torch's kernels do not check this, and read beyond the tensors
         if part is not None and (values.dim() < 2 or part.shape != values.shape[1:2]):
             raise ValueError(
-                f"BatchNorm's {name} has shape {tuple(part.shape)}, for values of shape {tuple(values.shape)}; legal: values "
-                "[batch, channels, ...] and one number per channel"
+                f"BatchNorm's {name} has shape {tuple(part.shape)}, for values of shape {tuple(values.shape)}; legal: "
+                "values [batch, channels, ...] and one number per channel"
             )
     if values.numel() == values.shape[1]:
         raise ValueError(
@@ -106,7 +118,7 @@ class _Forward(torch.autograd.Function):
 
     @staticmethod
     def jvp(context: Any, *tangents: Any) -> Tensor:
-        """The derivative along dx, dw, db: a P(dx) + dw x^ + db."""
+        """Return the derivative along the tangents dx, dw, db: a P(dx) + dw x^ + db."""
         values, weight, mean, scale = context.saved_tensors
         dx, dw, db = (torch.zeros_like(v) if t is None else t for v, t in zip((values, weight, weight), tangents, strict=False))
         n = values.numel() // len(weight)
@@ -125,7 +137,7 @@ class _Forward(torch.autograd.Function):
 
 
 class _Backward(torch.autograd.Function):
-    """The first derivative; `mean` and `scale` are functions of `values`, whose derivative `backward` contains."""
+    """The first derivative. `mean` and `scale` are functions of `values`; `backward` includes their derivatives."""
 
     @staticmethod
     def forward(
@@ -162,7 +174,10 @@ class _Backward(torch.autograd.Function):
 
 
 def _sums(dy: Tensor, values: Tensor, mean: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
-    """Sums per channel of dy * (values - mean) * scale and of dy, [channels] each, in one pass and with no product in memory."""
+    """Return the sums per channel of dy * (values - mean) * scale and of dy, [channels] each.
+
+    One kernel computes both in one pass, without the product in memory.
+    """
     _, products, sums = torch.ops.aten.native_batch_norm_backward(
         dy, values, None, None, None, mean, scale, True, 0.0, [False, True, True]
     )
@@ -170,22 +185,28 @@ def _sums(dy: Tensor, values: Tensor, mean: Tensor, scale: Tensor) -> tuple[Tens
 
 
 class _Channels:
-    """Sums and combinations per channel, as long rows: the constants of channels are repeated along a row, not broadcast."""
+    """Sums and linear combinations per channel, on rows of all positions and channels of an example.
+
+    The coefficients of the channels are repeated along a row, which is faster than broadcasting.
+    """
 
     def __init__(self, values: Tensor) -> None:
         self._shape = values.movedim(1, -1).shape
         self._repeats = self._shape[1:-1].numel()
 
     def __call__(self, values: Tensor) -> Tensor:
-        """[batch, channels, ...] -> [batch, ... * channels], channels innermost; no copy in channels-last layout."""
+        """Return values [batch, channels, ...] as rows [batch, ... * channels], channels innermost.
+
+        In channels-last layout this is a view.
+        """
         return values.movedim(1, -1).reshape(self._shape[0], -1)
 
     def sum(self, rows: Tensor) -> Tensor:
-        """[channels]."""
+        """Return the sum of the rows per channel, [channels]."""
         return rows.sum(0).view(self._repeats, -1).sum(0)
 
     def combine(self, *terms: tuple[Tensor, Tensor], offset: Tensor) -> Tensor:
-        """The sum of coefficient [channels] * rows, plus offset [channels], in the shape of the values."""
+        """Return offset [channels] plus the sum of coefficient [channels] * rows, shaped like the values."""
         (coefficient, rows), *others = terms
         total = torch.addcmul(offset.repeat(self._repeats), rows, coefficient.repeat(self._repeats))
         for coefficient, rows in others:

@@ -1,10 +1,11 @@
-"""Convolution whose second derivative is made of the kernels of its first.
+"""A convolution whose second derivative uses the kernels of its first.
 
-torch's own takes minibatches for channels there, for which its kernels are slow. A convolution C(x, w) is linear in x and in w.
-With its adjoints Cx(dy, w), the derivative w.r.t. x, and Cw(dy, x), that w.r.t. w, the derivatives of these are again the three:
+torch's own second derivative is a convolution with minibatch and channels exchanged, for which its kernels are slow. A
+convolution C(x, w) is linear in x and in w. Let Cx(dy, w) be its derivative w.r.t. x and Cw(dy, x) that w.r.t. w, both
+for a cotangent dy. Their derivatives are again C, Cx and Cw:
 
-    d Cx(dy, w):  C(g, w) w.r.t. dy,    Cw(dy, g) w.r.t. w          (g the cotangent, like x)
-    d Cw(dy, x):  C(x, g) w.r.t. dy,    Cx(dy, g) w.r.t. x          (g the cotangent, like w)
+    d Cx(dy, w):  C(g, w) w.r.t. dy,    Cw(dy, g) w.r.t. w          (g: a cotangent, like x)
+    d Cw(dy, x):  C(x, g) w.r.t. dy,    Cx(dy, g) w.r.t. x          (g: a cotangent, like w)
 """
 
 from __future__ import annotations
@@ -21,7 +22,15 @@ Pair = tuple[int, int]
 
 
 class Convolution(nn.Module):
-    """`torch.nn.Conv2d` without bias, made to be differentiated twice. [batch, inputs, H, W] -> [batch, outputs, H', W']."""
+    """`torch.nn.Conv2d` without bias, fast to differentiate twice: [batch, inputs, H, W] -> [batch, outputs, H', W'].
+
+    Args:
+        inputs: number of input channels.
+        outputs: number of output channels.
+        kernel: height and width of the kernel.
+        stride: vertical and horizontal step.
+        padding: zeros added above and below, and left and right.
+    """
 
     def __init__(self, inputs: int, outputs: int, kernel: Pair, stride: Pair = (1, 1), padding: Pair = (0, 0)) -> None:
         super().__init__()
@@ -34,21 +43,26 @@ class Convolution(nn.Module):
 
 
 def convolution(values: Tensor, weight: Tensor, stride: Pair, padding: Pair, bias: Tensor | None = None) -> Tensor:
-    """`torch.nn.functional.conv2d`, under `torch.autocast` in its lower precision too.
+    """Return `torch.nn.functional.conv2d` of the arguments; under `torch.autocast` in its lower precision.
 
     Args:
         values: [batch, inputs, H, W].
         weight: [outputs, inputs, kernel height, kernel width].
+        stride: vertical and horizontal step.
+        padding: zeros added above and below, and left and right.
         bias: [outputs].
+
+    Returns:
+        [batch, outputs, H', W'].
     """
-    if torch.is_autocast_enabled(values.device.type):  # cast outside, so that the derivatives' kernels too are given one type
+    if torch.is_autocast_enabled(values.device.type):  # cast here, so that the derivatives also get tensors of one type
         values, weight, bias = _lowered(values), _lowered(weight), None if bias is None else _lowered(bias)
     result: Tensor = _Convolution.apply(values, weight, bias, stride, padding)  # type: ignore[no-untyped-call]
     return result
 
 
 def _lowered(values: Tensor) -> Tensor:
-    """In the type to which autocast casts, unless they are of double precision."""
+    """Return the values in the type to which autocast casts; in their own if they are of double precision."""
     return values if values.dtype is torch.float64 else values.to(torch.get_autocast_dtype(values.device.type))
 
 
@@ -75,7 +89,7 @@ class _Convolution(torch.autograd.Function):
 
 
 class _InputGradient(torch.autograd.Function):
-    """Cx(dy, w); of x only the shape counts."""
+    """Cx(dy, w); it uses only the shape of x."""
 
     @staticmethod
     def forward(context: Any, dy: Tensor, w: Tensor, x: Tensor, geometry: tuple[Pair, Pair]) -> Tensor:
@@ -94,7 +108,7 @@ class _InputGradient(torch.autograd.Function):
 
 
 class _WeightGradient(torch.autograd.Function):
-    """Cw(dy, x), or NaN of its shape if its value is not to be read; of w only the shape counts."""
+    """Cw(dy, x), or NaN of its shape if `valued` is false; it uses only the shape of w."""
 
     @staticmethod
     def forward(context: Any, dy: Tensor, x: Tensor, w: Tensor, geometry: tuple[Pair, Pair], valued: bool) -> Tensor:

@@ -1,7 +1,7 @@
-"""The mark of a derivative that has no further derivative: asking for one raises an error.
+"""A decorator for derivatives that can't be differentiated again: the attempt raises an error.
 
-`torch.autograd.function.once_differentiable` raises only where the derivative with respect to all leaves is asked for:
-`torch.autograd.grad` avoids its error otherwise and returns a wrong number.
+torch's own decorator, `torch.autograd.function.once_differentiable`, raises its error only where the derivative with
+respect to all leaves is asked for: `torch.autograd.grad` avoids the error otherwise and returns a wrong number.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _Backward = Callable[..., tuple[Tensor | None, ...]]
 
 
 def once_differentiable(backward: _Backward) -> _Backward:
-    """A `backward` of a `torch.autograd.Function` whose own derivative, on whatever way, raises a RuntimeError."""
+    """Wrap the `backward` of a `torch.autograd.Function`, so that every derivative of it raises a RuntimeError."""
 
     @functools.wraps(backward)
     def checked(context: Any, *cotangents: Tensor) -> tuple[Tensor | None, ...]:
@@ -33,7 +33,7 @@ def once_differentiable(backward: _Backward) -> _Backward:
 
 
 class _End(torch.autograd.Function):
-    """The first `count` tensors, as functions of the others whose derivative is an error."""
+    """The identity on the first `count` tensors, as functions of all tensors, whose derivative raises an error."""
 
     @staticmethod
     def forward(context: Any, count: int, *tensors: Tensor) -> tuple[Tensor, ...]:

@@ -1,11 +1,12 @@
-"""What a running backward pass asks of an operation that is written in Python.
+"""Which derivatives of an operation written in Python the running backward pass uses.
 
-torch's own operations ask the engine which of their derivatives the pass uses; `needs_input_grad` only says which ones some pass
-may use. The product with the mixed derivative goes through the weights' operations without using the weights' derivatives, a
-third of its work. And the gradient of the PT loss is there to be differentiated: mostly nobody reads its value.
+torch's own operations ask the autograd engine which of their derivatives the running pass uses; `needs_input_grad` says
+only which ones some pass may use. The product with the mixed derivative does not use the derivatives w.r.t. the
+weights, a third of its work. The gradient of the PT loss is computed to be differentiated, and its value is often
+unused.
 
-Both answers hold for one pass of the engine only, and each pass has a number of its own. So passes in other threads, or inside
-that pass, are not affected.
+Both answers hold for one pass of the engine only, since each pass has an id of its own. Passes in other threads, or
+nested in that pass, are not affected.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ _UNREAD = "metapt: the pass in which the gradient is not read"
 
 
 def wanted(context: Any, index: int) -> bool:
-    """Whether the running pass uses the derivative w.r.t. input `index` of a `torch.autograd.Function`; True where in doubt.
+    """Return whether the running pass uses the derivative w.r.t. an input of a Function; True if that is unknown.
 
     Args:
-        context: of its `backward`.
-        index: of a tensor among the inputs, all those before it being tensors too.
+        context: the context of the `backward` of a `torch.autograd.Function`.
+        index: the position of the input; all inputs before it must be tensors, too.
     """
     if not context.needs_input_grad[index]:
         return False
@@ -37,9 +38,13 @@ def wanted(context: Any, index: int) -> bool:
 
 
 def unread(loss: Tensor, leaves: Iterable[Tensor]) -> RemovableHandle:
-    """Within, a pass through `loss` may return NaN for the gradients w.r.t. leaves; the gradients' own derivatives are right.
+    """Allow passes through `loss` to return NaN as gradients w.r.t. `leaves`; the gradients' derivatives stay right.
 
-    A leaf with a hook is left out, since the hook reads the gradient; so are all in anomaly mode, which stops at a NaN.
+    Leaves with a hook are excluded, since the hook reads the gradient. In anomaly mode, which stops at a NaN, all
+    leaves are excluded.
+
+    Returns:
+        A context manager; the permission ends when it is closed.
     """
     nodes: list[Any] = [get_gradient_edge(leaf).node for leaf in leaves if not leaf._backward_hooks]
     if torch.is_anomaly_enabled():
@@ -53,6 +58,6 @@ def unread(loss: Tensor, leaves: Iterable[Tensor]) -> RemovableHandle:
 
 
 def read(context: Any, index: int) -> bool:
-    """Whether somebody may read the value of the derivative w.r.t. input `index` (see `wanted`) in the running pass."""
+    """Return whether the value of the derivative w.r.t. an input (see `wanted`) may be read after the running pass."""
     node = context.next_functions[index][0]
     return bool(node.metadata.get(_UNREAD) != torch._C._current_graph_task_id())

@@ -1,4 +1,4 @@
-"""ReLU whose second derivative is left out, not a tensor of zeros, as torch's is."""
+"""ReLU without a second derivative w.r.t. its input, which is zero; torch's own computes a tensor of zeros."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ from torch import Tensor
 
 
 def relu_(values: Tensor) -> Tensor:
-    """`torch.relu_`: in place, so for values that no operation has saved for its derivative."""
+    """Return `torch.relu_(values)`, computed in place.
+
+    Args:
+        values: of any shape; no operation may have saved them for its derivative.
+    """
     result: Tensor = _Forward.apply(values)  # type: ignore[no-untyped-call]
     return result
 
@@ -29,7 +33,7 @@ class _Forward(torch.autograd.Function):
 
 
 class _Backward(torch.autograd.Function):
-    """The cotangent where the result is positive: linear in the cotangent, and constant in the result but at zero."""
+    """The cotangent where the result is positive, else 0: linear in the cotangent, locally constant in the result."""
 
     @staticmethod
     def forward(context: Any, dy: Tensor, result: Tensor) -> Tensor:
