@@ -402,7 +402,7 @@ def test_without_folds_a_head_is_fit_on_train_and_priced_on_validation(make: Cal
             assert [len(rest[0]), len(held_out)] == ([TRAIN, VALIDATION] if size is None else [8, 8])
 
 
-def test_the_ft_leg_is_the_configs(make: Callable[..., Setting]) -> None:
+def test_the_ft_solver_is_the_configs(make: Callable[..., Setting]) -> None:
     def leg(**changes: Any) -> Any:
         return meta_loop(make(), config.Meta(pretrain_steps=2, warmup_epochs=0.5, **changes)).settings.finetuning
 

@@ -115,7 +115,7 @@ class Meta(Section):
     folds: Annotated[int, Field(ge=2)] | None = Field(
         None,
         description="cross-fit the fitted head over this many folds of all FT ECGs, all ECGs of a patient in one; empty: fit on "
-        "train, price on validation",
+        "train, evaluate on validation",
     )
     accumulate: Positive = Field(1, description="hypergradients averaged into one meta-update")
     clip_norm: Rate | None = Field(None, description="largest norm of an applied hypergradient")

@@ -221,7 +221,7 @@ def meta_settings(arm: config.Meta, setting: Setting) -> MetaSettings:
 
 
 def finetuning(arm: config.Meta) -> FineTuning:
-    """The FT leg of an arm."""
+    """Return the FT solver of an arm."""
     if arm.unroll == "fitted":
         return FittedHead(arm.l2, cross_fit=arm.folds is not None, minibatches=(arm.folds or 2) - 1)
     return Unroll(arm.unroll_steps, Adam(arm.finetune_lr))

@@ -22,7 +22,7 @@ from metapt.ecg.problem import LabelledBatch, classification_loss
 from metapt.ecg.quantities import DEVIATION, DISPLACEMENT, MEAN, NOT_FINITE, OLD_HEAD, POSITIVE, REFITTED_HEAD
 from metapt.ecg.runs import EXPERIMENT, load_pretrained
 from metapt.evaluation import metrics
-from metapt.hypergrad import Params, Pretrained, Unroll, hypergradient
+from metapt.hypergrad import Params, Pretrained, hypergradient
 from metapt.hypergrad.optimizers import OptimizerState
 from metapt.hypergrad.params import leaves, like, vjp
 from metapt.stages import Machine
@@ -96,12 +96,12 @@ def hypergradients(setting: Setting, arm: ecg.Meta, pretrained: Pretrained, head
 def online_head(
     setting: Setting, arm: ecg.Meta, settings: MetaSettings, pretrained: Pretrained, head: Params
 ) -> tuple[Params, OptimizerState]:
-    """Head and optimiser's state after as many FT steps on the encoder as it is as the arm's PT run takes online.
+    """Return head and optimiser state after as many FT steps on the frozen encoder as the PT run of the arm takes.
 
-    A fitted head, and one that the arm never trains (K = 0), stays as it is.
+    The head of a solver without steps, and one that the arm never trains (K = 0), stays as it is.
     """
-    leg = settings.finetuning
-    if not isinstance(leg, Unroll):
+    optimizer = settings.finetuning.optimizer
+    if optimizer is None:
         return head, {}
     updates = settings.iterations - settings.warmup
     others = settings.iterations * settings.pretrain_steps - updates
@@ -109,13 +109,13 @@ def online_head(
     labelled = LabelledBatch(setting.dataset.signals(train), setting.dataset.labels(train))
     features, labels = _features(setting, pretrained, labelled)
     stream = ShuffledStream(len(train), size, [generator("ecg warp study head", setting.seed)])
-    state = leg.optimizer.init(head)
-    for _ in range(updates * leg.steps + others * arm.head_steps_between_updates):
+    state = optimizer.init(head)
+    for _ in range(updates * settings.finetuning.minibatches + others * arm.head_steps_between_updates):
         chosen = stream.next()[0].to(features.device)
         current = leaves(head)
         gradient = vjp([classification_loss(current, features[chosen], labels[chosen])], list(current.values()))
         with torch.no_grad():
-            head, state = leg.optimizer.step(current, like(current, gradient), state)
+            head, state = optimizer.step(current, like(current, gradient), state)
     return head, state
 
 

@@ -172,7 +172,7 @@ class Meta(Section):
     l2: Rate = Field(1e-2, description="ridge of the fitted or ridge head, without effect on unrolled steps")
     folds: Annotated[int, Field(ge=2)] | None = Field(
         None,
-        description="cross-fit that head over this many parts of all FT graphs; empty: fit on train, price on validation",
+        description="cross-fit that head over this many parts of all FT graphs; empty: fit on train, evaluate on validation",
     )
     accumulate: Positive = Field(1, description="hypergradients averaged into one meta-update")
     clip_norm: Rate | None = Field(None, description="largest norm of an applied hypergradient")

@@ -319,7 +319,8 @@ def _learned_weights(setting: Setting, arm: config.LearnedWeights) -> PretrainRu
 
 def _meta(setting: Setting, arm: config.Meta) -> PretrainRun:
     loop = meta_loop(setting, arm)
-    trains_head = isinstance(loop.settings.finetuning, Unroll) and loop.settings.finetuning.steps > 0
+    solver = loop.settings.finetuning
+    trains_head = solver.optimizer is not None and solver.minibatches > 0
 
     def online() -> dict[str, Tensor]:
         return setting.online({**loop.pretrained.encoder, **loop.pretrained.buffers}, loop.head)
@@ -378,7 +379,7 @@ def _learn(setting: Setting, loop: MetaPretraining, online: Callable[[], dict[st
 
 
 def _finetuning(arm: config.Meta) -> FineTuning:
-    """The FT leg of an arm."""
+    """Return the FT solver of an arm."""
     cross_fit, minibatches = arm.folds is not None, (arm.folds or 2) - 1
     match arm.unroll:
         case "head":
