@@ -80,7 +80,7 @@ def _walk(path: str, node: Json) -> Iterator[tuple[str, Json]]:
 
 def _table(node: Json, paths: list[str]) -> str:
     kind = tag(node)
-    lines = [f"### {_heading(paths)}" + (f", `{kind[0]}: {kind[1]}`" if kind else ""), "", node["description"].replace("\n", " ")]
+    lines = [f"### {_heading(paths)}" + (f", `{kind[0]}: {kind[1]}`" if kind else ""), "", " ".join(node["description"].split())]
     rows = [(key, value) for key, value in node["properties"].items() if kind is None or key != kind[0]]
     if rows:
         lines += ["", "| key | legal | default | meaning |", "|---|---|---|---|"]
@@ -103,7 +103,7 @@ def _heading(paths: list[str]) -> str:
 def _meaning(node: Json) -> str:
     kinds = sections(node)
     inherited = kinds[0].get("description", "") if len(kinds) == 1 else ""
-    return str(node.get("description", inherited)).replace("\n", " ")
+    return " ".join(str(node.get("description", inherited)).split())
 
 
 def _legal(node: Json) -> str:
