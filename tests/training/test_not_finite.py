@@ -82,6 +82,16 @@ def same(a: Any, b: Any) -> bool:
     return bool(a == b)
 
 
+def unchanged_by_the_bad_update(loop: MetaPretraining) -> Any:
+    """Take the iterations up to the bad one and that one, which must change nothing that is learned; return what that is."""
+    for _ in range(BAD):
+        loop.iterate()
+    before = learned(loop)
+    loop.iterate()
+    assert same(learned(loop), before)
+    return before
+
+
 def goes_on_well(loop: MetaPretraining, before: Any) -> None:
     """Another meta-update is applied, and all is finite at the end."""
     diagnosis = loop.run()
@@ -125,11 +135,7 @@ def test_what_is_not_finite_is_counted_logged_and_not_applied(
 def test_one_of_several_spoils_the_whole_meta_update(bad: int, where: str, changes: dict[str, Any]) -> None:
     batches = with_bad({where: 3 * BAD + bad}, math.nan)
     loop = loop_of(batches, inverse=ConjugateGradient(), finetuning=Unroll(1, Adam(0.1)), accumulate=3, **changes)
-    for _ in range(BAD):
-        loop.iterate()
-    before = learned(loop)
-    loop.iterate()
-    assert same(learned(loop), before)
+    before = unchanged_by_the_bad_update(loop)
     goes_on_well(loop, before)
 
 
@@ -206,11 +212,7 @@ class Deaf(Regressed):
 @pytest.mark.parametrize("inverse", INVERSES)
 def test_a_pt_loss_that_is_not_finite_is_seen_where_no_derivative_shows_it(inverse: str) -> None:
     loop = loop_of(with_bad({"hypergradient": BAD}, math.nan), Deaf(), inverse=INVERSES[inverse], finetuning=Unroll(1))
-    for _ in range(BAD):
-        loop.iterate()
-    before = learned(loop)
-    loop.iterate()
-    assert same(learned(loop), before)
+    before = unchanged_by_the_bad_update(loop)
     goes_on_well(loop, before)
 
 
@@ -242,10 +244,6 @@ def test_an_ft_loss_that_is_not_finite_is_seen_where_no_derivative_shows_it(fine
     solver = FINETUNINGS[finetuning]
     each = solver.minibatches if where == "train" else 1
     loop = loop_of(with_bad({where: BAD * each}, 77.0), Marked(), finetuning=solver)
-    for _ in range(BAD):
-        loop.iterate()
-    before = learned(loop)
-    loop.iterate()
-    assert same(learned(loop), before)
+    before = unchanged_by_the_bad_update(loop)
     assert [text for text in loop.trace.state_dict()["statuses"] if text.startswith("head: ")]
     goes_on_well(loop, before)

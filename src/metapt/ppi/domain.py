@@ -1,4 +1,4 @@
-"""The face of this domain: what the stages call. Its modules are imported when they are needed: torch takes seconds."""
+"""What the stages call in this domain. Its modules are imported when they are needed, since torch takes seconds."""
 
 from __future__ import annotations
 
