@@ -30,12 +30,12 @@ import numpy as np
 import pandas as pd
 import torch
 
-from metapt.ecg import config, finetune
-from metapt.ecg.dataset import Dataset
-from metapt.ecg.prepare import EcgRecords
-from metapt.ecg.pretraining import Setting, meta_loop
-from metapt.ecg.problem import views
-from metapt.ecg.sources import CLASSES, LEADS, SAMPLES
+from metapt.domains.ecg import config, finetune
+from metapt.domains.ecg.arms import Setting, meta_loop
+from metapt.domains.ecg.data.dataset import Dataset
+from metapt.domains.ecg.data.prepare import EcgRecords
+from metapt.domains.ecg.data.sources import CLASSES, LEADS, SAMPLES
+from metapt.domains.ecg.problem import views
 from metapt.hypergrad import Identity, Neumann
 from metapt.stages import machine_name
 from metapt.training.measure import Measured

@@ -40,15 +40,15 @@ from torch_geometric.data import Batch, Data
 from torch_geometric.loader import DataLoader
 from torch_geometric.nn import MessagePassing, global_mean_pool
 
+from metapt.domains.ppi import config, finetune
+from metapt.domains.ppi.arms import Setting, meta_loop
+from metapt.domains.ppi.data.archive import MEMBER, read_archive
+from metapt.domains.ppi.data.dataset import on_device
+from metapt.domains.ppi.data.ego import ego_graphs, network
+from metapt.domains.ppi.data.graphs import EVIDENCE, Graphs, pack, unpack
+from metapt.domains.ppi.data.string_files import read_links
+from metapt.domains.ppi.gin import EDGE_BITS
 from metapt.hypergrad import Identity, Neumann, Pretrained
-from metapt.ppi import config, finetune
-from metapt.ppi.archive import MEMBER, read_archive
-from metapt.ppi.dataset import on_device
-from metapt.ppi.ego import ego_graphs, network
-from metapt.ppi.gin import EDGE_BITS
-from metapt.ppi.graphs import EVIDENCE, Graphs, pack, unpack
-from metapt.ppi.pretraining import Setting, meta_loop
-from metapt.ppi.string_files import read_links
 from metapt.stages import machine_name
 from metapt.training.measure import Measured
 from metapt.training.seeds import generator

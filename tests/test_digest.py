@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from metapt.digest import EXCLUDED, PACKAGE, closure, code_digest
-from metapt.domains import DOMAINS, entry
+from metapt.registry import DOMAINS, entry
 
 SOURCE = '''"""A module."""
 

@@ -182,8 +182,8 @@ def metapt(arguments: list[str], project: Path, monkeypatch: pytest.MonkeyPatch)
 
 def python(arguments: list[str], project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(project)
-    if arguments[:2] == ["-m", "metapt.ppi.convert"]:
-        from metapt.ppi import convert
+    if arguments[:2] == ["-m", "metapt.domains.ppi.data.convert"]:
+        from metapt.domains.ppi.data import convert
 
         assert convert.main(arguments[2:]) == 1  # the archive is not there
     elif arguments[:2] == ["-m", "metapt"]:

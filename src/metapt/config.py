@@ -14,11 +14,11 @@ from pydantic import AfterValidator, BaseModel, Field, ValidationError, model_va
 from pydantic_core import ErrorDetails
 
 from metapt.config_files import Places, read
-from metapt.ecg.config import EcgConfig
+from metapt.domains.ecg.config import EcgConfig
+from metapt.domains.mnist.config import MnistConfig
+from metapt.domains.ppi.config import PpiConfig
 from metapt.errors import ConfigError
 from metapt.fetching.address import place_of
-from metapt.mnist.config import MnistConfig
-from metapt.ppi.config import PpiConfig
 from metapt.schema import TAGS, Json, below, choices, dereferenced, either, of_same_kind, sections
 from metapt.sections import NAME, Experiment, Section
 

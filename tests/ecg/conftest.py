@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from metapt.ecg.augment import Draws, draw
-from metapt.ecg.dataset import Dataset
-from metapt.ecg.prepare import COLUMNS, EcgRecords
-from metapt.ecg.resnet1d import initial_head, initial_pretrained
-from metapt.ecg.sources import CLASSES
+from metapt.domains.ecg.augment import Draws, draw
+from metapt.domains.ecg.data.dataset import Dataset
+from metapt.domains.ecg.data.prepare import COLUMNS, EcgRecords
+from metapt.domains.ecg.data.sources import CLASSES
+from metapt.domains.ecg.resnet1d import initial_head, initial_pretrained
 from metapt.hypergrad import Params, Pretrained
 
 DTYPE = torch.float64
@@ -94,7 +94,7 @@ class PlainResNet(nn.Module):
 
 
 class PlainEncoder:
-    """`metapt.ecg.resnet1d.Encoder` made of torch's layers."""
+    """`metapt.domains.ecg.resnet1d.Encoder` made of torch's layers."""
 
     def __init__(self, width: int) -> None:
         self.module = PlainResNet(width)

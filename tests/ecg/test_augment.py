@@ -11,10 +11,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from metapt.ecg import augment
-from metapt.ecg.augment import Draws, Smoothing, crop_and_jitter, displacement, draw, warp
-from metapt.ecg.policy import Policy
-from metapt.ecg.problem import views
+from metapt.domains.ecg import augment
+from metapt.domains.ecg.augment import Draws, Smoothing, crop_and_jitter, displacement, draw, warp
+from metapt.domains.ecg.policy import Policy
+from metapt.domains.ecg.problem import views
 
 DTYPE = torch.float64
 both = pytest.mark.parametrize("smoothing", ["displacement", "velocity"])

@@ -11,17 +11,17 @@ import pandas as pd
 import pytest
 import torch
 
-from metapt.ecg import augmentations
-from metapt.ecg.augment import draw
-from metapt.ecg.augmentations import displacements, strengths, views
-from metapt.ecg.config import Meta, NoPretraining, Simclr, Warp
-from metapt.ecg.policy import SCALE
-from metapt.ecg.pretraining import policy_of, typical_displacement
-from metapt.ecg.problem import detached_views
-from metapt.ecg.quantities import DISPLACEMENT
-from metapt.ecg.resnet1d import initial_pretrained
-from metapt.ecg.runs import Learned, save_pretrained
-from metapt.ecg.sources import CLASSES
+from metapt.domains.ecg.arms import policy_of, typical_displacement
+from metapt.domains.ecg.augment import draw
+from metapt.domains.ecg.config import Meta, NoPretraining, Simclr, Warp
+from metapt.domains.ecg.data.sources import CLASSES
+from metapt.domains.ecg.policy import SCALE
+from metapt.domains.ecg.problem import detached_views
+from metapt.domains.ecg.quantities import DISPLACEMENT
+from metapt.domains.ecg.resnet1d import initial_pretrained
+from metapt.domains.ecg.runs import Learned, save_pretrained
+from metapt.domains.ecg.studies import augmentations
+from metapt.domains.ecg.studies.augmentations import displacements, strengths, views
 from metapt.errors import ConfigError, DataError
 from metapt.evaluation import metrics
 from metapt.stages import Machine

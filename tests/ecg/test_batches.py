@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from metapt.ecg.batches import SimclrBatches, SupervisedBatches, Views
-from metapt.ecg.dataset import Dataset
+from metapt.domains.ecg.batches import SimclrBatches, SupervisedBatches, Views
+from metapt.domains.ecg.data.dataset import Dataset
 
 PRETRAIN, TRAIN, VALIDATION = np.arange(0, 20), np.arange(20, 32), np.arange(40, 45)
 

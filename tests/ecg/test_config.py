@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from metapt.config import validate
-from metapt.ecg import simulate
-from metapt.ecg.config import TRAINING_RECORDS, EcgConfig, arms_of
-from metapt.ecg.needs import fixed_arms
+from metapt.domains.ecg.config import TRAINING_RECORDS, EcgConfig, arms_of
+from metapt.domains.ecg.data import simulate
+from metapt.domains.ecg.needs import fixed_arms
 from metapt.errors import ConfigError
 
 STUDY: dict[str, Any] = {

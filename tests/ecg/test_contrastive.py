@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from metapt.ecg.contrastive import cross_entropy, nt_xent, similarities
+from metapt.domains.ecg.contrastive import cross_entropy, nt_xent, similarities
 
 
 def projections(seed: int = 0, count: int = 8, size: int = 5) -> Tensor:

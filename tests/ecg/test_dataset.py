@@ -11,9 +11,17 @@ import pandas as pd
 import pytest
 import torch
 
-from metapt.ecg import simulate
-from metapt.ecg.dataset import Dataset, Split, finetune_indices, finetune_parts, open_dataset, patient_folds, pretrain_indices
-from metapt.ecg.prepare import COLUMNS, EcgRecords, load, prepare
+from metapt.domains.ecg.data import simulate
+from metapt.domains.ecg.data.dataset import (
+    Dataset,
+    Split,
+    finetune_indices,
+    finetune_parts,
+    open_dataset,
+    patient_folds,
+    pretrain_indices,
+)
+from metapt.domains.ecg.data.prepare import COLUMNS, EcgRecords, load, prepare
 from metapt.errors import ConfigError
 from metapt.training.seeds import generator
 

@@ -11,11 +11,14 @@ import torch
 from pydantic import TypeAdapter
 
 from metapt.config import plain, validate
-from metapt.domains import domain
-from metapt.ecg import finetune_run, pretrain_run
-from metapt.ecg.config import Arm, EcgConfig, arms_of
-from metapt.ecg.dataset import Split, finetune_indices, open_dataset
-from metapt.ecg.needs import (
+from metapt.domains.ecg import finetune_run, pretrain_run
+from metapt.domains.ecg.arms import Setting
+from metapt.domains.ecg.config import Arm, EcgConfig, arms_of
+from metapt.domains.ecg.data.dataset import Split, finetune_indices, open_dataset
+from metapt.domains.ecg.data.prepare import prepare
+from metapt.domains.ecg.data.simulate import generate, write
+from metapt.domains.ecg.data.sources import CLASSES
+from metapt.domains.ecg.needs import (
     EXPERIMENTS,
     FinetuneKey,
     PretrainKey,
@@ -23,16 +26,13 @@ from metapt.ecg.needs import (
     fixed_arms,
     needs,
 )
-from metapt.ecg.prepare import prepare
-from metapt.ecg.pretraining import Setting
-from metapt.ecg.runs import load_pretrained
-from metapt.ecg.simulate import generate, write
-from metapt.ecg.sources import CLASSES
+from metapt.domains.ecg.runs import load_pretrained
 from metapt.errors import ConfigError, DataError
 from metapt.evaluation import metrics
-from metapt.evaluation.pairs import pair
+from metapt.registry import domain
 from metapt.sections import Experiment
 from metapt.stages import Machine, finetune, pretrain, study
+from metapt.twostage.pairs import pair
 
 SEEDS = 2
 META = {"method": "meta", "pretrain_steps": 1, "batch_size": 8}

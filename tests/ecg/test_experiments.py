@@ -13,16 +13,16 @@ import pandas as pd
 import pytest
 from matplotlib.image import imread
 
-from metapt.ecg import warp_study
-from metapt.ecg.config import EcgConfig, fixed_arm, start_arm
-from metapt.ecg.experiments import EXPERIMENTS, summarise
-from metapt.ecg.needs import needs
-from metapt.ecg.quantities import DISPLACEMENT
-from metapt.ecg.results import AUROC
+from metapt.domains.ecg.config import EcgConfig, fixed_arm, start_arm
+from metapt.domains.ecg.experiments import EXPERIMENTS, summarise
+from metapt.domains.ecg.needs import needs
+from metapt.domains.ecg.quantities import DISPLACEMENT
+from metapt.domains.ecg.results import AUROC
+from metapt.domains.ecg.studies import warp_study
 from metapt.evaluation import metrics
-from metapt.evaluation.cost import PEAK_MEMORY, TIME_PER_STEP, WALL_TIME
 from metapt.evaluation.metrics import row
-from metapt.evaluation.pairs import pair
+from metapt.twostage.cost import PEAK_MEMORY, TIME_PER_STEP, WALL_TIME
+from metapt.twostage.pairs import pair
 
 FILES = {
     "metrics": "metrics.csv",

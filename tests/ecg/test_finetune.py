@@ -9,15 +9,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from metapt.ecg import finetune
-from metapt.ecg.config import FinetuneSettings
-from metapt.ecg.finetune import Labelled, Sets, full_transfer, linear_evaluation
-from metapt.ecg.resnet1d import Encoder, initial_head, initial_pretrained, logits
+from metapt.domains.ecg import finetune
+from metapt.domains.ecg.config import FinetuneSettings
+from metapt.domains.ecg.finetune import Labelled, Sets, full_transfer, linear_evaluation
+from metapt.domains.ecg.resnet1d import Encoder, initial_head, initial_pretrained, logits
 from metapt.errors import DataError
 from metapt.evaluation.auroc import auroc, mean_auroc
-from metapt.evaluation.finetuning import Score
 from metapt.hypergrad import Params, Pretrained
 from metapt.training.seeds import generator
+from metapt.twostage.finetuning import Score
 
 WIDTH = 4
 SAMPLES = 64

@@ -12,7 +12,8 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from metapt.ecg.config import (
+from metapt.domains.ecg.arms import Setting, meta_settings
+from metapt.domains.ecg.config import (
     ARMS,
     Augmentations,
     BranchSearch,
@@ -30,8 +31,7 @@ from metapt.ecg.config import (
     Warp,
     WarpStudy,
 )
-from metapt.ecg.dataset import finetune_parts
-from metapt.ecg.pretraining import Setting, meta_settings
+from metapt.domains.ecg.data.dataset import finetune_parts
 from metapt.hypergrad import Adam, Neumann, Unroll
 from metapt.training.optimizers import OptimizerSpec
 
@@ -126,7 +126,7 @@ def test_every_section_is_looked_at() -> None:
     nested |= {part for field in fields for part in getattr(field.annotation, "__args__", ()) if isinstance(part, type)} - {
         type(None)
     }
-    sections = {part for part in nested if part.__module__ == "metapt.ecg.config"}
+    sections = {part for part in nested if part.__module__ == "metapt.domains.ecg.config"}
     assert sections - set(SECTIONS) == {type(ARMS["no_pt"])}
 
 

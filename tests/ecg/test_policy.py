@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from metapt.ecg.augment import draw
-from metapt.ecg.policy import SCALE, Policy
-from metapt.ecg.problem import views
+from metapt.domains.ecg.augment import draw
+from metapt.domains.ecg.policy import SCALE, Policy
+from metapt.domains.ecg.problem import views
 from metapt.hypergrad import Params
 
 DTYPE = torch.float64

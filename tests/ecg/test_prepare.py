@@ -15,9 +15,9 @@ import pytest
 import wfdb
 from numpy.typing import NDArray
 
-from metapt.ecg import prepare as module
-from metapt.ecg.prepare import COLUMNS, EcgRecords, load, prepare, statistics
-from metapt.ecg.sources import CLASSES, LEADS
+from metapt.domains.ecg.data import prepare as module
+from metapt.domains.ecg.data.prepare import COLUMNS, EcgRecords, load, prepare, statistics
+from metapt.domains.ecg.data.sources import CLASSES, LEADS
 from metapt.errors import DataError
 from metapt.files import sha256
 

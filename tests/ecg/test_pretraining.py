@@ -14,13 +14,14 @@ import numpy as np
 import pytest
 import torch
 
-from metapt.ecg import config, pretraining
-from metapt.ecg.batches import SimclrBatches
-from metapt.ecg.config import PretrainSettings, Warp
-from metapt.ecg.dataset import Dataset
-from metapt.ecg.policy import SCALE
-from metapt.ecg.pretraining import PretrainRun, Setting, meta_labelled, meta_loop, pretrain
-from metapt.ecg.problem import UnlabelledBatch
+from metapt.domains.ecg import arms as pretraining
+from metapt.domains.ecg import config
+from metapt.domains.ecg.arms import PretrainRun, Setting, meta_labelled, meta_loop, pretrain
+from metapt.domains.ecg.batches import SimclrBatches
+from metapt.domains.ecg.config import PretrainSettings, Warp
+from metapt.domains.ecg.data.dataset import Dataset
+from metapt.domains.ecg.policy import SCALE
+from metapt.domains.ecg.problem import UnlabelledBatch
 from metapt.errors import TrainingError
 from metapt.hypergrad import Params, Pretrained
 from metapt.hypergrad.hybrid import hypergradient

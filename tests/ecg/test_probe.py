@@ -8,7 +8,7 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
-from metapt.ecg.probe import cross_validated_loss, ridge_logistic
+from metapt.domains.ecg.probe import cross_validated_loss, ridge_logistic
 
 
 def data(count: int = 60, size: int = 4, classes: int = 3, scale: float = 1.0) -> tuple[Tensor, Tensor]:

@@ -10,10 +10,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from metapt.ecg.augment import Draws, crop_and_jitter, warp
-from metapt.ecg.policy import SCALE, Policy
-from metapt.ecg.problem import AugmentedBatch, LabelledBatch, SimclrProblem, SupervisedProblem, UnlabelledBatch, detached_views
-from metapt.ecg.resnet1d import Encoder
+from metapt.domains.ecg.augment import Draws, crop_and_jitter, warp
+from metapt.domains.ecg.policy import SCALE, Policy
+from metapt.domains.ecg.problem import (
+    AugmentedBatch,
+    LabelledBatch,
+    SimclrProblem,
+    SupervisedProblem,
+    UnlabelledBatch,
+    detached_views,
+)
+from metapt.domains.ecg.resnet1d import Encoder
 from metapt.hypergrad import SGD, Adam, FittedHead, Neumann, Params, Pretrained, Unroll, hypergradient
 from metapt.hypergrad.curvature import gauss_newton
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from metapt.ecg.resnet1d import Encoder, ResNet1d, features, initial_head, initial_pretrained, logits, project
+from metapt.domains.ecg.resnet1d import Encoder, ResNet1d, features, initial_head, initial_pretrained, logits, project
 from metapt.hypergrad import Params
 
 

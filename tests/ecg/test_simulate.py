@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 import wfdb
 
-from metapt.ecg import simulate as sim
+from metapt.domains.ecg.data import simulate as sim
 from metapt.errors import ConfigError
 
 FILES = ("ptbxl_database.csv", "scp_statements.csv", "records.json")

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from metapt.ecg.sources import CLASSES, LEADS, read_database, read_signals
+from metapt.domains.ecg.data.sources import CLASSES, LEADS, read_database, read_signals
 from metapt.errors import DataError
 
 SHARED_DATA = Path(os.environ.get("METAPT_SHARED_DATA", Path(__file__).parents[2] / "../shared/data"))

@@ -12,14 +12,15 @@ import pandas as pd
 import pytest
 import torch
 
-from metapt.ecg import pretraining, warp_study
-from metapt.ecg.config import Meta, PretrainSettings, Warp
-from metapt.ecg.dataset import open_dataset
-from metapt.ecg.policy import SCALE
-from metapt.ecg.pretraining import Setting, meta_loop
-from metapt.ecg.runs import Learned, save_pretrained
-from metapt.ecg.sources import CLASSES
-from metapt.ecg.warp_study import DEVIATION, MEAN, NOT_FINITE, OLD_HEAD, POSITIVE, REFITTED_HEAD
+from metapt.domains.ecg import arms as pretraining
+from metapt.domains.ecg.arms import Setting, meta_loop
+from metapt.domains.ecg.config import Meta, PretrainSettings, Warp
+from metapt.domains.ecg.data.dataset import open_dataset
+from metapt.domains.ecg.data.sources import CLASSES
+from metapt.domains.ecg.policy import SCALE
+from metapt.domains.ecg.runs import Learned, save_pretrained
+from metapt.domains.ecg.studies import warp_study
+from metapt.domains.ecg.studies.warp_study import DEVIATION, MEAN, NOT_FINITE, OLD_HEAD, POSITIVE, REFITTED_HEAD
 from metapt.evaluation import metrics
 from metapt.sections import ConjugateGradient
 from metapt.stages import Machine

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 import pandas as pd
 import pytest
 
-from metapt.evaluation.cost import PEAK_MEMORY, TIME_PER_STEP, WALL_TIME, Cost, at_most_times, ratio, tables
 from metapt.evaluation.looks import looks
 from metapt.evaluation.metrics import NotMeasuredError
+from metapt.twostage.cost import PEAK_MEMORY, TIME_PER_STEP, WALL_TIME, Cost, at_most_times, ratio, tables
 
 VALUES = {
     ("plain", TIME_PER_STEP): [0.010, 0.012, 0.011],

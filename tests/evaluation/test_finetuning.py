@@ -11,10 +11,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from metapt.evaluation.auroc import auroc
-from metapt.evaluation.finetuning import Examples, Score, Scores, highest, linear_heads, minibatches, parts
 from metapt.hypergrad import Params
 from metapt.training.checkpoint import Checkpoint
 from metapt.training.seeds import generator
+from metapt.twostage.finetuning import Examples, Score, Scores, highest, linear_heads, minibatches, parts
 
 FEATURES, CLASSES = 6, 3
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from metapt.errors import ConfigError
-from metapt.evaluation.pairs import SEEDS, finetune_seed, pair, pretrain_seed
+from metapt.twostage.pairs import SEEDS, finetune_seed, pair, pretrain_seed
 
 
 @pytest.mark.parametrize("seeds", [(0, 0), (0, SEEDS - 1), (1, 0), (7, 13)])

@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 
 from metapt.errors import DataError
-from metapt.evaluation.pairs import pair
-from metapt.evaluation.seeded import (
+from metapt.twostage.pairs import pair
+from metapt.twostage.seeded import (
     bootstrap,
     difference,
     difference_columns,

@@ -20,9 +20,9 @@ from pydantic import TypeAdapter
 
 from metapt import records
 from metapt.config import plain
-from metapt.ecg.config import Arm
-from metapt.ecg.prepare import prepare
-from metapt.ecg.simulate import generate, write
+from metapt.domains.ecg.config import Arm
+from metapt.domains.ecg.data.prepare import prepare
+from metapt.domains.ecg.data.simulate import generate, write
 from metapt.files import sha256
 from metapt.stages import Job
 

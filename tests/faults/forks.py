@@ -19,12 +19,12 @@ from typing import Any
 
 import torch
 
-import metapt.ecg.domain
-import metapt.ecg.finetune_run
-import metapt.ecg.pretrain_run
+import metapt.domains.ecg.domain
+import metapt.domains.ecg.finetune_run
+import metapt.domains.ecg.pretrain_run
+import metapt.domains.mnist.domain
+import metapt.domains.ppi.domain
 import metapt.fetching.web
-import metapt.mnist.domain
-import metapt.ppi.domain
 import metapt.stages.download
 import metapt.stages.finetune
 import metapt.stages.prepare
@@ -32,7 +32,7 @@ import metapt.stages.pretrain
 import metapt.stages.simulate
 import metapt.stages.train
 import metapt.training.meta as meta_loop
-from metapt.ecg.problem import SimclrProblem
+from metapt.domains.ecg.problem import SimclrProblem
 from metapt.fetching.web import Patience
 from metapt.stages import Job, execute
 from metapt.training.checkpoint import Checkpoint

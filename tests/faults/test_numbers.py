@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import torch
 
-from metapt.ecg.prepare import prepare
-from metapt.ecg.runs import load_pretrained, save_pretrained
+from metapt.domains.ecg.data.prepare import prepare
+from metapt.domains.ecg.runs import load_pretrained, save_pretrained
+from metapt.domains.ppi.data.string_files import read_links
 from metapt.errors import DataError
 from metapt.evaluation import metrics
-from metapt.ppi.string_files import read_links
 
 from .conftest import Contents, Forks, Kind, contents, leftovers
 

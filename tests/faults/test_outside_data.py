@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from metapt.domains.ppi.data.archive import read_archive
 from metapt.errors import DataError
-from metapt.ppi.archive import read_archive
 
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted([*(ROOT / "src").rglob("*.py"), *(ROOT / "workflow").rglob("*.py")])

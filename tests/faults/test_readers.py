@@ -29,15 +29,15 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from metapt.ecg.prepare import prepare
-from metapt.ecg.simulate import write_record
-from metapt.ecg.sources import CLASSES, read_database, read_signals
+from metapt.domains.ecg.data.prepare import prepare
+from metapt.domains.ecg.data.simulate import write_record
+from metapt.domains.ecg.data.sources import CLASSES, read_database, read_signals
+from metapt.domains.mnist.data.sources import read_idx, write_idx
+from metapt.domains.ppi.data.archive import read_archive
+from metapt.domains.ppi.data.graphs import unpack
+from metapt.domains.ppi.data.legacy_pickle import Tensor, unpickle
+from metapt.domains.ppi.data.string_files import CHANNELS, read_links, read_terms
 from metapt.errors import MetaptError
-from metapt.mnist.sources import read_idx, write_idx
-from metapt.ppi.archive import read_archive
-from metapt.ppi.graphs import unpack
-from metapt.ppi.legacy_pickle import Tensor, unpickle
-from metapt.ppi.string_files import CHANNELS, read_links, read_terms
 
 from .conftest import FULL
 from .mutations import mutated, zipped

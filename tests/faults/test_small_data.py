@@ -13,13 +13,13 @@ import pytest
 from pydantic import TypeAdapter
 
 from metapt.config import plain
-from metapt.ecg.prepare import COLUMNS
-from metapt.ecg.sources import CLASSES
+from metapt.domains.ecg.data.prepare import COLUMNS
+from metapt.domains.ecg.data.sources import CLASSES
+from metapt.domains.ppi.config import Arm, Network
+from metapt.domains.ppi.data.graphs import Graphs, check, load, pack, save
+from metapt.domains.ppi.runs import load_pretrained
 from metapt.errors import DataError
 from metapt.evaluation import metrics
-from metapt.ppi.config import Arm, Network
-from metapt.ppi.graphs import Graphs, check, load, pack, save
-from metapt.ppi.runs import load_pretrained
 
 from .conftest import PRETRAINED, Forks, Kind
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from metapt.mnist.arms import Run
-from metapt.mnist.prepare import MnistData, load, prepare
-from metapt.mnist.simulate import write_digits
-from metapt.mnist.sources import FILES
+from metapt.domains.mnist.arms import Run
+from metapt.domains.mnist.data.prepare import MnistData, load, prepare
+from metapt.domains.mnist.data.simulate import write_digits
+from metapt.domains.mnist.data.sources import FILES
 
 
 @pytest.fixture(scope="module", autouse=True)

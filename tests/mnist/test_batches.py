@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 import torch
 
+from metapt.domains.mnist import arms
+from metapt.domains.mnist.arms import Run
+from metapt.domains.mnist.config import BpttStudy, ExampleWeighting, MetaArm, RotationData, RotationMean, iterations
+from metapt.domains.mnist.data.prepare import MnistData
+from metapt.domains.mnist.rotation import rotate
+from metapt.domains.mnist.studies.bptt import SingleBatches
+from metapt.domains.mnist.studies.rotation import RotationBatches
+from metapt.domains.mnist.studies.weighting import WeightingBatches
 from metapt.errors import ConfigError
-from metapt.mnist import arms
-from metapt.mnist.arms import Run
-from metapt.mnist.bptt_study import SingleBatches
-from metapt.mnist.config import BpttStudy, ExampleWeighting, MetaArm, RotationData, RotationMean, iterations
-from metapt.mnist.prepare import MnistData
-from metapt.mnist.rotation import rotate
-from metapt.mnist.rotation_study import RotationBatches
-from metapt.mnist.weighting_study import WeightingBatches
 
 SIZES = RotationData(pretrain_examples=120, finetune_examples=81, batch_size=20)
 WEIGHTING = ExampleWeighting(pretrain_examples=300, classes=50, batch_size=30)

@@ -8,12 +8,16 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from metapt.domains.mnist import quantities
+from metapt.domains.mnist.config import RotationMeanStd
+from metapt.domains.mnist.experiments import EXPERIMENTS
+from metapt.domains.mnist.studies import bptt as bptt_study
+from metapt.domains.mnist.studies import fidelity as fidelity_study
+from metapt.domains.mnist.studies import rotation as rotation_study
+from metapt.domains.mnist.studies import weighting as weighting_study
 from metapt.evaluation import metrics
 from metapt.evaluation.claims import judge
 from metapt.evaluation.metrics import row
-from metapt.mnist import bptt_study, fidelity_study, quantities, rotation_study, weighting_study
-from metapt.mnist.config import RotationMeanStd
-from metapt.mnist.experiments import EXPERIMENTS
 
 SPREAD = (-0.3, 0.0, 0.1, 0.2)
 """What a replicate adds to the numbers of every arm."""

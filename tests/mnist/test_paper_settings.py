@@ -12,9 +12,8 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from metapt.hypergrad import SGD, ConjugateGradient, FittedHead, Identity, Neumann, Unroll
-from metapt.mnist import arms
-from metapt.mnist.config import (
+from metapt.domains.mnist import arms
+from metapt.domains.mnist.config import (
     BpttArm,
     BpttStudy,
     ExampleWeighting,
@@ -26,6 +25,7 @@ from metapt.mnist.config import (
     RotationMean,
     RotationMeanStd,
 )
+from metapt.hypergrad import SGD, ConjugateGradient, FittedHead, Identity, Neumann, Unroll
 from metapt.training.optimizers import OptimizerSpec
 
 PAPER = [

@@ -7,12 +7,19 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from metapt.domains.mnist import mlp, weighting
+from metapt.domains.mnist.mlp import Heads
+from metapt.domains.mnist.problem import (
+    DigitProblem,
+    ExampleWeightsProblem,
+    Images,
+    RotationBatch,
+    RotationProblem,
+    WeightingProblem,
+)
+from metapt.domains.mnist.rotation import rotate
 from metapt.hypergrad import SGD, Neumann, Params, Pretrained, Stacked, Unroll, hypergradient
 from metapt.hypergrad.stacked import stack, stack_pretrained
-from metapt.mnist import mlp, weighting
-from metapt.mnist.mlp import Heads
-from metapt.mnist.problem import DigitProblem, ExampleWeightsProblem, Images, RotationBatch, RotationProblem, WeightingProblem
-from metapt.mnist.rotation import rotate
 
 HEADS: list[Heads] = ["separate", "shared"]
 

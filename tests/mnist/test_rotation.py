@@ -8,10 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from metapt.domains.mnist import mlp, problem
+from metapt.domains.mnist.problem import RotationBatch, RotationProblem
+from metapt.domains.mnist.rotation import rotate
+from metapt.domains.mnist.studies import rotation as rotation_study
 from metapt.hypergrad import Pretrained
-from metapt.mnist import mlp, problem, rotation_study
-from metapt.mnist.problem import RotationBatch, RotationProblem
-from metapt.mnist.rotation import rotate
 
 
 def images(count: int, side: int = 28, dtype: torch.dtype = torch.float32) -> Tensor:

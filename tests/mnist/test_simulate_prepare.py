@@ -11,11 +11,11 @@ from sklearn.datasets import load_digits
 
 import metapt.stages.prepare
 import metapt.stages.simulate
+from metapt.domains.mnist.data.prepare import MnistData, convert, load, prepare
+from metapt.domains.mnist.data.simulate import enlarge, simulate, write_digits
+from metapt.domains.mnist.data.sources import FILES, write_idx
 from metapt.errors import ConfigError, DataError
 from metapt.files import atomic_path, sha256
-from metapt.mnist.prepare import MnistData, convert, load, prepare
-from metapt.mnist.simulate import enlarge, simulate, write_digits
-from metapt.mnist.sources import FILES, write_idx
 from metapt.stages import Machine
 
 SHARED_DATA = Path(os.environ.get("METAPT_SHARED_DATA", Path(__file__).parents[2] / "../shared/data"))

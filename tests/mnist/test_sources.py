@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from metapt.domains.mnist.data.sources import read_idx, read_split, write_idx
 from metapt.errors import DataError
-from metapt.mnist.sources import read_idx, read_split, write_idx
 
 
 def _images(number: int = 5) -> Tensor:

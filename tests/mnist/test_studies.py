@@ -10,12 +10,9 @@ import pandas as pd
 import pytest
 import torch
 
-from metapt.evaluation import metrics
-from metapt.evaluation.paper import paper_numbers
-from metapt.mnist import bptt_study, domain, fidelity_study, quantities, rotation_study, weighting_study
-from metapt.mnist.arms import Results, Run
-from metapt.mnist.bptt_study import SingleBatches
-from metapt.mnist.config import (
+from metapt.domains.mnist import domain, quantities
+from metapt.domains.mnist.arms import Results, Run
+from metapt.domains.mnist.config import (
     CURVATURE,
     SHARED,
     BpttArm,
@@ -27,9 +24,16 @@ from metapt.mnist.config import (
     RotationMeanStd,
     Section,
 )
-from metapt.mnist.prepare import MnistData
-from metapt.mnist.rotation_study import RotationBatches
-from metapt.mnist.weighting_study import WeightingBatches
+from metapt.domains.mnist.data.prepare import MnistData
+from metapt.domains.mnist.studies import bptt as bptt_study
+from metapt.domains.mnist.studies import fidelity as fidelity_study
+from metapt.domains.mnist.studies import rotation as rotation_study
+from metapt.domains.mnist.studies import weighting as weighting_study
+from metapt.domains.mnist.studies.bptt import SingleBatches
+from metapt.domains.mnist.studies.rotation import RotationBatches
+from metapt.domains.mnist.studies.weighting import WeightingBatches
+from metapt.evaluation import metrics
+from metapt.evaluation.paper import paper_numbers
 from metapt.stages import Machine
 
 SIZES: Any = {"pretrain_examples": 60, "finetune_examples": 60, "batch_size": 20}

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from metapt.ppi.config import Ego, PpiConfig, String, Tasks
-from metapt.ppi.prepare import prepare
-from metapt.ppi.sources import links_name, names, terms_name
+from metapt.domains.ppi.config import Ego, PpiConfig, String, Tasks
+from metapt.domains.ppi.data.prepare import prepare
+from metapt.domains.ppi.data.sources import links_name, names, terms_name
 
 PROTEINS = 60
 TERMS = 12

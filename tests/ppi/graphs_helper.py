@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch_geometric.data import Batch, Data
 from torch_geometric.nn import MessagePassing, global_mean_pool
 
+from metapt.domains.ppi.data.graphs import Graphs, check, pack, unpack
+from metapt.domains.ppi.gin import EDGE_BITS, GraphBatch, initial_pretrained
 from metapt.hypergrad import Params, Pretrained
-from metapt.ppi.gin import EDGE_BITS, GraphBatch, initial_pretrained
-from metapt.ppi.graphs import Graphs, check, pack, unpack
 
 from .small_graphs import COARSE, FINE, TEST_SPECIES, small_graphs
 
@@ -142,7 +142,7 @@ class _PlainLayer(MessagePassing):  # type: ignore[misc]
 
 
 class PlainGin(nn.Module):
-    """`metapt.ppi.gin.Encoder` of torch's and torch_geometric's layers, with parameters of the same names."""
+    """`metapt.domains.ppi.gin.Encoder` of torch's and torch_geometric's layers, with parameters of the same names."""
 
     def __init__(self, layers: int, width: int) -> None:
         super().__init__()

@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from metapt.ppi import config
-from metapt.ppi.config import ARMS, Network, PretrainSettings
-from metapt.ppi.dataset import PpiDataset
-from metapt.ppi.pretraining import Setting
+from metapt.domains.ppi import config
+from metapt.domains.ppi.arms import Setting
+from metapt.domains.ppi.config import ARMS, Network, PretrainSettings
+from metapt.domains.ppi.data.dataset import PpiDataset
 from metapt.training.checkpoint import Checkpoint
 
 from .small_graphs import COARSE, TEST_SPECIES

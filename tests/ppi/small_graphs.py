@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from metapt.ppi.graphs import Graphs, check, pack
+from metapt.domains.ppi.data.graphs import Graphs, check, pack
 
 TEST_SPECIES = 30
 COARSE, FINE = 10, 5

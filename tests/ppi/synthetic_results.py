@@ -11,17 +11,11 @@ import numpy as np
 import pandas as pd
 from matplotlib.image import imread
 
-from metapt.evaluation import metrics
-from metapt.evaluation.claims import judge
-from metapt.evaluation.cost import PEAK_MEMORY, TIME_PER_STEP, WALL_TIME
-from metapt.evaluation.metrics import row
-from metapt.evaluation.pairs import pair
-from metapt.evaluation.tables import write_blocks
-from metapt.ppi.claims import claims
-from metapt.ppi.config import PpiConfig, learns_weights
-from metapt.ppi.experiments import EXPERIMENTS, summarise
-from metapt.ppi.needs import FinetuneKey, PretrainKey, needs
-from metapt.ppi.results import (
+from metapt.domains.ppi.claims import claims
+from metapt.domains.ppi.config import PpiConfig, learns_weights
+from metapt.domains.ppi.experiments import EXPERIMENTS, summarise
+from metapt.domains.ppi.needs import FinetuneKey, PretrainKey, needs
+from metapt.domains.ppi.results import (
     AUROC,
     INTACT,
     ONLINE,
@@ -35,6 +29,12 @@ from metapt.ppi.results import (
     Results,
     read,
 )
+from metapt.evaluation import metrics
+from metapt.evaluation.claims import judge
+from metapt.evaluation.metrics import row
+from metapt.evaluation.tables import write_blocks
+from metapt.twostage.cost import PEAK_MEMORY, TIME_PER_STEP, WALL_TIME
+from metapt.twostage.pairs import pair
 
 FILES = {
     "metrics": "metrics.csv",

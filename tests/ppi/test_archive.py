@@ -22,9 +22,9 @@ import numpy as np
 import pytest
 import torch
 
+from metapt.domains.ppi.data.archive import MEMBER, read_archive
+from metapt.domains.ppi.data.graphs import Graphs, pack, unpack
 from metapt.errors import DataError
-from metapt.ppi.archive import MEMBER, read_archive
-from metapt.ppi.graphs import Graphs, pack, unpack
 
 SHARED_DATA = Path(os.environ.get("METAPT_SHARED_DATA", Path(__file__).parents[2] / "../shared/data"))
 SAMPLE = SHARED_DATA / "ppi/bio_dataset_sample.zip"
@@ -143,8 +143,8 @@ def test_an_archive_is_read(tmp_path: Path, graphs: Graphs, content: bytes, meth
 
 
 def test_in_many_chunks_and_blocks(tmp_path: Path, graphs: Graphs, content: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("metapt.ppi.archive._CHUNK", 100)
-    monkeypatch.setattr("metapt.ppi.archive._BLOCK", 3)
+    monkeypatch.setattr("metapt.domains.ppi.data.archive._CHUNK", 100)
+    monkeypatch.setattr("metapt.domains.ppi.data.archive._BLOCK", 3)
     assert_equal(read_archive(zipped(content, tmp_path / "archive.zip")), graphs)
 
 

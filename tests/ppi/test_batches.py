@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from metapt.ppi.batches import CoTrainBatches, PpiBatches
-from metapt.ppi.config import Network
-from metapt.ppi.dataset import PpiDataset, on_device
-from metapt.ppi.gin import GraphBatch
-from metapt.ppi.graphs import pack, unpack
+from metapt.domains.ppi.batches import CoTrainBatches, PpiBatches
+from metapt.domains.ppi.config import Network
+from metapt.domains.ppi.data.dataset import PpiDataset, on_device
+from metapt.domains.ppi.data.graphs import pack, unpack
+from metapt.domains.ppi.gin import GraphBatch
 
 from .small_graphs import COARSE, FINE, small_graphs
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from metapt.config import validate
+from metapt.domains.ppi.config import Meta, PpiConfig
 from metapt.errors import ConfigError
-from metapt.ppi.config import Meta, PpiConfig
 
 
 @pytest.mark.parametrize(

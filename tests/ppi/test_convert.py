@@ -11,8 +11,8 @@ import torch
 from torch_geometric.data import Batch, Data, InMemoryDataset
 from torch_geometric.loader import DataLoader
 
-from metapt.ppi.convert import BioDataset, ProteinGraph, main, tensors
-from metapt.ppi.graphs import Graphs, load, unpack
+from metapt.domains.ppi.data.convert import BioDataset, ProteinGraph, main, tensors
+from metapt.domains.ppi.data.graphs import Graphs, load, unpack
 
 from .test_archive import COARSE, FINE, SAMPLE, as_raw, assert_equal, draw_graphs, dump, load_sample, plain, zipped
 

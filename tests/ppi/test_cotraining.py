@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from metapt.domains.ppi.batches import CoTrainBatches
+from metapt.domains.ppi.config import Network
+from metapt.domains.ppi.cotraining import CoTrainer
+from metapt.domains.ppi.data.dataset import PpiDataset, on_device
+from metapt.domains.ppi.gin import Encoder, initial_head, initial_pretrained
+from metapt.domains.ppi.problem import BothGraphs, CoTrainProblem, LabelledGraphs, encoder_of, head_of, whole
 from metapt.hypergrad import Params, Pretrained
-from metapt.ppi.batches import CoTrainBatches
-from metapt.ppi.config import Network
-from metapt.ppi.cotraining import CoTrainer
-from metapt.ppi.dataset import PpiDataset, on_device
-from metapt.ppi.gin import Encoder, initial_head, initial_pretrained
-from metapt.ppi.problem import BothGraphs, CoTrainProblem, LabelledGraphs, encoder_of, head_of, whole
 from metapt.training.optimizers import OptimizerSpec
 
 from .graphs_helper import DTYPE, double, exact

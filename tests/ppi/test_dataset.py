@@ -13,11 +13,11 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from metapt.domains.ppi.data.archive import read_archive
+from metapt.domains.ppi.data.dataset import labels, on_device, open_dataset, splits
+from metapt.domains.ppi.data.graphs import Graphs, pack, save, unpack
+from metapt.domains.ppi.gin import EDGE_BITS
 from metapt.errors import DataError
-from metapt.ppi.archive import read_archive
-from metapt.ppi.dataset import labels, on_device, open_dataset, splits
-from metapt.ppi.gin import EDGE_BITS
-from metapt.ppi.graphs import Graphs, pack, save, unpack
 
 from .graphs_helper import odd_graphs, pyg_batch
 from .small_graphs import TEST_SPECIES, small_graphs

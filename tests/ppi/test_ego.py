@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from metapt.domains.ppi.config import Ego
+from metapt.domains.ppi.data.ego import EgoGraphs, Network, ego_graphs, joined, network
 from metapt.errors import ConfigError
-from metapt.ppi.config import Ego
-from metapt.ppi.ego import EgoGraphs, Network, ego_graphs, joined, network
 
 #      0 - 1 - 2 - 3 - 4     5 - 6     7
 #       \ /

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
+from metapt.domains.ppi.config import PpiConfig
+from metapt.domains.ppi.experiments import EXPERIMENTS
 from metapt.errors import DataError
-from metapt.ppi.config import PpiConfig
-from metapt.ppi.experiments import EXPERIMENTS
 
 from .synthetic_results import FILES, MAKERS, Runs, runs_of, written
 

@@ -10,17 +10,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from metapt.domains.ppi import features
+from metapt.domains.ppi.config import FinetuneSettings
+from metapt.domains.ppi.data.dataset import PpiDataset, on_device, splits
+from metapt.domains.ppi.features import features_of, head_aurocs
+from metapt.domains.ppi.finetune import Sets, finetune_tasks, full_transfer, linear_evaluation, sets_of
+from metapt.domains.ppi.gin import Encoder, GraphBatch, dropout_masks, initial_head, initial_pretrained, logits
 from metapt.errors import DataError
 from metapt.evaluation.auroc import auroc, mean_auroc
-from metapt.evaluation.finetuning import Score, highest
 from metapt.hypergrad import Params, Pretrained
-from metapt.ppi import features
-from metapt.ppi.config import FinetuneSettings
-from metapt.ppi.dataset import PpiDataset, on_device, splits
-from metapt.ppi.features import features_of, head_aurocs
-from metapt.ppi.finetune import Sets, finetune_tasks, full_transfer, linear_evaluation, sets_of
-from metapt.ppi.gin import Encoder, GraphBatch, dropout_masks, initial_head, initial_pretrained, logits
 from metapt.training.seeds import generator
+from metapt.twostage.finetuning import Score, highest
 
 from .small_graphs import FINE, TEST_SPECIES, small_graphs
 

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from metapt.domains.ppi.data.dataset import on_device
+from metapt.domains.ppi.gin import Encoder, GraphBatch, dropout_masks, initial_head, initial_pretrained, logits, neighbour_sum
 from metapt.hypergrad import Params
-from metapt.ppi.dataset import on_device
-from metapt.ppi.gin import Encoder, GraphBatch, dropout_masks, initial_head, initial_pretrained, logits, neighbour_sum
 
 from .graphs_helper import DTYPE, LAYERS, WIDTH, draw, exact, exact_pretrained, odd_graphs, plain, pyg_batch, relabelled
 from .small_graphs import COARSE

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 
+from metapt.domains.ppi.arms import Setting, pretrain
+from metapt.domains.ppi.config import Arm, uses_labels, weights_of
+from metapt.domains.ppi.data.dataset import PpiDataset, on_device
+from metapt.domains.ppi.data.graphs import pack, unpack
+from metapt.domains.ppi.needs import pretrain_setting
 from metapt.hypergrad import Params
-from metapt.ppi.config import Arm, uses_labels, weights_of
-from metapt.ppi.dataset import PpiDataset, on_device
-from metapt.ppi.graphs import pack, unpack
-from metapt.ppi.needs import pretrain_setting
-from metapt.ppi.pretraining import Setting, pretrain
 
 from .graphs_helper import related_graphs
 from .small_arms import ARMS_HERE, setting_in

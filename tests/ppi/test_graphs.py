@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from metapt.domains.ppi.data.graphs import Graphs, check, load, pack, save, unpack
 from metapt.errors import DataError
 from metapt.files import sha256
-from metapt.ppi.graphs import Graphs, check, load, pack, save, unpack
 
 
 def two_graphs() -> Graphs:

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from metapt.domains.ppi import needs
+from metapt.domains.ppi.config import ARMS, PpiConfig
+from metapt.domains.ppi.needs import FinetuneKey, PretrainKey, finetune_setting, pretrain_setting
 from metapt.errors import ConfigError
-from metapt.ppi import needs
-from metapt.ppi.config import ARMS, PpiConfig
-from metapt.ppi.needs import FinetuneKey, PretrainKey, finetune_setting, pretrain_setting
 
 
 def config(**settings: Any) -> PpiConfig:
@@ -119,5 +119,5 @@ def test_keys_name_inputs() -> None:
 
 
 def test_the_workflow_does_not_wait_for_torch() -> None:
-    code = "import sys, metapt.ppi.needs; sys.exit('torch' in sys.modules)"
+    code = "import sys, metapt.domains.ppi.needs; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from metapt.domains.ppi.config import PpiConfig, String
+from metapt.domains.ppi.data import sources
+from metapt.domains.ppi.data.ego import ego_graphs, network
+from metapt.domains.ppi.data.graphs import Graphs, load, unpack
+from metapt.domains.ppi.data.prepare import TASKS, prepare
+from metapt.domains.ppi.data.string_files import read_links
 from metapt.errors import ConfigError, DataError
 from metapt.files import sha256
-from metapt.ppi import sources
-from metapt.ppi.config import PpiConfig, String
-from metapt.ppi.ego import ego_graphs, network
-from metapt.ppi.graphs import Graphs, load, unpack
-from metapt.ppi.prepare import TASKS, prepare
-from metapt.ppi.string_files import read_links
 
 SHARED_DATA = Path(os.environ.get("METAPT_SHARED_DATA", Path(__file__).parents[2] / "../shared/data"))
 

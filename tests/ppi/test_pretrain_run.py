@@ -12,18 +12,18 @@ import torch
 from pydantic import TypeAdapter
 
 from metapt.config import plain
+from metapt.domains.ppi import pretrain_run
+from metapt.domains.ppi.arms import Setting
+from metapt.domains.ppi.config import ARMS, Arm, Network, PretrainSettings
+from metapt.domains.ppi.data.dataset import on_device
+from metapt.domains.ppi.data.graphs import save
+from metapt.domains.ppi.gin import initial_pretrained
+from metapt.domains.ppi.pretrain_run import run, weight_figures
+from metapt.domains.ppi.problem import WEIGHTS, task_weights
+from metapt.domains.ppi.runs import Learned, load_pretrained, save_pretrained
 from metapt.errors import DataError
 from metapt.evaluation import metrics
 from metapt.hypergrad.params import Params
-from metapt.ppi import pretrain_run
-from metapt.ppi.config import ARMS, Arm, Network, PretrainSettings
-from metapt.ppi.dataset import on_device
-from metapt.ppi.gin import initial_pretrained
-from metapt.ppi.graphs import save
-from metapt.ppi.pretrain_run import run, weight_figures
-from metapt.ppi.pretraining import Setting
-from metapt.ppi.problem import WEIGHTS, task_weights
-from metapt.ppi.runs import Learned, load_pretrained, save_pretrained
 from metapt.stages import Machine
 from metapt.training.seeds import generator
 
@@ -210,7 +210,7 @@ def test_a_killed_job_goes_on_from_its_checkpoint(
     with monkeypatch.context() as patch:
         for step in ("pretraining.Pretrainer.step", "meta.MetaPretraining.iterate"):
             patch.setattr(f"metapt.training.{step}", broken)
-        patch.setattr("metapt.ppi.cotraining.CoTrainer.step", broken)
+        patch.setattr("metapt.domains.ppi.cotraining.CoTrainer.step", broken)
         run(config, inputs, outputs(resumed), Machine())
     assert (resumed / "pretrained.pt").read_bytes() == (whole / "pretrained.pt").read_bytes()
     assert (resumed / "series.csv").read_bytes() == (whole / "series.csv").read_bytes()

@@ -13,13 +13,8 @@ import numpy as np
 import pytest
 import torch
 
-from metapt.errors import ConfigError, DataError, TrainingError
-from metapt.hypergrad import Adam, FittedHead, Neumann, Params, Pretrained, RidgeHead, Unroll
-from metapt.ppi import config
-from metapt.ppi.batches import PpiBatches
-from metapt.ppi.dataset import PpiDataset, held_out_tasks, on_device, splits
-from metapt.ppi.graphs import unpack
-from metapt.ppi.pretraining import (
+from metapt.domains.ppi import config
+from metapt.domains.ppi.arms import (
     ONLINE_TEST,
     ONLINE_VALIDATION,
     QUANTILES,
@@ -29,8 +24,13 @@ from metapt.ppi.pretraining import (
     meta_loop,
     pretrain,
 )
-from metapt.ppi.problem import WEIGHTS, LabelledGraphs, encoder_of, initial_meta, task_weights
-from metapt.ppi.settings import FOLDS
+from metapt.domains.ppi.batches import PpiBatches
+from metapt.domains.ppi.data.dataset import PpiDataset, held_out_tasks, on_device, splits
+from metapt.domains.ppi.data.graphs import unpack
+from metapt.domains.ppi.problem import WEIGHTS, LabelledGraphs, encoder_of, initial_meta, task_weights
+from metapt.domains.ppi.settings import FOLDS
+from metapt.errors import ConfigError, DataError, TrainingError
+from metapt.hypergrad import Adam, FittedHead, Neumann, Params, Pretrained, RidgeHead, Unroll
 from metapt.training.checkpoint import Checkpoint
 from metapt.training.meta import MetaPretraining, MetaSettings
 from metapt.training.optimizers import OptimizerSpec

@@ -8,13 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from metapt.hypergrad import SGD, ConjugateGradient, Identity, Neumann, Params, Pretrained, RidgeHead, Unroll, hypergradient
-from metapt.hypergrad.hybrid import Hypergradient
-from metapt.hypergrad.inverse import Inverse
-from metapt.hypergrad.params import Vector, leaves
-from metapt.ppi.dataset import on_device
-from metapt.ppi.gin import Encoder
-from metapt.ppi.problem import (
+from metapt.domains.ppi.data.dataset import on_device
+from metapt.domains.ppi.gin import Encoder
+from metapt.domains.ppi.problem import (
     WEIGHTS,
     BothGraphs,
     CoTrainProblem,
@@ -29,6 +25,10 @@ from metapt.ppi.problem import (
     task_weights,
     whole,
 )
+from metapt.hypergrad import SGD, ConjugateGradient, Identity, Neumann, Params, Pretrained, RidgeHead, Unroll, hypergradient
+from metapt.hypergrad.hybrid import Hypergradient
+from metapt.hypergrad.inverse import Inverse
+from metapt.hypergrad.params import Vector, leaves
 
 from .graphs_helper import DTYPE, LAYERS, WIDTH, draw, exact, exact_pretrained, odd_graphs, plain, pyg_batch
 

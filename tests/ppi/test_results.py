@@ -10,11 +10,11 @@ import pandas as pd
 import pytest
 from scipy.stats import spearmanr
 
+from metapt.domains.ppi.results import Results, agreement, auroc_cells, correlations, papers_cells, papers_number
 from metapt.errors import DataError
 from metapt.evaluation import metrics
 from metapt.evaluation.metrics import NotMeasuredError
-from metapt.evaluation.pairs import pretrain_seed
-from metapt.ppi.results import Results, agreement, auroc_cells, correlations, papers_cells, papers_number
+from metapt.twostage.pairs import pretrain_seed
 
 from .synthetic_results import SEED_SPREAD, Runs, runs_of
 

@@ -10,14 +10,14 @@ import pandas as pd
 import pytest
 from numpy.typing import NDArray
 
+from metapt.domains.ppi.config import Ego, Tasks
+from metapt.domains.ppi.data import simulate as sim
+from metapt.domains.ppi.data.graphs import load, unpack
+from metapt.domains.ppi.data.prepare import prepare
+from metapt.domains.ppi.data.sources import SIMULATED, links_name, string_names, terms_name
+from metapt.domains.ppi.data.string_files import read_links, read_terms
+from metapt.domains.ppi.data.terms import related
 from metapt.errors import ConfigError
-from metapt.ppi import simulate as sim
-from metapt.ppi.config import Ego, Tasks
-from metapt.ppi.graphs import load, unpack
-from metapt.ppi.prepare import prepare
-from metapt.ppi.sources import SIMULATED, links_name, string_names, terms_name
-from metapt.ppi.string_files import read_links, read_terms
-from metapt.ppi.terms import related
 
 PLANTED: NDArray[np.str_] = np.array([term.planted for term in sim.TERMS], np.str_)
 

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from metapt.domains.ppi.data import string_files as module
+from metapt.domains.ppi.data.string_files import CHANNELS, Links, read_links, read_terms
 from metapt.errors import DataError
-from metapt.ppi import string_files as module
-from metapt.ppi.string_files import CHANNELS, Links, read_links, read_terms
 
 Write = Callable[[Path, Sequence[str]], Path]
 

@@ -7,9 +7,9 @@ import pytest
 from numpy.typing import ArrayLike
 from scipy import sparse
 
+from metapt.domains.ppi.config import Tasks
+from metapt.domains.ppi.data.terms import depth, related, select
 from metapt.errors import ConfigError
-from metapt.ppi.config import Tasks
-from metapt.ppi.terms import depth, related, select
 
 TEST = np.arange(10) >= 6  # four proteins of the test species
 

@@ -206,12 +206,12 @@ def test_a_checkpoint_is_bound_to_settings_contents_code_and_device(tmp_path: Pa
     path = tmp_path / "graphs.npz"
     path.write_bytes(b"graphs")
 
-    def made(seed: int = 0, module: str = "metapt.ppi.finetune_run", device: str = "cpu", name: str = "graphs") -> str:
+    def made(seed: int = 0, module: str = "metapt.domains.ppi.finetune_run", device: str = "cpu", name: str = "graphs") -> str:
         return fingerprint({"seed": seed}, {name: path}, module, device)
 
     first = made()
     assert made() == first
-    others = [made(seed=1), made(module="metapt.ecg.finetune_run"), made(device="cuda"), made(name="tasks")]
+    others = [made(seed=1), made(module="metapt.domains.ecg.finetune_run"), made(device="cuda"), made(name="tasks")]
     path.write_bytes(b"others")
     others.append(made())
     assert len({first, *others}) == 6

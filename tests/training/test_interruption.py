@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from metapt import records
-from metapt.evaluation.finetuning import Score, Scores
+from metapt.domains.mnist.data.prepare import prepare
+from metapt.domains.mnist.data.simulate import write_digits
+from metapt.domains.mnist.data.sources import FILES
 from metapt.files import sha256
-from metapt.mnist.prepare import prepare
-from metapt.mnist.simulate import write_digits
-from metapt.mnist.sources import FILES
 from metapt.training.checkpoint import Checkpoint
 from metapt.training.interruption import SIGNALS, Interrupted, noticed, told_to_end
 from metapt.training.timing import Every
+from metapt.twostage.finetuning import Score, Scores
 
 SETTINGS = {
     "pretrain_examples": 64,

@@ -13,10 +13,10 @@ import pandas as pd
 import pytest
 
 from metapt import records
+from metapt.domains.mnist.data.prepare import prepare
+from metapt.domains.mnist.data.simulate import write_digits
+from metapt.domains.mnist.data.sources import FILES
 from metapt.files import sha256
-from metapt.mnist.prepare import prepare
-from metapt.mnist.simulate import write_digits
-from metapt.mnist.sources import FILES
 
 KILLS = 3
 DRIVER = Path(__file__).with_name("interrupted.py")

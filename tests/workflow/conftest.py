@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from metapt.digest import EXCLUDED, closure
-from metapt.domains import entry
+from metapt.registry import entry
 from metapt.stages import Job, execute
 
 ROOT = Path(__file__).parents[2]

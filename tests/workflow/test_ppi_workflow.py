@@ -14,10 +14,10 @@ import torch
 import yaml
 
 from metapt.cli import main
+from metapt.domains.ppi.config import ARMS, MAIN_ARMS, uses_labels
+from metapt.domains.ppi.needs import EXPERIMENTS
+from metapt.domains.ppi.settings import FOLDS
 from metapt.evaluation import metrics
-from metapt.ppi.config import ARMS, MAIN_ARMS, uses_labels
-from metapt.ppi.needs import EXPERIMENTS
-from metapt.ppi.settings import FOLDS
 
 from .conftest import (
     ROOT,

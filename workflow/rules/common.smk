@@ -11,7 +11,7 @@ from snakemake.settings.types import RerunTrigger
 
 from metapt.config import experiments, load, plain
 from metapt.digest import code_digest
-from metapt.domains import entry
+from metapt.registry import entry
 from metapt.errors import ConfigError
 from metapt.records import stale
 

@@ -1,7 +1,7 @@
 """The functions that rules of the ECG domain ask for their files, parameters and resources."""
 
-from metapt.ecg import needs
-from metapt.ecg.config import NoPretraining, arms_of, uses_labels
+from metapt.domains.ecg import needs
+from metapt.domains.ecg.config import NoPretraining, arms_of, uses_labels
 
 ECG = CONFIG.ecg
 ECG_ARMS = {} if ECG is None else arms_of(ECG)

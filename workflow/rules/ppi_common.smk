@@ -2,9 +2,9 @@
 
 import json
 
-from metapt.ppi import config as ppi_config
-from metapt.ppi import needs as ppi_needs
-from metapt.ppi import sources as ppi_sources
+from metapt.domains.ppi import config as ppi_config
+from metapt.domains.ppi import needs as ppi_needs
+from metapt.domains.ppi.data import sources as ppi_sources
 
 PPI = CONFIG.ppi
 # About as many as there are, in each source, for the resources.

@@ -115,7 +115,7 @@ def estimate(config: Config, device: str, sources: Mapping[str, Any], budget: fl
 
 def costs_of(domain: str) -> Costs:
     """A domain's module `costs`."""
-    return cast(Costs, import_module(f"metapt.{domain}.costs"))
+    return cast(Costs, import_module(f"metapt.domains.{domain}.costs"))
 
 
 def planned(config: Config, sources: Mapping[str, Any]) -> tuple[dict[str, list[str]], dict[str, Run]]:

@@ -8,7 +8,7 @@ import torch
 
 from metapt.estimate.work import Step
 from metapt.evaluation.auroc import mean_auroc
-from metapt.evaluation.finetuning import Examples, linear_heads
+from metapt.twostage.finetuning import Examples, linear_heads
 
 _MINIBATCHES = 200
 _VALIDATION = 32

@@ -236,7 +236,7 @@ def _record(job: Job, state: str, device: str, wall_time: float, sums: dict[str,
 
 def _code(job: Job) -> str | None:
     """The digest of the code that this job runs."""
-    from metapt.domains import entry
+    from metapt.registry import entry
 
     try:
         module = entry(job.stage, job.config)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from metapt.domains import domain
+from metapt.registry import domain
 
 if TYPE_CHECKING:
     from metapt.stages import Machine

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from metapt.domains import domain
+from metapt.registry import domain
 from metapt.stages import Machine
 
 

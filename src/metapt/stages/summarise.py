@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from metapt.domains import domain
+from metapt.registry import domain
 from metapt.stages import Machine
 
 

@@ -1,0 +1,176 @@
+"""Minibatches of SimCLR pre-training and of its meta-updates; all random numbers come from streams of the PT seed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from metapt.domains.ecg.augment import Draws, draw
+from metapt.domains.ecg.data.dataset import Dataset, patient_folds
+from metapt.domains.ecg.problem import AugmentedBatch, LabelledBatch, UnlabelledBatch
+from metapt.training.batches import StreamBatches
+from metapt.training.seeds import generator
+from metapt.training.streams import ShuffledStream
+
+Jitter = Literal["fixed", "uniform"]
+
+
+class Views:
+    """Draws for views, from a generator on the device that `name` and seed determine."""
+
+    def __init__(self, name: str, seed: int, samples: int, leads: int, jitter: Jitter, device: str) -> None:
+        self._generator = generator(f"ecg {name}", seed, device=device)
+        self._shape = (samples, leads)
+        self._jitter = jitter
+
+    def __call__(self, count: int) -> Draws:
+        return draw(count, *self._shape, self._jitter, self._generator)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"generator": self._generator.get_state()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._generator.set_state(state["generator"])
+
+
+class FoldStream(ShuffledStream):
+    """Endless passes over ECGs, each pass in minibatches that are its folds: all ECGs of a patient in one, see `patient_folds`.
+
+    Args:
+        patients: of each ECG [n].
+        folds: minibatches of a pass; each pass deals the patients out anew.
+        generator: on the CPU.
+
+    Raises:
+        ConfigError: there are fewer patients than folds.
+    """
+
+    def __init__(self, patients: np.ndarray, folds: int, generator: torch.Generator) -> None:
+        super().__init__(len(patients), -(-len(patients) // folds), [generator])
+        self._patients, self._folds = patients, folds
+        self._left: list[Tensor] = []
+        patient_folds(patients, folds)
+
+    def next(self) -> Tensor:
+        """Indices of the next fold, shape [1, its ECGs]."""
+        if not self._left:
+            order = torch.randperm(self.size, generator=self.generators[0])
+            fold = torch.from_numpy(patient_folds(self._patients[order.numpy()], self._folds))
+            self._left = [order[fold == index].unsqueeze(0) for index in range(self._folds)]
+        return self._left.pop(0)
+
+    def state_dict(self) -> dict[str, Any]:
+        return super().state_dict() | {"left": list(self._left)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self._left = list(state["left"])
+
+
+class _EcgBatches(StreamBatches):
+    """FT minibatches of labelled ECGs, each set in its own order, and draws for the views of PT steps and of hypergradients."""
+
+    def __init__(
+        self, dataset: Dataset, views: Callable[[str], Views], labelled: dict[str, tuple[np.ndarray, int]], seed: int
+    ) -> None:
+        """`views` makes draws of a name; `labelled`: see `SimclrBatches`."""
+        self._views = {"pretrain": views("views"), "hypergradient": views("hypergradient views")}
+        self._labelled = {
+            name: LabelledBatch(dataset.signals(chosen), dataset.labels(chosen)) for name, (chosen, _) in labelled.items()
+        }
+        streams = {name: _stream(name, len(chosen), size, seed) for name, (chosen, size) in labelled.items() if name != "folds"}
+        if "folds" in labelled:
+            chosen, count = labelled["folds"]
+            streams["folds"] = FoldStream(dataset.records.patients[chosen], count, generator("ecg folds batches", seed))
+        super().__init__(streams)
+
+    def train(self) -> LabelledBatch:
+        return self._finetune("train")
+
+    def validation(self) -> LabelledBatch:
+        return self._finetune("validation")
+
+    def _finetune(self, name: str) -> LabelledBatch:
+        name = "folds" if "folds" in self._labelled else name
+        return self._next(name, name)
+
+    def _next(self, stream: str, part: str) -> LabelledBatch:
+        labelled = self._labelled[part]
+        indices = self._streams[stream].next()[0].to(labelled.labels.device)
+        return LabelledBatch(labelled.signals[indices], labelled.labels[indices])
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"streams": super().state_dict(), "views": {name: views.state_dict() for name, views in self._views.items()}}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state["streams"])
+        for name, views in self._views.items():
+            views.load_state_dict(state["views"][name])
+
+
+class SimclrBatches(_EcgBatches):
+    """PT minibatches of unlabelled ECGs, and FT minibatches of the labelled ones where there are any.
+
+    Args:
+        dataset: all ECGs.
+        indices: those that are pre-trained on.
+        batch_size: ECGs in a PT minibatch, also in that of a hypergradient.
+        views: makes draws of a name.
+        labelled: FT sets "train" and "validation": their ECGs, and the sizes of their minibatches. Or, to cross-fit, "folds": all
+            labelled ECGs, and the number of folds; FT minibatches of either kind are then one fold after the other.
+        seed: the PT seed. Arms share its streams, so that they differ in what they do only.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        indices: np.ndarray,
+        batch_size: int,
+        views: Callable[[str], Views],
+        labelled: dict[str, tuple[np.ndarray, int]],
+        seed: int,
+    ) -> None:
+        super().__init__(dataset, views, labelled, seed)
+        self._dataset = dataset
+        self._raw = dataset.raw(indices)
+        self._streams |= {name: _stream(name, len(indices), batch_size, seed) for name in self._views}
+
+    def pretrain(self) -> UnlabelledBatch:
+        return self._unlabelled("pretrain")
+
+    def hypergradient(self) -> UnlabelledBatch:
+        """The PT minibatch of a hypergradient, from streams of its own, lest meta-updates change what PT steps see."""
+        return self._unlabelled("hypergradient")
+
+    def _unlabelled(self, name: str) -> UnlabelledBatch:
+        indices = self._streams[name].next()[0].to(self._raw.device)
+        return UnlabelledBatch(self._dataset.normalise(self._raw[indices]), self._views[name](2 * len(indices)))
+
+
+class SupervisedBatches(_EcgBatches):
+    """Minibatches of supervised learning, where training ECGs are augmented: one view of each."""
+
+    def __init__(
+        self, dataset: Dataset, views: Callable[[str], Views], labelled: dict[str, tuple[np.ndarray, int]], seed: int
+    ) -> None:
+        super().__init__(dataset, views, labelled, seed)
+        chosen, size = labelled["train"]
+        self._streams["hypergradient"] = _stream("hypergradient", len(chosen), size, seed)
+
+    def pretrain(self) -> AugmentedBatch:
+        return self._augmented(self.train(), "pretrain")
+
+    def hypergradient(self) -> AugmentedBatch:
+        """The training minibatch of a hypergradient, from streams of its own."""
+        return self._augmented(self._next("hypergradient", "train"), "hypergradient")
+
+    def _augmented(self, batch: LabelledBatch, name: str) -> AugmentedBatch:
+        return AugmentedBatch(batch.signals, batch.labels, self._views[name](len(batch.signals)))
+
+
+def _stream(name: str, count: int, batch_size: int, seed: int) -> ShuffledStream:
+    return ShuffledStream(count, batch_size, [generator(f"ecg {name} batches", seed)])

@@ -1,0 +1,160 @@
+"""PTB-XL's prepared form: all signals in one array that is mapped into memory, and a table with a row for each of them."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from metapt.domains.ecg.data.sources import CLASSES, LEADS, SAMPLES, TEST_FOLD, check_table, read_database, read_signals
+from metapt.errors import DataError
+from metapt.files import atomic_path
+
+COLUMNS = ("ecg_id", "patient_id", "fold", *CLASSES)
+
+_BLOCK = 128  # records that are read at once
+_ADVICE = "remove it, so that it is prepared again"
+
+
+@dataclass(frozen=True, eq=False)
+class EcgRecords:
+    """Signals [N, 12, 1000] int16, microvolts at 100 Hz, mapped from the disk; a table of `COLUMNS`; labels float32 [N, 5]."""
+
+    signals: NDArray[np.int16]
+    table: pd.DataFrame
+    labels: NDArray[np.float32]
+
+    @property
+    def patients(self) -> NDArray[np.int64]:
+        """The patient of each record."""
+        return self.table["patient_id"].to_numpy()
+
+    @property
+    def training(self) -> NDArray[np.int64]:
+        """Indices of the records of folds 1 to 9, ascending."""
+        return np.flatnonzero(self.table["fold"].to_numpy() != TEST_FOLD)
+
+    @property
+    def test(self) -> NDArray[np.int64]:
+        """Indices of the records of fold 10, ascending."""
+        return np.flatnonzero(self.table["fold"].to_numpy() == TEST_FOLD)
+
+
+def prepare(inputs: dict[str, Path], outputs: dict[str, Path]) -> None:
+    """Turn the raw files into the prepared ones; the same raw files give the same bytes.
+
+    Args:
+        inputs: `ptbxl_database.csv`, `scp_statements.csv`, and `records.json`, which names the records that are prepared, and in
+            whose folder their files lie.
+        outputs: `signals`, an .npy file, int16 [N, 12, 1000], microvolts; `records`, a CSV file of `COLUMNS`; in the database's
+            order.
+
+    Raises:
+        DataError: as `read_database` and `read_signals`; records.json is no list of records, or names one that is not in the
+            database.
+        MachineError: the disk is full, or the folder can't be written.
+    """
+    table = read_database(inputs["ptbxl_database.csv"], inputs["scp_statements.csv"])
+    path = inputs["records.json"]
+    listed = _listed(path)
+    if unknown := set(listed).difference(table["filename_lr"]):
+        raise DataError(f"{path} names {min(unknown)}, which {inputs['ptbxl_database.csv']} does not have: download them again.")
+    table = table[table["filename_lr"].isin(listed)]
+    names = table["filename_lr"].tolist()
+    shape = (len(names), len(LEADS), SAMPLES)
+    with (
+        atomic_path(outputs["signals"], needs=2 * math.prod(shape) + 128) as signals,
+        atomic_path(outputs["records"]) as records,
+        signals.open("wb") as file,
+    ):
+        # Not through a memory map: the system kills a process that writes to one when the disk is full.
+        np.lib.format.write_array_header_1_0(file, {"descr": "<i2", "fortran_order": False, "shape": shape})
+        for start in range(0, len(names), _BLOCK):
+            file.write(read_signals(path.parent, names[start : start + _BLOCK]).data)
+        table[list(COLUMNS)].to_csv(records, index=False, lineterminator="\n")
+
+
+def load(signals: Path, records: Path) -> EcgRecords:
+    """Open prepared files.
+
+    Raises:
+        DataError: a file is missing, cut, or not of the prepared form; the two don't belong together; a patient of fold 10 is in
+            another fold too.
+    """
+    table = _read_table(records)
+    array = _open_signals(signals)
+    if len(array) != len(table):
+        raise DataError(
+            f"{signals} has {len(array)} records and {records} has {len(table)}: remove both, so that they are prepared again."
+        )
+    return EcgRecords(array, table, table[list(CLASSES)].to_numpy(np.float32))
+
+
+def statistics(records: EcgRecords) -> tuple[float, float]:
+    """Mean and standard deviation over all training signals, leads and times, microvolts; the sums are exact.
+
+    Raises:
+        DataError: there are no training signals.
+    """
+    indices = records.training
+    if len(indices) == 0:
+        raise DataError("there are no records of folds 1 to 9, so that their mean is not known: prepare more records.")
+    total = squares = 0
+    for start in range(0, len(indices), _BLOCK):
+        # In a block both sums are integers below 2^53, so that float64 has them exactly.
+        values = records.signals[indices[start : start + _BLOCK]].astype(np.float64).ravel()
+        total += int(values.sum())
+        squares += int(values @ values)
+    number = len(indices) * len(LEADS) * SAMPLES
+    return total / number, math.sqrt((number * squares - total**2) / number**2)
+
+
+def _listed(path: Path) -> list[str]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise DataError(f"{path} is missing: make it with the target that downloads PTB-XL.") from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise DataError(f"{path} can't be read ({error}): remove it and download again.") from error
+    records = content.get("records") if isinstance(content, dict) else None
+    if not isinstance(records, list) or not records or not all(isinstance(name, str) for name in records):
+        raise DataError(f"{path} is no list of records: remove it and download again.")
+    if len(set(records)) < len(records):
+        raise DataError(f"{path} names a record twice: remove it and download again.")
+    return records
+
+
+def _open_signals(path: Path) -> NDArray[np.int16]:
+    try:
+        array = np.load(path, mmap_mode="r")
+        whole = isinstance(array, np.memmap) and path.stat().st_size == array.offset + array.nbytes
+    except FileNotFoundError as error:
+        raise DataError(f"{path} is missing: make it with the target that prepares PTB-XL.") from error
+    except Exception as error:  # what NumPy raises on altered headers is not a closed list
+        raise DataError(f"{path} is cut or altered ({type(error).__name__}): {_ADVICE}.") from error
+    if not whole:
+        raise DataError(f"{path} is overlong, or no .npy file: {_ADVICE}.")
+    if array.dtype != np.dtype("<i2") or array.shape[1:] != (len(LEADS), SAMPLES) or not array.flags.c_contiguous:
+        raise DataError(
+            f"{path} is {array.dtype} {list(array.shape)}, not int16 [N, {len(LEADS)}, {SAMPLES}] in C order: {_ADVICE}."
+        )
+    return cast("NDArray[np.int16]", array)
+
+
+def _read_table(path: Path) -> pd.DataFrame:
+    try:
+        table = pd.read_csv(path, dtype=dict.fromkeys(COLUMNS, np.int64))
+    except FileNotFoundError as error:
+        raise DataError(f"{path} is missing: make it with the target that prepares PTB-XL.") from error
+    except (OSError, ValueError, OverflowError) as error:
+        raise DataError(f"{path} is cut or altered ({error}): {_ADVICE}.") from error
+    if tuple(table.columns) != COLUMNS:
+        raise DataError(f"{path} has the columns {', '.join(map(str, table.columns))}, not {', '.join(COLUMNS)}: {_ADVICE}.")
+    check_table(table, path)
+    return table

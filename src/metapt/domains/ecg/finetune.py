@@ -1,0 +1,137 @@
+"""Fine-tuning on labelled ECGs and its test: of the whole network (full transfer), or of a head alone (linear evaluation).
+
+The paper's "Implementation details": Adam at 1e-3, 200 epochs, minibatches of 256; the best epoch on validation AUROC is tested.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from metapt.domains.ecg.config import FinetuneSettings
+from metapt.domains.ecg.data.sources import CLASSES
+from metapt.domains.ecg.problem import classification_loss
+from metapt.domains.ecg.resnet1d import Encoder, initial_head, logits
+from metapt.errors import DataError
+from metapt.evaluation.auroc import mean_auroc, undefined_classes
+from metapt.hypergrad import Params
+from metapt.training.progress import steps
+from metapt.twostage.finetuning import Examples, Score, copied, highest, linear_heads, minibatches, score
+
+log = logging.getLogger(__name__)
+CHUNK = 128
+"""ECGs in a forward pass without gradients."""
+
+
+class Labelled(NamedTuple):
+    """Normalised signals [n, samples, 12], and labels [n, 5] of 0 and 1 in float, on one device."""
+
+    signals: Tensor
+    labels: Tensor
+
+
+class Sets(NamedTuple):
+    """What FT trains on, what chooses the epoch, and what is reported."""
+
+    train: Labelled
+    validation: Labelled
+    test: Labelled
+
+
+def full_transfer(
+    encoder: Encoder,
+    start: Params,
+    buffers: Params,
+    width: int,
+    sets: Sets,
+    settings: FinetuneSettings,
+    generator: torch.Generator,
+    label: str | None = None,
+) -> Score:
+    """Trains encoder and a new linear head.
+
+    Args:
+        encoder: the network.
+        start: its parameters; like the buffers, not changed.
+        buffers: BatchNorm's statistics.
+        width: of the encoder.
+        sets: ECGs on the device of `start`.
+        settings: see `FinetuneSettings`.
+        generator: of head and minibatches, on the CPU.
+        label: shows the progress under this name.
+
+    Raises:
+        DataError: fewer than 2 ECGs to train on, or no class with both labels in validation or test.
+    """
+    _check(sets)
+    device = sets.train.signals.device
+    network = {name: value.requires_grad_() for name, value in copied(start).items()}
+    head = {name: value.to(device).requires_grad_() for name, value in initial_head(width, generator).items()}
+    optimizer = torch.optim.Adam([*network.values(), *head.values()], lr=settings.lr)
+    network |= copied(buffers)
+
+    curve: list[float] = []
+    for epoch in steps(0, settings.epochs, label) if label else range(settings.epochs):
+        for batch in minibatches(len(sets.train.signals), settings.batch_size, [generator]):
+            indices = batch[0].to(device)
+            features = encoder(network, sets.train.signals[indices], training=settings.batch_norm == "train")
+            loss = classification_loss(head, features, sets.train.labels[indices])
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+        outputs = logits(head, _features(encoder, network, sets.validation.signals))
+        curve.append(100 * float(mean_auroc(outputs, sets.validation.labels).value))
+        if highest(curve) == epoch:
+            best_network, best_head = copied(network), copied(head)
+    return score(curve, logits(best_head, _features(encoder, best_network, sets.test.signals)), sets.test.labels, settings.lr)
+
+
+def linear_evaluation(
+    encoder: Encoder,
+    start: Params,
+    buffers: Params,
+    width: int,
+    sets: Sets,
+    settings: FinetuneSettings,
+    generators: list[torch.Generator],
+) -> list[Score]:
+    """Trains linear heads on the features of the frozen encoder, one for each generator, all at once.
+
+    Takes and raises what `full_transfer` does; a head comes out as it would alone.
+    """
+    _check(sets)
+    network = {**start, **buffers}
+    train, validation, test = (Examples(_features(encoder, network, part.signals), part.labels) for part in sets)
+    return linear_heads(
+        train,
+        validation,
+        test,
+        [initial_head(width, generator) for generator in generators],
+        lrs=[settings.linear_lr],
+        epochs=settings.linear_epochs,
+        batch_size=settings.batch_size,
+        generators=generators,
+    )
+
+
+def _check(sets: Sets) -> None:
+    if len(sets.train.signals) < 2:
+        raise DataError(f"FT trains on 2 or more labelled ECGs, and here on {len(sets.train.signals)}; take a larger FT set.")
+    for name, (_, labels) in (("validation", sets.validation), ("test", sets.test)):
+        undefined = undefined_classes(labels)
+        if len(undefined) == len(CLASSES):
+            raise DataError(
+                f"no class has both labels among the {len(labels)} {name} ECGs, so that no AUROC is defined; take more."
+            )
+        if undefined:
+            names = ", ".join(CLASSES[index] for index in undefined)
+            log.warning("the %s AUROC leaves out %s: all %d ECGs have the same label", name, names, len(labels))
+
+
+@torch.no_grad()
+def _features(encoder: Encoder, network: Params, signals: Tensor) -> Tensor:
+    """[n, features], BatchNorm in eval mode."""
+    return torch.cat([encoder(network, chunk, training=False) for chunk in torch.split(signals, CHUNK)])

@@ -1,0 +1,124 @@
+"""The `MetaProblem`s of ECGs: SimCLR pre-training with a learned warp, and supervised learning with the same warp (OptSLA)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from metapt.domains.ecg import contrastive
+from metapt.domains.ecg.augment import Draws, crop_and_jitter, warp
+from metapt.domains.ecg.policy import Policy
+from metapt.domains.ecg.resnet1d import Encoder, logits, project
+from metapt.hypergrad import Params, Pretrained
+
+
+class UnlabelledBatch(NamedTuple):
+    """A PT minibatch: signals [n, samples, 12], and draws for 2n views (the first ones of all, then the second ones)."""
+
+    signals: Tensor
+    draws: Draws
+
+
+class LabelledBatch(NamedTuple):
+    """An FT minibatch: signals [n, samples, 12], labels [n, 5] of 0 and 1."""
+
+    signals: Tensor
+    labels: Tensor
+
+
+class AugmentedBatch(NamedTuple):
+    """A labelled minibatch with draws for one view of each ECG."""
+
+    signals: Tensor
+    labels: Tensor
+    draws: Draws
+
+
+def classification_loss(head: Params, features: Tensor, labels: Tensor) -> Tensor:
+    """Binary cross-entropy, the mean over ECGs and classes."""
+    return F.binary_cross_entropy_with_logits(logits(head, features), labels)
+
+
+def views(policy: Policy, meta: Params, signals: Tensor, draws: Draws) -> Tensor:
+    """Views [k * n, samples, 12] of n signals, k draws each: crop, jitter, warp."""
+    copies = len(draws.velocity) // len(signals)
+    field = policy.displacement(policy.strength(meta, signals).repeat(copies), draws.velocity)
+    return warp(crop_and_jitter(signals.repeat(copies, 1, 1), draws), field)
+
+
+@dataclass(frozen=True)
+class SimclrProblem:
+    """PT: NT-Xent on two views of each ECG. FT: the five classes by a linear head.
+
+    Args:
+        encoder: the network.
+        policy: the warp; its parameters are the meta-parameters.
+        temperature: of NT-Xent.
+    """
+
+    encoder: Encoder
+    policy: Policy
+    temperature: float
+
+    def pretrain_loss(self, pretrained: Pretrained, meta: Params, batch: UnlabelledBatch) -> Tensor:
+        return self.outputs_loss(self.pretrain_outputs(pretrained, meta, batch), meta, batch)
+
+    def pretrain_outputs(self, pretrained: Pretrained, meta: Params, batch: UnlabelledBatch) -> Tensor:
+        """Similarities [2n, 2n] of the views."""
+        pairs = views(self.policy, meta, batch.signals, batch.draws)
+        features = self.encoder({**pretrained.encoder, **pretrained.buffers}, pairs, training=True)
+        return contrastive.similarities(project(pretrained.head, features), self.temperature)
+
+    def outputs_loss(self, outputs: Tensor, meta: Params, batch: UnlabelledBatch) -> Tensor:
+        return contrastive.cross_entropy(outputs)
+
+    def encode(self, encoder: Params, batch: LabelledBatch) -> Tensor:
+        return self.encoder(encoder, batch.signals, training=False)
+
+    def head_loss(self, head: Params, features: Tensor, batch: LabelledBatch) -> Tensor:
+        return classification_loss(head, features, batch.labels)
+
+
+@dataclass(frozen=True)
+class SupervisedProblem:
+    """Supervised learning on augmented ECGs, judged on ECGs as they are: hyperparameter optimisation in one stage.
+
+    The whole network is what is trained and what is kept, so that the FT stage has nothing to train: unroll no step.
+    """
+
+    encoder: Encoder
+    policy: Policy
+
+    def pretrain_loss(self, pretrained: Pretrained, meta: Params, batch: AugmentedBatch) -> Tensor:
+        network = {**pretrained.encoder, **pretrained.buffers}
+        signals = views(self.policy, meta, batch.signals, batch.draws)
+        return classification_loss(_head(network), self.encoder(_body(network), signals, training=True), batch.labels)
+
+    def encode(self, encoder: Params, batch: LabelledBatch) -> Tensor:
+        return logits(_head(encoder), self.encoder(_body(encoder), batch.signals, training=False))
+
+    def head_loss(self, head: Params, features: Tensor, batch: LabelledBatch) -> Tensor:
+        return F.binary_cross_entropy_with_logits(features, batch.labels)
+
+    @staticmethod
+    def whole(encoder: Params, head: Params) -> Params:
+        """Encoder and classification head as one network's parameters."""
+        return encoder | {f"head.{name}": value for name, value in head.items()}
+
+
+def _head(network: Params) -> Params:
+    return {name.removeprefix("head."): value for name, value in network.items() if name.startswith("head.")}
+
+
+def _body(network: Params) -> Params:
+    return {name: value for name, value in network.items() if not name.startswith("head.")}
+
+
+def detached_views(policy: Policy, meta: Params, signals: Tensor, draws: Draws) -> Tensor:
+    """`views` without a graph, for a look at them."""
+    with torch.no_grad():
+        return views(policy, meta, signals, draws)

@@ -1,0 +1,157 @@
+"""The encoder: a ResNet-18 (He et al. 2016) whose convolutions run over time (appendix "General details for all methods").
+
+Signals are [batch, samples, leads], leads innermost, as WFDB stores them: seen as an image of height 1 they are in torch's
+channels-last layout, in which convolutions with few channels run up to twice as fast.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from metapt.domains.ecg.data.sources import CLASSES, LEADS
+from metapt.hypergrad import Params, Pretrained
+from metapt.hypergrad.layers.batch_norm import BatchNorm
+from metapt.hypergrad.layers.convolution import Convolution, convolution
+from metapt.hypergrad.layers.relu import relu_
+
+KERNEL = 15
+STAGES = 4
+BLOCKS = 2
+PROJECTION = 128
+"""Width of the projection that NT-Xent compares."""
+
+
+def _convolution(inputs: int, outputs: int, stride: int, kernel: int = KERNEL) -> Convolution:
+    return Convolution(inputs, outputs, (1, kernel), (1, stride), (0, kernel // 2))
+
+
+class Block(nn.Module):
+    """Two convolutions around a shortcut: relu(bn(conv(relu(bn(conv(x))))) + shortcut(x)), [B, inputs, 1, L] -> [B, outputs, 1, L / stride]."""  # noqa: E501
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.first = _convolution(inputs, outputs, stride)
+        self.first_norm = BatchNorm(outputs)
+        self.second = _convolution(outputs, outputs, 1)
+        self.second_norm = BatchNorm(outputs)
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or inputs != outputs:
+            self.shortcut = nn.Sequential(_convolution(inputs, outputs, stride, kernel=1), BatchNorm(outputs))
+
+    def forward(self, signals: Tensor) -> Tensor:
+        inner = relu_(_normalised(self.first, self.first_norm, signals))
+        around = signals
+        if isinstance(self.shortcut, nn.Sequential):
+            layer, norm = cast(tuple[Convolution, BatchNorm], self.shortcut)
+            around = _normalised(layer, norm, signals)
+        return relu_(_normalised(self.second, self.second_norm, inner) + around)
+
+
+class ResNet1d(nn.Module):
+    """[batch, samples, 12 leads] -> features [batch, 8 * width].
+
+    Stem: convolution of stride 2, no pooling. Four stages of two blocks with width, 2, 4 and 8 times width channels, each but the
+    first with stride 2. Average over time.
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.stem = _convolution(len(LEADS), width, 2)
+        self.stem_norm = BatchNorm(width)
+        widths = [width * 2**stage for stage in range(STAGES)]
+        self.blocks = nn.Sequential(
+            *(
+                Block(widths[max(0, stage - 1)] if block == 0 else widths[stage], widths[stage], 2 if stage and not block else 1)
+                for stage in range(STAGES)
+                for block in range(BLOCKS)
+            )
+        )
+        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+    def forward(self, signals: Tensor) -> Tensor:
+        features: Tensor = self.blocks(relu_(_normalised(self.stem, self.stem_norm, as_images(signals))))
+        return features.mean((2, 3))
+
+
+def _normalised(layer: Convolution, norm: BatchNorm, signals: Tensor) -> Tensor:
+    """`norm(layer(signals))`; where the statistics are constants, that is one convolution with other weights and a bias."""
+    if norm.training:
+        result: Tensor = norm(layer(signals))
+        return result
+    scale = norm.weight * torch.rsqrt(norm.running_var + norm.eps)
+    weight = layer.weight * scale.view(-1, 1, 1, 1)
+    return convolution(signals, weight, layer.stride, layer.padding, norm.bias - norm.running_mean * scale)
+
+
+def as_images(signals: Tensor) -> Tensor:
+    """[batch, samples, channels] as [batch, channels, 1, samples], in channels-last layout and without a copy."""
+    return signals.transpose(1, 2).unsqueeze(2)
+
+
+def features(width: int) -> int:
+    """Features of an encoder of this width."""
+    return width << (STAGES - 1)
+
+
+class Encoder:
+    """The encoder as a pure function of its parameters and buffers."""
+
+    def __init__(self, width: int) -> None:
+        with torch.device("meta"):
+            self._modes = {training: ResNet1d(width).train(training) for training in (True, False)}
+
+    def __call__(self, parameters: Params, signals: Tensor, *, training: bool) -> Tensor:
+        """Features [batch, 8 * width].
+
+        Args:
+            parameters: the encoder's parameters and its buffers; in training, BatchNorm's statistics among them are updated in
+                place.
+            signals: [batch, samples, 12].
+            training: whether BatchNorm takes the statistics of the minibatch (else those in the buffers).
+        """
+        result: Tensor = torch.func.functional_call(self._modes[training], parameters, (signals,))
+        return result
+
+
+def project(head: Params, features: Tensor) -> Tensor:
+    """SimCLR's projection head: a linear layer without bias, ReLU, a linear layer to 128."""
+    return F.linear(F.relu(F.linear(features, head["hidden"])), head["weight"], head["bias"])
+
+
+def logits(head: Params, features: Tensor) -> Tensor:
+    """The FT head, one logit for each of the five classes: [batch, 5]."""
+    return F.linear(features, head["weight"], head["bias"])
+
+
+def initial_pretrained(width: int, generator: torch.Generator) -> Pretrained:
+    """Encoder and projection head with random weights: He et al.'s for convolutions (fan-out), torch's for linear layers."""
+    network = ResNet1d(width)
+    with torch.no_grad():
+        for value in network.parameters():
+            if value.dim() == 4:
+                outputs, _, _, kernel = value.shape
+                value.normal_(0.0, (2 / (outputs * kernel)) ** 0.5, generator=generator)
+    size = features(width)
+    linear = _linear(size, PROJECTION, generator)
+    head = {"hidden": _linear(size, size, generator)["weight"], **linear}
+    encoder = {name: value.detach() for name, value in network.named_parameters()}
+    return Pretrained(encoder, head, dict(network.named_buffers()))
+
+
+def initial_head(width: int, generator: torch.Generator) -> Params:
+    """An FT head with random weights, as torch initialises a linear layer."""
+    return _linear(features(width), len(CLASSES), generator)
+
+
+def _linear(inputs: int, outputs: int, generator: torch.Generator) -> Params:
+    bound = 1 / math.sqrt(inputs)
+
+    def uniform(*shape: int) -> Tensor:
+        return (2 * torch.rand(*shape, generator=generator) - 1) * bound
+
+    return {"weight": uniform(outputs, inputs), "bias": uniform(outputs)}

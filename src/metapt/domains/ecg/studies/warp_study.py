@@ -1,0 +1,240 @@
+"""Experiment `warp_study`: the hypergradient of the warp's strength, drawn where PT with that very strength has led.
+
+Beside it, what some more PT steps with other strengths are worth to a head that stays behind, and to one that is refitted.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from metapt.domains.ecg import config as ecg
+from metapt.domains.ecg.arms import Setting, meta_labelled, meta_settings, policy_of, typical_displacement
+from metapt.domains.ecg.data.dataset import open_dataset
+from metapt.domains.ecg.policy import SCALE, Policy
+from metapt.domains.ecg.probe import cross_validated_loss, ridge_logistic
+from metapt.domains.ecg.problem import LabelledBatch, classification_loss
+from metapt.domains.ecg.quantities import DEVIATION, DISPLACEMENT, MEAN, NOT_FINITE, OLD_HEAD, POSITIVE, REFITTED_HEAD
+from metapt.domains.ecg.runs import EXPERIMENT, load_pretrained
+from metapt.evaluation import metrics
+from metapt.hypergrad import Params, Pretrained, hypergradient
+from metapt.hypergrad.optimizers import OptimizerState
+from metapt.hypergrad.params import leaves, like, vjp
+from metapt.stages import Machine
+from metapt.training.checkpoint import Checkpoint
+from metapt.training.meta import MetaSettings
+from metapt.training.pretraining import Pretrainer
+from metapt.training.progress import steps as progress
+from metapt.training.seeds import generator
+from metapt.training.streams import ShuffledStream
+
+_FOLDS = 5
+"""Of the horizon's cross-validation, where the arm has none of its own."""
+
+
+class Lookahead(NamedTuple):
+    """What `steps` more PT steps at a strength lead to: cross-validated FT losses."""
+
+    initial: float
+    steps: int
+    old_head: float
+    refitted_head: float
+
+
+def warp_at(setting: Setting, warp: ecg.Warp, initial: float) -> tuple[Policy, Params]:
+    """The warp as if it started at `initial`, and its meta-parameters."""
+    policy = policy_of(warp.model_copy(update={"initial": initial}))
+    return policy, setting.initial_meta(policy)
+
+
+def hypergradients(setting: Setting, arm: ecg.Meta, pretrained: Pretrained, head: Params, initial: float, draws: int) -> Tensor:
+    """Draws of d(FT loss) / dm, m the warp's global scale, each with its own PT minibatch, views and FT minibatches.
+
+    Encoder, meta-parameters and head are the same in all draws. What an arm does with its hypergradients (mean of several,
+    clipping, normalising) is left out.
+
+    Args:
+        setting: of the PT run that led to `pretrained`.
+        arm: the estimator.
+        pretrained: where the hypergradient is taken.
+        head: initial FT head; where the arm unrolls its steps, it is trained first, see `online_head`.
+        initial: strength of the warp, in the arm's own parametrisation (see `config.Warp`).
+        draws: how many.
+
+    Returns:
+        [draws], float64; NaN and inf as they come.
+    """
+    policy, meta = warp_at(setting, arm.warp, initial)
+    settings = meta_settings(arm, setting)
+    batches = setting.batches(meta_labelled(arm, setting))
+    problem = setting.problem(policy)
+    head, state = online_head(setting, arm, settings, pretrained, head)
+    drawn = []
+    for _ in progress(0, draws, f"hypergradients at {initial:g}"):
+        result = hypergradient(
+            problem,
+            pretrained,
+            meta,
+            head,
+            pretrain_batch=batches.hypergradient(),
+            train_batches=[batches.train() for _ in range(settings.finetuning.minibatches)],
+            validation_batch=batches.validation(),
+            inverse=settings.inverse,
+            finetuning=settings.finetuning,
+            head_state=state,
+            curvature=settings.curvature,
+        )
+        drawn.append(result.gradient[SCALE].double())
+    return torch.stack(drawn).cpu()
+
+
+def online_head(
+    setting: Setting, arm: ecg.Meta, settings: MetaSettings, pretrained: Pretrained, head: Params
+) -> tuple[Params, OptimizerState]:
+    """Return head and optimiser state after as many FT steps on the frozen encoder as the PT run of the arm takes.
+
+    The head of a solver without steps, and one that the arm never trains (K = 0), stays as it is.
+    """
+    optimizer = settings.finetuning.optimizer
+    if optimizer is None:
+        return head, {}
+    updates = settings.iterations - settings.warmup
+    others = settings.iterations * settings.pretrain_steps - updates
+    train, size = meta_labelled(arm, setting)["train"]
+    labelled = LabelledBatch(setting.dataset.signals(train), setting.dataset.labels(train))
+    features, labels = _features(setting, pretrained, labelled)
+    stream = ShuffledStream(len(train), size, [generator("ecg warp study head", setting.seed)])
+    state = optimizer.init(head)
+    for _ in range(updates * settings.finetuning.minibatches + others * arm.head_steps_between_updates):
+        chosen = stream.next()[0].to(features.device)
+        current = leaves(head)
+        gradient = vjp([classification_loss(current, features[chosen], labels[chosen])], list(current.values()))
+        with torch.no_grad():
+            head, state = optimizer.step(current, like(current, gradient), state)
+    return head, state
+
+
+def horizon(
+    setting: Setting, pretrained: Pretrained, warp: ecg.Warp, strengths: list[float], steps: list[int], l2: float, folds: int
+) -> list[Lookahead]:
+    """PT goes on from `pretrained` at each strength, on the same minibatches with the same noise; Adam starts anew.
+
+    All labelled ECGs are held out once. The old heads are fitted on the features of `pretrained`, the refitted ones on those that
+    they are tested on.
+
+    Args:
+        warp: the parametrisation; its own `initial` is not used.
+        strengths: values of `initial`.
+        steps: PT steps after which losses are taken, counted from `pretrained`.
+        l2: ridge of the heads.
+        folds: of the labelled ECGs.
+    """
+    labelled = setting.labelled()
+    fold = setting.folds(folds)
+    old = _fold_heads(*_features(setting, pretrained, labelled), fold, l2)
+    found = []
+    for initial in strengths:
+        policy, meta = warp_at(setting, warp, initial)
+        trainer = Pretrainer(setting.problem(policy), setting.batches(), pretrained, setting.optimizer)
+        done = 0
+        for count in sorted(set(steps)):
+            for _ in range(done, count):
+                trainer.step(meta)
+            done = count
+            features, labels = _features(setting, trainer.pretrained, labelled)
+            losses = (math.nan, math.nan)
+            if features.isfinite().all():
+                losses = _held_out_loss(old, features, labels, fold), cross_validated_loss(features, labels, fold, l2)
+            found.append(Lookahead(initial, count, *losses))
+    return found
+
+
+@torch.no_grad()
+def _features(setting: Setting, pretrained: Pretrained, labelled: LabelledBatch) -> tuple[Tensor, Tensor]:
+    """Features [n, size] with BatchNorm in eval mode, and the labels [n, 5]."""
+    network = {**pretrained.encoder, **pretrained.buffers}
+    return setting.encoder(network, labelled.signals, training=False), labelled.labels
+
+
+def _fold_heads(features: Tensor, labels: Tensor, fold: Tensor, l2: float) -> list[Tensor]:
+    """The heads of `probe.cross_validated_loss`: for each fold, fitted on the others."""
+    folds = range(int(fold.max()) + 1)
+    return [ridge_logistic(features[fold != out].double(), labels[fold != out].double(), l2) for out in folds]
+
+
+def _held_out_loss(heads: list[Tensor], features: Tensor, labels: Tensor, fold: Tensor) -> float:
+    """Binary cross-entropy of each fold's head on the fold, the mean over folds."""
+    losses = []
+    for out, head in enumerate(heads):
+        scores = features[fold == out].double() @ head[:-1] + head[-1]
+        losses.append(F.binary_cross_entropy_with_logits(scores, labels[fold == out].double()))
+    return float(torch.stack(losses).mean())
+
+
+def summary(draws: Tensor) -> dict[str, float]:
+    """Draws [n] in numbers, by metric: those that are not finite are counted, and the rest is about the others."""
+    finite = draws[draws.isfinite()]
+    return {
+        MEAN: float(finite.mean()),
+        DEVIATION: float(finite.std()) if len(finite) > 1 else math.nan,
+        POSITIVE: float((finite > 0).double().mean()),
+        NOT_FINITE: 1 - len(finite) / len(draws),
+    }
+
+
+def study_setting(config: dict[str, Any], inputs: dict[str, Path], seed: int, device: str) -> Setting:
+    """The setting of the PT runs that a study looks at; a study trains nothing that would be resumed."""
+
+    def checkpoint(part: str) -> Checkpoint:
+        raise AssertionError("a study keeps no checkpoints")
+
+    dataset = open_dataset(inputs, config["samples"], device)
+    pretrain = ecg.PretrainSettings.model_validate(config["pretrain"])
+    return Setting(dataset, config["width"], pretrain, seed, config["meta_size"], config["split"], checkpoint)
+
+
+def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
+    """Hypergradients of one arm and PT seed at each strength, and the horizon from the checkpoint of the middle one.
+
+    Args:
+        config: `arm`, `arm_settings`, `seed`, `meta_size`, `split`, `width`, `samples`, `pretrain` as of its PT runs; `study`:
+            `draws`, `horizon` (PT steps), `strengths` (values of `initial`).
+        inputs: `signals`, `records`; `fixed/{initial:g}`: pretrained.pt of PT with that strength, fixed.
+        outputs: `metrics`: evaluations "hypergradient" and "horizon", replicate is the PT seed; `series`: every draw.
+    """
+    study = config["study"]
+    arm = ecg.Meta.model_validate(config["arm_settings"])
+    setting = study_setting(config, inputs, config["seed"], machine.device)
+    strengths = sorted(map(float, study["strengths"]))
+    rows: list[dict[str, Any]] = []
+    series: list[dict[str, Any]] = []
+
+    def checkpoint(initial: float) -> Pretrained:
+        return load_pretrained(inputs[f"fixed/{initial:g}"], setting.width, machine.device).pretrained
+
+    def add(evaluation: str, initial: float, words: str, numbers: dict[str, float]) -> None:
+        policy, meta = warp_at(setting, arm.warp, initial)
+        displacement = typical_displacement(policy, policy.global_strength(meta), setting.dataset.samples)
+        rows.extend(
+            metrics.row(EXPERIMENT, config["arm"], name, value, replicate=setting.seed, setting=words, evaluation=evaluation)
+            for name, value in {DISPLACEMENT: float(displacement), **numbers}.items()
+        )
+
+    for initial in strengths:
+        drawn = hypergradients(setting, arm, checkpoint(initial), setting.initial_head(), initial, study["draws"])
+        add("hypergradient", initial, f"initial={initial:g}", summary(drawn))
+        series += [
+            {"replicate": 0, "step": step, "name": f"hypergradient at {initial:g}", "value": value}
+            for step, value in enumerate(drawn.tolist())
+        ]
+    middle = checkpoint(strengths[len(strengths) // 2])
+    for ahead in horizon(setting, middle, arm.warp, strengths, study["horizon"], arm.l2, arm.folds or _FOLDS):
+        words = f"initial={ahead.initial:g} steps={ahead.steps}"
+        add("horizon", ahead.initial, words, {OLD_HEAD: ahead.old_head, REFITTED_HEAD: ahead.refitted_head})
+    metrics.write_series(series, outputs["series"])
+    metrics.write(rows, outputs["metrics"])

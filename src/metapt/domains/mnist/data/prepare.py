@@ -1,0 +1,106 @@
+"""MNIST's prepared form: one file with four tensors, which live on the device while a run goes on.
+
+The file also holds their SHA-256, since torch reads altered bytes without a word.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from metapt.domains.mnist.data.sources import CLASSES, FILES, SIDE, read_split
+from metapt.errors import DataError
+from metapt.files import atomic_path
+
+_ADVICE = "remove it, so that it is prepared again"
+
+
+@dataclass(frozen=True, eq=False)
+class MnistData:
+    """Images are float32 [N, 28, 28] in [0, 1], 0 is background; labels are int64 [N] in 0..9."""
+
+    train_images: Tensor
+    train_labels: Tensor
+    test_images: Tensor
+    test_labels: Tensor
+
+
+def convert(inputs: dict[str, Path]) -> dict[str, Tensor]:
+    """Read the raw files.
+
+    Args:
+        inputs: path for each file name of `FILES`.
+
+    Returns:
+        `train_images`, `test_images`: uint8 [N, 28, 28]; `train_labels`, `test_labels`: int64 [N] in 0..9.
+
+    Raises:
+        DataError: a file is missing, cut, altered, or of another shape.
+    """
+    tensors: dict[str, Tensor] = {}
+    for split in ("train", "test"):
+        images, labels = read_split(inputs[FILES[f"{split}_images"]], inputs[FILES[f"{split}_labels"]])
+        tensors[f"{split}_images"], tensors[f"{split}_labels"] = images, labels.long()
+    return tensors
+
+
+def prepare(inputs: dict[str, Path], output: Path) -> None:
+    """Turn the raw files into the prepared file `output`.
+
+    Raises:
+        DataError: as `convert`.
+        MachineError: the disk is full, or the folder can't be written.
+    """
+    tensors = convert(inputs)
+    # Through an open file, since torch writes a path's own name into the archive: the same data would be other bytes each time.
+    with atomic_path(output) as temporary, temporary.open("wb") as file:
+        torch.save({**tensors, "sha256": _sha256(tensors)}, file)
+
+
+def load(path: Path, device: torch.device | str) -> MnistData:
+    """Read a prepared file onto `device`.
+
+    Raises:
+        DataError: the file is missing, cut, altered, or no prepared MNIST.
+    """
+    content = _read(path)
+    names = [field.name for field in fields(MnistData)]
+    if not isinstance(content, dict) or not all(isinstance(content.get(name), Tensor) for name in names):
+        raise DataError(f"{path} is no prepared MNIST, which holds {', '.join(names)}: {_ADVICE}.")
+    tensors: dict[str, Tensor] = {name: content[name] for name in names}
+    for split in ("train", "test"):
+        _check(path, split, tensors[f"{split}_images"], tensors[f"{split}_labels"])
+    if content.get("sha256") != _sha256(tensors):
+        raise DataError(f"{path} is altered (checksum): {_ADVICE}.")
+    on_device = {name: tensor.to(device) for name, tensor in tensors.items()}
+    return MnistData(**{name: tensor / 255 if tensor.dtype == torch.uint8 else tensor for name, tensor in on_device.items()})
+
+
+def _read(path: Path) -> object:
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError as error:
+        raise DataError(f"{path} is missing: make it with the target that prepares MNIST.") from error
+    except Exception as error:  # what torch raises on altered bytes is not a closed list
+        raise DataError(f"{path} is cut or altered ({type(error).__name__}): {_ADVICE}.") from error
+
+
+def _sha256(tensors: dict[str, Tensor]) -> str:
+    total = hashlib.sha256()
+    for name in sorted(tensors):
+        total.update(tensors[name].contiguous().numpy().data)
+    return total.hexdigest()
+
+
+def _check(path: Path, split: str, images: Tensor, labels: Tensor) -> None:
+    if images.dtype != torch.uint8 or images.shape[1:] != (SIDE, SIDE):
+        shape = f"{images.dtype} {list(images.shape)}"
+        raise DataError(f"{path}: {split}_images are {shape}, not uint8 [N, {SIDE}, {SIDE}]: {_ADVICE}.")
+    if labels.dtype != torch.int64 or labels.shape != images.shape[:1] or len(labels) == 0:
+        raise DataError(f"{path}: {split}_labels are {labels.dtype} {list(labels.shape)}, not int64 [{len(images)}]: {_ADVICE}.")
+    if labels.min() < 0 or labels.max() >= CLASSES:
+        raise DataError(f"{path}: {split}_labels are not all in 0..{CLASSES - 1}: {_ADVICE}.")

@@ -1,0 +1,76 @@
+"""The `MetaProblem`s of the synthetic experiments: digit classification whose PT is rotated or weighted."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from metapt.domains.mnist import mlp, weighting
+from metapt.domains.mnist.rotation import rotate
+from metapt.hypergrad import Params, Pretrained
+
+
+class Images(NamedTuple):
+    """A minibatch: images [batch, 28, 28] in [0, 1], labels [batch]."""
+
+    images: Tensor
+    labels: Tensor
+
+
+class RotationBatch(NamedTuple):
+    """A PT minibatch with the standard normal draws [batch] that its rotations are made of."""
+
+    images: Tensor
+    labels: Tensor
+    noise: Tensor
+
+
+class DigitProblem:
+    """Fine-tuning is digit classification with the network of the synthetic experiments."""
+
+    def encode(self, encoder: Params, batch: Images) -> Tensor:
+        return mlp.features(encoder, batch.images)
+
+    def head_loss(self, head: Params, features: Tensor, batch: Images) -> Tensor:
+        return F.cross_entropy(mlp.logits(head, features), batch.labels)
+
+
+class RotationProblem(DigitProblem):
+    """PT images are rotated by mean + deviation * noise degrees.
+
+    `meta` holds scalars, in degrees: "mean" and, where it is learned, "deviation" (else 1).
+    """
+
+    def pretrain_loss(self, pretrained: Pretrained, meta: Params, batch: RotationBatch) -> Tensor:
+        return self.outputs_loss(self.pretrain_outputs(pretrained, meta, batch), meta, batch)
+
+    def pretrain_outputs(self, pretrained: Pretrained, meta: Params, batch: RotationBatch) -> Tensor:
+        """Logits [batch, classes] of the rotated images."""
+        images = rotate(batch.images, meta["mean"] + meta.get("deviation", 1.0) * batch.noise)
+        return mlp.outputs(pretrained.encoder, pretrained.head, images)
+
+    def outputs_loss(self, outputs: Tensor, meta: Params, batch: RotationBatch) -> Tensor:
+        return F.cross_entropy(outputs, batch.labels)
+
+
+class WeightingProblem(DigitProblem):
+    """The PT loss of each example is weighted by a CNN of its image, whose parameters are the meta-parameters."""
+
+    def pretrain_loss(self, pretrained: Pretrained, meta: Params, batch: Images) -> Tensor:
+        return torch.mean(weighting.weights(meta, batch.images) * _losses(pretrained, batch))
+
+
+class ExampleWeightsProblem(DigitProblem):
+    """The PT loss of each example has a weight of its own, meta["weights"] [batch]: every PT minibatch is the same examples."""
+
+    def pretrain_loss(self, pretrained: Pretrained, meta: Params, batch: Images) -> Tensor:
+        return torch.mean(meta["weights"] * _losses(pretrained, batch))
+
+
+def _losses(pretrained: Pretrained, batch: Images) -> Tensor:
+    """The PT loss of each example, [batch]."""
+    outputs = mlp.outputs(pretrained.encoder, pretrained.head, batch.images)
+    return F.cross_entropy(outputs, batch.labels, reduction="none")

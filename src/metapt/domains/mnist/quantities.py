@@ -1,0 +1,37 @@
+"""Names of what the studies measure, in the tables of metrics and series: studies write them, tables and figures read them."""
+
+from __future__ import annotations
+
+from metapt.domains.mnist.config import RotationMeanStd
+
+ERROR = "absolute error of learned mean (degrees)"
+MEAN = "learned mean (degrees)"
+DEVIATION = "learned standard deviation (degrees)"
+"""Of the rotation studies."""
+
+RATIO = "ratio of mean weight clean/noisy"
+MEAN_WEIGHT = "mean weight, {}"
+WEIGHT = "weight, {}"
+"""Of example weighting; those with a gap exist for "clean" and for "noisy" labels."""
+
+ACCURACY = "FT test accuracy (%)"
+WALL_TIME = "wall time (s)"
+PEAK_MEMORY = "peak memory (MB)"
+OUTER_STEPS = "outer steps"
+SKIPPED = "outer steps whose hypergradient was skipped"
+"""Of the comparison with backpropagation through PT and FT."""
+
+COSINE = "cosine to the exact hypergradient"
+NORM_RATIO = "norm over that of the exact hypergradient"
+"""Of the fidelity study."""
+
+
+def setting_mean_std(study: RotationMeanStd, start: int) -> str:
+    """Return a start of the study of mean and standard deviation in the paper's words."""
+    (mean, deviation), (target_mean, target_deviation) = study.starts[start], study.target
+    return f"init mean {mean:g} std {deviation:g}, target {target_mean:g}/{target_deviation:g}"
+
+
+def setting_fidelity(pretrain_steps: int, unroll_steps: int, terms: int) -> str:
+    """Return a case of the fidelity study in the words of the metrics table."""
+    return f"{pretrain_steps} PT steps, K={unroll_steps}, {terms} Neumann terms"

@@ -1,0 +1,240 @@
+"""Experiment `bptt`: what the two approximations cost.
+
+Appendix "The Impact of Approximating Meta-Parameter Gradients".
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from metapt.domains.mnist import arms, mlp
+from metapt.domains.mnist.arms import Results, Run
+from metapt.domains.mnist.config import BpttArm, BpttStudy, FixedArm, MetaArm
+from metapt.domains.mnist.data.prepare import MnistData
+from metapt.domains.mnist.data.sources import CLASSES
+from metapt.domains.mnist.problem import Images, RotationBatch, RotationProblem
+from metapt.domains.mnist.quantities import ACCURACY, MEAN, OUTER_STEPS, PEAK_MEMORY, SKIPPED, WALL_TIME
+from metapt.domains.mnist.studies.rotation import RotationBatches, rotated
+from metapt.evaluation import metrics
+from metapt.hypergrad import SGD, Adam, Params, Pretrained, exact_hypergradient
+from metapt.hypergrad.params import norm
+from metapt.training.guard import HypergradientGuard
+from metapt.training.measure import Measured
+from metapt.training.meta import MetaPretraining
+from metapt.training.optimizers import OptimizerSpec
+from metapt.training.progress import steps
+from metapt.training.supervised import accuracy
+from metapt.training.supervised import train as minimise
+from metapt.training.timing import Every
+
+log = logging.getLogger(__name__)
+
+
+def train(study: BpttStudy, run: Run, data: MnistData) -> Results:
+    """One arm: learns its PT rotation (if it does), pre-trains and fine-tunes; the first seed's whole way is timed.
+
+    Every arm has the same budget of PT and FT steps behind its accuracy. For ours the PT steps are those during which the
+    rotation is learned; backpropagation learns it once, and all its seeds pre-train with the mean that it ends with.
+
+    Raises:
+        ConfigError: there are fewer images than the study asks for.
+        TrainingError: hypergradients stay unusable.
+    """
+    arm = study.arms[run.arm]
+    test = Images(rotated(data.test_images, (study.target, 1.0), run.generator("test rotation")), data.test_labels)
+    learned = _backpropagate(study, run, data, arm) if isinstance(arm, BpttArm) else None
+    means: dict[int, list[float]] = {} if learned is None else {0: learned.means}
+
+    def model(seed: int) -> tuple[Params, Params]:
+        stages = Stages(study, run, data, seed)
+        if isinstance(arm, MetaArm):
+            encoder, means[seed] = _meta_pretrain(stages, arm)
+        else:
+            encoder = stages.pretrain(arm.mean if isinstance(arm, FixedArm) else means[0][-1])
+        return stages.finetune(encoder)
+
+    with Measured(run.device) as measured:
+        first = model(0)
+    models = [first, *(model(seed) for seed in range(1, study.evaluations))]
+    with torch.no_grad():
+        accuracies = [float(accuracy(mlp.outputs(*weights, test.images), test.labels)) for weights in models]
+
+    seconds, peak = (0.0, 0) if learned is None else (learned.seconds, learned.peak_bytes)
+    row = partial(metrics.row, run.experiment, run.arm)
+    rows = [row(ACCURACY, value, replicate=seed) for seed, value in enumerate(accuracies)]
+    rows += [row(WALL_TIME, seconds + measured.seconds), row(PEAK_MEMORY, max(peak, measured.peak_bytes) / 1e6)]
+    rows += [row(MEAN, trajectory[-1], replicate=seed) for seed, trajectory in means.items()]
+    if learned is not None:
+        rows += [row(OUTER_STEPS, len(learned.means) - 1), row(SKIPPED, learned.skipped)]
+    series = [{"replicate": 0, "step": step, "name": "mean", "value": value} for step, value in enumerate(means.get(0, []))]
+    return Results(rows, series, [run.resumable()])
+
+
+class SingleBatches(RotationBatches):
+    """`RotationBatches` of one replicate, without its leading dimension."""
+
+    def __init__(self, data: MnistData, study: BpttStudy, run: Run, seed: int) -> None:
+        super().__init__(data, study, (study.target, 1.0), run, [seed])
+
+    def pretrain(self) -> RotationBatch:
+        return RotationBatch(*(value[0] for value in super().pretrain()))
+
+    def hypergradient(self) -> RotationBatch:
+        return RotationBatch(*(value[0] for value in super().hypergradient()))
+
+    def train(self) -> Images:
+        return Images(*(value[0] for value in super().train()))
+
+    def validation(self) -> Images:
+        return Images(*(value[0] for value in super().validation()))
+
+    def whole_validation(self) -> Images:
+        """All FT validation images."""
+        return Images(self.rotated[0, self.half :], self.labels[0, self.half :])
+
+
+class Stages:
+    """PT and FT of one seed, from initial weights and on minibatches that are the same in every arm.
+
+    Attributes:
+        pretrained, head: the initial weights; nothing here changes them.
+        batches: the minibatches, drawn as the stages go.
+    """
+
+    def __init__(self, study: BpttStudy, run: Run, data: MnistData, seed: int) -> None:
+        self.study = study
+        self.device = run.device
+        self.problem = RotationProblem()
+        self.pretrained, self.head = mlp.initial(
+            study.arms[run.arm].heads, CLASSES, CLASSES, run.generator("weights", seed), run.device
+        )
+        self.batches = SingleBatches(data, study, run, seed)
+        self._first = self.batches.state_dict()
+
+    def pretrain(self, mean: float) -> Params:
+        """The encoder after PT with a fixed mean rotation (degrees)."""
+        meta = {"mean": torch.tensor(mean, device=self.device)}
+
+        def loss(weights: Params) -> Tensor:
+            return self.problem.pretrain_loss(_split(weights, self.pretrained), meta, self.batches.pretrain())
+
+        optimizer = OptimizerSpec("Adam", {"lr": self.study.pretrain_lr})
+        return _split(minimise(loss, _join(self.pretrained), optimizer, self.study.pretrain_steps), self.pretrained).encoder
+
+    def finetune(self, encoder: Params) -> tuple[Params, Params]:
+        """Encoder and head after FT of both, the head from its initial weights.
+
+        The minibatches are the first ones again, since meta-PT has drawn FT minibatches before.
+        """
+        start = Pretrained(encoder, self.head)
+        self.batches.load_state_dict(self._first)
+
+        def loss(weights: Params) -> Tensor:
+            current, batch = _split(weights, start), self.batches.train()
+            return self.problem.head_loss(current.head, self.problem.encode(current.encoder, batch), batch)
+
+        optimizer = OptimizerSpec("SGD", {"lr": self.study.finetune_lr})
+        tuned = _split(minimise(loss, _join(start), optimizer, self.study.finetune_steps), start)
+        return tuned.encoder, tuned.head
+
+
+def _meta_pretrain(stages: Stages, arm: MetaArm) -> tuple[Params, list[float]]:
+    """The encoder after meta-PT (Algorithm 2), and the mean rotation from its initial value on after each iteration (degrees)."""
+    study = stages.study
+    meta = {"mean": torch.tensor(study.initial, device=stages.device)}
+    settings = arms.settings(arm, study.pretrain_steps // arm.pretrain_steps)
+    loop = MetaPretraining(stages.problem, stages.batches, stages.pretrained, meta, stages.head, settings)
+    means = [study.initial]
+    for _ in range(settings.iterations):
+        loop.iterate()
+        means.append(float(loop.averaged_meta["mean"]))
+    return loop.pretrained.encoder, means
+
+
+class _Learned(NamedTuple):
+    """What backpropagation through training found, and what it cost.
+
+    Attributes:
+        means: the mean rotation from its initial value on after each outer step, degrees.
+        seconds: wall time, that of an interrupted run up to its last checkpoint included.
+        peak_bytes: memory of the outer step that took most.
+        skipped: outer steps whose hypergradient was not applied.
+    """
+
+    means: list[float]
+    seconds: float
+    peak_bytes: int
+    skipped: int
+
+
+def _backpropagate(study: BpttStudy, run: Run, data: MnistData, arm: BpttArm) -> _Learned:
+    """Learns the mean by backpropagation through all of PT and FT of the first seed, from the same initial weights each time.
+
+    An arm with a budget stops when that is spent, but not before the first outer step.
+    """
+    stages = Stages(study, run, data, 0)
+    batches = stages.batches
+    mean = torch.tensor(study.initial, device=run.device, requires_grad=True)
+    optimizer = torch.optim.Adam([mean], lr=arm.meta_lr)
+    # The derivative of Adam's step is up to lr / eps where a gradient is nearly 0 (border pixels), so that now and then a
+    # hypergradient is many times too large. Applied, it would stay in the second moment of Adam on the mean, which then stops.
+    guard = HypergradientGuard(arm.explosion_factor, max_skipped=10)
+    learned = _Learned([study.initial], 0.0, 0, 0)
+    checkpoint = run.resumable()
+    saved = checkpoint.load()
+    if saved is not None:
+        mean.data.copy_(saved["mean"])
+        optimizer.load_state_dict(saved["optimizer"])
+        guard.load_state_dict(saved["guard"])
+        batches.load_state_dict(saved["batches"])
+        learned = _Learned(*saved["learned"])
+        log.info("%s %s goes on at outer step %d", run.experiment, run.arm, len(learned.means) - 1)
+    due, start = Every(60.0), time.monotonic() - learned.seconds
+    for step in steps(len(learned.means) - 1, arm.outer_steps, f"{run.experiment} {run.arm}"):
+        if step > 0 and run.budget_seconds is not None and learned.seconds >= run.budget_seconds:
+            break
+        with Measured(run.device) as measured:
+            result = exact_hypergradient(
+                stages.problem,
+                stages.pretrained,
+                {"mean": mean},
+                stages.head,
+                pretrain_batches=[batches.pretrain() for _ in range(study.pretrain_steps)],
+                train_batches=[batches.train() for _ in range(study.finetune_steps)],
+                validation_batches=[batches.whole_validation()],
+                pretrain_optimizer=Adam(study.pretrain_lr),
+                finetune_optimizer=SGD(study.finetune_lr),
+            )
+        if guard.accepts(float(norm(list(result.gradient.values()))), step):
+            mean.grad = result.gradient["mean"]
+            optimizer.step()
+        peak = max(learned.peak_bytes, measured.peak_bytes)
+        skipped = sum(guard.skipped.values())
+        learned = _Learned([*learned.means, float(mean.detach())], time.monotonic() - start, peak, skipped)
+        if due():
+            checkpoint.save(
+                {
+                    "mean": mean.detach(),
+                    "optimizer": optimizer.state_dict(),
+                    "guard": guard.state_dict(),
+                    "batches": batches.state_dict(),
+                    "learned": tuple(learned),
+                }
+            )
+    return learned
+
+
+def _join(params: Pretrained) -> Params:
+    """Encoder and head as one dictionary."""
+    return {f"encoder/{k}": v for k, v in params.encoder.items()} | {f"head/{k}": v for k, v in params.head.items()}
+
+
+def _split(params: Params, like: Pretrained) -> Pretrained:
+    """The inverse of `_join`, with the names of `like`."""
+    return Pretrained({k: params[f"encoder/{k}"] for k in like.encoder}, {k: params[f"head/{k}"] for k in like.head})

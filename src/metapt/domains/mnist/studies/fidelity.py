@@ -1,0 +1,107 @@
+"""Experiment `fidelity`: our hypergradient of one weight per PT example beside the exact one, by backpropagation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from metapt.domains.mnist import arms, mlp
+from metapt.domains.mnist.arms import Results, Run
+from metapt.domains.mnist.config import Fidelity
+from metapt.domains.mnist.data.prepare import MnistData
+from metapt.domains.mnist.data.sources import CLASSES
+from metapt.domains.mnist.problem import ExampleWeightsProblem, Images
+from metapt.domains.mnist.quantities import COSINE, NORM_RATIO, setting_fidelity
+from metapt.evaluation import metrics
+from metapt.hypergrad import SGD, Neumann, Unroll, exact_hypergradient, hypergradient
+from metapt.training.progress import steps
+
+_BATCH = 64  # images of an FT training minibatch
+
+
+def train(study: Fidelity, run: Run, data: MnistData) -> Results:
+    """Cosine and norm ratio for each number of PT steps, K, and Neumann terms, over seeds.
+
+    Raises:
+        ConfigError: there are fewer images than the study asks for.
+    """
+    cases = [(seed, count, k) for seed in range(study.replicates) for count in study.pretrain_steps for k in study.unroll_steps]
+    rows: list[dict[str, Any]] = []
+    for index in steps(0, len(cases), f"{run.experiment} {run.arm}"):
+        seed, count, unroll_steps = cases[index]
+        for terms, numbers in _compare(study, run, data, seed, count, unroll_steps).items():
+            words = setting_fidelity(count, unroll_steps, terms)
+            rows += [
+                metrics.row(run.experiment, run.arm, name, value, replicate=seed, setting=words)
+                for name, value in numbers.items()
+            ]
+    return Results(rows, [], [])
+
+
+def _compare(study: Fidelity, run: Run, data: MnistData, seed: int, count: int, unroll_steps: int) -> dict[int, dict[str, float]]:
+    """Neumann terms -> cosine and norm ratio to the exact hypergradient."""
+    pretrain, train_batches, validation = _data(study, run, data, seed, unroll_steps)
+    pretrained, head = mlp.initial("separate", CLASSES, CLASSES, run.generator("weights", seed), run.device)
+    meta = {"weights": torch.ones(study.examples, device=run.device)}
+    network = study.arms[run.arm].unroll == "network"
+    problem = ExampleWeightsProblem()
+    exact = exact_hypergradient(
+        problem,
+        pretrained,
+        meta,
+        head,
+        pretrain_batches=[pretrain] * count,
+        train_batches=train_batches,
+        validation_batches=[validation],
+        pretrain_optimizer=SGD(study.pretrain_lr),
+        finetune_optimizer=SGD(study.finetune_lr),
+        network=network,
+    )
+    return {
+        terms: _agreement(
+            hypergradient(
+                problem,
+                exact.pretrained,
+                meta,
+                head,
+                pretrain_batch=pretrain,
+                train_batches=train_batches,
+                validation_batch=validation,
+                inverse=Neumann(terms, study.pretrain_lr),
+                finetuning=Unroll(unroll_steps, SGD(study.finetune_lr), network=network),
+            ).gradient["weights"],
+            exact.gradient["weights"],
+        )
+        for terms in study.neumann_terms
+    }
+
+
+def _data(study: Fidelity, run: Run, data: MnistData, seed: int, unroll_steps: int) -> tuple[Images, Sequence[Images], Images]:
+    """All PT images (some with a random label), an FT training minibatch per unrolled step, all FT validation images."""
+    chosen = arms.sample(
+        len(data.train_labels), study.examples + study.finetune_examples, "PT and FT images", run.generator("images", seed)
+    )
+    generator = run.generator("label noise", seed)
+    labels = data.train_labels.cpu()[chosen]
+    noisy = torch.rand(study.examples, generator=generator) < study.noisy_fraction
+    random_labels = torch.randint(CLASSES, (study.examples,), generator=generator)
+    labels[: study.examples] = torch.where(noisy, random_labels, labels[: study.examples])
+    half = study.finetune_examples // 2
+
+    def images(indices: Tensor) -> Images:
+        return Images(data.train_images[chosen[indices].to(run.device)], labels[indices].to(run.device))
+
+    finetune = study.examples + torch.arange(study.finetune_examples)
+    drawn = torch.randint(half, (unroll_steps, min(_BATCH, half)), generator=run.generator("train", seed))
+    return images(torch.arange(study.examples)), [images(finetune[:half][indices]) for indices in drawn], images(finetune[half:])
+
+
+def _agreement(ours: Tensor, exact: Tensor) -> dict[str, float]:
+    """Of two hypergradients [examples]."""
+    return {
+        COSINE: float(torch.nn.functional.cosine_similarity(ours, exact, dim=0)),
+        NORM_RATIO: float(ours.norm() / exact.norm()),
+    }

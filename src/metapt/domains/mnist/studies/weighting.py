@@ -1,0 +1,143 @@
+"""Experiment `example_weighting`: a CNN that weights PT examples, some of which have noisy labels.
+
+Appendix "Meta-Parameterized Per-Example Weighting".
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+from torch import Tensor
+
+from metapt.domains.mnist import arms, mlp, weighting
+from metapt.domains.mnist.arms import Results, Run
+from metapt.domains.mnist.config import ExampleWeighting, iterations
+from metapt.domains.mnist.data.prepare import MnistData
+from metapt.domains.mnist.problem import Images, WeightingProblem
+from metapt.domains.mnist.quantities import MEAN_WEIGHT, RATIO, WEIGHT
+from metapt.evaluation import metrics
+from metapt.training.batches import StreamBatches
+from metapt.training.meta import MetaPretraining
+from metapt.training.recorder import Recorder
+from metapt.training.streams import ShuffledStream
+
+CLEAN_CLASSES = 5
+_MOST_WEIGHED = 3000
+_RECORDS = 100  # points of a trajectory
+
+
+class WeightingBatches(StreamBatches):
+    """Minibatches of one replicate: PT images with clean (0-4) or noisy labels, FT images of classes 0-4 from the test set.
+
+    Attributes:
+        images: PT images [examples, 28, 28].
+        labels: their PT labels [examples]: the true one, or a random one in 5..classes-1.
+        clean: which of them are true [examples].
+        finetune_images, finetune_labels: training half, then validation half.
+        half: images in the training half.
+
+    Raises:
+        ConfigError: there are fewer PT images than the study asks for.
+    """
+
+    def __init__(self, data: MnistData, study: ExampleWeighting, run: Run, seed: int) -> None:
+        device = data.train_images.device
+        size = len(data.train_labels) if study.pretrain_examples == "all" else study.pretrain_examples
+        chosen = arms.sample(len(data.train_labels), size, "PT images", run.generator("images", seed))
+        self.images = data.train_images[chosen.to(device)]
+        true_labels = data.train_labels.cpu()[chosen]
+        noise = torch.randint(CLEAN_CLASSES, study.classes, (size,), generator=run.generator("label noise", seed))
+        self.clean = (true_labels < CLEAN_CLASSES).to(device)
+        self.labels = torch.where(true_labels < CLEAN_CLASSES, true_labels, noise).to(device)
+        finetune = torch.nonzero(data.test_labels.cpu() < CLEAN_CLASSES).squeeze(1)
+        finetune = finetune[torch.randperm(len(finetune), generator=run.generator("split", seed))].to(device)
+        self.finetune_images, self.finetune_labels = data.test_images[finetune], data.test_labels[finetune]
+        self.half = len(finetune) // 2
+        sizes = {"pretrain": size, "hypergradient": size, "train": self.half, "validation": len(finetune) - self.half}
+        super().__init__(
+            {name: ShuffledStream(count, study.batch_size, [run.generator(name, seed)]) for name, count in sizes.items()}
+        )
+
+    def pretrain(self) -> Images:
+        return self._weighted("pretrain")
+
+    def hypergradient(self) -> Images:
+        """The PT minibatch of a hypergradient, from a stream of its own, lest meta-updates change what PT steps see."""
+        return self._weighted("hypergradient")
+
+    def _weighted(self, name: str) -> Images:
+        indices = self._next(name)
+        return Images(self.images[indices], self.labels[indices])
+
+    def train(self) -> Images:
+        return self._finetune(self._next("train"))
+
+    def validation(self) -> Images:
+        return self._finetune(self.half + self._next("validation"))
+
+    def _next(self, name: str) -> Tensor:
+        return self._streams[name].next()[0].to(self.labels.device)
+
+    def _finetune(self, indices: Tensor) -> Images:
+        return Images(self.finetune_images[indices], self.finetune_labels[indices])
+
+
+def train(study: ExampleWeighting, run: Run, data: MnistData) -> Results:
+    """All replicates, side by side in `run.threads` threads of one CPU thread each.
+
+    The convolutions dominate here, and stacked ones (grouped convolutions) are slower than one after the other.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with ThreadPoolExecutor(run.threads) as pool:
+            parts = list(pool.map(lambda seed: _replicate(study, run, data, seed), range(study.replicates)))
+    finally:
+        torch.set_num_threads(before)
+    return Results(
+        [row for part in parts for row in part.metrics],
+        [row for part in parts for row in part.series],
+        [checkpoint for part in parts for checkpoint in part.checkpoints],
+    )
+
+
+def _replicate(study: ExampleWeighting, run: Run, data: MnistData, seed: int) -> Results:
+    arm = study.arms[run.arm]
+    batches = WeightingBatches(data, study, run, seed)
+    pretrained, head = mlp.initial(arm.heads, study.classes, CLEAN_CLASSES, run.generator("weights", seed), run.device)
+    meta = {name: value.to(run.device) for name, value in weighting.network(run.generator("weighting network", seed)).items()}
+    count = iterations(arm, study.epochs, len(batches.labels), study.batch_size)
+    loop = MetaPretraining(WeightingProblem(), batches, pretrained, meta, head, arms.settings(arm, count))
+
+    def observe() -> dict[str, Tensor]:
+        return {MEAN_WEIGHT.format(name): part.mean().reshape(1) for name, part in weigh(loop, batches).items()}
+
+    recorder = Recorder(observe, every=max(1, count // _RECORDS))
+    checkpoint = run.resumable(f"-{seed}")
+    diagnosis = loop.run(f"{run.experiment} {run.arm} {seed}", checkpoint, recorder=recorder)
+    weights = weigh(loop, batches)
+    numbers = {RATIO: float(weights["clean"].mean() / weights["noisy"].mean())}
+    numbers |= {MEAN_WEIGHT.format(name): float(part.mean()) for name, part in weights.items()}
+    setting = f"{study.replicates} initialisations"
+    rows = [metrics.row(run.experiment, run.arm, name, value, replicate=seed, setting=setting) for name, value in numbers.items()]
+    rows += arms.diagnosis_rows(run, diagnosis, setting, seed)
+    series = [{**row, "replicate": seed} for row in recorder.rows()]
+    series += [
+        {"replicate": seed, "step": index, "name": WEIGHT.format(name), "value": value}
+        for name, part in weights.items()
+        for index, value in enumerate(part.tolist())
+    ]
+    return Results(rows, series, [checkpoint])
+
+
+@torch.no_grad()
+def weigh(loop: MetaPretraining, batches: WeightingBatches) -> dict[str, Tensor]:
+    """Weights of the "clean" and of the "noisy" PT examples (of a random 3,000 where there are more), weighed as one batch.
+
+    Returns:
+        each [examples of that kind], on the CPU.
+    """
+    weights = weighting.weights(loop.averaged_meta, batches.images[:_MOST_WEIGHED])
+    clean = batches.clean[:_MOST_WEIGHED]
+    return {"clean": weights[clean].cpu(), "noisy": weights[~clean].cpu()}

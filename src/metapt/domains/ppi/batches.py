@@ -1,0 +1,135 @@
+"""Minibatches of protein graphs for PT and for meta-updates; all random numbers come from streams of the PT seed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from metapt.domains.ppi.config import Network
+from metapt.domains.ppi.data.dataset import Indices, PpiDataset, labels
+from metapt.domains.ppi.gin import dropout_masks
+from metapt.domains.ppi.problem import BothGraphs, LabelledGraphs
+from metapt.training.batches import StreamBatches
+from metapt.training.seeds import generator
+from metapt.training.streams import ShuffledStream
+
+
+class Dropout:
+    """Masks for training minibatches, from a generator on the device."""
+
+    def __init__(self, generator: torch.Generator, network: Network, rate: float) -> None:
+        self._generator, self._network, self._rate = generator, network, rate
+
+    def __call__(self, nodes: int) -> Tensor | None:
+        if not self._rate:
+            return None
+        return dropout_masks(self._network.layers, nodes, self._network.width, self._rate, self._generator)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"generator": self._generator.get_state()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._generator.set_state(state["generator"])
+
+
+class PpiBatches(StreamBatches):
+    """PT minibatches with coarse labels, FT minibatches with fine ones.
+
+    Each set has streams of its own, of graphs and of dropout's masks, so that arms of a seed see the same PT minibatches and
+    masks however many others they draw.
+
+    Args:
+        dataset: all graphs.
+        sets: graphs of "pretrain", "hypergradient" (PT graphs), "train" and "validation" (as far as they are used), and the
+            sizes of their minibatches.
+        network: the encoder's shape.
+        dropout: share of a layer's outputs that are zeroed, of minibatches that are trained on.
+        seed: the PT seed. Arms share its streams, so that they differ in what they do only.
+        coarse: PT labels of all graphs as bits; the data set's own where it is None.
+        tasks: FT tasks that there are labels of; None: all.
+        offset_centres: see `PpiDataset.batch`; of PT minibatches.
+    """
+
+    def __init__(
+        self,
+        dataset: PpiDataset,
+        sets: Mapping[str, tuple[Indices, int]],
+        network: Network,
+        dropout: float,
+        seed: int,
+        *,
+        coarse: Tensor | None = None,
+        tasks: Tensor | None = None,
+        offset_centres: bool = True,
+    ) -> None:
+        self._dataset, self._tasks, self._offset = dataset, tasks, offset_centres
+        self._coarse = dataset.coarse_bits if coarse is None else coarse
+        self._indices = {name: torch.from_numpy(np.asarray(chosen)) for name, (chosen, _) in sets.items()}
+        self._dropout = {
+            name: Dropout(generator("ppi dropout", name, seed, device=dataset.device), network, dropout) for name in sets
+        }
+        super().__init__(
+            {
+                name: ShuffledStream(len(chosen), size, [generator("ppi batches", name, seed)])
+                for name, (chosen, size) in sets.items()
+            }
+        )
+
+    def pretrain(self) -> LabelledGraphs:
+        return self._labelled("pretrain")
+
+    def hypergradient(self) -> LabelledGraphs:
+        return self._labelled("hypergradient")
+
+    def train(self) -> LabelledGraphs:
+        return self._finetune("train")
+
+    def validation(self) -> LabelledGraphs:
+        return self._finetune("validation")
+
+    def _labelled(self, name: str) -> LabelledGraphs:
+        indices = self._next(name)
+        graphs = self._dataset.batch(indices, self._offset)
+        coarse = labels(self._coarse, indices, self._dataset.coarse_tasks)
+        return LabelledGraphs(graphs, coarse, self._dropout[name](len(graphs.graph)))
+
+    def _finetune(self, name: str) -> LabelledGraphs:
+        indices = self._next(name)
+        return LabelledGraphs(self._dataset.batch(indices), self._fine(indices), None)
+
+    def _fine(self, indices: Tensor) -> Tensor:
+        fine = self._dataset.fine(indices)
+        return fine if self._tasks is None else fine[:, self._tasks]
+
+    def _next(self, name: str) -> Tensor:
+        return self._indices[name][self._streams[name].next()[0]]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"streams": super().state_dict(), "dropout": {name: each.state_dict() for name, each in self._dropout.items()}}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state["streams"])
+        for name, each in self._dropout.items():
+            each.load_state_dict(state["dropout"][name])
+
+
+class CoTrainBatches(PpiBatches):
+    """The same, where what is trained on is a PT and an FT minibatch together."""
+
+    def __init__(self, dataset: PpiDataset, sets: Mapping[str, tuple[Indices, int]], *arguments: Any, **options: Any) -> None:
+        super().__init__(dataset, {**sets, "hypergradient train": sets["train"]}, *arguments, **options)
+
+    def pretrain(self) -> BothGraphs:  # type: ignore[override]
+        return BothGraphs(super().pretrain(), self._trained("train"))
+
+    def hypergradient(self) -> BothGraphs:  # type: ignore[override]
+        return BothGraphs(super().hypergradient(), self._trained("hypergradient train"))
+
+    def _trained(self, name: str) -> LabelledGraphs:
+        """An FT training minibatch with dropout."""
+        batch = self._finetune(name)
+        return batch._replace(keep=self._dropout[name](len(batch.graphs.graph)))

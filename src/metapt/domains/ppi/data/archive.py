@@ -1,0 +1,274 @@
+"""The archive of Hu et al. (2020), "Strategies for Pre-training Graph Neural Networks" (snap.stanford.edu/gnn-pretrain).
+
+`bio_dataset.zip` holds what torch 1.0 saved: five pickles (a magic number, the format's version, the machine's byte order, the
+pair of a torch-geometric 1.0 `Data` and its slices, the keys of the storages), and then for each storage the number of its items
+(int64) and the items. `Data` has, for N nodes, E directed edges and G graphs, one graph after the other: x [N, 1] (ones),
+edge_index [2, E] (numbers of nodes within their graph), edge_attr [E, 9] (seven evidence channels, self loop, mask),
+species_id [G], center_node_idx [G], go_target_pretrain [G * coarse tasks] and go_target_downstream [G * fine tasks]. The slices
+[G + 1] say for each of these where a graph begins.
+
+It is read by `legacy_pickle`, so that no archive can run code.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+import warnings
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from metapt.domains.ppi.data.graphs import EVIDENCE, Graphs, check, pack
+from metapt.domains.ppi.data.legacy_pickle import ADVICE, Storage, Tensor, unpickle
+from metapt.errors import DataError
+
+MEMBER = "dataset/supervised/processed/geometric_data_processed.pt"
+
+_MAGIC, _VERSION = 0x1950A86A20F9469CFC6C, 1001
+_HEADER = 1 << 16  # bytes that the five pickles take at most; the archive's take 2 kB
+_FREE = 1 << 26  # bytes that a zip file may always unpack to
+_MOST = 200  # else at most so many times its own; the archive's labels, its sparsest part, take a hundredth
+_CHUNK = 1 << 18  # bytes of a storage that are read at once
+_BLOCK = 64  # graphs whose edges are paired at once; they stay in the cache
+_CODES = {"Float": "<f4", "Double": "<f8", "Long": "<i8", "Int": "<i4", "Short": "<i2", "Char": "i1", "Byte": "u1"}
+
+_Array = NDArray[Any]
+_File: TypeAlias = "io.BufferedReader[Any]"  # only type checkers know the parameter
+
+
+@dataclass(frozen=True)
+class _Rule:
+    """What a tensor has to be, and how a chunk of it [rows, width] becomes what is kept."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    width: int
+    keep: Callable[[_Array], _Array]
+
+
+def read_archive(path: Path) -> Graphs:
+    """Read Hu et al.'s labelled graphs, in one pass, and in little more memory than the result takes.
+
+    Args:
+        path: bio_dataset.zip, or its member supervised/processed/geometric_data_processed.pt. The numbers of tasks follow from
+            the lengths of the labels.
+
+    Returns:
+        The graphs, and each one's edges, in the order of the archive.
+
+    Raises:
+        DataError: the file is missing, cut, altered or not of this layout; its pickle asks for anything else than tensors and
+            containers; edges are not in pairs (i, j), (j, i) with the same evidence.
+    """
+    try:
+        with _opened(path) as (file, size), tqdm(total=size, desc=path.name, unit="B", unit_scale=True, disable=None) as bar:
+            tensors = _header(file, size)
+            rules = _rules(tensors)
+            arrays: dict[str, _Array] = {}
+            for name, tensor in tensors.items():
+                rule = rules.get(name, _Rule("", (), 1, _nothing))
+                try:
+                    arrays[name] = np.concatenate([rule.keep(rows) for rows in _chunks(file, tensor.storage, rule.width, bar)])
+                except DataError as error:
+                    raise DataError(f"{name} {error}") from error
+            if file.read(1):  # at the end zipfile compares the checksum
+                raise DataError("it goes on after its last storage")
+        graphs = _graphs(arrays, rules)
+        check(graphs)
+    except OSError as error:
+        raise DataError(f"{path} can't be read ({error.strerror or error}): name the archive of Hu et al.") from error
+    except DataError as error:
+        raise DataError(f"{path} is cut, altered or not the archive of Hu et al. ({error}): {ADVICE}.") from error
+    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, ValueError, struct.error, MemoryError) as error:
+        raise DataError(f"{path} is cut or altered ({str(error) or type(error).__name__}): {ADVICE}.") from error
+    return graphs
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[_File, int]]:
+    """The legacy file, in a zip file or alone, and its size in bytes."""
+    with io.BufferedReader(path.open("rb", buffering=0), _HEADER) as plain:
+        if plain.peek(4)[:4] != b"PK\x03\x04":
+            yield plain, path.stat().st_size
+            return
+        with zipfile.ZipFile(plain) as archive:
+            end = MEMBER.removeprefix("dataset")  # whatever the folder above is called
+            found = [info for info in archive.infolist() if f"/{info.filename}".endswith(end)]
+            if len(found) != 1:
+                raise DataError(f"it has {len(found) or 'no'} {MEMBER}")
+            if found[0].compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                raise DataError(f"{found[0].filename} is neither stored nor deflated")
+            if found[0].file_size > max(_FREE, _MOST * found[0].compress_size):
+                raise DataError(
+                    f"{found[0].filename} unpacks {found[0].compress_size} bytes to {found[0].file_size}, too many to be data"
+                )
+            with archive.open(found[0]) as member:
+                yield io.BufferedReader(member, _HEADER), found[0].file_size
+
+
+def _header(file: _File, size: int) -> dict[str, Tensor]:
+    """The tensors `name` of the data and `slices[name]` of the slices, in the order in which their items follow in the file."""
+    head = io.BytesIO(file.peek(_HEADER)[:_HEADER])
+    try:
+        with warnings.catch_warnings(action="ignore"):  # of escapes in strings, which only altered files have
+            magic, version, machine, saved, keys = (unpickle(head) for _ in range(5))
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise DataError(f"it does not begin with pickles of tensors and containers: {error}") from error
+    if magic != _MAGIC or version != _VERSION:
+        raise DataError("it was not written by torch 1.0")
+    if not isinstance(machine, dict) or machine.get("little_endian") is not True:
+        raise DataError("it was written on a machine with another byte order")
+    if not (isinstance(saved, tuple) and len(saved) == 2 and all(isinstance(part, dict) for part in saved)):
+        raise DataError("it does not hold a pair of data and slices")
+    entries = {**saved[0], **{f"slices[{name}]": value for name, value in saved[1].items()}}
+    tensors = {name: value for name, value in entries.items() if isinstance(value, Tensor)}
+    owners = {tensor.storage.key: name for name, tensor in tensors.items()}
+    if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys) or sorted(keys) != sorted(owners):
+        raise DataError("its list of storages is not that of its tensors")
+    if len(owners) != len(tensors):
+        raise DataError("two of its tensors share a storage")
+    needed = head.tell() + sum(8 + tensor.storage.items * tensor.storage.dtype.itemsize for tensor in tensors.values())
+    if needed != size:
+        raise DataError(f"it holds {size} bytes, and its tensors take {needed}")
+    file.read(head.tell())
+    return {owners[key]: tensors[owners[key]] for key in keys}
+
+
+def _rules(tensors: dict[str, Tensor]) -> dict[str, _Rule]:
+    """What the tensors have to be, given how many nodes, edges, graphs and tasks there are; raises DataError if they aren't."""
+    names = ["x", "edge_index", "edge_attr", "species_id", "center_node_idx", "go_target_pretrain", "go_target_downstream"]
+    if missing := [name for name in (*names, *(f"slices[{name}]" for name in names)) if name not in tensors]:
+        raise DataError(f"it has no {missing[0]}")
+    nodes, _, edge_items, graphs, _, coarse, fine = (tensors[name].storage.items for name in names)
+    if not graphs or min(coarse, fine) < graphs:
+        raise DataError("it has no labelled graphs")
+    edges, coarse, fine = edge_items // 9, coarse // graphs, fine // graphs
+    numbers, taxa = partial(_integers, dtype=np.uint16), partial(_integers, dtype=np.int32)
+    rules = {
+        "x": _Rule("<f4", (nodes, 1), 1, _ones),
+        "edge_index": _Rule("<i8", (2, edges), 1, numbers),
+        "edge_attr": _Rule("<f4", (edges, 9), 9, _evidence),
+        "species_id": _Rule("<i8", (graphs,), 1, taxa),
+        "center_node_idx": _Rule("<i8", (graphs,), 1, numbers),
+        "go_target_pretrain": _Rule("<i8", (graphs * coarse,), coarse, _labels),
+        "go_target_downstream": _Rule("<i8", (graphs * fine,), fine, _labels),
+        **{f"slices[{name}]": _Rule("<i8", (graphs + 1,), 1, _integers) for name in names},
+    }
+    for name, rule in rules.items():
+        found, dtype = tensors[name], np.dtype(rule.dtype)
+        if (found.storage.dtype, found.shape) != (dtype, rule.shape):
+            wrong = f"{found.storage.dtype} {list(found.shape)}"
+            raise DataError(f"{name} is {wrong}, and with {graphs} graphs {dtype} {list(rule.shape)} is expected")
+    return rules
+
+
+def _chunks(file: _File, storage: Storage, width: int, bar: tqdm[Any]) -> Iterator[_Array]:
+    """A storage's items, chunk by chunk [rows, width], each valid until the next one; at least one, if need be without rows."""
+    if file.read(8) != struct.pack("<q", storage.items):
+        raise DataError(f"has not the {storage.items} items that it should have")
+    step = max(_CHUNK // (width * storage.dtype.itemsize), 1) * width
+    buffer = np.empty(min(step, storage.items), storage.dtype)
+    for start in range(0, max(storage.items, 1), step):
+        chunk = buffer[: storage.items - start]
+        if file.readinto(chunk.view(np.uint8).data) != chunk.nbytes:
+            raise DataError("is cut")
+        bar.update(chunk.nbytes)
+        yield chunk.reshape(-1, width)
+
+
+def _nothing(rows: _Array) -> _Array:
+    return rows[:0]
+
+
+def _ones(rows: _Array) -> _Array:
+    if (rows != 1).any():
+        raise DataError("has values other than 1")
+    return rows[:0]
+
+
+def _integers(rows: _Array, dtype: type[np.integer[Any]] = np.int64) -> _Array:
+    largest = np.iinfo(dtype).max
+    if rows.size and (rows.min() < 0 or rows.max() > largest):
+        raise DataError(f"has values below 0 or above {largest}")
+    return rows[:, 0].astype(dtype)
+
+
+def _evidence(rows: _Array) -> _Array:
+    if not ((rows == 0) | (rows == 1)).all():
+        raise DataError("has values other than 0 and 1")
+    bits = rows @ (2.0 ** np.arange(9)).astype(np.float32)
+    if (bits >= 1 << EVIDENCE).any():
+        raise DataError("marks an edge as a self loop or as masked")
+    return bits.astype(np.uint8)
+
+
+def _labels(rows: _Array) -> _Array:
+    if rows.min() < 0 or rows.max() > 1:
+        raise DataError("has values other than 0 and 1")
+    return pack(rows.astype(np.bool_))
+
+
+def _graphs(arrays: dict[str, _Array], rules: dict[str, _Rule]) -> Graphs:
+    """The prepared form, after a check of the slices and of the pairs of edges."""
+    for name in ("species_id", "center_node_idx", "go_target_pretrain", "go_target_downstream"):
+        step = rules[name].width
+        if not np.array_equal(arrays[f"slices[{name}]"], step * np.arange(len(arrays["species_id"]) + 1)):
+            raise DataError(f"slices[{name}] does not rise by {step} from graph to graph")
+    for name, last in (("x", rules["x"].shape[0]), ("edge_index", rules["edge_index"].shape[1])):
+        offsets = arrays[f"slices[{name}]"]
+        if offsets[0] != 0 or offsets[-1] != last or (np.diff(offsets) < 0).any():
+            raise DataError(f"slices[{name}] does not rise from 0 to {last}")
+    if not np.array_equal(offsets, arrays["slices[edge_attr]"]):
+        raise DataError("slices[edge_attr] differs from slices[edge_index]")
+    source, target = arrays["edge_index"].reshape(2, -1)
+    blocks = [
+        _undirected(start, offsets[start : start + _BLOCK + 1], source, target, arrays["edge_attr"])
+        for start in range(0, len(offsets) - 1, _BLOCK)
+    ]
+    counts, edges, bits = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
+    return Graphs(
+        node_offsets=arrays["slices[x]"],
+        edge_offsets=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
+        edges=edges,
+        bits=bits,
+        centre=arrays["center_node_idx"],
+        species=arrays["species_id"],
+        coarse=arrays["go_target_pretrain"],
+        fine=arrays["go_target_downstream"],
+        tasks=np.array([rules["go_target_pretrain"].width, rules["go_target_downstream"].width], np.int64),
+    )
+
+
+def _undirected(first: int, offsets: _Array, source: _Array, target: _Array, bits: _Array) -> tuple[_Array, _Array, _Array]:
+    """Of graphs from `first` on, whose directed edges begin at `offsets`: numbers of edges, edges [edges, 2], bits [edges]."""
+    here = slice(offsets[0], offsets[-1])
+    i, j = source[here].astype(np.int64), target[here].astype(np.int64)
+    keys = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets)) << 40
+    keys |= np.minimum(i, j) << 24 | np.maximum(i, j) << 8 | bits[here]
+    forth, back = keys[i < j], keys[i > j]
+    odd = [keys[i == j]]
+    directions = [forth]
+    if not np.array_equal(forth, back):  # as they are where the two of a pair lie side by side
+        odd.append(np.setxor1d(forth, back))
+        directions.append(back)
+    for direction in directions:
+        ordered = np.sort(direction, kind="stable")  # it merges ascending runs, and they come in such
+        odd.append(ordered[1:][ordered[1:] >> 8 == ordered[:-1] >> 8])
+    if wrong := [int(key) for key in np.concatenate(odd)[:1]]:
+        graph, a, b = (wrong[0] >> shift & 0xFFFF for shift in (40, 24, 8))
+        raise DataError(
+            f"graph {first + graph} does not have the edge between its nodes {a} and {b} once in each direction, "
+            "with the same evidence"
+        )
+    edges = np.stack([forth >> 24, forth >> 8], axis=1).astype(np.uint16)
+    return np.bincount(forth >> 40, minlength=len(offsets) - 1), edges, forth.astype(np.uint8)

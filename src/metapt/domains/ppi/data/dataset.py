@@ -1,0 +1,201 @@
+"""Protein graphs on the device, minibatches of them by index arithmetic, and who learns from which graphs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from metapt.domains.ppi.data.graphs import EVIDENCE, Graphs, load
+from metapt.domains.ppi.gin import EDGE_BITS, GraphBatch
+from metapt.domains.ppi.settings import FOLDS
+from metapt.errors import DataError
+
+TRAIN_SHARE, VALIDATION_SHARE = 0.85, 0.15
+_SPLIT_SEED = 42
+_SELF_LOOP = EVIDENCE
+
+Indices = NDArray[np.int64]
+
+
+class Splits(NamedTuple):
+    """Numbers of graphs, in ascending order.
+
+    Attributes:
+        others: of the species that are not tested on; PT sees all of them.
+        train, validation: of FT, parts of `others`.
+        easy, hard: halves of the test species; PT sees the first, nothing but the test the second.
+    """
+
+    others: Indices
+    train: Indices
+    validation: Indices
+    easy: Indices
+    hard: Indices
+
+    @property
+    def pretrain(self) -> Indices:
+        """What PT sees, with coarse labels."""
+        return np.concatenate([self.others, self.easy])
+
+    @property
+    def test(self) -> Indices:
+        return self.hard
+
+
+def splits(graphs: Graphs, test_species: list[int]) -> Splits:
+    """Split by species as Hu et al. (2020) do in their code; it is always the same.
+
+    Other species are cut 85/15 after a shuffle by Python's generator, the test species' graphs 50/50 after another one. Sizes
+    are rounded down, so that a graph may be left over.
+
+    Raises:
+        DataError: a part would be empty.
+    """
+    tested = np.isin(graphs.species, test_species)
+    others, own = np.flatnonzero(~tested), np.flatnonzero(tested)
+    parts = Splits(others, *_cut(others, TRAIN_SHARE, VALIDATION_SHARE), *_cut(own, 0.5, 0.5))
+    if not all(map(len, parts)):
+        names = ", ".join(map(str, np.unique(graphs.species)))
+        raise DataError(
+            f"the split by species leaves a part empty: {len(others)} graphs to learn from, {len(own)} of the test species "
+            f"{', '.join(map(str, test_species))}. The graphs are of {names}; name other test_species, or prepare more graphs."
+        )
+    return parts
+
+
+def _cut(numbers: Indices, first: float, second: float) -> tuple[Indices, Indices]:
+    """Cut two parts, of these shares, off a random order of the numbers."""
+    order = list(range(len(numbers)))
+    Random(_SPLIT_SEED).shuffle(order)
+    end, size = int(first * len(order)), int(second * len(order))
+    return np.sort(numbers[order[:end]]), np.sort(numbers[order[end : end + size]])
+
+
+@dataclass(frozen=True)
+class PpiDataset:
+    """Prepared graphs as flat tensors on one device.
+
+    Attributes:
+        graphs: as they lie on the disk.
+        nodes: [graphs + 1], where each graph's nodes begin.
+        neighbour_offsets: [nodes + 1], where each node's neighbours begin.
+        neighbours: [directed edges] int32, numbers within the graph.
+        edge_sums: [nodes, 10], see `GraphBatch`.
+        centre: [graphs], number of the centre node within the graph.
+        coarse_bits, fine_bits: labels as bits.
+        device: of all of them.
+    """
+
+    graphs: Graphs
+    nodes: Tensor
+    neighbour_offsets: Tensor
+    neighbours: Tensor
+    edge_sums: Tensor
+    centre: Tensor
+    coarse_bits: Tensor
+    fine_bits: Tensor
+    device: str
+
+    @property
+    def coarse_tasks(self) -> int:
+        return int(self.graphs.tasks[0])
+
+    @property
+    def fine_tasks(self) -> int:
+        return int(self.graphs.tasks[1])
+
+    def coarse(self, indices: Tensor) -> Tensor:
+        """PT labels [n, coarse tasks] of 0 and 1, float32."""
+        return labels(self.coarse_bits, indices, self.coarse_tasks)
+
+    def fine(self, indices: Tensor) -> Tensor:
+        """FT labels [n, fine tasks] of 0 and 1, float32."""
+        return labels(self.fine_bits, indices, self.fine_tasks)
+
+    def batch(self, indices: Tensor, offset_centres: bool = True) -> GraphBatch:
+        """Graphs as one.
+
+        Args:
+            indices: [n] int64, on any device.
+            offset_centres: whether a centre node's number is counted in the batch, as it must be; False: within its graph, as
+                the released PT code leaves it, so that all graphs read a node near the start of the batch.
+        """
+        indices = indices.to(self.device)
+        sizes = self.nodes[indices + 1] - self.nodes[indices]
+        starts = sizes.cumsum(0) - sizes
+        graph = torch.repeat_interleave(sizes)
+        nodes = torch.arange(len(graph), device=graph.device) + (self.nodes[indices] - starts)[graph]
+        first = self.neighbour_offsets[nodes]
+        degrees = self.neighbour_offsets[nodes + 1] - first
+        offsets = torch.cat([degrees.new_zeros(1), degrees.cumsum(0)])
+        node = torch.repeat_interleave(degrees)
+        places = torch.arange(len(node), device=node.device) + (first - offsets[:-1])[node]
+        neighbours = self.neighbours[places] + starts.int()[graph[node]]
+        centre = self.centre[indices]
+        return GraphBatch(
+            neighbours, offsets.int(), self.edge_sums[nodes], sizes, graph, centre + starts if offset_centres else centre
+        )
+
+
+def labels(bits: Tensor, indices: Tensor, tasks: int) -> Tensor:
+    """Rows of labels [n, tasks] of 0 and 1, float32, from their bits [graphs, ceil(tasks / 8)]."""
+    places = torch.arange(8, dtype=torch.uint8, device=bits.device)
+    return ((bits[indices.to(bits.device)].unsqueeze(2) >> places) & 1).flatten(1)[:, :tasks].float()
+
+
+def open_dataset(path: Path, device: str) -> PpiDataset:
+    """The prepared graphs.npz, on the device. Raises DataError as `load`."""
+    return on_device(load(path), device)
+
+
+def on_device(graphs: Graphs, device: str) -> PpiDataset:
+    """Neighbours of each node and sums of edge bits are worked out here, once."""
+    starts = np.repeat(graphs.node_offsets[:-1], np.diff(graphs.edge_offsets))
+    ends = graphs.edges.astype(np.int64) + starts[:, None]
+    source, target = np.concatenate([ends[:, 0], ends[:, 1]]), np.concatenate([ends[:, 1], ends[:, 0]])
+    count = int(graphs.node_offsets[-1])
+    order = np.argsort(source, kind="stable")
+    degrees = np.bincount(source, minlength=count)
+    neighbours = (target - np.concatenate([starts, starts]))[order].astype(np.int32)
+    sums = np.zeros((count, EDGE_BITS + 1), np.float32)
+    for bit in range(EVIDENCE):
+        has = np.tile((graphs.bits >> bit) & 1, 2).astype(np.float64)
+        sums[:, bit] = np.bincount(source, weights=has, minlength=count)
+    sums[:, _SELF_LOOP] = 1
+    sums[:, EDGE_BITS] = degrees + 1
+
+    def tensor(values: NDArray[np.generic]) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(values)).to(device)
+
+    return PpiDataset(
+        graphs=graphs,
+        nodes=tensor(graphs.node_offsets),
+        neighbour_offsets=tensor(np.concatenate([[0], np.cumsum(degrees)])),
+        neighbours=tensor(neighbours),
+        edge_sums=tensor(sums),
+        centre=tensor(graphs.centre.astype(np.int64)),
+        coarse_bits=tensor(graphs.coarse),
+        fine_bits=tensor(graphs.fine),
+        device=device,
+    )
+
+
+def held_out_tasks(count: int, part: int) -> range:
+    """FT tasks, of `count`, that are in one of the `FOLDS` parts held out in turn; sizes are equal up to one.
+
+    >>> [len(held_out_tasks(10, part)) for part in range(4)]
+    [2, 3, 2, 3]
+
+    Raises:
+        DataError: there are fewer tasks than parts.
+    """
+    if count < FOLDS:
+        raise DataError(f"{count} FT tasks don't make the {FOLDS} parts that are held out in turn; prepare more FT tasks.")
+    return range(count * part // FOLDS, count * (part + 1) // FOLDS)

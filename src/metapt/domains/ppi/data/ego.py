@@ -1,0 +1,179 @@
+"""Ego graphs: the part of a network around a centre node, found by breadth-first search from many centres at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metapt.domains.ppi.config import Ego
+from metapt.errors import ConfigError
+
+Integers = NDArray[np.int64]
+
+_CHUNK = 32  # centres that are searched from at once; more of them leave the processor's cache
+_MAX_NODES = 2**16 - 1  # nodes are numbered in 16 bits
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """An undirected network of N nodes, as the rows of its adjacency matrix.
+
+    Attributes:
+        offsets: [N + 1]; node i has the neighbours offsets[i] to offsets[i + 1], ascending.
+        neighbours: [2 E].
+        upper_offsets: [N + 1], likewise for the neighbours with a higher number than the node's.
+        upper: [E] places in `neighbours`.
+        bits: [2 E] uint8, evidence of each link.
+    """
+
+    offsets: Integers
+    neighbours: Integers
+    upper_offsets: Integers
+    upper: Integers
+    bits: NDArray[np.uint8]
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+
+@dataclass(frozen=True, eq=False)
+class EgoGraphs:
+    """Graphs in the order of their centres; the nodes of each ascend. See `metapt.domains.ppi.data.graphs.Graphs` for what is not said here.
+
+    Attributes:
+        nodes: [nodes] their numbers in the network.
+    """
+
+    node_offsets: Integers
+    nodes: Integers
+    edge_offsets: Integers
+    edges: NDArray[np.uint16]
+    bits: NDArray[np.uint8]
+    centre: NDArray[np.uint16]
+
+
+def network(nodes: int, edges: Integers, bits: NDArray[np.uint8]) -> Network:
+    """The network of undirected edges [E, 2] with evidence [E], none twice and none from a node to itself."""
+    first, second = np.concatenate([edges, edges[:, ::-1]]).T
+    order = np.lexsort((second, first))
+    first, second, evidence = first[order], second[order], np.concatenate([bits, bits])[order]
+    upper = np.flatnonzero(second > first)
+    return Network(_offsets(first, nodes), second, _offsets(first[upper], nodes), upper, evidence)
+
+
+def ego_graphs(net: Network, centres: Integers, ego: Ego, chunk: int = _CHUNK) -> EgoGraphs:
+    """The graphs around centres, each induced on the nodes that a breadth-first search finds, with all links among them.
+
+    In each of `ego.hops` rounds, each node that the last round has found brings in its neighbours that no earlier round has: all
+    of them, or `ego.fan_out` drawn at random. Where that makes more than `ego.max_nodes` nodes, those of the last round are drawn
+    at random. All draws come from a hash of the seed, the centre and the nodes, so that a graph is the same whatever the other
+    centres, their order, and the chunks that they are searched in.
+
+    Args:
+        net: the network.
+        centres: [G] numbers of nodes.
+        ego: hops, fan-out, most nodes, seed.
+        chunk: centres that are searched from at once.
+
+    Raises:
+        ConfigError: `ego.max_nodes` is too large for the prepared form.
+    """
+    if ego.max_nodes > _MAX_NODES:
+        raise ConfigError(f"ppi.string.ego.max_nodes is {ego.max_nodes}; it is at most {_MAX_NODES}.")
+    return joined([_chunk(net, centres[start : start + chunk], ego) for start in range(0, max(len(centres), 1), chunk)])
+
+
+def joined(parts: Sequence[EgoGraphs]) -> EgoGraphs:
+    """The graphs of all parts, one part after the other."""
+    arrays = {name: np.concatenate([getattr(part, name) for part in parts]) for name in ("nodes", "edges", "bits", "centre")}
+    for name in ("node_offsets", "edge_offsets"):
+        arrays[name] = _running(np.concatenate([np.diff(getattr(part, name)) for part in parts]))
+    return EgoGraphs(**arrays)
+
+
+def _chunk(net: Network, centres: Integers, ego: Ego) -> EgoGraphs:
+    count, size = len(centres), len(net)
+    cells = _search(net, centres, ego)
+    graph, node = np.divmod(cells, size)
+    node_offsets = _offsets(graph, count)
+    number = np.full(count * size, -1, np.int32)  # within the graph
+    number[cells] = np.arange(len(cells)) - node_offsets[graph]
+    origin, place = _expand(net.upper_offsets, node)
+    link = net.upper[place]
+    other = number[graph[origin] * size + net.neighbours[link]]
+    inside = np.flatnonzero(other >= 0)
+    origin, link, other = origin[inside], link[inside], other[inside]
+    edges = np.stack([number[cells[origin]], other], axis=1).astype(np.uint16)
+    centre = number[np.arange(count) * size + centres].astype(np.uint16)
+    return EgoGraphs(node_offsets, node, _offsets(graph[origin], count), edges, net.bits[link], centre)
+
+
+def _search(net: Network, centres: Integers, ego: Ego) -> Integers:
+    """Cells graph * N + node of the nodes that are found, ascending."""
+    count, size = len(centres), len(net)
+    found = np.zeros(count * size, bool)
+    frontier = np.arange(count) * size + centres
+    found[frontier] = True
+    room = np.full(count, ego.max_nodes - 1)
+    seeds = _mix(_mix(np.full(count, ego.seed, np.uint64)) + centres.astype(np.uint64))
+    for _ in range(ego.hops):
+        graph, node = np.divmod(frontier, size)
+        origin, place = _expand(net.offsets, node)
+        cells = graph[origin] * size + net.neighbours[place]
+        fresh = np.flatnonzero(~found[cells])
+        origin, cells = origin[fresh], cells[fresh]
+        if ego.fan_out is not None:
+            draws = _mix(seeds[graph] + node.astype(np.uint64))[origin] + (cells % size).astype(np.uint64)
+            cells = cells[_draw(origin, draws, np.full(len(frontier), ego.fan_out))]
+        new = np.zeros_like(found)
+        new[cells] = True
+        frontier = np.flatnonzero(new)
+        graph, node = np.divmod(frontier, size)
+        frontier = frontier[np.sort(_draw(graph, seeds[graph] ^ node.astype(np.uint64), room))]
+        room -= np.bincount(frontier // size, minlength=count)
+        found[frontier] = True
+    return np.flatnonzero(found)
+
+
+def _draw(groups: Integers, draws: NDArray[np.uint64], limits: Integers) -> Integers:
+    """Places of the members of ascending `groups` that stay: in group i, the `limits[i]` with the lowest hashes of `draws`."""
+    counts = np.bincount(groups, minlength=len(limits))
+    crowded = np.flatnonzero((counts > limits)[groups])
+    if not len(crowded):
+        return np.arange(len(groups))
+    hashes = _mix(draws[crowded])
+    low = hashes < (2 * (limits + 8) / np.maximum(counts, 1))[groups[crowded]] * 2.0**64
+    if (np.bincount(groups[crowded[low]], minlength=len(limits)) >= np.where(counts > limits, limits, 0)).all():
+        crowded, hashes = crowded[low], hashes[low]  # the others can't be among the lowest, and sorting takes most of the time
+    order = crowded[np.lexsort((hashes, groups[crowded]))]
+    ordered = groups[order]
+    rank = np.arange(len(order)) - np.searchsorted(ordered, ordered)
+    return np.concatenate([np.flatnonzero((counts <= limits)[groups]), order[rank < limits[ordered]]])
+
+
+def _expand(offsets: Integers, rows: Integers) -> tuple[Integers, Integers]:
+    """For each entry of each of `rows`: which of them it is in, and its place in the array that `offsets` is of."""
+    counts = offsets[rows + 1] - offsets[rows]
+    ends = np.cumsum(counts)
+    origin = np.repeat(np.arange(len(rows)), counts)
+    return origin, np.arange(len(origin)) + (offsets[rows] - ends + counts)[origin]
+
+
+def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """A hash of 64 bits that no pattern survives: SplitMix64 (Steele, Lea and Flood 2014)."""
+    values = values + np.uint64(0x9E3779B97F4A7C15)
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))
+
+
+def _offsets(rows: Integers, count: int) -> Integers:
+    return _running(np.bincount(rows, minlength=count))
+
+
+def _running(counts: Integers) -> Integers:
+    """[0, counts[0], counts[0] + counts[1], ...]."""
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)

@@ -1,0 +1,188 @@
+"""Protein graphs from any source to their prepared form: graphs with labels, the tasks' names, and what was counted."""
+
+from __future__ import annotations
+
+import csv
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from scipy import sparse
+
+from metapt.domains.ppi.config import PpiConfig, String
+from metapt.domains.ppi.data.ego import EgoGraphs, ego_graphs, joined, network
+from metapt.domains.ppi.data.graphs import Graphs, check, pack, save, unpack
+from metapt.domains.ppi.data.sources import ARCHIVE, links_name, string_of, terms_name
+from metapt.domains.ppi.data.string_files import Annotations, Links, read_links, read_terms
+from metapt.domains.ppi.data.terms import select
+from metapt.errors import ConfigError
+from metapt.files import atomic_path
+
+log = logging.getLogger(__name__)
+
+TASKS = ("kind", "task", "term", "category", "description", "positives")
+
+_KEYS = ("source", "string", "test_species")
+_CHUNK = 4096  # graphs whose labels are unpacked at once
+_Counts = dict[str, int | float]
+
+
+@dataclass(frozen=True, eq=False)
+class _Species:
+    taxon: int
+    links: Links
+    annotations: Annotations
+
+
+def prepare(inputs: dict[str, Path], outputs: dict[str, Path], config: dict[str, Any]) -> None:
+    """Turn the raw files into the prepared ones; the same raw files give the same bytes.
+
+    Args:
+        inputs: path for each name that `metapt.domains.ppi.data.sources.names` gives.
+        outputs: `graphs`, see `metapt.domains.ppi.data.graphs`; `tasks`, a CSV file of `TASKS`, where `task` numbers the tasks of a kind
+            (coarse, fine) and `positives` are the graphs that carry it; `counts`, a CSV file of name and value.
+        config: `source`, `string` (not for the archive) and `test_species` of the section `ppi`; other keys are not read.
+
+    Raises:
+        DataError: a file is missing, cut, altered, or not of its form.
+        ConfigError: a test species is not there, or no other one; too few terms are left.
+        MachineError: the disk is full, or the folder can't be written.
+    """
+    ppi = PpiConfig.model_validate({key: config[key] for key in _KEYS if config.get(key) is not None})
+    terms: pd.DataFrame | None = None
+    counts = _Counts()
+    if ppi.source == "hu2020":
+        from metapt.domains.ppi.data.archive import read_archive  # needs torch
+
+        graphs = read_archive(inputs[ARCHIVE])
+        _check_species(np.unique(graphs.species).tolist(), ppi.test_species)
+    else:
+        string = string_of(ppi)
+        _check_species(string.species, ppi.test_species)
+        graphs, terms, counts = _from_string(inputs, string, ppi.test_species)
+    check(graphs)
+    counts |= _count(graphs)
+    for name, value in counts.items():
+        log.info("%s: %s", name, f"{value:,}" if isinstance(value, int) else f"{value:,.1f}")
+    with atomic_path(outputs["tasks"]) as tasks_path, atomic_path(outputs["counts"]) as counts_path:
+        _write(tasks_path, TASKS, _tasks(graphs, terms))
+        _write(counts_path, ("name", "value"), counts.items())
+        save(graphs, outputs["graphs"])
+
+
+def _check_species(species: Sequence[int], test_species: Sequence[int]) -> None:
+    if unknown := sorted(set(test_species).difference(species)):
+        raise ConfigError(
+            f"ppi.test_species is {', '.join(map(str, test_species))}, and the data have no species {unknown[0]}; "
+            f"legal: {', '.join(map(str, species))}."
+        )
+    if set(species) <= set(test_species):
+        raise ConfigError("ppi.test_species names all species that the data have: leave one to train on.")
+
+
+def _from_string(inputs: dict[str, Path], string: String, test_species: Sequence[int]) -> tuple[Graphs, pd.DataFrame, _Counts]:
+    """The graphs, the terms in the order of the coarse and then the fine tasks, and what was counted on the way."""
+    species, counts = [], _Counts()
+    for taxon in string.species:
+        links = read_links(inputs[links_name(string, taxon)], taxon, string.min_score)
+        annotations = read_terms(inputs[terms_name(string, taxon)], taxon, links.proteins)
+        species.append(_Species(taxon, links, annotations))
+        counts |= {
+            f"links read, {taxon}": links.read,
+            f"links that reach the score, {taxon}": links.kept,
+            f"undirected edges, {taxon}": len(links.edges),
+            f"proteins with links, {taxon}": len(links.proteins),
+            f"proteins with terms, {taxon}": annotations.proteins,
+            f"proteins with links and terms, {taxon}": len(np.unique(annotations.pairs[:, 0])),
+        }
+    terms, labels = _labels(species)
+    taxa = np.repeat(string.species, [len(each.links.proteins) for each in species])
+    chosen = select(labels, np.isin(taxa, test_species), string.tasks)
+    counts |= {
+        "terms that a protein with links carries": chosen.carried,
+        "terms that enough proteins carry": chosen.frequent,
+        "of these, carried by different proteins": chosen.distinct,
+        "least depth of a fine term": int(chosen.depths.min()),
+        "greatest depth of a fine term": int(chosen.depths.max()),
+    }
+    rows = sparse.csr_array(labels[:, np.concatenate([chosen.coarse, chosen.fine])])
+    carriers = np.flatnonzero(np.diff(rows.indptr))  # proteins that get a graph
+    coarse, fine = (
+        np.concatenate(list(_packed(sparse.csr_array(labels[:, which]), carriers))) for which in (chosen.coarse, chosen.fine)
+    )
+    egos = joined(list(_egos(species, carriers, string)))
+    graphs = Graphs(
+        egos.node_offsets,
+        egos.edge_offsets,
+        egos.edges,
+        egos.bits,
+        egos.centre,
+        taxa[carriers].astype(np.int32),
+        coarse,
+        fine,
+        np.array([len(chosen.coarse), len(chosen.fine)]),
+    )
+    return graphs, terms.iloc[np.concatenate([chosen.coarse, chosen.fine])], counts
+
+
+def _labels(species: Sequence[_Species]) -> tuple[pd.DataFrame, sparse.csc_array]:
+    """All terms, sorted, and which proteins carry them: [proteins, terms], one species after the other."""
+    terms = pd.concat([each.annotations.terms for each in species])
+    # Descriptions may be empty in one species' file and not in another's.
+    terms = terms.sort_values("description", ascending=False, kind="stable")
+    terms = terms[~terms.index.duplicated()].sort_index()
+    rows, columns, start = [], [], 0
+    for each in species:
+        rows.append(each.annotations.pairs[:, 0] + start)
+        columns.append(terms.index.get_indexer(each.annotations.terms.index)[each.annotations.pairs[:, 1]])
+        start += len(each.links.proteins)
+    ones = np.ones(sum(map(len, rows)), np.uint8)
+    return terms, sparse.csc_array((ones, (np.concatenate(rows), np.concatenate(columns))), shape=(start, len(terms)))
+
+
+def _packed(labels: sparse.csr_array, rows: NDArray[np.int64]) -> Iterator[NDArray[np.uint8]]:
+    for start in range(0, len(rows), _CHUNK):
+        yield pack(labels[rows[start : start + _CHUNK]].toarray().astype(bool))
+
+
+def _egos(species: Sequence[_Species], proteins: NDArray[np.int64], string: String) -> Iterator[EgoGraphs]:
+    start = 0
+    for each in species:
+        size = len(each.links.proteins)
+        centres = proteins[(proteins >= start) & (proteins < start + size)] - start
+        yield ego_graphs(network(size, each.links.edges, each.links.bits), centres, string.ego)
+        start += size
+
+
+def _count(graphs: Graphs) -> _Counts:
+    counts = _Counts()
+    counts["graphs"] = len(graphs)
+    for taxon, number in zip(*np.unique(graphs.species, return_counts=True), strict=True):
+        counts[f"graphs, {taxon}"] = int(number)
+    for what, offsets in (("nodes", graphs.node_offsets), ("undirected edges", graphs.edge_offsets)):
+        counts[f"{what} per graph, mean"] = float(np.diff(offsets).mean())
+        counts[f"{what} per graph, most"] = int(np.diff(offsets).max())
+    return counts | dict(zip(("coarse tasks", "fine tasks"), map(int, graphs.tasks), strict=True))
+
+
+def _tasks(graphs: Graphs, terms: pd.DataFrame | None) -> Iterator[tuple[object, ...]]:
+    """The rows of tasks.csv; an archive has no names of terms."""
+    names = iter(terms.reset_index().to_numpy().tolist() if terms is not None else [])
+    for kind, bits, number in zip(("coarse", "fine"), (graphs.coarse, graphs.fine), map(int, graphs.tasks), strict=True):
+        positives = np.zeros(number, np.int64)
+        for start in range(0, len(graphs), _CHUNK):
+            positives += unpack(bits[start : start + _CHUNK], number).sum(axis=0, dtype=np.int64)
+        for task, count in enumerate(positives.tolist()):
+            yield kind, task, *next(names, ("", "", "")), count
+
+
+def _write(path: Path, columns: Sequence[str], rows: Any) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(columns)
+        writer.writerows(rows)

@@ -1,0 +1,239 @@
+"""STRING's files without a download: protein networks of several species whose terms have known causes.
+
+A network is a degree-corrected stochastic block model (Karrer and Newman, Phys. Rev. E 83:016107, 2011) whose blocks, the
+communities, overlap: a protein is in one of them or in two. A community's signature says which evidence channels its links tend
+to have. All species draw their communities from the same signatures.
+
+What is planted: a cause is whether an odd number of some channels is in the signature, which no sum of evidence tells, so that an
+encoder has to learn it. The causes of the first four channels make the fine terms, each with all of them, and the useful coarse
+terms, with one or two. Irrelevant coarse terms have the causes of the other channels, independent of the first, which compete for
+the capacity of a small encoder. Noise terms have no cause. A term's description says which it is.
+"""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations, product
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metapt.domains.ppi.data.sources import SIMULATED, links_name, terms_name
+from metapt.errors import ConfigError
+from metapt.files import atomic_path
+
+PROTEINS = 300
+SEED = 0
+CHANNELS = ("neighborhood", "fusion", "cooccurence", "coexpression", "experimental", "database", "textmining")
+CAUSES = ((0, 1), (1, 2), (2, 3), (4, 5), (5, 6), (4, 5, 6))
+"""Channels of which an odd number is in the signature, or not."""
+SHARED = 3
+"""The first causes, which fine terms have."""
+
+_CATEGORY = "Biological Process (Gene Ontology)"
+_COMMUNITIES = 32  # of a species
+_BOTH = 0.25  # share of proteins that are in a second community
+_DEGREE, _STRAY = 15, 0.2  # links of a protein (fewer where its communities are full), and how many of them leave these
+_ACTIVITY = 0.4  # spread of the proteins' own part in their degree (natural logarithm)
+_PRESENT, _ABSENT = 0.65, 0.15  # probability that a link has a channel of the signature, and another one
+_WEAK = 0.1  # links with little evidence, relative to the others
+_SCORES, _WEAK_SCORES = (420, 960), (150, 380)  # of a channel, of 1000
+_PRIOR = 0.041  # STRING's, of two proteins that have nothing to do with each other
+_ERROR = 0.1  # share of wrong annotations, of the terms that have such
+_COMPLETE = (0, 1)  # causes whose terms have none
+_NOISE_TERMS, _NOISE = 16, (0.3, 0.5)  # and their frequencies
+
+Planted = Literal["target", "useful", "irrelevant", "noise"]
+
+
+@dataclass(frozen=True)
+class Term:
+    """A generated Gene Ontology term, carried where all of its causes have the values that it names.
+
+    Attributes:
+        planted: what it is for the fine terms.
+        causes: numbers in `CAUSES`, and their values.
+        error: share of proteins whose annotation is drawn at random (with one cause) or missing (with more).
+    """
+
+    planted: Planted
+    causes: tuple[tuple[int, bool], ...] = ()
+    error: float = 0.0
+
+
+def _terms() -> list[Term]:
+    useful, irrelevant = range(SHARED), range(SHARED, len(CAUSES))
+    equal, both = ((False, False), (True, True)), tuple(product((False, True), repeat=2))
+    return [
+        *(Term("target", tuple(enumerate(values)), _ERROR) for values in product((False, True), repeat=SHARED)),
+        *_single("useful", useful),
+        *_pairs("useful", useful, equal),
+        *_single("irrelevant", irrelevant),
+        *_single("irrelevant", irrelevant),
+        *_pairs("irrelevant", irrelevant, both),
+        *(Term("noise") for _ in range(_NOISE_TERMS)),
+    ]
+
+
+def _single(planted: Planted, causes: range) -> list[Term]:
+    return [Term(planted, ((cause, value),), _ERROR) for cause in causes for value in (False, True)]
+
+
+def _pairs(planted: Planted, causes: range, values: Sequence[tuple[bool, ...]]) -> list[Term]:
+    """Terms with two causes. With those of `_COMPLETE`, which miss no protein, they are annotated like ancestors in the ontology.
+
+    The annotations so tell that these are related to the fine terms with the same two values. The other useful terms are as much
+    related, and the annotations don't tell.
+    """
+    return [
+        Term(planted, tuple(zip(pair, value, strict=True)), 0.0 if pair == _COMPLETE else _ERROR)
+        for pair in combinations(causes, 2)
+        for value in values
+    ]
+
+
+TERMS = _terms()
+
+
+@dataclass(frozen=True)
+class Species:
+    """A generated network of n proteins, and the truth behind it."""
+
+    edges: NDArray[np.int64]  # [links, 2], numbers of proteins, the lower one first
+    scores: NDArray[np.int64]  # [links, 7], of the `CHANNELS`, of 1000; 0: no evidence
+    causes: NDArray[np.bool_]  # [n, causes], of each protein's (first) community
+    labels: NDArray[np.bool_]  # [n, terms], as in `TERMS`
+
+
+def simulate(source: str, outputs: dict[str, Path]) -> None:
+    """Write the files of `source`: networks and terms of five species, 300 proteins each, in STRING's form.
+
+    Args:
+        source: `simulated`.
+        outputs: paths of `metapt.domains.ppi.data.sources.string_names(SIMULATED)`.
+
+    Raises:
+        ConfigError: the source is not `simulated`.
+        MachineError: the disk is full, or a folder can't be written.
+    """
+    if source != "simulated":
+        raise ConfigError(f"ppi.source {source!r} can't be generated; legal here: 'simulated'.")
+    write(generate(PROTEINS, SEED), outputs)
+
+
+def write(species: dict[int, Species], outputs: dict[str, Path]) -> None:
+    """Write species, by taxon, as `simulate` does; the same species, the same bytes."""
+    for taxon, each in species.items():
+        _write(outputs[links_name(SIMULATED, taxon)], _links(taxon, each))
+        _write(outputs[terms_name(SIMULATED, taxon)], _annotations(taxon, each))
+
+
+def generate(proteins: int, seed: int) -> dict[int, Species]:
+    """Generate species, by taxon, each of so many proteins; the same for the same arguments (and the same NumPy)."""
+    rng = np.random.default_rng(seed)
+    frequency = rng.uniform(*_NOISE, len(TERMS))
+    return {taxon: _species(rng, proteins, frequency) for taxon in SIMULATED.species}
+
+
+def combined(scores: NDArray[np.int64]) -> NDArray[np.int64]:
+    """STRING's combined score [links] of those of the channels [links, 7]: one minus the chance that all of them err."""
+    each = np.maximum(scores / 1000 - _PRIOR, 0) / (1 - _PRIOR)
+    total: NDArray[np.int64] = np.floor(1000 * (1 - (1 - _PRIOR) * (1 - each).prod(axis=1))).astype(np.int64)
+    return total
+
+
+def _species(rng: np.random.Generator, proteins: int, frequency: NDArray[np.float64]) -> Species:
+    signatures = _signatures(rng)
+    causes = np.stack([signatures[:, list(channels)].sum(axis=1) % 2 == 1 for channels in CAUSES], axis=1)
+    first = rng.permutation(np.arange(proteins) % _COMMUNITIES)
+    second = np.where(rng.random(proteins) < _BOTH, rng.integers(_COMMUNITIES, size=proteins), first)
+    edges, scores = _network(rng, signatures, first, second)
+    return Species(edges, scores, causes[first], _labels(rng, causes[first], frequency))
+
+
+def _signatures(rng: np.random.Generator) -> NDArray[np.bool_]:
+    """Channels [communities, 7], such that each of the other causes is independent of all the shared ones together.
+
+    Four communities have the same shared causes: two signatures of the first four channels, and their complements. Of the other
+    channels, 5 is the same in the four (and in half of all), and 4 and 6 go through their four combinations.
+    """
+    group, member = np.divmod(np.arange(_COMMUNITIES), 4)
+    shared = np.where(member % 2, 15 - group, group)
+    ends = rng.permuted(np.tile(np.arange(4), (_COMMUNITIES // 4, 1)), axis=1).ravel()
+    middle = rng.permutation(_COMMUNITIES // 4)[group] % 2
+    code = shared + 16 * (ends % 2) + 32 * middle + 64 * (ends // 2)
+    present: NDArray[np.bool_] = (code[:, None] >> np.arange(len(CHANNELS))) % 2 == 1
+    return present
+
+
+def _network(
+    rng: np.random.Generator, signatures: NDArray[np.bool_], first: NDArray[np.int64], second: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Links and their scores, of proteins in these communities."""
+    proteins = len(first)
+    member = np.zeros((proteins, _COMMUNITIES), bool)
+    member[np.arange(proteins), first] = member[np.arange(proteins), second] = True
+    activity = np.exp(_ACTIVITY * rng.standard_normal(proteins))
+    one, other = np.triu_indices(proteins, 1)
+    inside = (member[one] & member[other]).any(axis=1)
+    rate = activity[one] * activity[other]
+    for where, share in ((inside, 1 - _STRAY), (~inside, _STRAY)):
+        rate[where] *= share * _DEGREE * proteins / 2 / rate[where].sum()
+    linked = rng.random(len(rate)) < 1 - np.exp(-rate)
+    edges = np.stack([one[linked], other[linked]], axis=1)
+
+    # A link is evidence of one community: one that both proteins are in, or any.
+    likely = rng.random((len(edges), _COMMUNITIES)) + (member[edges[:, 0]] & member[edges[:, 1]])
+    evidence = rng.random((len(edges), len(CHANNELS))) < np.where(signatures[likely.argmax(axis=1)], _PRESENT, _ABSENT)
+    bare = np.flatnonzero(~evidence.any(axis=1))
+    evidence[bare, rng.integers(len(CHANNELS), size=len(bare))] = True
+    scores = evidence * rng.integers(*_SCORES, size=evidence.shape)
+
+    unlinked = rng.choice(np.flatnonzero(~linked), int(_WEAK * len(edges)), replace=False)
+    weak = np.zeros((len(unlinked), len(CHANNELS)), np.int64)
+    weak[np.arange(len(weak)), rng.integers(len(CHANNELS), size=len(weak))] = rng.integers(*_WEAK_SCORES, size=len(weak))
+    pairs = np.stack([one[unlinked], other[unlinked]], axis=1)
+    return np.concatenate([edges, pairs]), np.concatenate([scores, weak])
+
+
+def _labels(rng: np.random.Generator, causes: NDArray[np.bool_], frequency: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Which protein carries which term [n, terms]; the frequencies are those of noise terms."""
+    columns = []
+    for number, term in enumerate(TERMS):
+        wrong, drawn = rng.random((2, len(causes)))
+        if not term.causes:
+            columns.append(drawn < frequency[number])
+            continue
+        true = np.array([causes[:, cause] == value for cause, value in term.causes]).all(axis=0)
+        columns.append(np.where(wrong < term.error, (drawn < 0.5) & (len(term.causes) == 1), true))
+    return np.stack(columns, axis=1)
+
+
+def _links(taxon: int, species: Species) -> Iterator[str]:
+    """Lines of the file of links, each link in both directions, sorted by protein."""
+    yield " ".join(["protein1", "protein2", *CHANNELS, "combined_score"])
+    pairs = np.concatenate([species.edges, species.edges[:, ::-1]])
+    values = np.tile(np.column_stack([species.scores, combined(species.scores)]), (2, 1))
+    for row in np.lexsort(pairs.T[::-1]):
+        yield " ".join([_name(taxon, pairs[row, 0]), _name(taxon, pairs[row, 1]), *map(str, values[row])])
+
+
+def _annotations(taxon: int, species: Species) -> Iterator[str]:
+    """Lines of the file of terms."""
+    yield "\t".join(["#string_protein_id", "category", "term", "description"])
+    for protein, term in np.argwhere(species.labels):
+        yield "\t".join([_name(taxon, protein), _CATEGORY, f"GO:{9000000 + term:07d}", f"planted: {TERMS[term].planted}"])
+
+
+def _name(taxon: int, protein: int) -> str:
+    return f"{taxon}.P{protein + 1:04d}"
+
+
+def _write(path: Path, lines: Iterator[str]) -> None:
+    with atomic_path(path) as temporary:
+        text = "".join(f"{line}\n" for line in lines)
+        temporary.write_bytes(gzip.compress(text.encode(), mtime=0))

@@ -1,0 +1,44 @@
+"""Where the raw files of protein graphs lie, and what they are called; needs no torch."""
+
+from __future__ import annotations
+
+from metapt.domains.ppi.config import PpiConfig, String
+
+ARCHIVE = "bio_dataset.zip"
+"""Hu et al. (2020): https://github.com/snap-stanford/pretrain-gnns."""
+
+SIMULATED = String(version="0", links="links.detailed", species=[900001, 900002, 900003, 900004, 900005])
+"""What the generator writes; numbers that are no NCBI taxa."""
+
+
+def folder(ppi: PpiConfig) -> str:
+    """Folder of the raw files, within `data.folder`."""
+    return {"simulated": "ppi-simulated", "string": f"string-{ppi.string.version}", "hu2020": "hu2020"}[ppi.source]
+
+
+def names(ppi: PpiConfig) -> list[str]:
+    """Names of the raw files, within their folder."""
+    return [ARCHIVE] if ppi.source == "hu2020" else string_names(string_of(ppi))
+
+
+def string_of(ppi: PpiConfig) -> String:
+    """The section `string` with the files that the source has: generated ones are of other species, and always of one form."""
+    if ppi.source != "simulated":
+        return ppi.string
+    files = {key: getattr(SIMULATED, key) for key in ("version", "links", "species")}
+    return ppi.string.model_copy(update=files)
+
+
+def string_names(string: String) -> list[str]:
+    """Names of STRING's files: links and terms of each species."""
+    return [name for taxon in string.species for name in (links_name(string, taxon), terms_name(string, taxon))]
+
+
+def links_name(string: String, taxon: int) -> str:
+    """Name of a species' file of links."""
+    return f"{taxon}.protein.{string.links}.v{string.version}.txt.gz"
+
+
+def terms_name(string: String, taxon: int) -> str:
+    """Name of a species' file of terms."""
+    return f"{taxon}.protein.enrichment.terms.v{string.version}.txt.gz"

@@ -1,0 +1,125 @@
+"""Which Gene Ontology terms become tasks, and which coarse tasks are related to which fine ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from metapt.domains.ppi.config import Tasks
+from metapt.errors import ConfigError
+
+IMPLIED = 99  # percent of the graphs with a fine term that carry a coarse one which is related to it
+COMMON = 50  # percent of all graphs, from which on a coarse term says nothing of a fine one
+
+_CHUNK = 4096  # graphs whose labels are multiplied at once
+
+
+@dataclass(frozen=True, eq=False)
+class Selection:
+    """Terms that become tasks, both in the terms' order.
+
+    Attributes:
+        coarse: [coarse tasks] numbers of terms.
+        fine: [fine tasks] numbers of terms.
+        carried: terms that any protein carries.
+        frequent: of them, terms that enough proteins carry in the training and in the test species.
+        distinct: of them, terms that no earlier one equals in all proteins.
+        depths: [fine tasks] of the fine terms.
+    """
+
+    coarse: NDArray[np.int64]
+    fine: NDArray[np.int64]
+    carried: int
+    frequent: int
+    distinct: int
+    depths: NDArray[np.int64]
+
+
+def select(labels: sparse.csc_array, test: NDArray[np.bool_], tasks: Tasks) -> Selection:
+    """Choose the terms that become fine and coarse tasks.
+
+    Terms that the same proteins carry count once, under the first one's name, so that no fine task is a coarse one too. Fine are
+    the deepest, or the rarest; of equally deep ones the rarest, of equally rare ones the first.
+
+    Args:
+        labels: [proteins, terms] of 0 and 1, the proteins of all species.
+        test: [proteins] whether a protein is of a test species.
+        tasks: numbers of tasks, proteins that carry a term at least, and what makes a term fine.
+
+    Raises:
+        ConfigError: too few terms are left for `tasks.fine` and one coarse task.
+    """
+    counts = _sums(labels)
+    in_test = _sums(labels[np.flatnonzero(test)])
+    enough = (in_test >= tasks.min_proteins) & (counts - in_test >= tasks.min_proteins)
+    frequent = np.flatnonzero(enough)
+    distinct = frequent[_first_of_equals(labels[:, frequent])]
+    if len(distinct) <= tasks.fine:
+        raise ConfigError(
+            f"{len(distinct)} different Gene Ontology terms are carried by at least {tasks.min_proteins} proteins of the "
+            f"training and of the test species, too few for {tasks.fine} fine tasks and a coarse one: lower "
+            "ppi.string.tasks.fine, ppi.string.tasks.min_proteins or ppi.string.min_score."
+        )
+    depths = depth(labels[:, distinct])
+    rarity = counts[distinct]
+    order = np.lexsort((rarity, -depths)) if tasks.by == "depth" else np.argsort(rarity, kind="stable")
+    fine, others = np.sort(order[: tasks.fine]), order[tasks.fine :]
+    coarse = np.sort(others[np.argsort(-rarity[others], kind="stable")][: tasks.coarse])
+    return Selection(distinct[coarse], distinct[fine], int((counts > 0).sum()), len(frequent), len(distinct), depths[fine])
+
+
+def depth(labels: sparse.csc_array) -> NDArray[np.int64]:
+    """Of each term, how many terms the longest chain has that contain one another's proteins, strictly, and the term's.
+
+    Annotations are propagated to a term's ancestors in the ontology, which so contain its proteins.
+
+    Args:
+        labels: [proteins, terms] of 0 and 1; each term has a protein, and no two have the same ones.
+    """
+    counts = _sums(labels)
+    shared = sparse.csr_array(labels.T.astype(np.float64) @ labels.astype(np.float64))
+    rows = np.repeat(np.arange(len(counts)), np.diff(shared.indptr))
+    inside = (shared.data == counts[rows]) & (shared.indices != rows)
+    containers = np.split(shared.indices[inside], np.cumsum(np.bincount(rows[inside], minlength=len(counts)))[:-1])
+    depths = np.zeros(len(counts), np.int64)
+    for term in np.argsort(-counts, kind="stable"):
+        if len(containers[term]):
+            depths[term] = depths[containers[term]].max() + 1
+    return depths
+
+
+def related(coarse_labels: NDArray[Any], fine_labels: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which coarse terms an ancestor of a fine one might be, and say something: [coarse tasks, fine tasks].
+
+    A coarse term is related to a fine one if at least 99 % of the graphs with the fine one carry it, and less than half of all
+    graphs do.
+
+    Args:
+        coarse_labels: [graphs, coarse tasks] of 0 and 1.
+        fine_labels: [graphs, fine tasks] of 0 and 1. A fine term that no graph carries is related to none.
+    """
+    both = np.zeros((coarse_labels.shape[1], fine_labels.shape[1]))
+    for start in range(0, len(fine_labels), _CHUNK):  # all labels as floating point would not fit in memory
+        chunk = slice(start, start + _CHUNK)
+        both += coarse_labels[chunk].T.astype(np.float32) @ fine_labels[chunk].astype(np.float32)
+    with_fine, with_coarse = (np.asarray(labels).sum(axis=0, dtype=np.int64) for labels in (fine_labels, coarse_labels))
+    says_something = 100 * with_coarse < COMMON * len(coarse_labels)
+    result: NDArray[np.bool_] = (100 * both >= IMPLIED * with_fine) & (with_fine > 0) & says_something[:, None]
+    return result
+
+
+def _first_of_equals(labels: sparse.csc_array) -> NDArray[np.int64]:
+    """Numbers of the columns that equal no earlier one."""
+    columns = labels.sorted_indices()
+    first: dict[bytes, int] = {}
+    for number, (start, end) in enumerate(zip(columns.indptr[:-1], columns.indptr[1:], strict=True)):
+        first.setdefault(columns.indices[start:end].tobytes(), number)
+    return np.array(list(first.values()), np.int64)
+
+
+def _sums(labels: sparse.csc_array) -> NDArray[np.int64]:
+    return np.asarray(labels.sum(axis=0, dtype=np.int64)).ravel()

@@ -1,0 +1,166 @@
+"""The `MetaProblem`s of protein graphs: multitask PT with task weights, and co-training with them (Section 5)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+from torch.nn import functional as F
+
+from metapt.domains.ppi.gin import Encoder, GraphBatch, logits
+from metapt.hypergrad import Params, Pretrained
+from metapt.hypergrad.params import Vector
+
+WEIGHTS = "task_weights"
+
+
+class LabelledGraphs(NamedTuple):
+    """A minibatch of graphs with labels [graphs, tasks] of 0 and 1, and dropout's masks (None: no dropout)."""
+
+    graphs: GraphBatch
+    labels: Tensor
+    keep: Tensor | None
+
+
+class BothGraphs(NamedTuple):
+    """A PT minibatch and an FT training minibatch, for co-training."""
+
+    pretrain: LabelledGraphs
+    finetune: LabelledGraphs
+
+
+def task_weights(meta: Params) -> Tensor:
+    """2 sigmoid(phi), [tasks], in (0, 2)."""
+    return 2 * torch.sigmoid(meta[WEIGHTS])
+
+
+def initial_meta(tasks: int) -> Params:
+    """Weight 1 for each task."""
+    return {WEIGHTS: torch.zeros(tasks)}
+
+
+def task_losses(outputs: Tensor, labels: Tensor) -> Tensor:
+    """Binary cross-entropy of each task, the mean over graphs: [tasks]."""
+    return F.binary_cross_entropy_with_logits(outputs, labels, reduction="none").mean(0)
+
+
+def mean_loss(outputs: Tensor, labels: Tensor) -> Tensor:
+    """Binary cross-entropy, the mean over graphs and tasks."""
+    return F.binary_cross_entropy_with_logits(outputs, labels)
+
+
+@dataclass(frozen=True)
+class MultitaskProblem:
+    """PT: L = 1/T sum_t 2 sigmoid(phi_t) CE_t. FT: other tasks by a linear head.
+
+    Args:
+        encoder: the network.
+    """
+
+    encoder: Encoder
+
+    def pretrain_loss(self, pretrained: Pretrained, meta: Params, batch: LabelledGraphs) -> Tensor:
+        return self.outputs_loss(self.pretrain_outputs(pretrained, meta, batch), meta, batch)
+
+    def pretrain_outputs(self, pretrained: Pretrained, meta: Params, batch: LabelledGraphs) -> Tensor:
+        """Logits [graphs, PT tasks]."""
+        parameters = {**pretrained.encoder, **pretrained.buffers}
+        return logits(pretrained.head, self.encoder(parameters, batch.graphs, training=True, keep=batch.keep))
+
+    def outputs_loss(self, outputs: Tensor, meta: Params, batch: LabelledGraphs) -> Tensor:
+        return (task_weights(meta) * task_losses(outputs, batch.labels)).mean()
+
+    def mixed_product(self, pretrained: Pretrained, meta: Params, batch: LabelledGraphs, vector: Vector) -> tuple[Params, Tensor]:
+        """See `ForwardProblem`: with L linear in the weights, v d2L/(dw dphi) is dweights/dphi / T times the derivative of the
+        task losses along v, which one forward-mode pass gives.
+        """
+        names = [*((0, name) for name in pretrained.encoder), *((1, name) for name in pretrained.head)]
+        parts: tuple[Params, Params] = ({}, {})
+        with torch.no_grad(), forward_ad.dual_level():
+            for (part, name), tangent in zip(names, vector, strict=True):
+                parts[part][name] = forward_ad.make_dual(  # type: ignore[no-untyped-call]
+                    pretrained[part][name].detach(), tangent.detach()
+                )
+            outputs = self.pretrain_outputs(Pretrained(*parts, pretrained.buffers), meta, batch)
+            primal, pushed = forward_ad.unpack_dual(  # type: ignore[no-untyped-call]
+                task_losses(outputs, batch.labels)
+            )
+        half = torch.sigmoid(meta[WEIGHTS].detach())
+        loss = (2 * half * primal).mean()
+        slope = torch.zeros_like(primal) if pushed is None else pushed
+        return {WEIGHTS: 2 * half * (1 - half) * slope / len(primal)}, loss
+
+    def encode(self, encoder: Params, batch: LabelledGraphs) -> Tensor:
+        return self.encoder(encoder, batch.graphs, training=False)
+
+    def head_loss(self, head: Params, features: Tensor, batch: LabelledGraphs) -> Tensor:
+        return mean_loss(logits(head, features), batch.labels)
+
+    def targets(self, batch: LabelledGraphs) -> Tensor:
+        """FT labels, for a ridge head."""
+        return batch.labels
+
+
+@dataclass(frozen=True)
+class CoTrainProblem:
+    """One network on PT and FT data, each task with a weight, judged on FT validation data: optimisation in one stage.
+
+    The whole network is what is trained and what is kept, so that the FT stage has nothing to train: unroll no step. The loss is
+    the sum of both minibatches', each the mean over its tasks.
+    """
+
+    encoder: Encoder
+
+    def losses(self, pretrained: Pretrained, batch: BothGraphs) -> tuple[Tensor, Tensor]:
+        """Losses of the PT tasks and of the FT tasks."""
+        network = {**pretrained.encoder, **pretrained.buffers}
+        return self.part(network, "pretrain_head", batch.pretrain), self.part(network, "finetune_head", batch.finetune)
+
+    def part(self, network: Params, head: str, batch: LabelledGraphs) -> Tensor:
+        """Losses of one head's tasks, in training mode."""
+        features = self.encoder(network, batch.graphs, training=True, keep=batch.keep)
+        return task_losses(logits(head_of(network, head), features), batch.labels)
+
+    def pretrain_loss(self, pretrained: Pretrained, meta: Params, batch: BothGraphs) -> Tensor:
+        pretrain, finetune = self.losses(pretrained, batch)
+        weights = task_weights(meta)
+        return (weights[: len(pretrain)] * pretrain).mean() + (weights[len(pretrain) :] * finetune).mean()
+
+    def encode(self, encoder: Params, batch: LabelledGraphs) -> Tensor:
+        return logits(head_of(encoder, "finetune_head"), self.encoder(encoder, batch.graphs, training=False))
+
+    def head_loss(self, head: Params, features: Tensor, batch: LabelledGraphs) -> Tensor:
+        return mean_loss(features, batch.labels)
+
+
+def whole(encoder: Params, pretrain_head: Params, finetune_head: Params) -> Params:
+    """Encoder and both heads as one network's parameters."""
+    heads = {"pretrain_head": pretrain_head, "finetune_head": finetune_head}
+    return encoder | {f"{part}.{name}": value for part, head in heads.items() for name, value in head.items()}
+
+
+def head_of(network: Params, part: str) -> Params:
+    """One of the heads of such a network."""
+    return {name.removeprefix(f"{part}."): value for name, value in network.items() if name.startswith(f"{part}.")}
+
+
+def encoder_of(network: Params) -> Params:
+    """The encoder of such a network."""
+    return {name: value for name, value in network.items() if not name.split(".")[0].endswith("_head")}
+
+
+def project_conflicts(gradients: Sequence[Vector]) -> Vector:
+    """PCGrad (Yu et al. 2020, Algorithm 1): the sum of the gradients, each without its part against every other one."""
+    flat = [torch.cat([part.flatten() for part in gradient]) for gradient in gradients]
+    total = torch.zeros_like(flat[0])
+    for number, gradient in enumerate(flat):
+        for other in flat[:number] + flat[number + 1 :]:
+            conflict = torch.dot(gradient, other).clamp(max=0.0)
+            gradient = gradient - conflict / other.square().sum().clamp_min(torch.finfo(other.dtype).tiny) * other
+        total = total + gradient
+    sizes = [part.numel() for part in gradients[0]]
+    return [part.view_as(like) for part, like in zip(torch.split(total, sizes), gradients[0], strict=True)]

@@ -1,0 +1,79 @@
+"""Experiment `representations`: how alike the features are that the arms' encoders give the same FT graphs."""
+
+from __future__ import annotations
+
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from metapt.domains.ppi.config import Network
+from metapt.domains.ppi.data.dataset import Splits, open_dataset, splits
+from metapt.domains.ppi.features import features_of
+from metapt.domains.ppi.gin import Encoder
+from metapt.domains.ppi.runs import EXPERIMENT, load_pretrained
+from metapt.domains.ppi.settings import FULL_ACCESS
+from metapt.evaluation import metrics
+from metapt.evaluation.cka import linear_cka
+from metapt.stages import Machine
+from metapt.training.seeds import generator
+
+_INPUT = "pretrained/"
+
+
+def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
+    """Compares the features of all arms with the same PT seed by CKA, before FT; see `linear_cka`.
+
+    Args:
+        config: `graphs` (how many are compared, at most), `network` (see `Network`), `test_species`.
+        inputs: `graphs`, and `pretrained/{arm}/{seed}`: what PT has left.
+        outputs: `metrics`: of each PT seed (replicate), for each arm, "CKA with {other}" of each other arm.
+        machine: device.
+
+    Raises:
+        DataError: as `open_dataset`, `splits` and `load_pretrained`.
+    """
+    network = Network.model_validate(config["network"])
+    dataset = open_dataset(inputs["graphs"], machine.device)
+    chosen = compared(splits(dataset.graphs, config["test_species"]), config["graphs"])
+    encoder = Encoder(network.layers, network.width)
+
+    def features(path: Path) -> Tensor:
+        start = load_pretrained(path, network, machine.device).pretrained
+        return features_of(encoder, {**start.encoder, **start.buffers}, dataset, chosen)
+
+    rows = []
+    for seed, paths in _by_seed(inputs).items():
+        found = {arm: features(path) for arm, path in paths.items()}
+        rows += [
+            metrics.row(
+                EXPERIMENT,
+                arm,
+                f"CKA with {other}",
+                linear_cka(found[arm], found[other]),
+                replicate=seed,
+                setting=FULL_ACCESS,
+                evaluation="representations",
+            )
+            for arm, other in permutations(found, 2)
+        ]
+    metrics.write(rows, outputs["metrics"])
+
+
+def compared(parts: Splits, count: int) -> Tensor:
+    """Numbers of `count` FT graphs at most, drawn from training, validation and test; the same ones in every run."""
+    graphs = torch.from_numpy(np.concatenate([parts.train, parts.validation, parts.test]))
+    return graphs[torch.randperm(len(graphs), generator=generator("ppi representations"))[:count]]
+
+
+def _by_seed(inputs: dict[str, Path]) -> dict[int, dict[str, Path]]:
+    """PT seed -> arm -> pretrained.pt."""
+    found: dict[int, dict[str, Path]] = {}
+    for name, path in inputs.items():
+        if name.startswith(_INPUT):
+            arm, seed = name.removeprefix(_INPUT).rsplit("/", 1)
+            found.setdefault(int(seed), {})[arm] = path
+    return found
