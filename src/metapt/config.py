@@ -8,19 +8,17 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, Field, ValidationError, model_validator
+from pydantic import AfterValidator, Field, ValidationError, create_model, model_validator
 from pydantic_core import ErrorDetails
 
 from metapt.config_files import Places, read
-from metapt.domains.ecg.config import EcgConfig
-from metapt.domains.mnist.config import MnistConfig
-from metapt.domains.ppi.config import PpiConfig
 from metapt.errors import ConfigError
 from metapt.fetching.address import place_of
+from metapt.registry import DOMAINS, domain
 from metapt.schema import TAGS, Json, below, choices, dereferenced, either, of_same_kind, sections
-from metapt.sections import NAME, Experiment, Section
+from metapt.sections import NAME, DomainSection, ExperimentSection, Section
 
 
 def _folder(path: str) -> str:
@@ -56,7 +54,7 @@ class Data(Section):
     )
 
 
-class Config(Section):
+class _Config(Section):
     """The whole config.
 
     Defaults are the paper's values or, where it is silent, those of the released code. One that stands in neither says so.
@@ -68,16 +66,23 @@ class Config(Section):
     )
     data: Data = Data()
     require_gpu: bool = Field(False, description="true: every training asks for a GPU and never falls back to the CPU")
-    mnist: MnistConfig | None = Field(None, description="the MNIST experiments")
-    ecg: EcgConfig | None = Field(None, description="SimCLR on ECGs")
-    ppi: PpiConfig | None = Field(None, description="multitask PT on protein graphs")
 
     @model_validator(mode="after")
-    def _folders_are_two(self) -> Config:
+    def _folders_are_two(self) -> _Config:
         if Path(self.results).resolve() == Path(self.data.folder).resolve():
             raise ValueError("results and data.folder are one folder, where files of both would have the same names: name two")
         return self
 
+
+if TYPE_CHECKING:
+    Config = _Config
+else:
+    Config = create_model(
+        "Config",
+        __base__=_Config,
+        __doc__=_Config.__doc__,
+        **{name: (domain(name).section() | None, Field(None, description=domain(name).title)) for name in DOMAINS},
+    )
 
 _LARGEST = 2**63 - 1  # of the integers of torch and NumPy
 
@@ -139,29 +144,21 @@ def _place(key: str, places: Places) -> str:
     return f"{places[max(around, key=len)]}: " if around else ""
 
 
-def experiments(config: Config) -> dict[str, Experiment]:
-    """The experiments of a config, as {domain}_{key} (the name of their target) -> their section.
+def experiments(config: Config) -> dict[str, ExperimentSection]:
+    """Return the experiments of a config, as {domain}_{key} (the name of their target) -> their section.
 
     Raises:
         ConfigError: there are none.
     """
     found = {
-        f"{domain}_{key}": section
-        for domain, domain_section in config
-        if isinstance(domain_section, Section)
-        for key, section in domain_section
-        if isinstance(section, Experiment)
+        f"{name}_{key}": section
+        for name, each in config
+        if isinstance(each, DomainSection)
+        for key, section in each.experiments()
     }
     if not found:
         raise ConfigError("the config has no experiment: add one, for example `mnist: {rotation_mean: {}}`.")
     return found
-
-
-def plain(section: BaseModel | Mapping[str, Any]) -> Json:
-    """A section as sorted dicts, lists and scalars: the same however the YAML was ordered and its numbers were written."""
-    values = section.model_dump(mode="json") if isinstance(section, BaseModel) else section
-    result: Json = json.loads(json.dumps(values, sort_keys=True))
-    return result
 
 
 def _with_arms(node: Json, path: str, raw: Json) -> Json:

@@ -1,6 +1,6 @@
-"""Stages: one `run(config, inputs, outputs, machine)` per rule, and `execute`, which wraps each of them.
+"""The execution of a job: Snakemake, `metapt run` and tests all run a job by `execute`.
 
-A stage gets nothing else, so that Snakemake, `metapt run RUN.json` and a test run it alike.
+The module that does a job's work has a function `run(config, inputs, outputs, machine)` and gets nothing else.
 """
 
 from __future__ import annotations
@@ -8,22 +8,22 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import pkgutil
 import platform
 import resource
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass, field
 from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any
 
 from metapt import records
-from metapt.digest import code_digest
 from metapt.errors import ConfigError, DataError, MachineError, MetaptError, redacted
 from metapt.files import sha256
+from metapt.jobs import Job
+from metapt.machine import THREAD_VARIABLES, Machine, machine_name
 from metapt.training.interruption import noticed
 
 # Threads that spin while they wait slow down every other job on the machine; must be set before torch is imported.
@@ -31,49 +31,25 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 log = logging.getLogger("metapt")
 
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-"""Read by the libraries when they are first imported; Snakemake sets them to the threads of the rule, which may be more."""
-
 FROM_OUTSIDE = ("prepare",)
 """Stages whose inputs a user may have put there, so that there is no record of them."""
 
 PACKAGES = ("metapt", "torch", "torch-geometric", "numpy", "scipy", "scikit-learn", "pandas", "matplotlib")
 
 
-@dataclass(frozen=True)
-class Machine:
-    """What a stage computes on: torch device (`cpu` or `cuda`) and number of CPU threads."""
-
-    device: str = "cpu"
-    threads: int = 1
-
-
-@dataclass(frozen=True)
-class Job:
-    """One run of a stage: paths are as they were given, relative ones to the working directory.
-
-    `gpu` is the number of GPUs that the scheduler gave; with `require_gpu`, 0 is an error instead of a run on the CPU.
-    `code` is the digest of the job's code as the plan knows it (another version of Python gives another one); computed if None.
-    """
-
-    stage: str
-    config: dict[str, Any]
-    inputs: dict[str, Path] = field(default_factory=dict)
-    outputs: dict[str, Path] = field(default_factory=dict)
-    threads: int = 1
-    gpu: int = 0
-    require_gpu: bool = False
-    log: Path | None = None
-    code: str | None = None
-
-
-def execute(job: Job) -> int:
-    """Run a job, log it to `job.log` and stderr, and leave a record in `job.outputs["run"]`, which the stage itself does not see.
+def execute(job: Job, *, gpus: int = 0, require_gpu: bool = False, code: str | None = None) -> int:
+    """Run a job, log it to `job.log` and stderr, and leave its record.
 
     Inputs must be what their producers have left, as the records beside them say (see `metapt.records`).
 
     A job that keeps a checkpoint saves it on SIGTERM or SIGUSR1 and ends with status 1, which a scheduler may answer with a
     second attempt; any other job ends at once.
+
+    Args:
+        job: its paths are absolute or relative to the working directory; without `log` or `record` it leaves none.
+        gpus: that the scheduler gave.
+        require_gpu: a training job that was given no GPU is an error.
+        code: the digest of the job's code as the plan knows it (another version of Python gives another one); computed if None.
 
     Returns:
         Exit status: 0, or 1 after an error, which is logged as one sentence where it is a `MetaptError`.
@@ -84,14 +60,14 @@ def execute(job: Job) -> int:
     try:
         _start_logging(job.log, handlers)
         os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(job.threads)))
-        run = _stage(job.stage)
-        device = _device(job)
+        work = _work(job)
+        device = _device(job, gpus, require_gpu)
         sums["inputs"] = _checked_inputs(job)
-        outputs = {name: path for name, path in job.outputs.items() if name != "run"}
+        outputs = _paths(job.outputs)
         start = time.monotonic()
         try:
             with noticed() if "checkpoint" in job.config else nullcontext():
-                run(job.config, job.inputs, outputs, Machine(device, job.threads))
+                work(job.config, _paths(job.inputs), outputs, Machine(device, job.threads))
         finally:
             wall_time = time.monotonic() - start
         sums["outputs"] = {name: sha256(path) for name, path in outputs.items() if path.is_file()}
@@ -104,10 +80,10 @@ def execute(job: Job) -> int:
             log.error(state)
         else:
             state = f"error: {error!r}"
-            log.exception("error: the stage %s broke off", job.stage)
+            log.exception("error: the job %s broke off", job.name)
     try:
-        if "run" in job.outputs:
-            records.write(job.outputs["run"], _record(job, state, device, wall_time, sums))
+        if job.record:
+            records.write(Path(job.record), _record(job, state, device, wall_time, sums, code))
     except MetaptError as error:
         state = f"error: {error}"
         log.error(state)
@@ -118,21 +94,32 @@ def execute(job: Job) -> int:
     return 0 if state == "done" else 1
 
 
-def _stage(name: str) -> Any:
-    legal = sorted(module.name for module in pkgutil.iter_modules(__path__))
-    if name not in legal:
-        raise ConfigError(f"there is no stage {name!r}; legal: {', '.join(legal)}.")
-    return import_module(f"{__name__}.{name}").run
+def _paths(files: dict[str, str]) -> dict[str, Path]:
+    return {name: Path(path) for name, path in files.items()}
 
 
-def _device(job: Job) -> str:
+def _work(job: Job) -> Callable[..., None]:
+    """Return the function that does a job's work. Raises ConfigError where there is none."""
+    try:
+        module = import_module(f"metapt.{job.entry}")
+        work: Callable[..., None] = module.EXPERIMENT.summarise if job.stage == "summarise" else module.run
+    except (ModuleNotFoundError, AttributeError) as error:
+        raise ConfigError(f"metapt.{job.entry} does no job of the stage {job.stage!r}: {error}.") from error
+    if job.trains:
+        import torch
+
+        torch.set_num_threads(job.threads)
+    return work
+
+
+def _device(job: Job, gpus: int, require_gpu: bool) -> str:
     """The torch device for a job.
 
     Raises:
         MachineError: a GPU was asked for and torch sees none, or `require_gpu` is set and the scheduler gave none.
     """
-    if job.gpu == 0:
-        if job.require_gpu:
+    if gpus == 0:
+        if require_gpu and job.trains:
             raise MachineError(
                 "the config says require_gpu: true, but the scheduler gave this job no GPU: allow one "
                 "(snakemake --resources gpu=1), or set require_gpu: false to compute on the CPU."
@@ -156,7 +143,7 @@ def _checked_inputs(job: Job) -> dict[str, str]:
     """
     sums: dict[str, str] = {}
     unknown = []
-    for name, path in job.inputs.items():
+    for name, path in _paths(job.inputs).items():
         if not path.exists():
             raise DataError(f"the input {name!r}, {path}, is not there (looked for from {Path.cwd()}).")
         if not path.is_file() and not path.is_dir():
@@ -193,12 +180,13 @@ class _Stderr(logging.StreamHandler):  # type: ignore[type-arg]
         tqdm.write(self.format(record), file=sys.stderr)
 
 
-def _start_logging(path: Path | None, handlers: list[logging.Handler]) -> None:
-    """Log to stderr and to `path`, by `handlers`, to which they are added. Raises MachineError where there can be no log."""
+def _start_logging(file: str, handlers: list[logging.Handler]) -> None:
+    """Log to stderr and to `file`, by `handlers`, to which they are added. Raises MachineError where there can be no log."""
     log.setLevel(logging.INFO)
     log.propagate = False
     _add(_Stderr(), handlers)
-    if path is not None:
+    if file:
+        path = Path(file)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             _add(logging.FileHandler(path, mode="w", encoding="utf-8"), handlers)
@@ -215,13 +203,17 @@ def _add(handler: logging.Handler, handlers: list[logging.Handler]) -> None:
     handlers.append(handler)
 
 
-def _record(job: Job, state: str, device: str, wall_time: float, sums: dict[str, dict[str, str]]) -> dict[str, Any]:
+def _record(
+    job: Job, state: str, device: str, wall_time: float, sums: dict[str, dict[str, str]], code: str | None
+) -> dict[str, Any]:
     return {
         "stage": job.stage,
+        "name": job.name,
+        "entry": job.entry,
         "config": job.config,
-        "code": job.code or _code(job),
-        "inputs": {name: str(path) for name, path in job.inputs.items()},
-        "outputs": {name: str(path) for name, path in job.outputs.items()},
+        "code": code or _code(job),
+        "inputs": job.inputs,
+        "outputs": job.outputs,
         "sha256": sums,
         "machine": {"device": device, "threads": job.threads, "name": machine_name(device), "cpus": os.cpu_count()},
         "versions": _versions(),
@@ -235,25 +227,10 @@ def _record(job: Job, state: str, device: str, wall_time: float, sums: dict[str,
 
 
 def _code(job: Job) -> str | None:
-    """The digest of the code that this job runs."""
-    from metapt.registry import entry
-
     try:
-        module = entry(job.stage, job.config)
-        return None if module is None else code_digest(module)
-    except (KeyError, ModuleNotFoundError):  # the stage or its config is wrong, which is the job's error
+        return job.code
+    except ModuleNotFoundError:  # which is the job's error
         return None
-
-
-def machine_name(device: str) -> str:
-    """Of the GPU, or of the processor."""
-    if device == "cuda":
-        return str(sys.modules["torch"].cuda.get_device_name())
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
 
 
 def _versions() -> dict[str, str | None]:

@@ -13,7 +13,7 @@ from metapt.evaluation.paper import beside_paper
 from metapt.evaluation.statistics import summarise
 from metapt.evaluation.tables import NOTHING, markdown, ours_and_papers
 from metapt.files import atomic_path
-from metapt.stages import Machine
+from metapt.machine import Machine
 
 
 def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:

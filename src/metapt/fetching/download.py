@@ -18,7 +18,7 @@ from metapt.fetching.source import Source
 from metapt.fetching.verify import Wrong
 
 if TYPE_CHECKING:
-    from metapt.stages import Machine
+    from metapt.machine import Machine
 
 
 def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:

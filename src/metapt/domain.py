@@ -1,0 +1,95 @@
+"""A domain: the record by which the rest of metapt knows it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import Any
+
+from pydantic import create_model
+
+from metapt.evaluation.experiment import SUMMARY, Experiment, Needs
+from metapt.jobs import Job, Jobs, plain
+from metapt.sections import DomainSection
+
+
+@dataclass(frozen=True)
+class Domain:
+    """A domain. Its package holds this record in its module `domain`, under the name `DOMAIN`.
+
+    Attributes:
+        name: of its package, and of its section of the config.
+        title: in the report.
+        settings: the model of its section, without experiments.
+        jobs: its jobs.
+        experiments: key -> record, in their order.
+        simulated: source -> names of the raw files that its `data/simulate.py` generates.
+        prepared: name -> file name of what its `data/prepare.py` leaves.
+    """
+
+    name: str
+    title: str
+    settings: type[DomainSection]
+    jobs: type[Jobs[Any]]
+    experiments: Mapping[str, Experiment]
+    simulated: Mapping[str, list[str]]
+    prepared: Mapping[str, str]
+
+    def section(self) -> type[DomainSection]:
+        """Return the model of its section of the config, experiments included: one that is left out is not run."""
+        fields: dict[str, Any] = {key: (each.section | None, None) for key, each in self.experiments.items()}
+        return create_model(f"{self.name.capitalize()}Config", __base__=self.settings, __doc__=self.settings.__doc__, **fields)
+
+    def summary(self, jobs: Jobs[Any], key: str) -> Job:
+        """Return the job that makes an experiment's tables, figure and verdicts; it is kept in `jobs` with what it needs."""
+        return jobs.once(f"{self.name}/{key}", lambda: self._summary(jobs, key))
+
+    def _summary(self, jobs: Jobs[Any], key: str) -> Job:
+        section = getattr(jobs.config, key)
+        needs = self.experiments[key].needs(jobs, section)
+        folder = jobs.folder(key)
+        return Job(
+            stage="summarise",
+            name=f"{self.name}/{key}",
+            entry=f"domains.{self.name}.experiments.{key}",
+            config=plain(
+                {
+                    "domain": self.name,
+                    "experiment": key,
+                    "settings": _settings(jobs.config, section.arm_names()),
+                    "section": section,
+                    "words": needs.words,
+                }
+            ),
+            inputs=_inputs(needs),
+            outputs={name: f"{folder}/{file}" for name, file in SUMMARY.items()},
+            record=f"{folder}/run.json",
+            log=f"{folder}/log.txt",
+        )
+
+
+def discover(package: str) -> dict[str, Experiment]:
+    """Return the experiments of a package by key, in their order: the record `EXPERIMENT` of each of its modules."""
+    modules = import_module(package).__path__
+    found = {each.name: import_module(f"{package}.{each.name}").EXPERIMENT for each in iter_modules(modules)}
+    return dict(sorted(found.items(), key=lambda item: (item[1].order, item[0])))
+
+
+def _settings(config: DomainSection, arms: list[str]) -> dict[str, Any]:
+    """Return the settings of a domain without its experiments, and without arms that are not named."""
+    experiments = [key for key, _ in config.experiments()]
+    settings = {key: value for key, value in plain(config).items() if key not in experiments and value is not None}
+    if "arms" in settings:
+        settings["arms"] = {name: arm for name, arm in settings["arms"].items() if name in arms}
+    return settings
+
+
+def _inputs(needs: Needs) -> dict[str, str]:
+    inputs = dict(needs.files)
+    for run in needs.runs:
+        name = run.name.partition("/")[2]
+        inputs |= {f"{name}/{what}": run.outputs[what] for what in ("metrics", "series")}
+        inputs[f"{name}/record"] = run.record
+    return inputs

@@ -1,0 +1,201 @@
+"""Claims as comparisons, and the verdicts on them.
+
+A verdict compares the 95% interval of what was measured with a criterion:
+
+- *reproduced*: the whole interval meets the criterion;
+- *not reproduced*: the whole interval lies outside of it;
+- *inconclusive*: the interval holds an end of the criterion, or a replicate gave no finite number; more replicates may decide it;
+- *not measured*: a run that the claim needs was not made.
+
+A claim that is true with nothing to spare is mostly inconclusive: the verdict asks for evidence, not for a good mean. Where the
+truth lies on the end of the criterion, one verdict in 40 of either kind is wrong by chance, and nothing corrects for the number
+of claims. The t interval supposes independent, about normal replicates. From a single value (n = 1) no spread is known: unless
+the comparison asks for more seeds, the value alone decides, and the verdict says so. "Not reproduced" speaks of these runs, their
+config and data, not of the paper.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+import pandas as pd
+
+from metapt.evaluation.metrics import NotMeasuredError
+from metapt.evaluation.statistics import Estimate
+from metapt.evaluation.tables import mean_and_error
+
+BEYOND_THE_PAPER = "beyond the paper"
+COLUMNS = [
+    "experiment", "claim", "arm", "control", "metric", "evaluation", "measured", "criterion", "least_seeds", "paper", "verdict"
+]  # fmt: skip
+
+Word = Literal["reproduced", "not reproduced", "inconclusive", "not measured"]
+
+
+@dataclass(frozen=True)
+class Criterion:
+    """The values from `low` to `high` that make a claim true; `words` say so.
+
+    >>> at_least(2).words, at_most(7.2).words, within(45, 4).words
+    ('at least 2', 'at most 7.2', 'within 4 of 45')
+    """
+
+    low: float
+    high: float
+    words: str
+
+
+def at_least(value: float, what: str = "") -> Criterion:
+    """Return the criterion that something is at least `value`; `what` names it in the words."""
+    return Criterion(value, math.inf, f"{what} at least {value:g}".strip())
+
+
+def at_most(value: float, what: str = "") -> Criterion:
+    """Return the criterion that something is at most `value`; `what` names it in the words."""
+    return Criterion(-math.inf, value, f"{what} at most {value:g}".strip())
+
+
+def within(target: float, tolerance: float) -> Criterion:
+    """Return the criterion that something lies within `tolerance` of `target`."""
+    return Criterion(target - tolerance, target + tolerance, f"within {tolerance:g} of {target:g}")
+
+
+NOT_BELOW = at_least(0.0, "difference")
+"""The criterion of "one arm beats another"."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a comparison measured.
+
+    Attributes:
+        estimate: a mean with its interval, or a difference.
+        words: in place of the estimate's own words, with `{}` for them.
+        doubt: a reason for which nothing is decided; empty where there is none.
+    """
+
+    estimate: Estimate
+    words: str = "{}"
+    doubt: str = ""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A claim: a sentence, and what decides it.
+
+    Attributes:
+        text: the claim.
+        arm: that it is about.
+        control: the arm that it is compared with; "" where a number is the other side.
+        metric: what is compared, as in the metrics table.
+        criterion: what the measured value must meet.
+        measure: returns what was measured; raises NotMeasuredError where a run was not made.
+        evaluation: "" where the metric is of no evaluation.
+        paper: what the paper reports, in words.
+        least_seeds: PT seeds (replicates) without which nothing is decided.
+        unit: what a replicate is called.
+    """
+
+    text: str
+    arm: str
+    control: str
+    metric: str
+    criterion: Criterion
+    measure: Callable[[], Estimate | Measured]
+    evaluation: str = ""
+    paper: str = BEYOND_THE_PAPER
+    least_seeds: int = 1
+    unit: str = "PT seed"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The outcome of a comparison: the word, and what was measured (mean, standard error, n, interval) in words."""
+
+    word: Word
+    measured: str
+
+
+def judge(experiment: str, comparisons: Iterable[Comparison]) -> pd.DataFrame:
+    """Return a row of `COLUMNS` for each comparison, in their order."""
+    rows = []
+    for each in comparisons:
+        verdict = decide(each)
+        rows.append(
+            {
+                "experiment": experiment,
+                "claim": each.text,
+                "arm": each.arm,
+                "control": each.control,
+                "metric": each.metric,
+                "evaluation": each.evaluation,
+                "measured": verdict.measured,
+                "criterion": each.criterion.words if verdict.word != "not measured" else "",
+                "least_seeds": each.least_seeds,
+                "paper": each.paper,
+                "verdict": verdict.word,
+            }
+        )
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def decide(comparison: Comparison) -> Verdict:
+    """Return the verdict on a comparison; "not measured" where a run is missing."""
+    try:
+        found = comparison.measure()
+    except NotMeasuredError as error:
+        return Verdict("not measured", str(error))
+    measured = found if isinstance(found, Measured) else Measured(found)
+    estimate = measured.estimate
+    word, words = compare(estimate, comparison.criterion), describe(estimate)
+    if estimate.n < comparison.least_seeds and math.isfinite(estimate.mean):
+        word, words = "inconclusive", _too_few(estimate, comparison)
+    if measured.doubt:
+        return Verdict("inconclusive", f"{measured.words.format(words)}, {measured.doubt}")
+    return Verdict(word, measured.words.format(words))
+
+
+def compare(measured: Estimate, criterion: Criterion) -> Word:
+    """Return the verdict of an estimate's interval against a criterion.
+
+    >>> from metapt.evaluation.statistics import estimate
+    >>> compare(estimate(3.0, 0.5, 10), at_most(7.2)), compare(estimate(44.0, 2.0, 10), within(45, 4))
+    ('reproduced', 'inconclusive')
+    """
+    low, high = (measured.mean, measured.mean) if measured.n == 1 else (measured.low, measured.high)
+    if not (math.isfinite(low) and math.isfinite(high)):
+        return "inconclusive"
+    if criterion.low <= low and high <= criterion.high:
+        return "reproduced"
+    if high < criterion.low or criterion.high < low:
+        return "not reproduced"
+    return "inconclusive"
+
+
+def describe(measured: Estimate) -> str:
+    """Return mean, standard error, n and interval in words.
+
+    >>> from metapt.evaluation.statistics import estimate
+    >>> describe(estimate(3.0, 0.5, 10))
+    '3.0 ± 0.5 (n = 10, 95% interval 1.9 to 4.1)'
+    """
+    number = mean_and_error(measured.mean, measured.standard_error)
+    if not math.isfinite(measured.mean):
+        return f"{number} (n = {measured.n}, a replicate gave no finite number)"
+    if measured.n == 1:
+        return f"{number} (n = 1: no spread known, the value alone decides)"
+    return f"{number} (n = {measured.n}, 95% interval {_end(measured.low, measured)} to {_end(measured.high, measured)})"
+
+
+def _too_few(measured: Estimate, comparison: Comparison) -> str:
+    if measured.n == 1:
+        return f"{mean_and_error(measured.mean)} (n = 1 {comparison.unit}: no spread known)"
+    return f"{describe(measured)}, fewer than {comparison.least_seeds} {comparison.unit}s"
+
+
+def _end(value: float, measured: Estimate) -> str:
+    """Return an end of the interval with the digits of the mean."""
+    return mean_and_error(value, measured.standard_error).split(" ± ")[0]

@@ -1,0 +1,92 @@
+"""An experiment: one record that says what is run, what is compared, and what is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from metapt.evaluation import figures, metrics
+from metapt.evaluation.comparisons import Comparison, judge
+from metapt.evaluation.results import Results
+from metapt.evaluation.tables import Tables, write_blocks
+from metapt.files import atomic_path
+from metapt.jobs import Job
+from metapt.machine import Machine
+from metapt.sections import ExperimentSection
+
+SUMMARY = {
+    "metrics": "metrics.csv",
+    "claims": "claims.csv",
+    "table_csv": "table.csv",
+    "table_md": "table.md",
+    "table_tex": "table.tex",
+    "figure_svg": "figure.svg",
+    "figure_png": "figure.png",
+}
+"""What an experiment ends in: name -> file name in its folder."""
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What an experiment's summary reads.
+
+    Attributes:
+        runs: their metrics, series and records are its inputs.
+        files: name -> path of further inputs; names without a slash.
+        words: further settings of the summary.
+    """
+
+    runs: list[Job]
+    files: dict[str, str] = field(default_factory=dict)
+    words: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """An experiment. Its file holds this record under the name `EXPERIMENT`; the file's name is the experiment's key.
+
+    Attributes:
+        title: what its table holds; the caption in the report.
+        figure_title: what its figure shows.
+        section: the model of its settings, with its arms.
+        order: its place among the experiments of its domain, as in the paper.
+        needs: the domain's jobs and this experiment's settings -> what the summary reads.
+        results: reads it; see `Results`.
+        tables: the results -> its table.
+        figure: the results -> its figure.
+        comparisons: the results -> its claims, each with its control.
+    """
+
+    title: str
+    figure_title: str
+    section: type[ExperimentSection]
+    order: int
+    needs: Callable[[Any, Any], Needs]
+    results: type[Results]
+    tables: Callable[[Any], Tables]
+    figure: Callable[[Any], Figure]
+    comparisons: Callable[[Any], Iterable[Comparison]]
+
+    def summarise(self, config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
+        """Make tables, figure and verdicts.
+
+        Args:
+            config: see `Results.read`.
+            inputs: see `Results.read`.
+            outputs: the names of `SUMMARY`.
+            machine: not used.
+
+        Raises:
+            DataError: a file is missing or not what its name says, or arms have other PT seeds than those they are compared to.
+        """
+        results = self.results.read(self.section, config, inputs)
+        metrics.write(results.metrics, outputs["metrics"])
+        blocks, numbers = self.tables(results)
+        write_blocks(blocks, outputs["table_csv"].with_suffix(""), numbers)
+        figures.save(self.figure(results), outputs["figure_svg"].with_suffix(""))
+        with atomic_path(outputs["claims"]) as path:
+            judge(results.name, self.comparisons(results)).to_csv(path, index=False)

@@ -1,0 +1,118 @@
+"""What the runs of an experiment have left, read once, in the form that its tables, figure and comparisons work on."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pandas as pd
+
+from metapt.errors import DataError
+from metapt.evaluation import metrics
+from metapt.sections import DomainSection, ExperimentSection
+
+_SERIES = ["stage", "arm", "setting", "seed", "replicate", "step", "name", "value"]
+_SEED = re.compile(r"seed(\d+)")
+
+
+@dataclass(frozen=True)
+class Results:
+    """The results of an experiment.
+
+    Attributes:
+        name: of the experiment, as in the metrics table: `ecg_full_access`.
+        config: the settings of its domain, with the arms that the experiment names.
+        section: its own settings.
+        words: what its record adds to the config of its summary.
+        metrics: the metrics table of all its runs, with `name` as experiment.
+        series: the series tables of all its runs, with the words of the run's folder: stage, arm, setting, seed (-1 in
+            runs of several), replicate, step, name, value.
+        machines: arm -> the machines that its PT ran on, in words, each once.
+        files: name -> path of what it reads besides.
+    """
+
+    settings: ClassVar[type[DomainSection]] = DomainSection
+    """The model of `config`."""
+
+    name: str
+    config: Any
+    section: Any
+    words: dict[str, Any]
+    metrics: pd.DataFrame
+    series: pd.DataFrame
+    machines: dict[str, list[str]]
+    files: dict[str, Path]
+
+    @property
+    def key(self) -> str:
+        """The key of the experiment in the section of its domain: `full_access`."""
+        return self.name.partition("_")[2]
+
+    @property
+    def arms(self) -> list[str]:
+        """The arms that the experiment compares, in the order of the config."""
+        section: ExperimentSection = self.section
+        return section.arm_names()
+
+    def values(self, arm: str, metric: str, setting: str | None = None, evaluation: str | None = None) -> pd.Series[float]:
+        """Return a number of an arm by replicate; takes and raises what `metrics.select` does."""
+        return metrics.select(self.metrics, experiment=self.name, arm=arm, metric=metric, setting=setting, evaluation=evaluation)
+
+    @classmethod
+    def read(cls, section: type[ExperimentSection], config: Mapping[str, Any], inputs: Mapping[str, Path]) -> Results:
+        """Read what the runs of an experiment have left.
+
+        Args:
+            section: the model of the experiment's settings.
+            config: `domain`, `experiment` (its key), `settings`, `section`, and further `words`.
+            inputs: `{run}/metrics`, `{run}/series` and `{run}/record` for each run, whose name is its folder below the domain's
+                results: `pretrain/meta/n500/seed0`; other names are `files`.
+
+        Raises:
+            DataError: a file is no such table.
+        """
+        name = f"{config['domain']}_{config['experiment']}"
+        tables = metrics.read([path for each, path in inputs.items() if each.endswith("/metrics")])
+        series = [pd.DataFrame(columns=_SERIES)]
+        machines: dict[str, list[str]] = {}
+        for each, path in inputs.items():
+            run, _, what = each.rpartition("/")
+            if what == "series":
+                series.append(metrics.read_series(path).assign(**run_words(run)))
+            elif what == "record" and run.startswith("pretrain/"):
+                machines.setdefault(str(run_words(run)["arm"]), []).append(machine_of(path))
+        return cls(
+            name=name,
+            config=cls.settings.model_validate(config["settings"]),
+            section=section.model_validate(config["section"]),
+            words=config.get("words", {}),
+            metrics=tables.assign(experiment=name),
+            series=pd.concat(series[1:] or series, ignore_index=True)[_SERIES],
+            machines={arm: list(dict.fromkeys(names)) for arm, names in machines.items()},
+            files={each: path for each, path in inputs.items() if "/" not in each},
+        )
+
+
+def run_words(run: str) -> dict[str, str | int]:
+    """Return what a run's folder says: stage (or the key of an experiment), arm, setting, and seed where it has one.
+
+    >>> run_words("pretrain/meta/n500/seed0")
+    {'stage': 'pretrain', 'arm': 'meta', 'setting': 'n500', 'seed': 0}
+    """
+    stage, arm, *rest = run.split("/")
+    seed = _SEED.fullmatch(rest[-1]) if rest else None
+    words: dict[str, str | int] = {"stage": stage, "arm": arm, "setting": "/".join(rest[:-1] if seed else rest)}
+    return words | {"seed": int(seed[1]) if seed else -1}
+
+
+def machine_of(record: Path) -> str:
+    """Return the machine of a run's `run.json`, in words. Raises DataError where the file is no such record."""
+    try:
+        machine = json.loads(record.read_text(encoding="utf-8"))["machine"]
+        return str(machine["name"]) if machine["device"] == "cuda" else f"{machine['name']}, threads: {machine['threads']}"
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{record} is not the record of a run ({error!r}); make the run again.") from None

@@ -1,0 +1,98 @@
+"""The plan of a config: all its jobs. Rules, `metapt estimate`, `metapt run` and the check for stale results read it."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from metapt.config import Config, experiments
+from metapt.errors import ConfigError
+from metapt.jobs import Job, Place
+from metapt.registry import DOMAINS, domain
+from metapt.sections import plain
+
+
+class Plan:
+    """The jobs of a config.
+
+    Args:
+        config: a validated one.
+        sources: the content of sources.yaml.
+
+    Attributes:
+        jobs: name -> job.
+        summaries: experiment -> name of the job that it ends in.
+    """
+
+    def __init__(self, config: Config, sources: Mapping[str, Any]) -> None:
+        place = Place(config.results, config.data.folder, sources, config.data.mirrors, config.require_gpu)
+        self.jobs: dict[str, Job] = {}
+        self.summaries: dict[str, str] = {}
+        for name in DOMAINS:
+            section = getattr(config, name)
+            if section is None:
+                continue
+            record = domain(name)
+            jobs = record.jobs(name, section, place)
+            for key, _ in section.experiments():
+                self.summaries[f"{name}_{key}"] = record.summary(jobs, key).name
+            self.jobs |= jobs.made
+        collect = self._collect(config)
+        self.jobs[collect.name] = collect
+        self._makers = {path: job for job in self.jobs.values() for path in (*job.outputs.values(), job.record)}
+
+    def maker(self, path: str) -> Job:
+        """Return the job that makes a file.
+
+        Raises:
+            ConfigError: no job of this config does.
+        """
+        if path not in self._makers:
+            near = difflib.get_close_matches(path, self._makers, n=1)
+            hint = f" (did you mean {near[0]}?)" if near else ""
+            raise ConfigError(
+                f"no job of this config makes {path}{hint}: name it in an experiment of the config, or take a config that has it."
+            )
+        return self._makers[path]
+
+    def needed(self, name: str) -> Iterator[Job]:
+        """Yield the jobs that a job waits for, directly or not, each once, those that others wait for first; then itself."""
+        seen: set[str] = set()
+
+        def visit(job: Job) -> Iterator[Job]:
+            if job.name not in seen:
+                seen.add(job.name)
+                for before in self.before(job):
+                    yield from visit(before)
+                yield job
+
+        yield from visit(self.jobs[name])
+
+    def before(self, job: Job) -> list[Job]:
+        """Return the jobs that a job waits for directly, each once."""
+        makers = [self._makers[path] for path in job.inputs.values() if path in self._makers]
+        return list({each.name: each for each in makers}.values())
+
+    def _collect(self, config: Config) -> Job:
+        names = list(experiments(config))
+        ends = {name: self.jobs[self.summaries[name]] for name in names}
+        return Job(
+            stage="collect",
+            name="collect",
+            entry="evaluation.collect",
+            config=plain({"experiments": names}),
+            inputs={f"{name}/{what}": ends[name].outputs[what] for name in names for what in ("metrics", "claims")},
+            outputs={"metrics": f"{config.results}/metrics.csv", "headline": f"{config.results}/headline.md"},
+            record=f"{config.results}/run.json",
+            log=f"{config.results}/log.txt",
+            mem_mb=1000,
+        )
+
+
+def planned(config: Config, sources: Path = Path("workflow/resources/sources.yaml")) -> Plan:
+    """Return the plan of a config; `sources` is the list of public data. Raises ConfigError as `read_one`."""
+    from metapt.config_files import read_one
+
+    return Plan(config, read_one(sources))
