@@ -7,9 +7,6 @@ from typing import NamedTuple
 
 from metapt.evaluation import figures
 
-EVALUATIONS = {"full_transfer": "FT of the whole network", "linear_evaluation": "linear evaluation"}
-AUROC_LABEL = "test AUROC (%)"
-
 
 class Look(NamedTuple):
     """An arm in a figure: its label, colour, marker, and matplotlib's style of its line."""

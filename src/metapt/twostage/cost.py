@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -12,15 +13,16 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from metapt.evaluation import figures
-from metapt.evaluation.claims import Verdict, at_most, from_several
+from metapt.evaluation.comparisons import BEYOND_THE_PAPER, Comparison, Measured, at_most
 from metapt.evaluation.looks import Look
 from metapt.evaluation.metrics import NotMeasuredError
 from metapt.evaluation.statistics import Estimate, ratio_of_medians
 from metapt.evaluation.tables import Tables
+from metapt.twostage.quantities import PEAK_MEMORY, PRETRAINING, TIME_PER_STEP, WALL_TIME
+from metapt.twostage.results import TwoStageResults
 
-TIME_PER_STEP = "PT time per step (s)"
-PEAK_MEMORY = "PT peak memory (GB)"
-WALL_TIME = "PT wall time (s)"
+LEARNED = "meta"
+"""The arm that the paper's ratios are of."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,44 @@ class Cost:
     plain: str | None
     papers: Mapping[str, str]
     papers_ratios: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A claim on each meta arm: a number is at most a multiple of plain PT's.
+
+    Attributes:
+        metric: the number.
+        words: as in "at most {words} of simclr".
+        times: the multiple.
+        paper: what the paper reports on its arm, in words.
+    """
+
+    metric: str
+    words: str
+    times: float
+    paper: str
+
+
+def cost_of(
+    results: TwoStageResults, looks: Mapping[str, Look], plain: str | None, papers: tuple[str, str], ratio: float
+) -> Cost:
+    """Return the cost of an experiment's arms.
+
+    Args:
+        results: of the experiment.
+        looks: of its arms, in their order.
+        plain: the arm that the others are multiples of; None where it is not run.
+        papers: the paper's cost of plain PT and of meta-PT, in words.
+        ratio: the paper's time of meta-PT over that of plain PT.
+    """
+    words = {LEARNED: papers[1]} | ({} if plain is None else {plain: papers[0]})
+    ratios = {TIME_PER_STEP: ratio, PEAK_MEMORY: PAPERS_MEMORY}
+    return Cost(results.name, looks, results.pretraining, results.machines, plain, words, ratios)
+
+
+PAPERS_MEMORY = 8.5 / 4.5
+"""Of meta-PT over plain PT in both domains, from the middles of the ranges (appendix "Implementation details")."""
 
 
 def ratio(cost: Cost, arm: str, metric: str) -> Estimate:
@@ -108,13 +148,30 @@ def figure(cost: Cost) -> Figure:
     return drawn
 
 
-def at_most_times(cost: Cost, arm: str, metric: str, bound: float) -> Verdict:
-    """Is the arm's median at most `bound` times plain PT's, on the same machine?"""
-    verdict = from_several(lambda e: at_most(e, bound), ratio(cost, arm, metric), "PT seed")
+def comparisons(cost: Cost, meta_arms: list[str], limits: tuple[Limit, ...]) -> Iterator[Comparison]:
+    """Yield the claims on the cost of meta arms, none where plain PT is not run."""
+    if cost.plain is None:
+        return
+    for arm in meta_arms:
+        for limit in limits:
+            yield Comparison(
+                text=f"{arm} takes at most {limit.words} of {cost.plain}",
+                arm=arm,
+                control=cost.plain,
+                metric=limit.metric,
+                criterion=at_most(limit.times),
+                measure=partial(_compared, cost, arm, limit.metric),
+                evaluation=PRETRAINING,
+                paper=limit.paper if arm == LEARNED else BEYOND_THE_PAPER,
+                least_seeds=2,
+            )
+
+
+def _compared(cost: Cost, arm: str, metric: str) -> Measured:
+    """Return the ratio to plain PT; nothing is decided where the two ran on several machines."""
     machines = {tuple(cost.machines.get(name, [])) for name in (arm, cost.plain or "")}
-    if len(machines) > 1 or any(len(names) > 1 for names in machines):
-        return Verdict("inconclusive", f"{verdict.measured}, but not all runs were on the same machine", verdict.bound)
-    return verdict
+    several = len(machines) > 1 or any(len(names) > 1 for names in machines)
+    return Measured(ratio(cost, arm, metric), doubt="but not all runs were on the same machine" if several else "")
 
 
 def _bars(axis: Axes, cost: Cost, metric: str, factor: float) -> None:

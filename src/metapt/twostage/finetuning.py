@@ -1,52 +1,26 @@
-"""What fine-tuning (FT) of every domain shares: its score, the choice of an epoch, linear heads trained together, resume."""
+"""An FT job: all PT seeds, FT seeds and evaluations of an arm, kept one by one so that a killed job repeats one FT run at most."""
 
 from __future__ import annotations
 
 import logging
-import math
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import torch
-from torch import Tensor
-from torch.nn import functional as F
 
-from metapt.evaluation.auroc import auroc, mean_auroc
-from metapt.hypergrad import Params
-from metapt.hypergrad.stacked import stack, unstack
+from metapt.evaluation import metrics
 from metapt.training.checkpoint import Checkpoint
+from metapt.training.seeds import generator
+from metapt.twostage.heads import Score, highest
+from metapt.twostage.quantities import FULL_TRANSFER, LINEAR_EVALUATION, VALIDATION_AUROC
+from metapt.twostage.seeds import pair
 
 log = logging.getLogger(__name__)
 
 Part = tuple[str, int, int]
 """Evaluation, PT seed, FT seed."""
-
-
-class Score(NamedTuple):
-    """What FT came to; every AUROC in per cent. Means are over the classes with both labels.
-
-    Attributes:
-        test_auroc: mean over classes, at the best epoch.
-        class_aurocs: its parts; NaN for a class without both labels.
-        validation_auroc: mean over classes, at the best epoch.
-        best_epoch: the first with the highest validation AUROC, from 1 on.
-        learning_rate: of the optimiser.
-        validation_curve: validation AUROC after each epoch; NaN where the network gave no numbers.
-    """
-
-    test_auroc: float
-    class_aurocs: list[float]
-    validation_auroc: float
-    best_epoch: int
-    learning_rate: float
-    validation_curve: list[float]
-
-
-class Examples(NamedTuple):
-    """Features [n, features], and labels [n, classes] of 0 and 1 in float, on one device."""
-
-    features: Tensor
-    labels: Tensor
 
 
 class Scores:
@@ -85,109 +59,106 @@ def parts(config: dict[str, Any], seeds: Sequence[int] | None = None) -> list[Pa
     ]
 
 
-def linear_heads(
-    train: Examples,
-    validation: Examples,
-    test: Examples,
-    heads: list[Params],
-    *,
+@dataclass(frozen=True)
+class Start:
+    """An encoder, and the FT runs that start from it.
+
+    Attributes:
+        parts: the runs.
+        linear: random streams, one for each run -> scores of linear evaluation, all at once.
+        transfer: learning rate, random stream, label of the progress -> score of FT of the whole network.
+    """
+
+    parts: list[Part]
+    linear: Callable[[list[torch.Generator]], list[Score]]
+    transfer: Callable[[float, torch.Generator, str], Score]
+
+
+def finetune(
+    config: dict[str, Any],
+    checkpoint: Checkpoint,
+    starts: Callable[[int, list[Part]], Iterable[Start]],
     lrs: Sequence[float],
-    epochs: int,
-    batch_size: int,
-    generators: list[torch.Generator],
-) -> list[Score]:
-    """Trains linear heads on features (Adam), each with every learning rate, all at once; a head comes out as it would alone.
+) -> Scores:
+    """Fine-tune and test all runs of a job.
 
     Args:
-        train: what they are trained on.
-        validation: what chooses the epoch and, for each head on its own, the learning rate.
-        test: what is scored.
-        heads: initial ones; of shape [classes, features] and [classes].
-        lrs: learning rates.
-        epochs: passes over the training examples.
-        batch_size: examples per minibatch.
-        generators: of the minibatches, one for each head, on the CPU.
-
-    Returns:
-        One score for each head, at its learning rate.
-
-    Raises:
-        DataError: no class has both labels in validation or test.
+        config: of the job: `domain`, `arm`, `evaluations`, `pretrain_seeds`, `finetune_seeds` (numbers of them).
+        checkpoint: keeps the scores.
+        starts: a PT seed and its runs that are left -> the encoders that they start from.
+        lrs: learning rates of FT of the whole network; validation AUROC of the first FT seed chooses for all seeds.
     """
-    device = train.features.device
-    # Adam works element by element, so that one step is each head's own. By learning rate:
-    stacks = [{name: value.to(device).clone().requires_grad_() for name, value in stack(heads).items()} for _ in lrs]
-    groups = [{"params": list(each.values()), "lr": lr} for each, lr in zip(stacks, lrs, strict=True)]
-    optimizer = torch.optim.Adam(groups)
-
-    curves: list[Tensor] = []
-    states: list[list[Params]] = []
-    for _ in range(epochs):
-        for batch in minibatches(len(train.labels), batch_size, generators):
-            indices = batch.to(device)
-            # Several times faster than train.features[indices].
-            features = train.features.index_select(0, indices.flatten()).view(*indices.shape, -1)
-            labels = train.labels[indices]
-            losses = [
-                F.binary_cross_entropy_with_logits(stacked_logits(each, features), labels, reduction="none").mean((1, 2)).sum()
-                for each in stacks
-            ]
-            optimizer.zero_grad()
-            torch.stack(losses).sum().backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-        states.append([copied(each) for each in stacks])
-        outputs = torch.stack([stacked_logits(each, validation.features) for each in states[-1]])
-        curves.append(100 * mean_auroc(outputs, validation.labels).value)
-
-    scores = []
-    for number, by_rate in enumerate(torch.stack(curves, 2).transpose(0, 1).tolist()):
-        rate = highest([max(curve, key=_no_number_last) for curve in by_rate])
-        head = unstack(states[highest(by_rate[rate])][rate], number)
-        outputs = F.linear(test.features, head["weight"], head["bias"])
-        scores.append(score(by_rate[rate], outputs, test.labels, lrs[rate]))
+    scores = Scores(checkpoint)
+    for seed in range(config["pretrain_seeds"]):
+        todo = [part for part in parts(config, [seed]) if part not in scores]
+        for start in starts(seed, todo) if todo else ():
+            _linear(config, start, scores)
+            _transfer(config, start, lrs, scores)
     return scores
 
 
-def minibatches(size: int, batch_size: int, generators: list[torch.Generator]) -> Iterator[Tensor]:
-    """Indices [seeds, batch] of one epoch, in an order of its own for each seed.
+def _stream(config: dict[str, Any], part: Part) -> torch.Generator:
+    return generator(f"{config['domain']} finetune", *part)
 
-    A last example that is left alone is dropped: its statistics are no minibatch's.
+
+def _linear(config: dict[str, Any], start: Start, scores: Scores) -> None:
+    linear = [part for part in start.parts if part[0] == LINEAR_EVALUATION]
+    if linear:
+        found = start.linear([_stream(config, part) for part in linear])
+        scores.add(dict(zip(linear, found, strict=True)))
+
+
+def _transfer(config: dict[str, Any], start: Start, lrs: Sequence[float], scores: Scores) -> None:
+    def transfer(part: Part, lr: float) -> Score:
+        label = f"FT of {config['arm']}, seeds {part[1]} and {part[2]}, learning rate {lr:g}"
+        return start.transfer(lr, _stream(config, part), label)
+
+    for part in start.parts:
+        if part[0] != FULL_TRANSFER:
+            continue
+        first = (*part[:2], 0)
+        if part == first:
+            trials = {lr: (f"{FULL_TRANSFER} with learning rate {lr!r}", *part[1:]) for lr in lrs}
+            for lr, trial in trials.items():
+                if trial not in scores:
+                    scores.add({trial: transfer(part, lr)})
+            tried = [scores[trial] for trial in trials.values()]
+            scores.add({part: tried[highest([each.validation_auroc for each in tried])]})
+        else:
+            scores.add({part: transfer(part, scores[first].learning_rate)})
+
+
+def write(
+    scores: Scores,
+    config: dict[str, Any],
+    setting: str,
+    numbers: Callable[[Score], dict[str, float]],
+    outputs: dict[str, Path],
+    series: Callable[[Score], Iterator[tuple[str, Iterable[int], Iterable[float]]]] = lambda score: iter(()),
+) -> None:
+    """Write the tables of an FT job, and remove its checkpoint.
+
+    Args:
+        scores: of all its runs.
+        config: see `finetune`.
+        setting: the word of the metrics table.
+        numbers: a score -> its rows of the metrics table.
+        outputs: `metrics`, `series`.
+        series: a score -> name, steps and values of further series beside the validation AUROC after each epoch.
     """
-    order = torch.stack([torch.randperm(size, generator=generator) for generator in generators])
-    for batch in torch.split(order, batch_size, dim=1):
-        if batch.shape[1] >= min(2, batch_size):
-            yield batch
-
-
-def stacked_logits(heads: Params, features: Tensor) -> Tensor:
-    """Heads of shape [seeds, ...] on features [n, features], or [seeds, n, features]: [seeds, n, classes]."""
-    # In this order the gradient is five times faster than in the other.
-    return (heads["weight"] @ features.mT).mT + heads["bias"].unsqueeze(1)
-
-
-def copied(params: Params) -> Params:
-    """Copies outside of any graph."""
-    return {name: value.detach().clone() for name, value in params.items()}
-
-
-def highest(values: Sequence[float]) -> int:
-    """Index of the first highest value; NaN counts as lowest.
-
-    >>> highest([math.nan, 60.0, 70.0, 70.0])
-    2
-    """
-    return max(range(len(values)), key=lambda index: _no_number_last(values[index]))
-
-
-def score(curve: list[float], outputs: Tensor, labels: Tensor, learning_rate: float) -> Score:
-    """Of the test set's logits [n, classes] at the best epoch of the validation curve. A run that diverged is said in the log."""
-    lost = sum(map(math.isnan, curve))
-    if lost:
-        log.warning("FT diverged: after %d of %d epochs the network gave no numbers; lower its learning rate", lost, len(curve))
-    best = highest(curve)
-    classes = (100 * auroc(outputs.mT, labels.mT)).tolist()
-    return Score(100 * float(mean_auroc(outputs, labels).value), classes, curve[best], best + 1, learning_rate, curve)
-
-
-def _no_number_last(value: float) -> float:
-    return -math.inf if math.isnan(value) else value
+    rows, steps = [], []
+    for part in parts(config):
+        evaluation, replicate, score = part[0], pair(*part[1:]), scores[part]
+        rows += [
+            metrics.row(config["domain"], config["arm"], name, value, replicate=replicate, setting=setting, evaluation=evaluation)
+            for name, value in numbers(score).items()
+        ]
+        curve = score.validation_curve
+        for name, numbered, values in (*series(score), (VALIDATION_AUROC, range(1, len(curve) + 1), curve)):
+            steps += [
+                {"replicate": replicate, "step": step, "name": f"{evaluation}, {name}", "value": value}
+                for step, value in zip(numbered, values, strict=True)
+            ]
+    metrics.write(rows, outputs["metrics"])
+    metrics.write_series(steps, outputs["series"])
+    scores.remove()

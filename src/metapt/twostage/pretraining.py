@@ -1,0 +1,76 @@
+"""What a PT job leaves: the encoder, the hyperparameters that were learned, and numbers about the run."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from metapt.evaluation import metrics
+from metapt.hypergrad import Params, Pretrained
+from metapt.hypergrad.params import detached
+from metapt.training.checkpoint import Checkpoint
+from metapt.training.measure import Measured
+from metapt.training.pretrained_file import Learned, save_pretrained
+from metapt.twostage.quantities import PEAK_MEMORY, PRETRAINING, TIME_PER_STEP, WALL_TIME
+
+
+@dataclass
+class PretrainRun:
+    """The result of a PT run.
+
+    Attributes:
+        pretrained: encoder, PT head and buffers at the end.
+        meta: the meta-parameters at the end (averaged where the arm says so); empty where there are none.
+        numbers: further numbers, by metric.
+        series: rows of the series table.
+        checkpoints: to remove when all is written.
+    """
+
+    pretrained: Pretrained
+    meta: Params = field(default_factory=dict)
+    numbers: dict[str, float] = field(default_factory=dict)
+    series: list[dict[str, Any]] = field(default_factory=list)
+    checkpoints: list[Checkpoint] = field(default_factory=list)
+
+
+def time_per_step(measured: Measured, steps: int) -> dict[str, float]:
+    """Return the time per PT step of the steps that this process took; NaN where it found them all taken."""
+    return {TIME_PER_STEP: measured.seconds / steps if steps else math.nan}
+
+
+def finished(run: PretrainRun, measured: Measured) -> PretrainRun:
+    """Return the run with its time and memory among its numbers, and its tensors outside of any graph."""
+    run.numbers |= {WALL_TIME: measured.seconds, PEAK_MEMORY: measured.peak_bytes / 1e9}
+    run.pretrained = Pretrained(*(detached(part) for part in run.pretrained))
+    run.meta = detached(run.meta)
+    return run
+
+
+def write(run: PretrainRun, config: dict[str, Any], setting: str, outputs: dict[str, Path]) -> None:
+    """Write what a PT run leaves.
+
+    Args:
+        run: its result.
+        config: of the job: `domain`, `arm` (its name) and `seed`.
+        setting: the word of the metrics table.
+        outputs: `pretrained`, `metrics`, `series`.
+    """
+    save_pretrained(Learned(run.pretrained, run.meta), outputs["pretrained"])
+    rows = [
+        metrics.row(
+            config["domain"],
+            config["arm"],
+            name,
+            value,
+            replicate=config["seed"],
+            setting=setting,
+            evaluation=PRETRAINING,
+        )
+        for name, value in run.numbers.items()
+    ]
+    metrics.write(rows, outputs["metrics"])
+    metrics.write_series(run.series, outputs["series"])
+    for checkpoint in run.checkpoints:
+        checkpoint.remove()

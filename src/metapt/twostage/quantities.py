@@ -1,0 +1,17 @@
+"""Names of what PT and FT runs measure, in the tables of metrics and series, and of the evaluations."""
+
+from __future__ import annotations
+
+PRETRAINING = "pretraining"
+"""The evaluation of numbers of PT runs."""
+FULL_TRANSFER, LINEAR_EVALUATION = "full_transfer", "linear_evaluation"
+EVALUATIONS = {FULL_TRANSFER: "FT of the whole network", LINEAR_EVALUATION: "linear evaluation"}
+
+TIME_PER_STEP = "PT time per step (s)"
+PEAK_MEMORY = "PT peak memory (GB)"
+WALL_TIME = "PT wall time (s)"
+
+AUROC_LABEL = "test AUROC (%)"
+VALIDATION_AUROC = "validation AUROC (%)"
+BEST_EPOCH = "best epoch"
+LEARNING_RATE = "learning rate"

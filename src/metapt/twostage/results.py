@@ -1,0 +1,88 @@
+"""What the PT and FT runs of an experiment have left."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+import pandas as pd
+
+from metapt.evaluation.metrics import NotMeasuredError
+from metapt.evaluation.paper import paper_numbers
+from metapt.evaluation.results import Results
+from metapt.evaluation.statistics import Estimate
+from metapt.twostage.quantities import PRETRAINING
+
+
+@dataclass(frozen=True)
+class TwoStageResults(Results):
+    """The results of an experiment on PT and FT runs."""
+
+    auroc: ClassVar[str] = ""
+    """The metric that FT runs are compared by."""
+
+    def finetuning(self, arm: str, setting: str, evaluation: str) -> pd.Series[float]:
+        """Return the test AUROC (%) of each FT run, indexed by pair of seeds. Raises NotMeasuredError where there is none."""
+        cell = arm, setting, evaluation
+        if cell not in self._aurocs:
+            raise NotMeasuredError(f"No run has measured the AUROC of {arm}, {setting}, {evaluation}.")
+        return self._aurocs[cell]
+
+    @cached_property
+    def _aurocs(self) -> dict[Any, pd.Series[float]]:
+        rows = self.metrics[self.metrics["metric"] == self.auroc].set_index("replicate")
+        return {cell: part["value"] for cell, part in rows.groupby(["arm", "setting", "evaluation"])}
+
+    def pretraining(self, arm: str, metric: str, setting: str | None = None) -> pd.Series[float]:
+        """Return a number of each PT run of an arm, indexed by PT seed. Raises NotMeasuredError where there is none."""
+        return self.values(arm, metric, setting, PRETRAINING).sort_index()
+
+    def pretraining_series(self, arm: str, name: str, setting: str | None = None) -> pd.DataFrame:
+        """Return the rows of a series of an arm's PT runs; none where they have left none."""
+        s = self.series
+        found = s[(s["stage"] == "pretrain") & (s["arm"] == arm) & (s["name"] == name)]
+        return found if setting is None else found[found["setting"] == setting]
+
+    def by_seed(self, arm: str, name: str, setting: str) -> pd.DataFrame:
+        """Return a series of an arm's PT runs: a row per step, a column per PT seed. Raises NotMeasuredError where there is none."""
+        found = self.pretraining_series(arm, name, setting)
+        if found.empty:
+            raise NotMeasuredError(f"No PT run of {arm}, {setting}, has left a series {name!r}.")
+        return found.pivot(index="step", columns="seed", values="value")
+
+    def papers_aurocs(self, arms: Sequence[str], names: Mapping[str, str] | None = None, name: str = "") -> pd.DataFrame:
+        """Return the paper's AUROC as setting, evaluation, arm, mean, standard_error.
+
+        Args:
+            arms: the arms that are kept, by our names.
+            names: our name of an arm -> the paper's, where it is another.
+            name: of the experiment, where it is another one than this.
+        """
+        numbers = paper_numbers()
+        numbers = numbers[(numbers["experiment"] == (name or self.name)) & (numbers["metric"] == self.auroc)]
+        ours = {theirs: arm for arm, theirs in (names or {}).items()}
+        numbers = numbers.assign(arm=numbers["arm"].replace(ours))
+        numbers = numbers.rename(columns={"paper_mean": "mean", "paper_standard_error": "standard_error"})
+        found = numbers[numbers["arm"].isin(arms)]
+        return found[["setting", "evaluation", "arm", "mean", "standard_error"]].reset_index(drop=True)
+
+
+def auroc_cell(words: Mapping[str, Any], mean: float, spread: Estimate, seeds: Estimate) -> dict[str, Any]:
+    """Return a row of a table of AUROC.
+
+    Args:
+        words: what names the cell.
+        mean: over FT runs.
+        spread: its standard error, as the paper reports it, and `n`.
+        seeds: of the PT seeds' means.
+    """
+    return {
+        **words,
+        "mean": mean,
+        "standard_error": spread.standard_error,
+        "n": spread.n,
+        "seed_standard_error": seeds.standard_error,
+        "seeds": seeds.n,
+    }

@@ -1,0 +1,91 @@
+"""FT runs that share encoders.
+
+A replicate of two seeds, of pre-training (PT) and of fine-tuning (FT), is one integer of the metrics table. Means over all runs
+are what the paper reports; means over PT seeds are independent.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pandas as pd
+
+from metapt.errors import ConfigError
+from metapt.evaluation.statistics import Difference, Estimate, cluster_bootstrap, cluster_means, estimate_mean, paired_difference
+
+SEEDS = 1000
+"""A PT seed has fewer FT seeds than this."""
+
+
+def pair(pretrain_seed: int, finetune_seed: int) -> int:
+    """Return the replicate of an FT run.
+
+    Raises:
+        ConfigError: the FT seed is not below `SEEDS`, or one of them is negative.
+
+    >>> pair(2, 4), pretrain_seed(2004), finetune_seed(2004)
+    (2004, 2, 4)
+    """
+    if pretrain_seed < 0 or not 0 <= finetune_seed < SEEDS:
+        raise ConfigError(f"the FT seed {finetune_seed} of the PT seed {pretrain_seed} can't be kept; legal: 0 to {SEEDS - 1}.")
+    return pretrain_seed * SEEDS + finetune_seed
+
+
+def pretrain_seed(replicate: int) -> int:
+    """Return the PT seed of a replicate."""
+    return replicate // SEEDS
+
+
+def finetune_seed(replicate: int) -> int:
+    """Return the FT seed of a replicate."""
+    return replicate % SEEDS
+
+
+def over_runs(values: pd.Series[float]) -> Estimate:
+    """Return mean and standard error over all FT runs, as the paper reports them: as if runs of one encoder were independent."""
+    return estimate_mean(values.to_numpy(dtype=float))
+
+
+def seed_means(values: pd.Series[float]) -> pd.Series[float]:
+    """Return the mean over the FT runs of each PT seed."""
+    return cluster_means(values, _pretrain_seeds(values))
+
+
+def over_seeds(values: pd.Series[float]) -> Estimate:
+    """Return mean and standard error over the PT seeds' means."""
+    return estimate_mean(seed_means(values).to_numpy(dtype=float))
+
+
+def difference(a: pd.Series[float], b: pd.Series[float]) -> Difference:
+    """Return the difference of the PT seeds' means, paired by PT seed. Raises DataError where the arms have other PT seeds."""
+    return paired_difference(seed_means(a), seed_means(b))
+
+
+def bootstrap(a: pd.Series[float], b: pd.Series[float]) -> Estimate:
+    """Return the difference run by run, bootstrapped over PT seeds; it has no interval where there is only one."""
+    d = a - b.reindex(a.index)
+    seeds = _pretrain_seeds(d)
+    if len(set(seeds)) < 2:
+        return Estimate(float(d.mean()), math.nan, 1, math.nan, math.nan)
+    return cluster_bootstrap(d.to_numpy(dtype=float), seeds)
+
+
+def difference_columns(a: pd.Series[float], b: pd.Series[float]) -> dict[str, Any]:
+    """Return a minus b as the columns mean, seed_standard_error, seeds, low, high (95% t interval), p_value, bootstrap_low,
+    bootstrap_high. Raises as `difference`."""
+    d, drawn = difference(a, b), bootstrap(a, b)
+    return {
+        "mean": d.mean,
+        "seed_standard_error": d.standard_error,
+        "seeds": d.n,
+        "low": d.low,
+        "high": d.high,
+        "p_value": d.p_value,
+        "bootstrap_low": drawn.low,
+        "bootstrap_high": drawn.high,
+    }
+
+
+def _pretrain_seeds(values: pd.Series[float]) -> list[int]:
+    return [pretrain_seed(int(replicate)) for replicate in values.index]

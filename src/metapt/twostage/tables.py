@@ -1,0 +1,86 @@
+"""Tables of AUROC beside the paper's, and of differences between arms, that are paired by PT seed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from metapt.evaluation.metrics import NotMeasuredError
+from metapt.evaluation.tables import mean_and_error
+from metapt.twostage.seeds import difference_columns
+
+Row = Mapping[Hashable, Any]
+Runs = Callable[[], "pd.Series[float]"]
+"""Returns values of FT runs, indexed by pair of seeds; raises NotMeasuredError where there are none."""
+
+OVER_RUNS = "in brackets the standard error over the means of the PT seeds, which knows that FT runs share an encoder"
+DIFFERENCES = "(percentage points): mean ± standard error over PT seeds, paired; in brackets the 95% t interval"
+
+
+def beside_papers(cells: pd.DataFrame, papers: pd.DataFrame, on: Sequence[str]) -> pd.DataFrame:
+    """Return `cells` with the columns paper_mean and paper_standard_error, joined `on` what names a cell."""
+    papers = papers.rename(columns={"mean": "paper_mean", "standard_error": "paper_standard_error"})
+    return cells.merge(papers, how="left", on=list(on))
+
+
+def differences(pairs: Iterable[tuple[Mapping[str, Any], Runs, Runs]]) -> pd.DataFrame:
+    """Return a row per pair of cells that were both run: its words, and the columns of `difference_columns`."""
+    rows = []
+    for words, a, b in pairs:
+        try:
+            values = a(), b()
+        except NotMeasuredError:
+            continue
+        rows.append({**words, **difference_columns(*values)})
+    return pd.DataFrame(rows)
+
+
+def wide(
+    table: pd.DataFrame,
+    key: Sequence[str],
+    words: Callable[[Row], Mapping[str, object]],
+    column: Callable[[Row], str],
+    text: Callable[[Row], str],
+) -> pd.DataFrame:
+    """Return a table with a row per `key` and a column per kind of cell.
+
+    Args:
+        table: a row per cell.
+        key: the columns whose values make one row; those that `table` lacks don't count.
+        words: a cell -> what stands at the beginning of its row.
+        column: a cell -> the title of its column.
+        text: a cell -> its text.
+    """
+    rows: dict[tuple[str, ...], dict[str, object]] = {}
+    for cell in table.to_dict("records"):
+        place = tuple(str(cell.get(name, "")) for name in key)
+        rows.setdefault(place, dict(words(cell)))[column(cell)] = text(cell)
+    return pd.DataFrame(list(rows.values())).fillna("")
+
+
+def difference_text(row: Row, p_value: bool = False) -> str:
+    """Return mean ± standard error [interval] of a row of differences, and its p-value where that is asked for."""
+    text = mean_and_error(row["mean"], row["seed_standard_error"])
+    if math.isnan(row["low"]):
+        return text
+    text += f" [{row['low']:.1f}, {row['high']:.1f}]"
+    if not p_value:
+        return text
+    p = row["p_value"]
+    return f"{text}, " + ("p < 0.001" if p < 0.001 else f"p = {p:.2g}")
+
+
+def cell_text(cell: Row) -> str:
+    """Return mean ± standard error [standard error over PT seeds] of a cell (see `auroc_cell`)."""
+    error = cell["seed_standard_error"]
+    return mean_and_error(cell["mean"], cell["standard_error"]) + ("" if math.isnan(error) else f" [{error:.1f}]")
+
+
+def numbers_of(name: str, parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """Return the parts below one another for the CSV, with the experiment's name in the first column and counts as integers."""
+    numbers = pd.concat([part for part in parts if len(part)], ignore_index=True)
+    numbers.insert(0, "experiment", name)
+    return numbers.assign(**{count: numbers[count].astype("Int64") for count in ("n", "seeds") if count in numbers})
