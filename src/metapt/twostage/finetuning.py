@@ -1,4 +1,4 @@
-"""An FT job: all PT seeds, FT seeds and evaluations of an arm, kept one by one so that a killed job repeats one FT run at most."""
+"""An FT job: all PT seeds, FT seeds and evaluations of an arm. Scores are kept, so that a killed job repeats one run at most."""
 
 from __future__ import annotations
 

@@ -46,7 +46,11 @@ class TwoStageResults(Results):
         return found if setting is None else found[found["setting"] == setting]
 
     def by_seed(self, arm: str, name: str, setting: str) -> pd.DataFrame:
-        """Return a series of an arm's PT runs: a row per step, a column per PT seed. Raises NotMeasuredError where there is none."""
+        """Return a series of an arm's PT runs: a row per step, a column per PT seed.
+
+        Raises:
+            NotMeasuredError: no PT run has left it.
+        """
         found = self.pretraining_series(arm, name, setting)
         if found.empty:
             raise NotMeasuredError(f"No PT run of {arm}, {setting}, has left a series {name!r}.")

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from metapt.errors import DataError
-from metapt.twostage.pairs import pair
-from metapt.twostage.seeded import (
+from metapt.errors import ConfigError, DataError
+from metapt.evaluation.comparisons import decide
+from metapt.twostage.comparisons import better
+from metapt.twostage.seeds import (
+    SEEDS,
     bootstrap,
     difference,
     difference_columns,
-    machine_of,
-    not_below,
+    finetune_seed,
     over_runs,
     over_seeds,
+    pair,
+    pretrain_seed,
     seed_means,
 )
 
@@ -76,15 +78,19 @@ def test_arms_of_other_pt_seeds_are_no_pairs() -> None:
         difference(runs([71.0, 75.0]), runs([70.0]))
 
 
-def test_one_pt_seed_decides_nothing() -> None:
-    verdict = not_below(difference(runs([71.0]), runs([70.0])), 0.0)
-    assert (verdict.word, verdict.bound) == ("inconclusive", "difference at least 0")
+@pytest.mark.parametrize(("seeds", "word"), [(1, "inconclusive"), (3, "reproduced")])
+def test_an_arm_is_better_than_its_control_over_several_pt_seeds(seeds: int, word: str) -> None:
+    a, b = runs([71.0, 75.0, 69.5][:seeds]), runs([70.0, 74.1, 68.4][:seeds])
+    claim = better("a beats b", "a", "b", "AUROC", "full_transfer", (lambda: a, lambda: b))
+    assert (decide(claim).word, claim.criterion.words) == (word, "difference at least 0")
+    worse = better("b beats a", "b", "a", "AUROC", "full_transfer", (lambda: b, lambda: a), margin=0.5)
+    assert decide(worse).word == ("inconclusive" if seeds == 1 else "not reproduced")
+    assert worse.criterion.words == "difference at least -0.5"
 
 
-def test_a_file_that_is_no_record_of_a_run(tmp_path: Path) -> None:
-    path = tmp_path / "run.json"
-    path.write_text('{"machine": {}}')
-    with pytest.raises(DataError, match="is not the record of a run"):
-        machine_of(path)
-    path.write_text('{"machine": {"name": "a CPU", "device": "cpu", "threads": 2}}')
-    assert machine_of(path) == "a CPU, threads: 2"
+def test_a_pair_of_seeds_is_one_number() -> None:
+    pairs = [(pt, ft) for pt in (0, 1, 40) for ft in (0, 7, SEEDS - 1)]
+    assert [(pretrain_seed(pair(*each)), finetune_seed(pair(*each))) for each in pairs] == pairs
+    for wrong in ((0, SEEDS), (0, -1), (-1, 0)):
+        with pytest.raises(ConfigError, match="legal: 0 to 999"):
+            pair(*wrong)

@@ -1,9 +1,8 @@
-"""What FT of every domain shares: linear heads trained together, minibatches, the choice of the best, scores that are kept."""
+"""Linear heads trained together, minibatches, the choice of the best."""
 
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import pytest
 import torch
@@ -12,9 +11,8 @@ from torch.nn import functional as F
 
 from metapt.evaluation.auroc import auroc
 from metapt.hypergrad import Params
-from metapt.training.checkpoint import Checkpoint
 from metapt.training.seeds import generator
-from metapt.twostage.finetuning import Examples, Score, Scores, highest, linear_heads, minibatches, parts
+from metapt.twostage.heads import Examples, Score, highest, linear_heads, minibatches
 
 FEATURES, CLASSES = 6, 3
 
@@ -117,22 +115,3 @@ def test_minibatches_of_an_epoch(size: int, batch_size: int, expected: list[int]
 def test_what_is_no_number_is_never_the_best() -> None:
     assert highest([math.nan, 60.0, math.nan, 70.0, 70.0]) == 3
     assert highest([math.nan, math.nan]) == 0
-
-
-def test_parts_are_in_the_order_of_the_config() -> None:
-    names = ["linear_evaluation", "full_transfer"]
-    config = {"evaluations": names, "pretrain_seeds": 2, "finetune_seeds": 2}
-    assert parts(config)[:4] == [("linear_evaluation", seed, number) for seed in (0, 1) for number in (0, 1)]
-    assert parts(config, [1]) == [(name, 1, number) for name in names for number in (0, 1)]
-
-
-def test_scores_are_kept_for_the_same_run_only(tmp_path: Path) -> None:
-    score = Score(70.0, [60.0, math.inf], 65.0, 2, 1e-3, [64.0, 65.0])
-    path = tmp_path / "ft.pt"
-    Scores(Checkpoint(path, "mine")).add({("full_transfer", 1, 2): score})
-    kept = Scores(Checkpoint(path, "mine"))
-    assert ("full_transfer", 1, 2) in kept
-    assert kept["full_transfer", 1, 2] == score
-    assert ("full_transfer", 1, 2) not in Scores(Checkpoint(path, "another"))
-    kept.remove()
-    assert not path.exists()

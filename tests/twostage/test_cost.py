@@ -8,9 +8,11 @@ from collections.abc import Mapping
 import pandas as pd
 import pytest
 
+from metapt.evaluation.comparisons import Verdict, decide
 from metapt.evaluation.looks import looks
 from metapt.evaluation.metrics import NotMeasuredError
-from metapt.twostage.cost import PEAK_MEMORY, TIME_PER_STEP, WALL_TIME, Cost, at_most_times, ratio, tables
+from metapt.twostage.cost import Cost, Limit, comparisons, ratio, tables
+from metapt.twostage.quantities import PEAK_MEMORY, TIME_PER_STEP, WALL_TIME
 
 VALUES = {
     ("plain", TIME_PER_STEP): [0.010, 0.012, 0.011],
@@ -28,6 +30,13 @@ def cost(machines: Mapping[str, list[str]] = ONE, seeds: int = 3, plain: str | N
         return pd.Series(VALUES[arm, metric][:seeds])
 
     return Cost("ecg_cost", looks(["plain", "meta"], {}), measured, machines, plain, {"meta": "3 h"}, {TIME_PER_STEP: 2.0})
+
+
+def verdict(cost: Cost, metric: str, times: float) -> Verdict:
+    (claim,) = comparisons(cost, ["meta"], (Limit(metric, "so many times what", times, "the paper's"),))
+    assert (claim.arm, claim.control, claim.metric, claim.paper) == ("meta", "plain", metric, "the paper's")
+    assert claim.text == "meta takes at most so many times what of plain"
+    return decide(claim)
 
 
 def test_an_arm_is_a_multiple_of_plain_pt() -> None:
@@ -50,7 +59,7 @@ def test_numbers_are_in_the_metrics_own_unit_and_texts_in_one_for_people() -> No
 
 
 @pytest.mark.parametrize(
-    ("metric", "bound", "word"),
+    ("metric", "times", "word"),
     [
         (TIME_PER_STEP, 4.0, "reproduced"),
         (TIME_PER_STEP, 2.0, "not reproduced"),
@@ -58,19 +67,23 @@ def test_numbers_are_in_the_metrics_own_unit_and_texts_in_one_for_people() -> No
         (TIME_PER_STEP, 3.0, "inconclusive"),
     ],
 )
-def test_at_most_so_many_times(metric: str, bound: float, word: str) -> None:
-    assert at_most_times(cost(), "meta", metric, bound).word == word
+def test_at_most_so_many_times(metric: str, times: float, word: str) -> None:
+    assert verdict(cost(), metric, times).word == word
 
 
 @pytest.mark.parametrize(
     "machines", [{"plain": ["slow"], "meta": ["fast"]}, {"plain": ["slow", "fast"], "meta": ["slow", "fast"]}]
 )
 def test_times_on_several_machines_decide_nothing(machines: dict[str, list[str]]) -> None:
-    verdict = at_most_times(cost(machines), "meta", TIME_PER_STEP, 4.0)
-    assert verdict.word == "inconclusive"
-    assert verdict.measured.endswith("but not all runs were on the same machine")
+    found = verdict(cost(machines), TIME_PER_STEP, 4.0)
+    assert found.word == "inconclusive"
+    assert found.measured.endswith("but not all runs were on the same machine")
 
 
 def test_one_pt_seed_decides_nothing() -> None:
-    assert at_most_times(cost(seeds=1), "meta", TIME_PER_STEP, 4.0).word == "inconclusive"
+    assert verdict(cost(seeds=1), TIME_PER_STEP, 4.0).word == "inconclusive"
     assert math.isnan(ratio(cost(seeds=1), "meta", TIME_PER_STEP).low)
+
+
+def test_without_plain_pt_nothing_is_claimed() -> None:
+    assert list(comparisons(cost(plain=None), ["meta"], (Limit(TIME_PER_STEP, "", 2.0, ""),))) == []
