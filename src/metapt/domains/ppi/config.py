@@ -6,13 +6,23 @@ its authors or Hu et al. (2020) released. A default that stands in none of them 
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from metapt.sections import ConjugateGradient, Count, Distinct, Experiment, Inverse, Neumann, Positive, Rate, Section
+from metapt.sections import (
+    ConjugateGradient,
+    Count,
+    Distinct,
+    DomainSection,
+    ExperimentSection,
+    MetaArm,
+    Neumann,
+    Positive,
+    Rate,
+    Section,
+)
 
-Fraction = Annotated[float, Field(gt=0, lt=1)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 Names = Annotated[list[str], Distinct]
 Rates = Annotated[list[Rate], Distinct]
@@ -107,7 +117,7 @@ class Supervised(Section):
     """Multitask supervised PT with fixed task weights."""
 
     method: Literal["supervised"]
-    lr: Rate = Field(1e-3, description="PT learning rate (Adam)")
+    pretrain_lr: Rate = Field(1e-3, description="PT learning rate (Adam)")
     tasks: Literal["all", "related"] = Field(
         "all",
         description="all PT tasks; or those that an FT task implies: (nearly) each protein with the FT term has the PT term "
@@ -120,7 +130,7 @@ class CoTrain(Section):
     """PT and FT tasks trained together, one network with two heads."""
 
     method: Literal["cotrain"]
-    lr: Rate = Field(1e-3, description="PT learning rate (Adam)")
+    pretrain_lr: Rate = Field(1e-3, description="PT learning rate (Adam)")
     gradients: Literal["alternate", "pcgrad"] = Field(
         "alternate",
         description="a step on PT data, then one on FT data; or one step of both, conflicts projected out (Yu et al. 2020)",
@@ -131,34 +141,26 @@ class LearnedWeights(Section):
     """Co-training whose task weights, PT and FT, are hyperparameters learned on FT validation data (Lorraine et al. 2020)."""
 
     method: Literal["learned_weights"]
-    lr: Rate = Field(1e-4, description="learning rate of the network (Adam)")
-    weights_lr: Rate = Field(1.0, description="learning rate of the task weights (Adam)")
-    steps: Positive = Field(10, description="steps of the network between updates of the weights; not in the paper, as of `meta`")
+    pretrain_lr: Rate = Field(1e-4, description="learning rate of the network (Adam)")
+    meta_lr: Rate = Field(1.0, description="learning rate of the task weights (Adam)")
+    pretrain_steps: Positive = Field(
+        10, description="steps of the network between updates of the weights; not in the paper, as of `meta`"
+    )
     warmup_epochs: Annotated[float, Field(ge=0)] = Field(
         1, description="epochs before the first of them; not in the paper, as of `meta`"
     )
     neumann_terms: Count = Field(1, description="Hessian-vector products per update; not in the paper, as of `meta`")
 
 
-class Meta(Section):
+class Meta(MetaArm):
     """An arm that learns the task weights with Algorithm 2. The keys from `l2` on are not in the paper."""
 
-    method: Literal["meta"] = "meta"
-    lr: Rate = Field(1e-4, description="PT learning rate (Adam)")
-    pretrain_steps: Positive = Field(10, description="P: PT steps between meta-updates")
-    warmup_epochs: Annotated[float, Field(ge=0)] = Field(1, description="PT epochs before the first meta-update")
-    inverse: Inverse = Neumann()
-    curvature: Literal["hessian", "gauss_newton"] = Field("hessian", description="what is inverted")
+    pretrain_lr: Rate = Field(1e-4, description="PT learning rate (Adam)")
     unroll: Literal["head", "fitted", "ridge"] = Field(
         "head",
         description="unrolled FT steps of the head; or a head fitted to convergence, differentiated implicitly; "
         "or a ridge regression, differentiated through its solution",
     )
-    unroll_steps: Count = Field(1, description="K: differentiable FT steps per meta-update (Adam, its state carried on)")
-    head_steps_between_updates: Count = Field(
-        0, description="FT head steps after each PT step without a meta-update (released code: 1)"
-    )
-    finetune_lr: Rate = Field(1e-4, description="learning rate of the unrolled steps")
     batch_size: Positive | None = Field(
         32, description="graphs per FT minibatch of a meta-update; empty: all of them (not in the paper; as in FT)"
     )
@@ -166,31 +168,9 @@ class Meta(Section):
         None,
         description="PT graphs per hypergradient; empty: as many as in a PT step (not in the paper; as released)",
     )
-    weights_lr: Rate = Field(1.0, description="learning rate of the task weights' logits")
-    meta_optimizer: str = Field("Adam", description="optimiser of the meta-parameters, any class of torch.optim")
-    meta_settings: dict[str, Any] = Field({}, description="further settings of that optimiser")
-    l2: Rate = Field(1e-2, description="ridge of the fitted or ridge head, without effect on unrolled steps")
-    folds: Annotated[int, Field(ge=2)] | None = Field(
-        None,
-        description="cross-fit that head over this many parts of all FT graphs; empty: fit on train, evaluate on validation",
-    )
-    accumulate: Positive = Field(1, description="hypergradients averaged into one meta-update")
-    clip_norm: Rate | None = Field(None, description="largest norm of an applied hypergradient")
-    normalise: bool = Field(False, description="divide each hypergradient by its norm")
-    average_decay: Fraction | None = Field(None, description="report an exponential moving average of the meta-parameters")
-    explosion_factor: Annotated[float, Field(gt=1)] = Field(
-        1e4, description="skip a hypergradient this many times the running median; on by default"
-    )
-    reuse_gradient: bool = Field(
-        False, description="the meta-update's PT gradient serves as the next PT step's, which is then free"
-    )
 
     @model_validator(mode="after")
-    def _fits_together(self) -> Meta:
-        if self.head_steps_between_updates and self.unroll != "head":
-            raise ValueError("head_steps_between_updates goes with unrolled steps; a fitted head takes none")
-        if self.folds is not None and self.unroll == "head":
-            raise ValueError("folds goes with unroll: fitted or ridge")
+    def _minibatches_fit(self) -> Meta:
         if self.reuse_gradient and self.hypergradient_batch is not None:
             raise ValueError("hypergradient_batch goes without reuse_gradient, whose hypergradients are of the PT minibatches")
         if self.batch_size is None and self.unroll == "head" and self.unroll_steps > 1:
@@ -222,7 +202,7 @@ ARMS: dict[str, Arm] = {
         hypergradient_batch=256,
         pretrain_steps=1000,
         warmup_epochs=6,
-        weights_lr=10.0,
+        meta_lr=10.0,
         meta_optimizer="SGD",
         normalise=True,
     ),
@@ -246,81 +226,26 @@ MAIN_ARMS = [
     "meta-permuted",
     "related_only",
 ]
-LEARNERS = ["meta", "cotrain_learned_weights", "meta-stable"]
+"""The arms of the paper, and those that tell why ours come out as they do."""
 
 Evaluations = Annotated[list[Literal["full_transfer", "linear_evaluation"]], Distinct]
 
 
-class _ArmsExperiment(Experiment):
+class ArmsSection(ExperimentSection):
+    """The settings of an experiment that compares arms."""
+
     arms: Names = Field(
         MAIN_ARMS, min_length=1, description="arms, keys of `ppi.arms`; those from meta-identity on are not in the paper"
     )
 
-
-class FullAccess(_ArmsExperiment):
-    """All FT data are there at meta-PT time."""
-
-
-class HalfData(_ArmsExperiment):
-    """Half of the FT training and validation graphs at meta-PT time, all of them in FT."""
+    def check(self, domain: PpiSettings) -> None:
+        """Raise ValueError where an arm is not in the config."""
+        for name in self.arm_names():
+            if name not in domain.arms:
+                raise ValueError(f" names the arm {name!r}, which is not in arms; legal: {', '.join(domain.arms)}")
 
 
-class HeldOutTasks(_ArmsExperiment):
-    """A quarter of the FT tasks is left out at meta-PT time, and is what FT is on; each quarter in turn."""
-
-
-class Summary(_ArmsExperiment):
-    """The better of full transfer and linear evaluation, in each setting that is in the config."""
-
-
-class DuringPretraining(Experiment):
-    """AUROC of the FT head that PT trains along, on FT validation and test graphs."""
-
-    arms: Names = Field(
-        ["meta", "cotrain", "cotrain_pcgrad", "cotrain_learned_weights"], min_length=1, description="arms, keys of `ppi.arms`"
-    )
-
-
-class Representations(_ArmsExperiment):
-    """Centred kernel alignment (CKA; Kornblith et al. 2019) of the arms' features."""
-
-    graphs: Positive = Field(6400, description="FT graphs that are compared, at most")
-
-
-class LearnedTaskWeights(Experiment):
-    """What weights the tasks end with."""
-
-    arms: Names = Field(
-        LEARNERS, min_length=1, description="arms, keys of `ppi.arms`, that learn weights; meta-stable is not in the paper"
-    )
-
-
-class NegativeTransfer(_ArmsExperiment):
-    """FT tasks that lose by pre-training."""
-
-
-class CentreOffset(Experiment):
-    """PT with the centre nodes right, and as the released code batches them. Not in the paper."""
-
-    arms: Names = Field(["graph_supervised", "meta"], min_length=1, description="arms, keys of `ppi.arms`")
-
-
-class KnownAnswer(Experiment):
-    """Half of the PT tasks have the labels of other graphs: do their weights go down, and does FT gain? Not in the paper."""
-
-    arms: Names = Field(["graph_supervised", "meta", "meta-stable"], min_length=1, description="arms, keys of `ppi.arms`")
-    quarters: Names = Field(
-        ["meta-top", "meta-bottom"], description="arms, keys of `ppi.arms`, that pre-train on part of the (intact) tasks"
-    )
-
-
-class Cost(Experiment):
-    """Time and memory, as measured in the PT runs themselves. `meta-stable` is not in the paper."""
-
-    arms: Names = Field(["graph_supervised", "meta", "meta-stable"], min_length=1, description="arms, keys of `ppi.arms`")
-
-
-class PpiConfig(Section):
+class PpiSettings(DomainSection):
     """Multitask PT on protein graphs; an experiment that is left out is not run. One run serves each experiment that needs it."""
 
     source: Literal["simulated", "string", "hu2020"] = Field(
@@ -339,34 +264,19 @@ class PpiConfig(Section):
     arms: dict[str, Arm] = Field(ARMS, description="ways to pre-train; those from meta-identity on are not in the paper")
     pretrain: PretrainSettings = PretrainSettings()
     finetune: FinetuneSettings = FinetuneSettings()
-    full_access: FullAccess | None = None
-    half_data: HalfData | None = None
-    held_out_tasks: HeldOutTasks | None = None
-    summary: Summary | None = None
-    during_pretraining: DuringPretraining | None = None
-    representations: Representations | None = None
-    learned_weights: LearnedTaskWeights | None = None
-    negative_transfer: NegativeTransfer | None = None
-    centre_offset: CentreOffset | None = None
-    known_answer: KnownAnswer | None = None
-    cost: Cost | None = None
 
     @model_validator(mode="after")
-    def _arms_are_there(self) -> PpiConfig:
-        for key, section in self:
-            names = [*getattr(section, "arms", []), *getattr(section, "quarters", [])]
-            for name in names if isinstance(section, Experiment) else []:
-                if name not in self.arms:
-                    raise ValueError(f"{key} names the arm {name!r}, which is not in arms; legal: {', '.join(self.arms)}")
-        for name, arm in self.arms.items():
-            source = weights_of(arm)
+    def _sources_learn_weights(self) -> PpiSettings:
+        # A summary reads these settings without the experiments, and without arms that it does not name.
+        for name in dict.fromkeys(arm for _, section in self.experiments() for arm in section.arm_names()):
+            source = weights_of(self.arms[name])
             if source is not None and not (source in self.arms and learns_weights(self.arms[source])):
                 legal = ", ".join(other for other, each in self.arms.items() if learns_weights(each))
                 raise ValueError(f"arms.{name}.weights.of is {source!r}, which learns no weights; legal: {legal}")
         return self
 
     @model_validator(mode="after")
-    def _species_are_there(self) -> PpiConfig:
+    def _species_are_there(self) -> PpiSettings:
         if self.source == "string":
             unknown = [str(taxon) for taxon in self.test_species if taxon not in self.string.species]
             if unknown:
@@ -377,11 +287,12 @@ class PpiConfig(Section):
 
 
 def weights_of(arm: Arm) -> str | None:
-    """The arm whose learned weights this one takes."""
+    """Return the arm whose learned weights this one takes; None where it takes none."""
     return arm.weights.of if isinstance(arm, Supervised) and arm.weights is not None else None
 
 
 def learns_weights(arm: Arm) -> bool:
+    """Return whether the arm learns task weights."""
     return isinstance(arm, Meta | LearnedWeights)
 
 

@@ -1,6 +1,9 @@
-"""What a PT or FT run may see: the word in paths and in the metrics' column `setting`."""
+"""What a PT or FT run may see, and which run serves which of these settings."""
 
 from __future__ import annotations
+
+from metapt.domains.ppi.config import Arm, uses_labels
+from metapt.errors import ConfigError
 
 FOLDS = 4
 """Parts of the FT tasks that are held out in turn."""
@@ -8,3 +11,20 @@ FOLDS = 4
 FULL_ACCESS, HALF_DATA, PERMUTED_TASKS, RELEASED_CENTRE = "full_access", "half_data", "permuted_tasks", "released_centre"
 HELD_OUT = tuple(f"held_out_{fold}" for fold in range(FOLDS))
 SETTINGS = (FULL_ACCESS, HALF_DATA, *HELD_OUT, PERMUTED_TASKS, RELEASED_CENTRE)
+"""Words in paths and in the metrics' column `setting`."""
+
+
+def pretrain_setting(arm: Arm, setting: str) -> str:
+    """Return the setting of the PT run that serves `setting`: PT that sees no FT data is the same whatever is done to them.
+
+    Raises:
+        ConfigError: there is no such setting.
+    """
+    if setting not in SETTINGS:
+        raise ConfigError(f"ppi has no setting {setting!r}; legal: {', '.join(SETTINGS)}.")
+    return FULL_ACCESS if setting in (HALF_DATA, *HELD_OUT) and not uses_labels(arm) else setting
+
+
+def finetune_setting(arm: Arm, setting: str) -> str:
+    """Return the setting whose FT runs serve `setting`: FT is on all FT data under half data too. Raises as `pretrain_setting`."""
+    return pretrain_setting(arm, setting) if setting == HALF_DATA else setting

@@ -14,7 +14,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import sparse
 
-from metapt.domains.ppi.config import PpiConfig, String
+from metapt.domains.ppi.config import PpiSettings, String
 from metapt.domains.ppi.data.ego import EgoGraphs, ego_graphs, joined, network
 from metapt.domains.ppi.data.graphs import Graphs, check, pack, save, unpack
 from metapt.domains.ppi.data.sources import ARCHIVE, links_name, string_of, terms_name
@@ -53,7 +53,7 @@ def prepare(inputs: dict[str, Path], outputs: dict[str, Path], config: dict[str,
         ConfigError: a test species is not there, or no other one; too few terms are left.
         MachineError: the disk is full, or the folder can't be written.
     """
-    ppi = PpiConfig.model_validate({key: config[key] for key in _KEYS if config.get(key) is not None})
+    ppi = PpiSettings.model_validate({key: config[key] for key in _KEYS if config.get(key) is not None})
     terms: pd.DataFrame | None = None
     counts = _Counts()
     if ppi.source == "hu2020":

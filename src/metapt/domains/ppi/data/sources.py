@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from metapt.domains.ppi.config import PpiConfig, String
+from metapt.domains.ppi.config import PpiSettings, String
 
 ARCHIVE = "bio_dataset.zip"
 """Hu et al. (2020): https://github.com/snap-stanford/pretrain-gnns."""
@@ -11,17 +11,17 @@ SIMULATED = String(version="0", links="links.detailed", species=[900001, 900002,
 """What the generator writes; numbers that are no NCBI taxa."""
 
 
-def folder(ppi: PpiConfig) -> str:
+def folder(ppi: PpiSettings) -> str:
     """Folder of the raw files, within `data.folder`."""
     return {"simulated": "ppi-simulated", "string": f"string-{ppi.string.version}", "hu2020": "hu2020"}[ppi.source]
 
 
-def names(ppi: PpiConfig) -> list[str]:
+def names(ppi: PpiSettings) -> list[str]:
     """Names of the raw files, within their folder."""
     return [ARCHIVE] if ppi.source == "hu2020" else string_names(string_of(ppi))
 
 
-def string_of(ppi: PpiConfig) -> String:
+def string_of(ppi: PpiSettings) -> String:
     """The section `string` with the files that the source has: generated ones are of other species, and always of one form."""
     if ppi.source != "simulated":
         return ppi.string

@@ -1,0 +1,172 @@
+"""The jobs of the PPI domain: their names, paths, threads, memory and time."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from metapt.domains.ppi.config import Arm, Meta, NoPretraining, PpiSettings, weights_of
+from metapt.domains.ppi.data.sources import ARCHIVE, names, string_of
+from metapt.domains.ppi.settings import FULL_ACCESS, finetune_setting, pretrain_setting
+from metapt.jobs import Job, Jobs
+
+PREPARED = {"graphs": "graphs.npz", "tasks": "tasks.csv", "counts": "counts.csv"}
+"""What `data/prepare.py` leaves: name -> file name."""
+
+
+class PpiJobs(Jobs[PpiSettings]):
+    """The jobs of the section `ppi`. One run serves each experiment that needs it."""
+
+    def prepared(self) -> Job:
+        """Return the job that prepares the data of the config's source."""
+        source, files = self.config.source, names(self.config)
+        match source:
+            case "simulated":
+                raw = self.simulate(source, files).outputs
+            case "hu2020":
+                raw = {ARCHIVE: self.download(self.place.sources["hu2020"], ARCHIVE, minutes=240).outputs["file"]}
+            case "string":
+                raw = {file: self.download(self._string(file), file).outputs["file"] for file in files}
+        string = None if source == "hu2020" else string_of(self.config)
+        return self.prepare(
+            source,
+            PREPARED,
+            config={"source": source, "string": string, "test_species": self.config.test_species},
+            inputs=raw,
+            # The archive's pickle is read whole; of STRING's species, one at a time.
+            mem_mb=12000 if source == "hu2020" else 3000 + self._graphs() // 20,
+            minutes=120,
+        )
+
+    def pretrain(self, arm: str, setting: str, seed: int) -> Job:
+        """Return the PT run of an arm, with a PT seed, that serves a setting."""
+        chosen, config = self.config.arms[arm], self.config
+        setting = pretrain_setting(chosen, setting)
+        inputs = {name: self.prepared().outputs[name] for name in ("graphs", "tasks")}
+        source = weights_of(chosen)
+        if source is not None:
+            inputs["weights"] = self.pretrain(source, setting, seed).outputs["pretrained"]
+        batch = getattr(chosen, "hypergradient_batch", None) or config.pretrain.batch_size
+        return self.training(
+            "pretrain",
+            f"pretrain/{arm}/{setting}/seed{seed}",
+            "domains.ppi.pretrain",
+            {
+                "arm": arm,
+                "arm_settings": chosen,
+                "setting": setting,
+                "seed": seed,
+                "network": config.network,
+                "pretrain": {} if isinstance(chosen, NoPretraining) else config.pretrain,
+                "test_species": config.test_species,
+                "source": config.source,
+            },
+            inputs,
+            mem_mb=self._mem_mb(max(batch, self._update_graphs(chosen))),
+            minutes=self._pretrain_minutes(chosen),
+        )
+
+    def pretrain_all(self, arms: list[str], setting: str = FULL_ACCESS) -> list[Job]:
+        """Return the PT runs of arms that serve a setting, of all PT seeds."""
+        return [self.pretrain(arm, setting, seed) for arm in arms for seed in range(self.config.pretrain_seeds)]
+
+    def finetune(self, arm: str, setting: str) -> Job:
+        """Return the job of the FT runs, of all PT and FT seeds of an arm, that serve a setting."""
+        chosen, config = self.config.arms[arm], self.config
+        setting = finetune_setting(chosen, setting)
+        inputs = {"graphs": self.prepared().outputs["graphs"]}
+        if not isinstance(chosen, NoPretraining):  # without PT each FT seed draws an encoder
+            inputs |= {
+                f"seed{seed}": self.pretrain(arm, setting, seed).outputs["pretrained"] for seed in range(config.pretrain_seeds)
+            }
+        return self.training(
+            "finetune",
+            f"finetune/{arm}/{setting}",
+            "domains.ppi.finetune",
+            {
+                "arm": arm,
+                "method": chosen.method,
+                "setting": setting,
+                "pretrain_seeds": config.pretrain_seeds,
+                "finetune_seeds": config.finetune_seeds,
+                "evaluations": config.evaluations,
+                "network": config.network,
+                "finetune": config.finetune,
+                "test_species": config.test_species,
+            },
+            inputs,
+            mem_mb=self._mem_mb(config.finetune.batch_size),
+            minutes=self._finetune_minutes(),
+        )
+
+    def representations(self, arms: list[str], graphs: int) -> Job:
+        """Return the job that compares the features of so many graphs between arms."""
+        runs = {
+            f"pretrained/{arm}/{seed}": self.pretrain(arm, FULL_ACCESS, seed).outputs["pretrained"]
+            for arm in arms
+            for seed in range(self.config.pretrain_seeds)
+        }
+        return self.training(
+            "study",
+            "representations/cka",
+            "domains.ppi.studies.representations",
+            {
+                "arms": arms,
+                "seeds": list(range(self.config.pretrain_seeds)),
+                "graphs": graphs,
+                "network": self.config.network,
+                "test_species": self.config.test_species,
+            },
+            {"graphs": self.prepared().outputs["graphs"]} | runs,
+            mem_mb=self._mem_mb(256),
+            minutes=60,
+            resumable=False,
+        )
+
+    def _string(self, file: str) -> dict[str, Any]:
+        """Return the entry of sources.yaml for one of STRING's files."""
+        taxon, version = file.split(".")[0], self.config.string.version
+        text = json.dumps(self.place.sources["string-{version}"])
+        source: dict[str, Any] = json.loads(text.replace("{version}", version).replace("{taxon}", taxon))
+        return source | {"files": {file: source["files"][file]}}
+
+    def _graphs(self) -> int:
+        """Return about how many graphs a source has."""
+        return {"simulated": 1500, "string": 10000 * len(self.config.string.species), "hu2020": 88000}[self.config.source]
+
+    def _size(self) -> float:
+        """Return work and memory of the network, in units of the paper's."""
+        return self.config.network.layers * self.config.network.width / (5 * 300)
+
+    def _mem_mb(self, batch: int) -> int:
+        """Return the megabytes of a training with minibatches of so many graphs.
+
+        The imports take 500 MB, 50 prepared graphs 1 MB, what a graph of a minibatch keeps for its derivatives 6 MB at full size.
+        """
+        return int(1500 + self._graphs() / 50 + 12 * batch * self._size())
+
+    def _minutes(self, graphs: float) -> int:
+        """Return the time limit of a job that takes so many graphs through the network and back.
+
+        A core takes 190 of them in a second at full size, a GPU ten times as many.
+        """
+        return int(60 + graphs * self._size() / (60 * 190 * (10 if self.place.gpu else 1)))
+
+    def _update_graphs(self, arm: Arm) -> int:
+        """Return the FT graphs of a meta-update, at most."""
+        if not isinstance(arm, Meta):
+            return 0
+        return min(self._graphs(), (arm.batch_size or self._graphs()) * (arm.folds or 2))
+
+    def _pretrain_minutes(self, arm: Arm) -> int:
+        """Meta-updates take as long as PT steps, and their FT graphs more where they are many."""
+        graphs = self.config.pretrain.epochs * self._graphs()
+        updates = graphs / (self.config.pretrain.batch_size * getattr(arm, "pretrain_steps", 1))
+        return self._minutes(2 * graphs + updates * self._update_graphs(arm))
+
+    def _finetune_minutes(self) -> int:
+        """The first FT seed tries all learning rates, and linear evaluation takes each graph through the network once."""
+        config = self.config
+        runs = config.pretrain_seeds * (config.finetune_seeds - 1 + len(config.finetune.lrs))
+        epochs = config.finetune.epochs if "full_transfer" in config.evaluations else 0
+        return self._minutes((runs * epochs + config.pretrain_seeds) * self._graphs())
