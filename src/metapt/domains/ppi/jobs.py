@@ -66,7 +66,7 @@ class PpiJobs(Jobs[PpiSettings]):
             minutes=self._pretrain_minutes(chosen),
         )
 
-    def pretrain_all(self, arms: list[str], setting: str = FULL_ACCESS) -> list[Job]:
+    def pretrain_all(self, arms: list[str], setting: str) -> list[Job]:
         """Return the PT runs of arms that serve a setting, of all PT seeds."""
         return [self.pretrain(arm, setting, seed) for arm in arms for seed in range(self.config.pretrain_seeds)]
 

@@ -36,16 +36,17 @@ SETTINGS = {
 
 
 def label(arm: str) -> str:
+    """Return what an arm is called."""
     return generic.label(arm, _LOOKS)
 
 
 def looks(arms: Sequence[str]) -> dict[str, Look]:
-    """The look of each arm; those of the default config always have the same one."""
+    """Return the look of each arm; those of the default config always have the same one."""
     return generic.looks(arms, _LOOKS)
 
 
 def task_names(tasks: pd.DataFrame, kind: str, width: int = 48) -> dict[int, str]:
-    """Index of a task of a kind -> its description, or its term where there is none; at most `width` letters.
+    """Return index of a task of a kind -> its description, or its term where there is none; at most `width` letters.
 
     >>> task_names(pd.DataFrame({"kind": ["coarse"], "task": [3], "term": ["GO:0008150"], "description": [""]}), "coarse")
     {3: 'GO:0008150'}

@@ -22,6 +22,7 @@ from metapt.domains.ppi.data.string_files import Annotations, Links, read_links,
 from metapt.domains.ppi.data.terms import select
 from metapt.errors import ConfigError
 from metapt.files import atomic_path
+from metapt.machine import Machine
 
 log = logging.getLogger(__name__)
 
@@ -39,14 +40,15 @@ class _Species:
     annotations: Annotations
 
 
-def prepare(inputs: dict[str, Path], outputs: dict[str, Path], config: dict[str, Any]) -> None:
+def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
     """Turn the raw files into the prepared ones; the same raw files give the same bytes.
 
     Args:
-        inputs: path for each name that `metapt.domains.ppi.data.sources.names` gives.
-        outputs: `graphs`, see `metapt.domains.ppi.data.graphs`; `tasks`, a CSV file of `TASKS`, where `task` numbers the tasks of a kind
-            (coarse, fine) and `positives` are the graphs that carry it; `counts`, a CSV file of name and value.
         config: `source`, `string` (not for the archive) and `test_species` of the section `ppi`; other keys are not read.
+        inputs: path for each name that `metapt.domains.ppi.data.sources.names` gives.
+        outputs: `graphs`, see `metapt.domains.ppi.data.graphs`; `tasks`, a CSV file of `TASKS`, where `task` numbers the tasks
+            of a kind (coarse, fine) and `positives` are the graphs that carry it; `counts`, a CSV file of name and value.
+        machine: not used.
 
     Raises:
         DataError: a file is missing, cut, altered, or not of its form.

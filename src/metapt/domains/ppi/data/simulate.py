@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations, product
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from metapt.domains.ppi.data.sources import SIMULATED, links_name, terms_name
 from metapt.errors import ConfigError
 from metapt.files import atomic_path
+from metapt.machine import Machine
 
 PROTEINS = 300
 SEED = 0
@@ -109,24 +110,27 @@ class Species:
     labels: NDArray[np.bool_]  # [n, terms], as in `TERMS`
 
 
-def simulate(source: str, outputs: dict[str, Path]) -> None:
-    """Write the files of `source`: networks and terms of five species, 300 proteins each, in STRING's form.
+def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
+    """Write the files of a source: networks and terms of five species, 300 proteins each, in STRING's form.
 
     Args:
-        source: `simulated`.
+        config: `source`, which is `simulated`.
+        inputs: none.
         outputs: paths of `metapt.domains.ppi.data.sources.string_names(SIMULATED)`.
+        machine: not used.
 
     Raises:
-        ConfigError: the source is not `simulated`.
+        ConfigError: the source is another one.
         MachineError: the disk is full, or a folder can't be written.
     """
+    source = config["source"]
     if source != "simulated":
         raise ConfigError(f"ppi.source {source!r} can't be generated; legal here: 'simulated'.")
     write(generate(PROTEINS, SEED), outputs)
 
 
 def write(species: dict[int, Species], outputs: dict[str, Path]) -> None:
-    """Write species, by taxon, as `simulate` does; the same species, the same bytes."""
+    """Write species, by taxon, as `run` does; the same species, the same bytes."""
     for taxon, each in species.items():
         _write(outputs[links_name(SIMULATED, taxon)], _links(taxon, each))
         _write(outputs[terms_name(SIMULATED, taxon)], _annotations(taxon, each))

@@ -1,0 +1,161 @@
+"""Experiment `centre_offset`: PT with the centre nodes right, and as the released code batches them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pandas as pd
+from matplotlib.figure import Figure
+from pydantic import Field
+
+from metapt.domains.ppi.aurocs import (
+    DIFFERENCES,
+    auroc_cells,
+    beats,
+    difference_text,
+    differences,
+    dots,
+    intervals,
+    minus,
+    of,
+    papers_words,
+)
+from metapt.domains.ppi.config import ArmsSection, Names
+from metapt.domains.ppi.jobs import PpiJobs
+from metapt.domains.ppi.labels import label
+from metapt.domains.ppi.quantities import AUROC
+from metapt.domains.ppi.results import LEARNED, PpiResults
+from metapt.domains.ppi.settings import FULL_ACCESS, RELEASED_CENTRE
+from metapt.evaluation import figures
+from metapt.evaluation.comparisons import BEYOND_THE_PAPER, Comparison
+from metapt.evaluation.experiment import Experiment, Needs
+from metapt.evaluation.metrics import NotMeasuredError
+from metapt.evaluation.tables import Tables
+from metapt.twostage.quantities import EVALUATIONS
+from metapt.twostage.seeds import difference_columns
+from metapt.twostage.tables import cell_text, numbers_of
+
+CENTRES = {FULL_ACCESS: "right", RELEASED_CENTRE: "released"}
+BETWEEN = "right minus released"
+
+
+class CentreOffset(ArmsSection):
+    """PT with the centre nodes right, and as the released code batches them. Not in the paper."""
+
+    arms: Names = Field(["graph_supervised", "meta"], min_length=1, description="arms, keys of `ppi.arms`")
+
+
+def needs(jobs: PpiJobs, section: CentreOffset) -> Needs:
+    """Return the FT runs of each arm after PT of both kinds."""
+    return Needs([jobs.finetune(arm, setting) for arm in section.arms for setting in CENTRES])
+
+
+def tables(results: PpiResults) -> Tables:
+    """Return AUROC after PT of both kinds, and what arms gain over plain PT under both."""
+    cells = auroc_cells(results, list(CENTRES))
+    changes = differences(results, [((arm, RELEASED_CENTRE), (arm, FULL_ACCESS)) for arm in results.arms])
+    gained = gains(results)
+    shown = []
+    for (evaluation, arm), part in cells.groupby(["evaluation", "arm"], sort=False):
+        row: dict[str, object] = {"evaluation": EVALUATIONS[str(evaluation)], "arm": label(str(arm))}
+        for cell in part.to_dict("records"):
+            row |= {"PT seeds": cell["seeds"], CENTRES[cell["setting"]]: cell_text(cell)}
+        change = changes[(changes["evaluation"] == evaluation) & (changes["arm"] == arm)] if len(changes) else changes
+        for difference in change.to_dict("records"):
+            row["released minus right"] = difference_text(difference)
+        shown.append(row)
+    blocks = {
+        f"{AUROC} with the centre nodes of PT batches right and as the released code batches them. Mean ± standard error over "
+        f"all FT runs; in brackets over PT seeds. Differences {DIFFERENCES}": pd.DataFrame(shown).fillna("")
+    }
+    if len(gained):
+        blocks["Gain over plain PT (as above), and how much of it stands with the right centre"] = _wide_gains(gained)
+    return Tables(blocks, numbers_of(results.name, [cells, changes, gained]))
+
+
+def gains(results: PpiResults) -> pd.DataFrame:
+    """Return the gain of each arm over plain PT in each setting, and that with the right centre minus that under released batching.
+
+    Columns: evaluation, arm, minus, gain (right, released, right minus released), and those of `difference_columns`.
+    """
+    plain = results.plain
+    rows = []
+    for evaluation in results.config.evaluations:
+        for arm in results.arms:
+            if plain is None or arm == plain:
+                continue
+            words = {"evaluation": evaluation, "arm": arm, "minus": plain}
+            found = {}
+            for setting, name in CENTRES.items():
+                try:
+                    a, b = results.runs(arm, setting, evaluation), results.runs(plain, setting, evaluation)
+                except NotMeasuredError:
+                    continue
+                rows.append(words | {"gain": name} | difference_columns(a, b))
+                found[name] = a - b
+            if len(found) == len(CENTRES):
+                rows.append(words | {"gain": BETWEEN} | difference_columns(found["right"], found["released"]))
+    return pd.DataFrame(rows)
+
+
+def figure(results: PpiResults) -> Figure:
+    """Draw the AUROC after PT of both kinds, and what arms gain over plain PT under both."""
+    cells, gained = auroc_cells(results, list(CENTRES)), gains(results)
+    shown = gained[(gained["seeds"] > 1) & (gained["gain"] != BETWEEN)] if len(gained) else gained
+    evaluations = [each for each in results.config.evaluations if (cells["evaluation"] == each).any()]
+    height = max(2.4, 0.62 * len(results.arms) + 1.2)
+    drawn, axes = figures.panels(columns=len(evaluations), rows=2 if len(shown) else 1, width=5.6, height=height)
+    for axis, evaluation in zip(axes, evaluations, strict=False):
+        part = of(cells, evaluation)
+        right, released = (part[part["setting"] == setting] for setting in CENTRES)
+        dots(axis, right, released, names=("centre nodes right", "released batching"))
+        figures.title(axis, EVALUATIONS[evaluation])
+    for axis, evaluation in zip(axes[len(evaluations) :], evaluations, strict=False):
+        part = of(shown, evaluation)
+        names = [f"{label(row['arm'])}, {row['gain']}" for row in part.to_dict("records")]
+        intervals(axis, names, part, f"gain over {label(str(part['minus'].iloc[0]))}\n(points, 95% interval over PT seeds)")
+    if len(shown):
+        figures.same_range(axes[len(evaluations) :], "x")
+    figures.legend_above(drawn, axes)
+    return drawn
+
+
+def comparisons(results: PpiResults) -> Iterator[Comparison]:
+    """Yield claims that each meta arm beats plain PT with released batching, and with the right centre."""
+    plain = results.plain
+    if plain is None:
+        return
+    for arm in results.meta_arms:
+        for evaluation in results.config.evaluations:
+            words = papers_words(results, f"ppi_{FULL_ACCESS}", evaluation, arm, plain)
+            paper = words if arm == LEARNED else BEYOND_THE_PAPER
+            released = f"{arm} beats {plain} with released batching"
+            yield beats(results, released, arm, plain, RELEASED_CENTRE, evaluation, paper)
+            right = f"{arm}'s gain over {plain} stands with the right centre"
+            yield beats(results, right, arm, plain, FULL_ACCESS, evaluation)
+
+
+def _wide_gains(gained: pd.DataFrame) -> pd.DataFrame:
+    rows = []
+    for (evaluation, _, _), part in gained.groupby(["evaluation", "arm", "minus"], sort=False):
+        found = {row["gain"]: row for row in part.to_dict("records")}
+        texts = {name: difference_text(row) for name, row in found.items()}
+        if set(CENTRES.values()) <= set(found):
+            clear = found["released"]["low"] > 0
+            share = f"{100 * found['right']['mean'] / found['released']['mean']:.0f} %"
+            texts["stands"] = share if clear else "no clear gain under released batching"
+        rows.append({"evaluation": EVALUATIONS[str(evaluation)], "gain": minus(next(iter(found.values()))), **texts})
+    return pd.DataFrame(rows).fillna("")
+
+
+EXPERIMENT = Experiment(
+    title="Test AUROC after PT with the centre nodes right, and as the released code batches them",
+    figure_title="Test AUROC after PT with the centre nodes right, and as the released code batches them",
+    section=CentreOffset,
+    order=9,
+    needs=needs,
+    results=PpiResults,
+    tables=tables,
+    figure=figure,
+    comparisons=comparisons,
+)

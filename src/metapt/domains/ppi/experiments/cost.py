@@ -1,0 +1,71 @@
+"""Experiment `cost`: time and memory of PT."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from matplotlib.figure import Figure
+from pydantic import Field
+
+from metapt.domains.ppi.config import ArmsSection, Names
+from metapt.domains.ppi.jobs import PpiJobs
+from metapt.domains.ppi.labels import looks
+from metapt.domains.ppi.results import PpiResults
+from metapt.domains.ppi.settings import FULL_ACCESS
+from metapt.evaluation.comparisons import Comparison
+from metapt.evaluation.experiment import Experiment, Needs
+from metapt.evaluation.tables import Tables
+from metapt.twostage import cost
+from metapt.twostage.quantities import PEAK_MEMORY, TIME_PER_STEP
+
+PAPER = ("2.5 h, 4-5 GB", "5 h, 8-9 GB")
+"""Plain PT and meta-PT (appendix "Implementation details")."""
+
+LIMITS = (
+    cost.Limit(TIME_PER_STEP, "twice the time per PT step", 2.0, "5 h against 2.5 h"),
+    cost.Limit(PEAK_MEMORY, "about twice the memory", 2.2, "8-9 GB against 4-5 GB"),
+)
+
+
+class Cost(ArmsSection):
+    """Time and memory, as measured in the PT runs themselves. `meta-stable` is not in the paper."""
+
+    arms: Names = Field(["graph_supervised", "meta", "meta-stable"], min_length=1, description="arms, keys of `ppi.arms`")
+
+
+def needs(jobs: PpiJobs, section: Cost) -> Needs:
+    """Return the PT runs of each arm."""
+    return Needs(jobs.pretrain_all(section.arms, FULL_ACCESS))
+
+
+def costs(results: PpiResults) -> cost.Cost:
+    """Return what the PT runs took."""
+    return cost.cost_of(results, looks(results.arms), results.plain, PAPER, ratio=5.0 / 2.5)
+
+
+def tables(results: PpiResults) -> Tables:
+    """Return a row per arm."""
+    return cost.tables(costs(results))
+
+
+def figure(results: PpiResults) -> Figure:
+    """Draw time and memory of each arm."""
+    return cost.figure(costs(results))
+
+
+def comparisons(results: PpiResults) -> Iterator[Comparison]:
+    """Yield a claim on time and one on memory for each meta arm."""
+    return cost.comparisons(costs(results), results.meta_arms, LIMITS)
+
+
+EXPERIMENT = Experiment(
+    title="Time and memory of PT on protein graphs",
+    figure_title="Time and memory of PT on protein graphs, for each arm",
+    section=Cost,
+    order=11,
+    needs=needs,
+    results=PpiResults,
+    tables=tables,
+    figure=figure,
+    comparisons=comparisons,
+)

@@ -1,0 +1,170 @@
+"""Experiment `during_pretraining`: AUROC of the FT head that PT trains along."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from pydantic import Field
+
+from metapt.domains.ppi.aurocs import PAIRED, dots, wide_differences
+from metapt.domains.ppi.config import ArmsSection, Names
+from metapt.domains.ppi.jobs import PpiJobs
+from metapt.domains.ppi.labels import label, looks
+from metapt.domains.ppi.quantities import ONLINE
+from metapt.domains.ppi.results import LEARNED, PpiResults
+from metapt.domains.ppi.settings import FULL_ACCESS
+from metapt.errors import DataError
+from metapt.evaluation import figures
+from metapt.evaluation.comparisons import NOT_BELOW, Comparison
+from metapt.evaluation.experiment import Experiment, Needs
+from metapt.evaluation.looks import Look
+from metapt.evaluation.metrics import NotMeasuredError
+from metapt.evaluation.statistics import Difference, estimate_mean, paired_difference
+from metapt.evaluation.tables import Tables, mean_and_error, published
+from metapt.twostage.quantities import PRETRAINING
+from metapt.twostage.tables import numbers_of
+
+COTRAINED = ("cotrain", "cotrain_pcgrad", "cotrain_learned_weights")
+
+
+class DuringPretraining(ArmsSection):
+    """AUROC of the FT head that PT trains along, on FT validation and test graphs."""
+
+    arms: Names = Field(
+        ["meta", "cotrain", "cotrain_pcgrad", "cotrain_learned_weights"], min_length=1, description="arms, keys of `ppi.arms`"
+    )
+
+
+def needs(jobs: PpiJobs, section: DuringPretraining) -> Needs:
+    """Return the PT runs of each arm."""
+    return Needs(jobs.pretrain_all(section.arms, FULL_ACCESS))
+
+
+def tables(results: PpiResults) -> Tables:
+    """Return the AUROC when PT ends, and the paper's meta arm minus each other one."""
+    rows: list[dict[str, object]] = []
+    shown, gaps = [], []
+    for arm in results.arms:
+        texts: dict[str, object] = {"arm": label(arm)}
+        for which, metric in ONLINE.items():
+            papers = _papers(results, arm, which)
+            try:
+                values = results.pretraining(arm, metric, FULL_ACCESS)
+            except NotMeasuredError:
+                continue
+            e = estimate_mean(values.to_numpy(dtype=float))
+            texts |= {"PT seeds": e.n, which: mean_and_error(e.mean, e.standard_error), f"paper, {which}": published(papers)}
+            row = {"evaluation": which, "arm": arm, "mean": e.mean, "seed_standard_error": e.standard_error, "seeds": e.n}
+            rows.append(row | {"paper_mean": papers})
+            if arm != LEARNED and LEARNED in results.arms:
+                d = _gap(results, metric, arm)
+                words = {"evaluation": which, "arm": LEARNED, "minus": arm, "mean": d.mean}
+                words |= {"seed_standard_error": d.standard_error, "seeds": d.n, "low": d.low, "high": d.high}
+                gaps.append(words | {"p_value": d.p_value})
+        shown.append(texts)
+    blocks = {"AUROC (%) of the FT head that PT trains, when PT ends: mean ± standard error over PT seeds": pd.DataFrame(shown)}
+    if gaps:
+        blocks[f"Differences {PAIRED}"] = wide_differences(pd.DataFrame(gaps))
+    return Tables(blocks, numbers_of(results.name, [pd.DataFrame(rows), pd.DataFrame(gaps)]))
+
+
+def figure(results: PpiResults) -> Figure:
+    """Draw the AUROC over PT steps, and the paper's when its PT ended; at the end alone where the runs were not tested before."""
+    if not set(ONLINE.values()) & set(results.series["name"]):
+        return _ends(results)
+    drawn, axes = figures.panels(columns=2, width=5.4, height=3.8)
+    for axis, which in zip(axes, ONLINE, strict=True):
+        _trajectories(axis, results, which, looks(results.arms))
+        figures.title(axis, f"FT head during PT, {which} graphs")
+    figures.legend_above(drawn, axes, columns=3)
+    return drawn
+
+
+def comparisons(results: PpiResults) -> Iterator[Comparison]:
+    """Yield a claim for each co-trained arm and each of validation and test."""
+    for control in COTRAINED:
+        if not {LEARNED, control} <= set(results.arms):
+            continue
+        for which, metric in ONLINE.items():
+            papers = [published(_papers(results, arm, which)) for arm in (LEARNED, control)]
+            yield Comparison(
+                text=f"{LEARNED}'s FT head during PT beats {control}'s, {which} AUROC",
+                arm=LEARNED,
+                control=control,
+                metric=metric,
+                criterion=NOT_BELOW,
+                measure=partial(_gap, results, metric, control),
+                evaluation=PRETRAINING,
+                paper=f"{papers[0]} against {papers[1]} %",
+                least_seeds=2,
+            )
+
+
+def _papers(results: PpiResults, arm: str, which: str) -> float:
+    return results.papers_number(arm, f"{which} AUROC (%)")
+
+
+def _gap(results: PpiResults, metric: str, control: str) -> Difference:
+    """Return the paper's meta arm minus another one, paired by PT seed. Raises NotMeasuredError."""
+    values = [results.pretraining(arm, metric, FULL_ACCESS) for arm in (LEARNED, control)]
+    return paired_difference(values[0], values[1])
+
+
+def _trajectories(axis: Axes, results: PpiResults, which: str, look: dict[str, Look]) -> None:
+    with figures.style():
+        for arm, looked in look.items():
+            try:
+                table = results.by_seed(arm, ONLINE[which], FULL_ACCESS)
+            except NotMeasuredError:
+                continue
+            mean, error = table.mean(axis=1, skipna=False), table.sem(axis=1, skipna=False).fillna(0.0)
+            figures.band(axis, table.index, mean - error, mean, mean + error, looked.label, looked.colour)
+            axis.plot(table.index, mean, looked.marker, color=looked.colour, markersize=4.5)
+        axis.margins(x=0.06)
+        right = axis.get_xlim()[1]
+        hollow: dict[str, Any] = {"markerfacecolor": "white", "markersize": 8}
+        for arm, looked in look.items():
+            papers = _papers(results, arm, which)
+            if math.isfinite(papers):
+                axis.plot(right, papers, looked.marker, color=looked.colour, clip_on=False, **hollow)
+        axis.plot([], [], "o", color=figures.QUIET, label="the paper's, at the end", **hollow)
+        axis.set(xlabel="PT step", ylabel=f"{which} AUROC (%), mean ± SE")
+
+
+def _ends(results: PpiResults) -> Figure:
+    drawn, axes = figures.panels(columns=2, width=5.4, height=max(2.2, 0.5 * len(results.arms) + 1.1))
+    for axis, (which, metric) in zip(axes, ONLINE.items(), strict=True):
+        rows = []
+        for arm in results.arms:
+            with suppress(NotMeasuredError):
+                e = estimate_mean(results.pretraining(arm, metric, FULL_ACCESS).to_numpy(dtype=float))
+                papers = _papers(results, arm, which)
+                rows.append({"arm": arm, "mean": e.mean, "seed_standard_error": e.standard_error, "paper": papers})
+        if not rows:
+            raise DataError(f"No PT run of {results.name} has measured {metric!r}.")
+        ours = pd.DataFrame(rows)
+        theirs = ours.assign(mean=ours["paper"], seed_standard_error=math.nan)
+        dots(axis, ours, theirs.dropna(subset="mean"))
+        axis.set_xlabel(f"{which} AUROC (%)")
+    figures.legend_above(drawn, axes)
+    return drawn
+
+
+EXPERIMENT = Experiment(
+    title="AUROC of the FT head that PT trains along, at the end of PT",
+    figure_title="AUROC of the FT head that PT trains along, on validation and test graphs",
+    section=DuringPretraining,
+    order=5,
+    needs=needs,
+    results=PpiResults,
+    tables=tables,
+    figure=figure,
+    comparisons=comparisons,
+)

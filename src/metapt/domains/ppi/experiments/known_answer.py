@@ -1,0 +1,184 @@
+"""Experiment `known_answer`: half of the PT tasks have the labels of other graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from pydantic import Field
+
+from metapt.domains.ppi.aurocs import DIFFERENCES, auroc_cells, beats, difference_text, differences, dots, minus
+from metapt.domains.ppi.config import ArmsSection, Names, learns_weights
+from metapt.domains.ppi.jobs import PpiJobs
+from metapt.domains.ppi.labels import SETTINGS, label
+from metapt.domains.ppi.quantities import AUROC, INTACT, PERMUTED
+from metapt.domains.ppi.results import PpiResults
+from metapt.domains.ppi.settings import FULL_ACCESS, PERMUTED_TASKS
+from metapt.domains.ppi.weight_panels import EDGES, Panel, agreement_panels, drawn, strips, weights_by_arm
+from metapt.domains.ppi.weights import FOUND, agrees, finds, number_text, weight_row
+from metapt.evaluation import figures
+from metapt.evaluation.comparisons import Comparison
+from metapt.evaluation.experiment import Experiment, Needs
+from metapt.evaluation.metrics import NotMeasuredError
+from metapt.evaluation.tables import Tables
+from metapt.twostage.quantities import EVALUATIONS
+from metapt.twostage.tables import Row, cell_text, numbers_of, wide
+
+TASKS = {PERMUTED_TASKS: "half permuted", FULL_ACCESS: "all intact"}
+AFTER = {FULL_ACCESS: "all PT tasks intact", PERMUTED_TASKS: SETTINGS[PERMUTED_TASKS]}
+
+
+class KnownAnswer(ArmsSection):
+    """Half of the PT tasks have the labels of other graphs: do their weights go down, and does FT gain? Not in the paper."""
+
+    arms: Names = Field(["graph_supervised", "meta", "meta-stable"], min_length=1, description="arms, keys of `ppi.arms`")
+    quarters: Names = Field(
+        ["meta-top", "meta-bottom"], description="arms, keys of `ppi.arms`, that pre-train on part of the (intact) tasks"
+    )
+
+    def arm_names(self) -> list[str]:
+        """Return the names of the arms that it compares, each once."""
+        return list(dict.fromkeys([*self.arms, *self.quarters]))
+
+
+def needs(jobs: PpiJobs, section: KnownAnswer) -> Needs:
+    """Return PT and FT runs on permuted and on intact tasks, and FT after PT on part of the tasks."""
+    learners = [arm for arm in section.arms if learns_weights(jobs.config.arms[arm])]
+    runs = jobs.pretrain_all(section.arms, PERMUTED_TASKS) + jobs.pretrain_all(learners, FULL_ACCESS)
+    runs += [jobs.finetune(arm, setting) for arm in section.arms for setting in (FULL_ACCESS, PERMUTED_TASKS)]
+    return Needs([*runs, *(jobs.finetune(arm, FULL_ACCESS) for arm in section.quarters)])
+
+
+def tables(results: PpiResults) -> Tables:
+    """Return whether the weights find the intact tasks, and what the permuted ones, and part of the tasks, do to FT."""
+    rows = [weight_row(results, arm, setting) for arm in results.learners for setting in (PERMUTED_TASKS, FULL_ACCESS)]
+    measured = [row for row in rows if row["seeds"]]
+    cells, found = auroc_cells(results, [FULL_ACCESS, PERMUTED_TASKS]), effects(results)
+    blocks = {}
+    if measured:
+        caption = (
+            "Learned weights. AUROC: of weight against intact labels, mean ± standard error over PT seeds, and for each seed. "
+            "Correlation: Spearman's, mean over pairs of PT seeds ± its jackknife standard error over seeds"
+        )
+        blocks[caption] = pd.DataFrame([_found(results, row) for row in measured]).fillna("")
+    blocks[
+        f"{AUROC}. Mean ± standard error over all FT runs; in brackets over PT seeds. The quarters are the PT tasks of highest "
+        "and of lowest learned weight"
+    ] = wide(cells, ("evaluation", "arm"), _cell_words, lambda cell: AFTER[cell["setting"]], cell_text)
+    if len(found):
+        blocks[f"Differences {DIFFERENCES}"] = wide(
+            found,
+            ("arm", "setting", "minus", "minus_setting"),
+            lambda effect: {"difference": _effect_name(effect), "PT seeds": effect["seeds"]},
+            lambda effect: EVALUATIONS[effect["evaluation"]],
+            difference_text,
+        )
+    return Tables(blocks, numbers_of(results.name, [pd.DataFrame(rows), cells, found]))
+
+
+def effects(results: PpiResults) -> pd.DataFrame:
+    """Return what permuted PT tasks do to each arm, what arms gain over plain PT there, and what part of the tasks does.
+
+    Columns as those of `differences`.
+    """
+    section, plain = results.section, results.plain
+    pairs = [((arm, PERMUTED_TASKS), (arm, FULL_ACCESS)) for arm in section.arms]
+    if plain is not None:
+        pairs += [((arm, PERMUTED_TASKS), (plain, PERMUTED_TASKS)) for arm in section.arms if arm != plain]
+        pairs += [((arm, FULL_ACCESS), (plain, FULL_ACCESS)) for arm in section.quarters]
+    pairs += [((section.quarters[0], FULL_ACCESS), (other, FULL_ACCESS)) for other in section.quarters[1:]]
+    return differences(results, pairs)
+
+
+def figure(results: PpiResults) -> Figure:
+    """Draw the weights of intact and of permuted tasks, and AUROC after FT with and without the permuted ones."""
+    panels: list[Panel] = []
+    for arm in results.learners:
+        with suppress(NotMeasuredError):
+            weights, permuted = results.weights(arm, PERMUTED_TASKS), results.by_seed(arm, PERMUTED, PERMUTED_TASKS)
+            panels.append(partial(_intact_and_permuted, arm, weights, permuted.reindex_like(weights)))
+    panels += strips(
+        results.learners,
+        lambda arm: results.pretraining(arm, INTACT, PERMUTED_TASKS),
+        "intact tasks, a dot per PT seed",
+        "AUROC of weight against intact labels",
+        FOUND,
+    )
+    panels += agreement_panels(weights_by_arm(results))
+    cells = auroc_cells(results, [FULL_ACCESS, PERMUTED_TASKS])
+    for evaluation in results.config.evaluations:
+        part = cells[cells["evaluation"] == evaluation]
+        if len(part):
+            panels.append(partial(_with_and_without, part, evaluation))
+    return drawn(results, panels)
+
+
+def comparisons(results: PpiResults) -> Iterator[Comparison]:
+    """Yield claims on the weights, on the gain over plain PT where half of the tasks are permuted, and on parts of the tasks."""
+    for arm in results.learners:
+        yield finds(results, arm, "the PT tasks whose labels are intact", INTACT, PERMUTED_TASKS)
+    for arm in results.learners:
+        yield agrees(results, arm, FULL_ACCESS)
+    plain, quarters = results.plain, results.section.quarters
+    for evaluation in results.config.evaluations:
+        for arm in results.learners if plain is not None else []:
+            text = f"{arm} beats {plain} with half of the PT tasks permuted"
+            yield beats(results, text, arm, str(plain), PERMUTED_TASKS, evaluation)
+        for low in quarters[1:]:
+            yield beats(results, f"{quarters[0]} beats {low}", quarters[0], low, FULL_ACCESS, evaluation)
+
+
+def _found(results: PpiResults, row: dict[str, float | str]) -> dict[str, object]:
+    arm, setting = str(row["arm"]), str(row["setting"])
+    shown: dict[str, object] = {"arm": label(arm), "PT tasks": TASKS[setting], "PT seeds": row["seeds"]}
+    shown["AUROC against intact labels"] = number_text(row, "intact")
+    if "intact" in row:
+        shown["by PT seed"] = ", ".join(f"{value:.2f}" for value in results.pretraining(arm, INTACT, setting))
+    return shown | {"correlation between PT seeds": number_text(row, "agreement")}
+
+
+def _cell_words(cell: Row) -> dict[str, object]:
+    return {"evaluation": EVALUATIONS[cell["evaluation"]], "arm": label(cell["arm"]), "PT seeds": cell["seeds"]}
+
+
+def _effect_name(effect: Row) -> str:
+    if effect["arm"] == effect["minus"]:
+        return f"{label(effect['arm'])}: permuted minus intact"
+    return minus(effect) + (", permuted" if effect["setting"] == PERMUTED_TASKS else "")
+
+
+def _intact_and_permuted(arm: str, weights: pd.DataFrame, permuted: pd.DataFrame, axis: Axes) -> None:
+    values, broken = weights.to_numpy(dtype=float), permuted.to_numpy(dtype=float) > 0
+    with figures.style():
+        for place, (name, part) in enumerate((("intact PT tasks", values[~broken]), ("permuted PT tasks", values[broken]))):
+            share = np.full(part.size, 100 / max(1, part.size))
+            colour = figures.colour(place)
+            axis.hist(part, EDGES.tolist(), weights=share, color=colour, alpha=0.3)
+            axis.hist(part, EDGES.tolist(), weights=share, color=colour, histtype="step", linewidth=1.6, label=name)
+        axis.set(xlabel="learned weight", ylabel="share of the PT tasks\nof a kind (%)")
+        axis.grid(axis="x", visible=False)
+    figures.title(axis, f"weights of {label(arm)}, all PT seeds")
+
+
+def _with_and_without(cells: pd.DataFrame, evaluation: str, axis: Axes) -> None:
+    intact, permuted = (cells[cells["setting"] == setting] for setting in (FULL_ACCESS, PERMUTED_TASKS))
+    dots(axis, intact, permuted, names=("FT after PT on intact tasks", "FT after PT on tasks of which half are permuted"))
+    figures.title(axis, EVALUATIONS[evaluation])
+
+
+EXPERIMENT = Experiment(
+    title="What the learned weights say of PT tasks with permuted labels, and what FT gains",
+    figure_title="The learned weights of PT tasks with permuted and with intact labels, and what FT gains",
+    section=KnownAnswer,
+    order=10,
+    needs=needs,
+    results=PpiResults,
+    tables=tables,
+    figure=figure,
+    comparisons=comparisons,
+)

@@ -1,0 +1,272 @@
+"""Experiment `learned_weights`: what weights the tasks end with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from pydantic import Field
+
+from metapt.domains.ppi.config import ArmsSection, Names
+from metapt.domains.ppi.jobs import PpiJobs
+from metapt.domains.ppi.labels import label, looks, task_names
+from metapt.domains.ppi.quantities import OTHERS, PLANTED, QUANTILES, RELATIVES
+from metapt.domains.ppi.results import PpiResults
+from metapt.domains.ppi.settings import FULL_ACCESS
+from metapt.domains.ppi.weight_panels import EDGES, Panel, Values, agreement_panels, drawn, strips, weights_by_arm
+from metapt.domains.ppi.weights import FOUND, agrees, finds, number_text, relatives, weight_row
+from metapt.evaluation import figures
+from metapt.evaluation.comparisons import NOT_BELOW, Comparison
+from metapt.evaluation.experiment import Experiment, Needs
+from metapt.evaluation.metrics import NotMeasuredError
+from metapt.evaluation.statistics import estimate_mean
+from metapt.evaluation.tables import Tables, mean_and_error, published
+from metapt.twostage.quantities import PRETRAINING
+from metapt.twostage.tables import numbers_of
+
+COMPARED = ("meta", "cotrain_learned_weights")
+"""The arms whose weights the paper compares."""
+PAPERS_ROW = ("meta vs cotrain_learned_weights", "median absolute difference of the 5000 weights")
+PAPERS_HALF_IQR = 0.09
+TERMS = 8
+"""Terms that are named at either end of an arm's weights."""
+
+
+class LearnedTaskWeights(ArmsSection):
+    """What weights the tasks end with."""
+
+    arms: Names = Field(
+        ["meta", "cotrain_learned_weights", "meta-stable"],
+        min_length=1,
+        description="arms, keys of `ppi.arms`, that learn weights; meta-stable is not in the paper",
+    )
+
+
+def needs(jobs: PpiJobs, section: LearnedTaskWeights) -> Needs:
+    """Return the PT runs of each arm, and the names of the tasks."""
+    return Needs(jobs.pretrain_all(section.arms, FULL_ACCESS), files={"tasks": jobs.prepared().outputs["tasks"]})
+
+
+def tables(results: PpiResults) -> Tables:
+    """Return what weights the tasks end with: in numbers, against another arm's, and by name."""
+    rows = [weight_row(results, arm, FULL_ACCESS) for arm in results.learners]
+    blocks = {}
+    if any(row["seeds"] for row in rows):
+        blocks[_CAPTION] = pd.DataFrame([_shown(row) for row in rows]).fillna("")
+    parts = [pd.DataFrame(rows)]
+    compared = comparison(results)
+    if compared is not None:
+        blocks[
+            f"Absolute difference between the weights that {label(COMPARED[0])} and {label(COMPARED[1])} give a task: median and "
+            "half of the interquartile range over tasks, mean ± standard error over PT seeds"
+        ] = _wide_comparison(results, compared)
+        parts.append(compared)
+    for arm in results.learners:
+        try:
+            table = ranked(results, arm)
+        except NotMeasuredError:
+            continue
+        parts.append(table.assign(arm=arm))
+        blocks[f"PT tasks of the highest and of the lowest weight, {label(arm)}: mean over PT seeds, and its range"] = _ends(
+            table
+        )
+    return Tables(blocks or {_CAPTION: pd.DataFrame({"arm": []})}, numbers_of(results.name, parts))
+
+
+_CAPTION = (
+    "Learned weights (1 at the start, at most 2). Shares: mean over PT seeds. Correlation: Spearman's, mean over pairs of PT "
+    "seeds ± its jackknife standard error over seeds. Relatives: mean weight of the PT tasks that an FT task implies minus "
+    "that of the others, mean ± standard error over PT seeds. AUROC: of weight against the planted use of a task"
+)
+
+
+def comparison(results: PpiResults) -> pd.DataFrame | None:
+    """Return the weights of the arms that the paper compares, a row per PT seed: the absolute difference's median and half_iqr.
+
+    None where one of them was not run.
+    """
+    try:
+        ours, others = (results.weights(arm, FULL_ACCESS) for arm in COMPARED)
+    except (NotMeasuredError, KeyError):
+        return None
+    seeds = [seed for seed in ours.columns if seed in others.columns]
+    rows = []
+    for seed in seeds:
+        apart = (ours[seed] - others[seed]).abs().to_numpy(dtype=float)
+        low, median, high = np.quantile(apart, [0.25, 0.5, 0.75])
+        rows.append({"arm": COMPARED[0], "minus": COMPARED[1], "seed": int(seed), "median": median, "half_iqr": (high - low) / 2})
+    return pd.DataFrame(rows) if rows else None
+
+
+def ranked(results: PpiResults, arm: str) -> pd.DataFrame:
+    """Return PT tasks by weight, the highest first: task, term, weight (mean over PT seeds), lowest, highest.
+
+    A task with a weight that is not finite has no place and comes last. Raises NotMeasuredError.
+    """
+    weights, names = results.weights(arm, FULL_ACCESS), task_names(results.tasks, "coarse")
+    table = pd.DataFrame(
+        {
+            "task": weights.index.to_numpy(dtype=int),
+            "term": [names.get(int(task), f"task {task}") for task in weights.index],
+            "weight": weights.mean(axis=1, skipna=False).to_numpy(),
+            "lowest": weights.min(axis=1, skipna=False).to_numpy(),
+            "highest": weights.max(axis=1, skipna=False).to_numpy(),
+        }
+    )
+    return table.sort_values("weight", ascending=False, kind="stable", na_position="last").reset_index(drop=True)
+
+
+def figure(results: PpiResults) -> Figure:
+    """Draw histograms, the arms that the paper compares, the weights' trajectories, and what they agree with."""
+    arms, panels = results.learners, list[Panel]()
+    weights = weights_by_arm(results)
+    if weights:
+        panels.append(partial(_histograms, results, {arm: table.to_numpy(dtype=float).ravel() for arm, table in weights.items()}))
+    compared = comparison(results)
+    if compared is not None:
+        panels.append(partial(_scatter, results, weights[COMPARED[0]], weights[COMPARED[1]], compared))
+    bands = {arm: band for arm in arms if (band := _band(results, arm)) is not None}
+    if bands:
+        panels.append(partial(_trajectories, results, bands))
+    panels += strips(
+        arms,
+        lambda arm: results.pretraining(arm, RELATIVES, FULL_ACCESS) - results.pretraining(arm, OTHERS, FULL_ACCESS),
+        "FT tasks' relatives, a dot per PT seed",
+        "mean weight of relatives minus others",
+        0.0,
+    )
+    panels += agreement_panels(weights)
+    panels += strips(
+        arms,
+        lambda arm: results.pretraining(arm, PLANTED, FULL_ACCESS),
+        "planted tasks, a dot per PT seed",
+        "AUROC of weight against planted use",
+        FOUND,
+    )
+    return drawn(results, panels)
+
+
+def comparisons(results: PpiResults) -> Iterator[Comparison]:
+    """Yield claims on planted use (where it is planted), on agreement between PT seeds, and on the FT tasks' relatives."""
+    planted = results.metrics[results.metrics["metric"] == PLANTED]
+    for arm in results.learners:
+        if results.config.source == "simulated" or (planted["arm"] == arm).any():
+            yield finds(results, arm, "the PT tasks of planted use", PLANTED, FULL_ACCESS)
+    for arm in results.learners:
+        yield agrees(results, arm, FULL_ACCESS)
+    for arm in results.learners:
+        yield Comparison(
+            text=f"{arm} gives PT tasks that an FT task implies more weight than the others",
+            arm=arm,
+            control="",
+            metric=RELATIVES,
+            criterion=NOT_BELOW,
+            measure=partial(relatives, results, arm, FULL_ACCESS),
+            evaluation=PRETRAINING,
+            least_seeds=2,
+        )
+
+
+def _shown(row: dict[str, float | str]) -> dict[str, object]:
+    shown: dict[str, object] = {"arm": label(str(row["arm"])), "PT seeds": row["seeds"]}
+    if not row["seeds"]:
+        return shown
+    shares = {
+        name: f"{float(row[key]):.0f}"
+        for name, key in (("below 0.5 (%)", "below_half"), ("above 1.5 (%)", "above_one_and_a_half"))
+    }
+    shown |= shares | {"median": f"{float(row['median']):.2f}", "correlation between PT seeds": number_text(row, "agreement")}
+    shown["relatives minus others"] = number_text(row, "relatives")
+    return shown | ({"AUROC against planted use": number_text(row, "planted")} if "planted" in row else {})
+
+
+def _wide_comparison(results: PpiResults, compared: pd.DataFrame) -> pd.DataFrame:
+    rows = []
+    for name, column, paper in (
+        ("median", "median", results.papers_number(*PAPERS_ROW)),
+        ("half IQR", "half_iqr", PAPERS_HALF_IQR),
+    ):
+        e = estimate_mean(compared[column].to_numpy(dtype=float))
+        rows.append({"": name, "PT seeds": e.n, "ours": mean_and_error(e.mean, e.standard_error), "paper": published(paper)})
+    return pd.DataFrame(rows)
+
+
+def _ends(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the terms at either end, side by side."""
+    known = table.dropna(subset="weight")
+    count = min(TERMS, len(known) // 2)
+    high, low = known.head(count), known.tail(count).iloc[::-1]
+    return pd.DataFrame(
+        {
+            "highest": list(high["term"]),
+            "weight": [_weight(row) for row in high.to_dict("records")],
+            "lowest": list(low["term"]),
+            "its weight": [_weight(row) for row in low.to_dict("records")],
+        }
+    )
+
+
+def _weight(row: Mapping[Any, float]) -> str:
+    return f"{row['weight']:.2f} ({row['lowest']:.2f} to {row['highest']:.2f})"
+
+
+def _histograms(results: PpiResults, values: Mapping[str, Values], axis: Axes) -> None:
+    look = looks(results.arms)
+    with figures.style():
+        for arm, x in values.items():
+            share, looked = np.full(x.size, 100 / x.size), look[arm]
+            axis.hist(x, EDGES.tolist(), weights=share, color=looked.colour, alpha=0.12)
+            axis.hist(x, EDGES.tolist(), weights=share, color=looked.colour, histtype="step", linewidth=1.8, label=looked.label)
+        axis.set(xlabel="learned weight", ylabel="share of PT tasks (%)")
+        axis.grid(axis="x", visible=False)
+    figures.title(axis, "weights at the end, all PT seeds")
+
+
+def _scatter(results: PpiResults, ours: pd.DataFrame, others: pd.DataFrame, compared: pd.DataFrame, axis: Axes) -> None:
+    look, limits = looks(list(COMPARED)), (-0.05, 2.05)
+    with figures.style():
+        for seed in compared["seed"]:
+            axis.scatter(others[seed], ours[seed], s=6, color=look[COMPARED[0]].colour, alpha=0.3, linewidths=0, rasterized=True)
+        axis.axline((1, 1), slope=1, color=figures.QUIET, linewidth=1.2, linestyle="--", zorder=1.5)
+        axis.set(xlabel=f"weight, {label(COMPARED[1])}", ylabel=f"weight, {label(COMPARED[0])}", xlim=limits, ylim=limits)
+    apart, papers = compared["median"].mean(skipna=False), results.papers_number(*PAPERS_ROW)
+    figures.title(axis, f"weights of each task; median of\n|difference| {apart:.2f}, paper {papers:.2f}")
+
+
+def _band(results: PpiResults, arm: str) -> pd.DataFrame | None:
+    """Return quantiles of the weights over meta-iterations, means over PT seeds: lower, centre, upper."""
+    try:
+        found = [results.by_seed(arm, name, FULL_ACCESS).mean(axis=1, skipna=False) for name in QUANTILES]
+    except NotMeasuredError:
+        return None
+    return pd.DataFrame(dict(zip(("lower", "centre", "upper"), found, strict=True)))
+
+
+def _trajectories(results: PpiResults, bands: Mapping[str, pd.DataFrame], axis: Axes) -> None:
+    look = looks(results.arms)
+    with figures.style():
+        for arm, band in bands.items():
+            axis.plot(band.index, band["centre"], color=look[arm].colour, linewidth=2.2, label=look[arm].label)
+            for end in ("lower", "upper"):
+                axis.plot(band.index, band[end], color=look[arm].colour, linewidth=1.1, linestyle="--")
+        axis.set(xlabel="meta-iteration", ylabel="weight: median, and\n10 % and 90 % (dashed)", ylim=(-0.05, 2.05))
+        axis.margins(x=0)
+    figures.title(axis, "weights in PT, mean over PT seeds")
+
+
+EXPERIMENT = Experiment(
+    title="The learned weights of PT tasks",
+    figure_title="The learned weights of PT tasks, and of two arms against each other",
+    section=LearnedTaskWeights,
+    order=7,
+    needs=needs,
+    results=PpiResults,
+    tables=tables,
+    figure=figure,
+    comparisons=comparisons,
+)

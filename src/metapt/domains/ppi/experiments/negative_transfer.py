@@ -1,0 +1,251 @@
+"""Experiment `negative_transfer`: FT tasks that lose by pre-training."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from functools import partial
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from metapt.domains.ppi.config import ArmsSection, NoPretraining
+from metapt.domains.ppi.jobs import PpiJobs
+from metapt.domains.ppi.labels import label, task_names
+from metapt.domains.ppi.quantities import TASK_AUROC
+from metapt.domains.ppi.results import BASELINE, LEARNED, PpiResults
+from metapt.domains.ppi.settings import FULL_ACCESS
+from metapt.errors import DataError
+from metapt.evaluation import figures
+from metapt.evaluation.comparisons import BEYOND_THE_PAPER, NOT_BELOW, Comparison, at_most
+from metapt.evaluation.experiment import Experiment, Needs
+from metapt.evaluation.metrics import NotMeasuredError
+from metapt.evaluation.statistics import Estimate, estimate_mean, paired_difference
+from metapt.evaluation.tables import Tables, mean_and_error
+from metapt.twostage.quantities import EVALUATIONS, FULL_TRANSFER
+from metapt.twostage.seeds import seed_means
+from metapt.twostage.tables import numbers_of
+
+FEW_TASKS = 10.0
+"""Per cent of the FT tasks; little negative transfer."""
+
+WITHOUT = "without_pretraining"
+"""The word of the summary's config that names the arm without PT, the first of the config; None where there is none."""
+
+
+class NegativeTransfer(ArmsSection):
+    """FT tasks that lose by pre-training."""
+
+
+def needs(jobs: PpiJobs, section: NegativeTransfer) -> Needs:
+    """Return the FT runs of each arm and of the arm without PT, and the names of the tasks."""
+    without = next((name for name, arm in jobs.config.arms.items() if isinstance(arm, NoPretraining)), None)
+    arms = [*([] if without is None else [without]), *(arm for arm in section.arms if arm != without)]
+    runs = [jobs.finetune(arm, FULL_ACCESS) for arm in arms]
+    return Needs(runs, files={"tasks": jobs.prepared().outputs["tasks"]}, words={WITHOUT: without})
+
+
+def scratch(results: PpiResults) -> tuple[str, str] | None:
+    """Return the arm without PT and the evaluation that others are compared with; None where it was not run.
+
+    The evaluation is full transfer where that was run: linear evaluation of a random encoder is no fair control.
+    """
+    arm, evaluations = results.words[WITHOUT], results.config.evaluations
+    return None if arm is None else (arm, FULL_TRANSFER if FULL_TRANSFER in evaluations else evaluations[0])
+
+
+def pretrained_arms(results: PpiResults) -> list[str]:
+    """Return the arms with PT; none where there is no arm without."""
+    without = results.words[WITHOUT]
+    return [] if without is None else [arm for arm in results.arms if arm != without]
+
+
+def transfer(results: PpiResults, arm: str, evaluation: str) -> pd.DataFrame:
+    """Return for each FT task (index) the mean test AUROC (%) over all FT runs without PT and with, and the change between them.
+
+    Columns: without, with, change, low, high (95% t interval over PT seeds). What a run could not score is NaN.
+    Raises NotMeasuredError.
+    """
+    without, after = _without_and_with(results, arm, evaluation)
+    changes = _by_seed(after) - _by_seed(without)
+    found = [estimate_mean(row) for row in changes.to_numpy(dtype=float)]
+    return pd.DataFrame(
+        {
+            "without": without.mean(axis=1, skipna=False),
+            "with": after.mean(axis=1, skipna=False),
+            "change": [e.mean for e in found],
+            "low": [e.low for e in found],
+            "high": [e.high for e in found],
+        },
+        index=changes.index,
+    )
+
+
+def losing(results: PpiResults, arm: str, evaluation: str) -> pd.Series[float]:
+    """Return the share (%) of the FT tasks that have lower AUROC than without PT, by PT seed, each the mean of its FT runs.
+
+    Tasks that no run could score (test graphs of one class) do not count; one that only some runs could not score makes the
+    share NaN. Raises NotMeasuredError.
+    """
+    without, after = _without_and_with(results, arm, evaluation)
+    scored = ~(without.isna().all(axis=1) | after.isna().all(axis=1))
+    changes = (_by_seed(after) - _by_seed(without))[scored]
+    return (100 * (changes < 0).mean()).where(changes.notna().all() & (len(changes) > 0))
+
+
+def tables(results: PpiResults) -> Tables:
+    """Return for each arm and evaluation how many FT tasks lose, and which changes least to the good."""
+    base, names = scratch(results), task_names(results.tasks, "fine", width=32)
+    shown, parts = [], []
+    for arm in pretrained_arms(results):
+        for evaluation in results.config.evaluations:
+            try:
+                table, shares = transfer(results, arm, evaluation), losing(results, arm, evaluation)
+            except NotMeasuredError:
+                continue
+            scored, e = table.dropna(subset="change"), estimate_mean(shares.to_numpy(dtype=float))
+            row: dict[str, object] = {"arm": label(arm), "evaluation": EVALUATIONS[evaluation], "FT tasks": len(table)}
+            row |= {
+                "lose": int((scored["change"] < 0).sum()),
+                "surely": int((scored["high"] < 0).sum()) if e.n > 1 else "",
+                "not scored": len(table) - len(scored),
+                "share that loses (%)": mean_and_error(e.mean, e.standard_error),
+            }
+            if len(scored):
+                worst = int(scored.index[int(scored["change"].argmin())])
+                row["median change"] = f"{scored['change'].median():+.1f}"
+                row["least change"] = f"{scored['change'].min():+.1f}, {names.get(worst, f'task {worst}')}"
+            shown.append(row)
+            parts.append(table.reset_index(names="task").assign(arm=arm, evaluation=evaluation))
+    against = "" if base is None else f" than {label(base[0])}, {EVALUATIONS[base[1]]}"
+    caption = (
+        f"FT tasks with lower test AUROC{against}. Lose: by the mean over all FT runs; surely: the 95% t interval over PT seeds "
+        "lies below 0. Not scored: test graphs of one class, or a run that diverged. Share that loses: mean ± standard error "
+        "over PT seeds, each the mean of its FT runs. Changes in percentage points"
+    )
+    nothing = pd.DataFrame({"arm": list(results.arms)})
+    return Tables({caption: pd.DataFrame(shown) if shown else nothing}, numbers_of(results.name, parts or [nothing]))
+
+
+def figure(results: PpiResults) -> Figure:
+    """Draw the test AUROC of each FT task with PT over that without; below the diagonal it loses."""
+    found: dict[str, dict[str, pd.DataFrame]] = {}
+    for arm in pretrained_arms(results):
+        for evaluation in results.config.evaluations:
+            try:
+                found.setdefault(arm, {})[evaluation] = transfer(results, arm, evaluation)
+            except NotMeasuredError:
+                continue
+    found = {arm: tables for arm, tables in found.items() if tables}
+    if not found:
+        raise DataError(f"{results.name} has no arm with PT and none without; name both in its arms.")
+    columns = next((count for count in (5, 4, 3) if len(found) % count == 0), min(4, len(found)))
+    drawn, axes = figures.panels(columns=columns, rows=-(-len(found) // columns), width=3.7, height=3.8)
+    for axis, arm in zip(axes, found, strict=False):
+        _panel(axis, results, arm, found[arm])
+    for axis in axes[len(found) :]:
+        axis.remove()
+    axes = axes[: len(found)]
+    every = [table[["without", "with"]] for tables in found.values() for table in tables.values()]
+    values = pd.concat(every).to_numpy(dtype=float)
+    low, high = np.nanmin(values, initial=100.0) - 3, np.nanmax(values, initial=0.0) + 3
+    for axis in axes:
+        axis.axline((low, low), slope=1, color=figures.QUIET, linewidth=1.2, linestyle="--", zorder=1.5)
+        axis.set(xlim=(low, high), ylim=(low, high), aspect="equal")
+    figures.legend_above(drawn, axes)
+    return drawn
+
+
+def comparisons(results: PpiResults) -> Iterator[Comparison]:
+    """Yield claims that few FT tasks lose, and that meta-PT makes it no worse; none where no arm without PT was run."""
+    base = scratch(results)
+    if base is None:
+        return
+    for evaluation in results.config.evaluations:
+        for arm in (BASELINE, LEARNED, "meta-stable"):
+            if arm in results.arms:
+                yield Comparison(
+                    text=f"at most {FEW_TASKS:g} % of the FT tasks lose by {arm}, {EVALUATIONS[evaluation]}",
+                    arm=arm,
+                    control=base[0],
+                    metric=TASK_AUROC,
+                    criterion=at_most(FEW_TASKS),
+                    measure=partial(_share, results, arm, evaluation),
+                    evaluation=evaluation,
+                    paper=BEYOND_THE_PAPER if arm == "meta-stable" else "little negative transfer",
+                    least_seeds=2,
+                )
+        if {BASELINE, LEARNED} <= set(results.arms):
+            yield Comparison(
+                text=f"no more FT tasks lose by {LEARNED} than by {BASELINE}, {EVALUATIONS[evaluation]}",
+                arm=LEARNED,
+                control=BASELINE,
+                metric=TASK_AUROC,
+                criterion=NOT_BELOW,
+                measure=partial(_fewer, results, evaluation),
+                evaluation=evaluation,
+                paper="a small extra reduction in negative transfer",
+                least_seeds=2,
+            )
+
+
+def _share(results: PpiResults, arm: str, evaluation: str) -> Estimate:
+    return estimate_mean(losing(results, arm, evaluation).to_numpy(dtype=float))
+
+
+def _fewer(results: PpiResults, evaluation: str) -> Estimate:
+    return paired_difference(losing(results, BASELINE, evaluation), losing(results, LEARNED, evaluation))
+
+
+def _without_and_with(results: PpiResults, arm: str, evaluation: str) -> tuple[pd.DataFrame, pd.DataFrame]:
+    base = scratch(results)
+    if base is None:
+        raise NotMeasuredError("No arm without PT was run.")
+    return _task_aurocs(results, *base), _task_aurocs(results, arm, evaluation)
+
+
+def _task_aurocs(results: PpiResults, arm: str, evaluation: str) -> pd.DataFrame:
+    """Return the test AUROC (%), a row per FT task, a column per pair of seeds. Raises NotMeasuredError where there is none."""
+    s = results.series
+    part = s[(s["stage"] == "finetune") & (s["arm"] == arm) & (s["name"] == f"{evaluation}, {TASK_AUROC}")]
+    if part.empty:
+        raise NotMeasuredError(f"No FT run of {arm} has measured the AUROC of single tasks, {evaluation}.")
+    return part.pivot(index="step", columns="replicate", values="value")
+
+
+def _by_seed(aurocs: pd.DataFrame) -> pd.DataFrame:
+    """Return means over the FT runs of each PT seed [tasks, PT seeds]."""
+    return pd.DataFrame({task: seed_means(row) for task, row in aurocs.iterrows()}).T
+
+
+def _panel(axis: Axes, results: PpiResults, arm: str, tables: dict[str, pd.DataFrame]) -> None:
+    lines = []
+    with figures.style():
+        for place, evaluation in enumerate(results.config.evaluations):
+            if evaluation not in tables:
+                continue
+            colour, table = figures.colour(place), tables[evaluation]
+            looks = {"color": colour, "marker": figures.MARKERS[place], "label": EVALUATIONS[evaluation]}
+            axis.scatter(table["without"], table["with"], s=22, alpha=0.75, **looks)
+            share = losing(results, arm, evaluation).mean(skipna=False)
+            lines.append((f"{share:.0f} % lose" if math.isfinite(share) else "not all scored", colour))
+        for number, (text, colour) in enumerate(lines):
+            place_of = (0.97, 0.03 + 0.08 * (len(lines) - 1 - number))
+            axis.annotate(text, place_of, xycoords="axes fraction", ha="right", fontsize=10, color=colour)
+        axis.set(xlabel="AUROC without PT (%)", ylabel="AUROC with PT (%)")
+    figures.title(axis, label(arm))
+
+
+EXPERIMENT = Experiment(
+    title="FT tasks that lose by pre-training",
+    figure_title="Test AUROC of each FT task with PT against that without",
+    section=NegativeTransfer,
+    order=8,
+    needs=needs,
+    results=PpiResults,
+    tables=tables,
+    figure=figure,
+    comparisons=comparisons,
+)

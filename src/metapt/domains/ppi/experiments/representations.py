@@ -1,0 +1,98 @@
+"""Experiment `representations`: how alike the features are that the arms' encoders give the same graphs."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.figure import Figure
+from pydantic import Field
+
+from metapt.domains.ppi.config import ArmsSection
+from metapt.domains.ppi.jobs import PpiJobs
+from metapt.domains.ppi.labels import label
+from metapt.domains.ppi.quantities import REPRESENTATIONS, cka_with
+from metapt.domains.ppi.results import PpiResults
+from metapt.domains.ppi.settings import FULL_ACCESS
+from metapt.evaluation import figures
+from metapt.evaluation.experiment import Experiment, Needs
+from metapt.evaluation.statistics import estimate_mean
+from metapt.evaluation.tables import Tables
+from metapt.sections import Positive
+from metapt.twostage.tables import numbers_of
+
+
+class Representations(ArmsSection):
+    """Centred kernel alignment (CKA; Kornblith et al. 2019) of the arms' features."""
+
+    graphs: Positive = Field(6400, description="FT graphs that are compared, at most")
+
+
+def needs(jobs: PpiJobs, section: Representations) -> Needs:
+    """Return the PT runs of each arm, and the study of their features."""
+    runs = jobs.pretrain_all(section.arms, FULL_ACCESS)
+    return Needs([*runs, jobs.representations(section.arms, section.graphs)])
+
+
+def cka(results: PpiResults) -> pd.DataFrame:
+    """Return a row per ordered pair of arms: arm, other, mean, seed_standard_error, seeds, low, high."""
+    found = results.metrics[results.metrics["evaluation"] == REPRESENTATIONS]
+    rows = []
+    for arm in results.arms:
+        for other in results.arms:
+            one = found[(found["arm"] == arm) & (found["metric"] == cka_with(other))]
+            if one.empty:  # it is symmetric
+                one = found[(found["arm"] == other) & (found["metric"] == cka_with(arm))]
+            values = one["value"].to_numpy(dtype=float) if len(one) else np.array([1.0 if arm == other else math.nan])
+            e = estimate_mean(values)
+            row = {"arm": arm, "other": other, "mean": e.mean, "seed_standard_error": e.standard_error}
+            rows.append(row | {"seeds": e.n, "low": e.low, "high": e.high})
+    return pd.DataFrame(rows)
+
+
+def tables(results: PpiResults) -> Tables:
+    """Return a table with a row and a column per arm."""
+    table = cka(results)
+    shown = pd.DataFrame({"arm": [label(arm) for arm in results.arms]})
+    for other in results.arms:
+        column = table[table["other"] == other]
+        shown[label(other)] = ["" if math.isnan(value) else f"{value:.2f}" for value in column["mean"]]
+    caption = "Centred kernel alignment (linear CKA) of the arms' features of FT graphs, mean over PT seeds; 1: the same"
+    return Tables({caption: shown}, numbers_of(results.name, [table]))
+
+
+def figure(results: PpiResults) -> Figure:
+    """Draw a heat map of the alignment between arms, mean over PT seeds."""
+    table = cka(results).pivot(index="arm", columns="other", values="mean").loc[results.arms, results.arms]
+    values, names = table.to_numpy(dtype=float), [label(arm) for arm in results.arms]
+    size = 0.62 * len(names) + 2.3
+    drawn, (axis,) = figures.panels(width=size + 1.3, height=size)
+    shades = LinearSegmentedColormap.from_list("blues", ["#FFFFFF", figures.PALETTE[0]])
+    with figures.style():
+        image = axis.imshow(values, cmap=shades, vmin=0.0, vmax=1.0)
+        for i, j in np.ndindex(values.shape):
+            text = "–" if math.isnan(values[i, j]) else f"{values[i, j]:.2f}"
+            ink = "white" if values[i, j] > 0.65 else figures.INK
+            axis.annotate(text, (j, i), ha="center", va="center", fontsize=9, color=ink)
+        axis.set_xticks(range(len(names)), names, rotation=45, ha="right", rotation_mode="anchor")
+        axis.set_yticks(range(len(names)), names)
+        axis.tick_params(length=0)
+        axis.grid(visible=False)
+        axis.spines[:].set_visible(False)
+        drawn.colorbar(image, ax=axis, label="CKA, mean over PT seeds", shrink=0.8)
+    return drawn
+
+
+EXPERIMENT = Experiment(
+    title="How alike the arms' features of the same protein graphs are (CKA)",
+    figure_title="How alike the arms' features of the same protein graphs are (CKA)",
+    section=Representations,
+    order=6,
+    needs=needs,
+    results=PpiResults,
+    tables=tables,
+    figure=figure,
+    comparisons=lambda results: (),  # there is no claim on the features
+)

@@ -1,0 +1,99 @@
+"""Experiment `summary`: the better of full transfer and linear evaluation, of each arm in each setting."""
+
+from __future__ import annotations
+
+import math
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from metapt.domains.ppi.aurocs import auroc_cells, beside_papers, dots
+from metapt.domains.ppi.config import ArmsSection
+from metapt.domains.ppi.jobs import PpiJobs
+from metapt.domains.ppi.labels import SETTINGS, label
+from metapt.domains.ppi.quantities import AUROC
+from metapt.domains.ppi.results import HELD_OUT_TASKS, PpiResults
+from metapt.domains.ppi.settings import FULL_ACCESS, HALF_DATA, HELD_OUT
+from metapt.evaluation import figures
+from metapt.evaluation.experiment import Experiment, Needs
+from metapt.evaluation.tables import Tables, published
+from metapt.twostage.quantities import FULL_TRANSFER, LINEAR_EVALUATION
+from metapt.twostage.tables import cell_text, numbers_of
+
+BEST = "best of full transfer and linear evaluation"
+INITIALS = {FULL_TRANSFER: "F", LINEAR_EVALUATION: "L"}
+
+
+class Summary(ArmsSection):
+    """The better of full transfer and linear evaluation, in each setting that is in the config."""
+
+
+def needs(jobs: PpiJobs, section: Summary) -> Needs:
+    """Return the FT runs under full access, and those in the other settings as far as the config has their experiments."""
+    others = dict(jobs.config.experiments())
+    half, held_out = (others[key].arm_names() if key in others else [] for key in (HALF_DATA, HELD_OUT_TASKS))
+    runs = [jobs.finetune(arm, FULL_ACCESS) for arm in section.arms]
+    runs += [jobs.finetune(arm, HALF_DATA) for arm in section.arms if arm in half]
+    runs += [jobs.finetune(arm, fold) for arm in section.arms if arm in held_out for fold in HELD_OUT]
+    return Needs(runs, words={HALF_DATA: HALF_DATA in others})
+
+
+def tables(results: PpiResults) -> Tables:
+    """Return for each setting that was run the better of the two evaluations, beside the paper's."""
+    joined = beside_papers(results, best_cells(results))
+    rows = []
+    for arm, part in joined.groupby("arm", sort=False):
+        row: dict[str, object] = {"arm": label(str(arm))}
+        for cell in part.to_dict("records"):
+            row["PT seeds"] = cell["seeds"]
+            row[SETTINGS[cell["setting"]]] = f"{cell_text(cell)} {INITIALS.get(cell['best'], '')}".strip()
+            row[f"paper, {SETTINGS[cell['setting']]}"] = published(cell["paper_mean"], cell["paper_standard_error"])
+        rows.append(row)
+    caption = (
+        f"{AUROC}, the better of full transfer (F) and linear evaluation (L) by the mean on the test set, as in the paper; "
+        "that flatters arms that were run both ways. Mean ± standard error over FT runs (held-out tasks: over folds); in "
+        "brackets over PT seeds"
+    )
+    return Tables({caption: pd.DataFrame(rows)}, numbers_of(results.name, [joined]))
+
+
+def best_cells(results: PpiResults) -> pd.DataFrame:
+    """Return the rows of `auroc_cells` with the highest mean of an arm and setting.
+
+    `best` names the evaluation, `evaluation` is `BEST`. Where an evaluation gave no finite number none is known to be the best:
+    `best` is "" and the numbers are NaN.
+    """
+    half = [HALF_DATA] if results.words[HALF_DATA] else []
+    cells = auroc_cells(results, [FULL_ACCESS, *half, HELD_OUT_TASKS])
+    rows = []
+    for _, part in cells.groupby(["setting", "arm"], sort=False):
+        row = part.sort_values("mean", ascending=False, kind="stable").iloc[0].to_dict()
+        if part["mean"].isna().any():
+            row |= {"evaluation": "", "mean": math.nan, "standard_error": math.nan, "seed_standard_error": math.nan}
+        rows.append(row | {"best": row["evaluation"], "evaluation": BEST})
+    return pd.DataFrame(rows)
+
+
+def figure(results: PpiResults) -> Figure:
+    """Draw the better of the two evaluations in each setting, beside the paper's."""
+    cells, papers = best_cells(results), results.papers_aurocs(results.arms)
+    settings = list(dict.fromkeys(cells["setting"]))
+    drawn, axes = figures.panels(columns=len(settings), width=5.2, height=max(2.2, 0.5 * len(results.arms) + 1.1))
+    for axis, setting in zip(axes, settings, strict=True):
+        dots(axis, cells[cells["setting"] == setting], papers[papers["setting"] == setting])
+        figures.title(axis, f"{SETTINGS[setting]}, better evaluation")
+    figures.legend_above(drawn, axes)
+    return drawn
+
+
+EXPERIMENT = Experiment(
+    title="The better of full transfer and linear evaluation, of each arm in each setting",
+    figure_title="The better of full transfer and linear evaluation, for each arm and setting",
+    section=Summary,
+    order=4,
+    needs=needs,
+    results=PpiResults,
+    tables=tables,
+    figure=figure,
+    comparisons=lambda results: (),  # the settings' own experiments hold the claims
+)
