@@ -73,7 +73,7 @@ def tables(results: PpiResults) -> Tables:
 
 
 def arm_pairs(results: PpiResults) -> list[tuple[Cell, Cell]]:
-    """Return each arm minus plain PT, the paper's meta arm minus each other one, and the `CONTROLS`, in the experiment's setting."""
+    """Return the pairs whose difference is shown: each arm and plain PT, the paper's meta arm and each other, the `CONTROLS`."""
     arms = results.arms
     pairs = [(arm, BASELINE) for arm in arms if arm != BASELINE]
     pairs += [(LEARNED, arm) for arm in arms if arm not in (LEARNED, BASELINE) and (arm, LEARNED) not in CONTROLS]

@@ -95,7 +95,7 @@ def wide_differences(found: pd.DataFrame) -> pd.DataFrame:
         found,
         ("arm", "setting", "minus", "minus_setting"),
         lambda row: {"difference": minus(row), "PT seeds": row["seeds"]},
-        lambda row: EVALUATIONS.get(row["evaluation"], row["evaluation"]),
+        lambda row: EVALUATIONS.get(row["evaluation"], str(row["evaluation"])),
         difference_text,
     )
 
@@ -105,9 +105,7 @@ def beats(
 ) -> Comparison:
     """Return the claim that an arm beats its control in a setting; `text` is followed by the evaluation."""
     runs = tuple(partial(results.runs, each, setting, evaluation) for each in (arm, control))
-    return better(
-        f"{text}, {EVALUATIONS[evaluation]}", arm, control, AUROC, evaluation, (runs[0], runs[1]), paper=paper
-    )
+    return better(f"{text}, {EVALUATIONS[evaluation]}", arm, control, AUROC, evaluation, (runs[0], runs[1]), paper=paper)
 
 
 def papers_words(results: PpiResults, name: str, evaluation: str, arm: str, control: str) -> str:
@@ -132,7 +130,7 @@ def of(cells: pd.DataFrame, evaluation: str) -> pd.DataFrame:
 
 
 def dots(axis: Axes, ours: pd.DataFrame, others: pd.DataFrame, names: tuple[str, str] = ("ours", "paper")) -> None:
-    """Draw a row per arm of `ours`: its mean with the standard error over PT seeds, and `others` of the same arm hollow below it."""
+    """Draw a row per arm of `ours`: its mean with the standard error over PT seeds, and hollow below it that of `others`."""
     shown = pd.DataFrame(
         {
             "label": [label(a) for a in ours["arm"]],

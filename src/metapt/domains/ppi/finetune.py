@@ -1,4 +1,4 @@
-"""Fine-tuning on protein graphs and its test: of the whole network (full transfer), or of a head alone (linear evaluation).
+"""An FT job on protein graphs: of the whole network (full transfer), or of a head alone (linear evaluation).
 
 Appendix "Meta-Parameterized Multitask PT": Adam, minibatches of 32, dropout of 0.5, 50 epochs; the best epoch on validation
 AUROC is tested. BatchNorm takes the minibatch's statistics in training, its running ones in validation and test.
@@ -7,25 +7,90 @@ AUROC is tested. BatchNorm takes the minibatch's statistics in training, its run
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from metapt.domains.ppi.config import FinetuneSettings
-from metapt.domains.ppi.data.dataset import PpiDataset, Splits, held_out_tasks
+from metapt.domains.ppi.config import FinetuneSettings, Network
+from metapt.domains.ppi.data.dataset import PpiDataset, Splits, held_out_tasks, open_dataset, splits
 from metapt.domains.ppi.features import features_of
-from metapt.domains.ppi.gin import Encoder, dropout_masks, initial_head, logits
+from metapt.domains.ppi.gin import Encoder, dropout_masks, initial_head, initial_pretrained, logits
+from metapt.domains.ppi.pretrained import load_pretrained
 from metapt.domains.ppi.problem import mean_loss
+from metapt.domains.ppi.quantities import AUROC, TASK_AUROC
 from metapt.domains.ppi.settings import HELD_OUT
 from metapt.errors import DataError
 from metapt.evaluation.auroc import mean_auroc, undefined_classes
-from metapt.hypergrad import Params
+from metapt.hypergrad import Params, Pretrained
 from metapt.hypergrad.params import leaves
+from metapt.machine import Machine
+from metapt.training.checkpoint import Checkpoint, fingerprint
 from metapt.training.progress import steps
-from metapt.twostage.finetuning import Examples, Score, copied, highest, linear_heads, minibatches, score
+from metapt.training.seeds import generator
+from metapt.twostage import finetuning
+from metapt.twostage.finetuning import Part, Start
+from metapt.twostage.heads import Examples, Score, copied, highest, linear_heads, minibatches, score
+from metapt.twostage.quantities import BEST_EPOCH, LEARNING_RATE, VALIDATION_AUROC
 
 log = logging.getLogger(__name__)
+
+
+def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
+    """Fine-tune and test an arm and setting: all its PT seeds and FT seeds, and its evaluations.
+
+    Args:
+        config: `domain`, `arm` (its name), `method` (of the arm), `setting`, `pretrain_seeds`, `finetune_seeds` (numbers of
+            them), `evaluations`, `network` (see `Network`), `finetune` (see `FinetuneSettings`), `test_species`, `checkpoint`
+            (path).
+        inputs: `graphs`, and, but for the method `no_pt`, `seed{n}`: pretrained.pt of each PT seed.
+        outputs: `metrics`, `series`.
+        machine: device.
+
+    Raises:
+        DataError: as `open_dataset`, `splits`, `finetune_tasks`, `sets_of` and `load_pretrained`.
+    """
+    settings, network = FinetuneSettings.model_validate(config["finetune"]), Network.model_validate(config["network"])
+    dataset = open_dataset(inputs["graphs"], machine.device)
+    tasks = finetune_tasks(config["setting"], dataset.fine_tasks)
+    sets = sets_of(dataset, splits(dataset.graphs, config["test_species"]), tasks)
+    encoder = Encoder(network.layers, network.width)
+    checkpoint = Checkpoint(Path(config["checkpoint"]), fingerprint(config, inputs, __name__, machine.device))
+
+    def start_of(given: Pretrained, served: list[Part]) -> Start:
+        network = encoder, given.encoder, given.buffers, sets, settings
+        return Start(
+            parts=served,
+            linear=lambda streams: linear_evaluation(*network, streams),
+            transfer=lambda lr, stream, label: full_transfer(*network, lr, stream, label),
+        )
+
+    def starts(seed: int, todo: list[Part]) -> Iterator[Start]:
+        if config["method"] != "no_pt":
+            yield start_of(load_pretrained(inputs[f"seed{seed}"], network, machine.device).pretrained, todo)
+            return
+        # Without PT each FT seed draws an encoder, as in the released code, so that the results' spread is over encoders.
+        for number in sorted({part[2] for part in todo}):
+            made = initial_pretrained(network.layers, network.width, 1, generator("ppi weights", seed, number))
+            yield start_of(made.to(machine.device), [part for part in todo if part[2] == number])
+
+    def series(score: Score) -> Iterator[tuple[str, Iterable[int], Iterable[float]]]:
+        yield TASK_AUROC, tasks.tolist(), score.class_aurocs
+
+    scores = finetuning.finetune(config, checkpoint, starts, settings.lrs)
+    finetuning.write(scores, config, config["setting"], _numbers, outputs, series)
+
+
+def _numbers(score: Score) -> dict[str, float]:
+    return {
+        AUROC: score.test_auroc,
+        VALIDATION_AUROC: score.validation_auroc,
+        BEST_EPOCH: score.best_epoch,
+        LEARNING_RATE: score.learning_rate,
+    }
 
 
 @dataclass(frozen=True)
@@ -44,12 +109,14 @@ class Sets:
     tasks: Tensor
 
     def labels(self, indices: Tensor) -> Tensor:
-        """[n, tasks] of 0 and 1, float32."""
+        """Return [n, tasks] of 0 and 1, float32."""
         return self.dataset.fine(indices)[:, self.tasks]
 
 
 def sets_of(dataset: PpiDataset, splits: Splits, tasks: Tensor) -> Sets:
-    """The species split; the hard half of the test species is the test set. Tasks that an AUROC leaves out are named in the log.
+    """Return the species split; the hard half of the test species is the test set.
+
+    Tasks that an AUROC leaves out are named in the log.
 
     Raises:
         DataError: fewer than 2 graphs to train on, or no task with both labels in validation or test.
@@ -72,7 +139,11 @@ def sets_of(dataset: PpiDataset, splits: Splits, tasks: Tensor) -> Sets:
 
 
 def finetune_tasks(setting: str, count: int) -> Tensor:
-    """FT tasks, of `count`, that FT in a setting is on: those that PT did not know of, or all. Raises as `held_out_tasks`."""
+    """Return the FT tasks, of `count`, that FT in a setting is on: those held out from PT, or all.
+
+    Raises:
+        DataError: as `held_out_tasks`.
+    """
     return torch.tensor(held_out_tasks(count, HELD_OUT.index(setting)) if setting in HELD_OUT else range(count))
 
 
@@ -86,7 +157,7 @@ def full_transfer(
     generator: torch.Generator,
     label: str | None = None,
 ) -> Score:
-    """Trains encoder and a new linear head.
+    """Train encoder and a new linear head.
 
     Args:
         encoder: the network.
@@ -136,7 +207,7 @@ def linear_evaluation(
     settings: FinetuneSettings,
     generators: list[torch.Generator],
 ) -> list[Score]:
-    """Trains linear heads on the features of the frozen encoder, one for each generator and learning rate, all at once.
+    """Train linear heads on the features of the frozen encoder, one for each generator and learning rate, all at once.
 
     Each generator's learning rate is the best of `settings.linear_lrs` by its own validation AUROC. Takes and raises what
     `full_transfer` does; a head comes out as it would alone.

@@ -72,7 +72,7 @@ class PpiResults(TwoStageResults):
         return folds.mean(axis=1, skipna=False)
 
     def folds(self, arm: str, evaluation: str) -> pd.DataFrame:
-        """Return the test AUROC (%) by pair of seeds and fold of held-out tasks. Raises NotMeasuredError where a fold has none."""
+        """Return the test AUROC (%) by pair of seeds and fold. Raises NotMeasuredError where a fold has none."""
         return pd.concat({fold: self.runs(arm, fold, evaluation) for fold in HELD_OUT}, axis=1)
 
     def weights(self, arm: str, setting: str = FULL_ACCESS) -> pd.DataFrame:

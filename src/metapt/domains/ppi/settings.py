@@ -26,5 +26,9 @@ def pretrain_setting(arm: Arm, setting: str) -> str:
 
 
 def finetune_setting(arm: Arm, setting: str) -> str:
-    """Return the setting whose FT runs serve `setting`: FT is on all FT data under half data too. Raises as `pretrain_setting`."""
+    """Return the setting whose FT runs serve `setting`: FT is on all FT data under half data, too.
+
+    Raises:
+        ConfigError: there is no such setting.
+    """
     return pretrain_setting(arm, setting) if setting == HALF_DATA else setting

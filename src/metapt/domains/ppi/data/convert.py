@@ -1,4 +1,7 @@
-"""Hu et al.'s protein graphs as a dataset that today's torch-geometric opens: `python -m metapt.domains.ppi.data.convert IN OUT`."""
+"""Convert Hu et al.'s protein graphs to a dataset that today's torch-geometric opens.
+
+python -m metapt.domains.ppi.data.convert IN OUT
+"""
 
 from __future__ import annotations
 
@@ -40,8 +43,9 @@ To open the dataset:
     from torch_geometric.loader import DataLoader
     loader = DataLoader(BioDataset("OUT"), batch_size=32, shuffle=True)
 
-or without metapt, with a copy of the two short classes ProteinGraph and BioDataset of src/metapt/domains/ppi/data/convert.py. A plain Data
-in the place of ProteinGraph gives wrong batches: torch-geometric does not know that center_node_idx counts nodes.
+or without metapt, with a copy of the two short classes ProteinGraph and BioDataset of
+src/metapt/domains/ppi/data/convert.py. A plain Data in the place of ProteinGraph gives wrong batches: torch-geometric
+does not know that center_node_idx counts nodes.
 """
 
 
@@ -53,7 +57,7 @@ class ProteinGraph(Data):  # type: ignore[misc]
 
 
 class BioDataset(InMemoryDataset):  # type: ignore[misc]
-    """The labelled graphs of Hu et al. (2020), in `root`/processed/data.pt as `python -m metapt.domains.ppi.data.convert` writes it.
+    """The labelled graphs of Hu et al. (2020), in `root`/processed/data.pt as this module writes it.
 
     A batch of B graphs has the labels [B * tasks], as theirs: `batch.go_target_downstream.view(batch.num_graphs, -1)`.
     """

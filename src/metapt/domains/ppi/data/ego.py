@@ -41,7 +41,9 @@ class Network:
 
 @dataclass(frozen=True, eq=False)
 class EgoGraphs:
-    """Graphs in the order of their centres; the nodes of each ascend. See `metapt.domains.ppi.data.graphs.Graphs` for what is not said here.
+    """Graphs in the order of their centres; the nodes of each ascend.
+
+    For what is not said here see `metapt.domains.ppi.data.graphs.Graphs`.
 
     Attributes:
         nodes: [nodes] their numbers in the network.

@@ -74,7 +74,7 @@ def tables(results: PpiResults) -> Tables:
 
 
 def gains(results: PpiResults) -> pd.DataFrame:
-    """Return the gain of each arm over plain PT in each setting, and that with the right centre minus that under released batching.
+    """Return the gain of each arm over plain PT after PT of each kind, and the difference between the two gains.
 
     Columns: evaluation, arm, minus, gain (right, released, right minus released), and those of `difference_columns`.
     """

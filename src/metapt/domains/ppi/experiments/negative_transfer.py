@@ -227,8 +227,8 @@ def _panel(axis: Axes, results: PpiResults, arm: str, tables: dict[str, pd.DataF
             if evaluation not in tables:
                 continue
             colour, table = figures.colour(place), tables[evaluation]
-            looks = {"color": colour, "marker": figures.MARKERS[place], "label": EVALUATIONS[evaluation]}
-            axis.scatter(table["without"], table["with"], s=22, alpha=0.75, **looks)
+            marker, words = figures.MARKERS[place], EVALUATIONS[evaluation]
+            axis.scatter(table["without"], table["with"], s=22, color=colour, marker=marker, alpha=0.75, label=words)
             share = losing(results, arm, evaluation).mean(skipna=False)
             lines.append((f"{share:.0f} % lose" if math.isfinite(share) else "not all scored", colour))
         for number, (text, colour) in enumerate(lines):

@@ -1,4 +1,4 @@
-"""Experiment `representations`: how alike the features are that the arms' encoders give the same FT graphs."""
+"""The study of the experiment `representations`: how alike the features are that the arms' encoders give the same FT graphs."""
 
 from __future__ import annotations
 
@@ -14,23 +14,24 @@ from metapt.domains.ppi.config import Network
 from metapt.domains.ppi.data.dataset import Splits, open_dataset, splits
 from metapt.domains.ppi.features import features_of
 from metapt.domains.ppi.gin import Encoder
-from metapt.domains.ppi.runs import EXPERIMENT, load_pretrained
+from metapt.domains.ppi.pretrained import load_pretrained
+from metapt.domains.ppi.quantities import REPRESENTATIONS, cka_with
 from metapt.domains.ppi.settings import FULL_ACCESS
 from metapt.evaluation import metrics
 from metapt.evaluation.cka import linear_cka
-from metapt.stages import Machine
+from metapt.machine import Machine
 from metapt.training.seeds import generator
 
 _INPUT = "pretrained/"
 
 
 def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
-    """Compares the features of all arms with the same PT seed by CKA, before FT; see `linear_cka`.
+    """Compare the features of all arms with the same PT seed by CKA, before FT; see `linear_cka`.
 
     Args:
-        config: `graphs` (how many are compared, at most), `network` (see `Network`), `test_species`.
+        config: `domain`, `graphs` (how many are compared, at most), `network` (see `Network`), `test_species`.
         inputs: `graphs`, and `pretrained/{arm}/{seed}`: what PT has left.
-        outputs: `metrics`: of each PT seed (replicate), for each arm, "CKA with {other}" of each other arm.
+        outputs: `metrics`: of each PT seed (replicate), for each arm, "CKA with {other}" of each other arm; `series`: empty.
         machine: device.
 
     Raises:
@@ -50,27 +51,28 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
         found = {arm: features(path) for arm, path in paths.items()}
         rows += [
             metrics.row(
-                EXPERIMENT,
+                config["domain"],
                 arm,
-                f"CKA with {other}",
+                cka_with(other),
                 linear_cka(found[arm], found[other]),
                 replicate=seed,
                 setting=FULL_ACCESS,
-                evaluation="representations",
+                evaluation=REPRESENTATIONS,
             )
             for arm, other in permutations(found, 2)
         ]
     metrics.write(rows, outputs["metrics"])
+    metrics.write_series([], outputs["series"])
 
 
 def compared(parts: Splits, count: int) -> Tensor:
-    """Numbers of `count` FT graphs at most, drawn from training, validation and test; the same ones in every run."""
+    """Return the numbers of `count` FT graphs at most, drawn from training, validation and test; the same ones in every run."""
     graphs = torch.from_numpy(np.concatenate([parts.train, parts.validation, parts.test]))
     return graphs[torch.randperm(len(graphs), generator=generator("ppi representations"))[:count]]
 
 
 def _by_seed(inputs: dict[str, Path]) -> dict[int, dict[str, Path]]:
-    """PT seed -> arm -> pretrained.pt."""
+    """Return PT seed -> arm -> pretrained.pt."""
     found: dict[int, dict[str, Path]] = {}
     for name, path in inputs.items():
         if name.startswith(_INPUT):

@@ -1,0 +1,103 @@
+"""A PT job: one arm, one setting, one PT seed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from pydantic import TypeAdapter
+
+from metapt.domains.ppi.arms import pretrain
+from metapt.domains.ppi.config import Arm, Network, PretrainSettings, weights_of
+from metapt.domains.ppi.data.dataset import open_dataset
+from metapt.domains.ppi.pretrained import load_pretrained
+from metapt.domains.ppi.pretraining_setting import Setting
+from metapt.domains.ppi.problem import WEIGHTS, task_weights
+from metapt.domains.ppi.quantities import INTACT, OTHERS, PERMUTED, PLANTED, RELATIVES, WEIGHT
+from metapt.errors import DataError
+from metapt.evaluation.auroc import auroc
+from metapt.machine import Machine
+from metapt.training.checkpoint import Checkpoint, fingerprint
+from metapt.twostage import pretraining
+
+PURPOSE = "planted: "
+"""How the description of a generated term begins that says what it is for; what follows is `USEFUL`, or something else."""
+USEFUL = "useful"
+
+
+def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
+    """Pre-train an arm.
+
+    Args:
+        config: `domain`, `arm` (its name), `arm_settings`, `setting` (see `Setting.name`), `seed`, `network` (see `Network`),
+            `pretrain` (see `PretrainSettings`), `test_species`, `checkpoint` (path).
+        inputs: `graphs`, `tasks`, and `weights`: pretrained.pt of the arm whose task weights this one takes.
+        outputs: `pretrained`, `metrics`, `series`.
+        machine: device.
+
+    Raises:
+        DataError: as `open_dataset`, `splits` and `load_pretrained`.
+    """
+    state = fingerprint(config, inputs, __name__, machine.device)
+    arm: Arm = TypeAdapter(Arm).validate_python(config["arm_settings"])
+    network = Network.model_validate(config["network"])
+    setting = Setting(
+        dataset=open_dataset(inputs["graphs"], machine.device),
+        network=network,
+        pretrain=PretrainSettings.model_validate(config["pretrain"]),
+        test_species=config["test_species"],
+        seed=config["seed"],
+        name=config["setting"],
+        learned=None if weights_of(arm) is None else _learned(inputs["weights"], network, machine.device),
+        checkpoint=lambda: Checkpoint(Path(config["checkpoint"]), state),
+    )
+    result = pretrain(arm, setting)
+    if result.meta:
+        weights = task_weights(result.meta).cpu().double().numpy()
+        tasks = pd.read_csv(inputs["tasks"], dtype=str, keep_default_na=False)
+        result.numbers |= weight_numbers(weights, tasks, setting)
+        result.series += _weight_series(weights, setting)
+    pretraining.write(result, config, config["setting"], outputs)
+
+
+def _learned(path: Path, network: Network, device: str) -> torch.Tensor:
+    meta = load_pretrained(path, network, device).meta
+    if WEIGHTS not in meta:
+        raise DataError(f"{path} holds no learned task weights: the arm that left it learns none.")
+    return meta[WEIGHTS]
+
+
+def weight_numbers(weights: NDArray[np.float64], tasks: pd.DataFrame, setting: Setting) -> dict[str, float]:
+    """Compare learned weights [PT tasks] with what is known of the tasks: permuted labels, planted use, relation to FT tasks."""
+    found = {}
+    permuted = np.isin(np.arange(len(weights)), setting.permuted())
+    if permuted.any():
+        found[INTACT] = _auroc(weights, ~permuted)
+    described = tasks[tasks["kind"] == "coarse"]["description"].to_numpy()
+    planted = np.array([text.startswith(PURPOSE) for text in described]) & ~permuted
+    if planted.any():
+        useful = np.array([text.startswith(PURPOSE + USEFUL) for text in described])
+        found[PLANTED] = _auroc(weights[planted], useful[planted])
+    relatives = setting.relatives() & ~permuted
+    if 0 < relatives.sum() < len(relatives):
+        found[RELATIVES] = float(weights[relatives].mean())
+        found[OTHERS] = float(weights[~relatives & ~permuted].mean())
+    return found
+
+
+def _auroc(weights: NDArray[np.float64], truth: NDArray[np.bool_]) -> float:
+    return float(auroc(torch.from_numpy(weights), torch.from_numpy(truth)))
+
+
+def _weight_series(weights: NDArray[np.float64], setting: Setting) -> list[dict[str, Any]]:
+    permuted = set(setting.permuted().tolist())
+    rows = [{"replicate": 0, "step": task, "name": WEIGHT, "value": value} for task, value in enumerate(weights)]
+    if permuted:
+        rows += [
+            {"replicate": 0, "step": task, "name": PERMUTED, "value": float(task in permuted)} for task in range(len(weights))
+        ]
+    return rows

@@ -1,0 +1,18 @@
+"""The file that PT leaves for FT, as an encoder of this domain."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from metapt.domains.ppi.config import Network
+from metapt.domains.ppi.gin import initial_pretrained
+from metapt.training import pretrained_file
+from metapt.training.pretrained_file import Learned
+
+
+def load_pretrained(path: Path, network: Network, device: str) -> Learned:
+    """Read pretrained.pt, whose encoder has these layers and this width; raises as `pretrained_file.load_pretrained`."""
+    like = initial_pretrained(network.layers, network.width, 1, torch.Generator())
+    return pretrained_file.load_pretrained(path, like, f"{network.layers} layers of width {network.width}", device)

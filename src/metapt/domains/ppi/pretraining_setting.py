@@ -1,0 +1,186 @@
+"""What a PT run works on: its graphs, labels and tasks in its setting, its minibatches, and its random weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from metapt.domains.ppi import config
+from metapt.domains.ppi.batches import CoTrainBatches, PpiBatches
+from metapt.domains.ppi.data.dataset import Indices, PpiDataset, held_out_tasks, splits
+from metapt.domains.ppi.data.graphs import pack, unpack
+from metapt.domains.ppi.data.terms import related
+from metapt.domains.ppi.features import head_aurocs
+from metapt.domains.ppi.gin import Encoder, initial_head, initial_pretrained
+from metapt.domains.ppi.problem import initial_meta
+from metapt.domains.ppi.quantities import ONLINE
+from metapt.domains.ppi.settings import HALF_DATA, HELD_OUT, PERMUTED_TASKS, RELEASED_CENTRE
+from metapt.hypergrad import Params, Pretrained
+from metapt.training.checkpoint import Checkpoint
+from metapt.training.seeds import generator
+
+_Batches = TypeVar("_Batches", bound=PpiBatches)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a PT run works on.
+
+    Args:
+        dataset: all graphs.
+        network: the encoder's shape.
+        pretrain: what all arms have in common.
+        test_species: NCBI taxa.
+        seed: the PT seed.
+        name: of the setting, one of `metapt.domains.ppi.settings.SETTINGS`.
+        learned: logits of the task weights that another arm has learned; None where the arm takes none.
+        checkpoint: of the run.
+    """
+
+    dataset: PpiDataset
+    network: config.Network
+    pretrain: config.PretrainSettings
+    test_species: list[int]
+    seed: int
+    name: str
+    learned: Tensor | None
+    checkpoint: Callable[[], Checkpoint]
+
+    @property
+    def encoder(self) -> Encoder:
+        return Encoder(self.network.layers, self.network.width)
+
+    @property
+    def graphs(self) -> Indices:
+        """PT graphs."""
+        return splits(self.dataset.graphs, self.test_species).pretrain
+
+    @property
+    def finetune(self) -> tuple[Indices, Indices]:
+        """FT graphs at meta-PT time: training, validation."""
+        parts = splits(self.dataset.graphs, self.test_species)
+        if self.name != HALF_DATA:
+            return parts.train, parts.validation
+        random = np.random.default_rng([self.seed, 1])
+        train, validation = (np.sort(random.permutation(part)[: -(-len(part) // 2)]) for part in (parts.train, parts.validation))
+        return train, validation
+
+    @property
+    def tasks(self) -> Tensor | None:
+        """FT tasks at meta-PT time; None: all."""
+        if self.name not in HELD_OUT:
+            return None
+        held_out = held_out_tasks(self.dataset.fine_tasks, HELD_OUT.index(self.name))
+        return torch.tensor([task for task in range(self.dataset.fine_tasks) if task not in held_out])
+
+    @property
+    def finetune_tasks(self) -> int:
+        tasks = self.tasks
+        return self.dataset.fine_tasks if tasks is None else len(tasks)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return max(1, len(self.graphs) // self.pretrain.batch_size)
+
+    @property
+    def steps(self) -> int:
+        """PT steps of a run."""
+        return self.pretrain.epochs * self.steps_per_epoch
+
+    def permuted(self) -> Indices:
+        """Return the PT tasks whose labels are permuted over the PT graphs: half, by the PT seed; none in other settings."""
+        if self.name != PERMUTED_TASKS:
+            return np.zeros(0, dtype=np.int64)
+        random = np.random.default_rng([self.seed, 2])
+        return np.sort(random.permutation(self.dataset.coarse_tasks)[: self.dataset.coarse_tasks // 2])
+
+    def coarse(self) -> Tensor | None:
+        """Return the PT labels of all graphs as bits, where they are not the data set's."""
+        chosen = self.permuted()
+        if not len(chosen):
+            return None
+        graphs, random = self.graphs, np.random.default_rng([self.seed, 3])
+        labels = unpack(self.dataset.graphs.coarse, self.dataset.coarse_tasks)
+        for task in chosen:
+            labels[graphs, task] = labels[random.permutation(graphs), task]
+        return torch.from_numpy(pack(labels.astype(np.bool_))).to(self.dataset.device)
+
+    def relatives(self) -> NDArray[np.bool_]:
+        """Return the PT tasks that an FT task implies (see `related`), by the labels that the setting grants: [PT tasks]."""
+        known, bits, tasks = np.concatenate(self.finetune), self.coarse(), self.tasks
+        coarse = self.dataset.graphs.coarse if bits is None else bits.cpu().numpy()
+        fine = unpack(self.dataset.graphs.fine[known], self.dataset.fine_tasks)
+        granted = fine if tasks is None else fine[:, tasks.numpy()]
+        return np.asarray(related(unpack(coarse[known], self.dataset.coarse_tasks), granted).any(1))
+
+    def sets(self, arm: config.Meta | None = None) -> dict[str, tuple[Indices, int]]:
+        """Return the graphs of each part of the training and the size of its minibatches; `arm`: whose meta-updates they serve."""
+        train, validation = self.finetune
+        size = self.pretrain.batch_size
+        larger = None if arm is None else arm.hypergradient_batch
+        sets = {"pretrain": (self.graphs, size), "hypergradient": (self.graphs, larger or size)}
+        if arm is None:
+            return sets | {"train": (train, size), "validation": (validation, size)}
+        if arm.folds is None:
+            sizes = [arm.batch_size or len(part) for part in (train, validation)]
+            return sets | {"train": (train, sizes[0]), "validation": (validation, sizes[1])}
+        # What equal parts leave over goes to the validation part, so that no graph is in two parts of a meta-update.
+        both = np.random.default_rng([self.seed, 4]).permutation(np.concatenate([train, validation]))
+        largest = len(both) // arm.folds
+        part = min(arm.batch_size or largest, largest)
+        updates = 1 if part == largest else (len(both) - part) // (part * (arm.folds - 1))  # that a pass over them serves
+        rest = len(both) - updates * part * (arm.folds - 1)
+        return sets | {"train": (both[rest:], part), "validation": (both[:rest], rest if part == largest else part)}
+
+    def batches(self, arm: config.Meta | None = None) -> PpiBatches:
+        """Return the minibatches of an arm whose PT loss is of PT data alone."""
+        return self._made(PpiBatches, arm)
+
+    def pairs(self) -> CoTrainBatches:
+        """Return the minibatches of co-training."""
+        return self._made(CoTrainBatches, None)
+
+    def _made(self, kind: type[_Batches], arm: config.Meta | None) -> _Batches:
+        return kind(
+            self.dataset,
+            self.sets(arm),
+            self.network,
+            self.pretrain.dropout,
+            self.seed,
+            coarse=self.coarse(),
+            tasks=self.tasks,
+            offset_centres=self.name != RELEASED_CENTRE,
+        )
+
+    def initial(self) -> Pretrained:
+        """Return the random weights of the PT seed, the same in all arms."""
+        made = initial_pretrained(
+            self.network.layers, self.network.width, self.dataset.coarse_tasks, generator("ppi weights", self.seed)
+        )
+        return made.to(self.dataset.device)
+
+    def initial_head(self) -> Params:
+        """Return a random FT head of the PT seed."""
+        made = initial_head(self.network.width, self.finetune_tasks, generator("ppi head", self.seed))
+        return {name: value.to(self.dataset.device) for name, value in made.items()}
+
+    def initial_meta(self, tasks: int) -> Params:
+        """Return the logits of task weights of 1."""
+        return {name: value.to(self.dataset.device) for name, value in initial_meta(tasks).items()}
+
+    def online(self, encoder: Params, head: Params) -> dict[str, Tensor]:
+        """Return the AUROC (%) of an FT head as it is, on validation and test graphs."""
+        parts = splits(self.dataset.graphs, self.test_species)
+        graphs = {ONLINE["validation"]: parts.validation, ONLINE["test"]: parts.test}
+        tasks = self.tasks
+        found = {
+            name: head_aurocs(self.encoder, encoder, head, self.dataset, torch.from_numpy(indices), tasks)
+            for name, indices in graphs.items()
+        }
+        return {name: torch.tensor([value]) for name, value in found.items()}
