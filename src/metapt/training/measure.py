@@ -10,6 +10,8 @@ from types import TracebackType
 
 import torch
 
+from metapt.training.progress import seconds_left_out
+
 _STATUS = Path("/proc/self/status")
 _RESET = Path("/proc/self/clear_refs")
 
@@ -21,7 +23,7 @@ class Measured:
         device: "cpu", or a name that starts with "cuda".
 
     Attributes:
-        seconds: wall time.
+        seconds: wall time; in a rehearsal, that of the steps that were left out included.
         peak_bytes: the largest memory in use, less that in use at the start: of the GPU if the device is one, else of
             the process. On systems other than Linux, which can't reset the maximum, the largest memory of the process
             so far.
@@ -39,13 +41,13 @@ class Measured:
             self._before = torch.cuda.memory_allocated()
         else:
             self._before = _reset_peak()
-        self._start = time.monotonic()
+        self._start = time.monotonic() + seconds_left_out()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         if self.on_gpu:
             torch.cuda.synchronize()
-        self.seconds = time.monotonic() - self._start
+        self.seconds = time.monotonic() + seconds_left_out() - self._start
         peak = torch.cuda.max_memory_allocated() if self.on_gpu else _peak()
         self.peak_bytes = max(0, peak - self._before)
 

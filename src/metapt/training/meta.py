@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -217,7 +217,7 @@ class MetaPretraining:
             log.info("%s goes on at iteration %d", label, self.iteration)
         self.first_iteration = self.iteration
         due = Every(seconds_between_checkpoints)
-        for _ in steps(self.iteration, self.settings.iterations, label):
+        for _ in self.iterations(label, 1 if recorder is None else recorder.every):
             self.iterate()
             if recorder is not None:
                 recorder(self.iteration)
@@ -228,6 +228,21 @@ class MetaPretraining:
         diagnosis = self.trace.diagnosis(self.guard.skipped)
         log.info("%s", diagnosis)
         return diagnosis
+
+    def iterations(self, label: str | None = None, every: int = 1) -> Iterator[int]:
+        """Count the iterations that are left, as `iteration` does; a rehearsal leaves some out (see `steps`).
+
+        Args:
+            label: label of the progress bar.
+            every: an observation follows each `every`-th iteration.
+        """
+
+        def kind(iteration: int) -> tuple[bool, bool]:
+            return iteration < self.settings.warmup, (iteration + 1) % every == 0
+
+        for iteration in steps(self.iteration, self.settings.iterations, label, kind=kind):
+            self.iteration = iteration
+            yield iteration
 
     def iterate(self) -> None:
         """Take one iteration of Algorithm 2: P PT steps and, after the warm-up, one meta-update."""

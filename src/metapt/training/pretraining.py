@@ -133,7 +133,8 @@ class Pretrainer:
                 recorder.load_state_dict(saved["recorder"])
             log.info("%s goes on at step %d", label, first)
         due = Every(seconds_between_checkpoints)
-        for step in steps(first, count, label):
+        every = 1 if recorder is None else recorder.every
+        for step in steps(first, count, label, kind=lambda step: (step + 1) % every == 0):
             loss = self.step(meta)
             if recorder is not None:
                 recorder(step + 1)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from metapt.errors import ConfigError, TrainingError
 from metapt.hypergrad import FittedHead, MetaProblem, Params, Pretrained, Status
+from metapt.training import progress
 from metapt.training.optimizers import OptimizerSpec
 
 
@@ -27,7 +28,7 @@ def train(loss: Callable[[Params], Tensor], params: Params, optimizer: Optimizer
     """
     current = {name: value.detach().clone().requires_grad_() for name, value in params.items()}
     stepper = optimizer.build(current)
-    for _ in range(steps):
+    for _ in progress.steps(0, steps):
         value = loss(current)
         stepper.zero_grad(set_to_none=True)
         value.backward()  # type: ignore[no-untyped-call]

@@ -1,0 +1,196 @@
+"""A rehearsal of a job: each loop takes a few of its steps, from whose time follows what all of them would take."""
+
+from __future__ import annotations
+
+import math
+import sys
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+Kind = Callable[[int], object]
+
+_MOST_STEPS = 8
+"""Steps of a kind that are taken at most."""
+
+
+class Enough(BaseException):
+    """The rest of the job repeats what has been measured. No `except Exception` catches it."""
+
+
+class TooSlow(BaseException):
+    """A step took longer than the rehearsal allows."""
+
+
+@dataclass(eq=False)
+class _Loop:
+    """A loop in progress.
+
+    Attributes:
+        label: its name.
+        left: number of steps that have been neither taken nor left out.
+        time_limit: see `metapt.training.progress.steps`.
+        seconds: of the steps of the present kind that were taken.
+        begin: time at which the step in progress began.
+        first: whether the present kind is the first one.
+        innermost: whether no loop has begun inside it.
+    """
+
+    label: str
+    left: int
+    time_limit: float | None
+    seconds: list[float] = field(default_factory=list)
+    begin: float = 0.0
+    first: bool = True
+    innermost: bool = True
+
+
+@dataclass(frozen=True)
+class LoopTime:
+    """What a loop took: seconds per step, of so many steps that were taken and so many that were left out."""
+
+    label: str
+    taken: int
+    left_out: int
+    seconds_per_step: float
+
+
+class Rehearsal:
+    """The measurements of a rehearsed job.
+
+    Time is CPU time of the thread, which other jobs on the machine hardly change; on a GPU it is wall time. A step of an
+    outer loop takes as long as if all steps of the loops inside it were taken.
+
+    Args:
+        device: `cpu` or `cuda`.
+        allowance: seconds after which a loop takes no more steps of a kind; one step of each kind is always taken.
+        slowest: longest time of a step, seconds; `TooSlow` is raised after a step that takes longer.
+
+    Attributes:
+        loops: what each loop took, in the order in which they ended.
+        opened_bytes: memory of the process, or of the GPU, when the first loop began.
+        opening_peak_bytes: its maximum up to then.
+    """
+
+    def __init__(self, device: str = "cpu", allowance: float = 0.5, slowest: float = math.inf) -> None:
+        self.device = device
+        self.allowance = allowance
+        self.slowest = slowest
+        self.loops: list[LoopTime] = []
+        self.opened_bytes, self.opening_peak_bytes = 0, 0
+        self._in_progress: defaultdict[int, list[_Loop]] = defaultdict(list)  # by thread, the innermost last
+        self._left_out: defaultdict[int, float] = defaultdict(float)  # seconds by thread
+
+    @property
+    def left_out(self) -> float:
+        """Return the seconds that the steps would take that were left out, in all threads."""
+        return sum(self._left_out.values())
+
+    def steps(
+        self, numbers: Sequence[int], label: str, kind: Kind | None, ends_rehearsal: bool, time_limit: float | None
+    ) -> Iterator[int]:
+        """Yield a few numbers of each kind; see `metapt.training.progress.steps`."""
+        kinds: dict[object, list[int]] = {}
+        for number in numbers:
+            kinds.setdefault(kind(number) if kind else None, []).append(number)
+        if self.opened_bytes == 0:
+            self.opened_bytes, self.opening_peak_bytes = memory(self.device)
+        loop, loops = _Loop(label, len(numbers), time_limit), self._in_progress[threading.get_ident()]
+        if loops:
+            loops[-1].innermost = False
+        loops.append(loop)
+        skipped = False
+        try:
+            for same in kinds.values():
+                start = self._clock()
+                loop.seconds = []
+                for number in same:
+                    begin = self._clock()
+                    loop.begin = self._now()
+                    yield number
+                    self._take(loop)
+                    if loop.innermost and self._clock() - begin > self.slowest:
+                        raise TooSlow
+                    if self._clock() - start > self.allowance or len(loop.seconds) == _MOST_STEPS:
+                        break
+                skipped |= len(loop.seconds) < len(same)
+                self._leave_out(loop, len(same) - len(loop.seconds))
+            loops.remove(loop)
+        finally:
+            self._end(loop)
+        if skipped and ends_rehearsal:
+            raise Enough
+
+    def end(self) -> None:
+        """End the loops that are still in progress, after `Enough`: their other steps are as the one in progress."""
+        for loop in reversed(self._in_progress[threading.get_ident()].copy()):
+            self._end(loop)
+
+    def _end(self, loop: _Loop) -> None:
+        loops = self._in_progress[threading.get_ident()]
+        if loop in loops:
+            self._take(loop)
+            self._leave_out(loop, loop.left)
+            loops.remove(loop)
+
+    def _take(self, loop: _Loop) -> None:
+        loop.seconds.append(self._now() - loop.begin)
+        loop.left -= 1
+
+    def _leave_out(self, loop: _Loop, count: int) -> None:
+        """Leave steps out that are as those in `loop.seconds`, the first of a loop not counted where there are others."""
+        counted = loop.seconds[1:] if loop.first and len(loop.seconds) > 1 else loop.seconds
+        mean, taken = sum(counted) / len(counted), len(loop.seconds)
+        loop.first = False
+        loop.left -= count
+        if loop.time_limit is not None:
+            count = min(count, max(0, math.ceil(loop.time_limit / max(mean, 1e-9)) - taken))
+        self._left_out[threading.get_ident()] += count * mean
+        self.loops.append(LoopTime(loop.label, taken, count, mean))
+
+    def _now(self) -> float:
+        """Return the time as if no step of this thread had been left out."""
+        return self._clock() + self._left_out[threading.get_ident()]
+
+    def _clock(self) -> float:
+        if self.device == "cpu":
+            return time.process_time() if threading.current_thread() is threading.main_thread() else time.thread_time()
+        sys.modules["torch"].cuda.synchronize()
+        return time.monotonic()
+
+
+_rehearsal: Rehearsal | None = None
+
+
+def present() -> Rehearsal | None:
+    """Return the rehearsal in progress, if there is one."""
+    return _rehearsal
+
+
+@contextmanager
+def rehearsed(rehearsal: Rehearsal) -> Iterator[Rehearsal]:
+    """Let all loops inside take a few steps only, measured by `rehearsal`. `Enough` ends the context, not the program."""
+    global _rehearsal
+    _rehearsal = rehearsal
+    try:
+        with suppress(Enough):
+            yield rehearsal
+    finally:
+        rehearsal.end()
+        _rehearsal = None
+
+
+def memory(device: str) -> tuple[int, int]:
+    """Return memory in use and its maximum so far, bytes: of the process, or of the GPU. Zeros on a CPU without /proc."""
+    if device != "cpu":
+        cuda = sys.modules["torch"].cuda
+        return cuda.memory_allocated(), cuda.max_memory_allocated()
+    try:
+        lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":" in line)
+    except OSError:
+        return 0, 0
+    return int(lines["VmRSS"].split()[0]) * 1024, int(lines["VmHWM"].split()[0]) * 1024
