@@ -1,34 +1,62 @@
-"""How long a config's jobs will take, and what memory and disk they need, from a short calibration on the machine at hand.
+"""How long the jobs of a config will take, and what memory and disk they need.
 
-The jobs are those that the workflow runs, each made of steps that its domain names (`metapt.{domain}.costs`); a few real steps of
-each kind are timed, and what is left is addition.
+One job of each kind runs its entry module on data of the real shapes, a few steps of each loop (see `metapt.training.rehearsal`).
+The other jobs of the kind, which differ from it in seeds, learning rates and the like, are taken to need the same.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import re
+import sys
+import tempfile
 import time
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from importlib import import_module
-from typing import Any, cast
+from pathlib import Path
+from typing import Any, NamedTuple
 
-import torch
+from tqdm import tqdm
 
-from metapt.config import Config, experiments
+from metapt import records
+from metapt.config import Config
 from metapt.errors import MachineError
-from metapt.estimate.calibrate import Start, Timing, calibrate, start
-from metapt.estimate.work import OPEN, SUMMARY_SECONDS, Costs, Run
-from metapt.stages import machine_name
+from metapt.estimate.rehearse import Rehearsed, rehearse
+from metapt.jobs import Job
+from metapt.machine import machine_name
+from metapt.plan import Plan
 
 BUDGET = 80.0
-"""Seconds, of a CPU core or a GPU, that the timed steps take, about; what they are made ready with comes on top."""
-KEPT = 1.15
-"""Memory of a job over the sum of its parts, as seen in whole runs: the allocator keeps freed pieces."""
-KEPT_BY_THREADS = 2.2
-"""Memory of one of several threads over that of its steps, as seen in whole runs: each keeps freed pieces of its own."""
-PLAIN_START = 0.5
-"""Seconds before a job begins its work that doesn't train, and so doesn't load the optimisers."""
+"""Seconds that the measured steps take on a CPU core or a GPU, about; starts of processes and reading of data come on top."""
+
+NO_MATTER = re.compile(
+    r"arm|seed|checkpoint|setting|meta_size|split|initial|mean|(\w+_)?lr|l2|step_size|meta_optimizer|meta_settings|meta_groups"
+    r"|explosion_factor|clip_norm|average_decay|factor|range|permuted"
+)
+"""Keys of a job's config on which its time and memory hardly depend."""
+
+START_SECONDS, START_BYTES = 0.6, 150e6
+"""CPU time and memory of a job that does not train, before its work; as those below, of the default workflow."""
+SUMMARY_SECONDS, SUMMARY_BYTES = 1.1, 500e3
+DOWNLOAD_SECONDS_PER_BYTE = 1e-8
+RUN_BYTES = 40e3
+"""Tables, log and record of a training whose rehearsal ends before it writes them."""
+
+
+class Size(NamedTuple):
+    """What is known of a source before it is downloaded; `size(config)` of a domain's module `data.standin`.
+
+    Attributes:
+        raw_bytes: of its files.
+        prepare_seconds: CPU time of its preparation.
+        share: of its examples that the stand-in has, which `run` of that module makes in place of the prepared data.
+    """
+
+    raw_bytes: float
+    prepare_seconds: float
+    share: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -36,22 +64,24 @@ class Need:
     """What a job takes.
 
     Attributes:
-        seconds: wall time, start-up included.
+        seconds: wall time, with as many cores as it has threads.
         core_seconds: of a CPU; of a GPU where `gpu`.
-        work_share: of the time that is not start-up.
+        work_share: part of the time that is not start-up.
         gpu: whether it computes on a GPU.
-        memory_bytes: of the process, peak.
-        gpu_memory_bytes: peak; 0 without a GPU.
-        scaled: whether a step's time was extrapolated from a part of its real size.
+        memory_bytes: largest resident set of the process.
+        gpu_memory_bytes: 0 without a GPU.
+        disk_bytes: of what it leaves.
+        extrapolated: see `Rehearsed`.
     """
 
     seconds: float
     core_seconds: float
     work_share: float
-    gpu: bool
-    memory_bytes: float
-    gpu_memory_bytes: float
-    scaled: bool
+    gpu: bool = False
+    memory_bytes: float = START_BYTES
+    gpu_memory_bytes: float = 0.0
+    disk_bytes: float = 0.0
+    extrapolated: bool = False
 
 
 @dataclass(frozen=True)
@@ -59,139 +89,167 @@ class Estimate:
     """The jobs of a config and what they take.
 
     Attributes:
-        runs: each job once, by name.
-        needs: by the same names.
-        experiments: experiment -> names of its jobs; a job may serve several. The data's are in no experiment.
-        timings: domain and step -> what a step takes.
-        starts: domain -> what a process takes before its work begins.
-        machine, device: of the calibration.
-        calibration_seconds: wall time.
+        plan: the jobs.
+        needs: of each job, by name.
+        rehearsals: name of a job -> what was measured.
+        machine: where.
+        device: of trainings.
+        seconds: wall time of all measurements.
     """
 
-    runs: dict[str, Run]
+    plan: Plan
     needs: dict[str, Need]
-    experiments: dict[str, list[str]]
-    timings: dict[str, Timing]
-    starts: dict[str, Start]
+    rehearsals: dict[str, Rehearsed]
     machine: str
     device: str
-    calibration_seconds: float
+    seconds: float
+
+    def experiment(self, name: str) -> list[str]:
+        """Return the names of the jobs behind an experiment, without those of the data."""
+        needed = self.plan.needed(self.plan.summaries[name])
+        return [job.name for job in needed if job.stage not in ("download", "simulate", "prepare")]
 
 
 def estimate(config: Config, device: str, sources: Mapping[str, Any], budget: float = BUDGET) -> Estimate:
-    """Calibrates and adds up.
+    """Measure one job of each kind and say what all jobs take.
 
     Args:
-        config: a validated one.
-        device: `cpu` or `cuda`; of training jobs, while all others compute on the CPU.
+        config: a validated config.
+        device: `cpu` or `cuda`; of trainings, while all others compute on the CPU.
         sources: the content of sources.yaml.
-        budget: of the calibration, see `BUDGET`.
+        budget: see `BUDGET`.
 
     Raises:
-        MachineError: there is no such device.
+        MachineError: there is no such device, or a job breaks off.
     """
+    import torch
+
     if device == "cuda" and not torch.cuda.is_available():
-        raise MachineError("torch sees no GPU here: calibrate where nvidia-smi lists one, or with --device cpu.")
-    begin = time.monotonic()
-    by_experiment, runs = planned(config, sources)
-    domains = list(dict.fromkeys(name.split("_", 1)[0] for name in by_experiment))
-    steps = {
-        f"{domain}: {step.name}": step for domain in domains for step in costs_of(domain).steps(getattr(config, domain), device)
-    }
-    used = {_key(run, step) for run in runs.values() for step in run.steps}
-    starts = {domain: start(domain, device) for domain in domains}
-    timings = calibrate({name: step for name, step in steps.items() if name in used}, device, budget)
-    return Estimate(
-        runs=runs,
-        needs={name: need(run, timings, _start_of(run, starts), device) for name, run in runs.items()},
-        experiments=by_experiment,
-        timings=timings,
-        starts=starts,
-        machine=f"{machine_name(device)}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}",
-        device=device,
-        calibration_seconds=time.monotonic() - begin,
-    )
+        raise MachineError("torch sees no GPU here: measure where nvidia-smi lists one, or with --device cpu.")
+    begin, plan = time.monotonic(), Plan(config, sources)
+    with tempfile.TemporaryDirectory(prefix="metapt-estimate-") as folder:
+        trials = _Trials(plan, Path(folder), device, budget)
+        needs = {job.name: trials.need(job) for job in tqdm(plan.jobs.values(), "jobs", file=sys.stderr, disable=None, leave=False)}
+    machine = f"{machine_name(device)}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
+    return Estimate(plan, needs, trials.done, machine, device, time.monotonic() - begin)
 
 
-def costs_of(domain: str) -> Costs:
-    """A domain's module `costs`."""
-    return cast(Costs, import_module(f"metapt.domains.{domain}.costs"))
+def kind(job: Job) -> str:
+    """Return what a job's time and memory depend on, as text: equal for jobs of which one is measured for all."""
+
+    def shape(value: Any) -> Any:
+        if isinstance(value, dict):
+            kept = {key: shape(each) for key, each in value.items() if not NO_MATTER.fullmatch(key)}
+            return list(kept.values()) if len(kept) == 1 else kept  # a single arm goes by any name
+        return value
+
+    names = sorted(re.sub(r"[^/]*\d[^/]*", "", name) for name in job.inputs)
+    return json.dumps([job.stage, job.entry, job.threads, shape(job.config), names], sort_keys=True)
 
 
-def planned(config: Config, sources: Mapping[str, Any]) -> tuple[dict[str, list[str]], dict[str, Run]]:
-    """Experiment -> names of its jobs, and all jobs by name, the data's too. `sources` as in `estimate`."""
-    raw_bytes = {
-        name: sum(file["size"] for file in source["files"].values())
-        for name, source in sources.items()
-        if source.get("files") and all("size" in file for file in source["files"].values())
-    }
-    by_experiment: dict[str, list[str]] = {}
-    runs: dict[str, Run] = {}
-    for name in experiments(config):
-        domain, experiment = name.split("_", 1)
-        section = getattr(config, domain)
-        found = costs_of(domain).runs(section, experiment)
-        by_experiment[name] = [run.name for run in found]
-        runs |= {run.name: run for run in [*costs_of(domain).data_runs(section, raw_bytes), *found]}
-    collected = Run("report", "tables and figures", seconds=SUMMARY_SECONDS, trains=False, after=tuple(runs))
-    return by_experiment, runs | {collected.name: collected}
+class _Trials:
+    """Rehearsals of the kinds of jobs of a plan.
 
-
-def need(run: Run, timings: Mapping[str, Timing], process: Start, device: str) -> Need:
-    """What a job takes, of the timings by domain and step."""
-    gpu = run.trains and device == "cuda"
-    parts = {step: timings[_key(run, step)] for step in run.steps}
-    work = run.seconds + max(0.0, sum(count * parts[step].seconds for step, count in run.steps.items()))
-    begin = process.seconds if run.trains else PLAIN_START
-    wall = begin + work / (1 if gpu else run.threads)  # threads share a GPU
-    peak = run.threads * max([part.peak_bytes for step, part in parts.items() if step != OPEN], default=0.0)
-    opening = parts[OPEN].peak_bytes if OPEN in parts else 0.0
-    host = process.peak_bytes + run.held_bytes
-    kept = peak * (KEPT_BY_THREADS if run.threads > 1 else 1)
-    return Need(
-        seconds=wall,
-        core_seconds=begin + work,
-        work_share=1 - begin / wall,
-        gpu=gpu,
-        memory_bytes=KEPT * (host if gpu else max(host + kept, process.peak_bytes + opening)),
-        gpu_memory_bytes=max(run.held_bytes + peak, opening) if gpu else 0.0,
-        scaled=any(part.share < 1 for part in parts.values()),
-    )
-
-
-def wall_time(found: Estimate, names: Iterable[str], cores: int, gpus: int) -> float:
-    """Seconds until jobs are done that start as soon as they can, the longest first, on so many cores and GPUs.
-
-    Jobs that are waited for and not among `names` are taken as done.
+    Attributes:
+        done: name of a job -> its rehearsal.
     """
-    waiting = sorted(names, key=lambda name: -found.needs[name].seconds)
-    done_at: dict[str, float] = {}
-    running: list[tuple[float, str]] = []
-    chosen, now = set(waiting), 0.0
-    while waiting or running:
-        for name in list(waiting):
-            used = [_places(found, other, cores, gpus) for _, other in running]
-            threads, gpu = _places(found, name, cores, gpus)
-            free = sum(each for each, _ in used) + threads <= cores and sum(each for _, each in used) + gpu <= gpus
-            if free and all(other in done_at for other in found.runs[name].after if other in chosen):
-                running.append((now + found.needs[name].seconds, name))
-                waiting.remove(name)
-        running.sort()
-        now, name = running.pop(0)
-        done_at[name] = now
-    return now
+
+    def __init__(self, plan: Plan, folder: Path, device: str, budget: float) -> None:
+        self.plan, self.folder, self.device = plan, folder, device
+        self.done: dict[str, Rehearsed] = {}
+        kinds: dict[str, list[Job]] = {}
+        for job in plan.jobs.values():
+            if job.trains:
+                kinds.setdefault(kind(job), []).append(job)
+        self._chosen: dict[str, Job] = {}
+        for alike in kinds.values():
+            ordered = sorted(alike, key=lambda job: job.config.get("meta_size") or 0)
+            self._chosen |= dict.fromkeys((job.name for job in alike), ordered[len(ordered) // 2])
+        self._allowance = budget / (4 * max(1, len(kinds)))  # a job has about four kinds of steps
+        self._slow: set[str] = set()
+
+    def need(self, job: Job) -> Need:
+        """Return what a job takes; rehearse one of its kind if that has not been done."""
+        match job.stage:
+            case "download":
+                size = sum(file.get("size", 0) for file in job.config["source"].get("files", {}).values()) or self._raw_bytes(job)
+                return _need(DOWNLOAD_SECONDS_PER_BYTE * size, disk_bytes=size)
+            case "summarise" | "collect":
+                return _need(SUMMARY_SECONDS, disk_bytes=SUMMARY_BYTES)
+            case "prepare" if self._standin(job) is not None:
+                size = self._size(job)
+                return _need(size.prepare_seconds, disk_bytes=self._rehearsed(job).disk_bytes / size.share)
+        tried, gpu = self._rehearsed(job), self.device == "cuda" and job.trains
+        work = tried.work_seconds
+        seconds = tried.start_seconds + work / job.threads
+        return Need(
+            seconds=seconds,
+            core_seconds=seconds if gpu else tried.start_seconds + work,
+            work_share=1 - tried.start_seconds / seconds,
+            gpu=gpu,
+            memory_bytes=tried.memory_bytes,
+            gpu_memory_bytes=tried.gpu_memory_bytes,
+            disk_bytes=max(RUN_BYTES, tried.disk_bytes) if job.trains else tried.disk_bytes,
+            extrapolated=tried.extrapolated,
+        )
+
+    def _rehearsed(self, job: Job) -> Rehearsed:
+        """Return the rehearsal of a job's kind; the jobs that it waits for are rehearsed before it."""
+        job = self._chosen.get(job.name, job)
+        if job.name not in self.done:
+            standin = self._standin(job)
+            inputs = {} if standin else {name: self._file(path) for name, path in job.inputs.items()}
+            share = 1.0
+            for before in self.plan.before(job):
+                if before.stage == "prepare" and not self._there(before) and self._standin(before):
+                    share = self._size(before).share
+            device = self.device if job.trains else "cpu"
+            self.done[job.name] = rehearse(
+                replace(job, entry=standin) if standin else job,
+                inputs,
+                self.folder / job.name,
+                device,
+                self._allowance,
+                share,
+                job.entry in self._slow,
+            )
+            if share == 1 and self.done[job.name].extrapolated:
+                self._slow.add(job.entry)
+        return self.done[job.name]
+
+    def _file(self, path: str) -> str:
+        """Return the file to read in place of an input: prepared data that are there, else what a rehearsal has left."""
+        maker = self.plan.maker(path)
+        if maker.stage == "prepare" and self._there(maker):
+            return path
+        if path == maker.record:
+            raise AssertionError(f"{path}: only summaries read records")
+        names = {each: name for name, each in maker.outputs.items()}
+        return self._rehearsed(maker).outputs[names[path]]
+
+    def _there(self, job: Job) -> bool:
+        """Return whether a job has been done."""
+        return records.stale(Path(job.record), job.config, job.code, job.inputs) is None
+
+    def _standin(self, job: Job) -> str | None:
+        """Return the module that makes a stand-in of what a job prepares from downloaded files; None for other jobs."""
+        downloaded = any(before.stage == "download" for before in self.plan.before(job))
+        return f"{job.entry.rpartition('.')[0]}.standin" if job.stage == "prepare" and downloaded else None
+
+    def _size(self, job: Job) -> Size:
+        size: Size = import_module(f"metapt.{self._standin(job)}").size(job.config)
+        return size
+
+    def _raw_bytes(self, job: Job) -> float:
+        """Return the bytes of a download whose publisher names no size."""
+        for user in self.plan.jobs.values():
+            downloads = [before for before in self.plan.before(user) if before.stage == "download"]
+            if user.stage == "prepare" and job in downloads:
+                return self._size(user).raw_bytes / len(downloads)
+        return 0.0
 
 
-def _places(found: Estimate, name: str, cores: int, gpus: int) -> tuple[int, int]:
-    """Cores and GPUs that a job occupies."""
-    run = found.runs[name]
-    return cores if run.alone else min(cores, run.threads), min(gpus, int(found.needs[name].gpu))
-
-
-def _start_of(run: Run, starts: Mapping[str, Start]) -> Start:
-    """Jobs of no domain start like any."""
-    return starts.get(run.name.split("/", 1)[0], next(iter(starts.values())))
-
-
-def _key(run: Run, step: str) -> str:
-    return f"{run.name.split('/', 1)[0]}: {step}"
+def _need(work: float, *, disk_bytes: float) -> Need:
+    """Return the need of a job that does not train."""
+    seconds = START_SECONDS + work
+    return Need(seconds, seconds, work / seconds, disk_bytes=disk_bytes)

@@ -9,26 +9,37 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from metapt.estimate import Estimate, Need, wall_time
+from metapt.estimate import Estimate, Need
+from metapt.estimate.schedule import wall_time
 from metapt.files import readable
+from metapt.jobs import Job
 
 Row = dict[str, Any]
 
+_WORDS = {"download": "raw data", "simulate": "raw data", "prepare": "prepared data", "pretrain": "PT", "finetune": "FT"}
+
+
+def title(job: Job) -> str:
+    """Return the kind of a job in words: the stage, and of trainings the domain."""
+    if job.stage in ("summarise", "collect"):
+        return "tables and figures"
+    words = _WORDS.get(job.stage, f"study, {job.entry.rpartition('.')[2].replace('_', ' ')}")
+    return f"{job.config['domain'].upper()} {words}" if job.trains else words
+
 
 def summary(found: Estimate, cores: int, gpus: int) -> Row:
-    """All of it as plain values: hours, bytes; of each experiment, each kind of job, and in all, where a job counts once."""
-    kinds = dict.fromkeys(run.kind for run in found.runs.values())
+    """Return all of it as plain values, hours and bytes: of each experiment, each kind of job, and in all, each job once."""
+    kinds = dict.fromkeys(map(title, found.plan.jobs.values()))
     return {
         "machine": found.machine,
         "device": found.device,
         "cores": cores,
         "gpus": gpus,
-        "calibration_seconds": found.calibration_seconds,
-        "experiments": {name: _total(found, names, cores, gpus) for name, names in found.experiments.items()},
+        "calibration_seconds": found.seconds,
+        "experiments": {name: _total(found, found.experiment(name), cores, gpus) for name in found.plan.summaries},
         "kinds": {kind: _kind(found, kind) for kind in kinds},
-        "total": _total(found, found.runs, cores, gpus),
-        "starts": {domain: dataclasses.asdict(start) for domain, start in found.starts.items()},
-        "steps": {name: dataclasses.asdict(timing) for name, timing in found.timings.items()},
+        "total": _total(found, found.plan.jobs, cores, gpus),
+        "measured": {name: dataclasses.asdict(each) for name, each in found.rehearsals.items()},
     }
 
 
@@ -37,23 +48,18 @@ def _total(found: Estimate, names: Iterable[str], cores: int, gpus: int) -> Row:
     needs = [found.needs[name] for name in names]
     return {
         "jobs": len(names),
-        "jobs_by_kind": _counts(found, names),
+        "jobs_by_kind": dict(Counter(title(found.plan.jobs[name]).split(",")[0] for name in names)),
         "core_hours": sum(need.core_seconds for need in needs if not need.gpu) / 3600,
         "gpu_hours": sum(need.seconds for need in needs if need.gpu) / 3600,
-        "wall_hours": wall_time(found, names, cores, gpus) / 3600,
+        "wall_hours": wall_time(found.plan, found.needs, names, cores, gpus) / 3600,
         "memory_bytes": max(need.memory_bytes for need in needs),
         "gpu_memory_bytes": max(need.gpu_memory_bytes for need in needs),
-        "disk_bytes": sum(found.runs[name].output_bytes for name in names),
+        "disk_bytes": sum(need.disk_bytes for need in needs),
     }
 
 
-def _counts(found: Estimate, names: Iterable[str]) -> dict[str, int]:
-    """Jobs by kind, without what a kind says after a comma."""
-    return dict(Counter(found.runs[name].kind.split(",")[0] for name in names))
-
-
 def _kind(found: Estimate, kind: str) -> Row:
-    needs = [found.needs[name] for name, run in found.runs.items() if run.kind == kind]
+    needs = [found.needs[name] for name, job in found.plan.jobs.items() if title(job) == kind]
     seconds = sum(need.seconds for need in needs)
     return {
         "jobs": len(needs),
@@ -63,12 +69,12 @@ def _kind(found: Estimate, kind: str) -> Row:
         "work_share": sum(need.work_share * need.seconds for need in needs) / seconds,
         "memory_bytes": max(need.memory_bytes for need in needs),
         "gpu_memory_bytes": max(need.gpu_memory_bytes for need in needs),
-        "scaled": any(need.scaled for need in needs),
+        "extrapolated": any(need.extrapolated for need in needs),
     }
 
 
 def text(numbers: Row) -> str:
-    """The numbers of `summary` as two tables with what they rest on."""
+    """Return the numbers of `summary` as two tables with what they rest on."""
     gpu, total = numbers["device"] == "cuda", numbers["total"]
     machine = f"{numbers['cores']} cores" + (f" and {numbers['gpus']} GPUs" if gpu else "")
     hours = ["core-hours", *(["GPU-hours"] if gpu else [])]
@@ -84,7 +90,7 @@ def text(numbers: Row) -> str:
             f"{100 * each['work_share']:.0f} %",
             readable(round(each["memory_bytes"])),
             *([readable(round(each["gpu_memory_bytes"]))] if gpu else []),
-            "yes" if each["scaled"] else "",
+            "yes" if each["extrapolated"] else "",
         ]
         for kind, each in numbers["kinds"].items()
     ]
@@ -92,11 +98,11 @@ def text(numbers: Row) -> str:
     titles = ["kind of job", "jobs", *hours, "longest job", "work, not start-up", *memory, "extrapolated"]
     return "\n\n".join(
         [
-            f"Calibrated in {numbers['calibration_seconds']:.0f} s on: {numbers['machine']}.",
+            f"Measured in {numbers['calibration_seconds']:.0f} s on: {numbers['machine']}.",
             _table(head, rows),
             "A job that serves several experiments is counted in each of them, and once in all. Memory is the largest job's.",
             _table(titles, kinds),
-            "Extrapolated: a step was timed on parts of its minibatch, for want of time; see --budget.",
+            "Extrapolated: measured on a part of the data, or on smaller minibatches, for want of time.",
         ]
     )
 
@@ -140,7 +146,7 @@ def duration(hours: float) -> str:
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """In Markdown, its columns aligned."""
+    """Return a table in Markdown, its columns aligned."""
     widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
     lines = [head, ["-" * width for width in widths], *rows]
     return "\n".join(
@@ -149,28 +155,20 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def against(found: Estimate, results: Path) -> str:
-    """The estimate beside what the runs in a results folder took, by kind of job.
+    """Return the estimate beside what the runs in a results folder took, by kind of job.
 
-    Time is `cpu_time_s` in run.json, which other jobs on the machine hardly change; of jobs on a GPU `wall_time_s`. Memory is the
-    largest job's. A run that is not there, or broke off, is left out.
+    Time is `cpu_time_s` in run.json, which other jobs on the machine hardly change; of jobs on a GPU `wall_time_s`. Memory is
+    the largest job's. A run that is not there, or broke off, is left out.
     """
     kinds: dict[str, list[tuple[Need, Row]]] = {}
-    for name, run in found.runs.items():
-        record = _record(results, name)
-        if record is not None:
-            kinds.setdefault(run.kind, []).append((found.needs[name], record))
+    own = Path(found.plan.jobs["collect"].record).parent
+    for name, job in found.plan.jobs.items():
+        if Path(job.record).is_relative_to(own) and (record := _record(results / Path(job.record).relative_to(own))):
+            kinds.setdefault(title(job), []).append((found.needs[name], record))
     if not kinds:
         return f"No run of this config in {results} has come to its end, so that there is nothing to compare with."
-    titles = [
-        "kind of job",
-        "jobs",
-        "estimated (core-s)",
-        f"in {results} (core-s)",
-        "ratio",
-        "estimated memory",
-        "there",
-        "ratio",
-    ]
+    there = f"in {results} (core-s)"
+    titles = ["kind of job", "jobs", "estimated (core-s)", there, "ratio", "estimated memory", "there", "ratio"]
     rows = [_comparison(kind, pairs) for kind, pairs in kinds.items()]
     rows.append(_comparison("all", [pair for pairs in kinds.values() for pair in pairs]))
     return _table(titles, rows)
@@ -185,9 +183,8 @@ def _comparison(kind: str, pairs: Sequence[tuple[Need, Row]]) -> list[str]:
     return [kind, str(len(pairs)), *time, readable(round(memory)), readable(used), f"{memory / used:.2f}"]
 
 
-def _record(results: Path, name: str) -> Row | None:
-    for path in (results / name / "run.json", results / f"{name}.run.json"):
-        if path.is_file():
-            record: Row = json.loads(path.read_text(encoding="utf-8"))
-            return record if record["state"] == "done" and record.get("cpu_time_s") else None
-    return None
+def _record(path: Path) -> Row | None:
+    if not path.is_file():
+        return None
+    record: Row = json.loads(path.read_text(encoding="utf-8"))
+    return record if record["state"] == "done" and record.get("cpu_time_s") else None

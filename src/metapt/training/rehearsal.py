@@ -72,7 +72,8 @@ class Rehearsal:
 
     Attributes:
         loops: what each loop took, in the order in which they ended.
-        opened_bytes: memory of the process, or of the GPU, when the first loop began.
+        opened: time (seconds of CPU time of the process, or of the clock where there is a GPU) when the first loop began.
+        opened_bytes: memory of the process, or of the GPU, at that time.
         opening_peak_bytes: its maximum up to then.
     """
 
@@ -81,6 +82,7 @@ class Rehearsal:
         self.allowance = allowance
         self.slowest = slowest
         self.loops: list[LoopTime] = []
+        self.opened: float | None = None
         self.opened_bytes, self.opening_peak_bytes = 0, 0
         self._in_progress: defaultdict[int, list[_Loop]] = defaultdict(list)  # by thread, the innermost last
         self._left_out: defaultdict[int, float] = defaultdict(float)  # seconds by thread
@@ -97,7 +99,8 @@ class Rehearsal:
         kinds: dict[object, list[int]] = {}
         for number in numbers:
             kinds.setdefault(kind(number) if kind else None, []).append(number)
-        if self.opened_bytes == 0:
+        if self.opened is None:
+            self.opened = self.clock()
             self.opened_bytes, self.opening_peak_bytes = memory(self.device)
         loop, loops = _Loop(label, len(numbers), time_limit), self._in_progress[threading.get_ident()]
         if loops:
@@ -156,11 +159,16 @@ class Rehearsal:
         """Return the time as if no step of this thread had been left out."""
         return self._clock() + self._left_out[threading.get_ident()]
 
-    def _clock(self) -> float:
+    def clock(self) -> float:
+        """Return CPU time of the process, or wall time after what the GPU has been given to do, seconds."""
         if self.device == "cpu":
-            return time.process_time() if threading.current_thread() is threading.main_thread() else time.thread_time()
+            return time.process_time()
         sys.modules["torch"].cuda.synchronize()
         return time.monotonic()
+
+    def _clock(self) -> float:
+        own = self.device == "cpu" and threading.current_thread() is not threading.main_thread()
+        return time.thread_time() if own else self.clock()
 
 
 _rehearsal: Rehearsal | None = None
