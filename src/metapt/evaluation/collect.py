@@ -16,6 +16,10 @@ from metapt.files import atomic_path
 from metapt.machine import Machine
 
 
+SHOWN = ["experiment", "claim", "measured", "criterion", "paper", "verdict"]
+"""Columns of the claims in the headline table."""
+
+
 def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
     """Collect.
 
@@ -39,7 +43,7 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
             "The paper's numbers beside ours (mean ± standard error)",
             right=("n", "ours", "paper"),
         ),
-        _markdown(claims, "Claims and what these runs say to them"),
+        _markdown(claims[SHOWN], "Claims and what these runs say to them"),
     ]
     with atomic_path(outputs["headline"]) as path:
         path.write_text("\n".join(parts), encoding="utf-8")

@@ -66,12 +66,13 @@ class Start:
     Attributes:
         parts: the runs.
         linear: random streams, one for each run -> scores of linear evaluation, all at once.
-        transfer: learning rate, random stream, label of the progress -> score of FT of the whole network.
+        transfer: learning rate, random stream, label of the progress -> score of FT of the whole network; None where the domain
+            has no such evaluation.
     """
 
     parts: list[Part]
     linear: Callable[[list[torch.Generator]], list[Score]]
-    transfer: Callable[[float, torch.Generator, str], Score]
+    transfer: Callable[[float, torch.Generator, str], Score] | None = None
 
 
 def finetune(
@@ -111,6 +112,7 @@ def _linear(config: dict[str, Any], start: Start, scores: Scores) -> None:
 def _transfer(config: dict[str, Any], start: Start, lrs: Sequence[float], scores: Scores) -> None:
     def transfer(part: Part, lr: float) -> Score:
         label = f"FT of {config['arm']}, seeds {part[1]} and {part[2]}, learning rate {lr:g}"
+        assert start.transfer is not None, "the domain has no FT of the whole network"
         return start.transfer(lr, _stream(config, part), label)
 
     for part in start.parts:

@@ -1,0 +1,127 @@
+"""The structure of the package: imports go downwards, modules do something, files are short enough to be read."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src" / "metapt"
+MODULES = {".".join(path.relative_to(SOURCE).with_suffix("").parts): path for path in sorted(SOURCE.rglob("*.py"))}
+
+SMALL = {"errors", "files", "digest", "records", "machine", "sections", "jobs", "schema", "config_files", "__init__"}
+LAYERS = [
+    SMALL,
+    {"hypergrad", "fetching"},
+    {"training"},
+    {"method"},
+    {"evaluation"},
+    {"twostage"},
+    {"domain"},
+    {"domains"},
+    {"registry"},
+    {"config"},
+    {"plan"},
+    {"execute"},
+    {"run", "estimate", "config_docs"},
+    {"cli"},
+    {"__main__"},
+]
+RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
+ELSEWHERE = {("fetching", "training"): "the signal that ends a run is noticed by downloads, too"}
+"""Imports from a layer beside, and why."""
+
+
+def imported(path: Path) -> set[str]:
+    """Modules of the package that a module imports, in functions too."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "metapt":
+            base = node.module.removeprefix("metapt").removeprefix(".")
+            found |= {f"{base}.{alias.name}".strip(".") for alias in node.names}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name.removeprefix("metapt.") for alias in node.names if alias.name.startswith("metapt.")}
+    return found
+
+
+def test_every_module_has_a_layer() -> None:
+    assert {name.split(".")[0] for name in MODULES} == set(RANK)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_imports_go_downwards(name: str) -> None:
+    layer = name.split(".")[0]
+    upward = [
+        each
+        for each in imported(MODULES[name])
+        if RANK[each.split(".")[0]] > RANK[layer] and (layer, each.split(".")[0]) not in ELSEWHERE
+    ]
+    assert not upward
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if name.startswith("domains.")])
+def test_domains_do_not_know_one_another(name: str) -> None:
+    domain = name.split(".")[1]
+    assert {each.split(".")[1] for each in imported(MODULES[name]) if each.startswith("domains.")} <= {domain}
+
+
+def test_what_the_plan_is_made_of_needs_no_torch() -> None:
+    """The modules that the plan imports, by the statements outside of functions."""
+    todo, seen = ["plan"], set()
+    while todo:
+        name = todo.pop()
+        if name in seen or name not in MODULES:
+            continue
+        seen.add(name)
+        tree = ast.parse(MODULES[name].read_text(encoding="utf-8"))
+        for node in tree.body:
+            if isinstance(node, ast.Import):
+                assert "torch" not in {alias.name.split(".")[0] for alias in node.names}, name
+            elif isinstance(node, ast.ImportFrom):
+                assert node.module is not None
+                assert node.module.split(".")[0] != "torch", name
+                base = node.module.removeprefix("metapt").removeprefix(".")
+                todo += [base, *(f"{base}.{alias.name}".strip(".") for alias in node.names)]
+        if name == "registry":
+            todo += [each for each in MODULES if each.startswith("domains.") and ".experiments." in each]
+            todo += [f"domains.{each}.domain" for each in ("mnist", "ecg", "ppi")]
+    assert len(seen) > 30
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_module_does_more_than_forward(name: str) -> None:
+    tree = ast.parse(MODULES[name].read_text(encoding="utf-8"))
+    statements = [node for node in tree.body if not isinstance(node, ast.Expr)]
+    if name.endswith("__init__") or not statements:
+        return
+    assert any(not isinstance(node, ast.Import | ast.ImportFrom) for node in statements)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_function_does_more_than_forward(name: str) -> None:
+    """No public function of a module that only calls another with its own arguments."""
+    for node in ast.parse(MODULES[name].read_text(encoding="utf-8")).body:
+        if not isinstance(node, ast.FunctionDef) or node.name.startswith("_"):
+            continue
+        body = [each for each in node.body if not (isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant))]
+        value = getattr(body[-1], "value", None) if len(body) == 1 else None
+        if isinstance(value, ast.Call) and node.args.args:
+            given = [ast.unparse(argument) for argument in value.args]
+            assert given != [argument.arg for argument in node.args.args] or value.keywords, f"{name}.{node.name}"
+
+
+def test_public_classes_have_names_of_their_own() -> None:
+    names = [
+        node.name
+        for path in MODULES.values()
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    ]
+    assert [name for name, count in Counter(names).items() if count > 1] == []
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_file_is_read_in_one_sitting(name: str) -> None:
+    assert len(MODULES[name].read_text(encoding="utf-8").splitlines()) <= 450

@@ -1,0 +1,39 @@
+"""The jobs of this domain."""
+
+from __future__ import annotations
+
+from metapt.domains.noise.config import NoiseSettings
+
+from metapt.jobs import Job, Jobs
+from metapt.sections import plain
+
+RAW = ["examples.csv"]
+PREPARED = {"examples": "examples.pt"}
+
+
+class NoiseJobs(Jobs[NoiseSettings]):
+    """See `Jobs`."""
+
+    def prepared(self) -> Job:
+        """Return the job that prepares the generated examples."""
+        raw = self.simulate("simulated", RAW)
+        return self.prepare("simulated", PREPARED, config={}, inputs=raw.outputs, mem_mb=1000, minutes=10)
+
+    def pretrain(self, arm: str, seed: int) -> Job:
+        """Return the PT run of an arm with a PT seed."""
+        config = {"arm": arm, "arm_settings": plain(self.config.arms[arm]), "seed": seed, "epochs": self.config.epochs}
+        path = f"pretrain/{arm}/all/seed{seed}"
+        inputs = self.prepared().outputs
+        return self.training("pretrain", path, "domains.noise.pretrain", config, inputs, mem_mb=1500, minutes=10)
+
+    def finetune(self, arm: str) -> Job:
+        """Return the FT runs of an arm, with all its PT seeds."""
+        seeds = range(self.config.pretrain_seeds)
+        config = {
+            "arm": arm,
+            "pretrain_seeds": self.config.pretrain_seeds,
+            "finetune_seeds": self.config.finetune_seeds,
+            "evaluations": ["linear_evaluation"],
+        }
+        inputs = self.prepared().outputs | {f"seed{seed}": self.pretrain(arm, seed).outputs["pretrained"] for seed in seeds}
+        return self.training("finetune", f"finetune/{arm}", "domains.noise.finetune", config, inputs, mem_mb=1500, minutes=10)

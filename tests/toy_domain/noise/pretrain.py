@@ -1,0 +1,62 @@
+"""A PT job: one arm, one PT seed."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import torch
+from metapt.domains.noise.config import Fixed, Meta
+from metapt.domains.noise.problem import BATCH, CODE, FEATURES, USEFUL, Minibatches, NoisyInputs, initial
+from pydantic import TypeAdapter
+
+from metapt.hypergrad import SGD
+from metapt.machine import Machine
+from metapt.training.checkpoint import Checkpoint, fingerprint
+from metapt.training.configured import meta_settings
+from metapt.training.measure import Measured
+from metapt.training.meta import MetaPretraining
+from metapt.training.optimizers import OptimizerSpec
+from metapt.training.pretraining import Pretrainer
+from metapt.twostage.pretraining import PretrainRun, finished, write
+
+
+def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
+    """Pre-train. `config`: `arm`, `arm_settings`, `seed`, `epochs`, `checkpoint`; `inputs`: `examples`."""
+    arm: Fixed | Meta = TypeAdapter(Fixed | Meta).validate_python(config["arm_settings"])
+    batches = Minibatches(torch.load(inputs["examples"], map_location=machine.device), config["seed"])
+    checkpoint = Checkpoint(Path(config["checkpoint"]), fingerprint(config, inputs, __name__, machine.device))
+    per_epoch = len(batches.examples["x"]) // BATCH
+    steps = config["epochs"] * per_epoch
+    with Measured(machine.device) as measured:
+        result = (
+            _fixed(arm, batches, steps, config["seed"], checkpoint)
+            if isinstance(arm, Fixed)
+            else _meta(arm, batches, steps, per_epoch, config["seed"], checkpoint)
+        )
+    write(finished(result, measured), config, "", outputs)
+
+
+def _fixed(arm: Fixed, batches: Minibatches, steps: int, seed: int, checkpoint: Checkpoint) -> PretrainRun:
+    trainer = Pretrainer(NoisyInputs(), batches, initial(seed), OptimizerSpec("Adam", {"lr": 0.01}))
+    meta = {"noise": torch.full([FEATURES], math.log(arm.share / (1 - arm.share)))}
+    trainer.run(meta, steps, "PT", checkpoint)
+    return PretrainRun(trainer.pretrained, meta, checkpoints=[checkpoint])
+
+
+def _meta(arm: Meta, batches: Minibatches, steps: int, per_epoch: int, seed: int, checkpoint: Checkpoint) -> PretrainRun:
+    settings = meta_settings(
+        arm,
+        iterations=steps // arm.pretrain_steps,
+        warmup=arm.warmup(per_epoch),
+        pretrain_lr=arm.pretrain_lr,
+        pretrain_optimizer=OptimizerSpec("Adam", {"lr": arm.pretrain_lr}),
+        finetune_optimizer=SGD(arm.finetune_lr),
+    )
+    start, head = {"noise": torch.zeros(FEATURES)}, {"weight": torch.zeros(CODE)}
+    loop = MetaPretraining(NoisyInputs(), batches, initial(seed), start, head, settings)
+    loop.run("meta-PT", checkpoint)
+    share = torch.sigmoid(loop.averaged_meta["noise"])
+    numbers = {"noise, useful features": float(share[:USEFUL].mean()), "noise, useless features": float(share[USEFUL:].mean())}
+    return PretrainRun(loop.pretrained, loop.averaged_meta, numbers, checkpoints=[checkpoint])
