@@ -125,8 +125,10 @@ def _imports(nodes: list[ast.AST]) -> Iterator[str]:
 
 
 def _drop_docstrings(nodes: list[ast.AST]) -> None:
-    """Drop statements that are a string and nothing else: docstrings of modules, classes, functions and attributes."""
+    """Drop docstrings of modules, classes, functions and attributes, and descriptions of the config's keys."""
     for node in nodes:
+        if isinstance(node, ast.Call):
+            node.keywords = [each for each in node.keywords if each.arg != "description"]
         body = getattr(node, "body", None)
         if isinstance(body, list):
             node.body = [each for each in body if not _is_text(each)]  # type: ignore[attr-defined]
