@@ -1,4 +1,4 @@
-"""The `ecg` section of the config.
+"""The settings of the ECG domain and its arms; those of an experiment are in its file in `experiments`.
 
 A default is the paper's value (Section 6 and appendix "Meta-Parameterized SimCLR PT"), unless its description, or that of its
 section, says that the paper has none.
@@ -7,15 +7,11 @@ section, says that the paper has none.
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from metapt.sections import NAME, Count, Experiment, Inverse, Neumann, Positive, Rate, Section
-
-Fraction = Annotated[float, Field(gt=0, lt=1)]
+from metapt.sections import Count, DomainSection, ExperimentSection, MetaArm, Neumann, Positive, Rate, Section
 
 
 class Warp(Section):
@@ -86,56 +82,25 @@ class Simclr(Section):
     warp: Warp = Warp()
 
 
-class Meta(Section):
+class Meta(MetaArm):
     """An arm that learns the warp's strength with Algorithm 2.
 
-    The paper has none of the keys from `l2` on; all but `explosion_factor` are off by default.
+    The paper has none of the keys from `l2` on; all but `explosion_factor` and `max_skipped` are off by default.
     """
 
-    method: Literal["meta"] = "meta"
     warp: Warp = Warp()
-    pretrain_steps: Positive = Field(10, description="P: PT steps between meta-updates")
-    warmup_epochs: Annotated[float, Field(ge=0)] = Field(1, description="PT epochs before the first meta-update")
-    inverse: Inverse = Neumann()
-    curvature: Literal["hessian", "gauss_newton"] = Field("hessian", description="what is inverted")
     unroll: Literal["head", "fitted"] = Field(
         "head", description="unrolled FT steps of the head, or a head fitted to convergence, differentiated implicitly"
     )
-    unroll_steps: Count = Field(1, description="K: differentiable FT steps per meta-update (Adam, its state carried on)")
-    head_steps_between_updates: Count = Field(
-        0, description="FT head steps after each PT step without a meta-update (released code: 1)"
-    )
     batch_size: Positive = Field(256, description="ECGs per FT minibatch of a meta-update (not in the paper; released code: 256)")
     finetune_lr: Rate = Field(1e-4, description="learning rate of the unrolled steps (not in the paper; released code: 1e-4)")
-    scale_lr: Rate = Field(1.0, description="learning rate of the warp's global scale m")
+    meta_lr: Rate = Field(1.0, description="learning rate of the warp's global scale m")
     network_lr: Rate = Field(1e-4, description="learning rate of the warp network")
-    meta_optimizer: str = Field("Adam", description="optimiser of the meta-parameters, any class of torch.optim")
-    meta_settings: dict[str, Any] = Field({}, description="further settings of that optimiser")
-    l2: Rate = Field(1e-2, description="ridge of the fitted head (not in the paper; released code: none)")
     folds: Annotated[int, Field(ge=2)] | None = Field(
         None,
         description="cross-fit the fitted head over this many folds of all FT ECGs, all ECGs of a patient in one; empty: fit on "
         "train, evaluate on validation",
     )
-    accumulate: Positive = Field(1, description="hypergradients averaged into one meta-update")
-    clip_norm: Rate | None = Field(None, description="largest norm of an applied hypergradient")
-    normalise: bool = Field(False, description="divide each hypergradient by its norm")
-    average_decay: Fraction | None = Field(None, description="report an exponential moving average of the meta-parameters")
-    explosion_factor: Annotated[float, Field(gt=1)] = Field(
-        1e4,
-        description="skip a hypergradient this many times the running median (not in the paper; released code: none)",
-    )
-    reuse_gradient: bool = Field(
-        False, description="the meta-update's PT gradient serves as the next PT step's, which is then free"
-    )
-
-    @model_validator(mode="after")
-    def _fits_together(self) -> Meta:
-        if self.head_steps_between_updates and self.unroll == "fitted":
-            raise ValueError("head_steps_between_updates goes with unrolled steps; a fitted head takes none")
-        if self.folds is not None and self.unroll != "fitted":
-            raise ValueError("folds goes with unroll: fitted")
-        return self
 
 
 class OptSla(Section):
@@ -150,9 +115,11 @@ class OptSla(Section):
     batch_size: Positive = Field(
         256, description="ECGs per minibatch of the supervised run (not in the paper; released code: none)"
     )
-    steps: Positive = Field(1, description="supervised steps between meta-updates (not in the paper; released code: none)")
+    pretrain_steps: Positive = Field(
+        1, description="supervised steps between meta-updates (not in the paper; released code: none)"
+    )
     neumann_terms: Count = Field(1, description="Hessian-vector products per meta-update")
-    scale_lr: Rate = Field(1.0, description="learning rate of the warp's global scale m (not in the paper; released code: none)")
+    meta_lr: Rate = Field(1.0, description="learning rate of the warp's global scale m (not in the paper; released code: none)")
     network_lr: Rate = Field(1e-4, description="learning rate of the warp network (not in the paper; released code: none)")
 
 
@@ -208,7 +175,7 @@ STABLE = Meta(
     unroll_steps=5,
     head_steps_between_updates=1,
     finetune_lr=1e-3,
-    scale_lr=0.1,
+    meta_lr=0.1,
     meta_settings={"betas": [0.8, 0.9]},
     explosion_factor=10.0,
 )
@@ -216,7 +183,7 @@ REFITTED = Meta(
     warp=STABLE_WARP,
     unroll="fitted",
     folds=5,
-    scale_lr=0.1,
+    meta_lr=0.1,
     meta_settings={"betas": [0.8, 0.9]},
     explosion_factor=10.0,
 )
@@ -245,77 +212,7 @@ TRAINING_RECORDS = {"simulated": 2162, "ptbxl-1.0.3": 19601, "ptbxl-1.0.1": 1963
 Evaluations = list[Literal["full_transfer", "linear_evaluation"]]
 
 
-class FullAccess(Experiment):
-    """All FT data are there at meta-PT time, at several sizes of the FT set."""
-
-    arms: list[str] = Field(list(ARMS), min_length=1, description="arms, keys of `ecg.arms`")
-    finetune_sizes: list[Positive] = Field([100, 250, 500, 1000, 2500], min_length=1, description="labelled ECGs, |D_FT|")
-
-
-class UnrollSteps(Experiment):
-    """How many FT steps are differentiated through."""
-
-    arms: list[str] = Field(
-        ["simclr", "meta-k0", "meta", "meta-k5", "meta-k10"], min_length=1, description="arms, keys of `ecg.arms`"
-    )
-    finetune_sizes: list[Positive] = Field([100, 250, 500, 1000], min_length=1, description="labelled ECGs, |D_FT|")
-
-
-class PartialAccess(Experiment):
-    """Fewer FT data at meta-PT time than in FT."""
-
-    arms: list[str] = Field(["meta", "meta-stable"], min_length=1, description="arms, keys of `ecg.arms`, that learn the warp")
-    baseline: str = Field("simclr", description="arm that uses no FT data; it is the curve's point at 0")
-    finetune_sizes: list[Positive] = Field(
-        [100, 250, 500, 1000], min_length=1, description="labelled ECGs in FT, |D_FT| (the paper: 500)"
-    )
-    meta_sizes: list[Positive] = Field(
-        [10, 25, 50, 100, 250, 500, 1000],
-        min_length=1,
-        description="labelled ECGs at meta-PT time, no more than in FT (the paper names 10, 25 and 50)",
-    )
-
-
-class Augmentations(Experiment):
-    """What the learned warp does. Not in the paper."""
-
-    arms: list[str] = Field(["simclr", "meta", "meta-stable"], min_length=1, description="arms, keys of `ecg.arms`")
-    finetune_size: Positive = Field(500, description="labelled ECGs at meta-PT time")
-
-
-class WarpStudy(Experiment):
-    """The hypergradient of the warp's strength against the truth: what PT with a fixed strength leads to.
-
-    Not in the paper.
-    """
-
-    warps: dict[str, Warp] = Field(
-        {"paper": Warp(), "stable": STABLE_WARP.model_copy(update={"network_width": 0})},
-        description="parametrisations whose strengths are fixed in turn",
-    )
-    strengths: dict[str, list[Rate]] = Field(
-        {"paper": [0.125, 0.25, 0.5, 1.0, 2.0, 4.0], "stable": [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0]},
-        description="fixed values of `initial`, for each of them",
-    )
-    starts: dict[str, list[Rate]] = Field(
-        {"meta": [1.0, 4.0], "meta-stable": [1.0, 16.0, 64.0]},
-        description="arms of `ecg.arms` whose hypergradients are drawn, and the values of `initial` that they start from",
-    )
-    draws: Positive = Field(20, description="hypergradients per strength and PT seed, each with its own minibatches")
-    horizon: list[Positive] = Field(
-        [1, 5, 25], min_length=1, description="PT steps at each strength after which heads are compared"
-    )
-    finetune_size: Positive = Field(500, description="labelled ECGs")
-
-
-class Cost(Experiment):
-    """Time and memory, as measured in the PT runs themselves."""
-
-    arms: list[str] = Field(["simclr", "meta", "meta-stable"], min_length=1, description="arms, keys of `ecg.arms`")
-    finetune_size: Positive = Field(500, description="labelled ECGs at meta-PT time")
-
-
-class EcgConfig(Section):
+class EcgSettings(DomainSection):
     """SimCLR on ECGs; an experiment that is left out is not run. One PT or FT run serves every experiment that needs it."""
 
     source: Literal["simulated", "ptbxl-1.0.3", "ptbxl-1.0.1"] = Field(
@@ -341,52 +238,12 @@ class EcgConfig(Section):
     arms: dict[str, Arm] = ARMS
     pretrain: PretrainSettings = PretrainSettings()
     finetune: FinetuneSettings = FinetuneSettings()
-    full_access: FullAccess | None = None
-    unroll_steps: UnrollSteps | None = None
-    partial_access: PartialAccess | None = None
-    augmentations: Augmentations | None = None
-    warp_study: WarpStudy | None = None
-    cost: Cost | None = None
 
     @model_validator(mode="after")
-    def _arms_are_there(self) -> EcgConfig:
-        for key, name in self._named():
-            if name not in self.arms:
-                raise ValueError(f"{key} names the arm {name!r}, which is not in arms; legal: {', '.join(self.arms)}")
-        study = self.warp_study
-        for name in study.warps if study else ():
-            if not re.fullmatch(NAME, name):
-                raise ValueError(f"warp_study.warps has {name[:99]!r}; a name is made of letters, digits, - and _ (64 at most)")
-        for name in study.strengths if study else ():
-            if study and name not in study.warps:
-                raise ValueError(f"warp_study.strengths.{name} is of no warp; legal: {', '.join(study.warps)}")
-        for name in study.starts if study else ():
-            if not isinstance(self.arms[name], Meta):
-                learned = ", ".join(key for key, arm in self.arms.items() if isinstance(arm, Meta))
-                raise ValueError(f"warp_study.starts.{name}: the arm has no hypergradient; legal: {learned}")
-        return self
-
-    @model_validator(mode="after")
-    def _the_names_of_arms_differ(self) -> EcgConfig:
-        made: dict[str, str] = {}
-        for name, origin, _ in _study_arms(self):
-            if name in self.arms:
-                raise ValueError(
-                    f"arms.{name} has the name of the arm that warp_study.{origin} makes, which would be "
-                    "run in its place; give it another"
-                )
-            if made.setdefault(name, origin) != origin:
-                raise ValueError(
-                    f"warp_study.{made[name]} and warp_study.{origin} both make the arm {name!r}; legal: values that differ in "
-                    "their first six digits, and warps and arms whose names lead to different ones"
-                )
-        return self
-
-    @model_validator(mode="after")
-    def _meta_updates_are_left(self) -> EcgConfig:
+    def _meta_updates_are_left(self) -> EcgSettings:
         per_epoch = steps_per_epoch(self.pretrain, self.pretrain.signals or TRAINING_RECORDS[self.source])
-        for _, name in self._named():
-            arm = self.arms[name]
+        for name in dict.fromkeys(name for _, section in self.experiments() for name in section.arm_names()):
+            arm = self.arms.get(name)
             if not isinstance(arm, Meta):
                 continue
             iterations, warmup = meta_iterations(arm, self.pretrain.epochs, per_epoch)
@@ -399,59 +256,27 @@ class EcgConfig(Section):
                 )
         return self
 
-    def _named(self) -> Iterator[tuple[str, str]]:
-        """The key of an experiment and the name of an arm, for each that is named."""
-        for key, section in self:
-            if isinstance(section, Experiment):
-                names = [*getattr(section, "arms", []), *getattr(section, "starts", {})]
-                names += [section.baseline] if isinstance(section, PartialAccess) else []
-                yield from ((key, name) for name in names)
 
+class EcgExperiment(ExperimentSection):
+    """The settings of an experiment on arms of `ecg.arms`."""
 
-def arms_of(config: EcgConfig) -> dict[str, Arm]:
-    """Every arm that the config can run: those it names, and those of the warp study.
-
-    The study's are `fixed-{warp}-{initial}` and `{arm}-from-{initial}`, as in `fixed-stable-0.5` and `meta-from-4`.
-    """
-    return config.arms | {name: arm for name, _, arm in _study_arms(config)}
-
-
-def _study_arms(config: EcgConfig) -> Iterator[tuple[str, str, Arm]]:
-    """The arms that the warp study makes: name, the key and value that they come from, settings."""
-    study = config.warp_study
-    if study is None:
-        return
-    for name, strengths in study.strengths.items():
-        for initial in strengths:
-            warp = study.warps[name].model_copy(update={"initial": initial})
-            yield fixed_arm(name, initial), f"strengths.{name} {initial}", Simclr(method="simclr", warp=warp)
-    for name, starts in study.starts.items():
-        for initial in starts:
-            arm = config.arms[name]
-            assert isinstance(arm, Meta)
-            started = arm.model_copy(update={"warp": arm.warp.model_copy(update={"initial": initial})})
-            yield start_arm(name, initial), f"starts.{name} {initial}", started
-
-
-def fixed_arm(warp: str, initial: float) -> str:
-    return f"fixed-{warp}-{initial:g}"
-
-
-def start_arm(arm: str, initial: float) -> str:
-    return f"{arm}-from-{initial:g}"
+    def check(self, domain: EcgSettings) -> None:
+        """Raise ValueError where an arm is not in the config."""
+        for name in self.arm_names():
+            if name not in domain.arms:
+                raise ValueError(f" names the arm {name!r}, which is not in arms; legal: {', '.join(domain.arms)}")
 
 
 def steps_per_epoch(pretrain: PretrainSettings, signals: int) -> int:
-    """PT steps of a pass over so many ECGs."""
+    """Return the number of PT steps of a pass over so many ECGs."""
     return max(1, signals // pretrain.batch_size)
 
 
 def meta_iterations(arm: Meta, epochs: int, per_epoch: int) -> tuple[int, int]:
-    """Meta-iterations of a PT run of so many epochs and PT steps per epoch, and how many of them are warm-up."""
-    iterations = max(1, epochs * per_epoch // arm.pretrain_steps)
-    return iterations, math.ceil(arm.warmup_epochs * per_epoch / arm.pretrain_steps)
+    """Return the meta-iterations of a PT run of so many epochs and PT steps per epoch, and how many of them are warm-up."""
+    return max(1, epochs * per_epoch // arm.pretrain_steps), arm.warmup(per_epoch)
 
 
-def uses_labels(arm: Arm) -> bool:
-    """Whether PT of this arm sees FT data, so that there is a run for each number of them."""
-    return not isinstance(arm, NoPretraining | Simclr)
+def access(arm: Arm, size: int) -> str:
+    """Return how many labelled ECGs PT of an arm sees where it may see `size`: `n{size}`, or `none` where it uses no labels."""
+    return "none" if isinstance(arm, NoPretraining | Simclr) else f"n{size}"

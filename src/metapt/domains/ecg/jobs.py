@@ -1,0 +1,176 @@
+"""The jobs of the ECG domain: their settings, files, threads, memory and time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from metapt.domains.ecg.config import Arm, EcgSettings, NoPretraining
+from metapt.jobs import Files, Job, Json, Jobs
+
+RAW = ("ptbxl_database.csv", "scp_statements.csv", "records.json")
+"""The raw files of each source; what `records.json` names lies beside it."""
+PREPARED = {"signals": "signals.npy", "records": "records.csv"}
+
+_RECORDS = 20_000
+"""ECGs of folds 1 to 9 of the largest source, about."""
+_ECGS_PER_MINUTE = 60 * 500
+"""That a core takes through an encoder of width 1 and back."""
+
+
+class EcgJobs(Jobs[EcgSettings]):
+    """The jobs of the ECG domain."""
+
+    def prepared(self) -> Job:
+        """Return the job that prepares the ECGs of the config's source."""
+        source = self.config.source
+        if source == "simulated":
+            raw = self.simulate(source, RAW).outputs
+        else:
+            listed = self.place.sources[source]
+            raw = {file: self.download(listed, file, mem_mb=1000, minutes=240).outputs["file"] for file in RAW}
+        return self.prepare(source, PREPARED, config={}, inputs=raw, mem_mb=1000, minutes=30)
+
+    def pretrain(self, arm: str, access: str, seed: int, settings: Arm | None = None) -> Job:
+        """Return a PT job.
+
+        Args:
+            arm: its name.
+            access: the labelled ECGs that PT sees, see `config.access`.
+            seed: the PT seed.
+            settings: of an arm that is not in `ecg.arms`.
+        """
+        section = settings or self.config.arms[arm]
+        size = _meta_size(access)
+        signals = self.config.pretrain.signals or _RECORDS
+        return self.training(
+            "pretrain",
+            f"pretrain/{arm}/{access}/seed{seed}",
+            "domains.ecg.pretrain",
+            {
+                "arm": arm,
+                "arm_settings": section,
+                "seed": seed,
+                "meta_size": size,
+                "split": None if size is None else self.config.split,
+                "width": self.config.width,
+                "samples": self.config.samples,
+                "pretrain": {} if isinstance(section, NoPretraining) else self.config.pretrain,
+            },
+            self._data(),
+            mem_mb=self._mem_mb(),
+            minutes=self._minutes(2 * 2 * self.config.pretrain.epochs * signals),
+        )
+
+    def finetune(self, arm: str, access: str, size: int, settings: Arm | None = None) -> Job:
+        """Return the job of all FT runs of an arm at one size of the FT set, from each of its PT jobs.
+
+        Args:
+            arm: its name.
+            access: see `pretrain`.
+            size: labelled ECGs in FT.
+            settings: see `pretrain`.
+        """
+        encoders = {f"seed{seed}": job.outputs["pretrained"] for seed, job in enumerate(self.encoders(arm, access, settings))}
+        runs = self.config.pretrain_seeds * self.config.finetune_seeds
+        return self.training(
+            "finetune",
+            f"finetune/{arm}/{access}/n{size}",
+            "domains.ecg.finetune",
+            {
+                "arm": arm,
+                "meta_size": _meta_size(access),
+                "size": size,
+                "split": self.config.split,
+                "pretrain_seeds": self.config.pretrain_seeds,
+                "finetune_seeds": self.config.finetune_seeds,
+                "evaluations": self.config.evaluations,
+                "width": self.config.width,
+                "samples": self.config.samples,
+                "finetune": self.config.finetune,
+            },
+            self._data() | encoders,
+            mem_mb=self._mem_mb(),
+            minutes=self._minutes(runs * self.config.finetune.epochs * size),
+        )
+
+    def encoders(self, arm: str, access: str, settings: Arm | None = None) -> list[Job]:
+        """Return the PT jobs of an arm, one for each PT seed; takes what `pretrain` does."""
+        return [self.pretrain(arm, access, seed, settings) for seed in range(self.config.pretrain_seeds)]
+
+    def hypergradients(
+        self, arm: str, seed: int, fixed: Mapping[float, Job], size: int, draws: int, horizon: Sequence[int]
+    ) -> Job:
+        """Return a job of `studies.warp_study`.
+
+        Args:
+            arm: whose hypergradients are drawn.
+            seed: the PT seed.
+            fixed: value of `initial` -> the PT job with this strength, fixed.
+            size: labelled ECGs.
+            draws: hypergradients at each strength.
+            horizon: PT steps after which heads are compared.
+        """
+        encoders = {f"fixed/{initial:g}": job.outputs["pretrained"] for initial, job in fixed.items()}
+        study = {"draws": draws, "horizon": list(horizon), "strengths": sorted(fixed)}
+        return self.training(
+            "study",
+            f"warp_study/{arm}/seed{seed}",
+            "domains.ecg.studies.warp_study",
+            self._studied(size) | {"arm": arm, "arm_settings": self.config.arms[arm], "seed": seed, "study": study},
+            self._data() | encoders,
+            mem_mb=self._mem_mb(),
+            minutes=self._minutes(2 * 2 * self.config.pretrain.epochs * (self.config.pretrain.signals or _RECORDS)),
+            resumable=False,
+        )
+
+    def views(self, encoders: Mapping[str, Sequence[Job]], size: int) -> Job:
+        """Return the job of `studies.augmentations`.
+
+        Args:
+            encoders: arm -> its PT jobs, see `encoders`.
+            size: labelled ECGs at meta-PT time.
+        """
+        pretrained = {
+            f"pretrained/{arm}/{seed}": job.outputs["pretrained"] for arm, jobs in encoders.items() for seed, job in enumerate(jobs)
+        }
+        arms = {arm: self.config.arms[arm] for arm in encoders}
+        return self.training(
+            "study",
+            "augmentations/views",
+            "domains.ecg.studies.augmentations",
+            self._studied(size) | {"arms": arms, "seeds": list(range(self.config.pretrain_seeds))},
+            self._data() | pretrained,
+            mem_mb=self._mem_mb(),
+            minutes=30,
+            resumable=False,
+        )
+
+    def _data(self) -> Files:
+        return self.prepared().outputs
+
+    def _studied(self, size: int) -> Json:
+        """Return the settings of the PT runs that a study looks at."""
+        return {
+            "meta_size": size,
+            "split": self.config.split,
+            "width": self.config.width,
+            "samples": self.config.samples,
+            "pretrain": self.config.pretrain,
+        }
+
+    def _mem_mb(self) -> int:
+        """Return megabytes: the imports take 500, the prepared ECGs as many; activations grow with width and minibatch."""
+        return 1500 + self.config.width * max(self.config.pretrain.batch_size, self.config.finetune.batch_size)
+
+    def _minutes(self, ecgs: int) -> int:
+        """Return the time limit of a job that takes so many ECGs through the encoder and back; a meta-update takes as long as a PT step."""
+        return 240 if self.place.gpu else 60 + ecgs * self.config.width // _ECGS_PER_MINUTE
+
+
+def _meta_size(access: str) -> int | None:
+    """Return the number of labelled ECGs.
+
+    >>> _meta_size("none"), _meta_size("n500")
+    (None, 500)
+    """
+    return None if access == "none" else int(access.removeprefix("n"))
