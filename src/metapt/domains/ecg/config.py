@@ -34,6 +34,10 @@ class Warp(Section):
     )
     network_width: Count = Field(32, description="channels of the network that sets each ECG's strength; 0: one strength for all")
 
+    def alike(self, other: Warp) -> bool:
+        """Return whether a strength means the same in both."""
+        return (self.smoothing, self.scale) == (other.smoothing, other.scale)
+
 
 class PretrainSettings(Section):
     """SimCLR pre-training, the same for every arm."""

@@ -1,25 +1,34 @@
-"""Fine-tuning on labelled ECGs and its test: of the whole network (full transfer), or of a head alone (linear evaluation).
+"""An FT job: all PT and FT seeds of one arm at one size of the FT set.
 
-The paper's "Implementation details": Adam at 1e-3, 200 epochs, minibatches of 256; the best epoch on validation AUROC is tested.
+Fine-tuned and tested is the whole network (full transfer) or a head alone (linear evaluation). The paper's "Implementation details": Adam at 1e-3, 200 epochs, minibatches of 256; the best epoch on validation AUROC is tested.
 """
 
 from __future__ import annotations
 
 import logging
-from typing import NamedTuple
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from metapt.domains.ecg.config import FinetuneSettings
+from metapt.domains.ecg.data.dataset import Dataset, finetune_indices, open_dataset
 from metapt.domains.ecg.data.sources import CLASSES
 from metapt.domains.ecg.problem import classification_loss
-from metapt.domains.ecg.resnet1d import Encoder, initial_head, logits
+from metapt.domains.ecg.quantities import AUROC, CLASS_AUROCS
+from metapt.domains.ecg.resnet1d import Encoder, initial_head, load_pretrained, logits
 from metapt.errors import DataError
 from metapt.evaluation.auroc import mean_auroc, undefined_classes
 from metapt.hypergrad import Params
+from metapt.machine import Machine
+from metapt.training.checkpoint import Checkpoint, fingerprint
 from metapt.training.progress import steps
-from metapt.twostage.finetuning import Examples, Score, copied, highest, linear_heads, minibatches, score
+from metapt.twostage.finetuning import Part, Start, finetune, write
+from metapt.twostage.heads import Examples, Score, copied, highest, linear_heads, minibatches, score
+from metapt.twostage.quantities import BEST_EPOCH, VALIDATION_AUROC
 
 log = logging.getLogger(__name__)
 CHUNK = 128
@@ -41,6 +50,60 @@ class Sets(NamedTuple):
     test: Labelled
 
 
+def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
+    """Fine-tune and test.
+
+    Args:
+        config: `arm` (its name), `meta_size` (labelled ECGs that PT saw, or None), `size` (labelled ECGs in FT),
+            `split` (of them; see `finetune_indices`), `pretrain_seeds`, `finetune_seeds` (numbers of them), `evaluations`,
+            `width`, `samples`, `finetune` (see `FinetuneSettings`), `checkpoint` (path).
+        inputs: `signals`, `records`, and `seed{n}`: pretrained.pt of each PT seed.
+        outputs: `metrics`, `series`.
+        machine: device.
+
+    Raises:
+        DataError: the test fold is empty; as `load_pretrained` and `full_transfer`.
+        ConfigError: as `finetune_indices`.
+    """
+    settings = FinetuneSettings.model_validate(config["finetune"])
+    dataset = open_dataset(inputs, config["samples"], machine.device)
+    if len(dataset.records.test) == 0:
+        raise DataError(f"{inputs['records']} has no records of fold 10, to test on: prepare more records.")
+    test = _labelled(dataset, dataset.records.test)
+    encoder, width = Encoder(config["width"]), config["width"]
+
+    def starts(seed: int, parts: list[Part]) -> Iterator[Start]:
+        pretrained = load_pretrained(inputs[f"seed{seed}"], width, machine.device).pretrained
+        train, validation = (
+            _labelled(dataset, chosen) for chosen in finetune_indices(dataset.records, config["size"], seed, config["split"])
+        )
+        given = encoder, pretrained.encoder, pretrained.buffers, width, Sets(train, validation, test), settings
+        yield Start(
+            parts,
+            linear=lambda generators: linear_evaluation(*given, generators),
+            transfer=lambda lr, generator, label: full_transfer(*given, generator, label),
+        )
+
+    checkpoint = Checkpoint(Path(config["checkpoint"]), fingerprint(config, inputs, __name__, machine.device))
+    setting = f"ft_size={config['size']}"
+    if config["meta_size"] not in (None, config["size"]):
+        setting += f" meta_ft_size={config['meta_size']}"
+    write(finetune(config, checkpoint, starts, [settings.lr]), config, setting, _numbers, outputs)
+
+
+def _labelled(dataset: Dataset, chosen: np.ndarray) -> Labelled:
+    return Labelled(dataset.signals(chosen), dataset.labels(chosen))
+
+
+def _numbers(score: Score) -> dict[str, float]:
+    return {
+        AUROC: score.test_auroc,
+        **dict(zip(CLASS_AUROCS.values(), score.class_aurocs, strict=True)),
+        VALIDATION_AUROC: score.validation_auroc,
+        BEST_EPOCH: score.best_epoch,
+    }
+
+
 def full_transfer(
     encoder: Encoder,
     start: Params,
@@ -51,7 +114,7 @@ def full_transfer(
     generator: torch.Generator,
     label: str | None = None,
 ) -> Score:
-    """Trains encoder and a new linear head.
+    """Train the encoder and a new linear head, and test them at the best epoch.
 
     Args:
         encoder: the network.
@@ -98,7 +161,7 @@ def linear_evaluation(
     settings: FinetuneSettings,
     generators: list[torch.Generator],
 ) -> list[Score]:
-    """Trains linear heads on the features of the frozen encoder, one for each generator, all at once.
+    """Train linear heads on the features of the frozen encoder, one for each generator, all at once.
 
     Takes and raises what `full_transfer` does; a head comes out as it would alone.
     """

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from metapt.domains.ecg.config import Arm, EcgSettings, NoPretraining
-from metapt.jobs import Files, Job, Json, Jobs
+from metapt.jobs import Files, Job, Jobs, Json
 
 RAW = ("ptbxl_database.csv", "scp_statements.csv", "records.json")
 """The raw files of each source; what `records.json` names lies beside it."""
@@ -97,6 +97,19 @@ class EcgJobs(Jobs[EcgSettings]):
         """Return the PT jobs of an arm, one for each PT seed; takes what `pretrain` does."""
         return [self.pretrain(arm, access, seed, settings) for seed in range(self.config.pretrain_seeds)]
 
+    def runs(self, cells: Iterable[tuple[str, str, int]], settings: Mapping[str, Arm] | None = None) -> list[Job]:
+        """Return PT jobs and then FT jobs, each once.
+
+        Args:
+            cells: arm, access and size of each FT job, see `finetune`.
+            settings: of arms that are not in `ecg.arms`.
+        """
+        found = list(dict.fromkeys(cells))
+        own = settings or {}
+        encoders = dict.fromkeys((arm, access) for arm, access, _ in found)
+        pretrained = [job for arm, access in encoders for job in self.encoders(arm, access, own.get(arm))]
+        return pretrained + [self.finetune(arm, access, size, own.get(arm)) for arm, access, size in found]
+
     def hypergradients(
         self, arm: str, seed: int, fixed: Mapping[float, Job], size: int, draws: int, horizon: Sequence[int]
     ) -> Job:
@@ -131,7 +144,9 @@ class EcgJobs(Jobs[EcgSettings]):
             size: labelled ECGs at meta-PT time.
         """
         pretrained = {
-            f"pretrained/{arm}/{seed}": job.outputs["pretrained"] for arm, jobs in encoders.items() for seed, job in enumerate(jobs)
+            f"pretrained/{arm}/{seed}": job.outputs["pretrained"]
+            for arm, jobs in encoders.items()
+            for seed, job in enumerate(jobs)
         }
         arms = {arm: self.config.arms[arm] for arm in encoders}
         return self.training(

@@ -1,11 +1,29 @@
-"""Names of what the warp study measures, in the table of series: the study writes them, tables and figures read them."""
+"""Names of what the runs of this domain measure, in the tables of metrics and series."""
 
 from __future__ import annotations
 
+from metapt.domains.ecg.data.sources import CLASSES
+
+AUROC = "mean test AUROC over 5 classes (%)"
+CLASS_AUROCS = {name: f"test AUROC {name} (%)" for name in CLASSES}
+
+WARP_SCALE = "warp scale m"
+WARP_STRENGTH = "warp strength"
 DISPLACEMENT = "warp displacement (samples)"
+
+HYPERGRADIENT, HORIZON = "hypergradient", "horizon"
+"""The evaluations of the warp study."""
 MEAN = "hypergradient mean"
-DEVIATION = "hypergradient standard deviation"
+STANDARD_DEVIATION = "hypergradient standard deviation"
 POSITIVE = "share of positive signs"
 NOT_FINITE = "share not finite"
 OLD_HEAD = "FT loss, old head"
 REFITTED_HEAD = "FT loss, refitted head"
+
+ORIGINAL = "original"
+LABELS = {name: f"label {name}" for name in CLASSES}
+
+
+def viewed(arm: str, what: str) -> str:
+    """Return the name of a series of the study of views: an arm's `initial` or `learned` views, or its `strength`."""
+    return f"{arm}, {what}"

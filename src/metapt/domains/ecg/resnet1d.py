@@ -7,6 +7,7 @@ channels-last layout, in which convolutions with few channels run up to twice as
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import cast
 
 import torch
@@ -18,6 +19,8 @@ from metapt.hypergrad import Params, Pretrained
 from metapt.hypergrad.layers.batch_norm import BatchNorm
 from metapt.hypergrad.layers.convolution import Convolution, convolution
 from metapt.hypergrad.layers.relu import relu_
+from metapt.training import pretrained_file
+from metapt.training.pretrained_file import Learned
 
 KERNEL = 15
 STAGES = 4
@@ -141,6 +144,14 @@ def initial_pretrained(width: int, generator: torch.Generator) -> Pretrained:
     head = {"hidden": _linear(size, size, generator)["weight"], **linear}
     encoder = {name: value.detach() for name, value in network.named_parameters()}
     return Pretrained(encoder, head, dict(network.named_buffers()))
+
+
+def load_pretrained(path: Path, width: int, device: str) -> Learned:
+    """Read pretrained.pt, whose encoder has this width; see `pretrained_file.load_pretrained`."""
+    with torch.device("meta"):
+        network = ResNet1d(width)
+    like = Pretrained(dict(network.named_parameters()), {}, dict(network.named_buffers()))
+    return pretrained_file.load_pretrained(path, like, f"width {width}", device)
 
 
 def initial_head(width: int, generator: torch.Generator) -> Params:

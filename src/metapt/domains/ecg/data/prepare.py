@@ -6,7 +6,7 @@ import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from metapt.domains.ecg.data.sources import CLASSES, LEADS, SAMPLES, TEST_FOLD, check_table, read_database, read_signals
 from metapt.errors import DataError
 from metapt.files import atomic_path
+from metapt.machine import Machine
 
 COLUMNS = ("ecg_id", "patient_id", "fold", *CLASSES)
 
@@ -46,14 +47,16 @@ class EcgRecords:
         return np.flatnonzero(self.table["fold"].to_numpy() == TEST_FOLD)
 
 
-def prepare(inputs: dict[str, Path], outputs: dict[str, Path]) -> None:
+def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
     """Turn the raw files into the prepared ones; the same raw files give the same bytes.
 
     Args:
+        config: not used.
         inputs: `ptbxl_database.csv`, `scp_statements.csv`, and `records.json`, which names the records that are prepared, and in
             whose folder their files lie.
         outputs: `signals`, an .npy file, int16 [N, 12, 1000], microvolts; `records`, a CSV file of `COLUMNS`; in the database's
             order.
+        machine: not used.
 
     Raises:
         DataError: as `read_database` and `read_signals`; records.json is no list of records, or names one that is not in the

@@ -17,13 +17,14 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from metapt.errors import ConfigError
 from metapt.files import atomic_path
+from metapt.machine import Machine
 
 PATIENTS = 2000
 SEED = 0
@@ -129,25 +130,24 @@ class Simulated:
     fold: NDArray[np.int64]  # [n], 1..10, one for all recordings of a patient
 
 
-def simulate(source: str, outputs: dict[str, Path]) -> None:
-    """Write the files of `source`: 2,400 ECGs of 2,000 patients in PTB-XL's layout.
+def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
+    """Write 2,400 ECGs of 2,000 patients in PTB-XL's layout.
 
     Args:
-        source: `simulated`.
+        config: not used.
+        inputs: none.
         outputs: paths of `ptbxl_database.csv`, `scp_statements.csv` and `records.json`; the recordings (WFDB, 100 Hz) go into
             `records100` beside the last.
+        machine: not used.
 
     Raises:
-        ConfigError: the source is not `simulated`.
         MachineError: the disk is full, or a folder can't be written.
     """
-    if source != "simulated":
-        raise ConfigError(f"ecg.source {source!r} can't be generated; legal here: 'simulated'.")
     write(generate(PATIENTS, SEED), outputs)
 
 
 def write(ecgs: Simulated, outputs: dict[str, Path]) -> None:
-    """Write ECGs as `simulate` does; `records.json` takes its place last, so where it is, all is."""
+    """Write ECGs as `run` does; `records.json` takes its place last, so where it is, all is."""
     names = [f"records100/{number // 1000 * 1000:05d}/{number:05d}_lr" for number in range(1, len(ecgs.signals) + 1)]
     with atomic_path(outputs["records.json"]) as listing:
         for name, signal in zip(names, ecgs.signals, strict=True):

@@ -1,4 +1,4 @@
-"""Experiment `augmentations`: what the learned warp makes of an ECG, and how strong it is for whom."""
+"""What the learned warp makes of an ECG, and how strong it is for whom."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter
 from torch import Tensor
 
-from metapt.domains.ecg import config as ecg
-from metapt.domains.ecg.arms import policy_of, typical_displacement
+from metapt.domains.ecg.arms import typical_displacement
 from metapt.domains.ecg.augment import Draws, crop_and_jitter, draw, warp
+from metapt.domains.ecg.config import Arm, NoPretraining, Warp
 from metapt.domains.ecg.data.dataset import Dataset
-from metapt.domains.ecg.data.sources import CLASSES, FREQUENCY, LEADS
+from metapt.domains.ecg.data.sources import CLASSES, LEADS
 from metapt.domains.ecg.policy import Policy
-from metapt.domains.ecg.quantities import DISPLACEMENT
-from metapt.domains.ecg.runs import EXPERIMENT, load_pretrained
+from metapt.domains.ecg.quantities import DISPLACEMENT, LABELS, ORIGINAL, viewed
+from metapt.domains.ecg.resnet1d import load_pretrained
+from metapt.domains.ecg.setting import policy_of
 from metapt.domains.ecg.studies.warp_study import study_setting
 from metapt.errors import ConfigError, DataError
 from metapt.evaluation import metrics
-from metapt.files import atomic_path
 from metapt.hypergrad import Params
-from metapt.stages import Machine
+from metapt.machine import Machine
 from metapt.training.seeds import generator
 
 _VIEWS = 2
@@ -36,12 +36,12 @@ _LEAD = LEADS.index("II")
 
 @torch.no_grad()
 def strengths(policy: Policy, meta: Params, signals: Tensor) -> Tensor:
-    """The warp's strength for each ECG, [n], for signals [n, samples, leads]."""
+    """Return the warp's strength for each ECG, [n], for signals [n, samples, leads]."""
     return torch.cat([policy.strength(meta, part) for part in torch.split(signals, _BATCH)])
 
 
 def displacements(policy: Policy, strength: Tensor, samples: int) -> NDArray[np.float64]:
-    """The typical displacement at each of the strengths [n], in samples, interpolated between those of a grid."""
+    """Return the typical displacement at each of the strengths [n], in samples, interpolated between those of a grid."""
     grid = torch.linspace(0.0, float(strength.max()), _GRID)
     values = [float(typical_displacement(policy, point, samples)) for point in grid]
     return np.asarray(np.interp(strength.cpu().double().numpy(), grid.double().numpy(), values))
@@ -49,23 +49,23 @@ def displacements(policy: Policy, strength: Tensor, samples: int) -> NDArray[np.
 
 @torch.no_grad()
 def views(policy: Policy, strength: Tensor, signal: Tensor, draws: Draws) -> Tensor:
-    """Views [k, samples, leads] of a signal [samples, leads] at a strength (a scalar), one for each of k draws."""
+    """Return views [k, samples, leads] of a signal [samples, leads] at a strength (a scalar), one for each of k draws."""
     count = len(draws.velocity)
     field = policy.displacement(strength.expand(count), draws.velocity)
     return warp(crop_and_jitter(signal.expand(count, -1, -1), draws), field)
 
 
 def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
-    """Views of one test ECG, and the warp's strength for each of up to 1,000 test ECGs.
+    """Make views of the first normal test ECG, and measure the warp's strength for each of up to 1,000 test ECGs.
 
     Args:
         config: `arms`: the settings of each; `seeds`: PT seeds; `meta_size`, `split`, `width`, `samples`, `pretrain` as of their
             PT runs.
         inputs: `signals`, `records`; `pretrained/{arm}/{seed}`: what PT has left.
-        outputs: `views`, an .npz file of the first PT seed: `time` [samples], s; lead II of the first normal ECG, mV, as it is,
-            `original` [samples], and as two views of the same draws, `{arm}/initial` and `{arm}/learned` [2, samples];
-            `{arm}/strength` [n], the typical displacement at each ECG's learned strength, samples; `{arm}/labels` [n, 5].
-            `metrics`: means of that displacement by superclass (of the ECGs that have it), replicate is the PT seed.
+        outputs: `metrics`: means of the typical displacement at an ECG's learned strength (samples) by superclass, over the ECGs
+            that have it; replicate is the PT seed. `series`, of the first PT seed: lead II of that ECG in mV, `original`, and, of
+            each arm, two views of the same draws at the `initial` and at the `learned` strength (step is a sample, replicate a
+            view); that displacement, as the arm's `strength`, and the labels (step is a test ECG).
 
     Raises:
         ConfigError: an arm has no warp.
@@ -79,7 +79,9 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
     shown = _first_normal(labels)
     draws = draw(_VIEWS, samples, len(LEADS), setting.pretrain.jitter, generator("ecg augmentations"))
     draws = Draws(*(each.to(machine.device) for each in draws))
-    arrays: dict[str, NDArray[Any]] = {"time": np.arange(samples) / FREQUENCY, "original": _lead(dataset, signals[shown])}
+    series = _series(ORIGINAL, _lead(dataset, signals[shown]))
+    for index, name in enumerate(LABELS.values()):
+        series += _series(name, labels[:, index])
     rows: list[dict[str, Any]] = []
     for name, settings in config["arms"].items():
         policy = policy_of(_warp(name, settings))
@@ -89,7 +91,7 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
             typical = displacements(policy, learned, samples)
             rows += [
                 metrics.row(
-                    EXPERIMENT,
+                    config["domain"],
                     name,
                     DISPLACEMENT,
                     float(torch.from_numpy(typical[labels[:, index] > 0]).mean()),
@@ -101,17 +103,16 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
             ]
             if seed == first:
                 initial = strengths(policy, setting.initial_meta(policy), signals)
-                for words, strength in (("initial", initial), ("learned", learned)):
-                    arrays[f"{name}/{words}"] = _lead(dataset, views(policy, strength[shown], signals[shown], draws))
-                arrays |= {f"{name}/strength": typical, f"{name}/labels": labels}
-    with atomic_path(outputs["views"]) as path:
-        np.savez(path, allow_pickle=False, **arrays)
+                for what, strength in (("initial", initial), ("learned", learned)):
+                    series += _series(viewed(name, what), _lead(dataset, views(policy, strength[shown], signals[shown], draws)))
+                series += _series(viewed(name, "strength"), typical)
     metrics.write(rows, outputs["metrics"])
+    metrics.write_series(series, outputs["series"])
 
 
-def _warp(name: str, settings: dict[str, Any]) -> ecg.Warp:
-    arm: ecg.Arm = TypeAdapter(ecg.Arm).validate_python(settings)
-    if isinstance(arm, ecg.NoPretraining):
+def _warp(name: str, settings: dict[str, Any]) -> Warp:
+    arm: Arm = TypeAdapter(Arm).validate_python(settings)
+    if isinstance(arm, NoPretraining):
         raise ConfigError(f"ecg.augmentations.arms names {name}, which has no warp; legal: arms that pre-train.")
     return arm.warp
 
@@ -124,6 +125,15 @@ def _first_normal(labels: NDArray[np.float32]) -> int:
 
 
 def _lead(dataset: Dataset, signals: Tensor) -> NDArray[np.float64]:
-    """Lead II of normalised signals [..., samples, leads], mV."""
+    """Return lead II of normalised signals [..., samples, leads], mV."""
     microvolts = signals[..., _LEAD].double().cpu().numpy() * dataset.deviation + dataset.mean
     return np.asarray(microvolts / 1000)
+
+
+def _series(name: str, values: NDArray[Any]) -> list[dict[str, Any]]:
+    """Return rows of the series table for values [steps] or [replicates, steps]."""
+    return [
+        {"replicate": replicate, "step": step, "name": name, "value": value}
+        for replicate, row in enumerate(np.atleast_2d(values).tolist())
+        for step, value in enumerate(row)
+    ]

@@ -1,4 +1,4 @@
-"""Experiment `warp_study`: the hypergradient of the warp's strength, drawn where PT with that very strength has led.
+"""The hypergradient of the warp's strength, drawn where PT with that very strength has led.
 
 Beside it, what some more PT steps with other strengths are worth to a head that stays behind, and to one that is refitted.
 """
@@ -14,18 +14,28 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from metapt.domains.ecg import config as ecg
-from metapt.domains.ecg.arms import Setting, meta_labelled, meta_settings, policy_of, typical_displacement
-from metapt.domains.ecg.data.dataset import open_dataset
+from metapt.domains.ecg.arms import meta_labelled, meta_settings, typical_displacement
 from metapt.domains.ecg.policy import SCALE, Policy
 from metapt.domains.ecg.probe import cross_validated_loss, ridge_logistic
 from metapt.domains.ecg.problem import LabelledBatch, classification_loss
-from metapt.domains.ecg.quantities import DEVIATION, DISPLACEMENT, MEAN, NOT_FINITE, OLD_HEAD, POSITIVE, REFITTED_HEAD
-from metapt.domains.ecg.runs import EXPERIMENT, load_pretrained
+from metapt.domains.ecg.quantities import (
+    DISPLACEMENT,
+    HORIZON,
+    HYPERGRADIENT,
+    MEAN,
+    NOT_FINITE,
+    OLD_HEAD,
+    POSITIVE,
+    REFITTED_HEAD,
+    STANDARD_DEVIATION,
+)
+from metapt.domains.ecg.resnet1d import load_pretrained
+from metapt.domains.ecg.setting import Setting, policy_of, setting_of
 from metapt.evaluation import metrics
 from metapt.hypergrad import Params, Pretrained, hypergradient
 from metapt.hypergrad.optimizers import OptimizerState
 from metapt.hypergrad.params import leaves, like, vjp
-from metapt.stages import Machine
+from metapt.machine import Machine
 from metapt.training.checkpoint import Checkpoint
 from metapt.training.meta import MetaSettings
 from metapt.training.pretraining import Pretrainer
@@ -47,13 +57,13 @@ class Lookahead(NamedTuple):
 
 
 def warp_at(setting: Setting, warp: ecg.Warp, initial: float) -> tuple[Policy, Params]:
-    """The warp as if it started at `initial`, and its meta-parameters."""
+    """Return the warp as if it started at `initial`, and its meta-parameters."""
     policy = policy_of(warp.model_copy(update={"initial": initial}))
     return policy, setting.initial_meta(policy)
 
 
 def hypergradients(setting: Setting, arm: ecg.Meta, pretrained: Pretrained, head: Params, initial: float, draws: int) -> Tensor:
-    """Draws of d(FT loss) / dm, m the warp's global scale, each with its own PT minibatch, views and FT minibatches.
+    """Return draws of d(FT loss) / dm, m the warp's global scale, each with its own PT minibatch, views and FT minibatches.
 
     Encoder, meta-parameters and head are the same in all draws. What an arm does with its hypergradients (mean of several,
     clipping, normalising) is left out.
@@ -122,7 +132,7 @@ def online_head(
 def horizon(
     setting: Setting, pretrained: Pretrained, warp: ecg.Warp, strengths: list[float], steps: list[int], l2: float, folds: int
 ) -> list[Lookahead]:
-    """PT goes on from `pretrained` at each strength, on the same minibatches with the same noise; Adam starts anew.
+    """Go on with PT from `pretrained` at each strength, on the same minibatches with the same noise; Adam starts anew.
 
     All labelled ECGs are held out once. The old heads are fitted on the features of `pretrained`, the refitted ones on those that
     they are tested on.
@@ -156,19 +166,19 @@ def horizon(
 
 @torch.no_grad()
 def _features(setting: Setting, pretrained: Pretrained, labelled: LabelledBatch) -> tuple[Tensor, Tensor]:
-    """Features [n, size] with BatchNorm in eval mode, and the labels [n, 5]."""
+    """Return features [n, size] with BatchNorm in eval mode, and the labels [n, 5]."""
     network = {**pretrained.encoder, **pretrained.buffers}
     return setting.encoder(network, labelled.signals, training=False), labelled.labels
 
 
 def _fold_heads(features: Tensor, labels: Tensor, fold: Tensor, l2: float) -> list[Tensor]:
-    """The heads of `probe.cross_validated_loss`: for each fold, fitted on the others."""
+    """Return the heads of `probe.cross_validated_loss`: for each fold one, fitted on the others."""
     folds = range(int(fold.max()) + 1)
     return [ridge_logistic(features[fold != out].double(), labels[fold != out].double(), l2) for out in folds]
 
 
 def _held_out_loss(heads: list[Tensor], features: Tensor, labels: Tensor, fold: Tensor) -> float:
-    """Binary cross-entropy of each fold's head on the fold, the mean over folds."""
+    """Return the binary cross-entropy of each fold's head on the fold, the mean over folds."""
     losses = []
     for out, head in enumerate(heads):
         scores = features[fold == out].double() @ head[:-1] + head[-1]
@@ -177,29 +187,27 @@ def _held_out_loss(heads: list[Tensor], features: Tensor, labels: Tensor, fold: 
 
 
 def summary(draws: Tensor) -> dict[str, float]:
-    """Draws [n] in numbers, by metric: those that are not finite are counted, and the rest is about the others."""
+    """Return numbers of draws [n], by metric: those that are not finite are counted, and the rest is about the others."""
     finite = draws[draws.isfinite()]
     return {
         MEAN: float(finite.mean()),
-        DEVIATION: float(finite.std()) if len(finite) > 1 else math.nan,
+        STANDARD_DEVIATION: float(finite.std()) if len(finite) > 1 else math.nan,
         POSITIVE: float((finite > 0).double().mean()),
         NOT_FINITE: 1 - len(finite) / len(draws),
     }
 
 
 def study_setting(config: dict[str, Any], inputs: dict[str, Path], seed: int, device: str) -> Setting:
-    """The setting of the PT runs that a study looks at; a study trains nothing that would be resumed."""
+    """Return the setting of the PT runs that a study looks at; a study trains nothing that would be resumed."""
 
     def checkpoint(part: str) -> Checkpoint:
         raise AssertionError("a study keeps no checkpoints")
 
-    dataset = open_dataset(inputs, config["samples"], device)
-    pretrain = ecg.PretrainSettings.model_validate(config["pretrain"])
-    return Setting(dataset, config["width"], pretrain, seed, config["meta_size"], config["split"], checkpoint)
+    return setting_of(config, inputs, device, seed, checkpoint)
 
 
 def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
-    """Hypergradients of one arm and PT seed at each strength, and the horizon from the checkpoint of the middle one.
+    """Draw hypergradients of one arm and PT seed at each strength, and take the horizon from the encoder of the middle one.
 
     Args:
         config: `arm`, `arm_settings`, `seed`, `meta_size`, `split`, `width`, `samples`, `pretrain` as of its PT runs; `study`:
@@ -214,27 +222,29 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
     rows: list[dict[str, Any]] = []
     series: list[dict[str, Any]] = []
 
-    def checkpoint(initial: float) -> Pretrained:
+    def encoder(initial: float) -> Pretrained:
         return load_pretrained(inputs[f"fixed/{initial:g}"], setting.width, machine.device).pretrained
 
     def add(evaluation: str, initial: float, words: str, numbers: dict[str, float]) -> None:
         policy, meta = warp_at(setting, arm.warp, initial)
         displacement = typical_displacement(policy, policy.global_strength(meta), setting.dataset.samples)
         rows.extend(
-            metrics.row(EXPERIMENT, config["arm"], name, value, replicate=setting.seed, setting=words, evaluation=evaluation)
+            metrics.row(
+                config["domain"], config["arm"], name, value, replicate=setting.seed, setting=words, evaluation=evaluation
+            )
             for name, value in {DISPLACEMENT: float(displacement), **numbers}.items()
         )
 
     for initial in strengths:
-        drawn = hypergradients(setting, arm, checkpoint(initial), setting.initial_head(), initial, study["draws"])
-        add("hypergradient", initial, f"initial={initial:g}", summary(drawn))
+        drawn = hypergradients(setting, arm, encoder(initial), setting.initial_head(), initial, study["draws"])
+        add(HYPERGRADIENT, initial, f"initial={initial:g}", summary(drawn))
         series += [
             {"replicate": 0, "step": step, "name": f"hypergradient at {initial:g}", "value": value}
             for step, value in enumerate(drawn.tolist())
         ]
-    middle = checkpoint(strengths[len(strengths) // 2])
+    middle = encoder(strengths[len(strengths) // 2])
     for ahead in horizon(setting, middle, arm.warp, strengths, study["horizon"], arm.l2, arm.folds or _FOLDS):
         words = f"initial={ahead.initial:g} steps={ahead.steps}"
-        add("horizon", ahead.initial, words, {OLD_HEAD: ahead.old_head, REFITTED_HEAD: ahead.refitted_head})
+        add(HORIZON, ahead.initial, words, {OLD_HEAD: ahead.old_head, REFITTED_HEAD: ahead.refitted_head})
     metrics.write_series(series, outputs["series"])
     metrics.write(rows, outputs["metrics"])

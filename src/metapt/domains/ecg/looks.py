@@ -1,4 +1,4 @@
-"""What the arms are called in tables and figures and in the paper, and how they are drawn."""
+"""What the arms are called in tables and figures, and how they are drawn."""
 
 from __future__ import annotations
 
@@ -25,17 +25,12 @@ _LOOKS: generic.Known = {
     "branch_search-lower": ("branch search, lower", 5, 1, "--"),
 }
 
-PAPERS_ARMS = {
-    "full_access": {"optsla": "simclr_optsla"},
-    "unroll_steps": {"meta-k0": "K=0", "meta": "K=1", "meta-k5": "K=5", "meta-k10": "K=10"},
-}
-"""For each experiment: our name of an arm -> the paper's, where it is another (`evaluation/paper_numbers.csv`)."""
-
 
 def label(arm: str) -> str:
+    """Return what an arm is called."""
     return generic.label(arm, _LOOKS)
 
 
 def looks(arms: Sequence[str]) -> dict[str, Look]:
-    """The look of each arm; those of the default config always have the same one."""
+    """Return the look of each arm; those of the default config always have the same one."""
     return generic.looks(arms, _LOOKS)

@@ -1,0 +1,187 @@
+"""Experiment `augmentations`: what the learned warp does to an ECG. Not in the paper."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from numpy.typing import NDArray
+from pydantic import Field
+
+from metapt.domains.ecg.config import EcgExperiment, access
+from metapt.domains.ecg.data.sources import CLASSES, FREQUENCY
+from metapt.domains.ecg.jobs import EcgJobs
+from metapt.domains.ecg.looks import label, looks
+from metapt.domains.ecg.quantities import DISPLACEMENT, LABELS, ORIGINAL, viewed
+from metapt.domains.ecg.results import EcgResults
+from metapt.domains.ecg.trajectories import draw_trajectories, log_scale
+from metapt.evaluation import figures
+from metapt.evaluation.experiment import Experiment, Needs
+from metapt.evaluation.statistics import Estimate, estimate_mean
+from metapt.evaluation.tables import Tables, mean_and_error
+from metapt.sections import Positive
+
+
+class Augmentations(EcgExperiment):
+    """What the learned warp does. Not in the paper."""
+
+    arms: list[str] = Field(["simclr", "meta", "meta-stable"], min_length=1, description="arms, keys of `ecg.arms`")
+    finetune_size: Positive = Field(500, description="labelled ECGs at meta-PT time")
+
+
+@dataclass(frozen=True)
+class AugmentationsResults(EcgResults):
+    """The results of the experiment, with the series of `studies.augmentations`."""
+
+    @cached_property
+    def _views(self) -> dict[str, NDArray[np.float64]]:
+        """Series -> values [replicates, steps]."""
+        found = self.series[self.series["stage"] == "augmentations"]
+        return {
+            str(name): part.pivot(index="replicate", columns="step", values="value").to_numpy(dtype=float)
+            for name, part in found.groupby("name")
+        }
+
+    @property
+    def original(self) -> NDArray[np.float64]:
+        """Lead II of one ECG [samples], mV."""
+        return self._views[ORIGINAL][0]
+
+    def views(self, arm: str, when: str) -> NDArray[np.float64]:
+        """Return two views of it [2, samples] at an arm's `initial` or `learned` strength, mV."""
+        return self._views[viewed(arm, when)]
+
+    def displacements(self, arm: str) -> NDArray[np.float64]:
+        """Return the typical displacement at the learned strength of each test ECG [n], samples."""
+        return self._views[viewed(arm, "strength")][0]
+
+    def labelled(self, name: str) -> NDArray[np.bool_]:
+        """Return which test ECGs have this diagnosis [n]."""
+        return self._views[LABELS[name]][0] > 0
+
+
+def needs(jobs: EcgJobs, section: Augmentations) -> Needs:
+    """Return the PT runs of each arm, and the study of their views."""
+    arms, size = jobs.config.arms, section.finetune_size
+    encoders = {arm: jobs.encoders(arm, access(arms[arm], size)) for arm in section.arms}
+    return Needs([*(job for each in encoders.values() for job in each), jobs.views(encoders, size)])
+
+
+def tables(results: AugmentationsResults) -> Tables:
+    """Return the warp at the start and at the end of PT, and at the end for the ECGs of each diagnosis."""
+    shown, rows = [], []
+    for arm in results.arms:
+        displacements, medians = results.displacements(arm), {}
+        groups = {"all": np.ones(len(displacements), dtype=bool)} | {name: results.labelled(name) for name in CLASSES}
+        for name, members in groups.items():
+            chosen = displacements[members]
+            quartiles = np.quantile(chosen, [0.25, 0.5, 0.75]) if chosen.size else np.full(3, math.nan)
+            numbers = dict(zip(("first_quartile", "median", "third_quartile"), quartiles, strict=True))
+            rows.append({"arm": arm, "diagnosis": name, "ecgs": int(chosen.size), **numbers})
+            medians[name] = numbers["median"]
+        ends = _ends(results, arm)
+        start, end = (mean_and_error(e.mean, e.standard_error) for e in ends)
+        shown.append({"arm": label(arm), "PT seeds": ends[1].n, "at the start": start, "at the end": end, **medians})
+    caption = (
+        "Displacement of the warp (samples; one is 10 ms): typical one at the start and at the end of PT (mean ± standard error "
+        "over PT seeds); then its median over the ECGs of one PT run, of all and of each diagnosis"
+    )
+    table = pd.DataFrame(rows)
+    table.insert(0, "experiment", results.name)
+    return Tables({caption: pd.DataFrame(shown)}, table)
+
+
+def _ends(results: AugmentationsResults, arm: str) -> tuple[Estimate, Estimate]:
+    """Return the displacement when PT starts and when it ends, over PT seeds; an arm that learns none keeps its own."""
+    final, learned = results.pretraining(arm, DISPLACEMENT), results.trajectories(arm)
+    first = [
+        float(learned[int(seed)]["value"].iloc[0]) if int(seed) in learned else float(value) for seed, value in final.items()
+    ]
+    return estimate_mean(first), estimate_mean(final.to_numpy(dtype=float))
+
+
+def figure(results: AugmentationsResults) -> Figure:
+    """Draw one ECG and its views, the learned strength by diagnosis, and its trajectory."""
+    arms, look = results.arms, looks(results.arms)
+    with figures.style():
+        drawn = Figure(figsize=(4.2 * len(arms), 8.6))
+        upper, lower = drawn.subfigures(2, 1, squeeze=False, height_ratios=[1.35, 1.0]).flat
+        grid = upper.subplots(2, len(arms), squeeze=False, sharex=True, sharey=True)
+        left, right = lower.subplots(1, 2)
+    for column, arm in enumerate(arms):
+        for row, when in enumerate(("initial", "learned")):
+            _views(grid[row, column], results.original, results.views(arm, when), look[arm].colour)
+            figures.title(grid[row, column], f"{look[arm].label}, {when} strength")
+        grid[1, column].set_xlabel("time (s)")
+    _by_diagnosis(left, results)
+    draw_trajectories(right, results, {arm: arm for arm in arms})
+    with figures.style():
+        right.legend(fontsize=9)
+    figures.title(left, "strength of each ECG's warp, by diagnosis")
+    figures.title(right, "way of the warp, a line per PT seed")
+    return drawn
+
+
+def _views(axis: Axes, original: NDArray[np.float64], views: NDArray[np.float64], colour: str) -> None:
+    """Draw the ECG and two views of it below one another."""
+    time = np.arange(len(original)) / FREQUENCY
+    step = 1.15 * max(float(np.ptp(trace)) for trace in (original, *views))
+    with figures.style():
+        for place, (trace, ink) in enumerate(zip((original, *views), (figures.INK, colour, colour), strict=True)):
+            axis.plot(time, trace - np.median(trace) - place * step, color=ink, linewidth=0.7)
+        axis.set_yticks([-place * step for place in range(3)], ["original", "view 1", "view 2"])
+        axis.tick_params(axis="y", length=0)
+        axis.grid(visible=False)
+        axis.margins(x=0)
+        right = float(time[-1])
+        axis.plot([right, right], [0.35 * step, 0.35 * step + 1.0], color=figures.INK, linewidth=2, clip_on=False)
+        axis.annotate("1 mV", (right, 0.35 * step + 0.5), xytext=(4, 0), textcoords="offset points", va="center", fontsize=9)
+
+
+def _by_diagnosis(axis: Axes, results: AugmentationsResults) -> None:
+    """Draw boxes (quartiles, and whiskers from the 5th to the 95th percentile) of the ECGs' displacements."""
+    arms, look = results.arms, looks(results.arms)
+    width = 0.8 / len(arms)
+    with figures.style():
+        for number, arm in enumerate(arms):
+            strength = results.displacements(arm)
+            groups = [strength[results.labelled(name)] for name in CLASSES]
+            places = np.arange(len(CLASSES)) + (number - (len(arms) - 1) / 2) * width
+            axis.boxplot(
+                groups,
+                positions=places.tolist(),
+                widths=0.8 * width,
+                whis=(5, 95),
+                showfliers=False,
+                patch_artist=True,
+                manage_ticks=False,
+                boxprops={"facecolor": look[arm].colour, "edgecolor": look[arm].colour, "alpha": 0.45},
+                medianprops={"color": figures.INK, "linewidth": 1.6},
+                whiskerprops={"color": look[arm].colour},
+                capprops={"color": look[arm].colour},
+            )
+        axis.set_xticks(range(len(CLASSES)), CLASSES)
+        axis.grid(axis="x", visible=False)
+        axis.set(ylabel=DISPLACEMENT)
+        handles = [Patch(facecolor=look[arm].colour, alpha=0.6, label=look[arm].label) for arm in arms]
+        axis.legend(handles=handles, fontsize=9)
+    log_scale(axis, "y")
+
+
+EXPERIMENT = Experiment(
+    title="The learned temporal warp of ECGs",
+    figure_title="An ECG, its views before and after the warp was learned, and the learned strength of the warp for each ECG",
+    section=Augmentations,
+    order=4,
+    needs=needs,
+    results=AugmentationsResults,
+    tables=tables,
+    figure=figure,
+    comparisons=lambda results: (),
+)

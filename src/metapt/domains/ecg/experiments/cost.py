@@ -1,0 +1,76 @@
+"""Experiment `cost`: time and memory, as measured in the PT runs themselves (appendix "Implementation details")."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from matplotlib.figure import Figure
+from pydantic import Field
+
+from metapt.domains.ecg.config import EcgExperiment, Meta, Simclr, access
+from metapt.domains.ecg.jobs import EcgJobs
+from metapt.domains.ecg.looks import looks
+from metapt.domains.ecg.results import EcgResults
+from metapt.evaluation.comparisons import Comparison
+from metapt.evaluation.experiment import Experiment, Needs
+from metapt.evaluation.tables import Tables
+from metapt.sections import Positive
+from metapt.twostage import cost
+from metapt.twostage.cost import Limit
+from metapt.twostage.quantities import PEAK_MEMORY, TIME_PER_STEP
+
+PAPERS_COST = ("1.5 h, 4-5 GB", "3 h, 8-9 GB")
+PAPERS_RATIO = 3.0 / 1.5
+ABOUT_TWICE = 2.2
+LIMITS = (
+    Limit(TIME_PER_STEP, "about twice the time per PT step", ABOUT_TWICE, "3 h against 1.5 h"),
+    Limit(PEAK_MEMORY, "about twice the memory", ABOUT_TWICE, "8-9 GB against 4-5 GB"),
+)
+
+
+class Cost(EcgExperiment):
+    """Time and memory, as measured in the PT runs themselves."""
+
+    arms: list[str] = Field(["simclr", "meta", "meta-stable"], min_length=1, description="arms, keys of `ecg.arms`")
+    finetune_size: Positive = Field(500, description="labelled ECGs at meta-PT time")
+
+
+def needs(jobs: EcgJobs, section: Cost) -> Needs:
+    """Return the PT runs of each arm."""
+    arms = jobs.config.arms
+    return Needs([job for arm in section.arms for job in jobs.encoders(arm, access(arms[arm], section.finetune_size))])
+
+
+def _cost(results: EcgResults) -> cost.Cost:
+    """Return the cost of each arm; the first arm that is plain SimCLR is the one that others are multiples of."""
+    plain = next((arm for arm in results.arms if isinstance(results.config.arms[arm], Simclr)), None)
+    return cost.cost_of(results, looks(results.arms), plain, PAPERS_COST, PAPERS_RATIO)
+
+
+def tables(results: EcgResults) -> Tables:
+    """Return a row per arm."""
+    return cost.tables(_cost(results))
+
+
+def figure(results: EcgResults) -> Figure:
+    """Draw time and memory of each arm."""
+    return cost.figure(_cost(results))
+
+
+def comparisons(results: EcgResults) -> Iterator[Comparison]:
+    """Return the paper's claims on the cost of its meta arm, and the same of other meta arms."""
+    meta_arms = [arm for arm in results.arms if isinstance(results.config.arms[arm], Meta)]
+    return cost.comparisons(_cost(results), meta_arms, LIMITS)
+
+
+EXPERIMENT = Experiment(
+    title="Time and memory of PT on ECGs",
+    figure_title="Time and memory of PT on ECGs, for each arm",
+    section=Cost,
+    order=6,
+    needs=needs,
+    results=EcgResults,
+    tables=tables,
+    figure=figure,
+    comparisons=comparisons,
+)

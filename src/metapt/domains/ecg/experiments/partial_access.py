@@ -1,0 +1,196 @@
+"""Experiment `partial_access`: fewer FT data at meta-PT time than in FT (Section 6.2).
+
+Error bands are standard errors over the PT seeds' means, which none are known of where there is a single PT seed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from pydantic import Field
+
+from metapt.domains.ecg.auroc_comparisons import papers_words, where
+from metapt.domains.ecg.auroc_tables import auroc_cells, auroc_tables, papers_cells
+from metapt.domains.ecg.config import EcgExperiment, access
+from metapt.domains.ecg.jobs import EcgJobs
+from metapt.domains.ecg.looks import label, looks
+from metapt.domains.ecg.quantities import AUROC
+from metapt.domains.ecg.results import EcgResults, finetune_setting, setting_words
+from metapt.evaluation import figures
+from metapt.evaluation.comparisons import Comparison
+from metapt.evaluation.experiment import Experiment, Needs
+from metapt.evaluation.looks import Look
+from metapt.sections import ExperimentSection, Positive
+from metapt.twostage.comparisons import better
+from metapt.twostage.quantities import AUROC_LABEL, EVALUATIONS
+
+
+class PartialAccess(EcgExperiment):
+    """Fewer FT data at meta-PT time than in FT."""
+
+    arms: list[str] = Field(["meta", "meta-stable"], min_length=1, description="arms, keys of `ecg.arms`, that learn the warp")
+    baseline: str = Field("simclr", description="arm that uses no FT data; it is the curve's point at 0")
+    finetune_sizes: list[Positive] = Field(
+        [100, 250, 500, 1000], min_length=1, description="labelled ECGs in FT, |D_FT| (the paper: 500)"
+    )
+    meta_sizes: list[Positive] = Field(
+        [10, 25, 50, 100, 250, 500, 1000],
+        min_length=1,
+        description="labelled ECGs at meta-PT time, no more than in FT (the paper names 10, 25 and 50)",
+    )
+
+    def arm_names(self) -> list[str]:
+        """Return the baseline, then the arms."""
+        return list(dict.fromkeys([self.baseline, *self.arms]))
+
+
+@dataclass(frozen=True)
+class PartialAccessResults(EcgResults):
+    """The results of the experiment; the setting of each FT run names its FT ECGs at meta-PT time."""
+
+    def compared(self) -> list[tuple[str, str]]:
+        """Return each arm and the baseline."""
+        baseline = self.section.baseline
+        return [(arm, baseline) for arm in self.arms if arm != baseline]
+
+    def meta_sizes(self, arm: str, size: int) -> list[int | None]:
+        """Return the numbers of FT ECGs at meta-PT time of an arm's runs with this |D_FT|; the baseline uses none."""
+        if arm == self.section.baseline:
+            return [0]
+        return [meta_size for meta_size in sorted(self.section.meta_sizes) if meta_size <= size]
+
+    @classmethod
+    def read(
+        cls, section: type[ExperimentSection], config: Mapping[str, Any], inputs: Mapping[str, Path]
+    ) -> PartialAccessResults:
+        """Read what the runs have left; see `Results.read`."""
+        results = super().read(section, config, inputs)
+        assert isinstance(results, cls)
+        return dataclasses.replace(results, metrics=_with_meta_size(results.metrics, results.section.baseline))
+
+
+def _with_meta_size(table: pd.DataFrame, baseline: str) -> pd.DataFrame:
+    """Name the FT ECGs at meta-PT time in every FT row: none for the baseline, all where the run names no number."""
+
+    def named(arm: str, setting: str) -> str:
+        found = setting_words(setting)
+        if "ft_size" not in found or "meta_ft_size" in found:
+            return setting
+        return finetune_setting(int(found["ft_size"]), 0 if arm == baseline else int(found["ft_size"]))
+
+    return table.assign(setting=[named(arm, setting) for arm, setting in zip(table["arm"], table["setting"], strict=True)])
+
+
+def needs(jobs: EcgJobs, section: PartialAccess) -> Needs:
+    """Return the FT runs of the baseline at each size, and of each arm for each number of FT ECGs at meta-PT time."""
+    arms = jobs.config.arms
+    cells = [(section.baseline, access(arms[section.baseline], size), size) for size in section.finetune_sizes]
+    cells += [
+        (arm, access(arms[arm], seen), size)
+        for arm in section.arms
+        for size in section.finetune_sizes
+        for seen in section.meta_sizes
+        if seen <= size
+    ]
+    return Needs(jobs.runs(cells))
+
+
+def first_size(section: PartialAccess) -> int:
+    """Return the |D_FT| of the paper's curve over |D_FT^meta|: 500, or the first of the config where that is not run."""
+    return 500 if 500 in section.finetune_sizes else section.finetune_sizes[0]
+
+
+def comparisons(results: PartialAccessResults) -> Iterator[Comparison]:
+    """Yield the paper's claim that a tenth of the FT data suffices to beat the baseline."""
+    baseline, size = results.section.baseline, first_size(results.section)
+    few = size // 10
+    if few not in results.section.meta_sizes:
+        return
+    for arm in results.section.arms:
+        for evaluation in results.config.evaluations:
+            text = f"{arm} with {few} FT ECGs at meta-PT time beats {baseline}, {where(evaluation, size)}"
+            runs = partial(results.runs, arm, size, evaluation, few), partial(results.runs, baseline, size, evaluation, 0)
+            paper = papers_words(results, evaluation, size, (arm, few), (baseline, 0))
+            yield better(text, arm, baseline, AUROC, evaluation, runs, paper=paper)
+
+
+def over_meta_sizes(results: PartialAccessResults) -> Figure:
+    """Draw AUROC over the FT ECGs at meta-PT time: of all arms at one |D_FT|, then for each arm at all of them."""
+    cells, evaluations = auroc_cells(results), results.config.evaluations
+    base, learners = results.section.baseline, results.section.arms
+    papers = papers_cells(results)
+    focus = first_size(results.section)
+    places = {meta_size: place for place, meta_size in enumerate(sorted(cells["meta_size"].unique()))}
+    sizes = sorted(cells["size"].unique())
+    figure, axes = figures.panels(columns=1 + len(learners), rows=len(evaluations), width=4.4, height=3.4)
+    look, ramp = looks(results.arms), figures.ramp(len(sizes))
+    for row, evaluation in enumerate(evaluations):
+        first, *others = axes[row * (1 + len(learners)) : (row + 1) * (1 + len(learners))]
+        part = cells[cells["evaluation"] == evaluation]
+        for arm, axis in zip(learners, others, strict=True):
+            curve = _curve(part, base, arm, focus, places)
+            _band(first, curve, look[arm], look[arm].colour, look[arm].label)
+            for size, colour in zip(sizes, ramp, strict=True):
+                _band(axis, _curve(part, base, arm, size, places), look[arm], colour, f"|$D_{{FT}}$| = {size}")
+            figures.title(axis, f"{look[arm].label}, {EVALUATIONS[evaluation]}")
+        theirs = papers[papers["evaluation"] == evaluation]
+        theirs = theirs[(theirs["size"] == focus) & theirs["meta_size"].isin(places)]
+        for arm, found in theirs.groupby("arm", sort=False):
+            with figures.style():
+                first.errorbar(
+                    [places[m] + 0.12 for m in found["meta_size"]],
+                    found["mean"],
+                    found["standard_error"],
+                    color=look[str(arm)].colour,
+                    fmt=look[str(arm)].marker,
+                    markerfacecolor="white",
+                    elinewidth=1.2,
+                    label=f"{look[str(arm)].label}, the paper's",
+                )
+        figures.title(first, f"|$D_{{FT}}$| = {focus}, {EVALUATIONS[evaluation]}")
+        first.set_ylabel(AUROC_LABEL)
+    with figures.style():
+        for number, axis in enumerate(axes):
+            first_column, first_row = number % (1 + len(learners)) == 0, number <= len(learners)
+            shown = {m: place for m, place in places.items() if m <= focus or not first_column}
+            axis.set_xticks(list(shown.values()), [f"{m:g}" for m in shown])
+            axis.set_xlabel(f"labelled ECGs at meta-PT time (0: {label(base)})")
+            if first_row or first_column:
+                axis.legend(fontsize=9)
+    for row in range(len(evaluations)):
+        figures.same_range(axes[row * (1 + len(learners)) + 1 : (row + 1) * (1 + len(learners))], "y")
+    return figure
+
+
+def _curve(cells: pd.DataFrame, base: str, arm: str, size: int, places: dict[float, int]) -> pd.DataFrame:
+    """Return place, mean and seed_standard_error over the meta-PT sizes, the baseline at 0."""
+    part = cells[(cells["size"] == size) & cells["arm"].isin([base, arm])].sort_values("meta_size")
+    return part.assign(place=[places[m] for m in part["meta_size"]])
+
+
+def _band(axis: Axes, curve: pd.DataFrame, look: Look, colour: str, name: str) -> None:
+    error = curve["seed_standard_error"].fillna(0.0)
+    with figures.style():
+        figures.band(axis, curve["place"], curve["mean"] - error, curve["mean"], curve["mean"] + error, name, colour)
+        axis.plot(curve["place"], curve["mean"], look.marker, color=colour, markersize=4.5)
+
+
+EXPERIMENT = Experiment(
+    title="Test AUROC on ECGs where meta-PT sees fewer labelled ECGs than FT",
+    figure_title="Test AUROC on ECGs over the number of labelled ECGs that meta-PT sees",
+    section=PartialAccess,
+    order=3,
+    needs=needs,
+    results=PartialAccessResults,
+    tables=auroc_tables,
+    figure=over_meta_sizes,
+    comparisons=comparisons,
+)

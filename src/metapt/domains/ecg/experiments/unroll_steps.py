@@ -1,0 +1,87 @@
+"""Experiment `unroll_steps`: how many FT steps are differentiated through."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar
+
+from pydantic import Field
+
+from metapt.domains.ecg.auroc_comparisons import Claim, beats, cells, papers_words, where
+from metapt.domains.ecg.auroc_figures import over_sizes
+from metapt.domains.ecg.auroc_tables import auroc_tables
+from metapt.domains.ecg.config import EcgExperiment, access
+from metapt.domains.ecg.jobs import EcgJobs
+from metapt.domains.ecg.quantities import AUROC
+from metapt.domains.ecg.results import EcgResults
+from metapt.evaluation.comparisons import Comparison, within
+from metapt.evaluation.experiment import Experiment, Needs
+from metapt.evaluation.statistics import Difference
+from metapt.sections import Positive
+from metapt.twostage.seeds import difference
+
+FEW_POINTS = 1.0
+"""Percentage points of AUROC that are called little."""
+
+CLAIMS = (Claim("meta", "meta-k0", papers=True), Claim("meta-k0", "simclr", papers=True))
+MANY_STEPS, ONE_STEP = "meta-k10", "meta"
+
+
+class UnrollSteps(EcgExperiment):
+    """How many FT steps are differentiated through."""
+
+    arms: list[str] = Field(
+        ["simclr", "meta-k0", "meta", "meta-k5", "meta-k10"], min_length=1, description="arms, keys of `ecg.arms`"
+    )
+    finetune_sizes: list[Positive] = Field([100, 250, 500, 1000], min_length=1, description="labelled ECGs, |D_FT|")
+
+
+@dataclass(frozen=True)
+class UnrollStepsResults(EcgResults):
+    """The results of the experiment."""
+
+    papers_arms: ClassVar[Mapping[str, str]] = {"meta-k0": "K=0", "meta": "K=1", "meta-k5": "K=5", "meta-k10": "K=10"}
+
+
+def needs(jobs: EcgJobs, section: UnrollSteps) -> Needs:
+    """Return the FT runs of each arm at each size, and the PT runs that they start from."""
+    cells = [(arm, access(jobs.config.arms[arm], size), size) for arm in section.arms for size in section.finetune_sizes]
+    return Needs(jobs.runs(cells))
+
+
+def comparisons(results: UnrollStepsResults) -> Iterator[Comparison]:
+    """Yield the paper's claims on K = 0 and K = 1, and that many steps add little."""
+    yield from beats(results, CLAIMS)
+    if not {MANY_STEPS, ONE_STEP} <= set(results.arms):
+        return
+    for evaluation, size in cells(results):
+        yield Comparison(
+            text=f"{MANY_STEPS} comes within {FEW_POINTS:g} point of {ONE_STEP}, {where(evaluation, size)}",
+            arm=MANY_STEPS,
+            control=ONE_STEP,
+            metric=AUROC,
+            criterion=within(0.0, FEW_POINTS),
+            measure=partial(_differ, results, evaluation, size),
+            evaluation=evaluation,
+            paper=papers_words(results, evaluation, size, (MANY_STEPS, None), (ONE_STEP, None)),
+            least_seeds=2,
+        )
+
+
+def _differ(results: UnrollStepsResults, evaluation: str, size: int) -> Difference:
+    return difference(results.runs(MANY_STEPS, size, evaluation), results.runs(ONE_STEP, size, evaluation))
+
+
+EXPERIMENT = Experiment(
+    title="Test AUROC on ECGs, by the number of FT steps that are differentiated through",
+    figure_title="Test AUROC on ECGs over the number of labelled ECGs, for each number of unrolled FT steps",
+    section=UnrollSteps,
+    order=2,
+    needs=needs,
+    results=UnrollStepsResults,
+    tables=auroc_tables,
+    figure=over_sizes,
+    comparisons=comparisons,
+)

@@ -1,0 +1,143 @@
+"""What a PT job of this domain is given beside its arm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from metapt.domains.ecg.batches import SimclrBatches, Views
+from metapt.domains.ecg.config import PretrainSettings, Warp, steps_per_epoch
+from metapt.domains.ecg.data.dataset import Dataset, Split, finetune_indices, open_dataset, patient_folds, pretrain_indices
+from metapt.domains.ecg.policy import Policy
+from metapt.domains.ecg.problem import LabelledBatch, SimclrProblem
+from metapt.domains.ecg.resnet1d import Encoder, initial_head, initial_pretrained
+from metapt.hypergrad import Params, Pretrained
+from metapt.training.checkpoint import Checkpoint
+from metapt.training.optimizers import OptimizerSpec
+from metapt.training.seeds import generator
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a PT job is given beside its arm, and what is made of it: the same in all arms.
+
+    Attributes:
+        dataset: all ECGs.
+        width: of the encoder.
+        pretrain: SimCLR's settings.
+        seed: the PT seed.
+        meta_size: labelled ECGs at meta-PT time; None where the arm uses none.
+        split: of them, into training and validation; see `finetune_indices`.
+        checkpoint: the name of a part of the run -> its checkpoint.
+    """
+
+    dataset: Dataset
+    width: int
+    pretrain: PretrainSettings
+    seed: int
+    meta_size: int | None
+    split: Split
+    checkpoint: Callable[[str], Checkpoint]
+
+    @property
+    def encoder(self) -> Encoder:
+        """The network."""
+        return Encoder(self.width)
+
+    @property
+    def indices(self) -> np.ndarray:
+        """ECGs that are pre-trained on."""
+        return pretrain_indices(self.dataset.records, self.pretrain.signals)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """PT steps of a pass over them."""
+        return steps_per_epoch(self.pretrain, len(self.indices))
+
+    @property
+    def steps(self) -> int:
+        """PT steps of a run."""
+        return self.pretrain.epochs * self.steps_per_epoch
+
+    @property
+    def optimizer(self) -> OptimizerSpec:
+        """The optimiser of encoder and projection head."""
+        return OptimizerSpec("Adam", {"lr": self.pretrain.lr})
+
+    @property
+    def finetune(self) -> tuple[np.ndarray, np.ndarray]:
+        """Labelled ECGs at meta-PT time: training, validation."""
+        assert self.meta_size is not None
+        return finetune_indices(self.dataset.records, self.meta_size, self.seed, self.split)
+
+    def problem(self, policy: Policy) -> SimclrProblem:
+        """Return SimCLR with a warp."""
+        return SimclrProblem(self.encoder, policy, self.pretrain.temperature)
+
+    def views(self, name: str) -> Views:
+        """Return the random draws for views, in a stream of this name."""
+        leads = self.dataset.records.signals.shape[1]
+        return Views(name, self.seed, self.dataset.samples, leads, self.pretrain.jitter, self.dataset.device)
+
+    def batches(self, labelled: dict[str, tuple[np.ndarray, int]] | None = None) -> SimclrBatches:
+        """Return the minibatches of PT; `labelled`: see `SimclrBatches`."""
+        return SimclrBatches(self.dataset, self.indices, self.pretrain.batch_size, self.views, labelled or {}, self.seed)
+
+    def initial(self) -> Pretrained:
+        """Return random weights."""
+        return initial_pretrained(self.width, generator("ecg weights", self.seed)).to(self.dataset.device)
+
+    def initial_meta(self, policy: Policy) -> Params:
+        """Return the parameters that a warp starts from."""
+        return self._placed(policy.initial(generator("ecg warp network", self.seed)))
+
+    def initial_head(self) -> Params:
+        """Return an FT head with random weights."""
+        return self._placed(initial_head(self.width, generator("ecg head", self.seed)))
+
+    def labelled(self) -> LabelledBatch:
+        """Return all labelled ECGs at meta-PT time."""
+        indices = np.concatenate(self.finetune)
+        return LabelledBatch(self.dataset.signals(indices), self.dataset.labels(indices))
+
+    def folds(self, count: int) -> Tensor:
+        """Return the fold of each ECG of `labelled`, all ECGs of a patient in one."""
+        patients = self.dataset.records.patients[np.concatenate(self.finetune)]
+        return torch.from_numpy(patient_folds(patients, count)).to(self.dataset.device)
+
+    def _placed(self, params: Params) -> Params:
+        return {name: value.to(self.dataset.device) for name, value in params.items()}
+
+
+def setting_of(
+    config: dict[str, Any], inputs: dict[str, Path], device: str, seed: int, checkpoint: Callable[[str], Checkpoint]
+) -> Setting:
+    """Return the setting of a PT job.
+
+    Args:
+        config: `width`, `samples`, `pretrain`, `meta_size`, `split` of the job.
+        inputs: `signals`, `records`.
+        device: see `Dataset`.
+        seed: the PT seed.
+        checkpoint: see `Setting`.
+    """
+    return Setting(
+        dataset=open_dataset(inputs, config["samples"], device),
+        width=config["width"],
+        pretrain=PretrainSettings.model_validate(config["pretrain"]),
+        seed=seed,
+        meta_size=config["meta_size"],
+        split=config["split"],
+        checkpoint=checkpoint,
+    )
+
+
+def policy_of(warp: Warp) -> Policy:
+    """Return the warp that a section describes."""
+    return Policy(warp.smoothing, warp.scale, warp.initial, warp.network_width)
