@@ -236,9 +236,9 @@ def _branch_search(setting: Setting, arm: config.BranchSearch) -> PretrainRun:
             for _ in range(count):
                 pretrain_loss = trainer.step(branch)
             check_finite(pretrain_loss, done + count - 1)
-            loss = (
-                evaluate_encoder(setting, trainer.pretrained, labelled, arm.folds, arm.l2) if arm.select == "validation" else 0.0
-            )
+            loss = 0.0
+            if arm.select == "validation":
+                loss = evaluate_encoder(setting, trainer.pretrained, labelled, arm.folds, arm.l2)
             ends.append((loss, branch, copy.deepcopy(trainer.state_dict())))
         _, meta, state = min(ends, key=lambda end: end[0])
         trainer.load_state_dict(state)

@@ -52,7 +52,15 @@ def where(evaluation: str, size: int) -> str:
 
 
 def papers_words(results: EcgResults, evaluation: str, size: int, a: tuple[str, int | None], b: tuple[str, int | None]) -> str:
-    """Return the paper's two numbers, or that it has not both; `a`, `b`: arm, FT ECGs at meta-PT time where that is not |D_FT|."""
+    """Return the paper's numbers of two arms in words, or `BEYOND_THE_PAPER` where it has not both.
+
+    Args:
+        results: of the experiment.
+        evaluation: of the FT runs.
+        size: |D_FT|.
+        a: an arm, and its FT ECGs at meta-PT time where that is not |D_FT|.
+        b: the other arm.
+    """
     papers = papers_cells(results)
     texts = []
     for arm, few in (a, b):

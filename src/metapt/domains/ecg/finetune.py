@@ -1,6 +1,7 @@
 """An FT job: all PT and FT seeds of one arm at one size of the FT set.
 
-Fine-tuned and tested is the whole network (full transfer) or a head alone (linear evaluation). The paper's "Implementation details": Adam at 1e-3, 200 epochs, minibatches of 256; the best epoch on validation AUROC is tested.
+Fine-tuned and tested is the whole network (full transfer) or a head alone (linear evaluation). The paper's "Implementation
+details": Adam at 1e-3, 200 epochs, minibatches of 256; the best epoch on validation AUROC is tested.
 """
 
 from __future__ import annotations

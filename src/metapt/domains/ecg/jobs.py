@@ -41,7 +41,6 @@ class EcgJobs(Jobs[EcgSettings]):
         """
         section = settings or self.config.arms[arm]
         size = _meta_size(access)
-        signals = self.config.pretrain.signals or _RECORDS
         return self.training(
             "pretrain",
             f"pretrain/{arm}/{access}/seed{seed}",
@@ -58,7 +57,7 @@ class EcgJobs(Jobs[EcgSettings]):
             },
             self._data(),
             mem_mb=self._mem_mb(),
-            minutes=self._minutes(2 * 2 * self.config.pretrain.epochs * signals),
+            minutes=self._pretrain_minutes(),
         )
 
     def finetune(self, arm: str, access: str, size: int, settings: Arm | None = None) -> Job:
@@ -132,7 +131,7 @@ class EcgJobs(Jobs[EcgSettings]):
             self._studied(size) | {"arm": arm, "arm_settings": self.config.arms[arm], "seed": seed, "study": study},
             self._data() | encoders,
             mem_mb=self._mem_mb(),
-            minutes=self._minutes(2 * 2 * self.config.pretrain.epochs * (self.config.pretrain.signals or _RECORDS)),
+            minutes=self._pretrain_minutes(),
             resumable=False,
         )
 
@@ -177,8 +176,12 @@ class EcgJobs(Jobs[EcgSettings]):
         """Return megabytes: the imports take 500, the prepared ECGs as many; activations grow with width and minibatch."""
         return 1500 + self.config.width * max(self.config.pretrain.batch_size, self.config.finetune.batch_size)
 
+    def _pretrain_minutes(self) -> int:
+        """Return the time limit of a PT job: two views of each ECG; meta-updates take as long as PT steps."""
+        return self._minutes(2 * 2 * self.config.pretrain.epochs * (self.config.pretrain.signals or _RECORDS))
+
     def _minutes(self, ecgs: int) -> int:
-        """Return the time limit of a job that takes so many ECGs through the encoder and back; a meta-update takes as long as a PT step."""
+        """Return the time limit of a job that takes so many ECGs through the encoder and back."""
         return 240 if self.place.gpu else 60 + ecgs * self.config.width // _ECGS_PER_MINUTE
 
 

@@ -28,7 +28,7 @@ class EcgResults(TwoStageResults):
     """Our name of an arm -> the paper's, where it is another."""
 
     def compared(self) -> list[tuple[str, str]]:
-        """Return pairs of arms for the table of differences: each arm and the control, the paper's meta arm and each other one."""
+        """Return the pairs of arms of the table of differences: each arm and the control, the meta arm and each other one."""
         arms = self.arms
         pairs = [(arm, CONTROL) for arm in arms if CONTROL in arms and arm != CONTROL]
         return pairs + [(LEARNED, arm) for arm in arms if LEARNED in arms and arm not in (LEARNED, CONTROL)]

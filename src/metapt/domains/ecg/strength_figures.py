@@ -88,7 +88,10 @@ def _hypergradients(axis: Axes, strengths: pd.DataFrame, look: Look, arm: str) -
 
 
 def _horizon(axis: Axes, results: EcgResults, arm: str) -> None:
-    """Draw the FT loss after some more PT steps at each strength, minus that at the lowest one: old heads dashed, refitted ones solid."""
+    """Draw the FT loss after some more PT steps at each strength, minus that at the lowest one.
+
+    Losses of old heads are dotted, of refitted ones solid.
+    """
     rows = results.metrics[(results.metrics["arm"] == arm) & (results.metrics["evaluation"] == HORIZON)]
     settings = [setting_words(setting) for setting in rows["setting"]]
     rows = rows.assign(initial=[float(s["initial"]) for s in settings], steps=[int(s["steps"]) for s in settings])

@@ -1,4 +1,7 @@
-"""Experiment `warp_study`: the hypergradient of the warp's strength against the truth, PT with fixed strengths. Not in the paper."""
+"""Experiment `warp_study`: the hypergradient of the warp's strength against what PT with fixed strengths leads to.
+
+Not in the paper.
+"""
 
 from __future__ import annotations
 
@@ -233,7 +236,7 @@ def _distance_from_best(results: EcgResults, arm: str, evaluation: str) -> Measu
 
 
 def _first_and_last(results: EcgResults, arm: str) -> dict[int, tuple[float, float]]:
-    """Return PT seed -> displacement when its series begins and when it ends. Raises NotMeasuredError where there is no series."""
+    """Return PT seed -> first and last displacement of its series. Raises NotMeasuredError where there is no series."""
     found = {seed: each["value"].to_numpy(dtype=float) for seed, each in results.trajectories(arm).items()}
     if not found:
         raise NotMeasuredError(f"No PT run of {arm} has left a trajectory.")
