@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 
 RENAMED = {
     "lr": "pretrain_lr",
+    "scale_lr": "meta_lr",
     "steps": "pretrain_steps",
     "weights_lr": "meta_lr",
 }

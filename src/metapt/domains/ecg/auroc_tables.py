@@ -113,12 +113,12 @@ def _listed(numbers: pd.Series[int]) -> str:
     return ", ".join(dict.fromkeys(map(str, numbers)))
 
 
-def _words(cell: Row) -> dict[str, object]:
+def _words(cell: Row) -> dict[str, str]:
     words = {"evaluation": EVALUATIONS[cell["evaluation"]], "arm": label(cell["arm"])}
     return words | _meta_size(cell) | {"whose": cell["whose"], "n": cell["runs"]}
 
 
-def _difference_words(cell: Row) -> dict[str, object]:
+def _difference_words(cell: Row) -> dict[str, str]:
     difference = f"{label(cell['arm'])} minus {label(cell['minus'])}"
     words = {"evaluation": EVALUATIONS[cell["evaluation"]], "difference": difference}
     return words | _meta_size(cell) | {"PT seeds": str(cell["seeds"])}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from matplotlib.axes import Axes
 
 from metapt.domains.ecg.looks import looks
@@ -22,7 +24,7 @@ def draw_trajectories(axis: Axes, results: EcgResults, runs: dict[str, str]) -> 
     look = looks(list(dict.fromkeys(runs.values())))
     with figures.style():
         for run, arm in runs.items():
-            style = {"color": look[arm].colour, "linewidth": 1.2}
+            style: dict[str, Any] = {"color": look[arm].colour, "linewidth": 1.2}
             trajectories = results.trajectories(run)
             for each in trajectories.values():
                 steps, values = each["step"], each["value"]

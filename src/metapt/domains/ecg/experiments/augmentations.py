@@ -27,6 +27,8 @@ from metapt.evaluation.statistics import Estimate, estimate_mean
 from metapt.evaluation.tables import Tables, mean_and_error
 from metapt.sections import Positive
 
+Values = NDArray[np.float64]
+
 
 class Augmentations(EcgExperiment):
     """What the learned warp does. Not in the paper."""
@@ -40,7 +42,7 @@ class AugmentationsResults(EcgResults):
     """The results of the experiment, with the series of `studies.augmentations`."""
 
     @cached_property
-    def _views(self) -> dict[str, NDArray[np.float64]]:
+    def _views(self) -> dict[str, Values]:
         """Series -> values [replicates, steps]."""
         found = self.series[self.series["stage"] == "augmentations"]
         return {
@@ -49,21 +51,24 @@ class AugmentationsResults(EcgResults):
         }
 
     @property
-    def original(self) -> NDArray[np.float64]:
+    def original(self) -> Values:
         """Lead II of one ECG [samples], mV."""
-        return self._views[ORIGINAL][0]
+        values: Values = self._views[ORIGINAL][0]
+        return values
 
-    def views(self, arm: str, when: str) -> NDArray[np.float64]:
+    def views(self, arm: str, when: str) -> Values:
         """Return two views of it [2, samples] at an arm's `initial` or `learned` strength, mV."""
         return self._views[viewed(arm, when)]
 
-    def displacements(self, arm: str) -> NDArray[np.float64]:
+    def displacements(self, arm: str) -> Values:
         """Return the typical displacement at the learned strength of each test ECG [n], samples."""
-        return self._views[viewed(arm, "strength")][0]
+        values: Values = self._views[viewed(arm, "strength")][0]
+        return values
 
     def labelled(self, name: str) -> NDArray[np.bool_]:
         """Return which test ECGs have this diagnosis [n]."""
-        return self._views[LABELS[name]][0] > 0
+        members: NDArray[np.bool_] = self._views[LABELS[name]][0] > 0
+        return members
 
 
 def needs(jobs: EcgJobs, section: Augmentations) -> Needs:
@@ -100,8 +105,10 @@ def tables(results: AugmentationsResults) -> Tables:
 def _ends(results: AugmentationsResults, arm: str) -> tuple[Estimate, Estimate]:
     """Return the displacement when PT starts and when it ends, over PT seeds; an arm that learns none keeps its own."""
     final, learned = results.pretraining(arm, DISPLACEMENT), results.trajectories(arm)
+    seeds = [int(seed) for seed in final.index]
     first = [
-        float(learned[int(seed)]["value"].iloc[0]) if int(seed) in learned else float(value) for seed, value in final.items()
+        float(learned[seed]["value"].iloc[0]) if seed in learned else float(value)
+        for seed, value in zip(seeds, final, strict=True)
     ]
     return estimate_mean(first), estimate_mean(final.to_numpy(dtype=float))
 
@@ -128,7 +135,7 @@ def figure(results: AugmentationsResults) -> Figure:
     return drawn
 
 
-def _views(axis: Axes, original: NDArray[np.float64], views: NDArray[np.float64], colour: str) -> None:
+def _views(axis: Axes, original: Values, views: Values, colour: str) -> None:
     """Draw the ECG and two views of it below one another."""
     time = np.arange(len(original)) / FREQUENCY
     step = 1.15 * max(float(np.ptp(trace)) for trace in (original, *views))
