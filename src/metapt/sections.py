@@ -21,6 +21,13 @@ NAME = r"[A-Za-z0-9_-]{1,64}"
 """What names that become parts of paths are made of."""
 
 
+RENAMED: dict[str, str] = {
+    "cross_fit": "folds",
+    "warmup": "warmup_epochs",
+}
+"""Keys of the config that have another name now: old -> new."""
+
+
 class Section(BaseModel):
     """A part of the config: unknown keys and numbers that are not finite are errors, values can't be changed once read."""
 

@@ -1,25 +1,30 @@
-"""What the studies of this domain have in common: one arm's settings for the loop, its random streams, its results."""
+"""What the studies have in common: an arm's run, its settings for the meta-PT loop, its random streams, and what it leaves."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from metapt.domains.mnist import config
+from metapt.domains.mnist.data.prepare import MnistData, load
+from metapt.domains.mnist.quantities import DIAGNOSIS, WALL_TIME
 from metapt.errors import ConfigError
 from metapt.evaluation import metrics
-from metapt.hypergrad import SGD, FittedHead, Unroll
-from metapt.hypergrad.finetune import FineTuning
-from metapt.training.checkpoint import Checkpoint
-from metapt.training.configured import inverse
+from metapt.hypergrad import SGD
+from metapt.machine import Machine
+from metapt.training.checkpoint import Checkpoint, fingerprint
+from metapt.training.configured import meta_settings
 from metapt.training.diagnosis import Diagnosis
 from metapt.training.meta import MetaSettings
 from metapt.training.optimizers import OptimizerSpec
 from metapt.training.seeds import generator
+
+S = TypeVar("S", bound=config.Study)
 
 
 @dataclass(frozen=True)
@@ -45,17 +50,17 @@ class Run:
     budget_seconds: float | None = None
 
     def generator(self, *name: str | int) -> torch.Generator:
-        """A stream of this experiment. Arms share their streams, so that they differ in what they do only."""
+        """Return a random stream of this experiment. Arms share their streams, so that they differ in what they do only."""
         return generator(self.experiment, *name)
 
     def resumable(self, part: str = "") -> Checkpoint:
-        """The checkpoint of the run, or of a part of it that goes on by itself."""
+        """Return the checkpoint of the run, or of a part of it that resumes by itself."""
         path = self.checkpoint.with_name(f"{self.checkpoint.stem}{part}{self.checkpoint.suffix}")
         return Checkpoint(path, self.fingerprint)
 
 
 @dataclass(frozen=True)
-class Results:
+class Outcome:
     """What an arm leaves: rows of the metrics and of the series table, and checkpoints to remove once these are written."""
 
     metrics: list[dict[str, Any]]
@@ -63,38 +68,70 @@ class Results:
     checkpoints: list[Checkpoint]
 
 
-def settings(arm: config.MetaArm, iterations: int) -> MetaSettings:
-    """An arm's config as the loop's settings."""
-    return MetaSettings(
+def run_arm(
+    study: type[S],
+    train: Callable[[S, Run, MnistData], Outcome],
+    module: str,
+    config: dict[str, Any],
+    inputs: dict[str, Path],
+    outputs: dict[str, Path],
+    machine: Machine,
+) -> None:
+    """Train an arm of an experiment and write its tables.
+
+    Args:
+        study: the model of the experiment's settings.
+        train: trains the arm.
+        module: `__name__` of the module that the job enters.
+        config: `experiment`, `arm`, `settings` (with this arm only, so that `budget_of` may name one that is not there) and
+            `checkpoint`.
+        inputs: `data`, the prepared images, and, where the arm has the budget of another, `budget`, that one's metrics.
+        outputs: `metrics` and `series`.
+        machine: what it trains on.
+    """
+    run = Run(
+        experiment=f"mnist_{config['experiment']}",
+        arm=config["arm"],
+        device=machine.device,
+        threads=machine.threads,
+        checkpoint=Path(config["checkpoint"]),
+        fingerprint=fingerprint(config, inputs, module, machine.device),
+        budget_seconds=_wall_time(inputs["budget"]) if "budget" in inputs else None,
+    )
+    outcome = train(study.model_validate(config["settings"]), run, load(inputs["data"], machine.device))
+    metrics.write(outcome.metrics, outputs["metrics"])
+    metrics.write_series(outcome.series, outputs["series"])
+    for checkpoint in outcome.checkpoints:
+        checkpoint.remove()
+
+
+def _wall_time(path: Path) -> float:
+    """Return the wall time in a metrics table, seconds."""
+    table = metrics.read(path)
+    return float(table.loc[table["metric"] == WALL_TIME, "value"].iloc[0])
+
+
+def settings(arm: config.MetaArm, iterations: int, steps_per_epoch: int) -> MetaSettings:
+    """Return the loop's settings of an arm, for a number of meta-iterations and of PT steps per epoch."""
+    return meta_settings(
+        arm,
         iterations=iterations,
-        pretrain_steps=arm.pretrain_steps,
-        warmup=arm.warmup,
-        inverse=inverse(arm.inverse, arm.pretrain_lr),
-        finetuning=_finetuning(arm),
-        curvature=arm.curvature,
+        warmup=arm.warmup(steps_per_epoch),
+        pretrain_lr=arm.pretrain_lr,
         pretrain_optimizer=OptimizerSpec("Adam", {"lr": arm.pretrain_lr}),
-        meta_optimizer=OptimizerSpec(arm.meta_optimizer, {"lr": arm.meta_lr, **arm.meta_settings}, arm.meta_groups),
-        head_steps_between_updates=arm.head_steps_between_updates,
-        accumulate=arm.accumulate,
-        clip_norm=arm.clip_norm,
-        normalise=arm.normalise,
-        average_decay=arm.average_decay,
-        explosion_factor=arm.explosion_factor,
-        max_skipped=arm.max_skipped,
+        finetune_optimizer=SGD(arm.finetune_lr),
+        groups=arm.meta_groups,
     )
 
 
-def _finetuning(arm: config.MetaArm) -> FineTuning:
-    if arm.unroll == "fitted":
-        return FittedHead(l2=arm.l2, cross_fit=arm.cross_fit)
-    return Unroll(arm.unroll_steps, SGD(arm.finetune_lr), network=arm.unroll == "network")
-
-
 def sample(size: int, count: int, what: str, generator: torch.Generator) -> Tensor:
-    """`count` of `size` examples without replacement, in random order.
+    """Draw `count` of `size` examples without replacement, in random order.
 
     Args:
+        size: number of examples.
+        count: how many of them.
         what: names the examples in the error.
+        generator: draws them.
 
     Returns:
         indices [count].
@@ -108,8 +145,8 @@ def sample(size: int, count: int, what: str, generator: torch.Generator) -> Tens
 
 
 def diagnosis_rows(run: Run, diagnosis: Diagnosis, setting: str = "", replicate: int | None = None) -> list[dict[str, Any]]:
-    """The figures of a diagnosis as rows of the metrics table, under the evaluation "diagnosis"."""
+    """Return the figures of a diagnosis as rows of the metrics table, under an evaluation of their own."""
     return [
-        metrics.row(run.experiment, run.arm, name, value, replicate=replicate, setting=setting, evaluation="diagnosis")
+        metrics.row(run.experiment, run.arm, name, value, replicate=replicate, setting=setting, evaluation=DIAGNOSIS)
         for name, value in diagnosis.figures.items()
     ]

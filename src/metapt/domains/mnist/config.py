@@ -1,4 +1,4 @@
-"""The `mnist` section of the config.
+"""The `mnist` section of the config: its arms, and the settings that the studies read.
 
 A default is the paper's value (appendix "Synthetic Experiments: Further Details"), unless its description, or that of its
 section, says that the paper has none. The released code has none of these experiments.
@@ -6,11 +6,13 @@ section, says that the paper has none. The released code has none of these exper
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from metapt.sections import ConjugateGradient, Count, Experiment, Inverse, Neumann, Positive, Rate, Section
+from metapt import sections
+from metapt.domains.mnist.data.sources import TRAIN_IMAGES
+from metapt.sections import ConjugateGradient, Count, DomainSection, ExperimentSection, Positive, Rate, Section
 
 Heads = Annotated[
     Literal["separate", "shared"],
@@ -18,15 +20,17 @@ Heads = Annotated[
 ]
 
 
-class MetaArm(Section):
+class MetaArm(sections.MetaArm):
     """An arm that learns meta-parameters with Algorithm 2.
 
-    The paper has none of the keys from `accumulate` on; all but `explosion_factor` and `max_skipped` are off by default.
+    The paper has none of the keys from `l2` to `reuse_gradient`; all but `explosion_factor` and `max_skipped` are off by default.
     """
 
-    method: Literal["meta"] = "meta"
     heads: Heads = "separate"
-    inverse: Inverse = Neumann()
+    epochs: Positive | None = Field(None, description="passes over the PT images; empty: the experiment's")
+    pretrain_lr: Rate = Field(0.01, description="learning rate of PT (Adam)")
+    pretrain_steps: Positive = Field(1, description="P: PT steps between meta-updates")
+    warmup_epochs: Annotated[float, Field(ge=0)] = Field(0, description="PT epochs before the first meta-update")
     curvature: Literal["hessian", "gauss_newton"] = Field(
         "hessian", description="what is inverted; gauss_newton for rotations only"
     )
@@ -35,45 +39,23 @@ class MetaArm(Section):
         description="unrolled FT steps of encoder and head (Eq. 5), of the head only, "
         "or a head fitted to convergence instead of steps",
     )
-    unroll_steps: Count = Field(1, description="K: differentiable FT steps per meta-update")
-    l2: Rate = Field(1e-2, description="ridge of the fitted head (not in the paper; released code: none)")
-    cross_fit: bool = Field(False, description="cross-fit the fitted head over the FT minibatches")
-    epochs: Positive | None = Field(None, description="passes over the PT images; empty: the experiment's")
-    pretrain_steps: Positive = Field(1, description="P: PT steps between meta-updates")
-    warmup: Count = Field(0, description="iterations of P PT steps before the first meta-update")
-    head_steps_between_updates: Count = Field(
-        0, description="FT head steps after each PT step without a meta-update (released code: 1)"
-    )
-    pretrain_lr: Rate = Field(0.01, description="learning rate of PT (Adam)")
     finetune_lr: Rate = Field(0.01, description="learning rate of FT (SGD)")
     meta_lr: Rate = Field(0.3, description="learning rate of the meta-parameters")
-    meta_optimizer: str = Field("Adam", description="optimiser of the meta-parameters, any class of torch.optim")
-    meta_settings: dict[str, Any] = Field({}, description="further settings of that optimiser")
     meta_groups: dict[str, dict[str, Any]] = Field(
         {}, description="settings that differ for meta-parameters whose name matches a pattern"
     )
-    accumulate: Positive = Field(1, description="hypergradients, on minibatches of their own, averaged into one meta-update")
-    clip_norm: Rate | None = Field(None, description="largest norm of an applied hypergradient")
-    normalise: bool = Field(False, description="divide each hypergradient by its norm")
-    average_decay: Annotated[float, Field(gt=0, lt=1)] | None = Field(
-        None, description="report an exponential moving average of the meta-parameters"
-    )
-    explosion_factor: Annotated[float, Field(gt=1)] = Field(
-        1e4, description="skip a hypergradient this many times the running median (not in the paper; released code: none)"
-    )
-    max_skipped: Positive = Field(
-        10, description="skipped meta-updates in a row that end the run (not in the paper; released code: none)"
-    )
 
     @model_validator(mode="after")
-    def _fits_together(self) -> MetaArm:
+    def _heads_fit(self) -> MetaArm:
         if self.heads == "shared" and self.unroll != "network":
             raise ValueError(
                 f"unroll is {self.unroll!r} with shared heads, where there is no head of its own to fine-tune; legal: network"
             )
-        if self.head_steps_between_updates and self.unroll == "fitted":
-            raise ValueError("head_steps_between_updates goes with unrolled steps; a fitted head takes none")
         return self
+
+    def iterations(self, epochs: int, steps_per_epoch: int) -> int:
+        """Return the meta-iterations whose PT steps make `epochs` passes (or the arm's own number), rounded up."""
+        return -(-(self.epochs or epochs) * steps_per_epoch // self.pretrain_steps)
 
 
 class BpttArm(Section):
@@ -99,14 +81,6 @@ class FixedArm(Section):
     mean: float = Field(description="mean rotation in PT, degrees")
 
 
-class RotationData(Experiment):
-    """Sizes of the rotation experiments."""
-
-    pretrain_examples: Positive = Field(3000, description="PT images")
-    finetune_examples: Positive = Field(3000, description="FT images, half of them for validation")
-    batch_size: Positive = Field(64, description="images per minibatch, in PT and FT")
-
-
 SHARED = MetaArm(heads="shared")
 CURVATURE = MetaArm(
     heads="shared",
@@ -117,17 +91,69 @@ CURVATURE = MetaArm(
 )
 
 
-class RotationMean(RotationData):
+class Study(ExperimentSection):
+    """The settings of an experiment each of whose arms is a run of a study.
+
+    Attributes:
+        study: the study's module, in the package `studies`.
+    """
+
+    study: ClassVar[str]
+
+
+def minibatches(examples: int, batch_size: int) -> int:
+    """Return the number of minibatches of a pass over `examples`, a last smaller one included."""
+    return -(-examples // batch_size)
+
+
+def _check_warmup(name: str, arm: MetaArm, iterations: int, per_epoch: int) -> None:
+    warmup = arm.warmup(per_epoch)
+    if warmup >= iterations:
+        raise ValueError(
+            f".arms.{name}.warmup_epochs is {arm.warmup_epochs:g}, which is {warmup} of {iterations} iterations of "
+            f"{arm.pretrain_steps} PT steps, so that the meta-parameters would never be learned; legal: fewer, or more PT steps"
+        )
+
+
+class RotationData(Study):
+    """Sizes of the rotation experiments."""
+
+    study = "rotation"
+
+    pretrain_examples: Positive = Field(3000, description="PT images")
+    finetune_examples: Positive = Field(3000, description="FT images, half of them for validation")
+    batch_size: Positive = Field(64, description="images per minibatch, in PT and FT")
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """PT steps of a pass over the PT images."""
+        return minibatches(self.pretrain_examples, self.batch_size)
+
+
+class LearnedRotation(RotationData):
+    """The settings that both studies of a learned rotation have."""
+
+    arms: dict[str, MetaArm]
+    epochs: Positive = Field(5, description="passes over the PT images")
+
+    def check(self, domain: Any) -> None:
+        """Raise ValueError where a warm-up leaves no meta-update."""
+        for name, arm in self.arms.items():
+            _check_warmup(name, arm, arm.iterations(self.epochs, self.steps_per_epoch), self.steps_per_epoch)
+
+
+class RotationMean(LearnedRotation):
     """Learn the mean of the PT rotation."""
 
     arms: dict[str, MetaArm] = {"meta": MetaArm(), "meta-shared": SHARED}
     replicates: Positive = Field(10, description="initialisations")
     initial_range: tuple[float, float] = Field((45.0, 135.0), description="initial means are drawn from this range, degrees")
-    target: float = Field(90.0, description="mean rotation of FT images, degrees; the deviation is 1 in PT and FT")
-    epochs: Positive = Field(5, description="passes over the PT images")
+    target: float = Field(
+        90.0, description="mean rotation of FT images, degrees; the standard deviation is 1 in PT and FT"
+    )
 
 
-class RotationMeanStd(RotationData):
+class RotationMeanStd(LearnedRotation):
     """Learn mean and standard deviation of the PT rotation."""
 
     arms: dict[str, MetaArm] = {"meta": MetaArm(), "meta-shared": SHARED, "meta-curvature": CURVATURE}
@@ -138,15 +164,16 @@ class RotationMeanStd(RotationData):
     target: tuple[float, float] = Field(
         (45.0, 15.0), description="mean and standard deviation of the rotation of FT images, degrees"
     )
-    epochs: Positive = Field(5, description="passes over the PT images")
 
 
-class ExampleWeighting(Experiment):
+class ExampleWeighting(Study):
     """Learn a CNN that weights PT examples, some of which have noisy labels."""
+
+    study = "weighting"
 
     arms: dict[str, MetaArm] = {
         "meta": MetaArm(pretrain_lr=1e-3, meta_lr=1e-3),
-        "meta-warmup": MetaArm(pretrain_lr=1e-3, meta_lr=1e-3, heads="shared", warmup=150),
+        "meta-warmup": MetaArm(pretrain_lr=1e-3, meta_lr=1e-3, heads="shared", warmup_epochs=5),
     }
     replicates: Positive = Field(10, description="random seeds")
     pretrain_examples: Positive | Literal["all"] = Field(
@@ -158,9 +185,18 @@ class ExampleWeighting(Experiment):
     batch_size: Positive = Field(100, description="images per minibatch, in PT and FT")
     epochs: Positive = Field(100, description="passes over the PT images")
 
+    def check(self, domain: Any) -> None:
+        """Raise ValueError where a warm-up leaves no meta-update."""
+        examples = TRAIN_IMAGES[domain.source] if self.pretrain_examples == "all" else self.pretrain_examples
+        per_epoch = minibatches(examples, self.batch_size)
+        for name, arm in self.arms.items():
+            _check_warmup(name, arm, arm.iterations(self.epochs, per_epoch), per_epoch)
+
 
 class BpttStudy(RotationData):
     """What the approximations cost: ours against backpropagation through all of PT and FT."""
+
+    study = "bptt"
 
     arms: dict[str, Annotated[MetaArm | BpttArm | FixedArm, Field(discriminator="method")]] = {
         "bptt": BpttArm(method="bptt"),
@@ -175,7 +211,9 @@ class BpttStudy(RotationData):
         "initial_augmentation-shared": FixedArm(method="fixed", heads="shared", mean=45.0),
     }
     initial: float = Field(45.0, description="initial mean of the PT rotation of arms that learn it, degrees")
-    target: float = Field(90.0, description="mean rotation of FT images, degrees; the deviation is 1 in PT and FT")
+    target: float = Field(
+        90.0, description="mean rotation of FT images, degrees; the standard deviation is 1 in PT and FT"
+    )
     pretrain_steps: Positive = Field(500, description="PT steps of each arm (of each outer step of bptt)")
     finetune_steps: Positive = Field(500, description="FT steps of each arm (of each outer step of bptt)")
     pretrain_lr: Rate = Field(0.01, description="learning rate of PT (Adam)")
@@ -185,6 +223,24 @@ class BpttStudy(RotationData):
         description="PT and FT runs behind each accuracy, by seed (not in the paper; released code: none)",
     )
 
+    def check(self, domain: Any) -> None:
+        """Raise ValueError for an arm with epochs, a budget of no arm, or a warm-up that leaves no meta-update."""
+        for name, arm in self.arms.items():
+            if isinstance(arm, MetaArm):
+                if arm.epochs is not None:
+                    raise ValueError(f".arms.{name}.epochs has no meaning: all arms take bptt.pretrain_steps; leave it out")
+                _check_warmup(name, arm, self.pretrain_steps // arm.pretrain_steps, self.steps_per_epoch)
+            self._check_budget(name)
+
+    def _check_budget(self, name: str) -> None:
+        chain = [name]
+        while (other := getattr(self.arms[chain[-1]], "budget_of", None)) is not None:
+            if other not in self.arms:
+                raise ValueError(f".arms.{chain[-1]}.budget_of is {other!r}, which is no arm; legal: {', '.join(self.arms)}")
+            if other in chain:
+                raise ValueError(f".arms.{name}.budget_of runs in a circle: {' -> '.join([*chain, other])}")
+            chain.append(other)
+
 
 class FidelityArm(Section):
     """One way of pre-training whose hypergradients are compared with the exact ones. Not in the paper."""
@@ -192,11 +248,13 @@ class FidelityArm(Section):
     unroll: Literal["network", "head"] = Field("head", description="what the FT steps change")
 
 
-class Fidelity(Experiment):
+class Fidelity(Study):
     """How near our hypergradient of one weight per PT example is to the exact one, by backpropagation through PT and FT.
 
     Not in the paper.
     """
+
+    study = "fidelity"
 
     arms: dict[str, FidelityArm] = {"head": FidelityArm(), "network": FidelityArm(unroll="network")}
     replicates: Positive = Field(5, description="random seeds")
@@ -210,61 +268,9 @@ class Fidelity(Experiment):
     finetune_lr: Rate = Field(0.01, description="learning rate of FT (SGD)")
 
 
-EXAMPLES = {"digits": (1300, 497), "mnist": (60_000, 10_000)}
-"""Training and test images of each source."""
-
-
-def iterations(arm: MetaArm, epochs: int, examples: int, batch_size: int) -> int:
-    """Meta-iterations whose PT steps make `epochs` passes (or the arm's own number) over the PT images, rounded up."""
-    steps = (arm.epochs or epochs) * -(-examples // batch_size)
-    return -(-steps // arm.pretrain_steps)
-
-
-class MnistConfig(Section):
+class MnistSettings(DomainSection):
     """MNIST studies; an experiment that is left out is not run."""
 
     source: Literal["digits", "mnist"] = Field(
         "mnist", description="digits: scikit-learn's, scaled to 28 x 28, no download; mnist: the four IDX files"
     )
-    rotation_mean: RotationMean | None = None
-    rotation_mean_std: RotationMeanStd | None = None
-    example_weighting: ExampleWeighting | None = None
-    bptt: BpttStudy | None = None
-    fidelity: Fidelity | None = None
-
-    @model_validator(mode="after")
-    def _bptt_arms_fit_together(self) -> MnistConfig:
-        if self.bptt is not None:
-            for name, arm in self.bptt.arms.items():
-                if isinstance(arm, MetaArm) and arm.epochs is not None:
-                    raise ValueError(
-                        f"bptt.arms.{name}.epochs has no meaning: all arms of bptt take bptt.pretrain_steps; leave it out"
-                    )
-                if isinstance(arm, BpttArm) and arm.budget_of is not None and arm.budget_of not in self.bptt.arms:
-                    raise ValueError(
-                        f"bptt.arms.{name}.budget_of is {arm.budget_of!r}, which is no arm; legal: {', '.join(self.bptt.arms)}"
-                    )
-        return self
-
-    @model_validator(mode="after")
-    def _meta_updates_are_left(self) -> MnistConfig:
-        for key, study in self:
-            for name, arm in getattr(study, "arms", {}).items():
-                if not isinstance(arm, MetaArm):
-                    continue
-                count = self._iterations(study, arm)
-                if arm.warmup >= count:
-                    raise ValueError(
-                        f"{key}.arms.{name}.warmup is {arm.warmup} of {count} iterations of {arm.pretrain_steps} PT steps, so "
-                        f"that the meta-parameters would never be learned; legal: fewer, or more PT steps"
-                    )
-        return self
-
-    def _iterations(self, study: Experiment, arm: MetaArm) -> int:
-        match study:
-            case BpttStudy():
-                return study.pretrain_steps // arm.pretrain_steps
-            case RotationMean() | RotationMeanStd() | ExampleWeighting():
-                examples = EXAMPLES[self.source][0] if study.pretrain_examples == "all" else study.pretrain_examples
-                return iterations(arm, study.epochs, examples, study.batch_size)
-        raise AssertionError(study)

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from metapt.domains.mnist.config import RotationMeanStd
 
+DIAGNOSIS = "diagnosis"
+"""The evaluation of numbers that say how the meta-PT loop went."""
+
 ERROR = "absolute error of learned mean (degrees)"
 MEAN = "learned mean (degrees)"
+INITIAL_MEAN = "initial mean (degrees)"
 DEVIATION = "learned standard deviation (degrees)"
 """Of the rotation studies."""
 
 RATIO = "ratio of mean weight clean/noisy"
 MEAN_WEIGHT = "mean weight, {}"
 WEIGHT = "weight, {}"
-"""Of example weighting; those with a gap exist for "clean" and for "noisy" labels."""
+"""Of example weighting; those with a gap exist for each of `KINDS`."""
+
+KINDS = ("clean", "noisy")
+"""Labels of PT examples."""
 
 ACCURACY = "FT test accuracy (%)"
 WALL_TIME = "wall time (s)"

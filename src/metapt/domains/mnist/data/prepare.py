@@ -8,13 +8,16 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from metapt.domains.mnist.data.sources import CLASSES, FILES, SIDE, read_split
+from metapt.domains.mnist.data.idx import read_split
+from metapt.domains.mnist.data.sources import CLASSES, FILES, SIDE
 from metapt.errors import DataError
 from metapt.files import atomic_path
+from metapt.machine import Machine
 
 _ADVICE = "remove it, so that it is prepared again"
 
@@ -27,6 +30,19 @@ class MnistData:
     train_labels: Tensor
     test_images: Tensor
     test_labels: Tensor
+
+
+def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
+    """Turn the raw files into the prepared file `data`.
+
+    Raises:
+        DataError: as `convert`.
+        MachineError: the disk is full, or the folder can't be written.
+    """
+    tensors = convert(inputs)
+    # Through an open file, since torch writes a path's own name into the archive: the same data would be other bytes each time.
+    with atomic_path(outputs["data"]) as temporary, temporary.open("wb") as file:
+        torch.save({**tensors, "sha256": _sha256(tensors)}, file)
 
 
 def convert(inputs: dict[str, Path]) -> dict[str, Tensor]:
@@ -46,19 +62,6 @@ def convert(inputs: dict[str, Path]) -> dict[str, Tensor]:
         images, labels = read_split(inputs[FILES[f"{split}_images"]], inputs[FILES[f"{split}_labels"]])
         tensors[f"{split}_images"], tensors[f"{split}_labels"] = images, labels.long()
     return tensors
-
-
-def prepare(inputs: dict[str, Path], output: Path) -> None:
-    """Turn the raw files into the prepared file `output`.
-
-    Raises:
-        DataError: as `convert`.
-        MachineError: the disk is full, or the folder can't be written.
-    """
-    tensors = convert(inputs)
-    # Through an open file, since torch writes a path's own name into the archive: the same data would be other bytes each time.
-    with atomic_path(output) as temporary, temporary.open("wb") as file:
-        torch.save({**tensors, "sha256": _sha256(tensors)}, file)
 
 
 def load(path: Path, device: torch.device | str) -> MnistData:

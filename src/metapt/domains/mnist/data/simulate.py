@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from sklearn.datasets import load_digits
 from torch import Tensor
 
-from metapt.domains.mnist.data.sources import FILES, SIDE, write_idx
+from metapt.domains.mnist.data.idx import write_idx
+from metapt.domains.mnist.data.sources import FILES, SIDE, TRAIN_IMAGES
 from metapt.errors import ConfigError
+from metapt.machine import Machine
 
-TRAIN = 1300
+TRAIN = TRAIN_IMAGES["digits"]
 _LEVELS = 16  # grey values of the small images: 0..16
 _TENTHS = 10
 
 
-def simulate(source: str, outputs: dict[str, Path]) -> None:
-    """Write the raw files of `source`; see `write_digits`.
+def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
+    """Write the raw files of the source that the config names; see `write_digits`.
 
     Raises:
         ConfigError: the source is not `digits`.
     """
-    if source != "digits":
-        raise ConfigError(f"mnist.source {source!r} can't be generated; legal here: 'digits'.")
+    if config["source"] != "digits":
+        raise ConfigError(f"mnist.source {config['source']!r} can't be generated; legal here: 'digits'.")
     write_digits(outputs)
 
 

@@ -1,23 +1,6 @@
-"""MNIST's raw form: four IDX files (http://yann.lecun.com/exdb/mnist/).
-
-An IDX file is two zero bytes, a byte for the type (8: unsigned bytes), a byte for the number of dimensions, each dimension as a
-big-endian 32-bit integer, and then the values, last dimension fastest.
-"""
+"""What MNIST's raw data consist of."""
 
 from __future__ import annotations
-
-import gzip
-import math
-import struct
-import zlib
-from pathlib import Path
-from typing import BinaryIO, cast
-
-import torch
-from torch import Tensor
-
-from metapt.errors import DataError
-from metapt.files import atomic_path
 
 FILES = {
     "train_images": "train-images-idx3-ubyte.gz",
@@ -26,121 +9,9 @@ FILES = {
     "test_labels": "t10k-labels-idx1-ubyte.gz",
 }
 SIDE = 28
+"""Height and width of an image in pixels."""
+
 CLASSES = 10
 
-_UNSIGNED_BYTE = 8
-_MAX_EXAMPLES = 1_000_000
-_CHUNK = 1 << 20
-_ADVICE = "remove it and download it again, or copy a whole one there"
-
-
-def read_idx(path: Path) -> Tensor:
-    """Read images or labels.
-
-    Args:
-        path: an IDX file, gzipped if its name ends in `.gz`.
-
-    Returns:
-        uint8, [N, 28, 28] (0 is background, 255 is ink) or [N].
-
-    Raises:
-        DataError: the file is missing, cut, overlong, altered, or no IDX file of MNIST's shape.
-    """
-    try:
-        with _open(path) as stream:
-            shape = _read_shape(stream, path)
-            payload = _read_at_most(stream, math.prod(shape) + 1)
-    except FileNotFoundError as error:
-        raise DataError(f"{path} is missing: download it, or copy it there.") from error
-    except gzip.BadGzipFile as error:
-        raise DataError(f"{path} is not a whole gzip file ({error}): {_ADVICE}.") from error
-    except EOFError as error:
-        raise DataError(f"{path} is cut: the gzip stream ends too early; {_ADVICE}.") from error
-    except zlib.error as error:
-        raise DataError(f"{path} is altered: it does not decompress ({error}); {_ADVICE}.") from error
-    except OSError as error:
-        raise DataError(f"{path} can't be read: {error.strerror or error}.") from error
-    if len(payload) < math.prod(shape):
-        raise DataError(f"{path} is cut: its header promises {math.prod(shape)} values, and {len(payload)} are there; {_ADVICE}.")
-    if len(payload) > math.prod(shape):
-        raise DataError(f"{path} is overlong: more follows the {math.prod(shape)} values that its header promises; {_ADVICE}.")
-    return torch.frombuffer(payload, dtype=torch.uint8).reshape(shape)
-
-
-def read_split(images: Path, labels: Path) -> tuple[Tensor, Tensor]:
-    """Read the images of a split and their labels.
-
-    Returns:
-        uint8 images [N, 28, 28], and uint8 labels [N] in 0..9.
-
-    Raises:
-        DataError: as `read_idx`; a file of the wrong kind, a label outside 0..9, or different numbers of images and labels.
-    """
-    pixels, digits = read_idx(images), read_idx(labels)
-    if pixels.ndim != 3:
-        raise DataError(f"{images} holds labels where images are expected: give the file whose name says images-idx3.")
-    if digits.ndim != 1:
-        raise DataError(f"{labels} holds images where labels are expected: give the file whose name says labels-idx1.")
-    if digits.max() >= CLASSES:
-        raise DataError(f"{labels} has the label {int(digits.max())}; labels are 0 to {CLASSES - 1}: {_ADVICE}.")
-    if len(pixels) != len(digits):
-        raise DataError(
-            f"{images} holds {len(pixels)} images and {labels} holds {len(digits)} labels: their numbers must be equal."
-        )
-    return pixels, digits
-
-
-def write_idx(path: Path, tensor: Tensor) -> None:
-    """Write images or labels; the same tensor gives the same bytes at any time and under any name.
-
-    Args:
-        path: gzipped if its name ends in `.gz`.
-        tensor: uint8, [N, 28, 28] or [N].
-
-    Raises:
-        ValueError: another type or shape.
-        MachineError: the disk is full, or the folder can't be written.
-    """
-    if tensor.dtype != torch.uint8 or tensor.shape[1:] not in {(), (SIDE, SIDE)} or not 0 < len(tensor) <= _MAX_EXAMPLES:
-        raise ValueError(f"uint8 [N, {SIDE}, {SIDE}] or [N] expected, {tensor.dtype} {list(tensor.shape)} given")
-    header = struct.pack(f">HBB{tensor.ndim}I", 0, _UNSIGNED_BYTE, tensor.ndim, *tensor.shape)
-    with atomic_path(path) as temporary, temporary.open("wb") as file:
-        content = header + tensor.contiguous().numpy().tobytes()
-        if path.suffix == ".gz":
-            with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as zipped:
-                zipped.write(content)
-        else:
-            file.write(content)
-
-
-def _open(path: Path) -> BinaryIO:
-    return cast(BinaryIO, gzip.open(path, "rb")) if path.suffix == ".gz" else path.open("rb")
-
-
-def _read_shape(stream: BinaryIO, path: Path) -> list[int]:
-    """The header's dimensions: [N] or [N, 28, 28], with N bounded before anything of that size is read."""
-    magic = stream.read(4)
-    if len(magic) < 4:
-        raise DataError(f"{path} is cut: {len(magic)} bytes are no IDX header; {_ADVICE}.")
-    zero, kind, dimensions = struct.unpack(">HBB", magic)
-    if zero != 0 or kind != _UNSIGNED_BYTE:
-        raise DataError(f"{path} is no IDX file of unsigned bytes: it starts with {magic.hex(' ')}, not 00 00 08; {_ADVICE}.")
-    if dimensions not in (1, 3):
-        raise DataError(f"{path} has {dimensions} dimensions; labels have 1 and images have 3: {_ADVICE}.")
-    header = stream.read(4 * dimensions)
-    if len(header) < 4 * dimensions:
-        raise DataError(f"{path} is cut within its header; {_ADVICE}.")
-    shape = list(struct.unpack(f">{dimensions}I", header))
-    if dimensions == 3 and shape[1:] != [SIDE, SIDE]:
-        raise DataError(f"{path} holds images of {shape[1]} x {shape[2]} pixels; {SIDE} x {SIDE} are expected: {_ADVICE}.")
-    if not 0 < shape[0] <= _MAX_EXAMPLES:
-        raise DataError(f"{path} claims {shape[0]} examples; 1 to {_MAX_EXAMPLES} are legal: {_ADVICE}.")
-    return shape
-
-
-def _read_at_most(stream: BinaryIO, size: int) -> bytearray:
-    """Read to the end or to `size` bytes; in chunks, so that memory follows what is there and not what a header claims."""
-    content = bytearray()
-    while chunk := stream.read(min(_CHUNK, size - len(content))):
-        content += chunk
-    return content
+TRAIN_IMAGES = {"digits": 1300, "mnist": 60_000}
+"""Number of training images of each source."""

@@ -8,13 +8,14 @@ from __future__ import annotations
 import logging
 import time
 from functools import partial
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from metapt.domains.mnist import arms, mlp
-from metapt.domains.mnist.arms import Results, Run
+from metapt.domains.mnist.arms import Outcome, Run
 from metapt.domains.mnist.config import BpttArm, BpttStudy, FixedArm, MetaArm
 from metapt.domains.mnist.data.prepare import MnistData
 from metapt.domains.mnist.data.sources import CLASSES
@@ -24,6 +25,7 @@ from metapt.domains.mnist.studies.rotation import RotationBatches, rotated
 from metapt.evaluation import metrics
 from metapt.hypergrad import SGD, Adam, Params, Pretrained, exact_hypergradient
 from metapt.hypergrad.params import norm
+from metapt.machine import Machine
 from metapt.training.guard import HypergradientGuard
 from metapt.training.measure import Measured
 from metapt.training.meta import MetaPretraining
@@ -36,8 +38,13 @@ from metapt.training.timing import Every
 log = logging.getLogger(__name__)
 
 
-def train(study: BpttStudy, run: Run, data: MnistData) -> Results:
-    """One arm: learns its PT rotation (if it does), pre-trains and fine-tunes; the first seed's whole way is timed.
+def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
+    """Train and time an arm; see `arms.run_arm`."""
+    arms.run_arm(BpttStudy, train, __name__, config, inputs, outputs, machine)
+
+
+def train(study: BpttStudy, run: Run, data: MnistData) -> Outcome:
+    """Learn an arm's PT rotation (unless it is fixed), pre-train and fine-tune; all of this is timed for the first seed.
 
     Every arm has the same budget of PT and FT steps behind its accuracy. For ours the PT steps are those during which the
     rotation is learned; backpropagation learns it once, and all its seeds pre-train with the mean that it ends with.
@@ -73,7 +80,7 @@ def train(study: BpttStudy, run: Run, data: MnistData) -> Results:
     if learned is not None:
         rows += [row(OUTER_STEPS, len(learned.means) - 1), row(SKIPPED, learned.skipped)]
     series = [{"replicate": 0, "step": step, "name": "mean", "value": value} for step, value in enumerate(means.get(0, []))]
-    return Results(rows, series, [run.resumable()])
+    return Outcome(rows, series, [run.resumable()])
 
 
 class SingleBatches(RotationBatches):
@@ -95,7 +102,7 @@ class SingleBatches(RotationBatches):
         return Images(*(value[0] for value in super().validation()))
 
     def whole_validation(self) -> Images:
-        """All FT validation images."""
+        """Return all FT validation images."""
         return Images(self.rotated[0, self.half :], self.labels[0, self.half :])
 
 
@@ -118,7 +125,7 @@ class Stages:
         self._first = self.batches.state_dict()
 
     def pretrain(self, mean: float) -> Params:
-        """The encoder after PT with a fixed mean rotation (degrees)."""
+        """Return the encoder after PT with a fixed mean rotation (degrees)."""
         meta = {"mean": torch.tensor(mean, device=self.device)}
 
         def loss(weights: Params) -> Tensor:
@@ -128,7 +135,7 @@ class Stages:
         return _split(minimise(loss, _join(self.pretrained), optimizer, self.study.pretrain_steps), self.pretrained).encoder
 
     def finetune(self, encoder: Params) -> tuple[Params, Params]:
-        """Encoder and head after FT of both, the head from its initial weights.
+        """Return encoder and head after FT of both, the head from its initial weights.
 
         The minibatches are the first ones again, since meta-PT has drawn FT minibatches before.
         """
@@ -145,10 +152,10 @@ class Stages:
 
 
 def _meta_pretrain(stages: Stages, arm: MetaArm) -> tuple[Params, list[float]]:
-    """The encoder after meta-PT (Algorithm 2), and the mean rotation from its initial value on after each iteration (degrees)."""
+    """Return the encoder after meta-PT (Algorithm 2), and the mean rotation at first and after each iteration (degrees)."""
     study = stages.study
     meta = {"mean": torch.tensor(study.initial, device=stages.device)}
-    settings = arms.settings(arm, study.pretrain_steps // arm.pretrain_steps)
+    settings = arms.settings(arm, study.pretrain_steps // arm.pretrain_steps, study.steps_per_epoch)
     loop = MetaPretraining(stages.problem, stages.batches, stages.pretrained, meta, stages.head, settings)
     means = [study.initial]
     for _ in range(settings.iterations):
@@ -161,7 +168,7 @@ class _Learned(NamedTuple):
     """What backpropagation through training found, and what it cost.
 
     Attributes:
-        means: the mean rotation from its initial value on after each outer step, degrees.
+        means: the mean rotation at first and after each outer step, degrees.
         seconds: wall time, that of an interrupted run up to its last checkpoint included.
         peak_bytes: memory of the outer step that took most.
         skipped: outer steps whose hypergradient was not applied.
@@ -174,7 +181,7 @@ class _Learned(NamedTuple):
 
 
 def _backpropagate(study: BpttStudy, run: Run, data: MnistData, arm: BpttArm) -> _Learned:
-    """Learns the mean by backpropagation through all of PT and FT of the first seed, from the same initial weights each time.
+    """Learn the mean by backpropagation through all of PT and FT of the first seed, from the same initial weights each time.
 
     An arm with a budget stops when that is spent, but not before the first outer step.
     """
@@ -231,10 +238,10 @@ def _backpropagate(study: BpttStudy, run: Run, data: MnistData, arm: BpttArm) ->
 
 
 def _join(params: Pretrained) -> Params:
-    """Encoder and head as one dictionary."""
+    """Return encoder and head as one dictionary."""
     return {f"encoder/{k}": v for k, v in params.encoder.items()} | {f"head/{k}": v for k, v in params.head.items()}
 
 
 def _split(params: Params, like: Pretrained) -> Pretrained:
-    """The inverse of `_join`, with the names of `like`."""
+    """Invert `_join`, with the names of `like`."""
     return Pretrained({k: params[f"encoder/{k}"] for k in like.encoder}, {k: params[f"head/{k}"] for k in like.head})

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from metapt.domains.mnist import arms, mlp
-from metapt.domains.mnist.arms import Results, Run
+from metapt.domains.mnist.arms import Outcome, Run
 from metapt.domains.mnist.config import Fidelity
 from metapt.domains.mnist.data.prepare import MnistData
 from metapt.domains.mnist.data.sources import CLASSES
@@ -17,13 +18,19 @@ from metapt.domains.mnist.problem import ExampleWeightsProblem, Images
 from metapt.domains.mnist.quantities import COSINE, NORM_RATIO, setting_fidelity
 from metapt.evaluation import metrics
 from metapt.hypergrad import SGD, Neumann, Unroll, exact_hypergradient, hypergradient
+from metapt.machine import Machine
 from metapt.training.progress import steps
 
 _BATCH = 64  # images of an FT training minibatch
 
 
-def train(study: Fidelity, run: Run, data: MnistData) -> Results:
-    """Cosine and norm ratio for each number of PT steps, K, and Neumann terms, over seeds.
+def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
+    """Compare the hypergradients of an arm; see `arms.run_arm`."""
+    arms.run_arm(Fidelity, train, __name__, config, inputs, outputs, machine)
+
+
+def train(study: Fidelity, run: Run, data: MnistData) -> Outcome:
+    """Measure cosine and norm ratio for each number of PT steps, K, and Neumann terms, over seeds.
 
     Raises:
         ConfigError: there are fewer images than the study asks for.
@@ -38,11 +45,11 @@ def train(study: Fidelity, run: Run, data: MnistData) -> Results:
                 metrics.row(run.experiment, run.arm, name, value, replicate=seed, setting=words)
                 for name, value in numbers.items()
             ]
-    return Results(rows, [], [])
+    return Outcome(rows, [], [])
 
 
 def _compare(study: Fidelity, run: Run, data: MnistData, seed: int, count: int, unroll_steps: int) -> dict[int, dict[str, float]]:
-    """Neumann terms -> cosine and norm ratio to the exact hypergradient."""
+    """Return, for each number of Neumann terms, cosine and norm ratio to the exact hypergradient."""
     pretrain, train_batches, validation = _data(study, run, data, seed, unroll_steps)
     pretrained, head = mlp.initial("separate", CLASSES, CLASSES, run.generator("weights", seed), run.device)
     meta = {"weights": torch.ones(study.examples, device=run.device)}
@@ -80,7 +87,7 @@ def _compare(study: Fidelity, run: Run, data: MnistData, seed: int, count: int, 
 
 
 def _data(study: Fidelity, run: Run, data: MnistData, seed: int, unroll_steps: int) -> tuple[Images, Sequence[Images], Images]:
-    """All PT images (some with a random label), an FT training minibatch per unrolled step, all FT validation images."""
+    """Return all PT images (some with a random label), an FT training minibatch per unrolled step, all FT validation images."""
     chosen = arms.sample(
         len(data.train_labels), study.examples + study.finetune_examples, "PT and FT images", run.generator("images", seed)
     )
@@ -100,7 +107,7 @@ def _data(study: Fidelity, run: Run, data: MnistData, seed: int, unroll_steps: i
 
 
 def _agreement(ours: Tensor, exact: Tensor) -> dict[str, float]:
-    """Of two hypergradients [examples]."""
+    """Return cosine and norm ratio of two hypergradients [examples]."""
     return {
         COSINE: float(torch.nn.functional.cosine_similarity(ours, exact, dim=0)),
         NORM_RATIO: float(ours.norm() / exact.norm()),

@@ -5,24 +5,36 @@ Appendix "Meta-Parameterized Data Augmentation".
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from metapt.domains.mnist import arms, mlp
-from metapt.domains.mnist.arms import Results, Run
-from metapt.domains.mnist.config import MetaArm, RotationData, RotationMean, RotationMeanStd, iterations
+from metapt.domains.mnist.arms import Outcome, Run
+from metapt.domains.mnist.config import LearnedRotation, RotationData, RotationMean, RotationMeanStd
 from metapt.domains.mnist.data.prepare import MnistData
 from metapt.domains.mnist.data.sources import CLASSES
 from metapt.domains.mnist.problem import Images, RotationBatch, RotationProblem
-from metapt.domains.mnist.quantities import DEVIATION, ERROR, MEAN, setting_mean_std
+from metapt.domains.mnist.quantities import DEVIATION, ERROR, INITIAL_MEAN, MEAN, setting_mean_std
 from metapt.domains.mnist.rotation import rotate
 from metapt.evaluation import metrics
 from metapt.hypergrad import Params, Stacked
 from metapt.hypergrad.stacked import stack, stack_pretrained
+from metapt.machine import Machine
 from metapt.training.batches import StreamBatches
 from metapt.training.meta import MetaPretraining
 from metapt.training.recorder import Recorder
 from metapt.training.streams import ShuffledStream
+
+
+def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
+    """Learn the rotation of an arm; see `arms.run_arm`."""
+    if "starts" in config["settings"]:
+        arms.run_arm(RotationMeanStd, train_mean_std, __name__, config, inputs, outputs, machine)
+    else:
+        arms.run_arm(RotationMean, train_mean, __name__, config, inputs, outputs, machine)
 
 
 class RotationBatches(StreamBatches):
@@ -76,7 +88,7 @@ class RotationBatches(StreamBatches):
         return self._rotations("pretrain")
 
     def hypergradient(self) -> RotationBatch:
-        """The PT minibatch of a hypergradient, from a stream of its own, lest meta-updates change what PT steps see."""
+        """Return the PT minibatch of a hypergradient, from a stream of its own, lest meta-updates change what PT steps see."""
         return self._rotations("hypergradient")
 
     def _rotations(self, name: str) -> RotationBatch:
@@ -98,38 +110,45 @@ class RotationBatches(StreamBatches):
 
 
 def rotated(images: Tensor, target: tuple[float, float], generator: torch.Generator) -> Tensor:
-    """Images [n, 28, 28], each rotated once by a draw from N(mean, deviation^2) degrees."""
+    """Rotate each of the images [n, 28, 28] once, by a draw from N(mean, deviation^2) degrees; `target` holds the two."""
     mean, deviation = target
     return rotate(images, mean + deviation * torch.randn(len(images), generator=generator).to(images.device))
 
 
 def learn(
-    run: Run, arm: MetaArm, batches: RotationBatches, meta: Params, seeds: list[int], count: int
-) -> tuple[MetaPretraining, Recorder, Results]:
-    """Meta-PT of stacked replicates in `count` iterations, `meta` holding each one's initial mean [replicates] (and deviation).
+    study: LearnedRotation, run: Run, batches: RotationBatches, meta: Params, seeds: list[int]
+) -> tuple[MetaPretraining, Recorder, Outcome]:
+    """Run meta-PT of stacked replicates.
+
+    Args:
+        study: the settings.
+        run: names the arm.
+        batches: the replicates' minibatches.
+        meta: each replicate's initial mean [replicates] (and standard deviation), degrees.
+        seeds: one name per replicate.
 
     Returns:
-        the loop at its end; the trajectories of the meta-parameters; a `Results` with the diagnosis and the checkpoint.
+        the loop at its end; the trajectories of the meta-parameters; the diagnosis and the checkpoint.
     """
+    arm = study.arms[run.arm]
     initial = [mlp.initial(arm.heads, CLASSES, CLASSES, run.generator("weights", seed), run.device) for seed in seeds]
     pretrained = stack_pretrained([pretrained for pretrained, _ in initial])
     head = stack([head for _, head in initial])
-    loop = MetaPretraining(Stacked(RotationProblem()), batches, pretrained, meta, head, arms.settings(arm, count))
+    settings = arms.settings(arm, arm.iterations(study.epochs, study.steps_per_epoch), study.steps_per_epoch)
+    loop = MetaPretraining(Stacked(RotationProblem()), batches, pretrained, meta, head, settings)
     recorder = Recorder(lambda: loop.averaged_meta)
     checkpoint = run.resumable()
     diagnosis = loop.run(f"{run.experiment} {run.arm}", checkpoint, recorder=recorder)
-    return loop, recorder, Results(arms.diagnosis_rows(run, diagnosis), [], [checkpoint])
+    return loop, recorder, Outcome(arms.diagnosis_rows(run, diagnosis), [], [checkpoint])
 
 
-def train_mean(study: RotationMean, run: Run, data: MnistData) -> Results:
-    """Learns the mean from `replicates` initialisations at once."""
-    arm = study.arms[run.arm]
+def train_mean(study: RotationMean, run: Run, data: MnistData) -> Outcome:
+    """Learn the mean from `replicates` initialisations at once."""
     seeds = list(range(study.replicates))
     low, high = study.initial_range
     start = torch.stack([low + (high - low) * torch.rand((), generator=run.generator("initial mean", seed)) for seed in seeds])
     batches = RotationBatches(data, study, (study.target, 1.0), run, seeds)
-    count = iterations(arm, study.epochs, study.pretrain_examples, study.batch_size)
-    loop, recorder, results = learn(run, arm, batches, {"mean": start.to(run.device)}, seeds, count)
+    loop, recorder, outcome = learn(study, run, batches, {"mean": start.to(run.device)}, seeds)
     final = loop.averaged_meta["mean"].cpu()
     setting = f"{study.replicates} initialisations in [{low:g},{high:g}], target {study.target:g}"
     rows = [
@@ -137,27 +156,25 @@ def train_mean(study: RotationMean, run: Run, data: MnistData) -> Results:
         for metric, values in {
             ERROR: (final - study.target).abs(),
             MEAN: final,
-            "initial mean (degrees)": start,
+            INITIAL_MEAN: start,
         }.items()
         for seed in seeds
     ]
-    return Results(rows + results.metrics, recorder.rows(), results.checkpoints)
+    return Outcome(rows + outcome.metrics, recorder.rows(), outcome.checkpoints)
 
 
-def train_mean_std(study: RotationMeanStd, run: Run, data: MnistData) -> Results:
-    """Learns mean and standard deviation from every start and seed at once.
+def train_mean_std(study: RotationMeanStd, run: Run, data: MnistData) -> Outcome:
+    """Learn mean and standard deviation from every start and seed at once.
 
     A replicate of the metrics table is a seed; one of the series table is start * seeds + seed.
     """
-    arm = study.arms[run.arm]
     seeds = list(range(study.replicates))
     replicates = [(start, seed) for start in range(len(study.starts)) for seed in seeds]
     starts = torch.tensor([study.starts[start] for start, _ in replicates])
     names = [start * study.replicates + seed for start, seed in replicates]
     batches = RotationBatches(data, study, study.target, run, names)
     meta = {"mean": starts[:, 0].to(run.device), "deviation": starts[:, 1].to(run.device)}
-    count = iterations(arm, study.epochs, study.pretrain_examples, study.batch_size)
-    loop, recorder, results = learn(run, arm, batches, meta, names, count)
+    loop, recorder, outcome = learn(study, run, batches, meta, names)
     # N(mean, s^2) and N(mean, (-s)^2) are one distribution.
     final = {MEAN: loop.averaged_meta["mean"].cpu(), DEVIATION: loop.averaged_meta["deviation"].abs().cpu()}
     rows = [
@@ -165,4 +182,4 @@ def train_mean_std(study: RotationMeanStd, run: Run, data: MnistData) -> Results
         for metric, values in final.items()
         for index, (start, seed) in enumerate(replicates)
     ]
-    return Results(rows + results.metrics, recorder.rows(), results.checkpoints)
+    return Outcome(rows + outcome.metrics, recorder.rows(), outcome.checkpoints)

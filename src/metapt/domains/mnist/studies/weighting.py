@@ -6,25 +6,33 @@ Appendix "Meta-Parameterized Per-Example Weighting".
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from metapt.domains.mnist import arms, mlp, weighting
-from metapt.domains.mnist.arms import Results, Run
-from metapt.domains.mnist.config import ExampleWeighting, iterations
+from metapt.domains.mnist.arms import Outcome, Run
+from metapt.domains.mnist.config import ExampleWeighting, minibatches
 from metapt.domains.mnist.data.prepare import MnistData
 from metapt.domains.mnist.problem import Images, WeightingProblem
 from metapt.domains.mnist.quantities import MEAN_WEIGHT, RATIO, WEIGHT
 from metapt.evaluation import metrics
+from metapt.machine import Machine
 from metapt.training.batches import StreamBatches
 from metapt.training.meta import MetaPretraining
 from metapt.training.recorder import Recorder
 from metapt.training.streams import ShuffledStream
 
 CLEAN_CLASSES = 5
-_MOST_WEIGHED = 3000
+_MOST_WEIGHTED = 3000
 _RECORDS = 100  # points of a trajectory
+
+
+def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
+    """Learn the weights of an arm; see `arms.run_arm`."""
+    arms.run_arm(ExampleWeighting, train, __name__, config, inputs, outputs, machine)
 
 
 class WeightingBatches(StreamBatches):
@@ -63,7 +71,7 @@ class WeightingBatches(StreamBatches):
         return self._weighted("pretrain")
 
     def hypergradient(self) -> Images:
-        """The PT minibatch of a hypergradient, from a stream of its own, lest meta-updates change what PT steps see."""
+        """Return the PT minibatch of a hypergradient, from a stream of its own, lest meta-updates change what PT steps see."""
         return self._weighted("hypergradient")
 
     def _weighted(self, name: str) -> Images:
@@ -83,8 +91,8 @@ class WeightingBatches(StreamBatches):
         return Images(self.finetune_images[indices], self.finetune_labels[indices])
 
 
-def train(study: ExampleWeighting, run: Run, data: MnistData) -> Results:
-    """All replicates, side by side in `run.threads` threads of one CPU thread each.
+def train(study: ExampleWeighting, run: Run, data: MnistData) -> Outcome:
+    """Train all replicates, side by side in `run.threads` threads of one CPU thread each.
 
     The convolutions dominate here, and stacked ones (grouped convolutions) are slower than one after the other.
     """
@@ -95,25 +103,26 @@ def train(study: ExampleWeighting, run: Run, data: MnistData) -> Results:
             parts = list(pool.map(lambda seed: _replicate(study, run, data, seed), range(study.replicates)))
     finally:
         torch.set_num_threads(before)
-    return Results(
+    return Outcome(
         [row for part in parts for row in part.metrics],
         [row for part in parts for row in part.series],
         [checkpoint for part in parts for checkpoint in part.checkpoints],
     )
 
 
-def _replicate(study: ExampleWeighting, run: Run, data: MnistData, seed: int) -> Results:
+def _replicate(study: ExampleWeighting, run: Run, data: MnistData, seed: int) -> Outcome:
     arm = study.arms[run.arm]
     batches = WeightingBatches(data, study, run, seed)
     pretrained, head = mlp.initial(arm.heads, study.classes, CLEAN_CLASSES, run.generator("weights", seed), run.device)
     meta = {name: value.to(run.device) for name, value in weighting.network(run.generator("weighting network", seed)).items()}
-    count = iterations(arm, study.epochs, len(batches.labels), study.batch_size)
-    loop = MetaPretraining(WeightingProblem(), batches, pretrained, meta, head, arms.settings(arm, count))
+    per_epoch = minibatches(len(batches.labels), study.batch_size)
+    settings = arms.settings(arm, arm.iterations(study.epochs, per_epoch), per_epoch)
+    loop = MetaPretraining(WeightingProblem(), batches, pretrained, meta, head, settings)
 
     def observe() -> dict[str, Tensor]:
         return {MEAN_WEIGHT.format(name): part.mean().reshape(1) for name, part in weigh(loop, batches).items()}
 
-    recorder = Recorder(observe, every=max(1, count // _RECORDS))
+    recorder = Recorder(observe, every=max(1, settings.iterations // _RECORDS))
     checkpoint = run.resumable(f"-{seed}")
     diagnosis = loop.run(f"{run.experiment} {run.arm} {seed}", checkpoint, recorder=recorder)
     weights = weigh(loop, batches)
@@ -128,16 +137,16 @@ def _replicate(study: ExampleWeighting, run: Run, data: MnistData, seed: int) ->
         for name, part in weights.items()
         for index, value in enumerate(part.tolist())
     ]
-    return Results(rows, series, [checkpoint])
+    return Outcome(rows, series, [checkpoint])
 
 
 @torch.no_grad()
 def weigh(loop: MetaPretraining, batches: WeightingBatches) -> dict[str, Tensor]:
-    """Weights of the "clean" and of the "noisy" PT examples (of a random 3,000 where there are more), weighed as one batch.
+    """Weight the PT examples (a random 3,000 where there are more) as one batch.
 
     Returns:
-        each [examples of that kind], on the CPU.
+        of the "clean" and of the "noisy" examples: weights [examples of that kind], on the CPU.
     """
-    weights = weighting.weights(loop.averaged_meta, batches.images[:_MOST_WEIGHED])
-    clean = batches.clean[:_MOST_WEIGHED]
+    weights = weighting.weights(loop.averaged_meta, batches.images[:_MOST_WEIGHTED])
+    clean = batches.clean[:_MOST_WEIGHTED]
     return {"clean": weights[clean].cpu(), "noisy": weights[~clean].cpu()}

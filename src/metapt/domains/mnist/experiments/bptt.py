@@ -1,0 +1,118 @@
+"""Experiment `bptt`: what do the approximations cost in accuracy, and what do they save in time and memory?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from functools import partial
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from metapt.domains.mnist.config import BpttStudy
+from metapt.domains.mnist.quantities import ACCURACY, PEAK_MEMORY, WALL_TIME
+from metapt.domains.mnist.results import MnistResults
+from metapt.evaluation import figures
+from metapt.evaluation.comparisons import Comparison, at_least, at_most
+from metapt.evaluation.experiment import Experiment, Needs
+from metapt.evaluation.paper import paper_numbers
+from metapt.evaluation.statistics import Difference, Estimate, estimate, paired_difference, summarise
+
+
+def figure(results: MnistResults) -> Figure:
+    """Draw accuracy beside the paper's, wall time and peak memory, a row for each arm."""
+    table = results.metrics
+    whole, (left, middle, right) = figures.panels(columns=3)
+    summary = summarise(table[table["metric"] == ACCURACY]).rename(columns={"arm": "label"})
+    paper = paper_numbers()
+    paper = paper[(paper["experiment"] == results.name) & paper["arm"].isin(summary["label"])].rename(
+        columns={"arm": "label", "paper_mean": "mean", "paper_standard_error": "standard_error"}
+    )
+    figures.bars_with_error(summary, paper, xlabel=ACCURACY, axis=left)
+    for axis, metric in ((middle, WALL_TIME), (right, PEAK_MEMORY)):
+        _costs(axis, table[table["metric"] == metric].set_index("arm")["value"], metric, least=1.0 if axis is right else 0.0)
+    handles, labels = left.get_legend_handles_labels()
+    if left.get_legend() is not None:
+        left.get_legend().remove()  # type: ignore[union-attr]
+        with figures.style():
+            left.legend(handles, labels, loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderaxespad=0)
+    return whole
+
+
+def _costs(axis: Axes, values: pd.Series[float], xlabel: str, least: float) -> None:
+    """Draw a dot and its number for each arm on a logarithmic axis; what is below `least` stands at it and says so."""
+    with figures.style():
+        for place, value in enumerate(values):
+            shown, text = (
+                max(value, least),
+                f"{value:.0f}" if value >= 100 else f"{value:.3g}" if value >= least else f"< {least:g}",
+            )
+            axis.plot(shown, place, "o", color=figures.colour(0), clip_on=False)
+            axis.annotate(text, (shown, place), xytext=(7, 0), textcoords="offset points", va="center", fontsize=9)
+        axis.set(xscale="log", xlabel=xlabel, yticks=range(len(values)), yticklabels=[])
+        axis.set_ylim(len(values) - 0.5, -0.5)
+        axis.tick_params(axis="y", length=0)
+        axis.margins(x=0.2)
+        axis.grid(axis="y", visible=True)
+    figures.plain_log_ticks(axis.xaxis)
+
+
+def comparisons(results: MnistResults) -> Iterator[Comparison]:
+    """Yield each claim for separate heads (the arms' plain names) and, where they are there, for a shared one (-shared)."""
+
+    def gain(arm: str, control: str) -> Difference:
+        return paired_difference(results.values(arm, ACCURACY), results.values(control, ACCURACY))
+
+    def speedup(arm: str, control: str) -> Estimate:
+        slow, fast = (float(results.values(each, WALL_TIME).iloc[0]) for each in (control, arm))
+        return estimate(slow / fast, math.nan, 1)
+
+    for end in ("", "-shared"):
+        arm = f"meta{end}"
+        if arm not in results.arms:
+            continue
+        for other, paper in (("bptt", "87.6 against 88.0 %"), ("optimal_augmentation", "87.6 against 88.3 %")):
+            control = other + end
+            yield Comparison(
+                text=f"{arm} comes within 1 point of {control}",
+                arm=arm,
+                control=control,
+                metric=ACCURACY,
+                criterion=at_most(1.0),
+                measure=partial(gain, control, arm),
+                paper=paper,
+            )
+        control = f"initial_augmentation{end}"
+        yield Comparison(
+            text=f"{arm} is at least 4 points better than {control}",
+            arm=arm,
+            control=control,
+            metric=ACCURACY,
+            criterion=at_least(4.0),
+            measure=partial(gain, arm, control),
+            paper="87.6 against 80.1 %",
+        )
+        control = f"bptt{end}"
+        yield Comparison(
+            text=f"{arm} is at least 20 times faster than {control}",
+            arm=arm,
+            control=control,
+            metric=WALL_TIME,
+            criterion=at_least(20.0),
+            measure=partial(speedup, arm, control),
+            paper="30 minutes against 20 hours",
+        )
+
+
+EXPERIMENT = Experiment(
+    title="Ours against backpropagation through all of pre-training and fine-tuning: accuracy, wall time and memory",
+    figure_title="Accuracy, wall time and memory of ours and of backpropagation through all of pre-training and fine-tuning",
+    section=BpttStudy,
+    order=4,
+    needs=lambda jobs, section: Needs(jobs.studies("bptt")),
+    results=MnistResults,
+    tables=lambda results: results.beside_paper("Ours against backpropagation through PT and FT"),
+    figure=figure,
+    comparisons=comparisons,
+)

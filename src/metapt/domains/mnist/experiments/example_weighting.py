@@ -1,0 +1,76 @@
+"""Experiment `example_weighting`: does the learned CNN weight examples with clean labels more than those with noisy ones?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from functools import partial
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from metapt.domains.mnist.config import ExampleWeighting
+from metapt.domains.mnist.quantities import KINDS, MEAN_WEIGHT, RATIO, WEIGHT
+from metapt.domains.mnist.results import MnistResults
+from metapt.evaluation import figures
+from metapt.evaluation.comparisons import Comparison, Criterion, Measured
+from metapt.evaluation.experiment import Experiment, Needs
+from metapt.evaluation.statistics import estimate_mean
+
+A_HUNDRED = Criterion(math.log10(100), math.inf, "ratio at least 100")
+"""Of the ratio's logarithm to base 10."""
+
+
+def figure(results: MnistResults) -> Figure:
+    """Draw the mean weights over meta-iterations, and below them the distribution of the last weights, a column for each arm."""
+    series = results.series_by_arm()
+    whole, axes = figures.panels(columns=len(series), rows=2)
+    over_time, at_end = axes[: len(series)], axes[len(series) :]
+    for above, below, (arm, frame) in zip(over_time, at_end, series.items(), strict=True):
+        bands = {f"{kind} label": figures.over_replicates(frame, MEAN_WEIGHT.format(kind)) for kind in KINDS}
+        figures.trajectories(bands, xlabel="meta-iteration", ylabel="", axis=above)
+        above.set_yscale("log")
+        figures.title(above, arm)
+        weights = {f"{kind} label": frame.loc[frame["name"] == WEIGHT.format(kind), "value"] for kind in KINDS}
+        figures.distributions(weights, xlabel="weight of a PT example at the end", ylabel="", logarithmic=True, axis=below)
+    over_time[0].set_ylabel("mean weight\n(median and 10-90 % of seeds)")
+    at_end[0].set_ylabel("share of examples (%)")
+    figures.same_range(over_time, "y")
+    figures.same_range(at_end, "x")
+    for axis in over_time:
+        figures.plain_log_ticks(axis.yaxis)
+    for axis in at_end:
+        figures.plain_log_ticks(axis.xaxis)
+    figures.legend_above(whole, axes)
+    return whole
+
+
+def comparisons(results: MnistResults) -> Iterator[Comparison]:
+    """Yield a claim for each arm."""
+
+    def ratio(arm: str) -> Measured:
+        return Measured(estimate_mean(np.log10(results.values(arm, RATIO))), words="log10 of the ratio: {}")
+
+    for arm in results.arms:
+        yield Comparison(
+            text=f"{arm} weights clean examples over 100 times more than noisy ones",
+            arm=arm,
+            control="",
+            metric=RATIO,
+            criterion=A_HUNDRED,
+            measure=partial(ratio, arm),
+            paper="ratio over 100",
+        )
+
+
+EXPERIMENT = Experiment(
+    title="The learned weights of clean and noisy pre-training examples",
+    figure_title="The distribution of the learned weights of clean and of noisy pre-training examples",
+    section=ExampleWeighting,
+    order=3,
+    needs=lambda jobs, section: Needs(jobs.studies("example_weighting")),
+    results=MnistResults,
+    tables=lambda results: results.beside_paper("Learning to weight PT examples"),
+    figure=figure,
+    comparisons=comparisons,
+)

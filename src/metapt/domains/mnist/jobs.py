@@ -1,0 +1,72 @@
+"""The jobs of this domain: its runs, where their files lie, and what they need of a machine."""
+
+from __future__ import annotations
+
+from metapt.domains.mnist.config import BpttStudy, ExampleWeighting, MnistSettings, Study
+from metapt.domains.mnist.data.sources import FILES
+from metapt.jobs import Job, Jobs
+from metapt.sections import plain
+
+PREPARED = {"data": "images.pt"}
+SIMULATED = {"digits": list(FILES.values())}
+
+
+class MnistJobs(Jobs[MnistSettings]):
+    """The jobs of this domain; see `Jobs`."""
+
+    def prepared(self) -> Job:
+        """Return the job that prepares the images of the config's source."""
+        source = self.config.source
+        if source in SIMULATED:
+            raw = self.simulate(source, SIMULATED[source]).outputs
+        else:
+            listed = self.place.sources[source]
+            raw = {file: self.download(listed, file, minutes=30).outputs["file"] for file in FILES.values()}
+        return self.prepare(source, PREPARED, config={}, inputs=raw, mem_mb=2000, minutes=10)
+
+    def studies(self, experiment: str) -> list[Job]:
+        """Return the job of each arm of an experiment, sorted by name."""
+        return [self.study(experiment, arm) for arm in sorted(getattr(self.config, experiment).arms)]
+
+    def study(self, experiment: str, arm: str) -> Job:
+        """Return the job that pre-trains and fine-tunes an arm of an experiment.
+
+        An arm with the budget of another reads that one's wall time.
+        """
+        section: Study = getattr(self.config, experiment)
+        settings = plain(section)
+        settings["arms"] = {arm: settings["arms"][arm]}
+        inputs = {"data": self.prepared().outputs["data"]}
+        other = settings["arms"][arm].get("budget_of")
+        if other is not None:
+            inputs["budget"] = self.study(experiment, other).outputs["metrics"]
+        return self.training(
+            "study",
+            f"{experiment}/{arm}",
+            f"domains.mnist.studies.{section.study}",
+            {"experiment": experiment, "arm": arm, "settings": settings},
+            inputs,
+            mem_mb=_mem_mb(section),
+            minutes=60 + settings["arms"][arm].get("outer_steps", 0),
+            threads=_threads(section),
+            alone=isinstance(section, BpttStudy),  # its arms are timed
+        )
+
+
+def _threads(section: Study) -> int:
+    """Return CPU threads: weighting runs its replicates side by side; the networks of the others are so small that one is best."""
+    return min(4, section.replicates) if isinstance(section, ExampleWeighting) else 1
+
+
+def _mem_mb(section: Study) -> int:
+    """Return megabytes.
+
+    The imports take 500; backpropagation through a whole PT and FT keeps about 4 for each step; weighting 3,000 images at once takes
+    about 3,000 in each thread.
+    """
+    match section:
+        case BpttStudy():
+            return 2000 + 4 * (section.pretrain_steps + section.finetune_steps)
+        case ExampleWeighting():
+            return 2000 + 3000 * _threads(section)
+    return 2000
