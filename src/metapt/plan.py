@@ -41,6 +41,7 @@ class Plan:
             self.jobs |= jobs.made
         collect = self._collect(config)
         self.jobs[collect.name] = collect
+        self._codes: dict[str, str | None] = {}
         self._makers = {path: job for job in self.jobs.values() for path in (*job.outputs.values(), job.record)}
 
     def maker(self, path: str) -> Job:
@@ -56,6 +57,25 @@ class Plan:
                 f"no job of this config makes {path}{hint}: name it in an experiment of the config, or take a config that has it."
             )
         return self._makers[path]
+
+    def summary(self, experiment: str) -> Job:
+        """Return the job that an experiment ends in.
+
+        Raises:
+            ConfigError: the experiment is not in the config.
+        """
+        if experiment not in self.summaries:
+            name, _, key = experiment.partition("_")
+            raise ConfigError(
+                f"{experiment} is not in the config: add `{key}: {{}}` to the section {name}, or name a config that has it."
+            )
+        return self.jobs[self.summaries[experiment]]
+
+    def code(self, job: Job) -> str | None:
+        """Return the digest of a job's code; that of an entry module is computed once."""
+        if job.entry not in self._codes:
+            self._codes[job.entry] = job.code
+        return self._codes[job.entry]
 
     def needed(self, name: str) -> Iterator[Job]:
         """Yield the jobs that a job waits for, directly or not, each once, those that others wait for first; then itself."""
@@ -77,7 +97,7 @@ class Plan:
 
     def _collect(self, config: Config) -> Job:
         names = list(experiments(config))
-        ends = {name: self.jobs[self.summaries[name]] for name in names}
+        ends = {name: self.summary(name) for name in names}
         return Job(
             stage="collect",
             name="collect",

@@ -1,6 +1,72 @@
+"""The end of each experiment: tables, figure and claims; and all of them together."""
+
+
+def record(wildcards):
+    return domain(wildcards.domain).experiments[wildcards.experiment]
+
+
+def title(wildcards):
+    return domain(wildcards.domain).title
+
+
+SUMMARISE = Asked("summarise")
+
+
+rule summarise:
+    input:
+        unpack(SUMMARISE.inputs),
+    output:
+        metrics=f"{RESULTS}/{{domain}}/{{experiment}}/metrics.csv",
+        claims=report(
+            f"{RESULTS}/{{domain}}/{{experiment}}/claims.csv",
+            caption="../report/claims.rst",
+            category=title,
+            subcategory="{experiment}",
+            labels={"what": "claims", "format": "csv"},
+        ),
+        table_csv=report(
+            f"{RESULTS}/{{domain}}/{{experiment}}/table.csv",
+            caption="../report/table.rst",
+            category=title,
+            subcategory="{experiment}",
+            labels={"what": "table", "format": "csv"},
+        ),
+        table_md=f"{RESULTS}/{{domain}}/{{experiment}}/table.md",
+        table_tex=f"{RESULTS}/{{domain}}/{{experiment}}/table.tex",
+        figure_svg=report(
+            f"{RESULTS}/{{domain}}/{{experiment}}/figure.svg",
+            caption="../report/figure.rst",
+            category=title,
+            subcategory="{experiment}",
+            labels={"what": "figure", "format": "svg"},
+        ),
+        figure_png=f"{RESULTS}/{{domain}}/{{experiment}}/figure.png",
+    log:
+        run=f"{RESULTS}/{{domain}}/{{experiment}}/run.json",
+        text=f"{RESULTS}/{{domain}}/{{experiment}}/log.txt",
+    conda:
+        "../envs/metapt.yaml"
+    threads: SUMMARISE.cores
+    resources:
+        mem_mb=SUMMARISE.mem_mb,
+        runtime=SUMMARISE.minutes,
+        gpu=0,
+    params:
+        job=SUMMARISE.described,
+        config=SUMMARISE.config,
+        code=SUMMARISE.code,
+        title=lambda wildcards: record(wildcards).title,
+        figure_title=lambda wildcards: record(wildcards).figure_title,
+    script:
+        "../scripts/run_stage.py"
+
+
+COLLECT = Asked("collect")
+
+
 rule collect:
     input:
-        unpack(recorded("collect", collect_input)),
+        unpack(COLLECT.inputs),
     output:
         metrics=f"{RESULTS}/metrics.csv",
         headline=report(
@@ -14,14 +80,14 @@ rule collect:
         text=f"{RESULTS}/log.txt",
     conda:
         "../envs/metapt.yaml"
-    threads: 1
+    threads: COLLECT.cores
     resources:
-        mem_mb=lambda wildcards, attempt: 1000 * attempt,
-        runtime=lambda wildcards, attempt: 10 * attempt,
+        mem_mb=COLLECT.mem_mb,
+        runtime=COLLECT.minutes,
         gpu=0,
     params:
-        stage="collect",
-        config={"experiments": list(EXPERIMENTS)},
-        code=code("collect"),
+        job=COLLECT.described,
+        config=COLLECT.config,
+        code=COLLECT.code,
     script:
         "../scripts/run_stage.py"
