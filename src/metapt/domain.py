@@ -11,8 +11,8 @@ from typing import Any
 from pydantic import create_model
 
 from metapt.evaluation.experiment import SUMMARY, Experiment, Needs
-from metapt.jobs import Job, Jobs, plain
-from metapt.sections import DomainSection
+from metapt.jobs import Job, Jobs
+from metapt.sections import DomainSection, plain
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,10 @@
-"""What wraps every stage: the record, the log, the device, and errors as sentences."""
+"""What wraps every job: the record, the log, the device, and errors as sentences."""
 
 from __future__ import annotations
 
 import errno
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -17,40 +18,35 @@ from typing import Any
 import pytest
 import torch
 
-import metapt.stages
 from metapt import records
 from metapt.cli import main
 from metapt.errors import DataError
+from metapt.execute import execute
 from metapt.files import sha256
-from metapt.stages import Job, Machine, execute
+from metapt.jobs import Job
+from metapt.machine import THREAD_VARIABLES, Machine
 
 Run = Callable[[dict[str, Any], dict[str, Path], dict[str, Path], Machine], None]
 
 
 @pytest.fixture
-def stage(monkeypatch: pytest.MonkeyPatch) -> Callable[[Run], str]:
-    """Makes a function a stage, and returns its name."""
+def entry(monkeypatch: pytest.MonkeyPatch) -> Callable[[Run], str]:
+    """Makes a function the work of an entry module, and returns the module's name."""
 
     def install(run: Run) -> str:
-        module = ModuleType("metapt.stages.pretend")
+        module = ModuleType("metapt.pretend")
         module.run = run  # type: ignore[attr-defined]
-        monkeypatch.setitem(sys.modules, "metapt.stages.pretend", module)
+        monkeypatch.setitem(sys.modules, "metapt.pretend", module)
         return "pretend"
 
-    found = metapt.stages.pkgutil.iter_modules
-
-    class Pretend:
-        name = "pretend"
-
-    monkeypatch.setattr(metapt.stages.pkgutil, "iter_modules", lambda path: [*found(path), Pretend])
-    for variable in metapt.stages.THREAD_VARIABLES:
+    for variable in THREAD_VARIABLES:
         monkeypatch.setenv(variable, "1")
     return install
 
 
 def copy(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
     assert set(outputs) == {"copy"}
-    metapt.stages.log.info("copying for %s", config["name"])
+    logging.getLogger("metapt").info("copying for %s", config["name"])
     outputs["copy"].parent.mkdir(parents=True, exist_ok=True)
     outputs["copy"].write_text(inputs["original"].read_text() + f" on {machine.device} with {machine.threads}")
 
@@ -68,29 +64,31 @@ def record(path: Path) -> None:
     records.write(path.with_name(f"{path.name}.run.json"), {"outputs": {"made": path.name}, "sha256": sums})
 
 
-def job(folder: Path, stage: str, **changes: Any) -> Job:
+def job(folder: Path, entry: str, **changes: Any) -> Job:
     (folder / "original").write_text("text")
     record(folder / "original")
-    outputs = {"copy": folder / "out" / "copy", "run": folder / "out" / "run.json"}
-    fields = {
+    fields: dict[str, Any] = {
+        "stage": "simulate",
+        "name": "mine",
         "config": {"name": "me"},
-        "inputs": {"original": folder / "original"},
-        "outputs": outputs,
-        "log": folder / "log.txt",
+        "inputs": {"original": str(folder / "original")},
+        "outputs": {"copy": str(folder / "out" / "copy")},
+        "record": str(folder / "out" / "run.json"),
+        "log": str(folder / "log.txt"),
     }
-    return Job(stage=stage, **(fields | changes))
+    return Job(entry=entry, **(fields | changes))
 
 
-def test_the_record_says_what_was_run_and_on_what(stage: Callable[[Run], str], tmp_path: Path) -> None:
-    assert execute(job(tmp_path, stage(copy), threads=2, code="of the plan")) == 0
+def test_the_record_says_what_was_run_and_on_what(entry: Callable[[Run], str], tmp_path: Path) -> None:
+    assert execute(job(tmp_path, entry(copy), threads=2), code="of the plan") == 0
     assert (tmp_path / "out" / "copy").read_text() == "text on cpu with 2"
     assert os.environ["OMP_NUM_THREADS"] == "2"
     record = json.loads((tmp_path / "out" / "run.json").read_text())
-    assert record["stage"] == "pretend"
+    assert (record["stage"], record["name"], record["entry"]) == ("simulate", "mine", "pretend")
     assert record["config"] == {"name": "me"}
     assert record["code"] == "of the plan"
     assert record["inputs"] == {"original": str(tmp_path / "original")}
-    assert record["outputs"] == {"copy": str(tmp_path / "out" / "copy"), "run": str(tmp_path / "out" / "run.json")}
+    assert record["outputs"] == {"copy": str(tmp_path / "out" / "copy")}
     assert record["sha256"]["inputs"] == {"original": sha256(tmp_path / "original")}
     assert record["sha256"]["outputs"] == {"copy": sha256(tmp_path / "out" / "copy")}
     assert record["machine"]["device"] == "cpu"
@@ -104,7 +102,7 @@ def test_the_record_says_what_was_run_and_on_what(stage: Callable[[Run], str], t
     assert "copying for me" in (tmp_path / "log.txt").read_text()
 
 
-def test_the_record_has_the_time_of_the_job_and_of_its_children(stage: Callable[[Run], str], tmp_path: Path) -> None:
+def test_the_record_has_the_time_of_the_job_and_of_its_children(entry: Callable[[Run], str], tmp_path: Path) -> None:
     own: list[float] = []
     wall: list[float] = []
 
@@ -115,54 +113,54 @@ def test_the_record_has_the_time_of_the_job_and_of_its_children(stage: Callable[
         own.append(time.process_time())
         wall.append(time.monotonic() - begin)
 
-    assert execute(job(tmp_path, stage(run))) == 0
+    assert execute(job(tmp_path, entry(run))) == 0
     record = json.loads((tmp_path / "out" / "run.json").read_text())
     assert record["wall_time_s"] == pytest.approx(wall[0], abs=0.1)
     assert record["cpu_time_s"] > own[0] + 0.4
 
 
-def test_every_library_is_told_the_threads(stage: Callable[[Run], str], tmp_path: Path) -> None:
-    assert execute(job(tmp_path, stage(copy), threads=2)) == 0
-    assert {os.environ[name] for name in metapt.stages.THREAD_VARIABLES} == {"2"}
+def test_every_library_is_told_the_threads(entry: Callable[[Run], str], tmp_path: Path) -> None:
+    assert execute(job(tmp_path, entry(copy), threads=2)) == 0
+    assert {os.environ[name] for name in THREAD_VARIABLES} == {"2"}
 
 
-def test_a_log_is_of_one_job(stage: Callable[[Run], str], tmp_path: Path) -> None:
-    name, other = stage(copy), tmp_path / "other.txt"
+def test_a_log_is_of_one_job(entry: Callable[[Run], str], tmp_path: Path) -> None:
+    name, other = entry(copy), tmp_path / "other.txt"
     for path in (other, tmp_path / "log.txt", tmp_path / "log.txt"):
-        assert execute(job(tmp_path, name, log=path)) == 0
+        assert execute(job(tmp_path, name, log=str(path))) == 0
     for path in (other, tmp_path / "log.txt"):
         assert path.read_text().count("copying for me") == 1
 
 
-def test_a_known_error_is_one_sentence(stage: Callable[[Run], str], tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert execute(job(tmp_path, stage(raising(DataError("the file is cut."))))) == 1
+def test_a_known_error_is_one_sentence(entry: Callable[[Run], str], tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert execute(job(tmp_path, entry(raising(DataError("the file is cut."))))) == 1
     for text in ((tmp_path / "log.txt").read_text(), capfd.readouterr().err):
         assert text.count("\n") == 1
         assert text.endswith("error: the file is cut.\n")
     assert json.loads((tmp_path / "out" / "run.json").read_text())["state"] == "error: the file is cut."
 
 
-def test_an_unknown_error_has_its_traceback(stage: Callable[[Run], str], tmp_path: Path) -> None:
-    assert execute(job(tmp_path, stage(raising(ValueError("odd"))))) == 1
+def test_an_unknown_error_has_its_traceback(entry: Callable[[Run], str], tmp_path: Path) -> None:
+    assert execute(job(tmp_path, entry(raising(ValueError("odd"))))) == 1
     text = (tmp_path / "log.txt").read_text()
     assert "Traceback" in text
     assert "ValueError: odd" in text
     assert json.loads((tmp_path / "out" / "run.json").read_text())["state"] == "error: ValueError('odd')"
 
 
-def test_a_full_disk_is_one_sentence(stage: Callable[[Run], str], tmp_path: Path) -> None:
+def test_a_full_disk_is_one_sentence(entry: Callable[[Run], str], tmp_path: Path) -> None:
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "results/table.csv")
-    assert execute(job(tmp_path, stage(raising(full)))) == 1
+    assert execute(job(tmp_path, entry(raising(full)))) == 1
     assert "error: no room to write results/table.csv: make some on that disk" in (tmp_path / "log.txt").read_text()
 
 
-def test_a_missing_input_is_named(stage: Callable[[Run], str], tmp_path: Path) -> None:
-    assert execute(job(tmp_path, stage(copy), inputs={"original": tmp_path / "gone"})) == 1
+def test_a_missing_input_is_named(entry: Callable[[Run], str], tmp_path: Path) -> None:
+    assert execute(job(tmp_path, entry(copy), inputs={"original": str(tmp_path / "gone")})) == 1
     assert f"error: the input 'original', {tmp_path / 'gone'}, is not there" in (tmp_path / "log.txt").read_text()
 
 
-def test_an_input_that_is_not_what_its_job_left_is_named_with_its_record(stage: Callable[[Run], str], tmp_path: Path) -> None:
-    described = job(tmp_path, stage(copy))
+def test_an_input_that_is_not_what_its_job_left_is_named_with_its_record(entry: Callable[[Run], str], tmp_path: Path) -> None:
+    described = job(tmp_path, entry(copy))
     (tmp_path / "original").write_text("texu")
     assert execute(described) == 1
     text = (tmp_path / "log.txt").read_text()
@@ -171,14 +169,14 @@ def test_an_input_that_is_not_what_its_job_left_is_named_with_its_record(stage: 
     assert not (tmp_path / "out" / "copy").exists()
 
 
-def test_an_input_without_a_record_is_refused_but_where_users_put_files(stage: Callable[[Run], str], tmp_path: Path) -> None:
-    described = job(tmp_path, stage(copy))
+def test_an_input_without_a_record_is_refused_but_where_users_put_files(entry: Callable[[Run], str], tmp_path: Path) -> None:
+    described = job(tmp_path, entry(copy))
     (tmp_path / "original.run.json").unlink()
     assert execute(described) == 1
     assert f"whether {tmp_path / 'original'} is whole can't be told" in (tmp_path / "log.txt").read_text()
-    outside = job(tmp_path, "prepare", config={"domain": "mnist"})
+    outside = job(tmp_path, entry(copy), stage="prepare")
     (tmp_path / "original.run.json").unlink()
-    execute(outside)
+    assert execute(outside) == 0
     text = (tmp_path / "log.txt").read_text()
     assert (
         f"no run.json beside these files holds their SHA-256, so that they are taken as they are: {tmp_path / 'original'}" in text
@@ -186,56 +184,74 @@ def test_an_input_without_a_record_is_refused_but_where_users_put_files(stage: C
     assert "can't be told" not in text
 
 
-def test_what_a_job_left_that_broke_off_is_no_input(stage: Callable[[Run], str], tmp_path: Path) -> None:
+def test_what_a_job_left_that_broke_off_is_no_input(entry: Callable[[Run], str], tmp_path: Path) -> None:
     def half(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
         copy(config, inputs, outputs, machine)
         raise DataError("no more.")
 
-    assert execute(job(tmp_path, stage(half))) == 1
-    assert execute(job(tmp_path, stage(copy), inputs={"original": tmp_path / "out" / "copy"})) == 1
+    assert execute(job(tmp_path, entry(half))) == 1
+    assert execute(job(tmp_path, entry(copy), inputs={"original": str(tmp_path / "out" / "copy")})) == 1
     assert f"{tmp_path / 'out' / 'copy'} is of a job that has not come to its end" in (tmp_path / "log.txt").read_text()
 
 
 def test_metapt_run_refuses_a_record_that_has_been_altered(
-    stage: Callable[[Run], str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    entry: Callable[[Run], str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert execute(job(tmp_path, stage(copy))) == 0
+    assert execute(job(tmp_path, entry(copy))) == 0
     path = tmp_path / "out" / "run.json"
     path.write_text(path.read_text().replace('"name": "me"', '"name": "mf"'))
     assert main(["run", str(path), "--into", str(tmp_path / "again")]) == 1
     assert f"error: {path} has been altered since its job wrote it" in capsys.readouterr().err
 
 
-def test_only_a_job_that_keeps_a_checkpoint_outlives_a_signal_for_a_moment(stage: Callable[[Run], str], tmp_path: Path) -> None:
+def test_only_a_job_that_keeps_a_checkpoint_outlives_a_signal_for_a_moment(entry: Callable[[Run], str], tmp_path: Path) -> None:
     handlers = []
 
     def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
         handlers.append(signal.getsignal(signal.SIGTERM))
 
     before = signal.getsignal(signal.SIGTERM)
-    name = stage(run)
+    name = entry(run)
     assert execute(job(tmp_path, name)) == 0
     assert execute(job(tmp_path, name, config={"checkpoint": "c.pt"})) == 0
     assert handlers[0] is before
     assert handlers[1] is not before
 
 
-def test_an_unknown_stage_is_named(tmp_path: Path) -> None:
-    assert execute(job(tmp_path, "trian")) == 1
-    assert "error: there is no stage 'trian'; legal: collect, " in (tmp_path / "log.txt").read_text()
+def test_an_entry_module_that_is_not_there_or_does_no_work_is_named(tmp_path: Path) -> None:
+    for name, stage, missing in (
+        ("nowhere", "prepare", "No module"),
+        ("files", "prepare", "'run'"),
+        ("files", "summarise", "'EXP"),
+    ):
+        assert execute(job(tmp_path, name, stage=stage)) == 1
+        text = (tmp_path / "log.txt").read_text()
+        assert f"error: metapt.{name} does no job of the stage '{stage}': " in text
+        assert missing in text
+
+
+def test_a_job_that_trains_gives_torch_its_threads(entry: Callable[[Run], str], tmp_path: Path) -> None:
+    found = []
+    threads = torch.get_num_threads()
+    try:
+        name = entry(lambda config, inputs, outputs, machine: found.append((torch.get_num_threads(), machine.threads)))
+        assert execute(job(tmp_path, name, stage="study", threads=threads + 1)) == 0
+    finally:
+        torch.set_num_threads(threads)
+    assert found == [(threads + 1, threads + 1)]
 
 
 def test_a_gpu_that_is_not_there_is_an_error(
-    stage: Callable[[Run], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    entry: Callable[[Run], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert execute(job(tmp_path, stage(copy), gpu=1)) == 1
+    assert execute(job(tmp_path, entry(copy)), gpus=1) == 1
     assert "error: this job was given a GPU, but torch sees none here" in (tmp_path / "log.txt").read_text()
     assert not (tmp_path / "out" / "copy").exists()
 
 
-def test_require_gpu_forbids_the_cpu(stage: Callable[[Run], str], tmp_path: Path) -> None:
-    assert execute(job(tmp_path, stage(copy), gpu=0, require_gpu=True)) == 1
+def test_require_gpu_forbids_the_cpu(entry: Callable[[Run], str], tmp_path: Path) -> None:
+    assert execute(job(tmp_path, entry(copy), stage="study"), gpus=0, require_gpu=True) == 1
     assert (
         "error: the config says require_gpu: true, but the scheduler gave this job no GPU" in (tmp_path / "log.txt").read_text()
     )
@@ -243,16 +259,16 @@ def test_require_gpu_forbids_the_cpu(stage: Callable[[Run], str], tmp_path: Path
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU")
-def test_a_gpu_is_used_and_recorded(stage: Callable[[Run], str], tmp_path: Path) -> None:
-    assert execute(job(tmp_path, stage(copy), gpu=1, require_gpu=True)) == 0
+def test_a_gpu_is_used_and_recorded(entry: Callable[[Run], str], tmp_path: Path) -> None:
+    assert execute(job(tmp_path, entry(copy)), gpus=1, require_gpu=True) == 0
     assert (tmp_path / "out" / "copy").read_text() == "text on cuda with 1"
     record = json.loads((tmp_path / "out" / "run.json").read_text())
     assert record["machine"]["name"] == torch.cuda.get_device_name()
     assert record["peak_gpu_memory_bytes"] is not None
 
 
-def test_metapt_run_repeats_a_record(stage: Callable[[Run], str], tmp_path: Path) -> None:
-    assert execute(job(tmp_path, stage(copy), config={"name": "me", "checkpoint": "c/of.pt"}, threads=3)) == 0
+def test_metapt_run_repeats_a_record(entry: Callable[[Run], str], tmp_path: Path) -> None:
+    assert execute(job(tmp_path, entry(copy), config={"name": "me", "checkpoint": "c/of.pt"}, threads=3)) == 0
     again = tmp_path / "again"
     assert main(["run", str(tmp_path / "out" / "run.json"), "--into", str(again)]) == 0
     assert (again / "copy").read_text() == (tmp_path / "out" / "copy").read_text()
@@ -266,7 +282,15 @@ def test_metapt_run_repeats_a_record(stage: Callable[[Run], str], tmp_path: Path
 
 def changed_record(**changes: Any) -> str:
     """The record of a run with a change."""
-    plain = {"stage": "train", "config": {}, "inputs": {}, "outputs": {}, "machine": {"device": "cpu", "threads": 1}}
+    plain = {
+        "stage": "study",
+        "name": "mine",
+        "entry": "pretend",
+        "config": {},
+        "inputs": {},
+        "outputs": {},
+        "machine": {"device": "cpu", "threads": 1},
+    }
     return json.dumps(plain | changes)
 
 
@@ -275,9 +299,9 @@ def changed_record(**changes: Any) -> str:
     [
         (None, "run.json can't be read: No such file or directory"),
         ("{", "run.json is not JSON"),
-        ("[]", "run.json is not the record of a run: it lacks stage, config, inputs, outputs, machine"),
-        ('{"stage": "train"}', "it lacks config, inputs, outputs, machine"),
-        ('{"stage": "train", "config": {}, "inputs": {}, "outputs": {}, "machine": {}}', "its machine lacks device, threads"),
+        ("[]", "run.json is not the record of a run: it lacks stage, name, entry, config, inputs, outputs, machine"),
+        ('{"stage": "study", "entry": "pretend"}', "it lacks name, config, inputs, outputs, machine"),
+        (changed_record(machine={}), "its machine lacks device, threads"),
         ("[" * 100000, "run.json is not JSON"),
         (changed_record(inputs={"a": 1}), "inputs.a must be a path"),
         (changed_record(outputs={"a": ["b"]}), "outputs.a must be a path"),
@@ -300,8 +324,8 @@ def test_metapt_run_says_what_is_wrong_with_a_record(
 
 
 def test_metapt_run_does_not_overwrite_the_run(
-    stage: Callable[[Run], str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    entry: Callable[[Run], str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert execute(job(tmp_path, stage(copy))) == 0
+    assert execute(job(tmp_path, entry(copy))) == 0
     assert main(["run", str(tmp_path / "out" / "run.json"), "--into", str(tmp_path / "out")]) == 1
     assert "is the folder of the recorded run itself" in capsys.readouterr().err

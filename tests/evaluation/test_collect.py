@@ -8,15 +8,16 @@ import pandas as pd
 import pytest
 
 from metapt.errors import DataError
-from metapt.evaluation import claims, metrics
-from metapt.stages import Machine, collect
+from metapt.evaluation import collect, metrics
+from metapt.evaluation.comparisons import COLUMNS
+from metapt.machine import Machine
 
 
 def experiment(folder: Path, name: str, metric: str, values: list[float]) -> dict[str, Path]:
     paths = {f"{name}/metrics": folder / f"{name}.csv", f"{name}/claims": folder / f"{name}-claims.csv"}
     rows = [metrics.row(name, "meta", metric, value, replicate=i, setting=SETTING) for i, value in enumerate(values)]
     metrics.write(rows, paths[f"{name}/metrics"])
-    verdicts = pd.DataFrame([(name, f"the claim of {name}", "3", "at most 7", "7.2", "reproduced")], columns=claims.COLUMNS)
+    verdicts = pd.DataFrame([dict.fromkeys(COLUMNS, "") | {"experiment": name, "claim": f"the claim of {name}"}])
     verdicts.to_csv(paths[f"{name}/claims"], index=False)
     return paths
 

@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 from metapt.errors import ConfigError
-from metapt.stages import Machine
-from metapt.stages.download import run
+from metapt.fetching.download import run
+from metapt.machine import Machine
 
 ROOT = Path(__file__).parents[2]
 SHARED_DATA = Path(os.environ.get("METAPT_SHARED_DATA", ROOT / "../shared/data"))
