@@ -8,21 +8,23 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
 
-from metapt.digest import EXCLUDED, closure
-from metapt.registry import entry
-from metapt.stages import Job, execute
+from metapt.digest import closure, excluded
+from metapt.execute import execute
+from metapt.jobs import Job
+from metapt.registry import DOMAINS, domain
 
-ROOT = Path(__file__).parents[2]
-TINY = Path(__file__).parent / "tiny.yaml"
-TINY_ECG = Path(__file__).parent / "tiny_ecg.yaml"
-TINY_PPI = Path(__file__).parent / "tiny_ppi.yaml"
-TARGETS = ("all", "mnist", "mnist_rotation_mean", "ecg", "ecg_full_access")
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+TINY = {"mnist": HERE / "tiny.yaml", "ecg": HERE / "tiny_ecg.yaml", "ppi": HERE / "tiny_ppi.yaml"}
+TARGETS = {"all", *DOMAINS, *(f"{name}_{key}" for name in DOMAINS for key in domain(name).experiments)}
+NOTHING = "Nothing to be done"
 
 
 @dataclass(frozen=True)
@@ -47,14 +49,20 @@ def snakemake(folder: Path, *arguments: str | Path, cores: Sequence[str] = ("--c
     return Outcome(done.returncode, done.stdout)
 
 
-def records_of(folder: Path) -> dict[tuple[str, ...], Path]:
-    """A run.json of each kind of job that has run there: (stage, domain, experiment) -> path from the folder."""
-    found = {}
+def edited(config: Path, folder: Path, old: str, new: str) -> Path:
+    """A config with a change, as a file in `folder`."""
+    text = config.read_text()
+    assert old in text
+    path = folder / "edited.yaml"
+    path.write_text(text.replace(old, new))
+    return path
+
+
+def records_of(folder: Path) -> dict[str, Path]:
+    """A run.json of each kind of job that has run there: entry module -> path from the folder."""
+    found: dict[str, Path] = {}
     for path in sorted(folder.rglob("*run.json")):
-        record = json.loads(path.read_text())
-        config = record["config"]
-        kind = (record["stage"], config.get("domain", ""), config.get("experiment", "") if record["stage"] == "study" else "")
-        found.setdefault(kind, path.relative_to(folder))
+        found.setdefault(json.loads(path.read_text())["entry"], path.relative_to(folder))
     return found
 
 
@@ -68,18 +76,18 @@ def altered(path: Path) -> list[bytes]:
 
 def check_that_altered_inputs_are_refused(folder: Path) -> None:
     """For each kind of input of each kind of job in `folder`, the working directory; the error names input and record."""
-    for kind, path in records_of(folder).items():
+    refused = folder / "refused" / "log.txt"
+    for entry, path in records_of(folder).items():
         record = json.loads(path.read_text())
         inputs = {Path(file).name: Path(file) for file in record["inputs"].values()}
-        assert inputs or kind[0] == "simulate"
+        assert inputs or record["stage"] == "simulate"
         for file in inputs.values():
             content = file.read_bytes()
             for change in altered(file):
                 file.write_bytes(change)
-                outputs = {"run": folder / "refused" / "run.json"}
-                job = Job(record["stage"], record["config"], {"altered": file}, outputs, log=folder / "refused" / "log.txt")
-                assert execute(job) == 1, (kind, file)
-                error = (folder / "refused" / "log.txt").read_text()
+                job = Job(record["stage"], "altered", entry, record["config"], {"altered": str(file)}, log=str(refused))
+                assert execute(job) == 1, (entry, file)
+                error = refused.read_text()
                 assert str(file) in error
                 assert "run.json" in error
                 assert "Traceback" not in error
@@ -87,7 +95,7 @@ def check_that_altered_inputs_are_refused(folder: Path) -> None:
 
 
 def check_that_jobs_load_their_closures(folder: Path, into: Path) -> None:
-    """What jobs load of metapt is in the closures of their entry modules, or excluded, or hands them on."""
+    """What jobs load of metapt is in the closures of their entry modules, or excluded, or runs them."""
     records = records_of(folder)
     command = [sys.executable, Path(__file__).with_name("loaded.py"), folder, into, *records.values()]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
@@ -95,40 +103,31 @@ def check_that_jobs_load_their_closures(folder: Path, into: Path) -> None:
     assert len(answers) == len(records)
     for answer in answers:
         assert answer["status"] == 0, answer
-        record = json.loads((folder / answer["record"]).read_text())
-        module = entry(record["stage"], record["config"])
-        assert module is not None
+        entry = json.loads((folder / answer["record"]).read_text())["entry"]
         loaded = {name.removeprefix("metapt").removeprefix(".") for name in answer["loaded"]}
-        hands_on = {"", "domains", "training", f"stages.{record['stage']}", f"{record['config'].get('domain')}.domain"}
-        assert loaded - closure(module).keys() - EXCLUDED.keys() - hands_on == set(), answer["record"]
-        assert module in loaded
+        runs = {"", "execute", "machine", "training"}
+        assert {name for name in loaded - closure(entry).keys() - runs if not excluded(name)} == set(), answer["record"]
+        assert entry in loaded
 
 
 @pytest.fixture(scope="session")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder in which the tiny config has run; not to be changed."""
-    folder = tmp_path_factory.mktemp("workflow")
-    outcome = snakemake(folder, "--configfile", TINY)
-    assert outcome.status == 0, outcome.text
-    return folder
+def finished_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """(domain) -> a folder in which its tiny config has run; not to be changed."""
+
+    @cache
+    def finished(name: str) -> Path:
+        folder = tmp_path_factory.mktemp(name)
+        outcome = snakemake(folder, "--configfile", TINY[name])
+        assert outcome.status == 0, outcome.text
+        return folder
+
+    return finished
 
 
 @pytest.fixture(scope="session")
-def finished_ecg(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder in which the tiny config of the ECG domain has run; not to be changed."""
-    folder = tmp_path_factory.mktemp("ecg_workflow")
-    outcome = snakemake(folder, "--configfile", TINY_ECG)
-    assert outcome.status == 0, outcome.text
-    return folder
-
-
-@pytest.fixture(scope="session")
-def finished_ppi(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder in which the tiny config of the PPI domain has run; not to be changed."""
-    folder = tmp_path_factory.mktemp("ppi_workflow")
-    outcome = snakemake(folder, "--configfile", TINY_PPI)
-    assert outcome.status == 0, outcome.text
-    return folder
+def finished(finished_of: Callable[[str], Path]) -> Path:
+    """A folder in which the tiny config of MNIST has run; not to be changed."""
+    return finished_of("mnist")
 
 
 @pytest.fixture

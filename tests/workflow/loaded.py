@@ -16,13 +16,14 @@ for library in (matplotlib, pandas, torch):  # imported once, for all jobs
 
 
 def repeat(record: Path, into: Path) -> int:
-    from metapt.stages import Job, execute
+    from metapt.execute import execute
+    from metapt.jobs import Job
 
     found = json.loads(record.read_text())
     config = found["config"] | ({"checkpoint": str(into / "state.pt")} if "checkpoint" in found["config"] else {})
-    outputs = {name: into / Path(path).name for name, path in found["outputs"].items()}
-    inputs = {name: Path(path) for name, path in found["inputs"].items()}
-    return execute(Job(found["stage"], config, inputs, outputs, log=into / "log.txt"))
+    outputs = {name: str(into / Path(path).name) for name, path in found["outputs"].items()}
+    described = (found["stage"], found["name"], found["entry"], config, found["inputs"], outputs)
+    return execute(Job(*described, record=str(into / "run.json"), log=str(into / "log.txt")))
 
 
 def main(folder: Path, into: Path, records: list[Path]) -> None:
