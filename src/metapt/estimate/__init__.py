@@ -129,7 +129,9 @@ def estimate(config: Config, device: str, sources: Mapping[str, Any], budget: fl
     begin, plan = time.monotonic(), Plan(config, sources)
     with tempfile.TemporaryDirectory(prefix="metapt-estimate-") as folder:
         trials = _Trials(plan, Path(folder), device, budget)
-        needs = {job.name: trials.need(job) for job in tqdm(plan.jobs.values(), "jobs", file=sys.stderr, disable=None, leave=False)}
+        needs = {
+            job.name: trials.need(job) for job in tqdm(plan.jobs.values(), "jobs", file=sys.stderr, disable=None, leave=False)
+        }
     machine = f"{machine_name(device)}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
     return Estimate(plan, needs, trials.done, machine, device, time.monotonic() - begin)
 

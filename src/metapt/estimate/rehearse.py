@@ -142,10 +142,7 @@ def _divided(config: Any) -> Any:
     """Return a job's config with smaller minibatches."""
     if not isinstance(config, dict):
         return config
-    return {
-        key: max(1, value // PART) if key == "batch_size" else _divided(value)
-        for key, value in config.items()
-    }
+    return {key: max(1, value // PART) if key == "batch_size" else _divided(value) for key, value in config.items()}
 
 
 def _main(request: Json) -> Json:

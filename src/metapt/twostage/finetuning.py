@@ -12,6 +12,7 @@ import torch
 
 from metapt.evaluation import metrics
 from metapt.training.checkpoint import Checkpoint
+from metapt.training.progress import steps
 from metapt.training.seeds import generator
 from metapt.twostage.heads import Score, highest
 from metapt.twostage.quantities import FULL_TRANSFER, LINEAR_EVALUATION, VALIDATION_AUROC
@@ -90,11 +91,12 @@ def finetune(
         lrs: learning rates of FT of the whole network; validation AUROC of the first FT seed chooses for all seeds.
     """
     scores = Scores(checkpoint)
-    for seed in range(config["pretrain_seeds"]):
+    for seed in steps(0, config["pretrain_seeds"], ends_rehearsal=True):
         todo = [part for part in parts(config, [seed]) if part not in scores]
-        for start in starts(seed, todo) if todo else ():
-            _linear(config, start, scores)
-            _transfer(config, start, lrs, scores)
+        found = list(starts(seed, todo)) if todo else []
+        for index in steps(0, len(found), ends_rehearsal=True):
+            _linear(config, found[index], scores)
+            _transfer(config, found[index], lrs, scores)
     return scores
 
 
@@ -115,9 +117,9 @@ def _transfer(config: dict[str, Any], start: Start, lrs: Sequence[float], scores
         assert start.transfer is not None, "the domain has no FT of the whole network"
         return start.transfer(lr, _stream(config, part), label)
 
-    for part in start.parts:
-        if part[0] != FULL_TRANSFER:
-            continue
+    whole = [part for part in start.parts if part[0] == FULL_TRANSFER]
+    for index in steps(0, len(whole), kind=lambda index: whole[index][2] == 0, ends_rehearsal=True):
+        part = whole[index]
         first = (*part[:2], 0)
         if part == first:
             trials = {lr: (f"{FULL_TRANSFER} with learning rate {lr!r}", *part[1:]) for lr in lrs}

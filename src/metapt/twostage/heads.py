@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from metapt.evaluation.auroc import auroc, mean_auroc
 from metapt.hypergrad import Params
 from metapt.hypergrad.stacked import stack, unstack
+from metapt.training.progress import steps
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +83,7 @@ def linear_heads(
 
     curves: list[Tensor] = []
     states: list[list[Params]] = []
-    for _ in range(epochs):
+    for _ in steps(0, epochs):
         for batch in minibatches(len(train.labels), batch_size, generators):
             indices = batch.to(device)
             # Several times faster than train.features[indices].
@@ -114,9 +115,17 @@ def minibatches(size: int, batch_size: int, generators: list[torch.Generator]) -
     A last example that is left alone is dropped: its statistics are no minibatch's.
     """
     order = torch.stack([torch.randperm(size, generator=generator) for generator in generators])
-    for batch in torch.split(order, batch_size, dim=1):
-        if batch.shape[1] >= min(2, batch_size):
-            yield batch
+    batches = [batch for batch in torch.split(order, batch_size, dim=1) if batch.shape[1] >= min(2, batch_size)]
+    for index in steps(0, len(batches)):
+        yield batches[index]
+
+
+def in_chunks(function: Callable[[Tensor], Tensor], items: Tensor, size: int) -> Tensor:
+    """Return what `function` makes of items [n, ...], as many rows, `size` items at a time."""
+    chunks = torch.split(items, size)
+    rows = torch.cat([function(chunks[index]) for index in steps(0, len(chunks))])
+    # A rehearsal leaves chunks out; the rows of others take their places.
+    return rows if len(rows) == len(items) else rows[torch.arange(len(items), device=rows.device) % len(rows)]
 
 
 def stacked_logits(heads: Params, features: Tensor) -> Tensor:

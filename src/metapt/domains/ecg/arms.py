@@ -20,7 +20,7 @@ from metapt.domains.ecg.quantities import DISPLACEMENT, WARP_SCALE, WARP_STRENGT
 from metapt.domains.ecg.setting import Setting, policy_of
 from metapt.hypergrad import Adam, Neumann, Params, Pretrained, Unroll
 from metapt.hypergrad.params import detached
-from metapt.training import configured
+from metapt.training import configured, progress
 from metapt.training.measure import Measured
 from metapt.training.meta import MetaPretraining, MetaSettings
 from metapt.training.optimizers import OptimizerSpec
@@ -194,7 +194,8 @@ def _random_search(setting: Setting, arm: config.RandomSearch) -> PretrainRun:
     steps = max(1, round((arm.budget - 1) * setting.steps / arm.candidates))
     labelled = setting.labelled()
     losses, checkpoints, series = [], [], []
-    for index, strength in enumerate(candidates):
+    for index in progress.steps(0, len(candidates)):
+        strength = candidates[index]
         tried = dataclasses.replace(policy, initial_scale=strength)
         trainer = Pretrainer(setting.problem(tried), setting.batches(), setting.initial(), setting.optimizer)
         checkpoints.append(setting.checkpoint(f"-candidate{index}"))
@@ -226,14 +227,15 @@ def _branch_search(setting: Setting, arm: config.BranchSearch) -> PretrainRun:
         recorder.load_state_dict(saved["recorder"])
         meta, done = saved["meta"], saved["done"]
     stride = math.log(arm.factor)
-    while done < setting.steps:
+    for period in progress.steps(math.ceil(done / arm.period), math.ceil(setting.steps / arm.period), "branch search"):
+        done = period * arm.period
         count = min(arm.period, setting.steps - done)
         start = copy.deepcopy(trainer.state_dict())
         ends = []
         for direction in _directions(arm, coin):
             trainer.load_state_dict(copy.deepcopy(start))
             branch = meta | {SCALE: meta[SCALE] + direction * stride}
-            for _ in range(count):
+            for _ in progress.steps(0, count):
                 pretrain_loss = trainer.step(branch)
             check_finite(pretrain_loss, done + count - 1)
             loss = 0.0

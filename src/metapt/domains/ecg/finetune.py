@@ -28,7 +28,7 @@ from metapt.machine import Machine
 from metapt.training.checkpoint import Checkpoint, fingerprint
 from metapt.training.progress import steps
 from metapt.twostage.finetuning import Part, Start, finetune, write
-from metapt.twostage.heads import Examples, Score, copied, highest, linear_heads, minibatches, score
+from metapt.twostage.heads import Examples, Score, copied, highest, in_chunks, linear_heads, minibatches, score
 from metapt.twostage.quantities import BEST_EPOCH, VALIDATION_AUROC
 
 log = logging.getLogger(__name__)
@@ -138,7 +138,7 @@ def full_transfer(
     network |= copied(buffers)
 
     curve: list[float] = []
-    for epoch in steps(0, settings.epochs, label) if label else range(settings.epochs):
+    for epoch in steps(0, settings.epochs, label):
         for batch in minibatches(len(sets.train.signals), settings.batch_size, [generator]):
             indices = batch[0].to(device)
             features = encoder(network, sets.train.signals[indices], training=settings.batch_norm == "train")
@@ -198,4 +198,4 @@ def _check(sets: Sets) -> None:
 @torch.no_grad()
 def _features(encoder: Encoder, network: Params, signals: Tensor) -> Tensor:
     """[n, features], BatchNorm in eval mode."""
-    return torch.cat([encoder(network, chunk, training=False) for chunk in torch.split(signals, CHUNK)])
+    return in_chunks(lambda chunk: encoder(network, chunk, training=False), signals, CHUNK)

@@ -148,9 +148,7 @@ class RotationMean(LearnedRotation):
     arms: dict[str, MetaArm] = {"meta": MetaArm(), "meta-shared": SHARED}
     replicates: Positive = Field(10, description="initialisations")
     initial_range: tuple[float, float] = Field((45.0, 135.0), description="initial means are drawn from this range, degrees")
-    target: float = Field(
-        90.0, description="mean rotation of FT images, degrees; the standard deviation is 1 in PT and FT"
-    )
+    target: float = Field(90.0, description="mean rotation of FT images, degrees; the standard deviation is 1 in PT and FT")
 
 
 class RotationMeanStd(LearnedRotation):
@@ -211,9 +209,7 @@ class BpttStudy(RotationData):
         "initial_augmentation-shared": FixedArm(method="fixed", heads="shared", mean=45.0),
     }
     initial: float = Field(45.0, description="initial mean of the PT rotation of arms that learn it, degrees")
-    target: float = Field(
-        90.0, description="mean rotation of FT images, degrees; the standard deviation is 1 in PT and FT"
-    )
+    target: float = Field(90.0, description="mean rotation of FT images, degrees; the standard deviation is 1 in PT and FT")
     pretrain_steps: Positive = Field(500, description="PT steps of each arm (of each outer step of bptt)")
     finetune_steps: Positive = Field(500, description="FT steps of each arm (of each outer step of bptt)")
     pretrain_lr: Rate = Field(0.01, description="learning rate of PT (Adam)")

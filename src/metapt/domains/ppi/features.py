@@ -9,6 +9,7 @@ from metapt.domains.ppi.data.dataset import PpiDataset
 from metapt.domains.ppi.gin import Encoder, logits
 from metapt.evaluation.auroc import mean_auroc
 from metapt.hypergrad import Params
+from metapt.twostage.heads import in_chunks
 
 CHUNK = 256
 """Graphs in a forward pass without gradients."""
@@ -38,4 +39,4 @@ def head_aurocs(
 @torch.no_grad()
 def features_of(encoder: Encoder, network: Params, dataset: PpiDataset, indices: Tensor) -> Tensor:
     """[n, 2 width], BatchNorm in eval mode, no dropout; a few graphs at a time, so that memory does not grow with n."""
-    return torch.cat([encoder(network, dataset.batch(chunk), training=False) for chunk in torch.split(indices, CHUNK)])
+    return in_chunks(lambda chunk: encoder(network, dataset.batch(chunk), training=False), indices, CHUNK)

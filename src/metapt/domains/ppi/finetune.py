@@ -181,7 +181,7 @@ def full_transfer(
 
     labels, validation_labels = sets.labels(sets.train), sets.labels(sets.validation)
     curve: list[float] = []
-    for epoch in steps(0, settings.epochs, label) if label else range(settings.epochs):
+    for epoch in steps(0, settings.epochs, label):
         for batch in minibatches(len(sets.train), settings.batch_size, [generator]):
             graphs = dataset.batch(sets.train[batch[0]])
             nodes = len(graphs.graph)

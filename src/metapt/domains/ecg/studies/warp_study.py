@@ -120,7 +120,7 @@ def online_head(
     features, labels = _features(setting, pretrained, labelled)
     stream = ShuffledStream(len(train), size, [generator("ecg warp study head", setting.seed)])
     state = optimizer.init(head)
-    for _ in range(updates * settings.finetuning.minibatches + others * arm.head_steps_between_updates):
+    for _ in progress(0, updates * settings.finetuning.minibatches + others * arm.head_steps_between_updates):
         chosen = stream.next()[0].to(features.device)
         current = leaves(head)
         gradient = vjp([classification_loss(current, features[chosen], labels[chosen])], list(current.values()))
@@ -148,12 +148,13 @@ def horizon(
     fold = setting.folds(folds)
     old = _fold_heads(*_features(setting, pretrained, labelled), fold, l2)
     found = []
-    for initial in strengths:
+    for index in progress(0, len(strengths)):
+        initial = strengths[index]
         policy, meta = warp_at(setting, warp, initial)
         trainer = Pretrainer(setting.problem(policy), setting.batches(), pretrained, setting.optimizer)
         done = 0
         for count in sorted(set(steps)):
-            for _ in range(done, count):
+            for _ in progress(done, count):
                 trainer.step(meta)
             done = count
             features, labels = _features(setting, trainer.pretrained, labelled)
@@ -235,7 +236,8 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
             for name, value in {DISPLACEMENT: float(displacement), **numbers}.items()
         )
 
-    for initial in strengths:
+    for index in progress(0, len(strengths)):
+        initial = strengths[index]
         drawn = hypergradients(setting, arm, encoder(initial), setting.initial_head(), initial, study["draws"])
         add(HYPERGRADIENT, initial, f"initial={initial:g}", summary(drawn))
         series += [

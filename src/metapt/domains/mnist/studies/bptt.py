@@ -158,7 +158,7 @@ def _meta_pretrain(stages: Stages, arm: MetaArm) -> tuple[Params, list[float]]:
     settings = arms.settings(arm, study.pretrain_steps // arm.pretrain_steps, study.steps_per_epoch)
     loop = MetaPretraining(stages.problem, stages.batches, stages.pretrained, meta, stages.head, settings)
     means = [study.initial]
-    for _ in range(settings.iterations):
+    for _ in loop.iterations():
         loop.iterate()
         means.append(float(loop.averaged_meta["mean"]))
     return loop.pretrained.encoder, means
@@ -203,9 +203,8 @@ def _backpropagate(study: BpttStudy, run: Run, data: MnistData, arm: BpttArm) ->
         learned = _Learned(*saved["learned"])
         log.info("%s %s goes on at outer step %d", run.experiment, run.arm, len(learned.means) - 1)
     due, start = Every(60.0), time.monotonic() - learned.seconds
-    for step in steps(len(learned.means) - 1, arm.outer_steps, f"{run.experiment} {run.arm}"):
-        if step > 0 and run.budget_seconds is not None and learned.seconds >= run.budget_seconds:
-            break
+    time_limit = None if run.budget_seconds is None else run.budget_seconds - learned.seconds
+    for step in steps(len(learned.means) - 1, arm.outer_steps, f"{run.experiment} {run.arm}", time_limit=time_limit):
         with Measured(run.device) as measured:
             result = exact_hypergradient(
                 stages.problem,

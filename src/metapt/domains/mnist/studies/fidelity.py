@@ -37,7 +37,7 @@ def train(study: Fidelity, run: Run, data: MnistData) -> Outcome:
     """
     cases = [(seed, count, k) for seed in range(study.replicates) for count in study.pretrain_steps for k in study.unroll_steps]
     rows: list[dict[str, Any]] = []
-    for index in steps(0, len(cases), f"{run.experiment} {run.arm}"):
+    for index in steps(0, len(cases), f"{run.experiment} {run.arm}", kind=lambda index: cases[index][1:]):
         seed, count, unroll_steps = cases[index]
         for terms, numbers in _compare(study, run, data, seed, count, unroll_steps).items():
             words = setting_fidelity(count, unroll_steps, terms)
