@@ -7,12 +7,10 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Any
 
 import metapt
 from metapt.errors import ConfigError, DataError, MetaptError
 from metapt.files import atomic_path
-from metapt.records import check_own_sum
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -34,12 +32,18 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"metapt {metapt.__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
 
-    run = commands.add_parser("run", help="repeat the run that a run.json records, without Snakemake")
-    run.add_argument("record", type=Path, metavar="RUN.json")
-    run.add_argument("--into", type=Path, required=True, metavar="DIR", help="folder for the outputs, which keep their names")
-    run.add_argument("--device", choices=("cpu", "cuda"), help="default: as recorded")
+    run = commands.add_parser("run", help="run a config's jobs, or repeat the run that a run.json records, without Snakemake")
     run.add_argument(
-        "--threads", type=int, metavar="N", help="CPU threads; default: as recorded (other numbers round differently)"
+        "targets",
+        nargs="*",
+        metavar="TARGET",
+        help="experiments, domains or files; default: all. With --into: the run.json. Targets stand before --configfile",
+    )
+    run.add_argument("--configfile", type=Path, nargs="+", metavar="CONFIG.yaml", help="as snakemake's")
+    run.add_argument("--into", type=Path, metavar="DIR", help="repeat a run; folder for its outputs, which keep their names")
+    run.add_argument("--device", choices=("cpu", "cuda"), help="of trainings; default: as recorded, or cuda if require_gpu")
+    run.add_argument(
+        "--threads", type=int, metavar="N", help="CPU threads; default: as recorded or planned (other numbers round differently)"
     )
 
     check = commands.add_parser(
@@ -68,64 +72,17 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from metapt.stages import Job, execute
+    from metapt import run
 
-    record = _read_record(options.record)
-    into: Path = options.into
-    outputs = {name: into / Path(path).name for name, path in record["outputs"].items()}
-    if len(set(outputs.values())) < len(outputs):
-        raise ConfigError(f"{options.record} records outputs of the same name in several folders, which one folder can't hold.")
-    if any(outputs[name].resolve() == Path(path).resolve() for name, path in record["outputs"].items()):
-        raise ConfigError(f"--into {into} is the folder of the recorded run itself; name another one.")
-    config = dict(record["config"])
-    if "checkpoint" in config:
-        config["checkpoint"] = str(into / "checkpoint.pt")
-    threads = record["machine"]["threads"] if options.threads is None else options.threads
-    if threads < 1:
-        raise ConfigError(f"--threads is {threads}, but must be at least 1.")
-    status = execute(
-        Job(
-            stage=record["stage"],
-            config=config,
-            inputs={name: Path(path) for name, path in record["inputs"].items()},
-            outputs=outputs,
-            threads=threads,
-            gpu=int((options.device or record["machine"]["device"]) == "cuda"),
-            log=into / "log.txt",
-        )
-    )
-    if status == 0:
-        print(into)
-    return status
-
-
-def _read_record(path: Path) -> dict[str, Any]:
-    """Return what `execute` has written. Raises DataError if the file is missing or something else."""
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise DataError(f"{path} can't be read: {error.strerror}; name the run.json that a run has left.") from error
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path} is not JSON ({error}); name the run.json that a run has left.") from error
-    keys = {"stage": str, "config": dict, "inputs": dict, "outputs": dict, "machine": dict}
-    wrong = [key for key, kind in keys.items() if not isinstance(record, dict) or not isinstance(record.get(key), kind)]
-    if wrong:
-        raise DataError(f"{path} is not the record of a run: it lacks {', '.join(wrong)}; name the run.json that a run has left.")
-    for key in ("inputs", "outputs"):
-        if odd := [name for name, value in record[key].items() if not isinstance(value, str) or not value]:
-            raise DataError(f"{path} is not the record of a run: {key}.{odd[0]} must be a path.")
-    machine = record["machine"]
-    missing = [key for key in ("device", "threads") if key not in machine]
-    if missing:
-        raise DataError(f"{path} is not the record of a run: its machine lacks {', '.join(missing)}.")
-    if machine["device"] not in ("cpu", "cuda"):
-        raise DataError(f"{path} is not the record of a run: machine.device must be cpu or cuda.")
-    if type(machine["threads"]) is not int or machine["threads"] < 1:
-        raise DataError(f"{path} is not the record of a run: machine.threads must be a whole number of at least 1.")
-    if not isinstance(record["config"].get("checkpoint", ""), str):
-        raise DataError(f"{path} is not the record of a run: config.checkpoint must be a path.")
-    check_own_sum(record, path)
-    return dict(record)
+    if options.threads is not None and options.threads < 1:
+        raise ConfigError(f"--threads is {options.threads}, but must be at least 1.")
+    if options.into is not None:
+        if options.configfile is not None or len(options.targets) != 1:
+            raise ConfigError("--into repeats the run of one run.json: name that file, and no --configfile.")
+        return run.repeat(Path(options.targets[0]), options.into, options.device, options.threads)
+    if options.configfile is None:
+        raise ConfigError("name what to run: a config (--configfile CONFIG.yaml), or a run.json and a folder (--into DIR).")
+    return run.run(options.configfile, options.targets, options.device, options.threads)
 
 
 def _check(options: argparse.Namespace) -> int:

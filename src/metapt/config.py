@@ -18,7 +18,7 @@ from metapt.errors import ConfigError
 from metapt.fetching.address import place_of
 from metapt.registry import DOMAINS, domain
 from metapt.schema import TAGS, Json, below, choices, dereferenced, either, of_same_kind, sections
-from metapt.sections import NAME, DomainSection, ExperimentSection, Section
+from metapt.sections import NAME, RENAMED, DomainSection, ExperimentSection, Section
 
 
 def _folder(path: str) -> str:
@@ -205,7 +205,7 @@ def _resolve(path: str, arms: Json, defaults: Json) -> Json:
             if isinstance(arm, dict) and "extends" in arm:
                 parent = arm["extends"]
                 if parent not in names:
-                    wrong = f" is {parent!r}, which is no arm there{_did_you_mean(parent, names)}; legal: {', '.join(names)}."
+                    wrong = f" is {parent!r}, which is no arm there{did_you_mean(parent, names)}; legal: {', '.join(names)}."
                     raise _Illegal(f"{path}.{name}.extends", wrong)
                 base = resolve(parent, (*chain, name))
                 arm = {key: value for key, value in arm.items() if key != "extends"}
@@ -244,20 +244,22 @@ def _sentence(error: ErrorDetails, raw: Json) -> _Illegal:
     key, value, kind = ".".join(keys), error["input"], error["type"]
     if kind == "extra_forbidden":
         names = list(dict.fromkeys(name for node in legal for name in node.get("properties", {})))
-        hint = _did_you_mean(keys[-1], names) or _further_in(keys, legal)
+        if (new := RENAMED.get(keys[-1])) in names:
+            return _Illegal(key, f" is now called {new}.")
+        hint = did_you_mean(keys[-1], names) or _further_in(keys, legal)
         return _Illegal(key, f" is not a key of the config{hint}; legal there: {', '.join(names)}.")
     if kind == "missing":
         return _Illegal(key, f" is missing; it must be {either(legal)}.")
     if kind in ("union_tag_not_found", "union_tag_invalid"):
         name = error["ctx"]["discriminator"].strip("'")
         words = choices([node["properties"][name] for node in legal if name in node.get("properties", {})])
-        wrong = f"is {value[name]!r}{_did_you_mean(value[name], words)}" if name in value else "is missing"
+        wrong = f"is {value[name]!r}{did_you_mean(value[name], words)}" if name in value else "is missing"
         return _Illegal(f"{key}.{name}", f" {wrong}; legal: {', '.join(words)}.")
     if kind == "value_error":
         return _Illegal(key, f"{': ' if key else ''}{error['ctx']['error']}.")
     legal = [node for node in legal if node.get("type") == "object"] or legal
     given = "empty" if value is None else repr(value) if len(repr(value)) <= 60 else f"{repr(value)[:57]}..."
-    return _Illegal(key, f" is {given}, but must be {either(legal)}{_did_you_mean(value, choices(legal))}.")
+    return _Illegal(key, f" is {given}, but must be {either(legal)}{did_you_mean(value, choices(legal))}.")
 
 
 def _further_in(keys: list[str], legal: list[Json]) -> str:
@@ -294,6 +296,7 @@ def _locate(error: ErrorDetails, raw: Json) -> tuple[list[str], list[Json]]:
     return keys, legal
 
 
-def _did_you_mean(word: Any, legal: list[str]) -> str:
+def did_you_mean(word: Any, legal: list[str]) -> str:
+    """Return a hint at the legal word that is most like `word`, in brackets after a space; empty where none is like it."""
     near = difflib.get_close_matches(str(word), legal, n=1)
     return f" (did you mean {near[0]!r}?)" if near else ""

@@ -8,7 +8,7 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any
 
-from pydantic import create_model
+from pydantic import Field, create_model
 
 from metapt.evaluation.experiment import SUMMARY, Experiment, Needs
 from metapt.jobs import Job, Jobs
@@ -39,7 +39,9 @@ class Domain:
 
     def section(self) -> type[DomainSection]:
         """Return the model of its section of the config, experiments included: one that is left out is not run."""
-        fields: dict[str, Any] = {key: (each.section | None, None) for key, each in self.experiments.items()}
+        fields: dict[str, Any] = {
+            key: (each.section | None, Field(None, description=each.title)) for key, each in self.experiments.items()
+        }
         return create_model(f"{self.name.capitalize()}Config", __base__=self.settings, __doc__=self.settings.__doc__, **fields)
 
     def summary(self, jobs: Jobs[Any], key: str) -> Job:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from metapt.config import Config, experiments
+from metapt.config import Config, did_you_mean, experiments
 from metapt.errors import ConfigError
 from metapt.jobs import Job, Place
 from metapt.registry import DOMAINS, domain
@@ -51,10 +50,8 @@ class Plan:
             ConfigError: no job of this config does.
         """
         if path not in self._makers:
-            near = difflib.get_close_matches(path, self._makers, n=1)
-            hint = f" (did you mean {near[0]}?)" if near else ""
             raise ConfigError(
-                f"no job of this config makes {path}{hint}: name it in an experiment of the config, or take a config that has it."
+                f"no job of this config makes {path}{did_you_mean(path, list(self._makers))}: name it in an experiment of the config, or take a config that has it."
             )
         return self._makers[path]
 

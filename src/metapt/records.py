@@ -108,7 +108,7 @@ def stale(path: Path, config: dict[str, Any], code: str | None, inputs: dict[str
 
     Args:
         path: the record.
-        config: of the job; where its checkpoint lies makes no difference.
+        config: of the job; where its checkpoint lies and which mirrors it tries makes no difference.
         code: the digest of its code.
         inputs: their paths. Those that no record names can't be compared.
     """
@@ -131,7 +131,7 @@ def stale(path: Path, config: dict[str, Any], code: str | None, inputs: dict[str
 
 
 def _settings(config: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in config.items() if key != "checkpoint"}
+    return {key: value for key, value in config.items() if key not in ("checkpoint", "mirrors")}
 
 
 def _recorded(path: Path, unknown: str) -> str:

@@ -91,3 +91,12 @@ def summaries(*experiments):
         return [job.outputs[name] for job in jobs for name in ("table_csv", "figure_svg", "claims", "metrics")]
 
     return files
+
+
+def experiment(wildcards):
+    return domain(wildcards.domain).experiments[wildcards.experiment]
+
+
+def category(wildcards):
+    """In the report."""
+    return domain(wildcards.domain).title

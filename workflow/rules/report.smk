@@ -1,14 +1,5 @@
 """The end of each experiment: tables, figure and claims; and all of them together."""
 
-
-def record(wildcards):
-    return domain(wildcards.domain).experiments[wildcards.experiment]
-
-
-def title(wildcards):
-    return domain(wildcards.domain).title
-
-
 SUMMARISE = Asked("summarise")
 
 
@@ -20,14 +11,14 @@ rule summarise:
         claims=report(
             f"{RESULTS}/{{domain}}/{{experiment}}/claims.csv",
             caption="../report/claims.rst",
-            category=title,
+            category=category,
             subcategory="{experiment}",
             labels={"what": "claims", "format": "csv"},
         ),
         table_csv=report(
             f"{RESULTS}/{{domain}}/{{experiment}}/table.csv",
             caption="../report/table.rst",
-            category=title,
+            category=category,
             subcategory="{experiment}",
             labels={"what": "table", "format": "csv"},
         ),
@@ -36,7 +27,7 @@ rule summarise:
         figure_svg=report(
             f"{RESULTS}/{{domain}}/{{experiment}}/figure.svg",
             caption="../report/figure.rst",
-            category=title,
+            category=category,
             subcategory="{experiment}",
             labels={"what": "figure", "format": "svg"},
         ),
@@ -55,8 +46,8 @@ rule summarise:
         job=SUMMARISE.described,
         config=SUMMARISE.config,
         code=SUMMARISE.code,
-        title=lambda wildcards: record(wildcards).title,
-        figure_title=lambda wildcards: record(wildcards).figure_title,
+        title=lambda wildcards: experiment(wildcards).title,
+        figure_title=lambda wildcards: experiment(wildcards).figure_title,
     script:
         "../scripts/run_stage.py"
 

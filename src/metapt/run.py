@@ -1,0 +1,154 @@
+"""`metapt run`: jobs without Snakemake. Each runs in a process of its own, as its threads are set before libraries are imported."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from metapt import records
+from metapt.config import did_you_mean, load
+from metapt.errors import ConfigError, DataError
+from metapt.execute import execute
+from metapt.jobs import Job
+from metapt.plan import Plan, planned
+from metapt.registry import DOMAINS, domain
+
+
+def run(configs: Sequence[Path], targets: Sequence[str], device: str | None, threads: int | None) -> int:
+    """Run the jobs of a config one after the other; those whose records say that they are up to date are left out.
+
+    Args:
+        configs: YAML files, each laid over the ones before it.
+        targets: experiments, domains or files; all jobs if there are none.
+        device: of jobs that train, `cpu` or `cuda`; if None, `cuda` where the config says `require_gpu`.
+        threads: CPU threads; if None, as planned.
+
+    Returns:
+        Exit status: 0, or 1 after the first job that failed, whose sentence has been logged.
+
+    Raises:
+        ConfigError: as `metapt.config.load`; or no job of the config makes a target.
+    """
+    config = load(configs)
+    plan = planned(config)
+    jobs = _behind(plan, targets)
+    cuda = config.require_gpu if device is None else device == "cuda"
+    for number, job in enumerate(jobs, start=1):
+        reason = _reason(plan, job)
+        print(f"{number}/{len(jobs)} {job.name}: {reason or 'up to date'}", flush=True)
+        if reason is None:
+            continue
+        process = get_context("spawn").Process(
+            target=_execute,
+            args=(replace(job, threads=threads or job.threads), int(cuda and job.trains), config.require_gpu, plan.code(job)),
+        )
+        process.start()
+        process.join()
+        if process.exitcode != 0:
+            print(f"error: {job.name} has failed; its log is {job.log}", file=sys.stderr)
+            return 1
+    return 0
+
+
+def _behind(plan: Plan, targets: Sequence[str]) -> list[Job]:
+    """Return the jobs that make the targets, each once, after those that it waits for."""
+    ends = [job for target in targets for job in _ends(plan, target)] or [plan.jobs["collect"]]
+    return list({job.name: job for end in ends for job in plan.needed(end.name)}.values())
+
+
+def _ends(plan: Plan, target: str) -> list[Job]:
+    if "/" in target:
+        return [plan.maker(os.path.normpath(target))]
+    if target in DOMAINS:
+        return [plan.summary(each) for each in plan.summaries if each.startswith(f"{target}_")]
+    known = [f"{name}_{key}" for name in DOMAINS for key in domain(name).experiments]
+    if target not in known:
+        raise ConfigError(f"{target} is no target{did_you_mean(target, known)}: name a file, a domain or an experiment.")
+    return [plan.summary(target)]
+
+
+def _reason(plan: Plan, job: Job) -> str | None:
+    """Return why a job has to run, None if it does not."""
+    missing = [path for path in job.outputs.values() if not Path(path).exists()]
+    if missing:
+        return f"{missing[0]} is not there"
+    return records.stale(Path(job.record), job.config, plan.code(job), job.inputs)
+
+
+def _execute(job: Job, gpus: int, require_gpu: bool, code: str | None) -> None:
+    raise SystemExit(execute(job, gpus=gpus, require_gpu=require_gpu, code=code))
+
+
+def repeat(record: Path, into: Path, device: str | None, threads: int | None) -> int:
+    """Repeat the run that a `run.json` records.
+
+    Args:
+        record: its path.
+        into: folder for the outputs, which keep their names.
+        device: `cpu` or `cuda`; if None, as recorded.
+        threads: CPU threads; if None, as recorded.
+
+    Returns:
+        Exit status, as `metapt.execute.execute`.
+
+    Raises:
+        DataError: the file is missing or no record of a run.
+        ConfigError: the outputs would have one name, or lie on those of the recorded run.
+    """
+    found = _read(record)
+    outputs = {name: str(into / Path(path).name) for name, path in found["outputs"].items()}
+    if len(set(outputs.values())) < len(outputs):
+        raise ConfigError(f"{record} records outputs of the same name in several folders, which one folder can't hold.")
+    if any(Path(outputs[name]).resolve() == Path(path).resolve() for name, path in found["outputs"].items()):
+        raise ConfigError(f"--into {into} is the folder of the recorded run itself; name another one.")
+    config = found["config"] | ({"checkpoint": str(into / "checkpoint.pt")} if "checkpoint" in found["config"] else {})
+    job = Job(
+        stage=found["stage"],
+        name=found["name"],
+        entry=found["entry"],
+        config=config,
+        inputs=found["inputs"],
+        outputs=outputs,
+        record=str(into / "run.json"),
+        log=str(into / "log.txt"),
+        threads=threads or found["machine"]["threads"],
+    )
+    status = execute(job, gpus=int((device or found["machine"]["device"]) == "cuda"))
+    if status == 0:
+        print(into)
+    return status
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """Return what `execute` has written. Raises DataError if the file is missing or something else."""
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise DataError(f"{path} can't be read: {error.strerror}; name the run.json that a run has left.") from error
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path} is not JSON ({error}); name the run.json that a run has left.") from error
+    keys = {"stage": str, "name": str, "entry": str, "config": dict, "inputs": dict, "outputs": dict, "machine": dict}
+    wrong = [key for key, kind in keys.items() if not isinstance(record, dict) or not isinstance(record.get(key), kind)]
+    if wrong:
+        raise DataError(f"{path} is not the record of a run: it lacks {', '.join(wrong)}; name the run.json that a run has left.")
+    for key in ("inputs", "outputs"):
+        if odd := [name for name, value in record[key].items() if not isinstance(value, str) or not value]:
+            raise DataError(f"{path} is not the record of a run: {key}.{odd[0]} must be a path.")
+    machine = record["machine"]
+    missing = [key for key in ("device", "threads") if key not in machine]
+    if missing:
+        raise DataError(f"{path} is not the record of a run: its machine lacks {', '.join(missing)}.")
+    if machine["device"] not in ("cpu", "cuda"):
+        raise DataError(f"{path} is not the record of a run: machine.device must be cpu or cuda.")
+    if type(machine["threads"]) is not int or machine["threads"] < 1:
+        raise DataError(f"{path} is not the record of a run: machine.threads must be a whole number of at least 1.")
+    if not isinstance(record["config"].get("checkpoint", ""), str):
+        raise DataError(f"{path} is not the record of a run: config.checkpoint must be a path.")
+    records.check_own_sum(record, path)
+    return dict(record)
