@@ -50,8 +50,9 @@ class Plan:
             ConfigError: no job of this config does.
         """
         if path not in self._makers:
+            hint = did_you_mean(path, list(self._makers))
             raise ConfigError(
-                f"no job of this config makes {path}{did_you_mean(path, list(self._makers))}: name it in an experiment of the config, or take a config that has it."
+                f"no job of this config makes {path}{hint}: name it in an experiment of the config, or take a config that has it."
             )
         return self._makers[path]
 

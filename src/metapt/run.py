@@ -1,4 +1,4 @@
-"""`metapt run`: jobs without Snakemake. Each runs in a process of its own, as its threads are set before libraries are imported."""
+"""Run jobs without Snakemake: those of a config, or one that a record describes."""
 
 from __future__ import annotations
 
@@ -44,6 +44,7 @@ def run(configs: Sequence[Path], targets: Sequence[str], device: str | None, thr
         print(f"{number}/{len(jobs)} {job.name}: {reason or 'up to date'}", flush=True)
         if reason is None:
             continue
+        # In a process of its own: its threads are set before libraries are imported, and its time and memory are recorded.
         process = get_context("spawn").Process(
             target=_execute,
             args=(replace(job, threads=threads or job.threads), int(cuda and job.trains), config.require_gpu, plan.code(job)),

@@ -136,7 +136,7 @@ class MetaArm(Section):
     method: Literal["meta"] = "meta"
     pretrain_steps: Positive = Field(10, description="P: PT steps between meta-updates")
     warmup_epochs: Annotated[float, Field(ge=0)] = Field(1, description="PT epochs before the first meta-update")
-    inverse: Inverse = Neumann()
+    inverse: Inverse = Field(Neumann(), description="how the inverse Hessian is approximated")
     curvature: Literal["hessian", "gauss_newton"] = Field("hessian", description="what is inverted")
     unroll: FinetuningSolver = Field("head", description="FT solver of a meta-update")
     unroll_steps: Count = Field(1, description="K: differentiable FT steps per meta-update")
