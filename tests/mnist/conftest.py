@@ -9,9 +9,11 @@ import pytest
 import torch
 
 from metapt.domains.mnist.arms import Run
-from metapt.domains.mnist.data.prepare import MnistData, load, prepare
+from metapt.domains.mnist.data import prepare
+from metapt.domains.mnist.data.prepare import MnistData, load
 from metapt.domains.mnist.data.simulate import write_digits
 from metapt.domains.mnist.data.sources import FILES
+from metapt.machine import Machine
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -29,7 +31,7 @@ def digits_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("digits")
     raw = {name: folder / name for name in FILES.values()}
     write_digits(raw)
-    prepare(raw, folder / "digits.pt")
+    prepare.run({}, raw, {"data": folder / "digits.pt"}, Machine())
     return folder / "digits.pt"
 
 

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import pandas as pd
 import pytest
 
 from metapt.domains.mnist import quantities
-from metapt.domains.mnist.config import RotationMeanStd
-from metapt.domains.mnist.experiments import EXPERIMENTS
-from metapt.domains.mnist.studies import bptt as bptt_study
-from metapt.domains.mnist.studies import fidelity as fidelity_study
-from metapt.domains.mnist.studies import rotation as rotation_study
-from metapt.domains.mnist.studies import weighting as weighting_study
+from metapt.domains.mnist.config import BpttStudy, ExampleWeighting, Fidelity, MnistSettings, RotationMean, RotationMeanStd, Study
+from metapt.domains.mnist.domain import DOMAIN
+from metapt.domains.mnist.results import MnistResults
 from metapt.evaluation import metrics
-from metapt.evaluation.claims import judge
+from metapt.evaluation.comparisons import judge
 from metapt.evaluation.metrics import row
 
 SPREAD = (-0.3, 0.0, 0.1, 0.2)
@@ -26,8 +22,8 @@ Values = Mapping[tuple[str, str, str], float]
 """Arm, metric, setting -> mean over the replicates, about."""
 
 
-def verdicts(key: str, settings: dict[str, Any], values: Values, whole_run: tuple[str, ...] = ()) -> pd.Series[str]:
-    """By claim; metrics in `whole_run` have one number per arm."""
+def verdicts(key: str, section: Study, values: Values, whole_run: tuple[str, ...] = ()) -> pd.DataFrame:
+    """Return the rows of claims.csv by claim; metrics in `whole_run` have one number per arm."""
     arms = list(dict.fromkeys(arm for arm, _, _ in values))
     rows = []
     for (arm, metric, setting), value in values.items():
@@ -35,33 +31,48 @@ def verdicts(key: str, settings: dict[str, Any], values: Values, whole_run: tupl
             rows.append(row(f"mnist_{key}", arm, metric, value, setting=setting))
         else:
             rows += [row(f"mnist_{key}", arm, metric, value + d, replicate=i, setting=setting) for i, d in enumerate(SPREAD)]
-    judged = judge(EXPERIMENTS[key].claims(settings, arms), metrics.validate(rows))
+    results = MnistResults(
+        name=f"mnist_{key}",
+        config=MnistSettings(),
+        section=section.model_copy(update={"arms": dict.fromkeys(arms)}),
+        words={},
+        metrics=metrics.validate(rows),
+        series=pd.DataFrame(),
+        machines={},
+        files={},
+    )
+    judged = judge(results.name, DOMAIN.experiments[key].comparisons(results))
     assert (judged["experiment"] == f"mnist_{key}").all()
-    return judged.set_index("claim")["verdict"]
+    assert set(judged["metric"]) <= set(results.metrics["metric"])
+    return judged.set_index("claim")
 
 
 @pytest.mark.parametrize(("error", "word"), [(3.0, "reproduced"), (7.2, "inconclusive"), (30.0, "not reproduced")])
 def test_the_mean_of_the_rotation(error: float, word: str) -> None:
-    found = verdicts("rotation_mean", {}, {("meta", rotation_study.ERROR, ""): error})
-    assert found.to_dict() == {"meta recovers the mean of the FT rotation": word}
+    found = verdicts("rotation_mean", RotationMean(), {("meta", quantities.ERROR, ""): error})
+    assert found["verdict"].to_dict() == {"meta recovers the mean of the FT rotation": word}
 
 
 @pytest.mark.parametrize(("error", "word"), [(0.0, "reproduced"), (8.0, "not reproduced"), (-8.0, "not reproduced")])
 def test_mean_and_deviation_of_the_rotation_lie_near_the_target_on_both_sides(error: float, word: str) -> None:
     study = RotationMeanStd()
     values = {
-        ("meta", metric, rotation_study.setting_mean_std(study, start)): target + error
+        ("meta", metric, quantities.setting_mean_std(study, start)): target + error
         for start in range(len(study.starts))
-        for metric, target in zip((rotation_study.MEAN, rotation_study.DEVIATION), study.target, strict=True)
+        for metric, target in zip((quantities.MEAN, quantities.DEVIATION), study.target, strict=True)
     }
-    found = verdicts("rotation_mean_std", study.model_dump(), values)
+    found = verdicts("rotation_mean_std", study, values)
     assert len(found) == 2 * len(study.starts)
-    assert set(found) == {word}
+    assert set(found["verdict"]) == {word}
+    assert set(found["criterion"]) == {"within 4 of 45", "within 3 of 15"}
 
 
 @pytest.mark.parametrize(("ratio", "word"), [(1000.0, "reproduced"), (100.0, "inconclusive"), (10.0, "not reproduced")])
 def test_clean_examples_weigh_a_hundred_times_more(ratio: float, word: str) -> None:
-    assert verdicts("example_weighting", {}, {("meta", weighting_study.RATIO, ""): ratio}).tolist() == [word]
+    found = verdicts("example_weighting", ExampleWeighting(), {("meta", quantities.RATIO, ""): ratio})
+    assert found["verdict"].tolist() == [word]
+    assert found["criterion"].tolist() == ["ratio at least 100"]
+    assert found["measured"].iloc[0].startswith("log10 of the ratio: ")
 
 
 @pytest.mark.parametrize("suffix", ["", "-shared"])
@@ -71,9 +82,12 @@ def test_which_arm_of_the_comparison_with_backpropagation_is_better(suffix: str)
     values = {}
     for end, numbers, slow in ((suffix, accuracies, 7200.0), ("" if suffix else "-shared", other, 70.0)):
         for arm, value in numbers.items():
-            values[arm + end, bptt_study.ACCURACY, ""] = value
-            values[arm + end, bptt_study.WALL_TIME, ""] = slow if arm == "bptt" else 60.0
-    found = verdicts("bptt", {}, values, whole_run=(bptt_study.WALL_TIME,))
+            values[arm + end, quantities.ACCURACY, ""] = value
+            values[arm + end, quantities.WALL_TIME, ""] = slow if arm == "bptt" else 60.0
+    rows = verdicts("bptt", BpttStudy(), values, whole_run=(quantities.WALL_TIME,))
+    assert (rows["control"] == [claim.rpartition(" ")[2] for claim in rows.index]).all()
+    assert (rows["arm"] == [claim.partition(" ")[0] for claim in rows.index]).all()
+    found = rows["verdict"]
     meta = f"meta{suffix}"
     assert found[f"{meta} comes within 1 point of bptt{suffix}"] == "reproduced"
     assert found[f"{meta} comes within 1 point of optimal_augmentation{suffix}"] == "not reproduced"
@@ -88,13 +102,13 @@ def test_which_arm_of_the_comparison_with_backpropagation_is_better(suffix: str)
 
 @pytest.mark.parametrize(("gain", "word"), [(0.1, "reproduced"), (-0.1, "not reproduced")])
 def test_more_neumann_terms_point_nearer_to_the_exact_hypergradient(gain: float, word: str) -> None:
-    settings = {"neumann_terms": [1, 9], "pretrain_steps": [5, 10], "unroll_steps": [1, 3]}
+    section = Fidelity(neumann_terms=[1, 9], pretrain_steps=[5, 10], unroll_steps=[1, 3])
     values = {
-        ("meta", fidelity_study.COSINE, quantities.setting_fidelity(steps, k, terms)): (
+        ("meta", quantities.COSINE, quantities.setting_fidelity(steps, k, terms)): (
             0.5 + (gain if (steps, k) == (10, 3) else -gain) * (terms == 9)
         )
         for steps in (5, 10)
         for k in (1, 3)
         for terms in (1, 9)
     }
-    assert verdicts("fidelity", settings, values).tolist() == [word]
+    assert verdicts("fidelity", section, values)["verdict"].tolist() == [word]

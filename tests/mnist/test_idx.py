@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from metapt.domains.mnist.data.sources import read_idx, read_split, write_idx
+from metapt.domains.mnist.data.idx import read_idx, read_split, write_idx
 from metapt.errors import DataError
 
 

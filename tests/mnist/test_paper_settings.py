@@ -21,12 +21,14 @@ from metapt.domains.mnist.config import (
     FidelityArm,
     FixedArm,
     MetaArm,
-    MnistConfig,
     RotationMean,
     RotationMeanStd,
 )
+from metapt.domains.mnist.domain import DOMAIN
 from metapt.hypergrad import SGD, ConjugateGradient, FittedHead, Identity, Neumann, Unroll
 from metapt.training.optimizers import OptimizerSpec
+
+MNIST = DOMAIN.section()
 
 PAPER = [
     (RotationMean(), "pretrain_examples", 3000),
@@ -72,7 +74,7 @@ def test_a_default_is_the_papers_number(section: Any, key: str, value: Any) -> N
 def test_the_rotation_is_learned_as_in_the_paper(study: RotationMean | RotationMeanStd | BpttStudy) -> None:
     arm = study.arms["meta"]
     assert isinstance(arm, MetaArm)
-    settings = arms.settings(arm, 100)
+    settings = arms.settings(arm, 100, 47)
     assert settings.pretrain_optimizer == OptimizerSpec("Adam", {"lr": 0.01})
     assert settings.meta_optimizer == OptimizerSpec("Adam", {"lr": 0.3}, {})
     assert settings.finetuning == Unroll(1, SGD(0.01), network=True)
@@ -81,11 +83,16 @@ def test_the_rotation_is_learned_as_in_the_paper(study: RotationMean | RotationM
 
 
 def test_examples_are_weighted_as_in_the_paper() -> None:
-    settings = arms.settings(ExampleWeighting().arms["meta"], 100)
+    settings = arms.settings(ExampleWeighting().arms["meta"], 100, 30)
     assert settings.pretrain_optimizer.settings["lr"] == settings.meta_optimizer.settings["lr"] == 1e-3 == default_adam_lr()
     assert settings.finetuning == Unroll(1, SGD(0.01), network=True)
     assert settings.inverse == Neumann(1, 1e-3)
     assert (settings.warmup, settings.pretrain_steps) == (0, 1)
+
+
+def test_a_warm_up_of_five_epochs_is_150_iterations() -> None:
+    """Appendix "Meta-Parameterized Per-Example Weighting"; 3,000 images in minibatches of 100."""
+    assert arms.settings(ExampleWeighting().arms["meta-warmup"], 3000, 30).warmup == 150
 
 
 def leaves(section: type[BaseModel]) -> Iterator[tuple[str, FieldInfo]]:
@@ -100,9 +107,10 @@ SECTIONS = [MetaArm, BpttArm, FixedArm, RotationMean, RotationMeanStd, ExampleWe
 ALGORITHM = {
     "heads",  # Section 2: an output layer each
     "curvature", "unroll",  # Section 3.1, Eq. 5
-    "unroll_steps", "pretrain_steps", "warmup", "pretrain_lr", "finetune_lr", "meta_lr", "meta_optimizer",  # Implementation
+    "unroll_steps", "pretrain_steps", "warmup_epochs", "pretrain_lr", "finetune_lr", "meta_lr", "meta_optimizer",  # Implementation
     "head_steps_between_updates",  # Algorithm 2: none
     "accumulate",  # one hypergradient per meta-update
+    "l2",  # without effect on unrolled steps
 }  # fmt: skip
 """Keys of an arm whose values `test_the_rotation_is_learned_as_in_the_paper` holds."""
 
@@ -127,7 +135,7 @@ def default_adam_lr() -> float:
 
 
 def test_what_the_paper_has_not_is_off() -> None:
-    settings = arms.settings(MetaArm(), 100)
+    settings = arms.settings(MetaArm(), 100, 47)
     assert (settings.accumulate, settings.clip_norm, settings.normalise, settings.average_decay) == (1, None, False, None)
     assert settings.head_steps_between_updates == 0
 
@@ -146,7 +154,7 @@ def test_what_the_paper_has_not_is_off() -> None:
     ids=["identity", "neumann", "neumann with the PT learning rate", "conjugate gradient"],
 )
 def test_the_inverse_of_an_arm_is_the_one_asked_for(keys: dict[str, Any], inverse: Any) -> None:
-    assert arms.settings(MetaArm(**keys), 10).inverse == inverse
+    assert arms.settings(MetaArm(**keys), 10, 47).inverse == inverse
 
 
 @pytest.mark.parametrize(
@@ -154,12 +162,12 @@ def test_the_inverse_of_an_arm_is_the_one_asked_for(keys: dict[str, Any], invers
     [
         ({"unroll": "head", "unroll_steps": 5, "finetune_lr": 0.1}, Unroll(5, SGD(0.1), network=False)),
         ({"unroll": "network", "unroll_steps": 0}, Unroll(0, SGD(0.01), network=True)),
-        ({"unroll": "fitted", "l2": 0.5, "cross_fit": True}, FittedHead(l2=0.5, cross_fit=True)),
+        ({"unroll": "fitted", "l2": 0.5, "folds": 2}, FittedHead(l2=0.5, cross_fit=True)),
     ],
     ids=["head", "network", "fitted"],
 )
 def test_the_fine_tuning_of_an_arm_is_the_one_asked_for(keys: dict[str, Any], finetuning: Any) -> None:
-    assert arms.settings(MetaArm(**keys), 10).finetuning == finetuning
+    assert arms.settings(MetaArm(**keys), 10, 47).finetuning == finetuning
 
 
 @pytest.mark.parametrize(
@@ -167,48 +175,72 @@ def test_the_fine_tuning_of_an_arm_is_the_one_asked_for(keys: dict[str, Any], fi
     [
         ({"heads": "shared", "unroll": "head"}, "unroll is 'head' with shared heads.*legal: network"),
         ({"unroll": "fitted", "head_steps_between_updates": 1}, "a fitted head takes none"),
+        ({"folds": 2}, "folds goes with a head that is fitted"),
+        ({"unroll": "ridge"}, "Input should be 'network', 'head' or 'fitted'"),
     ],
-    ids=["no head to unroll", "no steps of a fitted head"],
+    ids=["no head to unroll", "no steps of a fitted head", "no fitted head to cross-fit", "no ridge head for cross-entropy"],
 )
 def test_settings_that_do_not_fit_together_are_refused(keys: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValidationError, match=sentence):
         MetaArm(**keys)
 
 
-def test_a_budget_names_an_arm() -> None:
-    with pytest.raises(ValidationError, match="budget_of is 'mta', which is no arm; legal: a"):
-        MnistConfig(bptt=BpttStudy.model_validate({"arms": {"a": {"method": "bptt", "budget_of": "mta"}}}))
+@pytest.mark.parametrize(
+    ("arms", "sentence"),
+    [
+        ({"a": {"method": "bptt", "budget_of": "mta"}}, "bptt.arms.a.budget_of is 'mta', which is no arm; legal: a"),
+        ({"a": {"method": "bptt", "budget_of": "a"}}, "bptt.arms.a.budget_of runs in a circle: a -> a"),
+        (
+            {"a": {"method": "bptt", "budget_of": "b"}, "b": {"method": "bptt", "budget_of": "a"}},
+            "bptt.arms.a.budget_of runs in a circle: a -> b -> a",
+        ),
+    ],
+    ids=["no arm", "itself", "one another"],
+)
+def test_a_budget_names_another_arm(arms: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValidationError, match=re.escape(sentence)):
+        MNIST.model_validate({"bptt": {"arms": arms}})
+
+
+def test_all_arms_of_bptt_take_the_same_pt_steps() -> None:
+    with pytest.raises(ValidationError, match=r"bptt\.arms\.meta\.epochs has no meaning"):
+        MNIST.model_validate({"bptt": {"arms": {"meta": {"method": "meta", "epochs": 3}}}})
 
 
 @pytest.mark.parametrize(
     ("keys", "sentence"),
     [
         (
-            {"rotation_mean": {"epochs": 1, "arms": {"meta": {"warmup": 47}}}},
-            "rotation_mean.arms.meta.warmup is 47 of 47 iterations of 1 PT",
+            {"rotation_mean": {"epochs": 1, "arms": {"meta": {"warmup_epochs": 1}}}},
+            "rotation_mean.arms.meta.warmup_epochs is 1, which is 47 of 47 iterations of 1 PT",
         ),
         (
-            {"rotation_mean_std": {"arms": {"a": {"warmup": 24, "pretrain_steps": 10}}}},
-            "arms.a.warmup is 24 of 24 iterations of 10 PT",
-        ),
-        ({"example_weighting": {"epochs": 5}}, "example_weighting.arms.meta-warmup.warmup is 150 of 150 iterations"),
-        (
-            {"source": "digits", "example_weighting": {"epochs": 11, "pretrain_examples": "all"}},
-            "example_weighting.arms.meta-warmup.warmup is 150 of 143 iterations",
+            {"rotation_mean_std": {"arms": {"a": {"warmup_epochs": 5, "pretrain_steps": 10}}}},
+            "arms.a.warmup_epochs is 5, which is 24 of 24 iterations of 10 PT",
         ),
         (
-            {"bptt": {"arms": {"meta": {"method": "meta", "warmup": 5, "pretrain_steps": 100}}}},
-            "bptt.arms.meta.warmup is 5 of 5 iterations",
+            {"example_weighting": {"epochs": 5}},
+            "example_weighting.arms.meta-warmup.warmup_epochs is 5, which is 150 of 150 iterations",
+        ),
+        (
+            {"source": "digits", "example_weighting": {"epochs": 5, "pretrain_examples": "all"}},
+            "example_weighting.arms.meta-warmup.warmup_epochs is 5, which is 65 of 65 iterations",
+        ),
+        (
+            {"bptt": {"arms": {"meta": {"method": "meta", "warmup_epochs": 10.6, "pretrain_steps": 100}}}},
+            "bptt.arms.meta.warmup_epochs is 10.6, which is 5 of 5 iterations",
         ),
         (
             {"bptt": {"pretrain_steps": 5, "arms": {"meta": {"method": "meta", "pretrain_steps": 6}}}},
-            "meta.warmup is 0 of 0 iterations of 6",
+            "meta.warmup_epochs is 0, which is 0 of 0 iterations of 6",
         ),
     ],
 )
 def test_a_warm_up_that_leaves_no_meta_update_is_refused(keys: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValidationError, match=sentence):
-        MnistConfig.model_validate(keys)
-    keys = keys | {"source": "mnist"}
-    if "example_weighting" in keys:
-        MnistConfig.model_validate(keys | {"example_weighting": keys["example_weighting"] | {"epochs": 6}})
+        MNIST.model_validate(keys)
+
+
+def test_a_warm_up_that_leaves_a_meta_update_is_legal() -> None:
+    MNIST.model_validate({"example_weighting": {"epochs": 6}})
+    MNIST.model_validate({"bptt": {"arms": {"meta": {"method": "meta", "warmup_epochs": 8.5, "pretrain_steps": 100}}}})

@@ -9,14 +9,14 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 
-import metapt.stages.prepare
-import metapt.stages.simulate
-from metapt.domains.mnist.data.prepare import MnistData, convert, load, prepare
-from metapt.domains.mnist.data.simulate import enlarge, simulate, write_digits
-from metapt.domains.mnist.data.sources import FILES, write_idx
+from metapt.domains.mnist.data import prepare, simulate
+from metapt.domains.mnist.data.idx import write_idx
+from metapt.domains.mnist.data.prepare import MnistData, convert, load
+from metapt.domains.mnist.data.simulate import enlarge, write_digits
+from metapt.domains.mnist.data.sources import FILES
 from metapt.errors import ConfigError, DataError
 from metapt.files import atomic_path, sha256
-from metapt.stages import Machine
+from metapt.machine import Machine
 
 SHARED_DATA = Path(os.environ.get("METAPT_SHARED_DATA", Path(__file__).parents[2] / "../shared/data"))
 
@@ -85,17 +85,17 @@ def test_enlarging_is_bilinear() -> None:
 
 def test_digits_are_the_same_bytes_every_time(raw: dict[str, Path], tmp_path: Path) -> None:
     again = {name: tmp_path / name for name in raw}
-    simulate("digits", again)
+    simulate.run({"domain": "mnist", "source": "digits"}, {}, again, Machine())
     assert [sha256(path) for path in again.values()] == [sha256(path) for path in raw.values()]
 
 
 def test_only_digits_can_be_generated(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="'mnist' can't be generated; legal here: 'digits'"):
-        simulate("mnist", {})
+        simulate.run({"domain": "mnist", "source": "mnist"}, {}, {}, Machine())
 
 
 def test_load_gives_fractions(small: dict[str, Path], tmp_path: Path) -> None:
-    prepare(small, tmp_path / "mnist.pt")
+    prepare.run({}, small, {"data": tmp_path / "mnist.pt"}, Machine())
     data = load(tmp_path / "mnist.pt", "cpu")
     assert isinstance(data, MnistData)
     for images, labels in ((data.train_images, data.train_labels), (data.test_images, data.test_labels)):
@@ -106,7 +106,7 @@ def test_load_gives_fractions(small: dict[str, Path], tmp_path: Path) -> None:
 
 def test_preparing_twice_gives_the_same_bytes(small: dict[str, Path], tmp_path: Path) -> None:
     for name in ("a.pt", "b.pt"):
-        prepare(small, tmp_path / name)
+        prepare.run({}, small, {"data": tmp_path / name}, Machine())
     assert sha256(tmp_path / "a.pt") == sha256(tmp_path / "b.pt")
 
 
@@ -117,7 +117,7 @@ def test_load_missing(tmp_path: Path) -> None:
 
 def test_load_refuses_every_cut_and_every_altered_pixel(small: dict[str, Path], tmp_path: Path) -> None:
     path = tmp_path / "mnist.pt"
-    prepare(small, path)
+    prepare.run({}, small, {"data": path}, Machine())
     whole = path.read_bytes()
     for size in (0, 10, len(whole) // 2, len(whole) - 1):
         path.write_bytes(whole[:size])
@@ -149,21 +149,12 @@ def test_load_refuses_other_content(small: dict[str, Path], tmp_path: Path, chan
         load(path, "cpu")
 
 
-def test_stages(raw: dict[str, Path], tmp_path: Path) -> None:
-    written = {name: tmp_path / "raw" / name for name in FILES.values()}
-    metapt.stages.simulate.run({"domain": "mnist", "source": "digits"}, {}, written, Machine())
-    metapt.stages.prepare.run({"domain": "mnist"}, written, {"data": tmp_path / "digits.pt"}, Machine())
-    data = load(tmp_path / "digits.pt", "cpu")
-    assert len(data.train_images) == 1300
-    assert torch.equal(data.train_labels, convert(raw)["train_labels"])
-
-
 @pytest.mark.real_data
 def test_real_mnist(tmp_path: Path) -> None:
     folder = SHARED_DATA / "mnist"
     if not folder.is_dir():
         pytest.skip(f"{folder} is not there (METAPT_SHARED_DATA names another folder)")
-    prepare({name: folder / name for name in FILES.values()}, tmp_path / "mnist.pt")
+    prepare.run({}, {name: folder / name for name in FILES.values()}, {"data": tmp_path / "mnist.pt"}, Machine())
     data = load(tmp_path / "mnist.pt", "cpu")
     assert data.train_images.shape == (60_000, 28, 28)
     assert data.test_images.shape == (10_000, 28, 28)

@@ -224,7 +224,9 @@ class BpttStudy(RotationData):
         for name, arm in self.arms.items():
             if isinstance(arm, MetaArm):
                 if arm.epochs is not None:
-                    raise ValueError(f".arms.{name}.epochs has no meaning: all arms take bptt.pretrain_steps; leave it out")
+                    raise ValueError(
+                        f".arms.{name}.epochs has no meaning: all arms of bptt take bptt.pretrain_steps; leave it out"
+                    )
                 _check_warmup(name, arm, self.pretrain_steps // arm.pretrain_steps, self.steps_per_epoch)
             self._check_budget(name)
 
