@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 import yaml
+from metapt.estimate.calibrate import Start, Timing, calibrate
+from metapt.estimate.work import OPEN, Run, Step
 
 from metapt.cli import main
 from metapt.config import Config, validate
 from metapt.estimate import KEPT, KEPT_BY_THREADS, PLAIN_START, Estimate, costs_of, need, planned, wall_time
-from metapt.estimate.calibrate import Start, Timing, calibrate
 from metapt.estimate.report import against, duration, summary, text
-from metapt.estimate.work import OPEN, Run, Step
 from metapt.files import readable
 
 ROOT = Path(__file__).parents[1]

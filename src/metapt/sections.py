@@ -9,21 +9,17 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-RENAMED = {
-    "lr": "pretrain_lr",
-    "scale_lr": "meta_lr",
-    "steps": "pretrain_steps",
-    "weights_lr": "meta_lr",
-}
-"""Keys of the config as they were once called -> as they are called now."""
-
 NAME = r"[A-Za-z0-9_-]{1,64}"
 """What names that become parts of paths are made of."""
 
 
 RENAMED: dict[str, str] = {
     "cross_fit": "folds",
+    "lr": "pretrain_lr",
+    "scale_lr": "meta_lr",
+    "steps": "pretrain_steps",
     "warmup": "warmup_epochs",
+    "weights_lr": "meta_lr",
 }
 """Keys of the config that have another name now: old -> new."""
 

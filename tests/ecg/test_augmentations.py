@@ -10,6 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from metapt.domains.ecg.runs import Learned, save_pretrained
+from metapt.stages import Machine
 
 from metapt.domains.ecg.arms import policy_of, typical_displacement
 from metapt.domains.ecg.augment import draw
@@ -19,12 +21,10 @@ from metapt.domains.ecg.policy import SCALE
 from metapt.domains.ecg.problem import detached_views
 from metapt.domains.ecg.quantities import DISPLACEMENT
 from metapt.domains.ecg.resnet1d import initial_pretrained
-from metapt.domains.ecg.runs import Learned, save_pretrained
 from metapt.domains.ecg.studies import augmentations
 from metapt.domains.ecg.studies.augmentations import displacements, strengths, views
 from metapt.errors import ConfigError, DataError
 from metapt.evaluation import metrics
-from metapt.stages import Machine
 from metapt.training.seeds import generator
 
 STABLE = Warp(smoothing="velocity", scale="log", initial=4.0, network_width=0)

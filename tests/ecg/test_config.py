@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from metapt.domains.ecg.needs import fixed_arms
 
 from metapt.config import validate
 from metapt.domains.ecg.config import TRAINING_RECORDS, EcgConfig, arms_of
 from metapt.domains.ecg.data import simulate
-from metapt.domains.ecg.needs import fixed_arms
 from metapt.errors import ConfigError
 
 STUDY: dict[str, Any] = {

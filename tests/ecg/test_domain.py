@@ -8,6 +8,17 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 import torch
+from metapt.domains.ecg.needs import (
+    EXPERIMENTS,
+    FinetuneKey,
+    PretrainKey,
+    StudyKey,
+    fixed_arms,
+    needs,
+)
+from metapt.domains.ecg.runs import load_pretrained
+from metapt.stages import Machine, finetune, pretrain, study
+from metapt.twostage.pairs import pair
 from pydantic import TypeAdapter
 
 from metapt.config import plain, validate
@@ -18,21 +29,10 @@ from metapt.domains.ecg.data.dataset import Split, finetune_indices, open_datase
 from metapt.domains.ecg.data.prepare import prepare
 from metapt.domains.ecg.data.simulate import generate, write
 from metapt.domains.ecg.data.sources import CLASSES
-from metapt.domains.ecg.needs import (
-    EXPERIMENTS,
-    FinetuneKey,
-    PretrainKey,
-    StudyKey,
-    fixed_arms,
-    needs,
-)
-from metapt.domains.ecg.runs import load_pretrained
 from metapt.errors import ConfigError, DataError
 from metapt.evaluation import metrics
 from metapt.registry import domain
 from metapt.sections import Experiment
-from metapt.stages import Machine, finetune, pretrain, study
-from metapt.twostage.pairs import pair
 
 SEEDS = 2
 META = {"method": "meta", "pretrain_steps": 1, "batch_size": 8}

@@ -12,17 +12,17 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.image import imread
+from metapt.domains.ecg.needs import needs
+from metapt.twostage.pairs import pair
 
 from metapt.domains.ecg.config import EcgConfig, fixed_arm, start_arm
 from metapt.domains.ecg.experiments import EXPERIMENTS, summarise
-from metapt.domains.ecg.needs import needs
 from metapt.domains.ecg.quantities import DISPLACEMENT
 from metapt.domains.ecg.results import AUROC
 from metapt.domains.ecg.studies import warp_study
 from metapt.evaluation import metrics
 from metapt.evaluation.metrics import row
 from metapt.twostage.cost import PEAK_MEMORY, TIME_PER_STEP, WALL_TIME
-from metapt.twostage.pairs import pair
 
 FILES = {
     "metrics": "metrics.csv",

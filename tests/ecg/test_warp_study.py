@@ -11,6 +11,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from metapt.domains.ecg.runs import Learned, save_pretrained
+from metapt.stages import Machine
 
 from metapt.domains.ecg import arms as pretraining
 from metapt.domains.ecg.arms import Setting, meta_loop
@@ -18,12 +20,10 @@ from metapt.domains.ecg.config import Meta, PretrainSettings, Warp
 from metapt.domains.ecg.data.dataset import open_dataset
 from metapt.domains.ecg.data.sources import CLASSES
 from metapt.domains.ecg.policy import SCALE
-from metapt.domains.ecg.runs import Learned, save_pretrained
 from metapt.domains.ecg.studies import warp_study
 from metapt.domains.ecg.studies.warp_study import DEVIATION, MEAN, NOT_FINITE, OLD_HEAD, POSITIVE, REFITTED_HEAD
 from metapt.evaluation import metrics
 from metapt.sections import ConjugateGradient
-from metapt.stages import Machine
 from metapt.training.checkpoint import Checkpoint
 from metapt.training.pretraining import Pretrainer
 

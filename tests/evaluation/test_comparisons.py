@@ -64,7 +64,7 @@ def test_the_ends_belong_to_the_criterion() -> None:
 def test_a_criterion_names_what_it_bounds() -> None:
     assert at_least(4, "difference").words == "difference at least 4"
     assert at_most(1.5, "ratio").words == "ratio at most 1.5"
-    assert NOT_BELOW == Criterion(0.0, math.inf, "difference at least 0")
+    assert Criterion(0.0, math.inf, "difference at least 0") == NOT_BELOW
 
 
 def test_one_value_says_that_it_is_one() -> None:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import pytest
+from metapt.stages import Job
 from pydantic import TypeAdapter
 
 from metapt import records
@@ -24,7 +25,6 @@ from metapt.domains.ecg.config import Arm
 from metapt.domains.ecg.data.prepare import prepare
 from metapt.domains.ecg.data.simulate import generate, write
 from metapt.files import sha256
-from metapt.stages import Job
 
 from .server import Server
 

@@ -17,24 +17,24 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
-
-import metapt.domains.ecg.domain
 import metapt.domains.ecg.finetune_run
 import metapt.domains.ecg.pretrain_run
-import metapt.domains.mnist.domain
-import metapt.domains.ppi.domain
-import metapt.fetching.web
 import metapt.stages.download
 import metapt.stages.finetune
 import metapt.stages.prepare
 import metapt.stages.pretrain
 import metapt.stages.simulate
 import metapt.stages.train
+import torch
+from metapt.stages import Job, execute
+
+import metapt.domains.ecg.domain
+import metapt.domains.mnist.domain
+import metapt.domains.ppi.domain
+import metapt.fetching.web
 import metapt.training.meta as meta_loop
 from metapt.domains.ecg.problem import SimclrProblem
 from metapt.fetching.web import Patience
-from metapt.stages import Job, execute
 from metapt.training.checkpoint import Checkpoint
 from metapt.training.timing import Every
 

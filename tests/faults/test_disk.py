@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-
 from metapt.stages import Job
 
 from .conftest import Contents, Forks, Kind, contents, leftovers

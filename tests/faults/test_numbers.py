@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from metapt.domains.ecg.runs import load_pretrained, save_pretrained
 
 from metapt.domains.ecg.data.prepare import prepare
-from metapt.domains.ecg.runs import load_pretrained, save_pretrained
 from metapt.domains.ppi.data.string_files import read_links
 from metapt.errors import DataError
 from metapt.evaluation import metrics

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from metapt.errors import DataError, MachineError
 from metapt.stages import Machine
 from metapt.stages.download import run
+
+from metapt.errors import DataError, MachineError
 
 from .serving import HTML, Answer, Handler, Server, in_turn, ranged, source, status, whole, write
 

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from metapt.stages import Job, execute
 
 from metapt.config import validate
 from metapt.errors import ConfigError, DataError, MachineError
-from metapt.stages import Job, execute
 
 from .serving import (
     CONTENT,

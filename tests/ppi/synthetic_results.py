@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.image import imread
-
 from metapt.domains.ppi.claims import claims
+from metapt.domains.ppi.needs import FinetuneKey, PretrainKey, needs
+from metapt.twostage.pairs import pair
+
 from metapt.domains.ppi.config import PpiConfig, learns_weights
 from metapt.domains.ppi.experiments import EXPERIMENTS, summarise
-from metapt.domains.ppi.needs import FinetuneKey, PretrainKey, needs
 from metapt.domains.ppi.results import (
     AUROC,
     INTACT,
@@ -34,7 +35,6 @@ from metapt.evaluation.claims import judge
 from metapt.evaluation.metrics import row
 from metapt.evaluation.tables import write_blocks
 from metapt.twostage.cost import PEAK_MEMORY, TIME_PER_STEP, WALL_TIME
-from metapt.twostage.pairs import pair
 
 FILES = {
     "metrics": "metrics.csv",

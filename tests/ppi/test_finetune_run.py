@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from metapt.domains.ppi.finetune_run import run
+from metapt.domains.ppi.runs import Learned, save_pretrained
+from metapt.stages import Machine
+from metapt.twostage.pairs import pair
 
 from metapt.domains.ppi import finetune_run
 from metapt.domains.ppi.data.graphs import save
-from metapt.domains.ppi.finetune_run import run
 from metapt.domains.ppi.gin import initial_pretrained
-from metapt.domains.ppi.runs import Learned, save_pretrained
 from metapt.errors import DataError
 from metapt.evaluation import metrics
-from metapt.stages import Machine
 from metapt.twostage.finetuning import Score
-from metapt.twostage.pairs import pair
 
 from .small_graphs import COARSE, FINE, TEST_SPECIES, small_graphs
 

@@ -10,12 +10,12 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 import torch
+from metapt.domains.ppi.needs import pretrain_setting
 
 from metapt.domains.ppi.arms import Setting, pretrain
 from metapt.domains.ppi.config import Arm, uses_labels, weights_of
 from metapt.domains.ppi.data.dataset import PpiDataset, on_device
 from metapt.domains.ppi.data.graphs import pack, unpack
-from metapt.domains.ppi.needs import pretrain_setting
 from metapt.hypergrad import Params
 
 from .graphs_helper import related_graphs

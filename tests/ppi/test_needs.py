@@ -7,10 +7,10 @@ import sys
 from typing import Any
 
 import pytest
+from metapt.domains.ppi.needs import FinetuneKey, PretrainKey, finetune_setting, pretrain_setting
 
 from metapt.domains.ppi import needs
 from metapt.domains.ppi.config import ARMS, PpiConfig
-from metapt.domains.ppi.needs import FinetuneKey, PretrainKey, finetune_setting, pretrain_setting
 from metapt.errors import ConfigError
 
 

@@ -9,6 +9,9 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from metapt.domains.ppi.pretrain_run import run, weight_figures
+from metapt.domains.ppi.runs import Learned, load_pretrained, save_pretrained
+from metapt.stages import Machine
 from pydantic import TypeAdapter
 
 from metapt.config import plain
@@ -18,13 +21,10 @@ from metapt.domains.ppi.config import ARMS, Arm, Network, PretrainSettings
 from metapt.domains.ppi.data.dataset import on_device
 from metapt.domains.ppi.data.graphs import save
 from metapt.domains.ppi.gin import initial_pretrained
-from metapt.domains.ppi.pretrain_run import run, weight_figures
 from metapt.domains.ppi.problem import WEIGHTS, task_weights
-from metapt.domains.ppi.runs import Learned, load_pretrained, save_pretrained
 from metapt.errors import DataError
 from metapt.evaluation import metrics
 from metapt.hypergrad.params import Params
-from metapt.stages import Machine
 from metapt.training.seeds import generator
 
 from .graphs_helper import related_graphs

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 import torch
+from metapt.domains.ppi.runs import Learned, save_pretrained
+from metapt.stages import Machine
 
 from metapt.domains.ppi.data.dataset import on_device, splits
 from metapt.domains.ppi.data.graphs import save
 from metapt.domains.ppi.gin import Encoder, initial_pretrained
-from metapt.domains.ppi.runs import Learned, save_pretrained
 from metapt.domains.ppi.studies.representations import compared, run
 from metapt.evaluation import metrics
 from metapt.evaluation.cka import linear_cka
 from metapt.hypergrad import Pretrained
-from metapt.stages import Machine
 
 from .small_graphs import COARSE, TEST_SPECIES, small_graphs
 

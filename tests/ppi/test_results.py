@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from metapt.twostage.pairs import pretrain_seed
 from scipy.stats import spearmanr
 
 from metapt.domains.ppi.results import Results, agreement, auroc_cells, correlations, papers_cells, papers_number
 from metapt.errors import DataError
 from metapt.evaluation import metrics
 from metapt.evaluation.metrics import NotMeasuredError
-from metapt.twostage.pairs import pretrain_seed
 
 from .synthetic_results import SEED_SPREAD, Runs, runs_of
 

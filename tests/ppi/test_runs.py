@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from metapt.domains.ppi.runs import Learned, load_pretrained, save_pretrained
 
 from metapt.domains.ppi.config import Network
 from metapt.domains.ppi.gin import initial_pretrained
-from metapt.domains.ppi.runs import Learned, load_pretrained, save_pretrained
 from metapt.errors import DataError
 
 NETWORK = Network(layers=2, width=4)

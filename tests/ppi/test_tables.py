@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from metapt.domains.ppi.needs import EXPERIMENTS as KEYS
+from metapt.domains.ppi.tables import plain_arm
 
 from metapt.domains.ppi.config import ARMS
 from metapt.domains.ppi.experiments import EXPERIMENTS
-from metapt.domains.ppi.needs import EXPERIMENTS as KEYS
-from metapt.domains.ppi.tables import plain_arm
 
 from .synthetic_results import MAKERS, SEED_SPREAD, runs_of, written
 

@@ -14,9 +14,8 @@ import sys
 import time
 from pathlib import Path
 
-import metapt.domains.mnist.domain
-import metapt.stages.train  # noqa: F401 - imported here once, so that no child has to
 from metapt.stages import Job, execute
+
 from metapt.training.timing import Every
 
 

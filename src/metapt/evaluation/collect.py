@@ -15,7 +15,6 @@ from metapt.evaluation.tables import NOTHING, markdown, ours_and_papers
 from metapt.files import atomic_path
 from metapt.machine import Machine
 
-
 SHOWN = ["experiment", "claim", "measured", "criterion", "paper", "verdict"]
 """Columns of the claims in the headline table."""
 

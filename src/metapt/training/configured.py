@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from metapt import sections
@@ -51,7 +50,7 @@ def meta_settings(
     pretrain_lr: float,
     pretrain_optimizer: OptimizerSpec,
     finetune_optimizer: DifferentiableOptimizer,
-    groups: Mapping[str, Mapping[str, Any]] | None = None,
+    groups: dict[str, dict[str, Any]] | None = None,
 ) -> MetaSettings:
     """Return the settings of Algorithm 2 that an arm describes.
 
@@ -72,7 +71,7 @@ def meta_settings(
         finetuning=finetuning(arm, finetune_optimizer),
         curvature=arm.curvature,
         pretrain_optimizer=pretrain_optimizer,
-        meta_optimizer=OptimizerSpec(arm.meta_optimizer, {"lr": arm.meta_lr, **arm.meta_settings}, dict(groups or {})),
+        meta_optimizer=OptimizerSpec(arm.meta_optimizer, {"lr": arm.meta_lr, **arm.meta_settings}, groups or {}),
         head_steps_between_updates=arm.head_steps_between_updates,
         accumulate=arm.accumulate,
         clip_norm=arm.clip_norm,
