@@ -143,7 +143,9 @@ class MetaArm(Section):
     meta_lr: Rate = Field(1.0, description="learning rate of the meta-parameters")
     meta_optimizer: str = Field("Adam", description="optimiser of the meta-parameters, any class of torch.optim")
     meta_settings: dict[str, Any] = Field({}, description="further settings of that optimiser")
-    l2: Rate = Field(1e-2, description="ridge of the fitted or ridge head, without effect on unrolled steps")
+    l2: Rate = Field(
+        1e-2, description="ridge of the fitted or ridge head, without effect on unrolled steps (not in the paper; released code: none)"
+    )
     folds: Annotated[int, Field(ge=2)] | None = Field(
         None, description="cross-fit that head over this many parts; empty: fit on training data, evaluate on validation data"
     )

@@ -10,21 +10,22 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from metapt.domains.ecg.runs import Learned, save_pretrained
-from metapt.stages import Machine
 
-from metapt.domains.ecg.arms import policy_of, typical_displacement
+from metapt.domains.ecg.arms import typical_displacement
 from metapt.domains.ecg.augment import draw
 from metapt.domains.ecg.config import Meta, NoPretraining, Simclr, Warp
 from metapt.domains.ecg.data.sources import CLASSES
 from metapt.domains.ecg.policy import SCALE
 from metapt.domains.ecg.problem import detached_views
-from metapt.domains.ecg.quantities import DISPLACEMENT
+from metapt.domains.ecg.quantities import DISPLACEMENT, LABELS, ORIGINAL, viewed
 from metapt.domains.ecg.resnet1d import initial_pretrained
+from metapt.domains.ecg.setting import policy_of
 from metapt.domains.ecg.studies import augmentations
 from metapt.domains.ecg.studies.augmentations import displacements, strengths, views
 from metapt.errors import ConfigError, DataError
 from metapt.evaluation import metrics
+from metapt.machine import Machine
+from metapt.training.pretrained_file import Learned, save_pretrained
 from metapt.training.seeds import generator
 
 STABLE = Warp(smoothing="velocity", scale="log", initial=4.0, network_width=0)
@@ -59,7 +60,6 @@ def run(folder: Path, arms: dict[str, Any], normal: list[int]) -> tuple[dict[str
             save_pretrained(Learned(initial_pretrained(2, generator("encoder")), meta), folder / f"{name}{seed}.pt")
     config = {
         "domain": "ecg",
-        "experiment": "augmentations",
         "arms": {name: arm.model_dump() for name, arm in arms.items()},
         "seeds": SEEDS,
         "meta_size": 2,
@@ -68,36 +68,40 @@ def run(folder: Path, arms: dict[str, Any], normal: list[int]) -> tuple[dict[str
         "samples": 1000,
         "pretrain": {},
     }
-    outputs = {"views": folder / "views.npz", "metrics": folder / "metrics.csv"}
+    outputs = {name: folder / f"{name}.csv" for name in ("metrics", "series")}
     augmentations.run(config, inputs, outputs, Machine())
-    with np.load(outputs["views"]) as file:
-        return dict(file), metrics.read(outputs["metrics"])
+    series = metrics.read_series(outputs["series"])
+    shown = {
+        str(name): part.pivot(index="replicate", columns="step", values="value").to_numpy()
+        for name, part in series.groupby("name")
+    }
+    return shown, metrics.read(outputs["metrics"])
 
 
 def test_what_is_shown(tmp_path: Path) -> None:
     arms = {"simclr": Simclr(method="simclr", warp=STABLE), "meta": Meta(warp=PAPER)}
     shown, table = run(tmp_path, arms, normal=[1, 3, 5])
     stored = np.load(tmp_path / "signals.npy")
-    np.testing.assert_allclose(shown["original"], stored[3, 1] / 1000, atol=1e-5)
-    np.testing.assert_allclose(shown["time"], np.arange(1000) / 100)
+    np.testing.assert_allclose(shown[ORIGINAL][0], stored[3, 1] / 1000, atol=1e-5)
 
     for name in arms:
-        assert shown[f"{name}/learned"].shape == (2, 1000)
-        assert shown[f"{name}/strength"].shape == (8,)
-        assert shown[f"{name}/labels"].shape == (8, 5)
-    np.testing.assert_array_equal(shown["simclr/initial"], shown["simclr/learned"])
-    assert not np.array_equal(shown["meta/initial"], shown["meta/learned"])
-    assert not np.array_equal(shown["meta/learned"][0], shown["meta/learned"][1])
+        assert shown[viewed(name, "learned")].shape == (2, 1000)
+        assert shown[viewed(name, "strength")].shape == (1, 8)
+    np.testing.assert_array_equal(shown[LABELS["NORM"]][0], [0, 1, 0, 1, 0, 0, 0, 0])
+    np.testing.assert_array_equal(shown[viewed("simclr", "initial")], shown[viewed("simclr", "learned")])
+    learned = shown[viewed("meta", "learned")]
+    assert not np.array_equal(shown[viewed("meta", "initial")], learned)
+    assert not np.array_equal(learned[0], learned[1])
     fixed = float(typical_displacement(policy_of(STABLE), torch.tensor(4.0), 1000))
-    np.testing.assert_allclose(shown["simclr/strength"], fixed, rtol=1e-5)
-    assert len(set(shown["meta/strength"])) == 8
+    np.testing.assert_allclose(shown[viewed("simclr", "strength")], fixed, rtol=1e-5)
+    strength = shown[viewed("meta", "strength")][0]
+    assert len(set(strength)) == 8
 
     assert set(table["evaluation"]) == {"augmentations"}
     assert set(table["metric"]) == {DISPLACEMENT}
     value = metrics.select(table, experiment="ecg", arm="meta", metric=DISPLACEMENT, setting="class=MI")
     assert list(value.index) == SEEDS
-    of_class = shown["meta/labels"][:, CLASSES.index("MI")] > 0
-    assert value[0] == pytest.approx(shown["meta/strength"][of_class].mean())
+    assert value[0] == pytest.approx(strength[shown[LABELS["MI"]][0] > 0].mean())
     assert value[1] > value[0]
     assert math.isnan(metrics.select(table, experiment="ecg", arm="meta", metric=DISPLACEMENT, setting="class=HYP")[0])
 

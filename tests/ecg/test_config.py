@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from metapt.domains.ecg.needs import fixed_arms
 
 from metapt.config import validate
-from metapt.domains.ecg.config import TRAINING_RECORDS, EcgConfig, arms_of
+from metapt.domains.ecg.config import TRAINING_RECORDS
 from metapt.domains.ecg.data import simulate
+from metapt.domains.ecg.experiments.warp_study import fixed_arms, study_arms
 from metapt.errors import ConfigError
 
 STUDY: dict[str, Any] = {
@@ -19,7 +19,7 @@ STUDY: dict[str, Any] = {
 }
 
 
-def read(**section: Any) -> EcgConfig:
+def read(**section: Any) -> Any:
     found = validate({"ecg": section}).ecg
     assert found is not None
     return found
@@ -38,10 +38,10 @@ def sentence(**section: Any) -> str:
 def test_an_arm_can_not_have_the_name_of_one_that_the_warp_study_makes(name: str, origin: str) -> None:
     own = {name: {"extends": "simclr"}}
     assert (
-        f"arms.{name} has the name of the arm that warp_study.{origin} makes, which would be run in its place; give it another"
+        f"warp_study.{origin} makes an arm of the name of arms.{name}, which would be run in its place; give that another name"
         in sentence(arms=own, warp_study=STUDY)
     )
-    assert arms_of(read(arms=own, full_access={}))[name] == read(full_access={}).arms["simclr"]
+    assert read(arms=own, full_access={}).arms[name] == read(full_access={}).arms["simclr"]
 
 
 @pytest.mark.parametrize(
@@ -62,16 +62,21 @@ def test_two_arms_of_the_warp_study_can_not_have_one_name(change: dict[str, Any]
 
 def test_the_same_strength_twice_is_one_arm() -> None:
     twice = read(warp_study=STUDY | {"strengths": {"stable": [1, 1]}})
-    assert [name for name in arms_of(twice) if name.startswith("fixed")] == ["fixed-stable-1"]
+    assert [name for name in study_arms(twice.warp_study, twice) if name.startswith("fixed")] == ["fixed-stable-1"]
+
+
+def beside(study: dict[str, Any]) -> dict[float, str]:
+    config = read(warp_study=study)
+    return fixed_arms(config.warp_study, config, "meta-stable")
 
 
 def test_an_arm_is_compared_with_one_fixed_strength_of_a_value() -> None:
     warps = STUDY["warps"] | {"narrow": {"smoothing": "velocity", "scale": "log", "network_width": 0}}
     both = STUDY | {"warps": warps, "strengths": {"stable": [1, 16], "narrow": [2, 16]}}
     with pytest.raises(ConfigError, match="strengths has 16 of 'narrow' and of another warp with smoothing velocity"):
-        fixed_arms(read(warp_study=both), "meta-stable")
+        beside(both)
     apart = both | {"strengths": {"stable": [1, 16], "narrow": [2]}}
-    assert fixed_arms(read(warp_study=apart), "meta-stable") == {
+    assert beside(apart) == {
         1: "fixed-stable-1",
         16: "fixed-stable-16",
         2: "fixed-narrow-2",

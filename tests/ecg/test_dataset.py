@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 import torch
 
-from metapt.domains.ecg.data import simulate
+from metapt.domains.ecg.data import prepare, simulate
 from metapt.domains.ecg.data.dataset import (
     Dataset,
     Split,
@@ -21,8 +21,9 @@ from metapt.domains.ecg.data.dataset import (
     patient_folds,
     pretrain_indices,
 )
-from metapt.domains.ecg.data.prepare import COLUMNS, EcgRecords, load, prepare
+from metapt.domains.ecg.data.prepare import COLUMNS, EcgRecords, load
 from metapt.errors import ConfigError
+from metapt.machine import Machine
 from metapt.training.seeds import generator
 
 RecordsOf = Callable[..., EcgRecords]
@@ -35,7 +36,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     raw = {name: folder / name for name in ("ptbxl_database.csv", "scp_statements.csv", "records.json")}
     simulate.write(simulate.generate(30, seed=0), raw)
     prepared = {"signals": folder / "signals.npy", "records": folder / "records.csv"}
-    prepare(raw, prepared)
+    prepare.run({}, raw, prepared, Machine())
     return prepared
 
 

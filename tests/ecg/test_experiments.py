@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,27 +12,30 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.image import imread
-from metapt.domains.ecg.needs import needs
-from metapt.twostage.pairs import pair
 
-from metapt.domains.ecg.config import EcgConfig, fixed_arm, start_arm
-from metapt.domains.ecg.experiments import EXPERIMENTS, summarise
-from metapt.domains.ecg.quantities import DISPLACEMENT
-from metapt.domains.ecg.results import AUROC
-from metapt.domains.ecg.studies import warp_study
+from metapt.domains.ecg.domain import DOMAIN
+from metapt.domains.ecg.experiments.augmentations import AugmentationsResults
+from metapt.domains.ecg.jobs import EcgJobs
+from metapt.domains.ecg.quantities import (
+    AUROC,
+    DISPLACEMENT,
+    LABELS,
+    MEAN,
+    OLD_HEAD,
+    ORIGINAL,
+    POSITIVE,
+    REFITTED_HEAD,
+    STANDARD_DEVIATION,
+    viewed,
+)
+from metapt.domains.ecg.strengths import fixed_arm, start_arm
 from metapt.evaluation import metrics
 from metapt.evaluation.metrics import row
-from metapt.twostage.cost import PEAK_MEMORY, TIME_PER_STEP, WALL_TIME
+from metapt.jobs import Job, Place
+from metapt.machine import Machine
+from metapt.twostage.quantities import PEAK_MEMORY, TIME_PER_STEP, WALL_TIME
+from metapt.twostage.seeds import pair
 
-FILES = {
-    "metrics": "metrics.csv",
-    "claims": "claims.csv",
-    "table_csv": "table.csv",
-    "table_md": "table.md",
-    "table_tex": "table.tex",
-    "figure_svg": "figure.svg",
-    "figure_png": "figure.png",
-}
 SEED_SPREAD = (-0.5, 0.1, 0.4)
 """What a PT seed adds to the AUROC of every arm, so that it cancels in paired differences."""
 
@@ -44,77 +47,87 @@ class Runs:
     """The files that an experiment's runs leave, with numbers as they are asked for."""
 
     def __init__(self, folder: Path, key: str, settings: Mapping[str, Any]) -> None:
-        self.folder = folder
         self.key = key
-        self.config = EcgConfig.model_validate(settings)
+        self.config: Any = DOMAIN.section().model_validate({key: {}, "source": "simulated", **settings})
+        jobs = EcgJobs("ecg", self.config, Place(str(folder), str(folder / "raw"), {}, []))
+        self.job = DOMAIN.summary(jobs, key)
+        self.made = list(jobs.made.values())
         self.generator = np.random.default_rng(0)
-        self.inputs: dict[str, Path] = {}
         self.auroc: AurocOf = lambda arm, size, few, evaluation: 80.0
         self.displacement: Callable[[str], float] = lambda arm: 10.0
-        self.way: Callable[[str, int], list[float]] = lambda arm, seed: []
+        self.trajectory: Callable[[str, int], list[float]] = lambda arm, seed: []
         self.seconds: Callable[[str, int], float] = lambda arm, seed: 0.04
         self.gigabytes: Callable[[str], float] = lambda arm: 2.0
         self.machine: Callable[[str], str] = lambda arm: "a machine"
         self.gap: Callable[[str, int], float] = lambda arm, seed: 0.0
+        self.tables: dict[str, list[dict[str, Any]]] = {}
+        self.series: dict[str, list[dict[str, Any]]] = {}
+
+    @property
+    def section(self) -> Any:
+        return getattr(self.config, self.key)
 
     def write(self) -> None:
-        found = needs(self.config, self.key)
-        for pt in found.pretrain:
-            self._pretrain(pt)
-        for ft in found.finetune:
-            self._finetune(ft)
+        for job in self.made:
+            name = job.name.removeprefix("ecg/")
+            if job.stage == "pretrain":
+                self._pretrain(job, name)
+            elif job.stage == "finetune":
+                self._finetune(job, name)
+            if job.trains:
+                metrics.write(self.tables.get(name, []), Path(job.outputs["metrics"]))
+                metrics.write_series(self.series.get(name, []), Path(job.outputs["series"]))
+                machine = {"name": self.machine(job.config.get("arm", "")), "device": "cuda"}
+                Path(job.record).write_text(json.dumps({"machine": machine}))
 
-    def table(self, name: str, rows: list[dict[str, Any]]) -> None:
-        path = self.folder / f"{name.replace('/', '-')}.csv"
-        metrics.write(rows, path)
-        self.inputs[name] = path
-
-    def _pretrain(self, key: Any) -> None:
-        setting = "" if key.access == "none" else f"meta_ft_size={key.access[1:]}"
-        way = self.way(key.arm, key.seed)
+    def _pretrain(self, job: Job, run: str) -> None:
+        arm, seed, size = (job.config[key] for key in ("arm", "seed", "meta_size"))
+        setting = "" if size is None else f"meta_ft_size={size}"
+        values = self.trajectory(arm, seed)
         numbers = {
-            TIME_PER_STEP: self.seconds(key.arm, key.seed),
-            WALL_TIME: 3600 * self.seconds(key.arm, key.seed),
-            PEAK_MEMORY: self.gigabytes(key.arm),
-            DISPLACEMENT: way[-1] if way else self.displacement(key.arm),
+            TIME_PER_STEP: self.seconds(arm, seed),
+            WALL_TIME: 3600 * self.seconds(arm, seed),
+            PEAK_MEMORY: self.gigabytes(arm),
+            DISPLACEMENT: values[-1] if values else self.displacement(arm),
         }
-        rows = [
-            row("ecg", key.arm, name, value, replicate=key.seed, setting=setting, evaluation="pretraining")
+        self.tables[run] = [
+            row("ecg", arm, name, value, replicate=seed, setting=setting, evaluation="pretraining")
             for name, value in numbers.items()
         ]
-        self.table(f"{key.name}/metrics", rows)
-        series = [{"replicate": 0, "step": i, "name": DISPLACEMENT, "value": value} for i, value in enumerate(way)]
-        for name, text in (("series", ""), ("run", json.dumps({"machine": {"name": self.machine(key.arm), "device": "cuda"}}))):
-            path = self.folder / f"{key.name.replace('/', '-')}-{name}"
-            path.write_text(text)
-            self.inputs[f"{key.name}/{name}"] = path
-        metrics.write_series(series, self.inputs[f"{key.name}/series"])
+        self.series[run] = series(DISPLACEMENT, values)
 
-    def _finetune(self, key: Any) -> None:
-        few = None if key.access == "none" else int(key.access[1:])
-        setting = f"ft_size={key.size}" + (f" meta_ft_size={few}" if few not in (None, key.size) else "")
+    def _finetune(self, job: Job, run: str) -> None:
+        arm, size, few = (job.config[key] for key in ("arm", "size", "meta_size"))
+        setting = f"ft_size={size}" + (f" meta_ft_size={few}" if few not in (None, size) else "")
         rows = []
         for evaluation in self.config.evaluations:
             for pt in range(self.config.pretrain_seeds):
                 for ft in range(self.config.finetune_seeds):
-                    value = self.auroc(key.arm, key.size, few, evaluation) + SEED_SPREAD[pt] + self.gap(key.arm, pt)
+                    value = self.auroc(arm, size, few, evaluation) + SEED_SPREAD[pt] + self.gap(arm, pt)
                     value += 0.3 * (ft - (self.config.finetune_seeds - 1) / 2)
                     words = {"replicate": pair(pt, ft), "setting": setting, "evaluation": evaluation}
-                    rows.append(row("ecg", key.arm, AUROC, value, **words))
-                    rows.append(row("ecg", key.arm, "validation AUROC (%)", value - 1, **words))
-        self.table(f"{key.name}/metrics", rows)
+                    rows.append(row("ecg", arm, AUROC, value, **words))
+                    rows.append(row("ecg", arm, "validation AUROC (%)", value - 1, **words))
+        self.tables[run] = rows
 
     def summarise(self) -> dict[str, Path]:
-        config = {"domain": "ecg", "experiment": self.key, "settings": self.config.model_dump(mode="json")}
-        outputs = {name: self.folder / "out" / file for name, file in FILES.items()}
-        outputs["metrics"].parent.mkdir(exist_ok=True)
-        summarise(config, self.inputs, outputs)
-        for name in FILES:
-            assert outputs[name].stat().st_size > 0, name
+        outputs = {name: Path(path) for name, path in self.job.outputs.items()}
+        inputs = {name: Path(path) for name, path in self.job.inputs.items()}
+        DOMAIN.experiments[self.key].summarise(self.job.config, inputs, outputs, Machine())
+        for name, path in outputs.items():
+            assert path.stat().st_size > 0, name
         assert imread(outputs["figure_png"])[..., :3].std() > 0.02, "the figure is blank"
         read = metrics.read(outputs["metrics"])
         assert set(read["experiment"]) == {f"ecg_{self.key}"}
         return outputs
+
+
+def series(name: str, *replicates: Iterable[float]) -> list[dict[str, Any]]:
+    return [
+        {"replicate": replicate, "step": step, "name": name, "value": value}
+        for replicate, values in enumerate(replicates)
+        for step, value in enumerate(values)
+    ]
 
 
 SIZES = {
@@ -126,7 +139,7 @@ SIZES = {
 
 
 def full_access(folder: Path, **settings: Any) -> Runs:
-    runs = Runs(folder, "full_access", {"full_access": {}, **settings})
+    runs = Runs(folder, "full_access", settings)
     others = {arm: 74.0 + 0.2 * place for place, arm in enumerate(runs.config.arms)}
 
     def auroc(arm: str, size: int, few: int | None, evaluation: str) -> float:
@@ -141,7 +154,7 @@ def full_access(folder: Path, **settings: Any) -> Runs:
 
 
 def unroll_steps(folder: Path, **settings: Any) -> Runs:
-    runs = Runs(folder, "unroll_steps", {"unroll_steps": {}, **settings})
+    runs = Runs(folder, "unroll_steps", settings)
     gains = {"simclr": 0.0, "meta-k0": 0.6, "meta": 1.5, "meta-k5": 1.9, "meta-k10": 1.7}
     runs.auroc = lambda arm, size, few, evaluation: 80.0 + 5 * math.log10(size / 500) + gains[arm]
     runs.gap = lambda arm, seed: (-0.05, 0.0, 0.05)[seed] if arm != "simclr" else 0.0
@@ -149,7 +162,7 @@ def unroll_steps(folder: Path, **settings: Any) -> Runs:
 
 
 def partial_access(folder: Path, **settings: Any) -> Runs:
-    runs = Runs(folder, "partial_access", {"partial_access": {}, **settings})
+    runs = Runs(folder, "partial_access", settings)
 
     def auroc(arm: str, size: int, few: int | None, evaluation: str) -> float:
         gain = 0.0 if few is None else (1.0 if arm == "meta" else 2.0) * (1 - math.exp(-few / 40))
@@ -161,43 +174,42 @@ def partial_access(folder: Path, **settings: Any) -> Runs:
 
 
 def augmentations(folder: Path, **settings: Any) -> Runs:
-    runs = Runs(folder, "augmentations", {"augmentations": {}, **settings})
+    runs = Runs(folder, "augmentations", settings)
     ends = {"simclr": 60.0, "meta": 75.0, "meta-stable": 5.0}
     runs.displacement = ends.__getitem__
-    runs.way = lambda arm, seed: (
+    runs.trajectory = lambda arm, seed: (
         [] if arm == "simclr" else list(60 * np.geomspace(1, ends[arm] / 60, 60) * np.exp(0.03 * runs.generator.normal(size=60)))
     )
     time = np.arange(1000) / 100
     beat = np.exp(-(((time % 0.9) - 0.4) ** 2) / 3e-4) + 0.2 * np.exp(-(((time % 0.9) - 0.65) ** 2) / 4e-3)
-    arrays: dict[str, Any] = {"time": time, "original": beat}
+    labels = runs.generator.random((400, 5)) < 0.3
+    found = series(ORIGINAL, beat)
+    for name, having in zip(LABELS.values(), labels.T, strict=True):
+        found += series(name, having.astype(float))
     for arm, end in ends.items():
         for when, size in (("initial", 60.0), ("learned", end)):
             bends = [size / 100 * np.sin(2 * np.pi * time / 5 + phase) for phase in (0.3, 1.4)]
-            arrays[f"{arm}/{when}"] = np.stack([np.interp(time + bend, time, beat) for bend in bends])
-        labels = runs.generator.random((400, 5)) < 0.3
-        arrays[f"{arm}/labels"] = labels.astype(int)
-        arrays[f"{arm}/strength"] = end * np.exp(0.2 * runs.generator.normal(size=400) + 0.2 * labels[:, 1])
-    np.savez(folder / "views.npz", **arrays)
-    runs.inputs["views"] = folder / "views.npz"
+            found += series(viewed(arm, when), *(np.interp(time + bend, time, beat) for bend in bends))
+        found += series(viewed(arm, "strength"), end * np.exp(0.2 * runs.generator.normal(size=400) + 0.2 * labels[:, 1]))
+    runs.series["augmentations/views"] = found
     return runs
 
 
 def warp(folder: Path, **settings: Any) -> Runs:
-    runs = Runs(folder, "warp_study", {"warp_study": {}, **settings})
-    study = runs.config.warp_study
-    assert study is not None
+    runs = Runs(folder, "warp_study", settings)
+    study = runs.section
     place = {fixed_arm("stable", s): 0.8 * s for s in study.strengths["stable"]}
     place |= {fixed_arm("paper", s): 4.0 * s**2 for s in study.strengths.get("paper", [])}
     runs.displacement = lambda arm: place.get(arm, 5.0)
     begins = {start_arm(arm, s): 0.8 * s if arm == "meta-stable" else 4 * s**2 for arm in study.starts for s in study.starts[arm]}
 
-    def way(arm: str, seed: int) -> list[float]:
+    def trajectory(arm: str, seed: int) -> list[float]:
         if arm not in begins:
             return []
         end = 4.0 + 0.3 * seed if arm.startswith("meta-stable") else 1.2 * begins[arm]
         return list(np.geomspace(begins[arm], end, 40))
 
-    runs.way = way
+    runs.trajectory = trajectory
 
     def auroc(arm: str, size: int, few: int | None, evaluation: str) -> float:
         x = math.log2(place.get(arm, 5.0) / 3.2)
@@ -210,23 +222,28 @@ def warp(folder: Path, **settings: Any) -> Runs:
             for s in study.strengths[name]:
                 at = place[fixed_arm(name, s)]
                 mean, words = 0.01 * math.log2(at / 3.2) * (1 + 0.1 * seed), {"replicate": seed, "setting": f"initial={s:g}"}
-                numbers = {DISPLACEMENT: at, warp_study.MEAN: mean, warp_study.DEVIATION: 0.02, warp_study.POSITIVE: 0.75}
+                numbers = {
+                    DISPLACEMENT: at,
+                    MEAN: mean,
+                    STANDARD_DEVIATION: 0.02,
+                    POSITIVE: 0.75,
+                }
                 rows += [row("ecg", arm, k, v, evaluation="hypergradient", **words) for k, v in numbers.items()]
                 for steps in study.horizon:
                     words["setting"] = f"initial={s:g} steps={steps}"
                     change = 0.01 * math.log(1 + steps) * math.log2(at / 0.3) ** 2 * (1 + 0.1 * seed)
                     numbers = {
                         DISPLACEMENT: at,
-                        warp_study.OLD_HEAD: 0.4 + change,
-                        warp_study.REFITTED_HEAD: 0.38 + change / 3,
+                        OLD_HEAD: 0.4 + change,
+                        REFITTED_HEAD: 0.38 + change / 3,
                     }
                     rows += [row("ecg", arm, k, v, evaluation="horizon", **words) for k, v in numbers.items()]
-            runs.table(f"study/{arm}/{seed}/metrics", rows)
+            runs.tables[f"warp_study/{arm}/seed{seed}"] = rows
     return runs
 
 
 def cost(folder: Path, **settings: Any) -> Runs:
-    runs = Runs(folder, "cost", {"cost": {}, **settings})
+    runs = Runs(folder, "cost", settings)
     seconds, gigabytes = {"simclr": 0.040, "meta": 0.060, "meta-stable": 0.12}, {"simclr": 2.0, "meta": 3.5, "meta-stable": 3.8}
     runs.seconds = lambda arm, seed: seconds[arm] * (1 + 0.02 * seed)
     runs.gigabytes = gigabytes.__getitem__
@@ -262,7 +279,7 @@ def run(key: str, folder: Path, **settings: Any) -> dict[str, Path]:
 
 
 def test_every_experiment_is_tried() -> None:
-    assert set(MAKERS) == set(EXPERIMENTS)
+    assert set(MAKERS) == set(DOMAIN.experiments)
 
 
 @pytest.mark.parametrize("key", MAKERS)
@@ -321,7 +338,7 @@ def test_the_search_may_be_half_a_point_better(tmp_path: Path) -> None:
     runs.write()
     claims = claims_of(runs.summarise())
     assert claims["verdict"].tolist() == ["reproduced", "not reproduced"]
-    assert claims["bound"].tolist() == ["difference at least -0.5"] * 2
+    assert claims["criterion"].tolist() == ["difference at least -0.5"] * 2
 
 
 def test_a_diverged_run_decides_nothing(tmp_path: Path) -> None:
@@ -376,15 +393,21 @@ def test_partial_access_without_the_papers_sizes(tmp_path: Path) -> None:
 
 
 def test_augmentations(tmp_path: Path) -> None:
-    outputs = run("augmentations", tmp_path)
+    runs = augmentations(tmp_path)
+    runs.write()
+    outputs = runs.summarise()
     lines = [line.split("|") for line in outputs["table_md"].read_text().splitlines() if line.startswith("|")]
     start, end = (next(i for i, cell in enumerate(lines[0]) if cell.strip() == f"at the {when}") for when in ("start", "end"))
     last = [float(cell.split("±")[0]) for cell in (lines[-1][start], lines[-1][end])]
     assert last == [pytest.approx(60.0, rel=0.1), pytest.approx(5.0, rel=0.1)], "of meta-stable"
     assert claims_of(outputs).empty
     numbers = pd.read_csv(outputs["table_csv"]).set_index(["arm", "diagnosis"])
-    with np.load(tmp_path / "views.npz") as views:
-        infarcts = views["meta/strength"][views["meta/labels"][:, 1] > 0]
+    inputs = {name: Path(path) for name, path in runs.job.inputs.items()}
+    results = AugmentationsResults.read(DOMAIN.experiments["augmentations"].section, runs.job.config, inputs)
+    assert isinstance(results, AugmentationsResults)
+    infarcts = results.displacements("meta")[results.labelled("MI")]
+    assert 50 < len(infarcts) < 200
+    assert results.views("meta", "initial").shape == (2, 1000)
     assert numbers.loc[("meta", "MI"), "median"] == pytest.approx(np.median(infarcts))
     assert numbers.loc[("meta", "MI"), "ecgs"] == len(infarcts)
     assert numbers.loc[("meta", "all"), "ecgs"] == 400
@@ -416,7 +439,7 @@ def test_one_pt_seeds_hypergradient_has_the_standard_error_of_its_draws(tmp_path
 
 def test_a_warp_that_vanished_is_drawn_and_decides_nothing(tmp_path: Path) -> None:
     runs = warp(tmp_path, warp_study=SMALL["warp_study"])
-    runs.way = lambda arm, seed: [4.0, 0.0] if "-from-" in arm else []
+    runs.trajectory = lambda arm, seed: [4.0, 0.0] if "-from-" in arm else []
     runs.write()
     assert set(claims_of(runs.summarise())["verdict"]) == {"inconclusive"}
 

@@ -17,7 +17,7 @@ from metapt.errors import DataError
 from metapt.evaluation.auroc import auroc, mean_auroc
 from metapt.hypergrad import Params, Pretrained
 from metapt.training.seeds import generator
-from metapt.twostage.finetuning import Score
+from metapt.twostage.heads import Score
 
 WIDTH = 4
 SAMPLES = 64

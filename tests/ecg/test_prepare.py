@@ -15,11 +15,12 @@ import pytest
 import wfdb
 from numpy.typing import NDArray
 
-from metapt.domains.ecg.data import prepare as module
-from metapt.domains.ecg.data.prepare import COLUMNS, EcgRecords, load, prepare, statistics
+from metapt.domains.ecg.data import prepare
+from metapt.domains.ecg.data.prepare import COLUMNS, EcgRecords, load, statistics
 from metapt.domains.ecg.data.sources import CLASSES, LEADS
 from metapt.errors import DataError
 from metapt.files import sha256
+from metapt.machine import Machine
 
 SHARED_DATA = Path(os.environ.get("METAPT_SHARED_DATA", Path(__file__).parents[2] / "../shared/data"))
 FOLDS = [1, 10, 2, 9, 10]
@@ -69,8 +70,8 @@ def make(signals: NDArray[np.int16], folds: list[int]) -> EcgRecords:
 def test_prepared_records_are_the_raw_ones(
     raw: dict[str, Path], outputs: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_BLOCK", 2)
-    prepare(raw, outputs)
+    monkeypatch.setattr(prepare, "_BLOCK", 2)
+    prepare.run({}, raw, outputs, Machine())
     records = load(**outputs)
     assert isinstance(records.signals, np.memmap)
     assert not records.signals.flags.writeable
@@ -87,13 +88,13 @@ def test_prepared_records_are_the_raw_ones(
 
 def test_preparing_twice_gives_the_same_bytes(raw: dict[str, Path], outputs: dict[str, Path], tmp_path: Path) -> None:
     again = {"signals": tmp_path / "b.npy", "records": tmp_path / "b.csv"}
-    prepare(raw, outputs)
-    prepare(raw, again)
+    prepare.run({}, raw, outputs, Machine())
+    prepare.run({}, raw, again, Machine())
     assert [sha256(path) for path in outputs.values()] == [sha256(path) for path in again.values()]
 
 
 def test_only_listed_records_are_prepared(raw: dict[str, Path], outputs: dict[str, Path]) -> None:
-    prepare(listing(raw, {"version": "1", "records": [NAMES[3], NAMES[1]]}), outputs)
+    prepare.run({}, listing(raw, {"version": "1", "records": [NAMES[3], NAMES[1]]}), outputs, Machine())
     records = load(**outputs)
     np.testing.assert_array_equal(records.signals, draw_signals()[[1, 3]])
     assert records.table["ecg_id"].tolist() == [2, 4]
@@ -116,7 +117,7 @@ def test_only_listed_records_are_prepared(raw: dict[str, Path], outputs: dict[st
 )
 def test_wrong_listing(raw: dict[str, Path], outputs: dict[str, Path], content: object, message: str) -> None:
     with pytest.raises(DataError, match=rf"other\.json.* {message}|other\.json {message}"):
-        prepare(listing(raw, content), outputs)
+        prepare.run({}, listing(raw, content), outputs, Machine())
     assert not outputs["signals"].parent.exists()
 
 
@@ -126,14 +127,14 @@ def test_a_wrong_record_leaves_nothing(raw: dict[str, Path], outputs: dict[str, 
     path.write_bytes(content[:-2])
     try:
         with pytest.raises(DataError, match=r"00005_lr\.dat is cut"):
-            prepare(raw, outputs)
+            prepare.run({}, raw, outputs, Machine())
     finally:
         path.write_bytes(content)
     assert not list(outputs["signals"].parent.iterdir())
 
 
 def test_load_missing(raw: dict[str, Path], outputs: dict[str, Path]) -> None:
-    prepare(raw, outputs)
+    prepare.run({}, raw, outputs, Machine())
     for name in outputs:
         with pytest.raises(DataError, match=r"other is missing: make it with the target that prepares PTB-XL"):
             load(**{**outputs, name: outputs[name].with_name("other")})
@@ -143,7 +144,7 @@ def test_load_missing(raw: dict[str, Path], outputs: dict[str, Path]) -> None:
 def test_load_refuses_cut_and_overlong_signals(
     raw: dict[str, Path], outputs: dict[str, Path], change: Callable[[bytes], bytes]
 ) -> None:
-    prepare(raw, outputs)
+    prepare.run({}, raw, outputs, Machine())
     outputs["signals"].write_bytes(change(outputs["signals"].read_bytes()))
     with pytest.raises(DataError, match=r"signals\.npy is (cut or altered|overlong).*remove it, so that it is prepared again"):
         load(**outputs)
@@ -164,7 +165,7 @@ def test_load_refuses_cut_and_overlong_signals(
 def test_load_refuses_other_arrays(
     raw: dict[str, Path], outputs: dict[str, Path], array: NDArray[np.int16], message: str
 ) -> None:
-    prepare(raw, outputs)
+    prepare.run({}, raw, outputs, Machine())
     np.save(outputs["signals"], array)
     with pytest.raises(DataError, match=message):
         load(**outputs)
@@ -184,7 +185,7 @@ def test_load_refuses_other_arrays(
     ],
 )
 def test_load_refuses_other_tables(raw: dict[str, Path], outputs: dict[str, Path], old: str, new: str, message: str) -> None:
-    prepare(raw, outputs)
+    prepare.run({}, raw, outputs, Machine())
     text = outputs["records"].read_text()
     assert old in text
     outputs["records"].write_text(text.replace(old, new))
@@ -193,7 +194,7 @@ def test_load_refuses_other_tables(raw: dict[str, Path], outputs: dict[str, Path
 
 
 def test_statistics_are_those_of_the_training_records(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_BLOCK", 2)
+    monkeypatch.setattr(prepare, "_BLOCK", 2)
     signals, folds = draw_signals(), [1, 10, 2, 9, 10]
     training = signals[[0, 2, 3]].astype(np.float64)
     mean, deviation = statistics(make(signals, folds))
@@ -225,7 +226,8 @@ def test_real_ptbxl(tmp_path: Path, outputs: dict[str, Path]) -> None:
     subprocess.run([sys.executable, restore, folder, "--blocks", "21000"], check=True, capture_output=True)
     names = sorted(str(path.relative_to(folder).with_suffix("")) for path in folder.rglob("*.dat"))
     (folder / "records.json").write_text(json.dumps({"version": "1.0.3", "records": names}))
-    prepare({name: folder / name for name in ("ptbxl_database.csv", "scp_statements.csv", "records.json")}, outputs)
+    raw = {name: folder / name for name in ("ptbxl_database.csv", "scp_statements.csv", "records.json")}
+    prepare.run({}, raw, outputs, Machine())
     records = load(**outputs)
     assert records.signals.shape == (len(names), 12, 1000)
     assert records.table["ecg_id"].tolist() == [int(name[-8:-3]) for name in names]

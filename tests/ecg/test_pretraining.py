@@ -16,12 +16,14 @@ import torch
 
 from metapt.domains.ecg import arms as pretraining
 from metapt.domains.ecg import config
-from metapt.domains.ecg.arms import PretrainRun, Setting, meta_labelled, meta_loop, pretrain
+from metapt.domains.ecg.arms import meta_labelled, meta_loop, pretrain
 from metapt.domains.ecg.batches import SimclrBatches
 from metapt.domains.ecg.config import PretrainSettings, Warp
 from metapt.domains.ecg.data.dataset import Dataset
 from metapt.domains.ecg.policy import SCALE
 from metapt.domains.ecg.problem import UnlabelledBatch
+from metapt.domains.ecg.quantities import DISPLACEMENT, WARP_SCALE, WARP_STRENGTH
+from metapt.domains.ecg.setting import Setting, policy_of
 from metapt.errors import TrainingError
 from metapt.hypergrad import Params, Pretrained
 from metapt.hypergrad.hybrid import hypergradient
@@ -29,6 +31,8 @@ from metapt.sections import ConjugateGradient
 from metapt.training.checkpoint import Checkpoint
 from metapt.training.pretraining import Pretrainer
 from metapt.training.timing import Every
+from metapt.twostage.pretraining import PretrainRun
+from metapt.twostage.quantities import PEAK_MEMORY, WALL_TIME
 
 MILD = Warp(smoothing="velocity", scale="log", initial=4.0, network_width=0)
 NETWORK = Warp(smoothing="velocity", scale="log", initial=4.0, network_width=2)
@@ -38,7 +42,7 @@ ARMS: dict[str, config.Arm] = {
     "no_pt": config.NoPretraining(method="no_pt"),
     "simclr": config.Simclr(method="simclr", warp=SQUARE),
     "meta": config.Meta(
-        warp=SQUARE, pretrain_steps=2, warmup_epochs=0.5, batch_size=6, scale_lr=0.05, head_steps_between_updates=1
+        warp=SQUARE, pretrain_steps=2, warmup_epochs=0.5, batch_size=6, meta_lr=0.05, head_steps_between_updates=1
     ),
     "meta-stable": config.Meta(
         warp=NETWORK,
@@ -48,12 +52,12 @@ ARMS: dict[str, config.Arm] = {
         folds=3,
         curvature="gauss_newton",
         inverse=ConjugateGradient(kind="conjugate_gradient", max_steps=2, rtol=1e-2, damping=1e-3),
-        scale_lr=0.1,
+        meta_lr=0.1,
         meta_settings={"betas": [0.9, 0.9]},
         average_decay=0.5,
         reuse_gradient=True,
     ),
-    "optsla": config.OptSla(method="optsla", warp=NETWORK, epochs=2, batch_size=6, scale_lr=0.1),
+    "optsla": config.OptSla(method="optsla", warp=NETWORK, epochs=2, batch_size=6, meta_lr=0.1),
     "random_search": config.RandomSearch(method="random_search", candidates=3, range=(0.5, 8.0)),
     "branch_search": config.BranchSearch(method="branch_search", warp=MILD, period=2),
     "branch_search-random": config.BranchSearch(method="branch_search", warp=MILD, period=2, select="random"),
@@ -61,6 +65,12 @@ ARMS: dict[str, config.Arm] = {
 }
 SEARCHES = [name for name in ARMS if "search" in name]
 LEARNING = ["meta", "meta-stable", "optsla"]
+
+
+def warp_of(name: str) -> Warp:
+    arm = ARMS[name]
+    assert not isinstance(arm, config.NoPretraining)
+    return arm.warp
 
 
 def setting_in(
@@ -126,38 +136,35 @@ def test_every_arm_runs_and_leaves_what_it_promises(ran: Callable[[str], Ran], n
             assert value.isfinite().all()
             assert value.shape == before[key].shape
             assert not value.requires_grad
-    assert {"PT wall time (s)", "PT peak memory (GB)"} <= run.figures.keys()
-    assert all(isinstance(value, float | int) for value in run.figures.values())
+    assert {WALL_TIME, PEAK_MEMORY} <= run.numbers.keys()
+    assert all(isinstance(value, float | int) for value in run.numbers.values())
     if name == "no_pt":
-        assert run.policy is None
         assert run.meta == {}
         assert all(equal(a, b) for a, b in zip(run.pretrained, start, strict=True))
         return
     assert not equal(run.pretrained.encoder, start.encoder)
     assert run.pretrained.buffers["stem_norm.num_batches_tracked"] == 8  # all arms take as many PT steps
-    assert run.policy is not None
     assert all(not value.requires_grad and value.isfinite().all() for value in run.meta.values())
-    strength = float(run.policy.global_strength(run.meta))
-    assert run.figures["warp scale m"] == float(run.meta[SCALE])
-    assert run.figures["warp strength"] == pytest.approx(strength)
-    assert 0 < run.figures["warp displacement (samples)"] < 64
+    strength = float(policy_of(warp_of(name)).global_strength(run.meta))
+    assert run.numbers[WARP_SCALE] == float(run.meta[SCALE])
+    assert run.numbers[WARP_STRENGTH] == pytest.approx(strength)
+    assert 0 < run.numbers[DISPLACEMENT] < 64
     assert all(row.keys() == {"replicate", "step", "name", "value"} and row["replicate"] == 0 for row in run.series)
     assert len(run.checkpoints) == {"random_search": 4, "optsla": 2}.get(name, 1)
     assert all(checkpoint.path.exists() for checkpoint in run.checkpoints)
 
 
 @pytest.mark.parametrize("name", LEARNING)
-def test_what_is_learned_moves_and_its_way_is_told(ran: Callable[[str], Ran], name: str) -> None:
+def test_what_is_learned_moves_and_its_trajectory_is_recorded(ran: Callable[[str], Ran], name: str) -> None:
     run, setting, _ = ran(name)
-    assert run.policy is not None
-    start = setting.initial_meta(run.policy)
+    start = setting.initial_meta(policy_of(warp_of(name)))
     assert all((value != start[key]).any() for key, value in run.meta.items())
     assert sorted({row["step"] for row in run.series}) == [1, 2, 3, 4]
     by_name = {row["name"]: row["value"] for row in run.series}
-    for figure in ("warp scale m", "warp strength", "warp displacement (samples)"):
-        assert by_name[figure] == pytest.approx(run.figures[figure], rel=1e-6)
+    for number in (WARP_SCALE, WARP_STRENGTH, DISPLACEMENT):
+        assert by_name[number] == pytest.approx(run.numbers[number], rel=1e-6)
     if name != "optsla":
-        assert {"moved", "swing", "hypergradient"} <= run.figures.keys()
+        assert {"moved", "swing", "hypergradient"} <= run.numbers.keys()
 
 
 def test_the_meta_parameters_of_simclr_never_change(make: Callable[..., Setting], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,8 +175,7 @@ def test_the_meta_parameters_of_simclr_never_change(make: Callable[..., Setting]
     )
     setting = make()
     run = pretrain(ARMS["simclr"], setting)
-    assert run.policy is not None
-    start = setting.initial_meta(run.policy)
+    start = setting.initial_meta(policy_of(SQUARE))
     assert len(seen) == 8
     assert all(equal(meta, start) for meta in [*seen, run.meta])
 
@@ -244,11 +250,11 @@ def test_searches_try_strengths_that_the_config_allows(ran: Callable[[str], Ran]
         tried, losses = ([row["value"] for row in run.series if row["name"] == kind] for kind in kinds)
         assert len(tried) == len(losses) == 3
         assert all(0.5 <= strength <= 8 for strength in tried)
-        assert run.figures["warp strength"] == pytest.approx(tried[int(np.argmin(losses))], rel=1e-6)
+        assert run.numbers[WARP_STRENGTH] == pytest.approx(tried[int(np.argmin(losses))], rel=1e-6)
         return
-    ways = [math.log(row["value"] / 4.0) / math.log(1.5) for row in run.series if row["name"] == "warp strength"]
-    assert [row["step"] for row in run.series if row["name"] == "warp strength"] == [2, 4, 6, 8]
-    moves = np.diff([0.0, *ways])
+    places = [math.log(row["value"] / 4.0) / math.log(1.5) for row in run.series if row["name"] == WARP_STRENGTH]
+    assert [row["step"] for row in run.series if row["name"] == WARP_STRENGTH] == [2, 4, 6, 8]
+    moves = np.diff([0.0, *places])
     np.testing.assert_allclose(np.abs(moves), 1, rtol=1e-5)
     if name == "branch_search-lower":
         assert (moves < 0).all()
@@ -264,12 +270,12 @@ def test_random_search_with_its_final_run_costs_its_budget(make: Callable[..., S
 
 
 def test_the_better_branch_goes_on_from_where_it_is(make: Callable[..., Setting], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Prices that prefer the higher strength lead to plain PT with strengths 6, 9, 13.5 and 20.25, each for two steps."""
-    prices: list[float] = []
-    monkeypatch.setattr(pretraining, "price", lambda *args: prices.append(-float(len(prices))) or prices[-1])
+    """Losses that prefer the higher strength lead to plain PT with strengths 6, 9, 13.5 and 20.25, each for two steps."""
+    losses: list[float] = []
+    monkeypatch.setattr(pretraining, "evaluate_encoder", lambda *args: losses.append(-float(len(losses))) or losses[-1])
     run = pretrain(ARMS["branch_search"], make())
     setting = make()
-    policy = pretraining.policy_of(MILD)
+    policy = policy_of(MILD)
     trainer = Pretrainer(setting.problem(policy), setting.batches(), setting.initial(), setting.optimizer)
     meta = setting.initial_meta(policy)
     for step in range(8):
@@ -279,7 +285,7 @@ def test_the_better_branch_goes_on_from_where_it_is(make: Callable[..., Setting]
     assert equal(run.pretrained.encoder, {name: value.detach() for name, value in trainer.pretrained.encoder.items()})
     assert equal(run.pretrained.buffers, trainer.pretrained.buffers)
     assert float(run.meta[SCALE].exp()) == pytest.approx(4 * 1.5**4)
-    assert len(prices) == 8
+    assert len(losses) == 8
 
 
 @pytest.mark.parametrize("name", ["simclr", "branch_search", "branch_search-lower", "random_search"])
@@ -339,11 +345,13 @@ def test_meta_updates_train_on_ft_training_ecgs_and_are_judged_by_the_others(
         assert judges == validation if name == "optsla" else judges < validation
 
 
-def test_prices_are_cross_validated_by_patients(make: Callable[..., Setting], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_encoders_are_evaluated_by_cross_validation_over_patients(
+    make: Callable[..., Setting], monkeypatch: pytest.MonkeyPatch
+) -> None:
     given: list[torch.Tensor] = []
     monkeypatch.setattr(pretraining, "cross_validated_loss", lambda *args: given.append(args[2]) or 0.0)
     setting = make()
-    pretraining.price(setting, setting.initial(), setting.labelled(), 4, 1e-2)
+    pretraining.evaluate_encoder(setting, setting.initial(), setting.labelled(), 4, 1e-2)
     (fold,) = given
     patients = setting.dataset.records.patients[np.concatenate(setting.finetune)]
     assert len(set(patients)) < len(patients)

@@ -11,7 +11,6 @@ import pytest
 import wfdb
 
 from metapt.domains.ecg.data import simulate as sim
-from metapt.errors import ConfigError
 
 FILES = ("ptbxl_database.csv", "scp_statements.csv", "records.json")
 
@@ -173,9 +172,3 @@ def test_tables_give_the_labels(ecgs: sim.Simulated, written: Path) -> None:
     for i in (1, 480):
         assert (written / f"{table.filename_lr[i]}.hea").exists()
     assert table.groupby("patient_id")[["age", "sex"]].nunique().eq(1).all(axis=None)
-
-
-def test_unknown_source(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="'simulated'"):
-        sim.simulate("ptbxl", {name: tmp_path / name for name in FILES})
-    assert not list(tmp_path.iterdir())

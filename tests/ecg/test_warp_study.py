@@ -11,20 +11,29 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from metapt.domains.ecg.runs import Learned, save_pretrained
-from metapt.stages import Machine
 
 from metapt.domains.ecg import arms as pretraining
-from metapt.domains.ecg.arms import Setting, meta_loop
+from metapt.domains.ecg.arms import meta_loop
 from metapt.domains.ecg.config import Meta, PretrainSettings, Warp
 from metapt.domains.ecg.data.dataset import open_dataset
 from metapt.domains.ecg.data.sources import CLASSES
 from metapt.domains.ecg.policy import SCALE
+from metapt.domains.ecg.quantities import (
+    DISPLACEMENT,
+    MEAN,
+    NOT_FINITE,
+    OLD_HEAD,
+    POSITIVE,
+    REFITTED_HEAD,
+    STANDARD_DEVIATION,
+)
+from metapt.domains.ecg.setting import Setting
 from metapt.domains.ecg.studies import warp_study
-from metapt.domains.ecg.studies.warp_study import DEVIATION, MEAN, NOT_FINITE, OLD_HEAD, POSITIVE, REFITTED_HEAD
 from metapt.evaluation import metrics
+from metapt.machine import Machine
 from metapt.sections import ConjugateGradient
 from metapt.training.checkpoint import Checkpoint
+from metapt.training.pretrained_file import Learned, save_pretrained
 from metapt.training.pretraining import Pretrainer
 
 WARP = Warp(smoothing="velocity", scale="log", initial=4.0, network_width=0)
@@ -108,7 +117,7 @@ def test_a_head_that_the_loop_does_not_train_stays(setting: Setting, name: str) 
 def test_without_further_steps_old_and_refitted_heads_are_one(setting: Setting) -> None:
     found = warp_study.horizon(setting, setting.initial(), WARP, [1.0, 8.0], [0, 1], 1e-2, 2)
     assert [(row.initial, row.steps) for row in found] == [(1.0, 0), (1.0, 1), (8.0, 0), (8.0, 1)]
-    start = pretraining.price(setting, setting.initial(), setting.labelled(), 2, 1e-2)
+    start = pretraining.evaluate_encoder(setting, setting.initial(), setting.labelled(), 2, 1e-2)
     for row in (found[0], found[2]):
         assert row.old_head == pytest.approx(row.refitted_head, abs=1e-12)
         assert row.refitted_head == pytest.approx(start, abs=1e-12)
@@ -125,7 +134,7 @@ def test_the_horizon_is_pretraining_that_goes_on(setting: Setting) -> None:
     policy, meta = warp_study.warp_at(setting, WARP, 2.0)
     trainer = Pretrainer(setting.problem(policy), setting.batches(), setting.initial(), setting.optimizer)
     trainer.run(meta, 3)
-    assert found[1].refitted_head == pretraining.price(setting, trainer.pretrained, setting.labelled(), 2, 1e-2)
+    assert found[1].refitted_head == pretraining.evaluate_encoder(setting, trainer.pretrained, setting.labelled(), 2, 1e-2)
 
 
 def test_features_that_are_no_numbers_have_no_loss(setting: Setting) -> None:
@@ -139,11 +148,11 @@ def test_features_that_are_no_numbers_have_no_loss(setting: Setting) -> None:
 
 def test_what_is_not_finite_is_counted_and_left_out() -> None:
     numbers = warp_study.summary(torch.tensor([1.0, math.nan, -3.0, math.inf, 5.0], dtype=torch.float64))
-    assert numbers == {MEAN: 1.0, DEVIATION: 4.0, POSITIVE: pytest.approx(2 / 3), NOT_FINITE: pytest.approx(0.4)}
+    assert numbers == {MEAN: 1.0, STANDARD_DEVIATION: 4.0, POSITIVE: pytest.approx(2 / 3), NOT_FINITE: pytest.approx(0.4)}
     nothing = warp_study.summary(torch.full((2,), math.nan))
     assert nothing[NOT_FINITE] == 1
-    assert all(math.isnan(nothing[name]) for name in (MEAN, DEVIATION, POSITIVE))
-    assert math.isnan(warp_study.summary(torch.ones(1))[DEVIATION])
+    assert all(math.isnan(nothing[name]) for name in (MEAN, STANDARD_DEVIATION, POSITIVE))
+    assert math.isnan(warp_study.summary(torch.ones(1))[STANDARD_DEVIATION])
 
 
 @pytest.mark.parametrize("warp", [Warp(network_width=2), WARP], ids=["paper", "stable"])
@@ -153,7 +162,6 @@ def test_the_tables(setting: Setting, inputs: dict[str, Path], tmp_path: Path, w
     save_pretrained(Learned(setting.initial(), meta), tmp_path / "pretrained.pt")
     config = {
         "domain": "ecg",
-        "experiment": "warp_study",
         "arm": "meta-stable",
         "arm_settings": arm.model_dump(),
         "seed": 0,
@@ -173,10 +181,10 @@ def test_the_tables(setting: Setting, inputs: dict[str, Path], tmp_path: Path, w
     assert set(table["replicate"]) == {0}
     drawn = table[table["evaluation"] == "hypergradient"]
     assert list(drawn["setting"].unique()) == ["initial=0.125", "initial=1"]
-    assert set(drawn["metric"]) == {MEAN, DEVIATION, POSITIVE, NOT_FINITE, warp_study.DISPLACEMENT}
+    assert set(drawn["metric"]) == {MEAN, STANDARD_DEVIATION, POSITIVE, NOT_FINITE, DISPLACEMENT}
     ahead = table[table["evaluation"] == "horizon"]
     assert list(ahead["setting"].unique()) == ["initial=0.125 steps=1", "initial=1 steps=1"]
-    assert set(ahead["metric"]) == {OLD_HEAD, REFITTED_HEAD, warp_study.DISPLACEMENT}
+    assert set(ahead["metric"]) == {OLD_HEAD, REFITTED_HEAD, DISPLACEMENT}
     series = metrics.read_series(outputs["series"])
     values = series[series["name"] == "hypergradient at 1"].set_index("step")["value"]
     assert list(values.index) == [0, 1]

@@ -1,4 +1,4 @@
-"""The domain as its stages call it: PT and FT jobs on a few generated ECGs, what they leave, and how they go on after a kill."""
+"""PT and FT jobs on a few generated ECGs: what they leave, and how they go on after a kill."""
 
 from __future__ import annotations
 
@@ -8,31 +8,21 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 import torch
-from metapt.domains.ecg.needs import (
-    EXPERIMENTS,
-    FinetuneKey,
-    PretrainKey,
-    StudyKey,
-    fixed_arms,
-    needs,
-)
-from metapt.domains.ecg.runs import load_pretrained
-from metapt.stages import Machine, finetune, pretrain, study
-from metapt.twostage.pairs import pair
 from pydantic import TypeAdapter
 
-from metapt.config import plain, validate
-from metapt.domains.ecg import finetune_run, pretrain_run
-from metapt.domains.ecg.arms import Setting
-from metapt.domains.ecg.config import Arm, EcgConfig, arms_of
+from metapt.domains.ecg import arms, finetune, pretrain
+from metapt.domains.ecg.config import Arm
+from metapt.domains.ecg.data import prepare
 from metapt.domains.ecg.data.dataset import Split, finetune_indices, open_dataset
-from metapt.domains.ecg.data.prepare import prepare
 from metapt.domains.ecg.data.simulate import generate, write
 from metapt.domains.ecg.data.sources import CLASSES
-from metapt.errors import ConfigError, DataError
+from metapt.domains.ecg.resnet1d import load_pretrained
+from metapt.domains.ecg.setting import Setting
+from metapt.errors import DataError
 from metapt.evaluation import metrics
-from metapt.registry import domain
-from metapt.sections import Experiment
+from metapt.machine import Machine
+from metapt.sections import plain
+from metapt.twostage.seeds import pair
 
 SEEDS = 2
 META = {"method": "meta", "pretrain_steps": 1, "batch_size": 8}
@@ -45,7 +35,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     raw = {name: folder / name for name in ("ptbxl_database.csv", "scp_statements.csv", "records.json")}
     write(generate(75, seed=1), raw)
     outputs = {"signals": folder / "signals.npy", "records": folder / "records.csv"}
-    prepare(raw, outputs)
+    prepare.run({}, raw, outputs, Machine())
     return outputs
 
 
@@ -118,8 +108,8 @@ def test_each_pt_seed_is_fine_tuned_from_its_encoder_on_its_ft_set(
     split: Split, prepared: dict[str, Path], encoders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given: list[tuple[Any, ...]] = []
-    linear = finetune_run.linear_evaluation
-    monkeypatch.setattr(finetune_run, "linear_evaluation", lambda *args: given.append(args) or linear(*args))
+    linear = finetune.linear_evaluation
+    monkeypatch.setattr(finetune, "linear_evaluation", lambda *args: given.append(args) or linear(*args))
     config = finetune_config(tmp_path, evaluations=["linear_evaluation"], split=split)
     finetune.run(config, prepared | encoders, outputs(tmp_path), Machine())
     dataset = open_dataset(prepared, 1000, "cpu")
@@ -145,7 +135,7 @@ def test_pretraining_is_told_how_its_labelled_ecgs_are_split(
         given.append(setting)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(pretrain_run, "pretrain", stop)
+    monkeypatch.setattr(arms, "pretrain", stop)
     with pytest.raises(KeyboardInterrupt):
         pretrain.run(
             pretrain_config(tmp_path, META, meta_size=20, seed=3, split=split),
@@ -175,7 +165,7 @@ def test_an_interrupted_pretraining_goes_on_from_its_checkpoint(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(pretrain_run, "save_pretrained", broken)
+        patch.setattr("metapt.twostage.pretraining.save_pretrained", broken)
         with pytest.raises(KeyboardInterrupt):
             pretrain.run(config, prepared, resumed, Machine())
     assert Path(config["checkpoint"]).is_file()
@@ -212,7 +202,7 @@ def test_finetuning_leaves_the_numbers_of_every_pair_of_seeds(
 def transfers(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Labels of the FT runs of the whole network; the third breaks off."""
     made: list[str] = []
-    real = finetune_run.full_transfer
+    real = finetune.full_transfer
 
     def full_transfer(*arguments: Any) -> Any:
         made.append(arguments[-1])
@@ -220,7 +210,7 @@ def transfers(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             raise KeyboardInterrupt
         return real(*arguments)
 
-    monkeypatch.setattr(finetune_run, "full_transfer", full_transfer)
+    monkeypatch.setattr(finetune, "full_transfer", full_transfer)
     return made
 
 
@@ -264,79 +254,3 @@ def test_a_file_that_no_pretraining_left_is_one_sentence(
         finetune.run(finetune_config(tmp_path), prepared | encoders | {"seed0": wrong}, outputs(tmp_path), Machine())
     with pytest.raises(DataError, match="has no encoder of width 3"):
         load_pretrained(encoders["seed0"], 3, "cpu")
-
-
-def test_what_a_domain_does_not_have_is_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="there is no domain 'eeg'; legal: mnist, ecg"):
-        domain("eeg", "prepare")
-    with pytest.raises(ConfigError, match="the domain 'ecg' has no stage 'train'; it has finetune, prepare, pretrain"):
-        domain("ecg", "train")
-    with pytest.raises(ConfigError, match="the domain 'mnist' has no stage 'pretrain'"):
-        domain("mnist", "pretrain")
-    with pytest.raises(ConfigError, match="ecg has no study 'cost'; legal: warp_study, augmentations"):
-        study.run({"domain": "ecg", "experiment": "cost"}, {}, {}, Machine())
-
-
-def config_of(**section: Any) -> EcgConfig:
-    section = {"pretrain_seeds": 2} | section
-    found = validate({"ecg": section}).ecg
-    assert found is not None
-    return found
-
-
-def test_full_access_needs_each_arm_at_each_size_and_shares_pretraining_without_labels() -> None:
-    found = needs(config_of(full_access={"arms": ["simclr", "meta"], "finetune_sizes": [50, 100]}), "full_access")
-    assert found.finetune == [
-        FinetuneKey("simclr", "none", 50),
-        FinetuneKey("simclr", "none", 100),
-        FinetuneKey("meta", "n50", 50),
-        FinetuneKey("meta", "n100", 100),
-    ]
-    runs = [("simclr", "none"), ("meta", "n50"), ("meta", "n100")]
-    assert found.pretrain == [PretrainKey(*run, seed) for run in runs for seed in range(2)]
-    assert found.study == []
-    assert (found.pretrain[0].name, found.finetune[-1].name) == ("pretrain/simclr/none/0", "finetune/meta/n100/n100")
-
-
-def test_partial_access_needs_no_more_labels_in_pretraining_than_in_finetuning() -> None:
-    section = {"arms": ["meta"], "finetune_sizes": [50, 100], "meta_sizes": [10, 50, 100, 200]}
-    found = needs(config_of(partial_access=section), "partial_access")
-    assert found.finetune == [
-        FinetuneKey("simclr", "none", 50),
-        FinetuneKey("simclr", "none", 100),
-        *(FinetuneKey("meta", f"n{seen}", size) for size, seen in [(50, 10), (50, 50), (100, 10), (100, 50), (100, 100)]),
-    ]
-    assert len(found.pretrain) == len(set(found.pretrain)) == 2 * 4
-
-
-@pytest.mark.parametrize("experiment", ["augmentations", "cost"])
-def test_some_experiments_need_pretraining_only(experiment: str) -> None:
-    found = needs(config_of(**{experiment: {"arms": ["simclr", "meta"], "finetune_size": 50}}), experiment)
-    assert [run.access for run in found.pretrain] == ["none", "none", "n50", "n50"]
-    assert found.finetune == found.study == []
-
-
-def test_the_warp_study_needs_fixed_strengths_and_starts() -> None:
-    config = config_of(warp_study={"finetune_size": 50})
-    found = needs(config, "warp_study")
-    assert {run.arm for run in found.pretrain} == {cell.arm for cell in found.finetune} == set(arms_of(config)) - set(config.arms)
-    assert {run.access for run in found.pretrain if run.arm.startswith("fixed-")} == {"none"}
-    assert {run.access for run in found.pretrain if run.arm.startswith("meta")} == {"n50"}
-    assert found.study == [StudyKey(arm, seed) for arm in ("meta", "meta-stable") for seed in range(2)]
-    assert fixed_arms(config, "meta") == {strength: f"fixed-paper-{strength:g}" for strength in (0.125, 0.25, 0.5, 1, 2, 4)}
-    assert set(fixed_arms(config, "meta-stable").values()) <= set(arms_of(config))
-
-
-def test_a_start_without_fixed_strengths_beside_it_is_named() -> None:
-    section = {"strengths": {"paper": [1.0]}, "starts": {"meta-stable": [1.0]}}
-    with pytest.raises(ConfigError, match="none with smoothing velocity and scale log, as the arm 'meta-stable'"):
-        fixed_arms(config_of(warp_study=section), "meta-stable")
-    with pytest.raises(ConfigError, match=r"ecg\.cost is not in the config: add `cost: \{\}`"):
-        needs(config_of(warp_study=section), "cost")
-
-
-def test_every_experiment_of_the_config_is_known() -> None:
-    config = EcgConfig.model_validate({name: {} for name in EXPERIMENTS})
-    assert [key for key, section in config if isinstance(section, Experiment)] == list(EXPERIMENTS)
-    for name in EXPERIMENTS:
-        assert needs(config, name).pretrain

@@ -1,0 +1,147 @@
+"""The jobs of the ECG domain, and which of them each experiment needs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from metapt.config import validate
+from metapt.domains.ecg.domain import DOMAIN
+from metapt.domains.ecg.experiments.warp_study import fixed_arms, study_arms
+from metapt.domains.ecg.jobs import RAW, EcgJobs
+from metapt.errors import ConfigError
+from metapt.jobs import Place
+
+PTBXL = {"name": "ptbxl-1.0.3"}
+
+
+def section(**keys: Any) -> Any:
+    return validate({"ecg": {"pretrain_seeds": 2} | keys}).ecg
+
+
+def jobs(gpu: bool = False, **keys: Any) -> EcgJobs:
+    return EcgJobs("ecg", section(**keys), Place("results/mine", "data/raw", {"ptbxl-1.0.3": PTBXL}, ["a mirror"], gpu))
+
+
+def runs(experiment: str, **keys: Any) -> list[str]:
+    """Return the names of the runs that an experiment needs, without the domain's."""
+    made = jobs(**keys)
+    needs = DOMAIN.experiments[experiment].needs(made, getattr(made.config, experiment))
+    return [job.name.removeprefix("ecg/") for job in needs.runs]
+
+
+def test_raw_files_are_downloaded_or_simulated() -> None:
+    made = jobs(full_access={})
+    prepare = made.prepared()
+    assert prepare.inputs == {name: f"data/raw/ptbxl-1.0.3/{name}" for name in RAW}
+    download = made.made["raw/ptbxl-1.0.3/records.json"]
+    assert (download.stage, download.mem_mb, download.minutes) == ("download", 1000, 240)
+    assert download.config == {"source": PTBXL, "mirrors": ["a mirror"]}
+    generated = jobs(source="simulated", full_access={})
+    assert generated.prepared().inputs == {name: f"data/raw/ecg-simulated/{name}" for name in RAW}
+    assert generated.made["raw/ecg-simulated"].entry == "domains.ecg.data.simulate"
+
+
+def test_a_pt_job_says_all_that_its_result_depends_on() -> None:
+    made = jobs(width=4, pretrain={"signals": 896, "batch_size": 64, "epochs": 9}, full_access={})
+    job = made.pretrain("meta", "n500", 1)
+    assert job.name == "ecg/pretrain/meta/n500/seed1"
+    assert job.outputs["pretrained"] == "results/mine/ecg/pretrain/meta/n500/seed1/pretrained.pt"
+    assert job.config["arm_settings"]["method"] == "meta"
+    assert (job.config["meta_size"], job.config["split"], job.config["seed"]) == (500, "patients", 1)
+    assert job.config["checkpoint"] == "results/mine/.resume/ecg/pretrain/meta/n500/seed1.pt"
+    assert (job.mem_mb, job.minutes) == (1500 + 4 * 256, 60 + 4 * 9 * 896 * 4 // 30_000)
+    plain = made.pretrain("simclr", "none", 1)
+    assert (plain.config["meta_size"], plain.config["split"]) == (None, None)
+    assert made.pretrain("no_pt", "none", 1).config["pretrain"] == {}, "no key of PT counts"
+    assert made.pretrain("simclr", "none", 1) is plain
+
+
+def test_an_ft_job_starts_from_every_pt_seed() -> None:
+    job = jobs(gpu=True, full_access={}).finetune("meta", "n250", 500)
+    assert job.name == "ecg/finetune/meta/n250/n500"
+    assert [job.inputs[f"seed{n}"] for n in range(2)] == [
+        f"results/mine/ecg/pretrain/meta/n250/seed{n}/pretrained.pt" for n in range(2)
+    ]
+    assert (job.config["meta_size"], job.config["size"], job.minutes) == (250, 500, 240)
+
+
+def test_full_access_needs_each_arm_at_each_size_and_shares_pretraining_without_labels() -> None:
+    found = runs("full_access", full_access={"arms": ["simclr", "meta"], "finetune_sizes": [50, 100]})
+    pretrained = [f"pretrain/{run}/seed{seed}" for run in ("simclr/none", "meta/n50", "meta/n100") for seed in range(2)]
+    cells = ["simclr/none/n50", "simclr/none/n100", "meta/n50/n50", "meta/n100/n100"]
+    assert found == pretrained + [f"finetune/{cell}" for cell in cells]
+
+
+def test_partial_access_needs_no_more_labels_in_pretraining_than_in_finetuning() -> None:
+    keys = {"arms": ["meta"], "finetune_sizes": [50, 100], "meta_sizes": [10, 50, 100, 200]}
+    found = runs("partial_access", partial_access=keys)
+    learned = [f"meta/n{seen}/n{size}" for size, seen in [(50, 10), (50, 50), (100, 10), (100, 50), (100, 100)]]
+    cells = ["simclr/none/n50", "simclr/none/n100", *learned]
+    assert [name for name in found if name.startswith("finetune/")] == [f"finetune/{cell}" for cell in cells]
+    pretrained = [name for name in found if name.startswith("pretrain/")]
+    assert len(pretrained) == len(set(pretrained)) == 2 * 4
+
+
+@pytest.mark.parametrize(("experiment", "more"), [("augmentations", ["augmentations/views"]), ("cost", [])])
+def test_some_experiments_need_pretraining_only(experiment: str, more: list[str]) -> None:
+    found = runs(experiment, **{experiment: {"arms": ["simclr", "meta"], "finetune_size": 50}})
+    assert found == [f"pretrain/{run}/seed{seed}" for run in ("simclr/none", "meta/n50") for seed in range(2)] + more
+
+
+def test_the_views_are_of_every_arm_and_pt_seed() -> None:
+    made = jobs(augmentations={"arms": ["simclr", "meta"], "finetune_size": 50})
+    DOMAIN.summary(made, "augmentations")
+    views = made.made["ecg/augmentations/views"]
+    assert views.inputs["pretrained/meta/1"] == made.made["ecg/pretrain/meta/n50/seed1"].outputs["pretrained"]
+    assert "pretrained/simclr/0" in views.inputs
+    assert "checkpoint" not in views.config
+
+
+def test_the_warp_study_needs_fixed_strengths_and_starts() -> None:
+    made = jobs(warp_study={"finetune_size": 50})
+    study = made.config.warp_study  # type: ignore[attr-defined]
+    arms = study_arms(study, made.config)
+    found = [name.split("/") for name in runs("warp_study", warp_study={"finetune_size": 50})]
+    assert {arm for stage, arm, *_ in found if stage == "pretrain"} == set(arms)
+    assert {arm for stage, arm, *_ in found if stage == "finetune"} == set(arms)
+    assert {each[2] for each in found if each[0] == "pretrain" and each[1].startswith("fixed-")} == {"none"}
+    assert {each[2] for each in found if each[0] == "pretrain" and each[1].startswith("meta")} == {"n50"}
+    assert [each[1:] for each in found if each[0] == "warp_study"] == [
+        [arm, f"seed{seed}"] for arm in ("meta", "meta-stable") for seed in range(2)
+    ]
+    strengths = (0.125, 0.25, 0.5, 1, 2, 4)
+    assert fixed_arms(study, made.config, "meta") == {strength: f"fixed-paper-{strength:g}" for strength in strengths}
+    assert set(fixed_arms(study, made.config, "meta-stable").values()) <= set(arms)
+
+
+def test_hypergradients_are_drawn_where_fixed_strengths_have_led() -> None:
+    made = jobs(warp_study={"finetune_size": 50})
+    DOMAIN.summary(made, "warp_study")
+    job = made.made["ecg/warp_study/meta/seed1"]
+    assert job.inputs["fixed/0.125"] == made.made["ecg/pretrain/fixed-paper-0.125/none/seed1"].outputs["pretrained"]
+    assert job.config["study"] == {"draws": 20, "horizon": [1, 5, 25], "strengths": [0.125, 0.25, 0.5, 1.0, 2.0, 4.0]}
+    assert made.made["ecg/pretrain/fixed-paper-0.125/none/seed1"].config["arm_settings"]["warp"]["initial"] == 0.125
+    assert made.made["ecg/pretrain/meta-from-4/n50/seed0"].config["arm_settings"]["warp"]["initial"] == 4.0
+
+
+def test_a_start_without_fixed_strengths_beside_it_is_named() -> None:
+    keys = {"strengths": {"paper": [1.0]}, "starts": {"meta-stable": [1.0]}}
+    with pytest.raises(ConfigError, match="none with smoothing velocity and scale log, as the arm 'meta-stable'"):
+        runs("warp_study", warp_study=keys)
+
+
+def test_a_summary_knows_the_arms_that_it_compares() -> None:
+    made = jobs(partial_access={"arms": ["meta"]}, full_access={})
+    job = DOMAIN.summary(made, "partial_access")
+    assert set(job.config["settings"]["arms"]) == {"meta", "simclr"}
+    assert not {"full_access", "partial_access"} & set(job.config["settings"])
+    assert job.config["section"]["baseline"] == "simclr"
+
+
+def test_every_experiment_can_be_planned() -> None:
+    made = jobs(**{key: {} for key in DOMAIN.experiments})
+    assert list(DOMAIN.experiments) == ["full_access", "unroll_steps", "partial_access", "augmentations", "warp_study", "cost"]
+    for key in DOMAIN.experiments:
+        assert DOMAIN.summary(made, key).inputs
