@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from metapt.domains.ppi.config import Ego, PpiConfig, String, Tasks
-from metapt.domains.ppi.data.prepare import prepare
+from metapt.domains.ppi.config import Ego, PpiSettings, String, Tasks
+from metapt.domains.ppi.data.prepare import run
 from metapt.domains.ppi.data.sources import links_name, names, terms_name
+from metapt.machine import Machine
 
 PROTEINS = 60
 TERMS = 12
@@ -75,7 +76,7 @@ def string_files(tmp_path_factory: pytest.TempPathFactory) -> StringFiles:
     string = String(
         version="0", species=[11, 12, 13], ego=Ego(fan_out=3, max_nodes=8), tasks=Tasks(fine=4, min_proteins=12, by="depth")
     )
-    ppi = PpiConfig(source="string", string=string, test_species=[13])
+    ppi = PpiSettings(source="string", string=string, test_species=[13])
     for taxon in string.species:
         _write(folder / links_name(string, taxon), _links(taxon))
         _write(folder / terms_name(string, taxon), _terms(taxon))
@@ -88,5 +89,5 @@ def prepared(string_files: StringFiles, tmp_path_factory: pytest.TempPathFactory
     """graphs, tasks, counts."""
     folder = tmp_path_factory.mktemp("prepared")
     outputs = {name: folder / file for name, file in (("graphs", "graphs.npz"), ("tasks", "tasks.csv"), ("counts", "counts.csv"))}
-    prepare(string_files.inputs, outputs, string_files.config)
+    run(string_files.config, string_files.inputs, outputs, Machine())
     return outputs

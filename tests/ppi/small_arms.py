@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from metapt.domains.ppi import config
-from metapt.domains.ppi.arms import Setting
 from metapt.domains.ppi.config import ARMS, Network, PretrainSettings
 from metapt.domains.ppi.data.dataset import PpiDataset
+from metapt.domains.ppi.pretraining_setting import Setting
 from metapt.training.checkpoint import Checkpoint
 
 from .small_graphs import COARSE, TEST_SPECIES
@@ -18,7 +18,7 @@ from .small_graphs import COARSE, TEST_SPECIES
 NETWORK = Network(layers=2, width=4)
 LEARNED = torch.linspace(-2, 2, COARSE).roll(3)
 SMALL: dict[str, dict[str, Any]] = {
-    "cotrain_learned_weights": {"steps": 2, "warmup_epochs": 0.5},
+    "cotrain_learned_weights": {"pretrain_steps": 2, "warmup_epochs": 0.5},
     "meta": {"pretrain_steps": 2, "warmup_epochs": 0.5, "batch_size": 16},
     "meta-identity": {"pretrain_steps": 2, "warmup_epochs": 0.5, "batch_size": 16},
     "meta-stable": {"pretrain_steps": 2, "warmup_epochs": 0.5, "hypergradient_batch": 20},

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.image import imread
+<<<<<<< HEAD
 from metapt.domains.ppi.claims import claims
 from metapt.domains.ppi.needs import FinetuneKey, PretrainKey, needs
 from metapt.twostage.pairs import pair
@@ -17,6 +18,13 @@ from metapt.twostage.pairs import pair
 from metapt.domains.ppi.config import PpiConfig, learns_weights
 from metapt.domains.ppi.experiments import EXPERIMENTS, summarise
 from metapt.domains.ppi.results import (
+=======
+
+from metapt.domains.ppi.config import learns_weights
+from metapt.domains.ppi.domain import DOMAIN
+from metapt.domains.ppi.jobs import PpiJobs
+from metapt.domains.ppi.quantities import (
+>>>>>>> 476a22b (Tests of ppi: runs of the plan, comparisons, jobs)
     AUROC,
     INTACT,
     ONLINE,
@@ -27,24 +35,26 @@ from metapt.domains.ppi.results import (
     RELATIVES,
     TASK_AUROC,
     WEIGHT,
-    Results,
-    read,
+    cka_with,
 )
+from metapt.domains.ppi.results import PpiResults
 from metapt.evaluation import metrics
-from metapt.evaluation.claims import judge
+from metapt.evaluation.comparisons import judge
+from metapt.evaluation.experiment import SUMMARY, Experiment
 from metapt.evaluation.metrics import row
+from metapt.evaluation.results import run_words
 from metapt.evaluation.tables import write_blocks
+<<<<<<< HEAD
 from metapt.twostage.cost import PEAK_MEMORY, TIME_PER_STEP, WALL_TIME
+=======
+from metapt.jobs import Place
+from metapt.machine import Machine
+from metapt.twostage.quantities import PEAK_MEMORY, TIME_PER_STEP, WALL_TIME
+from metapt.twostage.seeds import pair
+>>>>>>> 476a22b (Tests of ppi: runs of the plan, comparisons, jobs)
 
-FILES = {
-    "metrics": "metrics.csv",
-    "claims": "claims.csv",
-    "table_csv": "table.csv",
-    "table_md": "table.md",
-    "table_tex": "table.tex",
-    "figure_svg": "figure.svg",
-    "figure_png": "figure.png",
-}
+CONFIG = DOMAIN.section()
+PLACE = Place("results", "raw", {"hu2020": {"name": "hu2020"}}, [])
 SEED_SPREAD = (-0.5, 0.1, 0.4)
 """What a PT seed adds to the AUROC of every arm, so that it cancels in paired differences."""
 FINE, COARSE = 8, 60
@@ -65,7 +75,8 @@ class Runs:
     def __init__(self, folder: Path, key: str, **settings: Any) -> None:
         self.folder, self.key = folder, key
         settings = {"pretrain_seeds": 3, "finetune_seeds": 5, key: {}, **settings}
-        self.config = PpiConfig.model_validate(settings)
+        self.config: Any = CONFIG.model_validate(settings)
+        self.summary = DOMAIN.summary(PpiJobs("ppi", self.config, PLACE), key)
         self.inputs: dict[str, Path] = {}
         self.auroc: Callable[[str, str, str], float] = lambda arm, setting, evaluation: 70.0
         self.gap: Callable[[str, str, int], float] = lambda arm, setting, seed: 0.0
@@ -76,12 +87,17 @@ class Runs:
         self.gigabytes: Callable[[str], float] = lambda arm: 2.0
         self.machine: Callable[[str], str] = lambda arm: "a machine"
 
+    @property
+    def experiment(self) -> Experiment:
+        return DOMAIN.experiments[self.key]
+
     def write(self) -> None:
-        found = needs(self.config, self.key)
-        for pt in found.pretrain:
-            self._pretrain(pt)
-        for ft in found.finetune:
-            self._finetune(ft)
+        for run in dict.fromkeys(name.rpartition("/")[0] for name in self.summary.inputs if "/" in name):
+            words = run_words(run)
+            if words["stage"] == "pretrain":
+                self._pretrain(run, str(words["arm"]), str(words["setting"]), int(words["seed"]))
+            elif words["stage"] == "finetune":
+                self._finetune(run, str(words["arm"]), str(words["setting"]))
         terms = [("coarse", i, f"GO:{i:07d}", f"process number {i} of a cell, which has a long name") for i in range(COARSE)]
         terms += [("fine", i, f"GO:9{i:06d}", f"function number {i} of a protein") for i in range(FINE)]
         tasks = pd.DataFrame(terms, columns=["kind", "task", "term", "description"]).assign(category="", positives=100)
@@ -96,21 +112,21 @@ class Runs:
         self.inputs[name] = self.folder / f"{name.replace('/', '-')}.csv"
         metrics.write_series(rows, self.inputs[name])
 
-    def _pretrain(self, key: PretrainKey) -> None:
+    def _pretrain(self, run: str, arm: str, setting: str, seed: int) -> None:
         numbers = {
-            TIME_PER_STEP: self.seconds(key.arm) * (1 + 0.02 * key.seed),
-            WALL_TIME: 3600 * self.seconds(key.arm),
-            PEAK_MEMORY: self.gigabytes(key.arm),
+            TIME_PER_STEP: self.seconds(arm) * (1 + 0.02 * seed),
+            WALL_TIME: 3600 * self.seconds(arm),
+            PEAK_MEMORY: self.gigabytes(arm),
         }
         series: list[dict[str, Any]] = []
-        arm = self.config.arms[key.arm]
-        if arm.method not in ("no_pt", "supervised"):
+        settings = self.config.arms[arm]
+        if settings.method not in ("no_pt", "supervised"):
             for which, metric in ONLINE.items():
-                end = self.online(key.arm, which) + SEED_SPREAD[key.seed]
+                end = self.online(arm, which) + SEED_SPREAD[seed]
                 numbers[metric] = end
                 series += _points(metric, {step: end - 8 * 0.6 ** (step / 100) for step in range(0, 1001, 100)})
-        if learns_weights(arm):
-            weights = np.asarray(self.weight(key.arm, key.setting, key.seed), dtype=float)
+        if learns_weights(settings):
+            weights = np.asarray(self.weight(arm, setting, seed), dtype=float)
             half = COARSE // 2
             useful = float(np.mean(weights[:half, None] > weights[None, half:]))
             numbers |= {RELATIVES: float(weights[:10].mean()), OTHERS: float(weights[10:].mean())}
@@ -120,51 +136,52 @@ class Runs:
             for name, share in zip(QUANTILES, (0.1, 0.5, 0.9), strict=True):
                 end = float(np.quantile(weights, share))
                 series += _points(name, {step: 1 + (end - 1) * (1 - 0.8**step) for step in range(21)})
-            if key.setting == "permuted_tasks":
+            if setting == "permuted_tasks":
                 numbers[INTACT] = useful
                 series += _points(PERMUTED, {task: float(task >= half) for task in range(COARSE)})
-        words = {"replicate": key.seed, "setting": key.setting, "evaluation": "pretraining"}
-        self.table(f"{key.name}/metrics", [row("ppi", key.arm, name, value, **words) for name, value in numbers.items()])
-        self.series(f"{key.name}/series", series)
-        self.inputs[f"{key.name}/run"] = path = self.folder / f"{key.name.replace('/', '-')}-run.json"
-        path.write_text(json.dumps({"machine": {"name": self.machine(key.arm), "device": "cuda"}}))
+        words = {"replicate": seed, "setting": setting, "evaluation": "pretraining"}
+        self.table(f"{run}/metrics", [row("ppi", arm, name, value, **words) for name, value in numbers.items()])
+        self.series(f"{run}/series", series)
+        self.inputs[f"{run}/record"] = path = self.folder / f"{run.replace('/', '-')}-run.json"
+        path.write_text(json.dumps({"machine": {"name": self.machine(arm), "device": "cuda"}}))
 
-    def _finetune(self, key: FinetuneKey) -> None:
+    def _finetune(self, run: str, arm: str, setting: str) -> None:
         rows, series = [], []
         for evaluation in self.config.evaluations:
             for pt in range(self.config.pretrain_seeds):
-                value = self.auroc(key.arm, key.setting, evaluation) + SEED_SPREAD[pt] + self.gap(key.arm, key.setting, pt)
+                value = self.auroc(arm, setting, evaluation) + SEED_SPREAD[pt] + self.gap(arm, setting, pt)
                 for ft in range(self.config.finetune_seeds):
                     shift = 0.3 * (ft - (self.config.finetune_seeds - 1) / 2)
-                    words = {"replicate": pair(pt, ft), "setting": key.setting, "evaluation": evaluation}
-                    rows.append(row("ppi", key.arm, AUROC, value + shift, **words))
-                    rows.append(row("ppi", key.arm, "validation AUROC (%)", value - 1, **words))
-                    aurocs = self.task_auroc(key.arm, evaluation, pt)
-                    series += _points(TASK_AUROC.format(evaluation), dict(enumerate(aurocs + shift)), pair(pt, ft))
-        self.table(f"{key.name}/metrics", rows)
-        self.series(f"{key.name}/series", series)
+                    words = {"replicate": pair(pt, ft), "setting": setting, "evaluation": evaluation}
+                    rows.append(row("ppi", arm, AUROC, value + shift, **words))
+                    rows.append(row("ppi", arm, "validation AUROC (%)", value - 1, **words))
+                    aurocs = self.task_auroc(arm, evaluation, pt)
+                    series += _points(f"{evaluation}, {TASK_AUROC}", dict(enumerate(aurocs + shift)), pair(pt, ft))
+        self.table(f"{run}/metrics", rows)
+        self.series(f"{run}/series", series)
 
-    def results(self) -> Results:
-        return read({"experiment": self.key, "settings": self.config.model_dump(mode="json")}, self.inputs)
+    def results(self) -> PpiResults:
+        found = self.experiment.results.read(self.experiment.section, self.summary.config, self.inputs)
+        assert isinstance(found, PpiResults)
+        return found
 
     def judged(self) -> pd.DataFrame:
-        """The verdicts, by the claims' text."""
+        """Return the verdicts, by the claims' text."""
         results = self.results()
-        return judge(claims(results), results.metrics).set_index("claim")
+        return judge(results.name, self.experiment.comparisons(results)).set_index("claim")
 
     def tabled(self) -> tuple[pd.DataFrame, str]:
-        """The table's numbers as its CSV gives them back, and its text."""
-        blocks, numbers = EXPERIMENTS[self.key].tables(self.results())
+        """Return the table's numbers as its CSV gives them back, and its text."""
+        blocks, numbers = self.experiment.tables(self.results())
         write_blocks(blocks, self.folder / "table", numbers)
         return pd.read_csv(self.folder / "table.csv"), (self.folder / "table.md").read_text()
 
     def summarise(self) -> dict[str, Path]:
-        """All outputs, none of which is empty."""
-        config = {"domain": "ppi", "experiment": self.key, "settings": self.config.model_dump(mode="json")}
-        outputs = {name: self.folder / "out" / file for name, file in FILES.items()}
+        """Return all outputs, none of which is empty."""
+        outputs = {name: self.folder / "out" / file for name, file in SUMMARY.items()}
         outputs["metrics"].parent.mkdir(exist_ok=True)
-        summarise(config, self.inputs, outputs)
-        for name in FILES:
+        self.experiment.summarise(self.summary.config, self.inputs, outputs, Machine())
+        for name in SUMMARY:
             assert outputs[name].stat().st_size > 0, name
         assert imread(outputs["figure_png"])[..., :3].std() > 0.02, "the figure is blank"
         assert set(metrics.read(outputs["metrics"])["experiment"]) == {f"ppi_{self.key}"}
@@ -258,8 +275,8 @@ def of_representations(folder: Path, key: str = "representations", **settings: A
             for seed in range(runs.config.pretrain_seeds):
                 value = 0.9 - 0.07 * (other - place) + 0.01 * seed
                 words = {"replicate": seed, "setting": "full_access", "evaluation": "representations"}
-                rows.append(row("ppi", arm, f"CKA with {arms[other]}", value, **words))
-    runs.table("study/representations/metrics", rows)
+                rows.append(row("ppi", arm, cka_with(arms[other]), value, **words))
+    runs.table("representations/cka/metrics", rows)
     return runs
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from metapt.config import validate
-from metapt.domains.ppi.config import Meta, PpiConfig
+from metapt.domains.ppi.config import Meta, PpiSettings
 from metapt.errors import ConfigError
 
 
@@ -39,5 +39,5 @@ def test_a_reused_gradient_is_of_a_pt_minibatch() -> None:
 def test_the_species_of_string_are_those_of_hu_et_al() -> None:
     """`species_split` in bio/splitters.py of snap-stanford/pretrain-gnns names them; 6239 is C. elegans, 4932 is yeast."""
     train = {3702, 6239, 511145, 7227, 10090, 4932, 7955}
-    assert set(PpiConfig().string.species) == train | {9606}
-    assert PpiConfig().test_species == [9606]
+    assert set(PpiSettings().string.species) == train | {9606}
+    assert PpiSettings().test_species == [9606]

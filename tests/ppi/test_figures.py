@@ -10,22 +10,21 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from metapt.domains.ppi.config import PpiConfig
-from metapt.domains.ppi.experiments import EXPERIMENTS
 from metapt.errors import DataError
+from metapt.evaluation.experiment import SUMMARY
 
-from .synthetic_results import FILES, MAKERS, Runs, runs_of, written
+from .synthetic_results import CONFIG, MAKERS, Runs, runs_of, written
 
 
 def drawn(runs: Runs) -> Figure:
     runs.write()
-    return EXPERIMENTS[runs.key].figure(runs.results())
+    return runs.experiment.figure(runs.results())
 
 
 @pytest.mark.parametrize("key", MAKERS)
 @pytest.mark.parametrize("seeds", [1, 3])
 def test_no_panel_is_empty_and_no_label_is_cut(key: str, seeds: int, tmp_path: Path) -> None:
-    default = PpiConfig.model_validate({key: {}})
+    default = CONFIG.model_validate({key: {}})
     many = {key: {"arms": ["no_pt", "graph_supervised", "cotrain_learned_weights", "meta"]}}
     figure = drawn(runs_of(key, tmp_path, pretrain_seeds=seeds, **(many if len(getattr(default, key).arms) > 5 else {})))
     figure.draw_without_rendering()
@@ -43,7 +42,7 @@ def test_no_panel_is_empty_and_no_label_is_cut(key: str, seeds: int, tmp_path: P
 
 @pytest.mark.parametrize("key", ["cost", "learned_weights"])
 def test_an_experiment_leaves_its_files(key: str, tmp_path: Path) -> None:
-    assert set(written(key, tmp_path).summarise()) == set(FILES)
+    assert set(written(key, tmp_path).summarise()) == set(SUMMARY)
 
 
 def test_each_arm_has_a_panel_of_ft_tasks(tmp_path: Path) -> None:
@@ -71,8 +70,7 @@ def test_ft_heads_that_were_tested_at_the_end_only(tmp_path: Path) -> None:
     runs = runs_of("during_pretraining", tmp_path)
     runs.write()
     runs.inputs = {name: path for name, path in runs.inputs.items() if not name.endswith("/series")}
-    results = runs.results()
-    assert len(EXPERIMENTS[runs.key].figure(results).axes) == 2
+    assert len(runs.experiment.figure(runs.results()).axes) == 2
 
 
 @pytest.mark.parametrize("key", ["centre_offset", "known_answer", "learned_weights"])

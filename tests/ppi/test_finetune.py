@@ -20,7 +20,7 @@ from metapt.errors import DataError
 from metapt.evaluation.auroc import auroc, mean_auroc
 from metapt.hypergrad import Params, Pretrained
 from metapt.training.seeds import generator
-from metapt.twostage.finetuning import Score, highest
+from metapt.twostage.heads import Score, highest
 
 from .small_graphs import FINE, TEST_SPECIES, small_graphs
 

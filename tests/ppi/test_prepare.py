@@ -12,14 +12,15 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from metapt.domains.ppi.config import PpiConfig, String
+from metapt.domains.ppi.config import PpiSettings, String
 from metapt.domains.ppi.data import sources
 from metapt.domains.ppi.data.ego import ego_graphs, network
 from metapt.domains.ppi.data.graphs import Graphs, load, unpack
-from metapt.domains.ppi.data.prepare import TASKS, prepare
+from metapt.domains.ppi.data.prepare import TASKS, run
 from metapt.domains.ppi.data.string_files import read_links
 from metapt.errors import ConfigError, DataError
 from metapt.files import sha256
+from metapt.machine import Machine
 
 SHARED_DATA = Path(os.environ.get("METAPT_SHARED_DATA", Path(__file__).parents[2] / "../shared/data"))
 
@@ -51,17 +52,17 @@ def test_names_and_folders() -> None:
         "7.protein.physical.links.full.v11.5.txt.gz",
         "7.protein.enrichment.terms.v11.5.txt.gz",
     ]
-    real = PpiConfig(source="string", string=string, test_species=[7])
+    real = PpiSettings(source="string", string=string, test_species=[7])
     assert (sources.folder(real), sources.names(real)) == ("string-11.5", sources.string_names(string))
-    archive = PpiConfig(source="hu2020")
+    archive = PpiSettings(source="hu2020")
     assert (sources.folder(archive), sources.names(archive)) == ("hu2020", ["bio_dataset.zip"])
-    simulated = PpiConfig(source="simulated", string=string)
+    simulated = PpiSettings(source="simulated", string=string)
     assert (sources.folder(simulated), sources.names(simulated)) == ("ppi-simulated", sources.string_names(sources.SIMULATED))
 
 
 def test_generated_files_are_read_with_the_settings_of_the_config() -> None:
     string = String(version="11.5", links="links.full", min_score=123)
-    used = sources.string_of(PpiConfig(source="simulated", string=string))
+    used = sources.string_of(PpiSettings(source="simulated", string=string))
     assert (used.version, used.links, used.species) == ("0", "links.detailed", sources.SIMULATED.species)
     assert (used.min_score, used.ego, used.tasks) == (123, string.ego, string.tasks)
 
@@ -131,14 +132,14 @@ def test_only_proteins_with_a_task_get_a_graph(string_files: Any, outputs: dict[
         kept = [line for line in lines if line.startswith("#") or "GO:0000010" in line or "GO:0000011" in line]
         terms[name].write_bytes(gzip.compress("".join(kept).encode()))
     config["string"] = config["string"] | {"tasks": {"fine": 1, "min_proteins": 12}}
-    prepare(string_files.inputs | terms, outputs, config)
+    run(config, string_files.inputs | terms, outputs, Machine())
     graphs = load(outputs["graphs"])
     assert graphs.species.tolist() == [11] * 20 + [12] * 20 + [13] * 20
     assert labels(graphs).sum(axis=0).tolist() == [60, 48]
 
 
 def test_the_same_files_give_the_same_bytes(string_files: Any, prepared: dict[str, Path], outputs: dict[str, Path]) -> None:
-    prepare(string_files.inputs, outputs, string_files.config | {"domain": "ppi"})
+    run(string_files.config | {"domain": "ppi"}, string_files.inputs, outputs, Machine())
     assert {name: sha256(path) for name, path in outputs.items()} == {name: sha256(path) for name, path in prepared.items()}
 
 
@@ -147,15 +148,15 @@ def test_whole_or_not_at_all(string_files: Any, outputs: dict[str, Path], tmp_pa
     cut = tmp_path / "cut.txt.gz"
     cut.write_bytes(string_files.inputs[last].read_bytes()[:-9])
     with pytest.raises(DataError, match=r"cut\.txt\.gz is cut"):
-        prepare(string_files.inputs | {last: cut}, outputs, string_files.config)
+        run(string_files.config, string_files.inputs | {last: cut}, outputs, Machine())
     assert not any(path.exists() for path in outputs.values())
 
 
 def test_test_species_that_are_not_there(string_files: Any, prepared: dict[str, Path], outputs: dict[str, Path]) -> None:
     with pytest.raises(ConfigError, match=r"no species 9606; legal: 900001, 900002"):
-        prepare({}, outputs, {"source": "simulated", "string": None, "test_species": [9606]})
+        run({"source": "simulated", "string": None, "test_species": [9606]}, {}, outputs, Machine())
     with pytest.raises(ConfigError, match="names all species that the data have"):
-        prepare({}, outputs, {"source": "simulated", "test_species": sources.SIMULATED.species})
+        run({"source": "simulated", "test_species": sources.SIMULATED.species}, {}, outputs, Machine())
 
 
 @pytest.mark.real_data
@@ -164,14 +165,14 @@ def test_real_archive_sample(outputs: dict[str, Path]) -> None:
     sample = SHARED_DATA / "ppi/bio_dataset_sample.zip"
     if not sample.is_file():
         pytest.skip(f"{sample} is not there (METAPT_SHARED_DATA names another folder)")
-    prepare({sources.ARCHIVE: sample}, outputs, {"source": "hu2020", "string": None, "test_species": [224308]})
+    run({"source": "hu2020", "string": None, "test_species": [224308]}, {sources.ARCHIVE: sample}, outputs, Machine())
     graphs, tasks = load(outputs["graphs"]), rows(outputs["tasks"])
     assert len(graphs) == counts(outputs["counts"])["graphs"] == 450
     assert graphs.tasks.tolist() == [418, 40]
     assert [int(row["positives"]) for row in tasks] == labels(graphs).sum(axis=0).tolist()
     assert {row["term"] for row in tasks} == {""}
     with pytest.raises(ConfigError, match=r"no species 9606; legal: 224308, 511145"):
-        prepare({sources.ARCHIVE: sample}, outputs, {"source": "hu2020", "test_species": [9606]})
+        run({"source": "hu2020", "test_species": [9606]}, {sources.ARCHIVE: sample}, outputs, Machine())
 
 
 @pytest.mark.real_data
@@ -180,7 +181,7 @@ def test_real_networks(outputs: dict[str, Path]) -> None:
     inputs = {name: SHARED_DATA / "ppi" / name for name in sources.string_names(string)}
     if not all(path.is_file() for path in inputs.values()):
         pytest.skip(f"{SHARED_DATA / 'ppi'} lacks files of STRING (METAPT_SHARED_DATA names another folder)")
-    prepare(inputs, outputs, {"source": "string", "string": string.model_dump(), "test_species": [224308]})
+    run({"source": "string", "string": string.model_dump(), "test_species": [224308]}, inputs, outputs, Machine())
     graphs, found = load(outputs["graphs"]), counts(outputs["counts"])
     assert np.unique(graphs.species, return_counts=True)[1].tolist() == [2007, 2693]
     assert found["terms that enough proteins carry"] == 458

@@ -14,20 +14,13 @@ import pytest
 import torch
 
 from metapt.domains.ppi import config
-from metapt.domains.ppi.arms import (
-    ONLINE_TEST,
-    ONLINE_VALIDATION,
-    QUANTILES,
-    PretrainRun,
-    Setting,
-    fixed_weights,
-    meta_loop,
-    pretrain,
-)
+from metapt.domains.ppi.arms import fixed_weights, meta_loop, pretrain
 from metapt.domains.ppi.batches import PpiBatches
 from metapt.domains.ppi.data.dataset import PpiDataset, held_out_tasks, on_device, splits
 from metapt.domains.ppi.data.graphs import unpack
+from metapt.domains.ppi.pretraining_setting import Setting
 from metapt.domains.ppi.problem import WEIGHTS, LabelledGraphs, encoder_of, initial_meta, task_weights
+from metapt.domains.ppi.quantities import ONLINE, QUANTILES
 from metapt.domains.ppi.settings import FOLDS
 from metapt.errors import ConfigError, DataError, TrainingError
 from metapt.hypergrad import Adam, FittedHead, Neumann, Params, Pretrained, RidgeHead, Unroll
@@ -36,6 +29,7 @@ from metapt.training.meta import MetaPretraining, MetaSettings
 from metapt.training.optimizers import OptimizerSpec
 from metapt.training.pretraining import Pretrainer
 from metapt.training.timing import Every
+from metapt.twostage.pretraining import PretrainRun
 
 from .graphs_helper import related_graphs
 from .small_arms import ARMS_HERE, LEARNED, setting_in
@@ -104,21 +98,20 @@ def test_every_arm_runs_and_leaves_what_it_promises(ran: Callable[[str], Ran], n
             assert value.isfinite().all()
             assert value.shape == before[key].shape
             assert not value.requires_grad
-    assert {"PT wall time (s)", "PT peak memory (GB)"} <= run.figures.keys()
-    assert all(isinstance(value, float | int) for value in run.figures.values())
+    assert {"PT wall time (s)", "PT peak memory (GB)"} <= run.numbers.keys()
+    assert all(isinstance(value, float | int) for value in run.numbers.values())
     assert all(row.keys() == {"replicate", "step", "name", "value"} and row["replicate"] == 0 for row in run.series)
     assert (run.meta == {}) == (name not in LEARNERS)
     if name == "no_pt":
         assert all(equal(a, b) for a, b in zip(run.pretrained, start, strict=True))
-        assert run.checkpoint is None
+        assert not run.checkpoints
         return
     assert not equal(run.pretrained.encoder, start.encoder)
     passes = 2 if name.startswith("cotrain") else 1  # of each step through the network
     assert setting.steps == STEPS
     assert run.pretrained.buffers["layers.1.norm.num_batches_tracked"] == STEPS * passes
-    assert run.figures["PT time per step (s)"] > 0
-    assert run.checkpoint is not None
-    assert run.checkpoint.path.exists()
+    assert run.numbers["PT time per step (s)"] > 0
+    assert [checkpoint.path.exists() for checkpoint in run.checkpoints] == [True]
 
 
 @pytest.mark.parametrize("name", LEARNERS)
@@ -132,19 +125,19 @@ def test_learned_weights_move_and_their_way_is_told(ran: Callable[[str], Ran], n
     last = {row["name"]: row["value"] for row in run.series if row["step"] == 6}
     for row, share in QUANTILES.items():
         assert last[row] == pytest.approx(float(task_weights(run.meta).quantile(share)), rel=1e-6)
-    assert {"moved", "swing", "hypergradient"} <= run.figures.keys()
+    assert {"moved", "swing", "hypergradient"} <= run.numbers.keys()
 
 
 @pytest.mark.parametrize("name", ARMS_HERE)
 def test_the_ft_head_that_pt_trains_is_tested_on_the_way(ran: Callable[[str], Ran], name: str) -> None:
     run = ran(name).run
     trains_head = name.startswith("cotrain") or name in ("meta", "meta-identity", "meta-released")
-    for figure in (ONLINE_VALIDATION, ONLINE_TEST):
+    for figure in ONLINE.values():
         values = [row["value"] for row in run.series if row["name"] == figure]
         assert len(values) == (3 if trains_head else 0)
-        assert (figure in run.figures) is trains_head
+        assert (figure in run.numbers) is trains_head
         if trains_head:
-            assert values[-1] == pytest.approx(run.figures[figure])
+            assert values[-1] == pytest.approx(run.numbers[figure])
             assert all(0 <= value <= 100 for value in values)
 
 
@@ -156,9 +149,9 @@ def test_online_aurocs_are_of_validation_graphs_and_of_the_hard_half(make: Calla
     expected = setting.online(network, head)
     for name, part in (
         ("train", parts.train),
-        (ONLINE_VALIDATION, parts.validation),
+        (ONLINE["validation"], parts.validation),
         ("easy", parts.easy),
-        (ONLINE_TEST, parts.hard),
+        (ONLINE["test"], parts.hard),
     ):
         bits = setting.dataset.fine_bits.clone()
         bits[torch.from_numpy(part)] ^= 255
@@ -391,7 +384,7 @@ def test_a_cross_fitted_head_sees_disjoint_folds_in_every_meta_update(
         assert min(map(len, parts)) == least
 
 
-def test_without_folds_a_head_is_fit_on_train_and_priced_on_validation(make: Callable[..., Setting]) -> None:
+def test_without_folds_a_head_is_fit_on_train_and_evaluated_on_validation(make: Callable[..., Setting]) -> None:
     setting = make()
     train, validation = (set(part.tolist()) for part in setting.finetune)
     for size in (None, 8):
@@ -403,18 +396,18 @@ def test_without_folds_a_head_is_fit_on_train_and_priced_on_validation(make: Cal
 
 
 def test_the_ft_solver_is_the_configs(make: Callable[..., Setting]) -> None:
-    def leg(**changes: Any) -> Any:
+    def solver(**changes: Any) -> Any:
         return meta_loop(make(), config.Meta(pretrain_steps=2, warmup_epochs=0.5, **changes)).settings.finetuning
 
-    assert leg(unroll_steps=3, finetune_lr=0.02) == Unroll(3, Adam(0.02))
-    assert leg(unroll="fitted", l2=0.5) == FittedHead(0.5)
-    assert leg(unroll="fitted", l2=0.5, folds=4, batch_size=None) == FittedHead(0.5, cross_fit=True, minibatches=3)
-    assert leg(unroll="ridge", l2=0.5, folds=4, batch_size=None) == RidgeHead(0.5, cross_fit=True, minibatches=3)
+    assert solver(unroll_steps=3, finetune_lr=0.02) == Unroll(3, Adam(0.02))
+    assert solver(unroll="fitted", l2=0.5) == FittedHead(0.5)
+    assert solver(unroll="fitted", l2=0.5, folds=4, batch_size=None) == FittedHead(0.5, cross_fit=True, minibatches=3)
+    assert solver(unroll="ridge", l2=0.5, folds=4, batch_size=None) == RidgeHead(0.5, cross_fit=True, minibatches=3)
 
 
 def test_every_option_of_a_meta_arm_reaches_its_loop(make: Callable[..., Setting]) -> None:
     arm = config.Meta(
-        lr=2e-4,
+        pretrain_lr=2e-4,
         pretrain_steps=2,
         warmup_epochs=0.5,
         inverse=config.Neumann(terms=3),
@@ -422,7 +415,7 @@ def test_every_option_of_a_meta_arm_reaches_its_loop(make: Callable[..., Setting
         unroll_steps=2,
         head_steps_between_updates=2,
         finetune_lr=0.02,
-        weights_lr=0.3,
+        meta_lr=0.3,
         meta_optimizer="SGD",
         meta_settings={"momentum": 0.5},
         accumulate=3,
@@ -430,6 +423,7 @@ def test_every_option_of_a_meta_arm_reaches_its_loop(make: Callable[..., Setting
         normalise=True,
         average_decay=0.25,
         explosion_factor=50,
+        max_skipped=3,
         reuse_gradient=True,
     )
     assert meta_loop(make(), arm).settings == MetaSettings(
@@ -447,6 +441,7 @@ def test_every_option_of_a_meta_arm_reaches_its_loop(make: Callable[..., Setting
         normalise=True,
         average_decay=0.25,
         explosion_factor=50,
+        max_skipped=3,
         reuse_gradient=True,
     )
 
@@ -459,7 +454,9 @@ def test_every_option_of_learned_weights_reaches_its_loop(make: Callable[..., Se
         raise Stopped
 
     monkeypatch.setattr(MetaPretraining, "run", stopped)
-    arm = config.LearnedWeights(method="learned_weights", lr=2e-4, weights_lr=0.3, steps=3, warmup_epochs=1.5, neumann_terms=4)
+    arm = config.LearnedWeights(
+        method="learned_weights", pretrain_lr=2e-4, meta_lr=0.3, pretrain_steps=3, warmup_epochs=1.5, neumann_terms=4
+    )
     with pytest.raises(Stopped):
         pretrain(arm, make())
     assert begun == [
@@ -479,7 +476,7 @@ def test_every_option_of_learned_weights_reaches_its_loop(make: Callable[..., Se
 def test_the_learning_rate_and_the_gradients_are_the_arms(
     make: Callable[..., Setting], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    arm = ARMS_HERE[name].model_copy(update={"lr": 0.02})
+    arm = ARMS_HERE[name].model_copy(update={"pretrain_lr": 0.02})
     specs: list[OptimizerSpec] = []
     init = Pretrainer.__init__
 
@@ -491,7 +488,7 @@ def test_the_learning_rate_and_the_gradients_are_the_arms(
     run = pretrain(arm, make(epochs=1))
     assert specs == [OptimizerSpec("Adam", {"lr": 0.02, "fused": True})]
     if name == "cotrain_pcgrad":
-        alternate = ARMS_HERE["cotrain"].model_copy(update={"lr": 0.02})
+        alternate = ARMS_HERE["cotrain"].model_copy(update={"pretrain_lr": 0.02})
         setting = make(epochs=1)
         setting.checkpoint().remove()
         assert not equal(run.pretrained.encoder, pretrain(alternate, setting).pretrained.encoder)
@@ -545,11 +542,11 @@ def test_an_interrupted_run_ends_in_the_same_bits(
             stops += 1
     assert stops >= 2
     assert the_same(whole, done)
-    known = [ONLINE_VALIDATION, ONLINE_TEST, "moved", "swing", "hypergradient"]
-    assert {k: v for k, v in whole.figures.items() if k in known} == {k: v for k, v in done.figures.items() if k in known}
-    assert done.checkpoint is not None
-    done.checkpoint.remove()
-    assert not list(done.checkpoint.path.parent.glob("*"))
+    known = [*ONLINE.values(), "moved", "swing", "hypergradient"]
+    assert {k: v for k, v in whole.numbers.items() if k in known} == {k: v for k, v in done.numbers.items() if k in known}
+    (checkpoint,) = done.checkpoints
+    checkpoint.remove()
+    assert not list(checkpoint.path.parent.glob("*"))
 
 
 @pytest.mark.parametrize("name", ["graph_supervised", "cotrain", "meta"])
@@ -558,8 +555,7 @@ def test_the_same_seed_ends_in_the_same_bits_and_others_elsewhere(
 ) -> None:
     whole, again = ran(name).run, pretrain(ARMS_HERE[name], make())
     assert the_same(whole, again)
-    assert again.checkpoint is not None
-    again.checkpoint.remove()
+    again.checkpoints[0].remove()
     assert not equal(whole.pretrained.encoder, pretrain(ARMS_HERE[name], make(seed=1)).pretrained.encoder)
 
 

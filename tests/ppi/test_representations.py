@@ -17,11 +17,16 @@ from metapt.domains.ppi.studies.representations import compared, run
 from metapt.evaluation import metrics
 from metapt.evaluation.cka import linear_cka
 from metapt.hypergrad import Pretrained
+<<<<<<< HEAD
+=======
+from metapt.machine import Machine
+from metapt.training.pretrained_file import Learned, save_pretrained
+>>>>>>> 476a22b (Tests of ppi: runs of the plan, comparisons, jobs)
 
 from .small_graphs import COARSE, TEST_SPECIES, small_graphs
 
 ARMS = ("no_pt", "meta", "meta-stable")
-CONFIG: dict[str, Any] = {"network": {"layers": 2, "width": 4}, "test_species": [TEST_SPECIES], "graphs": 50}
+CONFIG: dict[str, Any] = {"domain": "ppi", "network": {"layers": 2, "width": 4}, "test_species": [TEST_SPECIES], "graphs": 50}
 
 
 def network(arm: str, seed: int) -> Pretrained:
@@ -40,9 +45,14 @@ def inputs(tmp_path: Path) -> dict[str, Path]:
     return found
 
 
+def outputs(folder: Path) -> dict[str, Path]:
+    return {name: folder / f"{name}.csv" for name in ("metrics", "series")}
+
+
 def test_every_pair_of_arms_with_the_same_pt_seed_is_compared_on_the_same_graphs(inputs: dict[str, Path], tmp_path: Path) -> None:
-    run(CONFIG, inputs, {"metrics": tmp_path / "cka.csv"}, Machine())
-    table = metrics.read(tmp_path / "cka.csv")
+    run(CONFIG, inputs, outputs(tmp_path), Machine())
+    assert metrics.read_series(tmp_path / "series.csv").empty
+    table = metrics.read(tmp_path / "metrics.csv")
     assert set(zip(table["experiment"], table["setting"], table["evaluation"], strict=True)) == {
         ("ppi", "full_access", "representations")
     }
@@ -68,8 +78,8 @@ def test_equal_encoders_have_a_cka_of_1(inputs: dict[str, Path], tmp_path: Path)
         "pretrained/a/0": inputs["pretrained/meta/0"],
         "pretrained/b/0": inputs["pretrained/meta/0"],
     }
-    run(CONFIG, chosen, {"metrics": tmp_path / "cka.csv"}, Machine())
-    assert metrics.read(tmp_path / "cka.csv")["value"].tolist() == pytest.approx([1, 1], abs=1e-12)
+    run(CONFIG, chosen, outputs(tmp_path), Machine())
+    assert metrics.read(tmp_path / "metrics.csv")["value"].tolist() == pytest.approx([1, 1], abs=1e-12)
 
 
 def test_the_compared_graphs_are_a_fixed_draw_of_ft_graphs() -> None:

@@ -11,15 +11,21 @@ import pytest
 from metapt.twostage.pairs import pretrain_seed
 from scipy.stats import spearmanr
 
-from metapt.domains.ppi.results import Results, agreement, auroc_cells, correlations, papers_cells, papers_number
+from metapt.domains.ppi.aurocs import auroc_cells
+from metapt.domains.ppi.results import PpiResults
+from metapt.domains.ppi.weights import agreement, correlations
 from metapt.errors import DataError
 from metapt.evaluation import metrics
 from metapt.evaluation.metrics import NotMeasuredError
+<<<<<<< HEAD
+=======
+from metapt.twostage.seeds import pretrain_seed
+>>>>>>> 476a22b (Tests of ppi: runs of the plan, comparisons, jobs)
 
 from .synthetic_results import SEED_SPREAD, Runs, runs_of
 
 
-def results_of(runs: Runs) -> Results:
+def results_of(runs: Runs) -> PpiResults:
     runs.write()
     return runs.results()
 
@@ -115,11 +121,12 @@ def test_weights_that_are_not_finite_or_all_equal_agree_with_nothing(bad: float)
     assert math.isnan(agreement(weights).mean)
 
 
-def test_the_papers_numbers() -> None:
-    cells = papers_cells("held_out_tasks", ["meta"]).set_index("evaluation")
+def test_the_papers_numbers(tmp_path: Path) -> None:
+    results = results_of(runs_of("during_pretraining", tmp_path))
+    cells = results.papers_aurocs(["meta"], name="ppi_held_out_tasks").set_index("evaluation")
     assert cells.loc["linear_evaluation", "mean"] == 77.0
-    assert papers_number("during_pretraining", "cotrain", "test AUROC (%)") == 67.3
-    assert math.isnan(papers_number("during_pretraining", "meta-stable", "test AUROC (%)"))
+    assert results.papers_number("cotrain", "test AUROC (%)") == 67.3
+    assert math.isnan(results.papers_number("meta-stable", "test AUROC (%)"))
 
 
 def test_a_list_of_tasks_that_is_none(tmp_path: Path) -> None:
@@ -127,4 +134,4 @@ def test_a_list_of_tasks_that_is_none(tmp_path: Path) -> None:
     runs.write()
     runs.inputs["tasks"].write_text("kind,task\ncoarse,0\n")
     with pytest.raises(DataError, match="not the list of tasks"):
-        runs.results()
+        runs.tabled()

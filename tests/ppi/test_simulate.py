@@ -11,13 +11,14 @@ import pytest
 from numpy.typing import NDArray
 
 from metapt.domains.ppi.config import Ego, Tasks
+from metapt.domains.ppi.data import prepare
 from metapt.domains.ppi.data import simulate as sim
 from metapt.domains.ppi.data.graphs import load, unpack
-from metapt.domains.ppi.data.prepare import prepare
 from metapt.domains.ppi.data.sources import SIMULATED, links_name, string_names, terms_name
 from metapt.domains.ppi.data.string_files import read_links, read_terms
 from metapt.domains.ppi.data.terms import related
 from metapt.errors import ConfigError
+from metapt.machine import Machine
 
 PLANTED: NDArray[np.str_] = np.array([term.planted for term in sim.TERMS], np.str_)
 
@@ -74,7 +75,7 @@ def test_same_seed_same_species(species: dict[int, sim.Species]) -> None:
 
 
 def test_same_bytes(written: Path, tmp_path: Path) -> None:
-    sim.simulate("simulated", outputs(tmp_path))
+    sim.run({"source": "simulated"}, {}, outputs(tmp_path), Machine())
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(string_names(SIMULATED))
     for name in string_names(SIMULATED):
         assert (tmp_path / name).read_bytes() == (written / name).read_bytes()
@@ -202,7 +203,7 @@ def test_prepared_with_planted_kinds(written: Path, tmp_path: Path) -> None:
         "string": {"ego": Ego(hops=1, max_nodes=30).model_dump(), "tasks": Tasks(fine=8).model_dump()},
         "test_species": SIMULATED.species[-1:],
     }
-    prepare(outputs(written), paths, config)
+    prepare.run(config, outputs(written), paths, Machine())
     graphs, tasks = load(paths["graphs"]), pd.read_csv(paths["tasks"])
     assert set(tasks.description[tasks.kind == "fine"]) == {"planted: target"}
     assert set(tasks.description[tasks.kind == "coarse"]) == {"planted: useful", "planted: irrelevant", "planted: noise"}
@@ -212,5 +213,5 @@ def test_prepared_with_planted_kinds(written: Path, tmp_path: Path) -> None:
 
 def test_unknown_source(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="'simulated'"):
-        sim.simulate("string", outputs(tmp_path))
+        sim.run({"source": "string"}, {}, outputs(tmp_path), Machine())
     assert not list(tmp_path.iterdir())

@@ -12,7 +12,11 @@ from metapt.domains.ppi.needs import EXPERIMENTS as KEYS
 from metapt.domains.ppi.tables import plain_arm
 
 from metapt.domains.ppi.config import ARMS
+<<<<<<< HEAD
 from metapt.domains.ppi.experiments import EXPERIMENTS
+=======
+from metapt.domains.ppi.domain import DOMAIN
+>>>>>>> 476a22b (Tests of ppi: runs of the plan, comparisons, jobs)
 
 from .synthetic_results import MAKERS, SEED_SPREAD, runs_of, written
 
@@ -20,7 +24,20 @@ FEW = {"arms": ["no_pt", "graph_supervised", "meta", "meta-stable"]}
 
 
 def test_every_experiment_has_tables_and_is_tried() -> None:
-    assert set(EXPERIMENTS) == set(KEYS) == set(MAKERS)
+    assert list(DOMAIN.experiments) == [
+        "full_access",
+        "half_data",
+        "held_out_tasks",
+        "summary",
+        "during_pretraining",
+        "representations",
+        "learned_weights",
+        "negative_transfer",
+        "centre_offset",
+        "known_answer",
+        "cost",
+    ]
+    assert set(MAKERS) == set(DOMAIN.experiments)
 
 
 def test_auroc_beside_the_papers(tmp_path: Path) -> None:
@@ -169,7 +186,7 @@ def test_plain_pt_is_supervised_on_all_tasks_alike(tmp_path: Path) -> None:
     arms = ["meta", "meta-frozen", "related_only", "graph_supervised"]
     runs = runs_of("cost", tmp_path, cost={"arms": arms})
     runs.write()
-    assert plain_arm(runs.results()) == "graph_supervised"
+    assert runs.results().plain == "graph_supervised"
 
 
 @pytest.mark.parametrize("key", MAKERS)

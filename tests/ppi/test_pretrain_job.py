@@ -14,18 +14,28 @@ from metapt.domains.ppi.runs import Learned, load_pretrained, save_pretrained
 from metapt.stages import Machine
 from pydantic import TypeAdapter
 
-from metapt.config import plain
-from metapt.domains.ppi import pretrain_run
-from metapt.domains.ppi.arms import Setting
 from metapt.domains.ppi.config import ARMS, Arm, Network, PretrainSettings
 from metapt.domains.ppi.data.dataset import on_device
 from metapt.domains.ppi.data.graphs import save
 from metapt.domains.ppi.gin import initial_pretrained
+<<<<<<< HEAD:tests/ppi/test_pretrain_run.py
+=======
+from metapt.domains.ppi.pretrain import run, weight_numbers
+from metapt.domains.ppi.pretrained import load_pretrained
+from metapt.domains.ppi.pretraining_setting import Setting
+>>>>>>> 476a22b (Tests of ppi: runs of the plan, comparisons, jobs):tests/ppi/test_pretrain_job.py
 from metapt.domains.ppi.problem import WEIGHTS, task_weights
 from metapt.errors import DataError
 from metapt.evaluation import metrics
 from metapt.hypergrad.params import Params
+<<<<<<< HEAD:tests/ppi/test_pretrain_run.py
+=======
+from metapt.machine import Machine
+from metapt.sections import plain
+from metapt.training.pretrained_file import Learned, save_pretrained
+>>>>>>> 476a22b (Tests of ppi: runs of the plan, comparisons, jobs):tests/ppi/test_pretrain_job.py
 from metapt.training.seeds import generator
+from metapt.twostage import pretraining
 
 from .graphs_helper import related_graphs
 from .small_graphs import COARSE, FINE, TEST_SPECIES
@@ -140,13 +150,13 @@ def setting_of(name: str = "full_access") -> Setting:
 
 def test_weights_are_held_against_what_is_known_of_the_tasks() -> None:
     weights = np.linspace(1.9, 0.1, COARSE)  # the useful tasks, those of lowest number, weigh most
-    found = weight_figures(weights, TASKS, setting_of())
+    found = weight_numbers(weights, TASKS, setting_of())
     assert found["AUROC of weight against planted use"] == 1
     assert found["mean weight of relatives"] == pytest.approx(weights[3])
     assert found["mean weight of others"] == pytest.approx(np.delete(weights, 3).mean())
     assert "AUROC of weight against intact labels" not in found
-    assert weight_figures(weights[::-1].copy(), TASKS, setting_of())["AUROC of weight against planted use"] == 0
-    assert "AUROC of weight against planted use" not in weight_figures(weights, TASKS.assign(description=""), setting_of())
+    assert weight_numbers(weights[::-1].copy(), TASKS, setting_of())["AUROC of weight against planted use"] == 0
+    assert "AUROC of weight against planted use" not in weight_numbers(weights, TASKS.assign(description=""), setting_of())
 
 
 def test_a_permuted_task_is_of_no_use_whatever_was_planted() -> None:
@@ -156,7 +166,7 @@ def test_a_permuted_task_is_of_no_use_whatever_was_planted() -> None:
     assert (useful & permuted).any()
     assert (useful & ~permuted).any()
     weights = np.where(useful & ~permuted, 1.5, np.where(permuted, 0.2, 0.8))
-    found = weight_figures(weights, TASKS, setting)
+    found = weight_numbers(weights, TASKS, setting)
     assert found["AUROC of weight against planted use"] == 1
     intact = [
         (weights[a] > weights[b]) + 0.5 * (weights[a] == weights[b])
@@ -203,7 +213,7 @@ def test_a_killed_job_goes_on_from_its_checkpoint(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(pretrain_run, "save_pretrained", broken)
+        patch.setattr(pretraining, "save_pretrained", broken)
         with pytest.raises(KeyboardInterrupt):
             run(config, inputs, outputs(resumed), Machine())
     assert Path(config["checkpoint"]).is_file()
@@ -221,7 +231,7 @@ def test_a_checkpoint_of_other_settings_is_not_taken_up(
     inputs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(pretrain_run, "save_pretrained", lambda *arguments: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(pretraining, "save_pretrained", lambda *arguments: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             run(config_of(tmp_path, SUPERVISED, seed=1), inputs, outputs(tmp_path), Machine())
     run(config_of(tmp_path, SUPERVISED), inputs, outputs(tmp_path / "after"), Machine())

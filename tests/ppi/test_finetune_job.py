@@ -14,12 +14,23 @@ from metapt.domains.ppi.runs import Learned, save_pretrained
 from metapt.stages import Machine
 from metapt.twostage.pairs import pair
 
-from metapt.domains.ppi import finetune_run
+from metapt.domains.ppi import finetune
 from metapt.domains.ppi.data.graphs import save
+<<<<<<< HEAD:tests/ppi/test_finetune_run.py
 from metapt.domains.ppi.gin import initial_pretrained
 from metapt.errors import DataError
 from metapt.evaluation import metrics
 from metapt.twostage.finetuning import Score
+=======
+from metapt.domains.ppi.finetune import run
+from metapt.domains.ppi.gin import initial_pretrained
+from metapt.errors import DataError
+from metapt.evaluation import metrics
+from metapt.machine import Machine
+from metapt.training.pretrained_file import Learned, save_pretrained
+from metapt.twostage.heads import Score
+from metapt.twostage.seeds import pair
+>>>>>>> 476a22b (Tests of ppi: runs of the plan, comparisons, jobs):tests/ppi/test_finetune_job.py
 
 from .small_graphs import COARSE, FINE, TEST_SPECIES, small_graphs
 
@@ -115,7 +126,7 @@ def test_without_pt_each_ft_seed_has_an_encoder_of_its_own_and_else_pts(
         return real(*arguments)
 
     for name in EVALUATIONS:
-        monkeypatch.setattr(finetune_run, name, partial(spied, name, getattr(finetune_run, name)))
+        monkeypatch.setattr(finetune, name, partial(spied, name, getattr(finetune, name)))
     given = inputs if method != "no_pt" else {"graphs": inputs["graphs"]}
     config = config_of(tmp_path, method=method)
     run(config, given, outputs(tmp_path), Machine())
@@ -134,40 +145,14 @@ Transfers = list[tuple[str, float]]
 def transfers(monkeypatch: pytest.MonkeyPatch) -> Transfers:
     """Label and learning rate of each FT run of the whole network."""
     made: Transfers = []
-    real = finetune_run.full_transfer
+    real = finetune.full_transfer
 
     def full_transfer(*arguments: Any) -> Score:
         made.append((arguments[-1].split(", learning")[0], arguments[5]))
         return real(*arguments)
 
-    monkeypatch.setattr(finetune_run, "full_transfer", full_transfer)
+    monkeypatch.setattr(finetune, "full_transfer", full_transfer)
     return made
-
-
-def test_the_first_ft_seed_tries_all_learning_rates_and_the_best_on_validation_serves_the_others(
-    inputs: dict[str, Path], tmp_path: Path, transfers: Transfers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    recorded = finetune_run.full_transfer
-    best = {0: 1e-2, 1: 1e-3}
-
-    def favoured(*arguments: Any) -> Score:
-        score = recorded(*arguments)
-        seed = len([label for label, _ in transfers if label.endswith("1 and 0")]) > 0
-        # The test AUROC speaks for another rate.
-        return score._replace(validation_auroc=99.0 if arguments[5] == best[seed] else 1.0, test_auroc=1 / arguments[5])
-
-    monkeypatch.setattr(finetune_run, "full_transfer", favoured)
-    config = config_of(tmp_path, evaluations=["full_transfer"], finetune_seeds=3)
-    config["finetune"]["lrs"] = [1e-3, 1e-2, 1e-1]
-    run(config, inputs, outputs(tmp_path), Machine())
-    expected = []
-    for seed, lr in best.items():
-        expected += [(f"FT of mine, seeds {seed} and 0", each) for each in (1e-3, 1e-2, 1e-1)]
-        expected += [(f"FT of mine, seeds {seed} and {number}", lr) for number in (1, 2)]
-    assert transfers == expected
-    table = metrics.read(tmp_path / "metrics.csv")
-    rates = table[table["metric"] == "learning rate"].set_index("replicate")["value"]
-    assert rates.to_dict() == {pair(seed, number): lr for seed, lr in best.items() for number in range(3)}
 
 
 @pytest.mark.parametrize("method", ["supervised", "no_pt"])
@@ -182,7 +167,7 @@ def test_a_killed_job_repeats_one_run_at_most_and_ends_in_the_same_bytes(
 ) -> None:
     config = config_of(tmp_path, method=method)
     run(config, inputs, outputs(tmp_path / "whole"), Machine())
-    whole, recorded = list(transfers), finetune_run.full_transfer
+    whole, recorded = list(transfers), finetune.full_transfer
     assert len(whole) == SEEDS * (len(LRS) + FT_SEEDS - 1)
     transfers.clear()
 
@@ -192,35 +177,13 @@ def test_a_killed_job_repeats_one_run_at_most_and_ends_in_the_same_bytes(
         return recorded(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(finetune_run, "full_transfer", broken)
+        patch.setattr(finetune, "full_transfer", broken)
         with pytest.raises(KeyboardInterrupt):
             run(config, inputs, outputs(tmp_path / "resumed"), Machine())
     run(config, inputs, outputs(tmp_path / "resumed"), Machine())
     assert transfers == whole
     for name, path in outputs(tmp_path / "whole").items():
         assert path.read_bytes() == outputs(tmp_path / "resumed")[name].read_bytes()
-
-
-def test_a_killed_job_does_linear_evaluation_once(
-    inputs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = []
-    real = finetune_run.linear_evaluation
-
-    def linear_evaluation(*arguments: Any) -> list[Score]:
-        made.append(len(arguments[-1]))
-        return real(*arguments)
-
-    def broken(*arguments: Any) -> Score:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(finetune_run, "linear_evaluation", linear_evaluation)
-    with monkeypatch.context() as patch:
-        patch.setattr(finetune_run, "full_transfer", broken)
-        with pytest.raises(KeyboardInterrupt):
-            run(config_of(tmp_path), inputs, outputs(tmp_path), Machine())
-    run(config_of(tmp_path), inputs, outputs(tmp_path), Machine())
-    assert made == [FT_SEEDS] * SEEDS
 
 
 def test_a_checkpoint_for_another_encoder_is_passed_over(

@@ -14,6 +14,17 @@ WHOLE, LINEAR = "FT of the whole network", "linear evaluation"
 
 
 @pytest.mark.parametrize("key", MAKERS)
+def test_a_comparison_says_what_it_compares(key: str, tmp_path: Path) -> None:
+    claims = written(key, tmp_path, source="simulated").judged()
+    section = runs_of(key, tmp_path).config
+    assert set(claims["arm"]) <= set(section.arms)
+    assert set(claims["control"]) <= {"", *section.arms}
+    assert not (claims["arm"] == claims["control"]).any()
+    assert (claims["metric"] != "").all()
+    assert (claims["least_seeds"] == 2).all()
+
+
+@pytest.mark.parametrize("key", MAKERS)
 def test_one_pt_seed_decides_nothing(key: str, tmp_path: Path) -> None:
     claims = written(key, tmp_path, pretrain_seeds=1, finetune_seeds=2, source="simulated").judged()
     assert set(claims["verdict"]) <= {"inconclusive", "not measured"}

@@ -1,4 +1,4 @@
-"""The file that PT leaves, and what a checkpoint is bound to."""
+"""The file that PT leaves."""
 
 from __future__ import annotations
 
@@ -10,7 +10,12 @@ from metapt.domains.ppi.runs import Learned, load_pretrained, save_pretrained
 
 from metapt.domains.ppi.config import Network
 from metapt.domains.ppi.gin import initial_pretrained
+<<<<<<< HEAD:tests/ppi/test_runs.py
+=======
+from metapt.domains.ppi.pretrained import load_pretrained
+>>>>>>> 476a22b (Tests of ppi: runs of the plan, comparisons, jobs):tests/ppi/test_pretrained.py
 from metapt.errors import DataError
+from metapt.training.pretrained_file import Learned, save_pretrained
 
 NETWORK = Network(layers=2, width=4)
 

@@ -1,0 +1,191 @@
+"""Which runs the experiments need, and which of them serve several settings."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from metapt.domains.ppi.config import ARMS
+from metapt.domains.ppi.data.sources import SIMULATED, string_names
+from metapt.domains.ppi.domain import DOMAIN
+from metapt.domains.ppi.jobs import PpiJobs
+from metapt.domains.ppi.settings import HELD_OUT, SETTINGS, finetune_setting, pretrain_setting
+from metapt.errors import ConfigError
+from metapt.jobs import Job, Place
+
+SOURCES: dict[str, Any] = {
+    "hu2020": {"name": "hu2020"},
+    "string-{version}": {
+        "name": "string-{version}",
+        "files": {
+            "{taxon}.protein.links.detailed.v{version}.txt.gz": {"urls": ["https://a.org/{version}/{taxon}.links"]},
+            "{taxon}.protein.enrichment.terms.v{version}.txt.gz": {"urls": ["https://a.org/{version}/{taxon}.terms"]},
+        },
+    },
+}
+
+
+def jobs_of(gpu: bool = False, **settings: Any) -> PpiJobs:
+    config = DOMAIN.section().model_validate({"pretrain_seeds": 2, **settings})
+    return PpiJobs("ppi", config, Place("results/x", "raw", SOURCES, [], gpu))
+
+
+def summary(key: str, **settings: Any) -> tuple[Job, list[str]]:
+    """Return an experiment's summary, and the runs that it reads."""
+    job = DOMAIN.summary(jobs_of(**settings), key)
+    return job, [name.removesuffix("/metrics") for name in job.inputs if name.endswith("/metrics")]
+
+
+@pytest.mark.parametrize("arm", ["no_pt", "graph_supervised"])
+def test_pt_without_ft_data_is_one_run_for_all_that_is_done_to_them(arm: str) -> None:
+    assert {pretrain_setting(ARMS[arm], setting) for setting in ("full_access", "half_data", *HELD_OUT)} == {"full_access"}
+    assert pretrain_setting(ARMS[arm], "permuted_tasks") == "permuted_tasks"
+    assert pretrain_setting(ARMS[arm], "released_centre") == "released_centre"
+
+
+@pytest.mark.parametrize("arm", ["cotrain", "cotrain_learned_weights", "meta", "meta-frozen", "related_only"])
+def test_pt_that_uses_ft_data_has_a_run_in_each_setting(arm: str) -> None:
+    assert [pretrain_setting(ARMS[arm], setting) for setting in SETTINGS] == list(SETTINGS)
+
+
+def test_ft_under_half_data_is_on_all_of_them() -> None:
+    assert finetune_setting(ARMS["graph_supervised"], "half_data") == "full_access"
+    assert finetune_setting(ARMS["meta"], "half_data") == "half_data"
+    assert finetune_setting(ARMS["graph_supervised"], "held_out_2") == "held_out_2"
+
+
+def test_an_unknown_setting_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"no setting 'quarter_data'; legal: full_access, half_data, held_out_0"):
+        pretrain_setting(ARMS["meta"], "quarter_data")
+
+
+def test_auroc_experiments_need_ft_runs() -> None:
+    settings = {key: {"arms": ["graph_supervised", "meta"]} for key in ("full_access", "half_data", "held_out_tasks")}
+    assert summary("full_access", **settings)[1] == ["finetune/graph_supervised/full_access", "finetune/meta/full_access"]
+    assert summary("half_data", **settings)[1] == ["finetune/graph_supervised/full_access", "finetune/meta/half_data"]
+    folds = [f"finetune/{arm}/held_out_{fold}" for arm in ("graph_supervised", "meta") for fold in range(4)]
+    assert summary("held_out_tasks", **settings)[1] == folds
+
+
+def test_a_summary_reads_the_record_of_each_of_its_runs_and_the_arms_that_it_names() -> None:
+    job, runs = summary("full_access", full_access={"arms": ["meta-frozen"]}, half_data={})
+    assert set(job.inputs) == {f"{run}/{what}" for run in runs for what in ("metrics", "series", "record")}
+    assert job.inputs["finetune/meta-frozen/full_access/record"] == "results/x/ppi/finetune/meta-frozen/full_access/run.json"
+    assert list(job.config["settings"]["arms"]) == ["meta-frozen"]
+    assert "half_data" not in job.config["settings"]
+
+
+def test_the_summary_makes_no_run_of_its_own_beside_full_access() -> None:
+    arms = {"arms": ["graph_supervised", "meta", "cotrain"]}
+    job, runs = summary("summary", summary=arms)
+    assert runs == [f"finetune/{arm}/full_access" for arm in arms["arms"]]
+    assert job.config["words"] == {"half_data": False}
+    others = {"half_data": {"arms": ["graph_supervised", "meta"]}, "held_out_tasks": {"arms": ["meta"]}}
+    job, runs = summary("summary", summary=arms, **others)
+    assert len(runs) == len(set(runs)) == 3 + 1 + 4
+    assert "finetune/meta/half_data" in runs
+    assert "finetune/cotrain/half_data" not in runs
+    assert job.config["words"] == {"half_data": True}
+
+
+def test_experiments_on_pt_need_each_seed() -> None:
+    runs = summary("learned_weights", learned_weights={"arms": ["meta"]})[1]
+    assert runs == [f"pretrain/meta/full_access/seed{seed}" for seed in range(2)]
+    assert len(summary("cost", cost={"arms": ["graph_supervised", "meta"]})[1]) == 4
+
+
+def test_representations_are_a_study_of_pt_runs() -> None:
+    runs = summary("representations", representations={"arms": ["no_pt", "meta"]})[1]
+    assert len(runs) == 4 + 1
+    assert runs[-1] == "representations/cka"
+    study = jobs_of().representations(["no_pt", "meta"], 50)
+    assert set(study.inputs) == {"graphs", *(f"pretrained/{arm}/{seed}" for arm in ("no_pt", "meta") for seed in range(2))}
+    assert "checkpoint" not in study.config
+
+
+def test_negative_transfer_compares_with_no_pt() -> None:
+    job, runs = summary("negative_transfer", negative_transfer={"arms": ["meta"]})
+    assert runs == ["finetune/no_pt/full_access", "finetune/meta/full_access"]
+    assert job.config["words"] == {"without_pretraining": "no_pt"}
+    assert job.inputs["tasks"] == "results/x/ppi/data/hu2020/tasks.csv"
+
+
+def test_ft_starts_from_every_pt_seed_and_without_pt_from_none() -> None:
+    jobs = jobs_of()
+    assert set(jobs.finetune("no_pt", "full_access").inputs) == {"graphs"}
+    inputs = jobs.finetune("graph_supervised", "held_out_1").inputs
+    folder = "results/x/ppi/pretrain/graph_supervised/full_access"
+    assert {name: path for name, path in inputs.items() if name != "graphs"} == {
+        f"seed{seed}": f"{folder}/seed{seed}/pretrained.pt" for seed in range(2)
+    }
+
+
+def test_the_known_answer() -> None:
+    runs = summary("known_answer", known_answer={"arms": ["graph_supervised", "meta"], "quarters": ["meta-top"]})[1]
+    pretrained = [("graph_supervised", "permuted_tasks"), ("meta", "permuted_tasks"), ("meta", "full_access")]
+    finetuned = [(arm, setting) for arm in ("graph_supervised", "meta") for setting in ("full_access", "permuted_tasks")]
+    assert set(runs) == {
+        *(f"pretrain/{arm}/{setting}/seed{seed}" for arm, setting in pretrained for seed in range(2)),
+        *(f"finetune/{arm}/{setting}" for arm, setting in (*finetuned, ("meta-top", "full_access"))),
+    }
+
+
+def test_an_arm_with_learned_weights_waits_for_the_run_that_learns_them() -> None:
+    jobs = jobs_of()
+    job = jobs.pretrain("meta-frozen", "half_data", 1)
+    assert job.inputs["weights"] == "results/x/ppi/pretrain/meta/half_data/seed1/pretrained.pt"
+    assert "ppi/pretrain/meta/half_data/seed1" in jobs.made
+
+
+def test_a_config_of_one_experiment_holds_the_arms_that_weights_come_from() -> None:
+    arms = {"mine": {"method": "supervised", "weights": {"of": "graph_supervised"}}, "graph_supervised": ARMS["graph_supervised"]}
+    with pytest.raises(ValueError, match=r"arms\.mine\.weights\.of is 'graph_supervised', which learns no weights; legal: "):
+        jobs_of(arms=arms, full_access={"arms": ["mine"]})
+
+
+@pytest.mark.parametrize(("key", "name"), [("full_access", "arms"), ("known_answer", "quarters"), ("summary", "arms")])
+def test_an_arm_that_is_not_there_is_named(key: str, name: str) -> None:
+    with pytest.raises(ValueError, match=f"{key} names the arm 'meat', which is not in arms; legal: no_pt, graph_supervised, "):
+        jobs_of(**{key: {name: ["meat"]}})
+
+
+@pytest.mark.parametrize("key", DOMAIN.experiments)
+def test_every_experiment_has_its_runs(key: str) -> None:
+    jobs = jobs_of(**{key: {}})
+    job = DOMAIN.summary(jobs, key)
+    makers = {path for each in jobs.made.values() for path in (*each.outputs.values(), each.record)}
+    assert set(job.inputs.values()) <= makers
+
+
+def test_each_file_of_string_is_downloaded_by_a_job_of_its_own() -> None:
+    jobs = jobs_of(source="string", string={"species": [7, 8], "version": "11.5"}, test_species=[8])
+    made = jobs.prepared()
+    assert made.inputs["7.protein.links.detailed.v11.5.txt.gz"] == "raw/string-11.5/7.protein.links.detailed.v11.5.txt.gz"
+    downloads = [job for job in jobs.made.values() if job.stage == "download"]
+    assert len(downloads) == 4
+    (job,) = (job for job in downloads if "8.protein.enrichment" in job.name)
+    files = job.config["source"]["files"]
+    assert files == {"8.protein.enrichment.terms.v11.5.txt.gz": {"urls": ["https://a.org/11.5/8.terms"]}}
+
+
+def test_simulated_files_have_a_folder_of_their_own() -> None:
+    made = jobs_of(source="simulated").prepared()
+    assert made.inputs == {name: f"raw/ppi-simulated/{name}" for name in string_names(SIMULATED)}
+
+
+def test_a_larger_network_and_minibatch_take_more_and_a_gpu_less_time() -> None:
+    small, large = jobs_of(network={"width": 30}), jobs_of()
+    for make in (lambda jobs: jobs.pretrain("meta", "full_access", 0), lambda jobs: jobs.finetune("meta", "full_access")):
+        assert make(small).mem_mb < make(large).mem_mb
+        assert make(small).minutes < make(large).minutes
+        assert make(jobs_of(gpu=True)).minutes < make(large).minutes
+    stable = large.pretrain("meta-stable", "full_access", 0)
+    assert stable.mem_mb > large.pretrain("meta", "full_access", 0).mem_mb
+
+
+def test_the_plan_does_not_wait_for_torch() -> None:
+    code = "import sys, metapt.domains.ppi.domain; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
