@@ -10,7 +10,7 @@ import torch
 
 from metapt.domains.mnist import arms
 from metapt.domains.mnist.arms import Run
-from metapt.domains.mnist.config import BpttStudy, ExampleWeighting, MetaArm, RotationData, RotationMean, minibatches
+from metapt.domains.mnist.config import BpttStudy, ExampleWeighting, MnistMeta, RotationData, RotationMean, minibatches
 from metapt.domains.mnist.data.prepare import MnistData
 from metapt.domains.mnist.rotation import rotate
 from metapt.domains.mnist.studies.bptt import SingleBatches
@@ -184,10 +184,10 @@ def test_a_sample_has_no_example_twice() -> None:
 
 
 def test_a_last_smaller_minibatch_counts_as_an_iteration() -> None:
-    assert MetaArm().iterations(5, minibatches(3000, 64)) == 235
-    assert MetaArm().iterations(100, minibatches(3000, 100)) == 3000
+    assert MnistMeta().iterations(5, minibatches(3000, 64)) == 235
+    assert MnistMeta().iterations(100, minibatches(3000, 100)) == 3000
 
 
 def test_an_arm_takes_the_same_number_of_pretraining_steps_however_many_stand_between_its_meta_updates() -> None:
-    assert MetaArm(pretrain_steps=5).iterations(5, minibatches(3000, 64)) == 47
-    assert MetaArm(epochs=20).iterations(5, minibatches(3000, 64)) == 940
+    assert MnistMeta(pretrain_steps=5).iterations(5, minibatches(3000, 64)) == 47
+    assert MnistMeta(epochs=20).iterations(5, minibatches(3000, 64)) == 940

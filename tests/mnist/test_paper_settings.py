@@ -20,7 +20,7 @@ from metapt.domains.mnist.config import (
     Fidelity,
     FidelityArm,
     FixedArm,
-    MetaArm,
+    MnistMeta,
     RotationMean,
     RotationMeanStd,
 )
@@ -73,7 +73,7 @@ def test_a_default_is_the_papers_number(section: Any, key: str, value: Any) -> N
 @pytest.mark.parametrize("study", [RotationMean(), RotationMeanStd(), BpttStudy()], ids=lambda study: type(study).__name__)
 def test_the_rotation_is_learned_as_in_the_paper(study: RotationMean | RotationMeanStd | BpttStudy) -> None:
     arm = study.arms["meta"]
-    assert isinstance(arm, MetaArm)
+    assert isinstance(arm, MnistMeta)
     settings = arms.settings(arm, 100, 47)
     assert settings.pretrain_optimizer == OptimizerSpec("Adam", {"lr": 0.01})
     assert settings.meta_optimizer == OptimizerSpec("Adam", {"lr": 0.3}, {})
@@ -103,11 +103,12 @@ def leaves(section: type[BaseModel]) -> Iterator[tuple[str, FieldInfo]]:
             yield key, field
 
 
-SECTIONS = [MetaArm, BpttArm, FixedArm, RotationMean, RotationMeanStd, ExampleWeighting, BpttStudy, FidelityArm, Fidelity]
+SECTIONS = [MnistMeta, BpttArm, FixedArm, RotationMean, RotationMeanStd, ExampleWeighting, BpttStudy, FidelityArm, Fidelity]
 ALGORITHM = {
     "heads",  # Section 2: an output layer each
     "curvature", "unroll",  # Section 3.1, Eq. 5
-    "unroll_steps", "pretrain_steps", "warmup_epochs", "pretrain_lr", "finetune_lr", "meta_lr", "meta_optimizer",  # Implementation
+    "unroll_steps", "pretrain_steps", "warmup_epochs",  # Implementation
+    "pretrain_lr", "finetune_lr", "meta_lr", "meta_optimizer",
     "head_steps_between_updates",  # Algorithm 2: none
     "accumulate",  # one hypergradient per meta-update
     "l2",  # without effect on unrolled steps
@@ -119,7 +120,7 @@ ALGORITHM = {
 def test_a_default_that_the_paper_has_not_says_so(section: type[BaseModel]) -> None:
     if "Not in the paper." in (section.__doc__ or ""):
         return
-    papers = {key for held, key, _ in PAPER if isinstance(held, section)} | (ALGORITHM if section is MetaArm else set())
+    papers = {key for held, key, _ in PAPER if isinstance(held, section)} | (ALGORITHM if section is MnistMeta else set())
     papers |= {"heads", "outer_steps"} if section is BpttArm else {"heads"} if section is FixedArm else set()
     silent = {
         key
@@ -135,7 +136,7 @@ def default_adam_lr() -> float:
 
 
 def test_what_the_paper_has_not_is_off() -> None:
-    settings = arms.settings(MetaArm(), 100, 47)
+    settings = arms.settings(MnistMeta(), 100, 47)
     assert (settings.accumulate, settings.clip_norm, settings.normalise, settings.average_decay) == (1, None, False, None)
     assert settings.head_steps_between_updates == 0
 
@@ -154,7 +155,7 @@ def test_what_the_paper_has_not_is_off() -> None:
     ids=["identity", "neumann", "neumann with the PT learning rate", "conjugate gradient"],
 )
 def test_the_inverse_of_an_arm_is_the_one_asked_for(keys: dict[str, Any], inverse: Any) -> None:
-    assert arms.settings(MetaArm(**keys), 10, 47).inverse == inverse
+    assert arms.settings(MnistMeta(**keys), 10, 47).inverse == inverse
 
 
 @pytest.mark.parametrize(
@@ -167,7 +168,7 @@ def test_the_inverse_of_an_arm_is_the_one_asked_for(keys: dict[str, Any], invers
     ids=["head", "network", "fitted"],
 )
 def test_the_fine_tuning_of_an_arm_is_the_one_asked_for(keys: dict[str, Any], finetuning: Any) -> None:
-    assert arms.settings(MetaArm(**keys), 10, 47).finetuning == finetuning
+    assert arms.settings(MnistMeta(**keys), 10, 47).finetuning == finetuning
 
 
 @pytest.mark.parametrize(
@@ -182,7 +183,7 @@ def test_the_fine_tuning_of_an_arm_is_the_one_asked_for(keys: dict[str, Any], fi
 )
 def test_settings_that_do_not_fit_together_are_refused(keys: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValidationError, match=sentence):
-        MetaArm(**keys)
+        MnistMeta(**keys)
 
 
 @pytest.mark.parametrize(

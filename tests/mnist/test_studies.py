@@ -20,7 +20,7 @@ from metapt.domains.mnist.config import (
     BpttStudy,
     ExampleWeighting,
     Fidelity,
-    MetaArm,
+    MnistMeta,
     RotationMean,
     RotationMeanStd,
     Study,
@@ -56,8 +56,8 @@ STUDIES: dict[str, Study] = {
         batch_size=50,
         epochs=1,
         arms={
-            "meta": MetaArm(pretrain_lr=1e-3, meta_lr=1e-3),
-            "meta-warmup": MetaArm(pretrain_lr=1e-3, meta_lr=1e-3, heads="shared", warmup_epochs=0.5),
+            "meta": MnistMeta(pretrain_lr=1e-3, meta_lr=1e-3),
+            "meta-warmup": MnistMeta(pretrain_lr=1e-3, meta_lr=1e-3, heads="shared", warmup_epochs=0.5),
         },
     ),
     "bptt": BpttStudy(
@@ -254,7 +254,7 @@ def the_same(first: list[Any], second: list[Any]) -> bool:
 DIFFERENT = {  # as different from the arm "meta" as the sequence of draws goes
     "meta-shared": SHARED,
     "curvature": CURVATURE.model_copy(update={"epochs": 2, "meta_groups": {}}),
-    "many": MetaArm(pretrain_steps=2, warmup_epochs=0.5, accumulate=2, unroll_steps=3),
+    "many": MnistMeta(pretrain_steps=2, warmup_epochs=0.5, accumulate=2, unroll_steps=3),
 }
 
 
@@ -262,7 +262,7 @@ DIFFERENT = {  # as different from the arm "meta" as the sequence of draws goes
 def test_pt_steps_of_every_arm_see_the_same_rotated_images(
     name: str, digits: MnistData, run_as: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    study = RotationMean(**SIZES, epochs=2, replicates=2, arms={"meta": MetaArm(), **DIFFERENT})
+    study = RotationMean(**SIZES, epochs=2, replicates=2, arms={"meta": MnistMeta(), **DIFFERENT})
     (first,), (other,) = (
         seen(monkeypatch, RotationBatches, lambda arm=arm: rotation_study.train_mean(study, run_as("rotation_mean", arm), digits))
         for arm in ("meta", name)

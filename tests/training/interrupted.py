@@ -14,16 +14,25 @@ import sys
 import time
 from pathlib import Path
 
-from metapt.stages import Job, execute
-
+import metapt.domains.mnist.studies.bptt
+import metapt.domains.mnist.studies.weighting  # noqa: F401 - imported here once, so that no child has to
+from metapt.execute import execute
+from metapt.jobs import Job
 from metapt.training.timing import Every
 
 
 def job(described: dict[str, object], folder: Path) -> Job:
     config = {**described["config"], "checkpoint": str(folder / "resume" / "state.pt")}
-    outputs = {name: folder / f"{name}.csv" for name in ("metrics", "series")}
-    inputs = {"data": Path(described["data"])}
-    return Job(stage="train", config=config, inputs=inputs, outputs=outputs, threads=described["threads"], log=folder / "log.txt")
+    return Job(
+        stage="study",
+        name="interrupted",
+        entry=described["entry"],
+        config=config,
+        inputs={"data": described["data"]},
+        outputs={name: str(folder / f"{name}.csv") for name in ("metrics", "series")},
+        log=str(folder / "log.txt"),
+        threads=described["threads"],
+    )
 
 
 def start(job: Job) -> int:

@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 from metapt import records
-from metapt.domains.mnist.data.prepare import prepare
+from metapt.domains.mnist.data import prepare
 from metapt.domains.mnist.data.simulate import write_digits
 from metapt.domains.mnist.data.sources import FILES
 from metapt.files import sha256
+from metapt.machine import Machine
 from metapt.training.checkpoint import Checkpoint
 from metapt.training.interruption import SIGNALS, Interrupted, noticed, told_to_end
 from metapt.training.timing import Every
@@ -84,9 +85,11 @@ def wait_until_signals_are_noticed(process: subprocess.Popen[str]) -> None:
 def test_a_run_that_is_told_to_end_twice_ends_in_the_same_bits(tmp_path: Path) -> None:
     raw = {name: tmp_path / name for name in FILES.values()}
     write_digits(raw)
-    prepare(raw, tmp_path / "digits.pt")
+    prepare.run({}, raw, {"data": tmp_path / "digits.pt"}, Machine())
     described = {
-        "stage": "train",
+        "stage": "study",
+        "name": "mnist/rotation_mean/a",
+        "entry": "domains.mnist.studies.rotation",
         "config": {"domain": "mnist", "experiment": "rotation_mean", "arm": "a", "settings": SETTINGS, "checkpoint": "c.pt"},
         "inputs": {"data": str(tmp_path / "digits.pt")},
         "outputs": {name: f"run/{name}.csv" for name in ("metrics", "series")},

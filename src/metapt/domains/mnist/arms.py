@@ -1,4 +1,4 @@
-"""What the studies have in common: an arm's run, its settings for the meta-PT loop, its random streams, and what it leaves."""
+"""What the studies share: an arm's run, its settings for the meta-PT loop, its random streams, and what it leaves."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Run:
     budget_seconds: float | None = None
 
     def generator(self, *name: str | int) -> torch.Generator:
-        """Return a random stream of this experiment. Arms share their streams, so that they differ in what they do only."""
+        """Return a random stream of this experiment. All arms have the same ones, so that they differ only in what they do."""
         return generator(self.experiment, *name)
 
     def resumable(self, part: str = "") -> Checkpoint:
@@ -83,7 +83,7 @@ def run_arm(
         study: the model of the experiment's settings.
         train: trains the arm.
         module: `__name__` of the module that the job enters.
-        config: `experiment`, `arm`, `settings` (with this arm only, so that `budget_of` may name one that is not there) and
+        config: `experiment`, `arm`, `settings` (with this arm only: `budget_of` may name one that is not there), and
             `checkpoint`.
         inputs: `data`, the prepared images, and, where the arm has the budget of another, `budget`, that one's metrics.
         outputs: `metrics` and `series`.
@@ -111,7 +111,7 @@ def _wall_time(path: Path) -> float:
     return float(table.loc[table["metric"] == WALL_TIME, "value"].iloc[0])
 
 
-def settings(arm: config.MetaArm, iterations: int, steps_per_epoch: int) -> MetaSettings:
+def settings(arm: config.MnistMeta, iterations: int, steps_per_epoch: int) -> MetaSettings:
     """Return the loop's settings of an arm, for a number of meta-iterations and of PT steps per epoch."""
     return meta_settings(
         arm,

@@ -20,10 +20,11 @@ Heads = Annotated[
 ]
 
 
-class MetaArm(sections.MetaArm):
+class MnistMeta(sections.MetaArm):
     """An arm that learns meta-parameters with Algorithm 2.
 
-    The paper has none of the keys from `l2` to `reuse_gradient`; all but `explosion_factor` and `max_skipped` are off by default.
+    The paper has none of the keys from `l2` to `reuse_gradient`. All but `explosion_factor` and `max_skipped` are off by
+    default.
     """
 
     heads: Heads = "separate"
@@ -46,7 +47,7 @@ class MetaArm(sections.MetaArm):
     )
 
     @model_validator(mode="after")
-    def _heads_fit(self) -> MetaArm:
+    def _heads_fit(self) -> MnistMeta:
         if self.heads == "shared" and self.unroll != "network":
             raise ValueError(
                 f"unroll is {self.unroll!r} with shared heads, where there is no head of its own to fine-tune; legal: network"
@@ -81,8 +82,8 @@ class FixedArm(Section):
     mean: float = Field(description="mean rotation in PT, degrees")
 
 
-SHARED = MetaArm(heads="shared")
-CURVATURE = MetaArm(
+SHARED = MnistMeta(heads="shared")
+CURVATURE = MnistMeta(
     heads="shared",
     curvature="gauss_newton",
     inverse=ConjugateGradient(kind="conjugate_gradient", max_steps=5, rtol=1e-2, damping=0.1),
@@ -106,12 +107,13 @@ def minibatches(examples: int, batch_size: int) -> int:
     return -(-examples // batch_size)
 
 
-def _check_warmup(name: str, arm: MetaArm, iterations: int, per_epoch: int) -> None:
+def _check_warmup(name: str, arm: MnistMeta, iterations: int, per_epoch: int) -> None:
     warmup = arm.warmup(per_epoch)
     if warmup >= iterations:
         raise ValueError(
             f".arms.{name}.warmup_epochs is {arm.warmup_epochs:g}, which is {warmup} of {iterations} iterations of "
-            f"{arm.pretrain_steps} PT steps, so that the meta-parameters would never be learned; legal: fewer, or more PT steps"
+            f"{arm.pretrain_steps} PT steps, so that the meta-parameters would never be learned; legal: fewer, or more PT "
+            "steps"
         )
 
 
@@ -133,7 +135,7 @@ class RotationData(Study):
 class LearnedRotation(RotationData):
     """The settings that both studies of a learned rotation have."""
 
-    arms: dict[str, MetaArm]
+    arms: dict[str, MnistMeta]
     epochs: Positive = Field(5, description="passes over the PT images")
 
     def check(self, domain: Any) -> None:
@@ -145,7 +147,7 @@ class LearnedRotation(RotationData):
 class RotationMean(LearnedRotation):
     """Learn the mean of the PT rotation."""
 
-    arms: dict[str, MetaArm] = {"meta": MetaArm(), "meta-shared": SHARED}
+    arms: dict[str, MnistMeta] = {"meta": MnistMeta(), "meta-shared": SHARED}
     replicates: Positive = Field(10, description="initialisations")
     initial_range: tuple[float, float] = Field((45.0, 135.0), description="initial means are drawn from this range, degrees")
     target: float = Field(90.0, description="mean rotation of FT images, degrees; the standard deviation is 1 in PT and FT")
@@ -154,7 +156,7 @@ class RotationMean(LearnedRotation):
 class RotationMeanStd(LearnedRotation):
     """Learn mean and standard deviation of the PT rotation."""
 
-    arms: dict[str, MetaArm] = {"meta": MetaArm(), "meta-shared": SHARED, "meta-curvature": CURVATURE}
+    arms: dict[str, MnistMeta] = {"meta": MnistMeta(), "meta-shared": SHARED, "meta-curvature": CURVATURE}
     replicates: Positive = Field(10, description="random seeds per start (not in the paper; released code: none)")
     starts: list[tuple[float, float]] = Field(
         [(0.0, 1.0), (90.0, 1.0)], min_length=1, description="initial (mean, standard deviation), degrees"
@@ -169,9 +171,9 @@ class ExampleWeighting(Study):
 
     study = "weighting"
 
-    arms: dict[str, MetaArm] = {
-        "meta": MetaArm(pretrain_lr=1e-3, meta_lr=1e-3),
-        "meta-warmup": MetaArm(pretrain_lr=1e-3, meta_lr=1e-3, heads="shared", warmup_epochs=5),
+    arms: dict[str, MnistMeta] = {
+        "meta": MnistMeta(pretrain_lr=1e-3, meta_lr=1e-3),
+        "meta-warmup": MnistMeta(pretrain_lr=1e-3, meta_lr=1e-3, heads="shared", warmup_epochs=5),
     }
     replicates: Positive = Field(10, description="random seeds")
     pretrain_examples: Positive | Literal["all"] = Field(
@@ -196,9 +198,9 @@ class BpttStudy(RotationData):
 
     study = "bptt"
 
-    arms: dict[str, Annotated[MetaArm | BpttArm | FixedArm, Field(discriminator="method")]] = {
+    arms: dict[str, Annotated[MnistMeta | BpttArm | FixedArm, Field(discriminator="method")]] = {
         "bptt": BpttArm(method="bptt"),
-        "meta": MetaArm(),
+        "meta": MnistMeta(),
         "bptt_limited": BpttArm(method="bptt", budget_of="meta"),
         "optimal_augmentation": FixedArm(method="fixed", mean=90.0),
         "initial_augmentation": FixedArm(method="fixed", mean=45.0),
@@ -222,7 +224,7 @@ class BpttStudy(RotationData):
     def check(self, domain: Any) -> None:
         """Raise ValueError for an arm with epochs, a budget of no arm, or a warm-up that leaves no meta-update."""
         for name, arm in self.arms.items():
-            if isinstance(arm, MetaArm):
+            if isinstance(arm, MnistMeta):
                 if arm.epochs is not None:
                     raise ValueError(
                         f".arms.{name}.epochs has no meaning: all arms of bptt take bptt.pretrain_steps; leave it out"
@@ -234,7 +236,8 @@ class BpttStudy(RotationData):
         chain = [name]
         while (other := getattr(self.arms[chain[-1]], "budget_of", None)) is not None:
             if other not in self.arms:
-                raise ValueError(f".arms.{chain[-1]}.budget_of is {other!r}, which is no arm; legal: {', '.join(self.arms)}")
+                legal = ", ".join(self.arms)
+                raise ValueError(f".arms.{chain[-1]}.budget_of is {other!r}, which is no arm; legal: {legal}")
             if other in chain:
                 raise ValueError(f".arms.{name}.budget_of runs in a circle: {' -> '.join([*chain, other])}")
             chain.append(other)

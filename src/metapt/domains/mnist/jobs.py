@@ -54,15 +54,18 @@ class MnistJobs(Jobs[MnistSettings]):
 
 
 def _threads(section: Study) -> int:
-    """Return CPU threads: weighting runs its replicates side by side; the networks of the others are so small that one is best."""
+    """Return CPU threads.
+
+    Weighting runs its replicates side by side. The networks of the other studies are so small that one thread is fastest.
+    """
     return min(4, section.replicates) if isinstance(section, ExampleWeighting) else 1
 
 
 def _mem_mb(section: Study) -> int:
     """Return megabytes.
 
-    The imports take 500; backpropagation through a whole PT and FT keeps about 4 for each step; weighting 3,000 images at once takes
-    about 3,000 in each thread.
+    The imports take 500; backpropagation through a whole PT and FT keeps about 4 for each step; weighting 3,000 images at
+    once takes about 3,000 in each thread.
     """
     match section:
         case BpttStudy():

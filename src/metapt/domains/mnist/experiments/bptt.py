@@ -31,7 +31,8 @@ def figure(results: MnistResults) -> Figure:
     )
     figures.bars_with_error(summary, paper, xlabel=ACCURACY, axis=left)
     for axis, metric in ((middle, WALL_TIME), (right, PEAK_MEMORY)):
-        _costs(axis, table[table["metric"] == metric].set_index("arm")["value"], metric, least=1.0 if axis is right else 0.0)
+        values = table[table["metric"] == metric].set_index("arm")["value"]
+        _costs(axis, values, metric, least=1.0 if axis is right else 0.0)
     handles, labels = left.get_legend_handles_labels()
     if left.get_legend() is not None:
         left.get_legend().remove()  # type: ignore[union-attr]
@@ -59,7 +60,7 @@ def _costs(axis: Axes, values: pd.Series[float], xlabel: str, least: float) -> N
 
 
 def comparisons(results: MnistResults) -> Iterator[Comparison]:
-    """Yield each claim for separate heads (the arms' plain names) and, where they are there, for a shared one (-shared)."""
+    """Yield each claim for separate heads (plain names of arms) and for a shared one (`-shared`), where it is there."""
 
     def gain(arm: str, control: str) -> Difference:
         return paired_difference(results.values(arm, ACCURACY), results.values(control, ACCURACY))

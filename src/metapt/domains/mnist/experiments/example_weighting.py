@@ -1,4 +1,4 @@
-"""Experiment `example_weighting`: does the learned CNN weight examples with clean labels more than those with noisy ones?"""
+"""Experiment `example_weighting`: does the learned CNN weight clean examples more than noisy ones?"""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ A_HUNDRED = Criterion(math.log10(100), math.inf, "ratio at least 100")
 
 
 def figure(results: MnistResults) -> Figure:
-    """Draw the mean weights over meta-iterations, and below them the distribution of the last weights, a column for each arm."""
+    """Draw the mean weights over meta-iterations, and below the distribution of the last weights, a column for each arm."""
     series = results.series_by_arm()
     whole, axes = figures.panels(columns=len(series), rows=2)
     over_time, at_end = axes[: len(series)], axes[len(series) :]
@@ -32,7 +32,8 @@ def figure(results: MnistResults) -> Figure:
         above.set_yscale("log")
         figures.title(above, arm)
         weights = {f"{kind} label": frame.loc[frame["name"] == WEIGHT.format(kind), "value"] for kind in KINDS}
-        figures.distributions(weights, xlabel="weight of a PT example at the end", ylabel="", logarithmic=True, axis=below)
+        xlabel = "weight of a PT example at the end"
+        figures.distributions(weights, xlabel=xlabel, ylabel="", logarithmic=True, axis=below)
     over_time[0].set_ylabel("mean weight\n(median and 10-90 % of seeds)")
     at_end[0].set_ylabel("share of examples (%)")
     figures.same_range(over_time, "y")

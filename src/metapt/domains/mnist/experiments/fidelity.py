@@ -32,7 +32,14 @@ def figure(results: MnistResults) -> Figure:
             shown = numbers[(numbers["metric"] == metric) & (numbers["arm"] == arm) & (numbers["k"] == k)]
             shown = shown.assign(group=[f"{steps} PT step{'s' if steps > 1 else ''}" for steps in shown["steps"]])
             figures.lines_with_error(
-                shown, x="terms", group="group", xlabel="Neumann terms", ylabel="", xscale="symlog", yscale=scale, axis=axis
+                shown,
+                x="terms",
+                group="group",
+                xlabel="Neumann terms",
+                ylabel="",
+                xscale="symlog",
+                yscale=scale,
+                axis=axis,
             )
             axis.axhline(1.0, color=figures.QUIET, linewidth=1, linestyle="--", zorder=1.5)
             figures.title(axis, f"{arm}, K = {k}")
@@ -49,7 +56,8 @@ def _numbers(results: MnistResults) -> pd.DataFrame:
     """Return the summary of the metrics with the settings as columns: steps, k, terms."""
     section: Fidelity = results.section
     cases = itertools.product(section.pretrain_steps, section.unroll_steps, section.neumann_terms)
-    words = pd.DataFrame([(setting_fidelity(*case), *case) for case in cases], columns=["setting", "steps", "k", "terms"])
+    rows = [(setting_fidelity(*case), *case) for case in cases]
+    words = pd.DataFrame(rows, columns=["setting", "steps", "k", "terms"])
     return summarise(results.metrics).merge(words, on="setting")
 
 

@@ -1,4 +1,4 @@
-"""Experiment `rotation_mean`: is the mean of the FT rotation recovered as that of the PT rotation?"""
+"""Experiment `rotation_mean`: is the mean of the FT rotation recovered by PT?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Experiment `rotation_mean_std`: are mean and standard deviation of the FT rotation recovered as those of the PT rotation?"""
+"""Experiment `rotation_mean_std`: are mean and standard deviation of the FT rotation recovered by PT?"""
 
 from __future__ import annotations
 
@@ -69,16 +69,16 @@ def _starts(section: RotationMeanStd) -> dict[str, str]:
 
 
 def _spread(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the learned mean over the steps, and it less and plus the learned standard deviation; both are means over seeds."""
+    """Return a band over the steps: learned mean, and below and above it the learned standard deviation; means over seeds."""
     mean = frame[frame["name"] == "mean"].groupby("step")["value"].mean()
-    deviation = frame[frame["name"] == "deviation"].assign(value=lambda part: part["value"].abs()).groupby("step")["value"].mean()
+    deviation = frame[frame["name"] == "deviation"].set_index("step")["value"].abs().groupby("step").mean()
     return pd.DataFrame({"lower": mean - deviation, "centre": mean, "upper": mean + deviation}).reset_index()
 
 
 EXPERIMENT = Experiment(
     title="The learned mean and standard deviation of the pre-training rotation",
-    figure_title="Mean and standard deviation of the pre-training rotation while they are learned, from each start, with bands over "
-    "seeds",
+    figure_title="Mean and standard deviation of the pre-training rotation while they are learned, from each start, with "
+    "bands over seeds",
     section=RotationMeanStd,
     order=2,
     needs=lambda jobs, section: Needs(jobs.studies("rotation_mean_std")),

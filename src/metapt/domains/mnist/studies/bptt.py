@@ -16,7 +16,7 @@ from torch import Tensor
 
 from metapt.domains.mnist import arms, mlp
 from metapt.domains.mnist.arms import Outcome, Run
-from metapt.domains.mnist.config import BpttArm, BpttStudy, FixedArm, MetaArm
+from metapt.domains.mnist.config import BpttArm, BpttStudy, FixedArm, MnistMeta
 from metapt.domains.mnist.data.prepare import MnistData
 from metapt.domains.mnist.data.sources import CLASSES
 from metapt.domains.mnist.problem import Images, RotationBatch, RotationProblem
@@ -44,7 +44,7 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
 
 
 def train(study: BpttStudy, run: Run, data: MnistData) -> Outcome:
-    """Learn an arm's PT rotation (unless it is fixed), pre-train and fine-tune; all of this is timed for the first seed.
+    """Learn an arm's PT rotation (unless it is fixed), pre-train and fine-tune, timed for the first seed.
 
     Every arm has the same budget of PT and FT steps behind its accuracy. For ours the PT steps are those during which the
     rotation is learned; backpropagation learns it once, and all its seeds pre-train with the mean that it ends with.
@@ -60,7 +60,7 @@ def train(study: BpttStudy, run: Run, data: MnistData) -> Outcome:
 
     def model(seed: int) -> tuple[Params, Params]:
         stages = Stages(study, run, data, seed)
-        if isinstance(arm, MetaArm):
+        if isinstance(arm, MnistMeta):
             encoder, means[seed] = _meta_pretrain(stages, arm)
         else:
             encoder = stages.pretrain(arm.mean if isinstance(arm, FixedArm) else means[0][-1])
@@ -151,8 +151,8 @@ class Stages:
         return tuned.encoder, tuned.head
 
 
-def _meta_pretrain(stages: Stages, arm: MetaArm) -> tuple[Params, list[float]]:
-    """Return the encoder after meta-PT (Algorithm 2), and the mean rotation at first and after each iteration (degrees)."""
+def _meta_pretrain(stages: Stages, arm: MnistMeta) -> tuple[Params, list[float]]:
+    """Return the encoder after meta-PT (Algorithm 2), and the mean rotation (degrees) at first and after each iteration."""
     study = stages.study
     meta = {"mean": torch.tensor(study.initial, device=stages.device)}
     settings = arms.settings(arm, study.pretrain_steps // arm.pretrain_steps, study.steps_per_epoch)
@@ -181,7 +181,7 @@ class _Learned(NamedTuple):
 
 
 def _backpropagate(study: BpttStudy, run: Run, data: MnistData, arm: BpttArm) -> _Learned:
-    """Learn the mean by backpropagation through all of PT and FT of the first seed, from the same initial weights each time.
+    """Learn the mean by backpropagation through all of PT and FT of the first seed, each time from the same initial weights.
 
     An arm with a budget stops when that is spent, but not before the first outer step.
     """
