@@ -10,21 +10,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.image import imread
-<<<<<<< HEAD
-from metapt.domains.ppi.claims import claims
-from metapt.domains.ppi.needs import FinetuneKey, PretrainKey, needs
-from metapt.twostage.pairs import pair
-
-from metapt.domains.ppi.config import PpiConfig, learns_weights
-from metapt.domains.ppi.experiments import EXPERIMENTS, summarise
-from metapt.domains.ppi.results import (
-=======
 
 from metapt.domains.ppi.config import learns_weights
 from metapt.domains.ppi.domain import DOMAIN
 from metapt.domains.ppi.jobs import PpiJobs
 from metapt.domains.ppi.quantities import (
->>>>>>> 476a22b (Tests of ppi: runs of the plan, comparisons, jobs)
     AUROC,
     INTACT,
     ONLINE,
@@ -44,14 +34,10 @@ from metapt.evaluation.experiment import SUMMARY, Experiment
 from metapt.evaluation.metrics import row
 from metapt.evaluation.results import run_words
 from metapt.evaluation.tables import write_blocks
-<<<<<<< HEAD
-from metapt.twostage.cost import PEAK_MEMORY, TIME_PER_STEP, WALL_TIME
-=======
 from metapt.jobs import Place
 from metapt.machine import Machine
 from metapt.twostage.quantities import PEAK_MEMORY, TIME_PER_STEP, WALL_TIME
 from metapt.twostage.seeds import pair
->>>>>>> 476a22b (Tests of ppi: runs of the plan, comparisons, jobs)
 
 CONFIG = DOMAIN.section()
 PLACE = Place("results", "raw", {"hu2020": {"name": "hu2020"}}, [])

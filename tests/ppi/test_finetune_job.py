@@ -9,19 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from metapt.domains.ppi.finetune_run import run
-from metapt.domains.ppi.runs import Learned, save_pretrained
-from metapt.stages import Machine
-from metapt.twostage.pairs import pair
 
 from metapt.domains.ppi import finetune
 from metapt.domains.ppi.data.graphs import save
-<<<<<<< HEAD:tests/ppi/test_finetune_run.py
-from metapt.domains.ppi.gin import initial_pretrained
-from metapt.errors import DataError
-from metapt.evaluation import metrics
-from metapt.twostage.finetuning import Score
-=======
 from metapt.domains.ppi.finetune import run
 from metapt.domains.ppi.gin import initial_pretrained
 from metapt.errors import DataError
@@ -30,7 +20,6 @@ from metapt.machine import Machine
 from metapt.training.pretrained_file import Learned, save_pretrained
 from metapt.twostage.heads import Score
 from metapt.twostage.seeds import pair
->>>>>>> 476a22b (Tests of ppi: runs of the plan, comparisons, jobs):tests/ppi/test_finetune_job.py
 
 from .small_graphs import COARSE, FINE, TEST_SPECIES, small_graphs
 

@@ -10,17 +10,13 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 import torch
-from metapt.domains.ppi.needs import pretrain_setting
 
 from metapt.domains.ppi.arms import pretrain
 from metapt.domains.ppi.config import Arm, uses_labels, weights_of
 from metapt.domains.ppi.data.dataset import PpiDataset, on_device
 from metapt.domains.ppi.data.graphs import pack, unpack
-<<<<<<< HEAD
-=======
 from metapt.domains.ppi.pretraining_setting import Setting
 from metapt.domains.ppi.settings import pretrain_setting
->>>>>>> 476a22b (Tests of ppi: runs of the plan, comparisons, jobs)
 from metapt.hypergrad import Params
 
 from .graphs_helper import related_graphs

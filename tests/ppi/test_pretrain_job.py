@@ -9,31 +9,22 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from metapt.domains.ppi.pretrain_run import run, weight_figures
-from metapt.domains.ppi.runs import Learned, load_pretrained, save_pretrained
-from metapt.stages import Machine
 from pydantic import TypeAdapter
 
 from metapt.domains.ppi.config import ARMS, Arm, Network, PretrainSettings
 from metapt.domains.ppi.data.dataset import on_device
 from metapt.domains.ppi.data.graphs import save
 from metapt.domains.ppi.gin import initial_pretrained
-<<<<<<< HEAD:tests/ppi/test_pretrain_run.py
-=======
 from metapt.domains.ppi.pretrain import run, weight_numbers
 from metapt.domains.ppi.pretrained import load_pretrained
 from metapt.domains.ppi.pretraining_setting import Setting
->>>>>>> 476a22b (Tests of ppi: runs of the plan, comparisons, jobs):tests/ppi/test_pretrain_job.py
 from metapt.domains.ppi.problem import WEIGHTS, task_weights
 from metapt.errors import DataError
 from metapt.evaluation import metrics
 from metapt.hypergrad.params import Params
-<<<<<<< HEAD:tests/ppi/test_pretrain_run.py
-=======
 from metapt.machine import Machine
 from metapt.sections import plain
 from metapt.training.pretrained_file import Learned, save_pretrained
->>>>>>> 476a22b (Tests of ppi: runs of the plan, comparisons, jobs):tests/ppi/test_pretrain_job.py
 from metapt.training.seeds import generator
 from metapt.twostage import pretraining
 

@@ -6,14 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from metapt.domains.ppi.runs import Learned, load_pretrained, save_pretrained
 
 from metapt.domains.ppi.config import Network
 from metapt.domains.ppi.gin import initial_pretrained
-<<<<<<< HEAD:tests/ppi/test_runs.py
-=======
 from metapt.domains.ppi.pretrained import load_pretrained
->>>>>>> 476a22b (Tests of ppi: runs of the plan, comparisons, jobs):tests/ppi/test_pretrained.py
 from metapt.errors import DataError
 from metapt.training.pretrained_file import Learned, save_pretrained
 

@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from metapt.domains.ppi.runs import Learned, save_pretrained
-from metapt.stages import Machine
 
 from metapt.domains.ppi.data.dataset import on_device, splits
 from metapt.domains.ppi.data.graphs import save
@@ -17,11 +15,8 @@ from metapt.domains.ppi.studies.representations import compared, run
 from metapt.evaluation import metrics
 from metapt.evaluation.cka import linear_cka
 from metapt.hypergrad import Pretrained
-<<<<<<< HEAD
-=======
 from metapt.machine import Machine
 from metapt.training.pretrained_file import Learned, save_pretrained
->>>>>>> 476a22b (Tests of ppi: runs of the plan, comparisons, jobs)
 
 from .small_graphs import COARSE, TEST_SPECIES, small_graphs
 

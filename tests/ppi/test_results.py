@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from metapt.twostage.pairs import pretrain_seed
 from scipy.stats import spearmanr
 
 from metapt.domains.ppi.aurocs import auroc_cells
@@ -17,10 +16,7 @@ from metapt.domains.ppi.weights import agreement, correlations
 from metapt.errors import DataError
 from metapt.evaluation import metrics
 from metapt.evaluation.metrics import NotMeasuredError
-<<<<<<< HEAD
-=======
 from metapt.twostage.seeds import pretrain_seed
->>>>>>> 476a22b (Tests of ppi: runs of the plan, comparisons, jobs)
 
 from .synthetic_results import SEED_SPREAD, Runs, runs_of
 

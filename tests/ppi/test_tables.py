@@ -8,15 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from metapt.domains.ppi.needs import EXPERIMENTS as KEYS
-from metapt.domains.ppi.tables import plain_arm
 
 from metapt.domains.ppi.config import ARMS
-<<<<<<< HEAD
-from metapt.domains.ppi.experiments import EXPERIMENTS
-=======
 from metapt.domains.ppi.domain import DOMAIN
->>>>>>> 476a22b (Tests of ppi: runs of the plan, comparisons, jobs)
 
 from .synthetic_results import MAKERS, SEED_SPREAD, runs_of, written
 
