@@ -15,7 +15,7 @@ from pydantic_core import ErrorDetails
 
 from metapt.config_files import Places, read
 from metapt.errors import ConfigError
-from metapt.fetching.address import place_of
+from metapt.fetching.source import place_of
 from metapt.registry import DOMAINS, domain
 from metapt.schema import TAGS, Json, below, choices, dereferenced, either, of_same_kind, sections
 from metapt.sections import NAME, RENAMED, DomainSection, ExperimentSection, Section

@@ -12,8 +12,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 NAME = r"[A-Za-z0-9_-]{1,64}"
 """What names that become parts of paths are made of."""
 
-
-RENAMED: dict[str, str] = {
+RENAMED = {
     "cross_fit": "folds",
     "lr": "pretrain_lr",
     "scale_lr": "meta_lr",

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from metapt.stages import Machine
-from metapt.stages.download import run
 
 from metapt.errors import ConfigError, MetaptError
 from metapt.fetching import web
+from metapt.fetching.download import run
 from metapt.fetching.web import Patience
+from metapt.machine import Machine
 
 from .server import FAULTS, Answer, Server, never_ends, resets_halfway, well
 from .test_kill import DOWNLOADED, source

@@ -10,8 +10,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from metapt.stages import Machine
-from metapt.stages.download import run
+from metapt.fetching.download import run
+from metapt.machine import Machine
 
 NAME = "train images.gz"
 CONTENT = bytes(range(256)) * 2000

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from metapt.stages import Machine
-from metapt.stages.download import run
 
 from metapt.errors import DataError, MachineError
+from metapt.fetching.download import run
+from metapt.machine import Machine
 
 from .serving import HTML, Answer, Handler, Server, in_turn, ranged, source, status, whole, write
 
@@ -225,7 +225,7 @@ def test_wrong_lists(server: Server, tmp_path: Path, content: bytes, message: st
     server.answers["/data/SHA256SUMS.txt"] = whole(content)
     with pytest.raises(DataError, match=message):
         get_listed(tmp_path / "raw", listed_source(f"{server.url}/data"))
-    assert not (tmp_path / "raw").exists()
+    assert not any((tmp_path / "raw").glob("*"))
 
 
 def test_a_list_is_not_taken_from_a_folder_without_the_source_name(server: Server, tmp_path: Path) -> None:
@@ -246,16 +246,16 @@ def test_a_wrong_list_that_is_there_is_fetched_again(tmp_path: Path, caplog: pyt
 
 
 def test_full_disk_while_listed_files_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = Path.write_bytes
+    plain = Path.open
 
-    def full(path: Path, content: bytes) -> int:
-        if path.name != "00002_lr.dat.part":
-            return plain(path, content)
-        plain(path, content[:10])
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    def full(path: Path, mode: str = "r", *arguments: Any, **words: Any) -> Any:
+        opened = plain(path, mode, *arguments, **words)
+        if path.name == "00002_lr.dat.part":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return opened
 
     mirror(tmp_path / "mirror")
-    monkeypatch.setattr(Path, "write_bytes", full)
+    monkeypatch.setattr(Path, "open", full)
     with pytest.raises(MachineError, match=r"00002_lr\.dat could not be written, because the disk is full"):
         get_listed(tmp_path / "raw", listed_source(), tmp_path / "mirror")
     assert not list((tmp_path / "raw").rglob("*00002_lr.dat*"))

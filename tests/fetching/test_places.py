@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import logging
+import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from metapt.errors import ConfigError, DataError, MachineError
-from metapt.fetching import transfer
-from metapt.fetching.places import places
-from metapt.fetching.source import Source
+from metapt.fetching import download
+from metapt.fetching.source import Source, place_of
 
 from .serving import CONTENT, HTML, NAME, PATH, Server, assert_whole, closed_port, get, source, whole
 
@@ -50,13 +50,13 @@ def test_present_wrong_file_is_named(target: Path) -> None:
 def test_a_dead_host_is_waited_for_once(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     url = f"http://127.0.0.1:{closed_port()}"
     calls = []
-    attempt = transfer._attempt
+    plain = socket.create_connection
 
-    def counted(address: str, *arguments: Any) -> None:
+    def counted(address: tuple[str, int], *arguments: Any, **words: Any) -> Any:
         calls.append(address)
-        attempt(address, *arguments)
+        return plain(address, *arguments, **words)
 
-    monkeypatch.setattr(transfer, "_attempt", counted)
+    monkeypatch.setattr(socket, "create_connection", counted)
     with pytest.raises(MachineError, match=r"things/train%20images.gz \(no network"):
         get(target, source(url), url)
     assert len(calls) == 3
@@ -107,7 +107,8 @@ def test_each_place_is_named(server: Server, target: Path, tmp_path: Path) -> No
 
 def test_mirrors_come_before_the_own_address_of_a_file() -> None:
     own = "https://publisher/a.gz"
-    found = places(NAME, Source.model_validate(source("https://publisher/data", own=(own,))), ["/one", "http://two/"])
+    entry = Source.model_validate(source("https://publisher/data", own=(own,)))
+    found = entry.places(NAME, [place_of("/one"), place_of("http://two/")])
     name = "train%20images.gz"
     assert found == [
         Path("/one") / NAME,
@@ -120,7 +121,7 @@ def test_mirrors_come_before_the_own_address_of_a_file() -> None:
 
 def test_a_file_that_changes_while_it_is_copied_is_refused(target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / NAME).write_bytes(CONTENT)
-    monkeypatch.setattr(transfer.shutil, "copyfile", lambda place, temporary: temporary.write_bytes(CONTENT[:-1] + b"!"))
+    monkeypatch.setattr(download, "check_start", lambda *_: (tmp_path / NAME).write_bytes(CONTENT[:-1] + b"!"))
     with pytest.raises(DataError, match=r"altered: its checksum \(SHA-256\)"):
         get(target, source(), str(tmp_path))
     assert list(target.parent.iterdir()) == []
@@ -135,5 +136,5 @@ def test_no_place_is_known(target: Path) -> None:
 def test_illegal_addresses(target: Path, address: str) -> None:
     with pytest.raises(ConfigError, match=r"in data\.mirrors is"):
         get(target, source(), address)
-    with pytest.raises(ConfigError, match=r"in sources\.yaml is"):
+    with pytest.raises(ConfigError, match=r"sources\.yaml has an illegal entry: [^$]*legal are a folder"):
         get(target, source(address))

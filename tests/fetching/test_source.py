@@ -8,7 +8,6 @@ import pytest
 import yaml
 
 from metapt.errors import ConfigError
-from metapt.fetching.places import places
 from metapt.fetching.source import Source
 
 from .serving import NAME, get, source
@@ -46,4 +45,4 @@ def test_sources_yaml_describes_every_file() -> None:
         assert parsed.name == key
         assert parsed.names
         for name in parsed.names:
-            assert places(name, parsed, [])
+            assert parsed.places(name, [])

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from metapt.stages import Job, execute
 
 from metapt.config import validate
 from metapt.errors import ConfigError, DataError, MachineError
+from metapt.stages import Job, execute
 
 from .serving import (
     CONTENT,
@@ -57,7 +57,7 @@ def test_redirection(server: Server, target: Path) -> None:
 
 def test_no_redirection_to_ftp(server: Server, target: Path) -> None:
     server.answers[PATH] = lambda handler: handler.reply(302, b"", Location="ftp://127.0.0.1/file", Content_Length="0")
-    with pytest.raises(MachineError, match="unknown url type: ftp"):
+    with pytest.raises(MachineError, match="unsupported protocol 'ftp://'"):
         get(target, source(f"{server.url}/data"))
 
 
@@ -152,6 +152,36 @@ def test_a_server_of_a_few_bytes_a_second_is_given_up(slow: str, server: Server,
     assert time.monotonic() - began < 20  # the whole would take hours, one head 12 s in each attempt
 
 
+def test_a_proxy_is_asked_instead_of_the_server(server: Server, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("no_proxy", "")
+    monkeypatch.setenv("http_proxy", server.url)
+    server.answers[f"http://publisher.invalid{PATH}"] = whole()
+    get(target, source("http://publisher.invalid/data"))
+    assert_whole(target)
+
+
+def test_a_socks_proxy_that_does_not_answer_is_one_sentence(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("no_proxy", "")
+    monkeypatch.setenv("all_proxy", f"socks5://127.0.0.1:{closed_port()}")
+    with pytest.raises(MachineError, match="no network or no such host: Connection refused"):
+        get(target, source("http://publisher.invalid/data"))
+
+
+def test_an_endless_refusal_is_not_read_to_its_end(server: Server, target: Path) -> None:
+    server.answers[PATH] = endless(code=404)
+    server.answers["/second/train%20images.gz"] = endless(code=302, Location="/new")
+    server.answers["/new"] = whole()
+    get(target, source(f"{server.url}/data", f"{server.url}/second"))
+    assert_whole(target)
+    wait_for(lambda: server.broken == 2)
+
+
+def test_redirections_that_never_end(server: Server, target: Path) -> None:
+    server.answers[PATH] = lambda handler: handler.reply(302, b"", Location=PATH, Content_Length="0")
+    with pytest.raises(DataError, match="too many redirections"):
+        get(target, source(f"{server.url}/data"))
+
+
 def test_cut_connection_is_resumed(server: Server, target: Path) -> None:
     server.answers[PATH] = in_turn(ranged(stop=1000), ranged(stop=5000), ranged())
     get(target, source(f"{server.url}/data"))
@@ -238,7 +268,7 @@ def test_endless_answer_is_not_read_to_its_end(server: Server, target: Path) -> 
     server.answers[PATH] = endless()
     with pytest.raises(DataError, match="overlong"):
         get(target, source(f"{server.url}/data"))
-    assert not any(target.parent.iterdir())
+    assert not any(target.parent.glob("*"))
     wait_for(lambda: server.broken == 1)
 
 
@@ -284,4 +314,4 @@ def test_full_disk(server: Server, target: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(Path, "open", open_)
     with pytest.raises(MachineError, match=r"because the disk is full or a quota is used up: it needs 512\.0 kB"):
         get(target, source(f"{server.url}/data"))
-    assert not any(target.parent.iterdir())
+    assert not any(target.parent.glob("*"))

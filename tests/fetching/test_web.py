@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import pytest
 
-from metapt.fetching import web
-from metapt.fetching.failures import Absent, Cut, Failure, NoAnswer
+from metapt.fetching import Absent, Cut, Failure, NoAnswer, web
+from metapt.fetching.source import Place
 
 URL = "http://somewhere/data"
 
 
-def failing(*failures: Failure) -> Callable[[], str]:
-    """Fails in turn, then answers."""
+def failing(*failures: Failure) -> Callable[[Place], None]:
+    """Fails in turn, then does not."""
     left = list(failures)
 
-    def get() -> str:
+    def get(_: Place) -> None:
         if left:
             raise left.pop(0)
-        return "the file"
 
     return get
 
@@ -27,27 +27,28 @@ def failing(*failures: Failure) -> Callable[[], str]:
 @pytest.fixture
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     taken: list[float] = []
-    monkeypatch.setattr(web.time, "sleep", taken.append)
+    monkeypatch.setattr(time, "sleep", taken.append)
     monkeypatch.setattr(web, "PATIENCE", web.Patience(attempts=4, pause=0.5))
     return taken
 
 
 def test_each_pause_is_twice_as_long_and_the_last_attempt_has_none(pauses: list[float]) -> None:
-    with pytest.raises(Cut):
-        web.patiently(URL, {}, failing(*[Cut("cut")] * 4))
+    with web.Web() as opened, pytest.raises(Cut):
+        opened.patiently(failing(*[Cut("cut")] * 4), URL)
     assert pauses == [0.5, 1.0, 2.0]
-    assert web.patiently(URL, {}, failing(*[NoAnswer("silent")] * 3)) == "the file"
+    with web.Web() as opened:
+        opened.patiently(failing(*[NoAnswer("silent")] * 3), URL)
 
 
 def test_only_a_host_that_does_not_answer_is_not_asked_again(pauses: list[float]) -> None:
-    unreachable: dict[str, str] = {}
-    with pytest.raises(Cut):
-        web.patiently(URL, unreachable, failing(*[Cut("cut")] * 4))
-    with pytest.raises(Absent):
-        web.patiently(URL, unreachable, failing(Absent("not there")))
-    assert unreachable == {}
-    with pytest.raises(NoAnswer):
-        web.patiently(URL, unreachable, failing(*[NoAnswer("silent")] * 4))
-    with pytest.raises(NoAnswer, match="silent"):
-        web.patiently("http://somewhere/else", unreachable, failing())
-    assert web.patiently("http://elsewhere/data", unreachable, failing()) == "the file"
+    with web.Web() as opened:
+        with pytest.raises(Cut):
+            opened.patiently(failing(*[Cut("cut")] * 4), URL)
+        with pytest.raises(Absent):
+            opened.patiently(failing(Absent("not there")), URL)
+        opened.patiently(failing(), URL)
+        with pytest.raises(NoAnswer):
+            opened.patiently(failing(*[NoAnswer("silent")] * 4), URL)
+        with pytest.raises(NoAnswer, match="silent"):
+            opened.patiently(failing(), "http://somewhere/else")
+        opened.patiently(failing(), "http://elsewhere/data")

@@ -1,6 +1,19 @@
-"""Files of public sources: what they are, where they lie, and how they come whole.
+"""Files of public sources: what they are, how they come whole from servers and folders, and why a place gave none."""
 
-`source` is what sources.yaml says. `places` tries the mirrors and addresses that may have a file; `transfer` brings it from one,
-by way of `web` and `connections`. `verify` says what is wrong with a file, `failures` why a place did not give it. `listed` gets
-many small files by a list of their sums.
-"""
+from __future__ import annotations
+
+
+class Failure(Exception):
+    """Why a place did not give a file; messages go into one sentence about all places."""
+
+
+class Absent(Failure):
+    """It is not there."""
+
+
+class Cut(Failure):
+    """Only a part came, and another attempt may bring the rest."""
+
+
+class NoAnswer(Failure):
+    """The place could not be reached, or is out of order."""

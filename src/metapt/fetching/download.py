@@ -1,59 +1,162 @@
-"""Stage: fetch the files of a public source from mirrors or from the publisher, resumed, verified, and moved into place whole.
-
-A source has few files, each with its size and sums, or many small ones that a published list of SHA-256 sums describes, or both.
-A file without published sums is a gzip or zip file, which is known whole by those in it, and is fetched up to a bound only.
-"""
+"""Stage: fetch the files of a public source from mirrors or the publisher, resume, verify, and move them into place."""
 
 from __future__ import annotations
 
+import json
+import logging
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
+from tqdm import tqdm
 
-from metapt.errors import ConfigError
-from metapt.fetching.listed import fetch_listed
-from metapt.fetching.places import fetch, listed_places, places, read
-from metapt.fetching.source import Source
-from metapt.fetching.verify import Wrong
+from metapt.errors import ConfigError, DataError, MachineError
+from metapt.fetching import Absent, Cut, Failure, NoAnswer
+from metapt.fetching.source import RECORDS, Listed, Place, Source, SourceFile, place_of
+from metapt.fetching.verify import check_file, check_start, read_sums
+from metapt.fetching.web import Answer, Web
+from metapt.files import atomic_path, explained, move_into_place
 
 if TYPE_CHECKING:
     from metapt.machine import Machine
 
+log = logging.getLogger(__name__)
+
 
 def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
-    """Fetch files; one that is there already and whole is left alone.
+    """Fetch the files that `outputs` name; one that is there already and whole is left alone.
 
     Args:
-        config: `source`: an entry of sources.yaml; `mirrors`: folders, `file://` or `http(s)://` addresses that are tried first,
-            and hold a file either directly or in a folder of the source's name.
+        config: `source`: an entry of sources.yaml; `mirrors`: folders, `file://` or `http(s)://` addresses that are
+            tried first, and hold a file either directly or in a folder of the source's name.
         inputs: none.
-        outputs: paths of the files that are wanted, which have the names that the source gives them. `records.json` stands for
-            all records, whose files come to lie in its folder under their published names; it is written last: `version`, and
-            `records`, their sorted names without suffix. It is all of them that an output declares, since Snakemake removes the
-            declared outputs of a job that failed, and a later one goes on with what is there.
+        outputs: `records.json` stands for all records, which come to lie in its folder, and is written last: `version`,
+            and `records`, their sorted names without suffix. It is the only one of them that an output declares, since
+            Snakemake removes the declared outputs of a failed job, and a later job goes on with the others.
         machine: not used.
 
     Raises:
         ConfigError: an illegal address, or a file that the source doesn't have.
         DataError: no place has the file whole.
-        MachineError: the places that may have it could not be reached, the disk is full, or the folder can't be written.
+        MachineError: the places that may have it can't be reached, the disk is full, or the folder can't be written.
     """
     try:
         source = Source.model_validate(config["source"])
+        mirrors = [place_of(address) for address in config["mirrors"]]
     except ValidationError as error:
         raise ConfigError(f"sources.yaml has an illegal entry: {error}") from error
-    outputs = {path.name: path for path in outputs.values()}
-    mirrors = config["mirrors"]
-    candidates = {name: places(name, source, mirrors) for name in outputs}
-    unreachable: dict[str, str] = {}
+    except ValueError as error:
+        raise ConfigError(f"an address in data.mirrors is illegal: {error}.") from error
+    paths = {path.name: path for path in outputs.values()}
+    if unknown := [name for name in paths if name not in source.names]:
+        raise ConfigError(f"{source.name} has no file {unknown[0]!r}; legal: {', '.join(source.names)}.")
+    with Web() as web:
+        for name in source.files:
+            if name in paths:
+                fetch(source.files[name], paths.pop(name), source.places(name, mirrors), web)
+        if source.listed is not None and paths:
+            _fetch_listed(source, source.listed, mirrors, paths, web)
 
-    def content(path: Path, name: str, wrong: Wrong) -> bytes:
-        return read(path, listed_places(name, source, mirrors), wrong, unreachable)
 
-    for name in candidates:
-        if name in source.files:
-            fetch(source.files[name], outputs[name], candidates[name], unreachable)
-    if wanted := {name: outputs[name] for name in candidates if name not in source.files}:
-        assert source.listed is not None
-        fetch_listed(source.listed, source.version, wanted, content)
+def _fetch_listed(source: Source, listed: Listed, mirrors: list[Place], paths: dict[str, Path], web: Web) -> None:
+    """Fetch the small files that `paths` name, in parallel, and beside them the list of their sums."""
+    path = next(iter(paths.values())).parent / listed.sums
+    fetch(listed, path, source.places(listed.sums, mirrors), web)
+    with path.open("rb") as opened:
+        sums = read_sums(opened, listed)
+    records = paths.pop(RECORDS, None)
+    if records is not None:
+        records.unlink(missing_ok=True)
+        paths |= {name: records.parent / name for name in sums if name not in listed.files}
+
+    def get(name: str) -> None:
+        file = SourceFile(sha256=sums[name], at_most=listed.limit)
+        fetch(file, paths[name], source.places(name, mirrors), web, many=True)
+
+    pool = ThreadPoolExecutor(listed.threads)
+    try:
+        for _ in tqdm(pool.map(get, paths), total=len(paths), desc="files", unit="", disable=None):
+            pass
+    finally:
+        pool.shutdown(cancel_futures=True)
+    if records is not None:
+        names = sorted(name.removesuffix(".dat") for name in sums if name.endswith(".dat"))
+        content = json.dumps({"version": source.version, "records": names}, indent=0)
+        with atomic_path(records) as temporary:
+            temporary.write_text(f"{content}\n", encoding="utf-8")
+
+
+def fetch(file: SourceFile | Listed, path: Path, places: list[Place], web: Web, many: bool = False) -> None:
+    """Get one file from the first place that has it whole, unless it is there already; raises as `run`.
+
+    With `many`, it has no bar and is not forced onto the disk: after a crash of the machine its sum tells if it is cut.
+    """
+    failures: list[tuple[Place, Failure]] = []
+    if path.is_file():
+        try:
+            with path.open("rb") as opened:
+                check_file(opened, file)
+            return
+        except Failure as failure:
+            log.warning("%s is there, but %s; it is fetched again", path, failure)
+            failures.append((path, failure))
+    for place in places:
+        try:
+            web.patiently(lambda place: _attempt(place, file, path, web, many), place)
+            log.log(logging.DEBUG if many else logging.INFO, "%s: fetched from %s", path, place)
+            return
+        except Failure as failure:
+            log.log(logging.DEBUG if isinstance(failure, Absent) else logging.WARNING, "%s: %s", place, failure)
+            failures.append((place, failure))
+    kinds = {type(failure) for _, failure in failures}
+    tried = "; ".join(f"{place} ({failure})" for place, failure in failures) or "no place is known"
+    raise (MachineError if NoAnswer in kinds and kinds <= {NoAnswer, Absent} else DataError)(
+        f"{path.name} could not be had: {tried}. Name a folder or an address that has it under data.mirrors in the "
+        f"config, or put the file at {path} by hand."
+    )
+
+
+def _attempt(place: Place, file: SourceFile | Listed, path: Path, web: Web, many: bool) -> None:
+    """Bring the file to `<path>.part`, from where a part that was left there ends, check it, and move it into place.
+
+    A part may come from an earlier run or another place. So it is given up only for an answer that looks like the file,
+    and when the whole made from it is wrong, the file is asked for once more from its start.
+    """
+    part = path.with_name(f"{path.name}.part")
+    begun = part.stat().st_size if part.is_file() else 0
+    with web.open(place, begun if begun < file.limit else 0) as answer, explained(path, part, needs=file.size):
+        if (wrong := _save(answer, file, part, many)) is None:
+            part.replace(path) if many else move_into_place(part, path)
+            return
+        part.unlink()
+        if not answer.start:
+            raise wrong
+    _attempt(place, file, path, web, many)
+
+
+def _save(answer: Answer, file: SourceFile | Listed, part: Path, many: bool) -> Failure | None:
+    """Write what comes to `part`, and return what is wrong with the whole; raises Failure before it writes, or Cut."""
+    got, size = answer.start, answer.size if file.size is None else file.size
+    chunk = next(answer.chunks, b"")
+    check_start(chunk[:512] if got == 0 else None, answer.size, file)
+    part.parent.mkdir(parents=True, exist_ok=True)
+    with (
+        part.open("ab+" if got else "wb+") as out,
+        tqdm(total=size, initial=got, desc=part.stem, unit="B", unit_scale=True, disable=many or None) as bar,
+    ):
+        while chunk := chunk[: file.limit + 1 - got]:  # one byte more shows that it is overlong
+            out.write(chunk)
+            got += len(chunk)
+            bar.update(len(chunk))
+            chunk = next(answer.chunks, b"")
+        if size is not None and got < size:
+            raise Cut(f"cut: got {got} of {size} bytes")
+        out.seek(0)
+        try:
+            check_file(out, file)
+        except Failure as failure:
+            if size is None and isinstance(failure, Cut):  # the place has not said how long the whole is
+                raise
+            return Failure(str(failure))
+    return None

@@ -1,56 +1,68 @@
-"""The entries of `workflow/resources/sources.yaml`, which says what the fields mean."""
+"""The entries of `workflow/resources/sources.yaml`, which says what the fields mean, and the places of their files."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal
+from urllib.parse import quote, unquote
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
-
-Container = Literal["gzip", "zip"]
+from pydantic import BaseModel, Field, HttpUrl, PlainValidator, TypeAdapter, model_validator
 
 RECORDS = "records.json"
-"""The output that stands for all records: a source's version and their names, written once they are all there, in its folder."""
+"""The output that stands for all records: a source's version and their names, written once they are all there."""
 
 
-class SourceFile(BaseModel):
-    """How a file is known to be whole, and its own addresses if no folder holds it.
+@lru_cache
+def place_of(text: str) -> Path | str:
+    """Return the folder or http(s) address that a text names; raises ValueError, which does not repeat the text."""
+    scheme, separator, rest = text.partition("://")
+    try:
+        if text.strip() and text.isprintable() and not separator:
+            return Path(text).expanduser()
+        if scheme.lower() == "file" and rest.startswith(("/", "localhost/")):
+            return Path(unquote(rest.removeprefix("localhost")))
+        if scheme.lower() in ("http", "https") and text.isprintable():
+            url = TypeAdapter(HttpUrl).validate_python(text)
+            (url.host or "").encode("idna")  # refuses empty labels, as in a..b
+            return str(url)
+    except (ValueError, RuntimeError):  # a RuntimeError: of a user without a home
+        pass
+    raise ValueError("legal are a folder, file:///folder, http://host/… and https://host/…")
 
-    It has a size in bytes and sums, or, where none are published, those in it and a number of bytes that it does not exceed.
-    """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+Place = Annotated[Path | str, PlainValidator(place_of)]
+"""A local file or folder, or an http(s) address."""
+
+
+class SourceFile(BaseModel, extra="forbid", frozen=True):
+    """How a file is known to be whole, and its own addresses if no folder holds it."""
 
     size: Annotated[int, Field(ge=0)] | None = None
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = None
     md5: Annotated[str, Field(pattern="^[0-9a-f]{32}$")] | None = None
-    container: Container | None = None
+    container: Literal["gzip", "zip"] | None = None
     at_most: Annotated[int, Field(gt=0)] | None = None
-    urls: tuple[str, ...] = ()
+    urls: tuple[Place, ...] = ()
 
     @model_validator(mode="after")
     def _is_known(self) -> SourceFile:
-        by_sums = [self.size is not None, self.sha256 is not None or self.md5 is not None]
-        by_container = [self.container is not None, self.at_most is not None]
-        if not ((all(by_sums) and not any(by_container)) or (all(by_container) and not any(by_sums))):
-            raise ValueError("a size with sha256 or md5 is needed, or instead of them a container with at_most")
+        if (self.size is None) == (self.at_most is None) or bool(self.container) == bool(self.sha256 or self.md5):
+            raise ValueError("needed are a size or at_most, and sha256, md5 or both, or a container instead of these")
         return self
 
     @property
     def limit(self) -> int:
         """Bytes; the file has not more."""
-        limit = self.at_most if self.size is None else self.size
-        assert limit is not None
-        return limit
-
-    def fits(self, size: int) -> bool:
-        """Whether the file may have so many bytes."""
-        return size <= self.limit if self.size is None else size == self.size
+        return self.at_most or self.size or 0
 
 
-class Listed(BaseModel):
-    """Many small files of a source."""
+class Listed(BaseModel, extra="forbid", frozen=True):
+    """Many small files of a source, and the list of their sums, a file that is known by what it names."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    size: ClassVar[None] = None
+    container: ClassVar[None] = None
+    limit: ClassVar[int] = 1 << 26  # bytes; the list, and each of the files, has not more
 
     sums: str
     files: tuple[str, ...] = ()
@@ -58,10 +70,8 @@ class Listed(BaseModel):
     threads: Annotated[int, Field(ge=1, le=32)] = 8
 
 
-class Source(BaseModel):
+class Source(BaseModel, extra="forbid", frozen=True):
     """An entry."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str
     version: str
@@ -69,11 +79,26 @@ class Source(BaseModel):
     description: str
     citation: str
     homepage: str = ""
-    urls: tuple[str, ...] = ()
+    urls: tuple[Place, ...] = ()
     files: dict[str, SourceFile] = {}
     listed: Listed | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
         """All that can be asked for."""
-        return (*self.files, *(() if self.listed is None else (*self.listed.files, RECORDS)))
+        return (*self.files, *((*self.listed.files, RECORDS) if self.listed else ()))
+
+    def places(self, name: str, mirrors: list[Place]) -> list[Place]:
+        """Return where the file `name` may lie: each mirror, the folder of this source's name in it, the publishers.
+
+        Nothing tells one version's list of sums from another's, so a mirror must have it in the folder of that name.
+        """
+        folders = [folder for mirror in mirrors for folder in (mirror, _within(mirror, self.name))]
+        if self.listed is not None and name == self.listed.sums:
+            folders = folders[1::2]
+        own = self.files[name].urls if name in self.files else ()
+        return [_within(folder, name) for folder in (*folders, *(() if own else self.urls))] + list(own)
+
+
+def _within(folder: Place, name: str) -> Place:
+    return folder / name if isinstance(folder, Path) else f"{folder.rstrip('/')}/{quote(name)}"

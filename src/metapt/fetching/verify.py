@@ -1,106 +1,88 @@
-"""What is wrong with a file, in words: with its size and sums, or, where none are published, with those in it.
-
-A gzip file has a CRC-32 and the length of what it holds at its end, a zip file the CRC-32 of each member.
-"""
+"""Checks of a file by its size and sums, published or in its container (each member's CRC-32), and of lists of sums."""
 
 from __future__ import annotations
 
 import gzip
+import hashlib
+import os
 import re
 import zipfile
 import zlib
-from collections.abc import Callable
-from pathlib import Path
+from typing import BinaryIO
 
-from metapt.fetching.source import Container, SourceFile
-from metapt.files import md5, sha256
+from metapt.fetching import Cut, Failure
+from metapt.fetching.source import Listed, SourceFile
 
-HEAD = 512
-"""Bytes of a file's start that tell what it is."""
-
-HTML = re.compile(rb"\s*(<!doctype html|<html)", re.IGNORECASE)
-
-Wrong = Callable[[bytes], str | None]
-"""Says in words what is wrong with a file's content, or None."""
-
-_MAGIC: dict[Container, bytes] = {"gzip": b"\x1f\x8b", "zip": b"PK\x03\x04"}
-_CHUNK = 1 << 20
-_CUT = "cut"
+_HTML = re.compile(rb"\s*(<!doctype html|<html)", re.IGNORECASE)
+_MAGIC = {"gzip": b"\x1f\x8b", "zip": b"PK\x03\x04", None: b""}
+_SUM = re.compile(r"([0-9a-f]{64}) [ *](\S.*)")
+_KINDS = (".dat", ".hea")
 
 
-def fault(path: Path, file: SourceFile) -> str | None:
-    """What is wrong with the bytes at `path`, in words, or None if they are the file.
-
-    They are read through to their end, in constant memory, unless their number is wrong.
-    """
-    size = path.stat().st_size
-    if not file.fits(size):
-        with path.open("rb") as opened:
-            return wrong_size(size, opened.read(HEAD), file.limit)
-    if file.container is not None:
-        return _wrong_container(path, file.container)
-    for kind, expected, digest in (("SHA-256", file.sha256, sha256), ("MD5", file.md5, md5)):
-        if expected is not None and (got := digest(path)) != expected:
-            return f"altered: its checksum ({kind}) is {got[:12]}… instead of {expected[:12]}…"
-    return None
+def check_start(head: bytes | None, size: int | None, file: SourceFile | Listed) -> None:
+    """Check the first bytes of a file and its size, where they are known; raises Failure."""
+    magic = _MAGIC[file.container]
+    if _HTML.match(head or b""):
+        raise Failure("an HTML page (of a log-in, or of an error) instead of the file")
+    if size is not None and size > file.limit:
+        raise Failure(f"overlong: more than {file.limit} bytes")
+    if size is not None and size < (file.size or 0):
+        raise Failure(f"cut: got {size} of {file.size} bytes")
+    if head is not None and not head.startswith(magic):
+        raise Cut(f"cut: it has {len(head)} bytes") if magic.startswith(head) else Failure(f"no {file.container} file")
 
 
-def wrong_size(size: int, head: bytes, limit: int) -> str:
-    """What it means that a file which begins with `head` has `size` bytes instead of `limit`, or more than these.
-
-    >>> wrong_size(3, b"...", 5), wrong_size(7, b"...", 5)
-    ('cut: got 3 of 5 bytes', 'overlong: more than 5 bytes')
-    """
-    if HTML.match(head):
-        return "an HTML page (of a log-in, or of an error) instead of the file"
-    if size < limit:
-        return f"{_CUT}: got {size} of {limit} bytes"
-    return f"overlong: more than {limit} bytes"
-
-
-def wrong_start(head: bytes, container: Container) -> str | None:
-    """What is wrong with the first bytes of a file (none where nothing has come), in words, or None.
-
-    >>> wrong_start(b"<html>", "gzip")
-    'an HTML page (of a log-in, or of an error) instead of the file'
-    """
-    if HTML.match(head):
-        return "an HTML page (of a log-in, or of an error) instead of the file"
-    magic = _MAGIC[container]
-    if head[: len(magic)] == magic:
-        return None
-    return f"{_CUT}: it has {len(head)} bytes" if magic.startswith(head) else f"no {container} file"
-
-
-def is_cut(wrong: str) -> bool:
-    """Whether the rest of the file may mend what `fault` has found.
-
-    >>> is_cut("cut: it ends too early"), is_cut("no gzip file")
-    (True, False)
-    """
-    return wrong.startswith(_CUT)
-
-
-def _wrong_container(path: Path, container: Container) -> str | None:
-    with path.open("rb") as file:
-        if (wrong := wrong_start(file.read(HEAD), container)) is not None:
-            return wrong
+def check_file(opened: BinaryIO, file: SourceFile | Listed) -> None:
+    """Check that the bytes of an open file are those of `file`; raises Failure; Cut: the rest may mend that."""
+    check_start(opened.read(512), opened.seek(0, os.SEEK_END), file)
+    opened.seek(0)
+    if isinstance(file, Listed):
+        read_sums(opened, file)
+        return
     try:
-        if container == "zip":
-            return _wrong_zip(path)
-        with gzip.open(path, "rb") as file:
-            while file.read(_CHUNK):
-                pass
+        if file.container == "gzip":
+            with gzip.open(opened) as content:
+                while content.read(1 << 20):
+                    pass
+        elif file.container == "zip" and not zipfile.is_zipfile(opened):
+            raise Cut("cut: it has no directory at its end")
+        elif file.container == "zip" and (bad := zipfile.ZipFile(opened).testzip()) is not None:
+            raise Failure(f"altered: the checksum (CRC-32) of {bad} in it is another")
     except (gzip.BadGzipFile, zlib.error, zipfile.BadZipFile, NotImplementedError, RuntimeError) as error:
-        return f"altered: {error}"
-    except EOFError:
-        return f"{_CUT}: it ends too early"
-    return None
+        raise Failure(f"altered: {error}") from error
+    except EOFError as error:
+        raise Cut("cut: it ends too early") from error
+    md5 = hashlib.md5(usedforsecurity=False)  # guards against accidents, not against forgery
+    for kind, expected, digest in (("SHA-256", file.sha256, hashlib.sha256()), ("MD5", file.md5, md5)):
+        opened.seek(0)
+        while expected is not None and (chunk := opened.read(1 << 18)):
+            digest.update(chunk)
+        if expected is not None and (got := digest.hexdigest()) != expected:
+            said = f"altered: its checksum ({kind}) is {got[:12]}… instead of {expected[:12]}…"
+            raise Cut(f"cut or {said}") if file.size is None else Failure(said)
 
 
-def _wrong_zip(path: Path) -> str | None:
-    if not zipfile.is_zipfile(path):
-        return f"{_CUT}: it has no directory at its end"
-    with zipfile.ZipFile(path) as file:
-        bad = file.testzip()
-    return None if bad is None else f"altered: the checksum (CRC-32) of {bad} in it is another"
+def read_sums(opened: BinaryIO, listed: Listed) -> dict[str, str]:
+    """Return name -> SHA-256 in hexadecimal of the listed files and records, as `sha256sum` writes; raises Failure."""
+    try:
+        lines = opened.read().decode("utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        raise Failure("no list of SHA-256 sums: not a text in UTF-8") from error
+    sums: dict[str, str] = {}
+    for number, line in enumerate(lines, start=1):
+        if (match := _SUM.fullmatch(line)) is None:
+            raise Failure(f"no list of SHA-256 sums: its line {number} is not a SHA-256 and a name")
+        digest, name = match.groups()
+        if name in listed.files or (name.startswith(listed.records) and name.endswith(_KINDS)):
+            if sums.setdefault(name, digest) != digest:
+                raise Failure(f"it has two sums of {name}")
+            if os.path.normpath(name) != name or name.startswith(("/", "..")) or "\\" in name or not name.isprintable():
+                raise Failure(f"the name {name!r} in it is not one within the folder")
+    if missing := set(listed.files).difference(sums):
+        raise Failure(f"it does not list {', '.join(sorted(missing))}")
+    signals, headers = ({name.removesuffix(kind) for name in sums if name.endswith(kind)} for kind in _KINDS)
+    if not signals:
+        raise Failure(f"it lists no {listed.records}")
+    if signals != headers:
+        raise Failure(f"it lists only one of {' and '.join(min(signals ^ headers) + kind for kind in _KINDS)}")
+    return sums

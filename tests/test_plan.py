@@ -1,0 +1,155 @@
+"""The plan of a config: which jobs there are, that none is there twice, and that making it takes no torch."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import yaml
+
+from metapt.config import validate
+from metapt.digest import PACKAGE
+from metapt.domains.ppi.config import ARMS, MAIN_ARMS, uses_labels
+from metapt.domains.ppi.settings import FOLDS
+from metapt.errors import ConfigError
+from metapt.plan import Plan, planned
+from metapt.registry import DOMAINS, domain
+
+ROOT = Path(__file__).parents[1]
+PAPER = yaml.safe_load((ROOT / "config/paper.yaml").read_text())
+LABEL_FREE = [arm for arm in MAIN_ARMS if not uses_labels(ARMS[arm])]
+OTHERS = [arm for arm in MAIN_ARMS if arm not in LABEL_FREE]
+SMALL = {"source": "simulated", "test_species": [900005], "pretrain_seeds": 2}
+
+
+def plan(**sections: object) -> Plan:
+    return planned(validate({"results": "r"} | sections), ROOT / "workflow/resources/sources.yaml")
+
+
+def ppi(**experiments: object) -> Plan:
+    """The plan of a small PPI section with these experiments."""
+    return plan(ppi=SMALL | experiments)
+
+
+def stages(found: Plan) -> dict[str, int]:
+    return dict(Counter(job.stage for job in found.jobs.values()))
+
+
+def names(found: Plan, stage: str) -> list[str]:
+    return sorted(job.name for job in found.jobs.values() if job.stage == stage)
+
+
+def test_the_papers_plan_is_made_in_less_than_a_second_and_without_torch() -> None:
+    code = (
+        "import sys, time; from pathlib import Path; from metapt.config import load; from metapt.plan import planned\n"
+        "start = time.process_time(); planned(load([Path('config/paper.yaml')]))\n"
+        "print(time.process_time() - start, 'torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    seconds, torch = done.stdout.split()
+    assert float(seconds) < 1
+    assert torch == "False"
+
+
+def test_every_experiment_is_in_the_paper_and_every_entry_is_a_module() -> None:
+    found = plan(**{name: PAPER[name] for name in DOMAINS})
+    assert set(found.summaries) == {f"{name}_{key}" for name in DOMAINS for key in domain(name).experiments}
+    for job in found.jobs.values():
+        assert PACKAGE.joinpath(*job.entry.split(".")).with_suffix(".py").is_file(), job.entry
+
+
+def test_no_file_is_made_twice_and_what_a_job_needs_is_made_before() -> None:
+    found = plan(**{name: PAPER[name] for name in DOMAINS})
+    made = [path for job in found.jobs.values() for path in (*job.outputs.values(), job.record, job.log)]
+    assert len(set(made)) == len(made)
+    order = [job.name for job in found.needed("collect")]
+    assert sorted(order) == sorted(found.jobs)
+    for job in found.jobs.values():
+        assert all(order.index(before.name) < order.index(job.name) for before in found.before(job))
+        assert all(found.maker(path) for path in job.inputs.values())
+
+
+def test_a_file_that_no_job_makes_is_told_its_neighbour() -> None:
+    found = plan(mnist={"source": "digits", "bptt": {}})
+    with pytest.raises(
+        ConfigError, match=r"no job of this config makes r/mnist/bptt/met/run\.json \(did you mean 'r/mnist/bptt/meta/"
+    ):
+        found.maker("r/mnist/bptt/met/run.json")
+    with pytest.raises(ConfigError, match="mnist_fidelity is not in the config: add `fidelity: "):
+        found.summary("mnist_fidelity")
+
+
+def test_the_papers_protein_experiments_take_these_jobs() -> None:
+    settings = 2 + FOLDS  # all FT data, half of them, and each fold
+    # Beside them: two arms with the released batching; three with permuted tasks; two on part of the tasks.
+    pretrain = len(LABEL_FREE) + settings * len(OTHERS) + 2 + 3 + 2
+    # Half of the FT data is nothing to an arm that sees none; on held-out tasks it has FT runs of its own.
+    finetune = len(LABEL_FREE) * (1 + FOLDS) + settings * len(OTHERS) + 2 + 3 + 2
+    assert stages(plan(ppi=PAPER["ppi"])) == {
+        "download": 1,
+        "prepare": 1,
+        "pretrain": pretrain,
+        "finetune": finetune,
+        "study": 1,
+        "summarise": len(domain("ppi").experiments),
+        "collect": 1,
+    }
+
+
+def test_an_experiment_takes_no_more_than_it_needs() -> None:
+    found = ppi(cost={"arms": ["graph_supervised", "meta"]})
+    assert stages(found) == {"simulate": 1, "prepare": 1, "pretrain": 4, "summarise": 1, "collect": 1}
+    found = ppi(full_access={}, during_pretraining={"arms": ["meta"]})
+    needed = Counter(job.stage for job in found.needed(found.summaries["ppi_during_pretraining"]))
+    assert needed == {"simulate": 1, "prepare": 1, "pretrain": 2, "summarise": 1}
+
+
+def test_one_pretraining_of_an_arm_without_labels_serves_all_settings() -> None:
+    arms = {"arms": ["graph_supervised", "meta"]}
+    found = ppi(full_access=arms, half_data=arms, held_out_tasks=arms, summary=arms)
+    pretrain = names(found, "pretrain")
+    assert [run for run in pretrain if "graph_supervised" in run] == [
+        f"ppi/pretrain/graph_supervised/full_access/seed{seed}" for seed in (0, 1)
+    ]
+    assert len(pretrain) == 2 + 2 * (2 + FOLDS)
+    settings = ["full_access", *(f"held_out_{fold}" for fold in range(FOLDS))]
+    assert names(found, "finetune") == sorted(
+        [f"ppi/finetune/graph_supervised/{setting}" for setting in settings]
+        + [f"ppi/finetune/meta/{setting}" for setting in [*settings, "half_data"]]
+    )
+
+
+def test_frozen_weights_come_from_the_same_setting_and_seed() -> None:
+    arms = {"arms": ["meta-frozen"]}
+    found = ppi(full_access=arms, half_data=arms)
+    for setting in ("full_access", "half_data"):
+        for seed in (0, 1):
+            job = found.jobs[f"ppi/pretrain/meta-frozen/{setting}/seed{seed}"]
+            assert f"r/ppi/pretrain/meta/{setting}/seed{seed}/pretrained.pt" in job.inputs.values()
+
+
+def test_string_of_any_species_and_version() -> None:
+    string = {"version": "11.5", "links": "physical.links.full", "species": [511145, 224308]}
+    found = plan(ppi={"source": "string", "string": string, "test_species": [224308], "cost": {"arms": ["meta"]}})
+    assert names(found, "download") == sorted(
+        f"raw/string-11.5/{taxon}.protein.{kind}.v11.5.txt.gz"
+        for kind in ("physical.links.full", "enrichment.terms")
+        for taxon in (511145, 224308)
+    )
+
+
+def test_the_other_experiments_on_ecgs_take_these_jobs() -> None:
+    settings = {"source": "simulated", "pretrain_seeds": 2, "evaluations": ["linear_evaluation"]}
+    study = {"strengths": {"paper": [1, 2]}, "starts": {"meta": [2]}, "finetune_size": 30}
+    found = plan(ecg=settings | {"augmentations": {"arms": ["simclr", "meta"], "finetune_size": 30}, "warp_study": study})
+    assert names(found, "study") == ["ecg/augmentations/views", *(f"ecg/warp_study/meta/seed{seed}" for seed in (0, 1))]
+
+
+def test_the_public_ecgs_are_downloaded_file_by_file() -> None:
+    found = plan(ecg={"source": "ptbxl-1.0.1", "cost": {}})
+    assert names(found, "download") == [
+        f"raw/ptbxl-1.0.1/{name}" for name in ("ptbxl_database.csv", "records.json", "scp_statements.csv")
+    ]

@@ -1,0 +1,199 @@
+"""Each domain's part of the workflow, end to end on a tiny config: what it leaves, what reruns, and what can be repeated."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from metapt.cli import main
+from metapt.evaluation import metrics
+from metapt.registry import DOMAINS
+
+from .conftest import (
+    NOTHING,
+    TINY,
+    check_that_altered_inputs_are_refused,
+    check_that_jobs_load_their_closures,
+    edited,
+    snakemake,
+)
+
+RESULTS = Path("results/tiny")
+RECORDED = {"run.json", "log.txt"}
+TABLES = {"metrics.csv", "series.csv"}
+
+RUNS = {
+    "mnist": {"rotation_mean/meta": TABLES, "rotation_mean/k2": TABLES},
+    "ecg": {
+        **{f"pretrain/{cell}/seed{seed}": TABLES | {"pretrained.pt"} for cell in ("simclr/none", "meta/n30") for seed in (0, 1)},
+        **{f"finetune/{cell}": TABLES for cell in ("simclr/none/n30", "meta/n30/n30")},
+    },
+    "ppi": {
+        **{
+            f"pretrain/{cell}/full_access/seed{seed}": TABLES | {"pretrained.pt"}
+            for cell in ("graph_supervised", "meta", "meta-frozen")
+            for seed in (0, 1)
+        },
+        **{f"finetune/{cell}/full_access": TABLES for cell in ("graph_supervised", "meta", "meta-frozen")},
+        "finetune/meta/half_data": TABLES,
+    },
+}
+"""Some runs of the tiny configs -> the files that they leave."""
+
+EXPERIMENTS = {"mnist": ("rotation_mean",), "ecg": ("full_access", "cost"), "ppi": ("full_access", "half_data", "cost")}
+
+END = {"summarise": 1, "collect": 1}
+CHANGES = {
+    "a comment in MNIST": ("mnist", "    epochs: 1\n", "    # a comment\n    epochs: 1\n", {}),
+    "an arm of MNIST": ("mnist", "unroll_steps: 2", "unroll_steps: 3", {"study": 1} | END),
+    "PT of MNIST": ("mnist", "batch_size: 16", "batch_size: 32", {"study": 3} | END),
+    "a comment on ECGs": ("ecg", "  cost:\n", "  # a comment\n  cost:\n", {}),
+    "an arm on ECGs": (
+        "ecg",
+        "pretrain_steps: 1",
+        "pretrain_steps: 2",
+        {"pretrain": 2, "finetune": 1, "summarise": 2, "collect": 1},
+    ),
+    "FT of ECGs": ("ecg", "linear_epochs: 2", "linear_epochs: 3", {"finetune": 2, "summarise": 2, "collect": 1}),
+    "a size on ECGs": ("ecg", "sizes: [30]", "sizes: [30, 40]", {"pretrain": 2, "finetune": 2} | END),
+    "an experiment on ECGs": (
+        "ecg",
+        "  cost:\n",
+        "  partial_access: {arms: [meta], finetune_sizes: [30], meta_sizes: [20, 30]}\n  cost:\n",
+        {"pretrain": 2, "finetune": 1} | END,
+    ),
+    "a comment on proteins": ("ppi", "  cost:\n", "  # a comment\n  cost:\n", {}),
+    "an arm on proteins": (
+        "ppi",
+        "pretrain_steps: 2",
+        "pretrain_steps: 1",
+        {"pretrain": 6, "finetune": 3, "summarise": 3, "collect": 1},
+    ),
+    "FT of proteins": ("ppi", "linear_epochs: 2", "linear_epochs: 3", {"finetune": 4, "summarise": 3, "collect": 1}),
+    "a seed on proteins": (
+        "ppi",
+        "pretrain_seeds: 2",
+        "pretrain_seeds: 3",
+        {"pretrain": 4, "finetune": 4, "summarise": 3, "collect": 1},
+    ),
+    "an experiment on proteins": ("ppi", "  cost:\n", "  centre_offset: {}\n  cost:\n", {"pretrain": 4, "finetune": 2} | END),
+    "a summary on proteins": ("ppi", "  cost:\n", "  summary: {arms: [meta]}\n  cost:\n", END),
+}
+"""What is changed -> domain, old and new text, and the jobs that it takes."""
+
+REPEATED = {
+    "mnist": {"rotation_mean/k2": TABLES},
+    "ecg": {"pretrain/meta/n30/seed1": {"pretrained.pt", "series.csv"}, "finetune/meta/n30/n30": {"metrics.csv"}},
+    "ppi": {"pretrain/meta/half_data/seed1": {"pretrained.pt", "series.csv"}, "finetune/meta/half_data": {"metrics.csv"}},
+}
+"""Runs -> files of theirs that `metapt run` makes again to the bit."""
+
+
+def files(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir() if path.is_file()}
+
+
+@pytest.fixture(params=DOMAINS)
+def domain(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def test_runs_and_experiments_leave_everything(domain: str, finished_of: Callable[[str], Path]) -> None:
+    results = finished_of(domain) / RESULTS
+    for run, left in RUNS[domain].items():
+        assert files(results / domain / run) == left | RECORDED
+        assert json.loads((results / domain / run / "run.json").read_text())["state"] == "done"
+        if run.startswith("finetune/"):
+            assert set(metrics.read(results / domain / run / "metrics.csv")["replicate"]) == {0, 1, 1000, 1001}
+    for experiment in EXPERIMENTS[domain]:
+        made = {"metrics.csv", "claims.csv", "table.csv", "table.md", "table.tex", "figure.svg", "figure.png"}
+        assert files(results / domain / experiment) == made | RECORDED
+        assert f"{domain}_{experiment}" in set(metrics.read(results / "metrics.csv")["experiment"])
+    assert not (results / "ppi/finetune/graph_supervised/half_data").exists()  # an arm without labels has one PT for all settings
+    assert not list((results / ".resume").rglob("*.pt"))
+
+
+def test_a_second_run_has_nothing_to_do_nor_has_one_after_a_touch(
+    domain: str, finished_of: Callable[[str], Path], tmp_path: Path
+) -> None:
+    assert NOTHING in snakemake(finished_of(domain), "--dry-run", "--configfile", TINY[domain]).text
+    again = shutil.copytree(finished_of(domain), tmp_path / "copy")
+    later = time.time() + 10
+    for path in [*(again / "data/raw").rglob("*.*"), *(again / RESULTS / domain / "data").rglob("*.*"), *again.rglob("*.pt")]:
+        os.utime(path, (later, later))
+    assert NOTHING in snakemake(again, "--dry-run", "--configfile", TINY[domain]).text
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_change_reruns_what_it_touches(change: str, finished_of: Callable[[str], Path], tmp_path: Path) -> None:
+    domain, old, new, jobs = CHANGES[change]
+    outcome = snakemake(finished_of(domain), "--dry-run", "--configfile", edited(TINY[domain], tmp_path, old, new))
+    assert outcome.status == 0, outcome.text
+    assert outcome.jobs() == jobs, outcome.text
+
+
+def test_metapt_run_repeats_runs_to_the_bit(
+    domain: str, finished_of: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(finished_of(domain))
+    threads = torch.get_num_threads()
+    try:
+        for run, names in REPEATED[domain].items():
+            assert main(["run", str(RESULTS / domain / run / "run.json"), "--into", str(tmp_path / run)]) == 0
+            for name in names:
+                assert (tmp_path / run / name).read_bytes() == (RESULTS / domain / run / name).read_bytes()
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_metapt_run_finds_what_snakemake_has_run_up_to_date(
+    domain: str, finished_of: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(finished_of(domain))
+    (finished_of(domain) / "workflow").symlink_to(Path(__file__).parents[2] / "workflow")
+    try:
+        assert main(["run", "--configfile", str(TINY[domain])]) == 0
+    finally:
+        (finished_of(domain) / "workflow").unlink()
+    lines = capsys.readouterr().out.splitlines()
+    assert lines
+    assert all(line.endswith(": up to date") for line in lines), lines
+
+
+def test_altered_inputs_are_refused(
+    domain: str, finished_of: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    again = Path(shutil.copytree(finished_of(domain), tmp_path / "copy"))
+    monkeypatch.chdir(again)
+    check_that_altered_inputs_are_refused(again)
+
+
+def test_jobs_load_their_closures(domain: str, finished_of: Callable[[str], Path], tmp_path: Path) -> None:
+    check_that_jobs_load_their_closures(finished_of(domain), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("target", "sentence"),
+    [
+        ("ecg_warp_study", "ecg_warp_study is not in the config: add `warp_study: {}` to the section ecg"),
+        ("ppi_cost", "ppi_cost is not in the config: add `cost: {}` to the section ppi"),
+        (
+            RESULTS / "ecg/finetune/mata/none/n30/metrics.csv",
+            "no job of this config makes results/tiny/ecg/finetune/mata/none/n30",
+        ),
+        (RESULTS / "ecg/finetune/meta/none/n30/metrics.csv", "(did you mean 'results/tiny/ecg/finetune/meta/n30/n30/"),
+        (RESULTS / "ecg/pretrain/simclr/n30/seed0/metrics.csv", "(did you mean 'results/tiny/ecg/pretrain/simclr/none/seed0/"),
+        (RESULTS / "ecg/data/ptbxl-1.0.3/records.csv", "(did you mean 'results/tiny/ecg/data/simulated/"),
+    ],
+)
+def test_a_target_that_is_not_in_the_config_is_one_sentence(target: str | Path, sentence: str, tmp_path: Path) -> None:
+    outcome = snakemake(tmp_path, target, "--dry-run", "--configfile", TINY["ecg"])
+    assert outcome.status != 0
+    assert sentence in outcome.text
