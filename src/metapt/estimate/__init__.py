@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from tqdm import tqdm
 
@@ -43,20 +43,6 @@ SUMMARY_SECONDS, SUMMARY_BYTES = 1.1, 500e3
 DOWNLOAD_SECONDS_PER_BYTE = 1e-8
 RUN_BYTES = 40e3
 """Tables, log and record of a training whose rehearsal ends before it writes them."""
-
-
-class Size(NamedTuple):
-    """What is known of a source before it is downloaded; `size(config)` of a domain's module `data.standin`.
-
-    Attributes:
-        raw_bytes: of its files.
-        prepare_seconds: CPU time of its preparation.
-        share: of its examples that the stand-in has, which `run` of that module makes in place of the prepared data.
-    """
-
-    raw_bytes: float
-    prepare_seconds: float
-    share: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -180,7 +166,7 @@ class _Trials:
                 return _need(SUMMARY_SECONDS, disk_bytes=SUMMARY_BYTES)
             case "prepare" if self._standin(job) is not None:
                 size = self._size(job)
-                return _need(size.prepare_seconds, disk_bytes=self._rehearsed(job).disk_bytes / size.share)
+                return _need(size["prepare_seconds"], disk_bytes=self._rehearsed(job).disk_bytes / size["share"])
         tried, gpu = self._rehearsed(job), self.device == "cuda" and job.trains
         work = tried.work_seconds
         seconds = tried.start_seconds + work / job.threads
@@ -204,7 +190,7 @@ class _Trials:
             share = 1.0
             for before in self.plan.before(job):
                 if before.stage == "prepare" and not self._there(before) and self._standin(before):
-                    share = self._size(before).share
+                    share = self._size(before)["share"]
             device = self.device if job.trains else "cpu"
             self.done[job.name] = rehearse(
                 replace(job, entry=standin) if standin else job,
@@ -238,8 +224,8 @@ class _Trials:
         downloaded = any(before.stage == "download" for before in self.plan.before(job))
         return f"{job.entry.rpartition('.')[0]}.standin" if job.stage == "prepare" and downloaded else None
 
-    def _size(self, job: Job) -> Size:
-        size: Size = import_module(f"metapt.{self._standin(job)}").size(job.config)
+    def _size(self, job: Job) -> dict[str, float]:
+        size: dict[str, float] = import_module(f"metapt.{self._standin(job)}").size(job.config)
         return size
 
     def _raw_bytes(self, job: Job) -> float:
@@ -247,7 +233,7 @@ class _Trials:
         for user in self.plan.jobs.values():
             downloads = [before for before in self.plan.before(user) if before.stage == "download"]
             if user.stage == "prepare" and job in downloads:
-                return self._size(user).raw_bytes / len(downloads)
+                return self._size(user)["raw_bytes"] / len(downloads)
         return 0.0
 
 

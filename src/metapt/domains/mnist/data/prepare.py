@@ -39,9 +39,13 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
         DataError: as `convert`.
         MachineError: the disk is full, or the folder can't be written.
     """
-    tensors = convert(inputs)
-    # Through an open file: torch writes the name of a path into the archive, so that the same data would be other bytes.
-    with atomic_path(outputs["data"]) as temporary, temporary.open("wb") as file:
+    save(convert(inputs), outputs["data"])
+
+
+def save(tensors: dict[str, Tensor], path: Path) -> None:
+    """Write the prepared file of the tensors that `convert` returns. Raises MachineError as `atomic_path`."""
+    # Through an open file, since torch writes a path's own name into the archive: the same data would be other bytes each time.
+    with atomic_path(path) as temporary, temporary.open("wb") as file:
         torch.save({**tensors, "sha256": _sha256(tensors)}, file)
 
 

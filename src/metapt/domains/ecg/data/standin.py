@@ -1,0 +1,35 @@
+"""Random data of PTB-XL's shapes, for `metapt estimate` where PTB-XL is not there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from metapt.domains.ecg.data.prepare import COLUMNS
+from metapt.domains.ecg.data.sources import CLASSES, LEADS, SAMPLES, TEST_FOLD
+from metapt.machine import Machine
+
+RECORDS = 21_799
+_BLOCK = 1000
+
+
+def size(config: dict[str, Any]) -> dict[str, float]:
+    """Return what is known before the download: bytes of the raw files, CPU seconds of the preparation, share of the stand-in."""
+    return {"raw_bytes": 560e6, "prepare_seconds": 11.0, "share": 1.0}
+
+
+def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
+    """Write the prepared files `signals` and `records`: each record of a patient of its own, a tenth of them in the test fold."""
+    random = np.random.default_rng(0)
+    block = random.integers(-300, 300, (_BLOCK, len(LEADS), SAMPLES), np.int16)
+    with outputs["signals"].open("wb") as file:
+        shape = (RECORDS, len(LEADS), SAMPLES)
+        np.lib.format.write_array_header_1_0(file, {"descr": "<i2", "fortran_order": False, "shape": shape})
+        for start in range(0, RECORDS, _BLOCK):
+            file.write(block[: RECORDS - start].data)
+    numbers = np.arange(RECORDS)
+    columns = [numbers + 1, numbers + 1, numbers % TEST_FOLD + 1, *random.integers(0, 2, (len(CLASSES), RECORDS))]
+    pd.DataFrame(dict(zip(COLUMNS, columns, strict=True))).to_csv(outputs["records"], index=False, lineterminator="\n")
