@@ -205,8 +205,8 @@ def test_each_strength_is_drawn_at_its_own_encoder_and_the_horizon_begins_at_the
     given: list[tuple[Any, ...]] = []
     monkeypatch.setattr(warp_study, "hypergradients", lambda *args: given.append(args) or torch.zeros(2))
     monkeypatch.setattr(warp_study, "horizon", lambda *args: given.append(args) or [])
-    config = {"arm": "meta-stable", "arm_settings": ARMS["one step"].model_dump(), "seed": 0, "meta_size": 10}
-    config |= {"split": "patients", "width": 2, "samples": 1000, "pretrain": PRETRAIN}
+    config = {"domain": "ecg", "arm": "meta-stable", "arm_settings": ARMS["one step"].model_dump(), "seed": 0}
+    config |= {"meta_size": 10, "split": "patients", "width": 2, "samples": 1000, "pretrain": PRETRAIN}
     study = {"draws": 2, "horizon": [1], "strengths": [4.0, 0.125, 1.0]}
     outputs = {name: tmp_path / f"{name}.csv" for name in ("metrics", "series")}
     warp_study.run(config | {"study": study}, inputs | fixed, outputs, Machine())
