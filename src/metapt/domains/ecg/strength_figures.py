@@ -38,7 +38,7 @@ def draw(results: EcgResults) -> Figure:
     figures.title(axis, "how much one draw says")
     runs = {start_arm(arm, start): arm for arm, starts in study.starts.items() for start in starts}
     draw_trajectories(axis := next(free), results, runs)
-    figures.title(axis, "ways from several starts, a line per PT seed")
+    figures.title(axis, "trajectories from several starts, a line per PT seed")
     for evaluation in evaluations:
         _worth(axis := next(free), results, strengths, evaluation)
         figures.title(axis, f"fixed strength, {EVALUATIONS[evaluation]}")
@@ -58,7 +58,7 @@ def _signals(axis: Axes, strengths: pd.DataFrame, look: dict[str, Look]) -> None
         if len(part):
             axis.plot(part["displacement"], part["t"], color=looked.colour, marker=looked.marker, label=looked.label)
     axis.axhline(0.0, color=figures.QUIET, linewidth=1, linestyle="--", zorder=1.5)
-    axis.set(ylabel="t of one draw (mean / deviation)", xlabel=DISPLACEMENT)
+    axis.set(ylabel="t of one draw (mean / standard deviation)", xlabel=DISPLACEMENT)
     log_scale(axis, "x")
 
 

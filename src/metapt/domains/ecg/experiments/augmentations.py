@@ -131,7 +131,7 @@ def figure(results: AugmentationsResults) -> Figure:
     with figures.style():
         right.legend(fontsize=9)
     figures.title(left, "strength of each ECG's warp, by diagnosis")
-    figures.title(right, "way of the warp, a line per PT seed")
+    figures.title(right, "trajectory of the warp, a line per PT seed")
     return drawn
 
 
