@@ -41,15 +41,16 @@ from torch_geometric.loader import DataLoader
 from torch_geometric.nn import MessagePassing, global_mean_pool
 
 from metapt.domains.ppi import config, finetune
-from metapt.domains.ppi.arms import Setting, meta_loop
+from metapt.domains.ppi.arms import meta_loop
 from metapt.domains.ppi.data.archive import MEMBER, read_archive
 from metapt.domains.ppi.data.dataset import on_device
 from metapt.domains.ppi.data.ego import ego_graphs, network
 from metapt.domains.ppi.data.graphs import EVIDENCE, Graphs, pack, unpack
 from metapt.domains.ppi.data.string_files import read_links
 from metapt.domains.ppi.gin import EDGE_BITS
+from metapt.domains.ppi.pretraining_setting import Setting
 from metapt.hypergrad import Identity, Neumann, Pretrained
-from metapt.stages import machine_name
+from metapt.machine import machine_name
 from metapt.training.measure import Measured
 from metapt.training.seeds import generator
 
