@@ -48,7 +48,7 @@ from metapt.domains.ppi.data.ego import ego_graphs, network
 from metapt.domains.ppi.data.graphs import EVIDENCE, Graphs, pack, unpack
 from metapt.domains.ppi.data.string_files import read_links
 from metapt.domains.ppi.gin import EDGE_BITS
-from metapt.domains.ppi.pretraining_setting import Setting
+from metapt.domains.ppi.pretraining_setting import PpiSetting
 from metapt.hypergrad import Identity, Neumann, Pretrained
 from metapt.machine import machine_name
 from metapt.training.measure import Measured
@@ -168,9 +168,9 @@ def peak(contender: str, name: str, arguments: argparse.Namespace) -> float:
     return measured.peak_bytes / 1e9
 
 
-def make_contenders(setting: Setting, names: Sequence[str] = ()) -> Contenders:
+def make_contenders(setting: PpiSetting, names: Sequence[str] = ()) -> Contenders:
     """What is timed (all, if none is named): each does one step, from where the last one ended."""
-    loop = meta_loop(setting, config.Meta())
+    loop = meta_loop(setting, config.PpiMeta())
     trainer = loop._pretrainer
 
     def bare(with_masks: bool) -> Callable[[], object]:
@@ -266,14 +266,14 @@ class MessageNetwork(nn.Module):
             value.copy_(pretrained.head[name])
 
 
-def message_network(setting: Setting) -> MessageNetwork:
+def message_network(setting: PpiSetting) -> MessageNetwork:
     """The network of messages with the PT seed's weights."""
     net = MessageNetwork(setting.network.layers, setting.network.width, setting.dataset.coarse_tasks, setting.pretrain.dropout)
     net.take(setting.initial())
     return net.to(setting.dataset.device)
 
 
-def message_step(setting: Setting) -> Callable[[], object]:
+def message_step(setting: PpiSetting) -> Callable[[], object]:
     """A PT step with that network, torch-geometric's loader and its collation."""
     net = message_network(setting)
     optimizer = torch.optim.Adam(net.parameters(), lr=LR)
@@ -298,7 +298,7 @@ def message_step(setting: Setting) -> Callable[[], object]:
 
 
 @torch.no_grad()
-def check_equal(setting: Setting) -> None:
+def check_equal(setting: PpiSetting) -> None:
     """Raises AssertionError where the two networks don't compute the same."""
     net, pretrained = message_network(setting).eval(), setting.initial()
     batch = Batch.from_data_list([as_data(setting.dataset.graphs, index) for index in range(BATCH)]).to(setting.dataset.device)
@@ -323,11 +323,11 @@ def as_data(graphs: Graphs, index: int) -> Data:
     )
 
 
-def linear(setting: Setting, rounds: int) -> tuple[list[float], list[float]]:
+def linear(setting: PpiSetting, rounds: int) -> tuple[list[float], list[float]]:
     """Times of linear evaluation with one and with all FT seeds."""
     pretrained = setting.initial()
     parts = [torch.from_numpy(part) for part in (*setting.finetune, setting.graphs)]
-    sets = finetune.Sets(setting.dataset, *parts, tasks=torch.arange(setting.dataset.fine_tasks))
+    sets = finetune.PpiSets(setting.dataset, *parts, tasks=torch.arange(setting.dataset.fine_tasks))
     times: dict[int, list[float]] = {1: [], SEEDS: []}
     for _ in range(rounds):
         for seeds, taken in times.items():
@@ -337,19 +337,19 @@ def linear(setting: Setting, rounds: int) -> tuple[list[float], list[float]]:
                 pretrained.encoder,
                 pretrained.buffers,
                 sets,
-                config.FinetuneSettings(),
+                config.PpiFinetuning(),
                 [generator("benchmark", seed) for seed in range(seeds)],
             )
             taken.append(time.perf_counter() - start)
     return times[1], times[SEEDS]
 
 
-def make_setting(shape: Shape, arguments: argparse.Namespace) -> Setting:
+def make_setting(shape: Shape, arguments: argparse.Namespace) -> PpiSetting:
     """Random graphs, half of them of the test species."""
-    return Setting(
+    return PpiSetting(
         dataset=on_device(random_graphs(shape, arguments.graphs), arguments.device),
         network=config.Network(layers=shape.layers, width=shape.width),
-        pretrain=config.PretrainSettings(batch_size=BATCH),
+        pretrain=config.PpiPretraining(batch_size=BATCH),
         test_species=[TEST_SPECIES],
         seed=0,
         name="full_access",

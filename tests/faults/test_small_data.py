@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from metapt.domains.ppi.runs import load_pretrained
 from pydantic import TypeAdapter
 
 from metapt.config import plain
@@ -18,6 +17,7 @@ from metapt.domains.ecg.data.prepare import COLUMNS
 from metapt.domains.ecg.data.sources import CLASSES
 from metapt.domains.ppi.config import Arm, Network
 from metapt.domains.ppi.data.graphs import Graphs, check, load, pack, save
+from metapt.domains.ppi.pretrained import load_pretrained
 from metapt.errors import DataError
 from metapt.evaluation import metrics
 

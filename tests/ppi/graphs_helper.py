@@ -142,7 +142,7 @@ class _PlainLayer(MessagePassing):  # type: ignore[misc]
 
 
 class PlainGin(nn.Module):
-    """`metapt.domains.ppi.gin.Encoder` of torch's and torch_geometric's layers, with parameters of the same names."""
+    """`metapt.domains.ppi.gin.GinEncoder` of torch's and torch_geometric's layers, with parameters of the same names."""
 
     def __init__(self, layers: int, width: int) -> None:
         super().__init__()
@@ -161,7 +161,7 @@ class PlainGin(nn.Module):
 
 
 def plain(parameters: Params, batch: Any, *, training: bool, keep: Tensor | None = None) -> Tensor:
-    """Features by `PlainGin` with the parameters and buffers of an `Encoder`."""
+    """Features by `PlainGin` with the parameters and buffers of a `GinEncoder`."""
     layers = 1 + max(int(name.split(".")[1]) for name in parameters if name.startswith("layers."))
     network = PlainGin(layers, len(parameters["node"])).train(training)
     result: Tensor = torch.func.functional_call(network, parameters, (batch, keep))

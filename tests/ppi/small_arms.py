@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from metapt.domains.ppi import config
-from metapt.domains.ppi.config import ARMS, Network, PretrainSettings
+from metapt.domains.ppi.config import ARMS, Network, PpiPretraining
 from metapt.domains.ppi.data.dataset import PpiDataset
-from metapt.domains.ppi.pretraining_setting import Setting
+from metapt.domains.ppi.pretraining_setting import PpiSetting
 from metapt.training.checkpoint import Checkpoint
 
 from .small_graphs import COARSE, TEST_SPECIES
@@ -24,7 +24,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "meta-stable": {"pretrain_steps": 2, "warmup_epochs": 0.5, "hypergradient_batch": 20},
 }
 ARMS_HERE = {name: arm.model_copy(update=SMALL.get(name, {})) for name, arm in ARMS.items()} | {
-    "meta-fitted": config.Meta(
+    "meta-fitted": config.PpiMeta(
         pretrain_steps=2,
         warmup_epochs=0.5,
         unroll="fitted",
@@ -34,7 +34,7 @@ ARMS_HERE = {name: arm.model_copy(update=SMALL.get(name, {})) for name, arm in A
         average_decay=0.5,
         reuse_gradient=True,
     ),
-    "meta-released": config.Meta(pretrain_steps=2, warmup_epochs=0.5, head_steps_between_updates=1, unroll_steps=2),
+    "meta-released": config.PpiMeta(pretrain_steps=2, warmup_epochs=0.5, head_steps_between_updates=1, unroll_steps=2),
 }
 
 
@@ -46,9 +46,9 @@ def setting_in(
     checkpoint: type[Checkpoint] = Checkpoint,
     learned: torch.Tensor | None = LEARNED,
     **changes: Any,
-) -> Setting:
+) -> PpiSetting:
     """Twelve PT steps on 100 graphs; FT has 68 to train and 12 to validate."""
-    settings = PretrainSettings(**{"epochs": 2, "batch_size": 16, "online_evaluations": 3, **changes})
-    return Setting(
+    settings = PpiPretraining(**{"epochs": 2, "batch_size": 16, "online_evaluations": 3, **changes})
+    return PpiSetting(
         dataset, NETWORK, settings, [TEST_SPECIES], seed, name, learned, lambda: checkpoint(folder / "state.pt", "a test")
     )

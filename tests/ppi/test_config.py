@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from metapt.config import validate
-from metapt.domains.ppi.config import Meta, PpiSettings
+from metapt.domains.ppi.config import PpiMeta, PpiSettings
 from metapt.errors import ConfigError
 
 
@@ -31,9 +31,9 @@ def test_what_would_be_counted_twice_is_refused(section: dict[str, Any], sentenc
 
 
 def test_a_reused_gradient_is_of_a_pt_minibatch() -> None:
-    assert Meta(reuse_gradient=True).hypergradient_batch is None
+    assert PpiMeta(reuse_gradient=True).hypergradient_batch is None
     with pytest.raises(ValueError, match="hypergradient_batch goes without reuse_gradient"):
-        Meta(reuse_gradient=True, hypergradient_batch=64)
+        PpiMeta(reuse_gradient=True, hypergradient_batch=64)
 
 
 def test_the_species_of_string_are_those_of_hu_et_al() -> None:

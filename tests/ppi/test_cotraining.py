@@ -13,7 +13,7 @@ from metapt.domains.ppi.batches import CoTrainBatches
 from metapt.domains.ppi.config import Network
 from metapt.domains.ppi.cotraining import CoTrainer
 from metapt.domains.ppi.data.dataset import PpiDataset, on_device
-from metapt.domains.ppi.gin import Encoder, initial_head, initial_pretrained
+from metapt.domains.ppi.gin import GinEncoder, initial_head, initial_pretrained
 from metapt.domains.ppi.problem import BothGraphs, CoTrainProblem, LabelledGraphs, encoder_of, head_of, whole
 from metapt.hypergrad import Params, Pretrained
 from metapt.training.optimizers import OptimizerSpec
@@ -22,7 +22,7 @@ from .graphs_helper import DTYPE, double, exact
 from .small_graphs import COARSE, FINE, small_graphs
 
 LAYERS, WIDTH, LR = 2, 4, 1e-2
-PROBLEM = CoTrainProblem(Encoder(LAYERS, WIDTH))
+PROBLEM = CoTrainProblem(GinEncoder(LAYERS, WIDTH))
 Gradients = Literal["alternate", "pcgrad"]
 
 

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from metapt.domains.ppi.config import Ego
-from metapt.domains.ppi.data.ego import EgoGraphs, Network, ego_graphs, joined, network
+from metapt.domains.ppi.data.ego import Adjacency, EgoGraphs, ego_graphs, joined, network
 from metapt.errors import ConfigError
 
 #      0 - 1 - 2 - 3 - 4     5 - 6     7
@@ -19,7 +19,7 @@ EDGES = [(0, 1), (1, 2), (2, 3), (3, 4), (5, 6), (0, 8), (1, 8)]
 BITS = list(range(1, 8))
 
 
-def net_of(edges: Iterable[tuple[int, int]], nodes: int) -> Network:
+def net_of(edges: Iterable[tuple[int, int]], nodes: int) -> Adjacency:
     listed = list(edges)
     return network(nodes, np.array(listed, np.int64).reshape(-1, 2), np.arange(1, len(listed) + 1).astype(np.uint8))
 

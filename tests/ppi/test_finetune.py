@@ -11,11 +11,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from metapt.domains.ppi import features
-from metapt.domains.ppi.config import FinetuneSettings
+from metapt.domains.ppi.config import PpiFinetuning
 from metapt.domains.ppi.data.dataset import PpiDataset, on_device, splits
 from metapt.domains.ppi.features import features_of, head_aurocs
-from metapt.domains.ppi.finetune import Sets, finetune_tasks, full_transfer, linear_evaluation, sets_of
-from metapt.domains.ppi.gin import Encoder, GraphBatch, dropout_masks, initial_head, initial_pretrained, logits
+from metapt.domains.ppi.finetune import PpiSets, finetune_tasks, full_transfer, linear_evaluation, sets_of
+from metapt.domains.ppi.gin import GinEncoder, GraphBatch, dropout_masks, initial_head, initial_pretrained, logits
 from metapt.errors import DataError
 from metapt.evaluation.auroc import auroc, mean_auroc
 from metapt.hypergrad import Params, Pretrained
@@ -31,12 +31,12 @@ def dataset_of(**changes: object) -> PpiDataset:
     return on_device(small_graphs(**changes), "cpu")  # type: ignore[arg-type]
 
 
-def sets(dataset: PpiDataset, tasks: Tensor | None = None) -> Sets:
+def sets(dataset: PpiDataset, tasks: Tensor | None = None) -> PpiSets:
     return sets_of(dataset, splits(dataset.graphs, [TEST_SPECIES]), torch.arange(dataset.fine_tasks) if tasks is None else tasks)
 
 
-def settings(**values: object) -> FinetuneSettings:
-    return FinetuneSettings.model_validate({"epochs": 3, "batch_size": 16, "linear_epochs": 6, "linear_lrs": [1e-2], **values})
+def settings(**values: object) -> PpiFinetuning:
+    return PpiFinetuning.model_validate({"epochs": 3, "batch_size": 16, "linear_epochs": 6, "linear_lrs": [1e-2], **values})
 
 
 @pytest.fixture
@@ -44,14 +44,14 @@ def pretrained() -> Pretrained:
     return initial_pretrained(LAYERS, WIDTH, 3, generator("encoder"))
 
 
-def transfer(pretrained: Pretrained, sets: Sets, settings: FinetuneSettings, lr: float = 1e-2, seed: int = 0) -> Score:
+def transfer(pretrained: Pretrained, sets: PpiSets, settings: PpiFinetuning, lr: float = 1e-2, seed: int = 0) -> Score:
     start, _, buffers = pretrained
-    return full_transfer(Encoder(LAYERS, WIDTH), start, buffers, sets, settings, lr, generator("ft", seed))
+    return full_transfer(GinEncoder(LAYERS, WIDTH), start, buffers, sets, settings, lr, generator("ft", seed))
 
 
-def linear(pretrained: Pretrained, sets: Sets, settings: FinetuneSettings, seeds: list[int]) -> list[Score]:
+def linear(pretrained: Pretrained, sets: PpiSets, settings: PpiFinetuning, seeds: list[int]) -> list[Score]:
     start, _, buffers = pretrained
-    return linear_evaluation(Encoder(LAYERS, WIDTH), start, buffers, sets, settings, [generator("ft", seed) for seed in seeds])
+    return linear_evaluation(GinEncoder(LAYERS, WIDTH), start, buffers, sets, settings, [generator("ft", seed) for seed in seeds])
 
 
 def test_both_learn(pretrained: Pretrained) -> None:
@@ -82,7 +82,7 @@ def test_what_it_starts_from_is_not_changed(pretrained: Pretrained) -> None:
 
 def test_is_plain_training_with_adam_with_dropout_and_batch_norm_of_the_minibatch(pretrained: Pretrained) -> None:
     dataset = dataset_of(count=90)
-    data, stream, encoder = sets(dataset), generator("ft", 0), Encoder(LAYERS, WIDTH)
+    data, stream, encoder = sets(dataset), generator("ft", 0), GinEncoder(LAYERS, WIDTH)
     masks = torch.Generator().manual_seed(int(torch.randint(2**62, (), generator=stream)))
     head = {name: value.requires_grad_() for name, value in initial_head(WIDTH, FINE, stream).items()}
     body = {name: value.clone().requires_grad_() for name, value in pretrained.encoder.items()}
@@ -106,7 +106,7 @@ def test_is_plain_training_with_adam_with_dropout_and_batch_norm_of_the_minibatc
     assert score.class_aurocs == pytest.approx(aurocs[highest(score.validation_curve)].tolist(), abs=1e-9)
 
 
-class Watched(Encoder):
+class Watched(GinEncoder):
     """Notes what it is given."""
 
     def __init__(self, layers: int, width: int) -> None:
@@ -195,7 +195,7 @@ def test_held_out_parts_of_the_tasks_are_equal_disjoint_and_all() -> None:
 
 
 def test_the_auroc_of_a_head_is_that_of_its_logits_on_its_tasks(pretrained: Pretrained) -> None:
-    dataset, encoder = dataset_of(), Encoder(LAYERS, WIDTH)
+    dataset, encoder = dataset_of(), GinEncoder(LAYERS, WIDTH)
     data = sets(dataset)
     network = {**pretrained.encoder, **pretrained.buffers}
     tasks, head = torch.tensor([4, 0]), initial_head(WIDTH, 2, generator("head"))
@@ -209,7 +209,7 @@ def test_the_auroc_of_a_head_is_that_of_its_logits_on_its_tasks(pretrained: Pret
 def test_features_do_not_depend_on_the_parts_they_are_worked_out_in(
     pretrained: Pretrained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    dataset, encoder = dataset_of(), Encoder(LAYERS, WIDTH)
+    dataset, encoder = dataset_of(), GinEncoder(LAYERS, WIDTH)
     network, chosen = {**pretrained.encoder, **pretrained.buffers}, torch.tensor([5, 3, 99, 3, 0])
     whole = features_of(encoder, network, dataset, chosen)
     monkeypatch.setattr(features, "CHUNK", 2)

@@ -11,13 +11,13 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from metapt.domains.ppi.data.dataset import on_device
-from metapt.domains.ppi.gin import Encoder, GraphBatch, dropout_masks, initial_head, initial_pretrained, logits, neighbour_sum
+from metapt.domains.ppi.gin import GinEncoder, GraphBatch, dropout_masks, initial_head, initial_pretrained, logits, neighbour_sum
 from metapt.hypergrad import Params
 
 from .graphs_helper import DTYPE, LAYERS, WIDTH, draw, exact, exact_pretrained, odd_graphs, plain, pyg_batch, relabelled
 from .small_graphs import COARSE
 
-ENCODER = Encoder(LAYERS, WIDTH)
+ENCODER = GinEncoder(LAYERS, WIDTH)
 NUMBERS = [7, 1, 0, 3, 7, 2]
 
 
@@ -50,7 +50,7 @@ def test_is_the_network_with_a_message_per_edge(layers: int, training: bool, dro
     batch = batch_of()
     keep = (draw(3, layers, len(batch.graph), WIDTH) > 0).to(DTYPE) * 2 if dropout else None
     results = []
-    for network, graphs in ((Encoder(layers, WIDTH), batch), (plain, pyg_batch(odd_graphs(), NUMBERS))):
+    for network, graphs in ((GinEncoder(layers, WIDTH), batch), (plain, pyg_batch(odd_graphs(), NUMBERS))):
         encoder, _, buffers = exact_pretrained(layers)
         encoder = {name: value.requires_grad_() for name, value in encoder.items()}
         features = network({**encoder, **buffers}, graphs, training=training, keep=keep)

@@ -15,7 +15,7 @@ from metapt.domains.ppi.arms import pretrain
 from metapt.domains.ppi.config import Arm, uses_labels, weights_of
 from metapt.domains.ppi.data.dataset import PpiDataset, on_device
 from metapt.domains.ppi.data.graphs import pack, unpack
-from metapt.domains.ppi.pretraining_setting import Setting
+from metapt.domains.ppi.pretraining_setting import PpiSetting
 from metapt.domains.ppi.settings import pretrain_setting
 from metapt.hypergrad import Params
 
@@ -50,7 +50,7 @@ def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Pretrained:
 
 def granted(dataset: PpiDataset, name: str) -> tuple[Any, Any]:
     """Which labels a setting grants to PT: [graphs, PT tasks], [graphs, FT tasks]."""
-    setting: Setting = setting_in(Path(), dataset, name)
+    setting: PpiSetting = setting_in(Path(), dataset, name)
     coarse, fine = (np.zeros((len(dataset.graphs), tasks), bool) for tasks in (COARSE, FINE))
     coarse[setting.graphs] = True
     tasks = np.arange(FINE) if setting.tasks is None else setting.tasks.numpy()
@@ -101,7 +101,7 @@ def test_related_tasks_are_found_by_the_permuted_labels_where_pt_sees_those(data
     intact = setting_in(Path(), dataset).relatives()
     changed = []
     for seed in range(3):
-        permuted: Setting = setting_in(Path(), dataset, "permuted_tasks", seed)
+        permuted: PpiSetting = setting_in(Path(), dataset, "permuted_tasks", seed)
         bits = permuted.coarse()
         assert bits is not None
         seen = relabelled(dataset, unpack(bits.numpy(), COARSE) > 0, labels_of(dataset)[1])

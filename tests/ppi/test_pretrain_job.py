@@ -11,13 +11,13 @@ import pytest
 import torch
 from pydantic import TypeAdapter
 
-from metapt.domains.ppi.config import ARMS, Arm, Network, PretrainSettings
+from metapt.domains.ppi.config import ARMS, Arm, Network, PpiPretraining
 from metapt.domains.ppi.data.dataset import on_device
 from metapt.domains.ppi.data.graphs import save
 from metapt.domains.ppi.gin import initial_pretrained
 from metapt.domains.ppi.pretrain import run, weight_numbers
 from metapt.domains.ppi.pretrained import load_pretrained
-from metapt.domains.ppi.pretraining_setting import Setting
+from metapt.domains.ppi.pretraining_setting import PpiSetting
 from metapt.domains.ppi.problem import WEIGHTS, task_weights
 from metapt.errors import DataError
 from metapt.evaluation import metrics
@@ -134,9 +134,9 @@ def test_permuted_tasks_are_told_apart_in_tables(inputs: dict[str, Path], tmp_pa
     assert figures(tmp_path)["AUROC of weight against intact labels"] == pytest.approx(expected, abs=1e-6)
 
 
-def setting_of(name: str = "full_access") -> Setting:
+def setting_of(name: str = "full_access") -> PpiSetting:
     dataset = on_device(related_graphs(), "cpu")
-    return Setting(dataset, NETWORK, PretrainSettings(), [TEST_SPECIES], 0, name, None, lambda: pytest.fail("no checkpoint"))
+    return PpiSetting(dataset, NETWORK, PpiPretraining(), [TEST_SPECIES], 0, name, None, lambda: pytest.fail("no checkpoint"))
 
 
 def test_weights_are_held_against_what_is_known_of_the_tasks() -> None:

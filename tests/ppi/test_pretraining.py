@@ -18,7 +18,7 @@ from metapt.domains.ppi.arms import fixed_weights, meta_loop, pretrain
 from metapt.domains.ppi.batches import PpiBatches
 from metapt.domains.ppi.data.dataset import PpiDataset, held_out_tasks, on_device, splits
 from metapt.domains.ppi.data.graphs import unpack
-from metapt.domains.ppi.pretraining_setting import Setting
+from metapt.domains.ppi.pretraining_setting import PpiSetting
 from metapt.domains.ppi.problem import WEIGHTS, LabelledGraphs, encoder_of, initial_meta, task_weights
 from metapt.domains.ppi.quantities import ONLINE, QUANTILES
 from metapt.domains.ppi.settings import FOLDS
@@ -46,7 +46,7 @@ def dataset() -> PpiDataset:
 
 
 @pytest.fixture
-def make(dataset: PpiDataset, tmp_path: Path) -> Callable[..., Setting]:
+def make(dataset: PpiDataset, tmp_path: Path) -> Callable[..., PpiSetting]:
     return partial(setting_in, tmp_path, dataset)
 
 
@@ -54,7 +54,7 @@ class Ran(NamedTuple):
     """A whole run, and what its trainer began with."""
 
     run: PretrainRun
-    setting: Setting
+    setting: PpiSetting
     starts: list[Pretrained]
 
 
@@ -141,7 +141,7 @@ def test_the_ft_head_that_pt_trains_is_tested_on_the_way(ran: Callable[[str], Ra
             assert all(0 <= value <= 100 for value in values)
 
 
-def test_online_aurocs_are_of_validation_graphs_and_of_the_hard_half(make: Callable[..., Setting]) -> None:
+def test_online_aurocs_are_of_validation_graphs_and_of_the_hard_half(make: Callable[..., PpiSetting]) -> None:
     setting = make()
     start, head = setting.initial(), setting.initial_head()
     network = {**start.encoder, **start.buffers}
@@ -159,7 +159,7 @@ def test_online_aurocs_are_of_validation_graphs_and_of_the_hard_half(make: Calla
         assert {key for key, value in found.items() if not torch.equal(value, expected[key])} == {name} & set(expected)
 
 
-def test_all_arms_of_a_seed_start_from_the_same_weights(ran: Callable[[str], Ran], make: Callable[..., Setting]) -> None:
+def test_all_arms_of_a_seed_start_from_the_same_weights(ran: Callable[[str], Ran], make: Callable[..., PpiSetting]) -> None:
     expected, head = make().initial(), make().initial_head()
     for name in ARMS_HERE:
         run, _, starts = ran(name)
@@ -176,7 +176,7 @@ def test_all_arms_of_a_seed_start_from_the_same_weights(ran: Callable[[str], Ran
 
 
 def test_all_arms_of_a_seed_see_the_same_pt_minibatches_and_masks_to_the_end(
-    make: Callable[..., Setting], monkeypatch: pytest.MonkeyPatch
+    make: Callable[..., PpiSetting], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn: list[LabelledGraphs] = []
     draw = PpiBatches.pretrain
@@ -188,7 +188,7 @@ def test_all_arms_of_a_seed_see_the_same_pt_minibatches_and_masks_to_the_end(
     monkeypatch.setattr(PpiBatches, "pretrain", spied)
     seen: dict[str, list[LabelledGraphs]] = {}
     for name, arm in ARMS_HERE.items():
-        if not isinstance(arm, config.NoPretraining) and not (isinstance(arm, config.Meta) and arm.reuse_gradient):
+        if not isinstance(arm, config.WithoutPretraining) and not (isinstance(arm, config.PpiMeta) and arm.reuse_gradient):
             setting = make()
             setting.checkpoint().remove()
             pretrain(arm, setting)
@@ -203,13 +203,13 @@ def test_all_arms_of_a_seed_see_the_same_pt_minibatches_and_masks_to_the_end(
             )
 
 
-def test_an_arm_with_equal_weights_is_the_one_without(ran: Callable[[str], Ran], make: Callable[..., Setting]) -> None:
+def test_an_arm_with_equal_weights_is_the_one_without(ran: Callable[[str], Ran], make: Callable[..., PpiSetting]) -> None:
     ours = pretrain(ARMS_HERE["meta-frozen"], make(learned=torch.zeros(COARSE)))
     assert equal(ours.pretrained.encoder, ran("graph_supervised").run.pretrained.encoder)
     assert not equal(ran("meta-frozen").run.pretrained.encoder, ours.pretrained.encoder)
 
 
-def test_fixed_weights_are_those_that_another_arm_has_learned(make: Callable[..., Setting]) -> None:
+def test_fixed_weights_are_those_that_another_arm_has_learned(make: Callable[..., PpiSetting]) -> None:
     def weights(name: str, seed: int = 0) -> torch.Tensor:
         return fixed_weights(make(seed=seed), ARMS_HERE[name])[WEIGHTS]  # type: ignore[arg-type]
 
@@ -227,13 +227,13 @@ def test_fixed_weights_are_those_that_another_arm_has_learned(make: Callable[...
         assert float(used.sum()) == pytest.approx(2, abs=1e-9)
 
 
-def test_related_tasks_are_those_that_an_ft_task_implies(make: Callable[..., Setting]) -> None:
+def test_related_tasks_are_those_that_an_ft_task_implies(make: Callable[..., PpiSetting]) -> None:
     used = task_weights(fixed_weights(make(), ARMS_HERE["related_only"]))  # type: ignore[arg-type]
     assert used[3] == 1
     assert float(used.sum()) == pytest.approx(1, abs=1e-9)
 
 
-def test_a_task_that_is_left_out_has_no_say(make: Callable[..., Setting]) -> None:
+def test_a_task_that_is_left_out_has_no_say(make: Callable[..., PpiSetting]) -> None:
     order = LEARNED.argsort(descending=True)
 
     def encoder(name: str, flip: bool) -> Params:
@@ -251,7 +251,7 @@ def test_a_task_that_is_left_out_has_no_say(make: Callable[..., Setting]) -> Non
         torch.testing.assert_close(encoder("graph_supervised", True), encoder("graph_supervised", False), rtol=1e-2, atol=1e-3)
 
 
-def test_pt_sees_train_validation_and_easy_graphs(make: Callable[..., Setting]) -> None:
+def test_pt_sees_train_validation_and_easy_graphs(make: Callable[..., PpiSetting]) -> None:
     setting = make()
     parts = splits(setting.dataset.graphs, [TEST_SPECIES])
     assert sorted(setting.graphs) == sorted([*parts.train, *parts.validation, *parts.easy])
@@ -263,7 +263,7 @@ def test_pt_sees_train_validation_and_easy_graphs(make: Callable[..., Setting]) 
     assert setting.finetune_tasks == FINE
 
 
-def test_half_of_the_data_is_half_of_each_set(make: Callable[..., Setting]) -> None:
+def test_half_of_the_data_is_half_of_each_set(make: Callable[..., PpiSetting]) -> None:
     whole, half, again, other = (
         make(name, seed).finetune for name, seed in (("full_access", 0), *[("half_data", s) for s in (0, 0, 1)])
     )
@@ -286,7 +286,7 @@ def test_held_out_parts_are_a_partition_of_the_ft_tasks(count: int) -> None:
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
-def test_what_is_held_out_is_not_seen(make: Callable[..., Setting]) -> None:
+def test_what_is_held_out_is_not_seen(make: Callable[..., PpiSetting]) -> None:
     for part in range(FOLDS):
         setting = make(f"held_out_{part}")
         assert setting.tasks is not None
@@ -300,7 +300,7 @@ def test_what_is_held_out_is_not_seen(make: Callable[..., Setting]) -> None:
 @pytest.mark.parametrize("name", ["cotrain", "cotrain_learned_weights", "meta", "meta-stable"])
 @pytest.mark.parametrize("setting", ["half_data", "held_out_1", "permuted_tasks", "released_centre"])
 def test_arms_that_learn_from_ft_data_run_in_every_setting(
-    ran: Callable[[str], Ran], make: Callable[..., Setting], name: str, setting: str
+    ran: Callable[[str], Ran], make: Callable[..., PpiSetting], name: str, setting: str
 ) -> None:
     run = pretrain(ARMS_HERE[name], make(setting, epochs=1, online_evaluations=1))
     assert run.pretrained.head["bias"].shape == (COARSE,)
@@ -308,7 +308,7 @@ def test_arms_that_learn_from_ft_data_run_in_every_setting(
     assert all(value.isfinite().all() for part in (run.pretrained.encoder, run.meta) for value in part.values())
 
 
-def test_permuted_tasks_keep_their_positives_and_lose_their_graphs(make: Callable[..., Setting]) -> None:
+def test_permuted_tasks_keep_their_positives_and_lose_their_graphs(make: Callable[..., PpiSetting]) -> None:
     setting = make("permuted_tasks")
     graphs, hard = setting.graphs, splits(setting.dataset.graphs, [TEST_SPECIES]).hard
     chosen = setting.permuted()
@@ -333,7 +333,7 @@ def test_permuted_tasks_keep_their_positives_and_lose_their_graphs(make: Callabl
     assert len(make().permuted()) == 0
 
 
-def test_pt_trains_on_the_permuted_labels(make: Callable[..., Setting]) -> None:
+def test_pt_trains_on_the_permuted_labels(make: Callable[..., PpiSetting]) -> None:
     ours, plain = make("permuted_tasks"), make()
     chosen = ours.permuted()
     for found, original in [(ours.batches().pretrain(), plain.batches().pretrain())]:
@@ -343,7 +343,7 @@ def test_pt_trains_on_the_permuted_labels(make: Callable[..., Setting]) -> None:
         assert all(map(torch.equal, found.graphs, original.graphs))
 
 
-def test_only_the_released_setting_has_released_centres(make: Callable[..., Setting]) -> None:
+def test_only_the_released_setting_has_released_centres(make: Callable[..., PpiSetting]) -> None:
     released, right = make("released_centre").batches().pretrain(), make().batches().pretrain()
     assert released.graphs.centre.max() < 7
     starts = right.graphs.sizes.cumsum(0) - right.graphs.sizes
@@ -353,7 +353,7 @@ def test_only_the_released_setting_has_released_centres(make: Callable[..., Sett
 META: dict[str, Any] = {"unroll": "ridge", "pretrain_steps": 2, "warmup_epochs": 0.5}
 
 
-def parts_of_updates(setting: Setting, arm: config.Meta, updates: int) -> list[list[list[int]]]:
+def parts_of_updates(setting: PpiSetting, arm: config.PpiMeta, updates: int) -> list[list[list[int]]]:
     """The numbers of the graphs in each part of each meta-update."""
     numbers = torch.arange(len(setting.dataset.graphs), dtype=torch.float32).repeat_interleave(setting.dataset.nodes.diff())
     edge_sums = torch.cat([numbers.unsqueeze(1), setting.dataset.edge_sums[:, 1:]], 1)
@@ -369,11 +369,11 @@ def parts_of_updates(setting: Setting, arm: config.Meta, updates: int) -> list[l
 @pytest.mark.parametrize("folds", [2, 3, 5, 7])
 @pytest.mark.parametrize("size", [None, 8, 30])
 def test_a_cross_fitted_head_sees_disjoint_folds_in_every_meta_update(
-    make: Callable[..., Setting], folds: int, size: int | None
+    make: Callable[..., PpiSetting], folds: int, size: int | None
 ) -> None:
     setting = make()
     both = sorted(np.concatenate(setting.finetune).tolist())
-    for parts in parts_of_updates(setting, config.Meta(**META, folds=folds, batch_size=size), 6):
+    for parts in parts_of_updates(setting, config.PpiMeta(**META, folds=folds, batch_size=size), 6):
         flat = [number for part in parts for number in part]
         assert len(parts) == folds
         assert len(set(flat)) == len(flat)
@@ -384,20 +384,20 @@ def test_a_cross_fitted_head_sees_disjoint_folds_in_every_meta_update(
         assert min(map(len, parts)) == least
 
 
-def test_without_folds_a_head_is_fit_on_train_and_evaluated_on_validation(make: Callable[..., Setting]) -> None:
+def test_without_folds_a_head_is_fit_on_train_and_evaluated_on_validation(make: Callable[..., PpiSetting]) -> None:
     setting = make()
     train, validation = (set(part.tolist()) for part in setting.finetune)
     for size in (None, 8):
-        for held_out, *rest in parts_of_updates(setting, config.Meta(**META, batch_size=size), 3):
+        for held_out, *rest in parts_of_updates(setting, config.PpiMeta(**META, batch_size=size), 3):
             assert len(rest) == 1
             assert set(rest[0]) <= train
             assert set(held_out) <= validation
             assert [len(rest[0]), len(held_out)] == ([TRAIN, VALIDATION] if size is None else [8, 8])
 
 
-def test_the_ft_solver_is_the_configs(make: Callable[..., Setting]) -> None:
+def test_the_ft_solver_is_the_configs(make: Callable[..., PpiSetting]) -> None:
     def solver(**changes: Any) -> Any:
-        return meta_loop(make(), config.Meta(pretrain_steps=2, warmup_epochs=0.5, **changes)).settings.finetuning
+        return meta_loop(make(), config.PpiMeta(pretrain_steps=2, warmup_epochs=0.5, **changes)).settings.finetuning
 
     assert solver(unroll_steps=3, finetune_lr=0.02) == Unroll(3, Adam(0.02))
     assert solver(unroll="fitted", l2=0.5) == FittedHead(0.5)
@@ -405,8 +405,8 @@ def test_the_ft_solver_is_the_configs(make: Callable[..., Setting]) -> None:
     assert solver(unroll="ridge", l2=0.5, folds=4, batch_size=None) == RidgeHead(0.5, cross_fit=True, minibatches=3)
 
 
-def test_every_option_of_a_meta_arm_reaches_its_loop(make: Callable[..., Setting]) -> None:
-    arm = config.Meta(
+def test_every_option_of_a_meta_arm_reaches_its_loop(make: Callable[..., PpiSetting]) -> None:
+    arm = config.PpiMeta(
         pretrain_lr=2e-4,
         pretrain_steps=2,
         warmup_epochs=0.5,
@@ -446,7 +446,9 @@ def test_every_option_of_a_meta_arm_reaches_its_loop(make: Callable[..., Setting
     )
 
 
-def test_every_option_of_learned_weights_reaches_its_loop(make: Callable[..., Setting], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_option_of_learned_weights_reaches_its_loop(
+    make: Callable[..., PpiSetting], monkeypatch: pytest.MonkeyPatch
+) -> None:
     begun: list[MetaSettings] = []
 
     def stopped(self: MetaPretraining, *arguments: Any, **options: Any) -> None:
@@ -474,7 +476,7 @@ def test_every_option_of_learned_weights_reaches_its_loop(make: Callable[..., Se
 
 @pytest.mark.parametrize("name", ["graph_supervised", "cotrain", "cotrain_pcgrad"])
 def test_the_learning_rate_and_the_gradients_are_the_arms(
-    make: Callable[..., Setting], name: str, monkeypatch: pytest.MonkeyPatch
+    make: Callable[..., PpiSetting], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arm = ARMS_HERE[name].model_copy(update={"pretrain_lr": 0.02})
     specs: list[OptimizerSpec] = []
@@ -494,16 +496,16 @@ def test_the_learning_rate_and_the_gradients_are_the_arms(
         assert not equal(run.pretrained.encoder, pretrain(alternate, setting).pretrained.encoder)
 
 
-def test_warm_up_is_in_epochs(make: Callable[..., Setting]) -> None:
-    loops = [meta_loop(make(epochs=5), config.Meta(pretrain_steps=4, warmup_epochs=epochs)) for epochs in (0, 1, 2.5)]
+def test_warm_up_is_in_epochs(make: Callable[..., PpiSetting]) -> None:
+    loops = [meta_loop(make(epochs=5), config.PpiMeta(pretrain_steps=4, warmup_epochs=epochs)) for epochs in (0, 1, 2.5)]
     assert [loop.settings.warmup for loop in loops] == [0, 2, 4]  # of six steps each, four steps an iteration
     assert [loop.settings.iterations for loop in loops] == [7] * 3
     with pytest.raises(ConfigError, match="so that phi would never be learned"):
-        meta_loop(make(epochs=5), config.Meta(pretrain_steps=4, warmup_epochs=5))
+        meta_loop(make(epochs=5), config.PpiMeta(pretrain_steps=4, warmup_epochs=5))
 
 
 @pytest.mark.parametrize("name", ["graph_supervised", "cotrain", "cotrain_pcgrad"])
-def test_pt_that_diverges_is_an_error(make: Callable[..., Setting], name: str) -> None:
+def test_pt_that_diverges_is_an_error(make: Callable[..., PpiSetting], name: str) -> None:
     setting = make()
     broken = dataclasses.replace(setting.dataset, edge_sums=setting.dataset.edge_sums * torch.nan)
     with pytest.raises((TrainingError, DataError), match=r"the PT loss at step|no task"):
@@ -530,7 +532,7 @@ class Fragile(Checkpoint):
 
 @pytest.mark.parametrize("name", [name for name in ARMS_HERE if name not in ("no_pt", "meta-frozen", "meta-top", "meta-bottom")])
 def test_an_interrupted_run_ends_in_the_same_bits(
-    ran: Callable[[str], Ran], make: Callable[..., Setting], name: str, monkeypatch: pytest.MonkeyPatch
+    ran: Callable[[str], Ran], make: Callable[..., PpiSetting], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = ran(name).run
     monkeypatch.setattr(Every, "__call__", lambda self: True)
@@ -551,7 +553,7 @@ def test_an_interrupted_run_ends_in_the_same_bits(
 
 @pytest.mark.parametrize("name", ["graph_supervised", "cotrain", "meta"])
 def test_the_same_seed_ends_in_the_same_bits_and_others_elsewhere(
-    ran: Callable[[str], Ran], make: Callable[..., Setting], name: str
+    ran: Callable[[str], Ran], make: Callable[..., PpiSetting], name: str
 ) -> None:
     whole, again = ran(name).run, pretrain(ARMS_HERE[name], make())
     assert the_same(whole, again)
@@ -559,6 +561,6 @@ def test_the_same_seed_ends_in_the_same_bits_and_others_elsewhere(
     assert not equal(whole.pretrained.encoder, pretrain(ARMS_HERE[name], make(seed=1)).pretrained.encoder)
 
 
-def test_weights_begin_at_1(make: Callable[..., Setting]) -> None:
+def test_weights_begin_at_1(make: Callable[..., PpiSetting]) -> None:
     loop = meta_loop(make(), ARMS_HERE["meta"])  # type: ignore[arg-type]
     assert equal({name: value.detach() for name, value in loop.meta.items()}, initial_meta(COARSE))

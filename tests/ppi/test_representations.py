@@ -10,7 +10,7 @@ import torch
 
 from metapt.domains.ppi.data.dataset import on_device, splits
 from metapt.domains.ppi.data.graphs import save
-from metapt.domains.ppi.gin import Encoder, initial_pretrained
+from metapt.domains.ppi.gin import GinEncoder, initial_pretrained
 from metapt.domains.ppi.studies.representations import compared, run
 from metapt.evaluation import metrics
 from metapt.evaluation.cka import linear_cka
@@ -59,7 +59,7 @@ def test_every_pair_of_arms_with_the_same_pt_seed_is_compared_on_the_same_graphs
 
     def features(arm: str, seed: int) -> torch.Tensor:
         encoder, _, buffers = network(arm, seed)
-        return Encoder(2, 4)({**encoder, **buffers}, batch, training=False)
+        return GinEncoder(2, 4)({**encoder, **buffers}, batch, training=False)
 
     for arm, metric, seed in found.index:
         other = metric.removeprefix("CKA with ")

@@ -206,7 +206,7 @@ def test_a_checkpoint_is_bound_to_settings_contents_code_and_device(tmp_path: Pa
     path = tmp_path / "graphs.npz"
     path.write_bytes(b"graphs")
 
-    def made(seed: int = 0, module: str = "metapt.domains.ppi.finetune_run", device: str = "cpu", name: str = "graphs") -> str:
+    def made(seed: int = 0, module: str = "metapt.domains.ppi.finetune", device: str = "cpu", name: str = "graphs") -> str:
         return fingerprint({"seed": seed}, {name: path}, module, device)
 
     first = made()

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from metapt.domains.ppi import config
 from metapt.domains.ppi.cotraining import CoTrainer
-from metapt.domains.ppi.pretraining_setting import Setting
+from metapt.domains.ppi.pretraining_setting import PpiSetting
 from metapt.domains.ppi.problem import WEIGHTS, CoTrainProblem, MultitaskProblem, encoder_of, head_of, task_weights, whole
 from metapt.domains.ppi.quantities import QUANTILES
 from metapt.errors import ConfigError
@@ -29,11 +29,11 @@ _OFF = -30.0
 """phi of a task that is left out: its weight is 2e-13."""
 
 
-def pretrain(arm: config.Arm, setting: Setting) -> PretrainRun:
+def pretrain(arm: config.Arm, setting: PpiSetting) -> PretrainRun:
     """Pre-train an arm."""
     with Measured(setting.dataset.device) as measured:
         match arm:
-            case config.NoPretraining():
+            case config.WithoutPretraining():
                 run = PretrainRun(setting.initial())
             case config.Supervised():
                 run = _supervised(setting, arm)
@@ -41,12 +41,12 @@ def pretrain(arm: config.Arm, setting: Setting) -> PretrainRun:
                 run = _cotrain(setting, arm)
             case config.LearnedWeights():
                 run = _learned_weights(setting, arm)
-            case config.Meta():
+            case config.PpiMeta():
                 run = _meta(setting, arm)
     return finished(run, measured)
 
 
-def fixed_weights(setting: Setting, arm: config.Supervised) -> Params:
+def fixed_weights(setting: PpiSetting, arm: config.Supervised) -> Params:
     """Return the logits of the weights that an arm keeps all through PT."""
     tasks = setting.dataset.coarse_tasks
     phi = torch.zeros(tasks)
@@ -70,13 +70,13 @@ def fixed_weights(setting: Setting, arm: config.Supervised) -> Params:
     return {WEIGHTS: phi.to(setting.dataset.device)}
 
 
-def _supervised(setting: Setting, arm: config.Supervised) -> PretrainRun:
+def _supervised(setting: PpiSetting, arm: config.Supervised) -> PretrainRun:
     problem = MultitaskProblem(setting.encoder)
     trainer = Pretrainer(problem, setting.batches(), setting.initial(), _adam(arm.pretrain_lr))
     return _plain(setting, trainer, fixed_weights(setting, arm), None)
 
 
-def _cotrain(setting: Setting, arm: config.CoTrain) -> PretrainRun:
+def _cotrain(setting: PpiSetting, arm: config.CoTrain) -> PretrainRun:
     trainer = CoTrainer(
         CoTrainProblem(setting.encoder), setting.pairs(), _two_heads(setting), _adam(arm.pretrain_lr), arm.gradients
     )
@@ -88,7 +88,7 @@ def _cotrain(setting: Setting, arm: config.CoTrain) -> PretrainRun:
     return run
 
 
-def _plain(setting: Setting, trainer: Pretrainer, meta: Params, recorder: Recorder | None) -> PretrainRun:
+def _plain(setting: PpiSetting, trainer: Pretrainer, meta: Params, recorder: Recorder | None) -> PretrainRun:
     """Train with given task weights."""
     checkpoint = setting.checkpoint()
     with Measured(setting.dataset.device) as measured:
@@ -97,7 +97,7 @@ def _plain(setting: Setting, trainer: Pretrainer, meta: Params, recorder: Record
     return PretrainRun(trainer.pretrained, {}, time_per_step(measured, taken), series, [checkpoint])
 
 
-def _learned_weights(setting: Setting, arm: config.LearnedWeights) -> PretrainRun:
+def _learned_weights(setting: PpiSetting, arm: config.LearnedWeights) -> PretrainRun:
     meta = setting.initial_meta(setting.dataset.coarse_tasks + setting.finetune_tasks)
     settings = MetaSettings(
         iterations=max(1, setting.steps // arm.pretrain_steps),
@@ -115,7 +115,7 @@ def _learned_weights(setting: Setting, arm: config.LearnedWeights) -> PretrainRu
     return run
 
 
-def _meta(setting: Setting, arm: config.Meta) -> PretrainRun:
+def _meta(setting: PpiSetting, arm: config.PpiMeta) -> PretrainRun:
     loop = meta_loop(setting, arm)
     solver = loop.settings.finetuning
     trains_head = solver.optimizer is not None and solver.minibatches > 0
@@ -126,7 +126,7 @@ def _meta(setting: Setting, arm: config.Meta) -> PretrainRun:
     return _learn(setting, loop, online if trains_head else dict)
 
 
-def meta_loop(setting: Setting, arm: config.Meta) -> MetaPretraining:
+def meta_loop(setting: PpiSetting, arm: config.PpiMeta) -> MetaPretraining:
     """Return the loop of a meta arm at its start."""
     return MetaPretraining(
         MultitaskProblem(setting.encoder),
@@ -145,7 +145,7 @@ def meta_loop(setting: Setting, arm: config.Meta) -> MetaPretraining:
     )
 
 
-def _learn(setting: Setting, loop: MetaPretraining, online: Callable[[], dict[str, Tensor]]) -> PretrainRun:
+def _learn(setting: PpiSetting, loop: MetaPretraining, online: Callable[[], dict[str, Tensor]]) -> PretrainRun:
     """Run a loop that learns task weights; record their quantiles and the online AUROC on the way."""
     iterations = loop.settings.iterations
     evaluations = setting.pretrain.online_evaluations
@@ -166,13 +166,13 @@ def _learn(setting: Setting, loop: MetaPretraining, online: Callable[[], dict[st
     return PretrainRun(loop.pretrained, loop.averaged_meta, numbers, recorder.rows(), [checkpoint])
 
 
-def _two_heads(setting: Setting) -> Pretrained:
+def _two_heads(setting: PpiSetting) -> Pretrained:
     """Return the network of co-training at its start, whose `encoder` is all of it (see `problem.whole`)."""
     start = setting.initial()
     return Pretrained(whole(start.encoder, start.head, setting.initial_head()), {}, start.buffers)
 
 
-def _online_of(setting: Setting, network: Pretrained) -> dict[str, Tensor]:
+def _online_of(setting: PpiSetting, network: Pretrained) -> dict[str, Tensor]:
     """Return the online AUROC of a co-trained network's FT head."""
     values = detached({**network.encoder, **network.buffers})
     return setting.online(encoder_of(values), head_of(values, "finetune_head"))

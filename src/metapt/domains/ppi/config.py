@@ -74,7 +74,7 @@ class Network(Section):
     width: Positive = Field(300, description="of a node's state; a graph's features are twice as many")
 
 
-class PretrainSettings(Section):
+class PpiPretraining(Section):
     """Multitask pre-training, the same for every arm."""
 
     epochs: Positive = Field(100, description="passes over the PT graphs")
@@ -83,7 +83,7 @@ class PretrainSettings(Section):
     online_evaluations: Count = Field(10, description="tests of the FT head that PT trains, on the way; not in the paper")
 
 
-class FinetuneSettings(Section):
+class PpiFinetuning(Section):
     """Fine-tuning and its evaluation, the same for every arm."""
 
     epochs: Positive = Field(50, description="passes over the FT graphs; the best one on validation AUROC is tested")
@@ -98,7 +98,7 @@ class FinetuneSettings(Section):
     linear_epochs: Positive = Field(50, description="passes of linear evaluation")
 
 
-class NoPretraining(Section):
+class WithoutPretraining(Section):
     """An arm that starts FT from random weights, which each FT seed draws anew."""
 
     method: Literal["no_pt"]
@@ -152,7 +152,7 @@ class LearnedWeights(Section):
     neumann_terms: Count = Field(1, description="Hessian-vector products per update; not in the paper, as of `meta`")
 
 
-class Meta(MetaArm):
+class PpiMeta(MetaArm):
     """An arm that learns the task weights with Algorithm 2. The keys from `l2` on are not in the paper."""
 
     pretrain_lr: Rate = Field(1e-4, description="PT learning rate (Adam)")
@@ -170,7 +170,7 @@ class Meta(MetaArm):
     )
 
     @model_validator(mode="after")
-    def _minibatches_fit(self) -> Meta:
+    def _minibatches_fit(self) -> PpiMeta:
         if self.reuse_gradient and self.hypergradient_batch is not None:
             raise ValueError("hypergradient_batch goes without reuse_gradient, whose hypergradients are of the PT minibatches")
         if self.batch_size is None and self.unroll == "head" and self.unroll_steps > 1:
@@ -178,7 +178,7 @@ class Meta(MetaArm):
         return self
 
 
-Arm = Annotated[NoPretraining | Supervised | CoTrain | LearnedWeights | Meta, Field(discriminator="method")]
+Arm = Annotated[WithoutPretraining | Supervised | CoTrain | LearnedWeights | PpiMeta, Field(discriminator="method")]
 
 
 def _from(arm: str, use: Literal["as_learned", "permuted", "top_quarter", "bottom_quarter"]) -> Supervised:
@@ -186,14 +186,14 @@ def _from(arm: str, use: Literal["as_learned", "permuted", "top_quarter", "botto
 
 
 ARMS: dict[str, Arm] = {
-    "no_pt": NoPretraining(method="no_pt"),
+    "no_pt": WithoutPretraining(method="no_pt"),
     "graph_supervised": Supervised(method="supervised"),
     "cotrain": CoTrain(method="cotrain"),
     "cotrain_pcgrad": CoTrain(method="cotrain", gradients="pcgrad"),
     "cotrain_learned_weights": LearnedWeights(method="learned_weights"),
-    "meta": Meta(),
-    "meta-identity": Meta(inverse=Neumann(terms=0)),
-    "meta-stable": Meta(
+    "meta": PpiMeta(),
+    "meta-identity": PpiMeta(inverse=Neumann(terms=0)),
+    "meta-stable": PpiMeta(
         inverse=ConjugateGradient(kind="conjugate_gradient", max_steps=10, rtol=0.01, relative_damping=0.05),
         curvature="gauss_newton",
         unroll="ridge",
@@ -262,8 +262,8 @@ class PpiSettings(DomainSection):
         ["full_transfer", "linear_evaluation"], min_length=1, description="FT of the whole network, or of the head alone"
     )
     arms: dict[str, Arm] = Field(ARMS, description="ways to pre-train; those from meta-identity on are not in the paper")
-    pretrain: PretrainSettings = PretrainSettings()
-    finetune: FinetuneSettings = FinetuneSettings()
+    pretrain: PpiPretraining = PpiPretraining()
+    finetune: PpiFinetuning = PpiFinetuning()
 
     @model_validator(mode="after")
     def _sources_learn_weights(self) -> PpiSettings:
@@ -293,11 +293,11 @@ def weights_of(arm: Arm) -> str | None:
 
 def learns_weights(arm: Arm) -> bool:
     """Return whether the arm learns task weights."""
-    return isinstance(arm, Meta | LearnedWeights)
+    return isinstance(arm, PpiMeta | LearnedWeights)
 
 
 def uses_labels(arm: Arm) -> bool:
     """Return whether the FT labels change the arm's PT."""
     if isinstance(arm, Supervised):
         return arm.tasks == "related" or arm.weights is not None
-    return not isinstance(arm, NoPretraining)
+    return not isinstance(arm, WithoutPretraining)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from metapt.domains.ppi.data.dataset import PpiDataset
-from metapt.domains.ppi.gin import Encoder, logits
+from metapt.domains.ppi.gin import GinEncoder, logits
 from metapt.evaluation.auroc import mean_auroc
 from metapt.hypergrad import Params
 from metapt.twostage.heads import in_chunks
@@ -17,7 +17,7 @@ CHUNK = 256
 
 @torch.no_grad()
 def head_aurocs(
-    encoder: Encoder, network: Params, head: Params, dataset: PpiDataset, indices: Tensor, tasks: Tensor | None = None
+    encoder: GinEncoder, network: Params, head: Params, dataset: PpiDataset, indices: Tensor, tasks: Tensor | None = None
 ) -> float:
     """The mean AUROC, per cent, of a head as it is, on the graphs `indices`, over the FT tasks with both labels.
 
@@ -37,6 +37,6 @@ def head_aurocs(
 
 
 @torch.no_grad()
-def features_of(encoder: Encoder, network: Params, dataset: PpiDataset, indices: Tensor) -> Tensor:
+def features_of(encoder: GinEncoder, network: Params, dataset: PpiDataset, indices: Tensor) -> Tensor:
     """[n, 2 width], BatchNorm in eval mode, no dropout; a few graphs at a time, so that memory does not grow with n."""
     return in_chunks(lambda chunk: encoder(network, dataset.batch(chunk), training=False), indices, CHUNK)

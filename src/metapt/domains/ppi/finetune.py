@@ -14,13 +14,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from metapt.domains.ppi.config import FinetuneSettings, Network
+from metapt.domains.ppi.config import Network, PpiFinetuning
 from metapt.domains.ppi.data.dataset import PpiDataset, Splits, held_out_tasks, open_dataset, splits
 from metapt.domains.ppi.features import features_of
-from metapt.domains.ppi.gin import Encoder, dropout_masks, initial_head, initial_pretrained, logits
+from metapt.domains.ppi.gin import GinEncoder, dropout_masks, initial_head, initial_pretrained, logits
 from metapt.domains.ppi.pretrained import load_pretrained
-from metapt.domains.ppi.problem import mean_loss
 from metapt.domains.ppi.quantities import AUROC, TASK_AUROC
 from metapt.domains.ppi.settings import HELD_OUT
 from metapt.errors import DataError
@@ -44,7 +44,7 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
 
     Args:
         config: `domain`, `arm` (its name), `method` (of the arm), `setting`, `pretrain_seeds`, `finetune_seeds` (numbers of
-            them), `evaluations`, `network` (see `Network`), `finetune` (see `FinetuneSettings`), `test_species`, `checkpoint`
+            them), `evaluations`, `network` (see `Network`), `finetune` (see `PpiFinetuning`), `test_species`, `checkpoint`
             (path).
         inputs: `graphs`, and, but for the method `no_pt`, `seed{n}`: pretrained.pt of each PT seed.
         outputs: `metrics`, `series`.
@@ -53,11 +53,11 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
     Raises:
         DataError: as `open_dataset`, `splits`, `finetune_tasks`, `sets_of` and `load_pretrained`.
     """
-    settings, network = FinetuneSettings.model_validate(config["finetune"]), Network.model_validate(config["network"])
+    settings, network = PpiFinetuning.model_validate(config["finetune"]), Network.model_validate(config["network"])
     dataset = open_dataset(inputs["graphs"], machine.device)
     tasks = finetune_tasks(config["setting"], dataset.fine_tasks)
     sets = sets_of(dataset, splits(dataset.graphs, config["test_species"]), tasks)
-    encoder = Encoder(network.layers, network.width)
+    encoder = GinEncoder(network.layers, network.width)
     checkpoint = Checkpoint(Path(config["checkpoint"]), fingerprint(config, inputs, __name__, machine.device))
 
     def start_of(given: Pretrained, served: list[Part]) -> Start:
@@ -94,7 +94,7 @@ def _numbers(score: Score) -> dict[str, float]:
 
 
 @dataclass(frozen=True)
-class Sets:
+class PpiSets:
     """What FT trains on, what chooses epoch and learning rate, and what is reported: numbers of graphs, on any device.
 
     Attributes:
@@ -113,7 +113,7 @@ class Sets:
         return self.dataset.fine(indices)[:, self.tasks]
 
 
-def sets_of(dataset: PpiDataset, splits: Splits, tasks: Tensor) -> Sets:
+def sets_of(dataset: PpiDataset, splits: Splits, tasks: Tensor) -> PpiSets:
     """Return the species split; the hard half of the test species is the test set.
 
     Tasks that an AUROC leaves out are named in the log.
@@ -122,7 +122,7 @@ def sets_of(dataset: PpiDataset, splits: Splits, tasks: Tensor) -> Sets:
         DataError: fewer than 2 graphs to train on, or no task with both labels in validation or test.
     """
     train, validation, test = (torch.from_numpy(part) for part in (splits.train, splits.validation, splits.test))
-    sets = Sets(dataset, train, validation, test, tasks)
+    sets = PpiSets(dataset, train, validation, test, tasks)
     if len(sets.train) < 2:
         raise DataError(f"FT trains on 2 or more graphs, and here on {len(sets.train)}; prepare more graphs.")
     for name, chosen in (("validation", sets.validation), ("test", sets.test)):
@@ -148,11 +148,11 @@ def finetune_tasks(setting: str, count: int) -> Tensor:
 
 
 def full_transfer(
-    encoder: Encoder,
+    encoder: GinEncoder,
     start: Params,
     buffers: Params,
-    sets: Sets,
-    settings: FinetuneSettings,
+    sets: PpiSets,
+    settings: PpiFinetuning,
     lr: float,
     generator: torch.Generator,
     label: str | None = None,
@@ -164,7 +164,7 @@ def full_transfer(
         start: its parameters; like the buffers, not changed.
         buffers: BatchNorm's statistics.
         sets: graphs on the device of `start`.
-        settings: see `FinetuneSettings`.
+        settings: see `PpiFinetuning`.
         lr: learning rate.
         generator: of head, minibatches and dropout, on the CPU.
         label: shows the progress under this name.
@@ -187,7 +187,7 @@ def full_transfer(
             nodes = len(graphs.graph)
             keep = dropout_masks(encoder.layers, nodes, encoder.width, settings.dropout, masks) if settings.dropout else None
             features = encoder(network, graphs, training=True, keep=keep)
-            loss = mean_loss(logits(head, features), labels[batch[0].to(labels.device)])
+            loss = F.binary_cross_entropy_with_logits(logits(head, features), labels[batch[0].to(labels.device)])
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
@@ -200,11 +200,11 @@ def full_transfer(
 
 
 def linear_evaluation(
-    encoder: Encoder,
+    encoder: GinEncoder,
     start: Params,
     buffers: Params,
-    sets: Sets,
-    settings: FinetuneSettings,
+    sets: PpiSets,
+    settings: PpiFinetuning,
     generators: list[torch.Generator],
 ) -> list[Score]:
     """Train linear heads on the features of the frozen encoder, one for each generator and learning rate, all at once.
@@ -229,5 +229,5 @@ def linear_evaluation(
     )
 
 
-def _head(encoder: Encoder, sets: Sets, generator: torch.Generator) -> Params:
+def _head(encoder: GinEncoder, sets: PpiSets, generator: torch.Generator) -> Params:
     return initial_head(encoder.width, len(sets.tasks), generator)

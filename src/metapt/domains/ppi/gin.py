@@ -81,7 +81,7 @@ def neighbour_sum(states: Tensor, batch: GraphBatch) -> Tensor:
     return result
 
 
-class Encoder:
+class GinEncoder:
     """The network as a pure function of its parameters and buffers.
 
     Args:

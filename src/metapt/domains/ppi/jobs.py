@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from metapt.domains.ppi.config import Arm, Meta, NoPretraining, PpiSettings, weights_of
+from metapt.domains.ppi.config import Arm, PpiMeta, PpiSettings, WithoutPretraining, weights_of
 from metapt.domains.ppi.data.sources import ARCHIVE, names, string_of
 from metapt.domains.ppi.settings import FULL_ACCESS, finetune_setting, pretrain_setting
 from metapt.jobs import Job, Jobs
@@ -57,7 +57,7 @@ class PpiJobs(Jobs[PpiSettings]):
                 "setting": setting,
                 "seed": seed,
                 "network": config.network,
-                "pretrain": {} if isinstance(chosen, NoPretraining) else config.pretrain,
+                "pretrain": {} if isinstance(chosen, WithoutPretraining) else config.pretrain,
                 "test_species": config.test_species,
                 "source": config.source,
             },
@@ -75,7 +75,7 @@ class PpiJobs(Jobs[PpiSettings]):
         chosen, config = self.config.arms[arm], self.config
         setting = finetune_setting(chosen, setting)
         inputs = {"graphs": self.prepared().outputs["graphs"]}
-        if not isinstance(chosen, NoPretraining):  # without PT each FT seed draws an encoder
+        if not isinstance(chosen, WithoutPretraining):  # without PT each FT seed draws an encoder
             inputs |= {
                 f"seed{seed}": self.pretrain(arm, setting, seed).outputs["pretrained"] for seed in range(config.pretrain_seeds)
             }
@@ -154,7 +154,7 @@ class PpiJobs(Jobs[PpiSettings]):
 
     def _update_graphs(self, arm: Arm) -> int:
         """Return the FT graphs of a meta-update, at most."""
-        if not isinstance(arm, Meta):
+        if not isinstance(arm, PpiMeta):
             return 0
         return min(self._graphs(), (arm.batch_size or self._graphs()) * (arm.folds or 2))
 

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
 from metapt.domains.ppi.arms import pretrain
-from metapt.domains.ppi.config import Arm, Network, PretrainSettings, weights_of
+from metapt.domains.ppi.config import Arm, Network, PpiPretraining, weights_of
 from metapt.domains.ppi.data.dataset import open_dataset
 from metapt.domains.ppi.pretrained import load_pretrained
-from metapt.domains.ppi.pretraining_setting import Setting
+from metapt.domains.ppi.pretraining_setting import PpiSetting
 from metapt.domains.ppi.problem import WEIGHTS, task_weights
 from metapt.domains.ppi.quantities import INTACT, OTHERS, PERMUTED, PLANTED, RELATIVES, WEIGHT
 from metapt.errors import DataError
@@ -33,8 +33,8 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
     """Pre-train an arm.
 
     Args:
-        config: `domain`, `arm` (its name), `arm_settings`, `setting` (see `Setting.name`), `seed`, `network` (see `Network`),
-            `pretrain` (see `PretrainSettings`), `test_species`, `checkpoint` (path).
+        config: `domain`, `arm` (its name), `arm_settings`, `setting` (see `PpiSetting.name`), `seed`, `network` (see `Network`),
+            `pretrain` (see `PpiPretraining`), `test_species`, `checkpoint` (path).
         inputs: `graphs`, `tasks`, and `weights`: pretrained.pt of the arm whose task weights this one takes.
         outputs: `pretrained`, `metrics`, `series`.
         machine: device.
@@ -45,10 +45,10 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
     state = fingerprint(config, inputs, __name__, machine.device)
     arm: Arm = TypeAdapter(Arm).validate_python(config["arm_settings"])
     network = Network.model_validate(config["network"])
-    setting = Setting(
+    setting = PpiSetting(
         dataset=open_dataset(inputs["graphs"], machine.device),
         network=network,
-        pretrain=PretrainSettings.model_validate(config["pretrain"]),
+        pretrain=PpiPretraining.model_validate(config["pretrain"]),
         test_species=config["test_species"],
         seed=config["seed"],
         name=config["setting"],
@@ -71,7 +71,7 @@ def _learned(path: Path, network: Network, device: str) -> torch.Tensor:
     return meta[WEIGHTS]
 
 
-def weight_numbers(weights: NDArray[np.float64], tasks: pd.DataFrame, setting: Setting) -> dict[str, float]:
+def weight_numbers(weights: NDArray[np.float64], tasks: pd.DataFrame, setting: PpiSetting) -> dict[str, float]:
     """Compare learned weights [PT tasks] with what is known of the tasks: permuted labels, planted use, relation to FT tasks."""
     found = {}
     permuted = np.isin(np.arange(len(weights)), setting.permuted())
@@ -93,7 +93,7 @@ def _auroc(weights: NDArray[np.float64], truth: NDArray[np.bool_]) -> float:
     return float(auroc(torch.from_numpy(weights), torch.from_numpy(truth)))
 
 
-def _weight_series(weights: NDArray[np.float64], setting: Setting) -> list[dict[str, Any]]:
+def _weight_series(weights: NDArray[np.float64], setting: PpiSetting) -> list[dict[str, Any]]:
     permuted = set(setting.permuted().tolist())
     rows = [{"replicate": 0, "step": task, "name": WEIGHT, "value": value} for task, value in enumerate(weights)]
     if permuted:

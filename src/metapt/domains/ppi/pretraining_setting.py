@@ -17,7 +17,7 @@ from metapt.domains.ppi.data.dataset import Indices, PpiDataset, held_out_tasks,
 from metapt.domains.ppi.data.graphs import pack, unpack
 from metapt.domains.ppi.data.terms import related
 from metapt.domains.ppi.features import head_aurocs
-from metapt.domains.ppi.gin import Encoder, initial_head, initial_pretrained
+from metapt.domains.ppi.gin import GinEncoder, initial_head, initial_pretrained
 from metapt.domains.ppi.problem import initial_meta
 from metapt.domains.ppi.quantities import ONLINE
 from metapt.domains.ppi.settings import HALF_DATA, HELD_OUT, PERMUTED_TASKS, RELEASED_CENTRE
@@ -29,7 +29,7 @@ _Batches = TypeVar("_Batches", bound=PpiBatches)
 
 
 @dataclass(frozen=True)
-class Setting:
+class PpiSetting:
     """What a PT run works on.
 
     Args:
@@ -45,7 +45,7 @@ class Setting:
 
     dataset: PpiDataset
     network: config.Network
-    pretrain: config.PretrainSettings
+    pretrain: config.PpiPretraining
     test_species: list[int]
     seed: int
     name: str
@@ -53,8 +53,8 @@ class Setting:
     checkpoint: Callable[[], Checkpoint]
 
     @property
-    def encoder(self) -> Encoder:
-        return Encoder(self.network.layers, self.network.width)
+    def encoder(self) -> GinEncoder:
+        return GinEncoder(self.network.layers, self.network.width)
 
     @property
     def graphs(self) -> Indices:
@@ -119,8 +119,12 @@ class Setting:
         granted = fine if tasks is None else fine[:, tasks.numpy()]
         return np.asarray(related(unpack(coarse[known], self.dataset.coarse_tasks), granted).any(1))
 
-    def sets(self, arm: config.Meta | None = None) -> dict[str, tuple[Indices, int]]:
-        """Return the graphs of each part of the training and the size of its minibatches; `arm`: whose meta-updates they serve."""
+    def sets(self, arm: config.PpiMeta | None = None) -> dict[str, tuple[Indices, int]]:
+        """Return the graphs of each part of the training, and the size of its minibatches.
+
+        Args:
+            arm: the arm whose meta-updates they serve; None where there are none.
+        """
         train, validation = self.finetune
         size = self.pretrain.batch_size
         larger = None if arm is None else arm.hypergradient_batch
@@ -138,7 +142,7 @@ class Setting:
         rest = len(both) - updates * part * (arm.folds - 1)
         return sets | {"train": (both[rest:], part), "validation": (both[:rest], rest if part == largest else part)}
 
-    def batches(self, arm: config.Meta | None = None) -> PpiBatches:
+    def batches(self, arm: config.PpiMeta | None = None) -> PpiBatches:
         """Return the minibatches of an arm whose PT loss is of PT data alone."""
         return self._made(PpiBatches, arm)
 
@@ -146,7 +150,7 @@ class Setting:
         """Return the minibatches of co-training."""
         return self._made(CoTrainBatches, None)
 
-    def _made(self, kind: type[_Batches], arm: config.Meta | None) -> _Batches:
+    def _made(self, kind: type[_Batches], arm: config.PpiMeta | None) -> _Batches:
         return kind(
             self.dataset,
             self.sets(arm),

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.nn import functional as F
 
-from metapt.domains.ppi.gin import Encoder, GraphBatch, logits
+from metapt.domains.ppi.gin import GinEncoder, GraphBatch, logits
 from metapt.hypergrad import Params, Pretrained
 from metapt.hypergrad.params import Vector
 
@@ -48,11 +48,6 @@ def task_losses(outputs: Tensor, labels: Tensor) -> Tensor:
     return F.binary_cross_entropy_with_logits(outputs, labels, reduction="none").mean(0)
 
 
-def mean_loss(outputs: Tensor, labels: Tensor) -> Tensor:
-    """Binary cross-entropy, the mean over graphs and tasks."""
-    return F.binary_cross_entropy_with_logits(outputs, labels)
-
-
 @dataclass(frozen=True)
 class MultitaskProblem:
     """PT: L = 1/T sum_t 2 sigmoid(phi_t) CE_t. FT: other tasks by a linear head.
@@ -61,7 +56,7 @@ class MultitaskProblem:
         encoder: the network.
     """
 
-    encoder: Encoder
+    encoder: GinEncoder
 
     def pretrain_loss(self, pretrained: Pretrained, meta: Params, batch: LabelledGraphs) -> Tensor:
         return self.outputs_loss(self.pretrain_outputs(pretrained, meta, batch), meta, batch)
@@ -98,7 +93,7 @@ class MultitaskProblem:
         return self.encoder(encoder, batch.graphs, training=False)
 
     def head_loss(self, head: Params, features: Tensor, batch: LabelledGraphs) -> Tensor:
-        return mean_loss(logits(head, features), batch.labels)
+        return F.binary_cross_entropy_with_logits(logits(head, features), batch.labels)
 
     def targets(self, batch: LabelledGraphs) -> Tensor:
         """FT labels, for a ridge head."""
@@ -113,7 +108,7 @@ class CoTrainProblem:
     the sum of both minibatches', each the mean over its tasks.
     """
 
-    encoder: Encoder
+    encoder: GinEncoder
 
     def losses(self, pretrained: Pretrained, batch: BothGraphs) -> tuple[Tensor, Tensor]:
         """Losses of the PT tasks and of the FT tasks."""
@@ -134,7 +129,7 @@ class CoTrainProblem:
         return logits(head_of(encoder, "finetune_head"), self.encoder(encoder, batch.graphs, training=False))
 
     def head_loss(self, head: Params, features: Tensor, batch: LabelledGraphs) -> Tensor:
-        return mean_loss(features, batch.labels)
+        return F.binary_cross_entropy_with_logits(features, batch.labels)
 
 
 def whole(encoder: Params, pretrain_head: Params, finetune_head: Params) -> Params:

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import pandas as pd
 
-from metapt.domains.ppi.config import Arm, Meta, PpiSettings, Supervised, learns_weights
+from metapt.domains.ppi.config import Arm, PpiMeta, PpiSettings, Supervised, learns_weights
 from metapt.domains.ppi.quantities import AUROC, WEIGHT
 from metapt.domains.ppi.settings import FULL_ACCESS, HELD_OUT, finetune_setting
 from metapt.errors import DataError
@@ -46,7 +46,7 @@ class PpiResults(TwoStageResults):
     @property
     def meta_arms(self) -> list[str]:
         """The experiment's arms that learn with Algorithm 2."""
-        return [arm for arm in self.arms if isinstance(self.config.arms[arm], Meta)]
+        return [arm for arm in self.arms if isinstance(self.config.arms[arm], PpiMeta)]
 
     @property
     def plain(self) -> str | None:

@@ -18,7 +18,7 @@ _MAX_NODES = 2**16 - 1  # nodes are numbered in 16 bits
 
 
 @dataclass(frozen=True, eq=False)
-class Network:
+class Adjacency:
     """An undirected network of N nodes, as the rows of its adjacency matrix.
 
     Attributes:
@@ -57,16 +57,16 @@ class EgoGraphs:
     centre: NDArray[np.uint16]
 
 
-def network(nodes: int, edges: Integers, bits: NDArray[np.uint8]) -> Network:
+def network(nodes: int, edges: Integers, bits: NDArray[np.uint8]) -> Adjacency:
     """The network of undirected edges [E, 2] with evidence [E], none twice and none from a node to itself."""
     first, second = np.concatenate([edges, edges[:, ::-1]]).T
     order = np.lexsort((second, first))
     first, second, evidence = first[order], second[order], np.concatenate([bits, bits])[order]
     upper = np.flatnonzero(second > first)
-    return Network(_offsets(first, nodes), second, _offsets(first[upper], nodes), upper, evidence)
+    return Adjacency(_offsets(first, nodes), second, _offsets(first[upper], nodes), upper, evidence)
 
 
-def ego_graphs(net: Network, centres: Integers, ego: Ego, chunk: int = _CHUNK) -> EgoGraphs:
+def ego_graphs(net: Adjacency, centres: Integers, ego: Ego, chunk: int = _CHUNK) -> EgoGraphs:
     """The graphs around centres, each induced on the nodes that a breadth-first search finds, with all links among them.
 
     In each of `ego.hops` rounds, each node that the last round has found brings in its neighbours that no earlier round has: all
@@ -96,7 +96,7 @@ def joined(parts: Sequence[EgoGraphs]) -> EgoGraphs:
     return EgoGraphs(**arrays)
 
 
-def _chunk(net: Network, centres: Integers, ego: Ego) -> EgoGraphs:
+def _chunk(net: Adjacency, centres: Integers, ego: Ego) -> EgoGraphs:
     count, size = len(centres), len(net)
     cells = _search(net, centres, ego)
     graph, node = np.divmod(cells, size)
@@ -113,7 +113,7 @@ def _chunk(net: Network, centres: Integers, ego: Ego) -> EgoGraphs:
     return EgoGraphs(node_offsets, node, _offsets(graph[origin], count), edges, net.bits[link], centre)
 
 
-def _search(net: Network, centres: Integers, ego: Ego) -> Integers:
+def _search(net: Adjacency, centres: Integers, ego: Ego) -> Integers:
     """Cells graph * N + node of the nodes that are found, ascending."""
     count, size = len(centres), len(net)
     found = np.zeros(count * size, bool)

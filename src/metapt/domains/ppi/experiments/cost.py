@@ -27,13 +27,13 @@ LIMITS = (
 )
 
 
-class Cost(ArmsSection):
+class PpiCost(ArmsSection):
     """Time and memory, as measured in the PT runs themselves. `meta-stable` is not in the paper."""
 
     arms: Names = Field(["graph_supervised", "meta", "meta-stable"], min_length=1, description="arms, keys of `ppi.arms`")
 
 
-def needs(jobs: PpiJobs, section: Cost) -> Needs:
+def needs(jobs: PpiJobs, section: PpiCost) -> Needs:
     """Return the PT runs of each arm."""
     return Needs(jobs.pretrain_all(section.arms, FULL_ACCESS))
 
@@ -61,7 +61,7 @@ def comparisons(results: PpiResults) -> Iterator[Comparison]:
 EXPERIMENT = Experiment(
     title="Time and memory of PT on protein graphs",
     figure_title="Time and memory of PT on protein graphs, for each arm",
-    section=Cost,
+    section=PpiCost,
     order=11,
     needs=needs,
     results=PpiResults,

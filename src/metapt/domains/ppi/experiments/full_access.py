@@ -10,11 +10,11 @@ from metapt.domains.ppi.settings import FULL_ACCESS
 from metapt.evaluation.experiment import Experiment, Needs
 
 
-class FullAccess(ArmsSection):
+class PpiFullAccess(ArmsSection):
     """All FT data are there at meta-PT time."""
 
 
-def needs(jobs: PpiJobs, section: FullAccess) -> Needs:
+def needs(jobs: PpiJobs, section: PpiFullAccess) -> Needs:
     """Return the FT runs of each arm."""
     return Needs([jobs.finetune(arm, FULL_ACCESS) for arm in section.arms])
 
@@ -22,7 +22,7 @@ def needs(jobs: PpiJobs, section: FullAccess) -> Needs:
 EXPERIMENT = Experiment(
     title="Test AUROC of each arm on protein graphs, FT of the whole network and of the head",
     figure_title="Test AUROC on protein graphs, for each arm, FT of the whole network and of the head",
-    section=FullAccess,
+    section=PpiFullAccess,
     order=1,
     needs=needs,
     results=PpiResults,

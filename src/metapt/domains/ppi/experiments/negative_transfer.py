@@ -11,7 +11,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from metapt.domains.ppi.config import ArmsSection, NoPretraining
+from metapt.domains.ppi.config import ArmsSection, WithoutPretraining
 from metapt.domains.ppi.jobs import PpiJobs
 from metapt.domains.ppi.labels import label, task_names
 from metapt.domains.ppi.quantities import TASK_AUROC
@@ -41,7 +41,7 @@ class NegativeTransfer(ArmsSection):
 
 def needs(jobs: PpiJobs, section: NegativeTransfer) -> Needs:
     """Return the FT runs of each arm and of the arm without PT, and the names of the tasks."""
-    without = next((name for name, arm in jobs.config.arms.items() if isinstance(arm, NoPretraining)), None)
+    without = next((name for name, arm in jobs.config.arms.items() if isinstance(arm, WithoutPretraining)), None)
     arms = [*([] if without is None else [without]), *(arm for arm in section.arms if arm != without)]
     runs = [jobs.finetune(arm, FULL_ACCESS) for arm in arms]
     return Needs(runs, files={"tasks": jobs.prepared().outputs["tasks"]}, words={WITHOUT: without})

@@ -13,7 +13,7 @@ from torch import Tensor
 from metapt.domains.ppi.config import Network
 from metapt.domains.ppi.data.dataset import Splits, open_dataset, splits
 from metapt.domains.ppi.features import features_of
-from metapt.domains.ppi.gin import Encoder
+from metapt.domains.ppi.gin import GinEncoder
 from metapt.domains.ppi.pretrained import load_pretrained
 from metapt.domains.ppi.quantities import REPRESENTATIONS, cka_with
 from metapt.domains.ppi.settings import FULL_ACCESS
@@ -40,7 +40,7 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
     network = Network.model_validate(config["network"])
     dataset = open_dataset(inputs["graphs"], machine.device)
     chosen = compared(splits(dataset.graphs, config["test_species"]), config["graphs"])
-    encoder = Encoder(network.layers, network.width)
+    encoder = GinEncoder(network.layers, network.width)
 
     def features(path: Path) -> Tensor:
         start = load_pretrained(path, network, machine.device).pretrained
