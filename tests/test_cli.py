@@ -12,6 +12,7 @@ from metapt.cli import main
 from metapt.config import Data, load
 
 ROOT = Path(__file__).parents[1]
+TINY = str(ROOT / "tests/workflow/tiny.yaml")
 
 
 def test_check_prints_where_results_go(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -64,8 +65,8 @@ def test_an_error_names_the_file_and_line_that_it_comes_from(tmp_path: Path, cap
     assert f"{tmp_path}/b.yaml, line 2: mnist.rotation_mean.arms.k5.extends is 'mata'" in capsys.readouterr().err
     assert main(["check", str(tmp_path / "a.yaml"), str(tmp_path / "c.yaml")]) == 1
     assert capsys.readouterr().err.splitlines() == [
-        f"error: {tmp_path}/a.yaml, line 5: mnist.rotation_mean.replicates is 0, but must be a whole number of at least 1.",
-        f"{tmp_path}/c.yaml, line 3: mnist.rotation_mean.epochs is -1, but must be a whole number of at least 1.",
+        f"error: {tmp_path}/c.yaml, line 3: mnist.rotation_mean.epochs is -1, but must be a whole number of at least 1.",
+        f"{tmp_path}/a.yaml, line 5: mnist.rotation_mean.replicates is 0, but must be a whole number of at least 1.",
     ]
 
 
@@ -96,6 +97,54 @@ def test_merge_keys_are_read(tmp_path: Path) -> None:
     assert found is not None
     assert found.rotation_mean_std is not None
     assert (found.rotation_mean_std.epochs, found.rotation_mean_std.replicates) == (4, 2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ([], "name what to run: a config (--configfile CONFIG.yaml), or a run.json and a folder (--into DIR)."),
+        (["a", "b", "--into", "x"], "--into repeats the run of one run.json: name that file, and no --configfile."),
+        (["a", "--into", "x", "--threads", "0"], "--threads is 0, but must be at least 1."),
+        (
+            ["mnist_bptl", "--configfile", TINY],
+            "mnist_bptl is no target (did you mean 'mnist_bptt'?): name a file, a domain or an ex",
+        ),
+        (["mnist_bptt", "--configfile", TINY], "mnist_bptt is not in the config: add `bptt: {}` to the section mnist"),
+        (["results/tiny/x", "--configfile", TINY], "no job of this config makes results/tiny/x"),
+    ],
+)
+def test_run_says_what_it_cannot_run(
+    arguments: list[str], sentence: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(ROOT)
+    assert main(["run", *arguments]) == 1
+    assert f"error: {sentence}" in capsys.readouterr().err
+
+
+def test_run_runs_what_is_not_up_to_date_and_stops_at_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "workflow").symlink_to(ROOT / "workflow")
+    monkeypatch.chdir(tmp_path)
+    data = "results/tiny/mnist/data/digits/images.pt"
+    for expected in (
+        ("data/raw/mnist-digits/train-images-idx3-ubyte.gz is not there", f"{data} is not there"),
+        ("up to date",) * 2,
+    ):
+        assert main(["run", data, "--configfile", TINY]) == 0
+        lines = capfd.readouterr().out.splitlines()
+        assert lines == [
+            f"{n}/2 {name}: {why}"
+            for n, name, why in zip((1, 2), ("raw/mnist-digits", "mnist/data/digits"), expected, strict=True)
+        ]
+    raw = tmp_path / "data/raw/mnist-digits/train-labels-idx1-ubyte.gz"
+    raw.write_bytes(raw.read_bytes()[:-9])
+    (tmp_path / data).unlink()
+    assert main(["run", "mnist", "--configfile", TINY]) == 1
+    printed = capfd.readouterr()
+    assert [line.split(": ")[0] for line in printed.out.splitlines()] == ["1/6 raw/mnist-digits", "2/6 mnist/data/digits"]
+    assert "train-labels-idx1-ubyte.gz is not what its job left" in printed.err
+    assert "error: mnist/data/digits has failed; its log is results/tiny/mnist/data/digits/log.txt" in printed.err
 
 
 def test_docs_are_generated_once_and_checked(

@@ -10,9 +10,10 @@ import jsonschema
 import pytest
 import yaml
 
-from metapt.config import Config, experiments, plain, validate
-from metapt.config_docs import generated, schema_for_editors
+from metapt.config import Config, experiments, validate
+from metapt.config_docs import LONGEST_ROW, generated, schema_for_editors
 from metapt.errors import ConfigError
+from metapt.sections import RENAMED, plain
 
 ROOT = Path(__file__).parents[1]
 CONFIGS = sorted((ROOT / "config").glob("*.yaml"))
@@ -154,6 +155,36 @@ def test_configs_are_legal_and_fit_the_schema(path: Path) -> None:
 def test_the_schema_forbids_unknown_keys() -> None:
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate({"mnist": {"rotation_mean": {"targt": 3}}}, schema_for_editors())
+
+
+@pytest.mark.parametrize("path", CONFIGS + OVERLAYS, ids=lambda path: path.name)
+def test_configs_name_the_schema_for_editors(path: Path) -> None:
+    first = path.read_text().splitlines()[0]
+    assert first.startswith("# yaml-language-server: $schema=")
+    assert (path.parent / first.partition("=")[2]).resolve() == ROOT / "workflow/schemas/config.schema.json"
+
+
+def test_an_old_key_is_told_its_new_name() -> None:
+    assert list(RENAMED) == sorted(RENAMED)
+    with pytest.raises(ConfigError, match=r"^mnist\.example_weighting\.arms\.meta\.warmup is now called warmup_epochs\.$"):
+        read("mnist: {example_weighting: {arms: {meta: {warmup: 3}}}}")
+    with pytest.raises(ConfigError, match=r"ecg\.arms\.meta\.scale_lr is now called meta_lr\."):
+        read("ecg: {arms: {meta: {scale_lr: 3}}}")
+
+
+def test_the_tables_of_keys_can_be_read() -> None:
+    text = (ROOT / "config/README.md").read_text()
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    assert max(map(len, rows)) <= LONGEST_ROW
+    assert not [row for row in rows if row.endswith("|  |")], "a meaning is empty"
+    for section in text.split("\n### ")[1:]:
+        assert section.split("\n")[2].strip(), f"{section[:40]} has no description"
+
+
+def test_every_config_file_is_described() -> None:
+    text = (ROOT / "config/README.md").read_text()
+    for path in CONFIGS + OVERLAYS:
+        assert f"| `{path.relative_to(ROOT / 'config')}` |" in text
 
 
 @pytest.mark.parametrize("path", generated(ROOT), ids=lambda path: path.name)

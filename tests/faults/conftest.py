@@ -16,15 +16,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import pytest
-from metapt.stages import Job
 from pydantic import TypeAdapter
 
 from metapt import records
-from metapt.config import plain
 from metapt.domains.ecg.config import Arm
-from metapt.domains.ecg.data.prepare import prepare
+from metapt.domains.ecg.data import prepare
 from metapt.domains.ecg.data.simulate import generate, write
 from metapt.files import sha256
+from metapt.jobs import Job
+from metapt.machine import Machine
+from metapt.sections import plain
 
 from .server import Server
 
@@ -88,7 +89,7 @@ class Forks:
     ) -> list[Ended]:
         """Run jobs side by side to their ends, or to their kill."""
         paths = [self._stderr.with_name(f"stderr{number}") for number in range(len(jobs))]
-        requests = [{"job": _plain(job), "faults": faults, "stderr": str(path)} for job, path in zip(jobs, paths, strict=True)]
+        requests = [{"job": asdict(job), "faults": faults, "stderr": str(path)} for job, path in zip(jobs, paths, strict=True)]
         with self._lock:
             assert self._process.stdin is not None
             assert self._process.stdout is not None
@@ -96,7 +97,7 @@ class Forks:
             self._process.stdin.flush()
             answer = json.loads(self._process.stdout.readline())
         return [
-            Ended(status, answer["seconds"], _text(job.log), _text(path))
+            Ended(status, answer["seconds"], _text(Path(job.log)), _text(path))
             for status, job, path in zip(answer["statuses"], jobs, paths, strict=True)
         ]
 
@@ -106,12 +107,8 @@ class Forks:
         self._process.wait(60)
 
 
-def _text(path: Path | None) -> str:
-    return path.read_text(errors="replace") if path is not None and path.is_file() else ""
-
-
-def _plain(job: Job) -> dict[str, Any]:
-    return json.loads(json.dumps(asdict(job), default=str))
+def _text(path: Path) -> str:
+    return path.read_text(errors="replace") if path.is_file() else ""
 
 
 @pytest.fixture(scope="session")
@@ -134,9 +131,10 @@ def server() -> Iterator[Server]:
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of job: stage, config (but for the checkpoint), inputs and names of the output files."""
+    """A kind of job: stage, entry module, config (but for the checkpoint), inputs and names of the output files."""
 
     stage: str
+    entry: str
     config: dict[str, Any]
     inputs: dict[str, Path] = field(default_factory=dict)
     outputs: dict[str, str] = field(default_factory=dict)
@@ -146,17 +144,21 @@ class Kind:
         config = self.config | (
             {"checkpoint": str(folder / "resume" / "state.pt")} if self.stage in ("pretrain", "finetune") else {}
         )
-        outputs = {name: folder / "out" / file for name, file in self.outputs.items()} | {"run": folder / "run.json"}
         for path in self.inputs.values():
             if records.producer(path) is None:  # no job has made it
                 sums = {"outputs": {path.name: sha256(path)}}
                 records.write(path.with_name(f"{path.name}.run.json"), {"outputs": {path.name: path.name}, "sha256": sums})
-        return Job(
-            **(
-                {"stage": self.stage, "config": config, "inputs": self.inputs, "outputs": outputs, "log": folder / "log.txt"}
-                | changes
-            )
-        )
+        fields: dict[str, Any] = {
+            "stage": self.stage,
+            "name": "mine",
+            "entry": self.entry,
+            "config": config,
+            "inputs": {name: str(path) for name, path in self.inputs.items()},
+            "outputs": {name: str(folder / "out" / file) for name, file in self.outputs.items()},
+            "record": str(folder / "run.json"),
+            "log": str(folder / "log.txt"),
+        }
+        return Job(**(fields | changes))
 
 
 RAW = ("ptbxl_database.csv", "scp_statements.csv", "records.json")
@@ -176,7 +178,7 @@ def raw(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def prepared(raw: dict[str, Path]) -> dict[str, Path]:
     folder = raw[RAW[0]].parent
     outputs = {"signals": folder / "signals.npy", "records": folder / "records.csv"}
-    prepare(raw, outputs)
+    prepare.run({}, raw, outputs, Machine())
     return outputs
 
 
@@ -199,13 +201,16 @@ def kinds(
         }
         return Kind(
             "pretrain",
+            "domains.ecg.pretrain",
             config | {"samples": 1000, "pretrain": {"signals": 24, "epochs": 2, "batch_size": 8}},
             prepared,
             PRETRAINED,
         )
 
     found = {
-        "preparation": Kind("prepare", {"domain": "ecg"}, raw, {"signals": "signals.npy", "records": "records.csv"}),
+        "preparation": Kind(
+            "prepare", "domains.ecg.data.prepare", {"domain": "ecg"}, raw, {"signals": "signals.npy", "records": "records.csv"}
+        ),
         "PT": pretraining({"method": "simclr"}, None),
         "meta-PT": pretraining({"method": "meta", "pretrain_steps": 1, "batch_size": 8, "warmup_epochs": 0}, 20),
     }
@@ -223,8 +228,8 @@ def kinds(
     }
     finetuning |= {"evaluations": ["full_transfer", "linear_evaluation"], "width": 2, "samples": 1000}
     finetuning |= {"finetune": {"epochs": 2, "linear_epochs": 3, "batch_size": 8}}
-    inputs = prepared | {"seed0": job.outputs["pretrained"]}
-    found["FT"] = Kind("finetune", finetuning, inputs, {"metrics": "metrics.csv", "series": "series.csv"})
+    inputs = prepared | {"seed0": Path(job.outputs["pretrained"])}
+    found["FT"] = Kind("finetune", "domains.ecg.finetune", finetuning, inputs, {"metrics": "metrics.csv", "series": "series.csv"})
     return found
 
 
@@ -250,7 +255,7 @@ def undisturbed(forks: Forks, tmp_path_factory: pytest.TempPathFactory) -> Calla
     known: dict[str, tuple[Contents, float]] = {}
 
     def run(kind: Kind) -> tuple[Contents, float]:
-        key = json.dumps(_plain(kind.job(Path("x"))), sort_keys=True)
+        key = json.dumps(asdict(kind.job(Path("x"))), sort_keys=True)
         if key not in known:
             folder = tmp_path_factory.mktemp("undisturbed")
             (ended,) = forks(kind.job(folder))

@@ -14,27 +14,21 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-import metapt.domains.ecg.finetune_run
-import metapt.domains.ecg.pretrain_run
-import metapt.stages.download
-import metapt.stages.finetune
-import metapt.stages.prepare
-import metapt.stages.pretrain
-import metapt.stages.simulate
-import metapt.stages.train
 import torch
-from metapt.stages import Job, execute
 
-import metapt.domains.ecg.domain
-import metapt.domains.mnist.domain
-import metapt.domains.ppi.domain
+import metapt.domains.ecg.data.prepare
+import metapt.domains.ecg.finetune
+import metapt.domains.ecg.pretrain
+import metapt.domains.ppi.pretrain
+import metapt.fetching.download
 import metapt.fetching.web
 import metapt.training.meta as meta_loop
 from metapt.domains.ecg.problem import SimclrProblem
+from metapt.execute import execute
 from metapt.fetching.web import Patience
+from metapt.jobs import Job
 from metapt.training.checkpoint import Checkpoint
 from metapt.training.timing import Every
 
@@ -129,10 +123,7 @@ def start(request: dict[str, Any]) -> int:
         for fault in FAULTS:
             if fault.__name__ in request["faults"]:
                 fault()
-        job = request["job"]
-        for key in ("inputs", "outputs"):
-            job[key] = {name: Path(path) for name, path in job[key].items()}
-        status = execute(Job(**{**job, "log": Path(job["log"])}))
+        status = execute(Job(**request["job"]))
         sys.stderr.flush()
     finally:
         os._exit(status)

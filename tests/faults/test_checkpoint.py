@@ -87,11 +87,9 @@ def test_the_one_before_is_used_and_said(
 
 RUN = """
 import json, sys
-from pathlib import Path
-from metapt.stages import Job, execute
-job = json.loads(sys.argv[1])
-paths = {key: {name: Path(path) for name, path in job[key].items()} for key in ("inputs", "outputs")}
-sys.exit(execute(Job(**(job | paths | {"log": Path(job["log"])}))))
+from metapt.execute import execute
+from metapt.jobs import Job
+sys.exit(execute(Job(**json.loads(sys.argv[1]))))
 """
 
 
@@ -106,7 +104,7 @@ def test_a_state_of_other_code_is_passed_over(
     with (tmp_path / "source/metapt/hypergrad/layers/relu.py").open("a") as file:
         file.write("\nCHANGED = True\n")
     environment = os.environ | {"PYTHONPATH": str(tmp_path / "source"), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", RUN, json.dumps(asdict(job), default=str)]
+    command = [sys.executable, "-c", RUN, json.dumps(asdict(job))]
     assert subprocess.run(command, env=environment, check=False).returncode == 0
     log = (tmp_path / "run" / "log.txt").read_text()
     assert "state.pt belongs to another config, code or version and is passed over" in log

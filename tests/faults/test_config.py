@@ -51,7 +51,10 @@ WRONG: dict[str, tuple[bytes, str]] = {
     "a seed of 65 bits": (b"ppi: {string: {ego: {seed: 18446744073709551616}}}", "ppi.string.ego.seed is a number of 65 bits"),
     "true for a number": (b"mnist: {rotation_mean: {epochs: true}}", "epochs is true, but must be a whole number of at least 1"),
     "true within a list": (b"ecg: {warp_study: {horizon: [1, true]}}", "ecg.warp_study.horizon.1 is true, but must be a whole"),
-    "true within an arm": (b"ppi: {arms: {meta: {lr: yes}}}", "ppi.arms.meta.lr is true, but must be a number above 0"),
+    "true within an arm": (
+        b"ppi: {arms: {meta: {pretrain_lr: yes}}}",
+        "ppi.arms.meta.pretrain_lr is true, but must be a number above 0",
+    ),
     "the disk for the results": (b"results: /", "results: '/' is /, which holds the project, a home or the whole disk"),
     "the project for the results": (b"results: results/..", "which holds the project, a home or the whole disk"),
     "the home for the data": (b"data: {folder: ~/}", "data.folder: '~/' is "),
@@ -97,6 +100,10 @@ WRONG: dict[str, tuple[bytes, str]] = {
     "an unknown arm": (b"mnist: {rotation_mean: {arms: {a: {extends: mata}}}}", "extends is 'mata', which is no arm there"),
     "arms in a circle": (b"mnist: {rotation_mean: {arms: {a: {extends: b}, b: {extends: a}}}}", "runs in a circle: a -> b -> a"),
     "a folder as an arm's name": (b"mnist: {rotation_mean: {arms: {../x: {extends: meta}}}}", "has an arm '../x'"),
+    "a key's old name": (
+        b"ecg: {arms: {meta: {scale_lr: 1}}}",
+        "config.yaml, line 1: ecg.arms.meta.scale_lr is now called meta_lr.",
+    ),
     "an unknown source": (b"mnist: {source: mnits, rotation_mean: {}}", "mnist.source is 'mnits'"),
     "no text for mirrors": (b"data: {mirrors: [1]}\nmnist: {rotation_mean: {}}", "data.mirrors.0 is 1, but must be"),
 }

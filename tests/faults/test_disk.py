@@ -9,7 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from metapt.stages import Job
+
+from metapt.jobs import Job
 
 from .conftest import Contents, Forks, Kind, contents, leftovers
 from .server import Server
@@ -55,7 +56,7 @@ def test_a_full_disk_for_results_only(
     right, _ = undisturbed(kinds["PT"])
     folder = disk("size=4k") / "run"
     job = kinds["PT"].job(folder)
-    job = replace(job, config=job.config | {"checkpoint": str(tmp_path / "resume" / "state.pt")}, log=tmp_path / "log.txt")
+    job = replace(job, config=job.config | {"checkpoint": str(tmp_path / "resume" / "state.pt")}, log=str(tmp_path / "log.txt"))
     full = until_it_fits(job, folder, disk, right, forks, 4)
     assert full
     assert "goes on" in (tmp_path / "log.txt").read_text()
@@ -65,7 +66,9 @@ def test_a_full_disk_for_results_only(
 def test_a_full_disk_in_a_download(
     server: Server, undisturbed: Undisturbed, forks: Forks, disk: Disk, note: Callable[..., None]
 ) -> None:
-    kind = Kind("download", {"source": source(server), "mirrors": []}, outputs={name: name for name in DOWNLOADED})
+    kind = Kind(
+        "download", "fetching.download", {"source": source(server), "mirrors": []}, outputs={name: name for name in DOWNLOADED}
+    )
     right, _ = undisturbed(kind)
     folder = disk("size=64k") / "run"
     full = until_it_fits(kind.job(folder), folder, disk, right, forks, 64)
@@ -90,7 +93,7 @@ def test_a_read_only_folder(
     (ended,) = forks(kinds[name].job(folder))
     assert "can't be written" in ended.error
     assert os.strerror(errno.EROFS) in ended.error
-    (ended,) = forks(replace(kinds[name].job(folder), log=tmp_path / "log.txt"))
+    (ended,) = forks(replace(kinds[name].job(folder), log=str(tmp_path / "log.txt")))
     assert f"{folder}" in ended.error
     assert "can't be written" in ended.error
     disk("size=16m,rw")

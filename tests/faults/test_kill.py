@@ -86,7 +86,9 @@ def source(server: Server) -> dict[str, Any]:
 def test_a_killed_download_goes_on(
     server: Server, undisturbed: Undisturbed, forks: Forks, tmp_path: Path, note: Callable[..., None]
 ) -> None:
-    kind = Kind("download", {"source": source(server), "mirrors": []}, outputs={name: name for name in DOWNLOADED})
+    kind = Kind(
+        "download", "fetching.download", {"source": source(server), "mirrors": []}, outputs={name: name for name in DOWNLOADED}
+    )
     server.answer = slowly
     right, seconds = undisturbed(kind)
     assert len(right) == 3 + 20 + 1 + 1

@@ -57,7 +57,7 @@ def test_two_jobs_that_write_the_same_files(
     """As two Snakemakes in different folders would start them: each writes its files whole, and both write the same."""
     right, _ = undisturbed(kinds[name])
     job = kinds[name].job(tmp_path)
-    ended = forks(job, replace(job, log=tmp_path / "log2.txt"))
+    ended = forks(job, replace(job, log=str(tmp_path / "log2.txt")))
     assert [each.status for each in ended] in ([0, 0], [0, 1], [1, 0]), ended
     for each in ended:
         assert each.status == 0 or each.error
@@ -66,7 +66,7 @@ def test_two_jobs_that_write_the_same_files(
     note(f"two {name} jobs on the same files at once", 1, "whole files, the right bits")
 
 
-def snakemake(folder: Path, *arguments: str, target: str = "results/tiny/mnist/data/digits.pt") -> list[str]:
+def snakemake(folder: Path, *arguments: str, target: str = "results/tiny/mnist/data/digits/images.pt") -> list[str]:
     config = ROOT / "tests" / "workflow" / "tiny.yaml"
     snakefile = ROOT / "workflow" / "Snakefile"
     command = [sys.executable, "-m", "snakemake", *([target] if target else []), "--snakefile", str(snakefile), "--cores", "1"]
@@ -75,7 +75,7 @@ def snakemake(folder: Path, *arguments: str, target: str = "results/tiny/mnist/d
 
 def test_two_snakemakes_and_a_killed_one(tmp_path: Path, note: Callable[..., None]) -> None:
     environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path / ".cache"), "OMP_NUM_THREADS": "1"}
-    folder, data = tmp_path / "folder", Path("results/tiny/mnist/data/digits.pt")
+    folder, data = tmp_path / "folder", Path("results/tiny/mnist/data/digits/images.pt")
 
     def run(*arguments: str, target: str = str(data)) -> subprocess.CompletedProcess[str]:
         command = snakemake(folder, *arguments, target=target)

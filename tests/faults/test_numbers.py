@@ -10,12 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from metapt.domains.ecg.runs import load_pretrained, save_pretrained
 
-from metapt.domains.ecg.data.prepare import prepare
+from metapt.domains.ecg.data import prepare
+from metapt.domains.ecg.resnet1d import load_pretrained
 from metapt.domains.ppi.data.string_files import read_links
 from metapt.errors import DataError
 from metapt.evaluation import metrics
+from metapt.machine import Machine
+from metapt.training.pretrained_file import save_pretrained
 
 from .conftest import Contents, Forks, Kind, contents, leftovers
 
@@ -34,7 +36,7 @@ def test_nan_in_raw_data(raw: dict[str, Path], tmp_path: Path, note: Callable[..
     altered.write_text(text.replace(f"\n{row[0]},{row[1]},", f"\n{row[0]},nan,", 1))
     outputs = {name: tmp_path / name for name in ("signals", "records")}
     with pytest.raises(DataError, match="patient_id is 'nan', and a whole number is expected"):
-        prepare(raw | {"ptbxl_database.csv": altered}, outputs)
+        prepare.run({}, raw | {"ptbxl_database.csv": altered}, outputs, Machine())
     assert not outputs["signals"].exists()
     note("NaN in raw data (STRING, PTB-XL)", 2, "file, line and value named; nothing prepared")
 
@@ -53,8 +55,9 @@ def test_missing_values_in_signals(raw: dict[str, Path], tmp_path: Path, note: C
     copy.with_suffix(".hea").write_text("\n".join([*lines[:4], " ".join(cells), *lines[5:], ""]))
     name = str(copy.relative_to(tmp_path).with_suffix(""))
     (tmp_path / "records.json").write_text(f'{{"records": ["{name}"]}}')
+    outputs = {each: tmp_path / each for each in ("signals", "records")}
     with pytest.raises(DataError, match=r"has invalid values \(-32768\) in lead AVR"):
-        prepare(raw | {"records.json": tmp_path / "records.json"}, {each: tmp_path / each for each in ("signals", "records")})
+        prepare.run({}, raw | {"records.json": tmp_path / "records.json"}, outputs, Machine())
     note("values marked as missing in an ECG", 1, "record and lead named")
 
 

@@ -12,7 +12,6 @@ import pandas as pd
 import pytest
 from pydantic import TypeAdapter
 
-from metapt.config import plain
 from metapt.domains.ecg.data.prepare import COLUMNS
 from metapt.domains.ecg.data.sources import CLASSES
 from metapt.domains.ppi.config import Arm, Network
@@ -20,6 +19,7 @@ from metapt.domains.ppi.data.graphs import Graphs, check, load, pack, save
 from metapt.domains.ppi.pretrained import load_pretrained
 from metapt.errors import DataError
 from metapt.evaluation import metrics
+from metapt.sections import plain
 
 from .conftest import PRETRAINED, Forks, Kind
 
@@ -55,7 +55,7 @@ def pretraining(folder: Path, found: Graphs, arm: dict[str, Any]) -> Kind:
     config = {"domain": "ppi", "arm": "mine", "arm_settings": plain(TypeAdapter(Arm).validate_python(arm)), "seed": 0}
     config |= {"setting": "full_access", "network": {"layers": 2, "width": 4}, "test_species": [TEST_SPECIES]}
     config |= {"pretrain": {"epochs": 2, "batch_size": 16, "online_evaluations": 1}}
-    return Kind("pretrain", config, inputs, PRETRAINED)
+    return Kind("pretrain", "domains.ppi.pretrain", config, inputs, PRETRAINED)
 
 
 ARMS = {"PT": {"method": "supervised"}, "meta-PT": {"method": "meta", "pretrain_steps": 2, "batch_size": 16}}

@@ -14,7 +14,7 @@ from metapt.plan import planned
 from .conftest import ROOT, TINY, snakemake
 
 CORES = 64
-CONFIGS = [*sorted((ROOT / "config").glob("*.yaml")), *TINY.values()]
+CASES = [(path, False) for path in [*sorted((ROOT / "config").glob("*.yaml")), *TINY.values()]] + [(TINY["ecg"], True)]
 
 Asked = dict[str, object]
 
@@ -52,8 +52,7 @@ def planned_for(job: Job, gpu: bool) -> Asked:
     }
 
 
-@pytest.mark.parametrize("gpu", [False, True], ids=["cpu", "gpu"])
-@pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.name)
+@pytest.mark.parametrize(("config", "gpu"), CASES, ids=[path.name + " on a GPU" * gpu for path, gpu in CASES])
 def test_the_dry_run_is_the_plan(config: Path, gpu: bool, tmp_path: Path) -> None:
     if gpu:
         text = f"require_gpu: true\n{config.read_text()}"
