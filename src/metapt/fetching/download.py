@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from concurrent.futures import ThreadPoolExecutor
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -90,7 +91,7 @@ def _fetch_listed(source: Source, listed: Listed, mirrors: list[Place], paths: d
 def fetch(file: SourceFile | Listed, path: Path, places: list[Place], web: Web, many: bool = False) -> None:
     """Get one file from the first place that has it whole, unless it is there already; raises as `run`.
 
-    With `many`, it has no bar and is not forced onto the disk: after a crash of the machine its sum tells if it is cut.
+    With `many`, it is small: checked in memory, and not forced onto the disk, where its sum tells a cut one after a crash.
     """
     failures: list[tuple[Place, Failure]] = []
     if path.is_file():
@@ -124,12 +125,12 @@ def _attempt(place: Place, file: SourceFile | Listed, path: Path, web: Web, many
     and when the whole made from it is wrong, the file is asked for once more from its start.
     """
     part = path.with_name(f"{path.name}.part")
-    begun = part.stat().st_size if part.is_file() else 0
+    begun = part.stat().st_size if not many and part.is_file() else 0
     with web.open(place, begun if begun < file.limit else 0) as answer, explained(path, part, needs=file.size):
         if (wrong := _save(answer, file, part, many)) is None:
             part.replace(path) if many else move_into_place(part, path)
             return
-        part.unlink()
+        part.unlink(missing_ok=True)
         if not answer.start:
             raise wrong
     _attempt(place, file, path, web, many)
@@ -142,7 +143,7 @@ def _save(answer: Answer, file: SourceFile | Listed, part: Path, many: bool) -> 
     check_start(chunk[:512] if got == 0 else None, answer.size, file)
     part.parent.mkdir(parents=True, exist_ok=True)
     with (
-        part.open("ab+" if got else "wb+") as out,
+        BytesIO() if many else part.open("ab+" if got else "wb+") as out,
         tqdm(total=size, initial=got, desc=part.stem, unit="B", unit_scale=True, disable=many or None) as bar,
     ):
         while chunk := chunk[: file.limit + 1 - got]:  # one byte more shows that it is overlong
@@ -159,4 +160,6 @@ def _save(answer: Answer, file: SourceFile | Listed, part: Path, many: bool) -> 
             if size is None and isinstance(failure, Cut):  # the place has not said how long the whole is
                 raise
             return Failure(str(failure))
+        if isinstance(out, BytesIO):
+            part.write_bytes(out.getvalue())
     return None
