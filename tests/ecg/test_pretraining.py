@@ -27,7 +27,7 @@ from metapt.domains.ecg.setting import Setting, policy_of
 from metapt.errors import TrainingError
 from metapt.hypergrad import Params, Pretrained
 from metapt.hypergrad.hybrid import hypergradient
-from metapt.sections import ConjugateGradient
+from metapt.method import ConjugateGradients
 from metapt.training.checkpoint import Checkpoint
 from metapt.training.pretraining import Pretrainer
 from metapt.training.timing import Every
@@ -51,7 +51,7 @@ ARMS: dict[str, config.Arm] = {
         unroll="fitted",
         folds=3,
         curvature="gauss_newton",
-        inverse=ConjugateGradient(kind="conjugate_gradient", max_steps=2, rtol=1e-2, damping=1e-3),
+        inverse=ConjugateGradients(kind="conjugate_gradient", max_steps=2, rtol=1e-2, damping=1e-3),
         meta_lr=0.1,
         meta_settings={"betas": [0.9, 0.9]},
         average_decay=0.5,

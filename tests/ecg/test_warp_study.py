@@ -31,7 +31,7 @@ from metapt.domains.ecg.setting import Setting
 from metapt.domains.ecg.studies import warp_study
 from metapt.evaluation import metrics
 from metapt.machine import Machine
-from metapt.sections import ConjugateGradient
+from metapt.method import ConjugateGradients
 from metapt.training.checkpoint import Checkpoint
 from metapt.training.pretrained_file import Learned, save_pretrained
 from metapt.training.pretraining import Pretrainer
@@ -42,7 +42,7 @@ FITTED: dict[str, Any] = {
     "unroll": "fitted",
     "folds": 2,
     "curvature": "gauss_newton",
-    "inverse": ConjugateGradient(kind="conjugate_gradient", max_steps=2, damping=0.1),
+    "inverse": ConjugateGradients(kind="conjugate_gradient", max_steps=2, damping=0.1),
 }
 ARMS = {
     "one step": Meta(warp=WARP, pretrain_steps=2, batch_size=4),

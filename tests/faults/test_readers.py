@@ -29,7 +29,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from metapt.domains.ecg.data.prepare import prepare
+from metapt.domains.ecg.data import prepare
 from metapt.domains.ecg.data.simulate import write_record
 from metapt.domains.ecg.data.sources import CLASSES, read_database, read_signals
 from metapt.domains.mnist.data.idx import read_idx, write_idx
@@ -38,6 +38,7 @@ from metapt.domains.ppi.data.graphs import unpack
 from metapt.domains.ppi.data.legacy_pickle import Tensor, unpickle
 from metapt.domains.ppi.data.string_files import CHANNELS, read_links, read_terms
 from metapt.errors import MetaptError
+from metapt.machine import Machine
 
 from .conftest import FULL
 from .mutations import mutated, zipped
@@ -210,7 +211,7 @@ def test_records_json(folder: Path, tally: Counter[str]) -> None:
         raw["records.json"].write_bytes(altered)
         for path in outputs.values():
             path.unlink(missing_ok=True)
-        if read(lambda: prepare(raw, outputs) or True, tally):
+        if read(lambda: prepare.run({}, raw, outputs, Machine()) or True, tally):
             chosen = [names.index(name) for name in sorted(json.loads(altered)["records"])]
             assert np.array_equal(np.load(outputs["signals"]), signals[chosen])
             assert pd.read_csv(outputs["records"])["ecg_id"].tolist() == [index + 1 for index in chosen]

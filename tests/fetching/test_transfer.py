@@ -14,7 +14,8 @@ import pytest
 
 from metapt.config import validate
 from metapt.errors import ConfigError, DataError, MachineError
-from metapt.stages import Job, execute
+from metapt.execute import execute
+from metapt.jobs import Job
 
 from .serving import (
     CONTENT,
@@ -98,9 +99,17 @@ def test_a_password_is_not_told_to_another_server(server: Server, target: Path) 
 
 def test_a_password_is_never_printed(server: Server, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     mirrors = [with_password(server), "https://me:se%2Fcret@127.0.0.1:1/x"]
-    outputs = {"file": tmp_path / NAME, "run": tmp_path / "run.json"}
     config = {"source": source(), "mirrors": mirrors}
-    assert execute(Job("download", config, outputs=outputs, log=tmp_path / "log.txt")) == 1
+    job = Job(
+        stage="download",
+        name=NAME,
+        entry="fetching.download",
+        config=config,
+        outputs={"file": str(tmp_path / NAME)},
+        record=str(tmp_path / "run.json"),
+        log=str(tmp_path / "log.txt"),
+    )
+    assert execute(job) == 1
     printed = capfd.readouterr()
     told = printed.out + printed.err + (tmp_path / "log.txt").read_text() + (tmp_path / "run.json").read_text()
     assert "could not be had: http://***@127.0.0.1" in told

@@ -6,7 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from metapt.sections import DomainSection, MetaArm, Neumann, Positive, Rate, Section
+from metapt.method import MetaArm, NeumannSeries
+from metapt.sections import DomainSection, Positive, Rate, Section
 
 
 class Fixed(Section):
@@ -24,7 +25,7 @@ class Meta(MetaArm):
 
 ARMS: dict[str, Annotated[Fixed | Meta, Field(discriminator="method")]] = {
     "fixed": Fixed(method="fixed"),
-    "meta": Meta(unroll="fitted", folds=2, pretrain_steps=5, meta_lr=0.1, inverse=Neumann(terms=5, step_size=0.1)),
+    "meta": Meta(unroll="fitted", folds=2, pretrain_steps=5, meta_lr=0.1, inverse=NeumannSeries(terms=5, step_size=0.1)),
 }
 
 

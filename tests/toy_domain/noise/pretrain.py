@@ -13,8 +13,8 @@ from pydantic import TypeAdapter
 
 from metapt.hypergrad import SGD
 from metapt.machine import Machine
+from metapt.method import meta_settings
 from metapt.training.checkpoint import Checkpoint, fingerprint
-from metapt.training.configured import meta_settings
 from metapt.training.measure import Measured
 from metapt.training.meta import MetaPretraining
 from metapt.training.optimizers import OptimizerSpec

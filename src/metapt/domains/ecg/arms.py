@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from metapt import method
 from metapt.domains.ecg import config
 from metapt.domains.ecg.batches import SupervisedBatches
 from metapt.domains.ecg.policy import SCALE, Policy
@@ -20,7 +21,7 @@ from metapt.domains.ecg.quantities import DISPLACEMENT, WARP_SCALE, WARP_STRENGT
 from metapt.domains.ecg.setting import Setting, policy_of
 from metapt.hypergrad import Adam, Neumann, Params, Pretrained, Unroll
 from metapt.hypergrad.params import detached
-from metapt.training import configured, progress
+from metapt.training import progress
 from metapt.training.measure import Measured
 from metapt.training.meta import MetaPretraining, MetaSettings
 from metapt.training.optimizers import OptimizerSpec
@@ -86,7 +87,7 @@ def _fixed(setting: Setting, policy: Policy, meta: Params, part: str = "") -> Pr
 def meta_settings(arm: config.Meta, setting: Setting) -> MetaSettings:
     """Return the settings of Algorithm 2 that an arm describes."""
     iterations, warmup = config.meta_iterations(arm, setting.pretrain.epochs, setting.steps_per_epoch)
-    return configured.meta_settings(
+    return method.meta_settings(
         arm,
         iterations=iterations,
         warmup=warmup,

@@ -11,7 +11,8 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from metapt.sections import Count, DomainSection, ExperimentSection, MetaArm, Neumann, Positive, Rate, Section
+from metapt.method import MetaArm, NeumannSeries
+from metapt.sections import Count, DomainSection, ExperimentSection, Positive, Rate, Section
 
 
 class Warp(Section):
@@ -201,7 +202,7 @@ ARMS: dict[str, Arm] = {
     "meta-k0": Meta(unroll_steps=0),
     "meta-k5": Meta(unroll_steps=5),
     "meta-k10": Meta(unroll_steps=10),
-    "meta-identity": Meta(inverse=Neumann(terms=0)),
+    "meta-identity": Meta(inverse=NeumannSeries(terms=0)),
     "meta-stable": STABLE,
     "meta-refitted": REFITTED,
     "random_search": RandomSearch(method="random_search"),

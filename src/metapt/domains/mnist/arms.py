@@ -17,8 +17,8 @@ from metapt.errors import ConfigError
 from metapt.evaluation import metrics
 from metapt.hypergrad import SGD
 from metapt.machine import Machine
+from metapt.method import meta_settings
 from metapt.training.checkpoint import Checkpoint, fingerprint
-from metapt.training.configured import meta_settings
 from metapt.training.diagnosis import Diagnosis
 from metapt.training.meta import MetaSettings
 from metapt.training.optimizers import OptimizerSpec

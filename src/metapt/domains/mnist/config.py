@@ -10,9 +10,10 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from metapt import sections
+from metapt import method
 from metapt.domains.mnist.data.sources import TRAIN_IMAGES
-from metapt.sections import ConjugateGradient, Count, DomainSection, ExperimentSection, Positive, Rate, Section
+from metapt.method import ConjugateGradients
+from metapt.sections import Count, DomainSection, ExperimentSection, Positive, Rate, Section
 
 Heads = Annotated[
     Literal["separate", "shared"],
@@ -20,7 +21,7 @@ Heads = Annotated[
 ]
 
 
-class MnistMeta(sections.MetaArm):
+class MnistMeta(method.MetaArm):
     """An arm that learns meta-parameters with Algorithm 2.
 
     The paper has none of the keys from `l2` to `reuse_gradient`. All but `explosion_factor` and `max_skipped` are off by
@@ -86,7 +87,7 @@ SHARED = MnistMeta(heads="shared")
 CURVATURE = MnistMeta(
     heads="shared",
     curvature="gauss_newton",
-    inverse=ConjugateGradient(kind="conjugate_gradient", max_steps=5, rtol=1e-2, damping=0.1),
+    inverse=ConjugateGradients(kind="conjugate_gradient", max_steps=5, rtol=1e-2, damping=0.1),
     meta_groups={"deviation": {"lr": 0.1}},
     epochs=20,
 )

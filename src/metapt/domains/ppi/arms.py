@@ -16,7 +16,7 @@ from metapt.domains.ppi.quantities import QUANTILES
 from metapt.errors import ConfigError
 from metapt.hypergrad import Adam, Neumann, Params, Pretrained, Unroll
 from metapt.hypergrad.params import detached
-from metapt.training.configured import meta_settings
+from metapt.method import meta_settings
 from metapt.training.measure import Measured
 from metapt.training.meta import MetaPretraining, MetaSettings
 from metapt.training.optimizers import OptimizerSpec

@@ -10,18 +10,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from metapt.sections import (
-    ConjugateGradient,
-    Count,
-    Distinct,
-    DomainSection,
-    ExperimentSection,
-    MetaArm,
-    Neumann,
-    Positive,
-    Rate,
-    Section,
-)
+from metapt.method import ConjugateGradients, MetaArm, NeumannSeries
+from metapt.sections import Count, Distinct, DomainSection, ExperimentSection, Positive, Rate, Section
 
 Share = Annotated[float, Field(ge=0, lt=1)]
 Names = Annotated[list[str], Distinct]
@@ -192,9 +182,9 @@ ARMS: dict[str, Arm] = {
     "cotrain_pcgrad": CoTrain(method="cotrain", gradients="pcgrad"),
     "cotrain_learned_weights": LearnedWeights(method="learned_weights"),
     "meta": PpiMeta(),
-    "meta-identity": PpiMeta(inverse=Neumann(terms=0)),
+    "meta-identity": PpiMeta(inverse=NeumannSeries(terms=0)),
     "meta-stable": PpiMeta(
-        inverse=ConjugateGradient(kind="conjugate_gradient", max_steps=10, rtol=0.01, relative_damping=0.05),
+        inverse=ConjugateGradients(kind="conjugate_gradient", max_steps=10, rtol=0.01, relative_damping=0.05),
         curvature="gauss_newton",
         unroll="ridge",
         folds=5,

@@ -1,0 +1,187 @@
+"""What a config says about the method, and the objects of `metapt.hypergrad` and `metapt.training` that it stands for.
+
+The plan reads these sections and needs no torch, so that functions import what they make.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from metapt.sections import Count, Positive, Rate, Section
+
+if TYPE_CHECKING:
+    from metapt.hypergrad.finetune import FineTuning
+    from metapt.hypergrad.inverse import Inverse as InverseSolver
+    from metapt.hypergrad.optimizers import DifferentiableOptimizer
+    from metapt.training.meta import MetaSettings
+    from metapt.training.optimizers import OptimizerSpec
+
+
+class NeumannSeries(Section):
+    """The inverse Hessian as a truncated Neumann series (Section 3.1)."""
+
+    kind: Literal["neumann"] = "neumann"
+    terms: Count = Field(1, description="Hessian-vector products in the series; 0 leaves step_size times the vector")
+    step_size: Rate | None = Field(
+        None, description="step of the series; empty: the PT learning rate (not in the paper; as the released code does)"
+    )
+
+    def solver(self, pretrain_lr: float) -> InverseSolver:
+        """Return the solver; without a step size of its own, its step is the PT learning rate."""
+        from metapt.hypergrad.inverse import Neumann
+
+        return Neumann(self.terms, pretrain_lr if self.step_size is None else self.step_size)
+
+
+class ConjugateGradients(Section):
+    """The inverse Hessian by conjugate gradients; not in the paper, nor are its defaults."""
+
+    kind: Literal["conjugate_gradient"]
+    max_steps: Positive = Field(20, description="most Hessian-vector products in a solve")
+    rtol: Rate = Field(1e-3, description="stop when the residual has shrunk by this factor")
+    damping: Annotated[float, Field(ge=0)] = Field(0.0, description="added to the Hessian's diagonal")
+    relative_damping: Annotated[float, Field(ge=0)] = Field(
+        0.0, description="added too, in units of the Rayleigh quotient of the vector that is solved for"
+    )
+
+    def solver(self, pretrain_lr: float) -> InverseSolver:
+        """Return the solver."""
+        from metapt.hypergrad.inverse import ConjugateGradient
+
+        return ConjugateGradient(self.rtol, self.max_steps, self.damping, self.relative_damping)
+
+
+class NoInverse(Section):
+    """The identity in place of the inverse Hessian (T1 - T2 of the literature)."""
+
+    kind: Literal["identity"]
+
+    def solver(self, pretrain_lr: float) -> InverseSolver:
+        """Return the solver."""
+        from metapt.hypergrad.inverse import Identity
+
+        return Identity()
+
+
+Inverse = Annotated[NeumannSeries | ConjugateGradients | NoInverse, Field(discriminator="kind")]
+
+FinetuningSolver = Literal["network", "head", "fitted", "ridge"]
+
+
+def finetuning(arm: MetaArm, optimizer: DifferentiableOptimizer) -> FineTuning:
+    """Return the FT solver of an arm; `optimizer` takes the unrolled steps."""
+    from metapt.hypergrad.finetune import FittedHead, Unroll
+    from metapt.hypergrad.ridge import RidgeHead
+
+    cross_fit, minibatches = arm.folds is not None, (arm.folds or 2) - 1
+    match arm.unroll:
+        case "fitted":
+            return FittedHead(arm.l2, cross_fit=cross_fit, minibatches=minibatches)
+        case "ridge":
+            return RidgeHead(arm.l2, cross_fit=cross_fit, minibatches=minibatches)
+        case solver:
+            return Unroll(arm.unroll_steps, optimizer, network=solver == "network")
+
+
+class MetaArm(Section):
+    """An arm that learns hyperparameters of PT with Algorithm 2.
+
+    The paper has none of the keys from `l2` on; all but `explosion_factor` and `max_skipped` are off by default.
+    """
+
+    method: Literal["meta"] = "meta"
+    pretrain_steps: Positive = Field(10, description="P: PT steps between meta-updates")
+    warmup_epochs: Annotated[float, Field(ge=0)] = Field(1, description="PT epochs before the first meta-update")
+    inverse: Inverse = Field(NeumannSeries(), description="how the inverse Hessian is approximated")
+    curvature: Literal["hessian", "gauss_newton"] = Field("hessian", description="what is inverted")
+    unroll: FinetuningSolver = Field("head", description="FT solver of a meta-update")
+    unroll_steps: Count = Field(1, description="K: differentiable FT steps per meta-update")
+    head_steps_between_updates: Count = Field(
+        0, description="FT head steps after each PT step without a meta-update (released code: 1)"
+    )
+    finetune_lr: Rate = Field(1e-4, description="learning rate of the unrolled steps")
+    meta_lr: Rate = Field(1.0, description="learning rate of the meta-parameters")
+    meta_optimizer: str = Field("Adam", description="optimiser of the meta-parameters, any class of torch.optim")
+    meta_settings: dict[str, Any] = Field({}, description="further settings of that optimiser")
+    l2: Rate = Field(
+        1e-2,
+        description="ridge of the fitted or ridge head, without effect on unrolled steps (not in the paper; released code: none)",
+    )
+    folds: Annotated[int, Field(ge=2)] | None = Field(
+        None, description="cross-fit that head over this many parts; empty: fit on training data, evaluate on validation data"
+    )
+    accumulate: Positive = Field(1, description="hypergradients averaged into one meta-update")
+    clip_norm: Rate | None = Field(None, description="largest norm of an applied hypergradient")
+    normalise: bool = Field(False, description="divide each hypergradient by its norm")
+    average_decay: Annotated[float, Field(gt=0, lt=1)] | None = Field(
+        None, description="report an exponential moving average of the meta-parameters"
+    )
+    explosion_factor: Annotated[float, Field(gt=1)] = Field(
+        1e4, description="skip a hypergradient this many times the running median (not in the paper; released code: none)"
+    )
+    max_skipped: Positive = Field(
+        10, description="skipped meta-updates in a row that end the run (not in the paper; released code: none)"
+    )
+    reuse_gradient: bool = Field(
+        False, description="the meta-update's PT gradient serves as the next PT step's, which is then free"
+    )
+
+    @model_validator(mode="after")
+    def _solver_fits(self) -> MetaArm:
+        unrolled = self.unroll in ("network", "head")
+        if self.head_steps_between_updates and not unrolled:
+            raise ValueError("head_steps_between_updates goes with unrolled steps; a fitted head takes none")
+        if self.folds is not None and unrolled:
+            raise ValueError("folds goes with a head that is fitted: unroll: fitted")
+        return self
+
+    def warmup(self, steps_per_epoch: int) -> int:
+        """Return the number of first iterations of P PT steps without a meta-update."""
+        return math.ceil(self.warmup_epochs * steps_per_epoch / self.pretrain_steps)
+
+
+def meta_settings(
+    arm: MetaArm,
+    *,
+    iterations: int,
+    warmup: int,
+    pretrain_lr: float,
+    pretrain_optimizer: OptimizerSpec,
+    finetune_optimizer: DifferentiableOptimizer,
+    groups: dict[str, dict[str, Any]] | None = None,
+) -> MetaSettings:
+    """Return the settings of Algorithm 2 that an arm describes.
+
+    Args:
+        arm: a section of the config.
+        iterations: number of meta-iterations of P PT steps each.
+        warmup: number of first iterations without a meta-update, see `warmup`.
+        pretrain_lr: the PT learning rate, see `NeumannSeries.solver`.
+        pretrain_optimizer: the optimiser of encoder and PT head.
+        finetune_optimizer: takes the unrolled steps.
+        groups: settings of the meta-optimiser that differ for meta-parameters whose name matches a pattern.
+    """
+    from metapt.training.meta import MetaSettings
+    from metapt.training.optimizers import OptimizerSpec
+
+    return MetaSettings(
+        iterations=iterations,
+        pretrain_steps=arm.pretrain_steps,
+        warmup=warmup,
+        inverse=arm.inverse.solver(pretrain_lr),
+        finetuning=finetuning(arm, finetune_optimizer),
+        curvature=arm.curvature,
+        pretrain_optimizer=pretrain_optimizer,
+        meta_optimizer=OptimizerSpec(arm.meta_optimizer, {"lr": arm.meta_lr, **arm.meta_settings}, groups or {}),
+        head_steps_between_updates=arm.head_steps_between_updates,
+        accumulate=arm.accumulate,
+        clip_norm=arm.clip_norm,
+        normalise=arm.normalise,
+        average_decay=arm.average_decay,
+        explosion_factor=arm.explosion_factor,
+        max_skipped=arm.max_skipped,
+        reuse_gradient=arm.reuse_gradient,
+    )
