@@ -31,13 +31,14 @@ import pandas as pd
 import torch
 
 from metapt.domains.ecg import config, finetune
-from metapt.domains.ecg.arms import Setting, meta_loop
+from metapt.domains.ecg.arms import meta_loop
 from metapt.domains.ecg.data.dataset import Dataset
 from metapt.domains.ecg.data.prepare import EcgRecords
 from metapt.domains.ecg.data.sources import CLASSES, LEADS, SAMPLES
 from metapt.domains.ecg.problem import views
+from metapt.domains.ecg.setting import Setting
 from metapt.hypergrad import Identity, Neumann
-from metapt.stages import machine_name
+from metapt.machine import machine_name
 from metapt.training.measure import Measured
 from metapt.training.seeds import generator
 
@@ -72,7 +73,7 @@ def main() -> None:
 
 def make_contenders(setting: Setting, width: int, arguments: argparse.Namespace) -> dict[str, Callable[[], object]]:
     """What is timed: each does one step, from where the last one ended."""
-    arm = config.Meta(warp=config.Warp(network_width=width), batch_size=arguments.batch)
+    arm = config.EcgMeta(warp=config.Warp(network_width=width), batch_size=arguments.batch)
     loop, policy = meta_loop(setting, arm)
     trainer = loop._pretrainer
     meta = {name: value.detach() for name, value in loop.meta.items()}
@@ -173,7 +174,7 @@ def linear(setting: Setting, width: int, arguments: argparse.Namespace) -> tuple
                 pretrained.buffers,
                 width,
                 sets,
-                config.FinetuneSettings(),
+                config.EcgFinetuning(),
                 [generator("benchmark", seed) for seed in range(seeds)],
             )
             taken.append(time.perf_counter() - start)
@@ -190,7 +191,7 @@ def make_setting(width: int, arguments: argparse.Namespace) -> Setting:
         {"ecg_id": range(count), "patient_id": range(count), "fold": 1, **dict(zip(CLASSES, labels.T, strict=True))}
     )
     dataset = Dataset(EcgRecords(signals, table, labels), 0.0, 200.0, SAMPLES, arguments.device)
-    settings = config.PretrainSettings(batch_size=arguments.batch)
+    settings = config.EcgPretraining(batch_size=arguments.batch)
     return Setting(dataset, width, settings, 0, arguments.labelled, "patients", no_checkpoint)
 
 

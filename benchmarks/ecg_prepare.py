@@ -1,4 +1,4 @@
-"""Time of preparing PTB-XL per record: `metapt.domains.ecg.data.prepare` (all checks, and the file on the disk) and a loop of wfdb.rdsamp.
+"""Time of preparing PTB-XL per record: metapt (all checks, and the file on the disk) and a loop of wfdb.rdsamp.
 
     python benchmarks/ecg_prepare.py --raw FOLDER [--records N] [--sample N] [--rounds N]
 
@@ -25,8 +25,9 @@ from pathlib import Path
 import numpy as np
 import wfdb
 
-from metapt.domains.ecg.data.prepare import load, prepare
-from metapt.stages import machine_name
+from metapt.domains.ecg.data import prepare
+from metapt.domains.ecg.data.prepare import load
+from metapt.machine import Machine, machine_name
 
 MICROVOLTS = 1000  # per millivolt
 
@@ -54,17 +55,17 @@ def main() -> None:
         outputs = {"signals": Path(folder) / "signals.npy", "records": Path(folder) / "records.csv"}
 
         def ours() -> None:
-            prepare(inputs, outputs)
+            prepare.run({}, inputs, outputs, Machine())
 
         def loop() -> None:
             for name in sample:
                 wfdb.rdsamp(str(raw / name))
 
         ours()
-        times: dict[str, list[float]] = {"metapt.domains.ecg.data.prepare": [], "wfdb.rdsamp": []}
+        times: dict[str, list[float]] = {"metapt": [], "wfdb.rdsamp": []}
         for round_ in range(arguments.rounds):
             turns: list[tuple[str, Callable[[], None], int]] = [
-                ("metapt.domains.ecg.data.prepare", ours, len(names)),
+                ("metapt", ours, len(names)),
                 ("wfdb.rdsamp", loop, len(sample)),
             ]
             for name, turn, number in turns if round_ % 2 == 0 else reversed(turns):
@@ -77,7 +78,7 @@ def main() -> None:
             np.array_equal(np.rint(wfdb.rdsamp(str(raw / name))[0].T * MICROVOLTS), signals[rows[name]]) for name in sample
         )
 
-    ratios = [theirs / mine for mine, theirs in zip(times["metapt.domains.ecg.data.prepare"], times["wfdb.rdsamp"], strict=True)]
+    ratios = [theirs / mine for mine, theirs in zip(times["metapt"], times["wfdb.rdsamp"], strict=True)]
     print(f"- command: python {shlex.join(sys.argv)}")
     print(f"- machine: {machine_name('cpu')}, {platform.system()}; Python {platform.python_version()}, wfdb {version('wfdb')}")
     print(f"- {len(names)} records prepared by one thread, {len(sample)} read by rdsamp; {arguments.rounds} rounds")

@@ -13,7 +13,7 @@ import torch
 
 from metapt.domains.ecg.arms import typical_displacement
 from metapt.domains.ecg.augment import draw
-from metapt.domains.ecg.config import Meta, NoPretraining, Simclr, Warp
+from metapt.domains.ecg.config import EcgMeta, NoPretraining, Simclr, Warp
 from metapt.domains.ecg.data.sources import CLASSES
 from metapt.domains.ecg.policy import SCALE
 from metapt.domains.ecg.problem import detached_views
@@ -79,7 +79,7 @@ def run(folder: Path, arms: dict[str, Any], normal: list[int]) -> tuple[dict[str
 
 
 def test_what_is_shown(tmp_path: Path) -> None:
-    arms = {"simclr": Simclr(method="simclr", warp=STABLE), "meta": Meta(warp=PAPER)}
+    arms = {"simclr": Simclr(method="simclr", warp=STABLE), "meta": EcgMeta(warp=PAPER)}
     shown, table = run(tmp_path, arms, normal=[1, 3, 5])
     stored = np.load(tmp_path / "signals.npy")
     np.testing.assert_allclose(shown[ORIGINAL][0], stored[3, 1] / 1000, atol=1e-5)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from metapt.domains.ecg import finetune
-from metapt.domains.ecg.config import FinetuneSettings
+from metapt.domains.ecg.config import EcgFinetuning
 from metapt.domains.ecg.finetune import Labelled, Sets, full_transfer, linear_evaluation
 from metapt.domains.ecg.resnet1d import Encoder, initial_head, initial_pretrained, logits
 from metapt.errors import DataError
@@ -37,8 +37,8 @@ def sets(train: int = 48, validation: int = 30, test: int = 60, strength: float 
     return Sets(*(labelled(name, size, strength) for name, size in sizes.items()))
 
 
-def settings(**values: object) -> FinetuneSettings:
-    return FinetuneSettings.model_validate({"epochs": 4, "batch_size": 16, "linear_epochs": 6, **values})
+def settings(**values: object) -> EcgFinetuning:
+    return EcgFinetuning.model_validate({"epochs": 4, "batch_size": 16, "linear_epochs": 6, **values})
 
 
 @pytest.fixture
@@ -46,12 +46,12 @@ def pretrained() -> Pretrained:
     return initial_pretrained(WIDTH, generator("encoder"))
 
 
-def transfer(pretrained: Pretrained, sets: Sets, settings: FinetuneSettings, seed: int = 0) -> Score:
+def transfer(pretrained: Pretrained, sets: Sets, settings: EcgFinetuning, seed: int = 0) -> Score:
     start, _, buffers = pretrained
     return full_transfer(Encoder(WIDTH), start, buffers, WIDTH, sets, settings, generator("ft", seed))
 
 
-def linear(pretrained: Pretrained, sets: Sets, settings: FinetuneSettings, seeds: list[int]) -> list[Score]:
+def linear(pretrained: Pretrained, sets: Sets, settings: EcgFinetuning, seeds: list[int]) -> list[Score]:
     generators = [generator("ft", seed) for seed in seeds]
     return linear_evaluation(Encoder(WIDTH), pretrained.encoder, pretrained.buffers, WIDTH, sets, settings, generators)
 

@@ -16,18 +16,18 @@ from metapt.domains.ecg.arms import meta_settings
 from metapt.domains.ecg.config import (
     ARMS,
     BranchSearch,
+    EcgFinetuning,
+    EcgMeta,
+    EcgPretraining,
     EcgSettings,
-    FinetuneSettings,
-    Meta,
     OptSla,
-    PretrainSettings,
     RandomSearch,
     Simclr,
     Warp,
 )
 from metapt.domains.ecg.data.dataset import finetune_parts
 from metapt.domains.ecg.domain import DOMAIN
-from metapt.domains.ecg.experiments.cost import Cost
+from metapt.domains.ecg.experiments.cost import EcgCost
 from metapt.domains.ecg.experiments.full_access import FullAccess
 from metapt.domains.ecg.experiments.partial_access import PartialAccess
 from metapt.domains.ecg.experiments.unroll_steps import UnrollSteps
@@ -41,32 +41,32 @@ EXPERIMENTS, ALGORITHM = "Section 6, Experimental Details", "Section 3 and Algor
 PAPER: list[tuple[type[BaseModel], str, Any, str]] = [
     (Warp, "smoothing", "displacement", AUGMENTATIONS),
     (Warp, "network_width", 32, META),
-    (PretrainSettings, "signals", None, DATA),
-    (PretrainSettings, "epochs", 50, DETAILS),
-    (PretrainSettings, "batch_size", 256, DETAILS),
-    (PretrainSettings, "lr", 1e-4, DETAILS),
-    (PretrainSettings, "temperature", 0.5, DETAILS),
-    (PretrainSettings, "jitter", "fixed", AUGMENTATIONS),
-    (FinetuneSettings, "epochs", 200, DETAILS),
-    (FinetuneSettings, "batch_size", 256, DETAILS),
-    (FinetuneSettings, "lr", 1e-3, DETAILS),
-    (Meta, "pretrain_steps", 10, META),
-    (Meta, "warmup_epochs", 1, META),
-    (Meta, "curvature", "hessian", ALGORITHM),
-    (Meta, "unroll", "head", "Section 6, Meta-Parameterized SimCLR"),
-    (Meta, "unroll_steps", 1, META),
-    (Meta, "head_steps_between_updates", 0, ALGORITHM),
-    (Meta, "meta_lr", 1, META),
-    (Meta, "network_lr", 1e-4, META),
-    (Meta, "meta_optimizer", "Adam", META),
-    (Meta, "accumulate", 1, ALGORITHM),
+    (EcgPretraining, "signals", None, DATA),
+    (EcgPretraining, "epochs", 50, DETAILS),
+    (EcgPretraining, "batch_size", 256, DETAILS),
+    (EcgPretraining, "lr", 1e-4, DETAILS),
+    (EcgPretraining, "temperature", 0.5, DETAILS),
+    (EcgPretraining, "jitter", "fixed", AUGMENTATIONS),
+    (EcgFinetuning, "epochs", 200, DETAILS),
+    (EcgFinetuning, "batch_size", 256, DETAILS),
+    (EcgFinetuning, "lr", 1e-3, DETAILS),
+    (EcgMeta, "pretrain_steps", 10, META),
+    (EcgMeta, "warmup_epochs", 1, META),
+    (EcgMeta, "curvature", "hessian", ALGORITHM),
+    (EcgMeta, "unroll", "head", "Section 6, Meta-Parameterized SimCLR"),
+    (EcgMeta, "unroll_steps", 1, META),
+    (EcgMeta, "head_steps_between_updates", 0, ALGORITHM),
+    (EcgMeta, "meta_lr", 1, META),
+    (EcgMeta, "network_lr", 1e-4, META),
+    (EcgMeta, "meta_optimizer", "Adam", META),
+    (EcgMeta, "accumulate", 1, ALGORITHM),
     (OptSla, "neumann_terms", 1, OPTSLA),
     (FullAccess, "finetune_sizes", [100, 250, 500, 1000, 2500], "Table 2"),
     (UnrollSteps, "finetune_sizes", [100, 250, 500, 1000], "Table app:tab:simclr-ecg-kvary"),
     (PartialAccess, "baseline", "simclr", "Section 6.2"),
     (PartialAccess, "finetune_sizes", [100, 250, 500, 1000], "Section 6.2 has 500, as the description says"),
     (PartialAccess, "meta_sizes", [10, 25, 50, 100, 250, 500, 1000], "Section 6.2 and Implementation details have 10, 25 and 50"),
-    (Cost, "finetune_size", 500, "a size of Table 2"),
+    (EcgCost, "finetune_size", 500, "a size of Table 2"),
     (EcgSettings, "source", "ptbxl-1.0.3", "1.0.1, as the description says"),
     (EcgSettings, "samples", 1000, DATA),
     (EcgSettings, "width", 32, DETAILS),
@@ -77,12 +77,12 @@ PAPER: list[tuple[type[BaseModel], str, Any, str]] = [
 RELEASED = [
     (Warp, "scale", "square"),
     (Warp, "initial", 4),
-    (Meta, "batch_size", 256),
-    (Meta, "finetune_lr", 1e-4),
-    (FinetuneSettings, "linear_epochs", 200),
+    (EcgMeta, "batch_size", 256),
+    (EcgMeta, "finetune_lr", 1e-4),
+    (EcgFinetuning, "linear_epochs", 200),
 ]
 """What the paper leaves open and the released code has."""
-SECTIONS: list[type[BaseModel]] = [Warp, PretrainSettings, FinetuneSettings, Simclr, Meta, OptSla, RandomSearch, BranchSearch]
+SECTIONS: list[type[BaseModel]] = [Warp, EcgPretraining, EcgFinetuning, Simclr, EcgMeta, OptSla, RandomSearch, BranchSearch]
 SECTIONS += [*(experiment.section for experiment in DOMAIN.experiments.values()), EcgSettings]
 
 
@@ -136,8 +136,8 @@ def test_ft_sets_are_split_as_in_the_paper(size: int, training: int) -> None:
 
 
 def test_the_warp_is_learned_as_in_the_paper(dataset: Any, tmp_path: Path) -> None:
-    setting = Setting(dataset, 2, PretrainSettings(batch_size=3), 0, 25, "patients", lambda part: pytest.fail(part))
-    settings = meta_settings(Meta(), setting)  # 63 ECGs: 21 PT steps an epoch
+    setting = Setting(dataset, 2, EcgPretraining(batch_size=3), 0, 25, "patients", lambda part: pytest.fail(part))
+    settings = meta_settings(EcgMeta(), setting)  # 63 ECGs: 21 PT steps an epoch
     assert (settings.iterations, settings.pretrain_steps, settings.warmup) == (105, 10, 3)
     assert settings.finetuning == Unroll(1, Adam(1e-4))
     assert settings.inverse == Neumann(1, 1e-4)

@@ -18,7 +18,7 @@ from metapt.domains.ecg import arms as pretraining
 from metapt.domains.ecg import config
 from metapt.domains.ecg.arms import meta_labelled, meta_loop, pretrain
 from metapt.domains.ecg.batches import SimclrBatches
-from metapt.domains.ecg.config import PretrainSettings, Warp
+from metapt.domains.ecg.config import EcgPretraining, Warp
 from metapt.domains.ecg.data.dataset import Dataset
 from metapt.domains.ecg.policy import SCALE
 from metapt.domains.ecg.problem import UnlabelledBatch
@@ -41,10 +41,10 @@ SQUARE = Warp(initial=0.2, network_width=2)
 ARMS: dict[str, config.Arm] = {
     "no_pt": config.NoPretraining(method="no_pt"),
     "simclr": config.Simclr(method="simclr", warp=SQUARE),
-    "meta": config.Meta(
+    "meta": config.EcgMeta(
         warp=SQUARE, pretrain_steps=2, warmup_epochs=0.5, batch_size=6, meta_lr=0.05, head_steps_between_updates=1
     ),
-    "meta-stable": config.Meta(
+    "meta-stable": config.EcgMeta(
         warp=NETWORK,
         pretrain_steps=2,
         warmup_epochs=0.5,
@@ -77,7 +77,7 @@ def setting_in(
     folder: Path, dataset: Dataset, seed: int = 0, checkpoint: type[Checkpoint] = Checkpoint, meta_size: int = 25, **changes: Any
 ) -> Setting:
     """Eight PT steps on 24 ECGs, width 2, an FT set of 25."""
-    settings = PretrainSettings(**{"signals": 24, "epochs": 2, "batch_size": 6, "lr": 1e-3, **changes})
+    settings = EcgPretraining(**{"signals": 24, "epochs": 2, "batch_size": 6, "lr": 1e-3, **changes})
     return Setting(
         dataset, 2, settings, seed, meta_size, "patients", lambda part: checkpoint(folder / f"state{part}.pt", "a test")
     )
@@ -198,7 +198,7 @@ def small(arm: config.Arm) -> config.Arm:
         return arm
     width = min(arm.warp.network_width, 2)
     changes: dict[str, Any] = {"warp": arm.warp.model_copy(update={"network_width": width, "initial": 0.5})}
-    if isinstance(arm, config.Meta):
+    if isinstance(arm, config.EcgMeta):
         changes |= {"pretrain_steps": 2, "warmup_epochs": 0.5, "batch_size": 6}
     if isinstance(arm, config.OptSla):
         changes |= {"epochs": 2, "batch_size": 6}

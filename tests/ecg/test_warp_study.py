@@ -14,7 +14,7 @@ import torch
 
 from metapt.domains.ecg import arms as pretraining
 from metapt.domains.ecg.arms import meta_loop
-from metapt.domains.ecg.config import Meta, PretrainSettings, Warp
+from metapt.domains.ecg.config import EcgMeta, EcgPretraining, Warp
 from metapt.domains.ecg.data.dataset import open_dataset
 from metapt.domains.ecg.data.sources import CLASSES
 from metapt.domains.ecg.policy import SCALE
@@ -45,9 +45,9 @@ FITTED: dict[str, Any] = {
     "inverse": ConjugateGradients(kind="conjugate_gradient", max_steps=2, damping=0.1),
 }
 ARMS = {
-    "one step": Meta(warp=WARP, pretrain_steps=2, batch_size=4),
-    "no step": Meta(warp=WARP, pretrain_steps=2, batch_size=4, unroll_steps=0),
-    "fitted": Meta(warp=WARP, **FITTED),
+    "one step": EcgMeta(warp=WARP, pretrain_steps=2, batch_size=4),
+    "no step": EcgMeta(warp=WARP, pretrain_steps=2, batch_size=4, unroll_steps=0),
+    "fitted": EcgMeta(warp=WARP, **FITTED),
 }
 PRETRAIN = {"epochs": 2, "batch_size": 4, "lr": 1e-3}
 
@@ -72,11 +72,11 @@ def setting(inputs: dict[str, Path], tmp_path: Path) -> Setting:
         return Checkpoint(tmp_path / f"checkpoint{part}.pt", "test")
 
     dataset = open_dataset(inputs, 1000, "cpu")
-    return Setting(dataset, 2, PretrainSettings.model_validate(PRETRAIN), 0, 10, "patients", checkpoint)
+    return Setting(dataset, 2, EcgPretraining.model_validate(PRETRAIN), 0, 10, "patients", checkpoint)
 
 
 @pytest.mark.parametrize("arm", ARMS.values(), ids=ARMS)
-def test_draws_are_the_hypergradients_of_the_loop(setting: Setting, arm: Meta) -> None:
+def test_draws_are_the_hypergradients_of_the_loop(setting: Setting, arm: EcgMeta) -> None:
     pretrained, initial = setting.initial(), 2.0
     ours = warp_study.hypergradients(setting, arm, pretrained, setting.initial_head(), initial, 3)
     loop, _ = meta_loop(setting, arm.model_copy(update={"warp": WARP.model_copy(update={"initial": initial})}))
@@ -96,7 +96,7 @@ def test_draws_change_nothing_that_they_are_given(setting: Setting) -> None:
 
 def test_the_head_is_where_the_online_head_would_be(setting: Setting) -> None:
     """One minibatch is the whole FT training set here, so that its order does not matter."""
-    arm = Meta(warp=WARP, pretrain_steps=1, warmup_epochs=1, head_steps_between_updates=2)
+    arm = EcgMeta(warp=WARP, pretrain_steps=1, warmup_epochs=1, head_steps_between_updates=2)
     loop, _ = meta_loop(setting, arm)
     head, state = warp_study.online_head(setting, arm, loop.settings, setting.initial(), setting.initial_head())
     assert (setting.steps, loop.settings.warmup) == (8, 4)
@@ -157,7 +157,7 @@ def test_what_is_not_finite_is_counted_and_left_out() -> None:
 
 @pytest.mark.parametrize("warp", [Warp(network_width=2), WARP], ids=["paper", "stable"])
 def test_the_tables(setting: Setting, inputs: dict[str, Path], tmp_path: Path, warp: Warp) -> None:
-    arm = Meta(warp=warp, **FITTED)
+    arm = EcgMeta(warp=warp, **FITTED)
     _, meta = warp_study.warp_at(setting, warp, 1.0)
     save_pretrained(Learned(setting.initial(), meta), tmp_path / "pretrained.pt")
     config = {

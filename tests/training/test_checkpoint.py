@@ -211,7 +211,7 @@ def test_a_checkpoint_is_bound_to_settings_contents_code_and_device(tmp_path: Pa
 
     first = made()
     assert made() == first
-    others = [made(seed=1), made(module="metapt.domains.ecg.finetune_run"), made(device="cuda"), made(name="tasks")]
+    others = [made(seed=1), made(module="metapt.domains.ecg.finetune"), made(device="cuda"), made(name="tasks")]
     path.write_bytes(b"others")
     others.append(made())
     assert len({first, *others}) == 6

@@ -44,7 +44,7 @@ def pretrain(arm: config.Arm, setting: Setting) -> PretrainRun:
             case config.Simclr():
                 policy = policy_of(arm.warp)
                 run = _fixed(setting, policy, setting.initial_meta(policy))
-            case config.Meta():
+            case config.EcgMeta():
                 run = _meta(setting, arm)
             case config.OptSla():
                 run = _optsla(setting, arm)
@@ -84,7 +84,7 @@ def _fixed(setting: Setting, policy: Policy, meta: Params, part: str = "") -> Pr
     return PretrainRun(trainer.pretrained, meta, time_per_step(measured, taken), checkpoints=[checkpoint])
 
 
-def meta_settings(arm: config.Meta, setting: Setting) -> MetaSettings:
+def meta_settings(arm: config.EcgMeta, setting: Setting) -> MetaSettings:
     """Return the settings of Algorithm 2 that an arm describes."""
     iterations, warmup = config.meta_iterations(arm, setting.pretrain.epochs, setting.steps_per_epoch)
     return method.meta_settings(
@@ -98,12 +98,12 @@ def meta_settings(arm: config.Meta, setting: Setting) -> MetaSettings:
     )
 
 
-def _network_group(arm: config.Meta | config.OptSla) -> dict[str, dict[str, float]]:
+def _network_group(arm: config.EcgMeta | config.OptSla) -> dict[str, dict[str, float]]:
     """Return the settings of the meta-optimiser for the warp network."""
     return {"network.*": {"lr": arm.network_lr}} if arm.warp.network_width else {}
 
 
-def meta_labelled(arm: config.Meta, setting: Setting) -> dict[str, tuple[np.ndarray, int]]:
+def meta_labelled(arm: config.EcgMeta, setting: Setting) -> dict[str, tuple[np.ndarray, int]]:
     """Return the FT sets of an arm, and the sizes of their minibatches, as `SimclrBatches` takes them.
 
     A fitted head takes all ECGs of a set, a cross-fitted one all ECGs of both, one fold at a time.
@@ -116,7 +116,7 @@ def meta_labelled(arm: config.Meta, setting: Setting) -> dict[str, tuple[np.ndar
     return {"train": (train, arm.batch_size), "validation": (validation, arm.batch_size)}
 
 
-def meta_loop(setting: Setting, arm: config.Meta) -> tuple[MetaPretraining, Policy]:
+def meta_loop(setting: Setting, arm: config.EcgMeta) -> tuple[MetaPretraining, Policy]:
     """Return the loop of a meta arm at its start, and its warp."""
     policy = policy_of(arm.warp)
     batches = setting.batches(meta_labelled(arm, setting))
@@ -131,7 +131,7 @@ def meta_loop(setting: Setting, arm: config.Meta) -> tuple[MetaPretraining, Poli
     return loop, policy
 
 
-def _meta(setting: Setting, arm: config.Meta) -> PretrainRun:
+def _meta(setting: Setting, arm: config.EcgMeta) -> PretrainRun:
     loop, policy = meta_loop(setting, arm)
     recorder = _recorder(setting, policy, lambda: loop.averaged_meta)
     checkpoint = setting.checkpoint("")

@@ -105,13 +105,13 @@ def displacement(strength: Tensor, velocity: Tensor, smoothing: Smoothing) -> Te
     coarse = _resize(velocity, samples // COARSENING) * (strength / COARSENING).unsqueeze(1)
     coarse = coarse / 2**SQUARINGS
     for _ in range(SQUARINGS):
-        coarse = coarse + _sample_at(coarse.unsqueeze(2), coarse).squeeze(2)
+        coarse = coarse + warp(coarse.unsqueeze(2), coarse).squeeze(2)
     field = _resize(coarse * COARSENING, samples)
     return field if smoothing == "velocity" else _smooth(field, reach=1.0, unit_variance=False)
 
 
 def warp(signals: Tensor, field: Tensor) -> Tensor:
-    """Signals read at t + field(t), the same for all leads, by linear interpolation; beyond the ends, the end values.
+    """Return signals read at t + field(t), the same for all leads, by linear interpolation; beyond the ends, the end values.
 
     Args:
         signals: [views, samples, leads].
@@ -120,21 +120,16 @@ def warp(signals: Tensor, field: Tensor) -> Tensor:
     Returns:
         [views, samples, leads].
     """
-    return _sample_at(signals, field)
-
-
-def _sample_at(values: Tensor, field: Tensor) -> Tensor:
-    """Values [views, samples, channels] at t + field(t), in rows of `channels` numbers."""
-    views, samples, channels = values.shape
+    views, samples, leads = signals.shape
     time = torch.arange(samples, device=field.device, dtype=field.dtype)
     # NaN would be no index; the loss shows it all the same, through the fraction.
     place = (time + field).clamp(0, samples - 1)
     left = place.detach().nan_to_num(0.0).floor().clamp_max(samples - 2)
     fraction = (place - left).unsqueeze(2)
     row = left.long() + samples * torch.arange(views, device=field.device).unsqueeze(1)
-    rows = values.reshape(views * samples, channels)
-    below = rows.index_select(0, row.reshape(-1)).view(values.shape)
-    above = rows.index_select(0, row.reshape(-1) + 1).view(values.shape)
+    rows = signals.reshape(views * samples, leads)
+    below = rows.index_select(0, row.reshape(-1)).view(signals.shape)
+    above = rows.index_select(0, row.reshape(-1) + 1).view(signals.shape)
     return torch.lerp(below, above, fraction)
 
 

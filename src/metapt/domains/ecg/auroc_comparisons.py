@@ -19,7 +19,7 @@ from metapt.twostage.comparisons import better
 from metapt.twostage.quantities import EVALUATIONS
 
 
-class Claim(NamedTuple):
+class ArmClaim(NamedTuple):
     """An arm beats its control, or is at most `margin` percentage points worse; `papers` where the paper says so."""
 
     arm: str
@@ -28,7 +28,7 @@ class Claim(NamedTuple):
     margin: float = 0.0
 
 
-def beats(results: EcgResults, claims: Sequence[Claim]) -> Iterator[Comparison]:
+def beats(results: EcgResults, claims: Sequence[ArmClaim]) -> Iterator[Comparison]:
     """Yield the comparisons of claims whose arms are run."""
     for arm, control, papers, margin in claims:
         if not {arm, control} <= set(results.arms):

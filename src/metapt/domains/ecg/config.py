@@ -40,7 +40,7 @@ class Warp(Section):
         return (self.smoothing, self.scale) == (other.smoothing, other.scale)
 
 
-class PretrainSettings(Section):
+class EcgPretraining(Section):
     """SimCLR pre-training, the same for every arm."""
 
     signals: Positive | None = Field(None, description="ECGs of folds 1-9 that are pre-trained on; empty: all")
@@ -57,7 +57,7 @@ class PretrainSettings(Section):
     )
 
 
-class FinetuneSettings(Section):
+class EcgFinetuning(Section):
     """Fine-tuning and its evaluation, the same for every arm. The paper fine-tunes the whole network only."""
 
     epochs: Positive = Field(200, description="passes over the FT training ECGs; the best one on validation AUROC is tested")
@@ -87,7 +87,7 @@ class Simclr(Section):
     warp: Warp = Warp()
 
 
-class Meta(MetaArm):
+class EcgMeta(MetaArm):
     """An arm that learns the warp's strength with Algorithm 2.
 
     The paper has none of the keys from `l2` on; all but `explosion_factor` and `max_skipped` are off by default.
@@ -172,10 +172,10 @@ class BranchSearch(Section):
     folds: Annotated[int, Field(ge=2)] = Field(5, description="folds of its cross-validation")
 
 
-Arm = Annotated[NoPretraining | Simclr | Meta | OptSla | RandomSearch | BranchSearch, Field(discriminator="method")]
+Arm = Annotated[NoPretraining | Simclr | EcgMeta | OptSla | RandomSearch | BranchSearch, Field(discriminator="method")]
 
 STABLE_WARP = Warp(smoothing="velocity", scale="log", initial=16.0)
-STABLE = Meta(
+STABLE = EcgMeta(
     warp=STABLE_WARP,
     unroll_steps=5,
     head_steps_between_updates=1,
@@ -184,7 +184,7 @@ STABLE = Meta(
     meta_settings={"betas": [0.8, 0.9]},
     explosion_factor=10.0,
 )
-REFITTED = Meta(
+REFITTED = EcgMeta(
     warp=STABLE_WARP,
     unroll="fitted",
     folds=5,
@@ -198,11 +198,11 @@ ARMS: dict[str, Arm] = {
     "simclr": Simclr(method="simclr"),
     "simclr-mild": Simclr(method="simclr", warp=Warp(smoothing="velocity", scale="log", initial=4.0, network_width=0)),
     "optsla": OptSla(method="optsla"),
-    "meta": Meta(),
-    "meta-k0": Meta(unroll_steps=0),
-    "meta-k5": Meta(unroll_steps=5),
-    "meta-k10": Meta(unroll_steps=10),
-    "meta-identity": Meta(inverse=NeumannSeries(terms=0)),
+    "meta": EcgMeta(),
+    "meta-k0": EcgMeta(unroll_steps=0),
+    "meta-k5": EcgMeta(unroll_steps=5),
+    "meta-k10": EcgMeta(unroll_steps=10),
+    "meta-identity": EcgMeta(inverse=NeumannSeries(terms=0)),
     "meta-stable": STABLE,
     "meta-refitted": REFITTED,
     "random_search": RandomSearch(method="random_search"),
@@ -241,15 +241,15 @@ class EcgSettings(DomainSection):
         description="FT of the whole network (the paper's), or of the head alone",
     )
     arms: dict[str, Arm] = ARMS
-    pretrain: PretrainSettings = PretrainSettings()
-    finetune: FinetuneSettings = FinetuneSettings()
+    pretrain: EcgPretraining = EcgPretraining()
+    finetune: EcgFinetuning = EcgFinetuning()
 
     @model_validator(mode="after")
     def _meta_updates_are_left(self) -> EcgSettings:
         per_epoch = steps_per_epoch(self.pretrain, self.pretrain.signals or TRAINING_RECORDS[self.source])
         for name in dict.fromkeys(name for _, section in self.experiments() for name in section.arm_names()):
             arm = self.arms.get(name)
-            if not isinstance(arm, Meta):
+            if not isinstance(arm, EcgMeta):
                 continue
             iterations, warmup = meta_iterations(arm, self.pretrain.epochs, per_epoch)
             if warmup >= iterations:
@@ -272,12 +272,12 @@ class EcgExperiment(ExperimentSection):
                 raise ValueError(f" names the arm {name!r}, which is not in arms; legal: {', '.join(domain.arms)}")
 
 
-def steps_per_epoch(pretrain: PretrainSettings, signals: int) -> int:
+def steps_per_epoch(pretrain: EcgPretraining, signals: int) -> int:
     """Return the number of PT steps of a pass over so many ECGs."""
     return max(1, signals // pretrain.batch_size)
 
 
-def meta_iterations(arm: Meta, epochs: int, per_epoch: int) -> tuple[int, int]:
+def meta_iterations(arm: EcgMeta, epochs: int, per_epoch: int) -> tuple[int, int]:
     """Return the meta-iterations of a PT run of so many epochs and PT steps per epoch, and how many of them are warm-up."""
     return max(1, epochs * per_epoch // arm.pretrain_steps), arm.warmup(per_epoch)
 

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from metapt.domains.ecg.config import FinetuneSettings
+from metapt.domains.ecg.config import EcgFinetuning
 from metapt.domains.ecg.data.dataset import Dataset, finetune_indices, open_dataset
 from metapt.domains.ecg.data.sources import CLASSES
 from metapt.domains.ecg.problem import classification_loss
@@ -57,7 +57,7 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
     Args:
         config: `arm` (its name), `meta_size` (labelled ECGs that PT saw, or None), `size` (labelled ECGs in FT),
             `split` (of them; see `finetune_indices`), `pretrain_seeds`, `finetune_seeds` (numbers of them), `evaluations`,
-            `width`, `samples`, `finetune` (see `FinetuneSettings`), `checkpoint` (path).
+            `width`, `samples`, `finetune` (see `EcgFinetuning`), `checkpoint` (path).
         inputs: `signals`, `records`, and `seed{n}`: pretrained.pt of each PT seed.
         outputs: `metrics`, `series`.
         machine: device.
@@ -66,7 +66,7 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
         DataError: the test fold is empty; as `load_pretrained` and `full_transfer`.
         ConfigError: as `finetune_indices`.
     """
-    settings = FinetuneSettings.model_validate(config["finetune"])
+    settings = EcgFinetuning.model_validate(config["finetune"])
     dataset = open_dataset(inputs, config["samples"], machine.device)
     if len(dataset.records.test) == 0:
         raise DataError(f"{inputs['records']} has no records of fold 10, to test on: prepare more records.")
@@ -111,7 +111,7 @@ def full_transfer(
     buffers: Params,
     width: int,
     sets: Sets,
-    settings: FinetuneSettings,
+    settings: EcgFinetuning,
     generator: torch.Generator,
     label: str | None = None,
 ) -> Score:
@@ -123,7 +123,7 @@ def full_transfer(
         buffers: BatchNorm's statistics.
         width: of the encoder.
         sets: ECGs on the device of `start`.
-        settings: see `FinetuneSettings`.
+        settings: see `EcgFinetuning`.
         generator: of head and minibatches, on the CPU.
         label: shows the progress under this name.
 
@@ -159,7 +159,7 @@ def linear_evaluation(
     buffers: Params,
     width: int,
     sets: Sets,
-    settings: FinetuneSettings,
+    settings: EcgFinetuning,
     generators: list[torch.Generator],
 ) -> list[Score]:
     """Train linear heads on the features of the frozen encoder, one for each generator, all at once.

@@ -85,7 +85,7 @@ class SimclrProblem:
 
 @dataclass(frozen=True)
 class SupervisedProblem:
-    """Supervised learning on augmented ECGs, judged on ECGs as they are: hyperparameter optimisation in one stage.
+    """Supervised learning on augmented ECGs, evaluated on ECGs as they are: hyperparameter optimisation in one stage.
 
     The whole network is what is trained and what is kept, so that the FT stage has nothing to train: unroll no step.
     """

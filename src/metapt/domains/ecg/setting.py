@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from metapt.domains.ecg.batches import SimclrBatches, Views
-from metapt.domains.ecg.config import PretrainSettings, Warp, steps_per_epoch
+from metapt.domains.ecg.config import EcgPretraining, Warp, steps_per_epoch
 from metapt.domains.ecg.data.dataset import Dataset, Split, finetune_indices, open_dataset, patient_folds, pretrain_indices
 from metapt.domains.ecg.policy import Policy
 from metapt.domains.ecg.problem import LabelledBatch, SimclrProblem
@@ -39,7 +39,7 @@ class Setting:
 
     dataset: Dataset
     width: int
-    pretrain: PretrainSettings
+    pretrain: EcgPretraining
     seed: int
     meta_size: int | None
     split: Split
@@ -130,7 +130,7 @@ def setting_of(
     return Setting(
         dataset=open_dataset(inputs, config["samples"], device),
         width=config["width"],
-        pretrain=PretrainSettings.model_validate(config["pretrain"]),
+        pretrain=EcgPretraining.model_validate(config["pretrain"]),
         seed=seed,
         meta_size=config["meta_size"],
         split=config["split"],

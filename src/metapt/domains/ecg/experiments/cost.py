@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from matplotlib.figure import Figure
 from pydantic import Field
 
-from metapt.domains.ecg.config import EcgExperiment, Meta, Simclr, access
+from metapt.domains.ecg.config import EcgExperiment, EcgMeta, Simclr, access
 from metapt.domains.ecg.jobs import EcgJobs
 from metapt.domains.ecg.looks import looks
 from metapt.domains.ecg.results import EcgResults
@@ -28,14 +28,14 @@ LIMITS = (
 )
 
 
-class Cost(EcgExperiment):
+class EcgCost(EcgExperiment):
     """Time and memory, as measured in the PT runs themselves."""
 
     arms: list[str] = Field(["simclr", "meta", "meta-stable"], min_length=1, description="arms, keys of `ecg.arms`")
     finetune_size: Positive = Field(500, description="labelled ECGs at meta-PT time")
 
 
-def needs(jobs: EcgJobs, section: Cost) -> Needs:
+def needs(jobs: EcgJobs, section: EcgCost) -> Needs:
     """Return the PT runs of each arm."""
     arms = jobs.config.arms
     return Needs([job for arm in section.arms for job in jobs.encoders(arm, access(arms[arm], section.finetune_size))])
@@ -59,14 +59,14 @@ def figure(results: EcgResults) -> Figure:
 
 def comparisons(results: EcgResults) -> Iterator[Comparison]:
     """Return the paper's claims on the cost of its meta arm, and the same of other meta arms."""
-    meta_arms = [arm for arm in results.arms if isinstance(results.config.arms[arm], Meta)]
+    meta_arms = [arm for arm in results.arms if isinstance(results.config.arms[arm], EcgMeta)]
     return cost.comparisons(_cost(results), meta_arms, LIMITS)
 
 
 EXPERIMENT = Experiment(
     title="Time and memory of PT on ECGs",
     figure_title="Time and memory of PT on ECGs, for each arm",
-    section=Cost,
+    section=EcgCost,
     order=6,
     needs=needs,
     results=EcgResults,

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from metapt.domains.ecg.auroc_comparisons import Claim, beats
+from metapt.domains.ecg.auroc_comparisons import ArmClaim, beats
 from metapt.domains.ecg.auroc_figures import over_sizes
 from metapt.domains.ecg.auroc_tables import auroc_tables
 from metapt.domains.ecg.config import ARMS, EcgExperiment, access
@@ -22,13 +22,13 @@ NO_WORSE = 0.5
 """Percentage points of AUROC by which an arm may fall behind one that it is to be as good as."""
 
 CLAIMS = (
-    Claim("simclr", "no_pt", papers=True),
-    Claim("meta", "simclr", papers=True),
-    Claim("meta", "optsla", papers=True),
-    Claim("meta-stable", "simclr", papers=False),
-    Claim("meta-stable", "meta", papers=False),
-    Claim("meta-stable", "random_search", papers=False, margin=NO_WORSE),
-    Claim("meta-stable", "branch_search", papers=False, margin=NO_WORSE),
+    ArmClaim("simclr", "no_pt", papers=True),
+    ArmClaim("meta", "simclr", papers=True),
+    ArmClaim("meta", "optsla", papers=True),
+    ArmClaim("meta-stable", "simclr", papers=False),
+    ArmClaim("meta-stable", "meta", papers=False),
+    ArmClaim("meta-stable", "random_search", papers=False, margin=NO_WORSE),
+    ArmClaim("meta-stable", "branch_search", papers=False, margin=NO_WORSE),
 )
 
 

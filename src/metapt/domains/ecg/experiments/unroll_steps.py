@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from metapt.domains.ecg.auroc_comparisons import Claim, beats, cells, papers_words, where
+from metapt.domains.ecg.auroc_comparisons import ArmClaim, beats, cells, papers_words, where
 from metapt.domains.ecg.auroc_figures import over_sizes
 from metapt.domains.ecg.auroc_tables import auroc_tables
 from metapt.domains.ecg.config import EcgExperiment, access
@@ -25,7 +25,7 @@ from metapt.twostage.seeds import difference
 FEW_POINTS = 1.0
 """Percentage points of AUROC that are called little."""
 
-CLAIMS = (Claim("meta", "meta-k0", papers=True), Claim("meta-k0", "simclr", papers=True))
+CLAIMS = (ArmClaim("meta", "meta-k0", papers=True), ArmClaim("meta-k0", "simclr", papers=True))
 MANY_STEPS, ONE_STEP = "meta-k10", "meta"
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from pydantic import Field
 
-from metapt.domains.ecg.config import STABLE_WARP, Arm, EcgExperiment, EcgSettings, Meta, Simclr, Warp, access
+from metapt.domains.ecg.config import STABLE_WARP, Arm, EcgExperiment, EcgMeta, EcgSettings, Simclr, Warp, access
 from metapt.domains.ecg.jobs import EcgJobs
 from metapt.domains.ecg.quantities import DISPLACEMENT
 from metapt.domains.ecg.results import EcgResults
@@ -68,8 +68,8 @@ class WarpStudy(EcgExperiment):
             if name not in self.warps:
                 raise ValueError(f".strengths.{name} is of no warp; legal: {', '.join(self.warps)}")
         for name in self.starts:
-            if not isinstance(domain.arms[name], Meta):
-                learned = ", ".join(key for key, arm in domain.arms.items() if isinstance(arm, Meta))
+            if not isinstance(domain.arms[name], EcgMeta):
+                learned = ", ".join(key for key, arm in domain.arms.items() if isinstance(arm, EcgMeta))
                 raise ValueError(f".starts.{name}: the arm has no hypergradient; legal: {learned}")
         made: dict[str, str] = {}
         for name, origin, _ in _arms(self, domain):
@@ -98,7 +98,7 @@ def _arms(section: WarpStudy, domain: EcgSettings) -> Iterator[tuple[str, str, A
     for name, starts in section.starts.items():
         for initial in starts:
             arm = domain.arms[name]
-            assert isinstance(arm, Meta)
+            assert isinstance(arm, EcgMeta)
             started = arm.model_copy(update={"warp": arm.warp.model_copy(update={"initial": initial})})
             yield start_arm(name, initial), f"starts.{name} {initial}", started
 
@@ -128,7 +128,7 @@ def fixed_arms(section: WarpStudy, domain: EcgSettings, arm: str) -> dict[float,
         ConfigError: there are none, or two for one `initial`.
     """
     learned = domain.arms[arm]
-    assert isinstance(learned, Meta)
+    assert isinstance(learned, EcgMeta)
     found: dict[float, str] = {}
     for name, strengths in section.strengths.items():
         if not section.warps[name].alike(learned.warp):

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from metapt.domains.ecg import config as ecg
 from metapt.domains.ecg.arms import meta_labelled, meta_settings, typical_displacement
+from metapt.domains.ecg.config import EcgMeta, Warp
 from metapt.domains.ecg.policy import SCALE, Policy
 from metapt.domains.ecg.probe import cross_validated_loss, ridge_logistic
 from metapt.domains.ecg.problem import LabelledBatch, classification_loss
@@ -56,13 +56,13 @@ class Lookahead(NamedTuple):
     refitted_head: float
 
 
-def warp_at(setting: Setting, warp: ecg.Warp, initial: float) -> tuple[Policy, Params]:
+def warp_at(setting: Setting, warp: Warp, initial: float) -> tuple[Policy, Params]:
     """Return the warp as if it started at `initial`, and its meta-parameters."""
     policy = policy_of(warp.model_copy(update={"initial": initial}))
     return policy, setting.initial_meta(policy)
 
 
-def hypergradients(setting: Setting, arm: ecg.Meta, pretrained: Pretrained, head: Params, initial: float, draws: int) -> Tensor:
+def hypergradients(setting: Setting, arm: EcgMeta, pretrained: Pretrained, head: Params, initial: float, draws: int) -> Tensor:
     """Return draws of d(FT loss) / dm, m the warp's global scale, each with its own PT minibatch, views and FT minibatches.
 
     Encoder, meta-parameters and head are the same in all draws. What an arm does with its hypergradients (mean of several,
@@ -104,7 +104,7 @@ def hypergradients(setting: Setting, arm: ecg.Meta, pretrained: Pretrained, head
 
 
 def online_head(
-    setting: Setting, arm: ecg.Meta, settings: MetaSettings, pretrained: Pretrained, head: Params
+    setting: Setting, arm: EcgMeta, settings: MetaSettings, pretrained: Pretrained, head: Params
 ) -> tuple[Params, OptimizerState]:
     """Return head and optimiser state after as many FT steps on the frozen encoder as the PT run of the arm takes.
 
@@ -130,7 +130,7 @@ def online_head(
 
 
 def horizon(
-    setting: Setting, pretrained: Pretrained, warp: ecg.Warp, strengths: list[float], steps: list[int], l2: float, folds: int
+    setting: Setting, pretrained: Pretrained, warp: Warp, strengths: list[float], steps: list[int], l2: float, folds: int
 ) -> list[Lookahead]:
     """Go on with PT from `pretrained` at each strength, on the same minibatches with the same noise; Adam starts anew.
 
@@ -217,7 +217,7 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
         outputs: `metrics`: evaluations "hypergradient" and "horizon", replicate is the PT seed; `series`: every draw.
     """
     study = config["study"]
-    arm = ecg.Meta.model_validate(config["arm_settings"])
+    arm = EcgMeta.model_validate(config["arm_settings"])
     setting = study_setting(config, inputs, config["seed"], machine.device)
     strengths = sorted(map(float, study["strengths"]))
     rows: list[dict[str, Any]] = []
