@@ -71,7 +71,7 @@ class Site:
         """The profile for a cluster without accounting, with other resources of the training jobs."""
         profile = yaml.safe_load((PROFILES / "slurm" / "config.yaml").read_text())
         profile |= {"slurm-status-command": "squeue", "slurm-init-seconds-before-status-checks": 1}
-        profile["set-resources"]["mnist_train"] |= train
+        profile["set-resources"]["study"] |= train
         (self.folder / "slurm").mkdir(exist_ok=True)
         (self.folder / "slurm" / "config.yaml").write_text(yaml.safe_dump(profile))
 
@@ -163,7 +163,7 @@ def long_site(tmp_path_factory: pytest.TempPathFactory) -> LongSite:
         return site
 
     prepared = tmp_path_factory.mktemp("prepared")
-    make(prepared, epochs=1).run("--cores", "1", "results/long/mnist/data/digits.pt", profile=HERE)
+    make(prepared, epochs=1).run("--cores", "1", "results/long/mnist/data/digits/images.pt", profile=HERE)
 
     def long_site(folder: Path, epochs: int) -> Site:
         shutil.copytree(prepared, folder, dirs_exist_ok=True)
@@ -186,10 +186,10 @@ def test_a_cancelled_job_goes_on_and_ends_in_the_same_bits(tmp_path: Path, long_
     undisturbed, site = (long_site(tmp_path / name, epochs=400) for name in ("undisturbed", "cancelled"))
     with site.snakemake(f"{ARM}/run.json") as process:
         wait_until(site.trains, process)
-        subprocess.run(["scancel", str(site.jobs("mnist_train")[0].number)], check=True, timeout=60)
+        subprocess.run(["scancel", str(site.jobs("study")[0].number)], check=True, timeout=60)
         undisturbed.run("--cores", "1", f"{ARM}/run.json", profile=HERE)
         ended(process)
-    first, second = site.jobs("mnist_train")
+    first, second = site.jobs("study")
     assert (first.state, second.state) == ("CANCELLED", "COMPLETED")
     assert (first.memory, second.memory) == ("2000M", "4000M")
     assert "goes on at iteration" in (site.folder / ARM / "log.txt").read_text()
@@ -198,27 +198,27 @@ def test_a_cancelled_job_goes_on_and_ends_in_the_same_bits(tmp_path: Path, long_
 
 def test_snakemake_killed_and_resumed_runs_nothing_twice(tmp_path: Path, long_site: LongSite) -> None:
     site = long_site(tmp_path, epochs=400)
-    (tmp_path / "results/long/mnist/data/digits.pt").unlink()  # so that there is a job before the one that is interrupted
+    (tmp_path / "results/long/mnist/data/digits/images.pt").unlink()  # so that there is a job before the one that is interrupted
     with site.snakemake(f"{ARM}/run.json") as process:
         wait_until(site.trains, process)
         process.send_signal(signal.SIGKILL)
         process.wait()
-    (orphan,) = site.jobs("mnist_train")
+    (orphan,) = site.jobs("study")
     assert orphan.state == "RUNNING"
     # As docs/cluster.md has it.
     shown = 'squeue --me --noheader --format="%i %Z" | awk -v folder="$PWD" \'$2 == folder {print $1}\' | xargs -r scancel'
     assert shown in (ROOT / "docs" / "cluster.md").read_text()
     subprocess.run(shown, shell=True, cwd=tmp_path, env=os.environ | {"PWD": str(tmp_path)}, check=True, timeout=60)
     assert "Directory cannot be locked" in site.run(f"{ARM}/run.json", status=1)
-    wait_until(lambda: states(site.jobs("mnist_train")) == ["CANCELLED"])
+    wait_until(lambda: states(site.jobs("study")) == ["CANCELLED"])
     site.run("--unlock")
     site.run(f"{ARM}/run.json")
 
     jobs = site.jobs()
     assert [(job.rule.split("_wildcards")[0], job.state) for job in jobs] == [
         ("rule_prepare_mnist", "COMPLETED"),
-        ("rule_mnist_train", "CANCELLED"),
-        ("rule_mnist_train", "COMPLETED"),
+        ("rule_study", "CANCELLED"),
+        ("rule_study", "COMPLETED"),
     ]
     assert "goes on at iteration" in (site.folder / ARM / "log.txt").read_text()
 
@@ -228,9 +228,9 @@ def test_a_job_that_slurm_starts_again_goes_on(tmp_path: Path, long_site: LongSi
     site = long_site(tmp_path, epochs=400)
     with site.snakemake(f"{ARM}/run.json") as process:
         wait_until(site.trains, process)
-        subprocess.run(["scontrol", "requeue", str(site.jobs("mnist_train")[0].number)], check=True, timeout=60)
+        subprocess.run(["scontrol", "requeue", str(site.jobs("study")[0].number)], check=True, timeout=60)
         ended(process)
-    assert states(site.jobs("mnist_train")) == ["COMPLETED"]  # Snakemake has waited for it, and submitted nothing
+    assert states(site.jobs("study")) == ["COMPLETED"]  # Snakemake has waited for it, and submitted nothing
     assert "goes on at iteration" in (site.folder / ARM / "log.txt").read_text()
 
 
@@ -238,7 +238,7 @@ def test_a_job_that_slurm_starts_again_goes_on(tmp_path: Path, long_site: LongSi
 def test_require_gpu_asks_slurm_for_one_and_a_node_without_it_is_an_error(tmp_path: Path, long_site: LongSite) -> None:
     site = long_site(tmp_path, epochs=1)
     text = site.run(f"{ARM}/run.json", "--config", "require_gpu=true", "--retries", "0", status=1)
-    (job,) = site.jobs("mnist_train")
+    (job,) = site.jobs("study")
     assert "gpu:1" in job.gpu
     assert "this job was given a GPU, but torch sees none here" in text
 
@@ -247,12 +247,12 @@ def test_a_job_near_its_time_limit_saves_and_goes_on(tmp_path: Path, long_site: 
     site = long_site(tmp_path, epochs=LONG)
     with site.snakemake(f"{ARM}/run.json") as process:
         wait_until(site.trains, process)
-        (job,) = site.jobs("mnist_train")
+        (job,) = site.jobs("study")
         # One to two minutes from now; SLURM looks twice a minute whether it is time for the profile's warning.
         minutes = 2 + int((datetime.now() - datetime.fromisoformat(job.start)).total_seconds() // 60)
         subprocess.run(["scontrol", "update", f"JobId={job.number}", f"TimeLimit={minutes}"], check=True, timeout=60)
         ended(process)
-    assert states(site.jobs("mnist_train")) == ["FAILED", "COMPLETED"]  # it ended by itself: not TIMEOUT
+    assert states(site.jobs("study")) == ["FAILED", "COMPLETED"]  # it ended by itself: not TIMEOUT
     assert "goes on at iteration" in (site.folder / ARM / "log.txt").read_text()
 
 
@@ -260,7 +260,7 @@ def test_a_job_that_ran_out_of_memory_gets_more(tmp_path: Path, long_site: LongS
     site = long_site(tmp_path, epochs=1)
     site.profile(mem_mb="300 * attempt ** 3")
     site.run(f"{ARM}/run.json")
-    first, *_, last = site.jobs("mnist_train")
+    first, *_, last = site.jobs("study")
     assert first.state in ("FAILED", "OUT_OF_MEMORY")
     assert first.memory == "300M"
     assert last.state == "COMPLETED"
@@ -273,11 +273,11 @@ def test_the_shrunk_default_runs_with_a_gpu_for_each_training_job(tmp_path: Path
     assert "has been submitted with SLURM jobid" in site.run()
     assert (tmp_path / "results/tiny/headline.md").is_file()
     assert set(states(site.jobs())) == {"COMPLETED"}
-    training = sorted(site.jobs("mnist_train"), key=lambda job: job.start)
+    training = sorted(site.jobs("study"), key=lambda job: job.start)
     assert len(training) == 3
     assert all("gpu:1" in job.gpu for job in training)
     assert all(first.end <= second.start for first, second in itertools.pairwise(training))  # there is one GPU
-    assert not any("gpu" in job.gpu for job in site.jobs("mnist_summarise"))
+    assert not any("gpu" in job.gpu for job in site.jobs("summarise"))
     assert "Nothing to be done" in site.run("--dry-run")
 
 
@@ -285,7 +285,7 @@ def test_the_shrunk_default_runs_with_a_gpu_for_each_training_job(tmp_path: Path
 def test_the_profile_as_it_stands_where_there_is_accounting(tmp_path: Path, long_site: LongSite) -> None:
     site = long_site(tmp_path, epochs=1)
     site.run(f"{ARM}/run.json", profile=PROFILES / "slurm")
-    (job,) = site.jobs("mnist_train")
+    (job,) = site.jobs("study")
     kept = subprocess.run(
         ["sacct", "--allocations", "--noheader", "--parsable2", "--format=State,Comment", f"--jobs={job.number}"],
         capture_output=True,
