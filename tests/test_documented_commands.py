@@ -172,7 +172,7 @@ def test_it_is_a_command(page: str, command: str, project: Path, monkeypatch: py
 def metapt(arguments: list[str], project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(project)
     options = parser().parse_args(arguments)
-    if options.command == "estimate":
+    if options.command == "estimate" or (options.command == "run" and options.configfile):
         load(options.configfile)
     elif options.command == "check":
         assert main(arguments) == 0

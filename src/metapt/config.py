@@ -162,7 +162,7 @@ def experiments(config: Config) -> dict[str, ExperimentSection]:
 
 
 def _with_arms(node: Json, path: str, raw: Json) -> Json:
-    """The section `raw` at `path` with each `arms` in it resolved; `node` is its schema.
+    """Return the section `raw` at `path` with each `arms` in it resolved; `node` is its schema.
 
     Raises:
         ConfigError: a section is empty; or as `_resolve`.
@@ -183,7 +183,7 @@ def _with_arms(node: Json, path: str, raw: Json) -> Json:
 
 
 def _resolve(path: str, arms: Json, defaults: Json) -> Json:
-    """`arms` laid over the arms that they extend and over `defaults`.
+    """Return `arms` laid over the arms that they extend and over `defaults`.
 
     Raises:
         ConfigError: an arm is empty or has a name that can't be a folder's, or `extends` names no arm or runs in a circle.
@@ -216,7 +216,7 @@ def _resolve(path: str, arms: Json, defaults: Json) -> Json:
 
 
 def _merge(base: Any, change: Any) -> Any:
-    """`base` with `change` laid over it, key by key; a section of another kind replaces the one that was there."""
+    """Return `base` with `change` laid over it, key by key; a section of another kind replaces the one that was there."""
     if not isinstance(base, dict) or not isinstance(change, dict):
         return change
     if any(base.get(tag) != change[tag] for tag in TAGS if tag in base and tag in change):
@@ -275,7 +275,7 @@ def _further_in(keys: list[str], legal: list[Json]) -> str:
 
 
 def _locate(error: ErrorDetails, raw: Json) -> tuple[list[str], list[Json]]:
-    """The keys that lead to an error, and the schemas that are legal there (of an unknown key: in its section).
+    """Return the keys that lead to an error, and the schemas that are legal there (of an unknown key: in its section).
 
     pydantic puts names of union members among the keys; they are no keys of `raw`, and are passed over.
     """

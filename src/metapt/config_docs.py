@@ -1,4 +1,4 @@
-"""What is written about the config and generated from its model: the JSON schema and the tables of keys in `config/README.md`."""
+"""What is generated from the model of the config: the JSON schema and the tables of keys in `config/README.md`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LONGEST_DEFAULT = 80
 
 
 def generated(root: Path) -> dict[Path, str]:
-    """The text that belongs into each generated file below the project's folder `root`.
+    """Return the text that belongs into each generated file below the project's folder `root`.
 
     Raises:
         ConfigError: `root` is no project folder, or its README has lost the marks between which the tables stand.
@@ -39,7 +39,7 @@ def generated(root: Path) -> dict[Path, str]:
 
 
 def schema_for_editors() -> Json:
-    """The JSON schema of a config file, in which an arm may leave out what it extends."""
+    """Return the JSON schema of a config file, in which an arm may leave out what it extends."""
     schema = Config.model_json_schema()
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     for section in (schema, *schema["$defs"].values()):
@@ -73,7 +73,7 @@ def _compact(node: Json) -> str:
 
 
 def tables() -> str:
-    """A Markdown table of keys for each kind of section."""
+    """Return a Markdown table of keys for each kind of section."""
     found: dict[tuple[str, str], tuple[Json, list[str]]] = {}
     for path, node in _walk("", SCHEMA):
         kind = node["title"], json.dumps(node["properties"])  # two domains may give one title to sections of different keys
@@ -82,7 +82,7 @@ def tables() -> str:
 
 
 def _walk(path: str, node: Json) -> Iterator[tuple[str, Json]]:
-    """Each section of the schema with its dotted path, the outer ones first."""
+    """Yield each section of the schema with its dotted path, the outer ones first."""
     yield path, node
     for key, value in node["properties"].items():
         here = f"{path}.{key}".lstrip(".")
@@ -118,7 +118,7 @@ def _row(*cells: str) -> str:
 
 
 def _heading(paths: list[str]) -> str:
-    """The dotted path of a section; of a section that stands in several places, the end that all have in common."""
+    """Return the dotted path of a section; of one that stands in several places, the end that all have in common."""
     paths = list(dict.fromkeys(paths))
     if paths == [""]:
         return "Top level"
@@ -169,7 +169,7 @@ def _code(value: Any) -> str:
 
 
 def _differences(default: Any, node: Json) -> Any:
-    """`default` without what the sections in it have by default themselves."""
+    """Return `default` without what the sections in it have by default themselves."""
     if not isinstance(default, dict):
         return default
     kinds = sections(node)

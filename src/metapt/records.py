@@ -51,7 +51,7 @@ def check_own_sum(record: dict[str, Any], path: Path) -> None:
 
 
 def producer(path: Path) -> Producer | None:
-    """The record beside a file that names it, or None; those of versions of metapt that kept no sums don't count.
+    """Return the record beside a file that names it, or None; those of versions of metapt that kept no sums don't count.
 
     Raises:
         DataError: none of the whole records beside the file names it, and another one is cut or altered.
@@ -75,7 +75,7 @@ def producer(path: Path) -> Producer | None:
 
 
 def checked(path: Path) -> str | None:
-    """The SHA-256 of a file, read now and compared with its producer's record; None where there is no record.
+    """Return the SHA-256 of a file, read now and compared with its producer's record; None where there is no record.
 
     Raises:
         DataError: the file is not what its producer left, or that job has not come to its end; as `read`.
@@ -96,7 +96,7 @@ def checked(path: Path) -> str | None:
 
 
 def content(path: Path) -> str:
-    """What stands for a file's content: its SHA-256 as recorded by its producer, else computed."""
+    """Return what stands for a file's content: its SHA-256 as recorded by its producer, else computed."""
     if _is_record(path):
         return str(read(path)[_OWN])
     found = producer(path)
@@ -104,7 +104,7 @@ def content(path: Path) -> str:
 
 
 def stale(path: Path, config: dict[str, Any], code: str | None, inputs: dict[str, str]) -> str | None:
-    """What keeps a record from being that of a job as it would be run now, in words; None where nothing does.
+    """Return what keeps a record from being that of a job as it would be run now, in words; None where nothing does.
 
     Args:
         path: the record.
@@ -135,7 +135,7 @@ def _settings(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _recorded(path: Path, unknown: str) -> str:
-    """The SHA-256 of a file as its producer has recorded it, `unknown` where it has not."""
+    """Return the SHA-256 of a file as its producer has recorded it, `unknown` where it has not."""
     try:
         if _is_record(path):
             return str(read(path)[_OWN])

@@ -1,4 +1,4 @@
-"""Reading a JSON schema: what is legal at a place, in words."""
+"""Read a JSON schema: what is legal at a place, in words."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TAGS = ("kind", "method")
 
 
 def dereferenced(schema: Json) -> Json:
-    """`schema` with every reference replaced by what it points to (which must not run in a circle)."""
+    """Return `schema` with every reference replaced by what it points to (which must not run in a circle)."""
 
     def replace(node: Any) -> Any:
         if isinstance(node, list):
@@ -29,24 +29,24 @@ def dereferenced(schema: Json) -> Json:
 
 
 def alternatives(node: Json) -> list[Json]:
-    """The schemas between which `node` lets one choose."""
+    """Return the schemas between which `node` lets one choose."""
     members = node.get("anyOf", node.get("oneOf"))
     return [node] if members is None else [each for member in members for each in alternatives(member)]
 
 
 def sections(node: Json) -> list[Json]:
-    """The alternatives that are sections: keys with values."""
+    """Return the alternatives that are sections: keys with values."""
     return [each for each in alternatives(node) if each.get("type") == "object"]
 
 
 def named(node: Json) -> list[Json]:
-    """The alternatives for each member of a section whose keys are free names; none if its keys are known, or anything goes."""
+    """Return the alternatives for each member of a section whose keys are free names; none if its keys are known, or anything goes."""
     found = node.get("additionalProperties")
     return alternatives(found) if isinstance(found, dict) else []
 
 
 def below(node: Json, key: str | int) -> Iterator[Json]:
-    """The alternatives for what stands at `key` of a section or a list."""
+    """Yield the alternatives for what stands at `key` of a section or a list."""
     if isinstance(key, int):
         prefix = node.get("prefixItems", [])
         yield from alternatives(prefix[key] if key < len(prefix) else node.get("items", {}))
@@ -57,13 +57,13 @@ def below(node: Json, key: str | int) -> Iterator[Json]:
 
 
 def tag(node: Json) -> tuple[str, str] | None:
-    """The key and the value that tell a section from its alternatives, as in `("method", "fixed")`."""
+    """Return the key and the value that tell a section from its alternatives, as in `("method", "fixed")`."""
     properties = node.get("properties", {})
     return next(((name, properties[name]["const"]) for name in TAGS if "const" in properties.get(name, {})), None)
 
 
 def of_same_kind(nodes: list[Json], value: Any) -> list[Json]:
-    """`nodes` without those whose tag says something else than `value` does."""
+    """Return `nodes` without those whose tag says something else than `value` does."""
 
     def fits(node: Json) -> bool:
         found = tag(node)
@@ -73,17 +73,17 @@ def of_same_kind(nodes: list[Json], value: Any) -> list[Json]:
 
 
 def choices(nodes: list[Json]) -> list[str]:
-    """The words that are legal, where only certain words are."""
+    """Return the words that are legal, where only certain words are."""
     return [str(choice) for node in nodes for choice in ([node["const"]] if "const" in node else node.get("enum", []))]
 
 
 def either(nodes: list[Json]) -> str:
-    """The legal values of several schemas in words."""
+    """Return the legal values of several schemas in words."""
     return " or ".join(dict.fromkeys(describe(node) for node in nodes))
 
 
 def describe(node: Json) -> str:
-    """The legal values of a schema in words.
+    """Return the legal values of a schema in words.
 
     >>> describe({"type": "integer", "minimum": 1}), describe({"enum": ["head", "network"]})
     ('a whole number of at least 1', "'head' or 'network'")

@@ -39,7 +39,7 @@ class Asked:
             raise WorkflowError(str(error)) from None
 
     def inputs(self, wildcards):
-        """The job's inputs. It is run again where its record says other than it would say now.
+        """Return the job's inputs, and have it run again where its record says other than it would say now.
 
         Snakemake compares settings, code and inputs with its own notes, which are lost with .snakemake and don't move with the
         results.
@@ -62,14 +62,14 @@ class Asked:
         return self.job(wildcards).config
 
     def source(self, wildcards, output):
-        """The config of a download. As it is asked for with the output, Snakemake does not compare it: other mirrors rerun nothing."""
+        """Return the config of a download. As it takes the output, Snakemake does not compare it: other mirrors rerun nothing."""
         return self.config(wildcards)
 
     def code(self, wildcards):
         return PLAN.code(self.job(wildcards))
 
     def cores(self, wildcards):
-        """All of them where no other job may run beside it."""
+        """Return the CPU cores that it holds: all of them where no other job may run beside it."""
         job = self.job(wildcards)
         return (workflow.resource_settings.cores or 1) if job.alone else job.threads
 
@@ -81,7 +81,7 @@ class Asked:
 
 
 def summaries(*experiments):
-    """An input function: the files that experiments end in."""
+    """Return an input function: the files that experiments end in."""
 
     def files(wildcards):
         try:
@@ -98,5 +98,5 @@ def experiment(wildcards):
 
 
 def category(wildcards):
-    """In the report."""
+    """Return the title of the domain, under which the report shows its experiments."""
     return domain(wildcards.domain).title
