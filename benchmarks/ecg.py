@@ -48,7 +48,9 @@ SEEDS = 5
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--widths", type=int, nargs="+", default=[8, 32], help="channels of the first stage (paper: 32)")
+    parser.add_argument(
+        "--widths", type=int, nargs="+", default=[8, 32], help="channels of the first stage (paper: 32)"
+    )
     parser.add_argument("--batch", type=int, default=256, help="ECGs in a PT minibatch, and at most in an FT minibatch")
     parser.add_argument("--labelled", type=int, default=500, help="labelled ECGs")
     parser.add_argument("--rounds", type=int, default=5)
@@ -60,7 +62,9 @@ def main() -> None:
     load = os.getloadavg()[0]
     results = [measure(width, arguments) for width in arguments.widths]
     print(f"\n- command: python {shlex.join(sys.argv)}")
-    print(f"- machine: {machine_name(arguments.device)}, {os.cpu_count()} cores, load before {load:.1f}; {arguments.device}")
+    print(
+        f"- machine: {machine_name(arguments.device)}, {os.cpu_count()} cores, load before {load:.1f}; {arguments.device}"
+    )
     print(f"- {arguments.threads} threads, float32, {arguments.rounds} rounds; torch {torch.__version__}\n")
     print("| width | what | median (min-max) | at most |\n| --- | --- | --- | --- |")
     for result in results:

@@ -75,12 +75,15 @@ def main() -> None:
         signals = load(outputs["signals"], outputs["records"]).signals
         rows = {name: row for row, name in enumerate(names)}
         equal = all(
-            np.array_equal(np.rint(wfdb.rdsamp(str(raw / name))[0].T * MICROVOLTS), signals[rows[name]]) for name in sample
+            np.array_equal(np.rint(wfdb.rdsamp(str(raw / name))[0].T * MICROVOLTS), signals[rows[name]])
+            for name in sample
         )
 
     ratios = [theirs / mine for mine, theirs in zip(times["metapt"], times["wfdb.rdsamp"], strict=True)]
     print(f"- command: python {shlex.join(sys.argv)}")
-    print(f"- machine: {machine_name('cpu')}, {platform.system()}; Python {platform.python_version()}, wfdb {version('wfdb')}")
+    print(
+        f"- machine: {machine_name('cpu')}, {platform.system()}; Python {platform.python_version()}, wfdb {version('wfdb')}"
+    )
     print(f"- {len(names)} records prepared by one thread, {len(sample)} read by rdsamp; {arguments.rounds} rounds")
     print(f"- signals of the sample equal: {'yes' if equal else 'NO'}\n")
     print("| per record, ms | min | median | max |\n| --- | --- | --- | --- |")
@@ -88,7 +91,9 @@ def main() -> None:
         print(
             f"| {name} | {' | '.join(f'{1000 * each:.3f}' for each in (min(values), statistics.median(values), max(values)))} |"
         )
-    print(f"| rdsamp / ours | {' | '.join(f'{each:.1f}' for each in (min(ratios), statistics.median(ratios), max(ratios)))} |")
+    print(
+        f"| rdsamp / ours | {' | '.join(f'{each:.1f}' for each in (min(ratios), statistics.median(ratios), max(ratios)))} |"
+    )
 
 
 if __name__ == "__main__":

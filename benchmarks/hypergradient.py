@@ -117,7 +117,9 @@ def make_task(settings: Settings, dtype: torch.dtype, examples: int | None = Non
 
     count = examples or settings.examples
     total = count + 2 * settings.finetune_examples
-    images, labels = mnist_images(Path(settings.images), total) if settings.images else random_images(total, normal, generator)
+    images, labels = (
+        mnist_images(Path(settings.images), total) if settings.images else random_images(total, normal, generator)
+    )
     noisy = labels[:count].clone()
     noisy[::3] = torch.randint(CLASSES, noisy[::3].shape, generator=generator)
     batches = [Batch(part, names) for part, names in zip(images[count:].chunk(2), labels[count:].chunk(2), strict=True)]
@@ -127,14 +129,18 @@ def make_task(settings: Settings, dtype: torch.dtype, examples: int | None = Non
     weights = [value.requires_grad_() for value in start]
     for _ in range(settings.pretrain_steps):
         gradients = torch.autograd.grad(pretrain_loss(tuple(weights), phi, pretrain), weights)
-        weights = [(w - settings.learning_rate * g).detach().requires_grad_() for w, g in zip(weights, gradients, strict=True)]
+        weights = [
+            (w - settings.learning_rate * g).detach().requires_grad_() for w, g in zip(weights, gradients, strict=True)
+        ]
 
     def cast(value: Tensor) -> Tensor:
         return value.detach().to(dtype)
 
     pretrain, train, validation = (Batch(cast(batch.images), batch.labels) for batch in (pretrain, *batches))
     w1, b1, w2, b2 = map(cast, weights)
-    return Task(pretrain, train, validation, (w1, b1, w2, b2), cast(phi), (cast(head[0]), cast(head[1])), settings.learning_rate)
+    return Task(
+        pretrain, train, validation, (w1, b1, w2, b2), cast(phi), (cast(head[0]), cast(head[1])), settings.learning_rate
+    )
 
 
 def random_images(count: int, normal: Callable[..., Tensor], generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -376,7 +382,12 @@ def measure(settings: Settings) -> list[dict[str, Any]]:
     for terms in settings.terms:
         reference = timed["seconds"][OURS][str(terms)]
         for name, contender in CONTENDERS.items():
-            row: dict[str, Any] = {"threads": settings.threads, "terms": terms, "contender": name, "same": contender.same}
+            row: dict[str, Any] = {
+                "threads": settings.threads,
+                "terms": terms,
+                "contender": name,
+                "same": contender.same,
+            }
             if name in timed["seconds"]:
                 seconds = timed["seconds"][name][str(terms)]
                 row |= {
@@ -402,7 +413,9 @@ def table(rows: list[dict[str, Any]]) -> str:
         "relative difference, float32",
         "float64",
     ]
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in [columns, ["---"] * len(columns), *map(cells_of, rows)])
+    return "\n".join(
+        "| " + " | ".join(cells) + " |" for cells in [columns, ["---"] * len(columns), *map(cells_of, rows)]
+    )
 
 
 def cells_of(row: dict[str, Any]) -> list[str]:
@@ -455,7 +468,9 @@ def installed(package: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--threads", type=int, nargs="+", default=[1, 4], help="thread counts, one after the other (default 1 4)")
+    parser.add_argument(
+        "--threads", type=int, nargs="+", default=[1, 4], help="thread counts, one after the other (default 1 4)"
+    )
     parser.add_argument("--terms", type=int, nargs="+", default=[1, 5, 20], help="Neumann terms (default 1 5 20)")
     parser.add_argument("--rounds", type=int, default=30, help="timed calls per contender (default 30)")
     parser.add_argument("--examples", type=int, default=3000, help="PT examples, each with a weight (default 3000)")

@@ -95,14 +95,18 @@ def main() -> None:
     if arguments.mirror is not None:
         results["real data"] = {"table": [*ego_rows(arguments), archive_row(arguments)]}
     print(f"\n- command: python {shlex.join(sys.argv)}")
-    print(f"- machine: {machine_name(arguments.device)}, {os.cpu_count()} cores, load before {load:.1f}; {arguments.device}")
+    print(
+        f"- machine: {machine_name(arguments.device)}, {os.cpu_count()} cores, load before {load:.1f}; {arguments.device}"
+    )
     print(f"- {arguments.threads} threads, float32, {arguments.rounds} rounds; torch {torch.__version__}")
     if arguments.mirror is None:
         print("- left out, for want of --mirror: ego graphs of real networks, reading the archive")
     print("\n| shape | what | median (min-max) | bar |\n| --- | --- | --- | --- |")
     for name, result in results.items():
         for what, bar, values in result["table"]:
-            print(f"| {name} | {what} | {statistics.median(values):.3g} ({min(values):.3g}-{max(values):.3g}) | {bar} |")
+            print(
+                f"| {name} | {what} | {statistics.median(values):.3g} ({min(values):.3g}-{max(values):.3g}) | {bar} |"
+            )
     if arguments.json:
         arguments.json.write_text(json.dumps(results, indent=1))
 
@@ -125,7 +129,9 @@ def measure(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
                 times[contender].append(time.perf_counter() - start)
     os.environ["MALLOC_MMAP_THRESHOLD_"] = "65536"  # of the processes that follow: freed tensors go back to the system
     with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
-        peaks = {which: pool.apply(peak, (which, name, arguments)) for which in ("plain", "messages", "neumann", "identity")}
+        peaks = {
+            which: pool.apply(peak, (which, name, arguments)) for which in ("plain", "messages", "neumann", "identity")
+        }
 
     def ratio(top: Callable[[dict[str, float]], float]) -> list[float]:
         return [top(dict(zip(times, row, strict=True))) for row in zip(*times.values(), strict=True)]
@@ -142,8 +148,16 @@ def measure(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
         ("plain PT step / bare encoder", "at most 1.15", ratio(lambda t: t["plain"] / t["bare"])),
         ("plain PT step / bare encoder without masks", "", ratio(lambda t: t["plain"] / t["bare, no masks"])),
         ("PT step with messages / plain PT step", "at least 2.5", ratio(lambda t: t["messages"] / t["plain"])),
-        ("meta / plain per 10 PT steps, Neumann 1", "at most 1.55", ratio(lambda t: 1 + t["neumann"] / (PERIOD * t["plain"]))),
-        ("meta / plain per 10 PT steps, identity", "at most 1.30", ratio(lambda t: 1 + t["identity"] / (PERIOD * t["plain"]))),
+        (
+            "meta / plain per 10 PT steps, Neumann 1",
+            "at most 1.55",
+            ratio(lambda t: 1 + t["neumann"] / (PERIOD * t["plain"])),
+        ),
+        (
+            "meta / plain per 10 PT steps, identity",
+            "at most 1.30",
+            ratio(lambda t: 1 + t["identity"] / (PERIOD * t["plain"])),
+        ),
         (
             "the same, Neumann 1, gradient reused",
             "",
@@ -151,7 +165,11 @@ def measure(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
         ),
         *((f"peak memory, {which}, GB", "", [value]) for which, value in peaks.items()),
         ("peak memory, meta (Neumann 1) / plain", "at most 1.4", [peaks["neumann"] / peaks["plain"]]),
-        (f"linear evaluation, {SEEDS} seeds / 1 seed", "at most 1.5", [a / b for a, b in zip(all_seeds, one, strict=True)]),
+        (
+            f"linear evaluation, {SEEDS} seeds / 1 seed",
+            "at most 1.5",
+            [a / b for a, b in zip(all_seeds, one, strict=True)],
+        ),
     ]
     return {"shape": SHAPES[name]._asdict(), "times": times, "peaks": peaks, "table": table}
 
@@ -179,7 +197,9 @@ def make_contenders(setting: PpiSetting, names: Sequence[str] = ()) -> Contender
 
         def run() -> None:
             pretrained = trainer.pretrained
-            features = setting.encoder({**pretrained.encoder, **pretrained.buffers}, ready.graphs, training=True, keep=keep)
+            features = setting.encoder(
+                {**pretrained.encoder, **pretrained.buffers}, ready.graphs, training=True, keep=keep
+            )
             features.sum().backward()
             for value in pretrained.encoder.values():
                 value.grad = None
@@ -258,7 +278,12 @@ class MessageNetwork(nn.Module):
         """Copies the weights of the network of summed edges."""
         self.node.weight.copy_(pretrained.encoder["node"].unsqueeze(0))
         for number, layer in enumerate(self.layers):
-            parts = {"edge": layer.edge, "linear1": layer.network[0], "norm": layer.network[1], "linear2": layer.network[3]}
+            parts = {
+                "edge": layer.edge,
+                "linear1": layer.network[0],
+                "norm": layer.network[1],
+                "linear2": layer.network[3],
+            }
             for part, module in parts.items():
                 for name, value in module.named_parameters():
                     value.copy_(pretrained.encoder[f"layers.{number}.{part}.{name}"])
@@ -268,7 +293,9 @@ class MessageNetwork(nn.Module):
 
 def message_network(setting: PpiSetting) -> MessageNetwork:
     """The network of messages with the PT seed's weights."""
-    net = MessageNetwork(setting.network.layers, setting.network.width, setting.dataset.coarse_tasks, setting.pretrain.dropout)
+    net = MessageNetwork(
+        setting.network.layers, setting.network.width, setting.dataset.coarse_tasks, setting.pretrain.dropout
+    )
     net.take(setting.initial())
     return net.to(setting.dataset.device)
 
@@ -301,7 +328,9 @@ def message_step(setting: PpiSetting) -> Callable[[], object]:
 def check_equal(setting: PpiSetting) -> None:
     """Raises AssertionError where the two networks don't compute the same."""
     net, pretrained = message_network(setting).eval(), setting.initial()
-    batch = Batch.from_data_list([as_data(setting.dataset.graphs, index) for index in range(BATCH)]).to(setting.dataset.device)
+    batch = Batch.from_data_list([as_data(setting.dataset.graphs, index) for index in range(BATCH)]).to(
+        setting.dataset.device
+    )
     network = {**pretrained.encoder, **pretrained.buffers}
     summed = setting.encoder(network, setting.dataset.batch(torch.arange(BATCH)), training=False)
     torch.testing.assert_close(net.features(batch), summed, rtol=1e-3, atol=1e-4)
@@ -318,7 +347,9 @@ def as_data(graphs: Graphs, index: int) -> Data:
         num_nodes=nodes,
         edge_index=torch.from_numpy(np.stack([edges, edges[:, ::-1]], 1).reshape(-1, 2).T.copy()),
         edge_attr=torch.from_numpy(bits.repeat(2, 0)),
-        centre_index=torch.tensor([int(graphs.centre[index])]),  # its name has "index" in it, so that batching offsets it
+        centre_index=torch.tensor(
+            [int(graphs.centre[index])]
+        ),  # its name has "index" in it, so that batching offsets it
         labels=torch.from_numpy(unpack(graphs.coarse[index : index + 1], int(graphs.tasks[0]))[0].astype(np.float32)),
     )
 

@@ -42,7 +42,9 @@ class Data:
         self.x = self.normal(5000, FEATURES)
         self.targets = self.x[:, :USEFUL] + 0.5 * self.x[:, USEFUL:] @ self.normal(FEATURES - USEFUL, USEFUL).abs()
         self.tune, self.check, self.test = self.labelled(100), self.labelled(100), self.labelled(5000)
-        self.start = Pretrained({"weight": 0.3 * self.normal(FEATURES, CODE)}, {"weight": 0.3 * self.normal(CODE, USEFUL)})
+        self.start = Pretrained(
+            {"weight": 0.3 * self.normal(FEATURES, CODE)}, {"weight": 0.3 * self.normal(CODE, USEFUL)}
+        )
 
     def normal(self, *shape: int) -> Tensor:
         return torch.randn(shape, generator=self.random)
@@ -75,7 +77,11 @@ class Data:
         self.other.set_state(state["other"])
 
 
-problem, inverse, fit = NoisyInputs(), Neumann(terms=5, step_size=0.1), FittedHead(l2=0.01, cross_fit=True, tolerance=1e-3)
+problem, inverse, fit = (
+    NoisyInputs(),
+    Neumann(terms=5, step_size=0.1),
+    FittedHead(l2=0.01, cross_fit=True, tolerance=1e-3),
+)
 meta, head = {"noise": torch.zeros(FEATURES)}, {"weight": torch.zeros(CODE)}  # sigmoid(0): half noise
 
 
@@ -95,7 +101,9 @@ def main(seed: int = 0) -> tuple[Tensor, dict[str, float]]:
         accuracy[name] = float(100 * (guess == data.test.y).float().mean())
         print(f"FT accuracy with {name}: {accuracy[name]:.1f} %")
     noise = torch.sigmoid(loop.averaged_meta["noise"])
-    print(f"{diagnosis}\nNoise learned: useful features {noise[:USEFUL].mean():.2f}, useless ones {noise[USEFUL:].mean():.2f}")
+    print(
+        f"{diagnosis}\nNoise learned: useful features {noise[:USEFUL].mean():.2f}, useless ones {noise[USEFUL:].mean():.2f}"
+    )
     return noise, accuracy
 
 

@@ -33,7 +33,9 @@ def test_check_prints_where_results_go(capsys: pytest.CaptureFixture[str], tmp_p
         ("results: x", "the config has no experiment: add one"),
     ],
 )
-def test_check_says_what_is_wrong(content: str | None, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_says_what_is_wrong(
+    content: str | None, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     config = tmp_path / "config.yaml"
     if content is not None:
         config.write_text(content)
@@ -57,7 +59,9 @@ def test_an_overlay_alone_names_the_base(command: str, tmp_path: Path, capsys: p
     assert f"`--configfile config/config.yaml {overlay}`" in error
 
 
-def test_an_error_names_the_file_and_line_that_it_comes_from(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_names_the_file_and_line_that_it_comes_from(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "a.yaml").write_text("results: x\nmnist:\n  rotation_mean:\n    epochs: 0\n    replicates: 0\n")
     (tmp_path / "b.yaml").write_text("mnist:\n  rotation_mean: {epochs: -1, arms: {k5: {extends: mata}}}\n")
     (tmp_path / "c.yaml").write_text("mnist:\n\n  rotation_mean: {epochs: -1}\n")
@@ -72,14 +76,18 @@ def test_an_error_names_the_file_and_line_that_it_comes_from(tmp_path: Path, cap
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])
-def test_a_config_of_any_editor_is_read(encoding: str, newline: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_config_of_any_editor_is_read(
+    encoding: str, newline: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "config.yaml"
     path.write_text("results: é\nmnist:\n  rotation_mean: {}\n", encoding=encoding, newline=newline)
     assert main(["check", str(path)]) == 0
     assert capsys.readouterr().out == "é\n"
 
 
-def test_the_home_is_expanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_home_is_expanded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     path = tmp_path / "config.yaml"
     path.write_text("results: ~/results/\ndata: {folder: ~/raw, mirrors: [~/mirror]}\nmnist: {rotation_mean: {}}")
@@ -142,7 +150,10 @@ def test_run_runs_what_is_not_up_to_date_and_stops_at_a_failure(
     (tmp_path / data).unlink()
     assert main(["run", "mnist", "--configfile", TINY]) == 1
     printed = capfd.readouterr()
-    assert [line.split(": ")[0] for line in printed.out.splitlines()] == ["1/6 raw/mnist-digits", "2/6 mnist/data/digits"]
+    assert [line.split(": ")[0] for line in printed.out.splitlines()] == [
+        "1/6 raw/mnist-digits",
+        "2/6 mnist/data/digits",
+    ]
     assert "train-labels-idx1-ubyte.gz is not what its job left" in printed.err
     assert "error: mnist/data/digits has failed; its log is results/tiny/mnist/data/digits/log.txt" in printed.err
 
@@ -156,7 +167,10 @@ def test_docs_are_generated_once_and_checked(
     readme.write_text(f"{before}\nstale words\n{after}")
     monkeypatch.chdir(tmp_path)
     assert main(["docs", "--check"]) == 1
-    assert "not up to date: config/README.md, workflow/schemas/config.schema.json; run `metapt docs`" in capsys.readouterr().err
+    assert (
+        "not up to date: config/README.md, workflow/schemas/config.schema.json; run `metapt docs`"
+        in capsys.readouterr().err
+    )
     assert main(["docs"]) == 0
     assert main(["docs", "--check"]) == 0
     text = readme.read_text()
@@ -169,7 +183,9 @@ def test_docs_are_generated_once_and_checked(
     assert "has lost the lines" in capsys.readouterr().err
 
 
-def test_docs_outside_the_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_docs_outside_the_project(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["docs"]) == 1
     assert "config/README.md is not there; run this in the project's folder." in capsys.readouterr().err

@@ -27,7 +27,10 @@ def read(text: str) -> Config:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("mnits: {}", "mnits is not a key of the config (did you mean 'mnist'?); legal there: results, data, require_gpu, mnist"),
+        (
+            "mnits: {}",
+            "mnits is not a key of the config (did you mean 'mnist'?); legal there: results, data, require_gpu, mnist",
+        ),
         ("1: {}", "1 is not a key of the config; legal there: results, "),
         ("mnist:", "mnist is empty: give it keys, write {} for its defaults, or leave it out"),
         ("mnist: {rotation_mean: }", "mnist.rotation_mean is empty: "),
@@ -45,7 +48,10 @@ def read(text: str) -> Config:
             "mnist: {rotation_mean: {replicates: 0}}",
             "mnist.rotation_mean.replicates is 0, but must be a whole number of at least 1",
         ),
-        ("mnist: {rotation_mean: {replicates: 1.5}}", "mnist.rotation_mean.replicates is 1.5, but must be a whole number"),
+        (
+            "mnist: {rotation_mean: {replicates: 1.5}}",
+            "mnist.rotation_mean.replicates is 1.5, but must be a whole number",
+        ),
         (
             "mnist: {rotation_mean: {initial_range: [1, x]}}",
             "mnist.rotation_mean.initial_range.1 is 'x', but must be a number",
@@ -59,7 +65,10 @@ def read(text: str) -> Config:
             "mnist.bptt.arms.meta.unroll_stps is not a key of the config (did you mean 'unroll_steps'?); legal there: method, ",
         ),
         ("mnist: {bptt: {arms: {new: {mean: 3}}}}", "mnist.bptt.arms.new.method is missing; legal: meta, bptt, fixed"),
-        ("mnist: {bptt: {arms: {new: {method: fixd}}}}", "method is 'fixd' (did you mean 'fixed'?); legal: meta, bptt, fixed"),
+        (
+            "mnist: {bptt: {arms: {new: {method: fixd}}}}",
+            "method is 'fixd' (did you mean 'fixed'?); legal: meta, bptt, fixed",
+        ),
         ("mnist: {bptt: {arms: {new: {method: fixed}}}}", "mnist.bptt.arms.new.mean is missing; it must be a number"),
         (
             "mnist: {rotation_mean: {arms: {meta: {inverse: {kind: conjugate_gradient, terms: 3}}}}}",
@@ -78,7 +87,10 @@ def read(text: str) -> Config:
             "mnist.rotation_mean.arms.a.extends runs in a circle: a -> b -> a",
         ),
         ("mnist: {rotation_mean: {arms: {meta: {extends: meta}}}}", "runs in a circle: meta -> meta"),
-        ("mnist: {rotation_mean: {arms: {a b: {extends: meta}}}}", "has an arm 'a b'; the name of an arm is made of letters"),
+        (
+            "mnist: {rotation_mean: {arms: {a b: {extends: meta}}}}",
+            "has an arm 'a b'; the name of an arm is made of letters",
+        ),
     ],
 )
 def test_what_is_wrong_is_said_in_one_sentence(text: str, sentence: str) -> None:
@@ -166,7 +178,9 @@ def test_configs_name_the_schema_for_editors(path: Path) -> None:
 
 def test_an_old_key_is_told_its_new_name() -> None:
     assert list(RENAMED) == sorted(RENAMED)
-    with pytest.raises(ConfigError, match=r"^mnist\.example_weighting\.arms\.meta\.warmup is now called warmup_epochs\.$"):
+    with pytest.raises(
+        ConfigError, match=r"^mnist\.example_weighting\.arms\.meta\.warmup is now called warmup_epochs\.$"
+    ):
         read("mnist: {example_weighting: {arms: {meta: {warmup: 3}}}}")
     with pytest.raises(ConfigError, match=r"ecg\.arms\.meta\.scale_lr is now called meta_lr\."):
         read("ecg: {arms: {meta: {scale_lr: 3}}}")

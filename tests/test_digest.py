@@ -71,7 +71,9 @@ def test_runs_do_not_hang_on_what_draws_tables_and_figures() -> None:
     assert len(trainings) >= 8
     for name in trainings:
         found = closure(name)
-        assert not [module for module in found if module.startswith(("evaluation.figures", "evaluation.comparisons"))], name
+        assert not [
+            module for module in found if module.startswith(("evaluation.figures", "evaluation.comparisons"))
+        ], name
         assert not [module for module in found if ".experiments" in module or module.endswith(".simulate")], name
     for name in (name for name in entries() if ".experiments." in name or name == "evaluation.collect"):
         assert not [module for module in closure(name) if module.startswith(("hypergrad", "training"))], name
@@ -97,9 +99,7 @@ def test_what_is_left_out_is_there_and_has_a_reason() -> None:
 
 
 def test_the_digest_imports_nothing_of_what_it_reads() -> None:
-    code = (
-        "import sys; from metapt.digest import code_digest; code_digest('domains.ecg.pretrain'); sys.exit('torch' in sys.modules)"
-    )
+    code = "import sys; from metapt.digest import code_digest; code_digest('domains.ecg.pretrain'); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -25,7 +25,11 @@ PAGES = [
     ROOT / "config" / "README.md",
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
-COMMENTED = [ROOT / "Makefile", *sorted((ROOT / "config").rglob("*.yaml")), *sorted((ROOT / "workflow/profiles").rglob("*.yaml"))]
+COMMENTED = [
+    ROOT / "Makefile",
+    *sorted((ROOT / "config").rglob("*.yaml")),
+    *sorted((ROOT / "workflow/profiles").rglob("*.yaml")),
+]
 PROGRAMS = ("snakemake", "metapt", "make", "python3?", "pip", "pytest", "srun", "paper")
 
 UNCHECKED = {"tmux", "git", "cd", ".", "$EDITOR", "rsync", "squeue", "awk", "xargs", "tail", "find"}
@@ -125,7 +129,13 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_commands_are_found() -> None:
     pages = {name for name, _ in ALL}
-    assert {"README.md", "docs/cluster.md", "docs/results/ecg.md", "config/ablations/neumann-terms.yaml", "Makefile"} <= pages
+    assert {
+        "README.md",
+        "docs/cluster.md",
+        "docs/results/ecg.md",
+        "config/ablations/neumann-terms.yaml",
+        "Makefile",
+    } <= pages
     assert len(DRY) > 10
 
 

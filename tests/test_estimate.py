@@ -36,9 +36,13 @@ def config_of(path: Path) -> Config:
 
 def made_up(runs: list[Run], experiments: dict[str, list[str]], seconds: float = 1.0, device: str = "cpu") -> Estimate:
     """An estimate where each step takes `seconds` and 100 MB."""
-    timings = {f"{run.name.split('/', 1)[0]}: {step}": Timing(seconds, 100e6, 1.0) for run in runs for step in run.steps}
+    timings = {
+        f"{run.name.split('/', 1)[0]}: {step}": Timing(seconds, 100e6, 1.0) for run in runs for step in run.steps
+    }
     needs = {run.name: need(run, timings, START, device) for run in runs}
-    return Estimate({run.name: run for run in runs}, needs, experiments, timings, {"ecg": START}, "a machine", device, 1.0)
+    return Estimate(
+        {run.name: run for run in runs}, needs, experiments, timings, {"ecg": START}, "a machine", device, 1.0
+    )
 
 
 @pytest.mark.parametrize("name", ["config", "paper", "real-small"])
@@ -83,7 +87,18 @@ def test_raw_data_of_each_domain_are_a_job_of_their_own(name: str, folders: set[
 
 def workflow_runs(snakemake: Any, config: Path) -> list[str]:
     """Names of the training jobs that a dry run from scratch would run."""
-    command = [sys.executable, "-m", "snakemake", "--dry-run", "--quiet", "host", "--cores", "1", "--configfile", str(config)]
+    command = [
+        sys.executable,
+        "-m",
+        "snakemake",
+        "--dry-run",
+        "--quiet",
+        "host",
+        "--cores",
+        "1",
+        "--configfile",
+        str(config),
+    ]
     command += ["--forceall", "--config", "results=elsewhere", "--rerun-triggers", "mtime", "--nolock"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
@@ -141,7 +156,8 @@ def test_a_job_that_does_not_train_starts_sooner() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cores", "gpus", "device", "seconds"), [(1, 0, "cpu", 36), (2, 0, "cpu", 24), (9, 9, "cpu", 24), (9, 1, "cuda", 36)]
+    ("cores", "gpus", "device", "seconds"),
+    [(1, 0, "cpu", 36), (2, 0, "cpu", 24), (9, 9, "cpu", 24), (9, 1, "cuda", 36)],
 )
 def test_wall_time_waits_for_cores_and_for_other_jobs(cores: int, gpus: int, device: str, seconds: float) -> None:
     first = Run("ecg/first", "PT", {"step": 10})
@@ -152,7 +168,9 @@ def test_wall_time_waits_for_cores_and_for_other_jobs(cores: int, gpus: int, dev
 
 
 def test_the_longest_job_starts_first_and_one_that_runs_alone_has_all_cores() -> None:
-    short, other, long = (Run(f"ecg/{name}", "PT", {"step": count}) for name, count in (("a", 10), ("b", 10), ("c", 20)))
+    short, other, long = (
+        Run(f"ecg/{name}", "PT", {"step": count}) for name, count in (("a", 10), ("b", 10), ("c", 20))
+    )
     found = made_up([short, other, long], {})
     assert wall_time(found, found.runs, 2, 0) == 2 * 12
     alone = Run("ecg/alone", "PT", {"step": 10}, alone=True)
@@ -161,7 +179,9 @@ def test_the_longest_job_starts_first_and_one_that_runs_alone_has_all_cores() ->
 
 
 def test_a_job_does_not_wait_for_one_that_is_not_asked_for() -> None:
-    found = made_up([Run("ecg/first", "PT", {"step": 10}), Run("ecg/second", "FT", {"step": 10}, after=("ecg/first",))], {})
+    found = made_up(
+        [Run("ecg/first", "PT", {"step": 10}), Run("ecg/second", "FT", {"step": 10}, after=("ecg/first",))], {}
+    )
     assert wall_time(found, ["ecg/second"], 1, 0) == 12
 
 
@@ -219,7 +239,9 @@ def test_a_step_that_takes_too_long_is_timed_on_a_part() -> None:
     assert list(timings) == ["slow", "quick"]
 
 
-def test_memory_is_given_back_before_the_warm_up_and_not_between_the_timed_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_given_back_before_the_warm_up_and_not_between_the_timed_calls(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Between them it would have to be had anew in each, which a training loop needn't do."""
     done: list[str] = []
     monkeypatch.setattr(sys.modules["metapt.estimate.calibrate"], "_give_back", lambda: done.append("given back"))
@@ -266,7 +288,11 @@ def test_an_estimate_beside_what_runs_took(tmp_path: Path) -> None:
     found = made_up(runs, {})
     assert "nothing to compare" in against(found, tmp_path)
     memory = found.needs["ecg/a"].memory_bytes
-    for name, seconds, part, state in (("a", 10.0, 0.5, "done"), ("b", 24.0, 1, "done"), ("c", 1.0, 1, "error: no room")):
+    for name, seconds, part, state in (
+        ("a", 10.0, 0.5, "done"),
+        ("b", 24.0, 1, "done"),
+        ("c", 1.0, 1, "error: no room"),
+    ):
         folder = tmp_path / "ecg" / name
         folder.mkdir(parents=True)
         record = {"wall_time_s": 99.0, "cpu_time_s": seconds, "peak_memory_bytes": round(part * memory), "state": state}

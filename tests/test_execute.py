@@ -132,7 +132,9 @@ def test_a_log_is_of_one_job(entry: Callable[[Run], str], tmp_path: Path) -> Non
         assert path.read_text().count("copying for me") == 1
 
 
-def test_a_known_error_is_one_sentence(entry: Callable[[Run], str], tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_known_error_is_one_sentence(
+    entry: Callable[[Run], str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     assert execute(job(tmp_path, entry(raising(DataError("the file is cut."))))) == 1
     for text in ((tmp_path / "log.txt").read_text(), capfd.readouterr().err):
         assert text.count("\n") == 1
@@ -159,7 +161,9 @@ def test_a_missing_input_is_named(entry: Callable[[Run], str], tmp_path: Path) -
     assert f"error: the input 'original', {tmp_path / 'gone'}, is not there" in (tmp_path / "log.txt").read_text()
 
 
-def test_an_input_that_is_not_what_its_job_left_is_named_with_its_record(entry: Callable[[Run], str], tmp_path: Path) -> None:
+def test_an_input_that_is_not_what_its_job_left_is_named_with_its_record(
+    entry: Callable[[Run], str], tmp_path: Path
+) -> None:
     described = job(tmp_path, entry(copy))
     (tmp_path / "original").write_text("texu")
     assert execute(described) == 1
@@ -169,7 +173,9 @@ def test_an_input_that_is_not_what_its_job_left_is_named_with_its_record(entry: 
     assert not (tmp_path / "out" / "copy").exists()
 
 
-def test_an_input_without_a_record_is_refused_but_where_users_put_files(entry: Callable[[Run], str], tmp_path: Path) -> None:
+def test_an_input_without_a_record_is_refused_but_where_users_put_files(
+    entry: Callable[[Run], str], tmp_path: Path
+) -> None:
     described = job(tmp_path, entry(copy))
     (tmp_path / "original.run.json").unlink()
     assert execute(described) == 1
@@ -179,7 +185,8 @@ def test_an_input_without_a_record_is_refused_but_where_users_put_files(entry: C
     assert execute(outside) == 0
     text = (tmp_path / "log.txt").read_text()
     assert (
-        f"no run.json beside these files holds their SHA-256, so that they are taken as they are: {tmp_path / 'original'}" in text
+        f"no run.json beside these files holds their SHA-256, so that they are taken as they are: {tmp_path / 'original'}"
+        in text
     )
     assert "can't be told" not in text
 
@@ -204,7 +211,9 @@ def test_metapt_run_refuses_a_record_that_has_been_altered(
     assert f"error: {path} has been altered since its job wrote it" in capsys.readouterr().err
 
 
-def test_only_a_job_that_keeps_a_checkpoint_outlives_a_signal_for_a_moment(entry: Callable[[Run], str], tmp_path: Path) -> None:
+def test_only_a_job_that_keeps_a_checkpoint_outlives_a_signal_for_a_moment(
+    entry: Callable[[Run], str], tmp_path: Path
+) -> None:
     handlers = []
 
     def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
@@ -253,7 +262,8 @@ def test_a_gpu_that_is_not_there_is_an_error(
 def test_require_gpu_forbids_the_cpu(entry: Callable[[Run], str], tmp_path: Path) -> None:
     assert execute(job(tmp_path, entry(copy), stage="study"), gpus=0, require_gpu=True) == 1
     assert (
-        "error: the config says require_gpu: true, but the scheduler gave this job no GPU" in (tmp_path / "log.txt").read_text()
+        "error: the config says require_gpu: true, but the scheduler gave this job no GPU"
+        in (tmp_path / "log.txt").read_text()
     )
 
 
@@ -308,8 +318,14 @@ def changed_record(**changes: Any) -> str:
         (changed_record(outputs={"a": ""}), "outputs.a must be a path"),
         (changed_record(machine={"device": ["cpu"], "threads": 1}), "machine.device must be cpu or cuda"),
         (changed_record(machine={"device": "tpu", "threads": 1}), "machine.device must be cpu or cuda"),
-        (changed_record(machine={"device": "cpu", "threads": "1"}), "machine.threads must be a whole number of at least 1"),
-        (changed_record(machine={"device": "cpu", "threads": True}), "machine.threads must be a whole number of at least 1"),
+        (
+            changed_record(machine={"device": "cpu", "threads": "1"}),
+            "machine.threads must be a whole number of at least 1",
+        ),
+        (
+            changed_record(machine={"device": "cpu", "threads": True}),
+            "machine.threads must be a whole number of at least 1",
+        ),
         (changed_record(config={"checkpoint": 1}), "config.checkpoint must be a path"),
     ],
 )

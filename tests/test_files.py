@@ -134,7 +134,9 @@ def test_full_disk_by_its_error_number(tmp_path: Path, number: int) -> None:
 def test_read_only_folder(tmp_path: Path) -> None:
     _mount(tmp_path, "ro")
     try:
-        with pytest.raises(MachineError, match=r"new/file can't be written \(Read-only file system\): give this user the right"):
+        with pytest.raises(
+            MachineError, match=r"new/file can't be written \(Read-only file system\): give this user the right"
+        ):
             _save(tmp_path / "new" / "file", _bytes)
     finally:
         subprocess.run(["umount", str(tmp_path)], check=True)
@@ -166,6 +168,8 @@ def test_checksums(tmp_path: Path) -> None:
     assert md5(path) == hashlib.md5(path.read_bytes()).hexdigest()
 
 
-@pytest.mark.parametrize(("size", "words"), [(0, "0 bytes"), (999, "999 bytes"), (1000, "1.0 kB"), (10**16, "10000.0 TB")])
+@pytest.mark.parametrize(
+    ("size", "words"), [(0, "0 bytes"), (999, "999 bytes"), (1000, "1.0 kB"), (10**16, "10000.0 TB")]
+)
 def test_readable(size: int, words: str) -> None:
     assert readable(size) == words

@@ -144,7 +144,9 @@ def test_string_of_any_species_and_version() -> None:
 def test_the_other_experiments_on_ecgs_take_these_jobs() -> None:
     settings = {"source": "simulated", "pretrain_seeds": 2, "evaluations": ["linear_evaluation"]}
     study = {"strengths": {"paper": [1, 2]}, "starts": {"meta": [2]}, "finetune_size": 30}
-    found = plan(ecg=settings | {"augmentations": {"arms": ["simclr", "meta"], "finetune_size": 30}, "warp_study": study})
+    found = plan(
+        ecg=settings | {"augmentations": {"arms": ["simclr", "meta"], "finetune_size": 30}, "warp_study": study}
+    )
     assert names(found, "study") == ["ecg/augmentations/views", *(f"ecg/warp_study/meta/seed{seed}" for seed in (0, 1))]
 
 

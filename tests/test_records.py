@@ -44,7 +44,9 @@ def test_jobs_that_share_a_folder_have_records_of_their_own(tmp_path: Path) -> N
     assert records.producer(views) == (tmp_path / "views.run.json", sha256(views))
     (tmp_path / "run.json").write_text("{")
     assert records.checked(views) == sha256(views), "another job's record is none of its business"
-    with pytest.raises(DataError, match=r"whether .*/metrics\.csv is what its job left can't be told: .*/run\.json is not the"):
+    with pytest.raises(
+        DataError, match=r"whether .*/metrics\.csv is what its job left can't be told: .*/run\.json is not the"
+    ):
         records.checked(table)
 
 
@@ -89,7 +91,9 @@ def test_a_record_is_an_input_too(tmp_path: Path) -> None:
         records.checked(record)
 
 
-@pytest.mark.parametrize("content", [None, '{"outputs": {"a": "metrics.csv"}, "state": "done"}'], ids=["none", "without sums"])
+@pytest.mark.parametrize(
+    "content", [None, '{"outputs": {"a": "metrics.csv"}, "state": "done"}'], ids=["none", "without sums"]
+)
 def test_no_record_is_no_answer(content: str | None, tmp_path: Path) -> None:
     path = made(tmp_path, "metrics.csv")
     (tmp_path / "run.json").unlink()

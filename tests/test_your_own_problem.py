@@ -79,7 +79,9 @@ def test_the_example_puts_the_noise_on_the_useless_features_and_compares_arms_tr
     assert "Diagnosis: all well" in capsys.readouterr().out
     assert [len(batches) for batches in seen] == [1000] * len(accuracy) == [1000] * 3
     for batches in zip(*seen, strict=True):
-        assert all(torch.equal(part, first) for batch in batches[1:] for part, first in zip(batch, batches[0], strict=True))
+        assert all(
+            torch.equal(part, first) for batch in batches[1:] for part, first in zip(batch, batches[0], strict=True)
+        )
 
 
 def test_the_examples_data_go_on_from_their_state(example: ModuleType) -> None:

@@ -16,7 +16,9 @@ from metapt.files import atomic_path
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; returns its exit status, and prints an error as one sentence."""
     options = parser().parse_args(arguments)
-    command = {"run": _run, "check": _check, "docs": _docs, "headline": _headline, "estimate": _estimate}[options.command]
+    command = {"run": _run, "check": _check, "docs": _docs, "headline": _headline, "estimate": _estimate}[
+        options.command
+    ]
     try:
         return command(options)
     except MetaptError as error:
@@ -32,7 +34,9 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"metapt {metapt.__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
 
-    run = commands.add_parser("run", help="run a config's jobs, or repeat the run that a run.json records, without Snakemake")
+    run = commands.add_parser(
+        "run", help="run a config's jobs, or repeat the run that a run.json records, without Snakemake"
+    )
     run.add_argument(
         "targets",
         nargs="*",
@@ -40,10 +44,17 @@ def parser() -> argparse.ArgumentParser:
         help="experiments, domains or files; default: all. With --into: the run.json. Targets stand before --configfile",
     )
     run.add_argument("--configfile", type=Path, nargs="+", metavar="CONFIG.yaml", help="as snakemake's")
-    run.add_argument("--into", type=Path, metavar="DIR", help="repeat a run; folder for its outputs, which keep their names")
-    run.add_argument("--device", choices=("cpu", "cuda"), help="of trainings; default: as recorded, or cuda if require_gpu")
     run.add_argument(
-        "--threads", type=int, metavar="N", help="CPU threads; default: as recorded or planned (other numbers round differently)"
+        "--into", type=Path, metavar="DIR", help="repeat a run; folder for its outputs, which keep their names"
+    )
+    run.add_argument(
+        "--device", choices=("cpu", "cuda"), help="of trainings; default: as recorded, or cuda if require_gpu"
+    )
+    run.add_argument(
+        "--threads",
+        type=int,
+        metavar="N",
+        help="CPU threads; default: as recorded or planned (other numbers round differently)",
     )
 
     check = commands.add_parser(
@@ -60,8 +71,12 @@ def parser() -> argparse.ArgumentParser:
     estimate = commands.add_parser(
         "estimate", help="how many jobs, hours, how much memory and disk a config needs; takes minutes"
     )
-    estimate.add_argument("--configfile", type=Path, nargs="+", required=True, metavar="CONFIG.yaml", help="as snakemake's")
-    estimate.add_argument("--device", choices=("cpu", "cuda"), help="of trainings; default: cuda where torch sees a GPU")
+    estimate.add_argument(
+        "--configfile", type=Path, nargs="+", required=True, metavar="CONFIG.yaml", help="as snakemake's"
+    )
+    estimate.add_argument(
+        "--device", choices=("cpu", "cuda"), help="of trainings; default: cuda where torch sees a GPU"
+    )
     estimate.add_argument("--cores", type=int, metavar="N", help="for the wall time; default: this machine's")
     estimate.add_argument("--gpus", type=int, metavar="N", help="for the wall time; default: this machine's")
     estimate.add_argument("--budget", type=float, metavar="S", help="seconds of calibration, about; default: 80")
@@ -81,7 +96,9 @@ def _run(options: argparse.Namespace) -> int:
             raise ConfigError("--into repeats the run of one run.json: name that file, and no --configfile.")
         return run.repeat(Path(options.targets[0]), options.into, options.device, options.threads)
     if options.configfile is None:
-        raise ConfigError("name what to run: a config (--configfile CONFIG.yaml), or a run.json and a folder (--into DIR).")
+        raise ConfigError(
+            "name what to run: a config (--configfile CONFIG.yaml), or a run.json and a folder (--into DIR)."
+        )
     return run.run(options.configfile, options.targets, options.device, options.threads)
 
 
@@ -131,7 +148,9 @@ def _docs(options: argparse.Namespace) -> int:
     from metapt.config_docs import generated
 
     stale = {
-        path: text for path, text in generated(Path()).items() if not path.is_file() or path.read_text(encoding="utf-8") != text
+        path: text
+        for path, text in generated(Path()).items()
+        if not path.is_file() or path.read_text(encoding="utf-8") != text
     }
     if options.check and stale:
         raise ConfigError(f"not up to date: {', '.join(map(str, stale))}; run `metapt docs` in the project's folder.")

@@ -25,7 +25,9 @@ def _folder(path: str) -> str:
     """Return the shortest path of a folder that the workflow fills, `~` expanded; raises ValueError if it must not fill it."""
     folder = os.path.normpath(os.path.expanduser(path))
     if not path.strip() or not path.isprintable() or any(letter in path for letter in "{}*?") or folder.startswith("~"):
-        raise ValueError(f"{path!r} is no folder's name (braces, * and ? have a meaning of their own; ~ is a user's home)")
+        raise ValueError(
+            f"{path!r} is no folder's name (braces, * and ? have a meaning of their own; ~ is a user's home)"
+        )
     here = Path(folder).resolve()
     if any(Path(each).resolve().is_relative_to(here) for each in (Path.cwd(), os.path.expanduser("~"))):
         raise ValueError(
@@ -70,7 +72,9 @@ class _Config(Section):
     @model_validator(mode="after")
     def _folders_are_two(self) -> _Config:
         if Path(self.results).resolve() == Path(self.data.folder).resolve():
-            raise ValueError("results and data.folder are one folder, where files of both would have the same names: name two")
+            raise ValueError(
+                "results and data.folder are one folder, where files of both would have the same names: name two"
+            )
         return self
 
 
@@ -125,7 +129,9 @@ def validate(raw: Mapping[str, Any], places: Places | None = None) -> Config:
     try:
         plainly = json.loads(json.dumps(raw, default=str))
     except (ValueError, RecursionError):
-        raise ConfigError("the config refers to itself (an alias within what it stands for): write out what is meant.") from None
+        raise ConfigError(
+            "the config refers to itself (an alias within what it stands for): write out what is meant."
+        ) from None
     wrong: list[_Illegal]
     try:
         resolved = _with_arms(SCHEMA, "", plainly)
@@ -198,7 +204,8 @@ def _resolve(path: str, arms: Json, defaults: Json) -> Json:
             arm, base = arms.get(name, {}), defaults.get(name)
             if not re.fullmatch(NAME, name):
                 raise _Illegal(
-                    path, f" has an arm {name[:99]!r}; the name of an arm is made of letters, digits, - and _ (64 at most)."
+                    path,
+                    f" has an arm {name[:99]!r}; the name of an arm is made of letters, digits, - and _ (64 at most).",
                 )
             if arm is None:
                 raise _Illegal(f"{path}.{name}", " is empty: give it keys, or leave it out.")

@@ -76,7 +76,10 @@ def tables() -> str:
     """Return a Markdown table of keys for each kind of section."""
     found: dict[tuple[str, str], tuple[Json, list[str]]] = {}
     for path, node in _walk("", SCHEMA):
-        kind = node["title"], json.dumps(node["properties"])  # two domains may give one title to sections of different keys
+        kind = (
+            node["title"],
+            json.dumps(node["properties"]),
+        )  # two domains may give one title to sections of different keys
         found.setdefault(kind, (node, []))[1].append(path)
     return "\n".join(_table(node, paths) for node, paths in found.values())
 
@@ -160,7 +163,12 @@ def _default(node: Json, key: str, value: Json) -> tuple[str, list[str]]:
     if len(_code(shown)) <= _LONGEST_DEFAULT:
         return _code(shown), []
     if isinstance(shown, dict):
-        return "see below", ["", f"Default of `{key}`:", "", *(f"- `{name}`: {_code(each)}" for name, each in shown.items())]
+        return "see below", [
+            "",
+            f"Default of `{key}`:",
+            "",
+            *(f"- `{name}`: {_code(each)}" for name, each in shown.items()),
+        ]
     return "see below", ["", f"Default of `{key}`: {', '.join(map(_code, shown))}."]
 
 
@@ -180,7 +188,13 @@ def _differences(default: Any, node: Json) -> Any:
         kind = tag(each)
         if "properties" in each and (kind is None or default.get(kind[0]) == kind[1]):
             shown = {key: _differences(value, each["properties"][key]) for key, value in default.items()}
-            known = {key: _differences(each["properties"][key].get("default"), each["properties"][key]) for key in default}
+            known = {
+                key: _differences(each["properties"][key].get("default"), each["properties"][key]) for key in default
+            }
             several = kind is not None and len(kinds) > 1
-            return {key: value for key, value in shown.items() if value != known[key] or (several and kind and key == kind[0])}
+            return {
+                key: value
+                for key, value in shown.items()
+                if value != known[key] or (several and kind and key == kind[0])
+            }
     return default

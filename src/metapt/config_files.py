@@ -138,7 +138,9 @@ class _File:
     def _value(self, node: yaml.Node, keys: Keys, outer: tuple[yaml.Node, ...], places: Places) -> Any:
         self._left -= 1
         if self._left < 0:
-            raise ConfigError(f"{self._name}: its aliases stand for more than {_MOST_VALUES} values: write out what is meant.")
+            raise ConfigError(
+                f"{self._name}: its aliases stand for more than {_MOST_VALUES} values: write out what is meant."
+            )
         if node in outer:
             raise ConfigError(f"{self._at(node)}: an alias refers to itself (it stands within what it stands for).")
         if isinstance(node, yaml.MappingNode) and node.tag == yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG:
@@ -155,7 +157,9 @@ class _File:
                 f"({str(error).split(';')[0]}); write a text in quotes."
             ) from error
 
-    def _section(self, node: yaml.MappingNode, keys: Keys, outer: tuple[yaml.Node, ...], places: Places) -> dict[Any, Any]:
+    def _section(
+        self, node: yaml.MappingNode, keys: Keys, outer: tuple[yaml.Node, ...], places: Places
+    ) -> dict[Any, Any]:
         merged: dict[Any, Any] = {}
         own: dict[Any, Any] = {}
         for key_node, value_node in node.value:
@@ -173,7 +177,9 @@ class _File:
             here = (*keys, str(key))
             if key in own:
                 first = places.get(here, self._name).rsplit(", ", 1)[-1]
-                raise ConfigError(f"{self._at(key_node)}: the key {'.'.join(here)} is there twice ({first} has it too).")
+                raise ConfigError(
+                    f"{self._at(key_node)}: the key {'.'.join(here)} is there twice ({first} has it too)."
+                )
             own[key] = None
             places[here] = self._at(key_node)
             own[key] = self._value(value_node, here, outer, places)

@@ -79,7 +79,9 @@ def closure(entry: str, package: Path = PACKAGE) -> dict[str, Path]:
         path = _path(name, package)
         if path is not None and name not in found and (name == entry or not excluded(name)):
             found[name] = path
-            todo |= {each.removeprefix(prefix) for each in _read(path).imports if each.startswith(prefix)} | {*_packages(name)}
+            todo |= {each.removeprefix(prefix) for each in _read(path).imports if each.startswith(prefix)} | {
+                *_packages(name)
+            }
     return dict(sorted(found.items()))
 
 

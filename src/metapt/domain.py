@@ -42,7 +42,9 @@ class Domain:
         fields: dict[str, Any] = {
             key: (each.section | None, Field(None, description=each.title)) for key, each in self.experiments.items()
         }
-        return create_model(f"{self.name.capitalize()}Config", __base__=self.settings, __doc__=self.settings.__doc__, **fields)
+        return create_model(
+            f"{self.name.capitalize()}Config", __base__=self.settings, __doc__=self.settings.__doc__, **fields
+        )
 
     def summary(self, jobs: Jobs[Any], key: str) -> Job:
         """Return the job that makes an experiment's tables, figure and verdicts; it is kept in `jobs` with what it needs."""

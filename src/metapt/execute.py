@@ -159,7 +159,8 @@ def _checked_inputs(job: Job) -> dict[str, str]:
         sums[name] = sha256(path) if found is None else found
     if unknown:
         log.warning(
-            "no run.json beside these files holds their SHA-256, so that they are taken as they are: %s", ", ".join(unknown)
+            "no run.json beside these files holds their SHA-256, so that they are taken as they are: %s",
+            ", ".join(unknown),
         )
     return sums
 
@@ -220,7 +221,8 @@ def _record(
         "revision": _revision(),
         "wall_time_s": round(wall_time, 3),
         "cpu_time_s": round(sum(os.times()[:4]), 3),  # of the process, its start and its children too
-        "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024),
+        "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        * (1 if sys.platform == "darwin" else 1024),
         "peak_gpu_memory_bytes": sys.modules["torch"].cuda.max_memory_allocated() if device == "cuda" else None,
         "state": state,
     }

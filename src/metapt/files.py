@@ -54,7 +54,11 @@ def explained(path: Path, temporary: Path, needs: int | None = None) -> Iterator
     except (OSError, RuntimeError) as error:
         if _is_full(error, temporary.parent):
             raise _full_disk(path, temporary, needs) from error
-        if isinstance(error, OSError) and error.filename and Path(str(error.filename)) in {temporary, *temporary.parents}:
+        if (
+            isinstance(error, OSError)
+            and error.filename
+            and Path(str(error.filename)) in {temporary, *temporary.parents}
+        ):
             raise MachineError(
                 f"{path} can't be written ({error.strerror}): give this user the right to write there, "
                 "or name another folder in the config."
@@ -120,7 +124,9 @@ def _full_disk(path: Path, temporary: Path, needs: int | None) -> MachineError:
     written = temporary.stat().st_size if temporary.exists() else 0
     need = f"more than {readable(written)}" if needs is None else readable(needs)
     folder = next(folder for folder in path.absolute().parents if folder.is_dir())
-    available = shutil.disk_usage(folder).free + written  # asked before the removal: torch keeps the file open after it failed
+    available = (
+        shutil.disk_usage(folder).free + written
+    )  # asked before the removal: torch keeps the file open after it failed
     temporary.unlink(missing_ok=True)
     return MachineError(
         f"{path} could not be written, because the disk is full or a quota is used up: it needs {need}, and "

@@ -159,7 +159,9 @@ class Jobs(Generic[S]):
             ),
         )
 
-    def prepare(self, source: str, files: Mapping[str, str], *, config: Json, inputs: Files, mem_mb: int, minutes: int) -> Job:
+    def prepare(
+        self, source: str, files: Mapping[str, str], *, config: Json, inputs: Files, mem_mb: int, minutes: int
+    ) -> Job:
         """Return the job that prepares the raw files `inputs` of a source; `files`: name -> file name of its outputs."""
         folder = self.folder(f"data/{source}")
         return self.once(

@@ -26,7 +26,8 @@ class NeumannSeries(Section):
     kind: Literal["neumann"] = "neumann"
     terms: Count = Field(1, description="Hessian-vector products in the series; 0 leaves step_size times the vector")
     step_size: Rate | None = Field(
-        None, description="step of the series; empty: the PT learning rate (not in the paper; as the released code does)"
+        None,
+        description="step of the series; empty: the PT learning rate (not in the paper; as the released code does)",
     )
 
     def solver(self, pretrain_lr: float) -> InverseSolver:
@@ -111,7 +112,8 @@ class MetaArm(Section):
         description="ridge of the fitted or ridge head, without effect on unrolled steps (not in the paper; released code: none)",
     )
     folds: Annotated[int, Field(ge=2)] | None = Field(
-        None, description="cross-fit that head over this many parts; empty: fit on training data, evaluate on validation data"
+        None,
+        description="cross-fit that head over this many parts; empty: fit on training data, evaluate on validation data",
     )
     accumulate: Positive = Field(1, description="hypergradients averaged into one meta-update")
     clip_norm: Rate | None = Field(None, description="largest norm of an applied hypergradient")
@@ -120,7 +122,8 @@ class MetaArm(Section):
         None, description="report an exponential moving average of the meta-parameters"
     )
     explosion_factor: Annotated[float, Field(gt=1)] = Field(
-        1e4, description="skip a hypergradient this many times the running median (not in the paper; released code: none)"
+        1e4,
+        description="skip a hypergradient this many times the running median (not in the paper; released code: none)",
     )
     max_skipped: Positive = Field(
         10, description="skipped meta-updates in a row that end the run (not in the paper; released code: none)"

@@ -45,7 +45,9 @@ def read(path: Path) -> dict[str, Any]:
 def check_own_sum(record: dict[str, Any], path: Path) -> None:
     """Check that a record which was read from `path` is what its job wrote. Raises DataError."""
     if _OWN not in record:
-        raise DataError(f"{path} holds no SHA-256, as the record of a run does: remove it, so that the run is made again.")
+        raise DataError(
+            f"{path} holds no SHA-256, as the record of a run does: remove it, so that the run is made again."
+        )
     if record[_OWN] != _sum({key: value for key, value in record.items() if key != _OWN}):
         raise DataError(f"{path} has been altered since its job wrote it: remove it, so that the run is made again.")
 
@@ -86,7 +88,9 @@ def checked(path: Path) -> str | None:
     if found is None:
         return None
     if found.sha256 is None:
-        raise DataError(f"{path} is of a job that has not come to its end, as {found.record} says: remove both and run it again.")
+        raise DataError(
+            f"{path} is of a job that has not come to its end, as {found.record} says: remove both and run it again."
+        )
     if (actual := sha256(path)) != found.sha256:
         raise DataError(
             f"{path} is not what its job left: its SHA-256 is {actual[:12]}…, and {found.sha256[:12]}… in {found.record}. "
@@ -125,7 +129,9 @@ def stale(path: Path, config: dict[str, Any], code: str | None, inputs: dict[str
     if record["code"] != code:
         return "its code has changed"
     sums = record["sha256"]["inputs"]
-    if sums.keys() != inputs.keys() or any(sums[name] != _recorded(Path(file), sums[name]) for name, file in inputs.items()):
+    if sums.keys() != inputs.keys() or any(
+        sums[name] != _recorded(Path(file), sums[name]) for name, file in inputs.items()
+    ):
         return "its inputs have changed"
     return None
 
@@ -149,7 +155,9 @@ def _parsed(path: Path) -> dict[str, Any]:
     try:
         return dict(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError, RecursionError) as error:
-        raise DataError(f"{path} is not the record of a run ({error}): remove it, so that the run is made again.") from error
+        raise DataError(
+            f"{path} is not the record of a run ({error}): remove it, so that the run is made again."
+        ) from error
 
 
 def _is_record(path: Path) -> bool:

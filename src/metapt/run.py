@@ -47,7 +47,12 @@ def run(configs: Sequence[Path], targets: Sequence[str], device: str | None, thr
         # In a process of its own: its threads are set before libraries are imported, and its time and memory are recorded.
         process = get_context("spawn").Process(
             target=_execute,
-            args=(replace(job, threads=threads or job.threads), int(cuda and job.trains), config.require_gpu, plan.code(job)),
+            args=(
+                replace(job, threads=threads or job.threads),
+                int(cuda and job.trains),
+                config.require_gpu,
+                plan.code(job),
+            ),
         )
         process.start()
         process.join()
@@ -70,7 +75,9 @@ def _ends(plan: Plan, target: str) -> list[Job]:
         return [plan.summary(each) for each in plan.summaries if each.startswith(f"{target}_")]
     known = [f"{name}_{key}" for name in DOMAINS for key in domain(name).experiments]
     if target not in known:
-        raise ConfigError(f"{target} is no target{did_you_mean(target, known)}: name a file, a domain or an experiment.")
+        raise ConfigError(
+            f"{target} is no target{did_you_mean(target, known)}: name a file, a domain or an experiment."
+        )
     return [plan.summary(target)]
 
 
@@ -137,7 +144,9 @@ def _read(path: Path) -> dict[str, Any]:
     keys = {"stage": str, "name": str, "entry": str, "config": dict, "inputs": dict, "outputs": dict, "machine": dict}
     wrong = [key for key, kind in keys.items() if not isinstance(record, dict) or not isinstance(record.get(key), kind)]
     if wrong:
-        raise DataError(f"{path} is not the record of a run: it lacks {', '.join(wrong)}; name the run.json that a run has left.")
+        raise DataError(
+            f"{path} is not the record of a run: it lacks {', '.join(wrong)}; name the run.json that a run has left."
+        )
     for key in ("inputs", "outputs"):
         if odd := [name for name, value in record[key].items() if not isinstance(value, str) or not value]:
             raise DataError(f"{path} is not the record of a run: {key}.{odd[0]} must be a path.")

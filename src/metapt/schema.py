@@ -92,7 +92,12 @@ def describe(node: Json) -> str:
         return " or ".join(f"'{word}'" for word in words)
     match node.get("type"):
         case "integer" | "number" as kind:
-            bounds = {"minimum": "of at least", "exclusiveMinimum": "above", "maximum": "of at most", "exclusiveMaximum": "below"}
+            bounds = {
+                "minimum": "of at least",
+                "exclusiveMinimum": "above",
+                "maximum": "of at most",
+                "exclusiveMaximum": "below",
+            }
             limits = " and ".join(f"{word} {node[bound]:g}" for bound, word in bounds.items() if bound in node)
             return f"{'a whole number' if kind == 'integer' else 'a number'} {limits}".strip()
         case "boolean":

@@ -134,11 +134,19 @@ def exact() -> Exact:
     """Width 2, four ECGs of 64 samples, draws for two views of each."""
     width, generator = 2, torch.Generator().manual_seed(0)
     encoder, head, buffers = (double(part) for part in initial_pretrained(width, generator))
-    encoder = {k: v + 0.3 * Exact.random(i, *v.shape) if v.dim() == 1 else v for i, (k, v) in enumerate(encoder.items())}
+    encoder = {
+        k: v + 0.3 * Exact.random(i, *v.shape) if v.dim() == 1 else v for i, (k, v) in enumerate(encoder.items())
+    }
     buffers = {
-        k: (0.3 * Exact.random(i, *v.shape)).exp() if "var" in k else 0.3 * Exact.random(i, *v.shape) if "mean" in k else v
+        k: (0.3 * Exact.random(i, *v.shape)).exp()
+        if "var" in k
+        else 0.3 * Exact.random(i, *v.shape)
+        if "mean" in k
+        else v
         for i, (k, v) in enumerate(buffers.items())
     }
     draws = draw(8, 64, 12, "fixed", generator, DTYPE)
     signals, labels = Exact.random(1, 4, 64, 12), (Exact.random(2, 4, 5) > 0).double()
-    return Exact(width, Pretrained(encoder, head, buffers), double(initial_head(width, generator)), signals, labels, draws)
+    return Exact(
+        width, Pretrained(encoder, head, buffers), double(initial_head(width, generator)), signals, labels, draws
+    )

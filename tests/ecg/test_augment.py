@@ -65,7 +65,9 @@ def test_jitter_is_white_noise_of_a_tenth_of_each_leads_deviation() -> None:
     lagged = (noise[:, 1:] * noise[:, :-1]).mean(1) / noise.square().mean(1)
     assert lagged.abs().mean() < 0.05
     # under a crop, too, and by the deviation of the lead before it
-    cropped = crop_and_jitter(signals, draws) - crop_and_jitter(signals, draws._replace(jitter=torch.zeros(8, dtype=DTYPE)))
+    cropped = crop_and_jitter(signals, draws) - crop_and_jitter(
+        signals, draws._replace(jitter=torch.zeros(8, dtype=DTYPE))
+    )
     torch.testing.assert_close(cropped, noise)
 
 
@@ -130,7 +132,9 @@ def test_all_leads_are_warped_alike_and_each_view_by_itself(smoothing: Smoothing
         ("displacement", 100 * 4.0**2, False),  # the paper's m = 4 at the start
     ],
 )
-def test_time_stays_in_order_where_the_warp_is_a_diffeomorphism(smoothing: Smoothing, strength: float, monotone: bool) -> None:
+def test_time_stays_in_order_where_the_warp_is_a_diffeomorphism(
+    smoothing: Smoothing, strength: float, monotone: bool
+) -> None:
     steps = 1 + field(strength, smoothing).diff(dim=1)
     assert bool((steps > 0).all()) is monotone
 

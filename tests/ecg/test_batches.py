@@ -117,7 +117,8 @@ def cross_fitted(dataset: Dataset, seed: int = 0) -> SimclrBatches:
 def test_each_pass_deals_patients_out_to_other_folds(dataset: Dataset) -> None:
     batches = cross_fitted(dataset)
     passes = [
-        [members(dataset, batch.signals) for batch in (batches.train(), batches.validation(), batches.train())] for _ in "12"
+        [members(dataset, batch.signals) for batch in (batches.train(), batches.validation(), batches.train())]
+        for _ in "12"
     ]
     assert all(sorted(index for fold in folds for index in fold) == list(range(20, 45)) for folds in passes)
     assert passes[0] != passes[1]
@@ -125,7 +126,9 @@ def test_each_pass_deals_patients_out_to_other_folds(dataset: Dataset) -> None:
         patients = [set(dataset.records.patients[fold]) for fold in folds]
         assert sum(map(len, patients)) == len(set.union(*patients)) < 25
     other = cross_fitted(dataset, seed=1)
-    assert [members(dataset, batch.signals) for batch in (other.train(), other.validation(), other.train())] != passes[0]
+    assert [members(dataset, batch.signals) for batch in (other.train(), other.validation(), other.train())] != passes[
+        0
+    ]
     batch = batches.train()
     assert torch.equal(batch.labels, dataset.labels(np.array(members(dataset, batch.signals))))
 

@@ -100,9 +100,15 @@ def test_an_arm_is_compared_with_one_fixed_strength_of_a_value() -> None:
 )
 @pytest.mark.parametrize(
     "experiment",
-    [{"full_access": {"arms": ["simclr", "meta"]}}, {"warp_study": STUDY | {"starts": {"meta": [2]}}}, {"partial_access": {}}],
+    [
+        {"full_access": {"arms": ["simclr", "meta"]}},
+        {"warp_study": STUDY | {"starts": {"meta": [2]}}},
+        {"partial_access": {}},
+    ],
 )
-def test_a_warm_up_that_leaves_no_meta_update_is_refused(keys: dict[str, Any], words: str, experiment: dict[str, Any]) -> None:
+def test_a_warm_up_that_leaves_no_meta_update_is_refused(
+    keys: dict[str, Any], words: str, experiment: dict[str, Any]
+) -> None:
     found = sentence(**keys, **experiment)
     assert "ecg: arms.meta.warmup_epochs is" in found
     assert words in found

@@ -83,7 +83,9 @@ def test_signals_of_1024_samples_end_with_zeros(files: dict[str, Path]) -> None:
     assert not padded[:, 1000:].any()
 
 
-@pytest.mark.parametrize(("size", "validation"), [(3, 1), (9, 2), (10, 5), (25, 10), (50, 10), (60, 12), (24, 5), (26, 6)])
+@pytest.mark.parametrize(
+    ("size", "validation"), [(3, 1), (9, 2), (10, 5), (25, 10), (50, 10), (60, 12), (24, 5), (26, 6)]
+)
 @pytest.mark.parametrize("split", ["patients", "released"])
 def test_ft_sets_are_split_80_20_but_small_ones_halved_and_60_40(
     records_of: RecordsOf, size: int, validation: int, split: Split
@@ -113,7 +115,9 @@ def test_no_patient_is_in_ft_training_and_validation_both(many: EcgRecords, size
     train, validation = finetune_indices(many, size, seed, "patients")
     assert not set(many.patients[train]) & set(many.patients[validation])
     assert (len(train), len(validation)) == finetune_parts(size)
-    assert sorted([*train, *validation]) == sorted(ft_set(many, size, seed)), "who is in the FT set does not depend on the split"
+    assert sorted([*train, *validation]) == sorted(ft_set(many, size, seed)), (
+        "who is in the FT set does not depend on the split"
+    )
 
 
 def test_the_test_would_see_patients_in_both(many: EcgRecords) -> None:
@@ -137,11 +141,15 @@ def test_validation_is_smaller_where_no_patient_fits_and_the_ft_set_is_not(recor
     """Of eleven places nine are taken by patients with three ECGs each."""
     records = records_of(60, 4)
     index = np.arange(60)
-    by_three = EcgRecords(records.signals, records.table.assign(patient_id=index // 30 * 10 + index % 10), records.labels)
+    by_three = EcgRecords(
+        records.signals, records.table.assign(patient_id=index // 30 * 10 + index % 10), records.labels
+    )
     assert finetune_parts(54) == (43, 11)
     assert [len(part) for part in finetune_indices(by_three, 54, 0, "patients")] == [45, 9]
     one = EcgRecords(records.signals, records.table.assign(patient_id=0), records.labels)
-    with pytest.raises(ConfigError, match="the 25 ECGs of the FT set of PT seed 3 have no patient with 10 ECGs or fewer"):
+    with pytest.raises(
+        ConfigError, match="the 25 ECGs of the FT set of PT seed 3 have no patient with 10 ECGs or fewer"
+    ):
         finetune_indices(one, 25, 3, "patients")
 
 
@@ -214,9 +222,13 @@ def test_labels_play_no_part_in_who_is_chosen(records_of: RecordsOf) -> None:
 
 def test_more_ecgs_than_there_are_are_refused(records_of: RecordsOf) -> None:
     records = records_of(80, 4)
-    with pytest.raises(ConfigError, match=r"pretrain.signals: 73 ECGs are asked for, but folds 1-9 have 72; lower the number"):
+    with pytest.raises(
+        ConfigError, match=r"pretrain.signals: 73 ECGs are asked for, but folds 1-9 have 72; lower the number"
+    ):
         pretrain_indices(records, 73)
-    with pytest.raises(ConfigError, match=r"finetune sizes and meta sizes: 100 ECGs are asked for, but folds 1-9 have 72"):
+    with pytest.raises(
+        ConfigError, match=r"finetune sizes and meta sizes: 100 ECGs are asked for, but folds 1-9 have 72"
+    ):
         finetune_indices(records, 100, 0, "patients")
     for size in (1, 2):
         with pytest.raises(ConfigError, match=f"an FT set of {size} ECGs can't be split .* legal: 3 or more"):

@@ -71,7 +71,10 @@ def finetune_config(folder: Path, **changes: Any) -> dict[str, Any]:
 
 
 def outputs(folder: Path, *names: str) -> dict[str, Path]:
-    return {name: folder / (f"{name}.pt" if name == "pretrained" else f"{name}.csv") for name in (*names, "metrics", "series")}
+    return {
+        name: folder / (f"{name}.pt" if name == "pretrained" else f"{name}.csv")
+        for name in (*names, "metrics", "series")
+    }
 
 
 @pytest.fixture(scope="module")
@@ -176,7 +179,9 @@ def test_an_interrupted_pretraining_goes_on_from_its_checkpoint(
     assert not Path(config["checkpoint"]).exists()
 
 
-@pytest.mark.parametrize(("meta_size", "setting"), [(None, "ft_size=30"), (30, "ft_size=30"), (20, "ft_size=30 meta_ft_size=20")])
+@pytest.mark.parametrize(
+    ("meta_size", "setting"), [(None, "ft_size=30"), (30, "ft_size=30"), (20, "ft_size=30 meta_ft_size=20")]
+)
 def test_finetuning_leaves_the_numbers_of_every_pair_of_seeds(
     meta_size: int | None, setting: str, prepared: dict[str, Path], encoders: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -186,14 +191,16 @@ def test_finetuning_leaves_the_numbers_of_every_pair_of_seeds(
     assert set(table["setting"]) == {setting}
     assert set(table["evaluation"]) == {"full_transfer", "linear_evaluation"}
     assert set(table["replicate"]) == {pair(first, second) for first in range(SEEDS) for second in range(2)}
-    cell = table[(table["replicate"] == pair(1, 0)) & (table["evaluation"] == "full_transfer")].set_index("metric")["value"]
+    cell = table[(table["replicate"] == pair(1, 0)) & (table["evaluation"] == "full_transfer")].set_index("metric")[
+        "value"
+    ]
     mean = cell["mean test AUROC over 5 classes (%)"]
     assert mean == pytest.approx(np.nanmean([cell[f"test AUROC {name} (%)"] for name in CLASSES]))
     assert cell["best epoch"] in (1, 2)
     series = metrics.read_series(written["series"])
-    curve = series[(series["replicate"] == pair(1, 0)) & series["name"].str.startswith("full_transfer")].set_index("step")[
-        "value"
-    ]
+    curve = series[(series["replicate"] == pair(1, 0)) & series["name"].str.startswith("full_transfer")].set_index(
+        "step"
+    )["value"]
     assert curve[cell["best epoch"]] == cell["validation AUROC (%)"] == curve.max()
     assert not [path for path in (tmp_path / "resume").rglob("*") if path.is_file()]
 

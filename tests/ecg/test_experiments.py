@@ -178,7 +178,9 @@ def augmentations(folder: Path, **settings: Any) -> Runs:
     ends = {"simclr": 60.0, "meta": 75.0, "meta-stable": 5.0}
     runs.displacement = ends.__getitem__
     runs.trajectory = lambda arm, seed: (
-        [] if arm == "simclr" else list(60 * np.geomspace(1, ends[arm] / 60, 60) * np.exp(0.03 * runs.generator.normal(size=60)))
+        []
+        if arm == "simclr"
+        else list(60 * np.geomspace(1, ends[arm] / 60, 60) * np.exp(0.03 * runs.generator.normal(size=60)))
     )
     time = np.arange(1000) / 100
     beat = np.exp(-(((time % 0.9) - 0.4) ** 2) / 3e-4) + 0.2 * np.exp(-(((time % 0.9) - 0.65) ** 2) / 4e-3)
@@ -190,7 +192,9 @@ def augmentations(folder: Path, **settings: Any) -> Runs:
         for when, size in (("initial", 60.0), ("learned", end)):
             bends = [size / 100 * np.sin(2 * np.pi * time / 5 + phase) for phase in (0.3, 1.4)]
             found += series(viewed(arm, when), *(np.interp(time + bend, time, beat) for bend in bends))
-        found += series(viewed(arm, "strength"), end * np.exp(0.2 * runs.generator.normal(size=400) + 0.2 * labels[:, 1]))
+        found += series(
+            viewed(arm, "strength"), end * np.exp(0.2 * runs.generator.normal(size=400) + 0.2 * labels[:, 1])
+        )
     runs.series["augmentations/views"] = found
     return runs
 
@@ -201,7 +205,11 @@ def warp(folder: Path, **settings: Any) -> Runs:
     place = {fixed_arm("stable", s): 0.8 * s for s in study.strengths["stable"]}
     place |= {fixed_arm("paper", s): 4.0 * s**2 for s in study.strengths.get("paper", [])}
     runs.displacement = lambda arm: place.get(arm, 5.0)
-    begins = {start_arm(arm, s): 0.8 * s if arm == "meta-stable" else 4 * s**2 for arm in study.starts for s in study.starts[arm]}
+    begins = {
+        start_arm(arm, s): 0.8 * s if arm == "meta-stable" else 4 * s**2
+        for arm in study.starts
+        for s in study.starts[arm]
+    }
 
     def trajectory(arm: str, seed: int) -> list[float]:
         if arm not in begins:
@@ -221,7 +229,10 @@ def warp(folder: Path, **settings: Any) -> Runs:
             rows = []
             for s in study.strengths[name]:
                 at = place[fixed_arm(name, s)]
-                mean, words = 0.01 * math.log2(at / 3.2) * (1 + 0.1 * seed), {"replicate": seed, "setting": f"initial={s:g}"}
+                mean, words = (
+                    0.01 * math.log2(at / 3.2) * (1 + 0.1 * seed),
+                    {"replicate": seed, "setting": f"initial={s:g}"},
+                )
                 numbers = {
                     DISPLACEMENT: at,
                     MEAN: mean,
@@ -244,7 +255,10 @@ def warp(folder: Path, **settings: Any) -> Runs:
 
 def cost(folder: Path, **settings: Any) -> Runs:
     runs = Runs(folder, "cost", settings)
-    seconds, gigabytes = {"simclr": 0.040, "meta": 0.060, "meta-stable": 0.12}, {"simclr": 2.0, "meta": 3.5, "meta-stable": 3.8}
+    seconds, gigabytes = (
+        {"simclr": 0.040, "meta": 0.060, "meta-stable": 0.12},
+        {"simclr": 2.0, "meta": 3.5, "meta-stable": 3.8},
+    )
     runs.seconds = lambda arm, seed: seconds[arm] * (1 + 0.02 * seed)
     runs.gigabytes = gigabytes.__getitem__
     return runs
@@ -388,7 +402,9 @@ def test_partial_access(tmp_path: Path) -> None:
 
 
 def test_partial_access_without_the_papers_sizes(tmp_path: Path) -> None:
-    outputs = run("partial_access", tmp_path, partial_access={"arms": ["meta"], "finetune_sizes": [100], "meta_sizes": [25]})
+    outputs = run(
+        "partial_access", tmp_path, partial_access={"arms": ["meta"], "finetune_sizes": [100], "meta_sizes": [25]}
+    )
     assert claims_of(outputs).empty
 
 
@@ -397,7 +413,9 @@ def test_augmentations(tmp_path: Path) -> None:
     runs.write()
     outputs = runs.summarise()
     lines = [line.split("|") for line in outputs["table_md"].read_text().splitlines() if line.startswith("|")]
-    start, end = (next(i for i, cell in enumerate(lines[0]) if cell.strip() == f"at the {when}") for when in ("start", "end"))
+    start, end = (
+        next(i for i, cell in enumerate(lines[0]) if cell.strip() == f"at the {when}") for when in ("start", "end")
+    )
     last = [float(cell.split("±")[0]) for cell in (lines[-1][start], lines[-1][end])]
     assert last == [pytest.approx(60.0, rel=0.1), pytest.approx(5.0, rel=0.1)], "of meta-stable"
     assert claims_of(outputs).empty
@@ -423,9 +441,14 @@ def test_warp_study(tmp_path: Path) -> None:
     assert at["t"] == pytest.approx(1.1)
     assert at["positive"] == 0.75
     assert at["full_transfer_mean"] == pytest.approx(81.0)
-    assert at["full_transfer_standard_error"] == pytest.approx(np.std(SEED_SPREAD, ddof=1) / math.sqrt(3)), "over PT seeds"
+    assert at["full_transfer_standard_error"] == pytest.approx(np.std(SEED_SPREAD, ddof=1) / math.sqrt(3)), (
+        "over PT seeds"
+    )
     claims = claims_of(outputs)
-    assert claims.loc["meta-stable ends nearer to one displacement from 1 and from 64 than it began", "verdict"] == "reproduced"
+    assert (
+        claims.loc["meta-stable ends nearer to one displacement from 1 and from 64 than it began", "verdict"]
+        == "reproduced"
+    )
     near = "{} ends within a factor of 2 of the best fixed displacement, linear evaluation"
     assert claims.loc[near.format("meta-stable from 64"), "verdict"] == "reproduced"
     assert claims.loc[near.format("meta from 4"), "verdict"] == "not reproduced"
@@ -433,7 +456,9 @@ def test_warp_study(tmp_path: Path) -> None:
 
 
 def test_one_pt_seeds_hypergradient_has_the_standard_error_of_its_draws(tmp_path: Path) -> None:
-    numbers = pd.read_csv(run("warp_study", tmp_path, **ONE, warp_study={**SMALL["warp_study"], "draws": 16})["table_csv"])
+    numbers = pd.read_csv(
+        run("warp_study", tmp_path, **ONE, warp_study={**SMALL["warp_study"], "draws": 16})["table_csv"]
+    )
     assert numbers["hypergradient_standard_error"].tolist() == [pytest.approx(0.02 / 4)] * 3
 
 

@@ -98,7 +98,9 @@ def test_training_mode_updates_statistics_of_its_copy_only(
             return features
 
     start, _, buffers = pretrained
-    full_transfer(Watched(WIDTH), start, buffers, WIDTH, sets(), settings(batch_norm=batch_norm, epochs=1), generator("ft"))
+    full_transfer(
+        Watched(WIDTH), start, buffers, WIDTH, sets(), settings(batch_norm=batch_norm, epochs=1), generator("ft")
+    )
     changed = [name for name, value in buffers.items() if not torch.equal(seen[-1][name], value)]
     assert changed == (list(buffers) if batch_norm == "train" else [])
 
@@ -178,7 +180,9 @@ def test_each_set_is_seen_as_often_as_it_should_be(pretrained: Pretrained, monke
     epoch = [(16, True)] * 3 + [(25, False), (5, False)]
     assert seen == [*epoch, *epoch, (25, False), (25, False), (10, False)]
     seen.clear()
-    linear_evaluation(Watched(WIDTH), start, buffers, WIDTH, sets(), settings(), [generator("ft", seed) for seed in range(3)])
+    linear_evaluation(
+        Watched(WIDTH), start, buffers, WIDTH, sets(), settings(), [generator("ft", seed) for seed in range(3)]
+    )
     assert sum(size for size, _ in seen) == 48 + 30 + 60
 
 
@@ -195,7 +199,9 @@ def test_one_ecg_is_nothing_to_train_on(pretrained: Pretrained) -> None:
         linear(pretrained, data, settings(), [0])
 
 
-def test_a_class_without_both_labels_is_left_out_and_named_once(pretrained: Pretrained, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_class_without_both_labels_is_left_out_and_named_once(
+    pretrained: Pretrained, caplog: pytest.LogCaptureFixture
+) -> None:
     data = sets()
     data.validation.labels[:, 1] = 0.0
     data.test.labels[:, 4] = 1.0

@@ -142,6 +142,13 @@ def test_a_summary_knows_the_arms_that_it_compares() -> None:
 
 def test_every_experiment_can_be_planned() -> None:
     made = jobs(**{key: {} for key in DOMAIN.experiments})
-    assert list(DOMAIN.experiments) == ["full_access", "unroll_steps", "partial_access", "augmentations", "warp_study", "cost"]
+    assert list(DOMAIN.experiments) == [
+        "full_access",
+        "unroll_steps",
+        "partial_access",
+        "augmentations",
+        "warp_study",
+        "cost",
+    ]
     for key in DOMAIN.experiments:
         assert DOMAIN.summary(made, key).inputs

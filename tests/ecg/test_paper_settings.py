@@ -65,7 +65,12 @@ PAPER: list[tuple[type[BaseModel], str, Any, str]] = [
     (UnrollSteps, "finetune_sizes", [100, 250, 500, 1000], "Table app:tab:simclr-ecg-kvary"),
     (PartialAccess, "baseline", "simclr", "Section 6.2"),
     (PartialAccess, "finetune_sizes", [100, 250, 500, 1000], "Section 6.2 has 500, as the description says"),
-    (PartialAccess, "meta_sizes", [10, 25, 50, 100, 250, 500, 1000], "Section 6.2 and Implementation details have 10, 25 and 50"),
+    (
+        PartialAccess,
+        "meta_sizes",
+        [10, 25, 50, 100, 250, 500, 1000],
+        "Section 6.2 and Implementation details have 10, 25 and 50",
+    ),
     (EcgCost, "finetune_size", 500, "a size of Table 2"),
     (EcgSettings, "source", "ptbxl-1.0.3", "1.0.1, as the description says"),
     (EcgSettings, "samples", 1000, DATA),
@@ -82,17 +87,30 @@ RELEASED = [
     (EcgFinetuning, "linear_epochs", 200),
 ]
 """What the paper leaves open and the released code has."""
-SECTIONS: list[type[BaseModel]] = [Warp, EcgPretraining, EcgFinetuning, Simclr, EcgMeta, OptSla, RandomSearch, BranchSearch]
+SECTIONS: list[type[BaseModel]] = [
+    Warp,
+    EcgPretraining,
+    EcgFinetuning,
+    Simclr,
+    EcgMeta,
+    OptSla,
+    RandomSearch,
+    BranchSearch,
+]
 SECTIONS += [*(experiment.section for experiment in DOMAIN.experiments.values()), EcgSettings]
 
 
-@pytest.mark.parametrize(("section", "key", "value", "where"), PAPER, ids=[f"{s.__name__}-{key}" for s, key, _, _ in PAPER])
+@pytest.mark.parametrize(
+    ("section", "key", "value", "where"), PAPER, ids=[f"{s.__name__}-{key}" for s, key, _, _ in PAPER]
+)
 def test_a_default_is_the_papers_number(section: type[BaseModel], key: str, value: Any, where: str) -> None:
     assert section.model_fields[key].default == value, where
 
 
 @pytest.mark.parametrize(("section", "key", "value"), RELEASED)
-def test_where_the_paper_is_silent_a_default_is_the_released_codes(section: type[BaseModel], key: str, value: Any) -> None:
+def test_where_the_paper_is_silent_a_default_is_the_released_codes(
+    section: type[BaseModel], key: str, value: Any
+) -> None:
     field = section.model_fields[key]
     assert field.default == value
     said = re.search(r"released code: (.+)\)$", field.description or "")
@@ -119,18 +137,23 @@ def test_a_default_that_the_paper_has_not_says_so(section: type[BaseModel]) -> N
 
 
 def test_every_section_is_looked_at() -> None:
-    fields = [*EcgSettings.model_fields.values(), *(field for arm in ARMS.values() for field in type(arm).model_fields.values())]
+    fields = [
+        *EcgSettings.model_fields.values(),
+        *(field for arm in ARMS.values() for field in type(arm).model_fields.values()),
+    ]
     nested = {type(arm) for arm in ARMS.values()} | {
         type(field.default) for field in fields if isinstance(field.default, BaseModel)
     }
-    nested |= {part for field in fields for part in getattr(field.annotation, "__args__", ()) if isinstance(part, type)} - {
-        type(None)
-    }
+    nested |= {
+        part for field in fields for part in getattr(field.annotation, "__args__", ()) if isinstance(part, type)
+    } - {type(None)}
     sections = {part for part in nested if part.__module__ == "metapt.domains.ecg.config"}
     assert sections - set(SECTIONS) == {type(ARMS["no_pt"])}
 
 
-@pytest.mark.parametrize(("size", "training"), [(10, 5), (25, 15), (50, 40), (100, 80), (250, 200), (500, 400), (2500, 2000)])
+@pytest.mark.parametrize(
+    ("size", "training"), [(10, 5), (25, 15), (50, 40), (100, 80), (250, 200), (500, 400), (2500, 2000)]
+)
 def test_ft_sets_are_split_as_in_the_paper(size: int, training: int) -> None:
     assert finetune_parts(size) == (training, size - training)
 
@@ -143,4 +166,9 @@ def test_the_warp_is_learned_as_in_the_paper(dataset: Any, tmp_path: Path) -> No
     assert settings.inverse == Neumann(1, 1e-4)
     assert settings.pretrain_optimizer == OptimizerSpec("Adam", {"lr": 1e-4})
     assert settings.meta_optimizer == OptimizerSpec("Adam", {"lr": 1.0}, {"network.*": {"lr": 1e-4}})
-    assert (settings.accumulate, settings.clip_norm, settings.normalise, settings.average_decay) == (1, None, False, None)
+    assert (settings.accumulate, settings.clip_norm, settings.normalise, settings.average_decay) == (
+        1,
+        None,
+        False,
+        None,
+    )

@@ -78,7 +78,9 @@ def test_every_meta_parameter_has_a_derivative_and_it_is_the_right_one() -> None
         return policy.strength(dict(zip(meta, values, strict=True)), inputs)
 
     assert torch.autograd.gradcheck(strengths, tuple(meta.values()))
-    for name, gradient in zip(meta, torch.autograd.grad(strengths(*meta.values())[0], list(meta.values())), strict=True):
+    for name, gradient in zip(
+        meta, torch.autograd.grad(strengths(*meta.values())[0], list(meta.values())), strict=True
+    ):
         assert gradient.abs().max() > 1e-8, name
 
 

@@ -83,7 +83,10 @@ def test_prepared_records_are_the_raw_ones(
     assert records.table["fold"].tolist() == FOLDS
     assert records.training.tolist() == [0, 2, 3]
     assert records.test.tolist() == [1, 4]
-    assert outputs["records"].read_text().splitlines()[:2] == [f"ecg_id,patient_id,fold,{','.join(CLASSES)}", "1,100,1,1,0,0,0,0"]
+    assert outputs["records"].read_text().splitlines()[:2] == [
+        f"ecg_id,patient_id,fold,{','.join(CLASSES)}",
+        "1,100,1,1,0,0,0,0",
+    ]
 
 
 def test_preparing_twice_gives_the_same_bytes(raw: dict[str, Path], outputs: dict[str, Path], tmp_path: Path) -> None:
@@ -140,13 +143,17 @@ def test_load_missing(raw: dict[str, Path], outputs: dict[str, Path]) -> None:
             load(**{**outputs, name: outputs[name].with_name("other")})
 
 
-@pytest.mark.parametrize("change", [lambda c: b"", lambda c: c[:50], lambda c: c[:-1], lambda c: c[200:], lambda c: c + b"\0"])
+@pytest.mark.parametrize(
+    "change", [lambda c: b"", lambda c: c[:50], lambda c: c[:-1], lambda c: c[200:], lambda c: c + b"\0"]
+)
 def test_load_refuses_cut_and_overlong_signals(
     raw: dict[str, Path], outputs: dict[str, Path], change: Callable[[bytes], bytes]
 ) -> None:
     prepare.run({}, raw, outputs, Machine())
     outputs["signals"].write_bytes(change(outputs["signals"].read_bytes()))
-    with pytest.raises(DataError, match=r"signals\.npy is (cut or altered|overlong).*remove it, so that it is prepared again"):
+    with pytest.raises(
+        DataError, match=r"signals\.npy is (cut or altered|overlong).*remove it, so that it is prepared again"
+    ):
         load(**outputs)
 
 
@@ -184,7 +191,9 @@ def test_load_refuses_other_arrays(
         ("2,101,10,0", "2,101,10,0,0,0,0", "is cut or altered"),
     ],
 )
-def test_load_refuses_other_tables(raw: dict[str, Path], outputs: dict[str, Path], old: str, new: str, message: str) -> None:
+def test_load_refuses_other_tables(
+    raw: dict[str, Path], outputs: dict[str, Path], old: str, new: str, message: str
+) -> None:
     prepare.run({}, raw, outputs, Machine())
     text = outputs["records"].read_text()
     assert old in text

@@ -74,7 +74,12 @@ def warp_of(name: str) -> Warp:
 
 
 def setting_in(
-    folder: Path, dataset: Dataset, seed: int = 0, checkpoint: type[Checkpoint] = Checkpoint, meta_size: int = 25, **changes: Any
+    folder: Path,
+    dataset: Dataset,
+    seed: int = 0,
+    checkpoint: type[Checkpoint] = Checkpoint,
+    meta_size: int = 25,
+    **changes: Any,
 ) -> Setting:
     """Eight PT steps on 24 ECGs, width 2, an FT set of 25."""
     settings = EcgPretraining(**{"signals": 24, "epochs": 2, "batch_size": 6, "lr": 1e-3, **changes})
@@ -167,7 +172,9 @@ def test_what_is_learned_moves_and_its_trajectory_is_recorded(ran: Callable[[str
         assert {"moved", "swing", "hypergradient"} <= run.numbers.keys()
 
 
-def test_the_meta_parameters_of_simclr_never_change(make: Callable[..., Setting], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_meta_parameters_of_simclr_never_change(
+    make: Callable[..., Setting], monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen = []
     step = Pretrainer.step
     monkeypatch.setattr(
@@ -180,7 +187,9 @@ def test_the_meta_parameters_of_simclr_never_change(make: Callable[..., Setting]
     assert all(equal(meta, start) for meta in [*seen, run.meta])
 
 
-def test_all_arms_of_a_seed_start_from_the_same_weights(ran: Callable[[str], Ran], make: Callable[..., Setting]) -> None:
+def test_all_arms_of_a_seed_start_from_the_same_weights(
+    ran: Callable[[str], Ran], make: Callable[..., Setting]
+) -> None:
     expected = make().initial()
     for name in ARMS:
         run, _, starts = ran(name)
@@ -188,7 +197,9 @@ def test_all_arms_of_a_seed_start_from_the_same_weights(ran: Callable[[str], Ran
             body = {key: value for key, value in start.encoder.items() if not key.startswith("head.")}
             assert equal(body, expected.encoder), name
             assert equal(start.buffers, expected.buffers)
-        assert equal((starts or [run.pretrained])[-1].head, expected.head)  # OptSLA's first trainer has no projection head
+        assert equal(
+            (starts or [run.pretrained])[-1].head, expected.head
+        )  # OptSLA's first trainer has no projection head
     assert not equal(make(seed=1).initial().encoder, expected.encoder)
 
 
@@ -260,16 +271,22 @@ def test_searches_try_strengths_that_the_config_allows(ran: Callable[[str], Ran]
         assert (moves < 0).all()
 
 
-def test_random_search_with_its_final_run_costs_its_budget(make: Callable[..., Setting], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_random_search_with_its_final_run_costs_its_budget(
+    make: Callable[..., Setting], monkeypatch: pytest.MonkeyPatch
+) -> None:
     counts = []
     run = Pretrainer.run
-    monkeypatch.setattr(Pretrainer, "run", lambda self, meta, count, *args: counts.append(count) or run(self, meta, count, *args))
+    monkeypatch.setattr(
+        Pretrainer, "run", lambda self, meta, count, *args: counts.append(count) or run(self, meta, count, *args)
+    )
     arm = ARMS["random_search"].model_copy(update={"candidates": 2, "budget": 1.5})
     pretrain(arm, make())
     assert counts == [2, 2, 8]
 
 
-def test_the_better_branch_goes_on_from_where_it_is(make: Callable[..., Setting], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_better_branch_goes_on_from_where_it_is(
+    make: Callable[..., Setting], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Losses that prefer the higher strength lead to plain PT with strengths 6, 9, 13.5 and 20.25, each for two steps."""
     losses: list[float] = []
     monkeypatch.setattr(pretraining, "evaluate_encoder", lambda *args: losses.append(-float(len(losses))) or losses[-1])
@@ -309,7 +326,9 @@ def test_a_cross_fitted_head_sees_disjoint_folds_in_every_meta_update(
     loop, _ = meta_loop(setting, arm)
     assert loop.settings.finetuning.minibatches == folds - 1
     indices = np.concatenate(setting.finetune)
-    patient = dict(zip(map(signal_of, setting.labelled().signals), setting.dataset.records.patients[indices], strict=True))
+    patient = dict(
+        zip(map(signal_of, setting.labelled().signals), setting.dataset.records.patients[indices], strict=True)
+    )
     assert len(patient) == size
     assert len(set(patient.values())) < size or size == 10, "some patients have two ECGs"
     for _ in range(4):

@@ -25,7 +25,9 @@ def test_it_is_scikit_learns_regression_class_by_class(l2: float, scale: float) 
     heads = ridge_logistic(features, labels, l2)
     inputs = np.hstack([features.numpy(), np.ones((60, 1))])  # the bias is penalised, too
     for index in range(3):
-        model = LogisticRegression(C=1 / (l2 * 3 * 60), fit_intercept=False, tol=1e-10, solver="newton-cholesky", max_iter=1000)
+        model = LogisticRegression(
+            C=1 / (l2 * 3 * 60), fit_intercept=False, tol=1e-10, solver="newton-cholesky", max_iter=1000
+        )
         model.fit(inputs, labels[:, index].numpy())
         np.testing.assert_allclose(heads[:, index].numpy(), model.coef_[0], rtol=1e-5, atol=1e-7)
 

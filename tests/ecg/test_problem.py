@@ -43,7 +43,10 @@ def unlabelled(exact: Any) -> UnlabelledBatch:
 
 
 def labelled(exact: Any, count: int) -> list[LabelledBatch]:
-    return [LabelledBatch(exact.random(100 + i, 6, 64, 12), (exact.random(200 + i, 6, 5) > 0).to(DTYPE)) for i in range(count)]
+    return [
+        LabelledBatch(exact.random(100 + i, 6, 64, 12), (exact.random(200 + i, 6, 5) > 0).to(DTYPE))
+        for i in range(count)
+    ]
 
 
 def nt_xent_by_hand(projections: Tensor) -> Tensor:
@@ -59,7 +62,9 @@ def leaves(params: Params) -> Params:
     return {name: value.detach().clone().requires_grad_() for name, value in params.items()}
 
 
-def pretrain_loss_by_hand(encoder: Any, policy: Policy, weights: Pretrained, meta: Params, batch: UnlabelledBatch) -> Tensor:
+def pretrain_loss_by_hand(
+    encoder: Any, policy: Policy, weights: Pretrained, meta: Params, batch: UnlabelledBatch
+) -> Tensor:
     """View by view: first half of the draws for the first views."""
     strengths = policy.strength(meta, batch.signals)
     projections = []
@@ -83,7 +88,9 @@ def unrolled_g2(encoder: Any, exact: Any, train: Sequence[LabelledBatch], valida
     """The derivative of the validation loss after one step of gradient descent on the head for each training minibatch."""
     parameters, head = leaves(exact.pretrained.encoder), leaves(exact.head)
     for batch in train:
-        loss = bce(head, encoder({**parameters, **exact.pretrained.buffers}, batch.signals, training=False), batch.labels)
+        loss = bce(
+            head, encoder({**parameters, **exact.pretrained.buffers}, batch.signals, training=False), batch.labels
+        )
         slopes = torch.autograd.grad(loss, list(head.values()), create_graph=True)
         head = {name: value - FINETUNE_LR * slope for (name, value), slope in zip(head.items(), slopes, strict=True)}
     features = encoder({**parameters, **exact.pretrained.buffers}, validation.signals, training=False)
@@ -103,7 +110,9 @@ def fitted_g2(encoder: Any, exact: Any, folds: Sequence[tuple[list[LabelledBatch
         features = [encoder(whole, batch.signals, training=False) for batch in rest]
         out = encoder(whole, held_out.signals, training=False)
 
-        def objective(flat: Tensor, features: Sequence[Tensor] = features, rest: Sequence[LabelledBatch] = rest) -> Tensor:
+        def objective(
+            flat: Tensor, features: Sequence[Tensor] = features, rest: Sequence[LabelledBatch] = rest
+        ) -> Tensor:
             losses = [bce(split(flat), part, batch.labels) for part, batch in zip(features, rest, strict=True)]
             return torch.stack(losses).mean() + L2 / 2 * flat.square().sum()
 
@@ -129,7 +138,9 @@ def implicit(loss: Any, weights: Pretrained, meta: Params, g2: list[Tensor], ter
     term = [*g2, *(torch.zeros_like(value) for value in weights.head.values())]
     total = term
     for _ in range(terms):
-        product = torch.autograd.grad(sum((a * b).sum() for a, b in zip(gradient, term, strict=True)), w, retain_graph=True)
+        product = torch.autograd.grad(
+            sum((a * b).sum() for a, b in zip(gradient, term, strict=True)), w, retain_graph=True
+        )
         term = [a - STEP_SIZE * b for a, b in zip(term, product, strict=True)]
         total = [a + b for a, b in zip(total, term, strict=True)]
     scalar = sum((a * STEP_SIZE * b).sum() for a, b in zip(gradient, total, strict=True))
@@ -156,7 +167,9 @@ def test_the_hypergradient_is_reverse_over_reverse_by_hand(
         inverse=Neumann(terms, STEP_SIZE), finetuning=Unroll(steps, SGD(FINETUNE_LR)),
     )  # fmt: skip
     g2 = unrolled_g2(plain, exact, train, validation)
-    by_hand = implicit(lambda w, phi: pretrain_loss_by_hand(plain, policy, w, phi, batch), exact.pretrained, meta, g2, terms)
+    by_hand = implicit(
+        lambda w, phi: pretrain_loss_by_hand(plain, policy, w, phi, batch), exact.pretrained, meta, g2, terms
+    )
     close(result.gradient, by_hand)
 
 
@@ -172,7 +185,9 @@ def test_the_hypergradient_through_a_fitted_head(exact: Any, plain_encoder: Any,
     )  # fmt: skip
     held_out = range(3) if cross_fit else [2]
     g2 = fitted_g2(plain, exact, [([*batches[:i], *batches[i + 1 :]], batches[i]) for i in held_out])
-    by_hand = implicit(lambda w, phi: pretrain_loss_by_hand(plain, policy, w, phi, batch), exact.pretrained, meta, g2, 1)
+    by_hand = implicit(
+        lambda w, phi: pretrain_loss_by_hand(plain, policy, w, phi, batch), exact.pretrained, meta, g2, 1
+    )
     close(result.gradient, by_hand)
 
 
@@ -191,7 +206,9 @@ def test_adams_steps_on_the_head_are_torchs(exact: Any) -> None:
         optimizer.zero_grad()
         bce(head, features, batch.labels).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
-    torch.testing.assert_close(result.head, {name: value.detach() for name, value in head.items()}, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(
+        result.head, {name: value.detach() for name, value in head.items()}, rtol=1e-9, atol=1e-12
+    )
 
 
 def test_the_gauss_newton_product_is_the_dense_one(exact: Any, plain_encoder: Any) -> None:
@@ -224,7 +241,9 @@ def test_the_gauss_newton_product_is_the_dense_one(exact: Any, plain_encoder: An
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_the_pt_loss_is_that_of_its_outputs_and_that_of_the_formula(exact: Any, plain_encoder: Any, policy: Policy) -> None:
+def test_the_pt_loss_is_that_of_its_outputs_and_that_of_the_formula(
+    exact: Any, plain_encoder: Any, policy: Policy
+) -> None:
     problem, batch, meta = SimclrProblem(Encoder(2), policy, TEMPERATURE), unlabelled(exact), meta_of(policy)
     loss = problem.pretrain_loss(exact.pretrained.leaves(), meta, batch)
     split = problem.outputs_loss(problem.pretrain_outputs(exact.pretrained.leaves(), meta, batch), meta, batch)

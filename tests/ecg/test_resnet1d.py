@@ -15,7 +15,9 @@ def clones(params: Params) -> Params:
     return {name: value.clone() for name, value in params.items()}
 
 
-@pytest.mark.parametrize(("samples", "lengths"), [(1000, [500, 250, 125, 63]), (1024, [512, 256, 128, 64]), (64, [32, 16, 8, 4])])
+@pytest.mark.parametrize(
+    ("samples", "lengths"), [(1000, [500, 250, 125, 63]), (1024, [512, 256, 128, 64]), (64, [32, 16, 8, 4])]
+)
 def test_shapes(samples: int, lengths: list[int]) -> None:
     network = ResNet1d(2)
     seen = []
@@ -85,8 +87,12 @@ def test_in_evaluation_it_changes_nothing_and_in_training_the_statistics_alone(e
 def test_an_ecgs_features_depend_on_its_neighbours_in_training_alone(exact: Any) -> None:
     encoder = Encoder(2)
     for training in (True, False):
-        alone = encoder({**exact.pretrained.encoder, **clones(exact.pretrained.buffers)}, exact.signals[:2], training=training)
-        among = encoder({**exact.pretrained.encoder, **clones(exact.pretrained.buffers)}, exact.signals, training=training)[:2]
+        alone = encoder(
+            {**exact.pretrained.encoder, **clones(exact.pretrained.buffers)}, exact.signals[:2], training=training
+        )
+        among = encoder(
+            {**exact.pretrained.encoder, **clones(exact.pretrained.buffers)}, exact.signals, training=training
+        )[:2]
         assert torch.allclose(alone, among, rtol=1e-10, atol=1e-12) is not training
 
 

@@ -56,7 +56,9 @@ def draw_signals(number: int = 3) -> NDArray[np.int16]:
     return np.random.default_rng(0).integers(-3000, 3000, (number, 12, 1000)).astype(np.int16)
 
 
-def write_record(folder: Path, name: str, signal: NDArray[np.int16], gain: float = 1000, leads: tuple[str, ...] = LEADS) -> None:
+def write_record(
+    folder: Path, name: str, signal: NDArray[np.int16], gain: float = 1000, leads: tuple[str, ...] = LEADS
+) -> None:
     """A record as wfdb writes it: signal [leads, times]."""
     target = folder / name
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -221,7 +223,9 @@ def test_wrong_records(records: Path, suffix: str, change: Callable[[bytes], byt
     with pytest.raises(DataError, match=message) as raised:
         read_signals(records, NAMES)
     assert str(raised.value).startswith(str(path))
-    assert str(raised.value).endswith("remove records.json and download again, which replaces what is missing or wrong.")
+    assert str(raised.value).endswith(
+        "remove records.json and download again, which replaces what is missing or wrong."
+    )
 
 
 @pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
@@ -249,7 +253,9 @@ def long_file(path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".hea", ".dat"])
-@pytest.mark.parametrize(("make", "message"), [(pipe, "is no file"), (endless, "is no file"), (long_file, "is overlong")])
+@pytest.mark.parametrize(
+    ("make", "message"), [(pipe, "is no file"), (endless, "is no file"), (long_file, "is overlong")]
+)
 def test_what_has_no_end_is_not_read(tmp_path: Path, suffix: str, make: Callable[[Path], None], message: str) -> None:
     (signal,) = draw_signals(1)
     write_record(tmp_path, NAMES[0], signal)
@@ -301,7 +307,9 @@ def _mutated(data: st.DataObject, content: bytes) -> bytes:
     return bytes(changed)
 
 
-FUZZ = settings(max_examples=300, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FUZZ = settings(
+    max_examples=300, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 
 
 @given(data=st.data(), suffix=st.sampled_from([".dat", ".hea"]))
@@ -320,7 +328,9 @@ def test_a_mutated_record_is_refused_or_right(records: Path, data: st.DataObject
 
 @given(data=st.data(), which=st.integers(0, 1))
 @FUZZ
-def test_a_mutated_table_is_refused_or_legal(tables: Callable[..., tuple[Path, Path]], data: st.DataObject, which: int) -> None:
+def test_a_mutated_table_is_refused_or_legal(
+    tables: Callable[..., tuple[Path, Path]], data: st.DataObject, which: int
+) -> None:
     """The tables carry no checksum."""
     paths = tables()
     paths[which].write_bytes(_mutated(data, paths[which].read_bytes()))
@@ -348,7 +358,18 @@ def test_real_ptbxl(tmp_path: Path) -> None:
     table = read_database(tmp_path / "ptbxl_database.csv", tmp_path / "scp_statements.csv")
     assert len(table) == 21_799
     assert table["patient_id"].nunique() == 18_869
-    assert table["fold"].value_counts().sort_index().tolist() == [2175, 2181, 2192, 2174, 2174, 2173, 2176, 2173, 2183, 2198]
+    assert table["fold"].value_counts().sort_index().tolist() == [
+        2175,
+        2181,
+        2192,
+        2174,
+        2174,
+        2173,
+        2176,
+        2173,
+        2183,
+        2198,
+    ]
     published = {"NORM": 9514, "MI": 5469, "STTC": 5235, "CD": 4898, "HYP": 2649}
     assert (table[list(CLASSES)].sum() - [published[each] for each in CLASSES]).between(0, 3).all()
     assert table.groupby("patient_id")["fold"].nunique().max() == 1

@@ -134,13 +134,17 @@ def test_the_horizon_is_pretraining_that_goes_on(setting: Setting) -> None:
     policy, meta = warp_study.warp_at(setting, WARP, 2.0)
     trainer = Pretrainer(setting.problem(policy), setting.batches(), setting.initial(), setting.optimizer)
     trainer.run(meta, 3)
-    assert found[1].refitted_head == pretraining.evaluate_encoder(setting, trainer.pretrained, setting.labelled(), 2, 1e-2)
+    assert found[1].refitted_head == pretraining.evaluate_encoder(
+        setting, trainer.pretrained, setting.labelled(), 2, 1e-2
+    )
 
 
 def test_features_that_are_no_numbers_have_no_loss(setting: Setting) -> None:
     start = setting.initial()
     broken = start._replace(
-        buffers={name: value * math.nan if value.is_floating_point() else value for name, value in start.buffers.items()}
+        buffers={
+            name: value * math.nan if value.is_floating_point() else value for name, value in start.buffers.items()
+        }
     )
     losses = warp_study.horizon(setting, broken, WARP, [2.0], [0], 1e-2, 2)[0][2:]
     assert all(map(math.isnan, losses))
@@ -148,7 +152,12 @@ def test_features_that_are_no_numbers_have_no_loss(setting: Setting) -> None:
 
 def test_what_is_not_finite_is_counted_and_left_out() -> None:
     numbers = warp_study.summary(torch.tensor([1.0, math.nan, -3.0, math.inf, 5.0], dtype=torch.float64))
-    assert numbers == {MEAN: 1.0, STANDARD_DEVIATION: 4.0, POSITIVE: pytest.approx(2 / 3), NOT_FINITE: pytest.approx(0.4)}
+    assert numbers == {
+        MEAN: 1.0,
+        STANDARD_DEVIATION: 4.0,
+        POSITIVE: pytest.approx(2 / 3),
+        NOT_FINITE: pytest.approx(0.4),
+    }
     nothing = warp_study.summary(torch.full((2,), math.nan))
     assert nothing[NOT_FINITE] == 1
     assert all(math.isnan(nothing[name]) for name in (MEAN, STANDARD_DEVIATION, POSITIVE))
@@ -213,5 +222,7 @@ def test_each_strength_is_drawn_at_its_own_encoder_and_the_horizon_begins_at_the
     *drawn, (_, middle, *_) = given
     assert [arguments[4] for arguments in drawn] == [0.125, 1.0, 4.0]
     stems = [dataclasses.replace(setting, seed=seed).initial().encoder["stem.weight"] for seed in range(3)]
-    assert all(torch.equal(arguments[2].encoder["stem.weight"], stem) for arguments, stem in zip(drawn, stems, strict=True))
+    assert all(
+        torch.equal(arguments[2].encoder["stem.weight"], stem) for arguments, stem in zip(drawn, stems, strict=True)
+    )
     assert torch.equal(middle.encoder["stem.weight"], stems[1])

@@ -42,7 +42,12 @@ def test_each_row_of_leading_dimensions_is_on_its_own_and_labels_are_broadcast()
 
 @pytest.mark.parametrize(
     ("scores", "expected"),
-    [([1.0, 2.0, 3.0, 4.0], 1.0), ([4.0, 3.0, 2.0, 1.0], 0.0), ([7.0, 7.0, 7.0, 7.0], 0.5), ([1.0, 2.0, 2.0, 4.0], 0.875)],
+    [
+        ([1.0, 2.0, 3.0, 4.0], 1.0),
+        ([4.0, 3.0, 2.0, 1.0], 0.0),
+        ([7.0, 7.0, 7.0, 7.0], 0.5),
+        ([1.0, 2.0, 2.0, 4.0], 0.875),
+    ],
 )
 def test_by_hand(scores: list[float], expected: float) -> None:
     assert float(auroc(tensor(*scores), tensor(0, 0, 1, 1))) == expected

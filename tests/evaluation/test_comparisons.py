@@ -12,8 +12,8 @@ from metapt.evaluation.comparisons import (
     NOT_BELOW,
     Comparison,
     Criterion,
-    Measured,
-    Verdict,
+    Measurement,
+    Judgement,
     at_least,
     at_most,
     compare,
@@ -29,7 +29,7 @@ SURE = estimate(10.0, 0.1, 10)  # interval 9.77 to 10.23
 ONE = estimate(10.0, math.nan, 1)
 
 
-def comparison(measured: Estimate | Measured, criterion: Criterion, least_seeds: int = 1) -> Comparison:
+def comparison(measured: Estimate | Measurement, criterion: Criterion, least_seeds: int = 1) -> Comparison:
     """A claim about an error that is `measured`."""
     return Comparison("The error is small.", "meta", "", "error", criterion, lambda: measured, least_seeds=least_seeds)
 
@@ -52,7 +52,9 @@ def test_an_interval_on_one_side_decides(measured: Estimate, criterion: Criterio
     assert compare(measured, criterion) == word
 
 
-@pytest.mark.parametrize("criterion", [at_most(10.1), at_least(9.9), within(10, 0.1), within(11, 1)], ids=lambda each: each.words)
+@pytest.mark.parametrize(
+    "criterion", [at_most(10.1), at_least(9.9), within(10, 0.1), within(11, 1)], ids=lambda each: each.words
+)
 def test_an_interval_that_holds_an_end_of_the_criterion_is_inconclusive(criterion: Criterion) -> None:
     assert compare(SURE, criterion) == "inconclusive"
 
@@ -83,26 +85,30 @@ def test_a_difference_of_pairs_has_the_spread_of_the_gain() -> None:
     seeds = pd.Series([70.0, 75.0, 80.0, 85.0])  # far apart, but the gain is the same on each
     gain = pd.Series([4.4, 4.6, 4.5, 4.5])
     verdict = decide(comparison(paired_difference(seeds + gain, seeds), at_least(4, "difference")))
-    assert verdict == Verdict("reproduced", "4.50 ± 0.04 (n = 4, 95% interval 4.37 to 4.63)")
+    assert verdict == Judgement("reproduced", "4.50 ± 0.04 (n = 4, 95% interval 4.37 to 4.63)")
 
 
 def test_one_of_what_varies_much_decides_nothing() -> None:
     assert decide(comparison(SURE, at_least(9), least_seeds=2)) == decide(comparison(SURE, at_least(9)))
     verdict = decide(comparison(ONE, at_least(9), least_seeds=2))
-    assert verdict == Verdict("inconclusive", "10.00 (n = 1 PT seed: no spread known)")
+    assert verdict == Judgement("inconclusive", "10.00 (n = 1 PT seed: no spread known)")
 
 
 def test_fewer_seeds_than_the_comparison_asks_for_decide_nothing() -> None:
     few = estimate(10.0, 0.1, 4)
     assert decide(comparison(few, at_least(9), least_seeds=4)).word == "reproduced"
     verdict = decide(comparison(few, at_least(9), least_seeds=5))
-    assert verdict == Verdict("inconclusive", f"{describe(few)}, fewer than 5 PT seeds")
+    assert verdict == Judgement("inconclusive", f"{describe(few)}, fewer than 5 PT seeds")
 
 
 def test_measured_can_have_words_of_its_own_and_a_doubt() -> None:
-    assert decide(comparison(Measured(ONE, "log10: {}"), at_least(9))) == Verdict("reproduced", f"log10: {describe(ONE)}")
-    doubtful = Measured(SURE, "log10: {}", "on two machines")
-    assert decide(comparison(doubtful, at_least(9))) == Verdict("inconclusive", f"log10: {describe(SURE)}, on two machines")
+    assert decide(comparison(Measurement(ONE, "log10: {}"), at_least(9))) == Judgement(
+        "reproduced", f"log10: {describe(ONE)}"
+    )
+    doubtful = Measurement(SURE, "log10: {}", "on two machines")
+    assert decide(comparison(doubtful, at_least(9))) == Judgement(
+        "inconclusive", f"log10: {describe(SURE)}, on two machines"
+    )
 
 
 def test_judge_gives_a_row_per_comparison() -> None:

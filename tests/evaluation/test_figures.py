@@ -28,9 +28,15 @@ def distributions():
 
 
 def lines_with_error():
-    rows = [(terms, arm, 1 - 0.5 ** (terms + 1), e) for arm, e in (("K = 0", 0.1), ("K = 1", NAN)) for terms in (20, 0, 1, 5)]
+    rows = [
+        (terms, arm, 1 - 0.5 ** (terms + 1), e)
+        for arm, e in (("K = 0", 0.1), ("K = 1", NAN))
+        for terms in (20, 0, 1, 5)
+    ]
     table = pd.DataFrame(rows, columns=["terms", "arm", "mean", "standard_error"])
-    return figures.lines_with_error(table, x="terms", group="arm", xlabel="Neumann terms", ylabel="cosine", xscale="symlog")
+    return figures.lines_with_error(
+        table, x="terms", group="arm", xlabel="Neumann terms", ylabel="cosine", xscale="symlog"
+    )
 
 
 def bars_with_error():
@@ -92,7 +98,9 @@ def test_band_over_replicates():
 
 
 def test_a_band_has_a_gap_where_a_replicate_has_diverged():
-    series = pd.DataFrame({"replicate": [0, 1, 0, 1], "step": [0, 0, 1, 1], "name": "mean", "value": [1.0, 2.0, 3.0, NAN]})
+    series = pd.DataFrame(
+        {"replicate": [0, 1, 0, 1], "step": [0, 0, 1, 1], "name": "mean", "value": [1.0, 2.0, 3.0, NAN]}
+    )
     assert figures.over_replicates(series, "mean")["centre"].isna().tolist() == [False, True]
 
 

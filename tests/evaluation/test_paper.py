@@ -27,7 +27,9 @@ def test_join_on_real_names():
         for i, v in enumerate((3, 5))
     ]
     rows += [row("mnist_bptt", arm, "FT test accuracy (%)", 87.0) for arm in ("bptt", "meta", "meta-k5")]
-    rows += [row("mnist_example_weighting", "meta", "ratio of mean weight clean/noisy", 240.0, setting="10 initialisations")]
+    rows += [
+        row("mnist_example_weighting", "meta", "ratio of mean weight clean/noisy", 240.0, setting="10 initialisations")
+    ]
     rows += [
         row(
             "ecg_full_access",

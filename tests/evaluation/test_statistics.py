@@ -72,7 +72,16 @@ def test_summarise():
         + [row("e", "bptt", "error", 1.5, setting="s")]
     )
     summary = summarise(table)
-    assert summary.columns.tolist() == ["experiment", "arm", "setting", "evaluation", "metric", "mean", "standard_error", "n"]
+    assert summary.columns.tolist() == [
+        "experiment",
+        "arm",
+        "setting",
+        "evaluation",
+        "metric",
+        "mean",
+        "standard_error",
+        "n",
+    ]
     assert summary["arm"].tolist() == ["meta", "bptt"]
     assert summary["mean"].tolist() == [4.0, 1.5]
     assert summary["n"].tolist() == [3, 1]
@@ -172,7 +181,9 @@ def test_bootstrap_of_equal_clusters_is_that_of_their_means():
     e = cluster_bootstrap(values, np.repeat(np.arange(40), 3))
     assert e.mean == pytest.approx(means.mean())
     assert e.n == 40
-    assert e.standard_error == pytest.approx(np.std(means) / math.sqrt(40), rel=0.03)  # the bootstrap's variance has n below
+    assert e.standard_error == pytest.approx(
+        np.std(means) / math.sqrt(40), rel=0.03
+    )  # the bootstrap's variance has n below
     half = stats.norm.ppf(0.975) * e.standard_error
     assert (e.low, e.high) == pytest.approx((e.mean - half, e.mean + half), abs=0.05 * half)
 

@@ -89,7 +89,9 @@ class Forks:
     ) -> list[Ended]:
         """Run jobs side by side to their ends, or to their kill."""
         paths = [self._stderr.with_name(f"stderr{number}") for number in range(len(jobs))]
-        requests = [{"job": asdict(job), "faults": faults, "stderr": str(path)} for job, path in zip(jobs, paths, strict=True)]
+        requests = [
+            {"job": asdict(job), "faults": faults, "stderr": str(path)} for job, path in zip(jobs, paths, strict=True)
+        ]
         with self._lock:
             assert self._process.stdin is not None
             assert self._process.stdout is not None
@@ -147,7 +149,9 @@ class Kind:
         for path in self.inputs.values():
             if records.producer(path) is None:  # no job has made it
                 sums = {"outputs": {path.name: sha256(path)}}
-                records.write(path.with_name(f"{path.name}.run.json"), {"outputs": {path.name: path.name}, "sha256": sums})
+                records.write(
+                    path.with_name(f"{path.name}.run.json"), {"outputs": {path.name: path.name}, "sha256": sums}
+                )
         fields: dict[str, Any] = {
             "stage": self.stage,
             "name": "mine",
@@ -209,7 +213,11 @@ def kinds(
 
     found = {
         "preparation": Kind(
-            "prepare", "domains.ecg.data.prepare", {"domain": "ecg"}, raw, {"signals": "signals.npy", "records": "records.csv"}
+            "prepare",
+            "domains.ecg.data.prepare",
+            {"domain": "ecg"},
+            raw,
+            {"signals": "signals.npy", "records": "records.csv"},
         ),
         "PT": pretraining({"method": "simclr"}, None),
         "meta-PT": pretraining({"method": "meta", "pretrain_steps": 1, "batch_size": 8, "warmup_epochs": 0}, 20),
@@ -229,7 +237,9 @@ def kinds(
     finetuning |= {"evaluations": ["full_transfer", "linear_evaluation"], "width": 2, "samples": 1000}
     finetuning |= {"finetune": {"epochs": 2, "linear_epochs": 3, "batch_size": 8}}
     inputs = prepared | {"seed0": Path(job.outputs["pretrained"])}
-    found["FT"] = Kind("finetune", "domains.ecg.finetune", finetuning, inputs, {"metrics": "metrics.csv", "series": "series.csv"})
+    found["FT"] = Kind(
+        "finetune", "domains.ecg.finetune", finetuning, inputs, {"metrics": "metrics.csv", "series": "series.csv"}
+    )
     return found
 
 

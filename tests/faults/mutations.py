@@ -22,7 +22,15 @@ TOKENS = [
         b'""',
         b"[]" * 50,
     ),
-    *("١٢".encode(), "\u2028".encode(), b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff", b"PK\x03\x04", b"\x1f\x8b\x08", b"<html>"),
+    *(
+        "١٢".encode(),
+        "\u2028".encode(),
+        b"\x7f\xff\xff\xff",
+        b"\xff\xff\xff\xff",
+        b"PK\x03\x04",
+        b"\x1f\x8b\x08",
+        b"<html>",
+    ),
 ]
 
 

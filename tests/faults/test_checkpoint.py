@@ -43,7 +43,9 @@ def killed(kinds: dict[str, Kind], forks: Forks, tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-def resumed(killed: Path, damage: dict[str, Callable[[bytes], bytes]], kind: Kind, forks: Forks, right: Contents) -> str:
+def resumed(
+    killed: Path, damage: dict[str, Callable[[bytes], bytes]], kind: Kind, forks: Forks, right: Contents
+) -> str:
     """The log of a run that goes on with damaged files of checkpoints."""
     shutil.rmtree(killed)
     shutil.copytree(killed.with_name("kept"), killed)

@@ -26,12 +26,17 @@ WRONG: dict[str, tuple[bytes, str]] = {
     "an endless reference": (b"mnist: &a {rotation_mean: *a}", "refers to itself"),
     "aliases of aliases": (
         b"a: &a [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]\n"
-        + b"".join(b"%c: &%c [%s]\n" % (new, new, b", ".join([b"*%c" % old] * 10)) for old, new in pairwise(b"abcdefghij")),
+        + b"".join(
+            b"%c: &%c [%s]\n" % (new, new, b", ".join([b"*%c" % old] * 10)) for old, new in pairwise(b"abcdefghij")
+        ),
         "its aliases stand for more than",
     ),
     "merged aliases of aliases": (
         b"a: &a {x: 1}\n"
-        + b"".join(b"%c: &%c {<<: [%s]}\n" % (new, new, b", ".join([b"*%c" % old] * 10)) for old, new in pairwise(b"abcdefghij")),
+        + b"".join(
+            b"%c: &%c {<<: [%s]}\n" % (new, new, b", ".join([b"*%c" % old] * 10))
+            for old, new in pairwise(b"abcdefghij")
+        ),
         "its aliases stand for more than",
     ),
     "a key twice": (
@@ -41,16 +46,34 @@ WRONG: dict[str, tuple[bytes, str]] = {
     "a key twice in a list": (b"a: [{x: 1, x: 2}]", "config.yaml, line 1: the key a.x is there twice"),
     "a list for a key": (b"[1, 2]: 3", "a list or a section can't be a key"),
     "two megabytes": (b"a: 1\n#" + b" " * (2 << 20), "is larger than 1048576 bytes"),
-    "a date that does not exist": (b"results: 2020-13-45", "config.yaml, line 1: results is 2020-13-45, which looks like"),
+    "a date that does not exist": (
+        b"results: 2020-13-45",
+        "config.yaml, line 1: results is 2020-13-45, which looks like",
+    ),
     "an integer of 5,000 digits": (
         b"mnist:\n  rotation_mean:\n    epochs: " + b"1" * 5000,
         "config.yaml, line 3: mnist.rotation_mean.epochs is 1111111111111111111111111111111111111111..., which looks",
     ),
-    "an integer of 4,000 digits": (b"mnist: {rotation_mean: {epochs: %s}}" % (b"1" * 4000), "epochs is a number of 13285 bits"),
-    "an integer for a number": (b"mnist: {rotation_mean: {target: %s}}" % (b"1" * 400), "target is a number of 1326 bits"),
-    "a seed of 65 bits": (b"ppi: {string: {ego: {seed: 18446744073709551616}}}", "ppi.string.ego.seed is a number of 65 bits"),
-    "true for a number": (b"mnist: {rotation_mean: {epochs: true}}", "epochs is true, but must be a whole number of at least 1"),
-    "true within a list": (b"ecg: {warp_study: {horizon: [1, true]}}", "ecg.warp_study.horizon.1 is true, but must be a whole"),
+    "an integer of 4,000 digits": (
+        b"mnist: {rotation_mean: {epochs: %s}}" % (b"1" * 4000),
+        "epochs is a number of 13285 bits",
+    ),
+    "an integer for a number": (
+        b"mnist: {rotation_mean: {target: %s}}" % (b"1" * 400),
+        "target is a number of 1326 bits",
+    ),
+    "a seed of 65 bits": (
+        b"ppi: {string: {ego: {seed: 18446744073709551616}}}",
+        "ppi.string.ego.seed is a number of 65 bits",
+    ),
+    "true for a number": (
+        b"mnist: {rotation_mean: {epochs: true}}",
+        "epochs is true, but must be a whole number of at least 1",
+    ),
+    "true within a list": (
+        b"ecg: {warp_study: {horizon: [1, true]}}",
+        "ecg.warp_study.horizon.1 is true, but must be a whole",
+    ),
     "true within an arm": (
         b"ppi: {arms: {meta: {pretrain_lr: yes}}}",
         "ppi.arms.meta.pretrain_lr is true, but must be a number above 0",
@@ -65,7 +88,10 @@ WRONG: dict[str, tuple[bytes, str]] = {
         b"ppi: {string: {version: ../../x}}",
         "ppi.string.version is '../../x', but must be a text of the form",
     ),
-    "dots for a version": (b"ppi: {string: {version: ..}}", "ppi.string.version is '..', but must be a text of the form"),
+    "dots for a version": (
+        b"ppi: {string: {version: ..}}",
+        "ppi.string.version is '..', but must be a text of the form",
+    ),
     "a path for a warp": (b"ecg: {warp_study: {warps: {../x: {}}}}", "warp_study.warps has '../x'"),
     "an arm with 300 letters": (b"ecg: {arms: {%s: {extends: meta}}}" % (b"a" * 300), "the name of an arm is made of"),
     "a mirror with half a host": (b"data: {mirrors: ['http://[::1/x']}", "data.mirrors.0: "),
@@ -87,18 +113,33 @@ WRONG: dict[str, tuple[bytes, str]] = {
         "mnist.rotation_mean is empty: give it keys, write {} for its defaults",
     ),
     "a number for a key": (b"1: 2\nmnist: {rotation_mean: {}}\n", "1 is not a key of the config"),
-    "text for a number": (b"mnist: {rotation_mean: {epochs: one}}", "epochs is 'one', but must be a whole number of at least 1"),
-    "a negative number": (b"mnist: {rotation_mean: {epochs: -1}}", "epochs is -1, but must be a whole number of at least 1"),
+    "text for a number": (
+        b"mnist: {rotation_mean: {epochs: one}}",
+        "epochs is 'one', but must be a whole number of at least 1",
+    ),
+    "a negative number": (
+        b"mnist: {rotation_mean: {epochs: -1}}",
+        "epochs is -1, but must be a whole number of at least 1",
+    ),
     "a fraction": (b"mnist: {rotation_mean: {epochs: 1.5}}", "epochs is 1.5, but must be a whole number of at least 1"),
     "NaN": (b"mnist: {rotation_mean: {arms: {meta: {pretrain_lr: .nan}}}}", "pretrain_lr is nan, but must be"),
     "infinity": (b"mnist: {rotation_mean: {arms: {meta: {pretrain_lr: .inf}}}}", "pretrain_lr is inf, but must be"),
-    "a section for a number": (b"mnist: {rotation_mean: {epochs: {a: 1}}}", "epochs is {'a': 1}, but must be a whole number"),
+    "a section for a number": (
+        b"mnist: {rotation_mean: {epochs: {a: 1}}}",
+        "epochs is {'a': 1}, but must be a whole number",
+    ),
     "a date for a text": (
         b"results: 2020-01-01\nmnist: {rotation_mean: {epochs: 2020-01-01}}",
         "epochs is '2020-01-01', but must",
     ),
-    "an unknown arm": (b"mnist: {rotation_mean: {arms: {a: {extends: mata}}}}", "extends is 'mata', which is no arm there"),
-    "arms in a circle": (b"mnist: {rotation_mean: {arms: {a: {extends: b}, b: {extends: a}}}}", "runs in a circle: a -> b -> a"),
+    "an unknown arm": (
+        b"mnist: {rotation_mean: {arms: {a: {extends: mata}}}}",
+        "extends is 'mata', which is no arm there",
+    ),
+    "arms in a circle": (
+        b"mnist: {rotation_mean: {arms: {a: {extends: b}, b: {extends: a}}}}",
+        "runs in a circle: a -> b -> a",
+    ),
     "a folder as an arm's name": (b"mnist: {rotation_mean: {arms: {../x: {extends: meta}}}}", "has an arm '../x'"),
     "a key's old name": (
         b"ecg: {arms: {meta: {scale_lr: 1}}}",
@@ -110,7 +151,9 @@ WRONG: dict[str, tuple[bytes, str]] = {
 
 
 @pytest.mark.parametrize("kind", WRONG)
-def test_is_one_sentence(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], note: Callable[..., None]) -> None:
+def test_is_one_sentence(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], note: Callable[..., None]
+) -> None:
     content, sentence = WRONG[kind]
     (tmp_path / "base.yaml").write_text("results: somewhere\n")
     (tmp_path / "config.yaml").write_bytes(content)
@@ -124,7 +167,9 @@ def test_is_one_sentence(kind: str, tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.parametrize(("path", "sentence"), [("none.yaml", "No such file or directory"), (".", "Is a directory")])
-def test_a_file_that_cannot_be_read(path: str, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_cannot_be_read(
+    path: str, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["check", str(tmp_path / path)]) == 1
     assert f"can't be read: {sentence}" in capsys.readouterr().err
 

@@ -40,7 +40,13 @@ def until_it_fits(job: Job, folder: Path, disk: Disk, right: Contents, forks: Fo
 
 @pytest.mark.parametrize(("name", "least"), [("preparation", 64), ("PT", 16), ("meta-PT", 64), ("FT", 8)])
 def test_a_full_disk(
-    name: str, least: int, kinds: dict[str, Kind], undisturbed: Undisturbed, forks: Forks, disk: Disk, note: Callable[..., None]
+    name: str,
+    least: int,
+    kinds: dict[str, Kind],
+    undisturbed: Undisturbed,
+    forks: Forks,
+    disk: Disk,
+    note: Callable[..., None],
 ) -> None:
     """Everything that the job writes lies on the disk: data, checkpoint, results, log and record."""
     right, _ = undisturbed(kinds[name])
@@ -51,23 +57,37 @@ def test_a_full_disk(
 
 
 def test_a_full_disk_for_results_only(
-    kinds: dict[str, Kind], undisturbed: Undisturbed, forks: Forks, disk: Disk, tmp_path: Path, note: Callable[..., None]
+    kinds: dict[str, Kind],
+    undisturbed: Undisturbed,
+    forks: Forks,
+    disk: Disk,
+    tmp_path: Path,
+    note: Callable[..., None],
 ) -> None:
     right, _ = undisturbed(kinds["PT"])
     folder = disk("size=4k") / "run"
     job = kinds["PT"].job(folder)
-    job = replace(job, config=job.config | {"checkpoint": str(tmp_path / "resume" / "state.pt")}, log=str(tmp_path / "log.txt"))
+    job = replace(
+        job, config=job.config | {"checkpoint": str(tmp_path / "resume" / "state.pt")}, log=str(tmp_path / "log.txt")
+    )
     full = until_it_fits(job, folder, disk, right, forks, 4)
     assert full
     assert "goes on" in (tmp_path / "log.txt").read_text()
-    note("disk full at the results of PT", full, "one sentence; with room, results from the last checkpoint, the same bits")
+    note(
+        "disk full at the results of PT",
+        full,
+        "one sentence; with room, results from the last checkpoint, the same bits",
+    )
 
 
 def test_a_full_disk_in_a_download(
     server: Server, undisturbed: Undisturbed, forks: Forks, disk: Disk, note: Callable[..., None]
 ) -> None:
     kind = Kind(
-        "download", "fetching.download", {"source": source(server), "mirrors": []}, outputs={name: name for name in DOWNLOADED}
+        "download",
+        "fetching.download",
+        {"source": source(server), "mirrors": []},
+        outputs={name: name for name in DOWNLOADED},
     )
     right, _ = undisturbed(kind)
     folder = disk("size=64k") / "run"

@@ -48,7 +48,13 @@ def check_whole(folder: Path, right: Contents) -> None:
 
 @pytest.mark.parametrize(("name", "few"), [("preparation", 3), ("PT", 3), ("meta-PT", 3), ("FT", 3)])
 def test_a_killed_job_goes_on_to_the_same_bits(
-    name: str, few: int, kinds: dict[str, Kind], undisturbed: Undisturbed, forks: Forks, tmp_path: Path, note: Callable[..., None]
+    name: str,
+    few: int,
+    kinds: dict[str, Kind],
+    undisturbed: Undisturbed,
+    forks: Forks,
+    tmp_path: Path,
+    note: Callable[..., None],
 ) -> None:
     right, seconds = undisturbed(kinds[name])
     resumed = 0
@@ -62,7 +68,9 @@ def test_a_killed_job_goes_on_to_the_same_bits(
         assert json.loads((folder / "run.json").read_text())["state"] == "done"
         resumed += "goes on" in again.log
     went_on = f"; {resumed} went on from a checkpoint" if name != "preparation" else ""
-    note(f"kill -9 in {name}", times(few), f"no half file; every rerun ended in the bits of an undisturbed run{went_on}")
+    note(
+        f"kill -9 in {name}", times(few), f"no half file; every rerun ended in the bits of an undisturbed run{went_on}"
+    )
 
 
 DOWNLOADED = ("large0", "large1", "z.csv", "records.json")
@@ -75,7 +83,9 @@ def source(server: Server) -> dict[str, Any]:
     records = {f"records/{number}.{kind}": random.bytes(2_000) for number in range(10) for kind in ("dat", "hea")}
     records["z.csv"] = b"which is looked for in the list, and comes last there"
     sums = "".join(f"{hashlib.sha256(content).hexdigest()}  {name}\n" for name, content in records.items())
-    server.files |= large | {Path(name).name: content for name, content in records.items()} | {"SHA256SUMS.txt": sums.encode()}
+    server.files |= (
+        large | {Path(name).name: content for name, content in records.items()} | {"SHA256SUMS.txt": sums.encode()}
+    )
     return {
         "name": "things", "version": "1", "licence": "none", "description": "for tests", "citation": "none", "urls": [server.url],
         "files": {name: {"size": len(each), "sha256": hashlib.sha256(each).hexdigest()} for name, each in large.items()},
@@ -87,7 +97,10 @@ def test_a_killed_download_goes_on(
     server: Server, undisturbed: Undisturbed, forks: Forks, tmp_path: Path, note: Callable[..., None]
 ) -> None:
     kind = Kind(
-        "download", "fetching.download", {"source": source(server), "mirrors": []}, outputs={name: name for name in DOWNLOADED}
+        "download",
+        "fetching.download",
+        {"source": source(server), "mirrors": []},
+        outputs={name: name for name in DOWNLOADED},
     )
     server.answer = slowly
     right, seconds = undisturbed(kind)
@@ -135,4 +148,8 @@ def test_a_killed_command_goes_on(
         assert done.returncode == 0, done.stderr
         found = contents(folder)
         assert {name: found[name] for name in right} == right
-    note("kill -9 of `python -m metapt run` (PT)", killed, "no half file; every rerun ended in the bits of an undisturbed run")
+    note(
+        "kill -9 of `python -m metapt run` (PT)",
+        killed,
+        "no half file; every rerun ended in the bits of an undisturbed run",
+    )

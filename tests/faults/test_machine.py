@@ -37,13 +37,18 @@ def test_neither_clock_nor_cores_change_a_bit(
     assert contents(tmp_path) == right
     assert '"wall_time_s": -' not in (tmp_path / "run.json").read_text()
     what, why = {
-        "jumping_clock": ("a wall clock that jumps by years", "the same bits; times come from a clock that only goes forward"),
+        "jumping_clock": (
+            "a wall clock that jumps by years",
+            "the same bits; times come from a clock that only goes forward",
+        ),
         "one_core": ("one core, one thread", "the same bits"),
     }[fault]
     note(f"{what}, {name}", 1, why)
 
 
-def test_more_threads_than_cores(kinds: dict[str, Kind], forks: Forks, tmp_path: Path, note: Callable[..., None]) -> None:
+def test_more_threads_than_cores(
+    kinds: dict[str, Kind], forks: Forks, tmp_path: Path, note: Callable[..., None]
+) -> None:
     (ended,) = forks(kinds["PT"].job(tmp_path, threads=4), faults=("one_core",))
     assert ended.status == 0, ended.stderr
     assert len(contents(tmp_path)) == 3
@@ -69,7 +74,16 @@ def test_two_jobs_that_write_the_same_files(
 def snakemake(folder: Path, *arguments: str, target: str = "results/tiny/mnist/data/digits/images.pt") -> list[str]:
     config = ROOT / "tests" / "workflow" / "tiny.yaml"
     snakefile = ROOT / "workflow" / "Snakefile"
-    command = [sys.executable, "-m", "snakemake", *([target] if target else []), "--snakefile", str(snakefile), "--cores", "1"]
+    command = [
+        sys.executable,
+        "-m",
+        "snakemake",
+        *([target] if target else []),
+        "--snakefile",
+        str(snakefile),
+        "--cores",
+        "1",
+    ]
     return [*command, "--directory", str(folder), "--configfile", str(config), *arguments]
 
 
@@ -79,7 +93,9 @@ def test_two_snakemakes_and_a_killed_one(tmp_path: Path, note: Callable[..., Non
 
     def run(*arguments: str, target: str = str(data)) -> subprocess.CompletedProcess[str]:
         command = snakemake(folder, *arguments, target=target)
-        return subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=240)
+        return subprocess.run(
+            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=240
+        )
 
     folder.mkdir()
     first = subprocess.Popen(
@@ -118,4 +134,8 @@ def test_two_snakemakes_and_a_killed_one(tmp_path: Path, note: Callable[..., Non
         1,
         "the second ends at once and says that the folder is locked",
     )
-    note("kill -9 of Snakemake and its jobs", 1, "after `snakemake --unlock` the rerun gives the bits of an undisturbed run")
+    note(
+        "kill -9 of Snakemake and its jobs",
+        1,
+        "after `snakemake --unlock` the rerun gives the bits of an undisturbed run",
+    )

@@ -43,7 +43,9 @@ def check(server: Server, folder: Path, all_there: bool) -> None:
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
-def test_a_sentence_and_then_the_right_files(fault: Answer, server: Server, tmp_path: Path, note: Callable[..., None]) -> None:
+def test_a_sentence_and_then_the_right_files(
+    fault: Answer, server: Server, tmp_path: Path, note: Callable[..., None]
+) -> None:
     entry = source(server)
     server.answer = fault
     with pytest.raises(MetaptError) as caught:
@@ -79,7 +81,9 @@ def test_a_file_that_never_ends(server: Server, tmp_path: Path, note: Callable[.
     server.files["large0"] = gzip.compress(server.files["large0"])
     entry["files"]["large0"] = {"container": "gzip", "at_most": 400_000}
     server.answer = never_ends
-    with pytest.raises(MetaptError, match=r"large0 could not be had: .* \(overlong: more than 400000 bytes\)") as caught:
+    with pytest.raises(
+        MetaptError, match=r"large0 could not be had: .* \(overlong: more than 400000 bytes\)"
+    ) as caught:
         get(entry, tmp_path)
     assert not list(tmp_path.iterdir())
     server.answer = well
@@ -103,10 +107,20 @@ def test_small_files_that_break_halfway(server: Server, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "address",
-    ["ftp://host/x", "gopher://host", "sftp://host/x", "data://text", "file://elsewhere/etc", "http://", "jar:file://x"],
+    [
+        "ftp://host/x",
+        "gopher://host",
+        "sftp://host/x",
+        "data://text",
+        "file://elsewhere/etc",
+        "http://",
+        "jar:file://x",
+    ],
 )
 def test_no_other_kind_of_address(address: str, server: Server, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"is illegal: legal are a folder, file:///folder, http://host/… and https://host/…"):
+    with pytest.raises(
+        ConfigError, match=r"is illegal: legal are a folder, file:///folder, http://host/… and https://host/…"
+    ):
         get(source(server), tmp_path, address)
 
 
@@ -119,7 +133,9 @@ def test_no_redirection_to_another_kind(target: str, server: Server, tmp_path: P
     check(server, tmp_path, all_there=False)
 
 
-@pytest.mark.parametrize("name", ["../escaped.dat", "/tmp/escaped.dat", "records/../../escaped.dat", "records\\..\\escaped.dat"])
+@pytest.mark.parametrize(
+    "name", ["../escaped.dat", "/tmp/escaped.dat", "records/../../escaped.dat", "records\\..\\escaped.dat"]
+)
 def test_a_list_of_names_that_leave_the_folder(name: str, server: Server, tmp_path: Path) -> None:
     entry = source(server)
     server.files["SHA256SUMS.txt"] += f"{'0' * 64}  records/x/{name}\n".encode() + f"{'0' * 64}  {name}\n".encode()

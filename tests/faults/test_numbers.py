@@ -98,10 +98,16 @@ def test_nan_in_the_loss(
     assert contents(tmp_path) == right
     assert not leftovers(tmp_path)
     if checkpoints:
-        note(f"NaN in the loss of {name}", 2, "one sentence, never in a checkpoint; without it the rerun ends in the same bits")
+        note(
+            f"NaN in the loss of {name}",
+            2,
+            "one sentence, never in a checkpoint; without it the rerun ends in the same bits",
+        )
 
 
-def test_nan_in_a_hypergradient(kinds: dict[str, Kind], forks: Forks, tmp_path: Path, note: Callable[..., None]) -> None:
+def test_nan_in_a_hypergradient(
+    kinds: dict[str, Kind], forks: Forks, tmp_path: Path, note: Callable[..., None]
+) -> None:
     (ended,) = forks(kinds["meta-PT"].job(tmp_path), faults=("one_nan_hypergradient",))
     assert ended.status == 0, ended.stderr
     assert "skipped 0.167" in ended.log  # one of six
@@ -117,7 +123,9 @@ def test_nan_in_every_hypergradient(
     kind = replace(kind, config=kind.config | {"pretrain": kind.config["pretrain"] | {"epochs": 4}})
     right, _ = undisturbed(kind)
     (ended,) = forks(kind.job(tmp_path), faults=("nan_hypergradients",))
-    assert ended.error.startswith("10 hypergradients in a row could not be applied, the last one, at iteration 9, was not finite")
+    assert ended.error.startswith(
+        "10 hypergradients in a row could not be applied, the last one, at iteration 9, was not finite"
+    )
     assert "lower the FT learning rate first" in ended.error
     assert not contents(tmp_path)
     (ended,) = forks(kind.job(tmp_path))

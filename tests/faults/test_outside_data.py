@@ -14,7 +14,18 @@ from metapt.errors import DataError
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted([*(ROOT / "src").rglob("*.py"), *(ROOT / "workflow").rglob("*.py")])
 
-FORBIDDEN_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve", "tarfile", "ftplib", "telnetlib"}
+FORBIDDEN_MODULES = {
+    "pickle",
+    "cPickle",
+    "dill",
+    "cloudpickle",
+    "joblib",
+    "marshal",
+    "shelve",
+    "tarfile",
+    "ftplib",
+    "telnetlib",
+}
 FORBIDDEN_CALLS = {
     "eval",
     "exec",
@@ -62,7 +73,11 @@ def faults(text: str) -> list[str]:
             found.append(f"calls {owner}.{name}")
         if (owner, name) == ("torch", "load") and not is_constant(words.get("weights_only"), True):
             found.append("calls torch.load without weights_only=True")
-        if (owner, name) == ("np", "load") and "allow_pickle" in words and not is_constant(words["allow_pickle"], False):
+        if (
+            (owner, name) == ("np", "load")
+            and "allow_pickle" in words
+            and not is_constant(words["allow_pickle"], False)
+        ):
             found.append("calls np.load with allow_pickle")
         if owner == "yaml" and name in ("load", "load_all", "unsafe_load", "full_load"):
             found.append(f"calls yaml.{name}")

@@ -47,7 +47,9 @@ FILES = 10_000 if FULL else 300
 SECONDS = 30
 TAXON = 11
 
-many = settings(max_examples=FILES, derandomize=True, database=None, deadline=None, suppress_health_check=[*HealthCheck])
+many = settings(
+    max_examples=FILES, derandomize=True, database=None, deadline=None, suppress_health_check=[*HealthCheck]
+)
 
 
 @pytest.fixture
@@ -56,7 +58,11 @@ def tally(request: pytest.FixtureRequest, note: Callable[..., None]) -> Iterator
     counts: Counter[str] = Counter()
     yield counts
     name = request.node.name.removeprefix("test_").replace("_", " ")
-    note(f"altered files: {name}", counts.total(), f"{counts['refused']} refused with a sentence, {counts['read']} read rightly")
+    note(
+        f"altered files: {name}",
+        counts.total(),
+        f"{counts['refused']} refused with a sentence, {counts['read']} read rightly",
+    )
 
 
 def read(call: Callable[[], Any], tally: Counter[str]) -> Any:
@@ -136,7 +142,9 @@ def test_wfdb_record(folder: Path, tally: Counter[str]) -> None:
         if found is not None:
             right = np.frombuffer(new_values, "<i2").reshape(1000, 12).T
             assert np.array_equal(found[0], right)
-            lines = [line for line in new_header.decode("ascii", "ignore").splitlines() if line.strip() and line[0] != "#"]
+            lines = [
+                line for line in new_header.decode("ascii", "ignore").splitlines() if line.strip() and line[0] != "#"
+            ]
             for lead, line in zip(right, lines[1:13], strict=True):
                 numbers = list(map(int, re.findall(r"-?\d+", line, re.ASCII)))
                 assert int(lead[0]) in numbers
@@ -231,7 +239,9 @@ def string_links() -> bytes:
         for step in (1, 3):
             scores = random.integers(0, 1000, 8) * (random.random(8) < 0.6)
             second = (first + step) % 8
-            lines += [f"{TAXON}.P{a} {TAXON}.P{b} {' '.join(map(str, scores))}" for a, b in ((first, second), (second, first))]
+            lines += [
+                f"{TAXON}.P{a} {TAXON}.P{b} {' '.join(map(str, scores))}" for a, b in ((first, second), (second, first))
+            ]
     return "\n".join([*lines, ""]).encode()
 
 
@@ -279,7 +289,8 @@ def test_string_terms(folder: Path, tally: Counter[str]) -> None:
     lines = ["#string_protein_id\tcategory\tterm\tdescription"]
     for protein in range(8):
         lines += [
-            f"{TAXON}.P{protein}\tMolecular Function (Gene Ontology)\tGO:{term:07d}\tterm {term}" for term in range(protein)
+            f"{TAXON}.P{protein}\tMolecular Function (Gene Ontology)\tGO:{term:07d}\tterm {term}"
+            for term in range(protein)
         ]
         lines.append(f"{TAXON}.P{protein}\tReference Publications (PubMed)\tPMID:1\tno such term")
     content = "\n".join([*lines, ""]).encode()

@@ -50,7 +50,11 @@ def pretraining(folder: Path, found: Graphs, arm: dict[str, Any]) -> Kind:
     save(found, inputs["graphs"])
     kinds = ["coarse"] * COARSE + ["fine"] * FINE
     numbers = [*range(COARSE), *range(FINE)]
-    words = {"term": [f"GO:{number:07d}" for number in range(COARSE + FINE)], "category": "process", "description": "a term"}
+    words = {
+        "term": [f"GO:{number:07d}" for number in range(COARSE + FINE)],
+        "category": "process",
+        "description": "a term",
+    }
     pd.DataFrame({"kind": kinds, "task": numbers, **words, "positives": 1}).to_csv(inputs["tasks"], index=False)
     config = {"domain": "ppi", "arm": "mine", "arm_settings": plain(TypeAdapter(Arm).validate_python(arm)), "seed": 0}
     config |= {"setting": "full_access", "network": {"layers": 2, "width": 4}, "test_species": [TEST_SPECIES]}
@@ -97,7 +101,9 @@ def labelled(kind: Kind, folder: Path, change: Callable[[pd.DataFrame], None]) -
     return replace(kind, inputs=kind.inputs | {"records": folder / "records.csv"})
 
 
-def test_a_class_without_positives(kinds: dict[str, Kind], forks: Forks, tmp_path: Path, note: Callable[..., None]) -> None:
+def test_a_class_without_positives(
+    kinds: dict[str, Kind], forks: Forks, tmp_path: Path, note: Callable[..., None]
+) -> None:
     """Its AUROC is undefined: the log names it, the table has NaN for it, and the mean is over the others."""
 
     def nobody(table: pd.DataFrame) -> None:
@@ -112,10 +118,16 @@ def test_a_class_without_positives(kinds: dict[str, Kind], forks: Forks, tmp_pat
     of_class = rows[[f"test AUROC {name} (%)" for name in CLASSES]]
     assert of_class["test AUROC HYP (%)"].isna().all()
     assert np.allclose(rows["mean test AUROC over 5 classes (%)"], of_class.mean(axis=1, skipna=True))
-    note("a class without positives in validation and test", 1, "named in the log, NaN in the table, left out of the mean")
+    note(
+        "a class without positives in validation and test",
+        1,
+        "named in the log, NaN in the table, left out of the mean",
+    )
 
 
-def test_no_class_with_positives(kinds: dict[str, Kind], forks: Forks, tmp_path: Path, note: Callable[..., None]) -> None:
+def test_no_class_with_positives(
+    kinds: dict[str, Kind], forks: Forks, tmp_path: Path, note: Callable[..., None]
+) -> None:
     def nobody(table: pd.DataFrame) -> None:
         table[list(CLASSES)] = 0
 
@@ -133,7 +145,9 @@ def test_no_test_records(kinds: dict[str, Kind], forks: Forks, tmp_path: Path, n
     note("an empty test fold", 1, "one sentence")
 
 
-def test_more_asked_than_there_is(kinds: dict[str, Kind], forks: Forks, tmp_path: Path, note: Callable[..., None]) -> None:
+def test_more_asked_than_there_is(
+    kinds: dict[str, Kind], forks: Forks, tmp_path: Path, note: Callable[..., None]
+) -> None:
     kind = replace(kinds["FT"], config=kinds["FT"].config | {"size": 100_000})
     (ended,) = forks(kind.job(tmp_path / "run"))
     assert "100000 ECGs are asked for, but folds 1-9 have" in ended.error

@@ -98,7 +98,9 @@ def ranged(content: bytes = CONTENT, stop: int | None = None) -> Answer:
 
 
 def wrong_range(handler: Handler) -> None:
-    handler.reply(206, CONTENT, Content_Length=str(len(CONTENT)), Content_Range=f"bytes 0-{len(CONTENT) - 1}/{len(CONTENT)}")
+    handler.reply(
+        206, CONTENT, Content_Length=str(len(CONTENT)), Content_Range=f"bytes 0-{len(CONTENT) - 1}/{len(CONTENT)}"
+    )
 
 
 def in_turn(*answers: Answer) -> Answer:
@@ -119,7 +121,11 @@ def hang_after(size: int) -> Answer:
 
 
 def source(*urls: str, content: bytes = CONTENT, own: tuple[str, ...] = ()) -> dict[str, Any]:
-    file = {"size": len(content), "sha256": hashlib.sha256(content).hexdigest(), "md5": hashlib.md5(content).hexdigest()}
+    file = {
+        "size": len(content),
+        "sha256": hashlib.sha256(content).hexdigest(),
+        "md5": hashlib.md5(content).hexdigest(),
+    }
     return {
         "name": "things",
         "version": "1",

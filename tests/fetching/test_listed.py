@@ -44,13 +44,20 @@ def mirror(folder: Path) -> Path:
 
 
 def serve(server: Server, files: dict[str, bytes]) -> None:
-    server.answers |= {f"/data/{name}": whole(content) for name, content in {"SHA256SUMS.txt": sums(LISTED), **files}.items()}
+    server.answers |= {
+        f"/data/{name}": whole(content) for name, content in {"SHA256SUMS.txt": sums(LISTED), **files}.items()
+    }
 
 
 def get_listed(
     folder: Path, entry: dict[str, Any], *mirrors: Path | str, names: tuple[str, ...] = ("table.csv", "records.json")
 ) -> None:
-    run({"source": entry, "mirrors": [str(each) for each in mirrors]}, {}, {name: folder / name for name in names}, Machine())
+    run(
+        {"source": entry, "mirrors": [str(each) for each in mirrors]},
+        {},
+        {name: folder / name for name in names},
+        Machine(),
+    )
 
 
 def assert_all_listed(folder: Path) -> None:
@@ -73,7 +80,9 @@ def test_listed_files_from_a_server(server: Server, tmp_path: Path) -> None:
     serve(server, LISTED)
     get_listed(tmp_path, listed_source(f"{server.url}/data/"))
     assert_all_listed(tmp_path)
-    assert sorted(path for path, _ in server.requests) == sorted(f"/data/{name}" for name in ("SHA256SUMS.txt", *LISTED))
+    assert sorted(path for path, _ in server.requests) == sorted(
+        f"/data/{name}" for name in ("SHA256SUMS.txt", *LISTED)
+    )
 
 
 def test_a_password_in_an_address_works(server: Server, tmp_path: Path) -> None:
@@ -101,7 +110,9 @@ def test_small_files_of_a_slow_server_are_given_up(server: Server, tmp_path: Pat
         get_listed(tmp_path, listed_source(f"{server.url}/data"))
 
 
-def test_one_connection_serves_many_listed_files(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_connection_serves_many_listed_files(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Handler, "protocol_version", "HTTP/1.1")
     connections = []
     monkeypatch.setattr(Handler, "setup", lambda handler, plain=Handler.setup: (connections.append(1), plain(handler)))
@@ -111,7 +122,9 @@ def test_one_connection_serves_many_listed_files(server: Server, tmp_path: Path,
     assert len(connections) <= 3  # that of the list, and of two threads
 
 
-def test_a_connection_that_ended_is_opened_again(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_that_ended_is_opened_again(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The server says that it keeps the connection, and does not."""
     monkeypatch.setattr(Handler, "protocol_version", "HTTP/1.1")
 
@@ -142,7 +155,9 @@ def test_only_a_listed_single_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("wrong", [b"", HTML, LISTED["table.csv"][:-1], LISTED["table.csv"] + b"3,4\n"])
-def test_wrong_listed_file_in_a_mirror_is_passed(tmp_path: Path, caplog: pytest.LogCaptureFixture, wrong: bytes) -> None:
+def test_wrong_listed_file_in_a_mirror_is_passed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, wrong: bytes
+) -> None:
     bad = write(tmp_path / "bad", {"things/table.csv": wrong})
     get_listed(tmp_path / "raw", listed_source(), bad, mirror(tmp_path / "mirror"))
     assert_all_listed(tmp_path / "raw")

@@ -119,7 +119,9 @@ def test_mirrors_come_before_the_own_address_of_a_file() -> None:
     ]
 
 
-def test_a_file_that_changes_while_it_is_copied_is_refused(target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_changes_while_it_is_copied_is_refused(
+    target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / NAME).write_bytes(CONTENT)
     monkeypatch.setattr(download, "check_start", lambda *_: (tmp_path / NAME).write_bytes(CONTENT[:-1] + b"!"))
     with pytest.raises(DataError, match=r"altered: its checksum \(SHA-256\)"):
@@ -132,7 +134,9 @@ def test_no_place_is_known(target: Path) -> None:
         get(target, source())
 
 
-@pytest.mark.parametrize("address", ["ftp://host/data", "s3://bucket", "file://host/data", "http://", "http://[::1/data"])
+@pytest.mark.parametrize(
+    "address", ["ftp://host/data", "s3://bucket", "file://host/data", "http://", "http://[::1/data"]
+)
 def test_illegal_addresses(target: Path, address: str) -> None:
     with pytest.raises(ConfigError, match=r"in data\.mirrors is"):
         get(target, source(), address)

@@ -77,7 +77,9 @@ def with_password(server: Server) -> str:
 
 
 def test_a_password_in_an_address_works(server: Server, target: Path) -> None:
-    server.answers[PATH] = asked_for_password(lambda handler: handler.reply(302, b"", Location="/new", Content_Length="0"))
+    server.answers[PATH] = asked_for_password(
+        lambda handler: handler.reply(302, b"", Location="/new", Content_Length="0")
+    )
     server.answers["/new"] = asked_for_password(in_turn(ranged(stop=1000), ranged()))
     with pytest.raises(DataError, match="HTTP 401"):
         get(target, source(f"{server.url}/data"))
@@ -122,7 +124,9 @@ def test_a_password_is_never_printed(server: Server, tmp_path: Path, capfd: pyte
     assert "cret" not in str(error.value)
 
 
-@pytest.mark.parametrize("address", ["http://a..b/x", "http://[::1/x", "http://host:port/x", "http://a b/x", "http://a%b/", ""])
+@pytest.mark.parametrize(
+    "address", ["http://a..b/x", "http://[::1/x", "http://host:port/x", "http://a b/x", "http://a%b/", ""]
+)
 def test_an_odd_address_is_one_sentence(address: str, target: Path) -> None:
     with pytest.raises(ConfigError, match=r"in data\.mirrors is illegal: "):
         get(target, source(), address)
@@ -281,7 +285,9 @@ def test_endless_answer_is_not_read_to_its_end(server: Server, target: Path) -> 
     wait_for(lambda: server.broken == 1)
 
 
-@pytest.mark.parametrize(("answer", "message"), [(hang, "no answer within 0.3 s"), (status(503), "HTTP 503 Service Unavailable")])
+@pytest.mark.parametrize(
+    ("answer", "message"), [(hang, "no answer within 0.3 s"), (status(503), "HTTP 503 Service Unavailable")]
+)
 def test_server_out_of_order(server: Server, target: Path, answer: Answer, message: str) -> None:
     server.answers[PATH] = answer
     with pytest.raises(MachineError, match=message):

@@ -58,7 +58,9 @@ def assert_container(target: Path, kind: str) -> None:
 
 @pytest.mark.parametrize("answer", [whole, unsized, ranged])
 @pytest.mark.parametrize("kind", CONTAINERS)
-def test_file_without_published_sums(server: Server, target: Path, kind: str, answer: Callable[[bytes], Answer]) -> None:
+def test_file_without_published_sums(
+    server: Server, target: Path, kind: str, answer: Callable[[bytes], Answer]
+) -> None:
     server.answers[PATH] = answer(CONTAINERS[kind])
     get(target, container_source(kind, f"{server.url}/data"))
     assert_container(target, kind)
@@ -113,10 +115,16 @@ def test_a_part_of_another_file_is_given_up(server: Server, target: Path, kind: 
         ("zip", CONTAINERS["zip"][:-50], "cut: it has no directory"),
         ("gzip", CONTAINERS["gzip"][:-8] + bytes(8), "altered: CRC check failed"),
         ("gzip", CONTAINERS["gzip"][:-4] + bytes(4), "altered: Incorrect length"),
-        ("zip", CONTAINERS["zip"].replace(NOISE[100:110], bytes(10)), "altered: the checksum (CRC-32) of a folder/data"),
+        (
+            "zip",
+            CONTAINERS["zip"].replace(NOISE[100:110], bytes(10)),
+            "altered: the checksum (CRC-32) of a folder/data",
+        ),
     ],
 )
-def test_wrong_file_without_published_sums(server: Server, target: Path, kind: str, content: bytes, message: str) -> None:
+def test_wrong_file_without_published_sums(
+    server: Server, target: Path, kind: str, content: bytes, message: str
+) -> None:
     server.answers[PATH] = whole(content)
     with pytest.raises(DataError, match=re.escape(message)):
         get(target, container_source(kind, f"{server.url}/data"))
@@ -142,7 +150,9 @@ OVERLONG = {"gzip": gzip.compress(NOISE + NOISE[::-1]), "zip": zipped(NOISE + NO
 
 @pytest.mark.parametrize("answer", [whole, unsized, ranged])
 @pytest.mark.parametrize("kind", CONTAINERS)
-def test_file_that_is_larger_than_its_bound(server: Server, target: Path, kind: str, answer: Callable[[bytes], Answer]) -> None:
+def test_file_that_is_larger_than_its_bound(
+    server: Server, target: Path, kind: str, answer: Callable[[bytes], Answer]
+) -> None:
     server.answers[PATH] = answer(OVERLONG[kind])
     with pytest.raises(DataError, match=f"overlong: more than {AT_MOST} bytes"):
         get(target, container_source(kind, f"{server.url}/data"))
@@ -170,7 +180,9 @@ def test_endless_rest_of_a_part_is_cut_off(server: Server, target: Path, kind: s
 
 
 @pytest.mark.parametrize("kind", CONTAINERS)
-def test_claimed_length_beyond_the_bound_is_refused_before_a_byte_is_written(server: Server, target: Path, kind: str) -> None:
+def test_claimed_length_beyond_the_bound_is_refused_before_a_byte_is_written(
+    server: Server, target: Path, kind: str
+) -> None:
     write(target.parent, {f"{NAME}.part": CONTAINERS[kind][:1000]})
     server.answers[PATH] = lambda handler: handler.reply(200, CONTAINERS[kind][:5000], Content_Length=str(1 << 60))
     with pytest.raises(DataError, match=f"overlong: more than {AT_MOST} bytes"):

@@ -37,7 +37,9 @@ def central_difference(function: Callable[[Params], Tensor | float], at: Params,
         for index in range(value.numel()):
             shift = torch.zeros(value.numel(), dtype=value.dtype)
             shift[index] = step
-            above, below = (float(function({**at, name: value + sign * shift.reshape(value.shape)})) for sign in (1, -1))
+            above, below = (
+                float(function({**at, name: value + sign * shift.reshape(value.shape)})) for sign in (1, -1)
+            )
             slopes.append((above - below) / (2 * step))
         gradient[name] = torch.tensor(slopes, dtype=value.dtype).reshape(value.shape)
     return gradient
@@ -97,7 +99,9 @@ class Classifier:
         return self.encode(pretrained.encoder, batch) @ pretrained.head["weight"].T + pretrained.head["bias"]
 
     def outputs_loss(self, outputs: Tensor, meta: Params, batch: Batch) -> Tensor:
-        return (meta["weights"].sigmoid()[batch.targets] * F.cross_entropy(outputs, batch.targets, reduction="none")).mean()
+        return (
+            meta["weights"].sigmoid()[batch.targets] * F.cross_entropy(outputs, batch.targets, reduction="none")
+        ).mean()
 
     def pretrain_loss(self, pretrained: Pretrained, meta: Params, batch: Batch) -> Tensor:
         ridge = sum(value.square().sum() for value in pretrained.vector()) * meta["ridge"].exp().sum()

@@ -17,7 +17,9 @@ PAIRS = [
     pytest.param(SGD(lr=0.05, momentum=0.9), lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9), id="momentum"),
     pytest.param(Adam(lr=0.03), lambda p: torch.optim.Adam(p, lr=0.03), id="adam"),
     pytest.param(
-        Adam(lr=0.1, betas=(0.5, 0.9), eps=1e-2), lambda p: torch.optim.Adam(p, lr=0.1, betas=(0.5, 0.9), eps=1e-2), id="adam-2"
+        Adam(lr=0.1, betas=(0.5, 0.9), eps=1e-2),
+        lambda p: torch.optim.Adam(p, lr=0.1, betas=(0.5, 0.9), eps=1e-2),
+        id="adam-2",
     ),
 ]
 
@@ -40,7 +42,9 @@ def test_a_hundred_steps_are_those_of_torch_optim(optimizer: Any, reference: Any
         stepper.zero_grad()
         loss(theirs).backward()
         stepper.step()
-        torch.testing.assert_close(ours, {name: value.detach() for name, value in theirs.items()}, rtol=1e-11, atol=1e-13)
+        torch.testing.assert_close(
+            ours, {name: value.detach() for name, value in theirs.items()}, rtol=1e-11, atol=1e-13
+        )
 
 
 @pytest.mark.parametrize(("optimizer", "reference"), PAIRS)

@@ -257,7 +257,9 @@ def test_a_product_that_is_not_finite_is_a_status_and_never_an_exception(inverse
         Dense(0.1),
     ],
 )
-@pytest.mark.parametrize("matrix", [POSITIVE, INDEFINITE, torch.zeros_like(POSITIVE)], ids=["positive", "indefinite", "zero"])
+@pytest.mark.parametrize(
+    "matrix", [POSITIVE, INDEFINITE, torch.zeros_like(POSITIVE)], ids=["positive", "indefinite", "zero"]
+)
 def test_a_vector_that_is_not_finite_has_no_solution(inverse: Any, matrix: Tensor, where: slice, bad: float) -> None:
     b = B.clone()
     b[where] = bad
@@ -294,7 +296,9 @@ def test_a_matrix_too_small_for_the_dtype_is_singular() -> None:
     assert join(result.value).isnan().all()
 
 
-@pytest.mark.parametrize("inverse", [Identity(), Neumann(5, 0.3), ConjugateGradient(), ConjugateGradient(damping=0.1), Dense()])
+@pytest.mark.parametrize(
+    "inverse", [Identity(), Neumann(5, 0.3), ConjugateGradient(), ConjugateGradient(damping=0.1), Dense()]
+)
 def test_no_inverse_changes_its_vector(inverse: Any) -> None:
     vector = split(B.clone())
     inverse(Matrix(POSITIVE), vector)

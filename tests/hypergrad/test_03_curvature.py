@@ -29,7 +29,9 @@ def rebuilt(problem: Classifier, vector: list[Tensor]) -> Pretrained:
     encoder, head, _ = problem.pretrained
     count = len(encoder)
     return Pretrained(
-        dict(zip(encoder, vector[:count], strict=True)), dict(zip(head, vector[count:], strict=True)), problem.pretrained.buffers
+        dict(zip(encoder, vector[:count], strict=True)),
+        dict(zip(head, vector[count:], strict=True)),
+        problem.pretrained.buffers,
     )
 
 
@@ -50,7 +52,9 @@ def hessian_matrix(problem: Classifier) -> Tensor:
 def gauss_newton_matrix(problem: Classifier) -> Tensor:
     leaves = problem.pretrained.leaves()
     outputs = problem.pretrain_outputs(leaves, problem.meta, BATCH)
-    return matrix_of(problem, gauss_newton(outputs, problem.outputs_loss(outputs, problem.meta, BATCH), leaves.vector()))
+    return matrix_of(
+        problem, gauss_newton(outputs, problem.outputs_loss(outputs, problem.meta, BATCH), leaves.vector())
+    )
 
 
 def matrix_of(problem: Classifier, product) -> Tensor:  # type: ignore[no-untyped-def]
@@ -78,7 +82,9 @@ def test_the_gauss_newton_product_is_the_explicit_one() -> None:
     problem = WithoutRidge()
     at = flat_of(problem.pretrained.vector())
     outputs = outputs_of(problem, at)
-    jacobian = torch.autograd.functional.jacobian(lambda flat: outputs_of(problem, flat), at).reshape(outputs.numel(), -1)
+    jacobian = torch.autograd.functional.jacobian(lambda flat: outputs_of(problem, flat), at).reshape(
+        outputs.numel(), -1
+    )
     curvature = torch.autograd.functional.hessian(
         lambda flat: problem.outputs_loss(flat.reshape(outputs.shape), problem.meta, BATCH), outputs.reshape(-1)
     )
@@ -94,7 +100,9 @@ def test_the_gauss_newton_matrix_is_positive_semidefinite_where_the_hessian_is_n
 def test_on_a_model_linear_in_its_parameters_gauss_newton_is_the_hessian() -> None:
     class Linear(WithoutRidge):
         def pretrain_outputs(self, pretrained: Pretrained, meta, batch) -> Tensor:  # type: ignore[no-untyped-def]
-            return batch.inputs @ pretrained.encoder["weight"].T[:, :3] + pretrained.head["bias"]  # three rows of five, no bias
+            return (
+                batch.inputs @ pretrained.encoder["weight"].T[:, :3] + pretrained.head["bias"]
+            )  # three rows of five, no bias
 
     problem = Linear()
     torch.testing.assert_close(gauss_newton_matrix(problem), hessian_matrix(problem))

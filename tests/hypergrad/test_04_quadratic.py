@@ -68,7 +68,9 @@ def fitted(l2: float, cross_fit: bool) -> Any:
         losses = []
         for rest, held in folds if cross_fit else folds[-1:]:
             head = ridge([b.inputs @ pretrained.encoder["map"] for b in rest], [b.targets for b in rest], l2)
-            losses.append((held.inputs @ pretrained.encoder["map"] @ head[:2] + head[2] - held.targets).square().mean() / 2)
+            losses.append(
+                (held.inputs @ pretrained.encoder["map"] @ head[:2] + head[2] - held.targets).square().mean() / 2
+            )
         return torch.stack(losses).mean()
 
     return pytest.param(FittedHead(l2, cross_fit), TRAIN, truth, id=f"fitted-{l2}-{'cross' if cross_fit else 'once'}")
@@ -145,12 +147,16 @@ def test_the_error_of_a_truncated_neumann_series_is_what_theory_says(terms: int,
     left = torch.linalg.matrix_power(torch.eye(8, dtype=DTYPE) - step_size * PROBLEM.H, terms + 1)
     torch.testing.assert_close(error, -PROBLEM.A.T @ left @ direct_part(), rtol=1e-9, atol=1e-12)
     rate = (1 - step_size * PROBLEM.eigenvalues).abs().max()
-    assert error.norm() <= torch.linalg.matrix_norm(PROBLEM.A, 2) * rate ** (terms + 1) * direct_part().norm() * (1 + 1e-9)
+    assert error.norm() <= torch.linalg.matrix_norm(PROBLEM.A, 2) * rate ** (terms + 1) * direct_part().norm() * (
+        1 + 1e-9
+    )
 
 
 def test_more_neumann_terms_are_closer_until_the_last_digits() -> None:
     exact = PROBLEM.A.T @ direct_part()
-    errors = [(flat(estimate(Neumann(t, 0.5), Unroll(steps=0), []).gradient) - exact).norm() for t in (0, 1, 3, 10, 30, 100)]
+    errors = [
+        (flat(estimate(Neumann(t, 0.5), Unroll(steps=0), []).gradient) - exact).norm() for t in (0, 1, 3, 10, 30, 100)
+    ]
     assert errors == sorted(errors, reverse=True)
     assert errors[-1] < 1e-11
 
@@ -216,7 +222,9 @@ def test_a_meta_parameter_that_the_pretrain_loss_does_not_touch_has_a_gradient_o
         finetuning=Unroll(steps=0),
     )
     assert not result.gradient["unused"].any()
-    torch.testing.assert_close({name: result.gradient[name] for name in PROBLEM.meta}, estimate(Dense(), Unroll(0), []).gradient)
+    torch.testing.assert_close(
+        {name: result.gradient[name] for name in PROBLEM.meta}, estimate(Dense(), Unroll(0), []).gradient
+    )
 
 
 def test_a_context_without_gradients_changes_nothing() -> None:

@@ -43,7 +43,9 @@ def test_the_encoder_gradient_is_the_derivative_of_a_fine_tuning_by_torch_optim(
     result = tune(Unroll(steps, optimizer, network), TRAIN[:steps])
 
     def loss(encoder: Params) -> Tensor:
-        return finetuned_loss(PROBLEM, Pretrained(encoder, {}), PROBLEM.head, TRAIN[:steps], VALIDATION, reference, network)
+        return finetuned_loss(
+            PROBLEM, Pretrained(encoder, {}), PROBLEM.head, TRAIN[:steps], VALIDATION, reference, network
+        )
 
     torch.testing.assert_close(result.encoder_gradient, central_difference(loss, ENCODER), rtol=1e-6, atol=1e-9)
     torch.testing.assert_close(result.validation_loss, loss(ENCODER))
@@ -51,7 +53,9 @@ def test_the_encoder_gradient_is_the_derivative_of_a_fine_tuning_by_torch_optim(
 
 @pytest.mark.parametrize("network", [False, True])
 @pytest.mark.parametrize(("optimizer", "reference"), OPTIMIZERS)
-def test_the_head_and_the_losses_are_those_of_a_loop_by_hand(optimizer: Any, reference: Reference, network: bool) -> None:
+def test_the_head_and_the_losses_are_those_of_a_loop_by_hand(
+    optimizer: Any, reference: Reference, network: bool
+) -> None:
     encoder = {name: value.clone().requires_grad_(network) for name, value in ENCODER.items()}
     head = {name: value.clone().requires_grad_() for name, value in PROBLEM.head.items()}
     stepper, losses = reference([*head.values(), *(encoder.values() if network else ())]), []
@@ -80,7 +84,9 @@ def parts(steps: int, lr: float) -> tuple[list[Tensor], list[Tensor]]:
         head = {name: value - lr * slope for (name, value), slope in zip(head.items(), slopes, strict=True)}
     loss = PROBLEM.head_loss(head, PROBLEM.encode(used, VALIDATION), VALIDATION)
     direct = torch.autograd.grad(loss, list(used.values()), retain_graph=True)
-    through = torch.autograd.grad(loss, list(trained_on.values())) if steps else [torch.zeros_like(part) for part in direct]
+    through = (
+        torch.autograd.grad(loss, list(trained_on.values())) if steps else [torch.zeros_like(part) for part in direct]
+    )
     return list(direct), list(through)
 
 
@@ -205,7 +211,9 @@ def test_at_pretrainings_minimum_the_true_function_does_not_depend_on_the_initia
         return finetuned_loss(problem, ended, problem.head, problem.batches(2), validation, reference, False)
 
     slope = central_difference(loss, start)
-    torch.testing.assert_close(slope, {name: torch.zeros_like(value) for name, value in start.items()}, rtol=0.0, atol=1e-9)
+    torch.testing.assert_close(
+        slope, {name: torch.zeros_like(value) for name, value in start.items()}, rtol=0.0, atol=1e-9
+    )
 
 
 @pytest.mark.parametrize("network", [False, True])

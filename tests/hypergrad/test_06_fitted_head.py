@@ -31,7 +31,11 @@ class NoBias(Classifier):
 
 
 def tune(
-    solver: Any, train: list[Batch] = TRAIN, encoder: Params = ENCODER, problem: Any = PROBLEM, head: Params | None = None
+    solver: Any,
+    train: list[Batch] = TRAIN,
+    encoder: Params = ENCODER,
+    problem: Any = PROBLEM,
+    head: Params | None = None,
 ) -> FineTuned:
     result: FineTuned = solver(problem, encoder, {}, PROBLEM.head if head is None else head, None, train, VALIDATION)
     return result
@@ -136,7 +140,9 @@ def test_cross_fitting_is_a_loop_over_held_out_minibatches() -> None:
         losses = [held_out_loss(encoder, [b for b in everything if b is not held], held) for held in everything]
         return torch.stack(losses).mean()
 
-    torch.testing.assert_close(result.encoder_gradient, central_difference(truth, ENCODER, step=1e-4), rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(
+        result.encoder_gradient, central_difference(truth, ENCODER, step=1e-4), rtol=1e-5, atol=1e-7
+    )
     torch.testing.assert_close(result.validation_loss, truth(ENCODER), rtol=1e-6, atol=1e-8)
     torch.testing.assert_close(result.head, refit(everything, ENCODER), rtol=1e-4, atol=1e-5)
     assert result.train_losses.shape == (4,)
@@ -195,7 +201,9 @@ def test_features_that_are_not_finite_are_a_status_and_never_an_exception() -> N
 def test_a_head_loss_that_is_not_convex_ends_with_a_status_and_a_finite_head() -> None:
     class Wavy(Classifier):
         def head_loss(self, head: Params, features: Tensor, batch: Batch) -> Tensor:
-            return (features @ head["weight"].T + head["bias"]).sin().mean() + (features @ head["weight"].T).square().mean() / 20
+            return (features @ head["weight"].T + head["bias"]).sin().mean() + (
+                features @ head["weight"].T
+            ).square().mean() / 20
 
     result = tune(FittedHead(L2), problem=Wavy(), head={"weight": draw(0, 3, 5), "bias": draw(1, 3)})
     assert all(value.isfinite().all() for value in result.head.values())

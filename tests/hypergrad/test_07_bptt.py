@@ -60,7 +60,9 @@ def exact(problem: Any, **changes: Any) -> ExactHypergradient:
 
 def whole(problem: Any, meta: Params, pretrain: Reference, finetune: Reference, network: bool) -> Tensor:
     """PT, then FT, by torch's optimisers; the mean loss over the validation minibatches."""
-    encoder, head = ({k: v.detach().clone().requires_grad_() for k, v in part.items()} for part in problem.pretrained[:2])
+    encoder, head = (
+        {k: v.detach().clone().requires_grad_() for k, v in part.items()} for part in problem.pretrained[:2]
+    )
     stepper = pretrain([*encoder.values(), *head.values()])
     for batch in PRETRAIN:
         stepper.zero_grad()
@@ -95,7 +97,9 @@ def test_without_fine_tuning_steps_the_loss_is_that_of_the_pretrained_encoder_un
     problem = Classifier()
     result = exact(problem, train_batches=[])
     assert all(torch.equal(result.head[name], value) for name, value in problem.head.items())
-    losses = [problem.head_loss(problem.head, problem.encode(result.pretrained.encoder, batch), batch) for batch in VALIDATION]
+    losses = [
+        problem.head_loss(problem.head, problem.encode(result.pretrained.encoder, batch), batch) for batch in VALIDATION
+    ]
     torch.testing.assert_close(result.validation_loss, torch.stack(losses).mean())
 
 
@@ -108,7 +112,9 @@ def test_what_the_stages_end_with_is_what_plain_training_ends_with() -> None:
     first = problem.pretrain_loss(problem.pretrained, problem.meta, PRETRAIN[0])
     torch.testing.assert_close(result.pretrain_losses[0], first)
     assert result.pretrain_losses.shape == (6,)
-    tuned = Unroll(3, SGD(lr=0.3), network=True)(problem, expected.encoder, {}, problem.head, None, TRAIN, VALIDATION[0])
+    tuned = Unroll(3, SGD(lr=0.3), network=True)(
+        problem, expected.encoder, {}, problem.head, None, TRAIN, VALIDATION[0]
+    )
     torch.testing.assert_close(result.head, tuned.head)
 
 
@@ -154,7 +160,10 @@ def test_the_hypergradient_approaches_the_exact_one_on_a_network() -> None:
     problem = Classifier()
     batch = classification(400, 12)
     oracle = exact(
-        problem, pretrain_batches=[batch] * 1500, pretrain_optimizer=SGD(lr=0.5, momentum=0.9), validation_batches=VALIDATION[:1]
+        problem,
+        pretrain_batches=[batch] * 1500,
+        pretrain_optimizer=SGD(lr=0.5, momentum=0.9),
+        validation_batches=VALIDATION[:1],
     )
     estimate = hypergradient(
         problem,

@@ -136,7 +136,9 @@ def test_the_given_statistics_stay_and_the_new_ones_come_with_the_pretrain_gradi
     result = call(problem)
     assert all(torch.equal(problem.pretrained.buffers[name], value) for name, value in before.items())
     problem.module.train()
-    functional_call(problem.module, {**problem.pretrained.encoder, **before}, PRETRAIN.inputs)  # changes `before` in place
+    functional_call(
+        problem.module, {**problem.pretrained.encoder, **before}, PRETRAIN.inputs
+    )  # changes `before` in place
     torch.testing.assert_close(result.pretrain_gradient.buffers, before)
     assert not torch.equal(before["1.running_mean"], problem.pretrained.buffers["1.running_mean"])
 
@@ -145,7 +147,9 @@ def test_fine_tuning_encodes_with_the_running_statistics_and_not_with_those_of_t
     problem = Normed()
     result = call(problem, solver=Unroll(0), train_batches=[])
     problem.module.eval()
-    features = functional_call(problem.module, {**problem.pretrained.encoder, **problem.pretrained.buffers}, VALIDATION.inputs)
+    features = functional_call(
+        problem.module, {**problem.pretrained.encoder, **problem.pretrained.buffers}, VALIDATION.inputs
+    )
     expected = problem.head_loss(problem.head, features, VALIDATION)
     torch.testing.assert_close(result.diagnostics.validation_loss, expected.detach())
     shifted = {**problem.pretrained.buffers, "1.running_mean": problem.pretrained.buffers["1.running_mean"] + 1}

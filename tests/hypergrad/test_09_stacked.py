@@ -7,7 +7,18 @@ from typing import Any
 import pytest
 import torch
 
-from metapt.hypergrad import SGD, Adam, FittedHead, Hypergradient, Identity, Neumann, Pretrained, Stacked, Unroll, hypergradient
+from metapt.hypergrad import (
+    SGD,
+    Adam,
+    FittedHead,
+    Hypergradient,
+    Identity,
+    Neumann,
+    Pretrained,
+    Stacked,
+    Unroll,
+    hypergradient,
+)
 from metapt.hypergrad.stacked import stack, stack_pretrained, unstack
 
 from .problems import Batch, Classifier, Normed, SeededBatch, WithoutRidge, classification, draw
@@ -68,7 +79,9 @@ def together(inverse: Any, solver: Any, problem: Classifier = PROBLEM, **options
 
 @pytest.mark.parametrize("network", [False, True])
 @pytest.mark.parametrize("inverse", [Identity(), Neumann(4, 0.3)])
-@pytest.mark.parametrize("optimizer", [SGD(lr=0.3), SGD(lr=0.3, momentum=0.9), Adam(lr=0.1)], ids=["sgd", "momentum", "adam"])
+@pytest.mark.parametrize(
+    "optimizer", [SGD(lr=0.3), SGD(lr=0.3, momentum=0.9), Adam(lr=0.1)], ids=["sgd", "momentum", "adam"]
+)
 def test_the_hypergradients_of_a_stack_are_those_of_its_replicates(optimizer: Any, inverse: Any, network: bool) -> None:
     solver = Unroll(2, optimizer, network)
     stacked = together(inverse, solver)
@@ -107,7 +120,9 @@ def test_the_losses_of_a_stack_are_those_of_its_replicates() -> None:
     each = stacked.pretrain_losses(stack_pretrained(PRETRAINED), stack(METAS), pile(PRETRAIN))
     expected = [PROBLEM.pretrain_loss(PRETRAINED[i], METAS[i], PRETRAIN[i]) for i in range(REPLICATES)]
     torch.testing.assert_close(each, torch.stack(expected))
-    torch.testing.assert_close(stacked.pretrain_loss(stack_pretrained(PRETRAINED), stack(METAS), pile(PRETRAIN)), each.sum())
+    torch.testing.assert_close(
+        stacked.pretrain_loss(stack_pretrained(PRETRAINED), stack(METAS), pile(PRETRAIN)), each.sum()
+    )
     features = stacked.encode(stack_pretrained(PRETRAINED).encoder, pile(VALIDATION))
     each = stacked.head_losses(stack(HEADS), features, pile(VALIDATION))
     expected = [
@@ -124,7 +139,9 @@ def test_unstacking_a_stack_gives_the_replicates_back() -> None:
             assert list(part) == list(given)
             assert all(torch.equal(part[name], value) for name, value in given.items())
         whole = stack_pretrained(PRETRAINED)
-        assert all(torch.equal(unstack(whole.encoder, index)[name], value) for name, value in PRETRAINED[index].encoder.items())
+        assert all(
+            torch.equal(unstack(whole.encoder, index)[name], value) for name, value in PRETRAINED[index].encoder.items()
+        )
 
 
 def test_batch_norm_in_a_stack_has_statistics_for_each_replicate() -> None:
@@ -134,7 +151,9 @@ def test_batch_norm_in_a_stack_has_statistics_for_each_replicate() -> None:
 
     problem = Masked()
     starts = [
-        problem.pretrained._replace(encoder={n: v + draw(s, *v.shape, scale=0.3) for n, v in problem.pretrained.encoder.items()})
+        problem.pretrained._replace(
+            encoder={n: v + draw(s, *v.shape, scale=0.3) for n, v in problem.pretrained.encoder.items()}
+        )
         for s in (900, 910, 920)
     ]
     common = {"inverse": Neumann(3, 0.2), "finetuning": Unroll(2, SGD(lr=0.3))}

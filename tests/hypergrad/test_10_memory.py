@@ -12,7 +12,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from metapt.hypergrad import SGD, Adam, ConjugateGradient, Dense, FittedHead, Identity, Neumann, Params, Unroll, hypergradient
+from metapt.hypergrad import (
+    SGD,
+    Adam,
+    ConjugateGradient,
+    Dense,
+    FittedHead,
+    Identity,
+    Neumann,
+    Params,
+    Unroll,
+    hypergradient,
+)
 
 from .problems import DTYPE, Batch, Classifier, classification, draw, trained
 
@@ -55,9 +66,19 @@ def held(function: Callable[[], Any]) -> Meter:
 
 
 def call(problem: Any, inverse: Any, solver: Any, train: list[Any], **changes: Any) -> Any:
-    arguments = {"pretrained": problem.pretrained, "meta": problem.meta, "head": problem.head, "pretrain_batch": PRETRAIN}
+    arguments = {
+        "pretrained": problem.pretrained,
+        "meta": problem.meta,
+        "head": problem.head,
+        "pretrain_batch": PRETRAIN,
+    }
     return hypergradient(
-        problem, train_batches=train, validation_batch=VALIDATION, inverse=inverse, finetuning=solver, **{**arguments, **changes}
+        problem,
+        train_batches=train,
+        validation_batch=VALIDATION,
+        inverse=inverse,
+        finetuning=solver,
+        **{**arguments, **changes},
     )
 
 
@@ -78,11 +99,15 @@ def test_memory_does_not_depend_on_the_number_of_pretraining_steps_before(solver
     peaks = []
     for steps in (1, 200):
         ended = trained(problem, problem.pretrained, problem.meta, [PRETRAIN] * steps, lr=0.3)
-        peaks.append(held(lambda ended=ended: call(problem, Neumann(3, 0.1), solver, [VALIDATION], pretrained=ended)).peak)
+        peaks.append(
+            held(lambda ended=ended: call(problem, Neumann(3, 0.1), solver, [VALIDATION], pretrained=ended)).peak
+        )
     assert peaks[0] == peaks[1] > 0
 
 
-@pytest.mark.parametrize("inverse", [Identity(), Neumann(1, 0.1), Neumann(50, 0.1), ConjugateGradient(1e-6, 50, 1.0), Dense(1.0)])
+@pytest.mark.parametrize(
+    "inverse", [Identity(), Neumann(1, 0.1), Neumann(50, 0.1), ConjugateGradient(1e-6, 50, 1.0), Dense(1.0)]
+)
 def test_memory_does_not_depend_on_the_number_of_products(inverse: Any) -> None:
     problem = Classifier()
     reference = held(lambda: call(problem, Identity(), Unroll(0), []))
@@ -113,7 +138,9 @@ class Wide:
         return 8 * 64 * 400
 
 
-@pytest.mark.parametrize("optimizer", [SGD(lr=0.1), SGD(lr=0.1, momentum=0.9), Adam(lr=0.1)], ids=["sgd", "momentum", "adam"])
+@pytest.mark.parametrize(
+    "optimizer", [SGD(lr=0.1), SGD(lr=0.1, momentum=0.9), Adam(lr=0.1)], ids=["sgd", "momentum", "adam"]
+)
 def test_an_unrolled_step_of_the_head_keeps_one_more_head(optimizer: Any) -> None:
     problem = Wide()
     peaks = [problem.peak(Unroll(steps, optimizer), steps) for steps in (1, 11, 21)]
@@ -194,7 +221,9 @@ class Watched(torch.autograd.Function):
     [Unroll(4, SGD(lr=0.1)), Unroll(4, Adam(lr=0.1)), FittedHead(), FittedHead(cross_fit=True)],
     ids=lambda solver: type(solver).__name__,
 )
-def test_with_the_head_only_the_encoder_runs_once_a_minibatch_and_its_backward_pass_is_never_recorded(solver: Any) -> None:
+def test_with_the_head_only_the_encoder_runs_once_a_minibatch_and_its_backward_pass_is_never_recorded(
+    solver: Any,
+) -> None:
     problem = Counting()
     one, two = classification(500, 6), classification(510, 6)
     call(problem, Neumann(3, 0.1), solver, [one, two, one, VALIDATION])

@@ -8,7 +8,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from metapt.hypergrad import SGD, Adam, ConjugateGradient, Dense, FittedHead, Hypergradient, Neumann, Unroll, hypergradient
+from metapt.hypergrad import (
+    SGD,
+    Adam,
+    ConjugateGradient,
+    Dense,
+    FittedHead,
+    Hypergradient,
+    Neumann,
+    Unroll,
+    hypergradient,
+)
 
 from .problems import Classifier, classification
 

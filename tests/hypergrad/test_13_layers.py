@@ -52,7 +52,9 @@ def equal(ours: object, theirs: object, tolerance: float = 1e-12) -> None:
 
 
 @layouts
-def test_batch_norm_is_torchs_with_its_first_derivatives_and_running_statistics(layout: Callable[[Tensor], Tensor]) -> None:
+def test_batch_norm_is_torchs_with_its_first_derivatives_and_running_statistics(
+    layout: Callable[[Tensor], Tensor],
+) -> None:
     results = []
     for function in (batch_norm, theirs_batch_norm):
         x, (w, b) = values(layout), weight_and_bias()
@@ -126,7 +128,9 @@ def test_one_value_per_channel_has_no_variance() -> None:
 @pytest.mark.parametrize("wrong", ["weight", "bias", "running_mean", "running_var"])
 @pytest.mark.parametrize("channels", [2, 4])
 def test_a_tensor_of_other_channels_is_refused(wrong: str, channels: int) -> None:
-    parts = {name: torch.ones(channels if name == wrong else 3) for name in ("weight", "bias", "running_mean", "running_var")}
+    parts = {
+        name: torch.ones(channels if name == wrong else 3) for name in ("weight", "bias", "running_mean", "running_var")
+    }
     with pytest.raises(ValueError, match=rf"{wrong} has shape \({channels},\), for values of shape \(6, 3, 2, 9\)"):
         batch_norm(torch.ones(6, 3, 2, 9), **parts)
     with pytest.raises(ValueError, match=r"values of shape \(3,\)"):
@@ -197,7 +201,9 @@ def made(kind: type[Ours]) -> Ours:
     network = kind().double()
     network.load_state_dict(
         {
-            name: torch.ones_like(value) if "num_batches" in name or "running_var" in name else draw(i, *value.shape) / 2
+            name: torch.ones_like(value)
+            if "num_batches" in name or "running_var" in name
+            else draw(i, *value.shape) / 2
             for i, (name, value) in enumerate(network.state_dict().items())
         }
     )
@@ -250,7 +256,9 @@ def test_a_bias_is_torchs_with_its_first_and_second_derivatives() -> None:
         wrt = [values(), draw(7, 4, 3, 1, 5).requires_grad_(), draw(11, 4).requires_grad_()]
         y = function(*wrt[:2], STRIDE, PADDING, wrt[2])
         first = torch.autograd.grad(y.pow(3).sum(), wrt, create_graph=True)
-        results.append([y, *first, *torch.autograd.grad(first, wrt, [draw(20 + i, *value.shape) for i, value in enumerate(wrt)])])
+        results.append(
+            [y, *first, *torch.autograd.grad(first, wrt, [draw(20 + i, *value.shape) for i, value in enumerate(wrt)])]
+        )
     equal(*results)
 
 

@@ -34,7 +34,9 @@ PARTS = [labelled(400 + 10 * i, 9 + i) for i in range(4)]
 TRAIN, VALIDATION = PARTS[:3], PARTS[3]
 
 
-def tune(solver: RidgeHead, train: list[Batch] = TRAIN, validation: Batch = VALIDATION, problem: Any = PROBLEM) -> FineTuned:
+def tune(
+    solver: RidgeHead, train: list[Batch] = TRAIN, validation: Batch = VALIDATION, problem: Any = PROBLEM
+) -> FineTuned:
     return solver(problem, ENCODER, {}, PROBLEM.head, None, train, validation)
 
 
@@ -162,7 +164,9 @@ def test_features_that_are_not_finite_or_all_equal_are_a_status() -> None:
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 @pytest.mark.parametrize("part", range(4))
 @pytest.mark.parametrize("cross_fit", [False, True])
-def test_a_label_that_is_not_finite_is_not_left_out_as_a_task_with_one_label_is(cross_fit: bool, part: int, bad: float) -> None:
+def test_a_label_that_is_not_finite_is_not_left_out_as_a_task_with_one_label_is(
+    cross_fit: bool, part: int, bad: float
+) -> None:
     parts = [each._replace(targets=each.targets.clone()) for each in PARTS]
     parts[part].targets[0, 1] = bad
     result = tune(RidgeHead(L2, cross_fit), parts[:3], parts[3])

@@ -95,7 +95,10 @@ WAYS = [
 @pytest.mark.parametrize(("take", "kernels"), WAYS)
 def test_a_pass_takes_the_derivatives_that_it_returns_and_no_others(take: Any, kernels: int, leaf: bool) -> None:
     results = []
-    for function in (lambda x, w, b: convolution(x, w, (1, 1), (0, 1), b), lambda x, w, b: F.conv2d(x, w, b, (1, 1), (0, 1))):
+    for function in (
+        lambda x, w, b: convolution(x, w, (1, 1), (0, 1), b),
+        lambda x, w, b: F.conv2d(x, w, b, (1, 1), (0, 1)),
+    ):
         leaves = [value.requires_grad_() for value in (draw(1, 5, 3, 1, 8), draw(2, 4, 3, 1, 3), draw(3, 4))]
         inputs = leaves if leaf else [1 * value for value in leaves]
         loss = function(*inputs).pow(3).sum()
@@ -288,4 +291,7 @@ def test_a_meta_update_takes_the_kernels_that_it_needs() -> None:
                 call(Convolved(), keep, terms=terms)
             parts = [fine_tuning, loss, gradient, *[product] * terms, mixed]
             expected = [sum(part) for part in zip(*parts, strict=True)]
-            assert kernels.counts == {"convolution": expected[0], "convolution_backward": expected[1] + 2 * keep}, (keep, terms)
+            assert kernels.counts == {"convolution": expected[0], "convolution_backward": expected[1] + 2 * keep}, (
+                keep,
+                terms,
+            )

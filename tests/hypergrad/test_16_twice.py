@@ -68,7 +68,13 @@ def call(problem: Any, finetuning: Any = Unroll(0), inverse: Any = Neumann(2, 0.
     arguments = {"pretrained": problem.pretrained, "meta": problem.meta, "pretrain_batch": PRETRAIN, **changes}
     train = [TRAIN] * getattr(finetuning, "steps", 1)
     result = hypergradient(
-        problem, head=HEAD, train_batches=train, validation_batch=VALIDATION, inverse=inverse, finetuning=finetuning, **arguments
+        problem,
+        head=HEAD,
+        train_batches=train,
+        validation_batch=VALIDATION,
+        inverse=inverse,
+        finetuning=finetuning,
+        **arguments,
     )
     assert result.gradient["phi"].any()
     return result.gradient["phi"]
@@ -138,9 +144,13 @@ PLACES: list[Any] = [
     pytest.param("outputs_loss", "loss", lambda problem: call(problem, curvature="gauss_newton"), id="outputs_loss"),
     pytest.param("head_loss", "head", lambda problem: call(problem, Unroll(2)), id="head-unrolled"),
     pytest.param("head_loss", "head", lambda problem: call(problem, FittedHead()), id="head-fitted"),
-    pytest.param("head_loss", "head", lambda problem: call(problem, FittedHead(cross_fit=True)), id="head-cross-fitted"),
+    pytest.param(
+        "head_loss", "head", lambda problem: call(problem, FittedHead(cross_fit=True)), id="head-cross-fitted"
+    ),
     pytest.param("head_loss", "head", lambda problem: exact(problem, network=False), id="head-exact"),
-    pytest.param("head_loss of encode", "encode", lambda problem: call(problem, Unroll(2, network=True)), id="encode-unrolled"),
+    pytest.param(
+        "head_loss of encode", "encode", lambda problem: call(problem, Unroll(2, network=True)), id="encode-unrolled"
+    ),
     pytest.param("head_loss of encode", "encode", exact, id="encode-exact"),
 ]
 
@@ -160,7 +170,9 @@ def test_a_derivative_that_cannot_be_differentiated_is_an_error_with_advice(
     ("part", "finetuning"),
     [("weights", Unroll(1)), ("encode", Unroll(1)), ("encode", FittedHead()), ("head", Unroll(0))],
 )
-def test_what_is_differentiated_once_only_may_be_compiled(part: str, finetuning: Any, function: Callable[[], Function]) -> None:
+def test_what_is_differentiated_once_only_may_be_compiled(
+    part: str, finetuning: Any, function: Callable[[], Function]
+) -> None:
     results = [call(Curved(**{part: made}), finetuning) for made in (torch.square, function())]
     torch.testing.assert_close(*results)
 
@@ -170,8 +182,12 @@ def test_what_is_differentiated_once_only_may_be_compiled(part: str, finetuning:
     [
         pytest.param(lambda: compiled(torch.square, backend="eager"), id="compiled without AOTAutograd"),
         pytest.param(lambda: torch.func.vmap(torch.square), id="vmap"),
-        pytest.param(lambda: torch.func.vmap(torch.func.vmap(torch.func.grad(lambda x: x**3 / 3))), id="torch.func.grad"),
-        pytest.param(lambda: lambda x: torch.utils.checkpoint.checkpoint(torch.square, x, use_reentrant=False), id="checkpoint"),
+        pytest.param(
+            lambda: torch.func.vmap(torch.func.vmap(torch.func.grad(lambda x: x**3 / 3))), id="torch.func.grad"
+        ),
+        pytest.param(
+            lambda: lambda x: torch.utils.checkpoint.checkpoint(torch.square, x, use_reentrant=False), id="checkpoint"
+        ),
     ],
 )
 def test_transforms_that_can_be_differentiated_twice_may_be_used(function: Callable[[], Function]) -> None:
@@ -204,7 +220,9 @@ def test_a_loss_without_a_graph_is_an_error_with_advice(run: Callable[[Any], Ten
         def pretrain_loss(self, pretrained: Pretrained, meta: Params, batch: Batch) -> Tensor:
             return without_graph(super().pretrain_loss(pretrained, meta, batch))
 
-    with pytest.raises(ValueError, match=r"pretrain_loss returned a tensor that depends on none of its parameters.*no_grad"):
+    with pytest.raises(
+        ValueError, match=r"pretrain_loss returned a tensor that depends on none of its parameters.*no_grad"
+    ):
         run(Frozen())
 
 
@@ -240,7 +258,10 @@ def trained(problem: Any) -> Tensor:
 @pytest.mark.parametrize("run", [call, exact, trained, lambda problem: call(problem, FittedHead())])
 def test_inference_mode_is_an_error_with_advice(run: Callable[[Any], Tensor]) -> None:
     problem = Curved()
-    with torch.inference_mode(), pytest.raises(RuntimeError, match=r"under torch.inference_mode: call this outside of it"):
+    with (
+        torch.inference_mode(),
+        pytest.raises(RuntimeError, match=r"under torch.inference_mode: call this outside of it"),
+    ):
         run(problem)
     with torch.no_grad():
         run(problem) if run is not trained else None
@@ -248,12 +269,16 @@ def test_inference_mode_is_an_error_with_advice(run: Callable[[Any], Tensor]) ->
 
 @pytest.mark.parametrize("run", [call, exact])
 @pytest.mark.parametrize("part", ["encoder", "head", "meta"])
-def test_parameters_that_were_made_in_inference_mode_are_an_error_with_advice(run: Callable[[Any], Tensor], part: str) -> None:
+def test_parameters_that_were_made_in_inference_mode_are_an_error_with_advice(
+    run: Callable[[Any], Tensor], part: str
+) -> None:
     problem = Curved()
     params = problem.meta if part == "meta" else getattr(problem.pretrained, part)
     with torch.inference_mode():
         params |= {name: value.clone() for name, value in params.items()}
-    with pytest.raises(RuntimeError, match=f"the parameter '{next(iter(params))}' was made under torch.inference_mode.*clone"):
+    with pytest.raises(
+        RuntimeError, match=f"the parameter '{next(iter(params))}' was made under torch.inference_mode.*clone"
+    ):
         run(problem)
 
 

@@ -21,7 +21,9 @@ class Forward(Classifier):
         super().__init__()
         self.products = 0
 
-    def mixed_product(self, pretrained: Pretrained, meta: Params, batch: Batch, vector: Vector) -> tuple[Params, Tensor]:
+    def mixed_product(
+        self, pretrained: Pretrained, meta: Params, batch: Batch, vector: Vector
+    ) -> tuple[Params, Tensor]:
         self.products += 1
         count = len(pretrained.encoder)
         tangent = (
@@ -37,7 +39,9 @@ class Forward(Classifier):
             result: tuple[Params, Tensor] = torch.func.grad(loss, has_aux=True)(meta)
             return result
 
-        _, product, loss = torch.func.jvp(lambda encoder, head: slopes(encoder, head), pretrained[:2], tangent, has_aux=True)
+        _, product, loss = torch.func.jvp(
+            lambda encoder, head: slopes(encoder, head), pretrained[:2], tangent, has_aux=True
+        )
         return dict(reversed(product.items())), loss
 
 

@@ -23,7 +23,9 @@ WEIGHTING = ExampleWeighting(pretrain_examples=300, classes=50, batch_size=30)
 Runs = Callable[..., Run]
 
 
-def rotation_batches(digits: MnistData, run: Run, seeds: list[int], target: tuple[float, float] = (90.0, 1.0)) -> RotationBatches:
+def rotation_batches(
+    digits: MnistData, run: Run, seeds: list[int], target: tuple[float, float] = (90.0, 1.0)
+) -> RotationBatches:
     return RotationBatches(digits, SIZES, target, run, seeds)
 
 
@@ -121,7 +123,9 @@ def test_batches_go_on_where_their_state_was_taken(digits: MnistData, run_as: Ru
 
 
 @pytest.mark.parametrize("kind", ["rotation", "weighting", "single"])
-def test_the_minibatches_of_hypergradients_leave_those_of_pt_as_they_are(digits: MnistData, run_as: Runs, kind: str) -> None:
+def test_the_minibatches_of_hypergradients_leave_those_of_pt_as_they_are(
+    digits: MnistData, run_as: Runs, kind: str
+) -> None:
     alone, beside = new(kind, digits, run_as), new(kind, digits, run_as)
     for _ in range(25):  # more than a pass over the PT images
         own, pretrain, same = beside.hypergradient(), alone.pretrain(), beside.pretrain()
@@ -133,7 +137,10 @@ def test_the_minibatches_of_hypergradients_leave_those_of_pt_as_they_are(digits:
 
 def test_clean_labels_are_kept_and_noisy_ones_are_of_the_other_classes(digits: MnistData, run_as: Runs) -> None:
     batches = WeightingBatches(digits, WEIGHTING, run_as("example_weighting"), 0)
-    true = {image.numpy().tobytes(): int(label) for image, label in zip(digits.train_images, digits.train_labels, strict=True)}
+    true = {
+        image.numpy().tobytes(): int(label)
+        for image, label in zip(digits.train_images, digits.train_labels, strict=True)
+    }
     labels = torch.tensor([true[image.numpy().tobytes()] for image in batches.images])
     assert len(pixels(batches.images)) == 300
     assert torch.equal(batches.clean, labels < 5)

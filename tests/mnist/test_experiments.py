@@ -8,7 +8,15 @@ import pandas as pd
 import pytest
 
 from metapt.domains.mnist import quantities
-from metapt.domains.mnist.config import BpttStudy, ExampleWeighting, Fidelity, MnistSettings, RotationMean, RotationMeanStd, Study
+from metapt.domains.mnist.config import (
+    BpttStudy,
+    ExampleWeighting,
+    Fidelity,
+    MnistSettings,
+    RotationMean,
+    RotationMeanStd,
+    Study,
+)
 from metapt.domains.mnist.domain import DOMAIN
 from metapt.domains.mnist.results import MnistResults
 from metapt.evaluation import metrics
@@ -30,7 +38,9 @@ def verdicts(key: str, section: Study, values: Values, whole_run: tuple[str, ...
         if metric in whole_run:
             rows.append(row(f"mnist_{key}", arm, metric, value, setting=setting))
         else:
-            rows += [row(f"mnist_{key}", arm, metric, value + d, replicate=i, setting=setting) for i, d in enumerate(SPREAD)]
+            rows += [
+                row(f"mnist_{key}", arm, metric, value + d, replicate=i, setting=setting) for i, d in enumerate(SPREAD)
+            ]
     results = MnistResults(
         name=f"mnist_{key}",
         config=MnistSettings(),

@@ -47,7 +47,9 @@ def test_same_tensor_same_bytes(tmp_path: Path) -> None:
     assert (tmp_path / "a.gz").read_bytes() == (tmp_path / "b.gz").read_bytes()
 
 
-@pytest.mark.parametrize("tensor", [torch.zeros(2, 27, 28, dtype=torch.uint8), torch.zeros(2), torch.zeros(0, dtype=torch.uint8)])
+@pytest.mark.parametrize(
+    "tensor", [torch.zeros(2, 27, 28, dtype=torch.uint8), torch.zeros(2), torch.zeros(0, dtype=torch.uint8)]
+)
 def test_other_tensors_are_not_written(tmp_path: Path, tensor: Tensor) -> None:
     with pytest.raises(ValueError, match="uint8"):
         write_idx(tmp_path / "file", tensor)
@@ -157,7 +159,9 @@ def test_a_mutated_file_is_refused_or_right(tmp_path: Path, data: st.DataObject,
     mutable = len(content) if zipped else 8
     for _ in range(data.draw(st.integers(0, 3))):
         content[data.draw(st.integers(0, mutable - 1))] = data.draw(st.integers(0, 255))
-    content = content[: data.draw(st.integers(0, len(content)) | st.just(len(content)))] + data.draw(st.binary(max_size=3))
+    content = content[: data.draw(st.integers(0, len(content)) | st.just(len(content)))] + data.draw(
+        st.binary(max_size=3)
+    )
     path.write_bytes(content)
     try:
         tensor = read_idx(path)

@@ -70,7 +70,9 @@ def test_a_default_is_the_papers_number(section: Any, key: str, value: Any) -> N
     assert getattr(section, key) == value
 
 
-@pytest.mark.parametrize("study", [RotationMean(), RotationMeanStd(), BpttStudy()], ids=lambda study: type(study).__name__)
+@pytest.mark.parametrize(
+    "study", [RotationMean(), RotationMeanStd(), BpttStudy()], ids=lambda study: type(study).__name__
+)
 def test_the_rotation_is_learned_as_in_the_paper(study: RotationMean | RotationMeanStd | BpttStudy) -> None:
     arm = study.arms["meta"]
     assert isinstance(arm, MnistMeta)
@@ -84,7 +86,12 @@ def test_the_rotation_is_learned_as_in_the_paper(study: RotationMean | RotationM
 
 def test_examples_are_weighted_as_in_the_paper() -> None:
     settings = arms.settings(ExampleWeighting().arms["meta"], 100, 30)
-    assert settings.pretrain_optimizer.settings["lr"] == settings.meta_optimizer.settings["lr"] == 1e-3 == default_adam_lr()
+    assert (
+        settings.pretrain_optimizer.settings["lr"]
+        == settings.meta_optimizer.settings["lr"]
+        == 1e-3
+        == default_adam_lr()
+    )
     assert settings.finetuning == Unroll(1, SGD(0.01), network=True)
     assert settings.inverse == Neumann(1, 1e-3)
     assert (settings.warmup, settings.pretrain_steps) == (0, 1)
@@ -103,7 +110,17 @@ def leaves(section: type[BaseModel]) -> Iterator[tuple[str, FieldInfo]]:
             yield key, field
 
 
-SECTIONS = [MnistMeta, BpttArm, FixedArm, RotationMean, RotationMeanStd, ExampleWeighting, BpttStudy, FidelityArm, Fidelity]
+SECTIONS = [
+    MnistMeta,
+    BpttArm,
+    FixedArm,
+    RotationMean,
+    RotationMeanStd,
+    ExampleWeighting,
+    BpttStudy,
+    FidelityArm,
+    Fidelity,
+]
 ALGORITHM = {
     "heads",  # Section 2: an output layer each
     "curvature", "unroll",  # Section 3.1, Eq. 5
@@ -120,7 +137,9 @@ ALGORITHM = {
 def test_a_default_that_the_paper_has_not_says_so(section: type[BaseModel]) -> None:
     if "Not in the paper." in (section.__doc__ or ""):
         return
-    papers = {key for held, key, _ in PAPER if isinstance(held, section)} | (ALGORITHM if section is MnistMeta else set())
+    papers = {key for held, key, _ in PAPER if isinstance(held, section)} | (
+        ALGORITHM if section is MnistMeta else set()
+    )
     papers |= {"heads", "outer_steps"} if section is BpttArm else {"heads"} if section is FixedArm else set()
     silent = {
         key
@@ -137,7 +156,12 @@ def default_adam_lr() -> float:
 
 def test_what_the_paper_has_not_is_off() -> None:
     settings = arms.settings(MnistMeta(), 100, 47)
-    assert (settings.accumulate, settings.clip_norm, settings.normalise, settings.average_decay) == (1, None, False, None)
+    assert (settings.accumulate, settings.clip_norm, settings.normalise, settings.average_decay) == (
+        1,
+        None,
+        False,
+        None,
+    )
     assert settings.head_steps_between_updates == 0
 
 
@@ -179,7 +203,12 @@ def test_the_fine_tuning_of_an_arm_is_the_one_asked_for(keys: dict[str, Any], fi
         ({"folds": 2}, "folds goes with a head that is fitted"),
         ({"unroll": "ridge"}, "Input should be 'network', 'head' or 'fitted'"),
     ],
-    ids=["no head to unroll", "no steps of a fitted head", "no fitted head to cross-fit", "no ridge head for cross-entropy"],
+    ids=[
+        "no head to unroll",
+        "no steps of a fitted head",
+        "no fitted head to cross-fit",
+        "no ridge head for cross-entropy",
+    ],
 )
 def test_settings_that_do_not_fit_together_are_refused(keys: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValidationError, match=sentence):

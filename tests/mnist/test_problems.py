@@ -29,7 +29,9 @@ def stream(seed: int) -> torch.Generator:
 
 
 def minibatch(seed: int, size: int = 20, classes: int = 10) -> Images:
-    return Images(torch.rand(size, 28, 28, generator=stream(seed)), torch.randint(classes, (size,), generator=stream(seed)))
+    return Images(
+        torch.rand(size, 28, 28, generator=stream(seed)), torch.randint(classes, (size,), generator=stream(seed))
+    )
 
 
 def module(pretrained: Pretrained) -> nn.Module:
@@ -46,7 +48,10 @@ def test_the_network_has_one_hidden_layer_of_64_units(heads: Heads) -> None:
     pretrained, head = mlp.initial(heads, 1000, 5, stream(0), "cpu")
     encoder = {"hidden.weight": (64, 784), "hidden.bias": (64,)}
     output = {"output.weight": (1000, 64), "output.bias": (1000,)}
-    shapes = [{name: tuple(value.shape) for name, value in part.items()} for part in (pretrained.encoder, pretrained.head, head)]
+    shapes = [
+        {name: tuple(value.shape) for name, value in part.items()}
+        for part in (pretrained.encoder, pretrained.head, head)
+    ]
     if heads == "separate":
         assert shapes == [encoder, output, {"output.weight": (5, 64), "output.bias": (5,)}]
     else:
@@ -98,7 +103,9 @@ def test_stacked_replicates_have_their_own_losses() -> None:
 
     expected = [problem.pretrain_loss(single[i][0], metas[i], batches[i]) for i in range(3)]
     torch.testing.assert_close(stacked.pretrain_losses(pretrained, stack(metas), batch), torch.stack(expected))
-    expected = [problem.head_loss(single[i][1], problem.encode(single[i][0].encoder, batches[i]), batches[i]) for i in range(3)]
+    expected = [
+        problem.head_loss(single[i][1], problem.encode(single[i][0].encoder, batches[i]), batches[i]) for i in range(3)
+    ]
     found = stacked.head_losses(head, stacked.encode(pretrained.encoder, batch), batch)
     torch.testing.assert_close(found, torch.stack(expected))
 
@@ -106,7 +113,12 @@ def test_stacked_replicates_have_their_own_losses() -> None:
 def test_the_weighting_cnn_is_the_papers() -> None:
     """Two convolutions (32 of 5 x 5, 64 of 3 x 3), each with BatchNorm, ReLU and pooling, then a linear layer and 2 * sigmoid."""
     params = weighting.network(stream(0))
-    for name in ("norm1.weight", "norm1.bias", "norm2.weight", "norm2.bias"):  # else BatchNorm's factor and shift are trivial
+    for name in (
+        "norm1.weight",
+        "norm1.bias",
+        "norm2.weight",
+        "norm2.bias",
+    ):  # else BatchNorm's factor and shift are trivial
         params[name] = params[name] + 0.3 * torch.randn(params[name].shape, generator=stream(1))
     layers = [
         *(nn.Conv2d(1, 32, 5), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2)),

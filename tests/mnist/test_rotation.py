@@ -43,7 +43,9 @@ def test_each_image_is_rotated_by_its_own_angle() -> None:
     angles = torch.tensor([10.0, 250.0])
     both = rotate(images(2), angles)
     for index in range(2):
-        torch.testing.assert_close(both[index : index + 1], rotate(images(2)[index : index + 1], angles[index : index + 1]))
+        torch.testing.assert_close(
+            both[index : index + 1], rotate(images(2)[index : index + 1], angles[index : index + 1])
+        )
 
 
 def test_the_corners_of_a_turned_image_are_black() -> None:
@@ -61,7 +63,9 @@ def test_rotation_is_differentiable_in_the_angle_and_in_the_image() -> None:
 def normal_with(angles: Tensor, mean: float, deviation: float) -> bool:
     """Whether draws have this mean and deviation up to four standard errors."""
     error = deviation / math.sqrt(len(angles))
-    return abs(float(angles.mean()) - mean) < 4 * error and abs(float(angles.std()) - deviation) < 4 * error / math.sqrt(2)
+    return abs(float(angles.mean()) - mean) < 4 * error and abs(
+        float(angles.std()) - deviation
+    ) < 4 * error / math.sqrt(2)
 
 
 def test_fine_tuning_images_are_rotated_by_draws_from_the_target(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,7 +76,9 @@ def test_fine_tuning_images_are_rotated_by_draws_from_the_target(monkeypatch: py
 
 
 @pytest.mark.parametrize(
-    ("meta", "deviation"), [({"mean": 70.0}, 1.0), ({"mean": 70.0, "deviation": 12.0}, 12.0)], ids=["mean", "mean and deviation"]
+    ("meta", "deviation"),
+    [({"mean": 70.0}, 1.0), ({"mean": 70.0, "deviation": 12.0}, 12.0)],
+    ids=["mean", "mean and deviation"],
 )
 def test_pretraining_images_are_rotated_by_draws_from_the_learned_distribution(
     monkeypatch: pytest.MonkeyPatch, meta: dict[str, float], deviation: float

@@ -56,7 +56,9 @@ def test_digits_are_split_and_nothing_is_lost(raw: dict[str, Path]) -> None:
 
 def test_labels_stay_with_their_images(raw: dict[str, Path]) -> None:
     digits = load_digits()
-    label_of = dict(zip(map(bytes, enlarge(torch.from_numpy(digits.images)).flatten(1).numpy()), digits.target, strict=True))
+    label_of = dict(
+        zip(map(bytes, enlarge(torch.from_numpy(digits.images)).flatten(1).numpy()), digits.target, strict=True)
+    )
     data = convert(raw)
     for image, label in zip(data["test_images"].flatten(1).numpy(), data["test_labels"], strict=True):
         assert label_of[bytes(image)] == label
@@ -141,10 +143,14 @@ def test_load_refuses_every_cut_and_every_altered_pixel(small: dict[str, Path], 
         ({"test_labels": torch.tensor([0, -1, 3])}, "test_labels are not all in 0..9"),
     ],
 )
-def test_load_refuses_other_content(small: dict[str, Path], tmp_path: Path, change: dict[str, object], message: str) -> None:
+def test_load_refuses_other_content(
+    small: dict[str, Path], tmp_path: Path, change: dict[str, object], message: str
+) -> None:
     path = tmp_path / "mnist.pt"
     with atomic_path(path) as temporary:
-        torch.save({name: value for name, value in {**convert(small), **change}.items() if value is not None}, temporary)
+        torch.save(
+            {name: value for name, value in {**convert(small), **change}.items() if value is not None}, temporary
+        )
     with pytest.raises(DataError, match=message):
         load(path, "cpu")
 

@@ -68,7 +68,12 @@ STUDIES: dict[str, Study] = {
         arms={**BpttStudy().arms, "bptt": BpttArm(method="bptt", outer_steps=3)},
     ),
     "fidelity": Fidelity(
-        replicates=2, examples=50, finetune_examples=40, pretrain_steps=[1, 5], neumann_terms=[0, 2], unroll_steps=[0, 1]
+        replicates=2,
+        examples=50,
+        finetune_examples=40,
+        pretrain_steps=[1, 5],
+        neumann_terms=[0, 2],
+        unroll_steps=[0, 1],
     ),
 }
 WORDS = {
@@ -142,7 +147,9 @@ def test_learned_rotations_have_a_trajectory_per_replicate(runs: dict[str, dict[
 def test_the_last_point_of_a_trajectory_is_the_learned_value(runs: dict[str, dict[str, dict[str, Path]]]) -> None:
     files = runs["rotation_mean"]["meta"]
     series = metrics.read_series(files["series"])
-    learned = metrics.select(metrics.read(files["metrics"]), experiment="mnist_rotation_mean", arm="meta", metric=quantities.MEAN)
+    learned = metrics.select(
+        metrics.read(files["metrics"]), experiment="mnist_rotation_mean", arm="meta", metric=quantities.MEAN
+    )
     assert list(series[series["step"] == 3]["value"]) == list(learned)
 
 
@@ -167,14 +174,18 @@ def test_the_paper_has_each_of_its_numbers_beside_ours(runs: dict[str, dict[str,
 def test_a_summary_is_whole_and_always_the_same_bytes(
     runs: dict[str, dict[str, dict[str, Path]]], experiment: str, tmp_path: Path
 ) -> None:
-    first, second = (summarise(experiment, STUDIES[experiment], runs[experiment], tmp_path / name) for name in ("a", "b"))
+    first, second = (
+        summarise(experiment, STUDIES[experiment], runs[experiment], tmp_path / name) for name in ("a", "b")
+    )
     for name, path in first.items():
         assert path.stat().st_size > 0
         assert path.read_bytes() == second[name].read_bytes(), name
     verdicts = pd.read_csv(first["claims"])
     assert set(verdicts["verdict"]) <= {"reproduced", "not reproduced", "inconclusive"}
     assert len(verdicts) >= len(runs[experiment]) - 2
-    assert len(metrics.read(first["metrics"])) == sum(len(metrics.read(files["metrics"])) for files in runs[experiment].values())
+    assert len(metrics.read(first["metrics"])) == sum(
+        len(metrics.read(files["metrics"])) for files in runs[experiment].values()
+    )
     assert "diagnosis" not in first["table_md"].read_text()
     table = pd.read_csv(first["table_csv"])
     assert table["paper_mean"].notna().sum() == (paper_numbers()["experiment"] == f"mnist_{experiment}").sum()
@@ -184,7 +195,9 @@ def test_a_claim_about_an_arm_that_was_not_run_is_not_measured(
     runs: dict[str, dict[str, dict[str, Path]]], tmp_path: Path
 ) -> None:
     some = {arm: runs["bptt"][arm] for arm in ("meta", "initial_augmentation")}
-    verdicts = pd.read_csv(summarise("bptt", STUDIES["bptt"], some, tmp_path / "some")["claims"]).set_index("claim")["verdict"]
+    verdicts = pd.read_csv(summarise("bptt", STUDIES["bptt"], some, tmp_path / "some")["claims"]).set_index("claim")[
+        "verdict"
+    ]
     assert verdicts["meta comes within 1 point of bptt"] == "not measured"
     assert verdicts["meta is at least 4 points better than initial_augmentation"] != "not measured"
 
@@ -203,12 +216,16 @@ def forget(results: Outcome) -> None:
         checkpoint.remove()
 
 
-def test_a_replicate_of_the_rotation_learns_the_same_among_others_as_alone(digits: MnistData, run_as: Callable[..., Run]) -> None:
+def test_a_replicate_of_the_rotation_learns_the_same_among_others_as_alone(
+    digits: MnistData, run_as: Callable[..., Run]
+) -> None:
     def learned(replicates: int) -> float:
         study = RotationMean(**SIZES, epochs=2, replicates=replicates)
         results = rotation_study.train_mean(study, run_as("rotation_mean"), digits)
         forget(results)
-        value: float = next(row["value"] for row in results.metrics if row["metric"] == quantities.MEAN and row["replicate"] == 0)
+        value: float = next(
+            row["value"] for row in results.metrics if row["metric"] == quantities.MEAN and row["replicate"] == 0
+        )
         return value
 
     assert learned(3) == pytest.approx(learned(1), abs=1e-2)
@@ -264,7 +281,11 @@ def test_pt_steps_of_every_arm_see_the_same_rotated_images(
 ) -> None:
     study = RotationMean(**SIZES, epochs=2, replicates=2, arms={"meta": MnistMeta(), **DIFFERENT})
     (first,), (other,) = (
-        seen(monkeypatch, RotationBatches, lambda arm=arm: rotation_study.train_mean(study, run_as("rotation_mean", arm), digits))
+        seen(
+            monkeypatch,
+            RotationBatches,
+            lambda arm=arm: rotation_study.train_mean(study, run_as("rotation_mean", arm), digits),
+        )
         for arm in ("meta", name)
     )
     assert len(first["pretrain"]) == 6
@@ -331,7 +352,9 @@ def test_backpropagation_stops_when_its_budget_is_spent(
     assert outer_steps(table) == len(means) - 1 == expected
 
 
-def test_each_outer_step_moves_the_mean_by_about_the_learning_rate(digits: MnistData, run_as: Callable[..., Run]) -> None:
+def test_each_outer_step_moves_the_mean_by_about_the_learning_rate(
+    digits: MnistData, run_as: Callable[..., Run]
+) -> None:
     _, means = bptt(digits, run_as("bptt", "bptt"), meta_lr=0.3)
     assert means[0] == 45
     assert abs(means[1] - 45) == pytest.approx(0.3, rel=1e-3), "Adam's first step is its learning rate"
@@ -379,7 +402,9 @@ def test_interrupted_backpropagation_goes_on_to_the_same_bits(
 
 def test_arms_start_alike_and_differ_in_their_rotation_only(digits: MnistData, run_as: Callable[..., Run]) -> None:
     study = BpttStudy(**SIZES, pretrain_steps=3, finetune_steps=3, evaluations=1)
-    first, second = (bptt_study.Stages(study, run_as("bptt", arm), digits, 0) for arm in ("meta", "optimal_augmentation"))
+    first, second = (
+        bptt_study.Stages(study, run_as("bptt", arm), digits, 0) for arm in ("meta", "optimal_augmentation")
+    )
     for one, other in zip(first.pretrain(45.0).values(), second.pretrain(45.0).values(), strict=True):
         assert torch.equal(one, other)
     third = bptt_study.Stages(study, run_as("bptt", "meta"), digits, 0)
@@ -426,7 +451,9 @@ def test_a_neumann_term_per_earlier_step_is_exact_in_the_limit_of_small_steps(
                 assert values[quantities.NORM_RATIO][setting] == pytest.approx((terms + 1) / steps, rel=1e-2), setting
 
 
-def test_two_ways_of_the_same_number_of_terms_are_no_claim(runs: dict[str, dict[str, dict[str, Path]]], tmp_path: Path) -> None:
+def test_two_ways_of_the_same_number_of_terms_are_no_claim(
+    runs: dict[str, dict[str, dict[str, Path]]], tmp_path: Path
+) -> None:
     study = STUDIES["fidelity"].model_copy(update={"neumann_terms": [2]})
     claims = pd.read_csv(summarise("fidelity", study, runs["fidelity"], tmp_path / "one")["claims"])
     assert claims.empty
@@ -443,7 +470,9 @@ def test_backpropagation_pretrains_with_the_mean_that_it_ends_with(
     assert given == [means[-1]] != [means[0]]
 
 
-def test_equal_starts_of_mean_and_deviation_are_replicates_of_their_own(digits: MnistData, run_as: Callable[..., Run]) -> None:
+def test_equal_starts_of_mean_and_deviation_are_replicates_of_their_own(
+    digits: MnistData, run_as: Callable[..., Run]
+) -> None:
     study = RotationMeanStd(**SIZES, epochs=1, replicates=2, starts=[(10.0, 1.0), (10.0, 1.0)])
     results = rotation_study.train_mean_std(study, run_as("rotation_mean_std"), digits)
     learned = [row["value"] for row in results.metrics if row["metric"] == quantities.MEAN]

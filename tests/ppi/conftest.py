@@ -49,7 +49,9 @@ def write_lines() -> Callable[[Path, Sequence[str]], Path]:
 
 def _links(taxon: int) -> list[str]:
     """A ring with chords, in both directions; every seventh link has a score of 300."""
-    lines = ["protein1 protein2 neighborhood fusion cooccurence coexpression experimental database textmining combined_score"]
+    lines = [
+        "protein1 protein2 neighborhood fusion cooccurence coexpression experimental database textmining combined_score"
+    ]
     random = np.random.default_rng(taxon)
     for step in (1, 2, 7):
         for first in range(PROTEINS):
@@ -65,7 +67,9 @@ def _terms(taxon: int) -> list[str]:
     lines = ["#string_protein_id\tcategory\tterm\tdescription"]
     for protein in range(PROTEINS - 5):
         terms = [term for term in range(TERMS) if protein < PROTEINS - 4 * term]
-        lines += [f"{taxon}.P{protein:03d}\tBiological Process (Gene Ontology)\tGO:{term:07d}\tterm {term}" for term in terms]
+        lines += [
+            f"{taxon}.P{protein:03d}\tBiological Process (Gene Ontology)\tGO:{term:07d}\tterm {term}" for term in terms
+        ]
         lines.append(f"{taxon}.P{protein:03d}\tReference Publications (PubMed)\tPMID:1\tnot a Gene Ontology term")
     return lines
 
@@ -74,7 +78,10 @@ def _terms(taxon: int) -> list[str]:
 def string_files(tmp_path_factory: pytest.TempPathFactory) -> StringFiles:
     folder = tmp_path_factory.mktemp("string")
     string = String(
-        version="0", species=[11, 12, 13], ego=Ego(fan_out=3, max_nodes=8), tasks=Tasks(fine=4, min_proteins=12, by="depth")
+        version="0",
+        species=[11, 12, 13],
+        ego=Ego(fan_out=3, max_nodes=8),
+        tasks=Tasks(fine=4, min_proteins=12, by="depth"),
     )
     ppi = PpiSettings(source="string", string=string, test_species=[13])
     for taxon in string.species:
@@ -88,6 +95,9 @@ def string_files(tmp_path_factory: pytest.TempPathFactory) -> StringFiles:
 def prepared(string_files: StringFiles, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """graphs, tasks, counts."""
     folder = tmp_path_factory.mktemp("prepared")
-    outputs = {name: folder / file for name, file in (("graphs", "graphs.npz"), ("tasks", "tasks.csv"), ("counts", "counts.csv"))}
+    outputs = {
+        name: folder / file
+        for name, file in (("graphs", "graphs.npz"), ("tasks", "tasks.csv"), ("counts", "counts.csv"))
+    }
     run(string_files.config, string_files.inputs, outputs, Machine())
     return outputs

@@ -85,7 +85,9 @@ def double(params: Params) -> Params:
 
 def exact_pretrained(layers: int = LAYERS, width: int = WIDTH, tasks: int = COARSE) -> Pretrained:
     """In float64, with BatchNorm that has seen something and weights of all signs."""
-    encoder, head, buffers = (double(part) for part in initial_pretrained(layers, width, tasks, torch.Generator().manual_seed(0)))
+    encoder, head, buffers = (
+        double(part) for part in initial_pretrained(layers, width, tasks, torch.Generator().manual_seed(0))
+    )
     encoder = {name: value + draw(i, *value.shape, scale=0.2) for i, (name, value) in enumerate(encoder.items())}
     for i, name in enumerate(buffers):
         if "running" in name:
@@ -105,7 +107,9 @@ def ego_graph(graphs: Graphs, number: int, dtype: torch.dtype = DTYPE) -> EgoGra
     """One of the graphs, each edge in both directions, with its nine bits."""
     own = slice(graphs.edge_offsets[number], graphs.edge_offsets[number + 1])
     edges = torch.from_numpy(graphs.edges[own].astype(np.int64)).T
-    bits = torch.tensor([[(int(value) >> bit) & 1 for bit in range(EDGE_BITS)] for value in graphs.bits[own]]).view(-1, EDGE_BITS)
+    bits = torch.tensor([[(int(value) >> bit) & 1 for bit in range(EDGE_BITS)] for value in graphs.bits[own]]).view(
+        -1, EDGE_BITS
+    )
     size = int(graphs.node_offsets[number + 1] - graphs.node_offsets[number])
     return EgoGraph(
         num_nodes=size,

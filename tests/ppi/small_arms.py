@@ -50,5 +50,12 @@ def setting_in(
     """Twelve PT steps on 100 graphs; FT has 68 to train and 12 to validate."""
     settings = PpiPretraining(**{"epochs": 2, "batch_size": 16, "online_evaluations": 3, **changes})
     return PpiSetting(
-        dataset, NETWORK, settings, [TEST_SPECIES], seed, name, learned, lambda: checkpoint(folder / "state.pt", "a test")
+        dataset,
+        NETWORK,
+        settings,
+        [TEST_SPECIES],
+        seed,
+        name,
+        learned,
+        lambda: checkpoint(folder / "state.pt", "a test"),
     )

@@ -84,7 +84,9 @@ class Runs:
                 self._pretrain(run, str(words["arm"]), str(words["setting"]), int(words["seed"]))
             elif words["stage"] == "finetune":
                 self._finetune(run, str(words["arm"]), str(words["setting"]))
-        terms = [("coarse", i, f"GO:{i:07d}", f"process number {i} of a cell, which has a long name") for i in range(COARSE)]
+        terms = [
+            ("coarse", i, f"GO:{i:07d}", f"process number {i} of a cell, which has a long name") for i in range(COARSE)
+        ]
         terms += [("fine", i, f"GO:9{i:06d}", f"function number {i} of a protein") for i in range(FINE)]
         tasks = pd.DataFrame(terms, columns=["kind", "task", "term", "description"]).assign(category="", positives=100)
         tasks.to_csv(self.folder / "tasks.csv", index=False)
@@ -175,7 +177,9 @@ class Runs:
 
 
 def _points(name: str, values: Mapping[int, float], replicate: int = 0) -> list[dict[str, Any]]:
-    return [{"replicate": replicate, "step": step, "name": name, "value": float(value)} for step, value in values.items()]
+    return [
+        {"replicate": replicate, "step": step, "name": name, "value": float(value)} for step, value in values.items()
+    ]
 
 
 AUROCS = {

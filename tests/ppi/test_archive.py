@@ -86,8 +86,17 @@ def as_raw(graphs: Graphs) -> Raw:
     data["go_target_pretrain"] = torch.tensor(unpack(graphs.coarse, COARSE).astype(np.int64).reshape(-1))
     each = torch.arange(len(graphs) + 1)
     edges = torch.tensor(2 * graphs.edge_offsets)
-    slices = {"x": torch.tensor(graphs.node_offsets), "edge_index": edges, "edge_attr": edges.clone(), "species_id": each}
-    slices |= {"center_node_idx": each.clone(), "go_target_downstream": FINE * each, "go_target_pretrain": COARSE * each}
+    slices = {
+        "x": torch.tensor(graphs.node_offsets),
+        "edge_index": edges,
+        "edge_attr": edges.clone(),
+        "species_id": each,
+    }
+    slices |= {
+        "center_node_idx": each.clone(),
+        "go_target_downstream": FINE * each,
+        "go_target_pretrain": COARSE * each,
+    }
     return data, slices
 
 
@@ -142,7 +151,9 @@ def test_an_archive_is_read(tmp_path: Path, graphs: Graphs, content: bytes, meth
     assert_equal(read_archive(plain(content, path) if method is None else zipped(content, path, method)), graphs)
 
 
-def test_in_many_chunks_and_blocks(tmp_path: Path, graphs: Graphs, content: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_many_chunks_and_blocks(
+    tmp_path: Path, graphs: Graphs, content: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("metapt.domains.ppi.data.archive._CHUNK", 100)
     monkeypatch.setattr("metapt.domains.ppi.data.archive._BLOCK", 3)
     assert_equal(read_archive(zipped(content, tmp_path / "archive.zip")), graphs)
@@ -163,7 +174,9 @@ def test_the_two_of_a_pair_may_lie_apart(tmp_path: Path, graphs: Graphs, raw: Ra
 
 
 def test_what_else_data_has_is_left_out(tmp_path: Path, graphs: Graphs, raw: Raw) -> None:
-    raw[0].update(extra=torch.zeros(7, dtype=torch.uint8), empty=torch.zeros(0), names=["a", (1.5, True)], more=OrderedDict(a=1))
+    raw[0].update(
+        extra=torch.zeros(7, dtype=torch.uint8), empty=torch.zeros(0), names=["a", (1.5, True)], more=OrderedDict(a=1)
+    )
     assert_equal(read_archive(plain(dump(raw), tmp_path / "archive.pt")), graphs)
 
 
@@ -201,7 +214,10 @@ def test_an_archive_runs_no_code(tmp_path: Path, raw: Raw, content: bytes, name:
     attack = attacks(marker)[name]
     pattern = rf"archive.* asks for '[\w.]*{name.split('.')[-1]}', and only tensors and containers are read"
     raw[0]["extra"] = attack
-    contents = [dump(raw), *(pickle.dumps(attack, protocol) + content for protocol in range(pickle.HIGHEST_PROTOCOL + 1))]
+    contents = [
+        dump(raw),
+        *(pickle.dumps(attack, protocol) + content for protocol in range(pickle.HIGHEST_PROTOCOL + 1)),
+    ]
     contents.append(content[:15] + pickle.dumps(attack, 2) + content[15:])  # after the magic number
     for each in contents:
         for path in (plain(each, tmp_path / "archive.pt"), zipped(each, tmp_path / "archive.zip")):
@@ -264,7 +280,11 @@ def test_flipped_bytes_in_a_zip_file(tmp_path: Path, graphs: Graphs, content: by
     whole = path.read_bytes()
     random = np.random.default_rng(0)
     refused = 0
-    for position in [*range(0, 150, 2), *random.integers(len(whole), size=100), *range(len(whole) - 250, len(whole), 3)]:
+    for position in [
+        *range(0, 150, 2),
+        *random.integers(len(whole), size=100),
+        *range(len(whole) - 250, len(whole), 3),
+    ]:
         altered = bytearray(whole)
         altered[position] ^= 1 << random.integers(8)
         path.write_bytes(altered)

@@ -31,7 +31,9 @@ def dataset() -> PpiDataset:
     return dataclasses.replace(dataset, edge_sums=torch.cat([numbers.unsqueeze(1), dataset.edge_sums[:, 1:]], 1))
 
 
-def made(dataset: PpiDataset, kind: type[PpiBatches] = PpiBatches, seed: int = 0, rate: float = 0.2, **words: Any) -> PpiBatches:
+def made(
+    dataset: PpiDataset, kind: type[PpiBatches] = PpiBatches, seed: int = 0, rate: float = 0.2, **words: Any
+) -> PpiBatches:
     return kind(dataset, SETS, NETWORK, rate, seed, **words)
 
 

@@ -51,7 +51,9 @@ def test_the_papers_numbers_stand_beside_its_claims(tmp_path: Path) -> None:
 
 
 def test_an_arm_that_loses(tmp_path: Path) -> None:
-    runs = runs_of("full_access", tmp_path, full_access={"arms": ["graph_supervised", "meta"]}, evaluations=["full_transfer"])
+    runs = runs_of(
+        "full_access", tmp_path, full_access={"arms": ["graph_supervised", "meta"]}, evaluations=["full_transfer"]
+    )
     runs.auroc = lambda arm, setting, evaluation: 70.0 if arm == "meta" else 75.0
     runs.write()
     claims = runs.judged()
@@ -99,7 +101,9 @@ def test_relatives_that_were_not_told_are_not_measured(tmp_path: Path) -> None:
     runs.write()
     for name, path in runs.inputs.items():
         if name.endswith("/metrics"):
-            path.write_text("\n".join(line for line in path.read_text().splitlines() if "mean weight" not in line) + "\n")
+            path.write_text(
+                "\n".join(line for line in path.read_text().splitlines() if "mean weight" not in line) + "\n"
+            )
     verdicts = runs.judged()["verdict"]
     assert verdicts["meta-stable gives PT tasks that an FT task implies more weight than the others"] == "not measured"
 
@@ -125,7 +129,10 @@ def test_the_centre_offset(tmp_path: Path) -> None:
     claims = written("centre_offset", tmp_path).judged()
     released = claims.loc[f"meta beats graph_supervised with released batching, {LINEAR}"]
     assert (released["verdict"], released["paper"]) == ("reproduced", "78.6 ± 0.1 against 74.7 ± 0.1 %")
-    assert claims.loc[f"meta's gain over graph_supervised stands with the right centre, {LINEAR}", "verdict"] == "inconclusive"
+    assert (
+        claims.loc[f"meta's gain over graph_supervised stands with the right centre, {LINEAR}", "verdict"]
+        == "inconclusive"
+    )
 
 
 def test_the_known_answer(tmp_path: Path) -> None:

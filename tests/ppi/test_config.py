@@ -14,14 +14,20 @@ from metapt.errors import ConfigError
 @pytest.mark.parametrize(
     ("section", "sentence"),
     [
-        ({"string": {"species": [9606, 511145, 511145]}}, "ppi.string.species: 511145 stands there twice; name it once."),
+        (
+            {"string": {"species": [9606, 511145, 511145]}},
+            "ppi.string.species: 511145 stands there twice; name it once.",
+        ),
         ({"test_species": [9606, 9606]}, "ppi.test_species: 9606 stands there twice; name it once."),
         (
             {"evaluations": ["linear_evaluation", "linear_evaluation"]},
             "ppi.evaluations: linear_evaluation stands there twice; name it once.",
         ),
         ({"finetune": {"lrs": [1e-3, 1e-4, 0.001]}}, "ppi.finetune.lrs: 0.001 stands there twice; name it once."),
-        ({"full_access": {"arms": ["meta", "no_pt", "meta"]}}, "ppi.full_access.arms: meta stands there twice; name it once."),
+        (
+            {"full_access": {"arms": ["meta", "no_pt", "meta"]}},
+            "ppi.full_access.arms: meta stands there twice; name it once.",
+        ),
     ],
 )
 def test_what_would_be_counted_twice_is_refused(section: dict[str, Any], sentence: str) -> None:

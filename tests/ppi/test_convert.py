@@ -61,7 +61,9 @@ def test_the_same_archive_gives_the_same_bytes(converted: Path) -> None:
 def test_batches_offset_the_centres(converted: Path, graphs: Graphs) -> None:
     batches = list(DataLoader(BioDataset(converted), batch_size=32))
     assert [batch.num_graphs for batch in batches] == [32, 32, 6]
-    centres = torch.cat([batch.center_node_idx + start for batch, start in zip(batches, graphs.node_offsets[::32], strict=True)])
+    centres = torch.cat(
+        [batch.center_node_idx + start for batch, start in zip(batches, graphs.node_offsets[::32], strict=True)]
+    )
     assert centres.tolist() == (graphs.node_offsets[:-1] + graphs.centre).tolist()
     batch = batches[1]
     assert batch.batch[batch.center_node_idx].tolist() == list(range(32))
@@ -99,7 +101,9 @@ def test_the_stored_form_is_that_of_collate(graphs: Graphs) -> None:
         assert torch.equal(collated[name], data[name])
         assert collated[name].dtype == data[name].dtype
         assert torch.equal(their_slices[name], slices[name])
-    assert (Batch.from_data_list(each[:9]).center_node_idx == data["center_node_idx"][:9]).all()  # why there is ProteinGraph
+    assert (
+        Batch.from_data_list(each[:9]).center_node_idx == data["center_node_idx"][:9]
+    ).all()  # why there is ProteinGraph
 
 
 def _part(data: dict[str, torch.Tensor], slices: dict[str, torch.Tensor], name: str, number: int) -> torch.Tensor:
@@ -113,11 +117,15 @@ def test_the_original_tensors_come_back(graphs: Graphs) -> None:
             assert torch.equal(tensor, original[name]), name
 
 
-def test_a_pt_file_and_what_the_command_says(tmp_path: Path, graphs: Graphs, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_pt_file_and_what_the_command_says(
+    tmp_path: Path, graphs: Graphs, capsys: pytest.CaptureFixture[str]
+) -> None:
     source = plain(dump(as_raw(graphs)), tmp_path / "geometric_data_processed.pt")
     assert main([str(source), str(tmp_path / "out")]) == 0
     said = capsys.readouterr()
-    assert f"Wrote {tmp_path}/out/processed/data.pt and {tmp_path}/out/graphs.npz: 70 graphs of 2 species with" in said.out
+    assert (
+        f"Wrote {tmp_path}/out/processed/data.pt and {tmp_path}/out/graphs.npz: 70 graphs of 2 species with" in said.out
+    )
     assert "11 coarse and 3 fine tasks" in said.out
     assert "reading" in said.err
 

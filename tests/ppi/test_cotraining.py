@@ -35,7 +35,9 @@ class Exact(CoTrainBatches):
     """In float64: Adam makes whole steps of the rounding errors of what BatchNorm takes away."""
 
     def pretrain(self) -> BothGraphs:  # type: ignore[override]
-        return BothGraphs(*(LabelledGraphs(exact(part.graphs), part.labels.double(), part.keep) for part in super().pretrain()))
+        return BothGraphs(
+            *(LabelledGraphs(exact(part.graphs), part.labels.double(), part.keep) for part in super().pretrain())
+        )
 
 
 def batches(dataset: PpiDataset) -> CoTrainBatches:
@@ -78,7 +80,9 @@ def loss_of(values: Params, buffers: Params, head: str, batch: LabelledGraphs) -
     return torch.nn.functional.binary_cross_entropy_with_logits(scores, batch.labels)
 
 
-def gradient(values: Params, buffers: Params, head: str, batch: LabelledGraphs) -> tuple[Tensor, dict[str, Tensor | None]]:
+def gradient(
+    values: Params, buffers: Params, head: str, batch: LabelledGraphs
+) -> tuple[Tensor, dict[str, Tensor | None]]:
     at = {name: value.detach().requires_grad_() for name, value in values.items()}
     loss = loss_of(at, buffers, head, batch)
     return loss.detach(), dict(zip(at, torch.autograd.grad(loss, list(at.values()), allow_unused=True), strict=True))
@@ -127,7 +131,12 @@ def test_pcgrad_is_one_step_of_adam_along_both_gradients_without_their_conflict(
         for head, batch in parts(stream.pretrain()):
             _, slopes = gradient(values, buffers, head, batch)
             vectors.append(
-                torch.cat([torch.zeros(values[k].numel(), dtype=DTYPE) if v is None else v.flatten() for k, v in slopes.items()])
+                torch.cat(
+                    [
+                        torch.zeros(values[k].numel(), dtype=DTYPE) if v is None else v.flatten()
+                        for k, v in slopes.items()
+                    ]
+                )
             )
         x, y = vectors
         total = x + y

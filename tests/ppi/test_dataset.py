@@ -48,7 +48,9 @@ def test_a_minibatch_is_torch_geometrics(numbers: list[int]) -> None:
     pairs = torch.stack([nodes, ours.neighbours.long()])
     assert sorted(pairs.T.tolist()) == sorted(theirs.edge_index.T.tolist())
 
-    sums = torch.zeros(len(ours.graph), EDGE_BITS, dtype=torch.float64).index_add(0, theirs.edge_index[0], theirs.edge_attr)
+    sums = torch.zeros(len(ours.graph), EDGE_BITS, dtype=torch.float64).index_add(
+        0, theirs.edge_index[0], theirs.edge_attr
+    )
     sums[:, 7] += 1  # the self loop
     torch.testing.assert_close(ours.edge_sums[:, :EDGE_BITS].double(), sums, rtol=0, atol=0)
     assert torch.equal(ours.edge_sums[:, EDGE_BITS], degrees + 1.0)
@@ -122,7 +124,8 @@ def test_the_split_is_the_creators_to_the_graph(count: int) -> None:
 @pytest.mark.real_data
 def test_the_split_of_an_archive_is_the_creators() -> None:
     sample = (
-        Path(os.environ.get("METAPT_SHARED_DATA", Path(__file__).parents[2] / "../shared/data")) / "ppi/bio_dataset_sample.zip"
+        Path(os.environ.get("METAPT_SHARED_DATA", Path(__file__).parents[2] / "../shared/data"))
+        / "ppi/bio_dataset_sample.zip"
     )
     if not sample.is_file():
         pytest.skip(f"{sample} is not there (METAPT_SHARED_DATA names another folder)")
@@ -154,10 +157,15 @@ def test_the_split_leaves_the_global_random_numbers_alone() -> None:
 
 @pytest.mark.parametrize(
     ("test_species", "words"),
-    [([99], "120 graphs to learn from, 0 of the test species 99"), ([10, 20, 30], "0 graphs to learn from, 120 of the test")],
+    [
+        ([99], "120 graphs to learn from, 0 of the test species 99"),
+        ([10, 20, 30], "0 graphs to learn from, 120 of the test"),
+    ],
 )
 def test_an_empty_part_is_an_error_that_names_the_species(test_species: list[int], words: str) -> None:
-    with pytest.raises(DataError, match=f"{words}.*The graphs are of 10, 20, 30; name other test_species, or prepare more"):
+    with pytest.raises(
+        DataError, match=f"{words}.*The graphs are of 10, 20, 30; name other test_species, or prepare more"
+    ):
         splits(small_graphs(), test_species)
 
 

@@ -66,7 +66,14 @@ def assert_equal(first: EgoGraphs, second: EgoGraphs) -> None:
 
 @pytest.mark.parametrize(
     ("centre", "hops", "nodes"),
-    [(2, 1, [1, 2, 3]), (2, 2, [0, 1, 2, 3, 4, 8]), (0, 1, [0, 1, 8]), (4, 3, [1, 2, 3, 4]), (5, 9, [5, 6]), (7, 2, [7])],
+    [
+        (2, 1, [1, 2, 3]),
+        (2, 2, [0, 1, 2, 3, 4, 8]),
+        (0, 1, [0, 1, 8]),
+        (4, 3, [1, 2, 3, 4]),
+        (5, 9, [5, 6]),
+        (7, 2, [7]),
+    ],
 )
 def test_breadth_first_search_by_hand(centre: int, hops: int, nodes: list[int]) -> None:
     graphs = ego_graphs(net_of(EDGES, 9), np.array([centre]), Ego(hops=hops))
@@ -125,7 +132,9 @@ def test_max_nodes_keeps_the_nearest() -> None:
             assert not left_out or steps[nodes].max() <= min(steps[node] for node in left_out)
 
 
-@pytest.mark.parametrize("ego", [Ego(), Ego(fan_out=3, max_nodes=9), Ego(hops=3, fan_out=2), Ego(fan_out=None, max_nodes=12)])
+@pytest.mark.parametrize(
+    "ego", [Ego(), Ego(fan_out=3, max_nodes=9), Ego(hops=3, fan_out=2), Ego(fan_out=None, max_nodes=12)]
+)
 def test_a_graph_is_the_same_whatever_the_chunks_and_the_order(ego: Ego) -> None:
     net = net_of(random_edges(80, 600), 80)
     whole = ego_graphs(net, np.arange(80), ego)

@@ -26,7 +26,9 @@ def drawn(runs: Runs) -> Figure:
 def test_no_panel_is_empty_and_no_label_is_cut(key: str, seeds: int, tmp_path: Path) -> None:
     default = CONFIG.model_validate({key: {}})
     many = {key: {"arms": ["no_pt", "graph_supervised", "cotrain_learned_weights", "meta"]}}
-    figure = drawn(runs_of(key, tmp_path, pretrain_seeds=seeds, **(many if len(getattr(default, key).arms) > 5 else {})))
+    figure = drawn(
+        runs_of(key, tmp_path, pretrain_seeds=seeds, **(many if len(getattr(default, key).arms) > 5 else {}))
+    )
     figure.draw_without_rendering()
     for axis in figure.axes:
         assert axis.has_data() or axis.images, "an empty panel"

@@ -32,11 +32,15 @@ def dataset_of(**changes: object) -> PpiDataset:
 
 
 def sets(dataset: PpiDataset, tasks: Tensor | None = None) -> PpiSets:
-    return sets_of(dataset, splits(dataset.graphs, [TEST_SPECIES]), torch.arange(dataset.fine_tasks) if tasks is None else tasks)
+    return sets_of(
+        dataset, splits(dataset.graphs, [TEST_SPECIES]), torch.arange(dataset.fine_tasks) if tasks is None else tasks
+    )
 
 
 def settings(**values: object) -> PpiFinetuning:
-    return PpiFinetuning.model_validate({"epochs": 3, "batch_size": 16, "linear_epochs": 6, "linear_lrs": [1e-2], **values})
+    return PpiFinetuning.model_validate(
+        {"epochs": 3, "batch_size": 16, "linear_epochs": 6, "linear_lrs": [1e-2], **values}
+    )
 
 
 @pytest.fixture
@@ -51,7 +55,9 @@ def transfer(pretrained: Pretrained, sets: PpiSets, settings: PpiFinetuning, lr:
 
 def linear(pretrained: Pretrained, sets: PpiSets, settings: PpiFinetuning, seeds: list[int]) -> list[Score]:
     start, _, buffers = pretrained
-    return linear_evaluation(GinEncoder(LAYERS, WIDTH), start, buffers, sets, settings, [generator("ft", seed) for seed in seeds])
+    return linear_evaluation(
+        GinEncoder(LAYERS, WIDTH), start, buffers, sets, settings, [generator("ft", seed) for seed in seeds]
+    )
 
 
 def test_both_learn(pretrained: Pretrained) -> None:
@@ -155,7 +161,9 @@ def test_ft_seeds_are_independent_of_one_another_and_of_their_order(pretrained: 
     assert transfer(pretrained, data, settings()) != transfer(pretrained, data, settings(), seed=1)
 
 
-def test_a_task_without_positives_is_left_out_and_said_once(pretrained: Pretrained, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_task_without_positives_is_left_out_and_said_once(
+    pretrained: Pretrained, caplog: pytest.LogCaptureFixture
+) -> None:
     dataset = dataset_of(without_positives=(1, 3))
     with caplog.at_level(logging.WARNING):
         data = sets(dataset, torch.tensor([1, 2, 3, 4]))

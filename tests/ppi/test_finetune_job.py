@@ -86,10 +86,20 @@ def test_leaves_the_numbers_of_every_pair_of_seeds(inputs: dict[str, Path], tmp_
 
 
 def test_is_on_the_tasks_of_the_held_out_part_by_their_numbers(inputs: dict[str, Path], tmp_path: Path) -> None:
-    run(config_of(tmp_path, setting="held_out_0", evaluations=["linear_evaluation"]), inputs, outputs(tmp_path), Machine())
+    run(
+        config_of(tmp_path, setting="held_out_0", evaluations=["linear_evaluation"]),
+        inputs,
+        outputs(tmp_path),
+        Machine(),
+    )
     series = metrics.read_series(tmp_path / "series.csv")
     assert set(series[series["name"].str.contains("of a task")]["step"]) == {0}
-    run(config_of(tmp_path, setting="held_out_3", evaluations=["linear_evaluation"]), inputs, outputs(tmp_path), Machine())
+    run(
+        config_of(tmp_path, setting="held_out_3", evaluations=["linear_evaluation"]),
+        inputs,
+        outputs(tmp_path),
+        Machine(),
+    )
     series = metrics.read_series(tmp_path / "series.csv")
     assert set(series[series["name"].str.contains("of a task")]["step"]) == {3, 4}
 

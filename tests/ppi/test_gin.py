@@ -11,7 +11,15 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from metapt.domains.ppi.data.dataset import on_device
-from metapt.domains.ppi.gin import GinEncoder, GraphBatch, dropout_masks, initial_head, initial_pretrained, logits, neighbour_sum
+from metapt.domains.ppi.gin import (
+    GinEncoder,
+    GraphBatch,
+    dropout_masks,
+    initial_head,
+    initial_pretrained,
+    logits,
+    neighbour_sum,
+)
 from metapt.hypergrad import Params
 
 from .graphs_helper import DTYPE, LAYERS, WIDTH, draw, exact, exact_pretrained, odd_graphs, plain, pyg_batch, relabelled
@@ -64,7 +72,9 @@ def test_is_the_network_with_a_message_per_edge(layers: int, training: bool, dro
 def test_a_graphs_features_in_evaluation_do_not_depend_on_the_others() -> None:
     together = ENCODER(parameters(), batch_of(), training=False)
     for row, number in zip(together, NUMBERS, strict=True):
-        torch.testing.assert_close(ENCODER(parameters(), batch_of([number]), training=False)[0], row, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(
+            ENCODER(parameters(), batch_of([number]), training=False)[0], row, rtol=1e-12, atol=1e-12
+        )
 
 
 def adjacency(batch: GraphBatch) -> Tensor:
@@ -156,6 +166,9 @@ def test_initial_weights_are_seeded_and_of_their_distributions() -> None:
         assert 0.85 * bound < float(value.abs().max()) <= bound
         assert abs(float(value.mean())) < 4 * bound / math.sqrt(3 * value.numel())
     assert made.encoder["node"].shape == (width,)
-    assert {name: value.shape for name, value in made.head.items()} == {"weight": (COARSE, 2 * width), "bias": (COARSE,)}
+    assert {name: value.shape for name, value in made.head.items()} == {
+        "weight": (COARSE, 2 * width),
+        "bias": (COARSE,),
+    }
     head = initial_head(width, 3, torch.Generator().manual_seed(0))
     assert logits(head, torch.zeros(5, 2 * width)).tolist() == [head["bias"].tolist()] * 5

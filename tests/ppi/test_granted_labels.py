@@ -94,7 +94,9 @@ def test_only_arms_that_use_ft_labels_depend_on_those_that_are_granted(
     mask = granted(dataset, setting)[1][:, 0]
     fine[mask, 0] = fine[mask, 2]  # so that PT task 3 has no FT task that implies it
     changed = relabelled(dataset, coarse, fine)
-    assert equal(pretrained(name, setting, dataset), pretrained(name, setting, changed)) is not uses_labels(ARMS_HERE[name])
+    assert equal(pretrained(name, setting, dataset), pretrained(name, setting, changed)) is not uses_labels(
+        ARMS_HERE[name]
+    )
 
 
 def test_related_tasks_are_found_by_the_permuted_labels_where_pt_sees_those(dataset: PpiDataset) -> None:

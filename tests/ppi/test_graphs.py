@@ -78,7 +78,9 @@ def test_arrays_that_do_not_fit_together(tmp_path: Path, changes: dict[str, NDAr
     with pytest.raises(DataError, match=message):
         check(graphs)
     save(graphs, tmp_path / "graphs.npz")
-    with pytest.raises(DataError, match=rf"graphs\.npz does not hold prepared graphs \({message}.*: remove it, so that"):
+    with pytest.raises(
+        DataError, match=rf"graphs\.npz does not hold prepared graphs \({message}.*: remove it, so that"
+    ):
         load(tmp_path / "graphs.npz")
 
 

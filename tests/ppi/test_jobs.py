@@ -41,7 +41,9 @@ def summary(key: str, **settings: Any) -> tuple[Job, list[str]]:
 
 @pytest.mark.parametrize("arm", ["no_pt", "graph_supervised"])
 def test_pt_without_ft_data_is_one_run_for_all_that_is_done_to_them(arm: str) -> None:
-    assert {pretrain_setting(ARMS[arm], setting) for setting in ("full_access", "half_data", *HELD_OUT)} == {"full_access"}
+    assert {pretrain_setting(ARMS[arm], setting) for setting in ("full_access", "half_data", *HELD_OUT)} == {
+        "full_access"
+    }
     assert pretrain_setting(ARMS[arm], "permuted_tasks") == "permuted_tasks"
     assert pretrain_setting(ARMS[arm], "released_centre") == "released_centre"
 
@@ -64,7 +66,10 @@ def test_an_unknown_setting_is_named() -> None:
 
 def test_auroc_experiments_need_ft_runs() -> None:
     settings = {key: {"arms": ["graph_supervised", "meta"]} for key in ("full_access", "half_data", "held_out_tasks")}
-    assert summary("full_access", **settings)[1] == ["finetune/graph_supervised/full_access", "finetune/meta/full_access"]
+    assert summary("full_access", **settings)[1] == [
+        "finetune/graph_supervised/full_access",
+        "finetune/meta/full_access",
+    ]
     assert summary("half_data", **settings)[1] == ["finetune/graph_supervised/full_access", "finetune/meta/half_data"]
     folds = [f"finetune/{arm}/held_out_{fold}" for arm in ("graph_supervised", "meta") for fold in range(4)]
     assert summary("held_out_tasks", **settings)[1] == folds
@@ -73,7 +78,10 @@ def test_auroc_experiments_need_ft_runs() -> None:
 def test_a_summary_reads_the_record_of_each_of_its_runs_and_the_arms_that_it_names() -> None:
     job, runs = summary("full_access", full_access={"arms": ["meta-frozen"]}, half_data={})
     assert set(job.inputs) == {f"{run}/{what}" for run in runs for what in ("metrics", "series", "record")}
-    assert job.inputs["finetune/meta-frozen/full_access/record"] == "results/x/ppi/finetune/meta-frozen/full_access/run.json"
+    assert (
+        job.inputs["finetune/meta-frozen/full_access/record"]
+        == "results/x/ppi/finetune/meta-frozen/full_access/run.json"
+    )
     assert list(job.config["settings"]["arms"]) == ["meta-frozen"]
     assert "half_data" not in job.config["settings"]
 
@@ -102,7 +110,10 @@ def test_representations_are_a_study_of_pt_runs() -> None:
     assert len(runs) == 4 + 1
     assert runs[-1] == "representations/cka"
     study = jobs_of().representations(["no_pt", "meta"], 50)
-    assert set(study.inputs) == {"graphs", *(f"pretrained/{arm}/{seed}" for arm in ("no_pt", "meta") for seed in range(2))}
+    assert set(study.inputs) == {
+        "graphs",
+        *(f"pretrained/{arm}/{seed}" for arm in ("no_pt", "meta") for seed in range(2)),
+    }
     assert "checkpoint" not in study.config
 
 
@@ -126,7 +137,9 @@ def test_ft_starts_from_every_pt_seed_and_without_pt_from_none() -> None:
 def test_the_known_answer() -> None:
     runs = summary("known_answer", known_answer={"arms": ["graph_supervised", "meta"], "quarters": ["meta-top"]})[1]
     pretrained = [("graph_supervised", "permuted_tasks"), ("meta", "permuted_tasks"), ("meta", "full_access")]
-    finetuned = [(arm, setting) for arm in ("graph_supervised", "meta") for setting in ("full_access", "permuted_tasks")]
+    finetuned = [
+        (arm, setting) for arm in ("graph_supervised", "meta") for setting in ("full_access", "permuted_tasks")
+    ]
     assert set(runs) == {
         *(f"pretrain/{arm}/{setting}/seed{seed}" for arm, setting in pretrained for seed in range(2)),
         *(f"finetune/{arm}/{setting}" for arm, setting in (*finetuned, ("meta-top", "full_access"))),
@@ -141,14 +154,21 @@ def test_an_arm_with_learned_weights_waits_for_the_run_that_learns_them() -> Non
 
 
 def test_a_config_of_one_experiment_holds_the_arms_that_weights_come_from() -> None:
-    arms = {"mine": {"method": "supervised", "weights": {"of": "graph_supervised"}}, "graph_supervised": ARMS["graph_supervised"]}
-    with pytest.raises(ValueError, match=r"arms\.mine\.weights\.of is 'graph_supervised', which learns no weights; legal: "):
+    arms = {
+        "mine": {"method": "supervised", "weights": {"of": "graph_supervised"}},
+        "graph_supervised": ARMS["graph_supervised"],
+    }
+    with pytest.raises(
+        ValueError, match=r"arms\.mine\.weights\.of is 'graph_supervised', which learns no weights; legal: "
+    ):
         jobs_of(arms=arms, full_access={"arms": ["mine"]})
 
 
 @pytest.mark.parametrize(("key", "name"), [("full_access", "arms"), ("known_answer", "quarters"), ("summary", "arms")])
 def test_an_arm_that_is_not_there_is_named(key: str, name: str) -> None:
-    with pytest.raises(ValueError, match=f"{key} names the arm 'meat', which is not in arms; legal: no_pt, graph_supervised, "):
+    with pytest.raises(
+        ValueError, match=f"{key} names the arm 'meat', which is not in arms; legal: no_pt, graph_supervised, "
+    ):
         jobs_of(**{key: {name: ["meat"]}})
 
 
@@ -163,7 +183,9 @@ def test_every_experiment_has_its_runs(key: str) -> None:
 def test_each_file_of_string_is_downloaded_by_a_job_of_its_own() -> None:
     jobs = jobs_of(source="string", string={"species": [7, 8], "version": "11.5"}, test_species=[8])
     made = jobs.prepared()
-    assert made.inputs["7.protein.links.detailed.v11.5.txt.gz"] == "raw/string-11.5/7.protein.links.detailed.v11.5.txt.gz"
+    assert (
+        made.inputs["7.protein.links.detailed.v11.5.txt.gz"] == "raw/string-11.5/7.protein.links.detailed.v11.5.txt.gz"
+    )
     downloads = [job for job in jobs.made.values() if job.stage == "download"]
     assert len(downloads) == 4
     (job,) = (job for job in downloads if "8.protein.enrichment" in job.name)
@@ -178,7 +200,10 @@ def test_simulated_files_have_a_folder_of_their_own() -> None:
 
 def test_a_larger_network_and_minibatch_take_more_and_a_gpu_less_time() -> None:
     small, large = jobs_of(network={"width": 30}), jobs_of()
-    for make in (lambda jobs: jobs.pretrain("meta", "full_access", 0), lambda jobs: jobs.finetune("meta", "full_access")):
+    for make in (
+        lambda jobs: jobs.pretrain("meta", "full_access", 0),
+        lambda jobs: jobs.finetune("meta", "full_access"),
+    ):
         assert make(small).mem_mb < make(large).mem_mb
         assert make(small).minutes < make(large).minutes
         assert make(jobs_of(gpu=True)).minutes < make(large).minutes

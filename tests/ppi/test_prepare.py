@@ -57,7 +57,10 @@ def test_names_and_folders() -> None:
     archive = PpiSettings(source="hu2020")
     assert (sources.folder(archive), sources.names(archive)) == ("hu2020", ["bio_dataset.zip"])
     simulated = PpiSettings(source="simulated", string=string)
-    assert (sources.folder(simulated), sources.names(simulated)) == ("ppi-simulated", sources.string_names(sources.SIMULATED))
+    assert (sources.folder(simulated), sources.names(simulated)) == (
+        "ppi-simulated",
+        sources.string_names(sources.SIMULATED),
+    )
 
 
 def test_generated_files_are_read_with_the_settings_of_the_config() -> None:
@@ -138,9 +141,13 @@ def test_only_proteins_with_a_task_get_a_graph(string_files: Any, outputs: dict[
     assert labels(graphs).sum(axis=0).tolist() == [60, 48]
 
 
-def test_the_same_files_give_the_same_bytes(string_files: Any, prepared: dict[str, Path], outputs: dict[str, Path]) -> None:
+def test_the_same_files_give_the_same_bytes(
+    string_files: Any, prepared: dict[str, Path], outputs: dict[str, Path]
+) -> None:
     run(string_files.config | {"domain": "ppi"}, string_files.inputs, outputs, Machine())
-    assert {name: sha256(path) for name, path in outputs.items()} == {name: sha256(path) for name, path in prepared.items()}
+    assert {name: sha256(path) for name, path in outputs.items()} == {
+        name: sha256(path) for name, path in prepared.items()
+    }
 
 
 def test_whole_or_not_at_all(string_files: Any, outputs: dict[str, Path], tmp_path: Path) -> None:
@@ -152,7 +159,9 @@ def test_whole_or_not_at_all(string_files: Any, outputs: dict[str, Path], tmp_pa
     assert not any(path.exists() for path in outputs.values())
 
 
-def test_test_species_that_are_not_there(string_files: Any, prepared: dict[str, Path], outputs: dict[str, Path]) -> None:
+def test_test_species_that_are_not_there(
+    string_files: Any, prepared: dict[str, Path], outputs: dict[str, Path]
+) -> None:
     with pytest.raises(ConfigError, match=r"no species 9606; legal: 900001, 900002"):
         run({"source": "simulated", "string": None, "test_species": [9606]}, {}, outputs, Machine())
     with pytest.raises(ConfigError, match="names all species that the data have"):

@@ -114,7 +114,9 @@ def test_a_learner_leaves_its_encoder_weights_and_tables(inputs: dict[str, Path]
 
 
 @pytest.mark.parametrize("arm", [{"method": "no_pt"}, SUPERVISED])
-def test_an_arm_that_learns_no_weights_leaves_none(arm: dict[str, Any], inputs: dict[str, Path], tmp_path: Path) -> None:
+def test_an_arm_that_learns_no_weights_leaves_none(
+    arm: dict[str, Any], inputs: dict[str, Path], tmp_path: Path
+) -> None:
     run(config_of(tmp_path, arm), inputs, outputs(tmp_path), Machine())
     assert load_pretrained(tmp_path / "pretrained.pt", NETWORK, "cpu").meta == {}
     assert len(metrics.read_series(tmp_path / "series.csv")) == 0
@@ -136,7 +138,9 @@ def test_permuted_tasks_are_told_apart_in_tables(inputs: dict[str, Path], tmp_pa
 
 def setting_of(name: str = "full_access") -> PpiSetting:
     dataset = on_device(related_graphs(), "cpu")
-    return PpiSetting(dataset, NETWORK, PpiPretraining(), [TEST_SPECIES], 0, name, None, lambda: pytest.fail("no checkpoint"))
+    return PpiSetting(
+        dataset, NETWORK, PpiPretraining(), [TEST_SPECIES], 0, name, None, lambda: pytest.fail("no checkpoint")
+    )
 
 
 def test_weights_are_held_against_what_is_known_of_the_tasks() -> None:
@@ -147,7 +151,9 @@ def test_weights_are_held_against_what_is_known_of_the_tasks() -> None:
     assert found["mean weight of others"] == pytest.approx(np.delete(weights, 3).mean())
     assert "AUROC of weight against intact labels" not in found
     assert weight_numbers(weights[::-1].copy(), TASKS, setting_of())["AUROC of weight against planted use"] == 0
-    assert "AUROC of weight against planted use" not in weight_numbers(weights, TASKS.assign(description=""), setting_of())
+    assert "AUROC of weight against planted use" not in weight_numbers(
+        weights, TASKS.assign(description=""), setting_of()
+    )
 
 
 def test_a_permuted_task_is_of_no_use_whatever_was_planted() -> None:

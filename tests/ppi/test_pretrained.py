@@ -18,7 +18,9 @@ NETWORK = Network(layers=2, width=4)
 
 @pytest.fixture
 def learned() -> Learned:
-    return Learned(initial_pretrained(2, 4, 10, torch.Generator().manual_seed(0)), {"task_weights": torch.linspace(-1, 1, 10)})
+    return Learned(
+        initial_pretrained(2, 4, 10, torch.Generator().manual_seed(0)), {"task_weights": torch.linspace(-1, 1, 10)}
+    )
 
 
 def test_what_is_saved_is_loaded(learned: Learned, tmp_path: Path) -> None:
@@ -46,7 +48,9 @@ def test_a_file_that_no_pretraining_left_is_one_sentence(learned: Learned, tmp_p
         load_pretrained(path, NETWORK, "cpu")
     save_pretrained(learned, path)
     for network in (Network(layers=3, width=4), Network(layers=1, width=4), Network(layers=2, width=5)):
-        with pytest.raises(DataError, match=f"has no encoder of {network.layers} layers of width {network.width}: remove it"):
+        with pytest.raises(
+            DataError, match=f"has no encoder of {network.layers} layers of width {network.width}: remove it"
+        ):
             load_pretrained(path, network, "cpu")
     path.write_bytes(path.read_bytes()[:3000])
     with pytest.raises(DataError, match=r"pretrained\.pt is cut or altered"):

@@ -155,11 +155,15 @@ def test_online_aurocs_are_of_validation_graphs_and_of_the_hard_half(make: Calla
     ):
         bits = setting.dataset.fine_bits.clone()
         bits[torch.from_numpy(part)] ^= 255
-        found = dataclasses.replace(setting, dataset=dataclasses.replace(setting.dataset, fine_bits=bits)).online(network, head)
+        found = dataclasses.replace(setting, dataset=dataclasses.replace(setting.dataset, fine_bits=bits)).online(
+            network, head
+        )
         assert {key for key, value in found.items() if not torch.equal(value, expected[key])} == {name} & set(expected)
 
 
-def test_all_arms_of_a_seed_start_from_the_same_weights(ran: Callable[[str], Ran], make: Callable[..., PpiSetting]) -> None:
+def test_all_arms_of_a_seed_start_from_the_same_weights(
+    ran: Callable[[str], Ran], make: Callable[..., PpiSetting]
+) -> None:
     expected, head = make().initial(), make().initial_head()
     for name in ARMS_HERE:
         run, _, starts = ran(name)
@@ -188,7 +192,9 @@ def test_all_arms_of_a_seed_see_the_same_pt_minibatches_and_masks_to_the_end(
     monkeypatch.setattr(PpiBatches, "pretrain", spied)
     seen: dict[str, list[LabelledGraphs]] = {}
     for name, arm in ARMS_HERE.items():
-        if not isinstance(arm, config.WithoutPretraining) and not (isinstance(arm, config.PpiMeta) and arm.reuse_gradient):
+        if not isinstance(arm, config.WithoutPretraining) and not (
+            isinstance(arm, config.PpiMeta) and arm.reuse_gradient
+        ):
             setting = make()
             setting.checkpoint().remove()
             pretrain(arm, setting)
@@ -198,12 +204,14 @@ def test_all_arms_of_a_seed_see_the_same_pt_minibatches_and_masks_to_the_end(
     for name, batches in seen.items():
         assert len(batches) == STEPS, name
         for ours, theirs in zip(expected, batches, strict=True):
-            assert all(map(torch.equal, (*ours.graphs, ours.labels, ours.keep), (*theirs.graphs, theirs.labels, theirs.keep))), (
-                name
-            )
+            assert all(
+                map(torch.equal, (*ours.graphs, ours.labels, ours.keep), (*theirs.graphs, theirs.labels, theirs.keep))
+            ), name
 
 
-def test_an_arm_with_equal_weights_is_the_one_without(ran: Callable[[str], Ran], make: Callable[..., PpiSetting]) -> None:
+def test_an_arm_with_equal_weights_is_the_one_without(
+    ran: Callable[[str], Ran], make: Callable[..., PpiSetting]
+) -> None:
     ours = pretrain(ARMS_HERE["meta-frozen"], make(learned=torch.zeros(COARSE)))
     assert equal(ours.pretrained.encoder, ran("graph_supervised").run.pretrained.encoder)
     assert not equal(ran("meta-frozen").run.pretrained.encoder, ours.pretrained.encoder)
@@ -248,7 +256,9 @@ def test_a_task_that_is_left_out_has_no_say(make: Callable[..., PpiSetting]) -> 
 
     torch.testing.assert_close(encoder("meta-top", True), encoder("meta-top", False), rtol=1e-2, atol=1e-3)
     with pytest.raises(AssertionError, match="not close"):
-        torch.testing.assert_close(encoder("graph_supervised", True), encoder("graph_supervised", False), rtol=1e-2, atol=1e-3)
+        torch.testing.assert_close(
+            encoder("graph_supervised", True), encoder("graph_supervised", False), rtol=1e-2, atol=1e-3
+        )
 
 
 def test_pt_sees_train_validation_and_easy_graphs(make: Callable[..., PpiSetting]) -> None:
@@ -355,15 +365,21 @@ META: dict[str, Any] = {"unroll": "ridge", "pretrain_steps": 2, "warmup_epochs":
 
 def parts_of_updates(setting: PpiSetting, arm: config.PpiMeta, updates: int) -> list[list[list[int]]]:
     """The numbers of the graphs in each part of each meta-update."""
-    numbers = torch.arange(len(setting.dataset.graphs), dtype=torch.float32).repeat_interleave(setting.dataset.nodes.diff())
+    numbers = torch.arange(len(setting.dataset.graphs), dtype=torch.float32).repeat_interleave(
+        setting.dataset.nodes.diff()
+    )
     edge_sums = torch.cat([numbers.unsqueeze(1), setting.dataset.edge_sums[:, 1:]], 1)
-    loop = meta_loop(dataclasses.replace(setting, dataset=dataclasses.replace(setting.dataset, edge_sums=edge_sums)), arm)
+    loop = meta_loop(
+        dataclasses.replace(setting, dataset=dataclasses.replace(setting.dataset, edge_sums=edge_sums)), arm
+    )
 
     def seen(batch: Any) -> list[int]:
         return [int(part[0, 0]) for part in batch.graphs.edge_sums.split(batch.graphs.sizes.tolist())]
 
     count = loop.settings.finetuning.minibatches
-    return [[seen(loop.batches.validation()), *(seen(loop.batches.train()) for _ in range(count))] for _ in range(updates)]
+    return [
+        [seen(loop.batches.validation()), *(seen(loop.batches.train()) for _ in range(count))] for _ in range(updates)
+    ]
 
 
 @pytest.mark.parametrize("folds", [2, 3, 5, 7])
@@ -497,7 +513,9 @@ def test_the_learning_rate_and_the_gradients_are_the_arms(
 
 
 def test_warm_up_is_in_epochs(make: Callable[..., PpiSetting]) -> None:
-    loops = [meta_loop(make(epochs=5), config.PpiMeta(pretrain_steps=4, warmup_epochs=epochs)) for epochs in (0, 1, 2.5)]
+    loops = [
+        meta_loop(make(epochs=5), config.PpiMeta(pretrain_steps=4, warmup_epochs=epochs)) for epochs in (0, 1, 2.5)
+    ]
     assert [loop.settings.warmup for loop in loops] == [0, 2, 4]  # of six steps each, four steps an iteration
     assert [loop.settings.iterations for loop in loops] == [7] * 3
     with pytest.raises(ConfigError, match="so that phi would never be learned"):
@@ -530,7 +548,9 @@ class Fragile(Checkpoint):
             raise Stopped
 
 
-@pytest.mark.parametrize("name", [name for name in ARMS_HERE if name not in ("no_pt", "meta-frozen", "meta-top", "meta-bottom")])
+@pytest.mark.parametrize(
+    "name", [name for name in ARMS_HERE if name not in ("no_pt", "meta-frozen", "meta-top", "meta-bottom")]
+)
 def test_an_interrupted_run_ends_in_the_same_bits(
     ran: Callable[[str], Ran], make: Callable[..., PpiSetting], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -545,7 +565,9 @@ def test_an_interrupted_run_ends_in_the_same_bits(
     assert stops >= 2
     assert the_same(whole, done)
     known = [*ONLINE.values(), "moved", "swing", "hypergradient"]
-    assert {k: v for k, v in whole.numbers.items() if k in known} == {k: v for k, v in done.numbers.items() if k in known}
+    assert {k: v for k, v in whole.numbers.items() if k in known} == {
+        k: v for k, v in done.numbers.items() if k in known
+    }
     (checkpoint,) = done.checkpoints
     checkpoint.remove()
     assert not list(checkpoint.path.parent.glob("*"))

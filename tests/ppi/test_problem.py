@@ -24,7 +24,17 @@ from metapt.domains.ppi.problem import (
     task_weights,
     whole,
 )
-from metapt.hypergrad import SGD, ConjugateGradient, Identity, Neumann, Params, Pretrained, RidgeHead, Unroll, hypergradient
+from metapt.hypergrad import (
+    SGD,
+    ConjugateGradient,
+    Identity,
+    Neumann,
+    Params,
+    Pretrained,
+    RidgeHead,
+    Unroll,
+    hypergradient,
+)
 from metapt.hypergrad.hybrid import Hypergradient
 from metapt.hypergrad.inverse import Inverse
 from metapt.hypergrad.params import Vector, leaves
@@ -55,9 +65,13 @@ def bce(score: Tensor, label: Tensor) -> Tensor:
     return -(label * probability.log() + (1 - label) * (1 - probability).log())
 
 
-def plain_losses(network: Params, head: Params, numbers: list[int], batch: LabelledGraphs, training: bool) -> list[Tensor]:
+def plain_losses(
+    network: Params, head: Params, numbers: list[int], batch: LabelledGraphs, training: bool
+) -> list[Tensor]:
     """Each task's loss, by torch_geometric's layers and loops."""
-    buffers = {name: value.clone() if "norm.r" in name or "norm.n" in name else value for name, value in network.items()}
+    buffers = {
+        name: value.clone() if "norm.r" in name or "norm.n" in name else value for name, value in network.items()
+    }
     features = plain(buffers, pyg_batch(GRAPHS, numbers), training=training, keep=batch.keep)
     losses = []
     for weight, bias, labels in zip(head["weight"], head["bias"], batch.labels.T, strict=True):
@@ -82,7 +96,9 @@ def test_the_pt_loss_is_a_loop_over_tasks() -> None:
     problem, batch = MultitaskProblem(ENCODER), labelled(PT, "coarse", dropout=True)
     start = pretrained()
     losses = plain_losses({**start.encoder, **start.buffers}, start.head, PT, batch, True)
-    expected = torch.stack([2 * torch.sigmoid(phi) * loss for phi, loss in zip(META[WEIGHTS], losses, strict=True)]).mean()
+    expected = torch.stack(
+        [2 * torch.sigmoid(phi) * loss for phi, loss in zip(META[WEIGHTS], losses, strict=True)]
+    ).mean()
     loss = problem.pretrain_loss(pretrained(), META, batch)
     torch.testing.assert_close(loss, expected, rtol=1e-12, atol=0.0)
     split = problem.outputs_loss(problem.pretrain_outputs(pretrained(), META, batch), META, batch)
@@ -93,7 +109,9 @@ def test_the_ft_loss_is_that_of_a_linear_head_on_features_in_evaluation() -> Non
     problem, batch, start = MultitaskProblem(ENCODER), labelled(FT[2]), pretrained()
     features = problem.encode({**start.encoder, **start.buffers}, batch)
     losses = plain_losses({**start.encoder, **start.buffers}, HEAD, FT[2], batch, False)
-    torch.testing.assert_close(problem.head_loss(HEAD, features, batch), torch.stack(losses).mean(), rtol=1e-12, atol=0.0)
+    torch.testing.assert_close(
+        problem.head_loss(HEAD, features, batch), torch.stack(losses).mean(), rtol=1e-12, atol=0.0
+    )
     assert problem.targets(batch) is batch.labels
 
 
@@ -209,7 +227,9 @@ def test_the_hypergradient_is_that_of_the_plain_network() -> None:
     weights, phi = pretrained().leaves(), leaves(META)
     batch = labelled(PT, "coarse", dropout=True)
     losses = plain_losses({**weights.encoder, **weights.buffers}, weights.head, PT, batch, True)
-    loss = torch.stack([2 * torch.sigmoid(value) * loss for value, loss in zip(phi[WEIGHTS], losses, strict=True)]).mean()
+    loss = torch.stack(
+        [2 * torch.sigmoid(value) * loss for value, loss in zip(phi[WEIGHTS], losses, strict=True)]
+    ).mean()
     gradient = torch.autograd.grad(loss, weights.vector(), create_graph=True)
     vector = [*g2, *(torch.zeros_like(value) for value in weights.head.values())]
     product = torch.autograd.grad(gradient, weights.vector(), vector, retain_graph=True)
@@ -220,9 +240,12 @@ def test_the_hypergradient_is_that_of_the_plain_network() -> None:
 
 
 @pytest.mark.parametrize(
-    ("inverse", "keep_gradient", "graph"), [(Identity(), False, False), (Identity(), True, True), (Neumann(1, 0.1), False, True)]
+    ("inverse", "keep_gradient", "graph"),
+    [(Identity(), False, False), (Identity(), True, True), (Neumann(1, 0.1), False, True)],
 )
-def test_without_a_product_no_graph_of_the_pt_gradient_is_built(inverse: Inverse, keep_gradient: bool, graph: bool) -> None:
+def test_without_a_product_no_graph_of_the_pt_gradient_is_built(
+    inverse: Inverse, keep_gradient: bool, graph: bool
+) -> None:
     class Counted(MultitaskProblem):
         def pretrain_outputs(self, *args: Any) -> Tensor:
             result = super().pretrain_outputs(*args)

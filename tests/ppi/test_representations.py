@@ -21,7 +21,12 @@ from metapt.training.pretrained_file import Learned, save_pretrained
 from .small_graphs import COARSE, TEST_SPECIES, small_graphs
 
 ARMS = ("no_pt", "meta", "meta-stable")
-CONFIG: dict[str, Any] = {"domain": "ppi", "network": {"layers": 2, "width": 4}, "test_species": [TEST_SPECIES], "graphs": 50}
+CONFIG: dict[str, Any] = {
+    "domain": "ppi",
+    "network": {"layers": 2, "width": 4},
+    "test_species": [TEST_SPECIES],
+    "graphs": 50,
+}
 
 
 def network(arm: str, seed: int) -> Pretrained:
@@ -44,7 +49,9 @@ def outputs(folder: Path) -> dict[str, Path]:
     return {name: folder / f"{name}.csv" for name in ("metrics", "series")}
 
 
-def test_every_pair_of_arms_with_the_same_pt_seed_is_compared_on_the_same_graphs(inputs: dict[str, Path], tmp_path: Path) -> None:
+def test_every_pair_of_arms_with_the_same_pt_seed_is_compared_on_the_same_graphs(
+    inputs: dict[str, Path], tmp_path: Path
+) -> None:
     run(CONFIG, inputs, outputs(tmp_path), Machine())
     assert metrics.read_series(tmp_path / "series.csv").empty
     table = metrics.read(tmp_path / "metrics.csv")
@@ -63,7 +70,9 @@ def test_every_pair_of_arms_with_the_same_pt_seed_is_compared_on_the_same_graphs
 
     for arm, metric, seed in found.index:
         other = metric.removeprefix("CKA with ")
-        assert found[arm, metric, seed] == pytest.approx(linear_cka(features(arm, seed), features(other, seed)), abs=1e-6)
+        assert found[arm, metric, seed] == pytest.approx(
+            linear_cka(features(arm, seed), features(other, seed)), abs=1e-6
+        )
         assert found[arm, metric, seed] == pytest.approx(found[other, f"CKA with {arm}", seed], abs=1e-12)
 
 

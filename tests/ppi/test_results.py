@@ -57,7 +57,9 @@ def test_a_fold_that_diverged_leaves_no_number_for_its_seeds(tmp_path: Path) -> 
     runs = runs_of("held_out_tasks", tmp_path, held_out_tasks={"arms": ["meta"]})
     runs.gap = lambda arm, setting, seed: math.nan if (setting, seed) == ("held_out_2", 1) else 0.0
     values = results_of(runs).runs("meta", "held_out_tasks", "full_transfer")
-    assert set(values[values.isna()].index) == {replicate for replicate in values.index if pretrain_seed(replicate) == 1}
+    assert set(values[values.isna()].index) == {
+        replicate for replicate in values.index if pretrain_seed(replicate) == 1
+    }
 
 
 def test_folds_of_other_seeds_are_an_error(tmp_path: Path) -> None:

@@ -96,7 +96,9 @@ def test_links_are_as_strings(species: dict[int, sim.Species], written: Path) ->
         values = list(table.columns[2:])
         back = table.rename(columns={"protein1": "protein2", "protein2": "protein1"})[table.columns]
         order = ["protein1", "protein2"]
-        pd.testing.assert_frame_equal(table.sort_values(order, ignore_index=True), back.sort_values(order, ignore_index=True))
+        pd.testing.assert_frame_equal(
+            table.sort_values(order, ignore_index=True), back.sort_values(order, ignore_index=True)
+        )
         assert table[values].to_numpy().min() == 0
         assert table[values].to_numpy().max() < 1000
 
@@ -197,7 +199,10 @@ def test_other_causes_are_independent_of_the_shared_ones(species: dict[int, sim.
 
 def test_prepared_with_planted_kinds(written: Path, tmp_path: Path) -> None:
     """The default choice of tasks, the rarest as fine ones, finds the fine terms; the truth is in their descriptions."""
-    paths = {name: tmp_path / file for name, file in (("graphs", "graphs.npz"), ("tasks", "tasks.csv"), ("counts", "counts.csv"))}
+    paths = {
+        name: tmp_path / file
+        for name, file in (("graphs", "graphs.npz"), ("tasks", "tasks.csv"), ("counts", "counts.csv"))
+    }
     config = {
         "source": "simulated",
         "string": {"ego": Ego(hops=1, max_nodes=30).model_dump(), "tasks": Tasks(fine=8).model_dump()},
@@ -206,7 +211,11 @@ def test_prepared_with_planted_kinds(written: Path, tmp_path: Path) -> None:
     prepare.run(config, outputs(written), paths, Machine())
     graphs, tasks = load(paths["graphs"]), pd.read_csv(paths["tasks"])
     assert set(tasks.description[tasks.kind == "fine"]) == {"planted: target"}
-    assert set(tasks.description[tasks.kind == "coarse"]) == {"planted: useful", "planted: irrelevant", "planted: noise"}
+    assert set(tasks.description[tasks.kind == "coarse"]) == {
+        "planted: useful",
+        "planted: irrelevant",
+        "planted: noise",
+    }
     assert graphs.tasks.tolist() == [len(sim.TERMS) - 8, 8]
     assert (unpack(graphs.fine, 8).sum(axis=0) == tasks.positives[tasks.kind == "fine"]).all()
 

@@ -20,7 +20,9 @@ from metapt.errors import DataError
 Write = Callable[[Path, Sequence[str]], Path]
 
 SHARED_DATA = Path(os.environ.get("METAPT_SHARED_DATA", Path(__file__).parents[2] / "../shared/data"))
-DETAILED = "protein1 protein2 neighborhood fusion cooccurence coexpression experimental database textmining combined_score"
+DETAILED = (
+    "protein1 protein2 neighborhood fusion cooccurence coexpression experimental database textmining combined_score"
+)
 FULL = (
     "protein1 protein2 neighborhood neighborhood_transferred fusion cooccurence homology coexpression coexpression_transferred "
     "experiments experiments_transferred database database_transferred textmining textmining_transferred combined_score"
@@ -91,7 +93,9 @@ def test_files_of_any_editor_are_read(tmp_path: Path, write_lines: Write, mark: 
 
 
 @pytest.mark.parametrize(("score", "left"), [(0, 3), (150, 3), (151, 2), (500, 2), (501, 1), (1000, 1)])
-def test_the_score_is_reached_or_the_link_is_left_out(tmp_path: Path, write_lines: Write, score: int, left: int) -> None:
+def test_the_score_is_reached_or_the_link_is_left_out(
+    tmp_path: Path, write_lines: Write, score: int, left: int
+) -> None:
     links = read_links(write_lines(tmp_path / "links.txt.gz", LINKS), 7, score)
     assert len(links.edges) == left
     assert set(np.unique(links.edges)) == set(range(len(links.proteins)))  # a protein has a link
@@ -110,7 +114,10 @@ def test_directions_that_differ(tmp_path: Path, write_lines: Write) -> None:
 def test_channels_are_found_by_the_header(tmp_path: Path, write_lines: Write, header: str) -> None:
     """One link for each column; direct and transferred evidence are united, and homology is none."""
     columns = header.split()[2:-1]
-    lines = [" ".join([f"7.x{i:02d}", "7.y", *map(str, np.eye(len(columns), dtype=int)[i]), "900"]) for i in range(len(columns))]
+    lines = [
+        " ".join([f"7.x{i:02d}", "7.y", *map(str, np.eye(len(columns), dtype=int)[i]), "900"])
+        for i in range(len(columns))
+    ]
     found = edges(read_links(write_lines(tmp_path / "links.txt.gz", [header, *lines]), 7))
     for i, column in enumerate(columns):
         name = column.removesuffix("_transferred").replace("experimental", "experiments")
@@ -127,7 +134,11 @@ def test_columns_in_another_order(tmp_path: Path, write_lines: Write) -> None:
     ("line", "text", "message"),
     [
         (1, "protein1 protein2 combined_score", "there is no evidence channel; take the file .* detailed or full"),
-        (1, DETAILED.replace("fusion", "fission"), "'fission' is no evidence channel; legal: neighborhood, fusion, cooc"),
+        (
+            1,
+            DETAILED.replace("fusion", "fission"),
+            "'fission' is no evidence channel; legal: neighborhood, fusion, cooc",
+        ),
         (1, DETAILED.replace(" ", "\t"), "the columns are .*, and protein1 protein2 ... combined_score are expected"),
         (1, DETAILED.replace("protein2 ", ""), "the columns are protein1 neighborhood"),
         (1, DETAILED.replace("fusion", "database"), "the columns are"),
@@ -175,7 +186,11 @@ def test_terms_of_the_gene_ontology(tmp_path: Path, write_lines: Write, blocks: 
 @pytest.mark.parametrize(
     ("line", "text", "message"),
     [
-        (1, TERMS[0].replace("term", "GO"), "the columns are .*, and #string_protein_id, category, term, desc.* are expected"),
+        (
+            1,
+            TERMS[0].replace("term", "GO"),
+            "the columns are .*, and #string_protein_id, category, term, desc.* are expected",
+        ),
         (1, TERMS[0].replace("\t", " "), "the columns are"),
         (3, "7.a\tMolecular Function (Gene Ontology)\tGO:1", "4 columns are expected"),
         (3, TERMS[2] + "\t", "4 columns are expected"),
@@ -205,7 +220,9 @@ def _read(path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "lines"), [("links.txt.gz", LINKS), ("terms.txt.gz", TERMS)])
-def test_files_that_are_missing_empty_cut_or_altered(tmp_path: Path, write_lines: Write, name: str, lines: list[str]) -> None:
+def test_files_that_are_missing_empty_cut_or_altered(
+    tmp_path: Path, write_lines: Write, name: str, lines: list[str]
+) -> None:
     path = tmp_path / name
     with pytest.raises(DataError, match=rf"{name} is missing"):
         _read(path)
@@ -251,7 +268,9 @@ def _mutated(data: st.DataObject, content: bytes) -> bytes:
 
 
 @given(data=st.data(), lines=st.sampled_from([LINKS, TERMS]))
-@settings(max_examples=300, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=300, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 def test_a_mutated_text_is_refused_or_legal(tmp_path: Path, data: st.DataObject, lines: list[str]) -> None:
     """The text carries no checksum of its own."""
     path = tmp_path / "file.txt.gz"
@@ -274,7 +293,9 @@ def test_a_mutated_text_is_refused_or_legal(tmp_path: Path, data: st.DataObject,
 )
 def test_real_files(taxon: int, proteins: int, links: int, with_terms: int) -> None:
     """Every physical link there is has a score of at least 150, so that no threshold gives the published counts."""
-    files = [SHARED_DATA / f"ppi/{taxon}.protein.{kind}.v12.0.txt.gz" for kind in ("physical.links.full", "enrichment.terms")]
+    files = [
+        SHARED_DATA / f"ppi/{taxon}.protein.{kind}.v12.0.txt.gz" for kind in ("physical.links.full", "enrichment.terms")
+    ]
     if not all(file.is_file() for file in files):
         pytest.skip(f"{files[0]} is not there (METAPT_SHARED_DATA names another folder)")
     found = read_links(files[0], taxon)

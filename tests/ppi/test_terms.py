@@ -71,7 +71,9 @@ def test_of_equally_deep_terms_the_rarest_are_fine() -> None:
 
 
 def test_too_few_terms() -> None:
-    with pytest.raises(ConfigError, match=r"^1 different Gene Ontology terms .* at least 2 proteins .* too few for 1 fine tasks"):
+    with pytest.raises(
+        ConfigError, match=r"^1 different Gene Ontology terms .* at least 2 proteins .* too few for 1 fine tasks"
+    ):
         select(matrix(range(10), range(10), [0]), TEST, Tasks(fine=1, min_proteins=2))
     with pytest.raises(ConfigError, match=r"^0 different .* lower ppi\.string\.tasks\.fine"):
         select(matrix([0]), TEST, Tasks())

@@ -39,18 +39,31 @@ def test_every_rule_asks_for_memory_and_time_that_grow_with_the_attempt() -> Non
         assert f"threads: {asked}.cores" in text
     functions = (ROOT / "workflow" / "rules" / "common.smk").read_text()
     for name in ("mem_mb", "minutes"):
-        assert f"def {name}(self, wildcards, attempt):\n        return self.job(wildcards).{name} * attempt\n" in functions
+        assert (
+            f"def {name}(self, wildcards, attempt):\n        return self.job(wildcards).{name} * attempt\n" in functions
+        )
 
 
 def test_what_the_profiles_share_is_equal() -> None:
     slurm, default = profile("slurm"), profile("default")
     own = {"resources", "cores"}  # what a machine has, and what a cluster
-    assert {key: slurm[key] for key in default if key not in own} == {key: default[key] for key in default if key not in own}
+    assert {key: slurm[key] for key in default if key not in own} == {
+        key: default[key] for key in default if key not in own
+    }
     assert "cores" not in slurm
 
 
 def test_the_dry_run_of_the_whole_paper_takes_seconds(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "snakemake", "--snakefile", ROOT / "workflow" / "Snakefile", "--cores", "1", "--dry-run"]
+    command = [
+        sys.executable,
+        "-m",
+        "snakemake",
+        "--snakefile",
+        ROOT / "workflow" / "Snakefile",
+        "--cores",
+        "1",
+        "--dry-run",
+    ]
     before = os.times()
     done = subprocess.run(
         [*command, "--configfile", ROOT / "config" / "paper.yaml"], cwd=tmp_path, capture_output=True, text=True

@@ -97,10 +97,24 @@ class Site:
 
     def jobs(self, rule: str = "") -> list[Submitted]:
         """What SLURM knows of this folder's jobs of a rule, in the order of their submission."""
-        columns = ("JobID", "State", "Comment", "MinMemory", "tres-per-job", "tres-per-node", "StartTime", "EndTime", "WorkDir")
+        columns = (
+            "JobID",
+            "State",
+            "Comment",
+            "MinMemory",
+            "tres-per-job",
+            "tres-per-node",
+            "StartTime",
+            "EndTime",
+            "WorkDir",
+        )
         form = ",".join(f"{column}:200" for column in columns)
         lines = subprocess.run(
-            ["squeue", "--states=all", "--noheader", f"--Format={form}"], capture_output=True, text=True, check=True, timeout=30
+            ["squeue", "--states=all", "--noheader", f"--Format={form}"],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=30,
         ).stdout.splitlines()
         rows = ([line[at : at + 200].strip() for at in range(0, 200 * len(columns), 200)] for line in lines)
         found = [
@@ -198,7 +212,9 @@ def test_a_cancelled_job_goes_on_and_ends_in_the_same_bits(tmp_path: Path, long_
 
 def test_snakemake_killed_and_resumed_runs_nothing_twice(tmp_path: Path, long_site: LongSite) -> None:
     site = long_site(tmp_path, epochs=400)
-    (tmp_path / "results/long/mnist/data/digits/images.pt").unlink()  # so that there is a job before the one that is interrupted
+    (
+        tmp_path / "results/long/mnist/data/digits/images.pt"
+    ).unlink()  # so that there is a job before the one that is interrupted
     with site.snakemake(f"{ARM}/run.json") as process:
         wait_until(site.trains, process)
         process.send_signal(signal.SIGKILL)
@@ -206,7 +222,9 @@ def test_snakemake_killed_and_resumed_runs_nothing_twice(tmp_path: Path, long_si
     (orphan,) = site.jobs("study")
     assert orphan.state == "RUNNING"
     # As docs/cluster.md has it.
-    shown = 'squeue --me --noheader --format="%i %Z" | awk -v folder="$PWD" \'$2 == folder {print $1}\' | xargs -r scancel'
+    shown = (
+        'squeue --me --noheader --format="%i %Z" | awk -v folder="$PWD" \'$2 == folder {print $1}\' | xargs -r scancel'
+    )
     assert shown in (ROOT / "docs" / "cluster.md").read_text()
     subprocess.run(shown, shell=True, cwd=tmp_path, env=os.environ | {"PWD": str(tmp_path)}, check=True, timeout=60)
     assert "Directory cannot be locked" in site.run(f"{ARM}/run.json", status=1)

@@ -45,7 +45,9 @@ def start(job: Job) -> int:
 def newest(folder: Path) -> frozenset[tuple[str, int]]:
     try:
         return frozenset(
-            (entry.name, entry.inode()) for entry in os.scandir(folder) if entry.name[0] != "." and entry.name.endswith(".pt")
+            (entry.name, entry.inode())
+            for entry in os.scandir(folder)
+            if entry.name[0] != "." and entry.name.endswith(".pt")
         )
     except FileNotFoundError:
         return frozenset()

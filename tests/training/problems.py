@@ -43,7 +43,10 @@ class Streams:
         return self._next("validation")
 
     def state_dict(self) -> dict[str, Any]:
-        return {"counts": dict(self.counts), "states": {name: value.get_state() for name, value in self.generators.items()}}
+        return {
+            "counts": dict(self.counts),
+            "states": {name: value.get_state() for name, value in self.generators.items()},
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.counts = dict(state["counts"])

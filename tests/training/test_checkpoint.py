@@ -42,7 +42,9 @@ def test_what_was_saved_is_loaded(path: Path) -> None:
     assert loaded == {"step": 0, "nested": STATE["nested"]}
 
 
-def test_without_a_file_there_is_nothing_to_load_and_nothing_to_say(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_without_a_file_there_is_nothing_to_load_and_nothing_to_say(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     assert Checkpoint(path, "mine").load() is None
     assert not caplog.records
 
@@ -75,7 +77,9 @@ def test_a_flipped_bit_anywhere_gives_the_generation_before_it(path: Path, caplo
     assert "cut or altered" in caplog.text
 
 
-def test_with_both_generations_bad_the_run_starts_anew_and_says_so(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_with_both_generations_bad_the_run_starts_anew_and_says_so(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     checkpoint = saved(path)
     for file in path.parent.iterdir():
         file.write_bytes(file.read_bytes()[:-1])
@@ -101,7 +105,9 @@ def torch_bytes(content: Any) -> bytes:
     [b"", b"no pickle", torch_bytes([1]), torch_bytes({"fingerprint": "mine"}), torch_bytes({"state": {}})],
     ids=["empty", "text", "a list", "no state", "no fingerprint"],
 )
-def test_other_content_with_a_right_digest_is_passed_over(path: Path, content: bytes, caplog: pytest.LogCaptureFixture) -> None:
+def test_other_content_with_a_right_digest_is_passed_over(
+    path: Path, content: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
     checkpoint = saved(path)
     path.write_bytes(hashlib.sha256(content).digest() + content)
     assert step(checkpoint.load()) == 0
@@ -118,7 +124,12 @@ def test_a_run_is_bound_to_its_config_its_inputs_contents_its_code_and_its_devic
     inputs = {name: tmp_path / name for name in ("encoder", "labels")}
     for name, file in inputs.items():
         file.write_text(name)
-    given: dict[str, Any] = {"config": {"lr": 0.1}, "inputs": inputs, "module": "metapt.hypergrad.inverse", "device": "cpu"}
+    given: dict[str, Any] = {
+        "config": {"lr": 0.1},
+        "inputs": inputs,
+        "module": "metapt.hypergrad.inverse",
+        "device": "cpu",
+    }
     first = fingerprint(**given)
     moved = {name: file.rename(tmp_path / f"moved {name}") for name, file in inputs.items()}
     assert fingerprint(**(given | {"inputs": moved})) == first
@@ -206,7 +217,9 @@ def test_a_checkpoint_is_bound_to_settings_contents_code_and_device(tmp_path: Pa
     path = tmp_path / "graphs.npz"
     path.write_bytes(b"graphs")
 
-    def made(seed: int = 0, module: str = "metapt.domains.ppi.finetune", device: str = "cpu", name: str = "graphs") -> str:
+    def made(
+        seed: int = 0, module: str = "metapt.domains.ppi.finetune", device: str = "cpu", name: str = "graphs"
+    ) -> str:
         return fingerprint({"seed": seed}, {name: path}, module, device)
 
     first = made()

@@ -72,9 +72,13 @@ def saturating(phi: Tensor) -> Tensor:
         pytest.param(lambda: ran(meta_lr=0.03, optimizer="Adam"), Verdict.WELL, id="Adam, on its way"),
         pytest.param(lambda: ran(meta_lr=2.0), Verdict.OSCILLATING, id="phi flips to and fro at each update"),
         pytest.param(lambda: ran(meta_lr=2.05), Verdict.OSCILLATING, id="phi flips further each time"),
-        pytest.param(lambda: ran(meta_lr=0.5, momentum=0.99), Verdict.OSCILLATING, id="phi swings slowly with momentum"),
         pytest.param(
-            lambda: ran(targets=dict.fromkeys(range(20, 90, 3), 1000000000.0)), Verdict.OSCILLATING, id="exploding hypergradients"
+            lambda: ran(meta_lr=0.5, momentum=0.99), Verdict.OSCILLATING, id="phi swings slowly with momentum"
+        ),
+        pytest.param(
+            lambda: ran(targets=dict.fromkeys(range(20, 90, 3), 1000000000.0)),
+            Verdict.OSCILLATING,
+            id="exploding hypergradients",
         ),
         pytest.param(lambda: ran(problem=Line(stiffness=2.1)), Verdict.UNSTABLE, id="PT's learning rate is too large"),
         pytest.param(
@@ -87,7 +91,9 @@ def saturating(phi: Tensor) -> Tensor:
             Verdict.NOT_MOVING,
             id="a hypergradient of 0, and only weight decay moves phi",
         ),
-        pytest.param(lambda: ran(problem=Line(saturating), meta_lr=1.0, optimizer="Adam"), Verdict.FADED, id="phi saturates"),
+        pytest.param(
+            lambda: ran(problem=Line(saturating), meta_lr=1.0, optimizer="Adam"), Verdict.FADED, id="phi saturates"
+        ),
     ],
 )
 def test_the_verdict_names_the_symptom(run: Callable[[], Diagnosis], verdict: Verdict) -> None:
@@ -115,7 +121,9 @@ def test_each_step_of_the_appendix_has_its_verdict_with_its_advice(number: int, 
     assert advice in verdict.value
 
 
-def traced(phis: Iterable[Any] = (), losses: Iterable[float] = (), norms: Iterable[float] | None = None) -> dict[str, float]:
+def traced(
+    phis: Iterable[Any] = (), losses: Iterable[float] = (), norms: Iterable[float] | None = None
+) -> dict[str, float]:
     way = [torch.as_tensor(phi, dtype=DTYPE).reshape(-1) for phi in phis] or [torch.ones(1, dtype=DTYPE)]
     trace = Trace({"phi": way[0]}, len(way) - 1)
     for phi, norm in zip(way[1:], norms or [1.0] * (len(way) - 1), strict=True):

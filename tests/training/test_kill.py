@@ -36,7 +36,13 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def interrupted(
-    folder: Path, data: Path, study: str, experiment: str, settings: dict[str, Any], saves: tuple[int, int], threads: int = 1
+    folder: Path,
+    data: Path,
+    study: str,
+    experiment: str,
+    settings: dict[str, Any],
+    saves: tuple[int, int],
+    threads: int = 1,
 ) -> dict[str, Any]:
     """Runs it whole and in pieces, into folder/whole and folder/cut; says how often it was killed and where it went on."""
     config = {"domain": "mnist", "experiment": experiment, "arm": "a", "settings": settings}
@@ -64,7 +70,13 @@ def same_bytes(folder: Path, name: str) -> bool:
 
 
 def test_stacked_replicates(data: Path, tmp_path: Path) -> None:
-    arm = {"unroll": "head", "pretrain_steps": 2, "warmup_epochs": 0.75, "head_steps_between_updates": 1, "average_decay": 0.9}
+    arm = {
+        "unroll": "head",
+        "pretrain_steps": 2,
+        "warmup_epochs": 0.75,
+        "head_steps_between_updates": 1,
+        "average_decay": 0.9,
+    }
     settings = ROTATION | {"epochs": 2, "arms": {"a": {"method": "meta", **arm}}}
     report = interrupted(tmp_path, data, "rotation", "rotation_mean", settings, saves=(2, 6))
     steps = went_on_at(report, "mnist_rotation_mean a")

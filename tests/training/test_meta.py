@@ -127,7 +127,9 @@ def settings(**changes: Any) -> MetaSettings:
 
 
 def made(problem: Any, chosen: MetaSettings, batches: Any = None) -> MetaPretraining:
-    return MetaPretraining(problem, batches or Streams(classification), problem.pretrained, problem.meta, problem.head, chosen)
+    return MetaPretraining(
+        problem, batches or Streams(classification), problem.pretrained, problem.meta, problem.head, chosen
+    )
 
 
 def grouped(phi: Params) -> torch.optim.Optimizer:
@@ -151,9 +153,13 @@ GROUPED = OptimizerSpec("SGD", {"lr": 2.0, "momentum": 0.9}, {"rid*": {"lr": 0.5
         ),
         pytest.param({"meta_optimizer": GROUPED}, {"meta_optimizer": grouped}, id="SGD, groups"),
         pytest.param({"accumulate": 3}, {"accumulate": 3}, id="mean of 3 hypergradients"),
-        pytest.param({"clip_norm": 0.003, "meta_optimizer": GROUPED}, {"clip": 0.003, "meta_optimizer": grouped}, id="clipped"),
         pytest.param(
-            {"normalise": True, "meta_optimizer": GROUPED}, {"normalise": True, "meta_optimizer": grouped}, id="normalised"
+            {"clip_norm": 0.003, "meta_optimizer": GROUPED}, {"clip": 0.003, "meta_optimizer": grouped}, id="clipped"
+        ),
+        pytest.param(
+            {"normalise": True, "meta_optimizer": GROUPED},
+            {"normalise": True, "meta_optimizer": grouped},
+            id="normalised",
         ),
         pytest.param(
             {"normalise": True, "clip_norm": 0.3, "meta_optimizer": GROUPED},
@@ -210,10 +216,14 @@ def test_buffers_are_updated_by_the_pt_steps_and_by_nothing_else() -> None:
     problem, drawn = Normed(), []
     batches = Streams(lambda *args: drawn.append((args[0], classification(*args))) or drawn[-1][1])
     frozen = OptimizerSpec("SGD", {"lr": 0.0})
-    loop = made(problem, settings(head_steps_between_updates=2, pretrain_optimizer=frozen, meta_optimizer=frozen), batches)
+    loop = made(
+        problem, settings(head_steps_between_updates=2, pretrain_optimizer=frozen, meta_optimizer=frozen), batches
+    )
     loop.run()
     pretrain = [batch for name, batch in drawn if name == "pretrain"]
-    stepped = [batch for index, batch in enumerate(pretrain) if index % 3 < 2]  # the third of each three is the hypergradient's
+    stepped = [
+        batch for index, batch in enumerate(pretrain) if index % 3 < 2
+    ]  # the third of each three is the hypergradient's
     mean = problem.pretrained.buffers["1.running_mean"]
     for batch in stepped:
         hidden = problem.module[0](batch.inputs).detach()
@@ -244,7 +254,9 @@ def test_a_reused_gradient_is_that_of_the_last_hypergradients_minibatch(accumula
         loop.iterate()
         for ours, theirs in zip(loop.pretrained, (encoder, head, buffers), strict=True):
             torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
-    assert loop.batches.counts["pretrain"] == 4 * (pretrain_steps - 1 + accumulate) + 1  # a minibatch and a pass less each time
+    assert (
+        loop.batches.counts["pretrain"] == 4 * (pretrain_steps - 1 + accumulate) + 1
+    )  # a minibatch and a pass less each time
 
 
 def test_reusing_a_gradient_changes_where_a_pt_step_gets_its_gradient_and_nothing_else() -> None:
@@ -337,7 +349,9 @@ class AsItIs:
     ids=["no steps of the head", "steps of the head between updates"],
 )
 def test_an_ft_solver_of_ones_own_is_used_as_it_says(solver: AsItIs, same: Unroll, head_steps: int) -> None:
-    loops = [made(Classifier(), settings(finetuning=each, head_steps_between_updates=head_steps)) for each in (solver, same)]
+    loops = [
+        made(Classifier(), settings(finetuning=each, head_steps_between_updates=head_steps)) for each in (solver, same)
+    ]
     for loop in loops:
         loop.run()
     own, unrolled = loops
@@ -372,8 +386,14 @@ def test_hypergradients_are_taken_on_the_minibatches_that_are_theirs() -> None:
         ({"clip_norm": 0.0}, "clip_norm is 0.0; legal: a positive number"),
         ({"average_decay": 1.0}, "average_decay is 1.0; legal: between 0 and 1"),
         ({"explosion_factor": 1.0}, "explosion_factor is 1.0; legal: more than 1"),
-        ({"finetuning": FittedHead(), "head_steps_between_updates": 1}, "a FittedHead, has no optimizer for steps of the head"),
-        ({"finetuning": lambda *arguments: None}, "a function, has no attribute minibatches and no optimizer and no uses_head"),
+        (
+            {"finetuning": FittedHead(), "head_steps_between_updates": 1},
+            "a FittedHead, has no optimizer for steps of the head",
+        ),
+        (
+            {"finetuning": lambda *arguments: None},
+            "a function, has no attribute minibatches and no optimizer and no uses_head",
+        ),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(changes: dict[str, Any], sentence: str) -> None:
@@ -387,9 +407,24 @@ def test_parameters_that_cannot_be_trained_are_refused() -> None:
     for pretrained, meta, head, sentence in [
         (Pretrained({}, {}), problem.meta, problem.head, "the encoder has no parameters"),
         (problem.pretrained, {}, problem.head, "the set of meta-parameters has no parameters"),
-        (problem.pretrained, {"w": torch.arange(3)}, problem.head, "'w' of the set of meta-parameters is of type torch.int64"),
-        (problem.pretrained, problem.meta, {"b": torch.tensor([torch.nan])}, "'b' of the FT head has values that are not finite"),
-        (Pretrained(encoder, {"h": torch.tensor([torch.inf])}), problem.meta, problem.head, "'h' of the PT head has values"),
+        (
+            problem.pretrained,
+            {"w": torch.arange(3)},
+            problem.head,
+            "'w' of the set of meta-parameters is of type torch.int64",
+        ),
+        (
+            problem.pretrained,
+            problem.meta,
+            {"b": torch.tensor([torch.nan])},
+            "'b' of the FT head has values that are not finite",
+        ),
+        (
+            Pretrained(encoder, {"h": torch.tensor([torch.inf])}),
+            problem.meta,
+            problem.head,
+            "'h' of the PT head has values",
+        ),
     ]:
         with pytest.raises(ConfigError, match=sentence):
             MetaPretraining(problem, Streams(classification), pretrained, meta, head, settings())
@@ -410,10 +445,14 @@ def line(targets: dict[int, float], iterations: int = 30, **changes: Any) -> Met
         **({"meta_optimizer": OptimizerSpec("SGD", {"lr": 0.1})} | changes),
     )
     problem = Line()
-    return MetaPretraining(problem, Streams(batch), problem.pretrained, {"phi": torch.tensor([3.0], dtype=DTYPE)}, {}, chosen)
+    return MetaPretraining(
+        problem, Streams(batch), problem.pretrained, {"phi": torch.tensor([3.0], dtype=DTYPE)}, {}, chosen
+    )
 
 
-@pytest.mark.parametrize(("value", "symptom"), [(torch.nan, "not finite"), (torch.inf, "not finite"), (1e9, "exploding")])
+@pytest.mark.parametrize(
+    ("value", "symptom"), [(torch.nan, "not finite"), (torch.inf, "not finite"), (1e9, "exploding")]
+)
 def test_a_bad_hypergradient_is_skipped_counted_and_reported(value: float, symptom: str) -> None:
     loop = line({15: value, 20: value, 21: value})
     diagnosis = loop.run()
@@ -427,7 +466,9 @@ def test_a_bad_hypergradient_leaves_the_head_and_the_optimisers_as_they_were() -
 
     def batch(name: str, count: int, generator: torch.Generator) -> Any:
         inputs, labels = classification(name, count, generator)
-        return (type(classification(name, 0, torch.Generator())))(inputs * (torch.nan if name == "validation" else 1), labels)
+        return (type(classification(name, 0, torch.Generator())))(
+            inputs * (torch.nan if name == "validation" else 1), labels
+        )
 
     loop = made(problem, settings(), Streams(batch))
     loop.run()
@@ -446,7 +487,10 @@ def test_one_bad_draw_spoils_the_whole_mean_and_many_such_updates_stop_the_run()
 @pytest.mark.parametrize(
     ("value", "advice"),
     [
-        (torch.nan, "was not finite .*unrolled FT steps or the PT loss diverge: lower the FT learning rate first, then the PT"),
+        (
+            torch.nan,
+            "was not finite .*unrolled FT steps or the PT loss diverge: lower the FT learning rate first, then the PT",
+        ),
         (
             -1e9,
             "was exploding .*changing wildly: lower the learning rate of the meta-parameters, or use an optimiser",
@@ -482,12 +526,16 @@ def equal(a: Any, b: Any) -> bool:
     "changes",
     [
         pytest.param({"average_decay": 0.9, "warmup": 2, "accumulate": 2}, id="Adam, averaged"),
-        pytest.param({"meta_optimizer": GROUPED, "pretrain_optimizer": OptimizerSpec("RMSprop")}, id="SGD with groups, RMSprop"),
+        pytest.param(
+            {"meta_optimizer": GROUPED, "pretrain_optimizer": OptimizerSpec("RMSprop")}, id="SGD with groups, RMSprop"
+        ),
         pytest.param({"finetuning": Unroll(1, Adam(0.1)), "head_steps_between_updates": 1}, id="Adam on the head"),
         pytest.param({"finetuning": FittedHead(0.1, cross_fit=True)}, id="fitted head"),
         pytest.param({"reuse_gradient": True, "warmup": 1}, id="reused gradients"),
         pytest.param({"reuse_gradient": True, "pretrain_steps": 1, "accumulate": 2}, id="reused gradients alone"),
-        pytest.param({"meta_optimizer": OptimizerSpec("Adamax"), "pretrain_optimizer": OptimizerSpec("Adagrad")}, id="others"),
+        pytest.param(
+            {"meta_optimizer": OptimizerSpec("Adamax"), "pretrain_optimizer": OptimizerSpec("Adagrad")}, id="others"
+        ),
     ],
 )
 def test_a_saved_and_loaded_loop_goes_on_to_the_same_bits(changes: dict[str, Any]) -> None:

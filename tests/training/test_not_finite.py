@@ -13,7 +13,18 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from metapt.errors import TrainingError
-from metapt.hypergrad import SGD, Adam, ConjugateGradient, Dense, FittedHead, Identity, Neumann, Params, RidgeHead, Unroll
+from metapt.hypergrad import (
+    SGD,
+    Adam,
+    ConjugateGradient,
+    Dense,
+    FittedHead,
+    Identity,
+    Neumann,
+    Params,
+    RidgeHead,
+    Unroll,
+)
 from metapt.training.diagnosis import Verdict
 from metapt.training.meta import MetaPretraining, MetaSettings
 from metapt.training.optimizers import OptimizerSpec
@@ -63,7 +74,9 @@ def loop_of(batches: Any, problem: Any = None, **changes: Any) -> MetaPretrainin
         "pretrain_optimizer": OptimizerSpec("Adam", {"lr": 0.05}),
         "meta_optimizer": OptimizerSpec("Adam", {"lr": 0.1}),
     }
-    return MetaPretraining(problem, batches, problem.pretrained, problem.meta, problem.head, MetaSettings(**(fields | changes)))
+    return MetaPretraining(
+        problem, batches, problem.pretrained, problem.meta, problem.head, MetaSettings(**(fields | changes))
+    )
 
 
 def learned(loop: MetaPretraining) -> Any:
@@ -107,7 +120,8 @@ def goes_on_well(loop: MetaPretraining, before: Any) -> None:
     [(name, where) for name in FINETUNINGS for where in SETS if (name, where) != NO_MINIBATCH],
 )
 @pytest.mark.parametrize(
-    ("inverse", "value"), [*((name, math.nan) for name in ("identity", "Neumann", "CG", "dense")), ("damped CG", math.inf)]
+    ("inverse", "value"),
+    [*((name, math.nan) for name in ("identity", "Neumann", "CG", "dense")), ("damped CG", math.inf)],
 )
 def test_what_is_not_finite_is_counted_logged_and_not_applied(
     inverse: str, finetuning: str, where: str, value: float, caplog: pytest.LogCaptureFixture
@@ -176,9 +190,14 @@ def test_a_good_pt_gradient_is_reused_although_ft_was_not_finite() -> None:
 
 
 @pytest.mark.parametrize("optimizer", [SGD(0.1), SGD(0.1, 0.9), Adam(0.1)])
-def test_a_plain_step_of_the_head_is_not_taken_where_it_is_not_finite(optimizer: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_plain_step_of_the_head_is_not_taken_where_it_is_not_finite(
+    optimizer: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     loop = loop_of(
-        with_bad({"train": 1}, math.nan), finetuning=Unroll(1, optimizer), pretrain_steps=3, head_steps_between_updates=1
+        with_bad({"train": 1}, math.nan),
+        finetuning=Unroll(1, optimizer),
+        pretrain_steps=3,
+        head_steps_between_updates=1,
     )
     stepped: list[tuple[Params, Params]] = [(loop.head, loop.head_state)]
     for _ in range(3):
@@ -206,7 +225,9 @@ class Deaf(Regressed):
         ridge = meta["ridge"].exp().sum() * sum(value.square().sum() for value in pretrained.vector())
         logits = self.encode(pretrained.encoder, batch) @ pretrained.head["weight"].T
         weights = meta["weights"].sigmoid()[batch.labels]
-        return (weights * F.cross_entropy(logits, batch.labels, reduction="none")).mean() + ridge + 0 * batch.inputs.sum()
+        return (
+            (weights * F.cross_entropy(logits, batch.labels, reduction="none")).mean() + ridge + 0 * batch.inputs.sum()
+        )
 
 
 @pytest.mark.parametrize("inverse", INVERSES)
@@ -217,7 +238,9 @@ def test_a_pt_loss_that_is_not_finite_is_seen_where_no_derivative_shows_it(inver
 
 
 @pytest.mark.parametrize("step_size", [100.0, 1e30, 1e200])
-def test_a_series_that_overflows_is_told_from_ft_that_diverges(step_size: float, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_series_that_overflows_is_told_from_ft_that_diverges(
+    step_size: float, caplog: pytest.LogCaptureFixture
+) -> None:
     loop = loop_of(with_bad({}, 0.0), inverse=Neumann(200, step_size), finetuning=Unroll(1), iterations=12)
     with pytest.raises(TrainingError, match=r"was not finite .*The series diverged: lower step_size") as error:
         loop.run()

@@ -20,7 +20,21 @@ def settings(optimizer: torch.optim.Optimizer, key: str) -> list[Any]:
 
 
 @pytest.mark.parametrize(
-    "name", ["ASGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD"]
+    "name",
+    [
+        "ASGD",
+        "Adadelta",
+        "Adafactor",
+        "Adagrad",
+        "Adam",
+        "AdamW",
+        "Adamax",
+        "NAdam",
+        "RAdam",
+        "RMSprop",
+        "Rprop",
+        "SGD",
+    ],
 )
 def test_an_optimiser_of_torch_by_name_takes_torchs_steps(name: str) -> None:
     ours, theirs = params(), params()
@@ -63,7 +77,10 @@ def test_a_group_has_its_own_settings_and_a_parameter_belongs_to_the_first_patte
             OptimizerSpec("SGD", {}, {"bias": {"lr": 1.0}}),
             "optimiser group 'bias' matches no .*conv.weight, conv.bias, scale",
         ),
-        (OptimizerSpec("SGD", {}, {"*": {}, "scale": {}}), "group 'scale' matches no parameter that the groups before it leave"),
+        (
+            OptimizerSpec("SGD", {}, {"*": {}, "scale": {}}),
+            "group 'scale' matches no parameter that the groups before it leave",
+        ),
         (OptimizerSpec("SGD", {}, {"scale": {"learning_rate": 1.0}}), "can't be made with .*learning_rate"),
         (OptimizerSpec("SGD", {}, {"scale": {"lr": -2.0}}), "Invalid learning rate: -2.0"),
     ],

@@ -79,7 +79,9 @@ def test_a_step_along_the_gradient_of_a_minibatch_is_the_step_on_it(spec: Optimi
         loss = problem.pretrain_loss(leaves, problem.meta, other.batches.pretrain())
         gradients = iter(torch.autograd.grad(loss, leaves.vector()))
         other.step_along(
-            Pretrained({k: next(gradients) for k in leaves.encoder}, {k: next(gradients) for k in leaves.head}, leaves.buffers)
+            Pretrained(
+                {k: next(gradients) for k in leaves.encoder}, {k: next(gradients) for k in leaves.head}, leaves.buffers
+            )
         )
         assert equal(ours.pretrained, other.pretrained)
     ours.step(problem.meta)
@@ -118,7 +120,9 @@ def test_an_interrupted_run_ends_in_the_same_bits(tmp_path: Path, at: int, caplo
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
 @pytest.mark.parametrize("checkpointed", [False, True])
-def test_a_loss_that_is_not_finite_is_an_error_and_is_not_kept(tmp_path: Path, value: float, checkpointed: bool) -> None:
+def test_a_loss_that_is_not_finite_is_an_error_and_is_not_kept(
+    tmp_path: Path, value: float, checkpointed: bool
+) -> None:
     class Diverging(Classifier):
         def pretrain_loss(self, pretrained: Pretrained, meta: Params, batch: Batch) -> Tensor:
             return super().pretrain_loss(pretrained, meta, batch) + batch.inputs.sum()

@@ -34,7 +34,9 @@ from .problems import DTYPE, Batch, Classifier, Normed, Regressed, Streams, clas
 
 def loop_of(problem: Any, batches: Any = None, **changes: Any) -> MetaPretraining:
     settings = MetaSettings(**({"iterations": 3, "inverse": Identity(), "finetuning": Unroll(1)} | changes))
-    return MetaPretraining(problem, batches or Streams(classification), problem.pretrained, problem.meta, problem.head, settings)
+    return MetaPretraining(
+        problem, batches or Streams(classification), problem.pretrained, problem.meta, problem.head, settings
+    )
 
 
 def changed(base: type, **methods: Callable[..., Any]) -> Any:
@@ -73,7 +75,9 @@ class OwnWeights(Normed):
         return self.module(batch.inputs)
 
 
-OTHERS = Pretrained(*({name: value.requires_grad_() for name, value in part.items()} for part in Classifier().pretrained))
+OTHERS = Pretrained(
+    *({name: value.requires_grad_() for name, value in part.items()} for part in Classifier().pretrained)
+)
 WRONG = {
     "PT loss that is no scalar": (
         changed(Classifier, pretrain_loss=lambda whole, *given: whole(*given).expand(8)),
@@ -93,7 +97,9 @@ WRONG = {
     ),
     "features in a tuple": (
         changed(
-            Classifier, encode=lambda whole, *given: (whole(*given),), hidden=lambda whole, *given: torch.ones(8, 5, dtype=DTYPE)
+            Classifier,
+            encode=lambda whole, *given: (whole(*given),),
+            hidden=lambda whole, *given: torch.ones(8, 5, dtype=DTYPE),
         ),
         "encode returned a tuple; legal: a tensor",
     ),
@@ -113,14 +119,21 @@ WRONG = {
         changed(Classifier, head_loss=lambda whole, *given: whole(*given) + torch.rand((), dtype=DTYPE)),
         "head_loss returned two different numbers in two equal calls",
     ),
-    "BatchNorm's buffers left out": (Forgetful(), "a call of pretrain_loss changes what encode returns: .*Pretrained.buffers"),
+    "BatchNorm's buffers left out": (
+        Forgetful(),
+        "a call of pretrain_loss changes what encode returns: .*Pretrained.buffers",
+    ),
     "no training mode": (NeverInTraining(), r"a call of encode changes what pretrain_loss returns: .*module.train\(\)"),
     "encode in training mode": (
-        changed(Normed, encode=lambda whole, encoder, batch: functional_call(in_training(whole), encoder, batch.inputs)),
+        changed(
+            Normed, encode=lambda whole, encoder, batch: functional_call(in_training(whole), encoder, batch.inputs)
+        ),
         r"encode changes the buffer '1.running_mean'; .*module.eval\(\)",
     ),
     "one of two meta-parameters unused": (
-        changed(Classifier, pretrain_loss=lambda whole, pt, meta, batch: whole(pt, {**meta, "ridge": draw(0, 1)}, batch)),
+        changed(
+            Classifier, pretrain_loss=lambda whole, pt, meta, batch: whole(pt, {**meta, "ridge": draw(0, 1)}, batch)
+        ),
         "pretrain_loss does not depend on the meta-parameter 'ridge', so that it can't be learned",
     ),
     "meta-parameters without a graph": (
@@ -209,7 +222,10 @@ def looped(**given: Any) -> None:
             {"pretrained": Pretrained(nn.Linear(1, 1), {})},
             r"the encoder is a Linear; .*tensors, dict\(module.named_parameters\(\)\)",
         ),  # type: ignore[arg-type]
-        ({"pretrained": Pretrained({"a": torch.ones(1)}, [torch.ones(1)])}, "the PT head is a list; legal: a dictionary"),  # type: ignore[arg-type]
+        (
+            {"pretrained": Pretrained({"a": torch.ones(1)}, [torch.ones(1)])},
+            "the PT head is a list; legal: a dictionary",
+        ),  # type: ignore[arg-type]
         (
             {"pretrained": Pretrained({"a": torch.ones(1)}, {}, {"n": 3})},
             "'n' of the set of buffers is of type int; legal: a tensor",
@@ -267,7 +283,9 @@ class Forward(Classifier):
 
     calls = 0
 
-    def mixed_product(self, pretrained: Pretrained, meta: Params, batch: Batch, vector: list[Tensor]) -> tuple[Params, Tensor]:
+    def mixed_product(
+        self, pretrained: Pretrained, meta: Params, batch: Batch, vector: list[Tensor]
+    ) -> tuple[Params, Tensor]:
         self.calls += 1
         loss = self.pretrain_loss(pretrained, meta, batch)
         gradient = torch.autograd.grad(loss, pretrained.vector(), create_graph=True)
@@ -385,7 +403,9 @@ def test_a_problem_is_checked_once_in_a_run() -> None:
 def test_a_minibatch_that_is_not_finite_is_no_fault_of_the_problem() -> None:
     def bad(name: str, count: int, generator: torch.Generator) -> Batch:
         batch = classification(name, count, generator)
-        return batch._replace(inputs=batch.inputs * (torch.nan if (name, count) in {("pretrain", 1), ("validation", 0)} else 1))
+        return batch._replace(
+            inputs=batch.inputs * (torch.nan if (name, count) in {("pretrain", 1), ("validation", 0)} else 1)
+        )
 
     loop = loop_of(Normed(), Streams(bad))
     loop.run()

@@ -57,7 +57,9 @@ def test_each_kind_of_step_is_seen() -> None:
             if (step + 1) % 10 == 0:
                 work(0.03)
             taken.append(step)
-    assert {(step < 90, (step + 1) % 10 == 0) for step in taken} == {(a, b) for a in (True, False) for b in (True, False)}
+    assert {(step < 90, (step + 1) % 10 == 0) for step in taken} == {
+        (a, b) for a in (True, False) for b in (True, False)
+    }
     in_all = 90 * 0.002 + 10 * 0.02 + 10 * 0.03
     done = sum((0.002 if step < 90 else 0.02) + 0.03 * ((step + 1) % 10 == 0) for step in taken)
     assert rehearsal.left_out + done == pytest.approx(in_all, rel=0.3)

@@ -57,7 +57,9 @@ def test_it_is_scikit_learns_logistic_regression() -> None:
     head = finetune_head(problem, problem.pretrained, {"weight": torch.zeros(3, 5, dtype=DTYPE)}, BATCHES, l2=L2)
     features = torch.cat([problem.encode(problem.pretrained.encoder, batch) for batch in BATCHES]).numpy()
     labels = torch.cat([batch.labels for batch in BATCHES]).numpy()
-    theirs = LogisticRegression(C=1 / (L2 * len(labels)), fit_intercept=False, tol=1e-12, max_iter=10_000).fit(features, labels)
+    theirs = LogisticRegression(C=1 / (L2 * len(labels)), fit_intercept=False, tol=1e-12, max_iter=10_000).fit(
+        features, labels
+    )
     np.testing.assert_allclose(head["weight"].numpy(), theirs.coef_, rtol=1e-6, atol=1e-7)
 
 
@@ -93,7 +95,9 @@ def test_a_second_call_gives_the_same_bits_and_nothing_that_it_is_given_changes(
 def test_what_is_not_finite_is_an_error(where: str) -> None:
     problem = Classifier()
     inputs = BATCHES[0].inputs.clone()
-    spoiled = {"minibatch": inputs, "encoder": problem.pretrained.encoder["weight"], "head": problem.head["weight"]}[where]
+    spoiled = {"minibatch": inputs, "encoder": problem.pretrained.encoder["weight"], "head": problem.head["weight"]}[
+        where
+    ]
     spoiled[0, 0] = torch.nan
     with pytest.raises(TrainingError, match="not finite"):
         finetune_head(problem, problem.pretrained, problem.head, [BATCHES[0]._replace(inputs=inputs), BATCHES[1]])
@@ -109,7 +113,9 @@ def test_a_loss_without_a_minimum_is_an_error() -> None:
         finetune_head(problem, problem.pretrained, problem.head, BATCHES)
 
 
-@pytest.mark.parametrize(("change", "message"), [({"batches": []}, "no minibatches"), ({"l2": 0.0}, "l2 is 0.0; legal")])
+@pytest.mark.parametrize(
+    ("change", "message"), [({"batches": []}, "no minibatches"), ({"l2": 0.0}, "l2 is 0.0; legal")]
+)
 def test_no_minibatch_and_no_ridge_are_refused(change: dict[str, Any], message: str) -> None:
     problem = Classifier()
     with pytest.raises(ConfigError, match=message):

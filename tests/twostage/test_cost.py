@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import pandas as pd
 import pytest
 
-from metapt.evaluation.comparisons import Verdict, decide
+from metapt.evaluation.comparisons import Judgement, decide
 from metapt.evaluation.looks import looks
 from metapt.evaluation.metrics import NotMeasuredError
 from metapt.twostage.cost import Cost, Limit, comparisons, ratio, tables
@@ -29,10 +29,12 @@ def cost(machines: Mapping[str, list[str]] = ONE, seeds: int = 3, plain: str | N
     def measured(arm: str, metric: str) -> pd.Series[float]:
         return pd.Series(VALUES[arm, metric][:seeds])
 
-    return Cost("ecg_cost", looks(["plain", "meta"], {}), measured, machines, plain, {"meta": "3 h"}, {TIME_PER_STEP: 2.0})
+    return Cost(
+        "ecg_cost", looks(["plain", "meta"], {}), measured, machines, plain, {"meta": "3 h"}, {TIME_PER_STEP: 2.0}
+    )
 
 
-def verdict(cost: Cost, metric: str, times: float) -> Verdict:
+def verdict(cost: Cost, metric: str, times: float) -> Judgement:
     (claim,) = comparisons(cost, ["meta"], (Limit(metric, "so many times what", times, "the paper's"),))
     assert (claim.arm, claim.control, claim.metric, claim.paper) == ("meta", "plain", metric, "the paper's")
     assert claim.text == "meta takes at most so many times what of plain"
@@ -55,7 +57,12 @@ def test_numbers_are_in_the_metrics_own_unit_and_texts_in_one_for_people() -> No
     assert row[f"{TIME_PER_STEP}, ratio low"] < row[f"{TIME_PER_STEP}, ratio"] == pytest.approx(3.0)
     (shown,) = made.blocks.values()
     texts = shown.set_index("arm").loc["meta"]
-    assert [texts[name] for name in ("ms per PT step", "whole PT (h)", "memory (GB)", "PT runs")] == ["33", "3", "3", "3"]
+    assert [texts[name] for name in ("ms per PT step", "whole PT (h)", "memory (GB)", "PT runs")] == [
+        "33",
+        "3",
+        "3",
+        "3",
+    ]
 
 
 @pytest.mark.parametrize(

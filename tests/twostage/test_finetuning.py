@@ -81,12 +81,21 @@ def test_a_run_has_its_own_random_stream(tmp_path: Path) -> None:
 def test_the_tables_hold_each_run_once_in_the_order_of_the_config(tmp_path: Path) -> None:
     scores = finetune(CONFIG, Checkpoint(tmp_path / "ft.pt", "mine"), Runs().starts, [1e-3])
     outputs = {name: tmp_path / f"{name}.csv" for name in ("metrics", "series")}
-    write(scores, CONFIG, "n5", lambda score: {"AUROC": score.test_auroc}, outputs, lambda score: iter([("task", [3], [1.0])]))
+    write(
+        scores,
+        CONFIG,
+        "n5",
+        lambda score: {"AUROC": score.test_auroc},
+        outputs,
+        lambda score: iter([("task", [3], [1.0])]),
+    )
     table = metrics.read(outputs["metrics"])
     assert table["replicate"].tolist() == [0, 1, 1000, 1001] * 2
     assert (table["experiment"].unique(), table["setting"].unique()) == (["toy"], ["n5"])
     series = metrics.read_series(outputs["series"])
-    names = [f"{evaluation}, {name}" for evaluation in CONFIG["evaluations"] for name in ("task", "validation AUROC (%)")]
+    names = [
+        f"{evaluation}, {name}" for evaluation in CONFIG["evaluations"] for name in ("task", "validation AUROC (%)")
+    ]
     assert series["name"].drop_duplicates().tolist() == names
     assert series[series["name"] == names[1]]["value"].tolist() == [40.0, 70.0] * 4
     assert not (tmp_path / "ft.pt").exists()

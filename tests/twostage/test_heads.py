@@ -101,7 +101,8 @@ def test_what_it_starts_from_is_not_changed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "batch_size", "expected"), [(10, 4, [4, 4, 2]), (9, 4, [4, 4]), (3, 256, [3]), (4, 1, [1, 1, 1, 1]), (8, 4, [4, 4])]
+    ("size", "batch_size", "expected"),
+    [(10, 4, [4, 4, 2]), (9, 4, [4, 4]), (3, 256, [3]), (4, 1, [1, 1, 1, 1]), (8, 4, [4, 4])],
 )
 def test_minibatches_of_an_epoch(size: int, batch_size: int, expected: list[int]) -> None:
     streams = [generator("a"), generator("b")]

@@ -27,7 +27,9 @@ from metapt.twostage.seeds import (
 
 def runs(seeds: list[float], spread: float = 0.1, count: int = 4) -> pd.Series[float]:
     """FT runs around the value of each PT seed."""
-    found = {pair(pt, ft): value + spread * (ft - (count - 1) / 2) for pt, value in enumerate(seeds) for ft in range(count)}
+    found = {
+        pair(pt, ft): value + spread * (ft - (count - 1) / 2) for pt, value in enumerate(seeds) for ft in range(count)
+    }
     return pd.Series(found)
 
 

@@ -45,7 +45,9 @@ def snakemake(folder: Path, *arguments: str | Path, cores: Sequence[str] = ("--c
     """Call snakemake with `folder` as working directory."""
     command = [sys.executable, "-m", "snakemake", "--snakefile", ROOT / "workflow" / "Snakefile", *cores, *arguments]
     environment = os.environ | {"XDG_CACHE_HOME": str(folder / ".cache")}
-    done = subprocess.run(command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    done = subprocess.run(
+        command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
     return Outcome(done.returncode, done.stdout)
 
 

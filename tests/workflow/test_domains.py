@@ -32,7 +32,11 @@ TABLES = {"metrics.csv", "series.csv"}
 RUNS = {
     "mnist": {"rotation_mean/meta": TABLES, "rotation_mean/k2": TABLES},
     "ecg": {
-        **{f"pretrain/{cell}/seed{seed}": TABLES | {"pretrained.pt"} for cell in ("simclr/none", "meta/n30") for seed in (0, 1)},
+        **{
+            f"pretrain/{cell}/seed{seed}": TABLES | {"pretrained.pt"}
+            for cell in ("simclr/none", "meta/n30")
+            for seed in (0, 1)
+        },
         **{f"finetune/{cell}": TABLES for cell in ("simclr/none/n30", "meta/n30/n30")},
     },
     "ppi": {
@@ -83,7 +87,12 @@ CHANGES = {
         "pretrain_seeds: 3",
         {"pretrain": 4, "finetune": 4, "summarise": 3, "collect": 1},
     ),
-    "an experiment on proteins": ("ppi", "  cost:\n", "  centre_offset: {}\n  cost:\n", {"pretrain": 4, "finetune": 2} | END),
+    "an experiment on proteins": (
+        "ppi",
+        "  cost:\n",
+        "  centre_offset: {}\n  cost:\n",
+        {"pretrain": 4, "finetune": 2} | END,
+    ),
     "a summary on proteins": ("ppi", "  cost:\n", "  summary: {arms: [meta]}\n  cost:\n", END),
 }
 """What is changed -> domain, old and new text, and the jobs that it takes."""
@@ -91,7 +100,10 @@ CHANGES = {
 REPEATED = {
     "mnist": {"rotation_mean/k2": TABLES},
     "ecg": {"pretrain/meta/n30/seed1": {"pretrained.pt", "series.csv"}, "finetune/meta/n30/n30": {"metrics.csv"}},
-    "ppi": {"pretrain/meta/half_data/seed1": {"pretrained.pt", "series.csv"}, "finetune/meta/half_data": {"metrics.csv"}},
+    "ppi": {
+        "pretrain/meta/half_data/seed1": {"pretrained.pt", "series.csv"},
+        "finetune/meta/half_data": {"metrics.csv"},
+    },
 }
 """Runs -> files of theirs that `metapt run` makes again to the bit."""
 
@@ -116,7 +128,9 @@ def test_runs_and_experiments_leave_everything(domain: str, finished_of: Callabl
         made = {"metrics.csv", "claims.csv", "table.csv", "table.md", "table.tex", "figure.svg", "figure.png"}
         assert files(results / domain / experiment) == made | RECORDED
         assert f"{domain}_{experiment}" in set(metrics.read(results / "metrics.csv")["experiment"])
-    assert not (results / "ppi/finetune/graph_supervised/half_data").exists()  # an arm without labels has one PT for all settings
+    assert not (
+        results / "ppi/finetune/graph_supervised/half_data"
+    ).exists()  # an arm without labels has one PT for all settings
     assert not list((results / ".resume").rglob("*.pt"))
 
 
@@ -126,7 +140,11 @@ def test_a_second_run_has_nothing_to_do_nor_has_one_after_a_touch(
     assert NOTHING in snakemake(finished_of(domain), "--dry-run", "--configfile", TINY[domain]).text
     again = shutil.copytree(finished_of(domain), tmp_path / "copy")
     later = time.time() + 10
-    for path in [*(again / "data/raw").rglob("*.*"), *(again / RESULTS / domain / "data").rglob("*.*"), *again.rglob("*.pt")]:
+    for path in [
+        *(again / "data/raw").rglob("*.*"),
+        *(again / RESULTS / domain / "data").rglob("*.*"),
+        *again.rglob("*.pt"),
+    ]:
         os.utime(path, (later, later))
     assert NOTHING in snakemake(again, "--dry-run", "--configfile", TINY[domain]).text
 
@@ -189,7 +207,10 @@ def test_jobs_load_their_closures(domain: str, finished_of: Callable[[str], Path
             "no job of this config makes results/tiny/ecg/finetune/mata/none/n30",
         ),
         (RESULTS / "ecg/finetune/meta/none/n30/metrics.csv", "(did you mean 'results/tiny/ecg/finetune/meta/n30/n30/"),
-        (RESULTS / "ecg/pretrain/simclr/n30/seed0/metrics.csv", "(did you mean 'results/tiny/ecg/pretrain/simclr/none/seed0/"),
+        (
+            RESULTS / "ecg/pretrain/simclr/n30/seed0/metrics.csv",
+            "(did you mean 'results/tiny/ecg/pretrain/simclr/none/seed0/",
+        ),
         (RESULTS / "ecg/data/ptbxl-1.0.3/records.csv", "(did you mean 'results/tiny/ecg/data/simulated/"),
     ],
 )

@@ -36,7 +36,12 @@ def test_a_run_leaves_everything(finished: Path) -> None:
         assert record["state"] == "done"
         assert record["config"]["arm"] == arm
         assert list(record["config"]["settings"]["arms"]) == [arm]
-        assert {path.name for path in (finished / RUN / arm).iterdir()} == {"run.json", "metrics.csv", "series.csv", "log.txt"}
+        assert {path.name for path in (finished / RUN / arm).iterdir()} == {
+            "run.json",
+            "metrics.csv",
+            "series.csv",
+            "log.txt",
+        }
     names = {path.name for path in (finished / RUN).iterdir()}
     assert names >= {f"table.{ending}" for ending in ("csv", "md", "tex")} | {
         "figure.svg",
@@ -74,7 +79,10 @@ def test_a_changed_value_reruns_what_it_touches(finished: Path, tmp_path: Path) 
 def test_results_that_have_moved_or_lost_snakemakes_notes_are_taken_as_they_are(again: Path, tmp_path: Path) -> None:
     shutil.rmtree(again / ".snakemake")
     (again / "results/tiny").rename(again / "results/moved")
-    assert NOTHING in snakemake(again, "--dry-run", "--configfile", edited(TINY, tmp_path, "results/tiny", "results/moved")).text
+    assert (
+        NOTHING
+        in snakemake(again, "--dry-run", "--configfile", edited(TINY, tmp_path, "results/tiny", "results/moved")).text
+    )
 
 
 def test_without_snakemakes_notes_a_changed_value_reruns_what_it_touches(again: Path, tmp_path: Path) -> None:
@@ -150,7 +158,11 @@ def test_an_overlay_of_three_lines_adds_an_arm(finished: Path, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("old", "new", "sentence"),
     [
-        ("replicates", "replicats", "mnist.rotation_mean.replicats is not a key of the config (did you mean 'replicates'?)"),
+        (
+            "replicates",
+            "replicats",
+            "mnist.rotation_mean.replicats is not a key of the config (did you mean 'replicates'?)",
+        ),
         ("epochs: 1", "epochs: one", "mnist.rotation_mean.epochs is 'one', but must be a whole number of at least 1."),
         ("extends: meta", "extends: mata", "mnist.rotation_mean.arms.k2.extends is 'mata', which is no arm there"),
         ("source: digits", "bptt:", "mnist.bptt is empty: give it keys, write {} for its defaults, or leave it out."),
@@ -168,7 +180,10 @@ UNUSABLE = {
     "missing": (None, "config.yaml can't be read: No such file or directory."),
     "overlay alone": (OVERLAY, "name that one before it, as in `--configfile config/config.yaml config.yaml`"),
     "date": ("results: 2020-13-45", "config.yaml, line 1: results is 2020-13-45, which looks like a number or a date"),
-    "twice": ("results: a\nmnist: {}\nresults: b\n", "config.yaml, line 3: the key results is there twice (line 1 has it too)"),
+    "twice": (
+        "results: a\nmnist: {}\nresults: b\n",
+        "config.yaml, line 3: the key results is there twice (line 1 has it too)",
+    ),
     "nested aliases": (
         "a: &a [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]\n"
         + "".join(f"{new}: &{new} [{', '.join([f'*{old}'] * 10)}]\n" for old, new in pairwise("abcdefghij")),

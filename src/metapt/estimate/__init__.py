@@ -116,7 +116,8 @@ def estimate(config: Config, device: str, sources: Mapping[str, Any], budget: fl
     with tempfile.TemporaryDirectory(prefix="metapt-estimate-") as folder:
         trials = _Trials(plan, Path(folder), device, budget)
         needs = {
-            job.name: trials.need(job) for job in tqdm(plan.jobs.values(), "jobs", file=sys.stderr, disable=None, leave=False)
+            job.name: trials.need(job)
+            for job in tqdm(plan.jobs.values(), "jobs", file=sys.stderr, disable=None, leave=False)
         }
     machine = f"{machine_name(device)}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
     return Estimate(plan, needs, trials.done, machine, device, time.monotonic() - begin)
@@ -160,7 +161,9 @@ class _Trials:
         """Return what a job takes; rehearse one of its kind if that has not been done."""
         match job.stage:
             case "download":
-                size = sum(file.get("size", 0) for file in job.config["source"].get("files", {}).values()) or self._raw_bytes(job)
+                size = sum(
+                    file.get("size", 0) for file in job.config["source"].get("files", {}).values()
+                ) or self._raw_bytes(job)
                 return _need(DOWNLOAD_SECONDS_PER_BYTE * size, disk_bytes=size)
             case "summarise" | "collect":
                 return _need(SUMMARY_SECONDS, disk_bytes=SUMMARY_BYTES)

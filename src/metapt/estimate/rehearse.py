@@ -54,7 +54,13 @@ class Rehearsed:
 
 
 def rehearse(
-    job: Job, inputs: Mapping[str, str], folder: Path, device: str, allowance: float, share: float = 1.0, slow: bool = False
+    job: Job,
+    inputs: Mapping[str, str],
+    folder: Path,
+    device: str,
+    allowance: float,
+    share: float = 1.0,
+    slow: bool = False,
 ) -> Rehearsed:
     """Run a job in a process of its own, a few steps of each loop.
 
@@ -92,7 +98,9 @@ def rehearse(
         env=os.environ | dict.fromkeys(THREAD_VARIABLES, str(job.threads)),
     )
     if done.returncode:
-        last = (done.stderr.strip().splitlines() or [f"it ended with status {done.returncode}, as when memory is short"])[-1]
+        last = (
+            done.stderr.strip().splitlines() or [f"it ended with status {done.returncode}, as when memory is short"]
+        )[-1]
         raise MachineError(f"{job.name} breaks off when it is tried: {last}")
     seen = json.loads(done.stdout.splitlines()[-1])
     if seen["too_slow"]:
@@ -122,7 +130,9 @@ def _rehearsed(job: Job, seen: Json, share: float, parts: int) -> Rehearsed:
         start_seconds=start,
         work_seconds=work,
         memory_bytes=peak(*host) if cuda else peak(*process),
-        gpu_memory_bytes=peak(0, seen["opened_bytes"], seen["opening_peak_bytes"], seen["gpu_peak_bytes"]) if cuda else 0,
+        gpu_memory_bytes=peak(0, seen["opened_bytes"], seen["opening_peak_bytes"], seen["gpu_peak_bytes"])
+        if cuda
+        else 0,
         outputs=job.outputs,
         disk_bytes=sum(path.stat().st_size for path in files if path.is_file()),
         extrapolated=share < 1 or parts > 1,

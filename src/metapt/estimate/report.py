@@ -16,7 +16,13 @@ from metapt.jobs import Job
 
 Row = dict[str, Any]
 
-_WORDS = {"download": "raw data", "simulate": "raw data", "prepare": "prepared data", "pretrain": "PT", "finetune": "FT"}
+_WORDS = {
+    "download": "raw data",
+    "simulate": "raw data",
+    "prepare": "prepared data",
+    "pretrain": "PT",
+    "finetune": "FT",
+}
 
 
 def title(job: Job) -> str:

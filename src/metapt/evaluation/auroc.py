@@ -57,7 +57,9 @@ def mean_auroc(scores: Tensor, labels: Tensor) -> MeanAuroc:
     undefined = undefined_classes(labels)
     defined = [index for index in range(labels.shape[1]) if index not in undefined]
     if not defined:
-        raise DataError(f"no AUROC is defined on these {len(labels)} examples, as no class has both labels; take more examples.")
+        raise DataError(
+            f"no AUROC is defined on these {len(labels)} examples, as no class has both labels; take more examples."
+        )
     return MeanAuroc(auroc(scores.mT, labels.mT)[..., defined].mean(-1), undefined)
 
 

@@ -68,7 +68,7 @@ NOT_BELOW = at_least(0.0, "difference")
 
 
 @dataclass(frozen=True)
-class Measured:
+class Measurement:
     """What a comparison measured.
 
     Attributes:
@@ -104,7 +104,7 @@ class Comparison:
     control: str
     metric: str
     criterion: Criterion
-    measure: Callable[[], Estimate | Measured]
+    measure: Callable[[], Estimate | Measurement]
     evaluation: str = ""
     paper: str = BEYOND_THE_PAPER
     least_seeds: int = 1
@@ -112,7 +112,7 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Judgement:
     """The outcome of a comparison: the word, and what was measured (mean, standard error, n, interval) in words."""
 
     word: Word
@@ -142,20 +142,20 @@ def judge(experiment: str, comparisons: Iterable[Comparison]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
-def decide(comparison: Comparison) -> Verdict:
+def decide(comparison: Comparison) -> Judgement:
     """Return the verdict on a comparison; "not measured" where a run is missing."""
     try:
         found = comparison.measure()
     except NotMeasuredError as error:
-        return Verdict("not measured", str(error))
-    measured = found if isinstance(found, Measured) else Measured(found)
+        return Judgement("not measured", str(error))
+    measured = found if isinstance(found, Measurement) else Measurement(found)
     estimate = measured.estimate
     word, words = compare(estimate, comparison.criterion), describe(estimate)
     if estimate.n < comparison.least_seeds and math.isfinite(estimate.mean):
         word, words = "inconclusive", _too_few(estimate, comparison)
     if measured.doubt:
-        return Verdict("inconclusive", f"{measured.words.format(words)}, {measured.doubt}")
-    return Verdict(word, measured.words.format(words))
+        return Judgement("inconclusive", f"{measured.words.format(words)}, {measured.doubt}")
+    return Judgement(word, measured.words.format(words))
 
 
 def compare(measured: Estimate, criterion: Criterion) -> Word:
@@ -187,7 +187,9 @@ def describe(measured: Estimate) -> str:
         return f"{number} (n = {measured.n}, a replicate gave no finite number)"
     if measured.n == 1:
         return f"{number} (n = 1: no spread known, the value alone decides)"
-    return f"{number} (n = {measured.n}, 95% interval {_end(measured.low, measured)} to {_end(measured.high, measured)})"
+    return (
+        f"{number} (n = {measured.n}, 95% interval {_end(measured.low, measured)} to {_end(measured.high, measured)})"
+    )
 
 
 def _too_few(measured: Estimate, comparison: Comparison) -> str:

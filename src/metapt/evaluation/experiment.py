@@ -71,7 +71,9 @@ class Experiment:
     figure: Callable[[Any], Figure]
     comparisons: Callable[[Any], Iterable[Comparison]]
 
-    def summarise(self, config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
+    def summarise(
+        self, config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine
+    ) -> None:
         """Make tables, figure and verdicts.
 
         Args:

@@ -95,7 +95,9 @@ def ramp(count: int) -> list[str]:
     return [to_hex(colormaps["viridis"](0.82 * i / max(1, count - 1))) for i in range(count)]
 
 
-def panels(columns: int = 1, rows: int = 1, *, width: float = PANEL[0], height: float = PANEL[1]) -> tuple[Figure, list[Axes]]:
+def panels(
+    columns: int = 1, rows: int = 1, *, width: float = PANEL[0], height: float = PANEL[1]
+) -> tuple[Figure, list[Axes]]:
     """An empty figure and its axes, row by row. `width` and `height` of a panel in inches."""
     with style():
         figure = Figure(figsize=(columns * width, rows * height))
@@ -154,13 +156,17 @@ def once(axis: Axes, text: str) -> str | None:
     return None if text in axis.get_legend_handles_labels()[1] else text
 
 
-def band(axis: Axes, steps: ArrayLike, lower: ArrayLike, centre: ArrayLike, upper: ArrayLike, label: str, colour: str) -> None:
+def band(
+    axis: Axes, steps: ArrayLike, lower: ArrayLike, centre: ArrayLike, upper: ArrayLike, label: str, colour: str
+) -> None:
     """A line `centre` with the band from `lower` to `upper` behind it; all [steps]."""
     axis.fill_between(np.asarray(steps), np.asarray(lower), np.asarray(upper), color=colour, alpha=0.2, linewidth=0)
     axis.plot(np.asarray(steps), np.asarray(centre), color=colour, label=label)
 
 
-def over_replicates(series: pd.DataFrame, name: str, quantiles: tuple[float, float, float] = (0.1, 0.5, 0.9)) -> pd.DataFrame:
+def over_replicates(
+    series: pd.DataFrame, name: str, quantiles: tuple[float, float, float] = (0.1, 0.5, 0.9)
+) -> pd.DataFrame:
     """A band from a series table: step, and as lower, centre, upper the `quantiles` of `name` over the replicates.
 
     It has a gap at the steps where a replicate has diverged (NaN): the others alone would look better than they are.
@@ -254,7 +260,9 @@ def lines_with_error(
             line = part.sort_values(x)
             marker = MARKERS[i % len(MARKERS)]
             error = line["standard_error"].fillna(0.0)
-            axis.errorbar(line[x], line["mean"], error, color=colour(i), marker=marker, elinewidth=1.4, label=str(label))
+            axis.errorbar(
+                line[x], line["mean"], error, color=colour(i), marker=marker, elinewidth=1.4, label=str(label)
+            )
         axis.set_xscale(xscale)
         axis.set_yscale(yscale)
         ticks = np.unique(table[x].to_numpy(dtype=float))

@@ -32,7 +32,14 @@ class NotMeasuredError(DataError):
 
 
 def row(
-    experiment: str, arm: str, metric: str, value: float, *, replicate: int | None = None, setting: str = "", evaluation: str = ""
+    experiment: str,
+    arm: str,
+    metric: str,
+    value: float,
+    *,
+    replicate: int | None = None,
+    setting: str = "",
+    evaluation: str = "",
 ) -> dict[str, Any]:
     """One row of the metrics table. `replicate` is None for a number of the whole run.
 
@@ -93,7 +100,13 @@ def validate_series(rows: Rows, where: str = "the series table") -> pd.DataFrame
 
 
 def select(
-    metrics: pd.DataFrame, *, experiment: str, arm: str, metric: str, setting: str | None = None, evaluation: str | None = None
+    metrics: pd.DataFrame,
+    *,
+    experiment: str,
+    arm: str,
+    metric: str,
+    setting: str | None = None,
+    evaluation: str | None = None,
 ) -> pd.Series[float]:
     """The values of one cell of the metrics table, indexed by replicate.
 
@@ -111,7 +124,9 @@ def select(
     cells = found[CELL].drop_duplicates()
     if len(cells) > 1:
         several = "; ".join(f"setting {c.setting!r}, evaluation {c.evaluation!r}" for c in cells.itertuples())
-        raise DataError(f"{asked} stands for {len(cells)} different numbers ({several}); name the setting and the evaluation.")
+        raise DataError(
+            f"{asked} stands for {len(cells)} different numbers ({several}); name the setting and the evaluation."
+        )
     return found.set_index("replicate")["value"]
 
 

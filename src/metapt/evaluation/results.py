@@ -58,9 +58,13 @@ class Results:
         section: ExperimentSection = self.section
         return section.arm_names()
 
-    def values(self, arm: str, metric: str, setting: str | None = None, evaluation: str | None = None) -> pd.Series[float]:
+    def values(
+        self, arm: str, metric: str, setting: str | None = None, evaluation: str | None = None
+    ) -> pd.Series[float]:
         """Return a number of an arm by replicate; takes and raises what `metrics.select` does."""
-        return metrics.select(self.metrics, experiment=self.name, arm=arm, metric=metric, setting=setting, evaluation=evaluation)
+        return metrics.select(
+            self.metrics, experiment=self.name, arm=arm, metric=metric, setting=setting, evaluation=evaluation
+        )
 
     @classmethod
     def read(cls, section: type[ExperimentSection], config: Mapping[str, Any], inputs: Mapping[str, Path]) -> Results:
@@ -113,6 +117,8 @@ def machine_of(record: Path) -> str:
     """Return the machine of a run's `run.json`, in words. Raises DataError where the file is no such record."""
     try:
         machine = json.loads(record.read_text(encoding="utf-8"))["machine"]
-        return str(machine["name"]) if machine["device"] == "cuda" else f"{machine['name']}, threads: {machine['threads']}"
+        return (
+            str(machine["name"]) if machine["device"] == "cuda" else f"{machine['name']}, threads: {machine['threads']}"
+        )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"{record} is not the record of a run ({error!r}); make the run again.") from None

@@ -85,14 +85,21 @@ def summarise(metrics: pd.DataFrame) -> pd.DataFrame:
     for key, cell in metrics.groupby(CELL, sort=False, dropna=False):
         if len(cell) > 1 and cell["replicate"].isna().any():
             name = ", ".join(str(word) for word in key if word)
-            raise DataError(f"The numbers of {name} stand both for single replicates and for the whole run; give one of the two.")
+            raise DataError(
+                f"The numbers of {name} stand both for single replicates and for the whole run; give one of the two."
+            )
         e = estimate_mean(cell["value"].to_numpy())
         rows.append(dict(zip(CELL, key, strict=True)) | {"mean": e.mean, "standard_error": e.standard_error, "n": e.n})
     return pd.DataFrame(rows, columns=[*CELL, "mean", "standard_error", "n"])
 
 
 def paired_difference(
-    a: pd.Series[float], b: pd.Series[float], *, test: Literal["t", "permutation"] = "t", draws: int = 20_000, seed: int = 0
+    a: pd.Series[float],
+    b: pd.Series[float],
+    *,
+    test: Literal["t", "permutation"] = "t",
+    draws: int = 20_000,
+    seed: int = 0,
 ) -> Difference:
     """Mean of a - b over replicates that a and b share, e.g. two arms with the same PT seeds.
 
@@ -244,7 +251,9 @@ def _partners(a: pd.Series[float], b: pd.Series[float]) -> pd.Series[float]:
     """b in the order of a's replicates."""
     for name, values in (("first", a), ("second", b)):
         if not values.index.is_unique:
-            raise DataError(f"The {name} arm has a replicate twice ({_names(values.index[values.index.duplicated()])}).")
+            raise DataError(
+                f"The {name} arm has a replicate twice ({_names(values.index[values.index.duplicated()])})."
+            )
     lonely = a.index.symmetric_difference(b.index)
     if len(lonely):
         raise DataError(f"Pairs need the same replicates in both arms; only one of them has {_names(lonely)}.")

@@ -128,8 +128,12 @@ def write_blocks(blocks: Mapping[str, pd.DataFrame], stem: Path, numbers: pd.Dat
     right = {caption: {str(c): _is_numeric(part[c]) for c in part.columns} for caption, part in cells.items()}
     with atomic_path(_with_ending(stem, ".csv")) as path:
         numbers.to_csv(path, index=False, lineterminator="\n", encoding="utf-8")
-    _write_text(_with_ending(stem, ".md"), "\n".join(markdown(part, caption, right[caption]) for caption, part in cells.items()))
-    _write_text(_with_ending(stem, ".tex"), "\n".join(latex(part, caption, right[caption]) for caption, part in cells.items()))
+    _write_text(
+        _with_ending(stem, ".md"), "\n".join(markdown(part, caption, right[caption]) for caption, part in cells.items())
+    )
+    _write_text(
+        _with_ending(stem, ".tex"), "\n".join(latex(part, caption, right[caption]) for caption, part in cells.items())
+    )
 
 
 def markdown(cells: pd.DataFrame, caption: str, right: Mapping[str, bool]) -> str:

@@ -80,7 +80,8 @@ def exact_hypergradient(
     trained, pretrain_losses = _pretrain(problem, pretrained.leaves(), phi, pretrain_batches, pretrain_optimizer)
     encoder, tuned = _finetune(problem, trained, leaves(head), train_batches, finetune_optimizer, network)
     losses = [
-        problem.head_loss(tuned, problem.encode({**encoder, **trained.buffers}, batch), batch) for batch in validation_batches
+        problem.head_loss(tuned, problem.encode({**encoder, **trained.buffers}, batch), batch)
+        for batch in validation_batches
     ]
     loss = torch.stack(losses).mean()
     gradient = like(meta, vjp([loss], list(phi.values()), needed=unconnected(meta) if pretrain_batches else ""))

@@ -232,7 +232,9 @@ def finished(
     status: Status = Status.OK,
 ) -> FineTuned:
     """Return the result of an FT solver, detached, with the status NON_FINITE if a value is not finite."""
-    losses = torch.stack([loss.detach() for loss in train_losses]) if train_losses else validation_loss.new_zeros(0).detach()
+    losses = (
+        torch.stack([loss.detach() for loss in train_losses]) if train_losses else validation_loss.new_zeros(0).detach()
+    )
     head, state, loss = detached(head), detached(state), validation_loss.detach()
     if not all_finite([losses, loss, head_gradient_norm, *head.values(), *state.values()]):
         status = Status.NON_FINITE
@@ -328,12 +330,16 @@ class FittedHead:
             encoded = {id(batch): problem.encode(encoder, batch) for batch in batches}
         return self._fit(problem, head, batches, lambda batch: encoded[id(batch)])
 
-    def _objective(self, problem: MetaProblem, head: Params, batches: Sequence[Any], features: Callable[[Any], Tensor]) -> Tensor:
+    def _objective(
+        self, problem: MetaProblem, head: Params, batches: Sequence[Any], features: Callable[[Any], Tensor]
+    ) -> Tensor:
         losses = [problem.head_loss(head, features(batch), batch) for batch in batches]
         penalty = torch.stack([torch.sum(value * value) for value in head.values()]).sum()
         return torch.stack(losses).mean() + self.l2 / 2 * penalty
 
-    def _fit(self, problem: MetaProblem, head: Params, batches: Sequence[Any], features: Callable[[Any], Tensor]) -> Fit:
+    def _fit(
+        self, problem: MetaProblem, head: Params, batches: Sequence[Any], features: Callable[[Any], Tensor]
+    ) -> Fit:
         """Minimise by Newton's method with exact Hessian-vector products and a backtracking line search."""
         current = leaves(head)
         objective = self._objective(problem, current, batches, features)
@@ -356,7 +362,9 @@ class FittedHead:
             if decrease <= 4 * torch.finfo(objective.dtype).eps * abs(float(objective.detach())):
                 # The decrease is below the rounding error of the loss, so a line search can't see it; the step is
                 # right.
-                return Fit(like(current, add(list(detached(current).values()), direction)), objective.detach(), Status.OK)
+                return Fit(
+                    like(current, add(list(detached(current).values()), direction)), objective.detach(), Status.OK
+                )
             moved = self._search(problem, current, direction, decrease, float(objective.detach()), batches, features)
             if moved is None:
                 return Fit(detached(current), objective.detach(), Status.MAX_STEPS)
@@ -390,7 +398,9 @@ class FittedHead:
         solver = ConjugateGradient(rtol=rtol, max_steps=4 * sum(value.numel() for value in values))
         return solver(lambda vector: vjp(gradient, values, vector, retain_graph=True), b)
 
-    def _evaluate(self, problem: MetaProblem, fit: Fit, train: Sequence[Any], held_out: Any, features: Features) -> _HeldOut:
+    def _evaluate(
+        self, problem: MetaProblem, fit: Fit, train: Sequence[Any], held_out: Any, features: Features
+    ) -> _HeldOut:
         """Return the held-out loss and its total derivative w.r.t. all features, through the fitted head by the IFT."""
         head = leaves(fit.head)
         values = list(head.values())
@@ -410,7 +420,9 @@ def leave_one_out(batches: Sequence[Any]) -> list[tuple[Sequence[Any], Any]]:
         ValueError: there are fewer than two minibatches.
     """
     if len(batches) < 2:
-        raise ValueError("cross_fit needs at least two different FT minibatches: one to hold out, one to fit the head on")
+        raise ValueError(
+            "cross_fit needs at least two different FT minibatches: one to hold out, one to fit the head on"
+        )
     return [([*batches[:index], *batches[index + 1 :]], batch) for index, batch in enumerate(batches)]
 
 

@@ -144,7 +144,9 @@ def hypergradient(
     check_arguments(problem, pretrained, meta, head)
     problem = Checked(problem)
     _check(problem, meta, curvature)
-    tuned = finetuning(problem, pretrained.encoder, pretrained.buffers, head, head_state, train_batches, validation_batch)
+    tuned = finetuning(
+        problem, pretrained.encoder, pretrained.buffers, head, head_state, train_batches, validation_batch
+    )
     pt, phi = pretrained.leaves(), leaves(meta)
     zeros = [value.new_zeros(()).expand_as(value) for value in pt.head.values()]  # without memory of their own
     g2 = [*tuned.encoder_gradient.values(), *zeros]
@@ -157,7 +159,9 @@ def hypergradient(
         product = vjp(graph.gradient, list(phi.values()), solved.value, needed=unconnected(meta))
         result = [-value for value in product]
     else:
-        products, loss = cast(ForwardProblem, problem).mixed_product(pretrained.leaves(), phi, pretrain_batch, solved.value)
+        products, loss = cast(ForwardProblem, problem).mixed_product(
+            pretrained.leaves(), phi, pretrain_batch, solved.value
+        )
         result = [-products[name].detach() for name in meta]
     pretrain_gradient = graph.detached_gradient() if keep_gradient else None
     if pretrain_gradient is not None and not all_finite(pretrain_gradient.vector()):
@@ -244,4 +248,6 @@ class _Graph:
 
     def detached_gradient(self) -> Pretrained:
         values, count = [value.detach() for value in self.gradient], len(self._pt.encoder)
-        return Pretrained(like(self._pt.encoder, values[:count]), like(self._pt.head, values[count:]), detached(self._pt.buffers))
+        return Pretrained(
+            like(self._pt.encoder, values[:count]), like(self._pt.head, values[count:]), detached(self._pt.buffers)
+        )

@@ -203,7 +203,9 @@ class Dense:
     def __call__(self, matvec: Matvec, b: Vector) -> SolveResult:
         flat = _flatten(b)
         basis = torch.eye(flat.numel(), dtype=flat.dtype, device=flat.device)
-        matrix = torch.stack([_flatten(matvec(_unflatten(column, b))) for column in basis], dim=1) + self.damping * basis
+        matrix = (
+            torch.stack([_flatten(matvec(_unflatten(column, b))) for column in basis], dim=1) + self.damping * basis
+        )
         if not all_finite([flat, matrix]):
             return _not_finite(b, Status.NON_FINITE, flat.numel())
         solution, info = torch.linalg.solve_ex(matrix, flat)

@@ -87,7 +87,9 @@ class Adam:
 
     def init(self, params: Params) -> OptimizerState:
         moments = {
-            f"{moment}/{name}": torch.zeros_like(value) for moment in ("first", "second") for name, value in params.items()
+            f"{moment}/{name}": torch.zeros_like(value)
+            for moment in ("first", "second")
+            for name, value in params.items()
         }
         return {"step": torch.tensor(0), **moments}  # on the CPU, so that reading it never waits for a GPU
 

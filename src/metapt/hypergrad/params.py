@@ -108,7 +108,9 @@ def vjp(
     if not pairs or not inputs:
         return [torch.zeros_like(value) for value in inputs]
     graph_outputs, graph_cotangents = zip(*pairs, strict=True)
-    gradients = torch.autograd.grad(graph_outputs, list(inputs), graph_cotangents, retain_graph=retain_graph, allow_unused=True)
+    gradients = torch.autograd.grad(
+        graph_outputs, list(inputs), graph_cotangents, retain_graph=retain_graph, allow_unused=True
+    )
     if needed and all(gradient is None for gradient in gradients):
         raise RuntimeError(needed)
     return _filled(gradients, inputs)
@@ -147,7 +149,10 @@ def vjp_graph(output: Tensor, inputs: Sequence[Tensor], what: str, cotangent: Te
 
 def _filled(gradients: Sequence[Tensor | None], inputs: Sequence[Tensor]) -> Vector:
     """Return the gradients with zeros in place of None."""
-    return [torch.zeros_like(value) if gradient is None else gradient for value, gradient in zip(inputs, gradients, strict=True)]
+    return [
+        torch.zeros_like(value) if gradient is None else gradient
+        for value, gradient in zip(inputs, gradients, strict=True)
+    ]
 
 
 def unconnected(meta: Params) -> str:

@@ -38,7 +38,9 @@ def fingerprint(config: dict[str, Any], inputs: dict[str, Path], module: str, de
         device: kind of the device.
     """
     contents = {name: records.content(path) for name, path in inputs.items()}
-    return json.dumps([config, contents, code_digest(module.removeprefix("metapt.")), torch.__version__, device], sort_keys=True)
+    return json.dumps(
+        [config, contents, code_digest(module.removeprefix("metapt.")), torch.__version__, device], sort_keys=True
+    )
 
 
 class Checkpoint:

@@ -30,7 +30,9 @@ class Verdict(enum.Enum):
         "optimiser without (step 1)"
     )
     DIVERGING = f"the inverse fails: {Status.DIVERGED.value}"
-    UNSTABLE = "PT is unstable: make sure that phi is stable, then decrease the PT learning rate until PT converges (step 2)"
+    UNSTABLE = (
+        "PT is unstable: make sure that phi is stable, then decrease the PT learning rate until PT converges (step 2)"
+    )
     NOT_MOVING = (
         "phi is not moving: make sure that PT finds good solutions, begin with 1 Neumann term and add more while it "
         "helps, make sure that the unrolled FT steps converge, then increase the learning rate of the meta-parameters "

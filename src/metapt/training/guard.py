@@ -64,7 +64,9 @@ class HypergradientGuard:
             return True
         self.skipped[symptom] += 1
         self._in_a_row += 1
-        log.warning("the hypergradient at iteration %d is not applied: it is %s (norm %.3g)%s", iteration, symptom, norm, cause)
+        log.warning(
+            "the hypergradient at iteration %d is not applied: it is %s (norm %.3g)%s", iteration, symptom, norm, cause
+        )
         if self._in_a_row >= self.max_skipped:
             advice = advice or ADVICE[symptom]
             raise TrainingError(

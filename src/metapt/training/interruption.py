@@ -52,7 +52,9 @@ def end_if_told() -> None:
         Interrupted: a signal has arrived.
     """
     if _received:
-        raise Interrupted(f"{_received[0]} told this job to end: its state is saved, and it goes on from there when it is rerun.")
+        raise Interrupted(
+            f"{_received[0]} told this job to end: its state is saved, and it goes on from there when it is rerun."
+        )
 
 
 def _note(number: int, frame: FrameType | None) -> None:

@@ -44,7 +44,9 @@ class Measured:
         self._start = time.monotonic() + seconds_left_out()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         if self.on_gpu:
             torch.cuda.synchronize()
         self.seconds = time.monotonic() + seconds_left_out() - self._start

@@ -223,7 +223,9 @@ class MetaPretraining:
                 recorder(self.iteration)
             if checkpoint is not None and (due() or self.iteration == self.settings.iterations):
                 check_finite(self._loss, self.iteration - 1)
-                checkpoint.save({"loop": self.state_dict(), "recorder": recorder.state_dict() if recorder is not None else {}})
+                checkpoint.save(
+                    {"loop": self.state_dict(), "recorder": recorder.state_dict() if recorder is not None else {}}
+                )
         check_finite(self._loss, self.iteration - 1)
         diagnosis = self.trace.diagnosis(self.guard.skipped)
         log.info("%s", diagnosis)
@@ -285,7 +287,9 @@ class MetaPretraining:
                 self.head, self.head_state = stepped, state
             else:
                 self.trace.record_skipped_head_step()
-                log.warning("a step of the FT head at iteration %d is not taken: %s", self.iteration, Status.NON_FINITE.value)
+                log.warning(
+                    "a step of the FT head at iteration %d is not taken: %s", self.iteration, Status.NON_FINITE.value
+                )
 
     def _meta_update(self) -> None:
         """Take a step of phi with the mean of `accumulate` hypergradients, and their FT head; or skip both."""
@@ -341,7 +345,9 @@ class MetaPretraining:
         if self.settings.normalise:
             scale = 1 / size.clamp_min(torch.finfo(size.dtype).tiny)
         if self.settings.clip_norm is not None:
-            scale = scale * (self.settings.clip_norm / (scale * size).clamp_min(torch.finfo(size.dtype).tiny)).clamp_max(1.0)
+            scale = scale * (
+                self.settings.clip_norm / (scale * size).clamp_min(torch.finfo(size.dtype).tiny)
+            ).clamp_max(1.0)
         for name, value in self.meta.items():
             value.grad = scale * gradient[name]
         self._meta_optimizer.step()
@@ -389,7 +395,9 @@ def _cause(seen: list[Diagnostics]) -> tuple[str, str | None]:
     The cause names the first quantity that is not finite, and the statuses of the solves that failed.
     """
     bad = next((name for figures in seen for name in figures.not_finite()), None)
-    statuses = [status for figures in seen for status in (figures.fit_status, figures.solve_status) if status is not Status.OK]
+    statuses = [
+        status for figures in seen for status in (figures.fit_status, figures.solve_status) if status is not Status.OK
+    ]
     first = f"; the first figure that is not finite: {bad}" if bad is not None else ""
     advice = next((status.value for status in statuses if status in (Status.DIVERGED, Status.SINGULAR)), None)
     return first + "".join(f"; {text}" for text in dict.fromkeys(status.value for status in statuses)), advice

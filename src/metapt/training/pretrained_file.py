@@ -59,14 +59,17 @@ def load_pretrained(path: Path, like: Pretrained, network: str, device: str) -> 
         parts = ", ".join(_PARTS)
         raise DataError(f"{path} is not what PT leaves, which is {parts}: remove it, so that PT is run again.")
     if any(
-        _shapes(content[name]) != _shapes(expected) for name, expected in (("encoder", like.encoder), ("buffers", like.buffers))
+        _shapes(content[name]) != _shapes(expected)
+        for name, expected in (("encoder", like.encoder), ("buffers", like.buffers))
     ):
         raise DataError(f"{path} has no encoder of {network}: remove it, so that PT is run again.")
     return Learned(Pretrained(content["encoder"], content["head"], content["buffers"]), content["meta"])
 
 
 def _is_params(part: object) -> bool:
-    return isinstance(part, dict) and all(isinstance(key, str) and isinstance(value, Tensor) for key, value in part.items())
+    return isinstance(part, dict) and all(
+        isinstance(key, str) and isinstance(value, Tensor) for key, value in part.items()
+    )
 
 
 def _shapes(params: Params) -> dict[str, torch.Size]:

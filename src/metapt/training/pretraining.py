@@ -32,7 +32,9 @@ class Pretrainer:
         optimizer: optimiser of encoder and PT head.
     """
 
-    def __init__(self, problem: MetaProblem, batches: Batches, pretrained: Pretrained, optimizer: OptimizerSpec) -> None:
+    def __init__(
+        self, problem: MetaProblem, batches: Batches, pretrained: Pretrained, optimizer: OptimizerSpec
+    ) -> None:
         self.problem = problem
         self.batches = batches
         buffers = {name: value.detach().clone() for name, value in pretrained.buffers.items()}
@@ -162,4 +164,6 @@ def trainable(params: Params) -> Params:
 
 
 def _named(pretrained: Pretrained) -> Params:
-    return {f"encoder.{k}": v for k, v in pretrained.encoder.items()} | {f"head.{k}": v for k, v in pretrained.head.items()}
+    return {f"encoder.{k}": v for k, v in pretrained.encoder.items()} | {
+        f"head.{k}": v for k, v in pretrained.head.items()
+    }

@@ -43,7 +43,9 @@ def steps(
         return
     start = last_line = time.monotonic()
     hidden = True if label is None else None
-    with tqdm(total=last, initial=first, desc=label, file=sys.stderr, disable=hidden, dynamic_ncols=True, leave=False) as bar:
+    with tqdm(
+        total=last, initial=first, desc=label, file=sys.stderr, disable=hidden, dynamic_ncols=True, leave=False
+    ) as bar:
         for step in range(first, last):
             if time_limit is not None and step > 0 and time.monotonic() - start >= time_limit:
                 return

@@ -27,7 +27,9 @@ class ShuffledStream:
 
     def __init__(self, size: int, batch_size: int, generators: list[torch.Generator]) -> None:
         if size < 1 or batch_size < 1:
-            raise ConfigError(f"minibatches of {batch_size} of {size} examples can't be drawn; legal: 1 or more of each")
+            raise ConfigError(
+                f"minibatches of {batch_size} of {size} examples can't be drawn; legal: 1 or more of each"
+            )
         self.size = size
         self.batch_size = min(batch_size, size)
         self.generators = generators

@@ -36,7 +36,9 @@ def train(loss: Callable[[Params], Tensor], params: Params, optimizer: Optimizer
     return {name: value.detach() for name, value in current.items()}
 
 
-def finetune_head(problem: MetaProblem, pretrained: Pretrained, head: Params, batches: Sequence[Any], l2: float = 1e-3) -> Params:
+def finetune_head(
+    problem: MetaProblem, pretrained: Pretrained, head: Params, batches: Sequence[Any], l2: float = 1e-3
+) -> Params:
     """Return the FT head that minimises mean_i head_loss(head, encode(encoder, batch_i), batch_i) + l2 / 2 |head|^2.
 
     The encoder is frozen, in evaluation mode (see `MetaProblem.encode`), and runs once per minibatch. The head is
@@ -65,10 +67,16 @@ def finetune_head(problem: MetaProblem, pretrained: Pretrained, head: Params, ba
         raise ConfigError(f"l2 is {l2}; legal: a positive number (without it separable data have no best head)")
     frozen = pretrained.leaves()  # it has copies of the buffers
     fit = FittedHead(l2=l2, tolerance=1e-9).fit(problem, {**frozen.encoder, **frozen.buffers}, head, batches)
-    if fit.status is Status.NON_FINITE or not all(torch.isfinite(value).all() for value in (fit.loss, *fit.head.values())):
-        raise TrainingError("the FT loss or its gradient is not finite: look for NaN in the FT minibatches and in the encoder.")
+    if fit.status is Status.NON_FINITE or not all(
+        torch.isfinite(value).all() for value in (fit.loss, *fit.head.values())
+    ):
+        raise TrainingError(
+            "the FT loss or its gradient is not finite: look for NaN in the FT minibatches and in the encoder."
+        )
     if fit.status is not Status.OK:
-        raise TrainingError("the FT head has not reached a minimum of its loss: raise l2, or use a head whose loss is convex.")
+        raise TrainingError(
+            "the FT head has not reached a minimum of its loss: raise l2, or use a head whose loss is convex."
+        )
     return fit.head
 
 

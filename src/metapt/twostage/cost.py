@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from metapt.evaluation import figures
-from metapt.evaluation.comparisons import BEYOND_THE_PAPER, Comparison, Measured, at_most
+from metapt.evaluation.comparisons import BEYOND_THE_PAPER, Comparison, Measurement, at_most
 from metapt.evaluation.looks import Look
 from metapt.evaluation.metrics import NotMeasuredError
 from metapt.evaluation.statistics import Estimate, ratio_of_medians
@@ -115,14 +115,22 @@ def tables(cost: Cost) -> Tables:
                 continue
             low, median, high = (factor * float(q(values)) for q in (np.min, np.median, np.max))
             texts |= {"PT runs": str(len(values)), name: f"{median:.3g}"}
-            row |= {f"{metric}, median": median / factor, f"{metric}, min": low / factor, f"{metric}, max": high / factor}
+            row |= {
+                f"{metric}, median": median / factor,
+                f"{metric}, min": low / factor,
+                f"{metric}, max": high / factor,
+            }
             if cost.plain is not None and metric != WALL_TIME:
                 r = ratio(cost, arm, metric)
                 row |= {f"{metric}, ratio": r.mean, f"{metric}, ratio low": r.low, f"{metric}, ratio high": r.high}
-                texts[f"over {cost.looks[cost.plain].label}'s ({'time' if metric == TIME_PER_STEP else 'memory'})"] = _interval(r)
+                texts[f"over {cost.looks[cost.plain].label}'s ({'time' if metric == TIME_PER_STEP else 'memory'})"] = (
+                    _interval(r)
+                )
         rows.append(row)
         shown.append(texts | {"paper": cost.papers.get(arm, "")})
-    machines = "; ".join(dict.fromkeys(name for names in cost.machines.values() for name in names)) or "an unknown machine"
+    machines = (
+        "; ".join(dict.fromkeys(name for names in cost.machines.values() for name in names)) or "an unknown machine"
+    )
     caption = (
         f"Cost of PT on {machines}: medians over PT seeds, their ratios with 95% intervals of a bootstrap over PT seeds. "
         "The paper's: whole PT on one V100"
@@ -167,11 +175,11 @@ def comparisons(cost: Cost, meta_arms: list[str], limits: tuple[Limit, ...]) -> 
             )
 
 
-def _compared(cost: Cost, arm: str, metric: str) -> Measured:
+def _compared(cost: Cost, arm: str, metric: str) -> Measurement:
     """Return the ratio to plain PT; nothing is decided where the two ran on several machines."""
     machines = {tuple(cost.machines.get(name, [])) for name in (arm, cost.plain or "")}
     several = len(machines) > 1 or any(len(names) > 1 for names in machines)
-    return Measured(ratio(cost, arm, metric), doubt="but not all runs were on the same machine" if several else "")
+    return Measurement(ratio(cost, arm, metric), doubt="but not all runs were on the same machine" if several else "")
 
 
 def _bars(axis: Axes, cost: Cost, metric: str, factor: float) -> None:
@@ -182,7 +190,14 @@ def _bars(axis: Axes, cost: Cost, metric: str, factor: float) -> None:
         except NotMeasuredError:
             continue
         axis.barh(place, np.median(values), height=0.55, color=look.colour, alpha=0.85)
-        axis.plot(values, np.full(len(values), place), "|", color=figures.INK, markersize=9, label=figures.once(axis, "PT runs"))
+        axis.plot(
+            values,
+            np.full(len(values), place),
+            "|",
+            color=figures.INK,
+            markersize=9,
+            label=figures.once(axis, "PT runs"),
+        )
         axis.annotate(
             f"{np.median(values):.3g}{times}",
             (values.max(), place),

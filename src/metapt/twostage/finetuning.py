@@ -56,7 +56,10 @@ def parts(config: dict[str, Any], seeds: Sequence[int] | None = None) -> list[Pa
     """
     chosen = range(config["pretrain_seeds"]) if seeds is None else seeds
     return [
-        (name, seed, number) for name in config["evaluations"] for seed in chosen for number in range(config["finetune_seeds"])
+        (name, seed, number)
+        for name in config["evaluations"]
+        for seed in chosen
+        for number in range(config["finetune_seeds"])
     ]
 
 
@@ -154,7 +157,15 @@ def write(
     for part in parts(config):
         evaluation, replicate, score = part[0], pair(*part[1:]), scores[part]
         rows += [
-            metrics.row(config["domain"], config["arm"], name, value, replicate=replicate, setting=setting, evaluation=evaluation)
+            metrics.row(
+                config["domain"],
+                config["arm"],
+                name,
+                value,
+                replicate=replicate,
+                setting=setting,
+                evaluation=evaluation,
+            )
             for name, value in numbers(score).items()
         ]
         curve = score.validation_curve

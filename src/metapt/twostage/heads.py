@@ -90,7 +90,9 @@ def linear_heads(
             features = train.features.index_select(0, indices.flatten()).view(*indices.shape, -1)
             labels = train.labels[indices]
             losses = [
-                F.binary_cross_entropy_with_logits(stacked_logits(each, features), labels, reduction="none").mean((1, 2)).sum()
+                F.binary_cross_entropy_with_logits(stacked_logits(each, features), labels, reduction="none")
+                .mean((1, 2))
+                .sum()
                 for each in stacks
             ]
             optimizer.zero_grad()
@@ -152,7 +154,9 @@ def score(curve: list[float], outputs: Tensor, labels: Tensor, learning_rate: fl
     """Of the test set's logits [n, classes] at the best epoch of the validation curve. A run that diverged is said in the log."""
     lost = sum(map(math.isnan, curve))
     if lost:
-        log.warning("FT diverged: after %d of %d epochs the network gave no numbers; lower its learning rate", lost, len(curve))
+        log.warning(
+            "FT diverged: after %d of %d epochs the network gave no numbers; lower its learning rate", lost, len(curve)
+        )
     best = highest(curve)
     classes = (100 * auroc(outputs.mT, labels.mT)).tolist()
     return Score(100 * float(mean_auroc(outputs, labels).value), classes, curve[best], best + 1, learning_rate, curve)

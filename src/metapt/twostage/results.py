@@ -56,7 +56,9 @@ class TwoStageResults(Results):
             raise NotMeasuredError(f"No PT run of {arm}, {setting}, has left a series {name!r}.")
         return found.pivot(index="step", columns="seed", values="value")
 
-    def papers_aurocs(self, arms: Sequence[str], names: Mapping[str, str] | None = None, name: str = "") -> pd.DataFrame:
+    def papers_aurocs(
+        self, arms: Sequence[str], names: Mapping[str, str] | None = None, name: str = ""
+    ) -> pd.DataFrame:
         """Return the paper's AUROC as setting, evaluation, arm, mean, standard_error.
 
         Args:

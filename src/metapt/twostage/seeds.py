@@ -12,7 +12,14 @@ from typing import Any
 import pandas as pd
 
 from metapt.errors import ConfigError
-from metapt.evaluation.statistics import Difference, Estimate, cluster_bootstrap, cluster_means, estimate_mean, paired_difference
+from metapt.evaluation.statistics import (
+    Difference,
+    Estimate,
+    cluster_bootstrap,
+    cluster_means,
+    estimate_mean,
+    paired_difference,
+)
 
 SEEDS = 1000
 """A PT seed has fewer FT seeds than this."""
@@ -28,7 +35,9 @@ def pair(pretrain_seed: int, finetune_seed: int) -> int:
     (2004, 2, 4)
     """
     if pretrain_seed < 0 or not 0 <= finetune_seed < SEEDS:
-        raise ConfigError(f"the FT seed {finetune_seed} of the PT seed {pretrain_seed} can't be kept; legal: 0 to {SEEDS - 1}.")
+        raise ConfigError(
+            f"the FT seed {finetune_seed} of the PT seed {pretrain_seed} can't be kept; legal: 0 to {SEEDS - 1}."
+        )
     return pretrain_seed * SEEDS + finetune_seed
 
 

@@ -25,7 +25,9 @@ class Meta(MetaArm):
 
 ARMS: dict[str, Annotated[Fixed | Meta, Field(discriminator="method")]] = {
     "fixed": Fixed(method="fixed"),
-    "meta": Meta(unroll="fitted", folds=2, pretrain_steps=5, meta_lr=0.1, inverse=NeumannSeries(terms=5, step_size=0.1)),
+    "meta": Meta(
+        unroll="fitted", folds=2, pretrain_steps=5, meta_lr=0.1, inverse=NeumannSeries(terms=5, step_size=0.1)
+    ),
 }
 
 
@@ -35,4 +37,6 @@ class NoiseSettings(DomainSection):
     pretrain_seeds: Positive = Field(5, description="PT runs of each arm")
     finetune_seeds: Positive = Field(2, description="FT runs of each PT run")
     epochs: Positive = Field(40, description="passes over the 5,000 PT examples, in minibatches of 200")
-    arms: dict[str, Annotated[Fixed | Meta, Field(discriminator="method")]] = Field(ARMS, description="ways to pre-train")
+    arms: dict[str, Annotated[Fixed | Meta, Field(discriminator="method")]] = Field(
+        ARMS, description="ways to pre-train"
+    )

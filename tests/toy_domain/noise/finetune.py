@@ -34,7 +34,9 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
 
 def _linear(encoder: Params, examples: dict[str, Tensor], streams: list[torch.Generator]) -> list[Score]:
     parts = [
-        Examples(NoisyInputs().encode(encoder, Batch(examples[f"{name}_x"], torch.empty(0))), examples[f"{name}_y"][:, None])
+        Examples(
+            NoisyInputs().encode(encoder, Batch(examples[f"{name}_x"], torch.empty(0))), examples[f"{name}_y"][:, None]
+        )
         for name in ("train", "validation", "test")
     ]
     heads = [{"weight": 0.1 * torch.randn(1, CODE, generator=stream), "bias": torch.zeros(1)} for stream in streams]

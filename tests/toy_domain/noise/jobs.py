@@ -35,5 +35,9 @@ class NoiseJobs(Jobs[NoiseSettings]):
             "finetune_seeds": self.config.finetune_seeds,
             "evaluations": ["linear_evaluation"],
         }
-        inputs = self.prepared().outputs | {f"seed{seed}": self.pretrain(arm, seed).outputs["pretrained"] for seed in seeds}
-        return self.training("finetune", f"finetune/{arm}", "domains.noise.finetune", config, inputs, mem_mb=1500, minutes=10)
+        inputs = self.prepared().outputs | {
+            f"seed{seed}": self.pretrain(arm, seed).outputs["pretrained"] for seed in seeds
+        }
+        return self.training(
+            "finetune", f"finetune/{arm}", "domains.noise.finetune", config, inputs, mem_mb=1500, minutes=10
+        )

@@ -45,7 +45,9 @@ def _fixed(arm: Fixed, batches: Minibatches, steps: int, seed: int, checkpoint: 
     return PretrainRun(trainer.pretrained, meta, checkpoints=[checkpoint])
 
 
-def _meta(arm: Meta, batches: Minibatches, steps: int, per_epoch: int, seed: int, checkpoint: Checkpoint) -> PretrainRun:
+def _meta(
+    arm: Meta, batches: Minibatches, steps: int, per_epoch: int, seed: int, checkpoint: Checkpoint
+) -> PretrainRun:
     settings = meta_settings(
         arm,
         iterations=steps // arm.pretrain_steps,
@@ -58,5 +60,8 @@ def _meta(arm: Meta, batches: Minibatches, steps: int, per_epoch: int, seed: int
     loop = MetaPretraining(NoisyInputs(), batches, initial(seed), start, head, settings)
     loop.run("meta-PT", checkpoint)
     share = torch.sigmoid(loop.averaged_meta["noise"])
-    numbers = {"noise, useful features": float(share[:USEFUL].mean()), "noise, useless features": float(share[USEFUL:].mean())}
+    numbers = {
+        "noise, useful features": float(share[:USEFUL].mean()),
+        "noise, useless features": float(share[USEFUL:].mean()),
+    }
     return PretrainRun(loop.pretrained, loop.averaged_meta, numbers, checkpoints=[checkpoint])

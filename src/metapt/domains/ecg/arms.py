@@ -71,7 +71,9 @@ def warp_numbers(policy: Policy, meta: Params, samples: int) -> dict[str, float]
 @torch.no_grad()
 def typical_displacement(policy: Policy, strength: Tensor, samples: int) -> Tensor:
     """Return the root mean square of the displacement at a strength (a scalar), in samples: a unit that all warps share."""
-    noise = torch.randn(_VIEWS_FOR_DISPLACEMENT, samples, generator=generator("ecg typical displacement")).to(strength.device)
+    noise = torch.randn(_VIEWS_FOR_DISPLACEMENT, samples, generator=generator("ecg typical displacement")).to(
+        strength.device
+    )
     return policy.displacement(strength.detach().expand(len(noise)), noise).square().mean().sqrt()
 
 

@@ -62,7 +62,11 @@ def draw(
 
     share = uniform(views) if jitter == "uniform" else torch.ones(views, device=generator.device, dtype=dtype)
     return Draws(
-        uniform(views, leads), uniform(views, leads), JITTER * share, normal(views, samples, leads), normal(views, samples)
+        uniform(views, leads),
+        uniform(views, leads),
+        JITTER * share,
+        normal(views, samples, leads),
+        normal(views, samples),
     )
 
 

@@ -36,7 +36,9 @@ def beats(results: EcgResults, claims: Sequence[ArmClaim]) -> Iterator[Compariso
         verb = f"is at most {margin:g} points worse than" if margin else "beats"
         for evaluation, size in cells(results):
             runs = partial(results.runs, arm, size, evaluation), partial(results.runs, control, size, evaluation)
-            paper = papers_words(results, evaluation, size, (arm, None), (control, None)) if papers else BEYOND_THE_PAPER
+            paper = (
+                papers_words(results, evaluation, size, (arm, None), (control, None)) if papers else BEYOND_THE_PAPER
+            )
             text = f"{arm} {verb} {control}, {where(evaluation, size)}"
             yield better(text, arm, control, AUROC, evaluation, runs, paper=paper, margin=margin)
 
@@ -51,7 +53,9 @@ def where(evaluation: str, size: int) -> str:
     return f"{EVALUATIONS[evaluation]}, |D_FT| = {size}"
 
 
-def papers_words(results: EcgResults, evaluation: str, size: int, a: tuple[str, int | None], b: tuple[str, int | None]) -> str:
+def papers_words(
+    results: EcgResults, evaluation: str, size: int, a: tuple[str, int | None], b: tuple[str, int | None]
+) -> str:
     """Return the paper's numbers of two arms in words, or `BEYOND_THE_PAPER` where it has not both.
 
     Args:

@@ -40,7 +40,9 @@ def over_sizes(results: EcgResults) -> Figure:
             part = part[part["arm"] == arm]
             if len(part):
                 places = _dodged(part["size"], results.arms, arm)
-                axis.plot(places, part["mean"], look.marker, color=look.colour, markersize=8, markerfacecolor="none", zorder=3)
+                axis.plot(
+                    places, part["mean"], look.marker, color=look.colour, markersize=8, markerfacecolor="none", zorder=3
+                )
         axis.set_ylabel(AUROC_LABEL)
         figures.title(axis, EVALUATIONS[evaluation])
     for axis, evaluation in zip(below, evaluations, strict=True):

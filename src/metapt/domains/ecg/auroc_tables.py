@@ -91,7 +91,13 @@ def _pairs(results: EcgResults) -> Iterator[tuple[dict[str, Any], Runs, Runs]]:
         meta_size = None if math.isnan(cell["meta_size"]) else int(cell["meta_size"])
         for arm, minus in results.compared():
             if arm == cell["arm"]:
-                words = {"evaluation": evaluation, "arm": arm, "minus": minus, "size": size, "meta_size": cell["meta_size"]}
+                words = {
+                    "evaluation": evaluation,
+                    "arm": arm,
+                    "minus": minus,
+                    "size": size,
+                    "meta_size": cell["meta_size"],
+                }
                 (other,) = results.meta_sizes(minus, size)
                 a = partial(results.runs, arm, size, evaluation, meta_size)
                 yield words, a, partial(results.runs, minus, size, evaluation, other)
@@ -133,4 +139,8 @@ def _column(cell: Row) -> str:
 
 
 def _text(cell: Row) -> str:
-    return tables.cell_text(cell) if cell["whose"] == "ours" else published(cell["paper_mean"], cell["paper_standard_error"])
+    return (
+        tables.cell_text(cell)
+        if cell["whose"] == "ours"
+        else published(cell["paper_mean"], cell["paper_standard_error"])
+    )

@@ -80,9 +80,12 @@ class _EcgBatches(StreamBatches):
         """`views` makes draws of a name; `labelled`: see `SimclrBatches`."""
         self._views = {"pretrain": views("views"), "hypergradient": views("hypergradient views")}
         self._labelled = {
-            name: LabelledBatch(dataset.signals(chosen), dataset.labels(chosen)) for name, (chosen, _) in labelled.items()
+            name: LabelledBatch(dataset.signals(chosen), dataset.labels(chosen))
+            for name, (chosen, _) in labelled.items()
         }
-        streams = {name: _stream(name, len(chosen), size, seed) for name, (chosen, size) in labelled.items() if name != "folds"}
+        streams = {
+            name: _stream(name, len(chosen), size, seed) for name, (chosen, size) in labelled.items() if name != "folds"
+        }
         if "folds" in labelled:
             chosen, count = labelled["folds"]
             streams["folds"] = FoldStream(dataset.records.patients[chosen], count, generator("ecg folds batches", seed))
@@ -104,7 +107,10 @@ class _EcgBatches(StreamBatches):
         return LabelledBatch(labelled.signals[indices], labelled.labels[indices])
 
     def state_dict(self) -> dict[str, Any]:
-        return {"streams": super().state_dict(), "views": {name: views.state_dict() for name, views in self._views.items()}}
+        return {
+            "streams": super().state_dict(),
+            "views": {name: views.state_dict() for name, views in self._views.items()},
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state["streams"])

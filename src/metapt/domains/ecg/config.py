@@ -33,7 +33,9 @@ class Warp(Section):
         description="where the strength starts: m for square, the typical displacement in samples for log "
         "(not in the paper; released code: 4)",
     )
-    network_width: Count = Field(32, description="channels of the network that sets each ECG's strength; 0: one strength for all")
+    network_width: Count = Field(
+        32, description="channels of the network that sets each ECG's strength; 0: one strength for all"
+    )
 
     def alike(self, other: Warp) -> bool:
         """Return whether a strength means the same in both."""
@@ -60,7 +62,9 @@ class EcgPretraining(Section):
 class EcgFinetuning(Section):
     """Fine-tuning and its evaluation, the same for every arm. The paper fine-tunes the whole network only."""
 
-    epochs: Positive = Field(200, description="passes over the FT training ECGs; the best one on validation AUROC is tested")
+    epochs: Positive = Field(
+        200, description="passes over the FT training ECGs; the best one on validation AUROC is tested"
+    )
     batch_size: Positive = Field(256, description="ECGs per minibatch (released code: 64)")
     lr: Rate = Field(1e-3, description="learning rate (Adam)")
     batch_norm: Literal["train", "eval"] = Field(
@@ -71,7 +75,9 @@ class EcgFinetuning(Section):
         1e-2,
         description="learning rate of linear evaluation, Adam on the head alone (not in the paper; released code: 1e-3)",
     )
-    linear_epochs: Positive = Field(200, description="passes of linear evaluation (not in the paper; released code: 200)")
+    linear_epochs: Positive = Field(
+        200, description="passes of linear evaluation (not in the paper; released code: 200)"
+    )
 
 
 class NoPretraining(Section):
@@ -97,8 +103,12 @@ class EcgMeta(MetaArm):
     unroll: Literal["head", "fitted"] = Field(
         "head", description="unrolled FT steps of the head, or a head fitted to convergence, differentiated implicitly"
     )
-    batch_size: Positive = Field(256, description="ECGs per FT minibatch of a meta-update (not in the paper; released code: 256)")
-    finetune_lr: Rate = Field(1e-4, description="learning rate of the unrolled steps (not in the paper; released code: 1e-4)")
+    batch_size: Positive = Field(
+        256, description="ECGs per FT minibatch of a meta-update (not in the paper; released code: 256)"
+    )
+    finetune_lr: Rate = Field(
+        1e-4, description="learning rate of the unrolled steps (not in the paper; released code: 1e-4)"
+    )
     meta_lr: Rate = Field(1.0, description="learning rate of the warp's global scale m")
     network_lr: Rate = Field(1e-4, description="learning rate of the warp network")
     folds: Annotated[int, Field(ge=2)] | None = Field(
@@ -114,9 +124,12 @@ class OptSla(Section):
     method: Literal["optsla"]
     warp: Warp = Warp()
     epochs: Positive = Field(
-        200, description="passes over the FT training ECGs of the supervised run (not in the paper; released code: none)"
+        200,
+        description="passes over the FT training ECGs of the supervised run (not in the paper; released code: none)",
     )
-    lr: Rate = Field(1e-3, description="learning rate of the supervised run, Adam (not in the paper; released code: none)")
+    lr: Rate = Field(
+        1e-3, description="learning rate of the supervised run, Adam (not in the paper; released code: none)"
+    )
     batch_size: Positive = Field(
         256, description="ECGs per minibatch of the supervised run (not in the paper; released code: none)"
     )
@@ -124,8 +137,12 @@ class OptSla(Section):
         1, description="supervised steps between meta-updates (not in the paper; released code: none)"
     )
     neumann_terms: Count = Field(1, description="Hessian-vector products per meta-update")
-    meta_lr: Rate = Field(1.0, description="learning rate of the warp's global scale m (not in the paper; released code: none)")
-    network_lr: Rate = Field(1e-4, description="learning rate of the warp network (not in the paper; released code: none)")
+    meta_lr: Rate = Field(
+        1.0, description="learning rate of the warp's global scale m (not in the paper; released code: none)"
+    )
+    network_lr: Rate = Field(
+        1e-4, description="learning rate of the warp network (not in the paper; released code: none)"
+    )
 
 
 def _needs_log_scale(warp: Warp) -> Warp:
@@ -231,9 +248,15 @@ class EcgSettings(DomainSection):
         "patient in both, validation filled with whole patients, at most to its size, training the rest, |D_FT| is exact; "
         "released: the ECGs that the released code draws, split by record (not in the paper; released code: released)",
     )
-    samples: Literal[1000, 1024] = Field(1000, description="length of a signal; 1024: padded with zeros (released code)")
-    width: Positive = Field(32, description="channels of the encoder's first stage; its features are eight times as many")
-    pretrain_seeds: Positive = Field(3, description="PT runs of each arm, each with its own weights, minibatches and FT set")
+    samples: Literal[1000, 1024] = Field(
+        1000, description="length of a signal; 1024: padded with zeros (released code)"
+    )
+    width: Positive = Field(
+        32, description="channels of the encoder's first stage; its features are eight times as many"
+    )
+    pretrain_seeds: Positive = Field(
+        3, description="PT runs of each arm, each with its own weights, minibatches and FT set"
+    )
     finetune_seeds: Positive = Field(5, description="FT runs of each encoder")
     evaluations: Evaluations = Field(
         ["full_transfer", "linear_evaluation"],

@@ -76,7 +76,8 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
     def starts(seed: int, parts: list[Part]) -> Iterator[Start]:
         pretrained = load_pretrained(inputs[f"seed{seed}"], width, machine.device).pretrained
         train, validation = (
-            _labelled(dataset, chosen) for chosen in finetune_indices(dataset.records, config["size"], seed, config["split"])
+            _labelled(dataset, chosen)
+            for chosen in finetune_indices(dataset.records, config["size"], seed, config["split"])
         )
         given = encoder, pretrained.encoder, pretrained.buffers, width, Sets(train, validation, test), settings
         yield Start(
@@ -150,7 +151,9 @@ def full_transfer(
         curve.append(100 * float(mean_auroc(outputs, sets.validation.labels).value))
         if highest(curve) == epoch:
             best_network, best_head = copied(network), copied(head)
-    return score(curve, logits(best_head, _features(encoder, best_network, sets.test.signals)), sets.test.labels, settings.lr)
+    return score(
+        curve, logits(best_head, _features(encoder, best_network, sets.test.signals)), sets.test.labels, settings.lr
+    )
 
 
 def linear_evaluation(
@@ -183,7 +186,9 @@ def linear_evaluation(
 
 def _check(sets: Sets) -> None:
     if len(sets.train.signals) < 2:
-        raise DataError(f"FT trains on 2 or more labelled ECGs, and here on {len(sets.train.signals)}; take a larger FT set.")
+        raise DataError(
+            f"FT trains on 2 or more labelled ECGs, and here on {len(sets.train.signals)}; take a larger FT set."
+        )
     for name, (_, labels) in (("validation", sets.validation), ("test", sets.test)):
         undefined = undefined_classes(labels)
         if len(undefined) == len(CLASSES):

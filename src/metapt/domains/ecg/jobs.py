@@ -69,7 +69,9 @@ class EcgJobs(Jobs[EcgSettings]):
             size: labelled ECGs in FT.
             settings: see `pretrain`.
         """
-        encoders = {f"seed{seed}": job.outputs["pretrained"] for seed, job in enumerate(self.encoders(arm, access, settings))}
+        encoders = {
+            f"seed{seed}": job.outputs["pretrained"] for seed, job in enumerate(self.encoders(arm, access, settings))
+        }
         runs = self.config.pretrain_seeds * self.config.finetune_seeds
         return self.training(
             "finetune",

@@ -69,7 +69,11 @@ class ResNet1d(nn.Module):
         widths = [width * 2**stage for stage in range(STAGES)]
         self.blocks = nn.Sequential(
             *(
-                Block(widths[max(0, stage - 1)] if block == 0 else widths[stage], widths[stage], 2 if stage and not block else 1)
+                Block(
+                    widths[max(0, stage - 1)] if block == 0 else widths[stage],
+                    widths[stage],
+                    2 if stage and not block else 1,
+                )
                 for stage in range(STAGES)
                 for block in range(BLOCKS)
             )

@@ -13,7 +13,14 @@ from torch import Tensor
 
 from metapt.domains.ecg.batches import SimclrBatches, Views
 from metapt.domains.ecg.config import EcgPretraining, Warp, steps_per_epoch
-from metapt.domains.ecg.data.dataset import Dataset, Split, finetune_indices, open_dataset, patient_folds, pretrain_indices
+from metapt.domains.ecg.data.dataset import (
+    Dataset,
+    Split,
+    finetune_indices,
+    open_dataset,
+    patient_folds,
+    pretrain_indices,
+)
 from metapt.domains.ecg.policy import Policy
 from metapt.domains.ecg.problem import LabelledBatch, SimclrProblem
 from metapt.domains.ecg.resnet1d import Encoder, initial_head, initial_pretrained
@@ -87,7 +94,9 @@ class Setting:
 
     def batches(self, labelled: dict[str, tuple[np.ndarray, int]] | None = None) -> SimclrBatches:
         """Return the minibatches of PT; `labelled`: see `SimclrBatches`."""
-        return SimclrBatches(self.dataset, self.indices, self.pretrain.batch_size, self.views, labelled or {}, self.seed)
+        return SimclrBatches(
+            self.dataset, self.indices, self.pretrain.batch_size, self.views, labelled or {}, self.seed
+        )
 
     def initial(self) -> Pretrained:
         """Return random weights."""

@@ -27,7 +27,9 @@ def draw(results: EcgResults) -> Figure:
     """Draw what the hypergradient says at each strength, where it leads, and what PT with that strength is worth."""
     study, arms, evaluations = results.section, list(results.section.starts), results.config.evaluations
     strengths, look = strength_table(results), looks(arms)
-    figure, axes = figures.panels(columns=2, rows=-(-(2 * len(arms) + 2 + len(evaluations)) // 2), width=5.2, height=3.3)
+    figure, axes = figures.panels(
+        columns=2, rows=-(-(2 * len(arms) + 2 + len(evaluations)) // 2), width=5.2, height=3.3
+    )
     free = iter(axes)
     for arm in arms:
         _hypergradients(axis := next(free), strengths, look[arm], arm)
@@ -125,7 +127,13 @@ def _worth(axis: Axes, results: EcgResults, strengths: pd.DataFrame, evaluation:
             error = part[f"{evaluation}_standard_error"].fillna(0.0)
             colour = figures.colour((0, 3, 4, 5, 6)[number % 5])
             figures.band(
-                axis, part["displacement"], part[column] - error, part[column], part[column] + error, f"{name} warp", colour
+                axis,
+                part["displacement"],
+                part[column] - error,
+                part[column],
+                part[column] + error,
+                f"{name} warp",
+                colour,
             )
             axis.plot(part["displacement"], part[column], figures.MARKERS[number], color=colour)
         for arm, look in looks(list(results.section.starts)).items():
@@ -133,9 +141,13 @@ def _worth(axis: Axes, results: EcgResults, strengths: pd.DataFrame, evaluation:
             with suppress(NotMeasuredError):
                 ends = [float(results.pretraining(run, DISPLACEMENT).mean()) for run in runs]
                 scores = [over_seeds(results.runs(run, size, evaluation)).mean for run in runs]
-                axis.plot(ends, scores, look.marker, color=look.colour, markersize=8, label=f"{look.label}, where it ended")
+                axis.plot(
+                    ends, scores, look.marker, color=look.colour, markersize=8, label=f"{look.label}, where it ended"
+                )
         with suppress(NotMeasuredError):
             nothing = over_seeds(results.runs("no_pt", size, evaluation))
-            axis.axhline(nothing.mean, color=figures.QUIET, linewidth=1.2, linestyle="--", label=label("no_pt"), zorder=1.5)
+            axis.axhline(
+                nothing.mean, color=figures.QUIET, linewidth=1.2, linestyle="--", label=label("no_pt"), zorder=1.5
+            )
         axis.set(xlabel=DISPLACEMENT, ylabel=f"{AUROC_LABEL}, |$D_{{FT}}$| = {size}")
     log_scale(axis, "x")

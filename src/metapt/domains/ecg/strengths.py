@@ -47,7 +47,9 @@ def _fixed(results: EcgResults, arm: str) -> dict[str, float]:
         numbers["displacement"] = float(results.pretraining(arm, DISPLACEMENT).mean())
     for evaluation in results.config.evaluations:
         try:
-            e = estimate_mean(seed_means(results.runs(arm, results.section.finetune_size, evaluation)).to_numpy(dtype=float))
+            e = estimate_mean(
+                seed_means(results.runs(arm, results.section.finetune_size, evaluation)).to_numpy(dtype=float)
+            )
         except NotMeasuredError:
             continue
         numbers |= {f"{evaluation}_mean": e.mean, f"{evaluation}_standard_error": e.standard_error}

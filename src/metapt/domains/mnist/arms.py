@@ -140,11 +140,15 @@ def sample(size: int, count: int, what: str, generator: torch.Generator) -> Tens
         ConfigError: there are fewer.
     """
     if count > size:
-        raise ConfigError(f"{count} {what} are asked for, but the data have {size}; lower the sizes, or take source: mnist.")
+        raise ConfigError(
+            f"{count} {what} are asked for, but the data have {size}; lower the sizes, or take source: mnist."
+        )
     return torch.randperm(size, generator=generator)[:count]
 
 
-def diagnosis_rows(run: Run, diagnosis: Diagnosis, setting: str = "", replicate: int | None = None) -> list[dict[str, Any]]:
+def diagnosis_rows(
+    run: Run, diagnosis: Diagnosis, setting: str = "", replicate: int | None = None
+) -> list[dict[str, Any]]:
     """Return the figures of a diagnosis as rows of the metrics table, under an evaluation of their own."""
     return [
         metrics.row(run.experiment, run.arm, name, value, replicate=replicate, setting=setting, evaluation=DIAGNOSIS)

@@ -17,7 +17,9 @@ from metapt.sections import Count, DomainSection, ExperimentSection, Positive, R
 
 Heads = Annotated[
     Literal["separate", "shared"],
-    Field(description="an output layer each for PT and FT (Section 2), or the whole network transferred, output layer included"),
+    Field(
+        description="an output layer each for PT and FT (Section 2), or the whole network transferred, output layer included"
+    ),
 ]
 
 
@@ -67,11 +69,15 @@ class BpttArm(Section):
     heads: Heads = "separate"
     outer_steps: Positive = Field(500, description="updates of the meta-parameters, each through a whole PT and FT")
     budget_of: str | None = Field(
-        None, description="stop when the wall time of this arm's run is used up (the outer step in progress is finished)"
+        None,
+        description="stop when the wall time of this arm's run is used up (the outer step in progress is finished)",
     )
-    meta_lr: Rate = Field(0.3, description="learning rate of the meta-parameters, Adam (not in the paper; released code: none)")
+    meta_lr: Rate = Field(
+        0.3, description="learning rate of the meta-parameters, Adam (not in the paper; released code: none)"
+    )
     explosion_factor: Annotated[float, Field(gt=1)] = Field(
-        5.0, description="skip a hypergradient this many times the running median (not in the paper; released code: none)"
+        5.0,
+        description="skip a hypergradient this many times the running median (not in the paper; released code: none)",
     )
 
 
@@ -150,8 +156,12 @@ class RotationMean(LearnedRotation):
 
     arms: dict[str, MnistMeta] = {"meta": MnistMeta(), "meta-shared": SHARED}
     replicates: Positive = Field(10, description="initialisations")
-    initial_range: tuple[float, float] = Field((45.0, 135.0), description="initial means are drawn from this range, degrees")
-    target: float = Field(90.0, description="mean rotation of FT images, degrees; the standard deviation is 1 in PT and FT")
+    initial_range: tuple[float, float] = Field(
+        (45.0, 135.0), description="initial means are drawn from this range, degrees"
+    )
+    target: float = Field(
+        90.0, description="mean rotation of FT images, degrees; the standard deviation is 1 in PT and FT"
+    )
 
 
 class RotationMeanStd(LearnedRotation):
@@ -212,7 +222,9 @@ class BpttStudy(RotationData):
         "initial_augmentation-shared": FixedArm(method="fixed", heads="shared", mean=45.0),
     }
     initial: float = Field(45.0, description="initial mean of the PT rotation of arms that learn it, degrees")
-    target: float = Field(90.0, description="mean rotation of FT images, degrees; the standard deviation is 1 in PT and FT")
+    target: float = Field(
+        90.0, description="mean rotation of FT images, degrees; the standard deviation is 1 in PT and FT"
+    )
     pretrain_steps: Positive = Field(500, description="PT steps of each arm (of each outer step of bptt)")
     finetune_steps: Positive = Field(500, description="FT steps of each arm (of each outer step of bptt)")
     pretrain_lr: Rate = Field(0.01, description="learning rate of PT (Adam)")
@@ -262,11 +274,21 @@ class Fidelity(Study):
     replicates: Positive = Field(5, description="random seeds")
     examples: Positive = Field(3000, description="PT images, each with a weight; every PT step sees all of them")
     finetune_examples: Positive = Field(3000, description="FT images, half of them for validation")
-    noisy_fraction: Annotated[float, Field(ge=0, le=1)] = Field(0.5, description="share of PT images with a random label")
-    pretrain_steps: list[Positive] = Field([1, 10, 100, 500], min_length=1, description="PT steps taken before the hypergradient")
-    neumann_terms: list[Count] = Field([0, 1, 2, 5, 10, 20, 50], min_length=1, description="terms of the Neumann series")
-    unroll_steps: list[Count] = Field([0, 1, 5], min_length=1, description="K: FT steps, the same in both hypergradients")
-    pretrain_lr: Rate = Field(0.1, description="learning rate of PT (SGD on all examples), and step of the Neumann series")
+    noisy_fraction: Annotated[float, Field(ge=0, le=1)] = Field(
+        0.5, description="share of PT images with a random label"
+    )
+    pretrain_steps: list[Positive] = Field(
+        [1, 10, 100, 500], min_length=1, description="PT steps taken before the hypergradient"
+    )
+    neumann_terms: list[Count] = Field(
+        [0, 1, 2, 5, 10, 20, 50], min_length=1, description="terms of the Neumann series"
+    )
+    unroll_steps: list[Count] = Field(
+        [0, 1, 5], min_length=1, description="K: FT steps, the same in both hypergradients"
+    )
+    pretrain_lr: Rate = Field(
+        0.1, description="learning rate of PT (SGD on all examples), and step of the Neumann series"
+    )
     finetune_lr: Rate = Field(0.01, description="learning rate of FT (SGD)")
 
 

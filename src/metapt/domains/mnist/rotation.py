@@ -22,7 +22,9 @@ def rotate(images: Tensor, degrees: Tensor) -> Tensor:
     height, width = images.shape[1:]
     y, x = _centres(height, images)[:, None], _centres(width, images)
     grid = torch.stack([x * cos - y * sin, x * sin + y * cos], dim=-1)
-    return F.grid_sample(images.unsqueeze(1), grid, mode="bilinear", padding_mode="zeros", align_corners=False).squeeze(1)
+    return F.grid_sample(images.unsqueeze(1), grid, mode="bilinear", padding_mode="zeros", align_corners=False).squeeze(
+        1
+    )
 
 
 def _centres(size: int, like: Tensor) -> Tensor:

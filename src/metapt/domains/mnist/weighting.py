@@ -43,6 +43,8 @@ def weights(params: Params, images: Tensor) -> Tensor:
     for index in range(1, len(CHANNELS) + 1):
         kernel = params[f"conv{index}.weight"].to(memory_format=torch.channels_last)
         hidden = F.conv2d(hidden, kernel, params[f"conv{index}.bias"])
-        hidden = F.batch_norm(hidden, None, None, params[f"norm{index}.weight"], params[f"norm{index}.bias"], training=True)
+        hidden = F.batch_norm(
+            hidden, None, None, params[f"norm{index}.weight"], params[f"norm{index}.bias"], training=True
+        )
         hidden = F.relu(F.max_pool2d(hidden, 2))  # the same as ReLU, then pooling, on a quarter of the pixels
     return 2 * torch.sigmoid(F.linear(hidden.flatten(1), params["linear.weight"], params["linear.bias"]).squeeze(1))

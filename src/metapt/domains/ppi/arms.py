@@ -11,7 +11,15 @@ from torch import Tensor
 from metapt.domains.ppi import config
 from metapt.domains.ppi.cotraining import CoTrainer
 from metapt.domains.ppi.pretraining_setting import PpiSetting
-from metapt.domains.ppi.problem import WEIGHTS, CoTrainProblem, MultitaskProblem, encoder_of, head_of, task_weights, whole
+from metapt.domains.ppi.problem import (
+    WEIGHTS,
+    CoTrainProblem,
+    MultitaskProblem,
+    encoder_of,
+    head_of,
+    task_weights,
+    whole,
+)
 from metapt.domains.ppi.quantities import QUANTILES
 from metapt.errors import ConfigError
 from metapt.hypergrad import Adam, Neumann, Params, Pretrained, Unroll
@@ -65,7 +73,9 @@ def fixed_weights(setting: PpiSetting, arm: config.Supervised) -> Params:
     if arm.tasks == "related":
         relatives = setting.relatives()
         if not relatives.any():
-            raise ConfigError("no PT task is implied by an FT task, so that an arm with `tasks: related` has none: leave it out.")
+            raise ConfigError(
+                "no PT task is implied by an FT task, so that an arm with `tasks: related` has none: leave it out."
+            )
         phi = torch.where(torch.from_numpy(relatives), phi, torch.full((tasks,), _OFF))
     return {WEIGHTS: phi.to(setting.dataset.device)}
 

@@ -86,7 +86,9 @@ def figure(results: PpiResults) -> Figure:
     """Draw the AUROC of each arm under each evaluation beside the paper's, and the paired differences to plain PT."""
     cells, papers = auroc_cells(results, [results.key]), results.papers_aurocs(results.arms)
     key, arms = results.key, results.arms
-    below = differences(results, [((arm, key), (BASELINE, key)) for arm in arms if arm != BASELINE and BASELINE in arms])
+    below = differences(
+        results, [((arm, key), (BASELINE, key)) for arm in arms if arm != BASELINE and BASELINE in arms]
+    )
     below = below[below["seeds"] > 1] if len(below) else below
     evaluations = [each for each in results.config.evaluations if (cells["evaluation"] == each).any()]
     rows = 2 if len(below) else 1
@@ -122,6 +124,8 @@ def _wide(joined: pd.DataFrame) -> pd.DataFrame:
         row: dict[str, object] = {"arm": label(str(arm)), "n": part["n"].iloc[0], "PT seeds": part["seeds"].iloc[0]}
         for cell in part.to_dict("records"):
             row[EVALUATIONS[cell["evaluation"]]] = cell_text(cell)
-            row[f"paper, {EVALUATIONS[cell['evaluation']]}"] = published(cell["paper_mean"], cell["paper_standard_error"])
+            row[f"paper, {EVALUATIONS[cell['evaluation']]}"] = published(
+                cell["paper_mean"], cell["paper_standard_error"]
+            )
         rows.append(row)
     return pd.DataFrame(rows).fillna("")

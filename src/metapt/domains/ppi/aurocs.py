@@ -105,7 +105,9 @@ def beats(
 ) -> Comparison:
     """Return the claim that an arm beats its control in a setting; `text` is followed by the evaluation."""
     runs = tuple(partial(results.runs, each, setting, evaluation) for each in (arm, control))
-    return better(f"{text}, {EVALUATIONS[evaluation]}", arm, control, AUROC, evaluation, (runs[0], runs[1]), paper=paper)
+    return better(
+        f"{text}, {EVALUATIONS[evaluation]}", arm, control, AUROC, evaluation, (runs[0], runs[1]), paper=paper
+    )
 
 
 def papers_words(results: PpiResults, name: str, evaluation: str, arm: str, control: str) -> str:
@@ -152,7 +154,9 @@ def intervals(axis: Axes, names: Sequence[str], rows: pd.DataFrame, xlabel: str)
     reach = np.stack([means - rows["low"].to_numpy(dtype=float), rows["high"].to_numpy(dtype=float) - means])
     with figures.style():
         axis.axvline(0.0, color=figures.QUIET, linewidth=1.2, linestyle="--", zorder=1.5)
-        axis.errorbar(means, range(len(means)), xerr=np.nan_to_num(reach), fmt="o", color=figures.colour(0), elinewidth=1.6)
+        axis.errorbar(
+            means, range(len(means)), xerr=np.nan_to_num(reach), fmt="o", color=figures.colour(0), elinewidth=1.6
+        )
         axis.set_yticks(range(len(means)), list(names))
         axis.set_ylim(len(means) - 0.5, -0.5)
         axis.tick_params(axis="y", length=0)

@@ -70,7 +70,8 @@ class PpiBatches(StreamBatches):
         self._coarse = dataset.coarse_bits if coarse is None else coarse
         self._indices = {name: torch.from_numpy(np.asarray(chosen)) for name, (chosen, _) in sets.items()}
         self._dropout = {
-            name: Dropout(generator("ppi dropout", name, seed, device=dataset.device), network, dropout) for name in sets
+            name: Dropout(generator("ppi dropout", name, seed, device=dataset.device), network, dropout)
+            for name in sets
         }
         super().__init__(
             {
@@ -109,7 +110,10 @@ class PpiBatches(StreamBatches):
         return self._indices[name][self._streams[name].next()[0]]
 
     def state_dict(self) -> dict[str, Any]:
-        return {"streams": super().state_dict(), "dropout": {name: each.state_dict() for name, each in self._dropout.items()}}
+        return {
+            "streams": super().state_dict(),
+            "dropout": {name: each.state_dict() for name, each in self._dropout.items()},
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state["streams"])
@@ -120,7 +124,9 @@ class PpiBatches(StreamBatches):
 class CoTrainBatches(PpiBatches):
     """The same, where what is trained on is a PT and an FT minibatch together."""
 
-    def __init__(self, dataset: PpiDataset, sets: Mapping[str, tuple[Indices, int]], *arguments: Any, **options: Any) -> None:
+    def __init__(
+        self, dataset: PpiDataset, sets: Mapping[str, tuple[Indices, int]], *arguments: Any, **options: Any
+    ) -> None:
         super().__init__(dataset, {**sets, "hypergradient train": sets["train"]}, *arguments, **options)
 
     def pretrain(self) -> BothGraphs:  # type: ignore[override]

@@ -22,20 +22,26 @@ Taxa = Annotated[list[Positive], Distinct]
 class Tasks(Section):
     """Which Gene Ontology terms become tasks, of those that enough proteins carry. But for `fine`, no default is in the paper."""
 
-    fine: Positive = Field(40, description="FT tasks: the deepest, or the rarest, terms; the others are coarse PT tasks")
+    fine: Positive = Field(
+        40, description="FT tasks: the deepest, or the rarest, terms; the others are coarse PT tasks"
+    )
     coarse: Positive | None = Field(None, description="PT tasks, at most: the most frequent ones; empty: all others")
     by: Literal["depth", "frequency"] = Field(
         "frequency",
         description="what makes a term fine: a long chain of terms that each contain the next one's proteins, or few proteins",
     )
-    min_proteins: Positive = Field(20, description="proteins of the training species, and of the test species, that carry a term")
+    min_proteins: Positive = Field(
+        20, description="proteins of the training species, and of the test species, that carry a term"
+    )
 
 
 class Ego(Section):
     """The graph around a protein: a breadth-first search in its species' network. No default is in the paper."""
 
     hops: Positive = Field(2, description="steps from the centre")
-    fan_out: Positive | None = Field(20, description="neighbours that a node brings in at most, drawn at random; empty: all")
+    fan_out: Positive | None = Field(
+        20, description="neighbours that a node brings in at most, drawn at random; empty: all"
+    )
     max_nodes: Positive = Field(300, description="nodes of a graph at most")
     seed: Count = Field(0, description="of the draws")
 
@@ -70,7 +76,9 @@ class PpiPretraining(Section):
     epochs: Positive = Field(100, description="passes over the PT graphs")
     batch_size: Positive = Field(32, description="graphs per minibatch")
     dropout: Share = Field(0.2, description="share of a layer's outputs that are zeroed")
-    online_evaluations: Count = Field(10, description="tests of the FT head that PT trains, on the way; not in the paper")
+    online_evaluations: Count = Field(
+        10, description="tests of the FT head that PT trains, on the way; not in the paper"
+    )
 
 
 class PpiFinetuning(Section):
@@ -99,7 +107,8 @@ class TaskWeights(Section):
 
     of: str = Field(description="the arm, a key of `ppi.arms`")
     use: Literal["as_learned", "permuted", "top_quarter", "bottom_quarter"] = Field(
-        "as_learned", description="the weights themselves, or in a random order; or only the tasks of highest or lowest weight"
+        "as_learned",
+        description="the weights themselves, or in a random order; or only the tasks of highest or lowest weight",
     )
 
 
@@ -162,7 +171,9 @@ class PpiMeta(MetaArm):
     @model_validator(mode="after")
     def _minibatches_fit(self) -> PpiMeta:
         if self.reuse_gradient and self.hypergradient_batch is not None:
-            raise ValueError("hypergradient_batch goes without reuse_gradient, whose hypergradients are of the PT minibatches")
+            raise ValueError(
+                "hypergradient_batch goes without reuse_gradient, whose hypergradients are of the PT minibatches"
+            )
         if self.batch_size is None and self.unroll == "head" and self.unroll_steps > 1:
             raise ValueError("batch_size: empty (all FT graphs) takes one unrolled step at most")
         return self
@@ -225,7 +236,9 @@ class ArmsSection(ExperimentSection):
     """The settings of an experiment that compares arms."""
 
     arms: Names = Field(
-        MAIN_ARMS, min_length=1, description="arms, keys of `ppi.arms`; those from meta-identity on are not in the paper"
+        MAIN_ARMS,
+        min_length=1,
+        description="arms, keys of `ppi.arms`; those from meta-identity on are not in the paper",
     )
 
     def check(self, domain: PpiSettings) -> None:
@@ -249,9 +262,13 @@ class PpiSettings(DomainSection):
     pretrain_seeds: Positive = Field(1, description="PT runs of each arm")
     finetune_seeds: Positive = Field(5, description="FT runs of each PT run")
     evaluations: Evaluations = Field(
-        ["full_transfer", "linear_evaluation"], min_length=1, description="FT of the whole network, or of the head alone"
+        ["full_transfer", "linear_evaluation"],
+        min_length=1,
+        description="FT of the whole network, or of the head alone",
     )
-    arms: dict[str, Arm] = Field(ARMS, description="ways to pre-train; those from meta-identity on are not in the paper")
+    arms: dict[str, Arm] = Field(
+        ARMS, description="ways to pre-train; those from meta-identity on are not in the paper"
+    )
     pretrain: PpiPretraining = PpiPretraining()
     finetune: PpiFinetuning = PpiFinetuning()
 

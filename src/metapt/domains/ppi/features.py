@@ -17,7 +17,12 @@ CHUNK = 256
 
 @torch.no_grad()
 def head_aurocs(
-    encoder: GinEncoder, network: Params, head: Params, dataset: PpiDataset, indices: Tensor, tasks: Tensor | None = None
+    encoder: GinEncoder,
+    network: Params,
+    head: Params,
+    dataset: PpiDataset,
+    indices: Tensor,
+    tasks: Tensor | None = None,
 ) -> float:
     """The mean AUROC, per cent, of a head as it is, on the graphs `indices`, over the FT tasks with both labels.
 

@@ -134,7 +134,9 @@ def sets_of(dataset: PpiDataset, splits: Splits, tasks: Tensor) -> PpiSets:
             )
         if undefined:
             numbers = ", ".join(str(int(tasks[index])) for index in undefined)
-            log.warning("the %s AUROC leaves out FT task %s: all %d graphs have the same label", name, numbers, len(chosen))
+            log.warning(
+                "the %s AUROC leaves out FT task %s: all %d graphs have the same label", name, numbers, len(chosen)
+            )
     return sets
 
 
@@ -185,7 +187,11 @@ def full_transfer(
         for batch in minibatches(len(sets.train), settings.batch_size, [generator]):
             graphs = dataset.batch(sets.train[batch[0]])
             nodes = len(graphs.graph)
-            keep = dropout_masks(encoder.layers, nodes, encoder.width, settings.dropout, masks) if settings.dropout else None
+            keep = (
+                dropout_masks(encoder.layers, nodes, encoder.width, settings.dropout, masks)
+                if settings.dropout
+                else None
+            )
             features = encoder(network, graphs, training=True, keep=keep)
             loss = F.binary_cross_entropy_with_logits(logits(head, features), labels[batch[0].to(labels.device)])
             optimizer.zero_grad()

@@ -77,7 +77,8 @@ class PpiJobs(Jobs[PpiSettings]):
         inputs = {"graphs": self.prepared().outputs["graphs"]}
         if not isinstance(chosen, WithoutPretraining):  # without PT each FT seed draws an encoder
             inputs |= {
-                f"seed{seed}": self.pretrain(arm, setting, seed).outputs["pretrained"] for seed in range(config.pretrain_seeds)
+                f"seed{seed}": self.pretrain(arm, setting, seed).outputs["pretrained"]
+                for seed in range(config.pretrain_seeds)
             }
         return self.training(
             "finetune",
@@ -132,7 +133,9 @@ class PpiJobs(Jobs[PpiSettings]):
 
     def _graphs(self) -> int:
         """Return about how many graphs a source has."""
-        return {"simulated": 1500, "string": 10000 * len(self.config.string.species), "hu2020": 88000}[self.config.source]
+        return {"simulated": 1500, "string": 10000 * len(self.config.string.species), "hu2020": 88000}[
+            self.config.source
+        ]
 
     def _size(self) -> float:
         """Return work and memory of the network, in units of the paper's."""

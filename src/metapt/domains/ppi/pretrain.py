@@ -98,6 +98,7 @@ def _weight_series(weights: NDArray[np.float64], setting: PpiSetting) -> list[di
     rows = [{"replicate": 0, "step": task, "name": WEIGHT, "value": value} for task, value in enumerate(weights)]
     if permuted:
         rows += [
-            {"replicate": 0, "step": task, "name": PERMUTED, "value": float(task in permuted)} for task in range(len(weights))
+            {"replicate": 0, "step": task, "name": PERMUTED, "value": float(task in permuted)}
+            for task in range(len(weights))
         ]
     return rows

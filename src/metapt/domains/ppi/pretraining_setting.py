@@ -68,7 +68,9 @@ class PpiSetting:
         if self.name != HALF_DATA:
             return parts.train, parts.validation
         random = np.random.default_rng([self.seed, 1])
-        train, validation = (np.sort(random.permutation(part)[: -(-len(part) // 2)]) for part in (parts.train, parts.validation))
+        train, validation = (
+            np.sort(random.permutation(part)[: -(-len(part) // 2)]) for part in (parts.train, parts.validation)
+        )
         return train, validation
 
     @property
@@ -138,7 +140,9 @@ class PpiSetting:
         both = np.random.default_rng([self.seed, 4]).permutation(np.concatenate([train, validation]))
         largest = len(both) // arm.folds
         part = min(arm.batch_size or largest, largest)
-        updates = 1 if part == largest else (len(both) - part) // (part * (arm.folds - 1))  # that a pass over them serves
+        updates = (
+            1 if part == largest else (len(both) - part) // (part * (arm.folds - 1))
+        )  # that a pass over them serves
         rest = len(both) - updates * part * (arm.folds - 1)
         return sets | {"train": (both[rest:], part), "validation": (both[:rest], rest if part == largest else part)}
 

@@ -69,7 +69,9 @@ class MultitaskProblem:
     def outputs_loss(self, outputs: Tensor, meta: Params, batch: LabelledGraphs) -> Tensor:
         return (task_weights(meta) * task_losses(outputs, batch.labels)).mean()
 
-    def mixed_product(self, pretrained: Pretrained, meta: Params, batch: LabelledGraphs, vector: Vector) -> tuple[Params, Tensor]:
+    def mixed_product(
+        self, pretrained: Pretrained, meta: Params, batch: LabelledGraphs, vector: Vector
+    ) -> tuple[Params, Tensor]:
         """See `ForwardProblem`: with L linear in the weights, v d2L/(dw dphi) is dweights/dphi / T times the derivative of the
         task losses along v, which one forward-mode pass gives.
         """

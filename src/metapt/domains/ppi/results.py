@@ -68,7 +68,9 @@ class PpiResults(TwoStageResults):
             return self.finetuning(arm, finetune_setting(self.config.arms[arm], setting), evaluation)
         folds = self.folds(arm, evaluation)
         if folds.isna().any(axis=None) and not _same_index([self.runs(arm, fold, evaluation) for fold in HELD_OUT]):
-            raise DataError(f"The folds of {arm}, {evaluation}, have other seeds than one another; make their runs again.")
+            raise DataError(
+                f"The folds of {arm}, {evaluation}, have other seeds than one another; make their runs again."
+            )
         return folds.mean(axis=1, skipna=False)
 
     def folds(self, arm: str, evaluation: str) -> pd.DataFrame:

@@ -53,7 +53,12 @@ def strip(title: str, xlabel: str, values: Mapping[str, Values], target: float, 
             axis.plot([np.mean(x)] * 2, [place - 0.25, place + 0.25], color=figures.INK, linewidth=1.8)
             if not np.isfinite(x).all():
                 axis.annotate(
-                    "not finite in all", (0.98, place), xycoords=("axes fraction", "data"), ha="right", va="center", fontsize=9
+                    "not finite in all",
+                    (0.98, place),
+                    xycoords=("axes fraction", "data"),
+                    ha="right",
+                    va="center",
+                    fontsize=9,
                 )
         axis.set_yticks(range(len(values)), [look[arm].label for arm in values])
         axis.set_ylim(len(values) - 0.5, -0.5)
@@ -86,6 +91,10 @@ def weights_by_arm(results: PpiResults) -> dict[str, pd.DataFrame]:
 
 def agreement_panels(weights: Mapping[str, pd.DataFrame]) -> list[Panel]:
     """Return a panel with a dot for each pair of PT seeds; none where no arm has two of them."""
-    pairs = {arm: correlations(table)[np.triu_indices(table.shape[1], 1)] for arm, table in weights.items() if table.shape[1] > 1}
+    pairs = {
+        arm: correlations(table)[np.triu_indices(table.shape[1], 1)]
+        for arm, table in weights.items()
+        if table.shape[1] > 1
+    }
     title, xlabel = "agreement, a dot per pair of PT seeds", "rank correlation of weights"
     return [partial(strip, title, xlabel, pairs, 0.0)] if pairs else []

@@ -110,7 +110,9 @@ class _Forward(torch.autograd.Function):
         momentum: float,
         eps: float,
     ) -> Tensor:
-        result, mean, scale = torch.native_batch_norm(values, weight, bias, running_mean, running_var, True, momentum, eps)
+        result, mean, scale = torch.native_batch_norm(
+            values, weight, bias, running_mean, running_var, True, momentum, eps
+        )
         context.save_for_backward(values, weight, mean, scale)
         context.save_for_forward(values, weight, mean, scale)
         context.eps = eps
@@ -120,7 +122,9 @@ class _Forward(torch.autograd.Function):
     def jvp(context: Any, *tangents: Any) -> Tensor:
         """Return the derivative along the tangents dx, dw, db: a P(dx) + dw x^ + db."""
         values, weight, mean, scale = context.saved_tensors
-        dx, dw, db = (torch.zeros_like(v) if t is None else t for v, t in zip((values, weight, weight), tangents, strict=False))
+        dx, dw, db = (
+            torch.zeros_like(v) if t is None else t for v, t in zip((values, weight, weight), tangents, strict=False)
+        )
         n = values.numel() // len(weight)
         flat = _Channels(values)
         dx_, x_ = flat(dx), flat(values)

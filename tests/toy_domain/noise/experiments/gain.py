@@ -40,14 +40,17 @@ def needs(jobs: NoiseJobs, section: Gain) -> Needs:
     """Return the PT and FT runs of the arms."""
     seeds = range(jobs.config.pretrain_seeds)
     return Needs(
-        [jobs.pretrain(arm, seed) for arm in section.arms for seed in seeds] + [jobs.finetune(arm) for arm in section.arms]
+        [jobs.pretrain(arm, seed) for arm in section.arms for seed in seeds]
+        + [jobs.finetune(arm) for arm in section.arms]
     )
 
 
 def cells(results: NoiseResults) -> pd.DataFrame:
     """Return arm (as label), mean, standard_error over PT seeds, seeds."""
     found = {arm: over_seeds(results.finetuning(arm, "", LINEAR_EVALUATION)) for arm in results.arms}
-    rows = [{"label": arm, "mean": e.mean, "standard_error": e.standard_error, "seeds": e.n} for arm, e in found.items()]
+    rows = [
+        {"label": arm, "mean": e.mean, "standard_error": e.standard_error, "seeds": e.n} for arm, e in found.items()
+    ]
     return pd.DataFrame(rows)
 
 

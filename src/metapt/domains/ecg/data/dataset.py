@@ -52,7 +52,9 @@ class Dataset:
     def normalise(self, raw: Tensor) -> Tensor:
         """[n, samples, leads] in float32, zero mean and unit variance over the training folds."""
         signals = raw.float().sub_(self.mean).div_(self.deviation)
-        return F.pad(signals, (0, 0, 0, self.samples - signals.shape[1])) if signals.shape[1] < self.samples else signals
+        return (
+            F.pad(signals, (0, 0, 0, self.samples - signals.shape[1])) if signals.shape[1] < self.samples else signals
+        )
 
     def signals(self, indices: np.ndarray) -> Tensor:
         """Normalised signals [n, samples, leads]."""
@@ -122,7 +124,9 @@ def patient_folds(patients: np.ndarray, folds: int) -> np.ndarray:
     """
     counts = Counter(patients.tolist())
     if len(counts) < folds:
-        raise ConfigError(f"{len(patients)} ECGs of {len(counts)} patients can't be dealt out to {folds} folds; take more ECGs.")
+        raise ConfigError(
+            f"{len(patients)} ECGs of {len(counts)} patients can't be dealt out to {folds} folds; take more ECGs."
+        )
     sizes, fold = [0] * folds, {}
     for patient, count in counts.most_common():
         fold[patient] = sizes.index(min(sizes))
@@ -147,6 +151,8 @@ def _shuffled(records: EcgRecords, key: str, count: int, *name: str | int) -> np
 def _first(records: EcgRecords, key: str, count: int, order: np.ndarray) -> np.ndarray:
     """The first `count` records of folds 1 to 9 in this order."""
     if count > len(records.training):
-        raise ConfigError(f"{key}: {count} ECGs are asked for, but folds 1-9 have {len(records.training)}; lower the number.")
+        raise ConfigError(
+            f"{key}: {count} ECGs are asked for, but folds 1-9 have {len(records.training)}; lower the number."
+        )
     chosen: np.ndarray = np.asarray(records.training)[order[:count]]
     return chosen

@@ -67,7 +67,9 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
     path = inputs["records.json"]
     listed = _listed(path)
     if unknown := set(listed).difference(table["filename_lr"]):
-        raise DataError(f"{path} names {min(unknown)}, which {inputs['ptbxl_database.csv']} does not have: download them again.")
+        raise DataError(
+            f"{path} names {min(unknown)}, which {inputs['ptbxl_database.csv']} does not have: download them again."
+        )
     table = table[table["filename_lr"].isin(listed)]
     names = table["filename_lr"].tolist()
     shape = (len(names), len(LEADS), SAMPLES)
@@ -158,6 +160,8 @@ def _read_table(path: Path) -> pd.DataFrame:
     except (OSError, ValueError, OverflowError) as error:
         raise DataError(f"{path} is cut or altered ({error}): {_ADVICE}.") from error
     if tuple(table.columns) != COLUMNS:
-        raise DataError(f"{path} has the columns {', '.join(map(str, table.columns))}, not {', '.join(COLUMNS)}: {_ADVICE}.")
+        raise DataError(
+            f"{path} has the columns {', '.join(map(str, table.columns))}, not {', '.join(COLUMNS)}: {_ADVICE}."
+        )
     check_table(table, path)
     return table

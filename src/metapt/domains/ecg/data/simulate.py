@@ -47,35 +47,37 @@ _STATEMENTS = {  # PTB-XL's scp_statements.csv: description, diagnostic, diagnos
 }
 
 _P, _QRS, _T = 0, 1, 2
-_KERNELS = np.array(  # wave, axis (x left, y down, z back), place and width (rad at 60 bpm), height (mV): Sameni et al. 2007
-    [
-        (_P, 0, -1.09, 0.0906, 0.03),
-        (_P, 0, -0.83, 0.1057, 0.08),
-        (_QRS, 0, -0.19, 0.0453, -0.13),
-        (_QRS, 0, -0.07, 0.0378, 0.85),
-        (_QRS, 0, 0.0, 0.0332, 1.11),
-        (_QRS, 0, 0.06, 0.0302, 0.75),
-        (_QRS, 0, 0.22, 0.0378, 0.06),
-        (_T, 0, 1.2, 0.604, 0.1),
-        (_T, 0, 1.42, 0.302, 0.17),
-        (_T, 0, 1.68, 0.1812, 0.39),
-        (_P, 1, -1.1, 0.07, 0.035),
-        (_P, 1, -0.9, 0.07, 0.015),
-        (_P, 1, -0.76, 0.04, -0.019),
-        (_QRS, 1, -0.11, 0.055, 0.32),
-        (_QRS, 1, -0.01, 0.037, 0.51),
-        (_QRS, 1, 0.065, 0.0604, -0.32),
-        (_T, 1, 0.8, 0.45, 0.04),
-        (_T, 1, 1.58, 0.3, 0.08),
-        (_P, 2, -1.1, 0.03, -0.03),
-        (_P, 2, -0.93, 0.12, -0.14),
-        (_P, 2, -0.7, 0.04, -0.035),
-        (_QRS, 2, -0.15, 0.045, -0.4),
-        (_QRS, 2, 0.095, 0.05, 0.46),
-        (_T, 2, 1.05, 0.8, -0.12),
-        (_T, 2, 1.25, 0.4, -0.2),
-        (_T, 2, 1.55, 0.2, -0.35),
-    ]
+_KERNELS = (
+    np.array(  # wave, axis (x left, y down, z back), place and width (rad at 60 bpm), height (mV): Sameni et al. 2007
+        [
+            (_P, 0, -1.09, 0.0906, 0.03),
+            (_P, 0, -0.83, 0.1057, 0.08),
+            (_QRS, 0, -0.19, 0.0453, -0.13),
+            (_QRS, 0, -0.07, 0.0378, 0.85),
+            (_QRS, 0, 0.0, 0.0332, 1.11),
+            (_QRS, 0, 0.06, 0.0302, 0.75),
+            (_QRS, 0, 0.22, 0.0378, 0.06),
+            (_T, 0, 1.2, 0.604, 0.1),
+            (_T, 0, 1.42, 0.302, 0.17),
+            (_T, 0, 1.68, 0.1812, 0.39),
+            (_P, 1, -1.1, 0.07, 0.035),
+            (_P, 1, -0.9, 0.07, 0.015),
+            (_P, 1, -0.76, 0.04, -0.019),
+            (_QRS, 1, -0.11, 0.055, 0.32),
+            (_QRS, 1, -0.01, 0.037, 0.51),
+            (_QRS, 1, 0.065, 0.0604, -0.32),
+            (_T, 1, 0.8, 0.45, 0.04),
+            (_T, 1, 1.58, 0.3, 0.08),
+            (_P, 2, -1.1, 0.03, -0.03),
+            (_P, 2, -0.93, 0.12, -0.14),
+            (_P, 2, -0.7, 0.04, -0.035),
+            (_QRS, 2, -0.15, 0.045, -0.4),
+            (_QRS, 2, 0.095, 0.05, 0.46),
+            (_T, 2, 1.05, 0.8, -0.12),
+            (_T, 2, 1.25, 0.4, -0.2),
+            (_T, 2, 1.55, 0.2, -0.35),
+        ]
+    )
 )
 _INFARCT = np.array(  # wave, place and width (rad at 60 bpm), height along the infarct (mV per unit of severity)
     [(_QRS, -0.2, 0.06, -0.06), (_T, 0.75, 0.25, 0.03), (_T, 1.55, 0.25, -0.045)]
@@ -200,7 +202,16 @@ def generate(patients: int, seed: int) -> Simulated:
     ecg = leads[owner] @ dipole(beats, vectors[owner], pr[owner], qrs[owner], qt[owner])
     signals = twelve(1000 * (ecg + _noise(rng, *ecg.shape[:2])))
     return Simulated(
-        signals, labels[owner], severity[owner], wall[owner], pr[owner], qrs[owner], qt[owner], beats, owner + 1, fold[owner]
+        signals,
+        labels[owner],
+        severity[owner],
+        wall[owner],
+        pr[owner],
+        qrs[owner],
+        qt[owner],
+        beats,
+        owner + 1,
+        fold[owner],
     )
 
 
@@ -326,7 +337,9 @@ def _noise(rng: np.random.Generator, n: int, leads: int) -> NDArray[np.float32]:
 
 def _database(ecgs: Simulated, names: list[str]) -> pd.DataFrame:
     """PTB-XL's ptbxl_database.csv, one row for each recording. Age and sex are drawn at random and mean nothing."""
-    people = np.random.default_rng(SEED).integers((18, 0), (90, 2), size=(ecgs.patient_id.max(), 2))[ecgs.patient_id - 1]
+    people = np.random.default_rng(SEED).integers((18, 0), (90, 2), size=(ecgs.patient_id.max(), 2))[
+        ecgs.patient_id - 1
+    ]
     return pd.DataFrame(
         {
             "ecg_id": np.arange(1, len(names) + 1),

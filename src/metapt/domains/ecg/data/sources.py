@@ -39,7 +39,9 @@ _INTEGER = re.compile(r"(\d{1,9})(\.0*)?", re.ASCII)  # patients have a decimal 
 _FILE = re.compile(r"records100/\d{5}/(\d{5})_lr", re.ASCII)
 _HEADER = re.compile(
     rb"(\d{5}_lr) 12 100 1000\n"
-    + b"".join(rb"\1\.dat 16 1000(?:\.0)?(?:\(0\))?/mV 16 0 (-?\d{1,5}) (-?\d{1,5}) 0 %b\n" % lead.encode() for lead in LEADS)
+    + b"".join(
+        rb"\1\.dat 16 1000(?:\.0)?(?:\(0\))?/mV 16 0 (-?\d{1,5}) (-?\d{1,5}) 0 %b\n" % lead.encode() for lead in LEADS
+    )
 )
 _ADVICE = "remove records.json and download again, which replaces what is missing or wrong"
 _TABLE_ADVICE = "remove it and download it again, or copy a whole one there"
@@ -68,7 +70,9 @@ def read_database(database: Path, statements: Path) -> pd.DataFrame:
     labels_of: dict[str, tuple[int, ...]] = {}  # many records have the same dict
     for line, row in _rows(database, _COLUMNS):
         place = f"{database}, line {line}"
-        ecg_id, patient, fold = (_integer(row[column], column, place) for column in ("ecg_id", "patient_id", "strat_fold"))
+        ecg_id, patient, fold = (
+            _integer(row[column], column, place) for column in ("ecg_id", "patient_id", "strat_fold")
+        )
         name = _FILE.fullmatch(row["filename_lr"])
         if name is None or int(name[1]) != ecg_id:
             raise DataError(
@@ -97,7 +101,9 @@ def check_table(table: pd.DataFrame, path: Path) -> None:
         raise DataError(f"{path} has the record with ecg_id {table['ecg_id'][again].iloc[0]} twice: {_TABLE_ADVICE}.")
     if not (known := table["fold"].isin(FOLDS)).all():
         ecg_id, fold = table.loc[~known, ["ecg_id", "fold"]].iloc[0]
-        raise DataError(f"{path}: the record with ecg_id {ecg_id} is in fold {fold}; folds are 1 to 10: {_TABLE_ADVICE}.")
+        raise DataError(
+            f"{path}: the record with ecg_id {ecg_id} is in fold {fold}; folds are 1 to 10: {_TABLE_ADVICE}."
+        )
     if not table[list(CLASSES)].isin([0, 1]).all(axis=None):
         raise DataError(f"{path} has a label other than 0 and 1: {_TABLE_ADVICE}.")
     of_test = table["fold"] == TEST_FOLD
@@ -195,7 +201,9 @@ def _parse_header(path: Path) -> tuple[list[int], list[int]]:
     try:
         header = wfdb.rdheader(str(path.with_suffix("")))
     except Exception as error:  # what wfdb raises on altered headers is not a closed list
-        raise DataError(f"{path} is cut or altered: wfdb can't read it ({type(error).__name__}: {error}); {_ADVICE}.") from error
+        raise DataError(
+            f"{path} is cut or altered: wfdb can't read it ({type(error).__name__}: {error}); {_ADVICE}."
+        ) from error
     expected = {
         "record_name": path.stem,
         "n_sig": len(LEADS),
@@ -213,7 +221,9 @@ def _parse_header(path: Path) -> tuple[list[int], list[int]]:
     }
     for name, value in expected.items():
         if (found := getattr(header, name, None)) != value:
-            raise DataError(f"{path} is no header of a 100 Hz record of PTB-XL: {name} is {found}, not {value}; {_ADVICE}.")
+            raise DataError(
+                f"{path} is no header of a 100 Hz record of PTB-XL: {name} is {found}, not {value}; {_ADVICE}."
+            )
     for numbers in (header.init_value, header.checksum):
         if len(numbers) != len(LEADS) or not all(isinstance(number, int) and abs(number) < 2**16 for number in numbers):
             raise DataError(f"{path} is cut or altered: its first values or checksums are {numbers}; {_ADVICE}.")
@@ -252,7 +262,9 @@ def _rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, dict[str, s
                 raise DataError(f"{path} lacks the column {missing[0]!r}: {_TABLE_ADVICE}.")
             for row in reader:
                 if None in row or None in row.values():
-                    raise DataError(f"{path}, line {reader.line_num}: more or fewer values than columns; {_TABLE_ADVICE}.")
+                    raise DataError(
+                        f"{path}, line {reader.line_num}: more or fewer values than columns; {_TABLE_ADVICE}."
+                    )
                 yield reader.line_num, row
     except FileNotFoundError as error:
         raise DataError(f"{path} is missing: download it, or copy it there.") from error
@@ -273,7 +285,9 @@ def _codes(text: str, known: dict[str, str], place: str) -> Iterator[str]:
     try:
         codes = ast.literal_eval(text)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError) as error:
-        raise DataError(f"{place}: scp_codes is {text[:80]!r}, which is no dict of statements: {_TABLE_ADVICE}.") from error
+        raise DataError(
+            f"{place}: scp_codes is {text[:80]!r}, which is no dict of statements: {_TABLE_ADVICE}."
+        ) from error
     if not isinstance(codes, dict) or not all(
         isinstance(likelihood, int | float) and 0 <= likelihood <= 100 for likelihood in codes.values()
     ):

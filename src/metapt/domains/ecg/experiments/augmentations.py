@@ -148,7 +148,9 @@ def _views(axis: Axes, original: Values, views: Values, colour: str) -> None:
         axis.margins(x=0)
         right = float(time[-1])
         axis.plot([right, right], [0.35 * step, 0.35 * step + 1.0], color=figures.INK, linewidth=2, clip_on=False)
-        axis.annotate("1 mV", (right, 0.35 * step + 0.5), xytext=(4, 0), textcoords="offset points", va="center", fontsize=9)
+        axis.annotate(
+            "1 mV", (right, 0.35 * step + 0.5), xytext=(4, 0), textcoords="offset points", va="center", fontsize=9
+        )
 
 
 def _by_diagnosis(axis: Axes, results: AugmentationsResults) -> None:

@@ -36,7 +36,9 @@ class FullAccess(EcgExperiment):
     """All FT data are there at meta-PT time, at several sizes of the FT set."""
 
     arms: list[str] = Field(list(ARMS), min_length=1, description="arms, keys of `ecg.arms`")
-    finetune_sizes: list[Positive] = Field([100, 250, 500, 1000, 2500], min_length=1, description="labelled ECGs, |D_FT|")
+    finetune_sizes: list[Positive] = Field(
+        [100, 250, 500, 1000, 2500], min_length=1, description="labelled ECGs, |D_FT|"
+    )
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,9 @@ class FullAccessResults(EcgResults):
 
 def needs(jobs: EcgJobs, section: FullAccess) -> Needs:
     """Return the FT runs of each arm at each size, and the PT runs that they start from."""
-    cells = [(arm, access(jobs.config.arms[arm], size), size) for arm in section.arms for size in section.finetune_sizes]
+    cells = [
+        (arm, access(jobs.config.arms[arm], size), size) for arm in section.arms for size in section.finetune_sizes
+    ]
     return Needs(jobs.runs(cells))
 
 

@@ -36,7 +36,9 @@ from metapt.twostage.quantities import AUROC_LABEL, EVALUATIONS
 class PartialAccess(EcgExperiment):
     """Fewer FT data at meta-PT time than in FT."""
 
-    arms: list[str] = Field(["meta", "meta-stable"], min_length=1, description="arms, keys of `ecg.arms`, that learn the warp")
+    arms: list[str] = Field(
+        ["meta", "meta-stable"], min_length=1, description="arms, keys of `ecg.arms`, that learn the warp"
+    )
     baseline: str = Field("simclr", description="arm that uses no FT data; it is the curve's point at 0")
     finetune_sizes: list[Positive] = Field(
         [100, 250, 500, 1000], min_length=1, description="labelled ECGs in FT, |D_FT| (the paper: 500)"
@@ -86,7 +88,9 @@ def _with_meta_size(table: pd.DataFrame, baseline: str) -> pd.DataFrame:
             return setting
         return finetune_setting(int(found["ft_size"]), 0 if arm == baseline else int(found["ft_size"]))
 
-    return table.assign(setting=[named(arm, setting) for arm, setting in zip(table["arm"], table["setting"], strict=True)])
+    return table.assign(
+        setting=[named(arm, setting) for arm, setting in zip(table["arm"], table["setting"], strict=True)]
+    )
 
 
 def needs(jobs: EcgJobs, section: PartialAccess) -> Needs:
@@ -117,7 +121,10 @@ def comparisons(results: PartialAccessResults) -> Iterator[Comparison]:
     for arm in results.section.arms:
         for evaluation in results.config.evaluations:
             text = f"{arm} with {few} FT ECGs at meta-PT time beats {baseline}, {where(evaluation, size)}"
-            runs = partial(results.runs, arm, size, evaluation, few), partial(results.runs, baseline, size, evaluation, 0)
+            runs = (
+                partial(results.runs, arm, size, evaluation, few),
+                partial(results.runs, baseline, size, evaluation, 0),
+            )
             paper = papers_words(results, evaluation, size, (arm, few), (baseline, 0))
             yield better(text, arm, baseline, AUROC, evaluation, runs, paper=paper)
 

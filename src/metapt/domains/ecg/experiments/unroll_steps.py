@@ -47,7 +47,9 @@ class UnrollStepsResults(EcgResults):
 
 def needs(jobs: EcgJobs, section: UnrollSteps) -> Needs:
     """Return the FT runs of each arm at each size, and the PT runs that they start from."""
-    cells = [(arm, access(jobs.config.arms[arm], size), size) for arm in section.arms for size in section.finetune_sizes]
+    cells = [
+        (arm, access(jobs.config.arms[arm], size), size) for arm in section.arms for size in section.finetune_sizes
+    ]
     return Needs(jobs.runs(cells))
 
 

@@ -21,7 +21,7 @@ from metapt.domains.ecg.results import EcgResults
 from metapt.domains.ecg.strength_figures import draw
 from metapt.domains.ecg.strengths import fixed_arm, start_arm, strength_table
 from metapt.errors import ConfigError
-from metapt.evaluation.comparisons import Comparison, Measured, at_most, within
+from metapt.evaluation.comparisons import Comparison, Measurement, at_most, within
 from metapt.evaluation.experiment import Experiment, Needs
 from metapt.evaluation.metrics import NotMeasuredError
 from metapt.evaluation.statistics import estimate_mean
@@ -212,17 +212,17 @@ def comparisons(results: EcgResults) -> Iterator[Comparison]:
                 )
 
 
-def _remaining_gap(results: EcgResults, low: str, high: str) -> Measured:
+def _remaining_gap(results: EcgResults, low: str, high: str) -> Measurement:
     """Return the gap between two arms' displacements, on a logarithmic scale, at the end of PT over that at the start."""
     lows, highs = _first_and_last(results, low), _first_and_last(results, high)
     seeds = sorted(set(lows) & set(highs))
     with np.errstate(all="ignore"):  # a displacement of 0 decides nothing
         gaps = np.abs(np.log([highs[seed] for seed in seeds]) - np.log([lows[seed] for seed in seeds]))
         measured = estimate_mean(gaps[:, 1] / gaps[:, 0])
-    return Measured(measured, "gap at the end over gap at the start: {}")
+    return Measurement(measured, "gap at the end over gap at the start: {}")
 
 
-def _distance_from_best(results: EcgResults, arm: str, evaluation: str) -> Measured:
+def _distance_from_best(results: EcgResults, arm: str, evaluation: str) -> Measurement:
     """Return log2 of an arm's displacement at the end of PT over the fixed one with the best mean AUROC."""
     strengths = strength_table(results)
     name = f"{evaluation}_mean"
@@ -232,7 +232,9 @@ def _distance_from_best(results: EcgResults, arm: str, evaluation: str) -> Measu
     with np.errstate(divide="ignore"):
         measured = estimate_mean(np.log2([end / best for _, end in _first_and_last(results, arm).values()]))
     side = "above" if measured.mean > 0 else "below"
-    return Measured(measured, f"{2 ** abs(measured.mean):.3g} times {side} the best one, {best:.3g} samples; log2: {{}}")
+    return Measurement(
+        measured, f"{2 ** abs(measured.mean):.3g} times {side} the best one, {best:.3g} samples; log2: {{}}"
+    )
 
 
 def _first_and_last(results: EcgResults, arm: str) -> dict[int, tuple[float, float]]:

@@ -104,7 +104,9 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
             if seed == first:
                 initial = strengths(policy, setting.initial_meta(policy), signals)
                 for what, strength in (("initial", initial), ("learned", learned)):
-                    series += _series(viewed(name, what), _lead(dataset, views(policy, strength[shown], signals[shown], draws)))
+                    series += _series(
+                        viewed(name, what), _lead(dataset, views(policy, strength[shown], signals[shown], draws))
+                    )
                 series += _series(viewed(name, "strength"), typical)
     metrics.write(rows, outputs["metrics"])
     metrics.write_series(series, outputs["series"])
@@ -120,7 +122,9 @@ def _warp(name: str, settings: dict[str, Any]) -> Warp:
 def _first_normal(labels: NDArray[np.float32]) -> int:
     normal = np.flatnonzero(labels[:, CLASSES.index("NORM")])
     if len(normal) == 0:
-        raise DataError(f"there is no normal ECG among the first {len(labels)} of fold 10 to show; prepare more records.")
+        raise DataError(
+            f"there is no normal ECG among the first {len(labels)} of fold 10 to show; prepare more records."
+        )
     return int(normal[0])
 
 

@@ -62,7 +62,9 @@ def warp_at(setting: Setting, warp: Warp, initial: float) -> tuple[Policy, Param
     return policy, setting.initial_meta(policy)
 
 
-def hypergradients(setting: Setting, arm: EcgMeta, pretrained: Pretrained, head: Params, initial: float, draws: int) -> Tensor:
+def hypergradients(
+    setting: Setting, arm: EcgMeta, pretrained: Pretrained, head: Params, initial: float, draws: int
+) -> Tensor:
     """Return draws of d(FT loss) / dm, m the warp's global scale, each with its own PT minibatch, views and FT minibatches.
 
     Encoder, meta-parameters and head are the same in all draws. What an arm does with its hypergradients (mean of several,
@@ -130,7 +132,13 @@ def online_head(
 
 
 def horizon(
-    setting: Setting, pretrained: Pretrained, warp: Warp, strengths: list[float], steps: list[int], l2: float, folds: int
+    setting: Setting,
+    pretrained: Pretrained,
+    warp: Warp,
+    strengths: list[float],
+    steps: list[int],
+    l2: float,
+    folds: int,
 ) -> list[Lookahead]:
     """Go on with PT from `pretrained` at each strength, on the same minibatches with the same noise; Adam starts anew.
 
@@ -231,7 +239,13 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
         displacement = typical_displacement(policy, policy.global_strength(meta), setting.dataset.samples)
         rows.extend(
             metrics.row(
-                config["domain"], config["arm"], name, value, replicate=setting.seed, setting=words, evaluation=evaluation
+                config["domain"],
+                config["arm"],
+                name,
+                value,
+                replicate=setting.seed,
+                setting=words,
+                evaluation=evaluation,
             )
             for name, value in {DISPLACEMENT: float(displacement), **numbers}.items()
         )

@@ -53,9 +53,13 @@ def read_idx(path: Path) -> Tensor:
     except OSError as error:
         raise DataError(f"{path} can't be read: {error.strerror or error}.") from error
     if len(payload) < math.prod(shape):
-        raise DataError(f"{path} is cut: its header promises {math.prod(shape)} values, and {len(payload)} are there; {_ADVICE}.")
+        raise DataError(
+            f"{path} is cut: its header promises {math.prod(shape)} values, and {len(payload)} are there; {_ADVICE}."
+        )
     if len(payload) > math.prod(shape):
-        raise DataError(f"{path} is overlong: more follows the {math.prod(shape)} values that its header promises; {_ADVICE}.")
+        raise DataError(
+            f"{path} is overlong: more follows the {math.prod(shape)} values that its header promises; {_ADVICE}."
+        )
     return torch.frombuffer(payload, dtype=torch.uint8).reshape(shape)
 
 
@@ -93,7 +97,11 @@ def write_idx(path: Path, tensor: Tensor) -> None:
         ValueError: another type or shape.
         MachineError: the disk is full, or the folder can't be written.
     """
-    if tensor.dtype != torch.uint8 or tensor.shape[1:] not in {(), (SIDE, SIDE)} or not 0 < len(tensor) <= _MAX_EXAMPLES:
+    if (
+        tensor.dtype != torch.uint8
+        or tensor.shape[1:] not in {(), (SIDE, SIDE)}
+        or not 0 < len(tensor) <= _MAX_EXAMPLES
+    ):
         raise ValueError(f"uint8 [N, {SIDE}, {SIDE}] or [N] expected, {tensor.dtype} {list(tensor.shape)} given")
     header = struct.pack(f">HBB{tensor.ndim}I", 0, _UNSIGNED_BYTE, tensor.ndim, *tensor.shape)
     with atomic_path(path) as temporary, temporary.open("wb") as file:
@@ -116,7 +124,9 @@ def _read_shape(stream: BinaryIO, path: Path) -> list[int]:
         raise DataError(f"{path} is cut: {len(magic)} bytes are no IDX header; {_ADVICE}.")
     zero, kind, dimensions = struct.unpack(">HBB", magic)
     if zero != 0 or kind != _UNSIGNED_BYTE:
-        raise DataError(f"{path} is no IDX file of unsigned bytes: it starts with {magic.hex(' ')}, not 00 00 08; {_ADVICE}.")
+        raise DataError(
+            f"{path} is no IDX file of unsigned bytes: it starts with {magic.hex(' ')}, not 00 00 08; {_ADVICE}."
+        )
     if dimensions not in (1, 3):
         raise DataError(f"{path} has {dimensions} dimensions; labels have 1 and images have 3: {_ADVICE}.")
     header = stream.read(4 * dimensions)
@@ -124,7 +134,9 @@ def _read_shape(stream: BinaryIO, path: Path) -> list[int]:
         raise DataError(f"{path} is cut within its header; {_ADVICE}.")
     shape = list(struct.unpack(f">{dimensions}I", header))
     if dimensions == 3 and shape[1:] != [SIDE, SIDE]:
-        raise DataError(f"{path} holds images of {shape[1]} x {shape[2]} pixels; {SIDE} x {SIDE} are expected: {_ADVICE}.")
+        raise DataError(
+            f"{path} holds images of {shape[1]} x {shape[2]} pixels; {SIDE} x {SIDE} are expected: {_ADVICE}."
+        )
     if not 0 < shape[0] <= _MAX_EXAMPLES:
         raise DataError(f"{path} claims {shape[0]} examples; 1 to {_MAX_EXAMPLES} are legal: {_ADVICE}.")
     return shape

@@ -84,7 +84,9 @@ def load(path: Path, device: torch.device | str) -> MnistData:
     if content.get("sha256") != _sha256(tensors):
         raise DataError(f"{path} is altered (checksum): {_ADVICE}.")
     on_device = {name: tensor.to(device) for name, tensor in tensors.items()}
-    return MnistData(**{name: tensor / 255 if tensor.dtype == torch.uint8 else tensor for name, tensor in on_device.items()})
+    return MnistData(
+        **{name: tensor / 255 if tensor.dtype == torch.uint8 else tensor for name, tensor in on_device.items()}
+    )
 
 
 def _read(path: Path) -> object:
@@ -108,6 +110,8 @@ def _check(path: Path, split: str, images: Tensor, labels: Tensor) -> None:
         shape = f"{images.dtype} {list(images.shape)}"
         raise DataError(f"{path}: {split}_images are {shape}, not uint8 [N, {SIDE}, {SIDE}]: {_ADVICE}.")
     if labels.dtype != torch.int64 or labels.shape != images.shape[:1] or len(labels) == 0:
-        raise DataError(f"{path}: {split}_labels are {labels.dtype} {list(labels.shape)}, not int64 [{len(images)}]: {_ADVICE}.")
+        raise DataError(
+            f"{path}: {split}_labels are {labels.dtype} {list(labels.shape)}, not int64 [{len(images)}]: {_ADVICE}."
+        )
     if labels.min() < 0 or labels.max() >= CLASSES:
         raise DataError(f"{path}: {split}_labels are not all in 0..{CLASSES - 1}: {_ADVICE}.")

@@ -43,7 +43,9 @@ def write_digits(outputs: dict[str, Path]) -> None:
         MachineError: the disk is full, or a folder can't be written.
     """
     digits = load_digits()
-    order = np.random.RandomState(0).permutation(len(digits.target))  # RandomState: NumPy promises that its stream never changes
+    order = np.random.RandomState(0).permutation(
+        len(digits.target)
+    )  # RandomState: NumPy promises that its stream never changes
     images = enlarge(torch.from_numpy(digits.images[order]))
     labels = torch.from_numpy(digits.target[order]).to(torch.uint8)
     write_idx(outputs[FILES["train_images"]], images[:TRAIN])

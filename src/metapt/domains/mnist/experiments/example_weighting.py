@@ -13,7 +13,7 @@ from metapt.domains.mnist.config import ExampleWeighting
 from metapt.domains.mnist.quantities import KINDS, MEAN_WEIGHT, RATIO, WEIGHT
 from metapt.domains.mnist.results import MnistResults
 from metapt.evaluation import figures
-from metapt.evaluation.comparisons import Comparison, Criterion, Measured
+from metapt.evaluation.comparisons import Comparison, Criterion, Measurement
 from metapt.evaluation.experiment import Experiment, Needs
 from metapt.evaluation.statistics import estimate_mean
 
@@ -49,8 +49,8 @@ def figure(results: MnistResults) -> Figure:
 def comparisons(results: MnistResults) -> Iterator[Comparison]:
     """Yield a claim for each arm."""
 
-    def ratio(arm: str) -> Measured:
-        return Measured(estimate_mean(np.log10(results.values(arm, RATIO))), words="log10 of the ratio: {}")
+    def ratio(arm: str) -> Measurement:
+        return Measurement(estimate_mean(np.log10(results.values(arm, RATIO))), words="log10 of the ratio: {}")
 
     for arm in results.arms:
         yield Comparison(

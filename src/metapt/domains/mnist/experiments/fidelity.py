@@ -73,7 +73,9 @@ def comparisons(results: MnistResults) -> Iterator[Comparison]:
 
     if most == fewest:
         return
-    text = f"after {steps} PT steps, K = {k}, {most} Neumann terms point nearer to the exact hypergradient than {fewest}"
+    text = (
+        f"after {steps} PT steps, K = {k}, {most} Neumann terms point nearer to the exact hypergradient than {fewest}"
+    )
     for arm in results.arms:
         yield Comparison(
             text=f"{arm}: {text}",

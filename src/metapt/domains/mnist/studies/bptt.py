@@ -79,7 +79,9 @@ def train(study: BpttStudy, run: Run, data: MnistData) -> Outcome:
     rows += [row(MEAN, trajectory[-1], replicate=seed) for seed, trajectory in means.items()]
     if learned is not None:
         rows += [row(OUTER_STEPS, len(learned.means) - 1), row(SKIPPED, learned.skipped)]
-    series = [{"replicate": 0, "step": step, "name": "mean", "value": value} for step, value in enumerate(means.get(0, []))]
+    series = [
+        {"replicate": 0, "step": step, "name": "mean", "value": value} for step, value in enumerate(means.get(0, []))
+    ]
     return Outcome(rows, series, [run.resumable()])
 
 
@@ -132,7 +134,9 @@ class Stages:
             return self.problem.pretrain_loss(_split(weights, self.pretrained), meta, self.batches.pretrain())
 
         optimizer = OptimizerSpec("Adam", {"lr": self.study.pretrain_lr})
-        return _split(minimise(loss, _join(self.pretrained), optimizer, self.study.pretrain_steps), self.pretrained).encoder
+        return _split(
+            minimise(loss, _join(self.pretrained), optimizer, self.study.pretrain_steps), self.pretrained
+        ).encoder
 
     def finetune(self, encoder: Params) -> tuple[Params, Params]:
         """Return encoder and head after FT of both, the head from its initial weights.

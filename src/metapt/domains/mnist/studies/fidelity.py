@@ -35,7 +35,12 @@ def train(study: Fidelity, run: Run, data: MnistData) -> Outcome:
     Raises:
         ConfigError: there are fewer images than the study asks for.
     """
-    cases = [(seed, count, k) for seed in range(study.replicates) for count in study.pretrain_steps for k in study.unroll_steps]
+    cases = [
+        (seed, count, k)
+        for seed in range(study.replicates)
+        for count in study.pretrain_steps
+        for k in study.unroll_steps
+    ]
     rows: list[dict[str, Any]] = []
     for index in steps(0, len(cases), f"{run.experiment} {run.arm}", kind=lambda index: cases[index][1:]):
         seed, count, unroll_steps = cases[index]
@@ -48,7 +53,9 @@ def train(study: Fidelity, run: Run, data: MnistData) -> Outcome:
     return Outcome(rows, [], [])
 
 
-def _compare(study: Fidelity, run: Run, data: MnistData, seed: int, count: int, unroll_steps: int) -> dict[int, dict[str, float]]:
+def _compare(
+    study: Fidelity, run: Run, data: MnistData, seed: int, count: int, unroll_steps: int
+) -> dict[int, dict[str, float]]:
     """Return, for each number of Neumann terms, cosine and norm ratio to the exact hypergradient."""
     pretrain, train_batches, validation = _data(study, run, data, seed, unroll_steps)
     pretrained, head = mlp.initial("separate", CLASSES, CLASSES, run.generator("weights", seed), run.device)
@@ -86,10 +93,15 @@ def _compare(study: Fidelity, run: Run, data: MnistData, seed: int, count: int, 
     }
 
 
-def _data(study: Fidelity, run: Run, data: MnistData, seed: int, unroll_steps: int) -> tuple[Images, Sequence[Images], Images]:
+def _data(
+    study: Fidelity, run: Run, data: MnistData, seed: int, unroll_steps: int
+) -> tuple[Images, Sequence[Images], Images]:
     """Return all PT images (some with a random label), an FT training minibatch per unrolled step, all FT validation images."""
     chosen = arms.sample(
-        len(data.train_labels), study.examples + study.finetune_examples, "PT and FT images", run.generator("images", seed)
+        len(data.train_labels),
+        study.examples + study.finetune_examples,
+        "PT and FT images",
+        run.generator("images", seed),
     )
     generator = run.generator("label noise", seed)
     labels = data.train_labels.cpu()[chosen]
@@ -103,7 +115,11 @@ def _data(study: Fidelity, run: Run, data: MnistData, seed: int, unroll_steps: i
 
     finetune = study.examples + torch.arange(study.finetune_examples)
     drawn = torch.randint(half, (unroll_steps, min(_BATCH, half)), generator=run.generator("train", seed))
-    return images(torch.arange(study.examples)), [images(finetune[:half][indices]) for indices in drawn], images(finetune[half:])
+    return (
+        images(torch.arange(study.examples)),
+        [images(finetune[:half][indices]) for indices in drawn],
+        images(finetune[half:]),
+    )
 
 
 def _agreement(ours: Tensor, exact: Tensor) -> dict[str, float]:

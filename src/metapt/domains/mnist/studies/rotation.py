@@ -56,17 +56,26 @@ class RotationBatches(StreamBatches):
         ConfigError: there are fewer images than the sizes ask for.
     """
 
-    def __init__(self, data: MnistData, sizes: RotationData, target: tuple[float, float], run: Run, seeds: list[int]) -> None:
+    def __init__(
+        self, data: MnistData, sizes: RotationData, target: tuple[float, float], run: Run, seeds: list[int]
+    ) -> None:
         self.data = data
         count = sizes.pretrain_examples + sizes.finetune_examples
         chosen = torch.stack(
-            [arms.sample(len(data.train_images), count, "PT and FT images", run.generator("images", seed)) for seed in seeds]
+            [
+                arms.sample(len(data.train_images), count, "PT and FT images", run.generator("images", seed))
+                for seed in seeds
+            ]
         )
         self.pretrain_images = chosen[:, : sizes.pretrain_examples]
         self.finetune_images = chosen[:, sizes.pretrain_examples :]
         self.rotated = torch.stack(
             [
-                rotated(data.train_images[indices.to(data.train_images.device)], target, run.generator("finetune rotation", seed))
+                rotated(
+                    data.train_images[indices.to(data.train_images.device)],
+                    target,
+                    run.generator("finetune rotation", seed),
+                )
                 for indices, seed in zip(self.finetune_images, seeds, strict=True)
             ]
         )
@@ -146,7 +155,9 @@ def train_mean(study: RotationMean, run: Run, data: MnistData) -> Outcome:
     """Learn the mean from `replicates` initialisations at once."""
     seeds = list(range(study.replicates))
     low, high = study.initial_range
-    start = torch.stack([low + (high - low) * torch.rand((), generator=run.generator("initial mean", seed)) for seed in seeds])
+    start = torch.stack(
+        [low + (high - low) * torch.rand((), generator=run.generator("initial mean", seed)) for seed in seeds]
+    )
     batches = RotationBatches(data, study, (study.target, 1.0), run, seeds)
     loop, recorder, outcome = learn(study, run, batches, {"mean": start.to(run.device)}, seeds)
     final = loop.averaged_meta["mean"].cpu()
@@ -178,7 +189,14 @@ def train_mean_std(study: RotationMeanStd, run: Run, data: MnistData) -> Outcome
     # N(mean, s^2) and N(mean, (-s)^2) are one distribution.
     final = {MEAN: loop.averaged_meta["mean"].cpu(), DEVIATION: loop.averaged_meta["deviation"].abs().cpu()}
     rows = [
-        metrics.row(run.experiment, run.arm, metric, float(values[index]), replicate=seed, setting=setting_mean_std(study, start))
+        metrics.row(
+            run.experiment,
+            run.arm,
+            metric,
+            float(values[index]),
+            replicate=seed,
+            setting=setting_mean_std(study, start),
+        )
         for metric, values in final.items()
         for index, (start, seed) in enumerate(replicates)
     ]

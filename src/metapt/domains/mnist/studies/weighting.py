@@ -64,7 +64,10 @@ class WeightingBatches(StreamBatches):
         self.half = len(finetune) // 2
         sizes = {"pretrain": size, "hypergradient": size, "train": self.half, "validation": len(finetune) - self.half}
         super().__init__(
-            {name: ShuffledStream(count, study.batch_size, [run.generator(name, seed)]) for name, count in sizes.items()}
+            {
+                name: ShuffledStream(count, study.batch_size, [run.generator(name, seed)])
+                for name, count in sizes.items()
+            }
         )
 
     def pretrain(self) -> Images:
@@ -114,7 +117,10 @@ def _replicate(study: ExampleWeighting, run: Run, data: MnistData, seed: int) ->
     arm = study.arms[run.arm]
     batches = WeightingBatches(data, study, run, seed)
     pretrained, head = mlp.initial(arm.heads, study.classes, CLEAN_CLASSES, run.generator("weights", seed), run.device)
-    meta = {name: value.to(run.device) for name, value in weighting.network(run.generator("weighting network", seed)).items()}
+    meta = {
+        name: value.to(run.device)
+        for name, value in weighting.network(run.generator("weighting network", seed)).items()
+    }
     per_epoch = minibatches(len(batches.labels), study.batch_size)
     settings = arms.settings(arm, arm.iterations(study.epochs, per_epoch), per_epoch)
     loop = MetaPretraining(WeightingProblem(), batches, pretrained, meta, head, settings)
@@ -129,7 +135,10 @@ def _replicate(study: ExampleWeighting, run: Run, data: MnistData, seed: int) ->
     numbers = {RATIO: float(weights["clean"].mean() / weights["noisy"].mean())}
     numbers |= {MEAN_WEIGHT.format(name): float(part.mean()) for name, part in weights.items()}
     setting = f"{study.replicates} initialisations"
-    rows = [metrics.row(run.experiment, run.arm, name, value, replicate=seed, setting=setting) for name, value in numbers.items()]
+    rows = [
+        metrics.row(run.experiment, run.arm, name, value, replicate=seed, setting=setting)
+        for name, value in numbers.items()
+    ]
     rows += arms.diagnosis_rows(run, diagnosis, setting, seed)
     series = [{**row, "replicate": seed} for row in recorder.rows()]
     series += [

@@ -71,14 +71,19 @@ def read_archive(path: Path) -> Graphs:
             containers; edges are not in pairs (i, j), (j, i) with the same evidence.
     """
     try:
-        with _opened(path) as (file, size), tqdm(total=size, desc=path.name, unit="B", unit_scale=True, disable=None) as bar:
+        with (
+            _opened(path) as (file, size),
+            tqdm(total=size, desc=path.name, unit="B", unit_scale=True, disable=None) as bar,
+        ):
             tensors = _header(file, size)
             rules = _rules(tensors)
             arrays: dict[str, _Array] = {}
             for name, tensor in tensors.items():
                 rule = rules.get(name, _Rule("", (), 1, _nothing))
                 try:
-                    arrays[name] = np.concatenate([rule.keep(rows) for rows in _chunks(file, tensor.storage, rule.width, bar)])
+                    arrays[name] = np.concatenate(
+                        [rule.keep(rows) for rows in _chunks(file, tensor.storage, rule.width, bar)]
+                    )
                 except DataError as error:
                     raise DataError(f"{name} {error}") from error
             if file.read(1):  # at the end zipfile compares the checksum
@@ -146,7 +151,15 @@ def _header(file: _File, size: int) -> dict[str, Tensor]:
 
 def _rules(tensors: dict[str, Tensor]) -> dict[str, _Rule]:
     """What the tensors have to be, given how many nodes, edges, graphs and tasks there are; raises DataError if they aren't."""
-    names = ["x", "edge_index", "edge_attr", "species_id", "center_node_idx", "go_target_pretrain", "go_target_downstream"]
+    names = [
+        "x",
+        "edge_index",
+        "edge_attr",
+        "species_id",
+        "center_node_idx",
+        "go_target_pretrain",
+        "go_target_downstream",
+    ]
     if missing := [name for name in (*names, *(f"slices[{name}]" for name in names)) if name not in tensors]:
         raise DataError(f"it has no {missing[0]}")
     nodes, _, edge_items, graphs, _, coarse, fine = (tensors[name].storage.items for name in names)
@@ -249,7 +262,9 @@ def _graphs(arrays: dict[str, _Array], rules: dict[str, _Rule]) -> Graphs:
     )
 
 
-def _undirected(first: int, offsets: _Array, source: _Array, target: _Array, bits: _Array) -> tuple[_Array, _Array, _Array]:
+def _undirected(
+    first: int, offsets: _Array, source: _Array, target: _Array, bits: _Array
+) -> tuple[_Array, _Array, _Array]:
     """Of graphs from `first` on, whose directed edges begin at `offsets`: numbers of edges, edges [edges, 2], bits [edges]."""
     here = slice(offsets[0], offsets[-1])
     i, j = source[here].astype(np.int64), target[here].astype(np.int64)

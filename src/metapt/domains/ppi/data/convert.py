@@ -142,7 +142,9 @@ def main(arguments: list[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("source", type=Path, metavar="IN", help="bio_dataset.zip, or the .pt file in it")
-    parser.add_argument("target", type=Path, metavar="OUT", help="folder to write; what it has of the same names is replaced")
+    parser.add_argument(
+        "target", type=Path, metavar="OUT", help="folder to write; what it has of the same names is replaced"
+    )
     options = parser.parse_args(arguments)
     target: Path = options.target
     _say(f"reading {options.source}")

@@ -140,7 +140,12 @@ class PpiDataset:
         neighbours = self.neighbours[places] + starts.int()[graph[node]]
         centre = self.centre[indices]
         return GraphBatch(
-            neighbours, offsets.int(), self.edge_sums[nodes], sizes, graph, centre + starts if offset_centres else centre
+            neighbours,
+            offsets.int(),
+            self.edge_sums[nodes],
+            sizes,
+            graph,
+            centre + starts if offset_centres else centre,
         )
 
 
@@ -197,5 +202,7 @@ def held_out_tasks(count: int, part: int) -> range:
         DataError: there are fewer tasks than parts.
     """
     if count < FOLDS:
-        raise DataError(f"{count} FT tasks don't make the {FOLDS} parts that are held out in turn; prepare more FT tasks.")
+        raise DataError(
+            f"{count} FT tasks don't make the {FOLDS} parts that are held out in turn; prepare more FT tasks."
+        )
     return range(count * part // FOLDS, count * (part + 1) // FOLDS)

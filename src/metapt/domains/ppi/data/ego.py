@@ -90,7 +90,9 @@ def ego_graphs(net: Adjacency, centres: Integers, ego: Ego, chunk: int = _CHUNK)
 
 def joined(parts: Sequence[EgoGraphs]) -> EgoGraphs:
     """The graphs of all parts, one part after the other."""
-    arrays = {name: np.concatenate([getattr(part, name) for part in parts]) for name in ("nodes", "edges", "bits", "centre")}
+    arrays = {
+        name: np.concatenate([getattr(part, name) for part in parts]) for name in ("nodes", "edges", "bits", "centre")
+    }
     for name in ("node_offsets", "edge_offsets"):
         arrays[name] = _running(np.concatenate([np.diff(getattr(part, name)) for part in parts]))
     return EgoGraphs(**arrays)
@@ -149,7 +151,10 @@ def _draw(groups: Integers, draws: NDArray[np.uint64], limits: Integers) -> Inte
     hashes = _mix(draws[crowded])
     low = hashes < (2 * (limits + 8) / np.maximum(counts, 1))[groups[crowded]] * 2.0**64
     if (np.bincount(groups[crowded[low]], minlength=len(limits)) >= np.where(counts > limits, limits, 0)).all():
-        crowded, hashes = crowded[low], hashes[low]  # the others can't be among the lowest, and sorting takes most of the time
+        crowded, hashes = (
+            crowded[low],
+            hashes[low],
+        )  # the others can't be among the lowest, and sorting takes most of the time
     order = crowded[np.lexsort((hashes, groups[crowded]))]
     ordered = groups[order]
     rank = np.arange(len(order)) - np.searchsorted(ordered, ordered)

@@ -73,7 +73,9 @@ def load(path: Path) -> Graphs:
             graphs = Graphs(**{field.name: file[field.name] for field in fields(Graphs)})
         check(graphs)
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, DataError) as error:
-        raise DataError(f"{path} does not hold prepared graphs ({error}): remove it, so that they are prepared again.") from error
+        raise DataError(
+            f"{path} does not hold prepared graphs ({error}): remove it, so that they are prepared again."
+        ) from error
     return graphs
 
 
@@ -100,7 +102,9 @@ def check(graphs: Graphs) -> None:
         if offsets[0] != 0 or (np.diff(offsets) < 0).any() or (last is not None and offsets[-1] != last):
             raise DataError(f"{name} does not rise from 0 to the number of what it counts")
     if (sizes < 1).any() or (graphs.centre >= sizes).any():
-        raise DataError(f"graph {int(np.argmax((sizes < 1) | (graphs.centre >= sizes)))} has no node where its centre should be")
+        raise DataError(
+            f"graph {int(np.argmax((sizes < 1) | (graphs.centre >= sizes)))} has no node where its centre should be"
+        )
     limit = np.repeat(sizes, np.diff(graphs.edge_offsets))
     bad = (graphs.edges[:, 0] >= graphs.edges[:, 1]) | (graphs.edges[:, 1] >= limit)
     if bad.any():

@@ -87,7 +87,9 @@ def _check_species(species: Sequence[int], test_species: Sequence[int]) -> None:
         raise ConfigError("ppi.test_species names all species that the data have: leave one to train on.")
 
 
-def _from_string(inputs: dict[str, Path], string: String, test_species: Sequence[int]) -> tuple[Graphs, pd.DataFrame, _Counts]:
+def _from_string(
+    inputs: dict[str, Path], string: String, test_species: Sequence[int]
+) -> tuple[Graphs, pd.DataFrame, _Counts]:
     """The graphs, the terms in the order of the coarse and then the fine tasks, and what was counted on the way."""
     species, counts = [], _Counts()
     for taxon in string.species:
@@ -115,7 +117,8 @@ def _from_string(inputs: dict[str, Path], string: String, test_species: Sequence
     rows = sparse.csr_array(labels[:, np.concatenate([chosen.coarse, chosen.fine])])
     carriers = np.flatnonzero(np.diff(rows.indptr))  # proteins that get a graph
     coarse, fine = (
-        np.concatenate(list(_packed(sparse.csr_array(labels[:, which]), carriers))) for which in (chosen.coarse, chosen.fine)
+        np.concatenate(list(_packed(sparse.csr_array(labels[:, which]), carriers)))
+        for which in (chosen.coarse, chosen.fine)
     )
     egos = joined(list(_egos(species, carriers, string)))
     graphs = Graphs(
@@ -175,7 +178,9 @@ def _count(graphs: Graphs) -> _Counts:
 def _tasks(graphs: Graphs, terms: pd.DataFrame | None) -> Iterator[tuple[object, ...]]:
     """The rows of tasks.csv; an archive has no names of terms."""
     names = iter(terms.reset_index().to_numpy().tolist() if terms is not None else [])
-    for kind, bits, number in zip(("coarse", "fine"), (graphs.coarse, graphs.fine), map(int, graphs.tasks), strict=True):
+    for kind, bits, number in zip(
+        ("coarse", "fine"), (graphs.coarse, graphs.fine), map(int, graphs.tasks), strict=True
+    ):
         positives = np.zeros(number, np.int64)
         for start in range(0, len(graphs), _CHUNK):
             positives += unpack(bits[start : start + _CHUNK], number).sum(axis=0, dtype=np.int64)

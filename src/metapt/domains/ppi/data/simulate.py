@@ -199,7 +199,9 @@ def _network(
 
     unlinked = rng.choice(np.flatnonzero(~linked), int(_WEAK * len(edges)), replace=False)
     weak = np.zeros((len(unlinked), len(CHANNELS)), np.int64)
-    weak[np.arange(len(weak)), rng.integers(len(CHANNELS), size=len(weak))] = rng.integers(*_WEAK_SCORES, size=len(weak))
+    weak[np.arange(len(weak)), rng.integers(len(CHANNELS), size=len(weak))] = rng.integers(
+        *_WEAK_SCORES, size=len(weak)
+    )
     pairs = np.stack([one[unlinked], other[unlinked]], axis=1)
     return np.concatenate([edges, pairs]), np.concatenate([scores, weak])
 
@@ -230,7 +232,9 @@ def _annotations(taxon: int, species: Species) -> Iterator[str]:
     """Lines of the file of terms."""
     yield "\t".join(["#string_protein_id", "category", "term", "description"])
     for protein, term in np.argwhere(species.labels):
-        yield "\t".join([_name(taxon, protein), _CATEGORY, f"GO:{9000000 + term:07d}", f"planted: {TERMS[term].planted}"])
+        yield "\t".join(
+            [_name(taxon, protein), _CATEGORY, f"GO:{9000000 + term:07d}", f"planted: {TERMS[term].planted}"]
+        )
 
 
 def _name(taxon: int, protein: int) -> str:

@@ -12,7 +12,17 @@ from metapt.machine import Machine
 
 MOST = 8000
 """Graphs of the stand-in; a source that has more takes as many times longer to read."""
-PROTEINS = {9606: 18e3, 3702: 20e3, 7955: 18e3, 7227: 10e3, 10090: 17e3, 6239: 15e3, 4932: 6e3, 511145: 2700, 224308: 2000}
+PROTEINS = {
+    9606: 18e3,
+    3702: 20e3,
+    7955: 18e3,
+    7227: 10e3,
+    10090: 17e3,
+    6239: 15e3,
+    4932: 6e3,
+    511145: 2700,
+    224308: 2000,
+}
 """Proteins of STRING's species with links and terms, about; other species are taken to have as many as the mean."""
 _FILE_BYTES = 30e6
 _OTHER = 1  # a species that is in no test set
@@ -35,7 +45,9 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
     ends = random.integers(0, nodes[graph])
     others = (ends + random.integers(1, nodes[graph])) % nodes[graph]
     tested = np.arange(count) < shape["tested"] * count
-    coarse, fine = (random.random((count, int(shape[kind]))) < share for kind, share in (("coarse", 0.1), ("fine", 0.3)))
+    coarse, fine = (
+        random.random((count, int(shape[kind]))) < share for kind, share in (("coarse", 0.1), ("fine", 0.3))
+    )
     graphs = Graphs(
         node_offsets=np.concatenate([[0], np.cumsum(nodes)]),
         edge_offsets=np.concatenate([[0], np.cumsum(np.bincount(graph, minlength=count))]),
@@ -48,8 +60,12 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
         tasks=np.array([coarse.shape[1], fine.shape[1]]),
     )
     save(graphs, outputs["graphs"])
-    rows = [f"coarse,{task},,,,1" for task in range(coarse.shape[1])] + [f"fine,{task},,,,1" for task in range(fine.shape[1])]
-    outputs["tasks"].write_text("\n".join(["kind,task,term,category,description,positives", *rows]) + "\n", encoding="utf-8")
+    rows = [f"coarse,{task},,,,1" for task in range(coarse.shape[1])] + [
+        f"fine,{task},,,,1" for task in range(fine.shape[1])
+    ]
+    outputs["tasks"].write_text(
+        "\n".join(["kind,task,term,category,description,positives", *rows]) + "\n", encoding="utf-8"
+    )
     outputs["counts"].write_text("name,value\n", encoding="utf-8")
 
 

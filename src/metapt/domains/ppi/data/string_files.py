@@ -106,7 +106,9 @@ def read_links(path: Path, taxon: int, min_score: int = 0) -> Links:
     if not read:
         raise DataError(f"{path} has no links: {_ADVICE}.")
     if not kept:
-        raise DataError(f"{path} has no link with a combined score of at least {min_score}: lower ppi.string.min_score.")
+        raise DataError(
+            f"{path} has no link with a combined score of at least {min_score}: lower ppi.string.min_score."
+        )
     return _united(list(names), np.concatenate(firsts), np.concatenate(seconds), np.concatenate(bits), read, kept)
 
 
@@ -144,7 +146,12 @@ def read_terms(path: Path, taxon: int, proteins: NDArray[np.object_]) -> Annotat
 
 
 def _united(
-    names: Sequence[str], first: NDArray[np.int64], second: NDArray[np.int64], bits: NDArray[np.uint8], read: int, kept: int
+    names: Sequence[str],
+    first: NDArray[np.int64],
+    second: NDArray[np.int64],
+    bits: NDArray[np.uint8],
+    read: int,
+    kept: int,
 ) -> Links:
     """Both directions of a link as one edge, among the proteins that have any."""
     used = np.unique(np.concatenate([first, second]))
@@ -231,7 +238,9 @@ def _parse(path: Path, line: int, block: bytes, columns: list[str], scores: list
         )
     except (ValueError, OverflowError) as error:
         for number, each in enumerate(block.split(b"\n")[:-1], line):
-            if not all(re.fullmatch(rb"\d{1,9}", value) for value in each.split(separator)[len(columns) - len(scores) :]):
+            if not all(
+                re.fullmatch(rb"\d{1,9}", value) for value in each.split(separator)[len(columns) - len(scores) :]
+            ):
                 raise _fault(path, number, "a score is no whole number") from error
             if each.decode(errors="ignore").encode() != each:
                 raise _fault(path, number, "it is no text in UTF-8") from error

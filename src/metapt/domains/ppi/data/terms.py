@@ -69,7 +69,9 @@ def select(labels: sparse.csc_array, test: NDArray[np.bool_], tasks: Tasks) -> S
     order = np.lexsort((rarity, -depths)) if tasks.by == "depth" else np.argsort(rarity, kind="stable")
     fine, others = np.sort(order[: tasks.fine]), order[tasks.fine :]
     coarse = np.sort(others[np.argsort(-rarity[others], kind="stable")][: tasks.coarse])
-    return Selection(distinct[coarse], distinct[fine], int((counts > 0).sum()), len(frequent), len(distinct), depths[fine])
+    return Selection(
+        distinct[coarse], distinct[fine], int((counts > 0).sum()), len(frequent), len(distinct), depths[fine]
+    )
 
 
 def depth(labels: sparse.csc_array) -> NDArray[np.int64]:

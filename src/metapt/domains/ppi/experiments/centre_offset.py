@@ -113,7 +113,9 @@ def figure(results: PpiResults) -> Figure:
     for axis, evaluation in zip(axes[len(evaluations) :], evaluations, strict=False):
         part = of(shown, evaluation)
         names = [f"{label(row['arm'])}, {row['gain']}" for row in part.to_dict("records")]
-        intervals(axis, names, part, f"gain over {label(str(part['minus'].iloc[0]))}\n(points, 95% interval over PT seeds)")
+        intervals(
+            axis, names, part, f"gain over {label(str(part['minus'].iloc[0]))}\n(points, 95% interval over PT seeds)"
+        )
     if len(shown):
         figures.same_range(axes[len(evaluations) :], "x")
     figures.legend_above(drawn, axes)

@@ -30,7 +30,9 @@ LIMITS = (
 class PpiCost(ArmsSection):
     """Time and memory, as measured in the PT runs themselves. `meta-stable` is not in the paper."""
 
-    arms: Names = Field(["graph_supervised", "meta", "meta-stable"], min_length=1, description="arms, keys of `ppi.arms`")
+    arms: Names = Field(
+        ["graph_supervised", "meta", "meta-stable"], min_length=1, description="arms, keys of `ppi.arms`"
+    )
 
 
 def needs(jobs: PpiJobs, section: PpiCost) -> Needs:

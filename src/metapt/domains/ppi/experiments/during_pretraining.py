@@ -38,7 +38,9 @@ class DuringPretraining(ArmsSection):
     """AUROC of the FT head that PT trains along, on FT validation and test graphs."""
 
     arms: Names = Field(
-        ["meta", "cotrain", "cotrain_pcgrad", "cotrain_learned_weights"], min_length=1, description="arms, keys of `ppi.arms`"
+        ["meta", "cotrain", "cotrain_pcgrad", "cotrain_learned_weights"],
+        min_length=1,
+        description="arms, keys of `ppi.arms`",
     )
 
 
@@ -60,8 +62,18 @@ def tables(results: PpiResults) -> Tables:
             except NotMeasuredError:
                 continue
             e = estimate_mean(values.to_numpy(dtype=float))
-            texts |= {"PT seeds": e.n, which: mean_and_error(e.mean, e.standard_error), f"paper, {which}": published(papers)}
-            row = {"evaluation": which, "arm": arm, "mean": e.mean, "seed_standard_error": e.standard_error, "seeds": e.n}
+            texts |= {
+                "PT seeds": e.n,
+                which: mean_and_error(e.mean, e.standard_error),
+                f"paper, {which}": published(papers),
+            }
+            row = {
+                "evaluation": which,
+                "arm": arm,
+                "mean": e.mean,
+                "seed_standard_error": e.standard_error,
+                "seeds": e.n,
+            }
             rows.append(row | {"paper_mean": papers})
             if arm != LEARNED and LEARNED in results.arms:
                 d = _gap(results, metric, arm)
@@ -69,7 +81,11 @@ def tables(results: PpiResults) -> Tables:
                 words |= {"seed_standard_error": d.standard_error, "seeds": d.n, "low": d.low, "high": d.high}
                 gaps.append(words | {"p_value": d.p_value})
         shown.append(texts)
-    blocks = {"AUROC (%) of the FT head that PT trains, when PT ends: mean ± standard error over PT seeds": pd.DataFrame(shown)}
+    blocks = {
+        "AUROC (%) of the FT head that PT trains, when PT ends: mean ± standard error over PT seeds": pd.DataFrame(
+            shown
+        )
+    }
     if gaps:
         blocks[f"Differences {PAIRED}"] = wide_differences(pd.DataFrame(gaps))
     return Tables(blocks, numbers_of(results.name, [pd.DataFrame(rows), pd.DataFrame(gaps)]))

@@ -36,9 +36,12 @@ AFTER = {FULL_ACCESS: "all PT tasks intact", PERMUTED_TASKS: SETTINGS[PERMUTED_T
 class KnownAnswer(ArmsSection):
     """Half of the PT tasks have the labels of other graphs: do their weights go down, and does FT gain? Not in the paper."""
 
-    arms: Names = Field(["graph_supervised", "meta", "meta-stable"], min_length=1, description="arms, keys of `ppi.arms`")
+    arms: Names = Field(
+        ["graph_supervised", "meta", "meta-stable"], min_length=1, description="arms, keys of `ppi.arms`"
+    )
     quarters: Names = Field(
-        ["meta-top", "meta-bottom"], description="arms, keys of `ppi.arms`, that pre-train on part of the (intact) tasks"
+        ["meta-top", "meta-bottom"],
+        description="arms, keys of `ppi.arms`, that pre-train on part of the (intact) tasks",
     )
 
     def arm_names(self) -> list[str]:
@@ -155,7 +158,9 @@ def _effect_name(effect: Row) -> str:
 def _intact_and_permuted(arm: str, weights: pd.DataFrame, permuted: pd.DataFrame, axis: Axes) -> None:
     values, broken = weights.to_numpy(dtype=float), permuted.to_numpy(dtype=float) > 0
     with figures.style():
-        for place, (name, part) in enumerate((("intact PT tasks", values[~broken]), ("permuted PT tasks", values[broken]))):
+        for place, (name, part) in enumerate(
+            (("intact PT tasks", values[~broken]), ("permuted PT tasks", values[broken]))
+        ):
             share = np.full(part.size, 100 / max(1, part.size))
             colour = figures.colour(place)
             axis.hist(part, EDGES.tolist(), weights=share, color=colour, alpha=0.3)
@@ -167,7 +172,9 @@ def _intact_and_permuted(arm: str, weights: pd.DataFrame, permuted: pd.DataFrame
 
 def _with_and_without(cells: pd.DataFrame, evaluation: str, axis: Axes) -> None:
     intact, permuted = (cells[cells["setting"] == setting] for setting in (FULL_ACCESS, PERMUTED_TASKS))
-    dots(axis, intact, permuted, names=("FT after PT on intact tasks", "FT after PT on tasks of which half are permuted"))
+    dots(
+        axis, intact, permuted, names=("FT after PT on intact tasks", "FT after PT on tasks of which half are permuted")
+    )
     figures.title(axis, EVALUATIONS[evaluation])
 
 

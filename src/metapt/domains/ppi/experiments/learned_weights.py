@@ -72,8 +72,8 @@ def tables(results: PpiResults) -> Tables:
         except NotMeasuredError:
             continue
         parts.append(table.assign(arm=arm))
-        blocks[f"PT tasks of the highest and of the lowest weight, {label(arm)}: mean over PT seeds, and its range"] = _ends(
-            table
+        blocks[f"PT tasks of the highest and of the lowest weight, {label(arm)}: mean over PT seeds, and its range"] = (
+            _ends(table)
         )
     return Tables(blocks or {_CAPTION: pd.DataFrame({"arm": []})}, numbers_of(results.name, parts))
 
@@ -99,7 +99,15 @@ def comparison(results: PpiResults) -> pd.DataFrame | None:
     for seed in seeds:
         apart = (ours[seed] - others[seed]).abs().to_numpy(dtype=float)
         low, median, high = np.quantile(apart, [0.25, 0.5, 0.75])
-        rows.append({"arm": COMPARED[0], "minus": COMPARED[1], "seed": int(seed), "median": median, "half_iqr": (high - low) / 2})
+        rows.append(
+            {
+                "arm": COMPARED[0],
+                "minus": COMPARED[1],
+                "seed": int(seed),
+                "median": median,
+                "half_iqr": (high - low) / 2,
+            }
+        )
     return pd.DataFrame(rows) if rows else None
 
 
@@ -126,7 +134,9 @@ def figure(results: PpiResults) -> Figure:
     arms, panels = results.learners, list[Panel]()
     weights = weights_by_arm(results)
     if weights:
-        panels.append(partial(_histograms, results, {arm: table.to_numpy(dtype=float).ravel() for arm, table in weights.items()}))
+        panels.append(
+            partial(_histograms, results, {arm: table.to_numpy(dtype=float).ravel() for arm, table in weights.items()})
+        )
     compared = comparison(results)
     if compared is not None:
         panels.append(partial(_scatter, results, weights[COMPARED[0]], weights[COMPARED[1]], compared))
@@ -180,7 +190,10 @@ def _shown(row: dict[str, float | str]) -> dict[str, object]:
         name: f"{float(row[key]):.0f}"
         for name, key in (("below 0.5 (%)", "below_half"), ("above 1.5 (%)", "above_one_and_a_half"))
     }
-    shown |= shares | {"median": f"{float(row['median']):.2f}", "correlation between PT seeds": number_text(row, "agreement")}
+    shown |= shares | {
+        "median": f"{float(row['median']):.2f}",
+        "correlation between PT seeds": number_text(row, "agreement"),
+    }
     shown["relatives minus others"] = number_text(row, "relatives")
     return shown | ({"AUROC against planted use": number_text(row, "planted")} if "planted" in row else {})
 
@@ -192,7 +205,9 @@ def _wide_comparison(results: PpiResults, compared: pd.DataFrame) -> pd.DataFram
         ("half IQR", "half_iqr", PAPERS_HALF_IQR),
     ):
         e = estimate_mean(compared[column].to_numpy(dtype=float))
-        rows.append({"": name, "PT seeds": e.n, "ours": mean_and_error(e.mean, e.standard_error), "paper": published(paper)})
+        rows.append(
+            {"": name, "PT seeds": e.n, "ours": mean_and_error(e.mean, e.standard_error), "paper": published(paper)}
+        )
     return pd.DataFrame(rows)
 
 
@@ -221,7 +236,15 @@ def _histograms(results: PpiResults, values: Mapping[str, Values], axis: Axes) -
         for arm, x in values.items():
             share, looked = np.full(x.size, 100 / x.size), look[arm]
             axis.hist(x, EDGES.tolist(), weights=share, color=looked.colour, alpha=0.12)
-            axis.hist(x, EDGES.tolist(), weights=share, color=looked.colour, histtype="step", linewidth=1.8, label=looked.label)
+            axis.hist(
+                x,
+                EDGES.tolist(),
+                weights=share,
+                color=looked.colour,
+                histtype="step",
+                linewidth=1.8,
+                label=looked.label,
+            )
         axis.set(xlabel="learned weight", ylabel="share of PT tasks (%)")
         axis.grid(axis="x", visible=False)
     figures.title(axis, "weights at the end, all PT seeds")
@@ -231,9 +254,13 @@ def _scatter(results: PpiResults, ours: pd.DataFrame, others: pd.DataFrame, comp
     look, limits = looks(list(COMPARED)), (-0.05, 2.05)
     with figures.style():
         for seed in compared["seed"]:
-            axis.scatter(others[seed], ours[seed], s=6, color=look[COMPARED[0]].colour, alpha=0.3, linewidths=0, rasterized=True)
+            axis.scatter(
+                others[seed], ours[seed], s=6, color=look[COMPARED[0]].colour, alpha=0.3, linewidths=0, rasterized=True
+            )
         axis.axline((1, 1), slope=1, color=figures.QUIET, linewidth=1.2, linestyle="--", zorder=1.5)
-        axis.set(xlabel=f"weight, {label(COMPARED[1])}", ylabel=f"weight, {label(COMPARED[0])}", xlim=limits, ylim=limits)
+        axis.set(
+            xlabel=f"weight, {label(COMPARED[1])}", ylabel=f"weight, {label(COMPARED[0])}", xlim=limits, ylim=limits
+        )
     apart, papers = compared["median"].mean(skipna=False), results.papers_number(*PAPERS_ROW)
     figures.title(axis, f"weights of each task; median of\n|difference| {apart:.2f}, paper {papers:.2f}")
 

@@ -59,7 +59,9 @@ def tables(results: PpiResults) -> Tables:
     for other in results.arms:
         column = table[table["other"] == other]
         shown[label(other)] = ["" if math.isnan(value) else f"{value:.2f}" for value in column["mean"]]
-    caption = "Centred kernel alignment (linear CKA) of the arms' features of FT graphs, mean over PT seeds; 1: the same"
+    caption = (
+        "Centred kernel alignment (linear CKA) of the arms' features of FT graphs, mean over PT seeds; 1: the same"
+    )
     return Tables({caption: shown}, numbers_of(results.name, [table]))
 
 
