@@ -40,7 +40,7 @@ def sections(node: Json) -> list[Json]:
 
 
 def named(node: Json) -> list[Json]:
-    """Return the alternatives for each member of a section whose keys are free names; none if its keys are known, or anything goes."""
+    """Return the alternatives for each member of a section of free names; none if its keys are known, or anything goes."""
     found = node.get("additionalProperties")
     return alternatives(found) if isinstance(found, dict) else []
 
