@@ -120,8 +120,8 @@ def _estimate(options: argparse.Namespace) -> int:
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # as jobs have it; read when torch is imported
     import torch
 
-    from metapt.estimate import BUDGET, estimate
     from metapt.estimate.report import against, summary, text
+    from metapt.estimate.trials import BUDGET, estimate
 
     device = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
     cores = os.cpu_count() or 1 if options.cores is None else options.cores

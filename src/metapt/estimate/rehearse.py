@@ -11,181 +11,180 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from metapt.errors import MachineError
 from metapt.execute import execute
-from metapt.jobs import Job, Json
+from metapt.jobs import Files, Job, Json
 from metapt.machine import THREAD_VARIABLES
 from metapt.training.rehearsal import Rehearsal, TooSlow, memory, rehearsed
 
-SLOW = 10.0
-"""Seconds of a step on a CPU from which smaller minibatches are taken instead."""
-PART = 8
-"""So many times smaller they are."""
+SLOW, PART, SMALLEST = 10.0, 16, 8
+"""Where a step takes longer on a CPU, seconds, minibatches are so many times smaller; how small they may become."""
 
 
 @dataclass(frozen=True)
-class Rehearsed:
-    """What a job was measured to take.
+class Need:
+    """What a job takes.
 
     Attributes:
-        start_seconds: from the start of the process until its modules are imported: CPU time, on a GPU wall time.
-        work_seconds: after that, in all threads.
-        memory_bytes: largest resident set of the process.
-        gpu_memory_bytes: 0 without a GPU.
-        outputs: name -> the file that the rehearsal left.
-        disk_bytes: of outputs, record and log.
-        extrapolated: whether it computed on a part of the data, or on smaller minibatches.
+        start: seconds until its modules are imported: CPU time, on a GPU wall time.
+        work: seconds after that, in all threads.
+        threads: CPU threads that share the work.
+        gpu: whether it computes on a GPU.
+        memory: largest resident set of the process, bytes.
+        gpu_memory: bytes.
+        disk: bytes of what it leaves.
+        extrapolated: whether a part of the data was measured, or smaller minibatches.
+        outputs: name -> file that the rehearsal has left.
         loops: label, steps taken, steps left out and seconds per step of each loop.
     """
 
-    start_seconds: float
-    work_seconds: float
-    memory_bytes: float
-    gpu_memory_bytes: float
-    outputs: dict[str, str]
-    disk_bytes: float
-    extrapolated: bool
-    loops: list[Json]
+    start: float
+    work: float
+    memory: float
+    disk: float
+    threads: int = 1
+    gpu: bool = False
+    gpu_memory: float = 0.0
+    extrapolated: bool = False
+    outputs: Files = field(default_factory=dict)
+    loops: list[Json] = field(default_factory=list)
+
+    @property
+    def seconds(self) -> float:
+        """Return the wall time with as many cores as threads."""
+        return self.start + self.work / self.threads
+
+    @property
+    def core_seconds(self) -> float:
+        """Return the time of all cores, or of the GPU."""
+        return self.seconds if self.gpu else self.start + self.work
 
 
 def rehearse(
-    job: Job,
-    inputs: Mapping[str, str],
-    folder: Path,
-    device: str,
-    allowance: float,
-    share: float = 1.0,
-    slow: bool = False,
-) -> Rehearsed:
-    """Run a job in a process of its own, a few steps of each loop.
+    job: Job, inputs: Mapping[str, str], folder: Path, device: str, allowance: float, share: float = 1.0, small: bool = False
+) -> Need:
+    """Run a job in a process of its own, a few steps of each loop, and return what the whole job takes.
 
     Args:
         job: the job.
-        inputs: name -> file to read instead.
+        inputs: name -> file to read instead of its own.
         folder: for what it leaves.
         device: `cpu` or `cuda`.
-        allowance: seconds, see `Rehearsal`.
-        share: of the real data that the inputs hold; what comes after the imports takes so many times longer.
-        slow: whether its steps are known to be slow on a CPU, so that it takes smaller minibatches at once.
+        allowance: see `Rehearsal`.
+        share: of the real data that the inputs hold; what follows the imports takes so many times longer.
+        small: whether to take smaller minibatches, if the job's config has the size of each.
 
     Raises:
-        MachineError: the job broke off, with the last line of its log.
+        MachineError: the job broke off.
     """
-    on_cpu = device == "cpu"
-    parts = PART if slow and on_cpu and _divisible(job.config) else 1
-    changes: Json = {"checkpoint": f"{folder}/checkpoint.pt"} if "checkpoint" in job.config else {}
+    most = _parts(job.config) if device == "cpu" else 1
+    parts = most if small else 1
+    # A head that is fitted on all labelled examples takes fewer of them, so that it takes the same part of a meta-update.
+    keys = {"batch_size"} | ({"meta_size"} if any(_values(job.config, "folds")) else set())
+    checkpoint = {"checkpoint": f"{folder}/checkpoint.pt"} if "checkpoint" in job.config else {}
     rehearsal = dataclasses.replace(
         job,
-        config=(_divided(job.config) if parts > 1 else job.config) | changes,
+        config=_divided(job.config, keys, parts) | checkpoint,
         inputs=dict(inputs),
         outputs={name: f"{folder}/{Path(path).name}" for name, path in job.outputs.items()},
         record=f"{folder}/run.json",
         log=f"{folder}/log.txt",
     )
-    slowest = SLOW if on_cpu and parts == 1 and _divisible(job.config) else None
-    request = {"job": dataclasses.asdict(rehearsal), "device": device, "allowance": allowance, "slowest": slowest}
+    slowest = SLOW if most > parts else None
     folder.mkdir(parents=True, exist_ok=True)
     done = subprocess.run(
         [sys.executable, "-m", "metapt.estimate.rehearse"],
-        input=json.dumps(request),
+        input=json.dumps([dataclasses.asdict(rehearsal), device, allowance, slowest]),
         capture_output=True,
         text=True,
         env=os.environ | dict.fromkeys(THREAD_VARIABLES, str(job.threads)),
     )
     if done.returncode:
-        last = (
-            done.stderr.strip().splitlines() or [f"it ended with status {done.returncode}, as when memory is short"]
-        )[-1]
-        raise MachineError(f"{job.name} breaks off when it is tried: {last}")
+        last = (done.stderr.strip().splitlines() or [f"status {done.returncode}, as where memory is short"])[-1]
+        raise MachineError(f"{job.name} breaks off when a few of its steps are tried: {last}")
     seen = json.loads(done.stdout.splitlines()[-1])
     if seen["too_slow"]:
-        return rehearse(job, inputs, folder, device, allowance, share, slow=True)
-    return _rehearsed(rehearsal, seen, share, parts)
-
-
-def _rehearsed(job: Job, seen: Json, share: float, parts: int) -> Rehearsed:
-    """Return what the measurements mean for the whole data and whole minibatches.
-
-    In PT and FT, minibatches that are smaller are as many times more. A study takes as many of them as before.
-    """
+        return rehearse(job, inputs, folder, device, allowance, share, small=True)
+    # In PT and FT, smaller minibatches are as many times more; a study takes as many as before.
     longer = parts if job.stage == "study" else 1
-
-    start, opened, end = seen["start"], seen["opened"], seen["end"]
-    work = (opened - start + longer * (end - opened + seen["left_out"])) / share
-
-    def peak(start: float, opened: float, opening_peak: float, peak: float) -> float:
-        held = start + (opened - start) / share
-        return max(start + (opening_peak - start) / share, held + parts * max(0.0, peak - opened))
-
-    cuda = seen["device"] == "cuda"
-    process = (seen["start_bytes"], seen["opened_bytes"], seen["opening_peak_bytes"], seen["peak_bytes"])
-    host = (seen["start_bytes"], seen["peak_bytes"], seen["peak_bytes"], seen["peak_bytes"])
-    files = [Path(path) for path in (*job.outputs.values(), job.record, job.log)]
-    return Rehearsed(
-        start_seconds=start,
-        work_seconds=work,
-        memory_bytes=peak(*host) if cuda else peak(*process),
-        gpu_memory_bytes=peak(0, seen["opened_bytes"], seen["opening_peak_bytes"], seen["gpu_peak_bytes"])
-        if cuda
-        else 0,
-        outputs=job.outputs,
-        disk_bytes=sum(path.stat().st_size for path in files if path.is_file()),
+    work = seen["opened"] - seen["start"] + longer * (seen["end"] - seen["opened"] + seen["left_out"])
+    peak = _peak(seen["memory"], share, parts)
+    files = [Path(path) for path in (*rehearsal.outputs.values(), rehearsal.record, rehearsal.log)]
+    return Need(
+        start=seen["start"],
+        work=work / share,
+        memory=seen["process_bytes"] if device == "cuda" else peak,
+        disk=sum(path.stat().st_size for path in files if path.is_file()),
+        threads=job.threads,
+        gpu=device == "cuda",
+        gpu_memory=peak if device == "cuda" else 0.0,
         extrapolated=share < 1 or parts > 1,
+        outputs=rehearsal.outputs,
         loops=seen["loops"],
     )
 
 
-def _divisible(config: Any) -> bool:
-    """Return whether all minibatches of a job have a size in its config, so that they can be made smaller."""
-    if isinstance(config, dict):
-        own = config.get("batch_size", 0) is not None and config.get("folds") is None
-        return own and all(map(_divisible, config.values()))
-    return True
+def _peak(seen: Mapping[str, float], share: float, parts: int) -> float:
+    """Return the peak of memory with all data and whole minibatches: the former matter until the first loop, then the latter."""
+    held = (seen["opened"] - seen["start"]) / share + parts * max(0.0, seen["peak"] - seen["opened"])
+    return seen["start"] + max(held, (seen["opening_peak"] - seen["start"]) / share)
 
 
-def _divided(config: Any) -> Any:
-    """Return a job's config with smaller minibatches."""
+def _parts(config: Json) -> int:
+    """Return how many times smaller all minibatches of a job can be; 1 where one of them is all data, or small already."""
+    sizes = _values(config, "batch_size")
+    return min(PART, max(1, min(sizes) // SMALLEST)) if sizes and None not in sizes else 1
+
+
+def _values(config: Any, key: str) -> list[Any]:
+    """Return the values that a key has anywhere in a config."""
+    if not isinstance(config, dict):
+        return []
+    own = [config[key]] if key in config else []
+    return own + [each for value in config.values() for each in _values(value, key)]
+
+
+def _divided(config: Any, keys: set[str], parts: int) -> Any:
+    """Return a config whose numbers of these keys are smaller."""
     if not isinstance(config, dict):
         return config
-    return {key: max(1, value // PART) if key == "batch_size" else _divided(value) for key, value in config.items()}
+    return {key: value // parts if key in keys and value else _divided(value, keys, parts) for key, value in config.items()}
 
 
-def _main(request: Json) -> Json:
-    """Rehearse the job of a request and return the measurements."""
-    job, device = Job(**request["job"]), request["device"]
-    cuda = device == "cuda"
-    rehearsal = Rehearsal(device, request["allowance"], request["slowest"] or math.inf)
-    begin = time.monotonic() if cuda else 0.0
+def _main(job: Job, device: str, allowance: float, slowest: float | None) -> Json:
+    """Rehearse a job and return the measurements."""
+    rehearsal = Rehearsal(device, allowance, slowest or math.inf)
+    begin = 0.0 if device == "cpu" else time.monotonic()
     import_module(f"metapt.{job.entry}")
-    start, start_bytes = rehearsal.clock() - begin, memory("cpu")[0]
+    start, start_bytes = rehearsal.clock() - begin, memory(device)[0]
     too_slow = False
     try:
         with rehearsed(rehearsal):
-            if execute(job, gpus=int(cuda)):
+            if execute(job, gpus=int(device == "cuda")):
                 sys.exit(1)
     except TooSlow:
         too_slow = True
-    end = rehearsal.clock()
+    end = rehearsal.clock() - begin
+    process_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    peak = process_bytes if device == "cpu" else memory(device)[1]
+    opened = rehearsal.opened or (end + begin, start_bytes, peak)
     return {
-        "device": device,
         "too_slow": too_slow,
         "start": start,
-        "opened": (end if rehearsal.opened is None else rehearsal.opened) - begin,
-        "end": end - begin,
+        "opened": opened[0] - begin,
+        "end": end,
         "left_out": rehearsal.left_out,
-        "start_bytes": start_bytes,
-        "opened_bytes": rehearsal.opened_bytes,
-        "opening_peak_bytes": rehearsal.opening_peak_bytes,
-        "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024),
-        "gpu_peak_bytes": memory(device)[1] if cuda else 0,
+        "memory": {"start": start_bytes, "opened": opened[1], "opening_peak": opened[2], "peak": peak},
+        "process_bytes": process_bytes,
         "loops": [dataclasses.asdict(loop) for loop in rehearsal.loops],
     }
 
 
 if __name__ == "__main__":
-    print(json.dumps(_main(json.load(sys.stdin))))
+    request = json.load(sys.stdin)
+    print(json.dumps(_main(Job(**request[0]), *request[1:])))

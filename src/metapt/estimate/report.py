@@ -9,124 +9,95 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from metapt.estimate import Estimate, Need
+from metapt.estimate.rehearse import Need
 from metapt.estimate.schedule import wall_time
+from metapt.estimate.trials import Estimate
 from metapt.files import readable
 from metapt.jobs import Job
 
 Row = dict[str, Any]
-
-_WORDS = {
-    "download": "raw data",
-    "simulate": "raw data",
-    "prepare": "prepared data",
-    "pretrain": "PT",
-    "finetune": "FT",
-}
+_STAGES = {"download": "raw data", "simulate": "raw data", "prepare": "prepared data", "pretrain": "PT", "finetune": "FT"}
 
 
 def title(job: Job) -> str:
     """Return the kind of a job in words: the stage, and of trainings the domain."""
     if job.stage in ("summarise", "collect"):
         return "tables and figures"
-    words = _WORDS.get(job.stage, f"study, {job.entry.rpartition('.')[2].replace('_', ' ')}")
+    words = _STAGES.get(job.stage, f"study, {job.entry.rpartition('.')[2].replace('_', ' ')}")
     return f"{job.config['domain'].upper()} {words}" if job.trains else words
 
 
 def summary(found: Estimate, cores: int, gpus: int) -> Row:
     """Return all of it as plain values, hours and bytes: of each experiment, each kind of job, and in all, each job once."""
-    kinds = dict.fromkeys(map(title, found.plan.jobs.values()))
+
+    def row(names: Iterable[str]) -> Row:
+        names = list(names)
+        needs = [found.needs[name] for name in names]
+        return {
+            "jobs": len(names),
+            "jobs_by_kind": dict(Counter(title(found.plan.jobs[name]).split(",")[0] for name in names)),
+            "core_hours": sum(need.core_seconds for need in needs if not need.gpu) / 3600,
+            "gpu_hours": sum(need.core_seconds for need in needs if need.gpu) / 3600,
+            "wall_hours": wall_time(found.plan, found.needs, names, cores, gpus) / 3600,
+            "longest_hours": max(need.seconds for need in needs) / 3600,
+            "memory_bytes": max(need.memory for need in needs),
+            "gpu_memory_bytes": max(need.gpu_memory for need in needs),
+            "disk_bytes": sum(need.disk for need in needs),
+            "extrapolated": any(need.extrapolated for need in needs),
+        }
+
+    kinds: dict[str, list[str]] = {}
+    for name, job in found.plan.jobs.items():
+        kinds.setdefault(title(job), []).append(name)
     return {
         "machine": found.machine,
         "device": found.device,
         "cores": cores,
         "gpus": gpus,
-        "calibration_seconds": found.seconds,
-        "experiments": {name: _total(found, found.experiment(name), cores, gpus) for name in found.plan.summaries},
-        "kinds": {kind: _kind(found, kind) for kind in kinds},
-        "total": _total(found, found.plan.jobs, cores, gpus),
-        "measured": {name: dataclasses.asdict(each) for name, each in found.rehearsals.items()},
-    }
-
-
-def _total(found: Estimate, names: Iterable[str], cores: int, gpus: int) -> Row:
-    names = list(names)
-    needs = [found.needs[name] for name in names]
-    return {
-        "jobs": len(names),
-        "jobs_by_kind": dict(Counter(title(found.plan.jobs[name]).split(",")[0] for name in names)),
-        "core_hours": sum(need.core_seconds for need in needs if not need.gpu) / 3600,
-        "gpu_hours": sum(need.seconds for need in needs if need.gpu) / 3600,
-        "wall_hours": wall_time(found.plan, found.needs, names, cores, gpus) / 3600,
-        "memory_bytes": max(need.memory_bytes for need in needs),
-        "gpu_memory_bytes": max(need.gpu_memory_bytes for need in needs),
-        "disk_bytes": sum(need.disk_bytes for need in needs),
-    }
-
-
-def _kind(found: Estimate, kind: str) -> Row:
-    needs = [found.needs[name] for name, job in found.plan.jobs.items() if title(job) == kind]
-    seconds = sum(need.seconds for need in needs)
-    return {
-        "jobs": len(needs),
-        "core_hours": sum(need.core_seconds for need in needs if not need.gpu) / 3600,
-        "gpu_hours": sum(need.seconds for need in needs if need.gpu) / 3600,
-        "longest_hours": max(need.seconds for need in needs) / 3600,
-        "work_share": sum(need.work_share * need.seconds for need in needs) / seconds,
-        "memory_bytes": max(need.memory_bytes for need in needs),
-        "gpu_memory_bytes": max(need.gpu_memory_bytes for need in needs),
-        "extrapolated": any(need.extrapolated for need in needs),
+        "measuring_seconds": found.measuring_seconds,
+        "experiments": {name: row(found.experiment(name)) for name in found.plan.summaries},
+        "kinds": {kind: row(names) for kind, names in kinds.items()},
+        "total": row(found.plan.jobs),
+        "jobs": {name: dataclasses.asdict(need) for name, need in found.needs.items()},
     }
 
 
 def text(numbers: Row) -> str:
-    """Return the numbers of `summary` as two tables with what they rest on."""
-    gpu, total = numbers["device"] == "cuda", numbers["total"]
+    """Return the numbers of `summary` as tables of experiments and of kinds of jobs."""
+    gpu = numbers["device"] == "cuda"
     machine = f"{numbers['cores']} cores" + (f" and {numbers['gpus']} GPUs" if gpu else "")
-    hours = ["core-hours", *(["GPU-hours"] if gpu else [])]
-    head = ["experiment", "jobs", *hours, f"wall time ({machine})", "memory", *(["GPU memory"] if gpu else []), "disk"]
-    rows = [_cells(name, each, gpu) for name, each in numbers["experiments"].items()]
-    rows.append(_cells("in all, data included", total, gpu))
-    kinds = [
-        [
-            kind,
-            str(each["jobs"]),
-            *_hours(each, gpu),
-            duration(each["longest_hours"]),
-            f"{100 * each['work_share']:.0f} %",
-            readable(round(each["memory_bytes"])),
-            *([readable(round(each["gpu_memory_bytes"]))] if gpu else []),
-            "yes" if each["extrapolated"] else "",
-        ]
-        for kind, each in numbers["kinds"].items()
-    ]
-    memory = ["memory", *(["GPU memory"] if gpu else [])]
-    titles = ["kind of job", "jobs", *hours, "longest job", "work, not start-up", *memory, "extrapolated"]
+    experiments = numbers["experiments"] | {"in all, data included": numbers["total"]}
     return "\n\n".join(
         [
-            f"Measured in {numbers['calibration_seconds']:.0f} s on: {numbers['machine']}.",
-            _table(head, rows),
+            f"Measured in {numbers['measuring_seconds']:.0f} s on: {numbers['machine']}.",
+            _table(["experiment", *_columns(gpu), f"wall time ({machine})"], experiments, gpu, "wall_hours"),
             "A job that serves several experiments is counted in each of them, and once in all. Memory is the largest job's.",
-            _table(titles, kinds),
+            _table(["kind of job", *_columns(gpu), "longest job"], numbers["kinds"], gpu, "longest_hours"),
             "Extrapolated: measured on a part of the data, or on smaller minibatches, for want of time.",
         ]
     )
 
 
-def _cells(name: str, each: Row, gpu: bool) -> list[str]:
-    return [
-        name,
-        ", ".join(f"{count} {kind}" for kind, count in each["jobs_by_kind"].items()),
-        *_hours(each, gpu),
-        duration(each["wall_hours"]),
-        readable(round(each["memory_bytes"])),
-        *([readable(round(each["gpu_memory_bytes"]))] if gpu else []),
-        readable(round(each["disk_bytes"])),
-    ]
+def _columns(gpu: bool) -> list[str]:
+    own = ["GPU-hours", "GPU memory"] if gpu else []
+    return ["jobs", "core-hours", *own, "memory", "disk", "extrapolated"]
 
 
-def _hours(each: Row, gpu: bool) -> list[str]:
-    return [rounded(each["core_hours"]), *([rounded(each["gpu_hours"])] if gpu else [])]
+def _table(head: list[str], rows: Row, gpu: bool, hours: str) -> str:
+    def cells(name: str, row: Row) -> list[str]:
+        own = [rounded(row["gpu_hours"]), readable(round(row["gpu_memory_bytes"]))] if gpu else []
+        return [
+            name,
+            ", ".join(f"{count} {kind}" for kind, count in row["jobs_by_kind"].items()),
+            rounded(row["core_hours"]),
+            *own,
+            readable(round(row["memory_bytes"])),
+            readable(round(row["disk_bytes"])),
+            "yes" if row["extrapolated"] else "",
+            duration(row[hours]),
+        ]
+
+    return _aligned([head, *(cells(name, row) for name, row in rows.items())])
 
 
 def rounded(hours: float) -> str:
@@ -151,13 +122,11 @@ def duration(hours: float) -> str:
     return f"{hours:.1f} h" if hours < 72 else f"{hours / 24:.1f} days"
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a table in Markdown, its columns aligned."""
-    widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
-    lines = [head, ["-" * width for width in widths], *rows]
-    return "\n".join(
-        "| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) + " |" for line in lines
-    )
+def _aligned(rows: Sequence[Sequence[str]]) -> str:
+    """Return rows, the first of them the head, as a table in Markdown whose columns are aligned."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [rows[0], ["-" * width for width in widths], *rows[1:]]
+    return "\n".join("| " + " | ".join(map(str.ljust, line, widths)) + " |" for line in lines)
 
 
 def against(found: Estimate, results: Path) -> str:
@@ -169,28 +138,19 @@ def against(found: Estimate, results: Path) -> str:
     kinds: dict[str, list[tuple[Need, Row]]] = {}
     own = Path(found.plan.jobs["collect"].record).parent
     for name, job in found.plan.jobs.items():
-        if Path(job.record).is_relative_to(own) and (record := _record(results / Path(job.record).relative_to(own))):
+        path = results / Path(job.record).relative_to(own) if Path(job.record).is_relative_to(own) else None
+        record: Row = json.loads(path.read_text(encoding="utf-8")) if path is not None and path.is_file() else {}
+        if record.get("state") == "done" and record.get("cpu_time_s"):
             kinds.setdefault(title(job), []).append((found.needs[name], record))
     if not kinds:
         return f"No run of this config in {results} has come to its end, so that there is nothing to compare with."
     there = f"in {results} (core-s)"
-    titles = ["kind of job", "jobs", "estimated (core-s)", there, "ratio", "estimated memory", "there", "ratio"]
-    rows = [_comparison(kind, pairs) for kind, pairs in kinds.items()]
-    rows.append(_comparison("all", [pair for pairs in kinds.values() for pair in pairs]))
-    return _table(titles, rows)
-
-
-def _comparison(kind: str, pairs: Sequence[tuple[Need, Row]]) -> list[str]:
-    seconds = sum(need.core_seconds for need, _ in pairs)
-    took = sum(record["wall_time_s" if need.gpu else "cpu_time_s"] for need, record in pairs)
-    memory = max(need.memory_bytes for need, _ in pairs)
-    used = max(record["peak_memory_bytes"] for _, record in pairs)
-    time = [f"{seconds:.0f}", f"{took:.0f}", f"{seconds / took:.2f}"]
-    return [kind, str(len(pairs)), *time, readable(round(memory)), readable(used), f"{memory / used:.2f}"]
-
-
-def _record(path: Path) -> Row | None:
-    if not path.is_file():
-        return None
-    record: Row = json.loads(path.read_text(encoding="utf-8"))
-    return record if record["state"] == "done" and record.get("cpu_time_s") else None
+    rows = [["kind of job", "jobs", "estimated (core-s)", there, "ratio", "estimated memory", "there", "ratio"]]
+    kinds["all"] = [pair for pairs in kinds.values() for pair in pairs]
+    for kind, pairs in kinds.items():
+        seconds = sum(need.core_seconds for need, _ in pairs)
+        took = sum(record["wall_time_s" if need.gpu else "cpu_time_s"] for need, record in pairs)
+        memory, used = max(need.memory for need, _ in pairs), max(record["peak_memory_bytes"] for _, record in pairs)
+        times = [f"{seconds:.0f}", f"{took:.0f}", f"{seconds / took:.2f}"]
+        rows.append([kind, str(len(pairs)), *times, readable(round(memory)), readable(used), f"{memory / used:.2f}"])
+    return _aligned(rows)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from metapt.estimate import Need
+from metapt.estimate.rehearse import Need
 from metapt.jobs import Job
 from metapt.plan import Plan
 

@@ -72,9 +72,7 @@ class Rehearsal:
 
     Attributes:
         loops: what each loop took, in the order in which they ended.
-        opened: time (seconds of CPU time of the process, or of the clock where there is a GPU) when the first loop began.
-        opened_bytes: memory of the process, or of the GPU, at that time.
-        opening_peak_bytes: its maximum up to then.
+        opened: `clock` when the first loop began, and memory (bytes) of the process or the GPU, then and at most up to then.
     """
 
     def __init__(self, device: str = "cpu", allowance: float = 0.5, slowest: float = math.inf) -> None:
@@ -82,8 +80,7 @@ class Rehearsal:
         self.allowance = allowance
         self.slowest = slowest
         self.loops: list[LoopTime] = []
-        self.opened: float | None = None
-        self.opened_bytes, self.opening_peak_bytes = 0, 0
+        self.opened: tuple[float, int, int] | None = None
         self._in_progress: defaultdict[int, list[_Loop]] = defaultdict(list)  # by thread, the innermost last
         self._left_out: defaultdict[int, float] = defaultdict(float)  # seconds by thread
 
@@ -100,8 +97,7 @@ class Rehearsal:
         for number in numbers:
             kinds.setdefault(kind(number) if kind else None, []).append(number)
         if self.opened is None:
-            self.opened = self.clock()
-            self.opened_bytes, self.opening_peak_bytes = memory(self.device)
+            self.opened = (self.clock(), *memory(self.device))
         loop, loops = _Loop(label, len(numbers), time_limit), self._in_progress[threading.get_ident()]
         if loops:
             loops[-1].innermost = False
