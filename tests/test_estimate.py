@@ -1,313 +1,353 @@
-"""The command `metapt estimate`: jobs as the workflow has them, arithmetic, calibration of small configs."""
+"""The command `metapt estimate`: jobs are the plan's, a job is rehearsed once for its kind, times add up."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+import time
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 import yaml
-from metapt.estimate.calibrate import Start, Timing, calibrate
-from metapt.estimate.work import OPEN, Run, Step
 
 from metapt.cli import main
-from metapt.config import Config, validate
-from metapt.estimate import KEPT, KEPT_BY_THREADS, PLAIN_START, Estimate, costs_of, need, planned, wall_time
-from metapt.estimate.report import against, duration, summary, text
-from metapt.files import readable
+from metapt.config import load
+from metapt.errors import MachineError
+from metapt.estimate import rehearse as module
+from metapt.estimate.rehearse import Need, rehearse
+from metapt.estimate.report import against, duration, summary, text, title
+from metapt.estimate.schedule import wall_time
+from metapt.estimate.trials import RUN_BYTES, SUMMARY, Requirements, Trials, kind
+from metapt.jobs import Job
+from metapt.plan import Plan
+from metapt.training.progress import steps
 
 ROOT = Path(__file__).parents[1]
 SOURCES = yaml.safe_load((ROOT / "workflow" / "resources" / "sources.yaml").read_text())
-CONFIGS = {
-    "mnist": ROOT / "tests" / "workflow" / "tiny.yaml",
-    "ecg": ROOT / "tests" / "workflow" / "tiny_ecg.yaml",
-    "ppi": ROOT / "tests" / "workflow" / "tiny_ppi.yaml",
-}
-START = Start(2.0, 300e6)
 
 
-def config_of(path: Path) -> Config:
-    return validate(yaml.safe_load(path.read_text()))
+def plan_of(name: str) -> Plan:
+    return Plan(load([ROOT / name]), SOURCES)
 
 
-def made_up(runs: list[Run], experiments: dict[str, list[str]], seconds: float = 1.0, device: str = "cpu") -> Estimate:
-    """An estimate where each step takes `seconds` and 100 MB."""
-    timings = {
-        f"{run.name.split('/', 1)[0]}: {step}": Timing(seconds, 100e6, 1.0) for run in runs for step in run.steps
+def some(seconds: float = 10.0, **others: Any) -> Need:
+    return Need(start=2.0, work=seconds, memory=300e6, disk=1e6, **others)
+
+
+def chain(names: dict[str, list[str]], **others: Any) -> Plan:
+    """A plan of PT jobs, each of which reads what those in its list have left."""
+    plan = Plan.__new__(Plan)
+    plan.jobs = {
+        name: Job(
+            "pretrain",
+            name,
+            "toy",
+            {"domain": "ecg"},
+            {each: f"results/{each}/pretrained.pt" for each in before},
+            {"pretrained": f"results/{name}/pretrained.pt"},
+            f"results/{name}/run.json",
+            **others,
+        )
+        for name, before in names.items()
     }
-    needs = {run.name: need(run, timings, START, device) for run in runs}
-    return Estimate(
-        {run.name: run for run in runs}, needs, experiments, timings, {"ecg": START}, "a machine", device, 1.0
-    )
+    plan.jobs["collect"] = Job("collect", "collect", "evaluation.collect", record="results/run.json")
+    plan.summaries = {}
+    plan._makers = {path: job for job in plan.jobs.values() for path in job.outputs.values()}
+    return plan
+
+
+def made_up(plan: Plan, device: str = "cpu", seconds: float = 10.0) -> Requirements:
+    needs = {name: some(seconds, gpu=device == "cuda") if job.trains else SUMMARY for name, job in plan.jobs.items()}
+    return Requirements(plan, needs, "a machine", device, 1.0)
+
+
+# A toy stage
+
+
+def work(seconds: float) -> None:
+    end = time.process_time() + seconds
+    while time.process_time() < end:
+        pass
+
+
+def toy(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Any) -> None:
+    """10 epochs of 100 minibatches and a validation, 2 ms per example of a minibatch of 4; at the end 0.1 s."""
+    for _ in steps(0, 10, "epochs"):
+        for _ in steps(0, 400 // config["batch_size"]):
+            work(0.002 * config["batch_size"])
+        work(0.05)
+    work(0.1)
+    if config.get("fails"):
+        raise ValueError("a toy that fails")
+    outputs["pretrained"].write_text("weights")
+
+
+TOY_SECONDS = 10 * (400 * 0.002 + 0.05) + 0.1
+
+
+@pytest.fixture
+def in_process(monkeypatch: pytest.MonkeyPatch) -> list[Job]:
+    """Rehearsals run in this process, where the entry module `toy` is; the jobs that ran."""
+    entry = ModuleType("metapt.toy")
+    entry.run = toy  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "metapt.toy", entry)
+    monkeypatch.setattr(Job, "code", None)
+    monkeypatch.setattr("metapt.execute._revision", lambda: None)
+    ran: list[Job] = []
+
+    def run(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+        request = json.loads(options["input"])
+        ran.append(Job(**request[0]))
+        try:
+            return subprocess.CompletedProcess(command, 0, json.dumps(module._main(ran[-1], *request[1:])), "")
+        except SystemExit:
+            return subprocess.CompletedProcess(command, 1, "", Path(ran[-1].log).read_text())
+
+    monkeypatch.setattr(module.subprocess, "run", run)
+    return ran
+
+
+def toy_job(**config: Any) -> Job:
+    return Job("pretrain", "toy/pretrain", "toy", {"batch_size": 4} | config, {}, {"pretrained": "results/pretrained.pt"})
+
+
+def test_a_job_takes_what_its_loops_would(in_process: list[Job], tmp_path: Path) -> None:
+    before = time.process_time()
+    found = rehearse(toy_job(), {}, tmp_path, "cpu", 0.02)
+    assert time.process_time() - before < TOY_SECONDS / 3
+    assert found.work == pytest.approx(TOY_SECONDS, rel=0.3)
+    assert Path(found.outputs["pretrained"]).read_text() == "weights"
+    assert found.disk > len("weights")
+    assert not found.extrapolated
+    assert found.loops[-1]["label"] == "epochs"
+    assert found.loops[-1]["taken"] + found.loops[-1]["left_out"] == 10
+
+
+def test_a_part_of_the_data_stands_for_the_whole(in_process: list[Job], tmp_path: Path) -> None:
+    found = rehearse(toy_job(), {}, tmp_path, "cpu", 0.02, share=0.25)
+    assert found.work == pytest.approx(4 * TOY_SECONDS, rel=0.3)
+    assert found.extrapolated
+
+
+def test_slow_steps_are_measured_on_smaller_minibatches(
+    in_process: list[Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many times more of them take as long; a config without the size of each minibatch is left as it is."""
+    monkeypatch.setattr(module, "SLOW", 0.005)
+    monkeypatch.setattr(module, "SMALLEST", 2)
+    found = rehearse(toy_job(), {}, tmp_path, "cpu", 0.02)
+    assert [job.config["batch_size"] for job in in_process] == [4, 2]
+    assert found.work == pytest.approx(TOY_SECONDS, rel=0.3)
+    assert found.extrapolated
+    in_process.clear()
+    assert not rehearse(toy_job(arm={"batch_size": None}), {}, tmp_path, "cpu", 0.02).extrapolated
+    assert [job.config["batch_size"] for job in in_process] == [4]
+    study = dataclasses.replace(toy_job(), stage="study")
+    assert rehearse(study, {}, tmp_path, "cpu", 0.02, small=True).work > 1.5 * TOY_SECONDS
+
+
+def test_a_job_that_breaks_off_is_named(in_process: list[Job], tmp_path: Path) -> None:
+    with pytest.raises(MachineError, match=r"toy/pretrain breaks off .*a toy that fails"):
+        rehearse(toy_job(fails=True), {}, tmp_path, "cpu", 0.02)
+
+
+def test_memory_grows_with_the_data_and_with_the_minibatches() -> None:
+    seen = {"start": 100.0, "opened": 150.0, "opening_peak": 180.0, "peak": 170.0}
+    assert module._peak(seen, 1.0, 1) == 180
+    assert module._peak(seen, 0.5, 1) == 100 + 2 * 80
+    assert module._peak(seen, 1.0, 8) == 150 + 8 * 20
+
+
+def test_threads_share_the_work_and_a_gpu_has_its_own_hours() -> None:
+    assert (some(80, threads=4).seconds, some(80, threads=4).core_seconds) == (22, 82)
+    assert some(80, threads=4, gpu=True).core_seconds == 22
+
+
+# Kinds and their measurements
 
 
 @pytest.mark.parametrize("name", ["config", "paper", "real-small"])
-def test_each_config_has_a_plan_whose_steps_can_be_timed(name: str) -> None:
-    config = config_of(ROOT / "config" / f"{name}.yaml")
-    experiments, runs = planned(config, SOURCES)
-    for domain in {experiment.split("_", 1)[0] for experiment in experiments}:
-        steps = [step.name for step in costs_of(domain).steps(getattr(config, domain), "cpu")]
-        assert len(set(steps)) == len(steps)
-        mine = [run for run in runs.values() if run.name.startswith(f"{domain}/")]
-        assert {step for run in mine for step in run.steps} <= set(steps)
-    for names in experiments.values():
-        assert set(names) <= set(runs)
-        assert len(set(names)) == len(names)
-    for run in runs.values():
-        assert set(run.after) <= set(runs)
-        assert sum(run.steps.values()) >= 0
-        assert run.output_bytes >= 0
+def test_jobs_of_a_kind_differ_in_what_does_not_matter(name: str) -> None:
+    trainings = [job for job in plan_of(f"config/{name}.yaml").jobs.values() if job.trains]
+    kinds = {kind(job): job for job in trainings}
+    assert len(kinds) < len(trainings) / 2
+    for job in trainings:
+        like = kinds[kind(job)]
+        assert (like.entry, like.threads, like.outputs.keys()) == (job.entry, job.threads, job.outputs.keys())
+        assert like.config.get("size") == job.config.get("size")
+        if "arm_settings" in job.config:
+            assert like.config["arm_settings"]["method"] == job.config["arm_settings"]["method"]
 
 
-def test_the_jobs_are_those_of_the_workflow() -> None:
-    """Every training and study job of the default, by the folder of its record."""
-    snakemake = pytest.importorskip("snakemake.api")
-    config = ROOT / "config" / "config.yaml"
-    _, runs = planned(config_of(config), SOURCES)
-    ours = {name for name, run in runs.items() if run.trains}
-    assert ours == set(workflow_runs(snakemake, config))
+def test_what_takes_other_steps_is_of_another_kind() -> None:
+    jobs = plan_of("config/config.yaml").jobs
+    assert kind(jobs["ecg/pretrain/meta/n500/seed0"]) == kind(jobs["ecg/pretrain/meta/n500/seed1"])
+    assert kind(jobs["ecg/pretrain/meta/n500/seed0"]) != kind(jobs["ecg/pretrain/meta-stable/n500/seed0"])
+    assert kind(jobs["mnist/rotation_mean/meta"]) != kind(jobs["mnist/rotation_mean_std/meta"])
 
 
-@pytest.mark.parametrize(
-    ("name", "folders"),
-    [
-        ("config", {"digits", "simulated", "ppi-simulated"}),
-        ("paper", {"mnist", "ptbxl-1.0.3", "hu2020"}),
-        ("real-small", {"ptbxl-1.0.3", "string-12.0"}),
-    ],
-)
-def test_raw_data_of_each_domain_are_a_job_of_their_own(name: str, folders: set[str]) -> None:
-    _, runs = planned(config_of(ROOT / "config" / f"{name}.yaml"), SOURCES)
-    assert {run.name for run in runs.values() if run.kind == "raw data"} == {f"raw/{folder}" for folder in folders}
+def trials(
+    plan: Plan, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Trials, dict[str, tuple[Job, dict[str, str], float]]]:
+    """Trials whose rehearsals are made up, and those that were asked for: job, inputs, share of the data."""
+    asked: dict[str, tuple[Job, dict[str, str], float]] = {}
+
+    def made(job: Job, inputs: dict[str, str], into: Path, device: str, allowance: float, share: float, small: bool) -> Need:
+        asked[job.name] = (job, inputs, share)
+        return some(outputs={name: f"{into}/{name}" for name in job.outputs})
+
+    monkeypatch.setattr(sys.modules["metapt.estimate.trials"], "rehearse", made)
+    return Trials(plan, folder, "cpu", 80), asked
 
 
-def workflow_runs(snakemake: Any, config: Path) -> list[str]:
-    """Names of the training jobs that a dry run from scratch would run."""
-    command = [
-        sys.executable,
-        "-m",
-        "snakemake",
-        "--dry-run",
-        "--quiet",
-        "host",
-        "--cores",
-        "1",
-        "--configfile",
-        str(config),
-    ]
-    command += ["--forceall", "--config", "results=elsewhere", "--rerun-triggers", "mtime", "--nolock"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-2000:]
-    names, rule = [], ""
-    for line in [*done.stdout.splitlines(), *done.stderr.splitlines()]:
-        if line.startswith(("rule ", "localrule ")):
-            rule = line.split()[1].rstrip(":")
-        if line.strip().startswith("output:") and rule.endswith(
-            ("_train", "_pretrain", "_finetune", "_hypergradients", "_views", "_cka")
-        ):
-            first = next(each for each in line.split("output:", 1)[1].split(", ") if "run.json" in each)
-            names.append(first.strip().removeprefix("elsewhere/").removesuffix("run.json").rstrip("/."))
-    return names
+@pytest.mark.parametrize("name", ["config", "paper", "real-small"])
+def test_every_job_has_a_need_and_a_kind_is_measured_once(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    plan = plan_of(f"config/{name}.yaml")
+    tried, asked = trials(plan, tmp_path, monkeypatch)
+    needs = {job.name: tried.need(job) for job in plan.jobs.values()}
+    assert needs.keys() == plan.jobs.keys()
+    measured = [job for job, _, _ in asked.values() if job.trains]
+    assert len({kind(job) for job in measured}) == len(measured) == len({kind(j) for j in plan.jobs.values() if j.trains})
+    for job, inputs, share in asked.values():
+        assert all(path.startswith(str(tmp_path)) for path in inputs.values())
+        if name != "config" and job.stage == "prepare":
+            assert job.entry.endswith("data.standin")
+        assert share == 1 or job.name.startswith("ppi/")
+    assert all(need.disk >= RUN_BYTES for job_name, need in needs.items() if plan.jobs[job_name].trains)
 
 
-def test_a_run_that_two_experiments_need_counts_once_in_all() -> None:
-    config = validate({"ecg": {"source": "simulated", "full_access": {}, "cost": {}, "augmentations": {}}})
-    experiments, runs = planned(config, SOURCES)
-    shared = set(experiments["ecg_full_access"]) & set(experiments["ecg_cost"])
-    assert "ecg/pretrain/meta/n500/seed0" in shared
-    found = made_up(list(runs.values()), experiments)
-    numbers = summary(found, 4, 0)
-    each = numbers["experiments"].values()
-    assert numbers["total"]["jobs"] == len(runs) < sum(row["jobs"] for row in each)
-    assert numbers["total"]["core_hours"] < sum(row["core_hours"] for row in each)
+def test_the_archive_is_measured_on_a_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    plan = plan_of("config/paper.yaml")
+    tried, asked = trials(plan, tmp_path, monkeypatch)
+    prepared = tried.need(plan.jobs["ppi/data/hu2020"])
+    tried.need(plan.jobs["ppi/pretrain/meta/full_access/seed0"])
+    pretrain = next(each for name, each in asked.items() if name.startswith("ppi/pretrain"))
+    assert pretrain[2] == pytest.approx(8000 / 88000)
+    assert prepared.disk == pytest.approx(1e6 * 11)
+    assert tried.need(plan.jobs["raw/hu2020/bio_dataset.zip"]).disk == 2e9
+    assert sum(tried.need(job).disk for name, job in plan.jobs.items() if name.startswith("raw/mnist")) == 11594722
 
 
-def test_time_is_steps_times_their_time_and_a_start() -> None:
-    run = Run("ecg/pretrain/x", "ECG PT", {OPEN: 1, "PT step": 100}, held_bytes=50e6)
-    timings = {"ecg: open the data": Timing(3.0, 10e6, 1.0), "ecg: PT step": Timing(0.5, 200e6, 0.5)}
-    found = need(run, timings, START, "cpu")
-    assert found.seconds == found.core_seconds == 2 + 3 + 50
-    assert found.work_share == pytest.approx(53 / 55)
-    assert found.memory_bytes == KEPT * (300e6 + 50e6 + 200e6)
-    assert (found.gpu, found.scaled) == (False, True)
-    on_gpu = need(run, timings, START, "cuda")
-    assert on_gpu.gpu
-    assert on_gpu.gpu_memory_bytes == 250e6
-    assert on_gpu.memory_bytes == KEPT * 350e6
+def test_prepared_data_that_are_there_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = plan_of("config/paper.yaml")
+    tried, asked = trials(plan, tmp_path, monkeypatch)
+    monkeypatch.setattr("metapt.records.stale", lambda path, *_: None if "ecg/data" in str(path) else "not there")
+    tried.need(plan.jobs["ecg/pretrain/simclr/none/seed0"])
+    ((job, inputs, _),) = asked.values()
+    assert inputs == job.inputs
 
 
-def test_threads_share_the_work() -> None:
-    run = Run("mnist/x", "MNIST", {"step": 80}, threads=4)
-    found = need(run, {"mnist: step": Timing(1.0, 10e6, 1.0)}, START, "cpu")
-    assert (found.seconds, found.core_seconds) == (2 + 20, 2 + 80)
-    assert found.memory_bytes == KEPT * (300e6 + 4 * KEPT_BY_THREADS * 10e6)
-    on_gpu = need(run, {"mnist: step": Timing(1.0, 10e6, 1.0)}, START, "cuda")
-    assert on_gpu.seconds == 2 + 80
-    assert on_gpu.gpu_memory_bytes == 4 * 10e6
-
-
-def test_a_job_that_does_not_train_starts_sooner() -> None:
-    found = need(Run("ecg/x", "tables", seconds=3, trains=False), {}, START, "cuda")
-    assert (found.gpu, found.seconds) == (False, PLAIN_START + 3)
+# Wall time
 
 
 @pytest.mark.parametrize(
-    ("cores", "gpus", "device", "seconds"),
-    [(1, 0, "cpu", 36), (2, 0, "cpu", 24), (9, 9, "cpu", 24), (9, 1, "cuda", 36)],
+    ("cores", "gpus", "device", "seconds"), [(1, 0, "cpu", 36), (2, 0, "cpu", 24), (9, 9, "cpu", 24), (9, 1, "cuda", 36)]
 )
 def test_wall_time_waits_for_cores_and_for_other_jobs(cores: int, gpus: int, device: str, seconds: float) -> None:
-    first = Run("ecg/first", "PT", {"step": 10})
-    second = Run("ecg/second", "FT", {"step": 10}, after=("ecg/first",))
-    other = Run("ecg/other", "PT", {"step": 10})
-    found = made_up([first, second, other], {}, device=device)
-    assert wall_time(found, found.runs, cores, gpus) == seconds
+    found = made_up(chain({"first": [], "second": ["first"], "other": []}), device)
+    assert wall_time(found.plan, found.needs, ["first", "second", "other"], cores, gpus) == seconds
 
 
 def test_the_longest_job_starts_first_and_one_that_runs_alone_has_all_cores() -> None:
-    short, other, long = (
-        Run(f"ecg/{name}", "PT", {"step": count}) for name, count in (("a", 10), ("b", 10), ("c", 20))
-    )
-    found = made_up([short, other, long], {})
-    assert wall_time(found, found.runs, 2, 0) == 2 * 12
-    alone = Run("ecg/alone", "PT", {"step": 10}, alone=True)
-    found = made_up([short, alone], {})
-    assert wall_time(found, found.runs, 8, 0) == 12 + 12
+    plan = chain({"a": [], "b": [], "c": []})
+    needs = {"a": some(10), "b": some(10), "c": some(22)}
+    assert wall_time(plan, needs, needs, 2, 0) == 24
+    alone = chain({"a": [], "b": []}, alone=True)
+    assert wall_time(alone, needs, ["a", "b"], 8, 0) == 12 + 12
 
 
 def test_a_job_does_not_wait_for_one_that_is_not_asked_for() -> None:
-    found = made_up(
-        [Run("ecg/first", "PT", {"step": 10}), Run("ecg/second", "FT", {"step": 10}, after=("ecg/first",))], {}
-    )
-    assert wall_time(found, ["ecg/second"], 1, 0) == 12
+    found = made_up(chain({"first": [], "second": ["first"]}))
+    assert wall_time(found.plan, found.needs, ["second"], 1, 0) == 12
 
 
-def test_opening_the_data_may_take_more_memory_than_the_steps() -> None:
-    run = Run("ecg/pretrain/x", "ECG PT", {OPEN: 1, "PT step": 100}, held_bytes=50e6)
-    timings = {"ecg: open the data": Timing(3.0, 900e6, 1.0), "ecg: PT step": Timing(0.5, 200e6, 1.0)}
-    assert need(run, timings, START, "cpu").memory_bytes == KEPT * (300e6 + 900e6)
-    assert need(run, timings, START, "cuda").gpu_memory_bytes == 900e6
+# Report
+
+
+@pytest.mark.parametrize("name", ["config", "paper"])
+def test_a_job_counts_once_in_all_and_in_each_experiment_that_needs_it(name: str) -> None:
+    found = made_up(plan_of(f"config/{name}.yaml"))
+    numbers = summary(found, 4, 0)
+    shared = set(found.experiment("ecg_full_access")) & set(found.experiment("ecg_cost"))
+    assert "ecg/pretrain/meta/n500/seed0" in shared
+    each = numbers["experiments"].values()
+    assert numbers["total"]["jobs"] == len(found.plan.jobs) == sum(row["jobs"] for row in numbers["kinds"].values())
+    assert numbers["total"]["core_hours"] < sum(row["core_hours"] for row in each)
+    assert not any("data" in word for row in each for word in row["jobs_by_kind"])
 
 
 def test_hours_of_the_gpu_are_no_core_hours_and_disks_add_up() -> None:
-    trains = Run("ecg/x", "PT", {"step": 3598}, output_bytes=2e9)
-    tables = Run("ecg/y", "tables", seconds=3600 - PLAIN_START, trains=False, output_bytes=3e9)
-    total = summary(made_up([trains, tables], {}, device="cuda"), 4, 1)["total"]
-    assert (total["gpu_hours"], total["core_hours"], total["disk_bytes"]) == (1.0, 1.0, 5e9)
-
-
-def test_each_domain_has_a_start_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    seconds = {"mnist": 1000.0, "ecg": 5000.0}
-    module = sys.modules["metapt.estimate"]
-    monkeypatch.setattr(module, "start", lambda domain, device: Start(seconds[domain], 0.0))
-    monkeypatch.setattr(module, "calibrate", lambda steps, *_: dict.fromkeys(steps, Timing(0.0, 0.0, 1.0)))
-    config = validate({"mnist": {"rotation_mean": {}}, "ecg": {"source": "simulated", "cost": {}}})
-    found = module.estimate(config, "cpu", SOURCES)
-    training = {name: found.needs[name].seconds for name, run in found.runs.items() if run.trains}
-    for domain, least in seconds.items():
-        mine = [each for name, each in training.items() if name.startswith(f"{domain}/")]
-        assert mine
-        assert all(least <= each < least + 1000 for each in mine)
-
-
-def test_what_a_whole_step_takes_lies_on_the_line_through_its_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """0.5 s and 30 bytes whatever the share, and 4 s and 200 bytes for the whole."""
-    module = sys.modules["metapt.estimate.calibrate"]
-    monkeypatch.setattr(module, "_steady", lambda share, *_: module._Taken(0.5 + 4 * share, 30 + 200 * share))
-    timing = calibrate({"step": Step("step", lambda share: share, 0.01)}, "cpu", 0.2)["step"]  # type: ignore[arg-type, return-value]
-    assert 0.02 <= timing.share < 1
-    assert (timing.seconds, timing.peak_bytes) == (pytest.approx(4.5), pytest.approx(230))
-
-
-def test_a_step_that_takes_too_long_is_timed_on_a_part() -> None:
-    shares: list[float] = []
-
-    def slow(share: float) -> Callable[[], object]:
-        shares.append(share)
-        return lambda: sum(range(int(4e7 * share)))
-
-    def quick(share: float) -> Callable[[], object]:
-        return lambda: sum(range(1000))
-
-    timings = calibrate({"slow": Step("slow", slow, 0.01), "quick": Step("quick", quick)}, "cpu", 0.1)
-    assert timings["slow"].share < 1
-    assert max(shares) < 1
-    assert timings["quick"].share == 1
-    assert list(timings) == ["slow", "quick"]
-
-
-def test_memory_is_given_back_before_the_warm_up_and_not_between_the_timed_calls(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Between them it would have to be had anew in each, which a training loop needn't do."""
-    done: list[str] = []
-    monkeypatch.setattr(sys.modules["metapt.estimate.calibrate"], "_give_back", lambda: done.append("given back"))
-    calibrate({"step": Step("step", lambda share: lambda: done.append("work"))}, "cpu", 1.0)
-    assert done[0] == "given back"
-    assert len(done) > 2
-    assert set(done[1:]) == {"work"}
-
-
-@pytest.mark.parametrize("domain", list(CONFIGS))
-def test_a_small_config_is_calibrated(
-    domain: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(ROOT)
-    out = tmp_path / "estimate.json"
-    command = ["estimate", "--configfile", str(CONFIGS[domain]), "--device", "cpu", "--cores", "2", "--budget", "1"]
-    assert main([*command, "--json", str(out)]) == 0
-    numbers = json.loads(out.read_text())
-    printed = capsys.readouterr().out
-    assert "| in all, data included" in printed
-    for name, each in numbers["experiments"].items():
-        assert name.startswith(domain)
-        assert name in printed
-        assert each["core_hours"] > 0
-        assert each["jobs"] > 1
-    assert numbers["total"]["wall_hours"] <= numbers["total"]["core_hours"] * 1.001
-    assert numbers["total"]["memory_bytes"] > 100e6
-    assert all(step["seconds"] > 0 for step in numbers["steps"].values())
+    total = summary(made_up(chain({"a": []}), "cuda", 3598), 4, 1)["total"]
+    assert total["gpu_hours"] == 1
+    assert total["core_hours"] == pytest.approx(SUMMARY.core_seconds / 3600)
+    assert total["disk_bytes"] == 1e6 + SUMMARY.disk
 
 
 def test_tables_name_every_kind_of_job() -> None:
-    run = Run("ecg/x", "ECG PT", {"step": 36000}, output_bytes=2e9)
-    numbers = summary(made_up([run], {"ecg_cost": ["ecg/x"]}, device="cuda"), 4, 1)
-    shown = text(numbers)
+    found = made_up(plan_of("config/config.yaml"), "cuda")
+    shown = text(summary(found, 4, 1))
+    assert {title(job) for job in found.plan.jobs.values()} <= {
+        line.split("|")[1].strip() for line in shown.splitlines() if "|" in line
+    }
     assert "| ecg_cost" in shown
-    assert "1 ECG PT" in shown
+    assert "12 ECG PT, 4 ECG FT" in shown
     assert "GPU-hours" in shown
-    assert duration(10) in shown
-    assert readable(round(2e9)) in shown
+    assert duration(12 / 3600) in shown
+    rows = [line for line in shown.splitlines() if line.startswith("|")]
+    assert len({row.count("|") for row in rows}) == 1
 
 
 def test_an_estimate_beside_what_runs_took(tmp_path: Path) -> None:
-    runs = [Run("ecg/a", "PT", {"step": 10}), Run("ecg/b", "FT", {"step": 10}), Run("ecg/c", "FT", {"step": 10})]
-    found = made_up(runs, {})
+    found = made_up(chain({"a": [], "b": [], "c": []}))
+    found.plan.jobs["b"] = dataclasses.replace(found.plan.jobs["b"], stage="finetune")
     assert "nothing to compare" in against(found, tmp_path)
-    memory = found.needs["ecg/a"].memory_bytes
-    for name, seconds, part, state in (
-        ("a", 10.0, 0.5, "done"),
-        ("b", 24.0, 1, "done"),
-        ("c", 1.0, 1, "error: no room"),
-    ):
-        folder = tmp_path / "ecg" / name
-        folder.mkdir(parents=True)
-        record = {"wall_time_s": 99.0, "cpu_time_s": seconds, "peak_memory_bytes": round(part * memory), "state": state}
-        (folder / "run.json").write_text(json.dumps(record))
+    for name, seconds, part, state in (("a", 10.0, 0.5, "done"), ("b", 24.0, 1, "done"), ("c", 1.0, 1, "error: no room")):
+        (tmp_path / name).mkdir()
+        record = {"wall_time_s": 99.0, "cpu_time_s": seconds, "peak_memory_bytes": round(part * 300e6), "state": state}
+        (tmp_path / name / "run.json").write_text(json.dumps(record))
     rows = [[cell.strip() for cell in line.split("|")] for line in against(found, tmp_path).splitlines()[2:]]
+    assert [row[1] for row in rows] == ["ECG PT", "ECG FT", "all"]
     assert [row[5] for row in rows] == ["1.20", "0.50", "0.71"]
     assert [row[8] for row in rows] == ["2.00", "1.00", "1.00"]
 
 
 def test_what_ran_on_a_gpu_is_compared_by_its_wall_time(tmp_path: Path) -> None:
-    found = made_up([Run("ecg/a", "PT", {"step": 10})], {}, device="cuda")
-    (tmp_path / "ecg" / "a").mkdir(parents=True)
+    found = made_up(chain({"a": []}), "cuda")
+    (tmp_path / "a").mkdir()
     record = {"wall_time_s": 6.0, "cpu_time_s": 1.0, "peak_memory_bytes": 1, "state": "done"}
-    (tmp_path / "ecg" / "a" / "run.json").write_text(json.dumps(record))
+    (tmp_path / "a" / "run.json").write_text(json.dumps(record))
     assert against(found, tmp_path).splitlines()[2].split("|")[5].strip() == "2.00"
+
+
+# The command
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("domain", ["tiny", "tiny_ecg", "tiny_ppi"])
+def test_a_small_config_is_measured(
+    domain: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    out, config = tmp_path / "estimate.json", ROOT / "tests" / "workflow" / f"{domain}.yaml"
+    command = ["estimate", "--configfile", str(config), "--device", "cpu", "--cores", "2", "--budget", "1"]
+    assert main([*command, "--json", str(out)]) == 0
+    numbers = json.loads(out.read_text())
+    printed = capsys.readouterr().out
+    assert "| in all, data included" in printed
+    for name, each in numbers["experiments"].items():
+        assert name in printed
+        assert each["core_hours"] > 0
+        assert each["jobs"] > 1
+    assert numbers["jobs"].keys() == plan_of(str(config)).jobs.keys()
+    assert numbers["total"]["wall_hours"] <= numbers["total"]["core_hours"] * 1.001
+    assert numbers["total"]["memory_bytes"] > 100e6
+    assert any(loop["left_out"] for job in numbers["jobs"].values() for loop in job["loops"])
 
 
 @pytest.mark.parametrize(
@@ -329,5 +369,6 @@ def test_outside_the_project_it_says_what_is_missing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(["estimate", "--configfile", str(CONFIGS["mnist"]), "--device", "cpu"]) == 1
+    config = ROOT / "tests" / "workflow" / "tiny.yaml"
+    assert main(["estimate", "--configfile", str(config), "--device", "cpu"]) == 1
     assert "sources.yaml can't be read" in capsys.readouterr().err

@@ -11,7 +11,7 @@ from typing import Any
 
 from metapt.estimate.rehearse import Need
 from metapt.estimate.schedule import wall_time
-from metapt.estimate.trials import Estimate
+from metapt.estimate.trials import Requirements
 from metapt.files import readable
 from metapt.jobs import Job
 
@@ -27,7 +27,7 @@ def title(job: Job) -> str:
     return f"{job.config['domain'].upper()} {words}" if job.trains else words
 
 
-def summary(found: Estimate, cores: int, gpus: int) -> Row:
+def summary(found: Requirements, cores: int, gpus: int) -> Row:
     """Return all of it as plain values, hours and bytes: of each experiment, each kind of job, and in all, each job once."""
 
     def row(names: Iterable[str]) -> Row:
@@ -129,7 +129,7 @@ def _aligned(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(map(str.ljust, line, widths)) + " |" for line in lines)
 
 
-def against(found: Estimate, results: Path) -> str:
+def against(found: Requirements, results: Path) -> str:
     """Return the estimate beside what the runs in a results folder took, by kind of job.
 
     Time is `cpu_time_s` in run.json, which other jobs on the machine hardly change; of jobs on a GPU `wall_time_s`. Memory is

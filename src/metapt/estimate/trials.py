@@ -44,7 +44,7 @@ RUN_BYTES = 40e3
 
 
 @dataclass(frozen=True)
-class Estimate:
+class Requirements:
     """What the jobs of a config take.
 
     Attributes:
@@ -67,7 +67,7 @@ class Estimate:
         return [job.name for job in needed if job.stage not in ("download", "simulate", "prepare")]
 
 
-def estimate(config: Config, device: str, sources: Mapping[str, Any], budget: float = BUDGET) -> Estimate:
+def estimate(config: Config, device: str, sources: Mapping[str, Any], budget: float = BUDGET) -> Requirements:
     """Measure a training of each kind and return what all jobs take.
 
     Args:
@@ -89,7 +89,7 @@ def estimate(config: Config, device: str, sources: Mapping[str, Any], budget: fl
         jobs = tqdm(plan.jobs.values(), "jobs", file=sys.stderr, disable=None, leave=False)
         needs = {job.name: trials.need(job) for job in jobs}
     machine = f"{machine_name(device)}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
-    return Estimate(plan, needs, machine, device, time.monotonic() - begin)
+    return Requirements(plan, needs, machine, device, time.monotonic() - begin)
 
 
 def kind(job: Job) -> str:
