@@ -112,7 +112,9 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> list[Job]:
 
 
 def toy_job(**config: Any) -> Job:
-    return Job("pretrain", "toy/pretrain", "toy", {"batch_size": 4} | config, {}, {"pretrained": "results/pretrained.pt"})
+    return Job(
+        "pretrain", "toy/pretrain", "toy", {"batch_size": 4} | config, {}, {"pretrained": "results/pretrained.pt"}
+    )
 
 
 def test_a_job_takes_what_its_loops_would(in_process: list[Job], tmp_path: Path) -> None:
@@ -196,7 +198,9 @@ def trials(
     """Trials whose rehearsals are made up, and those that were asked for: job, inputs, share of the data."""
     asked: dict[str, tuple[Job, dict[str, str], float]] = {}
 
-    def made(job: Job, inputs: dict[str, str], into: Path, device: str, allowance: float, share: float, small: bool) -> Need:
+    def made(
+        job: Job, inputs: dict[str, str], into: Path, device: str, allowance: float, share: float, small: bool
+    ) -> Need:
         asked[job.name] = (job, inputs, share)
         return some(outputs={name: f"{into}/{name}" for name in job.outputs})
 
@@ -205,14 +209,18 @@ def trials(
 
 
 @pytest.mark.parametrize("name", ["config", "paper", "real-small"])
-def test_every_job_has_a_need_and_a_kind_is_measured_once(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_job_has_a_need_and_a_kind_is_measured_once(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     plan = plan_of(f"config/{name}.yaml")
     tried, asked = trials(plan, tmp_path, monkeypatch)
     needs = {job.name: tried.need(job) for job in plan.jobs.values()}
     assert needs.keys() == plan.jobs.keys()
     measured = [job for job, _, _ in asked.values() if job.trains]
-    assert len({kind(job) for job in measured}) == len(measured) == len({kind(j) for j in plan.jobs.values() if j.trains})
+    assert (
+        len({kind(job) for job in measured}) == len(measured) == len({kind(j) for j in plan.jobs.values() if j.trains})
+    )
     for job, inputs, share in asked.values():
         assert all(path.startswith(str(tmp_path)) for path in inputs.values())
         if name != "config" and job.stage == "prepare":
@@ -247,7 +255,8 @@ def test_prepared_data_that_are_there_are_read(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.parametrize(
-    ("cores", "gpus", "device", "seconds"), [(1, 0, "cpu", 36), (2, 0, "cpu", 24), (9, 9, "cpu", 24), (9, 1, "cuda", 36)]
+    ("cores", "gpus", "device", "seconds"),
+    [(1, 0, "cpu", 36), (2, 0, "cpu", 24), (9, 9, "cpu", 24), (9, 1, "cuda", 36)],
 )
 def test_wall_time_waits_for_cores_and_for_other_jobs(cores: int, gpus: int, device: str, seconds: float) -> None:
     found = made_up(chain({"first": [], "second": ["first"], "other": []}), device)
@@ -307,7 +316,11 @@ def test_an_estimate_beside_what_runs_took(tmp_path: Path) -> None:
     found = made_up(chain({"a": [], "b": [], "c": []}))
     found.plan.jobs["b"] = dataclasses.replace(found.plan.jobs["b"], stage="finetune")
     assert "nothing to compare" in against(found, tmp_path)
-    for name, seconds, part, state in (("a", 10.0, 0.5, "done"), ("b", 24.0, 1, "done"), ("c", 1.0, 1, "error: no room")):
+    for name, seconds, part, state in (
+        ("a", 10.0, 0.5, "done"),
+        ("b", 24.0, 1, "done"),
+        ("c", 1.0, 1, "error: no room"),
+    ):
         (tmp_path / name).mkdir()
         record = {"wall_time_s": 99.0, "cpu_time_s": seconds, "peak_memory_bytes": round(part * 300e6), "state": state}
         (tmp_path / name / "run.json").write_text(json.dumps(record))

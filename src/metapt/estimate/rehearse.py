@@ -66,7 +66,13 @@ class Need:
 
 
 def rehearse(
-    job: Job, inputs: Mapping[str, str], folder: Path, device: str, allowance: float, share: float = 1.0, small: bool = False
+    job: Job,
+    inputs: Mapping[str, str],
+    folder: Path,
+    device: str,
+    allowance: float,
+    share: float = 1.0,
+    small: bool = False,
 ) -> Need:
     """Run a job in a process of its own, a few steps of each loop, and return what the whole job takes.
 
@@ -153,7 +159,9 @@ def _divided(config: Any, keys: set[str], parts: int) -> Any:
     """Return a config whose numbers of these keys are smaller."""
     if not isinstance(config, dict):
         return config
-    return {key: value // parts if key in keys and value else _divided(value, keys, parts) for key, value in config.items()}
+    return {
+        key: value // parts if key in keys and value else _divided(value, keys, parts) for key, value in config.items()
+    }
 
 
 def _main(job: Job, device: str, allowance: float, slowest: float | None) -> Json:

@@ -16,7 +16,13 @@ from metapt.files import readable
 from metapt.jobs import Job
 
 Row = dict[str, Any]
-_STAGES = {"download": "raw data", "simulate": "raw data", "prepare": "prepared data", "pretrain": "PT", "finetune": "FT"}
+_STAGES = {
+    "download": "raw data",
+    "simulate": "raw data",
+    "prepare": "prepared data",
+    "pretrain": "PT",
+    "finetune": "FT",
+}
 
 
 def title(job: Job) -> str:

@@ -37,7 +37,10 @@ NO_MATTER = re.compile(
 )
 """Keys of a job's config on which its time and memory hardly depend."""
 
-SUMMARY, COLLECT = Need(start=0.6, work=1.1, memory=150e6, disk=500e3), Need(start=0.5, work=0.1, memory=150e6, disk=50e3)
+SUMMARY, COLLECT = (
+    Need(start=0.6, work=1.1, memory=150e6, disk=500e3),
+    Need(start=0.5, work=0.1, memory=150e6, disk=50e3),
+)
 DOWNLOAD_SECONDS_PER_BYTE = 1e-8
 RUN_BYTES = 40e3
 """Tables, log and record of a training. These numbers are those of the default workflow."""
@@ -120,7 +123,9 @@ class Trials:
         kinds: dict[str, list[Job]] = {}
         for job in plan.jobs.values():
             kinds.setdefault(kind(job) if job.trains else job.name, []).append(job)
-        self._chosen: dict[str, Job] = {}  # name of a job -> the one that is measured for its kind, with the median FT set
+        self._chosen: dict[
+            str, Job
+        ] = {}  # name of a job -> the one that is measured for its kind, with the median FT set
         for alike in kinds.values():
             ordered = sorted(alike, key=lambda job: job.config.get("meta_size") or 0)
             self._chosen |= dict.fromkeys((job.name for job in alike), ordered[len(ordered) // 2])
