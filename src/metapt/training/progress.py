@@ -54,14 +54,8 @@ def steps(
             now = time.monotonic()
             if label is not None and now - last_line > _SECONDS_BETWEEN_LINES:
                 last_line = now
-                rate = bar.format_dict["elapsed"] / max(step + 1 - first, 1) if not bar.disable else None
-                log.info(
-                    "%s: %d of %d%s",
-                    label,
-                    step + 1,
-                    last,
-                    f", about {rate * (last - step - 1):.0f} s left" if rate else "",
-                )
+                left = (now - start) / (step + 1 - first) * (last - step - 1)
+                log.info("%s: %d of %d, about %.0f s left", label, step + 1, last, left)
 
 
 def seconds_left_out() -> float:
