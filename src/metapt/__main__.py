@@ -1,4 +1,4 @@
-"""`python -m metapt`."""
+"""Run the command by `python -m metapt`."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""The config: one model from which defaults, validation, the JSON schema and the key tables of `config/README.md` come."""
+"""The model of the config, which gives the defaults, validation, the JSON schema and the key tables of its README."""
 
 from __future__ import annotations
 
@@ -22,7 +22,11 @@ from metapt.sections import NAME, RENAMED, DomainSection, ExperimentSection, Sec
 
 
 def _folder(path: str) -> str:
-    """Return the shortest path of a folder that the workflow fills, `~` expanded; raises ValueError if it must not fill it."""
+    """Return the shortest path of a folder that the workflow fills, with `~` expanded.
+
+    Raises:
+        ValueError: it can't be the name of a folder, or the workflow must not fill that folder.
+    """
     folder = os.path.normpath(os.path.expanduser(path))
     if not path.strip() or not path.isprintable() or any(letter in path for letter in "{}*?") or folder.startswith("~"):
         raise ValueError(
@@ -31,14 +35,14 @@ def _folder(path: str) -> str:
     here = Path(folder).resolve()
     if any(Path(each).resolve().is_relative_to(here) for each in (Path.cwd(), os.path.expanduser("~"))):
         raise ValueError(
-            f"{path!r} is {here}, which holds the project, a home or the whole disk, and the workflow fills it: name a folder of "
-            "its own, such as results/mine"
+            f"{path!r} is {here}, which holds the project, a home or the whole disk, and the workflow fills it: name a "
+            "folder of its own, such as results/mine"
         )
     return folder
 
 
 def _mirror(address: str) -> str:
-    """Return the address of a mirror, `~` expanded; raises ValueError if it is none."""
+    """Return the address of a mirror, with `~` expanded. Raises ValueError where it is no address."""
     place = place_of(address)
     return str(place) if isinstance(place, Path) and "://" not in address else address
 
@@ -52,14 +56,16 @@ class Data(Section):
     folder: Folder = Field("data/raw", description="folder of raw files, shared by all configs")
     mirrors: list[Annotated[str, AfterValidator(_mirror)]] = Field(
         [],
-        description="folders, file:// or http(s):// addresses that are tried before the publishers'; name:password@host is legal",
+        description="folders, file:// or http(s):// addresses that are tried before the publishers'; "
+        "name:password@host is legal",
     )
 
 
 class _Config(Section):
     """The whole config.
 
-    Defaults are the paper's values or, where it is silent, those of the released code. One that stands in neither says so.
+    Defaults are the paper's values or, where it is silent, those of the released code. One that stands in neither says
+    so.
     A domain or an experiment that is left out is not run.
     """
 
@@ -94,7 +100,7 @@ SCHEMA = dereferenced(Config.model_json_schema())
 
 
 class _Illegal(ConfigError):
-    """A sentence about a key, which it begins with."""
+    """A key with an illegal value; the sentence begins with the key."""
 
     def __init__(self, key: str, said: str) -> None:
         super().__init__(f"{key}{said}")
@@ -102,29 +108,29 @@ class _Illegal(ConfigError):
 
 
 def load(paths: Sequence[Path], changes: Mapping[str, Any] | None = None) -> Config:
-    """Return the config that files say, each laid over the ones before it.
+    """Return the config that files describe, each merged into the ones before it.
 
     Args:
         paths: YAML files.
-        changes: what the command line says (`--config`), laid over them all.
+        changes: values of the command line (`--config`), merged last.
 
     Raises:
-        ConfigError: as `metapt.config_files.read` and `validate`; sentences begin with file and line.
+        ConfigError: as `metapt.config_files.read` and `validate`; each sentence begins with file and line.
     """
     return validate(*read(paths, changes))
 
 
 def validate(raw: Mapping[str, Any], places: Places | None = None) -> Config:
-    """Return the config that `raw` (merged YAML) says, its arms resolved.
+    """Return the config that `raw` (merged YAML) describes, with its arms resolved.
 
-    An arm says only what differs: from the arm that its key `extends` names, or from the default arm of its own name.
+    An arm gives only what differs from the arm that its key `extends` names, or from the default arm of its own name.
 
     Args:
         raw: sections, lists and scalars.
-        places: where keys are written, if that is known; sentences begin with it.
+        places: where keys are written, if that is known; each sentence begins with the place of its key.
 
     Raises:
-        ConfigError: a sentence per illegal key, with its dotted name, what is wrong and what is legal.
+        ConfigError: a sentence for each illegal key: its dotted name, what is wrong and what is legal.
     """
     try:
         plainly = json.loads(json.dumps(raw, default=str))
@@ -145,13 +151,13 @@ def validate(raw: Mapping[str, Any], places: Places | None = None) -> Config:
 
 
 def _place(key: str, places: Places) -> str:
-    """Return where a key is written, or else the innermost section around it that is, for the start of a sentence."""
+    """Return where a key, or else the innermost section around it, is written, for the start of a sentence."""
     around = [keys for keys in places if f"{key}.".startswith(f"{'.'.join(keys)}.")]
     return f"{places[max(around, key=len)]}: " if around else ""
 
 
 def experiments(config: Config) -> dict[str, ExperimentSection]:
-    """Return the experiments of a config, as {domain}_{key} (the name of their target) -> their section.
+    """Return the sections of a config's experiments by the name of their target, `{domain}_{key}`.
 
     Raises:
         ConfigError: there are none.
@@ -189,10 +195,10 @@ def _with_arms(node: Json, path: str, raw: Json) -> Json:
 
 
 def _resolve(path: str, arms: Json, defaults: Json) -> Json:
-    """Return `arms` laid over the arms that they extend and over `defaults`.
+    """Return `arms`, each merged with the arm that it extends or with the default arm of its name.
 
     Raises:
-        ConfigError: an arm is empty or has a name that can't be a folder's, or `extends` names no arm or runs in a circle.
+        ConfigError: an arm is empty, its name can't be that of a folder, or `extends` names no arm or is circular.
     """
     names = [*defaults, *(name for name in arms if name not in defaults)]
     resolved: Json = {}
@@ -212,7 +218,8 @@ def _resolve(path: str, arms: Json, defaults: Json) -> Json:
             if isinstance(arm, dict) and "extends" in arm:
                 parent = arm["extends"]
                 if parent not in names:
-                    wrong = f" is {parent!r}, which is no arm there{did_you_mean(parent, names)}; legal: {', '.join(names)}."
+                    hint = did_you_mean(parent, names)
+                    wrong = f" is {parent!r}, which is no arm there{hint}; legal: {', '.join(names)}."
                     raise _Illegal(f"{path}.{name}.extends", wrong)
                 base = resolve(parent, (*chain, name))
                 arm = {key: value for key, value in arm.items() if key != "extends"}
@@ -223,7 +230,7 @@ def _resolve(path: str, arms: Json, defaults: Json) -> Json:
 
 
 def _merge(base: Any, change: Any) -> Any:
-    """Return `base` with `change` laid over it, key by key; a section of another kind replaces the one that was there."""
+    """Return `base` with `change` merged into it, key by key; a section of another kind replaces that of `base`."""
     if not isinstance(base, dict) or not isinstance(change, dict):
         return change
     if any(base.get(tag) != change[tag] for tag in TAGS if tag in base and tag in change):
@@ -232,7 +239,10 @@ def _merge(base: Any, change: Any) -> Any:
 
 
 def _odd_numbers(keys: list[str], legal: list[Json], value: Any) -> Iterator[_Illegal]:
-    """Yield a sentence for each value that pydantic would take for a number and is none: true, false, integers beyond 64 bits."""
+    """Yield a sentence for each value that pydantic would convert to a number although it is none.
+
+    These are true, false and integers of more than 64 bits.
+    """
     if isinstance(value, dict | list):
         nodes = of_same_kind(legal, value)
         for key, item in value.items() if isinstance(value, dict) else enumerate(value):
@@ -246,7 +256,7 @@ def _odd_numbers(keys: list[str], legal: list[Json], value: Any) -> Iterator[_Il
 
 
 def _sentence(error: ErrorDetails, raw: Json) -> _Illegal:
-    """Return what is wrong, for the person who wrote the config."""
+    """Return the sentence that explains a validation error."""
     keys, legal = _locate(error, raw)
     key, value, kind = ".".join(keys), error["input"], error["type"]
     if kind == "extra_forbidden":
@@ -270,7 +280,7 @@ def _sentence(error: ErrorDetails, raw: Json) -> _Illegal:
 
 
 def _further_in(keys: list[str], legal: list[Json]) -> str:
-    """Return where a key is legal that is written one section too far out."""
+    """Return a hint where a key that stands one section too far out is legal."""
     name = keys[-1]
     inner = [
         ".".join([*keys[:-1], section, name])
@@ -282,9 +292,9 @@ def _further_in(keys: list[str], legal: list[Json]) -> str:
 
 
 def _locate(error: ErrorDetails, raw: Json) -> tuple[list[str], list[Json]]:
-    """Return the keys that lead to an error, and the schemas that are legal there (of an unknown key: in its section).
+    """Return the keys that lead to an error, and the schemas that are legal there (for an unknown key, in its section).
 
-    pydantic puts names of union members among the keys; they are no keys of `raw`, and are passed over.
+    pydantic puts names of union members among the keys; they are not in `raw` and are skipped.
     """
     keys: list[str] = []
     legal: list[Json] = [SCHEMA]
@@ -304,6 +314,6 @@ def _locate(error: ErrorDetails, raw: Json) -> tuple[list[str], list[Json]]:
 
 
 def did_you_mean(word: Any, legal: list[str]) -> str:
-    """Return a hint at the legal word that is most like `word`, in brackets after a space; empty where none is like it."""
+    """Return a hint at the legal word that is most like `word`, such as ` (did you mean 'lr'?)`, or an empty string."""
     near = difflib.get_close_matches(str(word), legal, n=1)
     return f" (did you mean {near[0]!r}?)" if near else ""

@@ -1,4 +1,4 @@
-"""What is generated from the model of the config: the JSON schema and the tables of keys in `config/README.md`."""
+"""Generate the JSON schema and the tables of keys in `config/README.md` from the model of the config."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LONGEST_DEFAULT = 80
 
 
 def generated(root: Path) -> dict[Path, str]:
-    """Return the text that belongs into each generated file below the project's folder `root`.
+    """Return the text of each generated file below the project's folder `root`.
 
     Raises:
         ConfigError: `root` is no project folder, or its README has lost the marks between which the tables stand.
@@ -44,7 +44,7 @@ def schema_for_editors() -> Json:
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     for section in (schema, *schema["$defs"].values()):
         for value in section["properties"].values():
-            value.pop("title", None)  # which pydantic makes of the key
+            value.pop("title", None)  # pydantic derives it from the key
     for section in list(schema["$defs"].values()):
         arms = section["properties"].get("arms", {}).get("additionalProperties", {})
         members = arms.pop("oneOf", [{"$ref": arms["$ref"]}] if "$ref" in arms else [])
@@ -76,16 +76,14 @@ def tables() -> str:
     """Return a Markdown table of keys for each kind of section."""
     found: dict[tuple[str, str], tuple[Json, list[str]]] = {}
     for path, node in _walk("", SCHEMA):
-        kind = (
-            node["title"],
-            json.dumps(node["properties"]),
-        )  # two domains may give one title to sections of different keys
+        # Two domains may give one title to sections of different keys.
+        kind = (node["title"], json.dumps(node["properties"]))
         found.setdefault(kind, (node, []))[1].append(path)
     return "\n".join(_table(node, paths) for node, paths in found.values())
 
 
 def _walk(path: str, node: Json) -> Iterator[tuple[str, Json]]:
-    """Yield each section of the schema with its dotted path, the outer ones first."""
+    """Yield the dotted path and the schema of each section, the outer ones first."""
     yield path, node
     for key, value in node["properties"].items():
         here = f"{path}.{key}".lstrip(".")
@@ -121,7 +119,7 @@ def _row(*cells: str) -> str:
 
 
 def _heading(paths: list[str]) -> str:
-    """Return the dotted path of a section; of one that stands in several places, the end that all have in common."""
+    """Return the dotted path of a section, or the common end of the paths where it stands in several places."""
     paths = list(dict.fromkeys(paths))
     if paths == [""]:
         return "Top level"
@@ -134,7 +132,7 @@ def _heading(paths: list[str]) -> str:
 
 
 def _meaning(key: str, node: Json) -> str:
-    """Return the description of a key, or else of what stands there."""
+    """Return the description of a key, or else of the section that stands there."""
     kinds = sections(node)
     inherited = kinds[0].get("description", "") if len(kinds) == 1 else ""
     if any(named(each) for each in kinds):
@@ -153,7 +151,7 @@ def _legal(node: Json) -> str:
 
 
 def _default(node: Json, key: str, value: Json) -> tuple[str, list[str]]:
-    """Return the default in a cell of a table, and as lines below the table where it is too long for one."""
+    """Return the default for a table's cell, and the lines below the table where it is too long for a cell."""
     if key in node.get("required", []):
         return "none: must be given", []
     default = value.get("default")
@@ -177,7 +175,7 @@ def _code(value: Any) -> str:
 
 
 def _differences(default: Any, node: Json) -> Any:
-    """Return `default` without what the sections in it have by default themselves."""
+    """Return `default` without the values that are defaults of its sections themselves."""
     if not isinstance(default, dict):
         return default
     kinds = sections(node)

@@ -1,4 +1,4 @@
-"""Config files: read strictly, laid over one another, and each key with the file and line that it comes from."""
+"""Strict reading and merging of config files; the file and line of each key are kept."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from metapt.errors import ConfigError
 
 Keys = tuple[str, ...]
 Places = dict[Keys, str]
-"""Keys from the outermost to the innermost -> where they are written, as in "k5.yaml, line 3"."""
+"""Where keys are written, such as "k5.yaml, line 3", by the names of the keys from the outermost to the innermost."""
 
 _MOST_BYTES = 1 << 20
-_MOST_VALUES = 100_000  # aliases count with what they stand for; the paper's config has 30
+_MOST_VALUES = 100_000  # an alias counts as all values that it stands for; the paper's config has 30
 _MERGE = "tag:yaml.org,2002:merge"
 
 
 def read(paths: Sequence[Path], changes: Mapping[str, Any] | None = None) -> tuple[dict[str, Any], Places]:
-    """Return the content of config files, each laid over the ones before it, and where each key is written.
+    """Return the content of config files, each merged into the ones before it, and where each key is written.
 
     Args:
         paths: YAML files.
-        changes: what the command line says (`--config`), laid over them all.
+        changes: values of the command line (`--config`), merged last.
 
     Raises:
-        ConfigError: a file can't be read, is not YAML or no section, or has a key twice; or none of them says where results go.
+        ConfigError: a file can't be read, is not YAML, is not a section or has a key twice, or no file has `results`.
     """
     merged: dict[str, Any] = {}
     places: Places = {}
@@ -41,8 +41,8 @@ def read(paths: Sequence[Path], changes: Mapping[str, Any] | None = None) -> tup
     if "results" not in merged:
         names = " ".join(_short(path) for path in paths)
         raise ConfigError(
-            f"{names} does not say where results go (`results`), so it is no whole config, but one to be laid over another: "
-            f"name that one before it, as in `--configfile config/config.yaml {names}` (or config/paper.yaml)."
+            f"{names} does not say where results go (`results`), so it is no whole config, but one to be laid over "
+            f"another: name that one before it, as in `--configfile config/config.yaml {names}` (or config/paper.yaml)."
         )
     return merged, places
 
@@ -53,9 +53,10 @@ def read_one(path: Path) -> dict[str, Any]:
 
 
 def check_command_line() -> None:
-    """End the process with a sentence if a file that snakemake's command line names as `--configfile` can't be read.
+    """End the process with a sentence if a file that snakemake's `--configfile` names can't be read.
 
-    The workflow's profiles call it, since Snakemake reads the files before the Snakefile, and ends in a traceback.
+    The workflow's profiles call this function, because Snakemake reads these files before the Snakefile and would end
+    with a traceback.
     """
     try:
         for path in _named(sys.argv[1:]):
@@ -83,12 +84,12 @@ def _named(arguments: Sequence[str]) -> list[Path]:
 
 
 def _short(path: Path) -> str:
-    """Return the path as it is seen from the working directory."""
+    """Return the path relative to the working directory where it lies below it."""
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
 def _overlay(base: dict[str, Any], change: Mapping[str, Any]) -> None:
-    """Lay `change` over `base` in place, key by key, as `snakemake --configfile` does."""
+    """Merge `change` into `base` in place, key by key, as `snakemake --configfile` does."""
     for key, value in change.items():
         if isinstance(value, Mapping):
             below = base[key] if isinstance(base.get(key), dict) else {}

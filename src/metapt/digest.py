@@ -1,7 +1,7 @@
-"""A digest of the source that makes a job's numbers, so that a change of it reruns the job and a comment doesn't.
+"""The digest of a job's code: a change of the code reruns the job, a change of a comment does not.
 
-The source of a job is the import closure of its entry module, read from the syntax trees: nothing is imported. A module that is
-imported by a computed name isn't seen, so that such names belong into modules that no closure contains.
+The code of a job is the import closure of its entry module. It is read from the syntax trees; nothing is imported.
+A module that is imported by a computed name is not seen, so such imports belong into modules that no closure contains.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ EXCLUDED = {
     "training.interruption": "when a job ends early",
     "training.progress": "progress bars",
 }
-"""Modules of the package (`*` stands for a name) that change no numbers, and why; their own imports aren't followed."""
+"""Modules (`*` stands for a name) that change no numbers, with the reason; their imports are not followed."""
 
 
 _DATA_FILE = re.compile(r"[\w-]+\.(?!py$)\w+")
 
 
 class _Module(NamedTuple):
-    """What a module's text tells: modules that it may import, names of files in it, and its syntax tree without docstrings."""
+    """Modules that a module's text may import, names of files in it, and its syntax tree without docstrings."""
 
     imports: tuple[str, ...]
     files: tuple[str, ...]
@@ -45,11 +45,14 @@ class _Module(NamedTuple):
 
 
 def code_digest(entry: str, package: Path = PACKAGE) -> str:
-    """SHA-256 (first 16 hex digits) over the closure of a module: syntax trees without docstrings, and data files named in them.
+    """Return a digest of the closure of a module: syntax trees without docstrings, and the data files that they name.
 
     Args:
-        entry: name inside the package, as in "ecg.pretrain_run".
+        entry: name inside the package, such as "ecg.pretrain_run".
         package: the package's folder.
+
+    Returns:
+        The first 16 hexadecimal digits of the SHA-256.
 
     Raises:
         ModuleNotFoundError: there is no such module.
@@ -65,10 +68,16 @@ def code_digest(entry: str, package: Path = PACKAGE) -> str:
 
 
 def closure(entry: str, package: Path = PACKAGE) -> dict[str, Path]:
-    """The modules that `entry` imports, directly or not, in functions too, and itself: sorted names inside the package -> files.
+    """Return the files of `entry` and of the modules that it imports, directly or not, also in functions.
 
-    A module's packages are among them, since they are imported before it; `EXCLUDED` modules are not, unless one is the entry.
-    Raises as `code_digest`.
+    The packages of a module belong to the closure, since they are imported before it. `EXCLUDED` modules don't, unless
+    one is the entry.
+
+    Returns:
+        Files by sorted module name inside the package.
+
+    Raises:
+        ModuleNotFoundError: there is no such module.
     """
     if _path(entry, package) is None:
         raise ModuleNotFoundError(f"{package.name} has no module {entry!r}")
@@ -86,7 +95,7 @@ def closure(entry: str, package: Path = PACKAGE) -> dict[str, Path]:
 
 
 def excluded(name: str) -> bool:
-    """Return whether a module is one of `EXCLUDED`."""
+    """Return whether a module is in `EXCLUDED`."""
     return any(fnmatchcase(name, pattern) for pattern in EXCLUDED)
 
 
@@ -115,7 +124,7 @@ def _parsed(text: str) -> _Module:
 
 
 def _imports(nodes: list[ast.AST]) -> Iterator[str]:
-    """Modules that may be imported: of `from a import b`, both `a` and `a.b`."""
+    """Yield the modules that may be imported; for `from a import b`, both `a` and `a.b`."""
     for node in nodes:
         match node:
             case ast.Import():
@@ -127,7 +136,7 @@ def _imports(nodes: list[ast.AST]) -> Iterator[str]:
 
 
 def _drop_docstrings(nodes: list[ast.AST]) -> None:
-    """Drop docstrings of modules, classes, functions and attributes, and descriptions of the config's keys."""
+    """Drop docstrings of modules, classes, functions and attributes, and descriptions of config keys."""
     for node in nodes:
         if isinstance(node, ast.Call):
             node.keywords = [each for each in node.keywords if each.arg != "description"]

@@ -1,4 +1,4 @@
-"""A domain: the record by which the rest of metapt knows it."""
+"""The record that describes a domain to the rest of metapt."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from metapt.sections import DomainSection, plain
 
 @dataclass(frozen=True)
 class Domain:
-    """A domain. Its package holds this record in its module `domain`, under the name `DOMAIN`.
+    """A domain. Its package holds this record as `DOMAIN` in its module `domain`.
 
     Attributes:
-        name: of its package, and of its section of the config.
-        title: in the report.
+        name: of its package and of its section of the config.
+        title: its name in the report.
         settings: the model of its section, without experiments.
-        jobs: its jobs.
-        experiments: key -> record, in their order.
-        simulated: source -> names of the raw files that its `data/simulate.py` generates.
-        prepared: name -> file name of what its `data/prepare.py` leaves.
+        jobs: the class of its jobs.
+        experiments: records by key, in their order.
+        simulated: names of the raw files that `data/simulate.py` generates, by source.
+        prepared: names of the files that `data/prepare.py` writes, by output.
     """
 
     name: str
@@ -38,7 +38,7 @@ class Domain:
     prepared: Mapping[str, str]
 
     def section(self) -> type[DomainSection]:
-        """Return the model of its section of the config, experiments included: one that is left out is not run."""
+        """Return the model of the domain's section with its experiments; one that is left out is not run."""
         fields: dict[str, Any] = {
             key: (each.section | None, Field(None, description=each.title)) for key, each in self.experiments.items()
         }
@@ -47,7 +47,7 @@ class Domain:
         )
 
     def summary(self, jobs: Jobs[Any], key: str) -> Job:
-        """Return the job that makes an experiment's tables, figure and verdicts; it is kept in `jobs` with what it needs."""
+        """Return the job that makes an experiment's tables, figure and verdicts; `jobs` keeps it and its needs."""
         return jobs.once(f"{self.name}/{key}", lambda: self._summary(jobs, key))
 
     def _summary(self, jobs: Jobs[Any], key: str) -> Job:
@@ -75,14 +75,14 @@ class Domain:
 
 
 def discover(package: str) -> dict[str, Experiment]:
-    """Return the experiments of a package by key, in their order: the record `EXPERIMENT` of each of its modules."""
+    """Return the records `EXPERIMENT` of a package's modules by key, in their order."""
     modules = import_module(package).__path__
     found = {each.name: import_module(f"{package}.{each.name}").EXPERIMENT for each in iter_modules(modules)}
     return dict(sorted(found.items(), key=lambda item: (item[1].order, item[0])))
 
 
 def _settings(config: DomainSection, arms: list[str]) -> dict[str, Any]:
-    """Return the settings of a domain without its experiments, and without arms that are not named."""
+    """Return the settings of a domain without its experiments and without arms that are not in `arms`."""
     experiments = [key for key, _ in config.experiments()]
     settings = {key: value for key, value in plain(config).items() if key not in experiments and value is not None}
     if "arms" in settings:

@@ -1,4 +1,4 @@
-"""Errors that a person reads: each message is a sentence or two that say what is wrong, where, what is legal, and what to do."""
+"""Errors for people: each message says in a sentence or two what is wrong, where, what is legal and what to do."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _PASSWORD = re.compile(r"(?<=://)\S*@")
 
 
 def redacted(text: str) -> str:
-    """Return `text` with the names and passwords in addresses covered: all up to the last @ of a word.
+    """Return `text` with names and passwords in addresses hidden: everything up to the last @ of a word.
 
     >>> redacted("https://me:secret@host/folder (HTTP 401)")
     'https://***@host/folder (HTTP 401)'
@@ -17,7 +17,7 @@ def redacted(text: str) -> str:
 
 
 class MetaptError(Exception):
-    """Base of all errors that end a command with one clear message instead of a traceback. It shows no passwords of addresses."""
+    """Base of the errors that end a command with one message instead of a traceback. Passwords are hidden."""
 
     def __str__(self) -> str:
         return redacted(super().__str__())
@@ -28,12 +28,12 @@ class ConfigError(MetaptError):
 
 
 class DataError(MetaptError):
-    """A data file is missing, cut, altered or not what it claims to be."""
+    """A data file is missing, truncated, altered or of another kind."""
 
 
 class MachineError(MetaptError):
-    """The machine can't do what was asked: no GPU, no space, no network."""
+    """The machine can't do what was asked: it has no GPU, no space or no network."""
 
 
 class TrainingError(MetaptError):
-    """A run can't go on: the numbers have left the range in which it has a meaning."""
+    """A run can't continue, because its numbers have left their valid range."""

@@ -1,6 +1,6 @@
-"""The execution of a job: Snakemake, `metapt run` and tests all run a job by `execute`.
+"""The execution of a job; Snakemake, `metapt run` and the tests all use `execute`.
 
-The module that does a job's work has a function `run(config, inputs, outputs, machine)` and gets nothing else.
+The work of a job is the function `run(config, inputs, outputs, machine)` of its module, which gets nothing else.
 """
 
 from __future__ import annotations
@@ -26,33 +26,33 @@ from metapt.jobs import Job
 from metapt.machine import THREAD_VARIABLES, Machine, machine_name
 from metapt.training.interruption import noticed
 
-# Threads that spin while they wait slow down every other job on the machine; must be set before torch is imported.
+# Threads that spin while they wait slow down all other jobs of the machine. torch reads this when it is imported.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 log = logging.getLogger("metapt")
 
 FROM_OUTSIDE = ("prepare",)
-"""Stages whose inputs a user may have put there, so that there is no record of them."""
+"""Stages whose inputs may have no record, because a user may have put them there."""
 
 PACKAGES = ("metapt", "torch", "torch-geometric", "numpy", "scipy", "scikit-learn", "pandas", "matplotlib")
 
 
 def execute(job: Job, *, gpus: int = 0, require_gpu: bool = False, code: str | None = None) -> int:
-    """Run a job, log it to `job.log` and stderr, and leave its record.
+    """Run a job, log it to `job.log` and stderr, and write its record.
 
-    Inputs must be what their producers have left, as the records beside them say (see `metapt.records`).
+    Inputs must be what their producers left, according to the records beside them (see `metapt.records`).
 
-    A job that keeps a checkpoint saves it on SIGTERM or SIGUSR1 and ends with status 1, which a scheduler may answer with a
-    second attempt; any other job ends at once.
+    On SIGTERM or SIGUSR1 a job with a checkpoint saves it and ends with status 1, so that a scheduler can make a second
+    attempt; any other job ends at once.
 
     Args:
-        job: its paths are absolute or relative to the working directory; without `log` or `record` it leaves none.
-        gpus: that the scheduler gave.
-        require_gpu: a training job that was given no GPU is an error.
-        code: the digest of the job's code as the plan knows it (another version of Python gives another one); computed if None.
+        job: its paths are absolute or relative to the working directory; an empty `log` or `record` is not written.
+        gpus: number of GPUs that the scheduler gave.
+        require_gpu: whether a training job without a GPU is an error.
+        code: the digest of the job's code from the plan (it depends on the version of Python); computed if None.
 
     Returns:
-        Exit status: 0, or 1 after an error, which is logged as one sentence where it is a `MetaptError`.
+        Exit status: 0, or 1 after an error, which is logged as one sentence if it is a `MetaptError`.
     """
     handlers: list[logging.Handler] = []
     state, device, wall_time = "done", "cpu", 0.0
@@ -76,7 +76,10 @@ def execute(job: Job, *, gpus: int = 0, require_gpu: bool = False, code: str | N
         log.error(state)
     except Exception as error:
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            state = f"error: no room to write {error.filename}: make some on that disk, or name a folder elsewhere in the config."
+            state = (
+                f"error: no room to write {error.filename}: make some on that disk, or name a folder elsewhere in the "
+                "config."
+            )
             log.error(state)
         else:
             state = f"error: {error!r}"
@@ -113,10 +116,10 @@ def _work(job: Job) -> Callable[..., None]:
 
 
 def _device(job: Job, gpus: int, require_gpu: bool) -> str:
-    """The torch device for a job.
+    """Return the torch device for a job.
 
     Raises:
-        MachineError: a GPU was asked for and torch sees none, or `require_gpu` is set and the scheduler gave none.
+        MachineError: torch sees no GPU although one was given, or `require_gpu` is set and none was given.
     """
     if gpus == 0:
         if require_gpu and job.trains:
@@ -129,17 +132,17 @@ def _device(job: Job, gpus: int, require_gpu: bool) -> str:
 
     if not torch.cuda.is_available():
         raise MachineError(
-            "this job was given a GPU, but torch sees none here: run it where nvidia-smi lists one with a CUDA build of torch, "
-            "or compute on the CPU (require_gpu: false in the config and snakemake --resources gpu=0)."
+            "this job was given a GPU, but torch sees none here: run it where nvidia-smi lists one with a CUDA build "
+            "of torch, or compute on the CPU (require_gpu: false in the config and snakemake --resources gpu=0)."
         )
     return "cuda"
 
 
 def _checked_inputs(job: Job) -> dict[str, str]:
-    """The SHA-256 of each input.
+    """Return the SHA-256 of each input by its name.
 
     Raises:
-        DataError: an input is missing, is not what its producer left, or has no record although no user could have put it there.
+        DataError: an input is missing, is not what its producer left, or lacks the record that it must have.
     """
     sums: dict[str, str] = {}
     unknown = []
@@ -166,14 +169,14 @@ def _checked_inputs(job: Job) -> dict[str, str]:
 
 
 class _Formatter(logging.Formatter):
-    """Lines without the passwords of addresses."""
+    """Format lines without the passwords in addresses."""
 
     def format(self, record: logging.LogRecord) -> str:
         return redacted(super().format(record))
 
 
 class _Stderr(logging.StreamHandler):  # type: ignore[type-arg]
-    """Lines on stderr that leave tqdm's progress bars in one piece."""
+    """Write lines to stderr without breaking tqdm's progress bars."""
 
     def emit(self, record: logging.LogRecord) -> None:
         from tqdm import tqdm
@@ -182,7 +185,7 @@ class _Stderr(logging.StreamHandler):  # type: ignore[type-arg]
 
 
 def _start_logging(file: str, handlers: list[logging.Handler]) -> None:
-    """Log to stderr and to `file`, by `handlers`, to which they are added. Raises MachineError where there can be no log."""
+    """Log to stderr and to `file`; the handlers are added to `handlers`. Raises MachineError if it can't be written."""
     log.setLevel(logging.INFO)
     log.propagate = False
     _add(_Stderr(), handlers)
@@ -193,8 +196,8 @@ def _start_logging(file: str, handlers: list[logging.Handler]) -> None:
             _add(logging.FileHandler(path, mode="w", encoding="utf-8"), handlers)
         except OSError as error:
             raise MachineError(
-                f"{path} can't be written ({error.strerror}): give this user the right and the room to write there, or name "
-                "another folder in the config."
+                f"{path} can't be written ({error.strerror}): give this user the right and the room to write there, or "
+                "name another folder in the config."
             ) from error
 
 
@@ -220,7 +223,7 @@ def _record(
         "versions": _versions(),
         "revision": _revision(),
         "wall_time_s": round(wall_time, 3),
-        "cpu_time_s": round(sum(os.times()[:4]), 3),  # of the process, its start and its children too
+        "cpu_time_s": round(sum(os.times()[:4]), 3),  # with the start of the process and with its children
         "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         * (1 if sys.platform == "darwin" else 1024),
         "peak_gpu_memory_bytes": sys.modules["torch"].cuda.max_memory_allocated() if device == "cuda" else None,
@@ -231,7 +234,7 @@ def _record(
 def _code(job: Job) -> str | None:
     try:
         return job.code
-    except ModuleNotFoundError:  # which is the job's error
+    except ModuleNotFoundError:  # `execute` has reported it
         return None
 
 
@@ -246,7 +249,7 @@ def _versions() -> dict[str, str | None]:
 
 
 def _revision() -> str | None:
-    """The git revision of this package's source, `-dirty` where it has been changed since; None outside its repository."""
+    """Return the git revision of the package, with `-dirty` if it has changes; None outside of its repository."""
 
     def git(*arguments: str) -> str:
         command = ("git", "-C", str(Path(__file__).parent), *arguments)

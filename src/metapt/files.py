@@ -1,4 +1,4 @@
-"""Files are written whole or not at all, and known by their checksums."""
+"""Atomic writing of files, and checksums."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _NO_ROOM = 4096  # bytes; less than one block
 
 @contextmanager
 def atomic_path(path: Path, needs: int | None = None) -> Iterator[Path]:
-    """A temporary path beside `path`, with the same suffixes, that takes its place when the block ends without an exception.
+    """Yield a temporary path that replaces `path` when the block ends without an exception.
 
     Args:
-        path: the file to write; folders above it are made.
-        needs: bytes that the whole file takes, where the caller knows; said in the message when the disk is full.
+        path: the file to write; its folders are created.
+        needs: size of the whole file in bytes, if it is known, for the message when the disk is full.
 
     Yields:
-        An empty file to overwrite. After an exception it is gone, and what was at `path` before is untouched.
+        An empty file beside `path`, with the same suffixes. After an exception it is removed, and `path` is unchanged.
 
     Raises:
         MachineError: the disk is full, or the folder can't be written.
@@ -35,7 +35,7 @@ def atomic_path(path: Path, needs: int | None = None) -> Iterator[Path]:
     try:
         with explained(path, temporary, needs):
             temporary.parent.mkdir(parents=True, exist_ok=True)
-            temporary.open("xb").close()  # not mkstemp: its files are private, and results are shared
+            temporary.open("xb").close()  # mkstemp would make it private, but results are shared
             yield temporary
             move_into_place(temporary, path)
     finally:
@@ -45,9 +45,9 @@ def atomic_path(path: Path, needs: int | None = None) -> Iterator[Path]:
 
 @contextmanager
 def explained(path: Path, temporary: Path, needs: int | None = None) -> Iterator[None]:
-    """Turn the system's errors while `temporary` is written on behalf of `path` into a MachineError of one sentence.
+    """Turn the system's errors in writing `temporary`, which is to become `path`, into a MachineError.
 
-    When the disk is full, `temporary` is removed. Errors about other files pass.
+    When the disk is full, `temporary` is removed. Errors of other files are not changed.
     """
     try:
         yield
@@ -67,9 +67,9 @@ def explained(path: Path, temporary: Path, needs: int | None = None) -> Iterator
 
 
 def move_into_place(temporary: Path, path: Path) -> None:
-    """Rename `temporary` to `path` (same folder) once its bytes are on the disk: a crash can't leave a short file there.
+    """Sync `temporary` to the disk and rename it to `path`, in the same folder, so that a crash leaves no short file.
 
-    Then the folder is synced, so that the new name outlives a crash, too.
+    The folder is synced too, so that the new name survives a crash.
     """
     with temporary.open("rb+") as file:
         os.fsync(file.fileno())
@@ -83,19 +83,19 @@ def move_into_place(temporary: Path, path: Path) -> None:
 
 
 def sha256(path: Path) -> str:
-    """SHA-256 of a file, in hexadecimal; any size, in constant memory."""
+    """Return the SHA-256 of a file in hexadecimal, in constant memory."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def md5(path: Path) -> str:
-    """MD5 of a file, in hexadecimal; guards against accidents (the only sum that some publishers give), not against forgery."""
+    """Return the MD5 of a file in hexadecimal. Some publishers give no other sum; it detects accidents, not forgery."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
 
 
 def readable(size: int) -> str:
-    """A number of bytes for people.
+    """Return a number of bytes in a form for people.
 
     >>> readable(512), readable(9_912_422)
     ('512 bytes', '9.9 MB')
@@ -107,9 +107,9 @@ def readable(size: int) -> str:
 
 
 def _is_full(error: BaseException, folder: Path) -> bool:
-    """Whether a failed write in `folder` failed for want of space.
+    """Return whether a write in `folder` failed for lack of space.
 
-    NumPy and torch lose the system's error number on their way (torch.save raises a bare RuntimeError), so a disk without a free
+    NumPy and torch may lose the system's error number (torch.save raises a bare RuntimeError), so a disk without a free
     block counts too.
     """
     cause: BaseException | None = error
@@ -124,9 +124,8 @@ def _full_disk(path: Path, temporary: Path, needs: int | None) -> MachineError:
     written = temporary.stat().st_size if temporary.exists() else 0
     need = f"more than {readable(written)}" if needs is None else readable(needs)
     folder = next(folder for folder in path.absolute().parents if folder.is_dir())
-    available = (
-        shutil.disk_usage(folder).free + written
-    )  # asked before the removal: torch keeps the file open after it failed
+    # Before the removal, since torch keeps the file open after an error and its space is not free then.
+    available = shutil.disk_usage(folder).free + written
     temporary.unlink(missing_ok=True)
     return MachineError(
         f"{path} could not be written, because the disk is full or a quota is used up: it needs {need}, and "

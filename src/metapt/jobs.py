@@ -1,4 +1,4 @@
-"""Jobs: the records that the plan of a config is made of. They need no torch."""
+"""The records that the plan of a config consists of. They need no torch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Files = dict[str, str]
 """Name -> path."""
 
 TRAINING = ("pretrain", "finetune", "study")
-"""The stages that compute with torch."""
+"""The stages that train with torch."""
 
 S = TypeVar("S", bound=DomainSection)
 
@@ -25,17 +25,17 @@ class Job:
 
     Attributes:
         stage: `download`, `simulate`, `prepare`, `pretrain`, `finetune`, `study`, `summarise` or `collect`.
-        name: unique, like a folder: `ecg/pretrain/meta/n500/seed0`.
-        entry: the module inside the package whose function `run(config, inputs, outputs, machine)` does the work, as in
-            `domains.ecg.pretrain_run`; of the stage `summarise` the module that holds the record `EXPERIMENT`.
+        name: unique, in the form of a path: `ecg/pretrain/meta/n500/seed0`.
+        entry: the module inside the package whose function `run(config, inputs, outputs, machine)` does the work, such
+            as `domains.ecg.pretrain_run`; for the stage `summarise`, the module that holds the record `EXPERIMENT`.
         config: sorted dictionaries, lists and scalars.
-        inputs: name -> path.
-        outputs: name -> path, without the record.
+        inputs: paths by name.
+        outputs: paths by name, without the record.
         record: path of its `run.json`, see `metapt.records`.
-        log: path.
+        log: path of its log.
         threads: CPU threads.
-        alone: whether no other job may run beside it, because its time is a result.
-        mem_mb: megabytes.
+        alone: whether no other job may run at the same time, because its time is a result.
+        mem_mb: memory in megabytes.
         minutes: time limit.
     """
 
@@ -54,21 +54,18 @@ class Job:
 
     @property
     def trains(self) -> bool:
-        """Whether it asks for a GPU where the config says `require_gpu`."""
+        """Whether the job asks for a GPU where the config says `require_gpu`."""
         return self.stage in TRAINING
 
     @property
     def code(self) -> str | None:
-        """The digest of the code that makes the outputs.
-
-        None for a download: its files are known by their published sums, whichever code has fetched them.
-        """
+        """The digest of the job's code; None for a download, whose files are known by their published sums."""
         return None if self.stage == "download" else code_digest(self.entry)
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a config's jobs read and write.
+    """Where the jobs of a config read and write.
 
     Attributes:
         results: folder of everything that the workflow makes.
@@ -86,15 +83,15 @@ class Place:
 
 
 class Jobs(Generic[S]):
-    """The jobs of a domain. Each method returns a job and keeps it in `made`, once, with the jobs that it needs.
+    """The jobs of a domain. Each method returns a job and keeps it, and the jobs that it needs, in `made`.
 
     Args:
-        domain: its name.
+        domain: name of the domain.
         config: its section of the config.
-        place: of the files.
+        place: where its files are.
 
     Attributes:
-        made: name -> job.
+        made: jobs by name.
     """
 
     def __init__(self, domain: str, config: S, place: Place) -> None:
@@ -104,13 +101,13 @@ class Jobs(Generic[S]):
         self.made: dict[str, Job] = {}
 
     def once(self, name: str, make: Callable[[], Job]) -> Job:
-        """Return the job of this name; `make` it where there is none yet."""
+        """Return the job of this name; `make` makes it the first time."""
         if name not in self.made:
             self.made[name] = make()
         return self.made[name]
 
     def folder(self, path: str) -> str:
-        """Return a folder of this domain's results."""
+        """Return the path of a folder below the domain's results."""
         return f"{self.place.results}/{self.domain}/{path}"
 
     def prepared(self) -> Job:
@@ -118,12 +115,12 @@ class Jobs(Generic[S]):
         raise NotImplementedError
 
     def download(self, source: Mapping[str, Any], file: str, *, mem_mb: int = 500, minutes: int = 60) -> Job:
-        """Return the job that fetches a file of a source.
+        """Return the job that downloads a file of a source.
 
         Args:
             source: an entry of sources.yaml.
-            file: the file's name in it.
-            mem_mb: megabytes.
+            file: name of the file in it.
+            mem_mb: memory in megabytes.
             minutes: time limit.
         """
         path = f"{self.place.raw}/{source['name']}/{file}"
@@ -143,7 +140,7 @@ class Jobs(Generic[S]):
         )
 
     def simulate(self, source: str, files: Iterable[str]) -> Job:
-        """Return the job that generates the raw files of a source, under `raw/{domain}-{source}`."""
+        """Return the job that generates the raw files of a source in `raw/{domain}-{source}`."""
         name = f"{self.domain}-{source}"
         folder = f"{self.place.raw}/{name}"
         return self.once(
@@ -162,7 +159,7 @@ class Jobs(Generic[S]):
     def prepare(
         self, source: str, files: Mapping[str, str], *, config: Json, inputs: Files, mem_mb: int, minutes: int
     ) -> Job:
-        """Return the job that prepares the raw files `inputs` of a source; `files`: name -> file name of its outputs."""
+        """Return the job that prepares the raw files `inputs` of a source; `files`: names of its output files."""
         folder = self.folder(f"data/{source}")
         return self.once(
             f"{self.domain}/data/{source}",
@@ -194,19 +191,19 @@ class Jobs(Generic[S]):
         alone: bool = False,
         resumable: bool = True,
     ) -> Job:
-        """Return a job that trains: the stages `pretrain`, `finetune` and `study`.
+        """Return a job that trains.
 
         Args:
-            stage: one of them.
+            stage: `pretrain`, `finetune` or `study`.
             path: its folder below the domain's results.
             entry: see `Job`.
-            config: see `Job`; `domain`, and `checkpoint` where it is `resumable`, are added.
+            config: see `Job`; `domain` is added, and `checkpoint` if the job is `resumable`.
             inputs: see `Job`.
-            mem_mb: megabytes.
+            mem_mb: memory in megabytes.
             minutes: time limit.
             threads: CPU threads.
             alone: see `Job`.
-            resumable: whether it keeps its state while it runs.
+            resumable: whether the job keeps a checkpoint while it runs.
         """
         name, folder = f"{self.domain}/{path}", self.folder(path)
         checkpoint = {"checkpoint": f"{self.place.results}/.resume/{name}.pt"} if resumable else {}

@@ -1,4 +1,4 @@
-"""The machine that a job computes on."""
+"""The device and the threads of a job."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Machine:
 
 
 def machine_name(device: str) -> str:
-    """Return the name of the GPU, or of the processor where `device` is `cpu`."""
+    """Return the name of the GPU, or of the processor if `device` is `cpu`."""
     if device == "cuda":
         return str(sys.modules["torch"].cuda.get_device_name())
     try:

@@ -1,6 +1,6 @@
-"""What a config says about the method, and the objects of `metapt.hypergrad` and `metapt.training` that it stands for.
+"""Config sections that describe the method, and the objects of `metapt.hypergrad` and `metapt.training` made from them.
 
-The plan reads these sections and needs no torch, so that functions import what they make.
+The plan reads these sections without torch, so each function imports what it makes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class NeumannSeries(Section):
     )
 
     def solver(self, pretrain_lr: float) -> InverseSolver:
-        """Return the solver; without a step size of its own, its step is the PT learning rate."""
+        """Return the solver; its step size is the PT learning rate unless the section gives one."""
         from metapt.hypergrad.inverse import Neumann
 
         return Neumann(self.terms, pretrain_lr if self.step_size is None else self.step_size)
@@ -49,7 +49,7 @@ class ConjugateGradients(Section):
     )
 
     def solver(self, pretrain_lr: float) -> InverseSolver:
-        """Return the solver."""
+        """Return the solver; the PT learning rate is not used."""
         from metapt.hypergrad.inverse import ConjugateGradient
 
         return ConjugateGradient(self.rtol, self.max_steps, self.damping, self.relative_damping)
@@ -61,7 +61,7 @@ class NoInverse(Section):
     kind: Literal["identity"]
 
     def solver(self, pretrain_lr: float) -> InverseSolver:
-        """Return the solver."""
+        """Return the solver; the PT learning rate is not used."""
         from metapt.hypergrad.inverse import Identity
 
         return Identity()
@@ -109,11 +109,13 @@ class MetaArm(Section):
     meta_settings: dict[str, Any] = Field({}, description="further settings of that optimiser")
     l2: Rate = Field(
         1e-2,
-        description="ridge of the fitted or ridge head, without effect on unrolled steps (not in the paper; released code: none)",
+        description="ridge of the fitted or ridge head, without effect on unrolled steps "
+        "(not in the paper; released code: none)",
     )
     folds: Annotated[int, Field(ge=2)] | None = Field(
         None,
-        description="cross-fit that head over this many parts; empty: fit on training data, evaluate on validation data",
+        description="cross-fit that head over this many parts; "
+        "empty: fit on training data, evaluate on validation data",
     )
     accumulate: Positive = Field(1, description="hypergradients averaged into one meta-update")
     clip_norm: Rate | None = Field(None, description="largest norm of an applied hypergradient")
@@ -142,7 +144,7 @@ class MetaArm(Section):
         return self
 
     def warmup(self, steps_per_epoch: int) -> int:
-        """Return the number of first iterations of P PT steps without a meta-update."""
+        """Return the number of meta-iterations (of P PT steps each) before the first meta-update."""
         return math.ceil(self.warmup_epochs * steps_per_epoch / self.pretrain_steps)
 
 
@@ -156,7 +158,7 @@ def meta_settings(
     finetune_optimizer: DifferentiableOptimizer,
     groups: dict[str, dict[str, Any]] | None = None,
 ) -> MetaSettings:
-    """Return the settings of Algorithm 2 that an arm describes.
+    """Return the settings of Algorithm 2 for an arm.
 
     Args:
         arm: a section of the config.

@@ -1,4 +1,4 @@
-"""The plan of a config: all its jobs. Rules, `metapt estimate`, `metapt run` and the check for stale results read it."""
+"""The plan of a config: all its jobs. Rules, `metapt estimate`, `metapt run` and the check for stale results use it."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class Plan:
     """The jobs of a config.
 
     Args:
-        config: a validated one.
+        config: the validated config.
         sources: the content of sources.yaml.
 
     Attributes:
-        jobs: name -> job.
-        summaries: experiment -> name of the job that it ends in.
+        jobs: jobs by name.
+        summaries: name of the job that summarises an experiment, by experiment.
     """
 
     def __init__(self, config: Config, sources: Mapping[str, Any]) -> None:
@@ -47,17 +47,18 @@ class Plan:
         """Return the job that makes a file.
 
         Raises:
-            ConfigError: no job of this config does.
+            ConfigError: no job of this config makes it.
         """
         if path not in self._makers:
             hint = did_you_mean(path, list(self._makers))
             raise ConfigError(
-                f"no job of this config makes {path}{hint}: name it in an experiment of the config, or take a config that has it."
+                f"no job of this config makes {path}{hint}: name it in an experiment of the config, "
+                "or take a config that has it."
             )
         return self._makers[path]
 
     def summary(self, experiment: str) -> Job:
-        """Return the job that an experiment ends in.
+        """Return the job that summarises an experiment.
 
         Raises:
             ConfigError: the experiment is not in the config.
@@ -65,18 +66,19 @@ class Plan:
         if experiment not in self.summaries:
             name, _, key = experiment.partition("_")
             raise ConfigError(
-                f"{experiment} is not in the config: add `{key}: {{}}` to the section {name}, or name a config that has it."
+                f"{experiment} is not in the config: add `{key}: {{}}` to the section {name}, "
+                "or name a config that has it."
             )
         return self.jobs[self.summaries[experiment]]
 
     def code(self, job: Job) -> str | None:
-        """Return the digest of a job's code; that of an entry module is computed once."""
+        """Return the digest of a job's code, computed once for each entry module."""
         if job.entry not in self._codes:
             self._codes[job.entry] = job.code
         return self._codes[job.entry]
 
     def needed(self, name: str) -> Iterator[Job]:
-        """Yield the jobs that a job waits for, directly or not, each once, those that others wait for first; then itself."""
+        """Yield a job and all jobs that it depends on, directly or not, each once and after its own dependencies."""
         seen: set[str] = set()
 
         def visit(job: Job) -> Iterator[Job]:
@@ -89,7 +91,7 @@ class Plan:
         yield from visit(self.jobs[name])
 
     def before(self, job: Job) -> list[Job]:
-        """Return the jobs that a job waits for directly, each once."""
+        """Return the jobs that a job depends on directly, each once."""
         makers = [self._makers[path] for path in job.inputs.values() if path in self._makers]
         return list({each.name: each for each in makers}.values())
 
@@ -110,7 +112,7 @@ class Plan:
 
 
 def planned(config: Config, sources: Path = Path("workflow/resources/sources.yaml")) -> Plan:
-    """Return the plan of a config; `sources` is the list of public data. Raises ConfigError as `read_one`."""
+    """Return the plan of a config; `sources` lists the public data. Raises ConfigError as `read_one`."""
     from metapt.config_files import read_one
 
     return Plan(config, read_one(sources))

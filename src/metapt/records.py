@@ -1,7 +1,7 @@
-"""The record of a job, `run.json`: it holds the SHA-256 of each file that the job read and left, and one of itself.
+"""The record of a job, `run.json`: it holds the SHA-256 of each input and output, and its own.
 
-A record lies in the folder of its job's outputs and is called `run.json`, or `{something}.run.json` where several jobs share a
-folder. A file's record is found by the file's name, so that a folder can be moved.
+A record is in the folder of its job's outputs and is called `run.json`, or `{something}.run.json` where several jobs
+share a folder. The record of a file is found by the file's name, so a folder can be moved.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ _OWN = "sha256_of_record"
 
 
 class Producer(NamedTuple):
-    """The record that names a file among its job's outputs, and the file's SHA-256 in it: None where the job broke off."""
+    """The record that has a file among its outputs, and the file's SHA-256 in it (None if the job broke off)."""
 
     record: Path
     sha256: str | None
 
 
 def write(path: Path, record: dict[str, Any]) -> None:
-    """Write a record with its own sum and without the passwords of addresses. Raises MachineError as `atomic_path`."""
+    """Write a record with its own sum and without the passwords in addresses. Raises MachineError as `atomic_path`."""
     record = json.loads(redacted(json.dumps(record)))
     with atomic_path(path) as temporary:
         temporary.write_text(json.dumps(record | {_OWN: _sum(record)}, indent=2) + "\n", encoding="utf-8")
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Read a record.
+    """Return a record.
 
     Raises:
-        DataError: it is missing, cut, altered, or made by a version of metapt that kept no sums.
+        DataError: it is missing, truncated, altered, or from a version of metapt that kept no sums.
     """
     record = _parsed(path)
     check_own_sum(record, path)
@@ -43,7 +43,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def check_own_sum(record: dict[str, Any], path: Path) -> None:
-    """Check that a record which was read from `path` is what its job wrote. Raises DataError."""
+    """Check that a record from `path` is what its job wrote. Raises DataError if it is not."""
     if _OWN not in record:
         raise DataError(
             f"{path} holds no SHA-256, as the record of a run does: remove it, so that the run is made again."
@@ -53,10 +53,12 @@ def check_own_sum(record: dict[str, Any], path: Path) -> None:
 
 
 def producer(path: Path) -> Producer | None:
-    """Return the record beside a file that names it, or None; those of versions of metapt that kept no sums don't count.
+    """Return the record beside a file that has it among its outputs, or None.
+
+    Records from versions of metapt that kept no sums are ignored.
 
     Raises:
-        DataError: none of the whole records beside the file names it, and another one is cut or altered.
+        DataError: no valid record has the file, and another record beside it is truncated or altered.
     """
     wrong: DataError | None = None
     for each in sorted(path.parent.glob("*run.json")):
@@ -77,10 +79,10 @@ def producer(path: Path) -> Producer | None:
 
 
 def checked(path: Path) -> str | None:
-    """Return the SHA-256 of a file, read now and compared with its producer's record; None where there is no record.
+    """Return the SHA-256 of a file, computed now and compared with its producer's record; None if there is no record.
 
     Raises:
-        DataError: the file is not what its producer left, or that job has not come to its end; as `read`.
+        DataError: the file is not what its producer left, or its job has not finished; or as `read`.
     """
     if _is_record(path):
         return str(read(path)[_OWN])
@@ -93,14 +95,14 @@ def checked(path: Path) -> str | None:
         )
     if (actual := sha256(path)) != found.sha256:
         raise DataError(
-            f"{path} is not what its job left: its SHA-256 is {actual[:12]}…, and {found.sha256[:12]}… in {found.record}. "
-            "It has been cut or altered since; remove it, so that it is made again."
+            f"{path} is not what its job left: its SHA-256 is {actual[:12]}…, and {found.sha256[:12]}… in "
+            f"{found.record}. It has been cut or altered since; remove it, so that it is made again."
         )
     return actual
 
 
 def content(path: Path) -> str:
-    """Return what stands for a file's content: its SHA-256 as recorded by its producer, else computed."""
+    """Return the SHA-256 of a file: as recorded by its producer, else computed."""
     if _is_record(path):
         return str(read(path)[_OWN])
     found = producer(path)
@@ -108,13 +110,13 @@ def content(path: Path) -> str:
 
 
 def stale(path: Path, config: dict[str, Any], code: str | None, inputs: dict[str, str]) -> str | None:
-    """Return what keeps a record from being that of a job as it would be run now, in words; None where nothing does.
+    """Return in words why a job has to run again although there is a record of it; None if it need not.
 
     Args:
         path: the record.
-        config: of the job; where its checkpoint lies and which mirrors it tries makes no difference.
+        config: of the job; the path of its checkpoint and its mirrors are ignored.
         code: the digest of its code.
-        inputs: their paths. Those that no record names can't be compared.
+        inputs: their paths. Inputs without a record can't be compared.
     """
     if not path.exists():
         return "there is no record of it"
@@ -141,7 +143,7 @@ def _settings(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _recorded(path: Path, unknown: str) -> str:
-    """Return the SHA-256 of a file as its producer has recorded it, `unknown` where it has not."""
+    """Return the SHA-256 of a file from its producer's record, or `unknown` if there is none."""
     try:
         if _is_record(path):
             return str(read(path)[_OWN])

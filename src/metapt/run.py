@@ -1,4 +1,4 @@
-"""Run jobs without Snakemake: those of a config, or one that a record describes."""
+"""Run jobs without Snakemake: those of a config, or one from its record."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from metapt.registry import DOMAINS, domain
 
 
 def run(configs: Sequence[Path], targets: Sequence[str], device: str | None, threads: int | None) -> int:
-    """Run the jobs of a config one after the other; those whose records say that they are up to date are left out.
+    """Run the jobs of a config one after the other, except those whose records are up to date.
 
     Args:
-        configs: YAML files, each laid over the ones before it.
+        configs: YAML files, each merged into the ones before it.
         targets: experiments, domains or files; all jobs if there are none.
-        device: of jobs that train, `cpu` or `cuda`; if None, `cuda` where the config says `require_gpu`.
+        device: `cpu` or `cuda`, for jobs that train; if None, `cuda` where the config says `require_gpu`.
         threads: CPU threads; if None, as planned.
 
     Returns:
-        Exit status: 0, or 1 after the first job that failed, whose sentence has been logged.
+        Exit status: 0, or 1 after the first job that failed and logged its error.
 
     Raises:
-        ConfigError: as `metapt.config.load`; or no job of the config makes a target.
+        ConfigError: as `metapt.config.load`, or no job of the config makes a target.
     """
     config = load(configs)
     plan = planned(config)
@@ -44,7 +44,7 @@ def run(configs: Sequence[Path], targets: Sequence[str], device: str | None, thr
         print(f"{number}/{len(jobs)} {job.name}: {reason or 'up to date'}", flush=True)
         if reason is None:
             continue
-        # In a process of its own: its threads are set before libraries are imported, and its time and memory are recorded.
+        # A process for each job, since libraries read the threads when imported, and the record counts time and memory.
         process = get_context("spawn").Process(
             target=_execute,
             args=(
@@ -63,7 +63,7 @@ def run(configs: Sequence[Path], targets: Sequence[str], device: str | None, thr
 
 
 def _behind(plan: Plan, targets: Sequence[str]) -> list[Job]:
-    """Return the jobs that make the targets, each once, after those that it waits for."""
+    """Return the jobs that make the targets and those that they depend on, each once, in an order to run them."""
     ends = [job for target in targets for job in _ends(plan, target)] or [plan.jobs["collect"]]
     return list({job.name: job for end in ends for job in plan.needed(end.name)}.values())
 
@@ -82,7 +82,7 @@ def _ends(plan: Plan, target: str) -> list[Job]:
 
 
 def _reason(plan: Plan, job: Job) -> str | None:
-    """Return why a job has to run, None if it does not."""
+    """Return why a job has to run; None if it need not."""
     missing = [path for path in job.outputs.values() if not Path(path).exists()]
     if missing:
         return f"{missing[0]} is not there"
@@ -97,7 +97,7 @@ def repeat(record: Path, into: Path, device: str | None, threads: int | None) ->
     """Repeat the run that a `run.json` records.
 
     Args:
-        record: its path.
+        record: path of the `run.json`.
         into: folder for the outputs, which keep their names.
         device: `cpu` or `cuda`; if None, as recorded.
         threads: CPU threads; if None, as recorded.
@@ -106,8 +106,8 @@ def repeat(record: Path, into: Path, device: str | None, threads: int | None) ->
         Exit status, as `metapt.execute.execute`.
 
     Raises:
-        DataError: the file is missing or no record of a run.
-        ConfigError: the outputs would have one name, or lie on those of the recorded run.
+        DataError: the file is missing or is not the record of a run.
+        ConfigError: outputs would have the same name, or replace those of the recorded run.
     """
     found = _read(record)
     outputs = {name: str(into / Path(path).name) for name, path in found["outputs"].items()}
@@ -134,7 +134,7 @@ def repeat(record: Path, into: Path, device: str | None, threads: int | None) ->
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """Return what `execute` has written. Raises DataError if the file is missing or something else."""
+    """Return the record that `execute` wrote. Raises DataError if the file is missing or is not such a record."""
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Read a JSON schema: what is legal at a place, in words."""
+"""Functions on a JSON schema: what is legal at a place, also in words."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 Json = dict[str, Any]
 
 TAGS = ("kind", "method")
-"""Keys that say which kind of section one is, where several are legal."""
+"""Keys whose value tells the kind of a section where several are legal."""
 
 
 def dereferenced(schema: Json) -> Json:
-    """Return `schema` with every reference replaced by what it points to (which must not run in a circle)."""
+    """Return `schema` with each reference replaced by its target; references must not be circular."""
 
     def replace(node: Any) -> Any:
         if isinstance(node, list):
@@ -29,24 +29,27 @@ def dereferenced(schema: Json) -> Json:
 
 
 def alternatives(node: Json) -> list[Json]:
-    """Return the schemas between which `node` lets one choose."""
+    """Return the schemas of which a value of `node` must fit one."""
     members = node.get("anyOf", node.get("oneOf"))
     return [node] if members is None else [each for member in members for each in alternatives(member)]
 
 
 def sections(node: Json) -> list[Json]:
-    """Return the alternatives that are sections: keys with values."""
+    """Return the alternatives that are sections (keys with values)."""
     return [each for each in alternatives(node) if each.get("type") == "object"]
 
 
 def named(node: Json) -> list[Json]:
-    """Return the alternatives for each member of a section of free names; none if its keys are known, or anything goes."""
+    """Return the alternatives for a member of a section whose keys are free names.
+
+    The list is empty if the keys are fixed or members can be anything.
+    """
     found = node.get("additionalProperties")
     return alternatives(found) if isinstance(found, dict) else []
 
 
 def below(node: Json, key: str | int) -> Iterator[Json]:
-    """Yield the alternatives for what stands at `key` of a section or a list."""
+    """Yield the alternatives for the value at `key` of a section or a list."""
     if isinstance(key, int):
         prefix = node.get("prefixItems", [])
         yield from alternatives(prefix[key] if key < len(prefix) else node.get("items", {}))
@@ -57,13 +60,13 @@ def below(node: Json, key: str | int) -> Iterator[Json]:
 
 
 def tag(node: Json) -> tuple[str, str] | None:
-    """Return the key and the value that tell a section from its alternatives, as in `("method", "fixed")`."""
+    """Return the key and the value that tell a section from its alternatives, such as `("method", "fixed")`."""
     properties = node.get("properties", {})
     return next(((name, properties[name]["const"]) for name in TAGS if "const" in properties.get(name, {})), None)
 
 
 def of_same_kind(nodes: list[Json], value: Any) -> list[Json]:
-    """Return `nodes` without those whose tag says something else than `value` does."""
+    """Return `nodes` without those whose tag differs from that of `value`."""
 
     def fits(node: Json) -> bool:
         found = tag(node)
@@ -73,7 +76,7 @@ def of_same_kind(nodes: list[Json], value: Any) -> list[Json]:
 
 
 def choices(nodes: list[Json]) -> list[str]:
-    """Return the words that are legal, where only certain words are."""
+    """Return the legal words, if only certain words are legal."""
     return [str(choice) for node in nodes for choice in ([node["const"]] if "const" in node else node.get("enum", []))]
 
 

@@ -1,4 +1,4 @@
-"""The parts that the config's sections are made of; each domain's `config.py` builds on them."""
+"""The base classes and types of the config's sections; each domain's `config.py` uses them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 NAME = r"[A-Za-z0-9_-]{1,64}"
-"""What names that become parts of paths are made of."""
+"""Regular expression of names that become parts of paths."""
 
 RENAMED = {
     "cross_fit": "folds",
@@ -19,11 +19,11 @@ RENAMED = {
     "warmup": "warmup_epochs",
     "weights_lr": "meta_lr",
 }
-"""Keys of the config that have another name now: old -> new."""
+"""New names of config keys that were renamed, by old name."""
 
 
 class Section(BaseModel):
-    """A part of the config: unknown keys and numbers that are not finite are errors, values can't be changed once read."""
+    """A part of the config. Unknown keys and numbers that are not finite are errors; values can't be changed."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -32,18 +32,18 @@ class ExperimentSection(Section):
     """The settings of an experiment."""
 
     def arm_names(self) -> list[str]:
-        """Return the names of the arms that it compares, each once."""
+        """Return the names of the arms that the experiment compares, each once."""
         return list(dict.fromkeys(getattr(self, "arms", [])))
 
     def check(self, domain: Any) -> None:
-        """Raise ValueError where the experiment does not fit the other settings of its domain's section."""
+        """Check that the experiment fits the other settings of its domain's section. Raises ValueError."""
 
 
 class DomainSection(Section):
-    """The settings of a domain. Its experiments are added to it by `metapt.domain.section`."""
+    """The settings of a domain; `metapt.domain.Domain.section` adds its experiments."""
 
     def experiments(self) -> Iterator[tuple[str, ExperimentSection]]:
-        """Yield key and section of each experiment that is in the config."""
+        """Yield key and section of each experiment in the config."""
         for key, value in self:
             if isinstance(value, ExperimentSection):
                 yield key, value
@@ -59,7 +59,10 @@ class DomainSection(Section):
 
 
 def plain(section: BaseModel | Mapping[str, Any]) -> dict[str, Any]:
-    """Return a section as sorted dictionaries, lists and scalars, the same however the YAML was ordered and numbers written."""
+    """Return a section as sorted dictionaries, lists and scalars.
+
+    Neither the order of the YAML nor the notation of its numbers changes the result.
+    """
     values = section.model_dump(mode="json") if isinstance(section, BaseModel) else section
     result: dict[str, Any] = json.loads(json.dumps(values, sort_keys=True, default=_dumped))
     return result
@@ -72,7 +75,7 @@ def _dumped(value: Any) -> Any:
 
 
 def _distinct(values: Sequence[Any]) -> Sequence[Any]:
-    """Raise ValueError where a value stands twice: what it names would be counted twice."""
+    """Return the values. Raises ValueError if one is repeated, since what it names would be counted twice."""
     again = [value for place, value in enumerate(values) if value in values[:place]]
     if again:
         raise ValueError(f"{again[0]} stands there twice; name it once")
@@ -80,7 +83,7 @@ def _distinct(values: Sequence[Any]) -> Sequence[Any]:
 
 
 Distinct = AfterValidator(_distinct)
-"""For lists whose values each stand for one thing."""
+"""For lists without repeated values."""
 
 Positive = Annotated[int, Field(ge=1)]
 Count = Annotated[int, Field(ge=0)]
