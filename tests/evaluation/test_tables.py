@@ -5,7 +5,7 @@ import math
 import pandas as pd
 import pytest
 
-from metapt.evaluation.tables import NOTHING, mean_and_error, published, write_blocks, write_tables
+from metapt.evaluation.tables import NOTHING, mean_and_error, published, write_blocks
 
 TABLE = pd.DataFrame(
     {
@@ -52,14 +52,14 @@ no_pt,,0.1,1,
 
 
 def test_whole_text(tmp_path):
-    write_tables(TABLE, tmp_path / "table.v1", "Rotation, 100% of it")
+    write_blocks({"Rotation, 100% of it": TABLE}, tmp_path / "table.v1", TABLE)
     texts = {ending: (tmp_path / f"table.v1.{ending}").read_bytes().decode() for ending in ("md", "tex", "csv")}
     assert texts == {"md": MARKDOWN, "tex": LATEX, "csv": CSV}
     assert len(list(tmp_path.iterdir())) == 3
 
 
 def test_plain_numbers_may_stand_in_the_csv(tmp_path):
-    write_tables(TABLE, tmp_path / "table", "", numbers=pd.DataFrame({"mean": [0.1 + 0.2]}))
+    write_blocks({"": TABLE}, tmp_path / "table", pd.DataFrame({"mean": [0.1 + 0.2]}))
     assert (tmp_path / "table.csv").read_text() == "mean\n0.30000000000000004\n"
     assert "ours" in (tmp_path / "table.md").read_text()
 

@@ -16,7 +16,6 @@ from metapt.twostage.seeds import (
     bootstrap,
     difference,
     difference_columns,
-    finetune_seed,
     over_runs,
     over_seeds,
     pair,
@@ -92,7 +91,7 @@ def test_an_arm_is_better_than_its_control_over_several_pt_seeds(seeds: int, wor
 
 def test_a_pair_of_seeds_is_one_number() -> None:
     pairs = [(pt, ft) for pt in (0, 1, 40) for ft in (0, 7, SEEDS - 1)]
-    assert [(pretrain_seed(pair(*each)), finetune_seed(pair(*each))) for each in pairs] == pairs
+    assert [(pretrain_seed(pair(*each)), pair(*each) % SEEDS) for each in pairs] == pairs
     for wrong in ((0, SEEDS), (0, -1), (-1, 0)):
         with pytest.raises(ConfigError, match="legal: 0 to 999"):
             pair(*wrong)

@@ -1,1 +1,1 @@
-"""What is made of finished runs: the tidy metrics table, statistics, verdicts on claims, tables and figures. Knows no domain."""
+"""Evaluation of finished runs, for any domain: metrics, statistics, verdicts on claims, tables and figures."""

@@ -1,4 +1,4 @@
-"""The area under the ROC curve (AUROC): how probably a positive example scores above a negative one, ties counting half."""
+"""The area under the ROC curve (AUROC): the probability that a positive example scores above a negative one."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from metapt.errors import DataError
 
 
 class MeanAuroc(NamedTuple):
-    """A mean over classes.
+    """A mean AUROC over classes.
 
     Attributes:
         value: in [0, 1], float64, [...].
-        undefined: classes that are left out of it, as their labels are all equal.
+        undefined: classes that the mean leaves out, because all of their labels are equal.
     """
 
     value: Tensor
@@ -24,14 +24,14 @@ class MeanAuroc(NamedTuple):
 
 @torch.no_grad()
 def auroc(scores: Tensor, labels: Tensor) -> Tensor:
-    """The rank statistic of Mann and Whitney, with average ranks for ties.
+    """Return the AUROC, computed as the rank statistic of Mann and Whitney with average ranks for ties.
 
     Args:
-        scores: [..., n], higher for what is held positive.
+        scores: [..., n], higher for examples that are predicted positive.
         labels: 0 and 1, [..., n]; scores and labels are broadcast.
 
     Returns:
-        In [0, 1], float64, [...]; NaN where it is undefined as labels are all equal, and where a score is NaN.
+        In [0, 1], float64, [...]; NaN if all labels are equal or a score is NaN.
     """
     scores = scores.contiguous()
     ordered = scores.sort(-1).values
@@ -45,7 +45,7 @@ def auroc(scores: Tensor, labels: Tensor) -> Tensor:
 
 
 def mean_auroc(scores: Tensor, labels: Tensor) -> MeanAuroc:
-    """The mean over the classes with both labels. Who takes it says which classes it leaves out.
+    """Return the mean AUROC over the classes that have both labels.
 
     Args:
         scores: [..., n, classes].
@@ -64,6 +64,6 @@ def mean_auroc(scores: Tensor, labels: Tensor) -> MeanAuroc:
 
 
 def undefined_classes(labels: Tensor) -> tuple[int, ...]:
-    """Classes whose labels [n, classes] are all 0 or all 1."""
+    """Return the classes whose labels [n, classes] are all 0 or all 1."""
     positives = labels.sum(0)
     return tuple(torch.nonzero((positives == 0) | (positives == len(labels))).flatten().tolist())

@@ -1,4 +1,4 @@
-"""Linear centred kernel alignment (CKA): how alike two networks' features of the same examples are."""
+"""Linear centred kernel alignment (CKA): the similarity of two networks' features of the same examples."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from torch import Tensor
 
 @torch.no_grad()
 def linear_cka(first: Tensor, second: Tensor) -> float:
-    """Kornblith et al. (2019), "Similarity of Neural Network Representations Revisited", with a linear kernel:
+    """Return the linear CKA of Kornblith et al. (2019), "Similarity of Neural Network Representations Revisited".
 
         ||X^T Y||_F^2 / (||X^T X||_F ||Y^T Y||_F),   X and Y with their columns centred,
 
-    which is HSIC(K, L) / sqrt(HSIC(K, K) HSIC(L, L)) for K = X X^T and L = Y Y^T, without a matrix of examples by examples.
-    It is blind to rotation, translation and scaling of either one's features.
+    which is HSIC(K, L) / sqrt(HSIC(K, K) HSIC(L, L)) for K = X X^T and L = Y Y^T, without a matrix of examples by
+    examples. It is invariant to rotation, translation and scaling of either network's features.
 
     Args:
         first: features [n, p].
         second: features [n, q] of the same examples.
 
     Returns:
-        In [0, 1], worked out in float64; NaN where features are not finite, or one network's are the same for all examples.
+        In [0, 1], computed in float64; NaN if features are not finite, or one network's are the same for all examples.
 
     Raises:
         ValueError: the shapes don't fit, or there are fewer than two examples.
@@ -38,6 +38,6 @@ def linear_cka(first: Tensor, second: Tensor) -> float:
 
 def _centred(features: Tensor) -> Tensor:
     values = features.double()
-    # Of features that are all the same, the mean would leave rounding errors, whose direction means nothing.
+    # Without this step, equal features would leave rounding errors of the mean, in an arbitrary direction.
     values = values - values[:1]
     return values - values.mean(0)

@@ -1,4 +1,4 @@
-"""Put the experiments of all domains together: one table of metrics, and the headline table."""
+"""Collect the experiments of all domains into one table of metrics and the headline table."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ SHOWN = ["experiment", "claim", "measured", "criterion", "paper", "verdict"]
 
 
 def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
-    """Collect.
+    """Write the table of all metrics and the headline table.
 
     Args:
-        config: `experiments`: their names in the order of the tables, as in "mnist_bptt".
-        inputs: `{experiment}/metrics` and `{experiment}/claims` for each of them.
-        outputs: `metrics`: all metrics; `headline`: Markdown, the paper's numbers beside ours, and the verdicts on claims.
+        config: `experiments`: their names, such as "mnist_bptt", in the order of the tables.
+        inputs: `{experiment}/metrics` and `{experiment}/claims` of each experiment.
+        outputs: `metrics`: all metrics; `headline`: Markdown with the paper's numbers beside ours, and the verdicts.
         machine: not used.
 
     Raises:

@@ -2,16 +2,16 @@
 
 A verdict compares the 95% interval of what was measured with a criterion:
 
-- *reproduced*: the whole interval meets the criterion;
-- *not reproduced*: the whole interval lies outside of it;
-- *inconclusive*: the interval holds an end of the criterion, or a replicate gave no finite number; more replicates may decide it;
+- *reproduced*: the whole interval meets the criterion.
+- *not reproduced*: no part of the interval meets it.
+- *inconclusive*: a part of the interval meets it, or a replicate gave no finite number. More replicates may decide it.
 - *not measured*: a run that the claim needs was not made.
 
-A claim that is true with nothing to spare is mostly inconclusive: the verdict asks for evidence, not for a good mean. Where the
-truth lies on the end of the criterion, one verdict in 40 of either kind is wrong by chance, and nothing corrects for the number
-of claims. The t interval supposes independent, about normal replicates. From a single value (n = 1) no spread is known: unless
-the comparison asks for more seeds, the value alone decides, and the verdict says so. "Not reproduced" speaks of these runs, their
-config and data, not of the paper.
+A true value near a bound of the criterion mostly gives "inconclusive"; at the bound, one verdict in 40 of either kind
+is wrong by chance. Nothing corrects for the number of claims. The t interval assumes independent and approximately
+normal replicates. A single value (n = 1) has no known spread: unless the comparison asks for more seeds, the value
+alone decides, and the verdict says so. "Not reproduced" is about these runs, their config and data, not about the
+paper.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from metapt.evaluation.tables import mean_and_error
 
 BEYOND_THE_PAPER = "beyond the paper"
 COLUMNS = [
-    "experiment", "claim", "arm", "control", "metric", "evaluation", "measured", "criterion", "least_seeds", "paper", "verdict"
+    "experiment", "claim", "arm", "control", "metric", "evaluation",
+    "measured", "criterion", "least_seeds", "paper", "verdict",
 ]  # fmt: skip
 
 Word = Literal["reproduced", "not reproduced", "inconclusive", "not measured"]
@@ -37,7 +38,7 @@ Word = Literal["reproduced", "not reproduced", "inconclusive", "not measured"]
 
 @dataclass(frozen=True)
 class Criterion:
-    """The values from `low` to `high` that make a claim true; `words` say so.
+    """The values from `low` to `high` that make a claim true; `words` describes them.
 
     >>> at_least(2).words, at_most(7.2).words, within(45, 4).words
     ('at least 2', 'at most 7.2', 'within 4 of 45')
@@ -49,22 +50,22 @@ class Criterion:
 
 
 def at_least(value: float, what: str = "") -> Criterion:
-    """Return the criterion that something is at least `value`; `what` names it in the words."""
+    """Return the criterion that a number, called `what` in words, is at least `value`."""
     return Criterion(value, math.inf, f"{what} at least {value:g}".strip())
 
 
 def at_most(value: float, what: str = "") -> Criterion:
-    """Return the criterion that something is at most `value`; `what` names it in the words."""
+    """Return the criterion that a number, called `what` in words, is at most `value`."""
     return Criterion(-math.inf, value, f"{what} at most {value:g}".strip())
 
 
 def within(target: float, tolerance: float) -> Criterion:
-    """Return the criterion that something lies within `tolerance` of `target`."""
+    """Return the criterion that a number is within `tolerance` of `target`."""
     return Criterion(target - tolerance, target + tolerance, f"within {tolerance:g} of {target:g}")
 
 
 NOT_BELOW = at_least(0.0, "difference")
-"""The criterion of "one arm beats another"."""
+"""The criterion that one arm is better than another."""
 
 
 @dataclass(frozen=True)
@@ -72,9 +73,9 @@ class Measurement:
     """What a comparison measured.
 
     Attributes:
-        estimate: a mean with its interval, or a difference.
-        words: in place of the estimate's own words, with `{}` for them.
-        doubt: a reason for which nothing is decided; empty where there is none.
+        estimate: a mean or a difference, with its interval.
+        words: how it is described; `{}` stands for the words of the estimate.
+        doubt: a reason why nothing is decided, or an empty string.
     """
 
     estimate: Estimate
@@ -88,15 +89,15 @@ class Comparison:
 
     Attributes:
         text: the claim.
-        arm: that it is about.
-        control: the arm that it is compared with; "" where a number is the other side.
-        metric: what is compared, as in the metrics table.
+        arm: the arm that the claim is about.
+        control: the arm that it is compared with; empty if it is compared with a number.
+        metric: name of what is compared, as in the metrics table.
         criterion: what the measured value must meet.
-        measure: returns what was measured; raises NotMeasuredError where a run was not made.
-        evaluation: "" where the metric is of no evaluation.
+        measure: returns what was measured; raises NotMeasuredError if a run was not made.
+        evaluation: name of the evaluation; empty if the metric has none.
         paper: what the paper reports, in words.
-        least_seeds: PT seeds (replicates) without which nothing is decided.
-        unit: what a replicate is called.
+        least_seeds: number of PT seeds (replicates) below which nothing is decided.
+        unit: name of a replicate.
     """
 
     text: str
@@ -113,14 +114,14 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Judgement:
-    """The outcome of a comparison: the word, and what was measured (mean, standard error, n, interval) in words."""
+    """The outcome of a comparison: the verdict, and mean, standard error, n and interval in words."""
 
     word: Word
     measured: str
 
 
 def judge(experiment: str, comparisons: Iterable[Comparison]) -> pd.DataFrame:
-    """Return a row of `COLUMNS` for each comparison, in their order."""
+    """Return a table with the columns `COLUMNS` and a row for each comparison, in their order."""
     rows = []
     for each in comparisons:
         verdict = decide(each)
@@ -143,7 +144,7 @@ def judge(experiment: str, comparisons: Iterable[Comparison]) -> pd.DataFrame:
 
 
 def decide(comparison: Comparison) -> Judgement:
-    """Return the verdict on a comparison; "not measured" where a run is missing."""
+    """Return the verdict on a comparison; it is "not measured" if a run is missing."""
     try:
         found = comparison.measure()
     except NotMeasuredError as error:
@@ -159,7 +160,7 @@ def decide(comparison: Comparison) -> Judgement:
 
 
 def compare(measured: Estimate, criterion: Criterion) -> Word:
-    """Return the verdict of an estimate's interval against a criterion.
+    """Return the verdict that compares an estimate's interval with a criterion.
 
     >>> from metapt.evaluation.statistics import estimate
     >>> compare(estimate(3.0, 0.5, 10), at_most(7.2)), compare(estimate(44.0, 2.0, 10), within(45, 4))
@@ -199,5 +200,5 @@ def _too_few(measured: Estimate, comparison: Comparison) -> str:
 
 
 def _end(value: float, measured: Estimate) -> str:
-    """Return an end of the interval with the digits of the mean."""
+    """Return a bound of the interval with as many digits as the mean."""
     return mean_and_error(value, measured.standard_error).split(" ± ")[0]

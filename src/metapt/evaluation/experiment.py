@@ -1,4 +1,4 @@
-"""An experiment: one record that says what is run, what is compared, and what is shown."""
+"""The record of an experiment: its runs, its comparisons, its tables and its figure."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ SUMMARY = {
     "figure_svg": "figure.svg",
     "figure_png": "figure.png",
 }
-"""What an experiment ends in: name -> file name in its folder."""
+"""Names of the files that summarise an experiment, in its folder, by output."""
 
 
 @dataclass(frozen=True)
 class Needs:
-    """What an experiment's summary reads.
+    """The inputs of an experiment's summary.
 
     Attributes:
-        runs: their metrics, series and records are its inputs.
-        files: name -> path of further inputs; names without a slash.
+        runs: jobs whose metrics, series and records it reads.
+        files: paths of further inputs, by names without a slash.
         words: further settings of the summary.
     """
 
@@ -47,18 +47,18 @@ class Needs:
 
 @dataclass(frozen=True)
 class Experiment:
-    """An experiment. Its file holds this record under the name `EXPERIMENT`; the file's name is the experiment's key.
+    """An experiment. Its file holds this record as `EXPERIMENT`; the file's name is the experiment's key.
 
     Attributes:
         title: what its table holds; the caption in the report.
         figure_title: what its figure shows.
         section: the model of its settings, with its arms.
-        order: its place among the experiments of its domain, as in the paper.
-        needs: the domain's jobs and this experiment's settings -> what the summary reads.
-        results: reads it; see `Results`.
-        tables: the results -> its table.
-        figure: the results -> its figure.
-        comparisons: the results -> its claims, each with its control.
+        order: its position among the experiments of its domain, as in the paper.
+        needs: returns what the summary reads, given the domain's jobs and the experiment's settings.
+        results: the class that reads it; see `Results`.
+        tables: returns the tables, given the results.
+        figure: returns the figure, given the results.
+        comparisons: returns the claims with their controls, given the results.
     """
 
     title: str
@@ -74,16 +74,16 @@ class Experiment:
     def summarise(
         self, config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine
     ) -> None:
-        """Make tables, figure and verdicts.
+        """Write tables, figure and verdicts.
 
         Args:
             config: see `Results.read`.
             inputs: see `Results.read`.
-            outputs: the names of `SUMMARY`.
+            outputs: paths by the names of `SUMMARY`.
             machine: not used.
 
         Raises:
-            DataError: a file is missing or not what its name says, or arms have other PT seeds than those they are compared to.
+            DataError: a file is missing or not what its name says, or an arm and its control have different PT seeds.
         """
         results = self.results.read(self.section, config, inputs)
         metrics.write(results.metrics, outputs["metrics"])

@@ -1,9 +1,9 @@
-"""The house style of figures, and the few kinds that the experiments need.
+"""The common style of figures, and the kinds of figures that several experiments need.
 
-Every figure is a `matplotlib.figure.Figure` of its own (no pyplot, no global state), about 12 cm wide with text that can still be
-read at half that width. Colours are those of Okabe and Ito ("Color Universal Design", 2008), which people with any colour vision
-can tell apart. Every function that draws takes an `axis`, to draw into a panel of `panels(...)`, and without one makes its own
-figure; it returns the figure. Labels carry their units: "learned mean (degrees)".
+Each figure is a `matplotlib.figure.Figure` without pyplot and global state, about 12 cm wide, with text that is legible
+at half that width. The colours are those of Okabe and Ito ("Color Universal Design", 2008), which can be told apart
+with any colour vision. A function that draws takes an `axis`, such as one of `panels(...)`, or else makes a figure; it
+returns the figure. Labels carry their units: "learned mean (degrees)".
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from numpy.typing import ArrayLike
 from metapt.files import atomic_path
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#5B5B5B")
-"""Blue, vermilion, green, pink, orange, sky, grey."""
+"""Blue, vermilion, green, pink, orange, sky blue, grey."""
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 INK = "#262626"
 QUIET = "#767676"
-"""For what stands behind the data: targets, the paper's numbers."""
+"""Colour of targets and of the paper's numbers, behind the data."""
 
 PANEL = (4.8, 3.3)
 """Width and height of one panel in inches."""
@@ -78,7 +78,7 @@ _STYLE: Any = {
 
 @contextmanager
 def style() -> Iterator[None]:
-    """The house style for all that is drawn inside the `with`, on top of matplotlib's defaults, whatever the user has set."""
+    """Apply the common style inside the `with`, on top of matplotlib's defaults, whatever the user has set."""
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(_STYLE)
@@ -86,19 +86,19 @@ def style() -> Iterator[None]:
 
 
 def colour(index: int) -> str:
-    """The colour of group `index`; after the last one the palette begins anew."""
+    """Return the colour of group `index`; the palette repeats after its last colour."""
     return PALETTE[index % len(PALETTE)]
 
 
 def ramp(count: int) -> list[str]:
-    """Colours of `count` groups that have an order, from dark blue to light green (viridis without its yellow)."""
+    """Return colours of `count` ordered groups, from dark blue to light green (viridis without its yellow)."""
     return [to_hex(colormaps["viridis"](0.82 * i / max(1, count - 1))) for i in range(count)]
 
 
 def panels(
     columns: int = 1, rows: int = 1, *, width: float = PANEL[0], height: float = PANEL[1]
 ) -> tuple[Figure, list[Axes]]:
-    """An empty figure and its axes, row by row. `width` and `height` of a panel in inches."""
+    """Return an empty figure and its axes, row by row; `width` and `height` of a panel are in inches."""
     with style():
         figure = Figure(figsize=(columns * width, rows * height))
         grid = figure.subplots(rows, columns, squeeze=False)
@@ -106,7 +106,10 @@ def panels(
 
 
 def save(figure: Figure, stem: Path) -> None:
-    """Write {stem}.svg and {stem}.png (150 dots per inch). Equal figures give equal bytes: no dates, no versions, fixed ids."""
+    """Write {stem}.svg and {stem}.png (150 dots per inch).
+
+    Equal figures give equal bytes, because dates, versions and random ids are left out.
+    """
     with style():
         with atomic_path(stem.with_name(stem.name + ".svg")) as path:
             figure.savefig(path, format="svg", metadata={"Date": None, "Creator": None})
@@ -115,7 +118,7 @@ def save(figure: Figure, stem: Path) -> None:
 
 
 def legend_above(figure: Figure, axes: Sequence[Axes], columns: int = 5) -> None:
-    """One legend for all panels, above them, in place of their own; what several of them name stands there once."""
+    """Replace the legends of all panels by one above them, in which each label stands once."""
     found: dict[str, Any] = {}
     for axis in axes:
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
@@ -130,7 +133,7 @@ def legend_above(figure: Figure, axes: Sequence[Axes], columns: int = 5) -> None
 
 
 def same_range(axes: Sequence[Axes], which: Literal["x", "y"]) -> None:
-    """Lets panels compare: all get the range that holds all of their data."""
+    """Give all panels the smallest range that holds all of their data, so that they can be compared."""
     ranges = [axis.get_xlim() if which == "x" else axis.get_ylim() for axis in axes]
     low, high = min(low for low, _ in ranges), max(high for _, high in ranges)
     for axis in axes:
@@ -138,7 +141,10 @@ def same_range(axes: Sequence[Axes], which: Literal["x", "y"]) -> None:
 
 
 def plain_log_ticks(axis: Axis) -> None:
-    """Ticks of a logarithmic axis as plain numbers where these are short, and within decades where the axis spans few."""
+    """Set the ticks of a logarithmic axis.
+
+    Labels are plain numbers if they are short; there are ticks within decades if the axis spans fewer than two.
+    """
     low, high = sorted(axis.get_view_interval())
     axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 100 * low else (1.0,), numticks=8))
     if low >= 1e-4 and high < 1e5:
@@ -147,32 +153,31 @@ def plain_log_ticks(axis: Axis) -> None:
 
 
 def title(axis: Axes, text: str) -> None:
+    """Set the title of a panel in the common style."""
     with style():
         axis.set_title(text)
 
 
 def once(axis: Axes, text: str) -> str | None:
-    """The label of one of several equal marks: none once the axis has it."""
+    """Return the label of one of several equal marks, None if the axis has it already."""
     return None if text in axis.get_legend_handles_labels()[1] else text
 
 
 def band(
     axis: Axes, steps: ArrayLike, lower: ArrayLike, centre: ArrayLike, upper: ArrayLike, label: str, colour: str
 ) -> None:
-    """A line `centre` with the band from `lower` to `upper` behind it; all [steps]."""
+    """Draw a line `centre` over a band from `lower` to `upper`; all have the shape [steps]."""
     axis.fill_between(np.asarray(steps), np.asarray(lower), np.asarray(upper), color=colour, alpha=0.2, linewidth=0)
     axis.plot(np.asarray(steps), np.asarray(centre), color=colour, label=label)
 
 
-def over_replicates(
-    series: pd.DataFrame, name: str, quantiles: tuple[float, float, float] = (0.1, 0.5, 0.9)
-) -> pd.DataFrame:
-    """A band from a series table: step, and as lower, centre, upper the `quantiles` of `name` over the replicates.
+def over_replicates(series: pd.DataFrame, name: str) -> pd.DataFrame:
+    """Return quantiles of the series `name` over the replicates: step, lower (10%), centre (50%) and upper (90%).
 
-    It has a gap at the steps where a replicate has diverged (NaN): the others alone would look better than they are.
+    They are NaN at the steps where a replicate has diverged (NaN), since the other replicates alone would look too good.
     """
     values = series[series["name"] == name].groupby("step")["value"]
-    lower, centre, upper = (values.quantile(q).where(values.count() == values.size()) for q in quantiles)
+    lower, centre, upper = (values.quantile(q).where(values.count() == values.size()) for q in (0.1, 0.5, 0.9))
     return pd.DataFrame({"lower": lower, "centre": centre, "upper": upper}).reset_index()
 
 
@@ -184,11 +189,14 @@ def trajectories(
     target: float | tuple[float, float, float] | None = None,
     axis: Axes | None = None,
 ) -> Figure:
-    """One line with its band per group over the steps of a run.
+    """Draw a line with a band for each group over the steps of a run.
 
-    `bands`: label -> DataFrame with the columns step, lower, centre, upper (`over_replicates` makes one; a learned mean plus and
-    minus the learned deviation is another). `target`: the value to be found, a dashed line; or (lower, centre, upper), with its
-    ends dotted.
+    Args:
+        bands: tables with the columns step, lower, centre and upper by label; see `over_replicates`.
+        xlabel: label of the steps.
+        ylabel: label of the values.
+        target: the true value, drawn as a dashed line; or (lower, centre, upper), with dotted outer lines.
+        axis: where to draw; a new figure if None.
     """
     with style():
         figure, axis = _place(axis)
@@ -214,10 +222,15 @@ def distributions(
     logarithmic: bool = False,
     axis: Axes | None = None,
 ) -> Figure:
-    """Histograms of two or more groups over the same bins, as shares of each group, so that groups of different size compare.
+    """Draw histograms of two or more groups over the same bins, in per cent of each group.
 
-    `groups`: label -> values [n]. `logarithmic`: bins of equal ratio, for values over several decades; zeros count in
-    the lowest bin.
+    Args:
+        groups: values [n] by label.
+        xlabel: label of the values.
+        ylabel: label of the shares.
+        bins: number of bins.
+        logarithmic: whether bins have equal ratios, for values over several decades; zeros are in the lowest bin.
+        axis: where to draw; a new figure if None.
     """
     samples = {label: np.asarray(values, dtype=float) for label, values in groups.items()}
     everything = np.concatenate(list(samples.values()))
@@ -250,9 +263,17 @@ def lines_with_error(
     yscale: str = "linear",
     axis: Axes | None = None,
 ) -> Figure:
-    """One line with error bars per group: `table` has the columns `x`, `group`, mean and standard_error (NaN: no bar).
+    """Draw a line with error bars for each group.
 
-    Scales are matplotlib's ("linear", "log", "symlog"); a tick stands at every x where there are at most eight.
+    Args:
+        table: has the columns `x`, `group`, mean and standard_error (no bar where it is NaN).
+        x: name of the column of the horizontal axis; its values are the ticks if there are at most eight.
+        group: name of the column that holds the labels.
+        xlabel: label of the horizontal axis.
+        ylabel: label of the vertical axis.
+        xscale: scale of matplotlib: "linear", "log" or "symlog".
+        yscale: as `xscale`.
+        axis: where to draw; a new figure if None.
     """
     with style():
         figure, axis = _place(axis)
@@ -281,12 +302,16 @@ def bars_with_error(
     names: tuple[str, str] = ("ours", "paper"),
     axis: Axes | None = None,
 ) -> Figure:
-    """Ours beside the paper's, one row per label from top to bottom: a dot with its standard error as a bar, and its number.
+    """Draw our numbers beside the paper's, in a row for each label from top to bottom.
 
-    `names`: what the two are called in the legend, where they are something else.
+    A number is drawn as a dot with its standard error as a bar. Dots can be compared without an axis that starts at zero.
 
-    `ours`, `papers`: columns label, mean, standard_error (NaN: no bar); a label that only one has is drawn alone. Dots rather
-    than filled bars, because their positions compare without an axis that starts at zero.
+    Args:
+        ours: has the columns label, mean and standard_error (no bar where it is NaN).
+        papers: the same columns; a label that only one of the tables has is drawn alone.
+        xlabel: label of the numbers.
+        names: names of the two tables in the legend.
+        axis: where to draw; a new figure if None.
     """
     labels = list(dict.fromkeys([*ours["label"], *([] if papers is None else papers["label"])]))
     place = {label: i for i, label in enumerate(labels)}
@@ -343,7 +368,7 @@ def _dots(
 
 
 def _place(axis: Axes | None) -> tuple[Figure, Axes]:
-    """The axis to draw into, with its figure; a new one if there is none."""
+    """Return figure and axis to draw into; both are new if `axis` is None."""
     if axis is None:
         figure, (axis,) = panels()
         return figure, axis

@@ -1,4 +1,4 @@
-"""What the arms of a domain are called in tables and figures, and how they are drawn."""
+"""Labels of arms in tables and figures, and the style in which they are drawn."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from metapt.evaluation import figures
 
 
 class Look(NamedTuple):
-    """An arm in a figure: its label, colour, marker, and matplotlib's style of its line."""
+    """An arm in a figure: label, colour, marker, and matplotlib's style of the line."""
 
     label: str
     colour: str
@@ -18,15 +18,16 @@ class Look(NamedTuple):
 
 
 Known = Mapping[str, tuple[str, int, int, str]]
-"""Arm -> label, index into the palette, index into the markers, line; arms of one colour differ in line and marker."""
+"""Label, index into the palette, index into the markers and line, by arm; arms of one colour differ in the last two."""
 
 
 def label(arm: str, known: Known) -> str:
+    """Return the label of an arm: the known one, else its name with spaces."""
     return known[arm][0] if arm in known else arm.replace("_", " ")
 
 
 def looks(arms: Sequence[str], known: Known) -> dict[str, Look]:
-    """The look of each arm: what is known of it, else what its place gives."""
+    """Return the look of each arm: the known one, else one that depends on its position in `arms`."""
     found = {}
     for place, arm in enumerate(arms):
         name, colour, marker, line = known.get(arm, (label(arm, known), place, place, "-."))

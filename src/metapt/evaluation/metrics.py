@@ -1,8 +1,8 @@
-"""The two tables that every run leaves: its metrics (one row per number) and its series (one row per number and step).
+"""The two tables of a run: its metrics (a row for each number) and its series (a row for each number and step).
 
-Both are CSV files in UTF-8. Floats are written with `repr`, the shortest text that reads back as the same float64, and rows keep
-the order in which they were given, so that equal runs leave equal bytes. A value may be `nan` or `inf` (a run that diverged says
-so, and statistics carry it on); it may not be empty or text.
+Both are CSV files in UTF-8. Floats are written with `repr`, the shortest text that reads back as the same float64, and
+rows keep their order, so that equal runs write equal bytes. A value may be `nan` or `inf` (from a run that diverged,
+and statistics carry it on); it must not be empty or text.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from metapt.errors import DataError
 from metapt.files import atomic_path
 
 CELL = ["experiment", "arm", "setting", "evaluation", "metric"]
-"""What names a number up to the replicate; the words of the paper's numbers where the paper has it."""
+"""Columns that name a number up to the replicate; the values are those of the paper's table where it has the number."""
 
 COLUMNS = ["experiment", "arm", "replicate", "setting", "evaluation", "metric", "value"]
 SERIES_COLUMNS = ["replicate", "step", "name", "value"]
@@ -28,7 +28,7 @@ Rows = pd.DataFrame | Iterable[Mapping[str, Any]]
 
 
 class NotMeasuredError(DataError):
-    """The metrics table has no row for what was asked: its run was not made."""
+    """The metrics table has no such row, because the run was not made."""
 
 
 def row(
@@ -41,7 +41,7 @@ def row(
     setting: str = "",
     evaluation: str = "",
 ) -> dict[str, Any]:
-    """One row of the metrics table. `replicate` is None for a number of the whole run.
+    """Return a row of the metrics table. `replicate` is None for a number of the whole run.
 
     >>> row("mnist_bptt", "meta", "FT test accuracy (%)", 87.5)["replicate"] is None
     True
@@ -58,15 +58,17 @@ def row(
 
 
 def write(rows: Rows, path: Path) -> None:
-    """Write the metrics table of a run. Raises DataError where `validate` does; then nothing is written."""
+    """Write the metrics table of a run. Raises DataError as `validate`; then nothing is written."""
     _write_csv(validate(rows, where=str(path)), path)
 
 
 def read(paths: Path | Sequence[Path]) -> pd.DataFrame:
-    """The metrics tables of one or many runs below one another, in the order given, with the columns `COLUMNS`.
+    """Return the metrics tables of one or more runs as one table with the columns `COLUMNS`, in the order given.
 
     `replicate` is Int64 (nullable), `value` float64, the rest text ("" where empty).
-    Raises DataError for a file that is missing or no such table, and for a number that two files claim to have.
+
+    Raises:
+        DataError: a file is missing or is no such table, or two files have the same number.
     """
     files = [paths] if isinstance(paths, Path) else list(paths)
     tables = [validate(_read_csv(path), where=str(path)) for path in files]
@@ -76,26 +78,31 @@ def read(paths: Path | Sequence[Path]) -> pd.DataFrame:
 
 
 def write_series(rows: Rows, path: Path) -> None:
-    """Write the series table of a run: columns replicate, step, name, value. Raises DataError where `validate_series` does."""
+    """Write the series table of a run: replicate, step, name, value. Raises DataError as `validate_series`."""
     _write_csv(validate_series(rows, where=str(path)), path)
 
 
 def read_series(path: Path) -> pd.DataFrame:
-    """The series table of one run: replicate Int64 (nullable), step int64, name text, value float64. Raises DataError."""
+    """Return the series table of a run: replicate Int64 (nullable), step int64, name text, value float64.
+
+    Raises:
+        DataError: the file is missing or is no such table.
+    """
     return validate_series(_read_csv(path), where=str(path))
 
 
 def validate(rows: Rows, where: str = "the metrics table") -> pd.DataFrame:
-    """`rows` as a metrics table with the columns and types that `read` promises.
+    """Return `rows` as a metrics table with the columns and types of `read`.
 
-    Raises DataError, naming `where`: a column missing or unknown, an empty experiment, arm or metric, a replicate that is no
-    integer, a value that is no number, or two rows for the same number.
+    Raises:
+        DataError: a column is missing or unknown, an experiment, arm or metric is empty, a replicate is no integer, a
+            value is no number, or two rows are the same number. The message names `where`.
     """
     return _validate(rows, COLUMNS, where)
 
 
 def validate_series(rows: Rows, where: str = "the series table") -> pd.DataFrame:
-    """`rows` as a series table; raises DataError as `validate` does, also for a step that is no integer."""
+    """Return `rows` as a series table. Raises DataError as `validate`, and if a step is no integer."""
     return _validate(rows, SERIES_COLUMNS, where)
 
 
@@ -108,10 +115,13 @@ def select(
     setting: str | None = None,
     evaluation: str | None = None,
 ) -> pd.Series[float]:
-    """The values of one cell of the metrics table, indexed by replicate.
+    """Return the values of a cell of the metrics table, indexed by replicate.
 
-    `setting` and `evaluation` left out match any, as long as they leave one cell.
-    Raises NotMeasuredError when nothing matches, DataError when several cells do.
+    `setting` and `evaluation` may be left out if only one cell remains.
+
+    Raises:
+        NotMeasuredError: no row matches.
+        DataError: rows of several cells match.
     """
     wanted = {"experiment": experiment, "arm": arm, "metric": metric, "setting": setting, "evaluation": evaluation}
     wanted = {column: word for column, word in wanted.items() if word is not None}
@@ -193,7 +203,7 @@ def _read_csv(path: Path) -> pd.DataFrame:
         return pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8")
     except FileNotFoundError:
         raise DataError(f"{path} is missing; the run that writes it has not been made.") from None
-    except (OSError, ValueError) as error:  # pandas' parser errors and wrong encodings are ValueErrors
+    except (OSError, ValueError) as error:  # ValueError: of pandas' parser, or a wrong encoding
         raise DataError(f"{path} is not a CSV table: {error}.") from None
 
 

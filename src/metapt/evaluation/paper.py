@@ -1,4 +1,4 @@
-"""The numbers of the paper (Raghu et al., "Meta-Learning to Improve Pre-Training", NeurIPS 2021), to stand beside ours."""
+"""The numbers of the paper (Raghu et al., "Meta-Learning to Improve Pre-Training", NeurIPS 2021)."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from metapt.evaluation.metrics import CELL
 
 
 def paper_numbers() -> pd.DataFrame:
-    """One row per number of the paper.
+    """Return a table with a row for each number of the paper.
 
-    Columns: experiment, arm, setting, evaluation, metric, paper_mean, paper_standard_error, paper_note, source (where in the
-    paper it stands). Means and standard errors are in the metric's own unit; the error is NaN where the paper gives none.
+    Columns: experiment, arm, setting, evaluation, metric, paper_mean, paper_standard_error, paper_note, source (the
+    place in the paper). Means and standard errors are in the unit of the metric; the error is NaN if the paper gives
+    none.
 
-    >>> numbers = paper_numbers()
-    >>> numbers.loc[numbers.experiment == "mnist_rotation_mean", ["arm", "paper_mean", "paper_standard_error"]].values.tolist()
-    [['meta', 7.2, 1.5]]
+    >>> numbers = paper_numbers().set_index("experiment")
+    >>> numbers.loc["mnist_rotation_mean", ["arm", "paper_mean", "paper_standard_error"]].tolist()
+    ['meta', 7.2, 1.5]
     """
     file = resources.files("metapt.evaluation") / "paper_numbers.csv"
     with file.open(encoding="utf-8") as stream:
@@ -31,10 +32,10 @@ def paper_numbers() -> pd.DataFrame:
 
 
 def beside_paper(summary: pd.DataFrame) -> pd.DataFrame:
-    """`summary` (of `statistics.summarise`) with three more columns: paper_mean, paper_standard_error, paper_note.
+    """Return `summary` (of `statistics.summarise`) with the columns paper_mean, paper_standard_error and paper_note.
 
-    Joined on experiment, arm, setting, evaluation and metric. Every row of `summary` stays, in its order; where the paper has no
-    such number, paper_mean and paper_standard_error are NaN and paper_note is "".
+    The join is on experiment, arm, setting, evaluation and metric; all rows of `summary` stay, in their order. If the
+    paper has no such number, paper_mean and paper_standard_error are NaN and paper_note is "".
     """
     joined = summary.merge(paper_numbers().drop(columns="source"), how="left", on=CELL, validate="many_to_one")
     return joined.assign(paper_note=joined["paper_note"].fillna(""))

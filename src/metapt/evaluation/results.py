@@ -1,4 +1,4 @@
-"""What the runs of an experiment have left, read once, in the form that its tables, figure and comparisons work on."""
+"""The results of an experiment's runs, read once for its tables, figure and comparisons."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class Results:
 
     Attributes:
         name: of the experiment, as in the metrics table: `ecg_full_access`.
-        config: the settings of its domain, with the arms that the experiment names.
+        config: the settings of its domain, with the arms of the experiment.
         section: its own settings.
-        words: what its record adds to the config of its summary.
+        words: the further settings from `Needs`.
         metrics: the metrics table of all its runs, with `name` as experiment.
-        series: the series tables of all its runs, with the words of the run's folder: stage, arm, setting, seed (-1 in
-            runs of several), replicate, step, name, value.
-        machines: arm -> the machines that its PT ran on, in words, each once.
-        files: name -> path of what it reads besides.
+        series: the series tables of all its runs: stage, arm, setting, seed (-1 in runs of several seeds), replicate,
+            step, name, value. The first four are from the run's folder.
+        machines: names of the machines that PT ran on, each once, by arm.
+        files: paths of further inputs by name.
     """
 
     settings: ClassVar[type[DomainSection]] = DomainSection
@@ -61,23 +61,23 @@ class Results:
     def values(
         self, arm: str, metric: str, setting: str | None = None, evaluation: str | None = None
     ) -> pd.Series[float]:
-        """Return a number of an arm by replicate; takes and raises what `metrics.select` does."""
+        """Return a number of an arm by replicate. Arguments and errors are those of `metrics.select`."""
         return metrics.select(
             self.metrics, experiment=self.name, arm=arm, metric=metric, setting=setting, evaluation=evaluation
         )
 
     @classmethod
     def read(cls, section: type[ExperimentSection], config: Mapping[str, Any], inputs: Mapping[str, Path]) -> Results:
-        """Read what the runs of an experiment have left.
+        """Read the results of an experiment's runs.
 
         Args:
             section: the model of the experiment's settings.
             config: `domain`, `experiment` (its key), `settings`, `section`, and further `words`.
-            inputs: `{run}/metrics`, `{run}/series` and `{run}/record` for each run, whose name is its folder below the domain's
-                results: `pretrain/meta/n500/seed0`; other names are `files`.
+            inputs: `{run}/metrics`, `{run}/series` and `{run}/record` of each run, whose name is its folder below the
+                domain's results, such as `pretrain/meta/n500/seed0`; other names are `files`.
 
         Raises:
-            DataError: a file is no such table.
+            DataError: a file is missing or is no such table.
         """
         name = f"{config['domain']}_{config['experiment']}"
         tables = metrics.read([path for each, path in inputs.items() if each.endswith("/metrics")])
@@ -102,7 +102,7 @@ class Results:
 
 
 def run_words(run: str) -> dict[str, str | int]:
-    """Return what a run's folder says: stage (or the key of an experiment), arm, setting, and seed where it has one.
+    """Return what a run's folder says: stage (or key of an experiment), arm, setting and seed (-1 without one).
 
     >>> run_words("pretrain/meta/n500/seed0")
     {'stage': 'pretrain', 'arm': 'meta', 'setting': 'n500', 'seed': 0}
@@ -114,7 +114,7 @@ def run_words(run: str) -> dict[str, str | int]:
 
 
 def machine_of(record: Path) -> str:
-    """Return the machine of a run's `run.json`, in words. Raises DataError where the file is no such record."""
+    """Return the name of the machine in a run's `run.json`. Raises DataError if the file is no such record."""
     try:
         machine = json.loads(record.read_text(encoding="utf-8"))["machine"]
         return (

@@ -1,7 +1,7 @@
 """Means with their uncertainty, differences between arms, and the bootstrap over clusters.
 
-Whatever is estimated comes as an `Estimate`, so that tables and claims treat all alike. A value that is not finite (a run that
-diverged) is never dropped: it makes the estimate not finite too.
+All estimates are an `Estimate`, so that tables and claims treat them alike. A value that is not finite (from a run that
+diverged) is never dropped: the estimate is then not finite either.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -20,17 +20,15 @@ from metapt.errors import DataError
 from metapt.evaluation.metrics import CELL
 
 CONFIDENCE = 0.95
-EXACT_PAIRS = 16
-"""Up to so many pairs the sign-flip test enumerates all 2^n assignments."""
 
 Vector = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean, its standard error, the number of independent replicates, and a 95% interval from `low` to `high`.
+    """A mean, its standard error, the number of independent replicates, and its 95% interval.
 
-    With n = 1 no spread is known: standard_error, low and high are NaN.
+    The interval is from `low` to `high`. With n = 1, standard_error, low and high are NaN.
     """
 
     mean: float
@@ -42,15 +40,15 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Difference(Estimate):
-    """An estimated difference with the two-sided p-value of "there is none" (NaN where there is no spread to test against)."""
+    """An estimated difference with the two-sided p-value of no difference (NaN if there is no spread)."""
 
     p_value: float
 
 
 def estimate(mean: float, standard_error: float, n: int) -> Estimate:
-    """An Estimate with the t interval mean +- t(0.975; n - 1) standard_error.
+    """Return an Estimate with the t interval, mean ± t(0.975; n - 1) standard_error.
 
-    It supposes independent replicates whose mean is about normal; no interval is known from n = 1.
+    It assumes independent replicates and an approximately normal mean; there is no interval for n = 1.
 
     >>> e = estimate(7.2, 1.5, 10)
     >>> round(e.low, 2), round(e.high, 2)
@@ -63,7 +61,10 @@ def estimate(mean: float, standard_error: float, n: int) -> Estimate:
 
 
 def estimate_mean(values: ArrayLike) -> Estimate:
-    """Mean and standard error s / sqrt(n) of `values` [n], s with n - 1 in the denominator. Raises DataError for no values.
+    """Return the mean of `values` [n] with the standard error s / sqrt(n), where s has n - 1 in the denominator.
+
+    Raises:
+        DataError: there are no values.
 
     >>> e = estimate_mean([1.0, 2.0, 3.0, 4.0])
     >>> e.mean, round(e.standard_error, 4), e.n
@@ -76,10 +77,12 @@ def estimate_mean(values: ArrayLike) -> Estimate:
 
 
 def summarise(metrics: pd.DataFrame) -> pd.DataFrame:
-    """Mean, standard error and n of every cell of the tidy metrics table, over its replicates, in order of first appearance.
+    """Return mean, standard error and n of each cell of the metrics table, in order of first appearance.
 
-    Columns: experiment, arm, setting, evaluation, metric, mean, standard_error (NaN for n = 1), n.
-    Raises DataError when a cell mixes a number of the whole run with numbers of replicates.
+    Columns: experiment, arm, setting, evaluation, metric, mean, standard_error (NaN for n = 1), n (of replicates).
+
+    Raises:
+        DataError: a cell mixes a number of the whole run with numbers of replicates.
     """
     rows: list[dict[str, Any]] = []
     for key, cell in metrics.groupby(CELL, sort=False, dropna=False):
@@ -93,95 +96,45 @@ def summarise(metrics: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=[*CELL, "mean", "standard_error", "n"])
 
 
-def paired_difference(
-    a: pd.Series[float],
-    b: pd.Series[float],
-    *,
-    test: Literal["t", "permutation"] = "t",
-    draws: int = 20_000,
-    seed: int = 0,
-) -> Difference:
-    """Mean of a - b over replicates that a and b share, e.g. two arms with the same PT seeds.
+def paired_difference(a: pd.Series[float], b: pd.Series[float]) -> Difference:
+    """Return the mean of a - b over the replicates of two arms, with the t interval and the paired t test.
 
-    `a`, `b`: values indexed by replicate; the order does not matter. With d = a - b, the standard error is s_d / sqrt(n) and the
-    interval is the t interval of d. The p-value comes from the paired t test (t = mean / standard error, n - 1 degrees of
-    freedom; Student, Biometrika 1908) or from the sign-flip permutation test (`sign_flip_p_value`), which supposes only that d
-    is symmetric about zero when there is no difference. FT runs that share a PT seed are no pairs of their own: average them
-    first, or use `cluster_bootstrap`. Raises DataError when a replicate stands in one arm only, or twice in one.
+    The standard error is s_d / sqrt(n) of the differences d = a - b; the p-value is that of t = mean / standard error
+    with n - 1 degrees of freedom (Student, Biometrika 1908). FT runs that share a PT seed are not pairs: average them
+    first, or use `cluster_bootstrap`.
+
+    Args:
+        a: values indexed by replicate, in any order.
+        b: values of the other arm for the same replicates.
+
+    Raises:
+        DataError: a replicate is in one arm only, or twice in one.
 
     >>> a = pd.Series([81.7, 82.1, 81.2, 82.0], index=[0, 1, 2, 3])
     >>> b = pd.Series([79.8, 80.9, 80.1, 80.6], index=[0, 1, 2, 3])
     >>> d = paired_difference(a, b)
     >>> [round(x, 3) for x in (d.mean, d.standard_error, d.low, d.high, d.p_value)]
     [1.4, 0.178, 0.834, 1.966, 0.004]
-    >>> paired_difference(a, b, test="permutation").p_value
-    0.125
     """
-    d = _vector(a) - _vector(_partners(a, b))
-    e = estimate_mean(d)
-    p = _t_p_value(e.mean, e.standard_error, e.n - 1) if test == "t" else sign_flip_p_value(d, draws=draws, seed=seed)
+    e = estimate_mean(_vector(a) - _vector(_partners(a, b)))
+    p = _t_p_value(e.mean, e.standard_error, e.n - 1)
     return Difference(e.mean, e.standard_error, e.n, e.low, e.high, p)
-
-
-def unpaired_difference(a: ArrayLike, b: ArrayLike) -> Difference:
-    """Difference of the means of independent samples a [n_a] and b [n_b] of unequal variance (Welch, Biometrika 1947).
-
-    The standard error is sqrt(se_a^2 + se_b^2), the degrees of freedom
-    (se_a^2 + se_b^2)^2 / (se_a^4 / (n_a - 1) + se_b^4 / (n_b - 1)), rounded down (the cautious side).
-    `n` is the smaller of the two; when it is 1, no spread is known.
-
-    >>> d = unpaired_difference([88.0, 87.0, 89.0], [80.0, 81.0, 79.5, 80.5])
-    >>> round(d.mean, 2), round(d.standard_error, 3), d.n, d.p_value < 0.01
-    (7.75, 0.661, 3, True)
-    """
-    ea, eb = estimate_mean(a), estimate_mean(b)
-    mean, n = ea.mean - eb.mean, min(ea.n, eb.n)
-    va, vb = ea.standard_error**2, eb.standard_error**2
-    standard_error = math.sqrt(va + vb)
-    if n < 2 or math.isnan(standard_error):
-        return Difference(mean, math.nan, n, math.nan, math.nan, math.nan)
-    spread = va**2 / (ea.n - 1) + vb**2 / (eb.n - 1)
-    degrees = max(n - 1, math.floor((va + vb) ** 2 / spread)) if spread > 0 else n - 1
-    half = _t_quantile(degrees) * standard_error
-    return Difference(mean, standard_error, n, mean - half, mean + half, _t_p_value(mean, standard_error, degrees))
-
-
-def sign_flip_p_value(differences: ArrayLike, *, draws: int = 20_000, seed: int = 0) -> float:
-    """Two-sided p-value of the sign-flip permutation test on paired `differences` [n].
-
-    The share of assignments of signs whose |sum| is at least the observed one (Fisher, "The Design of Experiments", 1935). Up to
-    `EXACT_PAIRS` pairs all 2^n assignments are enumerated, so p is never below 2^(1 - n); above, `draws` random ones are taken
-    with `seed` and p = (1 + hits) / (1 + draws) (Phipson and Smyth, 2010). NaN when a difference is not finite; raises DataError
-    for no pairs.
-
-    >>> sign_flip_p_value([1.0, 2.0, 3.0])
-    0.25
-    """
-    d = _vector(differences)
-    if d.size == 0:
-        raise DataError("The sign-flip test needs at least one pair.")
-    if not np.isfinite(d).all():
-        return math.nan
-    threshold = abs(d.sum()) - 1e-12 * np.abs(d).sum()  # ties count in spite of rounding
-    if d.size <= EXACT_PAIRS:
-        signs = 1 - 2 * (np.arange(2**d.size)[:, None] >> np.arange(d.size) & 1)
-        return float(np.mean(np.abs(signs @ d) >= threshold))
-    generator = np.random.default_rng(seed)
-    hits = sum(abs((1 - 2 * generator.integers(0, 2, d.size)) @ d) >= threshold for _ in range(draws))
-    return (1 + int(hits)) / (1 + draws)
 
 
 def cluster_bootstrap(
     values: ArrayLike, clusters: Sequence[Any] | NDArray[Any], *, draws: int = 10_000, seed: int = 0
 ) -> Estimate:
-    """Mean of `values` [m] whose runs share something by `clusters` [m], e.g. FT runs from the same PT seed.
+    """Return the mean of `values` [m] with a bootstrap over `clusters` [m], such as the PT seeds of FT runs.
 
-    Whole clusters are drawn with replacement, as many as there are; the statistic of a draw is the mean over all their values, so
-    unequal clusters weigh by size. The standard error is the standard deviation of the draws, the interval their 2.5% and 97.5%
-    quantiles, and `n` the number of clusters (Davison and Hinkley, "Bootstrap Methods and their Application", 1997, section 3.8).
-    With fewer than about ten clusters the interval is too narrow (Cameron, Gelbach and Miller, 2008); the t interval over the
-    clusters' own means (`estimate_mean`) is then the one to trust. For the difference of two arms, give it run by run.
-    Raises DataError for fewer than two clusters: the spread between clusters can't be seen in one.
+    Whole clusters are drawn with replacement, as many as there are. The statistic of a draw is the mean over all its
+    values, so clusters weigh by size. The standard error is the standard deviation of the draws, the interval is from
+    their 2.5% to their 97.5% quantile, and `n` is the number of clusters (Davison and Hinkley, "Bootstrap Methods and
+    their Application", 1997, section 3.8). With fewer than about ten clusters the interval is too narrow (Cameron,
+    Gelbach and Miller, 2008), and the t interval over the clusters' means (`estimate_mean`) should be used. For the
+    difference of two arms, `values` are the differences of runs.
+
+    Raises:
+        DataError: there are fewer than two clusters, so that the spread between clusters is unknown.
 
     >>> e = cluster_bootstrap([1.0, 3.0, 5.0, 7.0, 9.0, 11.0], ["a", "a", "b", "b", "c", "c"], seed=1)
     >>> e.mean, round(e.standard_error, 1), e.n
@@ -201,9 +154,9 @@ def cluster_bootstrap(
 
 
 def cluster_means(values: pd.Series[float], clusters: Sequence[Any] | NDArray[Any]) -> pd.Series[float]:
-    """Mean of the `values` [m] of each of the `clusters` [m], e.g. of the FT runs of each PT seed, indexed by cluster in order.
+    """Return the mean of the `values` [m] of each of the `clusters` [m], indexed by cluster in order.
 
-    These means are independent where the values are not. A value that is not finite makes its cluster's mean not finite.
+    A value that is not finite makes the mean of its cluster not finite.
 
     >>> cluster_means(pd.Series([1.0, 3.0, 6.0]), [7, 7, 8]).to_dict()
     {7: 2.0, 8: 6.0}
@@ -212,10 +165,13 @@ def cluster_means(values: pd.Series[float], clusters: Sequence[Any] | NDArray[An
 
 
 def ratio_of_medians(a: pd.Series[float], b: pd.Series[float], *, draws: int = 10_000, seed: int = 0) -> Estimate:
-    """median(a) / median(b) over replicates that both share, e.g. the times of two arms, which have outliers upwards.
+    """Return median(a) / median(b) over the replicates of two arms, for values with outliers such as times.
 
-    The standard error and the 95% interval come from a bootstrap over replicates (drawn in pairs), as in `cluster_bootstrap`.
-    As there, the interval is too narrow with few of them; with one replicate there is none. Raises what `paired_difference` does.
+    The standard error and the 95% interval are from a bootstrap over pairs of replicates, as in `cluster_bootstrap`.
+    The interval is too narrow with few replicates; with one there is none.
+
+    Raises:
+        DataError: as `paired_difference`.
 
     >>> r = ratio_of_medians(pd.Series([2.0, 2.2, 9.0]), pd.Series([1.0, 1.0, 1.1]))
     >>> r.mean, r.n, r.low <= 2.2 <= r.high
@@ -248,7 +204,7 @@ def _standard_error(x: Vector) -> float:
 
 
 def _partners(a: pd.Series[float], b: pd.Series[float]) -> pd.Series[float]:
-    """b in the order of a's replicates."""
+    """Return b in the order of a's replicates. Raises DataError as `paired_difference`."""
     for name, values in (("first", a), ("second", b)):
         if not values.index.is_unique:
             raise DataError(

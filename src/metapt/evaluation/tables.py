@@ -1,4 +1,4 @@
-"""Tables for people: the same one as CSV (full precision), Markdown (GitHub) and LaTeX (booktabs)."""
+"""Tables for people, in CSV (full precision), Markdown (GitHub) and LaTeX (booktabs)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pandas as pd
 from metapt.files import atomic_path
 
 NOTHING = "\N{EN DASH}"
-"""Stands where there is no number."""
+"""The text of a cell without a number."""
 
 _NUMBER = re.compile(r"\(?-?(\d+(\.\d+)?|inf|nan)( ± \d+(\.\d+)?\)?)?(e-?\d+)?")
 
@@ -41,18 +41,18 @@ _LATEX = str.maketrans(
 
 
 class Tables(NamedTuple):
-    """Blocks for people (caption -> table), and the numbers behind them."""
+    """Tables for people by caption, and the numbers behind them."""
 
     blocks: dict[str, pd.DataFrame]
     numbers: pd.DataFrame
 
 
 def mean_and_error(mean: float, standard_error: float = math.nan) -> str:
-    """A number with the digits that its standard error allows.
+    """Return a number with the digits that its standard error allows.
 
-    The error has one significant digit, or two where it begins with 1, and the mean ends at the same place. Without an error, or
-    with one that is mere rounding, four significant digits; numbers from a million on or below a ten-thousandth with a power of
-    ten.
+    The error has one significant digit, or two if the first is 1, and the mean ends at the same place. Without an
+    error, or with one of the size of rounding errors, the mean has four significant digits. Numbers of at least a
+    million and numbers below 0.0001 have a power of ten.
 
     >>> mean_and_error(7.2345, 1.4962), mean_and_error(78.64, 0.31), mean_and_error(87.6), mean_and_error(float("nan"))
     ('7.2 ± 1.5', '78.6 ± 0.3', '87.60', 'nan')
@@ -75,7 +75,7 @@ def mean_and_error(mean: float, standard_error: float = math.nan) -> str:
 
 
 def published(mean: float, standard_error: float = math.nan) -> str:
-    """A number of the paper with the digits that it was published with; `NOTHING` where there is none.
+    """Return a number of the paper with the digits in which it was published; `NOTHING` if it is NaN.
 
     >>> published(71.0, 0.2), published(7.2, 1.5), published(100.0), published(math.nan) == NOTHING
     ('71.0 ± 0.2', '7.2 ± 1.5', '100', True)
@@ -89,10 +89,10 @@ def published(mean: float, standard_error: float = math.nan) -> str:
 
 
 def ours_and_papers(joined: pd.DataFrame) -> pd.DataFrame:
-    """The display table of `paper.beside_paper(summary)`: arm, setting, evaluation, metric, n, ours, paper, note.
+    """Return the display table of `paper.beside_paper(summary)`: arm, setting, evaluation, metric, n, ours, paper, note.
 
-    Ours and the paper's are "mean ± standard error". Setting, evaluation, metric and note are left out where they are empty in
-    every row; the experiment comes first where there are several.
+    Our and the paper's numbers are "mean ± standard error". Setting, evaluation, metric and note are left out if they
+    are empty in all rows. The experiment is the first column if there are several.
     """
     pairs = zip(joined["mean"], joined["standard_error"], strict=True)
     papers = zip(joined["paper_mean"], joined["paper_standard_error"], strict=True)
@@ -109,20 +109,16 @@ def ours_and_papers(joined: pd.DataFrame) -> pd.DataFrame:
     return table.drop(columns=empty + single)
 
 
-def write_tables(table: pd.DataFrame, stem: Path, caption: str, numbers: pd.DataFrame | None = None) -> None:
-    """Write `table` as {stem}.csv, {stem}.md and {stem}.tex, the index left out.
-
-    Floats get four significant digits in .md and .tex, all their digits in .csv; a missing value is `NOTHING` there, empty here.
-    `numbers`, if given, is what goes into the .csv in place of `table`: the plain numbers where `table` holds texts.
-    Columns of numbers are aligned to the right.
-    """
-    write_blocks({caption: table}, stem, table if numbers is None else numbers)
-
-
 def write_blocks(blocks: Mapping[str, pd.DataFrame], stem: Path, numbers: pd.DataFrame) -> None:
-    """Write several tables (caption -> table) below one another as {stem}.md and {stem}.tex, and `numbers` as {stem}.csv.
+    """Write tables below one another as {stem}.md and {stem}.tex, and `numbers` as {stem}.csv.
 
-    Numbers are shown as `write_tables` does.
+    Floats have four significant digits in .md and .tex and all digits in .csv; a missing value is `NOTHING` in .md and
+    .tex and empty in .csv. The index is left out, and columns of numbers are aligned to the right.
+
+    Args:
+        blocks: tables by caption.
+        stem: path without the ending.
+        numbers: the table of the .csv.
     """
     cells = {caption: table.map(_cell) for caption, table in blocks.items()}
     right = {caption: {str(c): _is_numeric(part[c]) for c in part.columns} for caption, part in cells.items()}
@@ -137,7 +133,7 @@ def write_blocks(blocks: Mapping[str, pd.DataFrame], stem: Path, numbers: pd.Dat
 
 
 def markdown(cells: pd.DataFrame, caption: str, right: Mapping[str, bool]) -> str:
-    """`cells` (texts) as a GitHub table below its caption; `right` says which columns are aligned to the right."""
+    """Return texts as a GitHub table below its caption; `right` tells which columns are aligned to the right."""
     rows = [[_escape_markdown(text) for text in line] for line in _lines(cells)]
     widths = [max(3, *(len(line[i]) for line in rows)) for i in range(len(cells.columns))]
     aligned = [right[str(c)] for c in cells.columns]
@@ -148,7 +144,7 @@ def markdown(cells: pd.DataFrame, caption: str, right: Mapping[str, bool]) -> st
 
 
 def latex(cells: pd.DataFrame, caption: str, right: Mapping[str, bool]) -> str:
-    r"""`cells` (texts) as a LaTeX table; the document needs \usepackage{booktabs}."""
+    r"""Return texts as a LaTeX table; the document needs \usepackage{booktabs}."""
     header, *body = [" & ".join(escape_latex(text) for text in line) + r" \\" for line in _lines(cells)]
     columns = "".join("r" if right[str(c)] else "l" for c in cells.columns)
     lines = [
@@ -169,7 +165,7 @@ def latex(cells: pd.DataFrame, caption: str, right: Mapping[str, bool]) -> str:
 
 
 def escape_latex(text: str) -> str:
-    r"""`text` as LaTeX prints it literally.
+    r"""Return LaTeX that prints `text` literally.
 
     >>> print(escape_latex("rate_1: 5% ± 1 & more"))
     rate\_1: 5\% $\pm$ 1 \& more
@@ -196,7 +192,7 @@ def _cell(value: Any) -> str:
 
 
 def _is_numeric(texts: pd.Series[str]) -> bool:
-    """True where every text is a number, with or without its error, or `NOTHING`."""
+    """Return whether each text is a number, with or without its error, or `NOTHING`."""
     return all(text == NOTHING or _NUMBER.fullmatch(text) for text in texts)
 
 

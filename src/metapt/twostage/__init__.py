@@ -1,1 +1,1 @@
-"""What every domain shares that pre-trains an encoder and then fine-tunes it: PT runs by seed, FT over seeds, their tables."""
+"""The shared parts of domains that pre-train an encoder and fine-tune it: PT runs, FT runs and their tables."""

@@ -22,13 +22,13 @@ def better(
 
     Args:
         text: the claim.
-        arm: its name.
-        control: the other arm's.
-        metric: that is compared.
-        evaluation: of the FT runs.
-        runs: of the arm and of the control.
+        arm: name of the arm.
+        control: name of the arm that it is compared with.
+        metric: name of the metric.
+        evaluation: evaluation of the FT runs.
+        runs: return the values of the arm and of the control.
         paper: what the paper reports, in words.
-        margin: percentage points.
+        margin: in percentage points.
     """
     a, b = runs
     return Comparison(

@@ -1,4 +1,4 @@
-"""Time and memory of pre-training, as measured in the PT runs themselves, and as multiples of plain PT's."""
+"""Time and memory of pre-training, as measured in the PT runs, and their ratios to those of plain PT."""
 
 from __future__ import annotations
 
@@ -22,21 +22,22 @@ from metapt.twostage.quantities import PEAK_MEMORY, PRETRAINING, TIME_PER_STEP, 
 from metapt.twostage.results import TwoStageResults
 
 LEARNED = "meta"
-"""The arm that the paper's ratios are of."""
+"""The arm to which the paper's ratios belong."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What the PT runs of an experiment's arms took.
+    """The cost of the PT runs of an experiment's arms.
 
     Attributes:
-        experiment: its name.
-        looks: of the arms, in their order.
-        measured: arm, metric -> values indexed by PT seed; raises NotMeasuredError where there are none.
-        machines: arm -> the machines that its PT ran on, in words.
-        plain: the arm that the others are multiples of; None where it is not run.
-        papers: arm -> the paper's cost, in words.
-        papers_ratios: metric -> the paper's meta-parameterised over plain PT, which is shown beside the arm `meta`.
+        experiment: name of the experiment.
+        looks: looks of the arms, in their order.
+        measured: returns the values of a metric, indexed by PT seed, given arm and metric; raises NotMeasuredError if there
+            are none.
+        machines: names of the machines that PT ran on, by arm.
+        plain: the arm to whose cost ratios are formed; None if it is not run.
+        papers: the paper's cost in words, by arm.
+        papers_ratios: the paper's ratio of meta-PT to plain PT by metric, shown beside the arm `meta`.
     """
 
     experiment: str
@@ -50,11 +51,11 @@ class Cost:
 
 @dataclass(frozen=True)
 class Limit:
-    """A claim on each meta arm: a number is at most a multiple of plain PT's.
+    """A claim on each meta arm: a number is at most a multiple of that of plain PT.
 
     Attributes:
-        metric: the number.
-        words: as in "at most {words} of simclr".
+        metric: name of the number.
+        words: used as in "at most {words} of simclr".
         times: the multiple.
         paper: what the paper reports on its arm, in words.
     """
@@ -71,11 +72,11 @@ def cost_of(
     """Return the cost of an experiment's arms.
 
     Args:
-        results: of the experiment.
-        looks: of its arms, in their order.
-        plain: the arm that the others are multiples of; None where it is not run.
+        results: results of the experiment.
+        looks: looks of its arms, in their order.
+        plain: the arm to whose cost ratios are formed; None if it is not run.
         papers: the paper's cost of plain PT and of meta-PT, in words.
-        ratio: the paper's time of meta-PT over that of plain PT.
+        ratio: the paper's time of meta-PT divided by that of plain PT.
     """
     words = {LEARNED: papers[1]} | ({} if plain is None else {plain: papers[0]})
     ratios = {TIME_PER_STEP: ratio, PEAK_MEMORY: PAPERS_MEMORY}
@@ -83,18 +84,18 @@ def cost_of(
 
 
 PAPERS_MEMORY = 8.5 / 4.5
-"""Of meta-PT over plain PT in both domains, from the middles of the ranges (appendix "Implementation details")."""
+"""Memory of meta-PT over plain PT, from the midpoints of the paper's ranges (appendix "Implementation details")."""
 
 
 def ratio(cost: Cost, arm: str, metric: str) -> Estimate:
-    """An arm's median over plain PT's. Raises NotMeasuredError where one of them was not run."""
+    """Return the ratio of an arm's median to that of plain PT. Raises NotMeasuredError if one was not run."""
     if cost.plain is None:
         raise NotMeasuredError(f"{cost.experiment} has no plain PT to compare {arm} to.")
     return ratio_of_medians(cost.measured(arm, metric), cost.measured(cost.plain, metric))
 
 
 def tables(cost: Cost) -> Tables:
-    """A row per arm."""
+    """Return the table of costs, with a row for each arm."""
     rows, shown = [], []
     for arm, look in cost.looks.items():
         row: dict[str, object] = {
@@ -139,7 +140,7 @@ def tables(cost: Cost) -> Tables:
 
 
 def figure(cost: Cost) -> Figure:
-    """Median time of a PT step and peak memory of each arm, the PT runs as dots, and their ratio to plain PT's."""
+    """Return the figure of time per PT step and peak memory: medians as bars, PT runs as marks, ratios to plain PT."""
     measures = ((TIME_PER_STEP, 1e3, "time per PT step (ms)"), (PEAK_MEMORY, 1.0, "peak memory of PT (GB)"))
     height = max(2.2, 0.55 * len(cost.looks) + 1.3)
     drawn, axes = figures.panels(columns=2, width=5.4, height=height)
@@ -157,7 +158,7 @@ def figure(cost: Cost) -> Figure:
 
 
 def comparisons(cost: Cost, meta_arms: list[str], limits: tuple[Limit, ...]) -> Iterator[Comparison]:
-    """Yield the claims on the cost of meta arms, none where plain PT is not run."""
+    """Yield the claims on the cost of meta arms; none if plain PT is not run."""
     if cost.plain is None:
         return
     for arm in meta_arms:
@@ -176,7 +177,7 @@ def comparisons(cost: Cost, meta_arms: list[str], limits: tuple[Limit, ...]) -> 
 
 
 def _compared(cost: Cost, arm: str, metric: str) -> Measurement:
-    """Return the ratio to plain PT; nothing is decided where the two ran on several machines."""
+    """Return the ratio to plain PT; it decides nothing if the runs were on several machines."""
     machines = {tuple(cost.machines.get(name, [])) for name in (arm, cost.plain or "")}
     several = len(machines) > 1 or any(len(names) > 1 for names in machines)
     return Measurement(ratio(cost, arm, metric), doubt="but not all runs were on the same machine" if several else "")
@@ -206,11 +207,11 @@ def _bars(axis: Axes, cost: Cost, metric: str, factor: float) -> None:
             va="center",
             fontsize=9,
         )
-    if cost.plain is not None and "meta" in cost.looks:
+    if cost.plain is not None and LEARNED in cost.looks:
         base = factor * float(cost.measured(cost.plain, metric).median())
         axis.plot(
             base * cost.papers_ratios[metric],
-            list(cost.looks).index("meta") + 0.38,
+            list(cost.looks).index(LEARNED) + 0.38,
             "D",
             color=figures.QUIET,
             markerfacecolor="white",

@@ -1,4 +1,4 @@
-"""An FT job: all PT seeds, FT seeds and evaluations of an arm. Scores are kept, so that a killed job repeats one run at most."""
+"""An FT job: the FT runs of an arm for all PT seeds, FT seeds and evaluations."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Part = tuple[str, int, int]
 
 
 class Scores:
-    """Scores of the parts that are done, kept in a checkpoint so that a killed job repeats one FT run at most."""
+    """Scores of the finished parts, kept in a checkpoint, so that a killed job repeats one FT run at most."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self._checkpoint = checkpoint
@@ -41,18 +41,23 @@ class Scores:
         return self._scores[part]
 
     def add(self, scores: dict[Part, Score]) -> None:
+        """Add scores and save all of them."""
         self._scores |= scores
         self._checkpoint.save({"scores": [(part, tuple(score)) for part, score in self._scores.items()]})
 
     def remove(self) -> None:
+        """Remove the checkpoint."""
         self._checkpoint.remove()
 
 
 def parts(config: dict[str, Any], seeds: Sequence[int] | None = None) -> list[Part]:
-    """What a job's config asks for, of all its PT seeds or of `seeds`.
+    """Return the parts of a job for all its PT seeds, or for `seeds`.
 
-    The config has `evaluations`, and numbers of `pretrain_seeds` and `finetune_seeds`. The order is always the same, whatever a
-    resumed job did first.
+    The order does not depend on what a resumed job did first.
+
+    Args:
+        config: has `evaluations`, and the numbers `pretrain_seeds` and `finetune_seeds`.
+        seeds: PT seeds.
     """
     chosen = range(config["pretrain_seeds"]) if seeds is None else seeds
     return [
@@ -69,9 +74,9 @@ class Start:
 
     Attributes:
         parts: the runs.
-        linear: random streams, one for each run -> scores of linear evaluation, all at once.
-        transfer: learning rate, random stream, label of the progress -> score of FT of the whole network; None where the domain
-            has no such evaluation.
+        linear: returns the scores of linear evaluations, given a random stream for each.
+        transfer: returns the score of FT of the whole network, given learning rate, random stream and label of the
+            progress; None if the domain has no such evaluation.
     """
 
     parts: list[Part]
@@ -88,10 +93,11 @@ def finetune(
     """Fine-tune and test all runs of a job.
 
     Args:
-        config: of the job: `domain`, `arm`, `evaluations`, `pretrain_seeds`, `finetune_seeds` (numbers of them).
+        config: of the job: `domain`, `arm`, `evaluations`, and the numbers `pretrain_seeds` and `finetune_seeds`.
         checkpoint: keeps the scores.
-        starts: a PT seed and its runs that are left -> the encoders that they start from.
-        lrs: learning rates of FT of the whole network; validation AUROC of the first FT seed chooses for all seeds.
+        starts: returns the encoders from which runs start, given a PT seed and its remaining runs.
+        lrs: learning rates of FT of the whole network. The validation AUROC of the first FT seed chooses the one for all FT
+            seeds of a PT seed.
     """
     scores = Scores(checkpoint)
     for seed in steps(0, config["pretrain_seeds"], ends_rehearsal=True):
@@ -146,12 +152,12 @@ def write(
     """Write the tables of an FT job, and remove its checkpoint.
 
     Args:
-        scores: of all its runs.
+        scores: scores of all its runs.
         config: see `finetune`.
-        setting: the word of the metrics table.
-        numbers: a score -> its rows of the metrics table.
-        outputs: `metrics`, `series`.
-        series: a score -> name, steps and values of further series beside the validation AUROC after each epoch.
+        setting: the setting in the metrics table.
+        numbers: returns the numbers of a score by metric.
+        outputs: paths of `metrics` and `series`.
+        series: returns name, steps and values of the series of a score, apart from the validation AUROC of each epoch.
     """
     rows, steps = [], []
     for part in parts(config):

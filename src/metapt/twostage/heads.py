@@ -20,15 +20,15 @@ log = logging.getLogger(__name__)
 
 
 class Score(NamedTuple):
-    """What FT came to; every AUROC in per cent. Means are over the classes with both labels.
+    """The result of an FT run; AUROCs are in per cent, and means are over the classes that have both labels.
 
     Attributes:
-        test_auroc: mean over classes, at the best epoch.
-        class_aurocs: its parts; NaN for a class without both labels.
-        validation_auroc: mean over classes, at the best epoch.
-        best_epoch: the first with the highest validation AUROC, from 1 on.
+        test_auroc: mean over classes at the best epoch.
+        class_aurocs: test AUROC of each class; NaN if it does not have both labels.
+        validation_auroc: mean over classes at the best epoch.
+        best_epoch: the first epoch with the highest validation AUROC, counted from 1.
         learning_rate: of the optimiser.
-        validation_curve: validation AUROC after each epoch; NaN where the network gave no numbers.
+        validation_curve: validation AUROC after each epoch; NaN if the network's outputs were not finite.
     """
 
     test_auroc: float
@@ -40,7 +40,7 @@ class Score(NamedTuple):
 
 
 class Examples(NamedTuple):
-    """Features [n, features], and labels [n, classes] of 0 and 1 in float, on one device."""
+    """Features [n, features], and labels [n, classes] of 0 and 1 as floats, on the same device."""
 
     features: Tensor
     labels: Tensor
@@ -57,26 +57,28 @@ def linear_heads(
     batch_size: int,
     generators: list[torch.Generator],
 ) -> list[Score]:
-    """Trains linear heads on features (Adam), each with every learning rate, all at once; a head comes out as it would alone.
+    """Train linear heads on features with Adam, each with each learning rate, all at once.
+
+    The result for a head is the same as if it were trained alone.
 
     Args:
-        train: what they are trained on.
-        validation: what chooses the epoch and, for each head on its own, the learning rate.
-        test: what is scored.
-        heads: initial ones; of shape [classes, features] and [classes].
+        train: examples for training.
+        validation: examples that choose the epoch and, for each head, the learning rate.
+        test: examples for the scores.
+        heads: initial parameters, `weight` [classes, features] and `bias` [classes].
         lrs: learning rates.
         epochs: passes over the training examples.
         batch_size: examples per minibatch.
-        generators: of the minibatches, one for each head, on the CPU.
+        generators: random streams of the minibatches, one for each head, on the CPU.
 
     Returns:
-        One score for each head, at its learning rate.
+        A score for each head, at its learning rate.
 
     Raises:
         DataError: no class has both labels in validation or test.
     """
     device = train.features.device
-    # Adam works element by element, so that one step is each head's own. By learning rate:
+    # A stack of heads for each learning rate. Adam acts on each element, so heads do not affect each other.
     stacks = [{name: value.to(device).clone().requires_grad_() for name, value in stack(heads).items()} for _ in lrs]
     groups = [{"params": list(each.values()), "lr": lr} for each, lr in zip(stacks, lrs, strict=True)]
     optimizer = torch.optim.Adam(groups)
@@ -86,7 +88,7 @@ def linear_heads(
     for _ in steps(0, epochs):
         for batch in minibatches(len(train.labels), batch_size, generators):
             indices = batch.to(device)
-            # Several times faster than train.features[indices].
+            # Several times faster than indexing by `indices`.
             features = train.features.index_select(0, indices.flatten()).view(*indices.shape, -1)
             labels = train.labels[indices]
             losses = [
@@ -112,9 +114,9 @@ def linear_heads(
 
 
 def minibatches(size: int, batch_size: int, generators: list[torch.Generator]) -> Iterator[Tensor]:
-    """Indices [seeds, batch] of one epoch, in an order of its own for each seed.
+    """Yield the indices [seeds, batch] of one epoch, in a separate random order for each seed.
 
-    A last example that is left alone is dropped: its statistics are no minibatch's.
+    A last minibatch of one example is dropped, because it has no batch statistics.
     """
     order = torch.stack([torch.randperm(size, generator=generator) for generator in generators])
     batches = [batch for batch in torch.split(order, batch_size, dim=1) if batch.shape[1] >= min(2, batch_size)]
@@ -123,26 +125,31 @@ def minibatches(size: int, batch_size: int, generators: list[torch.Generator]) -
 
 
 def in_chunks(function: Callable[[Tensor], Tensor], items: Tensor, size: int) -> Tensor:
-    """Return what `function` makes of items [n, ...], as many rows, `size` items at a time."""
+    """Return `function` of items [n, ...], computed for `size` items at a time; it returns a row for each item."""
     chunks = torch.split(items, size)
     rows = torch.cat([function(chunks[index]) for index in steps(0, len(chunks))])
-    # A rehearsal leaves chunks out; the rows of others take their places.
+    # A rehearsal (`metapt estimate`) leaves chunks out; rows of other chunks replace theirs.
     return rows if len(rows) == len(items) else rows[torch.arange(len(items), device=rows.device) % len(rows)]
 
 
 def stacked_logits(heads: Params, features: Tensor) -> Tensor:
-    """Heads of shape [seeds, ...] on features [n, features], or [seeds, n, features]: [seeds, n, classes]."""
-    # In this order the gradient is five times faster than in the other.
+    """Return the logits [seeds, n, classes] of heads with a first dimension [seeds].
+
+    Args:
+        heads: `weight` [seeds, classes, features] and `bias` [seeds, classes].
+        features: [n, features] or [seeds, n, features].
+    """
+    # The gradient is five times faster than with `features @ weight.mT`.
     return (heads["weight"] @ features.mT).mT + heads["bias"].unsqueeze(1)
 
 
 def copied(params: Params) -> Params:
-    """Copies outside of any graph."""
+    """Return copies outside of any graph."""
     return {name: value.detach().clone() for name, value in params.items()}
 
 
 def highest(values: Sequence[float]) -> int:
-    """Index of the first highest value; NaN counts as lowest.
+    """Return the index of the first highest value; NaN counts as lowest.
 
     >>> highest([math.nan, 60.0, 70.0, 70.0])
     2
@@ -151,7 +158,14 @@ def highest(values: Sequence[float]) -> int:
 
 
 def score(curve: list[float], outputs: Tensor, labels: Tensor, learning_rate: float) -> Score:
-    """Of the test set's logits [n, classes] at the best epoch of the validation curve. A run that diverged is said in the log."""
+    """Return the score of an FT run, and log a warning if it diverged.
+
+    Args:
+        curve: validation AUROC (%) after each epoch.
+        outputs: logits of the test examples [n, classes] at the best epoch.
+        labels: of the test examples, 0 and 1, [n, classes].
+        learning_rate: of the optimiser.
+    """
     lost = sum(map(math.isnan, curve))
     if lost:
         log.warning(

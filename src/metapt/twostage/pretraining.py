@@ -1,4 +1,4 @@
-"""What a PT job leaves: the encoder, the hyperparameters that were learned, and numbers about the run."""
+"""The outputs of a PT job: the encoder, the learned hyperparameters, and numbers about the run."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class PretrainRun:
 
     Attributes:
         pretrained: encoder, PT head and buffers at the end.
-        meta: the meta-parameters at the end (averaged where the arm says so); empty where there are none.
-        numbers: further numbers, by metric.
+        meta: the meta-parameters at the end (averaged if the arm says so); empty if there are none.
+        numbers: further numbers by metric.
         series: rows of the series table.
-        checkpoints: to remove when all is written.
+        checkpoints: removed when everything is written.
     """
 
     pretrained: Pretrained
@@ -36,12 +36,12 @@ class PretrainRun:
 
 
 def time_per_step(measured: Measured, steps: int) -> dict[str, float]:
-    """Return the time per PT step of the steps that this process took; NaN where it found them all taken."""
+    """Return the time per PT step, of the steps that this process took; NaN if it took none."""
     return {TIME_PER_STEP: measured.seconds / steps if steps else math.nan}
 
 
 def finished(run: PretrainRun, measured: Measured) -> PretrainRun:
-    """Return the run with its time and memory among its numbers, and its tensors outside of any graph."""
+    """Return the run after adding time and memory to its numbers and detaching its tensors from any graph."""
     run.numbers |= {WALL_TIME: measured.seconds, PEAK_MEMORY: measured.peak_bytes / 1e9}
     run.pretrained = Pretrained(*(detached(part) for part in run.pretrained))
     run.meta = detached(run.meta)
@@ -49,13 +49,13 @@ def finished(run: PretrainRun, measured: Measured) -> PretrainRun:
 
 
 def write(run: PretrainRun, config: dict[str, Any], setting: str, outputs: dict[str, Path]) -> None:
-    """Write what a PT run leaves.
+    """Write the outputs of a PT run, and remove its checkpoints.
 
     Args:
         run: its result.
         config: of the job: `domain`, `arm` (its name) and `seed`.
-        setting: the word of the metrics table.
-        outputs: `pretrained`, `metrics`, `series`.
+        setting: the setting in the metrics table.
+        outputs: paths of `pretrained`, `metrics` and `series`.
     """
     save_pretrained(Learned(run.pretrained, run.meta), outputs["pretrained"])
     rows = [

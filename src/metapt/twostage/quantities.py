@@ -1,4 +1,4 @@
-"""Names of what PT and FT runs measure, in the tables of metrics and series, and of the evaluations."""
+"""Names of the numbers and evaluations of PT and FT runs, in the tables of metrics and series."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the PT and FT runs of an experiment have left."""
+"""The results of an experiment's PT and FT runs."""
 
 from __future__ import annotations
 
@@ -18,13 +18,17 @@ from metapt.twostage.quantities import PRETRAINING
 
 @dataclass(frozen=True)
 class TwoStageResults(Results):
-    """The results of an experiment on PT and FT runs."""
+    """The results of an experiment with PT and FT runs."""
 
     auroc: ClassVar[str] = ""
-    """The metric that FT runs are compared by."""
+    """The metric by which FT runs are compared."""
 
     def finetuning(self, arm: str, setting: str, evaluation: str) -> pd.Series[float]:
-        """Return the test AUROC (%) of each FT run, indexed by pair of seeds. Raises NotMeasuredError where there is none."""
+        """Return the test AUROC (%) of each FT run, indexed by pair of seeds.
+
+        Raises:
+            NotMeasuredError: there is no such run.
+        """
         cell = arm, setting, evaluation
         if cell not in self._aurocs:
             raise NotMeasuredError(f"No run has measured the AUROC of {arm}, {setting}, {evaluation}.")
@@ -36,20 +40,24 @@ class TwoStageResults(Results):
         return {cell: part["value"] for cell, part in rows.groupby(["arm", "setting", "evaluation"])}
 
     def pretraining(self, arm: str, metric: str, setting: str | None = None) -> pd.Series[float]:
-        """Return a number of each PT run of an arm, indexed by PT seed. Raises NotMeasuredError where there is none."""
+        """Return a number of each PT run of an arm, indexed by PT seed.
+
+        Raises:
+            NotMeasuredError: there is no such run.
+        """
         return self.values(arm, metric, setting, PRETRAINING).sort_index()
 
     def pretraining_series(self, arm: str, name: str, setting: str | None = None) -> pd.DataFrame:
-        """Return the rows of a series of an arm's PT runs; none where they have left none."""
+        """Return the rows of a series of an arm's PT runs; none if no run has it."""
         s = self.series
         found = s[(s["stage"] == "pretrain") & (s["arm"] == arm) & (s["name"] == name)]
         return found if setting is None else found[found["setting"] == setting]
 
     def by_seed(self, arm: str, name: str, setting: str) -> pd.DataFrame:
-        """Return a series of an arm's PT runs: a row per step, a column per PT seed.
+        """Return a series of an arm's PT runs, with a row for each step and a column for each PT seed.
 
         Raises:
-            NotMeasuredError: no PT run has left it.
+            NotMeasuredError: no PT run has it.
         """
         found = self.pretraining_series(arm, name, setting)
         if found.empty:
@@ -62,9 +70,9 @@ class TwoStageResults(Results):
         """Return the paper's AUROC as setting, evaluation, arm, mean, standard_error.
 
         Args:
-            arms: the arms that are kept, by our names.
-            names: our name of an arm -> the paper's, where it is another.
-            name: of the experiment, where it is another one than this.
+            arms: our names of the arms to return.
+            names: the paper's name of an arm by ours, if they differ.
+            name: name of the experiment in the paper's numbers, if it is another one.
         """
         numbers = paper_numbers()
         numbers = numbers[(numbers["experiment"] == (name or self.name)) & (numbers["metric"] == self.auroc)]
@@ -79,10 +87,10 @@ def auroc_cell(words: Mapping[str, Any], mean: float, spread: Estimate, seeds: E
     """Return a row of a table of AUROC.
 
     Args:
-        words: what names the cell.
-        mean: over FT runs.
-        spread: its standard error, as the paper reports it, and `n`.
-        seeds: of the PT seeds' means.
+        words: the columns that name the cell.
+        mean: mean over FT runs.
+        spread: its standard error, in the paper's definition, and `n`.
+        seeds: mean of the PT seeds' means, with its standard error.
     """
     return {
         **words,

@@ -1,7 +1,7 @@
-"""FT runs that share encoders.
+"""Statistics of FT runs that share encoders.
 
-A replicate of two seeds, of pre-training (PT) and of fine-tuning (FT), is one integer of the metrics table. Means over all runs
-are what the paper reports; means over PT seeds are independent.
+A replicate is one integer for two seeds, of pre-training (PT) and of fine-tuning (FT). The paper reports means over all
+runs; only means over PT seeds are independent.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from metapt.evaluation.statistics import (
 )
 
 SEEDS = 1000
-"""A PT seed has fewer FT seeds than this."""
+"""FT seeds are below this number."""
 
 
 def pair(pretrain_seed: int, finetune_seed: int) -> int:
@@ -31,8 +31,8 @@ def pair(pretrain_seed: int, finetune_seed: int) -> int:
     Raises:
         ConfigError: the FT seed is not below `SEEDS`, or one of them is negative.
 
-    >>> pair(2, 4), pretrain_seed(2004), finetune_seed(2004)
-    (2004, 2, 4)
+    >>> pair(2, 4), pretrain_seed(2004)
+    (2004, 2)
     """
     if pretrain_seed < 0 or not 0 <= finetune_seed < SEEDS:
         raise ConfigError(
@@ -46,13 +46,8 @@ def pretrain_seed(replicate: int) -> int:
     return replicate // SEEDS
 
 
-def finetune_seed(replicate: int) -> int:
-    """Return the FT seed of a replicate."""
-    return replicate % SEEDS
-
-
 def over_runs(values: pd.Series[float]) -> Estimate:
-    """Return mean and standard error over all FT runs, as the paper reports them: as if runs of one encoder were independent."""
+    """Return mean and standard error over all FT runs, as if runs with one encoder were independent (as the paper)."""
     return estimate_mean(values.to_numpy(dtype=float))
 
 
@@ -62,17 +57,21 @@ def seed_means(values: pd.Series[float]) -> pd.Series[float]:
 
 
 def over_seeds(values: pd.Series[float]) -> Estimate:
-    """Return mean and standard error over the PT seeds' means."""
+    """Return mean and standard error over the means of the PT seeds."""
     return estimate_mean(seed_means(values).to_numpy(dtype=float))
 
 
 def difference(a: pd.Series[float], b: pd.Series[float]) -> Difference:
-    """Return the difference of the PT seeds' means, paired by PT seed. Raises DataError where the arms have other PT seeds."""
+    """Return the difference between two arms' means of PT seeds, paired by PT seed.
+
+    Raises:
+        DataError: the arms have different PT seeds.
+    """
     return paired_difference(seed_means(a), seed_means(b))
 
 
 def bootstrap(a: pd.Series[float], b: pd.Series[float]) -> Estimate:
-    """Return the difference run by run, bootstrapped over PT seeds; it has no interval where there is only one."""
+    """Return the difference over runs, bootstrapped over PT seeds; there is no interval for one PT seed."""
     d = a - b.reindex(a.index)
     seeds = _pretrain_seeds(d)
     if len(set(seeds)) < 2:
@@ -81,8 +80,13 @@ def bootstrap(a: pd.Series[float], b: pd.Series[float]) -> Estimate:
 
 
 def difference_columns(a: pd.Series[float], b: pd.Series[float]) -> dict[str, Any]:
-    """Return a minus b as the columns mean, seed_standard_error, seeds, low, high (95% t interval), p_value, bootstrap_low,
-    bootstrap_high. Raises as `difference`."""
+    """Return the difference a - b as columns of a table.
+
+    They are mean, seed_standard_error, seeds, low, high (95% t interval), p_value, bootstrap_low and bootstrap_high.
+
+    Raises:
+        DataError: as `difference`.
+    """
     d, drawn = difference(a, b), bootstrap(a, b)
     return {
         "mean": d.mean,

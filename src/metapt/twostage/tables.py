@@ -1,4 +1,4 @@
-"""Tables of AUROC beside the paper's, and of differences between arms, that are paired by PT seed."""
+"""Tables of AUROC beside the paper's, and of differences between arms, paired by PT seed."""
 
 from __future__ import annotations
 
@@ -14,20 +14,24 @@ from metapt.twostage.seeds import difference_columns
 
 Row = Mapping[Hashable, Any]
 Runs = Callable[[], "pd.Series[float]"]
-"""Returns values of FT runs, indexed by pair of seeds; raises NotMeasuredError where there are none."""
+"""Returns values of FT runs, indexed by pair of seeds; raises NotMeasuredError if there are none."""
 
 OVER_RUNS = "in brackets the standard error over the means of the PT seeds, which knows that FT runs share an encoder"
 DIFFERENCES = "(percentage points): mean ± standard error over PT seeds, paired; in brackets the 95% t interval"
 
 
 def beside_papers(cells: pd.DataFrame, papers: pd.DataFrame, on: Sequence[str]) -> pd.DataFrame:
-    """Return `cells` with the columns paper_mean and paper_standard_error, joined `on` what names a cell."""
+    """Return `cells` with the columns paper_mean and paper_standard_error, joined `on` the columns that name a cell."""
     papers = papers.rename(columns={"mean": "paper_mean", "standard_error": "paper_standard_error"})
     return cells.merge(papers, how="left", on=list(on))
 
 
 def differences(pairs: Iterable[tuple[Mapping[str, Any], Runs, Runs]]) -> pd.DataFrame:
-    """Return a row per pair of cells that were both run: its words, and the columns of `difference_columns`."""
+    """Return a table with a row for each pair of cells that were both run.
+
+    Args:
+        pairs: for each pair, the columns that name it and the runs of both cells. `difference_columns` gives the others.
+    """
     rows = []
     for words, a, b in pairs:
         try:
@@ -45,14 +49,14 @@ def wide(
     column: Callable[[Row], str],
     text: Callable[[Row], str],
 ) -> pd.DataFrame:
-    """Return a table with a row per `key` and a column per kind of cell.
+    """Return a table with a row for each `key` and a column for each kind of cell.
 
     Args:
-        table: a row per cell.
-        key: the columns whose values make one row; those that `table` lacks don't count.
-        words: a cell -> what stands at the beginning of its row.
-        column: a cell -> the title of its column.
-        text: a cell -> its text.
+        table: a row for each cell.
+        key: columns whose values identify a row; columns that `table` lacks are ignored.
+        words: returns the first columns of a cell's row.
+        column: returns the title of a cell's column.
+        text: returns the text of a cell.
     """
     rows: dict[tuple[str, ...], dict[str, object]] = {}
     for cell in table.to_dict("records"):
@@ -62,7 +66,7 @@ def wide(
 
 
 def difference_text(row: Row, p_value: bool = False) -> str:
-    """Return mean ± standard error [interval] of a row of differences, and its p-value where that is asked for."""
+    """Return mean ± standard error [interval] of a row of differences, and the p-value on request."""
     text = mean_and_error(row["mean"], row["seed_standard_error"])
     if math.isnan(row["low"]):
         return text
@@ -80,7 +84,10 @@ def cell_text(cell: Row) -> str:
 
 
 def numbers_of(name: str, parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """Return the parts below one another for the CSV, with the experiment's name in the first column and counts as integers."""
+    """Return the parts as one table for the CSV.
+
+    The first column is the experiment's name, and counts are integers.
+    """
     numbers = pd.concat([part for part in parts if len(part)], ignore_index=True)
     numbers.insert(0, "experiment", name)
     return numbers.assign(**{count: numbers[count].astype("Int64") for count in ("n", "seeds") if count in numbers})
