@@ -1,4 +1,4 @@
-"""The config: what is legal, what the sentences say about what is not, and that the generated documentation is up to date."""
+"""The config: what is legal, the sentences about what is not, and whether the generated documentation is up to date."""
 
 from __future__ import annotations
 
@@ -62,7 +62,10 @@ def read(text: str) -> Config:
         ),
         (
             "mnist: {bptt: {arms: {meta: {unroll_stps: 2}}}}",
-            "mnist.bptt.arms.meta.unroll_stps is not a key of the config (did you mean 'unroll_steps'?); legal there: method, ",
+            (
+                "mnist.bptt.arms.meta.unroll_stps is not a key of the config (did you mean 'unroll_steps'?); "
+                "legal there: method, "
+            ),
         ),
         ("mnist: {bptt: {arms: {new: {mean: 3}}}}", "mnist.bptt.arms.new.method is missing; legal: meta, bptt, fixed"),
         (
@@ -72,7 +75,10 @@ def read(text: str) -> Config:
         ("mnist: {bptt: {arms: {new: {method: fixed}}}}", "mnist.bptt.arms.new.mean is missing; it must be a number"),
         (
             "mnist: {rotation_mean: {arms: {meta: {inverse: {kind: conjugate_gradient, terms: 3}}}}}",
-            "mnist.rotation_mean.arms.meta.inverse.terms is not a key of the config; legal there: kind, max_steps, rtol, damping",
+            (
+                "mnist.rotation_mean.arms.meta.inverse.terms is not a key of the config; "
+                "legal there: kind, max_steps, rtol, damping"
+            ),
         ),
         (
             "mnist: {bptt: {arms: {bptt: {budget_of: mta}}}}",
@@ -80,7 +86,10 @@ def read(text: str) -> Config:
         ),
         (
             "mnist: {rotation_mean: {arms: {k5: {extends: mata}}}}",
-            "mnist.rotation_mean.arms.k5.extends is 'mata', which is no arm there (did you mean 'meta'?); legal: meta, ",
+            (
+                "mnist.rotation_mean.arms.k5.extends is 'mata', which is no arm there (did you mean 'meta'?); "
+                "legal: meta, "
+            ),
         ),
         (
             "mnist: {rotation_mean: {arms: {a: {extends: b}, b: {extends: a}}}}",

@@ -31,14 +31,14 @@ CONFIGS = [ROOT / "config/paper.yaml", *sorted((ROOT / "tests/workflow").glob("t
 
 
 def entries() -> list[str]:
-    """The entry modules of all jobs of some configs, but of downloads."""
+    """Return the entry modules of all jobs of some configs, except downloads."""
     plans = [planned(load([path]), ROOT / "workflow/resources/sources.yaml") for path in CONFIGS]
     return sorted({job.entry for plan in plans for job in plan.jobs.values() if job.stage != "download"})
 
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the package, that a test leaves as it was."""
+    """Return a copy of the package; a test restores what it changes in it."""
     folder = tmp_path_factory.mktemp("copy") / "metapt"
     return Path(shutil.copytree(PACKAGE, folder, ignore=shutil.ignore_patterns("__pycache__")))
 
@@ -99,12 +99,13 @@ def test_what_is_left_out_is_there_and_has_a_reason() -> None:
 
 
 def test_the_digest_imports_nothing_of_what_it_reads() -> None:
-    code = "import sys; from metapt.digest import code_digest; code_digest('domains.ecg.pretrain'); sys.exit('torch' in sys.modules)"
+    code = "import sys; from metapt.digest import code_digest; code_digest('domains.ecg.pretrain')"
+    code += "; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def digest(folder: Path, source: str) -> str:
-    """Of a package with one module."""
+    """Return the digest of a package with one module."""
     package = folder / "package"
     package.mkdir(exist_ok=True)
     (package / "module.py").write_text(source)

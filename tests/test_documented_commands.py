@@ -1,4 +1,4 @@
-"""Every command of README, docs and config comments: Snakemake's as a dry run, the others as far as seconds allow."""
+"""The commands in README, docs and comments of configs: Snakemake's as dry runs, the others as far as time allows."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ COMMENTED = [
 PROGRAMS = ("snakemake", "metapt", "make", "python3?", "pip", "pytest", "srun", "paper")
 
 UNCHECKED = {"tmux", "git", "cd", ".", "$EDITOR", "rsync", "squeue", "awk", "xargs", "tail", "find"}
-"""Programs that are not this project's."""
+"""Programs of others, which are not checked."""
 
 FRAGMENTS = {
     "srun --gres=gpu:1 metapt estimate …": "metapt estimate --configfile config/paper.yaml",
@@ -45,17 +45,17 @@ FRAGMENTS = {
     "pip download": None,
     "pip install --no-index --find-links": None,
 }
-"""What sentences mention without all of its arguments -> what is checked in its place."""
+"""What is checked in place of a command that a page gives without all of its arguments."""
 
 OVERLAYS = {
     "k5.yaml": "mnist:\n  rotation_mean:\n    arms:\n      k5: {extends: meta, unroll_steps: 5}\n",
     "site.yaml": "data:\n  mirrors: [/shared/mirror]",
 }
-"""Files that pages tell to write, as they show them."""
+"""Files that the reader of a page is to write, as the page shows them."""
 
 
 def words_of(line: str) -> list[list[str]]:
-    """The simple commands of a line of a shell, without comments, variables and what joins them."""
+    """Return the words of each simple command in a line of shell, without comments and assignments."""
     lexer = shlex.shlex(line, posix=True, punctuation_chars="|&;")
     lexer.whitespace_split = True
     found: list[list[str]] = [[]]
@@ -68,7 +68,7 @@ def words_of(line: str) -> list[list[str]]:
 
 
 def commands() -> Iterator[tuple[str, list[str]]]:
-    """Page and words of each command, aliases expanded."""
+    """Yield page and words of each command, with aliases expanded."""
     for page in PAGES:
         text = page.read_text()
         name = str(page.relative_to(ROOT))
@@ -100,7 +100,7 @@ def commands() -> Iterator[tuple[str, list[str]]]:
 
 
 def normal(words: list[str]) -> tuple[str, ...]:
-    """A command of Snakemake without what does not matter to a dry run, so that few are left."""
+    """Return a command of Snakemake without the options that a dry run ignores, to merge equal commands."""
     text = " ".join(words)
     text = re.sub(r" --cores (all|\d+)(?= |$)", "", text)
     text = re.sub(r" (--dry-run|-n)(?= |$)", "", text)
@@ -118,7 +118,7 @@ OTHERS = sorted({(name, shlex.join(words)) for name, words in ALL if words[0] !=
 
 @pytest.fixture(scope="session")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of what commands read, with the files that pages tell to write."""
+    """Return a copy of what commands read, with the files of `OVERLAYS`."""
     folder = tmp_path_factory.mktemp("project")
     for name in ("config", "workflow"):
         shutil.copytree(ROOT / name, folder / name)

@@ -1,4 +1,4 @@
-"""What wraps every job: the record, the log, the device, and errors as sentences."""
+"""The execution of a job: record, log, device, and errors as sentences."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Run = Callable[[dict[str, Any], dict[str, Path], dict[str, Path], Machine], None
 
 @pytest.fixture
 def entry(monkeypatch: pytest.MonkeyPatch) -> Callable[[Run], str]:
-    """Makes a function the work of an entry module, and returns the module's name."""
+    """Return a function that makes its argument the work of an entry module and returns the module's name."""
 
     def install(run: Run) -> str:
         module = ModuleType("metapt.pretend")
@@ -59,7 +59,7 @@ def raising(error: Exception) -> Run:
 
 
 def record(path: Path) -> None:
-    """What the job that has made this file would have left."""
+    """Write the record that the job which made a file would have left."""
     sums = {"outputs": {"made": sha256(path)}}
     records.write(path.with_name(f"{path.name}.run.json"), {"outputs": {"made": path.name}, "sha256": sums})
 
@@ -184,10 +184,8 @@ def test_an_input_without_a_record_is_refused_but_where_users_put_files(
     (tmp_path / "original.run.json").unlink()
     assert execute(outside) == 0
     text = (tmp_path / "log.txt").read_text()
-    assert (
-        f"no run.json beside these files holds their SHA-256, so that they are taken as they are: {tmp_path / 'original'}"
-        in text
-    )
+    said = "no run.json beside these files holds their SHA-256, so that they are taken as they are"
+    assert f"{said}: {tmp_path / 'original'}" in text
     assert "can't be told" not in text
 
 
@@ -291,7 +289,7 @@ def test_metapt_run_repeats_a_record(entry: Callable[[Run], str], tmp_path: Path
 
 
 def changed_record(**changes: Any) -> str:
-    """The record of a run with a change."""
+    """Return the text of a run's record with changes."""
     plain = {
         "stage": "study",
         "name": "mine",

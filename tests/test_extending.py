@@ -1,4 +1,4 @@
-"""The guide's examples are whole: each is applied to a copy of the sources, and used."""
+"""The examples of the guide: each is applied to a copy of the sources and used."""
 
 from __future__ import annotations
 
@@ -44,7 +44,10 @@ assert "_random_strength" in inspect.getsource(arms.pretrain)
 """,
     ),
     "An inverse solver": (
-        "ecg: {source: simulated, arms: {m: {extends: meta, inverse: {kind: momentum, steps: 200}}}, full_access: {arms: [m]}}",
+        (
+            "ecg: {source: simulated, arms: {m: {extends: meta, inverse: {kind: momentum, steps: 200}}}, "
+            "full_access: {arms: [m]}}"
+        ),
         """
 import torch
 from pydantic import TypeAdapter
@@ -76,12 +79,12 @@ assert torch.allclose(averaged.encoder_gradient["weight"], unrolled.encoder_grad
 
 
 def section(title: str) -> str:
-    """The text of a section of the guide."""
+    """Return the text of a section of the guide."""
     return GUIDE.split(f"\n## {title}\n")[1].split("\n## ")[0]
 
 
 def apply(title: str, project: Path) -> list[str]:
-    """Do what a section's blocks say; returns the files that they touch."""
+    """Make the changes of a section's blocks, and return the files that they change."""
     touched = []
     for kind, name, text in BLOCK.findall(section(title)):
         path = project / name

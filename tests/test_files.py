@@ -1,4 +1,4 @@
-"""A file is written whole or not at all, and the reason is one sentence."""
+"""Atomic writing of files, and the sentences of its errors."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def tiny_disk(tmp_path: Path) -> Iterator[Path]:
     folder.mkdir()
     _mount(folder, "size=64k")
     yield folder
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)  # lazy: torch keeps open what it failed to write
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)  # torch keeps a file open after an error
 
 
 def test_the_file_appears_at_the_end(tmp_path: Path) -> None:

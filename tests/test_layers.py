@@ -1,4 +1,4 @@
-"""The structure of the package: imports go downwards, modules do something, files are short enough to be read."""
+"""The structure of the package: directions of imports, nothing that only forwards, length of files."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ LAYERS = [
 ]
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 ELSEWHERE = {("fetching", "training"): "the signal that ends a run is noticed by downloads, too"}
-"""Imports from a layer beside, and why."""
+"""Imports from a layer of equal rank, with the reason."""
 
 
 def imported(path: Path) -> set[str]:
-    """Modules of the package that a module imports, in functions too."""
+    """Return the modules of the package that a module imports, also in functions."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "metapt":
@@ -68,7 +68,7 @@ def test_domains_do_not_know_one_another(name: str) -> None:
 
 
 def test_what_the_plan_is_made_of_needs_no_torch() -> None:
-    """The modules that the plan imports, by the statements outside of functions."""
+    """Check the modules that the plan imports outside of functions, directly or not."""
     todo, seen = ["plan"], set()
     while todo:
         name = todo.pop()
@@ -101,7 +101,7 @@ def test_a_module_does_more_than_forward(name: str) -> None:
 
 @pytest.mark.parametrize("name", MODULES)
 def test_a_function_does_more_than_forward(name: str) -> None:
-    """No public function of a module that only calls another with its own arguments."""
+    """Check that no public function of a module only calls another with its own arguments."""
     for node in ast.parse(MODULES[name].read_text(encoding="utf-8")).body:
         if not isinstance(node, ast.FunctionDef) or node.name.startswith("_"):
             continue

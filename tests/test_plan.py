@@ -1,4 +1,4 @@
-"""The plan of a config: which jobs there are, that none is there twice, and that making it takes no torch."""
+"""The plan of a config: its jobs, each of which is made once, without torch."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def plan(**sections: object) -> Plan:
 
 
 def ppi(**experiments: object) -> Plan:
-    """The plan of a small PPI section with these experiments."""
+    """Return the plan of a small PPI section with these experiments."""
     return plan(ppi=SMALL | experiments)
 
 
@@ -84,9 +84,9 @@ def test_a_file_that_no_job_makes_is_told_its_neighbour() -> None:
 
 def test_the_papers_protein_experiments_take_these_jobs() -> None:
     settings = 2 + FOLDS  # all FT data, half of them, and each fold
-    # Beside them: two arms with the released batching; three with permuted tasks; two on part of the tasks.
+    # Further PT runs: two arms with the released batching, three with permuted tasks, two on part of the tasks.
     pretrain = len(LABEL_FREE) + settings * len(OTHERS) + 2 + 3 + 2
-    # Half of the FT data is nothing to an arm that sees none; on held-out tasks it has FT runs of its own.
+    # Arms that see no FT data have no runs for half of them, but separate FT runs on held-out tasks.
     finetune = len(LABEL_FREE) * (1 + FOLDS) + settings * len(OTHERS) + 2 + 3 + 2
     assert stages(plan(ppi=PAPER["ppi"])) == {
         "download": 1,

@@ -1,4 +1,4 @@
-"""The record of a job: what is altered in it or in the files that it names is seen."""
+"""The record of a job: changes of the record and of the job's files are detected."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from metapt.files import sha256
 
 
 def made(folder: Path, *names: str, record: str = "run.json") -> Path:
-    """Files and the record of the job that has made them; the first file."""
+    """Write files and the record of a job that has made them, and return the first file."""
     for name in names:
         (folder / name).write_text(f"content of {name}")
     outputs = {f"output {number}": f"elsewhere/{name}" for number, name in enumerate(names)}
@@ -25,7 +25,7 @@ def made(folder: Path, *names: str, record: str = "run.json") -> Path:
 
 
 def tried(function: Callable[[Path], Any], path: Path) -> tuple[Any, str]:
-    """What it returns, and what it says against the file."""
+    """Return the result of a function on a file, and the sentence of its DataError."""
     try:
         return function(path), ""
     except DataError as error:

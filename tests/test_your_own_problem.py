@@ -1,4 +1,4 @@
-"""The guide's code is the example's, and the example finds what was planted."""
+"""The code of the guide is that of the example, and the example finds the planted answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The AUROC against scikit-learn, by hand, and what must hold for any scores."""
+"""The AUROC against scikit-learn, by hand, and its properties for any scores."""
 
 from __future__ import annotations
 

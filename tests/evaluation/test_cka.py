@@ -1,4 +1,4 @@
-"""Linear CKA: what it is blind to, its bounds, and its equal in examples by examples."""
+"""Linear CKA: invariances, range, and agreement with the kernel form."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def x() -> Tensor:
 
 @pytest.fixture
 def y(x: Tensor) -> Tensor:
-    """Features that have something of x."""
+    """Return features that are partly those of x."""
     return x @ random(1, 7, 11) + 2 * random(2, 50, 11)
 
 
@@ -62,7 +62,7 @@ def test_independent_features_are_hardly_alike() -> None:
 
 
 def test_no_matrix_of_examples_by_examples_is_needed() -> None:
-    # 400,000 examples by themselves would take 1.3 TB.
+    # A matrix of 400,000 by 400,000 examples would take 1.3 TB.
     assert linear_cka(random(0, 400_000, 2), random(1, 400_000, 3)) < 1e-4
 
 

@@ -1,4 +1,4 @@
-"""All experiments in one table, and the headline."""
+"""The table of all experiments' metrics, and the headline table."""
 
 from __future__ import annotations
 

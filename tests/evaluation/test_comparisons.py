@@ -1,4 +1,4 @@
-"""Verdicts: each side of a criterion, each kind of evidence."""
+"""Verdicts on both sides of a criterion, for each kind of evidence."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ONE = estimate(10.0, math.nan, 1)
 
 
 def comparison(measured: Estimate | Measurement, criterion: Criterion, least_seeds: int = 1) -> Comparison:
-    """A claim about an error that is `measured`."""
+    """Return a claim about an error that is `measured`."""
     return Comparison("The error is small.", "meta", "", "error", criterion, lambda: measured, least_seeds=least_seeds)
 
 
@@ -82,7 +82,7 @@ def test_a_diverged_replicate_decides_nothing(values: list[float], least_seeds: 
 
 
 def test_a_difference_of_pairs_has_the_spread_of_the_gain() -> None:
-    seeds = pd.Series([70.0, 75.0, 80.0, 85.0])  # far apart, but the gain is the same on each
+    seeds = pd.Series([70.0, 75.0, 80.0, 85.0])  # far apart, but with equal gains
     gain = pd.Series([4.4, 4.6, 4.5, 4.5])
     verdict = decide(comparison(paired_difference(seeds + gain, seeds), at_least(4, "difference")))
     assert verdict == Judgement("reproduced", "4.50 ± 0.04 (n = 4, 95% interval 4.37 to 4.63)")

@@ -1,4 +1,4 @@
-"""Figures: each kind is drawn, in both formats, to the same bytes each time, without touching matplotlib's global state."""
+"""Figures: each kind is drawn in both formats, to equal bytes, and without global state of matplotlib."""
 
 import matplotlib
 import numpy as np

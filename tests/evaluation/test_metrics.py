@@ -1,4 +1,4 @@
-"""The tidy tables: what is written is read back, equal rows give equal bytes, and bad tables get one clear sentence."""
+"""The tables of runs: writing and reading, equal bytes for equal rows, and errors for bad tables."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The paper's numbers, and the join that puts them beside ours."""
+"""The paper's numbers, and the join with ours."""
 
 import numpy as np
 

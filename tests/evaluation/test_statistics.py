@@ -1,4 +1,4 @@
-"""Statistics against numbers by hand, SciPy, and what must hold for any data."""
+"""Statistics against numbers by hand, SciPy, and properties for any data."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Tables: the number format, and the whole text of a small one in its three forms."""
+"""Tables: the format of numbers, and the whole text of a small table in three formats."""
 
 import math
 

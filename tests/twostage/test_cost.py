@@ -1,4 +1,4 @@
-"""What PT takes, against plain PT, from measurements whose answers are known."""
+"""The cost of PT compared with plain PT, for measurements with known answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The FT job: its runs, the choice of a learning rate, and what a killed job does again."""
+"""The FT job: its runs, the choice of a learning rate, and resuming a killed job."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ CONFIG: dict[str, Any] = {
     "finetune_seeds": 2,
 }
 RATES = {1e-4: 60.0, 1e-3: 70.0, 1e-2: 65.0}
-"""Learning rate -> validation AUROC."""
+"""Validation AUROC by learning rate."""
 
 
 class Runs:
-    """FT runs that count themselves; `stop` breaks off before the run of that number."""
+    """FT runs that record their names; `stop` is the number of the run that is interrupted."""
 
     def __init__(self, stop: int = 1000) -> None:
         self.stop = stop

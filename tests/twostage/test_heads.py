@@ -1,4 +1,4 @@
-"""Linear heads trained together, minibatches, the choice of the best."""
+"""Linear heads trained together, minibatches, and the choice of the best."""
 
 from __future__ import annotations
 

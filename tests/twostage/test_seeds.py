@@ -1,4 +1,4 @@
-"""FT runs that share encoders count by PT seed."""
+"""Statistics of FT runs that share encoders."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from metapt.twostage.seeds import (
 
 
 def runs(seeds: list[float], spread: float = 0.1, count: int = 4) -> pd.Series[float]:
-    """FT runs around the value of each PT seed."""
+    """Return FT runs around the value of each PT seed."""
     found = {
         pair(pt, ft): value + spread * (ft - (count - 1) / 2) for pt, value in enumerate(seeds) for ft in range(count)
     }

@@ -174,7 +174,7 @@ def band(
 def over_replicates(series: pd.DataFrame, name: str) -> pd.DataFrame:
     """Return quantiles of the series `name` over the replicates: step, lower (10%), centre (50%) and upper (90%).
 
-    They are NaN at the steps where a replicate has diverged (NaN), since the other replicates alone would look too good.
+    They are NaN at steps where a replicate has diverged (NaN), since the other replicates alone would look too good.
     """
     values = series[series["name"] == name].groupby("step")["value"]
     lower, centre, upper = (values.quantile(q).where(values.count() == values.size()) for q in (0.1, 0.5, 0.9))
@@ -304,7 +304,7 @@ def bars_with_error(
 ) -> Figure:
     """Draw our numbers beside the paper's, in a row for each label from top to bottom.
 
-    A number is drawn as a dot with its standard error as a bar. Dots can be compared without an axis that starts at zero.
+    A number is a dot with its standard error as a bar. Dots can be compared without an axis that starts at zero.
 
     Args:
         ours: has the columns label, mean and standard_error (no bar where it is NaN).

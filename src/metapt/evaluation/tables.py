@@ -89,10 +89,11 @@ def published(mean: float, standard_error: float = math.nan) -> str:
 
 
 def ours_and_papers(joined: pd.DataFrame) -> pd.DataFrame:
-    """Return the display table of `paper.beside_paper(summary)`: arm, setting, evaluation, metric, n, ours, paper, note.
+    """Return the display table of a table from `paper.beside_paper`.
 
-    Our and the paper's numbers are "mean ± standard error". Setting, evaluation, metric and note are left out if they
-    are empty in all rows. The experiment is the first column if there are several.
+    Columns: experiment (if there are several), arm, setting, evaluation, metric, n, ours, paper, note. Our and the
+    paper's numbers are "mean ± standard error". Setting, evaluation, metric and note are left out if they are empty in
+    all rows.
     """
     pairs = zip(joined["mean"], joined["standard_error"], strict=True)
     papers = zip(joined["paper_mean"], joined["paper_standard_error"], strict=True)

@@ -32,8 +32,8 @@ class Cost:
     Attributes:
         experiment: name of the experiment.
         looks: looks of the arms, in their order.
-        measured: returns the values of a metric, indexed by PT seed, given arm and metric; raises NotMeasuredError if there
-            are none.
+        measured: returns the values of a metric, indexed by PT seed, given arm and metric; raises NotMeasuredError if
+            there are none.
         machines: names of the machines that PT ran on, by arm.
         plain: the arm to whose cost ratios are formed; None if it is not run.
         papers: the paper's cost in words, by arm.
@@ -124,23 +124,20 @@ def tables(cost: Cost) -> Tables:
             if cost.plain is not None and metric != WALL_TIME:
                 r = ratio(cost, arm, metric)
                 row |= {f"{metric}, ratio": r.mean, f"{metric}, ratio low": r.low, f"{metric}, ratio high": r.high}
-                texts[f"over {cost.looks[cost.plain].label}'s ({'time' if metric == TIME_PER_STEP else 'memory'})"] = (
-                    _interval(r)
-                )
+                what = "time" if metric == TIME_PER_STEP else "memory"
+                texts[f"over {cost.looks[cost.plain].label}'s ({what})"] = _interval(r)
         rows.append(row)
         shown.append(texts | {"paper": cost.papers.get(arm, "")})
-    machines = (
-        "; ".join(dict.fromkeys(name for names in cost.machines.values() for name in names)) or "an unknown machine"
-    )
+    machines = "; ".join(dict.fromkeys(name for names in cost.machines.values() for name in names))
     caption = (
-        f"Cost of PT on {machines}: medians over PT seeds, their ratios with 95% intervals of a bootstrap over PT seeds. "
-        "The paper's: whole PT on one V100"
+        f"Cost of PT on {machines or 'an unknown machine'}: medians over PT seeds, their ratios with 95% intervals of a "
+        "bootstrap over PT seeds. The paper's: whole PT on one V100"
     )
     return Tables({caption: pd.DataFrame(shown)}, pd.DataFrame(rows))
 
 
 def figure(cost: Cost) -> Figure:
-    """Return the figure of time per PT step and peak memory: medians as bars, PT runs as marks, ratios to plain PT."""
+    """Return the figure of time per PT step and peak memory: medians, PT runs, and ratios to plain PT."""
     measures = ((TIME_PER_STEP, 1e3, "time per PT step (ms)"), (PEAK_MEMORY, 1.0, "peak memory of PT (GB)"))
     height = max(2.2, 0.55 * len(cost.looks) + 1.3)
     drawn, axes = figures.panels(columns=2, width=5.4, height=height)

@@ -21,7 +21,7 @@ from metapt.twostage.seeds import pair
 log = logging.getLogger(__name__)
 
 Part = tuple[str, int, int]
-"""Evaluation, PT seed, FT seed."""
+"""An FT run: evaluation, PT seed, FT seed."""
 
 
 class Scores:
@@ -96,8 +96,8 @@ def finetune(
         config: of the job: `domain`, `arm`, `evaluations`, and the numbers `pretrain_seeds` and `finetune_seeds`.
         checkpoint: keeps the scores.
         starts: returns the encoders from which runs start, given a PT seed and its remaining runs.
-        lrs: learning rates of FT of the whole network. The validation AUROC of the first FT seed chooses the one for all FT
-            seeds of a PT seed.
+        lrs: learning rates of FT of the whole network. The validation AUROC of the first FT seed chooses the one for
+            all FT seeds of a PT seed.
     """
     scores = Scores(checkpoint)
     for seed in steps(0, config["pretrain_seeds"], ends_rehearsal=True):

@@ -21,7 +21,7 @@ DIFFERENCES = "(percentage points): mean ± standard error over PT seeds, paired
 
 
 def beside_papers(cells: pd.DataFrame, papers: pd.DataFrame, on: Sequence[str]) -> pd.DataFrame:
-    """Return `cells` with the columns paper_mean and paper_standard_error, joined `on` the columns that name a cell."""
+    """Return `cells` with the columns paper_mean and paper_standard_error, joined by the columns `on`."""
     papers = papers.rename(columns={"mean": "paper_mean", "standard_error": "paper_standard_error"})
     return cells.merge(papers, how="left", on=list(on))
 
