@@ -11,12 +11,12 @@ import pandas as pd
 import pytest
 import torch
 
+from metapt.domains.ecg import problem
 from metapt.domains.ecg.arms import typical_displacement
 from metapt.domains.ecg.augment import draw
 from metapt.domains.ecg.config import EcgMeta, NoPretraining, Simclr, Warp
 from metapt.domains.ecg.data.sources import CLASSES
 from metapt.domains.ecg.policy import SCALE
-from metapt.domains.ecg.problem import detached_views
 from metapt.domains.ecg.quantities import DISPLACEMENT, LABELS, ORIGINAL, viewed
 from metapt.domains.ecg.resnet1d import initial_pretrained
 from metapt.domains.ecg.setting import policy_of
@@ -123,7 +123,7 @@ def test_views_are_those_of_pretraining(warp: Warp) -> None:
     signal = torch.randn(200, 12, generator=generator("signal"))
     draws = draw(2, 200, 12, "fixed", generator("draws"))
     ours = views(policy, strengths(policy, meta, signal.unsqueeze(0))[0], signal, draws)
-    torch.testing.assert_close(ours, detached_views(policy, meta, signal.unsqueeze(0), draws))
+    torch.testing.assert_close(ours, problem.views(policy, meta, signal.unsqueeze(0), draws))
 
 
 def test_strengths_are_those_of_minibatches() -> None:

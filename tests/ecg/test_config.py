@@ -38,8 +38,8 @@ def sentence(**section: Any) -> str:
 def test_an_arm_can_not_have_the_name_of_one_that_the_warp_study_makes(name: str, origin: str) -> None:
     own = {name: {"extends": "simclr"}}
     assert (
-        f"warp_study.{origin} makes an arm of the name of arms.{name}, which would be run in its place; give that another name"
-        in sentence(arms=own, warp_study=STUDY)
+        f"warp_study.{origin} makes an arm of the name of arms.{name}, which would be run in its place; give that "
+        "another name" in sentence(arms=own, warp_study=STUDY)
     )
     assert read(arms=own, full_access={}).arms[name] == read(full_access={}).arms["simclr"]
 
@@ -88,11 +88,13 @@ def test_an_arm_is_compared_with_one_fixed_strength_of_a_value() -> None:
     [
         (
             {"pretrain": {"epochs": 1}},
-            "warmup_epochs is 1, which is 8 iterations of 10 PT steps, and pretrain.epochs 1 of 76 PT steps each make 7",
+            "warmup_epochs is 1, which is 8 iterations of 10 PT steps, and pretrain.epochs 1 of 76 PT steps each make "
+            "7",
         ),
         (
             {"pretrain": {"epochs": 2, "signals": 640, "batch_size": 64}, "arms": {"meta": {"warmup_epochs": 2}}},
-            "warmup_epochs is 2, which is 2 iterations of 10 PT steps, and pretrain.epochs 2 of 10 PT steps each make 2",
+            "warmup_epochs is 2, which is 2 iterations of 10 PT steps, and pretrain.epochs 2 of 10 PT steps each make "
+            "2",
         ),
         ({"source": "simulated", "pretrain": {"epochs": 1}}, "pretrain.epochs 1 of 8 PT steps each make 1"),
         ({"source": "ptbxl-1.0.1", "pretrain": {"epochs": 1, "batch_size": 19634}}, "1 of 1 PT steps each make 1"),

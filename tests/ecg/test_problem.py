@@ -11,14 +11,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from metapt.domains.ecg.augment import Draws, crop_and_jitter, warp
-from metapt.domains.ecg.policy import SCALE, Policy
+from metapt.domains.ecg.policy import Policy
 from metapt.domains.ecg.problem import (
     AugmentedBatch,
     LabelledBatch,
     SimclrProblem,
     SupervisedProblem,
     UnlabelledBatch,
-    detached_views,
 )
 from metapt.domains.ecg.resnet1d import Encoder
 from metapt.hypergrad import SGD, Adam, FittedHead, Neumann, Params, Pretrained, Unroll, hypergradient
@@ -292,9 +291,3 @@ def test_statistics_are_updated_by_pt_losses_and_read_by_ft(exact: Any) -> None:
     assert all(torch.equal(value, exact.pretrained.buffers[name]) for name, value in buffers.items())
     problem.pretrain_loss(exact.pretrained._replace(buffers=buffers), meta_of(policy), unlabelled(exact))
     assert not any(torch.equal(value, exact.pretrained.buffers[name]) for name, value in buffers.items())
-
-
-def test_a_look_at_views_has_no_graph(exact: Any) -> None:
-    policy = Policy("velocity", "log", 3.0, 0)
-    meta = {SCALE: torch.tensor(1.0, dtype=DTYPE, requires_grad=True)}
-    assert not detached_views(policy, meta, exact.signals, exact.draws).requires_grad

@@ -105,7 +105,8 @@ WRONG = {
     ),
     "PT loss that draws": (
         changed(Classifier, pretrain_loss=lambda whole, *given: whole(*given) * (1 + torch.rand((), dtype=DTYPE))),
-        "pretrain_loss returned two different numbers in two equal calls; .* Draw random numbers when the minibatch is made",
+        "pretrain_loss returned two different numbers in two equal calls; .* Draw random numbers when the minibatch "
+        "is made",
     ),
     "encode that draws": (
         changed(

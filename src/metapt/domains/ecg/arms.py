@@ -1,4 +1,4 @@
-"""How each arm pre-trains: from random weights to an encoder, and to the warp that it has learned or was given."""
+"""How each arm pre-trains: from random weights to an encoder and a fixed, learned or searched warp."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from metapt.twostage.pretraining import PretrainRun, finished, time_per_step
 
 _VIEWS_FOR_DISPLACEMENT = 64
 _FOLDS, _L2 = 5, 1e-2
-"""By which random search evaluates its candidates."""
+"""Folds and ridge of the cross-validation by which random search evaluates its candidates."""
 
 
 def pretrain(arm: config.Arm, setting: Setting) -> PretrainRun:
@@ -59,7 +59,7 @@ def pretrain(arm: config.Arm, setting: Setting) -> PretrainRun:
 
 
 def warp_numbers(policy: Policy, meta: Params, samples: int) -> dict[str, float]:
-    """Return m, the strength where the network says 1, and the typical displacement at that strength."""
+    """Return the scale m, the strength for a network output of 1, and the typical displacement at that strength."""
     strength = policy.global_strength(meta)
     return {
         WARP_SCALE: float(meta[SCALE]),
@@ -70,7 +70,10 @@ def warp_numbers(policy: Policy, meta: Params, samples: int) -> dict[str, float]
 
 @torch.no_grad()
 def typical_displacement(policy: Policy, strength: Tensor, samples: int) -> Tensor:
-    """Return the root mean square of the displacement at a strength (a scalar), in samples: a unit that all warps share."""
+    """Return the root mean square, in samples, of the displacement at a strength (a scalar).
+
+    All parametrisations of the warp can be compared in this unit.
+    """
     noise = torch.randn(_VIEWS_FOR_DISPLACEMENT, samples, generator=generator("ecg typical displacement")).to(
         strength.device
     )
@@ -106,9 +109,9 @@ def _network_group(arm: config.EcgMeta | config.OptSla) -> dict[str, dict[str, f
 
 
 def meta_labelled(arm: config.EcgMeta, setting: Setting) -> dict[str, tuple[np.ndarray, int]]:
-    """Return the FT sets of an arm, and the sizes of their minibatches, as `SimclrBatches` takes them.
+    """Return the FT sets of an arm and the sizes of their minibatches, as `SimclrBatches` takes them.
 
-    A fitted head takes all ECGs of a set, a cross-fitted one all ECGs of both, one fold at a time.
+    A fitted head takes all ECGs of a set. A cross-fitted head takes all ECGs of both sets, one fold at a time.
     """
     train, validation = setting.finetune
     if arm.folds is not None:
@@ -145,7 +148,7 @@ def _meta(setting: Setting, arm: config.EcgMeta) -> PretrainRun:
 
 
 def _recorder(setting: Setting, policy: Policy, meta: Callable[[], Params]) -> Recorder:
-    """Return a recorder of a warp's numbers; `meta` returns its parameters as they are now."""
+    """Return a recorder of a warp's numbers; `meta` returns the current meta-parameters."""
 
     def observed() -> dict[str, Tensor]:
         numbers = warp_numbers(policy, detached(meta()), setting.dataset.samples)
@@ -155,7 +158,7 @@ def _recorder(setting: Setting, policy: Policy, meta: Callable[[], Params]) -> R
 
 
 def _optsla(setting: Setting, arm: config.OptSla) -> PretrainRun:
-    """Learn the warp in supervised training of the whole network on the FT training set, then pre-train with it, frozen."""
+    """Learn the warp in supervised training of the whole network on the FT training set, then pre-train with it."""
     policy = policy_of(arm.warp)
     train, validation = setting.finetune
     problem = SupervisedProblem(setting.encoder, policy)
@@ -182,14 +185,12 @@ def _optsla(setting: Setting, arm: config.OptSla) -> PretrainRun:
 
 def evaluate_encoder(setting: Setting, pretrained: Pretrained, labelled: LabelledBatch, folds: int, l2: float) -> float:
     """Return the cross-validated FT loss of a head that is fitted to the features of an encoder."""
-    with torch.no_grad():
-        encoder = {**pretrained.encoder, **pretrained.buffers}
-        features = setting.problem(Policy("velocity", "log", 1.0, 0)).encode(encoder, labelled)
-    return cross_validated_loss(features, labelled.labels, setting.folds(folds), l2)
+    features, labels = setting.features(pretrained, labelled)
+    return cross_validated_loss(features, labels, setting.folds(folds), l2)
 
 
 def _random_search(setting: Setting, arm: config.RandomSearch) -> PretrainRun:
-    """Pre-train shortly with random strengths, then fully with the best."""
+    """Pre-train briefly with each of several random strengths, then fully with the best one."""
     policy = policy_of(arm.warp)
     low, high = (math.log(bound) for bound in arm.range)
     draws = torch.rand(arm.candidates, generator=generator("ecg random search", setting.seed), dtype=torch.float64)
@@ -214,7 +215,7 @@ def _random_search(setting: Setting, arm: config.RandomSearch) -> PretrainRun:
 
 
 def _branch_search(setting: Setting, arm: config.BranchSearch) -> PretrainRun:
-    """Pre-train two branches from the same weights on the same minibatches, again and again; the better one goes on."""
+    """Pre-train two branches from the same weights on the same minibatches, keep the better one, and repeat."""
     policy = policy_of(arm.warp)
     trainer = Pretrainer(setting.problem(policy), setting.batches(), setting.initial(), setting.optimizer)
     meta = setting.initial_meta(policy)
@@ -262,7 +263,7 @@ def _branch_search(setting: Setting, arm: config.BranchSearch) -> PretrainRun:
 
 
 def _directions(arm: config.BranchSearch, coin: torch.Generator) -> tuple[int, ...]:
-    """Return the directions of the branches: both where they are to be compared, else the one of the control."""
+    """Return the directions of the branches: both if they are compared, else the one that the control takes."""
     match arm.select:
         case "validation":
             return (-1, 1)

@@ -1,7 +1,8 @@
 """Random views of ECGs: crop, jitter, then a random temporal warp (appendix "ECG Data Augmentations").
 
-Everything is batched on the signals' device. What is random comes in as `Draws`, so that a view is a pure function of signals,
-draws and the warp's strength; only the warp depends on the strength, and only there a derivative passes.
+All functions are batched and run on the signals' device. The random numbers come in as `Draws`, so a view is a pure
+function of signals, draws and the warp's strength. It is differentiable only with respect to the strength, through the
+warp.
 """
 
 from __future__ import annotations
@@ -20,19 +21,19 @@ JITTER = 0.1
 """Standard deviation of the jitter over that of the lead."""
 SQUARINGS = 5
 COARSENING = 4
-"""The velocity is integrated on a time grid this much coarser."""
+"""Ratio of the time grid on which the velocity is integrated to that of the signals."""
 SIGMA = 12.0
-"""Of the Gaussian that smooths the displacement (its 25 taps reach 1 sigma) or the velocity (3 sigma), in samples."""
+"""Standard deviation, in samples, of the Gaussian that smooths displacement (up to 1 sigma) or velocity (up to 3)."""
 
 Smoothing = Literal["displacement", "velocity"]
 
 
 class Draws(NamedTuple):
-    """What is random in `views` views.
+    """The random numbers of `views` views.
 
     Attributes:
         crop_start, crop_length: uniform in [0, 1), [views, leads].
-        jitter: standard deviation of the noise over the lead's, [views].
+        jitter: standard deviation of the noise over that of the lead, [views].
         noise: standard normal, [views, samples, leads].
         velocity: standard normal, [views, samples].
     """
@@ -52,7 +53,10 @@ def draw(
     generator: torch.Generator,
     dtype: torch.dtype = torch.float32,
 ) -> Draws:
-    """Draws for `views` views on the generator's device; a `fixed` jitter is 10 % of each lead, a `uniform` one up to that."""
+    """Draw the random numbers of `views` views on the generator's device.
+
+    A `fixed` jitter is 10 % of each lead's standard deviation, a `uniform` one is drawn from 0 to 10 % for each view.
+    """
 
     def uniform(*shape: int) -> Tensor:
         return torch.rand(*shape, generator=generator, device=generator.device, dtype=dtype)
@@ -71,10 +75,11 @@ def draw(
 
 
 def crop_and_jitter(signals: Tensor, draws: Draws) -> Tensor:
-    """Zeroes a stretch of each lead, at most half of it, and adds white noise. The result carries no derivative.
+    """Set a part of each lead, at most half of it, to zero and add white noise. The result carries no derivative.
 
     Args:
         signals: [views, samples, leads].
+        draws: the random numbers of these views.
 
     Returns:
         [views, samples, leads].
@@ -90,15 +95,17 @@ def crop_and_jitter(signals: Tensor, draws: Draws) -> Tensor:
 
 
 def displacement(strength: Tensor, velocity: Tensor, smoothing: Smoothing) -> Tensor:
-    """The displacement field of a random warp.
+    """Return the displacement field of a random warp.
 
-    A velocity of the given strength is integrated over unit time by scaling and squaring on a coarser time grid (Dalca et al.
-    2019; Arsigny et al. 2006). Smoothed afterwards it is the paper's field, which folds when strong; smoothed before (the noise
-    then scaled back to unit variance) it is a diffeomorphism, whose typical displacement is about `strength` while that is small.
+    A velocity of the given strength is integrated over unit time by scaling and squaring on a coarser time grid (Dalca
+    et al. 2019; Arsigny et al. 2006). If the displacement is smoothed, it is the paper's field, which folds when
+    strong. If the velocity is smoothed (and scaled back to unit variance), the field is a diffeomorphism, whose typical
+    displacement is about `strength` while that is small.
 
     Args:
         strength: standard deviation of the velocity, samples per unit time, [views].
         velocity: standard normal noise, [views, samples].
+        smoothing: what is smoothed, "displacement" or "velocity".
 
     Returns:
         [views, samples], in samples.
@@ -115,7 +122,9 @@ def displacement(strength: Tensor, velocity: Tensor, smoothing: Smoothing) -> Te
 
 
 def warp(signals: Tensor, field: Tensor) -> Tensor:
-    """Return signals read at t + field(t), the same for all leads, by linear interpolation; beyond the ends, the end values.
+    """Return signals read at t + field(t), the same for all leads, by linear interpolation.
+
+    A position beyond an end reads the value at that end.
 
     Args:
         signals: [views, samples, leads].
@@ -138,12 +147,12 @@ def warp(signals: Tensor, field: Tensor) -> Tensor:
 
 
 def _resize(field: Tensor, samples: int) -> Tensor:
-    """[views, n] -> [views, samples] by linear interpolation, ends on ends."""
+    """Interpolate [views, n] linearly to [views, samples], with aligned ends."""
     return F.interpolate(field.unsqueeze(1), samples, mode="linear", align_corners=True).squeeze(1)
 
 
 def _smooth(field: Tensor, reach: float, unit_variance: bool) -> Tensor:
-    """A Gaussian average over time, or the sum that leaves white noise its variance; beyond the ends, zeros."""
+    """Convolve with a Gaussian, zero-padded, whose taps sum to 1 or keep the variance of white noise."""
     kernel = _gaussian(reach, unit_variance).to(field)
     return F.conv1d(field.unsqueeze(1), kernel.view(1, 1, -1), padding=len(kernel) // 2).squeeze(1)
 

@@ -1,7 +1,8 @@
-"""Claims on arms by their test AUROC, one for each evaluation and |D_FT|.
+"""Claims that compare arms by their test AUROC, one for each evaluation and |D_FT|.
 
-Differences are over PT seeds, the FT runs of one averaged: those share an encoder and are no evidence of their own. With a single
-PT seed nothing is decided. Claims on arms and sizes that the config does not run are left out.
+Differences are taken over PT seeds, after the FT runs of each are averaged: FT runs of one PT seed share an encoder and
+are not independent. A single PT seed decides no claim. Claims on arms and sizes that the config does not run are left
+out.
 """
 
 from __future__ import annotations
@@ -20,7 +21,11 @@ from metapt.twostage.quantities import EVALUATIONS
 
 
 class ArmClaim(NamedTuple):
-    """An arm beats its control, or is at most `margin` percentage points worse; `papers` where the paper says so."""
+    """The claim that an arm beats its control, or is at most `margin` percentage points worse.
+
+    Attributes:
+        papers: whether the paper makes the claim.
+    """
 
     arm: str
     control: str
@@ -56,7 +61,7 @@ def where(evaluation: str, size: int) -> str:
 def papers_words(
     results: EcgResults, evaluation: str, size: int, a: tuple[str, int | None], b: tuple[str, int | None]
 ) -> str:
-    """Return the paper's numbers of two arms in words, or `BEYOND_THE_PAPER` where it has not both.
+    """Return the paper's numbers of two arms in words, or `BEYOND_THE_PAPER` unless it has both.
 
     Args:
         results: of the experiment.

@@ -1,6 +1,6 @@
 """Figures of test AUROC.
 
-Error bars and bands are standard errors over the PT seeds' means, which none are known of where there is a single PT seed.
+Error bars and bands are standard errors of the PT seeds' means. With a single PT seed there are none.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from metapt.twostage.quantities import AUROC_LABEL, EVALUATIONS
 
 
 def over_sizes(results: EcgResults) -> Figure:
-    """Draw AUROC of each arm over |D_FT|, and its paired difference to SimCLR's; with a single |D_FT| a dot per arm."""
+    """Draw AUROC of each arm over |D_FT| and its paired difference to SimCLR; with a single |D_FT|, a dot per arm."""
     cells = auroc_cells(results)
     papers = papers_cells(results)
     evaluations = results.config.evaluations
@@ -67,7 +67,7 @@ def _of(cells: pd.DataFrame, evaluation: str) -> pd.DataFrame:
 
 
 def _dodged(sizes: pd.Series[int], arms: Sequence[str], arm: str) -> NDArray[np.float64]:
-    """Return places on a logarithmic axis, a little beside one another so that error bars of different arms can be told apart."""
+    """Return positions on a logarithmic axis, shifted so that error bars of different arms don't overlap."""
     shift = (arms.index(arm) - (len(arms) - 1) / 2) * min(0.03, 0.18 / len(arms))
     return np.asarray(sizes, dtype=float) * math.exp(shift)
 

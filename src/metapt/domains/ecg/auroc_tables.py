@@ -27,7 +27,7 @@ _PAPERS_RUNS = "15"
 
 
 def auroc_tables(results: EcgResults) -> Tables:
-    """Return AUROC beside the paper's, and below it the differences between arms, paired by PT seed."""
+    """Return a table of AUROC beside the paper's and one of the differences between arms, paired by PT seed."""
     joined = tables.beside_papers(auroc_cells(results), papers_cells(results), CELL)
     differences = arm_differences(results)
     caption = f"{AUROC}. Ours: mean ± standard error over all FT runs, as the paper's; {tables.OVER_RUNS}"
@@ -42,7 +42,7 @@ def auroc_tables(results: EcgResults) -> Tables:
 
 
 def auroc_cells(results: EcgResults) -> pd.DataFrame:
-    """Return our test AUROC in every cell that was run, one row each, in the order evaluation, arm, |D_FT|, meta-PT size.
+    """Return our test AUROC, one row per cell that was run, in the order evaluation, arm, |D_FT|, meta-PT size.
 
     Columns: `CELL` (meta_size is NaN under full access), and those of `auroc_cell`.
 
@@ -68,7 +68,7 @@ def auroc_cells(results: EcgResults) -> pd.DataFrame:
 
 
 def papers_cells(results: EcgResults) -> pd.DataFrame:
-    """Return the paper's AUROC: `CELL`, mean, standard_error."""
+    """Return the paper's AUROC. Columns: `CELL`, mean, standard_error."""
     numbers = results.papers_aurocs(results.arms, results.papers_arms)
     settings = [setting_words(setting) for setting in numbers.pop("setting")]
     return numbers.assign(
@@ -104,7 +104,7 @@ def _pairs(results: EcgResults) -> Iterator[tuple[dict[str, Any], Runs, Runs]]:
 
 
 def _shown(results: EcgResults, joined: pd.DataFrame) -> pd.DataFrame:
-    """Return a row per evaluation, arm (and meta-PT size), ours and the paper's; a column per |D_FT|."""
+    """Return our AUROC and the paper's, a row per evaluation, arm and meta-PT size, a column per |D_FT|."""
     ours = joined.assign(whose="ours", runs=joined.groupby(_ROW, dropna=False)["n"].transform(_listed))
     papers = joined[joined["paper_mean"].notna()].assign(whose="paper", runs=_PAPERS_RUNS)
     both = pd.concat([ours, papers], ignore_index=True)

@@ -20,7 +20,7 @@ Jitter = Literal["fixed", "uniform"]
 
 
 class Views:
-    """Draws for views, from a generator on the device that `name` and seed determine."""
+    """Draws for views, from a generator on the device that is seeded by `name` and `seed`."""
 
     def __init__(self, name: str, seed: int, samples: int, leads: int, jitter: Jitter, device: str) -> None:
         self._generator = generator(f"ecg {name}", seed, device=device)
@@ -38,11 +38,11 @@ class Views:
 
 
 class FoldStream(ShuffledStream):
-    """Endless passes over ECGs, each pass in minibatches that are its folds: all ECGs of a patient in one, see `patient_folds`.
+    """Endless passes over ECGs whose minibatches are folds; all ECGs of a patient are in one, see `patient_folds`.
 
     Args:
         patients: of each ECG [n].
-        folds: minibatches of a pass; each pass deals the patients out anew.
+        folds: minibatches of a pass; each pass assigns the patients to folds anew.
         generator: on the CPU.
 
     Raises:
@@ -56,7 +56,7 @@ class FoldStream(ShuffledStream):
         patient_folds(patients, folds)
 
     def next(self) -> Tensor:
-        """Indices of the next fold, shape [1, its ECGs]."""
+        """Return the indices of the next fold, [1, ECGs of the fold]."""
         if not self._left:
             order = torch.randperm(self.size, generator=self.generators[0])
             fold = torch.from_numpy(patient_folds(self._patients[order.numpy()], self._folds))
@@ -72,7 +72,14 @@ class FoldStream(ShuffledStream):
 
 
 class _EcgBatches(StreamBatches):
-    """FT minibatches of labelled ECGs, each set in its own order, and draws for the views of PT steps and of hypergradients."""
+    """FT minibatches of labelled ECGs, and draws for the views of PT steps and of hypergradients.
+
+    Args:
+        dataset: all ECGs.
+        views: returns the draws of a name.
+        labelled: see `SimclrBatches`.
+        seed: the PT seed.
+    """
 
     def __init__(
         self, dataset: Dataset, views: Callable[[str], Views], labelled: dict[str, tuple[np.ndarray, int]], seed: int
@@ -119,16 +126,17 @@ class _EcgBatches(StreamBatches):
 
 
 class SimclrBatches(_EcgBatches):
-    """PT minibatches of unlabelled ECGs, and FT minibatches of the labelled ones where there are any.
+    """PT minibatches of unlabelled ECGs, and FT minibatches of the labelled ones, if there are any.
 
     Args:
         dataset: all ECGs.
         indices: those that are pre-trained on.
         batch_size: ECGs in a PT minibatch, also in that of a hypergradient.
-        views: makes draws of a name.
-        labelled: FT sets "train" and "validation": their ECGs, and the sizes of their minibatches. Or, to cross-fit, "folds": all
-            labelled ECGs, and the number of folds; FT minibatches of either kind are then one fold after the other.
-        seed: the PT seed. Arms share its streams, so that they differ in what they do only.
+        views: returns the draws of a name.
+        labelled: name of an FT set ("train", "validation") -> its ECGs and the size of its minibatches. For
+            cross-fitting, "folds" -> all labelled ECGs and the number of folds; training and validation minibatches are
+            then successive folds.
+        seed: the PT seed. All arms share its random streams.
     """
 
     def __init__(
@@ -149,7 +157,7 @@ class SimclrBatches(_EcgBatches):
         return self._unlabelled("pretrain")
 
     def hypergradient(self) -> UnlabelledBatch:
-        """The PT minibatch of a hypergradient, from streams of its own, lest meta-updates change what PT steps see."""
+        """Return the PT minibatch of a hypergradient. Its streams are its own, so PT steps don't depend on it."""
         return self._unlabelled("hypergradient")
 
     def _unlabelled(self, name: str) -> UnlabelledBatch:
@@ -158,7 +166,7 @@ class SimclrBatches(_EcgBatches):
 
 
 class SupervisedBatches(_EcgBatches):
-    """Minibatches of supervised learning, where training ECGs are augmented: one view of each."""
+    """Minibatches of supervised learning on augmented ECGs, one view of each."""
 
     def __init__(
         self, dataset: Dataset, views: Callable[[str], Views], labelled: dict[str, tuple[np.ndarray, int]], seed: int
@@ -171,7 +179,7 @@ class SupervisedBatches(_EcgBatches):
         return self._augmented(self.train(), "pretrain")
 
     def hypergradient(self) -> AugmentedBatch:
-        """The training minibatch of a hypergradient, from streams of its own."""
+        """Return the training minibatch of a hypergradient, from streams of its own."""
         return self._augmented(self._next("hypergradient", "train"), "hypergradient")
 
     def _augmented(self, batch: LabelledBatch, name: str) -> AugmentedBatch:

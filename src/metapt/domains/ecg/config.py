@@ -1,7 +1,7 @@
 """The settings of the ECG domain and its arms; those of an experiment are in its file in `experiments`.
 
-A default is the paper's value (Section 6 and appendix "Meta-Parameterized SimCLR PT"), unless its description, or that of its
-section, says that the paper has none.
+A default is the paper's value (Section 6 and appendix "Meta-Parameterized SimCLR PT"), unless its description or that
+of its section says that the paper has none.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Warp(Section):
     )
 
     def alike(self, other: Warp) -> bool:
-        """Return whether a strength means the same in both."""
+        """Return whether equal values of `initial` mean equal strengths in both."""
         return (self.smoothing, self.scale) == (other.smoothing, other.scale)
 
 
@@ -54,8 +54,8 @@ class EcgPretraining(Section):
     temperature: Rate = Field(0.5, description="of NT-Xent")
     jitter: Literal["fixed", "uniform"] = Field(
         "fixed",
-        description="white noise of 10 % of each lead's standard deviation (paper), or of a share drawn from U(0, 10 %) "
-        "for each view (released code)",
+        description="white noise of 10 % of each lead's standard deviation (paper), or of a share drawn from U(0, 10 "
+        "%) for each view (released code)",
     )
 
 
@@ -73,7 +73,8 @@ class EcgFinetuning(Section):
     )
     linear_lr: Rate = Field(
         1e-2,
-        description="learning rate of linear evaluation, Adam on the head alone (not in the paper; released code: 1e-3)",
+        description="learning rate of linear evaluation, Adam on the head alone (not in the paper; released code: "
+        "1e-3)",
     )
     linear_epochs: Positive = Field(
         200, description="passes of linear evaluation (not in the paper; released code: 200)"
@@ -87,7 +88,7 @@ class NoPretraining(Section):
 
 
 class Simclr(Section):
-    """An arm whose warp has a fixed strength (with a network: an untrained one, as the paper's SimCLR)."""
+    """An arm whose warp is not learned; a warp network keeps its random weights, as in the paper's SimCLR."""
 
     method: Literal["simclr"]
     warp: Warp = Warp()
@@ -113,13 +114,13 @@ class EcgMeta(MetaArm):
     network_lr: Rate = Field(1e-4, description="learning rate of the warp network")
     folds: Annotated[int, Field(ge=2)] | None = Field(
         None,
-        description="cross-fit the fitted head over this many folds of all FT ECGs, all ECGs of a patient in one; empty: fit on "
-        "train, evaluate on validation",
+        description="cross-fit the fitted head over this many folds of all FT ECGs, all ECGs of a patient in one; "
+        "empty: fit on train, evaluate on validation",
     )
 
 
 class OptSla(Section):
-    """SimCLR with the warp that was optimised for supervised learning on the FT data (Lorraine et al. 2020), then frozen."""
+    """SimCLR with a warp that was optimised for supervised learning on the FT data (Lorraine et al. 2020)."""
 
     method: Literal["optsla"]
     warp: Warp = Warp()
@@ -155,10 +156,7 @@ SearchedWarp = Annotated[Warp, AfterValidator(_needs_log_scale)]
 
 
 class RandomSearch(Section):
-    """SimCLR with the best of several random fixed strengths; search and final run together cost what a meta run costs.
-
-    Not in the paper.
-    """
+    """SimCLR with the best of several random fixed strengths, at the total cost of a meta run. Not in the paper."""
 
     method: Literal["random_search"]
     warp: SearchedWarp = Warp(smoothing="velocity", scale="log", network_width=0)
@@ -170,9 +168,9 @@ class RandomSearch(Section):
 
 
 class BranchSearch(Section):
-    """Population-based: every so many PT steps, two branches with a lower and a higher strength; the better one is kept.
+    """Population-based search: of two branches with a lower and a higher strength, the better one is kept.
 
-    Not in the paper.
+    This is repeated every `period` PT steps. Not in the paper.
     """
 
     method: Literal["branch_search"]
@@ -183,7 +181,8 @@ class BranchSearch(Section):
     )
     select: Literal["validation", "random", "lower"] = Field(
         "validation",
-        description="keep the branch with the lower cross-validated loss of a refitted head; controls: a random one, the lower",
+        description="keep the branch with the lower cross-validated loss of a refitted head; controls: a random one, "
+        "the lower",
     )
     l2: Rate = Field(1e-2, description="ridge of the refitted head")
     folds: Annotated[int, Field(ge=2)] = Field(5, description="folds of its cross-validation")
@@ -229,24 +228,25 @@ ARMS: dict[str, Arm] = {
 }
 
 TRAINING_RECORDS = {"simulated": 2162, "ptbxl-1.0.3": 19601, "ptbxl-1.0.1": 19634}
-"""ECGs of folds 1 to 9 of each source."""
+"""Number of ECGs in folds 1 to 9 of each source."""
 
 Evaluations = list[Literal["full_transfer", "linear_evaluation"]]
 
 
 class EcgSettings(DomainSection):
-    """SimCLR on ECGs; an experiment that is left out is not run. One PT or FT run serves every experiment that needs it."""
+    """SimCLR on ECGs. An experiment that is left out is not run. Experiments share PT and FT runs."""
 
     source: Literal["simulated", "ptbxl-1.0.3", "ptbxl-1.0.1"] = Field(
         "ptbxl-1.0.3",
-        description="simulated: generated 12-lead ECGs with planted conditions, no download; or PTB-XL at 100 Hz, of which the "
-        "paper has 1.0.1 (21,837 ECGs) and 1.0.3 is the corrected edition (21,799)",
+        description="simulated: generated 12-lead ECGs with planted conditions, no download; or PTB-XL at 100 Hz, of "
+        "which the paper has 1.0.1 (21,837 ECGs) and 1.0.3 is the corrected edition (21,799)",
     )
     split: Literal["patients", "released"] = Field(
         "patients",
-        description="how an FT set is split into training and validation (80/20; of 25 ECGs 60/40, of 10 halved); patients: no "
-        "patient in both, validation filled with whole patients, at most to its size, training the rest, |D_FT| is exact; "
-        "released: the ECGs that the released code draws, split by record (not in the paper; released code: released)",
+        description="how an FT set is split into training and validation (80/20; of 25 ECGs 60/40, of 10 halved); "
+        "patients: no patient in both, validation filled with whole patients, at most to its size, training the rest, "
+        "|D_FT| is exact; released: the ECGs that the released code draws, split by record (not in the paper; "
+        "released code: released)",
     )
     samples: Literal[1000, 1024] = Field(
         1000, description="length of a signal; 1024: padded with zeros (released code)"
@@ -278,9 +278,10 @@ class EcgSettings(DomainSection):
             if warmup >= iterations:
                 most = math.floor(100 * (iterations - 1) * arm.pretrain_steps / per_epoch) / 100
                 raise ValueError(
-                    f"arms.{name}.warmup_epochs is {arm.warmup_epochs:g}, which is {warmup} iterations of {arm.pretrain_steps} "
-                    f"PT steps, and pretrain.epochs {self.pretrain.epochs} of {per_epoch} PT steps each make {iterations}, so "
-                    f"that the warp would never be learned; legal: at most {most:g}, or more epochs"
+                    f"arms.{name}.warmup_epochs is {arm.warmup_epochs:g}, which is {warmup} iterations of "
+                    f"{arm.pretrain_steps} PT steps, and pretrain.epochs {self.pretrain.epochs} of {per_epoch} PT "
+                    f"steps each make {iterations}, so that the warp would never be learned; legal: at most {most:g}, "
+                    "or more epochs"
                 )
         return self
 
@@ -296,15 +297,15 @@ class EcgExperiment(ExperimentSection):
 
 
 def steps_per_epoch(pretrain: EcgPretraining, signals: int) -> int:
-    """Return the number of PT steps of a pass over so many ECGs."""
+    """Return the number of PT steps of a pass over `signals` ECGs."""
     return max(1, signals // pretrain.batch_size)
 
 
 def meta_iterations(arm: EcgMeta, epochs: int, per_epoch: int) -> tuple[int, int]:
-    """Return the meta-iterations of a PT run of so many epochs and PT steps per epoch, and how many of them are warm-up."""
+    """Return the number of meta-iterations in `epochs` epochs of `per_epoch` PT steps, and how many are warm-up."""
     return max(1, epochs * per_epoch // arm.pretrain_steps), arm.warmup(per_epoch)
 
 
 def access(arm: Arm, size: int) -> str:
-    """Return how many labelled ECGs PT of an arm sees where it may see `size`: `n{size}`, or `none` where it uses no labels."""
+    """Return how many labelled ECGs an arm's PT sees if it may see `size`: `n{size}`, or `none` without labels."""
     return "none" if isinstance(arm, NoPretraining | Simclr) else f"n{size}"

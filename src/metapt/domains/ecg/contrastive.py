@@ -8,10 +8,11 @@ from torch.nn import functional as F
 
 
 def similarities(projections: Tensor, temperature: float) -> Tensor:
-    """Cosine similarity over temperature of every view with every other.
+    """Return the cosine similarity, divided by the temperature, of every view with every other.
 
     Args:
         projections: [2n, d], the first views of n examples, then their second views.
+        temperature: above 0.
 
     Returns:
         [2n, 2n], minus infinity on the diagonal, so that no view is compared with itself.
@@ -22,14 +23,17 @@ def similarities(projections: Tensor, temperature: float) -> Tensor:
 
 
 def cross_entropy(similarities: Tensor) -> Tensor:
-    """The mean over views of -log softmax at the other view of the same example, a convex function of the similarities."""
+    """Return the mean over views of -log softmax at the other view of the same example.
+
+    It is a convex function of the similarities.
+    """
     count = len(similarities)
     partners = torch.arange(count, device=similarities.device).roll(count // 2)
     return F.cross_entropy(similarities, partners)
 
 
 def nt_xent(projections: Tensor, temperature: float) -> Tensor:
-    """NT-Xent of [2n, d] projections; log(2n - 1) where all are equal.
+    """Return NT-Xent of [2n, d] projections; log(2n - 1) where all are equal.
 
     >>> round(float(nt_xent(torch.ones(6, 4), temperature=0.5)), 4) == round(float(torch.tensor(5.0).log()), 4)
     True

@@ -1,7 +1,7 @@
 """An FT job: all PT and FT seeds of one arm at one size of the FT set.
 
-Fine-tuned and tested is the whole network (full transfer) or a head alone (linear evaluation). The paper's "Implementation
-details": Adam at 1e-3, 200 epochs, minibatches of 256; the best epoch on validation AUROC is tested.
+Full transfer fine-tunes the whole network, linear evaluation a head alone. As in the paper's "Implementation details":
+Adam at 1e-3, 200 epochs, minibatches of 256; the best epoch on validation AUROC is tested.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from metapt.twostage.quantities import BEST_EPOCH, VALIDATION_AUROC
 
 log = logging.getLogger(__name__)
 CHUNK = 128
-"""ECGs in a forward pass without gradients."""
+"""Number of ECGs in a forward pass without gradients."""
 
 
 class Labelled(NamedTuple):
@@ -44,7 +44,7 @@ class Labelled(NamedTuple):
 
 
 class Sets(NamedTuple):
-    """What FT trains on, what chooses the epoch, and what is reported."""
+    """The ECGs that FT trains on, that choose the epoch, and that are tested on."""
 
     train: Labelled
     validation: Labelled
@@ -56,8 +56,8 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
 
     Args:
         config: `arm` (its name), `meta_size` (labelled ECGs that PT saw, or None), `size` (labelled ECGs in FT),
-            `split` (of them; see `finetune_indices`), `pretrain_seeds`, `finetune_seeds` (numbers of them), `evaluations`,
-            `width`, `samples`, `finetune` (see `EcgFinetuning`), `checkpoint` (path).
+            `split` (of them; see `finetune_indices`), `pretrain_seeds`, `finetune_seeds` (numbers of them),
+            `evaluations`, `width`, `samples`, `finetune` (see `EcgFinetuning`), `checkpoint` (path).
         inputs: `signals`, `records`, and `seed{n}`: pretrained.pt of each PT seed.
         outputs: `metrics`, `series`.
         machine: device.
@@ -167,7 +167,7 @@ def linear_evaluation(
 ) -> list[Score]:
     """Train linear heads on the features of the frozen encoder, one for each generator, all at once.
 
-    Takes and raises what `full_transfer` does; a head comes out as it would alone.
+    Each head is the same as if it were trained alone. Arguments and errors are those of `full_transfer`.
     """
     _check(sets)
     network = {**start, **buffers}
@@ -202,5 +202,5 @@ def _check(sets: Sets) -> None:
 
 @torch.no_grad()
 def _features(encoder: Encoder, network: Params, signals: Tensor) -> Tensor:
-    """[n, features], BatchNorm in eval mode."""
+    """Return features [n, 8 * width] with BatchNorm in eval mode."""
     return in_chunks(lambda chunk: encoder(network, chunk, training=False), signals, CHUNK)

@@ -8,13 +8,13 @@ from metapt.domains.ecg.config import Arm, EcgSettings, NoPretraining
 from metapt.jobs import Files, Job, Jobs, Json
 
 RAW = ("ptbxl_database.csv", "scp_statements.csv", "records.json")
-"""The raw files of each source; what `records.json` names lies beside it."""
+"""The raw files of each source. `records.json` names further ones in its folder."""
 PREPARED = {"signals": "signals.npy", "records": "records.csv"}
 
 _RECORDS = 20_000
-"""ECGs of folds 1 to 9 of the largest source, about."""
+"""Approximate number of ECGs in folds 1 to 9 of the largest source."""
 _ECGS_PER_MINUTE = 60 * 500
-"""That a core takes through an encoder of width 1 and back."""
+"""Forward and backward passes of a core through an encoder of width 1."""
 
 
 class EcgJobs(Jobs[EcgSettings]):
@@ -99,7 +99,7 @@ class EcgJobs(Jobs[EcgSettings]):
         return [self.pretrain(arm, access, seed, settings) for seed in range(self.config.pretrain_seeds)]
 
     def runs(self, cells: Iterable[tuple[str, str, int]], settings: Mapping[str, Arm] | None = None) -> list[Job]:
-        """Return PT jobs and then FT jobs, each once.
+        """Return PT jobs and then FT jobs, without duplicates.
 
         Args:
             cells: arm, access and size of each FT job, see `finetune`.
@@ -117,7 +117,7 @@ class EcgJobs(Jobs[EcgSettings]):
         """Return a job of `studies.warp_study`.
 
         Args:
-            arm: whose hypergradients are drawn.
+            arm: the arm whose hypergradients are drawn.
             seed: the PT seed.
             fixed: value of `initial` -> the PT job with this strength, fixed.
             size: labelled ECGs.
@@ -165,7 +165,7 @@ class EcgJobs(Jobs[EcgSettings]):
         return self.prepared().outputs
 
     def _studied(self, size: int) -> Json:
-        """Return the settings of the PT runs that a study looks at."""
+        """Return the settings of the PT runs that a study reads."""
         return {
             "meta_size": size,
             "split": self.config.split,
@@ -175,15 +175,15 @@ class EcgJobs(Jobs[EcgSettings]):
         }
 
     def _mem_mb(self) -> int:
-        """Return megabytes: the imports take 500, the prepared ECGs as many; activations grow with width and minibatch."""
+        """Return megabytes: 500 for the imports, 500 for the prepared ECGs, activations by width and minibatch."""
         return 1500 + self.config.width * max(self.config.pretrain.batch_size, self.config.finetune.batch_size)
 
     def _pretrain_minutes(self) -> int:
-        """Return the time limit of a PT job: two views of each ECG; meta-updates take as long as PT steps."""
+        """Return the time limit of a PT job: two views of each ECG, and as much again for meta-updates."""
         return self._minutes(2 * 2 * self.config.pretrain.epochs * (self.config.pretrain.signals or _RECORDS))
 
     def _minutes(self, ecgs: int) -> int:
-        """Return the time limit of a job that takes so many ECGs through the encoder and back."""
+        """Return the time limit of a job that makes `ecgs` forward and backward passes through the encoder."""
         return 240 if self.place.gpu else 60 + ecgs * self.config.width // _ECGS_PER_MINUTE
 
 

@@ -1,4 +1,4 @@
-"""What the arms are called in tables and figures, and how they are drawn."""
+"""The labels of arms in tables and figures, and their colours, lines and markers."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _LOOKS: generic.Known = {
 
 
 def label(arm: str) -> str:
-    """Return what an arm is called."""
+    """Return the label of an arm."""
     return generic.label(arm, _LOOKS)
 
 
 def looks(arms: Sequence[str]) -> dict[str, Look]:
-    """Return the look of each arm; those of the default config always have the same one."""
+    """Return the look of each arm; an arm of the default config has the same look in all figures."""
     return generic.looks(arms, _LOOKS)

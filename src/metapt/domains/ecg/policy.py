@@ -1,6 +1,6 @@
 """The augmentation policy that is learned: the strength of each ECG's warp (Section 6.1, "Meta-Parameterized SimCLR").
 
-The strength is scale(m) * 2 sigmoid(network(signal)): a global scale times a number of each ECG's own between 0 and 2.
+The strength is scale(m) * 2 sigmoid(network(signal)): a global scale times a factor between 0 and 2 for each ECG.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _STRENGTH_AT_ONE = 100.0
 
 @dataclass(frozen=True)
 class Policy:
-    """Which warp, and how its strength depends on the meta-parameters (see `metapt.domains.ecg.config.Warp`)."""
+    """The warp, and how its strength depends on the meta-parameters (see `metapt.domains.ecg.config.Warp`)."""
 
     smoothing: Smoothing
     scale: Literal["square", "log"]
@@ -36,7 +36,7 @@ class Policy:
     network_width: int
 
     def initial(self, generator: torch.Generator) -> Params:
-        """Meta-parameters at the start: the scale, and a network with torch's own random weights."""
+        """Return the initial meta-parameters: the scale, and a network with torch's default initialisation."""
         start = self.initial_scale if self.scale == "square" else math.log(self.initial_scale)
         meta: Params = {SCALE: torch.tensor(float(start))}
         channels = len(LEADS)
@@ -58,26 +58,27 @@ class Policy:
         return meta
 
     def strength(self, meta: Params, signals: Tensor) -> Tensor:
-        """The standard deviation of each ECG's velocity, [batch], for signals [batch, samples, leads]."""
+        """Return the standard deviation of each ECG's velocity, [batch], for signals [batch, samples, leads]."""
         scale = self.global_strength(meta)
         if not self.network_width:
             return scale.expand(len(signals))
         return scale * _network(meta, signals)
 
     def global_strength(self, meta: Params) -> Tensor:
-        """The strength where the network says 1, a scalar."""
+        """Return the strength for a network output of 1, a scalar."""
         scale = meta[SCALE]
         return _STRENGTH_AT_ONE * scale * scale if self.scale == "square" else scale.exp()
 
     def displacement(self, strength: Tensor, velocity: Tensor) -> Tensor:
-        """See `augment.displacement`."""
+        """Return the displacement field of the warp, see `augment.displacement`."""
         return displacement(strength, velocity, self.smoothing)
 
 
 def _network(meta: Params, signals: Tensor) -> Tensor:
-    """Four layers of convolution, BatchNorm and ReLU, average, linear, 2 sigmoid: [batch, samples, leads] -> [batch] in (0, 2).
+    """Return the network's output [batch] in (0, 2) for signals [batch, samples, leads].
 
-    BatchNorm always takes the statistics of the minibatch: a meta-parameter has no running ones.
+    Four layers of convolution, BatchNorm and ReLU; average over time; linear layer; 2 sigmoid. BatchNorm always uses
+    the statistics of the minibatch, since a meta-parameter has no running ones.
     """
     hidden = as_images(signals)
     for layer in range(LAYERS):

@@ -20,7 +20,8 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
 
     Args:
         config: `arm` (its name), `arm_settings`, `seed`, `meta_size` (labelled ECGs that PT sees, or None), `split` (of
-            them, see `finetune_indices`; or None), `width`, `samples`, `pretrain` (see `EcgPretraining`), `checkpoint` (path).
+            them, see `finetune_indices`; or None), `width`, `samples`, `pretrain` (see `EcgPretraining`), `checkpoint`
+            (path).
         inputs: `signals`, `records`.
         outputs: `pretrained`, `metrics`, `series`.
         machine: device.

@@ -1,4 +1,4 @@
-"""What a representation is worth to a linear head, by cross-validation on labelled ECGs."""
+"""The FT loss of linear heads on given features, by cross-validation on labelled ECGs."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ _NEWTON_STEPS = 30
 
 
 def ridge_logistic(features: Tensor, labels: Tensor, l2: float) -> Tensor:
-    """Logistic regression of each class by Newton's method, l2 / 2 |head|^2 added to the mean loss over ECGs and classes.
+    """Fit a logistic regression of each class by Newton's method.
+
+    The loss is the mean over ECGs and classes plus l2 / 2 |head|^2.
 
     Args:
         features: [n, size], float64.
         labels: [n, classes].
+        l2: ridge, above 0.
 
     Returns:
         heads [size + 1, classes], the bias last.
@@ -28,7 +31,7 @@ def ridge_logistic(features: Tensor, labels: Tensor, l2: float) -> Tensor:
         gradient = inputs.T @ (rates - labels) + ridge @ heads
         curvature = torch.einsum("nf,nc,ng->cfg", inputs, rates * (1 - rates), inputs) + ridge
         step = torch.linalg.solve(curvature, gradient.T.unsqueeze(2)).squeeze(2).T
-        # Far from the minimum a full step may overshoot; a logistic loss is safe with steps of bounded length in the logits.
+        # A full step may overshoot far from the minimum; steps of bounded length in the logits do not.
         step = step / (inputs @ step).abs().amax().div(5).clamp_min(1.0)
         heads = heads - step
         if step.abs().max() < 1e-9:
@@ -36,19 +39,29 @@ def ridge_logistic(features: Tensor, labels: Tensor, l2: float) -> Tensor:
     return heads
 
 
-def cross_validated_loss(features: Tensor, labels: Tensor, fold: Tensor, l2: float) -> float:
-    """Binary cross-entropy on held-out ECGs, the mean over folds, heads fitted on the others.
+def fold_heads(features: Tensor, labels: Tensor, fold: Tensor, l2: float) -> list[Tensor]:
+    """Return one head for each fold, fitted on the others.
 
     Args:
         features: [n, size].
         labels: [n, classes].
         fold: [n], the fold of each ECG, from 0 on without a gap.
+        l2: see `ridge_logistic`.
     """
     inputs, targets = features.double(), labels.double()
+    return [ridge_logistic(inputs[fold != out], targets[fold != out], l2) for out in range(int(fold.max()) + 1)]
+
+
+def held_out_loss(heads: list[Tensor], features: Tensor, labels: Tensor, fold: Tensor) -> float:
+    """Return the mean over folds of the binary cross-entropy of each fold's head on that fold, see `fold_heads`."""
+    inputs, targets = features.double(), labels.double()
     losses = []
-    for held_out in range(int(fold.max()) + 1):
-        rest, out = fold != held_out, fold == held_out
-        heads = ridge_logistic(inputs[rest], targets[rest], l2)
-        scores = inputs[out] @ heads[:-1] + heads[-1]
-        losses.append(F.binary_cross_entropy_with_logits(scores, targets[out]))
+    for out, head in enumerate(heads):
+        scores = inputs[fold == out] @ head[:-1] + head[-1]
+        losses.append(F.binary_cross_entropy_with_logits(scores, targets[fold == out]))
     return float(torch.stack(losses).mean())
+
+
+def cross_validated_loss(features: Tensor, labels: Tensor, fold: Tensor, l2: float) -> float:
+    """Return the cross-validated binary cross-entropy of heads fitted to features, see `fold_heads`."""
+    return held_out_loss(fold_heads(features, labels, fold, l2), features, labels, fold)

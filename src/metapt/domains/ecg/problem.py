@@ -1,11 +1,10 @@
-"""The `MetaProblem`s of ECGs: SimCLR pre-training with a learned warp, and supervised learning with the same warp (OptSLA)."""
+"""The `MetaProblem`s of ECGs: SimCLR with a learned warp, and supervised learning with the same warp (OptSLA)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -17,7 +16,7 @@ from metapt.hypergrad import Params, Pretrained
 
 
 class UnlabelledBatch(NamedTuple):
-    """A PT minibatch: signals [n, samples, 12], and draws for 2n views (the first ones of all, then the second ones)."""
+    """A PT minibatch: signals [n, samples, 12], and draws for all first views, then for all second views (2n)."""
 
     signals: Tensor
     draws: Draws
@@ -39,12 +38,12 @@ class AugmentedBatch(NamedTuple):
 
 
 def classification_loss(head: Params, features: Tensor, labels: Tensor) -> Tensor:
-    """Binary cross-entropy, the mean over ECGs and classes."""
+    """Return the binary cross-entropy, the mean over ECGs and classes."""
     return F.binary_cross_entropy_with_logits(logits(head, features), labels)
 
 
 def views(policy: Policy, meta: Params, signals: Tensor, draws: Draws) -> Tensor:
-    """Views [k * n, samples, 12] of n signals, k draws each: crop, jitter, warp."""
+    """Return k views of each of n signals [n, samples, 12] by crop, jitter and warp: [k * n, samples, 12]."""
     copies = len(draws.velocity) // len(signals)
     field = policy.displacement(policy.strength(meta, signals).repeat(copies), draws.velocity)
     return warp(crop_and_jitter(signals.repeat(copies, 1, 1), draws), field)
@@ -52,7 +51,7 @@ def views(policy: Policy, meta: Params, signals: Tensor, draws: Draws) -> Tensor
 
 @dataclass(frozen=True)
 class SimclrProblem:
-    """PT: NT-Xent on two views of each ECG. FT: the five classes by a linear head.
+    """PT by NT-Xent on two views of each ECG, FT by a linear head for the five classes.
 
     Args:
         encoder: the network.
@@ -68,7 +67,7 @@ class SimclrProblem:
         return self.outputs_loss(self.pretrain_outputs(pretrained, meta, batch), meta, batch)
 
     def pretrain_outputs(self, pretrained: Pretrained, meta: Params, batch: UnlabelledBatch) -> Tensor:
-        """Similarities [2n, 2n] of the views."""
+        """Return the similarities [2n, 2n] of the views."""
         pairs = views(self.policy, meta, batch.signals, batch.draws)
         features = self.encoder({**pretrained.encoder, **pretrained.buffers}, pairs, training=True)
         return contrastive.similarities(project(pretrained.head, features), self.temperature)
@@ -85,9 +84,9 @@ class SimclrProblem:
 
 @dataclass(frozen=True)
 class SupervisedProblem:
-    """Supervised learning on augmented ECGs, evaluated on ECGs as they are: hyperparameter optimisation in one stage.
+    """Supervised learning on augmented ECGs, evaluated on the original ones: hyperparameter optimisation in one stage.
 
-    The whole network is what is trained and what is kept, so that the FT stage has nothing to train: unroll no step.
+    The encoder of this problem includes the classification head. FT has nothing to train: unroll no step.
     """
 
     encoder: Encoder
@@ -106,7 +105,7 @@ class SupervisedProblem:
 
     @staticmethod
     def whole(encoder: Params, head: Params) -> Params:
-        """Encoder and classification head as one network's parameters."""
+        """Return encoder and classification head as the parameters of one network."""
         return encoder | {f"head.{name}": value for name, value in head.items()}
 
 
@@ -116,9 +115,3 @@ def _head(network: Params) -> Params:
 
 def _body(network: Params) -> Params:
     return {name: value for name, value in network.items() if not name.startswith("head.")}
-
-
-def detached_views(policy: Policy, meta: Params, signals: Tensor, draws: Draws) -> Tensor:
-    """`views` without a graph, for a look at them."""
-    with torch.no_grad():
-        return views(policy, meta, signals, draws)

@@ -1,7 +1,7 @@
-"""The encoder: a ResNet-18 (He et al. 2016) whose convolutions run over time (appendix "General details for all methods").
+"""The encoder: a ResNet-18 (He et al. 2016) with convolutions over time (appendix "General details for all methods").
 
-Signals are [batch, samples, leads], leads innermost, as WFDB stores them: seen as an image of height 1 they are in torch's
-channels-last layout, in which convolutions with few channels run up to twice as fast.
+Signals are [batch, samples, leads], as WFDB stores them. Seen as images of height 1 they are in torch's channels-last
+layout, in which convolutions with few channels run up to twice as fast.
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ def _convolution(inputs: int, outputs: int, stride: int, kernel: int = KERNEL) -
 
 
 class Block(nn.Module):
-    """Two convolutions around a shortcut: relu(bn(conv(relu(bn(conv(x))))) + shortcut(x)), [B, inputs, 1, L] -> [B, outputs, 1, L / stride]."""  # noqa: E501
+    """Two convolutions and a shortcut, [B, inputs, 1, L] -> [B, outputs, 1, L / stride].
+
+    Computes relu(bn(conv(relu(bn(conv(x))))) + shortcut(x)).
+    """
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -58,8 +61,8 @@ class Block(nn.Module):
 class ResNet1d(nn.Module):
     """[batch, samples, 12 leads] -> features [batch, 8 * width].
 
-    Stem: convolution of stride 2, no pooling. Four stages of two blocks with width, 2, 4 and 8 times width channels, each but the
-    first with stride 2. Average over time.
+    A convolution of stride 2 without pooling; four stages of two blocks with 1, 2, 4 and 8 times `width` channels, each
+    but the first with stride 2; the average over time.
     """
 
     def __init__(self, width: int) -> None:
@@ -86,7 +89,7 @@ class ResNet1d(nn.Module):
 
 
 def _normalised(layer: Convolution, norm: BatchNorm, signals: Tensor) -> Tensor:
-    """`norm(layer(signals))`; where the statistics are constants, that is one convolution with other weights and a bias."""
+    """Return `norm(layer(signals))`. In eval mode this is one convolution with other weights and a bias."""
     if norm.training:
         result: Tensor = norm(layer(signals))
         return result
@@ -96,12 +99,12 @@ def _normalised(layer: Convolution, norm: BatchNorm, signals: Tensor) -> Tensor:
 
 
 def as_images(signals: Tensor) -> Tensor:
-    """[batch, samples, channels] as [batch, channels, 1, samples], in channels-last layout and without a copy."""
+    """Return [batch, samples, channels] as [batch, channels, 1, samples], channels-last and without a copy."""
     return signals.transpose(1, 2).unsqueeze(2)
 
 
 def features(width: int) -> int:
-    """Features of an encoder of this width."""
+    """Return the number of features of an encoder of this width."""
     return width << (STAGES - 1)
 
 
@@ -113,30 +116,33 @@ class Encoder:
             self._modes = {training: ResNet1d(width).train(training) for training in (True, False)}
 
     def __call__(self, parameters: Params, signals: Tensor, *, training: bool) -> Tensor:
-        """Features [batch, 8 * width].
+        """Return features [batch, 8 * width].
 
         Args:
-            parameters: the encoder's parameters and its buffers; in training, BatchNorm's statistics among them are updated in
+            parameters: the encoder's parameters and its buffers; training updates BatchNorm's running statistics in
                 place.
             signals: [batch, samples, 12].
-            training: whether BatchNorm takes the statistics of the minibatch (else those in the buffers).
+            training: whether BatchNorm uses the statistics of the minibatch (else those in the buffers).
         """
         result: Tensor = torch.func.functional_call(self._modes[training], parameters, (signals,))
         return result
 
 
 def project(head: Params, features: Tensor) -> Tensor:
-    """SimCLR's projection head: a linear layer without bias, ReLU, a linear layer to 128."""
+    """Return SimCLR's projections [batch, 128]: a linear layer without bias, ReLU, a linear layer."""
     return F.linear(F.relu(F.linear(features, head["hidden"])), head["weight"], head["bias"])
 
 
 def logits(head: Params, features: Tensor) -> Tensor:
-    """The FT head, one logit for each of the five classes: [batch, 5]."""
+    """Return the FT head's logits, one for each of the five classes: [batch, 5]."""
     return F.linear(features, head["weight"], head["bias"])
 
 
 def initial_pretrained(width: int, generator: torch.Generator) -> Pretrained:
-    """Encoder and projection head with random weights: He et al.'s for convolutions (fan-out), torch's for linear layers."""
+    """Return encoder and projection head with random weights.
+
+    Convolutions are initialised as by He et al. (fan-out), linear layers as by torch.
+    """
     network = ResNet1d(width)
     with torch.no_grad():
         for value in network.parameters():
@@ -151,7 +157,7 @@ def initial_pretrained(width: int, generator: torch.Generator) -> Pretrained:
 
 
 def load_pretrained(path: Path, width: int, device: str) -> Learned:
-    """Read pretrained.pt, whose encoder has this width; see `pretrained_file.load_pretrained`."""
+    """Read pretrained.pt with an encoder of this width; see `pretrained_file.load_pretrained`."""
     with torch.device("meta"):
         network = ResNet1d(width)
     like = Pretrained(dict(network.named_parameters()), {}, dict(network.named_buffers()))
@@ -159,7 +165,7 @@ def load_pretrained(path: Path, width: int, device: str) -> Learned:
 
 
 def initial_head(width: int, generator: torch.Generator) -> Params:
-    """An FT head with random weights, as torch initialises a linear layer."""
+    """Return an FT head with random weights, initialised as torch initialises a linear layer."""
     return _linear(features(width), len(CLASSES), generator)
 
 

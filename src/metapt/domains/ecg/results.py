@@ -1,4 +1,4 @@
-"""What the runs of an ECG experiment have left."""
+"""The results of the runs of an ECG experiment."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class EcgResults(TwoStageResults):
     settings: ClassVar[type[DomainSection]] = EcgSettings
     auroc: ClassVar[str] = AUROC
     papers_arms: ClassVar[Mapping[str, str]] = {}
-    """Our name of an arm -> the paper's, where it is another."""
+    """Our name of an arm -> the paper's, where they differ."""
 
     def compared(self) -> list[tuple[str, str]]:
-        """Return the pairs of arms of the table of differences: each arm and the control, the meta arm and each other one."""
+        """Return the pairs in the table of differences: each arm and the control, the meta arm and each other arm."""
         arms = self.arms
         pairs = [(arm, CONTROL) for arm in arms if CONTROL in arms and arm != CONTROL]
         return pairs + [(LEARNED, arm) for arm in arms if LEARNED in arms and arm not in (LEARNED, CONTROL)]
@@ -38,17 +38,21 @@ class EcgResults(TwoStageResults):
         return [None]
 
     def runs(self, arm: str, size: int, evaluation: str, meta_size: int | None = None) -> pd.Series[float]:
-        """Return the test AUROC (%) of each FT run, indexed by pair of seeds. Raises NotMeasuredError where there is none."""
+        """Return the test AUROC (%) of each FT run, indexed by pair of seeds.
+
+        Raises:
+            NotMeasuredError: there is none.
+        """
         return self.finetuning(arm, finetune_setting(size, meta_size), evaluation)
 
     def trajectories(self, arm: str) -> dict[int, pd.DataFrame]:
-        """Return PT seed -> step and value of the warp's displacement, by step, of the PT runs that have learned it."""
+        """Return PT seed -> step and value of the warp's displacement, for the PT runs that have learned it."""
         series = self.pretraining_series(arm, DISPLACEMENT)
         return {int(seed): series[series["seed"] == seed].sort_values("step") for seed in np.unique(series["seed"])}
 
 
 def finetune_setting(size: int, meta_size: int | None = None) -> str:
-    """Return the words for |D_FT| and, where it is another (or 0: none are used), the number of FT ECGs at meta-PT time."""
+    """Return the words for |D_FT|, and the number of FT ECGs at meta-PT time if it differs (0: none are used)."""
     return f"ft_size={size}" if meta_size is None else f"ft_size={size} meta_ft_size={meta_size}"
 
 

@@ -1,4 +1,4 @@
-"""What a PT job of this domain is given beside its arm."""
+"""The setting of a PT job: all that its arm does not determine."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from metapt.training.seeds import generator
 
 @dataclass(frozen=True)
 class Setting:
-    """What a PT job is given beside its arm, and what is made of it: the same in all arms.
+    """All that a PT job is given beside its arm, and what is made of it. It is the same for all arms.
 
     Attributes:
         dataset: all ECGs.
@@ -54,41 +54,41 @@ class Setting:
 
     @property
     def encoder(self) -> Encoder:
-        """The network."""
+        """Return the network."""
         return Encoder(self.width)
 
     @property
     def indices(self) -> np.ndarray:
-        """ECGs that are pre-trained on."""
+        """Return the ECGs that are pre-trained on."""
         return pretrain_indices(self.dataset.records, self.pretrain.signals)
 
     @property
     def steps_per_epoch(self) -> int:
-        """PT steps of a pass over them."""
+        """Return the number of PT steps of a pass over them."""
         return steps_per_epoch(self.pretrain, len(self.indices))
 
     @property
     def steps(self) -> int:
-        """PT steps of a run."""
+        """Return the number of PT steps of a run."""
         return self.pretrain.epochs * self.steps_per_epoch
 
     @property
     def optimizer(self) -> OptimizerSpec:
-        """The optimiser of encoder and projection head."""
+        """Return the optimiser of encoder and projection head."""
         return OptimizerSpec("Adam", {"lr": self.pretrain.lr})
 
     @property
     def finetune(self) -> tuple[np.ndarray, np.ndarray]:
-        """Labelled ECGs at meta-PT time: training, validation."""
+        """Return the labelled ECGs at meta-PT time: training, validation."""
         assert self.meta_size is not None
         return finetune_indices(self.dataset.records, self.meta_size, self.seed, self.split)
 
     def problem(self, policy: Policy) -> SimclrProblem:
-        """Return SimCLR with a warp."""
+        """Return SimCLR with the warp `policy`."""
         return SimclrProblem(self.encoder, policy, self.pretrain.temperature)
 
     def views(self, name: str) -> Views:
-        """Return the random draws for views, in a stream of this name."""
+        """Return the random draws for views, from the stream `name`."""
         leads = self.dataset.records.signals.shape[1]
         return Views(name, self.seed, self.dataset.samples, leads, self.pretrain.jitter, self.dataset.device)
 
@@ -103,7 +103,7 @@ class Setting:
         return initial_pretrained(self.width, generator("ecg weights", self.seed)).to(self.dataset.device)
 
     def initial_meta(self, policy: Policy) -> Params:
-        """Return the parameters that a warp starts from."""
+        """Return the initial meta-parameters of a warp."""
         return self._placed(policy.initial(generator("ecg warp network", self.seed)))
 
     def initial_head(self) -> Params:
@@ -116,9 +116,15 @@ class Setting:
         return LabelledBatch(self.dataset.signals(indices), self.dataset.labels(indices))
 
     def folds(self, count: int) -> Tensor:
-        """Return the fold of each ECG of `labelled`, all ECGs of a patient in one."""
+        """Return the fold of each ECG of `labelled`; all ECGs of a patient are in one."""
         patients = self.dataset.records.patients[np.concatenate(self.finetune)]
         return torch.from_numpy(patient_folds(patients, count)).to(self.dataset.device)
+
+    @torch.no_grad()
+    def features(self, pretrained: Pretrained, labelled: LabelledBatch) -> tuple[Tensor, Tensor]:
+        """Return features [n, size] of labelled ECGs, with BatchNorm in eval mode, and their labels [n, 5]."""
+        network = {**pretrained.encoder, **pretrained.buffers}
+        return self.encoder(network, labelled.signals, training=False), labelled.labels
 
     def _placed(self, params: Params) -> Params:
         return {name: value.to(self.dataset.device) for name, value in params.items()}

@@ -1,6 +1,6 @@
 """The figure of the experiment `warp_study`.
 
-Error bars and bands are standard errors over the PT seeds' means, which none are known of where there is a single PT seed.
+Error bars and bands are standard errors of the PT seeds' means. With a single PT seed there are none.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from metapt.twostage.seeds import over_seeds
 
 
 def draw(results: EcgResults) -> Figure:
-    """Draw what the hypergradient says at each strength, where it leads, and what PT with that strength is worth."""
+    """Draw the hypergradient at each strength, the learned strengths, and AUROC after PT with fixed strengths."""
     study, arms, evaluations = results.section, list(results.section.starts), results.config.evaluations
     strengths, look = strength_table(results), looks(arms)
     figure, axes = figures.panels(
@@ -65,7 +65,7 @@ def _signals(axis: Axes, strengths: pd.DataFrame, look: dict[str, Look]) -> None
 
 
 def _known(strengths: pd.DataFrame, column: str, arm: str) -> pd.DataFrame:
-    """Return the rows of an arm that have a number, by displacement; none where the column is missing."""
+    """Return the rows of an arm that have a number, sorted by displacement; none if the column is missing."""
     if column not in strengths:
         return strengths.iloc[:0]
     part = strengths[(strengths["arm"] == arm) & strengths[column].notna() & strengths["displacement"].notna()]
@@ -90,9 +90,9 @@ def _hypergradients(axis: Axes, strengths: pd.DataFrame, look: Look, arm: str) -
 
 
 def _horizon(axis: Axes, results: EcgResults, arm: str) -> None:
-    """Draw the FT loss after some more PT steps at each strength, minus that at the lowest one.
+    """Draw the FT loss after further PT steps at each strength, minus that at the lowest one.
 
-    Losses of old heads are dotted, of refitted ones solid.
+    Lines of old heads are dotted, those of refitted heads solid.
     """
     rows = results.metrics[(results.metrics["arm"] == arm) & (results.metrics["evaluation"] == HORIZON)]
     settings = [setting_words(setting) for setting in rows["setting"]]
@@ -116,7 +116,7 @@ def _horizon(axis: Axes, results: EcgResults, arm: str) -> None:
 
 
 def _worth(axis: Axes, results: EcgResults, strengths: pd.DataFrame, evaluation: str) -> None:
-    """Draw AUROC over the fixed displacement, a line per parametrisation of the warp, and marks where the learned warps ended."""
+    """Draw AUROC over the fixed displacement, a line per parametrisation, and mark where the learned warps ended."""
     size = results.section.finetune_size
     with figures.style():
         for number, (name, points) in enumerate(strengths.groupby("warp", sort=False)):

@@ -1,4 +1,4 @@
-"""What PT with a fixed strength of the warp leads to, and what hypergradients say there."""
+"""A table of fixed strengths of the warp: the results of PT with them, and the hypergradients there."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ def fixed_arm(warp: str, initial: float) -> str:
 
 
 def start_arm(arm: str, initial: float) -> str:
-    """Return the name of an arm that starts from a strength, as in `meta-from-4`."""
+    """Return the name of an arm that starts from a given strength, as in `meta-from-4`."""
     return f"{arm}-from-{initial:g}"
 
 
 def strength_table(results: EcgResults) -> pd.DataFrame:
     """Return a row per fixed strength, and per arm whose warp has its parametrisation.
 
-    Columns: warp, initial, displacement; {evaluation}_mean, {evaluation}_standard_error (over PT seeds), NaN where not run;
-    arm, hypergradient_mean, hypergradient_standard_error, t, positive ("" and NaN where there is no such arm).
+    Columns: warp, initial, displacement; {evaluation}_mean and {evaluation}_standard_error over PT seeds (NaN where not
+    run); arm, hypergradient_mean, hypergradient_standard_error, t, positive ("" and NaN where there is no such arm).
     """
     study = results.section
     rows = []

@@ -1,4 +1,4 @@
-"""The warp's displacement over PT, in figures."""
+"""Figures of the warp's displacement over PT."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from metapt.evaluation.metrics import NotMeasuredError
 
 
 def draw_trajectories(axis: Axes, results: EcgResults, runs: dict[str, str]) -> None:
-    """Draw the displacement over meta-iterations, a line per PT seed, and a dashed line for an arm that learns nothing.
+    """Draw the displacement over meta-iterations, a line per PT seed; a dashed line if an arm learns nothing.
 
     Args:
         axis: to draw on.

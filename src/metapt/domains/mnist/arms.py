@@ -1,4 +1,4 @@
-"""What the studies share: an arm's run, its settings for the meta-PT loop, its random streams, and what it leaves."""
+"""The run of an arm of any study: its settings, random streams, checkpoints and outcome."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ S = TypeVar("S", bound=config.Study)
 
 @dataclass(frozen=True)
 class Run:
-    """Where and as what an arm runs.
+    """An arm's run.
 
     Attributes:
         experiment: as in the metrics table, "mnist_bptt" for example.
         arm: its name.
         device: of torch.
         threads: CPU threads.
-        checkpoint: where the state of the unfinished run is kept; a part's name goes into it, see `resumable`.
+        checkpoint: path of the state of the unfinished run; the name of a part goes into it, see `resumable`.
         fingerprint: see `Checkpoint`.
         budget_seconds: wall time of the arm that `budget_of` names; None for arms without one.
     """
@@ -50,18 +50,18 @@ class Run:
     budget_seconds: float | None = None
 
     def generator(self, *name: str | int) -> torch.Generator:
-        """Return a random stream of this experiment. All arms have the same ones, so that they differ only in what they do."""
+        """Return a random stream of this experiment. All arms share its streams."""
         return generator(self.experiment, *name)
 
     def resumable(self, part: str = "") -> Checkpoint:
-        """Return the checkpoint of the run, or of a part of it that resumes by itself."""
+        """Return the checkpoint of the run, or of a part of it that resumes on its own."""
         path = self.checkpoint.with_name(f"{self.checkpoint.stem}{part}{self.checkpoint.suffix}")
         return Checkpoint(path, self.fingerprint)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What an arm leaves: rows of the metrics and of the series table, and checkpoints to remove once these are written."""
+    """Rows of the metrics and of the series table, and the checkpoints to remove once these are written."""
 
     metrics: list[dict[str, Any]]
     series: list[dict[str, Any]]
@@ -82,12 +82,12 @@ def run_arm(
     Args:
         study: the model of the experiment's settings.
         train: trains the arm.
-        module: `__name__` of the module that the job enters.
+        module: `__name__` of the job's module.
         config: `experiment`, `arm`, `settings` (with this arm only: `budget_of` may name one that is not there), and
             `checkpoint`.
-        inputs: `data`, the prepared images, and, where the arm has the budget of another, `budget`, that one's metrics.
+        inputs: `data`, the prepared images, and, for an arm with the budget of another, `budget`, that arm's metrics.
         outputs: `metrics` and `series`.
-        machine: what it trains on.
+        machine: device and threads.
     """
     run = Run(
         experiment=f"mnist_{config['experiment']}",
@@ -112,7 +112,7 @@ def _wall_time(path: Path) -> float:
 
 
 def settings(arm: config.MnistMeta, iterations: int, steps_per_epoch: int) -> MetaSettings:
-    """Return the loop's settings of an arm, for a number of meta-iterations and of PT steps per epoch."""
+    """Return the settings of an arm's meta-PT loop, for a number of meta-iterations and of PT steps per epoch."""
     return meta_settings(
         arm,
         iterations=iterations,
@@ -149,7 +149,7 @@ def sample(size: int, count: int, what: str, generator: torch.Generator) -> Tens
 def diagnosis_rows(
     run: Run, diagnosis: Diagnosis, setting: str = "", replicate: int | None = None
 ) -> list[dict[str, Any]]:
-    """Return the figures of a diagnosis as rows of the metrics table, under an evaluation of their own."""
+    """Return the numbers of a diagnosis as rows of the metrics table, with the evaluation `DIAGNOSIS`."""
     return [
         metrics.row(run.experiment, run.arm, name, value, replicate=replicate, setting=setting, evaluation=DIAGNOSIS)
         for name, value in diagnosis.figures.items()

@@ -1,7 +1,7 @@
-"""The `mnist` section of the config: its arms, and the settings that the studies read.
+"""The `mnist` section of the config: its arms, and the settings of the studies.
 
-A default is the paper's value (appendix "Synthetic Experiments: Further Details"), unless its description, or that of its
-section, says that the paper has none. The released code has none of these experiments.
+A default is the paper's value (appendix "Synthetic Experiments: Further Details"), unless its description or that of
+its section says that the paper has none. The released code has none of these experiments.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from metapt.sections import Count, DomainSection, ExperimentSection, Positive, R
 Heads = Annotated[
     Literal["separate", "shared"],
     Field(
-        description="an output layer each for PT and FT (Section 2), or the whole network transferred, output layer included"
+        description="an output layer each for PT and FT (Section 2), or the whole network transferred, output layer "
+        "included"
     ),
 ]
 
@@ -26,8 +27,8 @@ Heads = Annotated[
 class MnistMeta(method.MetaArm):
     """An arm that learns meta-parameters with Algorithm 2.
 
-    The paper has none of the keys from `l2` to `reuse_gradient`. All but `explosion_factor` and `max_skipped` are off by
-    default.
+    The paper has none of the keys from `l2` to `reuse_gradient`. All but `explosion_factor` and `max_skipped` are off
+    by default.
     """
 
     heads: Heads = "separate"
@@ -53,12 +54,13 @@ class MnistMeta(method.MetaArm):
     def _heads_fit(self) -> MnistMeta:
         if self.heads == "shared" and self.unroll != "network":
             raise ValueError(
-                f"unroll is {self.unroll!r} with shared heads, where there is no head of its own to fine-tune; legal: network"
+                f"unroll is {self.unroll!r} with shared heads, where there is no head of its own to fine-tune; legal: "
+                "network"
             )
         return self
 
     def iterations(self, epochs: int, steps_per_epoch: int) -> int:
-        """Return the meta-iterations whose PT steps make `epochs` passes (or the arm's own number), rounded up."""
+        """Return the meta-iterations that `epochs` passes (or the arm's own number of them) take, rounded up."""
         return -(-(self.epochs or epochs) * steps_per_epoch // self.pretrain_steps)
 
 
@@ -110,7 +112,7 @@ class Study(ExperimentSection):
 
 
 def minibatches(examples: int, batch_size: int) -> int:
-    """Return the number of minibatches of a pass over `examples`, a last smaller one included."""
+    """Return the number of minibatches of a pass over `examples`, including a smaller last one."""
     return -(-examples // batch_size)
 
 
@@ -119,8 +121,8 @@ def _check_warmup(name: str, arm: MnistMeta, iterations: int, per_epoch: int) ->
     if warmup >= iterations:
         raise ValueError(
             f".arms.{name}.warmup_epochs is {arm.warmup_epochs:g}, which is {warmup} of {iterations} iterations of "
-            f"{arm.pretrain_steps} PT steps, so that the meta-parameters would never be learned; legal: fewer, or more PT "
-            "steps"
+            f"{arm.pretrain_steps} PT steps, so that the meta-parameters would never be learned; legal: fewer, or "
+            "more PT steps"
         )
 
 
@@ -135,18 +137,18 @@ class RotationData(Study):
 
     @property
     def steps_per_epoch(self) -> int:
-        """PT steps of a pass over the PT images."""
+        """Return the PT steps of a pass over the PT images."""
         return minibatches(self.pretrain_examples, self.batch_size)
 
 
 class LearnedRotation(RotationData):
-    """The settings that both studies of a learned rotation have."""
+    """The settings that both studies of a learned rotation share."""
 
     arms: dict[str, MnistMeta]
     epochs: Positive = Field(5, description="passes over the PT images")
 
     def check(self, domain: Any) -> None:
-        """Raise ValueError where a warm-up leaves no meta-update."""
+        """Raise ValueError if a warm-up leaves no meta-update."""
         for name, arm in self.arms.items():
             _check_warmup(name, arm, arm.iterations(self.epochs, self.steps_per_epoch), self.steps_per_epoch)
 
@@ -197,7 +199,7 @@ class ExampleWeighting(Study):
     epochs: Positive = Field(100, description="passes over the PT images")
 
     def check(self, domain: Any) -> None:
-        """Raise ValueError where a warm-up leaves no meta-update."""
+        """Raise ValueError if a warm-up leaves no meta-update."""
         examples = TRAIN_IMAGES[domain.source] if self.pretrain_examples == "all" else self.pretrain_examples
         per_epoch = minibatches(examples, self.batch_size)
         for name, arm in self.arms.items():
@@ -205,7 +207,7 @@ class ExampleWeighting(Study):
 
 
 class BpttStudy(RotationData):
-    """What the approximations cost: ours against backpropagation through all of PT and FT."""
+    """The cost of the approximations: our method against backpropagation through all of PT and FT."""
 
     study = "bptt"
 
@@ -235,7 +237,7 @@ class BpttStudy(RotationData):
     )
 
     def check(self, domain: Any) -> None:
-        """Raise ValueError for an arm with epochs, a budget of no arm, or a warm-up that leaves no meta-update."""
+        """Raise ValueError for an arm with epochs, an unknown arm as budget, or a warm-up that leaves no meta-update."""
         for name, arm in self.arms.items():
             if isinstance(arm, MnistMeta):
                 if arm.epochs is not None:
@@ -257,13 +259,13 @@ class BpttStudy(RotationData):
 
 
 class FidelityArm(Section):
-    """One way of pre-training whose hypergradients are compared with the exact ones. Not in the paper."""
+    """A method of FT whose hypergradients are compared with the exact ones. Not in the paper."""
 
     unroll: Literal["network", "head"] = Field("head", description="what the FT steps change")
 
 
 class Fidelity(Study):
-    """How near our hypergradient of one weight per PT example is to the exact one, by backpropagation through PT and FT.
+    """Agreement of our hypergradient of one weight per PT example with the exact one (backpropagation through PT and FT).
 
     Not in the paper.
     """

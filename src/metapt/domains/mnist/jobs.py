@@ -1,4 +1,4 @@
-"""The jobs of this domain: its runs, where their files lie, and what they need of a machine."""
+"""The jobs of this domain: their settings, files, threads, memory and time."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class MnistJobs(Jobs[MnistSettings]):
     def study(self, experiment: str, arm: str) -> Job:
         """Return the job that pre-trains and fine-tunes an arm of an experiment.
 
-        An arm with the budget of another reads that one's wall time.
+        An arm with the budget of another takes that arm's metrics as an input.
         """
         section: Study = getattr(self.config, experiment)
         settings = plain(section)
@@ -54,9 +54,9 @@ class MnistJobs(Jobs[MnistSettings]):
 
 
 def _threads(section: Study) -> int:
-    """Return CPU threads.
+    """Return the number of CPU threads.
 
-    Weighting runs its replicates side by side. The networks of the other studies are so small that one thread is fastest.
+    Weighting trains its replicates in parallel. The other studies' networks are so small that one thread is fastest.
     """
     return min(4, section.replicates) if isinstance(section, ExampleWeighting) else 1
 
@@ -64,8 +64,8 @@ def _threads(section: Study) -> int:
 def _mem_mb(section: Study) -> int:
     """Return megabytes.
 
-    The imports take 500; backpropagation through a whole PT and FT keeps about 4 for each step; weighting 3,000 images at
-    once takes about 3,000 in each thread.
+    The imports take 500; backpropagation through a whole PT and FT keeps about 4 for each step; weighting 3,000 images
+    as one batch takes about 3,000 in each thread.
     """
     match section:
         case BpttStudy():

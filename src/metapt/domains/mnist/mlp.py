@@ -1,7 +1,7 @@
 """The network of the synthetic experiments: 784 -> 64, ReLU, then a linear output layer.
 
-With separate heads the hidden layer is the encoder, and PT and FT have an output layer each. With a shared head the whole network
-is the encoder, and the heads are empty.
+With separate heads the hidden layer is the encoder, and PT and FT have an output layer each. With a shared head the
+whole network is the encoder, and the heads are empty.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Heads = Literal["separate", "shared"]
 
 
 def linear(name: str, inputs: int, outputs: int, generator: torch.Generator) -> Params:
-    """A linear layer with torch's default initialisation, uniform within ± 1 / sqrt(inputs).
+    """Return a linear layer with torch's default initialisation, uniform within ± 1 / sqrt(inputs).
 
     Returns:
         {name}.weight [outputs, inputs], {name}.bias [outputs].
@@ -36,7 +36,7 @@ def linear(name: str, inputs: int, outputs: int, generator: torch.Generator) -> 
 def initial(
     heads: Heads, pretrain_classes: int, finetune_classes: int, generator: torch.Generator, device: str
 ) -> tuple[Pretrained, Params]:
-    """Random weights on `device`, drawn on the CPU: encoder and PT head, and the FT head."""
+    """Return random weights on `device`, drawn on the CPU: encoder with PT head, and the FT head."""
     hidden = linear("hidden", PIXELS, HIDDEN, generator)
     output = linear("output", HIDDEN, pretrain_classes, generator)
     if heads == "shared":
@@ -46,7 +46,7 @@ def initial(
 
 
 def features(encoder: Params, images: Tensor) -> Tensor:
-    """What the encoder makes of images [batch, 28, 28].
+    """Return the encoder's features of images [batch, 28, 28].
 
     Returns:
         [batch, 64], or logits [batch, classes] where the output layer is part of the encoder.
@@ -56,10 +56,10 @@ def features(encoder: Params, images: Tensor) -> Tensor:
 
 
 def logits(head: Params, features: Tensor) -> Tensor:
-    """[batch, classes] from what the encoder made; an empty head leaves it as it is."""
+    """Return logits [batch, classes] of features; an empty head returns its input."""
     return F.linear(features, head["output.weight"], head["output.bias"]) if head else features
 
 
 def outputs(encoder: Params, head: Params, images: Tensor) -> Tensor:
-    """The whole network: logits [batch, classes] of images [batch, 28, 28]."""
+    """Return logits [batch, classes] of the whole network for images [batch, 28, 28]."""
     return logits(head, features(encoder, images))

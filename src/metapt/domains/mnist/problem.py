@@ -21,7 +21,7 @@ class Images(NamedTuple):
 
 
 class RotationBatch(NamedTuple):
-    """A PT minibatch with the standard normal draws [batch] that its rotations are made of."""
+    """A PT minibatch with standard normal draws [batch] for its rotations."""
 
     images: Tensor
     labels: Tensor
@@ -29,7 +29,7 @@ class RotationBatch(NamedTuple):
 
 
 class DigitProblem:
-    """Fine-tuning is digit classification with the network of the synthetic experiments."""
+    """FT by digit classification with the network of the synthetic experiments."""
 
     def encode(self, encoder: Params, batch: Images) -> Tensor:
         return mlp.features(encoder, batch.images)
@@ -39,16 +39,16 @@ class DigitProblem:
 
 
 class RotationProblem(DigitProblem):
-    """PT images are rotated by mean + deviation * noise degrees.
+    """PT on images that are rotated by mean + deviation * noise degrees.
 
-    `meta` holds scalars, in degrees: "mean" and, where it is learned, "deviation" (else 1).
+    `meta` holds scalars, in degrees: "mean" and, where it is learned, "deviation" (else 1), the standard deviation.
     """
 
     def pretrain_loss(self, pretrained: Pretrained, meta: Params, batch: RotationBatch) -> Tensor:
         return self.outputs_loss(self.pretrain_outputs(pretrained, meta, batch), meta, batch)
 
     def pretrain_outputs(self, pretrained: Pretrained, meta: Params, batch: RotationBatch) -> Tensor:
-        """Logits [batch, classes] of the rotated images."""
+        """Return logits [batch, classes] of the rotated images."""
         images = rotate(batch.images, meta["mean"] + meta.get("deviation", 1.0) * batch.noise)
         return mlp.outputs(pretrained.encoder, pretrained.head, images)
 
@@ -57,20 +57,20 @@ class RotationProblem(DigitProblem):
 
 
 class WeightingProblem(DigitProblem):
-    """The PT loss of each example is weighted by a CNN of its image, whose parameters are the meta-parameters."""
+    """PT with a loss weighted per example by a CNN of its image, whose parameters are the meta-parameters."""
 
     def pretrain_loss(self, pretrained: Pretrained, meta: Params, batch: Images) -> Tensor:
         return torch.mean(weighting.weights(meta, batch.images) * _losses(pretrained, batch))
 
 
 class ExampleWeightsProblem(DigitProblem):
-    """The PT loss of each example has a weight of its own, meta["weights"] [batch]: every PT minibatch is the same examples."""
+    """PT with one weight per example, meta["weights"] [batch]; every PT minibatch holds the same examples."""
 
     def pretrain_loss(self, pretrained: Pretrained, meta: Params, batch: Images) -> Tensor:
         return torch.mean(meta["weights"] * _losses(pretrained, batch))
 
 
 def _losses(pretrained: Pretrained, batch: Images) -> Tensor:
-    """The PT loss of each example, [batch]."""
+    """Return the PT loss of each example, [batch]."""
     outputs = mlp.outputs(pretrained.encoder, pretrained.head, batch.images)
     return F.cross_entropy(outputs, batch.labels, reduction="none")

@@ -1,11 +1,11 @@
-"""Names of what the studies measure, in the tables of metrics and series: studies write them, tables and figures read them."""
+"""Names of the quantities that the studies measure, as in the tables of metrics and series."""
 
 from __future__ import annotations
 
 from metapt.domains.mnist.config import RotationMeanStd
 
 DIAGNOSIS = "diagnosis"
-"""The evaluation of numbers that say how the meta-PT loop went."""
+"""The evaluation of numbers on the course of the meta-PT loop."""
 
 ERROR = "absolute error of learned mean (degrees)"
 MEAN = "learned mean (degrees)"
@@ -34,11 +34,11 @@ NORM_RATIO = "norm over that of the exact hypergradient"
 
 
 def setting_mean_std(study: RotationMeanStd, start: int) -> str:
-    """Return a start of the study of mean and standard deviation in the paper's words."""
+    """Return the setting of a start of the study of mean and standard deviation, in the paper's words."""
     (mean, deviation), (target_mean, target_deviation) = study.starts[start], study.target
     return f"init mean {mean:g} std {deviation:g}, target {target_mean:g}/{target_deviation:g}"
 
 
 def setting_fidelity(pretrain_steps: int, unroll_steps: int, terms: int) -> str:
-    """Return a case of the fidelity study in the words of the metrics table."""
+    """Return the setting of a case of the fidelity study, as in the metrics table."""
     return f"{pretrain_steps} PT steps, K={unroll_steps}, {terms} Neumann terms"

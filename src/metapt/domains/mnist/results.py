@@ -1,4 +1,4 @@
-"""What the arms of an experiment have left, and the table that they become."""
+"""The results of an experiment's arms, and their table."""
 
 from __future__ import annotations
 

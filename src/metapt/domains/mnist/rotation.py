@@ -8,10 +8,10 @@ from torch.nn import functional as F
 
 
 def rotate(images: Tensor, degrees: Tensor) -> Tensor:
-    """Rotates each image counter-clockwise about its centre, with bilinear sampling and black outside.
+    """Rotate each image counter-clockwise about its centre, with bilinear sampling and zeros outside.
 
     Args:
-        images: [batch, height, width]; the first row is the top. Other than square ones are sheared, not rotated.
+        images: [batch, height, width]; the first row is the top. Images that are not square are sheared, not rotated.
         degrees: [batch].
 
     Returns:
@@ -28,5 +28,5 @@ def rotate(images: Tensor, degrees: Tensor) -> Tensor:
 
 
 def _centres(size: int, like: Tensor) -> Tensor:
-    """The centres of `size` pixels that span [-1, 1]."""
+    """Return the centres of `size` pixels that span [-1, 1]."""
     return (torch.arange(size, dtype=like.dtype, device=like.device) * 2 + 1) / size - 1

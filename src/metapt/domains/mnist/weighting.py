@@ -17,7 +17,7 @@ FLAT = CHANNELS[1] * 5 * 5  # 28 -> 24 -> 12 -> 10 -> 5, without padding
 
 
 def network(generator: torch.Generator) -> Params:
-    """Random weights of the two convolutions (with BatchNorm) and the linear layer."""
+    """Return random weights of the two convolutions (with BatchNorm) and the linear layer."""
     params: Params = {}
     inputs = 1
     for index, (channels, kernel) in enumerate(zip(CHANNELS, KERNELS, strict=True), start=1):
@@ -31,9 +31,10 @@ def network(generator: torch.Generator) -> Params:
 
 
 def weights(params: Params, images: Tensor) -> Tensor:
-    """Twice the sigmoid of the CNN's output; BatchNorm uses the statistics of the images given.
+    """Return twice the sigmoid of the CNN's output; BatchNorm uses the statistics of the given images.
 
     Args:
+        params: as `network` returns them.
         images: [batch, 28, 28].
 
     Returns:

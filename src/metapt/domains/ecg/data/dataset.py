@@ -1,4 +1,4 @@
-"""ECGs on the device, and who learns from which of them (appendix "Further dataset details")."""
+"""ECGs on the device, and the ECGs of PT, FT training and validation (appendix "Further dataset details")."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from metapt.training.seeds import generator
 
 TRAINING_SHARE = 0.8
 _SMALL_SHARES = {10: 0.5, 25: 0.6}
-"""Share of training at FT sets of these sizes, where a fifth would be too little for validation."""
+"""Share of training in FT sets of these sizes, where a fifth would be too little for validation."""
 
 Split = Literal["patients", "released"]
-"""How an FT set is split into training and validation; see `finetune_indices`."""
+"""How an FT set is split into training and validation, see `finetune_indices`."""
 
 
 @dataclass(frozen=True)
@@ -29,10 +29,10 @@ class Dataset:
     """Prepared ECGs, normalised by the training folds' mean and standard deviation.
 
     Attributes:
-        records: all of them, on the disk.
-        mean, deviation: over all signals of folds 1-9, leads and times, microvolts.
-        samples: length of a signal; zeros are added where it is more than a record's.
-        device: of what is returned.
+        records: all ECGs, mapped from the disk.
+        mean, deviation: mean and standard deviation over all signals of folds 1-9, leads and times, microvolts.
+        samples: length of a signal; longer than a record means zeros at its end.
+        device: of the tensors that are returned.
     """
 
     records: EcgRecords
@@ -42,7 +42,7 @@ class Dataset:
     device: str
 
     def raw(self, indices: np.ndarray) -> Tensor:
-        """Signals [n, samples of a record, leads] as they are stored, int16 microvolts, on the device."""
+        """Return signals [n, samples of a record, leads] as they are stored, int16 microvolts, on the device."""
         # In order of their places on the disk, and transposed here, once: leads innermost is what convolutions want.
         order = np.argsort(indices)
         chosen = np.empty((len(indices), self.records.signals.shape[2], self.records.signals.shape[1]), np.int16)
@@ -50,30 +50,30 @@ class Dataset:
         return torch.from_numpy(chosen).to(self.device)
 
     def normalise(self, raw: Tensor) -> Tensor:
-        """[n, samples, leads] in float32, zero mean and unit variance over the training folds."""
+        """Return raw signals as float32 [n, samples, leads], with zero mean and unit variance in the training folds."""
         signals = raw.float().sub_(self.mean).div_(self.deviation)
         return (
             F.pad(signals, (0, 0, 0, self.samples - signals.shape[1])) if signals.shape[1] < self.samples else signals
         )
 
     def signals(self, indices: np.ndarray) -> Tensor:
-        """Normalised signals [n, samples, leads]."""
+        """Return normalised signals [n, samples, leads]."""
         return self.normalise(self.raw(indices))
 
     def labels(self, indices: np.ndarray) -> Tensor:
-        """[n, 5] of 0 and 1, float32."""
+        """Return labels [n, 5] of 0 and 1, float32."""
         return torch.from_numpy(np.asarray(self.records.labels, np.float32)[indices]).to(self.device)
 
 
 def open_dataset(inputs: dict[str, Path], samples: int, device: str) -> Dataset:
-    """The prepared files `signals` and `records`."""
+    """Open the prepared files `signals` and `records`; raises as `load` and `statistics`."""
     records = load(inputs["signals"], inputs["records"])
     mean, deviation = statistics(records)
     return Dataset(records, mean, deviation, samples, device)
 
 
 def pretrain_indices(records: EcgRecords, count: int | None) -> np.ndarray:
-    """ECGs that are pre-trained on, without labels: all of folds 1-9, or `count` of them, the same in every run.
+    """Return the ECGs for PT: all of folds 1-9, or `count` of them, the same in every run.
 
     Raises:
         ConfigError: there are fewer.
@@ -82,20 +82,24 @@ def pretrain_indices(records: EcgRecords, count: int | None) -> np.ndarray:
 
 
 def finetune_parts(size: int) -> tuple[int, int]:
-    """Training and validation ECGs of an FT set: 80/20; of 25 ECGs 60/40, of 10 one half each (appendix "Further details")."""
+    """Return the numbers of training and validation ECGs of an FT set.
+
+    They are 80/20; of 25 ECGs 60/40, of 10 ECGs 50/50 (appendix "Further details").
+    """
     training = int(size * _SMALL_SHARES.get(size, TRAINING_SHARE))
     return training, size - training
 
 
 def finetune_indices(records: EcgRecords, size: int, seed: int, split: Split) -> tuple[np.ndarray, np.ndarray]:
-    """Training and validation ECGs of the FT set, the first `size` of folds 1-9 as shuffled by the PT seed, see `finetune_parts`.
+    """Return the training and validation ECGs of the FT set of a PT seed, of the sizes in `finetune_parts`.
 
-    With the split "patients" no patient is in both: from the end of the FT set on, each patient whose ECGs all fit into what
-    validation still lacks goes there, and the others are training. So `size` is exact, and validation has fewer ECGs than its
-    part only where no patient fits. With "released" the ECGs are those of the released code, which splits them by record.
+    The FT set is the first `size` ECGs of folds 1-9, shuffled by the PT seed. With the split "patients" no patient is
+    in both parts: from the end of the set on, each patient whose ECGs all fit into the rest of the validation part goes
+    there, and the others are for training. So the total is exact, and validation is smaller than its part only if no
+    patient fits. With "released" the ECGs are those of the released code, which splits them by record.
 
     Raises:
-        ConfigError: there are fewer, or too few (or of too few patients) to have both parts.
+        ConfigError: there are fewer ECGs, or too few ECGs or patients for two parts.
     """
     if size < 3:
         raise ConfigError(f"an FT set of {size} ECGs can't be split into training and validation; legal: 3 or more.")
@@ -108,16 +112,16 @@ def finetune_indices(records: EcgRecords, size: int, seed: int, split: Split) ->
     held_out = _whole_patients(records.patients[chosen], validation)
     if not held_out.any():
         raise ConfigError(
-            f"the {size} ECGs of the FT set of PT seed {seed} have no patient with {validation} ECGs or fewer, to validate on; "
-            "take more."
+            f"the {size} ECGs of the FT set of PT seed {seed} have no patient with {validation} ECGs or fewer, to "
+            "validate on; take more."
         )
     return chosen[~held_out], chosen[held_out]
 
 
 def patient_folds(patients: np.ndarray, folds: int) -> np.ndarray:
-    """The fold, 0 to `folds` - 1, of each ECG of these patients [n]: all ECGs of a patient in one, folds as equal as that allows.
+    """Return the fold, 0 to `folds` - 1, of each ECG of these patients [n]; all ECGs of a patient are in one fold.
 
-    Patients with most ECGs come first, else in the order given; each goes to the smallest fold so far.
+    Patients with most ECGs come first, else in the given order. Each goes to the smallest fold so far.
 
     Raises:
         ConfigError: there are fewer patients than folds.
@@ -135,7 +139,7 @@ def patient_folds(patients: np.ndarray, folds: int) -> np.ndarray:
 
 
 def _whole_patients(patients: np.ndarray, most: int) -> np.ndarray:
-    """Which ECGs of these patients [n] are of those that fill `most` places, filled from the end."""
+    """Return which ECGs of these patients [n] are held out: whole patients from the end, at most `most` ECGs."""
     held_out = np.zeros(len(patients), bool)
     for patient in dict.fromkeys(patients[::-1].tolist()):
         of_patient = patients == patient
@@ -149,7 +153,7 @@ def _shuffled(records: EcgRecords, key: str, count: int, *name: str | int) -> np
 
 
 def _first(records: EcgRecords, key: str, count: int, order: np.ndarray) -> np.ndarray:
-    """The first `count` records of folds 1 to 9 in this order."""
+    """Return the first `count` records of folds 1 to 9 in this order."""
     if count > len(records.training):
         raise ConfigError(
             f"{key}: {count} ECGs are asked for, but folds 1-9 have {len(records.training)}; lower the number."

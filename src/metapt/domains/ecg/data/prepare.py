@@ -1,4 +1,4 @@
-"""PTB-XL's prepared form: all signals in one array that is mapped into memory, and a table with a row for each of them."""
+"""PTB-XL's prepared form: one memory-mapped array of all signals, and a table with a row for each."""
 
 from __future__ import annotations
 
@@ -25,7 +25,13 @@ _ADVICE = "remove it, so that it is prepared again"
 
 @dataclass(frozen=True, eq=False)
 class EcgRecords:
-    """Signals [N, 12, 1000] int16, microvolts at 100 Hz, mapped from the disk; a table of `COLUMNS`; labels float32 [N, 5]."""
+    """Prepared records.
+
+    Attributes:
+        signals: int16 [N, 12, 1000], microvolts at 100 Hz, mapped from the disk.
+        table: the columns `COLUMNS`.
+        labels: float32 [N, 5].
+    """
 
     signals: NDArray[np.int16]
     table: pd.DataFrame
@@ -33,34 +39,34 @@ class EcgRecords:
 
     @property
     def patients(self) -> NDArray[np.int64]:
-        """The patient of each record."""
+        """Return the patient of each record."""
         return self.table["patient_id"].to_numpy()
 
     @property
     def training(self) -> NDArray[np.int64]:
-        """Indices of the records of folds 1 to 9, ascending."""
+        """Return the indices of the records of folds 1 to 9, ascending."""
         return np.flatnonzero(self.table["fold"].to_numpy() != TEST_FOLD)
 
     @property
     def test(self) -> NDArray[np.int64]:
-        """Indices of the records of fold 10, ascending."""
+        """Return the indices of the records of fold 10, ascending."""
         return np.flatnonzero(self.table["fold"].to_numpy() == TEST_FOLD)
 
 
 def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
-    """Turn the raw files into the prepared ones; the same raw files give the same bytes.
+    """Convert the raw files to the prepared ones; the same raw files give the same bytes.
 
     Args:
         config: not used.
-        inputs: `ptbxl_database.csv`, `scp_statements.csv`, and `records.json`, which names the records that are prepared, and in
-            whose folder their files lie.
-        outputs: `signals`, an .npy file, int16 [N, 12, 1000], microvolts; `records`, a CSV file of `COLUMNS`; in the database's
-            order.
+        inputs: `ptbxl_database.csv`, `scp_statements.csv`, and `records.json`, which names the records to prepare and
+            has their files in its folder.
+        outputs: `signals`, an .npy file, int16 [N, 12, 1000], microvolts; `records`, a CSV file of `COLUMNS`; in the
+            database's order.
         machine: not used.
 
     Raises:
-        DataError: as `read_database` and `read_signals`; records.json is no list of records, or names one that is not in the
-            database.
+        DataError: as `read_database` and `read_signals`; records.json is no list of records, or names one that is not
+            in the database.
         MachineError: the disk is full, or the folder can't be written.
     """
     table = read_database(inputs["ptbxl_database.csv"], inputs["scp_statements.csv"])
@@ -89,20 +95,21 @@ def load(signals: Path, records: Path) -> EcgRecords:
     """Open prepared files.
 
     Raises:
-        DataError: a file is missing, cut, or not of the prepared form; the two don't belong together; a patient of fold 10 is in
-            another fold too.
+        DataError: a file is missing, cut, or not of the prepared form; the two don't belong together; a patient of fold
+            10 is in another fold too.
     """
     table = _read_table(records)
     array = _open_signals(signals)
     if len(array) != len(table):
         raise DataError(
-            f"{signals} has {len(array)} records and {records} has {len(table)}: remove both, so that they are prepared again."
+            f"{signals} has {len(array)} records and {records} has {len(table)}: remove both, so that they are "
+            "prepared again."
         )
     return EcgRecords(array, table, table[list(CLASSES)].to_numpy(np.float32))
 
 
 def statistics(records: EcgRecords) -> tuple[float, float]:
-    """Mean and standard deviation over all training signals, leads and times, microvolts; the sums are exact.
+    """Return mean and standard deviation over all training signals, leads and times, microvolts; the sums are exact.
 
     Raises:
         DataError: there are no training signals.
@@ -147,7 +154,8 @@ def _open_signals(path: Path) -> NDArray[np.int16]:
         raise DataError(f"{path} is overlong, or no .npy file: {_ADVICE}.")
     if array.dtype != np.dtype("<i2") or array.shape[1:] != (len(LEADS), SAMPLES) or not array.flags.c_contiguous:
         raise DataError(
-            f"{path} is {array.dtype} {list(array.shape)}, not int16 [N, {len(LEADS)}, {SAMPLES}] in C order: {_ADVICE}."
+            f"{path} is {array.dtype} {list(array.shape)}, not int16 [N, {len(LEADS)}, {SAMPLES}] in C order: "
+            f"{_ADVICE}."
         )
     return cast("NDArray[np.int16]", array)
 

@@ -1,15 +1,15 @@
-"""PTB-XL's files without a download: generated 12-lead ECGs whose diagnoses are planted in known intervals and voltages.
+"""Generate PTB-XL's files without a download: 12-lead ECGs with diagnoses planted in known intervals and voltages.
 
-The heart is the dipole of Sameni, Clifford, Jutten and Shamsollahi (EURASIP J. Adv. Signal Process. 2007:43407), the three-lead
-form of the model of McSharry, Clifford, Tarassenko and Smith (IEEE Trans. Biomed. Eng. 50:289, 2003): each component is a sum of
-Gaussian kernels around the R peak. The differential equation is not integrated; its fast solution, the sum itself, is used.
-The kernels run in seconds instead of phase, so that intervals don't breathe with the RR interval; only the QT interval follows
-the heart rate (Bazett).
+The heart is the dipole of Sameni, Clifford, Jutten and Shamsollahi (EURASIP J. Adv. Signal Process. 2007:43407), the
+three-lead form of the model of McSharry, Clifford, Tarassenko and Smith (IEEE Trans. Biomed. Eng. 50:289, 2003): each
+component is a sum of Gaussian kernels around the R peak. The sum itself is computed; the differential equation is not
+integrated. The kernels are functions of time instead of phase, so that intervals do not follow the RR interval; only
+the QT interval depends on the heart rate (Bazett).
 
-What is planted: STTC (long QT) and CD (broad QRS, long PR) are durations, with the voltages left alone, so a strong temporal warp
-destroys them; MI (Q waves, raised ST, inverted T) and HYP (high QRS voltages) are voltages, which no warp touches. Rhythm and hum
-tell each recording from all others and say nothing about the heart: a shortcut for instance discrimination, which a warp of a
-sample or so blurs while it leaves the durations.
+STTC (long QT) and CD (broad QRS, long PR) are planted in durations, which a strong temporal warp destroys. MI (Q waves,
+raised ST, inverted T) and HYP (high QRS voltages) are planted in voltages, which no warp changes. Rhythm and hum
+identify a recording and are independent of the diagnoses: a shortcut for instance discrimination, which a warp of about
+a sample blurs while it keeps the durations.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ _DOWER = np.array(  # leads I, II, V1..V6 from the dipole: Dower, Machado and Os
 
 _PREVALENCE_CUT = 0.88  # severities above it are diagnosed: about one patient in five for each condition
 _DOUBT = 0.3  # cardiologists differ: spread of the cut
-# How far a severity of 1 moves a quantity, and how much patients with the same severity differ in it (natural logarithm).
+# Effect of a severity of 1 on a quantity, and its spread among patients of one severity (natural logarithms).
 _QRS_STRETCH, _QRS_SPREAD = 0.18, 0.06
 _PR_STRETCH, _PR_SPREAD = 0.15, 0.1
 _QT_STRETCH, _QT_SPREAD = 0.11, 0.04
@@ -118,7 +118,7 @@ _EARLY = 0.3  # largest share of early beats
 
 @dataclass(frozen=True)
 class Simulated:
-    """Generated ECGs, n recordings, and the truth behind them."""
+    """Generated ECGs, n recordings, and the quantities that they were generated from."""
 
     signals: NDArray[np.int16]  # [n, 12, 1000], microvolts at 100 Hz, leads as in `LEADS`
     labels: NDArray[np.bool_]  # [n, 5], as in `CLASSES`
@@ -138,8 +138,8 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
     Args:
         config: not used.
         inputs: none.
-        outputs: paths of `ptbxl_database.csv`, `scp_statements.csv` and `records.json`; the recordings (WFDB, 100 Hz) go into
-            `records100` beside the last.
+        outputs: paths of `ptbxl_database.csv`, `scp_statements.csv` and `records.json`; the recordings (WFDB, 100 Hz)
+            go into `records100` beside the last.
         machine: not used.
 
     Raises:
@@ -149,7 +149,7 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
 
 
 def write(ecgs: Simulated, outputs: dict[str, Path]) -> None:
-    """Write ECGs as `run` does; `records.json` takes its place last, so where it is, all is."""
+    """Write ECGs as `run` does; `records.json` is written last, so that it exists only if all files do."""
     names = [f"records100/{number // 1000 * 1000:05d}/{number:05d}_lr" for number in range(1, len(ecgs.signals) + 1)]
     with atomic_path(outputs["records.json"]) as listing:
         for name, signal in zip(names, ecgs.signals, strict=True):
@@ -163,7 +163,7 @@ def write(ecgs: Simulated, outputs: dict[str, Path]) -> None:
 
 
 def write_record(path: Path, signal: NDArray[np.int16]) -> None:
-    """Write a recording as `path`.hea and `path`.dat: the bytes of wfdb.wrsamp (format 16, 1000 / mV), in a tenth of the time.
+    """Write a recording as `path`.hea and `path`.dat: the bytes of wfdb.wrsamp (format 16, 1000 / mV), but faster.
 
     Args:
         path: without suffix.
@@ -179,9 +179,9 @@ def write_record(path: Path, signal: NDArray[np.int16]) -> None:
 
 
 def generate(patients: int, seed: int) -> Simulated:
-    """Generate ECGs; the same for the same arguments (and the same NumPy on the same kind of processor).
+    """Generate ECGs; the same arguments give the same ECGs (with the same NumPy on the same kind of processor).
 
-    Every sixth patient or so has two or three recordings, with the same heart in another rhythm.
+    About every sixth patient has two or three recordings: the same heart with different rhythms.
     """
     rng = np.random.default_rng(seed)
     severity = rng.standard_normal((patients, 4))
@@ -216,9 +216,10 @@ def generate(patients: int, seed: int) -> Simulated:
 
 
 def rhythm(rng: np.random.Generator, rate: NDArray[np.float64], cover: float = SAMPLES / RATE) -> NDArray[np.float64]:
-    """R peaks of hearts whose rate follows blood pressure and breath, with some early beats; different in each recording.
+    """Return R peaks of hearts whose rate follows blood pressure and breath, with some early beats.
 
-    The RR interval varies with the spectrum of McSharry et al.: peaks at 0.1 and 0.25 Hz (which here move), random phases.
+    The RR interval varies with the spectrum of McSharry et al. (peaks at 0.1 and 0.25 Hz, here jittered) and random
+    phases.
 
     Args:
         rng: random numbers.
@@ -252,7 +253,7 @@ def dipole(
     qrs: NDArray[np.float64],
     qt: NDArray[np.float64],
 ) -> NDArray[np.float32]:
-    """The heart's dipole over time: sums of Gaussian kernels around the R peaks.
+    """Return the heart's dipole over time: sums of Gaussian kernels around the R peaks.
 
     Args:
         beats: [n, beats], s, R peaks that begin before 0 and end after the recording.
@@ -283,7 +284,7 @@ def dipole(
 
 
 def twelve(eight: NDArray[np.float64]) -> NDArray[np.int16]:
-    """Twelve leads [n, 12, samples] from I, II, V1..V6 [n, 8, samples] by Einthoven's and Goldberger's relations, microvolts."""
+    """Return twelve leads [n, 12, samples] from I, II, V1..V6 [n, 8, samples], microvolts (Einthoven, Goldberger)."""
     one, two = np.rint(eight[:, 0]), np.rint(eight[:, 1])
     limbs = [one, two, two - one, -(one + two) / 2, one - two / 2, two - one / 2]
     whole: NDArray[np.int16] = np.rint(np.concatenate([np.stack(limbs, axis=1), eight[:, 2:]], axis=1)).astype(np.int16)
@@ -293,7 +294,7 @@ def twelve(eight: NDArray[np.float64]) -> NDArray[np.int16]:
 def _vectors(
     rng: np.random.Generator, mi: NDArray[np.float64], hyp: NDArray[np.float64], wall: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """Kernel heights [n, kernels, 3] of hearts with these severities of an infarct (at `wall`) and of hypertrophy."""
+    """Return kernel heights [n, kernels, 3] for severities of an infarct (at `wall`) and of hypertrophy."""
     n, (wave, axis) = len(mi), _KERNELS[:, :2].astype(int).T
     size = np.exp(_vary(rng, _HEIGHT_SPREAD, n, 1) + _vary(rng, _VOLTAGE_SPREAD, n, 9))[:, 3 * wave + axis]
     size = _HEIGHT * size * np.exp(_VOLTAGE * np.outer(hyp, (wave == _QRS) & (axis != 1)))
@@ -303,7 +304,7 @@ def _vectors(
 
 
 def _leads(rng: np.random.Generator, n: int) -> NDArray[np.float64]:
-    """Leads from the dipole [n, 8, 3]: Dower's, for hearts turned a little and electrodes a little out of place."""
+    """Return the leads from the dipole, [n, 8, 3]: Dower's, for slightly rotated hearts and displaced electrodes."""
     turn = np.broadcast_to(np.eye(3), (n, 3, 3))
     for i, j in ((0, 1), (1, 2), (2, 0)):
         angle = _vary(rng, np.deg2rad(_TURN), n)
@@ -316,10 +317,10 @@ def _leads(rng: np.random.Generator, n: int) -> NDArray[np.float64]:
 
 
 def _noise(rng: np.random.Generator, n: int, leads: int) -> NDArray[np.float32]:
-    """Noise [n, leads, 1000] in mV: muscle (white), baseline wander (power falls as 1 / f ** 3) and hum.
+    """Return noise [n, leads, 1000] in mV: muscle (white), baseline wander (power falls as 1 / f ** 3) and hum.
 
-    The hum, the same in I, II and V1..V6, is a few tones of one strength, whose frequencies differ from recording to recording.
-    At 100 Hz the mains' own 50 Hz are gone.
+    The hum is the same in I, II and V1..V6: tones of equal strength, whose frequencies differ between recordings. The
+    mains' own 50 Hz can't be represented at 100 Hz.
     """
     frequency = np.fft.rfftfreq(SAMPLES, 1 / RATE).clip(1 / RATE)
     muscle, wander = np.exp(rng.normal(np.log([[_MUSCLE], [_WANDER]]), _NOISE_SPREAD, (2, n)))[:, :, None]
@@ -336,7 +337,7 @@ def _noise(rng: np.random.Generator, n: int, leads: int) -> NDArray[np.float32]:
 
 
 def _database(ecgs: Simulated, names: list[str]) -> pd.DataFrame:
-    """PTB-XL's ptbxl_database.csv, one row for each recording. Age and sex are drawn at random and mean nothing."""
+    """Return PTB-XL's ptbxl_database.csv, a row per recording; age and sex are random."""
     people = np.random.default_rng(SEED).integers((18, 0), (90, 2), size=(ecgs.patient_id.max(), 2))[
         ecgs.patient_id - 1
     ]

@@ -1,7 +1,7 @@
 """PTB-XL's raw form (https://physionet.org/content/ptb-xl/): two tables, and records in WFDB's format 16 at 100 Hz.
 
-A record is a header `NNNNN_lr.hea` (text; https://physionet.org/physiotools/wag/header-5.htm) and its signals `NNNNN_lr.dat`:
-little-endian int16, time by time, the 12 leads of a time side by side. At 1000 units per mV, a unit is a microvolt.
+A record is a header `NNNNN_lr.hea` (text; https://physionet.org/physiotools/wag/header-5.htm) and its signals
+`NNNNN_lr.dat`: little-endian int16, for each time the 12 leads in turn. At 1000 units per mV, a unit is a microvolt.
 """
 
 from __future__ import annotations
@@ -48,22 +48,22 @@ _TABLE_ADVICE = "remove it and download it again, or copy a whole one there"
 
 
 def read_database(database: Path, statements: Path) -> pd.DataFrame:
-    """Read who was recorded, in which fold each record is, and what it shows.
+    """Read the patient, the fold and the labels of each record.
 
-    A record has the label of a class if any of its statements that are diagnostic belongs to the class, whatever its likelihood:
-    the aggregation of the publishers' example_physionet.py.
+    A record has the label of a class if any of its diagnostic statements belongs to the class, whatever its likelihood,
+    as in the publishers' example_physionet.py.
 
     Args:
         database: ptbxl_database.csv.
         statements: scp_statements.csv.
 
     Returns:
-        A row per record, in the order of the file: ecg_id, patient_id, fold (1 to 10), the labels `CLASSES` (0 or 1; all int64),
-        and filename_lr, the record's name relative to the database's folder, without suffix.
+        A row per record, in the order of the file: ecg_id, patient_id, fold (1 to 10), the labels `CLASSES` (0 or 1;
+        all int64), and filename_lr, the record's name relative to the database's folder, without suffix.
 
     Raises:
-        DataError: a file is missing or no such table; a number, name, fold or dict of statements is illegal; a statement is
-            unknown; a record is there twice; a patient of fold 10 is in another fold too.
+        DataError: a file is missing or no such table; a number, name, fold or dict of statements is illegal; a
+            statement is unknown; a record is there twice; a patient of fold 10 is in another fold too.
     """
     class_of = _read_statements(statements)
     rows = []
@@ -92,8 +92,8 @@ def check_table(table: pd.DataFrame, path: Path) -> None:
     """Check the columns ecg_id, patient_id, fold and `CLASSES` of records that come from `path`.
 
     Raises:
-        DataError: there is no record, or one twice; a fold is not 1 to 10, a label not 0 or 1; a patient of fold 10 is in another
-            fold too.
+        DataError: there is no record, or one twice; a fold is not 1 to 10, a label not 0 or 1; a patient of fold 10 is
+            in another fold too.
     """
     if table.empty:
         raise DataError(f"{path} has no records: {_TABLE_ADVICE}.")
@@ -169,7 +169,7 @@ def _read_into(record: NDArray[np.int16], path: str) -> None:
 
 
 def _opened(path: str) -> io.FileIO:
-    """Open a file to be read. Raises DataError where it is a pipe or a device, which might be waited for without end."""
+    """Open a regular file for reading. Raises DataError for a pipe or a device, which could block forever."""
     file = io.FileIO(path, "r", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
@@ -178,9 +178,9 @@ def _opened(path: str) -> io.FileIO:
 
 
 def _read_header(path: str) -> tuple[list[int], list[int]]:
-    """The first value and the checksum of each lead, after a check of all else.
+    """Return the first value and the checksum of each lead; check all other fields.
 
-    wfdb takes 3 ms for a header. So only one that is not written as PTB-XL's are is left to it.
+    wfdb takes 3 ms for a header, so only headers that are not formatted like PTB-XL's are read with it.
     """
     try:
         with _opened(path) as file:
@@ -237,21 +237,21 @@ def _unreadable(path: str, error: OSError) -> DataError:
 
 
 def _read_statements(path: Path) -> dict[str, str]:
-    """Statement -> its diagnostic class, or "" for one that is not diagnostic."""
+    """Return statement -> its diagnostic class, or "" for one that is not diagnostic."""
     class_of: dict[str, str] = {}
     for line, row in _rows(path, ("", "diagnostic", "diagnostic_class")):
         code, diagnostic, name = row[""], row["diagnostic"], row["diagnostic_class"]
         if diagnostic not in ("", "1", "1.0") or (diagnostic and name not in CLASSES) or not code or code in class_of:
             raise DataError(
-                f"{path}, line {line}: a new statement with diagnostic 1.0 or empty, and one of the classes {', '.join(CLASSES)} "
-                f"if it is diagnostic, is expected: {_TABLE_ADVICE}."
+                f"{path}, line {line}: a new statement with diagnostic 1.0 or empty, and one of the classes "
+                f"{', '.join(CLASSES)} if it is diagnostic, is expected: {_TABLE_ADVICE}."
             )
         class_of[code] = name if diagnostic else ""
     return class_of
 
 
 def _rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
-    """The rows of a CSV file, and the line on which each ends."""
+    """Return the rows of a CSV file, and the line on which each ends."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file, strict=True)
@@ -281,7 +281,7 @@ def _integer(text: str, column: str, place: str) -> int:
 
 
 def _codes(text: str, known: dict[str, str], place: str) -> Iterator[str]:
-    """The statements of a record, from the text of a dict of their likelihoods in percent."""
+    """Return the statements of a record, from the text of a dict of their likelihoods in percent."""
     try:
         codes = ast.literal_eval(text)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError) as error:
@@ -292,7 +292,8 @@ def _codes(text: str, known: dict[str, str], place: str) -> Iterator[str]:
         isinstance(likelihood, int | float) and 0 <= likelihood <= 100 for likelihood in codes.values()
     ):
         raise DataError(
-            f"{place}: scp_codes is {text[:80]!r}, and statements with likelihoods of 0 to 100 are expected: {_TABLE_ADVICE}."
+            f"{place}: scp_codes is {text[:80]!r}, and statements with likelihoods of 0 to 100 are expected: "
+            f"{_TABLE_ADVICE}."
         )
     for code in codes:
         if code not in known:

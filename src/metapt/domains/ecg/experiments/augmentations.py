@@ -1,4 +1,4 @@
-"""Experiment `augmentations`: what the learned warp does to an ECG. Not in the paper."""
+"""Experiment `augmentations`: the effect of the learned warp on ECGs. Not in the paper."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class AugmentationsResults(EcgResults):
 
     @property
     def original(self) -> Values:
-        """Lead II of one ECG [samples], mV."""
+        """Return lead II of one ECG [samples], mV."""
         values: Values = self._views[ORIGINAL][0]
         return values
 
@@ -79,7 +79,7 @@ def needs(jobs: EcgJobs, section: Augmentations) -> Needs:
 
 
 def tables(results: AugmentationsResults) -> Tables:
-    """Return the warp at the start and at the end of PT, and at the end for the ECGs of each diagnosis."""
+    """Return the warp's displacement at the start and the end of PT, and at the end by diagnosis."""
     shown, rows = [], []
     for arm in results.arms:
         displacements, medians = results.displacements(arm), {}
@@ -94,8 +94,8 @@ def tables(results: AugmentationsResults) -> Tables:
         start, end = (mean_and_error(e.mean, e.standard_error) for e in ends)
         shown.append({"arm": label(arm), "PT seeds": ends[1].n, "at the start": start, "at the end": end, **medians})
     caption = (
-        "Displacement of the warp (samples; one is 10 ms): typical one at the start and at the end of PT (mean ± standard error "
-        "over PT seeds); then its median over the ECGs of one PT run, of all and of each diagnosis"
+        "Displacement of the warp (samples; one is 10 ms): typical one at the start and at the end of PT (mean ± "
+        "standard error over PT seeds); then its median over the ECGs of one PT run, of all and of each diagnosis"
     )
     table = pd.DataFrame(rows)
     table.insert(0, "experiment", results.name)
@@ -103,7 +103,7 @@ def tables(results: AugmentationsResults) -> Tables:
 
 
 def _ends(results: AugmentationsResults, arm: str) -> tuple[Estimate, Estimate]:
-    """Return the displacement when PT starts and when it ends, over PT seeds; an arm that learns none keeps its own."""
+    """Return the displacement at the start and the end of PT, over PT seeds; constant for an arm that learns none."""
     final, learned = results.pretraining(arm, DISPLACEMENT), results.trajectories(arm)
     seeds = [int(seed) for seed in final.index]
     first = [
@@ -136,7 +136,7 @@ def figure(results: AugmentationsResults) -> Figure:
 
 
 def _views(axis: Axes, original: Values, views: Values, colour: str) -> None:
-    """Draw the ECG and two views of it below one another."""
+    """Draw the ECG and two views of it, one below another."""
     time = np.arange(len(original)) / FREQUENCY
     step = 1.15 * max(float(np.ptp(trace)) for trace in (original, *views))
     with figures.style():
@@ -185,7 +185,8 @@ def _by_diagnosis(axis: Axes, results: AugmentationsResults) -> None:
 
 EXPERIMENT = Experiment(
     title="The learned temporal warp of ECGs",
-    figure_title="An ECG, its views before and after the warp was learned, and the learned strength of the warp for each ECG",
+    figure_title="An ECG, its views before and after the warp was learned, and the learned strength of the warp for "
+    "each ECG",
     section=Augmentations,
     order=4,
     needs=needs,

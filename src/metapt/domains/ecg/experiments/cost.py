@@ -42,7 +42,7 @@ def needs(jobs: EcgJobs, section: EcgCost) -> Needs:
 
 
 def _cost(results: EcgResults) -> cost.Cost:
-    """Return the cost of each arm; the first arm that is plain SimCLR is the one that others are multiples of."""
+    """Return the cost of each arm, relative to the first arm that is plain SimCLR."""
     plain = next((arm for arm in results.arms if isinstance(results.config.arms[arm], Simclr)), None)
     return cost.cost_of(results, looks(results.arms), plain, PAPERS_COST, PAPERS_RATIO)
 
@@ -58,7 +58,7 @@ def figure(results: EcgResults) -> Figure:
 
 
 def comparisons(results: EcgResults) -> Iterator[Comparison]:
-    """Return the paper's claims on the cost of its meta arm, and the same of other meta arms."""
+    """Return the paper's claims on the cost of its meta arm, and the same claims on other meta arms."""
     meta_arms = [arm for arm in results.arms if isinstance(results.config.arms[arm], EcgMeta)]
     return cost.comparisons(_cost(results), meta_arms, LIMITS)
 

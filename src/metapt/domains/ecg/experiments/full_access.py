@@ -1,4 +1,4 @@
-"""Experiment `full_access`: all FT data are there at meta-PT time, at several sizes of the FT set (Table 2)."""
+"""Experiment `full_access`: all FT data are available at meta-PT time, for several sizes of the FT set (Table 2)."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def needs(jobs: EcgJobs, section: FullAccess) -> Needs:
 
 
 def comparisons(results: FullAccessResults) -> Iterator[Comparison]:
-    """Return what the paper claims, and what holds beyond it."""
+    """Return the paper's claims and further ones."""
     return beats(results, CLAIMS)
 
 

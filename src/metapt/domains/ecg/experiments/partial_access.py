@@ -1,6 +1,6 @@
 """Experiment `partial_access`: fewer FT data at meta-PT time than in FT (Section 6.2).
 
-Error bands are standard errors over the PT seeds' means, which none are known of where there is a single PT seed.
+Error bands are standard errors of the PT seeds' means. With a single PT seed there are none.
 """
 
 from __future__ import annotations
@@ -73,14 +73,14 @@ class PartialAccessResults(EcgResults):
     def read(
         cls, section: type[ExperimentSection], config: Mapping[str, Any], inputs: Mapping[str, Path]
     ) -> PartialAccessResults:
-        """Read what the runs have left; see `Results.read`."""
+        """Read the results of the runs; see `Results.read`."""
         results = super().read(section, config, inputs)
         assert isinstance(results, cls)
         return dataclasses.replace(results, metrics=_with_meta_size(results.metrics, results.section.baseline))
 
 
 def _with_meta_size(table: pd.DataFrame, baseline: str) -> pd.DataFrame:
-    """Name the FT ECGs at meta-PT time in every FT row: none for the baseline, all where the run names no number."""
+    """Add the number of FT ECGs at meta-PT time to each FT row: 0 for the baseline, all if the run names none."""
 
     def named(arm: str, setting: str) -> str:
         found = setting_words(setting)
@@ -94,7 +94,7 @@ def _with_meta_size(table: pd.DataFrame, baseline: str) -> pd.DataFrame:
 
 
 def needs(jobs: EcgJobs, section: PartialAccess) -> Needs:
-    """Return the FT runs of the baseline at each size, and of each arm for each number of FT ECGs at meta-PT time."""
+    """Return the FT runs of the baseline at each size, and of each arm for each number of ECGs at meta-PT time."""
     arms = jobs.config.arms
     cells = [(section.baseline, access(arms[section.baseline], size), size) for size in section.finetune_sizes]
     cells += [
@@ -108,12 +108,12 @@ def needs(jobs: EcgJobs, section: PartialAccess) -> Needs:
 
 
 def first_size(section: PartialAccess) -> int:
-    """Return the |D_FT| of the paper's curve over |D_FT^meta|: 500, or the first of the config where that is not run."""
+    """Return the |D_FT| of the paper's curve over |D_FT^meta|: 500, or the config's first if that is not run."""
     return 500 if 500 in section.finetune_sizes else section.finetune_sizes[0]
 
 
 def comparisons(results: PartialAccessResults) -> Iterator[Comparison]:
-    """Yield the paper's claim that a tenth of the FT data suffices to beat the baseline."""
+    """Yield the paper's claim that meta-PT with a tenth of the FT data beats the baseline."""
     baseline, size = results.section.baseline, first_size(results.section)
     few = size // 10
     if few not in results.section.meta_sizes:
@@ -130,7 +130,7 @@ def comparisons(results: PartialAccessResults) -> Iterator[Comparison]:
 
 
 def over_meta_sizes(results: PartialAccessResults) -> Figure:
-    """Draw AUROC over the FT ECGs at meta-PT time: of all arms at one |D_FT|, then for each arm at all of them."""
+    """Draw AUROC over the FT ECGs at meta-PT time: all arms at one |D_FT|, then each arm at every |D_FT|."""
     cells, evaluations = auroc_cells(results), results.config.evaluations
     base, learners = results.section.baseline, results.section.arms
     papers = papers_cells(results)

@@ -1,4 +1,4 @@
-"""Experiment `unroll_steps`: how many FT steps are differentiated through."""
+"""Experiment `unroll_steps`: the effect of the number of unrolled FT steps."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from metapt.sections import Positive
 from metapt.twostage.seeds import difference
 
 FEW_POINTS = 1.0
-"""Percentage points of AUROC that are called little."""
+"""Difference in percentage points of AUROC that counts as small."""
 
 CLAIMS = (ArmClaim("meta", "meta-k0", papers=True), ArmClaim("meta-k0", "simclr", papers=True))
 MANY_STEPS, ONE_STEP = "meta-k10", "meta"
@@ -54,7 +54,7 @@ def needs(jobs: EcgJobs, section: UnrollSteps) -> Needs:
 
 
 def comparisons(results: UnrollStepsResults) -> Iterator[Comparison]:
-    """Yield the paper's claims on K = 0 and K = 1, and that many steps add little."""
+    """Yield the paper's claims on K = 0 and K = 1, and the claim that more steps add little."""
     yield from beats(results, CLAIMS)
     if not {MANY_STEPS, ONE_STEP} <= set(results.arms):
         return

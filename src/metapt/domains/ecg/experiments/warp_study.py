@@ -1,4 +1,4 @@
-"""Experiment `warp_study`: the hypergradient of the warp's strength against what PT with fixed strengths leads to.
+"""Experiment `warp_study`: the hypergradient of the warp's strength and the results of PT with fixed strengths.
 
 Not in the paper.
 """
@@ -46,7 +46,8 @@ class WarpStudy(EcgExperiment):
     )
     starts: dict[str, list[Rate]] = Field(
         {"meta": [1.0, 4.0], "meta-stable": [1.0, 16.0, 64.0]},
-        description="arms of `ecg.arms` whose hypergradients are drawn, and the values of `initial` that they start from",
+        description="arms of `ecg.arms` whose hypergradients are drawn, and the values of `initial` that they start "
+        "from",
     )
     draws: Positive = Field(20, description="hypergradients per strength and PT seed, each with its own minibatches")
     horizon: list[Positive] = Field(
@@ -59,7 +60,7 @@ class WarpStudy(EcgExperiment):
         return list(self.starts)
 
     def check(self, domain: EcgSettings) -> None:
-        """Raise ValueError where a name is illegal, an arm has no hypergradient, or two arms would have one name."""
+        """Raise ValueError if a name is illegal, an arm has no hypergradient, or two arms would have one name."""
         super().check(domain)
         for name in self.warps:
             if not re.fullmatch(NAME, name):
@@ -75,7 +76,8 @@ class WarpStudy(EcgExperiment):
         for name, origin, _ in _arms(self, domain):
             if name in domain.arms:
                 raise ValueError(
-                    f".{origin} makes an arm of the name of arms.{name}, which would be run in its place; give that another name"
+                    f".{origin} makes an arm of the name of arms.{name}, which would be run in its place; give that "
+                    "another name"
                 )
             if made.setdefault(name, origin) != origin:
                 raise ValueError(
@@ -137,19 +139,19 @@ def fixed_arms(section: WarpStudy, domain: EcgSettings, arm: str) -> dict[float,
             if found.setdefault(initial, fixed_arm(name, initial)) != fixed_arm(name, initial):
                 raise ConfigError(
                     f"ecg.warp_study.strengths has {initial:g} of {name!r} and of another warp with smoothing "
-                    f"{learned.warp.smoothing} and scale {learned.warp.scale}, and the arm {arm!r} can be compared with one of "
-                    "them: leave the other out."
+                    f"{learned.warp.smoothing} and scale {learned.warp.scale}, and the arm {arm!r} can be compared "
+                    "with one of them: leave the other out."
                 )
     if not found:
         raise ConfigError(
-            f"ecg.warp_study.warps has none with smoothing {learned.warp.smoothing} and scale {learned.warp.scale}, as the arm "
-            f"{arm!r} of ecg.warp_study.starts has: add one with its strengths, or leave the arm out."
+            f"ecg.warp_study.warps has none with smoothing {learned.warp.smoothing} and scale {learned.warp.scale}, "
+            f"as the arm {arm!r} of ecg.warp_study.starts has: add one with its strengths, or leave the arm out."
         )
     return found
 
 
 def tables(results: EcgResults) -> Tables:
-    """Return a row per fixed strength: where PT with it leads, and what each arm's hypergradient says there."""
+    """Return a row per fixed strength: the results of PT with it, and each arm's hypergradient there."""
     strengths = strength_table(results)
     shown = pd.DataFrame(
         {
@@ -164,9 +166,9 @@ def tables(results: EcgResults) -> Tables:
         }
     )
     caption = (
-        "The warp's strength, fixed, and the hypergradient of its scale there. AUROC: mean ± standard error over PT seeds. "
-        "Hypergradient: the same, or over the draws where there is one PT seed; positive: the FT loss would fall with less warp. "
-        "t per draw: mean over standard deviation of the draws"
+        "The warp's strength, fixed, and the hypergradient of its scale there. AUROC: mean ± standard error over PT "
+        "seeds. Hypergradient: the same, or over the draws where there is one PT seed; positive: the FT loss would "
+        "fall with less warp. t per draw: mean over standard deviation of the draws"
     )
     numbers = strengths.copy()
     numbers.insert(0, "experiment", results.name)
@@ -213,7 +215,7 @@ def comparisons(results: EcgResults) -> Iterator[Comparison]:
 
 
 def _remaining_gap(results: EcgResults, low: str, high: str) -> Measurement:
-    """Return the gap between two arms' displacements, on a logarithmic scale, at the end of PT over that at the start."""
+    """Return the ratio of two arms' gap in log displacement at the end of PT to the gap at its start."""
     lows, highs = _first_and_last(results, low), _first_and_last(results, high)
     seeds = sorted(set(lows) & set(highs))
     with np.errstate(all="ignore"):  # a displacement of 0 decides nothing
@@ -223,7 +225,7 @@ def _remaining_gap(results: EcgResults, low: str, high: str) -> Measurement:
 
 
 def _distance_from_best(results: EcgResults, arm: str, evaluation: str) -> Measurement:
-    """Return log2 of an arm's displacement at the end of PT over the fixed one with the best mean AUROC."""
+    """Return log2 of an arm's final displacement over the fixed displacement with the best mean AUROC."""
     strengths = strength_table(results)
     name = f"{evaluation}_mean"
     if name not in strengths or strengths[name].isna().all():
@@ -238,7 +240,11 @@ def _distance_from_best(results: EcgResults, arm: str, evaluation: str) -> Measu
 
 
 def _first_and_last(results: EcgResults, arm: str) -> dict[int, tuple[float, float]]:
-    """Return PT seed -> first and last displacement of its series. Raises NotMeasuredError where there is no series."""
+    """Return PT seed -> first and last displacement of its series.
+
+    Raises:
+        NotMeasuredError: there is no series.
+    """
     found = {seed: each["value"].to_numpy(dtype=float) for seed, each in results.trajectories(arm).items()}
     if not found:
         raise NotMeasuredError(f"No PT run of {arm} has left a trajectory.")
@@ -247,7 +253,8 @@ def _first_and_last(results: EcgResults, arm: str) -> dict[int, tuple[float, flo
 
 EXPERIMENT = Experiment(
     title="What PT with fixed strengths of the warp leads to, and the hypergradient there",
-    figure_title="Test AUROC after PT with fixed strengths of the warp, the hypergradient there, and where learned strengths go",
+    figure_title="Test AUROC after PT with fixed strengths of the warp, the hypergradient there, and where learned "
+    "strengths go",
     section=WarpStudy,
     order=5,
     needs=needs,

@@ -1,4 +1,4 @@
-"""What the learned warp makes of an ECG, and how strong it is for whom."""
+"""The views that the learned warp makes of an ECG, and its strength for each ECG and diagnosis."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def strengths(policy: Policy, meta: Params, signals: Tensor) -> Tensor:
 
 
 def displacements(policy: Policy, strength: Tensor, samples: int) -> NDArray[np.float64]:
-    """Return the typical displacement at each of the strengths [n], in samples, interpolated between those of a grid."""
+    """Return the typical displacement, in samples, at each strength [n], interpolated on a grid."""
     grid = torch.linspace(0.0, float(strength.max()), _GRID)
     values = [float(typical_displacement(policy, point, samples)) for point in grid]
     return np.asarray(np.interp(strength.cpu().double().numpy(), grid.double().numpy(), values))
@@ -49,7 +49,7 @@ def displacements(policy: Policy, strength: Tensor, samples: int) -> NDArray[np.
 
 @torch.no_grad()
 def views(policy: Policy, strength: Tensor, signal: Tensor, draws: Draws) -> Tensor:
-    """Return views [k, samples, leads] of a signal [samples, leads] at a strength (a scalar), one for each of k draws."""
+    """Return views [k, samples, leads] of a signal [samples, leads] at a strength (a scalar), one per draw."""
     count = len(draws.velocity)
     field = policy.displacement(strength.expand(count), draws.velocity)
     return warp(crop_and_jitter(signal.expand(count, -1, -1), draws), field)
@@ -59,13 +59,14 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
     """Make views of the first normal test ECG, and measure the warp's strength for each of up to 1,000 test ECGs.
 
     Args:
-        config: `arms`: the settings of each; `seeds`: PT seeds; `meta_size`, `split`, `width`, `samples`, `pretrain` as of their
-            PT runs.
-        inputs: `signals`, `records`; `pretrained/{arm}/{seed}`: what PT has left.
-        outputs: `metrics`: means of the typical displacement at an ECG's learned strength (samples) by superclass, over the ECGs
-            that have it; replicate is the PT seed. `series`, of the first PT seed: lead II of that ECG in mV, `original`, and, of
-            each arm, two views of the same draws at the `initial` and at the `learned` strength (step is a sample, replicate a
-            view); that displacement, as the arm's `strength`, and the labels (step is a test ECG).
+        config: `arms`: the settings of each; `seeds`: PT seeds; `meta_size`, `split`, `width`, `samples`, `pretrain` as
+            of their PT runs.
+        inputs: `signals`, `records`; `pretrained/{arm}/{seed}`: pretrained.pt of each PT run.
+        outputs: `metrics`: mean typical displacement (samples) at the learned strength, by superclass; replicate is the
+            PT seed. `series`, of the first PT seed: lead II of the normal ECG in mV (`original`); for each arm two
+            views of the same draws at the `initial` and at the `learned` strength (step is a sample, replicate a view);
+            the typical displacement (the arm's `strength`) and the labels (step is a test ECG).
+        machine: device.
 
     Raises:
         ConfigError: an arm has no warp.

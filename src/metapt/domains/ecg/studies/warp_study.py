@@ -1,6 +1,6 @@
-"""The hypergradient of the warp's strength, drawn where PT with that very strength has led.
+"""The hypergradient of the warp's strength, drawn at encoders that were pre-trained with that strength.
 
-Beside it, what some more PT steps with other strengths are worth to a head that stays behind, and to one that is refitted.
+Also, the FT loss of an old and of a refitted head after further PT steps with other strengths.
 """
 
 from __future__ import annotations
@@ -11,12 +11,11 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from metapt.domains.ecg.arms import meta_labelled, meta_settings, typical_displacement
 from metapt.domains.ecg.config import EcgMeta, Warp
 from metapt.domains.ecg.policy import SCALE, Policy
-from metapt.domains.ecg.probe import cross_validated_loss, ridge_logistic
+from metapt.domains.ecg.probe import cross_validated_loss, fold_heads, held_out_loss
 from metapt.domains.ecg.problem import LabelledBatch, classification_loss
 from metapt.domains.ecg.quantities import (
     DISPLACEMENT,
@@ -44,11 +43,11 @@ from metapt.training.seeds import generator
 from metapt.training.streams import ShuffledStream
 
 _FOLDS = 5
-"""Of the horizon's cross-validation, where the arm has none of its own."""
+"""Folds of the horizon's cross-validation, where the arm has none of its own."""
 
 
 class Lookahead(NamedTuple):
-    """What `steps` more PT steps at a strength lead to: cross-validated FT losses."""
+    """Cross-validated FT losses after `steps` further PT steps at a strength."""
 
     initial: float
     steps: int
@@ -65,21 +64,21 @@ def warp_at(setting: Setting, warp: Warp, initial: float) -> tuple[Policy, Param
 def hypergradients(
     setting: Setting, arm: EcgMeta, pretrained: Pretrained, head: Params, initial: float, draws: int
 ) -> Tensor:
-    """Return draws of d(FT loss) / dm, m the warp's global scale, each with its own PT minibatch, views and FT minibatches.
+    """Return draws of d(FT loss) / dm, m the warp's global scale, each with minibatches and views of its own.
 
-    Encoder, meta-parameters and head are the same in all draws. What an arm does with its hypergradients (mean of several,
-    clipping, normalising) is left out.
+    Encoder, meta-parameters and head are the same in all draws. Averaging, clipping and normalising of hypergradients,
+    which an arm may do, are left out.
 
     Args:
         setting: of the PT run that led to `pretrained`.
         arm: the estimator.
-        pretrained: where the hypergradient is taken.
-        head: initial FT head; where the arm unrolls its steps, it is trained first, see `online_head`.
+        pretrained: the encoder at which the hypergradient is taken.
+        head: initial FT head; if the arm unrolls FT steps, it is trained first, see `online_head`.
         initial: strength of the warp, in the arm's own parametrisation (see `config.Warp`).
-        draws: how many.
+        draws: number of hypergradients.
 
     Returns:
-        [draws], float64; NaN and inf as they come.
+        [draws], float64; NaN and inf are kept.
     """
     policy, meta = warp_at(setting, arm.warp, initial)
     settings = meta_settings(arm, setting)
@@ -108,9 +107,9 @@ def hypergradients(
 def online_head(
     setting: Setting, arm: EcgMeta, settings: MetaSettings, pretrained: Pretrained, head: Params
 ) -> tuple[Params, OptimizerState]:
-    """Return head and optimiser state after as many FT steps on the frozen encoder as the PT run of the arm takes.
+    """Return head and optimiser state after as many FT steps on the frozen encoder as the arm's PT run takes.
 
-    The head of a solver without steps, and one that the arm never trains (K = 0), stays as it is.
+    The head stays as it is if the solver takes no steps or the arm never trains it (K = 0).
     """
     optimizer = settings.finetuning.optimizer
     if optimizer is None:
@@ -119,7 +118,7 @@ def online_head(
     others = settings.iterations * settings.pretrain_steps - updates
     train, size = meta_labelled(arm, setting)["train"]
     labelled = LabelledBatch(setting.dataset.signals(train), setting.dataset.labels(train))
-    features, labels = _features(setting, pretrained, labelled)
+    features, labels = setting.features(pretrained, labelled)
     stream = ShuffledStream(len(train), size, [generator("ecg warp study head", setting.seed)])
     state = optimizer.init(head)
     for _ in progress(0, updates * settings.finetuning.minibatches + others * arm.head_steps_between_updates):
@@ -140,21 +139,23 @@ def horizon(
     l2: float,
     folds: int,
 ) -> list[Lookahead]:
-    """Go on with PT from `pretrained` at each strength, on the same minibatches with the same noise; Adam starts anew.
+    """Continue PT from `pretrained` at each strength, on the same minibatches with the same noise; Adam starts anew.
 
-    All labelled ECGs are held out once. The old heads are fitted on the features of `pretrained`, the refitted ones on those that
-    they are tested on.
+    All labelled ECGs are held out once. Old heads are fitted to the features of `pretrained`, refitted heads to the
+    features that they are tested on.
 
     Args:
+        setting: of the PT run that led to `pretrained`.
+        pretrained: where PT continues.
         warp: the parametrisation; its own `initial` is not used.
         strengths: values of `initial`.
-        steps: PT steps after which losses are taken, counted from `pretrained`.
+        steps: PT steps after which losses are measured, counted from `pretrained`.
         l2: ridge of the heads.
         folds: of the labelled ECGs.
     """
     labelled = setting.labelled()
     fold = setting.folds(folds)
-    old = _fold_heads(*_features(setting, pretrained, labelled), fold, l2)
+    old = fold_heads(*setting.features(pretrained, labelled), fold, l2)
     found = []
     for index in progress(0, len(strengths)):
         initial = strengths[index]
@@ -165,38 +166,16 @@ def horizon(
             for _ in progress(done, count):
                 trainer.step(meta)
             done = count
-            features, labels = _features(setting, trainer.pretrained, labelled)
+            features, labels = setting.features(trainer.pretrained, labelled)
             losses = (math.nan, math.nan)
             if features.isfinite().all():
-                losses = _held_out_loss(old, features, labels, fold), cross_validated_loss(features, labels, fold, l2)
+                losses = held_out_loss(old, features, labels, fold), cross_validated_loss(features, labels, fold, l2)
             found.append(Lookahead(initial, count, *losses))
     return found
 
 
-@torch.no_grad()
-def _features(setting: Setting, pretrained: Pretrained, labelled: LabelledBatch) -> tuple[Tensor, Tensor]:
-    """Return features [n, size] with BatchNorm in eval mode, and the labels [n, 5]."""
-    network = {**pretrained.encoder, **pretrained.buffers}
-    return setting.encoder(network, labelled.signals, training=False), labelled.labels
-
-
-def _fold_heads(features: Tensor, labels: Tensor, fold: Tensor, l2: float) -> list[Tensor]:
-    """Return the heads of `probe.cross_validated_loss`: for each fold one, fitted on the others."""
-    folds = range(int(fold.max()) + 1)
-    return [ridge_logistic(features[fold != out].double(), labels[fold != out].double(), l2) for out in folds]
-
-
-def _held_out_loss(heads: list[Tensor], features: Tensor, labels: Tensor, fold: Tensor) -> float:
-    """Return the binary cross-entropy of each fold's head on the fold, the mean over folds."""
-    losses = []
-    for out, head in enumerate(heads):
-        scores = features[fold == out].double() @ head[:-1] + head[-1]
-        losses.append(F.binary_cross_entropy_with_logits(scores, labels[fold == out].double()))
-    return float(torch.stack(losses).mean())
-
-
 def summary(draws: Tensor) -> dict[str, float]:
-    """Return numbers of draws [n], by metric: those that are not finite are counted, and the rest is about the others."""
+    """Return statistics of draws [n] by metric: the share that is not finite, and numbers of the finite ones."""
     finite = draws[draws.isfinite()]
     return {
         MEAN: float(finite.mean()),
@@ -207,7 +186,7 @@ def summary(draws: Tensor) -> dict[str, float]:
 
 
 def study_setting(config: dict[str, Any], inputs: dict[str, Path], seed: int, device: str) -> Setting:
-    """Return the setting of the PT runs that a study looks at; a study trains nothing that would be resumed."""
+    """Return the setting of the PT runs that a study reads. A study trains nothing that could be resumed."""
 
     def checkpoint(part: str) -> Checkpoint:
         raise AssertionError("a study keeps no checkpoints")
@@ -216,13 +195,14 @@ def study_setting(config: dict[str, Any], inputs: dict[str, Path], seed: int, de
 
 
 def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
-    """Draw hypergradients of one arm and PT seed at each strength, and take the horizon from the encoder of the middle one.
+    """Draw hypergradients of an arm and PT seed at each strength, and take the horizon from the middle one's encoder.
 
     Args:
-        config: `arm`, `arm_settings`, `seed`, `meta_size`, `split`, `width`, `samples`, `pretrain` as of its PT runs; `study`:
-            `draws`, `horizon` (PT steps), `strengths` (values of `initial`).
+        config: `arm`, `arm_settings`, `seed`, `meta_size`, `split`, `width`, `samples`, `pretrain` as of its PT runs;
+            `study`: `draws`, `horizon` (PT steps), `strengths` (values of `initial`).
         inputs: `signals`, `records`; `fixed/{initial:g}`: pretrained.pt of PT with that strength, fixed.
         outputs: `metrics`: evaluations "hypergradient" and "horizon", replicate is the PT seed; `series`: every draw.
+        machine: device.
     """
     study = config["study"]
     arm = EcgMeta.model_validate(config["arm_settings"])

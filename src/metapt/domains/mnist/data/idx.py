@@ -1,7 +1,7 @@
 """IDX files, the form of MNIST's raw data (http://yann.lecun.com/exdb/mnist/).
 
-An IDX file is two zero bytes, a byte for the type (8: unsigned bytes), a byte for the number of dimensions, each dimension as a
-big-endian 32-bit integer, and then the values, last dimension fastest.
+An IDX file is two zero bytes, a byte for the type (8: unsigned bytes), a byte for the number of dimensions, each
+dimension as a big-endian 32-bit integer, and then the values, last dimension fastest.
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ def read_split(images: Path, labels: Path) -> tuple[Tensor, Tensor]:
         uint8 images [N, 28, 28], and uint8 labels [N] in 0..9.
 
     Raises:
-        DataError: as `read_idx`; a file of the wrong kind, a label outside 0..9, or different numbers of images and labels.
+        DataError: as `read_idx`; a file of the wrong kind, a label outside 0..9, or different numbers of images and
+            labels.
     """
     pixels, digits = read_idx(images), read_idx(labels)
     if pixels.ndim != 3:
@@ -87,7 +88,7 @@ def read_split(images: Path, labels: Path) -> tuple[Tensor, Tensor]:
 
 
 def write_idx(path: Path, tensor: Tensor) -> None:
-    """Write images or labels; the same tensor gives the same bytes at any time and under any name.
+    """Write images or labels; the bytes depend only on the tensor.
 
     Args:
         path: gzipped if its name ends in `.gz`.
@@ -118,7 +119,7 @@ def _open(path: Path) -> BinaryIO:
 
 
 def _read_shape(stream: BinaryIO, path: Path) -> list[int]:
-    """The header's dimensions: [N] or [N, 28, 28], with N bounded before anything of that size is read."""
+    """Return the header's dimensions, [N] or [N, 28, 28], with N bounded before anything of that size is read."""
     magic = stream.read(4)
     if len(magic) < 4:
         raise DataError(f"{path} is cut: {len(magic)} bytes are no IDX header; {_ADVICE}.")
@@ -143,7 +144,7 @@ def _read_shape(stream: BinaryIO, path: Path) -> list[int]:
 
 
 def _read_at_most(stream: BinaryIO, size: int) -> bytearray:
-    """Read to the end or to `size` bytes; in chunks, so that memory follows what is there and not what a header claims."""
+    """Read to the end or to `size` bytes, in chunks: memory depends on the content, not on the header's claim."""
     content = bytearray()
     while chunk := stream.read(min(_CHUNK, size - len(content))):
         content += chunk

@@ -1,6 +1,6 @@
-"""MNIST's prepared form: one file with four tensors, which live on the device while a run goes on.
+"""MNIST's prepared form: one file with four tensors, which are on the device during a run.
 
-The file also holds their SHA-256, since torch reads altered bytes without a word.
+The file also holds their SHA-256, since torch does not detect altered bytes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ADVICE = "remove it, so that it is prepared again"
 
 @dataclass(frozen=True, eq=False)
 class MnistData:
-    """Images are float32 [N, 28, 28] in [0, 1], 0 is background; labels are int64 [N] in 0..9."""
+    """Images float32 [N, 28, 28] in [0, 1], 0 is background; labels int64 [N] in 0..9."""
 
     train_images: Tensor
     train_labels: Tensor
@@ -33,7 +33,7 @@ class MnistData:
 
 
 def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
-    """Turn the raw files into the prepared file `data`.
+    """Convert the raw files to the prepared file `data`.
 
     Raises:
         DataError: as `convert`.

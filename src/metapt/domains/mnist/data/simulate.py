@@ -1,4 +1,4 @@
-"""MNIST's raw files without a download: the digits that come with scikit-learn (UCI's optdigits, 1,797 images of 8 x 8)."""
+"""Write MNIST's raw files without a download, from scikit-learn's digits (UCI's optdigits, 1,797 images of 8 x 8)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
 def write_digits(outputs: dict[str, Path]) -> None:
     """Write 1,300 training and 497 test digits as the four IDX files of MNIST; always the same bytes.
 
-    The collection is ordered by writer, and shuffled before the split, so that training and test digits have one distribution.
+    The collection is ordered by writer. It is shuffled before the split, so that both parts have one distribution.
 
     Args:
         outputs: path for each file name of `FILES`.
@@ -57,7 +57,8 @@ def write_digits(outputs: dict[str, Path]) -> None:
 def enlarge(images: Tensor) -> Tensor:
     """Scale small digits bilinearly by 2.5, centred: 20 x 20 pixels of digit within a margin of 4, as in MNIST.
 
-    Pixel i lies at i * 0.4 - 1.9 on the small grid. In integers (weights in tenths), so that every machine rounds alike.
+    Pixel i lies at i * 0.4 - 1.9 on the small grid. Integer arithmetic (weights in tenths) rounds alike on every
+    machine.
 
     Args:
         images: [N, 8, 8], whole values in 0..16.

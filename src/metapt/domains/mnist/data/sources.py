@@ -1,4 +1,4 @@
-"""What MNIST's raw data consist of."""
+"""The files, classes and sizes of MNIST's raw data."""
 
 from __future__ import annotations
 

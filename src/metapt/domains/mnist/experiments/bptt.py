@@ -1,4 +1,4 @@
-"""Experiment `bptt`: what do the approximations cost in accuracy, and what do they save in time and memory?"""
+"""Experiment `bptt`: the cost of the approximations in accuracy, and their savings in time and memory."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def figure(results: MnistResults) -> Figure:
 
 
 def _costs(axis: Axes, values: pd.Series[float], xlabel: str, least: float) -> None:
-    """Draw a dot and its number for each arm on a logarithmic axis; what is below `least` stands at it and says so."""
+    """Draw a dot and its number for each arm on a logarithmic axis; a value below `least` is drawn and labelled there."""
     with figures.style():
         for place, value in enumerate(values):
             shown, text = (
@@ -60,7 +60,7 @@ def _costs(axis: Axes, values: pd.Series[float], xlabel: str, least: float) -> N
 
 
 def comparisons(results: MnistResults) -> Iterator[Comparison]:
-    """Yield each claim for separate heads (plain names of arms) and for a shared one (`-shared`), where it is there."""
+    """Yield each claim for separate heads and, if its arms are run, for a shared one (arms named `-shared`)."""
 
     def gain(arm: str, control: str) -> Difference:
         return paired_difference(results.values(arm, ACCURACY), results.values(control, ACCURACY))
@@ -108,7 +108,8 @@ def comparisons(results: MnistResults) -> Iterator[Comparison]:
 
 EXPERIMENT = Experiment(
     title="Ours against backpropagation through all of pre-training and fine-tuning: accuracy, wall time and memory",
-    figure_title="Accuracy, wall time and memory of ours and of backpropagation through all of pre-training and fine-tuning",
+    figure_title="Accuracy, wall time and memory of ours and of backpropagation through all of pre-training and "
+    "fine-tuning",
     section=BpttStudy,
     order=4,
     needs=lambda jobs, section: Needs(jobs.studies("bptt")),

@@ -22,7 +22,7 @@ A_HUNDRED = Criterion(math.log10(100), math.inf, "ratio at least 100")
 
 
 def figure(results: MnistResults) -> Figure:
-    """Draw the mean weights over meta-iterations, and below the distribution of the last weights, a column for each arm."""
+    """Draw the mean weights over meta-iterations and the distribution of the final weights, a column for each arm."""
     series = results.series_by_arm()
     whole, axes = figures.panels(columns=len(series), rows=2)
     over_time, at_end = axes[: len(series)], axes[len(series) :]

@@ -1,4 +1,4 @@
-"""Experiment `fidelity`: how near is our hypergradient to the exact one? Not in the paper."""
+"""Experiment `fidelity`: agreement of our hypergradient with the exact one. Not in the paper."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _numbers(results: MnistResults) -> pd.DataFrame:
 
 
 def comparisons(results: MnistResults) -> Iterator[Comparison]:
-    """Yield a claim for each arm: more Neumann terms against fewer, after most PT and FT steps."""
+    """Yield a claim for each arm: most Neumann terms against fewest, after most PT and FT steps."""
     section: Fidelity = results.section
     most, fewest = max(section.neumann_terms), min(section.neumann_terms)
     steps, k = max(section.pretrain_steps), max(section.unroll_steps)

@@ -69,7 +69,7 @@ def _starts(section: RotationMeanStd) -> dict[str, str]:
 
 
 def _spread(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return a band over the steps: learned mean, and below and above it the learned standard deviation; means over seeds."""
+    """Return a band over the steps: the learned mean, and it minus and plus the learned standard deviation, over seeds."""
     mean = frame[frame["name"] == "mean"].groupby("step")["value"].mean()
     deviation = frame[frame["name"] == "deviation"].set_index("step")["value"].abs().groupby("step").mean()
     return pd.DataFrame({"lower": mean - deviation, "centre": mean, "upper": mean + deviation}).reset_index()
@@ -77,8 +77,8 @@ def _spread(frame: pd.DataFrame) -> pd.DataFrame:
 
 EXPERIMENT = Experiment(
     title="The learned mean and standard deviation of the pre-training rotation",
-    figure_title="Mean and standard deviation of the pre-training rotation while they are learned, from each start, with "
-    "bands over seeds",
+    figure_title="Mean and standard deviation of the pre-training rotation while they are learned, from each start, "
+    "with bands over seeds",
     section=RotationMeanStd,
     order=2,
     needs=lambda jobs, section: Needs(jobs.studies("rotation_mean_std")),

@@ -1,4 +1,4 @@
-"""Experiment `bptt`: what the two approximations cost.
+"""Experiment `bptt`: the cost of the two approximations.
 
 Appendix "The Impact of Approximating Meta-Parameter Gradients".
 """
@@ -44,10 +44,10 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
 
 
 def train(study: BpttStudy, run: Run, data: MnistData) -> Outcome:
-    """Learn an arm's PT rotation (unless it is fixed), pre-train and fine-tune, timed for the first seed.
+    """Learn an arm's PT rotation (unless it is fixed), pre-train and fine-tune; time the first seed.
 
-    Every arm has the same budget of PT and FT steps behind its accuracy. For ours the PT steps are those during which the
-    rotation is learned; backpropagation learns it once, and all its seeds pre-train with the mean that it ends with.
+    The accuracy of every arm is that after the same numbers of PT and FT steps. Our method learns the rotation during
+    PT. Backpropagation learns it once, on the first seed, and all seeds pre-train with its final mean.
 
     Raises:
         ConfigError: there are fewer images than the study asks for.
@@ -112,8 +112,8 @@ class Stages:
     """PT and FT of one seed, from initial weights and on minibatches that are the same in every arm.
 
     Attributes:
-        pretrained, head: the initial weights; nothing here changes them.
-        batches: the minibatches, drawn as the stages go.
+        pretrained, head: the initial weights, which never change.
+        batches: the minibatches, drawn during PT and FT.
     """
 
     def __init__(self, study: BpttStudy, run: Run, data: MnistData, seed: int) -> None:
@@ -141,7 +141,7 @@ class Stages:
     def finetune(self, encoder: Params) -> tuple[Params, Params]:
         """Return encoder and head after FT of both, the head from its initial weights.
 
-        The minibatches are the first ones again, since meta-PT has drawn FT minibatches before.
+        The streams of FT minibatches start again, since meta-PT has drawn from them.
         """
         start = Pretrained(encoder, self.head)
         self.batches.load_state_dict(self._first)
@@ -156,7 +156,7 @@ class Stages:
 
 
 def _meta_pretrain(stages: Stages, arm: MnistMeta) -> tuple[Params, list[float]]:
-    """Return the encoder after meta-PT (Algorithm 2), and the mean rotation (degrees) at first and after each iteration."""
+    """Return the encoder after meta-PT (Algorithm 2), and the mean rotation (degrees), initial and per iteration."""
     study = stages.study
     meta = {"mean": torch.tensor(study.initial, device=stages.device)}
     settings = arms.settings(arm, study.pretrain_steps // arm.pretrain_steps, study.steps_per_epoch)
@@ -169,12 +169,12 @@ def _meta_pretrain(stages: Stages, arm: MnistMeta) -> tuple[Params, list[float]]
 
 
 class _Learned(NamedTuple):
-    """What backpropagation through training found, and what it cost.
+    """The mean that backpropagation through PT and FT has learned, and its cost.
 
     Attributes:
-        means: the mean rotation at first and after each outer step, degrees.
-        seconds: wall time, that of an interrupted run up to its last checkpoint included.
-        peak_bytes: memory of the outer step that took most.
+        means: the mean rotation, initial and after each outer step, degrees.
+        seconds: wall time, including that of an interrupted run up to its last checkpoint.
+        peak_bytes: peak memory over the outer steps.
         skipped: outer steps whose hypergradient was not applied.
     """
 
@@ -185,9 +185,10 @@ class _Learned(NamedTuple):
 
 
 def _backpropagate(study: BpttStudy, run: Run, data: MnistData, arm: BpttArm) -> _Learned:
-    """Learn the mean by backpropagation through all of PT and FT of the first seed, each time from the same initial weights.
+    """Learn the mean by backpropagation through all of PT and FT of the first seed.
 
-    An arm with a budget stops when that is spent, but not before the first outer step.
+    Each outer step starts from the same initial weights. An arm with a budget stops when that is spent, but takes at
+    least one outer step.
     """
     stages = Stages(study, run, data, 0)
     batches = stages.batches

@@ -1,4 +1,4 @@
-"""Experiment `fidelity`: our hypergradient of one weight per PT example beside the exact one, by backpropagation."""
+"""Experiment `fidelity`: our hypergradient of one weight per PT example against the exact one, by backpropagation."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def _compare(
 def _data(
     study: Fidelity, run: Run, data: MnistData, seed: int, unroll_steps: int
 ) -> tuple[Images, Sequence[Images], Images]:
-    """Return all PT images (some with a random label), an FT training minibatch per unrolled step, all FT validation images."""
+    """Return all PT images (some with random labels), an FT minibatch per unrolled step, all validation images."""
     chosen = arms.sample(
         len(data.train_labels),
         study.examples + study.finetune_examples,

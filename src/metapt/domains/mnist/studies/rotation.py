@@ -38,7 +38,7 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
 
 
 class RotationBatches(StreamBatches):
-    """Minibatches of stacked replicates; each has its own PT images, and its own FT images, rotated once.
+    """Minibatches of stacked replicates, each with its own PT images and its own FT images, which are rotated once.
 
     Args:
         data: all images.
@@ -48,8 +48,10 @@ class RotationBatches(StreamBatches):
         seeds: one name per replicate.
 
     Attributes:
-        pretrain_images, finetune_images: which of the training images are whose, indices [replicates, examples] (on the CPU).
-        rotated, labels: the FT images [replicates, examples, 28, 28] and their labels: training half, then validation half.
+        pretrain_images, finetune_images: indices [replicates, examples] of each replicate's training images, on the
+            CPU.
+        rotated, labels: FT images [replicates, examples, 28, 28] and labels [replicates, examples]: training half, then
+            validation half.
         half: images in the training half.
 
     Raises:
@@ -97,7 +99,7 @@ class RotationBatches(StreamBatches):
         return self._rotations("pretrain")
 
     def hypergradient(self) -> RotationBatch:
-        """Return the PT minibatch of a hypergradient, from a stream of its own, lest meta-updates change what PT steps see."""
+        """Return the PT minibatch of a hypergradient. Its stream is its own, so PT steps don't depend on it."""
         return self._rotations("hypergradient")
 
     def _rotations(self, name: str) -> RotationBatch:
@@ -119,7 +121,13 @@ class RotationBatches(StreamBatches):
 
 
 def rotated(images: Tensor, target: tuple[float, float], generator: torch.Generator) -> Tensor:
-    """Rotate each of the images [n, 28, 28] once, by a draw from N(mean, deviation^2) degrees; `target` holds the two."""
+    """Rotate each of the images [n, 28, 28] by a draw from a normal distribution.
+
+    Args:
+        images: [n, 28, 28].
+        target: mean and standard deviation, degrees.
+        generator: draws the angles.
+    """
     mean, deviation = target
     return rotate(images, mean + deviation * torch.randn(len(images), generator=generator).to(images.device))
 
@@ -152,7 +160,7 @@ def learn(
 
 
 def train_mean(study: RotationMean, run: Run, data: MnistData) -> Outcome:
-    """Learn the mean from `replicates` initialisations at once."""
+    """Learn the mean from `replicates` initialisations, stacked."""
     seeds = list(range(study.replicates))
     low, high = study.initial_range
     start = torch.stack(
@@ -175,7 +183,7 @@ def train_mean(study: RotationMean, run: Run, data: MnistData) -> Outcome:
 
 
 def train_mean_std(study: RotationMeanStd, run: Run, data: MnistData) -> Outcome:
-    """Learn mean and standard deviation from every start and seed at once.
+    """Learn mean and standard deviation from every start and seed, stacked.
 
     A replicate of the metrics table is a seed; one of the series table is start * seeds + seed.
     """

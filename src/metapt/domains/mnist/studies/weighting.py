@@ -36,12 +36,14 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
 
 
 class WeightingBatches(StreamBatches):
-    """Minibatches of one replicate: PT images with clean (0-4) or noisy labels, FT images of classes 0-4 from the test set.
+    """Minibatches of one replicate: PT images with clean (0-4) or noisy labels, FT images of classes 0-4.
+
+    FT images come from MNIST's test set.
 
     Attributes:
         images: PT images [examples, 28, 28].
         labels: their PT labels [examples]: the true one, or a random one in 5..classes-1.
-        clean: which of them are true [examples].
+        clean: whether the label is the true one [examples].
         finetune_images, finetune_labels: training half, then validation half.
         half: images in the training half.
 
@@ -74,7 +76,7 @@ class WeightingBatches(StreamBatches):
         return self._weighted("pretrain")
 
     def hypergradient(self) -> Images:
-        """Return the PT minibatch of a hypergradient, from a stream of its own, lest meta-updates change what PT steps see."""
+        """Return the PT minibatch of a hypergradient. Its stream is its own, so PT steps don't depend on it."""
         return self._weighted("hypergradient")
 
     def _weighted(self, name: str) -> Images:
@@ -95,9 +97,9 @@ class WeightingBatches(StreamBatches):
 
 
 def train(study: ExampleWeighting, run: Run, data: MnistData) -> Outcome:
-    """Train all replicates, side by side in `run.threads` threads of one CPU thread each.
+    """Train all replicates in parallel, in `run.threads` threads of one CPU thread each.
 
-    The convolutions dominate here, and stacked ones (grouped convolutions) are slower than one after the other.
+    The convolutions dominate here, and stacked (grouped) ones are slower than separate ones.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -154,7 +156,7 @@ def weigh(loop: MetaPretraining, batches: WeightingBatches) -> dict[str, Tensor]
     """Weight the PT examples (a random 3,000 where there are more) as one batch.
 
     Returns:
-        of the "clean" and of the "noisy" examples: weights [examples of that kind], on the CPU.
+        "clean" and "noisy" -> weights of those examples [examples], on the CPU.
     """
     weights = weighting.weights(loop.averaged_meta, batches.images[:_MOST_WEIGHTED])
     clean = batches.clean[:_MOST_WEIGHTED]
