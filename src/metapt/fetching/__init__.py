@@ -1,18 +1,18 @@
-"""Files of public sources: what they are, how they come whole from servers and folders, and why a place gave none."""
+"""Download files of public sources: their descriptions, transfer from servers and folders, and verification."""
 
 from __future__ import annotations
 
 
 class Failure(Exception):
-    """Why a place did not give a file; messages go into one sentence about all places."""
+    """A place did not give a file; the message is a part of a sentence about all places."""
 
 
 class Absent(Failure):
-    """It is not there."""
+    """The file is not there."""
 
 
 class Cut(Failure):
-    """Only a part came, and another attempt may bring the rest."""
+    """Only a part arrived; another attempt may bring the rest."""
 
 
 class NoAnswer(Failure):

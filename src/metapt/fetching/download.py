@@ -1,4 +1,4 @@
-"""Stage: fetch the files of a public source from mirrors or the publisher, resume, verify, and move them into place."""
+"""The stage that fetches the files of a public source: it resumes, verifies, and moves them to their paths."""
 
 from __future__ import annotations
 
@@ -26,21 +26,22 @@ log = logging.getLogger(__name__)
 
 
 def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
-    """Fetch the files that `outputs` name; one that is there already and whole is left alone.
+    """Fetch the files that `outputs` names; files that are already complete are kept.
 
     Args:
         config: `source`: an entry of sources.yaml; `mirrors`: folders, `file://` or `http(s)://` addresses that are
-            tried first, and hold a file either directly or in a folder of the source's name.
+            tried first and hold a file directly or in a folder with the source's name.
         inputs: none.
-        outputs: `records.json` stands for all records, which come to lie in its folder, and is written last: `version`,
-            and `records`, their sorted names without suffix. It is the only one of them that an output declares, since
-            Snakemake removes the declared outputs of a failed job, and a later job goes on with the others.
+        outputs: a path per file. `records.json` stands for all records, which are saved to its folder, and is written
+            last, with `version` and `records`, their sorted names without suffix. A job declares only this one of the
+            records' files, since Snakemake removes the declared outputs of a failed job, and a later job continues with
+            the others.
         machine: not used.
 
     Raises:
-        ConfigError: an illegal address, or a file that the source doesn't have.
-        DataError: no place has the file whole.
-        MachineError: the places that may have it can't be reached, the disk is full, or the folder can't be written.
+        ConfigError: an address is illegal, or the source does not have a file.
+        DataError: no place has the complete file.
+        MachineError: the places can't be reached, the disk is full, or the folder can't be written.
     """
     try:
         source = Source.model_validate(config["source"])
@@ -61,7 +62,7 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
 
 
 def _fetch_listed(source: Source, listed: Listed, mirrors: list[Place], paths: dict[str, Path], web: Web) -> None:
-    """Fetch the small files that `paths` name, in parallel, and beside them the list of their sums."""
+    """Fetch the small files in `paths` in parallel, and the list of their sums."""
     path = next(iter(paths.values())).parent / listed.sums
     fetch(listed, path, source.places(listed.sums, mirrors), web)
     with path.open("rb") as opened:
@@ -89,9 +90,10 @@ def _fetch_listed(source: Source, listed: Listed, mirrors: list[Place], paths: d
 
 
 def fetch(file: SourceFile | Listed, path: Path, places: list[Place], web: Web, many: bool = False) -> None:
-    """Get one file from the first place that has it whole, unless it is there already; raises as `run`.
+    """Fetch one file from the first place that has it complete, unless it is already there; raises as `run`.
 
-    With `many`, it is small: checked in memory, and not forced onto the disk, where its sum tells a cut one after a crash.
+    With `many`, the file is small. It is checked in memory and not forced to the disk, since its sum shows if it is cut
+    after a crash.
     """
     failures: list[tuple[Place, Failure]] = []
     if path.is_file():
@@ -119,10 +121,10 @@ def fetch(file: SourceFile | Listed, path: Path, places: list[Place], web: Web, 
 
 
 def _attempt(place: Place, file: SourceFile | Listed, path: Path, web: Web, many: bool) -> None:
-    """Bring the file to `<path>.part`, from where a part that was left there ends, check it, and move it into place.
+    """Fetch the file to `<path>.part` from where an earlier part ends, check it, and move it to `path`.
 
-    A part may come from an earlier run or another place. So it is given up only for an answer that looks like the file,
-    and when the whole made from it is wrong, the file is asked for once more from its start.
+    A part may come from an earlier run or another place. It is discarded only for an answer that looks like the file.
+    If the completed file is wrong, it is fetched once more from the start.
     """
     part = path.with_name(f"{path.name}.part")
     begun = part.stat().st_size if not many and part.is_file() else 0
@@ -137,7 +139,12 @@ def _attempt(place: Place, file: SourceFile | Listed, path: Path, web: Web, many
 
 
 def _save(answer: Answer, file: SourceFile | Listed, part: Path, many: bool) -> Failure | None:
-    """Write what comes to `part`, and return what is wrong with the whole; raises Failure before it writes, or Cut."""
+    """Write an answer to `part`, and return what is wrong with the complete file, or None.
+
+    Raises:
+        Failure: the answer is refused before it is written.
+        Cut: the answer ended early.
+    """
     got, size = answer.start, answer.size if file.size is None else file.size
     chunk = next(answer.chunks, b"")
     check_start(chunk[:512] if got == 0 else None, answer.size, file)

@@ -1,4 +1,4 @@
-"""The entries of `workflow/resources/sources.yaml`, which says what the fields mean, and the places of their files."""
+"""Entries of `workflow/resources/sources.yaml`, which documents the fields, and the places of their files."""
 
 from __future__ import annotations
 
@@ -10,12 +10,16 @@ from urllib.parse import quote, unquote
 from pydantic import BaseModel, Field, HttpUrl, PlainValidator, TypeAdapter, model_validator
 
 RECORDS = "records.json"
-"""The output that stands for all records: a source's version and their names, written once they are all there."""
+"""The output that stands for all records: the source's version and their names, written when all are there."""
 
 
 @lru_cache
 def place_of(text: str) -> Path | str:
-    """Return the folder or http(s) address that a text names; raises ValueError, which does not repeat the text."""
+    """Return the folder or http(s) address that a text names.
+
+    Raises:
+        ValueError: the text is illegal; the message does not repeat it.
+    """
     scheme, separator, rest = text.partition("://")
     try:
         if text.strip() and text.isprintable() and not separator:
@@ -36,7 +40,7 @@ Place = Annotated[Path | str, PlainValidator(place_of)]
 
 
 class SourceFile(BaseModel, extra="forbid", frozen=True):
-    """How a file is known to be whole, and its own addresses if no folder holds it."""
+    """The size, sums and format by which a file is verified, and the publisher's addresses."""
 
     size: Annotated[int, Field(ge=0)] | None = None
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = None
@@ -53,12 +57,12 @@ class SourceFile(BaseModel, extra="forbid", frozen=True):
 
     @property
     def limit(self) -> int:
-        """Bytes; the file has not more."""
+        """Return the maximal size in bytes."""
         return self.at_most or self.size or 0
 
 
 class Listed(BaseModel, extra="forbid", frozen=True):
-    """Many small files of a source, and the list of their sums, a file that is known by what it names."""
+    """Many small files of a source, and the list of their sums, which is verified by the names in it."""
 
     size: ClassVar[None] = None
     container: ClassVar[None] = None
@@ -71,7 +75,7 @@ class Listed(BaseModel, extra="forbid", frozen=True):
 
 
 class Source(BaseModel, extra="forbid", frozen=True):
-    """An entry."""
+    """An entry of sources.yaml."""
 
     name: str
     version: str
@@ -85,13 +89,14 @@ class Source(BaseModel, extra="forbid", frozen=True):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All that can be asked for."""
+        """Return the names of all files."""
         return (*self.files, *((*self.listed.files, RECORDS) if self.listed else ()))
 
     def places(self, name: str, mirrors: list[Place]) -> list[Place]:
-        """Return where the file `name` may lie: each mirror, the folder of this source's name in it, the publishers.
+        """Return the possible places of the file `name`: each mirror, the folder with the source's name in it, the
+        publishers.
 
-        Nothing tells one version's list of sums from another's, so a mirror must have it in the folder of that name.
+        Lists of sums do not show their version, so a mirror must have them in the folder with the source's name.
         """
         folders = [folder for mirror in mirrors for folder in (mirror, _within(mirror, self.name))]
         if self.listed is not None and name == self.listed.sums:

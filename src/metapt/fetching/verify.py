@@ -1,4 +1,4 @@
-"""Checks of a file by its size and sums, published or in its container (each member's CRC-32), and of lists of sums."""
+"""Verify files by size and sums (published or in the file itself, such as CRC-32), and read lists of sums."""
 
 from __future__ import annotations
 
@@ -20,7 +20,11 @@ _KINDS = (".dat", ".hea")
 
 
 def check_start(head: bytes | None, size: int | None, file: SourceFile | Listed) -> None:
-    """Check the first bytes of a file and its size, where they are known; raises Failure."""
+    """Check the first bytes of a file and its size, where they are known.
+
+    Raises:
+        Failure: they are not those of the file.
+    """
     magic = _MAGIC[file.container]
     if _HTML.match(head or b""):
         raise Failure("an HTML page (of a log-in, or of an error) instead of the file")
@@ -33,7 +37,12 @@ def check_start(head: bytes | None, size: int | None, file: SourceFile | Listed)
 
 
 def check_file(opened: BinaryIO, file: SourceFile | Listed) -> None:
-    """Check that the bytes of an open file are those of `file`; raises Failure; Cut: the rest may mend that."""
+    """Check that an open file has the size and sums of `file`.
+
+    Raises:
+        Cut: more bytes may complete it.
+        Failure: it is another file, or altered.
+    """
     check_start(opened.read(512), opened.seek(0, os.SEEK_END), file)
     opened.seek(0)
     if isinstance(file, Listed):
@@ -63,7 +72,11 @@ def check_file(opened: BinaryIO, file: SourceFile | Listed) -> None:
 
 
 def read_sums(opened: BinaryIO, listed: Listed) -> dict[str, str]:
-    """Return name -> SHA-256 in hexadecimal of the listed files and records, as `sha256sum` writes; raises Failure."""
+    """Return name -> SHA-256 (hexadecimal) of the listed files and records, from a list in the format of `sha256sum`.
+
+    Raises:
+        Failure: it is not such a list.
+    """
     try:
         lines = opened.read().decode("utf-8-sig").splitlines()
     except UnicodeDecodeError as error:

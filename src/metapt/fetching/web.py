@@ -1,4 +1,4 @@
-"""Answers of servers and folders: how long they are waited for, and what refusals mean."""
+"""Requests to servers and folders: time limits, retries, and the meaning of refusals."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _HEADERS = {"User-Agent": f"metapt/{metapt.__version__}", "Accept-Encoding": "id
 
 
 class Patience(NamedTuple):
-    """How long a server is waited for."""
+    """Time limits and retries of requests to a server."""
 
     timeout: float = 30.0  # seconds without a byte, and for the whole head of an answer
     attempts: int = 4
@@ -41,7 +41,7 @@ PATIENCE = Patience()
 
 
 class Answer(NamedTuple):
-    """The bytes of a file from `start` on, and the size of the whole file if the place says it."""
+    """The bytes of a file from `start` on, and the size of the whole file if the place gives it."""
 
     start: int
     size: int | None
@@ -49,7 +49,7 @@ class Answer(NamedTuple):
 
 
 class Web(ExitStack):
-    """Opens places; each thread has an httpx client of its own, whose connections last until the context ends."""
+    """Open places. Each thread has its own httpx client, whose connections last until the context ends."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,9 +70,12 @@ class Web(ExitStack):
         )
 
     def patiently(self, attempt: Callable[[Place], None], place: Place) -> None:
-        """Call `attempt(place)`, a few times if a server gave no answer or only a part; raises the last one's Failure.
+        """Call `attempt(place)`, and repeat it a few times if a server gave no answer or only a part.
 
         A server that never answered is not asked again.
+
+        Raises:
+            Failure: that of the last attempt.
         """
         host = urlsplit(str(place)).netloc
         if host in self._unreachable:
@@ -85,10 +88,11 @@ class Web(ExitStack):
 
     @contextmanager
     def open(self, place: Place, start: int) -> Iterator[Answer]:
-        """Ask once for the file at `place`, from byte `start` on; a server may give it from its first byte on.
+        """Request the file at `place` once, from byte `start` on; a server may send it from its first byte on.
 
         Raises:
-            Failure: it is not there, can't be read, or there is no answer; while the chunks are read, too: they stop.
+            Failure: the file is not there or can't be read, or the server does not answer; also while the chunks are
+                read.
         """
         if isinstance(place, Path):
             try:
@@ -106,7 +110,7 @@ class Web(ExitStack):
                 yield Answer(start, None if length is None else start + int(length), _chunks(response))
 
     def _ask(self, url: str, start: int) -> httpx.Response:
-        """Return an answer with the file, from its first byte on if the server can't go on from `start`."""
+        """Return a response with the file, from its first byte on if the server can't continue from `start`."""
         client = getattr(self._thread, "client", None)
         deadline = time.monotonic() + PATIENCE.timeout
         try:
@@ -141,7 +145,7 @@ class Web(ExitStack):
             self._deadlines.pop(client, None)
 
     def _end_late_heads(self) -> None:
-        """Close clients whose answer's head comes byte by byte, since their own timeout is that of one read."""
+        """Close clients that receive the head of a response byte by byte; their own timeout applies to each read."""
         while not self._over.wait(PATIENCE.timeout / 4):
             for client, deadline in list(self._deadlines.items()):
                 if time.monotonic() >= deadline:
@@ -149,7 +153,7 @@ class Web(ExitStack):
 
 
 def _chunks(response: httpx.Response) -> Iterator[bytes]:
-    """Yield what comes until the connection ends."""
+    """Yield the bytes of the response until the connection ends."""
     since, got = time.monotonic(), 0
     try:
         for chunk in response.iter_raw():

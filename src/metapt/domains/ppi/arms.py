@@ -1,4 +1,4 @@
-"""How each arm pre-trains: from random weights to an encoder, and to the task weights that it has learned."""
+"""Pre-training of each arm: from random weights to an encoder and, for some arms, learned task weights."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from metapt.training.seeds import generator
 from metapt.twostage.pretraining import PretrainRun, finished, time_per_step
 
 _OFF = -30.0
-"""phi of a task that is left out: its weight is 2e-13."""
+"""Logit phi of a task that is left out: its weight is 2e-13."""
 
 
 def pretrain(arm: config.Arm, setting: PpiSetting) -> PretrainRun:
@@ -55,7 +55,11 @@ def pretrain(arm: config.Arm, setting: PpiSetting) -> PretrainRun:
 
 
 def fixed_weights(setting: PpiSetting, arm: config.Supervised) -> Params:
-    """Return the logits of the weights that an arm keeps all through PT."""
+    """Return the logits [PT tasks] of the task weights that an arm keeps throughout PT.
+
+    Raises:
+        ConfigError: the arm trains on related PT tasks only, and there are none.
+    """
     tasks = setting.dataset.coarse_tasks
     phi = torch.zeros(tasks)
     if arm.weights is not None:
@@ -137,7 +141,7 @@ def _meta(setting: PpiSetting, arm: config.PpiMeta) -> PretrainRun:
 
 
 def meta_loop(setting: PpiSetting, arm: config.PpiMeta) -> MetaPretraining:
-    """Return the loop of a meta arm at its start."""
+    """Return the loop of a meta arm before its first step."""
     return MetaPretraining(
         MultitaskProblem(setting.encoder),
         setting.batches(arm),
@@ -156,7 +160,7 @@ def meta_loop(setting: PpiSetting, arm: config.PpiMeta) -> MetaPretraining:
 
 
 def _learn(setting: PpiSetting, loop: MetaPretraining, online: Callable[[], dict[str, Tensor]]) -> PretrainRun:
-    """Run a loop that learns task weights; record their quantiles and the online AUROC on the way."""
+    """Run a loop that learns task weights, and record their quantiles and the online AUROC."""
     iterations = loop.settings.iterations
     evaluations = setting.pretrain.online_evaluations
     every = max(1, iterations // max(1, evaluations))
@@ -177,7 +181,7 @@ def _learn(setting: PpiSetting, loop: MetaPretraining, online: Callable[[], dict
 
 
 def _two_heads(setting: PpiSetting) -> Pretrained:
-    """Return the network of co-training at its start, whose `encoder` is all of it (see `problem.whole`)."""
+    """Return the initial network of co-training; its `encoder` holds all parameters (see `problem.whole`)."""
     start = setting.initial()
     return Pretrained(whole(start.encoder, start.head, setting.initial_head()), {}, start.buffers)
 
@@ -189,7 +193,7 @@ def _online_of(setting: PpiSetting, network: Pretrained) -> dict[str, Tensor]:
 
 
 def _parts(network: Pretrained) -> Pretrained:
-    """Return a co-trained network as encoder and PT head."""
+    """Return a co-trained network as an encoder and a PT head."""
     return Pretrained(encoder_of(network.encoder), head_of(network.encoder, "pretrain_head"), network.buffers)
 
 

@@ -1,4 +1,4 @@
-"""What the experiments on AUROC in one setting share: full access, half data, held-out tasks."""
+"""Tables, figure and claims of the experiments on AUROC in one setting: full access, half data, held-out tasks."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from metapt.twostage.quantities import EVALUATIONS
 from metapt.twostage.tables import OVER_RUNS, cell_text, numbers_of
 
 CONTROLS = (("meta-stable", "meta"), ("meta-frozen", "meta-permuted"), ("meta-stable", "no_pt"))
-"""Pairs of arms whose difference is shown beside those with `BASELINE` and `LEARNED`."""
+"""Pairs of arms whose difference is shown in addition to the differences from `BASELINE` and `LEARNED`."""
 
 ROW = 0.5
-"""Inches of height per arm in a panel of dots."""
+"""Height per arm, in inches, of a panel of means with error bars."""
 
 
 class Compared(NamedTuple):
-    """A claim that `arm` beats `control`; `paper` where the paper says so."""
+    """A claim that `arm` beats `control`; `paper` says whether the paper makes it."""
 
     arm: str
     control: str
@@ -59,7 +59,7 @@ COMPARED = (
 
 
 def tables(results: PpiResults) -> Tables:
-    """Return AUROC beside the paper's, and below it the differences between arms, paired by PT seed."""
+    """Return AUROC beside the paper's, and the differences between arms, paired by PT seed."""
     joined = beside_papers(results, auroc_cells(results, [results.key]))
     found = differences(results, arm_pairs(results))
     over = "the folds" if results.key == HELD_OUT_TASKS else "all FT runs"
@@ -73,7 +73,10 @@ def tables(results: PpiResults) -> Tables:
 
 
 def arm_pairs(results: PpiResults) -> list[tuple[Cell, Cell]]:
-    """Return the pairs whose difference is shown: each arm and plain PT, the paper's meta arm and each other, the `CONTROLS`."""
+    """Return the pairs of arms whose difference is shown.
+
+    These are each arm and plain PT, the paper's meta arm and each other arm, and the `CONTROLS`.
+    """
     arms = results.arms
     pairs = [(arm, BASELINE) for arm in arms if arm != BASELINE]
     pairs += [(LEARNED, arm) for arm in arms if arm not in (LEARNED, BASELINE) and (arm, LEARNED) not in CONTROLS]

@@ -32,10 +32,13 @@ Cell = tuple[str, str]
 
 
 def auroc_cells(results: PpiResults, settings: Sequence[str]) -> pd.DataFrame:
-    """Return our test AUROC in every cell that was run, one row each, in the order setting, evaluation, arm.
+    """Return our test AUROC, one row per setting, evaluation and arm that was run, in this order.
 
-    Columns: setting, evaluation, arm, mean, standard_error (over FT runs; under `held_out_tasks` over the folds, as in the
-    paper), n (of those), seed_standard_error (over PT seeds' means), seeds. Raises DataError where nothing was run.
+    Columns: setting, evaluation, arm, mean, standard_error (over FT runs; under `held_out_tasks` over the folds, as in
+    the paper), n (the number of FT runs or folds), seed_standard_error (over the means of the PT seeds), seeds.
+
+    Raises:
+        DataError: no FT run has measured the AUROC.
     """
     rows = []
     for setting in settings:
@@ -63,7 +66,7 @@ def beside_papers(results: PpiResults, cells: pd.DataFrame) -> pd.DataFrame:
 
 
 def differences(results: PpiResults, pairs: Iterable[tuple[Cell, Cell]]) -> pd.DataFrame:
-    """Return the differences of pairs of cells that were run, under each evaluation.
+    """Return the differences between pairs of cells that were run, under each evaluation.
 
     Columns: evaluation, arm, setting, minus, minus_setting, and those of `metapt.twostage.seeds.difference_columns`.
     """
@@ -80,17 +83,17 @@ def differences(results: PpiResults, pairs: Iterable[tuple[Cell, Cell]]) -> pd.D
 
 
 def difference_text(row: tables.Row) -> str:
-    """Return mean ± standard error [interval] and p-value of a row of differences."""
+    """Return mean ± standard error [interval] and the p-value of a row of differences."""
     return tables.difference_text(row, p_value=True)
 
 
 def minus(row: tables.Row) -> str:
-    """Return what a row of differences is called."""
+    """Return the label of a row of differences."""
     return f"{label(row['arm'])} minus {label(row['minus'])}"
 
 
 def wide_differences(found: pd.DataFrame) -> pd.DataFrame:
-    """Return a table with a row per difference, a column per evaluation."""
+    """Return a table with a row per difference and a column per evaluation."""
     return tables.wide(
         found,
         ("arm", "setting", "minus", "minus_setting"),
@@ -103,7 +106,7 @@ def wide_differences(found: pd.DataFrame) -> pd.DataFrame:
 def beats(
     results: PpiResults, text: str, arm: str, control: str, setting: str, evaluation: str, paper: str = BEYOND_THE_PAPER
 ) -> Comparison:
-    """Return the claim that an arm beats its control in a setting; `text` is followed by the evaluation."""
+    """Return the claim that an arm beats its control in a setting; the claim's text is `text` and the evaluation."""
     runs = tuple(partial(results.runs, each, setting, evaluation) for each in (arm, control))
     return better(
         f"{text}, {EVALUATIONS[evaluation]}", arm, control, AUROC, evaluation, (runs[0], runs[1]), paper=paper
@@ -111,9 +114,10 @@ def beats(
 
 
 def papers_words(results: PpiResults, name: str, evaluation: str, arm: str, control: str) -> str:
-    """Return the paper's AUROC of two arms in an experiment (its name in the metrics table), in words.
+    """Return the paper's AUROC of two arms in the experiment `name` as text.
 
-    Without PT the paper has full transfer only. `BEYOND_THE_PAPER` where it does not have both.
+    Without PT the paper reports full transfer only. The text is `BEYOND_THE_PAPER` where the paper lacks one of the
+    arms.
     """
     cells = results.papers_aurocs([arm, control], name=name)
     cells = cells[cells["setting"] == name.removeprefix("ppi_")]
@@ -132,7 +136,7 @@ def of(cells: pd.DataFrame, evaluation: str) -> pd.DataFrame:
 
 
 def dots(axis: Axes, ours: pd.DataFrame, others: pd.DataFrame, names: tuple[str, str] = ("ours", "paper")) -> None:
-    """Draw a row per arm of `ours`: its mean with the standard error over PT seeds, and hollow below it that of `others`."""
+    """Draw a row per arm of `ours`: mean and standard error over PT seeds, and below it, hollow, the mean of `others`."""
     shown = pd.DataFrame(
         {
             "label": [label(a) for a in ours["arm"]],
@@ -149,7 +153,7 @@ def dots(axis: Axes, ours: pd.DataFrame, others: pd.DataFrame, names: tuple[str,
 
 
 def intervals(axis: Axes, names: Sequence[str], rows: pd.DataFrame, xlabel: str) -> None:
-    """Draw a row per difference: its mean, and its 95% interval as a bar. `rows`: mean, low, high."""
+    """Draw a row per difference: its mean and its 95% interval. `rows` has the columns mean, low, high."""
     means = rows["mean"].to_numpy(dtype=float)
     reach = np.stack([means - rows["low"].to_numpy(dtype=float), rows["high"].to_numpy(dtype=float) - means])
     with figures.style():

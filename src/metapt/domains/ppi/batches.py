@@ -1,4 +1,4 @@
-"""Minibatches of protein graphs for PT and for meta-updates; all random numbers come from streams of the PT seed."""
+"""Minibatches of protein graphs for PT and meta-updates. All random numbers come from streams of the PT seed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from metapt.training.streams import ShuffledStream
 
 
 class Dropout:
-    """Masks for training minibatches, from a generator on the device."""
+    """Dropout masks of training minibatches, drawn by a generator on the device."""
 
     def __init__(self, generator: torch.Generator, network: Network, rate: float) -> None:
         self._generator, self._network, self._rate = generator, network, rate
@@ -37,21 +37,21 @@ class Dropout:
 
 
 class PpiBatches(StreamBatches):
-    """PT minibatches with coarse labels, FT minibatches with fine ones.
+    """PT minibatches with coarse labels, and FT minibatches with fine labels.
 
-    Each set has streams of its own, of graphs and of dropout's masks, so that arms of a seed see the same PT minibatches and
-    masks however many others they draw.
+    Each set of graphs has its own streams for graphs and dropout masks. Arms with the same seed therefore see the same
+    PT minibatches and masks, whatever else they draw.
 
     Args:
         dataset: all graphs.
-        sets: graphs of "pretrain", "hypergradient" (PT graphs), "train" and "validation" (as far as they are used), and the
-            sizes of their minibatches.
-        network: the encoder's shape.
-        dropout: share of a layer's outputs that are zeroed, of minibatches that are trained on.
-        seed: the PT seed. Arms share its streams, so that they differ in what they do only.
-        coarse: PT labels of all graphs as bits; the data set's own where it is None.
-        tasks: FT tasks that there are labels of; None: all.
-        offset_centres: see `PpiDataset.batch`; of PT minibatches.
+        sets: the graphs of "pretrain", "hypergradient" (PT graphs), "train" and "validation", and the sizes of their
+            minibatches; sets that are not used may be left out.
+        network: the encoder's layers and width.
+        dropout: share of a layer's outputs that are zeroed in training minibatches.
+        seed: the PT seed.
+        coarse: PT labels of all graphs as bits; None: the labels of the data set.
+        tasks: numbers of the FT tasks whose labels may be used; None: all.
+        offset_centres: see `PpiDataset.batch`; applies to PT minibatches.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class PpiBatches(StreamBatches):
 
 
 class CoTrainBatches(PpiBatches):
-    """The same, where what is trained on is a PT and an FT minibatch together."""
+    """Minibatches of co-training: each training minibatch is a PT minibatch and an FT minibatch."""
 
     def __init__(
         self, dataset: PpiDataset, sets: Mapping[str, tuple[Indices, int]], *arguments: Any, **options: Any
@@ -136,6 +136,6 @@ class CoTrainBatches(PpiBatches):
         return BothGraphs(super().hypergradient(), self._trained("hypergradient train"))
 
     def _trained(self, name: str) -> LabelledGraphs:
-        """An FT training minibatch with dropout."""
+        """Return an FT training minibatch with dropout."""
         batch = self._finetune(name)
         return batch._replace(keep=self._dropout[name](len(batch.graphs.graph)))

@@ -1,7 +1,7 @@
 """The `ppi` section of the config.
 
-Defaults are the paper's values (Section 5 and the appendix on multitask PT) or, where the paper is silent, those of the code that
-its authors or Hu et al. (2020) released. A default that stands in none of them says so: "not in the paper".
+Defaults are the paper's values (Section 5 and the appendix on multitask PT). Where the paper is silent they are those
+of the code that its authors or Hu et al. (2020) released. A default from none of these sources says "not in the paper".
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Taxa = Annotated[list[Positive], Distinct]
 
 
 class Tasks(Section):
-    """Which Gene Ontology terms become tasks, of those that enough proteins carry. But for `fine`, no default is in the paper."""
+    """Which Gene Ontology terms become tasks. The paper gives no default except that of `fine`."""
 
     fine: Positive = Field(
         40, description="FT tasks: the deepest, or the rarest, terms; the others are coarse PT tasks"
@@ -47,7 +47,7 @@ class Ego(Section):
 
 
 class String(Section):
-    """Networks and terms from STRING (string-db.org). But for the species, no default is in the paper."""
+    """Networks and terms from STRING (string-db.org). The paper gives no default except that of `species`."""
 
     version: str = Field("12.0", pattern=r"^\d+(\.\d+)*$", description="of STRING, as in the file names")
     links: Literal["links.detailed", "links.full", "physical.links.full"] = Field(
@@ -137,7 +137,7 @@ class CoTrain(Section):
 
 
 class LearnedWeights(Section):
-    """Co-training whose task weights, PT and FT, are hyperparameters learned on FT validation data (Lorraine et al. 2020)."""
+    """Co-training that learns the weights of PT and FT tasks on FT validation data (Lorraine et al. 2020)."""
 
     method: Literal["learned_weights"]
     pretrain_lr: Rate = Field(1e-4, description="learning rate of the network (Adam)")
@@ -152,7 +152,9 @@ class LearnedWeights(Section):
 
 
 class PpiMeta(MetaArm):
-    """An arm that learns the task weights with Algorithm 2. The paper has none of the keys from `l2` to `reuse_gradient`."""
+    """An arm that learns the task weights with Algorithm 2. The keys from `l2` to `reuse_gradient` are not in the
+    paper.
+    """
 
     pretrain_lr: Rate = Field(1e-4, description="PT learning rate (Adam)")
     unroll: Literal["head", "fitted", "ridge"] = Field(
@@ -227,7 +229,7 @@ MAIN_ARMS = [
     "meta-permuted",
     "related_only",
 ]
-"""The arms of the paper, and those that tell why ours come out as they do."""
+"""The arms of the paper, and arms that explain our results."""
 
 Evaluations = Annotated[list[Literal["full_transfer", "linear_evaluation"]], Distinct]
 
@@ -249,7 +251,7 @@ class ArmsSection(ExperimentSection):
 
 
 class PpiSettings(DomainSection):
-    """Multitask PT on protein graphs; an experiment that is left out is not run. One run serves each experiment that needs it."""
+    """Multitask PT on protein graphs. Experiments that are left out are not run, and a run serves all that need it."""
 
     source: Literal["simulated", "string", "hu2020"] = Field(
         "hu2020",
@@ -294,7 +296,7 @@ class PpiSettings(DomainSection):
 
 
 def weights_of(arm: Arm) -> str | None:
-    """Return the arm whose learned weights this one takes; None where it takes none."""
+    """Return the arm whose learned weights this arm takes; None if it takes none."""
     return arm.weights.of if isinstance(arm, Supervised) and arm.weights is not None else None
 
 

@@ -1,4 +1,4 @@
-"""Co-training (Section 5, baselines): one network on PT data and on FT data, with a head for each."""
+"""Co-training (Section 5, baselines): one network with a PT head and an FT head, trained on PT and FT data."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from metapt.training.pretraining import Pretrainer
 
 
 class CoTrainer(Pretrainer):
-    """A network whose `encoder` is all of it (see `problem.whole`), trained on both data sets in each step.
+    """Train a network on both data sets in each step. Its `encoder` holds all parameters (see `problem.whole`).
 
     Args:
         problem: the losses.
-        batches: pairs of minibatches.
-        network: its initial parameters and buffers (copied).
-        optimizer: of all parameters.
-        gradients: "alternate": a step on PT data, then one on FT data; "pcgrad": one step along both gradients, each
-            without its part against the other (Yu et al. 2020).
+        batches: pairs of PT and FT minibatches.
+        network: initial parameters and buffers (copied).
+        optimizer: optimizer of all parameters.
+        gradients: "alternate": a step on PT data, then one on FT data; "pcgrad": one step along the sum of both
+            gradients after conflicting components are projected out (Yu et al. 2020).
     """
 
     problem: CoTrainProblem
@@ -42,7 +42,10 @@ class CoTrainer(Pretrainer):
         self._step = self._alternate if gradients == "alternate" else self._projected
 
     def step(self, meta: Params) -> Tensor:
-        """One step (or two, in turn) on the next minibatches. Returns the PT loss before it; there are no meta-parameters."""
+        """Take a step on the next pair of minibatches (two steps if they alternate), and return the PT loss before it.
+
+        The meta-parameters are not used.
+        """
         return self._step()
 
     def _alternate(self) -> Tensor:
@@ -66,5 +69,5 @@ class CoTrainer(Pretrainer):
 
 
 def _gradient(loss: Tensor, values: Vector) -> Vector:
-    """Zero for the other data set's head."""
+    """Return the gradient of a loss, zero for the head that the loss does not depend on."""
     return list(torch.autograd.grad(loss, values, allow_unused=True, materialize_grads=True))

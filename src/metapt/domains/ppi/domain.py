@@ -1,4 +1,4 @@
-"""The PPI domain: multitask PT on protein graphs (Section 5)."""
+"""The record of the PPI domain: multitask PT on protein graphs (Section 5)."""
 
 from __future__ import annotations
 

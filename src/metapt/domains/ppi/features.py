@@ -1,4 +1,4 @@
-"""What an encoder makes of many graphs, and how well a given head tells tasks apart on them."""
+"""Features of many graphs, and the AUROC of a given head on them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from metapt.hypergrad import Params
 from metapt.twostage.heads import in_chunks
 
 CHUNK = 256
-"""Graphs in a forward pass without gradients."""
+"""Graphs per forward pass without gradients."""
 
 
 @torch.no_grad()
@@ -24,10 +24,10 @@ def head_aurocs(
     indices: Tensor,
     tasks: Tensor | None = None,
 ) -> float:
-    """The mean AUROC, per cent, of a head as it is, on the graphs `indices`, over the FT tasks with both labels.
+    """Return the mean AUROC (%) of a head on the graphs `indices`, over the FT tasks with both labels.
 
     Args:
-        encoder: the network, in eval mode.
+        encoder: the network.
         network: its parameters and buffers.
         head: one row per FT task.
         dataset: all graphs.
@@ -43,5 +43,8 @@ def head_aurocs(
 
 @torch.no_grad()
 def features_of(encoder: GinEncoder, network: Params, dataset: PpiDataset, indices: Tensor) -> Tensor:
-    """[n, 2 width], BatchNorm in eval mode, no dropout; a few graphs at a time, so that memory does not grow with n."""
+    """Return features [n, 2 width] with BatchNorm in eval mode and without dropout.
+
+    The graphs are encoded in chunks, so that memory for activations does not grow with n.
+    """
     return in_chunks(lambda chunk: encoder(network, dataset.batch(chunk), training=False), indices, CHUNK)

@@ -1,7 +1,8 @@
-"""An FT job on protein graphs: of the whole network (full transfer), or of a head alone (linear evaluation).
+"""An FT job on protein graphs: the whole network (full transfer), or a head on a frozen encoder (linear evaluation).
 
-Appendix "Meta-Parameterized Multitask PT": Adam, minibatches of 32, dropout of 0.5, 50 epochs; the best epoch on validation
-AUROC is tested. BatchNorm takes the minibatch's statistics in training, its running ones in validation and test.
+The appendix "Meta-Parameterized Multitask PT" prescribes Adam, minibatches of 32, dropout of 0.5 and 50 epochs. The
+epoch with the best validation AUROC is tested. BatchNorm uses minibatch statistics in training, and running statistics
+in validation and test.
 """
 
 from __future__ import annotations
@@ -40,13 +41,13 @@ log = logging.getLogger(__name__)
 
 
 def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
-    """Fine-tune and test an arm and setting: all its PT seeds and FT seeds, and its evaluations.
+    """Fine-tune and test an arm in a setting, for all its PT seeds, FT seeds and evaluations.
 
     Args:
-        config: `domain`, `arm` (its name), `method` (of the arm), `setting`, `pretrain_seeds`, `finetune_seeds` (numbers of
-            them), `evaluations`, `network` (see `Network`), `finetune` (see `PpiFinetuning`), `test_species`, `checkpoint`
-            (path).
-        inputs: `graphs`, and, but for the method `no_pt`, `seed{n}`: pretrained.pt of each PT seed.
+        config: `domain`, `arm` (its name), `method` (of the arm), `setting`, `pretrain_seeds` and `finetune_seeds` (how
+            many), `evaluations`, `network` (see `Network`), `finetune` (see `PpiFinetuning`), `test_species`,
+            `checkpoint` (path).
+        inputs: `graphs` and, unless the method is `no_pt`, `seed{n}`: pretrained.pt of each PT seed.
         outputs: `metrics`, `series`.
         machine: device.
 
@@ -95,10 +96,11 @@ def _numbers(score: Score) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class PpiSets:
-    """What FT trains on, what chooses epoch and learning rate, and what is reported: numbers of graphs, on any device.
+    """Numbers of the graphs for training, for the choice of epoch and learning rate, and for the test.
 
     Attributes:
         dataset: all graphs.
+        train, validation, test: int64, on any device.
         tasks: numbers of the FT tasks.
     """
 
@@ -109,17 +111,17 @@ class PpiSets:
     tasks: Tensor
 
     def labels(self, indices: Tensor) -> Tensor:
-        """Return [n, tasks] of 0 and 1, float32."""
+        """Return FT labels [n, tasks] of 0 and 1, float32."""
         return self.dataset.fine(indices)[:, self.tasks]
 
 
 def sets_of(dataset: PpiDataset, splits: Splits, tasks: Tensor) -> PpiSets:
-    """Return the species split; the hard half of the test species is the test set.
+    """Return the FT sets of a split by species; the test set is the hard half of the test species.
 
-    Tasks that an AUROC leaves out are named in the log.
+    Tasks without a defined AUROC are named in the log.
 
     Raises:
-        DataError: fewer than 2 graphs to train on, or no task with both labels in validation or test.
+        DataError: there are fewer than 2 training graphs, or no task has both labels in validation or test.
     """
     train, validation, test = (torch.from_numpy(part) for part in (splits.train, splits.validation, splits.test))
     sets = PpiSets(dataset, train, validation, test, tasks)
@@ -141,7 +143,7 @@ def sets_of(dataset: PpiDataset, splits: Splits, tasks: Tensor) -> PpiSets:
 
 
 def finetune_tasks(setting: str, count: int) -> Tensor:
-    """Return the FT tasks, of `count`, that FT in a setting is on: those held out from PT, or all.
+    """Return the numbers of the FT tasks in a setting: the tasks held out from PT, or all `count` tasks.
 
     Raises:
         DataError: as `held_out_tasks`.
@@ -159,17 +161,17 @@ def full_transfer(
     generator: torch.Generator,
     label: str | None = None,
 ) -> Score:
-    """Train encoder and a new linear head.
+    """Train the encoder and a new linear head.
 
     Args:
         encoder: the network.
-        start: its parameters; like the buffers, not changed.
-        buffers: BatchNorm's statistics.
+        start: its parameters (not changed).
+        buffers: BatchNorm's statistics (not changed).
         sets: graphs on the device of `start`.
         settings: see `PpiFinetuning`.
         lr: learning rate.
-        generator: of head, minibatches and dropout, on the CPU.
-        label: shows the progress under this name.
+        generator: CPU generator of the head, the minibatches and dropout.
+        label: name of the progress bar; None: no bar.
 
     Raises:
         DataError: no task has both labels in validation or test.
@@ -213,10 +215,10 @@ def linear_evaluation(
     settings: PpiFinetuning,
     generators: list[torch.Generator],
 ) -> list[Score]:
-    """Train linear heads on the features of the frozen encoder, one for each generator and learning rate, all at once.
+    """Train a linear head on the features of the frozen encoder for each generator and learning rate, all at once.
 
-    Each generator's learning rate is the best of `settings.linear_lrs` by its own validation AUROC. Takes and raises what
-    `full_transfer` does; a head comes out as it would alone.
+    Each generator's learning rate is the one of `settings.linear_lrs` with the best validation AUROC. A head's result
+    does not depend on the others. Arguments and errors are those of `full_transfer`.
     """
     network = {**start, **buffers}
     train, validation, test = (

@@ -1,14 +1,14 @@
-"""The graph isomorphism network (GIN) of Hu et al. (2020, "Strategies for Pre-training Graph Neural Networks"), in summed form.
+"""The graph isomorphism network (GIN) of Hu et al. (2020, "Strategies for Pre-training Graph Neural Networks").
 
-In each layer a node i with state x_i gets, over its neighbours j and itself (a self loop), the messages [x_j ; E b_ij + e], with
-b_ij the nine bits of the edge. They are linear in what they are made of, so that their sum is
+In each layer a node i receives messages [x_j ; E b_ij + e] from its neighbours j and from itself (a self loop), where
+x_j is a node's state and b_ij the nine bits of an edge. Messages are linear in states and bits, so their sum is
 
     [ (A + I) x ; E (sum of b_ij) + (degree + 1) e ]
 
-where the sums of bits and the degrees are known before any training, and no tensor has an entry per edge. What follows is
-Linear(2 width, 2 width), BatchNorm, ReLU, Linear(2 width, width); the second half of the first linear layer is multiplied with E
-and e first, which leaves ten numbers per node instead of `width`. ReLU stands between layers, none after the last; dropout after
-each. A graph's features are [mean over its nodes ; its centre node].
+The sums of bits and the degrees are computed once before training, and no tensor has an entry per edge. The update is
+Linear(2 width, 2 width), BatchNorm, ReLU, Linear(2 width, width). The second half of the first linear layer is
+multiplied by E and e first, which leaves ten numbers per node instead of `width`. There is a ReLU between layers but
+not after the last, and dropout after each layer. The features of a graph are [mean over its nodes ; its centre node].
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from metapt.hypergrad import Params, Pretrained
 from metapt.hypergrad.layers.batch_norm import batch_norm
 
 EDGE_BITS = 9
-"""Seven of evidence, then one that marks a self loop and one that marks a masked edge."""
+"""Seven bits of evidence, one that marks a self loop, one that marks a masked edge."""
 _MOMENTUM, _EPS = 0.1, 1e-5
 
 
 class GraphBatch(NamedTuple):
-    """Graphs as one: their nodes one after the other.
+    """Graphs as one disconnected graph; their nodes are stored one graph after the other.
 
     Attributes:
-        neighbours: [directed edges] int32, numbers of nodes in the batch, those of node 0 first.
-        neighbour_offsets: [nodes + 1] int32; where each node's neighbours begin.
-        edge_sums: [nodes, 10], sums of the nine bits over a node's edges and its self loop, and the number of them.
+        neighbours: [directed edges] int32, the neighbours of each node as numbers in the batch, node by node.
+        neighbour_offsets: [nodes + 1] int32, where the neighbours of each node begin.
+        edge_sums: [nodes, 10], sums of the nine bits over a node's edges and its self loop, and their number.
         sizes: [graphs] int64, nodes of each graph.
         graph: [nodes] int64, the graph of each node.
         centre: [graphs] int64, numbers of the centre nodes in the batch.
@@ -49,7 +49,7 @@ class GraphBatch(NamedTuple):
 
 
 class _NeighbourSum(torch.autograd.Function):
-    """x -> A x for a symmetric A, which is its own transpose, so that all derivatives are A again."""
+    """Multiply states by the adjacency matrix A. A is symmetric, so derivatives of every order are products with A too."""
 
     @staticmethod
     def forward(context: Any, states: Tensor, neighbours: Tensor, offsets: Tensor) -> Tensor:
@@ -69,14 +69,14 @@ class _NeighbourSum(torch.autograd.Function):
 
 
 def _neighbour_sum(states: Tensor, neighbours: Tensor, offsets: Tensor) -> Tensor:
-    """The fastest of torch's ways to sum rows, on CPU and GPU."""
+    """Sum rows with `embedding_bag`, torch's fastest operation for it on CPU and GPU."""
     if not len(neighbours):
         return torch.zeros_like(states)
     return F.embedding_bag(neighbours, states.contiguous(), offsets, mode="sum", include_last_offset=True)
 
 
 def neighbour_sum(states: Tensor, batch: GraphBatch) -> Tensor:
-    """Sum over each node's neighbours, [nodes, width] of the same."""
+    """Return the sum of `states` [nodes, width] over each node's neighbours, [nodes, width]."""
     result: Tensor = _NeighbourSum.apply(states, batch.neighbours, batch.neighbour_offsets)  # type: ignore[no-untyped-call]
     return result
 
@@ -85,22 +85,22 @@ class GinEncoder:
     """The network as a pure function of its parameters and buffers.
 
     Args:
-        layers: rounds of message passing.
-        width: of a node's state.
+        layers: number of message-passing layers.
+        width: width of a node's state.
     """
 
     def __init__(self, layers: int, width: int) -> None:
         self.layers, self.width = layers, width
 
     def __call__(self, parameters: Params, batch: GraphBatch, *, training: bool, keep: Tensor | None = None) -> Tensor:
-        """Features [graphs, 2 * width].
+        """Return features [graphs, 2 width].
 
         Args:
-            parameters: the encoder's parameters and its buffers; in training, BatchNorm's statistics among them are updated in
+            parameters: the encoder's parameters and buffers; in training, BatchNorm's running statistics are updated in
                 place.
             batch: the graphs.
-            training: whether BatchNorm takes the statistics of the minibatch (else those in the buffers).
-            keep: dropout's masks (see `dropout_masks`); None: no dropout.
+            training: whether BatchNorm uses the statistics of the minibatch (otherwise the running ones).
+            keep: dropout masks (see `dropout_masks`); None: no dropout.
         """
         states = torch.empty(0)
         for layer in range(self.layers):
@@ -114,7 +114,7 @@ class GinEncoder:
         return _readout(F.linear(hidden, *linear) * keep[-1], batch).flatten(1)
 
     def _hidden(self, parameters: Params, layer: int, states: Tensor, batch: GraphBatch, training: bool) -> Tensor:
-        """What a layer's second linear map is of, [nodes, 2 width]; `states` are not read in the first layer."""
+        """Return the input of a layer's second linear map, [nodes, 2 width]; the first layer does not read `states`."""
         part = f"layers.{layer}"
         of_states, of_edges = torch.split(parameters[f"{part}.linear1.weight"], self.width, 1)
         per_edge = of_edges @ parameters[f"{part}.edge.bias"]
@@ -128,7 +128,7 @@ class GinEncoder:
 
 
 def _readout(values: Tensor, batch: GraphBatch) -> Tensor:
-    """Mean over each graph's nodes, and its centre node: [graphs, 2, ...] of [nodes, ...]."""
+    """Return the mean over each graph's nodes and the value of its centre node: [graphs, 2, ...] of [nodes, ...]."""
     sums = values.new_zeros(len(batch.sizes), values.shape[1]).index_add(0, batch.graph, values)
     return torch.stack([sums / batch.sizes.unsqueeze(1), values.index_select(0, batch.centre)], 1)
 
@@ -143,10 +143,10 @@ def _normalised(parameters: Params, part: str, values: Tensor, training: bool) -
 
 
 def dropout_masks(layers: int, nodes: int, width: int, rate: float, generator: torch.Generator) -> Tensor:
-    """Factors [layers, nodes, width] on the generator's device: 0 with probability `rate`, else what keeps the mean.
+    """Return factors [layers, nodes, width] on the generator's device: 0 with probability `rate`, else 1 / (1 - rate).
 
-    Sixteen random bits decide, so that the rate is exact to 1 / 65536; four draws at once are several times faster than one by
-    one.
+    Each factor takes sixteen random bits, so that the rate is exact to 1 / 65536. Four factors share a random number,
+    which is several times faster than one number each.
     """
     count = layers * nodes * width
     words = torch.empty(-(-count // 4), dtype=torch.int64, device=generator.device)
@@ -157,14 +157,15 @@ def dropout_masks(layers: int, nodes: int, width: int, rate: float, generator: t
 
 
 def logits(head: Params, features: Tensor) -> Tensor:
-    """A linear head, one logit per task: [graphs, tasks]."""
+    """Return the logits [graphs, tasks] of a linear head."""
     return F.linear(features, head["weight"], head["bias"])
 
 
 def initial_pretrained(layers: int, width: int, tasks: int, generator: torch.Generator) -> Pretrained:
-    """Encoder and PT head with random weights, as Hu et al. (2020) draw them: torch's for linear layers, Glorot's for the nodes.
+    """Return an encoder and a PT head with random weights as in Hu et al. (2020).
 
-    Their embedding of nodes has a row for each of two kinds, of which the data have one.
+    Linear layers have torch's initialisation, node embeddings Glorot's. Their node embedding has rows for two kinds of
+    node, of which the data contain one.
     """
     encoder: Params = {"node": _glorot(2, width, generator)[1]}
     buffers: Params = {}
@@ -186,7 +187,7 @@ def initial_pretrained(layers: int, width: int, tasks: int, generator: torch.Gen
 
 
 def initial_head(width: int, tasks: int, generator: torch.Generator) -> Params:
-    """A head with random weights, as torch initialises a linear layer."""
+    """Return a head with torch's random initialisation of a linear layer."""
     return _linear(2 * width, tasks, generator)
 
 

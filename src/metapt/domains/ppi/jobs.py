@@ -11,7 +11,7 @@ from metapt.domains.ppi.settings import FULL_ACCESS, finetune_setting, pretrain_
 from metapt.jobs import Job, Jobs
 
 PREPARED = {"graphs": "graphs.npz", "tasks": "tasks.csv", "counts": "counts.csv"}
-"""What `data/prepare.py` leaves: name -> file name."""
+"""Outputs of `data/prepare.py`: name -> file name."""
 
 
 class PpiJobs(Jobs[PpiSettings]):
@@ -71,7 +71,7 @@ class PpiJobs(Jobs[PpiSettings]):
         return [self.pretrain(arm, setting, seed) for arm in arms for seed in range(self.config.pretrain_seeds)]
 
     def finetune(self, arm: str, setting: str) -> Job:
-        """Return the job of the FT runs, of all PT and FT seeds of an arm, that serve a setting."""
+        """Return the job with the FT runs, of all PT and FT seeds of an arm, that serve a setting."""
         chosen, config = self.config.arms[arm], self.config
         setting = finetune_setting(chosen, setting)
         inputs = {"graphs": self.prepared().outputs["graphs"]}
@@ -101,7 +101,7 @@ class PpiJobs(Jobs[PpiSettings]):
         )
 
     def representations(self, arms: list[str], graphs: int) -> Job:
-        """Return the job that compares the features of so many graphs between arms."""
+        """Return the job that compares the features of `graphs` graphs between arms."""
         runs = {
             f"pretrained/{arm}/{seed}": self.pretrain(arm, FULL_ACCESS, seed).outputs["pretrained"]
             for arm in arms
@@ -132,43 +132,47 @@ class PpiJobs(Jobs[PpiSettings]):
         return source | {"files": {file: source["files"][file]}}
 
     def _graphs(self) -> int:
-        """Return about how many graphs a source has."""
+        """Return an estimate of the number of graphs of the source."""
         return {"simulated": 1500, "string": 10000 * len(self.config.string.species), "hu2020": 88000}[
             self.config.source
         ]
 
     def _size(self) -> float:
-        """Return work and memory of the network, in units of the paper's."""
+        """Return work and memory of the network relative to the paper's network."""
         return self.config.network.layers * self.config.network.width / (5 * 300)
 
     def _mem_mb(self, batch: int) -> int:
-        """Return the megabytes of a training with minibatches of so many graphs.
+        """Return the memory in MB of training with minibatches of `batch` graphs.
 
-        The imports take 500 MB, 50 prepared graphs 1 MB, what a graph of a minibatch keeps for its derivatives 6 MB at full size.
+        Imports take 500 MB and 50 prepared graphs 1 MB. At full size, a graph of a minibatch takes 6 MB for its
+        derivatives.
         """
         return int(1500 + self._graphs() / 50 + 12 * batch * self._size())
 
     def _minutes(self, graphs: float) -> int:
-        """Return the time limit of a job that takes so many graphs through the network and back.
+        """Return the time limit in minutes of a job with this many forward and backward passes of one graph.
 
-        A core takes 190 of them in a second at full size, a GPU ten times as many.
+        At full size a core processes 190 graphs per second, and a GPU ten times as many.
         """
         return int(60 + graphs * self._size() / (60 * 190 * (10 if self.place.gpu else 1)))
 
     def _update_graphs(self, arm: Arm) -> int:
-        """Return the FT graphs of a meta-update, at most."""
+        """Return the largest possible number of FT graphs in a meta-update."""
         if not isinstance(arm, PpiMeta):
             return 0
         return min(self._graphs(), (arm.batch_size or self._graphs()) * (arm.folds or 2))
 
     def _pretrain_minutes(self, arm: Arm) -> int:
-        """Meta-updates take as long as PT steps, and their FT graphs more where they are many."""
+        """Return the time limit of a PT run. A meta-update takes as long as a PT step, plus the time for its FT graphs."""
         graphs = self.config.pretrain.epochs * self._graphs()
         updates = graphs / (self.config.pretrain.batch_size * getattr(arm, "pretrain_steps", 1))
         return self._minutes(2 * graphs + updates * self._update_graphs(arm))
 
     def _finetune_minutes(self) -> int:
-        """The first FT seed tries all learning rates, and linear evaluation takes each graph through the network once."""
+        """Return the time limit of the FT runs.
+
+        The first FT seed tries all learning rates, and linear evaluation encodes each graph once.
+        """
         config = self.config
         runs = config.pretrain_seeds * (config.finetune_seeds - 1 + len(config.finetune.lrs))
         epochs = config.finetune.epochs if "full_transfer" in config.evaluations else 0

@@ -1,4 +1,4 @@
-"""What the arms, settings and tasks are called in tables and figures, and how arms are drawn."""
+"""Labels of arms, settings and tasks in tables and figures, and the look of arms in figures."""
 
 from __future__ import annotations
 
@@ -36,19 +36,20 @@ SETTINGS = {
 
 
 def label(arm: str) -> str:
-    """Return what an arm is called."""
+    """Return the label of an arm."""
     return generic.label(arm, _LOOKS)
 
 
 def looks(arms: Sequence[str]) -> dict[str, Look]:
-    """Return the look of each arm; those of the default config always have the same one."""
+    """Return the look of each arm; arms of the default config always have the same one."""
     return generic.looks(arms, _LOOKS)
 
 
 def task_names(tasks: pd.DataFrame, kind: str, width: int = 48) -> dict[int, str]:
-    """Return index of a task of a kind -> its description, or its term where there is none; at most `width` letters.
+    """Return the description of each task of a kind, by index, or its term if it has none; cut to `width` letters.
 
-    >>> task_names(pd.DataFrame({"kind": ["coarse"], "task": [3], "term": ["GO:0008150"], "description": [""]}), "coarse")
+    >>> tasks = pd.DataFrame({"kind": ["coarse"], "task": [3], "term": ["GO:0008150"], "description": [""]})
+    >>> task_names(tasks, "coarse")
     {3: 'GO:0008150'}
     """
     part = tasks[tasks["kind"] == kind]

@@ -25,7 +25,7 @@ from metapt.training.checkpoint import Checkpoint, fingerprint
 from metapt.twostage import pretraining
 
 PURPOSE = "planted: "
-"""How the description of a generated term begins that says what it is for; what follows is `USEFUL`, or something else."""
+"""Prefix of the description of a generated term, followed by its purpose: `USEFUL` or another word."""
 USEFUL = "useful"
 
 
@@ -33,9 +33,9 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
     """Pre-train an arm.
 
     Args:
-        config: `domain`, `arm` (its name), `arm_settings`, `setting` (see `PpiSetting.name`), `seed`, `network` (see `Network`),
-            `pretrain` (see `PpiPretraining`), `test_species`, `checkpoint` (path).
-        inputs: `graphs`, `tasks`, and `weights`: pretrained.pt of the arm whose task weights this one takes.
+        config: `domain`, `arm` (its name), `arm_settings`, `setting` (see `PpiSetting.name`), `seed`, `network` (see
+            `Network`), `pretrain` (see `PpiPretraining`), `test_species`, `checkpoint` (path).
+        inputs: `graphs`, `tasks`, and `weights`: pretrained.pt of the arm whose task weights this arm takes.
         outputs: `pretrained`, `metrics`, `series`.
         machine: device.
 
@@ -72,7 +72,10 @@ def _learned(path: Path, network: Network, device: str) -> torch.Tensor:
 
 
 def weight_numbers(weights: NDArray[np.float64], tasks: pd.DataFrame, setting: PpiSetting) -> dict[str, float]:
-    """Compare learned weights [PT tasks] with what is known of the tasks: permuted labels, planted use, relation to FT tasks."""
+    """Compare learned weights [PT tasks] with known properties of the tasks.
+
+    The properties are permuted labels, planted use and relation to FT tasks.
+    """
     found = {}
     permuted = np.isin(np.arange(len(weights)), setting.permuted())
     if permuted.any():

@@ -1,4 +1,4 @@
-"""The file that PT leaves for FT, as an encoder of this domain."""
+"""Reading the encoder that PT has left for FT."""
 
 from __future__ import annotations
 
@@ -13,6 +13,10 @@ from metapt.training.pretrained_file import Learned
 
 
 def load_pretrained(path: Path, network: Network, device: str) -> Learned:
-    """Read pretrained.pt, whose encoder has these layers and this width; raises as `pretrained_file.load_pretrained`."""
+    """Read pretrained.pt, whose encoder must have the network's layers and width.
+
+    Raises:
+        DataError: as `pretrained_file.load_pretrained`.
+    """
     like = initial_pretrained(network.layers, network.width, 1, torch.Generator())
     return pretrained_file.load_pretrained(path, like, f"{network.layers} layers of width {network.width}", device)

@@ -1,4 +1,4 @@
-"""What a PT run works on: its graphs, labels and tasks in its setting, its minibatches, and its random weights."""
+"""The inputs of a PT run: graphs, labels and tasks of its setting, minibatches, and random weights."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ _Batches = TypeVar("_Batches", bound=PpiBatches)
 
 @dataclass(frozen=True)
 class PpiSetting:
-    """What a PT run works on.
+    """The inputs of a PT run.
 
     Args:
         dataset: all graphs.
-        network: the encoder's shape.
-        pretrain: what all arms have in common.
+        network: the encoder's layers and width.
+        pretrain: settings that all arms share.
         test_species: NCBI taxa.
         seed: the PT seed.
-        name: of the setting, one of `metapt.domains.ppi.settings.SETTINGS`.
-        learned: logits of the task weights that another arm has learned; None where the arm takes none.
-        checkpoint: of the run.
+        name: the setting, one of `metapt.domains.ppi.settings.SETTINGS`.
+        learned: logits of the task weights that another arm has learned; None if the arm takes none.
+        checkpoint: the checkpoint of the run.
     """
 
     dataset: PpiDataset
@@ -58,12 +58,12 @@ class PpiSetting:
 
     @property
     def graphs(self) -> Indices:
-        """PT graphs."""
+        """Return the numbers of the PT graphs."""
         return splits(self.dataset.graphs, self.test_species).pretrain
 
     @property
     def finetune(self) -> tuple[Indices, Indices]:
-        """FT graphs at meta-PT time: training, validation."""
+        """Return the numbers of the FT graphs that meta-PT may use: training, validation."""
         parts = splits(self.dataset.graphs, self.test_species)
         if self.name != HALF_DATA:
             return parts.train, parts.validation
@@ -75,7 +75,7 @@ class PpiSetting:
 
     @property
     def tasks(self) -> Tensor | None:
-        """FT tasks at meta-PT time; None: all."""
+        """Return the numbers of the FT tasks that meta-PT may use; None: all."""
         if self.name not in HELD_OUT:
             return None
         held_out = held_out_tasks(self.dataset.fine_tasks, HELD_OUT.index(self.name))
@@ -92,18 +92,18 @@ class PpiSetting:
 
     @property
     def steps(self) -> int:
-        """PT steps of a run."""
+        """Return the number of PT steps of a run."""
         return self.pretrain.epochs * self.steps_per_epoch
 
     def permuted(self) -> Indices:
-        """Return the PT tasks whose labels are permuted over the PT graphs: half, by the PT seed; none in other settings."""
+        """Return the PT tasks whose labels are permuted over the PT graphs: a random half by PT seed, or none."""
         if self.name != PERMUTED_TASKS:
             return np.zeros(0, dtype=np.int64)
         random = np.random.default_rng([self.seed, 2])
         return np.sort(random.permutation(self.dataset.coarse_tasks)[: self.dataset.coarse_tasks // 2])
 
     def coarse(self) -> Tensor | None:
-        """Return the PT labels of all graphs as bits, where they are not the data set's."""
+        """Return the PT labels of all graphs as bits; None: the labels of the data set."""
         chosen = self.permuted()
         if not len(chosen):
             return None
@@ -114,7 +114,7 @@ class PpiSetting:
         return torch.from_numpy(pack(labels.astype(np.bool_))).to(self.dataset.device)
 
     def relatives(self) -> NDArray[np.bool_]:
-        """Return the PT tasks that an FT task implies (see `related`), by the labels that the setting grants: [PT tasks]."""
+        """Return a mask [PT tasks] of the tasks that an FT task implies, by the labels of the setting (see `related`)."""
         known, bits, tasks = np.concatenate(self.finetune), self.coarse(), self.tasks
         coarse = self.dataset.graphs.coarse if bits is None else bits.cpu().numpy()
         fine = unpack(self.dataset.graphs.fine[known], self.dataset.fine_tasks)
@@ -122,10 +122,10 @@ class PpiSetting:
         return np.asarray(related(unpack(coarse[known], self.dataset.coarse_tasks), granted).any(1))
 
     def sets(self, arm: config.PpiMeta | None = None) -> dict[str, tuple[Indices, int]]:
-        """Return the graphs of each part of the training, and the size of its minibatches.
+        """Return the graphs of each set of minibatches, and the size of its minibatches.
 
         Args:
-            arm: the arm whose meta-updates they serve; None where there are none.
+            arm: the arm whose meta-updates use them; None: no meta-updates.
         """
         train, validation = self.finetune
         size = self.pretrain.batch_size
@@ -147,7 +147,7 @@ class PpiSetting:
         return sets | {"train": (both[rest:], part), "validation": (both[:rest], rest if part == largest else part)}
 
     def batches(self, arm: config.PpiMeta | None = None) -> PpiBatches:
-        """Return the minibatches of an arm whose PT loss is of PT data alone."""
+        """Return the minibatches of an arm whose PT loss uses PT data only."""
         return self._made(PpiBatches, arm)
 
     def pairs(self) -> CoTrainBatches:
@@ -167,14 +167,14 @@ class PpiSetting:
         )
 
     def initial(self) -> Pretrained:
-        """Return the random weights of the PT seed, the same in all arms."""
+        """Return the random weights of the PT seed, the same for all arms."""
         made = initial_pretrained(
             self.network.layers, self.network.width, self.dataset.coarse_tasks, generator("ppi weights", self.seed)
         )
         return made.to(self.dataset.device)
 
     def initial_head(self) -> Params:
-        """Return a random FT head of the PT seed."""
+        """Return the random FT head of the PT seed."""
         made = initial_head(self.network.width, self.finetune_tasks, generator("ppi head", self.seed))
         return {name: value.to(self.dataset.device) for name, value in made.items()}
 
@@ -183,7 +183,7 @@ class PpiSetting:
         return {name: value.to(self.dataset.device) for name, value in initial_meta(tasks).items()}
 
     def online(self, encoder: Params, head: Params) -> dict[str, Tensor]:
-        """Return the AUROC (%) of an FT head as it is, on validation and test graphs."""
+        """Return the AUROC (%) of an FT head on validation and test graphs."""
         parts = splits(self.dataset.graphs, self.test_species)
         graphs = {ONLINE["validation"]: parts.validation, ONLINE["test"]: parts.test}
         tasks = self.tasks

@@ -19,7 +19,7 @@ WEIGHTS = "task_weights"
 
 
 class LabelledGraphs(NamedTuple):
-    """A minibatch of graphs with labels [graphs, tasks] of 0 and 1, and dropout's masks (None: no dropout)."""
+    """A minibatch of graphs, their labels [graphs, tasks] of 0 and 1, and dropout masks (None: no dropout)."""
 
     graphs: GraphBatch
     labels: Tensor
@@ -34,23 +34,23 @@ class BothGraphs(NamedTuple):
 
 
 def task_weights(meta: Params) -> Tensor:
-    """2 sigmoid(phi), [tasks], in (0, 2)."""
+    """Return the task weights 2 sigmoid(phi), [tasks], in (0, 2)."""
     return 2 * torch.sigmoid(meta[WEIGHTS])
 
 
 def initial_meta(tasks: int) -> Params:
-    """Weight 1 for each task."""
+    """Return the logits of weight 1 for each task."""
     return {WEIGHTS: torch.zeros(tasks)}
 
 
 def task_losses(outputs: Tensor, labels: Tensor) -> Tensor:
-    """Binary cross-entropy of each task, the mean over graphs: [tasks]."""
+    """Return the binary cross-entropy of each task, the mean over graphs: [tasks]."""
     return F.binary_cross_entropy_with_logits(outputs, labels, reduction="none").mean(0)
 
 
 @dataclass(frozen=True)
 class MultitaskProblem:
-    """PT: L = 1/T sum_t 2 sigmoid(phi_t) CE_t. FT: other tasks by a linear head.
+    """Multitask PT with L = 1/T sum_t 2 sigmoid(phi_t) CE_t, and FT of a linear head on other tasks.
 
     Args:
         encoder: the network.
@@ -62,7 +62,7 @@ class MultitaskProblem:
         return self.outputs_loss(self.pretrain_outputs(pretrained, meta, batch), meta, batch)
 
     def pretrain_outputs(self, pretrained: Pretrained, meta: Params, batch: LabelledGraphs) -> Tensor:
-        """Logits [graphs, PT tasks]."""
+        """Return logits [graphs, PT tasks]."""
         parameters = {**pretrained.encoder, **pretrained.buffers}
         return logits(pretrained.head, self.encoder(parameters, batch.graphs, training=True, keep=batch.keep))
 
@@ -72,8 +72,10 @@ class MultitaskProblem:
     def mixed_product(
         self, pretrained: Pretrained, meta: Params, batch: LabelledGraphs, vector: Vector
     ) -> tuple[Params, Tensor]:
-        """See `ForwardProblem`: with L linear in the weights, v d2L/(dw dphi) is dweights/dphi / T times the derivative of the
-        task losses along v, which one forward-mode pass gives.
+        """Return the product of a vector v with d2L/(dw dphi), and the loss; see `ForwardProblem`.
+
+        L is linear in the task weights. The product is therefore dweights/dphi / T times the derivative of the task
+        losses along v, which takes one forward-mode pass.
         """
         names = [*((0, name) for name in pretrained.encoder), *((1, name) for name in pretrained.head)]
         parts: tuple[Params, Params] = ({}, {})
@@ -98,27 +100,27 @@ class MultitaskProblem:
         return F.binary_cross_entropy_with_logits(logits(head, features), batch.labels)
 
     def targets(self, batch: LabelledGraphs) -> Tensor:
-        """FT labels, for a ridge head."""
+        """Return the FT labels, the targets of a ridge head."""
         return batch.labels
 
 
 @dataclass(frozen=True)
 class CoTrainProblem:
-    """One network on PT and FT data, each task with a weight, judged on FT validation data: optimisation in one stage.
+    """One network on PT and FT data with a weight per task, evaluated on FT validation data (one-stage optimisation).
 
-    The whole network is what is trained and what is kept, so that the FT stage has nothing to train: unroll no step. The loss is
-    the sum of both minibatches', each the mean over its tasks.
+    All parameters, the FT head included, are pre-trained, so that the FT solver is an unroll of zero steps. The loss is
+    the sum of the PT and FT losses, each the mean over its tasks.
     """
 
     encoder: GinEncoder
 
     def losses(self, pretrained: Pretrained, batch: BothGraphs) -> tuple[Tensor, Tensor]:
-        """Losses of the PT tasks and of the FT tasks."""
+        """Return the losses [PT tasks] and [FT tasks]."""
         network = {**pretrained.encoder, **pretrained.buffers}
         return self.part(network, "pretrain_head", batch.pretrain), self.part(network, "finetune_head", batch.finetune)
 
     def part(self, network: Params, head: str, batch: LabelledGraphs) -> Tensor:
-        """Losses of one head's tasks, in training mode."""
+        """Return the losses of the tasks of one head, in training mode."""
         features = self.encoder(network, batch.graphs, training=True, keep=batch.keep)
         return task_losses(logits(head_of(network, head), features), batch.labels)
 
@@ -135,23 +137,26 @@ class CoTrainProblem:
 
 
 def whole(encoder: Params, pretrain_head: Params, finetune_head: Params) -> Params:
-    """Encoder and both heads as one network's parameters."""
+    """Return the encoder and both heads as the parameters of one network."""
     heads = {"pretrain_head": pretrain_head, "finetune_head": finetune_head}
     return encoder | {f"{part}.{name}": value for part, head in heads.items() for name, value in head.items()}
 
 
 def head_of(network: Params, part: str) -> Params:
-    """One of the heads of such a network."""
+    """Return a head of such a network."""
     return {name.removeprefix(f"{part}."): value for name, value in network.items() if name.startswith(f"{part}.")}
 
 
 def encoder_of(network: Params) -> Params:
-    """The encoder of such a network."""
+    """Return the encoder of such a network."""
     return {name: value for name, value in network.items() if not name.split(".")[0].endswith("_head")}
 
 
 def project_conflicts(gradients: Sequence[Vector]) -> Vector:
-    """PCGrad (Yu et al. 2020, Algorithm 1): the sum of the gradients, each without its part against every other one."""
+    """Return the sum of the gradients after PCGrad (Yu et al. 2020, Algorithm 1).
+
+    Each gradient loses its component along every other one with which it conflicts (negative inner product).
+    """
     flat = [torch.cat([part.flatten() for part in gradient]) for gradient in gradients]
     total = torch.zeros_like(flat[0])
     for number, gradient in enumerate(flat):

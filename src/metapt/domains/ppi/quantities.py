@@ -1,22 +1,22 @@
-"""Names of what PT and FT runs on protein graphs measure, in the tables of metrics and series."""
+"""Names of the quantities that PT and FT runs on protein graphs measure, in the tables of metrics and series."""
 
 from __future__ import annotations
 
 AUROC = "mean test AUROC over FT tasks (%)"
 TASK_AUROC = "test AUROC of a task (%)"
-"""A series of FT runs: the step is the number of the FT task."""
+"""Series of FT runs; its step is the number of the FT task."""
 
 ONLINE = {"validation": "online validation AUROC (%)", "test": "online test AUROC (%)"}
-"""Of the FT head that PT trains along."""
+"""AUROC of the FT head that is trained during PT."""
 
 WEIGHT, PERMUTED = "learned weight", "permuted"
-"""Series of PT runs: the step is the number of the PT task."""
+"""Series of PT runs; their step is the number of the PT task."""
 QUANTILES = {"weight, 10 % quantile": 0.1, "weight, median": 0.5, "weight, 90 % quantile": 0.9}
 INTACT, PLANTED = "AUROC of weight against intact labels", "AUROC of weight against planted use"
 RELATIVES, OTHERS = "mean weight of relatives", "mean weight of others"
 
 REPRESENTATIONS = "representations"
-"""The evaluation of comparisons of features."""
+"""The evaluation under which comparisons of features are recorded."""
 
 
 def cka_with(other: str) -> str:

@@ -1,4 +1,4 @@
-"""What the runs of a PPI experiment have left, in the form that its tables, figures and comparisons work on."""
+"""Results of the runs of a PPI experiment, in the form that its tables, figures and comparisons use."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ class PpiResults(TwoStageResults):
 
     @property
     def learners(self) -> list[str]:
-        """The experiment's arms that learn task weights."""
+        """Return the experiment's arms that learn task weights."""
         return [arm for arm in self.section.arms if learns_weights(self.config.arms[arm])]
 
     @property
     def meta_arms(self) -> list[str]:
-        """The experiment's arms that learn with Algorithm 2."""
+        """Return the experiment's arms that learn with Algorithm 2."""
         return [arm for arm in self.arms if isinstance(self.config.arms[arm], PpiMeta)]
 
     @property
     def plain(self) -> str | None:
-        """The first arm that is supervised PT on all tasks alike; None where there is none."""
+        """Return the first arm with supervised PT and equal weights of all tasks; None if there is none."""
 
         def plain(arm: Arm) -> bool:
             return isinstance(arm, Supervised) and arm.tasks == "all" and arm.weights is None
@@ -58,11 +58,11 @@ class PpiResults(TwoStageResults):
         return next((arm for arm in self.arms if plain(self.config.arms[arm])), None)
 
     def runs(self, arm: str, setting: str, evaluation: str) -> pd.Series[float]:
-        """Return the test AUROC (%) of each FT run, indexed by pair of seeds; under `held_out_tasks` the mean over the folds.
+        """Return the test AUROC (%) of each FT run, indexed by pair of seeds; for `held_out_tasks` the folds' mean.
 
         Raises:
-            NotMeasuredError: there is none, or a fold has none.
-            DataError: folds have other seeds.
+            NotMeasuredError: no run was measured, or none in one of the folds.
+            DataError: the folds have different seeds.
         """
         if setting != HELD_OUT_TASKS:
             return self.finetuning(arm, finetune_setting(self.config.arms[arm], setting), evaluation)
@@ -74,25 +74,33 @@ class PpiResults(TwoStageResults):
         return folds.mean(axis=1, skipna=False)
 
     def folds(self, arm: str, evaluation: str) -> pd.DataFrame:
-        """Return the test AUROC (%) by pair of seeds and fold. Raises NotMeasuredError where a fold has none."""
+        """Return the test AUROC (%) by pair of seeds and fold.
+
+        Raises:
+            NotMeasuredError: no run was measured in one of the folds.
+        """
         return pd.concat({fold: self.runs(arm, fold, evaluation) for fold in HELD_OUT}, axis=1)
 
     def weights(self, arm: str, setting: str = FULL_ACCESS) -> pd.DataFrame:
-        """Return the learned weights: a row per PT task, a column per PT seed. Raises NotMeasuredError where there are none."""
+        """Return the learned weights [PT tasks, PT seeds].
+
+        Raises:
+            NotMeasuredError: the arm has learned none.
+        """
         return self.by_seed(arm, WEIGHT, setting)
 
     def papers_number(self, arm: str, metric: str) -> float:
-        """Return a number of the paper that stands once in this experiment, NaN where there is none."""
+        """Return the paper's number for an arm and metric of this experiment, NaN if it has none."""
         numbers = paper_numbers()
         found = numbers[(numbers["experiment"] == self.name) & (numbers["arm"] == arm) & (numbers["metric"] == metric)]
         return float(found["paper_mean"].iloc[0]) if len(found) else math.nan
 
     @cached_property
     def tasks(self) -> pd.DataFrame:
-        """kind, task, term and description of the tasks; empty where the experiment does not read them.
+        """Return kind, task, term and description of the tasks; empty if the experiment does not read them.
 
         Raises:
-            DataError: the file is not the list of tasks.
+            DataError: the file is not a list of tasks.
         """
         return _tasks(self.files.get("tasks"))
 

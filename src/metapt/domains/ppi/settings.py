@@ -1,4 +1,4 @@
-"""What a PT or FT run may see, and which run serves which of these settings."""
+"""What a PT or FT run may see (its setting), and which run serves which setting."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from metapt.domains.ppi.config import Arm, uses_labels
 from metapt.errors import ConfigError
 
 FOLDS = 4
-"""Parts of the FT tasks that are held out in turn."""
+"""Number of parts of the FT tasks, each held out in turn."""
 
 FULL_ACCESS, HALF_DATA, PERMUTED_TASKS, RELEASED_CENTRE = (
     "full_access",
@@ -16,11 +16,11 @@ FULL_ACCESS, HALF_DATA, PERMUTED_TASKS, RELEASED_CENTRE = (
 )
 HELD_OUT = tuple(f"held_out_{fold}" for fold in range(FOLDS))
 SETTINGS = (FULL_ACCESS, HALF_DATA, *HELD_OUT, PERMUTED_TASKS, RELEASED_CENTRE)
-"""Words in paths and in the metrics' column `setting`."""
+"""Names of settings in paths and in the column `setting` of the metrics."""
 
 
 def pretrain_setting(arm: Arm, setting: str) -> str:
-    """Return the setting of the PT run that serves `setting`: PT that sees no FT data is the same whatever is done to them.
+    """Return the setting of the PT run that serves `setting`; PT that sees no FT data ignores changes of them.
 
     Raises:
         ConfigError: there is no such setting.
@@ -31,7 +31,7 @@ def pretrain_setting(arm: Arm, setting: str) -> str:
 
 
 def finetune_setting(arm: Arm, setting: str) -> str:
-    """Return the setting whose FT runs serve `setting`: FT is on all FT data under half data, too.
+    """Return the setting whose FT runs serve `setting`; FT uses all FT data under half data, too.
 
     Raises:
         ConfigError: there is no such setting.

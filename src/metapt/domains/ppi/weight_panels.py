@@ -22,14 +22,18 @@ from metapt.evaluation import figures
 from metapt.evaluation.metrics import NotMeasuredError
 
 EDGES = np.linspace(0.0, 2.0, 26)
-"""Of the bins of weights."""
+"""Edges of the bins of weights."""
 
 Panel = Callable[[Axes], None]
 Values = NDArray[np.floating[Any]]
 
 
 def drawn(results: PpiResults, panels: list[Panel]) -> Figure:
-    """Return the figure of some panels. Raises DataError where there are none."""
+    """Return the figure of some panels.
+
+    Raises:
+        DataError: there are no panels.
+    """
     if not panels:
         raise DataError(f"{results.name} has no arm that learns task weights; name one in its arms.")
     columns = min(len(panels), 3 if len(panels) != 4 else 2)
@@ -43,7 +47,7 @@ def drawn(results: PpiResults, panels: list[Panel]) -> Figure:
 
 
 def strip(title: str, xlabel: str, values: Mapping[str, Values], target: float, axis: Axes) -> None:
-    """Draw a row per arm: its values as dots, their mean as a bar; a dashed line at the target."""
+    """Draw a row per arm, its values as dots and their mean as a bar, and a dashed line at `target`."""
     look = looks(list(values))
     with figures.style():
         axis.axvline(target, color=figures.QUIET, linewidth=1.2, linestyle="--", zorder=1.5)
@@ -72,7 +76,7 @@ def strip(title: str, xlabel: str, values: Mapping[str, Values], target: float, 
 def strips(
     arms: Sequence[str], measure: Callable[[str], pd.Series[float]], title: str, xlabel: str, target: float
 ) -> list[Panel]:
-    """Return a panel with a dot for each PT seed of the arms that were measured; none where there are no such arms."""
+    """Return a panel with a dot per PT seed of the arms that were measured, or none if no arm was."""
     found: dict[str, Values] = {}
     for arm in arms:
         with suppress(NotMeasuredError):
@@ -90,7 +94,7 @@ def weights_by_arm(results: PpiResults) -> dict[str, pd.DataFrame]:
 
 
 def agreement_panels(weights: Mapping[str, pd.DataFrame]) -> list[Panel]:
-    """Return a panel with a dot for each pair of PT seeds; none where no arm has two of them."""
+    """Return a panel with a dot per pair of PT seeds, or none if no arm has two seeds."""
     pairs = {
         arm: correlations(table)[np.triu_indices(table.shape[1], 1)]
         for arm, table in weights.items()

@@ -1,4 +1,4 @@
-"""Learned task weights in numbers: what they are, whether PT seeds agree on them, and whether they find what they should."""
+"""Statistics of learned task weights: their values, agreement between PT seeds, and detection of useful tasks."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from metapt.evaluation.tables import mean_and_error
 from metapt.twostage.quantities import PRETRAINING
 
 FOUND = 0.9
-"""AUROC of weight against truth at which weights are said to find the useful tasks."""
+"""Least AUROC of weight against truth at which weights are said to find the useful tasks."""
 AGREED = 0.5
-"""Rank correlation between PT seeds at which their weights are said to agree."""
+"""Least rank correlation between PT seeds at which their weights are said to agree."""
 
 
 def weight_row(results: PpiResults, arm: str, setting: str) -> dict[str, float | str]:
-    """Return the numbers of an arm's weights; those that were not measured are left out, and `seeds` is 0 without weights."""
+    """Return statistics of an arm's weights, without those that were not measured; `seeds` is 0 without weights."""
     row: dict[str, float | str] = {"arm": arm, "setting": setting, "seeds": 0}
     try:
         weights = results.weights(arm, setting)
@@ -55,7 +55,7 @@ def weight_row(results: PpiResults, arm: str, setting: str) -> dict[str, float |
 
 
 def number_text(row: dict[str, float | str], name: str) -> str:
-    """Return mean ± standard error of a number of `weight_row`; "" where it was not measured."""
+    """Return mean ± standard error of a number of `weight_row`; "" if it was not measured."""
     return mean_and_error(float(row[name]), float(row[f"{name}_standard_error"])) if name in row else ""
 
 
@@ -63,22 +63,29 @@ def relatives(results: PpiResults, arm: str, setting: str) -> Estimate:
     """Return the mean weight of the FT tasks' relatives minus that of the other PT tasks, over PT seeds.
 
     Raises:
-        NotMeasuredError: they were not told apart.
+        NotMeasuredError: the PT runs did not compare the two.
     """
     return paired_difference(results.pretraining(arm, RELATIVES, setting), results.pretraining(arm, OTHERS, setting))
 
 
 def over_pretraining(results: PpiResults, arm: str, metric: str, setting: str) -> Estimate:
-    """Return a number of the PT runs, over PT seeds. Raises NotMeasuredError."""
+    """Return a metric of the PT runs, over PT seeds.
+
+    Raises:
+        NotMeasuredError: no run has measured it.
+    """
     return estimate_mean(results.pretraining(arm, metric, setting).to_numpy(dtype=float))
 
 
 def agreement(weights: pd.DataFrame) -> Estimate:
-    """Return the mean rank correlation (Spearman) of the weights [tasks, PT seeds] over the pairs of PT seeds.
+    """Return the mean Spearman correlation of the weights [tasks, PT seeds] over the pairs of PT seeds.
 
-    Pairs share seeds, so the standard error is the jackknife's over seeds (Efron and Stein 1981); `n` is their number, but 1
-    with two of them, whose one pair has no spread. Weights that are all equal have no ranks: NaN. Raises NotMeasuredError for
-    one seed.
+    Pairs share seeds, so the standard error is the jackknife's over seeds (Efron and Stein 1981), and `n` is the number
+    of seeds. Two seeds make one pair, which has no standard error, and `n` is 1. The correlation of constant weights is
+    NaN.
+
+    Raises:
+        NotMeasuredError: there is only one seed.
     """
     count = weights.shape[1]
     if count < 2:
@@ -94,7 +101,7 @@ def agreement(weights: pd.DataFrame) -> Estimate:
 
 
 def correlations(weights: pd.DataFrame) -> NDArray[np.float64]:
-    """Return Spearman's correlation [PT seeds, PT seeds] of weights [tasks, PT seeds]; NaN for a seed that has one not finite."""
+    """Return Spearman's correlations [PT seeds, PT seeds] of weights [tasks, PT seeds]; NaN if weights are not finite."""
     ranks = weights.where(np.isfinite(weights)).rank().to_numpy(dtype=float)
     with np.errstate(all="ignore"):
         return np.atleast_2d(np.corrcoef(ranks, rowvar=False))

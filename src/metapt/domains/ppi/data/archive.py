@@ -1,13 +1,16 @@
-"""The archive of Hu et al. (2020), "Strategies for Pre-training Graph Neural Networks" (snap.stanford.edu/gnn-pretrain).
+"""The archive of Hu et al. (2020), "Strategies for Pre-training Graph Neural Networks"
+(snap.stanford.edu/gnn-pretrain).
 
-`bio_dataset.zip` holds what torch 1.0 saved: five pickles (a magic number, the format's version, the machine's byte order, the
-pair of a torch-geometric 1.0 `Data` and its slices, the keys of the storages), and then for each storage the number of its items
-(int64) and the items. `Data` has, for N nodes, E directed edges and G graphs, one graph after the other: x [N, 1] (ones),
-edge_index [2, E] (numbers of nodes within their graph), edge_attr [E, 9] (seven evidence channels, self loop, mask),
-species_id [G], center_node_idx [G], go_target_pretrain [G * coarse tasks] and go_target_downstream [G * fine tasks]. The slices
-[G + 1] say for each of these where a graph begins.
+`bio_dataset.zip` holds a file in the format of torch 1.0. It begins with five pickles: a magic number, the format's
+version, the byte order, the pair of a torch-geometric 1.0 `Data` and its slices, and the keys of the storages. For each
+storage, the number of its items (int64) and the items follow.
 
-It is read by `legacy_pickle`, so that no archive can run code.
+For N nodes, E directed edges and G graphs, stored one graph after the other, `Data` has x [N, 1] (ones), edge_index [2,
+E] (numbers of nodes within their graph), edge_attr [E, 9] (seven evidence channels, self loop, mask), species_id [G],
+center_node_idx [G], go_target_pretrain [G * coarse tasks] and go_target_downstream [G * fine tasks]. For each of these,
+the slices [G + 1] say where a graph begins.
+
+The file is read by `legacy_pickle`, so that no archive can run code.
 """
 
 from __future__ import annotations
@@ -48,7 +51,7 @@ _File: TypeAlias = "io.BufferedReader[Any]"  # only type checkers know the param
 
 @dataclass(frozen=True)
 class _Rule:
-    """What a tensor has to be, and how a chunk of it [rows, width] becomes what is kept."""
+    """The legal form of a tensor, and the conversion of a chunk of it [rows, width]."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -57,18 +60,18 @@ class _Rule:
 
 
 def read_archive(path: Path) -> Graphs:
-    """Read Hu et al.'s labelled graphs, in one pass, and in little more memory than the result takes.
+    """Read the labelled graphs of Hu et al. in one pass, with little more memory than the result takes.
 
     Args:
-        path: bio_dataset.zip, or its member supervised/processed/geometric_data_processed.pt. The numbers of tasks follow from
-            the lengths of the labels.
+        path: bio_dataset.zip, or its member supervised/processed/geometric_data_processed.pt. The lengths of the labels
+            give the numbers of tasks.
 
     Returns:
-        The graphs, and each one's edges, in the order of the archive.
+        The graphs, and the edges of each graph, in the order of the archive.
 
     Raises:
-        DataError: the file is missing, cut, altered or not of this layout; its pickle asks for anything else than tensors and
-            containers; edges are not in pairs (i, j), (j, i) with the same evidence.
+        DataError: the file is missing, cut, altered or of another layout; its pickle asks for anything but tensors and
+            containers; or edges do not come in pairs (i, j), (j, i) with the same evidence.
     """
     try:
         with (
@@ -101,7 +104,7 @@ def read_archive(path: Path) -> Graphs:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[tuple[_File, int]]:
-    """The legacy file, in a zip file or alone, and its size in bytes."""
+    """Open the legacy file, in a zip file or alone, and yield it with its size in bytes."""
     with io.BufferedReader(path.open("rb", buffering=0), _HEADER) as plain:
         if plain.peek(4)[:4] != b"PK\x03\x04":
             yield plain, path.stat().st_size
@@ -122,7 +125,7 @@ def _opened(path: Path) -> Iterator[tuple[_File, int]]:
 
 
 def _header(file: _File, size: int) -> dict[str, Tensor]:
-    """The tensors `name` of the data and `slices[name]` of the slices, in the order in which their items follow in the file."""
+    """Return the tensors `name` of the data and `slices[name]` of the slices, in the order of their items in the file."""
     head = io.BytesIO(file.peek(_HEADER)[:_HEADER])
     try:
         with warnings.catch_warnings(action="ignore"):  # of escapes in strings, which only altered files have
@@ -150,7 +153,11 @@ def _header(file: _File, size: int) -> dict[str, Tensor]:
 
 
 def _rules(tensors: dict[str, Tensor]) -> dict[str, _Rule]:
-    """What the tensors have to be, given how many nodes, edges, graphs and tasks there are; raises DataError if they aren't."""
+    """Return the legal forms of the tensors, from the numbers of nodes, edges, graphs and tasks.
+
+    Raises:
+        DataError: a tensor has another type or shape.
+    """
     names = [
         "x",
         "edge_index",
@@ -186,7 +193,7 @@ def _rules(tensors: dict[str, Tensor]) -> dict[str, _Rule]:
 
 
 def _chunks(file: _File, storage: Storage, width: int, bar: tqdm[Any]) -> Iterator[_Array]:
-    """A storage's items, chunk by chunk [rows, width], each valid until the next one; at least one, if need be without rows."""
+    """Yield at least one chunk [rows, width] of a storage's items; each is valid until the next one."""
     if file.read(8) != struct.pack("<q", storage.items):
         raise DataError(f"has not the {storage.items} items that it should have")
     step = max(_CHUNK // (width * storage.dtype.itemsize), 1) * width
@@ -232,7 +239,7 @@ def _labels(rows: _Array) -> _Array:
 
 
 def _graphs(arrays: dict[str, _Array], rules: dict[str, _Rule]) -> Graphs:
-    """The prepared form, after a check of the slices and of the pairs of edges."""
+    """Return the prepared form, after a check of the slices and of the pairs of edges."""
     for name in ("species_id", "center_node_idx", "go_target_pretrain", "go_target_downstream"):
         step = rules[name].width
         if not np.array_equal(arrays[f"slices[{name}]"], step * np.arange(len(arrays["species_id"]) + 1)):
@@ -265,7 +272,10 @@ def _graphs(arrays: dict[str, _Array], rules: dict[str, _Rule]) -> Graphs:
 def _undirected(
     first: int, offsets: _Array, source: _Array, target: _Array, bits: _Array
 ) -> tuple[_Array, _Array, _Array]:
-    """Of graphs from `first` on, whose directed edges begin at `offsets`: numbers of edges, edges [edges, 2], bits [edges]."""
+    """Return numbers of edges [graphs], edges [edges, 2] and bits [edges] of the graphs from `first` on.
+
+    Their directed edges begin at `offsets`.
+    """
     here = slice(offsets[0], offsets[-1])
     i, j = source[here].astype(np.int64), target[here].astype(np.int64)
     keys = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets)) << 40

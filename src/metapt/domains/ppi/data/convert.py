@@ -1,4 +1,4 @@
-"""Convert Hu et al.'s protein graphs to a dataset that today's torch-geometric opens.
+"""Convert the protein graphs of Hu et al. to a dataset that current torch-geometric opens.
 
 python -m metapt.domains.ppi.data.convert IN OUT
 """
@@ -50,16 +50,17 @@ does not know that center_node_idx counts nodes.
 
 
 class ProteinGraph(Data):  # type: ignore[misc]
-    """A graph around a centre node. In a batch, `center_node_idx` counts the batch's nodes, as `edge_index` does."""
+    """A graph around a centre node. Batching offsets `center_node_idx` like `edge_index`."""
 
     def __inc__(self, key: str, value: Any, *args: Any, **kwargs: Any) -> Any:
         return self.num_nodes if key == "center_node_idx" else super().__inc__(key, value, *args, **kwargs)
 
 
 class BioDataset(InMemoryDataset):  # type: ignore[misc]
-    """The labelled graphs of Hu et al. (2020), in `root`/processed/data.pt as this module writes it.
+    """The labelled graphs of Hu et al. (2020), from `root`/processed/data.pt as this module writes it.
 
-    A batch of B graphs has the labels [B * tasks], as theirs: `batch.go_target_downstream.view(batch.num_graphs, -1)`.
+    As in their dataset, a batch of B graphs has labels [B * tasks]; reshape them with
+    `batch.go_target_downstream.view(batch.num_graphs, -1)`.
     """
 
     def __init__(self, root: str | Path, transform: Callable[[Data], Data] | None = None) -> None:
@@ -73,10 +74,10 @@ class BioDataset(InMemoryDataset):  # type: ignore[misc]
 
 
 def tensors(graphs: Graphs) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """The graphs as a torch-geometric `InMemoryDataset` stores them.
+    """Return the graphs in the form that torch-geometric's `InMemoryDataset` stores.
 
     Returns:
-        Tensors of all graphs, one graph after the other, and for each of them where a graph begins, int64 [graphs + 1].
+        Tensors of all graphs, one graph after the other, and for each tensor where a graph begins, int64 [graphs + 1].
     """
     nodes, count = int(graphs.node_offsets[-1]), len(graphs)
     edge_index = np.empty((2, len(graphs.edges), 2), np.int64)  # pairs (i, j), (j, i)
@@ -116,7 +117,9 @@ def _flat_labels(bits: np.ndarray[Any, np.dtype[np.uint8]], tasks: int) -> Tenso
 
 
 def convert(source: Path, target: Path) -> Graphs:
-    """Read the archive `source`; write `target`/graphs.npz and `target`/processed/data.pt; the same archive, the same bytes.
+    """Read the archive `source`, and write `target`/graphs.npz and `target`/processed/data.pt.
+
+    The same archive gives the same bytes.
 
     Raises:
         DataError: as `read_archive`.
@@ -134,7 +137,7 @@ def convert(source: Path, target: Path) -> Graphs:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command; returns its exit status, and prints an error as one sentence."""
+    """Run the command and return its exit status; print an error as one sentence."""
     parser = argparse.ArgumentParser(
         prog="python -m metapt.domains.ppi.data.convert",
         description=_HELP,

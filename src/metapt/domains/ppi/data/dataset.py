@@ -1,4 +1,4 @@
-"""Protein graphs on the device, minibatches of them by index arithmetic, and who learns from which graphs."""
+"""Protein graphs on the device, minibatches by index arithmetic, and the split by species."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ Indices = NDArray[np.int64]
 
 
 class Splits(NamedTuple):
-    """Numbers of graphs, in ascending order.
+    """Numbers of graphs, ascending.
 
     Attributes:
-        others: of the species that are not tested on; PT sees all of them.
-        train, validation: of FT, parts of `others`.
-        easy, hard: halves of the test species; PT sees the first, nothing but the test the second.
+        others: graphs of the species that are not tested on; PT uses all of them.
+        train, validation: FT graphs, parts of `others`.
+        easy, hard: halves of the graphs of the test species; PT uses the first, the test uses the second.
     """
 
     others: Indices
@@ -41,7 +41,7 @@ class Splits(NamedTuple):
 
     @property
     def pretrain(self) -> Indices:
-        """What PT sees, with coarse labels."""
+        """Return the graphs that PT uses, with coarse labels."""
         return np.concatenate([self.others, self.easy])
 
     @property
@@ -50,10 +50,10 @@ class Splits(NamedTuple):
 
 
 def splits(graphs: Graphs, test_species: list[int]) -> Splits:
-    """Split by species as Hu et al. (2020) do in their code; it is always the same.
+    """Split graphs by species as the code of Hu et al. (2020) does; the split is always the same.
 
-    Other species are cut 85/15 after a shuffle by Python's generator, the test species' graphs 50/50 after another one. Sizes
-    are rounded down, so that a graph may be left over.
+    The other species are cut 85/15 after a shuffle by Python's generator, and the test species 50/50 after another
+    shuffle. Sizes are rounded down, so that a graph may be left over.
 
     Raises:
         DataError: a part would be empty.
@@ -71,7 +71,7 @@ def splits(graphs: Graphs, test_species: list[int]) -> Splits:
 
 
 def _cut(numbers: Indices, first: float, second: float) -> tuple[Indices, Indices]:
-    """Cut two parts, of these shares, off a random order of the numbers."""
+    """Return two disjoint random parts with these shares of the numbers."""
     order = list(range(len(numbers)))
     Random(_SPLIT_SEED).shuffle(order)
     end, size = int(first * len(order)), int(second * len(order))
@@ -83,14 +83,14 @@ class PpiDataset:
     """Prepared graphs as flat tensors on one device.
 
     Attributes:
-        graphs: as they lie on the disk.
+        graphs: the prepared arrays.
         nodes: [graphs + 1], where each graph's nodes begin.
         neighbour_offsets: [nodes + 1], where each node's neighbours begin.
         neighbours: [directed edges] int32, numbers within the graph.
         edge_sums: [nodes, 10], see `GraphBatch`.
         centre: [graphs], number of the centre node within the graph.
         coarse_bits, fine_bits: labels as bits.
-        device: of all of them.
+        device: the device of all tensors.
     """
 
     graphs: Graphs
@@ -112,20 +112,20 @@ class PpiDataset:
         return int(self.graphs.tasks[1])
 
     def coarse(self, indices: Tensor) -> Tensor:
-        """PT labels [n, coarse tasks] of 0 and 1, float32."""
+        """Return PT labels [n, coarse tasks] of 0 and 1, float32."""
         return labels(self.coarse_bits, indices, self.coarse_tasks)
 
     def fine(self, indices: Tensor) -> Tensor:
-        """FT labels [n, fine tasks] of 0 and 1, float32."""
+        """Return FT labels [n, fine tasks] of 0 and 1, float32."""
         return labels(self.fine_bits, indices, self.fine_tasks)
 
     def batch(self, indices: Tensor, offset_centres: bool = True) -> GraphBatch:
-        """Graphs as one.
+        """Return a batch of graphs.
 
         Args:
             indices: [n] int64, on any device.
-            offset_centres: whether a centre node's number is counted in the batch, as it must be; False: within its graph, as
-                the released PT code leaves it, so that all graphs read a node near the start of the batch.
+            offset_centres: whether centre nodes are numbered in the batch, which is correct. False numbers them within
+                their graph as the released PT code does, so that all graphs use a node near the start of the batch.
         """
         indices = indices.to(self.device)
         sizes = self.nodes[indices + 1] - self.nodes[indices]
@@ -150,18 +150,22 @@ class PpiDataset:
 
 
 def labels(bits: Tensor, indices: Tensor, tasks: int) -> Tensor:
-    """Rows of labels [n, tasks] of 0 and 1, float32, from their bits [graphs, ceil(tasks / 8)]."""
+    """Return labels [n, tasks] of 0 and 1, float32, from their bits [graphs, ceil(tasks / 8)]."""
     places = torch.arange(8, dtype=torch.uint8, device=bits.device)
     return ((bits[indices.to(bits.device)].unsqueeze(2) >> places) & 1).flatten(1)[:, :tasks].float()
 
 
 def open_dataset(path: Path, device: str) -> PpiDataset:
-    """The prepared graphs.npz, on the device. Raises DataError as `load`."""
+    """Return the prepared graphs.npz on the device.
+
+    Raises:
+        DataError: as `load`.
+    """
     return on_device(load(path), device)
 
 
 def on_device(graphs: Graphs, device: str) -> PpiDataset:
-    """Neighbours of each node and sums of edge bits are worked out here, once."""
+    """Move graphs to the device, and compute the neighbours of each node and the sums of edge bits."""
     starts = np.repeat(graphs.node_offsets[:-1], np.diff(graphs.edge_offsets))
     ends = graphs.edges.astype(np.int64) + starts[:, None]
     source, target = np.concatenate([ends[:, 0], ends[:, 1]]), np.concatenate([ends[:, 1], ends[:, 0]])
@@ -193,7 +197,7 @@ def on_device(graphs: Graphs, device: str) -> PpiDataset:
 
 
 def held_out_tasks(count: int, part: int) -> range:
-    """FT tasks, of `count`, that are in one of the `FOLDS` parts held out in turn; sizes are equal up to one.
+    """Return the FT tasks, of `count`, in one of the `FOLDS` parts; the sizes of parts differ by at most one.
 
     >>> [len(held_out_tasks(10, part)) for part in range(4)]
     [2, 3, 2, 3]

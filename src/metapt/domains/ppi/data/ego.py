@@ -1,4 +1,4 @@
-"""Ego graphs: the part of a network around a centre node, found by breadth-first search from many centres at once."""
+"""Ego graphs: the subgraph of a network around a centre node, found by breadth-first search from many centres at once."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _MAX_NODES = 2**16 - 1  # nodes are numbered in 16 bits
 
 @dataclass(frozen=True, eq=False)
 class Adjacency:
-    """An undirected network of N nodes, as the rows of its adjacency matrix.
+    """An undirected network of N nodes as a sparse adjacency matrix.
 
     Attributes:
-        offsets: [N + 1]; node i has the neighbours offsets[i] to offsets[i + 1], ascending.
+        offsets: [N + 1]; the neighbours of node i are at offsets[i] to offsets[i + 1], ascending.
         neighbours: [2 E].
-        upper_offsets: [N + 1], likewise for the neighbours with a higher number than the node's.
-        upper: [E] places in `neighbours`.
+        upper_offsets: [N + 1], likewise for neighbours with a higher number than the node.
+        upper: [E] indices into `neighbours`.
         bits: [2 E] uint8, evidence of each link.
     """
 
@@ -41,9 +41,9 @@ class Adjacency:
 
 @dataclass(frozen=True, eq=False)
 class EgoGraphs:
-    """Graphs in the order of their centres; the nodes of each ascend.
+    """Graphs in the order of their centres, with ascending nodes.
 
-    For what is not said here see `metapt.domains.ppi.data.graphs.Graphs`.
+    Other attributes are those of `metapt.domains.ppi.data.graphs.Graphs`.
 
     Attributes:
         nodes: [nodes] their numbers in the network.
@@ -58,7 +58,7 @@ class EgoGraphs:
 
 
 def network(nodes: int, edges: Integers, bits: NDArray[np.uint8]) -> Adjacency:
-    """The network of undirected edges [E, 2] with evidence [E], none twice and none from a node to itself."""
+    """Return the network of undirected edges [E, 2] with evidence [E], without duplicates or self loops."""
     first, second = np.concatenate([edges, edges[:, ::-1]]).T
     order = np.lexsort((second, first))
     first, second, evidence = first[order], second[order], np.concatenate([bits, bits])[order]
@@ -67,17 +67,17 @@ def network(nodes: int, edges: Integers, bits: NDArray[np.uint8]) -> Adjacency:
 
 
 def ego_graphs(net: Adjacency, centres: Integers, ego: Ego, chunk: int = _CHUNK) -> EgoGraphs:
-    """The graphs around centres, each induced on the nodes that a breadth-first search finds, with all links among them.
+    """Return the graphs around centres, each induced by the nodes that a breadth-first search finds.
 
-    In each of `ego.hops` rounds, each node that the last round has found brings in its neighbours that no earlier round has: all
-    of them, or `ego.fan_out` drawn at random. Where that makes more than `ego.max_nodes` nodes, those of the last round are drawn
-    at random. All draws come from a hash of the seed, the centre and the nodes, so that a graph is the same whatever the other
-    centres, their order, and the chunks that they are searched in.
+    In each of `ego.hops` rounds, each node found in the last round adds its neighbours that no earlier round has found:
+    all of them, or `ego.fan_out` drawn at random. If a graph then has more than `ego.max_nodes` nodes, those of the
+    last round are drawn at random. All draws use a hash of the seed, the centre and the nodes, so that a graph does not
+    depend on the other centres, their order, or the chunks.
 
     Args:
         net: the network.
         centres: [G] numbers of nodes.
-        ego: hops, fan-out, most nodes, seed.
+        ego: hops, fan-out, maximal number of nodes, seed.
         chunk: centres that are searched from at once.
 
     Raises:
@@ -89,7 +89,7 @@ def ego_graphs(net: Adjacency, centres: Integers, ego: Ego, chunk: int = _CHUNK)
 
 
 def joined(parts: Sequence[EgoGraphs]) -> EgoGraphs:
-    """The graphs of all parts, one part after the other."""
+    """Return the graphs of all parts, one part after the other."""
     arrays = {
         name: np.concatenate([getattr(part, name) for part in parts]) for name in ("nodes", "edges", "bits", "centre")
     }
@@ -116,7 +116,7 @@ def _chunk(net: Adjacency, centres: Integers, ego: Ego) -> EgoGraphs:
 
 
 def _search(net: Adjacency, centres: Integers, ego: Ego) -> Integers:
-    """Cells graph * N + node of the nodes that are found, ascending."""
+    """Return the found nodes, ascending, as graph * N + node."""
     count, size = len(centres), len(net)
     found = np.zeros(count * size, bool)
     frontier = np.arange(count) * size + centres
@@ -143,7 +143,7 @@ def _search(net: Adjacency, centres: Integers, ego: Ego) -> Integers:
 
 
 def _draw(groups: Integers, draws: NDArray[np.uint64], limits: Integers) -> Integers:
-    """Places of the members of ascending `groups` that stay: in group i, the `limits[i]` with the lowest hashes of `draws`."""
+    """Return indices of kept members of ascending `groups`: in group i, the `limits[i]` with the lowest hashes `draws`."""
     counts = np.bincount(groups, minlength=len(limits))
     crowded = np.flatnonzero((counts > limits)[groups])
     if not len(crowded):
@@ -162,7 +162,7 @@ def _draw(groups: Integers, draws: NDArray[np.uint64], limits: Integers) -> Inte
 
 
 def _expand(offsets: Integers, rows: Integers) -> tuple[Integers, Integers]:
-    """For each entry of each of `rows`: which of them it is in, and its place in the array that `offsets` is of."""
+    """Return, for each entry of each of `rows`, the index of its row and its index in the array that `offsets` divides."""
     counts = offsets[rows + 1] - offsets[rows]
     ends = np.cumsum(counts)
     origin = np.repeat(np.arange(len(rows)), counts)
@@ -170,7 +170,7 @@ def _expand(offsets: Integers, rows: Integers) -> tuple[Integers, Integers]:
 
 
 def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """A hash of 64 bits that no pattern survives: SplitMix64 (Steele, Lea and Flood 2014)."""
+    """Return 64-bit hashes of the values by SplitMix64 (Steele, Lea and Flood 2014)."""
     values = values + np.uint64(0x9E3779B97F4A7C15)
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -182,5 +182,5 @@ def _offsets(rows: Integers, count: int) -> Integers:
 
 
 def _running(counts: Integers) -> Integers:
-    """[0, counts[0], counts[0] + counts[1], ...]."""
+    """Return [0, counts[0], counts[0] + counts[1], ...]."""
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)

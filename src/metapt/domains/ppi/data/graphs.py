@@ -1,4 +1,4 @@
-"""The prepared form of protein graphs, whatever source they come from: a few flat arrays, in one file."""
+"""The prepared form of protein graphs from any source: a few flat arrays in one file."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from metapt.errors import DataError
 from metapt.files import atomic_path
 
 EVIDENCE = 7
-"""Bits of an edge: STRING's evidence channels."""
+"""Number of evidence bits of an edge: STRING's evidence channels."""
 
 
 @dataclass(frozen=True)
 class Graphs:
-    """Graphs around a centre node each, with two sets of binary labels.
+    """Graphs, each around a centre node, with two sets of binary labels.
 
     Attributes:
         node_offsets: [graphs + 1] int64; graph g has the nodes node_offsets[g] to node_offsets[g + 1].
         edge_offsets: [graphs + 1] int64, likewise for undirected edges.
-        edges: [edges, 2] uint16, numbers of nodes within their graph, the lower one first, no edge twice.
+        edges: [edges, 2] uint16, numbers of nodes within their graph, the lower one first, without duplicates.
         bits: [edges] uint8; bit i says whether evidence channel i supports the edge.
         centre: [graphs] uint16, number of the centre node within its graph.
         species: [graphs] int32, NCBI taxon.
@@ -47,23 +47,27 @@ class Graphs:
 
 
 def pack(labels: NDArray[np.bool_]) -> NDArray[np.uint8]:
-    """Labels [graphs, tasks] as bits [graphs, ceil(tasks / 8)]."""
+    """Return labels [graphs, tasks] as bits [graphs, ceil(tasks / 8)]."""
     return np.packbits(labels, axis=1, bitorder="little")
 
 
 def unpack(bits: NDArray[np.uint8], tasks: int) -> NDArray[np.uint8]:
-    """Labels [graphs, tasks] of 0 and 1 from their bits."""
+    """Return labels [graphs, tasks] of 0 and 1 from their bits."""
     return np.unpackbits(bits, axis=1, count=tasks, bitorder="little")
 
 
 def save(graphs: Graphs, path: Path) -> None:
-    """Writes graphs.npz, whole or not at all; the same graphs, the same bytes."""
+    """Write graphs.npz atomically; the same graphs give the same bytes.
+
+    Raises:
+        MachineError: the disk is full, or the folder can't be written.
+    """
     with atomic_path(path) as temporary, temporary.open("wb") as file:
         np.savez(file, **{field.name: getattr(graphs, field.name) for field in fields(Graphs)})
 
 
 def load(path: Path) -> Graphs:
-    """Reads what `save` has written.
+    """Read a file that `save` has written.
 
     Raises:
         DataError: the file is missing, cut or altered.
@@ -80,7 +84,11 @@ def load(path: Path) -> Graphs:
 
 
 def check(graphs: Graphs) -> None:
-    """Raises DataError, saying what is wrong, where arrays do not fit together."""
+    """Check that the arrays fit together.
+
+    Raises:
+        DataError: they do not; the message says why.
+    """
     count, edge_count = len(graphs.species), len(graphs.bits)
     coarse, fine = (int(tasks) for tasks in graphs.tasks)
     shapes = {

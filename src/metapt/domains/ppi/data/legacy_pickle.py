@@ -1,7 +1,7 @@
-"""Pickles of torch's old format, read without being run.
+"""Read pickles of torch's old format without running them.
 
-A pickle is a program. Here it is read by an interpreter that builds literals, containers and descriptions of tensors, and calls
-nothing: no file can run code, and neither torch nor torch-geometric needs to know its old classes.
+A pickle is a program. This interpreter only builds literals, containers and descriptions of tensors, and calls nothing.
+No file can therefore run code, and the old classes of torch and torch-geometric are not needed.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ ADVICE = "nothing of it was run; download it again, or copy a whole one there"
 
 @dataclass(frozen=True)
 class Global:
-    """Something that a pickle asks for by its name, module and attribute."""
+    """An object that a pickle refers to by module and attribute."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class Storage:
-    """Where a tensor's items lie: the key of its storage, their type and number."""
+    """The key, item type and number of items of a tensor's storage."""
 
     key: str
     dtype: np.dtype[Any]
@@ -42,14 +42,16 @@ class Storage:
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor as the pickle describes it: contiguous, and the whole of its storage."""
+    """The description of a contiguous tensor that fills its storage."""
 
     storage: Storage
     shape: tuple[int, ...]
 
 
 def unpickle(file: BinaryIO) -> Any:
-    """Interpret one pickle; a tensor becomes its description, and an object of the class Data the dict of its attributes."""
+    """Interpret one pickle. Tensors become descriptions, and objects of the class Data become dicts of their
+    attributes.
+    """
     stack: list[Any] = []
     marks: list[int] = []
     memo: dict[Any, Any] = {}

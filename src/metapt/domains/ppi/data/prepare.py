@@ -1,4 +1,4 @@
-"""Protein graphs from any source to their prepared form: graphs with labels, the tasks' names, and what was counted."""
+"""Prepare protein graphs from any source: graphs with labels, names of tasks, and counts."""
 
 from __future__ import annotations
 
@@ -41,18 +41,20 @@ class _Species:
 
 
 def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
-    """Turn the raw files into the prepared ones; the same raw files give the same bytes.
+    """Convert the raw files to the prepared form; the same raw files give the same bytes.
 
     Args:
-        config: `source`, `string` (not for the archive) and `test_species` of the section `ppi`; other keys are not read.
-        inputs: path for each name that `metapt.domains.ppi.data.sources.names` gives.
-        outputs: `graphs`, see `metapt.domains.ppi.data.graphs`; `tasks`, a CSV file of `TASKS`, where `task` numbers the tasks
-            of a kind (coarse, fine) and `positives` are the graphs that carry it; `counts`, a CSV file of name and value.
+        config: `source`, `string` (not for the archive) and `test_species` of the section `ppi`; other keys are
+            ignored.
+        inputs: path for each name in `metapt.domains.ppi.data.sources.names`.
+        outputs: `graphs`, see `metapt.domains.ppi.data.graphs`; `tasks`, a CSV file with the columns `TASKS`, where
+            `task` numbers the tasks of a kind (coarse, fine) and `positives` counts the graphs with a label of 1;
+            `counts`, a CSV file of name and value.
         machine: not used.
 
     Raises:
-        DataError: a file is missing, cut, altered, or not of its form.
-        ConfigError: a test species is not there, or no other one; too few terms are left.
+        DataError: a file is missing, cut, altered or malformed.
+        ConfigError: a test species is missing, there is no other species, or too few terms are left.
         MachineError: the disk is full, or the folder can't be written.
     """
     ppi = PpiSettings.model_validate({key: config[key] for key in _KEYS if config.get(key) is not None})
@@ -90,7 +92,7 @@ def _check_species(species: Sequence[int], test_species: Sequence[int]) -> None:
 def _from_string(
     inputs: dict[str, Path], string: String, test_species: Sequence[int]
 ) -> tuple[Graphs, pd.DataFrame, _Counts]:
-    """The graphs, the terms in the order of the coarse and then the fine tasks, and what was counted on the way."""
+    """Return the graphs, the terms (those of coarse tasks, then of fine tasks), and counts."""
     species, counts = [], _Counts()
     for taxon in string.species:
         links = read_links(inputs[links_name(string, taxon)], taxon, string.min_score)
@@ -136,7 +138,7 @@ def _from_string(
 
 
 def _labels(species: Sequence[_Species]) -> tuple[pd.DataFrame, sparse.csc_array]:
-    """All terms, sorted, and which proteins carry them: [proteins, terms], one species after the other."""
+    """Return all terms, sorted, and the matrix of their proteins: [proteins, terms], one species after the other."""
     terms = pd.concat([each.annotations.terms for each in species])
     # Descriptions may be empty in one species' file and not in another's.
     terms = terms.sort_values("description", ascending=False, kind="stable")
@@ -176,7 +178,7 @@ def _count(graphs: Graphs) -> _Counts:
 
 
 def _tasks(graphs: Graphs, terms: pd.DataFrame | None) -> Iterator[tuple[object, ...]]:
-    """The rows of tasks.csv; an archive has no names of terms."""
+    """Yield the rows of tasks.csv; an archive has no names of terms."""
     names = iter(terms.reset_index().to_numpy().tolist() if terms is not None else [])
     for kind, bits, number in zip(
         ("coarse", "fine"), (graphs.coarse, graphs.fine), map(int, graphs.tasks), strict=True

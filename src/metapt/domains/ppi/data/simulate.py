@@ -1,13 +1,14 @@
-"""STRING's files without a download: protein networks of several species whose terms have known causes.
+"""Generate files in STRING's form: protein networks of several species whose terms have known causes.
 
-A network is a degree-corrected stochastic block model (Karrer and Newman, Phys. Rev. E 83:016107, 2011) whose blocks, the
-communities, overlap: a protein is in one of them or in two. A community's signature says which evidence channels its links tend
-to have. All species draw their communities from the same signatures.
+A network is drawn from a degree-corrected stochastic block model (Karrer and Newman, Phys. Rev. E 83:016107, 2011) with
+overlapping blocks, the communities: a protein is in one or two of them. A community's signature says which evidence
+channels its links tend to have. All species draw their communities from the same signatures.
 
-What is planted: a cause is whether an odd number of some channels is in the signature, which no sum of evidence tells, so that an
-encoder has to learn it. The causes of the first four channels make the fine terms, each with all of them, and the useful coarse
-terms, with one or two. Irrelevant coarse terms have the causes of the other channels, independent of the first, which compete for
-the capacity of a small encoder. Noise terms have no cause. A term's description says which it is.
+A cause is whether the signature has an odd number of certain channels. No sum of evidence shows a cause, so that an
+encoder has to learn it. The causes of the first four channels determine the fine terms, each by all of them, and the
+useful coarse terms, each by one or two. Irrelevant coarse terms have the causes of the other channels. These are
+independent of the first, and compete for the capacity of a small encoder. Noise terms have no cause. A term's
+description names its kind.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ PROTEINS = 300
 SEED = 0
 CHANNELS = ("neighborhood", "fusion", "cooccurence", "coexpression", "experimental", "database", "textmining")
 CAUSES = ((0, 1), (1, 2), (2, 3), (4, 5), (5, 6), (4, 5, 6))
-"""Channels of which an odd number is in the signature, or not."""
+"""Sets of channels. A cause is true if the signature has an odd number of its channels."""
 SHARED = 3
-"""The first causes, which fine terms have."""
+"""Number of causes, the first ones, that fine terms have."""
 
 _CATEGORY = "Biological Process (Gene Ontology)"
 _COMMUNITIES = 32  # of a species
@@ -53,12 +54,12 @@ Planted = Literal["target", "useful", "irrelevant", "noise"]
 
 @dataclass(frozen=True)
 class Term:
-    """A generated Gene Ontology term, carried where all of its causes have the values that it names.
+    """A generated Gene Ontology term, carried by proteins whose causes have all of the given values.
 
     Attributes:
-        planted: what it is for the fine terms.
+        planted: its use for the fine terms.
         causes: numbers in `CAUSES`, and their values.
-        error: share of proteins whose annotation is drawn at random (with one cause) or missing (with more).
+        error: share of proteins whose annotation is random (with one cause) or missing (with several).
     """
 
     planted: Planted
@@ -85,10 +86,11 @@ def _single(planted: Planted, causes: range) -> list[Term]:
 
 
 def _pairs(planted: Planted, causes: range, values: Sequence[tuple[bool, ...]]) -> list[Term]:
-    """Terms with two causes. With those of `_COMPLETE`, which miss no protein, they are annotated like ancestors in the ontology.
+    """Return terms with two causes.
 
-    The annotations so tell that these are related to the fine terms with the same two values. The other useful terms are as much
-    related, and the annotations don't tell.
+    Terms with the causes of `_COMPLETE` miss no protein, and are annotated like ancestors in the ontology. The
+    annotations thus show that they are related to the fine terms with the same two values. The other useful terms are
+    as closely related, but the annotations do not show it.
     """
     return [
         Term(planted, tuple(zip(pair, value, strict=True)), 0.0 if pair == _COMPLETE else _ERROR)
@@ -102,7 +104,7 @@ TERMS = _terms()
 
 @dataclass(frozen=True)
 class Species:
-    """A generated network of n proteins, and the truth behind it."""
+    """A generated network of n proteins, and its true causes."""
 
     edges: NDArray[np.int64]  # [links, 2], numbers of proteins, the lower one first
     scores: NDArray[np.int64]  # [links, 7], of the `CHANNELS`, of 1000; 0: no evidence
@@ -111,12 +113,12 @@ class Species:
 
 
 def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
-    """Write the files of a source: networks and terms of five species, 300 proteins each, in STRING's form.
+    """Write the raw files of a source: networks and terms of five species of 300 proteins each, in STRING's form.
 
     Args:
         config: `source`, which is `simulated`.
         inputs: none.
-        outputs: paths of `metapt.domains.ppi.data.sources.string_names(SIMULATED)`.
+        outputs: paths for `metapt.domains.ppi.data.sources.string_names(SIMULATED)`.
         machine: not used.
 
     Raises:
@@ -130,21 +132,23 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
 
 
 def write(species: dict[int, Species], outputs: dict[str, Path]) -> None:
-    """Write species, by taxon, as `run` does; the same species, the same bytes."""
+    """Write species, by taxon, as `run` does; the same species give the same bytes."""
     for taxon, each in species.items():
         _write(outputs[links_name(SIMULATED, taxon)], _links(taxon, each))
         _write(outputs[terms_name(SIMULATED, taxon)], _annotations(taxon, each))
 
 
 def generate(proteins: int, seed: int) -> dict[int, Species]:
-    """Generate species, by taxon, each of so many proteins; the same for the same arguments (and the same NumPy)."""
+    """Return generated species, by taxon, of `proteins` proteins each, which the arguments and NumPy's version
+    determine.
+    """
     rng = np.random.default_rng(seed)
     frequency = rng.uniform(*_NOISE, len(TERMS))
     return {taxon: _species(rng, proteins, frequency) for taxon in SIMULATED.species}
 
 
 def combined(scores: NDArray[np.int64]) -> NDArray[np.int64]:
-    """STRING's combined score [links] of those of the channels [links, 7]: one minus the chance that all of them err."""
+    """Return STRING's combined score [links] of the channels' scores [links, 7]: one minus the chance that all err."""
     each = np.maximum(scores / 1000 - _PRIOR, 0) / (1 - _PRIOR)
     total: NDArray[np.int64] = np.floor(1000 * (1 - (1 - _PRIOR) * (1 - each).prod(axis=1))).astype(np.int64)
     return total
@@ -160,10 +164,11 @@ def _species(rng: np.random.Generator, proteins: int, frequency: NDArray[np.floa
 
 
 def _signatures(rng: np.random.Generator) -> NDArray[np.bool_]:
-    """Channels [communities, 7], such that each of the other causes is independent of all the shared ones together.
+    """Return channels [communities, 7] such that each other cause is independent of all shared causes together.
 
-    Four communities have the same shared causes: two signatures of the first four channels, and their complements. Of the other
-    channels, 5 is the same in the four (and in half of all), and 4 and 6 go through their four combinations.
+    Four communities have the same shared causes: two signatures of the first four channels, and their complements.
+    Among these four, channel 5 is constant (it is set in half of all communities), and channels 4 and 6 take all four
+    combinations.
     """
     group, member = np.divmod(np.arange(_COMMUNITIES), 4)
     shared = np.where(member % 2, 15 - group, group)
@@ -177,7 +182,7 @@ def _signatures(rng: np.random.Generator) -> NDArray[np.bool_]:
 def _network(
     rng: np.random.Generator, signatures: NDArray[np.bool_], first: NDArray[np.int64], second: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Links and their scores, of proteins in these communities."""
+    """Return links and their scores, for proteins in these communities."""
     proteins = len(first)
     member = np.zeros((proteins, _COMMUNITIES), bool)
     member[np.arange(proteins), first] = member[np.arange(proteins), second] = True
@@ -207,7 +212,7 @@ def _network(
 
 
 def _labels(rng: np.random.Generator, causes: NDArray[np.bool_], frequency: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Which protein carries which term [n, terms]; the frequencies are those of noise terms."""
+    """Return which protein carries which term [n, terms]; `frequency` gives the frequencies of noise terms."""
     columns = []
     for number, term in enumerate(TERMS):
         wrong, drawn = rng.random((2, len(causes)))
@@ -220,7 +225,7 @@ def _labels(rng: np.random.Generator, causes: NDArray[np.bool_], frequency: NDAr
 
 
 def _links(taxon: int, species: Species) -> Iterator[str]:
-    """Lines of the file of links, each link in both directions, sorted by protein."""
+    """Yield the lines of the file of links, each link in both directions, sorted by protein."""
     yield " ".join(["protein1", "protein2", *CHANNELS, "combined_score"])
     pairs = np.concatenate([species.edges, species.edges[:, ::-1]])
     values = np.tile(np.column_stack([species.scores, combined(species.scores)]), (2, 1))
@@ -229,7 +234,7 @@ def _links(taxon: int, species: Species) -> Iterator[str]:
 
 
 def _annotations(taxon: int, species: Species) -> Iterator[str]:
-    """Lines of the file of terms."""
+    """Yield the lines of the file of terms."""
     yield "\t".join(["#string_protein_id", "category", "term", "description"])
     for protein, term in np.argwhere(species.labels):
         yield "\t".join(

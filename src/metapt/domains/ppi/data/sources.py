@@ -1,28 +1,28 @@
-"""Where the raw files of protein graphs lie, and what they are called; needs no torch."""
+"""Folders and names of the raw files of protein graphs; does not import torch."""
 
 from __future__ import annotations
 
 from metapt.domains.ppi.config import PpiSettings, String
 
 ARCHIVE = "bio_dataset.zip"
-"""Hu et al. (2020): https://github.com/snap-stanford/pretrain-gnns."""
+"""The archive of Hu et al. (2020): https://github.com/snap-stanford/pretrain-gnns."""
 
 SIMULATED = String(version="0", links="links.detailed", species=[900001, 900002, 900003, 900004, 900005])
-"""What the generator writes; numbers that are no NCBI taxa."""
+"""The generated files; the species' numbers are not NCBI taxa."""
 
 
 def folder(ppi: PpiSettings) -> str:
-    """Folder of the raw files, within `data.folder`."""
+    """Return the folder of the raw files within `data.folder`."""
     return {"simulated": "ppi-simulated", "string": f"string-{ppi.string.version}", "hu2020": "hu2020"}[ppi.source]
 
 
 def names(ppi: PpiSettings) -> list[str]:
-    """Names of the raw files, within their folder."""
+    """Return the names of the raw files within their folder."""
     return [ARCHIVE] if ppi.source == "hu2020" else string_names(string_of(ppi))
 
 
 def string_of(ppi: PpiSettings) -> String:
-    """The section `string` with the files that the source has: generated ones are of other species, and always of one form."""
+    """Return the section `string`, with the files of the source; generated files have a fixed form and other species."""
     if ppi.source != "simulated":
         return ppi.string
     files = {key: getattr(SIMULATED, key) for key in ("version", "links", "species")}
@@ -30,15 +30,15 @@ def string_of(ppi: PpiSettings) -> String:
 
 
 def string_names(string: String) -> list[str]:
-    """Names of STRING's files: links and terms of each species."""
+    """Return the names of STRING's files: links and terms of each species."""
     return [name for taxon in string.species for name in (links_name(string, taxon), terms_name(string, taxon))]
 
 
 def links_name(string: String, taxon: int) -> str:
-    """Name of a species' file of links."""
+    """Return the name of a species' file of links."""
     return f"{taxon}.protein.{string.links}.v{string.version}.txt.gz"
 
 
 def terms_name(string: String, taxon: int) -> str:
-    """Name of a species' file of terms."""
+    """Return the name of a species' file of terms."""
     return f"{taxon}.protein.enrichment.terms.v{string.version}.txt.gz"

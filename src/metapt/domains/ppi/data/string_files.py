@@ -1,7 +1,9 @@
-"""STRING's raw form (https://string-db.org/cgi/download): per species, one file of links and one of terms, gzipped text.
+"""STRING's raw files (https://string-db.org/cgi/download): gzipped text, one file of links and one of terms per
+species.
 
-Links have a line for each direction of each pair of proteins, columns apart by spaces: two proteins, the scores of the evidence
-channels and `combined_score`, all 0 to 1000. Terms have a line for each protein and term, columns apart by tabs.
+A file of links has a line for each direction of each pair of proteins, with columns separated by spaces: two proteins,
+the scores of the evidence channels and `combined_score`, all 0 to 1000. A file of terms has a line for each protein and
+term, with columns separated by tabs.
 """
 
 from __future__ import annotations
@@ -23,10 +25,10 @@ from numpy.typing import NDArray
 from metapt.errors import DataError
 
 CHANNELS = ("neighborhood", "fusion", "cooccurence", "coexpression", "experiments", "database", "textmining")
-"""Evidence channels, in the order of an edge's bits: bit i says that channel i has a score above 0.
+"""Evidence channels in the order of an edge's bits: bit i says that channel i has a score above 0.
 
-Evidence that is transferred from other species (`*_transferred`) counts as its channel's own. `homology` is no evidence: it is
-what STRING corrects the other scores by.
+Transferred evidence (`*_transferred`) counts for its channel. `homology` is no evidence; STRING corrects the other
+scores by it.
 """
 
 _SPELLINGS = {"experimental": "experiments", "cooccurrence": "cooccurence"}
@@ -43,11 +45,11 @@ class Links:
     """A species' network.
 
     Attributes:
-        proteins: [N] names, sorted, of those that have a link.
-        edges: [E, 2] int64, numbers of proteins, the lower one first; sorted, none twice.
+        proteins: [N] names, sorted, of proteins with a link.
+        edges: [E, 2] int64, numbers of proteins, the lower one first; sorted, without duplicates.
         bits: [E] uint8, evidence `CHANNELS` of either direction.
-        read: links (lines) in the file.
-        kept: of them, those that reach the score.
+        read: number of links (lines) in the file.
+        kept: number of links that reach the score.
     """
 
     proteins: NDArray[np.object_]
@@ -63,8 +65,8 @@ class Annotations:
 
     Attributes:
         terms: index: term, sorted; columns: category, description.
-        pairs: [P, 2] int64, number of a protein in the network and of a term in `terms`; sorted, none twice.
-        proteins: proteins with such terms, in the network or not.
+        pairs: [P, 2] int64, number of a protein in the network and of a term in `terms`; sorted, without duplicates.
+        proteins: number of proteins with such terms, in the network or not.
     """
 
     terms: pd.DataFrame
@@ -73,16 +75,16 @@ class Annotations:
 
 
 def read_links(path: Path, taxon: int, min_score: int = 0) -> Links:
-    """Read a file of links: `links.detailed`, `links.full` or `physical.links.full`, told apart by the header.
+    """Read a file of links: `links.detailed`, `links.full` or `physical.links.full`, identified by its header.
 
     Args:
         path: gzipped file.
-        taxon: the species, whose number begins each protein's name.
-        min_score: combined score that a link has at least, of 1000. A link of a protein with itself is left out.
+        taxon: the species; each protein's name begins with it.
+        min_score: least combined score of a link, of 1000. Self loops are left out.
 
     Raises:
-        DataError: the file is missing, cut or altered; a column or a line is not as it should be, or a protein is another
-            species'; no link reaches the score.
+        DataError: the file is missing, cut, altered or malformed; a protein belongs to another species; or no link
+            reaches the score.
     """
     firsts, seconds, bits = [], [], []
     names: dict[str, int] = {}
@@ -113,16 +115,16 @@ def read_links(path: Path, taxon: int, min_score: int = 0) -> Links:
 
 
 def read_terms(path: Path, taxon: int, proteins: NDArray[np.object_]) -> Annotations:
-    """Read which proteins carry which terms, of the categories whose name has "Gene Ontology" in it.
+    """Read which proteins carry which terms, from the categories whose names contain "Gene Ontology".
 
     Args:
         path: gzipped `protein.enrichment.terms` file.
-        taxon: the species, whose number begins each protein's name.
+        taxon: the species; each protein's name begins with it.
         proteins: [N] names, sorted, of a network's proteins; the terms of others are left out.
 
     Raises:
-        DataError: the file is missing, cut or altered; a column or a line is not as it should be, or a protein is another
-            species'; there is no Gene Ontology term.
+        DataError: the file is missing, cut, altered or malformed; a protein belongs to another species; or there is no
+            Gene Ontology term.
     """
     tables = []
     names: dict[str, int] = {}
@@ -153,7 +155,7 @@ def _united(
     read: int,
     kept: int,
 ) -> Links:
-    """Both directions of a link as one edge, among the proteins that have any."""
+    """Return both directions of each link as one edge, between the proteins with links."""
     used = np.unique(np.concatenate([first, second]))
     linked = np.array(names, object)[used]
     order = np.argsort(linked)
@@ -167,7 +169,7 @@ def _united(
 
 
 def _channels(columns: list[str], path: Path) -> dict[str, int]:
-    """Column -> number of its evidence channel."""
+    """Return column -> number of its evidence channel."""
     if columns[:2] != _PAIR or columns[-1] != _SCORE or len(set(columns)) < len(columns):
         raise _fault(path, 1, f"the columns are {' '.join(columns)}, and {' '.join(_PAIR)} ... {_SCORE} are expected")
     channels = {}
@@ -184,7 +186,7 @@ def _channels(columns: list[str], path: Path) -> dict[str, int]:
 
 
 def _blocks(path: Path, separator: str) -> Iterator[tuple[list[str], int, bytes]]:
-    """The columns, and of each block of whole lines the number of its first line, and its text."""
+    """Yield the columns, the number of the first line, and the text of each block of whole lines."""
     try:
         with gzip.open(path) as file:
             header = file.readline(_BLOCK).removeprefix(codecs.BOM_UTF8)
@@ -213,7 +215,7 @@ def _blocks(path: Path, separator: str) -> Iterator[tuple[list[str], int, bytes]
 
 
 def _parse(path: Path, line: int, block: bytes, columns: list[str], scores: list[str]) -> pd.DataFrame:
-    """A block as a table of categories and, where they are `scores`, of int32."""
+    """Return a block as a table of categories and of int32 for columns in `scores`."""
     separator = b" " if scores else b"\t"
     text = np.frombuffer(block, np.uint8)
     ends = np.flatnonzero(text == ord(b"\n"))
@@ -248,7 +250,7 @@ def _parse(path: Path, line: int, block: bytes, columns: list[str], scores: list
 
 
 def _numbers(column: pd.Series, names: dict[str, int], path: Path, line: int, taxon: int) -> NDArray[np.int64]:
-    """Number of each protein in `names`, which takes in the new ones."""
+    """Return the number of each protein in `names`, and add new proteins to it."""
     legal = re.compile(rf"{taxon}\.[!-~]+", re.ASCII)
     categories = list(column.cat.categories)
     for index, name in enumerate(categories):

@@ -1,4 +1,4 @@
-"""Which Gene Ontology terms become tasks, and which coarse tasks are related to which fine ones."""
+"""The choice of Gene Ontology terms as tasks, and the relation of coarse tasks to fine tasks."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _CHUNK = 4096  # graphs whose labels are multiplied at once
 
 @dataclass(frozen=True, eq=False)
 class Selection:
-    """Terms that become tasks, both in the terms' order.
+    """Terms that become tasks, both kinds in the terms' order.
 
     Attributes:
         coarse: [coarse tasks] numbers of terms.
         fine: [fine tasks] numbers of terms.
-        carried: terms that any protein carries.
-        frequent: of them, terms that enough proteins carry in the training and in the test species.
-        distinct: of them, terms that no earlier one equals in all proteins.
-        depths: [fine tasks] of the fine terms.
+        carried: number of terms that a protein carries.
+        frequent: number of those that enough proteins of the training and of the test species carry.
+        distinct: number of those that differ from each earlier one in a protein.
+        depths: [fine tasks] depths of the fine terms.
     """
 
     coarse: NDArray[np.int64]
@@ -42,13 +42,13 @@ class Selection:
 def select(labels: sparse.csc_array, test: NDArray[np.bool_], tasks: Tasks) -> Selection:
     """Choose the terms that become fine and coarse tasks.
 
-    Terms that the same proteins carry count once, under the first one's name, so that no fine task is a coarse one too. Fine are
-    the deepest, or the rarest; of equally deep ones the rarest, of equally rare ones the first.
+    Terms with the same proteins count once, under the first one's name, so that no fine task equals a coarse one. Fine
+    terms are the deepest, or the rarest. Of equally deep terms the rarest are chosen, of equally rare ones the first.
 
     Args:
         labels: [proteins, terms] of 0 and 1, the proteins of all species.
-        test: [proteins] whether a protein is of a test species.
-        tasks: numbers of tasks, proteins that carry a term at least, and what makes a term fine.
+        test: [proteins] whether a protein belongs to a test species.
+        tasks: numbers of tasks, least number of proteins with a term, and the criterion for fine terms.
 
     Raises:
         ConfigError: too few terms are left for `tasks.fine` and one coarse task.
@@ -75,12 +75,13 @@ def select(labels: sparse.csc_array, test: NDArray[np.bool_], tasks: Tasks) -> S
 
 
 def depth(labels: sparse.csc_array) -> NDArray[np.int64]:
-    """Of each term, how many terms the longest chain has that contain one another's proteins, strictly, and the term's.
+    """Return the depth [terms] of each term: the length of the longest chain of terms with growing sets of proteins.
 
-    Annotations are propagated to a term's ancestors in the ontology, which so contain its proteins.
+    A chain begins at the term, and each of its sets contains the one before. Annotations are propagated to a term's
+    ancestors in the ontology, whose sets therefore contain the term's proteins.
 
     Args:
-        labels: [proteins, terms] of 0 and 1; each term has a protein, and no two have the same ones.
+        labels: [proteins, terms] of 0 and 1; each term has a protein, and no two have the same proteins.
     """
     counts = _sums(labels)
     shared = sparse.csr_array(labels.T.astype(np.float64) @ labels.astype(np.float64))
@@ -95,14 +96,14 @@ def depth(labels: sparse.csc_array) -> NDArray[np.int64]:
 
 
 def related(coarse_labels: NDArray[Any], fine_labels: NDArray[Any]) -> NDArray[np.bool_]:
-    """Which coarse terms an ancestor of a fine one might be, and say something: [coarse tasks, fine tasks].
+    """Return which coarse terms may be informative ancestors of fine terms: [coarse tasks, fine tasks].
 
-    A coarse term is related to a fine one if at least 99 % of the graphs with the fine one carry it, and less than half of all
-    graphs do.
+    A coarse term is related to a fine one if at least 99 % of the graphs with the fine term carry it, and less than
+    half of all graphs do.
 
     Args:
         coarse_labels: [graphs, coarse tasks] of 0 and 1.
-        fine_labels: [graphs, fine tasks] of 0 and 1. A fine term that no graph carries is related to none.
+        fine_labels: [graphs, fine tasks] of 0 and 1. A fine term that no graph carries has no related term.
     """
     both = np.zeros((coarse_labels.shape[1], fine_labels.shape[1]))
     for start in range(0, len(fine_labels), _CHUNK):  # all labels as floating point would not fit in memory
@@ -115,7 +116,7 @@ def related(coarse_labels: NDArray[Any], fine_labels: NDArray[Any]) -> NDArray[n
 
 
 def _first_of_equals(labels: sparse.csc_array) -> NDArray[np.int64]:
-    """Numbers of the columns that equal no earlier one."""
+    """Return the numbers of the columns that equal no earlier one."""
     columns = labels.sorted_indices()
     first: dict[bytes, int] = {}
     for number, (start, end) in enumerate(zip(columns.indptr[:-1], columns.indptr[1:], strict=True)):

@@ -1,4 +1,4 @@
-"""Experiment `centre_offset`: PT with the centre nodes right, and as the released code batches them."""
+"""Experiment `centre_offset`: PT with correct centre nodes, and with those of the released code's batches."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ BETWEEN = "right minus released"
 
 
 class CentreOffset(ArmsSection):
-    """PT with the centre nodes right, and as the released code batches them. Not in the paper."""
+    """PT with correct centre nodes, and with those of the released code's batches. Not in the paper."""
 
     arms: Names = Field(["graph_supervised", "meta"], min_length=1, description="arms, keys of `ppi.arms`")
 
@@ -51,7 +51,7 @@ def needs(jobs: PpiJobs, section: CentreOffset) -> Needs:
 
 
 def tables(results: PpiResults) -> Tables:
-    """Return AUROC after PT of both kinds, and what arms gain over plain PT under both."""
+    """Return AUROC after both kinds of PT, and the gains over plain PT."""
     cells = auroc_cells(results, list(CENTRES))
     changes = differences(results, [((arm, RELEASED_CENTRE), (arm, FULL_ACCESS)) for arm in results.arms])
     gained = gains(results)
@@ -74,7 +74,7 @@ def tables(results: PpiResults) -> Tables:
 
 
 def gains(results: PpiResults) -> pd.DataFrame:
-    """Return the gain of each arm over plain PT after PT of each kind, and the difference between the two gains.
+    """Return each arm's gain over plain PT after both kinds of PT, and the difference between the two gains.
 
     Columns: evaluation, arm, minus, gain (right, released, right minus released), and those of `difference_columns`.
     """
@@ -99,7 +99,7 @@ def gains(results: PpiResults) -> pd.DataFrame:
 
 
 def figure(results: PpiResults) -> Figure:
-    """Draw the AUROC after PT of both kinds, and what arms gain over plain PT under both."""
+    """Draw the AUROC after both kinds of PT, and the gains over plain PT."""
     cells, gained = auroc_cells(results, list(CENTRES)), gains(results)
     shown = gained[(gained["seeds"] > 1) & (gained["gain"] != BETWEEN)] if len(gained) else gained
     evaluations = [each for each in results.config.evaluations if (cells["evaluation"] == each).any()]
@@ -123,7 +123,7 @@ def figure(results: PpiResults) -> Figure:
 
 
 def comparisons(results: PpiResults) -> Iterator[Comparison]:
-    """Yield claims that each meta arm beats plain PT with released batching, and with the right centre."""
+    """Yield the claims that each meta arm beats plain PT with released batching, and with correct centre nodes."""
     plain = results.plain
     if plain is None:
         return

@@ -19,7 +19,7 @@ from metapt.twostage import cost
 from metapt.twostage.quantities import PEAK_MEMORY, TIME_PER_STEP
 
 PAPER = ("2.5 h, 4-5 GB", "5 h, 8-9 GB")
-"""Plain PT and meta-PT (appendix "Implementation details")."""
+"""The paper's time and memory of plain PT and of meta-PT (appendix "Implementation details")."""
 
 LIMITS = (
     cost.Limit(TIME_PER_STEP, "twice the time per PT step", 2.0, "5 h against 2.5 h"),
@@ -28,7 +28,7 @@ LIMITS = (
 
 
 class PpiCost(ArmsSection):
-    """Time and memory, as measured in the PT runs themselves. `meta-stable` is not in the paper."""
+    """Time and memory, measured in the PT runs. `meta-stable` is not in the paper."""
 
     arms: Names = Field(
         ["graph_supervised", "meta", "meta-stable"], min_length=1, description="arms, keys of `ppi.arms`"
@@ -41,7 +41,7 @@ def needs(jobs: PpiJobs, section: PpiCost) -> Needs:
 
 
 def costs(results: PpiResults) -> cost.Cost:
-    """Return what the PT runs took."""
+    """Return time and memory of the PT runs."""
     return cost.cost_of(results, looks(results.arms), results.plain, PAPER, ratio=5.0 / 2.5)
 
 

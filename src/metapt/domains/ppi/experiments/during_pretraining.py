@@ -1,4 +1,4 @@
-"""Experiment `during_pretraining`: AUROC of the FT head that PT trains along."""
+"""Experiment `during_pretraining`: AUROC of the FT head that is trained during PT."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ COTRAINED = ("cotrain", "cotrain_pcgrad", "cotrain_learned_weights")
 
 
 class DuringPretraining(ArmsSection):
-    """AUROC of the FT head that PT trains along, on FT validation and test graphs."""
+    """AUROC of the FT head that is trained during PT, on FT validation and test graphs."""
 
     arms: Names = Field(
         ["meta", "cotrain", "cotrain_pcgrad", "cotrain_learned_weights"],
@@ -50,7 +50,7 @@ def needs(jobs: PpiJobs, section: DuringPretraining) -> Needs:
 
 
 def tables(results: PpiResults) -> Tables:
-    """Return the AUROC when PT ends, and the paper's meta arm minus each other one."""
+    """Return the AUROC at the end of PT, and the differences between the paper's meta arm and the others."""
     rows: list[dict[str, object]] = []
     shown, gaps = [], []
     for arm in results.arms:
@@ -92,7 +92,7 @@ def tables(results: PpiResults) -> Tables:
 
 
 def figure(results: PpiResults) -> Figure:
-    """Draw the AUROC over PT steps, and the paper's when its PT ended; at the end alone where the runs were not tested before."""
+    """Draw the AUROC over PT steps, or at the end of PT if it was not recorded before, and the paper's final AUROC."""
     if not set(ONLINE.values()) & set(results.series["name"]):
         return _ends(results)
     drawn, axes = figures.panels(columns=2, width=5.4, height=3.8)
@@ -104,7 +104,7 @@ def figure(results: PpiResults) -> Figure:
 
 
 def comparisons(results: PpiResults) -> Iterator[Comparison]:
-    """Yield a claim for each co-trained arm and each of validation and test."""
+    """Yield a claim for each co-trained arm on validation and on test graphs."""
     for control in COTRAINED:
         if not {LEARNED, control} <= set(results.arms):
             continue
@@ -128,7 +128,11 @@ def _papers(results: PpiResults, arm: str, which: str) -> float:
 
 
 def _gap(results: PpiResults, metric: str, control: str) -> Difference:
-    """Return the paper's meta arm minus another one, paired by PT seed. Raises NotMeasuredError."""
+    """Return the difference between the paper's meta arm and a control, paired by PT seed.
+
+    Raises:
+        NotMeasuredError: one of the two was not measured.
+    """
     values = [results.pretraining(arm, metric, FULL_ACCESS) for arm in (LEARNED, control)]
     return paired_difference(values[0], values[1])
 

@@ -1,4 +1,4 @@
-"""Experiment `full_access`: AUROC of each arm where all FT data are there at meta-PT time."""
+"""Experiment `full_access`: AUROC of each arm with all FT data at meta-PT time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from metapt.evaluation.experiment import Experiment, Needs
 
 
 class PpiFullAccess(ArmsSection):
-    """All FT data are there at meta-PT time."""
+    """AUROC with all FT data at meta-PT time."""
 
 
 def needs(jobs: PpiJobs, section: PpiFullAccess) -> Needs:

@@ -1,4 +1,4 @@
-"""Experiment `half_data`: AUROC of each arm where meta-PT sees half of the FT data."""
+"""Experiment `half_data`: AUROC of each arm with half of the FT data at meta-PT time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class HalfData(ArmsSection):
 
 
 def needs(jobs: PpiJobs, section: HalfData) -> Needs:
-    """Return the FT runs of each arm; those of full access where PT sees no FT data."""
+    """Return the FT runs of each arm. Arms whose PT sees no FT data share those of full access."""
     return Needs([jobs.finetune(arm, HALF_DATA) for arm in section.arms])
 
 

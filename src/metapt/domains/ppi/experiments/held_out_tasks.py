@@ -11,7 +11,7 @@ from metapt.evaluation.experiment import Experiment, Needs
 
 
 class HeldOutTasks(ArmsSection):
-    """A quarter of the FT tasks is left out at meta-PT time, and is what FT is on; each quarter in turn."""
+    """A quarter of the FT tasks is left out at meta-PT time and used in FT; each quarter in turn."""
 
 
 def needs(jobs: PpiJobs, section: HeldOutTasks) -> Needs:

@@ -1,4 +1,4 @@
-"""Experiment `known_answer`: half of the PT tasks have the labels of other graphs."""
+"""Experiment `known_answer`: half of the PT tasks have permuted labels and should get low weights."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ AFTER = {FULL_ACCESS: "all PT tasks intact", PERMUTED_TASKS: SETTINGS[PERMUTED_T
 
 
 class KnownAnswer(ArmsSection):
-    """Half of the PT tasks have the labels of other graphs: do their weights go down, and does FT gain? Not in the paper."""
+    """Half of the PT tasks have permuted labels: are their weights low, and does FT gain? Not in the paper."""
 
     arms: Names = Field(
         ["graph_supervised", "meta", "meta-stable"], min_length=1, description="arms, keys of `ppi.arms`"
@@ -45,12 +45,12 @@ class KnownAnswer(ArmsSection):
     )
 
     def arm_names(self) -> list[str]:
-        """Return the names of the arms that it compares, each once."""
+        """Return the names of all arms in the experiment, each once."""
         return list(dict.fromkeys([*self.arms, *self.quarters]))
 
 
 def needs(jobs: PpiJobs, section: KnownAnswer) -> Needs:
-    """Return PT and FT runs on permuted and on intact tasks, and FT after PT on part of the tasks."""
+    """Return PT and FT runs on permuted and on intact tasks, and FT runs after PT on a part of the tasks."""
     learners = [arm for arm in section.arms if learns_weights(jobs.config.arms[arm])]
     runs = jobs.pretrain_all(section.arms, PERMUTED_TASKS) + jobs.pretrain_all(learners, FULL_ACCESS)
     runs += [jobs.finetune(arm, setting) for arm in section.arms for setting in (FULL_ACCESS, PERMUTED_TASKS)]
@@ -58,7 +58,9 @@ def needs(jobs: PpiJobs, section: KnownAnswer) -> Needs:
 
 
 def tables(results: PpiResults) -> Tables:
-    """Return whether the weights find the intact tasks, and what the permuted ones, and part of the tasks, do to FT."""
+    """Return how well the weights find the intact tasks, and the effects of permuted tasks and of a choice of tasks on
+    FT.
+    """
     rows = [weight_row(results, arm, setting) for arm in results.learners for setting in (PERMUTED_TASKS, FULL_ACCESS)]
     measured = [row for row in rows if row["seeds"]]
     cells, found = auroc_cells(results, [FULL_ACCESS, PERMUTED_TASKS]), effects(results)
@@ -85,9 +87,9 @@ def tables(results: PpiResults) -> Tables:
 
 
 def effects(results: PpiResults) -> pd.DataFrame:
-    """Return what permuted PT tasks do to each arm, what arms gain over plain PT there, and what part of the tasks does.
+    """Return the effect of permuted PT tasks on each arm, the gains over plain PT, and the effect of a choice of tasks.
 
-    Columns as those of `differences`.
+    The columns are those of `differences`.
     """
     section, plain = results.section, results.plain
     pairs = [((arm, PERMUTED_TASKS), (arm, FULL_ACCESS)) for arm in section.arms]
@@ -99,7 +101,7 @@ def effects(results: PpiResults) -> pd.DataFrame:
 
 
 def figure(results: PpiResults) -> Figure:
-    """Draw the weights of intact and of permuted tasks, and AUROC after FT with and without the permuted ones."""
+    """Draw the weights of intact and permuted tasks, and AUROC after FT with and without permuted tasks."""
     panels: list[Panel] = []
     for arm in results.learners:
         with suppress(NotMeasuredError):
@@ -122,7 +124,7 @@ def figure(results: PpiResults) -> Figure:
 
 
 def comparisons(results: PpiResults) -> Iterator[Comparison]:
-    """Yield claims on the weights, on the gain over plain PT where half of the tasks are permuted, and on parts of the tasks."""
+    """Yield claims on the weights, on the gain over plain PT with permuted tasks, and on choices of tasks."""
     for arm in results.learners:
         yield finds(results, arm, "the PT tasks whose labels are intact", INTACT, PERMUTED_TASKS)
     for arm in results.learners:

@@ -1,4 +1,4 @@
-"""Experiment `learned_weights`: what weights the tasks end with."""
+"""Experiment `learned_weights`: the task weights at the end of PT."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ COMPARED = ("meta", "cotrain_learned_weights")
 PAPERS_ROW = ("meta vs cotrain_learned_weights", "median absolute difference of the 5000 weights")
 PAPERS_HALF_IQR = 0.09
 TERMS = 8
-"""Terms that are named at either end of an arm's weights."""
+"""Number of terms shown with the highest, and with the lowest, weights of an arm."""
 
 
 class LearnedTaskWeights(ArmsSection):
-    """What weights the tasks end with."""
+    """The task weights at the end of PT."""
 
     arms: Names = Field(
         ["meta", "cotrain_learned_weights", "meta-stable"],
@@ -53,7 +53,7 @@ def needs(jobs: PpiJobs, section: LearnedTaskWeights) -> Needs:
 
 
 def tables(results: PpiResults) -> Tables:
-    """Return what weights the tasks end with: in numbers, against another arm's, and by name."""
+    """Return statistics of the learned weights, their comparison between arms, and the terms with extreme weights."""
     rows = [weight_row(results, arm, FULL_ACCESS) for arm in results.learners]
     blocks = {}
     if any(row["seeds"] for row in rows):
@@ -86,9 +86,9 @@ _CAPTION = (
 
 
 def comparison(results: PpiResults) -> pd.DataFrame | None:
-    """Return the weights of the arms that the paper compares, a row per PT seed: the absolute difference's median and half_iqr.
+    """Return the absolute difference between the weights of the two `COMPARED` arms: median and half_iqr per PT seed.
 
-    None where one of them was not run.
+    The result is None if one of them was not run.
     """
     try:
         ours, others = (results.weights(arm, FULL_ACCESS) for arm in COMPARED)
@@ -114,7 +114,10 @@ def comparison(results: PpiResults) -> pd.DataFrame | None:
 def ranked(results: PpiResults, arm: str) -> pd.DataFrame:
     """Return PT tasks by weight, the highest first: task, term, weight (mean over PT seeds), lowest, highest.
 
-    A task with a weight that is not finite has no place and comes last. Raises NotMeasuredError.
+    Tasks with a weight that is not finite come last.
+
+    Raises:
+        NotMeasuredError: the arm has learned no weights.
     """
     weights, names = results.weights(arm, FULL_ACCESS), task_names(results.tasks, "coarse")
     table = pd.DataFrame(
@@ -130,7 +133,7 @@ def ranked(results: PpiResults, arm: str) -> pd.DataFrame:
 
 
 def figure(results: PpiResults) -> Figure:
-    """Draw histograms, the arms that the paper compares, the weights' trajectories, and what they agree with."""
+    """Draw histograms of the weights, the arms that the paper compares, the weights over PT, and their agreement."""
     arms, panels = results.learners, list[Panel]()
     weights = weights_by_arm(results)
     if weights:
@@ -212,7 +215,7 @@ def _wide_comparison(results: PpiResults, compared: pd.DataFrame) -> pd.DataFram
 
 
 def _ends(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the terms at either end, side by side."""
+    """Return the terms with the highest and with the lowest weights side by side."""
     known = table.dropna(subset="weight")
     count = min(TERMS, len(known) // 2)
     high, low = known.head(count), known.tail(count).iloc[::-1]

@@ -1,4 +1,4 @@
-"""Experiment `negative_transfer`: FT tasks that lose by pre-training."""
+"""Experiment `negative_transfer`: FT tasks that pre-training harms."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from metapt.twostage.seeds import seed_means
 from metapt.twostage.tables import numbers_of
 
 FEW_TASKS = 10.0
-"""Per cent of the FT tasks; little negative transfer."""
+"""Largest share (%) of FT tasks that counts as little negative transfer."""
 
 WITHOUT = "without_pretraining"
-"""The word of the summary's config that names the arm without PT, the first of the config; None where there is none."""
+"""Key of the summary's config with the config's first arm without PT; None if there is none."""
 
 
 class NegativeTransfer(ArmsSection):
-    """FT tasks that lose by pre-training."""
+    """FT tasks that pre-training harms."""
 
 
 def needs(jobs: PpiJobs, section: NegativeTransfer) -> Needs:
@@ -48,25 +48,27 @@ def needs(jobs: PpiJobs, section: NegativeTransfer) -> Needs:
 
 
 def scratch(results: PpiResults) -> tuple[str, str] | None:
-    """Return the arm without PT and the evaluation that others are compared with; None where it was not run.
+    """Return the control without PT and its evaluation; None if it was not run.
 
-    The evaluation is full transfer where that was run: linear evaluation of a random encoder is no fair control.
+    The evaluation is full transfer if that was run, since linear evaluation of a random encoder is no fair control.
     """
     arm, evaluations = results.words[WITHOUT], results.config.evaluations
     return None if arm is None else (arm, FULL_TRANSFER if FULL_TRANSFER in evaluations else evaluations[0])
 
 
 def pretrained_arms(results: PpiResults) -> list[str]:
-    """Return the arms with PT; none where there is no arm without."""
+    """Return the arms with PT; none if there is no arm without PT."""
     without = results.words[WITHOUT]
     return [] if without is None else [arm for arm in results.arms if arm != without]
 
 
 def transfer(results: PpiResults, arm: str, evaluation: str) -> pd.DataFrame:
-    """Return for each FT task (index) the mean test AUROC (%) over all FT runs without PT and with, and the change between them.
+    """Return the mean test AUROC (%) of each FT task over all FT runs without and with PT, and the change.
 
-    Columns: without, with, change, low, high (95% t interval over PT seeds). What a run could not score is NaN.
-    Raises NotMeasuredError.
+    Columns: without, with, change, low, high (95% t interval over PT seeds). The AUROC is NaN where it is not defined.
+
+    Raises:
+        NotMeasuredError: one of the arms was not measured.
     """
     without, after = _without_and_with(results, arm, evaluation)
     changes = _by_seed(after) - _by_seed(without)
@@ -84,10 +86,13 @@ def transfer(results: PpiResults, arm: str, evaluation: str) -> pd.DataFrame:
 
 
 def losing(results: PpiResults, arm: str, evaluation: str) -> pd.Series[float]:
-    """Return the share (%) of the FT tasks that have lower AUROC than without PT, by PT seed, each the mean of its FT runs.
+    """Return the share (%) of FT tasks with lower AUROC than without PT, by PT seed, each the mean of its FT runs.
 
-    Tasks that no run could score (test graphs of one class) do not count; one that only some runs could not score makes the
-    share NaN. Raises NotMeasuredError.
+    Tasks without a defined AUROC in any run (test graphs of one class) do not count. A task with an undefined AUROC in
+    some runs makes the share NaN.
+
+    Raises:
+        NotMeasuredError: one of the arms was not measured.
     """
     without, after = _without_and_with(results, arm, evaluation)
     scored = ~(without.isna().all(axis=1) | after.isna().all(axis=1))
@@ -96,7 +101,7 @@ def losing(results: PpiResults, arm: str, evaluation: str) -> pd.Series[float]:
 
 
 def tables(results: PpiResults) -> Tables:
-    """Return for each arm and evaluation how many FT tasks lose, and which changes least to the good."""
+    """Return the number of FT tasks that lose, and the tasks with the lowest change, for each arm and evaluation."""
     base, names = scratch(results), task_names(results.tasks, "fine", width=32)
     shown, parts = [], []
     for arm in pretrained_arms(results):
@@ -130,7 +135,7 @@ def tables(results: PpiResults) -> Tables:
 
 
 def figure(results: PpiResults) -> Figure:
-    """Draw the test AUROC of each FT task with PT over that without; below the diagonal it loses."""
+    """Draw the test AUROC of each FT task with PT over that without PT; tasks below the diagonal lose."""
     found: dict[str, dict[str, pd.DataFrame]] = {}
     for arm in pretrained_arms(results):
         for evaluation in results.config.evaluations:
@@ -159,7 +164,7 @@ def figure(results: PpiResults) -> Figure:
 
 
 def comparisons(results: PpiResults) -> Iterator[Comparison]:
-    """Yield claims that few FT tasks lose, and that meta-PT makes it no worse; none where no arm without PT was run."""
+    """Yield claims that few FT tasks lose, and that meta-PT does not increase their number; none without a control."""
     base = scratch(results)
     if base is None:
         return
@@ -207,7 +212,11 @@ def _without_and_with(results: PpiResults, arm: str, evaluation: str) -> tuple[p
 
 
 def _task_aurocs(results: PpiResults, arm: str, evaluation: str) -> pd.DataFrame:
-    """Return the test AUROC (%), a row per FT task, a column per pair of seeds. Raises NotMeasuredError where there is none."""
+    """Return the test AUROC (%) [FT tasks, pairs of seeds].
+
+    Raises:
+        NotMeasuredError: the arm was not measured.
+    """
     s = results.series
     part = s[(s["stage"] == "finetune") & (s["arm"] == arm) & (s["name"] == f"{evaluation}, {TASK_AUROC}")]
     if part.empty:

@@ -1,4 +1,4 @@
-"""Experiment `representations`: how alike the features are that the arms' encoders give the same graphs."""
+"""Experiment `representations`: similarity of the features of the arms' encoders on the same graphs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Representations(ArmsSection):
 
 
 def needs(jobs: PpiJobs, section: Representations) -> Needs:
-    """Return the PT runs of each arm, and the study of their features."""
+    """Return the PT runs of each arm, and the job that compares their features."""
     runs = jobs.pretrain_all(section.arms, FULL_ACCESS)
     return Needs([*runs, jobs.representations(section.arms, section.graphs)])
 
@@ -53,7 +53,7 @@ def cka(results: PpiResults) -> pd.DataFrame:
 
 
 def tables(results: PpiResults) -> Tables:
-    """Return a table with a row and a column per arm."""
+    """Return the alignment as a matrix of arms."""
     table = cka(results)
     shown = pd.DataFrame({"arm": [label(arm) for arm in results.arms]})
     for other in results.arms:
@@ -66,7 +66,7 @@ def tables(results: PpiResults) -> Tables:
 
 
 def figure(results: PpiResults) -> Figure:
-    """Draw a heat map of the alignment between arms, mean over PT seeds."""
+    """Draw a heat map of the alignment between arms, the mean over PT seeds."""
     table = cka(results).pivot(index="arm", columns="other", values="mean").loc[results.arms, results.arms]
     values, names = table.to_numpy(dtype=float), [label(arm) for arm in results.arms]
     size = 0.62 * len(names) + 2.3

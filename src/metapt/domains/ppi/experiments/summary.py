@@ -1,4 +1,4 @@
-"""Experiment `summary`: the better of full transfer and linear evaluation, of each arm in each setting."""
+"""Experiment `summary`: the better of full transfer and linear evaluation, for each arm and setting."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ INITIALS = {FULL_TRANSFER: "F", LINEAR_EVALUATION: "L"}
 
 
 class Summary(ArmsSection):
-    """The better of full transfer and linear evaluation, in each setting that is in the config."""
+    """The better of full transfer and linear evaluation in each setting of the config."""
 
 
 def needs(jobs: PpiJobs, section: Summary) -> Needs:
-    """Return the FT runs under full access, and those in the other settings as far as the config has their experiments."""
+    """Return the FT runs under full access, and in those other settings whose experiments are in the config."""
     others = dict(jobs.config.experiments())
     half, held_out = (others[key].arm_names() if key in others else [] for key in (HALF_DATA, HELD_OUT_TASKS))
     runs = [jobs.finetune(arm, FULL_ACCESS) for arm in section.arms]
@@ -39,7 +39,7 @@ def needs(jobs: PpiJobs, section: Summary) -> Needs:
 
 
 def tables(results: PpiResults) -> Tables:
-    """Return for each setting that was run the better of the two evaluations, beside the paper's."""
+    """Return the better of the two evaluations in each setting that was run, beside the paper's."""
     joined = beside_papers(results, best_cells(results))
     rows = []
     for arm, part in joined.groupby("arm", sort=False):
@@ -60,8 +60,8 @@ def tables(results: PpiResults) -> Tables:
 def best_cells(results: PpiResults) -> pd.DataFrame:
     """Return the rows of `auroc_cells` with the highest mean of an arm and setting.
 
-    `best` names the evaluation, `evaluation` is `BEST`. Where an evaluation gave no finite number none is known to be the best:
-    `best` is "" and the numbers are NaN.
+    `best` names the evaluation, and `evaluation` is `BEST`. If one of the evaluations has no finite mean, the best is
+    unknown: `best` is "" and the numbers are NaN.
     """
     half = [HALF_DATA] if results.words[HALF_DATA] else []
     cells = auroc_cells(results, [FULL_ACCESS, *half, HELD_OUT_TASKS])

@@ -1,4 +1,4 @@
-"""The study of the experiment `representations`: how alike the features are that the arms' encoders give the same FT graphs."""
+"""The study of the experiment `representations`: similarity of the arms' features on the same FT graphs."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _INPUT = "pretrained/"
 
 
 def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
-    """Compare the features of all arms with the same PT seed by CKA, before FT; see `linear_cka`.
+    """Compare the features before FT of all arms with the same PT seed by CKA; see `linear_cka`.
 
     Args:
-        config: `domain`, `graphs` (how many are compared, at most), `network` (see `Network`), `test_species`.
-        inputs: `graphs`, and `pretrained/{arm}/{seed}`: what PT has left.
-        outputs: `metrics`: of each PT seed (replicate), for each arm, "CKA with {other}" of each other arm; `series`: empty.
+        config: `domain`, `graphs` (how many are compared at most), `network` (see `Network`), `test_species`.
+        inputs: `graphs`, and `pretrained/{arm}/{seed}`: pretrained.pt of each PT run.
+        outputs: `metrics`: "CKA with {other}" of each arm, other arm and PT seed (replicate); `series`: empty.
         machine: device.
 
     Raises:
@@ -66,13 +66,13 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
 
 
 def compared(parts: Splits, count: int) -> Tensor:
-    """Return the numbers of `count` FT graphs at most, drawn from training, validation and test; the same ones in every run."""
+    """Return the numbers of at most `count` FT graphs, drawn from training, validation and test; the same in all runs."""
     graphs = torch.from_numpy(np.concatenate([parts.train, parts.validation, parts.test]))
     return graphs[torch.randperm(len(graphs), generator=generator("ppi representations"))[:count]]
 
 
 def _by_seed(inputs: dict[str, Path]) -> dict[int, dict[str, Path]]:
-    """Return PT seed -> arm -> pretrained.pt."""
+    """Return PT seed -> arm -> path of pretrained.pt."""
     found: dict[int, dict[str, Path]] = {}
     for name, path in inputs.items():
         if name.startswith(_INPUT):
