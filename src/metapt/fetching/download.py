@@ -153,7 +153,7 @@ def _save(answer: Answer, file: SourceFile | Listed, part: Path, many: bool) -> 
         BytesIO() if many else part.open("ab+" if got else "wb+") as out,
         tqdm(total=size, initial=got, desc=part.stem, unit="B", unit_scale=True, disable=many or None) as bar,
     ):
-        while chunk := chunk[: file.limit + 1 - got]:  # one byte more shows that it is overlong
+        while chunk := chunk[: file.limit + 1 - got]:  # one more byte shows that the file is too long
             out.write(chunk)
             got += len(chunk)
             bar.update(len(chunk))
@@ -164,7 +164,7 @@ def _save(answer: Answer, file: SourceFile | Listed, part: Path, many: bool) -> 
         try:
             check_file(out, file)
         except Failure as failure:
-            if size is None and isinstance(failure, Cut):  # the place has not said how long the whole is
+            if size is None and isinstance(failure, Cut):  # the place has not given the size
                 raise
             return Failure(str(failure))
         if isinstance(out, BytesIO):

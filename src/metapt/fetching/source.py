@@ -28,9 +28,9 @@ def place_of(text: str) -> Path | str:
             return Path(unquote(rest.removeprefix("localhost")))
         if scheme.lower() in ("http", "https") and text.isprintable():
             url = TypeAdapter(HttpUrl).validate_python(text)
-            (url.host or "").encode("idna")  # refuses empty labels, as in a..b
+            (url.host or "").encode("idna")  # raises for empty labels, as in a..b
             return str(url)
-    except (ValueError, RuntimeError):  # a RuntimeError: of a user without a home
+    except (ValueError, RuntimeError):  # RuntimeError: the user has no home
         pass
     raise ValueError("legal are a folder, file:///folder, http://host/… and https://host/…")
 
@@ -66,7 +66,7 @@ class Listed(BaseModel, extra="forbid", frozen=True):
 
     size: ClassVar[None] = None
     container: ClassVar[None] = None
-    limit: ClassVar[int] = 1 << 26  # bytes; the list, and each of the files, has not more
+    limit: ClassVar[int] = 1 << 26  # maximal bytes of the list, and of each file
 
     sums: str
     files: tuple[str, ...] = ()
@@ -93,8 +93,7 @@ class Source(BaseModel, extra="forbid", frozen=True):
         return (*self.files, *((*self.listed.files, RECORDS) if self.listed else ()))
 
     def places(self, name: str, mirrors: list[Place]) -> list[Place]:
-        """Return the possible places of the file `name`: each mirror, the folder with the source's name in it, the
-        publishers.
+        """Return the possible places of the file `name`: mirrors, their folders with the source's name, the publishers.
 
         Lists of sums do not show their version, so a mirror must have them in the folder with the source's name.
         """

@@ -61,7 +61,7 @@ def check_file(opened: BinaryIO, file: SourceFile | Listed) -> None:
         raise Failure(f"altered: {error}") from error
     except EOFError as error:
         raise Cut("cut: it ends too early") from error
-    md5 = hashlib.md5(usedforsecurity=False)  # guards against accidents, not against forgery
+    md5 = hashlib.md5(usedforsecurity=False)  # against accidents, not against forgery
     for kind, expected, digest in (("SHA-256", file.sha256, hashlib.sha256()), ("MD5", file.md5, md5)):
         opened.seek(0)
         while expected is not None and (chunk := opened.read(1 << 18)):

@@ -31,10 +31,10 @@ _HEADERS = {"User-Agent": f"metapt/{metapt.__version__}", "Accept-Encoding": "id
 class Patience(NamedTuple):
     """Time limits and retries of requests to a server."""
 
-    timeout: float = 30.0  # seconds without a byte, and for the whole head of an answer
+    timeout: float = 30.0  # seconds without a byte, and for the whole head of a response
     attempts: int = 4
-    pause: float = 1.0  # seconds before the second attempt, then doubled
-    rate: float = 100.0  # bytes per second, at least, in each period of `timeout` seconds
+    pause: float = 1.0  # seconds before the second attempt; doubled before each later one
+    rate: float = 100.0  # least bytes per second in each period of `timeout` seconds
 
 
 PATIENCE = Patience()
@@ -54,8 +54,8 @@ class Web(ExitStack):
     def __init__(self) -> None:
         super().__init__()
         self._thread, self._ssl = threading.local(), ssl.create_default_context()
-        self._deadlines: dict[Any, float] = {}  # of clients that wait for the head of an answer
-        self._unreachable: dict[str, str] = {}  # host -> what was wrong
+        self._deadlines: dict[Any, float] = {}  # by client that waits for the head of a response
+        self._unreachable: dict[str, str] = {}  # host -> error
         self._over = threading.Event()
         self.callback(self._over.set)
         threading.Thread(target=self._end_late_heads, daemon=True).start()
@@ -124,7 +124,10 @@ class Web(ExitStack):
                 code, part = response.status_code, response.headers.get("Content-Range", "")
                 if part.startswith(f"bytes {start}-") if code == _PART else response.is_success:
                     return response
-                with closing(response), suppress(httpx.HTTPError):  # a short text is read, so that the connection lasts
+                with (
+                    closing(response),
+                    suppress(httpx.HTTPError),
+                ):  # the short text is read, so that the connection can be reused
                     list(islice(response.iter_raw(), 4))
                 if start and code in (_PART, 416):
                     return self._ask(url, 0)
@@ -137,7 +140,7 @@ class Web(ExitStack):
             httpx.InvalidURL,
             ValueError,
             RuntimeError,
-        ) as error:  # of odd hosts, or of a closed client
+        ) as error:  # for malformed hosts, or a closed client
             if isinstance(error, httpx.TimeoutException) or time.monotonic() >= deadline:
                 raise NoAnswer(f"no answer within {PATIENCE.timeout:g} s") from error
             raise NoAnswer(f"no network or no such host: {re.sub(r'^.Errno -?[0-9]+. ', '', str(error))}") from error

@@ -136,7 +136,7 @@ def of(cells: pd.DataFrame, evaluation: str) -> pd.DataFrame:
 
 
 def dots(axis: Axes, ours: pd.DataFrame, others: pd.DataFrame, names: tuple[str, str] = ("ours", "paper")) -> None:
-    """Draw a row per arm of `ours`: mean and standard error over PT seeds, and below it, hollow, the mean of `others`."""
+    """Draw a row per arm of `ours`: mean and standard error over PT seeds, and below it, hollow, those of `others`."""
     shown = pd.DataFrame(
         {
             "label": [label(a) for a in ours["arm"]],

@@ -23,15 +23,17 @@ class Tasks(Section):
     """Which Gene Ontology terms become tasks. The paper gives no default except that of `fine`."""
 
     fine: Positive = Field(
-        40, description="FT tasks: the deepest, or the rarest, terms; the others are coarse PT tasks"
+        40, description="number of FT tasks: the deepest or the rarest terms; the others are coarse PT tasks"
     )
-    coarse: Positive | None = Field(None, description="PT tasks, at most: the most frequent ones; empty: all others")
+    coarse: Positive | None = Field(
+        None, description="maximal number of PT tasks, the most frequent terms; empty: all others"
+    )
     by: Literal["depth", "frequency"] = Field(
         "frequency",
-        description="what makes a term fine: a long chain of terms that each contain the next one's proteins, or few proteins",
+        description="criterion for fine terms: a long chain of terms that contain its proteins, or few proteins",
     )
     min_proteins: Positive = Field(
-        20, description="proteins of the training species, and of the test species, that carry a term"
+        20, description="least number of proteins with a term, in the training and in the test species"
     )
 
 
@@ -40,25 +42,25 @@ class Ego(Section):
 
     hops: Positive = Field(2, description="steps from the centre")
     fan_out: Positive | None = Field(
-        20, description="neighbours that a node brings in at most, drawn at random; empty: all"
+        20, description="maximal number of neighbours that a node adds, drawn at random; empty: all"
     )
-    max_nodes: Positive = Field(300, description="nodes of a graph at most")
-    seed: Count = Field(0, description="of the draws")
+    max_nodes: Positive = Field(300, description="maximal number of nodes of a graph")
+    seed: Count = Field(0, description="seed of the draws")
 
 
 class String(Section):
     """Networks and terms from STRING (string-db.org). The paper gives no default except that of `species`."""
 
-    version: str = Field("12.0", pattern=r"^\d+(\.\d+)*$", description="of STRING, as in the file names")
+    version: str = Field("12.0", pattern=r"^\d+(\.\d+)*$", description="version of STRING, as in the file names")
     links: Literal["links.detailed", "links.full", "physical.links.full"] = Field(
-        "links.detailed", description="which file of links, with its evidence channels"
+        "links.detailed", description="file of links and their evidence channels"
     )
     species: Taxa = Field(
         [9606, 3702, 6239, 511145, 7227, 10090, 4932, 7955],
         min_length=2,
-        description="NCBI taxa, by default those of Hu et al. (2020); `test_species` are held out, the others are trained on",
+        description="NCBI taxa, by default those of Hu et al. (2020); `test_species` are held out of training",
     )
-    min_score: Count = Field(400, description="combined score that a link has at least, of 1000")
+    min_score: Count = Field(400, description="least combined score of a link, of 1000")
     ego: Ego = Ego()
     tasks: Tasks = Tasks()
 
@@ -66,8 +68,8 @@ class String(Section):
 class Network(Section):
     """The graph isomorphism network (GIN) of Hu et al. (2020)."""
 
-    layers: Positive = Field(5, description="rounds of message passing")
-    width: Positive = Field(300, description="of a node's state; a graph's features are twice as many")
+    layers: Positive = Field(5, description="number of message-passing layers")
+    width: Positive = Field(300, description="width of a node's state; a graph has twice as many features")
 
 
 class PpiPretraining(Section):
@@ -76,9 +78,7 @@ class PpiPretraining(Section):
     epochs: Positive = Field(100, description="passes over the PT graphs")
     batch_size: Positive = Field(32, description="graphs per minibatch")
     dropout: Share = Field(0.2, description="share of a layer's outputs that are zeroed")
-    online_evaluations: Count = Field(
-        10, description="tests of the FT head that PT trains, on the way; not in the paper"
-    )
+    online_evaluations: Count = Field(10, description="number of tests of the FT head during PT; not in the paper")
 
 
 class PpiFinetuning(Section):
@@ -86,14 +86,16 @@ class PpiFinetuning(Section):
 
     epochs: Positive = Field(50, description="passes over the FT graphs; the best one on validation AUROC is tested")
     batch_size: Positive = Field(32, description="graphs per minibatch")
-    dropout: Share = Field(0.5, description="share of a layer's outputs that are zeroed, FT of the whole network")
+    dropout: Share = Field(0.5, description="share of a layer's outputs that are zeroed in FT of the whole network")
     lrs: Rates = Field(
         [1e-5, 3e-5, 1e-4],
         min_length=1,
-        description="learning rates (Adam) of which validation AUROC chooses, FT of the whole network",
+        description="learning rates (Adam) of FT of the whole network; the one with the best validation AUROC is used",
     )
-    linear_lrs: Rates = Field([1e-4], min_length=1, description="the same for linear evaluation (encoder frozen)")
-    linear_epochs: Positive = Field(50, description="passes of linear evaluation")
+    linear_lrs: Rates = Field(
+        [1e-4], min_length=1, description="learning rates of linear evaluation (encoder frozen), chosen likewise"
+    )
+    linear_epochs: Positive = Field(50, description="passes over the FT graphs in linear evaluation")
 
 
 class WithoutPretraining(Section):
@@ -108,7 +110,7 @@ class TaskWeights(Section):
     of: str = Field(description="the arm, a key of `ppi.arms`")
     use: Literal["as_learned", "permuted", "top_quarter", "bottom_quarter"] = Field(
         "as_learned",
-        description="the weights themselves, or in a random order; or only the tasks of highest or lowest weight",
+        description="the weights themselves or in random order, or only the tasks with the highest or lowest weights",
     )
 
 
@@ -119,10 +121,10 @@ class Supervised(Section):
     pretrain_lr: Rate = Field(1e-3, description="PT learning rate (Adam)")
     tasks: Literal["all", "related"] = Field(
         "all",
-        description="all PT tasks; or those that an FT task implies: (nearly) each protein with the FT term has the PT term "
-        "(not in the paper)",
+        description="all PT tasks, or those that an FT task implies: nearly all proteins with the FT term have the PT "
+        "term (not in the paper)",
     )
-    weights: TaskWeights | None = Field(None, description="empty: each task has weight 1")
+    weights: TaskWeights | None = Field(None, description="task weights of another arm; empty: each task has weight 1")
 
 
 class CoTrain(Section):
@@ -132,7 +134,7 @@ class CoTrain(Section):
     pretrain_lr: Rate = Field(1e-3, description="PT learning rate (Adam)")
     gradients: Literal["alternate", "pcgrad"] = Field(
         "alternate",
-        description="a step on PT data, then one on FT data; or one step of both, conflicts projected out (Yu et al. 2020)",
+        description="a step on PT data, then one on FT data; or one step on both without conflicts (Yu et al. 2020)",
     )
 
 
@@ -143,12 +145,12 @@ class LearnedWeights(Section):
     pretrain_lr: Rate = Field(1e-4, description="learning rate of the network (Adam)")
     meta_lr: Rate = Field(1.0, description="learning rate of the task weights (Adam)")
     pretrain_steps: Positive = Field(
-        10, description="steps of the network between updates of the weights; not in the paper, as of `meta`"
+        10, description="steps of the network between updates of the weights; not in the paper: that of `meta`"
     )
     warmup_epochs: Annotated[float, Field(ge=0)] = Field(
-        1, description="epochs before the first of them; not in the paper, as of `meta`"
+        1, description="epochs before the first update of the weights; not in the paper: that of `meta`"
     )
-    neumann_terms: Count = Field(1, description="Hessian-vector products per update; not in the paper, as of `meta`")
+    neumann_terms: Count = Field(1, description="Hessian-vector products per update; not in the paper: that of `meta`")
 
 
 class PpiMeta(MetaArm):
@@ -159,11 +161,11 @@ class PpiMeta(MetaArm):
     pretrain_lr: Rate = Field(1e-4, description="PT learning rate (Adam)")
     unroll: Literal["head", "fitted", "ridge"] = Field(
         "head",
-        description="unrolled FT steps of the head; or a head fitted to convergence, differentiated implicitly; "
-        "or a ridge regression, differentiated through its solution",
+        description="FT solver: unrolled steps of the head, or a head fitted to convergence and differentiated "
+        "implicitly, or a ridge regression differentiated through its solution",
     )
     batch_size: Positive | None = Field(
-        32, description="graphs per FT minibatch of a meta-update; empty: all of them (not in the paper; as in FT)"
+        32, description="graphs per FT minibatch of a meta-update; empty: all (not in the paper; as in FT)"
     )
     hypergradient_batch: Positive | None = Field(
         None,
@@ -259,7 +261,7 @@ class PpiSettings(DomainSection):
         "hu2020: the archive of Hu et al. (2020), 2 GB",
     )
     string: String = String()
-    test_species: Taxa = Field([9606], min_length=1, description="NCBI taxa that are tested on, and on nothing else")
+    test_species: Taxa = Field([9606], min_length=1, description="NCBI taxa of the test graphs")
     network: Network = Network()
     pretrain_seeds: Positive = Field(1, description="PT runs of each arm")
     finetune_seeds: Positive = Field(5, description="FT runs of each PT run")
@@ -268,15 +270,13 @@ class PpiSettings(DomainSection):
         min_length=1,
         description="FT of the whole network, or of the head alone",
     )
-    arms: dict[str, Arm] = Field(
-        ARMS, description="ways to pre-train; those from meta-identity on are not in the paper"
-    )
+    arms: dict[str, Arm] = Field(ARMS, description="arms by name; those from meta-identity on are not in the paper")
     pretrain: PpiPretraining = PpiPretraining()
     finetune: PpiFinetuning = PpiFinetuning()
 
     @model_validator(mode="after")
     def _sources_learn_weights(self) -> PpiSettings:
-        # A summary reads these settings without the experiments, and without arms that it does not name.
+        # Summaries validate these settings without the arms that they do not use.
         for name in dict.fromkeys(arm for _, section in self.experiments() for arm in section.arm_names()):
             source = weights_of(self.arms[name])
             if source is not None and not (source in self.arms and learns_weights(self.arms[source])):

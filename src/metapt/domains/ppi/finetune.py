@@ -73,7 +73,7 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
         if config["method"] != "no_pt":
             yield start_of(load_pretrained(inputs[f"seed{seed}"], network, machine.device).pretrained, todo)
             return
-        # Without PT each FT seed draws an encoder, as in the released code, so that the results' spread is over encoders.
+        # Without PT each FT seed draws an encoder, as in the released code: results then vary with the encoder.
         for number in sorted({part[2] for part in todo}):
             made = initial_pretrained(network.layers, network.width, 1, generator("ppi weights", seed, number))
             yield start_of(made.to(machine.device), [part for part in todo if part[2] == number])
@@ -131,8 +131,8 @@ def sets_of(dataset: PpiDataset, splits: Splits, tasks: Tensor) -> PpiSets:
         undefined = undefined_classes(sets.labels(chosen))
         if len(undefined) == len(tasks):
             raise DataError(
-                f"no FT task has both labels among the {len(chosen)} {name} graphs, so that no AUROC is defined; prepare more "
-                "graphs, or FT tasks that more proteins carry."
+                f"no FT task has both labels among the {len(chosen)} {name} graphs, so that no AUROC is defined; "
+                "prepare more graphs, or FT tasks that more proteins carry."
             )
         if undefined:
             numbers = ", ".join(str(int(tasks[index])) for index in undefined)

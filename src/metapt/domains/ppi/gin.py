@@ -49,7 +49,7 @@ class GraphBatch(NamedTuple):
 
 
 class _NeighbourSum(torch.autograd.Function):
-    """Multiply states by the adjacency matrix A. A is symmetric, so derivatives of every order are products with A too."""
+    """Multiply states by the adjacency matrix A; it is symmetric, so that derivatives are products with A, too."""
 
     @staticmethod
     def forward(context: Any, states: Tensor, neighbours: Tensor, offsets: Tensor) -> Tensor:
@@ -109,7 +109,7 @@ class GinEncoder:
             if layer + 1 < self.layers:
                 states = F.relu(F.linear(hidden, *linear))
                 states = states if keep is None else states * keep[layer]
-        if keep is None:  # a linear map and a mean change places, and there are fewer graphs than nodes
+        if keep is None:  # the linear map commutes with the mean, and there are fewer graphs than nodes
             return F.linear(_readout(hidden, batch), *linear).flatten(1)
         return _readout(F.linear(hidden, *linear) * keep[-1], batch).flatten(1)
 

@@ -163,7 +163,7 @@ class PpiJobs(Jobs[PpiSettings]):
         return min(self._graphs(), (arm.batch_size or self._graphs()) * (arm.folds or 2))
 
     def _pretrain_minutes(self, arm: Arm) -> int:
-        """Return the time limit of a PT run. A meta-update takes as long as a PT step, plus the time for its FT graphs."""
+        """Return the time limit of a PT run; a meta-update takes as long as a PT step, and time for its FT graphs."""
         graphs = self.config.pretrain.epochs * self._graphs()
         updates = graphs / (self.config.pretrain.batch_size * getattr(arm, "pretrain_steps", 1))
         return self._minutes(2 * graphs + updates * self._update_graphs(arm))

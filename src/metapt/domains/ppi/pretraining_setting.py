@@ -114,7 +114,7 @@ class PpiSetting:
         return torch.from_numpy(pack(labels.astype(np.bool_))).to(self.dataset.device)
 
     def relatives(self) -> NDArray[np.bool_]:
-        """Return a mask [PT tasks] of the tasks that an FT task implies, by the labels of the setting (see `related`)."""
+        """Return a mask [PT tasks] of the tasks that an FT task implies by the setting's labels (see `related`)."""
         known, bits, tasks = np.concatenate(self.finetune), self.coarse(), self.tasks
         coarse = self.dataset.graphs.coarse if bits is None else bits.cpu().numpy()
         fine = unpack(self.dataset.graphs.fine[known], self.dataset.fine_tasks)
@@ -136,13 +136,11 @@ class PpiSetting:
         if arm.folds is None:
             sizes = [arm.batch_size or len(part) for part in (train, validation)]
             return sets | {"train": (train, sizes[0]), "validation": (validation, sizes[1])}
-        # What equal parts leave over goes to the validation part, so that no graph is in two parts of a meta-update.
+        # The remainder goes to validation, so that no graph is in two parts of a meta-update.
         both = np.random.default_rng([self.seed, 4]).permutation(np.concatenate([train, validation]))
         largest = len(both) // arm.folds
         part = min(arm.batch_size or largest, largest)
-        updates = (
-            1 if part == largest else (len(both) - part) // (part * (arm.folds - 1))
-        )  # that a pass over them serves
+        updates = 1 if part == largest else (len(both) - part) // (part * (arm.folds - 1))  # per pass
         rest = len(both) - updates * part * (arm.folds - 1)
         return sets | {"train": (both[rest:], part), "validation": (both[:rest], rest if part == largest else part)}
 

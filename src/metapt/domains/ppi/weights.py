@@ -101,7 +101,7 @@ def agreement(weights: pd.DataFrame) -> Estimate:
 
 
 def correlations(weights: pd.DataFrame) -> NDArray[np.float64]:
-    """Return Spearman's correlations [PT seeds, PT seeds] of weights [tasks, PT seeds]; NaN if weights are not finite."""
+    """Return Spearman's correlations [PT seeds, PT seeds] of weights [tasks, PT seeds]; NaN for non-finite weights."""
     ranks = weights.where(np.isfinite(weights)).rank().to_numpy(dtype=float)
     with np.errstate(all="ignore"):
         return np.atleast_2d(np.corrcoef(ranks, rowvar=False))

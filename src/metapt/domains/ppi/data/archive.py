@@ -38,15 +38,15 @@ from metapt.errors import DataError
 MEMBER = "dataset/supervised/processed/geometric_data_processed.pt"
 
 _MAGIC, _VERSION = 0x1950A86A20F9469CFC6C, 1001
-_HEADER = 1 << 16  # bytes that the five pickles take at most; the archive's take 2 kB
-_FREE = 1 << 26  # bytes that a zip file may always unpack to
-_MOST = 200  # else at most so many times its own; the archive's labels, its sparsest part, take a hundredth
-_CHUNK = 1 << 18  # bytes of a storage that are read at once
-_BLOCK = 64  # graphs whose edges are paired at once; they stay in the cache
+_HEADER = 1 << 16  # maximal bytes of the five pickles; those of the archive take 2 kB
+_FREE = 1 << 26  # bytes to which a zip file may unpack whatever its size
+_MOST = 200  # otherwise the maximal factor; the archive's labels, its sparsest part, shrink to a hundredth
+_CHUNK = 1 << 18  # bytes of a storage per read
+_BLOCK = 64  # graphs whose edges are paired at once; small enough for the cache
 _CODES = {"Float": "<f4", "Double": "<f8", "Long": "<i8", "Int": "<i4", "Short": "<i2", "Char": "i1", "Byte": "u1"}
 
 _Array = NDArray[Any]
-_File: TypeAlias = "io.BufferedReader[Any]"  # only type checkers know the parameter
+_File: TypeAlias = "io.BufferedReader[Any]"  # the type parameter exists for type checkers only
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def read_archive(path: Path) -> Graphs:
                     )
                 except DataError as error:
                     raise DataError(f"{name} {error}") from error
-            if file.read(1):  # at the end zipfile compares the checksum
+            if file.read(1):  # at the end of the file zipfile compares the checksum
                 raise DataError("it goes on after its last storage")
         graphs = _graphs(arrays, rules)
         check(graphs)
@@ -110,7 +110,7 @@ def _opened(path: Path) -> Iterator[tuple[_File, int]]:
             yield plain, path.stat().st_size
             return
         with zipfile.ZipFile(plain) as archive:
-            end = MEMBER.removeprefix("dataset")  # whatever the folder above is called
+            end = MEMBER.removeprefix("dataset")  # the folder above may have any name
             found = [info for info in archive.infolist() if f"/{info.filename}".endswith(end)]
             if len(found) != 1:
                 raise DataError(f"it has {len(found) or 'no'} {MEMBER}")
@@ -118,17 +118,18 @@ def _opened(path: Path) -> Iterator[tuple[_File, int]]:
                 raise DataError(f"{found[0].filename} is neither stored nor deflated")
             if found[0].file_size > max(_FREE, _MOST * found[0].compress_size):
                 raise DataError(
-                    f"{found[0].filename} unpacks {found[0].compress_size} bytes to {found[0].file_size}, too many to be data"
+                    f"{found[0].filename} unpacks {found[0].compress_size} bytes to {found[0].file_size}, too many to "
+                    "be data"
                 )
             with archive.open(found[0]) as member:
                 yield io.BufferedReader(member, _HEADER), found[0].file_size
 
 
 def _header(file: _File, size: int) -> dict[str, Tensor]:
-    """Return the tensors `name` of the data and `slices[name]` of the slices, in the order of their items in the file."""
+    """Return the tensors `name` of the data and `slices[name]` of the slices, in the order of their items."""
     head = io.BytesIO(file.peek(_HEADER)[:_HEADER])
     try:
-        with warnings.catch_warnings(action="ignore"):  # of escapes in strings, which only altered files have
+        with warnings.catch_warnings(action="ignore"):  # invalid escapes in strings, which only altered files have
             magic, version, machine, saved, keys = (unpickle(head) for _ in range(5))
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise DataError(f"it does not begin with pickles of tensors and containers: {error}") from error
@@ -283,11 +284,11 @@ def _undirected(
     forth, back = keys[i < j], keys[i > j]
     odd = [keys[i == j]]
     directions = [forth]
-    if not np.array_equal(forth, back):  # as they are where the two of a pair lie side by side
+    if not np.array_equal(forth, back):  # they are equal if the two edges of a pair are adjacent
         odd.append(np.setxor1d(forth, back))
         directions.append(back)
     for direction in directions:
-        ordered = np.sort(direction, kind="stable")  # it merges ascending runs, and they come in such
+        ordered = np.sort(direction, kind="stable")  # stable sorts merge ascending runs, of which the input consists
         odd.append(ordered[1:][ordered[1:] >> 8 == ordered[:-1] >> 8])
     if wrong := [int(key) for key in np.concatenate(odd)[:1]]:
         graph, a, b = (wrong[0] >> shift & 0xFFFF for shift in (40, 24, 8))

@@ -21,7 +21,7 @@ from metapt.domains.ppi.data.graphs import EVIDENCE, Graphs, save, unpack
 from metapt.errors import MetaptError
 from metapt.files import atomic_path
 
-_EDGE_COLUMNS = EVIDENCE + 2  # and self loop, and mask
+_EDGE_COLUMNS = EVIDENCE + 2  # the others are self loop and mask
 _LABELS = 512  # graphs whose labels are unpacked at once
 
 _HELP = f"""\
@@ -31,9 +31,10 @@ IN is bio_dataset.zip (http://snap.stanford.edu/gnn-pretrain/data/bio_dataset.zi
 {MEMBER} alone. No code in it is run.
 
 OUT becomes a folder with
-  processed/data.pt   what torch_geometric.data.InMemoryDataset.save writes: per graph x [nodes, 1], edge_index [2, edges]
-                      and edge_attr [edges, 9] (each edge twice in a row, (i, j) and (j, i)), species_id [1],
-                      center_node_idx [1], go_target_pretrain [coarse tasks], go_target_downstream [fine tasks]
+  processed/data.pt   what torch_geometric.data.InMemoryDataset.save writes: per graph x [nodes, 1],
+                      edge_index [2, edges] and edge_attr [edges, 9] (each edge twice in a row, (i, j) and (j, i)),
+                      species_id [1], center_node_idx [1], go_target_pretrain [coarse tasks],
+                      go_target_downstream [fine tasks]
   graphs.npz          the same in a few flat arrays, for NumPy: see metapt.domains.ppi.data.graphs
 """
 _EXAMPLE = """\
@@ -159,8 +160,9 @@ def main(arguments: list[str] | None = None) -> int:
     coarse, fine = (int(tasks) for tasks in graphs.tasks)
     print(
         f"Wrote {target / 'processed' / 'data.pt'} and {target / 'graphs.npz'}: {len(graphs):,} graphs of "
-        f"{len(np.unique(graphs.species))} species with {int(graphs.node_offsets[-1]):,} nodes, {len(graphs.edges):,} undirected "
-        f'edges, {coarse} coarse and {fine} fine tasks; metapt.domains.ppi.data.convert.BioDataset("{target}") opens them.'
+        f"{len(np.unique(graphs.species))} species with {int(graphs.node_offsets[-1]):,} nodes, {len(graphs.edges):,} "
+        f"undirected edges, {coarse} coarse and {fine} fine tasks; "
+        f'metapt.domains.ppi.data.convert.BioDataset("{target}") opens them.'
     )
     return 0
 

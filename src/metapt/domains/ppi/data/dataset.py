@@ -64,8 +64,9 @@ def splits(graphs: Graphs, test_species: list[int]) -> Splits:
     if not all(map(len, parts)):
         names = ", ".join(map(str, np.unique(graphs.species)))
         raise DataError(
-            f"the split by species leaves a part empty: {len(others)} graphs to learn from, {len(own)} of the test species "
-            f"{', '.join(map(str, test_species))}. The graphs are of {names}; name other test_species, or prepare more graphs."
+            f"the split by species leaves a part empty: {len(others)} graphs to learn from, {len(own)} of the test "
+            f"species {', '.join(map(str, test_species))}. The graphs are of {names}; name other test_species, or "
+            "prepare more graphs."
         )
     return parts
 

@@ -1,4 +1,4 @@
-"""Ego graphs: the subgraph of a network around a centre node, found by breadth-first search from many centres at once."""
+"""Ego graphs: subgraphs of a network around centre nodes, found by breadth-first search from many centres at once."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from metapt.errors import ConfigError
 
 Integers = NDArray[np.int64]
 
-_CHUNK = 32  # centres that are searched from at once; more of them leave the processor's cache
-_MAX_NODES = 2**16 - 1  # nodes are numbered in 16 bits
+_CHUNK = 32  # centres per search; more exceed the processor's cache
+_MAX_NODES = 2**16 - 1  # node numbers have 16 bits
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +103,7 @@ def _chunk(net: Adjacency, centres: Integers, ego: Ego) -> EgoGraphs:
     cells = _search(net, centres, ego)
     graph, node = np.divmod(cells, size)
     node_offsets = _offsets(graph, count)
-    number = np.full(count * size, -1, np.int32)  # within the graph
+    number = np.full(count * size, -1, np.int32)  # numbers within the graph
     number[cells] = np.arange(len(cells)) - node_offsets[graph]
     origin, place = _expand(net.upper_offsets, node)
     link = net.upper[place]
@@ -143,7 +143,7 @@ def _search(net: Adjacency, centres: Integers, ego: Ego) -> Integers:
 
 
 def _draw(groups: Integers, draws: NDArray[np.uint64], limits: Integers) -> Integers:
-    """Return indices of kept members of ascending `groups`: in group i, the `limits[i]` with the lowest hashes `draws`."""
+    """Return indices of the kept members of ascending `groups`: in group i, the `limits[i]` with the lowest `draws`."""
     counts = np.bincount(groups, minlength=len(limits))
     crowded = np.flatnonzero((counts > limits)[groups])
     if not len(crowded):
@@ -162,7 +162,7 @@ def _draw(groups: Integers, draws: NDArray[np.uint64], limits: Integers) -> Inte
 
 
 def _expand(offsets: Integers, rows: Integers) -> tuple[Integers, Integers]:
-    """Return, for each entry of each of `rows`, the index of its row and its index in the array that `offsets` divides."""
+    """Return, for each entry of each of `rows`, the index of its row and its index in the array that `offsets` cuts."""
     counts = offsets[rows + 1] - offsets[rows]
     ends = np.cumsum(counts)
     origin = np.repeat(np.arange(len(rows)), counts)

@@ -37,17 +37,17 @@ SHARED = 3
 """Number of causes, the first ones, that fine terms have."""
 
 _CATEGORY = "Biological Process (Gene Ontology)"
-_COMMUNITIES = 32  # of a species
-_BOTH = 0.25  # share of proteins that are in a second community
-_DEGREE, _STRAY = 15, 0.2  # links of a protein (fewer where its communities are full), and how many of them leave these
-_ACTIVITY = 0.4  # spread of the proteins' own part in their degree (natural logarithm)
-_PRESENT, _ABSENT = 0.65, 0.15  # probability that a link has a channel of the signature, and another one
-_WEAK = 0.1  # links with little evidence, relative to the others
-_SCORES, _WEAK_SCORES = (420, 960), (150, 380)  # of a channel, of 1000
-_PRIOR = 0.041  # STRING's, of two proteins that have nothing to do with each other
-_ERROR = 0.1  # share of wrong annotations, of the terms that have such
-_COMPLETE = (0, 1)  # causes whose terms have none
-_NOISE_TERMS, _NOISE = 16, (0.3, 0.5)  # and their frequencies
+_COMMUNITIES = 32  # communities of a species
+_BOTH = 0.25  # share of proteins in a second community
+_DEGREE, _STRAY = 15, 0.2  # links of a protein (fewer in full communities), and the share between communities
+_ACTIVITY = 0.4  # standard deviation of the log of a protein's factor of its degree
+_PRESENT, _ABSENT = 0.65, 0.15  # probability of a channel in the signature, and of another one
+_WEAK = 0.1  # ratio of links with weak evidence to the others
+_SCORES, _WEAK_SCORES = (420, 960), (150, 380)  # ranges of a channel's score, of 1000
+_PRIOR = 0.041  # STRING's prior for unrelated proteins
+_ERROR = 0.1  # share of wrong annotations, for terms with errors
+_COMPLETE = (0, 1)  # causes whose terms have no errors
+_NOISE_TERMS, _NOISE = 16, (0.3, 0.5)  # number of noise terms, and the range of their frequencies
 
 Planted = Literal["target", "useful", "irrelevant", "noise"]
 

@@ -22,7 +22,7 @@ def names(ppi: PpiSettings) -> list[str]:
 
 
 def string_of(ppi: PpiSettings) -> String:
-    """Return the section `string`, with the files of the source; generated files have a fixed form and other species."""
+    """Return the section `string` with the files of the source; generated files have their own species."""
     if ppi.source != "simulated":
         return ppi.string
     files = {key: getattr(SIMULATED, key) for key in ("version", "links", "species")}

@@ -12,8 +12,8 @@ from scipy import sparse
 from metapt.domains.ppi.config import Tasks
 from metapt.errors import ConfigError
 
-IMPLIED = 99  # percent of the graphs with a fine term that carry a coarse one which is related to it
-COMMON = 50  # percent of all graphs, from which on a coarse term says nothing of a fine one
+IMPLIED = 99  # least percentage of the graphs with a fine term that carry a related coarse term
+COMMON = 50  # percentage of all graphs from which on a coarse term is not informative
 
 _CHUNK = 4096  # graphs whose labels are multiplied at once
 
@@ -60,8 +60,8 @@ def select(labels: sparse.csc_array, test: NDArray[np.bool_], tasks: Tasks) -> S
     distinct = frequent[_first_of_equals(labels[:, frequent])]
     if len(distinct) <= tasks.fine:
         raise ConfigError(
-            f"{len(distinct)} different Gene Ontology terms are carried by at least {tasks.min_proteins} proteins of the "
-            f"training and of the test species, too few for {tasks.fine} fine tasks and a coarse one: lower "
+            f"{len(distinct)} different Gene Ontology terms are carried by at least {tasks.min_proteins} proteins of "
+            f"the training and of the test species, too few for {tasks.fine} fine tasks and a coarse one: lower "
             "ppi.string.tasks.fine, ppi.string.tasks.min_proteins or ppi.string.min_score."
         )
     depths = depth(labels[:, distinct])
@@ -75,10 +75,10 @@ def select(labels: sparse.csc_array, test: NDArray[np.bool_], tasks: Tasks) -> S
 
 
 def depth(labels: sparse.csc_array) -> NDArray[np.int64]:
-    """Return the depth [terms] of each term: the length of the longest chain of terms with growing sets of proteins.
+    """Return the depth [terms] of each term: the length of the longest chain of terms that contain its proteins.
 
-    A chain begins at the term, and each of its sets contains the one before. Annotations are propagated to a term's
-    ancestors in the ontology, whose sets therefore contain the term's proteins.
+    In a chain, each term's set of proteins is strictly larger than that of the one before. Annotations are propagated
+    to a term's ancestors in the ontology, whose sets of proteins therefore contain the term's.
 
     Args:
         labels: [proteins, terms] of 0 and 1; each term has a protein, and no two have the same proteins.
@@ -106,7 +106,7 @@ def related(coarse_labels: NDArray[Any], fine_labels: NDArray[Any]) -> NDArray[n
         fine_labels: [graphs, fine tasks] of 0 and 1. A fine term that no graph carries has no related term.
     """
     both = np.zeros((coarse_labels.shape[1], fine_labels.shape[1]))
-    for start in range(0, len(fine_labels), _CHUNK):  # all labels as floating point would not fit in memory
+    for start in range(0, len(fine_labels), _CHUNK):  # in chunks, since all labels as floats would not fit in memory
         chunk = slice(start, start + _CHUNK)
         both += coarse_labels[chunk].T.astype(np.float32) @ fine_labels[chunk].astype(np.float32)
     with_fine, with_coarse = (np.asarray(labels).sum(axis=0, dtype=np.int64) for labels in (fine_labels, coarse_labels))

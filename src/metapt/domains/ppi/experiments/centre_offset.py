@@ -65,8 +65,8 @@ def tables(results: PpiResults) -> Tables:
             row["released minus right"] = difference_text(difference)
         shown.append(row)
     blocks = {
-        f"{AUROC} with the centre nodes of PT batches right and as the released code batches them. Mean ± standard error over "
-        f"all FT runs; in brackets over PT seeds. Differences {DIFFERENCES}": pd.DataFrame(shown).fillna("")
+        f"{AUROC} with the centre nodes of PT batches right and as the released code batches them. Mean ± standard "
+        f"error over all FT runs; in brackets over PT seeds. Differences {DIFFERENCES}": pd.DataFrame(shown).fillna("")
     }
     if len(gained):
         blocks["Gain over plain PT (as above), and how much of it stands with the right centre"] = _wide_gains(gained)

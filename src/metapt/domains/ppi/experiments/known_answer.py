@@ -58,22 +58,20 @@ def needs(jobs: PpiJobs, section: KnownAnswer) -> Needs:
 
 
 def tables(results: PpiResults) -> Tables:
-    """Return how well the weights find the intact tasks, and the effects of permuted tasks and of a choice of tasks on
-    FT.
-    """
+    """Return how well the weights find the intact tasks, and how permuted tasks and a choice of tasks change FT."""
     rows = [weight_row(results, arm, setting) for arm in results.learners for setting in (PERMUTED_TASKS, FULL_ACCESS)]
     measured = [row for row in rows if row["seeds"]]
     cells, found = auroc_cells(results, [FULL_ACCESS, PERMUTED_TASKS]), effects(results)
     blocks = {}
     if measured:
         caption = (
-            "Learned weights. AUROC: of weight against intact labels, mean ± standard error over PT seeds, and for each seed. "
-            "Correlation: Spearman's, mean over pairs of PT seeds ± its jackknife standard error over seeds"
+            "Learned weights. AUROC: of weight against intact labels, mean ± standard error over PT seeds, and for "
+            "each seed. Correlation: Spearman's, mean over pairs of PT seeds ± its jackknife standard error over seeds"
         )
         blocks[caption] = pd.DataFrame([_found(results, row) for row in measured]).fillna("")
     blocks[
-        f"{AUROC}. Mean ± standard error over all FT runs; in brackets over PT seeds. The quarters are the PT tasks of highest "
-        "and of lowest learned weight"
+        f"{AUROC}. Mean ± standard error over all FT runs; in brackets over PT seeds. The quarters are the PT tasks of "
+        "highest and of lowest learned weight"
     ] = wide(cells, ("evaluation", "arm"), _cell_words, lambda cell: AFTER[cell["setting"]], cell_text)
     if len(found):
         blocks[f"Differences {DIFFERENCES}"] = wide(

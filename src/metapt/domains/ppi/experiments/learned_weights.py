@@ -62,8 +62,8 @@ def tables(results: PpiResults) -> Tables:
     compared = comparison(results)
     if compared is not None:
         blocks[
-            f"Absolute difference between the weights that {label(COMPARED[0])} and {label(COMPARED[1])} give a task: median and "
-            "half of the interquartile range over tasks, mean ± standard error over PT seeds"
+            f"Absolute difference between the weights that {label(COMPARED[0])} and {label(COMPARED[1])} give a task: "
+            "median and half of the interquartile range over tasks, mean ± standard error over PT seeds"
         ] = _wide_comparison(results, compared)
         parts.append(compared)
     for arm in results.learners:
@@ -79,9 +79,10 @@ def tables(results: PpiResults) -> Tables:
 
 
 _CAPTION = (
-    "Learned weights (1 at the start, at most 2). Shares: mean over PT seeds. Correlation: Spearman's, mean over pairs of PT "
-    "seeds ± its jackknife standard error over seeds. Relatives: mean weight of the PT tasks that an FT task implies minus "
-    "that of the others, mean ± standard error over PT seeds. AUROC: of weight against the planted use of a task"
+    "Learned weights (1 at the start, at most 2). Shares: mean over PT seeds. Correlation: Spearman's, mean over "
+    "pairs of PT seeds ± its jackknife standard error over seeds. Relatives: mean weight of the PT tasks that an FT "
+    "task implies minus that of the others, mean ± standard error over PT seeds. AUROC: of weight against the planted "
+    "use of a task"
 )
 
 
@@ -165,7 +166,7 @@ def figure(results: PpiResults) -> Figure:
 
 
 def comparisons(results: PpiResults) -> Iterator[Comparison]:
-    """Yield claims on planted use (where it is planted), on agreement between PT seeds, and on the FT tasks' relatives."""
+    """Yield claims on planted use (if any), on agreement between PT seeds, and on the FT tasks' relatives."""
     planted = results.metrics[results.metrics["metric"] == PLANTED]
     for arm in results.learners:
         if results.config.source == "simulated" or (planted["arm"] == arm).any():

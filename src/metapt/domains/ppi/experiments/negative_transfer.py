@@ -126,9 +126,9 @@ def tables(results: PpiResults) -> Tables:
             parts.append(table.reset_index(names="task").assign(arm=arm, evaluation=evaluation))
     against = "" if base is None else f" than {label(base[0])}, {EVALUATIONS[base[1]]}"
     caption = (
-        f"FT tasks with lower test AUROC{against}. Lose: by the mean over all FT runs; surely: the 95% t interval over PT seeds "
-        "lies below 0. Not scored: test graphs of one class, or a run that diverged. Share that loses: mean ± standard error "
-        "over PT seeds, each the mean of its FT runs. Changes in percentage points"
+        f"FT tasks with lower test AUROC{against}. Lose: by the mean over all FT runs; surely: the 95% t interval over "
+        "PT seeds lies below 0. Not scored: test graphs of one class, or a run that diverged. Share that loses: mean "
+        "± standard error over PT seeds, each the mean of its FT runs. Changes in percentage points"
     )
     nothing = pd.DataFrame({"arm": list(results.arms)})
     return Tables({caption: pd.DataFrame(shown) if shown else nothing}, numbers_of(results.name, parts or [nothing]))

@@ -43,7 +43,7 @@ def cka(results: PpiResults) -> pd.DataFrame:
     for arm in results.arms:
         for other in results.arms:
             one = found[(found["arm"] == arm) & (found["metric"] == cka_with(other))]
-            if one.empty:  # it is symmetric
+            if one.empty:  # CKA is symmetric
                 one = found[(found["arm"] == other) & (found["metric"] == cka_with(arm))]
             values = one["value"].to_numpy(dtype=float) if len(one) else np.array([1.0 if arm == other else math.nan])
             e = estimate_mean(values)
@@ -96,5 +96,5 @@ EXPERIMENT = Experiment(
     results=PpiResults,
     tables=tables,
     figure=figure,
-    comparisons=lambda results: (),  # there is no claim on the features
+    comparisons=lambda results: (),  # no claims on the features
 )

@@ -50,9 +50,9 @@ def tables(results: PpiResults) -> Tables:
             row[f"paper, {SETTINGS[cell['setting']]}"] = published(cell["paper_mean"], cell["paper_standard_error"])
         rows.append(row)
     caption = (
-        f"{AUROC}, the better of full transfer (F) and linear evaluation (L) by the mean on the test set, as in the paper; "
-        "that flatters arms that were run both ways. Mean ± standard error over FT runs (held-out tasks: over folds); in "
-        "brackets over PT seeds"
+        f"{AUROC}, the better of full transfer (F) and linear evaluation (L) by the mean on the test set, as in the "
+        "paper; that flatters arms that were run both ways. Mean ± standard error over FT runs (held-out tasks: over "
+        "folds); in brackets over PT seeds"
     )
     return Tables({caption: pd.DataFrame(rows)}, numbers_of(results.name, [joined]))
 
@@ -95,5 +95,5 @@ EXPERIMENT = Experiment(
     results=PpiResults,
     tables=tables,
     figure=figure,
-    comparisons=lambda results: (),  # the settings' own experiments hold the claims
+    comparisons=lambda results: (),  # the experiments of the settings make the claims
 )

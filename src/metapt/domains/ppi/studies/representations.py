@@ -66,7 +66,7 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
 
 
 def compared(parts: Splits, count: int) -> Tensor:
-    """Return the numbers of at most `count` FT graphs, drawn from training, validation and test; the same in all runs."""
+    """Return the numbers of at most `count` FT graphs, drawn from all three parts; the same in all runs."""
     graphs = torch.from_numpy(np.concatenate([parts.train, parts.validation, parts.test]))
     return graphs[torch.randperm(len(graphs), generator=generator("ppi representations"))[:count]]
 
