@@ -1,7 +1,7 @@
 # make            install, run the default workflow, write the report, print the headline table
 # make paper      the same for the paper's config
 # make test       install, run the tests;  make lint: style and types
-# make test-slurm start a SLURM of one node on this machine (root; Debian's slurm-wlm and munge), run the tests that need one, end it
+# make test-slurm start a SLURM of one node on this machine (root; Debian's slurm-wlm and munge), run the tests that need it, end it
 # make clean      remove what was installed and cached; results/ and data/ stay
 # With CONFIG='config/paper.yaml config/ablations/neumann-terms.yaml' another config, with CORES=2 fewer cores.
 
