@@ -38,7 +38,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def snakemake(project: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "snakemake", "--cores", "1", "--configfile", "toy.yaml", *arguments]
+    command = [sys.executable, "-m", "snakemake", *arguments, "--cores", "1", "--configfile", "toy.yaml"]
     environment = os.environ | {"PYTHONPATH": str(project / "src"), "OMP_NUM_THREADS": "1"}
     return subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True)
 
