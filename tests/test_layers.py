@@ -93,8 +93,10 @@ def test_what_the_plan_is_made_of_needs_no_torch() -> None:
 @pytest.mark.parametrize("name", MODULES)
 def test_a_module_does_more_than_forward(name: str) -> None:
     tree = ast.parse(MODULES[name].read_text(encoding="utf-8"))
-    statements = [node for node in tree.body if not isinstance(node, ast.Expr)]
-    if name.endswith(("__init__", "__main__")) or not statements:
+    statements = [
+        each for each in tree.body if not (isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant))
+    ]
+    if name.endswith("__init__") or not statements:
         return
     assert any(not isinstance(node, ast.Import | ast.ImportFrom) for node in statements)
 

@@ -185,14 +185,9 @@ def _differences(default: Any, node: Json) -> Any:
     for each in kinds:
         kind = tag(each)
         if "properties" in each and (kind is None or default.get(kind[0]) == kind[1]):
-            shown = {key: _differences(value, each["properties"][key]) for key, value in default.items()}
-            known = {
-                key: _differences(each["properties"][key].get("default"), each["properties"][key]) for key in default
-            }
-            several = kind is not None and len(kinds) > 1
-            return {
-                key: value
-                for key, value in shown.items()
-                if value != known[key] or (several and kind and key == kind[0])
-            }
+            properties = each["properties"]
+            shown = {key: _differences(value, properties[key]) for key, value in default.items()}
+            known = {key: _differences(properties[key].get("default"), properties[key]) for key in default}
+            kept = kind[0] if kind and len(kinds) > 1 else None
+            return {key: value for key, value in shown.items() if key == kept or value != known[key]}
     return default

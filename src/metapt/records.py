@@ -103,10 +103,7 @@ def checked(path: Path) -> str | None:
 
 def content(path: Path) -> str:
     """Return the SHA-256 of a file: as recorded by its producer, else computed."""
-    if _is_record(path):
-        return str(read(path)[_OWN])
-    found = producer(path)
-    return sha256(path) if found is None or found.sha256 is None else found.sha256
+    return _recorded(path) or sha256(path)
 
 
 def stale(path: Path, config: dict[str, Any], code: str | None, inputs: dict[str, str]) -> str | None:
@@ -131,9 +128,7 @@ def stale(path: Path, config: dict[str, Any], code: str | None, inputs: dict[str
     if record["code"] != code:
         return "its code has changed"
     sums = record["sha256"]["inputs"]
-    if sums.keys() != inputs.keys() or any(
-        sums[name] != _recorded(Path(file), sums[name]) for name, file in inputs.items()
-    ):
+    if sums.keys() != inputs.keys() or any(_differs(Path(file), sums[name]) for name, file in inputs.items()):
         return "its inputs have changed"
     return None
 
@@ -142,15 +137,20 @@ def _settings(config: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in config.items() if key not in ("checkpoint", "mirrors")}
 
 
-def _recorded(path: Path, unknown: str) -> str:
-    """Return the SHA-256 of a file from its producer's record, or `unknown` if there is none."""
+def _recorded(path: Path) -> str | None:
+    """Return the SHA-256 of a file from its record, None if it has none. Raises DataError as `read` and `producer`."""
+    if _is_record(path):
+        return str(read(path)[_OWN])
+    found = producer(path)
+    return None if found is None else found.sha256
+
+
+def _differs(path: Path, known: str) -> bool:
+    """Return whether a file's record has another SHA-256; without a valid record it can't be compared."""
     try:
-        if _is_record(path):
-            return str(read(path)[_OWN])
-        found = producer(path)
+        return _recorded(path) not in (None, known)
     except DataError:
-        return unknown
-    return unknown if found is None or found.sha256 is None else found.sha256
+        return False
 
 
 def _parsed(path: Path) -> dict[str, Any]:

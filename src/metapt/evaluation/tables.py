@@ -125,12 +125,10 @@ def write_blocks(blocks: Mapping[str, pd.DataFrame], stem: Path, numbers: pd.Dat
     right = {caption: {str(c): _is_numeric(part[c]) for c in part.columns} for caption, part in cells.items()}
     with atomic_path(_with_ending(stem, ".csv")) as path:
         numbers.to_csv(path, index=False, lineterminator="\n", encoding="utf-8")
-    _write_text(
-        _with_ending(stem, ".md"), "\n".join(markdown(part, caption, right[caption]) for caption, part in cells.items())
-    )
-    _write_text(
-        _with_ending(stem, ".tex"), "\n".join(latex(part, caption, right[caption]) for caption, part in cells.items())
-    )
+    for ending, text in ((".md", markdown), (".tex", latex)):
+        with atomic_path(_with_ending(stem, ending)) as path:
+            parts = [text(part, caption, right[caption]) for caption, part in cells.items()]
+            path.write_text("\n".join(parts), encoding="utf-8", newline="\n")
 
 
 def markdown(cells: pd.DataFrame, caption: str, right: Mapping[str, bool]) -> str:
@@ -212,8 +210,3 @@ def _rounded(x: float, decimals: int) -> str:
 
 def _with_ending(stem: Path, ending: str) -> Path:
     return stem.with_name(stem.name + ending)
-
-
-def _write_text(path: Path, text: str) -> None:
-    with atomic_path(path) as temporary:
-        temporary.write_text(text, encoding="utf-8", newline="\n")

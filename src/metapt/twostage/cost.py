@@ -130,8 +130,8 @@ def tables(cost: Cost) -> Tables:
         shown.append(texts | {"paper": cost.papers.get(arm, "")})
     machines = "; ".join(dict.fromkeys(name for names in cost.machines.values() for name in names))
     caption = (
-        f"Cost of PT on {machines or 'an unknown machine'}: medians over PT seeds, their ratios with 95% intervals of a "
-        "bootstrap over PT seeds. The paper's: whole PT on one V100"
+        f"Cost of PT on {machines or 'an unknown machine'}: medians over PT seeds, their ratios with 95% intervals of "
+        "a bootstrap over PT seeds. The paper's: whole PT on one V100"
     )
     return Tables({caption: pd.DataFrame(shown)}, pd.DataFrame(rows))
 

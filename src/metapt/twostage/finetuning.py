@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -160,20 +161,10 @@ def write(
         series: returns name, steps and values of the series of a score, apart from the validation AUROC of each epoch.
     """
     rows, steps = [], []
+    row = partial(metrics.row, config["domain"], config["arm"], setting=setting)
     for part in parts(config):
         evaluation, replicate, score = part[0], pair(*part[1:]), scores[part]
-        rows += [
-            metrics.row(
-                config["domain"],
-                config["arm"],
-                name,
-                value,
-                replicate=replicate,
-                setting=setting,
-                evaluation=evaluation,
-            )
-            for name, value in numbers(score).items()
-        ]
+        rows += [row(*number, replicate=replicate, evaluation=evaluation) for number in numbers(score).items()]
         curve = score.validation_curve
         for name, numbered, values in (*series(score), (VALIDATION_AUROC, range(1, len(curve) + 1), curve)):
             steps += [

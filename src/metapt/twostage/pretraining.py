@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -58,18 +59,8 @@ def write(run: PretrainRun, config: dict[str, Any], setting: str, outputs: dict[
         outputs: paths of `pretrained`, `metrics` and `series`.
     """
     save_pretrained(Learned(run.pretrained, run.meta), outputs["pretrained"])
-    rows = [
-        metrics.row(
-            config["domain"],
-            config["arm"],
-            name,
-            value,
-            replicate=config["seed"],
-            setting=setting,
-            evaluation=PRETRAINING,
-        )
-        for name, value in run.numbers.items()
-    ]
+    row = partial(metrics.row, replicate=config["seed"], setting=setting, evaluation=PRETRAINING)
+    rows = [row(config["domain"], config["arm"], *number) for number in run.numbers.items()]
     metrics.write(rows, outputs["metrics"])
     metrics.write_series(run.series, outputs["series"])
     for checkpoint in run.checkpoints:

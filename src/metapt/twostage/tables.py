@@ -30,7 +30,7 @@ def differences(pairs: Iterable[tuple[Mapping[str, Any], Runs, Runs]]) -> pd.Dat
     """Return a table with a row for each pair of cells that were both run.
 
     Args:
-        pairs: for each pair, the columns that name it and the runs of both cells. `difference_columns` gives the others.
+        pairs: for each pair, the columns that name it and the runs of both cells; see `difference_columns`.
     """
     rows = []
     for words, a, b in pairs:
