@@ -146,7 +146,5 @@ def _drop_docstrings(nodes: list[ast.AST]) -> None:
 
 
 def _is_text(statement: ast.stmt) -> bool:
-    match statement:
-        case ast.Expr(value=ast.Constant(value=str())):
-            return True
-    return False
+    value = statement.value if isinstance(statement, ast.Expr) else None
+    return isinstance(value, ast.Constant) and isinstance(value.value, str)

@@ -45,15 +45,9 @@ def run(configs: Sequence[Path], targets: Sequence[str], device: str | None, thr
         if reason is None:
             continue
         # A process for each job, since libraries read the threads when imported, and the record counts time and memory.
-        process = get_context("spawn").Process(
-            target=_execute,
-            args=(
-                replace(job, threads=threads or job.threads),
-                int(cuda and job.trains),
-                config.require_gpu,
-                plan.code(job),
-            ),
-        )
+        given = replace(job, threads=threads or job.threads)
+        arguments = given, int(cuda and job.trains), config.require_gpu, plan.code(job)
+        process = get_context("spawn").Process(target=_execute, args=arguments)
         process.start()
         process.join()
         if process.exitcode != 0:

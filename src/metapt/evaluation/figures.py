@@ -3,7 +3,7 @@
 Each figure is a `matplotlib.figure.Figure` without pyplot and global state, about 12 cm wide, with text that is legible
 at half that width. The colours are those of Okabe and Ito ("Color Universal Design", 2008), which can be told apart
 with any colour vision. A function that draws takes an `axis`, such as one of `panels(...)`, or else makes a figure; it
-returns the figure. Labels carry their units: "learned mean (degrees)".
+returns the figure. `xlabel` and `ylabel` are the labels of its axes, with units: "learned mean (degrees)".
 """
 
 from __future__ import annotations
@@ -193,10 +193,7 @@ def trajectories(
 
     Args:
         bands: tables with the columns step, lower, centre and upper by label; see `over_replicates`.
-        xlabel: label of the steps.
-        ylabel: label of the values.
         target: the true value, drawn as a dashed line; or (lower, centre, upper), with dotted outer lines.
-        axis: where to draw; a new figure if None.
     """
     with style():
         figure, axis = _place(axis)
@@ -226,11 +223,8 @@ def distributions(
 
     Args:
         groups: values [n] by label.
-        xlabel: label of the values.
-        ylabel: label of the shares.
         bins: number of bins.
         logarithmic: whether bins have equal ratios, for values over several decades; zeros are in the lowest bin.
-        axis: where to draw; a new figure if None.
     """
     samples = {label: np.asarray(values, dtype=float) for label, values in groups.items()}
     everything = np.concatenate(list(samples.values()))
@@ -269,11 +263,8 @@ def lines_with_error(
         table: has the columns `x`, `group`, mean and standard_error (no bar where it is NaN).
         x: name of the column of the horizontal axis; its values are the ticks if there are at most eight.
         group: name of the column that holds the labels.
-        xlabel: label of the horizontal axis.
-        ylabel: label of the vertical axis.
         xscale: scale of matplotlib: "linear", "log" or "symlog".
         yscale: as `xscale`.
-        axis: where to draw; a new figure if None.
     """
     with style():
         figure, axis = _place(axis)
@@ -309,9 +300,7 @@ def bars_with_error(
     Args:
         ours: has the columns label, mean and standard_error (no bar where it is NaN).
         papers: the same columns; a label that only one of the tables has is drawn alone.
-        xlabel: label of the numbers.
         names: names of the two tables in the legend.
-        axis: where to draw; a new figure if None.
     """
     labels = list(dict.fromkeys([*ours["label"], *([] if papers is None else papers["label"])]))
     place = {label: i for i, label in enumerate(labels)}
