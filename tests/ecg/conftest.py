@@ -24,7 +24,7 @@ DTYPE = torch.float64
 
 @pytest.fixture(scope="module", autouse=True)
 def one_thread() -> Iterator[None]:
-    """These tensors are small: more threads only wait for one another, above all on a loaded machine."""
+    """Use one thread: the tensors are small, so more threads only wait for one another."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -32,9 +32,9 @@ def one_thread() -> Iterator[None]:
 
 
 def _records(count: int, samples: int, seed: int = 0) -> EcgRecords:
-    """ECGs of random walks; each class adds an oscillation to a lead of its own.
+    """Return ECGs of random walks; each class adds an oscillation to a lead of its own.
 
-    Every tenth is of fold 10, and every second patient has two.
+    Every tenth is in fold 10, and every second patient has two.
     """
     random = np.random.default_rng(seed)
     labels = (random.random((count, len(CLASSES))) < 0.4).astype(np.int64)
@@ -51,13 +51,13 @@ def _records(count: int, samples: int, seed: int = 0) -> EcgRecords:
 
 @pytest.fixture(scope="session")
 def records_of() -> Callable[..., EcgRecords]:
-    """(count, samples, seed) -> ECGs."""
+    """Return a function (count, samples, seed) -> ECGs."""
     return _records
 
 
 @pytest.fixture(scope="session")
 def dataset() -> Dataset:
-    """70 ECGs of 64 samples, 63 of them for training."""
+    """Return 70 ECGs of 64 samples, 63 of them for training."""
     return Dataset(_records(70, 64), 0.0, 200.0, 64, "cpu")
 
 
@@ -115,7 +115,7 @@ def double(params: Params) -> Params:
 
 
 class Exact(NamedTuple):
-    """A narrow network in float64 whose BatchNorm has seen something, with random biases, and what it is fed."""
+    """A narrow network in float64, with random biases and running statistics, and its inputs."""
 
     width: int
     pretrained: Pretrained
@@ -131,7 +131,7 @@ class Exact(NamedTuple):
 
 @pytest.fixture
 def exact() -> Exact:
-    """Width 2, four ECGs of 64 samples, draws for two views of each."""
+    """Return a network of width 2, four ECGs of 64 samples, and draws for two views of each."""
     width, generator = 2, torch.Generator().manual_seed(0)
     encoder, head, buffers = (double(part) for part in initial_pretrained(width, generator))
     encoder = {

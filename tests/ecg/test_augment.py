@@ -1,4 +1,4 @@
-"""Crops, jitter and warps are what the paper says; a smoothed velocity makes a diffeomorphism where the paper's warp folds."""
+"""Crops, jitter and warps as in the paper; a smoothed velocity gives a diffeomorphism where the paper's warp folds."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def drawn(
 
 
 def ecgs(views: int, samples: int, seed: int = 1) -> Tensor:
-    """Noise that is nowhere 0, each lead with a scale of its own."""
+    """Return noise that is nowhere 0, each lead with a scale of its own."""
     noise = torch.randn(views, samples, 12, generator=torch.Generator().manual_seed(seed), dtype=DTYPE)
     return (noise + 0.01 * noise.sign()) * torch.arange(1.0, 13.0, dtype=DTYPE)
 
@@ -156,7 +156,7 @@ def smooth(velocity: NDArray[np.float64], radius: int, unit_variance: bool) -> N
 
 
 def flow(velocity: NDArray[np.float64], strength: float, coarsening: int) -> NDArray[np.float64]:
-    """The displacement after unit time in a velocity field on the coarser grid, between whose points it is linear (RK4)."""
+    """Return the displacement after unit time in a piecewise linear velocity field on the coarser grid (RK4)."""
     samples, coarse = len(velocity), len(velocity) // coarsening
     grid = np.arange(coarse, dtype=float)
     at_grid = np.interp(np.linspace(0, samples - 1, coarse), np.arange(samples), velocity) * strength / coarsening
@@ -181,7 +181,7 @@ def flow(velocity: NDArray[np.float64], strength: float, coarsening: int) -> NDA
 def test_scaling_and_squaring_converges_to_the_flow(
     monkeypatch: pytest.MonkeyPatch, strength: float, squarings: int, coarsening: int, tolerance: float
 ) -> None:
-    """Errors relative to the largest displacement; finer steps and a finer grid make them smaller."""
+    """Errors are relative to the largest displacement; finer steps and a finer grid make them smaller."""
     monkeypatch.setattr(augment, "SQUARINGS", squarings)
     monkeypatch.setattr(augment, "COARSENING", coarsening)
     velocity = torch.randn(4, 1000, generator=torch.Generator().manual_seed(3), dtype=DTYPE)
@@ -204,7 +204,7 @@ def test_the_papers_field_is_smoothed_afterwards() -> None:
 def test_the_derivative_w_r_t_the_strength_is_that_of_finite_differences(
     smoothing: Smoothing, scale: Literal["square", "log"]
 ) -> None:
-    """In float64 at a generic point, as a warp has kinks where it reads at a sample."""
+    """Uses float64 at a generic point, since a warp has kinks where it reads at a sample."""
     policy = Policy(smoothing, scale, 1.0, 0)
     signals, draws = ecgs(2, 64), drawn(4, 64)
     at = torch.tensor(0.17 if scale == "square" else 1.03, dtype=DTYPE, requires_grad=True)

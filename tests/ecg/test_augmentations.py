@@ -36,7 +36,7 @@ LEARNED = 0.25
 
 
 def write(folder: Path, normal: list[int]) -> dict[str, Path]:
-    """Ten prepared ECGs, all but the first two of fold 10; `normal`: which of all are normal. None shows hypertrophy."""
+    """Write ten prepared ECGs, all but the first two of fold 10, without hypertrophy; `normal`: the normal ones."""
     random = np.random.default_rng(0)
     signals = np.cumsum(random.normal(0, 30, (10, 12, 1000)), axis=2).astype(np.int16)
     table = pd.DataFrame({"ecg_id": range(10), "patient_id": range(10), "fold": [1, 2] + [10] * 8})
@@ -127,7 +127,7 @@ def test_views_are_those_of_pretraining(warp: Warp) -> None:
 
 
 def test_strengths_are_those_of_minibatches() -> None:
-    """The warp network normalises over the minibatch, so that more ECGs than one has are taken in parts."""
+    """The warp network normalises over the minibatch, so that more ECGs are processed in parts."""
     policy = policy_of(PAPER)
     meta = policy.initial(generator("meta"))
     signals = torch.randn(300, 64, 12, generator=generator("signals"))

@@ -1,4 +1,4 @@
-"""Minibatches: what is in them, what arms share, and that they go on where they were saved."""
+"""Minibatches: their content, what arms share, and that they resume where they were saved."""
 
 from __future__ import annotations
 

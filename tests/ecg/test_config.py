@@ -1,4 +1,4 @@
-"""Sections that are legal key by key and yet can't be run as they stand are refused, with a sentence."""
+"""Sections whose keys are legal one by one but not together are refused with a sentence."""
 
 from __future__ import annotations
 
@@ -88,13 +88,17 @@ def test_an_arm_is_compared_with_one_fixed_strength_of_a_value() -> None:
     [
         (
             {"pretrain": {"epochs": 1}},
-            "warmup_epochs is 1, which is 8 iterations of 10 PT steps, and pretrain.epochs 1 of 76 PT steps each make "
-            "7",
+            (
+                "warmup_epochs is 1, which is 8 iterations of 10 PT steps, "
+                "and pretrain.epochs 1 of 76 PT steps each make 7"
+            ),
         ),
         (
             {"pretrain": {"epochs": 2, "signals": 640, "batch_size": 64}, "arms": {"meta": {"warmup_epochs": 2}}},
-            "warmup_epochs is 2, which is 2 iterations of 10 PT steps, and pretrain.epochs 2 of 10 PT steps each make "
-            "2",
+            (
+                "warmup_epochs is 2, which is 2 iterations of 10 PT steps, "
+                "and pretrain.epochs 2 of 10 PT steps each make 2"
+            ),
         ),
         ({"source": "simulated", "pretrain": {"epochs": 1}}, "pretrain.epochs 1 of 8 PT steps each make 1"),
         ({"source": "ptbxl-1.0.1", "pretrain": {"epochs": 1, "batch_size": 19634}}, "1 of 1 PT steps each make 1"),

@@ -16,7 +16,7 @@ def projections(seed: int = 0, count: int = 8, size: int = 5) -> Tensor:
 
 
 def by_hand(z: Tensor, temperature: float) -> float:
-    """The mean over all views i, j its partner, of -log exp(s_ij / t) / sum over k != i of exp(s_ik / t)."""
+    """Return the mean over views i, with partner j, of -log exp(s_ij / t) / sum over k != i of exp(s_ik / t)."""
     count, total = len(z), 0.0
 
     def s(i: int, k: int) -> float:

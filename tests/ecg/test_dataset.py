@@ -1,4 +1,4 @@
-"""Who learns from which ECGs, and what they are normalised by."""
+"""The ECGs of PT, FT training and validation, and the statistics that normalise them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ RecordsOf = Callable[..., EcgRecords]
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Generated ECGs of 30 patients, prepared."""
+    """Return generated ECGs of 30 patients, prepared."""
     folder = tmp_path_factory.mktemp("ecgs")
     raw = {name: folder / name for name in ("ptbxl_database.csv", "scp_statements.csv", "records.json")}
     simulate.write(simulate.generate(30, seed=0), raw)
@@ -41,7 +41,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def changed(files: dict[str, Path], folder: Path, rows: np.ndarray) -> dict[str, Path]:
-    """The same files with other signals in some rows."""
+    """Return the same files with other signals in some rows."""
     signals = np.array(np.load(files["signals"]))
     signals[rows] += 500
     np.save(folder / "signals.npy", signals)
@@ -97,14 +97,14 @@ def test_ft_sets_are_split_80_20_but_small_ones_halved_and_60_40(
 
 @pytest.fixture(scope="module")
 def many() -> EcgRecords:
-    """Generated ECGs of 300 patients, some of whom have two or three."""
+    """Return generated ECGs of 300 patients, some of whom have two or three."""
     ecgs = simulate.generate(300, seed=0)
     table = pd.DataFrame({"patient_id": ecgs.patient_id, "fold": ecgs.fold})
     return EcgRecords(ecgs.signals, table, ecgs.labels.astype(np.float32))
 
 
 def ft_set(records: EcgRecords, size: int, seed: int) -> np.ndarray:
-    """The first records of folds 1 to 9 in the PT seed's order."""
+    """Return the first records of folds 1 to 9 in the PT seed's order."""
     order = torch.randperm(len(records.training), generator=generator("ecg finetune sample", seed))
     return records.training[order[:size].numpy()]
 
@@ -138,7 +138,7 @@ def test_where_each_patient_has_one_ecg_the_last_of_the_ft_set_are_for_validatio
 
 
 def test_validation_is_smaller_where_no_patient_fits_and_the_ft_set_is_not(records_of: RecordsOf) -> None:
-    """Of eleven places nine are taken by patients with three ECGs each."""
+    """Nine of eleven places are taken by patients with three ECGs each."""
     records = records_of(60, 4)
     index = np.arange(60)
     by_three = EcgRecords(
@@ -156,7 +156,7 @@ def test_validation_is_smaller_where_no_patient_fits_and_the_ft_set_is_not(recor
 @pytest.mark.parametrize("size", [10, 25, 50, 57, 100, 250])
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_the_released_split_is_that_of_the_released_code_to_the_record(many: EcgRecords, size: int, seed: int) -> None:
-    """Records of folds 1 to 9 in the database's order, shuffled by NumPy's generator of the seed; training comes first."""
+    """Records of folds 1 to 9 in the database's order, shuffled by NumPy's generator; training comes first."""
     of_training = [index for index, fold in enumerate(many.table["fold"]) if fold != 10]
     places = np.arange(len(of_training))
     np.random.RandomState(seed).shuffle(places)

@@ -1,4 +1,4 @@
-"""PT and FT jobs on a few generated ECGs: what they leave, and how they go on after a kill."""
+"""PT and FT jobs on a few generated ECGs: their outputs, and how they resume after a kill."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ META = {"method": "meta", "pretrain_steps": 1, "batch_size": 8}
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """About 90 ECGs."""
+    """Return about 90 prepared ECGs."""
     folder = tmp_path_factory.mktemp("ecg")
     raw = {name: folder / name for name in ("ptbxl_database.csv", "scp_statements.csv", "records.json")}
     write(generate(75, seed=1), raw)
@@ -79,7 +79,7 @@ def outputs(folder: Path, *names: str) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def encoders(prepared: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """pretrained.pt of two PT seeds."""
+    """Return pretrained.pt of two PT seeds."""
     found = {}
     for seed in range(SEEDS):
         folder = tmp_path_factory.mktemp(f"seed{seed}")
@@ -207,7 +207,7 @@ def test_finetuning_leaves_the_numbers_of_every_pair_of_seeds(
 
 @pytest.fixture
 def transfers(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Labels of the FT runs of the whole network; the third breaks off."""
+    """Return the labels of the FT runs of the whole network; the third run fails."""
     made: list[str] = []
     real = finetune.full_transfer
 

@@ -1,4 +1,4 @@
-"""Tables, figures and verdicts of the ECG experiments, from metrics whose answers are known."""
+"""Tables, figures and verdicts of the ECG experiments, from metrics with known answers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ AurocOf = Callable[[str, int, int | None, str], float]
 
 
 class Runs:
-    """The files that an experiment's runs leave, with numbers as they are asked for."""
+    """The files of an experiment's runs, with given numbers."""
 
     def __init__(self, folder: Path, key: str, settings: Mapping[str, Any]) -> None:
         self.key = key

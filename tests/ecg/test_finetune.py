@@ -147,7 +147,7 @@ def test_heads_that_are_trained_together_come_out_as_they_would_alone(pretrained
 
 
 def worsening(data: Sets) -> Sets:
-    """The validation set asks for the opposite of what training teaches, so that the first epoch is the best one."""
+    """Return a validation set with the opposite labels of the training set, so that the first epoch is the best one."""
     return data._replace(validation=Labelled(data.validation.signals, 1 - data.validation.labels))
 
 
@@ -235,7 +235,7 @@ def test_a_diverged_network_has_no_score_and_says_so(pretrained: Pretrained, cap
 
 
 def test_the_head_is_scored_as_it_is(pretrained: Pretrained) -> None:
-    """One linear step by hand: features in eval mode, used as they are."""
+    """One linear step by hand: features in eval mode, unchanged."""
     data, stream = sets(train=8), generator("ft", 0)
     (score,) = linear(pretrained, data, settings(linear_epochs=1, batch_size=8, linear_lr=0.5), [0])
     network = {**pretrained.encoder, **pretrained.buffers}

@@ -1,4 +1,4 @@
-"""The defaults are the paper's numbers where it has one, and say where it has none (Section 6 and its appendix)."""
+"""The defaults are the paper's numbers, or say that the paper has none (Section 6 and its appendix)."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_where_the_paper_is_silent_a_default_is_the_released_codes(
 
 
 def defaults(section: type[BaseModel]) -> Iterator[tuple[str, FieldInfo]]:
-    """The keys of a section that are no sections themselves, without those that are empty or off by default."""
+    """Return the keys of a section that are no sections themselves, without those that are empty or off by default."""
     for key, field in section.model_fields.items():
         structure = key in ("method", "arms") or isinstance(field.default, BaseModel)
         if not structure and field.default not in (None, False, {}, PydanticUndefined):

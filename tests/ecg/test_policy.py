@@ -1,4 +1,4 @@
-"""The learned strength lies where it can't vanish or explode, and every meta-parameter has a say in it."""
+"""The learned strength can't vanish or explode, and it depends on every meta-parameter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prepared ECGs are the raw ones, and what is not of the prepared form is refused."""
+"""Prepared ECGs equal the raw ones, and files that are not of the prepared form are refused."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def draw_signals() -> NDArray[np.int16]:
 
 @pytest.fixture(scope="module")
 def raw(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Five records of five patients."""
+    """Write five records of five patients."""
     folder = tmp_path_factory.mktemp("raw")
     (folder / "records100/00000").mkdir(parents=True)
     for name, signal in zip(NAMES, draw_signals(), strict=True):
@@ -56,7 +56,7 @@ def outputs(tmp_path: Path) -> dict[str, Path]:
 
 
 def listing(raw: dict[str, Path], content: object) -> dict[str, Path]:
-    """The raw files with another records.json."""
+    """Return the raw files with another records.json."""
     path = raw["records.json"].with_name("other.json")
     path.write_text(content if isinstance(content, str) else json.dumps(content))
     return {**raw, "records.json": path}
@@ -214,7 +214,7 @@ def test_statistics_are_those_of_the_training_records(monkeypatch: pytest.Monkey
 
 
 def test_statistics_are_exact() -> None:
-    """Extreme values, whose squares a float32 would lose."""
+    """Extreme values, whose squares are not exact in float32."""
     signals = np.full((200, 12, 1000), 32767, np.int16)
     assert statistics(make(signals, [1] * 200)) == (32767.0, 0.0)
     signals[:100] = -32767

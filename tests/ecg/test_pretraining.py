@@ -1,4 +1,4 @@
-"""Every arm pre-trains on a tiny setting, leaves what it promises, and goes on after an interruption to the same bits."""
+"""Every arm pre-trains with a tiny setting, writes its results, and resumes to the same bits after an interruption."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def setting_in(
     meta_size: int = 25,
     **changes: Any,
 ) -> Setting:
-    """Eight PT steps on 24 ECGs, width 2, an FT set of 25."""
+    """Return a setting of eight PT steps on 24 ECGs, width 2, and an FT set of 25."""
     settings = EcgPretraining(**{"signals": 24, "epochs": 2, "batch_size": 6, "lr": 1e-3, **changes})
     return Setting(
         dataset, 2, settings, seed, meta_size, "patients", lambda part: checkpoint(folder / f"state{part}.pt", "a test")
@@ -94,7 +94,7 @@ def make(dataset: Dataset, tmp_path: Path) -> Callable[..., Setting]:
 
 
 class Ran(NamedTuple):
-    """A whole run, and what its trainers began with."""
+    """A whole run, and the initial weights of its trainers."""
 
     run: PretrainRun
     setting: Setting
@@ -103,7 +103,7 @@ class Ran(NamedTuple):
 
 @pytest.fixture(scope="module")
 def ran(dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Ran]:
-    """An arm's undisturbed run of seed 0, made once."""
+    """Return an arm's undisturbed run of seed 0, made once."""
 
     @functools.cache
     def run(name: str) -> Ran:
@@ -204,7 +204,7 @@ def test_all_arms_of_a_seed_start_from_the_same_weights(
 
 
 def small(arm: config.Arm) -> config.Arm:
-    """A default arm with a narrow network, that takes meta-updates (several, where it learns) within eight PT steps."""
+    """Return a default arm with a narrow network whose meta-updates (several, if it learns) fit into eight PT steps."""
     if isinstance(arm, config.NoPretraining):
         return arm
     width = min(arm.warp.network_width, 2)
@@ -218,7 +218,7 @@ def small(arm: config.Arm) -> config.Arm:
 
 @pytest.fixture
 def seen(make: Callable[..., Setting]) -> Callable[[config.Arm], list[bytes]]:
-    """(arm) -> what each of its PT steps sees, signals and draws as bytes: those of a search's branches and tries once."""
+    """Return a function (arm) -> signals and draws of its PT steps, as bytes; those shared by branches once."""
 
     def run(arm: config.Arm) -> list[bytes]:
         passed: dict[bytes, None] = {}
@@ -248,7 +248,7 @@ def test_pt_steps_of_a_seed_see_the_same_minibatches_and_draws_in_every_default_
 
 
 def test_pt_steps_with_reused_gradients_see_the_same_minibatches(seen: Callable[[config.Arm], list[bytes]]) -> None:
-    """The last hypergradient has drawn the minibatch of a step that is not taken."""
+    """The last hypergradient draws the minibatch of a step that is not taken."""
     arm = small(config.ARMS["meta"]).model_copy(update={"reuse_gradient": True})
     assert seen(arm)[:8] == seen(small(config.ARMS["simclr"]))
 
@@ -287,7 +287,7 @@ def test_random_search_with_its_final_run_costs_its_budget(
 def test_the_better_branch_goes_on_from_where_it_is(
     make: Callable[..., Setting], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Losses that prefer the higher strength lead to plain PT with strengths 6, 9, 13.5 and 20.25, each for two steps."""
+    """Losses that prefer the higher strength give plain PT with strengths 6, 9, 13.5, 20.25, each for two steps."""
     losses: list[float] = []
     monkeypatch.setattr(pretraining, "evaluate_encoder", lambda *args: losses.append(-float(len(losses))) or losses[-1])
     run = pretrain(ARMS["branch_search"], make())
@@ -407,7 +407,7 @@ class Stopped(Exception):
 
 
 class Fragile(Checkpoint):
-    """Every other time that it is to save, the process ends: by turns before it has saved and after."""
+    """A checkpoint that ends the process at every second save, in turn before and after it has saved."""
 
     saves = 0
 

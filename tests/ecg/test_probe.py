@@ -1,4 +1,4 @@
-"""The probe is ridge logistic regression, and evaluates features on ECGs that it has not seen."""
+"""The probe is ridge logistic regression, and evaluates features on held-out ECGs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hypergradients of the ECG problems against the same derivatives written out by hand, with a network of torch's own layers."""
+"""Hypergradients of the ECG problems against derivatives by hand, with a network of torch's own layers."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def bce(head: Params, features: Tensor, labels: Tensor) -> Tensor:
 
 
 def unrolled_g2(encoder: Any, exact: Any, train: Sequence[LabelledBatch], validation: LabelledBatch) -> list[Tensor]:
-    """The derivative of the validation loss after one step of gradient descent on the head for each training minibatch."""
+    """Return the gradient of the validation loss after one step of gradient descent on the head per training batch."""
     parameters, head = leaves(exact.pretrained.encoder), leaves(exact.head)
     for batch in train:
         loss = bce(
@@ -97,7 +97,7 @@ def unrolled_g2(encoder: Any, exact: Any, train: Sequence[LabelledBatch], valida
 
 
 def fitted_g2(encoder: Any, exact: Any, folds: Sequence[tuple[list[LabelledBatch], LabelledBatch]]) -> list[Tensor]:
-    """The same with the head at the minimum of its ridge loss, found and differentiated with the dense Hessian of the head."""
+    """Return the same with the head at the minimum of its ridge loss, differentiated with its dense Hessian."""
     parameters = leaves(exact.pretrained.encoder)
 
     def split(flat: Tensor) -> Params:
@@ -130,7 +130,7 @@ def fitted_g2(encoder: Any, exact: Any, folds: Sequence[tuple[list[LabelledBatch
 
 
 def implicit(loss: Any, weights: Pretrained, meta: Params, g2: list[Tensor], terms: int) -> Params:
-    """Minus the derivative w.r.t. phi of <dL/dw, v>, v = a sum over i of (I - a H)^i (g2, 0), by reverse over reverse."""
+    """Return -d<dL/dw, v>/dphi with v = sum over i of (I - a H)^i (g2, 0), by reverse over reverse."""
     weights = Pretrained(leaves(weights.encoder), leaves(weights.head), weights.buffers)
     phi, w = leaves(meta), [*weights.encoder.values(), *weights.head.values()]
     gradient = torch.autograd.grad(loss(weights, phi), w, create_graph=True)
@@ -211,7 +211,7 @@ def test_adams_steps_on_the_head_are_torchs(exact: Any) -> None:
 
 
 def test_the_gauss_newton_product_is_the_dense_one(exact: Any, plain_encoder: Any) -> None:
-    """J and B from torch's layers and the formula of NT-Xent, as matrices; ours by products alone."""
+    """J and B as matrices, from torch's layers and the formula of NT-Xent, against our products."""
     policy = Policy("velocity", "log", 3.0, 0)
     problem, batch = SimclrProblem(Encoder(2), policy, TEMPERATURE), unlabelled(exact)
     meta = meta_of(policy)
@@ -252,7 +252,7 @@ def test_the_pt_loss_is_that_of_its_outputs_and_that_of_the_formula(
 
 @pytest.mark.parametrize("terms", [0, 1])
 def test_the_supervised_hypergradient_is_the_one_stage_implicit_one(exact: Any, plain_encoder: Any, terms: int) -> None:
-    """OptSLA: the whole network is trained, on augmented ECGs, and judged as it is, on ECGs as they are."""
+    """OptSLA trains the whole network on augmented ECGs and evaluates it on the original ones."""
     policy = Policy("velocity", "log", 3.0, 2)
     meta, plain = meta_of(policy), plain_encoder(2)
     (validation,) = labelled(exact, 1)

@@ -1,4 +1,4 @@
-"""The encoder is a ResNet-18 in one dimension, made of torch's layers by other means, and a pure function of its tensors."""
+"""The encoder equals a one-dimensional ResNet-18 of torch's layers, and is a pure function of its tensors."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_features_are_eight_times_the_width(width: int) -> None:
 
 @pytest.mark.parametrize("width", [2, 32])
 def test_the_number_of_parameters_is_that_of_resnet_18(width: int) -> None:
-    """A stem and sixteen convolutions of 15 taps in four stages, three of them with a shortcut; no biases but BatchNorm's."""
+    """A stem and sixteen convolutions of 15 taps in four stages, three with a shortcut; biases in BatchNorm only."""
     convolutions = 12 * width * 15
     norms = 2 * width
     for stage in range(4):

@@ -28,7 +28,7 @@ def written(ecgs: sim.Simulated, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 
 def heart(pr: float = 0.15, qrs: float = 1.0, qt: float = 1.0) -> np.ndarray:
-    """Lead II [1000] of one noise-free heart at exactly 60 bpm, R peaks at whole seconds, without the nuisances, in mV."""
+    """Return lead II [1000] in mV of a noise-free heart at exactly 60 bpm, R peaks at whole seconds, no nuisances."""
     vectors = np.zeros((1, len(sim._KERNELS) + len(sim._INFARCT), 3))
     rows = np.arange(len(sim._KERNELS))
     vectors[0, rows, sim._KERNELS[:, 1].astype(int)] = sim._KERNELS[:, 4]

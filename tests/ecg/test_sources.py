@@ -59,7 +59,7 @@ def draw_signals(number: int = 3) -> NDArray[np.int16]:
 def write_record(
     folder: Path, name: str, signal: NDArray[np.int16], gain: float = 1000, leads: tuple[str, ...] = LEADS
 ) -> None:
-    """A record as wfdb writes it: signal [leads, times]."""
+    """Write a record with wfdb: signal [leads, times]."""
     target = folder / name
     target.parent.mkdir(parents=True, exist_ok=True)
     number = len(signal)
@@ -70,7 +70,7 @@ def write_record(
 
 
 def write_header(folder: Path, name: str, signal: NDArray[np.int16], end: str = "") -> None:
-    """A header as PTB-XL's are."""
+    """Write a header in PTB-XL's format."""
     stem = Path(name).name
     sums = signal.sum(axis=1, dtype=np.int64) % 2**16
     lines = [f"{stem}.dat 16 1000.0(0)/mV 16 0 {signal[i, 0]} {sums[i]} 0 {lead}" for i, lead in enumerate(LEADS)]
@@ -79,7 +79,7 @@ def write_header(folder: Path, name: str, signal: NDArray[np.int16], end: str = 
 
 @pytest.fixture(params=["", "# a comment\n"], ids=["as PTB-XL's", "left to wfdb"])
 def records(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
-    """Three records, with headers in two spellings."""
+    """Write three records, with headers in two spellings."""
     for name, signal in zip(NAMES, draw_signals(), strict=True):
         write_record(tmp_path, name, signal)
         write_header(tmp_path, name, signal, end=request.param)
@@ -117,10 +117,13 @@ def test_tables_of_any_editor_are_read(tables: Callable[..., tuple[Path, Path]],
         (DATABASE, DATABASE.splitlines()[0], "has no records"),
         ("\n3,", "\nx,", r"line 5: ecg_id is 'x', and a whole number is expected"),
         ("13243", "13243.5", r"line 4: patient_id is '13243.5'"),
-        (",10,records100/00000/00002", ",11,records100/00000/00002", "the record with ecg_id 2 is in fold 11; folds are 1 to 10"),
+        (",10,records100/00000/00002", ",11,records100/00000/00002",
+         "the record with ecg_id 2 is in fold 11; folds are 1 to 10"),
         (",10,records100/00000/00002", ",0,records100/00000/00002", "is in fold 0"),
-        ("\n3,15709,,{},3,records100/00000/00003", "\n1,15709,,{},3,records100/00000/00001", "the record with ecg_id 1 twice"),
-        ("records100/00000/00003_lr", "records100/00000/00004_lr", r"line 5: filename_lr is .*/NNNNN/00003_lr is expected"),
+        ("\n3,15709,,{},3,records100/00000/00003", "\n1,15709,,{},3,records100/00000/00001",
+         "the record with ecg_id 1 twice"),
+        ("records100/00000/00003_lr", "records100/00000/00004_lr",
+         r"line 5: filename_lr is .*/NNNNN/00003_lr is expected"),
         ("records100/00000/00003_lr", "../../00000/00003_lr", r"line 5: filename_lr is '\.\./\.\./"),
         (",{},", ",{,", "line 5: scp_codes is '{', which is no dict"),
         (",{},", ",[],", r"line 5: scp_codes is '\[\]', and statements with likelihoods"),
@@ -196,12 +199,14 @@ def test_the_records_are_those_of_wfdb(records: Path) -> None:
         (".dat", lambda _: b"", r"is cut: it has 0 bytes"),
         (".dat", lambda content: content + b"\0", r"is overlong: it has 24001 bytes"),
         (".dat", lambda content: b"\1\0" + content[2:], r"or its header is altered: the first value of lead I is 1,"),
-        (".dat", lambda content: content[:-2] + bytes([content[-2] ^ 1, content[-1]]), r"altered: the checksum of lead V6 is"),
+        (".dat", lambda content: content[:-2] + bytes([content[-2] ^ 1, content[-1]]),
+         r"altered: the checksum of lead V6 is"),
         (".dat", lambda content: content[24:] + content[:24], r"altered: the first value of lead I is"),
         (".hea", lambda _: b"", r"is cut or altered: wfdb can't read it"),
         (".hea", lambda content: content[: len(content) // 2], r"is cut or altered: wfdb can't read it|is no header"),
         (".hea", lambda content: content.replace(b"00002_lr 12 100", b"00002_lr 12 500"), "fs is 500, not 100"),
-        (".hea", lambda content: content.replace(b"00002_lr 12 100 1000", b"00002_lr 12 100 999"), "sig_len is 999, not 1000"),
+        (".hea", lambda content: content.replace(b"00002_lr 12 100 1000", b"00002_lr 12 100 999"),
+         "sig_len is 999, not 1000"),
         (".hea", lambda content: content.replace(b"00002_lr 12", b"00003_lr 12"), "record_name is 00003_lr"),
         (".hea", lambda content: content.replace(b"00002_lr.dat", b"00003_lr.dat"), r"file_name is \['00003_lr\.dat'"),
         (".hea", lambda content: content.replace(b".dat 16", b".dat 212"), r"fmt is \['212'"),
@@ -210,7 +215,8 @@ def test_the_records_are_those_of_wfdb(records: Path) -> None:
         (".hea", lambda content: content.replace(b"/mV", b"/uV"), r"units is \['uV'"),
         (".hea", lambda content: content.replace(b" AVR", b" AVX"), r"sig_name is \['I', 'II', 'III', 'AVX'"),
         (".hea", lambda content: content.replace(b" 0 I\n", b" 0 V1\n").replace(b" 0 V1\n", b" 0 I\n"), "sig_name"),
-        (".hea", lambda content: content.replace(b" 0 V6", b"9999999999999999999 0 V6"), "its first values or checksums are"),
+        (".hea", lambda content: content.replace(b" 0 V6", b"9999999999999999999 0 V6"),
+         "its first values or checksums are"),
         (".hea", lambda content: content.replace(b" 0 V6\n", b"\n"), "is no header|its first values or checksums are"),
         (".hea", lambda content: content.replace(b".dat 16", b".dat 16+24"), r"byte_offset is \[24"),
     ],
@@ -296,7 +302,7 @@ def test_another_gain_and_another_number_of_leads(tmp_path: Path) -> None:
 
 
 def _mutated(data: st.DataObject, content: bytes) -> bytes:
-    """Some bytes changed, removed or inserted."""
+    """Return the content with some bytes changed, removed or inserted."""
     changed = bytearray(content)
     for _ in range(data.draw(st.integers(1, 3))):
         start = data.draw(st.integers(0, len(changed)))
@@ -331,7 +337,7 @@ def test_a_mutated_record_is_refused_or_right(records: Path, data: st.DataObject
 def test_a_mutated_table_is_refused_or_legal(
     tables: Callable[..., tuple[Path, Path]], data: st.DataObject, which: int
 ) -> None:
-    """The tables carry no checksum."""
+    """The tables have no checksum."""
     paths = tables()
     paths[which].write_bytes(_mutated(data, paths[which].read_bytes()))
     try:
@@ -350,7 +356,7 @@ def test_a_mutated_table_is_refused_or_legal(
 
 @pytest.mark.real_data
 def test_real_ptbxl(tmp_path: Path) -> None:
-    """The shared table was made for the mirror and differs from 1.0.3's, and so in its numbers of classes, in a few rows."""
+    """The shared table was made for the mirror; a few rows differ from 1.0.3's, so do the numbers of classes."""
     restore = SHARED_DATA / "ptbxl/restore.py"
     if not restore.is_file():
         pytest.skip(f"{restore} is not there (METAPT_SHARED_DATA names another folder)")

@@ -1,4 +1,4 @@
-"""Hypergradients are those of the loop, and the horizon is what plain PT and plain cross-validation say."""
+"""Hypergradients equal those of the loop, and the horizon equals plain PT with plain cross-validation."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ PRETRAIN = {"epochs": 2, "batch_size": 4, "lr": 1e-3}
 
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Twenty prepared ECGs, the last two of fold 10."""
+    """Return twenty prepared ECGs, the last two of fold 10."""
     folder = tmp_path_factory.mktemp("prepared")
     random = np.random.default_rng(0)
     signals = np.cumsum(random.normal(0, 30, (20, 12, 1000)), axis=2).astype(np.int16)
@@ -95,7 +95,7 @@ def test_draws_change_nothing_that_they_are_given(setting: Setting) -> None:
 
 
 def test_the_head_is_where_the_online_head_would_be(setting: Setting) -> None:
-    """One minibatch is the whole FT training set here, so that its order does not matter."""
+    """One minibatch is the whole FT training set, so that its order does not matter."""
     arm = EcgMeta(warp=WARP, pretrain_steps=1, warmup_epochs=1, head_steps_between_updates=2)
     loop, _ = meta_loop(setting, arm)
     head, state = warp_study.online_head(setting, arm, loop.settings, setting.initial(), setting.initial_head())
@@ -126,7 +126,7 @@ def test_without_further_steps_old_and_refitted_heads_are_one(setting: Setting) 
 
 
 def test_the_horizon_is_pretraining_that_goes_on(setting: Setting) -> None:
-    """Steps are counted from the checkpoint, and all strengths see the same minibatches."""
+    """Steps are counted from the checkpoint, and all strengths share the minibatches."""
     found = warp_study.horizon(setting, setting.initial(), WARP, [2.0], [3, 1], 1e-2, 2)
     alone = warp_study.horizon(setting, setting.initial(), WARP, [4.0, 2.0], [3], 1e-2, 2)
     assert [row.steps for row in found] == [1, 3]

@@ -33,7 +33,7 @@ FULL = os.environ.get("METAPT_FAULTS") == "full"
 """Set METAPT_FAULTS=full for 20 moments of each kind and 10,000 files for each reader."""
 
 TABLE = os.environ.get("METAPT_FAULTS_TABLE")
-"""Set METAPT_FAULTS_TABLE=FILE for a line of JSON about each fault; `python tests/faults/table.py FILE` makes a table of them."""
+"""Set METAPT_FAULTS_TABLE=FILE for a line of JSON per fault; `python tests/faults/table.py FILE` prints a table."""
 
 MEASURED = "PT wall time (s)", "PT time per step (s)", "PT peak memory (GB)"
 """Metrics that differ from run to run."""
@@ -57,7 +57,7 @@ def note() -> Callable[..., None]:
 
 
 class Ended(NamedTuple):
-    """A job that has ended: status (negative: killed by a signal), seconds that it took, its log, and all it wrote to stderr."""
+    """A job that has ended: status (negative: killed by a signal), its duration in seconds, its log, and its stderr."""
 
     status: int
     seconds: float

@@ -1,7 +1,7 @@
-"""Runs jobs in processes that can be killed: `python forks.py`, a request per line of stdin, an answer per line of stdout.
+"""Run jobs in processes that can be killed: `python forks.py`, one request per line of stdin, one answer per line.
 
-The process imports torch once and forks a child for each job, so that an attempt costs no imports. A child may be killed with
-SIGKILL after a time, and may meet a fault, one of `FAULTS`.
+The process imports torch once and forks a child for each job, so that an attempt costs no imports. A child may be
+killed with SIGKILL after a time, and may meet a fault, one of `FAULTS`.
 """
 
 from __future__ import annotations

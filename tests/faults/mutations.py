@@ -36,7 +36,7 @@ TOKENS = [
 
 @st.composite
 def mutated(draw: st.DrawFn, content: bytes) -> bytes:
-    """`content` after one to four alterations: cut, flipped bits, parts taken out, doubled, swapped, overwritten or put in."""
+    """Return `content` after one to four alterations: cut, flipped bits, removed, doubled, swapped or added parts."""
     altered = bytearray(content)
     for _ in range(draw(st.integers(1, 4))):
         place = draw(st.integers(0, max(len(altered) - 1, 0)))

@@ -116,7 +116,7 @@ def sends_too_much(handler: Handler, content: bytes) -> None:
 
 
 def never_ends(handler: Handler, content: bytes) -> None:
-    """Zeros after the content, without their length; they end at 64 MB, so that a client without a bound fills no disk."""
+    """Send zeros after the content, without their length, up to 64 MB: a client without a bound fills no disk."""
     handler.send_response(200)
     handler.end_headers()
     handler.wfile.write(content)

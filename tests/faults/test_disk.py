@@ -1,4 +1,4 @@
-"""A disk that is full or read-only: one sentence, nothing half-written under a final name, and a rerun that ends as it should."""
+"""A full or read-only disk: one sentence, no partial file under a final name, and a rerun that completes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Killed with SIGKILL at random moments: what is there is whole, and the rerun ends in the bits of an undisturbed run."""
+"""Killed with SIGKILL at random moments: files are complete, and the rerun ends in the bits of an undisturbed run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def moments(few: int, seed: int) -> list[float]:
 
 
 def killed_at(moment: float, seconds: float, kind: Kind, forks: Forks, folder: Path) -> Path:
-    """The folder of a run that was killed at a share of `seconds`; where it had ended by then, of another one, killed earlier."""
+    """Return the folder of a run that was killed at a share of `seconds`, or earlier if it had ended by then."""
     for attempt in range(20):
         (ended,) = forks(kind.job(folder / str(attempt)), kill_after=moment * seconds)
         if ended.status == -signal.SIGKILL:
@@ -87,8 +87,9 @@ def source(server: Server) -> dict[str, Any]:
         large | {Path(name).name: content for name, content in records.items()} | {"SHA256SUMS.txt": sums.encode()}
     )
     return {
-        "name": "things", "version": "1", "licence": "none", "description": "for tests", "citation": "none", "urls": [server.url],
-        "files": {name: {"size": len(each), "sha256": hashlib.sha256(each).hexdigest()} for name, each in large.items()},
+        "name": "things", "version": "1", "licence": "none", "description": "for tests", "citation": "none",
+        "urls": [server.url],
+        "files": {name: {"size": len(it), "sha256": hashlib.sha256(it).hexdigest()} for name, it in large.items()},
         "listed": {"sums": "SHA256SUMS.txt", "files": ["z.csv"], "records": "records/", "threads": 2},
     }  # fmt: skip
 

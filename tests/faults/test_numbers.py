@@ -1,4 +1,4 @@
-"""NaN in data, in a loss, in a hypergradient: said, never averaged in, and without it the run ends as if it had not been."""
+"""NaN in data, in a loss, in a hypergradient: reported, never averaged in, and without effect on a rerun without it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Readers of files from outside, fed with altered files: an error of ours or the right data; no crash, no hang, no silence.
+"""Readers of files from outside, given altered files: an error of ours or the right data; no crash, hang or silence.
 
-Where a reader accepts a file, what it returns is held against a naive reading of that very file; where the file is protected by
-a checksum, against what was in it before it was altered.
+If a reader accepts a file, its result is compared with a naive reading of that file, or, if a checksum protects the
+file, with the content before it was altered.
 """
 
 from __future__ import annotations
@@ -362,7 +362,7 @@ def test_archive_zip_file(folder: Path, archives: Any, tally: Counter[str]) -> N
 
 
 def layout_of(content: bytes) -> tuple[list[tuple[str, Tensor]], int]:
-    """Name and description of each tensor, in the order of their items, and the bytes that these take, at the end of the file."""
+    """Return name and description of each tensor, in the order of their items, and the size of these items in bytes."""
     file = io.BytesIO(content)
     *_, saved, keys = (unpickle(file) for _ in range(5))
     tensors = {**saved[0], **{f"slices[{name}]": value for name, value in saved[1].items()}}

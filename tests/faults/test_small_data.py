@@ -1,4 +1,4 @@
-"""Data at the edge: no graph, one graph, graphs without edges, a class without positives. Said, and never averaged in."""
+"""Very small data: no graph, one graph, graphs without edges, no positives. Reported, never averaged in."""
 
 from __future__ import annotations
 

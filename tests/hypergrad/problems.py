@@ -84,7 +84,7 @@ def classification(seed: int, size: int, inputs: int = 4, classes: int = 3) -> B
 
 
 class Classifier:
-    """A two-layer network whose PT loss has a learned weight for each class and a learned ridge; FT is softmax regression."""
+    """A two-layer network; the PT loss has a learned weight per class and a learned ridge; FT is softmax regression."""
 
     def __init__(self, activation: Callable[[Tensor], Tensor] = torch.tanh) -> None:
         self.activation = activation
@@ -115,7 +115,7 @@ class Classifier:
 
 
 class WithoutRidge(Classifier):
-    """The same with a PT loss that is convex in the outputs and depends on nothing else, as the Gauss-Newton matrix needs."""
+    """The same with a PT loss that is a convex function of the outputs alone, as the Gauss-Newton matrix needs."""
 
     def pretrain_loss(self, pretrained: Pretrained, meta: Params, batch: Batch) -> Tensor:
         return self.outputs_loss(self.pretrain_outputs(pretrained, meta, batch), meta, batch)
@@ -128,7 +128,7 @@ class SeededBatch(NamedTuple):
 
 
 class Normed(Classifier):
-    """The same with a module for an encoder that has BatchNorm, and with dropout from a seed that the PT minibatch carries."""
+    """The same with a module with BatchNorm as its encoder, and with dropout from a seed in the PT minibatch."""
 
     def __init__(self) -> None:
         super().__init__()

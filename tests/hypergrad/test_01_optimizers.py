@@ -76,7 +76,7 @@ def test_a_step_changes_neither_parameters_nor_gradients_nor_state(optimizer: An
 
 @pytest.mark.parametrize("steps", [1, 4])
 def test_adam_with_a_gradient_of_zero_has_finite_first_and_second_derivatives(steps: int) -> None:
-    # The second coordinate never has a gradient: its second moment, whose root has an infinite derivative there, stays 0.
+    # The second coordinate has no gradient: its second moment, whose root has an infinite derivative there, stays 0.
     start = draw(0, 3).requires_grad_()
     alive = torch.tensor([1.0, 0.0, 1.0], dtype=DTYPE)
     params, optimizer = {"w": start}, Adam(lr=0.1)

@@ -278,7 +278,7 @@ def test_a_series_that_grows_out_of_range_has_diverged_and_has_no_value(terms: i
 
 
 def test_a_matrix_that_is_not_finite_beside_the_vector_is_not_taken_for_a_series_that_diverges() -> None:
-    """The first product is finite, as where the Hessian is so in the rows of the encoder and the vector is 0 elsewhere."""
+    """The first product is finite, as where the Hessian's encoder rows are finite and the vector is 0 elsewhere."""
     matrix, b = torch.eye(SIZE, dtype=DTYPE), torch.zeros(SIZE, dtype=DTYPE)
     matrix[0, 1] = matrix[1, 0] = 0.5
     b[0] = 1.0

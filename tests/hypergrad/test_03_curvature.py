@@ -1,4 +1,4 @@
-"""Products with the Hessian and the Gauss-Newton matrix of a small network, against three other ways to the same numbers."""
+"""Products with the Hessian and the Gauss-Newton matrix of a small network, against three other computations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every estimator against a central difference of the true function, where the minimum of PT is known in closed form."""
+"""Every estimator against a central difference of the true function, where the minimum of PT has a closed form."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def unrolled(
 
 
 def ridge(features: list[Tensor], targets: list[Tensor], l2: float) -> Tensor:
-    """The minimum of the mean over minibatches of the mean squared error / 2, plus l2 / 2 |head|^2; by the normal equations."""
+    """Return the minimum of the squared error / 2, averaged over minibatches, plus l2 / 2 |head|^2 (normal equations)."""
     gram, moment = torch.zeros(3, 3, dtype=DTYPE), torch.zeros(3, dtype=DTYPE)
     for x, y in zip(features, targets, strict=True):
         design = torch.cat([x, torch.ones(len(x), 1, dtype=DTYPE)], dim=1)

@@ -1,4 +1,4 @@
-"""The unrolled FT solver: equal to a loop by hand, with direct part and part through the steps, its state carried on."""
+"""The unrolled FT solver equals a loop by hand: direct part, part through the steps, and the state carried on."""
 
 from __future__ import annotations
 

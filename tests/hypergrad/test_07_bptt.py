@@ -1,4 +1,4 @@
-"""The oracle: backpropagation through all of PT and FT, against finite differences of both and against the hypergradient."""
+"""Backpropagation through all of PT and FT, against finite differences and against the hypergradient."""
 
 from __future__ import annotations
 

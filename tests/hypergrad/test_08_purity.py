@@ -1,4 +1,4 @@
-"""No call changes what it is given; statistics and masks do what they should; nothing that comes back is attached to a graph."""
+"""No call changes its arguments, statistics and masks are used as they should be, no result is attached to a graph."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def test_pretraining_uses_the_statistics_of_the_minibatch() -> None:
 
 
 def by_hand(problem: Normed, mask: Tensor, g2: Tensor, damping: float) -> Params:
-    """-(g2, 0) (H + damping)^-1 d2L / (dw dmeta) with one fixed mask in both, by autograd's own Hessian and Jacobian."""
+    """Return -(g2, 0) (H + damping)^-1 d2L / (dw dmeta) with one fixed mask, by autograd's own Hessian and Jacobian."""
     names = [*problem.pretrained.encoder, *problem.pretrained.head]
     shapes = [value.shape for value in problem.pretrained.vector()]
     count = len(problem.pretrained.encoder)

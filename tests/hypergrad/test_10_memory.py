@@ -1,4 +1,4 @@
-"""What is kept: nothing of the PT steps before, one head a step, the encoder once, no graph that is not differentiated."""
+"""Memory: no PT step of the past, one head per step, one copy of the encoder, no graph that is not differentiated."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ VALIDATION = classification(600, 7)
 
 
 class Saved:
-    """A tensor saved for a backward pass, counted as long as the graph keeps it (so twice differentiable ones to the end)."""
+    """A tensor saved for a backward pass, counted as long as the graph keeps it."""
 
     def __init__(self, tensor: Tensor, meter: Meter) -> None:
         self.tensor, self.meter, self.key = tensor, meter, tensor.untyped_storage().data_ptr()
@@ -200,7 +200,7 @@ class Counting(Classifier):
 
 
 class Watched(torch.autograd.Function):
-    """The identity, which writes down for each backward pass whether it is made with `create_graph`; knows its living nodes."""
+    """The identity; records whether each backward pass is made with `create_graph`, and which nodes are alive."""
 
     alive: ClassVar[weakref.WeakSet[Token]] = weakref.WeakSet()
 

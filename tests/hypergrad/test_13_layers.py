@@ -1,4 +1,4 @@
-"""The layers that are made to be differentiated twice are torch's own in all but their cost, and say so where they are not."""
+"""The twice-differentiable layers equal torch's own at a lower cost, and reject what they can't compute."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ def made(kind: type[Ours]) -> Ours:
 
 
 def second_derivatives(network: Ours, x: Tensor, vector_seed: int) -> list[Tensor]:
-    """Products of the Hessian of a loss with a vector, over parameters and inputs, and of a vector on the inputs alone."""
+    """Return products of the Hessian of a loss with a vector, over parameters and inputs, and over inputs alone."""
     wrt = [x, *network.parameters()]
     gradient = torch.autograd.grad(network(x).square().sum(), wrt, create_graph=True)
     vectors = [draw(vector_seed + i, *value.shape) for i, value in enumerate(wrt)]

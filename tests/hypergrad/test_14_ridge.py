@@ -41,7 +41,7 @@ def tune(
 
 
 def dense(x: Tensor, y: Tensor, held_x: Tensor, held_y: Tensor, l2: float = L2) -> tuple[Tensor, Tensor]:
-    """Task by task: a ridge whose intercept has no penalty, by one linear system; errors in the units of a constant guess."""
+    """Solve each task's ridge, with a free intercept, by one linear system; errors relative to a constant guess."""
     size = (x - x.mean(0)).square().mean().sqrt()
     design = torch.cat([x / size, torch.ones(len(x), 1, dtype=DTYPE)], 1)
     penalty = l2 * len(x) * torch.diag(torch.tensor([1.0] * x.shape[1] + [0.0], dtype=DTYPE))
@@ -125,7 +125,7 @@ def test_a_head_that_knows_nothing_has_the_price_1() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("size", [3, 7, 97, 1000])
 def test_a_task_with_one_label_is_left_out(size: int, dtype: torch.dtype) -> None:
-    """Held out without a positive: its labels less the others' mean are a constant, which has no variance to the last bit."""
+    """Held out without a positive, its labels minus the others' mean are constant, so their variance is exactly 0."""
     parts = [labelled(500 + 10 * i, size) for i in range(3)]
     constant = [part._replace(targets=part.targets.clone()) for part in parts]
     constant[2].targets[:, 1] = 0.0

@@ -1,4 +1,4 @@
-"""A loss whose derivative can't be taken twice is an error with advice, and never a hypergradient of zero, or of a part."""
+"""A loss whose derivative can't be differentiated is an error with advice, never a zero or partial hypergradient."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Function = Callable[[Tensor], Tensor]
 
 
 class Curved:
-    """PT and FT by least squares on tanh(x w) h; phi weighs PT's examples. Each part is a function that can be replaced."""
+    """PT and FT by least squares on tanh(x w) h; phi weighs PT's examples. Each part can be replaced."""
 
     def __init__(
         self,

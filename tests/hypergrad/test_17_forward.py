@@ -1,4 +1,4 @@
-"""A problem that knows its product with the mixed derivative: the same hypergradient without a graph of the PT gradient."""
+"""A problem with its own product with the mixed derivative: the same hypergradient, no graph of the PT gradient."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .problems import Batch, Classifier, classification
 
 
 class Forward(Classifier):
-    """The derivative of dL/dmeta along the vector, by forward mode; its names come in another order than the meta-parameters'."""
+    """A problem with the derivative of dL/dmeta along a vector by forward mode; its names come in another order."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Generated digits, prepared once, and what a study needs to run on them."""
+"""Generated digits, prepared once, and a run for the studies."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from metapt.machine import Machine
 
 @pytest.fixture(scope="module", autouse=True)
 def one_thread() -> Iterator[None]:
-    """These tensors are small: more threads only wait for one another, above all on a loaded machine."""
+    """Use one thread: the tensors are small, so more threads only wait for one another."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -27,7 +27,7 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def digits_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The prepared digits."""
+    """Return the prepared digits."""
     folder = tmp_path_factory.mktemp("digits")
     raw = {name: folder / name for name in FILES.values()}
     write_digits(raw)
@@ -42,7 +42,7 @@ def digits(digits_file: Path) -> MnistData:
 
 @pytest.fixture
 def run_as(tmp_path: Path) -> Callable[..., Run]:
-    """A `Run` of an arm of an experiment on one CPU thread."""
+    """Return a `Run` of an arm of an experiment on one CPU thread."""
 
     def make(experiment: str, arm: str = "meta", budget_seconds: float | None = None, threads: int = 1) -> Run:
         return Run(f"mnist_{experiment}", arm, "cpu", threads, tmp_path / "checkpoint.pt", "a test", budget_seconds)

@@ -1,4 +1,4 @@
-"""What a replicate sees: the right images, none twice, and nothing that depends on the other replicates."""
+"""A replicate's images: the right ones, none twice, and independent of the other replicates."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ KINDS = ("pretrain", "hypergradient", "train", "validation")
 
 
 def drawn(batches: Any, times: int = 7) -> list[torch.Tensor]:
-    """Everything that the next minibatches of each kind hold."""
+    """Return the content of the next minibatches of each kind."""
     return [part for _ in range(times) for kind in KINDS for part in getattr(batches, kind)()]
 
 
@@ -106,7 +106,7 @@ def test_single_batches_are_stacked_ones_without_the_leading_dimension(digits: M
 
 
 def new(kind: str, digits: MnistData, run_as: Runs) -> Any:
-    """The minibatches of an experiment."""
+    """Return the minibatches of an experiment."""
     if kind == "rotation":
         return rotation_batches(digits, run_as("rotation_mean"), [0, 1])
     if kind == "single":

@@ -1,4 +1,4 @@
-"""Verdicts of the MNIST experiments, from metrics whose answers are known."""
+"""Verdicts of the MNIST experiments, from metrics with known answers."""
 
 from __future__ import annotations
 

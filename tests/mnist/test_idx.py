@@ -152,7 +152,7 @@ def test_images_and_labels_exchanged(tmp_path: Path) -> None:
 @given(data=st.data(), zipped=st.booleans())
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_mutated_file_is_refused_or_right(tmp_path: Path, data: st.DataObject, zipped: bool) -> None:
-    """Plain files carry no checksum, so there only the header is mutated, or the length."""
+    """Plain files have no checksum, so only their header or length is mutated."""
     path = tmp_path / ("file.gz" if zipped else "file")
     write_idx(path, _labels(40))
     content = bytearray(path.read_bytes())

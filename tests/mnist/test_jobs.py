@@ -1,4 +1,4 @@
-"""The jobs of this domain: what they read and write, and what they ask of a machine."""
+"""The jobs of this domain: their inputs, outputs and resources."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ def test_a_warm_up_of_five_epochs_is_150_iterations() -> None:
 
 
 def leaves(section: type[BaseModel]) -> Iterator[tuple[str, FieldInfo]]:
-    """The keys of a section that are no sections themselves, without those that are empty or off by default."""
+    """Return the keys of a section that are no sections themselves, without those that are empty or off by default."""
     for key, field in section.model_fields.items():
         structure = key in ("method", "arms") or isinstance(field.default, BaseModel)
         if not structure and field.default not in (None, False, {}, PydanticUndefined):

@@ -1,4 +1,4 @@
-"""The networks and losses of the studies say what plain torch modules say, alone and stacked."""
+"""The networks and losses of the studies equal plain torch modules, alone and stacked."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def minibatch(seed: int, size: int = 20, classes: int = 10) -> Images:
 
 
 def module(pretrained: Pretrained) -> nn.Module:
-    """The pre-training network as a torch module."""
+    """Return the PT network as a torch module."""
     hidden, output = nn.Linear(784, 64), nn.Linear(64, 10)
     weights = {**pretrained.encoder, **pretrained.head}
     hidden.load_state_dict({name: weights[f"hidden.{name}"] for name in ("weight", "bias")})
@@ -111,7 +111,7 @@ def test_stacked_replicates_have_their_own_losses() -> None:
 
 
 def test_the_weighting_cnn_is_the_papers() -> None:
-    """Two convolutions (32 of 5 x 5, 64 of 3 x 3), each with BatchNorm, ReLU and pooling, then a linear layer and 2 * sigmoid."""
+    """Two convolutions (32 of 5 x 5, 64 of 3 x 3), each with BatchNorm, ReLU, pooling; a linear layer; 2 * sigmoid."""
     params = weighting.network(stream(0))
     for name in (
         "norm1.weight",

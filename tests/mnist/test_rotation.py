@@ -1,4 +1,4 @@
-"""Rotation is the geometric one, differentiable, and drawn from the distribution asked for."""
+"""Rotations are geometric, differentiable, and drawn from the given distribution."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_rotation_is_differentiable_in_the_angle_and_in_the_image() -> None:
 
 
 def normal_with(angles: Tensor, mean: float, deviation: float) -> bool:
-    """Whether draws have this mean and deviation up to four standard errors."""
+    """Return whether draws have this mean and standard deviation up to four standard errors."""
     error = deviation / math.sqrt(len(angles))
     return abs(float(angles.mean()) - mean) < 4 * error and abs(
         float(angles.std()) - deviation

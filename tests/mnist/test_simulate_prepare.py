@@ -65,7 +65,7 @@ def test_labels_stay_with_their_images(raw: dict[str, Path]) -> None:
 
 
 def test_digits_look_like_mnist(raw: dict[str, Path]) -> None:
-    """Light on black, in a margin of 4 pixels that hardly any ink enters, and centred."""
+    """Light on black, centred, with a margin of 4 pixels that is almost empty."""
     images = convert(raw)["train_images"].double()
     assert images.max() == 255
     assert images[:, 4:24, 4:24].sum() > 0.95 * images.sum()

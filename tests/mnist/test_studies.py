@@ -86,13 +86,13 @@ WORDS = {
 
 
 def jobs(experiment: str, study: Any, results: Path) -> MnistJobs:
-    """Return the jobs of a config that has this experiment only."""
+    """Return the jobs of a config with this experiment only."""
     config = DOMAIN.section().model_validate({"source": "digits", experiment: study})
     return MnistJobs("mnist", config, Place(results=str(results), raw="raw", sources={}, mirrors=[]))  # type: ignore[arg-type]
 
 
 def train(experiment: str, study: Any, arm: str, digits_file: Path, results: Path) -> dict[str, Path]:
-    """Train an arm by its job, but for the prepared data; return its files."""
+    """Train an arm by its job on given prepared data; return its files."""
     job = jobs(experiment, study, results).study(experiment, arm)
     outputs = {name: Path(path) for name, path in job.outputs.items()}
     outputs["metrics"].parent.mkdir(parents=True)
@@ -161,7 +161,7 @@ def test_initial_means_lie_in_the_range(runs: dict[str, dict[str, dict[str, Path
 
 
 def test_the_paper_has_each_of_its_numbers_beside_ours(runs: dict[str, dict[str, dict[str, Path]]]) -> None:
-    """At the paper's replicates, starts and targets the words of ours are those of its table."""
+    """With the paper's replicates, starts and targets our settings have the words of its table."""
     ours = metrics.read([files["metrics"] for arms in runs.values() for files in arms.values()])
     papers = paper_numbers()
     papers = papers[papers["experiment"].str.startswith("mnist_")]
@@ -211,7 +211,7 @@ def test_meta_pretraining_moves_the_mean_towards_the_target(digits_file: Path, t
 
 
 def forget(results: Outcome) -> None:
-    """Removes the checkpoints, so that the next run does not take up this one's."""
+    """Remove the checkpoints, so that the next run does not resume from them."""
     for checkpoint in results.checkpoints:
         checkpoint.remove()
 
@@ -244,7 +244,7 @@ def test_a_replicate_of_the_weighting_learns_the_same_among_others_and_in_any_th
 
 
 def seen(monkeypatch: pytest.MonkeyPatch, batches: Any, train: Callable[[], Outcome]) -> list[dict[str, list[Any]]]:
-    """The PT and FT training minibatches that each of the batches that `train` makes gives, in the order of their making."""
+    """Return the PT and FT training minibatches of all batches that `train` makes, in the order of their creation."""
     given: dict[Any, dict[str, list[Any]]] = {}
 
     def watched(kind: str) -> Callable[[Any], Any]:
@@ -333,7 +333,7 @@ def test_pt_and_ft_behind_the_accuracy_of_every_arm_see_the_same_minibatches(
 
 
 def bptt(digits: MnistData, run: Run, **keys: Any) -> tuple[pd.DataFrame, list[float]]:
-    """Metrics, and the trajectory of the mean."""
+    """Return the metrics and the trajectory of the mean."""
     arm = BpttArm(method="bptt", **{"outer_steps": 4} | keys)
     study = BpttStudy(**SIZES, pretrain_steps=5, finetune_steps=4, evaluations=1, arms={"bptt": arm})
     results = bptt_study.train(study, run, digits)
@@ -427,10 +427,10 @@ def test_fine_tuning_changes_encoder_and_head_and_leaves_what_it_started_from(
 def test_a_neumann_term_per_earlier_step_is_exact_in_the_limit_of_small_steps(
     digits: MnistData, run_as: Callable[..., Run], arm: str
 ) -> None:
-    """T steps of SGD have the derivative -lr * sum over t < T of (I - lr H)^t times the mixed derivative, each at its weights.
+    """T steps of SGD have the derivative -lr * sum over t < T of (I - lr H)^t times the mixed derivative at step t.
 
-    Ours takes them all at the last weights, so the two agree up to the way gone, of the order of lr. With fewer terms the
-    direction still agrees in this limit, and the norm is that of the terms taken.
+    Our hypergradient takes H and the mixed derivative at the last weights, so the two differ by the order of lr. With
+    fewer terms the direction still agrees in this limit, and the norm is that of the terms taken.
     """
     study = Fidelity(
         replicates=1,

@@ -1,7 +1,7 @@
-"""Runs a job to its end through kills, and again undisturbed: `python interrupted.py JOB.json`, which test_kill.py calls.
+"""Run a job to its end through kills, and again undisturbed: `python interrupted.py JOB.json`, called by test_kill.py.
 
-The process imports torch once and forks a child for every attempt. A child checkpoints after each iteration; after a random
-number of them, and a random part of the time that one takes, it is killed with SIGKILL, wherever it is.
+The process imports torch once and forks a child for every attempt. A child checkpoints after each iteration. It is
+killed with SIGKILL after a random number of iterations and a random part of one.
 """
 
 from __future__ import annotations

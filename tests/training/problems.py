@@ -20,7 +20,7 @@ def draw(seed: int, *shape: int) -> Tensor:
 
 
 class Streams:
-    """Minibatches made of a draw from a generator for each set; `made(set, count, generator)` is the `count`-th of its set."""
+    """Minibatches drawn from a generator for each set; `made(set, count, generator)` is the `count`-th of its set."""
 
     sets: tuple[str, ...] = ("pretrain", "train", "validation")
 
@@ -125,9 +125,9 @@ class Normed(Classifier):
 
 
 class Telling:
-    """The encoder's first weight tells which PT minibatches PT steps have seen, in order, and nothing else: w <- w / 2 - batch.
+    """A problem whose encoder's first weight identifies the sequence of PT minibatches: w <- w / 2 - batch.
 
-    That is what SGD with lr 1 makes of it. The second weight goes to phi.
+    These are the steps of SGD with lr 1. The second weight becomes phi.
     """
 
     def __init__(self) -> None:
@@ -151,9 +151,10 @@ def number(name: str, count: int, generator: torch.Generator) -> Tensor:
 
 
 class Line:
-    """PT brings w[0] to `place(phi)` and w[1] to 0 (with curvature `stiffness`); FT wants w[0] at the target that its batch is.
+    """PT has its minimum at w[0] = `place(phi)`, w[1] = 0 (with curvature `stiffness`); FT has it at w[0] = the batch.
 
-    With PT steps of SGD with lr 1, w[0] is there after one step, and the hypergradient is (place(phi) - target) * place'(phi).
+    After one PT step of SGD with lr 1, w[0] is at the minimum, and the hypergradient is (place(phi) - batch) *
+    place'(phi).
     """
 
     def __init__(self, place: Callable[[Tensor], Tensor] = lambda phi: phi, stiffness: float = 0.5) -> None:

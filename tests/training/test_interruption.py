@@ -1,4 +1,4 @@
-"""A run that is told to end saves its state, ends, and leaves in the end, byte for byte, what an undisturbed one leaves."""
+"""A run that is told to end saves its state and ends; resumed, it leaves the bytes of an undisturbed run."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def interrupted(
     saves: tuple[int, int],
     threads: int = 1,
 ) -> dict[str, Any]:
-    """Runs it whole and in pieces, into folder/whole and folder/cut; says how often it was killed and where it went on."""
+    """Run it whole and in pieces, into folder/whole and folder/cut; return the number of kills and where it resumed."""
     config = {"domain": "mnist", "experiment": experiment, "arm": "a", "settings": settings}
     job = {"entry": f"domains.mnist.studies.{study}", "config": config, "data": str(data), "threads": threads}
     described = job | {"seed": 7, "saves": saves, "kills": KILLS}

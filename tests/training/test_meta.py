@@ -1,4 +1,4 @@
-"""The loop is Algorithm 2, number by number; it changes nothing that it is given, survives bad hypergradients, and resumes."""
+"""The loop is Algorithm 2, number by number; it keeps its arguments, survives bad hypergradients, and resumes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def copied(params: Params) -> Params:
 def hypergradient_by_hand(
     problem: Any, pretrained: Pretrained, meta: Params, head: Params, batches: Streams
 ) -> tuple[list[Tensor], Params]:
-    """-g2 (I + (I - a H)) a d2L/(dw dphi), with g2 through two steps of gradient descent on the head; and the head after them."""
+    """Return -g2 (I + (I - a H)) a d2L/(dw dphi), g2 through two SGD steps on the head, and the head after them."""
     encoder, pretrain_head, phi, psi = (copied(part) for part in (pretrained.encoder, pretrained.head, meta, head))
     pretrain_batch = batches.pretrain()
     for batch in [batches.train() for _ in range(UNROLL_STEPS)]:
@@ -235,7 +235,7 @@ def test_buffers_are_updated_by_the_pt_steps_and_by_nothing_else() -> None:
 @pytest.mark.parametrize("accumulate", [1, 2])
 @pytest.mark.parametrize("pretrain_steps", [1, 3])
 def test_a_reused_gradient_is_that_of_the_last_hypergradients_minibatch(accumulate: int, pretrain_steps: int) -> None:
-    """The first PT step after a meta-update is Adam's along the PT gradient at that minibatch, taken before the meta-update."""
+    """The first PT step after a meta-update is Adam's along the PT gradient at that minibatch before the update."""
     problem, batches = Normed(), Streams(classification)
     loop = made(problem, settings(reuse_gradient=True, accumulate=accumulate, pretrain_steps=pretrain_steps))
     encoder, head = (copied(part) for part in problem.pretrained[:2])
@@ -319,7 +319,7 @@ def test_pt_steps_see_the_minibatches_of_plain_pt_to_the_end(changes: dict[str, 
 
 
 class AsItIs:
-    """An FT solver written against the protocol alone: the loss of the head as it is, which is what no unrolled step leaves."""
+    """An FT solver written against the protocol alone: the loss of the unchanged head, as with no unrolled step."""
 
     uses_head_loss = True
 

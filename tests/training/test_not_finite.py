@@ -96,7 +96,7 @@ def same(a: Any, b: Any) -> bool:
 
 
 def unchanged_by_the_bad_update(loop: MetaPretraining) -> Any:
-    """Take the iterations up to the bad one and that one, which must change nothing that is learned; return what that is."""
+    """Run up to the bad iteration, which must change nothing that is learned; return what is learned."""
     for _ in range(BAD):
         loop.iterate()
     before = learned(loop)

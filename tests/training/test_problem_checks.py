@@ -105,8 +105,10 @@ WRONG = {
     ),
     "PT loss that draws": (
         changed(Classifier, pretrain_loss=lambda whole, *given: whole(*given) * (1 + torch.rand((), dtype=DTYPE))),
-        "pretrain_loss returned two different numbers in two equal calls; .* Draw random numbers when the minibatch "
-        "is made",
+        (
+            "pretrain_loss returned two different numbers in two equal calls; "
+            ".* Draw random numbers when the minibatch is made"
+        ),
     ),
     "encode that draws": (
         changed(
@@ -370,7 +372,7 @@ def test_what_is_right_is_left_alone(make: Callable[[], Any], changes: dict[str,
 
 @pytest.mark.parametrize("make", [Normed, Silent])
 def test_the_checks_change_nothing(make: Callable[[], Any]) -> None:
-    """Neither parameters, nor buffers, nor streams, nor torch's own random numbers; so a run that goes on has the same bits."""
+    """Parameters, buffers, streams and torch's own random state stay, so that a checked run has the same bits."""
     checked, unchecked = loop_of(make()), loop_of(make())
     unchecked._checked = True
     states = []

@@ -237,7 +237,7 @@ class BpttStudy(RotationData):
     )
 
     def check(self, domain: Any) -> None:
-        """Raise ValueError for an arm with epochs, an unknown arm as budget, or a warm-up that leaves no meta-update."""
+        """Raise ValueError for an arm with epochs, an unknown budget_of, or a warm-up that leaves no meta-update."""
         for name, arm in self.arms.items():
             if isinstance(arm, MnistMeta):
                 if arm.epochs is not None:
@@ -265,7 +265,7 @@ class FidelityArm(Section):
 
 
 class Fidelity(Study):
-    """Agreement of our hypergradient of one weight per PT example with the exact one (backpropagation through PT and FT).
+    """Agreement of our hypergradient of one weight per PT example with the exact one, by backpropagation.
 
     Not in the paper.
     """

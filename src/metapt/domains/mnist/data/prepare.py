@@ -44,7 +44,7 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
 
 def save(tensors: dict[str, Tensor], path: Path) -> None:
     """Write the prepared file of the tensors that `convert` returns. Raises MachineError as `atomic_path`."""
-    # Through an open file, since torch writes a path's own name into the archive: the same data would be other bytes each time.
+    # Torch writes a path's name into the archive, but not an open file's, so that equal data give equal bytes.
     with atomic_path(path) as temporary, temporary.open("wb") as file:
         torch.save({**tensors, "sha256": _sha256(tensors)}, file)
 

@@ -42,7 +42,7 @@ def figure(results: MnistResults) -> Figure:
 
 
 def _costs(axis: Axes, values: pd.Series[float], xlabel: str, least: float) -> None:
-    """Draw a dot and its number for each arm on a logarithmic axis; a value below `least` is drawn and labelled there."""
+    """Draw a dot and its number for each arm on a logarithmic axis; a value below `least` is drawn at `least`."""
     with figures.style():
         for place, value in enumerate(values):
             shown, text = (

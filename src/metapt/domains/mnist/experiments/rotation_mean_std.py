@@ -69,7 +69,7 @@ def _starts(section: RotationMeanStd) -> dict[str, str]:
 
 
 def _spread(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return a band over the steps: the learned mean, and it minus and plus the learned standard deviation, over seeds."""
+    """Return the mean over seeds of the learned mean, and a band of one learned standard deviation, over the steps."""
     mean = frame[frame["name"] == "mean"].groupby("step")["value"].mean()
     deviation = frame[frame["name"] == "deviation"].set_index("step")["value"].abs().groupby("step").mean()
     return pd.DataFrame({"lower": mean - deviation, "centre": mean, "upper": mean + deviation}).reset_index()

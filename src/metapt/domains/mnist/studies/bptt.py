@@ -194,8 +194,8 @@ def _backpropagate(study: BpttStudy, run: Run, data: MnistData, arm: BpttArm) ->
     batches = stages.batches
     mean = torch.tensor(study.initial, device=run.device, requires_grad=True)
     optimizer = torch.optim.Adam([mean], lr=arm.meta_lr)
-    # The derivative of Adam's step is up to lr / eps where a gradient is nearly 0 (border pixels), so that now and then a
-    # hypergradient is many times too large. Applied, it would stay in the second moment of Adam on the mean, which then stops.
+    # The derivative of Adam's step is up to lr / eps where a gradient is nearly 0 (border pixels), so that some
+    # hypergradients are far too large. Applied, they would stay in the second moment of Adam on the mean and stop it.
     guard = HypergradientGuard(arm.explosion_factor, max_skipped=10)
     learned = _Learned([study.initial], 0.0, 0, 0)
     checkpoint = run.resumable()
