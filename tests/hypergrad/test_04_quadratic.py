@@ -52,7 +52,7 @@ def unrolled(
 
 
 def ridge(features: list[Tensor], targets: list[Tensor], l2: float) -> Tensor:
-    """Return the minimum of the squared error / 2, averaged over minibatches, plus l2 / 2 |head|^2 (normal equations)."""
+    """Return the minimum of the mean of squared error / 2 over minibatches plus l2 / 2 |head|^2, in closed form."""
     gram, moment = torch.zeros(3, 3, dtype=DTYPE), torch.zeros(3, dtype=DTYPE)
     for x, y in zip(features, targets, strict=True):
         design = torch.cat([x, torch.ones(len(x), 1, dtype=DTYPE)], dim=1)

@@ -7,18 +7,17 @@ whole network is the encoder, and the heads are empty.
 from __future__ import annotations
 
 import math
-from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from metapt.domains.mnist.config import Heads
 from metapt.domains.mnist.data.sources import SIDE
 from metapt.hypergrad import Params, Pretrained
 
 PIXELS = SIDE * SIDE
 HIDDEN = 64
-Heads = Literal["separate", "shared"]
 
 
 def linear(name: str, inputs: int, outputs: int, generator: torch.Generator) -> Params:
