@@ -1,11 +1,13 @@
-"""Time and memory of SimCLR pre-training on ECGs: plain PT, meta-PT, the bare encoder, linear evaluation, in one run.
+"""Measure time and memory of SimCLR pre-training on ECGs: plain PT, meta-PT, the bare encoder, linear evaluation.
 
-    python benchmarks/ecg.py [--widths 8 32] [--batch 256] [--labelled 500] [--rounds 5] [--threads N] [--device cuda] [--json F]
+    python benchmarks/ecg.py [--widths 8 32] [--batch 256] [--labelled 500] [--rounds 5] [--threads N]
+                             [--device cuda] [--json F]
 
-Signals are random numbers of the shape of PTB-XL: no number here depends on what they are. In each round the contenders take
-turns: the bare encoder's forward and backward pass on the same two views, a plain PT step, a meta-update with Neumann 1, one
-with the identity, one with Neumann 1 whose PT gradient serves the next PT step. A period is 10 PT steps and a meta-update;
-ratios are of times of the same round. Peak memory is that of a contender's first step in a process of its own.
+Signals are random numbers with the shape of PTB-XL's signals, whose values do not affect the results. In each round the
+contenders take turns: the bare encoder's forward and backward pass on the same two views, a plain PT step, and
+meta-updates with Neumann 1, with the identity, and with Neumann 1 whose PT gradient serves the next PT step. A period
+is 10 PT steps and a meta-update. Ratios are of times in the same round. Peak memory is that of a contender's first step
+in its own process.
 """
 
 from __future__ import annotations
@@ -63,7 +65,8 @@ def main() -> None:
     results = [measure(width, arguments) for width in arguments.widths]
     print(f"\n- command: python {shlex.join(sys.argv)}")
     print(
-        f"- machine: {machine_name(arguments.device)}, {os.cpu_count()} cores, load before {load:.1f}; {arguments.device}"
+        f"- machine: {machine_name(arguments.device)}, {os.cpu_count()} cores, load before {load:.1f}; "
+        f"{arguments.device}"
     )
     print(f"- {arguments.threads} threads, float32, {arguments.rounds} rounds; torch {torch.__version__}\n")
     print("| width | what | median (min-max) | at most |\n| --- | --- | --- | --- |")
@@ -76,7 +79,7 @@ def main() -> None:
 
 
 def make_contenders(setting: Setting, width: int, arguments: argparse.Namespace) -> dict[str, Callable[[], object]]:
-    """What is timed: each does one step, from where the last one ended."""
+    """Return the functions that are timed; each takes one step from where the last one ended."""
     arm = config.EcgMeta(warp=config.Warp(network_width=width), batch_size=arguments.batch)
     loop, policy = meta_loop(setting, arm)
     trainer = loop._pretrainer
@@ -109,7 +112,7 @@ def make_contenders(setting: Setting, width: int, arguments: argparse.Namespace)
 
 
 def peak(name: str, width: int, arguments: argparse.Namespace) -> float:
-    """GB that one step of the contender takes above what a process held that has done none before."""
+    """Return the memory in GB that a contender's first step takes on top of what the process held before."""
     torch.set_num_threads(arguments.threads)
     contender = make_contenders(make_setting(width, arguments), width, arguments)[name]
     gc.collect()
@@ -119,7 +122,7 @@ def peak(name: str, width: int, arguments: argparse.Namespace) -> float:
 
 
 def measure(width: int, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Rows (what, limit, a value per round) for one width."""
+    """Return rows (what, limit, a value per round) for one width."""
     setting = make_setting(width, arguments)
     contenders = make_contenders(setting, width, arguments)
     times: dict[str, list[float]] = {name: [] for name in contenders}
@@ -131,7 +134,7 @@ def measure(width: int, arguments: argparse.Namespace) -> dict[str, Any]:
             start = time.perf_counter()
             contender()
             synchronise()
-            if turn:  # the first is a warm-up
+            if turn:  # the first turn is a warm-up
                 times[name].append(time.perf_counter() - start)
     with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
         peaks = {name: pool.apply(peak, (name, width, arguments)) for name in ("plain", "neumann", "identity")}
@@ -160,7 +163,7 @@ def measure(width: int, arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def linear(setting: Setting, width: int, arguments: argparse.Namespace) -> tuple[list[float], list[float]]:
-    """Times of linear evaluation with one and with all FT seeds."""
+    """Return times of linear evaluation with one and with all FT seeds."""
     pretrained = setting.initial()
     indices = np.arange(arguments.labelled)
     signals, labels = setting.dataset.signals(indices), setting.dataset.labels(indices)
@@ -186,7 +189,7 @@ def linear(setting: Setting, width: int, arguments: argparse.Namespace) -> tuple
 
 
 def make_setting(width: int, arguments: argparse.Namespace) -> Setting:
-    """Random signals and labels; enough for a PT minibatch and the labelled ECGs."""
+    """Return random signals and labels, enough for a PT minibatch and the labelled ECGs."""
     count = max(2 * arguments.batch, 2 * arguments.labelled)
     random = np.random.default_rng(0)
     signals = random.normal(0, 200, (count, len(LEADS), SAMPLES)).astype(np.int16)

@@ -1,10 +1,10 @@
-"""Time of preparing PTB-XL per record: metapt (all checks, and the file on the disk) and a loop of wfdb.rdsamp.
+"""Measure the time per record of preparing PTB-XL: metapt (checks and writing included) and a loop of wfdb.rdsamp.
 
     python benchmarks/ecg_prepare.py --raw FOLDER [--records N] [--sample N] [--rounds N]
 
-FOLDER holds ptbxl_database.csv, scp_statements.csv and records100/. In each round of one process both take a turn, first the one,
-then the other. The loop only reads, a sample of the records; the preparation also writes them, and reads the tables. Before the
-first round each record is read once, so that the disk's speed is in neither.
+FOLDER holds ptbxl_database.csv, scp_statements.csv and records100/. Both take turns in each round, in one process. The
+loop only reads a sample of the records. The preparation also reads the tables and writes all records. Each record is
+read once before the first round, so that neither time includes the disk's speed.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def main() -> None:
     sample = names[:: max(1, len(names) // arguments.sample)][: arguments.sample]
 
     with tempfile.TemporaryDirectory() as folder:
-        # records.json lies beside the records, so the folder of the raw files is shown through links.
+        # records.json belongs beside the records, so links replace the folder of the raw files.
         inputs = {name: Path(folder) / name for name in ("ptbxl_database.csv", "scp_statements.csv", "records100")}
         for name, link in inputs.items():
             link.symlink_to(raw / name)
@@ -82,17 +82,20 @@ def main() -> None:
     ratios = [theirs / mine for mine, theirs in zip(times["metapt"], times["wfdb.rdsamp"], strict=True)]
     print(f"- command: python {shlex.join(sys.argv)}")
     print(
-        f"- machine: {machine_name('cpu')}, {platform.system()}; Python {platform.python_version()}, wfdb {version('wfdb')}"
+        f"- machine: {machine_name('cpu')}, {platform.system()}; Python {platform.python_version()}, wfdb "
+        f"{version('wfdb')}"
     )
     print(f"- {len(names)} records prepared by one thread, {len(sample)} read by rdsamp; {arguments.rounds} rounds")
     print(f"- signals of the sample equal: {'yes' if equal else 'NO'}\n")
     print("| per record, ms | min | median | max |\n| --- | --- | --- | --- |")
     for name, values in times.items():
         print(
-            f"| {name} | {' | '.join(f'{1000 * each:.3f}' for each in (min(values), statistics.median(values), max(values)))} |"
+            f"| {name} | "
+            f"{' | '.join(f'{1000 * each:.3f}' for each in (min(values), statistics.median(values), max(values)))} |"
         )
     print(
-        f"| rdsamp / ours | {' | '.join(f'{each:.1f}' for each in (min(ratios), statistics.median(ratios), max(ratios)))} |"
+        "| rdsamp / ours | "
+        f"{' | '.join(f'{each:.1f}' for each in (min(ratios), statistics.median(ratios), max(ratios)))} |"
     )
 
 

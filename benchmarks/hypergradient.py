@@ -1,23 +1,25 @@
-"""Time, peak memory and agreement of one hypergradient: ours, a textbook loop, torchopt (implicit), higher (unroll), in one run.
+"""Compare time, peak memory and agreement of one hypergradient: ours, a textbook loop, torchopt and higher.
 
-The problem: an MLP 784-64-10 pre-trained on 3000 labelled images, a third of the labels random, one meta-parameter per example:
+The problem is an MLP 784-64-10 pre-trained on 3000 labelled images, of which a third have random labels, with one
+meta-parameter per example:
 
     L_PT(w, phi) = mean_i sigmoid(phi_i) cross_entropy_i(w)        PT minibatch: all 3000 examples
     L_FT         = cross-entropy of a new head on the 64 features, after one differentiable SGD step of that head
 
-The hypergradient is - g2 P d2L_PT/(dw dphi) with P = a sum_{i=0..terms} (I - a H)^i, a the PT learning rate. Everybody starts
-from the same weights (after some PT steps), calls the same loss functions and returns the same 3000 numbers.
+The hypergradient is - g2 P d2L_PT/(dw dphi) with P = a sum_{i=0..terms} (I - a H)^i, where a is the PT learning rate.
+All contenders start from the same weights (after some PT steps), call the same loss functions and return the same 3000
+numbers.
 
-    ours              metapt.hypergrad.hypergradient, diagnostics included
-    textbook          Lorraine et al. (2020), Algorithms 2 and 3, as public code has them: autograd.grad and list comprehensions
+    ours              metapt.hypergrad.hypergradient with diagnostics
+    textbook          Lorraine et al. (2020), Algorithms 2 and 3, as in public code: autograd.grad and comprehensions
     torchopt          torchopt.diff.implicit.custom_root with torchopt.linear_solve.solve_inv(ns=True): the same series
-    higher            terms + 1 SGD steps unrolled with higher, each step's *value* held at the given weights (the gradient
-                      callback returns g - g.detach()): then the unroll's derivative is the same series, at any weights
-    higher, moving    the same unroll as one would write it: the weights move, so it is another estimate (truncated
-                      backpropagation through PT), equal to the series only where the PT gradient is zero
+    higher            terms + 1 SGD steps unrolled with higher, each step's *value* held at the given weights (the
+                      gradient callback returns g - g.detach()): the unroll's derivative is the same series
+    higher, moving    an ordinary unroll, whose weights move: another estimate (truncated backpropagation through PT),
+                      equal to the series only where the PT gradient is zero
 
-Each thread count is one process in which the contenders take turns, in an order that rotates each round; ratios are to ours in
-the same round. Each peak memory is that of a process of its own.
+The contenders take turns in one process per thread count, in an order that rotates each round. Ratios are to our time
+in the same round. Peak memory is measured in a process of its own.
 """
 
 from __future__ import annotations
@@ -48,12 +50,12 @@ from metapt.hypergrad import SGD, Neumann, Params, Pretrained, Unroll, hypergrad
 
 HIDDEN, CLASSES = 64, 10
 OURS = "ours"
-LINUX = Path("/proc/self/clear_refs").exists()  # where the kernel's high-water mark of memory can be reset
+LINUX = Path("/proc/self/clear_refs").exists()  # whether the kernel's record of peak memory can be reset
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What determines the numbers of one worker process."""
+    """Settings that determine the results of a worker process."""
 
     threads: int
     terms: list[int]
@@ -75,7 +77,7 @@ class Batch(NamedTuple):
 
 
 class Task(NamedTuple):
-    """Inputs of one hypergradient. `weights` and `head` are pairs of weight and bias, as F.linear takes them."""
+    """Inputs of a hypergradient. `weights` and `head` are pairs of weight and bias, as in F.linear."""
 
     pretrain: Batch
     train: Batch
@@ -100,7 +102,7 @@ def pretrain_loss(weights: tuple[Tensor, ...], phi: Tensor, batch: Batch) -> Ten
 
 
 def finetuned_loss(weight: Tensor, bias: Tensor, task: Task) -> Tensor:
-    """FT validation loss after one differentiable SGD step of the FT head, as a function of the encoder."""
+    """Return the FT validation loss after one differentiable SGD step of the FT head, as a function of the encoder."""
     head = [value.detach().requires_grad_() for value in task.head]
     train_loss = F.cross_entropy(F.linear(encode(weight, bias, task.train.images), *head), task.train.labels)
     gradients = torch.autograd.grad(train_loss, head, create_graph=True)
@@ -109,7 +111,7 @@ def finetuned_loss(weight: Tensor, bias: Tensor, task: Task) -> Tensor:
 
 
 def make_task(settings: Settings, dtype: torch.dtype, examples: int | None = None) -> Task:
-    """The inputs in `dtype`; those of float32 and float64 differ by rounding only."""
+    """Return the inputs in `dtype`; float32 and float64 differ by rounding only."""
     generator = torch.Generator().manual_seed(settings.seed)
 
     def normal(*shape: int) -> Tensor:
@@ -144,14 +146,14 @@ def make_task(settings: Settings, dtype: torch.dtype, examples: int | None = Non
 
 
 def random_images(count: int, normal: Callable[..., Tensor], generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Ten Gaussian clouds in 784 dimensions, unit variance, overlapping."""
+    """Return images from ten overlapping Gaussian clusters in 784 dimensions with unit variance."""
     centres = 0.2 * normal(CLASSES, 784)
     labels = torch.randint(CLASSES, (count,), generator=generator)
     return centres[labels] + normal(count, 784), labels
 
 
 def mnist_images(folder: Path, count: int) -> tuple[Tensor, Tensor]:
-    """The first images of MNIST's training files (IDX, gzipped or not), standardised."""
+    """Return the first images of MNIST's training files (IDX, gzipped or not), standardised."""
 
     def read(name: str) -> bytes:
         plain = folder / name
@@ -222,7 +224,7 @@ def torchopt_implicit(task: Task, terms: int) -> Tensor:
     series = torchopt.linear_solve.solve_inv(ns=True, maxiter=terms, alpha=task.learning_rate)
 
     def solution(weights: tuple[Tensor, ...], phi: Tensor) -> tuple[Tensor, ...]:
-        return weights  # PT has already ended there
+        return weights  # PT has ended at these weights
 
     phi = task.phi.detach().requires_grad_()
     w1, b1, *_ = custom_root(optimality, argnums=1, solve=series)(solution)(task.weights, phi)
@@ -261,7 +263,7 @@ def higher_moving(task: Task, terms: int) -> Tensor:
 class Contender(NamedTuple):
     gradient: Callable[[Task, int], Tensor]
     package: str | None
-    same: bool  # computes the same numbers as ours, up to rounding
+    same: bool  # whether it computes the same as ours, up to rounding
 
 
 CONTENDERS = {
@@ -274,7 +276,7 @@ CONTENDERS = {
 
 
 def missing() -> dict[str, str]:
-    """Contenders whose package can't be imported, with the reason."""
+    """Return the contenders whose package can't be imported, with the reason."""
     absent = {}
     for name, contender in CONTENDERS.items():
         try:
@@ -288,7 +290,7 @@ def missing() -> dict[str, str]:
 
 
 def time_worker(settings: Settings) -> dict[str, Any]:
-    """Seconds per call and round, and agreement with ours, of each contender and number of terms."""
+    """Return seconds per call and round, and agreement with ours, of each contender and number of terms."""
     torch.set_num_threads(settings.threads)
     single, double = make_task(settings, torch.float32), make_task(settings, torch.float64)
     absent = missing()
@@ -303,8 +305,8 @@ def time_worker(settings: Settings) -> dict[str, Any]:
                 "float64": compare(contender.gradient(double, terms), exact),
             }
     names = list(present)
-    gc.freeze()  # the imports, so that the collections between the calls are quick
-    for round_ in range(-2, settings.rounds):  # two rounds of warm-up
+    gc.freeze()  # excludes the imported objects from garbage collection
+    for round_ in range(-2, settings.rounds):  # two warm-up rounds
         shift = round_ % len(names)
         for terms in settings.terms:
             for name in names[shift:] + names[:shift]:
@@ -326,9 +328,9 @@ def compare(value: Tensor, reference: Tensor) -> dict[str, float]:
 
 
 def memory_worker(settings: Settings, name: str, terms: int) -> dict[str, Any]:
-    """Peak resident memory of the process during a call (median of three), above what it held before.
+    """Return the peak resident memory of a call (median of three) on top of what the process held before.
 
-    A call on 64 examples comes first, for the code paged in at first use; `worker` makes malloc give freed tensors back at once.
+    A call on 64 examples comes first and loads the code. `worker` makes malloc return freed memory at once.
     """
     torch.set_num_threads(settings.threads)
     settings = replace(settings, pretrain_steps=0)
@@ -344,7 +346,7 @@ def memory_worker(settings: Settings, name: str, terms: int) -> dict[str, Any]:
 
 
 def reset_peak() -> int:
-    """Sets the kernel's high-water mark to the memory that is resident now, and returns that."""
+    """Set the kernel's record of peak memory to the current resident memory, and return that."""
     Path("/proc/self/clear_refs").write_text("5")
     return peak()
 
@@ -355,7 +357,7 @@ def peak() -> int:
 
 
 def worker(kind: str, settings: Settings, *arguments: Any) -> dict[str, Any]:
-    """One measurement in a process of its own."""
+    """Run one measurement in its own process."""
     environment = {**os.environ, "OMP_NUM_THREADS": str(settings.threads), "OMP_WAIT_POLICY": "passive"}
     environment["PYTHONWARNINGS"] = "ignore"  # torchopt calls deprecated functions, once per call
     if kind == "memory":
@@ -376,7 +378,7 @@ def serve(request: str) -> None:
 
 
 def measure(settings: Settings) -> list[dict[str, Any]]:
-    """One row per number of terms and contender."""
+    """Return one row per number of terms and contender."""
     timed = worker("time", settings)
     rows = []
     for terms in settings.terms:
@@ -435,7 +437,7 @@ def cells_of(row: dict[str, Any]) -> list[str]:
 
 
 def verdicts(rows: list[dict[str, Any]]) -> list[str]:
-    """The fastest of the others against ours, and the least cosine of those that compute the same."""
+    """Return sentences on the fastest other contender, and on the least cosine among equal computations."""
     lines = []
     for threads, terms in dict.fromkeys((row["threads"], row["terms"]) for row in rows):
         case = [row for row in rows if (row["threads"], row["terms"]) == (threads, terms) and "seconds" in row]
@@ -444,8 +446,8 @@ def verdicts(rows: list[dict[str, Any]]) -> list[str]:
         least = min((row for row in others if row["same"]), key=lambda row: row["float32"]["cosine"])
         ratio, cosine = statistics.median(fastest["ratios"]), least["float32"]["cosine"]
         lines.append(
-            f"- {threads} thread(s), {terms} term(s): the fastest other is {fastest['contender']}, in {ratio:.3f} of our time; "
-            f"least cosine of an equal computation, in float32: {cosine:.7f} ({least['contender']})"
+            f"- {threads} thread(s), {terms} term(s): the fastest other is {fastest['contender']}, in {ratio:.3f} of "
+            f"our time; least cosine of an equal computation, in float32: {cosine:.7f} ({least['contender']})"
         )
     return lines
 
@@ -485,14 +487,15 @@ def main() -> None:
         parser.error(f"--rounds is {options.rounds}; legal: 2 or more")
     for name, reason in missing().items():
         print(f"{name} is left out ({reason}); to include it: pip install -r benchmarks/requirements.txt")
-    # The command as typed, but for the folders, which are of no interest elsewhere.
+    # Folders of this machine are left out of the command.
     words = ["FOLDER" if word == options.images else word for word in sys.argv[1:]]
     images = "MNIST" if options.images else "random images"
     facts = {
         "command": shlex.join(["python", "benchmarks/hypergradient.py", *words]),
         "machine": machine(),
         "load": f"{os.getloadavg()[0]:.1f} before the run (other processes' share of the cores)",
-        "problem": f"MLP 784-{HIDDEN}-{CLASSES}, {options.examples} example weights, {images}, float32, {options.rounds} rounds",
+        "problem": f"MLP 784-{HIDDEN}-{CLASSES}, {options.examples} example weights, {images}, float32, "
+        f"{options.rounds} rounds",
     }
     print(*(f"- {key}: {value}" for key, value in facts.items()), "", sep="\n")
     rows = []

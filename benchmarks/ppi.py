@@ -1,14 +1,15 @@
-"""Time and memory of multitask PT on protein graphs: plain PT, meta-PT, the bare encoder, a GIN of messages, in one run.
+"""Measure time and memory of multitask PT on protein graphs: plain PT, meta-PT, bare encoder, GIN with messages.
 
     python benchmarks/ppi.py [--shapes small paper] [--rounds 9] [--threads N] [--device cuda] [--mirror DIR] [--json F]
 
-Graphs are random, of the sizes of ego graphs: no number here depends on what is in them. In each round the contenders take turns:
-the bare encoder's forward and backward pass on a ready batch with ready dropout masks (and, to see the masks' price, without), a
-plain PT step, the same step with a GIN that makes a message per edge and with torch-geometric's loader, a meta-update with
-Neumann 1, one with the identity, one with Neumann 1 whose PT gradient serves the next PT step. A period is 10 PT steps and a
-meta-update; ratios are of times of the same round. Peak memory is that of a PT step and then the contender's, the first ones of a
-process of its own whose freed tensors go back at once: the optimiser's state counts everywhere.
-`--mirror` names a folder with the STRING files of E. coli and B. subtilis and with the sample of Hu et al.'s archive.
+Graphs are random, with the sizes of ego graphs; their content does not affect the results. In each round the contenders
+take turns: the bare encoder's forward and backward pass on a prepared batch with prepared dropout masks (and without
+masks, to measure their cost), a plain PT step, the same step with a GIN with a message per edge and torch-geometric's
+loader, and meta-updates with Neumann 1, with the identity, and with Neumann 1 whose PT gradient serves the next PT
+step. A period is 10 PT steps and a meta-update. Ratios are of times in the same round. Peak memory is that of a first
+PT step and the contender's first step in a process of their own that returns freed memory at once; it includes the
+optimiser's state. `--mirror` names a folder with the STRING files of E. coli and B. subtilis and the sample of Hu et
+al.'s archive.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ NETWORKS = {511145: "E. coli", 224308: "B. subtilis"}
 
 
 class Shape(NamedTuple):
-    """Network, PT tasks, and the mean sizes of graphs."""
+    """Sizes of the network, numbers of PT tasks, and mean sizes of graphs."""
 
     width: int
     layers: int
@@ -96,7 +97,8 @@ def main() -> None:
         results["real data"] = {"table": [*ego_rows(arguments), archive_row(arguments)]}
     print(f"\n- command: python {shlex.join(sys.argv)}")
     print(
-        f"- machine: {machine_name(arguments.device)}, {os.cpu_count()} cores, load before {load:.1f}; {arguments.device}"
+        f"- machine: {machine_name(arguments.device)}, {os.cpu_count()} cores, load before {load:.1f}; "
+        f"{arguments.device}"
     )
     print(f"- {arguments.threads} threads, float32, {arguments.rounds} rounds; torch {torch.__version__}")
     if arguments.mirror is None:
@@ -112,7 +114,7 @@ def main() -> None:
 
 
 def measure(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Times of all contenders for one shape, peak memory, and rows (what, bar, a value per round)."""
+    """Return times of all contenders for one shape, peak memory, and rows (what, criterion, a value per round)."""
     setting = make_setting(SHAPES[name], arguments)
     check_equal(setting)
     contenders = make_contenders(setting)
@@ -125,9 +127,9 @@ def measure(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
             start = time.perf_counter()
             step()
             synchronise()
-            if turn:  # the first is a warm-up
+            if turn:  # the first turn is a warm-up
                 times[contender].append(time.perf_counter() - start)
-    os.environ["MALLOC_MMAP_THRESHOLD_"] = "65536"  # of the processes that follow: freed tensors go back to the system
+    os.environ["MALLOC_MMAP_THRESHOLD_"] = "65536"  # later processes return freed tensors to the system
     with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
         peaks = {
             which: pool.apply(peak, (which, name, arguments)) for which in ("plain", "messages", "neumann", "identity")
@@ -175,7 +177,7 @@ def measure(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def peak(contender: str, name: str, arguments: argparse.Namespace) -> float:
-    """GB that a plain PT step and one of the contender take above what a process held that has done none before."""
+    """Return the memory in GB that a PT step and a contender's step take on top of what the process held before."""
     torch.set_num_threads(arguments.threads)
     contenders = make_contenders(make_setting(SHAPES[name], arguments), [contender, "plain"])
     first = contender if contender == "messages" else "plain"
@@ -187,7 +189,7 @@ def peak(contender: str, name: str, arguments: argparse.Namespace) -> float:
 
 
 def make_contenders(setting: PpiSetting, names: Sequence[str] = ()) -> Contenders:
-    """What is timed (all, if none is named): each does one step, from where the last one ended."""
+    """Return the functions that are timed (all if none is named); each takes one step from where the last one ended."""
     loop = meta_loop(setting, config.PpiMeta())
     trainer = loop._pretrainer
 
@@ -224,13 +226,13 @@ def make_contenders(setting: PpiSetting, names: Sequence[str] = ()) -> Contender
         "neumann": lambda: update(Neumann(1, LR)),
         "identity": lambda: update(Identity()),
         "reused": lambda: update(Neumann(1, LR), reuse=True),
-        "along": lambda: loop._pretrain_step,  # the PT step that the reused gradient makes
+        "along": lambda: loop._pretrain_step,  # the PT step with the reused gradient
     }
     return {name: make() for name, make in makers.items() if name in (names or makers)}
 
 
 class MessageLayer(MessagePassing):  # type: ignore[misc]
-    """Hu et al.'s layer as they wrote it: each edge and self loop carries [neighbour's state ; its own embedding]."""
+    """The layer of Hu et al. as published: each edge and self loop carries [neighbour's state ; its own embedding]."""
 
     def __init__(self, width: int) -> None:
         super().__init__(aggr="add")
@@ -252,7 +254,7 @@ class MessageLayer(MessagePassing):  # type: ignore[misc]
 
 
 class MessageNetwork(nn.Module):
-    """GIN, dropout, readout and PT head, with messages in memory."""
+    """GIN with stored messages, dropout, readout and PT head."""
 
     def __init__(self, layers: int, width: int, tasks: int, rate: float) -> None:
         super().__init__()
@@ -275,7 +277,7 @@ class MessageNetwork(nn.Module):
 
     @torch.no_grad()
     def take(self, pretrained: Pretrained) -> None:
-        """Copies the weights of the network of summed edges."""
+        """Copy the weights of the network in summed form."""
         self.node.weight.copy_(pretrained.encoder["node"].unsqueeze(0))
         for number, layer in enumerate(self.layers):
             parts = {
@@ -292,7 +294,7 @@ class MessageNetwork(nn.Module):
 
 
 def message_network(setting: PpiSetting) -> MessageNetwork:
-    """The network of messages with the PT seed's weights."""
+    """Return the network with messages and the PT seed's weights."""
     net = MessageNetwork(
         setting.network.layers, setting.network.width, setting.dataset.coarse_tasks, setting.pretrain.dropout
     )
@@ -301,7 +303,7 @@ def message_network(setting: PpiSetting) -> MessageNetwork:
 
 
 def message_step(setting: PpiSetting) -> Callable[[], object]:
-    """A PT step with that network, torch-geometric's loader and its collation."""
+    """Return a PT step with that network and torch-geometric's loader and collation."""
     net = message_network(setting)
     optimizer = torch.optim.Adam(net.parameters(), lr=LR)
     graphs = [as_data(setting.dataset.graphs, int(index)) for index in setting.graphs]
@@ -326,7 +328,11 @@ def message_step(setting: PpiSetting) -> Callable[[], object]:
 
 @torch.no_grad()
 def check_equal(setting: PpiSetting) -> None:
-    """Raises AssertionError where the two networks don't compute the same."""
+    """Check that the two networks compute the same.
+
+    Raises:
+        AssertionError: they do not.
+    """
     net, pretrained = message_network(setting).eval(), setting.initial()
     batch = Batch.from_data_list([as_data(setting.dataset.graphs, index) for index in range(BATCH)]).to(
         setting.dataset.device
@@ -337,7 +343,7 @@ def check_equal(setting: PpiSetting) -> None:
 
 
 def as_data(graphs: Graphs, index: int) -> Data:
-    """A graph in torch-geometric's form, both directions of an edge side by side."""
+    """Return a graph in torch-geometric's form, both directions of an edge side by side."""
     first, last = graphs.edge_offsets[index : index + 2]
     edges = graphs.edges[first:last].astype(np.int64)
     evidence = unpack(graphs.bits[first:last, None], EVIDENCE).astype(np.float32)
@@ -355,7 +361,7 @@ def as_data(graphs: Graphs, index: int) -> Data:
 
 
 def linear(setting: PpiSetting, rounds: int) -> tuple[list[float], list[float]]:
-    """Times of linear evaluation with one and with all FT seeds."""
+    """Return times of linear evaluation with one and with all FT seeds."""
     pretrained = setting.initial()
     parts = [torch.from_numpy(part) for part in (*setting.finetune, setting.graphs)]
     sets = finetune.PpiSets(setting.dataset, *parts, tasks=torch.arange(setting.dataset.fine_tasks))
@@ -376,7 +382,7 @@ def linear(setting: PpiSetting, rounds: int) -> tuple[list[float], list[float]]:
 
 
 def make_setting(shape: Shape, arguments: argparse.Namespace) -> PpiSetting:
-    """Random graphs, half of them of the test species."""
+    """Return a setting with random graphs, half of them of the test species."""
     return PpiSetting(
         dataset=on_device(random_graphs(shape, arguments.graphs), arguments.device),
         network=config.Network(layers=shape.layers, width=shape.width),
@@ -390,7 +396,7 @@ def make_setting(shape: Shape, arguments: argparse.Namespace) -> PpiSetting:
 
 
 def random_graphs(shape: Shape, count: int) -> Graphs:
-    """Sizes within a quarter of the mean, edges drawn among all pairs of nodes, labels with a tenth of ones."""
+    """Return graphs with sizes within a quarter of the mean, random edges, and labels of which a tenth are 1."""
     random = np.random.default_rng(0)
     nodes = random.integers(round(0.75 * shape.nodes), round(1.25 * shape.nodes) + 1, count)
     density = shape.directed_edges / (shape.nodes * (shape.nodes - 1))
@@ -416,7 +422,7 @@ def no_checkpoint() -> Any:
 
 
 def ego_rows(arguments: argparse.Namespace) -> list[Row]:
-    """Ego graphs per second around all proteins of each network, with the settings of the default config."""
+    """Return ego graphs per second around all proteins of each network, with the settings of the default config."""
     rows: list[Row] = []
     for taxon, species in NETWORKS.items():
         links = read_links(arguments.mirror / f"{taxon}.protein.physical.links.full.v12.0.txt.gz", taxon, 400)
@@ -432,7 +438,7 @@ def ego_rows(arguments: argparse.Namespace) -> list[Row]:
 
 
 def archive_row(arguments: argparse.Namespace) -> Row:
-    """Time of reading the archive's sample to the prepared form, over that of torch.load alone; a row."""
+    """Return the time of reading the archive's sample to the prepared form over that of torch.load alone."""
     path = arguments.mirror / ARCHIVE
     ratios = []
     for _ in range(arguments.rounds):
@@ -445,7 +451,7 @@ def archive_row(arguments: argparse.Namespace) -> Row:
 
 
 class Stub:
-    """Stands for the classes of torch-geometric 1.0."""
+    """A replacement for the classes of torch-geometric 1.0."""
 
 
 class StubUnpickler(pickle.Unpickler):
@@ -454,7 +460,7 @@ class StubUnpickler(pickle.Unpickler):
 
 
 def load_with_stubs(path: Path) -> Any:
-    """What whoever trusts the archive would do."""
+    """Load the archive with torch.load, which runs its pickles."""
     stubs = argparse.Namespace(Unpickler=StubUnpickler, load=pickle.load, __name__="stubs")
     with zipfile.ZipFile(path) as archive:
         return torch.load(io.BytesIO(archive.read(MEMBER)), pickle_module=stubs, weights_only=False)

@@ -1,4 +1,4 @@
-"""Learn how much noise each input feature should get in pre-training, for a task to which only some of the features matter."""
+"""Learn how much noise each input feature should get in pre-training, if only some features matter in fine-tuning."""
 
 import sys
 from typing import NamedTuple
@@ -25,7 +25,7 @@ class Batch(NamedTuple):
 
 class NoisyInputs:
     def pretrain_loss(self, pretrained: Pretrained, meta: Params, batch: Batch) -> Tensor:
-        share = torch.sigmoid(meta["noise"])  # of a feature's variance: 0 is the feature itself, 1 nothing but noise
+        share = torch.sigmoid(meta["noise"])  # noise share of a feature's variance
         noisy = batch._replace(x=(1 - share).sqrt() * batch.x + share.sqrt() * batch.noise)
         return F.mse_loss(self.encode(pretrained.encoder, noisy) @ pretrained.head["weight"], batch.y)
 
@@ -60,7 +60,7 @@ class Data:
     def pretrain(self) -> Batch:
         return self.noisy(self.random)
 
-    def hypergradient(self) -> Batch:  # from a generator of its own: all arms take PT steps on the same minibatches
+    def hypergradient(self) -> Batch:  # own generator: all arms take PT steps on the same minibatches
         return self.noisy(self.other)
 
     def train(self) -> Batch:
@@ -102,7 +102,8 @@ def main(seed: int = 0) -> tuple[Tensor, dict[str, float]]:
         print(f"FT accuracy with {name}: {accuracy[name]:.1f} %")
     noise = torch.sigmoid(loop.averaged_meta["noise"])
     print(
-        f"{diagnosis}\nNoise learned: useful features {noise[:USEFUL].mean():.2f}, useless ones {noise[USEFUL:].mean():.2f}"
+        f"{diagnosis}\nNoise learned: useful features {noise[:USEFUL].mean():.2f}, useless ones "
+        f"{noise[USEFUL:].mean():.2f}"
     )
     return noise, accuracy
 

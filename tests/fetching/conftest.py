@@ -1,4 +1,4 @@
-"""A server, and where a file belongs."""
+"""A server, and the path of a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server on this machine that answers as a test says, and a source of one file."""
+"""A local server whose answers a test defines, and a source of one file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Answer = Callable[["Handler"], None]
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers as the test's `Server.answers` say, by path."""
+    """Answer each path as the test's `Server.answers` define."""
 
     server: Server
 
@@ -31,7 +31,7 @@ class Handler(BaseHTTPRequestHandler):
         self.server.answers.get(self.path, status(404))(self)
 
     def log_message(self, *_: Any) -> None:
-        """Quiet."""
+        """Log nothing."""
 
     def reply(self, code: int, body: bytes, **headers: str) -> None:
         self.send_response(code)
@@ -52,7 +52,7 @@ class Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.answers: dict[str, Answer] = {}
         self.requests: list[tuple[str, str | None]] = []
-        self.broken = 0  # answers that a client did not hear to their end
+        self.broken = 0  # answers that a client did not read to their end
         self.url = f"http://127.0.0.1:{self.server_port}"
 
 
@@ -61,17 +61,17 @@ def status(code: int) -> Answer:
 
 
 def whole(content: bytes = CONTENT) -> Answer:
-    """The whole content, whatever part was asked for."""
+    """Answer with the whole content, whatever part was requested."""
     return lambda handler: handler.reply(200, content, Content_Length=str(len(content)))
 
 
 def unsized(content: bytes) -> Answer:
-    """The content without its length, ended by closing the connection."""
+    """Answer with the content without its length, and close the connection at its end."""
     return lambda handler: handler.reply(200, content)
 
 
 def endless(start: bytes = b"", code: int = 200, **headers: str) -> Answer:
-    """Zeros after `start`, without their length; they end at 64 MB, so that a client without a bound fills no disk."""
+    """Answer with zeros after `start`, without their length, up to 64 MB so that no client fills the disk."""
 
     def answer(handler: Handler) -> None:
         handler.reply(code, start, **headers)
@@ -85,7 +85,7 @@ def endless(start: bytes = b"", code: int = 200, **headers: str) -> Answer:
 
 
 def ranged(content: bytes = CONTENT, stop: int | None = None) -> Answer:
-    """What Range asks for; the connection ends early, at byte `stop`, where given."""
+    """Answer with the requested range; close the connection early, at byte `stop`, if given."""
 
     def answer(handler: Handler) -> None:
         start = handler.start
@@ -154,7 +154,7 @@ def write(folder: Path, files: dict[str, bytes]) -> Path:
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    """The server's side ends a little later than the client's."""
+    """Wait for a condition, since the server's side ends a little later than the client's."""
     end = time.monotonic() + 10
     while not condition():
         assert time.monotonic() < end

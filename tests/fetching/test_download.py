@@ -1,4 +1,4 @@
-"""The stage takes entries of sources.yaml, and gets real files from mirrors."""
+"""The stage reads entries of sources.yaml, and fetches real files from mirrors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SHARED_DATA = Path(os.environ.get("METAPT_SHARED_DATA", ROOT / "../shared/data")
 
 
 def entry_of(source: str) -> dict[str, Any]:
-    """Without the publisher's addresses."""
+    """Return the entry without the publisher's addresses."""
     entries = yaml.safe_load((ROOT / "workflow/resources/sources.yaml").read_text(encoding="utf-8"))
     return {**entries[source], "urls": []}
 
@@ -43,7 +43,7 @@ def test_real_mirror(tmp_path: Path) -> None:
 
 @pytest.mark.real_data
 def test_real_ptbxl_mirror(tmp_path: Path) -> None:
-    """One block of the records, and the tables, all by the mirror's own list of sums."""
+    """Fetch one block of the records, and the tables, verified by the mirror's list of sums."""
     if not (SHARED_DATA / "ptbxl").is_dir():
         pytest.skip(f"{SHARED_DATA / 'ptbxl'} is not there (METAPT_SHARED_DATA names another folder)")
     folder = tmp_path / "mirror/ptbxl-1.0.3"

@@ -1,4 +1,4 @@
-"""Many small files come by a published list of their sums."""
+"""Many small files are fetched and verified by a published list of their sums."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def listed_source(*urls: str) -> dict[str, Any]:
 
 
 def mirror(folder: Path) -> Path:
-    """A mirror that has the list and the files in the folder of the source's name."""
+    """Return a mirror with the list and the files in the folder of the source's name."""
     write(folder / "things", {"SHA256SUMS.txt": sums({**LISTED, **OTHERS}), **LISTED})
     return folder
 
@@ -119,13 +119,13 @@ def test_one_connection_serves_many_listed_files(
     serve(server, LISTED)
     get_listed(tmp_path, listed_source(f"{server.url}/data"))
     assert_all_listed(tmp_path)
-    assert len(connections) <= 3  # that of the list, and of two threads
+    assert len(connections) <= 3  # one for the list, and one per thread
 
 
 def test_a_connection_that_ended_is_opened_again(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server says that it keeps the connection, and does not."""
+    """The server says that it keeps the connection, and closes it."""
     monkeypatch.setattr(Handler, "protocol_version", "HTTP/1.1")
 
     def closing(content: bytes) -> Answer:
@@ -244,7 +244,7 @@ def test_wrong_lists(server: Server, tmp_path: Path, content: bytes, message: st
 
 
 def test_a_list_is_not_taken_from_a_folder_without_the_source_name(server: Server, tmp_path: Path) -> None:
-    """It may be another version's; the files may be there."""
+    """The list may be that of another version; the files may be used."""
     another_version = sums({**LISTED, "table.csv": b"a,b\n"})
     write(tmp_path / "mirror", {"SHA256SUMS.txt": another_version, **LISTED})
     server.answers["/data/SHA256SUMS.txt"] = whole(sums(LISTED))

@@ -1,4 +1,4 @@
-"""A file comes from the first place that has it, or one sentence says what each place did."""
+"""A file is fetched from the first place that has it, or one sentence names the failure of each place."""
 
 from __future__ import annotations
 

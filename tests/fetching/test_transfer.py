@@ -1,4 +1,4 @@
-"""A file comes whole from a server, however that behaves, or not at all."""
+"""A file is fetched completely from a server, however it behaves, or not at all."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_no_redirection_to_ftp(server: Server, target: Path) -> None:
 
 
 def asked_for_password(inner: Answer) -> Answer:
-    """Answers to the name "me" with the password "se/cret" only."""
+    """Answer requests of the user "me" with the password "se/cret" only."""
     pair = base64.b64encode(b"me:se/cret").decode()
 
     def answer(handler: Handler) -> None:
@@ -139,7 +139,7 @@ def test_a_redirection_to_an_odd_host(server: Server, target: Path) -> None:
 
 
 def trickle(head: bytes, body: bytes) -> Answer:
-    """`head` at once, and `body` byte by byte, 50 in a second."""
+    """Send `head` at once, and `body` byte by byte, 50 in a second."""
 
     def answer(handler: Handler) -> None:
         handler.wfile.write(head)

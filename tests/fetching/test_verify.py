@@ -1,4 +1,4 @@
-"""A file without published sums is known whole by those in it, and comes within its bound."""
+"""A file without published sums is verified by the sums in it, and its size is limited."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ def test_part_beyond_the_bound_is_not_gone_on_with(server: Server, target: Path,
 
 @pytest.mark.parametrize("kind", CONTAINERS)
 def test_larger_file_in_a_folder_is_refused_unread(target: Path, tmp_path: Path, kind: str) -> None:
-    write(tmp_path / "mirror", {f"things/{NAME}": OVERLONG[kind][:-5]})  # it is cut as well, which only its end tells
+    write(tmp_path / "mirror", {f"things/{NAME}": OVERLONG[kind][:-5]})  # it is cut, too, which only its end shows
     with pytest.raises(DataError, match=rf"mirror/things/{NAME} \(overlong: more than {AT_MOST} bytes\)"):
         get(target, container_source(kind), str(tmp_path / "mirror"))
     assert not target.parent.exists()

@@ -1,4 +1,4 @@
-"""How patiently a server is asked."""
+"""Requests are repeated within their limits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ URL = "http://somewhere/data"
 
 
 def failing(*failures: Failure) -> Callable[[Place], None]:
-    """Fails in turn, then does not."""
+    """Return a function that raises the failures in turn, and then succeeds."""
     left = list(failures)
 
     def get(_: Place) -> None:

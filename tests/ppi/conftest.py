@@ -29,7 +29,7 @@ class StringFiles(NamedTuple):
 
 @pytest.fixture(scope="module", autouse=True)
 def one_thread() -> Iterator[None]:
-    """These tensors are small: more threads only wait for one another, above all on a loaded machine."""
+    """Use one thread: the tensors are small, and threads would only wait for each other."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -43,12 +43,12 @@ def _write(path: Path, lines: Sequence[str]) -> Path:
 
 @pytest.fixture(scope="session")
 def write_lines() -> Callable[[Path, Sequence[str]], Path]:
-    """(path, lines) -> the path of a gzipped file with them."""
+    """Return a function (path, lines) that writes a gzipped file and returns its path."""
     return _write
 
 
 def _links(taxon: int) -> list[str]:
-    """A ring with chords, in both directions; every seventh link has a score of 300."""
+    """Return a ring with chords, in both directions; every seventh link has a score of 300."""
     lines = [
         "protein1 protein2 neighborhood fusion cooccurence coexpression experimental database textmining combined_score"
     ]
@@ -63,7 +63,7 @@ def _links(taxon: int) -> list[str]:
 
 
 def _terms(taxon: int) -> list[str]:
-    """All but the last five proteins have terms: those before 60 - 4 t carry term t, so that terms 0 and 1 are carried alike."""
+    """Return the terms of all but the last five proteins: proteins before 60 - 4 t have term t, and 0 equals 1."""
     lines = ["#string_protein_id\tcategory\tterm\tdescription"]
     for protein in range(PROTEINS - 5):
         terms = [term for term in range(TERMS) if protein < PROTEINS - 4 * term]
@@ -93,7 +93,7 @@ def string_files(tmp_path_factory: pytest.TempPathFactory) -> StringFiles:
 
 @pytest.fixture(scope="session")
 def prepared(string_files: StringFiles, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """graphs, tasks, counts."""
+    """Return the paths of graphs, tasks and counts."""
     folder = tmp_path_factory.mktemp("prepared")
     outputs = {
         name: folder / file

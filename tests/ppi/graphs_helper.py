@@ -1,4 +1,4 @@
-"""Protein graphs with every oddity that is legal, an exact network, and the same network of torch_geometric's layers."""
+"""Protein graphs with all legal special cases, an exact network, and the same network of torch_geometric's layers."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ LAYERS, WIDTH = 3, 4
 
 
 def draw(seed: int, *shape: int, scale: float = 1.0) -> Tensor:
-    """Standard normal numbers that depend on the seed only."""
+    """Return standard normal numbers that depend on the seed only."""
     return scale * torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=DTYPE)
 
 
 def odd_graphs(coarse: int = 11, fine: int = 9) -> Graphs:
-    """Twelve graphs, among them two of one node, two of several nodes without an edge, and nodes without one in others."""
+    """Return twelve graphs, some of one node, some without edges, and some with isolated nodes."""
     random = np.random.default_rng(5)
     sizes = [4, 1, 6, 3, 5, 1, 2, 7, 4, 2, 5, 3]
     without = (1, 3, 5, 9)
@@ -51,7 +51,7 @@ def odd_graphs(coarse: int = 11, fine: int = 9) -> Graphs:
 
 
 def related_graphs(count: int = 120, pairs: tuple[tuple[int, int], ...] = ((3, 0),)) -> Graphs:
-    """`small_graphs` where the PT task of each of `pairs` is carried wherever its FT task is, and by few others."""
+    """Return `small_graphs` where, for each of `pairs`, graphs with the FT task and few others carry the PT task."""
     graphs, random = small_graphs(count), np.random.default_rng(1)
     fine, coarse = unpack(graphs.fine, FINE) > 0, unpack(graphs.coarse, COARSE) > 0
     for pretrained, tuned in pairs:
@@ -61,7 +61,7 @@ def related_graphs(count: int = 120, pairs: tuple[tuple[int, int], ...] = ((3, 0
 
 
 def relabelled(graphs: Graphs, seed: int) -> Graphs:
-    """The same graphs with their nodes, and their edges, in another order."""
+    """Return the same graphs with their nodes and edges in another order."""
     random = np.random.default_rng(seed)
     edges, bits, centre = graphs.edges.copy(), graphs.bits.copy(), graphs.centre.copy()
     for graph, size in enumerate(np.diff(graphs.node_offsets)):
@@ -75,7 +75,7 @@ def relabelled(graphs: Graphs, seed: int) -> Graphs:
 
 
 def exact(batch: GraphBatch) -> GraphBatch:
-    """The same in float64."""
+    """Return the batch in float64."""
     return batch._replace(edge_sums=batch.edge_sums.to(DTYPE))
 
 
@@ -84,7 +84,7 @@ def double(params: Params) -> Params:
 
 
 def exact_pretrained(layers: int = LAYERS, width: int = WIDTH, tasks: int = COARSE) -> Pretrained:
-    """In float64, with BatchNorm that has seen something and weights of all signs."""
+    """Return float64 parameters with weights of all signs, and non-trivial statistics of BatchNorm."""
     encoder, head, buffers = (
         double(part) for part in initial_pretrained(layers, width, tasks, torch.Generator().manual_seed(0))
     )
@@ -97,14 +97,14 @@ def exact_pretrained(layers: int = LAYERS, width: int = WIDTH, tasks: int = COAR
 
 
 class EgoGraph(Data):  # type: ignore[misc]
-    """A graph with a centre node, whose number counts on in a batch."""
+    """A graph with a centre node, whose number is offset in a batch."""
 
     def __inc__(self, key: str, value: Any, *args: Any, **words: Any) -> Any:
         return self.num_nodes if key == "centre" else super().__inc__(key, value, *args, **words)
 
 
 def ego_graph(graphs: Graphs, number: int, dtype: torch.dtype = DTYPE) -> EgoGraph:
-    """One of the graphs, each edge in both directions, with its nine bits."""
+    """Return one of the graphs, each edge in both directions, with its nine bits."""
     own = slice(graphs.edge_offsets[number], graphs.edge_offsets[number + 1])
     edges = torch.from_numpy(graphs.edges[own].astype(np.int64)).T
     bits = torch.tensor([[(int(value) >> bit) & 1 for bit in range(EDGE_BITS)] for value in graphs.bits[own]]).view(
@@ -124,7 +124,7 @@ def pyg_batch(graphs: Graphs, numbers: list[int]) -> Any:
 
 
 class _PlainLayer(MessagePassing):  # type: ignore[misc]
-    """A message per edge: the neighbour's state beside the embedded bits of the edge; self loops have a bit of their own."""
+    """A layer with a message per edge: the neighbour's state and the embedded bits; self loops have their own bit."""
 
     def __init__(self, width: int) -> None:
         super().__init__(aggr="add")
@@ -146,7 +146,7 @@ class _PlainLayer(MessagePassing):  # type: ignore[misc]
 
 
 class PlainGin(nn.Module):
-    """`metapt.domains.ppi.gin.GinEncoder` of torch's and torch_geometric's layers, with parameters of the same names."""
+    """`metapt.domains.ppi.gin.GinEncoder` made of torch's and torch_geometric's layers, with equal parameter names."""
 
     def __init__(self, layers: int, width: int) -> None:
         super().__init__()
@@ -165,7 +165,7 @@ class PlainGin(nn.Module):
 
 
 def plain(parameters: Params, batch: Any, *, training: bool, keep: Tensor | None = None) -> Tensor:
-    """Features by `PlainGin` with the parameters and buffers of a `GinEncoder`."""
+    """Return features by `PlainGin` with the parameters and buffers of a `GinEncoder`."""
     layers = 1 + max(int(name.split(".")[1]) for name in parameters if name.startswith("layers."))
     network = PlainGin(layers, len(parameters["node"])).train(training)
     result: Tensor = torch.func.functional_call(network, parameters, (batch, keep))

@@ -1,4 +1,4 @@
-"""Every default arm, and some that options make, small enough for twelve PT steps on small graphs."""
+"""All default arms, and some with other options, small enough for twelve PT steps on small graphs."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def setting_in(
     learned: torch.Tensor | None = LEARNED,
     **changes: Any,
 ) -> PpiSetting:
-    """Twelve PT steps on 100 graphs; FT has 68 to train and 12 to validate."""
+    """Return a setting with twelve PT steps on 100 graphs, 68 FT training graphs and 12 validation graphs."""
     settings = PpiPretraining(**{"epochs": 2, "batch_size": 16, "online_evaluations": 3, **changes})
     return PpiSetting(
         dataset,

@@ -1,4 +1,4 @@
-"""Small random protein graphs whose FT labels can be read off their edges."""
+"""Small random protein graphs whose edges determine their FT labels."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ COARSE, FINE = 10, 5
 
 
 def small_graphs(count: int = 120, seed: int = 0, fine: int = FINE, without_positives: tuple[int, ...] = ()) -> Graphs:
-    """Graphs of 3 to 7 nodes, a third of each of the species 10, 20 and 30.
+    """Return graphs of 3 to 7 nodes, a third of each of the species 10, 20 and 30.
 
-    An edge has evidence bit t often where its graph has the FT label t (t < 7), else seldom; coarse labels are random.
+    Evidence bit t of an edge is frequent if the graph has the FT label t (t < 7) and rare otherwise. Coarse labels are
+    random.
 
     Args:
-        count: of graphs.
-        seed: of all draws.
-        fine: FT tasks.
+        count: number of graphs.
+        seed: seed of all draws.
+        fine: number of FT tasks.
         without_positives: FT tasks that no graph of species 10 and 20 carries.
     """
     random = np.random.default_rng(seed)
@@ -32,7 +33,7 @@ def small_graphs(count: int = 120, seed: int = 0, fine: int = FINE, without_posi
 
 
 def _edges(size: int, random: np.random.Generator) -> NDArray[np.uint16]:
-    """A path through all nodes and some more edges."""
+    """Return a path through all nodes and some more edges."""
     pairs = np.argwhere(np.triu(random.random((size, size)) < 0.3, 2))
     path = np.stack([np.arange(size - 1), np.arange(1, size)], 1)
     return np.concatenate([path, pairs]).astype(np.uint16)

@@ -1,4 +1,4 @@
-"""The files that an experiment's runs leave, with numbers as they are asked for."""
+"""Files of an experiment's runs with given numbers."""
 
 from __future__ import annotations
 
@@ -42,20 +42,20 @@ from metapt.twostage.seeds import pair
 CONFIG = DOMAIN.section()
 PLACE = Place("results", "raw", {"hu2020": {"name": "hu2020"}}, [])
 SEED_SPREAD = (-0.5, 0.1, 0.4)
-"""What a PT seed adds to the AUROC of every arm, so that it cancels in paired differences."""
+"""Offset of each PT seed to the AUROC of every arm, which cancels in paired differences."""
 FINE, COARSE = 8, 60
 
 
 class Runs:
-    """Numbers of an experiment's runs; change what a test asks about before `write`.
+    """Numbers of an experiment's runs, which a test may change before `write`.
 
     Attributes:
         auroc: arm, setting, evaluation -> mean test AUROC (%).
-        gap: arm, setting, PT seed -> what is added to it.
+        gap: arm, setting, PT seed -> offset of the AUROC.
         task_auroc: arm, evaluation, PT seed -> AUROC (%) of the FT tasks [FINE].
         weight: arm, setting, PT seed -> learned weights [COARSE]; the first half of the tasks is intact and useful.
-        online: arm, which -> AUROC (%) of the FT head when PT ends.
-        seconds, gigabytes: arm -> of a PT step, at most.
+        online: arm, which -> AUROC (%) of the FT head at the end of PT.
+        seconds, gigabytes: arm -> time of a PT step, peak memory.
     """
 
     def __init__(self, folder: Path, key: str, **settings: Any) -> None:
@@ -154,18 +154,18 @@ class Runs:
         return found
 
     def judged(self) -> pd.DataFrame:
-        """Return the verdicts, by the claims' text."""
+        """Return the verdicts, by text of the claims."""
         results = self.results()
         return judge(results.name, self.experiment.comparisons(results)).set_index("claim")
 
     def tabled(self) -> tuple[pd.DataFrame, str]:
-        """Return the table's numbers as its CSV gives them back, and its text."""
+        """Return the table's numbers, read from its CSV, and its text."""
         blocks, numbers = self.experiment.tables(self.results())
         write_blocks(blocks, self.folder / "table", numbers)
         return pd.read_csv(self.folder / "table.csv"), (self.folder / "table.md").read_text()
 
     def summarise(self) -> dict[str, Path]:
-        """Return all outputs, none of which is empty."""
+        """Return all outputs, and check that none is empty."""
         outputs = {name: self.folder / "out" / file for name, file in SUMMARY.items()}
         outputs["metrics"].parent.mkdir(exist_ok=True)
         self.experiment.summarise(self.summary.config, self.inputs, outputs, Machine())
@@ -198,9 +198,10 @@ AUROCS = {
 
 
 def of_auroc(folder: Path, key: str, **settings: Any) -> Runs:
-    """Arms with the AUROC of `AUROCS`; linear evaluation has one point more, permuted tasks and released batching two less.
+    """Return runs with the AUROC of `AUROCS` for each arm.
 
-    `meta` varies by PT seed, and loses nothing by released batching.
+    Linear evaluation has one point more, permuted tasks and released batching two less. `meta` varies by PT seed and
+    loses nothing by released batching.
     """
     runs = Runs(folder, key, **settings)
 
@@ -216,7 +217,7 @@ def of_auroc(folder: Path, key: str, **settings: Any) -> Runs:
 
 
 def of_weights(folder: Path, key: str, **settings: Any) -> Runs:
-    """Weights of `meta-stable` that find the useful half of the tasks in every PT seed; those of other arms are random."""
+    """Return runs whose `meta-stable` finds the useful half of the tasks for all PT seeds; other weights are random."""
     runs = of_auroc(folder, key, **settings)
 
     def weight(arm: str, setting: str, seed: int) -> Any:
@@ -229,9 +230,10 @@ def of_weights(folder: Path, key: str, **settings: Any) -> Runs:
 
 
 def of_transfer(folder: Path, key: str = "negative_transfer", **settings: Any) -> Runs:
-    """FT tasks from 60 to 80 %; plain PT loses two of them by three points, the others gain five; task 7 can't be scored.
+    """Return runs with FT tasks from 60 to 80 %.
 
-    Linear evaluation gains two.
+    Plain PT loses two of them by three points, and the others gain five. Task 7 has no AUROC. Linear evaluation gains
+    two.
     """
     runs = of_auroc(folder, key, **settings)
 
@@ -241,7 +243,7 @@ def of_transfer(folder: Path, key: str = "negative_transfer", **settings: Any) -
             lost = 2 if arm == "graph_supervised" else 0
             values = values + np.where(np.arange(FINE) < lost, -3.0, 5.0 if evaluation == "full_transfer" else 2.0)
         elif evaluation == "linear_evaluation":
-            values = values - 20.0  # nothing is held against it
+            values = values - 20.0  # not used as a control
         return np.where(np.arange(FINE) == 7, np.nan, values)
 
     runs.task_auroc = task_auroc
@@ -256,7 +258,7 @@ def of_online(folder: Path, key: str = "during_pretraining", **settings: Any) ->
 
 
 def of_representations(folder: Path, key: str = "representations", **settings: Any) -> Runs:
-    """CKA of 0.9 less 0.07 per place between two arms, each pair given once."""
+    """Return runs with a CKA of 0.9 minus 0.07 times the distance between two arms in the list, each pair once."""
     runs = Runs(folder, key, **settings)
     arms = list(getattr(runs.config, key).arms)
     rows = []
@@ -295,7 +297,7 @@ def runs_of(key: str, folder: Path, **settings: Any) -> Runs:
 
 
 def written(key: str, folder: Path, **settings: Any) -> Runs:
-    """An experiment's runs as its maker has them, written."""
+    """Write an experiment's runs, and return them."""
     runs = runs_of(key, folder, **settings)
     runs.write()
     return runs

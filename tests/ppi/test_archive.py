@@ -1,4 +1,4 @@
-"""Hu et al.'s archive is read exactly, or refused with one sentence; nothing in it is ever run."""
+"""Hu et al.'s archive is read exactly, or refused with one sentence, and its pickles are never run."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ Raw = tuple[dict[str, Any], dict[str, Any]]
 
 
 class Data:
-    """Stands for the class of torch-geometric 1.0, whose objects were pickled by their dict."""
+    """A replacement for the class of torch-geometric 1.0, whose objects were pickled as their dict."""
 
 
 Data.__module__ = "torch_geometric.data.data"
 
 
 def with_old_classes(call: Callable[[], Any]) -> Any:
-    """What torch saves and loads as if torch-geometric 1.0 were installed."""
+    """Call a function of torch as if torch-geometric 1.0 were installed."""
     names = ["torch_geometric", "torch_geometric.data", "torch_geometric.data.data"]
     with pytest.MonkeyPatch.context() as patch:
         for name in names:
@@ -51,7 +51,7 @@ def with_old_classes(call: Callable[[], Any]) -> Any:
 
 
 def draw_graphs(count: int = 70) -> Graphs:
-    """Random graphs, some without edges, edges in no order."""
+    """Return random graphs, some without edges, with edges in random order."""
     random = np.random.default_rng(0)
     nodes = random.integers(1, 9, count)
     edges, counts = [], []
@@ -73,7 +73,7 @@ def draw_graphs(count: int = 70) -> Graphs:
 
 
 def as_raw(graphs: Graphs) -> Raw:
-    """Data and slices as in the archive, edge by edge."""
+    """Return data and slices as in the archive, edge by edge."""
     data: dict[str, Any] = {"x": torch.ones(int(graphs.node_offsets[-1]), 1)}
     pairs = [pair for i, j in graphs.edges.tolist() for pair in ((i, j), (j, i))]
     data["edge_index"] = torch.tensor(pairs).T.contiguous()
@@ -101,7 +101,7 @@ def as_raw(graphs: Graphs) -> Raw:
 
 
 def dump(raw: Any) -> bytes:
-    """The legacy format, by torch itself."""
+    """Return the bytes of the legacy format, written by torch."""
     content = raw
     if isinstance(raw, tuple):
         content = (Data(), raw[1])
@@ -275,7 +275,7 @@ def test_overlong_files(tmp_path: Path, content: bytes) -> None:
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
 def test_flipped_bytes_in_a_zip_file(tmp_path: Path, graphs: Graphs, content: bytes, method: int) -> None:
-    """Some bytes, as the time of writing, don't matter."""
+    """Flip bytes; some, such as the time of writing, have no effect."""
     path = zipped(content, tmp_path / "archive.zip", method)
     whole = path.read_bytes()
     random = np.random.default_rng(0)
@@ -296,7 +296,7 @@ def test_flipped_bytes_in_a_zip_file(tmp_path: Path, graphs: Graphs, content: by
 
 
 def test_flipped_bytes_without_checksum(tmp_path: Path, content: bytes) -> None:
-    """What is read is legal, whether right or not."""
+    """Flip bytes; what is read is legal even if it is not right."""
     path = tmp_path / "archive.pt"
     random = np.random.default_rng(0)
     refused = 0
@@ -311,7 +311,7 @@ def test_flipped_bytes_without_checksum(tmp_path: Path, content: bytes) -> None:
 
 
 def test_wrong_checksum(tmp_path: Path, raw: Raw, content: bytes) -> None:
-    """Another label, as legal as the one that was written."""
+    """Change a label to another legal value."""
     path = zipped(content, tmp_path / "archive.zip", zipfile.ZIP_STORED)
     species = raw[0]["species_id"].numpy().tobytes()
     whole = path.read_bytes()
@@ -325,7 +325,7 @@ def test_sizes_beyond_the_file_are_not_tried(tmp_path: Path, raw: Raw) -> None:
     raw[0]["extra"] = torch.zeros(251, dtype=torch.uint8)
     content = dump(raw)
     huge = b"\x8a\x06" + (10**12).to_bytes(6, "little")
-    assert content.count(b"K\xfb") == 2  # items of the storage, and shape
+    assert content.count(b"K\xfb") == 2  # number of items of the storage, and shape
     with pytest.raises(DataError, match=r"it holds \d+ bytes, and its tensors take 10000\d+"):
         read_archive(plain(content.replace(b"K\xfb", huge), tmp_path / "archive.pt"))
     with pytest.raises(DataError, match="not the whole of its storage of 1000000000000 items"):
@@ -393,7 +393,7 @@ def _drop_edge(raw: Raw) -> None:
 
 
 def _twice(columns: list[int]) -> Callable[[Raw], None]:
-    """Write the first edges of a graph with two edges over each other."""
+    """Change a graph with two edges: its directed edge i becomes its edge `columns[i]`."""
 
     def change(raw: Raw) -> None:
         data, slices = raw
@@ -429,7 +429,10 @@ def _twice(columns: list[int]) -> Callable[[Raw], None]:
         (_put(0, "go_target_pretrain", 5, 2), "go_target_pretrain has values other than 0 and 1"),
         (_put(0, "go_target_downstream", 5, -1), "go_target_downstream has values other than 0 and 1"),
         (_put(0, "x", 5, 0), "x has values other than 1"),
-        (_replace(0, "x", lambda x: x[:, 0].clone()), r"x is float32 \[\d+\], and with 70 graphs float32 \[\d+, 1\] is expected"),
+        (
+            _replace(0, "x", lambda x: x[:, 0].clone()),
+            r"x is float32 \[\d+\], and with 70 graphs float32 \[\d+, 1\] is expected",
+        ),
         (_replace(0, "x", lambda x: x.double()), r"x is float64"),
         (_replace(0, "x", lambda x: torch.cat([x, x[:1]])), r"slices\[x\] does not rise from 0 to \d+"),
         (_replace(0, "edge_attr", lambda bits: bits[:, :7].contiguous()), "edge_index is int64 .* is expected"),

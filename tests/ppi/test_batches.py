@@ -1,4 +1,4 @@
-"""Minibatches: which graphs, with which labels, and that arms of a seed see the same ones."""
+"""Minibatches have the right graphs and labels, and arms with the same seed see the same ones."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SETS = {"pretrain": (PRETRAIN, 16), "hypergradient": (PRETRAIN, 16), "train": (T
 
 @pytest.fixture(scope="module")
 def dataset() -> PpiDataset:
-    """Graphs whose first sum of edge bits is their number."""
+    """Return graphs whose first sum of edge bits is their number."""
     dataset = on_device(small_graphs(), "cpu")
     numbers = torch.arange(120.0).repeat_interleave(dataset.nodes.diff())
     return dataclasses.replace(dataset, edge_sums=torch.cat([numbers.unsqueeze(1), dataset.edge_sums[:, 1:]], 1))
@@ -38,12 +38,12 @@ def made(
 
 
 def seen(graphs: GraphBatch) -> list[int]:
-    """The numbers of the graphs in a minibatch."""
+    """Return the numbers of the graphs in a minibatch."""
     return [int(part[0, 0]) for part in graphs.edge_sums.split(graphs.sizes.tolist())]
 
 
 def equal(first: Any, second: Any) -> bool:
-    """Two minibatches of any kind, tensor by tensor."""
+    """Return whether two minibatches of any kind are equal, tensor by tensor."""
     if isinstance(first, torch.Tensor) or first is None:
         return first is second or torch.equal(first, second)
     return all(equal(a, b) for a, b in zip(first, second, strict=True))

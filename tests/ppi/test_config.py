@@ -1,4 +1,4 @@
-"""What the section `ppi` refuses, and the species that it begins with."""
+"""Illegal sections `ppi` are refused, and the default species are right."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_reused_gradient_is_of_a_pt_minibatch() -> None:
 
 
 def test_the_species_of_string_are_those_of_hu_et_al() -> None:
-    """`species_split` in bio/splitters.py of snap-stanford/pretrain-gnns names them; 6239 is C. elegans, 4932 is yeast."""
+    """Compare with `species_split` in bio/splitters.py of snap-stanford/pretrain-gnns; 6239 is C. elegans."""
     train = {3702, 6239, 511145, 7227, 10090, 4932, 7955}
     assert set(PpiSettings().string.species) == train | {9606}
     assert PpiSettings().test_species == [9606]

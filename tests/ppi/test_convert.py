@@ -1,4 +1,4 @@
-"""The converted archive opens with today's torch-geometric and holds the same graphs."""
+"""The converted archive opens with current torch-geometric and holds the same graphs."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_subsets(converted: Path, graphs: Graphs) -> None:
 
 
 def test_any_dataset_opens_the_file_without_metapt(converted: Path) -> None:
-    """And without leave to run code, which a class in the file would need."""
+    """Open the file without permission to run code, which a class in the file would need."""
 
     class Plain(InMemoryDataset):  # type: ignore[misc]
         @property
@@ -103,7 +103,7 @@ def test_the_stored_form_is_that_of_collate(graphs: Graphs) -> None:
         assert torch.equal(their_slices[name], slices[name])
     assert (
         Batch.from_data_list(each[:9]).center_node_idx == data["center_node_idx"][:9]
-    ).all()  # why there is ProteinGraph
+    ).all()  # which ProteinGraph corrects
 
 
 def _part(data: dict[str, torch.Tensor], slices: dict[str, torch.Tensor], name: str, number: int) -> torch.Tensor:
@@ -153,7 +153,7 @@ def test_help(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.real_data
 def test_sample(tmp_path: Path) -> None:
-    """Every tensor of the archive comes back bit by bit."""
+    """Compare every tensor of the archive bit by bit."""
     if not SAMPLE.is_file():
         pytest.skip(f"{SAMPLE} is not there (METAPT_SHARED_DATA names another folder)")
     assert main([str(SAMPLE), str(tmp_path)]) == 0

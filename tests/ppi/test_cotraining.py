@@ -1,4 +1,4 @@
-"""Co-training's steps against Adam's written out."""
+"""Steps of co-training agree with an explicit Adam."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def dataset() -> PpiDataset:
 
 
 class Exact(CoTrainBatches):
-    """In float64: Adam makes whole steps of the rounding errors of what BatchNorm takes away."""
+    """Use float64: Adam turns rounding errors in directions that BatchNorm removes into full steps."""
 
     def pretrain(self) -> BothGraphs:  # type: ignore[override]
         return BothGraphs(
@@ -56,7 +56,7 @@ def trainer(dataset: PpiDataset, gradients: Gradients) -> CoTrainer:
 
 
 class Adam:
-    """Kingma and Ba (2015), with a count of its own for each parameter; what has no gradient stays as it is."""
+    """Adam (Kingma and Ba 2015) with a step count per parameter; parameters without gradient stay unchanged."""
 
     def __init__(self) -> None:
         self.first: Params = {}
@@ -98,7 +98,7 @@ def compare(ours: CoTrainer, values: Params, buffers: Params) -> None:
         torch.testing.assert_close(value.detach(), values[name], rtol=1e-7, atol=1e-9)
         assert (
             name.endswith("linear1.bias") or float((value.detach() - start[name]).abs().max()) > LR / 10
-        )  # BatchNorm takes that away
+        )  # BatchNorm removes it
     torch.testing.assert_close(ours.pretrained.buffers, buffers, rtol=1e-7, atol=1e-9)
 
 

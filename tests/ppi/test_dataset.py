@@ -1,4 +1,4 @@
-"""Minibatches by index arithmetic are torch_geometric's; labels come out as they went in; and who learns from which graphs."""
+"""Minibatches equal torch_geometric's, labels survive the packing to bits, and the split is that of Hu et al."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_labels_of_any_number_of_tasks(tasks: int) -> None:
 
 
 def creators_split(species: list[int], test_species: list[int]) -> dict[str, list[int]]:
-    """The species split as `finetune.py` and `pretrain_supervised.py` of Hu et al. (2020) make it, in plain Python."""
+    """Return the split by species of `finetune.py` and `pretrain_supervised.py` of Hu et al. (2020) in plain Python."""
 
     def cut(numbers: list[int], first: float, second: float) -> tuple[list[int], list[int]]:
         random.seed(42)

@@ -1,4 +1,4 @@
-"""Ego graphs are what a breadth-first search by hand finds, and each is the same whatever is searched beside it."""
+"""Ego graphs agree with a simple breadth-first search, and do not depend on the other centres."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def net_of(edges: Iterable[tuple[int, int]], nodes: int) -> Adjacency:
 
 
 def random_edges(nodes: int, count: int, seed: int = 0) -> list[tuple[int, int]]:
-    """A few hubs and many others."""
+    """Return random edges with a few hubs."""
     random = np.random.default_rng(seed)
     ends = (nodes * random.random((count, 2)) ** 2).astype(int)
     return sorted({(int(min(pair)), int(max(pair))) for pair in ends if pair[0] != pair[1]})
@@ -36,7 +36,7 @@ def nodes_of(graphs: EgoGraphs, graph: int) -> list[int]:
 
 
 def edges_of(graphs: EgoGraphs, graph: int) -> dict[tuple[int, int], int]:
-    """Edges by the network's numbers -> bits."""
+    """Return edges by the network's numbers -> bits."""
     nodes = nodes_of(graphs, graph)
     part = slice(graphs.edge_offsets[graph], graphs.edge_offsets[graph + 1])
     pairs = graphs.edges[part].tolist()
@@ -46,7 +46,7 @@ def edges_of(graphs: EgoGraphs, graph: int) -> dict[tuple[int, int], int]:
 
 
 def distances(edges: Iterable[tuple[int, int]], nodes: int, centre: int) -> NDArray[np.float64]:
-    """Steps from the centre, by a loop."""
+    """Return the distance [nodes] from the centre, computed by a loop."""
     steps = np.full(nodes, np.inf)
     steps[centre] = 0
     listed = list(edges)
@@ -158,7 +158,7 @@ def test_the_seed_and_the_centre_change_the_draws() -> None:
 
 
 def test_the_draws_are_uniform() -> None:
-    """Each of 50 leaves is drawn in a fifth of 2000 seeds, to five standard errors."""
+    """Check that each of 50 leaves is drawn for a fifth of 2000 seeds, to five standard errors."""
     net = net_of([(0, leaf) for leaf in range(1, 51)], 51)
     drawn = np.zeros(51)
     for seed in range(2000):

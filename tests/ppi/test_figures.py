@@ -1,4 +1,4 @@
-"""Figures of the PPI experiments: every panel holds something, and configs with few arms or runs that diverged are drawn too."""
+"""Figures of the PPI experiments have no empty panel, also with few arms or diverged runs."""
 
 from __future__ import annotations
 

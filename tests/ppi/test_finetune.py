@@ -1,4 +1,4 @@
-"""Fine-tuning of a narrow encoder on small graphs, whose edges tell their FT labels."""
+"""Fine-tuning of a narrow encoder on small graphs whose edges determine their FT labels."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_is_plain_training_with_adam_with_dropout_and_batch_norm_of_the_minibatc
 
 
 class Watched(GinEncoder):
-    """Notes what it is given."""
+    """An encoder that records its inputs."""
 
     def __init__(self, layers: int, width: int) -> None:
         super().__init__(layers, width)

@@ -1,4 +1,4 @@
-"""An FT job on small files: its tables, the choice of the learning rate, and what a killed one goes on with."""
+"""An FT job on small files: its tables, the choice of the learning rate, and resumption after a kill."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MEAN = "mean test AUROC over FT tasks (%)"
 
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Graphs, and pretrained.pt of two PT seeds."""
+    """Return graphs, and pretrained.pt of two PT seeds."""
     folder = tmp_path_factory.mktemp("ppi")
     found = {"graphs": folder / "graphs.npz"} | {f"seed{seed}": folder / f"seed{seed}.pt" for seed in range(SEEDS)}
     save(small_graphs(), found["graphs"])
@@ -142,7 +142,7 @@ Transfers = list[tuple[str, float]]
 
 @pytest.fixture
 def transfers(monkeypatch: pytest.MonkeyPatch) -> Transfers:
-    """Label and learning rate of each FT run of the whole network."""
+    """Record label and learning rate of each FT run of the whole network."""
     made: Transfers = []
     real = finetune.full_transfer
 

@@ -1,4 +1,4 @@
-"""The network in summed form is the one with a message per edge, and does not see how nodes are numbered."""
+"""The network in summed form equals the one with a message per edge, and is invariant to the order of nodes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_features_do_not_depend_on_how_nodes_are_numbered(training: bool) -> Non
     numbers = torch.arange(len(graphs))
     features = ENCODER(parameters(), exact(on_device(graphs, "cpu").batch(numbers)), training=training)
     assert features.shape == (12, 2 * WIDTH)
-    alike = int((np.diff(graphs.edge_offsets) == 0).sum())  # a node without a neighbour looks like any other
+    alike = int((np.diff(graphs.edge_offsets) == 0).sum())  # nodes without neighbours are equal
     assert len(torch.unique(features.round(decimals=9), dim=0)) == 12 - alike + 1
     for seed in range(3):
         other = exact(on_device(relabelled(graphs, seed), "cpu").batch(numbers))
@@ -85,7 +85,7 @@ def adjacency(batch: GraphBatch) -> Tensor:
 
 
 def pushed(states: Tensor, tangent: Tensor, batch: GraphBatch) -> Tensor:
-    """The sum's derivative along a tangent, in forward mode."""
+    """Return the sum's derivative along a tangent, in forward mode."""
     with torch.no_grad(), forward_ad.dual_level():
         dual: Tensor = forward_ad.make_dual(states.detach(), tangent)  # type: ignore[no-untyped-call]
         slope: Tensor = forward_ad.unpack_dual(neighbour_sum(dual, batch)).tangent  # type: ignore[no-untyped-call]
@@ -99,7 +99,7 @@ def test_the_sum_over_neighbours_is_the_product_with_the_adjacency_matrix_in_all
     states = draw(0, len(dense), 3).requires_grad_()
     torch.testing.assert_close(neighbour_sum(states, batch), dense @ states, rtol=1e-14, atol=1e-14)
     assert torch.autograd.gradcheck(lambda x: neighbour_sum(x, batch), states, check_forward_ad=True)
-    # A gradient of a gradient that is not zero: a product around a nonlinearity.
+    # A nonlinearity and a product, so that second derivatives are not zero.
     assert torch.autograd.gradgradcheck(lambda x: neighbour_sum(torch.tanh(neighbour_sum(x, batch)), batch), states)
     tangent = draw(1, len(dense), 3)
     torch.testing.assert_close(pushed(states, tangent, batch), dense @ tangent, rtol=1e-14, atol=1e-14)
@@ -130,7 +130,7 @@ def test_dropouts_masks_have_their_rate_and_keep_the_mean(rate: float) -> None:
     assert abs(float(kept.double().mean()) - (1 - rate)) < 4 * sigma + 1 / 65536
     assert abs(float(mask.double().mean()) - 1) < 4 * sigma / (1 - rate)
     flat = kept.flatten().double() - (1 - rate)
-    for lane in range(4):  # four masks are of one random number
+    for lane in range(4):  # four factors share a random number
         assert abs(float(flat[lane::4].mean())) < 4 * sigma * 2 + 1 / 65536
     for shift in range(1, 5):
         assert abs(float((flat[shift:] * flat[:-shift]).mean())) < 4 * rate * (1 - rate) / math.sqrt(count)

@@ -1,4 +1,4 @@
-"""PT in a setting is a function of the labels that the setting grants: other labels change no bit of what a PT run leaves."""
+"""PT depends only on the labels that its setting grants: other labels change no bit of its outputs."""
 
 from __future__ import annotations
 
@@ -29,13 +29,16 @@ Pretrained = Callable[[str, str, PpiDataset], list[Params]]
 
 @pytest.fixture(scope="module")
 def dataset() -> PpiDataset:
-    """PT tasks 3 and 6 are implied by FT tasks 0 and 2, so that `related_only` has tasks in every setting."""
+    """Return graphs whose PT tasks 3 and 6 are implied by FT tasks 0 and 2, so that `related_only` always has tasks."""
     return on_device(related_graphs(pairs=((3, 0), (6, 2))), "cpu")
 
 
 @pytest.fixture
 def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Pretrained:
-    """(arm, setting, dataset) -> what the PT run leaves that the plan gives to FT in this setting; needed weights come first."""
+    """Return a function (arm, setting, dataset) -> the outputs of the PT run that serves FT in this setting.
+
+    Runs that learn needed task weights come first.
+    """
 
     def run(name: str, setting: str, dataset: PpiDataset) -> list[Params]:
         arm = ARMS_HERE[name]
@@ -49,7 +52,7 @@ def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Pretrained:
 
 
 def granted(dataset: PpiDataset, name: str) -> tuple[Any, Any]:
-    """Which labels a setting grants to PT: [graphs, PT tasks], [graphs, FT tasks]."""
+    """Return masks of the labels that a setting grants to PT: [graphs, PT tasks], [graphs, FT tasks]."""
     setting: PpiSetting = setting_in(Path(), dataset, name)
     coarse, fine = (np.zeros((len(dataset.graphs), tasks), bool) for tasks in (COARSE, FINE))
     coarse[setting.graphs] = True

@@ -1,4 +1,4 @@
-"""Prepared graphs come back as they were saved, and arrays that don't fit together are refused."""
+"""Prepared graphs are read as they were saved, and inconsistent arrays are refused."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from metapt.files import sha256
 
 
 def two_graphs() -> Graphs:
-    """A triangle and a single node; 10 coarse tasks, 3 fine ones."""
+    """Return a triangle and a single node with 10 coarse and 3 fine tasks."""
     labels = np.random.default_rng(0).random((2, 13)) < 0.5
     return Graphs(
         node_offsets=np.array([0, 3, 4]),

@@ -1,4 +1,4 @@
-"""Which runs the experiments need, and which of them serve several settings."""
+"""The experiments need the right runs, and runs are shared between settings."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def test_generated_files_are_read_with_the_settings_of_the_config() -> None:
 
 
 def test_labels_are_the_terms_of_the_files(string_files: Any, prepared: dict[str, Path]) -> None:
-    """Of the 55 proteins with terms, those before 60 - 4 t carry term t; so 0 and 1 are one task, and 11 has enough of them."""
+    """Of 55 proteins with terms, those before 60 - 4 t carry term t: 0 and 1 are one task, 11 is frequent enough."""
     graphs, tasks = load(prepared["graphs"]), rows(prepared["tasks"])
     assert tuple(tasks[0]) == TASKS
     assert [(row["kind"], row["task"]) for row in tasks] == [
@@ -126,7 +126,7 @@ def test_counts(prepared: dict[str, Path]) -> None:
 
 
 def test_only_proteins_with_a_task_get_a_graph(string_files: Any, outputs: dict[str, Path]) -> None:
-    """The two rarest terms, fine and coarse, are carried by the first 16 and 20 proteins."""
+    """The first 16 and 20 proteins carry the two rarest terms, fine and coarse."""
     config = string_files.config | {"test_species": [11]}
     terms = {name: path for name, path in string_files.inputs.items() if "terms" in name}
     for name, path in terms.items():
@@ -170,7 +170,7 @@ def test_test_species_that_are_not_there(
 
 @pytest.mark.real_data
 def test_real_archive_sample(outputs: dict[str, Path]) -> None:
-    """The archive has no names of terms, so that a task has a number only."""
+    """Tasks of the archive have a number only, since it has no names of terms."""
     sample = SHARED_DATA / "ppi/bio_dataset_sample.zip"
     if not sample.is_file():
         pytest.skip(f"{sample} is not there (METAPT_SHARED_DATA names another folder)")

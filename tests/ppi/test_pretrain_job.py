@@ -1,4 +1,4 @@
-"""A PT job on small files: its tables, what it makes of what is known of the tasks, and what a killed one goes on with."""
+"""A PT job on small files: its tables, its use of known properties of tasks, and resumption after a kill."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ TASKS = pd.DataFrame(
 
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Graphs, tasks whose descriptions say nothing (even nothing at all), and the weights that another arm has learned."""
+    """Return graphs, tasks with empty or meaningless descriptions, and weights that another arm has learned."""
     folder = tmp_path_factory.mktemp("ppi")
     found = {"graphs": folder / "graphs.npz", "tasks": folder / "tasks.csv", "weights": folder / "weights.pt"}
     save(related_graphs(), found["graphs"])

@@ -1,4 +1,4 @@
-"""The file that PT leaves."""
+"""Reading and checking the file that PT leaves for FT."""
 
 from __future__ import annotations
 

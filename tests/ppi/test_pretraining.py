@@ -1,4 +1,4 @@
-"""Every arm pre-trains on small graphs, leaves what it promises, and goes on after an interruption to the same bits."""
+"""Every arm pre-trains on small graphs, leaves its outputs, and resumes after an interruption to the same bits."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def make(dataset: PpiDataset, tmp_path: Path) -> Callable[..., PpiSetting]:
 
 
 class Ran(NamedTuple):
-    """A whole run, and what its trainer began with."""
+    """A complete run, and the initial values of its trainer."""
 
     run: PretrainRun
     setting: PpiSetting
@@ -60,7 +60,7 @@ class Ran(NamedTuple):
 
 @pytest.fixture(scope="module")
 def ran(dataset: PpiDataset, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Ran]:
-    """An arm's undisturbed run of seed 0, made once."""
+    """Return a function that runs an arm with seed 0 without interruption, once per arm."""
 
     @functools.cache
     def run(name: str) -> Ran:
@@ -107,7 +107,7 @@ def test_every_arm_runs_and_leaves_what_it_promises(ran: Callable[[str], Ran], n
         assert not run.checkpoints
         return
     assert not equal(run.pretrained.encoder, start.encoder)
-    passes = 2 if name.startswith("cotrain") else 1  # of each step through the network
+    passes = 2 if name.startswith("cotrain") else 1  # forward passes per step
     assert setting.steps == STEPS
     assert run.pretrained.buffers["layers.1.norm.num_batches_tracked"] == STEPS * passes
     assert run.numbers["PT time per step (s)"] > 0
@@ -332,7 +332,7 @@ def test_permuted_tasks_keep_their_positives_and_lose_their_graphs(make: Callabl
     assert np.array_equal(after[graphs].sum(0), before[graphs].sum(0))
     assert (after[graphs][:, chosen] != before[graphs][:, chosen]).any(0).all()
     moved = after[graphs][:, chosen]
-    assert len(np.unique(moved.T, axis=0)) == len(chosen)  # each task in an order of its own
+    assert len(np.unique(moved.T, axis=0)) == len(chosen)  # each task has its own permutation
 
     again, other = make("permuted_tasks"), make("permuted_tasks", seed=1)
     assert np.array_equal(again.permuted(), chosen)
@@ -364,7 +364,7 @@ META: dict[str, Any] = {"unroll": "ridge", "pretrain_steps": 2, "warmup_epochs":
 
 
 def parts_of_updates(setting: PpiSetting, arm: config.PpiMeta, updates: int) -> list[list[list[int]]]:
-    """The numbers of the graphs in each part of each meta-update."""
+    """Return the numbers of the graphs in each part of each meta-update."""
     numbers = torch.arange(len(setting.dataset.graphs), dtype=torch.float32).repeat_interleave(
         setting.dataset.nodes.diff()
     )
@@ -535,7 +535,7 @@ class Stopped(Exception):
 
 
 class Fragile(Checkpoint):
-    """Every other time that it is to save, the process ends: by turns before it has saved and after."""
+    """End the process at every other save, alternately before and after saving."""
 
     saves = 0
 

@@ -1,4 +1,4 @@
-"""The losses against loops over graphs and tasks, and hypergradients against reverse over reverse."""
+"""Losses agree with loops over graphs and tasks, and hypergradients with reverse over reverse."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def bce(score: Tensor, label: Tensor) -> Tensor:
 def plain_losses(
     network: Params, head: Params, numbers: list[int], batch: LabelledGraphs, training: bool
 ) -> list[Tensor]:
-    """Each task's loss, by torch_geometric's layers and loops."""
+    """Return each task's loss, computed with torch_geometric's layers and loops."""
     buffers = {
         name: value.clone() if "norm.r" in name or "norm.n" in name else value for name, value in network.items()
     }
@@ -153,7 +153,7 @@ def test_the_mixed_product_with_nothing_is_nothing() -> None:
 
 
 class ReverseOnly:
-    """The same problem without the forward pass for its mixed derivative."""
+    """The same problem without forward mode for its mixed derivative."""
 
     def __init__(self, problem: MultitaskProblem) -> None:
         for name in ("pretrain_loss", "pretrain_outputs", "outputs_loss", "encode", "head_loss", "targets"):
@@ -212,7 +212,7 @@ def test_the_hypergradient_is_the_same_in_forward_mode(
 
 
 def test_the_hypergradient_is_that_of_the_plain_network() -> None:
-    """Minus the derivative w.r.t. phi of <dL/dw, a (I + (I - a H)) (g2, 0)>, by torch_geometric's layers and loops."""
+    """Compare with minus d/dphi of <dL/dw, a (I + (I - a H)) (g2, 0)> on torch_geometric's layers."""
     *train, validation = map(labelled, FT)
     start, step = pretrained(), 0.1
     encoder, head = leaves(start.encoder), HEAD
@@ -254,7 +254,7 @@ def test_without_a_product_no_graph_of_the_pt_gradient_is_built(
 
     seen: list[bool] = []
     hypergradient_of(Counted(ENCODER), inverse, keep_gradient=keep_gradient)
-    assert seen == [graph]  # one pass through the network, whatever for
+    assert seen == [graph]  # a single pass through the network
 
 
 def flat(vector: Vector) -> Tensor:
@@ -262,7 +262,7 @@ def flat(vector: Vector) -> Tensor:
 
 
 def vector_of(*numbers: float) -> Vector:
-    """In two tensors."""
+    """Return four numbers as a vector of two tensors."""
     values = torch.tensor(numbers, dtype=DTYPE)
     return [values[:2].view(1, 2), values[2:]]
 
@@ -345,8 +345,8 @@ def test_the_loss_of_co_training_is_a_loop_over_both_data_sets_tasks() -> None:
     torch.testing.assert_close(problem.pretrain_loss(network(), meta, both), expected, rtol=1e-12, atol=0.0)
 
 
-def test_the_weights_of_co_training_are_priced_by_the_ft_head_as_it_is() -> None:
-    """Lorraine et al.: minus the derivative w.r.t. phi of <dL/dw, a (I + (I - a H)) g>, with g that of the validation loss."""
+def test_the_weights_of_co_training_are_evaluated_by_the_ft_head_as_it_is() -> None:
+    """Compare with minus d/dphi of <dL/dw, a (I + (I - a H)) g>, g of the validation loss (Lorraine et al. 2020)."""
     problem, step, validation = CoTrainProblem(ENCODER), 0.1, labelled(FT[2])
     both = BothGraphs(labelled(PT, "coarse", dropout=True), labelled(FT[1], dropout=True))
     meta = {WEIGHTS: draw(50, COARSE + FINE)}

@@ -1,4 +1,4 @@
-"""CKA between arms: of the same graphs, the same PT seed, and every pair."""
+"""CKA compares every pair of arms on the same graphs and the same PT seed."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def test_agreement_of_equal_and_of_unlike_weights() -> None:
 
 
 def test_agreement_is_jackknifed_over_seeds() -> None:
-    """With three seeds leaving one out leaves one pair."""
+    """Use three seeds, of which leaving one out leaves one pair."""
     weights = pd.DataFrame(np.random.default_rng(2).normal(size=(20, 3)))
     r = correlations(weights)
     pairs = np.array([r[1, 2], r[0, 2], r[0, 1]])

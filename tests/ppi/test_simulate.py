@@ -40,7 +40,7 @@ def outputs(folder: Path) -> dict[str, Path]:
 
 
 def squared_correlation(species: dict[int, sim.Species]) -> NDArray[np.float64]:
-    """Of all terms with one another, in the proteins of all species."""
+    """Return squared correlations of all pairs of terms, over the proteins of all species."""
     labels = np.concatenate([each.labels for each in species.values()])
     return np.asarray(np.corrcoef(labels.T.astype(float)) ** 2, np.float64)
 
@@ -55,7 +55,7 @@ def test_counts_of_planted_terms() -> None:
 
 
 def test_causes_of_terms() -> None:
-    """What is irrelevant has no cause, and no channel, in common with a fine term; what is useful has nothing else."""
+    """Irrelevant terms share no cause or channel with fine terms; useful terms have causes of fine terms only."""
     shared = set(range(sim.SHARED))
     for term in sim.TERMS:
         causes = {cause for cause, _ in term.causes}
@@ -82,12 +82,13 @@ def test_same_bytes(written: Path, tmp_path: Path) -> None:
 
 
 def test_links_are_as_strings(species: dict[int, sim.Species], written: Path) -> None:
-    """Header and columns of STRING, both directions of each link, no link twice or of a protein with itself."""
+    """The file has STRING's header and columns, both directions of each link, no duplicates and no self loops."""
     for taxon, each in species.items():
         path = written / links_name(SIMULATED, taxon)
         with gzip.open(path, "rt") as file:
             assert file.readline() == (
-                "protein1 protein2 neighborhood fusion cooccurence coexpression experimental database textmining combined_score\n"
+                "protein1 protein2 neighborhood fusion cooccurence coexpression experimental database textmining "
+                "combined_score\n"
             )
         table = pd.read_csv(path, sep=" ")
         assert len(table) == 2 * len(each.edges)
@@ -104,7 +105,7 @@ def test_links_are_as_strings(species: dict[int, sim.Species], written: Path) ->
 
 
 def test_combined_score() -> None:
-    """One channel keeps its score; more of them are worth more than each; with none, STRING's prior is left."""
+    """One channel keeps its score, several combine to a higher one, and none leaves STRING's prior."""
     scores = np.array([[600, 0, 0, 0, 0, 0, 0], [600, 0, 0, 0, 500, 0, 0], [0] * 7])
     one, two, none = sim.combined(scores)
     assert one == pytest.approx(600, abs=1)
@@ -146,14 +147,14 @@ def test_fine_terms_are_the_rarest_in_every_species(species: dict[int, sim.Speci
 
 
 def test_useful_terms_tell_of_fine_ones(species: dict[int, sim.Species]) -> None:
-    """By chance alone, a squared correlation is about 1 / n; 20 / n is beyond the largest of many."""
+    """A squared correlation is about 1 / n by chance; 20 / n exceeds the largest of many."""
     agreement = squared_correlation(species)[:, PLANTED == "target"].max(axis=1)
     assert agreement[PLANTED == "useful"].min() > 0.05
     assert agreement[(PLANTED == "irrelevant") | (PLANTED == "noise")].max() < 20 / (len(species) * sim.PROTEINS)
 
 
 def test_annotations_relate_a_few_useful_terms_to_fine_ones(species: dict[int, sim.Species]) -> None:
-    """As those of ancestors in the ontology do; most of what is useful can't be told so."""
+    """The related terms resemble ancestors in the ontology; most useful terms are not recognised as related."""
     labels = np.concatenate([each.labels for each in species.values()]).astype(int)
     relatives = related(labels[:, PLANTED != "target"], labels[:, PLANTED == "target"]).any(axis=1)
     assert PLANTED[PLANTED != "target"][relatives].tolist() == ["useful", "useful"]
@@ -165,7 +166,7 @@ def test_noise_terms_tell_of_nothing(species: dict[int, sim.Species]) -> None:
 
 
 def test_evidence_of_neighbours_shows_the_causes(species: dict[int, sim.Species]) -> None:
-    """The channels that many of a protein's links have tell its community's causes, and no single channel does."""
+    """The frequent channels of a protein's links determine its community's causes, and no single channel does."""
     right = []
     for each in species.values():
         ends = each.edges.T.ravel()
@@ -181,7 +182,7 @@ def test_evidence_of_neighbours_shows_the_causes(species: dict[int, sim.Species]
 
 
 def test_species_have_the_same_causes_in_other_combinations(species: dict[int, sim.Species]) -> None:
-    """Each has all combinations of the shared causes, so that none is new in the test species, and half of all combinations."""
+    """Each species has all combinations of the shared causes, and half of all combinations of causes."""
     seen = [set(map(tuple, each.causes)) for each in species.values()]
     for combinations in seen:
         assert len({causes[: sim.SHARED] for causes in combinations}) == 8
@@ -190,7 +191,7 @@ def test_species_have_the_same_causes_in_other_combinations(species: dict[int, s
 
 
 def test_other_causes_are_independent_of_the_shared_ones(species: dict[int, sim.Species]) -> None:
-    """In each species, whatever the shared causes, about half of the proteins have each of the others."""
+    """In each species, about half of the proteins have each other cause, whatever the shared causes."""
     for each in species.values():
         for values in product((False, True), repeat=sim.SHARED):
             same = each.causes[(each.causes[:, : sim.SHARED] == values).all(axis=1), sim.SHARED :]
@@ -198,7 +199,7 @@ def test_other_causes_are_independent_of_the_shared_ones(species: dict[int, sim.
 
 
 def test_prepared_with_planted_kinds(written: Path, tmp_path: Path) -> None:
-    """The default choice of tasks, the rarest as fine ones, finds the fine terms; the truth is in their descriptions."""
+    """The default choice of tasks, the rarest as fine ones, finds the fine terms; descriptions hold the truth."""
     paths = {
         name: tmp_path / file
         for name, file in (("graphs", "graphs.npz"), ("tasks", "tasks.csv"), ("counts", "counts.csv"))

@@ -24,8 +24,9 @@ DETAILED = (
     "protein1 protein2 neighborhood fusion cooccurence coexpression experimental database textmining combined_score"
 )
 FULL = (
-    "protein1 protein2 neighborhood neighborhood_transferred fusion cooccurence homology coexpression coexpression_transferred "
-    "experiments experiments_transferred database database_transferred textmining textmining_transferred combined_score"
+    "protein1 protein2 neighborhood neighborhood_transferred fusion cooccurence homology coexpression "
+    "coexpression_transferred experiments experiments_transferred database database_transferred textmining "
+    "textmining_transferred combined_score"
 )
 PHYSICAL = (
     "protein1 protein2 homology experiments experiments_transferred database database_transferred textmining "
@@ -54,7 +55,7 @@ TERMS = [
 
 
 def edges(links: Links) -> dict[tuple[str, str], list[str]]:
-    """Pairs of names -> evidence channels."""
+    """Return pairs of names -> evidence channels."""
     assert (links.edges[:, 0] < links.edges[:, 1]).all()
     assert len(np.unique(links.edges, axis=0)) == len(links.edges)
     return {
@@ -65,7 +66,7 @@ def edges(links: Links) -> dict[tuple[str, str], list[str]]:
 
 @pytest.fixture(params=[module._BLOCK, 40], ids=["at once", "in blocks"])
 def blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    """The size of the blocks that are read; a header is longer than the smaller one."""
+    """Set the size of blocks; a header is longer than the smaller one."""
     monkeypatch.setattr(module, "_BLOCK", max(request.param, 120))
     return int(request.param)
 
@@ -102,7 +103,7 @@ def test_the_score_is_reached_or_the_link_is_left_out(
 
 
 def test_directions_that_differ(tmp_path: Path, write_lines: Write) -> None:
-    """The evidence of those directions that reach the score counts."""
+    """The evidence of the directions that reach the score counts."""
     path = write_lines(
         tmp_path / "links.txt.gz",
         [DETAILED, "7.a 7.b 1 0 0 0 0 0 0 400", "7.b 7.a 0 1 0 0 0 0 0 500", "7.b 7.a 0 0 1 0 0 0 0 300"],
@@ -112,7 +113,7 @@ def test_directions_that_differ(tmp_path: Path, write_lines: Write) -> None:
 
 @pytest.mark.parametrize("header", [DETAILED, FULL, PHYSICAL])
 def test_channels_are_found_by_the_header(tmp_path: Path, write_lines: Write, header: str) -> None:
-    """One link for each column; direct and transferred evidence are united, and homology is none."""
+    """Direct and transferred evidence are united, and homology is none; there is one link for each column."""
     columns = header.split()[2:-1]
     lines = [
         " ".join([f"7.x{i:02d}", "7.y", *map(str, np.eye(len(columns), dtype=int)[i]), "900"])
@@ -257,7 +258,7 @@ def test_no_link_reaches_the_score_and_no_term_is_of_the_gene_ontology(tmp_path:
 
 
 def _mutated(data: st.DataObject, content: bytes) -> bytes:
-    """Some bytes changed, removed or inserted."""
+    """Return the text with some bytes changed, removed or inserted."""
     changed = bytearray(content)
     for _ in range(data.draw(st.integers(1, 3))):
         start = data.draw(st.integers(0, len(changed)))
@@ -272,7 +273,7 @@ def _mutated(data: st.DataObject, content: bytes) -> bytes:
     max_examples=300, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 def test_a_mutated_text_is_refused_or_legal(tmp_path: Path, data: st.DataObject, lines: list[str]) -> None:
-    """The text carries no checksum of its own."""
+    """The text has no checksum."""
     path = tmp_path / "file.txt.gz"
     path.write_bytes(gzip.compress(_mutated(data, "".join(f"{line}\n" for line in lines).encode()), 1))
     with contextlib.suppress(DataError):
@@ -292,7 +293,7 @@ def test_a_mutated_text_is_refused_or_legal(tmp_path: Path, data: st.DataObject,
     ("taxon", "proteins", "links", "with_terms"), [(511145, 3043, 42_658, 2693), (224308, 2450, 24_766, 2007)]
 )
 def test_real_files(taxon: int, proteins: int, links: int, with_terms: int) -> None:
-    """Every physical link there is has a score of at least 150, so that no threshold gives the published counts."""
+    """Every physical link has a score of at least 150, so that no threshold gives the published counts."""
     files = [
         SHARED_DATA / f"ppi/{taxon}.protein.{kind}.v12.0.txt.gz" for kind in ("physical.links.full", "enrichment.terms")
     ]

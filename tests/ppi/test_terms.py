@@ -1,4 +1,4 @@
-"""Terms become tasks as the config says, and relatives are told by what carries them."""
+"""Terms become tasks by the criterion of the config, and annotations determine related terms."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TEST = np.arange(10) >= 6  # four proteins of the test species
 
 
 def matrix(*columns: ArrayLike, proteins: int = 10) -> sparse.csc_array:
-    """Each term by the numbers of the proteins that carry it."""
+    """Return a matrix of terms, each given by the numbers of the proteins that carry it."""
     labels = np.zeros((proteins, len(columns)), np.uint8)
     for term, carriers in enumerate(columns):
         labels[np.asarray(carriers, int), term] = 1
@@ -100,7 +100,7 @@ def test_depth_against_a_naive_recursion() -> None:
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32, bool])
 def test_related_terms(dtype: type) -> None:
-    """Of 300 graphs, 100 carry the fine term."""
+    """Use 300 graphs, of which 100 carry the fine term."""
     fine = np.zeros((300, 2), dtype)
     fine[:100, 0] = 1
     coarse = np.zeros((300, 6), dtype)

@@ -1,4 +1,4 @@
-"""What holds of the profile for SLURM, and of the paper's config on a cluster, without one."""
+"""Properties of the SLURM profile, and of the paper's config on a cluster, that need no SLURM."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def profile(name: str) -> dict[str, Any]:
 
 
 def rules() -> list[str]:
-    """The text of each rule that runs a job."""
+    """Return the text of each rule that runs a job."""
     texts = [path.read_text() for path in (ROOT / "workflow" / "rules").glob("*.smk")]
     return [text for each in texts for text in re.split(r"^ *rule(?: \w+)?:$", each, flags=re.M)[1:]]
 
@@ -46,7 +46,7 @@ def test_every_rule_asks_for_memory_and_time_that_grow_with_the_attempt() -> Non
 
 def test_what_the_profiles_share_is_equal() -> None:
     slurm, default = profile("slurm"), profile("default")
-    own = {"resources", "cores"}  # what a machine has, and what a cluster
+    own = {"resources", "cores"}  # those of one machine, and those of a cluster
     assert {key: slurm[key] for key in default if key not in own} == {
         key: default[key] for key in default if key not in own
     }
@@ -70,5 +70,5 @@ def test_the_dry_run_of_the_whole_paper_takes_seconds(tmp_path: Path) -> None:
     )
     after = os.times()
     assert done.returncode == 0, done.stderr
-    # Of a processor's time: on a busy machine it waits longer for one.
+    # CPU time, since wall time grows on a busy machine.
     assert after.children_user + after.children_system - before.children_user - before.children_system < 10

@@ -1,4 +1,4 @@
-"""The workflow on SLURM: real jobs of sbatch, on the node that single_node.sh starts (`make test-slurm`)."""
+"""The workflow on SLURM: real jobs on the node that single_node.sh starts (`make test-slurm`)."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ pytestmark = [
 
 @dataclass(frozen=True)
 class Submitted:
-    """A job as SLURM knows it; `rule` is followed by its wildcards."""
+    """A job in SLURM's accounts; `rule` is followed by its wildcards."""
 
     number: int
     state: str
@@ -62,13 +62,13 @@ class Submitted:
 
 @dataclass(frozen=True)
 class Site:
-    """A folder in which the workflow runs, with the project's profile as a user changes it for a cluster."""
+    """A folder in which the workflow runs, with the project's profile changed for a cluster."""
 
     folder: Path
     config: Path
 
     def profile(self, **train: str) -> None:
-        """The profile for a cluster without accounting, with other resources of the training jobs."""
+        """Return the profile for a cluster without accounting, with other resources of the training jobs."""
         profile = yaml.safe_load((PROFILES / "slurm" / "config.yaml").read_text())
         profile |= {"slurm-status-command": "squeue", "slurm-init-seconds-before-status-checks": 1}
         profile["set-resources"]["study"] |= train
@@ -77,7 +77,7 @@ class Site:
 
     @contextmanager
     def snakemake(self, *arguments: str | Path, profile: Path | None = None) -> Iterator[subprocess.Popen[str]]:
-        """A running Snakemake with the folder as working directory, which is killed if it outlives the block."""
+        """Run Snakemake in the folder, and kill it if it outlives the block."""
         options = (*arguments, "--configfile", self.config, "--workflow-profile", profile or self.folder / "slurm")
         command = [sys.executable, "-m", "snakemake", "--snakefile", ROOT / "workflow" / "Snakefile", *options]
         environment = os.environ | {"XDG_CACHE_HOME": str(self.folder / ".cache")}
@@ -91,12 +91,12 @@ class Site:
             process.wait()
 
     def run(self, *arguments: str | Path, profile: Path | None = None, status: int = 0) -> str:
-        """Snakemake, to its end, which must be `status`. Returns what it wrote."""
+        """Run Snakemake to its end, check its exit status, and return its output."""
         with self.snakemake(*arguments, profile=profile) as process:
             return ended(process, status)
 
     def jobs(self, rule: str = "") -> list[Submitted]:
-        """What SLURM knows of this folder's jobs of a rule, in the order of their submission."""
+        """Return SLURM's records of this folder's jobs of a rule, in the order of submission."""
         columns = (
             "JobID",
             "State",
@@ -125,14 +125,14 @@ class Site:
         return sorted((job for job in found if job.rule.startswith(f"rule_{rule}")), key=lambda job: job.number)
 
     def trains(self) -> bool:
-        """Whether a training job of this folder has come so far that it notices a signal."""
+        """Return whether a training job of this folder is far enough to handle signals."""
         for process in Path("/proc").glob("[0-9]*"):
             try:
                 status = (process / "status").read_text()
                 caught = int(status.split("SigCgt:")[1].split()[0], base=16)
                 if caught >> (signal.SIGUSR1 - 1) & 1 and (process / "cwd").readlink() == self.folder:
                     return True
-            except OSError:  # it has ended meanwhile
+            except OSError:  # the process has ended
                 continue
         return False
 
@@ -144,7 +144,7 @@ def ended(process: subprocess.Popen[str], status: int = 0) -> str:
 
 
 def wait_until(condition: Callable[[], Any], process: subprocess.Popen[str] | None = None) -> None:
-    """`process` may not end before."""
+    """Wait for a condition; `process` must not end before."""
     limit = time.monotonic() + PATIENCE
     while not condition():
         assert process is None or process.poll() is None, process.communicate()[0]
@@ -161,7 +161,7 @@ ARM = "results/long/mnist/rotation_mean/k2"
 
 
 class LongSite(Protocol):
-    """Makes a site in `folder` that trains one arm of the tiny config, for longer, from data that are prepared."""
+    """Make a site in `folder` that trains one arm of the tiny config for longer, on prepared data."""
 
     def __call__(self, folder: Path, epochs: int) -> Site: ...
 
@@ -221,7 +221,7 @@ def test_snakemake_killed_and_resumed_runs_nothing_twice(tmp_path: Path, long_si
         process.wait()
     (orphan,) = site.jobs("study")
     assert orphan.state == "RUNNING"
-    # As docs/cluster.md has it.
+    # As described in docs/cluster.md.
     shown = (
         'squeue --me --noheader --format="%i %Z" | awk -v folder="$PWD" \'$2 == folder {print $1}\' | xargs -r scancel'
     )
@@ -242,7 +242,7 @@ def test_snakemake_killed_and_resumed_runs_nothing_twice(tmp_path: Path, long_si
 
 
 def test_a_job_that_slurm_starts_again_goes_on(tmp_path: Path, long_site: LongSite) -> None:
-    """As after the death of a node, or when another job took its place."""
+    """SLURM starts a job again after the death of a node, or when another job took its place."""
     site = long_site(tmp_path, epochs=400)
     with site.snakemake(f"{ARM}/run.json") as process:
         wait_until(site.trains, process)
@@ -286,7 +286,7 @@ def test_a_job_that_ran_out_of_memory_gets_more(tmp_path: Path, long_site: LongS
 
 def test_the_shrunk_default_runs_with_a_gpu_for_each_training_job(tmp_path: Path) -> None:
     site = Site(tmp_path, TINY)
-    # SLURM's own word for it, which metapt doesn't hear: torch sees no GPU here, and asked for one it would refuse.
+    # Ask SLURM for a GPU without telling metapt, which would refuse: torch sees no GPU here.
     site.profile(gres="gpu:1")
     assert "has been submitted with SLURM jobid" in site.run()
     assert (tmp_path / "results/tiny/headline.md").is_file()

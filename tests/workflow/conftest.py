@@ -1,4 +1,4 @@
-"""Runs of the real workflow in folders of their own."""
+"""Runs of the real workflow in temporary folders."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ NOTHING = "Nothing to be done"
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a call of snakemake ended in."""
+    """The result of a call of snakemake."""
 
     status: int
     text: str
 
     def jobs(self) -> dict[str, int]:
-        """Rule -> number of jobs, of a dry run; the rules that only name targets left out."""
+        """Return rule -> number of jobs of a dry run, without rules that only name targets."""
         table = re.search(r"^job +count\n[- ]+\n(.*?)^total", self.text, flags=re.M | re.S)
         rows = (line.split() for line in table[1].splitlines()) if table else ()
         return {rule: int(count) for rule, count in rows if rule not in TARGETS}
@@ -52,7 +52,7 @@ def snakemake(folder: Path, *arguments: str | Path, cores: Sequence[str] = ("--c
 
 
 def edited(config: Path, folder: Path, old: str, new: str) -> Path:
-    """A config with a change, as a file in `folder`."""
+    """Return a copy of a config with a change, in `folder`."""
     text = config.read_text()
     assert old in text
     path = folder / "edited.yaml"
@@ -61,7 +61,7 @@ def edited(config: Path, folder: Path, old: str, new: str) -> Path:
 
 
 def records_of(folder: Path) -> dict[str, Path]:
-    """A run.json of each kind of job that has run there: entry module -> path from the folder."""
+    """Return a run.json of each kind of job that has run in a folder: entry module -> path from the folder."""
     found: dict[str, Path] = {}
     for path in sorted(folder.rglob("*run.json")):
         found.setdefault(json.loads(path.read_text())["entry"], path.relative_to(folder))
@@ -69,7 +69,7 @@ def records_of(folder: Path) -> dict[str, Path]:
 
 
 def altered(path: Path) -> list[bytes]:
-    """The content with one bit flipped, and cut at the end of a line or anywhere."""
+    """Return the content with one bit flipped, and cut at a line or anywhere."""
     content = path.read_bytes()
     place = content.index(b"stage") if path.name.endswith("run.json") else len(content) // 2
     flipped = content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
@@ -77,7 +77,7 @@ def altered(path: Path) -> list[bytes]:
 
 
 def check_that_altered_inputs_are_refused(folder: Path) -> None:
-    """For each kind of input of each kind of job in `folder`, the working directory; the error names input and record."""
+    """Alter each kind of input of each kind of job in `folder`; the error must name input and record."""
     refused = folder / "refused" / "log.txt"
     for entry, path in records_of(folder).items():
         record = json.loads(path.read_text())
@@ -97,7 +97,7 @@ def check_that_altered_inputs_are_refused(folder: Path) -> None:
 
 
 def check_that_jobs_load_their_closures(folder: Path, into: Path) -> None:
-    """What jobs load of metapt is in the closures of their entry modules, or loaded by what is excluded, or runs them."""
+    """Check that modules that jobs load are in the closures of their entry modules, excluded, or run them."""
     records = records_of(folder)
     command = [sys.executable, Path(__file__).with_name("loaded.py"), folder, into, *records.values()]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
@@ -107,16 +107,14 @@ def check_that_jobs_load_their_closures(folder: Path, into: Path) -> None:
         assert answer["status"] == 0, answer
         entry = json.loads((folder / answer["record"]).read_text())["entry"]
         loaded = {name.removeprefix("metapt").removeprefix(".") for name in answer["loaded"]}
-        left_out = {name for each in loaded if excluded(each) for name in closure(each)}
-        assert loaded - closure(entry).keys() - left_out - {"", "execute", "machine", "training"} == set(), answer[
-            "record"
-        ]
+        runs = {"", "execute", "machine", "training"}
+        assert {name for name in loaded - closure(entry).keys() - runs if not excluded(name)} == set(), answer["record"]
         assert entry in loaded
 
 
 @pytest.fixture(scope="session")
 def finished_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """(domain) -> a folder in which its tiny config has run; not to be changed."""
+    """Return a function (domain) -> folder in which its tiny config has run; tests must not change it."""
 
     @cache
     def finished(name: str) -> Path:
@@ -130,11 +128,11 @@ def finished_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pat
 
 @pytest.fixture(scope="session")
 def finished(finished_of: Callable[[str], Path]) -> Path:
-    """A folder in which the tiny config of MNIST has run; not to be changed."""
+    """Return a folder in which the tiny config of MNIST has run; tests must not change it."""
     return finished_of("mnist")
 
 
 @pytest.fixture
 def again(finished: Path, tmp_path: Path) -> Path:
-    """A copy of `finished` that a test may change."""
+    """Return a copy of `finished` that a test may change."""
     return shutil.copytree(finished, tmp_path / "copy")

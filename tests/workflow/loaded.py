@@ -1,4 +1,4 @@
-"""Repeat jobs, each in a process of its own, and print which modules it loads: `python loaded.py FOLDER INTO RUN.json…`."""
+"""Repeat jobs, each in its own process, and print the modules that it loads: `loaded.py FOLDER INTO RUN.json…`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import matplotlib.figure
 import pandas
 import torch
 
-for library in (matplotlib, pandas, torch):  # imported once, for all jobs
+for library in (matplotlib, pandas, torch):  # imported once for all jobs
     assert library
 
 

@@ -1,4 +1,4 @@
-"""Each domain's part of the workflow, end to end on a tiny config: what it leaves, what reruns, and what can be repeated."""
+"""Each domain's part of the workflow on a tiny config: outputs, reruns, and repetition of jobs."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ RUNS = {
         "finetune/meta/half_data": TABLES,
     },
 }
-"""Some runs of the tiny configs -> the files that they leave."""
+"""Some runs of the tiny configs -> their files."""
 
 EXPERIMENTS = {"mnist": ("rotation_mean",), "ecg": ("full_access", "cost"), "ppi": ("full_access", "half_data", "cost")}
 
@@ -95,7 +95,7 @@ CHANGES = {
     ),
     "a summary on proteins": ("ppi", "  cost:\n", "  summary: {arms: [meta]}\n  cost:\n", END),
 }
-"""What is changed -> domain, old and new text, and the jobs that it takes."""
+"""Name of a change -> domain, old and new text, and the jobs that it reruns."""
 
 REPEATED = {
     "mnist": {"rotation_mean/k2": TABLES},
@@ -105,7 +105,7 @@ REPEATED = {
         "finetune/meta/half_data": {"metrics.csv"},
     },
 }
-"""Runs -> files of theirs that `metapt run` makes again to the bit."""
+"""Runs -> those of their files that `metapt run` reproduces to the bit."""
 
 
 def files(folder: Path) -> set[str]:
@@ -130,7 +130,7 @@ def test_runs_and_experiments_leave_everything(domain: str, finished_of: Callabl
         assert f"{domain}_{experiment}" in set(metrics.read(results / "metrics.csv")["experiment"])
     assert not (
         results / "ppi/finetune/graph_supervised/half_data"
-    ).exists()  # an arm without labels has one PT for all settings
+    ).exists()  # an arm that uses no labels has one PT run for all settings
     assert not list((results / ".resume").rglob("*.pt"))
 
 

@@ -20,13 +20,13 @@ Asked = dict[str, object]
 
 
 def dry_run(folder: Path, config: Path) -> dict[str, Asked]:
-    """Log -> what the dry run says about its job."""
+    """Return log -> what the dry run prints about its job."""
     outcome = snakemake(folder, "--dry-run", "--configfile", config, cores=("--cores", str(CORES)))
     assert outcome.status == 0, outcome.text
     found = {}
     for block in re.findall(r"^rule (\w+):\n((?:    .*\n)+)", outcome.text, flags=re.M):
         lines = dict(re.findall(r"^    (\w+): (.*)$", block[1], flags=re.M))
-        if "log" not in lines:  # it only names targets
+        if "log" not in lines:  # the rule only names targets
             continue
         *record, log = lines["log"].split(", ")
         resources = dict(each.split("=", 1) for each in lines["resources"].split(", "))

@@ -1,4 +1,4 @@
-"""A domain is a package and a line: a toy one runs through the whole workflow."""
+"""A new domain takes a package and a line in the registry: a toy domain runs through the whole workflow."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ noise:
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The project with the toy domain: its package, and a line in the registry."""
+    """Return the project with the toy domain: its package, and a line in the registry."""
     folder = tmp_path_factory.mktemp("toy")
     for part in ("src", "workflow"):
         shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
@@ -56,7 +56,7 @@ def test_a_toy_domain_runs_through_the_workflow(project: Path) -> None:
 
 
 def test_it_is_short() -> None:
-    """At most 300 lines of code beside its science."""
+    """The toy domain has at most 300 lines of code without its science."""
     lines = 0
     for path in TOY.rglob("*.py"):
         if path.name not in SCIENCE:

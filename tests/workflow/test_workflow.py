@@ -1,4 +1,4 @@
-"""The workflow end to end on a tiny config: what it makes, what it reruns and what it doesn't, and what it says to bad input."""
+"""The workflow on a tiny config: its outputs, its reruns, and its errors for bad input."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_without_snakemakes_notes_a_changed_value_reruns_what_it_touches(again: 
 def test_a_changed_module_reruns_what_it_touches(
     module: str, jobs: dict[str, int], again: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With Snakemake's notes and without."""
+    """Check with Snakemake's metadata and without."""
     shutil.copytree(PACKAGE, tmp_path / "source/metapt", ignore=shutil.ignore_patterns("__pycache__"))
     with (tmp_path / "source/metapt" / module).open("a") as file:
         file.write("\nCHANGED = True\n")
@@ -126,7 +126,7 @@ def test_a_run_whose_record_is_altered_is_made_again(again: Path) -> None:
 
 
 def test_what_was_made_of_other_inputs_is_made_again(again: Path) -> None:
-    """An arm that is run again beside the workflow leaves tables of its old numbers."""
+    """Tables of old numbers are made again after an arm was run outside of the workflow."""
     run = again / RUN / "k2"
     record = json.loads((run / "run.json").read_text())
     del record["sha256_of_record"]

@@ -21,7 +21,9 @@ AUROC = "test AUROC (%)"
 
 
 def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
-    """Fine-tune and test. `config`: `arm`, `evaluations`, numbers of seeds, `checkpoint`; `inputs`: `examples`, `seed{n}`."""
+    """Fine-tune and test. `config`: `arm`, `evaluations`, numbers of seeds, `checkpoint`; `inputs`: `examples`,
+    `seed{n}`.
+    """
     examples: dict[str, Tensor] = torch.load(inputs["examples"], map_location=machine.device)
 
     def starts(seed: int, todo: list[Part]) -> Iterator[Start]:

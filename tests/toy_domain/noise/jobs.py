@@ -12,7 +12,7 @@ PREPARED = {"examples": "examples.pt"}
 
 
 class NoiseJobs(Jobs[NoiseSettings]):
-    """See `Jobs`."""
+    """The jobs of the toy domain; see `Jobs`."""
 
     def prepared(self) -> Job:
         """Return the job that prepares the generated examples."""

@@ -23,7 +23,7 @@ from metapt.twostage.pretraining import PretrainRun, finished, write
 
 
 def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
-    """Pre-train. `config`: `arm`, `arm_settings`, `seed`, `epochs`, `checkpoint`; `inputs`: `examples`."""
+    """Pre-train an arm. `config`: `arm`, `arm_settings`, `seed`, `epochs`, `checkpoint`; `inputs`: `examples`."""
     arm: Fixed | Meta = TypeAdapter(Fixed | Meta).validate_python(config["arm_settings"])
     batches = Minibatches(torch.load(inputs["examples"], map_location=machine.device), config["seed"])
     checkpoint = Checkpoint(Path(config["checkpoint"]), fingerprint(config, inputs, __name__, machine.device))

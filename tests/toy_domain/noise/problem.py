@@ -1,6 +1,6 @@
-"""The science: how much noise should each feature of an example get in pre-training?
+"""The science of the toy domain: how much noise each feature of an example should get in pre-training.
 
-The class depends on the first four of eight features, the PT targets on all of them.
+The class depends on the first four of eight features, and the PT targets depend on all of them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ BATCH = 200
 
 
 class Batch(NamedTuple):
-    """Features [n, 8]; PT targets [n, 4] or classes [n]; the draws [n, 8] of a PT minibatch."""
+    """Features [n, 8]; PT targets [n, 4] or classes [n]; random numbers [n, 8] of a PT minibatch."""
 
     x: Tensor
     y: Tensor
@@ -42,7 +42,7 @@ class NoisyInputs:
 
 
 class Minibatches:
-    """Minibatches of a PT seed; hypergradients have a stream of their own."""
+    """Minibatches of a PT seed; hypergradients use a stream of their own."""
 
     def __init__(self, examples: dict[str, Tensor], seed: int) -> None:
         self.examples = examples
@@ -74,7 +74,7 @@ class Minibatches:
 
 
 def initial(seed: int) -> Pretrained:
-    """Return random weights of a PT seed, the same in all arms."""
+    """Return the random weights of a PT seed, the same for all arms."""
     random = generator("noise weights", seed)
     encoder, head = torch.randn(FEATURES, CODE, generator=random), torch.randn(CODE, USEFUL, generator=random)
     return Pretrained({"weight": 0.3 * encoder}, {"weight": 0.3 * head})

@@ -1,4 +1,4 @@
-"""Raw examples as tensors."""
+"""Convert raw examples to tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Generated examples, as a CSV file."""
+"""Generate examples as a CSV file."""
 
 from __future__ import annotations
 

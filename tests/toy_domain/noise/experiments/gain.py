@@ -1,4 +1,4 @@
-"""What learned noise gains."""
+"""The experiment `gain`: the effect of learned noise."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Gain(ExperimentSection):
 
 @dataclass(frozen=True)
 class NoiseResults(TwoStageResults):
-    """See `TwoStageResults`."""
+    """The results of the experiment; see `TwoStageResults`."""
 
     settings = NoiseSettings
     auroc = "test AUROC (%)"
@@ -46,7 +46,7 @@ def needs(jobs: NoiseJobs, section: Gain) -> Needs:
 
 
 def cells(results: NoiseResults) -> pd.DataFrame:
-    """Return arm (as label), mean, standard_error over PT seeds, seeds."""
+    """Return a row per arm: arm (as label), mean, standard_error over PT seeds, seeds."""
     found = {arm: over_seeds(results.finetuning(arm, "", LINEAR_EVALUATION)) for arm in results.arms}
     rows = [
         {"label": arm, "mean": e.mean, "standard_error": e.standard_error, "seeds": e.n} for arm, e in found.items()
@@ -63,12 +63,12 @@ def tables(results: NoiseResults) -> Tables:
 
 
 def figure(results: NoiseResults) -> Figure:
-    """Return a dot per arm."""
+    """Draw a dot per arm."""
     return figures.bars_with_error(cells(results), xlabel=results.auroc)
 
 
 def comparisons(results: NoiseResults) -> Iterator[Comparison]:
-    """Yield one claim: learning the noise gains over its own start."""
+    """Yield one claim: learned noise is better than its initial value."""
     if {"meta", "fixed"} <= set(results.arms):
         runs = [lambda arm=arm: results.finetuning(arm, "", LINEAR_EVALUATION) for arm in ("meta", "fixed")]
         yield better("meta beats fixed", "meta", "fixed", results.auroc, LINEAR_EVALUATION, (runs[0], runs[1]))
