@@ -16,7 +16,7 @@ from metapt.domains.ecg.data.prepare import COLUMNS
 from metapt.domains.ecg.data.sources import CLASSES
 from metapt.domains.ppi.config import Arm, Network
 from metapt.domains.ppi.data.graphs import Graphs, check, load, pack, save
-from metapt.domains.ppi.pretrained import load_pretrained
+from metapt.domains.ppi.gin import load_pretrained
 from metapt.errors import DataError
 from metapt.evaluation import metrics
 from metapt.sections import plain

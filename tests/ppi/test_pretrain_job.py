@@ -14,9 +14,8 @@ from pydantic import TypeAdapter
 from metapt.domains.ppi.config import ARMS, Arm, Network, PpiPretraining
 from metapt.domains.ppi.data.dataset import on_device
 from metapt.domains.ppi.data.graphs import save
-from metapt.domains.ppi.gin import initial_pretrained
+from metapt.domains.ppi.gin import initial_pretrained, load_pretrained
 from metapt.domains.ppi.pretrain import run, weight_numbers
-from metapt.domains.ppi.pretrained import load_pretrained
 from metapt.domains.ppi.pretraining_setting import PpiSetting
 from metapt.domains.ppi.problem import WEIGHTS, task_weights
 from metapt.errors import DataError

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from metapt.domains.ppi.config import Network
-from metapt.domains.ppi.gin import initial_pretrained
-from metapt.domains.ppi.pretrained import load_pretrained
+from metapt.domains.ppi.gin import initial_pretrained, load_pretrained
 from metapt.errors import DataError
 from metapt.training.pretrained_file import Learned, save_pretrained
 

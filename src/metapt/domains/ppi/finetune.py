@@ -20,8 +20,7 @@ from torch.nn import functional as F
 from metapt.domains.ppi.config import Network, PpiFinetuning
 from metapt.domains.ppi.data.dataset import PpiDataset, Splits, held_out_tasks, open_dataset, splits
 from metapt.domains.ppi.features import features_of
-from metapt.domains.ppi.gin import GinEncoder, dropout_masks, initial_head, initial_pretrained, logits
-from metapt.domains.ppi.pretrained import load_pretrained
+from metapt.domains.ppi.gin import GinEncoder, dropout_masks, initial_head, initial_pretrained, load_pretrained, logits
 from metapt.domains.ppi.quantities import AUROC, TASK_AUROC
 from metapt.domains.ppi.settings import HELD_OUT
 from metapt.errors import DataError

@@ -14,14 +14,18 @@ not after the last, and dropout after each layer. The features of a graph are [m
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from metapt.domains.ppi.config import Network
 from metapt.hypergrad import Params, Pretrained
 from metapt.hypergrad.layers.batch_norm import batch_norm
+from metapt.training import pretrained_file
+from metapt.training.pretrained_file import Learned
 
 EDGE_BITS = 9
 """Seven bits of evidence, one that marks a self loop, one that marks a masked edge."""
@@ -184,6 +188,16 @@ def initial_pretrained(layers: int, width: int, tasks: int, generator: torch.Gen
             f"{part}.norm.num_batches_tracked": torch.tensor(0),
         }
     return Pretrained(encoder, initial_head(width, tasks, generator), buffers)
+
+
+def load_pretrained(path: Path, network: Network, device: str) -> Learned:
+    """Read pretrained.pt, whose encoder must have the network's layers and width.
+
+    Raises:
+        DataError: as `pretrained_file.load_pretrained`.
+    """
+    like = initial_pretrained(network.layers, network.width, 1, torch.Generator())
+    return pretrained_file.load_pretrained(path, like, f"{network.layers} layers of width {network.width}", device)
 
 
 def initial_head(width: int, tasks: int, generator: torch.Generator) -> Params:

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 from metapt.domains.ppi.arms import pretrain
 from metapt.domains.ppi.config import Arm, Network, PpiPretraining, weights_of
 from metapt.domains.ppi.data.dataset import open_dataset
-from metapt.domains.ppi.pretrained import load_pretrained
+from metapt.domains.ppi.gin import load_pretrained
 from metapt.domains.ppi.pretraining_setting import PpiSetting
 from metapt.domains.ppi.problem import WEIGHTS, task_weights
 from metapt.domains.ppi.quantities import INTACT, OTHERS, PERMUTED, PLANTED, RELATIVES, WEIGHT

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -67,7 +66,7 @@ class PpiResults(TwoStageResults):
         if setting != HELD_OUT_TASKS:
             return self.finetuning(arm, finetune_setting(self.config.arms[arm], setting), evaluation)
         folds = self.folds(arm, evaluation)
-        if folds.isna().any(axis=None) and not _same_index([self.runs(arm, fold, evaluation) for fold in HELD_OUT]):
+        if any(set(self.runs(arm, fold, evaluation).index) != set(folds.index) for fold in HELD_OUT):
             raise DataError(
                 f"The folds of {arm}, {evaluation}, have other seeds than one another; make their runs again."
             )
@@ -103,10 +102,6 @@ class PpiResults(TwoStageResults):
             DataError: the file is not a list of tasks.
         """
         return _tasks(self.files.get("tasks"))
-
-
-def _same_index(cells: Sequence[pd.Series[float]]) -> bool:
-    return all(set(cell.index) == set(cells[0].index) for cell in cells)
 
 
 def _tasks(path: Path | None) -> pd.DataFrame:

@@ -13,8 +13,7 @@ from torch import Tensor
 from metapt.domains.ppi.config import Network
 from metapt.domains.ppi.data.dataset import Splits, open_dataset, splits
 from metapt.domains.ppi.features import features_of
-from metapt.domains.ppi.gin import GinEncoder
-from metapt.domains.ppi.pretrained import load_pretrained
+from metapt.domains.ppi.gin import GinEncoder, load_pretrained
 from metapt.domains.ppi.quantities import REPRESENTATIONS, cka_with
 from metapt.domains.ppi.settings import FULL_ACCESS
 from metapt.evaluation import metrics
