@@ -21,8 +21,11 @@ AUROC = "test AUROC (%)"
 
 
 def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
-    """Fine-tune and test. `config`: `arm`, `evaluations`, numbers of seeds, `checkpoint`; `inputs`: `examples`,
-    `seed{n}`.
+    """Fine-tune and test.
+
+    Args:
+        config: `arm`, `evaluations`, numbers of seeds, `checkpoint`.
+        inputs: `examples`, `seed{n}`.
     """
     examples: dict[str, Tensor] = torch.load(inputs["examples"], map_location=machine.device)
 

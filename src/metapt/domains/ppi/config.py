@@ -154,9 +154,7 @@ class LearnedWeights(Section):
 
 
 class PpiMeta(MetaArm):
-    """An arm that learns the task weights with Algorithm 2. The keys from `l2` to `reuse_gradient` are not in the
-    paper.
-    """
+    """An arm that learns the task weights with Algorithm 2. The keys `l2` to `reuse_gradient` are not in the paper."""
 
     pretrain_lr: Rate = Field(1e-4, description="PT learning rate (Adam)")
     unroll: Literal["head", "fitted", "ridge"] = Field(

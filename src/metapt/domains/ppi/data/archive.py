@@ -1,5 +1,4 @@
-"""The archive of Hu et al. (2020), "Strategies for Pre-training Graph Neural Networks"
-(snap.stanford.edu/gnn-pretrain).
+"""The archive of Hu et al. (2020), "Strategies for Pre-training Graph Neural Networks", snap.stanford.edu/gnn-pretrain.
 
 `bio_dataset.zip` holds a file in the format of torch 1.0. It begins with five pickles: a magic number, the format's
 version, the byte order, the pair of a torch-geometric 1.0 `Data` and its slices, and the keys of the storages. For each

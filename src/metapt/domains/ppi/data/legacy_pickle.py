@@ -49,9 +49,7 @@ class Tensor:
 
 
 def unpickle(file: BinaryIO) -> Any:
-    """Interpret one pickle. Tensors become descriptions, and objects of the class Data become dicts of their
-    attributes.
-    """
+    """Interpret one pickle. Tensors become descriptions, and objects of the class Data dicts of their attributes."""
     stack: list[Any] = []
     marks: list[int] = []
     memo: dict[Any, Any] = {}

@@ -139,9 +139,7 @@ def write(species: dict[int, Species], outputs: dict[str, Path]) -> None:
 
 
 def generate(proteins: int, seed: int) -> dict[int, Species]:
-    """Return generated species, by taxon, of `proteins` proteins each, which the arguments and NumPy's version
-    determine.
-    """
+    """Return generated species, by taxon, of `proteins` proteins each; the same arguments give the same species."""
     rng = np.random.default_rng(seed)
     frequency = rng.uniform(*_NOISE, len(TERMS))
     return {taxon: _species(rng, proteins, frequency) for taxon in SIMULATED.species}
