@@ -124,10 +124,7 @@ class Web(ExitStack):
                 code, part = response.status_code, response.headers.get("Content-Range", "")
                 if part.startswith(f"bytes {start}-") if code == _PART else response.is_success:
                     return response
-                with (
-                    closing(response),
-                    suppress(httpx.HTTPError),
-                ):  # the short text is read, so that the connection can be reused
+                with closing(response), suppress(httpx.HTTPError):  # reads the short text to keep the connection
                     list(islice(response.iter_raw(), 4))
                 if start and code in (_PART, 416):
                     return self._ask(url, 0)

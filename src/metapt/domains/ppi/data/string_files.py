@@ -1,4 +1,9 @@
-"""STRING's raw files (https://string-db.org/cgi/download): gzipped text, a file of links and one of terms per species."""
+"""STRING's raw files (https://string-db.org/cgi/download): gzipped text, a file of links and one of terms per species.
+
+A file of links has a line for each direction of each pair of proteins, with columns separated by spaces: two proteins,
+the scores of the evidence channels and `combined_score`, all 0 to 1000. A file of terms has a line for each protein and
+term, with columns separated by tabs.
+"""
 
 from __future__ import annotations
 
