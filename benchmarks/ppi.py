@@ -353,9 +353,8 @@ def as_data(graphs: Graphs, index: int) -> Data:
         num_nodes=nodes,
         edge_index=torch.from_numpy(np.stack([edges, edges[:, ::-1]], 1).reshape(-1, 2).T.copy()),
         edge_attr=torch.from_numpy(bits.repeat(2, 0)),
-        centre_index=torch.tensor(
-            [int(graphs.centre[index])]
-        ),  # its name has "index" in it, so that batching offsets it
+        # Batching offsets attributes with "index" in their name.
+        centre_index=torch.tensor([int(graphs.centre[index])]),
         labels=torch.from_numpy(unpack(graphs.coarse[index : index + 1], int(graphs.tasks[0]))[0].astype(np.float32)),
     )
 

@@ -96,9 +96,8 @@ def compare(ours: CoTrainer, values: Params, buffers: Params) -> None:
     start = network().encoder
     for name, value in ours.pretrained.encoder.items():
         torch.testing.assert_close(value.detach(), values[name], rtol=1e-7, atol=1e-9)
-        assert (
-            name.endswith("linear1.bias") or float((value.detach() - start[name]).abs().max()) > LR / 10
-        )  # BatchNorm removes it
+        # BatchNorm removes the bias of the first linear layer.
+        assert name.endswith("linear1.bias") or float((value.detach() - start[name]).abs().max()) > LR / 10
     torch.testing.assert_close(ours.pretrained.buffers, buffers, rtol=1e-7, atol=1e-9)
 
 

@@ -212,9 +212,8 @@ def test_a_cancelled_job_goes_on_and_ends_in_the_same_bits(tmp_path: Path, long_
 
 def test_snakemake_killed_and_resumed_runs_nothing_twice(tmp_path: Path, long_site: LongSite) -> None:
     site = long_site(tmp_path, epochs=400)
-    (
-        tmp_path / "results/long/mnist/data/digits/images.pt"
-    ).unlink()  # so that there is a job before the one that is interrupted
+    # A job then runs before the one that is interrupted.
+    (tmp_path / "results/long/mnist/data/digits/images.pt").unlink()
     with site.snakemake(f"{ARM}/run.json") as process:
         wait_until(site.trains, process)
         process.send_signal(signal.SIGKILL)

@@ -128,9 +128,8 @@ def test_runs_and_experiments_leave_everything(domain: str, finished_of: Callabl
         made = {"metrics.csv", "claims.csv", "table.csv", "table.md", "table.tex", "figure.svg", "figure.png"}
         assert files(results / domain / experiment) == made | RECORDED
         assert f"{domain}_{experiment}" in set(metrics.read(results / "metrics.csv")["experiment"])
-    assert not (
-        results / "ppi/finetune/graph_supervised/half_data"
-    ).exists()  # an arm that uses no labels has one PT run for all settings
+    # An arm that uses no FT labels has one PT run for all settings.
+    assert not (results / "ppi/finetune/graph_supervised/half_data").exists()
     assert not list((results / ".resume").rglob("*.pt"))
 
 

@@ -132,12 +132,8 @@ class Web(ExitStack):
                     raise (NoAnswer if code in _TRY_LATER else Absent)(f"HTTP {code} {response.reason_phrase}".rstrip())
                 request = response.next_request
             raise Absent("too many redirections")
-        except (
-            httpx.HTTPError,
-            httpx.InvalidURL,
-            ValueError,
-            RuntimeError,
-        ) as error:  # for malformed hosts, or a closed client
+        # httpx raises ValueError for malformed hosts, and RuntimeError if the client is closed.
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError, RuntimeError) as error:
             if isinstance(error, httpx.TimeoutException) or time.monotonic() >= deadline:
                 raise NoAnswer(f"no answer within {PATIENCE.timeout:g} s") from error
             raise NoAnswer(f"no network or no such host: {re.sub(r'^.Errno -?[0-9]+. ', '', str(error))}") from error

@@ -151,10 +151,8 @@ def _draw(groups: Integers, draws: NDArray[np.uint64], limits: Integers) -> Inte
     hashes = _mix(draws[crowded])
     low = hashes < (2 * (limits + 8) / np.maximum(counts, 1))[groups[crowded]] * 2.0**64
     if (np.bincount(groups[crowded[low]], minlength=len(limits)) >= np.where(counts > limits, limits, 0)).all():
-        crowded, hashes = (
-            crowded[low],
-            hashes[low],
-        )  # the others can't be among the lowest, and sorting takes most of the time
+        # Only these can be among the lowest. Sorting fewer of them saves most of the time.
+        crowded, hashes = crowded[low], hashes[low]
     order = crowded[np.lexsort((hashes, groups[crowded]))]
     ordered = groups[order]
     rank = np.arange(len(order)) - np.searchsorted(ordered, ordered)
