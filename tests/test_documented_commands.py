@@ -1,4 +1,4 @@
-"""The commands in README, docs and comments of configs: Snakemake's as dry runs, the others as far as time allows."""
+"""Commands and links of README, docs and config comments: Snakemake's as a dry run, the others as far as seconds allow."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ COMMENTED = [
 PROGRAMS = ("snakemake", "metapt", "make", "python3?", "pip", "pytest", "srun", "paper")
 
 UNCHECKED = {"tmux", "git", "cd", ".", "$EDITOR", "rsync", "squeue", "awk", "xargs", "tail", "find"}
-"""Programs of others, which are not checked."""
+"""Programs that are not this project's."""
 
 FRAGMENTS = {
     "srun --gres=gpu:1 metapt estimate …": "metapt estimate --configfile config/paper.yaml",
@@ -46,17 +46,17 @@ FRAGMENTS = {
     "pip install --no-index --find-links": None,
     "snakemake ecg_best_epoch": None,  # tests/test_extending.py adds this experiment
 }
-"""What is checked in place of a command that a page gives without all of its arguments."""
+"""What sentences mention without all of its arguments -> what is checked in its place."""
 
 OVERLAYS = {
     "k5.yaml": "mnist:\n  rotation_mean:\n    arms:\n      k5: {extends: meta, unroll_steps: 5}\n",
     "site.yaml": "data:\n  mirrors: [/shared/mirror]",
 }
-"""Files that the reader of a page is to write, as the page shows them."""
+"""Files that pages tell to write, as they show them."""
 
 
 def words_of(line: str) -> list[list[str]]:
-    """Return the words of each simple command in a line of shell, without comments and assignments."""
+    """The simple commands of a line of a shell, without comments, variables and what joins them."""
     lexer = shlex.shlex(line, posix=True, punctuation_chars="|&;")
     lexer.whitespace_split = True
     found: list[list[str]] = [[]]
@@ -69,7 +69,7 @@ def words_of(line: str) -> list[list[str]]:
 
 
 def commands() -> Iterator[tuple[str, list[str]]]:
-    """Yield page and words of each command, with aliases expanded."""
+    """Page and words of each command, aliases expanded."""
     for page in PAGES:
         text = page.read_text()
         name = str(page.relative_to(ROOT))
@@ -101,7 +101,7 @@ def commands() -> Iterator[tuple[str, list[str]]]:
 
 
 def normal(words: list[str]) -> tuple[str, ...]:
-    """Return a command of Snakemake without the options that a dry run ignores, to merge equal commands."""
+    """A command of Snakemake without what does not matter to a dry run, so that few are left."""
     text = " ".join(words)
     text = re.sub(r" --cores (all|\d+)(?= |$)", "", text)
     text = re.sub(r" (--dry-run|-n)(?= |$)", "", text)
@@ -119,7 +119,7 @@ OTHERS = sorted({(name, shlex.join(words)) for name, words in ALL if words[0] !=
 
 @pytest.fixture(scope="session")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a copy of what commands read, with the files of `OVERLAYS`."""
+    """A copy of what commands read, with the files that pages tell to write."""
     folder = tmp_path_factory.mktemp("project")
     for name in ("config", "workflow"):
         shutil.copytree(ROOT / name, folder / name)
@@ -189,6 +189,17 @@ def metapt(arguments: list[str], project: Path, monkeypatch: pytest.MonkeyPatch)
         assert main(arguments) == 0
     else:
         assert options.command in ("run", "docs", "headline")  # they need a finished run, or write into the project
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_to_a_file_and_a_heading(page: Path) -> None:
+    prose = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S)
+    for target in re.findall(r"\]\((?!https?:)([^)\s]+)\)", prose):
+        path, _, anchor = target.partition("#")
+        file = (page.parent / path) if path else page
+        assert file.exists(), target
+        headings = re.findall(r"^#+ (.*)", file.read_text(), flags=re.M) if anchor else []
+        assert not anchor or anchor in {re.sub(r"[^\w -]", "", each.lower()).replace(" ", "-") for each in headings}, target
 
 
 def python(arguments: list[str], project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
