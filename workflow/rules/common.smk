@@ -15,7 +15,7 @@ from metapt.plan import planned
 from metapt.records import stale
 from metapt.registry import DOMAINS, domain
 
-# Read anew and strictly: of a key that is there twice Snakemake takes the last one.
+# Read again, strictly: Snakemake accepts a key that is there twice, and takes the last one.
 try:
     CONFIG = load([Path(path) for path in workflow.configfiles], workflow.config_settings.config)
     PLAN = planned(CONFIG, Path(workflow.source_path("../resources/sources.yaml")))

@@ -5,7 +5,7 @@ PUBLIC = sorted({job.config["source"]["name"] for job in PLAN.jobs.values() if j
 DOWNLOAD = Asked("download")
 
 
-# A job for each file: one that fails leaves the others where they are.
+# A job for each file: when one fails, the files of the others are kept.
 rule download:
     output:
         file=f"{RAW}/{{source}}/{{file}}",
