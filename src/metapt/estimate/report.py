@@ -6,6 +6,7 @@ import dataclasses
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ def title(job: Job) -> str:
 
 
 def summary(found: Requirements, cores: int, gpus: int) -> Row:
-    """Return all of it as plain values, hours and bytes: of each experiment, each kind of job, and in all, each job once."""
+    """Return hours and bytes of each experiment, of each kind of job, and in all, where each job counts once."""
 
     def row(names: Iterable[str]) -> Row:
         names = list(names)
@@ -72,60 +73,30 @@ def text(numbers: Row) -> str:
     """Return the numbers of `summary` as tables of experiments and of kinds of jobs."""
     gpu = numbers["device"] == "cuda"
     machine = f"{numbers['cores']} cores" + (f" and {numbers['gpus']} GPUs" if gpu else "")
+
+    def table(kind: str, rows: Row, hours: str, key: str) -> str:
+        own = ["GPU-hours", "GPU memory"] if gpu else []
+        lines = [[kind, "jobs", "core-hours", *own, hours, "memory", "disk", "extrapolated"]]
+        for name, row in rows.items():
+            jobs = ", ".join(f"{count} {each}" for each, count in row["jobs_by_kind"].items())
+            own = [f"{row['gpu_hours']:,.2f}", readable(round(row["gpu_memory_bytes"]))] if gpu else []
+            sizes = [readable(round(row[each])) for each in ("memory_bytes", "disk_bytes")]
+            duration = str(timedelta(seconds=round(3600 * row[key])))
+            lines.append(
+                [name, jobs, f"{row['core_hours']:,.2f}", *own, duration, *sizes, "yes" if row["extrapolated"] else ""]
+            )
+        return _aligned(lines)
+
     experiments = numbers["experiments"] | {"in all, data included": numbers["total"]}
     return "\n\n".join(
         [
             f"Measured in {numbers['measuring_seconds']:.0f} s on: {numbers['machine']}.",
-            _table(["experiment", *_columns(gpu), f"wall time ({machine})"], experiments, gpu, "wall_hours"),
-            "A job that serves several experiments is counted in each of them, and once in all. Memory is the largest job's.",
-            _table(["kind of job", *_columns(gpu), "longest job"], numbers["kinds"], gpu, "longest_hours"),
+            table("experiment", experiments, f"wall time ({machine})", "wall_hours"),
+            "A job that serves several experiments counts in each, and once in all. Memory is the largest job's.",
+            table("kind of job", numbers["kinds"], "longest job", "longest_hours"),
             "Extrapolated: measured on a part of the data, or on smaller minibatches, for want of time.",
         ]
     )
-
-
-def _columns(gpu: bool) -> list[str]:
-    own = ["GPU-hours", "GPU memory"] if gpu else []
-    return ["jobs", "core-hours", *own, "memory", "disk", "extrapolated"]
-
-
-def _table(head: list[str], rows: Row, gpu: bool, hours: str) -> str:
-    def cells(name: str, row: Row) -> list[str]:
-        own = [rounded(row["gpu_hours"]), readable(round(row["gpu_memory_bytes"]))] if gpu else []
-        return [
-            name,
-            ", ".join(f"{count} {kind}" for kind, count in row["jobs_by_kind"].items()),
-            rounded(row["core_hours"]),
-            *own,
-            readable(round(row["memory_bytes"])),
-            readable(round(row["disk_bytes"])),
-            "yes" if row["extrapolated"] else "",
-            duration(row[hours]),
-        ]
-
-    return _aligned([head, *(cells(name, row) for name, row in rows.items())])
-
-
-def rounded(hours: float) -> str:
-    """
-    >>> rounded(4459.7), rounded(63.1), rounded(1.16), rounded(0.128), rounded(0.00846), rounded(0)
-    ('4,460', '63', '1.2', '0.13', '< 0.01', '0')
-    """
-    if hours >= 10:
-        return f"{hours:,.0f}"
-    return f"{hours:.2g}" if hours >= 0.01 or not hours else "< 0.01"
-
-
-def duration(hours: float) -> str:
-    """
-    >>> duration(0.004), duration(0.5), duration(7.26), duration(100)
-    ('14 s', '30 min', '7.3 h', '4.2 days')
-    """
-    if hours < 1 / 30:
-        return f"{3600 * hours:.0f} s"
-    if hours < 1.5:
-        return f"{60 * hours:.0f} min"
-    return f"{hours:.1f} h" if hours < 72 else f"{hours / 24:.1f} days"
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> str:
@@ -138,8 +109,8 @@ def _aligned(rows: Sequence[Sequence[str]]) -> str:
 def against(found: Requirements, results: Path) -> str:
     """Return the estimate beside what the runs in a results folder took, by kind of job.
 
-    Time is `cpu_time_s` in run.json, which other jobs on the machine hardly change; of jobs on a GPU `wall_time_s`. Memory is
-    the largest job's. A run that is not there, or broke off, is left out.
+    Time is `cpu_time_s` in run.json, which other jobs on the machine hardly change; of jobs on a GPU `wall_time_s`.
+    Memory is the largest job's. A run that is not there, or broke off, is left out.
     """
     kinds: dict[str, list[tuple[Need, Row]]] = {}
     own = Path(found.plan.jobs["collect"].record).parent

@@ -10,9 +10,9 @@ from metapt.plan import Plan
 
 
 def wall_time(plan: Plan, needs: Mapping[str, Need], names: Iterable[str], cores: int, gpus: int) -> float:
-    """Return the seconds until jobs are done that start as soon as they can, the longest first, on so many cores and GPUs.
+    """Return the seconds in which jobs are done that start as soon as they can, the longest first.
 
-    Jobs that are waited for and not among `names` are taken as done.
+    Jobs of `plan` that are waited for and not among `names` are taken as done.
     """
     waiting = sorted(names, key=lambda name: -needs[name].seconds)
     chosen, done, now = set(waiting), set[str](), 0.0

@@ -1,7 +1,7 @@
 """How long the jobs of a config will take, and what memory and disk they need.
 
-One training of each kind runs on data of the real shapes, a few steps of each loop (see `metapt.training.rehearsal`). The others
-of the kind, which differ from it in seeds, learning rates and the like, are taken to need the same.
+One training of each kind runs on data of the real shapes, a few steps of each loop (see `metapt.training.rehearsal`).
+The others of the kind, which differ from it in seeds, learning rates and the like, are taken to need the same.
 """
 
 from __future__ import annotations
@@ -32,30 +32,22 @@ BUDGET = 80.0
 """Seconds of the measured steps on a CPU core or a GPU, about; starts of processes and reading of data come on top."""
 
 NO_MATTER = re.compile(
-    r"arm|seed|checkpoint|setting|meta_size|split|initial|mean|(\w+_)?lr|l2|step_size|meta_optimizer|meta_settings|meta_groups"
-    r"|explosion_factor|clip_norm|average_decay|factor|range|permuted"
+    r"arm|seed|checkpoint|setting|meta_size|split|initial|mean|(\w+_)?lr|l2|step_size|meta_optimizer|meta_settings"
+    r"|meta_groups|explosion_factor|clip_norm|average_decay|factor|range|permuted"
 )
 """Keys of a job's config on which its time and memory hardly depend."""
 
-SUMMARY, COLLECT = (
-    Need(start=0.6, work=1.1, memory=150e6, disk=500e3),
-    Need(start=0.5, work=0.1, memory=150e6, disk=50e3),
-)
-DOWNLOAD_SECONDS_PER_BYTE = 1e-8
-RUN_BYTES = 40e3
-"""Tables, log and record of a training. These numbers are those of the default workflow."""
+SUMMARY = Need(start=0.6, work=1.1, memory=150e6, disk=500e3)
+COLLECT = Need(start=0.5, work=0.1, memory=150e6, disk=50e3)
+DOWNLOAD = 1e-8  # seconds per byte
+RUN_BYTES = 40e3  # tables, log and record of a training; as the numbers above, those of the default workflow
 
 
 @dataclass(frozen=True)
 class Requirements:
     """What the jobs of a config take.
 
-    Attributes:
-        plan: the jobs.
-        needs: of each job, by name.
-        machine: that of the measurements.
-        device: of trainings.
-        measuring_seconds: wall time of the measurements.
+    Needs are by name of the job; the device is that of trainings; seconds are the wall time of the measurements.
     """
 
     plan: Plan
@@ -109,14 +101,7 @@ def kind(job: Job) -> str:
 
 
 class Trials:
-    """Rehearsals of a plan's jobs.
-
-    Args:
-        plan: the jobs.
-        folder: for what they leave.
-        device: see `estimate`.
-        budget: see `BUDGET`.
-    """
+    """Rehearsals of a plan's jobs, which leave their files in `folder`. See `estimate`."""
 
     def __init__(self, plan: Plan, folder: Path, device: str, budget: float) -> None:
         self.plan, self.folder, self.device = plan, folder, device
@@ -135,14 +120,11 @@ class Trials:
 
     def need(self, job: Job) -> Need:
         """Return what a job takes."""
-        match job.stage:
-            case "download":
-                size = self._downloaded(job)
-                return Need(start=0.6, work=DOWNLOAD_SECONDS_PER_BYTE * size, memory=150e6, disk=size)
-            case "summarise":
-                return SUMMARY
-            case "collect":
-                return COLLECT
+        if job.stage == "download":
+            size = self._downloaded(job)
+            return replace(COLLECT, work=DOWNLOAD * size, disk=size)
+        if not job.trains and job.stage not in ("simulate", "prepare"):
+            return COLLECT if job.stage == "collect" else SUMMARY
         found = self._rehearsed(job)
         if source := self._size(job):
             return replace(found, work=source["prepare_seconds"], disk=found.disk / source["share"])
@@ -170,7 +152,7 @@ class Trials:
         return self._done[job.name]
 
     def _file(self, path: str) -> str:
-        """Return the file to read in place of an input: prepared data that are there, else what a rehearsal has left."""
+        """Return the file to read as an input: prepared data that are there, else what a rehearsal has left."""
         maker = self.plan.maker(path)
         if self._there(maker):
             return path

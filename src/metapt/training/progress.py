@@ -24,7 +24,7 @@ def steps(
     ends_rehearsal: bool = False,
     time_limit: float | None = None,
 ) -> Iterator[int]:
-    """Count from `first` up to, but not including, `last`, and show progress and remaining time.
+    """Count from `first` up to, but not including, `last`, and show progress.
 
     Each long loop counts by this function, also an inner one. A rehearsal (see `metapt.training.rehearsal`), which measures
     how long a job takes, leaves steps out, so that the body of a loop takes the number of its step from here.

@@ -16,6 +16,8 @@ Kind = Callable[[int], object]
 
 _MOST_STEPS = 8
 """Steps of a kind that are taken at most."""
+_LONG = 3.0
+"""Seconds of a first step after which there is no second one, whatever the allowance."""
 
 
 class Enough(BaseException):
@@ -62,17 +64,18 @@ class LoopTime:
 class Rehearsal:
     """The measurements of a rehearsed job.
 
-    Time is CPU time of the thread, which other jobs on the machine hardly change; on a GPU it is wall time. A step of an
-    outer loop takes as long as if all steps of the loops inside it were taken.
+    Time is CPU time of the thread, which other jobs on the machine hardly change; on a GPU it is wall time.
+    A step of an outer loop takes as long as if all steps of the loops inside it were taken.
 
     Args:
         device: `cpu` or `cuda`.
-        allowance: seconds after which a loop takes no more steps of a kind; one step of each kind is always taken.
+        allowance: seconds after which a loop takes no more steps of a kind. One step of each kind is always taken, and
+            a second one where the first step of the loop is not long.
         slowest: longest time of a step, seconds; `TooSlow` is raised after a step that takes longer.
 
     Attributes:
         loops: what each loop took, in the order in which they ended.
-        opened: `clock` when the first loop began, and memory (bytes) of the process or the GPU, then and at most up to then.
+        opened: `clock` when the first loop began; memory (bytes) of the process or the GPU then, and its maximum so far.
     """
 
     def __init__(self, device: str = "cpu", allowance: float = 0.5, slowest: float = math.inf) -> None:
@@ -114,7 +117,11 @@ class Rehearsal:
                     self._take(loop)
                     if loop.innermost and self._clock() - begin > self.slowest:
                         raise TooSlow
-                    if self._clock() - start > self.allowance or len(loop.seconds) == _MOST_STEPS:
+                    spent = self._clock() - start
+                    once = (
+                        loop.first and len(loop.seconds) == 1 and spent < (_LONG if time_limit is None else time_limit)
+                    )
+                    if (spent > self.allowance and not once) or len(loop.seconds) == _MOST_STEPS:
                         break
                 skipped |= len(loop.seconds) < len(same)
                 self._leave_out(loop, len(same) - len(loop.seconds))
@@ -141,7 +148,7 @@ class Rehearsal:
         loop.left -= 1
 
     def _leave_out(self, loop: _Loop, count: int) -> None:
-        """Leave steps out that are as those in `loop.seconds`, the first of a loop not counted where there are others."""
+        """Leave out steps that are as those in `loop.seconds`; the first of a loop does not count beside others."""
         counted = loop.seconds[1:] if loop.first and len(loop.seconds) > 1 else loop.seconds
         mean, taken = sum(counted) / len(counted), len(loop.seconds)
         loop.first = False
@@ -177,7 +184,7 @@ def present() -> Rehearsal | None:
 
 @contextmanager
 def rehearsed(rehearsal: Rehearsal) -> Iterator[Rehearsal]:
-    """Let all loops inside take a few steps only, measured by `rehearsal`. `Enough` ends the context, not the program."""
+    """Let all loops inside take a few steps only, measured by `rehearsal`. `Enough` ends the context."""
     global _rehearsal
     _rehearsal = rehearsal
     try:
@@ -189,7 +196,7 @@ def rehearsed(rehearsal: Rehearsal) -> Iterator[Rehearsal]:
 
 
 def memory(device: str) -> tuple[int, int]:
-    """Return memory in use and its maximum so far, bytes: of the process, or of the GPU. Zeros on a CPU without /proc."""
+    """Return memory in use and its maximum so far, bytes: of the process, or of the GPU; zeros without /proc."""
     if device != "cpu":
         cuda = sys.modules["torch"].cuda
         return cuda.memory_allocated(), cuda.max_memory_allocated()

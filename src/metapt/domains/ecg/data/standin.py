@@ -17,12 +17,12 @@ _BLOCK = 1000
 
 
 def size(config: dict[str, Any]) -> dict[str, float]:
-    """Return what is known before the download: bytes of raw files, CPU seconds to prepare, share of the stand-in."""
+    """Return bytes of the raw files, CPU seconds of their preparation, and the share of them that is made here."""
     return {"raw_bytes": 560e6, "prepare_seconds": 11.0, "share": 1.0}
 
 
 def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
-    """Write the prepared files `signals` and `records`: one record per patient, a tenth of them in the test fold."""
+    """Write the prepared files: each record of a patient of its own, a tenth of them in the test fold."""
     random = np.random.default_rng(0)
     block = random.integers(-300, 300, (_BLOCK, len(LEADS), SAMPLES), np.int16)
     with outputs["signals"].open("wb") as file:

@@ -15,7 +15,7 @@ IMAGES = {"train": 60_000, "test": 10_000}
 
 
 def size(config: dict[str, Any]) -> dict[str, float]:
-    """Return what is known before the download: bytes of raw files, CPU seconds to prepare, share of the stand-in."""
+    """Return bytes of the raw files, CPU seconds of their preparation, and the share of them that is made here."""
     return {"raw_bytes": 11.6e6, "prepare_seconds": 1.5, "share": 1.0}
 
 

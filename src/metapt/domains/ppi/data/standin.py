@@ -1,4 +1,4 @@
-"""Random protein graphs of a source's number and size, for `metapt estimate` without the source's files."""
+"""Random protein graphs as many and as large as a source's, for `metapt estimate` where the source is not there."""
 
 from __future__ import annotations
 
@@ -11,25 +11,15 @@ from metapt.domains.ppi.data.graphs import EVIDENCE, Graphs, pack, save
 from metapt.machine import Machine
 
 MOST = 8000
-"""Maximal number of graphs in the stand-in; the time to read a larger source is scaled."""
-PROTEINS = {
-    9606: 18e3,
-    3702: 20e3,
-    7955: 18e3,
-    7227: 10e3,
-    10090: 17e3,
-    6239: 15e3,
-    4932: 6e3,
-    511145: 2700,
-    224308: 2000,
-}
-"""Approximate numbers of proteins with links and terms in STRING; other species are assumed to have the mean."""
+"""Graphs of the stand-in; a source that has more takes as many times longer to read."""
+PROTEINS = {511145: 2700, 224308: 2000}
+"""With links and terms, about, of STRING's bacteria; other species are taken to have 14,000."""
 _FILE_BYTES = 30e6
 _OTHER = 1  # a species that is in no test set
 
 
 def size(config: dict[str, Any]) -> dict[str, float]:
-    """Return bytes of the raw files, CPU seconds of the preparation, and share of the graphs in the stand-in."""
+    """Return bytes of the raw files, CPU seconds of their preparation, and the share of them that is made here."""
     shape = _shape(config)
     species = len(config["string"]["species"]) if config["string"] else 0
     share = min(1.0, MOST / shape["graphs"])
@@ -37,7 +27,7 @@ def size(config: dict[str, Any]) -> dict[str, float]:
 
 
 def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
-    """Write the prepared files: random graphs with sizes within a quarter of the mean, and random labels."""
+    """Write the prepared files: graphs whose sizes lie within a quarter of the mean, with random edges and labels."""
     shape, random = _shape(config), np.random.default_rng(0)
     count, mean = int(min(MOST, shape["graphs"])), shape["nodes"]
     nodes = np.maximum(2, random.integers(round(0.75 * mean), round(1.25 * mean) + 1, count))
@@ -70,16 +60,14 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
 
 
 def _shape(config: dict[str, Any]) -> dict[str, float]:
-    """Return numbers of graphs, nodes, edges, PT tasks and FT tasks, and the share of graphs of the test species.
+    """Return numbers of graphs, their nodes and edges, PT and FT tasks, and the share of graphs of the test species.
 
-    The numbers of nodes and edges are those of STRING's bacteria: ego graphs have 0.6 of the maximal number of nodes,
-    and 0.4 of all pairs of nodes are linked.
+    Of STRING's bacteria, ego graphs fill 0.6 of the nodes that are allowed, and 0.4 of all pairs of nodes are linked.
     """
     if config["source"] == "hu2020":
         return {"graphs": 88e3, "tested": 0.125, "nodes": 40, "edges": 350, "coarse": 5000, "fine": 40}
     string = config["string"]
-    mean = sum(PROTEINS.values()) / len(PROTEINS)
-    graphs = {taxon: PROTEINS.get(taxon, mean) for taxon in string["species"]}
+    graphs = {taxon: PROTEINS.get(taxon, 14_000) for taxon in string["species"]}
     total, nodes = sum(graphs.values()), max(2, round(0.6 * string["ego"]["max_nodes"]))
     tasks = 200 * len(graphs)
     return {
