@@ -26,8 +26,8 @@ def steps(
 ) -> Iterator[int]:
     """Count from `first` up to, but not including, `last`, and show progress.
 
-    Each long loop counts by this function, also an inner one. A rehearsal (see `metapt.training.rehearsal`), which measures
-    how long a job takes, leaves steps out, so that the body of a loop takes the number of its step from here.
+    Each long loop counts by this function, also an inner one. A rehearsal (see `metapt.training.rehearsal`) leaves
+    steps out, so that the body of a loop takes the number of its step from here.
 
     Args:
         first: first number.

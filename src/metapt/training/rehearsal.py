@@ -75,7 +75,7 @@ class Rehearsal:
 
     Attributes:
         loops: what each loop took, in the order in which they ended.
-        opened: `clock` when the first loop began; memory (bytes) of the process or the GPU then, and its maximum so far.
+        opened: `clock` when the first loop began; memory of the process or the GPU (bytes) then, and its maximum.
     """
 
     def __init__(self, device: str = "cpu", allowance: float = 0.5, slowest: float = math.inf) -> None:
