@@ -1,4 +1,4 @@
-"""The command `metapt`: what is useful beside `snakemake`. It imports modules where it needs them, so that it starts at once."""
+"""The command `metapt`. Modules are imported where they are needed, so that the command starts at once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from metapt.files import atomic_path
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command; returns its exit status, and prints an error as one sentence."""
+    """Run the command and return its exit status; an error is printed as one sentence."""
     options = parser().parse_args(arguments)
     command = {"run": _run, "check": _check, "docs": _docs, "headline": _headline, "estimate": _estimate}[
         options.command
@@ -27,7 +27,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return what reads the command line."""
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
         prog="metapt", description="Learn how to pre-train. The workflow itself is run by snakemake."
     )
@@ -41,7 +41,8 @@ def parser() -> argparse.ArgumentParser:
         "targets",
         nargs="*",
         metavar="TARGET",
-        help="experiments, domains or files; default: all. With --into: the run.json. Targets stand before --configfile",
+        help="experiments, domains or files; default: all. With --into: the run.json. "
+        "Targets stand before --configfile",
     )
     run.add_argument("--configfile", type=Path, nargs="+", metavar="CONFIG.yaml", help="as snakemake's")
     run.add_argument(
@@ -117,7 +118,7 @@ def _estimate(options: argparse.Namespace) -> int:
 
     config = load(options.configfile)
     experiments(config)
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # as jobs have it; read when torch is imported
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # as in jobs; torch reads it when it is imported
     import torch
 
     from metapt.estimate.report import against, summary, text
@@ -134,7 +135,8 @@ def _estimate(options: argparse.Namespace) -> int:
     print(text(numbers))
     if config.require_gpu and device == "cpu":
         print(
-            "\nThe config says require_gpu: true; these are hours on a CPU. Measure where there is a GPU, with --device cuda."
+            "\nThe config says require_gpu: true; these are hours on a CPU. "
+            "Measure where there is a GPU, with --device cuda."
         )
     if options.against is not None:
         print(f"\n{against(found, options.against)}")
