@@ -131,8 +131,8 @@ class Unroll:
 
     Args:
         steps: K, 0 or more.
-        optimizer: the optimiser of the steps. Its state for the head is an argument and a result of each call; its state
-            for the encoder is new in each call, since FT starts from the pre-trained encoder.
+        optimizer: the optimiser of the steps. Its state for the head is an argument and a result of each call; its
+            state for the encoder is new in each call, since FT starts from the pre-trained encoder.
         network: let the steps change the encoder, too.
     """
 

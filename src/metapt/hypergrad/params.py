@@ -76,7 +76,8 @@ def check_inference_mode() -> None:
     """Raise a RuntimeError under `torch.inference_mode`, where torch records no graph, not even under `enable_grad`."""
     if torch.is_inference_mode_enabled():
         raise RuntimeError(
-            "derivatives can't be taken under torch.inference_mode: call this outside of it (torch.no_grad does no harm)"
+            "derivatives can't be taken under torch.inference_mode: call this outside of it "
+            "(torch.no_grad does no harm)"
         )
 
 

@@ -13,7 +13,8 @@ from metapt.errors import TrainingError
 log = logging.getLogger(__name__)
 
 ADVICE = {
-    "not finite": "the unrolled FT steps or the PT loss diverge: lower the FT learning rate first, then the PT learning rate",
+    "not finite": "the unrolled FT steps or the PT loss diverge: lower the FT learning rate first, then the PT "
+    "learning rate",
     "exploding": "the meta-parameters are changing wildly: lower the learning rate of the meta-parameters, or use an "
     "optimiser without momentum for them; once they are stable, lower the PT learning rate",
 }

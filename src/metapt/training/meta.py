@@ -104,7 +104,8 @@ class MetaSettings:
                 raise ConfigError(f"{name} is {value}; legal: {least} or more")
         if self.warmup >= self.iterations:
             raise ConfigError(
-                f"warmup is {self.warmup} of {self.iterations} iterations, so that phi would never be learned; legal: fewer"
+                f"warmup is {self.warmup} of {self.iterations} iterations, so that phi would never be learned; "
+                "legal: fewer"
             )
         if self.clip_norm is not None and not self.clip_norm > 0:
             raise ConfigError(f"clip_norm is {self.clip_norm}; legal: a positive number, or nothing")

@@ -153,7 +153,8 @@ def check_finite(loss: Tensor, step: int) -> None:
     """Raise TrainingError if a PT loss is not finite."""
     if not torch.isfinite(loss).all():
         raise TrainingError(
-            f"the PT loss at step {step} is {float(loss.sum())}: lower the PT learning rate, or look for NaN in the data."
+            f"the PT loss at step {step} is {float(loss.sum())}: lower the PT learning rate, or look for NaN in the "
+            "data."
         )
 
 
