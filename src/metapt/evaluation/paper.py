@@ -17,8 +17,8 @@ def paper_numbers() -> pd.DataFrame:
     none.
 
     >>> numbers = paper_numbers().set_index("experiment")
-    >>> numbers.loc["mnist_rotation_mean", ["arm", "paper_mean", "paper_standard_error"]].tolist()
-    ['meta', 7.2, 1.5]
+    >>> numbers.loc[["mnist_rotation_mean"], ["arm", "paper_mean", "paper_standard_error"]].values.tolist()
+    [['meta', 7.2, 1.5]]
     """
     file = resources.files("metapt.evaluation") / "paper_numbers.csv"
     with file.open(encoding="utf-8") as stream:
