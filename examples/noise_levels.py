@@ -1,4 +1,4 @@
-"""Learn how much noise each input feature should get in pre-training, if only some features matter in fine-tuning."""
+"""Learn how much noise each input feature should get in pre-training, where only some features matter later."""
 
 import sys
 from typing import NamedTuple
@@ -25,7 +25,7 @@ class Batch(NamedTuple):
 
 class NoisyInputs:
     def pretrain_loss(self, pretrained: Pretrained, meta: Params, batch: Batch) -> Tensor:
-        share = torch.sigmoid(meta["noise"])  # noise share of a feature's variance
+        share = torch.sigmoid(meta["noise"])  # of a feature's variance: 0 is the feature itself, 1 nothing but noise
         noisy = batch._replace(x=(1 - share).sqrt() * batch.x + share.sqrt() * batch.noise)
         return F.mse_loss(self.encode(pretrained.encoder, noisy) @ pretrained.head["weight"], batch.y)
 
@@ -39,18 +39,16 @@ class NoisyInputs:
 class Data:
     def __init__(self, seed: int) -> None:
         self.random, self.other = generator("noise levels", seed), generator("noise levels", "hypergradients", seed)
-        self.x = self.normal(5000, FEATURES)
-        self.targets = self.x[:, :USEFUL] + 0.5 * self.x[:, USEFUL:] @ self.normal(FEATURES - USEFUL, USEFUL).abs()
+        self.x = self.draw(5000, FEATURES)
+        self.targets = self.x[:, :USEFUL] + 0.5 * self.x[:, USEFUL:] @ self.draw(FEATURES - USEFUL, USEFUL).abs()
         self.tune, self.check, self.test = self.labelled(100), self.labelled(100), self.labelled(5000)
-        self.start = Pretrained(
-            {"weight": 0.3 * self.normal(FEATURES, CODE)}, {"weight": 0.3 * self.normal(CODE, USEFUL)}
-        )
+        self.start = Pretrained({"weight": 0.3 * self.draw(FEATURES, CODE)}, {"weight": 0.3 * self.draw(CODE, USEFUL)})
 
-    def normal(self, *shape: int) -> Tensor:
+    def draw(self, *shape: int) -> Tensor:
         return torch.randn(shape, generator=self.random)
 
     def labelled(self, size: int) -> Batch:
-        x = self.normal(size, FEATURES)
+        x = self.draw(size, FEATURES)
         return Batch(x, (x[:, :USEFUL].sum(1) > 0).float())
 
     def noisy(self, random: torch.Generator) -> Batch:
@@ -60,7 +58,7 @@ class Data:
     def pretrain(self) -> Batch:
         return self.noisy(self.random)
 
-    def hypergradient(self) -> Batch:  # own generator: all arms take PT steps on the same minibatches
+    def hypergradient(self) -> Batch:  # from a generator of its own: all arms take PT steps on the same minibatches
         return self.noisy(self.other)
 
     def train(self) -> Batch:
@@ -77,11 +75,7 @@ class Data:
         self.other.set_state(state["other"])
 
 
-problem, inverse, fit = (
-    NoisyInputs(),
-    Neumann(terms=5, step_size=0.1),
-    FittedHead(l2=0.01, cross_fit=True, tolerance=1e-3),
-)
+problem, inverse, fit = NoisyInputs(), Neumann(5, step_size=0.1), FittedHead(l2=0.01, cross_fit=True, tolerance=1e-3)
 meta, head = {"noise": torch.zeros(FEATURES)}, {"weight": torch.zeros(CODE)}  # sigmoid(0): half noise
 
 
@@ -101,10 +95,7 @@ def main(seed: int = 0) -> tuple[Tensor, dict[str, float]]:
         accuracy[name] = float(100 * (guess == data.test.y).float().mean())
         print(f"FT accuracy with {name}: {accuracy[name]:.1f} %")
     noise = torch.sigmoid(loop.averaged_meta["noise"])
-    print(
-        f"{diagnosis}\nNoise learned: useful features {noise[:USEFUL].mean():.2f}, useless ones "
-        f"{noise[USEFUL:].mean():.2f}"
-    )
+    print(f"{diagnosis}\nLearned noise: useful features {noise[:USEFUL].mean():.2f}, others {noise[USEFUL:].mean():.2f}")
     return noise, accuracy
 
 
