@@ -95,7 +95,7 @@ def main(seed: int = 0) -> tuple[Tensor, dict[str, float]]:
         accuracy[name] = float(100 * (guess == data.test.y).float().mean())
         print(f"FT accuracy with {name}: {accuracy[name]:.1f} %")
     noise = torch.sigmoid(loop.averaged_meta["noise"])
-    print(f"{diagnosis}\nLearned noise: useful features {noise[:USEFUL].mean():.2f}, others {noise[USEFUL:].mean():.2f}")
+    print(f"{diagnosis}\nLearned noise: useful features {noise[:USEFUL].mean():.2f}, rest {noise[USEFUL:].mean():.2f}")
     return noise, accuracy
 
 
