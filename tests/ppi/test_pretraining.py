@@ -426,7 +426,7 @@ def test_every_option_of_a_meta_arm_reaches_its_loop(make: Callable[..., PpiSett
         pretrain_lr=2e-4,
         pretrain_steps=2,
         warmup_epochs=0.5,
-        inverse=config.Neumann(terms=3),
+        inverse=config.NeumannSeries(terms=3),
         curvature="gauss_newton",
         unroll_steps=2,
         head_steps_between_updates=2,
