@@ -128,7 +128,6 @@ ALGORITHM = {
     "pretrain_lr", "finetune_lr", "meta_lr", "meta_optimizer",
     "head_steps_between_updates",  # Algorithm 2: none
     "accumulate",  # one hypergradient per meta-update
-    "l2",  # without effect on unrolled steps
 }  # fmt: skip
 """Keys of an arm whose values `test_the_rotation_is_learned_as_in_the_paper` holds."""
 

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from metapt.domains.mnist import mlp, weighting
-from metapt.domains.mnist.mlp import Heads
+from metapt.domains.mnist.config import Heads
 from metapt.domains.mnist.problem import (
     DigitProblem,
     ExampleWeightsProblem,
