@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from metapt.config import Config, did_you_mean, experiments
+from metapt.config_files import read_one
 from metapt.errors import ConfigError
 from metapt.jobs import Job, Place
 from metapt.registry import DOMAINS, domain
@@ -113,6 +114,4 @@ class Plan:
 
 def planned(config: Config, sources: Path = Path("workflow/resources/sources.yaml")) -> Plan:
     """Return the plan of a config; `sources` lists the public data. Raises ConfigError as `read_one`."""
-    from metapt.config_files import read_one
-
     return Plan(config, read_one(sources))
