@@ -48,7 +48,7 @@ def code_digest(entry: str, package: Path = PACKAGE) -> str:
     """Return a digest of the closure of a module: syntax trees without docstrings, and the data files that they name.
 
     Args:
-        entry: name inside the package, such as "ecg.pretrain_run".
+        entry: name inside the package, such as "domains.ecg.pretrain".
         package: the package's folder.
 
     Returns:
@@ -82,16 +82,21 @@ def closure(entry: str, package: Path = PACKAGE) -> dict[str, Path]:
     if _path(entry, package) is None:
         raise ModuleNotFoundError(f"{package.name} has no module {entry!r}")
     found: dict[str, Path] = {}
-    todo, prefix = {entry}, f"{package.name}."
+    todo = {entry}
     while todo:
         name = todo.pop()
         path = _path(name, package)
         if path is not None and name not in found and (name == entry or not excluded(name)):
             found[name] = path
-            todo |= {each.removeprefix(prefix) for each in _read(path).imports if each.startswith(prefix)} | {
-                *_packages(name)
-            }
+            todo |= imports(name, package)
     return dict(sorted(found.items()))
+
+
+def imports(name: str, package: Path = PACKAGE) -> set[str]:
+    """Return the names in the package that a module may import, also in functions, and the module's own packages."""
+    path, prefix = _path(name, package), f"{package.name}."
+    assert path is not None, f"{package.name} has no module {name!r}"
+    return {each.removeprefix(prefix) for each in _read(path).imports if each.startswith(prefix)} | {*_packages(name)}
 
 
 def excluded(name: str) -> bool:
