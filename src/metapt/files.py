@@ -1,20 +1,25 @@
-"""Atomic writing of files, and checksums."""
+"""Atomic writing of files, sentences for raw files that can't be read, and checksums."""
 
 from __future__ import annotations
 
 import errno
+import gzip
 import hashlib
 import os
 import secrets
 import shutil
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from metapt.errors import MachineError
+from metapt.errors import DataError, MachineError
 
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _NO_ROOM = 4096  # bytes; less than one block
+
+FETCH_AGAIN = "remove it and download it again, or copy a whole one there"
+"""What to do about a raw file that is damaged."""
 
 
 @contextmanager
@@ -41,6 +46,23 @@ def atomic_path(path: Path, needs: int | None = None) -> Iterator[Path]:
     finally:
         with suppress(OSError):
             temporary.unlink()
+
+
+@contextmanager
+def reading_raw(path: Path) -> Iterator[None]:
+    """Turn the errors in reading a raw file, gzipped or not, into a DataError."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise DataError(f"{path} is missing: download it, or copy it there.") from error
+    except gzip.BadGzipFile as error:
+        raise DataError(f"{path} is not a whole gzip file ({error}): {FETCH_AGAIN}.") from error
+    except EOFError as error:
+        raise DataError(f"{path} is cut: the gzip stream ends too early; {FETCH_AGAIN}.") from error
+    except zlib.error as error:
+        raise DataError(f"{path} is altered: it does not decompress ({error}); {FETCH_AGAIN}.") from error
+    except OSError as error:
+        raise DataError(f"{path} can't be read: {error.strerror or error}.") from error
 
 
 @contextmanager

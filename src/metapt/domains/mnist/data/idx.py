@@ -9,7 +9,6 @@ from __future__ import annotations
 import gzip
 import math
 import struct
-import zlib
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -18,12 +17,11 @@ from torch import Tensor
 
 from metapt.domains.mnist.data.sources import CLASSES, SIDE
 from metapt.errors import DataError
-from metapt.files import atomic_path
+from metapt.files import FETCH_AGAIN, atomic_path, reading_raw
 
 _UNSIGNED_BYTE = 8
 _MAX_EXAMPLES = 1_000_000
 _CHUNK = 1 << 20
-_ADVICE = "remove it and download it again, or copy a whole one there"
 
 
 def read_idx(path: Path) -> Tensor:
@@ -38,27 +36,17 @@ def read_idx(path: Path) -> Tensor:
     Raises:
         DataError: the file is missing, cut, overlong, altered, or no IDX file of MNIST's shape.
     """
-    try:
-        with _open(path) as stream:
-            shape = _read_shape(stream, path)
-            payload = _read_at_most(stream, math.prod(shape) + 1)
-    except FileNotFoundError as error:
-        raise DataError(f"{path} is missing: download it, or copy it there.") from error
-    except gzip.BadGzipFile as error:
-        raise DataError(f"{path} is not a whole gzip file ({error}): {_ADVICE}.") from error
-    except EOFError as error:
-        raise DataError(f"{path} is cut: the gzip stream ends too early; {_ADVICE}.") from error
-    except zlib.error as error:
-        raise DataError(f"{path} is altered: it does not decompress ({error}); {_ADVICE}.") from error
-    except OSError as error:
-        raise DataError(f"{path} can't be read: {error.strerror or error}.") from error
+    with reading_raw(path), _open(path) as stream:
+        shape = _read_shape(stream, path)
+        payload = _read_at_most(stream, math.prod(shape) + 1)
     if len(payload) < math.prod(shape):
         raise DataError(
-            f"{path} is cut: its header promises {math.prod(shape)} values, and {len(payload)} are there; {_ADVICE}."
+            f"{path} is cut: its header promises {math.prod(shape)} values, and {len(payload)} are there; "
+            f"{FETCH_AGAIN}."
         )
     if len(payload) > math.prod(shape):
         raise DataError(
-            f"{path} is overlong: more follows the {math.prod(shape)} values that its header promises; {_ADVICE}."
+            f"{path} is overlong: more follows the {math.prod(shape)} values that its header promises; {FETCH_AGAIN}."
         )
     return torch.frombuffer(payload, dtype=torch.uint8).reshape(shape)
 
@@ -79,7 +67,7 @@ def read_split(images: Path, labels: Path) -> tuple[Tensor, Tensor]:
     if digits.ndim != 1:
         raise DataError(f"{labels} holds images where labels are expected: give the file whose name says labels-idx1.")
     if digits.max() >= CLASSES:
-        raise DataError(f"{labels} has the label {int(digits.max())}; labels are 0 to {CLASSES - 1}: {_ADVICE}.")
+        raise DataError(f"{labels} has the label {int(digits.max())}; labels are 0 to {CLASSES - 1}: {FETCH_AGAIN}.")
     if len(pixels) != len(digits):
         raise DataError(
             f"{images} holds {len(pixels)} images and {labels} holds {len(digits)} labels: their numbers must be equal."
@@ -122,24 +110,24 @@ def _read_shape(stream: BinaryIO, path: Path) -> list[int]:
     """Return the header's dimensions, [N] or [N, 28, 28], with N bounded before anything of that size is read."""
     magic = stream.read(4)
     if len(magic) < 4:
-        raise DataError(f"{path} is cut: {len(magic)} bytes are no IDX header; {_ADVICE}.")
+        raise DataError(f"{path} is cut: {len(magic)} bytes are no IDX header; {FETCH_AGAIN}.")
     zero, kind, dimensions = struct.unpack(">HBB", magic)
     if zero != 0 or kind != _UNSIGNED_BYTE:
         raise DataError(
-            f"{path} is no IDX file of unsigned bytes: it starts with {magic.hex(' ')}, not 00 00 08; {_ADVICE}."
+            f"{path} is no IDX file of unsigned bytes: it starts with {magic.hex(' ')}, not 00 00 08; {FETCH_AGAIN}."
         )
     if dimensions not in (1, 3):
-        raise DataError(f"{path} has {dimensions} dimensions; labels have 1 and images have 3: {_ADVICE}.")
+        raise DataError(f"{path} has {dimensions} dimensions; labels have 1 and images have 3: {FETCH_AGAIN}.")
     header = stream.read(4 * dimensions)
     if len(header) < 4 * dimensions:
-        raise DataError(f"{path} is cut within its header; {_ADVICE}.")
+        raise DataError(f"{path} is cut within its header; {FETCH_AGAIN}.")
     shape = list(struct.unpack(f">{dimensions}I", header))
     if dimensions == 3 and shape[1:] != [SIDE, SIDE]:
         raise DataError(
-            f"{path} holds images of {shape[1]} x {shape[2]} pixels; {SIDE} x {SIDE} are expected: {_ADVICE}."
+            f"{path} holds images of {shape[1]} x {shape[2]} pixels; {SIDE} x {SIDE} are expected: {FETCH_AGAIN}."
         )
     if not 0 < shape[0] <= _MAX_EXAMPLES:
-        raise DataError(f"{path} claims {shape[0]} examples; 1 to {_MAX_EXAMPLES} are legal: {_ADVICE}.")
+        raise DataError(f"{path} claims {shape[0]} examples; 1 to {_MAX_EXAMPLES} are legal: {FETCH_AGAIN}.")
     return shape
 
 

@@ -12,7 +12,6 @@ import csv
 import gzip
 import io
 import re
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from metapt.errors import DataError
+from metapt.files import FETCH_AGAIN, reading_raw
 
 CHANNELS = ("neighborhood", "fusion", "cooccurence", "coexpression", "experiments", "database", "textmining")
 """Evidence channels in the order of an edge's bits: bit i says that channel i has a score above 0.
@@ -36,7 +36,6 @@ _PAIR = ["protein1", "protein2"]
 _SCORE = "combined_score"
 _TERMS = ["#string_protein_id", "category", "term", "description"]
 _BLOCK = 1 << 25  # bytes of text that are read at once
-_ADVICE = "remove it and download it again, or copy a whole one there"
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,7 +104,7 @@ def read_links(path: Path, taxon: int, min_score: int = 0) -> Links:
         seconds.append(numbers[1][chosen])
         bits.append(evidence[chosen])
     if not read:
-        raise DataError(f"{path} has no links: {_ADVICE}.")
+        raise DataError(f"{path} has no links: {FETCH_AGAIN}.")
     if not kept:
         raise DataError(
             f"{path} has no link with a combined score of at least {min_score}: lower ppi.string.min_score."
@@ -137,7 +136,7 @@ def read_terms(path: Path, taxon: int, proteins: NDArray[np.object_]) -> Annotat
         chosen = table["category"].str.contains("Gene Ontology", regex=False).to_numpy(bool)
         tables.append(table.loc[chosen, _TERMS[1:]].astype(object).assign(protein=numbers[chosen]))
     if not sum(map(len, tables)):
-        raise DataError(f"{path} has no Gene Ontology terms: {_ADVICE}.")
+        raise DataError(f"{path} has no Gene Ontology terms: {FETCH_AGAIN}.")
     table = pd.concat(tables, ignore_index=True)
     terms = table.drop_duplicates("term").sort_values("term").set_index("term")[["category", "description"]]
     place = pd.Index(proteins).get_indexer(pd.Index(list(names), dtype=object))[table["protein"].to_numpy()]
@@ -186,31 +185,20 @@ def _channels(columns: list[str], path: Path) -> dict[str, int]:
 
 def _blocks(path: Path, separator: str) -> Iterator[tuple[list[str], int, bytes]]:
     """Yield the columns, the number of the first line, and the text of each block of whole lines."""
-    try:
-        with gzip.open(path) as file:
-            header = file.readline(_BLOCK).removeprefix(codecs.BOM_UTF8)
-            if not header:
-                raise DataError(f"{path} is empty: {_ADVICE}.")
-            columns = header.decode("ascii", "replace").rstrip("\r\n").split(separator)
-            line = 2
-            while block := file.read(_BLOCK):
-                block += file.readline(_BLOCK)
-                block += b"" if block.endswith(b"\n") else b"\n"
-                block = block.replace(b"\r\n", b"\n")
-                yield columns, line, block
-                line += block.count(b"\n")
-            if line == 2:
-                yield columns, line, b""
-    except FileNotFoundError as error:
-        raise DataError(f"{path} is missing: download it, or copy it there.") from error
-    except gzip.BadGzipFile as error:
-        raise DataError(f"{path} is not a whole gzip file ({error}): {_ADVICE}.") from error
-    except EOFError as error:
-        raise DataError(f"{path} is cut: the gzip stream ends too early; {_ADVICE}.") from error
-    except zlib.error as error:
-        raise DataError(f"{path} is altered: it does not decompress ({error}); {_ADVICE}.") from error
-    except OSError as error:
-        raise DataError(f"{path} can't be read: {error.strerror or error}.") from error
+    with reading_raw(path), gzip.open(path) as file:
+        header = file.readline(_BLOCK).removeprefix(codecs.BOM_UTF8)
+        if not header:
+            raise DataError(f"{path} is empty: {FETCH_AGAIN}.")
+        columns = header.decode("ascii", "replace").rstrip("\r\n").split(separator)
+        line = 2
+        while block := file.read(_BLOCK):
+            block += file.readline(_BLOCK)
+            block += b"" if block.endswith(b"\n") else b"\n"
+            block = block.replace(b"\r\n", b"\n")
+            yield columns, line, block
+            line += block.count(b"\n")
+        if line == 2:
+            yield columns, line, b""
 
 
 def _parse(path: Path, line: int, block: bytes, columns: list[str], scores: list[str]) -> pd.DataFrame:
@@ -262,4 +250,4 @@ def _numbers(column: pd.Series, names: dict[str, int], path: Path, line: int, ta
 
 
 def _fault(path: Path, line: int, what: str) -> DataError:
-    return DataError(f"{path}, line {line}: {what}; {_ADVICE}.")
+    return DataError(f"{path}, line {line}: {what}; {FETCH_AGAIN}.")
