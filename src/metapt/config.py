@@ -24,8 +24,7 @@ from metapt.sections import NAME, RENAMED, DomainSection, ExperimentSection, Sec
 def _folder(path: str) -> str:
     """Return the shortest path of a folder that the workflow fills, with `~` expanded.
 
-    Raises:
-        ValueError: it can't be the name of a folder, or the workflow must not fill that folder.
+    Raises ValueError if it can't be the name of a folder, or the workflow must not fill that folder.
     """
     folder = os.path.normpath(os.path.expanduser(path))
     if not path.strip() or not path.isprintable() or any(letter in path for letter in "{}*?") or folder.startswith("~"):
@@ -110,12 +109,11 @@ class _Illegal(ConfigError):
 def load(paths: Sequence[Path], changes: Mapping[str, Any] | None = None) -> Config:
     """Return the config that files describe, each merged into the ones before it.
 
+    Raises ConfigError as `metapt.config_files.read` and `validate`; each sentence begins with file and line.
+
     Args:
         paths: YAML files.
         changes: values of the command line (`--config`), merged last.
-
-    Raises:
-        ConfigError: as `metapt.config_files.read` and `validate`; each sentence begins with file and line.
     """
     return validate(*read(paths, changes))
 
@@ -124,13 +122,11 @@ def validate(raw: Mapping[str, Any], places: Places | None = None) -> Config:
     """Return the config that `raw` (merged YAML) describes, with its arms resolved.
 
     An arm gives only what differs from the arm that its key `extends` names, or from the default arm of its own name.
+    Raises ConfigError with a sentence for each illegal key: its dotted name, what is wrong and what is legal.
 
     Args:
         raw: sections, lists and scalars.
         places: where keys are written, if that is known; each sentence begins with the place of its key.
-
-    Raises:
-        ConfigError: a sentence for each illegal key: its dotted name, what is wrong and what is legal.
     """
     try:
         plainly = json.loads(json.dumps(raw, default=str))
@@ -159,8 +155,7 @@ def _place(key: str, places: Places) -> str:
 def experiments(config: Config) -> dict[str, ExperimentSection]:
     """Return the sections of a config's experiments by the name of their target, `{domain}_{key}`.
 
-    Raises:
-        ConfigError: there are none.
+    Raises ConfigError if there are none.
     """
     found = {
         f"{name}_{key}": section
@@ -176,8 +171,7 @@ def experiments(config: Config) -> dict[str, ExperimentSection]:
 def _with_arms(node: Json, path: str, raw: Json) -> Json:
     """Return the section `raw` at `path` with each `arms` in it resolved; `node` is its schema.
 
-    Raises:
-        ConfigError: a section is empty; or as `_resolve`.
+    Raises ConfigError if a section is empty, or as `_resolve`.
     """
     result = {}
     for key, value in raw.items():
@@ -197,8 +191,7 @@ def _with_arms(node: Json, path: str, raw: Json) -> Json:
 def _resolve(path: str, arms: Json, defaults: Json) -> Json:
     """Return `arms`, each merged with the arm that it extends or with the default arm of its name.
 
-    Raises:
-        ConfigError: an arm is empty, its name can't be that of a folder, or `extends` names no arm or is circular.
+    Raises ConfigError if an arm is empty, its name can't be that of a folder, or `extends` names no arm or is circular.
     """
     names = [*defaults, *(name for name in arms if name not in defaults)]
     resolved: Json = {}

@@ -21,8 +21,7 @@ _LONGEST_DEFAULT = 80
 def generated(root: Path) -> dict[Path, str]:
     """Return the text of each generated file below the project's folder `root`.
 
-    Raises:
-        ConfigError: `root` is no project folder, or its README has lost the marks between which the tables stand.
+    Raises ConfigError if `root` is no project folder, or its README has lost the marks between which the tables stand.
     """
     readme = root / "config" / "README.md"
     if not readme.is_file():

@@ -17,25 +17,15 @@ from metapt.sections import DomainSection, plain
 
 @dataclass(frozen=True)
 class Domain:
-    """A domain. Its package holds this record as `DOMAIN` in its module `domain`.
+    """A domain. Its package holds this record as `DOMAIN` in its module `domain`."""
 
-    Attributes:
-        name: of its package and of its section of the config.
-        title: its name in the report.
-        settings: the model of its section, without experiments.
-        jobs: the class of its jobs.
-        experiments: records by key, in their order.
-        simulated: names of the raw files that `data/simulate.py` generates, by source.
-        prepared: names of the files that `data/prepare.py` writes, by output.
-    """
-
-    name: str
-    title: str
-    settings: type[DomainSection]
-    jobs: type[Jobs[Any]]
-    experiments: Mapping[str, Experiment]
-    simulated: Mapping[str, list[str]]
-    prepared: Mapping[str, str]
+    name: str  # of its package and of its section of the config
+    title: str  # its name in the report
+    settings: type[DomainSection]  # the model of its section, without experiments
+    jobs: type[Jobs[Any]]  # the class of its jobs
+    experiments: Mapping[str, Experiment]  # records by key, in their order
+    simulated: Mapping[str, list[str]]  # names of the raw files that `data/simulate.py` generates, by source
+    prepared: Mapping[str, str]  # names of the files that `data/prepare.py` writes, by output
 
     def section(self) -> type[DomainSection]:
         """Return the model of the domain's section with its experiments; one that is left out is not run."""

@@ -26,15 +26,14 @@ FETCH_AGAIN = "remove it and download it again, or copy a whole one there"
 def atomic_path(path: Path, needs: int | None = None) -> Iterator[Path]:
     """Yield a temporary path that replaces `path` when the block ends without an exception.
 
+    Raises MachineError if the disk is full, or the folder can't be written.
+
     Args:
         path: the file to write; its folders are created.
         needs: size of the whole file in bytes, if it is known, for the message when the disk is full.
 
     Yields:
         An empty file beside `path`, with the same suffixes. After an exception it is removed, and `path` is unchanged.
-
-    Raises:
-        MachineError: the disk is full, or the folder can't be written.
     """
     temporary = path.with_name(f".{secrets.token_hex(4)}.{path.name}")
     try:

@@ -21,36 +21,22 @@ S = TypeVar("S", bound=DomainSection)
 
 @dataclass(frozen=True)
 class Job:
-    """One run of a stage.
+    """One run of a stage."""
 
-    Attributes:
-        stage: `download`, `simulate`, `prepare`, `pretrain`, `finetune`, `study`, `summarise` or `collect`.
-        name: unique, in the form of a path: `ecg/pretrain/meta/n500/seed0`.
-        entry: the module inside the package whose function `run(config, inputs, outputs, machine)` does the work, such
-            as `domains.ecg.pretrain_run`; for the stage `summarise`, the module that holds the record `EXPERIMENT`.
-        config: sorted dictionaries, lists and scalars.
-        inputs: paths by name.
-        outputs: paths by name, without the record.
-        record: path of its `run.json`, see `metapt.records`.
-        log: path of its log.
-        threads: CPU threads.
-        alone: whether no other job may run at the same time, because its time is a result.
-        mem_mb: memory in megabytes.
-        minutes: time limit.
-    """
-
-    stage: str
-    name: str
+    stage: str  # `download`, `simulate`, `prepare`, `pretrain`, `finetune`, `study`, `summarise` or `collect`
+    name: str  # unique, in the form of a path: `ecg/pretrain/meta/n500/seed0`
+    # the module inside the package whose function `run(config, inputs, outputs, machine)` does the work, such as
+    # `domains.ecg.pretrain_run`; for the stage `summarise`, the module that holds the record `EXPERIMENT`
     entry: str
-    config: Json = field(default_factory=dict)
-    inputs: Files = field(default_factory=dict)
-    outputs: Files = field(default_factory=dict)
-    record: str = ""
-    log: str = ""
-    threads: int = 1
-    alone: bool = False
-    mem_mb: int = 2000
-    minutes: int = 10
+    config: Json = field(default_factory=dict)  # sorted dictionaries, lists and scalars
+    inputs: Files = field(default_factory=dict)  # paths by name
+    outputs: Files = field(default_factory=dict)  # paths by name, without the record
+    record: str = ""  # path of its `run.json`, see `metapt.records`
+    log: str = ""  # path of its log
+    threads: int = 1  # CPU threads
+    alone: bool = False  # whether no other job may run at the same time, because its time is a result
+    mem_mb: int = 2000  # memory in megabytes
+    minutes: int = 10  # time limit
 
     @property
     def trains(self) -> bool:
@@ -65,34 +51,17 @@ class Job:
 
 @dataclass(frozen=True)
 class Place:
-    """Where the jobs of a config read and write.
+    """Where the jobs of a config read and write."""
 
-    Attributes:
-        results: folder of everything that the workflow makes.
-        raw: folder of raw data.
-        sources: the content of sources.yaml.
-        mirrors: see `Data.mirrors` of the config.
-        gpu: whether training asks for a GPU.
-    """
-
-    results: str
-    raw: str
-    sources: Mapping[str, Any]
-    mirrors: list[str]
-    gpu: bool = False
+    results: str  # folder of everything that the workflow makes
+    raw: str  # folder of raw data
+    sources: Mapping[str, Any]  # the content of sources.yaml
+    mirrors: list[str]  # see `Data.mirrors` of the config
+    gpu: bool = False  # whether training asks for a GPU
 
 
 class Jobs(Generic[S]):
-    """The jobs of a domain. Each method returns a job and keeps it, and the jobs that it needs, in `made`.
-
-    Args:
-        domain: name of the domain.
-        config: its section of the config.
-        place: where its files are.
-
-    Attributes:
-        made: jobs by name.
-    """
+    """The jobs of a domain with its section `config`. Each method returns a job; all are kept in `made`."""
 
     def __init__(self, domain: str, config: S, place: Place) -> None:
         self.domain = domain
@@ -115,14 +84,7 @@ class Jobs(Generic[S]):
         raise NotImplementedError
 
     def download(self, source: Mapping[str, Any], file: str, *, mem_mb: int = 500, minutes: int = 60) -> Job:
-        """Return the job that downloads a file of a source.
-
-        Args:
-            source: an entry of sources.yaml.
-            file: name of the file in it.
-            mem_mb: memory in megabytes.
-            minutes: time limit.
-        """
+        """Return the job that downloads a file of a source, which is an entry of sources.yaml."""
         path = f"{self.place.raw}/{source['name']}/{file}"
         return self.once(
             f"raw/{source['name']}/{file}",
@@ -191,19 +153,10 @@ class Jobs(Generic[S]):
         alone: bool = False,
         resumable: bool = True,
     ) -> Job:
-        """Return a job that trains.
+        """Return a job that trains: `pretrain`, `finetune` or `study`; `path` is its folder below the domain's results.
 
-        Args:
-            stage: `pretrain`, `finetune` or `study`.
-            path: its folder below the domain's results.
-            entry: see `Job`.
-            config: see `Job`; `domain` is added, and `checkpoint` if the job is `resumable`.
-            inputs: see `Job`.
-            mem_mb: memory in megabytes.
-            minutes: time limit.
-            threads: CPU threads.
-            alone: see `Job`.
-            resumable: whether the job keeps a checkpoint while it runs.
+        `domain` is added to its config, and `checkpoint` if it is `resumable`, that is, keeps a checkpoint while it
+        runs.
         """
         name, folder = f"{self.domain}/{path}", self.folder(path)
         checkpoint = {"checkpoint": f"{self.place.results}/.resume/{name}.pt"} if resumable else {}

@@ -158,16 +158,10 @@ def meta_settings(
     finetune_optimizer: DifferentiableOptimizer,
     groups: dict[str, dict[str, Any]] | None = None,
 ) -> MetaSettings:
-    """Return the settings of Algorithm 2 for an arm.
+    """Return the settings of Algorithm 2 for an arm; `warmup` of its `iterations` have no meta-update.
 
-    Args:
-        arm: a section of the config.
-        iterations: number of meta-iterations of P PT steps each.
-        warmup: number of first iterations without a meta-update, see `warmup`.
-        pretrain_lr: the PT learning rate, see `NeumannSeries.solver`.
-        pretrain_optimizer: the optimiser of encoder and PT head.
-        finetune_optimizer: takes the unrolled steps.
-        groups: settings of the meta-optimiser that differ for meta-parameters whose name matches a pattern.
+    `pretrain_lr`: see `NeumannSeries.solver`; `finetune_optimizer` takes the unrolled steps; `groups`: settings of the
+    meta-optimiser that differ for meta-parameters whose name matches a pattern.
     """
     from metapt.training.meta import MetaSettings
     from metapt.training.optimizers import OptimizerSpec

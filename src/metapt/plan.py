@@ -45,11 +45,7 @@ class Plan:
         self._makers = {path: job for job in self.jobs.values() for path in (*job.outputs.values(), job.record)}
 
     def maker(self, path: str) -> Job:
-        """Return the job that makes a file.
-
-        Raises:
-            ConfigError: no job of this config makes it.
-        """
+        """Return the job that makes a file. Raises ConfigError if no job of this config makes it."""
         if path not in self._makers:
             hint = did_you_mean(path, list(self._makers))
             raise ConfigError(
@@ -59,11 +55,7 @@ class Plan:
         return self._makers[path]
 
     def summary(self, experiment: str) -> Job:
-        """Return the job that summarises an experiment.
-
-        Raises:
-            ConfigError: the experiment is not in the config.
-        """
+        """Return the job that summarises an experiment. Raises ConfigError if the experiment is not in the config."""
         if experiment not in self.summaries:
             name, _, key = experiment.partition("_")
             raise ConfigError(

@@ -34,8 +34,7 @@ def write(path: Path, record: dict[str, Any]) -> None:
 def read(path: Path) -> dict[str, Any]:
     """Return a record.
 
-    Raises:
-        DataError: it is missing, truncated, altered, or from a version of metapt that kept no sums.
+    Raises DataError if it is missing, truncated, altered, or from a version of metapt that kept no sums.
     """
     record = _parsed(path)
     check_own_sum(record, path)
@@ -55,10 +54,8 @@ def check_own_sum(record: dict[str, Any], path: Path) -> None:
 def producer(path: Path) -> Producer | None:
     """Return the record beside a file that has it among its outputs, or None.
 
-    Records from versions of metapt that kept no sums are ignored.
-
-    Raises:
-        DataError: no valid record has the file, and another record beside it is truncated or altered.
+    Records from versions of metapt that kept no sums are ignored. Raises DataError if no valid record has the file, and
+    another record beside it is truncated or altered.
     """
     wrong: DataError | None = None
     for each in sorted(path.parent.glob("*run.json")):
@@ -81,8 +78,7 @@ def producer(path: Path) -> Producer | None:
 def checked(path: Path) -> str | None:
     """Return the SHA-256 of a file, computed now and compared with its producer's record; None if there is no record.
 
-    Raises:
-        DataError: the file is not what its producer left, or its job has not finished; or as `read`.
+    Raises DataError if the file is not what its producer left, or its job has not finished, and as `read`.
     """
     if _is_record(path):
         return str(read(path)[_OWN])

@@ -23,6 +23,8 @@ from metapt.registry import DOMAINS, domain
 def run(configs: Sequence[Path], targets: Sequence[str], device: str | None, threads: int | None) -> int:
     """Run the jobs of a config one after the other, except those whose records are up to date.
 
+    Raises ConfigError as `metapt.config.load`, and if no job of the config makes a target.
+
     Args:
         configs: YAML files, each merged into the ones before it.
         targets: experiments, domains or files; all jobs if there are none.
@@ -31,9 +33,6 @@ def run(configs: Sequence[Path], targets: Sequence[str], device: str | None, thr
 
     Returns:
         Exit status: 0, or 1 after the first job that failed and logged its error.
-
-    Raises:
-        ConfigError: as `metapt.config.load`, or no job of the config makes a target.
     """
     config = load(configs)
     plan = planned(config)
@@ -90,6 +89,9 @@ def _execute(job: Job, gpus: int, require_gpu: bool, code: str | None) -> None:
 def repeat(record: Path, into: Path, device: str | None, threads: int | None) -> int:
     """Repeat the run that a `run.json` records.
 
+    Raises DataError if the file is missing or is not the record of a run. Raises ConfigError if outputs would have the
+    same name, or replace those of the recorded run.
+
     Args:
         record: path of the `run.json`.
         into: folder for the outputs, which keep their names.
@@ -98,10 +100,6 @@ def repeat(record: Path, into: Path, device: str | None, threads: int | None) ->
 
     Returns:
         Exit status, as `metapt.execute.execute`.
-
-    Raises:
-        DataError: the file is missing or is not the record of a run.
-        ConfigError: outputs would have the same name, or replace those of the recorded run.
     """
     found = _read(record)
     outputs = {name: str(into / Path(path).name) for name, path in found["outputs"].items()}

@@ -27,25 +27,18 @@ SLOW, PART, SMALLEST = 10.0, 16, 8
 
 @dataclass(frozen=True)
 class Need:
-    """What a job takes.
+    """What a job takes."""
 
-    Attributes:
-        start, work: seconds until its modules are imported, and after that, in all threads; on a GPU wall time.
-        memory, gpu_memory, disk: bytes; of the largest resident set, and of what it leaves.
-        threads: CPU threads that share the work.
-        gpu: whether it computes on a GPU.
-        extrapolated: whether a part of the data was measured, or smaller minibatches.
-        outputs, loops: of the rehearsal: name -> file, and the measurements (see `LoopTime`).
-    """
-
+    # start, work: seconds until its modules are imported, and after that, in all threads; on a GPU wall time
     start: float
     work: float
-    memory: float
+    memory: float  # memory, gpu_memory, disk: bytes; of the largest resident set, and of what it leaves
     disk: float
-    threads: int = 1
-    gpu: bool = False
+    threads: int = 1  # CPU threads that share the work
+    gpu: bool = False  # whether it computes on a GPU
     gpu_memory: float = 0.0
-    extrapolated: bool = False
+    extrapolated: bool = False  # whether a part of the data was measured, or smaller minibatches
+    # outputs, loops: of the rehearsal: name -> file, and the measurements (see `LoopTime`)
     outputs: Files = field(default_factory=dict)
     loops: list[Json] = field(default_factory=list)
 

@@ -11,27 +11,18 @@ from metapt.errors import DataError
 
 
 class MeanAuroc(NamedTuple):
-    """A mean AUROC over classes.
+    """A mean AUROC over classes."""
 
-    Attributes:
-        value: in [0, 1], float64, [...].
-        undefined: classes that the mean leaves out, because all of their labels are equal.
-    """
-
-    value: Tensor
-    undefined: tuple[int, ...]
+    value: Tensor  # in [0, 1], float64, [...]
+    undefined: tuple[int, ...]  # classes that the mean leaves out, because all of their labels are equal
 
 
 @torch.no_grad()
 def auroc(scores: Tensor, labels: Tensor) -> Tensor:
-    """Return the AUROC, computed as the rank statistic of Mann and Whitney with average ranks for ties.
+    """Return the AUROC, float64 in [0, 1], of `scores` and `labels` (0 and 1), [..., n], broadcast.
 
-    Args:
-        scores: [..., n], higher for examples that are predicted positive.
-        labels: 0 and 1, [..., n]; scores and labels are broadcast.
-
-    Returns:
-        In [0, 1], float64, [...]; NaN if all labels are equal or a score is NaN.
+    It is computed as the rank statistic of Mann and Whitney with average ranks for ties, and NaN if all labels are
+    equal or a score is NaN.
     """
     scores = scores.contiguous()
     ordered = scores.sort(-1).values
@@ -45,14 +36,9 @@ def auroc(scores: Tensor, labels: Tensor) -> Tensor:
 
 
 def mean_auroc(scores: Tensor, labels: Tensor) -> MeanAuroc:
-    """Return the mean AUROC over the classes that have both labels.
+    """Return the mean AUROC of `scores` [..., n, classes] over the classes that have both `labels` [n, classes].
 
-    Args:
-        scores: [..., n, classes].
-        labels: 0 and 1, [n, classes].
-
-    Raises:
-        DataError: no class has both labels.
+    Raises DataError if no class has both labels.
     """
     undefined = undefined_classes(labels)
     defined = [index for index in range(labels.shape[1]) if index not in undefined]

@@ -13,7 +13,8 @@ def linear_cka(first: Tensor, second: Tensor) -> float:
         ||X^T Y||_F^2 / (||X^T X||_F ||Y^T Y||_F),   X and Y with their columns centred,
 
     which is HSIC(K, L) / sqrt(HSIC(K, K) HSIC(L, L)) for K = X X^T and L = Y Y^T, without a matrix of examples by
-    examples. It is invariant to rotation, translation and scaling of either network's features.
+    examples. It is invariant to rotation, translation and scaling of either network's features. Raises ValueError if
+    the shapes don't fit, or there are fewer than two examples.
 
     Args:
         first: features [n, p].
@@ -21,9 +22,6 @@ def linear_cka(first: Tensor, second: Tensor) -> float:
 
     Returns:
         In [0, 1], computed in float64; NaN if features are not finite, or one network's are the same for all examples.
-
-    Raises:
-        ValueError: the shapes don't fit, or there are fewer than two examples.
 
     >>> x = torch.tensor([[1.0, 0.0], [0.0, 1.0], [2.0, 5.0]])
     >>> round(linear_cka(x, 3 * x + 1), 12)

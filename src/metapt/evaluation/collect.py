@@ -20,16 +20,13 @@ SHOWN = ["experiment", "claim", "measured", "criterion", "paper", "verdict"]
 
 
 def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
-    """Write the table of all metrics and the headline table.
+    """Write the table of all metrics and the headline table. Raises DataError if an input is no such table.
 
     Args:
         config: `experiments`: their names, such as "mnist_bptt", in the order of the tables.
         inputs: `{experiment}/metrics` and `{experiment}/claims` of each experiment.
         outputs: `metrics`: all metrics; `headline`: Markdown with the paper's numbers beside ours, and the verdicts.
         machine: not used.
-
-    Raises:
-        DataError: an input is no such table.
     """
     experiments = config["experiments"]
     table = metrics.read([inputs[f"{experiment}/metrics"] for experiment in experiments])

@@ -70,46 +70,28 @@ NOT_BELOW = at_least(0.0, "difference")
 
 @dataclass(frozen=True)
 class Measurement:
-    """What a comparison measured.
+    """What a comparison measured."""
 
-    Attributes:
-        estimate: a mean or a difference, with its interval.
-        words: how it is described; `{}` stands for the words of the estimate.
-        doubt: a reason why nothing is decided, or an empty string.
-    """
-
-    estimate: Estimate
-    words: str = "{}"
-    doubt: str = ""
+    estimate: Estimate  # a mean or a difference, with its interval
+    words: str = "{}"  # how it is described; `{}` stands for the words of the estimate
+    doubt: str = ""  # a reason why nothing is decided, or an empty string
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A claim: a sentence, and what decides it.
+    """A claim: a sentence, and what decides it."""
 
-    Attributes:
-        text: the claim.
-        arm: the arm that the claim is about.
-        control: the arm that it is compared with; empty if it is compared with a number.
-        metric: name of what is compared, as in the metrics table.
-        criterion: what the measured value must meet.
-        measure: returns what was measured; raises NotMeasuredError if a run was not made.
-        evaluation: name of the evaluation; empty if the metric has none.
-        paper: what the paper reports, in words.
-        least_seeds: number of PT seeds (replicates) below which nothing is decided.
-        unit: name of a replicate.
-    """
-
-    text: str
-    arm: str
-    control: str
-    metric: str
-    criterion: Criterion
+    text: str  # the claim
+    arm: str  # the arm that the claim is about
+    control: str  # the arm that it is compared with; empty if it is compared with a number
+    metric: str  # name of what is compared, as in the metrics table
+    criterion: Criterion  # what the measured value must meet
+    # returns what was measured; raises NotMeasuredError if a run was not made
     measure: Callable[[], Estimate | Measurement]
-    evaluation: str = ""
-    paper: str = BEYOND_THE_PAPER
-    least_seeds: int = 1
-    unit: str = "PT seed"
+    evaluation: str = ""  # name of the evaluation; empty if the metric has none
+    paper: str = BEYOND_THE_PAPER  # what the paper reports, in words
+    least_seeds: int = 1  # number of PT seeds (replicates) below which nothing is decided
+    unit: str = "PT seed"  # name of a replicate
 
 
 @dataclass(frozen=True)

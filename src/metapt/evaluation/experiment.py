@@ -32,58 +32,35 @@ SUMMARY = {
 
 @dataclass(frozen=True)
 class Needs:
-    """The inputs of an experiment's summary.
+    """The inputs of an experiment's summary."""
 
-    Attributes:
-        runs: jobs whose metrics, series and records it reads.
-        files: paths of further inputs, by names without a slash.
-        words: further settings of the summary.
-    """
-
-    runs: list[Job]
-    files: dict[str, str] = field(default_factory=dict)
-    words: dict[str, Any] = field(default_factory=dict)
+    runs: list[Job]  # jobs whose metrics, series and records it reads
+    files: dict[str, str] = field(default_factory=dict)  # paths of further inputs, by names without a slash
+    words: dict[str, Any] = field(default_factory=dict)  # further settings of the summary
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """An experiment. Its file holds this record as `EXPERIMENT`; the file's name is the experiment's key.
+    """An experiment. Its file holds this record as `EXPERIMENT`; the file's name is the experiment's key."""
 
-    Attributes:
-        title: what its table holds; the caption in the report.
-        figure_title: what its figure shows.
-        section: the model of its settings, with its arms.
-        order: its position among the experiments of its domain, as in the paper.
-        needs: returns what the summary reads, given the domain's jobs and the experiment's settings.
-        results: the class that reads it; see `Results`.
-        tables: returns the tables, given the results.
-        figure: returns the figure, given the results.
-        comparisons: returns the claims with their controls, given the results.
-    """
-
-    title: str
-    figure_title: str
-    section: type[ExperimentSection]
-    order: int
+    title: str  # what its table holds; the caption in the report
+    figure_title: str  # what its figure shows
+    section: type[ExperimentSection]  # the model of its settings, with its arms
+    order: int  # its position among the experiments of its domain, as in the paper
+    # returns what the summary reads, given the domain's jobs and the experiment's settings
     needs: Callable[[Any, Any], Needs]
-    results: type[Results]
-    tables: Callable[[Any], Tables]
-    figure: Callable[[Any], Figure]
-    comparisons: Callable[[Any], Iterable[Comparison]]
+    results: type[Results]  # the class that reads it; see `Results`
+    tables: Callable[[Any], Tables]  # returns the tables, given the results
+    figure: Callable[[Any], Figure]  # returns the figure, given the results
+    comparisons: Callable[[Any], Iterable[Comparison]]  # returns the claims with their controls, given the results
 
     def summarise(
         self, config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine
     ) -> None:
-        """Write tables, figure and verdicts.
+        """Write tables, figure and verdicts to `outputs`, named as in `SUMMARY`; other arguments: see `Results.read`.
 
-        Args:
-            config: see `Results.read`.
-            inputs: see `Results.read`.
-            outputs: paths by the names of `SUMMARY`.
-            machine: not used.
-
-        Raises:
-            DataError: a file is missing or not what its name says, or an arm and its control have different PT seeds.
+        Raises DataError if a file is missing or not what its name says, or an arm and its control have different PT
+        seeds.
         """
         results = self.results.read(self.section, config, inputs)
         metrics.write(results.metrics, outputs["metrics"])

@@ -65,10 +65,8 @@ def write(rows: Rows, path: Path) -> None:
 def read(paths: Path | Sequence[Path]) -> pd.DataFrame:
     """Return the metrics tables of one or more runs as one table with the columns `COLUMNS`, in the order given.
 
-    `replicate` is Int64 (nullable), `value` float64, the rest text ("" where empty).
-
-    Raises:
-        DataError: a file is missing or is no such table, or two files have the same number.
+    `replicate` is Int64 (nullable), `value` float64, the rest text ("" where empty). Raises DataError if a file is
+    missing or is no such table, or two files have the same number.
     """
     files = [paths] if isinstance(paths, Path) else list(paths)
     tables = [validate(_read_csv(path), where=str(path)) for path in files]
@@ -85,8 +83,7 @@ def write_series(rows: Rows, path: Path) -> None:
 def read_series(path: Path) -> pd.DataFrame:
     """Return the series table of a run: replicate Int64 (nullable), step int64, name text, value float64.
 
-    Raises:
-        DataError: the file is missing or is no such table.
+    Raises DataError if the file is missing or is no such table.
     """
     return validate_series(_read_csv(path), where=str(path))
 
@@ -94,9 +91,8 @@ def read_series(path: Path) -> pd.DataFrame:
 def validate(rows: Rows, where: str = "the metrics table") -> pd.DataFrame:
     """Return `rows` as a metrics table with the columns and types of `read`.
 
-    Raises:
-        DataError: a column is missing or unknown, an experiment, arm or metric is empty, a replicate is no integer, a
-            value is no number, or two rows are the same number. The message names `where`.
+    Raises DataError if a column is missing or unknown, an experiment, arm or metric is empty, a replicate is no
+    integer, a value is no number, or two rows are the same number. The message names `where`.
     """
     return _validate(rows, COLUMNS, where)
 
@@ -117,11 +113,8 @@ def select(
 ) -> pd.Series[float]:
     """Return the values of a cell of the metrics table, indexed by replicate.
 
-    `setting` and `evaluation` may be left out if only one cell remains.
-
-    Raises:
-        NotMeasuredError: no row matches.
-        DataError: rows of several cells match.
+    `setting` and `evaluation` may be left out if only one cell remains. Raises NotMeasuredError if no row matches.
+    Raises DataError if rows of several cells match.
     """
     wanted = {"experiment": experiment, "arm": arm, "metric": metric, "setting": setting, "evaluation": evaluation}
     wanted = {column: word for column, word in wanted.items() if word is not None}

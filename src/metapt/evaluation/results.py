@@ -21,31 +21,21 @@ _SEED = re.compile(r"seed(\d+)")
 
 @dataclass(frozen=True)
 class Results:
-    """The results of an experiment.
-
-    Attributes:
-        name: of the experiment, as in the metrics table: `ecg_full_access`.
-        config: the settings of its domain, with the arms of the experiment.
-        section: its own settings.
-        words: the further settings from `Needs`.
-        metrics: the metrics table of all its runs, with `name` as experiment.
-        series: the series tables of all its runs: stage, arm, setting, seed (-1 in runs of several seeds), replicate,
-            step, name, value. The first four are from the run's folder.
-        machines: names of the machines that PT ran on, each once, by arm.
-        files: paths of further inputs by name.
-    """
+    """The results of an experiment."""
 
     settings: ClassVar[type[DomainSection]] = DomainSection
     """The model of `config`."""
 
-    name: str
-    config: Any
-    section: Any
-    words: dict[str, Any]
-    metrics: pd.DataFrame
+    name: str  # of the experiment, as in the metrics table: `ecg_full_access`
+    config: Any  # the settings of its domain, with the arms of the experiment
+    section: Any  # its own settings
+    words: dict[str, Any]  # the further settings from `Needs`
+    metrics: pd.DataFrame  # the metrics table of all its runs, with `name` as experiment
+    # the series tables of all its runs: stage, arm, setting, seed (-1 in runs of several seeds), replicate, step, name,
+    # value. The first four are from the run's folder.
     series: pd.DataFrame
-    machines: dict[str, list[str]]
-    files: dict[str, Path]
+    machines: dict[str, list[str]]  # names of the machines that PT ran on, each once, by arm
+    files: dict[str, Path]  # paths of further inputs by name
 
     @property
     def key(self) -> str:
@@ -68,16 +58,11 @@ class Results:
 
     @classmethod
     def read(cls, section: type[ExperimentSection], config: Mapping[str, Any], inputs: Mapping[str, Path]) -> Results:
-        """Read the results of an experiment's runs.
+        """Read the results of an experiment's runs. Raises DataError if a file is missing or is no such table.
 
-        Args:
-            section: the model of the experiment's settings.
-            config: `domain`, `experiment` (its key), `settings`, `section`, and further `words`.
-            inputs: `{run}/metrics`, `{run}/series` and `{run}/record` of each run, whose name is its folder below the
-                domain's results, such as `pretrain/meta/n500/seed0`; other names are `files`.
-
-        Raises:
-            DataError: a file is missing or is no such table.
+        The config holds `domain`, `experiment` (its key), `settings`, `section` and `words`. The inputs are
+        `{run}/metrics`, `{run}/series` and `{run}/record` of each run, whose name is its folder below the domain's
+        results, such as `pretrain/meta/n500/seed0`; other names are `files`.
         """
         name = f"{config['domain']}_{config['experiment']}"
         tables = metrics.read([path for each, path in inputs.items() if each.endswith("/metrics")])

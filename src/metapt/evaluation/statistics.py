@@ -63,8 +63,7 @@ def estimate(mean: float, standard_error: float, n: int) -> Estimate:
 def estimate_mean(values: ArrayLike) -> Estimate:
     """Return the mean of `values` [n] with the standard error s / sqrt(n), where s has n - 1 in the denominator.
 
-    Raises:
-        DataError: there are no values.
+    Raises DataError if there are no values.
 
     >>> e = estimate_mean([1.0, 2.0, 3.0, 4.0])
     >>> e.mean, round(e.standard_error, 4), e.n
@@ -80,9 +79,7 @@ def summarise(metrics: pd.DataFrame) -> pd.DataFrame:
     """Return mean, standard error and n of each cell of the metrics table, in order of first appearance.
 
     Columns: experiment, arm, setting, evaluation, metric, mean, standard_error (NaN for n = 1), n (of replicates).
-
-    Raises:
-        DataError: a cell mixes a number of the whole run with numbers of replicates.
+    Raises DataError if a cell mixes a number of the whole run with numbers of replicates.
     """
     rows: list[dict[str, Any]] = []
     for key, cell in metrics.groupby(CELL, sort=False, dropna=False):
@@ -101,14 +98,11 @@ def paired_difference(a: pd.Series[float], b: pd.Series[float]) -> Difference:
 
     The standard error is s_d / sqrt(n) of the differences d = a - b; the p-value is that of t = mean / standard error
     with n - 1 degrees of freedom (Student, Biometrika 1908). FT runs that share a PT seed are not pairs: average them
-    first, or use `cluster_bootstrap`.
+    first, or use `cluster_bootstrap`. Raises DataError if a replicate is in one arm only, or twice in one.
 
     Args:
         a: values indexed by replicate, in any order.
         b: values of the other arm for the same replicates.
-
-    Raises:
-        DataError: a replicate is in one arm only, or twice in one.
 
     >>> a = pd.Series([81.7, 82.1, 81.2, 82.0], index=[0, 1, 2, 3])
     >>> b = pd.Series([79.8, 80.9, 80.1, 80.6], index=[0, 1, 2, 3])
@@ -131,10 +125,8 @@ def cluster_bootstrap(
     their 2.5% to their 97.5% quantile, and `n` is the number of clusters (Davison and Hinkley, "Bootstrap Methods and
     their Application", 1997, section 3.8). With fewer than about ten clusters the interval is too narrow (Cameron,
     Gelbach and Miller, 2008), and the t interval over the clusters' means (`estimate_mean`) should be used. For the
-    difference of two arms, `values` are the differences of runs.
-
-    Raises:
-        DataError: there are fewer than two clusters, so that the spread between clusters is unknown.
+    difference of two arms, `values` are the differences of runs. Raises DataError if there are fewer than two clusters,
+    so that the spread between clusters is unknown.
 
     >>> e = cluster_bootstrap([1.0, 3.0, 5.0, 7.0, 9.0, 11.0], ["a", "a", "b", "b", "c", "c"], seed=1)
     >>> e.mean, round(e.standard_error, 1), e.n
@@ -168,10 +160,7 @@ def ratio_of_medians(a: pd.Series[float], b: pd.Series[float], *, draws: int = 1
     """Return median(a) / median(b) over the replicates of two arms, for values with outliers such as times.
 
     The standard error and the 95% interval are from a bootstrap over pairs of replicates, as in `cluster_bootstrap`.
-    The interval is too narrow with few replicates; with one there is none.
-
-    Raises:
-        DataError: as `paired_difference`.
+    The interval is too narrow with few replicates; with one there is none. Raises DataError as `paired_difference`.
 
     >>> r = ratio_of_medians(pd.Series([2.0, 2.2, 9.0]), pd.Series([1.0, 1.0, 1.1]))
     >>> r.mean, r.n, r.low <= 2.2 <= r.high

@@ -111,15 +111,10 @@ def ours_and_papers(joined: pd.DataFrame) -> pd.DataFrame:
 
 
 def write_blocks(blocks: Mapping[str, pd.DataFrame], stem: Path, numbers: pd.DataFrame) -> None:
-    """Write tables below one another as {stem}.md and {stem}.tex, and `numbers` as {stem}.csv.
+    """Write tables, by caption, below one another as {stem}.md and {stem}.tex, and `numbers` as {stem}.csv.
 
     Floats have four significant digits in .md and .tex and all digits in .csv; a missing value is `NOTHING` in .md and
     .tex and empty in .csv. The index is left out, and columns of numbers are aligned to the right.
-
-    Args:
-        blocks: tables by caption.
-        stem: path without the ending.
-        numbers: the table of the .csv.
     """
     cells = {caption: table.map(_cell) for caption, table in blocks.items()}
     right = {caption: {str(c): _is_numeric(part[c]) for c in part.columns} for caption, part in cells.items()}

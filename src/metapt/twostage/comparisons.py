@@ -20,15 +20,7 @@ def better(
 ) -> Comparison:
     """Return the claim that an arm is better than its control, or at most `margin` percentage points worse.
 
-    Args:
-        text: the claim.
-        arm: name of the arm.
-        control: name of the arm that it is compared with.
-        metric: name of the metric.
-        evaluation: evaluation of the FT runs.
-        runs: return the values of the arm and of the control.
-        paper: what the paper reports, in words.
-        margin: in percentage points.
+    `runs` return the FT runs of the arm and of the control, measured by `metric` under `evaluation`.
     """
     a, b = runs
     return Comparison(

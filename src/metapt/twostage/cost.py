@@ -27,56 +27,36 @@ LEARNED = "meta"
 
 @dataclass(frozen=True)
 class Cost:
-    """The cost of the PT runs of an experiment's arms.
+    """The cost of the PT runs of an experiment's arms."""
 
-    Attributes:
-        experiment: name of the experiment.
-        looks: looks of the arms, in their order.
-        measured: returns the values of a metric, indexed by PT seed, given arm and metric; raises NotMeasuredError if
-            there are none.
-        machines: names of the machines that PT ran on, by arm.
-        plain: the arm to whose cost ratios are formed; None if it is not run.
-        papers: the paper's cost in words, by arm.
-        papers_ratios: the paper's ratio of meta-PT to plain PT by metric, shown beside the arm `meta`.
-    """
-
-    experiment: str
-    looks: Mapping[str, Look]
+    experiment: str  # name of the experiment
+    looks: Mapping[str, Look]  # looks of the arms, in their order
+    # returns the values of a metric, indexed by PT seed, given arm and metric; raises NotMeasuredError if there are
+    # none
     measured: Callable[[str, str], pd.Series[float]]
-    machines: Mapping[str, list[str]]
-    plain: str | None
-    papers: Mapping[str, str]
+    machines: Mapping[str, list[str]]  # names of the machines that PT ran on, by arm
+    plain: str | None  # the arm to whose cost ratios are formed; None if it is not run
+    papers: Mapping[str, str]  # the paper's cost in words, by arm
+    # the paper's ratio of meta-PT to plain PT by metric, shown beside the arm `meta`
     papers_ratios: Mapping[str, float]
 
 
 @dataclass(frozen=True)
 class Limit:
-    """A claim on each meta arm: a number is at most a multiple of that of plain PT.
+    """A claim on each meta arm: a number is at most a multiple of that of plain PT."""
 
-    Attributes:
-        metric: name of the number.
-        words: used as in "at most {words} of simclr".
-        times: the multiple.
-        paper: what the paper reports on its arm, in words.
-    """
-
-    metric: str
-    words: str
-    times: float
-    paper: str
+    metric: str  # name of the number
+    words: str  # used as in "at most {words} of simclr"
+    times: float  # the multiple
+    paper: str  # what the paper reports on its arm, in words
 
 
 def cost_of(
     results: TwoStageResults, looks: Mapping[str, Look], plain: str | None, papers: tuple[str, str], ratio: float
 ) -> Cost:
-    """Return the cost of an experiment's arms.
+    """Return the cost of an experiment's arms, in the order of `looks`.
 
-    Args:
-        results: results of the experiment.
-        looks: looks of its arms, in their order.
-        plain: the arm to whose cost ratios are formed; None if it is not run.
-        papers: the paper's cost of plain PT and of meta-PT, in words.
-        ratio: the paper's time of meta-PT divided by that of plain PT.
+    `papers` is the paper's cost of plain PT and of meta-PT in words, `ratio` its time of meta-PT over that of plain PT.
     """
     words = {LEARNED: papers[1]} | ({} if plain is None else {plain: papers[0]})
     ratios = {TIME_PER_STEP: ratio, PEAK_MEMORY: PAPERS_MEMORY}

@@ -19,21 +19,14 @@ from metapt.twostage.quantities import PEAK_MEMORY, PRETRAINING, TIME_PER_STEP, 
 
 @dataclass
 class PretrainRun:
-    """The result of a PT run.
+    """The result of a PT run."""
 
-    Attributes:
-        pretrained: encoder, PT head and buffers at the end.
-        meta: the meta-parameters at the end (averaged if the arm says so); empty if there are none.
-        numbers: further numbers by metric.
-        series: rows of the series table.
-        checkpoints: removed when everything is written.
-    """
-
-    pretrained: Pretrained
+    pretrained: Pretrained  # encoder, PT head and buffers at the end
+    # the meta-parameters at the end (averaged if the arm says so); empty if there are none
     meta: Params = field(default_factory=dict)
-    numbers: dict[str, float] = field(default_factory=dict)
-    series: list[dict[str, Any]] = field(default_factory=list)
-    checkpoints: list[Checkpoint] = field(default_factory=list)
+    numbers: dict[str, float] = field(default_factory=dict)  # further numbers by metric
+    series: list[dict[str, Any]] = field(default_factory=list)  # rows of the series table
+    checkpoints: list[Checkpoint] = field(default_factory=list)  # removed when everything is written
 
 
 def time_per_step(measured: Measured, steps: int) -> dict[str, float]:
@@ -50,13 +43,9 @@ def finished(run: PretrainRun, measured: Measured) -> PretrainRun:
 
 
 def write(run: PretrainRun, config: dict[str, Any], setting: str, outputs: dict[str, Path]) -> None:
-    """Write the outputs of a PT run, and remove its checkpoints.
+    """Write `pretrained`, `metrics` and `series` of a PT run, and remove its checkpoints.
 
-    Args:
-        run: its result.
-        config: of the job: `domain`, `arm` (its name) and `seed`.
-        setting: the setting in the metrics table.
-        outputs: paths of `pretrained`, `metrics` and `series`.
+    `config` is that of the job: `domain`, `arm` and `seed`; `setting` is for the metrics table.
     """
     save_pretrained(Learned(run.pretrained, run.meta), outputs["pretrained"])
     row = partial(metrics.row, replicate=config["seed"], setting=setting, evaluation=PRETRAINING)

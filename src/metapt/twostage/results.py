@@ -26,8 +26,7 @@ class TwoStageResults(Results):
     def finetuning(self, arm: str, setting: str, evaluation: str) -> pd.Series[float]:
         """Return the test AUROC (%) of each FT run, indexed by pair of seeds.
 
-        Raises:
-            NotMeasuredError: there is no such run.
+        Raises NotMeasuredError if there is no such run.
         """
         cell = arm, setting, evaluation
         if cell not in self._aurocs:
@@ -42,8 +41,7 @@ class TwoStageResults(Results):
     def pretraining(self, arm: str, metric: str, setting: str | None = None) -> pd.Series[float]:
         """Return a number of each PT run of an arm, indexed by PT seed.
 
-        Raises:
-            NotMeasuredError: there is no such run.
+        Raises NotMeasuredError if there is no such run.
         """
         return self.values(arm, metric, setting, PRETRAINING).sort_index()
 
@@ -56,8 +54,7 @@ class TwoStageResults(Results):
     def by_seed(self, arm: str, name: str, setting: str) -> pd.DataFrame:
         """Return a series of an arm's PT runs, with a row for each step and a column for each PT seed.
 
-        Raises:
-            NotMeasuredError: no PT run has it.
+        Raises NotMeasuredError if no PT run has it.
         """
         found = self.pretraining_series(arm, name, setting)
         if found.empty:
@@ -67,12 +64,10 @@ class TwoStageResults(Results):
     def papers_aurocs(
         self, arms: Sequence[str], names: Mapping[str, str] | None = None, name: str = ""
     ) -> pd.DataFrame:
-        """Return the paper's AUROC as setting, evaluation, arm, mean, standard_error.
+        """Return the paper's AUROC of our `arms` as setting, evaluation, arm, mean, standard_error.
 
-        Args:
-            arms: our names of the arms to return.
-            names: the paper's name of an arm by ours, if they differ.
-            name: name of the experiment in the paper's numbers, if it is another one.
+        `names` gives the paper's name of an arm where it differs; `name` is that of the experiment if it is another
+        one.
         """
         numbers = paper_numbers()
         numbers = numbers[(numbers["experiment"] == (name or self.name)) & (numbers["metric"] == self.auroc)]
@@ -84,14 +79,7 @@ class TwoStageResults(Results):
 
 
 def auroc_cell(words: Mapping[str, Any], mean: float, spread: Estimate, seeds: Estimate) -> dict[str, Any]:
-    """Return a row of a table of AUROC.
-
-    Args:
-        words: the columns that name the cell.
-        mean: mean over FT runs.
-        spread: its standard error, in the paper's definition, and `n`.
-        seeds: mean of the PT seeds' means, with its standard error.
-    """
+    """Return a row of a table of AUROC: `words`, the mean over FT runs and its spread, and that over PT seeds."""
     return {
         **words,
         "mean": mean,

@@ -28,8 +28,7 @@ SEEDS = 1000
 def pair(pretrain_seed: int, finetune_seed: int) -> int:
     """Return the replicate of an FT run.
 
-    Raises:
-        ConfigError: the FT seed is not below `SEEDS`, or one of them is negative.
+    Raises ConfigError if the FT seed is not below `SEEDS`, or one of them is negative.
 
     >>> pair(2, 4), pretrain_seed(2004)
     (2004, 2)
@@ -64,8 +63,7 @@ def over_seeds(values: pd.Series[float]) -> Estimate:
 def difference(a: pd.Series[float], b: pd.Series[float]) -> Difference:
     """Return the difference between two arms' means of PT seeds, paired by PT seed.
 
-    Raises:
-        DataError: the arms have different PT seeds.
+    Raises DataError if the arms have different PT seeds.
     """
     return paired_difference(seed_means(a), seed_means(b))
 
@@ -83,9 +81,7 @@ def difference_columns(a: pd.Series[float], b: pd.Series[float]) -> dict[str, An
     """Return the difference a - b as columns of a table.
 
     They are mean, seed_standard_error, seeds, low, high (95% t interval), p_value, bootstrap_low and bootstrap_high.
-
-    Raises:
-        DataError: as `difference`.
+    Raises DataError as `difference`.
     """
     d, drawn = difference(a, b), bootstrap(a, b)
     return {

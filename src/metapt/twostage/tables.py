@@ -27,11 +27,7 @@ def beside_papers(cells: pd.DataFrame, papers: pd.DataFrame, on: Sequence[str]) 
 
 
 def differences(pairs: Iterable[tuple[Mapping[str, Any], Runs, Runs]]) -> pd.DataFrame:
-    """Return a table with a row for each pair of cells that were both run.
-
-    Args:
-        pairs: for each pair, the columns that name it and the runs of both cells; see `difference_columns`.
-    """
+    """Return a table with a row for each pair of cells that were both run: its words, and `difference_columns`."""
     rows = []
     for words, a, b in pairs:
         try:
@@ -49,14 +45,10 @@ def wide(
     column: Callable[[Row], str],
     text: Callable[[Row], str],
 ) -> pd.DataFrame:
-    """Return a table with a row for each `key` and a column for each kind of cell.
+    """Return a table with a row for each `key` and a column for each kind of cell; key columns may be missing.
 
-    Args:
-        table: a row for each cell.
-        key: columns whose values identify a row; columns that `table` lacks are ignored.
-        words: returns the first columns of a cell's row.
-        column: returns the title of a cell's column.
-        text: returns the text of a cell.
+    Given a cell (a row of `table`), `words` returns the first columns of its row, `column` and `text` its title and
+    text.
     """
     rows: dict[tuple[str, ...], dict[str, object]] = {}
     for cell in table.to_dict("records"):

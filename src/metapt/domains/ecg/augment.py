@@ -29,20 +29,13 @@ Smoothing = Literal["displacement", "velocity"]
 
 
 class Draws(NamedTuple):
-    """The random numbers of `views` views.
+    """The random numbers of `views` views."""
 
-    Attributes:
-        crop_start, crop_length: uniform in [0, 1), [views, leads].
-        jitter: standard deviation of the noise over that of the lead, [views].
-        noise: standard normal, [views, samples, leads].
-        velocity: standard normal, [views, samples].
-    """
-
-    crop_start: Tensor
+    crop_start: Tensor  # crop_start, crop_length: uniform in [0, 1), [views, leads]
     crop_length: Tensor
-    jitter: Tensor
-    noise: Tensor
-    velocity: Tensor
+    jitter: Tensor  # standard deviation of the noise over that of the lead, [views]
+    noise: Tensor  # standard normal, [views, samples, leads]
+    velocity: Tensor  # standard normal, [views, samples]
 
 
 def draw(
@@ -75,15 +68,7 @@ def draw(
 
 
 def crop_and_jitter(signals: Tensor, draws: Draws) -> Tensor:
-    """Set a part of each lead, at most half of it, to zero and add white noise. The result carries no derivative.
-
-    Args:
-        signals: [views, samples, leads].
-        draws: the random numbers of these views.
-
-    Returns:
-        [views, samples, leads].
-    """
+    """Set at most half of each lead of signals [views, samples, leads] to zero and add white noise; no derivative."""
     with torch.no_grad():
         samples = signals.shape[1]
         length = draws.crop_length * MAX_CROP * samples
@@ -95,20 +80,13 @@ def crop_and_jitter(signals: Tensor, draws: Draws) -> Tensor:
 
 
 def displacement(strength: Tensor, velocity: Tensor, smoothing: Smoothing) -> Tensor:
-    """Return the displacement field of a random warp.
+    """Return the displacement field [views, samples] of a random warp, in samples.
 
-    A velocity of the given strength is integrated over unit time by scaling and squaring on a coarser time grid (Dalca
-    et al. 2019; Arsigny et al. 2006). If the displacement is smoothed, it is the paper's field, which folds when
+    A velocity of the given `strength` [views] (its standard deviation, samples per unit time), from standard normal
+    noise `velocity` [views, samples], is integrated over unit time by scaling and squaring on a coarser time grid
+    (Dalca et al. 2019; Arsigny et al. 2006). If the displacement is smoothed, it is the paper's field, which folds when
     strong. If the velocity is smoothed (and scaled back to unit variance), the field is a diffeomorphism, whose typical
     displacement is about `strength` while that is small.
-
-    Args:
-        strength: standard deviation of the velocity, samples per unit time, [views].
-        velocity: standard normal noise, [views, samples].
-        smoothing: what is smoothed, "displacement" or "velocity".
-
-    Returns:
-        [views, samples], in samples.
     """
     samples = velocity.shape[1]
     if smoothing == "velocity":
@@ -122,16 +100,9 @@ def displacement(strength: Tensor, velocity: Tensor, smoothing: Smoothing) -> Te
 
 
 def warp(signals: Tensor, field: Tensor) -> Tensor:
-    """Return signals read at t + field(t), the same for all leads, by linear interpolation.
+    """Return signals [views, samples, leads] read at t + field(t), [views, samples], by linear interpolation.
 
     A position beyond an end reads the value at that end.
-
-    Args:
-        signals: [views, samples, leads].
-        field: [views, samples], in samples.
-
-    Returns:
-        [views, samples, leads].
     """
     views, samples, leads = signals.shape
     time = torch.arange(samples, device=field.device, dtype=field.dtype)

@@ -21,15 +21,11 @@ from metapt.twostage.quantities import EVALUATIONS
 
 
 class ArmClaim(NamedTuple):
-    """The claim that an arm beats its control, or is at most `margin` percentage points worse.
-
-    Attributes:
-        papers: whether the paper makes the claim.
-    """
+    """The claim that an arm beats its control, or is at most `margin` percentage points worse."""
 
     arm: str
     control: str
-    papers: bool
+    papers: bool  # whether the paper makes the claim
     margin: float = 0.0
 
 
@@ -63,12 +59,7 @@ def papers_words(
 ) -> str:
     """Return the paper's numbers of two arms in words, or `BEYOND_THE_PAPER` unless it has both.
 
-    Args:
-        results: of the experiment.
-        evaluation: of the FT runs.
-        size: |D_FT|.
-        a: an arm, and its FT ECGs at meta-PT time where that is not |D_FT|.
-        b: the other arm.
+    `a` and `b` are an arm and its FT ECGs at meta-PT time, None where these are |D_FT|.
     """
     papers = papers_cells(results)
     texts = []

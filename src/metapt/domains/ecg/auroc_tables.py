@@ -44,10 +44,7 @@ def auroc_tables(results: EcgResults) -> Tables:
 def auroc_cells(results: EcgResults) -> pd.DataFrame:
     """Return our test AUROC, one row per cell that was run, in the order evaluation, arm, |D_FT|, meta-PT size.
 
-    Columns: `CELL` (meta_size is NaN under full access), and those of `auroc_cell`.
-
-    Raises:
-        DataError: none was run.
+    Columns: `CELL` (meta_size is NaN under full access), and those of `auroc_cell`. Raises DataError if none was run.
     """
     rows = []
     for evaluation in results.config.evaluations:

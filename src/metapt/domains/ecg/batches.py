@@ -38,15 +38,9 @@ class Views:
 
 
 class FoldStream(ShuffledStream):
-    """Endless passes over ECGs whose minibatches are folds; all ECGs of a patient are in one, see `patient_folds`.
+    """Endless passes over ECGs of `patients` [n] whose minibatches are folds; see `patient_folds`.
 
-    Args:
-        patients: of each ECG [n].
-        folds: minibatches of a pass; each pass assigns the patients to folds anew.
-        generator: on the CPU.
-
-    Raises:
-        ConfigError: there are fewer patients than folds.
+    Each pass assigns the patients to `folds` folds anew. Raises ConfigError if there are fewer patients than folds.
     """
 
     def __init__(self, patients: np.ndarray, folds: int, generator: torch.Generator) -> None:
@@ -72,14 +66,7 @@ class FoldStream(ShuffledStream):
 
 
 class _EcgBatches(StreamBatches):
-    """FT minibatches of labelled ECGs, and draws for the views of PT steps and of hypergradients.
-
-    Args:
-        dataset: all ECGs.
-        views: returns the draws of a name.
-        labelled: see `SimclrBatches`.
-        seed: the PT seed.
-    """
+    """FT minibatches of labelled ECGs, and draws for views of PT steps and of hypergradients; see `SimclrBatches`."""
 
     def __init__(
         self, dataset: Dataset, views: Callable[[str], Views], labelled: dict[str, tuple[np.ndarray, int]], seed: int
@@ -126,17 +113,11 @@ class _EcgBatches(StreamBatches):
 
 
 class SimclrBatches(_EcgBatches):
-    """PT minibatches of unlabelled ECGs, and FT minibatches of the labelled ones, if there are any.
+    """PT minibatches of the unlabelled ECGs `indices`, also for hypergradients, and FT minibatches of labelled ones.
 
-    Args:
-        dataset: all ECGs.
-        indices: those that are pre-trained on.
-        batch_size: ECGs in a PT minibatch, also in that of a hypergradient.
-        views: returns the draws of a name.
-        labelled: name of an FT set ("train", "validation") -> its ECGs and the size of its minibatches. For
-            cross-fitting, "folds" -> all labelled ECGs and the number of folds; training and validation minibatches are
-            then successive folds.
-        seed: the PT seed. All arms share its random streams.
+    `labelled` maps a set ("train", "validation") to its ECGs and the size of its minibatches. For cross-fitting, it
+    maps "folds" to all labelled ECGs and the number of folds; training and validation minibatches are then successive
+    folds. `views` returns the draws of a name. All arms share the random streams of the PT `seed`.
     """
 
     def __init__(

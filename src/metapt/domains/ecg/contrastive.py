@@ -8,14 +8,10 @@ from torch.nn import functional as F
 
 
 def similarities(projections: Tensor, temperature: float) -> Tensor:
-    """Return the cosine similarity, divided by the temperature, of every view with every other.
+    """Return the cosine similarity over temperature of every view with every other: [2n, 2n] of projections [2n, d].
 
-    Args:
-        projections: [2n, d], the first views of n examples, then their second views.
-        temperature: above 0.
-
-    Returns:
-        [2n, 2n], minus infinity on the diagonal, so that no view is compared with itself.
+    The first views of n examples come before their second views. The diagonal is minus infinity, so that no view is
+    compared with itself.
     """
     units = F.normalize(projections, dim=1)
     diagonal = torch.eye(len(units), dtype=torch.bool, device=units.device)

@@ -54,17 +54,11 @@ class Sets(NamedTuple):
 def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
     """Fine-tune and test.
 
-    Args:
-        config: `arm` (its name), `meta_size` (labelled ECGs that PT saw, or None), `size` (labelled ECGs in FT),
-            `split` (of them; see `finetune_indices`), `pretrain_seeds`, `finetune_seeds` (numbers of them),
-            `evaluations`, `width`, `samples`, `finetune` (see `EcgFinetuning`), `checkpoint` (path).
-        inputs: `signals`, `records`, and `seed{n}`: pretrained.pt of each PT seed.
-        outputs: `metrics`, `series`.
-        machine: device.
-
-    Raises:
-        DataError: the test fold is empty; as `load_pretrained` and `full_transfer`.
-        ConfigError: as `finetune_indices`.
+    The config holds `arm` (its name), `meta_size` (labelled ECGs that PT saw, or None), `size` (labelled ECGs in FT),
+    `split` (of them; see `finetune_indices`), `pretrain_seeds`, `finetune_seeds` (numbers of them), `evaluations`,
+    `width`, `samples`, `finetune` (see `EcgFinetuning`) and `checkpoint`. The inputs are `signals`, `records`, and
+    pretrained.pt of each PT seed as `seed{n}`. Raises DataError if the test fold is empty, and as `load_pretrained` and
+    `full_transfer`.
     """
     settings = EcgFinetuning.model_validate(config["finetune"])
     dataset = open_dataset(inputs, config["samples"], machine.device)
@@ -116,20 +110,10 @@ def full_transfer(
     generator: torch.Generator,
     label: str | None = None,
 ) -> Score:
-    """Train the encoder and a new linear head, and test them at the best epoch.
+    """Train the encoder (from `start` and `buffers`, which don't change) and a new linear head; test the best epoch.
 
-    Args:
-        encoder: the network.
-        start: its parameters; like the buffers, not changed.
-        buffers: BatchNorm's statistics.
-        width: of the encoder.
-        sets: ECGs on the device of `start`.
-        settings: see `EcgFinetuning`.
-        generator: of head and minibatches, on the CPU.
-        label: shows the progress under this name.
-
-    Raises:
-        DataError: fewer than 2 ECGs to train on, or no class with both labels in validation or test.
+    The generator, on the CPU, draws head and minibatches; the progress is shown under `label`. Raises DataError for
+    fewer than 2 ECGs to train on, or no class with both labels in validation or test.
     """
     _check(sets)
     device = sets.train.signals.device

@@ -31,13 +31,9 @@ class EcgJobs(Jobs[EcgSettings]):
         return self.prepare(source, PREPARED, config={}, inputs=raw, mem_mb=1000, minutes=30)
 
     def pretrain(self, arm: str, access: str, seed: int, settings: Arm | None = None) -> Job:
-        """Return a PT job.
+        """Return a PT job that sees the labelled ECGs `access`, see `config.access`.
 
-        Args:
-            arm: its name.
-            access: the labelled ECGs that PT sees, see `config.access`.
-            seed: the PT seed.
-            settings: of an arm that is not in `ecg.arms`.
+        `settings` are those of an arm that is not in `ecg.arms`.
         """
         section = settings or self.config.arms[arm]
         size = _meta_size(access)
@@ -61,14 +57,7 @@ class EcgJobs(Jobs[EcgSettings]):
         )
 
     def finetune(self, arm: str, access: str, size: int, settings: Arm | None = None) -> Job:
-        """Return the job of all FT runs of an arm at one size of the FT set, from each of its PT jobs.
-
-        Args:
-            arm: its name.
-            access: see `pretrain`.
-            size: labelled ECGs in FT.
-            settings: see `pretrain`.
-        """
+        """Return the job of all FT runs of an arm on `size` labelled ECGs, from each of its PT jobs; see `pretrain`."""
         encoders = {
             f"seed{seed}": job.outputs["pretrained"] for seed, job in enumerate(self.encoders(arm, access, settings))
         }
@@ -99,12 +88,7 @@ class EcgJobs(Jobs[EcgSettings]):
         return [self.pretrain(arm, access, seed, settings) for seed in range(self.config.pretrain_seeds)]
 
     def runs(self, cells: Iterable[tuple[str, str, int]], settings: Mapping[str, Arm] | None = None) -> list[Job]:
-        """Return PT jobs and then FT jobs, without duplicates.
-
-        Args:
-            cells: arm, access and size of each FT job, see `finetune`.
-            settings: of arms that are not in `ecg.arms`.
-        """
+        """Return PT jobs and then the FT jobs of `cells` (arm, access, size), without duplicates; see `finetune`."""
         found = list(dict.fromkeys(cells))
         own = settings or {}
         encoders = dict.fromkeys((arm, access) for arm, access, _ in found)
@@ -114,16 +98,7 @@ class EcgJobs(Jobs[EcgSettings]):
     def hypergradients(
         self, arm: str, seed: int, fixed: Mapping[float, Job], size: int, draws: int, horizon: Sequence[int]
     ) -> Job:
-        """Return a job of `studies.warp_study`.
-
-        Args:
-            arm: the arm whose hypergradients are drawn.
-            seed: the PT seed.
-            fixed: value of `initial` -> the PT job with this strength, fixed.
-            size: labelled ECGs.
-            draws: hypergradients at each strength.
-            horizon: PT steps after which heads are compared.
-        """
+        """Return a job of `studies.warp_study`; `fixed`: value of `initial` -> the PT job with this strength, fixed."""
         encoders = {f"fixed/{initial:g}": job.outputs["pretrained"] for initial, job in fixed.items()}
         study = {"draws": draws, "horizon": list(horizon), "strengths": sorted(fixed)}
         return self.training(
@@ -138,12 +113,7 @@ class EcgJobs(Jobs[EcgSettings]):
         )
 
     def views(self, encoders: Mapping[str, Sequence[Job]], size: int) -> Job:
-        """Return the job of `studies.augmentations`.
-
-        Args:
-            encoders: arm -> its PT jobs, see `encoders`.
-            size: labelled ECGs at meta-PT time.
-        """
+        """Return the job of `studies.augmentations`; `encoders`: arm -> PT jobs; `size`: its labelled ECGs."""
         pretrained = {
             f"pretrained/{arm}/{seed}": job.outputs["pretrained"]
             for arm, jobs in encoders.items()

@@ -18,13 +18,9 @@ from metapt.twostage.pretraining import write
 def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
     """Pre-train.
 
-    Args:
-        config: `arm` (its name), `arm_settings`, `seed`, `meta_size` (labelled ECGs that PT sees, or None), `split` (of
-            them, see `finetune_indices`; or None), `width`, `samples`, `pretrain` (see `EcgPretraining`), `checkpoint`
-            (path).
-        inputs: `signals`, `records`.
-        outputs: `pretrained`, `metrics`, `series`.
-        machine: device.
+    The config holds `arm` (its name), `arm_settings`, `seed`, `meta_size` (labelled ECGs that PT sees, or None),
+    `split` (of them, see `finetune_indices`; or None), `width`, `samples`, `pretrain` (see `EcgPretraining`) and
+    `checkpoint`. The inputs are `signals` and `records`.
     """
     bound = fingerprint(config, inputs, __name__, machine.device)
     path = Path(config["checkpoint"])

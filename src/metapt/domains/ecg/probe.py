@@ -10,17 +10,9 @@ _NEWTON_STEPS = 30
 
 
 def ridge_logistic(features: Tensor, labels: Tensor, l2: float) -> Tensor:
-    """Fit a logistic regression of each class by Newton's method.
+    """Fit a logistic regression of each class to features [n, size], float64, and labels [n, classes], by Newton.
 
-    The loss is the mean over ECGs and classes plus l2 / 2 |head|^2.
-
-    Args:
-        features: [n, size], float64.
-        labels: [n, classes].
-        l2: ridge, above 0.
-
-    Returns:
-        heads [size + 1, classes], the bias last.
+    The loss is the mean over ECGs and classes plus l2 / 2 |head|^2. Returns heads [size + 1, classes], the bias last.
     """
     inputs = torch.cat([features, torch.ones_like(features[:, :1])], dim=1)
     (count, size), classes = inputs.shape, labels.shape[1]
@@ -40,14 +32,7 @@ def ridge_logistic(features: Tensor, labels: Tensor, l2: float) -> Tensor:
 
 
 def fold_heads(features: Tensor, labels: Tensor, fold: Tensor, l2: float) -> list[Tensor]:
-    """Return one head for each fold, fitted on the others.
-
-    Args:
-        features: [n, size].
-        labels: [n, classes].
-        fold: [n], the fold of each ECG, from 0 on without a gap.
-        l2: see `ridge_logistic`.
-    """
+    """Return one head for each `fold` [n] (from 0 on without a gap), fitted on the others; see `ridge_logistic`."""
     inputs, targets = features.double(), labels.double()
     return [ridge_logistic(inputs[fold != out], targets[fold != out], l2) for out in range(int(fold.max()) + 1)]
 

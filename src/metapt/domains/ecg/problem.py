@@ -51,17 +51,11 @@ def views(policy: Policy, meta: Params, signals: Tensor, draws: Draws) -> Tensor
 
 @dataclass(frozen=True)
 class SimclrProblem:
-    """PT by NT-Xent on two views of each ECG, FT by a linear head for the five classes.
+    """PT by NT-Xent on two views of each ECG, FT by a linear head for the five classes."""
 
-    Args:
-        encoder: the network.
-        policy: the warp; its parameters are the meta-parameters.
-        temperature: of NT-Xent.
-    """
-
-    encoder: Encoder
-    policy: Policy
-    temperature: float
+    encoder: Encoder  # the network
+    policy: Policy  # the warp; its parameters are the meta-parameters
+    temperature: float  # of NT-Xent
 
     def pretrain_loss(self, pretrained: Pretrained, meta: Params, batch: UnlabelledBatch) -> Tensor:
         return self.outputs_loss(self.pretrain_outputs(pretrained, meta, batch), meta, batch)

@@ -38,11 +38,7 @@ class EcgResults(TwoStageResults):
         return [None]
 
     def runs(self, arm: str, size: int, evaluation: str, meta_size: int | None = None) -> pd.Series[float]:
-        """Return the test AUROC (%) of each FT run, indexed by pair of seeds.
-
-        Raises:
-            NotMeasuredError: there is none.
-        """
+        """Return the test AUROC (%) of each FT run by pair of seeds. Raises NotMeasuredError without one."""
         return self.finetuning(arm, finetune_setting(size, meta_size), evaluation)
 
     def trajectories(self, arm: str) -> dict[int, pd.DataFrame]:

@@ -32,25 +32,15 @@ from metapt.training.seeds import generator
 
 @dataclass(frozen=True)
 class Setting:
-    """All that a PT job is given beside its arm, and what is made of it. It is the same for all arms.
+    """All that a PT job is given beside its arm, and what is made of it. It is the same for all arms."""
 
-    Attributes:
-        dataset: all ECGs.
-        width: of the encoder.
-        pretrain: SimCLR's settings.
-        seed: the PT seed.
-        meta_size: labelled ECGs at meta-PT time; None where the arm uses none.
-        split: of them, into training and validation; see `finetune_indices`.
-        checkpoint: the name of a part of the run -> its checkpoint.
-    """
-
-    dataset: Dataset
-    width: int
-    pretrain: EcgPretraining
-    seed: int
-    meta_size: int | None
-    split: Split
-    checkpoint: Callable[[str], Checkpoint]
+    dataset: Dataset  # all ECGs
+    width: int  # of the encoder
+    pretrain: EcgPretraining  # SimCLR's settings
+    seed: int  # the PT seed
+    meta_size: int | None  # labelled ECGs at meta-PT time; None where the arm uses none
+    split: Split  # of them, into training and validation; see `finetune_indices`
+    checkpoint: Callable[[str], Checkpoint]  # the name of a part of the run -> its checkpoint
 
     @property
     def encoder(self) -> Encoder:
@@ -133,15 +123,7 @@ class Setting:
 def setting_of(
     config: dict[str, Any], inputs: dict[str, Path], device: str, seed: int, checkpoint: Callable[[str], Checkpoint]
 ) -> Setting:
-    """Return the setting of a PT job.
-
-    Args:
-        config: `width`, `samples`, `pretrain`, `meta_size`, `split` of the job.
-        inputs: `signals`, `records`.
-        device: see `Dataset`.
-        seed: the PT seed.
-        checkpoint: see `Setting`.
-    """
+    """Return the setting of a PT job with `width`, `samples`, `pretrain`, `meta_size` and `split` of its config."""
     return Setting(
         dataset=open_dataset(inputs, config["samples"], device),
         width=config["width"],

@@ -16,10 +16,7 @@ from metapt.evaluation.metrics import NotMeasuredError
 def draw_trajectories(axis: Axes, results: EcgResults, runs: dict[str, str]) -> None:
     """Draw the displacement over meta-iterations, a line per PT seed; a dashed line if an arm learns nothing.
 
-    Args:
-        axis: to draw on.
-        results: of the experiment.
-        runs: arm that was run -> the arm whose look it has.
+    `runs` maps an arm that was run to the arm whose look it has.
     """
     look = looks(list(dict.fromkeys(runs.values())))
     with figures.style():

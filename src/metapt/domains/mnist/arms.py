@@ -29,25 +29,15 @@ S = TypeVar("S", bound=config.Study)
 
 @dataclass(frozen=True)
 class Run:
-    """An arm's run.
+    """An arm's run."""
 
-    Attributes:
-        experiment: as in the metrics table, "mnist_bptt" for example.
-        arm: its name.
-        device: of torch.
-        threads: CPU threads.
-        checkpoint: path of the state of the unfinished run; the name of a part goes into it, see `resumable`.
-        fingerprint: see `Checkpoint`.
-        budget_seconds: wall time of the arm that `budget_of` names; None for arms without one.
-    """
-
-    experiment: str
-    arm: str
-    device: str
-    threads: int
-    checkpoint: Path
-    fingerprint: str
-    budget_seconds: float | None = None
+    experiment: str  # as in the metrics table, "mnist_bptt" for example
+    arm: str  # its name
+    device: str  # of torch
+    threads: int  # CPU threads
+    checkpoint: Path  # path of the state of the unfinished run; the name of a part goes into it, see `resumable`
+    fingerprint: str  # see `Checkpoint`
+    budget_seconds: float | None = None  # wall time of the arm that `budget_of` names; None for arms without one
 
     def generator(self, *name: str | int) -> torch.Generator:
         """Return a random stream of this experiment. All arms share its streams."""
@@ -77,17 +67,11 @@ def run_arm(
     outputs: dict[str, Path],
     machine: Machine,
 ) -> None:
-    """Train an arm of an experiment and write its tables.
+    """Train an arm of an experiment by `train`, and write its tables; `module` is the `__name__` of the job's module.
 
-    Args:
-        study: the model of the experiment's settings.
-        train: trains the arm.
-        module: `__name__` of the job's module.
-        config: `experiment`, `arm`, `settings` (with this arm only: `budget_of` may name one that is not there), and
-            `checkpoint`.
-        inputs: `data`, the prepared images, and, for an arm with the budget of another, `budget`, that arm's metrics.
-        outputs: `metrics` and `series`.
-        machine: device and threads.
+    The config holds `experiment`, `arm`, `settings` (with this arm only: `budget_of` may name one that is not there)
+    and `checkpoint`. The inputs are `data`, the prepared images, and for an arm with the budget of another `budget`,
+    that arm's metrics. The outputs are `metrics` and `series`.
     """
     run = Run(
         experiment=f"mnist_{config['experiment']}",
@@ -125,20 +109,7 @@ def settings(arm: config.MnistMeta, iterations: int, steps_per_epoch: int) -> Me
 
 
 def sample(size: int, count: int, what: str, generator: torch.Generator) -> Tensor:
-    """Draw `count` of `size` examples without replacement, in random order.
-
-    Args:
-        size: number of examples.
-        count: how many of them.
-        what: names the examples in the error.
-        generator: draws them.
-
-    Returns:
-        indices [count].
-
-    Raises:
-        ConfigError: there are fewer.
-    """
+    """Draw the indices of `count` of `size` examples without replacement. Raises ConfigError if there are fewer."""
     if count > size:
         raise ConfigError(
             f"{count} {what} are asked for, but the data have {size}; lower the sizes, or take source: mnist."

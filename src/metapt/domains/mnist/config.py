@@ -102,13 +102,9 @@ CURVATURE = MnistMeta(
 
 
 class Study(ExperimentSection):
-    """The settings of an experiment each of whose arms is a run of a study.
+    """The settings of an experiment each of whose arms is a run of a study."""
 
-    Attributes:
-        study: the study's module, in the package `studies`.
-    """
-
-    study: ClassVar[str]
+    study: ClassVar[str]  # the study's module, in the package `studies`
 
 
 def minibatches(examples: int, batch_size: int) -> int:

@@ -21,11 +21,7 @@ HIDDEN = 64
 
 
 def linear(name: str, inputs: int, outputs: int, generator: torch.Generator) -> Params:
-    """Return a linear layer with torch's default initialisation, uniform within ± 1 / sqrt(inputs).
-
-    Returns:
-        {name}.weight [outputs, inputs], {name}.bias [outputs].
-    """
+    """Return {name}.weight [outputs, inputs] and {name}.bias [outputs], uniform in ± 1 / sqrt(inputs) as in torch."""
     bound = 1 / math.sqrt(inputs)
     weight = torch.empty(outputs, inputs).uniform_(-bound, bound, generator=generator)
     bias = torch.empty(outputs).uniform_(-bound, bound, generator=generator)
@@ -45,11 +41,7 @@ def initial(
 
 
 def features(encoder: Params, images: Tensor) -> Tensor:
-    """Return the encoder's features of images [batch, 28, 28].
-
-    Returns:
-        [batch, 64], or logits [batch, classes] where the output layer is part of the encoder.
-    """
+    """Return features [batch, 64] of images [batch, 28, 28], or logits if the output layer is part of the encoder."""
     hidden = F.relu(F.linear(images.flatten(1), encoder["hidden.weight"], encoder["hidden.bias"]))
     return logits(encoder, hidden) if "output.weight" in encoder else hidden
 

@@ -8,14 +8,10 @@ from torch.nn import functional as F
 
 
 def rotate(images: Tensor, degrees: Tensor) -> Tensor:
-    """Rotate each image counter-clockwise about its centre, with bilinear sampling and zeros outside.
+    """Rotate images [batch, height, width] counter-clockwise by `degrees` [batch], bilinearly, with zeros outside.
 
-    Args:
-        images: [batch, height, width]; the first row is the top. Images that are not square are sheared, not rotated.
-        degrees: [batch].
-
-    Returns:
-        [batch, height, width]. Its derivative w.r.t. an angle is that of the bilinear interpolation, which has kinks.
+    The derivative w.r.t. an angle is that of the interpolation, which has kinks. Images must be square; others are
+    sheared.
     """
     angle = torch.deg2rad(degrees)[:, None, None]
     cos, sin = torch.cos(angle), torch.sin(angle)

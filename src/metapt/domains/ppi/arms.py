@@ -57,8 +57,7 @@ def pretrain(arm: config.Arm, setting: PpiSetting) -> PretrainRun:
 def fixed_weights(setting: PpiSetting, arm: config.Supervised) -> Params:
     """Return the logits [PT tasks] of the task weights that an arm keeps throughout PT.
 
-    Raises:
-        ConfigError: the arm trains on related PT tasks only, and there are none.
+    Raises ConfigError if the arm trains on related PT tasks only, and there are none.
     """
     tasks = setting.dataset.coarse_tasks
     phi = torch.zeros(tasks)

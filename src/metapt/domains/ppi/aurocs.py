@@ -35,10 +35,8 @@ def auroc_cells(results: PpiResults, settings: Sequence[str]) -> pd.DataFrame:
     """Return our test AUROC, one row per setting, evaluation and arm that was run, in this order.
 
     Columns: setting, evaluation, arm, mean, standard_error (over FT runs; under `held_out_tasks` over the folds, as in
-    the paper), n (the number of FT runs or folds), seed_standard_error (over the means of the PT seeds), seeds.
-
-    Raises:
-        DataError: no FT run has measured the AUROC.
+    the paper), n (the number of FT runs or folds), seed_standard_error (over the means of the PT seeds), seeds. Raises
+    DataError if no FT run has measured the AUROC.
     """
     rows = []
     for setting in settings:

@@ -40,18 +40,11 @@ class PpiBatches(StreamBatches):
     """PT minibatches with coarse labels, and FT minibatches with fine labels.
 
     Each set of graphs has its own streams for graphs and dropout masks. Arms with the same seed therefore see the same
-    PT minibatches and masks, whatever else they draw.
-
-    Args:
-        dataset: all graphs.
-        sets: the graphs of "pretrain", "hypergradient" (PT graphs), "train" and "validation", and the sizes of their
-            minibatches; sets that are not used may be left out.
-        network: the encoder's layers and width.
-        dropout: share of a layer's outputs that are zeroed in training minibatches.
-        seed: the PT seed.
-        coarse: PT labels of all graphs as bits; None: the labels of the data set.
-        tasks: numbers of the FT tasks whose labels may be used; None: all.
-        offset_centres: see `PpiDataset.batch`; applies to PT minibatches.
+    PT minibatches and masks, whatever else they draw. `sets` are the graphs of "pretrain", "hypergradient" (PT graphs),
+    "train" and "validation" with the sizes of their minibatches; unused ones may be left out. `dropout` is the share of
+    a layer's outputs that are zeroed, `coarse` the PT labels of all graphs as bits (None: those of the data set), and
+    `tasks` the FT tasks whose labels may be used (None: all). `offset_centres`, for PT minibatches: see
+    `PpiDataset.batch`.
     """
 
     def __init__(

@@ -18,13 +18,8 @@ from metapt.training.pretraining import Pretrainer
 class CoTrainer(Pretrainer):
     """Train a network on both data sets in each step. Its `encoder` holds all parameters (see `problem.whole`).
 
-    Args:
-        problem: the losses.
-        batches: pairs of PT and FT minibatches.
-        network: initial parameters and buffers (copied).
-        optimizer: optimizer of all parameters.
-        gradients: "alternate": a step on PT data, then one on FT data; "pcgrad": one step along the sum of both
-            gradients after conflicting components are projected out (Yu et al. 2020).
+    With the gradients "alternate" it takes a step on PT data, then one on FT data; with "pcgrad" one step along the sum
+    of both gradients after conflicting components are projected out (Yu et al. 2020).
     """
 
     problem: CoTrainProblem

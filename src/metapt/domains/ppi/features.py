@@ -24,18 +24,9 @@ def head_aurocs(
     indices: Tensor,
     tasks: Tensor | None = None,
 ) -> float:
-    """Return the mean AUROC (%) of a head on the graphs `indices`, over the FT tasks with both labels.
+    """Return the mean AUROC (%) of a head for the FT `tasks` (None: all) on the graphs `indices`.
 
-    Args:
-        encoder: the network.
-        network: its parameters and buffers.
-        head: one row per FT task.
-        dataset: all graphs.
-        indices: numbers of graphs.
-        tasks: numbers of the head's FT tasks; None: all.
-
-    Raises:
-        DataError: no task has both labels.
+    Raises DataError if no task has both labels.
     """
     labels = dataset.fine(indices) if tasks is None else dataset.fine(indices)[:, tasks]
     return 100 * float(mean_auroc(logits(head, features_of(encoder, network, dataset, indices)), labels).value)

@@ -42,16 +42,10 @@ log = logging.getLogger(__name__)
 def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
     """Fine-tune and test an arm in a setting, for all its PT seeds, FT seeds and evaluations.
 
-    Args:
-        config: `domain`, `arm` (its name), `method` (of the arm), `setting`, `pretrain_seeds` and `finetune_seeds` (how
-            many), `evaluations`, `network` (see `Network`), `finetune` (see `PpiFinetuning`), `test_species`,
-            `checkpoint` (path).
-        inputs: `graphs` and, unless the method is `no_pt`, `seed{n}`: pretrained.pt of each PT seed.
-        outputs: `metrics`, `series`.
-        machine: device.
-
-    Raises:
-        DataError: as `open_dataset`, `splits`, `finetune_tasks`, `sets_of` and `load_pretrained`.
+    The config holds `domain`, `arm` (its name), `method` (of the arm), `setting`, `pretrain_seeds` and `finetune_seeds`
+    (how many), `evaluations`, `network` (see `Network`), `finetune` (see `PpiFinetuning`), `test_species` and
+    `checkpoint`. The inputs are `graphs` and, unless the method is `no_pt`, pretrained.pt of each PT seed as `seed{n}`.
+    Raises DataError as `open_dataset`, `splits`, `finetune_tasks`, `sets_of` and `load_pretrained`.
     """
     settings, network = PpiFinetuning.model_validate(config["finetune"]), Network.model_validate(config["network"])
     dataset = open_dataset(inputs["graphs"], machine.device)
@@ -95,19 +89,13 @@ def _numbers(score: Score) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class PpiSets:
-    """Numbers of the graphs for training, for the choice of epoch and learning rate, and for the test.
+    """Numbers of the graphs for training, for the choice of epoch and learning rate, and for the test."""
 
-    Attributes:
-        dataset: all graphs.
-        train, validation, test: int64, on any device.
-        tasks: numbers of the FT tasks.
-    """
-
-    dataset: PpiDataset
-    train: Tensor
+    dataset: PpiDataset  # all graphs
+    train: Tensor  # train, validation, test: int64, on any device
     validation: Tensor
     test: Tensor
-    tasks: Tensor
+    tasks: Tensor  # numbers of the FT tasks
 
     def labels(self, indices: Tensor) -> Tensor:
         """Return FT labels [n, tasks] of 0 and 1, float32."""
@@ -117,10 +105,8 @@ class PpiSets:
 def sets_of(dataset: PpiDataset, splits: Splits, tasks: Tensor) -> PpiSets:
     """Return the FT sets of a split by species; the test set is the hard half of the test species.
 
-    Tasks without a defined AUROC are named in the log.
-
-    Raises:
-        DataError: there are fewer than 2 training graphs, or no task has both labels in validation or test.
+    Tasks without a defined AUROC are named in the log. Raises DataError if there are fewer than 2 training graphs, or
+    no task has both labels in validation or test.
     """
     train, validation, test = (torch.from_numpy(part) for part in (splits.train, splits.validation, splits.test))
     sets = PpiSets(dataset, train, validation, test, tasks)
@@ -144,8 +130,7 @@ def sets_of(dataset: PpiDataset, splits: Splits, tasks: Tensor) -> PpiSets:
 def finetune_tasks(setting: str, count: int) -> Tensor:
     """Return the numbers of the FT tasks in a setting: the tasks held out from PT, or all `count` tasks.
 
-    Raises:
-        DataError: as `held_out_tasks`.
+    Raises DataError as `held_out_tasks`.
     """
     return torch.tensor(held_out_tasks(count, HELD_OUT.index(setting)) if setting in HELD_OUT else range(count))
 
@@ -160,20 +145,10 @@ def full_transfer(
     generator: torch.Generator,
     label: str | None = None,
 ) -> Score:
-    """Train the encoder and a new linear head.
+    """Train the encoder (from `start` and `buffers`, which don't change) and a new linear head; test the best epoch.
 
-    Args:
-        encoder: the network.
-        start: its parameters (not changed).
-        buffers: BatchNorm's statistics (not changed).
-        sets: graphs on the device of `start`.
-        settings: see `PpiFinetuning`.
-        lr: learning rate.
-        generator: CPU generator of the head, the minibatches and dropout.
-        label: name of the progress bar; None: no bar.
-
-    Raises:
-        DataError: no task has both labels in validation or test.
+    The generator, on the CPU, draws head, minibatches and dropout; the progress is shown under `label`. Raises
+    DataError if no task has both labels in validation or test.
     """
     dataset = sets.dataset
     masks = torch.Generator(dataset.device).manual_seed(int(torch.randint(2**62, (), generator=generator)))

@@ -30,17 +30,11 @@ USEFUL = "useful"
 
 
 def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
-    """Pre-train an arm.
+    """Pre-train an arm. Raises DataError as `open_dataset`, `splits` and `load_pretrained`.
 
-    Args:
-        config: `domain`, `arm` (its name), `arm_settings`, `setting` (see `PpiSetting.name`), `seed`, `network` (see
-            `Network`), `pretrain` (see `PpiPretraining`), `test_species`, `checkpoint` (path).
-        inputs: `graphs`, `tasks`, and `weights`: pretrained.pt of the arm whose task weights this arm takes.
-        outputs: `pretrained`, `metrics`, `series`.
-        machine: device.
-
-    Raises:
-        DataError: as `open_dataset`, `splits` and `load_pretrained`.
+    The config holds `domain`, `arm` (its name), `arm_settings`, `setting` (see `PpiSetting.name`), `seed`, `network`
+    (see `Network`), `pretrain` (see `PpiPretraining`), `test_species` and `checkpoint`. The inputs are `graphs`,
+    `tasks`, and `weights`: pretrained.pt of the arm whose task weights this arm takes.
     """
     state = fingerprint(config, inputs, __name__, machine.device)
     arm: Arm = TypeAdapter(Arm).validate_python(config["arm_settings"])

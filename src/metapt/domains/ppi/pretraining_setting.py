@@ -30,27 +30,16 @@ _Batches = TypeVar("_Batches", bound=PpiBatches)
 
 @dataclass(frozen=True)
 class PpiSetting:
-    """The inputs of a PT run.
+    """The inputs of a PT run."""
 
-    Args:
-        dataset: all graphs.
-        network: the encoder's layers and width.
-        pretrain: settings that all arms share.
-        test_species: NCBI taxa.
-        seed: the PT seed.
-        name: the setting, one of `metapt.domains.ppi.settings.SETTINGS`.
-        learned: logits of the task weights that another arm has learned; None if the arm takes none.
-        checkpoint: the checkpoint of the run.
-    """
-
-    dataset: PpiDataset
-    network: config.Network
-    pretrain: config.PpiPretraining
-    test_species: list[int]
-    seed: int
-    name: str
-    learned: Tensor | None
-    checkpoint: Callable[[], Checkpoint]
+    dataset: PpiDataset  # all graphs
+    network: config.Network  # the encoder's layers and width
+    pretrain: config.PpiPretraining  # settings that all arms share
+    test_species: list[int]  # NCBI taxa
+    seed: int  # the PT seed
+    name: str  # the setting, one of `metapt.domains.ppi.settings.SETTINGS`
+    learned: Tensor | None  # logits of the task weights that another arm has learned; None if the arm takes none
+    checkpoint: Callable[[], Checkpoint]  # the checkpoint of the run
 
     @property
     def encoder(self) -> GinEncoder:
@@ -122,11 +111,7 @@ class PpiSetting:
         return np.asarray(related(unpack(coarse[known], self.dataset.coarse_tasks), granted).any(1))
 
     def sets(self, arm: config.PpiMeta | None = None) -> dict[str, tuple[Indices, int]]:
-        """Return the graphs of each set of minibatches, and the size of its minibatches.
-
-        Args:
-            arm: the arm whose meta-updates use them; None: no meta-updates.
-        """
+        """Return the graphs of each set of minibatches and the size of these, for an arm with meta-updates or None."""
         train, validation = self.finetune
         size = self.pretrain.batch_size
         larger = None if arm is None else arm.hypergradient_batch

@@ -50,13 +50,9 @@ def task_losses(outputs: Tensor, labels: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class MultitaskProblem:
-    """Multitask PT with L = 1/T sum_t 2 sigmoid(phi_t) CE_t, and FT of a linear head on other tasks.
+    """Multitask PT with L = 1/T sum_t 2 sigmoid(phi_t) CE_t, and FT of a linear head on other tasks."""
 
-    Args:
-        encoder: the network.
-    """
-
-    encoder: GinEncoder
+    encoder: GinEncoder  # the network
 
     def pretrain_loss(self, pretrained: Pretrained, meta: Params, batch: LabelledGraphs) -> Tensor:
         return self.outputs_loss(self.pretrain_outputs(pretrained, meta, batch), meta, batch)

@@ -26,16 +26,12 @@ HELD_OUT_TASKS = "held_out_tasks"
 
 @dataclass(frozen=True)
 class PpiResults(TwoStageResults):
-    """The results of an experiment.
-
-    Attributes:
-        config: the section `ppi`, with the arms that the experiment names.
-    """
+    """The results of an experiment."""
 
     settings: ClassVar[type[PpiSettings]] = PpiSettings
     auroc: ClassVar[str] = AUROC
 
-    config: PpiSettings
+    config: PpiSettings  # the section `ppi`, with the arms that the experiment names
 
     @property
     def learners(self) -> list[str]:
@@ -59,9 +55,8 @@ class PpiResults(TwoStageResults):
     def runs(self, arm: str, setting: str, evaluation: str) -> pd.Series[float]:
         """Return the test AUROC (%) of each FT run, indexed by pair of seeds; for `held_out_tasks` the folds' mean.
 
-        Raises:
-            NotMeasuredError: no run was measured, or none in one of the folds.
-            DataError: the folds have different seeds.
+        Raises NotMeasuredError if no run was measured, or none in one of the folds. Raises DataError if the folds have
+        different seeds.
         """
         if setting != HELD_OUT_TASKS:
             return self.finetuning(arm, finetune_setting(self.config.arms[arm], setting), evaluation)
@@ -75,17 +70,12 @@ class PpiResults(TwoStageResults):
     def folds(self, arm: str, evaluation: str) -> pd.DataFrame:
         """Return the test AUROC (%) by pair of seeds and fold.
 
-        Raises:
-            NotMeasuredError: no run was measured in one of the folds.
+        Raises NotMeasuredError if no run was measured in one of the folds.
         """
         return pd.concat({fold: self.runs(arm, fold, evaluation) for fold in HELD_OUT}, axis=1)
 
     def weights(self, arm: str, setting: str = FULL_ACCESS) -> pd.DataFrame:
-        """Return the learned weights [PT tasks, PT seeds].
-
-        Raises:
-            NotMeasuredError: the arm has learned none.
-        """
+        """Return the learned weights [PT tasks, PT seeds]. Raises NotMeasuredError if the arm has learned none."""
         return self.by_seed(arm, WEIGHT, setting)
 
     def papers_number(self, arm: str, metric: str) -> float:
@@ -98,8 +88,7 @@ class PpiResults(TwoStageResults):
     def tasks(self) -> pd.DataFrame:
         """Return kind, task, term and description of the tasks; empty if the experiment does not read them.
 
-        Raises:
-            DataError: the file is not a list of tasks.
+        Raises DataError if the file is not a list of tasks.
         """
         return _tasks(self.files.get("tasks"))
 

@@ -22,8 +22,7 @@ SETTINGS = (FULL_ACCESS, HALF_DATA, *HELD_OUT, PERMUTED_TASKS, RELEASED_CENTRE)
 def pretrain_setting(arm: Arm, setting: str) -> str:
     """Return the setting of the PT run that serves `setting`; PT that sees no FT data ignores changes of them.
 
-    Raises:
-        ConfigError: there is no such setting.
+    Raises ConfigError if there is no such setting.
     """
     if setting not in SETTINGS:
         raise ConfigError(f"ppi has no setting {setting!r}; legal: {', '.join(SETTINGS)}.")
@@ -33,7 +32,6 @@ def pretrain_setting(arm: Arm, setting: str) -> str:
 def finetune_setting(arm: Arm, setting: str) -> str:
     """Return the setting whose FT runs serve `setting`; FT uses all FT data under half data, too.
 
-    Raises:
-        ConfigError: there is no such setting.
+    Raises ConfigError if there is no such setting.
     """
     return pretrain_setting(arm, setting) if setting == HALF_DATA else setting

@@ -29,11 +29,7 @@ Values = NDArray[np.floating[Any]]
 
 
 def drawn(results: PpiResults, panels: list[Panel]) -> Figure:
-    """Return the figure of some panels.
-
-    Raises:
-        DataError: there are no panels.
-    """
+    """Return the figure of some panels. Raises DataError if there are no panels."""
     if not panels:
         raise DataError(f"{results.name} has no arm that learns task weights; name one in its arms.")
     columns = min(len(panels), 3 if len(panels) != 4 else 2)

@@ -62,18 +62,13 @@ def number_text(row: dict[str, float | str], name: str) -> str:
 def relatives(results: PpiResults, arm: str, setting: str) -> Estimate:
     """Return the mean weight of the FT tasks' relatives minus that of the other PT tasks, over PT seeds.
 
-    Raises:
-        NotMeasuredError: the PT runs did not compare the two.
+    Raises NotMeasuredError if the PT runs did not compare the two.
     """
     return paired_difference(results.pretraining(arm, RELATIVES, setting), results.pretraining(arm, OTHERS, setting))
 
 
 def over_pretraining(results: PpiResults, arm: str, metric: str, setting: str) -> Estimate:
-    """Return a metric of the PT runs, over PT seeds.
-
-    Raises:
-        NotMeasuredError: no run has measured it.
-    """
+    """Return a metric of the PT runs, over PT seeds. Raises NotMeasuredError if no run has measured it."""
     return estimate_mean(results.pretraining(arm, metric, setting).to_numpy(dtype=float))
 
 
@@ -82,10 +77,7 @@ def agreement(weights: pd.DataFrame) -> Estimate:
 
     Pairs share seeds, so the standard error is the jackknife's over seeds (Efron and Stein 1981), and `n` is the number
     of seeds. Two seeds make one pair, which has no standard error, and `n` is 1. The correlation of constant weights is
-    NaN.
-
-    Raises:
-        NotMeasuredError: there is only one seed.
+    NaN. Raises NotMeasuredError if there is only one seed.
     """
     count = weights.shape[1]
     if count < 2:

@@ -26,20 +26,14 @@ Split = Literal["patients", "released"]
 
 @dataclass(frozen=True)
 class Dataset:
-    """Prepared ECGs, normalised by the training folds' mean and standard deviation.
+    """Prepared ECGs, normalised by the training folds' mean and standard deviation."""
 
-    Attributes:
-        records: all ECGs, mapped from the disk.
-        mean, deviation: mean and standard deviation over all signals of folds 1-9, leads and times, microvolts.
-        samples: length of a signal; longer than a record means zeros at its end.
-        device: of the tensors that are returned.
-    """
-
-    records: EcgRecords
+    records: EcgRecords  # all ECGs, mapped from the disk
+    # mean, deviation: mean and standard deviation over all signals of folds 1-9, leads and times, microvolts
     mean: float
     deviation: float
-    samples: int
-    device: str
+    samples: int  # length of a signal; longer than a record means zeros at its end
+    device: str  # of the tensors that are returned
 
     def raw(self, indices: np.ndarray) -> Tensor:
         """Return signals [n, samples of a record, leads] as they are stored, int16 microvolts, on the device."""
@@ -75,8 +69,7 @@ def open_dataset(inputs: dict[str, Path], samples: int, device: str) -> Dataset:
 def pretrain_indices(records: EcgRecords, count: int | None) -> np.ndarray:
     """Return the ECGs for PT: all of folds 1-9, or `count` of them, the same in every run.
 
-    Raises:
-        ConfigError: there are fewer.
+    Raises ConfigError if there are fewer.
     """
     return _shuffled(records, "pretrain.signals", count or len(records.training), "ecg pretrain signals")
 
@@ -96,10 +89,8 @@ def finetune_indices(records: EcgRecords, size: int, seed: int, split: Split) ->
     The FT set is the first `size` ECGs of folds 1-9, shuffled by the PT seed. With the split "patients" no patient is
     in both parts: from the end of the set on, each patient whose ECGs all fit into the rest of the validation part goes
     there, and the others are for training. So the total is exact, and validation is smaller than its part only if no
-    patient fits. With "released" the ECGs are those of the released code, which splits them by record.
-
-    Raises:
-        ConfigError: there are fewer ECGs, or too few ECGs or patients for two parts.
+    patient fits. With "released" the ECGs are those of the released code, which splits them by record. Raises
+    ConfigError if there are fewer ECGs, or too few ECGs or patients for two parts.
     """
     if size < 3:
         raise ConfigError(f"an FT set of {size} ECGs can't be split into training and validation; legal: 3 or more.")
@@ -121,10 +112,8 @@ def finetune_indices(records: EcgRecords, size: int, seed: int, split: Split) ->
 def patient_folds(patients: np.ndarray, folds: int) -> np.ndarray:
     """Return the fold, 0 to `folds` - 1, of each ECG of these patients [n]; all ECGs of a patient are in one fold.
 
-    Patients with most ECGs come first, else in the given order. Each goes to the smallest fold so far.
-
-    Raises:
-        ConfigError: there are fewer patients than folds.
+    Patients with most ECGs come first, else in the given order. Each goes to the smallest fold so far. Raises
+    ConfigError if there are fewer patients than folds.
     """
     counts = Counter(patients.tolist())
     if len(counts) < folds:

@@ -25,17 +25,11 @@ _ADVICE = "remove it, so that it is prepared again"
 
 @dataclass(frozen=True, eq=False)
 class EcgRecords:
-    """Prepared records.
+    """Prepared records."""
 
-    Attributes:
-        signals: int16 [N, 12, 1000], microvolts at 100 Hz, mapped from the disk.
-        table: the columns `COLUMNS`.
-        labels: float32 [N, 5].
-    """
-
-    signals: NDArray[np.int16]
-    table: pd.DataFrame
-    labels: NDArray[np.float32]
+    signals: NDArray[np.int16]  # int16 [N, 12, 1000], microvolts at 100 Hz, mapped from the disk
+    table: pd.DataFrame  # the columns `COLUMNS`
+    labels: NDArray[np.float32]  # float32 [N, 5]
 
     @property
     def patients(self) -> NDArray[np.int64]:
@@ -54,20 +48,12 @@ class EcgRecords:
 
 
 def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
-    """Convert the raw files to the prepared ones; the same raw files give the same bytes.
+    """Convert the raw files to the prepared ones, in the database's order; the same raw files give the same bytes.
 
-    Args:
-        config: not used.
-        inputs: `ptbxl_database.csv`, `scp_statements.csv`, and `records.json`, which names the records to prepare and
-            has their files in its folder.
-        outputs: `signals`, an .npy file, int16 [N, 12, 1000], microvolts; `records`, a CSV file of `COLUMNS`; in the
-            database's order.
-        machine: not used.
-
-    Raises:
-        DataError: as `read_database` and `read_signals`; records.json is no list of records, or names one that is not
-            in the database.
-        MachineError: the disk is full, or the folder can't be written.
+    The inputs are `ptbxl_database.csv`, `scp_statements.csv`, and `records.json`, which names the records to prepare
+    and has their files in its folder. The outputs are `signals`, an .npy file, int16 [N, 12, 1000], microvolts, and
+    `records`, a CSV file of `COLUMNS`. Raises DataError as `read_database` and `read_signals`, and if records.json is
+    no list of records or names one that is not in the database.
     """
     table = read_database(inputs["ptbxl_database.csv"], inputs["scp_statements.csv"])
     path = inputs["records.json"]
@@ -94,9 +80,8 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
 def load(signals: Path, records: Path) -> EcgRecords:
     """Open prepared files.
 
-    Raises:
-        DataError: a file is missing, cut, or not of the prepared form; the two don't belong together; a patient of fold
-            10 is in another fold too.
+    Raises DataError if a file is missing, cut, or not of the prepared form; the two don't belong together; a patient of
+    fold 10 is in another fold too.
     """
     table = _read_table(records)
     array = _open_signals(signals)
@@ -111,8 +96,7 @@ def load(signals: Path, records: Path) -> EcgRecords:
 def statistics(records: EcgRecords) -> tuple[float, float]:
     """Return mean and standard deviation over all training signals, leads and times, microvolts; the sums are exact.
 
-    Raises:
-        DataError: there are no training signals.
+    Raises DataError if there are no training signals.
     """
     indices = records.training
     if len(indices) == 0:

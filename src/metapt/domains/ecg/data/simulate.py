@@ -133,18 +133,7 @@ class Simulated:
 
 
 def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
-    """Write 2,400 ECGs of 2,000 patients in PTB-XL's layout.
-
-    Args:
-        config: not used.
-        inputs: none.
-        outputs: paths of `ptbxl_database.csv`, `scp_statements.csv` and `records.json`; the recordings (WFDB, 100 Hz)
-            go into `records100` beside the last.
-        machine: not used.
-
-    Raises:
-        MachineError: the disk is full, or a folder can't be written.
-    """
+    """Write 2,400 ECGs of 2,000 patients in PTB-XL's layout; recordings go into `records100` beside `records.json`."""
     write(generate(PATIENTS, SEED), outputs)
 
 
@@ -163,11 +152,9 @@ def write(ecgs: Simulated, outputs: dict[str, Path]) -> None:
 
 
 def write_record(path: Path, signal: NDArray[np.int16]) -> None:
-    """Write a recording as `path`.hea and `path`.dat: the bytes of wfdb.wrsamp (format 16, 1000 / mV), but faster.
+    """Write a recording [12, samples], microvolts, as `path`.hea and `path`.dat.
 
-    Args:
-        path: without suffix.
-        signal: [12, samples], microvolts.
+    The bytes are those of wfdb.wrsamp (format 16, 1000 / mV), which is slower.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = [f"{path.name} {len(LEADS)} {RATE} {signal.shape[1]}"]
@@ -216,18 +203,10 @@ def generate(patients: int, seed: int) -> Simulated:
 
 
 def rhythm(rng: np.random.Generator, rate: NDArray[np.float64], cover: float = SAMPLES / RATE) -> NDArray[np.float64]:
-    """Return R peaks of hearts whose rate follows blood pressure and breath, with some early beats.
+    """Return R peaks [n, beats], s, of hearts of mean `rate` [n], beats per minute, some beats early.
 
-    The RR interval varies with the spectrum of McSharry et al. (peaks at 0.1 and 0.25 Hz, here jittered) and random
-    phases.
-
-    Args:
-        rng: random numbers.
-        rate: [n], mean heart rate, beats per minute.
-        cover: length of the recording, s.
-
-    Returns:
-        [n, beats], s; the first before 0, the last after `cover`.
+    The first peak is before 0 and the last after `cover` seconds. The RR interval varies with blood pressure and
+    breath, with the spectrum of McSharry et al. (peaks at 0.1 and 0.25 Hz, here jittered) and random phases.
     """
     n = len(rate)
     mean = 60 / rate
@@ -253,17 +232,10 @@ def dipole(
     qrs: NDArray[np.float64],
     qt: NDArray[np.float64],
 ) -> NDArray[np.float32]:
-    """Return the heart's dipole over time: sums of Gaussian kernels around the R peaks.
+    """Return the heart's dipole over time [n, 3, 1000], mV: sums of Gaussian kernels around the R peaks.
 
-    Args:
-        beats: [n, beats], s, R peaks that begin before 0 and end after the recording.
-        vectors: [n, kernels, 3], mV, height of each kernel of `_KERNELS` and `_INFARCT` along x, y, z.
-        pr: [n], s, from the first P kernel to the first QRS kernel.
-        qrs: [n], width of the QRS complex, relative to the kernels.
-        qt: [n], length of the QT interval at 60 bpm, relative to the kernels.
-
-    Returns:
-        [n, 3, 1000], mV.
+    `beats` [n, beats], s, begin before 0 and end after the recording. `vectors` [n, kernels, 3], mV, are the heights of
+    the kernels along x, y, z. `pr`, `qrs` and `qt` [n] are as in `Simulated`.
     """
     time = np.arange(SAMPLES) / RATE
     last = np.stack([np.searchsorted(row, time, side="right") - 1 for row in beats])

@@ -48,22 +48,14 @@ _TABLE_ADVICE = "remove it and download it again, or copy a whole one there"
 
 
 def read_database(database: Path, statements: Path) -> pd.DataFrame:
-    """Read the patient, the fold and the labels of each record.
+    """Read patient, fold and labels of each record from ptbxl_database.csv and scp_statements.csv, in the file's order.
 
-    A record has the label of a class if any of its diagnostic statements belongs to the class, whatever its likelihood,
-    as in the publishers' example_physionet.py.
+    Columns: ecg_id, patient_id, fold (1 to 10), the labels `CLASSES` (0 or 1; all int64), and filename_lr, the record's
+    name relative to the database's folder, without suffix. A record has the label of a class if any of its diagnostic
+    statements belongs to it, whatever its likelihood, as in the publishers' example_physionet.py.
 
-    Args:
-        database: ptbxl_database.csv.
-        statements: scp_statements.csv.
-
-    Returns:
-        A row per record, in the order of the file: ecg_id, patient_id, fold (1 to 10), the labels `CLASSES` (0 or 1;
-        all int64), and filename_lr, the record's name relative to the database's folder, without suffix.
-
-    Raises:
-        DataError: a file is missing or no such table; a number, name, fold or dict of statements is illegal; a
-            statement is unknown; a record is there twice; a patient of fold 10 is in another fold too.
+    Raises DataError if a file is missing or no such table; a number, name, fold or dict of statements is illegal; a
+    statement is unknown; a record is there twice; or a patient of fold 10 is in another fold too.
     """
     class_of = _read_statements(statements)
     rows = []
@@ -91,9 +83,8 @@ def read_database(database: Path, statements: Path) -> pd.DataFrame:
 def check_table(table: pd.DataFrame, path: Path) -> None:
     """Check the columns ecg_id, patient_id, fold and `CLASSES` of records that come from `path`.
 
-    Raises:
-        DataError: there is no record, or one twice; a fold is not 1 to 10, a label not 0 or 1; a patient of fold 10 is
-            in another fold too.
+    Raises DataError if there is no record, or one twice; a fold is not 1 to 10, a label not 0 or 1; a patient of fold
+    10 is in another fold too.
     """
     if table.empty:
         raise DataError(f"{path} has no records: {_TABLE_ADVICE}.")
@@ -115,17 +106,10 @@ def check_table(table: pd.DataFrame, path: Path) -> None:
 
 
 def read_signals(folder: Path, names: Sequence[str]) -> NDArray[np.int16]:
-    """Read records, and check them by the first values and the checksums in their headers.
+    """Read records (filename_lr, relative to `folder`) as int16 [records, 12, 1000], microvolts.
 
-    Args:
-        folder: that the names are relative to.
-        names: as in filename_lr, without suffix.
-
-    Returns:
-        int16 [records, 12, 1000], microvolts.
-
-    Raises:
-        DataError: a record is missing, cut, overlong, altered, of another form than PTB-XL's, or has invalid values.
+    They are checked by the first values and checksums in their headers. Raises DataError if a record is missing, cut,
+    overlong, altered, of another form than PTB-XL's, or has invalid values.
     """
     signals = np.empty((len(names), len(LEADS), SAMPLES), "<i2")
     values, checksums = np.empty((2, len(names), len(LEADS)), np.int64)

@@ -108,8 +108,7 @@ def _arms(section: WarpStudy, domain: EcgSettings) -> Iterator[tuple[str, str, A
 def needs(jobs: EcgJobs, section: WarpStudy) -> Needs:
     """Return the PT and FT runs of the study's arms, and hypergradients of each arm and PT seed.
 
-    Raises:
-        ConfigError: as `fixed_arms`.
+    Raises ConfigError as `fixed_arms`.
     """
     arms, size = study_arms(section, jobs.config), section.finetune_size
     starts = [start_arm(arm, initial) for arm, initials in section.starts.items() for initial in initials]
@@ -126,8 +125,7 @@ def needs(jobs: EcgJobs, section: WarpStudy) -> Needs:
 def fixed_arms(section: WarpStudy, domain: EcgSettings, arm: str) -> dict[float, str]:
     """Return the arms of fixed strength whose warp has the parametrisation of `arm`, by their `initial`.
 
-    Raises:
-        ConfigError: there are none, or two for one `initial`.
+    Raises ConfigError if there are none, or two for one `initial`.
     """
     learned = domain.arms[arm]
     assert isinstance(learned, EcgMeta)
@@ -240,11 +238,7 @@ def _distance_from_best(results: EcgResults, arm: str, evaluation: str) -> Measu
 
 
 def _first_and_last(results: EcgResults, arm: str) -> dict[int, tuple[float, float]]:
-    """Return PT seed -> first and last displacement of its series.
-
-    Raises:
-        NotMeasuredError: there is no series.
-    """
+    """Return PT seed -> first and last displacement of its series. Raises NotMeasuredError if there is no series."""
     found = {seed: each["value"].to_numpy(dtype=float) for seed, each in results.trajectories(arm).items()}
     if not found:
         raise NotMeasuredError(f"No PT run of {arm} has left a trajectory.")

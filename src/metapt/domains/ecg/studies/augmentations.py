@@ -58,19 +58,15 @@ def views(policy: Policy, strength: Tensor, signal: Tensor, draws: Draws) -> Ten
 def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
     """Make views of the first normal test ECG, and measure the warp's strength for each of up to 1,000 test ECGs.
 
-    Args:
-        config: `arms`: the settings of each; `seeds`: PT seeds; `meta_size`, `split`, `width`, `samples`, `pretrain` as
-            of their PT runs.
-        inputs: `signals`, `records`; `pretrained/{arm}/{seed}`: pretrained.pt of each PT run.
-        outputs: `metrics`: mean typical displacement (samples) at the learned strength, by superclass; replicate is the
-            PT seed. `series`, of the first PT seed: lead II of the normal ECG in mV (`original`); for each arm two
-            views of the same draws at the `initial` and at the `learned` strength (step is a sample, replicate a view);
-            the typical displacement (the arm's `strength`) and the labels (step is a test ECG).
-        machine: device.
+    The config holds `arms` (the settings of each), the PT `seeds`, and `meta_size`, `split`, `width`, `samples`,
+    `pretrain` as of their PT runs, whose pretrained.pt are the inputs `pretrained/{arm}/{seed}` beside `signals` and
+    `records`.
 
-    Raises:
-        ConfigError: an arm has no warp.
-        DataError: there is no normal test ECG.
+    The output `metrics` has the mean typical displacement (samples) at the learned strength, by superclass and PT seed.
+    `series`, of the first PT seed, has lead II of the normal ECG in mV (`original`); for each arm two views of the same
+    draws at the `initial` and at the `learned` strength (step is a sample, replicate a view); the typical displacement
+    (the arm's `strength`) and the labels (step is a test ECG). Raises ConfigError if an arm has no warp, and DataError
+    if there is no normal test ECG.
     """
     first = config["seeds"][0]
     setting = study_setting(config, inputs, first, machine.device)

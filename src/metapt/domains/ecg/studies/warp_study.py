@@ -64,21 +64,12 @@ def warp_at(setting: Setting, warp: Warp, initial: float) -> tuple[Policy, Param
 def hypergradients(
     setting: Setting, arm: EcgMeta, pretrained: Pretrained, head: Params, initial: float, draws: int
 ) -> Tensor:
-    """Return draws of d(FT loss) / dm, m the warp's global scale, each with minibatches and views of its own.
+    """Return `draws` of d(FT loss) / dm, m the warp's global scale, each with minibatches and views of its own.
 
-    Encoder, meta-parameters and head are the same in all draws. Averaging, clipping and normalising of hypergradients,
-    which an arm may do, are left out.
-
-    Args:
-        setting: of the PT run that led to `pretrained`.
-        arm: the estimator.
-        pretrained: the encoder at which the hypergradient is taken.
-        head: initial FT head; if the arm unrolls FT steps, it is trained first, see `online_head`.
-        initial: strength of the warp, in the arm's own parametrisation (see `config.Warp`).
-        draws: number of hypergradients.
-
-    Returns:
-        [draws], float64; NaN and inf are kept.
+    Encoder, meta-parameters and head are the same in all draws; a head that the arm unrolls is trained first, see
+    `online_head`. `initial` is the strength of the warp in the arm's own parametrisation (see `config.Warp`).
+    Averaging, clipping and normalising of hypergradients, which an arm may do, are left out. Returns [draws], float64,
+    with NaN and inf.
     """
     policy, meta = warp_at(setting, arm.warp, initial)
     settings = meta_settings(arm, setting)
@@ -141,17 +132,8 @@ def horizon(
 ) -> list[Lookahead]:
     """Continue PT from `pretrained` at each strength, on the same minibatches with the same noise; Adam starts anew.
 
-    All labelled ECGs are held out once. Old heads are fitted to the features of `pretrained`, refitted heads to the
-    features that they are tested on.
-
-    Args:
-        setting: of the PT run that led to `pretrained`.
-        pretrained: where PT continues.
-        warp: the parametrisation; its own `initial` is not used.
-        strengths: values of `initial`.
-        steps: PT steps after which losses are measured, counted from `pretrained`.
-        l2: ridge of the heads.
-        folds: of the labelled ECGs.
+    After each number of PT `steps`, heads are tested on all labelled ECGs by cross-validation. Old heads are fitted to
+    the features of `pretrained`, refitted heads to the features that they are tested on.
     """
     labelled = setting.labelled()
     fold = setting.folds(folds)
@@ -197,12 +179,10 @@ def study_setting(config: dict[str, Any], inputs: dict[str, Path], seed: int, de
 def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
     """Draw hypergradients of an arm and PT seed at each strength, and take the horizon from the middle one's encoder.
 
-    Args:
-        config: `arm`, `arm_settings`, `seed`, `meta_size`, `split`, `width`, `samples`, `pretrain` as of its PT runs;
-            `study`: `draws`, `horizon` (PT steps), `strengths` (values of `initial`).
-        inputs: `signals`, `records`; `fixed/{initial:g}`: pretrained.pt of PT with that strength, fixed.
-        outputs: `metrics`: evaluations "hypergradient" and "horizon", replicate is the PT seed; `series`: every draw.
-        machine: device.
+    The config holds `arm`, `arm_settings`, `seed`, `meta_size`, `split`, `width`, `samples`, `pretrain` as of its PT
+    runs, and `study`: `draws`, `horizon` (PT steps), `strengths` (values of `initial`). The inputs are `signals`,
+    `records`, and `fixed/{initial:g}`: pretrained.pt of PT with that strength. The output `metrics` has the evaluations
+    "hypergradient" and "horizon", `series` has every draw.
     """
     study = config["study"]
     arm = EcgMeta.model_validate(config["arm_settings"])

@@ -25,16 +25,9 @@ _CHUNK = 1 << 20
 
 
 def read_idx(path: Path) -> Tensor:
-    """Read images or labels.
+    """Read images [N, 28, 28] (0 is background, 255 is ink) or labels [N], uint8; `.gz` files are unpacked.
 
-    Args:
-        path: an IDX file, gzipped if its name ends in `.gz`.
-
-    Returns:
-        uint8, [N, 28, 28] (0 is background, 255 is ink) or [N].
-
-    Raises:
-        DataError: the file is missing, cut, overlong, altered, or no IDX file of MNIST's shape.
+    Raises DataError if the file is missing, cut, overlong, altered, or no IDX file of MNIST's shape.
     """
     with reading_raw(path), _open(path) as stream:
         shape = _read_shape(stream, path)
@@ -52,14 +45,9 @@ def read_idx(path: Path) -> Tensor:
 
 
 def read_split(images: Path, labels: Path) -> tuple[Tensor, Tensor]:
-    """Read the images of a split and their labels.
+    """Read the uint8 images [N, 28, 28] of a split and their uint8 labels [N] in 0..9.
 
-    Returns:
-        uint8 images [N, 28, 28], and uint8 labels [N] in 0..9.
-
-    Raises:
-        DataError: as `read_idx`; a file of the wrong kind, a label outside 0..9, or different numbers of images and
-            labels.
+    Raises DataError as `read_idx`, and for a file of the wrong kind, a label outside 0..9, or unequal numbers of both.
     """
     pixels, digits = read_idx(images), read_idx(labels)
     if pixels.ndim != 3:
@@ -76,15 +64,9 @@ def read_split(images: Path, labels: Path) -> tuple[Tensor, Tensor]:
 
 
 def write_idx(path: Path, tensor: Tensor) -> None:
-    """Write images or labels; the bytes depend only on the tensor.
+    """Write uint8 images [N, 28, 28] or labels [N], gzipped for `.gz`; the bytes depend only on the tensor.
 
-    Args:
-        path: gzipped if its name ends in `.gz`.
-        tensor: uint8, [N, 28, 28] or [N].
-
-    Raises:
-        ValueError: another type or shape.
-        MachineError: the disk is full, or the folder can't be written.
+    Raises ValueError for another type or shape.
     """
     if (
         tensor.dtype != torch.uint8

@@ -33,12 +33,7 @@ class MnistData:
 
 
 def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
-    """Convert the raw files to the prepared file `data`.
-
-    Raises:
-        DataError: as `convert`.
-        MachineError: the disk is full, or the folder can't be written.
-    """
+    """Convert the raw files to the prepared file `data`. Raises DataError as `convert`."""
     save(convert(inputs), outputs["data"])
 
 
@@ -50,16 +45,9 @@ def save(tensors: dict[str, Tensor], path: Path) -> None:
 
 
 def convert(inputs: dict[str, Path]) -> dict[str, Tensor]:
-    """Read the raw files.
+    """Read the raw files (by the names in `FILES`) as uint8 images [N, 28, 28] and int64 labels [N] of each split.
 
-    Args:
-        inputs: path for each file name of `FILES`.
-
-    Returns:
-        `train_images`, `test_images`: uint8 [N, 28, 28]; `train_labels`, `test_labels`: int64 [N] in 0..9.
-
-    Raises:
-        DataError: a file is missing, cut, altered, or of another shape.
+    Raises DataError if a file is missing, cut, altered, or of another shape.
     """
     tensors: dict[str, Tensor] = {}
     for split in ("train", "test"):
@@ -69,11 +57,7 @@ def convert(inputs: dict[str, Path]) -> dict[str, Tensor]:
 
 
 def load(path: Path, device: torch.device | str) -> MnistData:
-    """Read a prepared file onto `device`.
-
-    Raises:
-        DataError: the file is missing, cut, altered, or no prepared MNIST.
-    """
+    """Read a prepared file onto `device`. Raises DataError if it is missing, cut, altered, or no prepared MNIST."""
     content = _read(path)
     names = [field.name for field in fields(MnistData)]
     if not isinstance(content, dict) or not all(isinstance(content.get(name), Tensor) for name in names):

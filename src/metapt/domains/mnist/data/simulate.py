@@ -21,26 +21,16 @@ _TENTHS = 10
 
 
 def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
-    """Write the raw files of the source that the config names; see `write_digits`.
-
-    Raises:
-        ConfigError: the source is not `digits`.
-    """
+    """Write the raw files of the source that the config names. Raises ConfigError if the source is not `digits`."""
     if config["source"] != "digits":
         raise ConfigError(f"mnist.source {config['source']!r} can't be generated; legal here: 'digits'.")
     write_digits(outputs)
 
 
 def write_digits(outputs: dict[str, Path]) -> None:
-    """Write 1,300 training and 497 test digits as the four IDX files of MNIST; always the same bytes.
+    """Write 1,300 training and 497 test digits as MNIST's IDX files, by the names in `FILES`; always the same bytes.
 
     The collection is ordered by writer. It is shuffled before the split, so that both parts have one distribution.
-
-    Args:
-        outputs: path for each file name of `FILES`.
-
-    Raises:
-        MachineError: the disk is full, or a folder can't be written.
     """
     digits = load_digits()
     order = np.random.RandomState(0).permutation(
@@ -55,16 +45,10 @@ def write_digits(outputs: dict[str, Path]) -> None:
 
 
 def enlarge(images: Tensor) -> Tensor:
-    """Scale small digits bilinearly by 2.5, centred: 20 x 20 pixels of digit within a margin of 4, as in MNIST.
+    """Scale digits [N, 8, 8] of 0..16 by 2.5, centred: uint8 [N, 28, 28], 20 x 20 pixels in a margin of 4, as in MNIST.
 
     Pixel i lies at i * 0.4 - 1.9 on the small grid. Integer arithmetic (weights in tenths) rounds alike on every
     machine.
-
-    Args:
-        images: [N, 8, 8], whole values in 0..16.
-
-    Returns:
-        uint8 [N, 28, 28], 0 is background.
     """
     small = images.long()
     position = 4 * torch.arange(SIDE) - 19

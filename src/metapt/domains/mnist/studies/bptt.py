@@ -47,11 +47,8 @@ def train(study: BpttStudy, run: Run, data: MnistData) -> Outcome:
     """Learn an arm's PT rotation (unless it is fixed), pre-train and fine-tune; time the first seed.
 
     The accuracy of every arm is that after the same numbers of PT and FT steps. Our method learns the rotation during
-    PT. Backpropagation learns it once, on the first seed, and all seeds pre-train with its final mean.
-
-    Raises:
-        ConfigError: there are fewer images than the study asks for.
-        TrainingError: hypergradients stay unusable.
+    PT. Backpropagation learns it once, on the first seed, and all seeds pre-train with its final mean. Raises
+    ConfigError if there are fewer images than the study asks for. Raises TrainingError if hypergradients stay unusable.
     """
     arm = study.arms[run.arm]
     test = Images(rotated(data.test_images, (study.target, 1.0), run.generator("test rotation")), data.test_labels)
@@ -109,12 +106,7 @@ class SingleBatches(RotationBatches):
 
 
 class Stages:
-    """PT and FT of one seed, from initial weights and on minibatches that are the same in every arm.
-
-    Attributes:
-        pretrained, head: the initial weights, which never change.
-        batches: the minibatches, drawn during PT and FT.
-    """
+    """PT and FT of one seed, from initial weights (never changed) and on minibatches that are the same in every arm."""
 
     def __init__(self, study: BpttStudy, run: Run, data: MnistData, seed: int) -> None:
         self.study = study
@@ -169,19 +161,12 @@ def _meta_pretrain(stages: Stages, arm: MnistMeta) -> tuple[Params, list[float]]
 
 
 class _Learned(NamedTuple):
-    """The mean that backpropagation through PT and FT has learned, and its cost.
+    """The mean that backpropagation through PT and FT has learned, and its cost."""
 
-    Attributes:
-        means: the mean rotation, initial and after each outer step, degrees.
-        seconds: wall time, including that of an interrupted run up to its last checkpoint.
-        peak_bytes: peak memory over the outer steps.
-        skipped: outer steps whose hypergradient was not applied.
-    """
-
-    means: list[float]
-    seconds: float
-    peak_bytes: int
-    skipped: int
+    means: list[float]  # the mean rotation, initial and after each outer step, degrees
+    seconds: float  # wall time, including that of an interrupted run up to its last checkpoint
+    peak_bytes: int  # peak memory over the outer steps
+    skipped: int  # outer steps whose hypergradient was not applied
 
 
 def _backpropagate(study: BpttStudy, run: Run, data: MnistData, arm: BpttArm) -> _Learned:

@@ -32,8 +32,7 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
 def train(study: Fidelity, run: Run, data: MnistData) -> Outcome:
     """Measure cosine and norm ratio for each number of PT steps, K, and Neumann terms, over seeds.
 
-    Raises:
-        ConfigError: there are fewer images than the study asks for.
+    Raises ConfigError if there are fewer images than the study asks for.
     """
     cases = [
         (seed, count, k)

@@ -38,24 +38,12 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
 
 
 class RotationBatches(StreamBatches):
-    """Minibatches of stacked replicates, each with its own PT images and its own FT images, which are rotated once.
+    """Minibatches of stacked replicates, one per seed, each with its own PT and FT images; FT images are rotated once.
 
-    Args:
-        data: all images.
-        sizes: of the sets and of a minibatch.
-        target: mean and standard deviation of the rotation of FT images, degrees.
-        run: names the random streams.
-        seeds: one name per replicate.
-
-    Attributes:
-        pretrain_images, finetune_images: indices [replicates, examples] of each replicate's training images, on the
-            CPU.
-        rotated, labels: FT images [replicates, examples, 28, 28] and labels [replicates, examples]: training half, then
-            validation half.
-        half: images in the training half.
-
-    Raises:
-        ConfigError: there are fewer images than the sizes ask for.
+    `target` is mean and standard deviation of the rotation of FT images, degrees. `pretrain_images` and
+    `finetune_images` are indices [replicates, examples] on the CPU. `rotated` and `labels` hold the FT images
+    [replicates, examples, 28, 28] and their labels: `half` images for training, then those for validation. Raises
+    ConfigError if there are too few images.
     """
 
     def __init__(
@@ -121,13 +109,7 @@ class RotationBatches(StreamBatches):
 
 
 def rotated(images: Tensor, target: tuple[float, float], generator: torch.Generator) -> Tensor:
-    """Rotate each of the images [n, 28, 28] by a draw from a normal distribution.
-
-    Args:
-        images: [n, 28, 28].
-        target: mean and standard deviation, degrees.
-        generator: draws the angles.
-    """
+    """Rotate each of the images [n, 28, 28] by a normal draw (`target`: mean and standard deviation, degrees)."""
     mean, deviation = target
     return rotate(images, mean + deviation * torch.randn(len(images), generator=generator).to(images.device))
 
@@ -135,17 +117,9 @@ def rotated(images: Tensor, target: tuple[float, float], generator: torch.Genera
 def learn(
     study: LearnedRotation, run: Run, batches: RotationBatches, meta: Params, seeds: list[int]
 ) -> tuple[MetaPretraining, Recorder, Outcome]:
-    """Run meta-PT of stacked replicates.
+    """Run meta-PT of stacked replicates from the initial meta-parameters `meta` [replicates], in degrees.
 
-    Args:
-        study: the settings.
-        run: names the arm.
-        batches: the replicates' minibatches.
-        meta: each replicate's initial mean [replicates] (and standard deviation), degrees.
-        seeds: one name per replicate.
-
-    Returns:
-        the loop at its end; the trajectories of the meta-parameters; the diagnosis and the checkpoint.
+    Returns the loop at its end, the trajectories of the meta-parameters, and the diagnosis with the checkpoint.
     """
     arm = study.arms[run.arm]
     initial = [mlp.initial(arm.heads, CLASSES, CLASSES, run.generator("weights", seed), run.device) for seed in seeds]

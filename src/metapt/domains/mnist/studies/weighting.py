@@ -36,19 +36,10 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
 
 
 class WeightingBatches(StreamBatches):
-    """Minibatches of one replicate: PT images with clean (0-4) or noisy labels, FT images of classes 0-4.
+    """Minibatches of one replicate: PT images with clean (0-4) or random labels (5 and up), FT images of classes 0-4.
 
-    FT images come from MNIST's test set.
-
-    Attributes:
-        images: PT images [examples, 28, 28].
-        labels: their PT labels [examples]: the true one, or a random one in 5..classes-1.
-        clean: whether the label is the true one [examples].
-        finetune_images, finetune_labels: training half, then validation half.
-        half: images in the training half.
-
-    Raises:
-        ConfigError: there are fewer PT images than the study asks for.
+    `clean` [examples] marks true labels. FT images come from MNIST's test set: `half` for training, then those for
+    validation. Raises ConfigError if there are fewer PT images than the study asks for.
     """
 
     def __init__(self, data: MnistData, study: ExampleWeighting, run: Run, seed: int) -> None:

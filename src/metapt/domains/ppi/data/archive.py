@@ -61,16 +61,9 @@ class _Rule:
 def read_archive(path: Path) -> Graphs:
     """Read the labelled graphs of Hu et al. in one pass, with little more memory than the result takes.
 
-    Args:
-        path: bio_dataset.zip, or its member supervised/processed/geometric_data_processed.pt. The lengths of the labels
-            give the numbers of tasks.
-
-    Returns:
-        The graphs, and the edges of each graph, in the order of the archive.
-
-    Raises:
-        DataError: the file is missing, cut, altered or of another layout; its pickle asks for anything but tensors and
-            containers; or edges do not come in pairs (i, j), (j, i) with the same evidence.
+    `path` is bio_dataset.zip, or its member geometric_data_processed.pt. The lengths of the labels give the numbers of
+    tasks. Raises DataError if the file is missing, cut, altered or of another layout; its pickle asks for anything but
+    tensors and containers; or edges do not come in pairs (i, j), (j, i) with the same evidence.
     """
     try:
         with (
@@ -155,8 +148,7 @@ def _header(file: _File, size: int) -> dict[str, Tensor]:
 def _rules(tensors: dict[str, Tensor]) -> dict[str, _Rule]:
     """Return the legal forms of the tensors, from the numbers of nodes, edges, graphs and tasks.
 
-    Raises:
-        DataError: a tensor has another type or shape.
+    Raises DataError if a tensor has another type or shape.
     """
     names = [
         "x",

@@ -75,11 +75,7 @@ class BioDataset(InMemoryDataset):  # type: ignore[misc]
 
 
 def tensors(graphs: Graphs) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Return the graphs in the form that torch-geometric's `InMemoryDataset` stores.
-
-    Returns:
-        Tensors of all graphs, one graph after the other, and for each tensor where a graph begins, int64 [graphs + 1].
-    """
+    """Return the graphs as torch-geometric's `InMemoryDataset` stores them: tensors, and where graphs begin in them."""
     nodes, count = int(graphs.node_offsets[-1]), len(graphs)
     edge_index = np.empty((2, len(graphs.edges), 2), np.int64)  # pairs (i, j), (j, i)
     edge_index[0], edge_index[1] = graphs.edges, graphs.edges[:, ::-1]
@@ -120,11 +116,7 @@ def _flat_labels(bits: np.ndarray[Any, np.dtype[np.uint8]], tasks: int) -> Tenso
 def convert(source: Path, target: Path) -> Graphs:
     """Read the archive `source`, and write `target`/graphs.npz and `target`/processed/data.pt.
 
-    The same archive gives the same bytes.
-
-    Raises:
-        DataError: as `read_archive`.
-        MachineError: the disk is full, or the folder can't be written.
+    The same archive gives the same bytes. Raises DataError as `read_archive`.
     """
     graphs = read_archive(source)
     _say(f"{len(graphs):,} graphs are read and checked; writing {target}")

@@ -25,18 +25,12 @@ Indices = NDArray[np.int64]
 
 
 class Splits(NamedTuple):
-    """Numbers of graphs, ascending.
+    """Numbers of graphs, ascending."""
 
-    Attributes:
-        others: graphs of the species that are not tested on; PT uses all of them.
-        train, validation: FT graphs, parts of `others`.
-        easy, hard: halves of the graphs of the test species; PT uses the first, the test uses the second.
-    """
-
-    others: Indices
-    train: Indices
+    others: Indices  # graphs of the species that are not tested on; PT uses all of them
+    train: Indices  # train, validation: FT graphs, parts of `others`
     validation: Indices
-    easy: Indices
+    easy: Indices  # easy, hard: halves of the graphs of the test species; PT uses the first, the test uses the second
     hard: Indices
 
     @property
@@ -53,10 +47,7 @@ def splits(graphs: Graphs, test_species: list[int]) -> Splits:
     """Split graphs by species as the code of Hu et al. (2020) does; the split is always the same.
 
     The other species are cut 85/15 after a shuffle by Python's generator, and the test species 50/50 after another
-    shuffle. Sizes are rounded down, so that a graph may be left over.
-
-    Raises:
-        DataError: a part would be empty.
+    shuffle. Sizes are rounded down, so that a graph may be left over. Raises DataError if a part would be empty.
     """
     tested = np.isin(graphs.species, test_species)
     others, own = np.flatnonzero(~tested), np.flatnonzero(tested)
@@ -81,28 +72,17 @@ def _cut(numbers: Indices, first: float, second: float) -> tuple[Indices, Indice
 
 @dataclass(frozen=True)
 class PpiDataset:
-    """Prepared graphs as flat tensors on one device.
+    """Prepared graphs as flat tensors on one device."""
 
-    Attributes:
-        graphs: the prepared arrays.
-        nodes: [graphs + 1], where each graph's nodes begin.
-        neighbour_offsets: [nodes + 1], where each node's neighbours begin.
-        neighbours: [directed edges] int32, numbers within the graph.
-        edge_sums: [nodes, 10], see `GraphBatch`.
-        centre: [graphs], number of the centre node within the graph.
-        coarse_bits, fine_bits: labels as bits.
-        device: the device of all tensors.
-    """
-
-    graphs: Graphs
-    nodes: Tensor
-    neighbour_offsets: Tensor
-    neighbours: Tensor
-    edge_sums: Tensor
-    centre: Tensor
-    coarse_bits: Tensor
+    graphs: Graphs  # the prepared arrays
+    nodes: Tensor  # [graphs + 1], where each graph's nodes begin
+    neighbour_offsets: Tensor  # [nodes + 1], where each node's neighbours begin
+    neighbours: Tensor  # [directed edges] int32, numbers within the graph
+    edge_sums: Tensor  # [nodes, 10], see `GraphBatch`
+    centre: Tensor  # [graphs], number of the centre node within the graph
+    coarse_bits: Tensor  # coarse_bits, fine_bits: labels as bits
     fine_bits: Tensor
-    device: str
+    device: str  # the device of all tensors
 
     @property
     def coarse_tasks(self) -> int:
@@ -121,12 +101,10 @@ class PpiDataset:
         return labels(self.fine_bits, indices, self.fine_tasks)
 
     def batch(self, indices: Tensor, offset_centres: bool = True) -> GraphBatch:
-        """Return a batch of graphs.
+        """Return a batch of the graphs `indices` [n], int64.
 
-        Args:
-            indices: [n] int64, on any device.
-            offset_centres: whether centre nodes are numbered in the batch, which is correct. False numbers them within
-                their graph as the released PT code does, so that all graphs use a node near the start of the batch.
+        `offset_centres` numbers centre nodes in the batch, which is correct. False numbers them within their graph as
+        the released PT code does, so that all graphs use a node near the start of the batch.
         """
         indices = indices.to(self.device)
         sizes = self.nodes[indices + 1] - self.nodes[indices]
@@ -157,11 +135,7 @@ def labels(bits: Tensor, indices: Tensor, tasks: int) -> Tensor:
 
 
 def open_dataset(path: Path, device: str) -> PpiDataset:
-    """Return the prepared graphs.npz on the device.
-
-    Raises:
-        DataError: as `load`.
-    """
+    """Return the prepared graphs.npz on the device. Raises DataError as `load`."""
     return on_device(load(path), device)
 
 
@@ -200,11 +174,10 @@ def on_device(graphs: Graphs, device: str) -> PpiDataset:
 def held_out_tasks(count: int, part: int) -> range:
     """Return the FT tasks, of `count`, in one of the `FOLDS` parts; the sizes of parts differ by at most one.
 
+    Raises DataError if there are fewer tasks than parts.
+
     >>> [len(held_out_tasks(10, part)) for part in range(4)]
     [2, 3, 2, 3]
-
-    Raises:
-        DataError: there are fewer tasks than parts.
     """
     if count < FOLDS:
         raise DataError(

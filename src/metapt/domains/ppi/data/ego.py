@@ -19,21 +19,13 @@ _MAX_NODES = 2**16 - 1  # node numbers have 16 bits
 
 @dataclass(frozen=True, eq=False)
 class Adjacency:
-    """An undirected network of N nodes as a sparse adjacency matrix.
+    """An undirected network of N nodes as a sparse adjacency matrix."""
 
-    Attributes:
-        offsets: [N + 1]; the neighbours of node i are at offsets[i] to offsets[i + 1], ascending.
-        neighbours: [2 E].
-        upper_offsets: [N + 1], likewise for neighbours with a higher number than the node.
-        upper: [E] indices into `neighbours`.
-        bits: [2 E] uint8, evidence of each link.
-    """
-
-    offsets: Integers
-    neighbours: Integers
-    upper_offsets: Integers
-    upper: Integers
-    bits: NDArray[np.uint8]
+    offsets: Integers  # [N + 1]; the neighbours of node i are at offsets[i] to offsets[i + 1], ascending
+    neighbours: Integers  # [2 E]
+    upper_offsets: Integers  # [N + 1], likewise for neighbours with a higher number than the node
+    upper: Integers  # [E] indices into `neighbours`
+    bits: NDArray[np.uint8]  # [2 E] uint8, evidence of each link
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -44,13 +36,10 @@ class EgoGraphs:
     """Graphs in the order of their centres, with ascending nodes.
 
     Other attributes are those of `metapt.domains.ppi.data.graphs.Graphs`.
-
-    Attributes:
-        nodes: [nodes] their numbers in the network.
     """
 
     node_offsets: Integers
-    nodes: Integers
+    nodes: Integers  # [nodes] their numbers in the network
     edge_offsets: Integers
     edges: NDArray[np.uint16]
     bits: NDArray[np.uint8]
@@ -67,21 +56,13 @@ def network(nodes: int, edges: Integers, bits: NDArray[np.uint8]) -> Adjacency:
 
 
 def ego_graphs(net: Adjacency, centres: Integers, ego: Ego, chunk: int = _CHUNK) -> EgoGraphs:
-    """Return the graphs around centres, each induced by the nodes that a breadth-first search finds.
+    """Return the graphs around `centres` [G], each induced by the nodes that a breadth-first search finds.
 
     In each of `ego.hops` rounds, each node found in the last round adds its neighbours that no earlier round has found:
     all of them, or `ego.fan_out` drawn at random. If a graph then has more than `ego.max_nodes` nodes, those of the
     last round are drawn at random. All draws use a hash of the seed, the centre and the nodes, so that a graph does not
-    depend on the other centres, their order, or the chunks.
-
-    Args:
-        net: the network.
-        centres: [G] numbers of nodes.
-        ego: hops, fan-out, maximal number of nodes, seed.
-        chunk: centres that are searched from at once.
-
-    Raises:
-        ConfigError: `ego.max_nodes` is too large for the prepared form.
+    depend on the other centres, their order, or the `chunk` of centres that are searched from at once. Raises
+    ConfigError if `ego.max_nodes` is too large for the prepared form.
     """
     if ego.max_nodes > _MAX_NODES:
         raise ConfigError(f"ppi.string.ego.max_nodes is {ego.max_nodes}; it is at most {_MAX_NODES}.")

@@ -18,29 +18,19 @@ EVIDENCE = 7
 
 @dataclass(frozen=True)
 class Graphs:
-    """Graphs, each around a centre node, with two sets of binary labels.
+    """Graphs, each around a centre node, with two sets of binary labels."""
 
-    Attributes:
-        node_offsets: [graphs + 1] int64; graph g has the nodes node_offsets[g] to node_offsets[g + 1].
-        edge_offsets: [graphs + 1] int64, likewise for undirected edges.
-        edges: [edges, 2] uint16, numbers of nodes within their graph, the lower one first, without duplicates.
-        bits: [edges] uint8; bit i says whether evidence channel i supports the edge.
-        centre: [graphs] uint16, number of the centre node within its graph.
-        species: [graphs] int32, NCBI taxon.
-        coarse: [graphs, ceil(coarse tasks / 8)] uint8, PT labels as bits, the first task in the lowest bit.
-        fine: [graphs, ceil(fine tasks / 8)] uint8, FT labels likewise.
-        tasks: [2] int64, numbers of coarse and of fine tasks.
-    """
-
-    node_offsets: NDArray[np.int64]
-    edge_offsets: NDArray[np.int64]
+    node_offsets: NDArray[np.int64]  # [graphs + 1] int64; graph g has the nodes node_offsets[g] to node_offsets[g + 1]
+    edge_offsets: NDArray[np.int64]  # [graphs + 1] int64, likewise for undirected edges
+    # [edges, 2] uint16, numbers of nodes within their graph, the lower one first, without duplicates
     edges: NDArray[np.uint16]
-    bits: NDArray[np.uint8]
-    centre: NDArray[np.uint16]
-    species: NDArray[np.int32]
+    bits: NDArray[np.uint8]  # [edges] uint8; bit i says whether evidence channel i supports the edge
+    centre: NDArray[np.uint16]  # [graphs] uint16, number of the centre node within its graph
+    species: NDArray[np.int32]  # [graphs] int32, NCBI taxon
+    # [graphs, ceil(coarse tasks / 8)] uint8, PT labels as bits, the first task in the lowest bit
     coarse: NDArray[np.uint8]
-    fine: NDArray[np.uint8]
-    tasks: NDArray[np.int64]
+    fine: NDArray[np.uint8]  # [graphs, ceil(fine tasks / 8)] uint8, FT labels likewise
+    tasks: NDArray[np.int64]  # [2] int64, numbers of coarse and of fine tasks
 
     def __len__(self) -> int:
         return len(self.species)
@@ -59,19 +49,14 @@ def unpack(bits: NDArray[np.uint8], tasks: int) -> NDArray[np.uint8]:
 def save(graphs: Graphs, path: Path) -> None:
     """Write graphs.npz atomically; the same graphs give the same bytes.
 
-    Raises:
-        MachineError: the disk is full, or the folder can't be written.
+    Raises MachineError if the disk is full, or the folder can't be written.
     """
     with atomic_path(path) as temporary, temporary.open("wb") as file:
         np.savez(file, **{field.name: getattr(graphs, field.name) for field in fields(Graphs)})
 
 
 def load(path: Path) -> Graphs:
-    """Read a file that `save` has written.
-
-    Raises:
-        DataError: the file is missing, cut or altered.
-    """
+    """Read a file that `save` has written. Raises DataError if the file is missing, cut or altered."""
     try:
         with np.load(path, allow_pickle=False) as file:
             graphs = Graphs(**{field.name: file[field.name] for field in fields(Graphs)})
@@ -84,11 +69,7 @@ def load(path: Path) -> Graphs:
 
 
 def check(graphs: Graphs) -> None:
-    """Check that the arrays fit together.
-
-    Raises:
-        DataError: they do not; the message says why.
-    """
+    """Check that the arrays fit together. Raises DataError if they do not; the message says why."""
     count, edge_count = len(graphs.species), len(graphs.bits)
     coarse, fine = (int(tasks) for tasks in graphs.tasks)
     shapes = {

@@ -43,19 +43,12 @@ class _Species:
 def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
     """Convert the raw files to the prepared form; the same raw files give the same bytes.
 
-    Args:
-        config: `source`, `string` (not for the archive) and `test_species` of the section `ppi`; other keys are
-            ignored.
-        inputs: path for each name in `metapt.domains.ppi.data.sources.names`.
-        outputs: `graphs`, see `metapt.domains.ppi.data.graphs`; `tasks`, a CSV file with the columns `TASKS`, where
-            `task` numbers the tasks of a kind (coarse, fine) and `positives` counts the graphs with a label of 1;
-            `counts`, a CSV file of name and value.
-        machine: not used.
-
-    Raises:
-        DataError: a file is missing, cut, altered or malformed.
-        ConfigError: a test species is missing, there is no other species, or too few terms are left.
-        MachineError: the disk is full, or the folder can't be written.
+    The config holds `source`, `string` (not for the archive) and `test_species` of the section `ppi`; the inputs are
+    named by `metapt.domains.ppi.data.sources.names`. The outputs are `graphs`, see `metapt.domains.ppi.data.graphs`;
+    `tasks`, a CSV file of `TASKS`, where `task` numbers the tasks of a kind (coarse, fine) and `positives` counts the
+    graphs with a label of 1; and `counts`, a CSV file of name and value. Raises DataError if a file is missing, cut,
+    altered or malformed, and ConfigError if a test species is missing, there is no other species, or too few terms are
+    left.
     """
     ppi = PpiSettings.model_validate({key: config[key] for key in _KEYS if config.get(key) is not None})
     terms: pd.DataFrame | None = None

@@ -54,17 +54,11 @@ Planted = Literal["target", "useful", "irrelevant", "noise"]
 
 @dataclass(frozen=True)
 class Term:
-    """A generated Gene Ontology term, carried by proteins whose causes have all of the given values.
+    """A generated Gene Ontology term, carried by proteins whose causes have all of the given values."""
 
-    Attributes:
-        planted: its use for the fine terms.
-        causes: numbers in `CAUSES`, and their values.
-        error: share of proteins whose annotation is random (with one cause) or missing (with several).
-    """
-
-    planted: Planted
-    causes: tuple[tuple[int, bool], ...] = ()
-    error: float = 0.0
+    planted: Planted  # its use for the fine terms
+    causes: tuple[tuple[int, bool], ...] = ()  # numbers in `CAUSES`, and their values
+    error: float = 0.0  # share of proteins whose annotation is random (with one cause) or missing (with several)
 
 
 def _terms() -> list[Term]:
@@ -113,17 +107,9 @@ class Species:
 
 
 def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
-    """Write the raw files of a source: networks and terms of five species of 300 proteins each, in STRING's form.
+    """Write networks and terms of five species of 300 proteins each, in STRING's form, by `string_names(SIMULATED)`.
 
-    Args:
-        config: `source`, which is `simulated`.
-        inputs: none.
-        outputs: paths for `metapt.domains.ppi.data.sources.string_names(SIMULATED)`.
-        machine: not used.
-
-    Raises:
-        ConfigError: the source is another one.
-        MachineError: the disk is full, or a folder can't be written.
+    Raises ConfigError if the source is another one.
     """
     source = config["source"]
     if source != "simulated":

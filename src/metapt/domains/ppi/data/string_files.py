@@ -40,49 +40,30 @@ _BLOCK = 1 << 25  # bytes of text that are read at once
 
 @dataclass(frozen=True, eq=False)
 class Links:
-    """A species' network.
+    """A species' network."""
 
-    Attributes:
-        proteins: [N] names, sorted, of proteins with a link.
-        edges: [E, 2] int64, numbers of proteins, the lower one first; sorted, without duplicates.
-        bits: [E] uint8, evidence `CHANNELS` of either direction.
-        read: number of links (lines) in the file.
-        kept: number of links that reach the score.
-    """
-
-    proteins: NDArray[np.object_]
-    edges: NDArray[np.int64]
-    bits: NDArray[np.uint8]
-    read: int
-    kept: int
+    proteins: NDArray[np.object_]  # [N] names, sorted, of proteins with a link
+    edges: NDArray[np.int64]  # [E, 2] int64, numbers of proteins, the lower one first; sorted, without duplicates
+    bits: NDArray[np.uint8]  # [E] uint8, evidence `CHANNELS` of either direction
+    read: int  # number of links (lines) in the file
+    kept: int  # number of links that reach the score
 
 
 @dataclass(frozen=True, eq=False)
 class Annotations:
-    """Which proteins of a network carry which Gene Ontology terms.
+    """Which proteins of a network carry which Gene Ontology terms."""
 
-    Attributes:
-        terms: index: term, sorted; columns: category, description.
-        pairs: [P, 2] int64, number of a protein in the network and of a term in `terms`; sorted, without duplicates.
-        proteins: number of proteins with such terms, in the network or not.
-    """
-
-    terms: pd.DataFrame
+    terms: pd.DataFrame  # index: term, sorted; columns: category, description
+    # [P, 2] int64, number of a protein in the network and of a term in `terms`; sorted, without duplicates
     pairs: NDArray[np.int64]
-    proteins: int
+    proteins: int  # number of proteins with such terms, in the network or not
 
 
 def read_links(path: Path, taxon: int, min_score: int = 0) -> Links:
-    """Read a file of links: `links.detailed`, `links.full` or `physical.links.full`, identified by its header.
+    """Read a gzipped file of links: `links.detailed`, `links.full` or `physical.links.full`, identified by its header.
 
-    Args:
-        path: gzipped file.
-        taxon: the species; each protein's name begins with it.
-        min_score: least combined score of a link, of 1000. Self loops are left out.
-
-    Raises:
-        DataError: the file is missing, cut, altered or malformed; a protein belongs to another species; or no link
-            reaches the score.
+    Links of at least `min_score`, of 1000, are kept, without self loops. Raises DataError if the file is missing, cut,
+    altered or malformed; a protein belongs to another species than `taxon`; or no link reaches the score.
     """
     firsts, seconds, bits = [], [], []
     names: dict[str, int] = {}
@@ -113,16 +94,10 @@ def read_links(path: Path, taxon: int, min_score: int = 0) -> Links:
 
 
 def read_terms(path: Path, taxon: int, proteins: NDArray[np.object_]) -> Annotations:
-    """Read which proteins carry which terms, from the categories whose names contain "Gene Ontology".
+    """Read which of `proteins` [N] (names, sorted) carry which terms of categories whose names contain "Gene Ontology".
 
-    Args:
-        path: gzipped `protein.enrichment.terms` file.
-        taxon: the species; each protein's name begins with it.
-        proteins: [N] names, sorted, of a network's proteins; the terms of others are left out.
-
-    Raises:
-        DataError: the file is missing, cut, altered or malformed; a protein belongs to another species; or there is no
-            Gene Ontology term.
+    Raises DataError if the file is missing, cut, altered or malformed; a protein belongs to another species than
+    `taxon`; or there is no Gene Ontology term.
     """
     tables = []
     names: dict[str, int] = {}

@@ -20,38 +20,23 @@ _CHUNK = 4096  # graphs whose labels are multiplied at once
 
 @dataclass(frozen=True, eq=False)
 class Selection:
-    """Terms that become tasks, both kinds in the terms' order.
+    """Terms that become tasks, both kinds in the terms' order."""
 
-    Attributes:
-        coarse: [coarse tasks] numbers of terms.
-        fine: [fine tasks] numbers of terms.
-        carried: number of terms that a protein carries.
-        frequent: number of those that enough proteins of the training and of the test species carry.
-        distinct: number of those that differ from each earlier one in a protein.
-        depths: [fine tasks] depths of the fine terms.
-    """
-
-    coarse: NDArray[np.int64]
-    fine: NDArray[np.int64]
-    carried: int
-    frequent: int
-    distinct: int
-    depths: NDArray[np.int64]
+    coarse: NDArray[np.int64]  # [coarse tasks] numbers of terms
+    fine: NDArray[np.int64]  # [fine tasks] numbers of terms
+    carried: int  # number of terms that a protein carries
+    frequent: int  # number of those that enough proteins of the training and of the test species carry
+    distinct: int  # number of those that differ from each earlier one in a protein
+    depths: NDArray[np.int64]  # [fine tasks] depths of the fine terms
 
 
 def select(labels: sparse.csc_array, test: NDArray[np.bool_], tasks: Tasks) -> Selection:
-    """Choose the terms that become fine and coarse tasks.
+    """Choose the terms that become fine and coarse tasks, from `labels` [proteins, terms] of 0 and 1 of all species.
 
     Terms with the same proteins count once, under the first one's name, so that no fine task equals a coarse one. Fine
     terms are the deepest, or the rarest. Of equally deep terms the rarest are chosen, of equally rare ones the first.
-
-    Args:
-        labels: [proteins, terms] of 0 and 1, the proteins of all species.
-        test: [proteins] whether a protein belongs to a test species.
-        tasks: numbers of tasks, least number of proteins with a term, and the criterion for fine terms.
-
-    Raises:
-        ConfigError: too few terms are left for `tasks.fine` and one coarse task.
+    `test` [proteins] says whether a protein belongs to a test species. Raises ConfigError if too few terms are left for
+    `tasks.fine` and one coarse task.
     """
     counts = _sums(labels)
     in_test = _sums(labels[np.flatnonzero(test)])
@@ -78,10 +63,8 @@ def depth(labels: sparse.csc_array) -> NDArray[np.int64]:
     """Return the depth [terms] of each term: the length of the longest chain of terms that contain its proteins.
 
     In a chain, each term's set of proteins is strictly larger than that of the one before. Annotations are propagated
-    to a term's ancestors in the ontology, whose sets of proteins therefore contain the term's.
-
-    Args:
-        labels: [proteins, terms] of 0 and 1; each term has a protein, and no two have the same proteins.
+    to a term's ancestors in the ontology, whose sets of proteins therefore contain the term's. Each term in `labels`
+    [proteins, terms] has a protein, and no two have the same proteins.
     """
     counts = _sums(labels)
     shared = sparse.csr_array(labels.T.astype(np.float64) @ labels.astype(np.float64))
@@ -99,11 +82,7 @@ def related(coarse_labels: NDArray[Any], fine_labels: NDArray[Any]) -> NDArray[n
     """Return which coarse terms may be informative ancestors of fine terms: [coarse tasks, fine tasks].
 
     A coarse term is related to a fine one if at least 99 % of the graphs with the fine term carry it, and less than
-    half of all graphs do.
-
-    Args:
-        coarse_labels: [graphs, coarse tasks] of 0 and 1.
-        fine_labels: [graphs, fine tasks] of 0 and 1. A fine term that no graph carries has no related term.
+    half of all graphs do. Labels are [graphs, tasks] of 0 and 1. A fine term that no graph carries has no related term.
     """
     both = np.zeros((coarse_labels.shape[1], fine_labels.shape[1]))
     for start in range(0, len(fine_labels), _CHUNK):  # in chunks, since all labels as floats would not fit in memory

@@ -130,8 +130,7 @@ def _papers(results: PpiResults, arm: str, which: str) -> float:
 def _gap(results: PpiResults, metric: str, control: str) -> Difference:
     """Return the difference between the paper's meta arm and a control, paired by PT seed.
 
-    Raises:
-        NotMeasuredError: one of the two was not measured.
+    Raises NotMeasuredError if one of the two was not measured.
     """
     values = [results.pretraining(arm, metric, FULL_ACCESS) for arm in (LEARNED, control)]
     return paired_difference(values[0], values[1])

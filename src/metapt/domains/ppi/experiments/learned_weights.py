@@ -115,10 +115,7 @@ def comparison(results: PpiResults) -> pd.DataFrame | None:
 def ranked(results: PpiResults, arm: str) -> pd.DataFrame:
     """Return PT tasks by weight, the highest first: task, term, weight (mean over PT seeds), lowest, highest.
 
-    Tasks with a weight that is not finite come last.
-
-    Raises:
-        NotMeasuredError: the arm has learned no weights.
+    Tasks with a weight that is not finite come last. Raises NotMeasuredError if the arm has learned no weights.
     """
     weights, names = results.weights(arm, FULL_ACCESS), task_names(results.tasks, "coarse")
     table = pd.DataFrame(

@@ -66,9 +66,7 @@ def transfer(results: PpiResults, arm: str, evaluation: str) -> pd.DataFrame:
     """Return the mean test AUROC (%) of each FT task over all FT runs without and with PT, and the change.
 
     Columns: without, with, change, low, high (95% t interval over PT seeds). The AUROC is NaN where it is not defined.
-
-    Raises:
-        NotMeasuredError: one of the arms was not measured.
+    Raises NotMeasuredError if one of the arms was not measured.
     """
     without, after = _without_and_with(results, arm, evaluation)
     changes = _by_seed(after) - _by_seed(without)
@@ -89,10 +87,7 @@ def losing(results: PpiResults, arm: str, evaluation: str) -> pd.Series[float]:
     """Return the share (%) of FT tasks with lower AUROC than without PT, by PT seed, each the mean of its FT runs.
 
     Tasks without a defined AUROC in any run (test graphs of one class) do not count. A task with an undefined AUROC in
-    some runs makes the share NaN.
-
-    Raises:
-        NotMeasuredError: one of the arms was not measured.
+    some runs makes the share NaN. Raises NotMeasuredError if one of the arms was not measured.
     """
     without, after = _without_and_with(results, arm, evaluation)
     scored = ~(without.isna().all(axis=1) | after.isna().all(axis=1))
@@ -212,11 +207,7 @@ def _without_and_with(results: PpiResults, arm: str, evaluation: str) -> tuple[p
 
 
 def _task_aurocs(results: PpiResults, arm: str, evaluation: str) -> pd.DataFrame:
-    """Return the test AUROC (%) [FT tasks, pairs of seeds].
-
-    Raises:
-        NotMeasuredError: the arm was not measured.
-    """
+    """Return the test AUROC (%) [FT tasks, pairs of seeds]. Raises NotMeasuredError if the arm was not measured."""
     s = results.series
     part = s[(s["stage"] == "finetune") & (s["arm"] == arm) & (s["name"] == f"{evaluation}, {TASK_AUROC}")]
     if part.empty:

@@ -27,14 +27,9 @@ _INPUT = "pretrained/"
 def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
     """Compare the features before FT of all arms with the same PT seed by CKA; see `linear_cka`.
 
-    Args:
-        config: `domain`, `graphs` (how many are compared at most), `network` (see `Network`), `test_species`.
-        inputs: `graphs`, and `pretrained/{arm}/{seed}`: pretrained.pt of each PT run.
-        outputs: `metrics`: "CKA with {other}" of each arm, other arm and PT seed (replicate); `series`: empty.
-        machine: device.
-
-    Raises:
-        DataError: as `open_dataset`, `splits` and `load_pretrained`.
+    The config holds `domain`, `graphs` (how many are compared at most), `network` and `test_species`. The inputs are
+    `graphs`, and `pretrained/{arm}/{seed}`: pretrained.pt of each PT run. The output `metrics` has "CKA with {other}"
+    of each arm, other arm and PT seed. Raises DataError as `open_dataset`, `splits` and `load_pretrained`.
     """
     network = Network.model_validate(config["network"])
     dataset = open_dataset(inputs["graphs"], machine.device)
