@@ -1,4 +1,5 @@
-# make            install, run the default workflow, write the report, print the headline table
+# make            install, run the tour (config/config.yaml), write the report, print what came out
+# make planted    the same for all experiments, small, on data without a download
 # make paper      the same for the paper's config
 # make test       install, run the tests;  make lint: style and types
 # make test-slurm start a SLURM of one node on this machine (root; Debian's slurm-wlm and munge), run the tests that need it, end it
@@ -17,7 +18,7 @@ SNAKEMAKE := $(BIN)/snakemake --cores $(CORES) --configfile $(CONFIG)
 export OMP_WAIT_POLICY = passive
 
 .DEFAULT_GOAL := workflow
-.PHONY: workflow paper test test-slurm lint install clean
+.PHONY: workflow planted paper test test-slurm lint install clean
 
 workflow: $(INSTALLED)
 	$(SNAKEMAKE)
@@ -25,8 +26,8 @@ workflow: $(INSTALLED)
 	if [ ! $$results/report.html -nt $$results/headline.md ]; then $(SNAKEMAKE) --report $$results/report.html || exit; fi; \
 	$(BIN)/metapt headline $$results
 
-paper:
-	$(MAKE) workflow CONFIG=config/paper.yaml
+planted paper:
+	$(MAKE) workflow CONFIG=config/$@.yaml
 
 test: $(INSTALLED)
 	@# By file: a worker runs a tiny workflow once for all tests of a file.
@@ -51,7 +52,8 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	{ echo "metapt needs Python 3.11 or later; name one: make PYTHON=python3.12"; exit 1; }
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --constraint constraints.txt --editable '.[dev]'
+	@# Python compiles what is imported, when it is imported; the rest of the packages is never needed.
+	$(BIN)/python -m pip install --no-compile --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
 clean:

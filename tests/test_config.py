@@ -37,6 +37,10 @@ def read(text: str) -> Config:
         ("mnist: {bptt: {arms: }}", "mnist.bptt.arms is empty: "),
         ("mnist: {bptt: {arms: {meta: }}}", "mnist.bptt.arms.meta is empty: "),
         ("mnist: 3", "mnist is 3, but must be a section (keys with values)"),
+        (
+            "mnist: {bptt: {arms: {mta: false}}}",
+            "mnist.bptt.arms.mta is false, but no default arm has that name (did you mean",
+        ),
         ("mnist: {bptt: {arms: [meta]}}", "mnist.bptt.arms is ['meta'], but must be a section"),
         ("results: ", "results is empty, but must be a text"),
         ("require_gpu: maybe", "require_gpu is 'maybe', but must be true or false"),
@@ -113,6 +117,14 @@ def test_several_errors_are_a_sentence_each() -> None:
     with pytest.raises(ConfigError) as error:
         read("{require_gpu: maybe, mnist: {bptt: {targt: 3}}}")
     assert [line.split(" is ")[0] for line in str(error.value).splitlines()] == ["require_gpu", "mnist.bptt.targt"]
+
+
+def test_an_arm_that_is_false_is_left_out_and_can_be_extended() -> None:
+    arms = read(
+        "mnist: {rotation_mean: {arms: {meta: false, k5: {extends: meta, unroll_steps: 5}}}}"
+    ).mnist.rotation_mean.arms
+    assert list(arms) == ["meta-shared", "k5"]
+    assert arms["k5"].unroll_steps == 5
 
 
 def test_an_arm_says_only_what_differs() -> None:

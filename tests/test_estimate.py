@@ -186,7 +186,7 @@ def test_jobs_of_a_kind_differ_in_what_does_not_matter(name: str) -> None:
 
 
 def test_what_takes_other_steps_is_of_another_kind() -> None:
-    jobs = plan_of("config/config.yaml").jobs
+    jobs = plan_of("config/planted.yaml").jobs
     assert kind(jobs["ecg/pretrain/meta/n500/seed0"]) == kind(jobs["ecg/pretrain/meta/n500/seed1"])
     assert kind(jobs["ecg/pretrain/meta/n500/seed0"]) != kind(jobs["ecg/pretrain/meta-stable/n500/seed0"])
     assert kind(jobs["mnist/rotation_mean/meta"]) != kind(jobs["mnist/rotation_mean_std/meta"])
@@ -299,7 +299,7 @@ def test_hours_of_the_gpu_are_no_core_hours_and_disks_add_up() -> None:
 
 
 def test_tables_name_every_kind_of_job() -> None:
-    found = made_up(plan_of("config/config.yaml"), "cuda")
+    found = made_up(plan_of("config/planted.yaml"), "cuda")
     shown = text(summary(found, 4, 1))
     assert {title(job) for job in found.plan.jobs.values()} <= {
         line.split("|")[1].strip() for line in shown.splitlines() if "|" in line

@@ -191,7 +191,8 @@ def _with_arms(node: Json, path: str, raw: Json) -> Json:
 def _resolve(path: str, arms: Json, defaults: Json) -> Json:
     """Return `arms`, each merged with the arm that it extends or with the default arm of its name.
 
-    Raises ConfigError if an arm is empty, its name can't be that of a folder, or `extends` names no arm or is circular.
+    An arm that is `false` is left out; others may extend it. Raises ConfigError if an arm is empty, its name can't be
+    that of a folder, or `extends` names no arm or is circular.
     """
     names = [*defaults, *(name for name in arms if name not in defaults)]
     resolved: Json = {}
@@ -201,13 +202,18 @@ def _resolve(path: str, arms: Json, defaults: Json) -> Json:
             raise _Illegal(f"{path}.{chain[0]}.extends", f" runs in a circle: {' -> '.join((*chain, name))}.")
         if name not in resolved:
             arm, base = arms.get(name, {}), defaults.get(name)
+            if arm is False:
+                if base is None:
+                    hint = did_you_mean(name, list(defaults))
+                    raise _Illegal(f"{path}.{name}", f" is false, but no default arm has that name{hint}.")
+                arm = {}
             if not re.fullmatch(NAME, name):
                 raise _Illegal(
                     path,
                     f" has an arm {name[:99]!r}; the name of an arm is made of letters, digits, - and _ (64 at most).",
                 )
             if arm is None:
-                raise _Illegal(f"{path}.{name}", " is empty: give it keys, or leave it out.")
+                raise _Illegal(f"{path}.{name}", " is empty: give it keys, or write false, which leaves it out.")
             if isinstance(arm, dict) and "extends" in arm:
                 parent = arm["extends"]
                 if parent not in names:
@@ -219,7 +225,9 @@ def _resolve(path: str, arms: Json, defaults: Json) -> Json:
             resolved[name] = _merge(base, arm)
         return resolved[name]
 
-    return {name: resolve(name, ()) for name in names}
+    for name in names:
+        resolve(name, ())
+    return {name: resolved[name] for name in names if arms.get(name) is not False}
 
 
 def _merge(base: Any, change: Any) -> Any:

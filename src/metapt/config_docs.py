@@ -48,8 +48,9 @@ def schema_for_editors() -> Json:
         arms = section["properties"].get("arms", {}).get("additionalProperties", {})
         members = arms.pop("oneOf", [{"$ref": arms["$ref"]}] if "$ref" in arms else [])
         arms.pop("discriminator", None)
-        if len(members) > 1:
-            arms["anyOf"] = members
+        if members:
+            arms.pop("$ref", None)
+            arms["anyOf"] = [*members, {"const": False, "description": "leaves the arm out"}]
         for member in members:
             arm = schema["$defs"][member["$ref"].rsplit("/", 1)[1]]
             arm["properties"]["extends"] = {
