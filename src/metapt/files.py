@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import errno
 import gzip
 import hashlib
@@ -9,9 +10,10 @@ import os
 import secrets
 import shutil
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from metapt.errors import DataError, MachineError
 
@@ -45,6 +47,12 @@ def atomic_path(path: Path, needs: int | None = None) -> Iterator[Path]:
     finally:
         with suppress(OSError):
             temporary.unlink()
+
+
+def write_csv(columns: Mapping[str, Iterable[Any]], path: Path) -> None:
+    """Write columns of equal length as a CSV file in UTF-8. Raises MachineError as `atomic_path`."""
+    with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows([columns, *zip(*columns.values(), strict=True)])
 
 
 @contextmanager

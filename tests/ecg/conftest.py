@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from torch import Tensor, nn
@@ -40,12 +39,10 @@ def _records(count: int, samples: int, seed: int = 0) -> EcgRecords:
     labels = (random.random((count, len(CLASSES))) < 0.4).astype(np.int64)
     signals = random.normal(0, 100, (count, 12, samples))
     signals[:, :5] += 300 * labels[:, :, None] * np.sin(0.4 * np.arange(samples))
-    table = pd.DataFrame(dict.fromkeys(COLUMNS, 0), index=range(count))
     index = np.arange(count)
     patient = np.where(index // 10 % 3 == 1, index - 10, index)
-    table = table.assign(ecg_id=index + 1, patient_id=patient, fold=index % 10 + 1)
-    for name, column in zip(CLASSES, labels.T, strict=True):
-        table[name] = column
+    columns = (index + 1, patient, index % 10 + 1, *labels.T)
+    table = dict(zip(COLUMNS, columns, strict=True))
     return EcgRecords(signals.astype(np.int16), table, labels.astype(np.float32))
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import get_args
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 
@@ -99,7 +98,7 @@ def test_ft_sets_are_split_80_20_but_small_ones_halved_and_60_40(
 def many() -> EcgRecords:
     """Return generated ECGs of 300 patients, some of whom have two or three."""
     ecgs = simulate.generate(300, seed=0)
-    table = pd.DataFrame({"patient_id": ecgs.patient_id, "fold": ecgs.fold})
+    table = {"patient_id": ecgs.patient_id, "fold": ecgs.fold}
     return EcgRecords(ecgs.signals, table, ecgs.labels.astype(np.float32))
 
 
@@ -130,7 +129,7 @@ def test_the_test_would_see_patients_in_both(many: EcgRecords) -> None:
 
 def test_where_each_patient_has_one_ecg_the_last_of_the_ft_set_are_for_validation(records_of: RecordsOf) -> None:
     records = records_of(80, 4)
-    alone = EcgRecords(records.signals, records.table.assign(patient_id=range(80)), records.labels)
+    alone = EcgRecords(records.signals, records.table | {"patient_id": np.arange(80)}, records.labels)
     chosen = ft_set(alone, 50, 1)
     train, validation = finetune_indices(alone, 50, 1, "patients")
     assert train.tolist() == chosen[:40].tolist()
@@ -141,12 +140,11 @@ def test_validation_is_smaller_where_no_patient_fits_and_the_ft_set_is_not(recor
     """Nine of eleven places are taken by patients with three ECGs each."""
     records = records_of(60, 4)
     index = np.arange(60)
-    by_three = EcgRecords(
-        records.signals, records.table.assign(patient_id=index // 30 * 10 + index % 10), records.labels
-    )
+    thirds = records.table | {"patient_id": index // 30 * 10 + index % 10}
+    by_three = EcgRecords(records.signals, thirds, records.labels)
     assert finetune_parts(54) == (43, 11)
     assert [len(part) for part in finetune_indices(by_three, 54, 0, "patients")] == [45, 9]
-    one = EcgRecords(records.signals, records.table.assign(patient_id=0), records.labels)
+    one = EcgRecords(records.signals, records.table | {"patient_id": 0 * index}, records.labels)
     with pytest.raises(
         ConfigError, match="the 25 ECGs of the FT set of PT seed 3 have no patient with 10 ECGs or fewer"
     ):
@@ -185,7 +183,7 @@ def test_folds_of_patients_with_one_ecg_each_take_turns() -> None:
 
 def test_only_folds_1_to_9_are_learned_from(records_of: RecordsOf) -> None:
     records = records_of(80, 4)
-    folds = records.table["fold"].to_numpy()
+    folds = records.table["fold"]
     assert set(folds) == set(range(1, 11))
     for indices in (pretrain_indices(records, None), *finetune_indices(records, 72, 0, "patients")):
         assert folds[indices].max() <= 9
@@ -236,4 +234,4 @@ def test_more_ecgs_than_there_are_are_refused(records_of: RecordsOf) -> None:
 
 
 def test_the_table_is_that_of_prepared_records(files: dict[str, Path], dataset: Dataset) -> None:
-    assert tuple(dataset.records.table.columns) == COLUMNS == tuple(load(**files).table.columns)
+    assert tuple(dataset.records.table) == COLUMNS == tuple(load(**files).table)

@@ -22,7 +22,7 @@ from metapt.errors import DataError
 from metapt.evaluation import metrics
 from metapt.machine import Machine
 from metapt.sections import plain
-from metapt.twostage.seeds import pair
+from metapt.twostage.replicates import pair
 
 SEEDS = 2
 META = {"method": "meta", "pretrain_steps": 1, "batch_size": 8}

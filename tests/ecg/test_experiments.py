@@ -34,7 +34,7 @@ from metapt.evaluation.metrics import row
 from metapt.jobs import Job, Place
 from metapt.machine import Machine
 from metapt.twostage.quantities import PEAK_MEMORY, TIME_PER_STEP, WALL_TIME
-from metapt.twostage.seeds import pair
+from metapt.twostage.replicates import pair
 
 SEED_SPREAD = (-0.5, 0.1, 0.4)
 """What a PT seed adds to the AUROC of every arm, so that it cancels in paired differences."""

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 import wfdb
 from numpy.typing import NDArray
@@ -63,7 +62,7 @@ def listing(raw: dict[str, Path], content: object) -> dict[str, Path]:
 
 
 def make(signals: NDArray[np.int16], folds: list[int]) -> EcgRecords:
-    table = pd.DataFrame(dict.fromkeys(COLUMNS, 0), index=range(len(folds))).assign(fold=folds)
+    table = dict.fromkeys(COLUMNS, np.zeros(len(folds), np.int64)) | {"fold": np.array(folds)}
     return EcgRecords(signals, table, np.zeros((len(folds), 5), np.float32))
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import wfdb
 from hypothesis import HealthCheck, given, settings
@@ -87,7 +88,7 @@ def records(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
 
 
 def test_the_database_is_read(tables: Callable[..., tuple[Path, Path]]) -> None:
-    table = read_database(*tables())
+    table = pd.DataFrame(read_database(*tables()))
     assert list(table.columns) == ["ecg_id", "patient_id", "fold", *CLASSES, "filename_lr"]
     assert table.drop(columns="filename_lr").to_numpy().tolist() == [
         [1, 15709, 3, 1, 0, 0, 0, 0],
@@ -102,10 +103,10 @@ def test_the_database_is_read(tables: Callable[..., tuple[Path, Path]]) -> None:
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])
 def test_tables_of_any_editor_are_read(tables: Callable[..., tuple[Path, Path]], encoding: str, newline: str) -> None:
     paths = tables()
-    expected = read_database(*paths)
+    expected = pd.DataFrame(read_database(*paths))
     for path, text in zip(paths, (DATABASE, STATEMENTS), strict=True):
         path.write_text(text, encoding=encoding, newline=newline)
-    assert read_database(*paths).equals(expected)
+    assert pd.DataFrame(read_database(*paths)).equals(expected)
 
 
 @pytest.mark.parametrize(
@@ -341,7 +342,7 @@ def test_a_mutated_table_is_refused_or_legal(
     paths = tables()
     paths[which].write_bytes(_mutated(data, paths[which].read_bytes()))
     try:
-        table = read_database(*paths)
+        table = pd.DataFrame(read_database(*paths))
     except DataError:
         return
     assert table["fold"].between(1, 10).all()
@@ -361,7 +362,7 @@ def test_real_ptbxl(tmp_path: Path) -> None:
     if not restore.is_file():
         pytest.skip(f"{restore} is not there (METAPT_SHARED_DATA names another folder)")
     subprocess.run([sys.executable, restore, tmp_path, "--blocks", "00000"], check=True, capture_output=True)
-    table = read_database(tmp_path / "ptbxl_database.csv", tmp_path / "scp_statements.csv")
+    table = pd.DataFrame(read_database(tmp_path / "ptbxl_database.csv", tmp_path / "scp_statements.csv"))
     assert len(table) == 21_799
     assert table["patient_id"].nunique() == 18_869
     assert table["fold"].value_counts().sort_index().tolist() == [

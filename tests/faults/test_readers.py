@@ -115,7 +115,7 @@ def test_idx(shape: tuple[int, ...], folder: Path, tally: Counter[str]) -> None:
             dimensions = right[3]
             size = struct.unpack_from(f">{dimensions}I", right, 4)
             assert tuple(found.shape) == size
-            assert found.numpy().tobytes() == right[4 + 4 * dimensions :]
+            assert found.tobytes() == right[4 + 4 * dimensions :]
 
     check()
 
@@ -196,7 +196,7 @@ def test_csv(which: str, folder: Path, tally: Counter[str]) -> None:
             (folder / name).write_bytes(each)
         found = read(lambda: read_database(*(folder / name for name in new)), tally)
         if found is not None:
-            assert list(found.itertuples(index=False, name=None)) == naive_database(*new.values())
+            assert list(zip(*found.values(), strict=True)) == naive_database(*new.values())
 
     check()
 

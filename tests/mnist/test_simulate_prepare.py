@@ -47,7 +47,7 @@ def test_digits_are_split_and_nothing_is_lost(raw: dict[str, Path]) -> None:
         "test_labels": [497],
     }
     digits = load_digits()
-    expected = enlarge(torch.from_numpy(digits.images)).flatten(1)
+    expected = torch.from_numpy(enlarge(digits.images.astype(int))).flatten(1)
     found = torch.cat([data["train_images"], data["test_images"]]).flatten(1)
     assert sorted(map(bytes, expected.numpy())) == sorted(map(bytes, found.numpy()))
     labels = torch.cat([data["train_labels"], data["test_labels"]])
@@ -56,9 +56,7 @@ def test_digits_are_split_and_nothing_is_lost(raw: dict[str, Path]) -> None:
 
 def test_labels_stay_with_their_images(raw: dict[str, Path]) -> None:
     digits = load_digits()
-    label_of = dict(
-        zip(map(bytes, enlarge(torch.from_numpy(digits.images)).flatten(1).numpy()), digits.target, strict=True)
-    )
+    label_of = dict(zip(map(bytes, enlarge(digits.images.astype(int)).reshape(-1, 784)), digits.target, strict=True))
     data = convert(raw)
     for image, label in zip(data["test_images"].flatten(1).numpy(), data["test_labels"], strict=True):
         assert label_of[bytes(image)] == label
@@ -82,7 +80,8 @@ def test_enlarging_is_bilinear() -> None:
     images = torch.from_numpy(load_digits().images[:50])
     padded = torch.nn.functional.pad(images, (2, 2, 2, 2))[:, None]
     expected = torch.nn.functional.interpolate(padded, scale_factor=2.5, mode="bilinear")[:, 0, 1:-1, 1:-1] * 255 / 16
-    torch.testing.assert_close(enlarge(images).double(), expected, rtol=0, atol=0.5 + 1e-9)
+    enlarged = torch.from_numpy(enlarge(images.long().numpy()))
+    torch.testing.assert_close(enlarged.double(), expected, rtol=0, atol=0.5 + 1e-9)
 
 
 def test_digits_are_the_same_bytes_every_time(raw: dict[str, Path], tmp_path: Path) -> None:

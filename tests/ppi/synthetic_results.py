@@ -37,7 +37,7 @@ from metapt.evaluation.tables import write_blocks
 from metapt.jobs import Place
 from metapt.machine import Machine
 from metapt.twostage.quantities import PEAK_MEMORY, TIME_PER_STEP, WALL_TIME
-from metapt.twostage.seeds import pair
+from metapt.twostage.replicates import pair
 
 CONFIG = DOMAIN.section()
 PLACE = Place("results", "raw", {"hu2020": {"name": "hu2020"}}, [])

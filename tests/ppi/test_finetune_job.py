@@ -19,7 +19,7 @@ from metapt.evaluation import metrics
 from metapt.machine import Machine
 from metapt.training.pretrained_file import Learned, save_pretrained
 from metapt.twostage.heads import Score
-from metapt.twostage.seeds import pair
+from metapt.twostage.replicates import pair
 
 from .small_graphs import COARSE, FINE, TEST_SPECIES, small_graphs
 

@@ -16,7 +16,7 @@ from metapt.domains.ppi.weights import agreement, correlations
 from metapt.errors import DataError
 from metapt.evaluation import metrics
 from metapt.evaluation.metrics import NotMeasuredError
-from metapt.twostage.seeds import pretrain_seed
+from metapt.twostage.replicates import pretrain_seed
 
 from .synthetic_results import SEED_SPREAD, Runs, runs_of
 

@@ -8,7 +8,8 @@ from numpy.typing import ArrayLike
 from scipy import sparse
 
 from metapt.domains.ppi.config import Tasks
-from metapt.domains.ppi.data.terms import depth, related, select
+from metapt.domains.ppi.data.graphs import related
+from metapt.domains.ppi.data.terms import depth, select
 from metapt.errors import ConfigError
 
 TEST = np.arange(10) >= 6  # four proteins of the test species

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -45,6 +47,8 @@ def test_an_optimiser_of_torch_by_name_takes_torchs_steps(name: str) -> None:
             sum((value - 3).square().sum() for value in values.values()).backward()
             optimizer.step()
     assert all(torch.equal(ours[key], theirs[key]) for key in ours)
+    for left, right in zip(*(each.state_dict()["state"].values() for each in pair), strict=True):
+        assert all(torch.equal(torch.as_tensor(left[key]), torch.as_tensor(right[key])) for key in right)
     assert not torch.equal(ours["scale"], torch.ones(2, 2))
 
 
@@ -88,3 +92,28 @@ def test_a_group_has_its_own_settings_and_a_parameter_belongs_to_the_first_patte
 def test_what_cannot_work_is_refused_with_a_sentence(spec: OptimizerSpec, sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         spec.build(params())
+
+
+def test_the_step_of_an_optimiser_leaves_torchs_compiler_alone() -> None:
+    code = """
+import sys, torch
+from metapt.training.optimizers import OptimizerSpec
+weight = torch.ones(2, requires_grad=True)
+optimizer = OptimizerSpec("Adam", {"lr": 0.1, "fused": True}).build({"weight": weight})
+weight.sum().backward()
+optimizer.step()
+optimizer.zero_grad()
+optimizer.load_state_dict(optimizer.state_dict())
+assert "torch._dynamo" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_an_optimiser_can_be_differentiated_through_if_it_is_told_so() -> None:
+    weight = torch.ones(2, requires_grad=True)
+    value = weight.clone()
+    rate = torch.tensor(0.1, requires_grad=True)
+    optimizer = OptimizerSpec("SGD", {"lr": rate, "differentiable": True}).build({"value": value})
+    value.grad = torch.ones(2)
+    optimizer.step()
+    assert torch.autograd.grad(value.sum(), rate) == (torch.tensor(-2.0),)

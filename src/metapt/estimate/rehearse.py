@@ -145,7 +145,6 @@ def _main(job: Job, device: str, allowance: float, slowest: float | None) -> Jso
 
         weight = torch.zeros(1, device=device, requires_grad=True)
         weight.sum().backward()  # type: ignore[no-untyped-call]
-        torch.optim.Adam([weight]).step()
     start, start_bytes = rehearsal.clock() - begin, memory(device)[0]
     too_slow = False
     try:

@@ -3,18 +3,23 @@
 Both are CSV files in UTF-8. Floats are written with `repr`, the shortest text that reads back as the same float64, and
 rows keep their order, so that equal runs write equal bytes. A value may be `nan` or `inf` (from a run that diverged,
 and statistics carry it on); it must not be empty or text.
+
+Jobs that train write rows, and jobs that make tables read them as a DataFrame. So pandas, which takes half a second to
+import, is imported by the one function that makes a DataFrame.
 """
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from metapt.errors import DataError
-from metapt.files import atomic_path
+from metapt.files import write_csv
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 CELL = ["experiment", "arm", "setting", "evaluation", "metric"]
 """Columns that name a number up to the replicate; the values are those of the paper's table where it has the number."""
@@ -24,7 +29,7 @@ SERIES_COLUMNS = ["replicate", "step", "name", "value"]
 
 _REQUIRED_TEXT = {"experiment", "arm", "metric", "name"}
 
-Rows = pd.DataFrame | Iterable[Mapping[str, Any]]
+Rows = Iterable[Mapping[str, Any]]
 
 
 class NotMeasuredError(DataError):
@@ -57,9 +62,9 @@ def row(
     }
 
 
-def write(rows: Rows, path: Path) -> None:
+def write(rows: Rows | pd.DataFrame, path: Path) -> None:
     """Write the metrics table of a run. Raises DataError as `validate`; then nothing is written."""
-    _write_csv(validate(rows, where=str(path)), path)
+    _write(_checked(rows, COLUMNS, str(path)), COLUMNS, path)
 
 
 def read(paths: Path | Sequence[Path]) -> pd.DataFrame:
@@ -69,15 +74,19 @@ def read(paths: Path | Sequence[Path]) -> pd.DataFrame:
     missing or is no such table, or two files have the same number.
     """
     files = [paths] if isinstance(paths, Path) else list(paths)
-    tables = [validate(_read_csv(path), where=str(path)) for path in files]
-    if not tables:
-        return validate([], where="no file")
-    return validate(pd.concat(tables, ignore_index=True), where=", ".join(map(str, files)))
+    rows = [row for path in files for row in read_rows(path)]
+    _check_once(rows, COLUMNS, ", ".join(map(str, files)))
+    return _frame(rows, COLUMNS)
 
 
-def write_series(rows: Rows, path: Path) -> None:
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """Return the rows of the metrics table of a run. Raises DataError as `read`."""
+    return _checked(_read_csv(path, COLUMNS), COLUMNS, str(path))
+
+
+def write_series(rows: Rows | pd.DataFrame, path: Path) -> None:
     """Write the series table of a run: replicate, step, name, value. Raises DataError as `validate_series`."""
-    _write_csv(validate_series(rows, where=str(path)), path)
+    _write(_checked(rows, SERIES_COLUMNS, str(path)), SERIES_COLUMNS, path)
 
 
 def read_series(path: Path) -> pd.DataFrame:
@@ -85,21 +94,21 @@ def read_series(path: Path) -> pd.DataFrame:
 
     Raises DataError if the file is missing or is no such table.
     """
-    return validate_series(_read_csv(path), where=str(path))
+    return _frame(_checked(_read_csv(path, SERIES_COLUMNS), SERIES_COLUMNS, str(path)), SERIES_COLUMNS)
 
 
-def validate(rows: Rows, where: str = "the metrics table") -> pd.DataFrame:
+def validate(rows: Rows | pd.DataFrame, where: str = "the metrics table") -> pd.DataFrame:
     """Return `rows` as a metrics table with the columns and types of `read`.
 
     Raises DataError if a column is missing or unknown, an experiment, arm or metric is empty, a replicate is no
     integer, a value is no number, or two rows are the same number. The message names `where`.
     """
-    return _validate(rows, COLUMNS, where)
+    return _frame(_checked(rows, COLUMNS, where), COLUMNS)
 
 
-def validate_series(rows: Rows, where: str = "the series table") -> pd.DataFrame:
+def validate_series(rows: Rows | pd.DataFrame, where: str = "the series table") -> pd.DataFrame:
     """Return `rows` as a series table. Raises DataError as `validate`, and if a step is no integer."""
-    return _validate(rows, SERIES_COLUMNS, where)
+    return _frame(_checked(rows, SERIES_COLUMNS, where), SERIES_COLUMNS)
 
 
 def select(
@@ -133,52 +142,47 @@ def select(
     return found.set_index("replicate")["value"]
 
 
-def _validate(rows: Rows, columns: list[str], where: str) -> pd.DataFrame:
-    given = rows if isinstance(rows, pd.DataFrame) else _frame(rows, columns)
-    missing = [c for c in columns if c not in given.columns]
-    if missing:
+def _checked(rows: Rows | pd.DataFrame, columns: list[str], where: str) -> list[dict[str, Any]]:
+    """Return the rows of a table with `columns`, in their types; an empty replicate is None. Raises as `validate`."""
+    given = rows if isinstance(rows, Iterable) and not hasattr(rows, "to_dict") else rows.to_dict("records")
+    checked = []
+    for line, row in enumerate(given, 1):
+        _check_columns(row, columns, where)
+        checked.append({column: _convert(row[column], column, line, where) for column in columns})
+    _check_once(checked, columns, where)
+    return checked
+
+
+def _check_columns(found: Iterable[str], columns: list[str], where: str) -> None:
+    names = list(found)
+    if missing := [column for column in columns if column not in names]:
         raise DataError(f"{where} lacks the column {missing[0]!r}; it needs {', '.join(columns)}.")
-    unknown = [c for c in given.columns if c not in columns]
-    if unknown:
+    if unknown := [column for column in names if column not in columns]:
         raise DataError(f"{where} has the unknown column {unknown[0]!r}; legal are {', '.join(columns)}.")
-    table = pd.DataFrame({c: _convert(given[c], c, where) for c in columns})
-    key = [c for c in columns if c != "value"]
-    duplicates = table[table.duplicated(key)]
-    if len(duplicates):
-        first = duplicates[key].iloc[0].to_dict()
-        number = ", ".join(f"{c} {v}" for c, v in first.items() if not pd.isna(v) and v != "")
-        raise DataError(f"{where} has more than one row for {number}; a number stands once.")
-    return table
 
 
-def _frame(rows: Iterable[Mapping[str, Any]], columns: list[str]) -> pd.DataFrame:
-    given = list(rows)
-    return pd.DataFrame(given, dtype=object) if given else pd.DataFrame(columns=columns, dtype=object)
+def _check_once(rows: list[dict[str, Any]], columns: list[str], where: str) -> None:
+    seen = set()
+    for row in rows:
+        key = tuple(row[column] for column in columns if column != "value")
+        if key in seen:
+            number = ", ".join(f"{c} {v}" for c, v in zip(columns, key, strict=False) if v is not None and v != "")
+            raise DataError(f"{where} has more than one row for {number}; a number stands once.")
+        seen.add(key)
 
 
-def _convert(column: pd.Series[Any], name: str, where: str) -> pd.Series[Any]:
-    if name == "value":
-        return pd.Series([_number(v, i, where) for i, v in enumerate(column, 1)], dtype="float64")
-    if name == "step":
-        return pd.Series([_integer(v, name, i, where) for i, v in enumerate(column, 1)], dtype="int64")
-    if name == "replicate":
-        integers = [pd.NA if _blank(v) else _integer(v, name, i, where) for i, v in enumerate(column, 1)]
-        return pd.Series(integers, dtype="Int64")
-    words = ["" if _blank(v) else str(v) for v in column]
-    if name in _REQUIRED_TEXT and "" in words:
-        raise DataError(f"{where}: the {name} of row {words.index('') + 1} is empty.")
-    return pd.Series(words, dtype="str")
-
-
-def _blank(value: Any) -> bool:
-    return bool(pd.isna(value)) or value == ""
-
-
-def _number(value: Any, line: int, where: str) -> float:
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        raise DataError(f"{where}: the value of row {line} is {value!r}, which is not a number.") from None
+def _convert(value: Any, column: str, line: int, where: str) -> Any:
+    if column == "value":
+        try:
+            return float(value)
+        except (TypeError, ValueError):
+            raise DataError(f"{where}: the value of row {line} is {value!r}, which is not a number.") from None
+    blank = value is None or value == "" or repr(value) in ("nan", "<NA>")  # pandas' empty cells
+    if column in ("step", "replicate"):
+        return None if blank and column == "replicate" else _integer(value, column, line, where)
+    if blank and column in _REQUIRED_TEXT:
+        raise DataError(f"{where}: the {column} of row {line} is empty.")
+    return "" if blank else str(value)
 
 
 def _integer(value: Any, name: str, line: int, where: str) -> int:
@@ -191,16 +195,26 @@ def _integer(value: Any, name: str, line: int, where: str) -> int:
     raise DataError(f"{where}: the {name} of row {line} is {value!r}, which is not an integer.")
 
 
-def _read_csv(path: Path) -> pd.DataFrame:
+def _frame(rows: list[dict[str, Any]], columns: list[str]) -> pd.DataFrame:
+    import pandas as pd
+
+    kinds = {"value": "float64", "step": "int64", "replicate": "Int64"}
+    return pd.DataFrame({c: pd.Series([row[c] for row in rows], dtype=kinds.get(c, "str")) for c in columns})
+
+
+def _read_csv(path: Path, columns: list[str]) -> list[dict[str, str]]:
     try:
-        return pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8")
+        with path.open(encoding="utf-8", newline="") as file:
+            lines = list(csv.reader(file, strict=True))
+        if len(widths := {len(line) for line in lines}) != 1:
+            raise ValueError(f"its lines have {' or '.join(map(str, sorted(widths))) or 'no'} cells")
     except FileNotFoundError:
         raise DataError(f"{path} is missing; the run that writes it has not been made.") from None
-    except (OSError, ValueError) as error:  # ValueError: of pandas' parser, or a wrong encoding
+    except (OSError, ValueError, csv.Error) as error:
         raise DataError(f"{path} is not a CSV table: {error}.") from None
+    _check_columns(lines[0], columns, str(path))
+    return [dict(zip(lines[0], line, strict=True)) for line in lines[1:]]
 
 
-def _write_csv(table: pd.DataFrame, path: Path) -> None:
-    text = table.assign(value=[repr(float(v)) for v in table["value"]])
-    with atomic_path(path) as temporary:
-        text.to_csv(temporary, index=False, lineterminator="\n", encoding="utf-8")
+def _write(rows: list[dict[str, Any]], columns: list[str], path: Path) -> None:
+    write_csv({column: [row[column] for row in rows] for column in columns}, path)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import fnmatch
+import inspect
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import torch
@@ -62,10 +65,29 @@ class OptimizerSpec:
 
     def _make(self, params: list[Any], settings: dict[str, Any]) -> torch.optim.Optimizer:
         try:
-            optimizer: torch.optim.Optimizer = getattr(torch.optim, self.name)(params, **settings)
+            return without_compiler(getattr(torch.optim, self.name))(params, **settings)
         except (TypeError, ValueError) as error:
             raise ConfigError(f"the optimiser {self.name} can't be made with {settings}: {error}") from error
-        return optimizer
+
+
+@cache
+def without_compiler(kind: Callable[..., torch.optim.Optimizer]) -> Callable[..., torch.optim.Optimizer]:
+    """Return a subclass of an optimiser of `torch.optim` that computes the same without torch's compiler.
+
+    torch wraps the methods of optimisers for `torch.compile`. At the first call the wrappers import the compiler, which
+    takes as long as the import of torch itself.
+    """
+    wrapped = ("add_param_group", "zero_grad", "state_dict", "load_state_dict")
+    methods = {name: inspect.unwrap(getattr(kind, name)) for name in wrapped}
+    step = inspect.unwrap(kind.step)  # type: ignore[attr-defined]
+
+    def plain_step(self: torch.optim.Optimizer, closure: Any = None) -> Any:
+        with torch.set_grad_enabled(self.defaults.get("differentiable", False)):
+            return step(self, closure)
+
+    name = kind.__name__
+    made: Callable[..., torch.optim.Optimizer] = type(name, (kind,), methods | {"step": plain_step})  # type: ignore[arg-type]
+    return made
 
 
 def _names() -> list[str]:

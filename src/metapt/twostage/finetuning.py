@@ -17,7 +17,7 @@ from metapt.training.progress import steps
 from metapt.training.seeds import generator
 from metapt.twostage.heads import Score, highest
 from metapt.twostage.quantities import FULL_TRANSFER, LINEAR_EVALUATION, VALIDATION_AUROC
-from metapt.twostage.seeds import pair
+from metapt.twostage.replicates import pair
 
 log = logging.getLogger(__name__)
 

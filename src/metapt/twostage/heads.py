@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from metapt.evaluation.auroc import auroc, mean_auroc
 from metapt.hypergrad import Params
 from metapt.hypergrad.stacked import stack, unstack
+from metapt.training.optimizers import without_compiler
 from metapt.training.progress import steps
 
 log = logging.getLogger(__name__)
@@ -81,7 +82,7 @@ def linear_heads(
     # A stack of heads for each learning rate. Adam acts on each element, so heads do not affect each other.
     stacks = [{name: value.to(device).clone().requires_grad_() for name, value in stack(heads).items()} for _ in lrs]
     groups = [{"params": list(each.values()), "lr": lr} for each, lr in zip(stacks, lrs, strict=True)]
-    optimizer = torch.optim.Adam(groups)
+    optimizer = without_compiler(torch.optim.Adam)(groups)
 
     curves: list[Tensor] = []
     states: list[list[Params]] = []

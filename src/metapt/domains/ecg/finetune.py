@@ -26,6 +26,7 @@ from metapt.evaluation.auroc import mean_auroc, undefined_classes
 from metapt.hypergrad import Params
 from metapt.machine import Machine
 from metapt.training.checkpoint import Checkpoint, fingerprint
+from metapt.training.optimizers import without_compiler
 from metapt.training.progress import steps
 from metapt.twostage.finetuning import Part, Start, finetune, write
 from metapt.twostage.heads import Examples, Score, copied, highest, in_chunks, linear_heads, minibatches, score
@@ -119,7 +120,7 @@ def full_transfer(
     device = sets.train.signals.device
     network = {name: value.requires_grad_() for name, value in copied(start).items()}
     head = {name: value.to(device).requires_grad_() for name, value in initial_head(width, generator).items()}
-    optimizer = torch.optim.Adam([*network.values(), *head.values()], lr=settings.lr)
+    optimizer = without_compiler(torch.optim.Adam)([*network.values(), *head.values()], lr=settings.lr)
     network |= copied(buffers)
 
     curve: list[float] = []

@@ -91,8 +91,7 @@ def run_arm(
 
 def _wall_time(path: Path) -> float:
     """Return the wall time in a metrics table, seconds."""
-    table = metrics.read(path)
-    return float(table.loc[table["metric"] == WALL_TIME, "value"].iloc[0])
+    return next(float(row["value"]) for row in metrics.read_rows(path) if row["metric"] == WALL_TIME)
 
 
 def settings(arm: config.MnistMeta, iterations: int, steps_per_epoch: int) -> MetaSettings:

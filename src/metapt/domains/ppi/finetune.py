@@ -29,6 +29,7 @@ from metapt.hypergrad import Params, Pretrained
 from metapt.hypergrad.params import leaves
 from metapt.machine import Machine
 from metapt.training.checkpoint import Checkpoint, fingerprint
+from metapt.training.optimizers import without_compiler
 from metapt.training.progress import steps
 from metapt.training.seeds import generator
 from metapt.twostage import finetuning
@@ -154,7 +155,7 @@ def full_transfer(
     masks = torch.Generator(dataset.device).manual_seed(int(torch.randint(2**62, (), generator=generator)))
     network = leaves(copied(start))
     head = leaves({name: value.to(dataset.device) for name, value in _head(encoder, sets, generator).items()})
-    optimizer = torch.optim.Adam([*network.values(), *head.values()], lr=lr)
+    optimizer = without_compiler(torch.optim.Adam)([*network.values(), *head.values()], lr=lr)
     network |= copied(buffers)
 
     labels, validation_labels = sets.labels(sets.train), sets.labels(sets.validation)

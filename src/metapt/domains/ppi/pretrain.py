@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import torch
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
@@ -52,8 +52,9 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
     result = pretrain(arm, setting)
     if result.meta:
         weights = task_weights(result.meta).cpu().double().numpy()
-        tasks = pd.read_csv(inputs["tasks"], dtype=str, keep_default_na=False)
-        result.numbers |= weight_numbers(weights, tasks, setting)
+        with inputs["tasks"].open(encoding="utf-8", newline="") as file:
+            described = [task["description"] for task in csv.DictReader(file) if task["kind"] == "coarse"]
+        result.numbers |= weight_numbers(weights, described, setting)
         result.series += _weight_series(weights, setting)
     pretraining.write(result, config, config["setting"], outputs)
 
@@ -65,8 +66,8 @@ def _learned(path: Path, network: Network, device: str) -> torch.Tensor:
     return meta[WEIGHTS]
 
 
-def weight_numbers(weights: NDArray[np.float64], tasks: pd.DataFrame, setting: PpiSetting) -> dict[str, float]:
-    """Compare learned weights [PT tasks] with known properties of the tasks.
+def weight_numbers(weights: NDArray[np.float64], described: list[str], setting: PpiSetting) -> dict[str, float]:
+    """Compare learned weights [PT tasks] with known properties of the tasks, whose descriptions are given.
 
     The properties are permuted labels, planted use and relation to FT tasks.
     """
@@ -74,7 +75,6 @@ def weight_numbers(weights: NDArray[np.float64], tasks: pd.DataFrame, setting: P
     permuted = np.isin(np.arange(len(weights)), setting.permuted())
     if permuted.any():
         found[INTACT] = _auroc(weights, ~permuted)
-    described = tasks[tasks["kind"] == "coarse"]["description"].to_numpy()
     planted = np.array([text.startswith(PURPOSE) for text in described]) & ~permuted
     if planted.any():
         useful = np.array([text.startswith(PURPOSE + USEFUL) for text in described])

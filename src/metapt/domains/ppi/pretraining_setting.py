@@ -14,8 +14,7 @@ from torch import Tensor
 from metapt.domains.ppi import config
 from metapt.domains.ppi.batches import CoTrainBatches, PpiBatches
 from metapt.domains.ppi.data.dataset import Indices, PpiDataset, held_out_tasks, splits
-from metapt.domains.ppi.data.graphs import pack, unpack
-from metapt.domains.ppi.data.terms import related
+from metapt.domains.ppi.data.graphs import pack, related, unpack
 from metapt.domains.ppi.features import head_aurocs
 from metapt.domains.ppi.gin import GinEncoder, initial_head, initial_pretrained
 from metapt.domains.ppi.problem import initial_meta

@@ -9,12 +9,20 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
-from metapt.domains.ecg.data.sources import CLASSES, LEADS, SAMPLES, TEST_FOLD, check_table, read_database, read_signals
+from metapt.domains.ecg.data.sources import (
+    CLASSES,
+    LEADS,
+    SAMPLES,
+    TEST_FOLD,
+    Table,
+    check_table,
+    read_database,
+    read_signals,
+)
 from metapt.errors import DataError
-from metapt.files import atomic_path
+from metapt.files import atomic_path, write_csv
 from metapt.machine import Machine
 
 COLUMNS = ("ecg_id", "patient_id", "fold", *CLASSES)
@@ -28,23 +36,23 @@ class EcgRecords:
     """Prepared records."""
 
     signals: NDArray[np.int16]  # int16 [N, 12, 1000], microvolts at 100 Hz, mapped from the disk
-    table: pd.DataFrame  # the columns `COLUMNS`
+    table: Table  # the columns `COLUMNS`, int64
     labels: NDArray[np.float32]  # float32 [N, 5]
 
     @property
     def patients(self) -> NDArray[np.int64]:
         """Return the patient of each record."""
-        return self.table["patient_id"].to_numpy()
+        return self.table["patient_id"]
 
     @property
     def training(self) -> NDArray[np.int64]:
         """Return the indices of the records of folds 1 to 9, ascending."""
-        return np.flatnonzero(self.table["fold"].to_numpy() != TEST_FOLD)
+        return np.flatnonzero(self.table["fold"] != TEST_FOLD)
 
     @property
     def test(self) -> NDArray[np.int64]:
         """Return the indices of the records of fold 10, ascending."""
-        return np.flatnonzero(self.table["fold"].to_numpy() == TEST_FOLD)
+        return np.flatnonzero(self.table["fold"] == TEST_FOLD)
 
 
 def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
@@ -62,19 +70,18 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
         raise DataError(
             f"{path} names {min(unknown)}, which {inputs['ptbxl_database.csv']} does not have: download them again."
         )
-    table = table[table["filename_lr"].isin(listed)]
-    names = table["filename_lr"].tolist()
+    chosen = np.isin(table["filename_lr"], listed)
+    names = table["filename_lr"][chosen].tolist()
     shape = (len(names), len(LEADS), SAMPLES)
     with (
         atomic_path(outputs["signals"], needs=2 * math.prod(shape) + 128) as signals,
-        atomic_path(outputs["records"]) as records,
         signals.open("wb") as file,
     ):
         # Not through a memory map: the system kills a process that writes to one when the disk is full.
         np.lib.format.write_array_header_1_0(file, {"descr": "<i2", "fortran_order": False, "shape": shape})
         for start in range(0, len(names), _BLOCK):
             file.write(read_signals(path.parent, names[start : start + _BLOCK]).data)
-        table[list(COLUMNS)].to_csv(records, index=False, lineterminator="\n")
+        write_csv({name: table[name][chosen] for name in COLUMNS}, outputs["records"])
 
 
 def load(signals: Path, records: Path) -> EcgRecords:
@@ -85,12 +92,12 @@ def load(signals: Path, records: Path) -> EcgRecords:
     """
     table = _read_table(records)
     array = _open_signals(signals)
-    if len(array) != len(table):
+    if len(array) != len(table["fold"]):
         raise DataError(
-            f"{signals} has {len(array)} records and {records} has {len(table)}: remove both, so that they are "
+            f"{signals} has {len(array)} records and {records} has {len(table['fold'])}: remove both, so that they are "
             "prepared again."
         )
-    return EcgRecords(array, table, table[list(CLASSES)].to_numpy(np.float32))
+    return EcgRecords(array, table, np.stack([table[name] for name in CLASSES], 1, dtype=np.float32))
 
 
 def statistics(records: EcgRecords) -> tuple[float, float]:
@@ -144,16 +151,17 @@ def _open_signals(path: Path) -> NDArray[np.int16]:
     return cast("NDArray[np.int16]", array)
 
 
-def _read_table(path: Path) -> pd.DataFrame:
+def _read_table(path: Path) -> Table:
     try:
-        table = pd.read_csv(path, dtype=dict.fromkeys(COLUMNS, np.int64))
+        with path.open(encoding="utf-8") as file:
+            header = tuple(file.readline().rstrip("\n").split(","))
+            rows = np.array([line.split(",") for line in file]).astype(np.int64)
     except FileNotFoundError as error:
         raise DataError(f"{path} is missing: make it with the target that prepares PTB-XL.") from error
     except (OSError, ValueError, OverflowError) as error:
         raise DataError(f"{path} is cut or altered ({error}): {_ADVICE}.") from error
-    if tuple(table.columns) != COLUMNS:
-        raise DataError(
-            f"{path} has the columns {', '.join(map(str, table.columns))}, not {', '.join(COLUMNS)}: {_ADVICE}."
-        )
+    if header != COLUMNS or rows.shape[1:] not in {(), (len(COLUMNS),)}:
+        raise DataError(f"{path} has the columns {', '.join(header)}, not {', '.join(COLUMNS)}: {_ADVICE}.")
+    table = dict(zip(COLUMNS, rows.reshape(-1, len(COLUMNS)).T.copy(), strict=True))
     check_table(table, path)
     return table

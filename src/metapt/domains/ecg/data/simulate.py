@@ -15,15 +15,15 @@ a sample blurs while it keeps the durations.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
-from metapt.files import atomic_path
+from metapt.files import atomic_path, write_csv
 from metapt.machine import Machine
 
 PATIENTS = 2000
@@ -143,11 +143,10 @@ def write(ecgs: Simulated, outputs: dict[str, Path]) -> None:
     with atomic_path(outputs["records.json"]) as listing:
         for name, signal in zip(names, ecgs.signals, strict=True):
             write_record(listing.parent / name, signal)
-        with atomic_path(outputs["scp_statements.csv"]) as path:
-            columns = ["description", "diagnostic", "diagnostic_class"]
-            pd.DataFrame.from_dict(_STATEMENTS, orient="index", columns=columns).to_csv(path)
-        with atomic_path(outputs["ptbxl_database.csv"]) as path:
-            _database(ecgs, names).to_csv(path, index=False)
+        descriptions, diagnostic, classes = zip(*_STATEMENTS.values(), strict=True)
+        words = {"description": descriptions, "diagnostic": diagnostic, "diagnostic_class": classes}
+        write_csv({"": list(_STATEMENTS), **words}, outputs["scp_statements.csv"])
+        write_csv(_database(ecgs, names), outputs["ptbxl_database.csv"])
         listing.write_text(json.dumps({"version": "simulated", "records": names}, indent=0) + "\n")
 
 
@@ -308,22 +307,20 @@ def _noise(rng: np.random.Generator, n: int, leads: int) -> NDArray[np.float32]:
     return total
 
 
-def _database(ecgs: Simulated, names: list[str]) -> pd.DataFrame:
-    """Return PTB-XL's ptbxl_database.csv, a row per recording; age and sex are random."""
+def _database(ecgs: Simulated, names: list[str]) -> dict[str, Iterable[Any]]:
+    """Return the columns of PTB-XL's ptbxl_database.csv, a row per recording; age and sex are random."""
     people = np.random.default_rng(SEED).integers((18, 0), (90, 2), size=(ecgs.patient_id.max(), 2))[
         ecgs.patient_id - 1
     ]
-    return pd.DataFrame(
-        {
-            "ecg_id": np.arange(1, len(names) + 1),
-            "patient_id": ecgs.patient_id,
-            "age": people[:, 0].astype(float),
-            "sex": people[:, 1],
-            "scp_codes": [str(_codes(ecgs, i)) for i in range(len(names))],
-            "strat_fold": ecgs.fold,
-            "filename_lr": names,
-        }
-    )
+    return {
+        "ecg_id": range(1, len(names) + 1),
+        "patient_id": ecgs.patient_id,
+        "age": people[:, 0].astype(float),
+        "sex": people[:, 1],
+        "scp_codes": [str(_codes(ecgs, i)) for i in range(len(names))],
+        "strat_fold": ecgs.fold,
+        "filename_lr": names,
+    }
 
 
 def _codes(ecgs: Simulated, i: int) -> dict[str, float]:

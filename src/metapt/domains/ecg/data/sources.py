@@ -15,9 +15,9 @@ import re
 import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from metapt.errors import DataError
@@ -28,8 +28,11 @@ CLASSES = ("NORM", "MI", "STTC", "CD", "HYP")
 LEADS = ("I", "II", "III", "AVR", "AVL", "AVF", "V1", "V2", "V3", "V4", "V5", "V6")
 SAMPLES = 1000
 FREQUENCY = 100  # Hz
-FOLDS = range(1, 11)
+FOLDS = tuple(range(1, 11))
 TEST_FOLD = 10
+
+Table = dict[str, NDArray[Any]]
+"""Columns of equal length by name."""
 
 _COLUMNS = ("ecg_id", "patient_id", "scp_codes", "strat_fold", "filename_lr")
 _INVALID = np.iinfo(np.int16).min  # WFDB's mark of a value that is missing
@@ -47,7 +50,7 @@ _ADVICE = "remove records.json and download again, which replaces what is missin
 _TABLE_ADVICE = "remove it and download it again, or copy a whole one there"
 
 
-def read_database(database: Path, statements: Path) -> pd.DataFrame:
+def read_database(database: Path, statements: Path) -> Table:
     """Read patient, fold and labels of each record from ptbxl_database.csv and scp_statements.csv, in the file's order.
 
     Columns: ecg_id, patient_id, fold (1 to 10), the labels `CLASSES` (0 or 1; all int64), and filename_lr, the record's
@@ -75,32 +78,34 @@ def read_database(database: Path, statements: Path) -> pd.DataFrame:
             classes = {class_of[code] for code in _codes(codes, class_of, place)}
             labels_of[codes] = tuple(int(each in classes) for each in CLASSES)
         rows.append((ecg_id, patient, fold, *labels_of[codes], row["filename_lr"]))
-    table = pd.DataFrame(rows, columns=["ecg_id", "patient_id", "fold", *CLASSES, "filename_lr"])
+    names = ["ecg_id", "patient_id", "fold", *CLASSES, "filename_lr"]
+    table = {name: np.array([row[place] for row in rows]) for place, name in enumerate(names)}
     check_table(table, database)
     return table
 
 
-def check_table(table: pd.DataFrame, path: Path) -> None:
+def check_table(table: Table, path: Path) -> None:
     """Check the columns ecg_id, patient_id, fold and `CLASSES` of records that come from `path`.
 
     Raises DataError if there is no record, or one twice; a fold is not 1 to 10, a label not 0 or 1; a patient of fold
     10 is in another fold too.
     """
-    if table.empty:
+    ids, patients, folds = (table[name] for name in ("ecg_id", "patient_id", "fold"))
+    if len(ids) == 0:
         raise DataError(f"{path} has no records: {_TABLE_ADVICE}.")
-    if (again := table["ecg_id"].duplicated()).any():
-        raise DataError(f"{path} has the record with ecg_id {table['ecg_id'][again].iloc[0]} twice: {_TABLE_ADVICE}.")
-    if not (known := table["fold"].isin(FOLDS)).all():
-        ecg_id, fold = table.loc[~known, ["ecg_id", "fold"]].iloc[0]
+    values, counts = np.unique(ids, return_counts=True)
+    if (counts > 1).any():
+        raise DataError(f"{path} has the record with ecg_id {values[counts > 1][0]} twice: {_TABLE_ADVICE}.")
+    if (odd := ~np.isin(folds, FOLDS)).any():
         raise DataError(
-            f"{path}: the record with ecg_id {ecg_id} is in fold {fold}; folds are 1 to 10: {_TABLE_ADVICE}."
+            f"{path}: the record with ecg_id {ids[odd][0]} is in fold {folds[odd][0]}; folds are 1 to 10: "
+            f"{_TABLE_ADVICE}."
         )
-    if not table[list(CLASSES)].isin([0, 1]).all(axis=None):
+    if not np.isin([table[name] for name in CLASSES], [0, 1]).all():
         raise DataError(f"{path} has a label other than 0 and 1: {_TABLE_ADVICE}.")
-    of_test = table["fold"] == TEST_FOLD
-    if both := set(table["patient_id"][of_test]).intersection(table["patient_id"][~of_test]):
+    if len(both := np.intersect1d(patients[folds == TEST_FOLD], patients[folds != TEST_FOLD])):
         raise DataError(
-            f"{path}: the patient {min(both)} is in fold {TEST_FOLD} and in another one, so that test records would be "
+            f"{path}: the patient {both[0]} is in fold {TEST_FOLD} and in another one, so that test records would be "
             f"trained on: {_TABLE_ADVICE}."
         )
 

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from metapt.domains.ecg.data.prepare import COLUMNS
 from metapt.domains.ecg.data.sources import CLASSES, LEADS, SAMPLES, TEST_FOLD
+from metapt.files import write_csv
 from metapt.machine import Machine
 
 RECORDS = 21_799
@@ -32,4 +32,4 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
             file.write(block[: RECORDS - start].data)
     numbers = np.arange(RECORDS)
     columns = [numbers + 1, numbers + 1, numbers % TEST_FOLD + 1, *random.integers(0, 2, (len(CLASSES), RECORDS))]
-    pd.DataFrame(dict(zip(COLUMNS, columns, strict=True))).to_csv(outputs["records"], index=False, lineterminator="\n")
+    write_csv(dict(zip(COLUMNS, columns, strict=True)), outputs["records"])

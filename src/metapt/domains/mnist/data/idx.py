@@ -12,8 +12,8 @@ import struct
 from pathlib import Path
 from typing import BinaryIO, cast
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from metapt.domains.mnist.data.sources import CLASSES, SIDE
 from metapt.errors import DataError
@@ -24,7 +24,7 @@ _MAX_EXAMPLES = 1_000_000
 _CHUNK = 1 << 20
 
 
-def read_idx(path: Path) -> Tensor:
+def read_idx(path: Path) -> NDArray[np.uint8]:
     """Read images [N, 28, 28] (0 is background, 255 is ink) or labels [N], uint8; `.gz` files are unpacked.
 
     Raises DataError if the file is missing, cut, overlong, altered, or no IDX file of MNIST's shape.
@@ -41,10 +41,10 @@ def read_idx(path: Path) -> Tensor:
         raise DataError(
             f"{path} is overlong: more follows the {math.prod(shape)} values that its header promises; {FETCH_AGAIN}."
         )
-    return torch.frombuffer(payload, dtype=torch.uint8).reshape(shape)
+    return np.frombuffer(payload, np.uint8).reshape(shape)
 
 
-def read_split(images: Path, labels: Path) -> tuple[Tensor, Tensor]:
+def read_split(images: Path, labels: Path) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     """Read the uint8 images [N, 28, 28] of a split and their uint8 labels [N] in 0..9.
 
     Raises DataError as `read_idx`, and for a file of the wrong kind, a label outside 0..9, or unequal numbers of both.
@@ -63,20 +63,17 @@ def read_split(images: Path, labels: Path) -> tuple[Tensor, Tensor]:
     return pixels, digits
 
 
-def write_idx(path: Path, tensor: Tensor) -> None:
-    """Write uint8 images [N, 28, 28] or labels [N], gzipped for `.gz`; the bytes depend only on the tensor.
+def write_idx(path: Path, values: ArrayLike) -> None:
+    """Write uint8 images [N, 28, 28] or labels [N], gzipped for `.gz`; the bytes depend only on the values.
 
     Raises ValueError for another type or shape.
     """
-    if (
-        tensor.dtype != torch.uint8
-        or tensor.shape[1:] not in {(), (SIDE, SIDE)}
-        or not 0 < len(tensor) <= _MAX_EXAMPLES
-    ):
-        raise ValueError(f"uint8 [N, {SIDE}, {SIDE}] or [N] expected, {tensor.dtype} {list(tensor.shape)} given")
-    header = struct.pack(f">HBB{tensor.ndim}I", 0, _UNSIGNED_BYTE, tensor.ndim, *tensor.shape)
+    array = np.asarray(values)
+    if array.dtype != np.uint8 or array.shape[1:] not in {(), (SIDE, SIDE)} or not 0 < len(array) <= _MAX_EXAMPLES:
+        raise ValueError(f"uint8 [N, {SIDE}, {SIDE}] or [N] expected, {array.dtype} {list(array.shape)} given")
+    header = struct.pack(f">HBB{array.ndim}I", 0, _UNSIGNED_BYTE, array.ndim, *array.shape)
     with atomic_path(path) as temporary, temporary.open("wb") as file:
-        content = header + tensor.contiguous().numpy().tobytes()
+        content = header + array.tobytes()
         if path.suffix == ".gz":
             with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as zipped:
                 zipped.write(content)

@@ -52,7 +52,7 @@ def convert(inputs: dict[str, Path]) -> dict[str, Tensor]:
     tensors: dict[str, Tensor] = {}
     for split in ("train", "test"):
         images, labels = read_split(inputs[FILES[f"{split}_images"]], inputs[FILES[f"{split}_labels"]])
-        tensors[f"{split}_images"], tensors[f"{split}_labels"] = images, labels.long()
+        tensors |= {f"{split}_images": torch.from_numpy(images), f"{split}_labels": torch.from_numpy(labels).long()}
     return tensors
 
 

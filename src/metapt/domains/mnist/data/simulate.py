@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from sklearn.datasets import load_digits
-from torch import Tensor
+from numpy.typing import NDArray
 
 from metapt.domains.mnist.data.idx import write_idx
 from metapt.domains.mnist.data.sources import FILES, SIDE, TRAIN_IMAGES
@@ -32,27 +31,34 @@ def write_digits(outputs: dict[str, Path]) -> None:
 
     The collection is ordered by writer. It is shuffled before the split, so that both parts have one distribution.
     """
-    digits = load_digits()
-    order = np.random.RandomState(0).permutation(
-        len(digits.target)
-    )  # RandomState: NumPy promises that its stream never changes
-    images = enlarge(torch.from_numpy(digits.images[order]))
-    labels = torch.from_numpy(digits.target[order]).to(torch.uint8)
+    digits = _digits()
+    # RandomState: NumPy promises that its stream never changes.
+    digits = digits[np.random.RandomState(0).permutation(len(digits))]
+    images, labels = enlarge(digits[:, :-1].reshape(-1, 8, 8)), digits[:, -1].astype(np.uint8)
     write_idx(outputs[FILES["train_images"]], images[:TRAIN])
     write_idx(outputs[FILES["train_labels"]], labels[:TRAIN])
     write_idx(outputs[FILES["test_images"]], images[TRAIN:])
     write_idx(outputs[FILES["test_labels"]], labels[TRAIN:])
 
 
-def enlarge(images: Tensor) -> Tensor:
+def _digits() -> NDArray[np.int64]:
+    """Return scikit-learn's digits [1797, 65]: 64 pixels and the label. They are those of `load_digits`."""
+    spec = find_spec("sklearn")
+    assert spec is not None, "a requirement of metapt"
+    assert spec.submodule_search_locations is not None
+    # From the file, since the import of sklearn.datasets takes longer than all the rest of the job.
+    file = Path(spec.submodule_search_locations[0]) / "datasets" / "data" / "digits.csv.gz"
+    return np.loadtxt(file, delimiter=",").astype(np.int64)
+
+
+def enlarge(images: NDArray[np.int64]) -> NDArray[np.uint8]:
     """Scale digits [N, 8, 8] of 0..16 by 2.5, centred: uint8 [N, 28, 28], 20 x 20 pixels in a margin of 4, as in MNIST.
 
     Pixel i lies at i * 0.4 - 1.9 on the small grid. Integer arithmetic (weights in tenths) rounds alike on every
     machine.
     """
-    small = images.long()
-    position = 4 * torch.arange(SIDE) - 19
-    weight = (_TENTHS - (position[:, None] - _TENTHS * torch.arange(small.shape[-1])).abs()).clamp(min=0)
-    total = weight @ small @ weight.T * 255
+    position = 4 * np.arange(SIDE) - 19
+    weight = (_TENTHS - np.abs(position[:, None] - _TENTHS * np.arange(images.shape[-1]))).clip(min=0)
+    total: NDArray[np.int64] = weight @ images @ weight.T * 255
     scale = _TENTHS**2 * _LEVELS
-    return ((total + scale // 2) // scale).to(torch.uint8)
+    return ((total + scale // 2) // scale).astype(np.uint8)

@@ -29,7 +29,7 @@ from metapt.machine import Machine
 from metapt.training.guard import HypergradientGuard
 from metapt.training.measure import Measured
 from metapt.training.meta import MetaPretraining
-from metapt.training.optimizers import OptimizerSpec
+from metapt.training.optimizers import OptimizerSpec, without_compiler
 from metapt.training.progress import steps
 from metapt.training.supervised import accuracy
 from metapt.training.supervised import train as minimise
@@ -178,7 +178,7 @@ def _backpropagate(study: BpttStudy, run: Run, data: MnistData, arm: BpttArm) ->
     stages = Stages(study, run, data, 0)
     batches = stages.batches
     mean = torch.tensor(study.initial, device=run.device, requires_grad=True)
-    optimizer = torch.optim.Adam([mean], lr=arm.meta_lr)
+    optimizer = without_compiler(torch.optim.Adam)([mean], lr=arm.meta_lr)
     # The derivative of Adam's step is up to lr / eps where a gradient is nearly 0 (border pixels), so that some
     # hypergradients are far too large. Applied, they would stay in the second moment of Adam on the mean and stop it.
     guard = HypergradientGuard(arm.explosion_factor, max_skipped=10)

@@ -1,9 +1,8 @@
-"""The choice of Gene Ontology terms as tasks, and the relation of coarse tasks to fine tasks."""
+"""The choice of Gene Ontology terms as tasks."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,11 +10,6 @@ from scipy import sparse
 
 from metapt.domains.ppi.config import Tasks
 from metapt.errors import ConfigError
-
-IMPLIED = 99  # least percentage of the graphs with a fine term that carry a related coarse term
-COMMON = 50  # percentage of all graphs from which on a coarse term is not informative
-
-_CHUNK = 4096  # graphs whose labels are multiplied at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,22 +70,6 @@ def depth(labels: sparse.csc_array) -> NDArray[np.int64]:
         if len(containers[term]):
             depths[term] = depths[containers[term]].max() + 1
     return depths
-
-
-def related(coarse_labels: NDArray[Any], fine_labels: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return which coarse terms may be informative ancestors of fine terms: [coarse tasks, fine tasks].
-
-    A coarse term is related to a fine one if at least 99 % of the graphs with the fine term carry it, and less than
-    half of all graphs do. Labels are [graphs, tasks] of 0 and 1. A fine term that no graph carries has no related term.
-    """
-    both = np.zeros((coarse_labels.shape[1], fine_labels.shape[1]))
-    for start in range(0, len(fine_labels), _CHUNK):  # in chunks, since all labels as floats would not fit in memory
-        chunk = slice(start, start + _CHUNK)
-        both += coarse_labels[chunk].T.astype(np.float32) @ fine_labels[chunk].astype(np.float32)
-    with_fine, with_coarse = (np.asarray(labels).sum(axis=0, dtype=np.int64) for labels in (fine_labels, coarse_labels))
-    says_something = 100 * with_coarse < COMMON * len(coarse_labels)
-    result: NDArray[np.bool_] = (100 * both >= IMPLIED * with_fine) & (with_fine > 0) & says_something[:, None]
-    return result
 
 
 def _first_of_equals(labels: sparse.csc_array) -> NDArray[np.int64]:
