@@ -11,7 +11,6 @@ from metapt.config_files import read_one
 from metapt.errors import ConfigError
 from metapt.jobs import Job, Place
 from metapt.registry import DOMAINS, domain
-from metapt.sections import plain
 
 
 class Plan:
@@ -90,12 +89,13 @@ class Plan:
 
     def _collect(self, config: Config) -> Job:
         names = list(experiments(config))
+        stand_ins = [name for name in names if getattr(config, name.partition("_")[0]).stand_in]
         ends = {name: self.summary(name) for name in names}
         return Job(
             stage="collect",
             name="collect",
             entry="evaluation.collect",
-            config=plain({"experiments": names}),
+            config={"experiments": names, "stand_ins": stand_ins},
             inputs={f"{name}/{what}": ends[name].outputs[what] for name in names for what in ("metrics", "claims")},
             outputs={"metrics": f"{config.results}/metrics.csv", "headline": f"{config.results}/headline.md"},
             record=f"{config.results}/run.json",

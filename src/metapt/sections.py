@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
@@ -41,6 +41,13 @@ class ExperimentSection(Section):
 
 class DomainSection(Section):
     """The settings of a domain; `metapt.domain.Domain.section` adds its experiments."""
+
+    stand_ins: ClassVar[tuple[str, ...]] = ()  # values of `source` whose data stand in for the paper's
+
+    @property
+    def stand_in(self) -> bool:
+        """Return whether the data only stand in for the paper's, so that numbers can't be compared with its numbers."""
+        return getattr(self, "source", None) in self.stand_ins
 
     def experiments(self) -> Iterator[tuple[str, ExperimentSection]]:
         """Yield key and section of each experiment in the config."""

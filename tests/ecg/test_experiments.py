@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 from matplotlib.image import imread
 
+from metapt.config_files import read_one
 from metapt.domains.ecg.domain import DOMAIN
 from metapt.domains.ecg.experiments.augmentations import AugmentationsResults
 from metapt.domains.ecg.jobs import EcgJobs
@@ -30,6 +31,7 @@ from metapt.domains.ecg.quantities import (
 )
 from metapt.domains.ecg.strengths import fixed_arm, start_arm
 from metapt.evaluation import metrics
+from metapt.evaluation.experiment import STAND_IN
 from metapt.evaluation.metrics import row
 from metapt.jobs import Job, Place
 from metapt.machine import Machine
@@ -43,13 +45,16 @@ AurocOf = Callable[[str, int, int | None, str], float]
 """Arm, |D_FT|, FT ECGs at meta-PT time, evaluation -> mean AUROC (%)."""
 
 
+SOURCES = read_one(Path(__file__).parents[2] / "workflow/resources/sources.yaml")
+
+
 class Runs:
     """The files of an experiment's runs, with given numbers."""
 
     def __init__(self, folder: Path, key: str, settings: Mapping[str, Any]) -> None:
         self.key = key
-        self.config: Any = DOMAIN.section().model_validate({key: {}, "source": "simulated", **settings})
-        jobs = EcgJobs("ecg", self.config, Place(str(folder), str(folder / "raw"), {}, []))
+        self.config: Any = DOMAIN.section().model_validate({key: {}, "source": "ptbxl-1.0.3", **settings})
+        jobs = EcgJobs("ecg", self.config, Place(str(folder), str(folder / "raw"), SOURCES, []))
         self.job = DOMAIN.summary(jobs, key)
         self.made = list(jobs.made.values())
         self.generator = np.random.default_rng(0)
@@ -498,3 +503,9 @@ def test_arms_of_ones_own_are_drawn(tmp_path: Path) -> None:
     section = {"arms": list(own), "finetune_sizes": [100, 500]}
     outputs = run("full_access", tmp_path, arms=own, full_access=section)
     assert "my arm minus SimCLR" in outputs["table_md"].read_text()
+
+
+def test_generated_ecgs_are_not_put_beside_the_papers(tmp_path: Path) -> None:
+    outputs = run("full_access", tmp_path, source="simulated")
+    assert pd.read_csv(outputs["table_csv"])["paper_mean"].isna().all()
+    assert set(claims_of(outputs)["paper"]) == {STAND_IN}

@@ -41,7 +41,7 @@ def test_join_on_real_names():
         )
     ]
     summary = summarise(metrics.validate(rows))
-    joined = beside_paper(summary)
+    joined = beside_paper(summary, paper_numbers())
     assert joined[summary.columns.tolist()].equals(summary)
     np.testing.assert_equal(joined["paper_mean"].tolist(), [7.2, 88.0, 87.6, np.nan, 100.0, 79.8])
     np.testing.assert_equal(joined["paper_standard_error"].tolist(), [1.5, np.nan, np.nan, np.nan, np.nan, 0.3])
@@ -54,5 +54,5 @@ def test_join_on_real_names():
 
 def test_display_leaves_out_what_is_empty():
     rows = [row("mnist_bptt", arm, "FT test accuracy (%)", 87.0) for arm in ("bptt", "meta-k5")]
-    shown = ours_and_papers(beside_paper(summarise(metrics.validate(rows))))
+    shown = ours_and_papers(beside_paper(summarise(metrics.validate(rows)), paper_numbers()))
     assert shown.columns.tolist() == ["arm", "metric", "n", "ours", "paper", "note"]

@@ -9,7 +9,7 @@ import pandas as pd
 
 from metapt.errors import DataError
 from metapt.evaluation import metrics
-from metapt.evaluation.paper import beside_paper
+from metapt.evaluation.paper import beside_paper, paper_numbers
 from metapt.evaluation.statistics import summarise
 from metapt.evaluation.tables import NOTHING, markdown, ours_and_papers
 from metapt.files import atomic_path
@@ -31,7 +31,8 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
     experiments = config["experiments"]
     table = metrics.read([inputs[f"{experiment}/metrics"] for experiment in experiments])
     metrics.write(table, outputs["metrics"])
-    numbers = ours_and_papers(beside_paper(summarise(table)))
+    comparable = table[~table["experiment"].isin(config["stand_ins"])]
+    numbers = ours_and_papers(beside_paper(summarise(comparable), paper_numbers()))
     claims = pd.concat([_read_claims(inputs[f"{experiment}/claims"]) for experiment in experiments], ignore_index=True)
     parts = [
         _markdown(

@@ -30,6 +30,10 @@ SUMMARY = {
 """Names of the files that summarise an experiment, in its folder, by output."""
 
 
+STAND_IN = "not comparable: stand-in data"
+"""What stands for the paper's number beside a claim on data that are not of the paper's kind."""
+
+
 @dataclass(frozen=True)
 class Needs:
     """The inputs of an experiment's summary."""
@@ -68,4 +72,7 @@ class Experiment:
         write_blocks(blocks, outputs["table_csv"].with_suffix(""), numbers)
         figures.save(self.figure(results), outputs["figure_svg"].with_suffix(""))
         with atomic_path(outputs["claims"]) as path:
-            judge(results.name, self.comparisons(results)).to_csv(path, index=False)
+            claims = judge(results.name, self.comparisons(results))
+            if results.config.stand_in:
+                claims["paper"] = STAND_IN
+            claims.to_csv(path, index=False)

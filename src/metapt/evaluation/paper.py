@@ -31,11 +31,11 @@ def paper_numbers() -> pd.DataFrame:
     return numbers[[*CELL, "paper_mean", "paper_standard_error", "paper_note", "source"]]
 
 
-def beside_paper(summary: pd.DataFrame) -> pd.DataFrame:
-    """Return `summary` (of `statistics.summarise`) with the columns paper_mean, paper_standard_error and paper_note.
+def beside_paper(summary: pd.DataFrame, papers: pd.DataFrame) -> pd.DataFrame:
+    """Return `summary` (of `statistics.summarise`) with paper_mean, paper_standard_error and paper_note of `papers`.
 
     The join is on experiment, arm, setting, evaluation and metric; all rows of `summary` stay, in their order. If the
     paper has no such number, paper_mean and paper_standard_error are NaN and paper_note is "".
     """
-    joined = summary.merge(paper_numbers().drop(columns="source"), how="left", on=CELL, validate="many_to_one")
+    joined = summary.merge(papers.drop(columns="source"), how="left", on=CELL, validate="many_to_one")
     return joined.assign(paper_note=joined["paper_note"].fillna(""))

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,6 +14,7 @@ import pandas as pd
 
 from metapt.errors import DataError
 from metapt.evaluation import metrics
+from metapt.evaluation.paper import paper_numbers
 from metapt.sections import DomainSection, ExperimentSection
 
 _SERIES = ["stage", "arm", "setting", "seed", "replicate", "step", "name", "value"]
@@ -47,6 +49,12 @@ class Results:
         """The arms that the experiment compares, in the order of the config."""
         section: ExperimentSection = self.section
         return section.arm_names()
+
+    @cached_property
+    def papers(self) -> pd.DataFrame:
+        """The paper's numbers, as `paper_numbers`; none if the data only stand in for the paper's."""
+        numbers = paper_numbers()
+        return numbers.iloc[:0] if self.config.stand_in else numbers
 
     def values(
         self, arm: str, metric: str, setting: str | None = None, evaluation: str | None = None

@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 import pandas as pd
 
 from metapt.evaluation.metrics import NotMeasuredError
-from metapt.evaluation.paper import paper_numbers
 from metapt.evaluation.results import Results
 from metapt.evaluation.statistics import Estimate
 from metapt.twostage.quantities import PRETRAINING
@@ -69,7 +68,7 @@ class TwoStageResults(Results):
         `names` gives the paper's name of an arm where it differs; `name` is that of the experiment if it is another
         one.
         """
-        numbers = paper_numbers()
+        numbers = self.papers
         numbers = numbers[(numbers["experiment"] == (name or self.name)) & (numbers["metric"] == self.auroc)]
         ours = {theirs: arm for arm, theirs in (names or {}).items()}
         numbers = numbers.assign(arm=numbers["arm"].replace(ours))

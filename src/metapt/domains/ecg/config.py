@@ -7,7 +7,7 @@ of its section says that the paper has none.
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -236,6 +236,7 @@ Evaluations = list[Literal["full_transfer", "linear_evaluation"]]
 class EcgSettings(DomainSection):
     """SimCLR on ECGs. An experiment that is left out is not run. Experiments share PT and FT runs."""
 
+    stand_ins: ClassVar[tuple[str, ...]] = ("simulated",)
     source: Literal["simulated", "ptbxl-1.0.3", "ptbxl-1.0.1"] = Field(
         "ptbxl-1.0.3",
         description="simulated: generated 12-lead ECGs with planted conditions, no download; or PTB-XL at 100 Hz, of "

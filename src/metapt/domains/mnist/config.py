@@ -293,6 +293,7 @@ class Fidelity(Study):
 class MnistSettings(DomainSection):
     """MNIST studies; an experiment that is left out is not run."""
 
+    stand_ins: ClassVar[tuple[str, ...]] = ("digits",)
     source: Literal["digits", "mnist"] = Field(
         "mnist", description="digits: scikit-learn's, scaled to 28 x 28, no download; mnist: the four IDX files"
     )

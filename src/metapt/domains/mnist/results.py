@@ -27,5 +27,5 @@ class MnistResults(results.Results):
 
     def beside_paper(self, caption: str) -> Tables:
         """Return the mean of each number over replicates beside the paper's, without the loop's diagnosis."""
-        joined = beside_paper(summarise(self.metrics[self.metrics["evaluation"] != DIAGNOSIS]))
+        joined = beside_paper(summarise(self.metrics[self.metrics["evaluation"] != DIAGNOSIS]), self.papers)
         return Tables({caption: ours_and_papers(joined)}, joined)

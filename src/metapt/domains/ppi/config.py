@@ -6,7 +6,7 @@ of the code that its authors or Hu et al. (2020) released. A default from none o
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -253,6 +253,7 @@ class ArmsSection(ExperimentSection):
 class PpiSettings(DomainSection):
     """Multitask PT on protein graphs. Experiments that are left out are not run, and a run serves all that need it."""
 
+    stand_ins: ClassVar[tuple[str, ...]] = ("simulated",)
     source: Literal["simulated", "string", "hu2020"] = Field(
         "hu2020",
         description="simulated: STRING files with planted tasks, no download; string: see `string`; "

@@ -14,7 +14,6 @@ from metapt.domains.ppi.config import Arm, PpiMeta, PpiSettings, Supervised, lea
 from metapt.domains.ppi.quantities import AUROC, WEIGHT
 from metapt.domains.ppi.settings import FULL_ACCESS, HELD_OUT, finetune_setting
 from metapt.errors import DataError
-from metapt.evaluation.paper import paper_numbers
 from metapt.twostage.results import TwoStageResults
 
 BASELINE, LEARNED = "graph_supervised", "meta"
@@ -80,7 +79,7 @@ class PpiResults(TwoStageResults):
 
     def papers_number(self, arm: str, metric: str) -> float:
         """Return the paper's number for an arm and metric of this experiment, NaN if it has none."""
-        numbers = paper_numbers()
+        numbers = self.papers
         found = numbers[(numbers["experiment"] == self.name) & (numbers["arm"] == arm) & (numbers["metric"] == metric)]
         return float(found["paper_mean"].iloc[0]) if len(found) else math.nan
 

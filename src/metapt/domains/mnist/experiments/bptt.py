@@ -16,7 +16,6 @@ from metapt.domains.mnist.results import MnistResults
 from metapt.evaluation import figures
 from metapt.evaluation.comparisons import Comparison, at_least, at_most
 from metapt.evaluation.experiment import Experiment, Needs
-from metapt.evaluation.paper import paper_numbers
 from metapt.evaluation.statistics import Difference, Estimate, estimate, paired_difference, summarise
 
 
@@ -25,7 +24,7 @@ def figure(results: MnistResults) -> Figure:
     table = results.metrics
     whole, (left, middle, right) = figures.panels(columns=3)
     summary = summarise(table[table["metric"] == ACCURACY]).rename(columns={"arm": "label"})
-    paper = paper_numbers()
+    paper = results.papers
     paper = paper[(paper["experiment"] == results.name) & paper["arm"].isin(summary["label"])].rename(
         columns={"arm": "label", "paper_mean": "mean", "paper_standard_error": "standard_error"}
     )

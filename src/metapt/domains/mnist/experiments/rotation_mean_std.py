@@ -15,7 +15,6 @@ from metapt.domains.mnist.results import MnistResults
 from metapt.evaluation import figures
 from metapt.evaluation.comparisons import Comparison, within
 from metapt.evaluation.experiment import Experiment, Needs
-from metapt.evaluation.paper import paper_numbers
 from metapt.evaluation.statistics import Estimate, estimate_mean
 
 TOLERANCES = {MEAN: ("mean", 4.0), DEVIATION: ("standard deviation", 3.0)}
@@ -45,7 +44,7 @@ def comparisons(results: MnistResults) -> Iterator[Comparison]:
     def learned(arm: str, metric: str, setting: str) -> Estimate:
         return estimate_mean(results.values(arm, metric, setting))
 
-    published = paper_numbers()
+    published = results.papers
     for arm, (label, setting) in itertools.product(results.arms, _starts(results.section).items()):
         for (metric, (what, tolerance)), target in zip(TOLERANCES.items(), results.section.target, strict=True):
             found = published[(published["setting"] == setting) & (published["metric"] == metric)]["paper_mean"]

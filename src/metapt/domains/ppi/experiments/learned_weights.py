@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -203,7 +204,7 @@ def _wide_comparison(results: PpiResults, compared: pd.DataFrame) -> pd.DataFram
     rows = []
     for name, column, paper in (
         ("median", "median", results.papers_number(*PAPERS_ROW)),
-        ("half IQR", "half_iqr", PAPERS_HALF_IQR),
+        ("half IQR", "half_iqr", math.nan if results.config.stand_in else PAPERS_HALF_IQR),
     ):
         e = estimate_mean(compared[column].to_numpy(dtype=float))
         rows.append(
@@ -263,7 +264,8 @@ def _scatter(results: PpiResults, ours: pd.DataFrame, others: pd.DataFrame, comp
             xlabel=f"weight, {label(COMPARED[1])}", ylabel=f"weight, {label(COMPARED[0])}", xlim=limits, ylim=limits
         )
     apart, papers = compared["median"].mean(skipna=False), results.papers_number(*PAPERS_ROW)
-    figures.title(axis, f"weights of each task; median of\n|difference| {apart:.2f}, paper {papers:.2f}")
+    beside = "" if math.isnan(papers) else f", paper {papers:.2f}"
+    figures.title(axis, f"weights of each task; median of\n|difference| {apart:.2f}{beside}")
 
 
 def _band(results: PpiResults, arm: str) -> pd.DataFrame | None:
