@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -25,6 +25,7 @@ from metapt.execute import execute
 from metapt.files import sha256
 from metapt.jobs import Job
 from metapt.machine import THREAD_VARIABLES, Machine
+from metapt.training import products
 
 Run = Callable[[dict[str, Any], dict[str, Path], dict[str, Path], Machine], None]
 
@@ -246,6 +247,51 @@ def test_a_job_that_trains_gives_torch_its_threads(entry: Callable[[Run], str], 
     finally:
         torch.set_num_threads(threads)
     assert found == [(threads + 1, threads + 1)]
+
+
+@pytest.fixture
+def matmul_precision() -> Iterator[None]:
+    before = torch.get_float32_matmul_precision()
+    yield
+    torch.set_float32_matmul_precision(before)
+
+
+def training(folder: Path, entry: str, number: int) -> tuple[Job, Path]:
+    """Return a job that trains as those of a plan do, and its record."""
+    name = f"ecg/study{number}"
+    record = folder / "results" / name / "run.json"
+    copied = str(record.with_name("copy"))
+    return job(folder, entry, stage="study", name=name, record=str(record), outputs={"copy": copied}), record
+
+
+@pytest.mark.usefixtures("matmul_precision")
+def test_the_first_job_that_trains_chooses_the_products_of_all(
+    entry: Callable[[Run], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+
+    def work(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
+        seen.append(torch.get_float32_matmul_precision())
+        copy(config, inputs, outputs, machine)
+
+    monkeypatch.delenv(products.VARIABLE, raising=False)
+    monkeypatch.setattr(products, "look", lambda: products.Products("medium", "it is faster", {}, {}))
+    first, record = training(tmp_path, entry(work), 1)
+    assert execute(first) == 0
+    assert "float32 matrix products: medium (it is faster)" in (tmp_path / "log.txt").read_text()
+    assert json.loads(record.read_text())["products"]["setting"] == "medium"
+    assert len(list((tmp_path / "results" / ".resume").iterdir())) == 1
+    monkeypatch.setattr(products, "look", lambda: products.Products("highest", "it is faster", {}, {}))
+    assert execute(training(tmp_path, entry(work), 2)[0]) == 0
+    assert main(["run", str(record), "--into", str(tmp_path / "again")]) == 0, "a record is repeated with its products"
+    assert json.loads((tmp_path / "again" / "run.json").read_text())["products"]["setting"] == "medium"
+    assert execute(job(tmp_path, entry(work), stage="study")) == 0, "outside of results there is no choice to take over"
+    assert seen == ["medium", "medium", "medium", "highest"]
+
+
+def test_a_job_that_does_not_train_chooses_no_products(entry: Callable[[Run], str], tmp_path: Path) -> None:
+    assert execute(job(tmp_path, entry(copy))) == 0
+    assert json.loads((tmp_path / "out" / "run.json").read_text())["products"] is None
 
 
 def test_a_gpu_that_is_not_there_is_an_error(

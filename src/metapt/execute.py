@@ -15,14 +15,14 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import asdict
 from importlib import import_module, metadata
 from pathlib import Path
-from typing import Any
 
 from metapt import records
 from metapt.errors import ConfigError, DataError, MachineError, MetaptError, redacted
 from metapt.files import sha256
-from metapt.jobs import Job
+from metapt.jobs import Job, Json
 from metapt.machine import THREAD_VARIABLES, Machine, machine_name
 from metapt.training.interruption import noticed
 
@@ -37,7 +37,9 @@ FROM_OUTSIDE = ("prepare",)
 PACKAGES = ("metapt", "torch", "torch-geometric", "numpy", "scipy", "scikit-learn", "pandas", "matplotlib")
 
 
-def execute(job: Job, *, gpus: int = 0, require_gpu: bool = False, code: str | None = None) -> int:
+def execute(
+    job: Job, *, gpus: int = 0, require_gpu: bool = False, code: str | None = None, products: Json | None = None
+) -> int:
     """Run a job, log it to `job.log` and stderr, and write its record.
 
     Inputs must be what their producers left, according to the records beside them (see `metapt.records`).
@@ -50,6 +52,7 @@ def execute(job: Job, *, gpus: int = 0, require_gpu: bool = False, code: str | N
         gpus: number of GPUs that the scheduler gave.
         require_gpu: whether a training job without a GPU is an error.
         code: the digest of the job's code from the plan (it depends on the version of Python); computed if None.
+        products: the library of matrix products, as a record has it; chosen if None (see `training.products`).
 
     Returns:
         Exit status: 0, or 1 after an error, which is logged as one sentence if it is a `MetaptError`.
@@ -64,6 +67,7 @@ def execute(job: Job, *, gpus: int = 0, require_gpu: bool = False, code: str | N
         device = _device(job, gpus, require_gpu)
         sums["inputs"] = _checked_inputs(job)
         outputs = _paths(job.outputs)
+        products = _products(job, device, products)
         start = time.monotonic()
         try:
             with noticed() if "checkpoint" in job.config else nullcontext():
@@ -86,7 +90,7 @@ def execute(job: Job, *, gpus: int = 0, require_gpu: bool = False, code: str | N
             log.exception("error: the job %s broke off", job.name)
     try:
         if job.record:
-            records.write(Path(job.record), _record(job, state, device, wall_time, sums, code))
+            records.write(Path(job.record), _record(job, state, device, wall_time, sums, code, products))
     except MetaptError as error:
         state = f"error: {error}"
         log.error(state)
@@ -136,6 +140,23 @@ def _device(job: Job, gpus: int, require_gpu: bool) -> str:
             "of torch, or compute on the CPU (require_gpu: false in the config and snakemake --resources gpu=0)."
         )
     return "cuda"
+
+
+def _products(job: Job, device: str, recorded: Json | None) -> Json | None:
+    """Choose the library of float32 matrix products; None for a job that does not train.
+
+    The first job on a machine keeps its choice for the others that share its folder of results.
+    """
+    if not job.trains:
+        return None
+    from metapt.training.products import Products, decide
+
+    name = f"{job.name}/run.json"
+    folder = Path(job.record.removesuffix(name)) / ".resume" if job.record.endswith(name) else None
+    chosen = decide(device, folder) if recorded is None else Products(**recorded)
+    chosen.apply()
+    log.info("%s", chosen)
+    return asdict(chosen)
 
 
 def _checked_inputs(job: Job) -> dict[str, str]:
@@ -208,8 +229,14 @@ def _add(handler: logging.Handler, handlers: list[logging.Handler]) -> None:
 
 
 def _record(
-    job: Job, state: str, device: str, wall_time: float, sums: dict[str, dict[str, str]], code: str | None
-) -> dict[str, Any]:
+    job: Job,
+    state: str,
+    device: str,
+    wall_time: float,
+    sums: dict[str, dict[str, str]],
+    code: str | None,
+    products: Json | None,
+) -> Json:
     return {
         "stage": job.stage,
         "name": job.name,
@@ -220,6 +247,7 @@ def _record(
         "outputs": job.outputs,
         "sha256": sums,
         "machine": {"device": device, "threads": job.threads, "name": machine_name(device), "cpus": os.cpu_count()},
+        "products": products,
         "versions": _versions(),
         "revision": _revision(),
         "wall_time_s": round(wall_time, 3),

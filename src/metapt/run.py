@@ -119,7 +119,11 @@ def repeat(record: Path, into: Path, device: str | None, threads: int | None) ->
         log=str(into / "log.txt"),
         threads=threads or found["machine"]["threads"],
     )
-    status = execute(job, gpus=int((device or found["machine"]["device"]) == "cuda"))
+    status = execute(
+        job,
+        gpus=int((device or found["machine"]["device"]) == "cuda"),
+        products=None if device else found.get("products"),
+    )
     if status == 0:
         print(into)
     return status

@@ -120,6 +120,14 @@ def test_a_folder_in_its_place_is_one_sentence(path: Path) -> None:
         Checkpoint(path, "mine").load()
 
 
+def test_a_run_is_bound_to_the_library_of_matrix_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = set()
+    for setting in ("highest", "medium"):
+        monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda setting=setting: setting)
+        found.add(fingerprint({}, {}, "metapt.hypergrad.inverse", "cpu"))
+    assert len(found) == 2
+
+
 def test_a_run_is_bound_to_its_config_its_inputs_contents_its_code_and_its_device(tmp_path: Path) -> None:
     inputs = {name: tmp_path / name for name in ("encoder", "labels")}
     for name, file in inputs.items():

@@ -31,6 +31,8 @@ _DIGEST_BYTES = 32
 def fingerprint(config: dict[str, Any], inputs: dict[str, Path], module: str, device: str) -> str:
     """Return what must be equal for a run to resume from a checkpoint, as JSON.
 
+    The library of float32 matrix products counts, too (see `metapt.training.products`).
+
     Args:
         config: settings of the run.
         inputs: files that the run reads; their contents count.
@@ -38,9 +40,8 @@ def fingerprint(config: dict[str, Any], inputs: dict[str, Path], module: str, de
         device: kind of the device.
     """
     contents = {name: records.content(path) for name, path in inputs.items()}
-    return json.dumps(
-        [config, contents, code_digest(module.removeprefix("metapt.")), torch.__version__, device], sort_keys=True
-    )
+    code, products = code_digest(module.removeprefix("metapt.")), torch.get_float32_matmul_precision()
+    return json.dumps([config, contents, code, torch.__version__, device, products], sort_keys=True)
 
 
 class Checkpoint:

@@ -1,0 +1,130 @@
+"""oneDNN multiplies float32 matrices only where it was seen to be as exact and faster, then in all runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from metapt.errors import ConfigError
+from metapt.training import products
+from metapt.training.products import LARGEST_ERROR, VARIABLE, Products, decide, look
+
+
+@pytest.fixture(autouse=True)
+def settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    before = torch.get_float32_matmul_precision()
+    yield
+    torch.set_float32_matmul_precision(before)
+
+
+def multiply(monkeypatch: pytest.MonkeyPatch, seconds: dict[str, float], types: dict[str, torch.dtype]) -> None:
+    """Let a product take so long, and be computed in such a type, under each setting."""
+
+    def product(left: Tensor, right: Tensor) -> Tensor:
+        setting = torch.get_float32_matmul_precision()
+        end = time.process_time() + seconds[setting]
+        result = (left.to(types[setting]) @ right.to(types[setting])).float()
+        while time.process_time() < end:
+            pass
+        return result
+
+    monkeypatch.setattr(products, "_product", product)
+
+
+EXACT = dict.fromkeys(("highest", "medium"), torch.float64)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "types", "setting", "reason"),
+    [
+        ({"highest": 0.03, "medium": 0.01}, EXACT, "medium", "at least 1.4 times as fast"),
+        ({"highest": 0.01, "medium": 0.01}, EXACT, "highest", "not 1.4 times as fast"),
+        ({"highest": 0.01, "medium": 0.02}, EXACT, "highest", "not 1.4 times as fast"),
+        ({"highest": 0.03, "medium": 0.01}, EXACT | {"medium": torch.bfloat16}, "highest", "less exact than 1e-06"),
+    ],
+    ids=["faster", "as fast", "slower", "faster and inexact"],
+)
+def test_medium_is_taken_where_it_is_exact_and_faster(
+    monkeypatch: pytest.MonkeyPatch,
+    seconds: dict[str, float],
+    types: dict[str, torch.dtype],
+    setting: str,
+    reason: str,
+) -> None:
+    multiply(monkeypatch, seconds, types)
+    found = look()
+    assert found.setting == setting
+    assert reason in found.reason
+    assert reason in str(found)
+    assert set(found.errors) == set(found.rates) == {"highest", "medium"}
+
+
+def test_the_error_is_that_against_float64(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Both settings are equally wrong: compared with each other they would look exact.
+    multiply(monkeypatch, {"highest": 0.03, "medium": 0.01}, dict.fromkeys(EXACT, torch.bfloat16))
+    found = look()
+    assert found.setting == "highest"
+    assert all(1e-4 < error < 1e-2 for error in found.errors.values())
+
+
+def test_an_error_that_is_no_number_is_not_exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products, "_product", lambda left, right: left * torch.nan)
+    assert look().setting == "highest"
+
+
+def test_a_look_is_short_and_leaves_the_setting_and_the_random_numbers() -> None:
+    torch.set_float32_matmul_precision("high")
+    state = torch.get_rng_state()
+    start = time.process_time()
+    found = look()
+    assert time.process_time() - start < 1
+    assert torch.get_float32_matmul_precision() == "high"
+    assert torch.equal(torch.get_rng_state(), state)
+    assert found.errors["highest"] < LARGEST_ERROR
+    found.apply()
+    assert torch.get_float32_matmul_precision() == found.setting
+
+
+def test_later_runs_take_over_the_first_choice(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    multiply(monkeypatch, {"highest": 0.03, "medium": 0.01}, EXACT)
+    first = decide("cpu", tmp_path / "made")
+    multiply(monkeypatch, {"highest": 0.01, "medium": 0.02}, EXACT)
+    second = decide("cpu", tmp_path / "made")
+    assert (second.setting, second.errors, second.rates) == (first.setting, first.errors, first.rates)
+    assert "as " in second.reason
+    assert decide("cpu", tmp_path / "made") == second
+    assert decide("cpu").setting == "highest"
+    monkeypatch.setattr(torch, "__version__", "another")
+    assert decide("cpu", tmp_path / "made").setting == "highest"
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"setting": "low", "reason": "", "errors": {}, "rates": {}}'])
+def test_a_kept_choice_that_cannot_be_read_is_made_anew(tmp_path: Path, content: str) -> None:
+    decide("cpu", tmp_path)
+    (path,) = tmp_path.iterdir()
+    path.write_text(content)
+    assert decide("cpu", tmp_path).rates
+    assert path.read_text() != content
+
+
+@pytest.mark.parametrize("setting", ["highest", "medium"])
+def test_the_environment_overrules(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, setting: str) -> None:
+    monkeypatch.setenv(VARIABLE, setting)
+    assert decide("cpu", tmp_path) == Products(setting, f"{VARIABLE} is set", {}, {})
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_unknown_setting_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "fast")
+    with pytest.raises(ConfigError, match="METAPT_FLOAT32_PRODUCTS is 'fast'; legal: highest or medium"):
+        decide("cpu")
+
+
+def test_on_a_gpu_products_stay_exact(tmp_path: Path) -> None:
+    assert decide("cuda", tmp_path).setting == "highest"
