@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from metapt.hypergrad.layers import pairs
 from metapt.hypergrad.layers.once import once_differentiable
 from metapt.hypergrad.layers.passes import read, wanted
 
@@ -129,21 +130,24 @@ class _WeightGradient(torch.autograd.Function):
 
 
 def _forward(x: Tensor, w: Tensor, geometry: tuple[Pair, Pair], b: Tensor | None = None) -> Tensor:
+    if pairs.faster(x, w, *geometry):
+        return pairs.forward(x, w, b, *geometry)
     return torch.conv2d(x, w, b, *geometry)
 
 
 def _input_gradient(dy: Tensor, x: Tensor, w: Tensor, geometry: tuple[Pair, Pair]) -> Tensor:
-    return _adjoints(dy, x, w, geometry, (True, False))[0]
+    return _adjoint(dy, x, w, geometry, pairs.Adjoints(True, False))
 
 
 def _weight_gradient(dy: Tensor, x: Tensor, w: Tensor, geometry: tuple[Pair, Pair]) -> Tensor:
-    return _adjoints(dy, x, w, geometry, (False, True))[1]
+    return _adjoint(dy, x, w, geometry, pairs.Adjoints(False, True))
 
 
-def _adjoints(
-    dy: Tensor, x: Tensor, w: Tensor, geometry: tuple[Pair, Pair], mask: tuple[bool, bool]
-) -> tuple[Tensor, Tensor, Tensor]:
-    adjoints: tuple[Tensor, Tensor, Tensor] = torch.ops.aten.convolution_backward(
-        dy, x, w, None, *geometry, (1, 1), False, (0, 0), 1, (*mask, False)
+def _adjoint(dy: Tensor, x: Tensor, w: Tensor, geometry: tuple[Pair, Pair], adjoints: pairs.Adjoints) -> Tensor:
+    if pairs.faster(x, w, *geometry, adjoints):
+        return pairs.adjoint(dy, x, w, *geometry, adjoints)
+    dx, dw, _ = torch.ops.aten.convolution_backward(
+        dy, x, w, None, *geometry, (1, 1), False, (0, 0), 1, (*adjoints, False)
     )
-    return adjoints
+    result: Tensor = dx if adjoints.x else dw
+    return result
