@@ -8,6 +8,7 @@ contenders take turns: the bare encoder's forward and backward pass on the same 
 meta-updates with Neumann 1, with the identity, and with Neumann 1 whose PT gradient serves the next PT step. A period
 is 10 PT steps and a meta-update. Ratios are of times in the same round. Peak memory is that of a contender's first step
 in its own process.
+The counted limit is that of `limit.py`, measured in each round.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ import numpy as np
 import pandas as pd
 import torch
 
+from limit import Limit, flop, moved
 from metapt.domains.ecg import config, finetune
 from metapt.domains.ecg.arms import meta_loop
 from metapt.domains.ecg.data.dataset import Dataset
@@ -46,6 +48,8 @@ from metapt.training.seeds import generator
 
 PERIOD = 10
 SEEDS = 5
+LIMITS = {8: "2.5", 32: "1.25"}
+"""At most so many times the counted limit, by width."""
 
 
 def main() -> None:
@@ -126,6 +130,13 @@ def measure(width: int, arguments: argparse.Namespace) -> dict[str, Any]:
     setting = make_setting(width, arguments)
     contenders = make_contenders(setting, width, arguments)
     times: dict[str, list[float]] = {name: [] for name in contenders}
+    work = {name: flop(contender) for name, contender in contenders.items()}
+    state, limit, limits, rates = (
+        moved(setting.initial().vector()),
+        Limit(device=arguments.device),
+        list[float](),
+        list[float](),
+    )
     synchronise = torch.cuda.synchronize if arguments.device == "cuda" else lambda: None
     for turn in range(arguments.rounds + 1):
         for name, contender in contenders.items():
@@ -136,6 +147,9 @@ def measure(width: int, arguments: argparse.Namespace) -> dict[str, Any]:
             synchronise()
             if turn:  # the first turn is a warm-up
                 times[name].append(time.perf_counter() - start)
+            if turn and name == "plain":
+                limits.append(limit.seconds(work["plain"], state))
+                rates.append(work["plain"] / 1e9 / times["plain"][-1])
     with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
         peaks = {name: pool.apply(peak, (name, width, arguments)) for name in ("plain", "neumann", "identity")}
 
@@ -149,9 +163,17 @@ def measure(width: int, arguments: argparse.Namespace) -> dict[str, Any]:
         ("meta-update, Neumann 1, s", "", times["neumann"]),
         ("meta-update, identity, s", "", times["identity"]),
         ("meta-update, Neumann 1, whose PT gradient is reused, s", "", times["reused"]),
+        ("plain PT step, GFLOP/s", "", rates),
+        (
+            "plain PT step / its counted limit",
+            LIMITS.get(width, ""),
+            [t / least for t, least in zip(times["plain"], limits, strict=True)],
+        ),
         ("plain PT step / bare encoder", "1.15", ratio(lambda b, p, n, i, r: p / b)),
         ("meta / plain per 10 PT steps, Neumann 1", "1.55", ratio(lambda b, p, n, i, r: 1 + n / (PERIOD * p))),
         ("meta / plain per 10 PT steps, identity", "1.30", ratio(lambda b, p, n, i, r: 1 + i / (PERIOD * p))),
+        ("meta / plain by counted FLOP, Neumann 1", "", [1 + work["neumann"] / (PERIOD * work["plain"])]),
+        ("meta / plain by counted FLOP, identity", "", [1 + work["identity"] / (PERIOD * work["plain"])]),
         ("the same, Neumann 1, gradient reused", "", ratio(lambda b, p, n, i, r: (PERIOD - 1 + r / p) / PERIOD)),
         ("peak memory, plain PT step, GB", "", [peaks["plain"]]),
         ("peak memory, meta-update, Neumann 1, GB", "", [peaks["neumann"]]),

@@ -10,6 +10,7 @@ step. A period is 10 PT steps and a meta-update. Ratios are of times in the same
 PT step and the contender's first step in a process of their own that returns freed memory at once; it includes the
 optimiser's state. `--mirror` names a folder with the STRING files of E. coli and B. subtilis and the sample of Hu et
 al.'s archive.
+The counted limit is that of `limit.py`, measured in each round.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from torch_geometric.data import Batch, Data
 from torch_geometric.loader import DataLoader
 from torch_geometric.nn import MessagePassing, global_mean_pool
 
+from limit import Limit, flop, moved
 from metapt.domains.ppi import config, finetune
 from metapt.domains.ppi.arms import meta_loop
 from metapt.domains.ppi.data.archive import MEMBER, read_archive
@@ -58,6 +60,8 @@ from metapt.training.seeds import generator
 PERIOD = 10
 SEEDS = 5
 BATCH = 32
+LIMITS = {"paper": "at most 1.7"}
+"""The bar of a plain PT step over its counted limit, by shape."""
 LR = 1e-4
 FINE = 40
 TEST_SPECIES = 2
@@ -120,6 +124,13 @@ def measure(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     contenders = make_contenders(setting)
     synchronise = torch.cuda.synchronize if arguments.device == "cuda" else lambda: None
     times: dict[str, list[float]] = {contender: [] for contender in contenders}
+    work = {contender: flop(step) for contender, step in contenders.items()}
+    state, limit, limits, rates = (
+        moved(setting.initial().vector()),
+        Limit(device=arguments.device),
+        list[float](),
+        list[float](),
+    )
     for turn in range(arguments.rounds + 1):
         for contender, step in contenders.items():
             gc.collect()
@@ -129,6 +140,9 @@ def measure(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
             synchronise()
             if turn:  # the first turn is a warm-up
                 times[contender].append(time.perf_counter() - start)
+            if turn and contender == "plain":
+                limits.append(limit.seconds(work["plain"], state))
+                rates.append(work["plain"] / 1e9 / times["plain"][-1])
     os.environ["MALLOC_MMAP_THRESHOLD_"] = "65536"  # later processes return freed tensors to the system
     with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
         peaks = {
@@ -147,6 +161,12 @@ def measure(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
         ("meta-update, Neumann 1, s", "", times["neumann"]),
         ("meta-update, identity, s", "", times["identity"]),
         ("meta-update, Neumann 1, whose PT gradient is reused, s", "", times["reused"]),
+        ("plain PT step, GFLOP/s", "", rates),
+        (
+            "plain PT step / its counted limit",
+            LIMITS.get(name, ""),
+            [t / least for t, least in zip(times["plain"], limits, strict=True)],
+        ),
         ("plain PT step / bare encoder", "at most 1.15", ratio(lambda t: t["plain"] / t["bare"])),
         ("plain PT step / bare encoder without masks", "", ratio(lambda t: t["plain"] / t["bare, no masks"])),
         ("PT step with messages / plain PT step", "at least 2.5", ratio(lambda t: t["messages"] / t["plain"])),
@@ -160,6 +180,8 @@ def measure(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
             "at most 1.30",
             ratio(lambda t: 1 + t["identity"] / (PERIOD * t["plain"])),
         ),
+        ("meta / plain by counted FLOP, Neumann 1", "", [1 + work["neumann"] / (PERIOD * work["plain"])]),
+        ("meta / plain by counted FLOP, identity", "", [1 + work["identity"] / (PERIOD * work["plain"])]),
         (
             "the same, Neumann 1, gradient reused",
             "",
