@@ -87,6 +87,12 @@ def finetuning(arm: MetaArm, optimizer: DifferentiableOptimizer) -> FineTuning:
             return Unroll(arm.unroll_steps, optimizer, network=solver == "network")
 
 
+Recompute = Annotated[
+    bool,
+    Field(description="meta-updates compute parts of the encoder anew for each derivative: less memory, more time"),
+]
+
+
 class MetaArm(Section):
     """An arm that learns hyperparameters of PT with Algorithm 2.
 

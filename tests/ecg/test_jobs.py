@@ -31,6 +31,21 @@ def runs(experiment: str, **keys: Any) -> list[str]:
     return [job.name.removeprefix("ecg/") for job in needs.runs]
 
 
+def test_keys_of_the_computation_reach_the_jobs_that_read_them() -> None:
+    arms = {"simclr": {"method": "simclr"}, "meta": {"method": "meta"}}
+    plain = jobs(arms=arms, full_access={"arms": list(arms)})
+    lower = jobs(arms=arms, full_access={"arms": list(arms)}, pretrain={"precision": "bfloat16"})
+    again = jobs(arms=arms | {"meta": {"method": "meta", "recompute": True}}, full_access={"arms": list(arms)})
+
+    def differing(other: EcgJobs) -> list[str]:
+        made = [[*each.runs([("simclr", "none", 10), ("meta", "n10", 10)])] for each in (plain, other)]
+        return [a.name.removeprefix("ecg/") for a, b in zip(*made, strict=True) if a.config != b.config]
+
+    seeds = ("seed0", "seed1")
+    assert differing(lower) == [f"pretrain/{run}/{seed}" for run in ("simclr/none", "meta/n10") for seed in seeds]
+    assert differing(again) == [f"pretrain/meta/n10/{seed}" for seed in seeds]
+
+
 def test_raw_files_are_downloaded_or_simulated() -> None:
     made = jobs(full_access={})
     prepare = made.prepared()

@@ -348,7 +348,7 @@ def test_meta_updates_train_on_ft_training_ecgs_and_are_judged_by_the_others(
 ) -> None:
     given: list[Any] = []
 
-    def stop(problem: Any, batches: Any, *others: Any) -> None:
+    def stop(problem: Any, batches: Any, *others: Any, **more: Any) -> None:
         given.append(batches)
         raise Stopped
 
@@ -447,3 +447,24 @@ def test_the_same_seed_ends_in_the_same_bits_and_others_elsewhere(
     assert the_same(whole, again)
     again.checkpoints[0].remove()
     assert not equal(whole.pretrained.encoder, pretrain(ARMS[name], make(seed=1)).pretrained.encoder)
+
+
+def test_bfloat16_is_of_pt_steps_and_float32_of_hypergradients(dataset: Dataset, tmp_path: Path) -> None:
+    for name in ("simclr", "meta"):
+        lower = setting_in(tmp_path / f"{name}-lower", dataset, precision="bfloat16")
+        plain = setting_in(tmp_path / name, dataset)
+        runs = [pretrain(ARMS[name], setting).pretrained.encoder["stem.weight"] for setting in (lower, plain)]
+        assert not torch.equal(*runs)
+        torch.testing.assert_close(*runs, rtol=0, atol=16 * 1e-3)  # eight Adam steps of 1e-3
+    arm = ARMS["meta"]
+    assert isinstance(arm, config.EcgMeta)
+    loops = [meta_loop(setting, arm)[0] for setting in (lower, plain)]
+    gradients = [loop._hypergradient(loop.head, loop.head_state).gradient for loop in loops]
+    assert equal(*gradients)
+
+
+def test_a_run_that_computes_anew_ends_alike(make: Callable[..., Setting], ran: Callable[[str], Ran]) -> None:
+    arm = ARMS["meta"].model_copy(update={"recompute": True})
+    again, once = pretrain(arm, make()), ran("meta").run
+    torch.testing.assert_close(again.meta, once.meta)
+    torch.testing.assert_close(again.pretrained.encoder, once.pretrained.encoder)

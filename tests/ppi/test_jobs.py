@@ -39,6 +39,27 @@ def summary(key: str, **settings: Any) -> tuple[Job, list[str]]:
     return job, [name.removesuffix("/metrics") for name in job.inputs if name.endswith("/metrics")]
 
 
+def test_keys_of_the_computation_reach_the_jobs_that_read_them() -> None:
+    arms = {name: {"method": name} for name in ("no_pt", "supervised", "meta")}
+    changes: list[dict[str, Any]] = [
+        {"arms": arms},
+        {"arms": arms, "pretrain": {"precision": "bfloat16"}},
+        {"arms": arms | {"meta": {"method": "meta", "recompute": True}}},
+    ]
+    made = [
+        [
+            each(arm, "full_access")
+            for arm in arms
+            for each in (lambda a, s, jobs=jobs: jobs.pretrain(a, s, 0), jobs.finetune)
+        ]
+        for jobs in (jobs_of(**change) for change in changes)
+    ]
+    plain, *others = made
+    differing = [[a.name for a, b in zip(plain, other, strict=True) if a.config != b.config] for other in others]
+    runs = [f"ppi/pretrain/{arm}/full_access/seed0" for arm in arms]
+    assert differing == [runs[1:], runs[2:]]
+
+
 @pytest.mark.parametrize("arm", ["no_pt", "graph_supervised"])
 def test_pt_without_ft_data_is_one_run_for_all_that_is_done_to_them(arm: str) -> None:
     assert {pretrain_setting(ARMS[arm], setting) for setting in ("full_access", "half_data", *HELD_OUT)} == {

@@ -586,3 +586,22 @@ def test_the_same_seed_ends_in_the_same_bits_and_others_elsewhere(
 def test_weights_begin_at_1(make: Callable[..., PpiSetting]) -> None:
     loop = meta_loop(make(), ARMS_HERE["meta"])  # type: ignore[arg-type]
     assert equal({name: value.detach() for name, value in loop.meta.items()}, initial_meta(COARSE))
+
+
+@pytest.mark.parametrize("name", ["graph_supervised", "cotrain", "meta", "meta-identity", "meta-stable"])
+def test_every_method_trains_in_bfloat16(make: Callable[..., PpiSetting], ran: Callable[[str], Ran], name: str) -> None:
+    lower, plain = pretrain(ARMS_HERE[name], make(precision="bfloat16")), ran(name).run
+    moved = max(
+        float((a - b).abs().max()) for a, b in zip(lower.pretrained.vector(), plain.pretrained.vector(), strict=True)
+    )
+    assert 0 < moved < 2 * STEPS * 1e-3  # Adam's steps are at most 1e-3
+    assert all(value.dtype is torch.float32 for value in lower.pretrained.vector())
+
+
+@pytest.mark.parametrize("name", ["meta", "meta-identity", "meta-stable"])
+def test_a_run_that_computes_anew_ends_alike(
+    make: Callable[..., PpiSetting], ran: Callable[[str], Ran], name: str
+) -> None:
+    again, once = pretrain(ARMS_HERE[name].model_copy(update={"recompute": True}), make()), ran(name).run
+    torch.testing.assert_close(again.meta, once.meta, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(again.pretrained.encoder, once.pretrained.encoder, rtol=1e-3, atol=1e-4)

@@ -132,6 +132,33 @@ def made(problem: Any, chosen: MetaSettings, batches: Any = None) -> MetaPretrai
     )
 
 
+def test_pt_steps_may_compute_the_loss_in_another_way() -> None:
+    problem, calls = Classifier(), {"steps": 0, "updates": 0}
+
+    class Counted:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def pretrain_loss(self, *arguments: Any) -> Tensor:
+            calls[self.name] += 1
+            return problem.pretrain_loss(*arguments)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(problem, name)
+
+    def run(first: Any, **step_problem: Any) -> MetaPretraining:
+        chosen = settings(iterations=4, pretrain_steps=3, warmup=1)
+        start = problem.pretrained, problem.meta, problem.head
+        loop = MetaPretraining(first, Streams(classification), *start, chosen, **step_problem)
+        loop.run()
+        return loop
+
+    loop = run(Counted("updates"), step_problem=Counted("steps"))
+    assert calls["steps"] == 4 * 3
+    assert calls["updates"] >= 3
+    torch.testing.assert_close(loop.state_dict()["meta"], run(problem).state_dict()["meta"])
+
+
 def grouped(phi: Params) -> torch.optim.Optimizer:
     groups = [{"params": [phi["ridge"]], "lr": 0.5, "momentum": 0.0}, {"params": [phi["weights"]]}]
     return torch.optim.SGD(groups, lr=2.0, momentum=0.9)

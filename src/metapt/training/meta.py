@@ -146,6 +146,7 @@ class MetaPretraining:
         meta: initial meta-parameters; they are copied.
         head: initial FT head; it is copied.
         settings: the settings.
+        step_problem: the problem of plain PT steps, if they compute the same PT loss in another way; None: `problem`.
 
     Raises:
         TypeError: the problem lacks a method, or an argument does not consist of dictionaries of tensors.
@@ -160,6 +161,7 @@ class MetaPretraining:
         meta: Params,
         head: Params,
         settings: MetaSettings,
+        step_problem: MetaProblem | None = None,
     ) -> None:
         check_arguments(problem, pretrained, meta, head)
         for name, params in {
@@ -173,7 +175,7 @@ class MetaPretraining:
         self.batches = batches
         self._hypergradient_batch: Callable[[], Any] = getattr(batches, "hypergradient", batches.pretrain)
         self.settings = settings
-        self._pretrainer = Pretrainer(problem, batches, pretrained, settings.pretrain_optimizer)
+        self._pretrainer = Pretrainer(step_problem or problem, batches, pretrained, settings.pretrain_optimizer)
         self._spare_gradient: Pretrained | None = None
         self._checked = False
         self.meta = trainable(meta)

@@ -126,12 +126,13 @@ def meta_loop(setting: Setting, arm: config.EcgMeta) -> tuple[MetaPretraining, P
     policy = policy_of(arm.warp)
     batches = setting.batches(meta_labelled(arm, setting))
     loop = MetaPretraining(
-        setting.problem(policy),
+        setting.meta_problem(policy, arm.recompute),
         batches,
         setting.initial(),
         setting.initial_meta(policy),
         setting.initial_head(),
         meta_settings(arm, setting),
+        step_problem=setting.problem(policy),
     )
     return loop, policy
 

@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from metapt.method import MetaArm, NeumannSeries
+from metapt.method import MetaArm, NeumannSeries, Recompute
 from metapt.sections import Count, DomainSection, ExperimentSection, Positive, Rate, Section
 
 
@@ -56,6 +56,11 @@ class EcgPretraining(Section):
         "fixed",
         description="white noise of 10 % of each lead's standard deviation (paper), or of a share drawn from U(0, 10 "
         "%) for each view (released code)",
+    )
+    precision: Literal["float32", "bfloat16"] = Field(
+        "float32",
+        description="in which PT steps compute the encoder; weights, losses and hypergradients stay in float32 "
+        "(hypergradients in bfloat16 may point elsewhere: see benchmarks/README.md)",
     )
 
 
@@ -117,6 +122,7 @@ class EcgMeta(MetaArm):
         description="cross-fit the fitted head over this many folds of all FT ECGs, all ECGs of a patient in one; "
         "empty: fit on train, evaluate on validation",
     )
+    recompute: Recompute = False
 
 
 class OptSla(Section):

@@ -18,6 +18,8 @@ from metapt.domains.ecg.data.sources import CLASSES, LEADS
 from metapt.hypergrad import Params, Pretrained
 from metapt.hypergrad.layers.batch_norm import BatchNorm
 from metapt.hypergrad.layers.convolution import Convolution, convolution
+from metapt.hypergrad.layers.precision import Precision, computing_in
+from metapt.hypergrad.layers.recompute import recomputed_part
 from metapt.hypergrad.layers.relu import relu_
 from metapt.training import pretrained_file
 from metapt.training.pretrained_file import Learned
@@ -25,6 +27,8 @@ from metapt.training.pretrained_file import Learned
 KERNEL = 15
 STAGES = 4
 BLOCKS = 2
+RECOMPUTED = 5
+"""So many first blocks are recomputed on demand. All hold about the same, and the first ones take the least time."""
 PROJECTION = 128
 """Width of the projection that NT-Xent compares."""
 
@@ -65,8 +69,9 @@ class ResNet1d(nn.Module):
     but the first with stride 2; the average over time.
     """
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, recompute: bool = False) -> None:
         super().__init__()
+        self._recomputed = RECOMPUTED if recompute else 0
         self.stem = _convolution(len(LEADS), width, 2)
         self.stem_norm = BatchNorm(width)
         widths = [width * 2**stage for stage in range(STAGES)]
@@ -84,8 +89,20 @@ class ResNet1d(nn.Module):
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def forward(self, signals: Tensor) -> Tensor:
-        features: Tensor = self.blocks(relu_(_normalised(self.stem, self.stem_norm, as_images(signals))))
-        return features.mean((2, 3))
+        values = relu_(_normalised(self.stem, self.stem_norm, as_images(signals)))
+        for number, block in enumerate(self.blocks):
+            values = _recomputed(block, values) if self.training and number < self._recomputed else block(values)
+        return values.mean((2, 3), dtype=signals.dtype)
+
+
+def _recomputed(block: nn.Module, values: Tensor) -> Tensor:
+    """Return `block(values)`, without its intermediate results in memory."""
+
+    def part(tensors: Params, values: Tensor) -> Tensor:
+        result: Tensor = torch.func.functional_call(block, tensors, (values,))
+        return result
+
+    return recomputed_part(part, dict(block.named_parameters()), dict(block.named_buffers()), values)
 
 
 def _normalised(layer: Convolution, norm: BatchNorm, signals: Tensor) -> Tensor:
@@ -109,11 +126,18 @@ def features(width: int) -> int:
 
 
 class Encoder:
-    """The encoder as a pure function of its parameters and buffers."""
+    """The encoder as a pure function of its parameters and buffers.
 
-    def __init__(self, width: int) -> None:
+    Args:
+        width: channels of the first stage.
+        precision: of the convolutions; features have the type of the signals.
+        recompute: compute the first blocks anew for each derivative in training, which saves memory.
+    """
+
+    def __init__(self, width: int, precision: Precision = "float32", recompute: bool = False) -> None:
+        self._precision: Precision = precision
         with torch.device("meta"):
-            self._modes = {training: ResNet1d(width).train(training) for training in (True, False)}
+            self._modes = {training: ResNet1d(width, recompute).train(training) for training in (True, False)}
 
     def __call__(self, parameters: Params, signals: Tensor, *, training: bool) -> Tensor:
         """Return features [batch, 8 * width].
@@ -124,7 +148,8 @@ class Encoder:
             signals: [batch, samples, 12].
             training: whether BatchNorm uses the statistics of the minibatch (else those in the buffers).
         """
-        result: Tensor = torch.func.functional_call(self._modes[training], parameters, (signals,))
+        with computing_in(self._precision, signals.device):
+            result: Tensor = torch.func.functional_call(self._modes[training], parameters, (signals,))
         return result
 
 

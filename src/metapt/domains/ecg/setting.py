@@ -44,7 +44,7 @@ class Setting:
 
     @property
     def encoder(self) -> Encoder:
-        """Return the network."""
+        """Return the network, computing in float32."""
         return Encoder(self.width)
 
     @property
@@ -74,8 +74,12 @@ class Setting:
         return finetune_indices(self.dataset.records, self.meta_size, self.seed, self.split)
 
     def problem(self, policy: Policy) -> SimclrProblem:
-        """Return SimCLR with the warp `policy`."""
-        return SimclrProblem(self.encoder, policy, self.pretrain.temperature)
+        """Return SimCLR with the warp `policy`, for PT steps."""
+        return SimclrProblem(Encoder(self.width, self.pretrain.precision), policy, self.pretrain.temperature)
+
+    def meta_problem(self, policy: Policy, recompute: bool = False) -> SimclrProblem:
+        """Return the same in float32, for hypergradients; `recompute`: see `EcgMeta`."""
+        return SimclrProblem(Encoder(self.width, recompute=recompute), policy, self.pretrain.temperature)
 
     def views(self, name: str) -> Views:
         """Return the random draws for views, from the stream `name`."""

@@ -84,14 +84,14 @@ def fixed_weights(setting: PpiSetting, arm: config.Supervised) -> Params:
 
 
 def _supervised(setting: PpiSetting, arm: config.Supervised) -> PretrainRun:
-    problem = MultitaskProblem(setting.encoder)
+    problem = MultitaskProblem(setting.trained())
     trainer = Pretrainer(problem, setting.batches(), setting.initial(), _adam(arm.pretrain_lr))
     return _plain(setting, trainer, fixed_weights(setting, arm), None)
 
 
 def _cotrain(setting: PpiSetting, arm: config.CoTrain) -> PretrainRun:
     trainer = CoTrainer(
-        CoTrainProblem(setting.encoder), setting.pairs(), _two_heads(setting), _adam(arm.pretrain_lr), arm.gradients
+        CoTrainProblem(setting.trained()), setting.pairs(), _two_heads(setting), _adam(arm.pretrain_lr), arm.gradients
     )
     every = setting.steps // max(1, setting.pretrain.online_evaluations)
     recorder = Recorder(lambda: _online_of(setting, trainer.pretrained), max(1, every))
@@ -121,7 +121,7 @@ def _learned_weights(setting: PpiSetting, arm: config.LearnedWeights) -> Pretrai
         pretrain_optimizer=_adam(arm.pretrain_lr),
         meta_optimizer=OptimizerSpec("Adam", {"lr": arm.meta_lr}),
     )
-    loop = MetaPretraining(CoTrainProblem(setting.encoder), setting.pairs(), _two_heads(setting), meta, {}, settings)
+    loop = MetaPretraining(CoTrainProblem(setting.trained()), setting.pairs(), _two_heads(setting), meta, {}, settings)
     run = _learn(setting, loop, lambda: _online_of(setting, loop.pretrained))
     run.meta = {WEIGHTS: run.meta[WEIGHTS][: setting.dataset.coarse_tasks]}
     run.pretrained = _parts(run.pretrained)
@@ -142,7 +142,7 @@ def _meta(setting: PpiSetting, arm: config.PpiMeta) -> PretrainRun:
 def meta_loop(setting: PpiSetting, arm: config.PpiMeta) -> MetaPretraining:
     """Return the loop of a meta arm before its first step."""
     return MetaPretraining(
-        MultitaskProblem(setting.encoder),
+        MultitaskProblem(setting.trained(arm.recompute)),
         setting.batches(arm),
         setting.initial(),
         setting.initial_meta(setting.dataset.coarse_tasks),
@@ -155,6 +155,7 @@ def meta_loop(setting: PpiSetting, arm: config.PpiMeta) -> MetaPretraining:
             pretrain_optimizer=_adam(arm.pretrain_lr),
             finetune_optimizer=Adam(arm.finetune_lr),
         ),
+        step_problem=MultitaskProblem(setting.trained()),
     )
 
 

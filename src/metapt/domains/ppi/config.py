@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from metapt.method import ConjugateGradients, MetaArm, NeumannSeries
+from metapt.method import ConjugateGradients, MetaArm, NeumannSeries, Recompute
 from metapt.sections import Count, Distinct, DomainSection, ExperimentSection, Positive, Rate, Section
 
 Share = Annotated[float, Field(ge=0, lt=1)]
@@ -79,6 +79,11 @@ class PpiPretraining(Section):
     batch_size: Positive = Field(32, description="graphs per minibatch")
     dropout: Share = Field(0.2, description="share of a layer's outputs that are zeroed")
     online_evaluations: Count = Field(10, description="number of tests of the FT head during PT; not in the paper")
+    precision: Literal["float32", "bfloat16"] = Field(
+        "float32",
+        description="in which PT steps and hypergradients compute the encoder; weights, losses and solves stay in "
+        "float32 (not in the paper)",
+    )
 
 
 class PpiFinetuning(Section):
@@ -169,6 +174,7 @@ class PpiMeta(MetaArm):
         None,
         description="PT graphs per hypergradient; empty: as many as in a PT step (not in the paper; as released)",
     )
+    recompute: Recompute = False
 
     @model_validator(mode="after")
     def _minibatches_fit(self) -> PpiMeta:

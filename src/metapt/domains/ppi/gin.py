@@ -24,12 +24,15 @@ from torch.nn import functional as F
 from metapt.domains.ppi.config import Network
 from metapt.hypergrad import Params, Pretrained
 from metapt.hypergrad.layers.batch_norm import batch_norm
+from metapt.hypergrad.layers.precision import Precision, computing_in
+from metapt.hypergrad.layers.recompute import recomputed_part
 from metapt.training import pretrained_file
 from metapt.training.pretrained_file import Learned
 
 EDGE_BITS = 9
 """Seven bits of evidence, one that marks a self loop, one that marks a masked edge."""
 _MOMENTUM, _EPS = 0.1, 1e-5
+_BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
 
 
 class GraphBatch(NamedTuple):
@@ -91,10 +94,14 @@ class GinEncoder:
     Args:
         layers: number of message-passing layers.
         width: width of a node's state.
+        precision: of the matrix products; features have the type of the parameters.
+        recompute: compute the layers anew for each derivative in training, which saves memory.
     """
 
-    def __init__(self, layers: int, width: int) -> None:
+    def __init__(self, layers: int, width: int, precision: Precision = "float32", recompute: bool = False) -> None:
         self.layers, self.width = layers, width
+        self._precision: Precision = precision
+        self._recompute = recompute
 
     def __call__(self, parameters: Params, batch: GraphBatch, *, training: bool, keep: Tensor | None = None) -> Tensor:
         """Return features [graphs, 2 width].
@@ -106,16 +113,38 @@ class GinEncoder:
             training: whether BatchNorm uses the statistics of the minibatch (otherwise the running ones).
             keep: dropout masks (see `dropout_masks`); None: no dropout.
         """
-        states = torch.empty(0)
-        for layer in range(self.layers):
-            hidden = self._hidden(parameters, layer, states, batch, training)
-            linear = [parameters[f"layers.{layer}.linear2.{key}"] for key in ("weight", "bias")]
-            if layer + 1 < self.layers:
-                states = F.relu(F.linear(hidden, *linear))
-                states = states if keep is None else states * keep[layer]
+        with computing_in(self._precision, parameters["node"].device):
+            return self._features(parameters, batch, training, keep).to(parameters["node"].dtype)
+
+    def _features(self, parameters: Params, batch: GraphBatch, training: bool, keep: Tensor | None) -> Tensor:
+        states = parameters["node"].new_empty(0)
+        for layer in range(self.layers - 1):
+            mask = None if keep is None else keep[layer]
+            states = self._layer(parameters, layer, states, batch, training, mask)
+        hidden = self._hidden(parameters, self.layers - 1, states, batch, training)
+        linear = _linear2(parameters, self.layers - 1)
+        exact = parameters["node"].dtype  # of sums over the nodes of a graph
         if keep is None:  # the linear map commutes with the mean, and there are fewer graphs than nodes
-            return F.linear(_readout(hidden, batch), *linear).flatten(1)
-        return _readout(F.linear(hidden, *linear) * keep[-1], batch).flatten(1)
+            return F.linear(_readout(hidden.to(exact), batch), *linear).flatten(1)
+        return _readout(F.linear(hidden, *linear).to(exact) * keep[-1], batch).flatten(1)
+
+    def _layer(
+        self, parameters: Params, layer: int, states: Tensor, batch: GraphBatch, training: bool, keep: Tensor | None
+    ) -> Tensor:
+        """Return the states [nodes, width] after a layer that is not the last."""
+
+        def part(parameters: Params, states: Tensor) -> Tensor:
+            hidden = self._hidden(parameters, layer, states, batch, training)
+            after = F.relu(F.linear(hidden, *_linear2(parameters, layer)))
+            return after if keep is None else after * keep.to(after.dtype)
+
+        if not (training and self._recompute):
+            return part(parameters, states)
+        own = {name: value for name, value in parameters.items() if name.startswith(f"layers.{layer}.")}
+        if not layer:
+            own["node"] = parameters["node"]
+        buffers = {name: own.pop(name) for name in list(own) if name.split(".")[-1] in _BUFFERS}
+        return recomputed_part(part, own, buffers, states)
 
     def _hidden(self, parameters: Params, layer: int, states: Tensor, batch: GraphBatch, training: bool) -> Tensor:
         """Return the input of a layer's second linear map, [nodes, 2 width]; the first layer does not read `states`."""
@@ -129,6 +158,10 @@ class GinEncoder:
         if layer:
             hidden = torch.addmm(hidden, states + neighbour_sum(states, batch), of_states.t())
         return F.relu(_normalised(parameters, f"{part}.norm", hidden, training))
+
+
+def _linear2(parameters: Params, layer: int) -> tuple[Tensor, Tensor]:
+    return parameters[f"layers.{layer}.linear2.weight"], parameters[f"layers.{layer}.linear2.bias"]
 
 
 def _readout(values: Tensor, batch: GraphBatch) -> Tensor:

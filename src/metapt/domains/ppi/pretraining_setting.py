@@ -42,7 +42,12 @@ class PpiSetting:
 
     @property
     def encoder(self) -> GinEncoder:
+        """Return the network, computing in float32."""
         return GinEncoder(self.network.layers, self.network.width)
+
+    def trained(self, recompute: bool = False) -> GinEncoder:
+        """Return the network, computing in the precision of PT; `recompute`: see `MetaArm`."""
+        return GinEncoder(self.network.layers, self.network.width, self.pretrain.precision, recompute)
 
     @property
     def graphs(self) -> Indices:

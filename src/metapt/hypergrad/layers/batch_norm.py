@@ -127,7 +127,7 @@ class _Forward(torch.autograd.Function):
         )
         n = values.numel() // len(weight)
         flat = _Channels(values)
-        dx_, x_ = flat(dx), flat(values)
+        dx_, x_ = flat(dx).to(mean.dtype), flat(values).to(mean.dtype)
         avg_dx = flat.sum(dx_) / n
         slope = dw - weight * scale * scale * (flat.sum(dx_ * x_) / n - mean * avg_dx)
         offset = db - weight * scale * avg_dx - slope * scale * mean
@@ -195,7 +195,7 @@ class _Channels:
     """
 
     def __init__(self, values: Tensor) -> None:
-        self._shape = values.movedim(1, -1).shape
+        self._shape, self._dtype = values.movedim(1, -1).shape, values.dtype
         self._repeats = self._shape[1:-1].numel()
 
     def __call__(self, values: Tensor) -> Tensor:
@@ -210,9 +210,12 @@ class _Channels:
         return rows.sum(0).view(self._repeats, -1).sum(0)
 
     def combine(self, *terms: tuple[Tensor, Tensor], offset: Tensor) -> Tensor:
-        """Return offset [channels] plus the sum of coefficient [channels] * rows, shaped like the values."""
+        """Return offset [channels] plus the sum of coefficient [channels] * rows, shaped like the values.
+
+        The sum is of the type of the offset, the result of the type of the values.
+        """
         (coefficient, rows), *others = terms
         total = torch.addcmul(offset.repeat(self._repeats), rows, coefficient.repeat(self._repeats))
         for coefficient, rows in others:
             total.addcmul_(rows, coefficient.repeat(self._repeats))
-        return total.view(self._shape).movedim(-1, 1)
+        return total.view(self._shape).movedim(-1, 1).to(self._dtype)

@@ -74,7 +74,7 @@ def hypergradients(
     policy, meta = warp_at(setting, arm.warp, initial)
     settings = meta_settings(arm, setting)
     batches = setting.batches(meta_labelled(arm, setting))
-    problem = setting.problem(policy)
+    problem = setting.meta_problem(policy, arm.recompute)
     head, state = online_head(setting, arm, settings, pretrained, head)
     drawn = []
     for _ in progress(0, draws, f"hypergradients at {initial:g}"):
