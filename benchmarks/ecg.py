@@ -1,13 +1,13 @@
 """Measure time and memory of SimCLR pre-training on ECGs: plain PT, meta-PT, the bare encoder, linear evaluation.
 
     python benchmarks/ecg.py [--widths 8 32] [--batch 256] [--labelled 500] [--rounds 5] [--threads N]
-                             [--device cuda] [--json F]
+                             [--device cuda] [--precision bfloat16] [--json F]
 
 Signals are random numbers with the shape of PTB-XL's signals, whose values do not affect the results. In each round the
 contenders take turns: the bare encoder's forward and backward pass on the same two views, a plain PT step, and
 meta-updates with Neumann 1, with the identity, and with Neumann 1 whose PT gradient serves the next PT step. A period
 is 10 PT steps and a meta-update. Ratios are of times in the same round. Peak memory is that of a contender's first step
-in its own process.
+in its own process. "Recomputed" is the meta-update with Neumann 1 and `recompute: true`.
 The counted limit is that of `limit.py`, measured in each round.
 """
 
@@ -48,8 +48,8 @@ from metapt.training.seeds import generator
 
 PERIOD = 10
 SEEDS = 5
-LIMITS = {8: "2.5", 32: "1.25"}
-"""At most so many times the counted limit, by width."""
+LIMITS = {(8, "float32"): "2.5", (32, "float32"): "1.25", (32, "bfloat16"): "1.35"}
+"""At most so many times the counted limit, by width and precision."""
 
 
 def main() -> None:
@@ -62,6 +62,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32", help="of PT steps")
     parser.add_argument("--json", type=Path, help="write all times here")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
@@ -72,7 +73,10 @@ def main() -> None:
         f"- machine: {machine_name(arguments.device)}, {os.cpu_count()} cores, load before {load:.1f}; "
         f"{arguments.device}"
     )
-    print(f"- {arguments.threads} threads, float32, {arguments.rounds} rounds; torch {torch.__version__}\n")
+    print(
+        f"- {arguments.threads} threads, PT steps in {arguments.precision}, batch {arguments.batch}, "
+        f"{arguments.rounds} rounds; torch {torch.__version__}\n"
+    )
     print("| width | what | median (min-max) | at most |\n| --- | --- | --- | --- |")
     for result in results:
         for what, limit, values in result["table"]:
@@ -91,7 +95,7 @@ def make_contenders(setting: Setting, width: int, arguments: argparse.Namespace)
     batch = loop.batches.pretrain()
     with torch.no_grad():
         pairs = views(policy, meta, batch.signals, batch.draws)
-    encoder = setting.encoder
+    encoder = setting.problem(policy).encoder
 
     def bare() -> None:
         features = encoder({**trainer.pretrained.encoder, **trainer.pretrained.buffers}, pairs, training=True)
@@ -99,8 +103,9 @@ def make_contenders(setting: Setting, width: int, arguments: argparse.Namespace)
         for value in trainer.pretrained.encoder.values():
             value.grad = None
 
-    def update(inverse: Identity | Neumann, reuse: bool = False) -> Callable[[], object]:
+    def update(inverse: Identity | Neumann, reuse: bool = False, recompute: bool = False) -> Callable[[], object]:
         def run() -> None:
+            loop.problem = setting.meta_problem(policy, recompute)
             loop.settings = dataclasses.replace(loop.settings, inverse=inverse, reuse_gradient=reuse)
             loop._meta_update()
 
@@ -112,6 +117,7 @@ def make_contenders(setting: Setting, width: int, arguments: argparse.Namespace)
         "neumann": update(Neumann(1, setting.pretrain.lr)),
         "identity": update(Identity()),
         "reused": update(Neumann(1, setting.pretrain.lr), reuse=True),
+        "recomputed": update(Neumann(1, setting.pretrain.lr), recompute=True),
     }
 
 
@@ -133,7 +139,7 @@ def measure(width: int, arguments: argparse.Namespace) -> dict[str, Any]:
     work = {name: flop(contender) for name, contender in contenders.items()}
     state, limit, limits, rates = (
         moved(setting.initial().vector()),
-        Limit(device=arguments.device),
+        Limit(getattr(torch, arguments.precision), arguments.device),
         list[float](),
         list[float](),
     )
@@ -151,7 +157,9 @@ def measure(width: int, arguments: argparse.Namespace) -> dict[str, Any]:
                 limits.append(limit.seconds(work["plain"], state))
                 rates.append(work["plain"] / 1e9 / times["plain"][-1])
     with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
-        peaks = {name: pool.apply(peak, (name, width, arguments)) for name in ("plain", "neumann", "identity")}
+        peaks = {
+            name: pool.apply(peak, (name, width, arguments)) for name in ("plain", "neumann", "identity", "recomputed")
+        }
 
     def ratio(top: Callable[..., float]) -> list[float]:
         return [top(*row) for row in zip(*times.values(), strict=True)]
@@ -166,19 +174,21 @@ def measure(width: int, arguments: argparse.Namespace) -> dict[str, Any]:
         ("plain PT step, GFLOP/s", "", rates),
         (
             "plain PT step / its counted limit",
-            LIMITS.get(width, ""),
+            LIMITS.get((width, arguments.precision), ""),
             [t / least for t, least in zip(times["plain"], limits, strict=True)],
         ),
-        ("plain PT step / bare encoder", "1.15", ratio(lambda b, p, n, i, r: p / b)),
-        ("meta / plain per 10 PT steps, Neumann 1", "1.55", ratio(lambda b, p, n, i, r: 1 + n / (PERIOD * p))),
-        ("meta / plain per 10 PT steps, identity", "1.30", ratio(lambda b, p, n, i, r: 1 + i / (PERIOD * p))),
+        ("plain PT step / bare encoder", "1.15", ratio(lambda b, p, n, i, r, a: p / b)),
+        ("meta / plain per 10 PT steps, Neumann 1", "1.50", ratio(lambda b, p, n, i, r, a: 1 + n / (PERIOD * p))),
+        ("meta / plain per 10 PT steps, identity", "1.27", ratio(lambda b, p, n, i, r, a: 1 + i / (PERIOD * p))),
         ("meta / plain by counted FLOP, Neumann 1", "", [1 + work["neumann"] / (PERIOD * work["plain"])]),
         ("meta / plain by counted FLOP, identity", "", [1 + work["identity"] / (PERIOD * work["plain"])]),
-        ("the same, Neumann 1, gradient reused", "", ratio(lambda b, p, n, i, r: (PERIOD - 1 + r / p) / PERIOD)),
+        ("the same, Neumann 1, gradient reused", "1.40", ratio(lambda b, p, n, i, r, a: (PERIOD - 1 + r / p) / PERIOD)),
         ("peak memory, plain PT step, GB", "", [peaks["plain"]]),
         ("peak memory, meta-update, Neumann 1, GB", "", [peaks["neumann"]]),
         ("peak memory, meta-update, identity, GB", "", [peaks["identity"]]),
-        ("peak memory, meta / plain", "1.6", [peaks["neumann"] / peaks["plain"]]),
+        ("peak memory, meta / plain", "", [peaks["neumann"] / peaks["plain"]]),
+        ("peak memory, meta / plain, recomputed", "2.0", [peaks["recomputed"] / peaks["plain"]]),
+        ("meta-update, recomputed / Neumann 1", "1.2", ratio(lambda b, p, n, i, r, a: a / n)),
         (f"linear evaluation, {SEEDS} seeds / 1 seed", "1.5", [a / b for a, b in zip(all_seeds, one, strict=True)]),
     ]
     return {"width": width, "times": times, "peaks": peaks, "table": table}
@@ -220,7 +230,7 @@ def make_setting(width: int, arguments: argparse.Namespace) -> Setting:
         {"ecg_id": range(count), "patient_id": range(count), "fold": 1, **dict(zip(CLASSES, labels.T, strict=True))}
     )
     dataset = Dataset(EcgRecords(signals, table, labels), 0.0, 200.0, SAMPLES, arguments.device)
-    settings = config.EcgPretraining(batch_size=arguments.batch)
+    settings = config.EcgPretraining(batch_size=arguments.batch, precision=arguments.precision)
     return Setting(dataset, width, settings, 0, arguments.labelled, "patients", no_checkpoint)
 
 
