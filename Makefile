@@ -1,7 +1,7 @@
 # make            install, run the tour (config/config.yaml), write the report, print what came out
 # make planted    the same for all experiments, small, on data without a download
 # make paper      the same for the paper's config
-# make test       install, run the tests;  make lint: style and types
+# make test       install, run the tests that are quick;  make test-all: all tests;  make lint: style and types
 # make test-slurm start a SLURM of one node on this machine (root; Debian's slurm-wlm and munge), run the tests that need it, end it
 # make clean      remove what was installed and cached; results/ and data/ stay
 # With CONFIG='config/paper.yaml config/ablations/neumann-terms.yaml' another config, with CORES=2 fewer cores.
@@ -18,7 +18,7 @@ SNAKEMAKE := $(BIN)/snakemake --cores $(CORES) --configfile $(CONFIG)
 export OMP_WAIT_POLICY = passive
 
 .DEFAULT_GOAL := workflow
-.PHONY: workflow planted paper test test-slurm lint install clean
+.PHONY: workflow planted paper test test-slow test-all test-slurm lint install clean
 
 workflow: $(INSTALLED)
 	$(SNAKEMAKE)
@@ -29,9 +29,19 @@ workflow: $(INSTALLED)
 planted paper:
 	$(MAKE) workflow CONFIG=config/$@.yaml
 
+# By file: a worker runs a tiny workflow once for all tests of a file.
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses $(CORES) --dist loadfile
+
 test: $(INSTALLED)
-	@# By file: a worker runs a tiny workflow once for all tests of a file.
-	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses $(CORES) --dist loadfile
+	$(PYTEST) -m "not slow" --hypothesis-profile quick
+
+# What the target test leaves out, or tries few examples of.
+test-slow: $(INSTALLED)
+	$(PYTEST) -m "slow or hypothesis"
+
+test-all: test test-slow
+	@if [ "$$(id -u)" = 0 ] && type munged slurmctld slurmd >/dev/null 2>&1 && [ ! -e /etc/slurm/slurm.conf ]; then \
+	$(MAKE) test-slurm; else echo "SLURM can't start here: make test-slurm says what it needs"; fi
 
 test-slurm: $(INSTALLED)
 	@$(BIN)/python -c 'import snakemake_executor_plugin_slurm' 2>/dev/null || \

@@ -132,6 +132,7 @@ def test_run_says_what_it_cannot_run(
     assert f"error: {sentence}" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_run_runs_what_is_not_up_to_date_and_stops_at_a_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

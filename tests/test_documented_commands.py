@@ -145,6 +145,7 @@ def test_overlays_are_those_of_the_pages(name: str) -> None:
     assert any(re.search(rf"^# {name}\n{re.escape(OVERLAYS[name])}", page.read_text(), flags=re.M) for page in PAGES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", DRY, ids=" ".join)
 def test_snakemake_plans_it(command: tuple[str, ...], project: Path) -> None:
     words = shlex.split(" ".join(command))[1:]

@@ -102,6 +102,7 @@ def apply(title: str, project: Path) -> list[str]:
     return list(dict.fromkeys(touched))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("title", USES)
 def test_an_example_of_the_guide_is_whole(title: str, tmp_path: Path) -> None:
     shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))

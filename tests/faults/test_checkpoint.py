@@ -20,6 +20,7 @@ from metapt.digest import PACKAGE
 
 from .conftest import Contents, Forks, Kind, contents, leftovers, times
 
+pytestmark = pytest.mark.slow
 CHOOSE = random.Random(3)
 
 

@@ -16,6 +16,7 @@ from .conftest import Contents, Forks, Kind, contents, leftovers
 from .server import Server
 from .test_kill import DOWNLOADED, check_whole, source
 
+pytestmark = pytest.mark.slow
 Undisturbed = Callable[[Kind], tuple[Contents, float]]
 Disk = Callable[[str], Path]
 

@@ -18,6 +18,7 @@ import pytest
 from .conftest import Contents, Forks, Kind, contents, leftovers, times
 from .server import Server, slowly
 
+pytestmark = pytest.mark.slow
 IMPORTS = 4.0
 """Seconds that the command takes to begin, roughly."""
 

@@ -16,6 +16,7 @@ import pytest
 
 from .conftest import Contents, Forks, Kind, contents, leftovers
 
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 Undisturbed = Callable[[Kind], tuple[Contents, float]]
 

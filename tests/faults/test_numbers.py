@@ -21,6 +21,7 @@ from metapt.training.pretrained_file import save_pretrained
 
 from .conftest import Contents, Forks, Kind, contents, leftovers
 
+pytestmark = pytest.mark.slow
 Undisturbed = Callable[[Kind], tuple[Contents, float]]
 
 

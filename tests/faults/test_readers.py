@@ -43,13 +43,12 @@ from metapt.machine import Machine
 from .conftest import FULL
 from .mutations import mutated, zipped
 
-FILES = 10_000 if FULL else 300
 SECONDS = 30
 TAXON = 11
 
-many = settings(
-    max_examples=FILES, derandomize=True, database=None, deadline=None, suppress_health_check=[*HealthCheck]
-)
+many = settings(derandomize=True, database=None, deadline=None, suppress_health_check=[*HealthCheck])
+if FULL:
+    many = settings(many, max_examples=10_000)
 
 
 @pytest.fixture

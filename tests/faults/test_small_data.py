@@ -23,6 +23,7 @@ from metapt.sections import plain
 
 from .conftest import PRETRAINED, Forks, Kind
 
+pytestmark = pytest.mark.slow
 COARSE, FINE, TEST_SPECIES = 10, 5, 30
 
 

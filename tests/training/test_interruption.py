@@ -81,6 +81,7 @@ def wait_until_signals_are_noticed(process: subprocess.Popen[str]) -> None:
     raise AssertionError("the run did not begin in 5 minutes")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads /proc to see when a process notices signals")
 def test_a_run_that_is_told_to_end_twice_ends_in_the_same_bits(tmp_path: Path) -> None:
     raw = {name: tmp_path / name for name in FILES.values()}

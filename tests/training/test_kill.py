@@ -19,6 +19,7 @@ from metapt.domains.mnist.data.sources import FILES
 from metapt.files import sha256
 from metapt.machine import Machine
 
+pytestmark = pytest.mark.slow
 KILLS = 3
 DRIVER = Path(__file__).with_name("interrupted.py")
 ROTATION = {"pretrain_examples": 64, "finetune_examples": 64, "batch_size": 8, "replicates": 2}

@@ -25,6 +25,7 @@ from .conftest import (
     snakemake,
 )
 
+pytestmark = pytest.mark.slow
 RESULTS = Path("results/tiny")
 RECORDED = {"run.json", "log.txt"}
 TABLES = {"metrics.csv", "series.csv"}

@@ -13,6 +13,7 @@ from metapt.plan import planned
 
 from .conftest import ROOT, TINY, snakemake
 
+pytestmark = pytest.mark.slow
 CORES = 64
 CASES = [(path, False) for path in [*sorted((ROOT / "config").glob("*.yaml")), *TINY.values()]] + [(TINY["ecg"], True)]
 

@@ -17,41 +17,16 @@ import yaml
 from metapt import records
 from metapt.config import validate
 from metapt.digest import PACKAGE
-from metapt.evaluation import metrics
 from metapt.files import sha256
 
 from .conftest import NOTHING, ROOT, edited, snakemake
 from .conftest import TINY as CONFIG_OF
 
+pytestmark = pytest.mark.slow
 TINY = CONFIG_OF["mnist"]
 RUN = Path("results/tiny/mnist/rotation_mean")
 OVERLAYS = sorted((ROOT / "config" / "ablations").glob("*.yaml"))
 ARMS = list(validate(yaml.safe_load(TINY.read_text())).mnist.rotation_mean.arms)
-
-
-def test_a_run_leaves_everything(finished: Path) -> None:
-    assert "k2" in ARMS
-    for arm in ARMS:
-        record = json.loads((finished / RUN / arm / "run.json").read_text())
-        assert record["state"] == "done"
-        assert record["config"]["arm"] == arm
-        assert list(record["config"]["settings"]["arms"]) == [arm]
-        assert {path.name for path in (finished / RUN / arm).iterdir()} == {
-            "run.json",
-            "metrics.csv",
-            "series.csv",
-            "log.txt",
-        }
-    names = {path.name for path in (finished / RUN).iterdir()}
-    assert names >= {f"table.{ending}" for ending in ("csv", "md", "tex")} | {
-        "figure.svg",
-        "figure.png",
-        "claims.csv",
-        "metrics.csv",
-    }
-    assert set(metrics.read(finished / "results/tiny/metrics.csv")["arm"]) >= set(ARMS)
-    assert "mnist_rotation_mean" in (finished / "results/tiny/headline.md").read_text()
-    assert not list((finished / "results/tiny/.resume").rglob("*.pt"))
 
 
 def test_another_order_or_comment_or_way_to_write_a_number_reruns_nothing(finished: Path, tmp_path: Path) -> None:
