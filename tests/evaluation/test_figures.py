@@ -18,13 +18,17 @@ def learned(start):
 
 def trajectories():
     bands = {"from 0": learned(0), "from 90": learned(90)}
-    return figures.trajectories(bands, xlabel="meta-updates", ylabel="rotation (degrees)", target=(30, 45, 60))
+    figure, (axis,) = figures.panels()
+    figures.trajectories(axis, bands, "meta-updates", "rotation (degrees)", (30, 45, 60))
+    return figure
 
 
 def distributions():
     generator = np.random.default_rng(0)
     groups = {"clean": generator.beta(6, 3, 300), "noisy": generator.beta(1, 8, 100)}
-    return figures.distributions(groups, xlabel="weight", logarithmic=True)
+    figure, (axis,) = figures.panels()
+    figures.distributions(axis, groups, "weight", "share (%)", logarithmic=True)
+    return figure
 
 
 def lines_with_error():
@@ -33,10 +37,10 @@ def lines_with_error():
         for arm, e in (("K = 0", 0.1), ("K = 1", NAN))
         for terms in (20, 0, 1, 5)
     ]
-    table = pd.DataFrame(rows, columns=["terms", "arm", "mean", "standard_error"])
-    return figures.lines_with_error(
-        table, x="terms", group="arm", xlabel="Neumann terms", ylabel="cosine", xscale="symlog"
-    )
+    table = pd.DataFrame(rows, columns=["terms", "label", "mean", "standard_error"])
+    figure, (axis,) = figures.panels()
+    figures.lines_with_error(axis, table, "terms", "Neumann terms", "cosine", xscale="symlog")
+    return figure
 
 
 def bars_with_error():
@@ -82,12 +86,10 @@ def test_numbers_that_are_not_finite_can_be_drawn(tmp_path):
     figures.save(figures.bars_with_error(ours, xlabel="ratio"), tmp_path / "figure")
 
 
-def test_panels_share_a_figure():
-    figure, axes = figures.panels(2)
-    for axis in axes:
-        drawn = figures.trajectories({"meta": learned(0)}, xlabel="x", ylabel="y", target=45.0, axis=axis)
-        assert drawn is figure
-    assert len(figure.axes) == 2
+def test_a_target_is_a_dashed_line():
+    _, (axis,) = figures.panels()
+    figures.trajectories(axis, {"meta": learned(0)}, "x", "y", target=45.0)
+    assert [line.get_linestyle() for line in axis.lines if line.get_label() == "target"] == ["--"]
 
 
 def test_band_over_replicates():
@@ -107,8 +109,9 @@ def test_a_band_has_a_gap_where_a_replicate_has_diverged():
 @pytest.mark.parametrize("logarithmic", [False, True])
 def test_shares_of_each_group_add_up_to_100(logarithmic):
     groups = {"few": [0.1, 0.2, 0.9], "many": np.linspace(0, 1, 50)}  # with a zero, which has no logarithm
-    figure = figures.distributions(groups, xlabel="weight", logarithmic=logarithmic)
-    heights = [sum(bar.get_height() for bar in bars) for bars in figure.axes[0].containers if len(bars) > 1]
+    _, (axis,) = figures.panels()
+    figures.distributions(axis, groups, "weight", logarithmic=logarithmic)
+    heights = [sum(bar.get_height() for bar in bars) for bars in axis.containers if len(bars) > 1]
     assert heights == pytest.approx([100, 100])
 
 

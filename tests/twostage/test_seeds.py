@@ -10,9 +10,9 @@ import pytest
 
 from metapt.errors import ConfigError, DataError
 from metapt.evaluation.comparisons import decide
-from metapt.twostage.comparisons import better
 from metapt.twostage.replicates import SEEDS, pair, pretrain_seed
 from metapt.twostage.seeds import bootstrap, difference, difference_columns, over_runs, over_seeds, seed_means
+from metapt.twostage.tables import better
 
 
 def runs(seeds: list[float], spread: float = 0.1, count: int = 4) -> pd.Series[float]:

@@ -47,7 +47,7 @@ rule summarise:
         config=SUMMARISE.config,
         code=SUMMARISE.code,
         title=lambda wildcards: experiment(wildcards).title,
-        figure_title=lambda wildcards: experiment(wildcards).figure_title,
+        figure_title=lambda wildcards: experiment(wildcards).figure_title or experiment(wildcards).title,
     script:
         "../scripts/run_stage.py"
 

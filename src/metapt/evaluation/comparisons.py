@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import pandas as pd
 
@@ -64,8 +64,7 @@ def within(target: float, tolerance: float) -> Criterion:
     return Criterion(target - tolerance, target + tolerance, f"within {tolerance:g} of {target:g}")
 
 
-NOT_BELOW = at_least(0.0, "difference")
-"""The criterion that one arm is better than another."""
+NOT_BELOW = at_least(0.0, "difference")  # the criterion that one arm is better than another
 
 
 @dataclass(frozen=True)
@@ -94,8 +93,7 @@ class Comparison:
     unit: str = "PT seed"  # name of a replicate
 
 
-@dataclass(frozen=True)
-class Judgement:
+class Judgement(NamedTuple):
     """The outcome of a comparison: the verdict, and mean, standard error, n and interval in words."""
 
     word: Word
@@ -106,22 +104,10 @@ def judge(experiment: str, comparisons: Iterable[Comparison]) -> pd.DataFrame:
     """Return a table with the columns `COLUMNS` and a row for each comparison, in their order."""
     rows = []
     for each in comparisons:
-        verdict = decide(each)
-        rows.append(
-            {
-                "experiment": experiment,
-                "claim": each.text,
-                "arm": each.arm,
-                "control": each.control,
-                "metric": each.metric,
-                "evaluation": each.evaluation,
-                "measured": verdict.measured,
-                "criterion": each.criterion.words if verdict.word != "not measured" else "",
-                "least_seeds": each.least_seeds,
-                "paper": each.paper,
-                "verdict": verdict.word,
-            }
-        )
+        word, measured = decide(each)
+        criterion = each.criterion.words if word != "not measured" else ""
+        names = (experiment, each.text, each.arm, each.control, each.metric, each.evaluation)
+        rows.append((*names, measured, criterion, each.least_seeds, each.paper, word))
     return pd.DataFrame(rows, columns=COLUMNS)
 
 

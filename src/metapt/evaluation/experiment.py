@@ -48,7 +48,6 @@ class Experiment:
     """An experiment. Its file holds this record as `EXPERIMENT`; the file's name is the experiment's key."""
 
     title: str  # what its table holds; the caption in the report
-    figure_title: str  # what its figure shows
     section: type[ExperimentSection]  # the model of its settings, with its arms
     order: int  # its position among the experiments of its domain, as in the paper
     # returns what the summary reads, given the domain's jobs and the experiment's settings
@@ -56,7 +55,8 @@ class Experiment:
     results: type[Results]  # the class that reads it; see `Results`
     tables: Callable[[Any], Tables]  # returns the tables, given the results
     figure: Callable[[Any], Figure]  # returns the figure, given the results
-    comparisons: Callable[[Any], Iterable[Comparison]]  # returns the claims with their controls, given the results
+    comparisons: Callable[[Any], Iterable[Comparison]] = lambda results: ()  # returns the claims, given the results
+    figure_title: str = ""  # what its figure shows; empty: as its table
 
     def summarise(
         self, config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine

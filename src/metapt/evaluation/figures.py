@@ -2,8 +2,8 @@
 
 Each figure is a `matplotlib.figure.Figure` without pyplot and global state, about 12 cm wide, with text that is legible
 at half that width. The colours are those of Okabe and Ito ("Color Universal Design", 2008), which can be told apart
-with any colour vision. A function that draws takes an `axis`, such as one of `panels(...)`, or else makes a figure; it
-returns the figure. `xlabel` and `ylabel` are the labels of its axes, with units: "learned mean (degrees)".
+with any colour vision. A function that draws takes an `axis`, such as one of `panels(...)`. `xlabel` and `ylabel` are
+the labels of its axes, with units: "learned mean (degrees)".
 """
 
 from __future__ import annotations
@@ -36,8 +36,7 @@ INK = "#262626"
 QUIET = "#767676"
 """Colour of targets and of the paper's numbers, behind the data."""
 
-PANEL = (4.8, 3.3)
-"""Width and height of one panel in inches."""
+PANEL = (4.8, 3.3)  # width and height of one panel in inches
 
 _STYLE: Any = {
     "font.family": "DejaVu Sans",
@@ -182,49 +181,40 @@ def over_replicates(series: pd.DataFrame, name: str) -> pd.DataFrame:
 
 
 def trajectories(
+    axis: Axes,
     bands: Mapping[str, pd.DataFrame],
-    *,
     xlabel: str,
-    ylabel: str,
+    ylabel: str = "",
     target: float | tuple[float, float, float] | None = None,
-    axis: Axes | None = None,
-) -> Figure:
+) -> None:
     """Draw a line with a band for each group over the steps of a run.
 
-    Args:
-        bands: tables with the columns step, lower, centre and upper by label; see `over_replicates`.
-        target: the true value, drawn as a dashed line; or (lower, centre, upper), with dotted outer lines.
+    `bands` are tables with the columns step, lower, centre and upper by label; see `over_replicates`. `target` is the
+    true value, drawn as a dashed line; or (lower, centre, upper), with dotted outer lines.
     """
     with style():
-        figure, axis = _place(axis)
         for i, (label, frame) in enumerate(bands.items()):
             band(axis, frame["step"], frame["lower"], frame["centre"], frame["upper"], label, colour(i))
         if target is not None:
-            lower, centre, upper = target if isinstance(target, tuple) else (None, target, None)
+            *ends, centre = (target[0], target[2], target[1]) if isinstance(target, tuple) else (target,)
             axis.axhline(centre, color=INK, linewidth=1.2, linestyle="--", label="target", zorder=1.5)
-            for end in (lower, upper):
-                if end is not None:
-                    axis.axhline(end, color=INK, linewidth=1, linestyle=":", zorder=1.5)
+            for end in ends:
+                axis.axhline(end, color=INK, linewidth=1, linestyle=":", zorder=1.5)
         axis.margins(x=0)
         _finish(axis, xlabel, ylabel)
-    return figure
 
 
 def distributions(
+    axis: Axes,
     groups: Mapping[str, ArrayLike],
-    *,
     xlabel: str,
-    ylabel: str = "share (%)",
+    ylabel: str = "",
     bins: int = 40,
     logarithmic: bool = False,
-    axis: Axes | None = None,
-) -> Figure:
-    """Draw histograms of two or more groups over the same bins, in per cent of each group.
+) -> None:
+    """Draw histograms of groups of values [n], by label, over the same bins, in per cent of each group.
 
-    Args:
-        groups: values [n] by label.
-        bins: number of bins.
-        logarithmic: whether bins have equal ratios, for values over several decades; zeros are in the lowest bin.
+    If `logarithmic`, bins have equal ratios, for values over several decades; zeros are in the lowest bin.
     """
     samples = {label: np.asarray(values, dtype=float) for label, values in groups.items()}
     everything = np.concatenate(list(samples.values()))
@@ -234,47 +224,43 @@ def distributions(
     else:
         edges = np.histogram_bin_edges(everything, bins)
     with style():
-        figure, axis = _place(axis)
         for i, (label, x) in enumerate(samples.items()):
-            weights = np.full(x.size, 100 / max(1, x.size))
-            axis.hist(x, edges.tolist(), weights=weights, color=colour(i), alpha=0.3)
-            axis.hist(x, edges.tolist(), weights=weights, color=colour(i), histtype="step", linewidth=1.6, label=label)
+            histogram(axis, x, edges, label, colour(i))
         if logarithmic:
             axis.set_xscale("log")
-        axis.grid(axis="x", visible=False)
         _finish(axis, xlabel, ylabel)
-    return figure
+
+
+def histogram(
+    axis: Axes, values: ArrayLike, edges: ArrayLike, label: str, colour: str, alpha: float = 0.3, linewidth: float = 1.6
+) -> None:
+    """Draw the histogram of values over bins with these edges, in per cent of the values."""
+    x = np.asarray(values, dtype=float)
+    bins: Any = {"bins": np.asarray(edges).tolist(), "weights": np.full(x.size, 100 / max(1, x.size)), "color": colour}
+    axis.hist(x, alpha=alpha, **bins)
+    axis.hist(x, histtype="step", linewidth=linewidth, label=label, **bins)
+    axis.grid(axis="x", visible=False)
 
 
 def lines_with_error(
+    axis: Axes,
     table: pd.DataFrame,
-    *,
     x: str,
-    group: str,
     xlabel: str,
-    ylabel: str,
+    ylabel: str = "",
     xscale: str = "linear",
     yscale: str = "linear",
-    axis: Axes | None = None,
-) -> Figure:
-    """Draw a line with error bars for each group.
+) -> None:
+    """Draw a line with error bars for each group, on scales of matplotlib: "linear", "log" or "symlog".
 
-    Args:
-        table: has the columns `x`, `group`, mean and standard_error (no bar where it is NaN).
-        x: name of the column of the horizontal axis; its values are the ticks if there are at most eight.
-        group: name of the column that holds the labels.
-        xscale: scale of matplotlib: "linear", "log" or "symlog".
-        yscale: as `xscale`.
+    The table has the columns `x` (whose values are the ticks if there are at most eight), label, mean and
+    standard_error (no bar where it is NaN).
     """
     with style():
-        figure, axis = _place(axis)
-        for i, (label, part) in enumerate(table.groupby(group, sort=False)):
+        for i, (label, part) in enumerate(table.groupby("label", sort=False)):
             line = part.sort_values(x)
-            marker = MARKERS[i % len(MARKERS)]
-            error = line["standard_error"].fillna(0.0)
-            axis.errorbar(
-                line[x], line["mean"], error, color=colour(i), marker=marker, elinewidth=1.4, label=str(label)
-            )
+            look: Any = {"color": colour(i), "marker": MARKERS[i % len(MARKERS)], "elinewidth": 1.4}
+            axis.errorbar(line[x], line["mean"], line["standard_error"].fillna(0.0), label=str(label), **look)
         axis.set_xscale(xscale)
         axis.set_yscale(yscale)
         ticks = np.unique(table[x].to_numpy(dtype=float))
@@ -282,7 +268,6 @@ def lines_with_error(
             axis.set_xticks(ticks, [f"{t:g}" for t in ticks])
             axis.set_xticks([], minor=True)
         _finish(axis, xlabel, ylabel)
-    return figure
 
 
 def bars_with_error(
@@ -293,75 +278,51 @@ def bars_with_error(
     names: tuple[str, str] = ("ours", "paper"),
     axis: Axes | None = None,
 ) -> Figure:
-    """Draw our numbers beside the paper's, in a row for each label from top to bottom.
+    """Draw our numbers beside the paper's, in a row for each label from top to bottom; without `axis` on a new figure.
 
-    A number is a dot with its standard error as a bar. Dots can be compared without an axis that starts at zero.
-
-    Args:
-        ours: has the columns label, mean and standard_error (no bar where it is NaN).
-        papers: the same columns; a label that only one of the tables has is drawn alone.
-        names: names of the two tables in the legend.
+    A number is a dot with its standard error as a bar (none where it is NaN). Dots can be compared without an axis that
+    starts at zero. Both tables have the columns label, mean and standard_error, and are called `names` in the legend. A
+    label that only one of them has is drawn alone.
     """
     labels = list(dict.fromkeys([*ours["label"], *([] if papers is None else papers["label"])]))
     place = {label: i for i, label in enumerate(labels)}
     two = papers is not None and len(papers) > 0
     with style():
-        if axis is None:
-            figure, (axis,) = panels(height=max(1.6, (0.62 if two else 0.45) * len(labels) + 1.0))
-        else:
-            figure = cast(Figure, axis.figure)
-        _dots(axis, ours, place, -0.16 if two else 0.0, names[0], colour(0), filled=True)
+        axis = axis or panels(height=max(1.6, (0.62 if two else 0.45) * len(labels) + 1.0))[1][0]
+        _dots(axis, ours, place, -0.16 if two else 0.0, names[0], colour(0), "o", colour(0))
         if papers is not None and two:
-            _dots(axis, papers, place, 0.16, names[1], QUIET, filled=False)
-        axis.set_yticks(range(len(labels)), labels)
-        axis.set_ylim(len(labels) - 0.5, -0.5)
-        axis.tick_params(axis="y", length=0)
-        axis.grid(axis="y", visible=False)
+            _dots(axis, papers, place, 0.16, names[1], QUIET, "D", "white")
+        named_rows(axis, labels, xlabel)
         axis.margins(x=0.14)
-        axis.set_xlabel(xlabel)
         if two:
             axis.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, borderaxespad=0)
-    return figure
+    return cast(Figure, axis.figure)
+
+
+def named_rows(axis: Axes, labels: Sequence[str], xlabel: str) -> None:
+    """Give the rows 0, 1, ... of a panel their labels, from top to bottom."""
+    axis.set_yticks(range(len(labels)), list(labels))
+    axis.set_ylim(len(labels) - 0.5, -0.5)
+    axis.tick_params(axis="y", length=0)
+    axis.grid(axis="y", visible=False)
+    axis.set_xlabel(xlabel)
+
+
+def note(axis: Axes, text: str, place: tuple[float, float], shift: float, colour: str = INK) -> None:
+    """Write a text on the right of a place, at a distance of `shift` points."""
+    axis.annotate(text, place, xytext=(shift, 0), textcoords="offset points", va="center", fontsize=9, color=colour)
 
 
 def _dots(
-    axis: Axes, table: pd.DataFrame, place: Mapping[str, int], shift: float, label: str, colour: str, *, filled: bool
+    axis: Axes, table: pd.DataFrame, place: Mapping[str, int], shift: float, label: str, colour: str, *look: str
 ) -> None:
-    rows = np.array([place[name] for name in table["label"]]) + shift
-    errors = table["standard_error"].fillna(0.0)
-    face = colour if filled else "white"
-    marker = "o" if filled else "D"
+    rows, errors = np.array([place[name] for name in table["label"]]) + shift, table["standard_error"].fillna(0.0)
     largest = float(table["mean"].abs().max())
     decimals = max(0, 2 - math.floor(math.log10(largest))) if 0 < largest < math.inf else 1
-    axis.errorbar(
-        table["mean"],
-        rows,
-        xerr=errors,
-        fmt=marker,
-        color=colour,
-        markerfacecolor=face,
-        elinewidth=1.6,
-        label=label,
-        clip_on=False,
-    )
+    style: Any = {"fmt": look[0], "markerfacecolor": look[1], "color": colour, "elinewidth": 1.6, "clip_on": False}
+    axis.errorbar(table["mean"], rows, xerr=errors, label=label, **style)
     for mean, error, row in zip(table["mean"], errors, rows, strict=True):
-        axis.annotate(
-            f"{mean:.{decimals}f}",
-            (mean + error, row),
-            xytext=(6, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=9,
-            color=colour,
-        )
-
-
-def _place(axis: Axes | None) -> tuple[Figure, Axes]:
-    """Return figure and axis to draw into; both are new if `axis` is None."""
-    if axis is None:
-        figure, (axis,) = panels()
-        return figure, axis
-    return cast(Figure, axis.figure), axis
+        note(axis, f"{mean:.{decimals}f}", (mean + error, row), 6, colour)
 
 
 def _finish(axis: Axes, xlabel: str, ylabel: str) -> None:

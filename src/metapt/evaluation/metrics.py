@@ -46,20 +46,18 @@ def row(
     setting: str = "",
     evaluation: str = "",
 ) -> dict[str, Any]:
-    """Return a row of the metrics table. `replicate` is None for a number of the whole run.
+    """Return a row of the metrics table. `replicate` is None for a number of the whole run."""
+    return dict(zip(COLUMNS, (experiment, arm, replicate, setting, evaluation, metric, value), strict=True))
 
-    >>> row("mnist_bptt", "meta", "FT test accuracy (%)", 87.5)["replicate"] is None
-    True
-    """
-    return {
-        "experiment": experiment,
-        "arm": arm,
-        "replicate": replicate,
-        "setting": setting,
-        "evaluation": evaluation,
-        "metric": metric,
-        "value": value,
-    }
+
+def rows_of(experiment: str, arm: str, numbers: Mapping[str, float], **words: Any) -> list[dict[str, Any]]:
+    """Return a row of the metrics table for each number by metric; `words` are those of `row`."""
+    return [row(experiment, arm, name, value, **words) for name, value in numbers.items()]
+
+
+def series(name: str, values: Iterable[float], replicate: int = 0) -> list[dict[str, Any]]:
+    """Return rows of the series table for values by step."""
+    return [{"replicate": replicate, "step": step, "name": name, "value": value} for step, value in enumerate(values)]
 
 
 def write(rows: Rows | pd.DataFrame, path: Path) -> None:

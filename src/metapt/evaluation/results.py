@@ -25,8 +25,7 @@ _SEED = re.compile(r"seed(\d+)")
 class Results:
     """The results of an experiment."""
 
-    settings: ClassVar[type[DomainSection]] = DomainSection
-    """The model of `config`."""
+    settings: ClassVar[type[DomainSection]] = DomainSection  # the model of `config`
 
     name: str  # of the experiment, as in the metrics table: `ecg_full_access`
     config: Any  # the settings of its domain, with the arms of the experiment

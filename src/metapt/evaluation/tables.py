@@ -13,8 +13,7 @@ import pandas as pd
 
 from metapt.files import atomic_path
 
-NOTHING = "\N{EN DASH}"
-"""The text of a cell without a number."""
+NOTHING = "\N{EN DASH}"  # the text of a cell without a number
 
 _NUMBER = re.compile(r"\(?-?(\d+(\.\d+)?|inf|nan)( ± \d+(\.\d+)?\)?)?(e-?\d+)?")
 

@@ -21,8 +21,7 @@ from metapt.evaluation.tables import Tables
 from metapt.twostage.quantities import PEAK_MEMORY, PRETRAINING, TIME_PER_STEP, WALL_TIME
 from metapt.twostage.results import TwoStageResults
 
-LEARNED = "meta"
-"""The arm to which the paper's ratios belong."""
+LEARNED = "meta"  # the arm to which the paper's ratios belong
 
 
 @dataclass(frozen=True)

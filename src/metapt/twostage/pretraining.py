@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,9 +47,8 @@ def write(run: PretrainRun, config: dict[str, Any], setting: str, outputs: dict[
     `config` is that of the job: `domain`, `arm` and `seed`; `setting` is for the metrics table.
     """
     save_pretrained(Learned(run.pretrained, run.meta), outputs["pretrained"])
-    row = partial(metrics.row, replicate=config["seed"], setting=setting, evaluation=PRETRAINING)
-    rows = [row(config["domain"], config["arm"], *number) for number in run.numbers.items()]
-    metrics.write(rows, outputs["metrics"])
+    words = {"replicate": config["seed"], "setting": setting, "evaluation": PRETRAINING}
+    metrics.write(metrics.rows_of(config["domain"], config["arm"], run.numbers, **words), outputs["metrics"])
     metrics.write_series(run.series, outputs["series"])
     for checkpoint in run.checkpoints:
         checkpoint.remove()

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-PRETRAINING = "pretraining"
-"""The evaluation of numbers of PT runs."""
+PRETRAINING = "pretraining"  # the evaluation of numbers of PT runs
 FULL_TRANSFER, LINEAR_EVALUATION = "full_transfer", "linear_evaluation"
 EVALUATIONS = {FULL_TRANSFER: "FT of the whole network", LINEAR_EVALUATION: "linear evaluation"}
 

@@ -19,8 +19,7 @@ from metapt.twostage.quantities import PRETRAINING
 class TwoStageResults(Results):
     """The results of an experiment with PT and FT runs."""
 
-    auroc: ClassVar[str] = ""
-    """The metric by which FT runs are compared."""
+    auroc: ClassVar[str] = ""  # the metric by which FT runs are compared
 
     def finetuning(self, arm: str, setting: str, evaluation: str) -> pd.Series[float]:
         """Return the test AUROC (%) of each FT run, indexed by pair of seeds.

@@ -1,4 +1,4 @@
-"""Tables of AUROC beside the paper's, and of differences between arms, paired by PT seed."""
+"""Tables of AUROC beside the paper's, and differences and claims between arms, paired by PT seed."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Any
 
 import pandas as pd
 
+from metapt.evaluation.comparisons import BEYOND_THE_PAPER, Comparison, at_least
 from metapt.evaluation.metrics import NotMeasuredError
 from metapt.evaluation.tables import mean_and_error
-from metapt.twostage.seeds import difference_columns
+from metapt.twostage.seeds import difference, difference_columns
 
 Row = Mapping[Hashable, Any]
 Runs = Callable[[], "pd.Series[float]"]
@@ -83,3 +84,22 @@ def numbers_of(name: str, parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
     numbers = pd.concat([part for part in parts if len(part)], ignore_index=True)
     numbers.insert(0, "experiment", name)
     return numbers.assign(**{count: numbers[count].astype("Int64") for count in ("n", "seeds") if count in numbers})
+
+
+def better(
+    text: str,
+    arm: str,
+    control: str,
+    metric: str,
+    evaluation: str,
+    runs: tuple[Runs, Runs],
+    *,
+    paper: str = BEYOND_THE_PAPER,
+    margin: float = 0.0,
+) -> Comparison:
+    """Return the claim that an arm is better than its control, or at most `margin` percentage points worse.
+
+    `runs` return the FT runs of the arm and of the control, measured by `metric` under `evaluation`.
+    """
+    criterion, (a, b) = at_least(0.0 - margin, "difference"), runs
+    return Comparison(text, arm, control, metric, criterion, lambda: difference(a(), b()), evaluation, paper, 2)

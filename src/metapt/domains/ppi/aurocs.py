@@ -1,34 +1,128 @@
-"""AUROC after FT: cells beside the paper's, paired differences between arms, and claims that one arm beats another."""
+"""AUROC after FT beside the paper's, paired differences and claims between arms, and the experiments made of these."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
-from metapt.domains.ppi.labels import label
+from metapt.domains.ppi.config import ArmsSection
+from metapt.domains.ppi.labels import SETTINGS, label
 from metapt.domains.ppi.quantities import AUROC
-from metapt.domains.ppi.results import HELD_OUT_TASKS, PpiResults
+from metapt.domains.ppi.results import BASELINE, HELD_OUT_TASKS, LEARNED, PpiResults
 from metapt.errors import DataError
 from metapt.evaluation import figures
 from metapt.evaluation.comparisons import BEYOND_THE_PAPER, Comparison
+from metapt.evaluation.experiment import Experiment, Needs
 from metapt.evaluation.metrics import NotMeasuredError
 from metapt.evaluation.statistics import estimate_mean
-from metapt.evaluation.tables import published
-from metapt.twostage import tables
-from metapt.twostage.comparisons import better
-from metapt.twostage.quantities import AUROC_LABEL, EVALUATIONS
+from metapt.evaluation.tables import Tables, published
+from metapt.twostage import panels, tables
+from metapt.twostage.quantities import EVALUATIONS
 from metapt.twostage.results import auroc_cell
 from metapt.twostage.seeds import over_runs, over_seeds
 
 PAIRED = f"{tables.DIFFERENCES}, and the p-value of the paired t test"
 DIFFERENCES = f"{PAIRED}. The CSV has the interval of a bootstrap over PT seeds"
 
-Cell = tuple[str, str]
-"""An arm and a setting."""
+CONTROLS = (("meta-stable", "meta"), ("meta-frozen", "meta-permuted"), ("meta-stable", "no_pt"))
+"""Pairs of arms whose difference is shown in addition to the differences from `BASELINE` and `LEARNED`."""
+
+COMPARED = (
+    ("graph_supervised", "no_pt", True),
+    ("graph_supervised", "cotrain", True),
+    ("meta", "graph_supervised", True),
+    ("meta", "cotrain", True),
+    ("meta", "cotrain_pcgrad", True),
+    ("meta", "no_pt", True),
+    ("meta-stable", "graph_supervised", False),
+    ("meta-stable", "meta", False),
+    ("meta-frozen", "meta-permuted", False),
+)
+"""Claims that an arm beats its control: arm, control, and whether the paper makes the claim."""
+
+Cell = tuple[str, str]  # an arm and a setting
+
+
+def experiment(
+    section: type[ArmsSection], order: int, settings: Sequence[str], title: str, figure_title: str
+) -> Experiment:
+    """Return the record of an experiment on AUROC with the FT runs of each arm in some settings."""
+    return Experiment(
+        title=title,
+        figure_title=figure_title,
+        section=section,
+        order=order,
+        needs=lambda jobs, own: Needs([jobs.finetune(arm, setting) for arm in own.arms for setting in settings]),
+        results=PpiResults,
+        tables=auroc_tables,
+        figure=figure,
+        comparisons=comparisons,
+    )
+
+
+def auroc_tables(results: PpiResults) -> Tables:
+    """Return AUROC beside the paper's, and the differences between arms, paired by PT seed."""
+    joined = beside_papers(results, auroc_cells(results, [results.key]))
+    found = differences(results, arm_pairs(results))
+    over = "the folds" if results.key == HELD_OUT_TASKS else "all FT runs"
+    rows = []
+    for arm, part in joined.groupby("arm", sort=False):
+        row: dict[str, object] = {"arm": label(str(arm)), "n": part["n"].iloc[0], "PT seeds": part["seeds"].iloc[0]}
+        for cell in part.to_dict("records"):
+            name, paper = EVALUATIONS[cell["evaluation"]], published(cell["paper_mean"], cell["paper_standard_error"])
+            row |= {name: tables.cell_text(cell), f"paper, {name}": paper}
+        rows.append(row)
+    blocks = {
+        f"{AUROC}, {SETTINGS[results.key]}. Ours: mean ± standard error over {over}, as the paper's; "
+        f"{tables.OVER_RUNS} (without PT each has its own)": pd.DataFrame(rows).fillna("")
+    }
+    if len(found):
+        blocks[f"Differences between arms {DIFFERENCES}"] = wide_differences(found)
+    return Tables(blocks, tables.numbers_of(results.name, [joined, found]))
+
+
+def arm_pairs(results: PpiResults) -> list[tuple[Cell, Cell]]:
+    """Return each arm and plain PT, the paper's meta arm and each other arm, and the `CONTROLS`, with the setting."""
+    arms, key = results.arms, results.key
+    pairs = [(arm, BASELINE) for arm in arms if arm != BASELINE]
+    pairs += [(LEARNED, arm) for arm in arms if arm not in (LEARNED, BASELINE) and (arm, LEARNED) not in CONTROLS]
+    return [((a, key), (b, key)) for a, b in dict.fromkeys([*pairs, *CONTROLS]) if {a, b} <= set(arms)]
+
+
+def figure(results: PpiResults) -> Figure:
+    """Draw the AUROC of each arm under each evaluation beside the paper's, and the paired differences to plain PT."""
+    cells, papers = auroc_cells(results, [results.key]), results.papers_aurocs(results.arms)
+    key, arms = results.key, results.arms
+    below = differences(
+        results, [((arm, key), (BASELINE, key)) for arm in arms if arm != BASELINE and BASELINE in arms]
+    )
+    below = below[below["seeds"] > 1] if len(below) else below
+    evaluations, height = measured(results, cells), max(2.2, 0.5 * len(arms) + 1.1)
+    drawn, axes = figures.panels(len(evaluations), 2 if len(below) else 1, width=5.6, height=height)
+    for axis, evaluation in zip(axes, evaluations, strict=False):
+        panels.dots(axis, of(cells, evaluation), of(papers, evaluation), label)
+        figures.title(axis, f"{SETTINGS[key]}, {EVALUATIONS[evaluation]}")
+    for axis, evaluation in zip(axes[len(evaluations) :], evaluations, strict=False):
+        part = of(below, evaluation)
+        intervals(axis, [label(arm) for arm in part["arm"]], part, f"AUROC minus {label(BASELINE)}'s")
+    if len(below):
+        figures.same_range(axes[len(evaluations) :], "x")
+    figures.legend_above(drawn, axes)
+    return drawn
+
+
+def comparisons(results: PpiResults) -> Iterator[Comparison]:
+    """Yield a claim for each pair of arms that are run and each evaluation."""
+    for arm, control, in_paper in COMPARED:
+        for evaluation in results.config.evaluations if {arm, control} <= set(results.arms) else []:
+            paper = papers_words(results, results.name, evaluation, arm, control) if in_paper else BEYOND_THE_PAPER
+            text = f"{arm} beats {control}, {SETTINGS[results.key]}"
+            yield beats(results, text, arm, control, results.key, evaluation, paper)
 
 
 def auroc_cells(results: PpiResults, settings: Sequence[str]) -> pd.DataFrame:
@@ -39,20 +133,23 @@ def auroc_cells(results: PpiResults, settings: Sequence[str]) -> pd.DataFrame:
     DataError if no FT run has measured the AUROC.
     """
     rows = []
-    for setting in settings:
-        for evaluation in results.config.evaluations:
-            for arm in results.arms:
-                try:
-                    values = results.runs(arm, setting, evaluation)
-                except NotMeasuredError:
-                    continue
-                if setting == HELD_OUT_TASKS:
-                    spread = estimate_mean(results.folds(arm, evaluation).mean(skipna=False).to_numpy(dtype=float))
-                else:
-                    spread = over_runs(values)
-                seeds = over_seeds(values)
-                words = {"setting": setting, "evaluation": evaluation, "arm": arm}
-                rows.append(auroc_cell(words, seeds.mean, spread, seeds))
+    for words in (
+        {"setting": setting, "evaluation": evaluation, "arm": arm}
+        for setting in settings
+        for evaluation in results.config.evaluations
+        for arm in results.arms
+    ):
+        setting, evaluation, arm = words.values()
+        try:
+            values = results.runs(arm, setting, evaluation)
+        except NotMeasuredError:
+            continue
+        if setting == HELD_OUT_TASKS:
+            spread = estimate_mean(results.folds(arm, evaluation).mean(skipna=False).to_numpy(dtype=float))
+        else:
+            spread = over_runs(values)
+        seeds = over_seeds(values)
+        rows.append(auroc_cell(words, seeds.mean, spread, seeds))
     if not rows:
         raise DataError(f"No FT run of {results.name} has measured {AUROC!r}.")
     return pd.DataFrame(rows)
@@ -105,10 +202,9 @@ def beats(
     results: PpiResults, text: str, arm: str, control: str, setting: str, evaluation: str, paper: str = BEYOND_THE_PAPER
 ) -> Comparison:
     """Return the claim that an arm beats its control in a setting; the claim's text is `text` and the evaluation."""
-    runs = tuple(partial(results.runs, each, setting, evaluation) for each in (arm, control))
-    return better(
-        f"{text}, {EVALUATIONS[evaluation]}", arm, control, AUROC, evaluation, (runs[0], runs[1]), paper=paper
-    )
+    ours, others = (partial(results.runs, each, setting, evaluation) for each in (arm, control))
+    text = f"{text}, {EVALUATIONS[evaluation]}"
+    return tables.better(text, arm, control, AUROC, evaluation, (ours, others), paper=paper)
 
 
 def papers_words(results: PpiResults, name: str, evaluation: str, arm: str, control: str) -> str:
@@ -133,34 +229,16 @@ def of(cells: pd.DataFrame, evaluation: str) -> pd.DataFrame:
     return cells[cells["evaluation"] == evaluation] if len(cells) else cells
 
 
-def dots(axis: Axes, ours: pd.DataFrame, others: pd.DataFrame, names: tuple[str, str] = ("ours", "paper")) -> None:
-    """Draw a row per arm of `ours`: mean and standard error over PT seeds, and below it, hollow, those of `others`."""
-    shown = pd.DataFrame(
-        {
-            "label": [label(a) for a in ours["arm"]],
-            "mean": list(ours["mean"]),
-            "standard_error": list(ours["seed_standard_error"]),
-        }
-    )
-    others = others[others["arm"].isin(ours["arm"])]
-    error = others["seed_standard_error"] if "seed_standard_error" in others else others["standard_error"]
-    beside = pd.DataFrame(
-        {"label": [label(a) for a in others["arm"]], "mean": list(others["mean"]), "standard_error": list(error)}
-    )
-    figures.bars_with_error(shown, beside, xlabel=AUROC_LABEL, names=names, axis=axis)
+def measured(results: PpiResults, cells: pd.DataFrame) -> list[str]:
+    """Return the evaluations that have cells."""
+    return [each for each in results.config.evaluations if (cells["evaluation"] == each).any()]
 
 
 def intervals(axis: Axes, names: Sequence[str], rows: pd.DataFrame, xlabel: str) -> None:
     """Draw a row per difference: its mean and its 95% interval. `rows` has the columns mean, low, high."""
-    means = rows["mean"].to_numpy(dtype=float)
-    reach = np.stack([means - rows["low"].to_numpy(dtype=float), rows["high"].to_numpy(dtype=float) - means])
+    means, low, high = (rows[name].to_numpy(dtype=float) for name in ("mean", "low", "high"))
+    reach = np.nan_to_num(np.stack([means - low, high - means]))
     with figures.style():
         axis.axvline(0.0, color=figures.QUIET, linewidth=1.2, linestyle="--", zorder=1.5)
-        axis.errorbar(
-            means, range(len(means)), xerr=np.nan_to_num(reach), fmt="o", color=figures.colour(0), elinewidth=1.6
-        )
-        axis.set_yticks(range(len(means)), list(names))
-        axis.set_ylim(len(means) - 0.5, -0.5)
-        axis.tick_params(axis="y", length=0)
-        axis.grid(axis="y", visible=False)
-        axis.set_xlabel(xlabel)
+        axis.errorbar(means, range(len(means)), xerr=reach, fmt="o", color=figures.colour(0), elinewidth=1.6)
+        figures.named_rows(axis, names, f"{xlabel}\n(points, 95% interval over PT seeds)")

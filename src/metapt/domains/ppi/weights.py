@@ -1,27 +1,37 @@
-"""Statistics of learned task weights: their values, agreement between PT seeds, and detection of useful tasks."""
+"""Learned task weights: their values, agreement between PT seeds, detection of useful tasks, and panels of these."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from metapt.domains.ppi.labels import looks
 from metapt.domains.ppi.quantities import INTACT, OTHERS, PLANTED, RELATIVES, WEIGHT
 from metapt.domains.ppi.results import PpiResults
+from metapt.errors import DataError
+from metapt.evaluation import figures
 from metapt.evaluation.comparisons import Comparison, at_least
 from metapt.evaluation.metrics import NotMeasuredError
 from metapt.evaluation.statistics import Estimate, estimate_mean, paired_difference
 from metapt.evaluation.tables import mean_and_error
 from metapt.twostage.quantities import PRETRAINING
 
-FOUND = 0.9
-"""Least AUROC of weight against truth at which weights are said to find the useful tasks."""
-AGREED = 0.5
-"""Least rank correlation between PT seeds at which their weights are said to agree."""
+FOUND = 0.9  # least AUROC of weight against truth at which weights are said to find the useful tasks
+AGREED = 0.5  # least rank correlation between PT seeds at which their weights are said to agree
+
+EDGES = np.linspace(0.0, 2.0, 26)  # edges of the bins of weights
+
+Panel = Callable[[Axes], None]
+Values = NDArray[np.floating[Any]]
 
 
 def weight_row(results: PpiResults, arm: str, setting: str) -> dict[str, float | str]:
@@ -46,11 +56,9 @@ def weight_row(results: PpiResults, arm: str, setting: str) -> dict[str, float |
         ("intact", lambda: over_pretraining(results, arm, INTACT, setting)),
     )
     for name, measure in measures:
-        try:
+        with suppress(NotMeasuredError):
             e = measure()
-        except NotMeasuredError:
-            continue
-        row |= {name: e.mean, f"{name}_standard_error": e.standard_error}
+            row |= {name: e.mean, f"{name}_standard_error": e.standard_error}
     return row
 
 
@@ -101,28 +109,74 @@ def correlations(weights: pd.DataFrame) -> NDArray[np.float64]:
 
 def finds(results: PpiResults, arm: str, what: str, metric: str, setting: str) -> Comparison:
     """Return the claim that an arm's weights find `what`, by an AUROC of weight against truth."""
-    return Comparison(
-        text=f"{arm}'s weights find {what}",
-        arm=arm,
-        control="",
-        metric=metric,
-        criterion=at_least(FOUND),
-        measure=partial(over_pretraining, results, arm, metric, setting),
-        evaluation=PRETRAINING,
-        least_seeds=2,
-    )
+    text, measure = f"{arm}'s weights find {what}", partial(over_pretraining, results, arm, metric, setting)
+    return Comparison(text, arm, "", metric, at_least(FOUND), measure, PRETRAINING, least_seeds=2)
 
 
-def agrees(results: PpiResults, arm: str, setting: str) -> Comparison:
-    """Return the claim that an arm's weights agree between PT seeds."""
-    return Comparison(
-        text=f"{arm}'s weights agree between PT seeds (rank correlation at least {AGREED:g})",
-        arm=arm,
-        control="",
-        metric=WEIGHT,
-        criterion=at_least(AGREED),
-        measure=lambda: agreement(results.weights(arm, setting)),
-        evaluation=PRETRAINING,
-        least_seeds=2,
-        unit="pair of PT seeds",
-    )
+def agrees(results: PpiResults, arm: str) -> Comparison:
+    """Return the claim that an arm's weights under full access agree between PT seeds."""
+    text = f"{arm}'s weights agree between PT seeds (rank correlation at least {AGREED:g})"
+
+    def measure() -> Estimate:
+        return agreement(results.weights(arm))
+
+    unit = "pair of PT seeds"
+    return Comparison(text, arm, "", WEIGHT, at_least(AGREED), measure, PRETRAINING, least_seeds=2, unit=unit)
+
+
+def drawn(results: PpiResults, panels: list[Panel]) -> Figure:
+    """Return the figure of some panels. Raises DataError if there are no panels."""
+    if not panels:
+        raise DataError(f"{results.name} has no arm that learns task weights; name one in its arms.")
+    columns = min(len(panels), 3 if len(panels) != 4 else 2)
+    figure, axes = figures.panels(columns, -(-len(panels) // columns), width=4.9, height=3.4)
+    for axis, panel in zip(axes, panels, strict=False):
+        panel(axis)
+    for axis in axes[len(panels) :]:
+        axis.remove()
+    figures.legend_above(figure, axes[: len(panels)], columns=4)
+    return figure
+
+
+def strip(title: str, xlabel: str, values: Mapping[str, Values], target: float, axis: Axes) -> None:
+    """Draw a row per arm, its values as dots and their mean as a bar, and a dashed line at `target`."""
+    look = looks(list(values))
+    with figures.style():
+        axis.axvline(target, color=figures.QUIET, linewidth=1.2, linestyle="--", zorder=1.5)
+        for place, (arm, x) in enumerate(values.items()):
+            axis.plot(x, np.full(x.size, place), look[arm].marker, color=look[arm].colour, alpha=0.8)
+            axis.plot([np.mean(x)] * 2, [place - 0.25, place + 0.25], color=figures.INK, linewidth=1.8)
+            if not np.isfinite(x).all():
+                where: Any = {"xycoords": ("axes fraction", "data"), "ha": "right", "va": "center"}
+                axis.annotate("not finite in all", (0.98, place), fontsize=9, **where)
+        figures.named_rows(axis, [look[arm].label for arm in values], xlabel)
+        axis.margins(x=0.1)
+    figures.title(axis, title)
+
+
+def strips(
+    arms: Sequence[str], measure: Callable[[str], pd.Series[float]], title: str, xlabel: str, target: float
+) -> list[Panel]:
+    """Return a panel with a dot per PT seed of the arms that were measured, or none if no arm was."""
+    found: dict[str, Values] = {}
+    for arm in arms:
+        with suppress(NotMeasuredError):
+            found[arm] = measure(arm).to_numpy(dtype=float)
+    return [partial(strip, f"{title}, a dot per PT seed", xlabel, found, target)] if found else []
+
+
+def weights_by_arm(results: PpiResults) -> dict[str, pd.DataFrame]:
+    """Return the weights under full access [tasks, PT seeds] of each arm that has learned some."""
+    found: dict[str, pd.DataFrame] = {}
+    for arm in results.learners:
+        with suppress(NotMeasuredError):
+            found[arm] = results.weights(arm)
+    return found
+
+
+def agreement_panels(weights: Mapping[str, pd.DataFrame]) -> list[Panel]:
+    """Return a panel with a dot per pair of PT seeds, or none if no arm has two seeds."""
+    many = {arm: table for arm, table in weights.items() if table.shape[1] > 1}
+    pairs = {arm: correlations(table)[np.triu_indices(table.shape[1], 1)] for arm, table in many.items()}
+    title, xlabel = "agreement, a dot per pair of PT seeds", "rank correlation of weights"
+    return [partial(strip, title, xlabel, pairs, 0.0)] if pairs else []

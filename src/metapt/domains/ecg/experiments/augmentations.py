@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -20,7 +21,7 @@ from metapt.domains.ecg.jobs import EcgJobs
 from metapt.domains.ecg.looks import label, looks
 from metapt.domains.ecg.quantities import DISPLACEMENT, LABELS, ORIGINAL, viewed
 from metapt.domains.ecg.results import EcgResults
-from metapt.domains.ecg.trajectories import draw_trajectories, log_scale
+from metapt.domains.ecg.strengths import draw_trajectories, log_scale
 from metapt.evaluation import figures
 from metapt.evaluation.experiment import Experiment, Needs
 from metapt.evaluation.statistics import Estimate, estimate_mean
@@ -105,11 +106,7 @@ def tables(results: AugmentationsResults) -> Tables:
 def _ends(results: AugmentationsResults, arm: str) -> tuple[Estimate, Estimate]:
     """Return the displacement at the start and the end of PT, over PT seeds; constant for an arm that learns none."""
     final, learned = results.pretraining(arm, DISPLACEMENT), results.trajectories(arm)
-    seeds = [int(seed) for seed in final.index]
-    first = [
-        float(learned[seed]["value"].iloc[0]) if seed in learned else float(value)
-        for seed, value in zip(seeds, final, strict=True)
-    ]
+    first = [learned[seed]["value"].iloc[0] if seed in learned else value for seed, value in final.items()]
     return estimate_mean(first), estimate_mean(final.to_numpy(dtype=float))
 
 
@@ -148,9 +145,7 @@ def _views(axis: Axes, original: Values, views: Values, colour: str) -> None:
         axis.margins(x=0)
         right = float(time[-1])
         axis.plot([right, right], [0.35 * step, 0.35 * step + 1.0], color=figures.INK, linewidth=2, clip_on=False)
-        axis.annotate(
-            "1 mV", (right, 0.35 * step + 0.5), xytext=(4, 0), textcoords="offset points", va="center", fontsize=9
-        )
+        figures.note(axis, "1 mV", (right, 0.35 * step + 0.5), 4)
 
 
 def _by_diagnosis(axis: Axes, results: AugmentationsResults) -> None:
@@ -162,19 +157,17 @@ def _by_diagnosis(axis: Axes, results: AugmentationsResults) -> None:
             strength = results.displacements(arm)
             groups = [strength[results.labelled(name)] for name in CLASSES]
             places = np.arange(len(CLASSES)) + (number - (len(arms) - 1) / 2) * width
-            axis.boxplot(
-                groups,
-                positions=places.tolist(),
-                widths=0.8 * width,
-                whis=(5, 95),
-                showfliers=False,
-                patch_artist=True,
-                manage_ticks=False,
-                boxprops={"facecolor": look[arm].colour, "edgecolor": look[arm].colour, "alpha": 0.45},
-                medianprops={"color": figures.INK, "linewidth": 1.6},
-                whiskerprops={"color": look[arm].colour},
-                capprops={"color": look[arm].colour},
-            )
+            colour = look[arm].colour
+            boxes: Any = {
+                "boxprops": {"facecolor": colour, "edgecolor": colour, "alpha": 0.45},
+                "medianprops": {"color": figures.INK, "linewidth": 1.6},
+                **{part: {"color": colour} for part in ("whiskerprops", "capprops")},
+                "whis": (5, 95),
+                "showfliers": False,
+                "patch_artist": True,
+                "manage_ticks": False,
+            }
+            axis.boxplot(groups, positions=places.tolist(), widths=0.8 * width, **boxes)
         axis.set_xticks(range(len(CLASSES)), CLASSES)
         axis.grid(axis="x", visible=False)
         axis.set(ylabel=DISPLACEMENT)
@@ -193,5 +186,4 @@ EXPERIMENT = Experiment(
     results=AugmentationsResults,
     tables=tables,
     figure=figure,
-    comparisons=lambda results: (),
 )

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 from pydantic import Field
 
-from metapt.domains.ecg.auroc_comparisons import ArmClaim, beats
-from metapt.domains.ecg.auroc_figures import over_sizes
-from metapt.domains.ecg.auroc_tables import auroc_tables
-from metapt.domains.ecg.config import ARMS, EcgExperiment, access
-from metapt.domains.ecg.jobs import EcgJobs
+from metapt.domains.ecg.aurocs import ArmClaim, auroc_tables, beats, needs, over_sizes
+from metapt.domains.ecg.config import ARMS, EcgExperiment
 from metapt.domains.ecg.results import EcgResults
-from metapt.evaluation.comparisons import Comparison
-from metapt.evaluation.experiment import Experiment, Needs
+from metapt.evaluation.experiment import Experiment
 from metapt.sections import Positive
 
-NO_WORSE = 0.5
-"""Percentage points of AUROC by which an arm may fall behind one that it is to be as good as."""
+NO_WORSE = 0.5  # percentage points of AUROC by which an arm may fall behind one that it is to be as good as
 
 CLAIMS = (
     ArmClaim("simclr", "no_pt", papers=True),
@@ -48,19 +43,6 @@ class FullAccessResults(EcgResults):
     papers_arms: ClassVar[Mapping[str, str]] = {"optsla": "simclr_optsla"}
 
 
-def needs(jobs: EcgJobs, section: FullAccess) -> Needs:
-    """Return the FT runs of each arm at each size, and the PT runs that they start from."""
-    cells = [
-        (arm, access(jobs.config.arms[arm], size), size) for arm in section.arms for size in section.finetune_sizes
-    ]
-    return Needs(jobs.runs(cells))
-
-
-def comparisons(results: FullAccessResults) -> Iterator[Comparison]:
-    """Return the paper's claims and further ones."""
-    return beats(results, CLAIMS)
-
-
 EXPERIMENT = Experiment(
     title="Test AUROC of each arm on ECGs, by the number of labelled ECGs",
     figure_title="Test AUROC on ECGs over the number of labelled ECGs, for each arm",
@@ -70,5 +52,5 @@ EXPERIMENT = Experiment(
     results=FullAccessResults,
     tables=auroc_tables,
     figure=over_sizes,
-    comparisons=comparisons,
+    comparisons=lambda results: beats(results, CLAIMS),
 )

@@ -17,8 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from pydantic import Field
 
-from metapt.domains.ecg.auroc_comparisons import papers_words, where
-from metapt.domains.ecg.auroc_tables import auroc_cells, auroc_tables, papers_cells
+from metapt.domains.ecg.aurocs import auroc_cells, auroc_tables, papers_cells, papers_words, where
 from metapt.domains.ecg.config import EcgExperiment, access
 from metapt.domains.ecg.jobs import EcgJobs
 from metapt.domains.ecg.looks import label, looks
@@ -27,10 +26,9 @@ from metapt.domains.ecg.results import EcgResults, finetune_setting, setting_wor
 from metapt.evaluation import figures
 from metapt.evaluation.comparisons import Comparison
 from metapt.evaluation.experiment import Experiment, Needs
-from metapt.evaluation.looks import Look
 from metapt.sections import ExperimentSection, Positive
-from metapt.twostage.comparisons import better
 from metapt.twostage.quantities import AUROC_LABEL, EVALUATIONS
+from metapt.twostage.tables import better
 
 
 class PartialAccess(EcgExperiment):
@@ -88,9 +86,7 @@ def _with_meta_size(table: pd.DataFrame, baseline: str) -> pd.DataFrame:
             return setting
         return finetune_setting(int(found["ft_size"]), 0 if arm == baseline else int(found["ft_size"]))
 
-    return table.assign(
-        setting=[named(arm, setting) for arm, setting in zip(table["arm"], table["setting"], strict=True)]
-    )
+    return table.assign(setting=list(map(named, table["arm"], table["setting"])))
 
 
 def needs(jobs: EcgJobs, section: PartialAccess) -> Needs:
@@ -116,25 +112,19 @@ def comparisons(results: PartialAccessResults) -> Iterator[Comparison]:
     """Yield the paper's claim that meta-PT with a tenth of the FT data beats the baseline."""
     baseline, size = results.section.baseline, first_size(results.section)
     few = size // 10
-    if few not in results.section.meta_sizes:
-        return
-    for arm in results.section.arms:
+    for arm in results.section.arms if few in results.section.meta_sizes else []:
         for evaluation in results.config.evaluations:
             text = f"{arm} with {few} FT ECGs at meta-PT time beats {baseline}, {where(evaluation, size)}"
-            runs = (
-                partial(results.runs, arm, size, evaluation, few),
-                partial(results.runs, baseline, size, evaluation, 0),
-            )
+            ours = partial(results.runs, arm, size, evaluation, few)
+            others = partial(results.runs, baseline, size, evaluation, 0)
             paper = papers_words(results, evaluation, size, (arm, few), (baseline, 0))
-            yield better(text, arm, baseline, AUROC, evaluation, runs, paper=paper)
+            yield better(text, arm, baseline, AUROC, evaluation, (ours, others), paper=paper)
 
 
 def over_meta_sizes(results: PartialAccessResults) -> Figure:
     """Draw AUROC over the FT ECGs at meta-PT time: all arms at one |D_FT|, then each arm at every |D_FT|."""
-    cells, evaluations = auroc_cells(results), results.config.evaluations
-    base, learners = results.section.baseline, results.section.arms
-    papers = papers_cells(results)
-    focus = first_size(results.section)
+    cells, papers, evaluations = auroc_cells(results), papers_cells(results), results.config.evaluations
+    base, learners, focus = results.section.baseline, results.section.arms, first_size(results.section)
     places = {meta_size: place for place, meta_size in enumerate(sorted(cells["meta_size"].unique()))}
     sizes = sorted(cells["size"].unique())
     figure, axes = figures.panels(columns=1 + len(learners), rows=len(evaluations), width=4.4, height=3.4)
@@ -143,25 +133,20 @@ def over_meta_sizes(results: PartialAccessResults) -> Figure:
         first, *others = axes[row * (1 + len(learners)) : (row + 1) * (1 + len(learners))]
         part = cells[cells["evaluation"] == evaluation]
         for arm, axis in zip(learners, others, strict=True):
-            curve = _curve(part, base, arm, focus, places)
-            _band(first, curve, look[arm], look[arm].colour, look[arm].label)
+            curves = part[part["arm"].isin([base, arm])].sort_values("meta_size")
+            marker = look[arm].marker
+            _band(first, curves[curves["size"] == focus], places, look[arm].label, look[arm].colour, marker)
             for size, colour in zip(sizes, ramp, strict=True):
-                _band(axis, _curve(part, base, arm, size, places), look[arm], colour, f"|$D_{{FT}}$| = {size}")
+                _band(axis, curves[curves["size"] == size], places, f"|$D_{{FT}}$| = {size}", colour, marker)
             figures.title(axis, f"{look[arm].label}, {EVALUATIONS[evaluation]}")
         theirs = papers[papers["evaluation"] == evaluation]
         theirs = theirs[(theirs["size"] == focus) & theirs["meta_size"].isin(places)]
         for arm, found in theirs.groupby("arm", sort=False):
+            name, colour, marker, _ = look[str(arm)]
+            style: Any = {"color": colour, "fmt": marker, "markerfacecolor": "white", "elinewidth": 1.2}
+            x = [places[m] + 0.12 for m in found["meta_size"]]
             with figures.style():
-                first.errorbar(
-                    [places[m] + 0.12 for m in found["meta_size"]],
-                    found["mean"],
-                    found["standard_error"],
-                    color=look[str(arm)].colour,
-                    fmt=look[str(arm)].marker,
-                    markerfacecolor="white",
-                    elinewidth=1.2,
-                    label=f"{look[str(arm)].label}, the paper's",
-                )
+                first.errorbar(x, found["mean"], found["standard_error"], label=f"{name}, the paper's", **style)
         figures.title(first, f"|$D_{{FT}}$| = {focus}, {EVALUATIONS[evaluation]}")
         first.set_ylabel(AUROC_LABEL)
     with figures.style():
@@ -177,17 +162,11 @@ def over_meta_sizes(results: PartialAccessResults) -> Figure:
     return figure
 
 
-def _curve(cells: pd.DataFrame, base: str, arm: str, size: int, places: dict[float, int]) -> pd.DataFrame:
-    """Return place, mean and seed_standard_error over the meta-PT sizes, the baseline at 0."""
-    part = cells[(cells["size"] == size) & cells["arm"].isin([base, arm])].sort_values("meta_size")
-    return part.assign(place=[places[m] for m in part["meta_size"]])
-
-
-def _band(axis: Axes, curve: pd.DataFrame, look: Look, colour: str, name: str) -> None:
-    error = curve["seed_standard_error"].fillna(0.0)
+def _band(axis: Axes, curve: pd.DataFrame, places: dict[float, int], name: str, colour: str, marker: str) -> None:
+    x, mean, error = [places[m] for m in curve["meta_size"]], curve["mean"], curve["seed_standard_error"].fillna(0.0)
     with figures.style():
-        figures.band(axis, curve["place"], curve["mean"] - error, curve["mean"], curve["mean"] + error, name, colour)
-        axis.plot(curve["place"], curve["mean"], look.marker, color=colour, markersize=4.5)
+        figures.band(axis, x, mean - error, mean, mean + error, name, colour)
+        axis.plot(x, mean, marker, color=colour, markersize=4.5)
 
 
 EXPERIMENT = Experiment(

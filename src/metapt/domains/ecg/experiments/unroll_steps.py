@@ -9,21 +9,17 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from metapt.domains.ecg.auroc_comparisons import ArmClaim, beats, cells, papers_words, where
-from metapt.domains.ecg.auroc_figures import over_sizes
-from metapt.domains.ecg.auroc_tables import auroc_tables
-from metapt.domains.ecg.config import EcgExperiment, access
-from metapt.domains.ecg.jobs import EcgJobs
+from metapt.domains.ecg.aurocs import ArmClaim, auroc_tables, beats, cells, needs, over_sizes, papers_words, where
+from metapt.domains.ecg.config import EcgExperiment
 from metapt.domains.ecg.quantities import AUROC
 from metapt.domains.ecg.results import EcgResults
 from metapt.evaluation.comparisons import Comparison, within
-from metapt.evaluation.experiment import Experiment, Needs
+from metapt.evaluation.experiment import Experiment
 from metapt.evaluation.statistics import Difference
 from metapt.sections import Positive
 from metapt.twostage.seeds import difference
 
-FEW_POINTS = 1.0
-"""Difference in percentage points of AUROC that counts as small."""
+FEW_POINTS = 1.0  # difference in percentage points of AUROC that counts as small
 
 CLAIMS = (ArmClaim("meta", "meta-k0", papers=True), ArmClaim("meta-k0", "simclr", papers=True))
 MANY_STEPS, ONE_STEP = "meta-k10", "meta"
@@ -45,35 +41,19 @@ class UnrollStepsResults(EcgResults):
     papers_arms: ClassVar[Mapping[str, str]] = {"meta-k0": "K=0", "meta": "K=1", "meta-k5": "K=5", "meta-k10": "K=10"}
 
 
-def needs(jobs: EcgJobs, section: UnrollSteps) -> Needs:
-    """Return the FT runs of each arm at each size, and the PT runs that they start from."""
-    cells = [
-        (arm, access(jobs.config.arms[arm], size), size) for arm in section.arms for size in section.finetune_sizes
-    ]
-    return Needs(jobs.runs(cells))
-
-
 def comparisons(results: UnrollStepsResults) -> Iterator[Comparison]:
     """Yield the paper's claims on K = 0 and K = 1, and the claim that more steps add little."""
     yield from beats(results, CLAIMS)
-    if not {MANY_STEPS, ONE_STEP} <= set(results.arms):
-        return
-    for evaluation, size in cells(results):
-        yield Comparison(
-            text=f"{MANY_STEPS} comes within {FEW_POINTS:g} point of {ONE_STEP}, {where(evaluation, size)}",
-            arm=MANY_STEPS,
-            control=ONE_STEP,
-            metric=AUROC,
-            criterion=within(0.0, FEW_POINTS),
-            measure=partial(_differ, results, evaluation, size),
-            evaluation=evaluation,
-            paper=papers_words(results, evaluation, size, (MANY_STEPS, None), (ONE_STEP, None)),
-            least_seeds=2,
-        )
 
+    def differ(evaluation: str, size: int) -> Difference:
+        many, one = (results.runs(arm, size, evaluation) for arm in (MANY_STEPS, ONE_STEP))
+        return difference(many, one)
 
-def _differ(results: UnrollStepsResults, evaluation: str, size: int) -> Difference:
-    return difference(results.runs(MANY_STEPS, size, evaluation), results.runs(ONE_STEP, size, evaluation))
+    for evaluation, size in cells(results) if {MANY_STEPS, ONE_STEP} <= set(results.arms) else []:
+        text = f"{MANY_STEPS} comes within {FEW_POINTS:g} point of {ONE_STEP}, {where(evaluation, size)}"
+        paper = papers_words(results, evaluation, size, (MANY_STEPS, None), (ONE_STEP, None))
+        near, measure = within(0.0, FEW_POINTS), partial(differ, evaluation, size)
+        yield Comparison(text, MANY_STEPS, ONE_STEP, AUROC, near, measure, evaluation, paper, least_seeds=2)
 
 
 EXPERIMENT = Experiment(

@@ -18,8 +18,7 @@ from metapt.domains.ecg.config import STABLE_WARP, Arm, EcgExperiment, EcgMeta, 
 from metapt.domains.ecg.jobs import EcgJobs
 from metapt.domains.ecg.quantities import DISPLACEMENT
 from metapt.domains.ecg.results import EcgResults
-from metapt.domains.ecg.strength_figures import draw
-from metapt.domains.ecg.strengths import fixed_arm, start_arm, strength_table
+from metapt.domains.ecg.strengths import draw, fixed_arm, start_arm, strength_table
 from metapt.errors import ConfigError
 from metapt.evaluation.comparisons import Comparison, Measurement, at_most, within
 from metapt.evaluation.experiment import Experiment, Needs
@@ -186,30 +185,16 @@ def comparisons(results: EcgResults) -> Iterator[Comparison]:
     for arm, initials in starts.items():
         if len(initials) > 1:
             low, high = min(initials), max(initials)
-            yield Comparison(
-                text=f"{arm} ends nearer to one displacement from {low:g} and from {high:g} than it began",
-                arm=start_arm(arm, high),
-                control=start_arm(arm, low),
-                metric=DISPLACEMENT,
-                criterion=at_most(1.0),
-                measure=partial(_remaining_gap, results, start_arm(arm, low), start_arm(arm, high)),
-                evaluation=PRETRAINING,
-                least_seeds=2,
-            )
-    for arm, initials in starts.items():
-        for initial in initials:
-            for evaluation in results.config.evaluations:
-                words = "ends within a factor of 2 of the best fixed displacement"
-                yield Comparison(
-                    text=f"{arm} from {initial:g} {words}, {EVALUATIONS[evaluation]}",
-                    arm=start_arm(arm, initial),
-                    control="",
-                    metric=DISPLACEMENT,
-                    criterion=within(0.0, 1.0),
-                    measure=partial(_distance_from_best, results, start_arm(arm, initial), evaluation),
-                    evaluation=evaluation,
-                    least_seeds=2,
-                )
+            text = f"{arm} ends nearer to one displacement from {low:g} and from {high:g} than it began"
+            names = start_arm(arm, high), start_arm(arm, low)
+            gap = partial(_remaining_gap, results, *reversed(names))
+            yield Comparison(text, *names, DISPLACEMENT, at_most(1.0), gap, PRETRAINING, least_seeds=2)
+    for arm, initial in ((arm, initial) for arm, initials in starts.items() for initial in initials):
+        for evaluation in results.config.evaluations:
+            words = "ends within a factor of 2 of the best fixed displacement"
+            text, name = f"{arm} from {initial:g} {words}, {EVALUATIONS[evaluation]}", start_arm(arm, initial)
+            distance = partial(_distance_from_best, results, name, evaluation)
+            yield Comparison(text, name, "", DISPLACEMENT, within(0.0, 1.0), distance, evaluation, least_seeds=2)
 
 
 def _remaining_gap(results: EcgResults, low: str, high: str) -> Measurement:

@@ -21,22 +21,18 @@ from metapt.evaluation.statistics import Difference, Estimate, estimate, paired_
 
 def figure(results: MnistResults) -> Figure:
     """Draw accuracy beside the paper's, wall time and peak memory, a row for each arm."""
-    table = results.metrics
+    table, paper = results.metrics, results.papers
     whole, (left, middle, right) = figures.panels(columns=3)
     summary = summarise(table[table["metric"] == ACCURACY]).rename(columns={"arm": "label"})
-    paper = results.papers
-    paper = paper[(paper["experiment"] == results.name) & paper["arm"].isin(summary["label"])].rename(
-        columns={"arm": "label", "paper_mean": "mean", "paper_standard_error": "standard_error"}
-    )
-    figures.bars_with_error(summary, paper, xlabel=ACCURACY, axis=left)
+    paper = paper[(paper["experiment"] == results.name) & paper["arm"].isin(summary["label"])]
+    names = {"arm": "label", "paper_mean": "mean", "paper_standard_error": "standard_error"}
+    figures.bars_with_error(summary, paper.rename(columns=names), xlabel=ACCURACY, axis=left)
     for axis, metric in ((middle, WALL_TIME), (right, PEAK_MEMORY)):
         values = table[table["metric"] == metric].set_index("arm")["value"]
         _costs(axis, values, metric, least=1.0 if axis is right else 0.0)
-    handles, labels = left.get_legend_handles_labels()
     if left.get_legend() is not None:
-        left.get_legend().remove()  # type: ignore[union-attr]
         with figures.style():
-            left.legend(handles, labels, loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderaxespad=0)
+            left.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderaxespad=0)
     return whole
 
 
@@ -44,15 +40,11 @@ def _costs(axis: Axes, values: pd.Series[float], xlabel: str, least: float) -> N
     """Draw a dot and its number for each arm on a logarithmic axis; a value below `least` is drawn at `least`."""
     with figures.style():
         for place, value in enumerate(values):
-            shown, text = (
-                max(value, least),
-                f"{value:.0f}" if value >= 100 else f"{value:.3g}" if value >= least else f"< {least:g}",
-            )
-            axis.plot(shown, place, "o", color=figures.colour(0), clip_on=False)
-            axis.annotate(text, (shown, place), xytext=(7, 0), textcoords="offset points", va="center", fontsize=9)
-        axis.set(xscale="log", xlabel=xlabel, yticks=range(len(values)), yticklabels=[])
-        axis.set_ylim(len(values) - 0.5, -0.5)
-        axis.tick_params(axis="y", length=0)
+            text = f"{value:.0f}" if value >= 100 else f"{value:.3g}" if value >= least else f"< {least:g}"
+            axis.plot(max(value, least), place, "o", color=figures.colour(0), clip_on=False)
+            figures.note(axis, text, (max(value, least), place), 7)
+        axis.set_xscale("log")
+        figures.named_rows(axis, [""] * len(values), xlabel)
         axis.margins(x=0.2)
         axis.grid(axis="y", visible=True)
     figures.plain_log_ticks(axis.xaxis)
@@ -73,36 +65,13 @@ def comparisons(results: MnistResults) -> Iterator[Comparison]:
         if arm not in results.arms:
             continue
         for other, paper in (("bptt", "87.6 against 88.0 %"), ("optimal_augmentation", "87.6 against 88.3 %")):
-            control = other + end
-            yield Comparison(
-                text=f"{arm} comes within 1 point of {control}",
-                arm=arm,
-                control=control,
-                metric=ACCURACY,
-                criterion=at_most(1.0),
-                measure=partial(gain, control, arm),
-                paper=paper,
-            )
-        control = f"initial_augmentation{end}"
-        yield Comparison(
-            text=f"{arm} is at least 4 points better than {control}",
-            arm=arm,
-            control=control,
-            metric=ACCURACY,
-            criterion=at_least(4.0),
-            measure=partial(gain, arm, control),
-            paper="87.6 against 80.1 %",
-        )
-        control = f"bptt{end}"
-        yield Comparison(
-            text=f"{arm} is at least 20 times faster than {control}",
-            arm=arm,
-            control=control,
-            metric=WALL_TIME,
-            criterion=at_least(20.0),
-            measure=partial(speedup, arm, control),
-            paper="30 minutes against 20 hours",
-        )
+            text, loss = f"{arm} comes within 1 point of {other}{end}", partial(gain, other + end, arm)
+            yield Comparison(text, arm, other + end, ACCURACY, at_most(1.0), loss, paper=paper)
+        first, exact = f"initial_augmentation{end}", f"bptt{end}"
+        text, won = f"{arm} is at least 4 points better than {first}", partial(gain, arm, first)
+        yield Comparison(text, arm, first, ACCURACY, at_least(4.0), won, paper="87.6 against 80.1 %")
+        text, faster = f"{arm} is at least 20 times faster than {exact}", partial(speedup, arm, exact)
+        yield Comparison(text, arm, exact, WALL_TIME, at_least(20.0), faster, paper="30 minutes against 20 hours")
 
 
 EXPERIMENT = Experiment(

@@ -17,8 +17,7 @@ from metapt.evaluation.comparisons import Comparison, Criterion, Measurement
 from metapt.evaluation.experiment import Experiment, Needs
 from metapt.evaluation.statistics import estimate_mean
 
-A_HUNDRED = Criterion(math.log10(100), math.inf, "ratio at least 100")
-"""Of the ratio's logarithm to base 10."""
+A_HUNDRED = Criterion(math.log10(100), math.inf, "ratio at least 100")  # of the ratio's logarithm to base 10
 
 
 def figure(results: MnistResults) -> Figure:
@@ -28,12 +27,11 @@ def figure(results: MnistResults) -> Figure:
     over_time, at_end = axes[: len(series)], axes[len(series) :]
     for above, below, (arm, frame) in zip(over_time, at_end, series.items(), strict=True):
         bands = {f"{kind} label": figures.over_replicates(frame, MEAN_WEIGHT.format(kind)) for kind in KINDS}
-        figures.trajectories(bands, xlabel="meta-iteration", ylabel="", axis=above)
+        figures.trajectories(above, bands, "meta-iteration")
         above.set_yscale("log")
         figures.title(above, arm)
         weights = {f"{kind} label": frame.loc[frame["name"] == WEIGHT.format(kind), "value"] for kind in KINDS}
-        xlabel = "weight of a PT example at the end"
-        figures.distributions(weights, xlabel=xlabel, ylabel="", logarithmic=True, axis=below)
+        figures.distributions(below, weights, "weight of a PT example at the end", logarithmic=True)
     over_time[0].set_ylabel("mean weight\n(median and 10-90 % of seeds)")
     at_end[0].set_ylabel("share of examples (%)")
     figures.same_range(over_time, "y")
@@ -53,15 +51,8 @@ def comparisons(results: MnistResults) -> Iterator[Comparison]:
         return Measurement(estimate_mean(np.log10(results.values(arm, RATIO))), words="log10 of the ratio: {}")
 
     for arm in results.arms:
-        yield Comparison(
-            text=f"{arm} weights clean examples over 100 times more than noisy ones",
-            arm=arm,
-            control="",
-            metric=RATIO,
-            criterion=A_HUNDRED,
-            measure=partial(ratio, arm),
-            paper="ratio over 100",
-        )
+        text = f"{arm} weights clean examples over 100 times more than noisy ones"
+        yield Comparison(text, arm, "", RATIO, A_HUNDRED, partial(ratio, arm), paper="ratio over 100")
 
 
 EXPERIMENT = Experiment(

@@ -30,17 +30,8 @@ def figure(results: MnistResults) -> Figure:
         panels = axes[row * len(results.arms) : (row + 1) * len(results.arms)]
         for axis, arm in zip(panels, results.arms, strict=True):
             shown = numbers[(numbers["metric"] == metric) & (numbers["arm"] == arm) & (numbers["k"] == k)]
-            shown = shown.assign(group=[f"{steps} PT step{'s' if steps > 1 else ''}" for steps in shown["steps"]])
-            figures.lines_with_error(
-                shown,
-                x="terms",
-                group="group",
-                xlabel="Neumann terms",
-                ylabel="",
-                xscale="symlog",
-                yscale=scale,
-                axis=axis,
-            )
+            shown = shown.assign(label=[f"{steps} PT step{'s' if steps > 1 else ''}" for steps in shown["steps"]])
+            figures.lines_with_error(axis, shown, "terms", "Neumann terms", xscale="symlog", yscale=scale)
             axis.axhline(1.0, color=figures.QUIET, linewidth=1, linestyle="--", zorder=1.5)
             figures.title(axis, f"{arm}, K = {k}")
         panels[0].set_ylabel(ylabel)
@@ -71,20 +62,10 @@ def comparisons(results: MnistResults) -> Iterator[Comparison]:
         many, few = (results.values(arm, COSINE, setting_fidelity(steps, k, terms)) for terms in (most, fewest))
         return paired_difference(many, few)
 
-    if most == fewest:
-        return
-    text = (
-        f"after {steps} PT steps, K = {k}, {most} Neumann terms point nearer to the exact hypergradient than {fewest}"
-    )
-    for arm in results.arms:
-        yield Comparison(
-            text=f"{arm}: {text}",
-            arm=arm,
-            control=arm,
-            metric=COSINE,
-            criterion=at_least(0.0),
-            measure=partial(gain, arm),
-        )
+    terms = f"{most} Neumann terms point nearer to the exact hypergradient than {fewest}"
+    for arm in results.arms if most != fewest else []:
+        text = f"{arm}: after {steps} PT steps, K = {k}, {terms}"
+        yield Comparison(text, arm, arm, COSINE, at_least(0.0), partial(gain, arm))
 
 
 EXPERIMENT = Experiment(

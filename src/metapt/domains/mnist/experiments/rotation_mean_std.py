@@ -30,7 +30,7 @@ def figure(results: MnistResults) -> Figure:
     for axis, (arm, frame) in zip(axes, series.items(), strict=True):
         starts = frame["replicate"] // results.section.replicates
         bands = {label: _spread(frame[starts == start]) for start, label in enumerate(_starts(results.section))}
-        figures.trajectories(bands, xlabel="meta-iteration", ylabel="", target=target, axis=axis)
+        figures.trajectories(axis, bands, "meta-iteration", target=target)
         figures.title(axis, arm)
     axes[0].set_ylabel("PT rotation (degrees),\nmean ± standard deviation")
     figures.same_range(axes, "y")
@@ -48,15 +48,10 @@ def comparisons(results: MnistResults) -> Iterator[Comparison]:
     for arm, (label, setting) in itertools.product(results.arms, _starts(results.section).items()):
         for (metric, (what, tolerance)), target in zip(TOLERANCES.items(), results.section.target, strict=True):
             found = published[(published["setting"] == setting) & (published["metric"] == metric)]["paper_mean"]
-            yield Comparison(
-                text=f"{arm} recovers the {what} of the FT rotation, {label}",
-                arm=arm,
-                control="",
-                metric=metric,
-                criterion=within(target, tolerance),
-                measure=partial(learned, arm, metric, setting),
-                paper=f"{found.iloc[0]:g} degrees" if len(found) else "",
-            )
+            text = f"{arm} recovers the {what} of the FT rotation, {label}"
+            near, measure = within(target, tolerance), partial(learned, arm, metric, setting)
+            paper = f"{found.iloc[0]:g} degrees" if len(found) else ""
+            yield Comparison(text, arm, "", metric, near, measure, paper=paper)
 
 
 def _starts(section: RotationMeanStd) -> dict[str, str]:

@@ -8,18 +8,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 from pydantic import Field
 
-from metapt.domains.ppi.aurocs import (
-    DIFFERENCES,
-    auroc_cells,
-    beats,
-    difference_text,
-    differences,
-    dots,
-    intervals,
-    minus,
-    of,
-    papers_words,
-)
+from metapt.domains.ppi import aurocs
+from metapt.domains.ppi.aurocs import difference_text, of
 from metapt.domains.ppi.config import ArmsSection, Names
 from metapt.domains.ppi.jobs import PpiJobs
 from metapt.domains.ppi.labels import label
@@ -31,6 +21,7 @@ from metapt.evaluation.comparisons import BEYOND_THE_PAPER, Comparison
 from metapt.evaluation.experiment import Experiment, Needs
 from metapt.evaluation.metrics import NotMeasuredError
 from metapt.evaluation.tables import Tables
+from metapt.twostage.panels import dots
 from metapt.twostage.quantities import EVALUATIONS
 from metapt.twostage.seeds import difference_columns
 from metapt.twostage.tables import cell_text, numbers_of
@@ -52,21 +43,21 @@ def needs(jobs: PpiJobs, section: CentreOffset) -> Needs:
 
 def tables(results: PpiResults) -> Tables:
     """Return AUROC after both kinds of PT, and the gains over plain PT."""
-    cells = auroc_cells(results, list(CENTRES))
-    changes = differences(results, [((arm, RELEASED_CENTRE), (arm, FULL_ACCESS)) for arm in results.arms])
-    gained = gains(results)
-    shown = []
+    cells = aurocs.auroc_cells(results, list(CENTRES))
+    changes = aurocs.differences(results, [((arm, RELEASED_CENTRE), (arm, FULL_ACCESS)) for arm in results.arms])
+    texts = {(row["evaluation"], row["arm"]): difference_text(row) for row in changes.to_dict("records")}
+    gained, shown = gains(results), []
     for (evaluation, arm), part in cells.groupby(["evaluation", "arm"], sort=False):
         row: dict[str, object] = {"evaluation": EVALUATIONS[str(evaluation)], "arm": label(str(arm))}
         for cell in part.to_dict("records"):
             row |= {"PT seeds": cell["seeds"], CENTRES[cell["setting"]]: cell_text(cell)}
-        change = changes[(changes["evaluation"] == evaluation) & (changes["arm"] == arm)] if len(changes) else changes
-        for difference in change.to_dict("records"):
-            row["released minus right"] = difference_text(difference)
-        shown.append(row)
+        change = texts.get((evaluation, arm))
+        shown.append(row | ({} if change is None else {"released minus right": change}))
     blocks = {
         f"{AUROC} with the centre nodes of PT batches right and as the released code batches them. Mean ± standard "
-        f"error over all FT runs; in brackets over PT seeds. Differences {DIFFERENCES}": pd.DataFrame(shown).fillna("")
+        f"error over all FT runs; in brackets over PT seeds. Differences {aurocs.DIFFERENCES}": pd.DataFrame(
+            shown
+        ).fillna("")
     }
     if len(gained):
         blocks["Gain over plain PT (as above), and how much of it stands with the right centre"] = _wide_gains(gained)
@@ -78,44 +69,37 @@ def gains(results: PpiResults) -> pd.DataFrame:
 
     Columns: evaluation, arm, minus, gain (right, released, right minus released), and those of `difference_columns`.
     """
-    plain = results.plain
-    rows = []
-    for evaluation in results.config.evaluations:
-        for arm in results.arms:
-            if plain is None or arm == plain:
+    plain, rows = results.plain, []
+    arms = [arm for arm in results.arms if plain is not None and arm != plain]
+    for evaluation, arm in ((evaluation, arm) for evaluation in results.config.evaluations for arm in arms):
+        words, found = {"evaluation": evaluation, "arm": arm, "minus": plain}, {}
+        for setting, name in CENTRES.items():
+            try:
+                a, b = (results.runs(each, setting, evaluation) for each in (arm, str(plain)))
+            except NotMeasuredError:
                 continue
-            words = {"evaluation": evaluation, "arm": arm, "minus": plain}
-            found = {}
-            for setting, name in CENTRES.items():
-                try:
-                    a, b = results.runs(arm, setting, evaluation), results.runs(plain, setting, evaluation)
-                except NotMeasuredError:
-                    continue
-                rows.append(words | {"gain": name} | difference_columns(a, b))
-                found[name] = a - b
-            if len(found) == len(CENTRES):
-                rows.append(words | {"gain": BETWEEN} | difference_columns(found["right"], found["released"]))
+            rows.append(words | {"gain": name} | difference_columns(a, b))
+            found[name] = a - b
+        if len(found) == len(CENTRES):
+            rows.append(words | {"gain": BETWEEN} | difference_columns(found["right"], found["released"]))
     return pd.DataFrame(rows)
 
 
 def figure(results: PpiResults) -> Figure:
     """Draw the AUROC after both kinds of PT, and the gains over plain PT."""
-    cells, gained = auroc_cells(results, list(CENTRES)), gains(results)
+    cells, gained = aurocs.auroc_cells(results, list(CENTRES)), gains(results)
     shown = gained[(gained["seeds"] > 1) & (gained["gain"] != BETWEEN)] if len(gained) else gained
-    evaluations = [each for each in results.config.evaluations if (cells["evaluation"] == each).any()]
-    height = max(2.4, 0.62 * len(results.arms) + 1.2)
-    drawn, axes = figures.panels(columns=len(evaluations), rows=2 if len(shown) else 1, width=5.6, height=height)
+    evaluations, height = aurocs.measured(results, cells), max(2.4, 0.62 * len(results.arms) + 1.2)
+    drawn, axes = figures.panels(len(evaluations), 2 if len(shown) else 1, width=5.6, height=height)
     for axis, evaluation in zip(axes, evaluations, strict=False):
         part = of(cells, evaluation)
         right, released = (part[part["setting"] == setting] for setting in CENTRES)
-        dots(axis, right, released, names=("centre nodes right", "released batching"))
+        dots(axis, right, released, label, names=("centre nodes right", "released batching"))
         figures.title(axis, EVALUATIONS[evaluation])
     for axis, evaluation in zip(axes[len(evaluations) :], evaluations, strict=False):
         part = of(shown, evaluation)
         names = [f"{label(row['arm'])}, {row['gain']}" for row in part.to_dict("records")]
-        intervals(
-            axis, names, part, f"gain over {label(str(part['minus'].iloc[0]))}\n(points, 95% interval over PT seeds)"
-        )
+        aurocs.intervals(axis, names, part, f"gain over {label(str(part['minus'].iloc[0]))}")
     if len(shown):
         figures.same_range(axes[len(evaluations) :], "x")
     figures.legend_above(drawn, axes)
@@ -125,16 +109,14 @@ def figure(results: PpiResults) -> Figure:
 def comparisons(results: PpiResults) -> Iterator[Comparison]:
     """Yield the claims that each meta arm beats plain PT with released batching, and with correct centre nodes."""
     plain = results.plain
-    if plain is None:
-        return
-    for arm in results.meta_arms:
+    for arm in results.meta_arms if plain is not None else []:
         for evaluation in results.config.evaluations:
-            words = papers_words(results, f"ppi_{FULL_ACCESS}", evaluation, arm, plain)
+            words = aurocs.papers_words(results, f"ppi_{FULL_ACCESS}", evaluation, arm, str(plain))
             paper = words if arm == LEARNED else BEYOND_THE_PAPER
             released = f"{arm} beats {plain} with released batching"
-            yield beats(results, released, arm, plain, RELEASED_CENTRE, evaluation, paper)
+            yield aurocs.beats(results, released, arm, str(plain), RELEASED_CENTRE, evaluation, paper)
             right = f"{arm}'s gain over {plain} stands with the right centre"
-            yield beats(results, right, arm, plain, FULL_ACCESS, evaluation)
+            yield aurocs.beats(results, right, arm, str(plain), FULL_ACCESS, evaluation)
 
 
 def _wide_gains(gained: pd.DataFrame) -> pd.DataFrame:
@@ -143,16 +125,15 @@ def _wide_gains(gained: pd.DataFrame) -> pd.DataFrame:
         found = {row["gain"]: row for row in part.to_dict("records")}
         texts = {name: difference_text(row) for name, row in found.items()}
         if set(CENTRES.values()) <= set(found):
-            clear = found["released"]["low"] > 0
             share = f"{100 * found['right']['mean'] / found['released']['mean']:.0f} %"
-            texts["stands"] = share if clear else "no clear gain under released batching"
-        rows.append({"evaluation": EVALUATIONS[str(evaluation)], "gain": minus(next(iter(found.values()))), **texts})
+            texts["stands"] = share if found["released"]["low"] > 0 else "no clear gain under released batching"
+        gain = aurocs.minus(next(iter(found.values())))
+        rows.append({"evaluation": EVALUATIONS[str(evaluation)], "gain": gain, **texts})
     return pd.DataFrame(rows).fillna("")
 
 
 EXPERIMENT = Experiment(
     title="Test AUROC after PT with the centre nodes right, and as the released code batches them",
-    figure_title="Test AUROC after PT with the centre nodes right, and as the released code batches them",
     section=CentreOffset,
     order=9,
     needs=needs,

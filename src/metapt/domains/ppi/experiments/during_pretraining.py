@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -13,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from pydantic import Field
 
-from metapt.domains.ppi.aurocs import PAIRED, dots, wide_differences
+from metapt.domains.ppi.aurocs import PAIRED, wide_differences
 from metapt.domains.ppi.config import ArmsSection, Names
 from metapt.domains.ppi.jobs import PpiJobs
 from metapt.domains.ppi.labels import label, looks
@@ -24,10 +23,10 @@ from metapt.errors import DataError
 from metapt.evaluation import figures
 from metapt.evaluation.comparisons import NOT_BELOW, Comparison
 from metapt.evaluation.experiment import Experiment, Needs
-from metapt.evaluation.looks import Look
 from metapt.evaluation.metrics import NotMeasuredError
 from metapt.evaluation.statistics import Difference, estimate_mean, paired_difference
 from metapt.evaluation.tables import Tables, mean_and_error, published
+from metapt.twostage.panels import dots
 from metapt.twostage.quantities import PRETRAINING
 from metapt.twostage.tables import numbers_of
 
@@ -37,11 +36,7 @@ COTRAINED = ("cotrain", "cotrain_pcgrad", "cotrain_learned_weights")
 class DuringPretraining(ArmsSection):
     """AUROC of the FT head that is trained during PT, on FT validation and test graphs."""
 
-    arms: Names = Field(
-        ["meta", "cotrain", "cotrain_pcgrad", "cotrain_learned_weights"],
-        min_length=1,
-        description="arms, keys of `ppi.arms`",
-    )
+    arms: Names = Field(["meta", *COTRAINED], min_length=1, description="arms, keys of `ppi.arms`")
 
 
 def needs(jobs: PpiJobs, section: DuringPretraining) -> Needs:
@@ -49,46 +44,41 @@ def needs(jobs: PpiJobs, section: DuringPretraining) -> Needs:
     return Needs(jobs.pretrain_all(section.arms, FULL_ACCESS))
 
 
-def tables(results: PpiResults) -> Tables:
-    """Return the AUROC at the end of PT, and the differences between the paper's meta arm and the others."""
-    rows: list[dict[str, object]] = []
-    shown, gaps = [], []
+def ends(results: PpiResults) -> pd.DataFrame:
+    """Return the AUROC at the end of PT of each arm that was measured, and the paper's.
+
+    Columns: evaluation (a key of `ONLINE`), arm, mean, seed_standard_error, seeds, paper_mean.
+    """
+    rows = []
     for arm in results.arms:
-        texts: dict[str, object] = {"arm": label(arm)}
         for which, metric in ONLINE.items():
-            papers = _papers(results, arm, which)
             try:
-                values = results.pretraining(arm, metric, FULL_ACCESS)
+                e = estimate_mean(results.pretraining(arm, metric, FULL_ACCESS).to_numpy(dtype=float))
             except NotMeasuredError:
                 continue
-            e = estimate_mean(values.to_numpy(dtype=float))
-            texts |= {
-                "PT seeds": e.n,
-                which: mean_and_error(e.mean, e.standard_error),
-                f"paper, {which}": published(papers),
-            }
-            row = {
-                "evaluation": which,
-                "arm": arm,
-                "mean": e.mean,
-                "seed_standard_error": e.standard_error,
-                "seeds": e.n,
-            }
-            rows.append(row | {"paper_mean": papers})
-            if arm != LEARNED and LEARNED in results.arms:
-                d = _gap(results, metric, arm)
-                words = {"evaluation": which, "arm": LEARNED, "minus": arm, "mean": d.mean}
-                words |= {"seed_standard_error": d.standard_error, "seeds": d.n, "low": d.low, "high": d.high}
-                gaps.append(words | {"p_value": d.p_value})
-        shown.append(texts)
-    blocks = {
-        "AUROC (%) of the FT head that PT trains, when PT ends: mean ± standard error over PT seeds": pd.DataFrame(
-            shown
-        )
-    }
+            row = {"evaluation": which, "arm": arm, "mean": e.mean, "seed_standard_error": e.standard_error}
+            rows.append(row | {"seeds": e.n, "paper_mean": _papers(results, arm, which)})
+    return pd.DataFrame(rows, columns=["evaluation", "arm", "mean", "seed_standard_error", "seeds", "paper_mean"])
+
+
+def tables(results: PpiResults) -> Tables:
+    """Return the AUROC at the end of PT, and the differences between the paper's meta arm and the others."""
+    table, gaps = ends(results), []
+    shown: dict[str, dict[str, object]] = {arm: {"arm": label(arm)} for arm in results.arms}
+    for row in table.to_dict("records"):
+        which, arm = row["evaluation"], row["arm"]
+        ours = mean_and_error(row["mean"], row["seed_standard_error"])
+        shown[arm] |= {"PT seeds": row["seeds"], which: ours, f"paper, {which}": published(row["paper_mean"])}
+        if arm != LEARNED and LEARNED in results.arms:
+            d = _gap(results, ONLINE[which], arm)
+            words = {"evaluation": which, "arm": LEARNED, "minus": arm, "mean": d.mean}
+            words |= {"seed_standard_error": d.standard_error, "seeds": d.n, "low": d.low, "high": d.high}
+            gaps.append(words | {"p_value": d.p_value})
+    caption = "AUROC (%) of the FT head that PT trains, when PT ends: mean ± standard error over PT seeds"
+    blocks = {caption: pd.DataFrame(list(shown.values()))}
     if gaps:
         blocks[f"Differences {PAIRED}"] = wide_differences(pd.DataFrame(gaps))
-    return Tables(blocks, numbers_of(results.name, [pd.DataFrame(rows), pd.DataFrame(gaps)]))
+    return Tables(blocks, numbers_of(results.name, [table, pd.DataFrame(gaps)]))
 
 
 def figure(results: PpiResults) -> Figure:
@@ -97,7 +87,7 @@ def figure(results: PpiResults) -> Figure:
         return _ends(results)
     drawn, axes = figures.panels(columns=2, width=5.4, height=3.8)
     for axis, which in zip(axes, ONLINE, strict=True):
-        _trajectories(axis, results, which, looks(results.arms))
+        _trajectories(axis, results, which)
         figures.title(axis, f"FT head during PT, {which} graphs")
     figures.legend_above(drawn, axes, columns=3)
     return drawn
@@ -106,21 +96,11 @@ def figure(results: PpiResults) -> Figure:
 def comparisons(results: PpiResults) -> Iterator[Comparison]:
     """Yield a claim for each co-trained arm on validation and on test graphs."""
     for control in COTRAINED:
-        if not {LEARNED, control} <= set(results.arms):
-            continue
-        for which, metric in ONLINE.items():
-            papers = [published(_papers(results, arm, which)) for arm in (LEARNED, control)]
-            yield Comparison(
-                text=f"{LEARNED}'s FT head during PT beats {control}'s, {which} AUROC",
-                arm=LEARNED,
-                control=control,
-                metric=metric,
-                criterion=NOT_BELOW,
-                measure=partial(_gap, results, metric, control),
-                evaluation=PRETRAINING,
-                paper=f"{papers[0]} against {papers[1]} %",
-                least_seeds=2,
-            )
+        for which, metric in ONLINE.items() if {LEARNED, control} <= set(results.arms) else []:
+            text = f"{LEARNED}'s FT head during PT beats {control}'s, {which} AUROC"
+            measure = partial(_gap, results, metric, control)
+            paper = " against ".join(published(_papers(results, arm, which)) for arm in (LEARNED, control)) + " %"
+            yield Comparison(text, LEARNED, control, metric, NOT_BELOW, measure, PRETRAINING, paper, least_seeds=2)
 
 
 def _papers(results: PpiResults, arm: str, which: str) -> float:
@@ -132,11 +112,12 @@ def _gap(results: PpiResults, metric: str, control: str) -> Difference:
 
     Raises NotMeasuredError if one of the two was not measured.
     """
-    values = [results.pretraining(arm, metric, FULL_ACCESS) for arm in (LEARNED, control)]
-    return paired_difference(values[0], values[1])
+    ours, others = (results.pretraining(arm, metric, FULL_ACCESS) for arm in (LEARNED, control))
+    return paired_difference(ours, others)
 
 
-def _trajectories(axis: Axes, results: PpiResults, which: str, look: dict[str, Look]) -> None:
+def _trajectories(axis: Axes, results: PpiResults, which: str) -> None:
+    look = looks(results.arms)
     with figures.style():
         for arm, looked in look.items():
             try:
@@ -158,20 +139,14 @@ def _trajectories(axis: Axes, results: PpiResults, which: str, look: dict[str, L
 
 
 def _ends(results: PpiResults) -> Figure:
+    table = ends(results)
     drawn, axes = figures.panels(columns=2, width=5.4, height=max(2.2, 0.5 * len(results.arms) + 1.1))
     for axis, (which, metric) in zip(axes, ONLINE.items(), strict=True):
-        rows = []
-        for arm in results.arms:
-            with suppress(NotMeasuredError):
-                e = estimate_mean(results.pretraining(arm, metric, FULL_ACCESS).to_numpy(dtype=float))
-                papers = _papers(results, arm, which)
-                rows.append({"arm": arm, "mean": e.mean, "seed_standard_error": e.standard_error, "paper": papers})
-        if not rows:
+        ours = table[table["evaluation"] == which]
+        if ours.empty:
             raise DataError(f"No PT run of {results.name} has measured {metric!r}.")
-        ours = pd.DataFrame(rows)
-        theirs = ours.assign(mean=ours["paper"], seed_standard_error=math.nan)
-        dots(axis, ours, theirs.dropna(subset="mean"))
-        axis.set_xlabel(f"{which} AUROC (%)")
+        theirs = ours.assign(mean=ours["paper_mean"], seed_standard_error=math.nan).dropna(subset="mean")
+        dots(axis, ours, theirs, label, f"{which} AUROC (%)")
     figures.legend_above(drawn, axes)
     return drawn
 

@@ -6,26 +6,37 @@ from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 
-import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from pydantic import Field
 
-from metapt.domains.ppi.aurocs import DIFFERENCES, auroc_cells, beats, difference_text, differences, dots, minus
+from metapt.domains.ppi.aurocs import DIFFERENCES, auroc_cells, beats, difference_text, differences, minus, of
 from metapt.domains.ppi.config import ArmsSection, Names, learns_weights
 from metapt.domains.ppi.jobs import PpiJobs
 from metapt.domains.ppi.labels import SETTINGS, label
 from metapt.domains.ppi.quantities import AUROC, INTACT, PERMUTED
 from metapt.domains.ppi.results import PpiResults
 from metapt.domains.ppi.settings import FULL_ACCESS, PERMUTED_TASKS
-from metapt.domains.ppi.weight_panels import EDGES, Panel, agreement_panels, drawn, strips, weights_by_arm
-from metapt.domains.ppi.weights import FOUND, agrees, finds, number_text, weight_row
+from metapt.domains.ppi.weights import (
+    EDGES,
+    FOUND,
+    Panel,
+    agreement_panels,
+    agrees,
+    drawn,
+    finds,
+    number_text,
+    strips,
+    weight_row,
+    weights_by_arm,
+)
 from metapt.evaluation import figures
 from metapt.evaluation.comparisons import Comparison
 from metapt.evaluation.experiment import Experiment, Needs
 from metapt.evaluation.metrics import NotMeasuredError
 from metapt.evaluation.tables import Tables
+from metapt.twostage.panels import dots
 from metapt.twostage.quantities import EVALUATIONS
 from metapt.twostage.tables import Row, cell_text, numbers_of, wide
 
@@ -60,28 +71,29 @@ def needs(jobs: PpiJobs, section: KnownAnswer) -> Needs:
 def tables(results: PpiResults) -> Tables:
     """Return how well the weights find the intact tasks, and how permuted tasks and a choice of tasks change FT."""
     rows = [weight_row(results, arm, setting) for arm in results.learners for setting in (PERMUTED_TASKS, FULL_ACCESS)]
-    measured = [row for row in rows if row["seeds"]]
-    cells, found = auroc_cells(results, [FULL_ACCESS, PERMUTED_TASKS]), effects(results)
+    found = [_found(results, row) for row in rows if row["seeds"]]
+    cells, changes = auroc_cells(results, [FULL_ACCESS, PERMUTED_TASKS]), effects(results)
     blocks = {}
-    if measured:
+    if found:
         caption = (
             "Learned weights. AUROC: of weight against intact labels, mean ± standard error over PT seeds, and for "
             "each seed. Correlation: Spearman's, mean over pairs of PT seeds ± its jackknife standard error over seeds"
         )
-        blocks[caption] = pd.DataFrame([_found(results, row) for row in measured]).fillna("")
-    blocks[
+        blocks[caption] = pd.DataFrame(found).fillna("")
+    caption = (
         f"{AUROC}. Mean ± standard error over all FT runs; in brackets over PT seeds. The quarters are the PT tasks of "
         "highest and of lowest learned weight"
-    ] = wide(cells, ("evaluation", "arm"), _cell_words, lambda cell: AFTER[cell["setting"]], cell_text)
-    if len(found):
+    )
+    blocks[caption] = wide(cells, ("evaluation", "arm"), _cell_words, lambda cell: AFTER[cell["setting"]], cell_text)
+    if len(changes):
         blocks[f"Differences {DIFFERENCES}"] = wide(
-            found,
+            changes,
             ("arm", "setting", "minus", "minus_setting"),
             lambda effect: {"difference": _effect_name(effect), "PT seeds": effect["seeds"]},
             lambda effect: EVALUATIONS[effect["evaluation"]],
             difference_text,
         )
-    return Tables(blocks, numbers_of(results.name, [pd.DataFrame(rows), cells, found]))
+    return Tables(blocks, numbers_of(results.name, [pd.DataFrame(rows), cells, changes]))
 
 
 def effects(results: PpiResults) -> pd.DataFrame:
@@ -108,14 +120,14 @@ def figure(results: PpiResults) -> Figure:
     panels += strips(
         results.learners,
         lambda arm: results.pretraining(arm, INTACT, PERMUTED_TASKS),
-        "intact tasks, a dot per PT seed",
+        "intact tasks",
         "AUROC of weight against intact labels",
         FOUND,
     )
     panels += agreement_panels(weights_by_arm(results))
     cells = auroc_cells(results, [FULL_ACCESS, PERMUTED_TASKS])
     for evaluation in results.config.evaluations:
-        part = cells[cells["evaluation"] == evaluation]
+        part = of(cells, evaluation)
         if len(part):
             panels.append(partial(_with_and_without, part, evaluation))
     return drawn(results, panels)
@@ -126,7 +138,7 @@ def comparisons(results: PpiResults) -> Iterator[Comparison]:
     for arm in results.learners:
         yield finds(results, arm, "the PT tasks whose labels are intact", INTACT, PERMUTED_TASKS)
     for arm in results.learners:
-        yield agrees(results, arm, FULL_ACCESS)
+        yield agrees(results, arm)
     plain, quarters = results.plain, results.section.quarters
     for evaluation in results.config.evaluations:
         for arm in results.learners if plain is not None else []:
@@ -158,23 +170,16 @@ def _effect_name(effect: Row) -> str:
 def _intact_and_permuted(arm: str, weights: pd.DataFrame, permuted: pd.DataFrame, axis: Axes) -> None:
     values, broken = weights.to_numpy(dtype=float), permuted.to_numpy(dtype=float) > 0
     with figures.style():
-        for place, (name, part) in enumerate(
-            (("intact PT tasks", values[~broken]), ("permuted PT tasks", values[broken]))
-        ):
-            share = np.full(part.size, 100 / max(1, part.size))
-            colour = figures.colour(place)
-            axis.hist(part, EDGES.tolist(), weights=share, color=colour, alpha=0.3)
-            axis.hist(part, EDGES.tolist(), weights=share, color=colour, histtype="step", linewidth=1.6, label=name)
+        figures.histogram(axis, values[~broken], EDGES, "intact PT tasks", figures.colour(0))
+        figures.histogram(axis, values[broken], EDGES, "permuted PT tasks", figures.colour(1))
         axis.set(xlabel="learned weight", ylabel="share of the PT tasks\nof a kind (%)")
-        axis.grid(axis="x", visible=False)
     figures.title(axis, f"weights of {label(arm)}, all PT seeds")
 
 
 def _with_and_without(cells: pd.DataFrame, evaluation: str, axis: Axes) -> None:
     intact, permuted = (cells[cells["setting"] == setting] for setting in (FULL_ACCESS, PERMUTED_TASKS))
-    dots(
-        axis, intact, permuted, names=("FT after PT on intact tasks", "FT after PT on tasks of which half are permuted")
-    )
+    names = "FT after PT on intact tasks", "FT after PT on tasks of which half are permuted"
+    dots(axis, intact, permuted, label, names=names)
     figures.title(axis, EVALUATIONS[evaluation])
 
 

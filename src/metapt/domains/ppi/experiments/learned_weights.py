@@ -19,8 +19,20 @@ from metapt.domains.ppi.labels import label, looks, task_names
 from metapt.domains.ppi.quantities import OTHERS, PLANTED, QUANTILES, RELATIVES
 from metapt.domains.ppi.results import PpiResults
 from metapt.domains.ppi.settings import FULL_ACCESS
-from metapt.domains.ppi.weight_panels import EDGES, Panel, Values, agreement_panels, drawn, strips, weights_by_arm
-from metapt.domains.ppi.weights import FOUND, agrees, finds, number_text, relatives, weight_row
+from metapt.domains.ppi.weights import (
+    EDGES,
+    FOUND,
+    Panel,
+    agreement_panels,
+    agrees,
+    drawn,
+    finds,
+    number_text,
+    relatives,
+    strips,
+    weight_row,
+    weights_by_arm,
+)
 from metapt.evaluation import figures
 from metapt.evaluation.comparisons import NOT_BELOW, Comparison
 from metapt.evaluation.experiment import Experiment, Needs
@@ -30,8 +42,7 @@ from metapt.evaluation.tables import Tables, mean_and_error, published
 from metapt.twostage.quantities import PRETRAINING
 from metapt.twostage.tables import numbers_of
 
-COMPARED = ("meta", "cotrain_learned_weights")
-"""The arms whose weights the paper compares."""
+COMPARED = ("meta", "cotrain_learned_weights")  # the arms whose weights the paper compares
 PAPERS_ROW = ("meta vs cotrain_learned_weights", "median absolute difference of the 5000 weights")
 PAPERS_HALF_IQR = 0.09
 TERMS = 8
@@ -56,26 +67,22 @@ def needs(jobs: PpiJobs, section: LearnedTaskWeights) -> Needs:
 def tables(results: PpiResults) -> Tables:
     """Return statistics of the learned weights, their comparison between arms, and the terms with extreme weights."""
     rows = [weight_row(results, arm, FULL_ACCESS) for arm in results.learners]
-    blocks = {}
+    blocks, parts = {}, [pd.DataFrame(rows)]
     if any(row["seeds"] for row in rows):
         blocks[_CAPTION] = pd.DataFrame([_shown(row) for row in rows]).fillna("")
-    parts = [pd.DataFrame(rows)]
     compared = comparison(results)
     if compared is not None:
-        blocks[
+        caption = (
             f"Absolute difference between the weights that {label(COMPARED[0])} and {label(COMPARED[1])} give a task: "
             "median and half of the interquartile range over tasks, mean ± standard error over PT seeds"
-        ] = _wide_comparison(results, compared)
-        parts.append(compared)
-    for arm in results.learners:
-        try:
-            table = ranked(results, arm)
-        except NotMeasuredError:
-            continue
-        parts.append(table.assign(arm=arm))
-        blocks[f"PT tasks of the highest and of the lowest weight, {label(arm)}: mean over PT seeds, and its range"] = (
-            _ends(table)
         )
+        blocks[caption] = _wide_comparison(results, compared)
+        parts.append(compared)
+    for arm, weights in weights_by_arm(results).items():
+        table = ranked(results, weights)
+        parts.append(table.assign(arm=arm))
+        caption = f"PT tasks of the highest and of the lowest weight, {label(arm)}: mean over PT seeds, and its range"
+        blocks[caption] = _ends(table)
     return Tables(blocks or {_CAPTION: pd.DataFrame({"arm": []})}, numbers_of(results.name, parts))
 
 
@@ -93,32 +100,24 @@ def comparison(results: PpiResults) -> pd.DataFrame | None:
     The result is None if one of them was not run.
     """
     try:
-        ours, others = (results.weights(arm, FULL_ACCESS) for arm in COMPARED)
+        ours, others = (results.weights(arm) for arm in COMPARED)
     except (NotMeasuredError, KeyError):
         return None
-    seeds = [seed for seed in ours.columns if seed in others.columns]
     rows = []
-    for seed in seeds:
+    for seed in ours.columns.intersection(others.columns):
         apart = (ours[seed] - others[seed]).abs().to_numpy(dtype=float)
         low, median, high = np.quantile(apart, [0.25, 0.5, 0.75])
-        rows.append(
-            {
-                "arm": COMPARED[0],
-                "minus": COMPARED[1],
-                "seed": int(seed),
-                "median": median,
-                "half_iqr": (high - low) / 2,
-            }
-        )
+        row = {"arm": COMPARED[0], "minus": COMPARED[1], "seed": int(seed), "median": median}
+        rows.append(row | {"half_iqr": (high - low) / 2})
     return pd.DataFrame(rows) if rows else None
 
 
-def ranked(results: PpiResults, arm: str) -> pd.DataFrame:
+def ranked(results: PpiResults, weights: pd.DataFrame) -> pd.DataFrame:
     """Return PT tasks by weight, the highest first: task, term, weight (mean over PT seeds), lowest, highest.
 
-    Tasks with a weight that is not finite come last. Raises NotMeasuredError if the arm has learned no weights.
+    Tasks with a weight that is not finite come last.
     """
-    weights, names = results.weights(arm, FULL_ACCESS), task_names(results.tasks, "coarse")
+    names = task_names(results.tasks, "coarse")
     table = pd.DataFrame(
         {
             "task": weights.index.to_numpy(dtype=int),
@@ -133,12 +132,9 @@ def ranked(results: PpiResults, arm: str) -> pd.DataFrame:
 
 def figure(results: PpiResults) -> Figure:
     """Draw histograms of the weights, the arms that the paper compares, the weights over PT, and their agreement."""
-    arms, panels = results.learners, list[Panel]()
-    weights = weights_by_arm(results)
+    arms, panels, weights = results.learners, list[Panel](), weights_by_arm(results)
     if weights:
-        panels.append(
-            partial(_histograms, results, {arm: table.to_numpy(dtype=float).ravel() for arm, table in weights.items()})
-        )
+        panels.append(partial(_histograms, results, weights))
     compared = comparison(results)
     if compared is not None:
         panels.append(partial(_scatter, results, weights[COMPARED[0]], weights[COMPARED[1]], compared))
@@ -148,7 +144,7 @@ def figure(results: PpiResults) -> Figure:
     panels += strips(
         arms,
         lambda arm: results.pretraining(arm, RELATIVES, FULL_ACCESS) - results.pretraining(arm, OTHERS, FULL_ACCESS),
-        "FT tasks' relatives, a dot per PT seed",
+        "FT tasks' relatives",
         "mean weight of relatives minus others",
         0.0,
     )
@@ -156,7 +152,7 @@ def figure(results: PpiResults) -> Figure:
     panels += strips(
         arms,
         lambda arm: results.pretraining(arm, PLANTED, FULL_ACCESS),
-        "planted tasks, a dot per PT seed",
+        "planted tasks",
         "AUROC of weight against planted use",
         FOUND,
     )
@@ -170,46 +166,35 @@ def comparisons(results: PpiResults) -> Iterator[Comparison]:
         if results.config.source == "simulated" or (planted["arm"] == arm).any():
             yield finds(results, arm, "the PT tasks of planted use", PLANTED, FULL_ACCESS)
     for arm in results.learners:
-        yield agrees(results, arm, FULL_ACCESS)
+        yield agrees(results, arm)
     for arm in results.learners:
-        yield Comparison(
-            text=f"{arm} gives PT tasks that an FT task implies more weight than the others",
-            arm=arm,
-            control="",
-            metric=RELATIVES,
-            criterion=NOT_BELOW,
-            measure=partial(relatives, results, arm, FULL_ACCESS),
-            evaluation=PRETRAINING,
-            least_seeds=2,
-        )
+        text = f"{arm} gives PT tasks that an FT task implies more weight than the others"
+        measure = partial(relatives, results, arm, FULL_ACCESS)
+        yield Comparison(text, arm, "", RELATIVES, NOT_BELOW, measure, PRETRAINING, least_seeds=2)
 
 
 def _shown(row: dict[str, float | str]) -> dict[str, object]:
     shown: dict[str, object] = {"arm": label(str(row["arm"])), "PT seeds": row["seeds"]}
     if not row["seeds"]:
         return shown
-    shares = {
-        name: f"{float(row[key]):.0f}"
-        for name, key in (("below 0.5 (%)", "below_half"), ("above 1.5 (%)", "above_one_and_a_half"))
-    }
-    shown |= shares | {
+    shown |= {
+        "below 0.5 (%)": f"{float(row['below_half']):.0f}",
+        "above 1.5 (%)": f"{float(row['above_one_and_a_half']):.0f}",
         "median": f"{float(row['median']):.2f}",
         "correlation between PT seeds": number_text(row, "agreement"),
+        "relatives minus others": number_text(row, "relatives"),
     }
-    shown["relatives minus others"] = number_text(row, "relatives")
     return shown | ({"AUROC against planted use": number_text(row, "planted")} if "planted" in row else {})
 
 
 def _wide_comparison(results: PpiResults, compared: pd.DataFrame) -> pd.DataFrame:
     rows = []
-    for name, column, paper in (
-        ("median", "median", results.papers_number(*PAPERS_ROW)),
-        ("half IQR", "half_iqr", math.nan if results.config.stand_in else PAPERS_HALF_IQR),
-    ):
+    half_iqr = math.nan if results.config.stand_in else PAPERS_HALF_IQR
+    papers = {"median": results.papers_number(*PAPERS_ROW), "half_iqr": half_iqr}
+    for column, paper in papers.items():
         e = estimate_mean(compared[column].to_numpy(dtype=float))
-        rows.append(
-            {"": name, "PT seeds": e.n, "ours": mean_and_error(e.mean, e.standard_error), "paper": published(paper)}
-        )
+        row = {"": column.replace("_iqr", " IQR"), "PT seeds": e.n, "ours": mean_and_error(e.mean, e.standard_error)}
+        rows.append(row | {"paper": published(paper)})
     return pd.DataFrame(rows)
 
 
@@ -232,37 +217,24 @@ def _weight(row: Mapping[Any, float]) -> str:
     return f"{row['weight']:.2f} ({row['lowest']:.2f} to {row['highest']:.2f})"
 
 
-def _histograms(results: PpiResults, values: Mapping[str, Values], axis: Axes) -> None:
+def _histograms(results: PpiResults, weights: Mapping[str, pd.DataFrame], axis: Axes) -> None:
     look = looks(results.arms)
     with figures.style():
-        for arm, x in values.items():
-            share, looked = np.full(x.size, 100 / x.size), look[arm]
-            axis.hist(x, EDGES.tolist(), weights=share, color=looked.colour, alpha=0.12)
-            axis.hist(
-                x,
-                EDGES.tolist(),
-                weights=share,
-                color=looked.colour,
-                histtype="step",
-                linewidth=1.8,
-                label=looked.label,
-            )
+        for arm, table in weights.items():
+            values = table.to_numpy(dtype=float).ravel()
+            figures.histogram(axis, values, EDGES, look[arm].label, look[arm].colour, alpha=0.12, linewidth=1.8)
         axis.set(xlabel="learned weight", ylabel="share of PT tasks (%)")
-        axis.grid(axis="x", visible=False)
     figures.title(axis, "weights at the end, all PT seeds")
 
 
 def _scatter(results: PpiResults, ours: pd.DataFrame, others: pd.DataFrame, compared: pd.DataFrame, axis: Axes) -> None:
-    look, limits = looks(list(COMPARED)), (-0.05, 2.05)
+    colour, limits = looks(list(COMPARED))[COMPARED[0]].colour, (-0.05, 2.05)
     with figures.style():
         for seed in compared["seed"]:
-            axis.scatter(
-                others[seed], ours[seed], s=6, color=look[COMPARED[0]].colour, alpha=0.3, linewidths=0, rasterized=True
-            )
+            axis.scatter(others[seed], ours[seed], s=6, color=colour, alpha=0.3, linewidths=0, rasterized=True)
         axis.axline((1, 1), slope=1, color=figures.QUIET, linewidth=1.2, linestyle="--", zorder=1.5)
-        axis.set(
-            xlabel=f"weight, {label(COMPARED[1])}", ylabel=f"weight, {label(COMPARED[0])}", xlim=limits, ylim=limits
-        )
+        xlabel, ylabel = (f"weight, {label(arm)}" for arm in reversed(COMPARED))
+        axis.set(xlabel=xlabel, ylabel=ylabel, xlim=limits, ylim=limits)
     apart, papers = compared["median"].mean(skipna=False), results.papers_number(*PAPERS_ROW)
     beside = "" if math.isnan(papers) else f", paper {papers:.2f}"
     figures.title(axis, f"weights of each task; median of\n|difference| {apart:.2f}{beside}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 
 import numpy as np
@@ -28,8 +29,7 @@ from metapt.twostage.quantities import EVALUATIONS, FULL_TRANSFER
 from metapt.twostage.seeds import seed_means
 from metapt.twostage.tables import numbers_of
 
-FEW_TASKS = 10.0
-"""Largest share (%) of FT tasks that counts as little negative transfer."""
+FEW_TASKS = 10.0  # largest share (%) of FT tasks that counts as little negative transfer
 
 WITHOUT = "without_pretraining"
 """Key of the summary's config with the config's first arm without PT; None if there is none."""
@@ -70,17 +70,9 @@ def transfer(results: PpiResults, arm: str, evaluation: str) -> pd.DataFrame:
     """
     without, after = _without_and_with(results, arm, evaluation)
     changes = _by_seed(after) - _by_seed(without)
-    found = [estimate_mean(row) for row in changes.to_numpy(dtype=float)]
-    return pd.DataFrame(
-        {
-            "without": without.mean(axis=1, skipna=False),
-            "with": after.mean(axis=1, skipna=False),
-            "change": [e.mean for e in found],
-            "low": [e.low for e in found],
-            "high": [e.high for e in found],
-        },
-        index=changes.index,
-    )
+    found = [(e.mean, e.low, e.high) for e in map(estimate_mean, changes.to_numpy(dtype=float))]
+    means = {"without": without.mean(axis=1, skipna=False), "with": after.mean(axis=1, skipna=False)}
+    return pd.DataFrame(means).join(pd.DataFrame(found, changes.index, ["change", "low", "high"]))
 
 
 def losing(results: PpiResults, arm: str, evaluation: str) -> pd.Series[float]:
@@ -106,8 +98,10 @@ def tables(results: PpiResults) -> Tables:
             except NotMeasuredError:
                 continue
             scored, e = table.dropna(subset="change"), estimate_mean(shares.to_numpy(dtype=float))
-            row: dict[str, object] = {"arm": label(arm), "evaluation": EVALUATIONS[evaluation], "FT tasks": len(table)}
-            row |= {
+            row: dict[str, object] = {
+                "arm": label(arm),
+                "evaluation": EVALUATIONS[evaluation],
+                "FT tasks": len(table),
                 "lose": int((scored["change"] < 0).sum()),
                 "surely": int((scored["high"] < 0).sum()) if e.n > 1 else "",
                 "not scored": len(table) - len(scored),
@@ -134,11 +128,9 @@ def figure(results: PpiResults) -> Figure:
     found: dict[str, dict[str, pd.DataFrame]] = {}
     for arm in pretrained_arms(results):
         for evaluation in results.config.evaluations:
-            try:
-                found.setdefault(arm, {})[evaluation] = transfer(results, arm, evaluation)
-            except NotMeasuredError:
-                continue
-    found = {arm: tables for arm, tables in found.items() if tables}
+            with suppress(NotMeasuredError):
+                table = transfer(results, arm, evaluation)
+                found.setdefault(arm, {})[evaluation] = table
     if not found:
         raise DataError(f"{results.name} has no arm with PT and none without; name both in its arms.")
     columns = next((count for count in (5, 4, 3) if len(found) % count == 0), min(4, len(found)))
@@ -163,40 +155,24 @@ def comparisons(results: PpiResults) -> Iterator[Comparison]:
     base = scratch(results)
     if base is None:
         return
+
+    def share(arm: str, evaluation: str) -> Estimate:
+        return estimate_mean(losing(results, arm, evaluation).to_numpy(dtype=float))
+
+    def fewer(evaluation: str) -> Estimate:
+        return paired_difference(losing(results, BASELINE, evaluation), losing(results, LEARNED, evaluation))
+
     for evaluation in results.config.evaluations:
-        for arm in (BASELINE, LEARNED, "meta-stable"):
-            if arm in results.arms:
-                yield Comparison(
-                    text=f"at most {FEW_TASKS:g} % of the FT tasks lose by {arm}, {EVALUATIONS[evaluation]}",
-                    arm=arm,
-                    control=base[0],
-                    metric=TASK_AUROC,
-                    criterion=at_most(FEW_TASKS),
-                    measure=partial(_share, results, arm, evaluation),
-                    evaluation=evaluation,
-                    paper=BEYOND_THE_PAPER if arm == "meta-stable" else "little negative transfer",
-                    least_seeds=2,
-                )
+        for arm in (arm for arm in (BASELINE, LEARNED, "meta-stable") if arm in results.arms):
+            text = f"at most {FEW_TASKS:g} % of the FT tasks lose by {arm}, {EVALUATIONS[evaluation]}"
+            few, measure = at_most(FEW_TASKS), partial(share, arm, evaluation)
+            paper = BEYOND_THE_PAPER if arm == "meta-stable" else "little negative transfer"
+            yield Comparison(text, arm, base[0], TASK_AUROC, few, measure, evaluation, paper, least_seeds=2)
         if {BASELINE, LEARNED} <= set(results.arms):
-            yield Comparison(
-                text=f"no more FT tasks lose by {LEARNED} than by {BASELINE}, {EVALUATIONS[evaluation]}",
-                arm=LEARNED,
-                control=BASELINE,
-                metric=TASK_AUROC,
-                criterion=NOT_BELOW,
-                measure=partial(_fewer, results, evaluation),
-                evaluation=evaluation,
-                paper="a small extra reduction in negative transfer",
-                least_seeds=2,
-            )
-
-
-def _share(results: PpiResults, arm: str, evaluation: str) -> Estimate:
-    return estimate_mean(losing(results, arm, evaluation).to_numpy(dtype=float))
-
-
-def _fewer(results: PpiResults, evaluation: str) -> Estimate:
-    return paired_difference(losing(results, BASELINE, evaluation), losing(results, LEARNED, evaluation))
+            text = f"no more FT tasks lose by {LEARNED} than by {BASELINE}, {EVALUATIONS[evaluation]}"
+            paper, smaller = "a small extra reduction in negative transfer", partial(fewer, evaluation)
+            words = (text, LEARNED, BASELINE, TASK_AUROC)
+            yield Comparison(*words, NOT_BELOW, smaller, evaluation, paper, least_seeds=2)
 
 
 def _without_and_with(results: PpiResults, arm: str, evaluation: str) -> tuple[pd.DataFrame, pd.DataFrame]:

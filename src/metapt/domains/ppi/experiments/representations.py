@@ -45,8 +45,7 @@ def cka(results: PpiResults) -> pd.DataFrame:
             one = found[(found["arm"] == arm) & (found["metric"] == cka_with(other))]
             if one.empty:  # CKA is symmetric
                 one = found[(found["arm"] == other) & (found["metric"] == cka_with(arm))]
-            values = one["value"].to_numpy(dtype=float) if len(one) else np.array([1.0 if arm == other else math.nan])
-            e = estimate_mean(values)
+            e = estimate_mean(one["value"].to_numpy(dtype=float) if len(one) else [1.0 if arm == other else math.nan])
             row = {"arm": arm, "other": other, "mean": e.mean, "seed_standard_error": e.standard_error}
             rows.append(row | {"seeds": e.n, "low": e.low, "high": e.high})
     return pd.DataFrame(rows)
@@ -89,12 +88,10 @@ def figure(results: PpiResults) -> Figure:
 
 EXPERIMENT = Experiment(
     title="How alike the arms' features of the same protein graphs are (CKA)",
-    figure_title="How alike the arms' features of the same protein graphs are (CKA)",
     section=Representations,
     order=6,
     needs=needs,
     results=PpiResults,
     tables=tables,
     figure=figure,
-    comparisons=lambda results: (),  # no claims on the features
 )

@@ -7,7 +7,7 @@ import math
 import pandas as pd
 from matplotlib.figure import Figure
 
-from metapt.domains.ppi.aurocs import auroc_cells, beside_papers, dots
+from metapt.domains.ppi.aurocs import auroc_cells, beside_papers
 from metapt.domains.ppi.config import ArmsSection
 from metapt.domains.ppi.jobs import PpiJobs
 from metapt.domains.ppi.labels import SETTINGS, label
@@ -17,6 +17,7 @@ from metapt.domains.ppi.settings import FULL_ACCESS, HALF_DATA, HELD_OUT
 from metapt.evaluation import figures
 from metapt.evaluation.experiment import Experiment, Needs
 from metapt.evaluation.tables import Tables, published
+from metapt.twostage.panels import dots
 from metapt.twostage.quantities import FULL_TRANSFER, LINEAR_EVALUATION
 from metapt.twostage.tables import cell_text, numbers_of
 
@@ -80,7 +81,7 @@ def figure(results: PpiResults) -> Figure:
     settings = list(dict.fromkeys(cells["setting"]))
     drawn, axes = figures.panels(columns=len(settings), width=5.2, height=max(2.2, 0.5 * len(results.arms) + 1.1))
     for axis, setting in zip(axes, settings, strict=True):
-        dots(axis, cells[cells["setting"] == setting], papers[papers["setting"] == setting])
+        dots(axis, cells[cells["setting"] == setting], papers[papers["setting"] == setting], label)
         figures.title(axis, f"{SETTINGS[setting]}, better evaluation")
     figures.legend_above(drawn, axes)
     return drawn
@@ -95,5 +96,4 @@ EXPERIMENT = Experiment(
     results=PpiResults,
     tables=tables,
     figure=figure,
-    comparisons=lambda results: (),  # the experiments of the settings make the claims
 )
