@@ -13,8 +13,7 @@ Json = dict[str, Any]
 Files = dict[str, str]
 """Name -> path."""
 
-TRAINING = ("pretrain", "finetune", "study")
-"""The stages that train with torch."""
+TRAINING = ("pretrain", "finetune", "study")  # the stages that train with torch
 
 S = TypeVar("S", bound=DomainSection)
 

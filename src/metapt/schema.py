@@ -7,8 +7,7 @@ from typing import Any
 
 Json = dict[str, Any]
 
-TAGS = ("kind", "method")
-"""Keys whose value tells the kind of a section where several are legal."""
+TAGS = ("kind", "method")  # keys whose value tells the kind of a section where several are legal
 
 
 def dereferenced(schema: Json) -> Json:

@@ -8,8 +8,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-NAME = r"[A-Za-z0-9_-]{1,64}"
-"""Regular expression of names that become parts of paths."""
+NAME = r"[A-Za-z0-9_-]{1,64}"  # regular expression of names that become parts of paths
 
 RENAMED = {
     "cross_fit": "folds",
@@ -89,8 +88,7 @@ def _distinct(values: Sequence[Any]) -> Sequence[Any]:
     return values
 
 
-Distinct = AfterValidator(_distinct)
-"""For lists without repeated values."""
+Distinct = AfterValidator(_distinct)  # for lists without repeated values
 
 Positive = Annotated[int, Field(ge=1)]
 Count = Annotated[int, Field(ge=0)]

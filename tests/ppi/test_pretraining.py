@@ -304,7 +304,7 @@ def test_what_is_held_out_is_not_seen(make: Callable[..., PpiSetting]) -> None:
         assert set(setting.tasks.tolist()) == set(range(FINE)) - held_out
         assert setting.finetune_tasks == FINE - len(held_out)
         assert setting.initial_head()["bias"].shape == (FINE - len(held_out),)
-        assert setting.batches().train().labels.shape[1] == FINE - len(held_out)
+        assert setting.batches(PpiBatches).train().labels.shape[1] == FINE - len(held_out)
 
 
 @pytest.mark.parametrize("name", ["cotrain", "cotrain_learned_weights", "meta", "meta-stable"])
@@ -346,7 +346,7 @@ def test_permuted_tasks_keep_their_positives_and_lose_their_graphs(make: Callabl
 def test_pt_trains_on_the_permuted_labels(make: Callable[..., PpiSetting]) -> None:
     ours, plain = make("permuted_tasks"), make()
     chosen = ours.permuted()
-    for found, original in [(ours.batches().pretrain(), plain.batches().pretrain())]:
+    for found, original in [(ours.batches(PpiBatches).pretrain(), plain.batches(PpiBatches).pretrain())]:
         differ = (found.labels != original.labels).any(0).numpy()
         assert set(np.flatnonzero(differ)) <= set(chosen.tolist())
         assert differ.any()
@@ -354,7 +354,7 @@ def test_pt_trains_on_the_permuted_labels(make: Callable[..., PpiSetting]) -> No
 
 
 def test_only_the_released_setting_has_released_centres(make: Callable[..., PpiSetting]) -> None:
-    released, right = make("released_centre").batches().pretrain(), make().batches().pretrain()
+    released, right = make("released_centre").batches(PpiBatches).pretrain(), make().batches(PpiBatches).pretrain()
     assert released.graphs.centre.max() < 7
     starts = right.graphs.sizes.cumsum(0) - right.graphs.sizes
     assert torch.equal(right.graphs.centre, released.graphs.centre + starts)

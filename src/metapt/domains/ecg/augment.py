@@ -15,10 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-MAX_CROP = 0.5
-"""Largest share of a lead that a crop zeroes."""
-JITTER = 0.1
-"""Standard deviation of the jitter over that of the lead."""
+MAX_CROP = 0.5  # largest share of a lead that a crop zeroes
+JITTER = 0.1  # standard deviation of the jitter over that of the lead
 SQUARINGS = 5
 COARSENING = 4
 """Ratio of the time grid on which the velocity is integrated to that of the signals."""

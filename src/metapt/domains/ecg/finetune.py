@@ -33,8 +33,7 @@ from metapt.twostage.heads import Examples, Score, copied, highest, in_chunks, l
 from metapt.twostage.quantities import BEST_EPOCH, VALIDATION_AUROC
 
 log = logging.getLogger(__name__)
-CHUNK = 128
-"""Number of ECGs in a forward pass without gradients."""
+CHUNK = 128  # number of ECGs in a forward pass without gradients
 
 
 class Labelled(NamedTuple):

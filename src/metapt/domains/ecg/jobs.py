@@ -11,10 +11,8 @@ RAW = ("ptbxl_database.csv", "scp_statements.csv", "records.json")
 """The raw files of each source. `records.json` names further ones in its folder."""
 PREPARED = {"signals": "signals.npy", "records": "records.csv"}
 
-_RECORDS = 20_000
-"""Approximate number of ECGs in folds 1 to 9 of the largest source."""
-_ECGS_PER_MINUTE = 60 * 500
-"""Forward and backward passes of a core through an encoder of width 1."""
+_RECORDS = 20_000  # approximate number of ECGs in folds 1 to 9 of the largest source
+_ECGS_PER_MINUTE = 60 * 500  # forward and backward passes of a core through an encoder of width 1
 
 
 class EcgJobs(Jobs[EcgSettings]):

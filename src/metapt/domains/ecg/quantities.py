@@ -11,8 +11,7 @@ WARP_SCALE = "warp scale m"
 WARP_STRENGTH = "warp strength"
 DISPLACEMENT = "warp displacement (samples)"
 
-HYPERGRADIENT, HORIZON = "hypergradient", "horizon"
-"""The evaluations of the warp study."""
+HYPERGRADIENT, HORIZON = "hypergradient", "horizon"  # the evaluations of the warp study
 MEAN = "hypergradient mean"
 STANDARD_DEVIATION = "hypergradient standard deviation"
 POSITIVE = "share of positive signs"

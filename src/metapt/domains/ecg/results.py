@@ -14,8 +14,7 @@ from metapt.domains.ecg.quantities import AUROC, DISPLACEMENT
 from metapt.sections import DomainSection
 from metapt.twostage.results import TwoStageResults
 
-CONTROL, LEARNED = "simclr", "meta"
-"""The arm that others are compared with, and the paper's meta arm."""
+CONTROL, LEARNED = "simclr", "meta"  # the arm that others are compared with, and the paper's meta arm
 
 
 @dataclass(frozen=True)
@@ -24,8 +23,7 @@ class EcgResults(TwoStageResults):
 
     settings: ClassVar[type[DomainSection]] = EcgSettings
     auroc: ClassVar[str] = AUROC
-    papers_arms: ClassVar[Mapping[str, str]] = {}
-    """Our name of an arm -> the paper's, where they differ."""
+    papers_arms: ClassVar[Mapping[str, str]] = {}  # our name of an arm -> the paper's, where they differ
 
     def compared(self) -> list[tuple[str, str]]:
         """Return the pairs in the table of differences: each arm and the control, the meta arm and each other arm."""

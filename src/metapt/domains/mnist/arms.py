@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -49,8 +49,7 @@ class Run:
         return Checkpoint(path, self.fingerprint)
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(NamedTuple):
     """Rows of the metrics and of the series table, and the checkpoints to remove once these are written."""
 
     metrics: list[dict[str, Any]]
@@ -110,17 +109,11 @@ def settings(arm: config.MnistMeta, iterations: int, steps_per_epoch: int) -> Me
 def sample(size: int, count: int, what: str, generator: torch.Generator) -> Tensor:
     """Draw the indices of `count` of `size` examples without replacement. Raises ConfigError if there are fewer."""
     if count > size:
-        raise ConfigError(
-            f"{count} {what} are asked for, but the data have {size}; lower the sizes, or take source: mnist."
-        )
+        what = f"{count} {what} are asked for, but the data have {size}"
+        raise ConfigError(f"{what}; lower the sizes, or take source: mnist.")
     return torch.randperm(size, generator=generator)[:count]
 
 
-def diagnosis_rows(
-    run: Run, diagnosis: Diagnosis, setting: str = "", replicate: int | None = None
-) -> list[dict[str, Any]]:
+def diagnosis_rows(run: Run, diagnosis: Diagnosis, **words: Any) -> list[dict[str, Any]]:
     """Return the numbers of a diagnosis as rows of the metrics table, with the evaluation `DIAGNOSIS`."""
-    return [
-        metrics.row(run.experiment, run.arm, name, value, replicate=replicate, setting=setting, evaluation=DIAGNOSIS)
-        for name, value in diagnosis.figures.items()
-    ]
+    return metrics.rows_of(run.experiment, run.arm, diagnosis.figures, evaluation=DIAGNOSIS, **words)

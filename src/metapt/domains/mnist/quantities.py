@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from metapt.domains.mnist.config import RotationMeanStd
 
-DIAGNOSIS = "diagnosis"
-"""The evaluation of numbers on the course of the meta-PT loop."""
+DIAGNOSIS = "diagnosis"  # the evaluation of numbers on the course of the meta-PT loop
 
 ERROR = "absolute error of learned mean (degrees)"
 MEAN = "learned mean (degrees)"
@@ -18,8 +17,7 @@ MEAN_WEIGHT = "mean weight, {}"
 WEIGHT = "weight, {}"
 """Of example weighting; those with a gap exist for each of `KINDS`."""
 
-KINDS = ("clean", "noisy")
-"""Labels of PT examples."""
+KINDS = ("clean", "noisy")  # labels of PT examples
 
 ACCURACY = "FT test accuracy (%)"
 WALL_TIME = "wall time (s)"

@@ -31,14 +31,9 @@ def network(generator: torch.Generator) -> Params:
 
 
 def weights(params: Params, images: Tensor) -> Tensor:
-    """Return twice the sigmoid of the CNN's output; BatchNorm uses the statistics of the given images.
+    """Return twice the sigmoid of the CNN's output [batch], in (0, 2), for images [batch, 28, 28].
 
-    Args:
-        params: as `network` returns them.
-        images: [batch, 28, 28].
-
-    Returns:
-        [batch], in (0, 2).
+    BatchNorm uses the statistics of the given images.
     """
     hidden = images.unsqueeze(1).to(memory_format=torch.channels_last)  # twice as fast on a CPU as torch's default
     for index in range(1, len(CHANNELS) + 1):

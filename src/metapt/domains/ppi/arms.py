@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from metapt.domains.ppi import config
+from metapt.domains.ppi.batches import CoTrainBatches, PpiBatches
 from metapt.domains.ppi.cotraining import CoTrainer
 from metapt.domains.ppi.pretraining_setting import PpiSetting
 from metapt.domains.ppi.problem import (
@@ -33,8 +34,7 @@ from metapt.training.recorder import Recorder
 from metapt.training.seeds import generator
 from metapt.twostage.pretraining import PretrainRun, finished, time_per_step
 
-_OFF = -30.0
-"""Logit phi of a task that is left out: its weight is 2e-13."""
+_OFF = -30.0  # logit phi of a task that is left out: its weight is 2e-13
 
 
 def pretrain(arm: config.Arm, setting: PpiSetting) -> PretrainRun:
@@ -74,25 +74,22 @@ def fixed_weights(setting: PpiSetting, arm: config.Supervised) -> Params:
                 phi = torch.full((tasks,), _OFF)
                 phi[kept] = 0.0
     if arm.tasks == "related":
-        relatives = setting.relatives()
+        relatives, why = setting.relatives(), "no PT task is implied by an FT task"
         if not relatives.any():
-            raise ConfigError(
-                "no PT task is implied by an FT task, so that an arm with `tasks: related` has none: leave it out."
-            )
+            raise ConfigError(f"{why}, so that an arm with `tasks: related` has none: leave it out.")
         phi = torch.where(torch.from_numpy(relatives), phi, torch.full((tasks,), _OFF))
     return {WEIGHTS: phi.to(setting.dataset.device)}
 
 
 def _supervised(setting: PpiSetting, arm: config.Supervised) -> PretrainRun:
     problem = MultitaskProblem(setting.trained())
-    trainer = Pretrainer(problem, setting.batches(), setting.initial(), _adam(arm.pretrain_lr))
+    trainer = Pretrainer(problem, setting.batches(PpiBatches), setting.initial(), _adam(arm.pretrain_lr))
     return _plain(setting, trainer, fixed_weights(setting, arm), None)
 
 
 def _cotrain(setting: PpiSetting, arm: config.CoTrain) -> PretrainRun:
-    trainer = CoTrainer(
-        CoTrainProblem(setting.trained()), setting.pairs(), _two_heads(setting), _adam(arm.pretrain_lr), arm.gradients
-    )
+    problem, batches = CoTrainProblem(setting.trained()), setting.batches(CoTrainBatches)
+    trainer = CoTrainer(problem, batches, _two_heads(setting), _adam(arm.pretrain_lr), arm.gradients)
     every = setting.steps // max(1, setting.pretrain.online_evaluations)
     recorder = Recorder(lambda: _online_of(setting, trainer.pretrained), max(1, every))
     run = _plain(setting, trainer, {}, recorder)
@@ -121,7 +118,8 @@ def _learned_weights(setting: PpiSetting, arm: config.LearnedWeights) -> Pretrai
         pretrain_optimizer=_adam(arm.pretrain_lr),
         meta_optimizer=OptimizerSpec("Adam", {"lr": arm.meta_lr}),
     )
-    loop = MetaPretraining(CoTrainProblem(setting.trained()), setting.pairs(), _two_heads(setting), meta, {}, settings)
+    problem, batches = CoTrainProblem(setting.trained()), setting.batches(CoTrainBatches)
+    loop = MetaPretraining(problem, batches, _two_heads(setting), meta, {}, settings)
     run = _learn(setting, loop, lambda: _online_of(setting, loop.pretrained))
     run.meta = {WEIGHTS: run.meta[WEIGHTS][: setting.dataset.coarse_tasks]}
     run.pretrained = _parts(run.pretrained)
@@ -143,7 +141,7 @@ def meta_loop(setting: PpiSetting, arm: config.PpiMeta) -> MetaPretraining:
     """Return the loop of a meta arm before its first step."""
     return MetaPretraining(
         MultitaskProblem(setting.trained(arm.recompute)),
-        setting.batches(arm),
+        setting.batches(PpiBatches, arm),
         setting.initial(),
         setting.initial_meta(setting.dataset.coarse_tasks),
         setting.initial_head(),

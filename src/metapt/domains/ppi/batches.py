@@ -62,15 +62,11 @@ class PpiBatches(StreamBatches):
         self._dataset, self._tasks, self._offset = dataset, tasks, offset_centres
         self._coarse = dataset.coarse_bits if coarse is None else coarse
         self._indices = {name: torch.from_numpy(np.asarray(chosen)) for name, (chosen, _) in sets.items()}
-        self._dropout = {
-            name: Dropout(generator("ppi dropout", name, seed, device=dataset.device), network, dropout)
-            for name in sets
-        }
+        masks = {name: generator("ppi dropout", name, seed, device=dataset.device) for name in sets}
+        self._dropout = {name: Dropout(stream, network, dropout) for name, stream in masks.items()}
+        streams = {name: [generator("ppi batches", name, seed)] for name in sets}
         super().__init__(
-            {
-                name: ShuffledStream(len(chosen), size, [generator("ppi batches", name, seed)])
-                for name, (chosen, size) in sets.items()
-            }
+            {name: ShuffledStream(len(chosen), size, streams[name]) for name, (chosen, size) in sets.items()}
         )
 
     def pretrain(self) -> LabelledGraphs:
@@ -103,10 +99,8 @@ class PpiBatches(StreamBatches):
         return self._indices[name][self._streams[name].next()[0]]
 
     def state_dict(self) -> dict[str, Any]:
-        return {
-            "streams": super().state_dict(),
-            "dropout": {name: each.state_dict() for name, each in self._dropout.items()},
-        }
+        masks = {name: each.state_dict() for name, each in self._dropout.items()}
+        return {"streams": super().state_dict(), "dropout": masks}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state["streams"])

@@ -11,8 +11,7 @@ from metapt.evaluation.auroc import mean_auroc
 from metapt.hypergrad import Params
 from metapt.twostage.heads import in_chunks
 
-CHUNK = 256
-"""Graphs per forward pass without gradients."""
+CHUNK = 256  # graphs per forward pass without gradients
 
 
 @torch.no_grad()

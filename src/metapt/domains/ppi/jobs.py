@@ -133,9 +133,8 @@ class PpiJobs(Jobs[PpiSettings]):
 
     def _graphs(self) -> int:
         """Return an estimate of the number of graphs of the source."""
-        return {"simulated": 1500, "string": 10000 * len(self.config.string.species), "hu2020": 88000}[
-            self.config.source
-        ]
+        sizes = {"simulated": 1500, "string": 10000 * len(self.config.string.species), "hu2020": 88000}
+        return sizes[self.config.source]
 
     def _size(self) -> float:
         """Return work and memory of the network relative to the paper's network."""

@@ -19,6 +19,7 @@ from metapt.domains.ppi.pretraining_setting import PpiSetting
 from metapt.domains.ppi.problem import WEIGHTS, task_weights
 from metapt.domains.ppi.quantities import INTACT, OTHERS, PERMUTED, PLANTED, RELATIVES, WEIGHT
 from metapt.errors import DataError
+from metapt.evaluation import metrics
 from metapt.evaluation.auroc import auroc
 from metapt.machine import Machine
 from metapt.training.checkpoint import Checkpoint, fingerprint
@@ -91,11 +92,6 @@ def _auroc(weights: NDArray[np.float64], truth: NDArray[np.bool_]) -> float:
 
 
 def _weight_series(weights: NDArray[np.float64], setting: PpiSetting) -> list[dict[str, Any]]:
-    permuted = set(setting.permuted().tolist())
-    rows = [{"replicate": 0, "step": task, "name": WEIGHT, "value": value} for task, value in enumerate(weights)]
-    if permuted:
-        rows += [
-            {"replicate": 0, "step": task, "name": PERMUTED, "value": float(task in permuted)}
-            for task in range(len(weights))
-        ]
-    return rows
+    permuted = setting.permuted()
+    broken = np.isin(np.arange(len(weights)), permuted).astype(float)
+    return metrics.series(WEIGHT, weights) + (metrics.series(PERMUTED, broken) if len(permuted) else [])

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from metapt.domains.ppi import config
-from metapt.domains.ppi.batches import CoTrainBatches, PpiBatches
+from metapt.domains.ppi.batches import PpiBatches
 from metapt.domains.ppi.data.dataset import Indices, PpiDataset, held_out_tasks, splits
 from metapt.domains.ppi.data.graphs import pack, related, unpack
 from metapt.domains.ppi.features import head_aurocs
@@ -133,15 +133,8 @@ class PpiSetting:
         rest = len(both) - updates * part * (arm.folds - 1)
         return sets | {"train": (both[rest:], part), "validation": (both[:rest], rest if part == largest else part)}
 
-    def batches(self, arm: config.PpiMeta | None = None) -> PpiBatches:
-        """Return the minibatches of an arm whose PT loss uses PT data only."""
-        return self._made(PpiBatches, arm)
-
-    def pairs(self) -> CoTrainBatches:
-        """Return the minibatches of co-training."""
-        return self._made(CoTrainBatches, None)
-
-    def _made(self, kind: type[_Batches], arm: config.PpiMeta | None) -> _Batches:
+    def batches(self, kind: type[_Batches], arm: config.PpiMeta | None = None) -> _Batches:
+        """Return the minibatches of an arm, of a kind that suits its PT loss."""
         return kind(
             self.dataset,
             self.sets(arm),
@@ -155,10 +148,8 @@ class PpiSetting:
 
     def initial(self) -> Pretrained:
         """Return the random weights of the PT seed, the same for all arms."""
-        made = initial_pretrained(
-            self.network.layers, self.network.width, self.dataset.coarse_tasks, generator("ppi weights", self.seed)
-        )
-        return made.to(self.dataset.device)
+        stream, tasks = generator("ppi weights", self.seed), self.dataset.coarse_tasks
+        return initial_pretrained(self.network.layers, self.network.width, tasks, stream).to(self.dataset.device)
 
     def initial_head(self) -> Params:
         """Return the random FT head of the PT seed."""
@@ -174,8 +165,7 @@ class PpiSetting:
         parts = splits(self.dataset.graphs, self.test_species)
         graphs = {ONLINE["validation"]: parts.validation, ONLINE["test"]: parts.test}
         tasks = self.tasks
-        found = {
-            name: head_aurocs(self.encoder, encoder, head, self.dataset, torch.from_numpy(indices), tasks)
-            for name, indices in graphs.items()
+        return {
+            name: torch.tensor([head_aurocs(self.encoder, encoder, head, self.dataset, torch.from_numpy(part), tasks)])
+            for name, part in graphs.items()
         }
-        return {name: torch.tensor([value]) for name, value in found.items()}

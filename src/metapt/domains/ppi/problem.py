@@ -77,13 +77,11 @@ class MultitaskProblem:
         parts: tuple[Params, Params] = ({}, {})
         with torch.no_grad(), forward_ad.dual_level():
             for (part, name), tangent in zip(names, vector, strict=True):
-                parts[part][name] = forward_ad.make_dual(  # type: ignore[no-untyped-call]
-                    pretrained[part][name].detach(), tangent.detach()
-                )
+                value = pretrained[part][name].detach()
+                parts[part][name] = forward_ad.make_dual(value, tangent.detach())  # type: ignore[no-untyped-call]
             outputs = self.pretrain_outputs(Pretrained(*parts, pretrained.buffers), meta, batch)
-            primal, pushed = forward_ad.unpack_dual(  # type: ignore[no-untyped-call]
-                task_losses(outputs, batch.labels)
-            )
+            losses = task_losses(outputs, batch.labels)
+            primal, pushed = forward_ad.unpack_dual(losses)  # type: ignore[no-untyped-call]
         half = torch.sigmoid(meta[WEIGHTS].detach())
         loss = (2 * half * primal).mean()
         slope = torch.zeros_like(primal) if pushed is None else pushed

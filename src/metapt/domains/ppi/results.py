@@ -16,11 +16,9 @@ from metapt.domains.ppi.settings import FULL_ACCESS, HELD_OUT, finetune_setting
 from metapt.errors import DataError
 from metapt.twostage.results import TwoStageResults
 
-BASELINE, LEARNED = "graph_supervised", "meta"
-"""The paper's plain PT, and its meta arm."""
+BASELINE, LEARNED = "graph_supervised", "meta"  # the paper's plain PT, and its meta arm
 
-HELD_OUT_TASKS = "held_out_tasks"
-"""The experiment whose AUROC is the mean over the folds."""
+HELD_OUT_TASKS = "held_out_tasks"  # the experiment whose AUROC is the mean over the folds
 
 
 @dataclass(frozen=True)

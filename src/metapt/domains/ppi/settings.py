@@ -5,15 +5,10 @@ from __future__ import annotations
 from metapt.domains.ppi.config import Arm, uses_labels
 from metapt.errors import ConfigError
 
-FOLDS = 4
-"""Number of parts of the FT tasks, each held out in turn."""
+FOLDS = 4  # number of parts of the FT tasks, each held out in turn
 
-FULL_ACCESS, HALF_DATA, PERMUTED_TASKS, RELEASED_CENTRE = (
-    "full_access",
-    "half_data",
-    "permuted_tasks",
-    "released_centre",
-)
+FULL_ACCESS, HALF_DATA = "full_access", "half_data"
+PERMUTED_TASKS, RELEASED_CENTRE = "permuted_tasks", "released_centre"
 HELD_OUT = tuple(f"held_out_{fold}" for fold in range(FOLDS))
 SETTINGS = (FULL_ACCESS, HALF_DATA, *HELD_OUT, PERMUTED_TASKS, RELEASED_CENTRE)
 """Names of settings in paths and in the column `setting` of the metrics."""

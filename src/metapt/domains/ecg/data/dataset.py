@@ -20,8 +20,7 @@ TRAINING_SHARE = 0.8
 _SMALL_SHARES = {10: 0.5, 25: 0.6}
 """Share of training in FT sets of these sizes, where a fifth would be too little for validation."""
 
-Split = Literal["patients", "released"]
-"""How an FT set is split into training and validation, see `finetune_indices`."""
+Split = Literal["patients", "released"]  # how an FT set is split into training and validation, see `finetune_indices`
 
 
 @dataclass(frozen=True)

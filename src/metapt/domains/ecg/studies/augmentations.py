@@ -86,18 +86,10 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
             meta = load_pretrained(inputs[f"pretrained/{name}/{seed}"], config["width"], machine.device).meta
             learned = strengths(policy, meta, signals)
             typical = displacements(policy, learned, samples)
-            rows += [
-                metrics.row(
-                    config["domain"],
-                    name,
-                    DISPLACEMENT,
-                    float(torch.from_numpy(typical[labels[:, index] > 0]).mean()),
-                    replicate=seed,
-                    setting=f"class={each}",
-                    evaluation="augmentations",
-                )
-                for index, each in enumerate(CLASSES)
-            ]
+            for index, each in enumerate(CLASSES):
+                mean = float(torch.from_numpy(typical[labels[:, index] > 0]).mean())
+                words: dict[str, Any] = {"setting": f"class={each}", "evaluation": "augmentations"}
+                rows.append(metrics.row(config["domain"], name, DISPLACEMENT, mean, replicate=seed, **words))
             if seed == first:
                 initial = strengths(policy, setting.initial_meta(policy), signals)
                 for what, strength in (("initial", initial), ("learned", learned)):
@@ -133,8 +125,5 @@ def _lead(dataset: Dataset, signals: Tensor) -> NDArray[np.float64]:
 
 def _series(name: str, values: NDArray[Any]) -> list[dict[str, Any]]:
     """Return rows of the series table for values [steps] or [replicates, steps]."""
-    return [
-        {"replicate": replicate, "step": step, "name": name, "value": value}
-        for replicate, row in enumerate(np.atleast_2d(values).tolist())
-        for step, value in enumerate(row)
-    ]
+    replicates = enumerate(np.atleast_2d(values).tolist())
+    return [row for replicate, each in replicates for row in metrics.series(name, each, replicate)]

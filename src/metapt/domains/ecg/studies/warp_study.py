@@ -42,8 +42,7 @@ from metapt.training.progress import steps as progress
 from metapt.training.seeds import generator
 from metapt.training.streams import ShuffledStream
 
-_FOLDS = 5
-"""Folds of the horizon's cross-validation, where the arm has none of its own."""
+_FOLDS = 5  # folds of the horizon's cross-validation, where the arm has none of its own
 
 
 class Lookahead(NamedTuple):
@@ -197,27 +196,15 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
     def add(evaluation: str, initial: float, words: str, numbers: dict[str, float]) -> None:
         policy, meta = warp_at(setting, arm.warp, initial)
         displacement = typical_displacement(policy, policy.global_strength(meta), setting.dataset.samples)
-        rows.extend(
-            metrics.row(
-                config["domain"],
-                config["arm"],
-                name,
-                value,
-                replicate=setting.seed,
-                setting=words,
-                evaluation=evaluation,
-            )
-            for name, value in {DISPLACEMENT: float(displacement), **numbers}.items()
-        )
+        numbers = {DISPLACEMENT: float(displacement), **numbers}
+        place: dict[str, Any] = {"replicate": setting.seed, "setting": words, "evaluation": evaluation}
+        rows.extend(metrics.rows_of(config["domain"], config["arm"], numbers, **place))
 
     for index in progress(0, len(strengths)):
         initial = strengths[index]
         drawn = hypergradients(setting, arm, encoder(initial), setting.initial_head(), initial, study["draws"])
         add(HYPERGRADIENT, initial, f"initial={initial:g}", summary(drawn))
-        series += [
-            {"replicate": 0, "step": step, "name": f"hypergradient at {initial:g}", "value": value}
-            for step, value in enumerate(drawn.tolist())
-        ]
+        series += metrics.series(f"hypergradient at {initial:g}", drawn.tolist())
     middle = encoder(strengths[len(strengths) // 2])
     for ahead in horizon(setting, middle, arm.warp, strengths, study["horizon"], arm.l2, arm.folds or _FOLDS):
         words = f"initial={ahead.initial:g} steps={ahead.steps}"

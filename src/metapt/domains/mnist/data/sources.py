@@ -8,10 +8,8 @@ FILES = {
     "test_images": "t10k-images-idx3-ubyte.gz",
     "test_labels": "t10k-labels-idx1-ubyte.gz",
 }
-SIDE = 28
-"""Height and width of an image in pixels."""
+SIDE = 28  # height and width of an image in pixels
 
 CLASSES = 10
 
-TRAIN_IMAGES = {"digits": 1300, "mnist": 60_000}
-"""Number of training images of each source."""
+TRAIN_IMAGES = {"digits": 1300, "mnist": 60_000}  # number of training images of each source

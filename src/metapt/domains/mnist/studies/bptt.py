@@ -76,10 +76,7 @@ def train(study: BpttStudy, run: Run, data: MnistData) -> Outcome:
     rows += [row(MEAN, trajectory[-1], replicate=seed) for seed, trajectory in means.items()]
     if learned is not None:
         rows += [row(OUTER_STEPS, len(learned.means) - 1), row(SKIPPED, learned.skipped)]
-    series = [
-        {"replicate": 0, "step": step, "name": "mean", "value": value} for step, value in enumerate(means.get(0, []))
-    ]
-    return Outcome(rows, series, [run.resumable()])
+    return Outcome(rows, metrics.series("mean", means.get(0, [])), [run.resumable()])
 
 
 class SingleBatches(RotationBatches):
@@ -88,17 +85,11 @@ class SingleBatches(RotationBatches):
     def __init__(self, data: MnistData, study: BpttStudy, run: Run, seed: int) -> None:
         super().__init__(data, study, (study.target, 1.0), run, [seed])
 
-    def pretrain(self) -> RotationBatch:
-        return RotationBatch(*(value[0] for value in super().pretrain()))
+    def _rotations(self, name: str) -> RotationBatch:
+        return RotationBatch(*(value[0] for value in super()._rotations(name)))
 
-    def hypergradient(self) -> RotationBatch:
-        return RotationBatch(*(value[0] for value in super().hypergradient()))
-
-    def train(self) -> Images:
-        return Images(*(value[0] for value in super().train()))
-
-    def validation(self) -> Images:
-        return Images(*(value[0] for value in super().validation()))
+    def _finetune(self, indices: Tensor) -> Images:
+        return Images(*(value[0] for value in super()._finetune(indices)))
 
     def whole_validation(self) -> Images:
         """Return all FT validation images."""
@@ -112,9 +103,8 @@ class Stages:
         self.study = study
         self.device = run.device
         self.problem = RotationProblem()
-        self.pretrained, self.head = mlp.initial(
-            study.arms[run.arm].heads, CLASSES, CLASSES, run.generator("weights", seed), run.device
-        )
+        heads, weights = study.arms[run.arm].heads, run.generator("weights", seed)
+        self.pretrained, self.head = mlp.initial(heads, CLASSES, CLASSES, weights, run.device)
         self.batches = SingleBatches(data, study, run, seed)
         self._first = self.batches.state_dict()
 
@@ -126,9 +116,8 @@ class Stages:
             return self.problem.pretrain_loss(_split(weights, self.pretrained), meta, self.batches.pretrain())
 
         optimizer = OptimizerSpec("Adam", {"lr": self.study.pretrain_lr})
-        return _split(
-            minimise(loss, _join(self.pretrained), optimizer, self.study.pretrain_steps), self.pretrained
-        ).encoder
+        learned = minimise(loss, _join(self.pretrained), optimizer, self.study.pretrain_steps)
+        return _split(learned, self.pretrained).encoder
 
     def finetune(self, encoder: Params) -> tuple[Params, Params]:
         """Return encoder and head after FT of both, the head from its initial weights.
@@ -214,15 +203,9 @@ def _backpropagate(study: BpttStudy, run: Run, data: MnistData, arm: BpttArm) ->
         skipped = sum(guard.skipped.values())
         learned = _Learned([*learned.means, float(mean.detach())], time.monotonic() - start, peak, skipped)
         if due():
-            checkpoint.save(
-                {
-                    "mean": mean.detach(),
-                    "optimizer": optimizer.state_dict(),
-                    "guard": guard.state_dict(),
-                    "batches": batches.state_dict(),
-                    "learned": tuple(learned),
-                }
-            )
+            parts: dict[str, Any] = {"optimizer": optimizer, "guard": guard, "batches": batches}
+            states = {name: part.state_dict() for name, part in parts.items()}
+            checkpoint.save(states | {"mean": mean.detach(), "learned": tuple(learned)})
     return learned
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -34,21 +35,13 @@ def train(study: Fidelity, run: Run, data: MnistData) -> Outcome:
 
     Raises ConfigError if there are fewer images than the study asks for.
     """
-    cases = [
-        (seed, count, k)
-        for seed in range(study.replicates)
-        for count in study.pretrain_steps
-        for k in study.unroll_steps
-    ]
+    cases = list(product(range(study.replicates), study.pretrain_steps, study.unroll_steps))
     rows: list[dict[str, Any]] = []
     for index in steps(0, len(cases), f"{run.experiment} {run.arm}", kind=lambda index: cases[index][1:]):
         seed, count, unroll_steps = cases[index]
         for terms, numbers in _compare(study, run, data, seed, count, unroll_steps).items():
             words = setting_fidelity(count, unroll_steps, terms)
-            rows += [
-                metrics.row(run.experiment, run.arm, name, value, replicate=seed, setting=words)
-                for name, value in numbers.items()
-            ]
+            rows += metrics.rows_of(run.experiment, run.arm, numbers, replicate=seed, setting=words)
     return Outcome(rows, [], [])
 
 
@@ -73,35 +66,30 @@ def _compare(
         finetune_optimizer=SGD(study.finetune_lr),
         network=network,
     )
-    return {
-        terms: _agreement(
-            hypergradient(
-                problem,
-                exact.pretrained,
-                meta,
-                head,
-                pretrain_batch=pretrain,
-                train_batches=train_batches,
-                validation_batch=validation,
-                inverse=Neumann(terms, study.pretrain_lr),
-                finetuning=Unroll(unroll_steps, SGD(study.finetune_lr), network=network),
-            ).gradient["weights"],
-            exact.gradient["weights"],
-        )
-        for terms in study.neumann_terms
-    }
+    found, truth = {}, exact.gradient["weights"]
+    for terms in study.neumann_terms:
+        ours = hypergradient(
+            problem,
+            exact.pretrained,
+            meta,
+            head,
+            pretrain_batch=pretrain,
+            train_batches=train_batches,
+            validation_batch=validation,
+            inverse=Neumann(terms, study.pretrain_lr),
+            finetuning=Unroll(unroll_steps, SGD(study.finetune_lr), network=network),
+        ).gradient["weights"]
+        cosine = float(torch.nn.functional.cosine_similarity(ours, truth, dim=0))
+        found[terms] = {COSINE: cosine, NORM_RATIO: float(ours.norm() / truth.norm())}
+    return found
 
 
 def _data(
     study: Fidelity, run: Run, data: MnistData, seed: int, unroll_steps: int
 ) -> tuple[Images, Sequence[Images], Images]:
     """Return all PT images (some with random labels), an FT minibatch per unrolled step, all validation images."""
-    chosen = arms.sample(
-        len(data.train_labels),
-        study.examples + study.finetune_examples,
-        "PT and FT images",
-        run.generator("images", seed),
-    )
+    count = study.examples + study.finetune_examples
+    chosen = arms.sample(len(data.train_labels), count, "PT and FT images", run.generator("images", seed))
     generator = run.generator("label noise", seed)
     labels = data.train_labels.cpu()[chosen]
     noisy = torch.rand(study.examples, generator=generator) < study.noisy_fraction
@@ -114,16 +102,5 @@ def _data(
 
     finetune = study.examples + torch.arange(study.finetune_examples)
     drawn = torch.randint(half, (unroll_steps, min(_BATCH, half)), generator=run.generator("train", seed))
-    return (
-        images(torch.arange(study.examples)),
-        [images(finetune[:half][indices]) for indices in drawn],
-        images(finetune[half:]),
-    )
-
-
-def _agreement(ours: Tensor, exact: Tensor) -> dict[str, float]:
-    """Return cosine and norm ratio of two hypergradients [examples]."""
-    return {
-        COSINE: float(torch.nn.functional.cosine_similarity(ours, exact, dim=0)),
-        NORM_RATIO: float(ours.norm() / exact.norm()),
-    }
+    train = [images(finetune[:half][indices]) for indices in drawn]
+    return images(torch.arange(study.examples)), train, images(finetune[half:])

@@ -50,37 +50,24 @@ class RotationBatches(StreamBatches):
         self, data: MnistData, sizes: RotationData, target: tuple[float, float], run: Run, seeds: list[int]
     ) -> None:
         self.data = data
-        count = sizes.pretrain_examples + sizes.finetune_examples
-        chosen = torch.stack(
-            [
-                arms.sample(len(data.train_images), count, "PT and FT images", run.generator("images", seed))
-                for seed in seeds
-            ]
-        )
+        total, count = len(data.train_images), sizes.pretrain_examples + sizes.finetune_examples
+        drawn = [arms.sample(total, count, "PT and FT images", run.generator("images", seed)) for seed in seeds]
+        chosen = torch.stack(drawn)
         self.pretrain_images = chosen[:, : sizes.pretrain_examples]
         self.finetune_images = chosen[:, sizes.pretrain_examples :]
+        finetune = self.finetune_images.to(data.train_images.device)
+        streams = [run.generator("finetune rotation", seed) for seed in seeds]
         self.rotated = torch.stack(
-            [
-                rotated(
-                    data.train_images[indices.to(data.train_images.device)],
-                    target,
-                    run.generator("finetune rotation", seed),
-                )
-                for indices, seed in zip(self.finetune_images, seeds, strict=True)
-            ]
+            [rotated(data.train_images[own], target, stream) for own, stream in zip(finetune, streams, strict=True)]
         )
-        self.labels = data.train_labels[self.finetune_images.to(data.train_labels.device)]
+        self.labels = data.train_labels[finetune]
         self.half = sizes.finetune_examples // 2
 
         def stream(size: int, name: str) -> ShuffledStream:
             return ShuffledStream(size, sizes.batch_size, [run.generator(name, seed) for seed in seeds])
 
-        parts = {
-            "pretrain": sizes.pretrain_examples,
-            "hypergradient": sizes.pretrain_examples,
-            "train": self.half,
-            "validation": sizes.finetune_examples - self.half,
-        }
+        examples, rest = sizes.pretrain_examples, sizes.finetune_examples - self.half
+        parts = {"pretrain": examples, "hypergradient": examples, "train": self.half, "validation": rest}
         super().__init__({name: stream(size, name) for name, size in parts.items()})
 
     def pretrain(self) -> RotationBatch:
@@ -137,20 +124,16 @@ def train_mean(study: RotationMean, run: Run, data: MnistData) -> Outcome:
     """Learn the mean from `replicates` initialisations, stacked."""
     seeds = list(range(study.replicates))
     low, high = study.initial_range
-    start = torch.stack(
-        [low + (high - low) * torch.rand((), generator=run.generator("initial mean", seed)) for seed in seeds]
-    )
+    draws = torch.stack([torch.rand((), generator=run.generator("initial mean", seed)) for seed in seeds])
+    start = low + (high - low) * draws
     batches = RotationBatches(data, study, (study.target, 1.0), run, seeds)
     loop, recorder, outcome = learn(study, run, batches, {"mean": start.to(run.device)}, seeds)
     final = loop.averaged_meta["mean"].cpu()
     setting = f"{study.replicates} initialisations in [{low:g},{high:g}], target {study.target:g}"
+    numbers = {ERROR: (final - study.target).abs(), MEAN: final, INITIAL_MEAN: start}
     rows = [
         metrics.row(run.experiment, run.arm, metric, float(values[seed]), replicate=seed, setting=setting)
-        for metric, values in {
-            ERROR: (final - study.target).abs(),
-            MEAN: final,
-            INITIAL_MEAN: start,
-        }.items()
+        for metric, values in numbers.items()
         for seed in seeds
     ]
     return Outcome(rows + outcome.metrics, recorder.rows(), outcome.checkpoints)
@@ -170,16 +153,10 @@ def train_mean_std(study: RotationMeanStd, run: Run, data: MnistData) -> Outcome
     loop, recorder, outcome = learn(study, run, batches, meta, names)
     # N(mean, s^2) and N(mean, (-s)^2) are one distribution.
     final = {MEAN: loop.averaged_meta["mean"].cpu(), DEVIATION: loop.averaged_meta["deviation"].abs().cpu()}
+    settings = [setting_mean_std(study, start) for start in range(len(study.starts))]
     rows = [
-        metrics.row(
-            run.experiment,
-            run.arm,
-            metric,
-            float(values[index]),
-            replicate=seed,
-            setting=setting_mean_std(study, start),
-        )
+        metrics.row(run.experiment, run.arm, metric, float(value), replicate=seed, setting=settings[start])
         for metric, values in final.items()
-        for index, (start, seed) in enumerate(replicates)
+        for value, (start, seed) in zip(values, replicates, strict=True)
     ]
     return Outcome(rows + outcome.metrics, recorder.rows(), outcome.checkpoints)

@@ -6,6 +6,7 @@ Appendix "Meta-Parameterized Per-Example Weighting".
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -56,12 +57,8 @@ class WeightingBatches(StreamBatches):
         self.finetune_images, self.finetune_labels = data.test_images[finetune], data.test_labels[finetune]
         self.half = len(finetune) // 2
         sizes = {"pretrain": size, "hypergradient": size, "train": self.half, "validation": len(finetune) - self.half}
-        super().__init__(
-            {
-                name: ShuffledStream(count, study.batch_size, [run.generator(name, seed)])
-                for name, count in sizes.items()
-            }
-        )
+        batch = study.batch_size
+        super().__init__({n: ShuffledStream(count, batch, [run.generator(n, seed)]) for n, count in sizes.items()})
 
     def pretrain(self) -> Images:
         return self._weighted("pretrain")
@@ -99,21 +96,15 @@ def train(study: ExampleWeighting, run: Run, data: MnistData) -> Outcome:
             parts = list(pool.map(lambda seed: _replicate(study, run, data, seed), range(study.replicates)))
     finally:
         torch.set_num_threads(before)
-    return Outcome(
-        [row for part in parts for row in part.metrics],
-        [row for part in parts for row in part.series],
-        [checkpoint for part in parts for checkpoint in part.checkpoints],
-    )
+    return Outcome(*(list(chain.from_iterable(lists)) for lists in zip(*parts, strict=True)))
 
 
 def _replicate(study: ExampleWeighting, run: Run, data: MnistData, seed: int) -> Outcome:
     arm = study.arms[run.arm]
     batches = WeightingBatches(data, study, run, seed)
     pretrained, head = mlp.initial(arm.heads, study.classes, CLEAN_CLASSES, run.generator("weights", seed), run.device)
-    meta = {
-        name: value.to(run.device)
-        for name, value in weighting.network(run.generator("weighting network", seed)).items()
-    }
+    network = weighting.network(run.generator("weighting network", seed))
+    meta = {name: value.to(run.device) for name, value in network.items()}
     per_epoch = minibatches(len(batches.labels), study.batch_size)
     settings = arms.settings(arm, arm.iterations(study.epochs, per_epoch), per_epoch)
     loop = MetaPretraining(WeightingProblem(), batches, pretrained, meta, head, settings)
@@ -127,28 +118,17 @@ def _replicate(study: ExampleWeighting, run: Run, data: MnistData, seed: int) ->
     weights = weigh(loop, batches)
     numbers = {RATIO: float(weights["clean"].mean() / weights["noisy"].mean())}
     numbers |= {MEAN_WEIGHT.format(name): float(part.mean()) for name, part in weights.items()}
-    setting = f"{study.replicates} initialisations"
-    rows = [
-        metrics.row(run.experiment, run.arm, name, value, replicate=seed, setting=setting)
-        for name, value in numbers.items()
-    ]
-    rows += arms.diagnosis_rows(run, diagnosis, setting, seed)
+    words: dict[str, Any] = {"replicate": seed, "setting": f"{study.replicates} initialisations"}
+    rows = metrics.rows_of(run.experiment, run.arm, numbers, **words) + arms.diagnosis_rows(run, diagnosis, **words)
     series = [{**row, "replicate": seed} for row in recorder.rows()]
-    series += [
-        {"replicate": seed, "step": index, "name": WEIGHT.format(name), "value": value}
-        for name, part in weights.items()
-        for index, value in enumerate(part.tolist())
-    ]
+    for name, part in weights.items():
+        series += metrics.series(WEIGHT.format(name), part.tolist(), seed)
     return Outcome(rows, series, [checkpoint])
 
 
 @torch.no_grad()
 def weigh(loop: MetaPretraining, batches: WeightingBatches) -> dict[str, Tensor]:
-    """Weight the PT examples (a random 3,000 where there are more) as one batch.
-
-    Returns:
-        "clean" and "noisy" -> weights of those examples [examples], on the CPU.
-    """
+    """Return the weights of "clean" and "noisy" PT examples (of a random 3,000 where there are more), as one batch."""
     weights = weighting.weights(loop.averaged_meta, batches.images[:_MOST_WEIGHTED])
     clean = batches.clean[:_MOST_WEIGHTED]
     return {"clean": weights[clean].cpu(), "noisy": weights[~clean].cpu()}

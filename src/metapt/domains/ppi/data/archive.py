@@ -42,7 +42,7 @@ _FREE = 1 << 26  # bytes to which a zip file may unpack whatever its size
 _MOST = 200  # otherwise the maximal factor; the archive's labels, its sparsest part, shrink to a hundredth
 _CHUNK = 1 << 18  # bytes of a storage per read
 _BLOCK = 64  # graphs whose edges are paired at once; small enough for the cache
-_CODES = {"Float": "<f4", "Double": "<f8", "Long": "<i8", "Int": "<i4", "Short": "<i2", "Char": "i1", "Byte": "u1"}
+_LABELS = "go_target_pretrain", "go_target_downstream"
 
 _Array = NDArray[Any]
 _File: TypeAlias = "io.BufferedReader[Any]"  # the type parameter exists for type checkers only
@@ -74,11 +74,10 @@ def read_archive(path: Path) -> Graphs:
             rules = _rules(tensors)
             arrays: dict[str, _Array] = {}
             for name, tensor in tensors.items():
-                rule = rules.get(name, _Rule("", (), 1, _nothing))
+                rule = rules.get(name, _Rule("", (), 1, lambda rows: rows[:0]))
                 try:
-                    arrays[name] = np.concatenate(
-                        [rule.keep(rows) for rows in _chunks(file, tensor.storage, rule.width, bar)]
-                    )
+                    chunks = _chunks(file, tensor.storage, rule.width, bar)
+                    arrays[name] = np.concatenate([rule.keep(rows) for rows in chunks])
                 except DataError as error:
                     raise DataError(f"{name} {error}") from error
             if file.read(1):  # at the end of the file zipfile compares the checksum
@@ -108,13 +107,11 @@ def _opened(path: Path) -> Iterator[tuple[_File, int]]:
                 raise DataError(f"it has {len(found) or 'no'} {MEMBER}")
             if found[0].compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
                 raise DataError(f"{found[0].filename} is neither stored nor deflated")
-            if found[0].file_size > max(_FREE, _MOST * found[0].compress_size):
-                raise DataError(
-                    f"{found[0].filename} unpacks {found[0].compress_size} bytes to {found[0].file_size}, too many to "
-                    "be data"
-                )
+            packed, size = found[0].compress_size, found[0].file_size
+            if size > max(_FREE, _MOST * packed):
+                raise DataError(f"{found[0].filename} unpacks {packed} bytes to {size}, too many to be data")
             with archive.open(found[0]) as member:
-                yield io.BufferedReader(member, _HEADER), found[0].file_size
+                yield io.BufferedReader(member, _HEADER), size
 
 
 def _header(file: _File, size: int) -> dict[str, Tensor]:
@@ -146,19 +143,8 @@ def _header(file: _File, size: int) -> dict[str, Tensor]:
 
 
 def _rules(tensors: dict[str, Tensor]) -> dict[str, _Rule]:
-    """Return the legal forms of the tensors, from the numbers of nodes, edges, graphs and tasks.
-
-    Raises DataError if a tensor has another type or shape.
-    """
-    names = [
-        "x",
-        "edge_index",
-        "edge_attr",
-        "species_id",
-        "center_node_idx",
-        "go_target_pretrain",
-        "go_target_downstream",
-    ]
+    """Return the legal forms of the tensors; raises DataError if one has another type or shape."""
+    names = ["x", "edge_index", "edge_attr", "species_id", "center_node_idx", *_LABELS]
     if missing := [name for name in (*names, *(f"slices[{name}]" for name in names)) if name not in tensors]:
         raise DataError(f"it has no {missing[0]}")
     nodes, _, edge_items, graphs, _, coarse, fine = (tensors[name].storage.items for name in names)
@@ -172,8 +158,8 @@ def _rules(tensors: dict[str, Tensor]) -> dict[str, _Rule]:
         "edge_attr": _Rule("<f4", (edges, 9), 9, _evidence),
         "species_id": _Rule("<i8", (graphs,), 1, taxa),
         "center_node_idx": _Rule("<i8", (graphs,), 1, numbers),
-        "go_target_pretrain": _Rule("<i8", (graphs * coarse,), coarse, _labels),
-        "go_target_downstream": _Rule("<i8", (graphs * fine,), fine, _labels),
+        "go_target_pretrain": _Rule("<i8", (graphs * coarse,), coarse, _packed),
+        "go_target_downstream": _Rule("<i8", (graphs * fine,), fine, _packed),
         **{f"slices[{name}]": _Rule("<i8", (graphs + 1,), 1, _integers) for name in names},
     }
     for name, rule in rules.items():
@@ -198,10 +184,6 @@ def _chunks(file: _File, storage: Storage, width: int, bar: tqdm[Any]) -> Iterat
         yield chunk.reshape(-1, width)
 
 
-def _nothing(rows: _Array) -> _Array:
-    return rows[:0]
-
-
 def _ones(rows: _Array) -> _Array:
     if (rows != 1).any():
         raise DataError("has values other than 1")
@@ -224,7 +206,7 @@ def _evidence(rows: _Array) -> _Array:
     return bits.astype(np.uint8)
 
 
-def _labels(rows: _Array) -> _Array:
+def _packed(rows: _Array) -> _Array:
     if rows.min() < 0 or rows.max() > 1:
         raise DataError("has values other than 0 and 1")
     return pack(rows.astype(np.bool_))
@@ -232,7 +214,7 @@ def _labels(rows: _Array) -> _Array:
 
 def _graphs(arrays: dict[str, _Array], rules: dict[str, _Rule]) -> Graphs:
     """Return the prepared form, after a check of the slices and of the pairs of edges."""
-    for name in ("species_id", "center_node_idx", "go_target_pretrain", "go_target_downstream"):
+    for name in ("species_id", "center_node_idx", *_LABELS):
         step = rules[name].width
         if not np.array_equal(arrays[f"slices[{name}]"], step * np.arange(len(arrays["species_id"]) + 1)):
             raise DataError(f"slices[{name}] does not rise by {step} from graph to graph")
@@ -243,10 +225,8 @@ def _graphs(arrays: dict[str, _Array], rules: dict[str, _Rule]) -> Graphs:
     if not np.array_equal(offsets, arrays["slices[edge_attr]"]):
         raise DataError("slices[edge_attr] differs from slices[edge_index]")
     source, target = arrays["edge_index"].reshape(2, -1)
-    blocks = [
-        _undirected(start, offsets[start : start + _BLOCK + 1], source, target, arrays["edge_attr"])
-        for start in range(0, len(offsets) - 1, _BLOCK)
-    ]
+    starts, bits = range(0, len(offsets) - 1, _BLOCK), arrays["edge_attr"]
+    blocks = [_undirected(start, offsets[start : start + _BLOCK + 1], source, target, bits) for start in starts]
     counts, edges, bits = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
     return Graphs(
         node_offsets=arrays["slices[x]"],
@@ -257,24 +237,20 @@ def _graphs(arrays: dict[str, _Array], rules: dict[str, _Rule]) -> Graphs:
         species=arrays["species_id"],
         coarse=arrays["go_target_pretrain"],
         fine=arrays["go_target_downstream"],
-        tasks=np.array([rules["go_target_pretrain"].width, rules["go_target_downstream"].width], np.int64),
+        tasks=np.array([rules[name].width for name in _LABELS], np.int64),
     )
 
 
 def _undirected(
     first: int, offsets: _Array, source: _Array, target: _Array, bits: _Array
 ) -> tuple[_Array, _Array, _Array]:
-    """Return numbers of edges [graphs], edges [edges, 2] and bits [edges] of the graphs from `first` on.
-
-    Their directed edges begin at `offsets`.
-    """
+    """Return numbers of edges, edges [edges, 2] and bits of graphs from `first` on, whose edges begin at `offsets`."""
     here = slice(offsets[0], offsets[-1])
     i, j = source[here].astype(np.int64), target[here].astype(np.int64)
     keys = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets)) << 40
     keys |= np.minimum(i, j) << 24 | np.maximum(i, j) << 8 | bits[here]
     forth, back = keys[i < j], keys[i > j]
-    odd = [keys[i == j]]
-    directions = [forth]
+    odd, directions = [keys[i == j]], [forth]
     if not np.array_equal(forth, back):  # they are equal if the two edges of a pair are adjacent
         odd.append(np.setxor1d(forth, back))
         directions.append(back)
@@ -283,9 +259,7 @@ def _undirected(
         odd.append(ordered[1:][ordered[1:] >> 8 == ordered[:-1] >> 8])
     if wrong := [int(key) for key in np.concatenate(odd)[:1]]:
         graph, a, b = (wrong[0] >> shift & 0xFFFF for shift in (40, 24, 8))
-        raise DataError(
-            f"graph {first + graph} does not have the edge between its nodes {a} and {b} once in each direction, "
-            "with the same evidence"
-        )
+        edge = f"graph {first + graph} does not have the edge between its nodes {a} and {b}"
+        raise DataError(f"{edge} once in each direction, with the same evidence")
     edges = np.stack([forth >> 24, forth >> 8], axis=1).astype(np.uint16)
     return np.bincount(forth >> 40, minlength=len(offsets) - 1), edges, forth.astype(np.uint8)

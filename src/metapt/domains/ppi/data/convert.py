@@ -76,7 +76,6 @@ class BioDataset(InMemoryDataset):  # type: ignore[misc]
 
 def tensors(graphs: Graphs) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Return the graphs as torch-geometric's `InMemoryDataset` stores them: tensors, and where graphs begin in them."""
-    nodes, count = int(graphs.node_offsets[-1]), len(graphs)
     edge_index = np.empty((2, len(graphs.edges), 2), np.int64)  # pairs (i, j), (j, i)
     edge_index[0], edge_index[1] = graphs.edges, graphs.edges[:, ::-1]
     edge_attr = np.zeros((len(graphs.bits), 2, _EDGE_COLUMNS), np.float32)
@@ -84,7 +83,7 @@ def tensors(graphs: Graphs) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         edge_attr[:, :, channel] = (graphs.bits >> channel & 1)[:, None]
     coarse, fine = (int(tasks) for tasks in graphs.tasks)
     data = {
-        "x": torch.ones(nodes, 1),
+        "x": torch.ones(int(graphs.node_offsets[-1]), 1),
         "edge_index": torch.from_numpy(edge_index.reshape(2, -1)),
         "edge_attr": torch.from_numpy(edge_attr.reshape(-1, _EDGE_COLUMNS)),
         "species_id": torch.from_numpy(graphs.species.astype(np.int64)),
@@ -92,8 +91,7 @@ def tensors(graphs: Graphs) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         "go_target_pretrain": _flat_labels(graphs.coarse, coarse),
         "go_target_downstream": _flat_labels(graphs.fine, fine),
     }
-    each = torch.arange(count + 1)
-    edges = torch.from_numpy(2 * graphs.edge_offsets)
+    each, edges = torch.arange(len(graphs) + 1), torch.from_numpy(2 * graphs.edge_offsets)
     slices = {
         "x": torch.from_numpy(graphs.node_offsets),
         "edge_index": edges,
@@ -138,9 +136,8 @@ def main(arguments: list[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("source", type=Path, metavar="IN", help="bio_dataset.zip, or the .pt file in it")
-    parser.add_argument(
-        "target", type=Path, metavar="OUT", help="folder to write; what it has of the same names is replaced"
-    )
+    replaced = "folder to write; what it has of the same names is replaced"
+    parser.add_argument("target", type=Path, metavar="OUT", help=replaced)
     options = parser.parse_args(arguments)
     target: Path = options.target
     _say(f"reading {options.source}")

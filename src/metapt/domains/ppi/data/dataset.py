@@ -53,11 +53,10 @@ def splits(graphs: Graphs, test_species: list[int]) -> Splits:
     others, own = np.flatnonzero(~tested), np.flatnonzero(tested)
     parts = Splits(others, *_cut(others, TRAIN_SHARE, VALIDATION_SHARE), *_cut(own, 0.5, 0.5))
     if not all(map(len, parts)):
-        names = ", ".join(map(str, np.unique(graphs.species)))
+        tested_on, names = (", ".join(map(str, taxa)) for taxa in (test_species, np.unique(graphs.species)))
         raise DataError(
             f"the split by species leaves a part empty: {len(others)} graphs to learn from, {len(own)} of the test "
-            f"species {', '.join(map(str, test_species))}. The graphs are of {names}; name other test_species, or "
-            "prepare more graphs."
+            f"species {tested_on}. The graphs are of {names}; name other test_species, or prepare more graphs."
         )
     return parts
 
@@ -117,15 +116,8 @@ class PpiDataset:
         node = torch.repeat_interleave(degrees)
         places = torch.arange(len(node), device=node.device) + (first - offsets[:-1])[node]
         neighbours = self.neighbours[places] + starts.int()[graph[node]]
-        centre = self.centre[indices]
-        return GraphBatch(
-            neighbours,
-            offsets.int(),
-            self.edge_sums[nodes],
-            sizes,
-            graph,
-            centre + starts if offset_centres else centre,
-        )
+        centre = self.centre[indices] + (starts if offset_centres else 0)
+        return GraphBatch(neighbours, offsets.int(), self.edge_sums[nodes], sizes, graph, centre)
 
 
 def labels(bits: Tensor, indices: Tensor, tasks: int) -> Tensor:
@@ -180,7 +172,6 @@ def held_out_tasks(count: int, part: int) -> range:
     [2, 3, 2, 3]
     """
     if count < FOLDS:
-        raise DataError(
-            f"{count} FT tasks don't make the {FOLDS} parts that are held out in turn; prepare more FT tasks."
-        )
+        parts = f"the {FOLDS} parts that are held out in turn"
+        raise DataError(f"{count} FT tasks don't make {parts}; prepare more FT tasks.")
     return range(count * part // FOLDS, count * (part + 1) // FOLDS)

@@ -71,9 +71,8 @@ def ego_graphs(net: Adjacency, centres: Integers, ego: Ego, chunk: int = _CHUNK)
 
 def joined(parts: Sequence[EgoGraphs]) -> EgoGraphs:
     """Return the graphs of all parts, one part after the other."""
-    arrays = {
-        name: np.concatenate([getattr(part, name) for part in parts]) for name in ("nodes", "edges", "bits", "centre")
-    }
+    names = ("nodes", "edges", "bits", "centre")
+    arrays = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
     for name in ("node_offsets", "edge_offsets"):
         arrays[name] = _running(np.concatenate([np.diff(getattr(part, name)) for part in parts]))
     return EgoGraphs(**arrays)

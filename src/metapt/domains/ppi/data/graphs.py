@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from metapt.errors import DataError
 from metapt.files import atomic_path
 
-EVIDENCE = 7
-"""Number of evidence bits of an edge: STRING's evidence channels."""
+EVIDENCE = 7  # number of evidence bits of an edge: STRING's evidence channels
 
 IMPLIED = 99  # least percentage of the graphs with a fine term that carry a related coarse term
 COMMON = 50  # percentage of all graphs from which on a coarse term is not informative
@@ -68,9 +67,8 @@ def load(path: Path) -> Graphs:
             graphs = Graphs(**{field.name: file[field.name] for field in fields(Graphs)})
         check(graphs)
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, DataError) as error:
-        raise DataError(
-            f"{path} does not hold prepared graphs ({error}): remove it, so that they are prepared again."
-        ) from error
+        advice = "remove it, so that they are prepared again"
+        raise DataError(f"{path} does not hold prepared graphs ({error}): {advice}.") from error
     return graphs
 
 
@@ -92,14 +90,12 @@ def check(graphs: Graphs) -> None:
     if not count:
         raise DataError("there are no graphs")
     sizes = np.diff(graphs.node_offsets)
-    for name, last in (("node_offsets", None), ("edge_offsets", edge_count)):
+    for name, last in (("node_offsets", graphs.node_offsets[-1]), ("edge_offsets", edge_count)):
         offsets = getattr(graphs, name)
-        if offsets[0] != 0 or (np.diff(offsets) < 0).any() or (last is not None and offsets[-1] != last):
+        if offsets[0] != 0 or (np.diff(offsets) < 0).any() or offsets[-1] != last:
             raise DataError(f"{name} does not rise from 0 to the number of what it counts")
-    if (sizes < 1).any() or (graphs.centre >= sizes).any():
-        raise DataError(
-            f"graph {int(np.argmax((sizes < 1) | (graphs.centre >= sizes)))} has no node where its centre should be"
-        )
+    if (bad := (sizes < 1) | (graphs.centre >= sizes)).any():
+        raise DataError(f"graph {int(np.argmax(bad))} has no node where its centre should be")
     limit = np.repeat(sizes, np.diff(graphs.edge_offsets))
     bad = (graphs.edges[:, 0] >= graphs.edges[:, 1]) | (graphs.edges[:, 1] >= limit)
     if bad.any():

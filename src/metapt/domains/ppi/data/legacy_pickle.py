@@ -114,9 +114,8 @@ def _update(target: Any, items: Any) -> None:
 
 def _named(name: str) -> Global:
     if name not in _STORAGES.keys() | _TENSORS | _DICTS:
-        raise DataError(
-            f"its pickle asks for {name.replace(' ', '.')[:99]!r}, and only tensors and containers are read"
-        )
+        asked = name.replace(" ", ".")[:99]
+        raise DataError(f"its pickle asks for {asked!r}, and only tensors and containers are read")
     return Global(name)
 
 
@@ -127,12 +126,8 @@ def _made(what: Any, arguments: Any) -> dict[str, Any] | Tensor:
     if name not in _TENSORS:
         raise DataError("its pickle calls what makes no tensor and no container")
     storage, offset, shape, strides, *_ = arguments
-    sizes = (offset, *shape, *strides)
-    if (
-        not isinstance(storage, Storage)
-        or len(shape) > 2
-        or not all(isinstance(size, int) and size >= 0 for size in sizes)
-    ):
+    legal = all(isinstance(size, int) and size >= 0 for size in (offset, *shape, *strides))
+    if not (legal and isinstance(storage, Storage) and len(shape) <= 2):
         raise DataError("a tensor's storage or shape is illegal")
     contiguous = (shape[-1], 1)[-len(shape) :] if shape else ()
     in_order = all(size < 2 or stride == other for size, stride, other in zip(shape, strides, contiguous, strict=True))

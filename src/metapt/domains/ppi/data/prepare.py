@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -109,25 +109,17 @@ def _from_string(
         "least depth of a fine term": int(chosen.depths.min()),
         "greatest depth of a fine term": int(chosen.depths.max()),
     }
-    rows = sparse.csr_array(labels[:, np.concatenate([chosen.coarse, chosen.fine])])
-    carriers = np.flatnonzero(np.diff(rows.indptr))  # proteins that get a graph
-    coarse, fine = (
-        np.concatenate(list(_packed(sparse.csr_array(labels[:, which]), carriers)))
-        for which in (chosen.coarse, chosen.fine)
-    )
+    both = np.concatenate([chosen.coarse, chosen.fine])
+    carriers = np.flatnonzero(np.diff(sparse.csr_array(labels[:, both]).indptr))  # proteins that get a graph
     egos = joined(list(_egos(species, carriers, string)))
     graphs = Graphs(
-        egos.node_offsets,
-        egos.edge_offsets,
-        egos.edges,
-        egos.bits,
-        egos.centre,
-        taxa[carriers].astype(np.int32),
-        coarse,
-        fine,
-        np.array([len(chosen.coarse), len(chosen.fine)]),
+        **{field.name: getattr(egos, field.name) for field in fields(egos) if field.name != "nodes"},
+        species=taxa[carriers].astype(np.int32),
+        coarse=_packed(labels[:, chosen.coarse], carriers),
+        fine=_packed(labels[:, chosen.fine], carriers),
+        tasks=np.array([len(chosen.coarse), len(chosen.fine)]),
     )
-    return graphs, terms.iloc[np.concatenate([chosen.coarse, chosen.fine])], counts
+    return graphs, terms.iloc[both], counts
 
 
 def _labels(species: Sequence[_Species]) -> tuple[pd.DataFrame, sparse.csc_array]:
@@ -145,9 +137,9 @@ def _labels(species: Sequence[_Species]) -> tuple[pd.DataFrame, sparse.csc_array
     return terms, sparse.csc_array((ones, (np.concatenate(rows), np.concatenate(columns))), shape=(start, len(terms)))
 
 
-def _packed(labels: sparse.csr_array, rows: NDArray[np.int64]) -> Iterator[NDArray[np.uint8]]:
-    for start in range(0, len(rows), _CHUNK):
-        yield pack(labels[rows[start : start + _CHUNK]].toarray().astype(bool))
+def _packed(labels: sparse.csc_array, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
+    by_row, starts = sparse.csr_array(labels), range(0, len(rows), _CHUNK)
+    return np.concatenate([pack(by_row[rows[start : start + _CHUNK]].toarray().astype(bool)) for start in starts])
 
 
 def _egos(species: Sequence[_Species], proteins: NDArray[np.int64], string: String) -> Iterator[EgoGraphs]:
@@ -160,8 +152,7 @@ def _egos(species: Sequence[_Species], proteins: NDArray[np.int64], string: Stri
 
 
 def _count(graphs: Graphs) -> _Counts:
-    counts = _Counts()
-    counts["graphs"] = len(graphs)
+    counts: _Counts = {"graphs": len(graphs)}
     for taxon, number in zip(*np.unique(graphs.species, return_counts=True), strict=True):
         counts[f"graphs, {taxon}"] = int(number)
     for what, offsets in (("nodes", graphs.node_offsets), ("undirected edges", graphs.edge_offsets)):
@@ -173,10 +164,8 @@ def _count(graphs: Graphs) -> _Counts:
 def _tasks(graphs: Graphs, terms: pd.DataFrame | None) -> Iterator[tuple[object, ...]]:
     """Yield the rows of tasks.csv; an archive has no names of terms."""
     names = iter(terms.reset_index().to_numpy().tolist() if terms is not None else [])
-    for kind, bits, number in zip(
-        ("coarse", "fine"), (graphs.coarse, graphs.fine), map(int, graphs.tasks), strict=True
-    ):
-        positives = np.zeros(number, np.int64)
+    for kind, number in zip(("coarse", "fine"), map(int, graphs.tasks), strict=True):
+        bits, positives = getattr(graphs, kind), np.zeros(number, np.int64)
         for start in range(0, len(graphs), _CHUNK):
             positives += unpack(bits[start : start + _CHUNK], number).sum(axis=0, dtype=np.int64)
         for task, count in enumerate(positives.tolist()):

@@ -33,8 +33,7 @@ SEED = 0
 CHANNELS = ("neighborhood", "fusion", "cooccurence", "coexpression", "experimental", "database", "textmining")
 CAUSES = ((0, 1), (1, 2), (2, 3), (4, 5), (5, 6), (4, 5, 6))
 """Sets of channels. A cause is true if the signature has an odd number of its channels."""
-SHARED = 3
-"""Number of causes, the first ones, that fine terms have."""
+SHARED = 3  # number of causes, the first ones, that fine terms have
 
 _CATEGORY = "Biological Process (Gene Ontology)"
 _COMMUNITIES = 32  # communities of a species
@@ -111,9 +110,8 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
 
     Raises ConfigError if the source is another one.
     """
-    source = config["source"]
-    if source != "simulated":
-        raise ConfigError(f"ppi.source {source!r} can't be generated; legal here: 'simulated'.")
+    if config["source"] != "simulated":
+        raise ConfigError(f"ppi.source {config['source']!r} can't be generated; legal here: 'simulated'.")
     write(generate(PROTEINS, SEED), outputs)
 
 
@@ -221,9 +219,8 @@ def _annotations(taxon: int, species: Species) -> Iterator[str]:
     """Yield the lines of the file of terms."""
     yield "\t".join(["#string_protein_id", "category", "term", "description"])
     for protein, term in np.argwhere(species.labels):
-        yield "\t".join(
-            [_name(taxon, protein), _CATEGORY, f"GO:{9000000 + term:07d}", f"planted: {TERMS[term].planted}"]
-        )
+        words = f"GO:{9000000 + term:07d}", f"planted: {TERMS[term].planted}"
+        yield "\t".join([_name(taxon, protein), _CATEGORY, *words])
 
 
 def _name(taxon: int, protein: int) -> str:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from metapt.domains.ppi.config import PpiSettings, String
 
-ARCHIVE = "bio_dataset.zip"
-"""The archive of Hu et al. (2020): https://github.com/snap-stanford/pretrain-gnns."""
+ARCHIVE = "bio_dataset.zip"  # the archive of Hu et al. (2020): https://github.com/snap-stanford/pretrain-gnns.
 
 SIMULATED = String(version="0", links="links.detailed", species=[900001, 900002, 900003, 900004, 900005])
 """The generated files; the species' numbers are not NCBI taxa."""

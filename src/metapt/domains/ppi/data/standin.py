@@ -10,8 +10,7 @@ import numpy as np
 from metapt.domains.ppi.data.graphs import EVIDENCE, Graphs, pack, save
 from metapt.machine import Machine
 
-MOST = 8000
-"""Graphs of the stand-in; a source that has more takes as many times longer to read."""
+MOST = 8000  # graphs of the stand-in; a source that has more takes as many times longer to read
 PROTEINS = {511145: 2700, 224308: 2000}
 """With links and terms, about, of STRING's bacteria; other species are taken to have 14,000."""
 _FILE_BYTES = 30e6
@@ -35,9 +34,7 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
     ends = random.integers(0, nodes[graph])
     others = (ends + random.integers(1, nodes[graph])) % nodes[graph]
     tested = np.arange(count) < shape["tested"] * count
-    coarse, fine = (
-        random.random((count, int(shape[kind]))) < share for kind, share in (("coarse", 0.1), ("fine", 0.3))
-    )
+    coarse, fine = (random.random((count, int(shape[kind]))) < p for kind, p in (("coarse", 0.1), ("fine", 0.3)))
     graphs = Graphs(
         node_offsets=np.concatenate([[0], np.cumsum(nodes)]),
         edge_offsets=np.concatenate([[0], np.cumsum(np.bincount(graph, minlength=count))]),
@@ -50,12 +47,10 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
         tasks=np.array([coarse.shape[1], fine.shape[1]]),
     )
     save(graphs, outputs["graphs"])
-    rows = [f"coarse,{task},,,,1" for task in range(coarse.shape[1])] + [
-        f"fine,{task},,,,1" for task in range(fine.shape[1])
-    ]
-    outputs["tasks"].write_text(
-        "\n".join(["kind,task,term,category,description,positives", *rows]) + "\n", encoding="utf-8"
-    )
+    kinds = {"coarse": coarse.shape[1], "fine": fine.shape[1]}
+    rows = [f"{kind},{task},,,,1\n" for kind, number in kinds.items() for task in range(number)]
+    head = "kind,task,term,category,description,positives\n"
+    outputs["tasks"].write_text(head + "".join(rows), encoding="utf-8")
     outputs["counts"].write_text("name,value\n", encoding="utf-8")
 
 

@@ -87,9 +87,8 @@ def read_links(path: Path, taxon: int, min_score: int = 0) -> Links:
     if not read:
         raise DataError(f"{path} has no links: {FETCH_AGAIN}.")
     if not kept:
-        raise DataError(
-            f"{path} has no link with a combined score of at least {min_score}: lower ppi.string.min_score."
-        )
+        least = f"a combined score of at least {min_score}"
+        raise DataError(f"{path} has no link with {least}: lower ppi.string.min_score.")
     return _united(list(names), np.concatenate(firsts), np.concatenate(seconds), np.concatenate(bits), read, kept)
 
 
@@ -202,9 +201,8 @@ def _parse(path: Path, line: int, block: bytes, columns: list[str], scores: list
         )
     except (ValueError, OverflowError) as error:
         for number, each in enumerate(block.split(b"\n")[:-1], line):
-            if not all(
-                re.fullmatch(rb"\d{1,9}", value) for value in each.split(separator)[len(columns) - len(scores) :]
-            ):
+            values = each.split(separator)[len(columns) - len(scores) :]
+            if not all(re.fullmatch(rb"\d{1,9}", value) for value in values):
                 raise _fault(path, number, "a score is no whole number") from error
             if each.decode(errors="ignore").encode() != each:
                 raise _fault(path, number, "it is no text in UTF-8") from error

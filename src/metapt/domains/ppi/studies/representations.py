@@ -43,16 +43,9 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
     rows = []
     for seed, paths in _by_seed(inputs).items():
         found = {arm: features(path) for arm, path in paths.items()}
+        words: dict[str, Any] = {"replicate": seed, "setting": FULL_ACCESS, "evaluation": REPRESENTATIONS}
         rows += [
-            metrics.row(
-                config["domain"],
-                arm,
-                cka_with(other),
-                linear_cka(found[arm], found[other]),
-                replicate=seed,
-                setting=FULL_ACCESS,
-                evaluation=REPRESENTATIONS,
-            )
+            metrics.row(config["domain"], arm, cka_with(other), linear_cka(found[arm], found[other]), **words)
             for arm, other in permutations(found, 2)
         ]
     metrics.write(rows, outputs["metrics"])
