@@ -24,7 +24,7 @@ workflow: $(INSTALLED)
 	$(SNAKEMAKE)
 	@results=$$($(BIN)/metapt check $(CONFIG)) && \
 	if [ ! $$results/report.html -nt $$results/headline.md ]; then $(SNAKEMAKE) --report $$results/report.html || exit; fi; \
-	$(BIN)/metapt headline $$results
+	$(BIN)/metapt summary $$results
 
 planted paper:
 	$(MAKE) workflow CONFIG=config/$@.yaml

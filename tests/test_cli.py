@@ -195,17 +195,6 @@ def test_docs_outside_the_project(
     assert "config/README.md is not there; run this in the project's folder." in capsys.readouterr().err
 
 
-def test_headline(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["headline", str(tmp_path)]) == 1
-    assert "headline.md is not there; the workflow makes it." in capsys.readouterr().err
-    (tmp_path / "headline.md").write_text("ours | paper\n")
-    assert main(["headline", str(tmp_path)]) == 0
-    assert "not made yet" in capsys.readouterr().out
-    (tmp_path / "report.html").touch()
-    assert main(["headline", str(tmp_path)]) == 0
-    assert capsys.readouterr().out == f"ours | paper\n\nReport: {tmp_path / 'report.html'}\n"
-
-
 def test_the_command_does_not_wait_for_torch() -> None:
     code = "import sys; from metapt.cli import main; main(sys.argv[1:]); print('torch' in sys.modules)"
     command = [sys.executable, "-c", code, "check", str(ROOT / "config" / "paper.yaml")]

@@ -9,16 +9,14 @@ import sys
 from pathlib import Path
 
 import metapt
-from metapt.errors import ConfigError, DataError, MetaptError
+from metapt.errors import ConfigError, MetaptError
 from metapt.files import atomic_path
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command and return its exit status; an error is printed as one sentence."""
     options = parser().parse_args(arguments)
-    command = {"run": _run, "check": _check, "docs": _docs, "headline": _headline, "estimate": _estimate}[
-        options.command
-    ]
+    command = {"run": _run, "check": _check, "docs": _docs, "summary": _summary, "estimate": _estimate}[options.command]
     try:
         return command(options)
     except MetaptError as error:
@@ -66,8 +64,16 @@ def parser() -> argparse.ArgumentParser:
     docs = commands.add_parser("docs", help="generate the config's schema and the tables of keys in config/README.md")
     docs.add_argument("--check", action="store_true", help="change nothing; fail if they are not up to date")
 
-    headline = commands.add_parser("headline", help="print the headline table and where the report is")
-    headline.add_argument("results", type=Path, metavar="RESULTS", help="the config's results folder")
+    summary = commands.add_parser(
+        "summary", help="print which claims hold, their numbers, and where tables and report are"
+    )
+    summary.add_argument(
+        "results",
+        type=Path,
+        nargs="?",
+        metavar="RESULTS",
+        help="a results folder; default: the one in results/ made last",
+    )
 
     estimate = commands.add_parser(
         "estimate", help="how many jobs, hours, how much memory and disk a config needs; takes minutes"
@@ -163,11 +169,9 @@ def _docs(options: argparse.Namespace) -> int:
     return 0
 
 
-def _headline(options: argparse.Namespace) -> int:
-    headline = options.results / "headline.md"
-    if not headline.is_file():
-        raise DataError(f"{headline} is not there; the workflow makes it.")
-    print(headline.read_text(encoding="utf-8"))
-    report = options.results / "report.html"
-    print(f"Report: {report.resolve() if report.is_file() else f'not made yet (snakemake --report {report})'}")
+def _summary(options: argparse.Namespace) -> int:
+    from metapt.evaluation.summary import newest, summary
+
+    colours = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    print(summary(options.results or newest(Path("results")), colours))
     return 0

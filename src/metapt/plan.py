@@ -97,7 +97,11 @@ class Plan:
             entry="evaluation.collect",
             config={"experiments": names, "stand_ins": stand_ins},
             inputs={f"{name}/{what}": ends[name].outputs[what] for name in names for what in ("metrics", "claims")},
-            outputs={"metrics": f"{config.results}/metrics.csv", "headline": f"{config.results}/headline.md"},
+            outputs={
+                "metrics": f"{config.results}/metrics.csv",
+                "claims": f"{config.results}/claims.csv",
+                "headline": f"{config.results}/headline.md",
+            },
             record=f"{config.results}/run.json",
             log=f"{config.results}/log.txt",
             mem_mb=1000,

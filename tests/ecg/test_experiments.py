@@ -31,7 +31,7 @@ from metapt.domains.ecg.quantities import (
 )
 from metapt.domains.ecg.strengths import fixed_arm, start_arm
 from metapt.evaluation import metrics
-from metapt.evaluation.experiment import STAND_IN
+from metapt.evaluation.comparisons import STAND_IN
 from metapt.evaluation.metrics import row
 from metapt.jobs import Job, Place
 from metapt.machine import Machine

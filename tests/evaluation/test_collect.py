@@ -28,7 +28,7 @@ SETTING = "10 initialisations in [45,135], target 90"
 def test_the_headline_puts_ours_beside_the_papers(tmp_path: Path) -> None:
     inputs = experiment(tmp_path, "mnist_rotation_mean", "absolute error of learned mean (degrees)", [2.0, 4.0])
     inputs |= experiment(tmp_path, "mnist_fidelity", "cosine", [0.9])
-    outputs = {"metrics": tmp_path / "metrics.csv", "headline": tmp_path / "headline.md"}
+    outputs = {name: tmp_path / name for name in ("metrics", "claims", "headline")}
     collect.run({"experiments": ["mnist_rotation_mean", "mnist_fidelity"], "stand_ins": []}, inputs, outputs, Machine())
     assert list(metrics.read(outputs["metrics"])["experiment"]) == ["mnist_rotation_mean"] * 2 + ["mnist_fidelity"]
     headline = outputs["headline"].read_text()
@@ -38,6 +38,8 @@ def test_the_headline_puts_ours_beside_the_papers(tmp_path: Path) -> None:
     assert "mnist_fidelity" not in numbers, "the paper has no such number"
     assert "the claim of mnist_rotation_mean" in verdicts
     assert "the claim of mnist_fidelity" in verdicts
+    claims = pd.read_csv(outputs["claims"])
+    assert claims["claim"].tolist() == ["the claim of mnist_rotation_mean", "the claim of mnist_fidelity"]
     stand_ins = ["mnist_rotation_mean"]
     collect.run({"experiments": ["mnist_rotation_mean"], "stand_ins": stand_ins}, inputs, outputs, Machine())
     assert "7.2" not in outputs["headline"].read_text(), "stand-in data have no place beside the paper's numbers"
@@ -46,6 +48,6 @@ def test_the_headline_puts_ours_beside_the_papers(tmp_path: Path) -> None:
 def test_a_missing_table_of_claims_is_named(tmp_path: Path) -> None:
     inputs = experiment(tmp_path, "mnist_fidelity", "cosine", [0.9])
     inputs["mnist_fidelity/claims"].unlink()
-    outputs = {"metrics": tmp_path / "metrics.csv", "headline": tmp_path / "headline.md"}
+    outputs = {name: tmp_path / name for name in ("metrics", "claims", "headline")}
     with pytest.raises(DataError, match=r"mnist_fidelity-claims\.csv is not a table of claims"):
         collect.run({"experiments": ["mnist_fidelity"], "stand_ins": []}, inputs, outputs, Machine())

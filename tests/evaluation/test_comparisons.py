@@ -12,7 +12,6 @@ from metapt.evaluation.comparisons import (
     NOT_BELOW,
     Comparison,
     Criterion,
-    Judgement,
     Measurement,
     at_least,
     at_most,
@@ -85,29 +84,31 @@ def test_a_difference_of_pairs_has_the_spread_of_the_gain() -> None:
     seeds = pd.Series([70.0, 75.0, 80.0, 85.0])  # far apart, but with equal gains
     gain = pd.Series([4.4, 4.6, 4.5, 4.5])
     verdict = decide(comparison(paired_difference(seeds + gain, seeds), at_least(4, "difference")))
-    assert verdict == Judgement("reproduced", "4.50 ± 0.04 (n = 4, 95% interval 4.37 to 4.63)")
+    assert verdict[:2] == ("reproduced", "4.50 ± 0.04 (n = 4, 95% interval 4.37 to 4.63)")
 
 
 def test_one_of_what_varies_much_decides_nothing() -> None:
     assert decide(comparison(SURE, at_least(9), least_seeds=2)) == decide(comparison(SURE, at_least(9)))
     verdict = decide(comparison(ONE, at_least(9), least_seeds=2))
-    assert verdict == Judgement("inconclusive", "10.00 (n = 1 PT seed: no spread known)")
+    assert verdict[:2] == ("inconclusive", "10.00 (n = 1 PT seed: no spread known)")
 
 
 def test_fewer_seeds_than_the_comparison_asks_for_decide_nothing() -> None:
     few = estimate(10.0, 0.1, 4)
     assert decide(comparison(few, at_least(9), least_seeds=4)).word == "reproduced"
     verdict = decide(comparison(few, at_least(9), least_seeds=5))
-    assert verdict == Judgement("inconclusive", f"{describe(few)}, fewer than 5 PT seeds")
+    assert verdict[:2] == ("inconclusive", f"{describe(few)}, fewer than 5 PT seeds")
 
 
 def test_measured_can_have_words_of_its_own_and_a_doubt() -> None:
-    assert decide(comparison(Measurement(ONE, "log10: {}"), at_least(9))) == Judgement(
-        "reproduced", f"log10: {describe(ONE)}"
+    assert decide(comparison(Measurement(ONE, "log10: {}"), at_least(9)))[:2] == (
+        "reproduced",
+        f"log10: {describe(ONE)}",
     )
     doubtful = Measurement(SURE, "log10: {}", "on two machines")
-    assert decide(comparison(doubtful, at_least(9))) == Judgement(
-        "inconclusive", f"log10: {describe(SURE)}, on two machines"
+    assert decide(comparison(doubtful, at_least(9)))[:2] == (
+        "inconclusive",
+        f"log10: {describe(SURE)}, on two machines",
     )
 
 
@@ -132,7 +133,10 @@ def test_judge_gives_a_row_per_comparison() -> None:
             Comparison("So is BPTT's.", "bptt", "", "error", at_most(7.2), not_measured),
         ],
     )
-    assert verdicts.drop(columns="measured").to_dict("records") == [
+    assert verdicts[["mean", "n"]].iloc[0].tolist() == [pytest.approx(6.1 / 3), 3]
+    assert verdicts[["mean", "standard_error", "n"]].iloc[1].isna().all()
+    words = verdicts.drop(columns=["measured", "mean", "standard_error", "n"])
+    assert words.to_dict("records") == [
         {
             "experiment": "e",
             "claim": "The error is at most 7.2 degrees.",

@@ -60,6 +60,7 @@ rule collect:
         unpack(COLLECT.inputs),
     output:
         metrics=f"{RESULTS}/metrics.csv",
+        claims=f"{RESULTS}/claims.csv",
         headline=report(
             f"{RESULTS}/headline.md",
             caption="../report/headline.rst",

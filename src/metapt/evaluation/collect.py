@@ -1,4 +1,4 @@
-"""Collect the experiments of all domains into one table of metrics and the headline table."""
+"""Collect the experiments of all domains into a table of metrics, a table of claims and the headline table."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ SHOWN = ["experiment", "claim", "measured", "criterion", "paper", "verdict"]
 
 
 def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
-    """Write the table of all metrics and the headline table. Raises DataError if an input is no such table.
+    """Write the tables of all metrics and claims and the headline table. Raises DataError if an input is no such table.
 
     Args:
         config: `experiments`: their names, such as "mnist_bptt", in the order of the tables.
         inputs: `{experiment}/metrics` and `{experiment}/claims` of each experiment.
-        outputs: `metrics`: all metrics; `headline`: Markdown with the paper's numbers beside ours, and the verdicts.
+        outputs: `metrics`, `claims`; `headline`: Markdown with the paper's numbers beside ours, and the verdicts.
         machine: not used.
     """
     experiments = config["experiments"]
@@ -34,6 +34,8 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
     comparable = table[~table["experiment"].isin(config["stand_ins"])]
     numbers = ours_and_papers(beside_paper(summarise(comparable), paper_numbers()))
     claims = pd.concat([_read_claims(inputs[f"{experiment}/claims"]) for experiment in experiments], ignore_index=True)
+    with atomic_path(outputs["claims"]) as path:
+        claims.to_csv(path, index=False)
     parts = [
         _markdown(
             numbers[numbers["paper"] != NOTHING],

@@ -28,9 +28,11 @@ from metapt.evaluation.statistics import Estimate
 from metapt.evaluation.tables import mean_and_error
 
 BEYOND_THE_PAPER = "beyond the paper"
+STAND_IN = "not comparable: stand-in data"
+"""What stands for the paper's number beside a claim on data that are not of the paper's kind."""
 COLUMNS = [
     "experiment", "claim", "arm", "control", "metric", "evaluation",
-    "measured", "criterion", "least_seeds", "paper", "verdict",
+    "measured", "mean", "standard_error", "n", "criterion", "least_seeds", "paper", "verdict",
 ]  # fmt: skip
 
 Word = Literal["reproduced", "not reproduced", "inconclusive", "not measured"]
@@ -94,21 +96,23 @@ class Comparison:
 
 
 class Judgement(NamedTuple):
-    """The outcome of a comparison: the verdict, and mean, standard error, n and interval in words."""
+    """The outcome of a comparison: the verdict, and mean, standard error, n and interval in words and as numbers."""
 
     word: Word
     measured: str
+    estimate: Estimate | None = None
 
 
 def judge(experiment: str, comparisons: Iterable[Comparison]) -> pd.DataFrame:
     """Return a table with the columns `COLUMNS` and a row for each comparison, in their order."""
     rows = []
     for each in comparisons:
-        word, measured = decide(each)
+        word, measured, e = decide(each)
+        numbers = (None, None, None) if e is None else (e.mean, e.standard_error, e.n)
         criterion = each.criterion.words if word != "not measured" else ""
         names = (experiment, each.text, each.arm, each.control, each.metric, each.evaluation)
-        rows.append((*names, measured, criterion, each.least_seeds, each.paper, word))
-    return pd.DataFrame(rows, columns=COLUMNS)
+        rows.append((*names, measured, *numbers, criterion, each.least_seeds, each.paper, word))
+    return pd.DataFrame(rows, columns=COLUMNS).astype({"n": "Int64"})
 
 
 def decide(comparison: Comparison) -> Judgement:
@@ -123,8 +127,8 @@ def decide(comparison: Comparison) -> Judgement:
     if estimate.n < comparison.least_seeds and math.isfinite(estimate.mean):
         word, words = "inconclusive", _too_few(estimate, comparison)
     if measured.doubt:
-        return Judgement("inconclusive", f"{measured.words.format(words)}, {measured.doubt}")
-    return Judgement(word, measured.words.format(words))
+        return Judgement("inconclusive", f"{measured.words.format(words)}, {measured.doubt}", estimate)
+    return Judgement(word, measured.words.format(words), estimate)
 
 
 def compare(measured: Estimate, criterion: Criterion) -> Word:

@@ -10,7 +10,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from metapt.evaluation import figures, metrics
-from metapt.evaluation.comparisons import Comparison, judge
+from metapt.evaluation.comparisons import STAND_IN, Comparison, judge
 from metapt.evaluation.results import Results
 from metapt.evaluation.tables import Tables, write_blocks
 from metapt.files import atomic_path
@@ -28,10 +28,6 @@ SUMMARY = {
     "figure_png": "figure.png",
 }
 """Names of the files that summarise an experiment, in its folder, by output."""
-
-
-STAND_IN = "not comparable: stand-in data"
-"""What stands for the paper's number beside a claim on data that are not of the paper's kind."""
 
 
 @dataclass(frozen=True)

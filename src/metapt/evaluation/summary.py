@@ -1,0 +1,90 @@
+"""What a workflow found, in lines for a terminal: how many claims hold, and the number behind each."""
+
+from __future__ import annotations
+
+import csv
+import textwrap
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from metapt.errors import DataError
+from metapt.evaluation.comparisons import BEYOND_THE_PAPER, STAND_IN
+from metapt.evaluation.tables import mean_and_error
+
+WIDTH = 80
+MARKS = {"reproduced": "+", "not reproduced": "-", "inconclusive": "?", "not measured": "."}
+COLOURS = {"+": "\033[32m", "-": "\033[31m", "?": "\033[33m", ".": "\033[2m"}
+MOST = 12
+"""Claims of a domain that are shown; the others are only counted."""
+
+Claim = dict[str, str]
+
+
+def newest(folder: Path) -> Path:
+    """Return the results folder inside `folder` that a workflow finished last. Raises DataError if there is none."""
+    found = sorted(folder.glob("*/claims.csv"), key=lambda path: path.stat().st_mtime)
+    if not found:
+        raise DataError(f"{folder.resolve()} has no results with a claims.csv, which the workflow makes at its end.")
+    return found[-1].parent
+
+
+def summary(results: Path, colours: bool) -> str:
+    """Return lines of at most `WIDTH` columns about the claims in a results folder.
+
+    Raises DataError if it has no table of claims.
+    """
+    try:
+        with (results / "claims.csv").open(encoding="utf-8", newline="") as file:
+            claims = list(csv.DictReader(file))
+        lines = _wrapped(f"{len(claims)} claims in {results}: {_counts(claims)}", "")
+        for domain in dict.fromkeys(map(_domain, claims)):
+            lines += ["", *_about(domain, [claim for claim in claims if _domain(claim) == domain])]
+    except FileNotFoundError:
+        raise DataError(f"{results / 'claims.csv'} is not there; the workflow makes it at its end.") from None
+    except (OSError, ValueError, KeyError) as error:
+        raise DataError(f"{results / 'claims.csv'} is not a table of claims ({error!r}); remove it.") from None
+    if colours:
+        lines = [f"{COLOURS[line[2]]}{line}\033[0m" if line[2:3] in COLOURS else line for line in lines]
+    return "\n".join([*lines, "", *_places(results)])
+
+
+def _about(domain: str, claims: list[Claim]) -> Iterator[str]:
+    """Yield the lines of a domain, the paper's claims first."""
+    standin = all(claim["paper"] == STAND_IN for claim in claims)
+    yield from _wrapped(f"{domain}{' (stand-in data)' if standin else ''}: {_counts(claims)}", "")
+    shown = sorted(claims, key=lambda claim: claim["paper"] == BEYOND_THE_PAPER)[:MOST]
+    numbers = [_number(claim) for claim in shown]
+    place = max(map(len, numbers)) + 1
+    for claim, number in zip(shown, numbers, strict=True):
+        *above, last = _wrapped(f"  {MARKS[claim['verdict']]} {claim['claim']}", "    ", WIDTH - place)
+        yield from above
+        yield f"{last:<{WIDTH - place}}{number:>{place}}"
+    if len(claims) > len(shown):
+        yield f"    and {len(claims) - len(shown)} more"
+
+
+def _places(results: Path) -> Iterator[str]:
+    yield "mean ± standard error (replicates, mostly PT seeds)"
+    yield from _wrapped(f"tables: {results}/headline.md, {results}/*/*/table.md", "        ")
+    report = results / "report.html"
+    yield from _wrapped(f"report: {report if report.is_file() else f'snakemake --report {report}'}", "        ")
+
+
+def _number(claim: Claim) -> str:
+    if not claim["mean"]:
+        return claim["verdict"]
+    return f"{mean_and_error(float(claim['mean']), float(claim['standard_error'] or 'nan'))} ({claim['n']})"
+
+
+def _domain(claim: Claim) -> str:
+    return claim["experiment"].partition("_")[0]
+
+
+def _counts(claims: list[Claim]) -> str:
+    verdicts = Counter(claim["verdict"] for claim in claims)
+    return ", ".join(f"{verdicts[word]} {word} ({mark})" for word, mark in MARKS.items() if verdicts[word]) or "none"
+
+
+def _wrapped(text: str, indent: str, width: int = WIDTH) -> list[str]:
+    return textwrap.wrap(text, width, subsequent_indent=indent, break_on_hyphens=False)

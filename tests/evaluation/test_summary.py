@@ -1,0 +1,109 @@
+"""The summary in the terminal: counts, a number for each claim, and never a line that is too long."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metapt.cli import main
+from metapt.errors import DataError
+from metapt.evaluation.comparisons import BEYOND_THE_PAPER, COLUMNS, STAND_IN
+from metapt.evaluation.summary import MARKS, MOST, WIDTH, newest, summary
+
+
+def claim(experiment: str, text: str, verdict: str = "reproduced", **changes: Any) -> dict[str, Any]:
+    numbers = {"mean": 7.2345, "standard_error": 1.4962, "n": 5, "paper": "7.2 ± 1.5"}
+    return (
+        dict.fromkeys(COLUMNS, "") | numbers | {"experiment": experiment, "claim": text, "verdict": verdict} | changes
+    )
+
+
+def results(folder: Path, *claims: dict[str, Any]) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    pd.DataFrame(claims, columns=COLUMNS).to_csv(folder / "claims.csv", index=False)
+    return folder
+
+
+def test_claims_are_counted_in_all_and_by_domain_and_each_has_its_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = results(
+        Path("some"),
+        claim("mnist_rotation_mean", "meta recovers the mean", paper=STAND_IN),
+        claim("ecg_full_access", "meta beats simclr", "not reproduced"),
+        claim("ecg_full_access", "simclr beats no_pt", "inconclusive"),
+        claim("ecg_cost", "meta is cheap", "not measured", mean="", standard_error="", n=""),
+    )
+    lines = summary(folder, colours=False).splitlines()
+    counts = "1 reproduced (+), 1 not reproduced (-), 1 inconclusive (?), 1 not measured (.)"
+    assert " ".join(lines[: lines.index("")]) == f"4 claims in {folder}: {counts}"
+    assert "mnist (stand-in data): 1 reproduced (+)" in lines
+    assert "ecg: 1 not reproduced (-), 1 inconclusive (?), 1 not measured (.)" in lines
+    [found] = [line for line in lines if "recovers the mean" in line]
+    assert found.startswith("  + meta recovers the mean ")
+    assert found.endswith(" 7.2 ± 1.5 (5)")
+    assert [line.split()[0] for line in lines if line.startswith("  ")] == ["+", "-", "?", "."]
+    assert any(line.endswith("  not measured") for line in lines)
+    assert f"snakemake --report {folder}/report.html" in " ".join(lines)
+
+
+def test_the_papers_claims_come_first_and_what_does_not_fit_is_counted(tmp_path: Path) -> None:
+    own = [claim("ppi_cost", f"own {number}", paper=BEYOND_THE_PAPER) for number in range(MOST)]
+    text = summary(results(tmp_path, *own, claim("ppi_cost", "the paper's")), colours=False)
+    assert text.index("the paper's") < text.index("own 0")
+    assert "own 11" not in text
+    assert "and 1 more" in text
+
+
+@given(
+    texts=st.lists(st.text(st.characters(codec="ascii", categories=("L", "N", "P", "Zs")), max_size=150), max_size=4),
+    mean=st.floats(allow_nan=True, allow_infinity=True),
+    error=st.floats(0, allow_infinity=False),
+)
+def test_no_line_is_wider_than_a_terminal(
+    tmp_path_factory: pytest.TempPathFactory, texts: list[str], mean: float, error: float
+) -> None:
+    folder = tmp_path_factory.mktemp("results")
+    claims = [claim("ecg_full_access", text, word, mean=mean, standard_error=error) for text in texts for word in MARKS]
+    text = summary(results(folder, *claims), colours=False)
+    assert max(map(len, text.splitlines())) <= WIDTH
+
+
+def test_colours_are_for_terminals_and_change_no_text(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = results(tmp_path, claim("ecg_full_access", "meta beats simclr"))
+    coloured, plain = (summary(folder, colours=colours) for colours in (True, False))
+    assert coloured != plain
+    assert coloured.replace("\033[32m", "").replace("\033[0m", "") == plain
+    assert main(["summary", str(folder)]) == 0
+    assert capsys.readouterr().out == f"{plain}\n"
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert main(["summary", str(folder)]) == 0
+    assert capsys.readouterr().out == f"{plain}\n"
+
+
+def test_without_a_folder_the_last_results_are_summarised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DataError, match=r"has no results with a claims\.csv"):
+        newest(Path("results"))
+    for age, name in ((20, "tour"), (10, "paper"), (30, "planted")):
+        path = results(tmp_path / "results" / name) / "claims.csv"
+        os.utime(path, (1e9 - age, 1e9 - age))
+    assert newest(Path("results")) == Path("results/paper")
+
+
+@pytest.mark.parametrize(("content", "message"), [(None, "is not there"), ("a,b\n1,2\n", "is not a table of claims")])
+def test_other_files_are_refused(tmp_path: Path, content: str | None, message: str) -> None:
+    if content is not None:
+        (tmp_path / "claims.csv").write_text(content)
+    with pytest.raises(DataError, match=message):
+        summary(tmp_path, colours=False)
