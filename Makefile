@@ -16,6 +16,8 @@ SNAKEMAKE := $(BIN)/snakemake --cores $(CORES) --configfile $(CONFIG)
 
 # Threads that wait must not spin: jobs run side by side.
 export OMP_WAIT_POLICY = passive
+# Modules are compiled when they are first imported, and only then: pip would compile all of each package.
+export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := workflow
 .PHONY: workflow planted paper test test-slow test-all test-slurm lint install clean
@@ -62,7 +64,6 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	{ echo "metapt needs Python 3.11 or later; name one: make PYTHON=python3.12"; exit 1; }
 	$(PYTHON) -m venv .venv
-	@# Python compiles what is imported, when it is imported; the rest of the packages is never needed.
 	$(BIN)/python -m pip install --no-compile --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
