@@ -1,7 +1,20 @@
-"""How many examples Hypothesis tries: few in `make test`, all in `make test-all`."""
+"""Settings of all tests: the number of examples that Hypothesis tries, and of threads."""
 
+from collections.abc import Iterator
+
+import pytest
+import torch
 from hypothesis import settings
 
 settings.register_profile("quick", max_examples=20)
 settings.register_profile("whole", max_examples=300)
 settings.load_profile("whole")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Use one thread: the tensors are small, so more threads only wait for one another."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -30,14 +29,6 @@ def example() -> ModuleType:
     return module
 
 
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # small matrices
-    yield
-    torch.set_num_threads(threads)
-
-
 def test_the_guide_shows_the_example() -> None:
     assert code_blocks()[0] == EXAMPLE.read_text(encoding="utf-8")
 
@@ -47,7 +38,6 @@ def test_the_example_is_short() -> None:
     assert len([line for line in lines if line and not line.startswith(("#", '"""'))]) <= 75
 
 
-@pytest.mark.usefixtures("one_thread")
 def test_the_guides_single_call_gives_a_gradient_per_feature(example: ModuleType) -> None:
     exec(code_blocks()[1], vars(example))
     gradient = example.result.gradient["noise"]
@@ -55,7 +45,6 @@ def test_the_guides_single_call_gives_a_gradient_per_feature(example: ModuleType
     assert torch.isfinite(gradient).all()
 
 
-@pytest.mark.usefixtures("one_thread")
 def test_the_example_puts_the_noise_on_the_useless_features_and_compares_arms_trained_alike(
     example: ModuleType, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

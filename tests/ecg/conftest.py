@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -19,15 +19,6 @@ from metapt.domains.ecg.resnet1d import initial_head, initial_pretrained
 from metapt.hypergrad import Params, Pretrained
 
 DTYPE = torch.float64
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Use one thread: the tensors are small, so more threads only wait for one another."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def _records(count: int, samples: int, seed: int = 0) -> EcgRecords:

@@ -12,8 +12,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import wfdb
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from metapt.domains.ecg.data.sources import CLASSES, LEADS, read_database, read_signals
@@ -300,59 +298,6 @@ def test_another_gain_and_another_number_of_leads(tmp_path: Path) -> None:
         read_signals(tmp_path, NAMES[:1])
     with pytest.raises(DataError, match="n_sig is 3, not 12"):
         read_signals(tmp_path, NAMES[1:2])
-
-
-def _mutated(data: st.DataObject, content: bytes) -> bytes:
-    """Return the content with some bytes changed, removed or inserted."""
-    changed = bytearray(content)
-    for _ in range(data.draw(st.integers(1, 3))):
-        start = data.draw(st.integers(0, len(changed)))
-        end = start + data.draw(st.sampled_from([0, 1, 1, 1, 2, 30]))
-        changed[start:end] = data.draw(
-            st.binary(max_size=2) | st.sampled_from([b"0", b"-", b" ", b"\n", b"9", b".", b"/", b"{", b"'"])
-        )
-    return bytes(changed)
-
-
-FUZZ = settings(
-    max_examples=300, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-
-
-@given(data=st.data(), suffix=st.sampled_from([".dat", ".hea"]))
-@FUZZ
-def test_a_mutated_record_is_refused_or_right(records: Path, data: st.DataObject, suffix: str) -> None:
-    path = records / f"{NAMES[1]}{suffix}"
-    content = path.read_bytes()
-    path.write_bytes(_mutated(data, content))
-    try:
-        np.testing.assert_array_equal(read_signals(records, NAMES[1:2]), draw_signals()[1:2])
-    except DataError:
-        pass
-    finally:
-        path.write_bytes(content)
-
-
-@given(data=st.data(), which=st.integers(0, 1))
-@FUZZ
-def test_a_mutated_table_is_refused_or_legal(
-    tables: Callable[..., tuple[Path, Path]], data: st.DataObject, which: int
-) -> None:
-    """The tables have no checksum."""
-    paths = tables()
-    paths[which].write_bytes(_mutated(data, paths[which].read_bytes()))
-    try:
-        table = pd.DataFrame(read_database(*paths))
-    except DataError:
-        return
-    assert table["fold"].between(1, 10).all()
-    assert table["ecg_id"].is_unique
-    assert table[list(CLASSES)].isin([0, 1]).all(axis=None)
-    assert all(
-        name == f"records100/{name[11:16]}/{number:05d}_lr"
-        for number, name in zip(table["ecg_id"], table["filename_lr"], strict=True)
-    )
-    assert not set(table["patient_id"][table["fold"] == 10]) & set(table["patient_id"][table["fold"] != 10])
 
 
 @pytest.mark.real_data

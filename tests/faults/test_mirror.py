@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from metapt.errors import ConfigError, MetaptError
+from metapt.errors import MetaptError
 from metapt.fetching import web
 from metapt.fetching.download import run
 from metapt.fetching.web import Patience
@@ -103,42 +103,3 @@ def test_small_files_that_break_halfway(server: Server, tmp_path: Path) -> None:
     server.answer = well
     get(entry, tmp_path)
     check(server, tmp_path, all_there=True)
-
-
-@pytest.mark.parametrize(
-    "address",
-    [
-        "ftp://host/x",
-        "gopher://host",
-        "sftp://host/x",
-        "data://text",
-        "file://elsewhere/etc",
-        "http://",
-        "jar:file://x",
-    ],
-)
-def test_no_other_kind_of_address(address: str, server: Server, tmp_path: Path) -> None:
-    with pytest.raises(
-        ConfigError, match=r"is illegal: legal are a folder, file:///folder, http://host/… and https://host/…"
-    ):
-        get(source(server), tmp_path, address)
-
-
-@pytest.mark.parametrize("target", ["file:///etc/passwd", "ftp://127.0.0.1/x", "data:text/plain,x"])
-def test_no_redirection_to_another_kind(target: str, server: Server, tmp_path: Path) -> None:
-    entry = source(server)
-    server.answer = lambda handler, content: handler.reply(302, b"", Location=target)
-    with pytest.raises(MetaptError, match="large0 could not be had"):
-        get(entry, tmp_path)
-    check(server, tmp_path, all_there=False)
-
-
-@pytest.mark.parametrize(
-    "name", ["../escaped.dat", "/tmp/escaped.dat", "records/../../escaped.dat", "records\\..\\escaped.dat"]
-)
-def test_a_list_of_names_that_leave_the_folder(name: str, server: Server, tmp_path: Path) -> None:
-    entry = source(server)
-    server.files["SHA256SUMS.txt"] += f"{'0' * 64}  records/x/{name}\n".encode() + f"{'0' * 64}  {name}\n".encode()
-    with pytest.raises(MetaptError, match=r"SHA256SUMS.txt could not be had"):
-        get(entry | {"listed": entry["listed"] | {"records": ""}}, tmp_path / "raw")
-    assert not list(tmp_path.rglob("*escaped*"))

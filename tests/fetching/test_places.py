@@ -135,7 +135,16 @@ def test_no_place_is_known(target: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "address", ["ftp://host/data", "s3://bucket", "file://host/data", "http://", "http://[::1/data"]
+    "address",
+    [
+        "ftp://host/x",
+        "sftp://host/x",
+        "s3://bucket",
+        "file://host/data",
+        "data://text",
+        "jar:file://x",
+        "http://[::1/x",
+    ],
 )
 def test_illegal_addresses(target: Path, address: str) -> None:
     with pytest.raises(ConfigError, match=r"in data\.mirrors is"):

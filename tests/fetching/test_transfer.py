@@ -56,10 +56,12 @@ def test_redirection(server: Server, target: Path) -> None:
     assert_whole(target)
 
 
-def test_no_redirection_to_ftp(server: Server, target: Path) -> None:
-    server.answers[PATH] = lambda handler: handler.reply(302, b"", Location="ftp://127.0.0.1/file", Content_Length="0")
-    with pytest.raises(MachineError, match="unsupported protocol 'ftp://'"):
+@pytest.mark.parametrize("location", ["file:///etc/passwd", "ftp://127.0.0.1/x", "data:text/plain,x"])
+def test_no_redirection_to_another_kind_of_address(location: str, server: Server, target: Path) -> None:
+    server.answers[PATH] = lambda handler: handler.reply(302, b"", Location=location, Content_Length="0")
+    with pytest.raises((DataError, MachineError), match="could not be had"):
         get(target, source(f"{server.url}/data"))
+    assert not any(target.parent.glob("*"))
 
 
 def asked_for_password(inner: Answer) -> Answer:

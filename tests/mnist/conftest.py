@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 
 from metapt.domains.mnist.arms import Run
 from metapt.domains.mnist.data import prepare
@@ -14,15 +13,6 @@ from metapt.domains.mnist.data.prepare import MnistData, load
 from metapt.domains.mnist.data.simulate import write_digits
 from metapt.domains.mnist.data.sources import FILES
 from metapt.machine import Machine
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Use one thread: the tensors are small, so more threads only wait for one another."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")

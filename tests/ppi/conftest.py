@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-import torch
 
 from metapt.domains.ppi.config import Ego, PpiSettings, String, Tasks
 from metapt.domains.ppi.data.prepare import run
@@ -25,15 +24,6 @@ class StringFiles(NamedTuple):
 
     inputs: dict[str, Path]
     config: dict[str, Any]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Use one thread: the tensors are small, and threads would only wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def _write(path: Path, lines: Sequence[str]) -> Path:

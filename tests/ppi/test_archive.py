@@ -273,43 +273,6 @@ def test_overlong_files(tmp_path: Path, content: bytes) -> None:
         read_archive(zipped(content + b"x", tmp_path / "archive.zip"))
 
 
-@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
-def test_flipped_bytes_in_a_zip_file(tmp_path: Path, graphs: Graphs, content: bytes, method: int) -> None:
-    """Flip bytes; some, such as the time of writing, have no effect."""
-    path = zipped(content, tmp_path / "archive.zip", method)
-    whole = path.read_bytes()
-    random = np.random.default_rng(0)
-    refused = 0
-    for position in [
-        *range(0, 150, 2),
-        *random.integers(len(whole), size=100),
-        *range(len(whole) - 250, len(whole), 3),
-    ]:
-        altered = bytearray(whole)
-        altered[position] ^= 1 << random.integers(8)
-        path.write_bytes(altered)
-        try:
-            assert_equal(read_archive(path), graphs)
-        except DataError:
-            refused += 1
-    assert refused > 150
-
-
-def test_flipped_bytes_without_checksum(tmp_path: Path, content: bytes) -> None:
-    """Flip bytes; what is read is legal even if it is not right."""
-    path = tmp_path / "archive.pt"
-    random = np.random.default_rng(0)
-    refused = 0
-    for position in [*range(0, 1800, 9), *random.integers(len(content), size=100)]:
-        altered = bytearray(content)
-        altered[position] ^= 1 << random.integers(8)
-        try:
-            read_archive(plain(bytes(altered), path))
-        except DataError:
-            refused += 1
-    assert refused > 200
-
-
 def test_wrong_checksum(tmp_path: Path, raw: Raw, content: bytes) -> None:
     """Change a label to another legal value."""
     path = zipped(content, tmp_path / "archive.zip", zipfile.ZIP_STORED)

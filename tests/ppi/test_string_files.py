@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import os
 from collections.abc import Callable, Sequence
@@ -10,8 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from metapt.domains.ppi.data import string_files as module
 from metapt.domains.ppi.data.string_files import CHANNELS, Links, read_links, read_terms
@@ -255,37 +252,6 @@ def test_no_link_reaches_the_score_and_no_term_is_of_the_gene_ontology(tmp_path:
         read_links(write_lines(tmp_path / "links.txt.gz", [*LINKS[:1], *LINKS[3:5]]), 7, 500)
     with pytest.raises(DataError, match="has no Gene Ontology terms"):
         read_terms(write_lines(tmp_path / "terms.txt.gz", [TERMS[0], TERMS[4]]), 7, np.array(["7.c"], object))
-
-
-def _mutated(data: st.DataObject, content: bytes) -> bytes:
-    """Return the text with some bytes changed, removed or inserted."""
-    changed = bytearray(content)
-    for _ in range(data.draw(st.integers(1, 3))):
-        start = data.draw(st.integers(0, len(changed)))
-        end = start + data.draw(st.sampled_from([0, 1, 1, 1, 2, 30]))
-        some = st.sampled_from([b"0", b"-", b" ", b"\n", b"\t", b"\r", b"\0", b"9", b".", b'"', b"#", b"7.a"])
-        changed[start:end] = data.draw(st.binary(max_size=2) | some)
-    return bytes(changed)
-
-
-@given(data=st.data(), lines=st.sampled_from([LINKS, TERMS]))
-@settings(
-    max_examples=300, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-def test_a_mutated_text_is_refused_or_legal(tmp_path: Path, data: st.DataObject, lines: list[str]) -> None:
-    """The text has no checksum."""
-    path = tmp_path / "file.txt.gz"
-    path.write_bytes(gzip.compress(_mutated(data, "".join(f"{line}\n" for line in lines).encode()), 1))
-    with contextlib.suppress(DataError):
-        if lines is LINKS:
-            links = read_links(path, 7)
-            assert edges(links)
-            assert all(name.startswith("7.") and name.isascii() for name in links.proteins)
-            assert links.kept <= links.read <= len(LINKS) + 2
-        else:
-            found = read_terms(path, 7, np.array(["7.a", "7.c"], object))
-            assert found.terms.index.is_unique
-            assert found.terms["category"].str.contains("Gene Ontology").all()
 
 
 @pytest.mark.real_data
