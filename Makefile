@@ -23,9 +23,9 @@ export PYTHONDONTWRITEBYTECODE =
 .PHONY: workflow planted paper test test-slow test-all test-slurm lint install clean
 
 workflow: $(INSTALLED)
-	$(SNAKEMAKE)
+	$(SNAKEMAKE) --quiet rules reason host
 	@results=$$($(BIN)/metapt check $(CONFIG)) && \
-	if [ ! $$results/report.html -nt $$results/headline.md ]; then $(SNAKEMAKE) --report $$results/report.html || exit; fi; \
+	if [ ! $$results/report.html -nt $$results/headline.md ]; then $(SNAKEMAKE) --quiet all --report $$results/report.html || exit; fi; \
 	$(BIN)/metapt summary $$results
 
 planted paper:
