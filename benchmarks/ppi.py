@@ -56,6 +56,7 @@ from metapt.domains.ppi.problem import MultitaskProblem
 from metapt.hypergrad import Identity, Neumann, Pretrained
 from metapt.machine import machine_name
 from metapt.training.measure import Measured
+from metapt.training.products import decide
 from metapt.training.seeds import generator
 
 PERIOD = 10
@@ -123,6 +124,10 @@ def measure(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """Return times of all contenders for one shape, peak memory, and rows (what, criterion, a value per round)."""
     setting = make_setting(SHAPES[name], arguments)
     check_equal(setting)
+    if setting.network.width >= 256:  # as jobs do
+        products = decide(arguments.device)
+        products.apply()
+        print(f"- {name}: {products}")
     contenders = make_contenders(setting)
     synchronise = torch.cuda.synchronize if arguments.device == "cuda" else lambda: None
     times: dict[str, list[float]] = {contender: [] for contender in contenders}

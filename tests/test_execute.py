@@ -261,7 +261,9 @@ def training(folder: Path, entry: str, number: int) -> tuple[Job, Path]:
     name = f"ecg/study{number}"
     record = folder / "results" / name / "run.json"
     copied = str(record.with_name("copy"))
-    return job(folder, entry, stage="study", name=name, record=str(record), outputs={"copy": copied}), record
+    return job(
+        folder, entry, stage="study", name=name, record=str(record), outputs={"copy": copied}, large_products=True
+    ), record
 
 
 @pytest.mark.usefixtures("matmul_precision")
@@ -285,11 +287,13 @@ def test_the_first_job_that_trains_chooses_the_products_of_all(
     assert execute(training(tmp_path, entry(work), 2)[0]) == 0
     assert main(["run", str(record), "--into", str(tmp_path / "again")]) == 0, "a record is repeated with its products"
     assert json.loads((tmp_path / "again" / "run.json").read_text())["products"]["setting"] == "medium"
-    assert execute(job(tmp_path, entry(work), stage="study")) == 0, "outside of results there is no choice to take over"
+    assert execute(job(tmp_path, entry(work), stage="study", large_products=True)) == 0, (
+        "outside of results there is no choice to take over"
+    )
     assert seen == ["medium", "medium", "medium", "highest"]
 
 
-def test_a_job_that_does_not_train_chooses_no_products(entry: Callable[[Run], str], tmp_path: Path) -> None:
+def test_a_job_without_large_products_chooses_none(entry: Callable[[Run], str], tmp_path: Path) -> None:
     assert execute(job(tmp_path, entry(copy))) == 0
     assert json.loads((tmp_path / "out" / "run.json").read_text())["products"] is None
 

@@ -143,11 +143,11 @@ def _device(job: Job, gpus: int, require_gpu: bool) -> str:
 
 
 def _products(job: Job, device: str, recorded: Json | None) -> Json | None:
-    """Choose the library of float32 matrix products; None for a job that does not train.
+    """Choose the library of float32 matrix products; None for a job that multiplies no large ones.
 
     The first job on a machine keeps its choice for the others that share its folder of results.
     """
-    if not job.trains:
+    if not (job.large_products or recorded):
         return None
     from metapt.training.products import Products, decide
 

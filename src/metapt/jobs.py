@@ -34,6 +34,7 @@ class Job:
     log: str = ""  # path of its log
     threads: int = 1  # CPU threads
     alone: bool = False  # whether no other job may run at the same time, because its time is a result
+    large_products: bool = False  # whether large float32 matrix products take its time (see `training.products`)
     mem_mb: int = 2000  # memory in megabytes
     minutes: int = 10  # time limit
 
@@ -67,6 +68,11 @@ class Jobs(Generic[S]):
         self.config = config
         self.place = place
         self.made: dict[str, Job] = {}
+
+    @property
+    def large_products(self) -> bool:
+        """Whether large float32 matrix products take the time of training."""
+        return False
 
     def once(self, name: str, make: Callable[[], Job]) -> Job:
         """Return the job of this name; `make` makes it the first time."""
@@ -175,6 +181,7 @@ class Jobs(Generic[S]):
                 log=f"{folder}/log.txt",
                 threads=threads,
                 alone=alone,
+                large_products=self.large_products,
                 mem_mb=mem_mb,
                 minutes=minutes,
             ),

@@ -60,6 +60,13 @@ def test_keys_of_the_computation_reach_the_jobs_that_read_them() -> None:
     assert differing == [runs[1:], runs[2:]]
 
 
+def test_wide_networks_have_large_products() -> None:
+    for width, large in ((64, False), (300, True)):
+        made = jobs_of(network={"width": width})
+        runs = [made.pretrain("meta", "full_access", 0), made.finetune("meta", "full_access")]
+        assert [job.large_products for job in runs] == [large, large]
+
+
 @pytest.mark.parametrize("arm", ["no_pt", "graph_supervised"])
 def test_pt_without_ft_data_is_one_run_for_all_that_is_done_to_them(arm: str) -> None:
     assert {pretrain_setting(ARMS[arm], setting) for setting in ("full_access", "half_data", *HELD_OUT)} == {

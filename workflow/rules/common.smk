@@ -56,7 +56,7 @@ class Asked:
 
     def described(self, wildcards):
         job = self.job(wildcards)
-        return {"stage": job.stage, "name": job.name, "entry": job.entry, "threads": job.threads}
+        return {name: getattr(job, name) for name in ("stage", "name", "entry", "threads", "large_products")}
 
     def config(self, wildcards):
         return self.job(wildcards).config

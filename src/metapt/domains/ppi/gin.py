@@ -95,7 +95,7 @@ class GinEncoder:
         layers: number of message-passing layers.
         width: width of a node's state.
         precision: of the matrix products; features have the type of the parameters.
-        recompute: compute the layers anew for each derivative in training, which saves memory.
+        recompute: compute the first half of the layers anew for each derivative in training, which saves memory.
     """
 
     def __init__(self, layers: int, width: int, precision: Precision = "float32", recompute: bool = False) -> None:
@@ -138,7 +138,7 @@ class GinEncoder:
             after = F.relu(F.linear(hidden, *_linear2(parameters, layer)))
             return after if keep is None else after * keep.to(after.dtype)
 
-        if not (training and self._recompute):
+        if not (training and self._recompute and layer < self.layers // 2):
             return part(parameters, states)
         own = {name: value for name, value in parameters.items() if name.startswith(f"layers.{layer}.")}
         if not layer:
