@@ -156,6 +156,7 @@ def measure(width: int, arguments: argparse.Namespace) -> dict[str, Any]:
             if turn and name == "plain":
                 limits.append(limit.seconds(work["plain"], state))
                 rates.append(work["plain"] / 1e9 / times["plain"][-1])
+    os.environ["MALLOC_MMAP_THRESHOLD_"] = "65536"  # later processes return freed tensors to the system
     with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
         peaks = {
             name: pool.apply(peak, (name, width, arguments)) for name in ("plain", "neumann", "identity", "recomputed")
