@@ -172,9 +172,10 @@ def test_what_is_learned_moves_and_its_trajectory_is_recorded(ran: Callable[[str
         assert {"moved", "swing", "hypergradient"} <= run.numbers.keys()
 
 
-def test_the_meta_parameters_of_simclr_never_change(
-    make: Callable[..., Setting], monkeypatch: pytest.MonkeyPatch
-) -> None:
+Make = Callable[..., Setting]
+
+
+def test_the_meta_parameters_of_simclr_never_change(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
     step = Pretrainer.step
     monkeypatch.setattr(
@@ -187,9 +188,7 @@ def test_the_meta_parameters_of_simclr_never_change(
     assert all(equal(meta, start) for meta in [*seen, run.meta])
 
 
-def test_all_arms_of_a_seed_start_from_the_same_weights(
-    ran: Callable[[str], Ran], make: Callable[..., Setting]
-) -> None:
+def test_all_arms_of_a_seed_start_from_the_same_weights(ran: Callable[[str], Ran], make: Make) -> None:
     expected = make().initial()
     for name in ARMS:
         run, _, starts = ran(name)
@@ -217,7 +216,7 @@ def small(arm: config.Arm) -> config.Arm:
 
 
 @pytest.fixture
-def seen(make: Callable[..., Setting]) -> Callable[[config.Arm], list[bytes]]:
+def seen(make: Make) -> Callable[[config.Arm], list[bytes]]:
     """Return a function (arm) -> signals and draws of its PT steps, as bytes; those shared by branches once."""
 
     def run(arm: config.Arm) -> list[bytes]:
@@ -271,9 +270,7 @@ def test_searches_try_strengths_that_the_config_allows(ran: Callable[[str], Ran]
         assert (moves < 0).all()
 
 
-def test_random_search_with_its_final_run_costs_its_budget(
-    make: Callable[..., Setting], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_random_search_with_its_final_run_costs_its_budget(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     counts = []
     run = Pretrainer.run
     monkeypatch.setattr(
@@ -284,9 +281,7 @@ def test_random_search_with_its_final_run_costs_its_budget(
     assert counts == [2, 2, 8]
 
 
-def test_the_better_branch_goes_on_from_where_it_is(
-    make: Callable[..., Setting], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_better_branch_goes_on_from_where_it_is(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """Losses that prefer the higher strength give plain PT with strengths 6, 9, 13.5, 20.25, each for two steps."""
     losses: list[float] = []
     monkeypatch.setattr(pretraining, "evaluate_encoder", lambda *args: losses.append(-float(len(losses))) or losses[-1])
@@ -306,7 +301,7 @@ def test_the_better_branch_goes_on_from_where_it_is(
 
 
 @pytest.mark.parametrize("name", ["simclr", "branch_search", "branch_search-lower", "random_search"])
-def test_pt_that_diverges_is_an_error(make: Callable[..., Setting], name: str) -> None:
+def test_pt_that_diverges_is_an_error(make: Make, name: str) -> None:
     setting = make()
     broken = dataclasses.replace(setting, dataset=dataclasses.replace(setting.dataset, mean=math.nan))
     with pytest.raises(TrainingError, match="the PT loss at step"):
@@ -318,9 +313,7 @@ def signal_of(signal: torch.Tensor) -> bytes:
 
 
 @pytest.mark.parametrize(("size", "folds"), [(25, 5), (10, 5), (14, 5), (23, 4), (25, 2)])
-def test_a_cross_fitted_head_sees_disjoint_folds_in_every_meta_update(
-    make: Callable[..., Setting], size: int, folds: int
-) -> None:
+def test_a_cross_fitted_head_sees_disjoint_folds_in_every_meta_update(make: Make, size: int, folds: int) -> None:
     setting = make(meta_size=size)
     arm = ARMS["meta-stable"].model_copy(update={"folds": folds})
     loop, _ = meta_loop(setting, arm)
@@ -344,7 +337,7 @@ def test_a_cross_fitted_head_sees_disjoint_folds_in_every_meta_update(
 
 @pytest.mark.parametrize("name", ["meta", "optsla"])
 def test_meta_updates_train_on_ft_training_ecgs_and_are_judged_by_the_others(
-    make: Callable[..., Setting], monkeypatch: pytest.MonkeyPatch, name: str
+    make: Make, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     given: list[Any] = []
 
@@ -364,9 +357,7 @@ def test_meta_updates_train_on_ft_training_ecgs_and_are_judged_by_the_others(
         assert judges == validation if name == "optsla" else judges < validation
 
 
-def test_encoders_are_evaluated_by_cross_validation_over_patients(
-    make: Callable[..., Setting], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_encoders_are_evaluated_by_cross_validation_over_patients(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[torch.Tensor] = []
     monkeypatch.setattr(pretraining, "cross_validated_loss", lambda *args: given.append(args[2]) or 0.0)
     setting = make()
@@ -378,7 +369,7 @@ def test_encoders_are_evaluated_by_cross_validation_over_patients(
     assert set(fold.tolist()) == set(range(4))
 
 
-def test_reused_gradients_are_those_of_the_hypergradients_minibatches(make: Callable[..., Setting]) -> None:
+def test_reused_gradients_are_those_of_the_hypergradients_minibatches(make: Make) -> None:
     setting = make()
     arm = ARMS["meta-stable"]
     loop, _ = meta_loop(setting, arm)
@@ -422,7 +413,7 @@ class Fragile(Checkpoint):
 
 @pytest.mark.parametrize("name", [name for name in ARMS if name != "no_pt"])
 def test_an_interrupted_run_ends_in_the_same_bits(
-    ran: Callable[[str], Ran], make: Callable[..., Setting], name: str, monkeypatch: pytest.MonkeyPatch
+    ran: Callable[[str], Ran], make: Make, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = ran(name).run
     monkeypatch.setattr(Every, "__call__", lambda self: True)
@@ -441,7 +432,7 @@ def test_an_interrupted_run_ends_in_the_same_bits(
 
 @pytest.mark.parametrize("name", ["meta", "branch_search-random"])
 def test_the_same_seed_ends_in_the_same_bits_and_others_elsewhere(
-    ran: Callable[[str], Ran], make: Callable[..., Setting], name: str
+    ran: Callable[[str], Ran], make: Make, name: str
 ) -> None:
     whole, again = ran(name).run, pretrain(ARMS[name], make())
     assert the_same(whole, again)
@@ -463,7 +454,7 @@ def test_bfloat16_is_of_pt_steps_and_float32_of_hypergradients(dataset: Dataset,
     assert equal(*gradients)
 
 
-def test_a_run_that_computes_anew_ends_alike(make: Callable[..., Setting], ran: Callable[[str], Ran]) -> None:
+def test_a_run_that_computes_anew_ends_alike(make: Make, ran: Callable[[str], Ran]) -> None:
     arm = ARMS["meta"].model_copy(update={"recompute": True})
     again, once = pretrain(arm, make()), ran("meta").run
     torch.testing.assert_close(again.meta, once.meta)

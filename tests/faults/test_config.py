@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 
 from metapt.cli import main
-from metapt.config import experiments, validate
-from metapt.errors import ConfigError
 
 TINY = Path(__file__).parents[1] / "workflow" / "tiny.yaml"
 
@@ -172,11 +170,6 @@ def test_a_file_that_cannot_be_read(
 ) -> None:
     assert main(["check", str(tmp_path / path)]) == 1
     assert f"can't be read: {sentence}" in capsys.readouterr().err
-
-
-def test_a_config_without_experiments() -> None:
-    with pytest.raises(ConfigError, match="the config has no experiment: add one"):
-        experiments(validate({"results": "x"}))
 
 
 def test_overlays_are_laid_over_one_another(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -124,8 +124,11 @@ def runs(digits_file: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[st
     }
 
 
+Runs = dict[str, dict[str, dict[str, Path]]]
+
+
 @pytest.mark.parametrize("experiment", STUDIES)
-def test_every_arm_leaves_its_numbers(runs: dict[str, dict[str, dict[str, Path]]], experiment: str) -> None:
+def test_every_arm_leaves_its_numbers(runs: Runs, experiment: str) -> None:
     for arm, files in runs[experiment].items():
         table = metrics.read(files["metrics"])
         assert set(table["experiment"]) == {f"mnist_{experiment}"}
@@ -135,7 +138,7 @@ def test_every_arm_leaves_its_numbers(runs: dict[str, dict[str, dict[str, Path]]
         assert numbers["value"].map(pd.notna).all()
 
 
-def test_learned_rotations_have_a_trajectory_per_replicate(runs: dict[str, dict[str, dict[str, Path]]]) -> None:
+def test_learned_rotations_have_a_trajectory_per_replicate(runs: Runs) -> None:
     for experiment, replicates in {"rotation_mean": 10, "rotation_mean_std": 4}.items():
         for arm, files in runs[experiment].items():
             series = metrics.read_series(files["series"])
@@ -144,7 +147,7 @@ def test_learned_rotations_have_a_trajectory_per_replicate(runs: dict[str, dict[
             assert sorted(series["step"].unique()) == list(range(1, steps + 1))
 
 
-def test_the_last_point_of_a_trajectory_is_the_learned_value(runs: dict[str, dict[str, dict[str, Path]]]) -> None:
+def test_the_last_point_of_a_trajectory_is_the_learned_value(runs: Runs) -> None:
     files = runs["rotation_mean"]["meta"]
     series = metrics.read_series(files["series"])
     learned = metrics.select(
@@ -153,14 +156,14 @@ def test_the_last_point_of_a_trajectory_is_the_learned_value(runs: dict[str, dic
     assert list(series[series["step"] == 3]["value"]) == list(learned)
 
 
-def test_initial_means_lie_in_the_range(runs: dict[str, dict[str, dict[str, Path]]]) -> None:
+def test_initial_means_lie_in_the_range(runs: Runs) -> None:
     table = metrics.read(runs["rotation_mean"]["meta"]["metrics"])
     initial = table[table["metric"] == quantities.INITIAL_MEAN]["value"]
     assert initial.nunique() == 10
     assert initial.between(45, 135).all()
 
 
-def test_the_paper_has_each_of_its_numbers_beside_ours(runs: dict[str, dict[str, dict[str, Path]]]) -> None:
+def test_the_paper_has_each_of_its_numbers_beside_ours(runs: Runs) -> None:
     """With the paper's replicates, starts and targets our settings have the words of its table."""
     ours = metrics.read([files["metrics"] for arms in runs.values() for files in arms.values()])
     papers = paper_numbers()
@@ -171,9 +174,7 @@ def test_the_paper_has_each_of_its_numbers_beside_ours(runs: dict[str, dict[str,
 
 
 @pytest.mark.parametrize("experiment", STUDIES)
-def test_a_summary_is_whole_and_always_the_same_bytes(
-    runs: dict[str, dict[str, dict[str, Path]]], experiment: str, tmp_path: Path
-) -> None:
+def test_a_summary_is_whole_and_always_the_same_bytes(runs: Runs, experiment: str, tmp_path: Path) -> None:
     first, second = (
         summarise(experiment, STUDIES[experiment], runs[experiment], tmp_path / name) for name in ("a", "b")
     )
@@ -191,9 +192,7 @@ def test_a_summary_is_whole_and_always_the_same_bytes(
     assert table["paper_mean"].notna().sum() == (paper_numbers()["experiment"] == f"mnist_{experiment}").sum()
 
 
-def test_a_claim_about_an_arm_that_was_not_run_is_not_measured(
-    runs: dict[str, dict[str, dict[str, Path]]], tmp_path: Path
-) -> None:
+def test_a_claim_about_an_arm_that_was_not_run_is_not_measured(runs: Runs, tmp_path: Path) -> None:
     some = {arm: runs["bptt"][arm] for arm in ("meta", "initial_augmentation")}
     verdicts = pd.read_csv(summarise("bptt", STUDIES["bptt"], some, tmp_path / "some")["claims"]).set_index("claim")[
         "verdict"
@@ -216,9 +215,10 @@ def forget(results: Outcome) -> None:
         checkpoint.remove()
 
 
-def test_a_replicate_of_the_rotation_learns_the_same_among_others_as_alone(
-    digits: MnistData, run_as: Callable[..., Run]
-) -> None:
+RunAs = Callable[..., Run]
+
+
+def test_a_replicate_of_the_rotation_learns_the_same_among_others_as_alone(digits: MnistData, run_as: RunAs) -> None:
     def learned(replicates: int) -> float:
         study = RotationMean(**SIZES, epochs=2, replicates=replicates)
         results = rotation_study.train_mean(study, run_as("rotation_mean"), digits)
@@ -232,7 +232,7 @@ def test_a_replicate_of_the_rotation_learns_the_same_among_others_as_alone(
 
 
 def test_a_replicate_of_the_weighting_learns_the_same_among_others_and_in_any_thread(
-    digits: MnistData, run_as: Callable[..., Run]
+    digits: MnistData, run_as: RunAs
 ) -> None:
     def weights(replicates: int, threads: int) -> list[float]:
         study = ExampleWeighting(pretrain_examples=50, classes=11, batch_size=50, epochs=2, replicates=replicates)
@@ -277,7 +277,7 @@ DIFFERENT = {  # as different from the arm "meta" as the sequence of draws goes
 
 @pytest.mark.parametrize("name", DIFFERENT)
 def test_pt_steps_of_every_arm_see_the_same_rotated_images(
-    name: str, digits: MnistData, run_as: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+    name: str, digits: MnistData, run_as: RunAs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     study = RotationMean(**SIZES, epochs=2, replicates=2, arms={"meta": MnistMeta(), **DIFFERENT})
     (first,), (other,) = (
@@ -293,7 +293,7 @@ def test_pt_steps_of_every_arm_see_the_same_rotated_images(
 
 
 def test_pt_steps_of_every_arm_see_the_same_weighted_images(
-    digits: MnistData, run_as: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+    digits: MnistData, run_as: RunAs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     study = STUDIES["example_weighting"].model_copy(update={"replicates": 1, "epochs": 2})
     (first,), (other,) = (
@@ -310,7 +310,7 @@ def test_pt_steps_of_every_arm_see_the_same_weighted_images(
 
 @pytest.mark.parametrize("arm", [name for name in BpttStudy().arms if name != "optimal_augmentation"])
 def test_pt_and_ft_behind_the_accuracy_of_every_arm_see_the_same_minibatches(
-    arm: str, digits: MnistData, run_as: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+    arm: str, digits: MnistData, run_as: RunAs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     study = STUDIES["bptt"].model_copy(
         update={
@@ -346,15 +346,13 @@ def outer_steps(table: pd.DataFrame) -> int:
 
 @pytest.mark.parametrize(("budget", "expected"), [(0.0, 1), (3600.0, 4)], ids=["spent at once", "never spent"])
 def test_backpropagation_stops_when_its_budget_is_spent(
-    digits: MnistData, run_as: Callable[..., Run], budget: float, expected: int
+    digits: MnistData, run_as: RunAs, budget: float, expected: int
 ) -> None:
     table, means = bptt(digits, run_as("bptt", "bptt", budget_seconds=budget), budget_of="meta")
     assert outer_steps(table) == len(means) - 1 == expected
 
 
-def test_each_outer_step_moves_the_mean_by_about_the_learning_rate(
-    digits: MnistData, run_as: Callable[..., Run]
-) -> None:
+def test_each_outer_step_moves_the_mean_by_about_the_learning_rate(digits: MnistData, run_as: RunAs) -> None:
     _, means = bptt(digits, run_as("bptt", "bptt"), meta_lr=0.3)
     assert means[0] == 45
     assert abs(means[1] - 45) == pytest.approx(0.3, rel=1e-3), "Adam's first step is its learning rate"
@@ -362,7 +360,7 @@ def test_each_outer_step_moves_the_mean_by_about_the_learning_rate(
 
 
 def test_an_outer_step_with_an_exploding_hypergradient_is_skipped_and_counted(
-    digits: MnistData, run_as: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+    digits: MnistData, run_as: RunAs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     exact, calls = bptt_study.exact_hypergradient, iter(range(20))
 
@@ -377,7 +375,7 @@ def test_an_outer_step_with_an_exploding_hypergradient_is_skipped_and_counted(
 
 
 def test_interrupted_backpropagation_goes_on_to_the_same_bits(
-    digits: MnistData, run_as: Callable[..., Run], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    digits: MnistData, run_as: RunAs, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     whole, expected = bptt(digits, run_as("bptt", "bptt"))
     assert not list(tmp_path.iterdir()), "nothing was due to be saved"
@@ -400,7 +398,7 @@ def test_interrupted_backpropagation_goes_on_to_the_same_bits(
     pd.testing.assert_frame_equal(resumed[~resumed["metric"].isin(timed)], whole[~whole["metric"].isin(timed)])
 
 
-def test_arms_start_alike_and_differ_in_their_rotation_only(digits: MnistData, run_as: Callable[..., Run]) -> None:
+def test_arms_start_alike_and_differ_in_their_rotation_only(digits: MnistData, run_as: RunAs) -> None:
     study = BpttStudy(**SIZES, pretrain_steps=3, finetune_steps=3, evaluations=1)
     first, second = (
         bptt_study.Stages(study, run_as("bptt", arm), digits, 0) for arm in ("meta", "optimal_augmentation")
@@ -411,9 +409,7 @@ def test_arms_start_alike_and_differ_in_their_rotation_only(digits: MnistData, r
     assert not torch.equal(third.pretrain(90.0)["hidden.weight"], second.pretrained.encoder["hidden.weight"])
 
 
-def test_fine_tuning_changes_encoder_and_head_and_leaves_what_it_started_from(
-    digits: MnistData, run_as: Callable[..., Run]
-) -> None:
+def test_fine_tuning_changes_encoder_and_head_and_leaves_what_it_started_from(digits: MnistData, run_as: RunAs) -> None:
     study = BpttStudy(**SIZES, pretrain_steps=3, finetune_steps=3)
     stages = bptt_study.Stages(study, run_as("bptt"), digits, 0)
     start = {name: value.clone() for name, value in stages.pretrained.encoder.items()}
@@ -425,7 +421,7 @@ def test_fine_tuning_changes_encoder_and_head_and_leaves_what_it_started_from(
 
 @pytest.mark.parametrize("arm", ["head", "network"])
 def test_a_neumann_term_per_earlier_step_is_exact_in_the_limit_of_small_steps(
-    digits: MnistData, run_as: Callable[..., Run], arm: str
+    digits: MnistData, run_as: RunAs, arm: str
 ) -> None:
     """T steps of SGD have the derivative -lr * sum over t < T of (I - lr H)^t times the mixed derivative at step t.
 
@@ -451,9 +447,7 @@ def test_a_neumann_term_per_earlier_step_is_exact_in_the_limit_of_small_steps(
                 assert values[quantities.NORM_RATIO][setting] == pytest.approx((terms + 1) / steps, rel=1e-2), setting
 
 
-def test_two_ways_of_the_same_number_of_terms_are_no_claim(
-    runs: dict[str, dict[str, dict[str, Path]]], tmp_path: Path
-) -> None:
+def test_two_ways_of_the_same_number_of_terms_are_no_claim(runs: Runs, tmp_path: Path) -> None:
     study = STUDIES["fidelity"].model_copy(update={"neumann_terms": [2]})
     claims = pd.read_csv(summarise("fidelity", study, runs["fidelity"], tmp_path / "one")["claims"])
     assert claims.empty
@@ -461,7 +455,7 @@ def test_two_ways_of_the_same_number_of_terms_are_no_claim(
 
 
 def test_backpropagation_pretrains_with_the_mean_that_it_ends_with(
-    digits: MnistData, run_as: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+    digits: MnistData, run_as: RunAs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given: list[float] = []
     pretrain = bptt_study.Stages.pretrain
@@ -470,9 +464,7 @@ def test_backpropagation_pretrains_with_the_mean_that_it_ends_with(
     assert given == [means[-1]] != [means[0]]
 
 
-def test_equal_starts_of_mean_and_deviation_are_replicates_of_their_own(
-    digits: MnistData, run_as: Callable[..., Run]
-) -> None:
+def test_equal_starts_of_mean_and_deviation_are_replicates_of_their_own(digits: MnistData, run_as: RunAs) -> None:
     study = RotationMeanStd(**SIZES, epochs=1, replicates=2, starts=[(10.0, 1.0), (10.0, 1.0)])
     results = rotation_study.train_mean_std(study, run_as("rotation_mean_std"), digits)
     learned = [row["value"] for row in results.metrics if row["metric"] == quantities.MEAN]

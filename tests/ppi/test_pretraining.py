@@ -141,7 +141,10 @@ def test_the_ft_head_that_pt_trains_is_tested_on_the_way(ran: Callable[[str], Ra
             assert all(0 <= value <= 100 for value in values)
 
 
-def test_online_aurocs_are_of_validation_graphs_and_of_the_hard_half(make: Callable[..., PpiSetting]) -> None:
+Make = Callable[..., PpiSetting]
+
+
+def test_online_aurocs_are_of_validation_graphs_and_of_the_hard_half(make: Make) -> None:
     setting = make()
     start, head = setting.initial(), setting.initial_head()
     network = {**start.encoder, **start.buffers}
@@ -161,9 +164,7 @@ def test_online_aurocs_are_of_validation_graphs_and_of_the_hard_half(make: Calla
         assert {key for key, value in found.items() if not torch.equal(value, expected[key])} == {name} & set(expected)
 
 
-def test_all_arms_of_a_seed_start_from_the_same_weights(
-    ran: Callable[[str], Ran], make: Callable[..., PpiSetting]
-) -> None:
+def test_all_arms_of_a_seed_start_from_the_same_weights(ran: Callable[[str], Ran], make: Make) -> None:
     expected, head = make().initial(), make().initial_head()
     for name in ARMS_HERE:
         run, _, starts = ran(name)
@@ -180,7 +181,7 @@ def test_all_arms_of_a_seed_start_from_the_same_weights(
 
 
 def test_all_arms_of_a_seed_see_the_same_pt_minibatches_and_masks_to_the_end(
-    make: Callable[..., PpiSetting], monkeypatch: pytest.MonkeyPatch
+    make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn: list[LabelledGraphs] = []
     draw = PpiBatches.pretrain
@@ -209,15 +210,13 @@ def test_all_arms_of_a_seed_see_the_same_pt_minibatches_and_masks_to_the_end(
             ), name
 
 
-def test_an_arm_with_equal_weights_is_the_one_without(
-    ran: Callable[[str], Ran], make: Callable[..., PpiSetting]
-) -> None:
+def test_an_arm_with_equal_weights_is_the_one_without(ran: Callable[[str], Ran], make: Make) -> None:
     ours = pretrain(ARMS_HERE["meta-frozen"], make(learned=torch.zeros(COARSE)))
     assert equal(ours.pretrained.encoder, ran("graph_supervised").run.pretrained.encoder)
     assert not equal(ran("meta-frozen").run.pretrained.encoder, ours.pretrained.encoder)
 
 
-def test_fixed_weights_are_those_that_another_arm_has_learned(make: Callable[..., PpiSetting]) -> None:
+def test_fixed_weights_are_those_that_another_arm_has_learned(make: Make) -> None:
     def weights(name: str, seed: int = 0) -> torch.Tensor:
         return fixed_weights(make(seed=seed), ARMS_HERE[name])[WEIGHTS]  # type: ignore[arg-type]
 
@@ -235,13 +234,13 @@ def test_fixed_weights_are_those_that_another_arm_has_learned(make: Callable[...
         assert float(used.sum()) == pytest.approx(2, abs=1e-9)
 
 
-def test_related_tasks_are_those_that_an_ft_task_implies(make: Callable[..., PpiSetting]) -> None:
+def test_related_tasks_are_those_that_an_ft_task_implies(make: Make) -> None:
     used = task_weights(fixed_weights(make(), ARMS_HERE["related_only"]))  # type: ignore[arg-type]
     assert used[3] == 1
     assert float(used.sum()) == pytest.approx(1, abs=1e-9)
 
 
-def test_a_task_that_is_left_out_has_no_say(make: Callable[..., PpiSetting]) -> None:
+def test_a_task_that_is_left_out_has_no_say(make: Make) -> None:
     order = LEARNED.argsort(descending=True)
 
     def encoder(name: str, flip: bool) -> Params:
@@ -261,7 +260,7 @@ def test_a_task_that_is_left_out_has_no_say(make: Callable[..., PpiSetting]) -> 
         )
 
 
-def test_pt_sees_train_validation_and_easy_graphs(make: Callable[..., PpiSetting]) -> None:
+def test_pt_sees_train_validation_and_easy_graphs(make: Make) -> None:
     setting = make()
     parts = splits(setting.dataset.graphs, [TEST_SPECIES])
     assert sorted(setting.graphs) == sorted([*parts.train, *parts.validation, *parts.easy])
@@ -273,7 +272,7 @@ def test_pt_sees_train_validation_and_easy_graphs(make: Callable[..., PpiSetting
     assert setting.finetune_tasks == FINE
 
 
-def test_half_of_the_data_is_half_of_each_set(make: Callable[..., PpiSetting]) -> None:
+def test_half_of_the_data_is_half_of_each_set(make: Make) -> None:
     whole, half, again, other = (
         make(name, seed).finetune for name, seed in (("full_access", 0), *[("half_data", s) for s in (0, 0, 1)])
     )
@@ -296,7 +295,7 @@ def test_held_out_parts_are_a_partition_of_the_ft_tasks(count: int) -> None:
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
-def test_what_is_held_out_is_not_seen(make: Callable[..., PpiSetting]) -> None:
+def test_what_is_held_out_is_not_seen(make: Make) -> None:
     for part in range(FOLDS):
         setting = make(f"held_out_{part}")
         assert setting.tasks is not None
@@ -310,7 +309,7 @@ def test_what_is_held_out_is_not_seen(make: Callable[..., PpiSetting]) -> None:
 @pytest.mark.parametrize("name", ["cotrain", "cotrain_learned_weights", "meta", "meta-stable"])
 @pytest.mark.parametrize("setting", ["half_data", "held_out_1", "permuted_tasks", "released_centre"])
 def test_arms_that_learn_from_ft_data_run_in_every_setting(
-    ran: Callable[[str], Ran], make: Callable[..., PpiSetting], name: str, setting: str
+    ran: Callable[[str], Ran], make: Make, name: str, setting: str
 ) -> None:
     run = pretrain(ARMS_HERE[name], make(setting, epochs=1, online_evaluations=1))
     assert run.pretrained.head["bias"].shape == (COARSE,)
@@ -318,7 +317,7 @@ def test_arms_that_learn_from_ft_data_run_in_every_setting(
     assert all(value.isfinite().all() for part in (run.pretrained.encoder, run.meta) for value in part.values())
 
 
-def test_permuted_tasks_keep_their_positives_and_lose_their_graphs(make: Callable[..., PpiSetting]) -> None:
+def test_permuted_tasks_keep_their_positives_and_lose_their_graphs(make: Make) -> None:
     setting = make("permuted_tasks")
     graphs, hard = setting.graphs, splits(setting.dataset.graphs, [TEST_SPECIES]).hard
     chosen = setting.permuted()
@@ -343,7 +342,7 @@ def test_permuted_tasks_keep_their_positives_and_lose_their_graphs(make: Callabl
     assert len(make().permuted()) == 0
 
 
-def test_pt_trains_on_the_permuted_labels(make: Callable[..., PpiSetting]) -> None:
+def test_pt_trains_on_the_permuted_labels(make: Make) -> None:
     ours, plain = make("permuted_tasks"), make()
     chosen = ours.permuted()
     for found, original in [(ours.batches(PpiBatches).pretrain(), plain.batches(PpiBatches).pretrain())]:
@@ -353,7 +352,7 @@ def test_pt_trains_on_the_permuted_labels(make: Callable[..., PpiSetting]) -> No
         assert all(map(torch.equal, found.graphs, original.graphs))
 
 
-def test_only_the_released_setting_has_released_centres(make: Callable[..., PpiSetting]) -> None:
+def test_only_the_released_setting_has_released_centres(make: Make) -> None:
     released, right = make("released_centre").batches(PpiBatches).pretrain(), make().batches(PpiBatches).pretrain()
     assert released.graphs.centre.max() < 7
     starts = right.graphs.sizes.cumsum(0) - right.graphs.sizes
@@ -384,9 +383,7 @@ def parts_of_updates(setting: PpiSetting, arm: config.PpiMeta, updates: int) -> 
 
 @pytest.mark.parametrize("folds", [2, 3, 5, 7])
 @pytest.mark.parametrize("size", [None, 8, 30])
-def test_a_cross_fitted_head_sees_disjoint_folds_in_every_meta_update(
-    make: Callable[..., PpiSetting], folds: int, size: int | None
-) -> None:
+def test_a_cross_fitted_head_sees_disjoint_folds_in_every_meta_update(make: Make, folds: int, size: int | None) -> None:
     setting = make()
     both = sorted(np.concatenate(setting.finetune).tolist())
     for parts in parts_of_updates(setting, config.PpiMeta(**META, folds=folds, batch_size=size), 6):
@@ -400,7 +397,7 @@ def test_a_cross_fitted_head_sees_disjoint_folds_in_every_meta_update(
         assert min(map(len, parts)) == least
 
 
-def test_without_folds_a_head_is_fit_on_train_and_evaluated_on_validation(make: Callable[..., PpiSetting]) -> None:
+def test_without_folds_a_head_is_fit_on_train_and_evaluated_on_validation(make: Make) -> None:
     setting = make()
     train, validation = (set(part.tolist()) for part in setting.finetune)
     for size in (None, 8):
@@ -411,7 +408,7 @@ def test_without_folds_a_head_is_fit_on_train_and_evaluated_on_validation(make: 
             assert [len(rest[0]), len(held_out)] == ([TRAIN, VALIDATION] if size is None else [8, 8])
 
 
-def test_the_ft_solver_is_the_configs(make: Callable[..., PpiSetting]) -> None:
+def test_the_ft_solver_is_the_configs(make: Make) -> None:
     def solver(**changes: Any) -> Any:
         return meta_loop(make(), config.PpiMeta(pretrain_steps=2, warmup_epochs=0.5, **changes)).settings.finetuning
 
@@ -421,7 +418,7 @@ def test_the_ft_solver_is_the_configs(make: Callable[..., PpiSetting]) -> None:
     assert solver(unroll="ridge", l2=0.5, folds=4, batch_size=None) == RidgeHead(0.5, cross_fit=True, minibatches=3)
 
 
-def test_every_option_of_a_meta_arm_reaches_its_loop(make: Callable[..., PpiSetting]) -> None:
+def test_every_option_of_a_meta_arm_reaches_its_loop(make: Make) -> None:
     arm = config.PpiMeta(
         pretrain_lr=2e-4,
         pretrain_steps=2,
@@ -462,9 +459,7 @@ def test_every_option_of_a_meta_arm_reaches_its_loop(make: Callable[..., PpiSett
     )
 
 
-def test_every_option_of_learned_weights_reaches_its_loop(
-    make: Callable[..., PpiSetting], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_option_of_learned_weights_reaches_its_loop(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[MetaSettings] = []
 
     def stopped(self: MetaPretraining, *arguments: Any, **options: Any) -> None:
@@ -492,7 +487,7 @@ def test_every_option_of_learned_weights_reaches_its_loop(
 
 @pytest.mark.parametrize("name", ["graph_supervised", "cotrain", "cotrain_pcgrad"])
 def test_the_learning_rate_and_the_gradients_are_the_arms(
-    make: Callable[..., PpiSetting], name: str, monkeypatch: pytest.MonkeyPatch
+    make: Make, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arm = ARMS_HERE[name].model_copy(update={"pretrain_lr": 0.02})
     specs: list[OptimizerSpec] = []
@@ -512,7 +507,7 @@ def test_the_learning_rate_and_the_gradients_are_the_arms(
         assert not equal(run.pretrained.encoder, pretrain(alternate, setting).pretrained.encoder)
 
 
-def test_warm_up_is_in_epochs(make: Callable[..., PpiSetting]) -> None:
+def test_warm_up_is_in_epochs(make: Make) -> None:
     loops = [
         meta_loop(make(epochs=5), config.PpiMeta(pretrain_steps=4, warmup_epochs=epochs)) for epochs in (0, 1, 2.5)
     ]
@@ -523,7 +518,7 @@ def test_warm_up_is_in_epochs(make: Callable[..., PpiSetting]) -> None:
 
 
 @pytest.mark.parametrize("name", ["graph_supervised", "cotrain", "cotrain_pcgrad"])
-def test_pt_that_diverges_is_an_error(make: Callable[..., PpiSetting], name: str) -> None:
+def test_pt_that_diverges_is_an_error(make: Make, name: str) -> None:
     setting = make()
     broken = dataclasses.replace(setting.dataset, edge_sums=setting.dataset.edge_sums * torch.nan)
     with pytest.raises((TrainingError, DataError), match=r"the PT loss at step|no task"):
@@ -552,7 +547,7 @@ class Fragile(Checkpoint):
     "name", [name for name in ARMS_HERE if name not in ("no_pt", "meta-frozen", "meta-top", "meta-bottom")]
 )
 def test_an_interrupted_run_ends_in_the_same_bits(
-    ran: Callable[[str], Ran], make: Callable[..., PpiSetting], name: str, monkeypatch: pytest.MonkeyPatch
+    ran: Callable[[str], Ran], make: Make, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = ran(name).run
     monkeypatch.setattr(Every, "__call__", lambda self: True)
@@ -575,7 +570,7 @@ def test_an_interrupted_run_ends_in_the_same_bits(
 
 @pytest.mark.parametrize("name", ["graph_supervised", "cotrain", "meta"])
 def test_the_same_seed_ends_in_the_same_bits_and_others_elsewhere(
-    ran: Callable[[str], Ran], make: Callable[..., PpiSetting], name: str
+    ran: Callable[[str], Ran], make: Make, name: str
 ) -> None:
     whole, again = ran(name).run, pretrain(ARMS_HERE[name], make())
     assert the_same(whole, again)
@@ -583,13 +578,13 @@ def test_the_same_seed_ends_in_the_same_bits_and_others_elsewhere(
     assert not equal(whole.pretrained.encoder, pretrain(ARMS_HERE[name], make(seed=1)).pretrained.encoder)
 
 
-def test_weights_begin_at_1(make: Callable[..., PpiSetting]) -> None:
+def test_weights_begin_at_1(make: Make) -> None:
     loop = meta_loop(make(), ARMS_HERE["meta"])  # type: ignore[arg-type]
     assert equal({name: value.detach() for name, value in loop.meta.items()}, initial_meta(COARSE))
 
 
 @pytest.mark.parametrize("name", ["graph_supervised", "cotrain", "meta", "meta-identity", "meta-stable"])
-def test_every_method_trains_in_bfloat16(make: Callable[..., PpiSetting], ran: Callable[[str], Ran], name: str) -> None:
+def test_every_method_trains_in_bfloat16(make: Make, ran: Callable[[str], Ran], name: str) -> None:
     lower, plain = pretrain(ARMS_HERE[name], make(precision="bfloat16")), ran(name).run
     moved = max(
         float((a - b).abs().max()) for a, b in zip(lower.pretrained.vector(), plain.pretrained.vector(), strict=True)
@@ -599,9 +594,7 @@ def test_every_method_trains_in_bfloat16(make: Callable[..., PpiSetting], ran: C
 
 
 @pytest.mark.parametrize("name", ["meta", "meta-identity", "meta-stable"])
-def test_a_run_that_computes_anew_ends_alike(
-    make: Callable[..., PpiSetting], ran: Callable[[str], Ran], name: str
-) -> None:
+def test_a_run_that_computes_anew_ends_alike(make: Make, ran: Callable[[str], Ran], name: str) -> None:
     again, once = pretrain(ARMS_HERE[name].model_copy(update={"recompute": True}), make()), ran(name).run
     torch.testing.assert_close(again.meta, once.meta, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(again.pretrained.encoder, once.pretrained.encoder, rtol=1e-3, atol=1e-4)
