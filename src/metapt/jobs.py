@@ -84,6 +84,10 @@ class Jobs(Generic[S]):
         """Return the path of a folder below the domain's results."""
         return f"{self.place.results}/{self.domain}/{path}"
 
+    def pick(self, *keys: str) -> Json:
+        """Return some settings of the domain by key."""
+        return {key: getattr(self.config, key) for key in keys}
+
     def prepared(self) -> Job:
         """Return the job that prepares the data of the config's source."""
         raise NotImplementedError

@@ -19,6 +19,7 @@ from metapt.domains.ecg.probe import cross_validated_loss
 from metapt.domains.ecg.problem import LabelledBatch, SupervisedProblem
 from metapt.domains.ecg.quantities import DISPLACEMENT, WARP_SCALE, WARP_STRENGTH
 from metapt.domains.ecg.setting import Setting, policy_of
+from metapt.evaluation import metrics
 from metapt.hypergrad import Adam, Neumann, Params, Pretrained, Unroll
 from metapt.hypergrad.params import detached
 from metapt.training import progress
@@ -74,9 +75,8 @@ def typical_displacement(policy: Policy, strength: Tensor, samples: int) -> Tens
 
     All parametrisations of the warp can be compared in this unit.
     """
-    noise = torch.randn(_VIEWS_FOR_DISPLACEMENT, samples, generator=generator("ecg typical displacement")).to(
-        strength.device
-    )
+    draws = generator("ecg typical displacement")
+    noise = torch.randn(_VIEWS_FOR_DISPLACEMENT, samples, generator=draws).to(strength.device)
     return policy.displacement(strength.detach().expand(len(noise)), noise).square().mean().sqrt()
 
 
@@ -198,7 +198,7 @@ def _random_search(setting: Setting, arm: config.RandomSearch) -> PretrainRun:
     candidates = (low + (high - low) * draws).exp().tolist()
     steps = max(1, round((arm.budget - 1) * setting.steps / arm.candidates))
     labelled = setting.labelled()
-    losses, checkpoints, series = [], [], []
+    losses, checkpoints = [], []
     for index in progress.steps(0, len(candidates)):
         strength = candidates[index]
         tried = dataclasses.replace(policy, initial_scale=strength)
@@ -206,21 +206,18 @@ def _random_search(setting: Setting, arm: config.RandomSearch) -> PretrainRun:
         checkpoints.append(setting.checkpoint(f"-candidate{index}"))
         trainer.run(setting.initial_meta(tried), steps, f"strength {strength:.3g}", checkpoints[-1])
         losses.append(evaluate_encoder(setting, trainer.pretrained, labelled, _FOLDS, _L2))
-        series += [
-            {"replicate": 0, "step": index, "name": "candidate strength", "value": strength},
-            {"replicate": 0, "step": index, "name": "cross-validated FT loss", "value": losses[-1]},
-        ]
     best = dataclasses.replace(policy, initial_scale=candidates[int(np.argmin(losses))])
     run = _fixed(setting, best, setting.initial_meta(best))
+    found = {"candidate strength": candidates, "cross-validated FT loss": losses}
+    series = [row for name, values in found.items() for row in metrics.series(name, values)]
     return dataclasses.replace(run, series=series, checkpoints=[*run.checkpoints, *checkpoints])
 
 
 def _branch_search(setting: Setting, arm: config.BranchSearch) -> PretrainRun:
     """Pre-train two branches from the same weights on the same minibatches, keep the better one, and repeat."""
-    policy = policy_of(arm.warp)
+    policy, labelled = policy_of(arm.warp), setting.labelled()
     trainer = Pretrainer(setting.problem(policy), setting.batches(), setting.initial(), setting.optimizer)
     meta = setting.initial_meta(policy)
-    labelled = setting.labelled()
     coin = generator("ecg branch search", setting.seed)
     checkpoint = setting.checkpoint("")
     recorder = _recorder(setting, policy, lambda: meta)
@@ -251,15 +248,8 @@ def _branch_search(setting: Setting, arm: config.BranchSearch) -> PretrainRun:
         trainer.load_state_dict(state)
         done += count
         recorder(done)
-        checkpoint.save(
-            {
-                "trainer": trainer.state_dict(),
-                "coin": coin.get_state(),
-                "recorder": recorder.state_dict(),
-                "meta": meta,
-                "done": done,
-            }
-        )
+        states = {"trainer": trainer.state_dict(), "coin": coin.get_state(), "recorder": recorder.state_dict()}
+        checkpoint.save(states | {"meta": meta, "done": done})
     return PretrainRun(trainer.pretrained, meta, {}, recorder.rows(), [checkpoint])
 
 

@@ -56,13 +56,8 @@ def draw(
         return torch.randn(*shape, generator=generator, device=generator.device, dtype=dtype)
 
     share = uniform(views) if jitter == "uniform" else torch.ones(views, device=generator.device, dtype=dtype)
-    return Draws(
-        uniform(views, leads),
-        uniform(views, leads),
-        JITTER * share,
-        normal(views, samples, leads),
-        normal(views, samples),
-    )
+    start, length = uniform(views, leads), uniform(views, leads)
+    return Draws(start, length, JITTER * share, normal(views, samples, leads), normal(views, samples))
 
 
 def crop_and_jitter(signals: Tensor, draws: Draws) -> Tensor:

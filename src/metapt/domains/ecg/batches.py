@@ -71,15 +71,11 @@ class _EcgBatches(StreamBatches):
     def __init__(
         self, dataset: Dataset, views: Callable[[str], Views], labelled: dict[str, tuple[np.ndarray, int]], seed: int
     ) -> None:
-        """`views` makes draws of a name; `labelled`: see `SimclrBatches`."""
         self._views = {"pretrain": views("views"), "hypergradient": views("hypergradient views")}
-        self._labelled = {
-            name: LabelledBatch(dataset.signals(chosen), dataset.labels(chosen))
-            for name, (chosen, _) in labelled.items()
-        }
-        streams = {
-            name: _stream(name, len(chosen), size, seed) for name, (chosen, size) in labelled.items() if name != "folds"
-        }
+        sets = {name: chosen for name, (chosen, _) in labelled.items()}
+        self._labelled = {name: LabelledBatch(dataset.signals(own), dataset.labels(own)) for name, own in sets.items()}
+        sizes = {name: size for name, (_, size) in labelled.items() if name != "folds"}
+        streams = {name: _stream(name, len(sets[name]), size, seed) for name, size in sizes.items()}
         if "folds" in labelled:
             chosen, count = labelled["folds"]
             streams["folds"] = FoldStream(dataset.records.patients[chosen], count, generator("ecg folds batches", seed))
@@ -101,10 +97,8 @@ class _EcgBatches(StreamBatches):
         return LabelledBatch(labelled.signals[indices], labelled.labels[indices])
 
     def state_dict(self) -> dict[str, Any]:
-        return {
-            "streams": super().state_dict(),
-            "views": {name: views.state_dict() for name, views in self._views.items()},
-        }
+        views = {name: views.state_dict() for name, views in self._views.items()}
+        return {"streams": super().state_dict(), "views": views}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state["streams"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from metapt.domains.ecg.config import Arm, EcgSettings, NoPretraining
-from metapt.jobs import Files, Job, Jobs, Json
+from metapt.jobs import Job, Jobs, Json
 
 RAW = ("ptbxl_database.csv", "scp_statements.csv", "records.json")
 """The raw files of each source. `records.json` names further ones in its folder."""
@@ -33,50 +33,32 @@ class EcgJobs(Jobs[EcgSettings]):
 
         `settings` are those of an arm that is not in `ecg.arms`.
         """
-        section = settings or self.config.arms[arm]
-        size = _meta_size(access)
+        section, size = settings or self.config.arms[arm], _meta_size(access)
+        config = self._studied(size) | {"arm": arm, "arm_settings": section, "seed": seed}
+        config |= {"split": None} if size is None else {}
+        config |= {"pretrain": {}} if isinstance(section, NoPretraining) else {}
         return self.training(
             "pretrain",
             f"pretrain/{arm}/{access}/seed{seed}",
             "domains.ecg.pretrain",
-            {
-                "arm": arm,
-                "arm_settings": section,
-                "seed": seed,
-                "meta_size": size,
-                "split": None if size is None else self.config.split,
-                "width": self.config.width,
-                "samples": self.config.samples,
-                "pretrain": {} if isinstance(section, NoPretraining) else self.config.pretrain,
-            },
-            self._data(),
+            config,
+            self.prepared().outputs,
             mem_mb=self._mem_mb(),
             minutes=self._pretrain_minutes(),
         )
 
     def finetune(self, arm: str, access: str, size: int, settings: Arm | None = None) -> Job:
         """Return the job of all FT runs of an arm on `size` labelled ECGs, from each of its PT jobs; see `pretrain`."""
-        encoders = {
-            f"seed{seed}": job.outputs["pretrained"] for seed, job in enumerate(self.encoders(arm, access, settings))
-        }
+        pretrained = enumerate(self.encoders(arm, access, settings))
+        encoders = {f"seed{seed}": job.outputs["pretrained"] for seed, job in pretrained}
         runs = self.config.pretrain_seeds * self.config.finetune_seeds
+        keys = "split", "pretrain_seeds", "finetune_seeds", "evaluations", "width", "samples", "finetune"
         return self.training(
             "finetune",
             f"finetune/{arm}/{access}/n{size}",
             "domains.ecg.finetune",
-            {
-                "arm": arm,
-                "meta_size": _meta_size(access),
-                "size": size,
-                "split": self.config.split,
-                "pretrain_seeds": self.config.pretrain_seeds,
-                "finetune_seeds": self.config.finetune_seeds,
-                "evaluations": self.config.evaluations,
-                "width": self.config.width,
-                "samples": self.config.samples,
-                "finetune": self.config.finetune,
-            },
-            self._data() | encoders,
+            self.pick(*keys) | {"arm": arm, "meta_size": _meta_size(access), "size": size},
+            self.prepared().outputs | encoders,
             mem_mb=self._mem_mb(),
             minutes=self._minutes(runs * self.config.finetune.epochs * size),
         )
@@ -104,7 +86,7 @@ class EcgJobs(Jobs[EcgSettings]):
             f"warp_study/{arm}/seed{seed}",
             "domains.ecg.studies.warp_study",
             self._studied(size) | {"arm": arm, "arm_settings": self.config.arms[arm], "seed": seed, "study": study},
-            self._data() | encoders,
+            self.prepared().outputs | encoders,
             mem_mb=self._mem_mb(),
             minutes=self._pretrain_minutes(),
             resumable=False,
@@ -112,35 +94,23 @@ class EcgJobs(Jobs[EcgSettings]):
 
     def views(self, encoders: Mapping[str, Sequence[Job]], size: int) -> Job:
         """Return the job of `studies.augmentations`; `encoders`: arm -> PT jobs; `size`: its labelled ECGs."""
-        pretrained = {
-            f"pretrained/{arm}/{seed}": job.outputs["pretrained"]
-            for arm, jobs in encoders.items()
-            for seed, job in enumerate(jobs)
-        }
+        runs = {f"pretrained/{arm}/{seed}": job for arm, jobs in encoders.items() for seed, job in enumerate(jobs)}
+        pretrained = {name: job.outputs["pretrained"] for name, job in runs.items()}
         arms = {arm: self.config.arms[arm] for arm in encoders}
         return self.training(
             "study",
             "augmentations/views",
             "domains.ecg.studies.augmentations",
             self._studied(size) | {"arms": arms, "seeds": list(range(self.config.pretrain_seeds))},
-            self._data() | pretrained,
+            self.prepared().outputs | pretrained,
             mem_mb=self._mem_mb(),
             minutes=30,
             resumable=False,
         )
 
-    def _data(self) -> Files:
-        return self.prepared().outputs
-
-    def _studied(self, size: int) -> Json:
-        """Return the settings of the PT runs that a study reads."""
-        return {
-            "meta_size": size,
-            "split": self.config.split,
-            "width": self.config.width,
-            "samples": self.config.samples,
-            "pretrain": self.config.pretrain,
-        }
+    def _studied(self, size: int | None) -> Json:
+        """Return the settings of PT runs, which studies read too."""
+        return {"meta_size": size} | self.pick("split", "width", "samples", "pretrain")
 
     def _mem_mb(self) -> int:
         """Return megabytes: 500 for the imports, 500 for the prepared ECGs, activations by width and minibatch."""

@@ -46,10 +46,8 @@ class Policy:
             shape = (width, channels, 1, KERNEL)
             weight = (2 * torch.rand(shape, generator=generator) - 1) * bound
             meta[f"network.{layer}.weight"] = weight.to(memory_format=torch.channels_last)
-            meta[f"network.{layer}.norm_weight"], meta[f"network.{layer}.norm_bias"] = (
-                torch.ones(width),
-                torch.zeros(width),
-            )
+            meta[f"network.{layer}.norm_weight"] = torch.ones(width)
+            meta[f"network.{layer}.norm_bias"] = torch.zeros(width)
             channels = width
         if self.network_width:
             bound = channels**-0.5

@@ -45,27 +45,20 @@ class PpiJobs(Jobs[PpiSettings]):
 
     def pretrain(self, arm: str, setting: str, seed: int) -> Job:
         """Return the PT run of an arm, with a PT seed, that serves a setting."""
-        chosen, config = self.config.arms[arm], self.config
+        chosen = self.config.arms[arm]
         setting = pretrain_setting(chosen, setting)
         inputs = {name: self.prepared().outputs[name] for name in ("graphs", "tasks")}
         source = weights_of(chosen)
         if source is not None:
             inputs["weights"] = self.pretrain(source, setting, seed).outputs["pretrained"]
-        batch = getattr(chosen, "hypergradient_batch", None) or config.pretrain.batch_size
+        batch = getattr(chosen, "hypergradient_batch", None) or self.config.pretrain.batch_size
         return self.training(
             "pretrain",
             f"pretrain/{arm}/{setting}/seed{seed}",
             "domains.ppi.pretrain",
-            {
-                "arm": arm,
-                "arm_settings": chosen,
-                "setting": setting,
-                "seed": seed,
-                "network": config.network,
-                "pretrain": {} if isinstance(chosen, WithoutPretraining) else config.pretrain,
-                "test_species": config.test_species,
-                "source": config.source,
-            },
+            self.pick("network", "pretrain", "test_species", "source")
+            | {"arm": arm, "arm_settings": chosen, "setting": setting, "seed": seed}
+            | ({"pretrain": {}} if isinstance(chosen, WithoutPretraining) else {}),
             inputs,
             mem_mb=self._mem_mb(max(batch, self._update_graphs(chosen))),
             minutes=self._pretrain_minutes(chosen),
@@ -77,31 +70,20 @@ class PpiJobs(Jobs[PpiSettings]):
 
     def finetune(self, arm: str, setting: str) -> Job:
         """Return the job with the FT runs, of all PT and FT seeds of an arm, that serve a setting."""
-        chosen, config = self.config.arms[arm], self.config
+        chosen = self.config.arms[arm]
         setting = finetune_setting(chosen, setting)
         inputs = {"graphs": self.prepared().outputs["graphs"]}
         if not isinstance(chosen, WithoutPretraining):  # without PT each FT seed draws an encoder
-            inputs |= {
-                f"seed{seed}": self.pretrain(arm, setting, seed).outputs["pretrained"]
-                for seed in range(config.pretrain_seeds)
-            }
+            runs = enumerate(self.pretrain_all([arm], setting))
+            inputs |= {f"seed{seed}": run.outputs["pretrained"] for seed, run in runs}
+        keys = "pretrain_seeds", "finetune_seeds", "evaluations", "network", "finetune", "test_species"
         return self.training(
             "finetune",
             f"finetune/{arm}/{setting}",
             "domains.ppi.finetune",
-            {
-                "arm": arm,
-                "method": chosen.method,
-                "setting": setting,
-                "pretrain_seeds": config.pretrain_seeds,
-                "finetune_seeds": config.finetune_seeds,
-                "evaluations": config.evaluations,
-                "network": config.network,
-                "finetune": config.finetune,
-                "test_species": config.test_species,
-            },
+            self.pick(*keys) | {"arm": arm, "method": chosen.method, "setting": setting},
             inputs,
-            mem_mb=self._mem_mb(config.finetune.batch_size),
+            mem_mb=self._mem_mb(self.config.finetune.batch_size),
             minutes=self._finetune_minutes(),
         )
 
@@ -116,13 +98,8 @@ class PpiJobs(Jobs[PpiSettings]):
             "study",
             "representations/cka",
             "domains.ppi.studies.representations",
-            {
-                "arms": arms,
-                "seeds": list(range(self.config.pretrain_seeds)),
-                "graphs": graphs,
-                "network": self.config.network,
-                "test_species": self.config.test_species,
-            },
+            self.pick("network", "test_species")
+            | {"arms": arms, "seeds": list(range(self.config.pretrain_seeds)), "graphs": graphs},
             {"graphs": self.prepared().outputs["graphs"]} | runs,
             mem_mb=self._mem_mb(256),
             minutes=60,

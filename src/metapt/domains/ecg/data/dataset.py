@@ -44,10 +44,8 @@ class Dataset:
 
     def normalise(self, raw: Tensor) -> Tensor:
         """Return raw signals as float32 [n, samples, leads], with zero mean and unit variance in the training folds."""
-        signals = raw.float().sub_(self.mean).div_(self.deviation)
-        return (
-            F.pad(signals, (0, 0, 0, self.samples - signals.shape[1])) if signals.shape[1] < self.samples else signals
-        )
+        signals, missing = raw.float().sub_(self.mean).div_(self.deviation), self.samples - raw.shape[1]
+        return F.pad(signals, (0, 0, 0, missing)) if missing > 0 else signals
 
     def signals(self, indices: np.ndarray) -> Tensor:
         """Return normalised signals [n, samples, leads]."""
@@ -116,9 +114,8 @@ def patient_folds(patients: np.ndarray, folds: int) -> np.ndarray:
     """
     counts = Counter(patients.tolist())
     if len(counts) < folds:
-        raise ConfigError(
-            f"{len(patients)} ECGs of {len(counts)} patients can't be dealt out to {folds} folds; take more ECGs."
-        )
+        ecgs = f"{len(patients)} ECGs of {len(counts)} patients"
+        raise ConfigError(f"{ecgs} can't be dealt out to {folds} folds; take more ECGs.")
     sizes, fold = [0] * folds, {}
     for patient, count in counts.most_common():
         fold[patient] = sizes.index(min(sizes))
@@ -142,9 +139,8 @@ def _shuffled(records: EcgRecords, key: str, count: int, *name: str | int) -> np
 
 def _first(records: EcgRecords, key: str, count: int, order: np.ndarray) -> np.ndarray:
     """Return the first `count` records of folds 1 to 9 in this order."""
-    if count > len(records.training):
-        raise ConfigError(
-            f"{key}: {count} ECGs are asked for, but folds 1-9 have {len(records.training)}; lower the number."
-        )
-    chosen: np.ndarray = np.asarray(records.training)[order[:count]]
+    training = records.training
+    if count > len(training):
+        raise ConfigError(f"{key}: {count} ECGs are asked for, but folds 1-9 have {len(training)}; lower the number.")
+    chosen: np.ndarray = training[order[:count]]
     return chosen

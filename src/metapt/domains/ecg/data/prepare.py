@@ -67,16 +67,12 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
     path = inputs["records.json"]
     listed = _listed(path)
     if unknown := set(listed).difference(table["filename_lr"]):
-        raise DataError(
-            f"{path} names {min(unknown)}, which {inputs['ptbxl_database.csv']} does not have: download them again."
-        )
+        database = inputs["ptbxl_database.csv"]
+        raise DataError(f"{path} names {min(unknown)}, which {database} does not have: download them again.")
     chosen = np.isin(table["filename_lr"], listed)
     names = table["filename_lr"][chosen].tolist()
     shape = (len(names), len(LEADS), SAMPLES)
-    with (
-        atomic_path(outputs["signals"], needs=2 * math.prod(shape) + 128) as signals,
-        signals.open("wb") as file,
-    ):
+    with atomic_path(outputs["signals"], 2 * math.prod(shape) + 128) as signals, signals.open("wb") as file:
         # Not through a memory map: the system kills a process that writes to one when the disk is full.
         np.lib.format.write_array_header_1_0(file, {"descr": "<i2", "fortran_order": False, "shape": shape})
         for start in range(0, len(names), _BLOCK):
@@ -93,10 +89,8 @@ def load(signals: Path, records: Path) -> EcgRecords:
     table = _read_table(records)
     array = _open_signals(signals)
     if len(array) != len(table["fold"]):
-        raise DataError(
-            f"{signals} has {len(array)} records and {records} has {len(table['fold'])}: remove both, so that they are "
-            "prepared again."
-        )
+        both = f"{signals} has {len(array)} records and {records} has {len(table['fold'])}"
+        raise DataError(f"{both}: remove both, so that they are prepared again.")
     return EcgRecords(array, table, np.stack([table[name] for name in CLASSES], 1, dtype=np.float32))
 
 
@@ -144,10 +138,8 @@ def _open_signals(path: Path) -> NDArray[np.int16]:
     if not whole:
         raise DataError(f"{path} is overlong, or no .npy file: {_ADVICE}.")
     if array.dtype != np.dtype("<i2") or array.shape[1:] != (len(LEADS), SAMPLES) or not array.flags.c_contiguous:
-        raise DataError(
-            f"{path} is {array.dtype} {list(array.shape)}, not int16 [N, {len(LEADS)}, {SAMPLES}] in C order: "
-            f"{_ADVICE}."
-        )
+        legal = f"int16 [N, {len(LEADS)}, {SAMPLES}] in C order"
+        raise DataError(f"{path} is {array.dtype} {list(array.shape)}, not {legal}: {_ADVICE}.")
     return cast("NDArray[np.int16]", array)
 
 

@@ -47,54 +47,26 @@ _STATEMENTS = {  # PTB-XL's scp_statements.csv: description, diagnostic, diagnos
 }
 
 _P, _QRS, _T = 0, 1, 2
-_KERNELS = (
-    np.array(  # wave, axis (x left, y down, z back), place and width (rad at 60 bpm), height (mV): Sameni et al. 2007
-        [
-            (_P, 0, -1.09, 0.0906, 0.03),
-            (_P, 0, -0.83, 0.1057, 0.08),
-            (_QRS, 0, -0.19, 0.0453, -0.13),
-            (_QRS, 0, -0.07, 0.0378, 0.85),
-            (_QRS, 0, 0.0, 0.0332, 1.11),
-            (_QRS, 0, 0.06, 0.0302, 0.75),
-            (_QRS, 0, 0.22, 0.0378, 0.06),
-            (_T, 0, 1.2, 0.604, 0.1),
-            (_T, 0, 1.42, 0.302, 0.17),
-            (_T, 0, 1.68, 0.1812, 0.39),
-            (_P, 1, -1.1, 0.07, 0.035),
-            (_P, 1, -0.9, 0.07, 0.015),
-            (_P, 1, -0.76, 0.04, -0.019),
-            (_QRS, 1, -0.11, 0.055, 0.32),
-            (_QRS, 1, -0.01, 0.037, 0.51),
-            (_QRS, 1, 0.065, 0.0604, -0.32),
-            (_T, 1, 0.8, 0.45, 0.04),
-            (_T, 1, 1.58, 0.3, 0.08),
-            (_P, 2, -1.1, 0.03, -0.03),
-            (_P, 2, -0.93, 0.12, -0.14),
-            (_P, 2, -0.7, 0.04, -0.035),
-            (_QRS, 2, -0.15, 0.045, -0.4),
-            (_QRS, 2, 0.095, 0.05, 0.46),
-            (_T, 2, 1.05, 0.8, -0.12),
-            (_T, 2, 1.25, 0.4, -0.2),
-            (_T, 2, 1.55, 0.2, -0.35),
-        ]
-    )
-)
+# wave, axis (x left, y down, z back), place and width (rad at 60 bpm), height (mV): Sameni et al. 2007
+_KERNELS = np.array([
+    (_P, 0, -1.09, 0.0906, 0.03), (_P, 0, -0.83, 0.1057, 0.08), (_QRS, 0, -0.19, 0.0453, -0.13),
+    (_QRS, 0, -0.07, 0.0378, 0.85), (_QRS, 0, 0.0, 0.0332, 1.11), (_QRS, 0, 0.06, 0.0302, 0.75),
+    (_QRS, 0, 0.22, 0.0378, 0.06), (_T, 0, 1.2, 0.604, 0.1), (_T, 0, 1.42, 0.302, 0.17),
+    (_T, 0, 1.68, 0.1812, 0.39), (_P, 1, -1.1, 0.07, 0.035), (_P, 1, -0.9, 0.07, 0.015),
+    (_P, 1, -0.76, 0.04, -0.019), (_QRS, 1, -0.11, 0.055, 0.32), (_QRS, 1, -0.01, 0.037, 0.51),
+    (_QRS, 1, 0.065, 0.0604, -0.32), (_T, 1, 0.8, 0.45, 0.04), (_T, 1, 1.58, 0.3, 0.08),
+    (_P, 2, -1.1, 0.03, -0.03), (_P, 2, -0.93, 0.12, -0.14), (_P, 2, -0.7, 0.04, -0.035),
+    (_QRS, 2, -0.15, 0.045, -0.4), (_QRS, 2, 0.095, 0.05, 0.46), (_T, 2, 1.05, 0.8, -0.12),
+    (_T, 2, 1.25, 0.4, -0.2), (_T, 2, 1.55, 0.2, -0.35),
+])  # fmt: skip
 _INFARCT = np.array(  # wave, place and width (rad at 60 bpm), height along the infarct (mV per unit of severity)
     [(_QRS, -0.2, 0.06, -0.06), (_T, 0.75, 0.25, 0.03), (_T, 1.55, 0.25, -0.045)]
 )
 _TOWARDS = np.array([(0.0, 1.0, 0.0), (0.5, 0.0, -0.85)])  # direction of an inferior and of an anterior wall
-_DOWER = np.array(  # leads I, II, V1..V6 from the dipole: Dower, Machado and Osborne, Clin. Cardiol. 3:87, 1980
-    [
-        (0.632, -0.235, 0.059),
-        (0.235, 1.066, -0.132),
-        (-0.515, 0.157, -0.917),
-        (0.044, 0.164, -1.387),
-        (0.882, 0.098, -1.277),
-        (1.213, 0.127, -0.601),
-        (1.125, 0.127, -0.086),
-        (0.831, 0.076, 0.23),
-    ]
-)
+_DOWER = np.array([  # leads I, II, V1..V6 from the dipole: Dower, Machado and Osborne, Clin. Cardiol. 3:87, 1980
+    (0.632, -0.235, 0.059), (0.235, 1.066, -0.132), (-0.515, 0.157, -0.917), (0.044, 0.164, -1.387),
+    (0.882, 0.098, -1.277), (1.213, 0.127, -0.601), (1.125, 0.127, -0.086), (0.831, 0.076, 0.23),
+])  # fmt: skip
 
 _PREVALENCE_CUT = 0.88  # severities above it are diagnosed: about one patient in five for each condition
 _DOUBT = 0.3  # cardiologists differ: spread of the cut
@@ -187,18 +159,8 @@ def generate(patients: int, seed: int) -> Simulated:
     beats = rhythm(rng, rate[owner])
     ecg = leads[owner] @ dipole(beats, vectors[owner], pr[owner], qrs[owner], qt[owner])
     signals = twelve(1000 * (ecg + _noise(rng, *ecg.shape[:2])))
-    return Simulated(
-        signals,
-        labels[owner],
-        severity[owner],
-        wall[owner],
-        pr[owner],
-        qrs[owner],
-        qt[owner],
-        beats,
-        owner + 1,
-        fold[owner],
-    )
+    labels, severity, wall, pr, qrs, qt, fold = (each[owner] for each in (labels, severity, wall, pr, qrs, qt, fold))
+    return Simulated(signals, labels, severity, wall, pr, qrs, qt, beats, owner + 1, fold)
 
 
 def rhythm(rng: np.random.Generator, rate: NDArray[np.float64], cover: float = SAMPLES / RATE) -> NDArray[np.float64]:
@@ -309,14 +271,13 @@ def _noise(rng: np.random.Generator, n: int, leads: int) -> NDArray[np.float32]:
 
 def _database(ecgs: Simulated, names: list[str]) -> dict[str, Iterable[Any]]:
     """Return the columns of PTB-XL's ptbxl_database.csv, a row per recording; age and sex are random."""
-    people = np.random.default_rng(SEED).integers((18, 0), (90, 2), size=(ecgs.patient_id.max(), 2))[
-        ecgs.patient_id - 1
-    ]
+    people = np.random.default_rng(SEED).integers((18, 0), (90, 2), size=(ecgs.patient_id.max(), 2))
+    age, sex = people[ecgs.patient_id - 1].T
     return {
         "ecg_id": range(1, len(names) + 1),
         "patient_id": ecgs.patient_id,
-        "age": people[:, 0].astype(float),
-        "sex": people[:, 1],
+        "age": age.astype(float),
+        "sex": sex,
         "scp_codes": [str(_codes(ecgs, i)) for i in range(len(names))],
         "strat_fold": ecgs.fold,
         "filename_lr": names,
