@@ -129,8 +129,8 @@ def test_words_and_layout_do_not_count(source: str, tmp_path: Path) -> None:
     assert digest(tmp_path, source) == digest(tmp_path, SOURCE)
 
 
-def test_the_description_of_a_key_does_not_count_and_its_default_does(tmp_path: Path) -> None:
-    key = "key = Field(1, description='its words')"
+@pytest.mark.parametrize("key", ["size = Field(1, description='its words')", "size = key(1, 'its words', ge=0)"])
+def test_the_description_of_a_key_does_not_count_and_its_default_does(key: str, tmp_path: Path) -> None:
     assert digest(tmp_path, key.replace("its", "other")) == digest(tmp_path, key)
     assert digest(tmp_path, key.replace("1", "2")) != digest(tmp_path, key)
 

@@ -141,6 +141,8 @@ def _drop_docstrings(nodes: list[ast.AST]) -> None:
     for node in nodes:
         if isinstance(node, ast.Call):
             node.keywords = [each for each in node.keywords if each.arg != "description"]
+            if isinstance(node.func, ast.Name) and node.func.id == "key":  # metapt.sections.key(default, description)
+                node.args = node.args[:1]
         body = getattr(node, "body", None)
         if isinstance(body, list):
             node.body = [each for each in body if not _is_text(each)]  # type: ignore[attr-defined]

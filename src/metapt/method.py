@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from metapt.sections import Count, Positive, Rate, Section
+from metapt.sections import Count, Positive, Rate, Section, key
 
 if TYPE_CHECKING:
     from metapt.hypergrad.finetune import FineTuning
@@ -24,10 +24,9 @@ class NeumannSeries(Section):
     """The inverse Hessian as a truncated Neumann series (Section 3.1)."""
 
     kind: Literal["neumann"] = "neumann"
-    terms: Count = Field(1, description="Hessian-vector products in the series; 0 leaves step_size times the vector")
-    step_size: Rate | None = Field(
-        None,
-        description="step of the series; empty: the PT learning rate (not in the paper; as the released code does)",
+    terms: Count = key(1, "Hessian-vector products in the series; 0 leaves step_size times the vector")
+    step_size: Rate | None = key(
+        None, "step of the series; empty: the PT learning rate (not in the paper; as the released code does)"
     )
 
     def solver(self, pretrain_lr: float) -> InverseSolver:
@@ -41,11 +40,11 @@ class ConjugateGradients(Section):
     """The inverse Hessian by conjugate gradients; not in the paper, nor are its defaults."""
 
     kind: Literal["conjugate_gradient"]
-    max_steps: Positive = Field(20, description="most Hessian-vector products in a solve")
-    rtol: Rate = Field(1e-3, description="stop when the residual has shrunk by this factor")
-    damping: Annotated[float, Field(ge=0)] = Field(0.0, description="added to the Hessian's diagonal")
-    relative_damping: Annotated[float, Field(ge=0)] = Field(
-        0.0, description="added too, in units of the Rayleigh quotient of the vector that is solved for"
+    max_steps: Positive = key(20, "most Hessian-vector products in a solve")
+    rtol: Rate = key(1e-3, "stop when the residual has shrunk by this factor")
+    damping: Annotated[float, Field(ge=0)] = key(0.0, "added to the Hessian's diagonal")
+    relative_damping: Annotated[float, Field(ge=0)] = key(
+        0.0, "added too, in units of the Rayleigh quotient of the vector that is solved for"
     )
 
     def solver(self, pretrain_lr: float) -> InverseSolver:
@@ -100,45 +99,39 @@ class MetaArm(Section):
     """
 
     method: Literal["meta"] = "meta"
-    pretrain_steps: Positive = Field(10, description="P: PT steps between meta-updates")
-    warmup_epochs: Annotated[float, Field(ge=0)] = Field(1, description="PT epochs before the first meta-update")
-    inverse: Inverse = Field(NeumannSeries(), description="how the inverse Hessian is approximated")
-    curvature: Literal["hessian", "gauss_newton"] = Field("hessian", description="what is inverted")
-    unroll: FinetuningSolver = Field("head", description="FT solver of a meta-update")
-    unroll_steps: Count = Field(1, description="K: differentiable FT steps per meta-update")
-    head_steps_between_updates: Count = Field(
-        0, description="FT head steps after each PT step without a meta-update (released code: 1)"
+    pretrain_steps: Positive = key(10, "P: PT steps between meta-updates")
+    warmup_epochs: Annotated[float, Field(ge=0)] = key(1, "PT epochs before the first meta-update")
+    inverse: Inverse = key(NeumannSeries(), "how the inverse Hessian is approximated")
+    curvature: Literal["hessian", "gauss_newton"] = key("hessian", "what is inverted")
+    unroll: FinetuningSolver = key("head", "FT solver of a meta-update")
+    unroll_steps: Count = key(1, "K: differentiable FT steps per meta-update")
+    head_steps_between_updates: Count = key(
+        0, "FT head steps after each PT step without a meta-update (released code: 1)"
     )
-    finetune_lr: Rate = Field(1e-4, description="learning rate of the unrolled steps")
-    meta_lr: Rate = Field(1.0, description="learning rate of the meta-parameters")
-    meta_optimizer: str = Field("Adam", description="optimiser of the meta-parameters, any class of torch.optim")
-    meta_settings: dict[str, Any] = Field({}, description="further settings of that optimiser")
-    l2: Rate = Field(
+    finetune_lr: Rate = key(1e-4, "learning rate of the unrolled steps")
+    meta_lr: Rate = key(1.0, "learning rate of the meta-parameters")
+    meta_optimizer: str = key("Adam", "optimiser of the meta-parameters, any class of torch.optim")
+    meta_settings: dict[str, Any] = key({}, "further settings of that optimiser")
+    l2: Rate = key(
         1e-2,
-        description="ridge of the fitted or ridge head, without effect on unrolled steps "
-        "(not in the paper; released code: none)",
+        "ridge of the fitted or ridge head, without effect on unrolled steps (not in the paper; released code: none)",
     )
-    folds: Annotated[int, Field(ge=2)] | None = Field(
-        None,
-        description="cross-fit that head over this many parts; "
-        "empty: fit on training data, evaluate on validation data",
+    folds: Annotated[int, Field(ge=2)] | None = key(
+        None, "cross-fit that head over this many parts; empty: fit on training data, evaluate on validation data"
     )
-    accumulate: Positive = Field(1, description="hypergradients averaged into one meta-update")
-    clip_norm: Rate | None = Field(None, description="largest norm of an applied hypergradient")
-    normalise: bool = Field(False, description="divide each hypergradient by its norm")
-    average_decay: Annotated[float, Field(gt=0, lt=1)] | None = Field(
-        None, description="report an exponential moving average of the meta-parameters"
+    accumulate: Positive = key(1, "hypergradients averaged into one meta-update")
+    clip_norm: Rate | None = key(None, "largest norm of an applied hypergradient")
+    normalise: bool = key(False, "divide each hypergradient by its norm")
+    average_decay: Annotated[float, Field(gt=0, lt=1)] | None = key(
+        None, "report an exponential moving average of the meta-parameters"
     )
-    explosion_factor: Annotated[float, Field(gt=1)] = Field(
-        1e4,
-        description="skip a hypergradient this many times the running median (not in the paper; released code: none)",
+    explosion_factor: Annotated[float, Field(gt=1)] = key(
+        1e4, "skip a hypergradient this many times the running median (not in the paper; released code: none)"
     )
-    max_skipped: Positive = Field(
-        10, description="skipped meta-updates in a row that end the run (not in the paper; released code: none)"
+    max_skipped: Positive = key(
+        10, "skipped meta-updates in a row that end the run (not in the paper; released code: none)"
     )
-    reuse_gradient: bool = Field(
-        False, description="the meta-update's PT gradient serves as the next PT step's, which is then free"
-    )
+    reuse_gradient: bool = key(False, "the meta-update's PT gradient serves as the next PT step's, which is then free")
 
     @model_validator(mode="after")
     def _solver_fits(self) -> MetaArm:

@@ -21,6 +21,11 @@ RENAMED = {
 """New names of config keys that were renamed, by old name."""
 
 
+def key(default: Any, description: str, **legal: Any) -> Any:
+    """Return the default of a config key, with what it means and which values are legal; see pydantic's `Field`."""
+    return Field(default, description=description, **legal)
+
+
 class Section(BaseModel):
     """A part of the config. Unknown keys and numbers that are not finite are errors; values can't be changed."""
 

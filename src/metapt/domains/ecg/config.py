@@ -12,30 +12,28 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from metapt.method import MetaArm, NeumannSeries, Recompute
-from metapt.sections import Count, DomainSection, ExperimentSection, Positive, Rate, Section
+from metapt.sections import Count, DomainSection, ExperimentSection, Positive, Rate, Section, key
 
 
 class Warp(Section):
     """The random temporal warp of a view, whose strength is learned."""
 
-    smoothing: Literal["displacement", "velocity"] = Field(
+    smoothing: Literal["displacement", "velocity"] = key(
         "displacement",
-        description="what is smoothed: the displacement after integration (paper), or the velocity before it, "
+        "what is smoothed: the displacement after integration (paper), or the velocity before it, "
         "which makes a true diffeomorphism",
     )
-    scale: Literal["square", "log"] = Field(
+    scale: Literal["square", "log"] = key(
         "square",
-        description="strength as 100 m^2 (where m = 0 is stationary) or as exp(m), times the network's output "
+        "strength as 100 m^2 (where m = 0 is stationary) or as exp(m), times the network's output "
         "(not in the paper; released code: square)",
     )
-    initial: Rate = Field(
+    initial: Rate = key(
         4.0,
-        description="where the strength starts: m for square, the typical displacement in samples for log "
+        "where the strength starts: m for square, the typical displacement in samples for log "
         "(not in the paper; released code: 4)",
     )
-    network_width: Count = Field(
-        32, description="channels of the network that sets each ECG's strength; 0: one strength for all"
-    )
+    network_width: Count = key(32, "channels of the network that sets each ECG's strength; 0: one strength for all")
 
     def alike(self, other: Warp) -> bool:
         """Return whether equal values of `initial` mean equal strengths in both."""
@@ -45,21 +43,19 @@ class Warp(Section):
 class EcgPretraining(Section):
     """SimCLR pre-training, the same for every arm."""
 
-    signals: Positive | None = Field(None, description="ECGs of folds 1-9 that are pre-trained on; empty: all")
-    epochs: Positive = Field(50, description="passes over them")
-    batch_size: Positive = Field(
-        256, description="ECGs per minibatch, two views of each; a last part that is too short is dropped"
-    )
-    lr: Rate = Field(1e-4, description="learning rate (Adam)")
-    temperature: Rate = Field(0.5, description="of NT-Xent")
-    jitter: Literal["fixed", "uniform"] = Field(
+    signals: Positive | None = key(None, "ECGs of folds 1-9 that are pre-trained on; empty: all")
+    epochs: Positive = key(50, "passes over them")
+    batch_size: Positive = key(256, "ECGs per minibatch, two views of each; a last part that is too short is dropped")
+    lr: Rate = key(1e-4, "learning rate (Adam)")
+    temperature: Rate = key(0.5, "of NT-Xent")
+    jitter: Literal["fixed", "uniform"] = key(
         "fixed",
-        description="white noise of 10 % of each lead's standard deviation (paper), or of a share drawn from U(0, 10 "
+        "white noise of 10 % of each lead's standard deviation (paper), or of a share drawn from U(0, 10 "
         "%) for each view (released code)",
     )
-    precision: Literal["float32", "bfloat16"] = Field(
+    precision: Literal["float32", "bfloat16"] = key(
         "float32",
-        description="in which PT steps compute the encoder; weights, losses and hypergradients stay in float32 "
+        "in which PT steps compute the encoder; weights, losses and hypergradients stay in float32 "
         "(hypergradients in bfloat16 may point elsewhere: see benchmarks/README.md)",
     )
 
@@ -67,23 +63,16 @@ class EcgPretraining(Section):
 class EcgFinetuning(Section):
     """Fine-tuning and its evaluation, the same for every arm. The paper fine-tunes the whole network only."""
 
-    epochs: Positive = Field(
-        200, description="passes over the FT training ECGs; the best one on validation AUROC is tested"
+    epochs: Positive = key(200, "passes over the FT training ECGs; the best one on validation AUROC is tested")
+    batch_size: Positive = key(256, "ECGs per minibatch (released code: 64)")
+    lr: Rate = key(1e-3, "learning rate (Adam)")
+    batch_norm: Literal["train", "eval"] = key(
+        "train", "mode of BatchNorm while the whole network trains (not in the paper; released code: eval)"
     )
-    batch_size: Positive = Field(256, description="ECGs per minibatch (released code: 64)")
-    lr: Rate = Field(1e-3, description="learning rate (Adam)")
-    batch_norm: Literal["train", "eval"] = Field(
-        "train",
-        description="mode of BatchNorm while the whole network trains (not in the paper; released code: eval)",
+    linear_lr: Rate = key(
+        1e-2, "learning rate of linear evaluation, Adam on the head alone (not in the paper; released code: 1e-3)"
     )
-    linear_lr: Rate = Field(
-        1e-2,
-        description="learning rate of linear evaluation, Adam on the head alone (not in the paper; released code: "
-        "1e-3)",
-    )
-    linear_epochs: Positive = Field(
-        200, description="passes of linear evaluation (not in the paper; released code: 200)"
-    )
+    linear_epochs: Positive = key(200, "passes of linear evaluation (not in the paper; released code: 200)")
 
 
 class NoPretraining(Section):
@@ -106,20 +95,16 @@ class EcgMeta(MetaArm):
     """
 
     warp: Warp = Warp()
-    unroll: Literal["head", "fitted"] = Field(
-        "head", description="unrolled FT steps of the head, or a head fitted to convergence, differentiated implicitly"
+    unroll: Literal["head", "fitted"] = key(
+        "head", "unrolled FT steps of the head, or a head fitted to convergence, differentiated implicitly"
     )
-    batch_size: Positive = Field(
-        256, description="ECGs per FT minibatch of a meta-update (not in the paper; released code: 256)"
-    )
-    finetune_lr: Rate = Field(
-        1e-4, description="learning rate of the unrolled steps (not in the paper; released code: 1e-4)"
-    )
-    meta_lr: Rate = Field(1.0, description="learning rate of the warp's global scale m")
-    network_lr: Rate = Field(1e-4, description="learning rate of the warp network")
-    folds: Annotated[int, Field(ge=2)] | None = Field(
+    batch_size: Positive = key(256, "ECGs per FT minibatch of a meta-update (not in the paper; released code: 256)")
+    finetune_lr: Rate = key(1e-4, "learning rate of the unrolled steps (not in the paper; released code: 1e-4)")
+    meta_lr: Rate = key(1.0, "learning rate of the warp's global scale m")
+    network_lr: Rate = key(1e-4, "learning rate of the warp network")
+    folds: Annotated[int, Field(ge=2)] | None = key(
         None,
-        description="cross-fit the fitted head over this many folds of all FT ECGs, all ECGs of a patient in one; "
+        "cross-fit the fitted head over this many folds of all FT ECGs, all ECGs of a patient in one; "
         "empty: fit on train, evaluate on validation",
     )
     recompute: Recompute = False
@@ -130,26 +115,15 @@ class OptSla(Section):
 
     method: Literal["optsla"]
     warp: Warp = Warp()
-    epochs: Positive = Field(
-        200,
-        description="passes over the FT training ECGs of the supervised run (not in the paper; released code: none)",
+    epochs: Positive = key(
+        200, "passes over the FT training ECGs of the supervised run (not in the paper; released code: none)"
     )
-    lr: Rate = Field(
-        1e-3, description="learning rate of the supervised run, Adam (not in the paper; released code: none)"
-    )
-    batch_size: Positive = Field(
-        256, description="ECGs per minibatch of the supervised run (not in the paper; released code: none)"
-    )
-    pretrain_steps: Positive = Field(
-        1, description="supervised steps between meta-updates (not in the paper; released code: none)"
-    )
-    neumann_terms: Count = Field(1, description="Hessian-vector products per meta-update")
-    meta_lr: Rate = Field(
-        1.0, description="learning rate of the warp's global scale m (not in the paper; released code: none)"
-    )
-    network_lr: Rate = Field(
-        1e-4, description="learning rate of the warp network (not in the paper; released code: none)"
-    )
+    lr: Rate = key(1e-3, "learning rate of the supervised run, Adam (not in the paper; released code: none)")
+    batch_size: Positive = key(256, "ECGs per minibatch of the supervised run (not in the paper; released code: none)")
+    pretrain_steps: Positive = key(1, "supervised steps between meta-updates (not in the paper; released code: none)")
+    neumann_terms: Count = key(1, "Hessian-vector products per meta-update")
+    meta_lr: Rate = key(1.0, "learning rate of the warp's global scale m (not in the paper; released code: none)")
+    network_lr: Rate = key(1e-4, "learning rate of the warp network (not in the paper; released code: none)")
 
 
 def _needs_log_scale(warp: Warp) -> Warp:
@@ -166,10 +140,10 @@ class RandomSearch(Section):
 
     method: Literal["random_search"]
     warp: SearchedWarp = Warp(smoothing="velocity", scale="log", network_width=0)
-    candidates: Positive = Field(5, description="strengths that are tried")
-    range: tuple[Rate, Rate] = Field((0.25, 64.0), description="they are drawn from here, log-uniformly, samples")
-    budget: Annotated[float, Field(gt=1)] = Field(
-        1.55, description="PT steps of search and final run, as a multiple of the final run's"
+    candidates: Positive = key(5, "strengths that are tried")
+    range: tuple[Rate, Rate] = key((0.25, 64.0), "they are drawn from here, log-uniformly, samples")
+    budget: Annotated[float, Field(gt=1)] = key(
+        1.55, "PT steps of search and final run, as a multiple of the final run's"
     )
 
 
@@ -181,17 +155,14 @@ class BranchSearch(Section):
 
     method: Literal["branch_search"]
     warp: SearchedWarp = Warp(smoothing="velocity", scale="log", network_width=0)
-    period: Positive = Field(25, description="PT steps of a branch")
-    factor: Annotated[float, Field(gt=1)] = Field(
-        1.5, description="the branches' strengths are the current one times and over this"
-    )
-    select: Literal["validation", "random", "lower"] = Field(
+    period: Positive = key(25, "PT steps of a branch")
+    factor: Annotated[float, Field(gt=1)] = key(1.5, "the branches' strengths are the current one times and over this")
+    select: Literal["validation", "random", "lower"] = key(
         "validation",
-        description="keep the branch with the lower cross-validated loss of a refitted head; controls: a random one, "
-        "the lower",
+        "keep the branch with the lower cross-validated loss of a refitted head; controls: a random one, the lower",
     )
-    l2: Rate = Field(1e-2, description="ridge of the refitted head")
-    folds: Annotated[int, Field(ge=2)] = Field(5, description="folds of its cross-validation")
+    l2: Rate = key(1e-2, "ridge of the refitted head")
+    folds: Annotated[int, Field(ge=2)] = key(5, "folds of its cross-validation")
 
 
 Arm = Annotated[NoPretraining | Simclr | EcgMeta | OptSla | RandomSearch | BranchSearch, Field(discriminator="method")]
@@ -243,32 +214,26 @@ class EcgSettings(DomainSection):
     """SimCLR on ECGs. An experiment that is left out is not run. Experiments share PT and FT runs."""
 
     stand_ins: ClassVar[tuple[str, ...]] = ("simulated",)
-    source: Literal["simulated", "ptbxl-1.0.3", "ptbxl-1.0.1"] = Field(
+    source: Literal["simulated", "ptbxl-1.0.3", "ptbxl-1.0.1"] = key(
         "ptbxl-1.0.3",
-        description="simulated: generated 12-lead ECGs with planted conditions, no download; or PTB-XL at 100 Hz, of "
+        "simulated: generated 12-lead ECGs with planted conditions, no download; or PTB-XL at 100 Hz, of "
         "which the paper has 1.0.1 (21,837 ECGs) and 1.0.3 is the corrected edition (21,799)",
     )
-    split: Literal["patients", "released"] = Field(
+    split: Literal["patients", "released"] = key(
         "patients",
-        description="how an FT set is split into training and validation (80/20; of 25 ECGs 60/40, of 10 halved); "
+        "how an FT set is split into training and validation (80/20; of 25 ECGs 60/40, of 10 halved); "
         "patients: no patient in both, validation filled with whole patients, at most to its size, training the rest, "
         "|D_FT| is exact; released: the ECGs that the released code draws, split by record (not in the paper; "
         "released code: released)",
     )
-    samples: Literal[1000, 1024] = Field(
-        1000, description="length of a signal; 1024: padded with zeros (released code)"
-    )
-    width: Positive = Field(
-        32, description="channels of the encoder's first stage; its features are eight times as many"
-    )
-    pretrain_seeds: Positive = Field(
-        3, description="PT runs of each arm, each with its own weights, minibatches and FT set"
-    )
-    finetune_seeds: Positive = Field(5, description="FT runs of each encoder")
-    evaluations: Evaluations = Field(
+    samples: Literal[1000, 1024] = key(1000, "length of a signal; 1024: padded with zeros (released code)")
+    width: Positive = key(32, "channels of the encoder's first stage; its features are eight times as many")
+    pretrain_seeds: Positive = key(3, "PT runs of each arm, each with its own weights, minibatches and FT set")
+    finetune_seeds: Positive = key(5, "FT runs of each encoder")
+    evaluations: Evaluations = key(
         ["full_transfer", "linear_evaluation"],
+        "FT of the whole network (the paper's), or of the head alone",
         min_length=1,
-        description="FT of the whole network (the paper's), or of the head alone",
     )
     arms: dict[str, Arm] = ARMS
     pretrain: EcgPretraining = EcgPretraining()

@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 from metapt import method
 from metapt.domains.mnist.data.sources import TRAIN_IMAGES
 from metapt.method import ConjugateGradients
-from metapt.sections import Count, DomainSection, ExperimentSection, Positive, Rate, Section
+from metapt.sections import Count, DomainSection, ExperimentSection, Positive, Rate, Section, key
 
 Heads = Annotated[
     Literal["separate", "shared"],
@@ -32,22 +32,20 @@ class MnistMeta(method.MetaArm):
     """
 
     heads: Heads = "separate"
-    epochs: Positive | None = Field(None, description="passes over the PT images; empty: the experiment's")
-    pretrain_lr: Rate = Field(0.01, description="learning rate of PT (Adam)")
-    pretrain_steps: Positive = Field(1, description="P: PT steps between meta-updates")
-    warmup_epochs: Annotated[float, Field(ge=0)] = Field(0, description="PT epochs before the first meta-update")
-    curvature: Literal["hessian", "gauss_newton"] = Field(
-        "hessian", description="what is inverted; gauss_newton for rotations only"
-    )
-    unroll: Literal["network", "head", "fitted"] = Field(
+    epochs: Positive | None = key(None, "passes over the PT images; empty: the experiment's")
+    pretrain_lr: Rate = key(0.01, "learning rate of PT (Adam)")
+    pretrain_steps: Positive = key(1, "P: PT steps between meta-updates")
+    warmup_epochs: Annotated[float, Field(ge=0)] = key(0, "PT epochs before the first meta-update")
+    curvature: Literal["hessian", "gauss_newton"] = key("hessian", "what is inverted; gauss_newton for rotations only")
+    unroll: Literal["network", "head", "fitted"] = key(
         "network",
-        description="unrolled FT steps of encoder and head (Eq. 5), of the head only, "
+        "unrolled FT steps of encoder and head (Eq. 5), of the head only, "
         "or a head fitted to convergence instead of steps",
     )
-    finetune_lr: Rate = Field(0.01, description="learning rate of FT (SGD)")
-    meta_lr: Rate = Field(0.3, description="learning rate of the meta-parameters")
-    meta_groups: dict[str, dict[str, Any]] = Field(
-        {}, description="settings that differ for meta-parameters whose name matches a pattern"
+    finetune_lr: Rate = key(0.01, "learning rate of FT (SGD)")
+    meta_lr: Rate = key(0.3, "learning rate of the meta-parameters")
+    meta_groups: dict[str, dict[str, Any]] = key(
+        {}, "settings that differ for meta-parameters whose name matches a pattern"
     )
 
     @model_validator(mode="after")
@@ -69,17 +67,13 @@ class BpttArm(Section):
 
     method: Literal["bptt"]
     heads: Heads = "separate"
-    outer_steps: Positive = Field(500, description="updates of the meta-parameters, each through a whole PT and FT")
-    budget_of: str | None = Field(
-        None,
-        description="stop when the wall time of this arm's run is used up (the outer step in progress is finished)",
+    outer_steps: Positive = key(500, "updates of the meta-parameters, each through a whole PT and FT")
+    budget_of: str | None = key(
+        None, "stop when the wall time of this arm's run is used up (the outer step in progress is finished)"
     )
-    meta_lr: Rate = Field(
-        0.3, description="learning rate of the meta-parameters, Adam (not in the paper; released code: none)"
-    )
-    explosion_factor: Annotated[float, Field(gt=1)] = Field(
-        5.0,
-        description="skip a hypergradient this many times the running median (not in the paper; released code: none)",
+    meta_lr: Rate = key(0.3, "learning rate of the meta-parameters, Adam (not in the paper; released code: none)")
+    explosion_factor: Annotated[float, Field(gt=1)] = key(
+        5.0, "skip a hypergradient this many times the running median (not in the paper; released code: none)"
     )
 
 
@@ -127,9 +121,9 @@ class RotationData(Study):
 
     study = "rotation"
 
-    pretrain_examples: Positive = Field(3000, description="PT images")
-    finetune_examples: Positive = Field(3000, description="FT images, half of them for validation")
-    batch_size: Positive = Field(64, description="images per minibatch, in PT and FT")
+    pretrain_examples: Positive = key(3000, "PT images")
+    finetune_examples: Positive = key(3000, "FT images, half of them for validation")
+    batch_size: Positive = key(64, "images per minibatch, in PT and FT")
 
     @property
     def steps_per_epoch(self) -> int:
@@ -141,7 +135,7 @@ class LearnedRotation(RotationData):
     """The settings that both studies of a learned rotation share."""
 
     arms: dict[str, MnistMeta]
-    epochs: Positive = Field(5, description="passes over the PT images")
+    epochs: Positive = key(5, "passes over the PT images")
 
     def check(self, domain: Any) -> None:
         """Raise ValueError if a warm-up leaves no meta-update."""
@@ -153,26 +147,20 @@ class RotationMean(LearnedRotation):
     """Learn the mean of the PT rotation."""
 
     arms: dict[str, MnistMeta] = {"meta": MnistMeta(), "meta-shared": SHARED}
-    replicates: Positive = Field(10, description="initialisations")
-    initial_range: tuple[float, float] = Field(
-        (45.0, 135.0), description="initial means are drawn from this range, degrees"
-    )
-    target: float = Field(
-        90.0, description="mean rotation of FT images, degrees; the standard deviation is 1 in PT and FT"
-    )
+    replicates: Positive = key(10, "initialisations")
+    initial_range: tuple[float, float] = key((45.0, 135.0), "initial means are drawn from this range, degrees")
+    target: float = key(90.0, "mean rotation of FT images, degrees; the standard deviation is 1 in PT and FT")
 
 
 class RotationMeanStd(LearnedRotation):
     """Learn mean and standard deviation of the PT rotation."""
 
     arms: dict[str, MnistMeta] = {"meta": MnistMeta(), "meta-shared": SHARED, "meta-curvature": CURVATURE}
-    replicates: Positive = Field(10, description="random seeds per start (not in the paper; released code: none)")
-    starts: list[tuple[float, float]] = Field(
-        [(0.0, 1.0), (90.0, 1.0)], min_length=1, description="initial (mean, standard deviation), degrees"
+    replicates: Positive = key(10, "random seeds per start (not in the paper; released code: none)")
+    starts: list[tuple[float, float]] = key(
+        [(0.0, 1.0), (90.0, 1.0)], "initial (mean, standard deviation), degrees", min_length=1
     )
-    target: tuple[float, float] = Field(
-        (45.0, 15.0), description="mean and standard deviation of the rotation of FT images, degrees"
-    )
+    target: tuple[float, float] = key((45.0, 15.0), "mean and standard deviation of the rotation of FT images, degrees")
 
 
 class ExampleWeighting(Study):
@@ -184,15 +172,15 @@ class ExampleWeighting(Study):
         "meta": MnistMeta(pretrain_lr=1e-3, meta_lr=1e-3),
         "meta-warmup": MnistMeta(pretrain_lr=1e-3, meta_lr=1e-3, heads="shared", warmup_epochs=5),
     }
-    replicates: Positive = Field(10, description="random seeds")
-    pretrain_examples: Positive | Literal["all"] = Field(
-        3000, description="PT images; the paper names both 3000 and the full training set (all)"
+    replicates: Positive = key(10, "random seeds")
+    pretrain_examples: Positive | Literal["all"] = key(
+        3000, "PT images; the paper names both 3000 and the full training set (all)"
     )
-    classes: Annotated[int, Field(ge=11)] = Field(
-        1000, description="PT classes: digits 0-4 keep their label, 5-9 get a random one from 5 on"
+    classes: Annotated[int, Field(ge=11)] = key(
+        1000, "PT classes: digits 0-4 keep their label, 5-9 get a random one from 5 on"
     )
-    batch_size: Positive = Field(100, description="images per minibatch, in PT and FT")
-    epochs: Positive = Field(100, description="passes over the PT images")
+    batch_size: Positive = key(100, "images per minibatch, in PT and FT")
+    epochs: Positive = key(100, "passes over the PT images")
 
     def check(self, domain: Any) -> None:
         """Raise ValueError if a warm-up leaves no meta-update."""
@@ -219,17 +207,14 @@ class BpttStudy(RotationData):
         "optimal_augmentation-shared": FixedArm(method="fixed", heads="shared", mean=90.0),
         "initial_augmentation-shared": FixedArm(method="fixed", heads="shared", mean=45.0),
     }
-    initial: float = Field(45.0, description="initial mean of the PT rotation of arms that learn it, degrees")
-    target: float = Field(
-        90.0, description="mean rotation of FT images, degrees; the standard deviation is 1 in PT and FT"
-    )
-    pretrain_steps: Positive = Field(500, description="PT steps of each arm (of each outer step of bptt)")
-    finetune_steps: Positive = Field(500, description="FT steps of each arm (of each outer step of bptt)")
-    pretrain_lr: Rate = Field(0.01, description="learning rate of PT (Adam)")
-    finetune_lr: Rate = Field(0.01, description="learning rate of FT (SGD)")
-    evaluations: Positive = Field(
-        10,
-        description="PT and FT runs behind each accuracy, by seed (not in the paper; released code: none)",
+    initial: float = key(45.0, "initial mean of the PT rotation of arms that learn it, degrees")
+    target: float = key(90.0, "mean rotation of FT images, degrees; the standard deviation is 1 in PT and FT")
+    pretrain_steps: Positive = key(500, "PT steps of each arm (of each outer step of bptt)")
+    finetune_steps: Positive = key(500, "FT steps of each arm (of each outer step of bptt)")
+    pretrain_lr: Rate = key(0.01, "learning rate of PT (Adam)")
+    finetune_lr: Rate = key(0.01, "learning rate of FT (SGD)")
+    evaluations: Positive = key(
+        10, "PT and FT runs behind each accuracy, by seed (not in the paper; released code: none)"
     )
 
     def check(self, domain: Any) -> None:
@@ -257,7 +242,7 @@ class BpttStudy(RotationData):
 class FidelityArm(Section):
     """A method of FT whose hypergradients are compared with the exact ones. Not in the paper."""
 
-    unroll: Literal["network", "head"] = Field("head", description="what the FT steps change")
+    unroll: Literal["network", "head"] = key("head", "what the FT steps change")
 
 
 class Fidelity(Study):
@@ -269,31 +254,21 @@ class Fidelity(Study):
     study = "fidelity"
 
     arms: dict[str, FidelityArm] = {"head": FidelityArm(), "network": FidelityArm(unroll="network")}
-    replicates: Positive = Field(5, description="random seeds")
-    examples: Positive = Field(3000, description="PT images, each with a weight; every PT step sees all of them")
-    finetune_examples: Positive = Field(3000, description="FT images, half of them for validation")
-    noisy_fraction: Annotated[float, Field(ge=0, le=1)] = Field(
-        0.5, description="share of PT images with a random label"
-    )
-    pretrain_steps: list[Positive] = Field(
-        [1, 10, 100, 500], min_length=1, description="PT steps taken before the hypergradient"
-    )
-    neumann_terms: list[Count] = Field(
-        [0, 1, 2, 5, 10, 20, 50], min_length=1, description="terms of the Neumann series"
-    )
-    unroll_steps: list[Count] = Field(
-        [0, 1, 5], min_length=1, description="K: FT steps, the same in both hypergradients"
-    )
-    pretrain_lr: Rate = Field(
-        0.1, description="learning rate of PT (SGD on all examples), and step of the Neumann series"
-    )
-    finetune_lr: Rate = Field(0.01, description="learning rate of FT (SGD)")
+    replicates: Positive = key(5, "random seeds")
+    examples: Positive = key(3000, "PT images, each with a weight; every PT step sees all of them")
+    finetune_examples: Positive = key(3000, "FT images, half of them for validation")
+    noisy_fraction: Annotated[float, Field(ge=0, le=1)] = key(0.5, "share of PT images with a random label")
+    pretrain_steps: list[Positive] = key([1, 10, 100, 500], "PT steps taken before the hypergradient", min_length=1)
+    neumann_terms: list[Count] = key([0, 1, 2, 5, 10, 20, 50], "terms of the Neumann series", min_length=1)
+    unroll_steps: list[Count] = key([0, 1, 5], "K: FT steps, the same in both hypergradients", min_length=1)
+    pretrain_lr: Rate = key(0.1, "learning rate of PT (SGD on all examples), and step of the Neumann series")
+    finetune_lr: Rate = key(0.01, "learning rate of FT (SGD)")
 
 
 class MnistSettings(DomainSection):
     """MNIST studies; an experiment that is left out is not run."""
 
     stand_ins: ClassVar[tuple[str, ...]] = ("digits",)
-    source: Literal["digits", "mnist"] = Field(
-        "mnist", description="digits: scikit-learn's, scaled to 28 x 28, no download; mnist: the four IDX files"
+    source: Literal["digits", "mnist"] = key(
+        "mnist", "digits: scikit-learn's, scaled to 28 x 28, no download; mnist: the four IDX files"
     )

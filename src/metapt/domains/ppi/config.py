@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from metapt.method import ConjugateGradients, MetaArm, NeumannSeries, Recompute
-from metapt.sections import Count, Distinct, DomainSection, ExperimentSection, Positive, Rate, Section
+from metapt.sections import Count, Distinct, DomainSection, ExperimentSection, Positive, Rate, Section, key
 
 Share = Annotated[float, Field(ge=0, lt=1)]
 Names = Annotated[list[str], Distinct]
@@ -22,45 +22,36 @@ Taxa = Annotated[list[Positive], Distinct]
 class Tasks(Section):
     """Which Gene Ontology terms become tasks. The paper gives no default except that of `fine`."""
 
-    fine: Positive = Field(
-        40, description="number of FT tasks: the deepest or the rarest terms; the others are coarse PT tasks"
+    fine: Positive = key(40, "number of FT tasks: the deepest or the rarest terms; the others are coarse PT tasks")
+    coarse: Positive | None = key(None, "maximal number of PT tasks, the most frequent terms; empty: all others")
+    by: Literal["depth", "frequency"] = key(
+        "frequency", "criterion for fine terms: a long chain of terms that contain its proteins, or few proteins"
     )
-    coarse: Positive | None = Field(
-        None, description="maximal number of PT tasks, the most frequent terms; empty: all others"
-    )
-    by: Literal["depth", "frequency"] = Field(
-        "frequency",
-        description="criterion for fine terms: a long chain of terms that contain its proteins, or few proteins",
-    )
-    min_proteins: Positive = Field(
-        20, description="least number of proteins with a term, in the training and in the test species"
-    )
+    min_proteins: Positive = key(20, "least number of proteins with a term, in the training and in the test species")
 
 
 class Ego(Section):
     """The graph around a protein: a breadth-first search in its species' network. No default is in the paper."""
 
-    hops: Positive = Field(2, description="steps from the centre")
-    fan_out: Positive | None = Field(
-        20, description="maximal number of neighbours that a node adds, drawn at random; empty: all"
-    )
-    max_nodes: Positive = Field(300, description="maximal number of nodes of a graph")
-    seed: Count = Field(0, description="seed of the draws")
+    hops: Positive = key(2, "steps from the centre")
+    fan_out: Positive | None = key(20, "maximal number of neighbours that a node adds, drawn at random; empty: all")
+    max_nodes: Positive = key(300, "maximal number of nodes of a graph")
+    seed: Count = key(0, "seed of the draws")
 
 
 class String(Section):
     """Networks and terms from STRING (string-db.org). The paper gives no default except that of `species`."""
 
-    version: str = Field("12.0", pattern=r"^\d+(\.\d+)*$", description="version of STRING, as in the file names")
-    links: Literal["links.detailed", "links.full", "physical.links.full"] = Field(
-        "links.detailed", description="file of links and their evidence channels"
+    version: str = key("12.0", "version of STRING, as in the file names", pattern=r"^\d+(\.\d+)*$")
+    links: Literal["links.detailed", "links.full", "physical.links.full"] = key(
+        "links.detailed", "file of links and their evidence channels"
     )
-    species: Taxa = Field(
+    species: Taxa = key(
         [9606, 3702, 6239, 511145, 7227, 10090, 4932, 7955],
+        "NCBI taxa, by default those of Hu et al. (2020); `test_species` are held out of training",
         min_length=2,
-        description="NCBI taxa, by default those of Hu et al. (2020); `test_species` are held out of training",
     )
-    min_score: Count = Field(400, description="least combined score of a link, of 1000")
+    min_score: Count = key(400, "least combined score of a link, of 1000")
     ego: Ego = Ego()
     tasks: Tasks = Tasks()
 
@@ -68,20 +59,20 @@ class String(Section):
 class Network(Section):
     """The graph isomorphism network (GIN) of Hu et al. (2020)."""
 
-    layers: Positive = Field(5, description="number of message-passing layers")
-    width: Positive = Field(300, description="width of a node's state; a graph has twice as many features")
+    layers: Positive = key(5, "number of message-passing layers")
+    width: Positive = key(300, "width of a node's state; a graph has twice as many features")
 
 
 class PpiPretraining(Section):
     """Multitask pre-training, the same for every arm."""
 
-    epochs: Positive = Field(100, description="passes over the PT graphs")
-    batch_size: Positive = Field(32, description="graphs per minibatch")
-    dropout: Share = Field(0.2, description="share of a layer's outputs that are zeroed")
-    online_evaluations: Count = Field(10, description="number of tests of the FT head during PT; not in the paper")
-    precision: Literal["float32", "bfloat16"] = Field(
+    epochs: Positive = key(100, "passes over the PT graphs")
+    batch_size: Positive = key(32, "graphs per minibatch")
+    dropout: Share = key(0.2, "share of a layer's outputs that are zeroed")
+    online_evaluations: Count = key(10, "number of tests of the FT head during PT; not in the paper")
+    precision: Literal["float32", "bfloat16"] = key(
         "float32",
-        description="in which PT steps and hypergradients compute the encoder; weights, losses and solves stay in "
+        "in which PT steps and hypergradients compute the encoder; weights, losses and solves stay in "
         "float32 (not in the paper)",
     )
 
@@ -89,18 +80,18 @@ class PpiPretraining(Section):
 class PpiFinetuning(Section):
     """Fine-tuning and its evaluation, the same for every arm."""
 
-    epochs: Positive = Field(50, description="passes over the FT graphs; the best one on validation AUROC is tested")
-    batch_size: Positive = Field(32, description="graphs per minibatch")
-    dropout: Share = Field(0.5, description="share of a layer's outputs that are zeroed in FT of the whole network")
-    lrs: Rates = Field(
+    epochs: Positive = key(50, "passes over the FT graphs; the best one on validation AUROC is tested")
+    batch_size: Positive = key(32, "graphs per minibatch")
+    dropout: Share = key(0.5, "share of a layer's outputs that are zeroed in FT of the whole network")
+    lrs: Rates = key(
         [1e-5, 3e-5, 1e-4],
+        "learning rates (Adam) of FT of the whole network; the one with the best validation AUROC is used",
         min_length=1,
-        description="learning rates (Adam) of FT of the whole network; the one with the best validation AUROC is used",
     )
-    linear_lrs: Rates = Field(
-        [1e-4], min_length=1, description="learning rates of linear evaluation (encoder frozen), chosen likewise"
+    linear_lrs: Rates = key(
+        [1e-4], "learning rates of linear evaluation (encoder frozen), chosen likewise", min_length=1
     )
-    linear_epochs: Positive = Field(50, description="passes over the FT graphs in linear evaluation")
+    linear_epochs: Positive = key(50, "passes over the FT graphs in linear evaluation")
 
 
 class WithoutPretraining(Section):
@@ -113,9 +104,8 @@ class TaskWeights(Section):
     """Task weights that another arm has learned, with the same PT seed; not in the paper."""
 
     of: str = Field(description="the arm, a key of `ppi.arms`")
-    use: Literal["as_learned", "permuted", "top_quarter", "bottom_quarter"] = Field(
-        "as_learned",
-        description="the weights themselves or in random order, or only the tasks with the highest or lowest weights",
+    use: Literal["as_learned", "permuted", "top_quarter", "bottom_quarter"] = key(
+        "as_learned", "the weights themselves or in random order, or only the tasks with the highest or lowest weights"
     )
 
 
@@ -123,23 +113,22 @@ class Supervised(Section):
     """Multitask supervised PT with fixed task weights."""
 
     method: Literal["supervised"]
-    pretrain_lr: Rate = Field(1e-3, description="PT learning rate (Adam)")
-    tasks: Literal["all", "related"] = Field(
+    pretrain_lr: Rate = key(1e-3, "PT learning rate (Adam)")
+    tasks: Literal["all", "related"] = key(
         "all",
-        description="all PT tasks, or those that an FT task implies: nearly all proteins with the FT term have the PT "
+        "all PT tasks, or those that an FT task implies: nearly all proteins with the FT term have the PT "
         "term (not in the paper)",
     )
-    weights: TaskWeights | None = Field(None, description="task weights of another arm; empty: each task has weight 1")
+    weights: TaskWeights | None = key(None, "task weights of another arm; empty: each task has weight 1")
 
 
 class CoTrain(Section):
     """PT and FT tasks trained together, one network with two heads."""
 
     method: Literal["cotrain"]
-    pretrain_lr: Rate = Field(1e-3, description="PT learning rate (Adam)")
-    gradients: Literal["alternate", "pcgrad"] = Field(
-        "alternate",
-        description="a step on PT data, then one on FT data; or one step on both without conflicts (Yu et al. 2020)",
+    pretrain_lr: Rate = key(1e-3, "PT learning rate (Adam)")
+    gradients: Literal["alternate", "pcgrad"] = key(
+        "alternate", "a step on PT data, then one on FT data; or one step on both without conflicts (Yu et al. 2020)"
     )
 
 
@@ -147,32 +136,31 @@ class LearnedWeights(Section):
     """Co-training that learns the weights of PT and FT tasks on FT validation data (Lorraine et al. 2020)."""
 
     method: Literal["learned_weights"]
-    pretrain_lr: Rate = Field(1e-4, description="learning rate of the network (Adam)")
-    meta_lr: Rate = Field(1.0, description="learning rate of the task weights (Adam)")
-    pretrain_steps: Positive = Field(
-        10, description="steps of the network between updates of the weights; not in the paper: that of `meta`"
+    pretrain_lr: Rate = key(1e-4, "learning rate of the network (Adam)")
+    meta_lr: Rate = key(1.0, "learning rate of the task weights (Adam)")
+    pretrain_steps: Positive = key(
+        10, "steps of the network between updates of the weights; not in the paper: that of `meta`"
     )
-    warmup_epochs: Annotated[float, Field(ge=0)] = Field(
-        1, description="epochs before the first update of the weights; not in the paper: that of `meta`"
+    warmup_epochs: Annotated[float, Field(ge=0)] = key(
+        1, "epochs before the first update of the weights; not in the paper: that of `meta`"
     )
-    neumann_terms: Count = Field(1, description="Hessian-vector products per update; not in the paper: that of `meta`")
+    neumann_terms: Count = key(1, "Hessian-vector products per update; not in the paper: that of `meta`")
 
 
 class PpiMeta(MetaArm):
     """An arm that learns the task weights with Algorithm 2. The keys `l2` to `reuse_gradient` are not in the paper."""
 
-    pretrain_lr: Rate = Field(1e-4, description="PT learning rate (Adam)")
-    unroll: Literal["head", "fitted", "ridge"] = Field(
+    pretrain_lr: Rate = key(1e-4, "PT learning rate (Adam)")
+    unroll: Literal["head", "fitted", "ridge"] = key(
         "head",
-        description="FT solver: unrolled steps of the head, or a head fitted to convergence and differentiated "
+        "FT solver: unrolled steps of the head, or a head fitted to convergence and differentiated "
         "implicitly, or a ridge regression differentiated through its solution",
     )
-    batch_size: Positive | None = Field(
-        32, description="graphs per FT minibatch of a meta-update; empty: all (not in the paper; as in FT)"
+    batch_size: Positive | None = key(
+        32, "graphs per FT minibatch of a meta-update; empty: all (not in the paper; as in FT)"
     )
-    hypergradient_batch: Positive | None = Field(
-        None,
-        description="PT graphs per hypergradient; empty: as many as in a PT step (not in the paper; as released)",
+    hypergradient_batch: Positive | None = key(
+        None, "PT graphs per hypergradient; empty: as many as in a PT step (not in the paper; as released)"
     )
     recompute: Recompute = False
 
@@ -243,10 +231,8 @@ Evaluations = Annotated[list[Literal["full_transfer", "linear_evaluation"]], Dis
 class ArmsSection(ExperimentSection):
     """The settings of an experiment that compares arms."""
 
-    arms: Names = Field(
-        MAIN_ARMS,
-        min_length=1,
-        description="arms, keys of `ppi.arms`; those from meta-identity on are not in the paper",
+    arms: Names = key(
+        MAIN_ARMS, "arms, keys of `ppi.arms`; those from meta-identity on are not in the paper", min_length=1
     )
 
     def check(self, domain: PpiSettings) -> None:
@@ -260,22 +246,20 @@ class PpiSettings(DomainSection):
     """Multitask PT on protein graphs. Experiments that are left out are not run, and a run serves all that need it."""
 
     stand_ins: ClassVar[tuple[str, ...]] = ("simulated",)
-    source: Literal["simulated", "string", "hu2020"] = Field(
+    source: Literal["simulated", "string", "hu2020"] = key(
         "hu2020",
-        description="simulated: STRING files with planted tasks, no download; string: see `string`; "
+        "simulated: STRING files with planted tasks, no download; string: see `string`; "
         "hu2020: the archive of Hu et al. (2020), 2 GB",
     )
     string: String = String()
-    test_species: Taxa = Field([9606], min_length=1, description="NCBI taxa of the test graphs")
+    test_species: Taxa = key([9606], "NCBI taxa of the test graphs", min_length=1)
     network: Network = Network()
-    pretrain_seeds: Positive = Field(1, description="PT runs of each arm")
-    finetune_seeds: Positive = Field(5, description="FT runs of each PT run")
-    evaluations: Evaluations = Field(
-        ["full_transfer", "linear_evaluation"],
-        min_length=1,
-        description="FT of the whole network, or of the head alone",
+    pretrain_seeds: Positive = key(1, "PT runs of each arm")
+    finetune_seeds: Positive = key(5, "FT runs of each PT run")
+    evaluations: Evaluations = key(
+        ["full_transfer", "linear_evaluation"], "FT of the whole network, or of the head alone", min_length=1
     )
-    arms: dict[str, Arm] = Field(ARMS, description="arms by name; those from meta-identity on are not in the paper")
+    arms: dict[str, Arm] = key(ARMS, "arms by name; those from meta-identity on are not in the paper")
     pretrain: PpiPretraining = PpiPretraining()
     finetune: PpiFinetuning = PpiFinetuning()
 

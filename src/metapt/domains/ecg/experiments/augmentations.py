@@ -13,7 +13,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from numpy.typing import NDArray
-from pydantic import Field
 
 from metapt.domains.ecg.config import EcgExperiment, access
 from metapt.domains.ecg.data.sources import CLASSES, FREQUENCY
@@ -26,7 +25,7 @@ from metapt.evaluation import figures
 from metapt.evaluation.experiment import Experiment, Needs
 from metapt.evaluation.statistics import Estimate, estimate_mean
 from metapt.evaluation.tables import Tables, mean_and_error
-from metapt.sections import Positive
+from metapt.sections import Positive, key
 
 Values = NDArray[np.float64]
 
@@ -34,8 +33,8 @@ Values = NDArray[np.float64]
 class Augmentations(EcgExperiment):
     """What the learned warp does. Not in the paper."""
 
-    arms: list[str] = Field(["simclr", "meta", "meta-stable"], min_length=1, description="arms, keys of `ecg.arms`")
-    finetune_size: Positive = Field(500, description="labelled ECGs at meta-PT time")
+    arms: list[str] = key(["simclr", "meta", "meta-stable"], "arms, keys of `ecg.arms`", min_length=1)
+    finetune_size: Positive = key(500, "labelled ECGs at meta-PT time")
 
 
 @dataclass(frozen=True)

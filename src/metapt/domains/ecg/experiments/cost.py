@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from matplotlib.figure import Figure
-from pydantic import Field
 
 from metapt.domains.ecg.config import EcgExperiment, EcgMeta, Simclr, access
 from metapt.domains.ecg.jobs import EcgJobs
@@ -14,7 +13,7 @@ from metapt.domains.ecg.results import EcgResults
 from metapt.evaluation.comparisons import Comparison
 from metapt.evaluation.experiment import Experiment, Needs
 from metapt.evaluation.tables import Tables
-from metapt.sections import Positive
+from metapt.sections import Positive, key
 from metapt.twostage import cost
 from metapt.twostage.cost import Limit
 from metapt.twostage.quantities import PEAK_MEMORY, TIME_PER_STEP
@@ -31,8 +30,8 @@ LIMITS = (
 class EcgCost(EcgExperiment):
     """Time and memory, as measured in the PT runs themselves."""
 
-    arms: list[str] = Field(["simclr", "meta", "meta-stable"], min_length=1, description="arms, keys of `ecg.arms`")
-    finetune_size: Positive = Field(500, description="labelled ECGs at meta-PT time")
+    arms: list[str] = key(["simclr", "meta", "meta-stable"], "arms, keys of `ecg.arms`", min_length=1)
+    finetune_size: Positive = key(500, "labelled ECGs at meta-PT time")
 
 
 def needs(jobs: EcgJobs, section: EcgCost) -> Needs:

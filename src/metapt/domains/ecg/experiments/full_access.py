@@ -6,13 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from pydantic import Field
-
 from metapt.domains.ecg.aurocs import ArmClaim, auroc_tables, beats, needs, over_sizes
 from metapt.domains.ecg.config import ARMS, EcgExperiment
 from metapt.domains.ecg.results import EcgResults
 from metapt.evaluation.experiment import Experiment
-from metapt.sections import Positive
+from metapt.sections import Positive, key
 
 NO_WORSE = 0.5  # percentage points of AUROC by which an arm may fall behind one that it is to be as good as
 
@@ -30,10 +28,8 @@ CLAIMS = (
 class FullAccess(EcgExperiment):
     """All FT data are there at meta-PT time, at several sizes of the FT set."""
 
-    arms: list[str] = Field(list(ARMS), min_length=1, description="arms, keys of `ecg.arms`")
-    finetune_sizes: list[Positive] = Field(
-        [100, 250, 500, 1000, 2500], min_length=1, description="labelled ECGs, |D_FT|"
-    )
+    arms: list[str] = key(list(ARMS), "arms, keys of `ecg.arms`", min_length=1)
+    finetune_sizes: list[Positive] = key([100, 250, 500, 1000, 2500], "labelled ECGs, |D_FT|", min_length=1)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,6 @@ from typing import Any
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from pydantic import Field
 
 from metapt.domains.ecg.aurocs import auroc_cells, auroc_tables, papers_cells, papers_words, where
 from metapt.domains.ecg.config import EcgExperiment, access
@@ -26,7 +25,7 @@ from metapt.domains.ecg.results import EcgResults, finetune_setting, setting_wor
 from metapt.evaluation import figures
 from metapt.evaluation.comparisons import Comparison
 from metapt.evaluation.experiment import Experiment, Needs
-from metapt.sections import ExperimentSection, Positive
+from metapt.sections import ExperimentSection, Positive, key
 from metapt.twostage.quantities import AUROC_LABEL, EVALUATIONS
 from metapt.twostage.tables import better
 
@@ -34,17 +33,15 @@ from metapt.twostage.tables import better
 class PartialAccess(EcgExperiment):
     """Fewer FT data at meta-PT time than in FT."""
 
-    arms: list[str] = Field(
-        ["meta", "meta-stable"], min_length=1, description="arms, keys of `ecg.arms`, that learn the warp"
+    arms: list[str] = key(["meta", "meta-stable"], "arms, keys of `ecg.arms`, that learn the warp", min_length=1)
+    baseline: str = key("simclr", "arm that uses no FT data; it is the curve's point at 0")
+    finetune_sizes: list[Positive] = key(
+        [100, 250, 500, 1000], "labelled ECGs in FT, |D_FT| (the paper: 500)", min_length=1
     )
-    baseline: str = Field("simclr", description="arm that uses no FT data; it is the curve's point at 0")
-    finetune_sizes: list[Positive] = Field(
-        [100, 250, 500, 1000], min_length=1, description="labelled ECGs in FT, |D_FT| (the paper: 500)"
-    )
-    meta_sizes: list[Positive] = Field(
+    meta_sizes: list[Positive] = key(
         [10, 25, 50, 100, 250, 500, 1000],
+        "labelled ECGs at meta-PT time, no more than in FT (the paper names 10, 25 and 50)",
         min_length=1,
-        description="labelled ECGs at meta-PT time, no more than in FT (the paper names 10, 25 and 50)",
     )
 
     def arm_names(self) -> list[str]:

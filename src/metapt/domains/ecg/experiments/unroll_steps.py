@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
-from pydantic import Field
-
 from metapt.domains.ecg.aurocs import ArmClaim, auroc_tables, beats, cells, needs, over_sizes, papers_words, where
 from metapt.domains.ecg.config import EcgExperiment
 from metapt.domains.ecg.quantities import AUROC
@@ -16,7 +14,7 @@ from metapt.domains.ecg.results import EcgResults
 from metapt.evaluation.comparisons import Comparison, within
 from metapt.evaluation.experiment import Experiment
 from metapt.evaluation.statistics import Difference
-from metapt.sections import Positive
+from metapt.sections import Positive, key
 from metapt.twostage.seeds import difference
 
 FEW_POINTS = 1.0  # difference in percentage points of AUROC that counts as small
@@ -28,10 +26,10 @@ MANY_STEPS, ONE_STEP = "meta-k10", "meta"
 class UnrollSteps(EcgExperiment):
     """How many FT steps are differentiated through."""
 
-    arms: list[str] = Field(
-        ["simclr", "meta-k0", "meta", "meta-k5", "meta-k10"], min_length=1, description="arms, keys of `ecg.arms`"
+    arms: list[str] = key(
+        ["simclr", "meta-k0", "meta", "meta-k5", "meta-k10"], "arms, keys of `ecg.arms`", min_length=1
     )
-    finetune_sizes: list[Positive] = Field([100, 250, 500, 1000], min_length=1, description="labelled ECGs, |D_FT|")
+    finetune_sizes: list[Positive] = key([100, 250, 500, 1000], "labelled ECGs, |D_FT|", min_length=1)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ from functools import partial
 
 import numpy as np
 import pandas as pd
-from pydantic import Field
 
 from metapt.domains.ecg.config import STABLE_WARP, Arm, EcgExperiment, EcgMeta, EcgSettings, Simclr, Warp, access
 from metapt.domains.ecg.jobs import EcgJobs
@@ -25,7 +24,7 @@ from metapt.evaluation.experiment import Experiment, Needs
 from metapt.evaluation.metrics import NotMeasuredError
 from metapt.evaluation.statistics import estimate_mean
 from metapt.evaluation.tables import Tables, mean_and_error
-from metapt.sections import NAME, Positive, Rate
+from metapt.sections import NAME, Positive, Rate, key
 from metapt.twostage.quantities import EVALUATIONS, PRETRAINING
 
 
@@ -35,24 +34,21 @@ class WarpStudy(EcgExperiment):
     Not in the paper.
     """
 
-    warps: dict[str, Warp] = Field(
+    warps: dict[str, Warp] = key(
         {"paper": Warp(), "stable": STABLE_WARP.model_copy(update={"network_width": 0})},
-        description="parametrisations whose strengths are fixed in turn",
+        "parametrisations whose strengths are fixed in turn",
     )
-    strengths: dict[str, list[Rate]] = Field(
+    strengths: dict[str, list[Rate]] = key(
         {"paper": [0.125, 0.25, 0.5, 1.0, 2.0, 4.0], "stable": [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0]},
-        description="fixed values of `initial`, for each of them",
+        "fixed values of `initial`, for each of them",
     )
-    starts: dict[str, list[Rate]] = Field(
+    starts: dict[str, list[Rate]] = key(
         {"meta": [1.0, 4.0], "meta-stable": [1.0, 16.0, 64.0]},
-        description="arms of `ecg.arms` whose hypergradients are drawn, and the values of `initial` that they start "
-        "from",
+        "arms of `ecg.arms` whose hypergradients are drawn, and the values of `initial` that they start from",
     )
-    draws: Positive = Field(20, description="hypergradients per strength and PT seed, each with its own minibatches")
-    horizon: list[Positive] = Field(
-        [1, 5, 25], min_length=1, description="PT steps at each strength after which heads are compared"
-    )
-    finetune_size: Positive = Field(500, description="labelled ECGs")
+    draws: Positive = key(20, "hypergradients per strength and PT seed, each with its own minibatches")
+    horizon: list[Positive] = key([1, 5, 25], "PT steps at each strength after which heads are compared", min_length=1)
+    finetune_size: Positive = key(500, "labelled ECGs")
 
     def arm_names(self) -> list[str]:
         """Return the arms whose hypergradients are drawn."""

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import pandas as pd
 from matplotlib.figure import Figure
-from pydantic import Field
 
 from metapt.domains.ppi import aurocs
 from metapt.domains.ppi.aurocs import difference_text, of
@@ -21,6 +20,7 @@ from metapt.evaluation.comparisons import BEYOND_THE_PAPER, Comparison
 from metapt.evaluation.experiment import Experiment, Needs
 from metapt.evaluation.metrics import NotMeasuredError
 from metapt.evaluation.tables import Tables
+from metapt.sections import key
 from metapt.twostage.panels import dots
 from metapt.twostage.quantities import EVALUATIONS
 from metapt.twostage.seeds import difference_columns
@@ -33,7 +33,7 @@ BETWEEN = "right minus released"
 class CentreOffset(ArmsSection):
     """PT with correct centre nodes, and with those of the released code's batches. Not in the paper."""
 
-    arms: Names = Field(["graph_supervised", "meta"], min_length=1, description="arms, keys of `ppi.arms`")
+    arms: Names = key(["graph_supervised", "meta"], "arms, keys of `ppi.arms`", min_length=1)
 
 
 def needs(jobs: PpiJobs, section: CentreOffset) -> Needs:

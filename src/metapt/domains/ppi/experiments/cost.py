@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from matplotlib.figure import Figure
-from pydantic import Field
 
 from metapt.domains.ppi.config import ArmsSection, Names
 from metapt.domains.ppi.jobs import PpiJobs
@@ -15,6 +14,7 @@ from metapt.domains.ppi.settings import FULL_ACCESS
 from metapt.evaluation.comparisons import Comparison
 from metapt.evaluation.experiment import Experiment, Needs
 from metapt.evaluation.tables import Tables
+from metapt.sections import key
 from metapt.twostage import cost
 from metapt.twostage.quantities import PEAK_MEMORY, TIME_PER_STEP
 
@@ -30,9 +30,7 @@ LIMITS = (
 class PpiCost(ArmsSection):
     """Time and memory, measured in the PT runs. `meta-stable` is not in the paper."""
 
-    arms: Names = Field(
-        ["graph_supervised", "meta", "meta-stable"], min_length=1, description="arms, keys of `ppi.arms`"
-    )
+    arms: Names = key(["graph_supervised", "meta", "meta-stable"], "arms, keys of `ppi.arms`", min_length=1)
 
 
 def needs(jobs: PpiJobs, section: PpiCost) -> Needs:

@@ -10,7 +10,6 @@ from typing import Any
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from pydantic import Field
 
 from metapt.domains.ppi.aurocs import PAIRED, wide_differences
 from metapt.domains.ppi.config import ArmsSection, Names
@@ -26,6 +25,7 @@ from metapt.evaluation.experiment import Experiment, Needs
 from metapt.evaluation.metrics import NotMeasuredError
 from metapt.evaluation.statistics import Difference, estimate_mean, paired_difference
 from metapt.evaluation.tables import Tables, mean_and_error, published
+from metapt.sections import key
 from metapt.twostage.panels import dots
 from metapt.twostage.quantities import PRETRAINING
 from metapt.twostage.tables import numbers_of
@@ -36,7 +36,7 @@ COTRAINED = ("cotrain", "cotrain_pcgrad", "cotrain_learned_weights")
 class DuringPretraining(ArmsSection):
     """AUROC of the FT head that is trained during PT, on FT validation and test graphs."""
 
-    arms: Names = Field(["meta", *COTRAINED], min_length=1, description="arms, keys of `ppi.arms`")
+    arms: Names = key(["meta", *COTRAINED], "arms, keys of `ppi.arms`", min_length=1)
 
 
 def needs(jobs: PpiJobs, section: DuringPretraining) -> Needs:

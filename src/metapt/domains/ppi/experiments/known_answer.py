@@ -9,7 +9,6 @@ from functools import partial
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from pydantic import Field
 
 from metapt.domains.ppi.aurocs import DIFFERENCES, auroc_cells, beats, difference_text, differences, minus, of
 from metapt.domains.ppi.config import ArmsSection, Names, learns_weights
@@ -36,6 +35,7 @@ from metapt.evaluation.comparisons import Comparison
 from metapt.evaluation.experiment import Experiment, Needs
 from metapt.evaluation.metrics import NotMeasuredError
 from metapt.evaluation.tables import Tables
+from metapt.sections import key
 from metapt.twostage.panels import dots
 from metapt.twostage.quantities import EVALUATIONS
 from metapt.twostage.tables import Row, cell_text, numbers_of, wide
@@ -47,12 +47,9 @@ AFTER = {FULL_ACCESS: "all PT tasks intact", PERMUTED_TASKS: SETTINGS[PERMUTED_T
 class KnownAnswer(ArmsSection):
     """Half of the PT tasks have permuted labels: are their weights low, and does FT gain? Not in the paper."""
 
-    arms: Names = Field(
-        ["graph_supervised", "meta", "meta-stable"], min_length=1, description="arms, keys of `ppi.arms`"
-    )
-    quarters: Names = Field(
-        ["meta-top", "meta-bottom"],
-        description="arms, keys of `ppi.arms`, that pre-train on part of the (intact) tasks",
+    arms: Names = key(["graph_supervised", "meta", "meta-stable"], "arms, keys of `ppi.arms`", min_length=1)
+    quarters: Names = key(
+        ["meta-top", "meta-bottom"], "arms, keys of `ppi.arms`, that pre-train on part of the (intact) tasks"
     )
 
     def arm_names(self) -> list[str]:

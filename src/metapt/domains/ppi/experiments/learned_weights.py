@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from pydantic import Field
 
 from metapt.domains.ppi.config import ArmsSection, Names
 from metapt.domains.ppi.jobs import PpiJobs
@@ -39,6 +38,7 @@ from metapt.evaluation.experiment import Experiment, Needs
 from metapt.evaluation.metrics import NotMeasuredError
 from metapt.evaluation.statistics import estimate_mean
 from metapt.evaluation.tables import Tables, mean_and_error, published
+from metapt.sections import key
 from metapt.twostage.quantities import PRETRAINING
 from metapt.twostage.tables import numbers_of
 
@@ -52,10 +52,10 @@ TERMS = 8
 class LearnedTaskWeights(ArmsSection):
     """The task weights at the end of PT."""
 
-    arms: Names = Field(
+    arms: Names = key(
         ["meta", "cotrain_learned_weights", "meta-stable"],
+        "arms, keys of `ppi.arms`, that learn weights; meta-stable is not in the paper",
         min_length=1,
-        description="arms, keys of `ppi.arms`, that learn weights; meta-stable is not in the paper",
     )
 
 

@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
-from pydantic import Field
 
 from metapt.domains.ppi.config import ArmsSection
 from metapt.domains.ppi.jobs import PpiJobs
@@ -20,14 +19,14 @@ from metapt.evaluation import figures
 from metapt.evaluation.experiment import Experiment, Needs
 from metapt.evaluation.statistics import estimate_mean
 from metapt.evaluation.tables import Tables
-from metapt.sections import Positive
+from metapt.sections import Positive, key
 from metapt.twostage.tables import numbers_of
 
 
 class Representations(ArmsSection):
     """Centred kernel alignment (CKA; Kornblith et al. 2019) of the arms' features."""
 
-    graphs: Positive = Field(6400, description="FT graphs that are compared, at most")
+    graphs: Positive = key(6400, "FT graphs that are compared, at most")
 
 
 def needs(jobs: PpiJobs, section: Representations) -> Needs:
