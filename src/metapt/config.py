@@ -107,13 +107,9 @@ class _Illegal(ConfigError):
 
 
 def load(paths: Sequence[Path], changes: Mapping[str, Any] | None = None) -> Config:
-    """Return the config that files describe, each merged into the ones before it.
+    """Return the config that files describe, each merged into the ones before it, then with `changes`.
 
     Raises ConfigError as `metapt.config_files.read` and `validate`; each sentence begins with file and line.
-
-    Args:
-        paths: YAML files.
-        changes: values of the command line (`--config`), merged last.
     """
     return validate(*read(paths, changes))
 
@@ -122,11 +118,8 @@ def validate(raw: Mapping[str, Any], places: Places | None = None) -> Config:
     """Return the config that `raw` (merged YAML) describes, with its arms resolved.
 
     An arm gives only what differs from the arm that its key `extends` names, or from the default arm of its own name.
-    Raises ConfigError with a sentence for each illegal key: its dotted name, what is wrong and what is legal.
-
-    Args:
-        raw: sections, lists and scalars.
-        places: where keys are written, if that is known; each sentence begins with the place of its key.
+    Raises ConfigError with a sentence for each illegal key: its place, if `places` has it, its dotted name, what is
+    wrong and what is legal.
     """
     try:
         plainly = json.loads(json.dumps(raw, default=str))

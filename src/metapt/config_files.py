@@ -23,12 +23,8 @@ _MERGE = "tag:yaml.org,2002:merge"
 def read(paths: Sequence[Path], changes: Mapping[str, Any] | None = None) -> tuple[dict[str, Any], Places]:
     """Return the content of config files, each merged into the ones before it, and where each key is written.
 
-    Raises ConfigError if a file can't be read, is not YAML, is not a section or has a key twice, or no file has
-    `results`.
-
-    Args:
-        paths: YAML files.
-        changes: values of the command line (`--config`), merged last.
+    `changes`, of the command line (`--config`), are merged last. Raises ConfigError if a file can't be read, is not
+    YAML, is not a section or has a key twice, or no file has `results`.
     """
     merged: dict[str, Any] = {}
     places: Places = {}

@@ -45,16 +45,9 @@ class _Module(NamedTuple):
 
 
 def code_digest(entry: str, package: Path = PACKAGE) -> str:
-    """Return a digest of the closure of a module: syntax trees without docstrings, and the data files that they name.
+    """Return 16 digits of a digest of a module's closure: syntax trees without docstrings, and data files named.
 
-    Raises ModuleNotFoundError if there is no such module.
-
-    Args:
-        entry: name inside the package, such as "domains.ecg.pretrain".
-        package: the package's folder.
-
-    Returns:
-        The first 16 hexadecimal digits of the SHA-256.
+    `entry` is a name inside the package, such as "domains.ecg.pretrain". Raises ModuleNotFoundError if there is none.
     """
     digest = hashlib.sha256()
     for name, path in closure(entry, package).items():
@@ -67,13 +60,10 @@ def code_digest(entry: str, package: Path = PACKAGE) -> str:
 
 
 def closure(entry: str, package: Path = PACKAGE) -> dict[str, Path]:
-    """Return the files of `entry` and of the modules that it imports, directly or not, also in functions.
+    """Return the files of `entry` and of the modules that it imports, also in functions and indirectly, by sorted name.
 
     The packages of a module belong to the closure, since they are imported before it. `EXCLUDED` modules don't, unless
     one is the entry. Raises ModuleNotFoundError if there is no such module.
-
-    Returns:
-        Files by sorted module name inside the package.
     """
     if _path(entry, package) is None:
         raise ModuleNotFoundError(f"{package.name} has no module {entry!r}")

@@ -26,16 +26,10 @@ FETCH_AGAIN = "remove it and download it again, or copy a whole one there"
 
 @contextmanager
 def atomic_path(path: Path, needs: int | None = None) -> Iterator[Path]:
-    """Yield a temporary path that replaces `path` when the block ends without an exception.
+    """Yield an empty file beside `path`, which replaces it when the block ends without an exception, else is removed.
 
-    Raises MachineError if the disk is full, or the folder can't be written.
-
-    Args:
-        path: the file to write; its folders are created.
-        needs: size of the whole file in bytes, if it is known, for the message when the disk is full.
-
-    Yields:
-        An empty file beside `path`, with the same suffixes. After an exception it is removed, and `path` is unchanged.
+    Folders are created. `needs`, the size of the whole file in bytes, is for the message when the disk is full. Raises
+    MachineError if the disk is full, or the folder can't be written.
     """
     temporary = path.with_name(f".{secrets.token_hex(4)}.{path.name}")
     try:

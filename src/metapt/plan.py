@@ -14,15 +14,9 @@ from metapt.registry import DOMAINS, domain
 
 
 class Plan:
-    """The jobs of a config.
+    """The jobs of a validated config, by name, given the content of sources.yaml.
 
-    Args:
-        config: the validated config.
-        sources: the content of sources.yaml.
-
-    Attributes:
-        jobs: jobs by name.
-        summaries: name of the job that summarises an experiment, by experiment.
+    `summaries` is the name of the job that summarises an experiment, by experiment.
     """
 
     def __init__(self, config: Config, sources: Mapping[str, Any]) -> None:

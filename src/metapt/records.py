@@ -105,11 +105,7 @@ def content(path: Path) -> str:
 def stale(path: Path, config: dict[str, Any], code: str | None, inputs: dict[str, str]) -> str | None:
     """Return in words why a job has to run again although there is a record of it; None if it need not.
 
-    Args:
-        path: the record.
-        config: of the job; the path of its checkpoint and its mirrors are ignored.
-        code: the digest of its code.
-        inputs: their paths. Inputs without a record can't be compared.
+    The checkpoint's path and the mirrors in the config are ignored. Inputs without a record can't be compared.
     """
     if not path.exists():
         return "there is no record of it"

@@ -87,19 +87,10 @@ def _execute(job: Job, gpus: int, require_gpu: bool, code: str | None) -> None:
 
 
 def repeat(record: Path, into: Path, device: str | None, threads: int | None) -> int:
-    """Repeat the run that a `run.json` records.
+    """Repeat the run that a `run.json` records, with its outputs in `into`; return the exit status of `execute`.
 
-    Raises DataError if the file is missing or is not the record of a run. Raises ConfigError if outputs would have the
-    same name, or replace those of the recorded run.
-
-    Args:
-        record: path of the `run.json`.
-        into: folder for the outputs, which keep their names.
-        device: `cpu` or `cuda`; if None, as recorded.
-        threads: CPU threads; if None, as recorded.
-
-    Returns:
-        Exit status, as `metapt.execute.execute`.
+    `device` and `threads` are as recorded unless given. Raises DataError if the file is missing or is not the record of
+    a run, and ConfigError if outputs would have the same name, or replace those of the recorded run.
     """
     found = _read(record)
     outputs = {name: str(into / Path(path).name) for name, path in found["outputs"].items()}

@@ -58,15 +58,9 @@ def rehearse(
 ) -> Need:
     """Run a job in a process of its own, a few steps of each loop, and return what the whole job takes.
 
-    Args:
-        inputs: name -> file to read instead of its own.
-        folder: for what it leaves.
-        device, allowance: see `Rehearsal`.
-        share: of the real data that the inputs hold; what follows the imports takes so many times longer.
-        small: whether to take smaller minibatches, if the job's config has the size of each.
-
-    Raises:
-        MachineError: the job broke off.
+    `inputs` are read instead of its own, and `share` is that of the real data that they hold: what follows the imports
+    takes so many times longer. What it leaves goes to `folder`. With `small`, minibatches are smaller, if the job's
+    config has their size. `device` and `allowance`: see `Rehearsal`. Raises MachineError if the job broke off.
     """
     config = json.dumps(job.config)
     most = _parts(config) if device == "cpu" else 1

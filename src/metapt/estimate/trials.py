@@ -63,16 +63,9 @@ class Requirements:
 
 
 def estimate(config: Config, device: str, sources: Mapping[str, Any], budget: float = BUDGET) -> Requirements:
-    """Measure a training of each kind and return what all jobs take.
+    """Measure a training of each kind on a device, within a `BUDGET`, and return what all jobs of a config take.
 
-    Args:
-        config: a validated config.
-        device: `cpu` or `cuda`; of trainings, while all others compute on the CPU.
-        sources: the content of sources.yaml.
-        budget: see `BUDGET`.
-
-    Raises:
-        MachineError: there is no such device, or a job breaks off.
+    All other jobs compute on the CPU. Raises MachineError if there is no such device, or a job breaks off.
     """
     import torch
 

@@ -8,20 +8,14 @@ from torch import Tensor
 
 @torch.no_grad()
 def linear_cka(first: Tensor, second: Tensor) -> float:
-    """Return the linear CKA of Kornblith et al. (2019), "Similarity of Neural Network Representations Revisited".
+    """Return the linear CKA of features [n, p] and [n, q] of the same examples (Kornblith et al. 2019), in [0, 1].
 
         ||X^T Y||_F^2 / (||X^T X||_F ||Y^T Y||_F),   X and Y with their columns centred,
 
     which is HSIC(K, L) / sqrt(HSIC(K, K) HSIC(L, L)) for K = X X^T and L = Y Y^T, without a matrix of examples by
-    examples. It is invariant to rotation, translation and scaling of either network's features. Raises ValueError if
-    the shapes don't fit, or there are fewer than two examples.
-
-    Args:
-        first: features [n, p].
-        second: features [n, q] of the same examples.
-
-    Returns:
-        In [0, 1], computed in float64; NaN if features are not finite, or one network's are the same for all examples.
+    examples. It is invariant to rotation, translation and scaling of either network's features, computed in float64,
+    and NaN if features are not finite, or one network's are the same for all examples. Raises ValueError if the shapes
+    don't fit, or there are fewer than two examples.
 
     >>> x = torch.tensor([[1.0, 0.0], [0.0, 1.0], [2.0, 5.0]])
     >>> round(linear_cka(x, 3 * x + 1), 12)

@@ -96,13 +96,10 @@ def summarise(metrics: pd.DataFrame) -> pd.DataFrame:
 def paired_difference(a: pd.Series[float], b: pd.Series[float]) -> Difference:
     """Return the mean of a - b over the replicates of two arms, with the t interval and the paired t test.
 
-    The standard error is s_d / sqrt(n) of the differences d = a - b; the p-value is that of t = mean / standard error
-    with n - 1 degrees of freedom (Student, Biometrika 1908). FT runs that share a PT seed are not pairs: average them
-    first, or use `cluster_bootstrap`. Raises DataError if a replicate is in one arm only, or twice in one.
-
-    Args:
-        a: values indexed by replicate, in any order.
-        b: values of the other arm for the same replicates.
+    `a` and `b` are indexed by replicate, in any order. The standard error is s_d / sqrt(n) of the differences d = a -
+    b; the p-value is that of t = mean / standard error with n - 1 degrees of freedom (Student, Biometrika 1908). FT
+    runs that share a PT seed are not pairs: average them first, or use `cluster_bootstrap`. Raises DataError if a
+    replicate is in one arm only, or twice in one.
 
     >>> a = pd.Series([81.7, 82.1, 81.2, 82.0], index=[0, 1, 2, 3])
     >>> b = pd.Series([79.8, 80.9, 80.1, 80.6], index=[0, 1, 2, 3])

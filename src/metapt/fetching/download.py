@@ -28,6 +28,9 @@ log = logging.getLogger(__name__)
 def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
     """Fetch the files that `outputs` names; files that are already complete are kept.
 
+    Raises ConfigError if an address is illegal, or the source does not have a file. Raises DataError if no place has
+    the complete file.
+
     Args:
         config: `source`: an entry of sources.yaml; `mirrors`: folders, `file://` or `http(s)://` addresses that are
             tried first and hold a file directly or in a folder with the source's name.
@@ -37,11 +40,6 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
             records' files, since Snakemake removes the declared outputs of a failed job, and a later job continues with
             the others.
         machine: not used.
-
-    Raises:
-        ConfigError: an address is illegal, or the source does not have a file.
-        DataError: no place has the complete file.
-        MachineError: the places can't be reached, the disk is full, or the folder can't be written.
     """
     try:
         source = Source.model_validate(config["source"])
@@ -141,9 +139,7 @@ def _attempt(place: Place, file: SourceFile | Listed, path: Path, web: Web, many
 def _save(answer: Answer, file: SourceFile | Listed, part: Path, many: bool) -> Failure | None:
     """Write an answer to `part`, and return what is wrong with the complete file, or None.
 
-    Raises:
-        Failure: the answer is refused before it is written.
-        Cut: the answer ended early.
+    Raises Failure if the answer is refused before it is written. Raises Cut if the answer ended early.
     """
     got, size = answer.start, answer.size if file.size is None else file.size
     chunk = next(answer.chunks, b"")

@@ -17,8 +17,7 @@ RECORDS = "records.json"
 def place_of(text: str) -> Path | str:
     """Return the folder or http(s) address that a text names.
 
-    Raises:
-        ValueError: the text is illegal; the message does not repeat it.
+    Raises ValueError if the text is illegal; the message does not repeat it.
     """
     scheme, separator, rest = text.partition("://")
     try:
@@ -35,8 +34,7 @@ def place_of(text: str) -> Path | str:
     raise ValueError("legal are a folder, file:///folder, http://host/… and https://host/…")
 
 
-Place = Annotated[Path | str, PlainValidator(place_of)]
-"""A local file or folder, or an http(s) address."""
+Place = Annotated[Path | str, PlainValidator(place_of)]  # a local file or folder, or an http(s) address
 
 
 class SourceFile(BaseModel, extra="forbid", frozen=True):

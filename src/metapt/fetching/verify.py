@@ -22,8 +22,7 @@ _KINDS = (".dat", ".hea")
 def check_start(head: bytes | None, size: int | None, file: SourceFile | Listed) -> None:
     """Check the first bytes of a file and its size, where they are known.
 
-    Raises:
-        Failure: they are not those of the file.
+    Raises Failure if they are not those of the file.
     """
     magic = _MAGIC[file.container]
     if _HTML.match(head or b""):
@@ -39,9 +38,7 @@ def check_start(head: bytes | None, size: int | None, file: SourceFile | Listed)
 def check_file(opened: BinaryIO, file: SourceFile | Listed) -> None:
     """Check that an open file has the size and sums of `file`.
 
-    Raises:
-        Cut: more bytes may complete it.
-        Failure: it is another file, or altered.
+    Raises Cut if more bytes may complete it. Raises Failure if it is another file, or altered.
     """
     check_start(opened.read(512), opened.seek(0, os.SEEK_END), file)
     opened.seek(0)
@@ -74,8 +71,7 @@ def check_file(opened: BinaryIO, file: SourceFile | Listed) -> None:
 def read_sums(opened: BinaryIO, listed: Listed) -> dict[str, str]:
     """Return name -> SHA-256 (hexadecimal) of the listed files and records, from a list in the format of `sha256sum`.
 
-    Raises:
-        Failure: it is not such a list.
+    Raises Failure if it is not such a list.
     """
     try:
         lines = opened.read().decode("utf-8-sig").splitlines()

@@ -72,10 +72,7 @@ class Web(ExitStack):
     def patiently(self, attempt: Callable[[Place], None], place: Place) -> None:
         """Call `attempt(place)`, and repeat it a few times if a server gave no answer or only a part.
 
-        A server that never answered is not asked again.
-
-        Raises:
-            Failure: that of the last attempt.
+        A server that never answered is not asked again. Raises the Failure of the last attempt.
         """
         host = urlsplit(str(place)).netloc
         if host in self._unreachable:
@@ -90,9 +87,8 @@ class Web(ExitStack):
     def open(self, place: Place, start: int) -> Iterator[Answer]:
         """Request the file at `place` once, from byte `start` on; a server may send it from its first byte on.
 
-        Raises:
-            Failure: the file is not there or can't be read, or the server does not answer; also while the chunks are
-                read.
+        Raises Failure if the file is not there or can't be read, or the server does not answer; also while the chunks
+        are read.
         """
         if isinstance(place, Path):
             try:
