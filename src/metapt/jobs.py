@@ -94,99 +94,52 @@ class Jobs(Generic[S]):
 
     def download(self, source: Mapping[str, Any], file: str, *, mem_mb: int = 500, minutes: int = 60) -> Job:
         """Return the job that downloads a file of a source, which is an entry of sources.yaml."""
-        path = f"{self.place.raw}/{source['name']}/{file}"
-        return self.once(
-            f"raw/{source['name']}/{file}",
-            lambda: Job(
-                stage="download",
-                name=f"raw/{source['name']}/{file}",
-                entry="fetching.download",
-                config={"source": dict(source), "mirrors": self.place.mirrors},
-                outputs={"file": path},
-                record=f"{path}.run.json",
-                log=f"{path}.log.txt",
-                mem_mb=mem_mb,
-                minutes=minutes,
-            ),
-        )
+        name, path = f"raw/{source['name']}/{file}", f"{self.place.raw}/{source['name']}/{file}"
+        config = {"source": dict(source), "mirrors": self.place.mirrors}
+        place: Json = {"outputs": {"file": path}, "record": f"{path}.run.json", "log": f"{path}.log.txt"}
+        limits: Json = {"mem_mb": mem_mb, "minutes": minutes}
+        return self.once(name, lambda: Job("download", name, "fetching.download", config, **place, **limits))
 
     def simulate(self, source: str, files: Iterable[str]) -> Job:
         """Return the job that generates the raw files of a source in `raw/{domain}-{source}`."""
-        name = f"{self.domain}-{source}"
-        folder = f"{self.place.raw}/{name}"
-        return self.once(
-            f"raw/{name}",
-            lambda: Job(
-                stage="simulate",
-                name=f"raw/{name}",
-                entry=f"domains.{self.domain}.data.simulate",
-                config={"domain": self.domain, "source": source},
-                outputs={file: f"{folder}/{file}" for file in files},
-                record=f"{folder}/run.json",
-                log=f"{folder}/log.txt",
-            ),
+        name = f"raw/{self.domain}-{source}"
+        folder = f"{self.place.raw}/{self.domain}-{source}"
+        outputs = {file: f"{folder}/{file}" for file in files}
+        return self._made(
+            "simulate", name, f"domains.{self.domain}.data.simulate", folder, {"source": source}, {}, outputs
         )
 
     def prepare(
         self, source: str, files: Mapping[str, str], *, config: Json, inputs: Files, mem_mb: int, minutes: int
     ) -> Job:
         """Return the job that prepares the raw files `inputs` of a source; `files`: names of its output files."""
-        folder = self.folder(f"data/{source}")
-        return self.once(
-            f"{self.domain}/data/{source}",
-            lambda: Job(
-                stage="prepare",
-                name=f"{self.domain}/data/{source}",
-                entry=f"domains.{self.domain}.data.prepare",
-                config=plain({"domain": self.domain} | config),
-                inputs=inputs,
-                outputs={name: f"{folder}/{file}" for name, file in files.items()},
-                record=f"{folder}/run.json",
-                log=f"{folder}/log.txt",
-                mem_mb=mem_mb,
-                minutes=minutes,
-            ),
-        )
+        name, entry = f"{self.domain}/data/{source}", f"domains.{self.domain}.data.prepare"
+        folder, limits = self.folder(f"data/{source}"), {"mem_mb": mem_mb, "minutes": minutes}
+        outputs = {output: f"{folder}/{file}" for output, file in files.items()}
+        return self._made("prepare", name, entry, folder, config, inputs, outputs, **limits)
 
     def training(
-        self,
-        stage: str,
-        path: str,
-        entry: str,
-        config: Json,
-        inputs: Files,
-        *,
-        mem_mb: int,
-        minutes: int,
-        threads: int = 1,
-        alone: bool = False,
-        resumable: bool = True,
+        self, stage: str, path: str, entry: str, config: Json, inputs: Files, *, resumable: bool = True, **limits: Any
     ) -> Job:
         """Return a job that trains: `pretrain`, `finetune` or `study`; `path` is its folder below the domain's results.
 
-        `domain` is added to its config, and `checkpoint` if it is `resumable`, that is, keeps a checkpoint while it
-        runs.
+        `checkpoint` is added to its config if it is `resumable`, that is, keeps a checkpoint while it runs. `limits`
+        are `mem_mb`, `minutes`, `threads` and `alone` of the `Job`.
         """
         name, folder = f"{self.domain}/{path}", self.folder(path)
         checkpoint = {"checkpoint": f"{self.place.results}/.resume/{name}.pt"} if resumable else {}
-        outputs = {"metrics": f"{folder}/metrics.csv", "series": f"{folder}/series.csv"}
-        if stage == "pretrain":
-            outputs = {"pretrained": f"{folder}/pretrained.pt"} | outputs
-        return self.once(
-            name,
-            lambda: Job(
-                stage=stage,
-                name=name,
-                entry=entry,
-                config=plain({"domain": self.domain} | config | checkpoint),
-                inputs=inputs,
-                outputs=outputs,
-                record=f"{folder}/run.json",
-                log=f"{folder}/log.txt",
-                threads=threads,
-                alone=alone,
-                large_products=self.large_products,
-                mem_mb=mem_mb,
-                minutes=minutes,
-            ),
-        )
+        outputs = {"pretrained": f"{folder}/pretrained.pt"} if stage == "pretrain" else {}
+        outputs |= {"metrics": f"{folder}/metrics.csv", "series": f"{folder}/series.csv"}
+        limits |= {"large_products": self.large_products}
+        return self._made(stage, name, entry, folder, config | checkpoint, inputs, outputs, **limits)
+
+    def _made(
+        self, stage: str, name: str, entry: str, folder: str, config: Json, inputs: Files, outputs: Files, **limits: Any
+    ) -> Job:
+        """Return the job of this name, with record and log in its folder; `domain` is added to its config."""
+
+        def make() -> Job:
+            own, record, log = plain({"domain": self.domain} | config), f"{folder}/run.json", f"{folder}/log.txt"
+            return Job(stage, name, entry, own, inputs, outputs, record, log, **limits)
+
+        return self.once(name, make)
