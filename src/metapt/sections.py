@@ -40,7 +40,11 @@ class ExperimentSection(Section):
         return list(dict.fromkeys(getattr(self, "arms", [])))
 
     def check(self, domain: Any) -> None:
-        """Check that the experiment fits the other settings of its domain's section. Raises ValueError."""
+        """Raise ValueError where the experiment doesn't fit its domain, such as one whose arm is not in the config."""
+        arms = getattr(domain, "arms", None)
+        for name in self.arm_names() if arms is not None else []:
+            if name not in arms:
+                raise ValueError(f" names the arm {name!r}, which is not in arms; legal: {', '.join(arms)}")
 
 
 class DomainSection(Section):

@@ -261,12 +261,6 @@ class EcgSettings(DomainSection):
 class EcgExperiment(ExperimentSection):
     """The settings of an experiment on arms of `ecg.arms`."""
 
-    def check(self, domain: EcgSettings) -> None:
-        """Raise ValueError where an arm is not in the config."""
-        for name in self.arm_names():
-            if name not in domain.arms:
-                raise ValueError(f" names the arm {name!r}, which is not in arms; legal: {', '.join(domain.arms)}")
-
 
 def steps_per_epoch(pretrain: EcgPretraining, signals: int) -> int:
     """Return the number of PT steps of a pass over `signals` ECGs."""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import partial
 
 from metapt.evaluation import looks as generic
-from metapt.evaluation.looks import Look
 
 _LOOKS: generic.Known = {
     "no_pt": ("no PT", 6, 6, "-"),
@@ -25,12 +24,6 @@ _LOOKS: generic.Known = {
     "branch_search-lower": ("branch search, lower", 5, 1, "--"),
 }
 
-
-def label(arm: str) -> str:
-    """Return the label of an arm."""
-    return generic.label(arm, _LOOKS)
-
-
-def looks(arms: Sequence[str]) -> dict[str, Look]:
-    """Return the look of each arm; an arm of the default config has the same look in all figures."""
-    return generic.looks(arms, _LOOKS)
+# an arm of the default config has the same label and look everywhere
+label = partial(generic.label, known=_LOOKS)
+looks = partial(generic.looks, known=_LOOKS)

@@ -235,12 +235,6 @@ class ArmsSection(ExperimentSection):
         MAIN_ARMS, "arms, keys of `ppi.arms`; those from meta-identity on are not in the paper", min_length=1
     )
 
-    def check(self, domain: PpiSettings) -> None:
-        """Raise ValueError where an arm is not in the config."""
-        for name in self.arm_names():
-            if name not in domain.arms:
-                raise ValueError(f" names the arm {name!r}, which is not in arms; legal: {', '.join(domain.arms)}")
-
 
 class PpiSettings(DomainSection):
     """Multitask PT on protein graphs. Experiments that are left out are not run, and a run serves all that need it."""

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from functools import partial
 
 import pandas as pd
 
 from metapt.evaluation import looks as generic
-from metapt.evaluation.looks import Look
 
 _LOOKS: generic.Known = {
     "no_pt": ("no PT", 6, 6, "-"),
@@ -34,15 +33,9 @@ SETTINGS = {
     "released_centre": "released batching",
 }
 
-
-def label(arm: str) -> str:
-    """Return the label of an arm."""
-    return generic.label(arm, _LOOKS)
-
-
-def looks(arms: Sequence[str]) -> dict[str, Look]:
-    """Return the look of each arm; arms of the default config always have the same one."""
-    return generic.looks(arms, _LOOKS)
+# an arm of the default config has the same label and look everywhere
+label = partial(generic.label, known=_LOOKS)
+looks = partial(generic.looks, known=_LOOKS)
 
 
 def task_names(tasks: pd.DataFrame, kind: str, width: int = 48) -> dict[int, str]:
