@@ -41,7 +41,7 @@ class ExperimentSection(Section):
 
     def check(self, domain: Any) -> None:
         """Raise ValueError where the experiment doesn't fit its domain, such as one whose arm is not in the config."""
-        arms = getattr(domain, "arms", None)
+        arms: Any = getattr(domain, "arms", None)
         for name in self.arm_names() if arms is not None else []:
             if name not in arms:
                 raise ValueError(f" names the arm {name!r}, which is not in arms; legal: {', '.join(arms)}")

@@ -79,6 +79,7 @@ def test_plain_numbers_may_stand_in_the_csv(tmp_path):
         (-123.456, math.nan, "-123.5"),
         (3.2e8, math.nan, "3.200e8"),
         (0.0, 3e-6, "(0 ± 3)e-6"),
+        (0.0, 5e-324, "(0 ± 5)e-324"),
         (math.inf, math.nan, "inf"),
     ],
 )

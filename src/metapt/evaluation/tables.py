@@ -50,7 +50,9 @@ def mean_and_error(mean: float, standard_error: float = math.nan) -> str:
         return str(mean)
     if size != 0 and not 1e-4 <= size < 1e6:
         power = math.floor(math.log10(size))
-        scaled = mean_and_error(mean / 10.0**power, standard_error / 10.0**power)
+        shift = 300 if power < -300 else 0  # 10.0**power would be 0 for the least numbers
+        scale = 10.0 ** (power + shift)
+        scaled = mean_and_error(mean * 10.0**shift / scale, standard_error * 10.0**shift / scale)
         return f"({scaled})e{power}" if known else f"{scaled}e{power}"
     if not known or standard_error <= 1e-12 * abs(mean):
         text = _rounded(mean, 3 - _exponent(mean))
