@@ -259,22 +259,45 @@ def _common(path: Path) -> bytes:
     return table[~table["metric"].isin(MEASURED)].to_csv(index=False).encode()
 
 
-@pytest.fixture(scope="session")
-def undisturbed(forks: Forks, tmp_path_factory: pytest.TempPathFactory) -> Callable[[Kind], tuple[Contents, float]]:
-    """What a kind of job leaves when nothing happens, and how many seconds it takes."""
-    known: dict[str, tuple[Contents, float]] = {}
+@dataclass(frozen=True)
+class Jobs:
+    """The kinds of jobs, and what runs them."""
 
-    def run(kind: Kind) -> tuple[Contents, float]:
+    kinds: dict[str, Kind]
+    forks: Forks
+    folders: pytest.TempPathFactory
+    known: dict[str, tuple[Contents, float]] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> Kind:
+        return self.kinds[name]
+
+    def run(self, job: Job, **options: Any) -> Ended:
+        (ended,) = self.forks(job, **options)
+        return ended
+
+    def undisturbed(self, kind: Kind) -> tuple[Contents, float]:
+        """Return what a kind of job leaves when nothing happens, and how many seconds it takes."""
         key = json.dumps(asdict(kind.job(Path("x"))), sort_keys=True)
-        if key not in known:
-            folder = tmp_path_factory.mktemp("undisturbed")
-            (ended,) = forks(kind.job(folder))
+        if key not in self.known:
+            folder = self.folders.mktemp("undisturbed")
+            ended = self.run(kind.job(folder))
             assert ended.status == 0, ended.stderr
             assert len(contents(folder)) >= len(kind.outputs)
-            known[key] = contents(folder), ended.seconds
-        return known[key]
+            self.known[key] = contents(folder), ended.seconds
+        return self.known[key]
 
-    return run
+    def run_well(self, kind: Kind, folder: Path, **options: Any) -> Ended:
+        """Run a job, which must end well and leave what an undisturbed run leaves, and nothing else."""
+        ended = self.run(kind.job(folder), **options)
+        assert ended.status == 0, ended.stderr
+        assert contents(folder) == self.undisturbed(kind)[0]
+        assert not leftovers(folder)
+        return ended
+
+
+@pytest.fixture(scope="session")
+def jobs(kinds: dict[str, Kind], forks: Forks, tmp_path_factory: pytest.TempPathFactory) -> Jobs:
+    return Jobs(kinds, forks, tmp_path_factory)
 
 
 def leftovers(folder: Path) -> list[str]:

@@ -18,7 +18,7 @@ import pytest
 
 from metapt.digest import PACKAGE
 
-from .conftest import Contents, Forks, Kind, contents, leftovers, times
+from .conftest import Jobs, times
 
 pytestmark = pytest.mark.slow
 CHOOSE = random.Random(3)
@@ -36,28 +36,22 @@ def flipped(content: bytes) -> bytes:
 
 
 @pytest.fixture
-def killed(kinds: dict[str, Kind], forks: Forks, tmp_path: Path) -> Path:
+def killed(jobs: Jobs, tmp_path: Path) -> Path:
     """What a PT run leaves that is killed with two generations of its checkpoint written."""
-    (ended,) = forks(kinds["PT"].job(tmp_path / "run"), faults=("checkpoint_always", "killed_at_fourth_checkpoint"))
+    ended = jobs.run(jobs["PT"].job(tmp_path / "run"), faults=("checkpoint_always", "killed_at_fourth_checkpoint"))
     assert ended.status == -signal.SIGKILL, ended
     shutil.copytree(tmp_path / "run", tmp_path / "kept")
     return tmp_path / "run"
 
 
-def resumed(
-    killed: Path, damage: dict[str, Callable[[bytes], bytes]], kind: Kind, forks: Forks, right: Contents
-) -> str:
+def resumed(killed: Path, damage: dict[str, Callable[[bytes], bytes]], jobs: Jobs) -> str:
     """The log of a run that goes on with damaged files of checkpoints."""
     shutil.rmtree(killed)
     shutil.copytree(killed.with_name("kept"), killed)
     for name, change in damage.items():
         path = killed / "resume" / name
         path.write_bytes(change(path.read_bytes()))
-    (ended,) = forks(kind.job(killed))
-    assert ended.status == 0, ended.stderr
-    assert contents(killed) == right
-    assert not leftovers(killed)
-    return ended.log
+    return jobs.run_well(jobs["PT"], killed).log
 
 
 def step(log: str) -> int | None:
@@ -65,24 +59,16 @@ def step(log: str) -> int | None:
     return None if found is None else int(found[1])
 
 
-def test_the_one_before_is_used_and_said(
-    kinds: dict[str, Kind],
-    undisturbed: Callable[[Kind], tuple[Contents, float]],
-    forks: Forks,
-    killed: Path,
-    note: Callable[..., None],
-) -> None:
-    kind = kinds["PT"]
-    right, _ = undisturbed(kind)
-    newest = step(resumed(killed, {}, kind, forks, right))
+def test_the_one_before_is_used_and_said(jobs: Jobs, killed: Path, note: Callable[..., None]) -> None:
+    newest = step(resumed(killed, {}, jobs))
     assert newest == 4
     for name, change in (("cut at a random length", cut), ("with flipped bytes", flipped)):
         for _ in range(times(2)):
-            log = resumed(killed, {"state.pt": change}, kind, forks, right)
+            log = resumed(killed, {"state.pt": change}, jobs)
             assert "state.pt is cut or altered and is passed over" in log
             assert step(log) == newest - 1
         note(f"checkpoint {name}", times(2), "named in the log, the one before it taken up, same bits at the end")
-    log = resumed(killed, {"state.pt": cut, "state.pt.previous": flipped}, kind, forks, right)
+    log = resumed(killed, {"state.pt": cut, "state.pt.previous": flipped}, jobs)
     assert "no checkpoint of this run is left, so it starts anew" in log
     assert step(log) is None
     note("both checkpoints damaged", 1, "said so, run from the start, same bits at the end")
@@ -96,12 +82,10 @@ sys.exit(execute(Job(**json.loads(sys.argv[1]))))
 """
 
 
-def test_a_state_of_other_code_is_passed_over(
-    kinds: dict[str, Kind], forks: Forks, tmp_path: Path, note: Callable[..., None]
-) -> None:
+def test_a_state_of_other_code_is_passed_over(jobs: Jobs, tmp_path: Path, note: Callable[..., None]) -> None:
     """FT goes through the layers of `hypergrad`, whatever it imports of them itself."""
-    job = kinds["FT"].job(tmp_path / "run")
-    (ended,) = forks(job, faults=("checkpoint_always", "killed_at_fourth_checkpoint"))
+    job = jobs["FT"].job(tmp_path / "run")
+    ended = jobs.run(job, faults=("checkpoint_always", "killed_at_fourth_checkpoint"))
     assert ended.status == -signal.SIGKILL, ended
     shutil.copytree(PACKAGE, tmp_path / "source/metapt", ignore=shutil.ignore_patterns("__pycache__"))
     with (tmp_path / "source/metapt/hypergrad/layers/relu.py").open("a") as file:

@@ -12,21 +12,20 @@ import pytest
 
 from metapt.jobs import Job
 
-from .conftest import Contents, Forks, Kind, contents, leftovers
+from .conftest import Contents, Jobs, Kind, contents, leftovers
 from .server import Server
 from .test_kill import DOWNLOADED, check_whole, source
 
 pytestmark = pytest.mark.slow
-Undisturbed = Callable[[Kind], tuple[Contents, float]]
 Disk = Callable[[str], Path]
 
 
-def until_it_fits(job: Job, folder: Path, disk: Disk, right: Contents, forks: Forks, least: int) -> int:
+def until_it_fits(job: Job, folder: Path, disk: Disk, right: Contents, jobs: Jobs, least: int) -> int:
     """Runs a job on a disk that grows by half until it fits; the number of times that the disk was full."""
     full, size = 0, least
     while True:
         disk(f"size={size}k")
-        (ended,) = forks(job)
+        ended = jobs.run(job)
         check_whole(folder, right)
         if ended.status == 0:
             assert contents(folder) == right
@@ -40,38 +39,23 @@ def until_it_fits(job: Job, folder: Path, disk: Disk, right: Contents, forks: Fo
 
 
 @pytest.mark.parametrize(("name", "least"), [("preparation", 64), ("PT", 16), ("meta-PT", 64), ("FT", 8)])
-def test_a_full_disk(
-    name: str,
-    least: int,
-    kinds: dict[str, Kind],
-    undisturbed: Undisturbed,
-    forks: Forks,
-    disk: Disk,
-    note: Callable[..., None],
-) -> None:
+def test_a_full_disk(name: str, least: int, jobs: Jobs, disk: Disk, note: Callable[..., None]) -> None:
     """Everything that the job writes lies on the disk: data, checkpoint, results, log and record."""
-    right, _ = undisturbed(kinds[name])
+    right, _ = jobs.undisturbed(jobs[name])
     folder = disk(f"size={least}k") / "run"
-    full = until_it_fits(kinds[name].job(folder), folder, disk, right, forks, least)
+    full = until_it_fits(jobs[name].job(folder), folder, disk, right, jobs, least)
     assert full
     note(f"disk full in {name}", full, "one sentence with what is needed and what is there; with room, the same bits")
 
 
-def test_a_full_disk_for_results_only(
-    kinds: dict[str, Kind],
-    undisturbed: Undisturbed,
-    forks: Forks,
-    disk: Disk,
-    tmp_path: Path,
-    note: Callable[..., None],
-) -> None:
-    right, _ = undisturbed(kinds["PT"])
+def test_a_full_disk_for_results_only(jobs: Jobs, disk: Disk, tmp_path: Path, note: Callable[..., None]) -> None:
+    right, _ = jobs.undisturbed(jobs["PT"])
     folder = disk("size=4k") / "run"
-    job = kinds["PT"].job(folder)
+    job = jobs["PT"].job(folder)
     job = replace(
         job, config=job.config | {"checkpoint": str(tmp_path / "resume" / "state.pt")}, log=str(tmp_path / "log.txt")
     )
-    full = until_it_fits(job, folder, disk, right, forks, 4)
+    full = until_it_fits(job, folder, disk, right, jobs, 4)
     assert full
     assert "goes on" in (tmp_path / "log.txt").read_text()
     note(
@@ -81,44 +65,31 @@ def test_a_full_disk_for_results_only(
     )
 
 
-def test_a_full_disk_in_a_download(
-    server: Server, undisturbed: Undisturbed, forks: Forks, disk: Disk, note: Callable[..., None]
-) -> None:
+def test_a_full_disk_in_a_download(server: Server, jobs: Jobs, disk: Disk, note: Callable[..., None]) -> None:
     kind = Kind(
         "download",
         "fetching.download",
         {"source": source(server), "mirrors": []},
         outputs={name: name for name in DOWNLOADED},
     )
-    right, _ = undisturbed(kind)
+    right, _ = jobs.undisturbed(kind)
     folder = disk("size=64k") / "run"
-    full = until_it_fits(kind.job(folder), folder, disk, right, forks, 64)
+    full = until_it_fits(kind.job(folder), folder, disk, right, jobs, 64)
     assert full
     note("disk full in download", full, "one sentence; with room, all files whole")
 
 
 @pytest.mark.parametrize("name", ["preparation", "PT", "FT"])
-def test_a_read_only_folder(
-    name: str,
-    kinds: dict[str, Kind],
-    undisturbed: Undisturbed,
-    forks: Forks,
-    disk: Disk,
-    tmp_path: Path,
-    note: Callable[..., None],
-) -> None:
-    right, _ = undisturbed(kinds[name])
+def test_a_read_only_folder(name: str, jobs: Jobs, disk: Disk, tmp_path: Path, note: Callable[..., None]) -> None:
     folder = disk("size=16m") / "run"
     (folder / "out").mkdir(parents=True)
     disk("size=16m,ro")
-    (ended,) = forks(kinds[name].job(folder))
+    ended = jobs.run(jobs[name].job(folder))
     assert "can't be written" in ended.error
     assert os.strerror(errno.EROFS) in ended.error
-    (ended,) = forks(replace(kinds[name].job(folder), log=str(tmp_path / "log.txt")))
+    ended = jobs.run(replace(jobs[name].job(folder), log=str(tmp_path / "log.txt")))
     assert f"{folder}" in ended.error
     assert "can't be written" in ended.error
     disk("size=16m,rw")
-    (ended,) = forks(kinds[name].job(folder))
-    assert ended.status == 0, ended.stderr
-    assert contents(folder) == right
+    jobs.run_well(jobs[name], folder)
     note(f"read-only results folder, {name}", 2, "one sentence that names the file; writable again, the same bits")

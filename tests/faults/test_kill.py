@@ -15,15 +15,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from .conftest import Contents, Forks, Kind, contents, leftovers, times
+from .conftest import Contents, Jobs, Kind, contents, times
 from .server import Server, slowly
 
 pytestmark = pytest.mark.slow
 IMPORTS = 4.0
 """Seconds that the command takes to begin, roughly."""
-
-
-Undisturbed = Callable[[Kind], tuple[Contents, float]]
 
 
 def moments(few: int, seed: int) -> list[float]:
@@ -32,10 +29,10 @@ def moments(few: int, seed: int) -> list[float]:
     return [float(share) for share in (np.arange(number) + np.random.default_rng(seed).random(number)) / number]
 
 
-def killed_at(moment: float, seconds: float, kind: Kind, forks: Forks, folder: Path) -> Path:
+def killed_at(moment: float, seconds: float, kind: Kind, jobs: Jobs, folder: Path) -> Path:
     """Return the folder of a run that was killed at a share of `seconds`, or earlier if it had ended by then."""
     for attempt in range(20):
-        (ended,) = forks(kind.job(folder / str(attempt)), kill_after=moment * seconds)
+        ended = jobs.run(kind.job(folder / str(attempt)), kill_after=moment * seconds)
         if ended.status == -signal.SIGKILL:
             return folder / str(attempt)
         seconds = 0.9 * min(seconds, ended.seconds)
@@ -49,23 +46,14 @@ def check_whole(folder: Path, right: Contents) -> None:
 
 @pytest.mark.parametrize(("name", "few"), [("preparation", 3), ("PT", 3), ("meta-PT", 3), ("FT", 3)])
 def test_a_killed_job_goes_on_to_the_same_bits(
-    name: str,
-    few: int,
-    kinds: dict[str, Kind],
-    undisturbed: Undisturbed,
-    forks: Forks,
-    tmp_path: Path,
-    note: Callable[..., None],
+    name: str, few: int, jobs: Jobs, tmp_path: Path, note: Callable[..., None]
 ) -> None:
-    right, seconds = undisturbed(kinds[name])
+    right, seconds = jobs.undisturbed(jobs[name])
     resumed = 0
     for number, moment in enumerate(moments(few, seed=len(name))):
-        folder = killed_at(moment, seconds, kinds[name], forks, tmp_path / str(number))
+        folder = killed_at(moment, seconds, jobs[name], jobs, tmp_path / str(number))
         check_whole(folder, right)
-        (again,) = forks(kinds[name].job(folder))
-        assert again.status == 0, again.stderr
-        assert contents(folder) == right
-        assert not leftovers(folder)
+        again = jobs.run_well(jobs[name], folder)
         assert json.loads((folder / "run.json").read_text())["state"] == "done"
         resumed += "goes on" in again.log
     went_on = f"; {resumed} went on from a checkpoint" if name != "preparation" else ""
@@ -95,9 +83,7 @@ def source(server: Server) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_a_killed_download_goes_on(
-    server: Server, undisturbed: Undisturbed, forks: Forks, tmp_path: Path, note: Callable[..., None]
-) -> None:
+def test_a_killed_download_goes_on(server: Server, jobs: Jobs, tmp_path: Path, note: Callable[..., None]) -> None:
     kind = Kind(
         "download",
         "fetching.download",
@@ -105,16 +91,13 @@ def test_a_killed_download_goes_on(
         outputs={name: name for name in DOWNLOADED},
     )
     server.answer = slowly
-    right, seconds = undisturbed(kind)
+    right, seconds = jobs.undisturbed(kind)
     assert len(right) == 3 + 20 + 1 + 1
     server.ranges.clear()
     for number, moment in enumerate(moments(4, seed=1)):
-        folder = killed_at(moment, seconds, kind, forks, tmp_path / str(number))
+        folder = killed_at(moment, seconds, kind, jobs, tmp_path / str(number))
         check_whole(folder, right)
-        (again,) = forks(kind.job(folder))
-        assert again.status == 0, again.stderr
-        assert contents(folder) == right
-        assert not leftovers(folder)
+        jobs.run_well(kind, folder)
     parts = sum(each is not None for each in server.ranges)
     note(
         "kill -9 in download",
@@ -123,13 +106,11 @@ def test_a_killed_download_goes_on(
     )
 
 
-def test_a_killed_command_goes_on(
-    kinds: dict[str, Kind], undisturbed: Undisturbed, forks: Forks, tmp_path: Path, note: Callable[..., None]
-) -> None:
+def test_a_killed_command_goes_on(jobs: Jobs, tmp_path: Path, note: Callable[..., None]) -> None:
     """The same through `python -m metapt run`, from its start on; it may have ended before it is killed."""
-    kind = kinds["PT"]
-    right, _ = undisturbed(kind)
-    (ended,) = forks(kind.job(tmp_path / "first"))
+    kind = jobs["PT"]
+    right, _ = jobs.undisturbed(kind)
+    ended = jobs.run(kind.job(tmp_path / "first"))
     assert ended.status == 0
     command = [sys.executable, "-m", "metapt", "run", str(tmp_path / "first" / "run.json"), "--into"]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}

@@ -14,28 +14,18 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import Contents, Forks, Kind, contents, leftovers
+from .conftest import Jobs, contents, leftovers
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
-Undisturbed = Callable[[Kind], tuple[Contents, float]]
 
 
 @pytest.mark.parametrize("name", ["PT", "meta-PT", "FT"])
 @pytest.mark.parametrize("fault", ["jumping_clock", "one_core"])
 def test_neither_clock_nor_cores_change_a_bit(
-    fault: str,
-    name: str,
-    kinds: dict[str, Kind],
-    undisturbed: Undisturbed,
-    forks: Forks,
-    tmp_path: Path,
-    note: Callable[..., None],
+    fault: str, name: str, jobs: Jobs, tmp_path: Path, note: Callable[..., None]
 ) -> None:
-    right, _ = undisturbed(kinds[name])
-    (ended,) = forks(kinds[name].job(tmp_path), faults=("checkpoint_always", fault))
-    assert ended.status == 0, ended.stderr
-    assert contents(tmp_path) == right
+    jobs.run_well(jobs[name], tmp_path, faults=("checkpoint_always", fault))
     assert '"wall_time_s": -' not in (tmp_path / "run.json").read_text()
     what, why = {
         "jumping_clock": (
@@ -47,23 +37,19 @@ def test_neither_clock_nor_cores_change_a_bit(
     note(f"{what}, {name}", 1, why)
 
 
-def test_more_threads_than_cores(
-    kinds: dict[str, Kind], forks: Forks, tmp_path: Path, note: Callable[..., None]
-) -> None:
-    (ended,) = forks(kinds["PT"].job(tmp_path, threads=4), faults=("one_core",))
+def test_more_threads_than_cores(jobs: Jobs, tmp_path: Path, note: Callable[..., None]) -> None:
+    ended = jobs.run(jobs["PT"].job(tmp_path, threads=4), faults=("one_core",))
     assert ended.status == 0, ended.stderr
     assert len(contents(tmp_path)) == 3
     note("four threads on one core", 1, "slower, and ends")
 
 
 @pytest.mark.parametrize("name", ["preparation", "PT", "FT"])
-def test_two_jobs_that_write_the_same_files(
-    name: str, kinds: dict[str, Kind], undisturbed: Undisturbed, forks: Forks, tmp_path: Path, note: Callable[..., None]
-) -> None:
+def test_two_jobs_that_write_the_same_files(name: str, jobs: Jobs, tmp_path: Path, note: Callable[..., None]) -> None:
     """As two Snakemakes in different folders would start them: each writes its files whole, and both write the same."""
-    right, _ = undisturbed(kinds[name])
-    job = kinds[name].job(tmp_path)
-    ended = forks(job, replace(job, log=str(tmp_path / "log2.txt")))
+    right, _ = jobs.undisturbed(jobs[name])
+    job = jobs[name].job(tmp_path)
+    ended = jobs.forks(job, replace(job, log=str(tmp_path / "log2.txt")))
     assert [each.status for each in ended] in ([0, 0], [0, 1], [1, 0]), ended
     for each in ended:
         assert each.status == 0 or each.error
@@ -130,11 +116,7 @@ def test_two_snakemakes_and_a_killed_one(tmp_path: Path, note: Callable[..., Non
     done = subprocess.run(snakemake(undisturbed), env=environment, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     assert (folder / data).read_bytes() == (undisturbed / data).read_bytes()
-    note(
-        "two Snakemakes on one results folder",
-        1,
-        "the second ends at once and says that the folder is locked",
-    )
+    note("two Snakemakes on one results folder", 1, "the second ends at once and says that the folder is locked")
     note(
         "kill -9 of Snakemake and its jobs",
         1,

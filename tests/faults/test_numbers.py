@@ -19,10 +19,9 @@ from metapt.evaluation import metrics
 from metapt.machine import Machine
 from metapt.training.pretrained_file import save_pretrained
 
-from .conftest import Contents, Forks, Kind, contents, leftovers
+from .conftest import Jobs, contents
 
 pytestmark = pytest.mark.slow
-Undisturbed = Callable[[Kind], tuple[Contents, float]]
 
 
 def test_nan_in_raw_data(raw: dict[str, Path], tmp_path: Path, note: Callable[..., None]) -> None:
@@ -62,14 +61,14 @@ def test_missing_values_in_signals(raw: dict[str, Path], tmp_path: Path, note: C
     note("values marked as missing in an ECG", 1, "record and lead named")
 
 
-def test_nan_in_weights(kinds: dict[str, Kind], forks: Forks, tmp_path: Path, note: Callable[..., None]) -> None:
+def test_nan_in_weights(jobs: Jobs, tmp_path: Path, note: Callable[..., None]) -> None:
     """FT of an encoder that is not a number: no AUROC is made up."""
-    learned = load_pretrained(kinds["FT"].inputs["seed0"], 2, "cpu")
+    learned = load_pretrained(jobs["FT"].inputs["seed0"], 2, "cpu")
     for value in learned.pretrained.encoder.values():
         value.mul_(torch.nan)
     save_pretrained(learned, tmp_path / "nan.pt")
-    kind = replace(kinds["FT"], inputs=kinds["FT"].inputs | {"seed0": tmp_path / "nan.pt"})
-    (ended,) = forks(kind.job(tmp_path / "run"))
+    kind = replace(jobs["FT"], inputs=jobs["FT"].inputs | {"seed0": tmp_path / "nan.pt"})
+    ended = jobs.run(kind.job(tmp_path / "run"))
     assert ended.status == 0, ended.stderr
     assert "FT diverged: after 2 of 2 epochs the network gave no numbers" in ended.log
     table = metrics.read(tmp_path / "run" / "out" / "metrics.csv")
@@ -80,24 +79,13 @@ def test_nan_in_weights(kinds: dict[str, Kind], forks: Forks, tmp_path: Path, no
 @pytest.mark.parametrize("name", ["PT", "meta-PT"])
 @pytest.mark.parametrize("checkpoints", [("checkpoint_always",), ()], ids=["checkpoints", "no checkpoint"])
 def test_nan_in_the_loss(
-    name: str,
-    checkpoints: tuple[str, ...],
-    kinds: dict[str, Kind],
-    undisturbed: Undisturbed,
-    forks: Forks,
-    tmp_path: Path,
-    note: Callable[..., None],
+    name: str, checkpoints: tuple[str, ...], jobs: Jobs, tmp_path: Path, note: Callable[..., None]
 ) -> None:
-    right, _ = undisturbed(kinds[name])
-    (ended,) = forks(kinds[name].job(tmp_path), faults=(*checkpoints, "nan_loss"))
+    ended = jobs.run(jobs[name].job(tmp_path), faults=(*checkpoints, "nan_loss"))
     assert "the PT loss at step" in ended.error
     assert "is nan: lower the PT learning rate, or look for NaN in the data" in ended.error
     assert not contents(tmp_path)
-    (ended,) = forks(kinds[name].job(tmp_path))
-    assert ended.status == 0, ended.stderr
-    assert ("goes on at" in ended.log) == bool(checkpoints)
-    assert contents(tmp_path) == right
-    assert not leftovers(tmp_path)
+    assert ("goes on at" in jobs.run_well(jobs[name], tmp_path).log) == bool(checkpoints)
     if checkpoints:
         note(
             f"NaN in the loss of {name}",
@@ -106,10 +94,8 @@ def test_nan_in_the_loss(
         )
 
 
-def test_nan_in_a_hypergradient(
-    kinds: dict[str, Kind], forks: Forks, tmp_path: Path, note: Callable[..., None]
-) -> None:
-    (ended,) = forks(kinds["meta-PT"].job(tmp_path), faults=("one_nan_hypergradient",))
+def test_nan_in_a_hypergradient(jobs: Jobs, tmp_path: Path, note: Callable[..., None]) -> None:
+    ended = jobs.run(jobs["meta-PT"].job(tmp_path), faults=("one_nan_hypergradient",))
     assert ended.status == 0, ended.stderr
     assert "skipped 0.167" in ended.log  # one of six
     series = metrics.read_series(tmp_path / "out" / "series.csv")
@@ -117,21 +103,16 @@ def test_nan_in_a_hypergradient(
     note("NaN in one hypergradient", 1, "not applied, counted (“skipped 0.167”: one of six); the run goes on")
 
 
-def test_nan_in_every_hypergradient(
-    kinds: dict[str, Kind], undisturbed: Undisturbed, forks: Forks, tmp_path: Path, note: Callable[..., None]
-) -> None:
-    kind = kinds["meta-PT"]
+def test_nan_in_every_hypergradient(jobs: Jobs, tmp_path: Path, note: Callable[..., None]) -> None:
+    kind = jobs["meta-PT"]
     kind = replace(kind, config=kind.config | {"pretrain": kind.config["pretrain"] | {"epochs": 4}})
-    right, _ = undisturbed(kind)
-    (ended,) = forks(kind.job(tmp_path), faults=("nan_hypergradients",))
+    ended = jobs.run(kind.job(tmp_path), faults=("nan_hypergradients",))
     assert ended.error.startswith(
         "10 hypergradients in a row could not be applied, the last one, at iteration 9, was not finite"
     )
     assert "lower the FT learning rate first" in ended.error
     assert not contents(tmp_path)
-    (ended,) = forks(kind.job(tmp_path))
-    assert ended.status == 0, ended.stderr
-    assert contents(tmp_path) == right
+    jobs.run_well(kind, tmp_path)
     note(
         "NaN in every hypergradient",
         10,

@@ -21,7 +21,7 @@ from metapt.errors import DataError
 from metapt.evaluation import metrics
 from metapt.sections import plain
 
-from .conftest import PRETRAINED, Forks, Kind
+from .conftest import PRETRAINED, Jobs, Kind
 
 pytestmark = pytest.mark.slow
 COARSE, FINE, TEST_SPECIES = 10, 5, 30
@@ -76,16 +76,16 @@ def test_no_graphs(tmp_path: Path, note: Callable[..., None]) -> None:
 
 
 @pytest.mark.parametrize("name", ARMS)
-def test_one_graph(name: str, forks: Forks, tmp_path: Path, note: Callable[..., None]) -> None:
-    (ended,) = forks(pretraining(tmp_path, graphs(1, edges=True), ARMS[name]).job(tmp_path / "run"))
+def test_one_graph(name: str, jobs: Jobs, tmp_path: Path, note: Callable[..., None]) -> None:
+    ended = jobs.run(pretraining(tmp_path, graphs(1, edges=True), ARMS[name]).job(tmp_path / "run"))
     assert "the split by species leaves a part empty: 1 graphs to learn from" in ended.error
     note(f"one graph, {name}", 1, "one sentence: which part of the split is empty")
 
 
 @pytest.mark.parametrize("name", ARMS)
-def test_graphs_without_edges(name: str, forks: Forks, tmp_path: Path, note: Callable[..., None]) -> None:
+def test_graphs_without_edges(name: str, jobs: Jobs, tmp_path: Path, note: Callable[..., None]) -> None:
     """Nothing to pass along an edge is still something to learn from: the run ends with an encoder of numbers."""
-    (ended,) = forks(pretraining(tmp_path, graphs(90, edges=False), ARMS[name]).job(tmp_path / "run"))
+    ended = jobs.run(pretraining(tmp_path, graphs(90, edges=False), ARMS[name]).job(tmp_path / "run"))
     assert ended.status == 0, ended.stderr
     learned = load_pretrained(tmp_path / "run" / "out" / "pretrained.pt", Network(layers=2, width=4), "cpu")
     for params in (*learned.pretrained, learned.meta):
@@ -102,15 +102,13 @@ def labelled(kind: Kind, folder: Path, change: Callable[[pd.DataFrame], None]) -
     return replace(kind, inputs=kind.inputs | {"records": folder / "records.csv"})
 
 
-def test_a_class_without_positives(
-    kinds: dict[str, Kind], forks: Forks, tmp_path: Path, note: Callable[..., None]
-) -> None:
+def test_a_class_without_positives(jobs: Jobs, tmp_path: Path, note: Callable[..., None]) -> None:
     """Its AUROC is undefined: the log names it, the table has NaN for it, and the mean is over the others."""
 
     def nobody(table: pd.DataFrame) -> None:
         table["HYP"] = 0
 
-    (ended,) = forks(labelled(kinds["FT"], tmp_path, nobody).job(tmp_path / "run"))
+    ended = jobs.run(labelled(jobs["FT"], tmp_path, nobody).job(tmp_path / "run"))
     assert ended.status == 0, ended.stderr
     assert "the validation AUROC leaves out" in ended.log
     assert "HYP" in ended.log
@@ -126,30 +124,26 @@ def test_a_class_without_positives(
     )
 
 
-def test_no_class_with_positives(
-    kinds: dict[str, Kind], forks: Forks, tmp_path: Path, note: Callable[..., None]
-) -> None:
+def test_no_class_with_positives(jobs: Jobs, tmp_path: Path, note: Callable[..., None]) -> None:
     def nobody(table: pd.DataFrame) -> None:
         table[list(CLASSES)] = 0
 
-    (ended,) = forks(labelled(kinds["FT"], tmp_path, nobody).job(tmp_path / "run"))
+    ended = jobs.run(labelled(jobs["FT"], tmp_path, nobody).job(tmp_path / "run"))
     assert "no class has both labels among the" in ended.error
     note("no class with positives", 1, "one sentence")
 
 
-def test_no_test_records(kinds: dict[str, Kind], forks: Forks, tmp_path: Path, note: Callable[..., None]) -> None:
+def test_no_test_records(jobs: Jobs, tmp_path: Path, note: Callable[..., None]) -> None:
     def untested(table: pd.DataFrame) -> None:
         table.loc[table["fold"] == 10, "fold"] = 9
 
-    (ended,) = forks(labelled(kinds["FT"], tmp_path, untested).job(tmp_path / "run"))
+    ended = jobs.run(labelled(jobs["FT"], tmp_path, untested).job(tmp_path / "run"))
     assert "has no records of fold 10, to test on" in ended.error
     note("an empty test fold", 1, "one sentence")
 
 
-def test_more_asked_than_there_is(
-    kinds: dict[str, Kind], forks: Forks, tmp_path: Path, note: Callable[..., None]
-) -> None:
-    kind = replace(kinds["FT"], config=kinds["FT"].config | {"size": 100_000})
-    (ended,) = forks(kind.job(tmp_path / "run"))
+def test_more_asked_than_there_is(jobs: Jobs, tmp_path: Path, note: Callable[..., None]) -> None:
+    kind = replace(jobs["FT"], config=jobs["FT"].config | {"size": 100_000})
+    ended = jobs.run(kind.job(tmp_path / "run"))
     assert "100000 ECGs are asked for, but folds 1-9 have" in ended.error
     note("an FT set larger than the data", 1, "one sentence with both numbers")
