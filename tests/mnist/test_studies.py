@@ -65,7 +65,10 @@ STUDIES: dict[str, Study] = {
         pretrain_steps=6,
         finetune_steps=5,
         evaluations=2,
-        arms={**BpttStudy().arms, "bptt": BpttArm(method="bptt", outer_steps=3)},
+        arms={
+            name: arm.model_copy(update={"outer_steps": 3}) if isinstance(arm, BpttArm) else arm
+            for name, arm in BpttStudy().arms.items()
+        },
     ),
     "fidelity": Fidelity(
         replicates=2,
