@@ -13,8 +13,6 @@ from torch.nn import functional as F
 
 from metapt.evaluation.auroc import auroc, mean_auroc
 from metapt.hypergrad import Params
-from metapt.hypergrad.stacked import stack, unstack
-from metapt.training.optimizers import without_compiler
 from metapt.training.progress import steps
 
 log = logging.getLogger(__name__)
@@ -78,40 +76,61 @@ def linear_heads(
     Raises:
         DataError: no class has both labels in validation or test.
     """
-    device = train.features.device
-    # A stack of heads for each learning rate. Adam acts on each element, so heads do not affect each other.
-    stacks = [{name: value.to(device).clone().requires_grad_() for name, value in stack(heads).items()} for _ in lrs]
-    groups = [{"params": list(each.values()), "lr": lr} for each, lr in zip(stacks, lrs, strict=True)]
-    optimizer = without_compiler(torch.optim.Adam)(groups)
+    # One tensor of all parameters [heads, learning rates * classes, features + 1]; the bias is the weight of a one.
+    # The sum over minibatch and classes of the gradient of the loss is a product with features; see `_Adam` for rates.
+    initial = torch.stack([torch.cat([head["weight"], head["bias"].unsqueeze(1)], 1) for head in heads])
+    weights = initial.to(train.features.device).repeat(1, len(lrs), 1)
+    classes = train.labels.shape[1]
+    rates = torch.tensor(lrs).repeat_interleave(classes).unsqueeze(1).to(weights)
+    adam = _Adam(weights, rates)
+    inputs, unseen = _with_one(train.features), _with_one(validation.features)
 
     curves: list[Tensor] = []
-    states: list[list[Params]] = []
+    states: list[Tensor] = []
     for _ in steps(0, epochs):
         for batch in minibatches(len(train.labels), batch_size, generators):
-            indices = batch.to(device)
+            indices = batch.to(weights.device)
             # Several times faster than indexing by `indices`.
-            features = train.features.index_select(0, indices.flatten()).view(*indices.shape, -1)
-            labels = train.labels[indices]
-            losses = [
-                F.binary_cross_entropy_with_logits(stacked_logits(each, features), labels, reduction="none")
-                .mean((1, 2))
-                .sum()
-                for each in stacks
-            ]
-            optimizer.zero_grad()
-            torch.stack(losses).sum().backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-        states.append([copied(each) for each in stacks])
-        outputs = torch.stack([stacked_logits(each, validation.features) for each in states[-1]])
+            features = inputs.index_select(0, indices.flatten()).view(*indices.shape, -1)
+            labels = train.labels[indices].repeat(1, 1, len(lrs))
+            errors = (features @ weights.mT).sigmoid_().sub_(labels).div_(indices.shape[1] * classes)
+            adam.step(errors.mT @ features)
+        states.append(weights.clone())
+        outputs = (unseen @ weights.mT).unflatten(2, (len(lrs), classes)).movedim(2, 1)
         curves.append(100 * mean_auroc(outputs, validation.labels).value)
 
     scores = []
-    for number, by_rate in enumerate(torch.stack(curves, 2).transpose(0, 1).tolist()):
+    for number, by_rate in enumerate(torch.stack(curves, 2).tolist()):
         rate = highest([max(curve, key=_no_number_last) for curve in by_rate])
-        head = unstack(states[highest(by_rate[rate])][rate], number)
-        outputs = F.linear(test.features, head["weight"], head["bias"])
+        best = states[highest(by_rate[rate])][number, rate * classes : (rate + 1) * classes]
+        outputs = F.linear(test.features, best[:, :-1], best[:, -1])
         scores.append(score(by_rate[rate], outputs, test.labels, lrs[rate]))
     return scores
+
+
+class _Adam:
+    """Adam (Kingma and Ba 2015, Algorithm 1) with torch's defaults, in place, with learning rates of many shapes.
+
+    Args:
+        values: what is trained.
+        lrs: learning rates, broadcast over the values.
+    """
+
+    def __init__(self, values: Tensor, lrs: Tensor) -> None:
+        self._values, self._lrs, self._count = values, lrs, 0
+        self._first, self._second = torch.zeros_like(values), torch.zeros_like(values)
+
+    def step(self, gradient: Tensor) -> None:
+        self._count += 1
+        self._first.lerp_(gradient, 0.1)
+        self._second.mul_(0.999).addcmul_(gradient, gradient, value=0.001)
+        root = self._second.sqrt().div_(math.sqrt(1 - 0.999**self._count)).add_(1e-8)
+        self._values.addcdiv_(self._first * self._lrs, root, value=-1 / (1 - 0.9**self._count))
+
+
+def _with_one(features: Tensor) -> Tensor:
+    """Return features with a column of ones."""
+    return torch.cat([features, features.new_ones(len(features), 1)], 1)
 
 
 def minibatches(size: int, batch_size: int, generators: list[torch.Generator]) -> Iterator[Tensor]:
@@ -131,17 +150,6 @@ def in_chunks(function: Callable[[Tensor], Tensor], items: Tensor, size: int) ->
     rows = torch.cat([function(chunks[index]) for index in steps(0, len(chunks))])
     # A rehearsal (`metapt estimate`) leaves chunks out; rows of other chunks replace theirs.
     return rows if len(rows) == len(items) else rows[torch.arange(len(items), device=rows.device) % len(rows)]
-
-
-def stacked_logits(heads: Params, features: Tensor) -> Tensor:
-    """Return the logits [seeds, n, classes] of heads with a first dimension [seeds].
-
-    Args:
-        heads: `weight` [seeds, classes, features] and `bias` [seeds, classes].
-        features: [n, features] or [seeds, n, features].
-    """
-    # The gradient is five times faster than with `features @ weight.mT`.
-    return (heads["weight"] @ features.mT).mT + heads["bias"].unsqueeze(1)
 
 
 def copied(params: Params) -> Params:
