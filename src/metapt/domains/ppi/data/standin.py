@@ -35,6 +35,8 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
     others = (ends + random.integers(1, nodes[graph])) % nodes[graph]
     tested = np.arange(count) < shape["tested"] * count
     coarse, fine = (random.random((count, int(shape[kind]))) < p for kind, p in (("coarse", 0.1), ("fine", 0.3)))
+    implied = min(coarse.shape[1], fine.shape[1])
+    coarse[:, :implied] |= fine[:, :implied]  # an arm uses the PT tasks that FT tasks imply
     graphs = Graphs(
         node_offsets=np.concatenate([[0], np.cumsum(nodes)]),
         edge_offsets=np.concatenate([[0], np.cumsum(np.bincount(graph, minlength=count))]),
