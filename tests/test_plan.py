@@ -100,7 +100,7 @@ def test_the_papers_protein_experiments_take_these_jobs() -> None:
 
 
 def test_an_experiment_takes_no_more_than_it_needs() -> None:
-    found = ppi(cost={"arms": ["graph_supervised", "meta"]})
+    found = ppi(learned_weights={"arms": ["graph_supervised", "meta"]})
     assert stages(found) == {"simulate": 1, "prepare": 1, "pretrain": 4, "summarise": 1, "collect": 1}
     found = ppi(full_access={}, during_pretraining={"arms": ["meta"]})
     needed = Counter(job.stage for job in found.needed(found.summaries["ppi_during_pretraining"]))

@@ -99,8 +99,10 @@ def test_partial_access_needs_no_more_labels_in_pretraining_than_in_finetuning()
     assert len(pretrained) == len(set(pretrained)) == 2 * 4
 
 
-@pytest.mark.parametrize(("experiment", "more"), [("augmentations", ["augmentations/views"]), ("cost", [])])
-def test_some_experiments_need_pretraining_only(experiment: str, more: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("experiment", "more"), [("augmentations", ["augmentations/views"]), ("cost", ["finetune/simclr/none/n50"])]
+)
+def test_some_experiments_need_pretraining_and_one_job_more(experiment: str, more: list[str]) -> None:
     found = runs(experiment, **{experiment: {"arms": ["simclr", "meta"], "finetune_size": 50}})
     assert found == [f"pretrain/{run}/seed{seed}" for run in ("simclr/none", "meta/n50") for seed in range(2)] + more
 

@@ -18,8 +18,9 @@ from metapt.errors import DataError
 from metapt.evaluation import metrics
 from metapt.machine import Machine
 from metapt.training.pretrained_file import Learned, save_pretrained
-from metapt.twostage.heads import Score
+from metapt.twostage.quantities import FT_TIME
 from metapt.twostage.replicates import pair
+from metapt.twostage.transfer import Transfer
 
 from .small_graphs import COARSE, FINE, TEST_SPECIES, small_graphs
 
@@ -58,6 +59,12 @@ def config_of(folder: Path, **changes: Any) -> dict[str, Any]:
     } | changes
 
 
+def untimed(folder: Path) -> list[bytes]:
+    """Return the lines of the tables without those of the time."""
+    found = b"".join(path.read_bytes() for path in outputs(folder).values())
+    return [line for line in found.splitlines() if FT_TIME.encode() not in line]
+
+
 def outputs(folder: Path) -> dict[str, Path]:
     return {name: folder / f"{name}.csv" for name in ("metrics", "series")}
 
@@ -72,7 +79,8 @@ def test_leaves_the_numbers_of_every_pair_of_seeds(inputs: dict[str, Path], tmp_
     for evaluation, lrs in zip(EVALUATIONS, (LRS, LINEAR_LRS), strict=True):
         cells = table[table["evaluation"] == evaluation].pivot(index="replicate", columns="metric", values="value")
         assert set(cells.index) == replicates
-        assert set(cells.columns) == {MEAN, "validation AUROC (%)", "best epoch", "learning rate"}
+        assert set(cells.columns) == {MEAN, "validation AUROC (%)", "best epoch", "learning rate", FT_TIME}
+        assert (cells[FT_TIME] > 0).all()
         assert set(cells["learning rate"]) <= set(lrs)
         for replicate, cell in cells.iterrows():
             own = series[series["replicate"] == replicate]
@@ -132,9 +140,9 @@ def test_without_pt_each_ft_seed_has_an_encoder_of_its_own_and_else_pts(
     for of_them in starts.values():
         assert len(set(of_them)) == (SEEDS * FT_SEEDS if method == "no_pt" else SEEDS)
     assert set(starts["full_transfer"]) == set(starts["linear_evaluation"])
-    first = metrics.read(tmp_path / "metrics.csv")
+    first = untimed(tmp_path)
     run(config, given, outputs(tmp_path), Machine())
-    assert metrics.read(tmp_path / "metrics.csv").equals(first)
+    assert untimed(tmp_path) == first
 
 
 Transfers = list[tuple[str, float]]
@@ -146,7 +154,7 @@ def transfers(monkeypatch: pytest.MonkeyPatch) -> Transfers:
     made: Transfers = []
     real = finetune.full_transfer
 
-    def full_transfer(*arguments: Any) -> Score:
+    def full_transfer(*arguments: Any) -> Transfer:
         made.append((arguments[-1].split(", learning")[0], arguments[5]))
         return real(*arguments)
 
@@ -170,7 +178,7 @@ def test_a_killed_job_repeats_one_run_at_most_and_ends_in_the_same_bytes(
     assert len(whole) == SEEDS * (len(LRS) + FT_SEEDS - 1)
     transfers.clear()
 
-    def broken(*arguments: Any) -> Score:
+    def broken(*arguments: Any) -> Transfer:
         if len(transfers) == survived:
             raise KeyboardInterrupt
         return recorded(*arguments)
@@ -181,8 +189,7 @@ def test_a_killed_job_repeats_one_run_at_most_and_ends_in_the_same_bytes(
             run(config, inputs, outputs(tmp_path / "resumed"), Machine())
     run(config, inputs, outputs(tmp_path / "resumed"), Machine())
     assert transfers == whole
-    for name, path in outputs(tmp_path / "whole").items():
-        assert path.read_bytes() == outputs(tmp_path / "resumed")[name].read_bytes()
+    assert untimed(tmp_path / "whole") == untimed(tmp_path / "resumed")
 
 
 def test_a_checkpoint_for_another_encoder_is_passed_over(
@@ -198,3 +205,16 @@ def test_a_checkpoint_for_another_encoder_is_passed_over(
     count = len(transfers)
     run(config_of(tmp_path), inputs | {"seed0": inputs["seed1"]}, outputs(tmp_path), Machine())
     assert len(transfers) == 2 * count
+
+
+def test_trials_of_learning_rates_are_the_first_epochs_of_whole_runs(
+    inputs: dict[str, Path], tmp_path: Path, transfers: Transfers
+) -> None:
+    section = config_of(tmp_path)["finetune"]
+    chosen = dict[object, object]()
+    for trial in (None, 1, 2):
+        finetuning = section | {"epochs": 2, "trial_epochs": trial}
+        run(config_of(tmp_path, finetune=finetuning), inputs, outputs(tmp_path), Machine())
+        chosen[trial] = untimed(tmp_path)
+    assert chosen[2] == chosen[None]
+    assert len(transfers) == 3 * SEEDS * (len(LRS) + FT_SEEDS - 1)

@@ -130,7 +130,9 @@ def test_the_summary_makes_no_run_of_its_own_beside_full_access() -> None:
 def test_experiments_on_pt_need_each_seed() -> None:
     runs = summary("learned_weights", learned_weights={"arms": ["meta"]})[1]
     assert runs == [f"pretrain/meta/full_access/seed{seed}" for seed in range(2)]
-    assert len(summary("cost", cost={"arms": ["graph_supervised", "meta"]})[1]) == 4
+    *pretrained, finetuned = summary("cost", cost={"arms": ["graph_supervised", "meta"]})[1]
+    assert len(pretrained) == 4
+    assert finetuned == "finetune/graph_supervised/full_access"
 
 
 def test_representations_are_a_study_of_pt_runs() -> None:

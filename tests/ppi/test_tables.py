@@ -174,6 +174,8 @@ def test_cost_beside_the_papers(tmp_path: Path) -> None:
     numbers, markdown = written("cost", tmp_path).tabled()
     assert numbers.set_index("arm").loc["meta", "PT time per step (s), ratio"] == pytest.approx(1.6)
     assert "5 h, 8-9 GB" in markdown
+    assert "Cost of FT from graph supervised" in markdown
+    assert "FT of the whole network" in markdown
 
 
 def test_plain_pt_is_supervised_on_all_tasks_alike(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pandas as pd
 import pytest
@@ -12,7 +13,7 @@ from metapt.evaluation.comparisons import Judgement, decide
 from metapt.evaluation.looks import looks
 from metapt.evaluation.metrics import NotMeasuredError
 from metapt.twostage.cost import Cost, Limit, comparisons, ratio, tables
-from metapt.twostage.quantities import PEAK_MEMORY, TIME_PER_STEP, WALL_TIME
+from metapt.twostage.quantities import FT_TIME, FULL_TRANSFER, PEAK_MEMORY, TIME_PER_STEP, WALL_TIME
 
 VALUES = {
     ("plain", TIME_PER_STEP): [0.010, 0.012, 0.011],
@@ -63,6 +64,16 @@ def test_numbers_are_in_the_metrics_own_unit_and_texts_in_one_for_people() -> No
         "3",
         "3",
     ]
+
+
+def test_ft_of_an_encoder_is_all_its_runs_and_a_multiple_of_its_pt() -> None:
+    seconds = pd.Series([900.0, 300.0, 300.0, 800.0, 250.0, 250.0], index=[0, 1, 2, 1000, 1001, 1002])
+    made = tables(replace(cost(), finetuning={FULL_TRANSFER: seconds}))
+    row = made.numbers.set_index("arm").loc["plain"]
+    assert row[f"{FT_TIME}, {FULL_TRANSFER}, median"] == pytest.approx(300.0)
+    assert row[f"{FT_TIME}, {FULL_TRANSFER}, over PT"] == pytest.approx((1500 + 1300) / 2 / 3600)
+    shown = made.blocks["Cost of FT from plain: medians over FT runs, and over PT seeds"]
+    assert shown.to_numpy().tolist() == [["FT of the whole network", "6", "300", "0.389", "0.39"]]
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from metapt.training.checkpoint import Checkpoint
 from metapt.training.seeds import generator
 from metapt.twostage.finetuning import Part, Scores, Start, finetune, parts, write
 from metapt.twostage.heads import Score
+from metapt.twostage.transfer import Transfer
 
 CONFIG: dict[str, Any] = {
     "domain": "toy",
@@ -25,6 +27,8 @@ CONFIG: dict[str, Any] = {
 }
 RATES = {1e-4: 60.0, 1e-3: 70.0, 1e-2: 65.0}
 """Validation AUROC by learning rate."""
+EARLY = {1e-4: 55.0, 1e-3: 50.0, 1e-2: 65.0}
+"""The same after the first epoch."""
 
 
 class Runs:
@@ -46,8 +50,19 @@ class Runs:
         yield Start(
             todo,
             lambda streams: [self.take(f"linear {seed}", stream, 1e-3) for stream in streams],
-            lambda lr, stream, label: self.take(label, stream, lr),
+            lambda lr, stream, label: cast(Transfer, Run(self, label, stream, lr)),
         )
+
+
+class Run:
+    """An FT run of two epochs, whose validation AUROC goes from `EARLY` to `RATES`."""
+
+    def __init__(self, runs: Runs, label: str, stream: torch.Generator, lr: float) -> None:
+        self.runs, self.lr, self.curve = runs, lr, list[float]()
+        self.score = partial(runs.take, label, stream, lr)
+
+    def train(self, epochs: int) -> None:
+        self.curve = [EARLY[self.lr], RATES[self.lr]][:epochs]
 
 
 def test_the_first_ft_seed_tries_all_learning_rates_and_the_best_serves_the_others(tmp_path: Path) -> None:
@@ -57,6 +72,16 @@ def test_the_first_ft_seed_tries_all_learning_rates_and_the_best_serves_the_othe
     assert rates == ["0.0001", "0.001", "0.01", "0.001"]
     assert {scores[part].learning_rate for part in parts(CONFIG)} == {1e-3}
     assert len(runs.taken) == 2 * (2 + 3 + 1)
+
+
+@pytest.mark.parametrize(("epochs", "best"), [(1, 1e-2), (2, 1e-3)])
+def test_after_trials_of_some_epochs_only_the_best_learning_rate_goes_on(
+    epochs: int, best: float, tmp_path: Path
+) -> None:
+    runs = Runs()
+    scores = finetune(CONFIG, Checkpoint(tmp_path / "ft.pt", "mine"), runs.starts, list(RATES), trial_epochs=epochs)
+    assert {scores[part].learning_rate for part in parts(CONFIG) if part[0] == "full_transfer"} == {best}
+    assert len(runs.taken) == 2 * (2 + 2)
 
 
 def test_a_killed_job_repeats_one_run_at_most_and_ends_with_the_same_streams(tmp_path: Path) -> None:
@@ -90,7 +115,7 @@ def test_the_tables_hold_each_run_once_in_the_order_of_the_config(tmp_path: Path
         lambda score: iter([("task", [3], [1.0])]),
     )
     table = metrics.read(outputs["metrics"])
-    assert table["replicate"].tolist() == [0, 1, 1000, 1001] * 2
+    assert table[table["metric"] == "AUROC"]["replicate"].tolist() == [0, 1, 1000, 1001] * 2
     assert (table["experiment"].unique(), table["setting"].unique()) == (["toy"], ["n5"])
     series = metrics.read_series(outputs["series"])
     names = [

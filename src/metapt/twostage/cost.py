@@ -1,10 +1,10 @@
-"""Time and memory of pre-training, as measured in the PT runs, and their ratios to those of plain PT."""
+"""Time and memory of PT, as measured in the PT runs, their ratios to those of plain PT, and the time of FT."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
@@ -18,7 +18,8 @@ from metapt.evaluation.looks import Look
 from metapt.evaluation.metrics import NotMeasuredError
 from metapt.evaluation.statistics import Estimate, ratio_of_medians
 from metapt.evaluation.tables import Tables
-from metapt.twostage.quantities import PEAK_MEMORY, PRETRAINING, TIME_PER_STEP, WALL_TIME
+from metapt.twostage.quantities import EVALUATIONS, FT_TIME, PEAK_MEMORY, PRETRAINING, TIME_PER_STEP, WALL_TIME
+from metapt.twostage.replicates import pretrain_seed
 from metapt.twostage.results import TwoStageResults
 
 LEARNED = "meta"  # the arm to which the paper's ratios belong
@@ -38,6 +39,8 @@ class Cost:
     papers: Mapping[str, str]  # the paper's cost in words, by arm
     # the paper's ratio of meta-PT to plain PT by metric, shown beside the arm `meta`
     papers_ratios: Mapping[str, float]
+    # time (s) of the first arm's FT runs by evaluation, indexed by pair of seeds
+    finetuning: Mapping[str, pd.Series[float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,9 @@ def cost_of(
     """
     words = {LEARNED: papers[1]} | ({} if plain is None else {plain: papers[0]})
     ratios = {TIME_PER_STEP: ratio, PEAK_MEMORY: PAPERS_MEMORY}
-    return Cost(results.name, looks, results.pretraining, results.machines, plain, words, ratios)
+    rows = results.metrics[results.metrics["metric"] == FT_TIME].set_index("replicate")
+    finetuning = {str(name): part["value"] for name, part in rows.groupby("evaluation")}
+    return Cost(results.name, looks, results.pretraining, results.machines, plain, words, ratios, finetuning)
 
 
 PAPERS_MEMORY = 8.5 / 4.5
@@ -74,7 +79,7 @@ def ratio(cost: Cost, arm: str, metric: str) -> Estimate:
 
 
 def tables(cost: Cost) -> Tables:
-    """Return the table of costs, with a row for each arm."""
+    """Return the table of costs, with a row for each arm, and that of FT, with a row for each evaluation."""
     rows, shown = [], []
     for arm, look in cost.looks.items():
         row: dict[str, object] = {
@@ -112,7 +117,22 @@ def tables(cost: Cost) -> Tables:
         f"Cost of PT on {machines or 'an unknown machine'}: medians over PT seeds, their ratios with 95% intervals of "
         "a bootstrap over PT seeds. The paper's: whole PT on one V100"
     )
-    return Tables({caption: pd.DataFrame(shown)}, pd.DataFrame(rows))
+    blocks = {caption: pd.DataFrame(shown)}
+    if cost.finetuning:
+        first = next(iter(cost.looks))
+        of_pt = float(cost.measured(first, WALL_TIME).median())
+        lines = []
+        for evaluation, seconds in cost.finetuning.items():
+            run = float(seconds.median())
+            encoder = float(seconds.groupby([pretrain_seed(int(each)) for each in seconds.index]).sum().median())
+            rows[0] |= {f"{FT_TIME}, {evaluation}, median": run, f"{FT_TIME}, {evaluation}, over PT": encoder / of_pt}
+            lines.append(
+                {"FT": EVALUATIONS[evaluation], "FT runs": str(len(seconds)), "a run (s)": f"{run:.3g}"}
+                | {"all runs of an encoder (h)": f"{encoder / 3600:.3g}", "over its PT": f"{encoder / of_pt:.2g}"}
+            )
+        title = f"Cost of FT from {cost.looks[first].label}: medians over FT runs, and over PT seeds"
+        blocks[title] = pd.DataFrame(lines)
+    return Tables(blocks, pd.DataFrame(rows))
 
 
 def figure(cost: Cost) -> Figure:

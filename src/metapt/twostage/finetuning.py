@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -13,11 +14,12 @@ import torch
 
 from metapt.evaluation import metrics
 from metapt.training.checkpoint import Checkpoint
-from metapt.training.progress import steps
+from metapt.training.progress import seconds_left_out, steps
 from metapt.training.seeds import generator
 from metapt.twostage.heads import Score, highest
-from metapt.twostage.quantities import FULL_TRANSFER, LINEAR_EVALUATION, VALIDATION_AUROC
+from metapt.twostage.quantities import FT_TIME, FULL_TRANSFER, LINEAR_EVALUATION, VALIDATION_AUROC
 from metapt.twostage.replicates import pair
+from metapt.twostage.transfer import Transfer
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +28,7 @@ Part = tuple[str, int, int]
 
 
 class Scores:
-    """Scores of the finished parts, kept in a checkpoint, so that a killed job repeats one FT run at most."""
+    """Scores of the finished parts, kept in a checkpoint: a killed job repeats one FT run, or one PT seed's trials."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self._checkpoint = checkpoint
@@ -76,13 +78,13 @@ class Start:
     Attributes:
         parts: the runs.
         linear: returns the scores of linear evaluations, given a random stream for each.
-        transfer: returns the score of FT of the whole network, given learning rate, random stream and label of the
-            progress; None if the domain has no such evaluation.
+        transfer: returns an FT run of the whole network, given learning rate, random stream and label of the progress;
+            None if the domain has no such evaluation.
     """
 
     parts: list[Part]
     linear: Callable[[list[torch.Generator]], list[Score]]
-    transfer: Callable[[float, torch.Generator, str], Score] | None = None
+    transfer: Callable[[float, torch.Generator, str], Transfer] | None = None
 
 
 def finetune(
@@ -90,6 +92,7 @@ def finetune(
     checkpoint: Checkpoint,
     starts: Callable[[int, list[Part]], Iterable[Start]],
     lrs: Sequence[float],
+    trial_epochs: int | None = None,
 ) -> Scores:
     """Fine-tune and test all runs of a job.
 
@@ -99,6 +102,7 @@ def finetune(
         starts: returns the encoders from which runs start, given a PT seed and its remaining runs.
         lrs: learning rates of FT of the whole network. The validation AUROC of the first FT seed chooses the one for
             all FT seeds of a PT seed.
+        trial_epochs: epochs after which only the best learning rate goes on; None: all are trained to the end.
     """
     scores = Scores(checkpoint)
     for seed in steps(0, config["pretrain_seeds"], ends_rehearsal=True):
@@ -106,7 +110,7 @@ def finetune(
         found = list(starts(seed, todo)) if todo else []
         for index in steps(0, len(found), ends_rehearsal=True):
             _linear(config, found[index], scores)
-            _transfer(config, found[index], lrs, scores)
+            _transfer(config, found[index], lrs, trial_epochs, scores)
     return scores
 
 
@@ -114,32 +118,59 @@ def _stream(config: dict[str, Any], part: Part) -> torch.Generator:
     return generator(f"{config['domain']} finetune", *part)
 
 
+def _now() -> float:
+    """Return the wall time, that of steps which a rehearsal leaves out included."""
+    return time.monotonic() + seconds_left_out()
+
+
 def _linear(config: dict[str, Any], start: Start, scores: Scores) -> None:
     linear = [part for part in start.parts if part[0] == LINEAR_EVALUATION]
     if linear:
+        begin = _now()
         found = start.linear([_stream(config, part) for part in linear])
-        scores.add(dict(zip(linear, found, strict=True)))
+        seconds = (_now() - begin) / len(linear)
+        scores.add({part: each._replace(seconds=seconds) for part, each in zip(linear, found, strict=True)})
 
 
-def _transfer(config: dict[str, Any], start: Start, lrs: Sequence[float], scores: Scores) -> None:
-    def transfer(part: Part, lr: float) -> Score:
+def _transfer(
+    config: dict[str, Any], start: Start, lrs: Sequence[float], trial_epochs: int | None, scores: Scores
+) -> None:
+    def run(part: Part, lr: float) -> Transfer:
         label = f"FT of {config['arm']}, seeds {part[1]} and {part[2]}, learning rate {lr:g}"
         assert start.transfer is not None, "the domain has no FT of the whole network"
         return start.transfer(lr, _stream(config, part), label)
+
+    def scored(part: Part, lr: float) -> Score:
+        begin = _now()
+        return run(part, lr).score()._replace(seconds=_now() - begin)
+
+    def best_of_all(part: Part) -> Score:
+        trials = {lr: (f"{FULL_TRANSFER} with learning rate {lr!r}", *part[1:]) for lr in lrs}
+        for lr, trial in trials.items():
+            if trial not in scores:
+                scores.add({trial: scored(part, lr)})
+        tried = [scores[trial] for trial in trials.values()]
+        best = tried[highest([each.validation_auroc for each in tried])]
+        return best._replace(seconds=sum(each.seconds for each in tried))
+
+    def best_of_trials(part: Part, epochs: int) -> Score:
+        begin = _now()
+        trials = [run(part, lr) for lr in lrs]
+        for trial in trials:
+            trial.train(epochs)
+        best = trials[highest([trial.curve[highest(trial.curve)] for trial in trials])]
+        return best.score()._replace(seconds=_now() - begin)
 
     whole = [part for part in start.parts if part[0] == FULL_TRANSFER]
     for index in steps(0, len(whole), kind=lambda index: whole[index][2] == 0, ends_rehearsal=True):
         part = whole[index]
         first = (*part[:2], 0)
-        if part == first:
-            trials = {lr: (f"{FULL_TRANSFER} with learning rate {lr!r}", *part[1:]) for lr in lrs}
-            for lr, trial in trials.items():
-                if trial not in scores:
-                    scores.add({trial: transfer(part, lr)})
-            tried = [scores[trial] for trial in trials.values()]
-            scores.add({part: tried[highest([each.validation_auroc for each in tried])]})
+        if part != first:
+            scores.add({part: scored(part, scores[first].learning_rate)})
+        elif trial_epochs is None:
+            scores.add({part: best_of_all(part)})
         else:
-            scores.add({part: transfer(part, scores[first].learning_rate)})
+            scores.add({part: best_of_trials(part, trial_epochs)})
 
 
 def write(
@@ -164,7 +195,8 @@ def write(
     row = partial(metrics.row, config["domain"], config["arm"], setting=setting)
     for part in parts(config):
         evaluation, replicate, score = part[0], pair(*part[1:]), scores[part]
-        rows += [row(*number, replicate=replicate, evaluation=evaluation) for number in numbers(score).items()]
+        found = numbers(score) | {FT_TIME: score.seconds}
+        rows += [row(*number, replicate=replicate, evaluation=evaluation) for number in found.items()]
         curve = score.validation_curve
         for name, numbered, values in (*series(score), (VALIDATION_AUROC, range(1, len(curve) + 1), curve)):
             steps += [

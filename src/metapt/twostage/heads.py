@@ -28,6 +28,7 @@ class Score(NamedTuple):
         best_epoch: the first epoch with the highest validation AUROC, counted from 1.
         learning_rate: of the optimiser.
         validation_curve: validation AUROC after each epoch; NaN if the network's outputs were not finite.
+        seconds: wall time, that of trials of learning rates included; heads that are trained together share it.
     """
 
     test_auroc: float
@@ -36,6 +37,7 @@ class Score(NamedTuple):
     best_epoch: int
     learning_rate: float
     validation_curve: list[float]
+    seconds: float = 0.0
 
 
 class Examples(NamedTuple):
@@ -96,7 +98,7 @@ def linear_heads(
             errors = (features @ weights.mT).sigmoid_().sub_(labels).div_(indices.shape[1] * classes)
             adam.step(errors.mT @ features)
         states.append(weights.clone())
-        outputs = (unseen @ weights.mT).unflatten(2, (len(lrs), classes)).movedim(2, 1)
+        outputs = (unseen @ weights.mT).view(len(heads), -1, len(lrs), classes).movedim(2, 1)
         curves.append(100 * mean_auroc(outputs, validation.labels).value)
 
     scores = []

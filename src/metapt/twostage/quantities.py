@@ -9,6 +9,7 @@ EVALUATIONS = {FULL_TRANSFER: "FT of the whole network", LINEAR_EVALUATION: "lin
 TIME_PER_STEP = "PT time per step (s)"
 PEAK_MEMORY = "PT peak memory (GB)"
 WALL_TIME = "PT wall time (s)"
+FT_TIME = "FT wall time (s)"
 
 AUROC_LABEL = "test AUROC (%)"
 VALIDATION_AUROC = "validation AUROC (%)"

@@ -22,15 +22,14 @@ from metapt.domains.ecg.problem import classification_loss
 from metapt.domains.ecg.quantities import AUROC, CLASS_AUROCS
 from metapt.domains.ecg.resnet1d import Encoder, initial_head, load_pretrained, logits
 from metapt.errors import DataError
-from metapt.evaluation.auroc import mean_auroc, undefined_classes
+from metapt.evaluation.auroc import undefined_classes
 from metapt.hypergrad import Params
 from metapt.machine import Machine
 from metapt.training.checkpoint import Checkpoint, fingerprint
-from metapt.training.optimizers import without_compiler
-from metapt.training.progress import steps
 from metapt.twostage.finetuning import Part, Start, finetune, write
-from metapt.twostage.heads import Examples, Score, copied, highest, in_chunks, linear_heads, minibatches, score
+from metapt.twostage.heads import Examples, Score, in_chunks, linear_heads, minibatches
 from metapt.twostage.quantities import BEST_EPOCH, VALIDATION_AUROC
+from metapt.twostage.transfer import Transfer
 
 log = logging.getLogger(__name__)
 CHUNK = 128  # number of ECGs in a forward pass without gradients
@@ -109,34 +108,29 @@ def full_transfer(
     settings: EcgFinetuning,
     generator: torch.Generator,
     label: str | None = None,
-) -> Score:
-    """Train the encoder (from `start` and `buffers`, which don't change) and a new linear head; test the best epoch.
+) -> Transfer:
+    """Return a run that trains the encoder (from `start` and `buffers`, which don't change) and a new linear head.
 
     The generator, on the CPU, draws head and minibatches; the progress is shown under `label`. Raises DataError for
     fewer than 2 ECGs to train on, or no class with both labels in validation or test.
     """
     _check(sets)
-    device = sets.train.signals.device
-    network = {name: value.requires_grad_() for name, value in copied(start).items()}
-    head = {name: value.to(device).requires_grad_() for name, value in initial_head(width, generator).items()}
-    optimizer = without_compiler(torch.optim.Adam)([*network.values(), *head.values()], lr=settings.lr)
-    network |= copied(buffers)
+    signals, labels = sets.train
+    training = settings.batch_norm == "train"
 
-    curve: list[float] = []
-    for epoch in steps(0, settings.epochs, label):
-        for batch in minibatches(len(sets.train.signals), settings.batch_size, [generator]):
-            indices = batch[0].to(device)
-            features = encoder(network, sets.train.signals[indices], training=settings.batch_norm == "train")
-            loss = classification_loss(head, features, sets.train.labels[indices])
-            optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-        outputs = logits(head, _features(encoder, network, sets.validation.signals))
-        curve.append(100 * float(mean_auroc(outputs, sets.validation.labels).value))
-        if highest(curve) == epoch:
-            best_network, best_head = copied(network), copied(head)
-    return score(
-        curve, logits(best_head, _features(encoder, best_network, sets.test.signals)), sets.test.labels, settings.lr
+    def losses(network: Params, head: Params) -> Iterator[Tensor]:
+        for (batch,) in minibatches(len(signals), settings.batch_size, [generator]):
+            indices = batch.to(signals.device)
+            features = encoder(network, signals[indices], training=training)
+            yield classification_loss(head, features, labels[indices])
+
+    def outputs(network: Params, head: Params, name: str) -> tuple[Tensor, Tensor]:
+        part = sets.validation if name == "validation" else sets.test
+        return logits(head, _features(encoder, network, part.signals)), part.labels
+
+    head = {name: value.to(signals.device) for name, value in initial_head(width, generator).items()}
+    return Transfer(
+        start, buffers, head, lr=settings.lr, epochs=settings.epochs, losses=losses, outputs=outputs, label=label
     )
 
 

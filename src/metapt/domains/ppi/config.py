@@ -88,10 +88,21 @@ class PpiFinetuning(Section):
         "learning rates (Adam) of FT of the whole network; the one with the best validation AUROC is used",
         min_length=1,
     )
+    trial_epochs: Positive | None = key(
+        None,
+        "epochs of each learning rate, after which only the one with the best validation AUROC is trained to the end; "
+        "empty: all are (not in the paper: empty)",
+    )
     linear_lrs: Rates = key(
         [1e-4], "learning rates of linear evaluation (encoder frozen), chosen likewise", min_length=1
     )
     linear_epochs: Positive = key(50, "passes over the FT graphs in linear evaluation")
+
+    @model_validator(mode="after")
+    def _trials_are_shorter(self) -> PpiFinetuning:
+        if self.trial_epochs is not None and self.trial_epochs > self.epochs:
+            raise ValueError(f"trial_epochs is {self.trial_epochs}; legal: at most epochs, {self.epochs}, or empty")
+        return self
 
 
 class WithoutPretraining(Section):

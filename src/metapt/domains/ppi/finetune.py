@@ -17,25 +17,24 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from metapt.domains.ppi.batches import Dropout
 from metapt.domains.ppi.config import Network, PpiFinetuning
 from metapt.domains.ppi.data.dataset import PpiDataset, Splits, held_out_tasks, open_dataset, splits
 from metapt.domains.ppi.features import features_of
-from metapt.domains.ppi.gin import GinEncoder, dropout_masks, initial_head, initial_pretrained, load_pretrained, logits
+from metapt.domains.ppi.gin import GinEncoder, initial_head, initial_pretrained, load_pretrained, logits
 from metapt.domains.ppi.quantities import AUROC, TASK_AUROC
 from metapt.domains.ppi.settings import HELD_OUT
 from metapt.errors import DataError
-from metapt.evaluation.auroc import mean_auroc, undefined_classes
+from metapt.evaluation.auroc import undefined_classes
 from metapt.hypergrad import Params, Pretrained
-from metapt.hypergrad.params import leaves
 from metapt.machine import Machine
 from metapt.training.checkpoint import Checkpoint, fingerprint
-from metapt.training.optimizers import without_compiler
-from metapt.training.progress import steps
 from metapt.training.seeds import generator
 from metapt.twostage import finetuning
 from metapt.twostage.finetuning import Part, Start
-from metapt.twostage.heads import Examples, Score, copied, highest, linear_heads, minibatches, score
+from metapt.twostage.heads import Examples, Score, linear_heads, minibatches
 from metapt.twostage.quantities import BEST_EPOCH, LEARNING_RATE, VALIDATION_AUROC
+from metapt.twostage.transfer import Transfer
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +74,7 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
     def series(score: Score) -> Iterator[tuple[str, Iterable[int], Iterable[float]]]:
         yield TASK_AUROC, tasks.tolist(), score.class_aurocs
 
-    scores = finetuning.finetune(config, checkpoint, starts, settings.lrs)
+    scores = finetuning.finetune(config, checkpoint, starts, settings.lrs, settings.trial_epochs)
     finetuning.write(scores, config, config["setting"], _numbers, outputs, series)
 
 
@@ -145,41 +144,29 @@ def full_transfer(
     lr: float,
     generator: torch.Generator,
     label: str | None = None,
-) -> Score:
-    """Train the encoder (from `start` and `buffers`, which don't change) and a new linear head; test the best epoch.
+) -> Transfer:
+    """Return a run that trains the encoder (from `start` and `buffers`, which don't change) and a new linear head.
 
-    The generator, on the CPU, draws head, minibatches and dropout; the progress is shown under `label`. Raises
-    DataError if no task has both labels in validation or test.
+    The generator, on the CPU, draws head, minibatches and dropout; the progress is shown under `label`.
     """
-    dataset = sets.dataset
+    dataset, train_labels = sets.dataset, sets.labels(sets.train)
     masks = torch.Generator(dataset.device).manual_seed(int(torch.randint(2**62, (), generator=generator)))
-    network = leaves(copied(start))
-    head = leaves({name: value.to(dataset.device) for name, value in _head(encoder, sets, generator).items()})
-    optimizer = without_compiler(torch.optim.Adam)([*network.values(), *head.values()], lr=lr)
-    network |= copied(buffers)
+    dropout = Dropout(masks, Network(layers=encoder.layers, width=encoder.width), settings.dropout)
 
-    labels, validation_labels = sets.labels(sets.train), sets.labels(sets.validation)
-    curve: list[float] = []
-    for epoch in steps(0, settings.epochs, label):
-        for batch in minibatches(len(sets.train), settings.batch_size, [generator]):
-            graphs = dataset.batch(sets.train[batch[0]])
-            nodes = len(graphs.graph)
-            keep = (
-                dropout_masks(encoder.layers, nodes, encoder.width, settings.dropout, masks)
-                if settings.dropout
-                else None
+    def losses(network: Params, head: Params) -> Iterator[Tensor]:
+        for (batch,) in minibatches(len(sets.train), settings.batch_size, [generator]):
+            graphs = dataset.batch(sets.train[batch])
+            features = encoder(network, graphs, training=True, keep=dropout(len(graphs.graph)))
+            yield F.binary_cross_entropy_with_logits(
+                logits(head, features), train_labels[batch.to(train_labels.device)]
             )
-            features = encoder(network, graphs, training=True, keep=keep)
-            loss = F.binary_cross_entropy_with_logits(logits(head, features), labels[batch[0].to(labels.device)])
-            optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-        outputs = logits(head, features_of(encoder, network, dataset, sets.validation))
-        curve.append(100 * float(mean_auroc(outputs, validation_labels).value))
-        if highest(curve) == epoch:
-            best_network, best_head = copied(network), copied(head)
-    outputs = logits(best_head, features_of(encoder, best_network, dataset, sets.test))
-    return score(curve, outputs, sets.labels(sets.test), lr)
+
+    def outputs(network: Params, head: Params, name: str) -> tuple[Tensor, Tensor]:
+        chosen = sets.validation if name == "validation" else sets.test
+        return logits(head, features_of(encoder, network, dataset, chosen)), sets.labels(chosen)
+
+    head = {name: value.to(dataset.device) for name, value in _head(encoder, sets, generator).items()}
+    return Transfer(start, buffers, head, lr=lr, epochs=settings.epochs, losses=losses, outputs=outputs, label=label)
 
 
 def linear_evaluation(
@@ -193,7 +180,7 @@ def linear_evaluation(
     """Train a linear head on the features of the frozen encoder for each generator and learning rate, all at once.
 
     Each generator's learning rate is the one of `settings.linear_lrs` with the best validation AUROC. A head's result
-    does not depend on the others. Arguments and errors are those of `full_transfer`.
+    does not depend on the others. Arguments are those of `full_transfer`.
     """
     network = {**start, **buffers}
     train, validation, test = (

@@ -1,4 +1,4 @@
-"""Experiment `cost`: time and memory of PT."""
+"""Experiment `cost`: time and memory of PT, and time of FT."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ LIMITS = (
 
 
 class PpiCost(ArmsSection):
-    """Time and memory, measured in the PT runs. `meta-stable` is not in the paper."""
+    """Time and memory, measured in PT runs, and FT runs of the first arm. `meta-stable` is not in the paper."""
 
     arms: Names = key(["graph_supervised", "meta", "meta-stable"], "arms, keys of `ppi.arms`", min_length=1)
 
 
 def needs(jobs: PpiJobs, section: PpiCost) -> Needs:
-    """Return the PT runs of each arm."""
-    return Needs(jobs.pretrain_all(section.arms, FULL_ACCESS))
+    """Return the PT runs of each arm, and the FT runs of the first one, since those of all arms take equally long."""
+    return Needs([*jobs.pretrain_all(section.arms, FULL_ACCESS), jobs.finetune(section.arms[0], FULL_ACCESS)])
 
 
 def costs(results: PpiResults) -> cost.Cost:
-    """Return time and memory of the PT runs."""
+    """Return time and memory of the runs."""
     return cost.cost_of(results, looks(results.arms), results.plain, PAPER, ratio=5.0 / 2.5)
 
 
