@@ -135,6 +135,17 @@ def test_is_plain_training_with_adam(pretrained: Pretrained) -> None:
     assert transfer(pretrained, data, ours).validation_curve == pytest.approx(curve, abs=1e-9)
 
 
+def test_training_in_bfloat16_is_that_in_float32_but_for_rounding(pretrained: Pretrained) -> None:
+    data = sets(train=96, strength=5.0)
+    exact, rounded = (
+        transfer(pretrained, data, settings(epochs=5, lr=1e-2, precision=precision))
+        for precision in ("float32", "bfloat16")
+    )
+    assert rounded.validation_curve != exact.validation_curve
+    assert rounded.validation_curve[0] == pytest.approx(exact.validation_curve[0], abs=5)
+    assert rounded.test_auroc == pytest.approx(exact.test_auroc, abs=10)
+
+
 def test_heads_that_are_trained_together_come_out_as_they_would_alone(pretrained: Pretrained) -> None:
     data, ours = sets(train=50), settings(linear_epochs=20)
     together = linear(pretrained, data, ours, [0, 1, 2])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -146,6 +147,26 @@ def test_each_set_is_seen_as_often_as_it_should_be_and_in_small_parts(
         encoder, start, buffers, data, settings(linear_lrs=[1e-2, 1e-3]), [generator("ft", seed) for seed in range(5)]
     )
     assert encoder.seen == [*[(8, False)] * 6, (3, False), (8, False), (1, False), (8, False), (7, False)]
+
+
+def test_training_in_bfloat16_is_that_in_float32_but_for_rounding(pretrained: Pretrained) -> None:
+    data, seen = sets(dataset_of(count=240)), set[torch.dtype]()
+
+    class Seen(GinEncoder):
+        def __call__(self, *arguments: Any, training: bool, keep: Tensor | None = None) -> Tensor:
+            features = super().__call__(*arguments, training=training, keep=keep)
+            seen.add(features.dtype)
+            assert torch.is_autocast_enabled("cpu") == training
+            return features
+
+    start, _, buffers = pretrained
+    ours = settings(epochs=10, dropout=0.1, precision="bfloat16")
+    score = full_transfer(Seen(LAYERS, WIDTH), start, buffers, data, ours, 1e-2, generator("ft", 0)).score()
+    exact = transfer(pretrained, data, settings(epochs=10, dropout=0.1))
+    assert seen == {torch.float32}
+    assert score.validation_curve != exact.validation_curve
+    assert score.validation_curve[0] == pytest.approx(exact.validation_curve[0], abs=2)
+    assert score.test_auroc == pytest.approx(exact.test_auroc, abs=5)
 
 
 def test_ft_seeds_are_independent_of_one_another_and_of_their_order(pretrained: Pretrained) -> None:

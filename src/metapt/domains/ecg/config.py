@@ -69,6 +69,11 @@ class EcgFinetuning(Section):
     batch_norm: Literal["train", "eval"] = key(
         "train", "mode of BatchNorm while the whole network trains (not in the paper; released code: eval)"
     )
+    precision: Literal["float32", "bfloat16"] = key(
+        "float32",
+        "in which FT of the whole network trains the encoder; weights, losses, validation, test and linear evaluation "
+        "stay in float32 (not in the paper)",
+    )
     linear_lr: Rate = key(
         1e-2, "learning rate of linear evaluation, Adam on the head alone (not in the paper; released code: 1e-3)"
     )

@@ -24,6 +24,7 @@ from metapt.domains.ecg.resnet1d import Encoder, initial_head, load_pretrained, 
 from metapt.errors import DataError
 from metapt.evaluation.auroc import undefined_classes
 from metapt.hypergrad import Params
+from metapt.hypergrad.layers.precision import computing_in
 from metapt.machine import Machine
 from metapt.training.checkpoint import Checkpoint, fingerprint
 from metapt.twostage.finetuning import Part, Start, finetune, write
@@ -121,7 +122,8 @@ def full_transfer(
     def losses(network: Params, head: Params) -> Iterator[Tensor]:
         for (batch,) in minibatches(len(signals), settings.batch_size, [generator]):
             indices = batch.to(signals.device)
-            features = encoder(network, signals[indices], training=training)
+            with computing_in(settings.precision, signals.device):
+                features = encoder(network, signals[indices], training=training)
             yield classification_loss(head, features, labels[indices])
 
     def outputs(network: Params, head: Params, name: str) -> tuple[Tensor, Tensor]:

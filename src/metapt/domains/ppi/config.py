@@ -93,6 +93,11 @@ class PpiFinetuning(Section):
         "epochs of each learning rate, after which only the one with the best validation AUROC is trained to the end; "
         "empty: all are (not in the paper: empty)",
     )
+    precision: Literal["float32", "bfloat16"] = key(
+        "float32",
+        "in which FT of the whole network trains the encoder; weights, losses, validation, test and linear evaluation "
+        "stay in float32 (not in the paper)",
+    )
     linear_lrs: Rates = key(
         [1e-4], "learning rates of linear evaluation (encoder frozen), chosen likewise", min_length=1
     )

@@ -27,6 +27,7 @@ from metapt.domains.ppi.settings import HELD_OUT
 from metapt.errors import DataError
 from metapt.evaluation.auroc import undefined_classes
 from metapt.hypergrad import Params, Pretrained
+from metapt.hypergrad.layers.precision import computing_in
 from metapt.machine import Machine
 from metapt.training.checkpoint import Checkpoint, fingerprint
 from metapt.training.seeds import generator
@@ -156,7 +157,8 @@ def full_transfer(
     def losses(network: Params, head: Params) -> Iterator[Tensor]:
         for (batch,) in minibatches(len(sets.train), settings.batch_size, [generator]):
             graphs = dataset.batch(sets.train[batch])
-            features = encoder(network, graphs, training=True, keep=dropout(len(graphs.graph)))
+            with computing_in(settings.precision, graphs.graph.device):
+                features = encoder(network, graphs, training=True, keep=dropout(len(graphs.graph)))
             yield F.binary_cross_entropy_with_logits(
                 logits(head, features), train_labels[batch.to(train_labels.device)]
             )
