@@ -27,7 +27,7 @@ from metapt.training.pretrained_file import Learned
 KERNEL = 15
 STAGES = 4
 BLOCKS = 2
-RECOMPUTED = 5
+RECOMPUTED = 6
 """So many first blocks are recomputed on demand. All hold about the same, and the first ones take the least time."""
 PROJECTION = 128
 """Width of the projection that NT-Xent compares."""
