@@ -23,7 +23,7 @@ LAYERS = [
     {"domains"},
     {"registry"},
     {"config"},
-    {"plan"},
+    {"plan", "remaining"},
     {"execute"},
     {"run", "estimate", "config_docs"},
     {"cli"},

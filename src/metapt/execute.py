@@ -61,7 +61,7 @@ def execute(
     state, device, wall_time = "done", "cpu", 0.0
     sums: dict[str, dict[str, str]] = {"inputs": {}, "outputs": {}}
     try:
-        _start_logging(job.log, handlers)
+        _start_logging(job, handlers)
         os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(job.threads)))
         work = _work(job)
         device = _device(job, gpus, require_gpu)
@@ -69,12 +69,16 @@ def execute(
         outputs = _paths(job.outputs)
         products = _products(job, device, products)
         start = time.monotonic()
+        if job.trains:
+            log.info("starts on %s, CPU threads: %d", device, job.threads)
         try:
             with noticed() if "checkpoint" in job.config else nullcontext():
                 work(job.config, _paths(job.inputs), outputs, Machine(device, job.threads))
         finally:
             wall_time = time.monotonic() - start
         sums["outputs"] = {name: sha256(path) for name, path in outputs.items() if path.is_file()}
+        if job.trains:
+            log.info("done in %.0f s", wall_time)
     except MetaptError as error:
         state = f"error: {error}"
         log.error(state)
@@ -205,13 +209,16 @@ class _Stderr(logging.StreamHandler):  # type: ignore[type-arg]
         tqdm.write(self.format(record), file=sys.stderr)
 
 
-def _start_logging(file: str, handlers: list[logging.Handler]) -> None:
-    """Log to stderr and to `file`; the handlers are added to `handlers`. Raises MachineError if it can't be written."""
+def _start_logging(job: Job, handlers: list[logging.Handler]) -> None:
+    """Log to the job's file and, with its name, to stderr; the handlers are added to `handlers`.
+
+    Raises MachineError if the file can't be written.
+    """
     log.setLevel(logging.INFO)
     log.propagate = False
-    _add(_Stderr(), handlers)
-    if file:
-        path = Path(file)
+    _add(_Stderr(), handlers, f"{job.name}: ")
+    if job.log:
+        path = Path(job.log)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             _add(logging.FileHandler(path, mode="w", encoding="utf-8"), handlers)
@@ -222,8 +229,8 @@ def _start_logging(file: str, handlers: list[logging.Handler]) -> None:
             ) from error
 
 
-def _add(handler: logging.Handler, handlers: list[logging.Handler]) -> None:
-    handler.setFormatter(_Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+def _add(handler: logging.Handler, handlers: list[logging.Handler], prefix: str = "") -> None:
+    handler.setFormatter(_Formatter(f"%(asctime)s {prefix.replace('%', '%%')}%(message)s", "%H:%M:%S"))
     log.addHandler(handler)
     handlers.append(handler)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from multiprocessing import get_context
@@ -18,6 +19,7 @@ from metapt.execute import execute
 from metapt.jobs import Job
 from metapt.plan import Plan, planned
 from metapt.registry import DOMAINS, domain
+from metapt.remaining import Remaining, duration
 
 
 def run(configs: Sequence[Path], targets: Sequence[str], device: str | None, threads: int | None) -> int:
@@ -38,11 +40,15 @@ def run(configs: Sequence[Path], targets: Sequence[str], device: str | None, thr
     plan = planned(config)
     jobs = _behind(plan, targets)
     cuda = config.require_gpu if device is None else device == "cuda"
+    remaining, due = Remaining(), _due(plan, jobs)
     for number, job in enumerate(jobs, start=1):
         reason = _reason(plan, job)
-        print(f"{number}/{len(jobs)} {job.name}: {reason or 'up to date'}", flush=True)
+        seconds = remaining.seconds((each, 1.0, 0.0) for each in jobs[number - 1 :] if each.name in due)
+        rest = f" ({duration(seconds)} left)" if seconds else ""
+        print(f"{number}/{len(jobs)} {job.name}: {reason or 'up to date'}{rest}", flush=True)
         if reason is None:
             continue
+        start = time.monotonic()
         # A process for each job, since libraries read the threads when imported, and the record counts time and memory.
         given = replace(job, threads=threads or job.threads)
         arguments = given, int(cuda and job.trains), config.require_gpu, plan.code(job)
@@ -52,7 +58,17 @@ def run(configs: Sequence[Path], targets: Sequence[str], device: str | None, thr
         if process.exitcode != 0:
             print(f"error: {job.name} has failed; its log is {job.log}", file=sys.stderr)
             return 1
+        remaining.finished(job, time.monotonic() - start)
     return 0
+
+
+def _due(plan: Plan, jobs: list[Job]) -> set[str]:
+    """Return the names of the jobs that have to run, or whose inputs may change since they are made again."""
+    due: set[str] = set()
+    for job in jobs:
+        if due & {each.name for each in plan.before(job)} or _reason(plan, job):
+            due.add(job.name)
+    return due
 
 
 def _behind(plan: Plan, targets: Sequence[str]) -> list[Job]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import math
 import time
+from typing import Any
 
 import pytest
 import torch
@@ -16,6 +18,7 @@ from metapt.training import timing
 from metapt.training.guard import HypergradientGuard
 from metapt.training.measure import Measured
 from metapt.training.optimizers import OptimizerSpec
+from metapt.training.progress import steps
 from metapt.training.recorder import Recorder
 from metapt.training.seeds import generator
 from metapt.training.streams import ShuffledStream
@@ -200,3 +203,33 @@ def test_measured_sees_the_time_and_the_memory_of_its_block() -> None:
     assert large.seconds >= 0.02
     assert large.peak_bytes > 100e6
     assert small.peak_bytes < 20e6
+
+
+class Seen(dict[str, Any]):
+    """Numbers of a loop that count how often they are read."""
+
+    read = 0
+
+    def items(self) -> Any:
+        self.read += 1
+        return super().items()
+
+
+def test_a_loop_logs_where_it_is_and_reads_its_numbers_for_these_lines_only(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter(range(0, 10_000, 20))
+    monkeypatch.setattr("metapt.training.progress.time.monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr(logging.getLogger("metapt"), "propagate", True)
+    seen = Seen(phi=[torch.tensor(3.0), torch.tensor([4.0])])
+    with caplog.at_level("INFO", "metapt.training.progress"):
+        for step in steps(0, 5, "PT", status=seen):
+            seen["loss"] = torch.tensor(1 / (1 + step), requires_grad=True)
+        for _ in steps(0, 3):
+            pass
+    assert [record.getMessage() for record in caplog.records] == [
+        "PT: step 2 of 5, |phi| 5, loss 0.5, about 60 s left",
+        "PT: step 4 of 5, |phi| 5, loss 0.25, about 20 s left",
+        "PT: step 5 of 5, |phi| 5, loss 0.2",
+    ]
+    assert seen.read == 3

@@ -1,19 +1,23 @@
 """The validated config, its plan, and what rules ask the plan."""
 
+import logging
 import re
 import sys
+import time
 from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
 from snakemake.io import apply_wildcards
 from snakemake.logging import logger
 from snakemake.settings.types import RerunTrigger
+from snakemake_interface_logger_plugins.common import LogEvent
 
 from metapt.config import load
 from metapt.errors import ConfigError
 from metapt.plan import planned
 from metapt.records import stale
 from metapt.registry import DOMAINS, domain
+from metapt.remaining import Remaining, left
 
 # Read again, strictly: Snakemake accepts a key that is there twice, and takes the last one.
 try:
@@ -24,6 +28,60 @@ except ConfigError as error:
 
 RESULTS = CONFIG.results
 RAW = CONFIG.data.folder
+
+
+class Progress(logging.Handler):
+    """Writes below Snakemake's line of progress how long the jobs that are left will take on this machine."""
+
+    def __init__(self):
+        super().__init__()
+        self.remaining = Remaining()
+        self.started = {}
+        self.done = set()
+
+    def emit(self, record):
+        try:
+            self.follow(record, getattr(record, "event", None))
+        except Exception:  # shown, and the workflow goes on
+            self.handleError(record)
+
+    def follow(self, record, event):
+        if event == LogEvent.JOB_STARTED:
+            self.started |= dict.fromkeys(record.jobs, time.monotonic())
+        elif event == LogEvent.JOB_FINISHED:
+            self.done.add(record.job_id)
+            for number, job in self.jobs():
+                if number == record.job_id:
+                    self.remaining.finished(PLAN.maker(job.output[0]), self.elapsed(number))
+        elif event == LogEvent.PROGRESS and workflow.local_exec:
+            jobs = [(number, job) for number, job in self.jobs() if number not in self.done]
+            if jobs:
+                seconds = self.remaining.seconds(
+                    (PLAN.maker(job.output[0]), self.share(job), self.elapsed(number)) for number, job in jobs
+                )
+                logger.info(left(len(jobs), seconds))
+
+    def jobs(self):
+        """Return the jobs of the plan that run or ran, with their numbers."""
+        jobs = ((workflow.dag.jobid(job), job) for job in workflow.dag.needrun_jobs(exclude_finished=False))
+        return [(number, job) for number, job in jobs if job.output]
+
+    def elapsed(self, number):
+        now = time.monotonic()
+        return now - self.started.get(number, now)
+
+    def share(self, job):
+        """Return the largest share of the cores or GPUs that a job holds."""
+        limits = {
+            name: workflow.global_resources[name].value
+            for name in ("_cores", "gpu")
+            if name in workflow.global_resources
+        }
+        return max(job.resources.get(name, 0) / limit for name, limit in limits.items() if limit)
+
+
+if workflow.is_main_process:
+    logger.addHandler(Progress())
 
 
 class Asked:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from metapt.errors import ConfigError
 from metapt.hypergrad import (
@@ -245,9 +246,11 @@ class MetaPretraining:
         def kind(iteration: int) -> tuple[bool, bool]:
             return iteration < self.settings.warmup, (iteration + 1) % every == 0
 
-        for iteration in steps(self.iteration, self.settings.iterations, label, kind=kind):
+        seen: dict[str, Tensor | list[Tensor]] = {"loss": self._loss, "phi": list(self.meta.values())}
+        for iteration in steps(self.iteration, self.settings.iterations, label, kind=kind, status=seen):
             self.iteration = iteration
             yield iteration
+            seen["loss"] = self._loss
 
     def iterate(self) -> None:
         """Take one iteration of Algorithm 2: P PT steps and, after the warm-up, one meta-update."""

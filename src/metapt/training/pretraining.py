@@ -136,8 +136,9 @@ class Pretrainer:
             log.info("%s goes on at step %d", label, first)
         due = Every(seconds_between_checkpoints)
         every = 1 if recorder is None else recorder.every
-        for step in steps(first, count, label, kind=lambda step: (step + 1) % every == 0):
-            loss = self.step(meta)
+        seen: dict[str, Tensor] = {}
+        for step in steps(first, count, label, kind=lambda step: (step + 1) % every == 0, status=seen):
+            loss = seen["loss"] = self.step(meta)
             if recorder is not None:
                 recorder(step + 1)
             if checkpoint is not None and (due() or step + 1 == count):

@@ -1,12 +1,14 @@
-"""Loops that show their progress: a bar with a time estimate on a terminal, a line every 30 seconds in a log."""
+"""Loops that show their progress: a bar on a terminal, and in the log a line every 30 seconds and one at the end."""
 
 from __future__ import annotations
 
 import logging
+import math
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
+from torch import Tensor
 from tqdm import tqdm
 
 from metapt.training.rehearsal import Kind, present
@@ -23,6 +25,7 @@ def steps(
     kind: Kind | None = None,
     ends_rehearsal: bool = False,
     time_limit: float | None = None,
+    status: Mapping[str, Tensor | Sequence[Tensor]] | None = None,
 ) -> Iterator[int]:
     """Count from `first` up to, but not including, `last`, and show progress.
 
@@ -36,6 +39,8 @@ def steps(
         kind: returns the same value for steps that take equally long; by default all do.
         ends_rehearsal: whether what follows the loop needs all its steps, so that a rehearsal ends the job after it.
         time_limit: wall time (seconds) after which no step but the step 0 begins.
+        status: numbers for the log, which the loop keeps up to date. Of several values under a name the norm is shown.
+            They are read for a line only, since reading waits for the device.
     """
     rehearsal = present()
     if rehearsal is not None:
@@ -52,10 +57,19 @@ def steps(
             yield step
             bar.update()
             now = time.monotonic()
-            if label is not None and now - last_line > _SECONDS_BETWEEN_LINES:
+            if label is not None and (step + 1 == last or now - last_line > _SECONDS_BETWEEN_LINES):
                 last_line = now
                 left = (now - start) / (step + 1 - first) * (last - step - 1)
-                log.info("%s: %d of %d, about %.0f s left", label, step + 1, last, left)
+                numbers = "".join(_number(name, value) for name, value in (status or {}).items())
+                time_left = f", about {left:.0f} s left" if step + 1 < last else ""
+                log.info("%s: step %d of %d%s%s", label, step + 1, last, numbers, time_left)
+
+
+def _number(name: str, value: Tensor | Sequence[Tensor]) -> str:
+    tensors = [value] if isinstance(value, Tensor) else value
+    if sum(each.numel() for each in tensors) == 1:
+        return f", {name} {float(tensors[0].detach()):.4g}"
+    return f", |{name}| {math.hypot(*(float(each.detach().norm()) for each in tensors)):.4g}"
 
 
 def seconds_left_out() -> float:

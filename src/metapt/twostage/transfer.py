@@ -57,11 +57,13 @@ class Transfer:
 
     def train(self, epochs: int) -> None:
         """Train until so many epochs are done."""
-        for _ in steps(self._done, epochs, self._label):
+        seen: dict[str, Tensor] = {}
+        for _ in steps(self._done, epochs, self._label, status=seen):
             for loss in self._losses(self._network, self._head):
                 self._optimizer.zero_grad()
                 loss.backward()  # type: ignore[no-untyped-call]
                 self._optimizer.step()
+                seen["loss"] = loss
             outputs, labels = self._outputs(self._network, self._head, "validation")
             self.curve.append(100 * float(mean_auroc(outputs, labels).value))
             if highest(self.curve) == len(self.curve) - 1:

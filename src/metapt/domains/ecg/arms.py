@@ -229,7 +229,9 @@ def _branch_search(setting: Setting, arm: config.BranchSearch) -> PretrainRun:
         recorder.load_state_dict(saved["recorder"])
         meta, done = saved["meta"], saved["done"]
     stride = math.log(arm.factor)
-    for period in progress.steps(math.ceil(done / arm.period), math.ceil(setting.steps / arm.period), "branch search"):
+    seen: dict[str, Tensor] = {}
+    first, last = math.ceil(done / arm.period), math.ceil(setting.steps / arm.period)
+    for period in progress.steps(first, last, "branch search", status=seen):
         done = period * arm.period
         count = min(arm.period, setting.steps - done)
         start = copy.deepcopy(trainer.state_dict())
@@ -238,7 +240,7 @@ def _branch_search(setting: Setting, arm: config.BranchSearch) -> PretrainRun:
             trainer.load_state_dict(copy.deepcopy(start))
             branch = meta | {SCALE: meta[SCALE] + direction * stride}
             for _ in progress.steps(0, count):
-                pretrain_loss = trainer.step(branch)
+                pretrain_loss = seen["loss"] = trainer.step(branch)
             check_finite(pretrain_loss, done + count - 1)
             loss = 0.0
             if arm.select == "validation":

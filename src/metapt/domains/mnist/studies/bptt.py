@@ -183,7 +183,8 @@ def _backpropagate(study: BpttStudy, run: Run, data: MnistData, arm: BpttArm) ->
         log.info("%s %s goes on at outer step %d", run.experiment, run.arm, len(learned.means) - 1)
     due, start = Every(60.0), time.monotonic() - learned.seconds
     time_limit = None if run.budget_seconds is None else run.budget_seconds - learned.seconds
-    for step in steps(len(learned.means) - 1, arm.outer_steps, f"{run.experiment} {run.arm}", time_limit=time_limit):
+    first = len(learned.means) - 1
+    for step in steps(first, arm.outer_steps, "outer loop", time_limit=time_limit, status={"mean": mean}):
         with Measured(run.device) as measured:
             result = exact_hypergradient(
                 stages.problem,

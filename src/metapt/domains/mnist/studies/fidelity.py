@@ -37,7 +37,7 @@ def train(study: Fidelity, run: Run, data: MnistData) -> Outcome:
     """
     cases = list(product(range(study.replicates), study.pretrain_steps, study.unroll_steps))
     rows: list[dict[str, Any]] = []
-    for index in steps(0, len(cases), f"{run.experiment} {run.arm}", kind=lambda index: cases[index][1:]):
+    for index in steps(0, len(cases), "cases", kind=lambda index: cases[index][1:]):
         seed, count, unroll_steps = cases[index]
         for terms, numbers in _compare(study, run, data, seed, count, unroll_steps).items():
             words = setting_fidelity(count, unroll_steps, terms)

@@ -116,7 +116,7 @@ def learn(
     loop = MetaPretraining(Stacked(RotationProblem()), batches, pretrained, meta, head, settings)
     recorder = Recorder(lambda: loop.averaged_meta)
     checkpoint = run.resumable()
-    diagnosis = loop.run(f"{run.experiment} {run.arm}", checkpoint, recorder=recorder)
+    diagnosis = loop.run("meta-PT", checkpoint, recorder=recorder)
     return loop, recorder, Outcome(arms.diagnosis_rows(run, diagnosis), [], [checkpoint])
 
 

@@ -114,7 +114,7 @@ def _replicate(study: ExampleWeighting, run: Run, data: MnistData, seed: int) ->
 
     recorder = Recorder(observe, every=max(1, settings.iterations // _RECORDS))
     checkpoint = run.resumable(f"-{seed}")
-    diagnosis = loop.run(f"{run.experiment} {run.arm} {seed}", checkpoint, recorder=recorder)
+    diagnosis = loop.run(f"meta-PT of seed {seed}", checkpoint, recorder=recorder)
     weights = weigh(loop, batches)
     numbers = {RATIO: float(weights["clean"].mean() / weights["noisy"].mean())}
     numbers |= {MEAN_WEIGHT.format(name): float(part.mean()) for name, part in weights.items()}
