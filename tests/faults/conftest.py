@@ -35,7 +35,7 @@ FULL = os.environ.get("METAPT_FAULTS") == "full"
 TABLE = os.environ.get("METAPT_FAULTS_TABLE")
 """Set METAPT_FAULTS_TABLE=FILE for a line of JSON per fault; `python tests/faults/table.py FILE` prints a table."""
 
-MEASURED = "PT wall time (s)", "PT time per step (s)", "PT peak memory (GB)"
+MEASURED = "PT wall time (s)", "PT time per step (s)", "PT peak memory (GB)", "FT wall time (s)"
 """Metrics that differ from run to run."""
 
 
