@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ast
+import re
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -127,3 +130,22 @@ def test_public_classes_have_names_of_their_own() -> None:
 @pytest.mark.parametrize("name", MODULES)
 def test_a_file_is_read_in_one_sitting(name: str) -> None:
     assert len(MODULES[name].read_text(encoding="utf-8").splitlines()) <= 450
+
+
+TRAINING = re.compile(r"domains\.\w+\.(pretrain|finetune|studies\.\w+)")
+WITHOUT_TORCH = re.compile(r"fetching\.download|evaluation\.collect|domains\.\w+\.(data\.simulate|experiments\.\w+)")
+
+
+@pytest.mark.parametrize(
+    ("jobs", "libraries"),
+    [
+        (TRAINING, {"pandas", "scipy", "matplotlib", "sklearn", "sympy", "torch._dynamo"}),
+        (WITHOUT_TORCH, {"torch", "sklearn"}),
+    ],
+)
+def test_a_job_imports_no_library_that_it_does_not_need(jobs: re.Pattern[str], libraries: set[str]) -> None:
+    """Each job is a process of its own, so that an import is paid by each."""
+    entries = [f"metapt.{name}" for name in MODULES if jobs.fullmatch(name)]
+    assert len(entries) > 5
+    code = f"import sys, metapt.execute, {', '.join(entries)}; print(*{libraries} & sys.modules.keys())"
+    assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout == "\n"

@@ -115,6 +115,7 @@ def check_that_jobs_load_their_closures(folder: Path, into: Path) -> None:
         runs = {"", "execute", "machine", "training"}
         assert loaded - closure(entry).keys() - left_out - packages - runs == set(), answer["record"]
         assert entry in loaded
+        assert answer["slow"] == [], f"{answer['record']} loads what takes as long as torch itself"
 
 
 @pytest.fixture(scope="session")

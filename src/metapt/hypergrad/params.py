@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import _engine_run_backward
 
 from metapt.hypergrad.twice import twice
 
@@ -109,9 +110,7 @@ def vjp(
     if not pairs or not inputs:
         return [torch.zeros_like(value) for value in inputs]
     graph_outputs, graph_cotangents = zip(*pairs, strict=True)
-    gradients = torch.autograd.grad(
-        graph_outputs, list(inputs), graph_cotangents, retain_graph=retain_graph, allow_unused=True
-    )
+    gradients = _products(graph_outputs, graph_cotangents, inputs, keep=bool(retain_graph), graph=False)
     if needed and all(gradient is None for gradient in gradients):
         raise RuntimeError(needed)
     return _filled(gradients, inputs)
@@ -144,8 +143,20 @@ def vjp_graph(output: Tensor, inputs: Sequence[Tensor], what: str, cotangent: Te
     if cotangent is None:
         cotangent = torch.ones_like(output, requires_grad=True)
     with twice(output, inputs, what):
-        gradients = torch.autograd.grad(output, list(inputs), cotangent, create_graph=True, allow_unused=True)
+        gradients = _products((output,), (cotangent,), inputs, keep=True, graph=True)
     return _filled(gradients, inputs)
+
+
+def _products(
+    outputs: Sequence[Tensor], cotangents: Sequence[Tensor], inputs: Sequence[Tensor], *, keep: bool, graph: bool
+) -> tuple[Tensor | None, ...]:
+    """Return what `torch.autograd.grad` does, by the same call of torch's engine.
+
+    `torch.autograd.grad` compares the shapes of outputs and cotangents by means of SymPy, whose import takes a second.
+    """
+    return _engine_run_backward(
+        tuple(outputs), tuple(cotangents), keep, graph, tuple(inputs), True, accumulate_grad=False
+    )
 
 
 def _filled(gradients: Sequence[Tensor | None], inputs: Sequence[Tensor]) -> Vector:
