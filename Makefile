@@ -16,7 +16,7 @@ SNAKEMAKE := $(BIN)/snakemake --cores $(CORES) --configfile $(CONFIG)
 
 # Threads that wait must not spin: jobs run side by side.
 export OMP_WAIT_POLICY = passive
-# Modules are compiled when they are first imported, and only then: pip would compile all of each package.
+# Modules are compiled when they are first imported; the installation would compile all of each package.
 export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := workflow

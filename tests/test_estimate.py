@@ -279,7 +279,7 @@ def test_a_job_does_not_wait_for_one_that_is_not_asked_for() -> None:
 # Report
 
 
-@pytest.mark.parametrize("name", ["config", "paper"])
+@pytest.mark.parametrize("name", ["planted", "paper"])
 def test_a_job_counts_once_in_all_and_in_each_experiment_that_needs_it(name: str) -> None:
     found = made_up(plan_of(f"config/{name}.yaml"))
     numbers = summary(found, 4, 0)

@@ -102,6 +102,7 @@ def execute(
         for handler in handlers:
             log.removeHandler(handler)
             handler.close()
+        log.propagate = True
     return 0 if state == "done" else 1
 
 

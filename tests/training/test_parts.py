@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import logging
 import math
 import time
 from typing import Any
@@ -220,7 +219,6 @@ def test_a_loop_logs_where_it_is_and_reads_its_numbers_for_these_lines_only(
 ) -> None:
     clock = iter(range(0, 10_000, 20))
     monkeypatch.setattr("metapt.training.progress.time.monotonic", lambda: float(next(clock)))
-    monkeypatch.setattr(logging.getLogger("metapt"), "propagate", True)
     seen = Seen(phi=[torch.tensor(3.0), torch.tensor([4.0])])
     with caplog.at_level("INFO", "metapt.training.progress"):
         for step in steps(0, 5, "PT", status=seen):

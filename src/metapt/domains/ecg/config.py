@@ -55,8 +55,8 @@ class EcgPretraining(Section):
     )
     precision: Literal["float32", "bfloat16"] = key(
         "float32",
-        "in which PT steps compute the encoder; weights, losses and hypergradients stay in float32 "
-        "(hypergradients in bfloat16 may point elsewhere: see benchmarks/README.md)",
+        "in which PT steps compute the encoder; weights, losses and hypergradients, which in bfloat16 may point "
+        "elsewhere (see benchmarks/README.md), stay in float32 (not in the paper; released code: none)",
     )
 
 
@@ -72,7 +72,7 @@ class EcgFinetuning(Section):
     precision: Literal["float32", "bfloat16"] = key(
         "float32",
         "in which FT of the whole network trains the encoder; weights, losses, validation, test and linear evaluation "
-        "stay in float32 (not in the paper)",
+        "stay in float32 (not in the paper; released code: none)",
     )
     linear_lr: Rate = key(
         1e-2, "learning rate of linear evaluation, Adam on the head alone (not in the paper; released code: 1e-3)"
