@@ -36,6 +36,8 @@ from metapt.training.checkpoint import Checkpoint
 from metapt.training.pretrained_file import Learned, save_pretrained
 from metapt.training.pretraining import Pretrainer
 
+pytestmark = pytest.mark.slow
+
 WARP = Warp(smoothing="velocity", scale="log", initial=4.0, network_width=0)
 FITTED: dict[str, Any] = {
     "pretrain_steps": 2,
