@@ -80,7 +80,7 @@ def test_stacked_replicates(data: Path, tmp_path: Path) -> None:
     }
     settings = ROTATION | {"epochs": 2, "arms": {"a": {"method": "meta", **arm}}}
     report = interrupted(tmp_path, data, "rotation", "rotation_mean", settings, saves=(2, 6))
-    steps = went_on_at(report, "mnist_rotation_mean a")
+    steps = went_on_at(report, "meta-PT")
     assert steps == sorted(steps)
     assert len(set(steps)) >= KILLS - 1  # it got on in between
     assert same_bytes(tmp_path, "metrics.csv")
@@ -97,7 +97,7 @@ def test_replicates_in_threads(data: Path, tmp_path: Path) -> None:
         "arms": {"a": {"method": "meta", "unroll": "head", "pretrain_lr": 1e-3, "meta_lr": 1e-3}},
     }
     report = interrupted(tmp_path, data, "weighting", "example_weighting", settings, saves=(3, 6), threads=2)
-    assert went_on_at(report, "mnist_example_weighting a 0")
+    assert went_on_at(report, "meta-PT of seed 0")
     assert same_bytes(tmp_path, "metrics.csv")
     assert same_bytes(tmp_path, "series.csv")
 

@@ -16,10 +16,10 @@ from metapt.evaluation.comparisons import Comparison
 from metapt.evaluation.experiment import Experiment, Needs
 from metapt.evaluation.tables import Tables, mean_and_error
 from metapt.sections import ExperimentSection
-from metapt.twostage.comparisons import better
 from metapt.twostage.quantities import LINEAR_EVALUATION
 from metapt.twostage.results import TwoStageResults
 from metapt.twostage.seeds import over_seeds
+from metapt.twostage.tables import better
 
 
 class Gain(ExperimentSection):
