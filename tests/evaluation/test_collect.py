@@ -18,6 +18,7 @@ def experiment(folder: Path, name: str, metric: str, values: list[float]) -> dic
     rows = [metrics.row(name, "meta", metric, value, replicate=i, setting=SETTING) for i, value in enumerate(values)]
     metrics.write(rows, paths[f"{name}/metrics"])
     verdicts = pd.DataFrame([dict.fromkeys(COLUMNS, "") | {"experiment": name, "claim": f"the claim of {name}"}])
+    verdicts["verdict"] = "too few seeds"
     verdicts.to_csv(paths[f"{name}/claims"], index=False)
     return paths
 
@@ -36,6 +37,7 @@ def test_the_headline_puts_ours_beside_the_papers(tmp_path: Path) -> None:
     assert "3.0 ± 1.0" in numbers
     assert "7.2 ± 1.5" in numbers
     assert "mnist_fidelity" not in numbers, "the paper has no such number"
+    assert verdicts.startswith(" (2 too few seeds)")
     assert "the claim of mnist_rotation_mean" in verdicts
     assert "the claim of mnist_fidelity" in verdicts
     claims = pd.read_csv(outputs["claims"])

@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from scipy.stats import ttest_1samp
 
 from metapt.evaluation.comparisons import (
     BEYOND_THE_PAPER,
+    LEAST_SEEDS,
     NOT_BELOW,
     Comparison,
     Criterion,
+    Judgement,
     Measurement,
+    Sanity,
     at_least,
     at_most,
-    compare,
+    counts,
     decide,
     describe,
     judge,
+    p_values,
     within,
 )
 from metapt.evaluation.metrics import NotMeasuredError
@@ -28,12 +37,20 @@ SURE = estimate(10.0, 0.1, 10)  # interval 9.77 to 10.23
 ONE = estimate(10.0, math.nan, 1)
 
 
-def comparison(measured: Estimate | Measurement, criterion: Criterion, least_seeds: int = 1) -> Comparison:
+def comparison(
+    measured: Estimate | Measurement, criterion: Criterion, least_seeds: int = LEAST_SEEDS, sanity: Sanity | None = None
+) -> Comparison:
     """Return a claim about an error that is `measured`."""
-    return Comparison("The error is small.", "meta", "", "error", criterion, lambda: measured, least_seeds=least_seeds)
+    words = ("The error is small.", "meta", "", "error")
+    return Comparison(*words, criterion, lambda: measured, least_seeds=least_seeds, sanity=sanity)
 
 
-@pytest.mark.parametrize("measured", [SURE, ONE], ids=["ten values", "one value"])
+def verdict(measured: Estimate | Measurement, criterion: Criterion, **words: Any) -> Judgement:
+    """Return the verdict on a claim that is its experiment's only one."""
+    (judged,) = decide([comparison(measured, criterion, **words)])
+    return judged
+
+
 @pytest.mark.parametrize(
     ("criterion", "word"),
     [
@@ -44,22 +61,50 @@ def comparison(measured: Estimate | Measurement, criterion: Criterion, least_see
         (within(10.5, 1), "reproduced"),
         (within(12, 1), "not reproduced"),
         (within(8, 1), "not reproduced"),
+        (at_most(10.1), "inconclusive"),
+        (at_least(9.9), "inconclusive"),
+        (within(10, 0.1), "inconclusive"),
+        (within(11, 1), "inconclusive"),
     ],
     ids=lambda value: value.words if isinstance(value, Criterion) else None,
 )
-def test_an_interval_on_one_side_decides(measured: Estimate, criterion: Criterion, word: str) -> None:
-    assert compare(measured, criterion) == word
+def test_an_interval_on_one_side_decides(criterion: Criterion, word: str) -> None:
+    assert verdict(SURE, criterion).word == word
 
 
-@pytest.mark.parametrize(
-    "criterion", [at_most(10.1), at_least(9.9), within(10, 0.1), within(11, 1)], ids=lambda each: each.words
+@given(
+    mean=st.floats(-10, 10),
+    error=st.floats(0.01, 10),
+    n=st.integers(5, 30),
+    ends=st.tuples(st.floats(-10, 10), st.floats(-10, 10)).map(sorted),
+    one_sided=st.sampled_from(["low", "high", ""]),
 )
-def test_an_interval_that_holds_an_end_of_the_criterion_is_inconclusive(criterion: Criterion) -> None:
-    assert compare(SURE, criterion) == "inconclusive"
+def test_a_comparison_alone_is_decided_by_its_95_percent_interval(
+    mean: float, error: float, n: int, ends: list[float], one_sided: str
+) -> None:
+    low, high = -math.inf if one_sided == "high" else ends[0], math.inf if one_sided == "low" else ends[1]
+    e = estimate(mean, error, n)
+    assume(min(abs(a - b) for a in (e.low, e.high) for b in (low, high)) > 1e-9)
+    expected = "inconclusive"
+    if low <= e.low and e.high <= high:
+        expected = "reproduced"
+    elif e.high < low or high < e.low:
+        expected = "not reproduced"
+    assert verdict(e, Criterion(low, high, "")).word == expected
 
 
 def test_the_ends_belong_to_the_criterion() -> None:
-    assert compare(ONE, at_most(10)) == compare(ONE, at_least(10)) == compare(ONE, within(11, 1)) == "reproduced"
+    equal = estimate(10.0, 0.0, 5)
+    assert {verdict(equal, each).word for each in (at_most(10), at_least(10), within(11, 1))} == {"reproduced"}
+    assert verdict(equal, at_most(9.99)).word == "not reproduced"
+
+
+def test_within_is_shown_by_two_one_sided_tests() -> None:
+    values = np.random.default_rng(0).normal(44, 2, 8)
+    met, unmet = p_values(estimate_mean(values), within(45, 4))
+    one_sided = [ttest_1samp(values, end, alternative=side).pvalue for end, side in ((41, "greater"), (49, "less"))]
+    assert met == pytest.approx(max(one_sided))
+    assert unmet == pytest.approx(1 - met)
 
 
 def test_a_criterion_names_what_it_bounds() -> None:
@@ -68,48 +113,107 @@ def test_a_criterion_names_what_it_bounds() -> None:
     assert Criterion(0.0, math.inf, "difference at least 0") == NOT_BELOW
 
 
-def test_one_value_says_that_it_is_one() -> None:
-    assert describe(ONE) == "10.00 (n = 1: no spread known, the value alone decides)"
+def test_what_is_decided_alone_may_be_open_among_others() -> None:
+    barely = estimate(2.0, 2.0 / 2.9, 5)  # p = 0.044
+    assert verdict(barely, at_least(0)).word == "reproduced"
+    alone, among = (decide([comparison(barely, at_least(0))] * count)[0] for count in (1, 2))
+    assert among.word == "inconclusive"
+    assert among.p_value == alone.p_value == alone.adjusted_p_value
+    assert among.adjusted_p_value == pytest.approx(2 * alone.p_value)
+    assert among.visible > alone.visible
 
 
-@pytest.mark.parametrize("values", [[1.0, math.nan], [math.nan], [math.inf], [1.0, math.inf, 2.0]])
-@pytest.mark.parametrize("least_seeds", [1, 2])
-def test_a_diverged_replicate_decides_nothing(values: list[float], least_seeds: int) -> None:
-    verdict = decide(comparison(estimate_mean(values), at_least(0), least_seeds))
-    assert verdict.word == "inconclusive"
-    assert "no finite number" in verdict.measured
+def test_a_claim_that_is_sure_costs_the_next_one_less() -> None:
+    barely = estimate(2.0, 2.0 / 2.9, 5)
+    sure, open_ = decide([comparison(SURE, at_least(0)), comparison(barely, at_least(0))])
+    assert (sure.word, open_.word) == ("reproduced", "reproduced")
+    assert open_.adjusted_p_value == open_.p_value
+
+
+def test_claims_that_are_not_tested_cost_nothing() -> None:
+    barely = comparison(estimate(2.0, 2.0 / 2.9, 5), at_least(0))
+    assert decide([barely, comparison(ONE, at_least(0))])[0] == decide([barely])[0]
+
+
+def test_few_of_many_true_claims_at_their_bound_are_decided() -> None:
+    """Of eight claims whose true values are the bounds, at most 5 % of the experiments decide one."""
+    generator, wrong = np.random.default_rng(0), 0
+    for _ in range(800):
+        values = generator.normal(size=(8, 5))
+        wrong += any(
+            each.word != "inconclusive" for each in decide([comparison(estimate_mean(x), at_least(0)) for x in values])
+        )
+    assert 0.02 < wrong / 800 < 0.07
+
+
+@pytest.mark.parametrize("values", [[1.0, 2.0, 1.0, 3.0, math.nan], [1.0, math.inf, 2.0, 4.0, 4.0, 4.0]])
+def test_a_diverged_replicate_decides_nothing(values: list[float]) -> None:
+    judged = verdict(estimate_mean(values), at_least(0))
+    assert judged.word == "inconclusive"
+    assert "no finite number" in judged.measured
+    assert math.isnan(judged.p_value)
 
 
 def test_a_difference_of_pairs_has_the_spread_of_the_gain() -> None:
-    seeds = pd.Series([70.0, 75.0, 80.0, 85.0])  # far apart, but with equal gains
-    gain = pd.Series([4.4, 4.6, 4.5, 4.5])
-    verdict = decide(comparison(paired_difference(seeds + gain, seeds), at_least(4, "difference")))
-    assert verdict[:2] == ("reproduced", "4.50 ± 0.04 (n = 4, 95% interval 4.37 to 4.63)")
+    seeds = pd.Series([70.0, 75.0, 80.0, 85.0, 90.0])  # far apart, but with equal gains
+    gain = pd.Series([4.4, 4.6, 4.5, 4.5, 4.5])
+    judged = verdict(paired_difference(seeds + gain, seeds), at_least(4, "difference"))
+    words = "4.50 ± 0.03 (n = 5, 95% interval 4.41 to 4.59; could have seen 0.12 or more)"
+    assert judged[:2] == ("reproduced", words)
 
 
-def test_one_of_what_varies_much_decides_nothing() -> None:
-    assert decide(comparison(SURE, at_least(9), least_seeds=2)) == decide(comparison(SURE, at_least(9)))
-    verdict = decide(comparison(ONE, at_least(9), least_seeds=2))
-    assert verdict[:2] == ("inconclusive", "10.00 (n = 1 PT seed: no spread known)")
+@pytest.mark.parametrize("n", [1, 2, 4])
+def test_fewer_than_five_seeds_decide_nothing(n: int) -> None:
+    few = estimate(10.0, 0.1, n)
+    judged = verdict(few, at_least(9))
+    assert judged[:2] == ("too few seeds", f"{describe(few)}, fewer than 5 seeds")
+    assert math.isnan(judged.p_value)
+    assert verdict(estimate(10.0, 0.1, 5), at_least(9)).word == "reproduced"
+    assert verdict(SURE, at_least(9), least_seeds=11).word == "too few seeds"
 
 
-def test_fewer_seeds_than_the_comparison_asks_for_decide_nothing() -> None:
-    few = estimate(10.0, 0.1, 4)
-    assert decide(comparison(few, at_least(9), least_seeds=4)).word == "reproduced"
-    verdict = decide(comparison(few, at_least(9), least_seeds=5))
-    assert verdict[:2] == ("inconclusive", f"{describe(few)}, fewer than 5 PT seeds")
+def test_one_value_has_no_spread() -> None:
+    assert describe(ONE) == "10.00 (n = 1: no spread known)"
+
+
+@pytest.mark.parametrize(
+    ("own", "word"),
+    [
+        (estimate(2.0, 0.5, 5), "reproduced"),
+        (estimate(1.0, 0.5, 5), "control failed"),  # one-sided p = 0.058
+        (estimate(1.1, 0.5, 5), "reproduced"),  # one-sided p = 0.046
+        (estimate(-1.0, 0.1, 5), "control failed"),
+        (estimate(0.0, 0.0, 5), "control failed"),
+        (estimate_mean([1.0, 1.0, 1.0, 1.0, math.nan]), "control failed"),
+        (estimate(2.0, 0.1, 4), "too few seeds"),
+    ],
+)
+def test_nothing_is_claimed_against_a_control_that_is_no_better_than_its_start(own: Estimate, word: str) -> None:
+    sanity = Sanity("bptt beats its start", lambda: own)
+    judged = verdict(SURE, at_least(9), sanity=sanity)
+    assert judged.word == word
+    if word == "control failed":
+        assert judged.measured.startswith("10.00 ± 0.10 (n = 10")
+        assert judged.measured.endswith(f", but it is not shown that bptt beats its start: {describe(own)}")
+
+
+def test_a_control_that_could_not_be_checked_is_not_measured() -> None:
+    def start() -> Estimate:
+        raise NotMeasuredError("The start was not run.")
+
+    judged = verdict(SURE, at_least(9), sanity=Sanity("bptt beats its start", start))
+    assert judged[:2] == ("not measured", "The start was not run.")
 
 
 def test_measured_can_have_words_of_its_own_and_a_doubt() -> None:
-    assert decide(comparison(Measurement(ONE, "log10: {}"), at_least(9)))[:2] == (
-        "reproduced",
-        f"log10: {describe(ONE)}",
-    )
+    words = f"log10: {describe(SURE, SURE.visible(9))}"
+    assert verdict(Measurement(SURE, "log10: {}"), at_least(9))[:2] == ("reproduced", words)
     doubtful = Measurement(SURE, "log10: {}", "on two machines")
-    assert decide(comparison(doubtful, at_least(9)))[:2] == (
-        "inconclusive",
-        f"log10: {describe(SURE)}, on two machines",
-    )
+    assert verdict(doubtful, at_least(9))[:2] == ("inconclusive", f"{words}, on two machines")
+
+
+def test_bounds_of_large_numbers_keep_their_power_of_ten() -> None:
+    assert describe(estimate(12345678.0, 345678.0, 5)) == "(1.23 ± 0.03)e7 (n = 5, 95% interval 1.14e7 to 1.33e7)"
 
 
 def test_judge_gives_a_row_per_comparison() -> None:
@@ -125,17 +229,20 @@ def test_judge_gives_a_row_per_comparison() -> None:
                 control="simclr",
                 metric="error",
                 criterion=at_most(7.2),
-                measure=lambda: estimate_mean([2.0, 2.2, 1.9]),
+                measure=lambda: estimate_mean([2.0, 2.2, 1.9, 2.0, 2.1]),
                 evaluation="full",
                 paper="7.2 ± 1.5",
-                least_seeds=2,
             ),
             Comparison("So is BPTT's.", "bptt", "", "error", at_most(7.2), not_measured),
         ],
     )
-    assert verdicts[["mean", "n"]].iloc[0].tolist() == [pytest.approx(6.1 / 3), 3]
-    assert verdicts[["mean", "standard_error", "n"]].iloc[1].isna().all()
-    words = verdicts.drop(columns=["measured", "mean", "standard_error", "n"])
+    numbers = ["mean", "standard_error", "n", "low", "high", "p_value", "adjusted_p_value", "visible_difference"]
+    e = estimate_mean([2.0, 2.2, 1.9, 2.0, 2.1])
+    assert verdicts[numbers[:5]].iloc[0].tolist() == pytest.approx([e.mean, e.standard_error, 5, e.low, e.high])
+    assert verdicts["p_value"][0] == verdicts["adjusted_p_value"][0] == pytest.approx(2 * e.p_below(7.2))
+    assert verdicts["visible_difference"][0] == pytest.approx(e.visible(7.2))
+    assert verdicts[numbers].iloc[1].isna().all()
+    words = verdicts.drop(columns=["measured", *numbers])
     assert words.to_dict("records") == [
         {
             "experiment": "e",
@@ -145,7 +252,7 @@ def test_judge_gives_a_row_per_comparison() -> None:
             "metric": "error",
             "evaluation": "full",
             "criterion": "at most 7.2",
-            "least_seeds": 2,
+            "least_seeds": 5,
             "paper": "7.2 ± 1.5",
             "verdict": "reproduced",
         },
@@ -157,7 +264,7 @@ def test_judge_gives_a_row_per_comparison() -> None:
             "metric": "error",
             "evaluation": "",
             "criterion": "",
-            "least_seeds": 1,
+            "least_seeds": 5,
             "paper": BEYOND_THE_PAPER,
             "verdict": "not measured",
         },
@@ -169,3 +276,10 @@ def test_no_comparisons_are_a_table_without_rows() -> None:
     verdicts = judge("e", [])
     assert verdicts.empty
     assert verdicts.columns.tolist() == [*judge("e", [comparison(ONE, at_most(11))]).columns]
+
+
+def test_verdicts_are_counted_in_one_order() -> None:
+    assert list(counts(["too few seeds", "reproduced", "reproduced"]).items()) == [
+        ("reproduced", 2),
+        ("too few seeds", 1),
+    ]

@@ -11,12 +11,14 @@ from metapt.errors import DataError
 from metapt.evaluation import metrics
 from metapt.evaluation.metrics import row
 from metapt.evaluation.statistics import (
+    LEVEL,
     cluster_bootstrap,
     cluster_means,
     estimate,
     estimate_mean,
+    holm,
     paired_difference,
-    ratio_of_medians,
+    paired_ratio,
     summarise,
 )
 
@@ -170,22 +172,93 @@ def test_means_of_clusters_carry_on_what_is_not_finite():
     np.testing.assert_equal(means.tolist(), [math.nan, 1.5, 7.0])
 
 
-def test_ratio_of_medians():
+def test_a_paired_ratio_is_the_geometric_mean_of_the_pairs():
     a, b = pd.Series([2.0, 8.0, 3.0], index=[0, 1, 2]), pd.Series([1.0, 2.0, 1.5], index=[2, 1, 0])
-    ratio = ratio_of_medians(a, b)
-    assert (ratio.mean, ratio.n) == (3.0 / 1.5, 3)
-    assert ratio.low == pytest.approx(2.0 / 1.5), "the pair 0 three times, one draw in 27"
-    assert ratio.high == pytest.approx(4.0), "the pair 1 three times"
-    assert math.isnan(ratio_of_medians(a[:1], b[2:]).low)
+    logs = np.log([2.0 / 1.5, 8.0 / 2.0, 3.0 / 1.0])
+    ratio = paired_ratio(a, b)
+    assert (ratio.mean, ratio.n) == (pytest.approx(16 ** (1 / 3)), 3)
+    low, high = stats.t.interval(0.95, 2, logs.mean(), stats.sem(logs))
+    assert (ratio.low, ratio.high) == pytest.approx((math.exp(low), math.exp(high)))
+    assert ratio.standard_error == pytest.approx(ratio.mean * stats.sem(logs))
+    assert math.isnan(paired_ratio(a[:1], b[2:]).low)
     with pytest.raises(DataError, match="same replicates"):
-        ratio_of_medians(a, b[:2])
+        paired_ratio(a, b[:2])
     with pytest.raises(DataError, match="no values"):
-        ratio_of_medians(a[:0], b[:0])
+        paired_ratio(a[:0], b[:0])
 
 
-def test_ratio_of_medians_does_not_depend_on_its_unit():
+def test_a_paired_ratio_does_not_depend_on_its_unit_and_inverts():
     generator = np.random.default_rng(0)
     a, b = (pd.Series(generator.lognormal(size=9)) for _ in range(2))
-    one, other = ratio_of_medians(a, b), ratio_of_medians(1000 * a, 1000 * b)
+    one, other, inverse = paired_ratio(a, b), paired_ratio(1000 * a, 1000 * b), paired_ratio(b, a)
     assert (one.mean, one.low, one.high) == pytest.approx((other.mean, other.low, other.high))
-    assert one.low < one.mean < one.high
+    assert (one.mean, one.low, one.high) == pytest.approx((1 / inverse.mean, 1 / inverse.high, 1 / inverse.low))
+    assert one.p_above(2.0) == pytest.approx(inverse.p_below(0.5))
+    assert one.p_above(0.0) == 0
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf])
+def test_a_ratio_of_values_that_are_not_positive_is_not_finite(bad: float):
+    ratio = paired_ratio(pd.Series([2.0, bad]), pd.Series([1.0, 1.0]))
+    assert not math.isfinite(ratio.mean)
+    assert math.isnan(ratio.low)
+
+
+def test_one_sided_p_values_are_those_of_the_t_test():
+    values = np.random.default_rng(1).normal(1, 2, 6)
+    e = estimate_mean(values)
+    for bound in (-1.0, 0.0, 2.0):
+        assert e.p_above(bound) == pytest.approx(stats.ttest_1samp(values, bound, alternative="greater").pvalue)
+        assert e.p_below(bound) == pytest.approx(stats.ttest_1samp(values, bound, alternative="less").pvalue)
+    assert e.p_above(e.low) == pytest.approx(0.025)
+    assert e.p_below(e.high) == pytest.approx(0.025)
+    assert (e.p_above(-math.inf), e.p_below(-math.inf), e.p_above(math.inf)) == (0, 1, 1)
+
+
+def test_without_a_spread_there_is_no_p_value_and_with_a_spread_of_0_it_is_0_or_1():
+    one, equal = estimate_mean([3.0]), estimate(3.0, 0.0, 5)
+    assert math.isnan(one.p_above(0.0))
+    assert math.isnan(one.visible(0.0))
+    assert (equal.p_above(2.0), equal.p_above(3.0), equal.p_above(4.0)) == (0, 0, 1)
+    assert (equal.p_below(2.0), equal.p_below(3.0), equal.p_below(4.0)) == (1, 0, 0)
+    assert equal.visible(0.0) == 0
+
+
+@pytest.mark.parametrize(("n", "level"), [(5, 0.05), (5, 0.05 / 40), (12, 0.05 / 3)])
+def test_a_difference_that_can_be_seen_is_seen_in_four_of_five_experiments(n: int, level: float):
+    d = estimate(0.0, 2.0, n).visible(0.0, level)
+    bound = stats.t.ppf(1 - level / 2, n - 1)
+    assert stats.nct.sf(bound, n - 1, d / 2.0) == pytest.approx(0.8, abs=1e-6)
+    draws = np.random.default_rng(2).normal(d / 2.0 / math.sqrt(n), 1.0, (4000, n))
+    t = draws.mean(axis=1) / (draws.std(axis=1, ddof=1) / math.sqrt(n))
+    assert (t > bound).mean() == pytest.approx(0.8, abs=0.02)
+
+
+def test_a_ratio_that_can_be_seen_is_so_far_above_the_bound():
+    ratio = paired_ratio(pd.Series([2.0, 2.4, 2.2, 2.1, 2.6]), pd.Series([1.0] * 5))
+    logs = estimate_mean(np.log([2.0, 2.4, 2.2, 2.1, 2.6]))
+    assert ratio.visible(3.0, 0.01) == pytest.approx(3.0 * (math.exp(logs.visible(0.0, 0.01)) - 1))
+
+
+def test_holm_adjusts_as_its_definition_says():
+    p = [0.04, 0.001, 0.02, 0.9, 0.013]
+    order = np.argsort(p)
+    expected = np.maximum.accumulate([min(1, (5 - rank) * p[i]) for rank, i in enumerate(order)])
+    assert [holm(p)[i] for i in order] == pytest.approx(expected)
+    assert holm([0.03]) == [0.03]
+    assert holm([]) == []
+    assert holm([0.02, math.nan])[0] == pytest.approx(0.04), "a test without a p-value counts"
+
+
+def test_holm_keeps_the_family_wise_error():
+    """Of ten true nulls and two false ones, with correlated data, a true one is rejected in at most 5 % of families."""
+    generator, wrong, found = np.random.default_rng(3), 0, 0
+    effects = np.array([0.0] * 10 + [6.0] * 2)
+    for _ in range(1500):
+        values = generator.normal(size=(5, 12)) + generator.normal(size=(5, 1)) + effects
+        e = [estimate_mean(column) for column in values.T]
+        adjusted = np.array(holm([2 * min(each.p_above(0.0), each.p_below(0.0)) for each in e]))
+        wrong += (adjusted[:10] <= LEVEL).any()
+        found += (adjusted[10:] <= LEVEL).sum()
+    assert 0.005 < wrong / 1500 <= LEVEL + 0.01
+    assert found > 0

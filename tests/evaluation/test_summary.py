@@ -39,17 +39,21 @@ def test_claims_are_counted_in_all_and_by_domain_and_each_has_its_number(
         claim("mnist_rotation_mean", "meta recovers the mean", paper=STAND_IN),
         claim("ecg_full_access", "meta beats simclr", "not reproduced"),
         claim("ecg_full_access", "simclr beats no_pt", "inconclusive"),
+        claim("ecg_full_access", "meta beats optsla", "too few seeds"),
+        claim("ecg_full_access", "meta beats bptt", "control failed"),
         claim("ecg_cost", "meta is cheap", "not measured", mean="", standard_error="", n=""),
     )
     lines = summary(folder, colours=False).splitlines()
-    counts = "1 reproduced (+), 1 not reproduced (-), 1 inconclusive (?), 1 not measured (.)"
-    assert " ".join(lines[: lines.index("")]) == f"4 claims in {folder}: {counts}"
+    few = "1 too few seeds (<), 1 control failed (!)"
+    counts = f"1 reproduced (+), 1 not reproduced (-), 1 inconclusive (?), {few}, 1 not measured (.)"
+    found = [line.strip() for line in lines]
+    assert " ".join(found[: found.index("")]) == f"6 claims in {folder}: {counts}"
     assert "mnist (stand-in data): 1 reproduced (+)" in lines
-    assert "ecg: 1 not reproduced (-), 1 inconclusive (?), 1 not measured (.)" in lines
+    assert f"ecg: 1 not reproduced (-), 1 inconclusive (?), {few}, 1 not measured (.)" in " ".join(lines)
     [found] = [line for line in lines if "recovers the mean" in line]
     assert found.startswith("  + meta recovers the mean ")
     assert found.endswith(" 7.2 ± 1.5 (5)")
-    assert [line.split()[0] for line in lines if line.startswith("  ")] == ["+", "-", "?", "."]
+    assert [line.split()[0] for line in lines if line.startswith("  ")] == ["+", "-", "?", "<", "!", "."]
     assert any(line.endswith("  not measured") for line in lines)
     assert f"snakemake --report {folder}/report.html" in " ".join(lines)
 

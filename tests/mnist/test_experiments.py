@@ -23,24 +23,21 @@ from metapt.evaluation import metrics
 from metapt.evaluation.comparisons import judge
 from metapt.evaluation.metrics import row
 
-SPREAD = (-0.3, 0.0, 0.1, 0.2)
+SPREAD = (-0.3, 0.0, 0.1, 0.2, 0.0)
 """What a replicate adds to the numbers of every arm."""
 
 Values = Mapping[tuple[str, str, str], float]
 """Arm, metric, setting -> mean over the replicates, about."""
 
 
-def verdicts(key: str, section: Study, values: Values, whole_run: tuple[str, ...] = ()) -> pd.DataFrame:
-    """Return the rows of claims.csv by claim; metrics in `whole_run` have one number per arm."""
+def verdicts(key: str, section: Study, values: Values) -> pd.DataFrame:
+    """Return the rows of claims.csv by claim."""
     arms = list(dict.fromkeys(arm for arm, _, _ in values))
-    rows = []
-    for (arm, metric, setting), value in values.items():
-        if metric in whole_run:
-            rows.append(row(f"mnist_{key}", arm, metric, value, setting=setting))
-        else:
-            rows += [
-                row(f"mnist_{key}", arm, metric, value + d, replicate=i, setting=setting) for i, d in enumerate(SPREAD)
-            ]
+    rows = [
+        row(f"mnist_{key}", arm, metric, value + d, replicate=i, setting=setting)
+        for (arm, metric, setting), value in values.items()
+        for i, d in enumerate(SPREAD)
+    ]
     results = MnistResults(
         name=f"mnist_{key}",
         config=MnistSettings(),
@@ -85,29 +82,48 @@ def test_clean_examples_weigh_a_hundred_times_more(ratio: float, word: str) -> N
     assert found["measured"].iloc[0].startswith("log10 of the ratio: ")
 
 
+def backpropagation(accuracies: Mapping[str, float], slow: float, end: str) -> Values:
+    """Return numbers of the arms whose names end with `end`; backpropagation takes `slow` seconds, the others 60."""
+    values = {(arm + end, quantities.ACCURACY, ""): value for arm, value in accuracies.items()}
+    times = {(arm + end, quantities.WALL_TIME, ""): slow if arm == "bptt" else 60.0 for arm in accuracies}
+    return values | times
+
+
+ACCURACIES = {
+    "meta": 87.6, "bptt": 88.0, "bptt_limited": 83.4, "optimal_augmentation": 90.0, "initial_augmentation": 80.1
+}  # fmt: skip
+
+
 @pytest.mark.parametrize("suffix", ["", "-shared"])
 def test_which_arm_of_the_comparison_with_backpropagation_is_better(suffix: str) -> None:
-    accuracies = {"meta": 87.6, "bptt": 88.0, "optimal_augmentation": 90.0, "initial_augmentation": 80.1}
-    other = {"meta": 87.6, "bptt": 95.0, "optimal_augmentation": 87.0, "initial_augmentation": 87.0}
-    values = {}
-    for end, numbers, slow in ((suffix, accuracies, 7200.0), ("" if suffix else "-shared", other, 70.0)):
-        for arm, value in numbers.items():
-            values[arm + end, quantities.ACCURACY, ""] = value
-            values[arm + end, quantities.WALL_TIME, ""] = slow if arm == "bptt" else 60.0
-    rows = verdicts("bptt", BpttStudy(), values, whole_run=(quantities.WALL_TIME,))
-    assert (rows["control"] == [claim.rpartition(" ")[2] for claim in rows.index]).all()
+    other = dict(zip(ACCURACIES, (87.6, 95.0, 88.0, 87.0, 87.0), strict=True))
+    end = "" if suffix else "-shared"
+    values = {**backpropagation(ACCURACIES, 7200.0, suffix), **backpropagation(other, 70.0, end)}
+    rows = verdicts("bptt", BpttStudy(), values)
+    named = [claim.removesuffix(", at the same wall time").rpartition(" ")[2] for claim in rows.index]
+    assert (rows["control"] == named).all()
     assert (rows["arm"] == [claim.partition(" ")[0] for claim in rows.index]).all()
     found = rows["verdict"]
     meta = f"meta{suffix}"
     assert found[f"{meta} comes within 1 point of bptt{suffix}"] == "reproduced"
     assert found[f"{meta} comes within 1 point of optimal_augmentation{suffix}"] == "not reproduced"
     assert found[f"{meta} is at least 4 points better than initial_augmentation{suffix}"] == "reproduced"
+    assert found[f"{meta} beats bptt_limited{suffix}, at the same wall time"] == "reproduced"
     assert found[f"{meta} is at least 20 times faster than bptt{suffix}"] == "reproduced"
-    end = "" if suffix else "-shared"
     assert found[f"meta{end} comes within 1 point of bptt{end}"] == "not reproduced"
     assert found[f"meta{end} comes within 1 point of optimal_augmentation{end}"] == "reproduced"
     assert found[f"meta{end} is at least 4 points better than initial_augmentation{end}"] == "not reproduced"
+    assert found[f"meta{end} beats bptt_limited{end}, at the same wall time"] == "not reproduced"
     assert found[f"meta{end} is at least 20 times faster than bptt{end}"] == "not reproduced"
+
+
+def test_backpropagation_that_ends_no_better_than_its_start_is_not_beaten() -> None:
+    accuracies = ACCURACIES | {"bptt": 78.6, "bptt_limited": 79.6, "initial_augmentation": 79.6}
+    rows = verdicts("bptt", BpttStudy(), backpropagation(accuracies, 7200.0, ""))
+    failed = rows[rows["verdict"] == "control failed"]
+    assert failed["control"].tolist() == ["bptt", "bptt_limited", "bptt"]
+    assert "not shown that bptt beats initial_augmentation, its start: -1.0" in failed["measured"].iloc[0]
+    assert (rows.loc[~rows["control"].str.startswith("bptt"), "verdict"] != "control failed").all()
 
 
 @pytest.mark.parametrize(("gain", "word"), [(0.1, "reproduced"), (-0.1, "not reproduced")])

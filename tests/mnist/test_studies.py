@@ -64,6 +64,7 @@ STUDIES: dict[str, Study] = {
         **SIZES,
         pretrain_steps=6,
         finetune_steps=5,
+        replicates=2,
         evaluations=2,
         arms={
             name: arm.model_copy(update={"outer_steps": 3}) if isinstance(arm, BpttArm) else arm
@@ -186,7 +187,7 @@ def test_a_summary_is_whole_and_always_the_same_bytes(runs: Runs, experiment: st
         assert path.stat().st_size > 0
         assert path.read_bytes() == second[name].read_bytes(), name
     verdicts = pd.read_csv(first["claims"])
-    assert set(verdicts["verdict"]) <= {"reproduced", "not reproduced", "inconclusive"}
+    assert set(verdicts["verdict"]) <= {"reproduced", "not reproduced", "inconclusive", "too few seeds"}
     assert len(verdicts) >= len(runs[experiment]) - 2
     assert len(metrics.read(first["metrics"])) == sum(
         len(metrics.read(files["metrics"])) for files in runs[experiment].values()
@@ -318,11 +319,12 @@ def test_pt_and_ft_behind_the_accuracy_of_every_arm_see_the_same_minibatches(
 ) -> None:
     study = STUDIES["bptt"].model_copy(
         update={
+            "replicates": 1,
             "arms": BpttStudy().arms
             | {
                 "bptt": BpttArm(method="bptt", outer_steps=2),
                 "bptt-shared": BpttArm(method="bptt", outer_steps=2, heads="shared"),
-            }
+            },
         }
     )
     expected, given = (
@@ -336,11 +338,12 @@ def test_pt_and_ft_behind_the_accuracy_of_every_arm_see_the_same_minibatches(
         assert the_same(first["train"], other["train"][-study.finetune_steps :])
 
 
-def bptt(digits: MnistData, run: Run, **keys: Any) -> tuple[pd.DataFrame, list[float]]:
-    """Return the metrics and the trajectory of the mean."""
+def bptt(digits: MnistData, run: Run, replicates: int = 1, **keys: Any) -> tuple[pd.DataFrame, list[float]]:
+    """Return the metrics and the trajectories of the mean, one after the other."""
     arm = BpttArm(method="bptt", **{"outer_steps": 4} | keys)
-    study = BpttStudy(**SIZES, pretrain_steps=5, finetune_steps=4, evaluations=1, arms={"bptt": arm})
-    results = bptt_study.train(study, run, digits)
+    sizes: Any = SIZES | {"pretrain_steps": 5, "finetune_steps": 4, "replicates": replicates, "evaluations": 1}
+    results = bptt_study.train(BpttStudy(**sizes, arms={"bptt": arm}), run, digits)
+    forget(results)
     return metrics.validate(results.metrics), [row["value"] for row in results.series]
 
 
@@ -354,6 +357,32 @@ def test_backpropagation_stops_when_its_budget_is_spent(
 ) -> None:
     table, means = bptt(digits, run_as("bptt", "bptt", budget_seconds=budget), budget_of="meta")
     assert outer_steps(table) == len(means) - 1 == expected
+
+
+def test_each_replicate_learns_a_rotation_of_its_own_and_has_a_time(digits: MnistData, run_as: RunAs) -> None:
+    table, means = bptt(digits, run_as("bptt", "bptt"), replicates=2)
+    alone, first = bptt(digits, run_as("bptt", "bptt"))
+    assert means[:5] == first
+    assert means[5] == 45
+    assert means[6:] != first[1:]
+    values = table.pivot(index="replicate", columns="metric", values="value")
+    assert values[quantities.MEAN].tolist() == [means[4], means[9]]
+    assert (values[quantities.WALL_TIME] > 0).all()
+    assert values.notna().all(axis=None)
+    assert len(values) == 2
+    assert alone.set_index("metric").loc[quantities.ACCURACY, "value"] == values.loc[0, quantities.ACCURACY]
+
+
+def test_the_accuracy_of_a_replicate_is_the_mean_of_its_runs(digits: MnistData, run_as: RunAs) -> None:
+    def accuracies(replicates: int, evaluations: int) -> list[float]:
+        keys: Any = SIZES | {"pretrain_steps": 3, "finetune_steps": 3}
+        study = BpttStudy(**keys, replicates=replicates, evaluations=evaluations)
+        rows = bptt_study.train(study, run_as("bptt", "meta"), digits).metrics
+        return [row["value"] for row in rows if row["metric"] == quantities.ACCURACY]
+
+    each = accuracies(4, 1)
+    assert accuracies(2, 2) == pytest.approx([(each[0] + each[1]) / 2, (each[2] + each[3]) / 2])
+    assert len(set(each)) > 1
 
 
 def test_each_outer_step_moves_the_mean_by_about_the_learning_rate(digits: MnistData, run_as: RunAs) -> None:
@@ -381,29 +410,29 @@ def test_an_outer_step_with_an_exploding_hypergradient_is_skipped_and_counted(
 def test_interrupted_backpropagation_goes_on_to_the_same_bits(
     digits: MnistData, run_as: RunAs, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    whole, expected = bptt(digits, run_as("bptt", "bptt"))
-    assert not list(tmp_path.iterdir()), "nothing was due to be saved"
+    whole, expected = bptt(digits, run_as("bptt", "bptt"), replicates=2)
+    assert not list(tmp_path.iterdir()), "checkpoints of a finished run are removed"
     exact, calls = bptt_study.exact_hypergradient, [0]
 
-    def killed_at_the_third(*args: Any, **keys: Any) -> Any:
+    def killed_in_the_second_replicate(*args: Any, **keys: Any) -> Any:
         calls[0] += 1
-        if calls[0] == 3:
+        if calls[0] == 7:
             raise KeyboardInterrupt
         return exact(*args, **keys)
 
     monkeypatch.setattr(bptt_study, "Every", lambda seconds: lambda: True)
-    monkeypatch.setattr(bptt_study, "exact_hypergradient", killed_at_the_third)
+    monkeypatch.setattr(bptt_study, "exact_hypergradient", killed_in_the_second_replicate)
     with pytest.raises(KeyboardInterrupt):
-        bptt(digits, run_as("bptt", "bptt"))
-    resumed, means = bptt(digits, run_as("bptt", "bptt"))
-    assert calls[0] == 3 + 2, "two of the four outer steps were left"
+        bptt(digits, run_as("bptt", "bptt"), replicates=2)
+    resumed, means = bptt(digits, run_as("bptt", "bptt"), replicates=2)
+    assert calls[0] == 7 + 2, "two of the eight outer steps were left"
     assert means == expected
     timed = {quantities.WALL_TIME, quantities.PEAK_MEMORY}
     pd.testing.assert_frame_equal(resumed[~resumed["metric"].isin(timed)], whole[~whole["metric"].isin(timed)])
 
 
 def test_arms_start_alike_and_differ_in_their_rotation_only(digits: MnistData, run_as: RunAs) -> None:
-    study = BpttStudy(**SIZES, pretrain_steps=3, finetune_steps=3, evaluations=1)
+    study = BpttStudy(**SIZES, pretrain_steps=3, finetune_steps=3)
     first, second = (
         bptt_study.Stages(study, run_as("bptt", arm), digits, 0) for arm in ("meta", "optimal_augmentation")
     )

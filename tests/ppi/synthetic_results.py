@@ -41,7 +41,7 @@ from metapt.twostage.replicates import pair
 
 CONFIG = DOMAIN.section()
 PLACE = Place("results", "raw", {"hu2020": {"name": "hu2020"}}, [])
-SEED_SPREAD = (-0.5, 0.1, 0.4)
+SEED_SPREAD = (-0.5, 0.1, 0.4, -0.2, 0.2)
 """Offset of each PT seed to the AUROC of every arm, which cancels in paired differences."""
 FINE, COARSE = 8, 60
 
@@ -60,7 +60,7 @@ class Runs:
 
     def __init__(self, folder: Path, key: str, **settings: Any) -> None:
         self.folder, self.key = folder, key
-        settings = {"pretrain_seeds": 3, "finetune_seeds": 5, key: {}, **settings}
+        settings = {"pretrain_seeds": 5, "finetune_seeds": 5, key: {}, **settings}
         self.config: Any = CONFIG.model_validate(settings)
         self.summary = DOMAIN.summary(PpiJobs("ppi", self.config, PLACE), key)
         self.inputs: dict[str, Path] = {}
@@ -213,7 +213,7 @@ def of_auroc(folder: Path, key: str, **settings: Any) -> Runs:
         return value - (2.0 if harmed else 0.0) + fold
 
     runs.auroc = auroc
-    runs.gap = lambda arm, setting, seed: (-0.9, 0.0, 0.9)[seed] if arm == "meta" else 0.0
+    runs.gap = lambda arm, setting, seed: (-0.9, 0.0, 0.9, 0.5, -0.5)[seed] if arm == "meta" else 0.0
     return runs
 
 

@@ -106,7 +106,9 @@ def test_agreement_is_jackknifed_over_seeds() -> None:
 
 def test_agreement_of_two_seeds_has_no_spread_and_of_one_none() -> None:
     weights = pd.DataFrame(np.random.default_rng(3).normal(size=(20, 2)))
-    assert agreement(weights).n == 1
+    found = agreement(weights)
+    assert (found.mean, found.n) == (pytest.approx(correlations(weights)[0, 1]), 2)
+    assert math.isnan(found.standard_error)
     with pytest.raises(NotMeasuredError, match="needs two"):
         agreement(weights[[0]])
 

@@ -40,9 +40,9 @@ def test_auroc_beside_the_papers(tmp_path: Path) -> None:
     cell = cells.loc[("linear_evaluation", "graph_supervised")]
     runs = np.add.outer(SEED_SPREAD, 0.3 * np.arange(-2, 3)) + 73.0
     assert cell["mean"] == pytest.approx(73.0)
-    assert cell["standard_error"] == pytest.approx(runs.std(ddof=1) / math.sqrt(15))
-    assert cell["seed_standard_error"] == pytest.approx(np.std(SEED_SPREAD, ddof=1) / math.sqrt(3))
-    assert (cell["n"], cell["seeds"]) == (15, 3)
+    assert cell["standard_error"] == pytest.approx(runs.std(ddof=1) / math.sqrt(25))
+    assert cell["seed_standard_error"] == pytest.approx(np.std(SEED_SPREAD, ddof=1) / math.sqrt(5))
+    assert (cell["n"], cell["seeds"]) == (25, 5)
     assert (cell["paper_mean"], cell["paper_standard_error"]) == (74.7, 0.1)
     assert math.isnan(cells.loc[("linear_evaluation", "no_pt"), "paper_mean"])
     assert "73.00 ± 0.15 [0.3]" in markdown

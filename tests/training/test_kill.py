@@ -106,6 +106,7 @@ def test_backpropagation_through_pt_and_ft(data: Path, tmp_path: Path) -> None:
     settings = {key: value for key, value in ROTATION.items() if key != "replicates"} | {
         "pretrain_steps": 3,
         "finetune_steps": 3,
+        "replicates": 1,
         "evaluations": 1,
         "arms": {"a": {"method": "bptt", "outer_steps": 16}},
     }

@@ -70,14 +70,26 @@ def test_arms_of_other_pt_seeds_are_no_pairs() -> None:
         difference(runs([71.0, 75.0]), runs([70.0]))
 
 
-@pytest.mark.parametrize(("seeds", "word"), [(1, "inconclusive"), (3, "reproduced")])
+@pytest.mark.parametrize(("seeds", "word"), [(1, "too few seeds"), (4, "too few seeds"), (5, "reproduced")])
 def test_an_arm_is_better_than_its_control_over_several_pt_seeds(seeds: int, word: str) -> None:
-    a, b = runs([71.0, 75.0, 69.5][:seeds]), runs([70.0, 74.1, 68.4][:seeds])
+    a, b = runs([71.0, 75.0, 69.5, 72.0, 71.0][:seeds]), runs([70.0, 74.1, 68.4, 71.0, 70.1][:seeds])
     claim = better("a beats b", "a", "b", "AUROC", "full_transfer", (lambda: a, lambda: b))
-    assert (decide(claim).word, claim.criterion.words) == (word, "difference at least 0")
+    assert (decide([claim])[0].word, claim.criterion.words) == (word, "difference at least 0")
     worse = better("b beats a", "b", "a", "AUROC", "full_transfer", (lambda: b, lambda: a), margin=0.5)
-    assert decide(worse).word == ("inconclusive" if seeds == 1 else "not reproduced")
+    assert decide([worse])[0].word == (word if word == "too few seeds" else "not reproduced")
     assert worse.criterion.words == "difference at least -0.5"
+
+
+@pytest.mark.parametrize(("control", "word"), [(60.0, "reproduced"), (70.5, "control failed")])
+def test_a_control_that_is_no_better_than_no_pt_is_no_control(control: float, word: str) -> None:
+    a, b, start = (
+        runs([value + seed * slope for seed in range(5)]) for value, slope in ((75, 1), (70, 0.9), (control, 1))
+    )
+    both = (lambda: a, lambda: b)
+    claim = better("a beats b", "a", "b", "AUROC", "full_transfer", both, without=lambda: start)
+    (judged,) = decide([claim])
+    assert judged.word == word
+    assert ("not shown that b beats no_pt" in judged.measured) == (word == "control failed")
 
 
 def test_a_pair_of_seeds_is_one_number() -> None:

@@ -9,6 +9,7 @@ import pandas as pd
 
 from metapt.errors import DataError
 from metapt.evaluation import metrics
+from metapt.evaluation.comparisons import counts
 from metapt.evaluation.paper import beside_paper, paper_numbers
 from metapt.evaluation.statistics import summarise
 from metapt.evaluation.tables import NOTHING, markdown, ours_and_papers
@@ -42,7 +43,7 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
             "The paper's numbers beside ours (mean ± standard error)",
             right=("n", "ours", "paper"),
         ),
-        _markdown(claims[SHOWN], "Claims and what these runs say to them"),
+        _markdown(claims[SHOWN], f"Claims and what these runs say to them{_counted(claims)}"),
     ]
     with atomic_path(outputs["headline"]) as path:
         path.write_text("\n".join(parts), encoding="utf-8")
@@ -53,6 +54,11 @@ def _read_claims(path: Path) -> pd.DataFrame:
         return pd.read_csv(path, dtype=str, keep_default_na=False)
     except (OSError, ValueError) as error:
         raise DataError(f"{path} is not a table of claims: {error}.") from error
+
+
+def _counted(claims: pd.DataFrame) -> str:
+    found = counts(claims["verdict"])
+    return f" ({', '.join(f'{count} {word}' for word, count in found.items())})" if found else ""
 
 
 def _markdown(table: pd.DataFrame, caption: str, right: tuple[str, ...] = ()) -> str:

@@ -1,30 +1,36 @@
 """Claims as comparisons, and the verdicts on them.
 
-A verdict compares the 95% interval of what was measured with a criterion:
+A verdict compares what was measured with a criterion, over at least five replicates (PT seeds):
 
-- *reproduced*: the whole interval meets the criterion.
-- *not reproduced*: no part of the interval meets it.
-- *inconclusive*: a part of the interval meets it, or a replicate gave no finite number. More replicates may decide it.
+- *reproduced*: it is shown that the criterion is met.
+- *not reproduced*: it is shown that the criterion is not met.
+- *inconclusive*: neither is shown, or a replicate gave no finite number. More replicates may decide it.
+- *too few seeds*: there are fewer replicates than a verdict needs.
+- *control failed*: the control is not shown to be better than its own starting point, so nothing is claimed against it.
 - *not measured*: a run that the claim needs was not made.
 
-A true value near a bound of the criterion mostly gives "inconclusive"; at the bound, one verdict in 40 of either kind
-is wrong by chance. Nothing corrects for the number of claims. The t interval assumes independent and approximately
-normal replicates. A single value (n = 1) has no known spread: unless the comparison asks for more seeds, the value
-alone decides, and the verdict says so. "Not reproduced" is about these runs, their config and data, not about the
-paper.
+Each comparison has two one-sided t tests: that the criterion is met, and that it is not. A criterion with two ends is
+met if both ends are rejected (Schuirmann, Journal of Pharmacokinetics and Biopharmaceutics 1987), and not met if a
+value beyond one of them is shown. The p-value of the comparison is twice the smaller of the two. The p-values of an
+experiment's comparisons are adjusted together (`holm`), and at an adjusted p-value of at most 0.05 the verdict is the
+side of the smaller one. A comparison alone is decided where its whole 95% interval lies on one side of the criterion.
+
+The t tests assume independent and approximately normal replicates. "Not reproduced" is about these runs, their config
+and data, not about the paper. Verdicts on generated data test the machinery; they are no claims about the paper.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import pandas as pd
 
 from metapt.evaluation.metrics import NotMeasuredError
-from metapt.evaluation.statistics import Estimate
+from metapt.evaluation.statistics import LEVEL, Estimate, holm
 from metapt.evaluation.tables import mean_and_error
 
 BEYOND_THE_PAPER = "beyond the paper"
@@ -32,10 +38,13 @@ STAND_IN = "not comparable: stand-in data"
 """What stands for the paper's number beside a claim on data that are not of the paper's kind."""
 COLUMNS = [
     "experiment", "claim", "arm", "control", "metric", "evaluation",
-    "measured", "mean", "standard_error", "n", "criterion", "least_seeds", "paper", "verdict",
+    "measured", "mean", "standard_error", "n", "low", "high", "p_value", "adjusted_p_value", "visible_difference",
+    "criterion", "least_seeds", "paper", "verdict",
 ]  # fmt: skip
+LEAST_SEEDS = 5
+"""Number of replicates (PT seeds) below which nothing is decided."""
 
-Word = Literal["reproduced", "not reproduced", "inconclusive", "not measured"]
+Word = Literal["reproduced", "not reproduced", "inconclusive", "too few seeds", "control failed", "not measured"]
 
 
 @dataclass(frozen=True)
@@ -79,6 +88,16 @@ class Measurement:
 
 
 @dataclass(frozen=True)
+class Sanity:
+    """What must hold of a control before anything is claimed against it: a number of it is above 0."""
+
+    text: str  # the sentence that must be shown, as in "bptt beats its start"
+    # returns the number, such as the control's accuracy minus that of its start; raises NotMeasuredError if a run was
+    # not made
+    measure: Callable[[], Estimate]
+
+
+@dataclass(frozen=True)
 class Comparison:
     """A claim: a sentence, and what decides it."""
 
@@ -91,86 +110,143 @@ class Comparison:
     measure: Callable[[], Estimate | Measurement]
     evaluation: str = ""  # name of the evaluation; empty if the metric has none
     paper: str = BEYOND_THE_PAPER  # what the paper reports, in words
-    least_seeds: int = 1  # number of PT seeds (replicates) below which nothing is decided
-    unit: str = "PT seed"  # name of a replicate
+    least_seeds: int = LEAST_SEEDS  # number of replicates below which nothing is decided
+    sanity: Sanity | None = None  # what the control must show first, by a one-sided t test
 
 
 class Judgement(NamedTuple):
-    """The outcome of a comparison: the verdict, and mean, standard error, n and interval in words and as numbers."""
+    """The verdict on a comparison, and what was measured in words and as numbers.
+
+    `p_value` is two-sided. `visible` is the smallest distance of a true value from the criterion's bound that would
+    have been seen with a power of 80 %, at the level that is left after a correction for the experiment's number of
+    comparisons. They are NaN where nothing is tested.
+    """
 
     word: Word
     measured: str
     estimate: Estimate | None = None
+    p_value: float = math.nan
+    adjusted_p_value: float = math.nan
+    visible: float = math.nan
 
 
 def judge(experiment: str, comparisons: Iterable[Comparison]) -> pd.DataFrame:
     """Return a table with the columns `COLUMNS` and a row for each comparison, in their order."""
-    rows = []
-    for each in comparisons:
-        word, measured, e = decide(each)
-        numbers = (None, None, None) if e is None else (e.mean, e.standard_error, e.n)
-        criterion = each.criterion.words if word != "not measured" else ""
+    rows, claims = [], list(comparisons)
+    for each, judged in zip(claims, decide(claims), strict=True):
+        e = judged.estimate
+        numbers = (None,) * 5 if e is None else (e.mean, e.standard_error, e.n, e.low, e.high)
+        criterion = each.criterion.words if judged.word != "not measured" else ""
         names = (experiment, each.text, each.arm, each.control, each.metric, each.evaluation)
-        rows.append((*names, measured, *numbers, criterion, each.least_seeds, each.paper, word))
+        rest = (criterion, each.least_seeds, each.paper, judged.word)
+        rows.append((*names, judged.measured, *numbers, *judged[3:], *rest))
     return pd.DataFrame(rows, columns=COLUMNS).astype({"n": "Int64"})
 
 
-def decide(comparison: Comparison) -> Judgement:
-    """Return the verdict on a comparison; it is "not measured" if a run is missing."""
-    try:
-        found = comparison.measure()
-    except NotMeasuredError as error:
-        return Judgement("not measured", str(error))
-    measured = found if isinstance(found, Measurement) else Measurement(found)
-    estimate = measured.estimate
-    word, words = compare(estimate, comparison.criterion), describe(estimate)
-    if estimate.n < comparison.least_seeds and math.isfinite(estimate.mean):
-        word, words = "inconclusive", _too_few(estimate, comparison)
-    if measured.doubt:
-        return Judgement("inconclusive", f"{measured.words.format(words)}, {measured.doubt}", estimate)
-    return Judgement(word, measured.words.format(words), estimate)
+def decide(comparisons: Iterable[Comparison]) -> list[Judgement]:
+    """Return the verdicts on an experiment's comparisons; a verdict is "not measured" if a run is missing.
 
-
-def compare(measured: Estimate, criterion: Criterion) -> Word:
-    """Return the verdict that compares an estimate's interval with a criterion.
-
-    >>> from metapt.evaluation.statistics import estimate
-    >>> compare(estimate(3.0, 0.5, 10), at_most(7.2)), compare(estimate(44.0, 2.0, 10), within(45, 4))
-    ('reproduced', 'inconclusive')
+    The correction counts each comparison with enough replicates, whatever its verdict.
     """
-    low, high = (measured.mean, measured.mean) if measured.n == 1 else (measured.low, measured.high)
-    if not (math.isfinite(low) and math.isfinite(high)):
-        return "inconclusive"
-    if criterion.low <= low and high <= criterion.high:
-        return "reproduced"
-    if high < criterion.low or criterion.high < low:
-        return "not reproduced"
-    return "inconclusive"
+    found = [_measured(each) for each in comparisons]
+    tests = [each for each in found if isinstance(each, _Test)]
+    adjusted = iter(holm([each.p_value for each in tests]))
+    return [each.judgement(next(adjusted), LEVEL / len(tests)) if isinstance(each, _Test) else each for each in found]
 
 
-def describe(measured: Estimate) -> str:
-    """Return mean, standard error, n and interval in words.
+def p_values(measured: Estimate, criterion: Criterion) -> tuple[float, float]:
+    """Return the one-sided p-values that a criterion is met and that it is not met; NaN without a spread.
 
     >>> from metapt.evaluation.statistics import estimate
-    >>> describe(estimate(3.0, 0.5, 10))
-    '3.0 ± 0.5 (n = 10, 95% interval 1.9 to 4.1)'
+    >>> [round(p, 3) for p in p_values(estimate(44.0, 2.0, 10), within(45, 4))]
+    [0.084, 0.916]
+    """
+    if not math.isfinite(measured.standard_error):
+        return math.nan, math.nan
+    inside = measured.p_above(criterion.low), measured.p_below(criterion.high)
+    outside = measured.p_below(criterion.low), measured.p_above(criterion.high)
+    return max(inside), min(outside)
+
+
+def describe(measured: Estimate, visible: float = math.nan) -> str:
+    """Return mean, standard error, n, interval and the smallest visible difference in words.
+
+    >>> from metapt.evaluation.statistics import estimate
+    >>> describe(estimate(3.0, 0.5, 10), visible=1.66)
+    '3.0 ± 0.5 (n = 10, 95% interval 1.9 to 4.1; could have seen 1.7 or more)'
     """
     number = mean_and_error(measured.mean, measured.standard_error)
     if not math.isfinite(measured.mean):
         return f"{number} (n = {measured.n}, a replicate gave no finite number)"
-    if measured.n == 1:
-        return f"{number} (n = 1: no spread known, the value alone decides)"
-    return (
-        f"{number} (n = {measured.n}, 95% interval {_end(measured.low, measured)} to {_end(measured.high, measured)})"
-    )
+    if not math.isfinite(measured.standard_error):
+        return f"{number} (n = {measured.n}: no spread known)"
+    low, high, seen = (_like_mean(value, measured) for value in (measured.low, measured.high, visible))
+    words = f"; could have seen {seen} or more" if visible > 0 else ""
+    return f"{number} (n = {measured.n}, 95% interval {low} to {high}{words})"
 
 
-def _too_few(measured: Estimate, comparison: Comparison) -> str:
-    if measured.n == 1:
-        return f"{mean_and_error(measured.mean)} (n = 1 {comparison.unit}: no spread known)"
-    return f"{describe(measured)}, fewer than {comparison.least_seeds} {comparison.unit}s"
+def counts(verdicts: Iterable[str]) -> dict[str, int]:
+    """Return how often each verdict was given, in the order of `Word`, without those that were not."""
+    found = Counter(verdicts)
+    return {word: found[word] for word in get_args(Word) if found[word]}
 
 
-def _end(value: float, measured: Estimate) -> str:
-    """Return a bound of the interval with as many digits as the mean."""
-    return mean_and_error(value, measured.standard_error).split(" ± ")[0]
+@dataclass(frozen=True)
+class _Test:
+    """A comparison with enough replicates, before the correction."""
+
+    criterion: Criterion
+    measured: Measurement
+    failure: str  # why the control failed, or an empty string
+
+    @property
+    def p_value(self) -> float:
+        """Return the two-sided p-value."""
+        return 2 * min(p_values(self.measured.estimate, self.criterion))
+
+    def judgement(self, adjusted: float, level: float) -> Judgement:
+        """Return the verdict for an adjusted p-value, and what could have been seen at a two-sided level."""
+        estimate, criterion = self.measured.estimate, self.criterion
+        visible = estimate.visible(criterion.high if math.isfinite(criterion.high) else criterion.low, level)
+        word, reason = self._word(adjusted)
+        words = [self.measured.words.format(describe(estimate, visible)), *filter(None, [reason])]
+        return Judgement(word, ", ".join(words), estimate, self.p_value, adjusted, visible)
+
+    def _word(self, adjusted: float) -> tuple[Word, str]:
+        """Return the verdict, and the reason why nothing is decided or an empty string."""
+        if self.failure and math.isfinite(adjusted):
+            return "control failed", self.failure
+        if self.measured.doubt or not adjusted <= LEVEL:
+            return "inconclusive", self.measured.doubt
+        met, unmet = p_values(self.measured.estimate, self.criterion)
+        return ("reproduced" if met <= unmet else "not reproduced"), ""
+
+
+def _measured(comparison: Comparison) -> _Test | Judgement:
+    """Measure what a comparison needs. Return a judgement if there is nothing to test."""
+    check = comparison.sanity
+    try:
+        found = comparison.measure()
+        own = None if check is None else check.measure()
+    except NotMeasuredError as error:
+        return Judgement("not measured", str(error))
+    measured = found if isinstance(found, Measurement) else Measurement(found)
+    n = measured.estimate.n if own is None else min(measured.estimate.n, own.n)
+    if n < comparison.least_seeds:
+        words = measured.words.format(describe(measured.estimate))
+        return Judgement("too few seeds", f"{words}, fewer than {comparison.least_seeds} seeds", measured.estimate)
+    failure = ""
+    if check is not None and own is not None and not _positive(own):
+        failure = f"but it is not shown that {check.text}: {describe(own)}"
+    return _Test(comparison.criterion, measured, failure)
+
+
+def _positive(measured: Estimate) -> bool:
+    """Return whether a one-sided t test shows a number to be above 0."""
+    return measured.mean > 0 and measured.p_above(0.0) <= LEVEL
+
+
+def _like_mean(value: float, measured: Estimate) -> str:
+    """Return a value with as many digits as the mean."""
+    number, _, rest = mean_and_error(value, measured.standard_error).partition(" ± ")
+    return number.removeprefix("(") + rest.partition(")")[2]  # in "(1.2 ± 0.3)e6" the power stands at the end

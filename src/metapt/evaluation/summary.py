@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import csv
 import textwrap
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 from metapt.errors import DataError
-from metapt.evaluation.comparisons import BEYOND_THE_PAPER, STAND_IN
+from metapt.evaluation.comparisons import BEYOND_THE_PAPER, STAND_IN, counts
 from metapt.evaluation.tables import mean_and_error
 
 WIDTH = 80
-MARKS = {"reproduced": "+", "not reproduced": "-", "inconclusive": "?", "not measured": "."}
-COLOURS = {"+": "\033[32m", "-": "\033[31m", "?": "\033[33m", ".": "\033[2m"}
+MARKS = {
+    "reproduced": "+",
+    "not reproduced": "-",
+    "inconclusive": "?",
+    "too few seeds": "<",
+    "control failed": "!",
+    "not measured": ".",
+}
+COLOURS = {"+": "\033[32m", "-": "\033[31m", "?": "\033[33m", "<": "\033[2m", "!": "\033[35m", ".": "\033[2m"}
 MOST = 12
 """Claims of a domain that are shown; the others are only counted."""
 
@@ -82,8 +88,8 @@ def _domain(claim: Claim) -> str:
 
 
 def _counts(claims: list[Claim]) -> str:
-    verdicts = Counter(claim["verdict"] for claim in claims)
-    return ", ".join(f"{verdicts[word]} {word} ({mark})" for word, mark in MARKS.items() if verdicts[word]) or "none"
+    found = counts(claim["verdict"] for claim in claims)
+    return ", ".join(f"{count} {word} ({MARKS[word]})" for word, count in found.items()) or "none"
 
 
 def _wrapped(text: str, indent: str, width: int = WIDTH) -> list[str]:

@@ -16,7 +16,7 @@ from metapt.evaluation import figures
 from metapt.evaluation.comparisons import BEYOND_THE_PAPER, Comparison, Measurement, at_most
 from metapt.evaluation.looks import Look
 from metapt.evaluation.metrics import NotMeasuredError
-from metapt.evaluation.statistics import Estimate, ratio_of_medians
+from metapt.evaluation.statistics import Estimate, paired_ratio
 from metapt.evaluation.tables import Tables
 from metapt.twostage.quantities import EVALUATIONS, FT_TIME, PEAK_MEMORY, PRETRAINING, TIME_PER_STEP, WALL_TIME
 from metapt.twostage.replicates import pretrain_seed
@@ -72,10 +72,10 @@ PAPERS_MEMORY = 8.5 / 4.5
 
 
 def ratio(cost: Cost, arm: str, metric: str) -> Estimate:
-    """Return the ratio of an arm's median to that of plain PT. Raises NotMeasuredError if one was not run."""
+    """Return the mean ratio of an arm to plain PT, see `paired_ratio`. Raises NotMeasuredError if one was not run."""
     if cost.plain is None:
         raise NotMeasuredError(f"{cost.experiment} has no plain PT to compare {arm} to.")
-    return ratio_of_medians(cost.measured(arm, metric), cost.measured(cost.plain, metric))
+    return paired_ratio(cost.measured(arm, metric), cost.measured(cost.plain, metric))
 
 
 def tables(cost: Cost) -> Tables:
@@ -114,8 +114,8 @@ def tables(cost: Cost) -> Tables:
         shown.append(texts | {"paper": cost.papers.get(arm, "")})
     machines = "; ".join(dict.fromkeys(name for names in cost.machines.values() for name in names))
     caption = (
-        f"Cost of PT on {machines or 'an unknown machine'}: medians over PT seeds, their ratios with 95% intervals of "
-        "a bootstrap over PT seeds. The paper's: whole PT on one V100"
+        f"Cost of PT on {machines or 'an unknown machine'}: medians over PT seeds, and geometric means of the ratios "
+        "of the same PT seed with 95% t intervals. The paper's: whole PT on one V100"
     )
     blocks = {caption: pd.DataFrame(shown)}
     if cost.finetuning:
@@ -168,7 +168,6 @@ def comparisons(cost: Cost, meta_arms: list[str], limits: tuple[Limit, ...]) -> 
                 measure=partial(_compared, cost, arm, limit.metric),
                 evaluation=PRETRAINING,
                 paper=limit.paper if arm == LEARNED else BEYOND_THE_PAPER,
-                least_seeds=2,
             )
 
 

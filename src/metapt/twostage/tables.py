@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pandas as pd
 
-from metapt.evaluation.comparisons import BEYOND_THE_PAPER, Comparison, at_least
+from metapt.evaluation.comparisons import BEYOND_THE_PAPER, Comparison, Sanity, at_least
 from metapt.evaluation.metrics import NotMeasuredError
+from metapt.evaluation.statistics import Difference
 from metapt.evaluation.tables import mean_and_error
 from metapt.twostage.seeds import difference, difference_columns
 
 Row = Mapping[Hashable, Any]
 Runs = Callable[[], "pd.Series[float]"]
 """Returns values of FT runs, indexed by pair of seeds; raises NotMeasuredError if there are none."""
+
+NO_PT = "no_pt"  # the arm without PT, which a pre-trained control must beat
 
 OVER_RUNS = "in brackets the standard error over the means of the PT seeds, which knows that FT runs share an encoder"
 DIFFERENCES = "(percentage points): mean ± standard error over PT seeds, paired; in brackets the 95% t interval"
@@ -96,10 +100,18 @@ def better(
     *,
     paper: str = BEYOND_THE_PAPER,
     margin: float = 0.0,
+    without: Runs | None = None,
 ) -> Comparison:
     """Return the claim that an arm is better than its control, or at most `margin` percentage points worse.
 
-    `runs` return the FT runs of the arm and of the control, measured by `metric` under `evaluation`.
+    `runs` return the FT runs of the arm and of the control, measured by `metric` under `evaluation`. `without` returns
+    those of the arm `NO_PT`, which the control must beat; None if the experiment has none, or the control is that arm.
     """
-    criterion, (a, b) = at_least(0.0 - margin, "difference"), runs
-    return Comparison(text, arm, control, metric, criterion, lambda: difference(a(), b()), evaluation, paper, 2)
+    criterion, (ours, others) = at_least(0.0 - margin, "difference"), runs
+    sanity = None if without is None else Sanity(f"{control} beats {NO_PT}", partial(_difference, others, without))
+    measure = partial(_difference, ours, others)
+    return Comparison(text, arm, control, metric, criterion, measure, evaluation, paper, sanity=sanity)
+
+
+def _difference(a: Runs, b: Runs) -> Difference:
+    return difference(a(), b())

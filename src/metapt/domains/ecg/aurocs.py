@@ -34,7 +34,7 @@ from metapt.twostage import panels, tables
 from metapt.twostage.quantities import AUROC_LABEL, EVALUATIONS
 from metapt.twostage.results import auroc_cell
 from metapt.twostage.seeds import over_runs, over_seeds
-from metapt.twostage.tables import Row, Runs
+from metapt.twostage.tables import NO_PT, Row, Runs
 
 CELL = ["evaluation", "arm", "size", "meta_size"]
 _ROW = ["evaluation", "arm", "meta_size"]
@@ -169,7 +169,9 @@ def beats(results: EcgResults, claims: Sequence[ArmClaim]) -> Iterator[Compariso
             ours, others = (partial(results.runs, each, size, evaluation) for each in (arm, control))
             text, both = f"{arm} {verb} {control}, {where(evaluation, size)}", ((arm, None), (control, None))
             paper = papers_words(results, evaluation, size, *both) if papers else BEYOND_THE_PAPER
-            yield tables.better(text, arm, control, AUROC, evaluation, (ours, others), paper=paper, margin=margin)
+            without = partial(results.runs, NO_PT, size, evaluation) if NO_PT in {*results.arms} - {control} else None
+            words = (text, arm, control, AUROC, evaluation)
+            yield tables.better(*words, (ours, others), paper=paper, margin=margin, without=without)
 
 
 def cells(results: EcgResults) -> list[tuple[str, int]]:

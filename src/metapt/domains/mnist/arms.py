@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -37,7 +38,7 @@ class Run:
     threads: int  # CPU threads
     checkpoint: Path  # path of the state of the unfinished run; the name of a part goes into it, see `resumable`
     fingerprint: str  # see `Checkpoint`
-    budget_seconds: float | None = None  # wall time of the arm that `budget_of` names; None for arms without one
+    budget_seconds: float | None = None  # mean wall time of the arm that `budget_of` names; None for arms without one
 
     def generator(self, *name: str | int) -> torch.Generator:
         """Return a random stream of this experiment. All arms share its streams."""
@@ -89,8 +90,8 @@ def run_arm(
 
 
 def _wall_time(path: Path) -> float:
-    """Return the wall time in a metrics table, seconds."""
-    return next(float(row["value"]) for row in metrics.read_rows(path) if row["metric"] == WALL_TIME)
+    """Return the mean wall time in a metrics table over replicates, seconds."""
+    return fmean(float(row["value"]) for row in metrics.read_rows(path) if row["metric"] == WALL_TIME)
 
 
 def settings(arm: config.MnistMeta, iterations: int, steps_per_epoch: int) -> MetaSettings:

@@ -69,7 +69,7 @@ class BpttArm(Section):
     heads: Heads = "separate"
     outer_steps: Positive = key(500, "updates of the meta-parameters, each through a whole PT and FT")
     budget_of: str | None = key(
-        None, "stop when the wall time of this arm's run is used up (the outer step in progress is finished)"
+        None, "stop when the mean wall time of this arm's runs is used up (the outer step in progress is finished)"
     )
     meta_lr: Rate = key(0.3, "learning rate of the meta-parameters, Adam (not in the paper; released code: none)")
     explosion_factor: Annotated[float, Field(gt=1)] = key(
@@ -213,8 +213,13 @@ class BpttStudy(RotationData):
     finetune_steps: Positive = key(500, "FT steps of each arm (of each outer step of bptt)")
     pretrain_lr: Rate = key(0.01, "learning rate of PT (Adam)")
     finetune_lr: Rate = key(0.01, "learning rate of FT (SGD)")
+    replicates: Positive = key(
+        5,
+        "runs of each arm, each with its own images, initial weights, minibatches and learned rotation (not in the "
+        "paper; released code: none)",
+    )
     evaluations: Positive = key(
-        10, "PT and FT runs behind each accuracy, by seed (not in the paper; released code: none)"
+        2, "PT and FT runs whose mean accuracy is that of a replicate (not in the paper; released code: none)"
     )
 
     def check(self, domain: Any) -> None:

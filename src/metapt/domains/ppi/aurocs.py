@@ -203,8 +203,9 @@ def beats(
 ) -> Comparison:
     """Return the claim that an arm beats its control in a setting; the claim's text is `text` and the evaluation."""
     ours, others = (partial(results.runs, each, setting, evaluation) for each in (arm, control))
-    text = f"{text}, {EVALUATIONS[evaluation]}"
-    return tables.better(text, arm, control, AUROC, evaluation, (ours, others), paper=paper)
+    text, no_pt = f"{text}, {EVALUATIONS[evaluation]}", tables.NO_PT
+    without = partial(results.runs, no_pt, setting, evaluation) if no_pt in {*results.arms} - {control} else None
+    return tables.better(text, arm, control, AUROC, evaluation, (ours, others), paper=paper, without=without)
 
 
 def papers_words(results: PpiResults, name: str, evaluation: str, arm: str, control: str) -> str:

@@ -84,8 +84,8 @@ def agreement(weights: pd.DataFrame) -> Estimate:
     """Return the mean Spearman correlation of the weights [tasks, PT seeds] over the pairs of PT seeds.
 
     Pairs share seeds, so the standard error is the jackknife's over seeds (Efron and Stein 1981), and `n` is the number
-    of seeds. Two seeds make one pair, which has no standard error, and `n` is 1. The correlation of constant weights is
-    NaN. Raises NotMeasuredError if there is only one seed.
+    of seeds. Two seeds make one pair, which has no standard error. The correlation of constant weights is NaN. Raises
+    NotMeasuredError if there is only one seed.
     """
     count = weights.shape[1]
     if count < 2:
@@ -93,7 +93,7 @@ def agreement(weights: pd.DataFrame) -> Estimate:
     r = correlations(weights)
     pairs = r[np.triu_indices(count, 1)]
     if count == 2:
-        return Estimate(float(pairs[0]), math.nan, 1, math.nan, math.nan)
+        return Estimate(float(pairs[0]), math.nan, count, math.nan, math.nan)
     total = float(pairs.sum())
     without = [(total - float(np.delete(r[i], i).sum())) / (len(pairs) - count + 1) for i in range(count)]
     # Pseudo-values have the jackknife's standard error, and the mean of the pairs as theirs: it has no bias to remove.
@@ -110,7 +110,7 @@ def correlations(weights: pd.DataFrame) -> NDArray[np.float64]:
 def finds(results: PpiResults, arm: str, what: str, metric: str, setting: str) -> Comparison:
     """Return the claim that an arm's weights find `what`, by an AUROC of weight against truth."""
     text, measure = f"{arm}'s weights find {what}", partial(over_pretraining, results, arm, metric, setting)
-    return Comparison(text, arm, "", metric, at_least(FOUND), measure, PRETRAINING, least_seeds=2)
+    return Comparison(text, arm, "", metric, at_least(FOUND), measure, PRETRAINING)
 
 
 def agrees(results: PpiResults, arm: str) -> Comparison:
@@ -120,8 +120,7 @@ def agrees(results: PpiResults, arm: str) -> Comparison:
     def measure() -> Estimate:
         return agreement(results.weights(arm))
 
-    unit = "pair of PT seeds"
-    return Comparison(text, arm, "", WEIGHT, at_least(AGREED), measure, PRETRAINING, least_seeds=2, unit=unit)
+    return Comparison(text, arm, "", WEIGHT, at_least(AGREED), measure, PRETRAINING)
 
 
 def drawn(results: PpiResults, panels: list[Panel]) -> Figure:

@@ -184,13 +184,13 @@ def comparisons(results: EcgResults) -> Iterator[Comparison]:
             text = f"{arm} ends nearer to one displacement from {low:g} and from {high:g} than it began"
             names = start_arm(arm, high), start_arm(arm, low)
             gap = partial(_remaining_gap, results, *reversed(names))
-            yield Comparison(text, *names, DISPLACEMENT, at_most(1.0), gap, PRETRAINING, least_seeds=2)
+            yield Comparison(text, *names, DISPLACEMENT, at_most(1.0), gap, PRETRAINING)
     for arm, initial in ((arm, initial) for arm, initials in starts.items() for initial in initials):
         for evaluation in results.config.evaluations:
             words = "ends within a factor of 2 of the best fixed displacement"
             text, name = f"{arm} from {initial:g} {words}, {EVALUATIONS[evaluation]}", start_arm(arm, initial)
             distance = partial(_distance_from_best, results, name, evaluation)
-            yield Comparison(text, name, "", DISPLACEMENT, within(0.0, 1.0), distance, evaluation, least_seeds=2)
+            yield Comparison(text, name, "", DISPLACEMENT, within(0.0, 1.0), distance, evaluation)
 
 
 def _remaining_gap(results: EcgResults, low: str, high: str) -> Measurement:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from functools import partial
 
@@ -14,13 +13,15 @@ from metapt.domains.mnist.config import BpttStudy
 from metapt.domains.mnist.quantities import ACCURACY, PEAK_MEMORY, WALL_TIME
 from metapt.domains.mnist.results import MnistResults
 from metapt.evaluation import figures
-from metapt.evaluation.comparisons import Comparison, at_least, at_most
+from metapt.evaluation.comparisons import NOT_BELOW, Comparison, Sanity, at_least, at_most
 from metapt.evaluation.experiment import Experiment, Needs
-from metapt.evaluation.statistics import Difference, Estimate, estimate, paired_difference, summarise
+from metapt.evaluation.statistics import Difference, Ratio, paired_difference, paired_ratio, summarise
+
+START = "initial_augmentation"  # the arm that is left where the others start
 
 
 def figure(results: MnistResults) -> Figure:
-    """Draw accuracy beside the paper's, wall time and peak memory, a row for each arm."""
+    """Draw accuracy beside the paper's, and the means of wall time and peak memory, a row for each arm."""
     table, paper = results.metrics, results.papers
     whole, (left, middle, right) = figures.panels(columns=3)
     summary = summarise(table[table["metric"] == ACCURACY]).rename(columns={"arm": "label"})
@@ -28,7 +29,7 @@ def figure(results: MnistResults) -> Figure:
     names = {"arm": "label", "paper_mean": "mean", "paper_standard_error": "standard_error"}
     figures.bars_with_error(summary, paper.rename(columns=names), xlabel=ACCURACY, axis=left)
     for axis, metric in ((middle, WALL_TIME), (right, PEAK_MEMORY)):
-        values = table[table["metric"] == metric].set_index("arm")["value"]
+        values = table[table["metric"] == metric].groupby("arm", sort=False)["value"].mean()
         _costs(axis, values, metric, least=1.0 if axis is right else 0.0)
     if left.get_legend() is not None:
         with figures.style():
@@ -51,27 +52,38 @@ def _costs(axis: Axes, values: pd.Series[float], xlabel: str, least: float) -> N
 
 
 def comparisons(results: MnistResults) -> Iterator[Comparison]:
-    """Yield each claim for separate heads and, if its arms are run, for a shared one (arms named `-shared`)."""
+    """Yield each claim for separate heads and, if its arms are run, for a shared one (arms named `-shared`).
+
+    Backpropagation must end better than it starts before anything is claimed against it.
+    """
 
     def gain(arm: str, control: str) -> Difference:
         return paired_difference(results.values(arm, ACCURACY), results.values(control, ACCURACY))
 
-    def speedup(arm: str, control: str) -> Estimate:
-        slow, fast = (float(results.values(each, WALL_TIME).iloc[0]) for each in (control, arm))
-        return estimate(slow / fast, math.nan, 1)
+    def speedup(arm: str, control: str) -> Ratio:
+        return paired_ratio(results.values(control, WALL_TIME), results.values(arm, WALL_TIME))
 
     for end in ("", "-shared"):
         arm = f"meta{end}"
         if arm not in results.arms:
             continue
-        for other, paper in (("bptt", "87.6 against 88.0 %"), ("optimal_augmentation", "87.6 against 88.3 %")):
-            text, loss = f"{arm} comes within 1 point of {other}{end}", partial(gain, other + end, arm)
-            yield Comparison(text, arm, other + end, ACCURACY, at_most(1.0), loss, paper=paper)
-        first, exact = f"initial_augmentation{end}", f"bptt{end}"
-        text, won = f"{arm} is at least 4 points better than {first}", partial(gain, arm, first)
-        yield Comparison(text, arm, first, ACCURACY, at_least(4.0), won, paper="87.6 against 80.1 %")
-        text, faster = f"{arm} is at least 20 times faster than {exact}", partial(speedup, arm, exact)
-        yield Comparison(text, arm, exact, WALL_TIME, at_least(20.0), faster, paper="30 minutes against 20 hours")
+        start, exact, limited, best = (
+            f"{name}{end}" for name in (START, "bptt", "bptt_limited", "optimal_augmentation")
+        )
+        works = {
+            each: Sanity(f"{each} beats {start}, its start", partial(gain, each, start)) for each in (exact, limited)
+        }
+        for other, paper in ((exact, "87.6 against 88.0 %"), (best, "87.6 against 88.3 %")):
+            text, loss = f"{arm} comes within 1 point of {other}", partial(gain, other, arm)
+            yield Comparison(text, arm, other, ACCURACY, at_most(1.0), loss, paper=paper, sanity=works.get(other))
+        text, won = f"{arm} is at least 4 points better than {start}", partial(gain, arm, start)
+        yield Comparison(text, arm, start, ACCURACY, at_least(4.0), won, paper="87.6 against 80.1 %")
+        text, paper = f"{arm} beats {limited}, at the same wall time", "87.6 against 83.4 %"
+        won, works_too = partial(gain, arm, limited), works[limited]
+        yield Comparison(text, arm, limited, ACCURACY, NOT_BELOW, won, paper=paper, sanity=works_too)
+        text, paper = f"{arm} is at least 20 times faster than {exact}", "30 minutes against 20 hours"
+        faster = partial(speedup, arm, exact)
+        yield Comparison(text, arm, exact, WALL_TIME, at_least(20.0), faster, paper=paper, sanity=works[exact])
 
 
 EXPERIMENT = Experiment(

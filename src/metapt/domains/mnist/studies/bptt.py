@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import logging
 import time
-from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import torch
@@ -26,6 +26,7 @@ from metapt.evaluation import metrics
 from metapt.hypergrad import SGD, Adam, Params, Pretrained, exact_hypergradient
 from metapt.hypergrad.params import norm
 from metapt.machine import Machine
+from metapt.training.checkpoint import Checkpoint
 from metapt.training.guard import HypergradientGuard
 from metapt.training.measure import Measured
 from metapt.training.meta import MetaPretraining
@@ -44,39 +45,57 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
 
 
 def train(study: BpttStudy, run: Run, data: MnistData) -> Outcome:
-    """Learn an arm's PT rotation (unless it is fixed), pre-train and fine-tune; time the first seed.
+    """Learn an arm's PT rotation (unless it is fixed), pre-train and fine-tune, once for each replicate.
 
-    The accuracy of every arm is that after the same numbers of PT and FT steps. Our method learns the rotation during
-    PT. Backpropagation learns it once, on the first seed, and all seeds pre-train with its final mean. Raises
-    ConfigError if there are fewer images than the study asks for. Raises TrainingError if hypergradients stay unusable.
+    A replicate has its own images, initial weights and minibatches, the same in all arms. Replicates run one after the
+    other, so that the time and memory of each are those of a run alone. Raises ConfigError if there are fewer images
+    than the study asks for. Raises TrainingError if hypergradients stay unusable.
     """
-    arm = study.arms[run.arm]
     test = Images(rotated(data.test_images, (study.target, 1.0), run.generator("test rotation")), data.test_labels)
-    learned = _backpropagate(study, run, data, arm) if isinstance(arm, BpttArm) else None
-    means: dict[int, list[float]] = {} if learned is None else {0: learned.means}
+    rows, series, checkpoints = [], [], []
+    for replicate in steps(0, study.replicates, "replicates"):
+        checkpoints.append(run.resumable(f"-{replicate}"))
+        numbers, means = _replicate(study, run, data, test, replicate, checkpoints[-1])
+        rows += metrics.rows_of(run.experiment, run.arm, numbers, replicate=replicate)
+        series += metrics.series("mean", means, replicate)
+    return Outcome(rows, series, checkpoints)
 
-    def model(seed: int) -> tuple[Params, Params]:
-        stages = Stages(study, run, data, seed)
-        if isinstance(arm, MnistMeta):
-            encoder, means[seed] = _meta_pretrain(stages, arm)
-        else:
-            encoder = stages.pretrain(arm.mean if isinstance(arm, FixedArm) else means[0][-1])
-        return stages.finetune(encoder)
 
-    with Measured(run.device) as measured:
-        first = model(0)
-    models = [first, *(model(seed) for seed in range(1, study.evaluations))]
-    with torch.no_grad():
-        accuracies = [float(accuracy(mlp.outputs(*weights, test.images), test.labels)) for weights in models]
+def _replicate(
+    study: BpttStudy, run: Run, data: MnistData, test: Images, replicate: int, checkpoint: Checkpoint
+) -> tuple[dict[str, float], list[float]]:
+    """Return the numbers of a replicate by metric, and the trajectory of its mean rotation if it learns one.
 
-    seconds, peak = (0.0, 0) if learned is None else (learned.seconds, learned.peak_bytes)
-    row = partial(metrics.row, run.experiment, run.arm)
-    rows = [row(ACCURACY, value, replicate=seed) for seed, value in enumerate(accuracies)]
-    rows += [row(WALL_TIME, seconds + measured.seconds), row(PEAK_MEMORY, max(peak, measured.peak_bytes) / 1e6)]
-    rows += [row(MEAN, trajectory[-1], replicate=seed) for seed, trajectory in means.items()]
-    if learned is not None:
-        rows += [row(OUTER_STEPS, len(learned.means) - 1), row(SKIPPED, learned.skipped)]
-    return Outcome(rows, metrics.series("mean", means.get(0, [])), [run.resumable()])
+    The accuracy of every arm is that after the same numbers of PT and FT steps, the mean over `study.evaluations` runs
+    of both, each with its own seed. Our method learns a rotation during each PT; the trajectory is that of the first.
+    Backpropagation learns one rotation, on the first of the seeds, and all of them pre-train with its final mean. The
+    wall time is that of learning and of one PT and FT.
+    """
+    arm, first = study.arms[run.arm], replicate * study.evaluations
+    learned = _Learned([], 0.0, 0, 0)
+    if isinstance(arm, BpttArm):
+        learned = _backpropagate(Stages(study, run, data, first), run, arm, checkpoint)
+    accuracies, seconds, peaks, means = [], [], [learned.peak_bytes], [learned.means] if learned.means else []
+    for seed in range(first, first + study.evaluations):
+        with Measured(run.device) as measured:
+            stages = Stages(study, run, data, seed)
+            if isinstance(arm, MnistMeta):
+                encoder, own = _meta_pretrain(stages, arm)
+                means.append(own)
+            else:
+                encoder = stages.pretrain(arm.mean if isinstance(arm, FixedArm) else learned.means[-1])
+            weights = stages.finetune(encoder)
+        seconds.append(measured.seconds)
+        peaks.append(measured.peak_bytes)
+        with torch.no_grad():
+            accuracies.append(float(accuracy(mlp.outputs(*weights, test.images), test.labels)))
+    numbers: dict[str, float] = {ACCURACY: fmean(accuracies), WALL_TIME: learned.seconds + fmean(seconds)}
+    numbers[PEAK_MEMORY] = max(peaks) / 1e6
+    if means:
+        numbers[MEAN] = fmean(trajectory[-1] for trajectory in means)
+    if learned.means:
+        numbers |= {OUTER_STEPS: len(learned.means) - 1, SKIPPED: learned.skipped}
+    return numbers, means[0] if means else []
 
 
 class SingleBatches(RotationBatches):
@@ -158,13 +177,13 @@ class _Learned(NamedTuple):
     skipped: int  # outer steps whose hypergradient was not applied
 
 
-def _backpropagate(study: BpttStudy, run: Run, data: MnistData, arm: BpttArm) -> _Learned:
-    """Learn the mean by backpropagation through all of PT and FT of the first seed.
+def _backpropagate(stages: Stages, run: Run, arm: BpttArm, checkpoint: Checkpoint) -> _Learned:
+    """Learn the mean by backpropagation through all of PT and FT of one seed.
 
     Each outer step starts from the same initial weights. An arm with a budget stops when that is spent, but takes at
     least one outer step.
     """
-    stages = Stages(study, run, data, 0)
+    study = stages.study
     batches = stages.batches
     mean = torch.tensor(study.initial, device=run.device, requires_grad=True)
     optimizer = without_compiler(torch.optim.Adam)([mean], lr=arm.meta_lr)
@@ -172,7 +191,6 @@ def _backpropagate(study: BpttStudy, run: Run, data: MnistData, arm: BpttArm) ->
     # hypergradients are far too large. Applied, they would stay in the second moment of Adam on the mean and stop it.
     guard = HypergradientGuard(arm.explosion_factor, max_skipped=10)
     learned = _Learned([study.initial], 0.0, 0, 0)
-    checkpoint = run.resumable()
     saved = checkpoint.load()
     if saved is not None:
         mean.data.copy_(saved["mean"])
@@ -181,6 +199,12 @@ def _backpropagate(study: BpttStudy, run: Run, data: MnistData, arm: BpttArm) ->
         batches.load_state_dict(saved["batches"])
         learned = _Learned(*saved["learned"])
         log.info("%s %s goes on at outer step %d", run.experiment, run.arm, len(learned.means) - 1)
+
+    def save() -> None:
+        parts: dict[str, Any] = {"optimizer": optimizer, "guard": guard, "batches": batches}
+        states = {name: part.state_dict() for name, part in parts.items()}
+        checkpoint.save(states | {"mean": mean.detach(), "learned": tuple(learned)})
+
     due, start = Every(60.0), time.monotonic() - learned.seconds
     time_limit = None if run.budget_seconds is None else run.budget_seconds - learned.seconds
     first = len(learned.means) - 1
@@ -204,9 +228,8 @@ def _backpropagate(study: BpttStudy, run: Run, data: MnistData, arm: BpttArm) ->
         skipped = sum(guard.skipped.values())
         learned = _Learned([*learned.means, float(mean.detach())], time.monotonic() - start, peak, skipped)
         if due():
-            parts: dict[str, Any] = {"optimizer": optimizer, "guard": guard, "batches": batches}
-            states = {name: part.state_dict() for name, part in parts.items()}
-            checkpoint.save(states | {"mean": mean.detach(), "learned": tuple(learned)})
+            save()
+    save()  # so that a run that is interrupted in a later replicate keeps this one
     return learned
 
 

@@ -167,12 +167,12 @@ def comparisons(results: PpiResults) -> Iterator[Comparison]:
             text = f"at most {FEW_TASKS:g} % of the FT tasks lose by {arm}, {EVALUATIONS[evaluation]}"
             few, measure = at_most(FEW_TASKS), partial(share, arm, evaluation)
             paper = BEYOND_THE_PAPER if arm == "meta-stable" else "little negative transfer"
-            yield Comparison(text, arm, base[0], TASK_AUROC, few, measure, evaluation, paper, least_seeds=2)
+            yield Comparison(text, arm, base[0], TASK_AUROC, few, measure, evaluation, paper)
         if {BASELINE, LEARNED} <= set(results.arms):
             text = f"no more FT tasks lose by {LEARNED} than by {BASELINE}, {EVALUATIONS[evaluation]}"
             paper, smaller = "a small extra reduction in negative transfer", partial(fewer, evaluation)
             words = (text, LEARNED, BASELINE, TASK_AUROC)
-            yield Comparison(*words, NOT_BELOW, smaller, evaluation, paper, least_seeds=2)
+            yield Comparison(*words, NOT_BELOW, smaller, evaluation, paper)
 
 
 def _without_and_with(results: PpiResults, arm: str, evaluation: str) -> tuple[pd.DataFrame, pd.DataFrame]:
