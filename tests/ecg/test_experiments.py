@@ -344,14 +344,15 @@ def test_full_access(tmp_path: Path) -> None:
     meta = claims.loc[[f"meta beats simclr, {where.format(size)}" for size in (100, 500)]]
     assert meta["verdict"].tolist() == ["inconclusive", "inconclusive"]
     assert meta["paper"].iloc[1] == "81.7 ± 0.2 against 79.8 ± 0.3 %"
-    assert claims.loc[f"meta-stable beats meta, {where.format(250)}", "verdict"] == "reproduced"
+    assert claims.loc[f"meta-stable beats meta, {where.format(100)}", "verdict"] == "reproduced"
+    assert claims.loc[f"meta-stable beats meta, {where.format(250)}", "verdict"] == "control failed", "meta = no_pt"
     assert claims.loc[f"meta-stable beats meta, {where.format(250)}", "paper"] == "beyond the paper"
     assert not claims.index.str.contains("random_search").any(), "an arm that the config does not run"
     assert len(claims) == 5 * 2 * 5
 
     markdown = outputs["table_md"].read_text()
     assert "SimCLR + OptSLA" in markdown
-    assert "79.00 ± 0.15 [0.3]" in markdown
+    assert "79.00 ± 0.11 [0.2]" in markdown
     assert "meta (K = 1) minus SimCLR" in markdown
 
 

@@ -29,7 +29,7 @@ def results_of(runs: Runs) -> PpiResults:
 def test_an_arm_without_ft_data_has_its_full_access_runs_under_half_data(tmp_path: Path) -> None:
     results = results_of(runs_of("half_data", tmp_path, half_data={"arms": ["graph_supervised", "meta"]}))
     assert set(results.metrics["setting"]) == {"full_access", "half_data"}
-    assert len(results.runs("graph_supervised", "half_data", "full_transfer")) == 15
+    assert len(results.runs("graph_supervised", "half_data", "full_transfer")) == 25
     with pytest.raises(NotMeasuredError):
         results.runs("meta", "full_access", "full_transfer")
 
@@ -41,7 +41,7 @@ def test_held_out_tasks_are_the_mean_of_the_folds(tmp_path: Path) -> None:
     assert cell["mean"] == pytest.approx(71.5)
     assert cell["n"] == 4
     assert cell["standard_error"] == pytest.approx(np.std([0, 1, 2, 3], ddof=1) / 2), "over the folds"
-    assert cell["seed_standard_error"] == pytest.approx(np.std(SEED_SPREAD, ddof=1) / math.sqrt(3))
+    assert cell["seed_standard_error"] == pytest.approx(np.std(SEED_SPREAD, ddof=1) / math.sqrt(5))
 
 
 def test_a_fold_that_was_not_run_leaves_no_mean(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_folds_of_other_seeds_are_an_error(tmp_path: Path) -> None:
 def test_weights_by_task_and_seed(tmp_path: Path) -> None:
     runs = runs_of("learned_weights", tmp_path, learned_weights={"arms": ["meta"]})
     weights = results_of(runs).weights("meta")
-    assert weights.shape == (60, 3)
+    assert weights.shape == (60, 5)
     assert weights[2].to_numpy() == pytest.approx(runs.weight("meta", "full_access", 2))
 
 

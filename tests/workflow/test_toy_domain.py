@@ -17,7 +17,7 @@ TOY = ROOT / "tests" / "toy_domain" / "noise"
 SCIENCE = {"problem.py", "simulate.py"}
 CONFIG = """results: results/toy
 noise:
-  pretrain_seeds: 2
+  pretrain_seeds: 5
   epochs: 20
   gain: {}
 """
