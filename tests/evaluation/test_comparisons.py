@@ -158,7 +158,7 @@ def test_a_difference_of_pairs_has_the_spread_of_the_gain() -> None:
     seeds = pd.Series([70.0, 75.0, 80.0, 85.0, 90.0])  # far apart, but with equal gains
     gain = pd.Series([4.4, 4.6, 4.5, 4.5, 4.5])
     judged = verdict(paired_difference(seeds + gain, seeds), at_least(4, "difference"))
-    words = "4.50 ± 0.03 (n = 5, 95% interval 4.41 to 4.59; could have seen 0.12 or more)"
+    words = "4.50 ± 0.03 (n = 5, 95% interval 4.41 to 4.59; could have seen 0.12 or more from the bound)"
     assert judged[:2] == ("reproduced", words)
 
 

@@ -173,7 +173,7 @@ def describe(measured: Estimate, visible: float = math.nan) -> str:
 
     >>> from metapt.evaluation.statistics import estimate
     >>> describe(estimate(3.0, 0.5, 10), visible=1.66)
-    '3.0 ± 0.5 (n = 10, 95% interval 1.9 to 4.1; could have seen 1.7 or more)'
+    '3.0 ± 0.5 (n = 10, 95% interval 1.9 to 4.1; could have seen 1.7 or more from the bound)'
     """
     number = mean_and_error(measured.mean, measured.standard_error)
     if not math.isfinite(measured.mean):
@@ -181,7 +181,7 @@ def describe(measured: Estimate, visible: float = math.nan) -> str:
     if not math.isfinite(measured.standard_error):
         return f"{number} (n = {measured.n}: no spread known)"
     low, high, seen = (_like_mean(value, measured) for value in (measured.low, measured.high, visible))
-    words = f"; could have seen {seen} or more" if visible > 0 else ""
+    words = f"; could have seen {seen} or more from the bound" if visible > 0 else ""
     return f"{number} (n = {measured.n}, 95% interval {low} to {high}{words})"
 
 
