@@ -119,7 +119,8 @@ class Judgement(NamedTuple):
 
     `p_value` is two-sided. `visible` is the smallest distance of a true value from the criterion's bound that would
     have been seen with a power of 80 %, at the level that is left after a correction for the experiment's number of
-    comparisons. They are NaN where nothing is tested.
+    comparisons. With two ends it is the distance beyond an end at which "not reproduced" would have been seen; a value
+    inside needs the same distance from both ends. They are NaN where nothing is tested.
     """
 
     word: Word
