@@ -20,8 +20,6 @@ from metapt.registry import DOMAINS, domain
 
 ROOT = Path(__file__).parents[1]
 PAPER = yaml.safe_load((ROOT / "config/paper.yaml").read_text())
-LABEL_FREE = [arm for arm in MAIN_ARMS if not uses_labels(ARMS[arm])]
-OTHERS = [arm for arm in MAIN_ARMS if arm not in LABEL_FREE]
 SMALL = {"source": "simulated", "test_species": [900005], "pretrain_seeds": 2}
 
 
@@ -83,15 +81,16 @@ def test_a_file_that_no_job_makes_is_told_its_neighbour() -> None:
 
 
 def test_the_papers_protein_experiments_take_these_jobs() -> None:
-    settings = 2 + FOLDS  # all FT data, half of them, and each fold
-    # Further PT runs: two arms with the released batching, three with permuted tasks, two on part of the tasks.
-    pretrain = len(LABEL_FREE) + settings * len(OTHERS) + 2 + 3 + 2
+    fewer = PAPER["ppi"]["half_data"]["arms"]
+    others = [arm for arm in fewer if uses_labels(ARMS[arm])]
+    # Further PT runs: three arms with the released batching, four with permuted tasks, two on part of the tasks.
+    pretrain = len(MAIN_ARMS) + (1 + FOLDS) * len(others) + 3 + 4 + 2
     # Arms that see no FT data have no runs for half of them, but separate FT runs on held-out tasks.
-    finetune = len(LABEL_FREE) * (1 + FOLDS) + settings * len(OTHERS) + 2 + 3 + 2
+    finetune = len(MAIN_ARMS) + len(others) + FOLDS * len(fewer) + 3 + 4 + 2
     assert stages(plan(ppi=PAPER["ppi"])) == {
         "download": 1,
         "prepare": 1,
-        "pretrain": pretrain,
+        "pretrain": PAPER["ppi"]["pretrain_seeds"] * pretrain,
         "finetune": finetune,
         "study": 1,
         "summarise": len(domain("ppi").experiments),

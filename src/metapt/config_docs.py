@@ -119,14 +119,14 @@ def _row(*cells: str) -> str:
 
 
 def _heading(paths: list[str]) -> str:
-    """Return the dotted path of a section, or the common end of the paths where it stands in several places."""
+    """Return the dotted paths of a section, or the common end of the paths where it stands in more than two places."""
     paths = list(dict.fromkeys(paths))
     if paths == [""]:
         return "Top level"
     parts = [path.split(".") for path in paths]
     common = takewhile(lambda words: len(set(words)) == 1, zip(*(reversed(path) for path in parts), strict=False))
     end = ".".join(words[0] for words in reversed(list(common)))
-    if not end:
+    if not end or len(paths) == 2:
         return " and ".join(f"`{path}`" for path in paths[:2]) + (" and others" if len(paths) > 2 else "")
     return f"`{end}`" if end == paths[0] else f"`….{end}`"
 

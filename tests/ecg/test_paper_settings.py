@@ -24,6 +24,7 @@ from metapt.domains.ecg.config import (
     RandomSearch,
     Simclr,
     Warp,
+    WarpOf,
 )
 from metapt.domains.ecg.data.dataset import finetune_parts
 from metapt.domains.ecg.domain import DOMAIN
@@ -89,6 +90,7 @@ RELEASED = [
 """What the paper leaves open and the released code has."""
 SECTIONS: list[type[BaseModel]] = [
     Warp,
+    WarpOf,
     EcgPretraining,
     EcgFinetuning,
     Simclr,

@@ -1,4 +1,4 @@
-"""All default arms, and some with other options, small enough for twelve PT steps on small graphs."""
+"""The default arms of each kind, and some with other options, small enough for twelve PT steps on small graphs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ SMALL: dict[str, dict[str, Any]] = {
     "meta-identity": {"pretrain_steps": 2, "warmup_epochs": 0.5, "batch_size": 16},
     "meta-stable": {"pretrain_steps": 2, "warmup_epochs": 0.5, "hypergradient_batch": 20},
 }
-ARMS_HERE = {name: arm.model_copy(update=SMALL.get(name, {})) for name, arm in ARMS.items()} | {
+ALIKE = {name for name in ARMS if name.endswith(("-slow", "-fast", "-released")) or name.startswith("meta-stable-")}
+"""Arms that differ from others in the values of settings alone."""
+ARMS_HERE = {name: arm.model_copy(update=SMALL.get(name, {})) for name, arm in ARMS.items() if name not in ALIKE} | {
     "meta-fitted": config.PpiMeta(
         pretrain_steps=2,
         warmup_epochs=0.5,

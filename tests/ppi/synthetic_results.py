@@ -51,6 +51,7 @@ class Runs:
 
     Attributes:
         auroc: arm, setting, evaluation -> mean test AUROC (%).
+        validation: arm, setting, evaluation -> mean validation AUROC (%) minus that on the test set.
         gap: arm, setting, PT seed -> offset of the AUROC.
         task_auroc: arm, evaluation, PT seed -> AUROC (%) of the FT tasks [FINE].
         weight: arm, setting, PT seed -> learned weights [COARSE]; the first half of the tasks is intact and useful.
@@ -65,6 +66,7 @@ class Runs:
         self.summary = DOMAIN.summary(PpiJobs("ppi", self.config, PLACE), key)
         self.inputs: dict[str, Path] = {}
         self.auroc: Callable[[str, str, str], float] = lambda arm, setting, evaluation: 70.0
+        self.validation: Callable[[str, str, str], float] = lambda arm, setting, evaluation: -1.0
         self.gap: Callable[[str, str, int], float] = lambda arm, setting, seed: 0.0
         self.task_auroc: Callable[[str, str, int], Any] = lambda arm, evaluation, seed: np.full(FINE, 70.0)
         self.weight: Callable[[str, str, int], Any] = lambda arm, setting, seed: np.linspace(2, 0, COARSE)
@@ -142,7 +144,8 @@ class Runs:
                     shift = 0.3 * (ft - (self.config.finetune_seeds - 1) / 2)
                     words = {"replicate": pair(pt, ft), "setting": setting, "evaluation": evaluation}
                     rows.append(row("ppi", arm, AUROC, value + shift, **words))
-                    rows.append(row("ppi", arm, "validation AUROC (%)", value - 1, **words))
+                    seen = value + self.validation(arm, setting, evaluation)
+                    rows.append(row("ppi", arm, "validation AUROC (%)", seen, **words))
                     rows.append(row("ppi", arm, FT_TIME, 9.0 if ft == 0 else 3.0, **words))
                     aurocs = self.task_auroc(arm, evaluation, pt)
                     series += _points(f"{evaluation}, {TASK_AUROC}", dict(enumerate(aurocs + shift)), pair(pt, ft))

@@ -44,7 +44,7 @@ def pretrain(arm: config.Arm, setting: Setting) -> PretrainRun:
                 run = PretrainRun(setting.initial())
             case config.Simclr():
                 policy = policy_of(arm.warp)
-                run = _fixed(setting, policy, setting.initial_meta(policy))
+                run = _fixed(setting, policy, setting.learned or setting.initial_meta(policy))
             case config.EcgMeta():
                 run = _meta(setting, arm)
             case config.OptSla():

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -23,7 +23,7 @@ from metapt.domains.ecg.config import access
 from metapt.domains.ecg.jobs import EcgJobs
 from metapt.domains.ecg.looks import label, looks
 from metapt.domains.ecg.quantities import AUROC
-from metapt.domains.ecg.results import CONTROL, EcgResults, setting_words
+from metapt.domains.ecg.results import PLAIN, EcgResults, setting_words
 from metapt.errors import DataError
 from metapt.evaluation import figures
 from metapt.evaluation.comparisons import BEYOND_THE_PAPER, Comparison
@@ -31,6 +31,7 @@ from metapt.evaluation.experiment import Needs
 from metapt.evaluation.metrics import NotMeasuredError
 from metapt.evaluation.tables import Tables, published
 from metapt.twostage import panels, tables
+from metapt.twostage.arms import Pair
 from metapt.twostage.quantities import AUROC_LABEL, EVALUATIONS
 from metapt.twostage.results import auroc_cell
 from metapt.twostage.seeds import over_runs, over_seeds
@@ -38,15 +39,6 @@ from metapt.twostage.tables import NO_PT, Row, Runs
 
 CELL = ["evaluation", "arm", "size", "meta_size"]
 _ROW = ["evaluation", "arm", "meta_size"]
-
-
-class ArmClaim(NamedTuple):
-    """The claim that an arm beats its control, or is at most `margin` percentage points worse."""
-
-    arm: str
-    control: str
-    papers: bool  # whether the paper makes the claim
-    margin: float = 0.0
 
 
 def needs(jobs: EcgJobs, section: Any) -> Needs:
@@ -58,7 +50,7 @@ def needs(jobs: EcgJobs, section: Any) -> Needs:
 def auroc_tables(results: EcgResults) -> Tables:
     """Return a table of AUROC beside the paper's and one of the differences between arms, paired by PT seed."""
     joined = tables.beside_papers(auroc_cells(results), papers_cells(results), CELL)
-    differences = arm_differences(results)
+    differences = arm_differences(results, results.pairs())
     caption = f"{AUROC}. Ours: mean ± standard error over all FT runs, as the paper's; {tables.OVER_RUNS}"
     blocks = {caption: _shown(results, joined)}
     if len(differences):
@@ -106,18 +98,18 @@ def papers_cells(results: EcgResults) -> pd.DataFrame:
     )
 
 
-def arm_differences(results: EcgResults) -> pd.DataFrame:
-    """Return the differences between the arms that `EcgResults.compared` names.
+def arm_differences(results: EcgResults, pairs: Sequence[Pair]) -> pd.DataFrame:
+    """Return the differences between each pair's arm and its control.
 
     Columns: evaluation, arm, minus, size, meta_size, and those of `difference_columns`.
     """
-    return tables.differences(_pairs(results))
+    return tables.differences(_differences(results, pairs))
 
 
-def _pairs(results: EcgResults) -> Iterator[tuple[dict[str, Any], Runs, Runs]]:
+def _differences(results: EcgResults, pairs: Sequence[Pair]) -> Iterator[tuple[dict[str, Any], Runs, Runs]]:
     for cell in auroc_cells(results).to_dict("records"):
         evaluation, arm, size, seen = (cell[name] for name in CELL)
-        for minus in (minus for each, minus in results.compared() if each == arm):
+        for minus in (pair.control for pair in pairs if pair.arm == arm):
             (other,) = results.meta_sizes(minus, size)
             a = partial(results.runs, arm, size, evaluation, None if math.isnan(seen) else int(seen))
             words = {"evaluation": evaluation, "arm": arm, "minus": minus, "size": size, "meta_size": seen}
@@ -161,17 +153,16 @@ def _text(cell: Row) -> str:
     return tables.cell_text(cell) if ours else published(cell["paper_mean"], cell["paper_standard_error"])
 
 
-def beats(results: EcgResults, claims: Sequence[ArmClaim]) -> Iterator[Comparison]:
-    """Yield the comparisons of claims whose arms are run, for each evaluation and |D_FT|."""
-    for arm, control, papers, margin in claims:
-        verb = f"is at most {margin:g} points worse than" if margin else "beats"
-        for evaluation, size in cells(results) if {arm, control} <= set(results.arms) else []:
+def beats(results: EcgResults) -> Iterator[Comparison]:
+    """Yield the claim of each of the results' pairs that the arm beats its control, for each evaluation and |D_FT|."""
+    for arm, control, papers in results.pairs():
+        for evaluation, size in cells(results):
             ours, others = (partial(results.runs, each, size, evaluation) for each in (arm, control))
-            text, both = f"{arm} {verb} {control}, {where(evaluation, size)}", ((arm, None), (control, None))
+            text, both = f"{arm} beats {control}, {where(evaluation, size)}", ((arm, None), (control, None))
             paper = papers_words(results, evaluation, size, *both) if papers else BEYOND_THE_PAPER
             without = partial(results.runs, NO_PT, size, evaluation) if NO_PT in {*results.arms} - {control} else None
             words = (text, arm, control, AUROC, evaluation)
-            yield tables.better(*words, (ours, others), paper=paper, margin=margin, without=without)
+            yield tables.better(*words, (ours, others), paper=paper, without=without)
 
 
 def cells(results: EcgResults) -> list[tuple[str, int]]:
@@ -205,8 +196,7 @@ def over_sizes(results: EcgResults) -> Figure:
     known, evaluations, arms = papers[papers["size"].isin(cells["size"])], results.config.evaluations, results.arms
     if cells["size"].nunique() == 1:
         return _dots(results, cells, known)
-    differences = arm_differences(results)
-    differences = differences[differences["minus"] == CONTROL] if len(differences) else differences
+    differences = arm_differences(results, [Pair(arm, PLAIN) for arm in arms if PLAIN in arms and arm != PLAIN])
     figure, axes = figures.panels(len(evaluations), 2 if len(differences) else 1, width=5.4, height=3.6)
     above, below = axes[: len(evaluations)], axes[len(evaluations) :]
     hollow: Any = {"markersize": 8, "markerfacecolor": "none"}
@@ -223,7 +213,7 @@ def over_sizes(results: EcgResults) -> Figure:
     for axis, evaluation in zip(below, evaluations, strict=True):
         _lines(axis, _of(differences, evaluation), arms)
         axis.axhline(0.0, color=figures.QUIET, linewidth=1, linestyle="--", zorder=1.5)
-        axis.set_ylabel(f"AUROC minus {label(CONTROL)}'s\n(points ± SE, paired)")
+        axis.set_ylabel(f"AUROC minus {label(PLAIN)}'s\n(points ± SE, paired)")
     sizes = [float(size) for size in sorted(cells["size"].unique())]
     for axis in axes:
         with figures.style():

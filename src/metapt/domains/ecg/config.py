@@ -7,12 +7,14 @@ of its section says that the paper has none.
 from __future__ import annotations
 
 import math
-from typing import Annotated, ClassVar, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
 from metapt.method import MetaArm, NeumannSeries, Recompute
 from metapt.sections import Count, DomainSection, ExperimentSection, Positive, Rate, Section, key
+from metapt.twostage.arms import Changes, changed, counterpart, equal_to
 
 
 class Warp(Section):
@@ -41,7 +43,7 @@ class Warp(Section):
 
 
 class EcgPretraining(Section):
-    """SimCLR pre-training, the same for every arm."""
+    """SimCLR pre-training, the same for every arm that changes nothing of it."""
 
     signals: Positive | None = key(None, "ECGs of folds 1-9 that are pre-trained on; empty: all")
     epochs: Positive = key(50, "passes over them")
@@ -61,7 +63,10 @@ class EcgPretraining(Section):
 
 
 class EcgFinetuning(Section):
-    """Fine-tuning and its evaluation, the same for every arm. The paper fine-tunes the whole network only."""
+    """Fine-tuning and its evaluation, the same for every arm that changes nothing of it.
+
+    The paper fine-tunes the whole network only.
+    """
 
     epochs: Positive = key(200, "passes over the FT training ECGs; the best one on validation AUROC is tested")
     batch_size: Positive = key(256, "ECGs per minibatch (released code: 64)")
@@ -80,20 +85,42 @@ class EcgFinetuning(Section):
     linear_epochs: Positive = key(200, "passes of linear evaluation (not in the paper; released code: 200)")
 
 
-class NoPretraining(Section):
+class EcgArm(Section):
+    """What each arm may have."""
+
+    finetune: Changes[EcgFinetuning] = key(EcgFinetuning(), "keys of `ecg.finetune` in which the arm differs")
+
+
+class PretrainedEcgArm(EcgArm):
+    """What each arm with PT may have."""
+
+    pretrain: Changes[EcgPretraining] = key(EcgPretraining(), "keys of `ecg.pretrain` in which the arm differs")
+
+
+class NoPretraining(EcgArm):
     """An arm that starts FT from random weights."""
 
     method: Literal["no_pt"]
 
 
-class Simclr(Section):
+class WarpOf(Section):
+    """The warp of another arm, with the same PT seed. Not in the paper."""
+
+    of: str = Field(description="the arm, a key of `ecg.arms`")
+    use: Literal["as_learned", "as_started"] = key(
+        "as_learned", "as that arm has learned it, or as it was before; it is kept throughout PT"
+    )
+
+
+class Simclr(PretrainedEcgArm):
     """An arm whose warp is not learned; a warp network keeps its random weights, as in the paper's SimCLR."""
 
     method: Literal["simclr"]
     warp: Warp = Warp()
+    warp_of: WarpOf | None = key(None, "the warp of another arm in place of `warp`")
 
 
-class EcgMeta(MetaArm):
+class EcgMeta(PretrainedEcgArm, MetaArm):
     """An arm that learns the warp's strength with Algorithm 2.
 
     The paper has none of the keys from `l2` on; all but `explosion_factor` and `max_skipped` are off by default.
@@ -115,7 +142,7 @@ class EcgMeta(MetaArm):
     recompute: Recompute = False
 
 
-class OptSla(Section):
+class OptSla(PretrainedEcgArm):
     """SimCLR with a warp that was optimised for supervised learning on the FT data (Lorraine et al. 2020)."""
 
     method: Literal["optsla"]
@@ -140,7 +167,7 @@ def _needs_log_scale(warp: Warp) -> Warp:
 SearchedWarp = Annotated[Warp, AfterValidator(_needs_log_scale)]
 
 
-class RandomSearch(Section):
+class RandomSearch(PretrainedEcgArm):
     """SimCLR with the best of several random fixed strengths, at the total cost of a meta run. Not in the paper."""
 
     method: Literal["random_search"]
@@ -152,7 +179,7 @@ class RandomSearch(Section):
     )
 
 
-class BranchSearch(Section):
+class BranchSearch(PretrainedEcgArm):
     """Population-based search: of two branches with a lower and a higher strength, the better one is kept.
 
     This is repeated every `period` PT steps. Not in the paper.
@@ -191,19 +218,36 @@ REFITTED = EcgMeta(
     explosion_factor=10.0,
 )
 
+RELEASED: dict[str, Any] = {
+    "pretrain": EcgPretraining(jitter="uniform"),
+    "finetune": EcgFinetuning(batch_norm="eval", batch_size=64, linear_lr=1e-3),
+}
+"""What the released code does in PT and FT of every arm, where it differs from the paper or the paper is silent."""
+
+
+def _warp_of(arm: str, use: Literal["as_learned", "as_started"]) -> Simclr:
+    return Simclr(method="simclr", warp_of=WarpOf(of=arm, use=use))
+
+
 ARMS: dict[str, Arm] = {
     "no_pt": NoPretraining(method="no_pt"),
     "simclr": Simclr(method="simclr"),
     "simclr-mild": Simclr(method="simclr", warp=Warp(smoothing="velocity", scale="log", initial=4.0, network_width=0)),
     "optsla": OptSla(method="optsla"),
     "meta": EcgMeta(),
+    "meta-frozen": _warp_of("meta", "as_learned"),
     "meta-k0": EcgMeta(unroll_steps=0),
     "meta-k5": EcgMeta(unroll_steps=5),
     "meta-k10": EcgMeta(unroll_steps=10),
     "meta-identity": EcgMeta(inverse=NeumannSeries(terms=0)),
+    "simclr-released": Simclr(method="simclr", **RELEASED),
+    "meta-released": EcgMeta(head_steps_between_updates=1, **RELEASED),
     "meta-stable": STABLE,
+    "meta-stable-start": _warp_of("meta-stable", "as_started"),
+    "meta-stable-frozen": _warp_of("meta-stable", "as_learned"),
     "meta-refitted": REFITTED,
     "random_search": RandomSearch(method="random_search"),
+    "random_search-displacement": RandomSearch(method="random_search", warp=Warp(scale="log"), range=(1.5625, 1600.0)),
     "branch_search": BranchSearch(method="branch_search"),
     "branch_search-random": BranchSearch(method="branch_search", select="random"),
     "branch_search-lower": BranchSearch(method="branch_search", select="lower"),
@@ -240,23 +284,42 @@ class EcgSettings(DomainSection):
         "FT of the whole network (the paper's), or of the head alone",
         min_length=1,
     )
-    arms: dict[str, Arm] = ARMS
     pretrain: EcgPretraining = EcgPretraining()
     finetune: EcgFinetuning = EcgFinetuning()
+    arms: dict[str, Arm] = ARMS
+
+    def _named_arms(self) -> dict[str, Arm]:
+        """Return the arms that experiments name."""
+        names = dict.fromkeys(name for _, section in self.experiments() for name in section.arm_names())
+        return {name: self.arms[name] for name in names if name in self.arms}
+
+    @model_validator(mode="after")
+    def _sources_learn_a_warp(self) -> EcgSettings:
+        # Summaries validate these settings without the arms that they do not use.
+        for name, arm in self._named_arms().items():
+            if not isinstance(arm, Simclr) or arm.warp_of is None:
+                continue
+            if arm.warp != Warp():
+                raise ValueError(f"arms.{name} has warp and warp_of; leave one of them out")
+            source = arm.warp_of.of
+            if not (source in self.arms and learns_warp(self.arms[source])):
+                legal = ", ".join(other for other, each in self.arms.items() if learns_warp(each))
+                raise ValueError(f"arms.{name}.warp_of.of is {source!r}, which learns no warp; legal: {legal}")
+        return self
 
     @model_validator(mode="after")
     def _meta_updates_are_left(self) -> EcgSettings:
-        per_epoch = steps_per_epoch(self.pretrain, self.pretrain.signals or TRAINING_RECORDS[self.source])
-        for name in dict.fromkeys(name for _, section in self.experiments() for name in section.arm_names()):
-            arm = self.arms.get(name)
+        for name, arm in self._named_arms().items():
             if not isinstance(arm, EcgMeta):
                 continue
-            iterations, warmup = meta_iterations(arm, self.pretrain.epochs, per_epoch)
+            pretrain = changed(self.pretrain, arm.pretrain)
+            per_epoch = steps_per_epoch(pretrain, pretrain.signals or TRAINING_RECORDS[self.source])
+            iterations, warmup = meta_iterations(arm, pretrain.epochs, per_epoch)
             if warmup >= iterations:
                 most = math.floor(100 * (iterations - 1) * arm.pretrain_steps / per_epoch) / 100
                 raise ValueError(
                     f"arms.{name}.warmup_epochs is {arm.warmup_epochs:g}, which is {warmup} iterations of "
-                    f"{arm.pretrain_steps} PT steps, and pretrain.epochs {self.pretrain.epochs} of {per_epoch} PT "
+                    f"{arm.pretrain_steps} PT steps, and pretrain.epochs {pretrain.epochs} of {per_epoch} PT "
                     f"steps each make {iterations}, so that the warp would never be learned; legal: at most {most:g}, "
                     "or more epochs"
                 )
@@ -279,4 +342,49 @@ def meta_iterations(arm: EcgMeta, epochs: int, per_epoch: int) -> tuple[int, int
 
 def access(arm: Arm, size: int) -> str:
     """Return how many labelled ECGs an arm's PT sees if it may see `size`: `n{size}`, or `none` without labels."""
-    return "none" if isinstance(arm, NoPretraining | Simclr) else f"n{size}"
+    fixed = isinstance(arm, Simclr) and (arm.warp_of is None or arm.warp_of.use == "as_started")
+    return "none" if fixed or isinstance(arm, NoPretraining) else f"n{size}"
+
+
+def learns_warp(arm: Arm) -> bool:
+    """Return whether the arm learns its warp."""
+    return isinstance(arm, EcgMeta | OptSla) or (isinstance(arm, BranchSearch) and arm.select == "validation")
+
+
+def resolved(arm: Arm, arms: Mapping[str, Arm]) -> Arm:
+    """Return the arm with the warp of the arm that `warp_of` names; `warp_of` stays where the warp is a learned one.
+
+    An arm whose source is not among `arms` is returned as it is.
+    """
+    if not isinstance(arm, Simclr) or arm.warp_of is None:
+        return arm
+    source = arms.get(arm.warp_of.of)
+    if source is None or isinstance(source, NoPretraining):
+        return arm
+    learned = arm.warp_of if arm.warp_of.use == "as_learned" else None
+    return arm.model_copy(update={"warp": source.warp, "warp_of": learned})
+
+
+def controls(name: str, arms: Mapping[str, Arm]) -> list[str]:
+    """Return the controls of an arm that learns its warp; each differs from it in one thing.
+
+    They are SimCLR with the warp as it was at the start, SimCLR with the learned warp throughout, and, of equal budget,
+    a random search of the strength of a warp with the same smoothing (of a meta arm) or the same search without the
+    choice (of a branch search).
+    """
+    arm = arms[name]
+    if isinstance(arm, NoPretraining) or not learns_warp(arm):
+        return []
+    wanted: list[Arm] = [counterpart(Simclr, arm), counterpart(Simclr, arm, warp_of=WarpOf(of=name))]
+    if isinstance(arm, BranchSearch):
+        wanted += [arm.model_copy(update={"select": select}) for select in ("random", "lower")]
+    found = equal_to(wanted, {other: resolved(each, arms) for other, each in arms.items()})
+    if isinstance(arm, EcgMeta):
+        searches = {other: each for other, each in arms.items() if isinstance(each, RandomSearch)}
+        found += [
+            other
+            for other, each in searches.items()
+            if each.warp.smoothing == arm.warp.smoothing
+            and (each.pretrain, each.finetune) == (arm.pretrain, arm.finetune)
+        ]
+    return found

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from metapt.domains.ecg.config import Arm, EcgSettings, NoPretraining
+from metapt.domains.ecg.config import Arm, EcgPretraining, EcgSettings, NoPretraining, Simclr, resolved
 from metapt.jobs import Job, Jobs, Json
+from metapt.twostage.arms import changed, own_settings
 
 RAW = ("ptbxl_database.csv", "scp_statements.csv", "records.json")
 """The raw files of each source. `records.json` names further ones in its folder."""
@@ -33,18 +34,21 @@ class EcgJobs(Jobs[EcgSettings]):
 
         `settings` are those of an arm that is not in `ecg.arms`.
         """
-        section, size = settings or self.config.arms[arm], _meta_size(access)
-        config = self._studied(size) | {"arm": arm, "arm_settings": section, "seed": seed}
+        section, size = self._settings(arm, settings), _meta_size(access)
+        pretrain, inputs = self._pretrain(section), self.prepared().outputs
+        config = self._studied(size) | {"arm": arm, "arm_settings": own_settings(section), "seed": seed}
+        config |= {"pretrain": {} if isinstance(section, NoPretraining) else pretrain}
         config |= {"split": None} if size is None else {}
-        config |= {"pretrain": {}} if isinstance(section, NoPretraining) else {}
+        if isinstance(section, Simclr) and section.warp_of is not None:
+            inputs = inputs | {"learned": self.pretrain(section.warp_of.of, access, seed).outputs["pretrained"]}
         return self.training(
             "pretrain",
             f"pretrain/{arm}/{access}/seed{seed}",
             "domains.ecg.pretrain",
             config,
-            self.prepared().outputs,
+            inputs,
             mem_mb=self._mem_mb(),
-            minutes=self._pretrain_minutes(),
+            minutes=self._pretrain_minutes(pretrain),
         )
 
     def finetune(self, arm: str, access: str, size: int, settings: Arm | None = None) -> Job:
@@ -52,15 +56,16 @@ class EcgJobs(Jobs[EcgSettings]):
         pretrained = enumerate(self.encoders(arm, access, settings))
         encoders = {f"seed{seed}": job.outputs["pretrained"] for seed, job in pretrained}
         runs = self.config.pretrain_seeds * self.config.finetune_seeds
-        keys = "split", "pretrain_seeds", "finetune_seeds", "evaluations", "width", "samples", "finetune"
+        own = changed(self.config.finetune, self._settings(arm, settings).finetune)
+        keys = "split", "pretrain_seeds", "finetune_seeds", "evaluations", "width", "samples"
         return self.training(
             "finetune",
             f"finetune/{arm}/{access}/n{size}",
             "domains.ecg.finetune",
-            self.pick(*keys) | {"arm": arm, "meta_size": _meta_size(access), "size": size},
+            self.pick(*keys) | {"arm": arm, "meta_size": _meta_size(access), "size": size, "finetune": own},
             self.prepared().outputs | encoders,
             mem_mb=self._mem_mb(),
-            minutes=self._minutes(runs * self.config.finetune.epochs * size),
+            minutes=self._minutes(runs * own.epochs * size),
         )
 
     def encoders(self, arm: str, access: str, settings: Arm | None = None) -> list[Job]:
@@ -81,14 +86,16 @@ class EcgJobs(Jobs[EcgSettings]):
         """Return a job of `studies.warp_study`; `fixed`: value of `initial` -> the PT job with this strength, fixed."""
         encoders = {f"fixed/{initial:g}": job.outputs["pretrained"] for initial, job in fixed.items()}
         study = {"draws": draws, "horizon": list(horizon), "strengths": sorted(fixed)}
+        section = self._settings(arm)
+        own = {"arm": arm, "arm_settings": own_settings(section), "pretrain": self._pretrain(section)}
         return self.training(
             "study",
             f"warp_study/{arm}/seed{seed}",
             "domains.ecg.studies.warp_study",
-            self._studied(size) | {"arm": arm, "arm_settings": self.config.arms[arm], "seed": seed, "study": study},
+            self._studied(size) | own | {"seed": seed, "study": study},
             self.prepared().outputs | encoders,
             mem_mb=self._mem_mb(),
-            minutes=self._pretrain_minutes(),
+            minutes=self._pretrain_minutes(self.config.pretrain),
             resumable=False,
         )
 
@@ -96,7 +103,7 @@ class EcgJobs(Jobs[EcgSettings]):
         """Return the job of `studies.augmentations`; `encoders`: arm -> PT jobs; `size`: its labelled ECGs."""
         runs = {f"pretrained/{arm}/{seed}": job for arm, jobs in encoders.items() for seed, job in enumerate(jobs)}
         pretrained = {name: job.outputs["pretrained"] for name, job in runs.items()}
-        arms = {arm: self.config.arms[arm] for arm in encoders}
+        arms = {arm: own_settings(self._settings(arm)) for arm in encoders}
         return self.training(
             "study",
             "augmentations/views",
@@ -108,6 +115,15 @@ class EcgJobs(Jobs[EcgSettings]):
             resumable=False,
         )
 
+    def _settings(self, arm: str, settings: Arm | None = None) -> Arm:
+        """Return the settings of an arm, with its warp; `settings` are those of an arm that is not in `ecg.arms`."""
+        return resolved(settings or self.config.arms[arm], self.config.arms)
+
+    def _pretrain(self, section: Arm) -> EcgPretraining:
+        """Return the settings of an arm's PT."""
+        own = self.config.pretrain
+        return own if isinstance(section, NoPretraining) else changed(own, section.pretrain)
+
     def _studied(self, size: int | None) -> Json:
         """Return the settings of PT runs, which studies read too."""
         return {"meta_size": size} | self.pick("split", "width", "samples", "pretrain")
@@ -116,9 +132,9 @@ class EcgJobs(Jobs[EcgSettings]):
         """Return megabytes: 500 for the imports, 500 for the prepared ECGs, activations by width and minibatch."""
         return 1500 + self.config.width * max(self.config.pretrain.batch_size, self.config.finetune.batch_size)
 
-    def _pretrain_minutes(self) -> int:
+    def _pretrain_minutes(self, pretrain: EcgPretraining) -> int:
         """Return the time limit of a PT job: two views of each ECG, and as much again for meta-updates."""
-        return self._minutes(2 * 2 * self.config.pretrain.epochs * (self.config.pretrain.signals or _RECORDS))
+        return self._minutes(2 * 2 * pretrain.epochs * (pretrain.signals or _RECORDS))
 
     def _minutes(self, ecgs: int) -> int:
         """Return the time limit of a job that makes `ecgs` forward and backward passes through the encoder."""

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 import pandas as pd
 
-from metapt.domains.ecg.config import EcgSettings
+from metapt.domains.ecg.config import EcgSettings, controls
 from metapt.domains.ecg.quantities import AUROC, DISPLACEMENT
 from metapt.sections import DomainSection
+from metapt.twostage.arms import Pair, pairs
 from metapt.twostage.results import TwoStageResults
 
-CONTROL, LEARNED = "simclr", "meta"  # the arm that others are compared with, and the paper's meta arm
+PLAIN = "simclr"  # the arm that others are drawn against
 
 
 @dataclass(frozen=True)
@@ -24,12 +25,14 @@ class EcgResults(TwoStageResults):
     settings: ClassVar[type[DomainSection]] = EcgSettings
     auroc: ClassVar[str] = AUROC
     papers_arms: ClassVar[Mapping[str, str]] = {}  # our name of an arm -> the paper's, where they differ
+    papers_pairs: ClassVar[Sequence[tuple[str, str]]] = ()  # arm and control of each claim of the paper
 
-    def compared(self) -> list[tuple[str, str]]:
-        """Return the pairs in the table of differences: each arm and the control, the meta arm and each other arm."""
-        arms = self.arms
-        pairs = [(arm, CONTROL) for arm in arms if CONTROL in arms and arm != CONTROL]
-        return pairs + [(LEARNED, arm) for arm in arms if LEARNED in arms and arm not in (LEARNED, CONTROL)]
+    def pairs(self) -> list[Pair]:
+        """Return the arms that claims compare: those of the paper's claims, then each arm that learns and its controls.
+
+        The table of differences shows the same pairs.
+        """
+        return pairs(self.arms, self.papers_pairs, lambda arm: controls(arm, self.config.arms))
 
     def meta_sizes(self, arm: str, size: int) -> list[int | None]:
         """Return the numbers of FT ECGs at meta-PT time of an arm's runs with this |D_FT|; None: full access."""

@@ -23,7 +23,7 @@ from metapt.domains.ecg.data.dataset import (
 )
 from metapt.domains.ecg.policy import Policy
 from metapt.domains.ecg.problem import LabelledBatch, SimclrProblem
-from metapt.domains.ecg.resnet1d import Encoder, initial_head, initial_pretrained
+from metapt.domains.ecg.resnet1d import Encoder, initial_head, initial_pretrained, load_pretrained
 from metapt.hypergrad import Params, Pretrained
 from metapt.training.checkpoint import Checkpoint
 from metapt.training.optimizers import OptimizerSpec
@@ -41,6 +41,7 @@ class Setting:
     meta_size: int | None  # labelled ECGs at meta-PT time; None where the arm uses none
     split: Split  # of them, into training and validation; see `finetune_indices`
     checkpoint: Callable[[str], Checkpoint]  # the name of a part of the run -> its checkpoint
+    learned: Params | None = None  # the warp that another arm has learned; None: the arm takes none
 
     @property
     def encoder(self) -> Encoder:
@@ -127,7 +128,11 @@ class Setting:
 def setting_of(
     config: dict[str, Any], inputs: dict[str, Path], device: str, seed: int, checkpoint: Callable[[str], Checkpoint]
 ) -> Setting:
-    """Return the setting of a PT job with `width`, `samples`, `pretrain`, `meta_size` and `split` of its config."""
+    """Return the setting of a PT job with `width`, `samples`, `pretrain`, `meta_size` and `split` of its config.
+
+    The input `learned` is pretrained.pt of the arm whose learned warp this arm takes, if it takes one.
+    """
+    learned = load_pretrained(inputs["learned"], config["width"], device).meta if "learned" in inputs else None
     return Setting(
         dataset=open_dataset(inputs, config["samples"], device),
         width=config["width"],
@@ -136,6 +141,7 @@ def setting_of(
         meta_size=config["meta_size"],
         split=config["split"],
         checkpoint=checkpoint,
+        learned=learned,
     )
 
 

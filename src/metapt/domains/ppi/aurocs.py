@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from metapt.domains.ppi.config import ArmsSection
 from metapt.domains.ppi.labels import SETTINGS, label
 from metapt.domains.ppi.quantities import AUROC
-from metapt.domains.ppi.results import BASELINE, HELD_OUT_TASKS, LEARNED, PpiResults
+from metapt.domains.ppi.results import BASELINE, HELD_OUT_TASKS, PpiResults
 from metapt.errors import DataError
 from metapt.evaluation import figures
 from metapt.evaluation.comparisons import BEYOND_THE_PAPER, Comparison
@@ -28,22 +28,6 @@ from metapt.twostage.seeds import over_runs, over_seeds
 
 PAIRED = f"{tables.DIFFERENCES}, and the p-value of the paired t test"
 DIFFERENCES = f"{PAIRED}. The CSV has the interval of a bootstrap over PT seeds"
-
-CONTROLS = (("meta-stable", "meta"), ("meta-frozen", "meta-permuted"), ("meta-stable", "no_pt"))
-"""Pairs of arms whose difference is shown in addition to the differences from `BASELINE` and `LEARNED`."""
-
-COMPARED = (
-    ("graph_supervised", "no_pt", True),
-    ("graph_supervised", "cotrain", True),
-    ("meta", "graph_supervised", True),
-    ("meta", "cotrain", True),
-    ("meta", "cotrain_pcgrad", True),
-    ("meta", "no_pt", True),
-    ("meta-stable", "graph_supervised", False),
-    ("meta-stable", "meta", False),
-    ("meta-frozen", "meta-permuted", False),
-)
-"""Claims that an arm beats its control: arm, control, and whether the paper makes the claim."""
 
 Cell = tuple[str, str]  # an arm and a setting
 
@@ -68,8 +52,9 @@ def experiment(
 def auroc_tables(results: PpiResults) -> Tables:
     """Return AUROC beside the paper's, and the differences between arms, paired by PT seed."""
     joined = beside_papers(results, auroc_cells(results, [results.key]))
-    found = differences(results, arm_pairs(results))
-    over = "the folds" if results.key == HELD_OUT_TASKS else "all FT runs"
+    key = results.key
+    found = differences(results, [((arm, key), (control, key)) for arm, control, _ in results.pairs()])
+    over = "the folds" if key == HELD_OUT_TASKS else "all FT runs"
     rows = []
     for arm, part in joined.groupby("arm", sort=False):
         row: dict[str, object] = {"arm": label(str(arm)), "n": part["n"].iloc[0], "PT seeds": part["seeds"].iloc[0]}
@@ -78,20 +63,12 @@ def auroc_tables(results: PpiResults) -> Tables:
             row |= {name: tables.cell_text(cell), f"paper, {name}": paper}
         rows.append(row)
     blocks = {
-        f"{AUROC}, {SETTINGS[results.key]}. Ours: mean ± standard error over {over}, as the paper's; "
+        f"{AUROC}, {SETTINGS[key]}. Ours: mean ± standard error over {over}, as the paper's; "
         f"{tables.OVER_RUNS} (without PT each has its own)": pd.DataFrame(rows).fillna("")
     }
     if len(found):
         blocks[f"Differences between arms {DIFFERENCES}"] = wide_differences(found)
     return Tables(blocks, tables.numbers_of(results.name, [joined, found]))
-
-
-def arm_pairs(results: PpiResults) -> list[tuple[Cell, Cell]]:
-    """Return each arm and plain PT, the paper's meta arm and each other arm, and the `CONTROLS`, with the setting."""
-    arms, key = results.arms, results.key
-    pairs = [(arm, BASELINE) for arm in arms if arm != BASELINE]
-    pairs += [(LEARNED, arm) for arm in arms if arm not in (LEARNED, BASELINE) and (arm, LEARNED) not in CONTROLS]
-    return [((a, key), (b, key)) for a, b in dict.fromkeys([*pairs, *CONTROLS]) if {a, b} <= set(arms)]
 
 
 def figure(results: PpiResults) -> Figure:
@@ -117,10 +94,10 @@ def figure(results: PpiResults) -> Figure:
 
 
 def comparisons(results: PpiResults) -> Iterator[Comparison]:
-    """Yield a claim for each pair of arms that are run and each evaluation."""
-    for arm, control, in_paper in COMPARED:
-        for evaluation in results.config.evaluations if {arm, control} <= set(results.arms) else []:
-            paper = papers_words(results, results.name, evaluation, arm, control) if in_paper else BEYOND_THE_PAPER
+    """Yield a claim for each of the results' pairs of arms and each evaluation."""
+    for arm, control, papers in results.pairs():
+        for evaluation in results.config.evaluations:
+            paper = papers_words(results, results.name, evaluation, arm, control) if papers else BEYOND_THE_PAPER
             text = f"{arm} beats {control}, {SETTINGS[results.key]}"
             yield beats(results, text, arm, control, results.key, evaluation, paper)
 

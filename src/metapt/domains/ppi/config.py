@@ -6,12 +6,14 @@ of the code that its authors or Hu et al. (2020) released. A default from none o
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from metapt.method import ConjugateGradients, MetaArm, NeumannSeries, Recompute
 from metapt.sections import Count, Distinct, DomainSection, ExperimentSection, Positive, Rate, Section, key
+from metapt.twostage.arms import Changes, counterpart, equal_to
 
 Share = Annotated[float, Field(ge=0, lt=1)]
 Names = Annotated[list[str], Distinct]
@@ -64,11 +66,16 @@ class Network(Section):
 
 
 class PpiPretraining(Section):
-    """Multitask pre-training, the same for every arm."""
+    """Multitask pre-training, the same for every arm that changes nothing of it."""
 
     epochs: Positive = key(100, "passes over the PT graphs")
     batch_size: Positive = key(32, "graphs per minibatch")
     dropout: Share = key(0.2, "share of a layer's outputs that are zeroed")
+    offset_centres: bool = key(
+        True,
+        "each graph of a minibatch has its own centre node (as Hu et al. batch), or, if false, one near the start of "
+        "the minibatch (released code)",
+    )
     online_evaluations: Count = key(10, "number of tests of the FT head during PT; not in the paper")
     precision: Literal["float32", "bfloat16"] = key(
         "float32",
@@ -78,7 +85,7 @@ class PpiPretraining(Section):
 
 
 class PpiFinetuning(Section):
-    """Fine-tuning and its evaluation, the same for every arm."""
+    """Fine-tuning and its evaluation, the same for every arm that changes nothing of it."""
 
     epochs: Positive = key(50, "passes over the FT graphs; the best one on validation AUROC is tested")
     batch_size: Positive = key(32, "graphs per minibatch")
@@ -110,14 +117,29 @@ class PpiFinetuning(Section):
         return self
 
 
-class WithoutPretraining(Section):
+class PpiArm(Section):
+    """What each arm may have."""
+
+    finetune: Changes[PpiFinetuning] = key(PpiFinetuning(), "keys of `ppi.finetune` in which the arm differs")
+
+
+class PretrainedPpiArm(PpiArm):
+    """What each arm with PT may have."""
+
+    pretrain: Changes[PpiPretraining] = key(PpiPretraining(), "keys of `ppi.pretrain` in which the arm differs")
+
+
+class WithoutPretraining(PpiArm):
     """An arm that starts FT from random weights, which each FT seed draws anew."""
 
     method: Literal["no_pt"]
 
 
 class TaskWeights(Section):
-    """Task weights that another arm has learned, with the same PT seed; not in the paper."""
+    """Task weights that another arm has learned, with the same PT seed; not in the paper.
+
+    PT has that arm's learning rate.
+    """
 
     of: str = Field(description="the arm, a key of `ppi.arms`")
     use: Literal["as_learned", "permuted", "top_quarter", "bottom_quarter"] = key(
@@ -125,11 +147,11 @@ class TaskWeights(Section):
     )
 
 
-class Supervised(Section):
+class Supervised(PretrainedPpiArm):
     """Multitask supervised PT with fixed task weights."""
 
     method: Literal["supervised"]
-    pretrain_lr: Rate = key(1e-3, "PT learning rate (Adam)")
+    pretrain_lr: Rate = key(1e-3, "PT learning rate (Adam); with `weights`, that of their arm")
     tasks: Literal["all", "related"] = key(
         "all",
         "all PT tasks, or those that an FT task implies: nearly all proteins with the FT term have the PT "
@@ -138,17 +160,19 @@ class Supervised(Section):
     weights: TaskWeights | None = key(None, "task weights of another arm; empty: each task has weight 1")
 
 
-class CoTrain(Section):
+class CoTrain(PretrainedPpiArm):
     """PT and FT tasks trained together, one network with two heads."""
 
     method: Literal["cotrain"]
     pretrain_lr: Rate = key(1e-3, "PT learning rate (Adam)")
-    gradients: Literal["alternate", "pcgrad"] = key(
-        "alternate", "a step on PT data, then one on FT data; or one step on both without conflicts (Yu et al. 2020)"
+    gradients: Literal["alternate", "pcgrad", "pcgrad_shared"] = key(
+        "alternate",
+        "a step on PT data, then one on FT data; or one step on both without conflicts (Yu et al. 2020) of the whole "
+        "gradients or of the encoder's part, which both share",
     )
 
 
-class LearnedWeights(Section):
+class LearnedWeights(PretrainedPpiArm):
     """Co-training that learns the weights of PT and FT tasks on FT validation data (Lorraine et al. 2020)."""
 
     method: Literal["learned_weights"]
@@ -163,7 +187,7 @@ class LearnedWeights(Section):
     neumann_terms: Count = key(1, "Hessian-vector products per update; not in the paper: that of `meta`")
 
 
-class PpiMeta(MetaArm):
+class PpiMeta(PretrainedPpiArm, MetaArm):
     """An arm that learns the task weights with Algorithm 2. The keys `l2` to `reuse_gradient` are not in the paper."""
 
     pretrain_lr: Rate = key(1e-4, "PT learning rate (Adam)")
@@ -198,6 +222,26 @@ def _from(arm: str, use: Literal["as_learned", "permuted", "top_quarter", "botto
     return Supervised(method="supervised", weights=TaskWeights(of=arm, use=use))
 
 
+STABLE: dict[str, Any] = {
+    "inverse": ConjugateGradients(kind="conjugate_gradient", max_steps=10, rtol=0.01, relative_damping=0.05),
+    "curvature": "gauss_newton",
+    "unroll": "ridge",
+    "folds": 5,
+    "batch_size": 1024,
+    "hypergradient_batch": 256,
+    "pretrain_steps": 1000,
+    "warmup_epochs": 6,
+    "meta_lr": 10.0,
+    "meta_optimizer": "SGD",
+    "normalise": True,
+}
+RELEASED: dict[str, Any] = {
+    "pretrain_lr": 1e-4,
+    "pretrain": PpiPretraining(offset_centres=False),
+    "finetune": PpiFinetuning(lrs=[1e-5]),
+}
+"""What the released code does in PT and FT of its meta arm, where it differs from the defaults."""
+
 ARMS: dict[str, Arm] = {
     "no_pt": WithoutPretraining(method="no_pt"),
     "graph_supervised": Supervised(method="supervised"),
@@ -206,40 +250,23 @@ ARMS: dict[str, Arm] = {
     "cotrain_learned_weights": LearnedWeights(method="learned_weights"),
     "meta": PpiMeta(),
     "meta-identity": PpiMeta(inverse=NeumannSeries(terms=0)),
-    "meta-stable": PpiMeta(
-        inverse=ConjugateGradients(kind="conjugate_gradient", max_steps=10, rtol=0.01, relative_damping=0.05),
-        curvature="gauss_newton",
-        unroll="ridge",
-        folds=5,
-        batch_size=1024,
-        hypergradient_batch=256,
-        pretrain_steps=1000,
-        warmup_epochs=6,
-        meta_lr=10.0,
-        meta_optimizer="SGD",
-        normalise=True,
-    ),
+    "meta-stable": PpiMeta(**STABLE),
+    "graph_supervised-slow": Supervised(method="supervised", pretrain_lr=1e-4),
+    "meta-fast": PpiMeta(pretrain_lr=1e-3),
     "meta-frozen": _from("meta", "as_learned"),
     "meta-permuted": _from("meta", "permuted"),
+    "meta-stable-frozen": _from("meta-stable", "as_learned"),
+    "meta-stable-permuted": _from("meta-stable", "permuted"),
     "meta-top": _from("meta-stable", "top_quarter"),
     "meta-bottom": _from("meta-stable", "bottom_quarter"),
     "related_only": Supervised(method="supervised", tasks="related"),
+    "cotrain_pcgrad-shared": CoTrain(method="cotrain", gradients="pcgrad_shared"),
+    "graph_supervised-released": Supervised(method="supervised", **RELEASED),
+    "meta-released": PpiMeta(head_steps_between_updates=1, **RELEASED),
 }
 
-MAIN_ARMS = [
-    "no_pt",
-    "graph_supervised",
-    "cotrain",
-    "cotrain_pcgrad",
-    "cotrain_learned_weights",
-    "meta",
-    "meta-identity",
-    "meta-stable",
-    "meta-frozen",
-    "meta-permuted",
-    "related_only",
-]
-"""The arms of the paper, and arms that explain our results."""
+MAIN_ARMS = [arm for arm in ARMS if arm not in ("meta-top", "meta-bottom")]
+"""The arms of the paper, their controls, and arms that explain our results."""
 
 Evaluations = Annotated[list[Literal["full_transfer", "linear_evaluation"]], Distinct]
 
@@ -269,16 +296,21 @@ class PpiSettings(DomainSection):
     evaluations: Evaluations = key(
         ["full_transfer", "linear_evaluation"], "FT of the whole network, or of the head alone", min_length=1
     )
-    arms: dict[str, Arm] = key(ARMS, "arms by name; those from meta-identity on are not in the paper")
     pretrain: PpiPretraining = PpiPretraining()
     finetune: PpiFinetuning = PpiFinetuning()
+    arms: dict[str, Arm] = key(ARMS, "arms by name; those from meta-identity on are not in the paper")
 
     @model_validator(mode="after")
     def _sources_learn_weights(self) -> PpiSettings:
         # Summaries validate these settings without the arms that they do not use.
         for name in dict.fromkeys(arm for _, section in self.experiments() for arm in section.arm_names()):
-            source = weights_of(self.arms[name])
-            if source is not None and not (source in self.arms and learns_weights(self.arms[source])):
+            arm = self.arms[name]
+            if not isinstance(arm, Supervised) or arm.weights is None:
+                continue
+            source = arm.weights.of
+            if arm.pretrain_lr != Supervised.model_fields["pretrain_lr"].default:
+                raise ValueError(f"arms.{name} has weights and pretrain_lr; leave that out, since it is {source}'s")
+            if not (source in self.arms and learns_weights(self.arms[source])):
                 legal = ", ".join(other for other, each in self.arms.items() if learns_weights(each))
                 raise ValueError(f"arms.{name}.weights.of is {source!r}, which learns no weights; legal: {legal}")
         return self
@@ -297,6 +329,41 @@ class PpiSettings(DomainSection):
 def weights_of(arm: Arm) -> str | None:
     """Return the arm whose learned weights this arm takes; None if it takes none."""
     return arm.weights.of if isinstance(arm, Supervised) and arm.weights is not None else None
+
+
+def resolved(arm: Arm, arms: Mapping[str, Arm]) -> Arm:
+    """Return the arm with the PT learning rate of the arm whose weights it takes, if that is among `arms`."""
+    source = arms.get(arm.weights.of) if isinstance(arm, Supervised) and arm.weights is not None else None
+    if source is None or isinstance(source, WithoutPretraining):
+        return arm
+    return arm.model_copy(update={"pretrain_lr": source.pretrain_lr})
+
+
+def start_of(name: str, arms: Mapping[str, Arm]) -> str | None:
+    """Return the arm that differs from a meta arm or a supervised one in that each task keeps the weight 1, or None."""
+    arm, source = resolved(arms[name], arms), weights_of(arms[name])
+    if not isinstance(arm, PpiMeta | Supervised) or not (source is None or source in arms):
+        return None
+    found = equal_to([counterpart(Supervised, arm, weights=None, tasks="all")], arms)
+    return next((other for other in found if other != name), None)
+
+
+def controls(name: str, arms: Mapping[str, Arm]) -> list[str]:
+    """Return the controls of an arm, each of which differs from it in one thing.
+
+    They are, of a meta arm, supervised PT with task weights of 1, with the weights that it learns, and with these
+    permuted; of an arm with learned weights, their permutation.
+    """
+    arm, start = arms[name], start_of(name, arms)
+    fixed = {other: resolved(each, arms) for other, each in arms.items()}
+    if isinstance(arm, Supervised) and arm.weights is not None and arm.weights.use == "as_learned":
+        permuted = arm.weights.model_copy(update={"use": "permuted"})
+        return equal_to([fixed[name].model_copy(update={"weights": permuted})], fixed)
+    if not isinstance(arm, PpiMeta):
+        return []
+    uses: tuple[Literal["as_learned", "permuted"], ...] = ("as_learned", "permuted")
+    wanted = [counterpart(Supervised, arm, weights=TaskWeights(of=name, use=use)) for use in uses]
+    return ([] if start is None else [start]) + equal_to(wanted, fixed)
 
 
 def learns_weights(arm: Arm) -> bool:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from metapt.domains.ppi.batches import CoTrainBatches
-from metapt.domains.ppi.problem import CoTrainProblem, project_conflicts
+from metapt.domains.ppi.problem import CoTrainProblem, encoder_of, project_conflicts
 from metapt.hypergrad import Params, Pretrained
 from metapt.hypergrad.params import Vector
 from metapt.training.optimizers import OptimizerSpec
@@ -19,7 +20,8 @@ class CoTrainer(Pretrainer):
     """Train a network on both data sets in each step. Its `encoder` holds all parameters (see `problem.whole`).
 
     With the gradients "alternate" it takes a step on PT data, then one on FT data; with "pcgrad" one step along the sum
-    of both gradients after conflicting components are projected out (Yu et al. 2020).
+    of both gradients after conflicting components are projected out (Yu et al. 2020); with "pcgrad_shared" the same,
+    where only the encoder's part of the gradients is projected and each head keeps its own.
     """
 
     problem: CoTrainProblem
@@ -31,9 +33,11 @@ class CoTrainer(Pretrainer):
         batches: CoTrainBatches,
         network: Pretrained,
         optimizer: OptimizerSpec,
-        gradients: Literal["alternate", "pcgrad"],
+        gradients: Literal["alternate", "pcgrad", "pcgrad_shared"],
     ) -> None:
         super().__init__(problem, batches, network, optimizer)
+        # `whole` puts the parameters of the encoder first.
+        self._projects = len(encoder_of(network.encoder) if gradients == "pcgrad_shared" else network.encoder)
         self._step = self._alternate if gradients == "alternate" else self._projected
 
     def step(self, meta: Params) -> Tensor:
@@ -57,10 +61,16 @@ class CoTrainer(Pretrainer):
         losses = [part.mean() for part in self.problem.losses(self.pretrained, self.batches.pretrain())]
         values = list(self.pretrained.encoder.values())
         gradients = [_gradient(loss, values) for loss in losses]
-        for value, gradient in zip(values, project_conflicts(gradients), strict=True):
+        for value, gradient in zip(values, without_conflicts(gradients, self._projects), strict=True):
             value.grad = gradient
         self._take_step()
         return losses[0].detach()
+
+
+def without_conflicts(gradients: Sequence[Vector], projected: int) -> Vector:
+    """Return the sum of the gradients, of which the first `projected` tensors are summed by `project_conflicts`."""
+    rest = [torch.stack(parts).sum(0) for parts in zip(*(each[projected:] for each in gradients), strict=True)]
+    return [*project_conflicts([each[:projected] for each in gradients]), *rest]
 
 
 def _gradient(loss: Tensor, values: Vector) -> Vector:

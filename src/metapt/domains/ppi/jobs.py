@@ -5,10 +5,20 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from metapt.domains.ppi.config import Arm, PpiMeta, PpiSettings, WithoutPretraining, weights_of
+from metapt.domains.ppi.config import (
+    Arm,
+    PpiFinetuning,
+    PpiMeta,
+    PpiPretraining,
+    PpiSettings,
+    WithoutPretraining,
+    resolved,
+    weights_of,
+)
 from metapt.domains.ppi.data.sources import ARCHIVE, names, string_of
 from metapt.domains.ppi.settings import FULL_ACCESS, finetune_setting, pretrain_setting
 from metapt.jobs import Job, Jobs
+from metapt.twostage.arms import changed, own_settings
 
 PREPARED = {"graphs": "graphs.npz", "tasks": "tasks.csv", "counts": "counts.csv"}
 """Outputs of `data/prepare.py`: name -> file name."""
@@ -45,23 +55,25 @@ class PpiJobs(Jobs[PpiSettings]):
 
     def pretrain(self, arm: str, setting: str, seed: int) -> Job:
         """Return the PT run of an arm, with a PT seed, that serves a setting."""
-        chosen = self.config.arms[arm]
-        setting = pretrain_setting(chosen, setting)
+        chosen = resolved(self.config.arms[arm], self.config.arms)
+        setting, pretrain = pretrain_setting(chosen, setting), self.config.pretrain
+        if not isinstance(chosen, WithoutPretraining):
+            pretrain = changed(pretrain, chosen.pretrain)
         inputs = {name: self.prepared().outputs[name] for name in ("graphs", "tasks")}
         source = weights_of(chosen)
         if source is not None:
             inputs["weights"] = self.pretrain(source, setting, seed).outputs["pretrained"]
-        batch = getattr(chosen, "hypergradient_batch", None) or self.config.pretrain.batch_size
+        batch = getattr(chosen, "hypergradient_batch", None) or pretrain.batch_size
         return self.training(
             "pretrain",
             f"pretrain/{arm}/{setting}/seed{seed}",
             "domains.ppi.pretrain",
-            self.pick("network", "pretrain", "test_species", "source")
-            | {"arm": arm, "arm_settings": chosen, "setting": setting, "seed": seed}
-            | ({"pretrain": {}} if isinstance(chosen, WithoutPretraining) else {}),
+            self.pick("network", "test_species", "source")
+            | {"arm": arm, "arm_settings": own_settings(chosen), "setting": setting, "seed": seed}
+            | {"pretrain": {} if isinstance(chosen, WithoutPretraining) else pretrain},
             inputs,
             mem_mb=self._mem_mb(max(batch, self._update_graphs(chosen))),
-            minutes=self._pretrain_minutes(chosen),
+            minutes=self._pretrain_minutes(chosen, pretrain),
         )
 
     def pretrain_all(self, arms: list[str], setting: str) -> list[Job]:
@@ -71,20 +83,20 @@ class PpiJobs(Jobs[PpiSettings]):
     def finetune(self, arm: str, setting: str) -> Job:
         """Return the job with the FT runs, of all PT and FT seeds of an arm, that serve a setting."""
         chosen = self.config.arms[arm]
-        setting = finetune_setting(chosen, setting)
+        setting, own = finetune_setting(chosen, setting), changed(self.config.finetune, chosen.finetune)
         inputs = {"graphs": self.prepared().outputs["graphs"]}
         if not isinstance(chosen, WithoutPretraining):  # without PT each FT seed draws an encoder
             runs = enumerate(self.pretrain_all([arm], setting))
             inputs |= {f"seed{seed}": run.outputs["pretrained"] for seed, run in runs}
-        keys = "pretrain_seeds", "finetune_seeds", "evaluations", "network", "finetune", "test_species"
+        keys = "pretrain_seeds", "finetune_seeds", "evaluations", "network", "test_species"
         return self.training(
             "finetune",
             f"finetune/{arm}/{setting}",
             "domains.ppi.finetune",
-            self.pick(*keys) | {"arm": arm, "method": chosen.method, "setting": setting},
+            self.pick(*keys) | {"arm": arm, "method": chosen.method, "setting": setting, "finetune": own},
             inputs,
-            mem_mb=self._mem_mb(self.config.finetune.batch_size),
-            minutes=self._finetune_minutes(),
+            mem_mb=self._mem_mb(own.batch_size),
+            minutes=self._finetune_minutes(own),
         )
 
     def representations(self, arms: list[str], graphs: int) -> Job:
@@ -143,18 +155,18 @@ class PpiJobs(Jobs[PpiSettings]):
             return 0
         return min(self._graphs(), (arm.batch_size or self._graphs()) * (arm.folds or 2))
 
-    def _pretrain_minutes(self, arm: Arm) -> int:
+    def _pretrain_minutes(self, arm: Arm, pretrain: PpiPretraining) -> int:
         """Return the time limit of a PT run; a meta-update takes as long as a PT step, and time for its FT graphs."""
-        graphs = self.config.pretrain.epochs * self._graphs()
-        updates = graphs / (self.config.pretrain.batch_size * getattr(arm, "pretrain_steps", 1))
+        graphs = pretrain.epochs * self._graphs()
+        updates = graphs / (pretrain.batch_size * getattr(arm, "pretrain_steps", 1))
         return self._minutes(2 * graphs + updates * self._update_graphs(arm))
 
-    def _finetune_minutes(self) -> int:
+    def _finetune_minutes(self, finetune: PpiFinetuning) -> int:
         """Return the time limit of the FT runs.
 
         The first FT seed tries all learning rates, and linear evaluation encodes each graph once.
         """
         config = self.config
-        runs = config.pretrain_seeds * (config.finetune_seeds - 1 + len(config.finetune.lrs))
-        epochs = config.finetune.epochs if "full_transfer" in config.evaluations else 0
+        runs = config.pretrain_seeds * (config.finetune_seeds - 1 + len(finetune.lrs))
+        epochs = finetune.epochs if "full_transfer" in config.evaluations else 0
         return self._minutes((runs * epochs + config.pretrain_seeds) * self._graphs())

@@ -143,7 +143,7 @@ class PpiSetting:
             self.seed,
             coarse=self.coarse(),
             tasks=self.tasks,
-            offset_centres=self.name != RELEASED_CENTRE,
+            offset_centres=self.pretrain.offset_centres and self.name != RELEASED_CENTRE,
         )
 
     def initial(self) -> Pretrained:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -10,13 +11,25 @@ from typing import ClassVar
 
 import pandas as pd
 
-from metapt.domains.ppi.config import Arm, PpiMeta, PpiSettings, Supervised, learns_weights
+from metapt.domains.ppi.config import Arm, PpiMeta, PpiSettings, Supervised, controls, learns_weights, start_of
 from metapt.domains.ppi.quantities import AUROC, WEIGHT
 from metapt.domains.ppi.settings import FULL_ACCESS, HELD_OUT, finetune_setting
 from metapt.errors import DataError
+from metapt.twostage.arms import Pair, pairs
+from metapt.twostage.quantities import VALIDATION_AUROC
 from metapt.twostage.results import TwoStageResults
 
 BASELINE, LEARNED = "graph_supervised", "meta"  # the paper's plain PT, and its meta arm
+
+PAPERS_PAIRS = (
+    (BASELINE, "no_pt"),
+    (BASELINE, "cotrain"),
+    (LEARNED, BASELINE),
+    (LEARNED, "cotrain"),
+    (LEARNED, "cotrain_pcgrad"),
+    (LEARNED, "no_pt"),
+)
+"""Arm and control of each claim of the paper on AUROC."""
 
 HELD_OUT_TASKS = "held_out_tasks"  # the experiment whose AUROC is the mean over the folds
 
@@ -48,6 +61,32 @@ class PpiResults(TwoStageResults):
             return isinstance(arm, Supervised) and arm.tasks == "all" and arm.weights is None
 
         return next((arm for arm in self.arms if plain(self.config.arms[arm])), None)
+
+    def pairs(self) -> list[Pair]:
+        """Return the arms that claims on AUROC compare: those of the paper's claims, then each arm and its controls.
+
+        The table of differences shows the same pairs.
+        """
+        return pairs(self.arms, PAPERS_PAIRS, lambda arm: controls(arm, self.config.arms))
+
+    def starts(self, arms: Iterable[str]) -> list[tuple[str, str]]:
+        """Return those of `arms` with an arm in the experiment that differs in its task weights of 1, and that arm."""
+        found = ((arm, start_of(arm, self.config.arms)) for arm in arms)
+        return [(arm, start) for arm, start in found if start is not None]
+
+    def gains(self) -> list[tuple[str, str]]:
+        """Return the paper's meta arm and its plain PT if both were run, then each meta arm and its start."""
+        papers = [(LEARNED, BASELINE)] if {LEARNED, BASELINE} <= set(self.arms) else []
+        return list(dict.fromkeys([*papers, *self.starts(self.meta_arms)]))
+
+    def validation(self, arm: str, setting: str, evaluation: str) -> float:
+        """Return the mean validation AUROC (%) over the FT runs; for `held_out_tasks` that of all folds.
+
+        Raises NotMeasuredError if no run was measured in the setting, or in one of the folds.
+        """
+        served = HELD_OUT if setting == HELD_OUT_TASKS else [finetune_setting(self.config.arms[arm], setting)]
+        found = [self.values(arm, VALIDATION_AUROC, each, evaluation).mean(skipna=False) for each in served]
+        return sum(map(float, found)) / len(found)
 
     def runs(self, arm: str, setting: str, evaluation: str) -> pd.Series[float]:
         """Return the test AUROC (%) of each FT run, indexed by pair of seeds; for `held_out_tasks` the folds' mean.

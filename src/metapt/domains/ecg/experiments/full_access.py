@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from metapt.domains.ecg.aurocs import ArmClaim, auroc_tables, beats, needs, over_sizes
+from metapt.domains.ecg.aurocs import auroc_tables, beats, needs, over_sizes
 from metapt.domains.ecg.config import ARMS, EcgExperiment
 from metapt.domains.ecg.results import EcgResults
 from metapt.evaluation.experiment import Experiment
 from metapt.sections import Positive, key
-
-NO_WORSE = 0.5  # percentage points of AUROC by which an arm may fall behind one that it is to be as good as
-
-CLAIMS = (
-    ArmClaim("simclr", "no_pt", papers=True),
-    ArmClaim("meta", "simclr", papers=True),
-    ArmClaim("meta", "optsla", papers=True),
-    ArmClaim("meta-stable", "simclr", papers=False),
-    ArmClaim("meta-stable", "meta", papers=False),
-    ArmClaim("meta-stable", "random_search", papers=False, margin=NO_WORSE),
-    ArmClaim("meta-stable", "branch_search", papers=False, margin=NO_WORSE),
-)
 
 
 class FullAccess(EcgExperiment):
@@ -37,6 +25,7 @@ class FullAccessResults(EcgResults):
     """The results of the experiment."""
 
     papers_arms: ClassVar[Mapping[str, str]] = {"optsla": "simclr_optsla"}
+    papers_pairs: ClassVar[Sequence[tuple[str, str]]] = (("simclr", "no_pt"), ("meta", "simclr"), ("meta", "optsla"))
 
 
 EXPERIMENT = Experiment(
@@ -48,5 +37,5 @@ EXPERIMENT = Experiment(
     results=FullAccessResults,
     tables=auroc_tables,
     figure=over_sizes,
-    comparisons=lambda results: beats(results, CLAIMS),
+    comparisons=beats,
 )

@@ -17,7 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from metapt.domains.ecg.aurocs import auroc_cells, auroc_tables, papers_cells, papers_words, where
-from metapt.domains.ecg.config import EcgExperiment, access
+from metapt.domains.ecg.config import EcgExperiment, access, controls
 from metapt.domains.ecg.jobs import EcgJobs
 from metapt.domains.ecg.looks import label, looks
 from metapt.domains.ecg.quantities import AUROC
@@ -26,6 +26,7 @@ from metapt.evaluation import figures
 from metapt.evaluation.comparisons import Comparison
 from metapt.evaluation.experiment import Experiment, Needs
 from metapt.sections import ExperimentSection, Positive, key
+from metapt.twostage.arms import Pair
 from metapt.twostage.quantities import AUROC_LABEL, EVALUATIONS
 from metapt.twostage.tables import better
 
@@ -34,7 +35,10 @@ class PartialAccess(EcgExperiment):
     """Fewer FT data at meta-PT time than in FT."""
 
     arms: list[str] = key(["meta", "meta-stable"], "arms, keys of `ecg.arms`, that learn the warp", min_length=1)
-    baseline: str = key("simclr", "arm that uses no FT data; it is the curve's point at 0")
+    baseline: str = key(
+        "simclr",
+        "arm that uses no FT data; it is the curve's point at 0, and a claim is made on arms that start from it",
+    )
     finetune_sizes: list[Positive] = key(
         [100, 250, 500, 1000], "labelled ECGs in FT, |D_FT| (the paper: 500)", min_length=1
     )
@@ -53,10 +57,10 @@ class PartialAccess(EcgExperiment):
 class PartialAccessResults(EcgResults):
     """The results of the experiment; the setting of each FT run names its FT ECGs at meta-PT time."""
 
-    def compared(self) -> list[tuple[str, str]]:
-        """Return each arm and the baseline."""
-        baseline = self.section.baseline
-        return [(arm, baseline) for arm in self.arms if arm != baseline]
+    def pairs(self) -> list[Pair]:
+        """Return each arm that the baseline is a control of, and the baseline."""
+        found, baseline = self.config.arms, self.section.baseline
+        return [Pair(arm, baseline, papers=True) for arm in self.section.arms if baseline in controls(arm, found)]
 
     def meta_sizes(self, arm: str, size: int) -> list[int | None]:
         """Return the numbers of FT ECGs at meta-PT time of an arm's runs with this |D_FT|; the baseline uses none."""
@@ -106,10 +110,10 @@ def first_size(section: PartialAccess) -> int:
 
 
 def comparisons(results: PartialAccessResults) -> Iterator[Comparison]:
-    """Yield the paper's claim that meta-PT with a tenth of the FT data beats the baseline."""
-    baseline, size = results.section.baseline, first_size(results.section)
+    """Yield the paper's claim that meta-PT with a tenth of the FT data beats the baseline, from which it starts."""
+    size = first_size(results.section)
     few = size // 10
-    for arm in results.section.arms if few in results.section.meta_sizes else []:
+    for arm, baseline, _ in results.pairs() if few in results.section.meta_sizes else []:
         for evaluation in results.config.evaluations:
             text = f"{arm} with {few} FT ECGs at meta-PT time beats {baseline}, {where(evaluation, size)}"
             ours = partial(results.runs, arm, size, evaluation, few)

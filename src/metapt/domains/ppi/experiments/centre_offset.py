@@ -13,10 +13,10 @@ from metapt.domains.ppi.config import ArmsSection, Names
 from metapt.domains.ppi.jobs import PpiJobs
 from metapt.domains.ppi.labels import label
 from metapt.domains.ppi.quantities import AUROC
-from metapt.domains.ppi.results import LEARNED, PpiResults
+from metapt.domains.ppi.results import PpiResults
 from metapt.domains.ppi.settings import FULL_ACCESS, RELEASED_CENTRE
 from metapt.evaluation import figures
-from metapt.evaluation.comparisons import BEYOND_THE_PAPER, Comparison
+from metapt.evaluation.comparisons import Comparison
 from metapt.evaluation.experiment import Experiment, Needs
 from metapt.evaluation.metrics import NotMeasuredError
 from metapt.evaluation.tables import Tables
@@ -33,7 +33,7 @@ BETWEEN = "right minus released"
 class CentreOffset(ArmsSection):
     """PT with correct centre nodes, and with those of the released code's batches. Not in the paper."""
 
-    arms: Names = key(["graph_supervised", "meta"], "arms, keys of `ppi.arms`", min_length=1)
+    arms: Names = key(["graph_supervised", "graph_supervised-slow", "meta"], "arms, keys of `ppi.arms`", min_length=1)
 
 
 def needs(jobs: PpiJobs, section: CentreOffset) -> Needs:
@@ -65,23 +65,23 @@ def tables(results: PpiResults) -> Tables:
 
 
 def gains(results: PpiResults) -> pd.DataFrame:
-    """Return each arm's gain over plain PT after both kinds of PT, and the difference between the two gains.
+    """Return each meta arm's gain over plain PT after PT of both kinds, and the difference between the two gains.
 
     Columns: evaluation, arm, minus, gain (right, released, right minus released), and those of `difference_columns`.
     """
-    plain, rows = results.plain, []
-    arms = [arm for arm in results.arms if plain is not None and arm != plain]
-    for evaluation, arm in ((evaluation, arm) for evaluation in results.config.evaluations for arm in arms):
-        words, found = {"evaluation": evaluation, "arm": arm, "minus": plain}, {}
-        for setting, name in CENTRES.items():
-            try:
-                a, b = (results.runs(each, setting, evaluation) for each in (arm, str(plain)))
-            except NotMeasuredError:
-                continue
-            rows.append(words | {"gain": name} | difference_columns(a, b))
-            found[name] = a - b
-        if len(found) == len(CENTRES):
-            rows.append(words | {"gain": BETWEEN} | difference_columns(found["right"], found["released"]))
+    rows = []
+    for evaluation in results.config.evaluations:
+        for arm, plain in results.gains():
+            words, found = {"evaluation": evaluation, "arm": arm, "minus": plain}, {}
+            for setting, name in CENTRES.items():
+                try:
+                    a, b = (results.runs(each, setting, evaluation) for each in (arm, plain))
+                except NotMeasuredError:
+                    continue
+                rows.append(words | {"gain": name} | difference_columns(a, b))
+                found[name] = a - b
+            if len(found) == len(CENTRES):
+                rows.append(words | {"gain": BETWEEN} | difference_columns(found["right"], found["released"]))
     return pd.DataFrame(rows)
 
 
@@ -98,8 +98,8 @@ def figure(results: PpiResults) -> Figure:
         figures.title(axis, EVALUATIONS[evaluation])
     for axis, evaluation in zip(axes[len(evaluations) :], evaluations, strict=False):
         part = of(shown, evaluation)
-        names = [f"{label(row['arm'])}, {row['gain']}" for row in part.to_dict("records")]
-        aurocs.intervals(axis, names, part, f"gain over {label(str(part['minus'].iloc[0]))}")
+        names = [f"{label(row['arm'])}, {row['gain']},\nover {label(row['minus'])}" for row in part.to_dict("records")]
+        aurocs.intervals(axis, names, part, "gain over plain PT")
     if len(shown):
         figures.same_range(axes[len(evaluations) :], "x")
     figures.legend_above(drawn, axes)
@@ -108,15 +108,13 @@ def figure(results: PpiResults) -> Figure:
 
 def comparisons(results: PpiResults) -> Iterator[Comparison]:
     """Yield the claims that each meta arm beats plain PT with released batching, and with correct centre nodes."""
-    plain = results.plain
-    for arm in results.meta_arms if plain is not None else []:
+    for arm, plain in results.gains():
         for evaluation in results.config.evaluations:
-            words = aurocs.papers_words(results, f"ppi_{FULL_ACCESS}", evaluation, arm, str(plain))
-            paper = words if arm == LEARNED else BEYOND_THE_PAPER
+            paper = aurocs.papers_words(results, f"ppi_{FULL_ACCESS}", evaluation, arm, plain)
             released = f"{arm} beats {plain} with released batching"
-            yield aurocs.beats(results, released, arm, str(plain), RELEASED_CENTRE, evaluation, paper)
+            yield aurocs.beats(results, released, arm, plain, RELEASED_CENTRE, evaluation, paper)
             right = f"{arm}'s gain over {plain} stands with the right centre"
-            yield aurocs.beats(results, right, arm, str(plain), FULL_ACCESS, evaluation)
+            yield aurocs.beats(results, right, arm, plain, FULL_ACCESS, evaluation)
 
 
 def _wide_gains(gained: pd.DataFrame) -> pd.DataFrame:

@@ -47,7 +47,9 @@ AFTER = {FULL_ACCESS: "all PT tasks intact", PERMUTED_TASKS: SETTINGS[PERMUTED_T
 class KnownAnswer(ArmsSection):
     """Half of the PT tasks have permuted labels: are their weights low, and does FT gain? Not in the paper."""
 
-    arms: Names = key(["graph_supervised", "meta", "meta-stable"], "arms, keys of `ppi.arms`", min_length=1)
+    arms: Names = key(
+        ["graph_supervised", "graph_supervised-slow", "meta", "meta-stable"], "arms, keys of `ppi.arms`", min_length=1
+    )
     quarters: Names = key(
         ["meta-top", "meta-bottom"], "arms, keys of `ppi.arms`, that pre-train on part of the (intact) tasks"
     )
@@ -96,13 +98,12 @@ def tables(results: PpiResults) -> Tables:
 def effects(results: PpiResults) -> pd.DataFrame:
     """Return the effect of permuted PT tasks on each arm, the gains over plain PT, and the effect of a choice of tasks.
 
-    The columns are those of `differences`.
+    Plain PT is the arm's own: with its PT learning rate and weights of 1. The columns are those of `differences`.
     """
-    section, plain = results.section, results.plain
+    section = results.section
     pairs = [((arm, PERMUTED_TASKS), (arm, FULL_ACCESS)) for arm in section.arms]
-    if plain is not None:
-        pairs += [((arm, PERMUTED_TASKS), (plain, PERMUTED_TASKS)) for arm in section.arms if arm != plain]
-        pairs += [((arm, FULL_ACCESS), (plain, FULL_ACCESS)) for arm in section.quarters]
+    pairs += [((arm, PERMUTED_TASKS), (plain, PERMUTED_TASKS)) for arm, plain in results.starts(section.arms)]
+    pairs += [((arm, FULL_ACCESS), (plain, FULL_ACCESS)) for arm, plain in results.starts(section.quarters)]
     pairs += [((section.quarters[0], FULL_ACCESS), (other, FULL_ACCESS)) for other in section.quarters[1:]]
     return differences(results, pairs)
 
@@ -136,11 +137,11 @@ def comparisons(results: PpiResults) -> Iterator[Comparison]:
         yield finds(results, arm, "the PT tasks whose labels are intact", INTACT, PERMUTED_TASKS)
     for arm in results.learners:
         yield agrees(results, arm)
-    plain, quarters = results.plain, results.section.quarters
+    quarters = results.section.quarters
     for evaluation in results.config.evaluations:
-        for arm in results.learners if plain is not None else []:
+        for arm, plain in results.starts(results.learners):
             text = f"{arm} beats {plain} with half of the PT tasks permuted"
-            yield beats(results, text, arm, str(plain), PERMUTED_TASKS, evaluation)
+            yield beats(results, text, arm, plain, PERMUTED_TASKS, evaluation)
         for low in quarters[1:]:
             yield beats(results, f"{quarters[0]} beats {low}", quarters[0], low, FULL_ACCESS, evaluation)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any, Literal
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -17,6 +18,7 @@ from metapt.domains.ppi.settings import FULL_ACCESS, HALF_DATA, HELD_OUT
 from metapt.evaluation import figures
 from metapt.evaluation.experiment import Experiment, Needs
 from metapt.evaluation.tables import Tables, published
+from metapt.sections import key
 from metapt.twostage.panels import dots
 from metapt.twostage.quantities import FULL_TRANSFER, LINEAR_EVALUATION
 from metapt.twostage.tables import cell_text, numbers_of
@@ -27,6 +29,10 @@ INITIALS = {FULL_TRANSFER: "F", LINEAR_EVALUATION: "L"}
 
 class Summary(ArmsSection):
     """The better of full transfer and linear evaluation in each setting of the config."""
+
+    choose: Literal["validation", "test"] = key(
+        "validation", "graphs on whose mean AUROC one evaluation is better than the other (paper: test)"
+    )
 
 
 def needs(jobs: PpiJobs, section: Summary) -> Needs:
@@ -50,16 +56,19 @@ def tables(results: PpiResults) -> Tables:
             row[SETTINGS[cell["setting"]]] = f"{cell_text(cell)} {INITIALS.get(cell['best'], '')}".strip()
             row[f"paper, {SETTINGS[cell['setting']]}"] = published(cell["paper_mean"], cell["paper_standard_error"])
         rows.append(row)
+    chosen = {
+        "validation": "by the mean on the validation set (the paper: on the test set)",
+        "test": "by the mean on the test set, as in the paper; that flatters arms that were run both ways",
+    }
     caption = (
-        f"{AUROC}, the better of full transfer (F) and linear evaluation (L) by the mean on the test set, as in the "
-        "paper; that flatters arms that were run both ways. Mean ± standard error over FT runs (held-out tasks: over "
-        "folds); in brackets over PT seeds"
+        f"{AUROC}, the better of full transfer (F) and linear evaluation (L) {chosen[results.section.choose]}. Mean ± "
+        "standard error over FT runs (held-out tasks: over folds); in brackets over PT seeds"
     )
     return Tables({caption: pd.DataFrame(rows)}, numbers_of(results.name, [joined]))
 
 
 def best_cells(results: PpiResults) -> pd.DataFrame:
-    """Return the rows of `auroc_cells` with the highest mean of an arm and setting.
+    """Return, of the rows of `auroc_cells` of an arm and setting, the one that `choose` chooses.
 
     `best` names the evaluation, and `evaluation` is `BEST`. If one of the evaluations has no finite mean, the best is
     unknown: `best` is "" and the numbers are NaN.
@@ -67,8 +76,13 @@ def best_cells(results: PpiResults) -> pd.DataFrame:
     half = [HALF_DATA] if results.words[HALF_DATA] else []
     cells = auroc_cells(results, [FULL_ACCESS, *half, HELD_OUT_TASKS])
     rows = []
+
+    def validation(cell: pd.Series[Any]) -> float:
+        return results.validation(cell["arm"], cell["setting"], cell["evaluation"])
+
     for _, part in cells.groupby(["setting", "arm"], sort=False):
-        row = part.sort_values("mean", ascending=False, kind="stable").iloc[0].to_dict()
+        by = part["mean"] if results.section.choose == "test" else part.apply(validation, axis=1)
+        row = part.loc[by.sort_values(ascending=False, kind="stable").index[0]].to_dict()
         if part["mean"].isna().any():
             row |= {"evaluation": "", "mean": math.nan, "standard_error": math.nan, "seed_standard_error": math.nan}
         rows.append(row | {"best": row["evaluation"], "evaluation": BEST})

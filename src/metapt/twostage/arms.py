@@ -1,0 +1,69 @@
+"""Arms of a PT and an FT stage: the settings in which one differs from its domain, and its controls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Annotated, Any, NamedTuple, TypeVar, get_args
+
+from pydantic import Field, PlainSerializer
+
+from metapt.sections import Section, plain
+
+S = TypeVar("S", bound=Section)
+
+Changes = Annotated[
+    S,
+    PlainSerializer(lambda section: section.model_dump(mode="json", exclude_unset=True)),
+    Field(json_schema_extra={"default": {}}),
+]
+"""The keys of a section in which an arm differs from its domain; the others stay unset."""
+
+CHANGES = ("pretrain", "finetune")
+"""Keys of an arm that hold its `Changes` of its domain's sections of the same name."""
+
+
+def changed(section: S, changes: S) -> S:
+    """Return the section with the values of the keys that `changes` sets."""
+    return section.model_copy(update={key: getattr(changes, key) for key in changes.model_fields_set})
+
+
+def own_settings(arm: Section) -> dict[str, Any]:
+    """Return the settings of an arm without its changes of its domain's."""
+    return {key: value for key, value in plain(arm).items() if key not in CHANGES}
+
+
+def counterpart(kind: type[S], arm: Section, **own: Any) -> S:
+    """Return the arm of another method that differs from `arm` in nothing that both methods have a key for.
+
+    The other keys have the values `own`, or else their defaults.
+    """
+    shared = {key: getattr(arm, key) for key in kind.model_fields if key in type(arm).model_fields}
+    (method,) = get_args(kind.model_fields["method"].annotation)
+    return kind(**shared | own | {"method": method})
+
+
+def equal_to(wanted: Iterable[Section], arms: Mapping[str, Section]) -> list[str]:
+    """Return the name of the first arm that is equal to each of the `wanted` ones, without those that no arm equals."""
+    settings = {name: plain(arm) for name, arm in arms.items()}
+    found = (next((name for name, each in settings.items() if each == plain(arm)), None) for arm in wanted)
+    return [name for name in found if name is not None]
+
+
+class Pair(NamedTuple):
+    """Two arms that are compared: the claim that the arm beats its control."""
+
+    arm: str
+    control: str
+    papers: bool = False  # whether the paper makes the claim
+
+
+def pairs(
+    arms: Sequence[str], papers: Iterable[tuple[str, str]], controls: Callable[[str], Iterable[str]]
+) -> list[Pair]:
+    """Return the pairs of `arms` that are compared: those of the paper, then each arm and each of its `controls`."""
+    found = {pair: Pair(*pair, papers=True) for pair in papers if set(pair) <= set(arms)}
+    for arm in arms:
+        for control in controls(arm):
+            if control in arms:
+                found.setdefault((arm, control), Pair(arm, control))
+    return list(found.values())

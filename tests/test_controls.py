@@ -1,0 +1,125 @@
+"""In every config, each arm that learns has a control in its experiment that differs from it in learning alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from metapt.config import Config, load
+from metapt.config_files import read_one
+from metapt.domains.ecg import config as ecg
+from metapt.domains.ecg.jobs import EcgJobs
+from metapt.domains.ppi import config as ppi
+from metapt.domains.ppi.jobs import PpiJobs
+from metapt.jobs import Job, Place
+
+ROOT = Path(__file__).parents[1]
+COMPARING = (
+    "full_access", "unroll_steps", "half_data", "held_out_tasks", "negative_transfer", "centre_offset", "known_answer"
+)  # fmt: skip
+"""Experiments whose claims compare arms."""
+NAMES = {"arm", "checkpoint"}
+LABELS = {"meta_size", "split"}
+"""Keys of jobs on ECGs with what learning sees; SimCLR with a fixed warp sees no labels."""
+
+
+class Case(NamedTuple):
+    """An arm that learns, in an experiment of a config."""
+
+    config: str
+    domain: str
+    experiment: str
+    arm: str
+
+
+CONFIGS: dict[str, Config] = {
+    name: load([ROOT / "config" / f"{name}.yaml"]) for name in ("config", "planted", "real-small", "paper")
+}
+PLACE = Place("results", "raw", read_one(ROOT / "workflow/resources/sources.yaml"), [])
+
+
+def cases() -> Iterator[Case]:
+    for name, config in CONFIGS.items():
+        for domain, learns in (("ecg", ecg.learns_warp), ("ppi", lambda arm: isinstance(arm, ppi.PpiMeta))):
+            section = getattr(config, domain)
+            for key, experiment in section.experiments():
+                if key in COMPARING:
+                    yield from (
+                        Case(name, domain, key, arm) for arm in experiment.arm_names() if learns(section.arms[arm])
+                    )
+
+
+def controls(case: Case) -> list[str]:
+    """Return the controls of an arm in its experiment, the start first."""
+    section = getattr(CONFIGS[case.config], case.domain)
+    run = {name: section.arms[name] for name in getattr(section, case.experiment).arm_names()}
+    module: Any = {"ecg": ecg, "ppi": ppi}[case.domain]
+    found: list[str] = module.controls(case.arm, run)
+    return found
+
+
+def jobs_of(case: Case, arm: str) -> tuple[Job, Job]:
+    """Return a PT job and the FT job of an arm."""
+    made: Any = {"ecg": EcgJobs, "ppi": PpiJobs}[case.domain]
+    jobs = made(case.domain, getattr(CONFIGS[case.config], case.domain), PLACE)
+    if case.domain == "ppi":
+        return jobs.pretrain(arm, "full_access", 0), jobs.finetune(arm, "full_access")
+    seen = ecg.access(jobs.config.arms[arm], 500)
+    return jobs.pretrain(arm, seen, 0), jobs.finetune(arm, seen, 500)
+
+
+def without(config: dict[str, Any], *keys: str) -> dict[str, Any]:
+    return {key: value for key, value in config.items() if key not in {*NAMES, *keys}}
+
+
+@pytest.mark.parametrize("case", list(cases()), ids="-".join)
+def test_a_control_differs_from_its_arm_in_learning_alone(case: Case) -> None:
+    start = controls(case)[0]
+    for ours, others in zip(jobs_of(case, case.arm), jobs_of(case, start), strict=True):
+        more = LABELS if case.domain == "ecg" else {"method"}
+        assert without(ours.config, "arm_settings", *more) == without(others.config, "arm_settings", *more)
+        assert ours.entry == others.entry
+    (ours, _), (others, _) = jobs_of(case, case.arm), jobs_of(case, start)
+    learning, fixed = (without(job.config["arm_settings"], "method", "batch_size") for job in (ours, others))
+    shared = learning.keys() & fixed.keys()
+    assert {key: learning[key] for key in shared} == {key: fixed[key] for key in shared}
+    assert shared >= ({"warp"} if case.domain == "ecg" else {"pretrain_lr"})
+    assert not any(fixed[key] for key in fixed.keys() - shared if key != "tasks"), "no weights, no learned warp"
+
+
+def test_the_paper_has_every_kind_of_control() -> None:
+    found = {arm: controls(Case("paper", "ecg", "full_access", arm)) for arm in ecg.ARMS}
+    assert found["meta"] == ["simclr", "meta-frozen", "random_search-displacement"]
+    assert found["meta-stable"] == ["meta-stable-start", "meta-stable-frozen", "random_search"]
+    assert found["meta-released"] == ["simclr-released"]
+    assert found["optsla"] == ["simclr"]
+    assert found["branch_search"] == ["simclr-mild", "branch_search-random", "branch_search-lower"]
+    assert found["simclr"] == found["no_pt"] == found["random_search"] == found["branch_search-lower"] == []
+    found = {arm: controls(Case("paper", "ppi", "full_access", arm)) for arm in ppi.MAIN_ARMS}
+    assert found["meta"] == ["graph_supervised-slow", "meta-frozen", "meta-permuted"]
+    assert found["meta-fast"] == ["graph_supervised"]
+    assert found["meta-stable"] == ["graph_supervised", "meta-stable-frozen", "meta-stable-permuted"]
+    assert found["meta-released"] == ["graph_supervised-released"]
+    assert found["meta-frozen"] == ["meta-permuted"]
+    assert found["graph_supervised"] == found["cotrain"] == found["meta-permuted"] == []
+
+
+def test_a_control_with_another_learning_rate_is_none() -> None:
+    arms = {name: ppi.ARMS[name] for name in ("graph_supervised", "meta")}
+    assert ppi.controls("meta", arms) == []
+    assert ppi.controls("meta", arms | {"meta": ppi.PpiMeta(pretrain_lr=1e-3)}) == ["graph_supervised"]
+    warmer = ecg.EcgMeta(pretrain=ecg.EcgPretraining(temperature=1.0))
+    assert ecg.controls("mine", {"simclr": ecg.ARMS["simclr"], "mine": warmer}) == []
+
+
+@pytest.mark.parametrize(("use", "start"), [("top_quarter", "graph_supervised-slow"), ("as_learned", None)])
+def test_a_start_is_known_only_where_the_learning_rate_is(use: Any, start: str | None) -> None:
+    """The PT learning rate of an arm with weights is that of the arm they are of."""
+    mine = ppi.Supervised(method="supervised", weights=ppi.TaskWeights(of="meta-stable", use=use))
+    arms = {"mine": mine, "graph_supervised": ppi.ARMS["graph_supervised"]}
+    arms |= {"graph_supervised-slow": ppi.ARMS["graph_supervised-slow"]}
+    arms |= {"meta-stable": ppi.ARMS["meta-stable"]} if start else {}
+    assert ppi.start_of("mine", arms) == start
