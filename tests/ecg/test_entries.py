@@ -20,6 +20,7 @@ from metapt.domains.ecg.resnet1d import load_pretrained
 from metapt.domains.ecg.setting import Setting
 from metapt.errors import DataError
 from metapt.evaluation import metrics
+from metapt.hypergrad import Params
 from metapt.machine import Machine
 from metapt.sections import plain
 from metapt.twostage.quantities import FT_TIME
@@ -105,6 +106,23 @@ def test_pretraining_leaves_an_encoder_numbers_and_no_checkpoint(
     assert {"PT wall time (s)", "warp displacement (samples)"} <= set(table["metric"])
     assert ("warp scale m" in set(metrics.read_series(written["series"])["name"])) == (meta_size is not None)
     assert not [path for path in (tmp_path / "resume").rglob("*") if path.is_file()]
+
+
+def test_a_frozen_warp_is_the_learned_one_from_the_first_step(prepared: dict[str, Path], tmp_path: Path) -> None:
+    def ran(name: str, arm: dict[str, Any], **inputs: Path) -> tuple[Params, Params]:
+        written = outputs(tmp_path / name, "pretrained")
+        pretrain.run(pretrain_config(tmp_path, arm, meta_size=20), prepared | inputs, written, Machine())
+        found = load_pretrained(written["pretrained"], 2, "cpu")
+        return found.pretrained.encoder, found.meta
+
+    frozen = {"method": "simclr", "warp_of": {"of": "meta"}}
+    (_, learned), (plain, start) = ran("meta", META), ran("simclr", {"method": "simclr"})
+    assert not torch.equal(learned["scale"], start["scale"])
+    encoder, kept = ran("frozen", frozen, learned=tmp_path / "meta" / "pretrained.pt")
+    assert all(torch.equal(value, learned[name]) for name, value in kept.items())
+    assert not torch.equal(encoder["stem.weight"], plain["stem.weight"])
+    encoder, _ = ran("unmoved", frozen, learned=tmp_path / "simclr" / "pretrained.pt")
+    assert all(torch.equal(value, plain[name]) for name, value in encoder.items()), "the same minibatches and views"
 
 
 @pytest.mark.parametrize("split", get_args(Split))

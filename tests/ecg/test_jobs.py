@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from metapt.config import validate
+from metapt.domains.ecg.config import access
 from metapt.domains.ecg.domain import DOMAIN
 from metapt.domains.ecg.experiments.warp_study import fixed_arms, study_arms
 from metapt.domains.ecg.jobs import RAW, EcgJobs
@@ -80,6 +81,48 @@ def test_an_ft_job_starts_from_every_pt_seed() -> None:
         f"results/mine/ecg/pretrain/meta/n250/seed{n}/pretrained.pt" for n in range(2)
     ]
     assert (job.config["meta_size"], job.config["size"], job.minutes) == (250, 500, 240)
+
+
+def test_a_frozen_warp_comes_from_the_run_that_learns_it() -> None:
+    made = jobs(arms={"meta": {"warp": {"initial": 2}}}, full_access={"arms": ["meta-frozen", "meta-stable-start"]})
+    frozen, learning = (made.pretrain(arm, "n250", 1) for arm in ("meta-frozen", "meta"))
+    assert frozen.inputs == learning.inputs | {"learned": learning.outputs["pretrained"]}
+    assert frozen.config["arm_settings"]["warp"] == learning.config["arm_settings"]["warp"]
+    assert frozen.config["arm_settings"]["warp"]["initial"] == 2
+    cells = [(arm, access(made.config.arms[arm], 250)) for arm in ("meta-frozen", "meta-stable-start")]
+    assert cells == [("meta-frozen", "n250"), ("meta-stable-start", "none")]
+    start = made.pretrain("meta-stable-start", "none", 1)
+    assert "learned" not in start.inputs
+    assert (
+        start.config["arm_settings"]["warp"] == made.pretrain("meta-stable", "n250", 1).config["arm_settings"]["warp"]
+    )
+
+
+def test_what_an_arm_changes_of_its_domain_reaches_its_jobs_alone() -> None:
+    arms = {"simclr": {"method": "simclr"}, "mine": {"method": "simclr"}}
+    section: dict[str, Any] = {"full_access": {"arms": list(arms)}, "finetune": {"linear_epochs": 7}}
+
+    def made(**changes: Any) -> dict[str, dict[str, Any]]:
+        found = jobs(arms=arms | {"mine": arms["mine"] | changes}, **section)
+        return {job.name: job.config for job in found.runs((arm, "none", 10) for arm in arms)}
+
+    def differing(**changes: Any) -> list[str]:
+        plain, other = made(), made(**changes)
+        return [name.removeprefix("ecg/") for name in plain if plain[name] != other[name]]
+
+    assert differing(pretrain={"jitter": "uniform"}) == [f"pretrain/mine/none/seed{seed}" for seed in range(2)]
+    assert differing(finetune={"batch_norm": "eval"}) == ["finetune/mine/none/n10"]
+    finetune = made(finetune={"batch_norm": "eval"})["ecg/finetune/mine/none/n10"]["finetune"]
+    assert (finetune["batch_norm"], finetune["linear_epochs"], finetune["batch_size"]) == ("eval", 7, 256)
+
+
+def test_the_released_choices_are_those_of_the_released_code() -> None:
+    made = jobs(full_access={})
+    for arm, seen in (("meta-released", "n100"), ("simclr-released", "none")):
+        assert made.pretrain(arm, seen, 0).config["pretrain"]["jitter"] == "uniform"
+        finetune = made.finetune(arm, seen, 100).config["finetune"]
+        assert (finetune["batch_norm"], finetune["batch_size"], finetune["linear_lr"]) == ("eval", 64, 1e-3)
+    assert made.pretrain("meta-released", "n100", 0).config["arm_settings"]["head_steps_between_updates"] == 1
 
 
 def test_full_access_needs_each_arm_at_each_size_and_shares_pretraining_without_labels() -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from metapt.domains.ppi.batches import CoTrainBatches
 from metapt.domains.ppi.config import Network
-from metapt.domains.ppi.cotraining import CoTrainer
+from metapt.domains.ppi.cotraining import CoTrainer, without_conflicts
 from metapt.domains.ppi.data.dataset import PpiDataset, on_device
 from metapt.domains.ppi.gin import GinEncoder, initial_head, initial_pretrained
 from metapt.domains.ppi.problem import BothGraphs, CoTrainProblem, LabelledGraphs, encoder_of, head_of, whole
@@ -23,7 +23,7 @@ from .small_graphs import COARSE, FINE, small_graphs
 
 LAYERS, WIDTH, LR = 2, 4, 1e-2
 PROBLEM = CoTrainProblem(GinEncoder(LAYERS, WIDTH))
-Gradients = Literal["alternate", "pcgrad"]
+Gradients = Literal["alternate", "pcgrad", "pcgrad_shared"]
 
 
 @pytest.fixture(scope="module")
@@ -120,9 +120,16 @@ def test_alternating_is_a_step_of_adam_on_pt_data_then_one_on_ft_data(dataset: P
     assert (adam.count["node"], adam.count["pretrain_head.bias"]) == (6, 3)
 
 
-def test_pcgrad_is_one_step_of_adam_along_both_gradients_without_their_conflict(dataset: PpiDataset) -> None:
-    ours, stream, adam = trainer(dataset, "pcgrad"), batches(dataset), Adam()
+@pytest.mark.parametrize("gradients", ["pcgrad", "pcgrad_shared"])
+def test_pcgrad_is_one_step_of_adam_along_both_gradients_without_their_conflict(
+    gradients: Gradients, dataset: PpiDataset
+) -> None:
+    ours, stream, adam = trainer(dataset, gradients), batches(dataset), Adam()
     start = network()
+    # the encoder's numbers come first
+    part = sum(
+        value.numel() for value in (encoder_of if gradients == "pcgrad_shared" else dict)(start.encoder).values()
+    )
     values, buffers = dict(start.encoder), start.buffers
     conflicts = 0
     for _ in range(6):
@@ -137,13 +144,14 @@ def test_pcgrad_is_one_step_of_adam_along_both_gradients_without_their_conflict(
                     ]
                 )
             )
-        x, y = vectors
+        x, y = (vector[:part] for vector in vectors)
         total = x + y
         if x @ y < 0:
             conflicts += 1
             total = total - (x @ y) / (y @ y) * y - (x @ y) / (x @ x) * x
+        total = torch.cat([total, sum(vectors)[part:]])  # type: ignore[index]
         sizes = [value.numel() for value in values.values()]
-        slopes = {name: part.view_as(values[name]) for name, part in zip(values, total.split(sizes), strict=True)}
+        slopes = {name: each.view_as(values[name]) for name, each in zip(values, total.split(sizes), strict=True)}
         adam.step(values, slopes)
         ours.step({})
     compare(ours, values, buffers)
@@ -151,7 +159,24 @@ def test_pcgrad_is_one_step_of_adam_along_both_gradients_without_their_conflict(
     assert conflicts > 0
 
 
-@pytest.mark.parametrize("gradients", ["alternate", "pcgrad"])
+def test_conflicts_are_projected_out_of_the_shared_part_alone() -> None:
+    """Two gradients of three numbers, an encoder of two and a head of one, with hand-computed sums."""
+
+    def vectors(*values: list[float]) -> list[list[Tensor]]:
+        return [[torch.tensor(each[:2]), torch.tensor(each[2:])] for each in values]
+
+    conflicting = vectors([1.0, 0.0, 3.0], [-1.0, 1.0, 0.0])
+    # Shared: x = (1, 0), y = (-1, 1), xy = -1. x - xy / yy y = (1/2, 1/2), y - xy / xx x = (0, 1).
+    shared = without_conflicts(conflicting, 1)
+    torch.testing.assert_close(shared, [torch.tensor([0.5, 1.5]), torch.tensor([3.0])])
+    # Whole: xx = 10, yy = 2. x + y / 2 = (1/2, 1/2, 3), y + x / 10 = (-9/10, 1, 3/10).
+    whole = without_conflicts(conflicting, 2)
+    torch.testing.assert_close(whole, [torch.tensor([-0.4, 1.5]), torch.tensor([3.3])])
+    agreeing = vectors([1.0, 0.0, -3.0], [1.0, 1.0, 1.0])  # the encoder's parts agree, the whole vectors do not
+    torch.testing.assert_close(without_conflicts(agreeing, 1), [torch.tensor([2.0, 1.0]), torch.tensor([-2.0])])
+
+
+@pytest.mark.parametrize("gradients", ["alternate", "pcgrad", "pcgrad_shared"])
 def test_both_heads_learn(dataset: PpiDataset, gradients: Gradients) -> None:
     ours = trainer(dataset, gradients)
     everything = exact(dataset.batch(torch.arange(60)))

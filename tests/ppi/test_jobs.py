@@ -183,6 +183,47 @@ def test_an_arm_with_learned_weights_waits_for_the_run_that_learns_them() -> Non
     assert "ppi/pretrain/meta/half_data/seed1" in jobs.made
 
 
+def test_learned_weights_are_used_at_the_learning_rate_they_were_learned_at() -> None:
+    jobs = jobs_of(arms={"meta": {"method": "meta", "pretrain_lr": 2e-3}} | {"meta-frozen": ARMS["meta-frozen"]})
+    rates = [
+        jobs.pretrain(arm, "full_access", 0).config["arm_settings"]["pretrain_lr"] for arm in ("meta", "meta-frozen")
+    ]
+    assert rates == [2e-3, 2e-3]
+    assert jobs_of().pretrain("meta-frozen", "full_access", 0).config["arm_settings"]["pretrain_lr"] == 1e-4
+    own = {"method": "supervised", "pretrain_lr": 1e-2, "weights": {"of": "meta"}}
+    with pytest.raises(ValueError, match=r"arms\.mine has weights and pretrain_lr; leave that out, since it is meta's"):
+        jobs_of(arms={"mine": own, "meta": ARMS["meta"]}, full_access={"arms": ["mine"]})
+
+
+def test_what_an_arm_changes_of_its_domain_reaches_its_jobs_alone() -> None:
+    def made(**changes: Any) -> list[Job]:
+        arms = {"graph_supervised": {"method": "supervised"}, "mine": {"method": "supervised"} | changes}
+        jobs = jobs_of(arms=arms, pretrain={"epochs": 7})
+        return [
+            each(arm)
+            for arm in arms
+            for each in (lambda a: jobs.pretrain(a, "full_access", 0), lambda a: jobs.finetune(a, "full_access"))
+        ]
+
+    def differing(**changes: Any) -> list[str]:
+        return [a.name for a, b in zip(made(), made(**changes), strict=True) if a.config != b.config]
+
+    assert differing(pretrain={"offset_centres": False}) == ["ppi/pretrain/mine/full_access/seed0"]
+    assert differing(finetune={"lrs": [1e-5]}) == ["ppi/finetune/mine/full_access"]
+    pretrain = made(pretrain={"offset_centres": False})[2].config["pretrain"]
+    assert (pretrain["offset_centres"], pretrain["epochs"]) == (False, 7)
+
+
+def test_the_released_choices_are_those_of_the_released_code() -> None:
+    jobs = jobs_of()
+    for arm in ("meta-released", "graph_supervised-released"):
+        run = jobs.pretrain(arm, "full_access", 0).config
+        assert (run["pretrain"]["offset_centres"], run["arm_settings"]["pretrain_lr"]) == (False, 1e-4)
+        assert jobs.finetune(arm, "full_access").config["finetune"]["lrs"] == [1e-5]
+    released = jobs.pretrain("meta-released", "full_access", 0).config["arm_settings"]
+    assert released["head_steps_between_updates"] == 1
+
+
 def test_a_config_of_one_experiment_holds_the_arms_that_weights_come_from() -> None:
     arms = {
         "mine": {"method": "supervised", "weights": {"of": "graph_supervised"}},
