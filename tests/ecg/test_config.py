@@ -120,6 +120,29 @@ def test_a_warm_up_that_leaves_no_meta_update_is_refused(
     assert words in found
 
 
+@pytest.mark.parametrize(
+    ("mine", "words"),
+    [
+        (
+            {"warp_of": {"of": "simclr"}},
+            "arms.mine.warp_of.of is 'simclr', which learns no warp; legal: optsla, meta, ",
+        ),
+        ({"warp_of": {"of": "mine"}}, "arms.mine.warp_of.of is 'mine', which learns no warp"),
+        ({"warp_of": {"of": "meta"}, "warp": {"initial": 2}}, "arms.mine has warp and warp_of; leave one of them out"),
+        ({"pretrain": {"jiter": "uniform"}}, "ecg.arms.mine.pretrain.jiter is not a key of the config (did you mean"),
+        ({"finetune": {"batch_norm": "off"}}, "ecg.arms.mine.finetune.batch_norm is 'off', but must be 'train' or"),
+    ],
+)
+def test_an_arm_with_a_warp_or_changes_that_are_none_is_refused(mine: dict[str, Any], words: str) -> None:
+    arms = {"mine": {"method": "simclr"} | mine}
+    assert words in sentence(arms=arms, full_access={"arms": ["mine"]})
+
+
+def test_the_warm_up_of_an_arm_with_epochs_of_its_own_fits_them() -> None:
+    many = {"full_access": {"arms": ["meta"]}, "arms": {"meta": {"pretrain": {"epochs": 1}}}}
+    assert "pretrain.epochs 1 of 76 PT steps each make 7" in sentence(**many)
+
+
 def test_the_longest_warm_up_that_is_called_legal_is_legal() -> None:
     few = {"pretrain": {"epochs": 1}, "full_access": {"arms": ["meta"]}}
     read(**few, arms={"meta": {"warmup_epochs": 0.78}})

@@ -352,8 +352,11 @@ def test_pt_trains_on_the_permuted_labels(make: Make) -> None:
         assert all(map(torch.equal, found.graphs, original.graphs))
 
 
-def test_only_the_released_setting_has_released_centres(make: Make) -> None:
-    released, right = make("released_centre").batches(PpiBatches).pretrain(), make().batches(PpiBatches).pretrain()
+@pytest.mark.parametrize("changes", [{"name": "released_centre"}, {"offset_centres": False}])
+def test_centres_are_the_released_ones_in_their_setting_and_where_they_are_not_offset(
+    changes: dict[str, Any], make: Make
+) -> None:
+    released, right = make(**changes).batches(PpiBatches).pretrain(), make().batches(PpiBatches).pretrain()
     assert released.graphs.centre.max() < 7
     starts = right.graphs.sizes.cumsum(0) - right.graphs.sizes
     assert torch.equal(right.graphs.centre, released.graphs.centre + starts)
