@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from metapt.evaluation.comparisons import BEYOND_THE_PAPER, Comparison, Sanity, at_least
+from metapt.evaluation.comparisons import BEYOND_THE_PAPER, NOT_BELOW, Comparison, Sanity
 from metapt.evaluation.metrics import NotMeasuredError
 from metapt.evaluation.statistics import Difference
 from metapt.evaluation.tables import mean_and_error
@@ -99,18 +99,17 @@ def better(
     runs: tuple[Runs, Runs],
     *,
     paper: str = BEYOND_THE_PAPER,
-    margin: float = 0.0,
     without: Runs | None = None,
 ) -> Comparison:
-    """Return the claim that an arm is better than its control, or at most `margin` percentage points worse.
+    """Return the claim that an arm is better than its control.
 
     `runs` return the FT runs of the arm and of the control, measured by `metric` under `evaluation`. `without` returns
     those of the arm `NO_PT`, which the control must beat; None if the experiment has none, or the control is that arm.
     """
-    criterion, (ours, others) = at_least(0.0 - margin, "difference"), runs
+    ours, others = runs
     sanity = None if without is None else Sanity(f"{control} beats {NO_PT}", partial(_difference, others, without))
     measure = partial(_difference, ours, others)
-    return Comparison(text, arm, control, metric, criterion, measure, evaluation, paper, sanity=sanity)
+    return Comparison(text, arm, control, metric, NOT_BELOW, measure, evaluation, paper, sanity=sanity)
 
 
 def _difference(a: Runs, b: Runs) -> Difference:
