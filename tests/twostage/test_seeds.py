@@ -75,9 +75,6 @@ def test_an_arm_is_better_than_its_control_over_several_pt_seeds(seeds: int, wor
     a, b = runs([71.0, 75.0, 69.5, 72.0, 71.0][:seeds]), runs([70.0, 74.1, 68.4, 71.0, 70.1][:seeds])
     claim = better("a beats b", "a", "b", "AUROC", "full_transfer", (lambda: a, lambda: b))
     assert (decide([claim])[0].word, claim.criterion.words) == (word, "difference at least 0")
-    worse = better("b beats a", "b", "a", "AUROC", "full_transfer", (lambda: b, lambda: a), margin=0.5)
-    assert decide([worse])[0].word == (word if word == "too few seeds" else "not reproduced")
-    assert worse.criterion.words == "difference at least -0.5"
 
 
 @pytest.mark.parametrize(("control", "word"), [(60.0, "reproduced"), (70.5, "control failed")])
