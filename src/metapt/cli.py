@@ -16,7 +16,14 @@ from metapt.files import atomic_path
 def main(arguments: list[str] | None = None) -> int:
     """Run the command and return its exit status; an error is printed as one sentence."""
     options = parser().parse_args(arguments)
-    command = {"run": _run, "check": _check, "docs": _docs, "summary": _summary, "estimate": _estimate}[options.command]
+    command = {
+        "run": _run,
+        "check": _check,
+        "docs": _docs,
+        "summary": _summary,
+        "estimate": _estimate,
+        "headroom": _headroom,
+    }[options.command]
     try:
         return command(options)
     except MetaptError as error:
@@ -89,6 +96,11 @@ def parser() -> argparse.ArgumentParser:
     estimate.add_argument("--budget", type=float, metavar="S", help="seconds of measured steps, about; default: 80")
     estimate.add_argument("--json", type=Path, metavar="FILE", help="write all numbers there")
     estimate.add_argument("--against", type=Path, metavar="RESULTS", help="compare with the runs in a results folder")
+
+    headroom = commands.add_parser(
+        "headroom", help="print what settings of hyperparameters gain, from tables of runs (table.csv of a headroom)"
+    )
+    headroom.add_argument("tables", type=Path, nargs="+", metavar="TABLE.csv", help="their runs are joined")
 
     return parser
 
@@ -174,4 +186,12 @@ def _summary(options: argparse.Namespace) -> int:
 
     colours = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     print(summary(options.results or newest(Path("results")), colours))
+    return 0
+
+
+def _headroom(options: argparse.Namespace) -> int:
+    from metapt.evaluation.headroom import read
+    from metapt.evaluation.headroom_report import text
+
+    print(text(read(options.tables)))
     return 0

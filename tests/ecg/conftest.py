@@ -133,7 +133,7 @@ def exact() -> Exact:
         else v
         for i, (k, v) in enumerate(buffers.items())
     }
-    draws = draw(8, 64, 12, "fixed", generator, DTYPE)
+    draws = draw(8, 64, 12, "fixed", generator, DTYPE, crop=0.5, noise=0.1)
     signals, labels = Exact.random(1, 4, 64, 12), (Exact.random(2, 4, 5) > 0).double()
     return Exact(
         width, Pretrained(encoder, head, buffers), double(initial_head(width, generator)), signals, labels, draws

@@ -23,7 +23,7 @@ both = pytest.mark.parametrize("smoothing", ["displacement", "velocity"])
 def drawn(
     views: int, samples: int, seed: int = 0, jitter: Literal["fixed", "uniform"] = "fixed", dtype: torch.dtype = DTYPE
 ) -> Draws:
-    return draw(views, samples, 12, jitter, torch.Generator().manual_seed(seed), dtype)
+    return draw(views, samples, 12, jitter, torch.Generator().manual_seed(seed), dtype, crop=0.5, noise=0.1)
 
 
 def ecgs(views: int, samples: int, seed: int = 1) -> Tensor:

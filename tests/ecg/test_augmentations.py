@@ -121,7 +121,7 @@ def test_views_are_those_of_pretraining(warp: Warp) -> None:
     policy = policy_of(warp)
     meta = policy.initial(generator("meta"))
     signal = torch.randn(200, 12, generator=generator("signal"))
-    draws = draw(2, 200, 12, "fixed", generator("draws"))
+    draws = draw(2, 200, 12, "fixed", generator("draws"), crop=0.5, noise=0.1)
     ours = views(policy, strengths(policy, meta, signal.unsqueeze(0))[0], signal, draws)
     torch.testing.assert_close(ours, problem.views(policy, meta, signal.unsqueeze(0), draws))
 

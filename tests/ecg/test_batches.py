@@ -17,7 +17,7 @@ PRETRAIN, TRAIN, VALIDATION = np.arange(0, 20), np.arange(20, 32), np.arange(40,
 
 
 def views(dataset: Dataset, seed: int = 0) -> Callable[[str], Views]:
-    return lambda name: Views(name, seed, dataset.samples, 12, "uniform", "cpu")
+    return lambda name: Views(name, seed, dataset.samples, 12, "uniform", "cpu", crop=0.5, noise=0.1)
 
 
 def simclr(dataset: Dataset, seed: int = 0, labelled: bool = True, size: int = 8) -> SimclrBatches:

@@ -15,8 +15,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-MAX_CROP = 0.5  # largest share of a lead that a crop zeroes
-JITTER = 0.1  # standard deviation of the jitter over that of the lead
 SQUARINGS = 5
 COARSENING = 4
 """Ratio of the time grid on which the velocity is integrated to that of the signals."""
@@ -29,8 +27,8 @@ Smoothing = Literal["displacement", "velocity"]
 class Draws(NamedTuple):
     """The random numbers of `views` views."""
 
-    crop_start: Tensor  # crop_start, crop_length: uniform in [0, 1), [views, leads]
-    crop_length: Tensor
+    crop_start: Tensor  # place of the crop, from 0 (at the start) to 1 (at the end), [views, leads]
+    crop_length: Tensor  # share of the lead that the crop zeroes, [views, leads]
     jitter: Tensor  # standard deviation of the noise over that of the lead, [views]
     noise: Tensor  # standard normal, [views, samples, leads]
     velocity: Tensor  # standard normal, [views, samples]
@@ -43,10 +41,14 @@ def draw(
     jitter: Literal["fixed", "uniform"],
     generator: torch.Generator,
     dtype: torch.dtype = torch.float32,
+    *,
+    crop: float,
+    noise: float,
 ) -> Draws:
     """Draw the random numbers of `views` views on the generator's device.
 
-    A `fixed` jitter is 10 % of each lead's standard deviation, a `uniform` one is drawn from 0 to 10 % for each view.
+    A crop zeroes a share of a lead that is drawn from 0 to `crop`. A `fixed` jitter is `noise` times each lead's
+    standard deviation, a `uniform` one is drawn from 0 to `noise` for each view.
     """
 
     def uniform(*shape: int) -> Tensor:
@@ -57,14 +59,14 @@ def draw(
 
     share = uniform(views) if jitter == "uniform" else torch.ones(views, device=generator.device, dtype=dtype)
     start, length = uniform(views, leads), uniform(views, leads)
-    return Draws(start, length, JITTER * share, normal(views, samples, leads), normal(views, samples))
+    return Draws(start, crop * length, noise * share, normal(views, samples, leads), normal(views, samples))
 
 
 def crop_and_jitter(signals: Tensor, draws: Draws) -> Tensor:
-    """Set at most half of each lead of signals [views, samples, leads] to zero and add white noise; no derivative."""
+    """Set a part of each lead of signals [views, samples, leads] to zero and add white noise; no derivative."""
     with torch.no_grad():
         samples = signals.shape[1]
-        length = draws.crop_length * MAX_CROP * samples
+        length = draws.crop_length * samples
         start = draws.crop_start * (samples - length)
         time = torch.arange(samples, device=signals.device, dtype=signals.dtype).view(1, -1, 1)
         kept = (time < start.unsqueeze(1)) | (time >= (start + length).unsqueeze(1))

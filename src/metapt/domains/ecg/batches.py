@@ -20,15 +20,25 @@ Jitter = Literal["fixed", "uniform"]
 
 
 class Views:
-    """Draws for views, from a generator on the device that is seeded by `name` and `seed`."""
+    """Draws for views, see `draw`, from a generator on the device that is seeded by `name` and `seed`."""
 
-    def __init__(self, name: str, seed: int, samples: int, leads: int, jitter: Jitter, device: str) -> None:
+    def __init__(
+        self,
+        name: str,
+        seed: int,
+        samples: int,
+        leads: int,
+        jitter: Jitter,
+        device: str,
+        crop: float,
+        noise: float,
+    ) -> None:
         self._generator = generator(f"ecg {name}", seed, device=device)
         self._shape = (samples, leads)
-        self._jitter = jitter
+        self._jitter, self._crop, self._noise = jitter, crop, noise
 
     def __call__(self, count: int) -> Draws:
-        return draw(count, *self._shape, self._jitter, self._generator)
+        return draw(count, *self._shape, self._jitter, self._generator, crop=self._crop, noise=self._noise)
 
     def state_dict(self) -> dict[str, Any]:
         return {"generator": self._generator.get_state()}

@@ -52,9 +52,11 @@ class EcgPretraining(Section):
     temperature: Rate = key(0.5, "of NT-Xent")
     jitter: Literal["fixed", "uniform"] = key(
         "fixed",
-        "white noise of 10 % of each lead's standard deviation (paper), or of a share drawn from U(0, 10 "
-        "%) for each view (released code)",
+        "white noise of `noise` times each lead's standard deviation (paper), or of a share drawn from U(0, `noise`) "
+        "for each view (released code)",
     )
+    noise: Rate = key(0.1, "standard deviation of the jitter's white noise over that of the lead")
+    crop: Annotated[float, Field(gt=0, le=1)] = key(0.5, "largest share of a lead that a crop zeroes")
     precision: Literal["float32", "bfloat16"] = key(
         "float32",
         "in which PT steps compute the encoder; weights, losses and hypergradients, which in bfloat16 may point "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from metapt.domains.ecg.config import Arm, EcgPretraining, EcgSettings, NoPretraining, Simclr, resolved
-from metapt.jobs import Job, Jobs, Json
+from metapt.jobs import Job, Jobs, Json, chosen_seeds, seeds_folder
 from metapt.twostage.arms import changed, own_settings
 
 RAW = ("ptbxl_database.csv", "scp_statements.csv", "records.json")
@@ -51,18 +51,24 @@ class EcgJobs(Jobs[EcgSettings]):
             minutes=self._pretrain_minutes(pretrain),
         )
 
-    def finetune(self, arm: str, access: str, size: int, settings: Arm | None = None) -> Job:
-        """Return the job of all FT runs of an arm on `size` labelled ECGs, from each of its PT jobs; see `pretrain`."""
-        pretrained = enumerate(self.encoders(arm, access, settings))
-        encoders = {f"seed{seed}": job.outputs["pretrained"] for seed, job in pretrained}
-        runs = self.config.pretrain_seeds * self.config.finetune_seeds
+    def finetune(
+        self, arm: str, access: str, size: int, settings: Arm | None = None, seeds: Sequence[int] | None = None
+    ) -> Job:
+        """Return the job of all FT runs of an arm on `size` labelled ECGs, from each of its PT jobs; see `pretrain`.
+
+        With `seeds` it has these PT seeds only, and a folder of its own.
+        """
+        chosen = range(self.config.pretrain_seeds) if seeds is None else seeds
+        encoders = {f"seed{seed}": self.pretrain(arm, access, seed, settings).outputs["pretrained"] for seed in chosen}
+        runs = len(chosen) * self.config.finetune_seeds
         own = changed(self.config.finetune, self._settings(arm, settings).finetune)
         keys = "split", "pretrain_seeds", "finetune_seeds", "evaluations", "width", "samples"
+        given = {"arm": arm, "meta_size": _meta_size(access), "size": size, "finetune": own} | chosen_seeds(seeds)
         return self.training(
             "finetune",
-            f"finetune/{arm}/{access}/n{size}",
+            f"finetune/{arm}/{access}/n{size}{seeds_folder(seeds)}",
             "domains.ecg.finetune",
-            self.pick(*keys) | {"arm": arm, "meta_size": _meta_size(access), "size": size, "finetune": own},
+            self.pick(*keys) | given,
             self.prepared().outputs | encoders,
             mem_mb=self._mem_mb(),
             minutes=self._minutes(runs * own.epochs * size),

@@ -84,8 +84,9 @@ class Setting:
 
     def views(self, name: str) -> Views:
         """Return the random draws for views, from the stream `name`."""
-        leads = self.dataset.records.signals.shape[1]
-        return Views(name, self.seed, self.dataset.samples, leads, self.pretrain.jitter, self.dataset.device)
+        leads, given = self.dataset.records.signals.shape[1], self.pretrain
+        shape, device = (self.dataset.samples, leads), self.dataset.device
+        return Views(name, self.seed, *shape, given.jitter, device, given.crop, given.noise)
 
     def batches(self, labelled: dict[str, tuple[np.ndarray, int]] | None = None) -> SimclrBatches:
         """Return the minibatches of PT; `labelled`: see `SimclrBatches`."""

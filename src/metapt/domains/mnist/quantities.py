@@ -20,6 +20,7 @@ WEIGHT = "weight, {}"
 KINDS = ("clean", "noisy")  # labels of PT examples
 
 ACCURACY = "FT test accuracy (%)"
+VALIDATION_ACCURACY = "FT validation accuracy (%)"
 WALL_TIME = "wall time (s)"
 PEAK_MEMORY = "peak memory (MB)"
 OUTER_STEPS = "outer steps"

@@ -73,6 +73,10 @@ def fixed_weights(setting: PpiSetting, arm: config.Supervised) -> Params:
                 kept = order[:count] if arm.weights.use == "top_quarter" else order[-count:]
                 phi = torch.full((tasks,), _OFF)
                 phi[kept] = 0.0
+    if arm.group_weights is not None:
+        weights = torch.tensor(arm.group_weights, dtype=torch.float64)
+        groups = torch.from_numpy(setting.groups(len(weights)))
+        phi = (weights / (2 - weights)).log().float()[groups]
     if arm.tasks == "related":
         relatives, why = setting.relatives(), "no PT task is implied by an FT task"
         if not relatives.any():

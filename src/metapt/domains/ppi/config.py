@@ -18,6 +18,7 @@ from metapt.twostage.arms import Changes, counterpart, equal_to
 Share = Annotated[float, Field(ge=0, lt=1)]
 Names = Annotated[list[str], Distinct]
 Rates = Annotated[list[Rate], Distinct]
+GroupWeight = Annotated[float, Field(gt=0, lt=2)]
 Taxa = Annotated[list[Positive], Distinct]
 
 
@@ -158,6 +159,17 @@ class Supervised(PretrainedPpiArm):
         "term (not in the paper)",
     )
     weights: TaskWeights | None = key(None, "task weights of another arm; empty: each task has weight 1")
+    group_weights: list[GroupWeight] | None = key(
+        None,
+        "weights of groups of PT tasks with alike labels, as many groups as weights; empty: none (not in the paper)",
+        min_length=2,
+    )
+
+    @model_validator(mode="after")
+    def _weights_have_one_source(self) -> Supervised:
+        if self.weights is not None and self.group_weights is not None:
+            raise ValueError("weights and group_weights both say what the tasks weigh; leave one out")
+        return self
 
 
 class CoTrain(PretrainedPpiArm):

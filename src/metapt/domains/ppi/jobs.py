@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from metapt.domains.ppi.config import (
@@ -17,7 +18,7 @@ from metapt.domains.ppi.config import (
 )
 from metapt.domains.ppi.data.sources import ARCHIVE, names, string_of
 from metapt.domains.ppi.settings import FULL_ACCESS, finetune_setting, pretrain_setting
-from metapt.jobs import Job, Jobs
+from metapt.jobs import Job, Jobs, chosen_seeds, seeds_folder
 from metapt.twostage.arms import changed, own_settings
 
 PREPARED = {"graphs": "graphs.npz", "tasks": "tasks.csv", "counts": "counts.csv"}
@@ -53,9 +54,12 @@ class PpiJobs(Jobs[PpiSettings]):
             minutes=120,
         )
 
-    def pretrain(self, arm: str, setting: str, seed: int) -> Job:
-        """Return the PT run of an arm, with a PT seed, that serves a setting."""
-        chosen = resolved(self.config.arms[arm], self.config.arms)
+    def pretrain(self, arm: str, setting: str, seed: int, settings: Arm | None = None) -> Job:
+        """Return the PT run of an arm, with a PT seed, that serves a setting.
+
+        `settings` are those of an arm that is not in `ppi.arms`.
+        """
+        chosen = resolved(settings or self.config.arms[arm], self.config.arms)
         setting, pretrain = pretrain_setting(chosen, setting), self.config.pretrain
         if not isinstance(chosen, WithoutPretraining):
             pretrain = changed(pretrain, chosen.pretrain)
@@ -80,23 +84,28 @@ class PpiJobs(Jobs[PpiSettings]):
         """Return the PT runs of arms that serve a setting, of all PT seeds."""
         return [self.pretrain(arm, setting, seed) for arm in arms for seed in range(self.config.pretrain_seeds)]
 
-    def finetune(self, arm: str, setting: str) -> Job:
-        """Return the job with the FT runs, of all PT and FT seeds of an arm, that serve a setting."""
-        chosen = self.config.arms[arm]
+    def finetune(self, arm: str, setting: str, settings: Arm | None = None, seeds: Sequence[int] | None = None) -> Job:
+        """Return the job with the FT runs, of all PT and FT seeds of an arm, that serve a setting; see `pretrain`.
+
+        With `seeds` it has these PT seeds only, and a folder of its own.
+        """
+        chosen = settings or self.config.arms[arm]
         setting, own = finetune_setting(chosen, setting), changed(self.config.finetune, chosen.finetune)
+        numbers = range(self.config.pretrain_seeds) if seeds is None else seeds
         inputs = {"graphs": self.prepared().outputs["graphs"]}
         if not isinstance(chosen, WithoutPretraining):  # without PT each FT seed draws an encoder
-            runs = enumerate(self.pretrain_all([arm], setting))
-            inputs |= {f"seed{seed}": run.outputs["pretrained"] for seed, run in runs}
+            runs = {f"seed{seed}": self.pretrain(arm, setting, seed, settings) for seed in numbers}
+            inputs |= {name: run.outputs["pretrained"] for name, run in runs.items()}
         keys = "pretrain_seeds", "finetune_seeds", "evaluations", "network", "test_species"
+        given = {"arm": arm, "method": chosen.method, "setting": setting, "finetune": own} | chosen_seeds(seeds)
         return self.training(
             "finetune",
-            f"finetune/{arm}/{setting}",
+            f"finetune/{arm}/{setting}{seeds_folder(seeds)}",
             "domains.ppi.finetune",
-            self.pick(*keys) | {"arm": arm, "method": chosen.method, "setting": setting, "finetune": own},
+            self.pick(*keys) | given,
             inputs,
             mem_mb=self._mem_mb(own.batch_size),
-            minutes=self._finetune_minutes(own),
+            minutes=self._finetune_minutes(own, len(numbers)),
         )
 
     def representations(self, arms: list[str], graphs: int) -> Job:
@@ -161,12 +170,12 @@ class PpiJobs(Jobs[PpiSettings]):
         updates = graphs / (pretrain.batch_size * getattr(arm, "pretrain_steps", 1))
         return self._minutes(2 * graphs + updates * self._update_graphs(arm))
 
-    def _finetune_minutes(self, finetune: PpiFinetuning) -> int:
-        """Return the time limit of the FT runs.
+    def _finetune_minutes(self, finetune: PpiFinetuning, seeds: int) -> int:
+        """Return the time limit of the FT runs of this number of PT seeds.
 
         The first FT seed tries all learning rates, and linear evaluation encodes each graph once.
         """
         config = self.config
-        runs = config.pretrain_seeds * (config.finetune_seeds - 1 + len(finetune.lrs))
+        runs = seeds * (config.finetune_seeds - 1 + len(finetune.lrs))
         epochs = finetune.epochs if "full_transfer" in config.evaluations else 0
-        return self._minutes((runs * epochs + config.pretrain_seeds) * self._graphs())
+        return self._minutes((runs * epochs + seeds) * self._graphs())

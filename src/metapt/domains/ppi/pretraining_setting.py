@@ -15,11 +15,12 @@ from metapt.domains.ppi import config
 from metapt.domains.ppi.batches import PpiBatches
 from metapt.domains.ppi.data.dataset import Indices, PpiDataset, held_out_tasks, splits
 from metapt.domains.ppi.data.graphs import pack, related, unpack
+from metapt.domains.ppi.data.groups import task_groups
 from metapt.domains.ppi.features import head_aurocs
 from metapt.domains.ppi.gin import GinEncoder, initial_head, initial_pretrained
 from metapt.domains.ppi.problem import initial_meta
 from metapt.domains.ppi.quantities import ONLINE
-from metapt.domains.ppi.settings import HALF_DATA, HELD_OUT, PERMUTED_TASKS, RELEASED_CENTRE
+from metapt.domains.ppi.settings import HALF_DATA, HELD_OUT, PERMUTED_TASKS, RELEASED_CENTRE, permuted_share
 from metapt.hypergrad import Params, Pretrained
 from metapt.training.checkpoint import Checkpoint
 from metapt.training.seeds import generator
@@ -89,22 +90,35 @@ class PpiSetting:
         return self.pretrain.epochs * self.steps_per_epoch
 
     def permuted(self) -> Indices:
-        """Return the PT tasks whose labels are permuted over the PT graphs: a random half by PT seed, or none."""
-        if self.name != PERMUTED_TASKS:
-            return np.zeros(0, dtype=np.int64)
-        random = np.random.default_rng([self.seed, 2])
-        return np.sort(random.permutation(self.dataset.coarse_tasks)[: self.dataset.coarse_tasks // 2])
+        """Return the PT tasks whose labels are permuted over the PT graphs; none in most settings.
+
+        Those of a larger share include those of a smaller one with the same random seed.
+        """
+        tasks = self.dataset.coarse_tasks
+        random = np.random.default_rng([self._noise_seed, 2])
+        return np.sort(random.permutation(tasks)[: int(permuted_share(self.name) * tasks)])
+
+    @property
+    def _noise_seed(self) -> int:
+        """Return the seed of permuted labels: the PT seed, or one for all PT seeds, which then share one data set."""
+        return self.seed if self.name == PERMUTED_TASKS else 0
 
     def coarse(self) -> Tensor | None:
         """Return the PT labels of all graphs as bits; None: the labels of the data set."""
         chosen = self.permuted()
         if not len(chosen):
             return None
-        graphs, random = self.graphs, np.random.default_rng([self.seed, 3])
+        graphs, random = self.graphs, np.random.default_rng([self._noise_seed, 3])
         labels = unpack(self.dataset.graphs.coarse, self.dataset.coarse_tasks)
         for task in chosen:
             labels[graphs, task] = labels[random.permutation(graphs), task]
         return torch.from_numpy(pack(labels.astype(np.bool_))).to(self.dataset.device)
+
+    def groups(self, count: int) -> NDArray[np.int64]:
+        """Return the group, from 0 to count - 1, of each PT task by its labels on the PT graphs; see `task_groups`."""
+        bits = self.coarse()
+        coarse = self.dataset.graphs.coarse if bits is None else bits.cpu().numpy()
+        return task_groups(unpack(coarse[self.graphs], self.dataset.coarse_tasks), count)
 
     def relatives(self) -> NDArray[np.bool_]:
         """Return a mask [PT tasks] of the tasks that an FT task implies by the setting's labels (see `related`)."""

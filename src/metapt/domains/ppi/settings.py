@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from metapt.domains.ppi.config import Arm, uses_labels
 from metapt.errors import ConfigError
 
@@ -11,7 +13,28 @@ FULL_ACCESS, HALF_DATA = "full_access", "half_data"
 PERMUTED_TASKS, RELEASED_CENTRE = "permuted_tasks", "released_centre"
 HELD_OUT = tuple(f"held_out_{fold}" for fold in range(FOLDS))
 SETTINGS = (FULL_ACCESS, HALF_DATA, *HELD_OUT, PERMUTED_TASKS, RELEASED_CENTRE)
-"""Names of settings in paths and in the column `setting` of the metrics."""
+"""Names of settings in paths and in the column `setting` of the metrics, besides those of `permuted`."""
+
+_PERMUTED = re.compile(r"permuted_([1-9]\d?)")
+
+
+def permuted(percent: int) -> str:
+    """Return the setting in which this share of the PT tasks, the same for all PT seeds, has permuted labels.
+
+    >>> permuted(90), permuted(0)
+    ('permuted_90', 'full_access')
+    """
+    return f"permuted_{percent}" if percent else FULL_ACCESS
+
+
+def permuted_share(setting: str) -> float:
+    """Return the share of the PT tasks whose labels a setting permutes.
+
+    >>> [permuted_share(setting) for setting in ("full_access", "permuted_tasks", "permuted_90")]
+    [0.0, 0.5, 0.9]
+    """
+    found = _PERMUTED.fullmatch(setting)
+    return int(found[1]) / 100 if found else 0.5 * (setting == PERMUTED_TASKS)
 
 
 def pretrain_setting(arm: Arm, setting: str) -> str:
@@ -19,8 +42,8 @@ def pretrain_setting(arm: Arm, setting: str) -> str:
 
     Raises ConfigError if there is no such setting.
     """
-    if setting not in SETTINGS:
-        raise ConfigError(f"ppi has no setting {setting!r}; legal: {', '.join(SETTINGS)}.")
+    if setting not in SETTINGS and not permuted_share(setting):
+        raise ConfigError(f"ppi has no setting {setting!r}; legal: {', '.join(SETTINGS)}, permuted_1 to permuted_99.")
     return FULL_ACCESS if setting in (HALF_DATA, *HELD_OUT) and not uses_labels(arm) else setting
 
 

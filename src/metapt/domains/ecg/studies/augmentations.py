@@ -74,7 +74,8 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
     chosen = dataset.records.test[:_ECGS]
     signals, labels = dataset.signals(chosen), dataset.records.labels[chosen]
     shown = _first_normal(labels)
-    draws = draw(_VIEWS, samples, len(LEADS), setting.pretrain.jitter, generator("ecg augmentations"))
+    given, stream = setting.pretrain, generator("ecg augmentations")
+    draws = draw(_VIEWS, samples, len(LEADS), given.jitter, stream, crop=given.crop, noise=given.noise)
     draws = Draws(*(each.to(machine.device) for each in draws))
     series = _series(ORIGINAL, _lead(dataset, signals[shown]))
     for index, name in enumerate(LABELS.values()):

@@ -1,0 +1,84 @@
+"""Experiment `headroom`: what other strengths of the views, warps and temperatures of SimCLR could gain.
+
+Not in the paper.
+"""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from metapt.domains.ecg.config import Arm, EcgPretraining, EcgSettings, Simclr, Warp, access
+from metapt.domains.ecg.jobs import EcgJobs
+from metapt.domains.ecg.quantities import AUROC
+from metapt.domains.ecg.results import EcgResults, finetune_setting
+from metapt.evaluation.experiment import Needs
+from metapt.evaluation.headroom import REFERENCE
+from metapt.sections import Positive, key
+from metapt.twostage.headroom import Cell, HeadroomSection, Range, experiment, table_of_runs
+
+
+class EcgHeadroom(HeadroomSection):
+    """Random settings of warp, crop, jitter and temperature, each with the same PT seeds. Not in the paper."""
+
+    reference: str = key("simclr", "the arm that settings are compared with, whose PT sees no labels")
+    strength: Range = key((0.25, 64.0), "of a warp whose velocity is smoothed, one for all ECGs, samples")
+    crop: Range = key((0.05, 0.95), "largest share of a lead that a crop zeroes")
+    noise: Range = key((0.01, 1.0), "standard deviation of the white noise over the lead's")
+    temperature: Range = key((0.05, 2.0), "of NT-Xent")
+    finetune_size: Positive = key(500, "labelled ECGs")
+
+    def arm_names(self) -> list[str]:
+        """Return the reference."""
+        return [self.reference]
+
+    def check(self, domain: EcgSettings) -> None:
+        """Raise ValueError as `HeadroomSection.check`, for a reference that sees labels, and for crops above 1."""
+        super().check(domain)
+        if access(domain.arms[self.reference], self.finetune_size) != "none":
+            raise ValueError(f".reference is {self.reference!r}, whose PT sees labels; legal: an arm without")
+        if self.crop[1] > 1:
+            raise ValueError(f".crop goes up to {self.crop[1]:g}; legal: shares of at most 1")
+
+
+def settings(section: EcgHeadroom) -> dict[str, dict[str, float]]:
+    """Return the hyperparameters of each setting, by its name."""
+    return section.draws({name: getattr(section, name) for name in ("strength", "crop", "noise", "temperature")})
+
+
+def arm_of(strength: float, crop: float, noise: float, temperature: float) -> Simclr:
+    """Return the arm of a setting."""
+    warp = Warp(smoothing="velocity", scale="log", initial=strength, network_width=0)
+    pretrain = EcgPretraining(crop=crop, noise=noise, temperature=temperature)
+    return Simclr(method="simclr", warp=warp, pretrain=pretrain)
+
+
+def needs(jobs: EcgJobs, section: EcgHeadroom) -> Needs:
+    """Return the FT runs of the settings and of the reference, a job for each PT seed."""
+    arms: dict[str, Arm] = {section.reference: jobs.config.arms[section.reference]}
+    arms |= {name: arm_of(**drawn) for name, drawn in settings(section).items()}
+    size = section.finetune_size
+    runs = [
+        jobs.finetune(name, "none", size, arm, [seed]) for seed in section.pretrain_seeds for name, arm in arms.items()
+    ]
+    return Needs(runs)
+
+
+def runs(results: EcgResults) -> pd.DataFrame:
+    """Return the table of runs."""
+    section, config = results.section, results.config
+    problem, setting = f"ecg width {config.width}", finetune_setting(section.finetune_size)
+    if config.stand_in:
+        problem = f"{config.source} {problem}"
+    cells = [Cell(name, setting, problem, name, drawn) for name, drawn in settings(section).items()]
+    return table_of_runs(results, [*cells, Cell(section.reference, setting, problem, REFERENCE, {})], AUROC)
+
+
+EXPERIMENT = experiment(
+    EcgHeadroom,
+    order=8,
+    needs=needs,
+    results=EcgResults,
+    runs=runs,
+    metric=AUROC,
+    title="What other warps, crops, jitters and temperatures of SimCLR could gain",
+)

@@ -1,0 +1,73 @@
+"""Experiment `headroom`: what other rotations of PT images could gain, a positive control.
+
+Not in the paper.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import pandas as pd
+from pydantic import Field
+
+from metapt.domains.mnist.config import BpttStudy, FixedArm
+from metapt.domains.mnist.jobs import MnistJobs
+from metapt.domains.mnist.quantities import ACCURACY, VALIDATION_ACCURACY
+from metapt.domains.mnist.results import MnistResults
+from metapt.evaluation.experiment import Needs
+from metapt.evaluation.headroom import REFERENCE
+from metapt.sections import Distinct, Positive, key, plain
+from metapt.twostage.headroom import Cell, HeadroomSection, experiment, table_of_runs
+
+
+class MnistHeadroom(HeadroomSection):
+    """Random mean rotations of PT images, each with the same PT seeds: a positive control. Not in the paper."""
+
+    pretrain_seeds: Annotated[list[Annotated[int, Field(ge=0)]], Distinct] = key(
+        list(range(8)), "PT seeds, the same for all settings; tables with other seeds can be joined", min_length=2
+    )
+    mean: tuple[float, float] = key((0.0, 180.0), "range of the mean rotation in PT, uniform, degrees")
+    reference: float = key(45.0, "the mean rotation that settings are compared with, degrees")
+    target: float = key(90.0, "mean rotation of FT images, degrees; the standard deviation is 1 in PT and FT")
+    pretrain_examples: Positive = key(3000, "PT images")
+    finetune_examples: Positive = key(3000, "FT images, half of them for validation")
+    pretrain_steps: Positive = key(500, "PT steps")
+    finetune_steps: Positive = key(500, "FT steps")
+
+
+def settings(section: MnistHeadroom) -> dict[str, dict[str, float]]:
+    """Return the hyperparameters of each setting and of the reference, by its name."""
+    return section.draws({"mean": section.mean}, logarithmic=False) | {REFERENCE: {"mean": section.reference}}
+
+
+def needs(jobs: MnistJobs, section: MnistHeadroom) -> Needs:
+    """Return the run of each setting."""
+    keys = "target", "pretrain_examples", "finetune_examples", "pretrain_steps", "finetune_steps"
+    given = {key: getattr(section, key) for key in keys}
+    runs = []
+    for name, drawn in settings(section).items():
+        study = BpttStudy(arms={name: FixedArm(method="fixed", **drawn)}, **given)
+        config = {"experiment": "headroom", "arm": name, "settings": plain(study), "seeds": section.pretrain_seeds}
+        entry = "domains.mnist.studies.headroom"
+        inputs = {"data": jobs.prepared().outputs["data"]}
+        runs.append(jobs.training("study", f"headroom/{name}", entry, config, inputs, mem_mb=2000, minutes=60))
+    return Needs(runs)
+
+
+def runs(results: MnistResults) -> pd.DataFrame:
+    """Return the table of runs."""
+    problem = f"{results.config.source} " * results.config.stand_in + "mnist rotation"
+    cells = [Cell(name, "", problem, name, drawn) for name, drawn in settings(results.section).items()]
+    return table_of_runs(results, cells, ACCURACY, VALIDATION_ACCURACY)
+
+
+EXPERIMENT = experiment(
+    MnistHeadroom,
+    order=6,
+    needs=needs,
+    results=MnistResults,
+    runs=runs,
+    metric=ACCURACY,
+    label=ACCURACY,
+    title="What other rotations of PT images could gain",
+)

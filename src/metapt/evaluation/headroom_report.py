@@ -1,0 +1,174 @@
+"""Tables, figure and claims of a headroom, from a table of runs (see `metapt.evaluation.headroom`)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from metapt.evaluation import figures
+from metapt.evaluation.comparisons import NOT_BELOW, Comparison
+from metapt.evaluation.headroom import Headroom, Share, grids, headroom
+from metapt.evaluation.metrics import NotMeasuredError
+from metapt.evaluation.statistics import Estimate
+from metapt.evaluation.tables import NOTHING, Tables, markdown, mean_and_error
+
+_SHOWN = 5  # hyperparameters of a problem in the figure and in the table of responses
+
+Names = Mapping[str, str]
+"""Evaluation -> its name in tables and figures; one that is not there keeps its own."""
+
+
+def tables(rows: pd.DataFrame, names: Names) -> Tables:
+    """Return variance shares and gains, and the responses along hyperparameters; the numbers are the table of runs."""
+    found = [headroom(grid) for grid in grids(rows)]
+    gains = (
+        "What settings of the hyperparameters gain. Shares of the variance of test results with 95 % interval (two-way "
+        "random-effects analysis of variance; the rest holds the interaction). Gain over the reference in percentage "
+        "points, mean ± standard error over PT seeds: of the setting that test (or validation) results choose on half "
+        "of the seeds, on the other half. Most: of the best setting on the seeds that choose it, too high on average. "
+        "Runs: PT runs, half of them of the reference, that show a gain of this size with 80 % power"
+    )
+    responses = (
+        "The response along single hyperparameters: quadratic fits to the means of the settings over PT seeds, of each "
+        f"problem the {_SHOWN} with the smallest p-value (F test, not corrected for their number)"
+    )
+    shown = pd.DataFrame([_words(each, names) | _gains(each) for each in found])
+    return Tables({gains: shown, responses: pd.DataFrame(list(_responses(found, names)))}, rows)
+
+
+def text(rows: pd.DataFrame) -> str:
+    """Return the tables as Markdown, and a sentence for each problem and evaluation."""
+    blocks = [
+        markdown(part.astype(str), caption, {str(name): False for name in part})
+        for caption, part in tables(rows, {}).blocks.items()
+        if len(part)
+    ]
+    sentences = [f"- {_title(each, {})}: {each.sentence}." for each in map(headroom, grids(rows))]
+    return "\n".join([*blocks, *sentences])
+
+
+def comparisons(rows: pd.DataFrame, reference: str, metric: str, names: Names) -> Iterator[Comparison]:
+    """Yield the claim that a setting chosen on half of the seeds beats the reference on the other half."""
+    for grid in grids(rows):
+        found = headroom(grid)
+
+        def measure(found: Headroom = found) -> Estimate:
+            if found.grid.reference is None:
+                raise NotMeasuredError(f"No run of the reference of {found.grid.cell['problem']} was made.")
+            return found.gain
+
+        evaluation = grid.cell["evaluation"]
+        title = f"a setting chosen on half of the seeds beats {reference} on the other half, {_title(found, names)}"
+        yield Comparison(title, "best setting", reference, metric, NOT_BELOW, measure, evaluation, least_seeds=5)
+
+
+def figure(rows: pd.DataFrame, names: Names, ylabel: str) -> Figure:
+    """Draw the gains on the left, then the response along each hyperparameter, at most `_SHOWN` of them."""
+    found = [headroom(grid) for grid in grids(rows)]
+    chosen = _chosen(found)
+    columns = min(3, 1 + len(chosen))
+    drawn, axes = figures.panels(columns, -(-(1 + len(chosen)) // columns), width=4.4, height=3.4)
+    for axis in axes[1 + len(chosen) :]:
+        axis.remove()
+    _draw_gains(axes[0], found, names)
+    for axis, name in zip(axes[1:], chosen, strict=False):
+        _draw_response(axis, found, name, names, ylabel)
+    figures.legend_above(drawn, axes[1 : 1 + len(chosen)], columns=3)
+    return drawn
+
+
+def _title(found: Headroom, names: Names) -> str:
+    cell = found.grid.cell
+    return f"{cell['problem']}, {names.get(cell['evaluation'], cell['evaluation'])}"
+
+
+def _words(found: Headroom, names: Names) -> dict[str, object]:
+    cell = found.grid.cell
+    return {"problem": cell["problem"], "evaluation": names.get(cell["evaluation"], cell["evaluation"])}
+
+
+def _gains(found: Headroom) -> dict[str, object]:
+    settings, seeds = found.grid.test.shape
+    shares = {f"{name} (%)": _share(share) for name, share in found.shares.items()}
+    spread = math.sqrt(found.shares["settings"].variance)
+    known = math.isfinite(found.most)
+    return {
+        "settings": settings,
+        "PT seeds": seeds,
+        **shares,
+        "standard deviation of settings": f"{spread:.2f}",
+        "gain, chosen on test": mean_and_error(found.gain.mean, found.gain.standard_error) if known else NOTHING,
+        "gain, chosen on validation": (
+            mean_and_error(found.validated.mean, found.validated.standard_error) if known else NOTHING
+        ),
+        "most": f"{found.most:.2f}" if known else NOTHING,
+        "of": found.best,
+        "runs": NOTHING if found.seeds_to_see is None else 2 * found.seeds_to_see,
+    }
+
+
+def _share(share: Share) -> str:
+    return f"{share.share:.0f} [{share.low:.0f}, {share.high:.0f}]"
+
+
+def _responses(found: list[Headroom], names: Names) -> Iterator[dict[str, object]]:
+    for each in found:
+        for name in sorted(each.responses, key=lambda name: each.responses[name].p_value)[:_SHOWN]:
+            along = each.responses[name]
+            yield _words(each, names) | {
+                "hyperparameter": name,
+                "best value": f"{along.best:.3g}",
+                "highest minus lowest fit": f"{along.effect:.2f}",
+                "p-value": f"{along.p_value:.2g}",
+                "hyperparameters": len(each.responses),
+            }
+
+
+def _chosen(found: list[Headroom]) -> list[str]:
+    """Return the hyperparameters with the smallest p-value in any problem, in their order in the table of runs."""
+    least: dict[str, float] = {}
+    for each in found:
+        for name, along in each.responses.items():
+            least[name] = min(along.p_value, least.get(name, math.inf))
+    kept = sorted(least, key=lambda name: least[name])[:_SHOWN]
+    return [name for name in least if name in kept]
+
+
+def _draw_gains(axis: Axes, found: list[Headroom], names: Names) -> None:
+    with figures.style():
+        for shift, name in ((-0.12, "gain"), (0.12, "validated")):
+            gains = [getattr(each, name) for each in found]
+            places = np.arange(len(found)) + shift
+            look: dict[str, object] = (
+                {"color": figures.colour(0), "fmt": "o", "label": "chosen on test"}
+                if name == "gain"
+                else {"color": figures.colour(1), "fmt": "s", "label": "chosen on validation"}
+            )
+            errors = np.nan_to_num([gain.standard_error for gain in gains])
+            axis.errorbar([gain.mean for gain in gains], places, xerr=errors, **look)  # type: ignore[arg-type]
+        most: dict[str, object] = {"color": figures.QUIET, "marker": "|", "s": 90, "label": "on the seeds that choose"}
+        axis.scatter([each.most for each in found], range(len(found)), **most)  # type: ignore[arg-type]
+        axis.axvline(0.0, color=figures.QUIET, linewidth=1, linestyle="--", zorder=1.5)
+        figures.named_rows(axis, [_title(each, names).replace(", ", "\n", 1) for each in found], "gain (points)")
+        axis.legend(fontsize=8, loc="best")
+    figures.title(axis, "best setting over the reference")
+
+
+def _draw_response(axis: Axes, found: list[Headroom], name: str, names: Names, ylabel: str) -> None:
+    with figures.style():
+        for place, each in enumerate(found):
+            if name not in each.responses:
+                continue
+            along, colour = each.responses[name], figures.colour(place)
+            curve, values = along.curve, each.grid.hyperparameters[name]
+            figures.band(axis, curve["value"], curve["low"], curve["mean"], curve["high"], _title(each, names), colour)
+            axis.plot(values, each.grid.test.mean(axis=1, skipna=False), "o", markersize=3, color=colour, alpha=0.6)
+            axis.set_xscale("log" if along.logarithmic else "linear")
+        axis.set(xlabel=name.replace("_", " "), ylabel=ylabel)
+        if axis.get_xscale() == "log":
+            figures.plain_log_ticks(axis.xaxis)

@@ -1,0 +1,102 @@
+"""The headroom of a problem of one's own: what other hyperparameters of pre-training (PT) could gain at most."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import pandas as pd
+import torch
+
+from metapt.errors import ConfigError
+from metapt.evaluation.headroom import REFERENCE, Headroom, grids
+from metapt.evaluation.headroom import headroom as measured
+from metapt.hypergrad import MetaProblem, Params, Pretrained
+from metapt.training.batches import Batches
+from metapt.training.optimizers import OptimizerSpec
+from metapt.training.pretraining import Pretrainer
+from metapt.training.seeds import generator
+
+
+class OwnHeadroom(NamedTuple):
+    """The headroom of a problem; its text is the sentence that says it.
+
+    Attributes:
+        rows: a row for each run, see `metapt.evaluation.headroom`; `rows.to_csv(path, index=False)` keeps them.
+        headroom: variance shares, gains and responses.
+    """
+
+    rows: pd.DataFrame
+    headroom: Headroom
+
+    def __str__(self) -> str:
+        return self.headroom.sentence
+
+
+def headroom(
+    problem: MetaProblem,
+    batches: Callable[[int], Batches],
+    pretrained: Callable[[int], Pretrained],
+    draw: Callable[[torch.Generator], Params],
+    evaluate: Callable[[Pretrained, int], float | tuple[float, float]],
+    *,
+    steps: int,
+    optimizer: OptimizerSpec,
+    reference: Params | None = None,
+    settings: int = 24,
+    seeds: int | Sequence[int] = 4,
+    seed: int = 0,
+    name: str = "own problem",
+) -> OwnHeadroom:
+    """Measure what other hyperparameters of PT could gain, by plain PT with random ones.
+
+    Each setting of the hyperparameters is pre-trained with each PT seed, and fine-tuned. The PT runs of a seed differ
+    in the hyperparameters only.
+
+    Args:
+        problem: provides the PT loss.
+        batches: returns the minibatches of a PT seed, from their beginning; only `pretrain` is called.
+        pretrained: returns the initial encoder, PT head and buffers of a PT seed.
+        draw: returns random hyperparameters (the meta-parameters of the problem), drawn from the given generator on the
+            CPU. Draw them from all values that you would try.
+        evaluate: fine-tunes the encoder that PT with a seed has left, and returns the test result, or validation and
+            test result; higher is better. It must be the same function for all settings, random draws included.
+        steps: PT steps of a run.
+        optimizer: of PT.
+        reference: hyperparameters that the settings are compared with, such as those that you use; None: no gain is
+            measured.
+        settings: number of random settings, 2 or more.
+        seeds: PT seeds, or their number; 2 or more.
+        seed: of the draw of settings.
+        name: of the problem, in the rows.
+
+    Returns:
+        The runs and the headroom. Raises as `Pretrainer.run`, and ConfigError for fewer than two settings or seeds.
+    """
+    chosen = list(range(seeds) if isinstance(seeds, int) else seeds)
+    if settings < 2 or len(chosen) < 2:
+        raise ConfigError(f"a headroom of {settings} settings with {len(chosen)} PT seeds; legal: 2 or more of each.")
+    tried = {} if reference is None else {REFERENCE: reference}
+    for number in range(settings):
+        tried[f"headroom-{seed}-{number:02d}"] = draw(generator("headroom", seed, number))
+    rows = []
+    for setting, meta in tried.items():
+        for own in chosen:
+            trainer = Pretrainer(problem, batches(own), pretrained(own), optimizer)
+            trainer.run(meta, steps, f"{setting}, PT seed {own}")
+            found = evaluate(trainer.pretrained.leaves(), own)
+            validation, test = found if isinstance(found, tuple) else (found, found)
+            words: dict[str, Any] = {"experiment": "headroom", "domain": "own", "problem": name, "evaluation": "FT"}
+            words |= {"setting": setting, **_numbers(meta), "pretrain_seed": own, "finetune_seed": 0}
+            rows.append(words | {"validation": float(validation), "test": float(test)})
+    table = pd.DataFrame(rows)
+    return OwnHeadroom(table, measured(next(grids(table))))
+
+
+def _numbers(meta: Params) -> dict[str, float]:
+    """Return hyperparameters as numbers by name; elements of a tensor as `name[0]`, `name[1]`, ..."""
+    found = {}
+    for name, value in meta.items():
+        values = value.detach().flatten().tolist()
+        found |= {name: values[0]} if value.dim() == 0 else {f"{name}[{i}]": each for i, each in enumerate(values)}
+    return found

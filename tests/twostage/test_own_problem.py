@@ -1,0 +1,118 @@
+"""The headroom of a problem of one's own: the known one of a closed form, and none where there is none."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import metapt
+from metapt.errors import ConfigError
+from metapt.evaluation.headroom import REFERENCE
+from metapt.hypergrad import Params, Pretrained
+from metapt.training.optimizers import OptimizerSpec
+
+
+class Pulled:
+    """PT pulls `follows` to the hyperparameter plus the number of its seed, and `ignores` to that number alone."""
+
+    def pretrain_loss(self, pretrained: Pretrained, meta: Params, batch: Tensor) -> Tensor:
+        encoder = pretrained.encoder
+        return (encoder["follows"] - meta["target"] - batch) ** 2 / 2 + (encoder["ignores"] - batch) ** 2 / 2
+
+    def encode(self, encoder: Params, batch: Any) -> Tensor:
+        return encoder["follows"]
+
+    def head_loss(self, head: Params, features: Tensor, batch: Any) -> Tensor:
+        return features
+
+
+class Numbers:
+    """Minibatches of a seed: a number that is 0.5 times the seed."""
+
+    def __init__(self, seed: int) -> None:
+        self.number = torch.tensor(0.5 * seed)
+
+    def pretrain(self) -> Tensor:
+        return self.number
+
+    train = validation = pretrain
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        del state
+
+
+def start(seed: int) -> Pretrained:
+    return Pretrained({"follows": torch.zeros(()), "ignores": torch.zeros(())}, {})
+
+
+def draw(random: torch.Generator) -> Params:
+    return {"target": torch.randn((), generator=random)}
+
+
+def measure(part: str, **changes: Any) -> Any:
+    given = {"steps": 60, "optimizer": OptimizerSpec("SGD", {"lr": 0.5}), "reference": {"target": torch.tensor(0.25)}}
+
+    def evaluate(pretrained: Pretrained, seed: int) -> float:
+        return float(pretrained.encoder[part])
+
+    return metapt.headroom(Pulled(), Numbers, start, draw, evaluate, **(given | {"settings": 9, "seeds": 3} | changes))
+
+
+def test_a_known_headroom_is_found() -> None:
+    found = measure("follows")
+    targets = found.rows[found.rows["setting"] != REFERENCE].groupby("setting")["target"].first()
+    assert len(targets) == 9
+    assert found.headroom.most == pytest.approx(targets.max() - 0.25, abs=1e-5)
+    assert found.headroom.gain.mean == pytest.approx(targets.max() - 0.25, abs=1e-5)
+    variances = np.array([targets.var(), np.var([0.0, 0.5, 1.0], ddof=1)])
+    shares = found.headroom.shares
+    assert shares["settings"].share == pytest.approx(100 * variances[0] / variances.sum(), rel=1e-3)
+    assert str(found).startswith(f"settings explain {shares['settings'].share:.0f} % of the variance; at most about")
+    assert str(found).endswith("4 runs would be needed to see it")
+
+
+def test_where_hyperparameters_do_nothing_nothing_is_gained() -> None:
+    found = measure("ignores")
+    assert found.headroom.shares["settings"].share == 0
+    assert str(found) == "settings explain 0 % of the variance; no setting gains anything"
+
+
+def test_settings_do_not_depend_on_their_number_and_validation_results_are_kept() -> None:
+    def evaluate(pretrained: Pretrained, seed: int) -> tuple[float, float]:
+        return -1.0, float(pretrained.encoder["follows"])
+
+    given: dict[str, Any] = {"steps": 1, "optimizer": OptimizerSpec("SGD", {"lr": 0.5}), "seeds": [4, 7]}
+    few, many = (metapt.headroom(Pulled(), Numbers, start, draw, evaluate, settings=n, **given).rows for n in (2, 3))
+    assert few.equals(many.iloc[: len(few)])
+    assert set(many["pretrain_seed"]) == {4, 7}
+    assert set(many["validation"]) == {-1.0}
+
+
+def test_hyperparameters_that_are_tensors_have_a_column_for_each_element() -> None:
+    def several(random: torch.Generator) -> Params:
+        return {"target": torch.randn((), generator=random), "other": torch.randn(2, generator=random)}
+
+    given: dict[str, Any] = {"steps": 1, "optimizer": OptimizerSpec("SGD", {"lr": 0.5}), "settings": 2, "seeds": 2}
+    rows = metapt.headroom(Pulled(), Numbers, start, several, lambda pretrained, seed: 0.0, **given).rows
+    assert {"target", "other[0]", "other[1]"} <= set(rows)
+
+
+def test_one_seed_is_refused() -> None:
+    with pytest.raises(ConfigError, match="a headroom of 9 settings with 1 PT seeds; legal: 2 or more of each"):
+        measure("follows", seeds=1)
+
+
+def test_the_package_is_imported_without_torch() -> None:
+    code = "import sys, metapt; assert 'torch' not in sys.modules; assert callable(metapt.headroom)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        metapt.nothing  # noqa: B018
