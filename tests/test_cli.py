@@ -89,6 +89,20 @@ def test_a_config_of_any_editor_is_read(
     assert capsys.readouterr().out == "é\n"
 
 
+def test_tables_of_runs_are_joined(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    line = "e,d,p,FT,{},{},{},0,{},{}".format
+    for seed in (4, 9):
+        rows = [line(name, x, seed, x + seed, x + seed) for x, name in enumerate(("reference", "a", "b"))]
+        head = "experiment,domain,problem,evaluation,setting,x,pretrain_seed,finetune_seed,validation,test"
+        (tmp_path / f"{seed}.csv").write_text("\n".join([head, *rows, ""]))
+    assert main(["headroom", str(tmp_path / "4.csv"), str(tmp_path / "9.csv")]) == 0
+    printed = capsys.readouterr().out
+    assert "| p " in printed
+    assert "at most about 2 points can be gained; 4 runs would be needed to see it." in printed
+    assert main(["headroom", str(tmp_path / "4.csv")]) == 1
+    assert "p, FT has 1 PT seed; a headroom needs at least two." in capsys.readouterr().err
+
+
 def test_the_home_is_expanded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

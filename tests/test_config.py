@@ -157,11 +157,25 @@ def test_experiments_are_those_of_the_config() -> None:
         experiments(read("{results: here}"))
 
 
-def test_the_papers_config_is_every_experiment_with_its_defaults() -> None:
+def test_the_papers_config_is_every_experiment_but_the_headroom_with_its_defaults() -> None:
     mnist = validate(yaml.safe_load((ROOT / "config" / "paper.yaml").read_text())).mnist
     assert mnist is not None
-    for name in set(type(mnist).model_fields) - {"source"}:
+    for name in set(type(mnist).model_fields) - {"source", "headroom"}:
         assert getattr(mnist, name) == getattr(read(f"mnist: {{{name}: {{}}}}").mnist, name)
+
+
+def test_headrooms_have_the_data_and_sizes_of_the_small_real_config() -> None:
+    real, large, small = (
+        yaml.safe_load((ROOT / "config" / f"{name}.yaml").read_text())
+        for name in ("real-small", "headroom", "headroom-small")
+    )
+    for key in ("source", "width", "finetune_seeds", "pretrain", "finetune"):
+        assert large["ecg"][key] == real["ecg"][key]
+    assert large["ecg"]["arms"]["simclr"] == real["ecg"]["arms"]["simclr"]
+    for key in ("source", "string", "test_species", "network", "finetune_seeds", "pretrain"):
+        assert large["ppi"][key] == real["ppi"][key]
+    assert large["ppi"]["finetune"]["linear_lrs"] == real["ppi"]["finetune"]["linear_lrs"]
+    assert small["ppi"] == large["ppi"] | {"network": {"layers": 3, "width": 16}}
 
 
 @pytest.mark.parametrize("path", CONFIGS + OVERLAYS, ids=lambda path: path.name)

@@ -189,7 +189,12 @@ def metapt(arguments: list[str], project: Path, monkeypatch: pytest.MonkeyPatch)
     elif options.command == "check":
         assert main(arguments) == 0
     else:
-        assert options.command in ("run", "docs", "summary")  # they need a finished run, or write into the project
+        assert options.command in (
+            "run",
+            "docs",
+            "summary",
+            "headroom",
+        )  # they need a finished run, or write into the project
 
 
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=lambda page: str(page.relative_to(ROOT)))

@@ -45,6 +45,12 @@ def test_the_guides_single_call_gives_a_gradient_per_feature(example: ModuleType
     assert torch.isfinite(gradient).all()
 
 
+def test_the_guides_headroom_says_what_can_be_gained(example: ModuleType) -> None:
+    exec(code_blocks()[2].replace("steps=1000", "steps=30, settings=3, seeds=2"), vars(example))
+    assert str(example.found).startswith("settings explain ")
+    assert len(example.found.rows) == 4 * 2
+
+
 def test_the_example_puts_the_noise_on_the_useless_features_and_compares_arms_trained_alike(
     example: ModuleType, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -79,6 +79,17 @@ def test_uniform_jitter_is_a_share_of_that_at_most_for_each_view() -> None:
     assert (drawn(20, 4).jitter == 0.1).all()
 
 
+def test_a_view_may_have_another_crop_and_noise_from_the_same_draws() -> None:
+    usual = drawn(50, 64)
+    other = draw(50, 64, 12, "fixed", torch.Generator().manual_seed(0), DTYPE, crop=0.9, noise=0.3)
+    torch.testing.assert_close(other.crop_length, usual.crop_length * 1.8)
+    torch.testing.assert_close(other.jitter, usual.jitter * 3)
+    for name in ("crop_start", "noise", "velocity"):
+        assert torch.equal(getattr(other, name), getattr(usual, name))
+    zeroed = (crop_and_jitter(ecgs(50, 64), other._replace(jitter=torch.zeros(50, dtype=DTYPE))) == 0).sum(1)
+    assert 0.5 * 64 < zeroed.max() <= 0.9 * 64
+
+
 def test_views_depend_on_their_draws_alone_and_crop_and_jitter_carry_no_derivative() -> None:
     signals = ecgs(3, 64).requires_grad_()
     first, second, other = (crop_and_jitter(signals, drawn(3, 64, seed)) for seed in (0, 0, 1))

@@ -200,6 +200,46 @@ def test_a_summary_knows_the_arms_that_it_compares() -> None:
     assert job.config["section"]["baseline"] == "simclr"
 
 
+def test_a_headroom_runs_settings_and_reference_with_the_same_seeds_a_job_of_ft_each() -> None:
+    keys = {"settings": 3, "pretrain_seeds": [5, 7], "finetune_size": 50}
+    made = jobs(headroom=keys)
+    needs = DOMAIN.experiments["headroom"].needs(made, getattr(made.config, "headroom"))  # noqa: B009
+    names = ["simclr", *(f"headroom-0-{number:02d}" for number in range(3))]
+    assert [job.name for job in needs.runs] == [
+        f"ecg/finetune/{name}/none/n50/seeds{seed}" for seed in (5, 7) for name in names
+    ]
+    assert [job.config["pretrain_seeds"] for job in needs.runs] == [[5]] * 4 + [[7]] * 4
+    arms = [made.made[f"ecg/pretrain/{name}/none/seed7"].config["arm_settings"] for name in names]
+    own = ("crop", "noise", "temperature")
+    assert [sorted(arm) for arm in arms] == [["method", "warp"]] + 3 * [sorted(["method", "warp", *own])]
+    assert arms[0] == made.pretrain("simclr", "none", 0).config["arm_settings"], "the arm as it was before the keys"
+    more = jobs(headroom=keys | {"settings": 4, "pretrain_seeds": [5]})
+    DOMAIN.summary(more, "headroom")
+    for name in names:
+        run = f"ecg/pretrain/{name}/none/seed5"
+        assert more.made[run].config == made.made[run].config, "further settings and other seeds change no run"
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"reference": "meta"}, "headroom.reference is 'meta', whose PT sees labels"),
+        ({"crop": [0.5, 1.5]}, "headroom.crop goes up to 1.5; legal: shares of at most 1"),
+        ({"noise": [0.5, 0.5]}, "0.5 is not below 0.5; a range begins with its lower end"),
+        ({"pretrain_seeds": [1, 1]}, "1 stands there twice"),
+        ({"pretrain_seeds": [1]}, "headroom.pretrain_seeds is"),
+    ],
+)
+def test_what_makes_no_headroom_is_refused(change: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        jobs(headroom=change)
+
+
+def test_a_setting_can_not_take_the_name_of_an_arm() -> None:
+    with pytest.raises(ConfigError, match=r"settings makes an arm of the name of arms\.headroom-0-01"):
+        jobs(arms={"headroom-0-01": {"method": "simclr"}}, headroom={})
+
+
 def test_every_experiment_can_be_planned() -> None:
     made = jobs(**{key: {} for key in DOMAIN.experiments})
     assert list(DOMAIN.experiments) == [
@@ -209,6 +249,7 @@ def test_every_experiment_can_be_planned() -> None:
         "augmentations",
         "warp_study",
         "cost",
+        "headroom",
     ]
     for key in DOMAIN.experiments:
         assert DOMAIN.summary(made, key).inputs

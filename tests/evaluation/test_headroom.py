@@ -137,12 +137,12 @@ def test_so_many_seeds_have_the_power() -> None:
     def power(count: int) -> float:
         drawn = 0.6 + random.normal(size=(4000, count))
         t = drawn.mean(1) / (drawn.std(1, ddof=1) / np.sqrt(count))
-        critical = {seeds: 2.064, seeds - 2: 2.074}[count]  # t of 24 and 22 degrees of freedom
+        critical = {24: 2.069, 22: 2.080}[count]  # t of 23 and 21 degrees of freedom
         return float(np.mean(t > critical))
 
-    assert seeds == 25
-    assert power(seeds) == pytest.approx(0.80, abs=0.03)
-    assert power(seeds - 2) < 0.79
+    assert seeds == 24
+    assert power(24) == pytest.approx(0.80, abs=0.02)
+    assert power(22) < 0.79
     assert seeds_to_see(1.0, 0.0) == 2
     assert seeds_to_see(-1.0, 1.0) is None
     assert seeds_to_see(1e-9, 1.0) is None

@@ -176,6 +176,43 @@ def test_the_known_answer() -> None:
     }
 
 
+def test_a_headroom_runs_settings_and_reference_on_each_problem_with_the_same_seeds() -> None:
+    keys = {"settings": 2, "pretrain_seeds": [5, 7], "groups": 3, "permuted": [0, 90]}
+    made = jobs_of(headroom=keys)
+    job = DOMAIN.summary(made, "headroom")
+    runs = [name.removesuffix("/metrics") for name in job.inputs if name.endswith("/metrics")]
+    names, problems = ["graph_supervised", "headroom-0-00", "headroom-0-01"], ["full_access", "permuted_90"]
+    assert runs == [f"finetune/{name}/{problem}/seeds5-7" for problem in problems for name in names]
+    assert [len(made.made[f"ppi/{run}"].inputs) for run in runs] == [3] * 6
+    first, second = (
+        made.made[f"ppi/pretrain/headroom-0-01/{problem}/seed7"].config["arm_settings"] for problem in problems
+    )
+    assert first == second
+    assert len(first["group_weights"]) == 3
+    assert min(first["group_weights"]) >= 0.02
+    assert max(first["group_weights"]) <= 1.98
+    assert "group_weights" not in made.pretrain("graph_supervised", "full_access", 0).config["arm_settings"]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"reference": "meta"}, "headroom.reference is 'meta'; legal: an arm of method supervised without weights"),
+        ({"reference": "meta-frozen"}, "headroom.reference is 'meta-frozen'"),
+        ({"weight": [0.1, 2.0]}, "headroom.weight goes up to 2; legal: weights below 2"),
+    ],
+)
+def test_what_makes_no_headroom_is_refused(change: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        jobs_of(headroom=change)
+
+
+def test_an_arm_has_one_source_of_weights() -> None:
+    arm = {"method": "supervised", "weights": {"of": "meta"}, "group_weights": [1.0, 1.0]}
+    with pytest.raises(ValueError, match="weights and group_weights both say what the tasks weigh"):
+        jobs_of(arms={"both": arm})
+
+
 def test_an_arm_with_learned_weights_waits_for_the_run_that_learns_them() -> None:
     jobs = jobs_of()
     job = jobs.pretrain("meta-frozen", "half_data", 1)

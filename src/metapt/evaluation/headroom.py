@@ -77,7 +77,7 @@ def check(rows: pd.DataFrame, where: str = "the table of runs") -> pd.DataFrame:
 
 def hyperparameters(rows: pd.DataFrame) -> list[str]:
     """Return the columns that are hyperparameters of one of the runs, in their order."""
-    return [name for name in rows if name not in RUN and rows[name].notna().any()]
+    return [str(name) for name in rows if name not in RUN and rows[name].notna().any()]
 
 
 def grids(rows: pd.DataFrame) -> Iterator[Grid]:
@@ -93,8 +93,9 @@ def grids(rows: pd.DataFrame) -> Iterator[Grid]:
 def _grid(cell: dict[str, str], rows: pd.DataFrame) -> Grid:
     where = f"{cell['problem']}, {cell['evaluation']}"
     runs = rows.groupby(["setting", "pretrain_seed"], sort=False)
-    ran = runs.size().unstack(fill_value=0)
-    gaps = [f"{setting} with PT seed {seed}" for setting in ran.index for seed in ran if not ran.loc[setting, seed]]
+    ran = set(runs.indices)
+    pairs = ((setting, seed) for setting in rows["setting"].unique() for seed in rows["pretrain_seed"].unique())
+    gaps = [f"{setting} with PT seed {seed}" for setting, seed in pairs if (setting, seed) not in ran]
     if gaps:
         more = f" and {len(gaps) - 1} more" * (len(gaps) > 1)
         raise DataError(f"{where} has no run of {gaps[0]}{more}; all settings need the same PT seeds.")
@@ -110,7 +111,7 @@ def _grid(cell: dict[str, str], rows: pd.DataFrame) -> Grid:
     for what, count in (("setting", len(settings)), ("PT seed", test.shape[1])):
         if count < 2:
             raise DataError(f"{where} has {count} {what}{'s' * (count != 1)}; a headroom needs at least two.")
-    reference = test.loc[REFERENCE] if REFERENCE in test.index else None
+    reference = test.T[REFERENCE] if REFERENCE in test.index else None
     return Grid(cell, values.loc[settings], validation.loc[settings], test.loc[settings], reference)
 
 
@@ -149,11 +150,12 @@ def variance_shares(values: ArrayLike, *, draws: int = 20_000, seed: int = 0) ->
     def components(mean_squares: Values) -> Values:
         settings, seeds, rest = np.moveaxis(mean_squares, -1, 0)
         found = np.stack([(settings - rest) / columns, (seeds - rest) / rows, rest], -1)
-        return np.asarray(found.clip(min=0))
+        return np.asarray(found.clip(min=0), dtype=np.float64)
 
     def shares(variances: Values) -> Values:
         total = variances.sum(-1, keepdims=True)
-        return 100 * np.divide(variances, total, out=np.zeros_like(variances), where=total > 0)
+        found = np.divide(variances, total, out=np.zeros_like(variances), where=total > 0)
+        return np.asarray(100 * found, dtype=np.float64)
 
     variances = components(squares)
     low, high = np.quantile(shares(components(drawn)), [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2], axis=0)

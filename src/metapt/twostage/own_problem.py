@@ -95,7 +95,7 @@ def headroom(
 
 def _numbers(meta: Params) -> dict[str, float]:
     """Return hyperparameters as numbers by name; elements of a tensor as `name[0]`, `name[1]`, ..."""
-    found = {}
+    found: dict[str, float] = {}
     for name, value in meta.items():
         values = value.detach().flatten().tolist()
         found |= {name: values[0]} if value.dim() == 0 else {f"{name}[{i}]": each for i, each in enumerate(values)}

@@ -34,6 +34,10 @@ class MnistHeadroom(HeadroomSection):
     pretrain_steps: Positive = key(500, "PT steps")
     finetune_steps: Positive = key(500, "FT steps")
 
+    def arm_names(self) -> list[str]:
+        """Return the settings and the reference, each an arm of its own."""
+        return list(settings(self))
+
 
 def settings(section: MnistHeadroom) -> dict[str, dict[str, float]]:
     """Return the hyperparameters of each setting and of the reference, by its name."""

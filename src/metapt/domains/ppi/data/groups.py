@@ -27,7 +27,8 @@ def task_groups(labels: NDArray[Any], count: int) -> NDArray[np.int64]:
     above = np.triu_indices(len(distances), 1)
     found = cut_tree(ward(distances[above]), count)[:, 0]
     _, first = np.unique(found, return_index=True)
-    return np.argsort(np.argsort(first))[found].astype(np.int64)
+    numbers: NDArray[np.int64] = np.argsort(np.argsort(first))[found]
+    return numbers
 
 
 def _correlations(labels: NDArray[Any]) -> NDArray[np.float64]:
