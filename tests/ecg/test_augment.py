@@ -87,7 +87,7 @@ def test_a_view_may_have_another_crop_and_noise_from_the_same_draws() -> None:
     for name in ("crop_start", "noise", "velocity"):
         assert torch.equal(getattr(other, name), getattr(usual, name))
     zeroed = (crop_and_jitter(ecgs(50, 64), other._replace(jitter=torch.zeros(50, dtype=DTYPE))) == 0).sum(1)
-    assert 0.5 * 64 < zeroed.max() <= 0.9 * 64
+    assert 0.6 * 64 < zeroed.max() <= 0.9 * 64 + 1
 
 
 def test_views_depend_on_their_draws_alone_and_crop_and_jitter_carry_no_derivative() -> None:

@@ -213,7 +213,7 @@ def test_a_headroom_runs_settings_and_reference_with_the_same_seeds_a_job_of_ft_
     own = ("crop", "noise", "temperature")
     assert [sorted(arm) for arm in arms] == [["method", "warp"]] + 3 * [sorted(["method", "warp", *own])]
     assert arms[0] == made.pretrain("simclr", "none", 0).config["arm_settings"], "the arm as it was before the keys"
-    more = jobs(headroom=keys | {"settings": 4, "pretrain_seeds": [5]})
+    more = jobs(headroom=keys | {"settings": 4, "pretrain_seeds": [5, 6]})
     DOMAIN.summary(more, "headroom")
     for name in names:
         run = f"ecg/pretrain/{name}/none/seed5"
@@ -227,7 +227,7 @@ def test_a_headroom_runs_settings_and_reference_with_the_same_seeds_a_job_of_ft_
         ({"crop": [0.5, 1.5]}, "headroom.crop goes up to 1.5; legal: shares of at most 1"),
         ({"noise": [0.5, 0.5]}, "0.5 is not below 0.5; a range begins with its lower end"),
         ({"pretrain_seeds": [1, 1]}, "1 stands there twice"),
-        ({"pretrain_seeds": [1]}, "headroom.pretrain_seeds is"),
+        ({"pretrain_seeds": [1]}, "headroom.pretrain_seeds names 1; legal: 2 or more"),
     ],
 )
 def test_what_makes_no_headroom_is_refused(change: dict[str, Any], words: str) -> None:

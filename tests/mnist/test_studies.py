@@ -502,3 +502,24 @@ def test_equal_starts_of_mean_and_deviation_are_replicates_of_their_own(digits: 
     results = rotation_study.train_mean_std(study, run_as("rotation_mean_std"), digits)
     learned = [row["value"] for row in results.metrics if row["metric"] == quantities.MEAN]
     assert len(learned) == len(set(learned)) == 4
+
+
+def test_a_headroom_tests_each_seed_on_its_own(digits_file: Path, tmp_path: Path) -> None:
+    def values(seeds: list[int]) -> dict[tuple[str, int], float]:
+        keys = {"settings": 2, "pretrain_seeds": seeds, "pretrain_examples": 60, "finetune_examples": 60}
+        made = jobs("headroom", keys | {"pretrain_steps": 40, "finetune_steps": 40}, tmp_path)
+        needs = DOMAIN.experiments["headroom"].needs(made, made.config.headroom)  # type: ignore[attr-defined]
+        job = next(job for job in needs.runs if job.name == "mnist/headroom/headroom-0-01")
+        outputs = {name: tmp_path / f"{len(seeds)}-{name}.csv" for name in job.outputs}
+        import_module(f"metapt.{job.entry}").run(job.config, {"data": digits_file}, outputs, Machine())
+        table = metrics.read(outputs["metrics"])
+        assert set(table["evaluation"]) == {"full_transfer"}
+        return {(row["metric"], int(row["replicate"])): row["value"] for row in table.to_dict("records")}
+
+    both, one = values([3, 5]), values([5, 8])
+    assert {metric for metric, _ in both} == {quantities.ACCURACY, quantities.VALIDATION_ACCURACY}
+    assert {replicate for _, replicate in both} == {3000, 5000}
+    assert {key: value for key, value in both.items() if key in one} == {
+        key: value for key, value in one.items() if key in both
+    }
+    assert len({value for (metric, _), value in both.items() if metric == quantities.ACCURACY}) == 2

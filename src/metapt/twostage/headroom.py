@@ -33,7 +33,7 @@ class HeadroomSection(ExperimentSection):
     settings: int = key(24, "random settings", ge=2)
     seed: Count = key(0, "seed of their draw; a setting doesn't depend on how many there are")
     pretrain_seeds: Annotated[list[Count], Distinct] = key(
-        [0, 1, 2, 3], "PT seeds, the same for all settings; tables with other seeds can be joined", min_length=2
+        [0, 1, 2, 3], "PT seeds, the same for all settings; tables with other seeds can be joined"
     )
 
     def names(self) -> list[str]:
@@ -58,8 +58,10 @@ class HeadroomSection(ExperimentSection):
         return drawn
 
     def check(self, domain: Any) -> None:
-        """Raise ValueError as `ExperimentSection.check`, and if an arm has the name of a setting."""
+        """Raise ValueError as `ExperimentSection.check`, for one seed, and for an arm with the name of a setting."""
         super().check(domain)
+        if len(self.pretrain_seeds) < 2:
+            raise ValueError(f".pretrain_seeds names {len(self.pretrain_seeds)}; legal: 2 or more")
         for name in self.names():
             if name in getattr(domain, "arms", {}):
                 raise ValueError(f".settings makes an arm of the name of arms.{name}; give that another name")

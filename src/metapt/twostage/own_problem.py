@@ -12,6 +12,7 @@ from metapt.errors import ConfigError
 from metapt.evaluation.headroom import REFERENCE, Headroom, grids
 from metapt.evaluation.headroom import headroom as measured
 from metapt.hypergrad import MetaProblem, Params, Pretrained
+from metapt.hypergrad.params import detached
 from metapt.training.batches import Batches
 from metapt.training.optimizers import OptimizerSpec
 from metapt.training.pretraining import Pretrainer
@@ -84,7 +85,7 @@ def headroom(
         for own in chosen:
             trainer = Pretrainer(problem, batches(own), pretrained(own), optimizer)
             trainer.run(meta, steps, f"{setting}, PT seed {own}")
-            found = evaluate(trainer.pretrained.leaves(), own)
+            found = evaluate(Pretrained(*map(detached, trainer.pretrained)), own)
             validation, test = found if isinstance(found, tuple) else (found, found)
             words: dict[str, Any] = {"experiment": "headroom", "domain": "own", "problem": name, "evaluation": "FT"}
             words |= {"setting": setting, **_numbers(meta), "pretrain_seed": own, "finetune_seed": 0}

@@ -24,7 +24,7 @@ class MnistHeadroom(HeadroomSection):
     """Random mean rotations of PT images, each with the same PT seeds: a positive control. Not in the paper."""
 
     pretrain_seeds: Annotated[list[Annotated[int, Field(ge=0)]], Distinct] = key(
-        list(range(8)), "PT seeds, the same for all settings; tables with other seeds can be joined", min_length=2
+        list(range(8)), "PT seeds, the same for all settings; tables with other seeds can be joined"
     )
     mean: tuple[float, float] = key((0.0, 180.0), "range of the mean rotation in PT, uniform, degrees")
     reference: float = key(45.0, "the mean rotation that settings are compared with, degrees")

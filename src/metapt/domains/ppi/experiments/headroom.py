@@ -26,7 +26,7 @@ class PpiHeadroom(HeadroomSection):
 
     reference: str = key("graph_supervised", "the arm that settings are compared with: plain PT with equal weights")
     pretrain_seeds: Annotated[list[Annotated[int, Field(ge=0)]], Distinct] = key(
-        list(range(8)), "PT seeds, the same for all settings; tables with other seeds can be joined", min_length=2
+        list(range(8)), "PT seeds, the same for all settings; tables with other seeds can be joined"
     )
     groups: int = key(20, "groups of PT tasks with alike labels", ge=2)
     weight: Range = key((0.02, 1.98), "of a group, as 2 sigmoid(phi) gives it")

@@ -1,0 +1,116 @@
+"""The table of runs of each domain holds each FT run once, with its hyperparameters, and is enough for all the rest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from metapt.config import validate
+from metapt.domains.ecg import quantities as ecg
+from metapt.domains.mnist import quantities as mnist
+from metapt.domains.ppi import quantities as ppi
+from metapt.evaluation import metrics
+from metapt.evaluation.headroom import REFERENCE, RUN, read
+from metapt.evaluation.headroom_report import text
+from metapt.evaluation.tables import write_blocks
+from metapt.registry import domain
+from metapt.twostage.headroom import HeadroomSection
+from metapt.twostage.quantities import LINEAR_EVALUATION, VALIDATION_AUROC
+from metapt.twostage.replicates import pair
+
+SEEDS = [4, 7, 9]
+SECTIONS: dict[str, dict[str, Any]] = {
+    "mnist": {"source": "mnist", "headroom": {}},
+    "ecg": {"width": 8, "headroom": {}},
+    "ppi": {"network": {"layers": 3, "width": 16}, "headroom": {"groups": 4, "permuted": [0, 90]}},
+}
+METRICS = {
+    "mnist": (mnist.ACCURACY, mnist.VALIDATION_ACCURACY),
+    "ecg": (ecg.AUROC, VALIDATION_AUROC),
+    "ppi": (ppi.AUROC, VALIDATION_AUROC),
+}
+CELLS = {"mnist": [""], "ecg": ["ft_size=500"], "ppi": ["full_access", "permuted_90"]}
+REFERENCES = {"mnist": REFERENCE, "ecg": "simclr", "ppi": "graph_supervised"}
+
+
+def results(name: str) -> Any:
+    """Return results of six settings, three PT and two FT seeds; each setting beats the one before it by a point."""
+    given = SECTIONS[name] | {"headroom": SECTIONS[name]["headroom"] | {"settings": 6, "pretrain_seeds": SEEDS}}
+    config: Any = getattr(validate({name: given}), name)
+    section, record = config.headroom, domain(name).experiments["headroom"]
+    rows = []
+    for cell in CELLS[name]:
+        for place, arm in enumerate([REFERENCES[name], *section.names()]):
+            for seed in SEEDS:
+                for number in (0, 1):
+                    words = {"replicate": pair(seed, number), "setting": cell, "evaluation": LINEAR_EVALUATION}
+                    for metric, value in zip(METRICS[name], (80 + place + seed, 70 + place + number), strict=True):
+                        rows.append(metrics.row(f"{name}_headroom", arm, metric, value, **words))
+    return record.results(
+        name=f"{name}_headroom",
+        config=config,
+        section=section,
+        words={},
+        metrics=metrics.validate(rows),
+        series=pd.DataFrame(),
+        machines={},
+        files={},
+    )
+
+
+@pytest.mark.parametrize("name", SECTIONS)
+def test_a_table_has_a_row_for_each_run_and_is_read_with_pandas(name: str, tmp_path: Path) -> None:
+    found = results(name)
+    blocks, rows = domain(name).experiments["headroom"].tables(found)
+    write_blocks(blocks, tmp_path / "table", rows)
+    again = pd.read_csv(tmp_path / "table.csv")
+    assert len(again) == 7 * 3 * 2 * len(CELLS[name])
+    assert again["problem"].nunique() == len(CELLS[name])
+    assert set(RUN) < set(again)
+    hyperparameters = again.drop(columns=RUN)
+    assert hyperparameters[again["setting"] != REFERENCE].notna().all(axis=None)
+    first = again.iloc[0]
+    assert first["test"] == 80 + first["pretrain_seed"] + 1 + sorted(found.section.names()).index(first["setting"])
+    assert again["validation"].mean() == pytest.approx(70 + 3 + 0.5)
+    assert text(read([tmp_path / "table.csv"])).count("settings explain ") == len(CELLS[name])
+
+
+@pytest.mark.parametrize("name", SECTIONS)
+def test_the_claims_are_on_the_gain_over_the_reference(name: str) -> None:
+    claims = list(domain(name).experiments["headroom"].comparisons(results(name)))
+    assert len(claims) == len(CELLS[name])
+    for claim in claims:
+        measured: Any = claim.measure()
+        assert measured.mean == pytest.approx(6.0)
+        assert measured.n == 3
+
+
+def test_problems_are_named_by_what_they_are() -> None:
+    found = [domain(name).experiments["headroom"].tables(results(name)).numbers for name in SECTIONS]
+    assert [list(rows["problem"].unique()) for rows in found] == [
+        ["mnist rotation"],
+        ["ecg width 8"],
+        ["ppi 3x16 full_access", "ppi 3x16 permuted_90"],
+    ]
+
+
+def test_draws_keep_to_their_range_and_depend_on_seed_and_number_alone() -> None:
+    ranges = {"a": (0.01, 100.0), "b": (1.0, 2.0)}
+    few, many, other = (
+        HeadroomSection(settings=count, seed=seed).draws(ranges) for count, seed in ((5, 0), (4000, 0), (5, 1))
+    )
+    assert few == {name: many[name] for name in few}
+    assert not set(few) & set(other)
+    assert list(few.values()) != list(other.values())
+    a = np.array([drawn["a"] for drawn in many.values()])
+    b = np.array([drawn["b"] for drawn in many.values()])
+    assert 0.01 <= a.min() < 0.011
+    assert 95 < a.max() <= 100
+    assert np.log10(a).mean() == pytest.approx(0.0, abs=0.07)
+    assert abs(np.corrcoef(np.log(a), np.log(b))[0, 1]) < 0.05
+    uniform = HeadroomSection(settings=4000).draws({"a": (0.0, 180.0)}, logarithmic=False).values()
+    assert np.mean([drawn["a"] for drawn in uniform]) == pytest.approx(90, abs=3)
