@@ -461,26 +461,10 @@ def test_a_run_that_computes_anew_ends_alike(make: Make, ran: Callable[[str], Ra
     torch.testing.assert_close(again.pretrained.encoder, once.pretrained.encoder)
 
 
-def test_an_arm_has_views_and_a_temperature_of_its_own(make: Callable[..., Setting]) -> None:
-    usual = make(temperature=0.3)
-    same, own = (
-        usual.given(config.Simclr(method="simclr", **keys))
-        for keys in ({}, {"crop": 0.9, "noise": 0.3, "temperature": 0.1})
-    )
-    assert same == usual
-    policy = policy_of(MILD)
-    assert own.problem(policy).temperature == 0.1
-    assert usual.problem(policy).temperature == 0.3
+def test_views_are_as_strong_as_the_settings_of_pt_say(make: Callable[..., Setting]) -> None:
+    usual, own = make(), make(crop=0.9, noise=0.3)
     first, second = usual.batches().pretrain(), own.batches().pretrain()
     assert torch.equal(first.signals, second.signals)
     assert torch.equal(first.draws.noise, second.draws.noise)
     torch.testing.assert_close(second.draws.crop_length, first.draws.crop_length * 1.8)
     torch.testing.assert_close(second.draws.jitter, first.draws.jitter * 3)
-
-
-def test_pt_takes_the_views_of_its_arm(make: Callable[..., Setting]) -> None:
-    usual, own = (
-        pretrain(config.Simclr(method="simclr", warp=MILD, **keys), make()).pretrained.encoder
-        for keys in ({}, {"noise": 0.3})
-    )
-    assert any(not torch.equal(usual[name], own[name]) for name in usual)
