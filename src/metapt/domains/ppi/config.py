@@ -356,7 +356,8 @@ def start_of(name: str, arms: Mapping[str, Arm]) -> str | None:
     arm, source = resolved(arms[name], arms), weights_of(arms[name])
     if not isinstance(arm, PpiMeta | Supervised) or not (source is None or source in arms):
         return None
-    found = equal_to([counterpart(Supervised, arm, weights=None, tasks="all")], arms)
+    own = {"pretrain_lr": arm.pretrain_lr, "pretrain": arm.pretrain, "finetune": arm.finetune}
+    found = equal_to([Supervised(method="supervised", **own)], arms)
     return next((other for other in found if other != name), None)
 
 
