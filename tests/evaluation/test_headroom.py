@@ -201,7 +201,7 @@ def test_a_headroom_comes_from_the_rows_alone() -> None:
     assert found.gain == held_out_gain(y[1:], y[0], y[1:])
     assert found.sentence == (
         f"settings explain {found.shares['settings'].share:.0f} % of the variance; at most about {found.most:.2g} "
-        f"points can be gained; {2 * (found.seeds_to_see or 0)} runs would be needed to see it"
+        f"points can be gained with the best of 12; {2 * (found.seeds_to_see or 0)} runs would be needed to see it"
     )
 
 

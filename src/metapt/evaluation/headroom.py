@@ -328,7 +328,7 @@ class Headroom:
 
     @property
     def sentence(self) -> str:
-        """What a user needs to know."""
+        """What a user needs to know. Settings that were not drawn may gain more, the more hyperparameters there are."""
         explained = f"settings explain {self.shares['settings'].share:.0f} % of the variance"
         if math.isnan(self.most):
             return f"{explained}; without a reference no gain is known"
@@ -336,7 +336,8 @@ class Headroom:
             return f"{explained}; no setting gains anything"
         seeds = self.seeds_to_see
         runs = f"{2 * seeds} runs" if seeds else f"more than {2 * _MOST_SEEDS} runs"
-        return f"{explained}; at most about {self.most:.2g} points can be gained; {runs} would be needed to see it"
+        best = f"at most about {self.most:.2g} points can be gained with the best of {len(self.grid.test)}"
+        return f"{explained}; {best}; {runs} would be needed to see it"
 
 
 def headroom(grid: Grid) -> Headroom:
