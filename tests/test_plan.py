@@ -52,9 +52,10 @@ def test_the_papers_plan_is_made_in_less_than_a_second_and_without_torch() -> No
     assert torch == "False"
 
 
-def test_every_experiment_is_in_the_paper_and_every_entry_is_a_module() -> None:
+def test_every_experiment_but_headrooms_is_in_the_papers_config_and_every_entry_is_a_module() -> None:
     found = plan(**{name: PAPER[name] for name in DOMAINS})
-    assert set(found.summaries) == {f"{name}_{key}" for name in DOMAINS for key in domain(name).experiments}
+    named = {f"{name}_{key}" for name in DOMAINS for key in domain(name).experiments if key != "headroom"}
+    assert set(found.summaries) == named
     for job in found.jobs.values():
         assert PACKAGE.joinpath(*job.entry.split(".")).with_suffix(".py").is_file(), job.entry
 
@@ -93,7 +94,7 @@ def test_the_papers_protein_experiments_take_these_jobs() -> None:
         "pretrain": PAPER["ppi"]["pretrain_seeds"] * pretrain,
         "finetune": finetune,
         "study": 1,
-        "summarise": len(domain("ppi").experiments),
+        "summarise": len(PAPER["ppi"]) - 1,  # one key is the source
         "collect": 1,
     }
 

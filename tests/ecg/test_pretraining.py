@@ -468,3 +468,13 @@ def test_views_are_as_strong_as_the_settings_of_pt_say(make: Callable[..., Setti
     assert torch.equal(first.draws.noise, second.draws.noise)
     torch.testing.assert_close(second.draws.crop_length, first.draws.crop_length * 1.8)
     torch.testing.assert_close(second.draws.jitter, first.draws.jitter * 3)
+
+
+@pytest.mark.parametrize("key", ["crop", "noise", "temperature"])
+def test_pt_takes_the_views_and_the_temperature_of_its_settings(key: str, dataset: Dataset, tmp_path: Path) -> None:
+    def encoder(place: str, **keys: float) -> Params:
+        setting = setting_in(tmp_path / place, dataset, epochs=1, **keys)
+        return pretrain(config.Simclr(method="simclr", warp=MILD), setting).pretrained.encoder
+
+    usual, own = encoder("usual"), encoder("own", **{key: 0.3})
+    assert any(not torch.equal(usual[name], own[name]) for name in usual)
