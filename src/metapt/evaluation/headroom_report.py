@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -140,19 +141,17 @@ def _chosen(found: list[Headroom]) -> list[str]:
 
 
 def _draw_gains(axis: Axes, found: list[Headroom], names: Names) -> None:
+    looks: dict[str, Any] = {
+        "gain": {"fmt": "o", "color": figures.colour(0), "label": "chosen on test"},
+        "validated": {"fmt": "s", "color": figures.colour(1), "label": "chosen on validation"},
+    }
+    most: Any = {"marker": "|", "s": 90, "color": figures.QUIET, "label": "on the seeds that choose"}
     with figures.style():
-        for shift, name in ((-0.12, "gain"), (0.12, "validated")):
-            gains = [getattr(each, name) for each in found]
-            places = np.arange(len(found)) + shift
-            look: dict[str, object] = (
-                {"color": figures.colour(0), "fmt": "o", "label": "chosen on test"}
-                if name == "gain"
-                else {"color": figures.colour(1), "fmt": "s", "label": "chosen on validation"}
-            )
+        for shift, (name, look) in zip((-0.12, 0.12), looks.items(), strict=True):
+            gains: list[Estimate] = [getattr(each, name) for each in found]
             errors = np.nan_to_num([gain.standard_error for gain in gains])
-            axis.errorbar([gain.mean for gain in gains], places, xerr=errors, **look)  # type: ignore[arg-type]
-        most: dict[str, object] = {"color": figures.QUIET, "marker": "|", "s": 90, "label": "on the seeds that choose"}
-        axis.scatter([each.most for each in found], range(len(found)), **most)  # type: ignore[arg-type]
+            axis.errorbar([gain.mean for gain in gains], np.arange(len(found)) + shift, xerr=errors, **look)
+        axis.scatter([each.most for each in found], range(len(found)), **most)
         axis.axvline(0.0, color=figures.QUIET, linewidth=1, linestyle="--", zorder=1.5)
         figures.named_rows(axis, [_title(each, names).replace(", ", "\n", 1) for each in found], "gain (points)")
         axis.legend(fontsize=8, loc="best")
