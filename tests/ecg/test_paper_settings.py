@@ -48,6 +48,8 @@ PAPER: list[tuple[type[BaseModel], str, Any, str]] = [
     (EcgPretraining, "lr", 1e-4, DETAILS),
     (EcgPretraining, "temperature", 0.5, DETAILS),
     (EcgPretraining, "jitter", "fixed", AUGMENTATIONS),
+    (EcgPretraining, "noise", 0.1, AUGMENTATIONS),
+    (EcgPretraining, "crop", 0.5, AUGMENTATIONS),
     (EcgFinetuning, "epochs", 200, DETAILS),
     (EcgFinetuning, "batch_size", 256, DETAILS),
     (EcgFinetuning, "lr", 1e-3, DETAILS),
