@@ -32,6 +32,7 @@ def test_every_experiment_has_tables_and_is_tried() -> None:
         "centre_offset",
         "known_answer",
         "cost",
+        "headroom",
     ]
     assert {*MAKERS, "headroom"} == set(DOMAIN.experiments), "that one is tried in tests/twostage/test_headroom.py"
 
