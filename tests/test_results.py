@@ -1,0 +1,41 @@
+"""The tables of runs in docs/results are what the page says, and its code reads them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from metapt.evaluation.headroom import REFERENCE, grids, headroom, read
+
+RESULTS = Path(__file__).parents[1] / "docs" / "results"
+PAGE = (RESULTS / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_code_of_the_page_reads_the_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    assert len([line for line in code.splitlines() if line]) == 3
+    monkeypatch.chdir(RESULTS.parents[1])
+    exec(code, {})
+    lowest, *_, highest = [float(line.split()[-1]) for line in capsys.readouterr().out.splitlines() if "." in line]
+    assert (lowest, highest) == (pytest.approx(81.4, abs=0.1), pytest.approx(92.1, abs=0.1))
+
+
+@pytest.mark.parametrize("path", sorted((RESULTS / "headroom").glob("*.csv")), ids=lambda path: path.name)
+def test_all_settings_have_the_same_pt_seeds_and_the_reference_too(path: Path) -> None:
+    runs = pd.read_csv(path)
+    for _, cell in runs.groupby(["problem", "evaluation"]):
+        seeds = {setting: sorted(set(rows["pretrain_seed"])) for setting, rows in cell.groupby("setting")}
+        assert len(set(map(tuple, seeds.values()))) == 1
+        assert REFERENCE in seeds
+
+
+def test_the_page_says_what_the_runs_of_mnist_say() -> None:
+    (grid,) = grids(read([RESULTS / "headroom" / "mnist.csv"]))
+    found = headroom(grid)
+    share, gain = found.shares["settings"], found.gain
+    assert f"| {share.share:.0f} % (95 % interval {share.low:.0f} to {share.high:.0f}) |" in PAGE
+    words = f"{gain.mean:.1f} ± {gain.standard_error:.1f} points (n = {gain.n}, 95 % interval {gain.low:.1f} to"
+    assert words in PAGE
