@@ -400,6 +400,7 @@ def test_within_a_point_is_on_both_sides(gap: float, tmp_path: Path) -> None:
     assert verdicts["meta-k10 comes within 1 point of meta, FT of the whole network, |D_FT| = 500"] == "not reproduced"
 
 
+@pytest.mark.slow
 def test_partial_access(tmp_path: Path) -> None:
     outputs = run("partial_access", tmp_path)
     numbers = pd.read_csv(outputs["table_csv"])
@@ -446,6 +447,7 @@ def test_augmentations(tmp_path: Path) -> None:
     assert numbers.loc[("meta", "all"), "ecgs"] == 400
 
 
+@pytest.mark.slow
 def test_warp_study(tmp_path: Path) -> None:
     outputs = run("warp_study", tmp_path)
     numbers = pd.read_csv(outputs["table_csv"]).set_index(["warp", "initial"])
@@ -515,6 +517,7 @@ def test_arms_of_ones_own_are_drawn(tmp_path: Path) -> None:
     assert "my arm minus SimCLR" in outputs["table_md"].read_text()
 
 
+@pytest.mark.slow
 def test_generated_ecgs_are_not_put_beside_the_papers(tmp_path: Path) -> None:
     outputs = run("full_access", tmp_path, source="simulated")
     assert pd.read_csv(outputs["table_csv"])["paper_mean"].isna().all()

@@ -237,7 +237,17 @@ def seen(make: Make) -> Callable[[config.Arm], list[bytes]]:
     return run
 
 
-@pytest.mark.parametrize("name", [name for name in config.ARMS if name not in ("no_pt", "simclr")])
+QUICK = ("simclr-mild", "meta", "meta-stable", "random_search")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
+        for name in config.ARMS
+        if name not in ("no_pt", "simclr")
+    ],
+)
 def test_pt_steps_of_a_seed_see_the_same_minibatches_and_draws_in_every_default_arm(
     seen: Callable[[config.Arm], list[bytes]], name: str
 ) -> None:

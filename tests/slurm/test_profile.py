@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from metapt.jobs import TRAINING
@@ -53,6 +54,7 @@ def test_what_the_profiles_share_is_equal() -> None:
     assert "cores" not in slurm
 
 
+@pytest.mark.slow
 def test_the_dry_run_of_the_whole_paper_takes_seconds(tmp_path: Path) -> None:
     command = [
         sys.executable,

@@ -94,6 +94,7 @@ def test_what_cannot_work_is_refused_with_a_sentence(spec: OptimizerSpec, senten
         spec.build(params())
 
 
+@pytest.mark.slow
 def test_the_step_of_an_optimiser_leaves_torchs_compiler_alone() -> None:
     code = """
 import sys, torch
