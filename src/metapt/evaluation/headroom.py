@@ -19,14 +19,13 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import fdtrc, nctdtr, stdtrit
 
 from metapt.errors import DataError
-from metapt.evaluation.statistics import CONFIDENCE, Estimate, estimate, estimate_mean
+from metapt.evaluation.statistics import CONFIDENCE, POWER, Estimate, estimate, estimate_mean
 
 CELL = ["experiment", "domain", "problem", "evaluation"]
 RUN = [*CELL, "setting", "pretrain_seed", "finetune_seed", "validation", "test"]
 """Columns of a table of runs besides the hyperparameters; `validation` and `test` are results, higher is better."""
 REFERENCE = "reference"
 """The setting that the others are compared with. Its hyperparameters are empty where they have no such number."""
-POWER = 0.8
 
 _LARGEST_SPLITS = 5000
 _MOST_SEEDS = 100_000
