@@ -147,18 +147,30 @@ class MetaArm(Section):
         return math.ceil(self.warmup_epochs * steps_per_epoch / self.pretrain_steps)
 
 
+def whole_iterations(steps: int, pretrain_steps: int) -> tuple[int, int]:
+    """Return the iterations of `pretrain_steps` PT steps in a run of `steps`, at least one, and the PT steps left over.
+
+    >>> whole_iterations(744, 10), whole_iterations(5, 10)
+    ((74, 4), (1, 0))
+    """
+    iterations = max(1, steps // pretrain_steps)
+    return iterations, max(0, steps - iterations * pretrain_steps)
+
+
 def meta_settings(
     arm: MetaArm,
     *,
     iterations: int,
     warmup: int,
+    remainder: int = 0,
     pretrain_lr: float,
     pretrain_optimizer: OptimizerSpec,
     finetune_optimizer: DifferentiableOptimizer,
     groups: dict[str, dict[str, Any]] | None = None,
 ) -> MetaSettings:
-    """Return the settings of Algorithm 2 for an arm; `warmup` of its `iterations` have no meta-update.
+    """Return the settings of Algorithm 2 for an arm.
 
+    `warmup` of its `iterations` have no meta-update, and `remainder` PT steps follow them; see `whole_iterations`.
     `pretrain_lr`: see `NeumannSeries.solver`; `finetune_optimizer` takes the unrolled steps; `groups`: settings of the
     meta-optimiser that differ for meta-parameters whose name matches a pattern.
     """
@@ -169,6 +181,7 @@ def meta_settings(
         iterations=iterations,
         pretrain_steps=arm.pretrain_steps,
         warmup=warmup,
+        remainder=remainder,
         inverse=arm.inverse.solver(pretrain_lr),
         finetuning=finetuning(arm, finetune_optimizer),
         curvature=arm.curvature,

@@ -488,3 +488,10 @@ def test_pt_takes_the_views_and_the_temperature_of_its_settings(key: str, datase
 
     usual, own = encoder("usual"), encoder("own", **{key: 0.3})
     assert any(not torch.equal(usual[name], own[name]) for name in usual)
+
+
+@pytest.mark.parametrize("period", [2, 3, 5])
+def test_a_meta_arm_takes_as_many_pt_steps_as_simclr(make: Callable[..., Setting], period: int) -> None:
+    setting = make()
+    settings = meta_loop(setting, config.EcgMeta(pretrain_steps=period, warmup_epochs=0))[0].settings
+    assert settings.iterations * period + settings.remainder == setting.steps

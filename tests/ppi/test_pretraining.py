@@ -601,3 +601,10 @@ def test_a_run_that_computes_anew_ends_alike(make: Make, ran: Callable[[str], Ra
     again, once = pretrain(ARMS_HERE[name].model_copy(update={"recompute": True}), make()), ran(name).run
     torch.testing.assert_close(again.meta, once.meta, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(again.pretrained.encoder, once.pretrained.encoder, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("period", [2, 3, 5])
+def test_a_meta_arm_takes_as_many_pt_steps_as_plain_pt(make: Callable[..., PpiSetting], period: int) -> None:
+    setting = make()
+    settings = meta_loop(setting, config.PpiMeta(pretrain_steps=period, warmup_epochs=0)).settings
+    assert settings.iterations * period + settings.remainder == setting.steps

@@ -159,6 +159,32 @@ def test_pt_steps_may_compute_the_loss_in_another_way() -> None:
     torch.testing.assert_close(loop.state_dict()["meta"], run(problem).state_dict()["meta"])
 
 
+def test_the_pt_steps_that_fill_no_iteration_follow_the_last_one(tmp_path: Path) -> None:
+    problem = Classifier()
+    loop, exact = made(problem, settings(remainder=3)), made(problem, settings())
+    loop.run()
+    exact.run()
+    assert equal(exact.meta, loop.meta), "phi is learned in iterations only"
+    assert loop.steps_taken == 6 * 2 + 3
+    for _ in range(3):
+        exact._pretrain_step()
+    assert equal(exact.pretrained.encoder, loop.pretrained.encoder)
+    assert equal(exact.pretrained.head, loop.pretrained.head)
+
+    halted, checkpoint = made(problem, settings(remainder=3)), Checkpoint(tmp_path / "state.pt", "here")
+    for _ in range(5):
+        halted.iterate()
+    checkpoint.save({"loop": halted.state_dict(), "recorder": {}})
+    resumed = made(problem, settings(remainder=3))
+    resumed.run(checkpoint=checkpoint)
+    assert equal(resumed.pretrained.encoder, loop.pretrained.encoder)
+    assert resumed.steps_taken == 2 + 3
+    ended = made(problem, settings(remainder=3))
+    ended.run(checkpoint=checkpoint)
+    assert equal(ended.pretrained.encoder, loop.pretrained.encoder)
+    assert ended.steps_taken == 0
+
+
 def grouped(phi: Params) -> torch.optim.Optimizer:
     groups = [{"params": [phi["ridge"]], "lr": 0.5, "momentum": 0.0}, {"params": [phi["weights"]]}]
     return torch.optim.SGD(groups, lr=2.0, momentum=0.9)

@@ -50,6 +50,7 @@ class MetaSettings:
         iterations: N, number of meta-iterations of P PT steps each.
         pretrain_steps: P, PT steps per iteration.
         warmup: number of first iterations without a meta-update (one more than in Algorithm 2, where n < N_warmup).
+        remainder: PT steps after the last iteration, for a run whose number of PT steps P does not divide.
         inverse: the approximation of the inverse PT Hessian.
         finetuning: the FT solver.
         curvature: the matrix used as the PT Hessian.
@@ -77,6 +78,7 @@ class MetaSettings:
     iterations: int
     pretrain_steps: int = 1
     warmup: int = 0
+    remainder: int = 0
     inverse: Inverse = field(default_factory=lambda: Neumann(terms=1, step_size=1e-3))
     finetuning: FineTuning = field(default_factory=Unroll)
     curvature: Curvature = "hessian"
@@ -96,6 +98,7 @@ class MetaSettings:
             "iterations": 1,
             "pretrain_steps": 1,
             "warmup": 0,
+            "remainder": 0,
             "head_steps_between_updates": 0,
             "accumulate": 1,
             "max_skipped": 1,
@@ -253,7 +256,10 @@ class MetaPretraining:
             seen["loss"] = self._loss
 
     def iterate(self) -> None:
-        """Take one iteration of Algorithm 2: P PT steps and, after the warm-up, one meta-update."""
+        """Take one iteration of Algorithm 2: P PT steps and, after the warm-up, one meta-update.
+
+        The last iteration takes the PT steps of `remainder`, too.
+        """
         for step in range(self.settings.pretrain_steps):
             self._pretrain_step()
             if step + 1 < self.settings.pretrain_steps or self.iteration < self.settings.warmup:
@@ -262,7 +268,16 @@ class MetaPretraining:
         if self.iteration >= self.settings.warmup:
             self._meta_update()
         self.iteration += 1
+        if self.iteration == self.settings.iterations:
+            for _ in range(self.settings.remainder):
+                self._pretrain_step()
         self.trace.record_loss(self._loss)
+
+    @property
+    def steps_taken(self) -> int:
+        """Return the number of PT steps of a finished run since it was started or resumed."""
+        left = self.settings.iterations - self.first_iteration
+        return left * self.settings.pretrain_steps + (self.settings.remainder if left else 0)
 
     @property
     def pretrained(self) -> Pretrained:

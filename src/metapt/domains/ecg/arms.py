@@ -91,11 +91,12 @@ def _fixed(setting: Setting, policy: Policy, meta: Params, part: str = "") -> Pr
 
 def meta_settings(arm: config.EcgMeta, setting: Setting) -> MetaSettings:
     """Return the settings of Algorithm 2 that an arm describes."""
-    iterations, warmup = config.meta_iterations(arm, setting.pretrain.epochs, setting.steps_per_epoch)
+    iterations, remainder = method.whole_iterations(setting.steps, arm.pretrain_steps)
     return method.meta_settings(
         arm,
         iterations=iterations,
-        warmup=warmup,
+        warmup=arm.warmup(setting.steps_per_epoch),
+        remainder=remainder,
         pretrain_lr=setting.pretrain.lr,
         pretrain_optimizer=setting.optimizer,
         finetune_optimizer=Adam(arm.finetune_lr),
@@ -143,8 +144,7 @@ def _meta(setting: Setting, arm: config.EcgMeta) -> PretrainRun:
     checkpoint = setting.checkpoint("")
     with Measured(setting.dataset.device) as measured:
         diagnosis = loop.run("meta-PT", checkpoint, recorder=recorder)
-    taken = (loop.settings.iterations - loop.first_iteration) * loop.settings.pretrain_steps
-    numbers = time_per_step(measured, taken) | diagnosis.figures
+    numbers = time_per_step(measured, loop.steps_taken) | diagnosis.figures
     return PretrainRun(loop.pretrained, loop.averaged_meta, numbers, recorder.rows(), [checkpoint])
 
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from metapt.method import MetaArm, NeumannSeries, Recompute
+from metapt.method import MetaArm, NeumannSeries, Recompute, whole_iterations
 from metapt.sections import Count, DomainSection, ExperimentSection, Positive, Rate, Section, key
 from metapt.twostage.arms import Changes, changed, counterpart, equal_to
 
@@ -316,7 +316,8 @@ class EcgSettings(DomainSection):
                 continue
             pretrain = changed(self.pretrain, arm.pretrain)
             per_epoch = steps_per_epoch(pretrain, pretrain.signals or TRAINING_RECORDS[self.source])
-            iterations, warmup = meta_iterations(arm, pretrain.epochs, per_epoch)
+            iterations, _ = whole_iterations(pretrain.epochs * per_epoch, arm.pretrain_steps)
+            warmup = arm.warmup(per_epoch)
             if warmup >= iterations:
                 most = math.floor(100 * (iterations - 1) * arm.pretrain_steps / per_epoch) / 100
                 raise ValueError(
@@ -335,11 +336,6 @@ class EcgExperiment(ExperimentSection):
 def steps_per_epoch(pretrain: EcgPretraining, signals: int) -> int:
     """Return the number of PT steps of a pass over `signals` ECGs."""
     return max(1, signals // pretrain.batch_size)
-
-
-def meta_iterations(arm: EcgMeta, epochs: int, per_epoch: int) -> tuple[int, int]:
-    """Return the number of meta-iterations in `epochs` epochs of `per_epoch` PT steps, and how many are warm-up."""
-    return max(1, epochs * per_epoch // arm.pretrain_steps), arm.warmup(per_epoch)
 
 
 def access(arm: Arm, size: int) -> str:

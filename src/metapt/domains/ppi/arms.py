@@ -25,7 +25,7 @@ from metapt.domains.ppi.quantities import QUANTILES
 from metapt.errors import ConfigError
 from metapt.hypergrad import Adam, Neumann, Params, Pretrained, Unroll
 from metapt.hypergrad.params import detached
-from metapt.method import meta_settings
+from metapt.method import meta_settings, whole_iterations
 from metapt.training.measure import Measured
 from metapt.training.meta import MetaPretraining, MetaSettings
 from metapt.training.optimizers import OptimizerSpec
@@ -113,9 +113,11 @@ def _plain(setting: PpiSetting, trainer: Pretrainer, meta: Params, recorder: Rec
 
 def _learned_weights(setting: PpiSetting, arm: config.LearnedWeights) -> PretrainRun:
     meta = setting.initial_meta(setting.dataset.coarse_tasks + setting.finetune_tasks)
+    iterations, remainder = whole_iterations(setting.steps, arm.pretrain_steps)
     settings = MetaSettings(
-        iterations=max(1, setting.steps // arm.pretrain_steps),
+        iterations=iterations,
         pretrain_steps=arm.pretrain_steps,
+        remainder=remainder,
         warmup=math.ceil(arm.warmup_epochs * setting.steps_per_epoch / arm.pretrain_steps),
         inverse=Neumann(arm.neumann_terms, arm.pretrain_lr),
         finetuning=Unroll(0),
@@ -143,6 +145,7 @@ def _meta(setting: PpiSetting, arm: config.PpiMeta) -> PretrainRun:
 
 def meta_loop(setting: PpiSetting, arm: config.PpiMeta) -> MetaPretraining:
     """Return the loop of a meta arm before its first step."""
+    iterations, remainder = whole_iterations(setting.steps, arm.pretrain_steps)
     return MetaPretraining(
         MultitaskProblem(setting.trained(arm.recompute)),
         setting.batches(PpiBatches, arm),
@@ -151,7 +154,8 @@ def meta_loop(setting: PpiSetting, arm: config.PpiMeta) -> MetaPretraining:
         setting.initial_head(),
         meta_settings(
             arm,
-            iterations=max(1, setting.steps // arm.pretrain_steps),
+            iterations=iterations,
+            remainder=remainder,
             warmup=arm.warmup(setting.steps_per_epoch),
             pretrain_lr=arm.pretrain_lr,
             pretrain_optimizer=_adam(arm.pretrain_lr),
@@ -176,8 +180,7 @@ def _learn(setting: PpiSetting, loop: MetaPretraining, online: Callable[[], dict
     checkpoint = setting.checkpoint()
     with Measured(setting.dataset.device) as measured:
         diagnosis = loop.run("meta-PT", checkpoint, recorder=recorder)
-    taken = (iterations - loop.first_iteration) * loop.settings.pretrain_steps
-    numbers = time_per_step(measured, taken) | diagnosis.figures
+    numbers = time_per_step(measured, loop.steps_taken) | diagnosis.figures
     numbers |= {name: float(value) for name, value in online().items()}
     return PretrainRun(loop.pretrained, loop.averaged_meta, numbers, recorder.rows(), [checkpoint])
 
