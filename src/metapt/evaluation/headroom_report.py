@@ -21,7 +21,7 @@ from metapt.evaluation.tables import NOTHING, Tables, markdown, mean_and_error
 _SHOWN = 5  # hyperparameters of a problem in the figure and in the table of responses
 
 Names = Mapping[str, str]
-"""Evaluation -> its name in tables and figures; one that is not there keeps its own."""
+"""Evaluation or hyperparameter -> its name in tables and figures; one that is not there keeps its own."""
 
 
 def tables(rows: pd.DataFrame, names: Names) -> Tables:
@@ -122,7 +122,7 @@ def _responses(found: list[Headroom], names: Names) -> Iterator[dict[str, object
         for name in sorted(each.responses, key=lambda name: each.responses[name].p_value)[:_SHOWN]:
             along = each.responses[name]
             yield _words(each, names) | {
-                "hyperparameter": name,
+                "hyperparameter": names.get(name, name),
                 "best value": f"{along.best:.3g}",
                 "highest minus lowest fit": f"{along.effect:.2f}",
                 "p-value": f"{along.p_value:.2g}",
@@ -168,6 +168,6 @@ def _draw_response(axis: Axes, found: list[Headroom], name: str, names: Names, y
             figures.band(axis, curve["value"], curve["low"], curve["mean"], curve["high"], _title(each, names), colour)
             axis.plot(values, each.grid.test.mean(axis=1, skipna=False), "o", markersize=3, color=colour, alpha=0.6)
             axis.set_xscale("log" if along.logarithmic else "linear")
-        axis.set(xlabel=name.replace("_", " "), ylabel=ylabel)
+        axis.set(xlabel=names.get(name, name.replace("_", " ")), ylabel=ylabel)
         if axis.get_xscale() == "log":
             figures.plain_log_ticks(axis.xaxis)

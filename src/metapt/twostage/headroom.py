@@ -114,12 +114,15 @@ def experiment(
     runs: Callable[[Any], pd.DataFrame],
     metric: str,
     label: str = AUROC_LABEL,
+    names: Mapping[str, str],
     title: str,
 ) -> Experiment:
     """Return the record of an experiment on headroom.
 
     `runs` returns the table of runs, given the results; `metric` is that of its test results, with a short `label`.
+    `names` has those of hyperparameters, with units.
     """
+    named = {**EVALUATIONS, **names}
     return Experiment(
         title=title,
         figure_title=f"{title}: the gain of the best setting, and the response along single hyperparameters",
@@ -127,9 +130,7 @@ def experiment(
         order=order,
         needs=needs,
         results=results,
-        tables=lambda found: headroom_report.tables(runs(found), EVALUATIONS),
-        figure=lambda found: headroom_report.figure(runs(found), EVALUATIONS, label),
-        comparisons=lambda found: headroom_report.comparisons(
-            runs(found), str(found.section.reference), metric, EVALUATIONS
-        ),
+        tables=lambda found: headroom_report.tables(runs(found), named),
+        figure=lambda found: headroom_report.figure(runs(found), named, label),
+        comparisons=lambda found: headroom_report.comparisons(runs(found), str(found.section.reference), metric, named),
     )

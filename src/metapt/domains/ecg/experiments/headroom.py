@@ -80,5 +80,11 @@ EXPERIMENT = experiment(
     results=EcgResults,
     runs=runs,
     metric=AUROC,
+    names={
+        "strength": "strength of the warp (samples)",
+        "crop": "largest crop (share of a lead)",
+        "noise": "noise (standard deviations of a lead)",
+        "temperature": "temperature of NT-Xent",
+    },
     title="What other warps, crops, jitters and temperatures of SimCLR could gain",
 )

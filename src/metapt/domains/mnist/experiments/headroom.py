@@ -73,5 +73,6 @@ EXPERIMENT = experiment(
     runs=runs,
     metric=ACCURACY,
     label=ACCURACY,
+    names={"mean": "mean rotation in PT (degrees)"},
     title="What other rotations of PT images could gain",
 )

@@ -86,5 +86,6 @@ EXPERIMENT = experiment(
     results=PpiResults,
     runs=runs,
     metric=AUROC,
+    names={},
     title="What weights of groups of PT tasks could gain, with intact and with permuted tasks",
 )
