@@ -92,7 +92,7 @@ CHANGES = {
         "ppi",
         "  cost:\n",
         "  centre_offset: {}\n  cost:\n",
-        {"pretrain": 4, "finetune": 2} | END,
+        {"pretrain": 8, "finetune": 4} | END,  # of three arms, one is run in no other experiment
     ),
     "a summary on proteins": ("ppi", "  cost:\n", "  summary: {arms: [meta]}\n  cost:\n", END),
 }
