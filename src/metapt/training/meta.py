@@ -50,7 +50,6 @@ class MetaSettings:
         iterations: N, number of meta-iterations of P PT steps each.
         pretrain_steps: P, PT steps per iteration.
         warmup: number of first iterations without a meta-update (one more than in Algorithm 2, where n < N_warmup).
-        remainder: PT steps after the last iteration, for a run whose number of PT steps P does not divide.
         inverse: the approximation of the inverse PT Hessian.
         finetuning: the FT solver.
         curvature: the matrix used as the PT Hessian.
@@ -70,6 +69,7 @@ class MetaSettings:
         reuse_gradient: use the PT gradient of the last hypergradient of a meta-update for the next PT step, which then
             costs nothing; that hypergradient takes its minibatch from `Batches.pretrain`. A PT gradient that is not
             finite is dropped, and the PT step takes a new minibatch.
+        remainder: PT steps after the last iteration, for a run whose number of PT steps P does not divide.
 
     Raises:
         ConfigError: a setting is out of range, or the FT solver lacks what the settings need.
@@ -78,7 +78,6 @@ class MetaSettings:
     iterations: int
     pretrain_steps: int = 1
     warmup: int = 0
-    remainder: int = 0
     inverse: Inverse = field(default_factory=lambda: Neumann(terms=1, step_size=1e-3))
     finetuning: FineTuning = field(default_factory=Unroll)
     curvature: Curvature = "hessian"
@@ -92,6 +91,7 @@ class MetaSettings:
     explosion_factor: float = 1e4
     max_skipped: int = 10
     reuse_gradient: bool = False
+    remainder: int = 0
 
     def __post_init__(self) -> None:
         for name, least in {
