@@ -14,6 +14,7 @@ from metapt.errors import DataError
 from metapt.evaluation import headroom_report
 from metapt.evaluation.headroom import (
     REFERENCE,
+    RUN,
     check,
     grids,
     headroom,
@@ -273,3 +274,12 @@ def test_the_report_has_tables_sentences_a_figure_and_a_claim() -> None:
     assert claim.least_seeds == 5
     figure = headroom_report.figure(table, {}, "test AUROC (%)")
     assert [axis.get_xlabel() for axis in figure.axes] == ["gain (points)", "strength"]
+
+
+def test_a_table_that_is_cut_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    rows = [["e", "d", "p", "linear", "a", seed, 0, 70.0, 71.0] for seed in range(3)]
+    pd.DataFrame(rows, columns=RUN).to_csv(path, index=False)
+    path.write_text(path.read_text().rpartition(",2,")[0])
+    with pytest.raises(DataError, match=r"table\.csv has no pretrain_seed in row 3; it is cut"):
+        read([path])

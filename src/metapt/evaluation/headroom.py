@@ -59,14 +59,23 @@ def read(paths: Sequence[Path]) -> pd.DataFrame:
         try:
             tables.append(check(pd.read_csv(path), str(path)))
         except (OSError, ValueError) as error:
-            raise DataError(f"{path} is no table of runs ({error}); name the table.csv of a headroom.") from None
+            why = str(error).strip()
+            raise DataError(f"{path} is no table of runs ({why}); name the table.csv of a headroom.") from None
     return check(pd.concat(tables, ignore_index=True), " and ".join(map(str, paths)))
 
 
 def check(rows: pd.DataFrame, where: str = "the table of runs") -> pd.DataFrame:
-    """Return a table of runs. Raises DataError if a column is missing, or a run stands twice; it names `where`."""
+    """Return a table of runs.
+
+    Raises DataError, which names `where`, if a column is missing, a run has no name or seed, or a run stands twice.
+    """
     if missing := [name for name in RUN if name not in rows]:
         raise DataError(f"{where} lacks the column {missing[0]!r}; a table of runs has {', '.join(RUN)}.")
+    for name in RUN[:-2]:
+        empty = rows[name].isna().to_numpy()
+        if empty.any():
+            row = int(empty.argmax()) + 1
+            raise DataError(f"{where} has no {name} in row {row}; it is cut or was edited, so make it again.")
     again = rows[rows.duplicated(RUN[:-2])]
     if len(again):
         run = ", ".join(f"{name} {again.iloc[0][name]}" for name in RUN[:-2])
