@@ -1,0 +1,178 @@
+"""Estimates of the derivative of the FT loss w.r.t. hyperparameters of PT, at the end of a PT run with fixed ones."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+
+from metapt.hypergrad import MetaProblem, Params, Pretrained, hypergradient
+from metapt.hypergrad.finetune import FineTuned, FineTuning
+from metapt.hypergrad.hybrid import Curvature
+from metapt.hypergrad.inverse import Inverse
+from metapt.hypergrad.optimizers import DifferentiableOptimizer, OptimizerState
+from metapt.hypergrad.params import add, like
+from metapt.training.batches import Batches
+from metapt.training.progress import steps
+from metapt.training.replay import Replay, joined, parted, pretraining
+
+
+@dataclass(frozen=True)
+class Estimator:
+    """How a derivative is estimated: the FT solver gives d(FT loss) / d(encoder), and the rest d(encoder) / d(phi).
+
+    Attributes:
+        finetuning: the FT solver.
+        inverse: of the curvature, for the implicit derivative of one PT step (Eq. 4); None: the exact derivative
+            through the last PT steps.
+        curvature: what is inverted.
+        horizons: numbers of last PT steps of the exact derivative; those beyond the run count as the whole run.
+        head_steps: calls of the FT solver before the estimate, which train the FT head as the meta-updates of a whole
+            run would have.
+    """
+
+    finetuning: FineTuning
+    inverse: Inverse | None
+    curvature: Curvature = "hessian"
+    horizons: tuple[int, ...] = ()
+    head_steps: int = 0
+
+
+class Slope(NamedTuple):
+    """An estimate.
+
+    Attributes:
+        estimator: its name.
+        horizon: PT steps that it goes back.
+        gradient: d(FT loss) / d(phi), named like the meta-parameters; NaN where the estimate is not finite.
+        cost: its processor time and that of the PT run, in units of the latter.
+    """
+
+    estimator: str
+    horizon: int
+    gradient: Params
+    cost: float
+
+
+@dataclass(frozen=True)
+class End:
+    """The end of a PT run, with all that an estimate needs.
+
+    Attributes:
+        problem: the three losses.
+        batches: minibatches; PT has taken those of its run.
+        run: the PT run.
+        pretrained: encoder, PT head and buffers.
+        meta: the meta-parameters of the run.
+        head: the initial FT head.
+        seconds: processor time of the run.
+    """
+
+    problem: MetaProblem
+    batches: Batches
+    run: Replay
+    pretrained: Pretrained
+    meta: Params
+    head: Params
+    seconds: float
+
+
+def pretrain(
+    problem: MetaProblem,
+    batches: Batches,
+    pretrained: Pretrained,
+    meta: Params,
+    head: Params,
+    optimizer: DifferentiableOptimizer,
+    count: int,
+) -> End:
+    """Pre-train with fixed meta-parameters for `count` steps, and return the end of the run."""
+    run = pretraining(problem, batches, pretrained, optimizer)
+    start = time.process_time()
+    weights = run.run(meta, count, "PT")
+    seconds = time.process_time() - start
+    return End(problem, batches, run, parted(weights, pretrained, run.buffers), meta, head, seconds)
+
+
+def slopes(end: End, estimators: Mapping[str, Estimator], draws: int) -> Iterator[Slope]:
+    """Yield the estimates, each the mean over `draws` draws of FT minibatches (and of PT minibatches, if implicit)."""
+    names = list(estimators)
+    for index in steps(0, len(names), "estimators", kind=lambda index: names[index]):
+        estimator = estimators[names[index]]
+        if estimator.inverse is None:
+            yield from _exact(end, names[index], estimator, draws)
+        else:
+            yield _implicit(end, names[index], estimator, estimator.inverse, draws)
+
+
+class _Head:
+    """The FT head and the state of its optimiser, carried from one call of an FT solver to the next."""
+
+    def __init__(self, end: End, finetuning: FineTuning, calls: int) -> None:
+        self._end, self._finetuning = end, finetuning
+        self.head = end.head
+        self.state: OptimizerState | None = None
+        for _ in range(calls):
+            self.step()
+
+    def minibatches(self) -> tuple[list[Any], Any]:
+        """Return FT training minibatches and an FT validation minibatch."""
+        batches = self._end.batches
+        return [batches.train() for _ in range(self._finetuning.minibatches)], batches.validation()
+
+    def step(self) -> FineTuned:
+        """Call the FT solver, and keep its head."""
+        pretrained = self._end.pretrained
+        given = self._end.problem, pretrained.encoder, pretrained.buffers, self.head, self.state
+        tuned = self._finetuning(*given, *self.minibatches())
+        self.head, self.state = tuned.head, tuned.head_state
+        return tuned
+
+
+def _implicit(end: End, name: str, estimator: Estimator, inverse: Inverse, draws: int) -> Slope:
+    start = time.process_time()
+    head = _Head(end, estimator.finetuning, estimator.head_steps)
+    pretrain_batch: Callable[[], Any] = getattr(end.batches, "hypergradient", end.batches.pretrain)
+    found = []
+    for _ in range(draws):
+        train, validation = head.minibatches()
+        result = hypergradient(
+            end.problem,
+            end.pretrained,
+            end.meta,
+            head.head,
+            pretrain_batch=pretrain_batch(),
+            train_batches=train,
+            validation_batch=validation,
+            inverse=inverse,
+            finetuning=estimator.finetuning,
+            head_state=head.state,
+            curvature=estimator.curvature,
+            keep_gradient=False,
+        )
+        head.head, head.state = result.head, result.head_state
+        found.append(result.gradient)
+    return Slope(name, 1, _mean(found), _cost(end, start))
+
+
+def _exact(end: End, name: str, estimator: Estimator, draws: int) -> Iterator[Slope]:
+    start = time.process_time()
+    head = _Head(end, estimator.finetuning, estimator.head_steps)
+    encoder_gradient = _mean([head.step().encoder_gradient for _ in range(draws)])
+    horizons = sorted({min(horizon, end.run.steps) for horizon in estimator.horizons})
+    for horizon, gradient, _ in end.run.derivatives(joined(encoder_gradient, {}), horizons, "exact derivative"):
+        yield Slope(name, horizon, gradient, _cost(end, start))
+
+
+def _cost(end: End, start: float) -> float:
+    return 1 + (time.process_time() - start) / end.seconds
+
+
+def _mean(gradients: list[Params]) -> Params:
+    total = list(gradients[0].values())
+    for gradient in gradients[1:]:
+        total = add(total, list(gradient.values()))
+    return like(gradients[0], [torch.div(value, len(gradients)) for value in total])

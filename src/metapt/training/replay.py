@@ -1,0 +1,215 @@
+"""Exact derivatives through the steps of a training run, which are taken again from the last one to the first.
+
+Backpropagation through a whole run needs the graph of one step at a time, and the weights before it. The weights are
+kept at the first step of each of about sqrt(n) segments of a run of n steps; the others are computed anew, a segment
+at a time (Griewank 1992, "Achieving logarithmic growth of temporal and spatial complexity in reverse automatic
+differentiation"; with one level of checkpoints). Memory is that of 2 sqrt(n) states. The work is that of two runs and
+of a second derivative in each step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from metapt.hypergrad import MetaProblem, Params, Pretrained
+from metapt.hypergrad.optimizers import DifferentiableOptimizer, OptimizerState
+from metapt.hypergrad.params import add, detached, leaves, like, vjp, vjp_graph
+from metapt.training.batches import Batches
+from metapt.training.progress import steps
+
+Loss = Callable[[Params, Params, Params, Any], Tensor]
+"""Returns the loss, a scalar, given weights, buffers (which it may update in place), hyperparameters and minibatch."""
+
+
+class Resumable(Protocol):
+    """What minibatches come from."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that determines the following minibatches."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue where `state` was taken."""
+
+
+class _Point(NamedTuple):
+    """The state of a run before a step."""
+
+    weights: Params
+    buffers: Params
+    optimizer: OptimizerState
+
+
+class Replay:
+    """A training run, and its derivatives.
+
+    The optimiser of the run is the differentiable one, so that the derivative is that of the very run. The buffers
+    count as constants.
+
+    Args:
+        loss: of a step.
+        weights: initial weights; they are not changed.
+        buffers: initial buffers, such as the statistics of BatchNorm; they are not changed.
+        optimizer: optimiser of the weights.
+        batches: where minibatches come from; after `run` and `derivatives` they are at the end of the run.
+        draw: takes the minibatch of the next step from `batches`.
+    """
+
+    def __init__(
+        self,
+        loss: Loss,
+        weights: Params,
+        buffers: Params,
+        optimizer: DifferentiableOptimizer,
+        batches: Resumable,
+        draw: Callable[[], Any],
+    ) -> None:
+        self._loss, self._optimizer, self._batches, self._draw = loss, optimizer, batches, draw
+        self._now = _Point(detached(weights), detached(buffers), optimizer.init(detached(weights)))
+        self._segments: list[tuple[_Point, dict[str, Any]]] = []
+        self._segment = 1
+        self._hyperparameters: Params = {}
+        self.steps = 0
+
+    @property
+    def weights(self) -> Params:
+        """Return the present weights, without a copy."""
+        return self._now.weights
+
+    @property
+    def buffers(self) -> Params:
+        """Return the present buffers, without a copy."""
+        return self._now.buffers
+
+    def run(self, hyperparameters: Params, count: int, label: str | None = None) -> Params:
+        """Take `count` steps, once, and return the weights after them."""
+        if self.steps:
+            raise ValueError(f"this run has taken its {self.steps} steps; make another one")
+        self._hyperparameters, self._segment = detached(hyperparameters), max(1, math.isqrt(count))
+        for step in steps(0, count, label):
+            if step % self._segment == 0:
+                self._segments.append((self._now, self._batches.state_dict()))
+            self._now = self._step(self._now, self._draw())
+            self.steps += 1
+        return self.weights
+
+    def derivatives(
+        self, cotangent: Params, horizons: Sequence[int], label: str | None = None
+    ) -> Iterator[tuple[int, Params, Params]]:
+        """Yield the derivative of a function of the last weights through the last steps, for each horizon.
+
+        Args:
+            cotangent: derivative of the function w.r.t. the last weights; a weight that is left out has derivative 0.
+            horizons: numbers of steps, each from 1 to that of the run; they are taken in ascending order.
+            label: label of the progress.
+
+        Yields:
+            The horizon h, the derivative w.r.t. the hyperparameters of the last h steps, and that w.r.t. the weights
+            before them.
+
+        Raises:
+            ValueError: a horizon is longer than the run, or below 1.
+        """
+        wanted = sorted(set(horizons))
+        if not wanted or wanted[0] < 1 or wanted[-1] > self.steps:
+            raise ValueError(f"horizons {wanted} of a run of {self.steps} steps; legal: from 1 to {self.steps}")
+        end = self._batches.state_dict()
+        zeros = {name: torch.zeros_like(value) for name, value in self.weights.items()}
+        weights = zeros | detached(cotangent)
+        state = {name: torch.zeros_like(value) for name, value in self._now.optimizer.items() if _has_derivative(value)}
+        total = {name: torch.zeros_like(value) for name, value in self._hyperparameters.items()}
+        points: list[tuple[_Point, Any]] = []
+        try:
+            for taken in steps(0, wanted[-1], label):
+                step = self.steps - 1 - taken
+                if not points:
+                    points = self._segment_of(step)
+                weights, state, direct = self._back(*points.pop(), weights, state)
+                total = like(total, add(list(total.values()), list(direct.values())))
+                if taken + 1 in wanted:
+                    yield taken + 1, total, weights
+        finally:
+            self._batches.load_state_dict(end)
+
+    def _step(self, point: _Point, batch: Any) -> _Point:
+        weights, buffers = leaves(point.weights), _copied(point.buffers)
+        with torch.enable_grad():
+            loss = self._loss(weights, buffers, self._hyperparameters, batch)
+        gradients = like(weights, vjp([loss], list(weights.values())))
+        after, state = self._optimizer.step(point.weights, gradients, point.optimizer)
+        return _Point(after, buffers, state)
+
+    def _segment_of(self, step: int) -> list[tuple[_Point, Any]]:
+        """Return the states and minibatches of the steps from the beginning of the segment of `step` to `step`."""
+        point, batches = self._segments[step // self._segment]
+        self._batches.load_state_dict(batches)
+        found = []
+        for _ in range(step % self._segment + 1):
+            batch = self._draw()
+            found.append((point, batch))
+            if len(found) <= step % self._segment:
+                point = self._step(point, batch)
+        return found
+
+    @torch.enable_grad()
+    def _back(
+        self, point: _Point, batch: Any, weights: Params, state: OptimizerState
+    ) -> tuple[Params, OptimizerState, Params]:
+        """Return the derivatives w.r.t. weights, optimiser state and hyperparameters of a step.
+
+        `weights` and `state` are those w.r.t. what the step returns.
+        """
+        before, phi = leaves(point.weights), leaves(self._hyperparameters)
+        constant = {name: value for name, value in point.optimizer.items() if not _has_derivative(value)}
+        moments = leaves({name: value for name, value in point.optimizer.items() if _has_derivative(value)})
+        loss = self._loss(before, _copied(point.buffers), phi, batch)
+        gradients = like(before, vjp_graph(loss, list(before.values()), "the loss"))
+        after, new = self._optimizer.step(before, gradients, constant | moments)
+        found = vjp(
+            [*after.values(), *(new[name] for name in moments)],
+            [*before.values(), *moments.values(), *phi.values()],
+            [*weights.values(), *(state[name] for name in moments)],
+        )
+        ends = len(before), len(before) + len(moments)
+        return like(before, found[: ends[0]]), like(moments, found[ends[0] : ends[1]]), like(phi, found[ends[1] :])
+
+
+def _copied(buffers: Params) -> Params:
+    return {name: value.detach().clone() for name, value in buffers.items()}
+
+
+def _has_derivative(value: Tensor) -> bool:
+    return value.is_floating_point()
+
+
+def pretraining(
+    problem: MetaProblem, batches: Batches, pretrained: Pretrained, optimizer: DifferentiableOptimizer
+) -> Replay:
+    """Return a PT run, not yet taken, from the given weights and buffers; `joined` gives its weights their names."""
+
+    def loss(weights: Params, buffers: Params, meta: Params, batch: Any) -> Tensor:
+        return problem.pretrain_loss(parted(weights, pretrained, buffers), meta, batch)
+
+    return Replay(
+        loss, joined(pretrained.encoder, pretrained.head), pretrained.buffers, optimizer, batches, batches.pretrain
+    )
+
+
+def joined(encoder: Params, head: Params) -> Params:
+    """Return encoder and head as one dictionary, with prefixes."""
+    return {f"encoder/{name}": value for name, value in encoder.items()} | {
+        f"head/{name}": value for name, value in head.items()
+    }
+
+
+def parted(weights: Params, like: Pretrained, buffers: Params) -> Pretrained:
+    """Invert `joined`, with the names of `like`."""
+    encoder, head = (
+        {name: weights[f"{part}/{name}"] for name in names}
+        for part, names in (("encoder", like.encoder), ("head", like.head))
+    )
+    return Pretrained(encoder, head, buffers)

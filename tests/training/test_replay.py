@@ -1,0 +1,142 @@
+"""Exact derivatives by replay, against the graph of the whole run, finite differences and torch's optimisers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from metapt.hypergrad import SGD, Adam, Params, Pretrained, Unroll, exact_hypergradient
+from metapt.training import replay
+from metapt.training.optimizers import OptimizerSpec
+from metapt.training.pretraining import Pretrainer
+
+from .problems import Classifier, Normed, Streams, classification
+
+STEPS = 11
+OPTIMIZERS = [SGD(lr=0.3), SGD(lr=0.2, momentum=0.8), Adam(lr=0.05, eps=1e-3)]
+
+
+def ended(problem: Any, optimizer: Any, steps: int = STEPS) -> tuple[replay.Replay, Pretrained]:
+    run = replay.pretraining(problem, Streams(classification), problem.pretrained, optimizer)
+    weights = run.run(problem.meta, steps)
+    return run, replay.parted(weights, problem.pretrained, run.buffers)
+
+
+def encoder_gradient(problem: Any, pretrained: Pretrained) -> Params:
+    """The derivative of the loss on a validation minibatch w.r.t. the encoder, with the initial FT head."""
+    validation = Streams(classification).validation()
+    tuned = Unroll(0)(problem, pretrained.encoder, pretrained.buffers, problem.head, None, [], validation)
+    return replay.joined(tuned.encoder_gradient, {})
+
+
+@pytest.mark.parametrize("problem", [Classifier(), Normed()], ids=["plain", "BatchNorm"])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=["SGD", "momentum", "Adam"])
+def test_through_all_steps_it_is_the_exact_hypergradient(problem: Any, optimizer: Any) -> None:
+    run, pretrained = ended(problem, optimizer)
+    streams = Streams(classification)
+    whole = exact_hypergradient(
+        problem,
+        problem.pretrained,
+        problem.meta,
+        problem.head,
+        pretrain_batches=[streams.pretrain() for _ in range(STEPS)],
+        train_batches=[],
+        validation_batches=[streams.validation()],
+        pretrain_optimizer=optimizer,
+        finetune_optimizer=SGD(0.1),
+    )
+    ((horizon, found, _),) = run.derivatives(encoder_gradient(problem, pretrained), [STEPS])
+    assert horizon == STEPS
+    for name, value in whole.gradient.items():
+        torch.testing.assert_close(found[name], value, rtol=1e-9, atol=1e-12)
+
+
+def test_through_the_last_steps_the_earlier_ones_have_other_hyperparameters() -> None:
+    problem, optimizer = Classifier(), SGD(lr=0.3)
+    run, pretrained = ended(problem, optimizer)
+    found = {h: value for h, value, _ in run.derivatives(encoder_gradient(problem, pretrained), [1, 4, STEPS])}
+    for horizon, gradient in found.items():
+        streams = Streams(classification)
+        first = replay.pretraining(problem, streams, problem.pretrained, optimizer)
+        before = replay.parted(first.run(problem.meta, STEPS - horizon), problem.pretrained, {})
+        rest = exact_hypergradient(
+            problem,
+            before,
+            problem.meta,
+            problem.head,
+            pretrain_batches=[streams.pretrain() for _ in range(horizon)],
+            train_batches=[],
+            validation_batches=[streams.validation()],
+            pretrain_optimizer=optimizer,
+            finetune_optimizer=optimizer,
+        )
+        for name, value in rest.gradient.items():
+            torch.testing.assert_close(gradient[name], value, rtol=1e-9, atol=1e-12)
+
+
+def test_the_derivative_with_respect_to_the_first_weights_is_a_finite_difference() -> None:
+    problem, optimizer = Classifier(), Adam(lr=0.05, eps=1e-3)
+    run, pretrained = ended(problem, optimizer)
+    cotangent = encoder_gradient(problem, pretrained)
+    ((_, _, first),) = run.derivatives(cotangent, [STEPS])
+
+    def projected(shift: float) -> float:
+        encoder = {**problem.pretrained.encoder, "bias": problem.pretrained.encoder["bias"] + shift}
+        shifted = problem.pretrained._replace(encoder=encoder)
+        weights = replay.pretraining(problem, Streams(classification), shifted, optimizer).run(problem.meta, STEPS)
+        return float(sum((value * weights[name]).sum() for name, value in cotangent.items()))
+
+    step = 1e-5
+    slope = (projected(step) - projected(-step)) / (2 * step)
+    assert float(first["encoder/bias"].sum()) == pytest.approx(slope, rel=1e-6)
+
+
+def test_the_run_is_that_of_torchs_optimiser() -> None:
+    problem = Normed()
+    _, pretrained = ended(problem, Adam(lr=0.05))
+    plain = Pretrainer(problem, Streams(classification), problem.pretrained, OptimizerSpec("Adam", {"lr": 0.05}))
+    plain.run(problem.meta, STEPS)
+    for ours, theirs in zip(pretrained, plain.pretrained, strict=True):
+        for name, value in theirs.items():
+            torch.testing.assert_close(ours[name], value.detach())
+
+
+def test_minibatches_and_weights_are_at_the_end_of_the_run_after_derivatives() -> None:
+    problem, streams = Classifier(), Streams(classification)
+    run = replay.pretraining(problem, streams, problem.pretrained, SGD(lr=0.3))
+    weights = {name: value.clone() for name, value in run.run(problem.meta, STEPS).items()}
+    list(run.derivatives({"encoder/bias": torch.ones(5, dtype=torch.float64)}, [3]))
+    assert streams.counts["pretrain"] == STEPS
+    for name, value in weights.items():
+        assert torch.equal(run.weights[name], value)
+
+
+@pytest.mark.parametrize("horizons", [[0], [STEPS + 1], []])
+def test_horizons_outside_of_the_run_are_errors(horizons: list[int]) -> None:
+    run, _ = ended(Classifier(), SGD(lr=0.3))
+    with pytest.raises(ValueError, match=f"legal: from 1 to {STEPS}"):
+        list(run.derivatives({}, horizons))
+
+
+def test_a_run_is_taken_once() -> None:
+    run, _ = ended(Classifier(), SGD(lr=0.3))
+    with pytest.raises(ValueError, match="make another one"):
+        run.run({}, 1)
+
+
+def test_only_a_segment_of_minibatches_is_drawn_at_a_time() -> None:
+    problem, drawn = Classifier(), []
+
+    class Counted(Streams):
+        def pretrain(self) -> Any:
+            drawn.append(self.counts["pretrain"])
+            return super().pretrain()
+
+    run = replay.pretraining(problem, Counted(classification), problem.pretrained, SGD(lr=0.3))
+    run.run(problem.meta, 16)
+    assert drawn == list(range(16))
+    drawn.clear()
+    list(run.derivatives({}, [6]))
+    assert drawn == [12, 13, 14, 15, 8, 9, 10, 11]
