@@ -76,7 +76,8 @@ def agreements(grid: Grid, slopes: pd.DataFrame, logarithmic: Sequence[str] = ()
         if missing:
             raise DataError(f"the slopes of {name} on {grid.cell['problem']} lack {missing[0]}; estimate all of them.")
         predicted = place.to_numpy() @ by_seed[list(place)].to_numpy(dtype=float).T
-        steps = None if pd.isna(horizon) else int(float(str(horizon)))
+        back = float(str(horizon))
+        steps = None if math.isnan(back) else int(back)
         cost = float(part.groupby("pretrain_seed")["cost"].first().mean())
         yield _agreement(grid, str(name), steps, cost, predicted, by_seed.index)
     yield _agreement(grid, SINGLE_RUNS, None, float(len(grid.test)), grid.test.to_numpy(dtype=float), grid.test.columns)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 
-from metapt.hypergrad import MetaProblem, Params, Pretrained, hypergradient
+from metapt.hypergrad import ConjugateGradient, MetaProblem, Neumann, Params, Pretrained, hypergradient
 from metapt.hypergrad.finetune import FineTuned, FineTuning
 from metapt.hypergrad.hybrid import Curvature
 from metapt.hypergrad.inverse import Inverse
@@ -39,6 +40,33 @@ class Estimator:
     curvature: Curvature = "hessian"
     horizons: tuple[int, ...] = ()
     head_steps: int = 0
+
+
+def unrolled(unroll: Callable[[int], FineTuning], pretrain_lr: float, updates: int) -> dict[str, Estimator]:
+    """Return the paper's estimators: Neumann series of 0 and 1 terms, with K = 0, 1 and 5 unrolled FT steps.
+
+    `unroll` returns the FT solver of K steps; `updates` is the number of meta-updates of a PT run.
+    """
+    return {
+        f"Neumann {terms}, K = {k}": Estimator(unroll(k), Neumann(terms, pretrain_lr), head_steps=updates if k else 0)
+        for k in (0, 1, 5)
+        for terms in (0, 1)
+    }
+
+
+def refitted(name: str, finetuning: FineTuning, pretrain_lr: float) -> dict[str, Estimator]:
+    """Return estimators of one PT step with a refitted head: with the identity, and with the Gauss-Newton matrix."""
+    solver = ConjugateGradient(rtol=1e-3, max_steps=20, relative_damping=0.1)
+    return {
+        f"Neumann 0, {name}": Estimator(finetuning, Neumann(0, pretrain_lr)),
+        f"Gauss-Newton, {name}": Estimator(finetuning, solver, "gauss_newton"),
+    }
+
+
+def exact(name: str, finetuning: FineTuning, horizons: Sequence[int], updates: int = 0) -> dict[str, Estimator]:
+    """Return the exact derivative through the last PT steps and through the whole run, for an FT solver."""
+    whole = sys.maxsize
+    return {f"exact, {name}": Estimator(finetuning, None, horizons=(*horizons, whole), head_steps=updates)}
 
 
 class Slope(NamedTuple):

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from metapt.domains.mnist import mlp, weighting
+from metapt.domains.mnist.data.sources import CLASSES
 from metapt.domains.mnist.rotation import rotate
 from metapt.hypergrad import Params, Pretrained
 
@@ -36,6 +37,10 @@ class DigitProblem:
 
     def head_loss(self, head: Params, features: Tensor, batch: Images) -> Tensor:
         return cross_entropies(mlp.logits(head, features), batch.labels).mean()
+
+    def targets(self, batch: Images) -> Tensor:
+        """Return the labels as indicators of the classes [batch, classes], the targets of a ridge head."""
+        return F.one_hot(batch.labels, CLASSES).to(batch.images.dtype)
 
 
 class RotationProblem(DigitProblem):

@@ -27,6 +27,9 @@ OUTER_STEPS = "outer steps"
 SKIPPED = "outer steps whose hypergradient was skipped"
 """Of the comparison with backpropagation through PT and FT."""
 
+PROBLEM = "mnist rotation"
+"""The problem in tables of runs and of slopes."""
+
 COSINE = "cosine to the exact hypergradient"
 NORM_RATIO = "norm over that of the exact hypergradient"
 """Of the fidelity study."""

@@ -18,7 +18,7 @@ from metapt.domains.ppi.config import (
 )
 from metapt.domains.ppi.data.sources import ARCHIVE, names, string_of
 from metapt.domains.ppi.settings import FULL_ACCESS, finetune_setting, pretrain_setting
-from metapt.jobs import Job, Jobs, chosen_seeds, seeds_folder
+from metapt.jobs import Job, Jobs, Json, chosen_seeds, seeds_folder
 from metapt.twostage.arms import changed, own_settings
 
 PREPARED = {"graphs": "graphs.npz", "tasks": "tasks.csv", "counts": "counts.csv"}
@@ -124,6 +124,24 @@ class PpiJobs(Jobs[PpiSettings]):
             {"graphs": self.prepared().outputs["graphs"]} | runs,
             mem_mb=self._mem_mb(256),
             minutes=60,
+            resumable=False,
+        )
+
+    def estimates(self, arm: str, setting: str, seed: int, study: Json) -> Job:
+        """Return the job of `studies.estimators` at the end of an arm's PT, with the settings `study`."""
+        chosen = self.config.arms[arm]
+        assert not isinstance(chosen, WithoutPretraining)
+        pretrain = changed(self.config.pretrain, chosen.pretrain)
+        return self.training(
+            "study",
+            f"estimators/{setting}/seed{seed}",
+            "domains.ppi.studies.estimators",
+            self.pick("network", "test_species", "source")
+            | {"arm": arm, "arm_settings": own_settings(chosen), "setting": setting, "seed": seed}
+            | {"pretrain": pretrain, "study": study},
+            {"graphs": self.prepared().outputs["graphs"]},
+            mem_mb=self._mem_mb(self._graphs()),
+            minutes=8 * self._pretrain_minutes(chosen, pretrain),
             resumable=False,
         )
 

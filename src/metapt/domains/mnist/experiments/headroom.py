@@ -5,6 +5,7 @@ Not in the paper.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 import pandas as pd
@@ -12,10 +13,11 @@ from pydantic import Field
 
 from metapt.domains.mnist.config import BpttStudy, FixedArm
 from metapt.domains.mnist.jobs import MnistJobs
-from metapt.domains.mnist.quantities import ACCURACY, VALIDATION_ACCURACY
+from metapt.domains.mnist.quantities import ACCURACY, PROBLEM, VALIDATION_ACCURACY
 from metapt.domains.mnist.results import MnistResults
 from metapt.evaluation.experiment import Needs
 from metapt.evaluation.headroom import REFERENCE
+from metapt.jobs import Job
 from metapt.sections import Distinct, Positive, key, plain
 from metapt.twostage.headroom import Cell, HeadroomSection, experiment, table_of_runs
 
@@ -46,21 +48,31 @@ def settings(section: MnistHeadroom) -> dict[str, dict[str, float]]:
 
 def needs(jobs: MnistJobs, section: MnistHeadroom) -> Needs:
     """Return the run of each setting."""
+    means = {name: drawn["mean"] for name, drawn in settings(section).items()}
+    return Needs(fixed_runs(jobs, section, means, section.pretrain_seeds))
+
+
+def fixed_runs(jobs: MnistJobs, section: MnistHeadroom, means: Mapping[str, float], seeds: Sequence[int]) -> list[Job]:
+    """Return a job for each mean rotation, by its name, with all PT seeds."""
+    made = []
+    for name, mean in means.items():
+        given = {"settings": plain(study(section, {name: mean})), "seeds": list(seeds)}
+        config = {"experiment": "headroom", "arm": name} | given
+        entry, inputs = "domains.mnist.studies.headroom", {"data": jobs.prepared().outputs["data"]}
+        made.append(jobs.training("study", f"headroom/{name}", entry, config, inputs, mem_mb=2000, minutes=60))
+    return made
+
+
+def study(section: MnistHeadroom, means: Mapping[str, float]) -> BpttStudy:
+    """Return the settings of PT with fixed mean rotations, and of FT."""
     keys = "target", "pretrain_examples", "finetune_examples", "pretrain_steps", "finetune_steps"
-    given = {key: getattr(section, key) for key in keys}
-    runs = []
-    for name, drawn in settings(section).items():
-        study = BpttStudy(arms={name: FixedArm(method="fixed", **drawn)}, **given)
-        config = {"experiment": "headroom", "arm": name, "settings": plain(study), "seeds": section.pretrain_seeds}
-        entry = "domains.mnist.studies.headroom"
-        inputs = {"data": jobs.prepared().outputs["data"]}
-        runs.append(jobs.training("study", f"headroom/{name}", entry, config, inputs, mem_mb=2000, minutes=60))
-    return Needs(runs)
+    arms = {name: FixedArm(method="fixed", mean=mean) for name, mean in means.items()}
+    return BpttStudy(arms=arms, **{key: getattr(section, key) for key in keys})
 
 
 def runs(results: MnistResults) -> pd.DataFrame:
     """Return the table of runs."""
-    problem = f"{results.config.source} " * results.config.stand_in + "mnist rotation"
+    problem = f"{results.config.source} " * results.config.stand_in + PROBLEM
     cells = [Cell(name, "", problem, name, drawn) for name, drawn in settings(results.section).items()]
     return table_of_runs(results, cells, ACCURACY, VALIDATION_ACCURACY)
 

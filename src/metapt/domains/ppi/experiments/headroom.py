@@ -50,7 +50,7 @@ class PpiHeadroom(HeadroomSection):
 
 def settings(section: PpiHeadroom) -> dict[str, dict[str, float]]:
     """Return the weights of each setting, by its name."""
-    return section.draws({f"group_{number:02d}": section.weight for number in range(section.groups)})
+    return section.draws({group(number): section.weight for number in range(section.groups)})
 
 
 def needs(jobs: PpiJobs, section: PpiHeadroom) -> Needs:
@@ -65,15 +65,24 @@ def needs(jobs: PpiJobs, section: PpiHeadroom) -> Needs:
     return Needs([jobs.finetune(name, problem, arm, seeds) for problem in problems for name, arm in arms.items()])
 
 
+def problem_of(config: PpiSettings, setting: str) -> str:
+    """Return the name of a problem in the table of runs."""
+    source = f"{config.source} " * config.stand_in
+    return f"{source}ppi {config.network.layers}x{config.network.width} {setting}"
+
+
+def group(number: int) -> str:
+    """Return the name of the weight of a group of PT tasks."""
+    return f"group_{number:02d}"
+
+
 def runs(results: PpiResults) -> pd.DataFrame:
     """Return the table of runs."""
-    section, network = results.section, results.config.network
-    source = f"{results.config.source} " * results.config.stand_in
-    drawn = settings(section)
+    section, drawn = results.section, settings(results.section)
     equal = dict.fromkeys(next(iter(drawn.values())), 1.0)
     cells = []
     for setting in map(permuted, section.permuted):
-        problem = f"{source}ppi {network.layers}x{network.width} {setting}"
+        problem = problem_of(results.config, setting)
         cells += [Cell(name, setting, problem, name, weights) for name, weights in drawn.items()]
         cells.append(Cell(section.reference, setting, problem, REFERENCE, equal))
     return table_of_runs(results, cells, AUROC)

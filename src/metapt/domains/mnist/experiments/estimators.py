@@ -1,0 +1,82 @@
+"""Experiment `estimators`: which estimates of the derivative w.r.t. the rotation agree with what happened.
+
+Not in the paper.
+"""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from metapt.domains.mnist.experiments.headroom import MnistHeadroom, fixed_runs, study
+from metapt.domains.mnist.jobs import MnistJobs
+from metapt.domains.mnist.quantities import PROBLEM, VALIDATION_ACCURACY
+from metapt.domains.mnist.results import MnistResults
+from metapt.evaluation.experiment import Needs
+from metapt.evaluation.headroom import REFERENCE
+from metapt.sections import Rate, key, plain
+from metapt.twostage.estimators import (
+    EstimatorsSection,
+    Pair,
+    experiment,
+    measured_runs,
+    pair,
+    pair_slopes,
+    slopes_of,
+)
+from metapt.twostage.quantities import FULL_TRANSFER
+
+
+class MnistEstimators(EstimatorsSection):
+    """Estimates of the derivative w.r.t. the mean rotation of PT images. Not in the paper."""
+
+    reach: Rate = key(45.0, "settings up to this far from the reference of the headroom are compared, degrees")
+    secant: Rate = key(22.5, "distance of both ends of a secant from the reference, degrees")
+
+
+def secant(section: MnistEstimators) -> Pair:
+    """Return the ends of the secant."""
+    return pair("secant", {"mean": section.secant})
+
+
+def needs(jobs: MnistJobs, section: MnistEstimators) -> Needs:
+    """Return the estimates of each PT seed, and the runs of the secant."""
+    sizes = getattr(jobs.config, "headroom", None) or MnistHeadroom()
+    own = {
+        "experiment": "headroom",
+        "arm": "reference",
+        "settings": plain(study(sizes, {"reference": sizes.reference})),
+    }
+    made = []
+    for seed in section.pretrain_seeds:
+        config = own | {"seed": seed, "draws": section.draws, "horizons": section.horizons}
+        entry, inputs = "domains.mnist.studies.estimators", {"data": jobs.prepared().outputs["data"]}
+        made.append(jobs.training("study", f"estimators/seed{seed}", entry, config, inputs, mem_mb=2000, minutes=60))
+    ends, reach = secant(section), section.secant
+    means = {ends.low: sizes.reference - reach, ends.high: sizes.reference + reach}
+    return Needs(made + fixed_runs(jobs, sizes, means, section.pretrain_seeds), words=measured_runs(section))
+
+
+def slopes(results: MnistResults) -> pd.DataFrame:
+    """Return the table of slopes."""
+    found = results.metrics[results.metrics["setting"].str.startswith(PROBLEM)]
+    ends = [secant(results.section)]
+    secants = pair_slopes(results, PROBLEM, "secant", ends, VALIDATION_ACCURACY, FULL_TRANSFER)
+    return pd.concat([slopes_of(found), secants], ignore_index=True)
+
+
+def compared(results: MnistResults, runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the runs near the reference: no line can follow a peak further away."""
+    reference = runs.loc[runs["setting"] == REFERENCE, "mean"].iloc[0]
+    near: pd.DataFrame = runs[(runs["mean"] - reference).abs() <= results.section.reach]
+    return near
+
+
+EXPERIMENT = experiment(
+    MnistEstimators,
+    order=7,
+    needs=needs,
+    results=MnistResults,
+    slopes=slopes,
+    compared=compared,
+    title="Which estimates of the derivative w.r.t. the rotation agree with what happened",
+)

@@ -1,0 +1,98 @@
+"""Experiment `estimators`: which estimates of the derivative w.r.t. weights of groups of PT tasks agree with results.
+
+Not in the paper.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import pandas as pd
+from pydantic import Field
+
+from metapt.domains.ppi.config import Arm, PpiSettings, Supervised
+from metapt.domains.ppi.experiments.headroom import group, problem_of
+from metapt.domains.ppi.jobs import PpiJobs
+from metapt.domains.ppi.results import PpiResults
+from metapt.domains.ppi.settings import permuted
+from metapt.evaluation.experiment import Needs
+from metapt.sections import Count, Distinct, Rate, key
+from metapt.twostage.estimators import (
+    EstimatorsSection,
+    Pair,
+    experiment,
+    measured_runs,
+    pair_slopes,
+    perturbations,
+    slopes_of,
+)
+from metapt.twostage.quantities import LINEAR_EVALUATION, VALIDATION_AUROC
+
+
+class PpiEstimators(EstimatorsSection):
+    """Estimates of the derivative w.r.t. weights of groups of PT tasks, at equal weights. Not in the paper."""
+
+    reference: str = key("graph_supervised", "the arm of plain PT with equal weights at whose end they are made")
+    groups: int = key(20, "groups of PT tasks, those of the headroom", ge=2)
+    permuted: Annotated[list[Annotated[int, Field(ge=0, le=99)]], Distinct] = key(
+        [0, 50, 90], "share of the PT tasks whose labels are permuted (%), a problem each", min_length=1
+    )
+    finetune_lr: Rate = key(1e-3, "learning rate of unrolled FT steps (Adam)")
+    pairs: Count = key(10, "pairs of whole runs with all weights perturbed at once; 0: none")
+    perturbation: Annotated[float, Field(gt=0, lt=1)] = key(0.5, "change of each weight in such a run")
+
+    def arm_names(self) -> list[str]:
+        """Return the reference."""
+        return [self.reference]
+
+    def check(self, domain: PpiSettings) -> None:
+        """Raise ValueError as `EstimatorsSection.check`, and for a reference with task weights."""
+        super().check(domain)
+        arm = domain.arms[self.reference]
+        if not (isinstance(arm, Supervised) and arm.weights is None and arm.group_weights is None):
+            raise ValueError(f".reference is {self.reference!r}; legal: an arm of method supervised without weights")
+
+
+def pairs(section: PpiEstimators) -> list[Pair]:
+    """Return the pairs of runs whose weights are perturbed."""
+    return perturbations([group(number) for number in range(section.groups)], section.pairs, section.perturbation)
+
+
+def needs(jobs: PpiJobs, section: PpiEstimators) -> Needs:
+    """Return the estimates of each problem and PT seed, and the FT runs of the pairs."""
+    reference = jobs.config.arms[section.reference]
+    assert isinstance(reference, Supervised)
+    study = {name: getattr(section, name) for name in ("groups", "draws", "horizons", "finetune_lr")}
+    problems = [permuted(percent) for percent in section.permuted]
+    runs = [
+        jobs.estimates(section.reference, setting, seed, study | {"problem": problem_of(jobs.config, setting)})
+        for setting in problems
+        for seed in section.pretrain_seeds
+    ]
+    for setting in problems:
+        for each in pairs(section):
+            for name, sign in ((each.low, -1), (each.high, 1)):
+                weights = [1 + sign * each.direction[group(number)] for number in range(section.groups)]
+                arm: Arm = reference.model_copy(update={"group_weights": weights})
+                runs.append(jobs.finetune(name, setting, arm, section.pretrain_seeds))
+    return Needs(runs, words=measured_runs(section))
+
+
+def slopes(results: PpiResults) -> pd.DataFrame:
+    """Return the table of slopes."""
+    section: PpiEstimators = results.section
+    found = [slopes_of(results.metrics[results.metrics["setting"].str.contains(", horizon ")])]
+    for setting in map(permuted, section.permuted):
+        words = (pairs(section), VALIDATION_AUROC, LINEAR_EVALUATION, setting)
+        found.append(pair_slopes(results, problem_of(results.config, setting), "perturbed runs", *words))
+    return pd.concat([each for each in found if len(each)], ignore_index=True)
+
+
+EXPERIMENT = experiment(
+    PpiEstimators,
+    order=13,
+    needs=needs,
+    results=PpiResults,
+    slopes=slopes,
+    title="Which estimates of the derivative w.r.t. weights of groups of PT tasks agree with what happened",
+)

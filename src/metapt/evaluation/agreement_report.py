@@ -1,0 +1,120 @@
+"""Table, figure and claims of the agreement of estimates with a table of runs (see `metapt.evaluation.agreement`)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from metapt.evaluation import figures
+from metapt.evaluation.agreement import CHANCE, SINGLE_RUNS, Agreement, agreements, linear_fits
+from metapt.evaluation.comparisons import Comparison, at_least
+from metapt.evaluation.headroom import grids
+from metapt.evaluation.statistics import Estimate
+from metapt.evaluation.tables import NOTHING, Tables, mean_and_error
+
+SIGNS = "pairs of settings in the right order (%)"
+FITTED = (6, 12)
+"""Numbers of random settings of the linear fits."""
+
+
+def measured(runs: pd.DataFrame, slopes: pd.DataFrame, logarithmic: Sequence[str]) -> list[Agreement]:
+    """Return the agreement of each estimator with each problem and evaluation that it has slopes for."""
+    known = set(slopes["problem"])
+    found: list[Agreement] = []
+    for grid in grids(runs):
+        if grid.cell["problem"] in known:
+            found += agreements(grid, slopes, logarithmic)
+            found += linear_fits(grid, FITTED, logarithmic)
+    return found
+
+
+def tables(found: list[Agreement], slopes: pd.DataFrame, names: Mapping[str, str]) -> Tables:
+    """Return the agreements; the numbers are the table of slopes. `names` has those of evaluations."""
+    caption = (
+        "Agreement of estimates with what happened: each PT seed predicts the results of all settings by its own "
+        "estimate, and is compared with the mean test results of the other PT seeds. Mean ± standard error over PT "
+        "seeds. Horizon: PT steps that an estimate goes back. Cost: in plain PT runs; of a linear fit, and of single "
+        "runs (the measured results of one PT seed as a prediction, a ceiling), without FT"
+    )
+    rows = [
+        {
+            "problem": each.problem,
+            "evaluation": names.get(each.evaluation, each.evaluation),
+            "estimator": each.estimator,
+            "horizon": "whole run" if each.horizon is None else each.horizon,
+            "cost": f"{each.cost:.3g}",
+            "Spearman's correlation": _number(each.spearman),
+            "right signs (%)": _number(each.signs),
+            "PT seeds": each.signs.n,
+            "finite": each.finite,
+        }
+        for each in found
+    ]
+    return Tables({caption: pd.DataFrame(rows)}, slopes)
+
+
+def comparisons(found: list[Agreement], names: Mapping[str, str]) -> Iterator[Comparison]:
+    """Yield the claim that an estimator orders settings better than chance, for each but the ceiling."""
+    for each in found:
+        if each.estimator == SINGLE_RUNS:
+            continue
+        steps = "" if each.horizon is None else f" {each.horizon} PT steps back,"
+        where = f"{each.problem}, {names.get(each.evaluation, each.evaluation)}"
+        text = f"{each.estimator},{steps} orders pairs of settings better than chance, {where}"
+
+        def measure(each: Agreement = each) -> Estimate:
+            return each.signs
+
+        yield Comparison(text, each.estimator, "", SIGNS, at_least(CHANCE), measure, each.evaluation)
+
+
+def figure(found: list[Agreement], names: Mapping[str, str]) -> Figure:
+    """Draw the right signs against horizon and against cost, a row of panels for each problem and evaluation."""
+    cells = list(dict.fromkeys((each.problem, each.evaluation) for each in found))
+    drawn, axes = figures.panels(2, len(cells), width=5.6, height=3.6)
+    looks = _looks(list(dict.fromkeys(each.estimator for each in found)))
+    for row, (problem, evaluation) in enumerate(cells):
+        own = [each for each in found if (each.problem, each.evaluation) == (problem, evaluation)]
+        longest = max((each.horizon for each in own if each.horizon is not None), default=1)
+        whole = [replace(each, horizon=longest) for each in own if each.horizon is None]
+        stepwise = [each for each in own if each.horizon is not None]
+        title = f"{problem}, {names.get(evaluation, evaluation)}"
+        _draw(axes[2 * row], [*stepwise, *whole], "horizon", "PT steps that the estimate goes back", looks)
+        _draw(axes[2 * row + 1], own, "cost", "cost (plain PT runs)", looks)
+        for axis in axes[2 * row : 2 * row + 2]:
+            figures.title(axis, title)
+    figures.legend_above(drawn, axes, columns=4)
+    return drawn
+
+
+def _looks(names: list[str]) -> dict[str, dict[str, Any]]:
+    places = range(len(names))
+    return {
+        name: {"color": figures.colour(place), "marker": figures.MARKERS[place % len(figures.MARKERS)]}
+        for name, place in zip(names, places, strict=True)
+    }
+
+
+def _draw(axis: Axes, found: list[Agreement], which: str, label: str, looks: dict[str, dict[str, Any]]) -> None:
+    with figures.style():
+        axis.axhline(CHANCE, color=figures.QUIET, linewidth=1, linestyle="--", zorder=1.5)
+        for name, look in looks.items():
+            own = sorted((each for each in found if each.estimator == name), key=lambda each: getattr(each, which))
+            if own:
+                places, means = [getattr(each, which) for each in own], [each.signs.mean for each in own]
+                errors = [0.0 if math.isnan(error := each.signs.standard_error) else error for each in own]
+                axis.errorbar(places, means, errors, label=name, linewidth=1.2, elinewidth=1.2, **look)
+        axis.set(xscale="log", xlabel=label, ylabel="right signs (%), mean ± SE")
+        figures.plain_log_ticks(axis.xaxis)
+
+
+def _number(found: Estimate) -> str:
+    if math.isnan(found.mean):
+        return NOTHING
+    return mean_and_error(found.mean, found.standard_error)

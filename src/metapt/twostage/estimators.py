@@ -1,0 +1,184 @@
+"""What experiments on estimators share: which estimators, their slopes in the metrics table, and pairs of runs."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from statistics import fmean
+from typing import Annotated, Any
+
+import pandas as pd
+from pydantic import Field
+
+from metapt.errors import ConfigError
+from metapt.evaluation import agreement_report, headroom, metrics
+from metapt.evaluation.agreement import SLOPES, Agreement
+from metapt.evaluation.experiment import Experiment, Needs
+from metapt.evaluation.results import Results
+from metapt.files import sha256
+from metapt.sections import Count, Distinct, ExperimentSection, Positive, key
+from metapt.twostage.quantities import EVALUATIONS
+from metapt.twostage.replicates import SEEDS
+
+COST = "cost (plain PT runs)"
+_SLOPE = "slope along {}"
+_HORIZON = ", horizon "
+
+
+class EstimatorsSection(ExperimentSection):
+    """Estimates of the derivative at the end of PT, against the runs of a headroom. Not in the paper."""
+
+    runs: list[str] = Field(
+        description="tables of runs (CSV) of headrooms with these settings of PT and FT", min_length=1
+    )
+    pretrain_seeds: Annotated[list[Count], Distinct] = key([0, 1, 2, 3, 4], "PT seeds, each with estimates of its own")
+    draws: Positive = key(32, "draws of minibatches whose mean is an estimate")
+    horizons: Annotated[list[Positive], Distinct] = key(
+        [1, 10, 100], "last PT steps of exact derivatives, beside all of them"
+    )
+
+
+def measured_runs(section: EstimatorsSection) -> dict[str, Any]:
+    """Return the SHA-256 of each table of runs by its path, as further settings of the experiment's summary.
+
+    The summary is then made anew when a table changes. Raises ConfigError if a table is missing.
+    """
+    for path in section.runs:
+        if not Path(path).is_file():
+            raise ConfigError(f"estimators.runs names {path}, which is not there; name the table.csv of a headroom.")
+    return {"runs": {path: sha256(Path(path)) for path in section.runs}}
+
+
+def rows(
+    experiment: str, problem: str, seed: int, found: Iterable[Any], along: Callable[[Any], Mapping[str, float]]
+) -> list[dict[str, Any]]:
+    """Return rows of the metrics table for the estimates of a PT seed.
+
+    Args:
+        experiment: as in the metrics table.
+        problem: as in the table of runs.
+        seed: the PT seed.
+        found: slopes, see `metapt.training.estimators.Slope`.
+        along: returns d(FT loss) / d(coordinate) by hyperparameter, given the gradient of a slope.
+    """
+    made: list[dict[str, Any]] = []
+    for slope in found:
+        numbers = {_SLOPE.format(name): -value for name, value in along(slope.gradient).items()} | {COST: slope.cost}
+        words = {"replicate": seed, "setting": f"{problem}{_HORIZON}{slope.horizon}"}
+        made += metrics.rows_of(experiment, slope.estimator, numbers, **words)
+    return made
+
+
+def slopes_of(found: pd.DataFrame) -> pd.DataFrame:
+    """Return the table of slopes (see `SLOPES`) from rows of the metrics table that `rows` has made."""
+    split = found["setting"].str.rpartition(_HORIZON)
+    words = found.assign(problem=split[0], horizon=split[2]).rename(
+        columns={"arm": "estimator", "replicate": "pretrain_seed"}
+    )
+    run = ["problem", "estimator", "horizon", "pretrain_seed"]
+    cost = words[words["metric"] == COST].rename(columns={"value": "cost"})[[*run, "cost"]]
+    prefix = _SLOPE.format("")
+    slopes = words[words["metric"].str.startswith(prefix)].rename(columns={"value": "slope"})
+    slopes = slopes.assign(hyperparameter=slopes["metric"].str.removeprefix(prefix))
+    joined = slopes.merge(cost, on=run, how="left", validate="many_to_one")
+    return joined.assign(horizon=joined["horizon"].astype(int), pretrain_seed=joined["pretrain_seed"].astype(int))[
+        SLOPES
+    ]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two settings at equal distances from the reference, in opposite directions.
+
+    Attributes:
+        low, high: their names.
+        direction: coordinates of `high` minus those of the reference, by hyperparameter.
+    """
+
+    low: str
+    high: str
+    direction: Mapping[str, float]
+
+
+def pair(name: str, direction: Mapping[str, float]) -> Pair:
+    """Return a pair, whose settings are named after it."""
+    return Pair(f"{name}-low", f"{name}-high", direction)
+
+
+def perturbations(names: Sequence[str], count: int, size: float) -> list[Pair]:
+    """Return pairs that move all hyperparameters at once by `size`, each with a random sign.
+
+    They are those of SPSA (Spall 1992, IEEE Transactions on Automatic Control 37(3)), which is an antithetic evolution
+    strategy with signs for normal draws; a perturbation is kept for the whole run.
+    """
+    found = []
+    for number in range(count):
+        random = Random(f"perturbation {number}")
+        found.append(pair(f"perturbation-{number:02d}", {name: random.choice((-size, size)) for name in names}))
+    return found
+
+
+def pair_slopes(
+    results: Results,
+    problem: str,
+    estimator: str,
+    pairs: Sequence[Pair],
+    metric: str,
+    evaluation: str,
+    setting: str = "",
+) -> pd.DataFrame:
+    """Return slopes by the results `metric` of both ends of pairs, which have common seeds.
+
+    A pair's slope along a hyperparameter is the difference of its results over that of its coordinates; the estimate is
+    the mean over the pairs that move it, and over FT seeds. A pair costs two PT runs.
+    """
+    made: dict[tuple[int, str], list[float]] = defaultdict(list)
+    for each in pairs:
+        low, high = (
+            results.values(name, metric, setting=setting, evaluation=evaluation) for name in (each.low, each.high)
+        )
+        change = (high - low).groupby(high.index.astype(int) // SEEDS).mean()
+        for seed, difference in change.items():
+            for name, length in each.direction.items():
+                made[int(str(seed)), name].append(float(difference) / (2 * length))
+    cost = 2 * len(pairs)
+    rows = [[problem, estimator, math.nan, seed, name, fmean(slopes), cost] for (seed, name), slopes in made.items()]
+    return pd.DataFrame(rows, columns=SLOPES)
+
+
+def experiment(
+    section: type[EstimatorsSection],
+    *,
+    order: int,
+    needs: Callable[[Any, Any], Needs],
+    results: type[Results],
+    slopes: Callable[[Any], pd.DataFrame],
+    compared: Callable[[Any, pd.DataFrame], pd.DataFrame] = lambda results, runs: runs,
+    logarithmic: tuple[str, ...] = (),
+    title: str,
+) -> Experiment:
+    """Return the record of an experiment on estimators.
+
+    `slopes` returns the table of slopes, given the results; `compared` those rows of the tables of runs that count,
+    given the results and all rows; `logarithmic` are the hyperparameters whose coordinate is the logarithm.
+    """
+
+    def agreed(found: Any) -> list[Agreement]:
+        rows = headroom.read([Path(path) for path in found.words["runs"]])
+        return agreement_report.measured(compared(found, rows), slopes(found), logarithmic)
+
+    return Experiment(
+        title=title,
+        figure_title=f"{title}: agreement against horizon and against cost",
+        section=section,
+        order=order,
+        needs=needs,
+        results=results,
+        tables=lambda found: agreement_report.tables(agreed(found), slopes(found), EVALUATIONS),
+        figure=lambda found: agreement_report.figure(agreed(found), EVALUATIONS),
+        comparisons=lambda found: agreement_report.comparisons(agreed(found), EVALUATIONS),
+    )
