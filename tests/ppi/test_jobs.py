@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -207,6 +208,27 @@ def test_what_makes_no_headroom_is_refused(change: dict[str, Any], words: str) -
         jobs_of(headroom=change)
 
 
+def test_estimates_and_perturbed_runs_of_each_problem(tmp_path: Path) -> None:
+    (tmp_path / "runs.csv").write_text("not read by the plan")
+    keys = {"pretrain_seeds": [5, 7], "groups": 3, "permuted": [0, 90], "pairs": 1}
+    made = jobs_of(estimators=keys | {"runs": [str(tmp_path / "runs.csv")]})
+    job = DOMAIN.summary(made, "estimators")
+    runs = [name.removesuffix("/metrics") for name in job.inputs if name.endswith("/metrics")]
+    problems = ["full_access", "permuted_90"]
+    assert runs == [
+        *(f"estimators/{problem}/seed{seed}" for problem in problems for seed in (5, 7)),
+        *(f"finetune/perturbation-00-{end}/{problem}/seeds5-7" for problem in problems for end in ("low", "high")),
+    ]
+    low, high = (
+        made.made[f"ppi/pretrain/perturbation-00-{end}/full_access/seed5"].config["arm_settings"]["group_weights"]
+        for end in ("low", "high")
+    )
+    assert [a + b for a, b in zip(low, high, strict=True)] == [2, 2, 2]
+    assert {*low, *high} == {0.5, 1.5}
+    with pytest.raises(ValueError, match="reference is 'meta'; legal: an arm of method supervised"):
+        jobs_of(estimators={"runs": ["runs.csv"], "reference": "meta"})
+
+
 def test_an_arm_has_one_source_of_weights() -> None:
     arm = {"method": "supervised", "weights": {"of": "meta"}, "group_weights": [1.0, 1.0]}
     with pytest.raises(ValueError, match="weights and group_weights both say what the tasks weigh"):
@@ -282,7 +304,7 @@ def test_an_arm_that_is_not_there_is_named(key: str, name: str) -> None:
 
 @pytest.mark.parametrize("key", DOMAIN.experiments)
 def test_every_experiment_has_its_runs(key: str) -> None:
-    jobs = jobs_of(**{key: {}})
+    jobs = jobs_of(**{key: {"runs": [__file__]} if key == "estimators" else {}})
     job = DOMAIN.summary(jobs, key)
     makers = {path for each in jobs.made.values() for path in (*each.outputs.values(), each.record)}
     assert set(job.inputs.values()) <= makers

@@ -1,0 +1,58 @@
+"""Estimates on small graphs: the slope along the weight of a group, and the estimators that are made."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+
+from metapt.domains.ppi.arms import fixed_weights
+from metapt.domains.ppi.batches import PpiBatches
+from metapt.domains.ppi.config import Supervised
+from metapt.domains.ppi.data.dataset import on_device
+from metapt.domains.ppi.problem import WEIGHTS, MultitaskProblem
+from metapt.domains.ppi.studies.estimators import along, estimates
+from metapt.hypergrad import Params
+
+from .graphs_helper import related_graphs
+from .small_arms import setting_in
+
+
+@pytest.fixture
+def setting(tmp_path: Path):  # type: ignore[no-untyped-def]
+    return setting_in(tmp_path, on_device(related_graphs(), "cpu"), learned=None)
+
+
+def test_the_slope_along_the_weight_of_a_group_is_that_of_an_arm_with_this_weight(setting) -> None:  # type: ignore[no-untyped-def]
+    """The PT loss of arms with group weights is the function whose derivative at equal weights `along` gives."""
+    problem, batch = MultitaskProblem(setting.trained()), setting.batches(PpiBatches).pretrain()
+    pretrained, groups = setting.initial(), torch.from_numpy(setting.groups(3))
+
+    def loss(weights: list[float]) -> float:
+        meta = fixed_weights(setting, Supervised(method="supervised", group_weights=weights))
+        return float(problem.pretrain_loss(pretrained.leaves(), meta, batch))
+
+    meta = {WEIGHTS: torch.zeros(len(groups), requires_grad=True)}
+    value = problem.pretrain_loss(pretrained.leaves(), meta, batch)
+    gradient: Params = {WEIGHTS: torch.autograd.grad(value, meta[WEIGHTS])[0]}
+    found, step = along(gradient, groups), 0.05
+    for number in range(3):
+        above, below = ([1 + sign * step * (each == number) for each in range(3)] for sign in (1, -1))
+        slope = (loss(above) - loss(below)) / (2 * step)
+        assert found[f"group_{number:02d}"] == pytest.approx(slope, rel=1e-3)
+
+
+def test_all_estimators_give_a_slope_for_each_task(setting) -> None:  # type: ignore[no-untyped-def]
+    found = estimates(setting, lr=1e-3, finetune_lr=1e-3, draws=2, horizons=[1, 5])
+    names = [(each.estimator, each.horizon) for each in found]
+    assert names[:6] == [(f"Neumann {terms}, K = {k}", 1) for k in (0, 1, 5) for terms in (0, 1)]
+    exact = [(f"exact, {head}", horizon) for head in ("K = 1", "ridge head") for horizon in (1, 5, 12)]
+    refitted = [("Neumann 0, ridge head", 1), ("Gauss-Newton, ridge head", 1)]
+    assert names[6:] == [*exact[:3], *refitted, *exact[3:]]
+    for each in found:
+        assert torch.isfinite(each.gradient[WEIGHTS]).all()
+        assert each.gradient[WEIGHTS].any()
+    again = estimates(dataclasses.replace(setting), lr=1e-3, finetune_lr=1e-3, draws=2, horizons=[1, 5])
+    assert torch.equal(found[-1].gradient[WEIGHTS], again[-1].gradient[WEIGHTS])
