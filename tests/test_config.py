@@ -157,10 +157,10 @@ def test_experiments_are_those_of_the_config() -> None:
         experiments(read("{results: here}"))
 
 
-def test_the_papers_config_is_every_experiment_but_the_headroom_with_its_defaults() -> None:
+def test_the_papers_config_is_every_experiment_of_its_own_with_its_defaults() -> None:
     mnist = validate(yaml.safe_load((ROOT / "config" / "paper.yaml").read_text())).mnist
     assert mnist is not None
-    for name in set(type(mnist).model_fields) - {"source", "headroom"}:
+    for name in set(type(mnist).model_fields) - {"source", "headroom", "estimators"}:
         assert getattr(mnist, name) == getattr(read(f"mnist: {{{name}: {{}}}}").mnist, name)
 
 
@@ -176,6 +176,8 @@ def test_headrooms_have_the_data_and_sizes_of_the_small_real_config() -> None:
         assert large["ppi"][key] == real["ppi"][key]
     assert large["ppi"]["finetune"]["linear_lrs"] == real["ppi"]["finetune"]["linear_lrs"]
     assert small["ppi"] == large["ppi"] | {"network": {"layers": 3, "width": 16}}
+    estimators = yaml.safe_load((ROOT / "config" / "estimators.yaml").read_text())["ppi"]
+    assert {key: estimators[key] for key in small["ppi"] if key != "headroom"}.items() <= small["ppi"].items()
 
 
 @pytest.mark.parametrize("path", CONFIGS + OVERLAYS, ids=lambda path: path.name)

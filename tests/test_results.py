@@ -8,7 +8,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from metapt.evaluation.agreement import SINGLE_RUNS
+from metapt.evaluation.agreement_report import measured
 from metapt.evaluation.headroom import REFERENCE, grids, headroom, read
+from metapt.evaluation.tables import mean_and_error
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
 PAGE = (RESULTS / "README.md").read_text(encoding="utf-8")
@@ -39,3 +42,18 @@ def test_the_page_says_what_the_runs_of_mnist_say() -> None:
     assert f"| {share.share:.0f} % (95 % interval {share.low:.0f} to {share.high:.0f}) |" in PAGE
     words = f"{gain.mean:.1f} ± {gain.standard_error:.1f} points (n = {gain.n}, 95 % interval {gain.low:.1f} to"
     assert words in PAGE
+
+
+def test_the_page_says_what_the_estimates_of_mnist_say() -> None:
+    runs, slopes = read([RESULTS / "headroom" / "mnist.csv"]), pd.read_csv(RESULTS / "estimators" / "mnist.csv")
+    near = runs[(runs["mean"] - 45).abs() <= 45]
+    names = {"secant": "secant of two runs", "linear fit to 6 runs": "linear fit to 6 random settings"}
+    names |= {"Neumann 1, K = 1": "Neumann 1, K = 1 (the paper's)", SINGLE_RUNS: "the runs of one seed (ceiling)"}
+    on_the_page = 0
+    for each in measured(near, slopes, ()):
+        back = {None: "whole run", 500: "500 (all)"}.get(each.horizon, each.horizon)
+        signs = mean_and_error(each.signs.mean, each.signs.standard_error)
+        cost = float(f"{each.cost:.2g}")
+        on_the_page += f"| {names.get(each.estimator, each.estimator)} | {back} | {cost:g} | {signs} |" in PAGE
+    assert on_the_page == 8
+    assert slopes.groupby(["estimator", "horizon"], dropna=False).ngroups + 2 == 19

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -64,7 +63,8 @@ def comparisons(found: list[Agreement], names: Mapping[str, str]) -> Iterator[Co
     for each in found:
         if each.estimator == SINGLE_RUNS:
             continue
-        steps = "" if each.horizon is None else f" {each.horizon} PT steps back,"
+        back = each.horizon
+        steps = "" if back is None else f" {back} PT step{'s' if back > 1 else ''} back,"
         where = f"{each.problem}, {names.get(each.evaluation, each.evaluation)}"
         text = f"{each.estimator},{steps} orders pairs of settings better than chance, {where}"
 
@@ -82,34 +82,51 @@ def figure(found: list[Agreement], names: Mapping[str, str]) -> Figure:
     for row, (problem, evaluation) in enumerate(cells):
         own = [each for each in found if (each.problem, each.evaluation) == (problem, evaluation)]
         longest = max((each.horizon for each in own if each.horizon is not None), default=1)
-        whole = [replace(each, horizon=longest) for each in own if each.horizon is None]
-        stepwise = [each for each in own if each.horizon is not None]
-        title = f"{problem}, {names.get(evaluation, evaluation)}"
-        _draw(axes[2 * row], [*stepwise, *whole], "horizon", "PT steps that the estimate goes back", looks)
-        _draw(axes[2 * row + 1], own, "cost", "cost (plain PT runs)", looks)
+        horizons = [longest if each.horizon is None else each.horizon for each in own]
+        _draw(axes[2 * row], own, horizons, "PT steps that the estimate goes back", looks, spread=1.6)
+        _draw(axes[2 * row + 1], own, [each.cost for each in own], "cost (plain PT runs)", looks)
         for axis in axes[2 * row : 2 * row + 2]:
-            figures.title(axis, title)
+            figures.title(axis, f"{problem}, {names.get(evaluation, evaluation)}")
     figures.legend_above(drawn, axes, columns=4)
     return drawn
 
 
 def _looks(names: list[str]) -> dict[str, dict[str, Any]]:
-    places = range(len(names))
+    """Return colour and marker of each estimator: the colour is that of its PT part, the marker that of its FT part."""
+    parts = [name.partition(", ")[::2] for name in names]
+    first, second = (list(dict.fromkeys(part)) for part in zip(*parts, strict=True))
     return {
-        name: {"color": figures.colour(place), "marker": figures.MARKERS[place % len(figures.MARKERS)]}
-        for name, place in zip(names, places, strict=True)
+        name: {"color": figures.colour(first.index(pt)), "marker": figures.MARKERS[second.index(ft) % 7]}
+        for name, (pt, ft) in zip(names, parts, strict=True)
     }
 
 
-def _draw(axis: Axes, found: list[Agreement], which: str, label: str, looks: dict[str, dict[str, Any]]) -> None:
+def _draw(
+    axis: Axes,
+    found: list[Agreement],
+    places: Sequence[float],
+    label: str,
+    looks: dict[str, dict[str, Any]],
+    spread: float = 1.0,
+) -> None:
+    """Draw right signs at `places`; marks of different estimators are up to the factor `spread` apart."""
     with figures.style():
         axis.axhline(CHANCE, color=figures.QUIET, linewidth=1, linestyle="--", zorder=1.5)
-        for name, look in looks.items():
-            own = sorted((each for each in found if each.estimator == name), key=lambda each: getattr(each, which))
+        for number, (name, look) in enumerate(looks.items()):
+            shift = spread ** (number / max(1, len(looks) - 1) - 0.5)
+            own = [
+                (place * shift, each.signs) for place, each in zip(places, found, strict=True) if each.estimator == name
+            ]
             if own:
-                places, means = [getattr(each, which) for each in own], [each.signs.mean for each in own]
-                errors = [0.0 if math.isnan(error := each.signs.standard_error) else error for each in own]
-                axis.errorbar(places, means, errors, label=name, linewidth=1.2, elinewidth=1.2, **look)
+                errors = [0.0 if math.isnan(signs.standard_error) else signs.standard_error for _, signs in own]
+                means = [signs.mean for _, signs in own]
+                style: Any = {
+                    "label": name,
+                    "linewidth": 1.2,
+                    "elinewidth": 1.2,
+                    "linestyle": "-" if len(own) > 2 else "",
+                }
+                axis.errorbar([place for place, _ in own], means, errors, **style, **look)
         axis.set(xscale="log", xlabel=label, ylabel="right signs (%), mean ± SE")
         figures.plain_log_ticks(axis.xaxis)
 
