@@ -95,7 +95,9 @@ def test_tables_of_runs_are_joined(tmp_path: Path, capsys: pytest.CaptureFixture
         rows = [line(name, x, seed, x + seed, x + seed) for x, name in enumerate(("reference", "a", "b"))]
         head = "experiment,domain,problem,evaluation,setting,x,pretrain_seed,finetune_seed,validation,test"
         (tmp_path / f"{seed}.csv").write_text("\n".join([head, *rows, ""]))
-    assert main(["headroom", str(tmp_path / "4.csv"), str(tmp_path / "9.csv")]) == 0
+    drawn = ["--figure", str(tmp_path / "both")]
+    assert main(["headroom", str(tmp_path / "4.csv"), str(tmp_path / "9.csv"), *drawn]) == 0
+    assert (tmp_path / "both.png").stat().st_size > 1000
     printed = capsys.readouterr().out
     assert "| p " in printed
     assert "at most about 2 points can be gained with the best of 2; 4 runs would be needed to see it." in printed

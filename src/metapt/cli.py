@@ -101,6 +101,9 @@ def parser() -> argparse.ArgumentParser:
         "headroom", help="print what settings of hyperparameters gain, from tables of runs (table.csv of a headroom)"
     )
     headroom.add_argument("tables", type=Path, nargs="+", metavar="TABLE.csv", help="their runs are joined")
+    headroom.add_argument(
+        "--figure", type=Path, metavar="FILE", help="draw gains and responses to FILE.png and FILE.svg"
+    )
 
     return parser
 
@@ -191,7 +194,12 @@ def _summary(options: argparse.Namespace) -> int:
 
 def _headroom(options: argparse.Namespace) -> int:
     from metapt.evaluation.headroom import read
-    from metapt.evaluation.headroom_report import text
+    from metapt.evaluation.headroom_report import figure, text
 
-    print(text(read(options.tables)))
+    runs = read(options.tables)
+    print(text(runs))
+    if options.figure is not None:
+        from metapt.evaluation import figures
+
+        figures.save(figure(runs, {}, "test result"), options.figure)
     return 0
