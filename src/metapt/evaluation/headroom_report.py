@@ -142,10 +142,10 @@ def _chosen(found: list[Headroom]) -> list[str]:
 
 def _draw_gains(axis: Axes, found: list[Headroom], names: Names) -> None:
     looks: dict[str, Any] = {
-        "gain": {"fmt": "o", "color": figures.colour(0), "label": "chosen on test"},
-        "validated": {"fmt": "s", "color": figures.colour(1), "label": "chosen on validation"},
+        "gain": {"fmt": "o", "color": figures.INK, "label": "chosen on test"},
+        "validated": {"fmt": "s", "color": figures.QUIET, "label": "chosen on validation"},
     }
-    most: Any = {"marker": "|", "s": 90, "color": figures.QUIET, "label": "on the seeds that choose"}
+    most: Any = {"marker": "|", "s": 90, "color": figures.INK, "label": "on the seeds that choose"}
     with figures.style():
         for shift, (name, look) in zip((-0.12, 0.12), looks.items(), strict=True):
             gains: list[Estimate] = [getattr(each, name) for each in found]
