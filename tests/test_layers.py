@@ -133,7 +133,9 @@ def test_a_file_is_read_in_one_sitting(name: str) -> None:
 
 
 TRAINING = re.compile(r"domains\.\w+\.(pretrain|finetune|studies\.\w+)")
-WITHOUT_TORCH = re.compile(r"fetching\.download|evaluation\.collect|domains\.\w+\.(data\.simulate|experiments\.\w+)")
+WITHOUT_TORCH = re.compile(
+    r"fetching\.download|evaluation\.(collect|page)|domains\.\w+\.(data\.simulate|experiments\.\w+)"
+)
 
 
 @pytest.mark.parametrize(

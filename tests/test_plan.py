@@ -67,7 +67,7 @@ def test_no_file_is_made_twice_and_what_a_job_needs_is_made_before() -> None:
     found = plan(**{name: PAPER[name] for name in DOMAINS})
     made = [path for job in found.jobs.values() for path in (*job.outputs.values(), job.record, job.log)]
     assert len(set(made)) == len(made)
-    order = [job.name for job in found.needed("collect")]
+    order = [job.name for job in found.needed("page")]
     assert sorted(order) == sorted(found.jobs)
     for job in found.jobs.values():
         assert all(order.index(before.name) < order.index(job.name) for before in found.before(job))
@@ -99,12 +99,13 @@ def test_the_papers_protein_experiments_take_these_jobs() -> None:
         "study": 1,
         "summarise": len(PAPER["ppi"].keys() - {"source", "pretrain_seeds", "arms"}),
         "collect": 1,
+        "page": 1,
     }
 
 
 def test_an_experiment_takes_no_more_than_it_needs() -> None:
     found = ppi(learned_weights={"arms": ["graph_supervised", "meta"]})
-    assert stages(found) == {"simulate": 1, "prepare": 1, "pretrain": 4, "summarise": 1, "collect": 1}
+    assert stages(found) == {"simulate": 1, "prepare": 1, "pretrain": 4, "summarise": 1, "collect": 1, "page": 1}
     found = ppi(full_access={}, during_pretraining={"arms": ["meta"]})
     needed = Counter(job.stage for job in found.needed(found.summaries["ppi_during_pretraining"]))
     assert needed == {"simulate": 1, "prepare": 1, "pretrain": 2, "summarise": 1}

@@ -34,6 +34,8 @@ class Plan:
             self.jobs |= jobs.made
         collect = self._collect(config)
         self.jobs[collect.name] = collect
+        page = self._page(config, collect)
+        self.jobs[page.name] = page
         self._codes: dict[str, str | None] = {}
         self._makers = {path: job for job in self.jobs.values() for path in (*job.outputs.values(), job.record)}
 
@@ -98,6 +100,35 @@ class Plan:
             },
             record=f"{config.results}/run.json",
             log=f"{config.results}/log.txt",
+            mem_mb=1000,
+        )
+
+    def _page(self, config: Config, collect: Job) -> Job:
+        inputs = {"claims": collect.outputs["claims"]}
+        shown = []
+        for name in dict.fromkeys(experiment.partition("_")[0] for experiment in self.summaries):
+            record, section = domain(name), getattr(config, name)
+            keys = [key for key, _ in section.experiments()]
+            known = {key: record.experiments[key] for key in keys}
+            titles = [{"key": key, "title": each.title, "figure": each.figure_title} for key, each in known.items()]
+            data = {"source": getattr(section, "source", ""), "stand_in": section.stand_in}
+            shown.append({"name": name, "title": record.title, **data, "experiments": titles})
+            for key in keys:
+                end = self.summary(f"{name}_{key}")
+                wanted = {what: end.outputs[what] for what in ("claims", "differences", "table_html", "figure_svg")}
+                runs = {each: path for each, path in end.inputs.items() if each.endswith(("/metrics", "/record"))}
+                inputs |= {
+                    f"{name}_{key}/{what}": path for what, path in (wanted | {"record": end.record} | runs).items()
+                }
+        return Job(
+            stage="page",
+            name="page",
+            entry="evaluation.page",
+            config={"results": config.results, "domains": shown},
+            inputs=inputs,
+            outputs={"page": f"{config.results}/index.html"},
+            record=f"{config.results}/index.run.json",
+            log=f"{config.results}/index.log.txt",
             mem_mb=1000,
         )
 

@@ -73,7 +73,7 @@ def _due(plan: Plan, jobs: list[Job]) -> set[str]:
 
 def _behind(plan: Plan, targets: Sequence[str]) -> list[Job]:
     """Return the jobs that make the targets and those that they depend on, each once, in an order to run them."""
-    ends = [job for target in targets for job in _ends(plan, target)] or [plan.jobs["collect"]]
+    ends = [job for target in targets for job in _ends(plan, target)] or [plan.jobs["page"]]
     return list({job.name: job for end in ends for job in plan.needed(end.name)}.values())
 
 

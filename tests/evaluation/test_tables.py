@@ -1,4 +1,4 @@
-"""Tables: the format of numbers, and the whole text of a small table in three formats."""
+"""Tables: the format of numbers, and the whole text of a small table in four formats."""
 
 import math
 
@@ -43,6 +43,24 @@ LATEX = r"""% needs \usepackage{booktabs}
 \end{table}
 """
 
+HTML = """\
+<figure>
+<figcaption>Rotation, 100% of it</figcaption>
+<table>
+<thead><tr><th>arm</th><th class="number">ours</th><th class="number">seconds</th><th class="number">n</th>\
+<th>setting</th></tr></thead>
+<tbody>
+<tr><td>meta</td><td class="number">7.2 &#177; 1.5</td><td class="number">1235</td><td class="number">10</td>\
+<td>10 runs</td></tr>
+<tr><td>K=0|1</td><td class="number">88.4 &#177; 0.3</td><td class="number">&#8211;</td><td class="number">10</td>\
+<td>&amp; 5%</td></tr>
+<tr><td>no_pt</td><td class="number">&#8211;</td><td class="number">0.1000</td><td class="number">1</td>\
+<td>&#8211;</td></tr>
+</tbody>
+</table>
+</figure>
+"""
+
 CSV = """\
 arm,ours,seconds,n,setting
 meta,7.2 ± 1.5,1234.5678,10,10 runs
@@ -53,9 +71,8 @@ no_pt,,0.1,1,
 
 def test_whole_text(tmp_path):
     write_blocks({"Rotation, 100% of it": TABLE}, tmp_path / "table.v1", TABLE)
-    texts = {ending: (tmp_path / f"table.v1.{ending}").read_bytes().decode() for ending in ("md", "tex", "csv")}
-    assert texts == {"md": MARKDOWN, "tex": LATEX, "csv": CSV}
-    assert len(list(tmp_path.iterdir())) == 3
+    texts = {path.name.removeprefix("table.v1."): path.read_bytes().decode() for path in tmp_path.iterdir()}
+    assert texts == {"md": MARKDOWN, "tex": LATEX, "html": HTML, "csv": CSV}
 
 
 def test_plain_numbers_may_stand_in_the_csv(tmp_path):

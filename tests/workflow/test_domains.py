@@ -54,7 +54,7 @@ RUNS = {
 
 EXPERIMENTS = {"mnist": ("rotation_mean",), "ecg": ("full_access", "cost"), "ppi": ("full_access", "half_data", "cost")}
 
-END = {"summarise": 1, "collect": 1}
+END = {"summarise": 1, "collect": 1, "page": 1}
 CHANGES = {
     "a comment in MNIST": ("mnist", "    epochs: 1\n", "    # a comment\n    epochs: 1\n", {}),
     "an arm of MNIST": ("mnist", "unroll_steps: 2", "unroll_steps: 3", {"study": 1} | END),
@@ -64,9 +64,14 @@ CHANGES = {
         "ecg",
         "pretrain_steps: 1",
         "pretrain_steps: 2",
-        {"pretrain": 2, "finetune": 1, "summarise": 2, "collect": 1},
+        {"pretrain": 2, "finetune": 1, "summarise": 2, "collect": 1, "page": 1},
     ),
-    "FT of ECGs": ("ecg", "linear_epochs: 2", "linear_epochs: 3", {"finetune": 2, "summarise": 2, "collect": 1}),
+    "FT of ECGs": (
+        "ecg",
+        "linear_epochs: 2",
+        "linear_epochs: 3",
+        {"finetune": 2, "summarise": 2, "collect": 1, "page": 1},
+    ),
     "a size on ECGs": ("ecg", "sizes: [30]", "sizes: [30, 40]", {"pretrain": 2, "finetune": 2} | END),
     "an experiment on ECGs": (
         "ecg",
@@ -79,14 +84,19 @@ CHANGES = {
         "ppi",
         "pretrain_steps: 2",
         "pretrain_steps: 1",
-        {"pretrain": 6, "finetune": 3, "summarise": 3, "collect": 1},
+        {"pretrain": 6, "finetune": 3, "summarise": 3, "collect": 1, "page": 1},
     ),
-    "FT of proteins": ("ppi", "linear_epochs: 2", "linear_epochs: 3", {"finetune": 4, "summarise": 3, "collect": 1}),
+    "FT of proteins": (
+        "ppi",
+        "linear_epochs: 2",
+        "linear_epochs: 3",
+        {"finetune": 4, "summarise": 3, "collect": 1, "page": 1},
+    ),
     "a seed on proteins": (
         "ppi",
         "pretrain_seeds: 2",
         "pretrain_seeds: 3",
-        {"pretrain": 4, "finetune": 4, "summarise": 3, "collect": 1},
+        {"pretrain": 4, "finetune": 4, "summarise": 3, "collect": 1, "page": 1},
     ),
     "an experiment on proteins": (
         "ppi",

@@ -44,7 +44,7 @@ def test_other_mirrors_rerun_nothing(finished: Path, tmp_path: Path) -> None:
 def test_a_changed_value_reruns_what_it_touches(finished: Path, tmp_path: Path) -> None:
     config = edited(TINY, tmp_path, "unroll_steps: 2", "unroll_steps: 3")
     outcome = snakemake(finished, "--dry-run", "--configfile", config)
-    assert outcome.jobs() == {"study": 1, "summarise": 1, "collect": 1}
+    assert outcome.jobs() == {"study": 1, "summarise": 1, "collect": 1, "page": 1}
     assert "study=k2" in outcome.text
     config = edited(TINY, tmp_path, "batch_size: 16", "batch_size: 32")
     assert snakemake(finished, "--dry-run", "--configfile", config).jobs()["study"] == len(ARMS)
@@ -63,7 +63,7 @@ def test_without_snakemakes_notes_a_changed_value_reruns_what_it_touches(again: 
     shutil.rmtree(again / ".snakemake")
     config = edited(TINY, tmp_path, "unroll_steps: 2", "unroll_steps: 3")
     outcome = snakemake(again, "--dry-run", "--configfile", config)
-    assert outcome.jobs() == {"study": 1, "summarise": 1, "collect": 1}
+    assert outcome.jobs() == {"study": 1, "summarise": 1, "collect": 1, "page": 1}
     assert f"The job of {RUN}/k2/run.json is run again: its settings have changed." in outcome.text
     outcome = snakemake(again, "--configfile", config)
     assert outcome.status == 0, outcome.text
@@ -75,8 +75,8 @@ def test_without_snakemakes_notes_a_changed_value_reruns_what_it_touches(again: 
 @pytest.mark.parametrize(
     ("module", "jobs"),
     [
-        ("domains/mnist/rotation.py", {"study": len(ARMS), "summarise": 1, "collect": 1}),
-        ("evaluation/figures.py", {"summarise": 1, "collect": 1}),
+        ("domains/mnist/rotation.py", {"study": len(ARMS), "summarise": 1, "collect": 1, "page": 1}),
+        ("evaluation/figures.py", {"summarise": 1, "collect": 1, "page": 1}),
         ("domains/ecg/augment.py", {}),
     ],
 )
@@ -97,7 +97,7 @@ def test_a_run_whose_record_is_altered_is_made_again(again: Path) -> None:
     record = again / RUN / "k2" / "run.json"
     record.write_text(record.read_text().replace('"unroll_steps": 2', '"unroll_steps": 4'))
     outcome = snakemake(again, "--dry-run", "--configfile", TINY)
-    assert outcome.jobs() == {"study": 1, "summarise": 1, "collect": 1}
+    assert outcome.jobs() == {"study": 1, "summarise": 1, "collect": 1, "page": 1}
     assert f"{RUN}/k2/run.json has been altered since its job wrote it" in outcome.text
 
 
@@ -113,14 +113,14 @@ def test_what_was_made_of_other_inputs_is_made_again(again: Path) -> None:
     for later, folder in ((10, again / RUN), (20, again / "results/tiny")):
         for path in filter(Path.is_file, folder.iterdir()):
             os.utime(path, (time.time() + later, time.time() + later))
-    assert snakemake(again, "--dry-run", "--configfile", TINY).jobs() == {"summarise": 1, "collect": 1}
+    assert snakemake(again, "--dry-run", "--configfile", TINY).jobs() == {"summarise": 1, "collect": 1, "page": 1}
 
 
 def test_changed_data_rerun_what_hangs_on_them(again: Path) -> None:
     with (again / "data/raw/mnist-digits/train-labels-idx1-ubyte.gz").open("ab") as file:
         file.write(b"\0")
     jobs = snakemake(again, "--dry-run", "--configfile", TINY).jobs()
-    assert jobs == {"prepare_mnist": 1, "study": len(ARMS), "summarise": 1, "collect": 1}
+    assert jobs == {"prepare_mnist": 1, "study": len(ARMS), "summarise": 1, "collect": 1, "page": 1}
 
 
 def test_an_overlay_of_three_lines_adds_an_arm(finished: Path, tmp_path: Path) -> None:
@@ -246,6 +246,7 @@ def test_a_named_config_stands_alone(tmp_path: Path) -> None:
         "study": len(ARMS),
         "summarise": 1,
         "collect": 1,
+        "page": 1,
     }
     assert "gpu=1" not in named.text
 

@@ -24,6 +24,8 @@ rule summarise:
         ),
         table_md=f"{RESULTS}/{{domain}}/{{experiment}}/table.md",
         table_tex=f"{RESULTS}/{{domain}}/{{experiment}}/table.tex",
+        table_html=f"{RESULTS}/{{domain}}/{{experiment}}/table.html",
+        differences=f"{RESULTS}/{{domain}}/{{experiment}}/differences.csv",
         figure_svg=report(
             f"{RESULTS}/{{domain}}/{{experiment}}/figure.svg",
             caption="../report/figure.rst",
@@ -81,5 +83,36 @@ rule collect:
         job=COLLECT.described,
         config=COLLECT.config,
         code=COLLECT.code,
+    script:
+        "../scripts/run_stage.py"
+
+
+PAGE = Asked("page")
+
+
+rule page:
+    input:
+        unpack(PAGE.inputs),
+    output:
+        page=report(
+            f"{RESULTS}/index.html",
+            caption="../report/page.rst",
+            category="Headline",
+            labels={"what": "all results on one page"},
+        ),
+    log:
+        run=f"{RESULTS}/index.run.json",
+        text=f"{RESULTS}/index.log.txt",
+    conda:
+        "../envs/metapt.yaml"
+    threads: PAGE.cores
+    resources:
+        mem_mb=PAGE.mem_mb,
+        runtime=PAGE.minutes,
+        gpu=0,
+    params:
+        job=PAGE.described,
+        config=PAGE.config,
+        code=PAGE.code,
     script:
         "../scripts/run_stage.py"

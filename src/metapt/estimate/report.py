@@ -28,7 +28,7 @@ _STAGES = {
 
 def title(job: Job) -> str:
     """Return the kind of a job in words: the stage, and of trainings the domain."""
-    if job.stage in ("summarise", "collect"):
+    if job.stage in ("summarise", "collect", "page"):
         return "tables and figures"
     words = _STAGES.get(job.stage, f"study, {job.entry.rpartition('.')[2].replace('_', ' ')}")
     return f"{job.config['domain'].upper()} {words}" if job.trains else words

@@ -117,7 +117,7 @@ class Trials:
             size = self._downloaded(job)
             return replace(COLLECT, work=DOWNLOAD * size, disk=size)
         if not job.trains and job.stage not in ("simulate", "prepare"):
-            return COLLECT if job.stage == "collect" else SUMMARY
+            return COLLECT if job.stage in ("collect", "page") else SUMMARY
         found = self._rehearsed(job)
         if source := self._size(job):
             return replace(found, work=source["prepare_seconds"], disk=found.disk / source["share"])

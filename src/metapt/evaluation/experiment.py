@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 from metapt.evaluation import figures, metrics
 from metapt.evaluation.comparisons import STAND_IN, Comparison, judge
+from metapt.evaluation.differences import differences, pairs
 from metapt.evaluation.results import Results
 from metapt.evaluation.tables import Tables, write_blocks
 from metapt.files import atomic_path
@@ -21,9 +22,11 @@ from metapt.sections import ExperimentSection
 SUMMARY = {
     "metrics": "metrics.csv",
     "claims": "claims.csv",
+    "differences": "differences.csv",
     "table_csv": "table.csv",
     "table_md": "table.md",
     "table_tex": "table.tex",
+    "table_html": "table.html",
     "figure_svg": "figure.svg",
     "figure_png": "figure.png",
 }
@@ -67,8 +70,12 @@ class Experiment:
         blocks, numbers = self.tables(results)
         write_blocks(blocks, outputs["table_csv"].with_suffix(""), numbers)
         figures.save(self.figure(results), outputs["figure_svg"].with_suffix(""))
-        with atomic_path(outputs["claims"]) as path:
-            claims = judge(results.name, self.comparisons(results))
-            if results.config.stand_in:
-                claims["paper"] = STAND_IN
-            claims.to_csv(path, index=False)
+        claims = judge(results.name, self.comparisons(results))
+        if results.config.stand_in:
+            claims["paper"] = STAND_IN
+        compared = differences(
+            results, pairs(results.arm_settings(), zip(claims["arm"], claims["control"], strict=True))
+        )
+        for name, table in (("claims", claims), ("differences", compared)):
+            with atomic_path(outputs[name]) as path:
+                table.to_csv(path, index=False)

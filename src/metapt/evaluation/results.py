@@ -15,7 +15,7 @@ import pandas as pd
 from metapt.errors import DataError
 from metapt.evaluation import metrics
 from metapt.evaluation.paper import paper_numbers
-from metapt.sections import DomainSection, ExperimentSection
+from metapt.sections import DomainSection, ExperimentSection, Section
 
 _SERIES = ["stage", "arm", "setting", "seed", "replicate", "step", "name", "value"]
 _SEED = re.compile(r"seed(\d+)")
@@ -48,6 +48,16 @@ class Results:
         """The arms that the experiment compares, in the order of the config."""
         section: ExperimentSection = self.section
         return section.arm_names()
+
+    def arm_settings(self) -> dict[str, Section]:
+        """Return the settings of the arms that the experiment compares; none if its arms are not in the config."""
+        own = getattr(self.section, "arms", None)  # of the experiment, or names of its domain's
+        known = own if isinstance(own, Mapping) else getattr(self.config, "arms", {})
+        return {name: known[name] for name in self.arms if name in known}
+
+    def independent(self, values: pd.Series[float], evaluation: str) -> pd.Series[float]:
+        """Return a value for each independent replicate, given those of a cell of the metrics table by replicate."""
+        return values
 
     @cached_property
     def papers(self) -> pd.DataFrame:

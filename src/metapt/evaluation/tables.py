@@ -1,10 +1,11 @@
-"""Tables for people, in CSV (full precision), Markdown (GitHub) and LaTeX (booktabs)."""
+"""Tables for people, in CSV (full precision), Markdown (GitHub), LaTeX (booktabs) and HTML."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Mapping
+from html import escape
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -98,16 +99,16 @@ def ours_and_papers(joined: pd.DataFrame) -> pd.DataFrame:
 
 
 def write_blocks(blocks: Mapping[str, pd.DataFrame], stem: Path, numbers: pd.DataFrame) -> None:
-    """Write tables, by caption, below one another as {stem}.md and {stem}.tex, and `numbers` as {stem}.csv.
+    """Write tables, by caption, below one another as {stem}.md, .tex and .html, and `numbers` as {stem}.csv.
 
-    Floats have four significant digits in .md and .tex and all digits in .csv; a missing value is `NOTHING` in .md and
-    .tex and empty in .csv. The index is left out, and columns of numbers are aligned to the right.
+    Floats have all digits in .csv and four significant ones in the others; a missing value is empty in .csv and
+    `NOTHING` in the others. The index is left out, and columns of numbers are aligned to the right.
     """
     cells = {caption: table.map(_cell) for caption, table in blocks.items()}
     right = {caption: {str(c): _is_numeric(part[c]) for c in part.columns} for caption, part in cells.items()}
     with atomic_path(_with_ending(stem, ".csv")) as path:
         numbers.to_csv(path, index=False, lineterminator="\n", encoding="utf-8")
-    for ending, text in ((".md", markdown), (".tex", latex)):
+    for ending, text in ((".md", markdown), (".tex", latex), (".html", html)):
         with atomic_path(_with_ending(stem, ending)) as path:
             parts = [text(part, caption, right[caption]) for caption, part in cells.items()]
             path.write_text("\n".join(parts), encoding="utf-8", newline="\n")
@@ -143,6 +144,21 @@ def latex(cells: pd.DataFrame, caption: str, right: Mapping[str, bool]) -> str:
         r"\end{table}",
     ]
     return "\n".join(lines) + "\n"
+
+
+def html(cells: pd.DataFrame, caption: str, right: Mapping[str, bool]) -> str:
+    """Return texts as an HTML table in ASCII, so that it reads the same in a page of any encoding."""
+    header, *body = _lines(cells)
+    classes = [' class="number"' if right[name] else "" for name in header]
+
+    def row(line: list[str], tag: str) -> str:
+        parts = zip(line, classes, strict=True)
+        return f"<tr>{''.join(f'<{tag}{place}>{escape(text)}</{tag}>' for text, place in parts)}</tr>"
+
+    rows = "\n".join(row(line, "td") for line in body)
+    table = f"<table>\n<thead>{row(header, 'th')}</thead>\n<tbody>\n{rows}\n</tbody>\n</table>"
+    text = f"<figure>\n<figcaption>{escape(caption)}</figcaption>\n{table}\n</figure>\n"
+    return text.encode("ascii", "xmlcharrefreplace").decode()
 
 
 def escape_latex(text: str) -> str:

@@ -12,7 +12,8 @@ import pandas as pd
 from metapt.evaluation.metrics import NotMeasuredError
 from metapt.evaluation.results import Results
 from metapt.evaluation.statistics import Estimate
-from metapt.twostage.quantities import PRETRAINING
+from metapt.twostage.quantities import EVALUATIONS, PRETRAINING
+from metapt.twostage.seeds import seed_means
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,10 @@ class TwoStageResults(Results):
     def _aurocs(self) -> dict[Any, pd.Series[float]]:
         rows = self.metrics[self.metrics["metric"] == self.auroc].set_index("replicate")
         return {cell: part["value"] for cell, part in rows.groupby(["arm", "setting", "evaluation"])}
+
+    def independent(self, values: pd.Series[float], evaluation: str) -> pd.Series[float]:
+        """Return the mean over the FT runs of each PT seed; numbers that are not of FT runs have a PT seed each."""
+        return seed_means(values) if evaluation in EVALUATIONS else values
 
     def pretraining(self, arm: str, metric: str, setting: str | None = None) -> pd.Series[float]:
         """Return a number of each PT run of an arm, indexed by PT seed.

@@ -1,0 +1,66 @@
+"""Paired differences between the arms of an experiment, in each number that both have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pandas as pd
+
+from metapt.evaluation.results import Results
+from metapt.evaluation.statistics import paired_difference
+from metapt.sections import Section, plain
+
+COLUMNS = [
+    "experiment", "arm", "control", "changed", "setting", "evaluation", "metric",
+    "mean", "standard_error", "n", "low", "high", "p_value",
+]  # fmt: skip
+
+
+def pairs(arms: Mapping[str, Section], claimed: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:
+    """Return the arms that are compared, as (arm, control), with the setting in which they differ in words.
+
+    They are the arm and the control of each claim that has one, and each arm with the first arm before it that differs
+    from it in one setting, such as an arm of an ablation and the one that it extends.
+    """
+    settings = {name: _flat(plain(arm)) for name, arm in arms.items()}
+    found = dict.fromkeys((pair for pair in claimed if all(pair)), "")
+    for place, (arm, ours) in enumerate(settings.items()):
+        for control, others in list(settings.items())[:place]:
+            changed = [key for key in ours | others if ours.get(key) != others.get(key)]
+            if len(changed) == 1 and (control, arm) not in found:
+                [key] = changed
+                found[arm, control] = f"{key}: {ours.get(key)}, not {others.get(key)}"
+                break
+    return found
+
+
+def differences(results: Results, compared: Mapping[tuple[str, str], str]) -> pd.DataFrame:
+    """Return a table with the columns `COLUMNS` and a row for each pair and each number that both arms have.
+
+    Independent replicates are paired, as PT seeds are; arms that do not have the same ones are left out.
+    """
+    cells = {
+        key: results.independent(part.set_index("replicate")["value"], str(key[2]))
+        for key, part in results.metrics.dropna(subset="replicate").groupby(
+            ["arm", "setting", "evaluation", "metric"], sort=False
+        )
+    }
+    rows: list[dict[str, Any]] = []
+    for (arm, control), changed in compared.items():
+        for (name, *cell), ours in cells.items():
+            others = cells.get((control, *cell))
+            if name != arm or others is None or set(ours.index) != set(others.index):
+                continue
+            d = paired_difference(ours, others)
+            numbers = (d.mean, d.standard_error, d.n, d.low, d.high, d.p_value)
+            rows.append(dict(zip(COLUMNS, (results.name, arm, control, changed, *cell, *numbers), strict=True)))
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def _flat(settings: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    """Return nested settings as one dictionary with dotted keys."""
+    found: dict[str, Any] = {}
+    for key, value in settings.items():
+        found |= _flat(value, f"{above}{key}.") if isinstance(value, dict) and value else {f"{above}{key}": value}
+    return found

@@ -1,0 +1,177 @@
+"""The page that shows what a workflow has found: one HTML file with its pictures and styles inside."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from importlib import resources
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
+
+from metapt.errors import DataError
+from metapt.evaluation import metrics
+from metapt.evaluation.comparisons import counts
+from metapt.evaluation.metrics import CELL
+from metapt.evaluation.paper import beside_paper, paper_numbers
+from metapt.evaluation.statistics import summarise
+from metapt.evaluation.tables import mean_and_error, published
+from metapt.files import atomic_path
+from metapt.machine import Machine
+
+TEMPLATE = "page.html"
+PICTURES = 3
+"""Number of pictures at the top: the first experiment of each domain, then the second ones."""
+
+Json = dict[str, Any]
+
+
+def run(config: Json, inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
+    """Write the page. Raises DataError if an input is not what its name says.
+
+    Args:
+        config: `results`: the folder's name. `domains`: name, title, source, whether it is a `stand_in`, and the key,
+            title and figure's title of each of its `experiments`.
+        inputs: `{experiment}/claims`, `{experiment}/differences`, `{experiment}/table_html`, `{experiment}/figure_svg`
+            and `{experiment}/record` of each experiment; `{experiment}/{run}/metrics` and `{experiment}/{run}/record`
+            of each run that it reads.
+        outputs: `page`; its links to records and tables are relative.
+        machine: not used.
+    """
+    runs = Runs(outputs["page"].parent)
+    domains = [
+        each | {"experiments": [_experiment(each, experiment, inputs, runs) for experiment in each["experiments"]]}
+        for each in config["domains"]
+    ]
+    in_turn = zip_longest(*(each["experiments"] for each in domains))
+    pictures = [experiment for turn in in_turn for experiment in turn if experiment is not None][:PICTURES]
+    verdicts = [claim["verdict"] for each in domains for one in each["experiments"] for claim in one["claims"]]
+    words: Json = {"results": config["results"], "domains": domains, "pictures": pictures, "groups": runs.groups}
+    words |= {"counts": counts(verdicts), "ran": _ran(inputs), "number": _number}
+    with atomic_path(outputs["page"]) as path:
+        path.write_text(_template().render(words), encoding="utf-8")
+
+
+class Runs:
+    """The records behind numbers. Each group of records is kept once, so that many numbers can refer to it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root  # folder of the page
+        self.groups: dict[
+            tuple[str, ...], int
+        ] = {}  # addresses of records, relative to the page -> number of the group
+
+    def behind(self, records: Iterable[Path]) -> tuple[str, ...]:
+        """Return the addresses of records, as a group that is known from now on."""
+        group = tuple(sorted({self.address(path) for path in records}))
+        self.groups.setdefault(group, len(self.groups))
+        return group
+
+    def address(self, path: Path) -> str:
+        """Return the address of a file relative to the page."""
+        return Path(os.path.relpath(path, self.root)).as_posix()
+
+
+def _template() -> Any:
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    return environment.from_string((resources.files("metapt.evaluation") / TEMPLATE).read_text(encoding="utf-8"))
+
+
+def _experiment(domain: Json, experiment: Json, inputs: Mapping[str, Path], runs: Runs) -> Json:
+    """Return what the template shows of an experiment."""
+    name = f"{domain['name']}_{experiment['key']}"
+    own = {key.removeprefix(f"{name}/"): path for key, path in inputs.items() if key.startswith(f"{name}/")}
+    cells = _cells(name, own)
+    claims, compared = (_read(own[what]) for what in ("claims", "differences"))
+    behind = partial(_behind, cells, runs, own["record"])
+    return {
+        "name": name,
+        "title": experiment["title"],
+        "sentence": experiment["figure"] or experiment["title"],
+        "figure": base64.b64encode(own["figure_svg"].read_bytes()).decode(),
+        "tables": Markup(own["table_html"].read_text(encoding="utf-8")),
+        "claims": [row | {"behind": behind(row)} for row in claims],
+        "counts": counts(row["verdict"] for row in claims),
+        "numbers": list(_numbers(cells, runs, domain["stand_in"])),
+        "differences": [row | {"behind": behind(row)} for row in compared],
+        "record": runs.address(own["record"]),
+        "folder": runs.address(own["record"].parent),
+    }
+
+
+def _cells(name: str, own: Mapping[str, Path]) -> pd.DataFrame:
+    """Return the metrics table of an experiment's runs, with the `record` that each number comes from."""
+    parts = [
+        metrics.read(path).assign(experiment=name, record=str(own[f"{key.removesuffix('metrics')}record"]))
+        for key, path in own.items()
+        if key.endswith("/metrics")
+    ]
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=[*metrics.COLUMNS, "record"])
+
+
+def _behind(cells: pd.DataFrame, runs: Runs, own: Path, row: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the records behind a claim or a difference: of its arm's and control's runs, or else of the experiment."""
+    found = cells[cells["arm"].isin([row["arm"], row["control"]])]
+    for column in ("metric", "evaluation", "setting"):
+        same = found[column] == row.get(column, "")
+        found = found[same] if row.get(column) and same.any() else found
+    return runs.behind(map(Path, found["record"]) if len(found) else [own])
+
+
+def _numbers(cells: pd.DataFrame, runs: Runs, stand_in: bool) -> Iterator[Json]:
+    """Yield each number of an experiment: its mean over replicates beside the paper's, and the records behind it."""
+    papers = paper_numbers()
+    joined = beside_paper(summarise(cells), papers.iloc[:0] if stand_in else papers)
+    records = {key: map(Path, part["record"]) for key, part in cells.groupby(CELL, sort=False, dropna=False)}
+    for row in joined.to_dict("records"):
+        paper = published(row["paper_mean"], row["paper_standard_error"])
+        key = tuple(row[column] for column in CELL)
+        words = {column: row[column] for column in (*CELL, "n")}
+        text = mean_and_error(row["mean"], row["standard_error"])
+        yield words | {"text": text, "paper": paper, "behind": runs.behind(records[key])}
+
+
+def _ran(inputs: Mapping[str, Path]) -> Json:
+    """Return how many jobs have trained by stage, their hours, machines and revisions of the code."""
+    records = [_record(path) for path in sorted({path for key, path in inputs.items() if key.endswith("/record")})]
+    trained = [record for record in records if record["stage"] != "summarise"]
+    return {
+        "stages": Counter(record["stage"] for record in trained),
+        "minutes": sum(record["wall_time_s"] for record in trained) / 60,
+        "machines": sorted({f"{record['machine']['name']} ({record['machine']['device']})" for record in trained}),
+        "revisions": sorted({_short(record["revision"] or "unknown") for record in trained}),
+        "torch": sorted({record["versions"]["torch"] for record in trained}),
+    }
+
+
+def _short(revision: str) -> str:
+    commit, *dirty = revision.split("-")
+    return "-".join([commit[:10], *dirty])
+
+
+def _record(path: Path) -> Json:
+    try:
+        record: Json = json.loads(path.read_text(encoding="utf-8"))
+        return {key: record[key] for key in ("stage", "wall_time_s", "machine", "revision", "versions")}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{path} is not the record of a run ({error!r}); make the run again.") from None
+
+
+def _read(path: Path) -> list[dict[str, str]]:
+    try:
+        return pd.read_csv(path, dtype=str, keep_default_na=False).to_dict("records")  # type: ignore[return-value]
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} is not a CSV table: {error}.") from None
+
+
+def _number(row: Mapping[str, str]) -> str:
+    """Return mean ± standard error of a row of claims or differences; empty if it has none."""
+    return mean_and_error(float(row["mean"]), float(row["standard_error"] or "nan")) if row["mean"] else ""

@@ -1,0 +1,82 @@
+"""Paired differences: which arms are compared, and over which replicates."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from metapt.evaluation import metrics
+from metapt.evaluation.differences import COLUMNS, differences, pairs
+from metapt.evaluation.results import Results
+from metapt.sections import Section
+from metapt.twostage.replicates import pair
+from metapt.twostage.results import TwoStageResults
+
+
+class Inner(Section):
+    terms: int = 1
+
+
+class Arm(Section):
+    lr: float = 0.1
+    inverse: Inner = Inner()
+    steps: int | None = None
+
+
+def results(values: dict[str, list[float]], kind: type[Results] = Results, **words: str) -> Any:
+    rows = [
+        metrics.row("some", arm, "score", value, replicate=pair(i, 0) if kind is TwoStageResults else i, **words)
+        for arm, numbers in values.items()
+        for i, value in enumerate(numbers)
+    ]
+    empty = pd.DataFrame()
+    arms = {name: Arm() for name in values}
+    section = SimpleNamespace(arms=arms, arm_names=lambda: list(arms))
+    return kind("some", SimpleNamespace(), section, {}, metrics.validate(rows), empty, {}, {})
+
+
+def test_an_arm_is_compared_with_the_first_that_differs_in_one_setting() -> None:
+    arms = {"a": Arm(), "b": Arm(lr=1), "c": Arm(lr=2), "d": Arm(lr=1, inverse=Inner(terms=5)), "e": Arm(lr=3, steps=2)}
+    assert pairs(arms, []) == {
+        ("b", "a"): "lr: 1.0, not 0.1",
+        ("c", "a"): "lr: 2.0, not 0.1",
+        ("d", "b"): "inverse.terms: 5, not 1",
+    }
+
+
+def test_the_pairs_of_claims_come_first_and_none_stands_there_twice() -> None:
+    claimed = [("a", "x"), ("b", ""), ("a", "b"), ("a", "x")]
+    assert pairs({"a": Arm(), "b": Arm(lr=1)}, claimed) == {("a", "x"): "", ("a", "b"): ""}
+
+
+def test_the_arms_of_an_experiment_are_its_own_or_its_domains() -> None:
+    own = results({"a": [1.0]})
+    assert list(own.arm_settings()) == ["a"]
+    names = SimpleNamespace(arms=["b", "unknown"], arm_names=lambda: ["b", "unknown"])
+    of_domain = Results("x", SimpleNamespace(arms={"b": Arm(), "c": Arm()}), names, {}, own.metrics, own.series, {}, {})
+    assert list(of_domain.arm_settings()) == ["b"]
+
+
+def test_differences_are_paired_by_replicate() -> None:
+    table = differences(results({"a": [1.0, 2.0, 3.0], "b": [2.0, 4.0, 3.0]}, setting="s"), {("b", "a"): "lr"})
+    assert list(table) == COLUMNS
+    [row] = table.to_dict("records")
+    assert (row["arm"], row["control"], row["changed"], row["setting"], row["n"]) == ("b", "a", "lr", "s", 3)
+    assert row["mean"] == pytest.approx(1)
+    assert row["standard_error"] == pytest.approx(1 / math.sqrt(3))
+
+
+def test_fine_tuning_runs_of_one_encoder_are_one_replicate() -> None:
+    found = results({"a": [1.0, 2.0], "b": [2.0, 4.0]}, TwoStageResults, evaluation="linear_evaluation")
+    again = found.metrics.assign(replicate=found.metrics["replicate"] + 1, value=found.metrics["value"] + 10)
+    object.__setattr__(found, "metrics", pd.concat([found.metrics, again]))
+    [row] = differences(found, {("b", "a"): ""}).to_dict("records")
+    assert (row["n"], row["mean"]) == (2, 1.5)
+
+
+def test_what_only_one_arm_has_is_left_out() -> None:
+    assert differences(results({"a": [1.0, 2.0], "b": [2.0]}), {("b", "a"): "", ("a", "x"): ""}).empty

@@ -1,0 +1,189 @@
+"""The page of results: it stands alone, says on which data, links each number, and a browser shows all of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from metapt import records
+from metapt.errors import DataError
+from metapt.evaluation import differences, metrics, page, tables
+from metapt.evaluation.comparisons import COLUMNS
+from metapt.machine import Machine
+
+from .browser import CHROMIUM, Browser, browser
+
+METRIC = "absolute error of learned mean (degrees)"
+WORDS = {"setting": "10 initialisations in [45,135], target 90"}
+
+
+def record(path: Path, stage: str) -> Path:
+    machine = {"name": "a processor", "device": "cpu"}
+    words = {"machine": machine, "revision": "0123456789abcdef-dirty", "versions": {"torch": "2.6"}}
+    records.write(path, {"stage": stage, "wall_time_s": 60.0, **words})
+    return path
+
+
+def experiment(folder: Path, name: str, claims: int = 1) -> dict[str, Path]:
+    """Write what the page reads of an experiment with two arms and two PT seeds."""
+    own = folder / name.replace("_", "/", 1)
+    found = {}
+    for arm in ("meta", "k5"):
+        for seed in (0, 1):
+            run = f"pretrain/{arm}/seed{seed}"
+            found[f"{name}/{run}/record"] = record(own / run / "run.json", "pretrain")
+            rows = [metrics.row(name, arm, METRIC, 2.0 + seed, replicate=seed, **WORDS)]
+            metrics.write(rows, path := own / run / "metrics.csv")
+            found[f"{name}/{run}/metrics"] = path
+    claim = dict.fromkeys(COLUMNS, "") | {
+        "experiment": name,
+        "claim": "k5 beats <meta>",
+        "arm": "k5",
+        "control": "meta",
+    }
+    claim |= {
+        "metric": METRIC,
+        "mean": 2.5,
+        "standard_error": 0.5,
+        "n": 2,
+        "low": 1,
+        "high": 4,
+        "verdict": "reproduced",
+    }
+    compared = dict.fromkeys(differences.COLUMNS, "") | {"arm": "k5", "control": "meta", "metric": METRIC, **WORDS}
+    for what, columns, rows in (
+        ("claims", COLUMNS, [claim | {"visible_difference": 1.5}] * claims),
+        ("differences", differences.COLUMNS, [compared | {"mean": 0.5, "standard_error": 0.1, "n": 2}]),
+    ):
+        pd.DataFrame(rows, columns=columns).to_csv(path := own / f"{what}.csv", index=False)
+        found[f"{name}/{what}"] = path
+    table = pd.DataFrame(
+        {"arm": [f"arm {i}" for i in range(20)], "a number with a long name": [float(i) for i in range(20)]}
+    )
+    tables.write_blocks({"A table, mean ± standard error": table}, own / "table", table)
+    (own / "figure.svg").write_text('<svg xmlns="http://www.w3.org/2000/svg" width="700" height="300"/>')
+    (own / "figure.png").touch()
+    found |= {f"{name}/table_html": own / "table.html", f"{name}/figure_svg": own / "figure.svg"}
+    return found | {f"{name}/record": record(own / "run.json", "summarise")}
+
+
+def config(stand_in: bool, **domains: list[str]) -> dict[str, Any]:
+    shown = [
+        {
+            "name": name,
+            "title": name.upper(),
+            "source": "some",
+            "stand_in": stand_in,
+            "experiments": [
+                {"key": key, "title": f"The table of {key}", "figure": f"The figure of {key}"} for key in keys
+            ],
+        }
+        for name, keys in domains.items()
+    ]
+    return {"results": "results/some", "domains": shown}
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a page of two domains."""
+    folder = tmp_path_factory.mktemp("results")
+    inputs = (
+        experiment(folder, "mnist_rotation_mean") | experiment(folder, "mnist_bptt", 2) | experiment(folder, "ecg_cost")
+    )
+    page.run(
+        config(True, mnist=["rotation_mean", "bptt"], ecg=["cost"]), inputs, {"page": folder / "index.html"}, Machine()
+    )
+    return folder / "index.html"
+
+
+def test_the_page_needs_no_other_file_and_its_links_lead_somewhere(written: Path) -> None:
+    text = written.read_text()
+    assert set(re.findall(r'<(?:link|script|img|iframe)[^>]* (?:src|href)="([^"]{5})', text)) == {"data:"}
+    links = set(re.findall(r'href="([^"#]+)"', text)) - {"metrics.csv", "claims.csv", "headline.md"}
+    assert "ecg/cost/pretrain/k5/seed1/run.json" in links
+    missing = {link for link in links if not (written.parent / link).is_file()}
+    assert {Path(link).name for link in missing} == {"metrics.csv"}, "which a summary makes"
+
+
+def test_the_page_says_what_was_run_and_on_which_data(written: Path, tmp_path: Path) -> None:
+    text = written.read_text()
+    assert "results/some" in text
+    assert "stand-in data" in text
+    assert "real data" not in text
+    assert "7.2" not in text, "the paper's number has no place beside stand-in data"
+    assert "4 reproduced" in text
+    assert "12 pretrain" in text
+    assert "0123456789-dirty" in text
+    assert "k5 beats &lt;meta&gt;" in text
+    inputs = experiment(tmp_path, "mnist_rotation_mean", claims=0)
+    page.run(config(False, mnist=["rotation_mean"]), inputs, {"page": tmp_path / "index.html"}, Machine())
+    text = (tmp_path / "index.html").read_text()
+    assert "real data" in text
+    assert "stand-in" not in text.partition("<body>")[2]
+    assert "No claims were tested." in text
+    assert "7.2 ± 1.5" in text
+
+
+def test_each_number_leads_to_the_records_behind_it(written: Path) -> None:
+    text = written.read_text()
+    [row] = re.findall(
+        r"<tr><td>k5</td><td>10 init[^\n]*\n?[^\n]*2\.5 ± 0\.5.*?</tr>", text.partition('id="ecg_cost"')[2]
+    )
+    [group] = re.findall(r'popovertarget="(\w+)"', row)
+    [runs] = re.findall(rf'id="{group}">.*?</div>', text)
+    assert re.findall(r'href="([^"]+)"', runs) == [f"ecg/cost/pretrain/k5/seed{seed}/run.json" for seed in (0, 1)]
+
+
+def test_the_pictures_at_the_top_are_of_all_domains(written: Path) -> None:
+    top = written.read_text().partition("<nav>")[0]
+    assert re.findall(r'<a href="#(\w+)">', top) == ["mnist_rotation_mean", "ecg_cost", "mnist_bptt"]
+
+
+def test_a_record_that_is_cut_is_named(tmp_path: Path) -> None:
+    inputs = experiment(tmp_path, "mnist_bptt")
+    inputs["mnist_bptt/record"].write_text("{")
+    with pytest.raises(DataError, match=r"bptt/run\.json is not the record of a run"):
+        page.run(config(True, mnist=["bptt"]), inputs, {"page": tmp_path / "index.html"}, Machine())
+
+
+@pytest.fixture(scope="module")
+def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    if CHROMIUM is None:
+        pytest.skip("no Chromium is installed")
+    with browser(tmp_path_factory.mktemp("profile")) as found:
+        yield found
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("width", [420, 1280, 1920])
+def test_a_browser_shows_it_without_errors_and_overflow(tab: Browser, written: Path, width: int, dark: bool) -> None:
+    tab.open(written, width, dark)
+    tab.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
+    assert tab.errors == []
+    assert tab.requests == [written.resolve().as_uri()]
+    assert tab.evaluate(
+        "[...document.querySelectorAll('main img')].every(each => each.complete && each.naturalWidth > 0)"
+    )
+    assert tab.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+    colour = tab.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (sum(map(int, re.findall(r"\d+", colour))) < 3 * 128) == dark
+
+
+def test_pictures_enlarge_and_long_tables_are_sorted(tab: Browser, written: Path) -> None:
+    tab.open(written, 1280, dark=False)
+    width = tab.evaluate("document.querySelector('main .picture img').width")
+    tab.evaluate("document.querySelector('main .picture').click()")
+    assert tab.evaluate("document.querySelector('dialog img').width") > width
+    tab.evaluate("document.querySelector('dialog').click()")
+    assert not tab.evaluate("document.querySelector('dialog').open")
+    first = "document.querySelector('figure tbody td:nth-child(2)').textContent"
+    head = "document.querySelector('figure th:nth-child(2)').click()"
+    assert float(tab.evaluate(first)) == 0
+    tab.evaluate(f"{head}; {head}")
+    assert float(tab.evaluate(first)) == 19, "by number, not by letter"
+    assert tab.errors == []
