@@ -522,3 +522,19 @@ def test_generated_ecgs_are_not_put_beside_the_papers(tmp_path: Path) -> None:
     outputs = run("full_access", tmp_path, source="simulated")
     assert pd.read_csv(outputs["table_csv"])["paper_mean"].isna().all()
     assert set(claims_of(outputs)["paper"]) == {STAND_IN}
+
+
+def test_the_views_of_an_arm_that_learns_nothing_are_drawn_once(tmp_path: Path) -> None:
+    runs = augmentations(tmp_path)
+    runs.write()
+    inputs = {name: Path(path) for name, path in runs.job.inputs.items()}
+    record = DOMAIN.experiments["augmentations"]
+    titles = [
+        axis.get_title(loc="left")
+        for axis in record.figure(record.results.read(record.section, runs.job.config, inputs)).axes
+    ]
+    assert sum("SimCLR" in title for title in titles) == 1
+    assert not any("SimCLR, learned" in title for title in titles)
+    assert sum("meta-stable, learned strength" in title for title in titles) == 1
+    lines = [axis for axis in titles if "initial strength" in axis]
+    assert len(lines) == 1, "the arms start from the same warp"

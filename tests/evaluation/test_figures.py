@@ -147,3 +147,26 @@ def test_the_ramp_gets_lighter():
     assert lightness == sorted(lightness)
     assert len(set(figures.ramp(5))) == 5
     assert len(figures.ramp(1)) == 1
+
+
+def test_fewer_than_three_points_are_not_joined() -> None:
+    table = pd.DataFrame({"x": [1, 2, 1, 2, 3], "label": list("aabbb"), "mean": 1.0, "standard_error": 0.1})
+    _, [axis] = figures.panels()
+    figures.lines_with_error(axis, table, "x", "x")
+    assert [line.get_linestyle() for line in axis.lines] == ["None", "-"]
+
+
+def test_numbers_without_others_beside_them_have_no_legend() -> None:
+    table = pd.DataFrame({"label": ["a", "b"], "mean": [1.0, 2.0], "standard_error": 0.1})
+    drawn = figures.bars_with_error(table, xlabel="x")
+    assert drawn.axes[0].get_legend_handles_labels()[1] == []
+
+
+def test_a_legend_of_many_labels_fits_above_the_panels() -> None:
+    drawn, [axis] = figures.panels()
+    for number in range(9):
+        axis.plot([0, 1], [0, number], label=f"a rather long label, {number}")
+    figures.legend_above(drawn, [axis])
+    [legend] = drawn.legends
+    assert 0 < legend.get_window_extent().width <= drawn.bbox.width
+    assert len(legend.get_texts()) == 9

@@ -9,7 +9,7 @@ the labels of its axes, with units: "learned mean (degrees)".
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -48,7 +48,8 @@ _STYLE: Any = {
     "ytick.color": INK, "ytick.labelsize": 10, "ytick.major.size": 3,
     "legend.fontsize": 10, "legend.frameon": False, "legend.handlelength": 1.8,
     "lines.linewidth": 1.9, "lines.markersize": 5.5, "errorbar.capsize": 0,
-    "figure.constrained_layout.use": True, "figure.facecolor": "white", "savefig.facecolor": "white",
+    "figure.constrained_layout.use": True, "figure.facecolor": "white",
+    "savefig.bbox": "tight", "savefig.facecolor": "white",
     "svg.hashsalt": "metapt", "svg.fonttype": "path",
 }  # fmt: skip
 
@@ -83,7 +84,7 @@ def panels(
 
 
 def save(figure: Figure, stem: Path) -> None:
-    """Write {stem}.svg and {stem}.png (150 dots per inch).
+    """Write {stem}.svg and {stem}.png (150 dots per inch), as large as what is drawn.
 
     Equal figures give equal bytes, because dates, versions and random ids are left out.
     """
@@ -95,7 +96,10 @@ def save(figure: Figure, stem: Path) -> None:
 
 
 def legend_above(figure: Figure, axes: Sequence[Axes], columns: int = 5) -> None:
-    """Replace the legends of all panels by one above them, in which each label stands once."""
+    """Replace the legends of all panels by one above them, in which each label stands once.
+
+    It has as many columns as fit into the figure, `columns` at most.
+    """
     found: dict[str, Any] = {}
     for axis in axes:
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
@@ -106,7 +110,11 @@ def legend_above(figure: Figure, axes: Sequence[Axes], columns: int = 5) -> None
     if found:
         with style():
             handles, labels = list(found.values()), list(found)
-            figure.legend(handles, labels, loc="outside upper center", ncols=min(columns, len(labels)), frameon=False)
+            for count in range(min(columns, len(labels)), 0, -1):
+                legend = figure.legend(handles, labels, loc="outside upper center", ncols=count, frameon=False)
+                if count == 1 or legend.get_window_extent().width <= figure.bbox.width:
+                    break
+                legend.remove()
 
 
 def same_range(axes: Sequence[Axes], which: Literal["x", "y"]) -> None:
@@ -127,6 +135,11 @@ def plain_log_ticks(axis: Axis) -> None:
     if low >= 1e-4 and high < 1e5:
         axis.set_major_formatter(StrMethodFormatter("{x:g}"))
     axis.set_minor_locator(NullLocator())
+
+
+def joined(points: Sized, line: str = "-") -> str:
+    """Return the style of the line through some points: none through fewer than three, which show no course."""
+    return line if len(points) > 2 else "none"
 
 
 def title(axis: Axes, text: str) -> None:
@@ -238,6 +251,7 @@ def lines_with_error(
         for i, (label, part) in enumerate(table.groupby("label", sort=False)):
             line = part.sort_values(x)
             look: Any = {"color": colour(i), "marker": MARKERS[i % len(MARKERS)], "elinewidth": 1.4}
+            look["linestyle"] = joined(line)
             axis.errorbar(line[x], line["mean"], line["standard_error"].fillna(0.0), label=str(label), **look)
         axis.set_xscale(xscale)
         axis.set_yscale(yscale)
@@ -259,15 +273,15 @@ def bars_with_error(
     """Draw our numbers beside the paper's, in a row for each label from top to bottom; without `axis` on a new figure.
 
     A number is a dot with its standard error as a bar (none where it is NaN). Dots can be compared without an axis that
-    starts at zero. Both tables have the columns label, mean and standard_error, and are called `names` in the legend. A
-    label that only one of them has is drawn alone.
+    starts at zero. Both tables have the columns label, mean and standard_error, and are called `names` in the legend,
+    which is left out with one table. A label that only one of them has is drawn alone.
     """
     labels = list(dict.fromkeys([*ours["label"], *([] if papers is None else papers["label"])]))
     place = {label: i for i, label in enumerate(labels)}
     two = papers is not None and len(papers) > 0
     with style():
         axis = axis or panels(height=max(1.6, (0.62 if two else 0.45) * len(labels) + 1.0))[1][0]
-        _dots(axis, ours, place, -0.16 if two else 0.0, names[0], colour(0), "o", colour(0))
+        _dots(axis, ours, place, -0.16 if two else 0.0, names[0] if two else None, colour(0), "o", colour(0))
         if papers is not None and two:
             _dots(axis, papers, place, 0.16, names[1], QUIET, "D", "white")
         named_rows(axis, labels, xlabel)
@@ -292,7 +306,7 @@ def note(axis: Axes, text: str, place: tuple[float, float], shift: float, colour
 
 
 def _dots(
-    axis: Axes, table: pd.DataFrame, place: Mapping[str, int], shift: float, label: str, colour: str, *look: str
+    axis: Axes, table: pd.DataFrame, place: Mapping[str, int], shift: float, label: str | None, colour: str, *look: str
 ) -> None:
     rows, errors = np.array([place[name] for name in table["label"]]) + shift, table["standard_error"].fillna(0.0)
     largest = float(table["mean"].abs().max())

@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from metapt.evaluation import figures
-from metapt.twostage.quantities import AUROC_LABEL
+from metapt.twostage.quantities import AUROC_LABEL, OVER_SEEDS
 
 
 def dots(
@@ -27,4 +27,4 @@ def dots(
         )
         for table in (ours, others[others["arm"].isin(ours["arm"])])
     )
-    figures.bars_with_error(ours, others, xlabel=xlabel, names=names, axis=axis)
+    figures.bars_with_error(ours, others, xlabel=f"{xlabel},\n{OVER_SEEDS}", names=names, axis=axis)

@@ -208,7 +208,7 @@ def over_sizes(results: EcgResults) -> Figure:
             if len(part):
                 places = _dodged(part["size"], arms, arm)
                 axis.plot(places, part["mean"], look.marker, color=look.colour, zorder=3, **hollow)
-        axis.set_ylabel(AUROC_LABEL)
+        axis.set_ylabel(f"{AUROC_LABEL},\n± standard error over PT seeds")
         figures.title(axis, EVALUATIONS[evaluation])
     for axis, evaluation in zip(below, evaluations, strict=True):
         _lines(axis, _of(differences, evaluation), arms)
@@ -247,7 +247,8 @@ def _lines(axis: Axes, cells: pd.DataFrame, arms: Sequence[str]) -> None:
         part = cells[cells["arm"] == arm].sort_values("size")
         if len(part):
             places, error = _dodged(part["size"], arms, arm), part["seed_standard_error"].fillna(0.0)
-            style: Any = {"color": colour, "marker": marker, "linestyle": line, "linewidth": 1.5, "elinewidth": 1.2}
+            style: Any = {"color": colour, "marker": marker, "linewidth": 1.5, "elinewidth": 1.2}
+            style["linestyle"] = figures.joined(part, line)
             with figures.style():
                 axis.errorbar(places, part["mean"], error, label=name, **style)
 

@@ -151,7 +151,7 @@ def _signals(axis: Axes, strengths: pd.DataFrame, look: dict[str, Look]) -> None
         if len(part):
             axis.plot(part["displacement"], part["t"], color=looked.colour, marker=looked.marker, label=looked.label)
     axis.axhline(**_ZERO)
-    axis.set(ylabel="t of one draw (mean / standard deviation)", xlabel=DISPLACEMENT)
+    axis.set(ylabel="t of one draw\n(mean / standard deviation)", xlabel=DISPLACEMENT)
     log_scale(axis, "x")
 
 
@@ -197,7 +197,7 @@ def _horizon(axis: Axes, results: EcgResults, arm: str) -> None:
                 axis.fill_between(x, mean - error, mean + error, color=colour, alpha=0.15, linewidth=0)
                 axis.plot(x, mean, color=colour, linestyle=line, marker="o", markersize=3.5, linewidth=1.5, label=name)
         axis.axhline(**_ZERO)
-        axis.set(xlabel=DISPLACEMENT, ylabel="FT loss minus that\nat the lowest strength")
+        axis.set(xlabel=DISPLACEMENT, ylabel="FT loss minus that at the\nlowest strength, mean ± SE")
     log_scale(axis, "x")
 
 
@@ -220,5 +220,5 @@ def _worth(axis: Axes, results: EcgResults, strengths: pd.DataFrame, evaluation:
         with suppress(NotMeasuredError):
             nothing = over_seeds(results.runs("no_pt", size, evaluation)).mean
             axis.axhline(**_ZERO | {"y": nothing, "linewidth": 1.2, "label": label("no_pt")})
-        axis.set(xlabel=DISPLACEMENT, ylabel=f"{AUROC_LABEL}, |$D_{{FT}}$| = {size}")
+        axis.set(xlabel=DISPLACEMENT, ylabel=f"{AUROC_LABEL}, |$D_{{FT}}$| = {size},\nmean ± SE over PT seeds")
     log_scale(axis, "x")

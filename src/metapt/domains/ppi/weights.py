@@ -148,7 +148,7 @@ def strip(title: str, xlabel: str, values: Mapping[str, Values], target: float, 
             if not np.isfinite(x).all():
                 where: Any = {"xycoords": ("axes fraction", "data"), "ha": "right", "va": "center"}
                 axis.annotate("not finite in all", (0.98, place), fontsize=9, **where)
-        figures.named_rows(axis, [look[arm].label for arm in values], xlabel)
+        figures.named_rows(axis, [look[arm].label for arm in values], f"{xlabel}\n(bar: mean; dashed: {target:g})")
         axis.margins(x=0.1)
     figures.title(axis, title)
 

@@ -111,24 +111,42 @@ def _ends(results: AugmentationsResults, arm: str) -> tuple[Estimate, Estimate]:
 
 def figure(results: AugmentationsResults) -> Figure:
     """Draw one ECG and its views, the learned strength by diagnosis, and its trajectory."""
-    arms, look = results.arms, looks(results.arms)
+    shown = _panels(results)
+    columns = 2 if len(shown) == 4 else min(len(shown), 3)
+    rows = -(-len(shown) // columns)
     with figures.style():
-        drawn = Figure(figsize=(4.2 * len(arms), 8.6))
-        upper, lower = drawn.subfigures(2, 1, squeeze=False, height_ratios=[1.35, 1.0]).flat
-        grid = upper.subplots(2, len(arms), squeeze=False, sharex=True, sharey=True)
+        drawn = Figure(figsize=(11.0, 2.6 * rows + 3.6))
+        upper, lower = drawn.subfigures(2, 1, squeeze=False, height_ratios=[2.6 * rows, 3.6]).flat
+        grid = list(upper.subplots(rows, columns, squeeze=False, sharey=True).flat)
         left, right = lower.subplots(1, 2)
-    for column, arm in enumerate(arms):
-        for row, when in enumerate(("initial", "learned")):
-            _views(grid[row, column], results.original, results.views(arm, when), look[arm].colour)
-            figures.title(grid[row, column], f"{look[arm].label}, {when} strength")
-        grid[1, column].set_xlabel("time (s)")
+    for axis, (names, views, colour) in zip(grid, shown, strict=False):
+        _views(axis, results.original, views, colour)
+        figures.title(axis, "\n".join(names))
+        axis.set_xlabel("time (s)")
+    for axis in grid[len(shown) :]:
+        axis.remove()
     _by_diagnosis(left, results)
-    draw_trajectories(right, results, {arm: arm for arm in arms})
+    draw_trajectories(right, results, {arm: arm for arm in results.arms})
     with figures.style():
         right.legend(fontsize=9)
-    figures.title(left, "strength of each ECG's warp, by diagnosis")
+    figures.title(left, "strength of each ECG's warp: quartiles, 5-95 %")
     figures.title(right, "trajectory of the warp, a line per PT seed")
     return drawn
+
+
+def _panels(results: AugmentationsResults) -> list[tuple[list[str], Values, str]]:
+    """Return the titles, the two views and the colour of each panel: one for arms and times whose views are equal."""
+    found: list[tuple[list[str], Values, str]] = []
+    for arm, look in looks(results.arms).items():
+        for when in ("initial", "learned") if results.trajectories(arm) else ("initial",):
+            name = f"{look.label}, {when if results.trajectories(arm) else 'fixed'} strength"
+            views = results.views(arm, when)
+            same = next((names for names, others, _ in found if np.array_equal(others, views)), None)
+            if same is None:
+                found.append(([name], views, look.colour))
+            else:
+                same.append(name)
+    return found
 
 
 def _views(axis: Axes, original: Values, views: Values, colour: str) -> None:

@@ -149,7 +149,7 @@ def over_meta_sizes(results: PartialAccessResults) -> Figure:
             with figures.style():
                 first.errorbar(x, found["mean"], found["standard_error"], label=f"{name}, the paper's", **style)
         figures.title(first, f"|$D_{{FT}}$| = {focus}, {EVALUATIONS[evaluation]}")
-        first.set_ylabel(AUROC_LABEL)
+        first.set_ylabel(f"{AUROC_LABEL},\n± standard error over PT seeds")
     with figures.style():
         for number, axis in enumerate(axes):
             first_column, first_row = number % (1 + len(learners)) == 0, number <= len(learners)
@@ -166,8 +166,11 @@ def over_meta_sizes(results: PartialAccessResults) -> Figure:
 def _band(axis: Axes, curve: pd.DataFrame, places: dict[float, int], name: str, colour: str, marker: str) -> None:
     x, mean, error = [places[m] for m in curve["meta_size"]], curve["mean"], curve["seed_standard_error"].fillna(0.0)
     with figures.style():
-        figures.band(axis, x, mean - error, mean, mean + error, name, colour)
-        axis.plot(x, mean, marker, color=colour, markersize=4.5)
+        if len(x) < 3:
+            axis.errorbar(x, mean, error, fmt=marker, color=colour, label=name)
+        else:
+            figures.band(axis, x, mean - error, mean, mean + error, name, colour)
+            axis.plot(x, mean, marker, color=colour, markersize=4.5)
 
 
 EXPERIMENT = Experiment(

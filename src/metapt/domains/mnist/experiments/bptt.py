@@ -23,14 +23,15 @@ START = "initial_augmentation"  # the arm that is left where the others start
 def figure(results: MnistResults) -> Figure:
     """Draw accuracy beside the paper's, and the means of wall time and peak memory, a row for each arm."""
     table, paper = results.metrics, results.papers
-    whole, (left, middle, right) = figures.panels(columns=3)
     summary = summarise(table[table["metric"] == ACCURACY]).rename(columns={"arm": "label"})
     paper = paper[(paper["experiment"] == results.name) & paper["arm"].isin(summary["label"])]
     names = {"arm": "label", "paper_mean": "mean", "paper_standard_error": "standard_error"}
-    figures.bars_with_error(summary, paper.rename(columns=names), xlabel=ACCURACY, axis=left)
+    whole, (left, middle, right) = figures.panels(columns=3, height=max(2.2, 0.45 * len(summary) + 1.1))
+    xlabel = f"{ACCURACY}, mean ± standard error"
+    figures.bars_with_error(summary, paper.rename(columns=names), xlabel=xlabel, axis=left)
     for axis, metric in ((middle, WALL_TIME), (right, PEAK_MEMORY)):
         values = table[table["metric"] == metric].groupby("arm", sort=False)["value"].mean()
-        _costs(axis, values, metric, least=1.0 if axis is right else 0.0)
+        _costs(axis, values, f"{metric}, mean", least=1.0 if axis is right else 0.0)
     if left.get_legend() is not None:
         with figures.style():
             left.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderaxespad=0)

@@ -17,7 +17,10 @@ from metapt.evaluation.comparisons import Comparison, at_least
 from metapt.evaluation.experiment import Experiment, Needs
 from metapt.evaluation.statistics import Difference, paired_difference, summarise
 
-ROWS = {COSINE: ("cosine to the exact one", "linear"), NORM_RATIO: ("norm over that of the exact one", "log")}
+ROWS = {
+    COSINE: ("cosine to the exact one,\nmean ± standard error", "linear"),
+    NORM_RATIO: ("norm over that of the exact one,\nmean ± standard error", "log"),
+}
 """Metric -> label and scale of its row of panels."""
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from metapt.domains.ppi.config import ArmsSection, Names
 from metapt.domains.ppi.jobs import PpiJobs
@@ -258,6 +259,7 @@ def _trajectories(results: PpiResults, bands: Mapping[str, pd.DataFrame], axis: 
                 axis.plot(band.index, band[end], color=look[arm].colour, linewidth=1.1, linestyle="--")
         axis.set(xlabel="meta-iteration", ylabel="weight: median, and\n10 % and 90 % (dashed)", ylim=(-0.05, 2.05))
         axis.margins(x=0)
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     figures.title(axis, "weights in PT, mean over PT seeds")
 
 
