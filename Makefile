@@ -24,7 +24,7 @@ export PYTHONDONTWRITEBYTECODE =
 
 workflow: $(INSTALLED)
 	$(SNAKEMAKE) --quiet rules reason host
-	@results=$$($(BIN)/metapt check $(CONFIG)) && \
+	@results=$$($(BIN)/metapt check $(CONFIG)) && results=$${results##*results: } && \
 	if [ ! $$results/report.html -nt $$results/headline.md ]; then $(SNAKEMAKE) --quiet all --report $$results/report.html || exit; fi; \
 	$(BIN)/metapt summary $$results
 

@@ -16,12 +16,20 @@ ROOT = Path(__file__).parents[1]
 TINY = str(ROOT / "tests/workflow/tiny.yaml")
 
 
-def test_check_prints_where_results_go(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_check_says_what_would_run_and_where_results_go(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     overlay = tmp_path / "overlay.yaml"
-    overlay.write_text("results: elsewhere\nmnist: {rotation_mean: {arms: {k5: {extends: meta, unroll_steps: 5}}}}")
-    assert main(["check", str(ROOT / "config" / "paper.yaml")]) == 0
-    assert main(["check", str(ROOT / "config" / "paper.yaml"), str(overlay)]) == 0
-    assert capsys.readouterr().out == "results/paper\nelsewhere\n"
+    results = tmp_path / "results"
+    places = f"results: {results}\ndata: {{folder: {tmp_path}/raw}}\n"
+    overlay.write_text(f"{places}mnist: {{rotation_mean: {{arms: {{k5: {{extends: meta}}}}}}}}")
+    assert main(["check", TINY, str(overlay)]) == 0
+    jobs = "9 (1 simulate, 1 prepare, 4 study, 1 summarise, 1 collect, 1 page)"
+    assert capsys.readouterr().out.splitlines() == [
+        f"valid: {TINY} {overlay}, experiments: 1",
+        f"jobs: {jobs}",
+        f"to run: {jobs}",
+        f"hours: metapt estimate --configfile {TINY} {overlay}",
+        f"results: {results}",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -86,7 +94,7 @@ def test_a_config_of_any_editor_is_read(
     path = tmp_path / "config.yaml"
     path.write_text("results: é\nmnist:\n  rotation_mean: {}\n", encoding=encoding, newline=newline)
     assert main(["check", str(path)]) == 0
-    assert capsys.readouterr().out == "é\n"
+    assert capsys.readouterr().out.endswith("results: é\n")
 
 
 def test_tables_of_runs_are_joined(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -112,7 +120,7 @@ def test_the_home_is_expanded(
     path = tmp_path / "config.yaml"
     path.write_text("results: ~/results/\ndata: {folder: ~/raw, mirrors: [~/mirror]}\nmnist: {rotation_mean: {}}")
     assert main(["check", str(path)]) == 0
-    assert capsys.readouterr().out == f"{tmp_path}/results\n"
+    assert capsys.readouterr().out.endswith(f"results: {tmp_path}/results\n")
     assert load([path]).data == Data(folder=f"{tmp_path}/raw", mirrors=[f"{tmp_path}/mirror"])
 
 

@@ -6,11 +6,16 @@ import argparse
 import json
 import os
 import sys
+from collections import Counter
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import metapt
 from metapt.errors import ConfigError, MetaptError
 from metapt.files import atomic_path
+
+if TYPE_CHECKING:
+    from metapt.jobs import Job
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -21,6 +26,7 @@ def main(arguments: list[str] | None = None) -> int:
         "check": _check,
         "docs": _docs,
         "summary": _summary,
+        "table": _table,
         "estimate": _estimate,
         "headroom": _headroom,
     }[options.command]
@@ -64,7 +70,7 @@ def parser() -> argparse.ArgumentParser:
     )
 
     check = commands.add_parser(
-        "check", help="validate config files, each laid over the ones before it; print their results folder"
+        "check", help="validate config files, each laid over the ones before it; say how many jobs they have"
     )
     check.add_argument("configs", type=Path, nargs="+", metavar="CONFIG.yaml")
 
@@ -80,6 +86,18 @@ def parser() -> argparse.ArgumentParser:
         nargs="?",
         metavar="RESULTS",
         help="a results folder; default: the one in results/ made last",
+    )
+
+    table = commands.add_parser(
+        "table", help="print an experiment: its arms, paired differences to their controls, claims, and where files are"
+    )
+    table.add_argument("experiment", metavar="EXPERIMENT", help="such as mnist_rotation_mean")
+    table.add_argument(
+        "results",
+        type=Path,
+        nargs="?",
+        metavar="RESULTS",
+        help="a results folder; default: the one in results/ where the experiment was run last",
     )
 
     estimate = commands.add_parser(
@@ -126,11 +144,26 @@ def _run(options: argparse.Namespace) -> int:
 
 def _check(options: argparse.Namespace) -> int:
     from metapt.config import experiments, load
+    from metapt.plan import planned
+    from metapt.run import due
 
     config = load(options.configs)
-    experiments(config)
-    print(config.results)
+    print(f"valid: {' '.join(map(str, options.configs))}, experiments: {len(experiments(config))}")
+    plan = planned(config)
+    jobs = list(plan.needed("page"))
+    left = due(plan, jobs)
+    print(f"jobs: {_by_stage(jobs)}")
+    print(f"to run: {_by_stage([job for job in jobs if job.name in left])}")
+    print(f"hours: metapt estimate --configfile {' '.join(map(str, options.configs))}")
+    print(f"results: {config.results}")
     return 0
+
+
+def _by_stage(jobs: list[Job]) -> str:
+    """Return the number of jobs in words: in all, and of each stage."""
+    counted = Counter(job.stage for job in jobs)
+    stages = ", ".join(f"{count} {stage}" for stage, count in counted.items())
+    return f"{len(jobs)} ({stages})" if jobs else "none"
 
 
 def _estimate(options: argparse.Namespace) -> int:
@@ -189,6 +222,13 @@ def _summary(options: argparse.Namespace) -> int:
 
     colours = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     print(summary(options.results or newest(Path("results")), colours))
+    return 0
+
+
+def _table(options: argparse.Namespace) -> int:
+    from metapt.evaluation.experiment_text import find, text
+
+    print(text(find(options.experiment, options.results)))
     return 0
 
 

@@ -40,10 +40,10 @@ def run(configs: Sequence[Path], targets: Sequence[str], device: str | None, thr
     plan = planned(config)
     jobs = _behind(plan, targets)
     cuda = config.require_gpu if device is None else device == "cuda"
-    remaining, due = Remaining(), _due(plan, jobs)
+    remaining, left = Remaining(), due(plan, jobs)
     for number, job in enumerate(jobs, start=1):
         reason = _reason(plan, job)
-        seconds = remaining.seconds((each, 1.0, 0.0) for each in jobs[number - 1 :] if each.name in due)
+        seconds = remaining.seconds((each, 1.0, 0.0) for each in jobs[number - 1 :] if each.name in left)
         rest = f" ({duration(seconds)} left)" if seconds else ""
         print(f"{number}/{len(jobs)} {job.name}: {reason or 'up to date'}{rest}", flush=True)
         if reason is None:
@@ -62,13 +62,16 @@ def run(configs: Sequence[Path], targets: Sequence[str], device: str | None, thr
     return 0
 
 
-def _due(plan: Plan, jobs: list[Job]) -> set[str]:
-    """Return the names of the jobs that have to run, or whose inputs may change since they are made again."""
-    due: set[str] = set()
+def due(plan: Plan, jobs: list[Job]) -> set[str]:
+    """Return the names of the jobs that have to run, or whose inputs may change since they are made again.
+
+    A job comes after those that it depends on, as in `Plan.needed`.
+    """
+    found: set[str] = set()
     for job in jobs:
-        if due & {each.name for each in plan.before(job)} or _reason(plan, job):
-            due.add(job.name)
-    return due
+        if found & {each.name for each in plan.before(job)} or _reason(plan, job):
+            found.add(job.name)
+    return found
 
 
 def _behind(plan: Plan, targets: Sequence[str]) -> list[Job]:

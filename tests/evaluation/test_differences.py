@@ -12,7 +12,7 @@ import pytest
 from metapt.evaluation import metrics
 from metapt.evaluation.differences import COLUMNS, differences, pairs
 from metapt.evaluation.results import Results
-from metapt.sections import Section
+from metapt.sections import ExperimentSection, Section
 from metapt.twostage.replicates import pair
 from metapt.twostage.results import TwoStageResults
 
@@ -27,15 +27,17 @@ class Arm(Section):
     steps: int | None = None
 
 
+class Own(ExperimentSection):
+    arms: dict[str, Arm] = {"z": Arm(), "y": Arm()}
+
+
 def results(values: dict[str, list[float]], kind: type[Results] = Results, **words: str) -> Any:
     rows = [
         metrics.row("some", arm, "score", value, replicate=pair(i, 0) if kind is TwoStageResults else i, **words)
         for arm, numbers in values.items()
         for i, value in enumerate(numbers)
     ]
-    empty = pd.DataFrame()
-    arms = {name: Arm() for name in values}
-    section = SimpleNamespace(arms=arms, arm_names=lambda: list(arms))
+    empty, section = pd.DataFrame(), Own(arms={name: Arm() for name in values})
     return kind("some", SimpleNamespace(), section, {}, metrics.validate(rows), empty, {}, {})
 
 
@@ -54,8 +56,8 @@ def test_the_pairs_of_claims_come_first_and_none_stands_there_twice() -> None:
 
 
 def test_the_arms_of_an_experiment_are_its_own_or_its_domains() -> None:
-    own = results({"a": [1.0]})
-    assert list(own.arm_settings()) == ["a"]
+    own = results({"a": [1.0], "y": [1.0], "z": [1.0]})
+    assert list(own.arm_settings()) == ["z", "y", "a"], "what a config adds comes last"
     names = SimpleNamespace(arms=["b", "unknown"], arm_names=lambda: ["b", "unknown"])
     of_domain = Results("x", SimpleNamespace(arms={"b": Arm(), "c": Arm()}), names, {}, own.metrics, own.series, {}, {})
     assert list(of_domain.arm_settings()) == ["b"]

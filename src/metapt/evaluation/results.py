@@ -50,10 +50,16 @@ class Results:
         return section.arm_names()
 
     def arm_settings(self) -> dict[str, Section]:
-        """Return the settings of the arms that the experiment compares; none if its arms are not in the config."""
-        own = getattr(self.section, "arms", None)  # of the experiment, or names of its domain's
-        known = own if isinstance(own, Mapping) else getattr(self.config, "arms", {})
-        return {name: known[name] for name in self.arms if name in known}
+        """Return the settings of the arms that the experiment compares; none if its arms are not in the config.
+
+        Arms of the experiment's own stand in the order of its defaults, and those that the config adds come last.
+        """
+        own = getattr(self.section, "arms", None)
+        if not isinstance(own, Mapping):  # but names of its domain's arms
+            known = getattr(self.config, "arms", {})
+            return {name: known[name] for name in self.arms if name in known}
+        default = list(type(self.section)().arms)
+        return {name: own[name] for name in sorted(own, key=lambda each: (*default, each).index(each))}
 
     def independent(self, values: pd.Series[float], evaluation: str) -> pd.Series[float]:
         """Return a value for each independent replicate, given those of a cell of the metrics table by replicate."""

@@ -40,30 +40,38 @@ def summary(results: Path, colours: bool) -> str:
 
     Raises DataError if it has no table of claims.
     """
-    try:
-        with (results / "claims.csv").open(encoding="utf-8", newline="") as file:
-            claims = list(csv.DictReader(file))
-        lines = _wrapped(f"{len(claims)} claims in {results}: {_counts(claims)}", "")
-        for domain in dict.fromkeys(map(_domain, claims)):
-            lines += ["", *_about(domain, [claim for claim in claims if _domain(claim) == domain])]
-    except FileNotFoundError:
-        raise DataError(f"{results / 'claims.csv'} is not there; the workflow makes it at its end.") from None
-    except (OSError, ValueError, KeyError) as error:
-        raise DataError(f"{results / 'claims.csv'} is not a table of claims ({error!r}); remove it.") from None
+    claims = read_claims(results / "claims.csv")
+    lines = wrapped(f"{len(claims)} claims in {results}: {_counts(claims)}", "")
+    for domain in dict.fromkeys(map(_domain, claims)):
+        lines += ["", *about(domain, [claim for claim in claims if _domain(claim) == domain])]
     if colours:
         lines = [f"{COLOURS[line[2]]}{line}\033[0m" if line[2:3] in COLOURS else line for line in lines]
     return "\n".join([*lines, "", *_places(results)])
 
 
-def _about(domain: str, claims: list[Claim]) -> Iterator[str]:
-    """Yield the lines of a domain, the paper's claims first."""
+def read_claims(path: Path) -> list[Claim]:
+    """Return the rows of a table of claims. Raises DataError if there is none, or it is not such a table."""
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            claims = list(csv.DictReader(file))
+        for claim in claims:
+            _ = MARKS[claim["verdict"]], _number(claim), claim["claim"], claim["experiment"], claim["paper"]
+    except FileNotFoundError:
+        raise DataError(f"{path} is not there; the workflow makes it at its end.") from None
+    except (OSError, ValueError, KeyError) as error:
+        raise DataError(f"{path} is not a table of claims ({error!r}); remove it.") from None
+    return claims
+
+
+def about(name: str, claims: list[Claim]) -> Iterator[str]:
+    """Yield the lines about the claims of a domain or an experiment, the paper's claims first."""
     standin = all(claim["paper"] == STAND_IN for claim in claims)
-    yield from _wrapped(f"{domain}{' (stand-in data)' if standin else ''}: {_counts(claims)}", "")
+    yield from wrapped(f"{name}{' (stand-in data)' if standin else ''}: {_counts(claims)}", "")
     shown = sorted(claims, key=lambda claim: claim["paper"] == BEYOND_THE_PAPER)[:MOST]
     numbers = [_number(claim) for claim in shown]
     place = max(map(len, numbers)) + 1
     for claim, number in zip(shown, numbers, strict=True):
-        *above, last = _wrapped(f"  {MARKS[claim['verdict']]} {claim['claim']}", "    ", WIDTH - place)
+        *above, last = wrapped(f"  {MARKS[claim['verdict']]} {claim['claim']}", "    ", WIDTH - place)
         yield from above
         yield f"{last:<{WIDTH - place}}{number:>{place}}"
     if len(claims) > len(shown):
@@ -72,9 +80,10 @@ def _about(domain: str, claims: list[Claim]) -> Iterator[str]:
 
 def _places(results: Path) -> Iterator[str]:
     yield "mean ± standard error (replicates, mostly PT seeds)"
-    yield from _wrapped(f"tables: {results}/headline.md, {results}/*/*/table.md", "        ")
+    yield from wrapped(f"all on one page: {results}/index.html", "        ")
+    yield from wrapped(f"tables: {results}/headline.md, {results}/*/*/table.md", "        ")
     report = results / "report.html"
-    yield from _wrapped(f"report: {report if report.is_file() else f'snakemake --report {report}'}", "        ")
+    yield from wrapped(f"report: {report if report.is_file() else f'snakemake --report {report}'}", "        ")
 
 
 def _number(claim: Claim) -> str:
@@ -92,5 +101,6 @@ def _counts(claims: list[Claim]) -> str:
     return ", ".join(f"{count} {word} ({MARKS[word]})" for word, count in found.items()) or "none"
 
 
-def _wrapped(text: str, indent: str, width: int = WIDTH) -> list[str]:
+def wrapped(text: str, indent: str, width: int = WIDTH) -> list[str]:
+    """Return a text in lines of at most `width` columns, all but the first with an indent."""
     return textwrap.wrap(text, width, subsequent_indent=indent, break_on_hyphens=False)

@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from metapt.evaluation import figures
-from metapt.twostage.quantities import AUROC_LABEL, OVER_SEEDS
+from metapt.twostage.quantities import AUROC_LABEL
 
 
 def dots(
@@ -27,4 +27,6 @@ def dots(
         )
         for table in (ours, others[others["arm"].isin(ours["arm"])])
     )
-    figures.bars_with_error(ours, others, xlabel=f"{xlabel},\n{OVER_SEEDS}", names=names, axis=axis)
+    figures.bars_with_error(
+        ours, others, xlabel=f"{xlabel},\nmean ± standard error over PT seeds", names=names, axis=axis
+    )

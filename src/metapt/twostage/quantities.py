@@ -12,7 +12,6 @@ WALL_TIME = "PT wall time (s)"
 FT_TIME = "FT wall time (s)"
 
 AUROC_LABEL = "test AUROC (%)"
-OVER_SEEDS = "mean ± standard error over PT seeds"
 VALIDATION_AUROC = "validation AUROC (%)"
 BEST_EPOCH = "best epoch"
 LEARNING_RATE = "learning rate"

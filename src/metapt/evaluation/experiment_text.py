@@ -1,0 +1,70 @@
+"""One experiment in lines for a terminal: each arm, its paired differences to controls, the claims and the files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pandas as pd
+
+from metapt.errors import DataError
+from metapt.evaluation import metrics
+from metapt.evaluation.statistics import summarise
+from metapt.evaluation.summary import about, read_claims, wrapped
+from metapt.evaluation.tables import mean_and_error
+
+
+def find(experiment: str, results: Path | None) -> Path:
+    """Return the folder of an experiment in a results folder, or else the last one made in any folder of `results/`.
+
+    Raises DataError if there is none.
+    """
+    domain, _, key = experiment.partition("_")
+    root = Path("results") if results is None else results
+    pattern = f"{'*/' if results is None else ''}{{}}/differences.csv"
+    found = sorted(root.glob(pattern.format(f"{domain}/{key}")), key=lambda path: path.stat().st_mtime)
+    if not found:
+        known = {"_".join(path.parts[-3:-1]) for path in root.glob(pattern.format("*/*"))}
+        there = f"there are {', '.join(sorted(known))}" if known else "there is none yet"
+        raise DataError(
+            f"{root.resolve()} has no results of {experiment}; {there}. Run `snakemake {experiment}` first."
+        )
+    return found[-1].parent
+
+
+def text(folder: Path) -> str:
+    """Return the lines about the experiment whose results are in a folder. Raises DataError if a table is damaged."""
+    table = metrics.read(folder / "metrics.csv")
+    name, claims = "_".join(folder.parts[-2:]), read_claims(folder / "claims.csv")
+    claimed = {claim["metric"] for claim in claims}
+    shown = table[table["metric"].isin(claimed)]
+    differences = pd.read_csv(folder / "differences.csv", keep_default_na=False, na_values={"mean": "", "low": ""})
+    lines = [*_numbers(shown if len(shown) else table, differences)]
+    lines += ["mean ± standard error (replicates); minus: paired difference [95 % interval]"]
+    lines += ["", *about(name, claims), ""] if claims else [""]
+    for words in (
+        "tables: table.md (.csv, .tex, .html), differences.csv",
+        "figure: figure.png (.svg)",
+        "runs: run.json",
+    ):
+        what, _, files = words.partition(": ")
+        lines += wrapped(f"{what}: {folder}/{files}", "        ")
+    return "\n".join(lines)
+
+
+def _numbers(table: pd.DataFrame, differences: pd.DataFrame) -> Iterator[str]:
+    """Yield a block for each number: a line for each arm, and below it its differences."""
+    summary = summarise(table)
+    width = summary["arm"].str.len().max()
+    cell = ["setting", "evaluation", "metric"]
+    for words, part in summary.groupby(cell, sort=False):
+        yield from wrapped(", ".join(str(word) for word in reversed(words) if word), "  ")
+        for row in part.to_dict("records"):
+            yield f"  {row['arm']:<{width}}  {mean_and_error(row['mean'], row['standard_error'])} ({row['n']})"
+            same = (differences[["arm", *cell]] == [row["arm"], *words]).all(axis=1)
+            for each in differences[same].to_dict("records"):
+                number = mean_and_error(each["mean"], float(each["standard_error"] or "nan"))
+                between = f" [{each['low']:.3g}, {each['high']:.3g}]" if each["n"] > 1 else ""
+                changed = f" ({each['changed']})" if each["changed"] else ""
+                yield from wrapped(f"    minus {each['control']}: {number}{between}{changed}", "      ")
+        yield ""
