@@ -49,7 +49,7 @@ FRAGMENTS = {
 """What sentences mention without all of its arguments -> what is checked in its place."""
 
 OVERLAYS = {
-    "k5.yaml": "mnist:\n  rotation_mean:\n    arms:\n      k5: {extends: meta, unroll_steps: 5}\n",
+    "k5.yaml": "mnist:\n  rotation_mean:\n    arms:\n      k5: {extends: meta-shared, unroll_steps: 5}\n",
     "site.yaml": "data:\n  mirrors: [/shared/mirror]",
 }
 """Files that pages tell to write, as they show them."""

@@ -13,6 +13,7 @@ import pytest
 
 from metapt.cli import main
 from metapt.evaluation import metrics
+from metapt.evaluation.experiment import SUMMARY
 from metapt.registry import DOMAINS
 from metapt.twostage.quantities import FT_TIME
 
@@ -136,8 +137,7 @@ def test_runs_and_experiments_leave_everything(domain: str, finished_of: Callabl
         if run.startswith("finetune/"):
             assert set(metrics.read(results / domain / run / "metrics.csv")["replicate"]) == {0, 1, 1000, 1001}
     for experiment in EXPERIMENTS[domain]:
-        made = {"metrics.csv", "claims.csv", "table.csv", "table.md", "table.tex", "figure.svg", "figure.png"}
-        assert files(results / domain / experiment) == made | RECORDED
+        assert files(results / domain / experiment) == {*SUMMARY.values()} | RECORDED
         assert f"{domain}_{experiment}" in set(metrics.read(results / "metrics.csv")["experiment"])
     # An arm that uses no FT labels has one PT run for all settings.
     assert not (results / "ppi/finetune/graph_supervised/half_data").exists()

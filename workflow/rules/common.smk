@@ -156,5 +156,10 @@ def experiment(wildcards):
 
 
 def category(wildcards):
-    """Return the title of the domain, under which the report shows its experiments."""
-    return domain(wildcards.domain).title
+    """Return the title of the domain, under which the report shows its experiments, after the headline."""
+    return f"{DOMAINS.index(wildcards.domain) + 2}. {domain(wildcards.domain).title}"
+
+
+def heading(wildcards):
+    """Return the title of the experiment with its key."""
+    return f"{experiment(wildcards).title} ({wildcards.experiment})"

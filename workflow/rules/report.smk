@@ -12,26 +12,26 @@ rule summarise:
             f"{RESULTS}/{{domain}}/{{experiment}}/claims.csv",
             caption="../report/claims.rst",
             category=category,
-            subcategory="{experiment}",
-            labels={"what": "claims", "format": "csv"},
+            subcategory=heading,
+            labels={"what": "3. claims and verdicts"},
         ),
-        table_csv=report(
-            f"{RESULTS}/{{domain}}/{{experiment}}/table.csv",
-            caption="../report/table.rst",
-            category=category,
-            subcategory="{experiment}",
-            labels={"what": "table", "format": "csv"},
-        ),
+        table_csv=f"{RESULTS}/{{domain}}/{{experiment}}/table.csv",
         table_md=f"{RESULTS}/{{domain}}/{{experiment}}/table.md",
         table_tex=f"{RESULTS}/{{domain}}/{{experiment}}/table.tex",
-        table_html=f"{RESULTS}/{{domain}}/{{experiment}}/table.html",
+        table_html=report(
+            f"{RESULTS}/{{domain}}/{{experiment}}/table.html",
+            caption="../report/table.rst",
+            category=category,
+            subcategory=heading,
+            labels={"what": "2. table"},
+        ),
         differences=f"{RESULTS}/{{domain}}/{{experiment}}/differences.csv",
         figure_svg=report(
             f"{RESULTS}/{{domain}}/{{experiment}}/figure.svg",
             caption="../report/figure.rst",
             category=category,
-            subcategory="{experiment}",
-            labels={"what": "figure", "format": "svg"},
+            subcategory=heading,
+            labels={"what": "1. figure"},
         ),
         figure_png=f"{RESULTS}/{{domain}}/{{experiment}}/figure.png",
     log:
@@ -66,8 +66,8 @@ rule collect:
         headline=report(
             f"{RESULTS}/headline.md",
             caption="../report/headline.rst",
-            category="Headline",
-            labels={"what": "headline table", "format": "md"},
+            category="1. Headline",
+            labels={"what": "the paper's numbers beside ours, and all claims"},
         ),
     log:
         run=f"{RESULTS}/run.json",
@@ -97,7 +97,7 @@ rule page:
         page=report(
             f"{RESULTS}/index.html",
             caption="../report/page.rst",
-            category="Headline",
+            category="1. Headline",
             labels={"what": "all results on one page"},
         ),
     log:
