@@ -528,7 +528,7 @@ def test_a_bad_hypergradient_leaves_the_head_and_the_optimisers_as_they_were() -
     assert loop.guard.skipped["not finite"] == 6
     for before, after in ((problem.head, loop.head), (problem.meta, loop.meta)):
         assert all(torch.equal(before[name], after[name]) for name in before)
-    assert not loop._meta_optimizer.state_dict()["state"]
+    assert not loop._meta_optimizer.state_dict()["optimizer"]["state"]
 
 
 def test_one_bad_draw_spoils_the_whole_mean_and_many_such_updates_stop_the_run() -> None:

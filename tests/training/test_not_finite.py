@@ -176,7 +176,7 @@ def test_no_pt_step_is_taken_along_a_gradient_that_is_not_finite(accumulate: int
     loop.iterate()
     assert loop.batches.counts["pretrain"] == pretrain_steps * (BAD + 1) + 1
     assert same(learned(loop), before)
-    loss, encoder = loop._loss.clone(), copy.deepcopy(loop.pretrained.encoder)
+    loss, encoder = loop.loss.clone(), copy.deepcopy(loop.pretrained.encoder)
     assert loss.isfinite()
     loop._pretrain_step()
     assert loop.batches.counts["pretrain"] == pretrain_steps * (BAD + 1) + 2

@@ -1,15 +1,28 @@
-"""Optimisers by name: torch's own, with settings per group; what can't work is refused with a sentence."""
+"""Optimisers by name: torch's own, with settings per group and schedules; what can't work is refused."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch.optim.lr_scheduler import (
+    CosineAnnealingLR,
+    LambdaLR,
+    LinearLR,
+    LRScheduler,
+    MultiStepLR,
+    OneCycleLR,
+    ReduceLROnPlateau,
+    SequentialLR,
+)
 
 from metapt.errors import ConfigError
+from metapt.training.checkpoint import Checkpoint
 from metapt.training.optimizers import OptimizerSpec
 
 
@@ -118,3 +131,45 @@ def test_an_optimiser_can_be_differentiated_through_if_it_is_told_so() -> None:
     value.grad = torch.ones(2)
     optimizer.step()
     assert torch.autograd.grad(value.sum(), rate) == (torch.tensor(-2.0),)
+
+
+SCHEDULES: dict[str, Callable[[torch.optim.Optimizer], LRScheduler]] = {
+    "cosine": lambda optimizer: CosineAnnealingLR(optimizer, T_max=6),
+    "one cycle": lambda optimizer: OneCycleLR(optimizer, 0.5, total_steps=8, cycle_momentum=False),
+    "lambda": lambda optimizer: LambdaLR(optimizer, lambda step: 1 / (1 + step)),
+    "multi-step": lambda optimizer: MultiStepLR(optimizer, [2, 4]),
+    "warm-up, then cosine": lambda optimizer: SequentialLR(
+        optimizer, [LinearLR(optimizer, total_iters=3), CosineAnnealingLR(optimizer, T_max=5)], milestones=[3]
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_learning_rates_follow_their_schedule_and_go_on_from_a_checkpoint(name: str, tmp_path: Path) -> None:
+    spec = OptimizerSpec("SGD", {"lr": 0.1}, schedule=SCHEDULES[name])
+    weight = torch.zeros(1, requires_grad=True)
+    theirs = torch.optim.SGD([weight], lr=0.1)
+    schedule, expected = SCHEDULES[name](theirs), []
+    for _ in range(7):
+        expected.append(theirs.param_groups[0]["lr"])
+        theirs.step()
+        schedule.step()
+    checkpoint = Checkpoint(tmp_path / "state", "")
+    stepper, rates = spec.stepper({"weight": weight}), []
+    for _ in range(7):
+        rates.append(stepper.optimizer.param_groups[0]["lr"])
+        weight.grad = torch.ones(1)
+        stepper.step()
+        checkpoint.save(stepper.state_dict())
+        stepper = spec.stepper({"weight": weight})
+        saved = checkpoint.load()
+        assert saved is not None
+        stepper.load_state_dict(saved)
+    assert rates == expected
+    assert weight.item() == pytest.approx(-sum(expected))
+
+
+def test_a_schedule_that_waits_for_a_metric_is_refused() -> None:
+    for schedule, kind in ((ReduceLROnPlateau, "ReduceLROnPlateau"), (lambda optimizer: None, "NoneType")):
+        with pytest.raises(ConfigError, match=f"schedule returns a {kind}; legal: a schedule"):
+            OptimizerSpec(schedule=schedule).stepper(params())

@@ -107,6 +107,22 @@ def test_a_recorder_without_records_has_a_state_too() -> None:
     assert again.rows() == []
 
 
+def test_a_recorder_logs_what_it_observes_numbers_of_different_shapes_too() -> None:
+    logged = []
+    recorder = Recorder(
+        lambda: {"loss": torch.tensor(1.0), "phi": torch.zeros(2)}, 2, lambda *each: logged.append(each)
+    )
+    for step in range(1, 5):
+        recorder(step)
+    assert [(step, {name: value.tolist() for name, value in values.items()}) for step, values in logged] == [
+        (step, {"loss": 1.0, "phi": [0.0, 0.0]}) for step in (2, 4)
+    ]
+    again = Recorder(recorder.observe)
+    again.load_state_dict(recorder.state_dict())
+    assert again.rows() == recorder.rows()
+    assert len(again.rows()) == 6
+
+
 def test_plain_training_is_torchs() -> None:
     inputs, targets = (torch.randn(20, n, generator=generator("data", n)) for n in (3, 2))
 

@@ -8,7 +8,7 @@ few more times: they must be pure and depend on the tensors by which they are di
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -108,6 +108,7 @@ def check_problem(
     finetune_batch: Any,
     *,
     uses_head_loss: bool = True,
+    report: Callable[[str], object] = lambda sentence: None,
 ) -> None:
     """Check that the functions of a problem are pure and depend on the tensors by which they are differentiated.
 
@@ -121,6 +122,7 @@ def check_problem(
         pretrain_batch: a PT minibatch.
         finetune_batch: an FT minibatch.
         uses_head_loss: check `head_loss`, too (see `FineTuning`).
+        report: is called after each check with a sentence on what was found right.
 
     Raises:
         TypeError: a function returns no tensor.
@@ -141,25 +143,35 @@ def check_problem(
 
     with torch.random.fork_rng(devices=_devices(pretrained)):
         loss = pretrain_loss()
+        report(f"pretrain_loss returns a scalar, {float(loss.detach()):.4g}")
         _check_equal(loss, pretrain_loss(), f"pretrain_loss returned two different numbers {_IN_EQUAL_CALLS}")
+        report("pretrain_loss returns the same number in two equal calls")
         _check_depends("pretrain_loss", loss, phi, "meta-parameter", every=True)
+        report(f"pretrain_loss depends on each of the meta-parameters ({', '.join(phi)})")
         features = encode()
+        report(f"encode returns features of shape {list(features.shape)}")
         for name, value in buffers.items():
             if not torch.equal(value, pretrained.buffers[name]) and all_finite([value]):
                 raise ValueError(
                     f"encode changes the buffer {name!r}; legal: to change none. Call the encoder in evaluation mode "
                     "there: module.eval()"
                 )
+        report(f"encode changes none of the {len(buffers)} buffers")
         _check_equal(features, encode(), f"encode returned two different tensors {_IN_EQUAL_CALLS}")
+        report("encode returns the same features in two equal calls")
         _check_depends("encode", features, encoder, "parameter of the encoder")
+        report("encode depends on the encoder")
         if uses_head_loss:
             leaf = features.detach().requires_grad_()
             ft_loss = problem.head_loss(psi, leaf, finetune_batch)
+            report(f"head_loss returns a scalar, {float(ft_loss.detach()):.4g}")
             again = problem.head_loss(psi, leaf, finetune_batch)
             _check_equal(ft_loss, again, f"head_loss returned two different numbers {_IN_EQUAL_CALLS}")
+            report("head_loss returns the same number in two equal calls")
             _check_depends("head_loss", ft_loss, {"features": leaf}, "argument features")
             if psi:
                 _check_depends("head_loss", ft_loss, psi, "parameter of the FT head (give {} if it has none)")
+            report("head_loss depends on the features" + (" and on the FT head" if psi else ""))
         _check_equal(
             loss,
             pretrain_loss(),
@@ -174,6 +186,7 @@ def check_problem(
             "statistics. Put its buffers into Pretrained.buffers, and call it with them: "
             "functional_call(module, {**pretrained.encoder, **pretrained.buffers}, inputs)",
         )
+        report("pretrain_loss and encode do not change what the other one returns")
 
 
 _IN_EQUAL_CALLS = (

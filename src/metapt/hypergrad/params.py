@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.graph import _engine_run_backward
 
+from metapt.hypergrad import modules
 from metapt.hypergrad.twice import twice
 
 Params = dict[str, Tensor]
@@ -31,6 +32,38 @@ class Pretrained(NamedTuple):
     encoder: Params
     head: Params
     buffers: Params = {}
+
+    @classmethod
+    def from_modules(cls, encoder: nn.Module, head: nn.Module) -> Pretrained:
+        """Return copies of the tensors of two modules.
+
+        Names are those that the modules give. Parameters that do not require a gradient are among the buffers, since
+        they are not trained. Names of the head's buffers begin with "head.". A parameter that the encoder uses twice
+        (tied weights) is there once, under its first name. One that encoder and PT head share belongs to the encoder:
+        PT trains it by the gradients of both uses, and FT uses the encoder's.
+
+        Args:
+            encoder: kept for FT; without the head.
+            head: the PT head; `torch.nn.Identity()` if there is none.
+
+        Raises:
+            TypeError: an argument is no module.
+            ValueError: the modules have a part in common, a parameter has no values yet (a lazy module that was not
+                called), or two buffers have one name.
+        """
+        return cls(
+            *({name: value.detach().clone() for name, value in part.items()} for part in modules.tensors(encoder, head))
+        )
+
+    def load_into(self, encoder: nn.Module, head: nn.Module) -> None:
+        """Copy the tensors in place into modules like those that `from_modules` was given, on whatever device.
+
+        Raises:
+            TypeError, ValueError: as `from_modules`; or names or shapes differ.
+        """
+        parts = ("parameters of the encoder", "parameters of the PT head", "buffers")
+        for target, values, what in zip(modules.tensors(encoder, head), self, parts, strict=True):
+            modules.copy_into(target, values, what)
 
     def leaves(self) -> Pretrained:
         """Return the same values as new leaves of the autograd graph, with a copy of the buffers."""

@@ -53,8 +53,9 @@ class MetaSettings:
         inverse: the approximation of the inverse PT Hessian.
         finetuning: the FT solver.
         curvature: the matrix used as the PT Hessian.
-        pretrain_optimizer: the optimiser of encoder and PT head.
-        meta_optimizer: the optimiser of the meta-parameters, with learning rates per group.
+        pretrain_optimizer: the optimiser of encoder and PT head, with a learning-rate schedule over PT steps.
+        meta_optimizer: the optimiser of the meta-parameters, with learning rates per group, and a schedule over applied
+            meta-updates.
         head_steps_between_updates: FT steps of the head after each PT step that no meta-update follows (1 in the
             released code).
         accumulate: number of hypergradients, each on minibatches of its own, whose mean is used for one meta-update; if
@@ -152,6 +153,14 @@ class MetaPretraining:
         settings: the settings.
         step_problem: the problem of plain PT steps, if they compute the same PT loss in another way; None: `problem`.
 
+    Attributes:
+        meta: the present meta-parameters.
+        averaged_meta: their average (see `MetaSettings.average_decay`); without one the present ones.
+        head: the present FT head.
+        iteration: number of iterations taken.
+        loss: the PT loss of the last PT step, a scalar; 0 before the first one.
+        diagnostics: those of the last hypergradient; None before the first one, and after a resume until the next one.
+
     Raises:
         TypeError: the problem lacks a method, or an argument does not consist of dictionaries of tensors.
         ConfigError: encoder or meta-parameters are empty, or a parameter is not of a floating type or not finite.
@@ -189,10 +198,11 @@ class MetaPretraining:
         self.head_state = {} if optimizer is None else optimizer.init(self.head)
         self.iteration = 0
         self.first_iteration = 0
-        self._loss = torch.zeros(())
+        self.loss = torch.zeros(())
+        self.diagnostics: Diagnostics | None = None
         self.guard = HypergradientGuard(settings.explosion_factor, settings.max_skipped)
         self.trace = Trace(self.meta, settings.iterations - settings.warmup)
-        self._meta_optimizer = settings.meta_optimizer.build(self.meta)
+        self._meta_optimizer = settings.meta_optimizer.stepper(self.meta)
 
     def run(
         self,
@@ -229,11 +239,11 @@ class MetaPretraining:
             if recorder is not None:
                 recorder(self.iteration)
             if checkpoint is not None and (due() or self.iteration == self.settings.iterations):
-                check_finite(self._loss, self.iteration - 1)
+                check_finite(self.loss, self.iteration - 1)
                 checkpoint.save(
                     {"loop": self.state_dict(), "recorder": recorder.state_dict() if recorder is not None else {}}
                 )
-        check_finite(self._loss, self.iteration - 1)
+        check_finite(self.loss, self.iteration - 1)
         diagnosis = self.trace.diagnosis(self.guard.skipped)
         log.info("%s", diagnosis)
         return diagnosis
@@ -249,11 +259,11 @@ class MetaPretraining:
         def kind(iteration: int) -> tuple[bool, bool]:
             return iteration < self.settings.warmup, (iteration + 1) % every == 0
 
-        seen: dict[str, Tensor | list[Tensor]] = {"loss": self._loss, "phi": list(self.meta.values())}
+        seen: dict[str, Tensor | list[Tensor]] = {"loss": self.loss, "phi": list(self.meta.values())}
         for iteration in steps(self.iteration, self.settings.iterations, label, kind=kind, status=seen):
             self.iteration = iteration
             yield iteration
-            seen["loss"] = self._loss
+            seen["loss"] = self.loss
 
     def iterate(self) -> None:
         """Take one iteration of Algorithm 2: P PT steps and, after the warm-up, one meta-update.
@@ -271,7 +281,7 @@ class MetaPretraining:
         if self.iteration == self.settings.iterations:
             for _ in range(self.settings.remainder):
                 self._pretrain_step()
-        self.trace.record_loss(self._loss)
+        self.trace.record_loss(self.loss)
 
     @property
     def steps_taken(self) -> int:
@@ -287,7 +297,7 @@ class MetaPretraining:
     def _pretrain_step(self) -> None:
         """Take a PT step, with the PT gradient of the last meta-update if that is to be reused."""
         if self._spare_gradient is None:
-            self._loss = self._pretrainer.step(self.meta)
+            self.loss = self._pretrainer.step(self.meta)
         else:
             self._pretrainer.step_along(self._spare_gradient)
             self._spare_gradient = None
@@ -323,7 +333,7 @@ class MetaPretraining:
             head, head_state = result.head, result.head_state
             if result.pretrain_gradient is not None:
                 self._spare_gradient = result.pretrain_gradient
-                self._loss = result.diagnostics.pretrain_loss
+                self.loss = result.diagnostics.pretrain_loss
             mean = {name: value + result.gradient[name] / self.settings.accumulate for name, value in mean.items()}
             seen.append(result.diagnostics)
         size = float(norm(list(mean.values())))
@@ -356,6 +366,7 @@ class MetaPretraining:
             curvature=self.settings.curvature,
             keep_gradient=reuse,
         )
+        self.diagnostics = result.diagnostics
         self.trace.record_hypergradient(result.diagnostics)
         return result
 
@@ -384,7 +395,7 @@ class MetaPretraining:
             "iteration": self.iteration,
             "pretrainer": self._pretrainer.state_dict(),
             "spare_gradient": None if self._spare_gradient is None else list(self._spare_gradient),
-            "loss": self._loss,
+            "loss": self.loss,
             "meta": detached(self.meta),
             "averaged_meta": self.averaged_meta,
             "head": self.head,
@@ -400,7 +411,7 @@ class MetaPretraining:
         self._pretrainer.load_state_dict(state["pretrainer"])
         spare = state["spare_gradient"]
         self._spare_gradient = None if spare is None else Pretrained(*spare)
-        self._loss = state["loss"]
+        self.loss = state["loss"]
         with torch.no_grad():
             for name, value in self.meta.items():
                 value.copy_(state["meta"][name])

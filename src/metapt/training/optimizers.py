@@ -10,6 +10,7 @@ from functools import cache
 from typing import Any
 
 import torch
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from metapt.errors import ConfigError
 from metapt.hypergrad import Params
@@ -29,14 +30,21 @@ class OptimizerSpec:
         settings: its keyword arguments.
         groups: keyword arguments that differ for some parameters, by shell pattern of parameter names. The first
             pattern that a parameter matches counts.
+        schedule: takes the optimiser and returns its learning-rate schedule, of `torch.optim.lr_scheduler`, which is
+            asked for its next step after each step of the optimiser; None: the learning rates stay.
     """
 
     name: str = "Adam"
     settings: dict[str, Any] = field(default_factory=dict)
     groups: dict[str, dict[str, Any]] = field(default_factory=dict)
+    schedule: Callable[[torch.optim.Optimizer], LRScheduler] | None = None
+
+    def stepper(self, params: Params) -> Stepper:
+        """Return the optimiser of `params` with its schedule. Raises ConfigError as `build`."""
+        return Stepper(self.build(params), self.schedule)
 
     def build(self, params: Params) -> torch.optim.Optimizer:
-        """Return the optimiser of `params`, which must be leaves that require a gradient.
+        """Return the optimiser of `params`, which must be leaves that require a gradient, without the schedule.
 
         Raises:
             ConfigError: the optimiser does not exist or can't be used here, a setting is unknown or out of range, or a
@@ -68,6 +76,49 @@ class OptimizerSpec:
             return without_compiler(getattr(torch.optim, self.name))(params, **settings)
         except (TypeError, ValueError) as error:
             raise ConfigError(f"the optimiser {self.name} can't be made with {settings}: {error}") from error
+
+
+class Stepper:
+    """An optimiser that follows its learning-rate schedule.
+
+    Args:
+        optimizer: the optimiser.
+        schedule: see `OptimizerSpec`.
+
+    Raises:
+        ConfigError: `schedule` returns no schedule, or one that depends on a metric.
+    """
+
+    def __init__(
+        self, optimizer: torch.optim.Optimizer, schedule: Callable[[torch.optim.Optimizer], LRScheduler] | None
+    ) -> None:
+        self.optimizer = optimizer
+        self._schedule = None if schedule is None else schedule(optimizer)
+        if schedule is not None and (
+            not isinstance(self._schedule, LRScheduler) or isinstance(self._schedule, ReduceLROnPlateau)
+        ):
+            raise ConfigError(
+                f"schedule returns a {type(self._schedule).__name__}; legal: a schedule of torch.optim.lr_scheduler "
+                "that depends on the number of the step only, such as CosineAnnealingLR(optimizer, T_max)"
+            )
+
+    def step(self) -> None:
+        """Take one step with the gradients of the parameters, free them, and set the next learning rates."""
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        if self._schedule is not None:
+            self._schedule.step()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the states of optimiser and schedule; the tensors are not copied."""
+        schedule = {} if self._schedule is None else self._schedule.state_dict()
+        return {"optimizer": self.optimizer.state_dict(), "schedule": schedule}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue where `state` was taken."""
+        self.optimizer.load_state_dict(state["optimizer"])
+        if self._schedule is not None:
+            self._schedule.load_state_dict(state["schedule"])
 
 
 @cache

@@ -29,7 +29,11 @@ class Pretrainer:
         problem: provides the PT loss.
         batches: source of PT minibatches.
         pretrained: initial encoder, PT head and buffers; they are copied.
-        optimizer: optimiser of encoder and PT head.
+        optimizer: optimiser of encoder and PT head, with its learning-rate schedule.
+
+    Attributes:
+        pretrained: the present encoder, PT head and buffers.
+        loss: the PT loss before the last step of `run`, a scalar; 0 before the first one.
     """
 
     def __init__(
@@ -39,7 +43,8 @@ class Pretrainer:
         self.batches = batches
         buffers = {name: value.detach().clone() for name, value in pretrained.buffers.items()}
         self.pretrained = Pretrained(trainable(pretrained.encoder), trainable(pretrained.head), buffers)
-        self._optimizer = optimizer.build(_named(self.pretrained))
+        self.loss = torch.zeros(())
+        self._optimizer = optimizer.stepper(_named(self.pretrained))
 
     def step(self, meta: Params) -> Tensor:
         """Take one PT step on the next PT minibatch, without a derivative w.r.t. `meta`.
@@ -60,21 +65,16 @@ class Pretrainer:
                 "pretrain_loss depends on no parameter of `pretrained`, so that PT changes nothing; call the module "
                 "with them: functional_call(module, {**pretrained.encoder, **pretrained.buffers}, inputs)"
             )
-        self._take_step()
+        self._optimizer.step()  # it frees the gradients, since a meta-update needs the memory
         return loss.detach()
 
     def step_along(self, gradient: Pretrained) -> None:
         """Take one PT step with a gradient that was computed at the present weights, and take over its buffers."""
         for name, value in _named(self.pretrained).items():
             value.grad = _named(gradient)[name]
-        self._take_step()
+        self._optimizer.step()
         for name, value in self.pretrained.buffers.items():
             value.copy_(gradient.buffers[name])
-
-    def _take_step(self) -> None:
-        """Take the step and free the gradients, since a meta-update needs the memory."""
-        self._optimizer.step()
-        self._optimizer.zero_grad(set_to_none=True)
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that determines the rest of the run, minibatches included; the tensors are not copied."""
@@ -138,15 +138,15 @@ class Pretrainer:
         every = 1 if recorder is None else recorder.every
         seen: dict[str, Tensor] = {}
         for step in steps(first, count, label, kind=lambda step: (step + 1) % every == 0, status=seen):
-            loss = seen["loss"] = self.step(meta)
+            self.loss = seen["loss"] = self.step(meta)
             if recorder is not None:
                 recorder(step + 1)
             if checkpoint is not None and (due() or step + 1 == count):
-                check_finite(loss, step)
+                check_finite(self.loss, step)
                 recorded = recorder.state_dict() if recorder is not None else {}
                 checkpoint.save({"step": step + 1, "pretrainer": self.state_dict(), "recorder": recorded})
         if first < count:
-            check_finite(loss, count - 1)
+            check_finite(self.loss, count - 1)
         return count - first
 
 

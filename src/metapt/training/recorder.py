@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor
 
 
@@ -13,13 +12,21 @@ class Recorder:
     """Numbers of every `every`-th step of a run, for all replicates.
 
     Args:
-        observe: takes no argument and returns named tensors of shape [replicates].
+        observe: takes no argument and returns named tensors, such as scalars, or of shape [replicates].
         every: steps between two observations.
+        log: is called with the number of the step and what was observed, copied to the CPU. A resumed run logs only the
+            steps that it takes, and those after its last checkpoint a second time.
     """
 
-    def __init__(self, observe: Callable[[], dict[str, Tensor]], every: int = 1) -> None:
+    def __init__(
+        self,
+        observe: Callable[[], dict[str, Tensor]],
+        every: int = 1,
+        log: Callable[[int, dict[str, Tensor]], object] | None = None,
+    ) -> None:
         self.observe = observe
         self.every = every
+        self.log = log
         self._steps: list[int] = []
         self._values: list[dict[str, Tensor]] = []
 
@@ -28,28 +35,22 @@ class Recorder:
         if step % self.every == 0:
             self._steps.append(step)
             self._values.append({name: value.detach().clone().cpu() for name, value in self.observe().items()})
+            if self.log is not None:
+                self.log(step, self._values[-1])
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return rows of a series table, with keys replicate, step, name and value."""
+        """Return rows of a series table, with keys replicate (the index of the element), step, name and value."""
         return [
             {"replicate": replicate, "step": step, "name": name, "value": number}
             for step, values in zip(self._steps, self._values, strict=True)
             for name, tensor in values.items()
-            for replicate, number in enumerate(tensor.tolist())
+            for replicate, number in enumerate(tensor.flatten().tolist())
         ]
 
     def state_dict(self) -> dict[str, Any]:
         """Return the records so far, as tensors and plain values."""
-        return {
-            "steps": list(self._steps),
-            "values": [torch.stack(list(values.values())) for values in self._values],
-            "names": self._names(),
-        }
+        return {"steps": list(self._steps), "values": list(self._values)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue with the records in `state`."""
-        self._steps = list(state["steps"])
-        self._values = [dict(zip(state["names"], values, strict=True)) for values in state["values"]]
-
-    def _names(self) -> list[str]:
-        return list(self._values[0]) if self._values else []
+        self._steps, self._values = list(state["steps"]), list(state["values"])

@@ -1,8 +1,11 @@
-"""Independent random generators, each named by its purpose."""
+"""Independent random generators, each named by its purpose, and torch's global ones for a while."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 import torch
 
@@ -12,5 +15,33 @@ def generator(*name: str | int, device: str = "cpu") -> torch.Generator:
 
     Equal names give equal random numbers, different names independent ones.
     """
+    return torch.Generator(device=device).manual_seed(seed_of(*name))
+
+
+def seed_of(*name: str | int) -> int:
+    """Return the seed that a name stands for, 63 bits."""
     digest = hashlib.sha256(repr(name).encode()).digest()
-    return torch.Generator(device=device).manual_seed(int.from_bytes(digest[:8], "big") >> 1)
+    return int.from_bytes(digest[:8], "big") >> 1
+
+
+class Seeded(NamedTuple):
+    """A minibatch with a seed for the random draws of its loss, since a minibatch determines the loss."""
+
+    batch: Any
+    seed: int
+
+
+@contextmanager
+def seeded(seed: int, devices: Sequence[int] = ()) -> Iterator[None]:
+    """Seed torch's global generators inside the context, of the CPU and of some GPUs; their states return at the end.
+
+    Args:
+        seed: the seed.
+        devices: indices of GPUs.
+    """
+    with torch.random.fork_rng(devices):
+        torch.default_generator.manual_seed(seed)
+        for device in devices:
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(seed)
+        yield

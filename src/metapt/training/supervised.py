@@ -27,11 +27,9 @@ def train(loss: Callable[[Params], Tensor], params: Params, optimizer: Optimizer
         The new parameters.
     """
     current = {name: value.detach().clone().requires_grad_() for name, value in params.items()}
-    stepper = optimizer.build(current)
+    stepper = optimizer.stepper(current)
     for _ in progress.steps(0, steps):
-        value = loss(current)
-        stepper.zero_grad(set_to_none=True)
-        value.backward()  # type: ignore[no-untyped-call]
+        loss(current).backward()  # type: ignore[no-untyped-call]
         stepper.step()
     return {name: value.detach() for name, value in current.items()}
 

@@ -53,7 +53,7 @@ class CoTrainer(Pretrainer):
         for head, part in (("pretrain_head", batch.pretrain), ("finetune_head", batch.finetune)):
             loss = self.problem.part({**self.pretrained.encoder, **self.pretrained.buffers}, head, part).mean()
             loss.backward()  # type: ignore[no-untyped-call]
-            self._take_step()
+            self._optimizer.step()
             losses.append(loss.detach())
         return losses[0]
 
@@ -63,7 +63,7 @@ class CoTrainer(Pretrainer):
         gradients = [_gradient(loss, values) for loss in losses]
         for value, gradient in zip(values, without_conflicts(gradients, self._projects), strict=True):
             value.grad = gradient
-        self._take_step()
+        self._optimizer.step()
         return losses[0].detach()
 
 

@@ -1,0 +1,97 @@
+"""The tensors of `torch.nn.Module`s as dictionaries: which are trained, and to which module a shared one belongs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+HEAD = "head."
+"""Prefix of the names of the PT head's buffers, which are in one dictionary with those of the encoder."""
+
+
+class Calling(nn.Module):
+    """Modules as one, which calls a function of them. So `torch.func.functional_call` replaces the tensors of all.
+
+    Args:
+        modules: their names.
+    """
+
+    def __init__(self, **modules: nn.Module) -> None:
+        super().__init__()
+        for name, module in modules.items():
+            self.add_module(name, module)
+
+    def forward(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Return `function(*modules, *arguments)`."""
+        return function(*self._modules.values(), *arguments)
+
+
+def tensors(encoder: nn.Module, head: nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
+    """Return the tensors of two modules, not copied: parameters of the encoder, of the PT head, and buffers.
+
+    A parameter that does not require a gradient counts as a buffer. Names are those that the modules give; those of
+    buffers of the head begin with `HEAD`. A tensor that occurs twice is given once, under its first name; one of both
+    modules belongs to the encoder.
+
+    Raises:
+        TypeError: an argument is no module.
+        ValueError: the modules have a part in common, a parameter has no values yet, or two buffers have one name.
+    """
+    for what, module in {"encoder": encoder, "PT head": head}.items():
+        check_module(what, module)
+    common = {id(part) for part in encoder.modules()} & {id(part) for part in head.modules()}
+    if common:
+        name = next(name or "the whole head" for name, part in head.named_modules() if id(part) in common)
+        raise ValueError(
+            f"encoder and PT head are to be two modules, but they have one in common ({name}): give the encoder "
+            "without the head. Two modules may share a parameter, as in head.weight = encoder.embedding.weight"
+        )
+    trained, buffers = own(encoder)
+    shared = {id(value) for value in (*trained.values(), *buffers.values())}
+    head_trained, head_buffers = (
+        {name: value for name, value in part.items() if id(value) not in shared} for part in own(head)
+    )
+    head_buffers = {HEAD + name: value for name, value in head_buffers.items()}
+    twice = [name for name in head_buffers if name in buffers]
+    if twice:
+        raise ValueError(
+            f"encoder and PT head both give the name {twice[0]!r} to a buffer: rename a part of the encoder"
+        )
+    return trained, head_trained, buffers | head_buffers
+
+
+def own(module: nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Return the parameters of a module that require a gradient, and its other tensors, not copied."""
+    parameters = dict(module.named_parameters())
+    trained = {name: value for name, value in parameters.items() if value.requires_grad}
+    fixed = {name: value for name, value in parameters.items() if not value.requires_grad}
+    return trained, fixed | dict(module.named_buffers())  # type: ignore[return-value]
+
+
+def check_module(what: str, module: Any) -> None:
+    """Raise TypeError if this is no module, and ValueError if one of its tensors has no values yet."""
+    if not isinstance(module, nn.Module):
+        raise TypeError(f"the {what} is a {type(module).__name__}; legal: a torch.nn.Module (nn.Identity() for none)")
+    lazy = [name for name, value in (*module.named_parameters(), *module.named_buffers()) if is_lazy(value)]
+    if lazy:
+        raise ValueError(f"{lazy[0]!r} of the {what} has no values yet: call the {what} once on a minibatch before")
+
+
+def copy_into(target: dict[str, Tensor], values: dict[str, Tensor], what: str) -> None:
+    """Copy tensors in place into those of the same name.
+
+    Raises:
+        ValueError: names or shapes differ.
+    """
+    different = sorted(target.keys() ^ values.keys())
+    if different:
+        where = "the modules lack it" if different[0] in values else "only the modules have it"
+        raise ValueError(f"the {what} of these modules are others: {different[0]!r}, {where}; give modules of one kind")
+    for name, value in values.items():
+        if target[name].shape != value.shape:
+            shapes = f"{list(target[name].shape)} in the modules and {list(value.shape)} here"
+            raise ValueError(f"{name!r} of the {what} has the shape {shapes}; give modules of one kind")
+        target[name].detach().copy_(value)

@@ -1,0 +1,115 @@
+"""Loaders give minibatches without end, the same for the same seed, and go on from a saved state."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, RandomSampler, TensorDataset
+
+from metapt import LoaderBatches
+from metapt.errors import ConfigError
+from metapt.training.loaders import moved
+from metapt.training.seeds import Seeded
+
+NUMBERS = TensorDataset(torch.arange(10))
+FT = {"train": [torch.zeros(1)], "validation": [torch.ones(1)]}
+
+
+class Noisy(Dataset[Tensor]):
+    """Examples that draw from torch's global generator."""
+
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, index: int) -> Tensor:
+        return index + torch.rand(())
+
+
+def loader(kind: str) -> DataLoader[Any]:
+    if kind == "generator":
+        return DataLoader(NUMBERS, 4, shuffle=True, generator=torch.Generator())
+    if kind == "replacement":
+        return DataLoader(NUMBERS, 4, sampler=RandomSampler(NUMBERS, replacement=True, generator=torch.Generator()))
+    if kind == "workers":
+        return DataLoader(Noisy(), 4, shuffle=True, num_workers=1)
+    if kind == "persistent":
+        return DataLoader(NUMBERS, 4, shuffle=True, num_workers=1, persistent_workers=True)
+    return DataLoader(Noisy(), 4, shuffle=True)
+
+
+def taken(batches: LoaderBatches, count: int) -> list[Any]:
+    """Return PT minibatches as lists, alternating with those of hypergradients."""
+    found = []
+    for _ in range(count):
+        for batch in (batches.pretrain(), batches.hypergradient()):
+            assert isinstance(batch, Seeded)
+            values = batch.batch[0] if isinstance(batch.batch, list) else batch.batch
+            found.append((values.tolist(), batch.seed))
+    return found
+
+
+@pytest.mark.parametrize("kind", ["generator", "replacement", "noisy", "workers", "persistent"])
+def test_minibatches_follow_from_the_seed_and_the_state(kind: str) -> None:
+    batches = LoaderBatches(pretrain=loader(kind), **FT)
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    first = taken(batches, 4)
+    state = batches.state_dict()
+    rest = taken(batches, 5)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert len({str(each) for each in first + rest}) == 18
+    again = LoaderBatches(pretrain=loader(kind), **FT)
+    torch.rand(3)
+    assert taken(again, 4) == first
+    other = LoaderBatches(pretrain=loader(kind), **FT)
+    other.load_state_dict(state)
+    assert taken(other, 5) == rest
+    assert taken(LoaderBatches(pretrain=loader(kind), **FT, seed=1), 4) != first
+
+
+def test_each_pass_has_every_example_once_in_a_new_order() -> None:
+    batches = LoaderBatches(pretrain=DataLoader(NUMBERS, 5, shuffle=True), **FT)
+    passes = [torch.cat([batches.pretrain().batch[0] for _ in range(2)]).tolist() for _ in range(3)]
+    assert [sorted(each) for each in passes] == [list(range(10))] * 3
+    assert len({str(each) for each in passes}) == 3
+
+
+def test_the_minibatches_of_steps_do_not_depend_on_those_of_hypergradients() -> None:
+    one, two = (LoaderBatches(pretrain=loader("generator"), **FT) for _ in range(2))
+    for _ in range(7):
+        two.hypergradient()
+        assert torch.equal(one.pretrain().batch[0], two.pretrain().batch[0])
+
+
+def test_a_list_gives_the_same_minibatch_itself_so_that_it_is_encoded_once() -> None:
+    batches = LoaderBatches(pretrain=[0], **FT)
+    assert batches.train() is batches.train() is FT["train"][0]
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        (iter([1]), "can be passed through only once"),
+        ([], "gives no minibatch"),
+        (DataLoader(NUMBERS, 20, drop_last=True), "gives no minibatch"),
+    ],
+)
+def test_a_loader_without_endless_passes_is_refused(given: Any, sentence: str) -> None:
+    with pytest.raises(ConfigError, match=f"pretrain .*{sentence}"):
+        LoaderBatches(pretrain=given, **FT).pretrain()
+
+
+class Pair(NamedTuple):
+    x: Tensor
+    name: str
+
+
+def test_tensors_are_moved_wherever_a_minibatch_has_them() -> None:
+    batch = {"a": [torch.zeros(2)], "b": Pair(torch.zeros(1), "name"), "c": (torch.zeros(3), 4)}
+    there = moved(batch, "meta")
+    assert there["a"][0].device.type == there["b"].x.device.type == there["c"][0].device.type == "meta"
+    assert there["b"].name == "name"
+    assert there["c"][1] == 4
