@@ -47,7 +47,7 @@ test-all: test test-slow
 
 test-slurm: $(INSTALLED)
 	@$(BIN)/python -c 'import snakemake_executor_plugin_slurm' 2>/dev/null || \
-	$(BIN)/python -m pip install --constraint constraints.txt --editable '.[dev,slurm]'
+	$(BIN)/python -m pip install --constraint constraints.txt --editable '.[workflow,dev,slurm]'
 	@folder=$$(mktemp -d) && trap "tests/slurm/single_node.sh down $$folder; rm -rf $$folder" EXIT && \
 	tests/slurm/single_node.sh up $$folder && $(BIN)/pytest --numprocesses 4 --durations=7 tests/slurm/test_slurm.py
 
@@ -64,7 +64,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	{ echo "metapt needs Python 3.11 or later; name one: make PYTHON=python3.12"; exit 1; }
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --no-compile --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --no-compile --constraint constraints.txt --editable '.[workflow,dev]'
 	@touch $@
 
 clean:

@@ -67,10 +67,13 @@ assert "hypergrad.momentum" in closure("domains.ecg.pretrain")
 import torch
 from metapt import method
 from metapt.hypergrad import SGD, Unroll
-sys.path.insert(0, {examples!r})
-import noise_levels as example
-data, arm = example.Data(0), method.MetaArm(unroll="averaged", unroll_steps=1)
-inputs = example.problem, data.start.encoder, {{}}, example.head, None, [data.train()], data.validation()
+from torch import nn
+from torch.nn import functional as F
+from metapt import ModuleProblem
+losses = dict(pretrain_loss=lambda *arguments: None, finetune_loss=lambda head, x, batch: F.mse_loss(head(x), batch[1]))
+problem = ModuleProblem(nn.Linear(3, 2), nn.Identity(), nn.Linear(2, 1), **losses)
+batch, arm = (torch.randn(9, 3), torch.randn(9, 1)), method.MetaArm(unroll="averaged", unroll_steps=1)
+inputs = problem, problem.pretrained.encoder, {}, problem.head, None, [batch], batch
 averaged, unrolled = method.finetuning(arm, SGD(0.1))(*inputs), Unroll(1, SGD(0.1))(*inputs)
 assert torch.allclose(averaged.encoder_gradient["weight"], unrolled.encoder_gradient["weight"])
 """,
@@ -110,7 +113,7 @@ def test_an_example_of_the_guide_is_whole(title: str, tmp_path: Path) -> None:
     config, use = USES[title]
     (tmp_path / "example.yaml").write_text(f"results: results/example\n{config}\n", encoding="utf-8")
     code = LOADED.format(sources=str(ROOT / "workflow/resources/sources.yaml"))
-    code += use.format(examples=str(ROOT / "examples")) if "{examples" in use else use
+    code += use
     environment = os.environ | {"PYTHONPATH": str(tmp_path / "src")}
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -1,14 +1,60 @@
-"""metapt: learn how to pre-train, by gradients through pre-training and fine-tuning (Raghu et al., NeurIPS 2021)."""
+"""metapt: learn how to pre-train, by gradients through pre-training and fine-tuning (Raghu et al., NeurIPS 2021).
 
-from typing import Any
+Besides the names here, `metapt.hypergrad` has the hypergradients with their solvers. What imports torch is imported
+when it is asked for, since the workflow has jobs that need none.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from metapt.errors import with_extra
+
+if TYPE_CHECKING:  # the same as in _PLACES
+    from metapt.training.autocast import Autocast
+    from metapt.training.check import check
+    from metapt.training.checkpoint import Checkpoint
+    from metapt.training.loaders import LoaderBatches
+    from metapt.training.meta import MetaPretraining, MetaSettings
+    from metapt.training.module_problem import ModuleProblem
+    from metapt.training.optimizers import OptimizerSpec
+    from metapt.training.pretraining import Pretrainer
+    from metapt.training.recorder import Recorder
+    from metapt.training.supervised import finetune_head
+    from metapt.twostage.own_problem import headroom
 
 __version__ = "0.1.0"
+__all__ = [
+    "Autocast",
+    "Checkpoint",
+    "LoaderBatches",
+    "MetaPretraining",
+    "MetaSettings",
+    "ModuleProblem",
+    "OptimizerSpec",
+    "Pretrainer",
+    "Recorder",
+    "check",
+    "finetune_head",
+    "headroom",
+]
+_PLACES = {
+    "Autocast": "training.autocast",
+    "Checkpoint": "training.checkpoint",
+    "LoaderBatches": "training.loaders",
+    "MetaPretraining": "training.meta",
+    "MetaSettings": "training.meta",
+    "ModuleProblem": "training.module_problem",
+    "OptimizerSpec": "training.optimizers",
+    "Pretrainer": "training.pretraining",
+    "Recorder": "training.recorder",
+    "check": "training.check",
+    "finetune_head": "training.supervised",
+    "headroom": "twostage.own_problem",
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name != "headroom":
+    if name not in _PLACES:
         raise AttributeError(f"module 'metapt' has no attribute {name!r}")
-    # It imports torch and pandas, so only when it is asked for; by name, since it is of a layer above.
-    from importlib import import_module
-
-    return import_module("metapt.twostage.own_problem").headroom
+    with with_extra(f"metapt.{name}"):
+        return getattr(import_module(f"metapt.{_PLACES[name]}"), name)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import metapt
-from metapt.errors import ConfigError, MetaptError
+from metapt.errors import ConfigError, MetaptError, with_extra
 from metapt.files import atomic_path
 
 if TYPE_CHECKING:
@@ -31,7 +31,8 @@ def main(arguments: list[str] | None = None) -> int:
         "headroom": _headroom,
     }[options.command]
     try:
-        return command(options)
+        with with_extra(f"metapt {options.command}"):
+            return command(options)
     except MetaptError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

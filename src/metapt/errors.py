@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 _PASSWORD = re.compile(r"(?<=://)\S*@")
 
@@ -37,3 +39,25 @@ class MachineError(MetaptError):
 
 class TrainingError(MetaptError):
     """A run can't continue, because its numbers have left their valid range."""
+
+
+class MissingPackage(MetaptError):
+    """A package is not installed that only the extra `workflow` brings."""
+
+
+@contextmanager
+def with_extra(what: str) -> Iterator[None]:
+    """Turn the error of an import that fails, other than of metapt itself, into MissingPackage.
+
+    Args:
+        what: what imports, for the message.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = (error.name or "metapt").split(".")[0]
+        if package == "metapt":
+            raise
+        raise MissingPackage(
+            f"{what} needs the package {package!r}, which is not installed: pip install 'metapt[workflow]'"
+        ) from error

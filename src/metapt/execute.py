@@ -20,7 +20,7 @@ from importlib import import_module, metadata
 from pathlib import Path
 
 from metapt import records
-from metapt.errors import ConfigError, DataError, MachineError, MetaptError, redacted
+from metapt.errors import ConfigError, DataError, MachineError, MetaptError, redacted, with_extra
 from metapt.files import sha256
 from metapt.jobs import Job, Json
 from metapt.machine import THREAD_VARIABLES, Machine, machine_name
@@ -113,7 +113,8 @@ def _paths(files: dict[str, str]) -> dict[str, Path]:
 def _work(job: Job) -> Callable[..., None]:
     """Return the function that does a job's work. Raises ConfigError where there is none."""
     try:
-        module = import_module(f"metapt.{job.entry}")
+        with with_extra(f"the job {job.name}"):
+            module = import_module(f"metapt.{job.entry}")
         work: Callable[..., None] = module.EXPERIMENT.summarise if job.stage == "summarise" else module.run
     except (ModuleNotFoundError, AttributeError) as error:
         raise ConfigError(f"metapt.{job.entry} does no job of the stage {job.stage!r}: {error}.") from error

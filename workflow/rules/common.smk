@@ -12,18 +12,19 @@ from snakemake.logging import logger
 from snakemake.settings.types import RerunTrigger
 from snakemake_interface_logger_plugins.common import LogEvent
 
-from metapt.config import load
-from metapt.errors import ConfigError
-from metapt.plan import planned
-from metapt.records import stale
-from metapt.registry import DOMAINS, domain
-from metapt.remaining import Remaining, left
+from metapt.errors import ConfigError, MissingPackage, with_extra
 
-# Read again, strictly: Snakemake accepts a key that is there twice, and takes the last one.
 try:
+    with with_extra("the workflow"):
+        from metapt.config import load
+        from metapt.plan import planned
+        from metapt.records import stale
+        from metapt.registry import DOMAINS, domain
+        from metapt.remaining import Remaining, left
+    # Read again, strictly: Snakemake accepts a key that is there twice, and takes the last one.
     CONFIG = load([Path(path) for path in workflow.configfiles], workflow.config_settings.config)
     PLAN = planned(CONFIG, Path(workflow.source_path("../resources/sources.yaml")))
-except ConfigError as error:
+except (ConfigError, MissingPackage) as error:
     sys.exit(f"error: {error}")  # an exception would point to this line
 
 RESULTS = CONFIG.results

@@ -1,4 +1,7 @@
-"""Loops that show their progress: a bar on a terminal, and in the log a line every 30 seconds and one at the end."""
+"""Loops that show their progress: a bar on a terminal, and in the log a line every 30 seconds and one at the end.
+
+The bar is tqdm's. Where tqdm is not installed there is none.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,10 @@ import math
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 from torch import Tensor
-from tqdm import tqdm
 
 from metapt.training.rehearsal import Kind, present
 
@@ -47,15 +51,13 @@ def steps(
         yield from rehearsal.steps(range(first, last), label or "", kind, ends_rehearsal, time_limit)
         return
     start = last_line = time.monotonic()
-    hidden = True if label is None else None
-    with tqdm(
-        total=last, initial=first, desc=label, file=sys.stderr, disable=hidden, dynamic_ncols=True, leave=False
-    ) as bar:
+    with _bar(label, first, last) as bar:
         for step in range(first, last):
             if time_limit is not None and step > 0 and time.monotonic() - start >= time_limit:
                 return
             yield step
-            bar.update()
+            if bar is not None:
+                bar.update()
             now = time.monotonic()
             if label is not None and (step + 1 == last or now - last_line > _SECONDS_BETWEEN_LINES):
                 last_line = now
@@ -63,6 +65,17 @@ def steps(
                 numbers = "".join(_number(name, value) for name, value in (status or {}).items())
                 time_left = f", about {left:.0f} s left" if step + 1 < last else ""
                 log.info("%s: step %d of %d%s%s", label, step + 1, last, numbers, time_left)
+
+
+def _bar(label: str | None, first: int, last: int) -> AbstractContextManager[Any]:
+    """Return a progress bar, or None in its place without a label or without tqdm."""
+    if label is None:
+        return nullcontext()
+    try:
+        from tqdm import tqdm
+    except ModuleNotFoundError:
+        return nullcontext()
+    return tqdm(total=last, initial=first, desc=label, file=sys.stderr, disable=None, dynamic_ncols=True, leave=False)
 
 
 def _number(name: str, value: Tensor | Sequence[Tensor]) -> str:
