@@ -193,6 +193,7 @@ def metapt(arguments: list[str], project: Path, monkeypatch: pytest.MonkeyPatch)
             "run",
             "docs",
             "summary",
+            "table",
             "headroom",
         )  # they need a finished run, or write into the project
 
