@@ -27,8 +27,8 @@ class Blocked:
 sys.meta_path.insert(0, Blocked())
 """
 OTHERS = {
-    "httpx": "httpx", "matplotlib": "matplotlib", "pandas": "pandas", "pydantic": "pydantic", "pyyaml": "yaml",
-    "scikit-learn": "sklearn", "scipy": "scipy", "snakemake": "snakemake", "tenacity": "tenacity",
+    "httpx": "httpx", "jinja2": "jinja2", "matplotlib": "matplotlib", "pandas": "pandas", "pydantic": "pydantic",
+    "pyyaml": "yaml", "scikit-learn": "sklearn", "scipy": "scipy", "snakemake": "snakemake", "tenacity": "tenacity",
     "torch-geometric": "torch_geometric", "tqdm": "tqdm", "wfdb": "wfdb",
 }  # fmt: skip
 """Packages of the extra `workflow`, and the names by which they are imported."""

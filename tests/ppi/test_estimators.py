@@ -32,7 +32,7 @@ def test_the_slope_along_the_weight_of_a_group_is_that_of_an_arm_with_this_weigh
 
     def loss(weights: list[float]) -> float:
         meta = fixed_weights(setting, Supervised(method="supervised", group_weights=weights))
-        return float(problem.pretrain_loss(pretrained.leaves(), meta, batch))
+        return float(problem.pretrain_loss(pretrained.leaves(), meta, batch).detach())
 
     meta = {WEIGHTS: torch.zeros(len(groups), requires_grad=True)}
     value = problem.pretrain_loss(pretrained.leaves(), meta, batch)

@@ -22,14 +22,14 @@ from metapt.registry import domain
 from metapt.training.estimators import Slope
 from metapt.twostage.estimators import (
     EstimatorsSection,
-    Pair,
+    RunPair,
     measured_runs,
     pair_slopes,
     perturbations,
-    rows,
     slopes_of,
 )
 from metapt.twostage.replicates import pair as replicate
+from metapt.twostage.slopes import rows
 
 SEEDS = [0, 1, 2, 3, 4]
 
@@ -70,7 +70,7 @@ def results(name: str, values: dict[str, dict[int, float]], **given: Any) -> Any
 
 
 def test_pairs_along_single_hyperparameters_have_the_slope_of_their_two_ends() -> None:
-    pairs = [Pair("a-low", "a-high", {"a": 0.5}), Pair("b-low", "b-high", {"b": 2.0})]
+    pairs = [RunPair("a-low", "a-high", {"a": 0.5}), RunPair("b-low", "b-high", {"b": 2.0})]
     means = {"a-low": 70.0, "a-high": 73.0, "b-low": 71.0, "b-high": 69.0}
     values = {
         arm: {replicate(seed, n): mean + 5 * seed + n for seed in SEEDS for n in (0, 1)} for arm, mean in means.items()

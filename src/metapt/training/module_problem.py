@@ -88,13 +88,13 @@ class ModuleProblem:
 
     def encode(self, encoder: Params, batch: Any) -> Tensor:
         """Return the features, in evaluation mode."""
-        self._encoding.eval()
+        self._encoding.train(False)
         values = {f"encoder.{name}": value for name, value in encoder.items() if name in self._in_encoder}
         return _call(self._encoding, values, self._functions[1], batch)
 
     def head_loss(self, head: Params, features: Tensor, batch: Any) -> Tensor:
         """Return the FT loss, in evaluation mode."""
-        self._finetuning.eval()
+        self._finetuning.train(False)
         values = {f"head.{name}": value for name, value in head.items()}
         return _call(self._finetuning, values, self._functions[2], features, batch)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -15,7 +15,7 @@ import pandas as pd
 from pydantic import Field
 
 from metapt.errors import ConfigError
-from metapt.evaluation import agreement_report, headroom, metrics
+from metapt.evaluation import agreement_report, headroom
 from metapt.evaluation.agreement import SLOPES, Agreement
 from metapt.evaluation.experiment import Experiment, Needs
 from metapt.evaluation.results import Results
@@ -23,10 +23,7 @@ from metapt.files import sha256
 from metapt.sections import Count, Distinct, ExperimentSection, Positive, key
 from metapt.twostage.quantities import EVALUATIONS
 from metapt.twostage.replicates import SEEDS
-
-COST = "cost (plain PT runs)"
-_SLOPE = "slope along {}"
-_HORIZON = ", horizon "
+from metapt.twostage.slopes import COST, HORIZON, SLOPE
 
 
 class EstimatorsSection(ExperimentSection):
@@ -53,35 +50,15 @@ def measured_runs(section: EstimatorsSection) -> dict[str, Any]:
     return {"runs": {path: sha256(Path(path)) for path in section.runs}}
 
 
-def rows(
-    experiment: str, problem: str, seed: int, found: Iterable[Any], along: Callable[[Any], Mapping[str, float]]
-) -> list[dict[str, Any]]:
-    """Return rows of the metrics table for the estimates of a PT seed.
-
-    Args:
-        experiment: as in the metrics table.
-        problem: as in the table of runs.
-        seed: the PT seed.
-        found: slopes, see `metapt.training.estimators.Slope`.
-        along: returns d(FT loss) / d(coordinate) by hyperparameter, given the gradient of a slope.
-    """
-    made: list[dict[str, Any]] = []
-    for slope in found:
-        numbers = {_SLOPE.format(name): -value for name, value in along(slope.gradient).items()} | {COST: slope.cost}
-        words = {"replicate": seed, "setting": f"{problem}{_HORIZON}{slope.horizon}"}
-        made += metrics.rows_of(experiment, slope.estimator, numbers, **words)
-    return made
-
-
 def slopes_of(found: pd.DataFrame) -> pd.DataFrame:
-    """Return the table of slopes (see `SLOPES`) from rows of the metrics table that `rows` has made."""
-    split = found["setting"].str.rpartition(_HORIZON)
+    """Return the table of slopes (see `SLOPES`) from what `metapt.twostage.slopes.rows` has made."""
+    split = found["setting"].str.rpartition(HORIZON)
     words = found.assign(problem=split[0], horizon=split[2]).rename(
         columns={"arm": "estimator", "replicate": "pretrain_seed"}
     )
     run = ["problem", "estimator", "horizon", "pretrain_seed"]
     cost = words[words["metric"] == COST].rename(columns={"value": "cost"})[[*run, "cost"]]
-    prefix = _SLOPE.format("")
+    prefix = SLOPE.format("")
     slopes = words[words["metric"].str.startswith(prefix)].rename(columns={"value": "slope"})
     slopes = slopes.assign(hyperparameter=slopes["metric"].str.removeprefix(prefix))
     joined = slopes.merge(cost, on=run, how="left", validate="many_to_one")
@@ -91,7 +68,7 @@ def slopes_of(found: pd.DataFrame) -> pd.DataFrame:
 
 
 @dataclass(frozen=True)
-class Pair:
+class RunPair:
     """Two settings at equal distances from the reference, in opposite directions.
 
     Attributes:
@@ -104,12 +81,12 @@ class Pair:
     direction: Mapping[str, float]
 
 
-def pair(name: str, direction: Mapping[str, float]) -> Pair:
+def pair(name: str, direction: Mapping[str, float]) -> RunPair:
     """Return a pair, whose settings are named after it."""
-    return Pair(f"{name}-low", f"{name}-high", direction)
+    return RunPair(f"{name}-low", f"{name}-high", direction)
 
 
-def perturbations(names: Sequence[str], count: int, size: float) -> list[Pair]:
+def perturbations(names: Sequence[str], count: int, size: float) -> list[RunPair]:
     """Return pairs that move all hyperparameters at once by `size`, each with a random sign.
 
     They are those of SPSA (Spall 1992, IEEE Transactions on Automatic Control 37(3)), which is an antithetic evolution
@@ -126,7 +103,7 @@ def pair_slopes(
     results: Results,
     problem: str,
     estimator: str,
-    pairs: Sequence[Pair],
+    pairs: Sequence[RunPair],
     metric: str,
     evaluation: str,
     setting: str = "",

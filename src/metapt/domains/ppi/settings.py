@@ -27,6 +27,11 @@ def permuted(percent: int) -> str:
     return f"permuted_{percent}" if percent else FULL_ACCESS
 
 
+def group(number: int) -> str:
+    """Return the name of the weight of a group of PT tasks, in tables of runs and of slopes."""
+    return f"group_{number:02d}"
+
+
 def permuted_share(setting: str) -> float:
     """Return the share of the PT tasks whose labels a setting permutes.
 

@@ -16,7 +16,7 @@ from metapt.evaluation.headroom import REFERENCE
 from metapt.sections import Rate, key, plain
 from metapt.twostage.estimators import (
     EstimatorsSection,
-    Pair,
+    RunPair,
     experiment,
     measured_runs,
     pair,
@@ -33,7 +33,7 @@ class MnistEstimators(EstimatorsSection):
     secant: Rate = key(22.5, "distance of both ends of a secant from the reference, degrees")
 
 
-def secant(section: MnistEstimators) -> Pair:
+def secant(section: MnistEstimators) -> RunPair:
     """Return the ends of the secant."""
     return pair("secant", {"mean": section.secant})
 

@@ -18,7 +18,7 @@ from metapt.domains.mnist.studies.bptt import SingleBatches, Stages
 from metapt.hypergrad import SGD, Adam, RidgeHead, Unroll
 from metapt.machine import Machine
 from metapt.training.estimators import exact, pretrain, refitted, slopes, unrolled
-from metapt.twostage.estimators import rows
+from metapt.twostage.slopes import rows
 
 _PERIOD = 10  # PT steps between meta-updates, as in Algorithm 2
 _FOLDS = 3

@@ -11,15 +11,15 @@ import pandas as pd
 from pydantic import Field
 
 from metapt.domains.ppi.config import Arm, PpiSettings, Supervised
-from metapt.domains.ppi.experiments.headroom import group, problem_of
+from metapt.domains.ppi.experiments.headroom import problem_of
 from metapt.domains.ppi.jobs import PpiJobs
 from metapt.domains.ppi.results import PpiResults
-from metapt.domains.ppi.settings import permuted
+from metapt.domains.ppi.settings import group, permuted
 from metapt.evaluation.experiment import Needs
 from metapt.sections import Count, Distinct, Rate, key
 from metapt.twostage.estimators import (
     EstimatorsSection,
-    Pair,
+    RunPair,
     experiment,
     measured_runs,
     pair_slopes,
@@ -53,7 +53,7 @@ class PpiEstimators(EstimatorsSection):
             raise ValueError(f".reference is {self.reference!r}; legal: an arm of method supervised without weights")
 
 
-def pairs(section: PpiEstimators) -> list[Pair]:
+def pairs(section: PpiEstimators) -> list[RunPair]:
     """Return the pairs of runs whose weights are perturbed."""
     return perturbations([group(number) for number in range(section.groups)], section.pairs, section.perturbation)
 

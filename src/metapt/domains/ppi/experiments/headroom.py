@@ -14,7 +14,7 @@ from metapt.domains.ppi.config import Arm, PpiSettings, Supervised
 from metapt.domains.ppi.jobs import PpiJobs
 from metapt.domains.ppi.quantities import AUROC
 from metapt.domains.ppi.results import PpiResults
-from metapt.domains.ppi.settings import permuted
+from metapt.domains.ppi.settings import group, permuted
 from metapt.evaluation.experiment import Needs
 from metapt.evaluation.headroom import REFERENCE
 from metapt.sections import Distinct, key
@@ -69,11 +69,6 @@ def problem_of(config: PpiSettings, setting: str) -> str:
     """Return the name of a problem in the table of runs."""
     source = f"{config.source} " * config.stand_in
     return f"{source}ppi {config.network.layers}x{config.network.width} {setting}"
-
-
-def group(number: int) -> str:
-    """Return the name of the weight of a group of PT tasks."""
-    return f"group_{number:02d}"
 
 
 def runs(results: PpiResults) -> pd.DataFrame:

@@ -13,15 +13,15 @@ from metapt.domains.ppi import config as settings
 from metapt.domains.ppi.batches import PpiBatches
 from metapt.domains.ppi.config import Network, PpiMeta, PpiPretraining, Supervised
 from metapt.domains.ppi.data.dataset import open_dataset
-from metapt.domains.ppi.experiments.headroom import group
 from metapt.domains.ppi.pretraining_setting import PpiSetting
 from metapt.domains.ppi.problem import WEIGHTS, MultitaskProblem
+from metapt.domains.ppi.settings import group
 from metapt.evaluation import metrics
 from metapt.hypergrad import Adam, Params, RidgeHead, Unroll
 from metapt.machine import Machine
 from metapt.training.checkpoint import Checkpoint
 from metapt.training.estimators import End, Slope, exact, pretrain, refitted, slopes, unrolled
-from metapt.twostage.estimators import rows
+from metapt.twostage.slopes import rows
 
 _PERIOD = 10  # PT steps between meta-updates, as in Algorithm 2
 _FOLDED = PpiMeta(**{**settings.STABLE, "batch_size": None})
