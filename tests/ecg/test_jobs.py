@@ -220,6 +220,23 @@ def test_a_headroom_runs_settings_and_reference_with_the_same_seeds_a_job_of_ft_
         assert more.made[run].config == made.made[run].config, "further settings and other seeds change no run"
 
 
+def test_estimates_and_secants_along_each_strength_of_views() -> None:
+    made = jobs(estimators={"runs": [__file__], "pretrain_seeds": [5, 7], "secant": 2.0, "crop": 0.25})
+    needs = DOMAIN.experiments["estimators"].needs(made, getattr(made.config, "estimators"))  # noqa: B009
+    ends = [f"secant-{name}-{end}" for name in ("strength", "crop", "noise", "temperature") for end in ("low", "high")]
+    assert [job.name for job in needs.runs] == [
+        *(f"ecg/estimators/seed{seed}" for seed in (5, 7)),
+        *(f"ecg/finetune/{name}/none/n500/seeds{seed}" for seed in (5, 7) for name in ends),
+    ]
+    crops = [made.made[f"ecg/pretrain/{name}/none/seed7"].config["pretrain"]["crop"] for name in ends]
+    assert crops == pytest.approx([0.25, 0.25, 0.125, 0.5, 0.25, 0.25, 0.25, 0.25])
+    warps = [made.made[f"ecg/pretrain/{name}/none/seed7"].config["arm_settings"]["warp"]["initial"] for name in ends]
+    assert warps == pytest.approx([2.0, 8.0] + 6 * [4.0])
+    assert made.made["ecg/estimators/seed7"].config["pretrain"]["crop"] == 0.25
+    with pytest.raises(ConfigError, match=r"crop is 0\.9, and secants go beyond a whole lead; legal: at most 0\.5"):
+        jobs(estimators={"runs": [__file__], "crop": 0.9})
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -241,7 +258,7 @@ def test_a_setting_can_not_take_the_name_of_an_arm() -> None:
 
 
 def test_every_experiment_can_be_planned() -> None:
-    made = jobs(**{key: {} for key in DOMAIN.experiments})
+    made = jobs(**{key: {"runs": [__file__]} if key == "estimators" else {} for key in DOMAIN.experiments})
     assert list(DOMAIN.experiments) == [
         "full_access",
         "unroll_steps",
@@ -250,6 +267,7 @@ def test_every_experiment_can_be_planned() -> None:
         "warp_study",
         "cost",
         "headroom",
+        "estimators",
     ]
     for key in DOMAIN.experiments:
         assert DOMAIN.summary(made, key).inputs

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 
-def similarities(projections: Tensor, temperature: float) -> Tensor:
+def similarities(projections: Tensor, temperature: float | Tensor) -> Tensor:
     """Return the cosine similarity over temperature of every view with every other: [2n, 2n] of projections [2n, d].
 
     The first views of n examples come before their second views. The diagonal is minus infinity, so that no view is

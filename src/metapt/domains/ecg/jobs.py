@@ -105,6 +105,20 @@ class EcgJobs(Jobs[EcgSettings]):
             resumable=False,
         )
 
+    def estimates(self, arm: Simclr, seed: int, size: int, study: Json) -> Job:
+        """Return the job of `studies.estimators` at the end of an arm's PT; `study`: its settings."""
+        own = {"arm_settings": own_settings(arm), "pretrain": self._pretrain(arm)}
+        return self.training(
+            "study",
+            f"estimators/seed{seed}",
+            "domains.ecg.studies.estimators",
+            self._studied(size) | own | {"seed": seed, "study": study},
+            self.prepared().outputs,
+            mem_mb=4 * self._mem_mb(),
+            minutes=8 * self._pretrain_minutes(self.config.pretrain),
+            resumable=False,
+        )
+
     def views(self, encoders: Mapping[str, Sequence[Job]], size: int) -> Job:
         """Return the job of `studies.augmentations`; `encoders`: arm -> PT jobs; `size`: its labelled ECGs."""
         runs = {f"pretrained/{arm}/{seed}": job for arm, jobs in encoders.items() for seed, job in enumerate(jobs)}

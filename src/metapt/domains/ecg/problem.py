@@ -75,6 +75,10 @@ class SimclrProblem:
     def head_loss(self, head: Params, features: Tensor, batch: LabelledBatch) -> Tensor:
         return classification_loss(head, features, batch.labels)
 
+    def targets(self, batch: LabelledBatch) -> Tensor:
+        """Return the labels, the targets of a ridge head."""
+        return batch.labels
+
 
 @dataclass(frozen=True)
 class SupervisedProblem:

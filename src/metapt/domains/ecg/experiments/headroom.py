@@ -63,12 +63,15 @@ def needs(jobs: EcgJobs, section: EcgHeadroom) -> Needs:
     return Needs(runs)
 
 
+def problem_of(config: EcgSettings) -> str:
+    """Return the name of the problem in the table of runs."""
+    return f"{config.source} " * config.stand_in + f"ecg width {config.width}"
+
+
 def runs(results: EcgResults) -> pd.DataFrame:
     """Return the table of runs."""
-    section, config = results.section, results.config
-    problem, setting = f"ecg width {config.width}", finetune_setting(section.finetune_size)
-    if config.stand_in:
-        problem = f"{config.source} {problem}"
+    section, problem = results.section, problem_of(results.config)
+    setting = finetune_setting(section.finetune_size)
     cells = [Cell(name, setting, problem, name, drawn) for name, drawn in settings(section).items()]
     return table_of_runs(results, [*cells, Cell(section.reference, setting, problem, REFERENCE, {})], AUROC)
 
