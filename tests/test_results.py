@@ -57,3 +57,16 @@ def test_the_page_says_what_the_estimates_of_mnist_say() -> None:
         on_the_page += f"| {names.get(each.estimator, each.estimator)} | {back} | {cost:g} | {signs} |" in PAGE
     assert on_the_page == 8
     assert slopes.groupby(["estimator", "horizon"], dropna=False).ngroups + 2 == 19
+
+
+def test_the_page_says_what_the_runs_of_protein_graphs_say() -> None:
+    for grid in grids(read([RESULTS / "headroom" / "ppi-3x16.csv"])):
+        found = headroom(grid)
+        share, gain, validated = found.shares["settings"], found.gain, found.validated
+        words = [
+            f"{share.share:.0f} % ({share.low:.0f} to {share.high:.0f})",
+            f"{gain.mean:.1f} ± {gain.standard_error:.1f} points",
+            f"{gain.low:.1f} to {gain.high:.1f})",
+            f"| {validated.mean:.1f} ± {validated.standard_error:.1f} | {'yes' if gain.low > 0 else 'not shown'} |",
+        ]
+        assert any(all(word in line for word in words) for line in PAGE.splitlines()), words

@@ -241,6 +241,7 @@ def _headroom(options: argparse.Namespace) -> int:
     print(text(runs))
     if options.figure is not None:
         from metapt.evaluation import figures
+        from metapt.twostage.quantities import EVALUATIONS
 
-        figures.save(figure(runs, {}, "test result"), options.figure)
+        figures.save(figure(runs, EVALUATIONS, "test result (%)"), options.figure)
     return 0
