@@ -123,6 +123,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("project")
     for name in ("config", "workflow"):
         shutil.copytree(ROOT / name, folder / name)
+    (folder / "docs").symlink_to(ROOT / "docs")  # tables of runs
     for name, text in OVERLAYS.items():
         (folder / name).write_text(text)
     return folder

@@ -124,7 +124,7 @@ class Plan:
             stage="page",
             name="page",
             entry="evaluation.page",
-            config={"results": config.results, "domains": shown},
+            config={"domains": shown},
             inputs=inputs,
             outputs={"page": f"{config.results}/index.html"},
             record=f"{config.results}/index.run.json",

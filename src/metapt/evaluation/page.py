@@ -38,8 +38,8 @@ def run(config: Json, inputs: dict[str, Path], outputs: dict[str, Path], machine
     """Write the page. Raises DataError if an input is not what its name says.
 
     Args:
-        config: `results`: the folder's name. `domains`: name, title, source, whether it is a `stand_in`, and the key,
-            title and figure's title of each of its `experiments`.
+        config: `domains`: name, title, source, whether it is a `stand_in`, and the key, title and figure's title of
+            each of its `experiments`.
         inputs: `{experiment}/claims`, `{experiment}/differences`, `{experiment}/table_html`, `{experiment}/figure_svg`
             and `{experiment}/record` of each experiment; `{experiment}/{run}/metrics` and `{experiment}/{run}/record`
             of each run that it reads.
@@ -54,7 +54,12 @@ def run(config: Json, inputs: dict[str, Path], outputs: dict[str, Path], machine
     in_turn = zip_longest(*(each["experiments"] for each in domains))
     pictures = [experiment for turn in in_turn for experiment in turn if experiment is not None][:PICTURES]
     verdicts = [claim["verdict"] for each in domains for one in each["experiments"] for claim in one["claims"]]
-    words: Json = {"results": config["results"], "domains": domains, "pictures": pictures, "groups": runs.groups}
+    words: Json = {
+        "results": outputs["page"].parent.name,
+        "domains": domains,
+        "pictures": pictures,
+        "groups": runs.groups,
+    }
     words |= {"counts": counts(verdicts), "ran": _ran(inputs), "number": _number}
     with atomic_path(outputs["page"]) as path:
         path.write_text(_template().render(words), encoding="utf-8")
@@ -65,9 +70,8 @@ class Runs:
 
     def __init__(self, root: Path) -> None:
         self.root = root  # folder of the page
-        self.groups: dict[
-            tuple[str, ...], int
-        ] = {}  # addresses of records, relative to the page -> number of the group
+        # addresses of records, relative to the page -> number of the group
+        self.groups: dict[tuple[str, ...], int] = {}
 
     def behind(self, records: Iterable[Path]) -> tuple[str, ...]:
         """Return the addresses of records, as a group that is known from now on."""
