@@ -20,6 +20,9 @@ from metapt.training.batches import Batches
 from metapt.training.progress import steps
 from metapt.training.replay import Replay, joined, parted, pretraining
 
+PERIOD = 10
+"""PT steps between meta-updates, the paper's, which sets how many steps the FT head has taken at the end of PT."""
+
 
 @dataclass(frozen=True)
 class Estimator:

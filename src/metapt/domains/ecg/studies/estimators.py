@@ -15,10 +15,9 @@ from metapt.evaluation import metrics
 from metapt.hypergrad import Adam, RidgeHead, Unroll
 from metapt.machine import Machine
 from metapt.training.checkpoint import Checkpoint
-from metapt.training.estimators import Slope, exact, pretrain, refitted, slopes, unrolled
+from metapt.training.estimators import PERIOD, Slope, exact, pretrain, refitted, slopes, unrolled
 from metapt.twostage.slopes import rows
 
-_PERIOD = 10  # PT steps between meta-updates, as in Algorithm 2
 _FOLDS = 5
 
 
@@ -61,7 +60,7 @@ def estimates(setting: Setting, arm: Simclr, study: dict[str, Any]) -> list[Slop
     batches = setting.batches({"train": (train, size), "validation": (validation, size)})
     start = setting.initial(), problem.initial(setting.dataset.device), setting.initial_head()
     end = pretrain(problem, batches, *start, Adam(lr), setting.steps)
-    updates = setting.steps // _PERIOD
+    updates = setting.steps // PERIOD
     steps = {k: Unroll(k, Adam(study["finetune_lr"])) for k in (0, 1, 5)}
     found = list(slopes(end, unrolled(steps.__getitem__, lr, updates), draws))
     found += slopes(end, exact("K = 1", steps[1], study["horizons"], updates), draws)

@@ -17,10 +17,9 @@ from metapt.domains.mnist.quantities import PROBLEM
 from metapt.domains.mnist.studies.bptt import SingleBatches, Stages
 from metapt.hypergrad import SGD, Adam, RidgeHead, Unroll
 from metapt.machine import Machine
-from metapt.training.estimators import exact, pretrain, refitted, slopes, unrolled
+from metapt.training.estimators import PERIOD, exact, pretrain, refitted, slopes, unrolled
 from metapt.twostage.slopes import rows
 
-_PERIOD = 10  # PT steps between meta-updates, as in Algorithm 2
 _FOLDS = 3
 
 
@@ -44,7 +43,7 @@ def estimate(study: BpttStudy, run: Run, data: MnistData, *, seed: int, draws: i
     meta = {"mean": torch.tensor(arm.mean, device=run.device)}
     start = stages.problem, stages.batches, stages.pretrained, meta, stages.head
     end = pretrain(*start, Adam(study.pretrain_lr), study.pretrain_steps)
-    updates = study.pretrain_steps // _PERIOD
+    updates = study.pretrain_steps // PERIOD
     steps = {k: Unroll(k, SGD(study.finetune_lr), network=True) for k in (0, 1, 5)}
     found = list(slopes(end, unrolled(steps.__getitem__, study.pretrain_lr, updates), draws))
     found += slopes(end, exact("K = 1", steps[1], horizons, updates), draws)

@@ -11,7 +11,7 @@ import pandas as pd
 from pydantic import Field
 
 from metapt.domains.ppi.config import Arm, PpiSettings, Supervised
-from metapt.domains.ppi.experiments.headroom import problem_of
+from metapt.domains.ppi.experiments.headroom import check_reference, problem_of
 from metapt.domains.ppi.jobs import PpiJobs
 from metapt.domains.ppi.results import PpiResults
 from metapt.domains.ppi.settings import group, permuted
@@ -48,9 +48,7 @@ class PpiEstimators(EstimatorsSection):
     def check(self, domain: PpiSettings) -> None:
         """Raise ValueError as `EstimatorsSection.check`, and for a reference with task weights."""
         super().check(domain)
-        arm = domain.arms[self.reference]
-        if not (isinstance(arm, Supervised) and arm.weights is None and arm.group_weights is None):
-            raise ValueError(f".reference is {self.reference!r}; legal: an arm of method supervised without weights")
+        check_reference(self.reference, domain)
 
 
 def pairs(section: PpiEstimators) -> list[RunPair]:

@@ -41,11 +41,16 @@ class PpiHeadroom(HeadroomSection):
     def check(self, domain: PpiSettings) -> None:
         """Raise ValueError as `HeadroomSection.check`, for a reference with task weights, and for weights above 2."""
         super().check(domain)
-        arm = domain.arms[self.reference]
-        if not (isinstance(arm, Supervised) and arm.weights is None and arm.group_weights is None):
-            raise ValueError(f".reference is {self.reference!r}; legal: an arm of method supervised without weights")
+        check_reference(self.reference, domain)
         if self.weight[1] >= 2:
             raise ValueError(f".weight goes up to {self.weight[1]:g}; legal: weights below 2")
+
+
+def check_reference(name: str, domain: PpiSettings) -> None:
+    """Raise ValueError if an arm is not plain PT with equal task weights."""
+    arm = domain.arms[name]
+    if not (isinstance(arm, Supervised) and arm.weights is None and arm.group_weights is None):
+        raise ValueError(f".reference is {name!r}; legal: an arm of method supervised without weights")
 
 
 def settings(section: PpiHeadroom) -> dict[str, dict[str, float]]:

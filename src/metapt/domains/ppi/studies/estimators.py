@@ -20,10 +20,9 @@ from metapt.evaluation import metrics
 from metapt.hypergrad import Adam, Params, RidgeHead, Unroll
 from metapt.machine import Machine
 from metapt.training.checkpoint import Checkpoint
-from metapt.training.estimators import End, Slope, exact, pretrain, refitted, slopes, unrolled
+from metapt.training.estimators import PERIOD, End, Slope, exact, pretrain, refitted, slopes, unrolled
 from metapt.twostage.slopes import rows
 
-_PERIOD = 10  # PT steps between meta-updates, as in Algorithm 2
 _FOLDED = PpiMeta(**{**settings.STABLE, "batch_size": None})
 """Ridge heads are cross-fitted over all FT graphs, and hypergradients have large PT minibatches."""
 
@@ -61,7 +60,7 @@ def estimates(setting: PpiSetting, lr: float, finetune_lr: float, draws: int, ho
     meta = setting.initial_meta(setting.dataset.coarse_tasks)
     given = MultitaskProblem(setting.trained()), setting.batches(PpiBatches), setting.initial(), meta
     end: End = pretrain(*given, setting.initial_head(), Adam(lr), setting.steps)
-    updates = setting.steps // _PERIOD
+    updates = setting.steps // PERIOD
     steps = {k: Unroll(k, Adam(finetune_lr)) for k in (0, 1, 5)}
     found = list(slopes(end, unrolled(steps.__getitem__, lr, updates), draws))
     found += slopes(end, exact("K = 1", steps[1], horizons, updates), draws)
