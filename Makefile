@@ -3,6 +3,7 @@
 # make paper      the same for the paper's config
 # make test       install, run the tests that are quick;  make test-all: all tests;  make lint: style and types
 # make test-slurm start a SLURM of one node on this machine (root; Debian's slurm-wlm and munge), run the tests that need it, end it
+# make site       build the documentation as a site into site/; make dist: build the packages into dist/ and check them
 # make clean      remove what was installed and cached; results/ and data/ stay
 # With CONFIG='config/paper.yaml config/ablations/neumann-terms.yaml' another config, with CORES=2 fewer cores.
 
@@ -20,7 +21,7 @@ export OMP_WAIT_POLICY = passive
 export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := workflow
-.PHONY: workflow planted paper test test-slow test-all test-slurm lint install clean
+.PHONY: workflow planted paper test test-slow test-all test-slurm lint site dist install clean
 
 workflow: $(INSTALLED)
 	$(SNAKEMAKE) --quiet rules reason host
@@ -58,6 +59,19 @@ lint: $(INSTALLED)
 	$(BIN)/snakefmt --check workflow
 	$(BIN)/metapt docs --check
 
+# Extras that are installed when they are needed first.
+WITH_EXTRA = $(BIN)/python -m pip install --no-compile --quiet --constraint constraints.txt --editable
+
+site: $(INSTALLED)
+	@$(BIN)/python -c 'import material, mkdocstrings, latex2mathml' 2>/dev/null || $(WITH_EXTRA) '.[workflow,dev,docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+dist: $(INSTALLED)
+	@$(BIN)/python -c 'import build, twine' 2>/dev/null || $(WITH_EXTRA) '.[workflow,dev,release]'
+	rm -rf dist
+	$(BIN)/python -m build
+	$(BIN)/twine check --strict dist/*
+
 install: $(INSTALLED)
 
 $(INSTALLED): pyproject.toml constraints.txt
@@ -68,4 +82,4 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@touch $@
 
 clean:
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist site

@@ -21,6 +21,8 @@ from metapt.config import load
 ROOT = Path(__file__).parents[1]
 PAGES = [
     ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "SECURITY.md",
     ROOT / "benchmarks" / "README.md",
     ROOT / "config" / "README.md",
     *sorted((ROOT / "docs").rglob("*.md")),
@@ -32,7 +34,7 @@ COMMENTED = [
 ]
 PROGRAMS = ("snakemake", "metapt", "make", "python3?", "pip", "pytest", "srun", "paper")
 
-UNCHECKED = {"tmux", "git", "cd", ".", "$EDITOR", "rsync", "squeue", "awk", "xargs", "tail", "find"}
+UNCHECKED = {"tmux", "git", "cd", ".", "$EDITOR", "pre-commit", "rsync", "squeue", "awk", "xargs", "tail", "find"}
 """Programs that are not this project's."""
 
 FRAGMENTS = {
@@ -41,8 +43,10 @@ FRAGMENTS = {
     "metapt": None,
     "metapt estimate": None,
     "metapt run RUN.json": None,
+    "metapt run RUN.json --into DIR": None,
     "python -m metapt run": None,
     "pip download": None,
+    "pip freeze": None,
     "pip install --no-index --find-links": None,
     "snakemake ecg_best_epoch": None,  # tests/test_extending.py adds this experiment
 }
@@ -50,6 +54,7 @@ FRAGMENTS = {
 
 OVERLAYS = {
     "k5.yaml": "mnist:\n  rotation_mean:\n    arms:\n      k5: {extends: meta-shared, unroll_steps: 5}\n",
+    "species.yaml": "results: results/yeasts\nppi:\n  string: {species: [4932, 284812]}\n  test_species: [284812]",
     "site.yaml": "data:\n  mirrors: [/shared/mirror]",
 }
 """Files that pages tell to write, as they show them."""
@@ -184,6 +189,10 @@ def test_it_is_a_command(page: str, command: str, project: Path, monkeypatch: py
 
 def metapt(arguments: list[str], project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(project)
+    if arguments in (["--help"], ["--version"]):
+        with pytest.raises(SystemExit, match="0"):
+            main(arguments)
+        return
     options = parser().parse_args(arguments)
     if options.command == "estimate" or (options.command == "run" and options.configfile):
         load(options.configfile)
