@@ -6,7 +6,10 @@ import argparse
 import importlib
 import importlib.util
 import inspect
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -17,6 +20,8 @@ import pytest
 import metapt
 import metapt.hypergrad
 from metapt.cli import parser
+
+from .evaluation.browser import CHROMIUM, browser
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -139,3 +144,24 @@ def _rows(command: argparse.ArgumentParser) -> Iterator[str]:
         value = action.metavar or (f"{{{','.join(action.choices)}}}" if action.choices else "")
         names = [", ".join(action.option_strings), str(value), "…" if action.nargs == "+" else ""]
         yield f"| `{' '.join(filter(None, names))}` | {action.help or 'config files'} |"
+
+
+@pytest.mark.slow
+def test_the_site_is_built_and_fits_its_windows(tmp_path: Path) -> None:
+    """No warning; in a browser no script error, no request to another server, nothing wider than the window."""
+    pytest.importorskip("material", reason="the site needs the extra docs")
+    site = tmp_path / "site"
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(site)]
+    done = subprocess.run(
+        command, cwd=ROOT, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    if CHROMIUM is None:
+        pytest.skip("no Chromium is installed")
+    with browser(tmp_path / "profile") as tab:
+        for page in sorted(site.rglob("index.html")):
+            for width in (420, 1280):
+                tab.open(page, width, dark=False)
+                assert tab.errors == [], page
+                assert [url for url in tab.requests if not url.startswith("file:")] == [], page
+                assert tab.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), (page, width)
