@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from metapt.evaluation.auroc import auroc, mean_auroc
 from metapt.hypergrad import Params
 from metapt.training.progress import steps
+from metapt.training.streams import to_device
 
 log = logging.getLogger(__name__)
 
@@ -90,8 +91,7 @@ def linear_heads(
     curves: list[Tensor] = []
     states: list[Tensor] = []
     for _ in steps(0, epochs):
-        for batch in minibatches(len(train.labels), batch_size, generators):
-            indices = batch.to(weights.device)
+        for indices in minibatches(len(train.labels), batch_size, generators, weights.device):
             # Several times faster than indexing by `indices`.
             features = inputs.index_select(0, indices.flatten()).view(*indices.shape, -1)
             labels = train.labels[indices].repeat(1, 1, len(lrs))
@@ -135,12 +135,14 @@ def _with_one(features: Tensor) -> Tensor:
     return torch.cat([features, features.new_ones(len(features), 1)], 1)
 
 
-def minibatches(size: int, batch_size: int, generators: list[torch.Generator]) -> Iterator[Tensor]:
-    """Yield the indices [seeds, batch] of one epoch, in a separate random order for each seed.
+def minibatches(
+    size: int, batch_size: int, generators: list[torch.Generator], device: torch.device | str = "cpu"
+) -> Iterator[Tensor]:
+    """Yield the indices [seeds, batch] of one epoch on a device, in a separate random order for each seed.
 
     A last minibatch of one example is dropped, because it has no batch statistics.
     """
-    order = torch.stack([torch.randperm(size, generator=generator) for generator in generators])
+    order = to_device(torch.stack([torch.randperm(size, generator=generator) for generator in generators]), device)
     batches = [batch for batch in torch.split(order, batch_size, dim=1) if batch.shape[1] >= min(2, batch_size)]
     for index in steps(0, len(batches)):
         yield batches[index]
