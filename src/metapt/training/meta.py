@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -337,7 +338,7 @@ class MetaPretraining:
             mean = {name: value + result.gradient[name] / self.settings.accumulate for name, value in mean.items()}
             seen.append(result.diagnostics)
         size = float(norm(list(mean.values())))
-        if self.guard.accepts(size, self.iteration, *_cause(seen)):
+        if self.guard.accepts(size, self.iteration, *_cause(seen, size)):
             # A skipped update leaves the head as it was, too, since the steps of the head may have diverged.
             self.head, self.head_state = head, head_state
             self._apply(mean)
@@ -421,12 +422,13 @@ class MetaPretraining:
         self.trace.load_state_dict(state["trace"])
 
 
-def _cause(seen: list[Diagnostics]) -> tuple[str, str | None]:
+def _cause(seen: list[Diagnostics], size: float) -> tuple[str, str | None]:
     """Return the cause of a skipped meta-update for the log, and advice if a status gives some.
 
-    The cause names the first quantity that is not finite, and the statuses of the solves that failed.
+    The cause names the first quantity that is not finite, and the statuses of the solves that failed. If the norm
+    `size` of the hypergradient is finite, all quantities are, and none is read.
     """
-    bad = next((name for figures in seen for name in figures.not_finite()), None)
+    bad = None if math.isfinite(size) else next((name for figures in seen for name in figures.not_finite()), None)
     statuses = [
         status for figures in seen for status in (figures.fit_status, figures.solve_status) if status is not Status.OK
     ]
