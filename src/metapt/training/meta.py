@@ -423,15 +423,13 @@ class MetaPretraining:
 
 
 def _cause(seen: list[Diagnostics], size: float) -> tuple[str, str | None]:
-    """Return the cause of a skipped meta-update for the log, and advice if a status gives some.
+    """Return the cause of a skipped meta-update of norm `size` for the log, and advice if a status gives some.
 
-    The cause names the first quantity that is not finite, and the statuses of the solves that failed. If the norm
-    `size` of the hypergradient is finite, all quantities are, and none is read.
+    The cause names the first quantity that is not finite, and the statuses of the solves that failed. The quantities
+    are read only if `size` is not finite, since it is finite only if all of them are.
     """
     bad = None if math.isfinite(size) else next((name for figures in seen for name in figures.not_finite()), None)
-    statuses = [
-        status for figures in seen for status in (figures.fit_status, figures.solve_status) if status is not Status.OK
-    ]
+    statuses = [each for figures in seen for each in (figures.fit_status, figures.solve_status) if each is not Status.OK]
     first = f"; the first figure that is not finite: {bad}" if bad is not None else ""
     advice = next((status.value for status in statuses if status in (Status.DIVERGED, Status.SINGULAR)), None)
     return first + "".join(f"; {text}" for text in dict.fromkeys(status.value for status in statuses)), advice

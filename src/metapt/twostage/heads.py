@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from metapt.evaluation.auroc import auroc, mean_auroc
+from metapt.evaluation.auroc import auroc, defined_classes, mean_auroc
 from metapt.hypergrad import Params
 from metapt.training.progress import steps
 from metapt.training.streams import to_device
@@ -87,6 +87,7 @@ def linear_heads(
     rates = torch.tensor(lrs).repeat_interleave(classes).unsqueeze(1).to(weights)
     adam = _Adam(weights, rates)
     inputs, unseen = _with_one(train.features), _with_one(validation.features)
+    defined = defined_classes(validation.labels)
 
     curves: list[Tensor] = []
     states: list[Tensor] = []
@@ -99,7 +100,7 @@ def linear_heads(
             adam.step(errors.mT @ features)
         states.append(weights.clone())
         outputs = (unseen @ weights.mT).view(len(heads), -1, len(lrs), classes).movedim(2, 1)
-        curves.append(100 * mean_auroc(outputs, validation.labels).value)
+        curves.append(100 * mean_auroc(outputs, validation.labels, defined))
 
     scores = []
     for number, by_rate in enumerate(torch.stack(curves, 2).tolist()):
@@ -186,7 +187,7 @@ def score(curve: list[float], outputs: Tensor, labels: Tensor, learning_rate: fl
         )
     best = highest(curve)
     classes = (100 * auroc(outputs.mT, labels.mT)).tolist()
-    return Score(100 * float(mean_auroc(outputs, labels).value), classes, curve[best], best + 1, learning_rate, curve)
+    return Score(100 * float(mean_auroc(outputs, labels)), classes, curve[best], best + 1, learning_rate, curve)
 
 
 def _no_number_last(value: float) -> float:

@@ -111,7 +111,7 @@ def sets_of(dataset: PpiDataset, splits: Splits, tasks: Tensor) -> PpiSets:
     no task has both labels in validation or test.
     """
     train, validation, test = (torch.from_numpy(part) for part in (splits.train, splits.validation, splits.test))
-    sets = PpiSets(dataset, train, validation, test, tasks)
+    sets = PpiSets(dataset, train, validation, test, tasks.to(dataset.device))
     if len(sets.train) < 2:
         raise DataError(f"FT trains on 2 or more graphs, and here on {len(sets.train)}; prepare more graphs.")
     for name, chosen in (("validation", sets.validation), ("test", sets.test)):
