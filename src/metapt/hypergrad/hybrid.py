@@ -167,9 +167,7 @@ def hypergradient(
     pretrain_gradient = graph.detached_gradient() if keep_gradient else None
     inverse_norm, status = norm(solved.value), solved.status
     kept = [] if pretrain_gradient is None else pretrain_gradient.vector()
-    solved_finite, loss_finite, result_finite, kept_finite = each_finite(
-        [inverse_norm], [loss.detach()], result, kept
-    )
+    solved_finite, loss_finite, result_finite, kept_finite = each_finite([inverse_norm], [loss.detach()], result, kept)
     finite = loss_finite and result_finite and kept_finite
     if not kept_finite:
         pretrain_gradient = None

@@ -190,7 +190,7 @@ class Trace:
 
     def _rise(self) -> float:
         """Return the figure rise."""
-        losses = [float(loss) for loss in self._losses]
+        losses = torch.stack(self._losses).tolist() if self._losses else []
         if not all(map(math.isfinite, losses)):
             return math.inf
         if not losses:

@@ -429,7 +429,7 @@ def _cause(seen: list[Diagnostics], size: float) -> tuple[str, str | None]:
     are read only if `size` is not finite, since it is finite only if all of them are.
     """
     bad = None if math.isfinite(size) else next((name for figures in seen for name in figures.not_finite()), None)
-    statuses = [each for figures in seen for each in (figures.fit_status, figures.solve_status) if each is not Status.OK]
+    statuses = [each for one in seen for each in (one.fit_status, one.solve_status) if each is not Status.OK]
     first = f"; the first figure that is not finite: {bad}" if bad is not None else ""
     advice = next((status.value for status in statuses if status in (Status.DIVERGED, Status.SINGULAR)), None)
     return first + "".join(f"; {text}" for text in dict.fromkeys(status.value for status in statuses)), advice
