@@ -26,3 +26,11 @@ def one_thread() -> Iterator[None]:
 def rehearse() -> Callable[..., dict[str, int]]:
     """Return the function that runs a step on a rehearsed accelerator; see `devices.rehearse`."""
     return devices.rehearse
+
+
+@pytest.fixture(scope="session")
+def queue_on_gpu() -> Callable[..., None]:
+    """Return the function that fails if a step waits for a GPU; see `devices.queue_on_gpu`."""
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA GPU; torch.cuda.is_available() is false")
+    return devices.queue_on_gpu

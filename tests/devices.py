@@ -64,6 +64,17 @@ def rehearse(prepare: Callable[[str], Callable[[], Any]], *, rtol: float = 0.0, 
     return dict(waits)
 
 
+def queue_on_gpu(prepare: Callable[[str], Callable[[], Any]]) -> None:
+    """Run `prepare("cuda")()` twice; raise a RuntimeError if the second call waits for the GPU."""
+    step = prepare("cuda")
+    step()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        step()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
 @contextmanager
 def rehearsal(waits: Counter[str]) -> Iterator[None]:
     """Make the device known to torch, and count waits for it."""

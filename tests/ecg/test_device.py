@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -72,21 +73,27 @@ def setting_on(device: str, dataset: Dataset, folder: Path) -> Setting:
     return Setting(there, WIDTH, settings, 0, 25, "patients", lambda part: Checkpoint(folder / f"{part}.pt", "a test"))
 
 
+def plain(warp: Warp, dataset: Dataset, folder: Path, device: str) -> Callable[[], Pretrained]:
+    setting, policy = setting_on(device, dataset, folder), policy_of(warp)
+    trainer = Pretrainer(setting.problem(policy), setting.batches(), setting.initial(), setting.optimizer)
+    meta = setting.initial_meta(policy)
+
+    def steps() -> Pretrained:
+        for _ in range(3):
+            trainer.step(meta)
+        return trainer.pretrained
+
+    return steps
+
+
 @pytest.mark.parametrize("warp", [NETWORK, SQUARE], ids=["network", "square"])
 def test_a_pt_step_waits_nowhere(warp: Warp, dataset: Dataset, tmp_path: Path, rehearse: Rehearse) -> None:
-    def plain(device: str) -> Callable[[], Pretrained]:
-        setting, policy = setting_on(device, dataset, tmp_path), policy_of(warp)
-        trainer = Pretrainer(setting.problem(policy), setting.batches(), setting.initial(), setting.optimizer)
-        meta = setting.initial_meta(policy)
+    assert rehearse(partial(plain, warp, dataset, tmp_path)) == {}
 
-        def steps() -> Pretrained:
-            for _ in range(3):
-                trainer.step(meta)
-            return trainer.pretrained
 
-        return steps
-
-    assert rehearse(plain) == {}
+@pytest.mark.gpu
+def test_nor_does_it_on_a_gpu(dataset: Dataset, tmp_path: Path, queue_on_gpu: Callable[..., None]) -> None:
+    queue_on_gpu(partial(plain, NETWORK, dataset, tmp_path))
 
 
 @pytest.mark.parametrize("name", ARMS)

@@ -67,6 +67,11 @@ def test_a_pt_step_waits_nowhere(tmp_path: Path, rehearse: Rehearse) -> None:
     assert rehearse(partial(plain, tmp_path)) == {}
 
 
+@pytest.mark.gpu
+def test_nor_does_it_on_a_gpu(tmp_path: Path, queue_on_gpu: Callable[..., None]) -> None:
+    queue_on_gpu(partial(plain, tmp_path))
+
+
 @pytest.mark.parametrize("gradients", ["alternate", "pcgrad", "pcgrad_shared"])
 def test_nor_does_a_step_of_cotraining(gradients: str, tmp_path: Path, rehearse: Rehearse) -> None:
     assert rehearse(partial(cotraining, gradients, tmp_path)) == {}
