@@ -1,10 +1,12 @@
 """Settings of all tests: the number of examples that Hypothesis tries, and of threads."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 from hypothesis import settings
+
+from . import devices
 
 settings.register_profile("quick", max_examples=20)
 settings.register_profile("whole", max_examples=300)
@@ -18,3 +20,17 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def rehearse() -> Callable[..., dict[str, int]]:
+    """Return the function that runs a step on a rehearsed accelerator; see `devices.rehearse`."""
+    return devices.rehearse
+
+
+@pytest.fixture(scope="session")
+def queue_on_gpu() -> Callable[..., None]:
+    """Return the function that fails if a step waits for a GPU; see `devices.queue_on_gpu`."""
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA GPU; torch.cuda.is_available() is false")
+    return devices.queue_on_gpu

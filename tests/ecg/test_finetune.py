@@ -131,7 +131,7 @@ def test_is_plain_training_with_adam(pretrained: Pretrained) -> None:
             part = Labelled(data.train.signals[batch], data.train.labels[batch])
             torch.nn.functional.binary_cross_entropy_with_logits(outputs(part), part.labels).backward()
             optimizer.step()
-        curve.append(100 * float(mean_auroc(outputs(data.validation), data.validation.labels).value))
+        curve.append(100 * float(mean_auroc(outputs(data.validation), data.validation.labels)))
     assert transfer(pretrained, data, ours).validation_curve == pytest.approx(curve, abs=1e-9)
 
 

@@ -10,7 +10,7 @@ from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
 from metapt.errors import DataError
-from metapt.evaluation.auroc import auroc, mean_auroc
+from metapt.evaluation.auroc import auroc, defined_classes, mean_auroc, undefined_classes
 
 
 def tensor(*values: float) -> Tensor:
@@ -68,22 +68,23 @@ def test_infinite_scores_have_ranks_and_nan_has_none() -> None:
     assert auroc(tensor(0, 1, 2, torch.nan), labels).isnan()
 
 
-def test_the_mean_leaves_out_and_names_classes_with_one_label_only() -> None:
+def test_the_mean_leaves_out_classes_with_one_label_only() -> None:
     scores = torch.randn(2, 30, 4, generator=torch.Generator().manual_seed(0))
     labels = (torch.rand(30, 4, generator=torch.Generator().manual_seed(1)) < 0.5).float()
     labels[:, 1], labels[:, 3] = 0.0, 1.0
-    value, undefined = mean_auroc(scores, labels)
-    assert undefined == (1, 3)
+    assert undefined_classes(labels) == (1, 3)
+    assert defined_classes(labels).tolist() == [0, 2]
+    value = mean_auroc(scores, labels)
     expected = [(roc_auc_score(labels[:, 0], one[:, 0]) + roc_auc_score(labels[:, 2], one[:, 2])) / 2 for one in scores]
     torch.testing.assert_close(value, torch.tensor(expected, dtype=torch.float64))
+    assert torch.equal(mean_auroc(scores, labels, defined_classes(labels)), value)
 
 
 def test_a_score_that_is_no_number_is_not_taken_for_a_class_without_both_labels() -> None:
     labels = tensor(0, 0, 1, 1).unsqueeze(1).expand(4, 2)
     for diverged in (torch.full((4, 2), torch.nan), torch.stack([tensor(1, 2, 3, 4), tensor(1, torch.nan, 3, 4)], 1)):
-        value, undefined = mean_auroc(diverged, labels)
-        assert undefined == ()
-        assert value.isnan()
+        assert undefined_classes(labels) == ()
+        assert mean_auroc(diverged, labels).isnan()
 
 
 def test_no_mean_without_any_class() -> None:

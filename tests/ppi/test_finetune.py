@@ -230,7 +230,7 @@ def test_the_auroc_of_a_head_is_that_of_its_logits_on_its_tasks(pretrained: Pret
     network = {**pretrained.encoder, **pretrained.buffers}
     tasks, head = torch.tensor([4, 0]), initial_head(WIDTH, 2, generator("head"))
     outputs = logits(head, encoder(network, dataset.batch(data.test), training=False))
-    expected = 100 * float(mean_auroc(outputs, dataset.fine(data.test)[:, tasks]).value)
+    expected = 100 * float(mean_auroc(outputs, dataset.fine(data.test)[:, tasks]))
     assert head_aurocs(encoder, network, head, dataset, data.test, tasks) == pytest.approx(expected, abs=1e-9)
     whole = initial_head(WIDTH, FINE, generator("head"))
     assert 0 < head_aurocs(encoder, network, whole, dataset, data.test) < 100

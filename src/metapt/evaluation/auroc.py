@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
 from metapt.errors import DataError
-
-
-class MeanAuroc(NamedTuple):
-    """A mean AUROC over classes."""
-
-    value: Tensor  # in [0, 1], float64, [...]
-    undefined: tuple[int, ...]  # classes that the mean leaves out, because all of their labels are equal
 
 
 @torch.no_grad()
@@ -35,21 +26,33 @@ def auroc(scores: Tensor, labels: Tensor) -> Tensor:
     return (wins / (positives * negatives)).masked_fill(scores.isnan().any(-1), torch.nan)
 
 
-def mean_auroc(scores: Tensor, labels: Tensor) -> MeanAuroc:
+def mean_auroc(scores: Tensor, labels: Tensor, defined: Tensor | None = None) -> Tensor:
     """Return the mean AUROC of `scores` [..., n, classes] over the classes that have both `labels` [n, classes].
 
-    Raises DataError if no class has both labels.
+    It is float64 in [0, 1], [...]. With `defined`, what `defined_classes` returns for the labels, it is computed
+    without waiting for a GPU. Raises DataError if no class has both labels.
     """
-    undefined = undefined_classes(labels)
-    defined = [index for index in range(labels.shape[1]) if index not in undefined]
-    if not defined:
+    return auroc(scores.mT, labels.mT)[..., defined_classes(labels) if defined is None else defined].mean(-1)
+
+
+def defined_classes(labels: Tensor) -> Tensor:
+    """Return the classes that have both labels, of labels [n, classes]: int64, on their device.
+
+    Raises DataError if there are none.
+    """
+    defined = torch.nonzero(~_equal_labels(labels)).flatten()
+    if not len(defined):
         raise DataError(
             f"no AUROC is defined on these {len(labels)} examples, as no class has both labels; take more examples."
         )
-    return MeanAuroc(auroc(scores.mT, labels.mT)[..., defined].mean(-1), undefined)
+    return defined
 
 
 def undefined_classes(labels: Tensor) -> tuple[int, ...]:
     """Return the classes whose labels [n, classes] are all 0 or all 1."""
+    return tuple(torch.nonzero(_equal_labels(labels)).flatten().tolist())
+
+
+def _equal_labels(labels: Tensor) -> Tensor:
     positives = labels.sum(0)
-    return tuple(torch.nonzero((positives == 0) | (positives == len(labels))).flatten().tolist())
+    return (positives == 0) | (positives == len(labels))

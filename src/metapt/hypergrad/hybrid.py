@@ -21,8 +21,8 @@ from metapt.hypergrad.params import (
     Params,
     Pretrained,
     Vector,
-    all_finite,
     detached,
+    each_finite,
     leaves,
     like,
     norm,
@@ -69,7 +69,8 @@ class Diagnostics:
     def not_finite(self) -> list[str]:
         """Return the names of the tensors that are not finite, in the order of the attributes."""
         names = [field.name for field in fields(self) if isinstance(getattr(self, field.name), Tensor)]
-        return [name for name in names if not all_finite([getattr(self, name)])]
+        finite = each_finite(*([getattr(self, name)] for name in names))
+        return [name for name, is_finite in zip(names, finite, strict=True) if not is_finite]
 
 
 class Hypergradient(NamedTuple):
@@ -164,11 +165,12 @@ def hypergradient(
         )
         result = [-products[name].detach() for name in meta]
     pretrain_gradient = graph.detached_gradient() if keep_gradient else None
-    if pretrain_gradient is not None and not all_finite(pretrain_gradient.vector()):
-        pretrain_gradient = None
     inverse_norm, status = norm(solved.value), solved.status
-    solved_finite = all_finite([inverse_norm])
-    finite = all_finite([loss.detach()]) and all_finite(result) and (pretrain_gradient is not None or not keep_gradient)
+    kept = [] if pretrain_gradient is None else pretrain_gradient.vector()
+    solved_finite, loss_finite, result_finite, kept_finite = each_finite([inverse_norm], [loss.detach()], result, kept)
+    finite = loss_finite and result_finite and kept_finite
+    if not kept_finite:
+        pretrain_gradient = None
     if solved_finite and not finite:
         status = Status.NON_FINITE  # otherwise the status of the solver says why
     if not solved_finite or not finite or tuned.status is Status.NON_FINITE:

@@ -237,4 +237,12 @@ def all_finite(vector: Sequence[Tensor]) -> bool:
 
     If it is, every number is finite, and none is so large that its square overflows.
     """
-    return math.isfinite(float(norm([value for value in vector if value.is_floating_point()])))
+    return each_finite(vector)[0]
+
+
+def each_finite(*vectors: Sequence[Tensor]) -> list[bool]:
+    """Return for each vector what `all_finite` does; all norms are read at once, since reading waits for a GPU."""
+    floating = [[value for value in vector if value.is_floating_point()] for vector in vectors]
+    norms = [norm(vector) for vector in floating if vector]
+    read = iter(torch.stack(norms).tolist() if norms else [])
+    return [not vector or math.isfinite(next(read)) for vector in floating]

@@ -71,18 +71,18 @@ class RidgeHead:
         targets = cast(TargetsProblem, problem).targets
         features = Features(problem, encoder, buffers, [*train_batches, validation_batch])
         folds = leave_one_out(features.batches) if self.cross_fit else [(train_batches, validation_batch)]
-        fitted, held = [], []
+        predictions = []
         for rest, held_out in folds:
             x, y = torch.cat([features(batch) for batch in rest]), torch.cat([targets(batch) for batch in rest])
-            fitted_error, held_error = self._errors(x, y, features(held_out), targets(held_out))
-            fitted.append(fitted_error)
-            held.append(held_error)
+            predictions += self._predictions(x, y, features(held_out), targets(held_out))
+        errors = _errors(predictions)
+        fitted, held = errors[::2], errors[1::2]
         loss = torch.stack(held).mean()
         gradient = features.encoder_gradient(vjp([loss], features.all()))
         return finished(gradient, head, {}, fitted, loss, torch.zeros_like(loss.detach()))
 
-    def _errors(self, x: Tensor, y: Tensor, held_x: Tensor, held_y: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the squared error on the fitted and on the held-out examples, each over the variance of its labels.
+    def _predictions(self, x: Tensor, y: Tensor, held_x: Tensor, held_y: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Return predictions and labels of the fitted and of the held-out examples, less the mean of the fitted labels.
 
         Args:
             x, held_x: features, [n, features].
@@ -94,20 +94,26 @@ class RidgeHead:
         x, held_x = x / size, (held_x - mean_x) / size
         gram = x.T @ x / len(x) + self.l2 * torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
         weights = torch.cholesky_solve(x.T @ y / len(x), torch.linalg.cholesky_ex(gram).L)
-        return _error(x @ weights, y), _error(held_x @ weights, held_y - mean_y)
+        return [(x @ weights, y), (held_x @ weights, held_y - mean_y)]
 
 
-def _error(predicted: Tensor, y: Tensor) -> Tensor:
-    """Return the squared error divided by the variance of the labels, the mean over the tasks whose labels differ.
+def _errors(predictions: Sequence[tuple[Tensor, Tensor]]) -> list[Tensor]:
+    """Return squared errors divided by the variance of the labels, each the mean over the tasks whose labels differ.
 
     Args:
-        predicted, y: predictions and labels, [n, tasks].
+        predictions: pairs of predictions and labels, [n, tasks].
 
     Raises:
-        ValueError: no task has labels that differ.
+        ValueError: a pair has no task with labels that differ.
     """
-    variance = y.var(0, correction=0)
-    defined = variance != 0  # labels that are not finite count, so that the error is not finite either
-    if not defined.any():
+    variances = [y.var(0, correction=0) for _, y in predictions]
+    defined = [variance != 0 for variance in variances]  # also labels that are not finite, so that the error isn't
+    counts = torch.stack([each.sum() for each in defined]).tolist()  # at once, since reading waits for a GPU
+    if not all(counts):
         raise ValueError("a part of the FT data has no task with both labels: take fewer folds, or more FT data")
-    return ((predicted - y).square().mean(0)[defined] / variance[defined]).mean()
+    errors = []
+    for (predicted, y), variance, own, count in zip(predictions, variances, defined, counts, strict=True):
+        tasks = own.int().argsort(descending=True, stable=True)[:count]
+        error = (predicted - y).square().mean(0).index_select(0, tasks) / variance.index_select(0, tasks)
+        errors.append(error.mean())
+    return errors

@@ -89,7 +89,7 @@ class Trace:
         self._statuses: Counter[str] = Counter()
         self._start = self._previous = self._middle = self._mean = _sample(meta)
         self._furthest = self._length = self._square = self._start.new_zeros(())
-        self._count = self._start.new_zeros(())
+        self._count = torch.zeros((), dtype=self._start.dtype)  # on the CPU, so that reading it never waits for a GPU
 
     def record_loss(self, pretrain_loss: Tensor) -> None:
         """Record the loss of the last PT step of an iteration; call it after each iteration."""
@@ -190,7 +190,7 @@ class Trace:
 
     def _rise(self) -> float:
         """Return the figure rise."""
-        losses = [float(loss) for loss in self._losses]
+        losses = torch.stack(self._losses).tolist() if self._losses else []
         if not all(map(math.isfinite, losses)):
             return math.inf
         if not losses:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -337,7 +338,7 @@ class MetaPretraining:
             mean = {name: value + result.gradient[name] / self.settings.accumulate for name, value in mean.items()}
             seen.append(result.diagnostics)
         size = float(norm(list(mean.values())))
-        if self.guard.accepts(size, self.iteration, *_cause(seen)):
+        if self.guard.accepts(size, self.iteration, *_cause(seen, size)):
             # A skipped update leaves the head as it was, too, since the steps of the head may have diverged.
             self.head, self.head_state = head, head_state
             self._apply(mean)
@@ -421,15 +422,14 @@ class MetaPretraining:
         self.trace.load_state_dict(state["trace"])
 
 
-def _cause(seen: list[Diagnostics]) -> tuple[str, str | None]:
-    """Return the cause of a skipped meta-update for the log, and advice if a status gives some.
+def _cause(seen: list[Diagnostics], size: float) -> tuple[str, str | None]:
+    """Return the cause of a skipped meta-update of norm `size` for the log, and advice if a status gives some.
 
-    The cause names the first quantity that is not finite, and the statuses of the solves that failed.
+    The cause names the first quantity that is not finite, and the statuses of the solves that failed. The quantities
+    are read only if `size` is not finite, since it is finite only if all of them are.
     """
-    bad = next((name for figures in seen for name in figures.not_finite()), None)
-    statuses = [
-        status for figures in seen for status in (figures.fit_status, figures.solve_status) if status is not Status.OK
-    ]
+    bad = None if math.isfinite(size) else next((name for figures in seen for name in figures.not_finite()), None)
+    statuses = [each for one in seen for each in (one.fit_status, one.solve_status) if each is not Status.OK]
     first = f"; the first figure that is not finite: {bad}" if bad is not None else ""
     advice = next((status.value for status in statuses if status in (Status.DIVERGED, Status.SINGULAR)), None)
     return first + "".join(f"; {text}" for text in dict.fromkeys(status.value for status in statuses)), advice

@@ -1,4 +1,4 @@
-"""Shuffled minibatches of a data set without end, for many replicates at once."""
+"""Shuffled minibatches of a data set without end, for many replicates at once, and their way to the device."""
 
 from __future__ import annotations
 
@@ -60,3 +60,15 @@ class ShuffledStream:
         for generator, saved in zip(self.generators, state["generators"], strict=True):
             generator.set_state(saved)
         self._order, self._position = state["order"], state["position"]
+
+
+def to_device(values: Tensor, device: torch.device | str) -> Tensor:
+    """Return values on a device. A copy from the CPU to a GPU is queued like a kernel, so that no step waits for it.
+
+    Args:
+        values: of any shape, such as the indices of a minibatch.
+        device: where the result is; the values themselves if they are there.
+    """
+    if values.device.type != "cpu" or torch.device(device).type == "cpu":
+        return values.to(device)
+    return values.pin_memory().to(device, non_blocking=True)

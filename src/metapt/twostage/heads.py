@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from metapt.evaluation.auroc import auroc, mean_auroc
+from metapt.evaluation.auroc import auroc, defined_classes, mean_auroc
 from metapt.hypergrad import Params
 from metapt.training.progress import steps
+from metapt.training.streams import to_device
 
 log = logging.getLogger(__name__)
 
@@ -86,12 +87,12 @@ def linear_heads(
     rates = torch.tensor(lrs).repeat_interleave(classes).unsqueeze(1).to(weights)
     adam = _Adam(weights, rates)
     inputs, unseen = _with_one(train.features), _with_one(validation.features)
+    defined = defined_classes(validation.labels)
 
     curves: list[Tensor] = []
     states: list[Tensor] = []
     for _ in steps(0, epochs):
-        for batch in minibatches(len(train.labels), batch_size, generators):
-            indices = batch.to(weights.device)
+        for indices in minibatches(len(train.labels), batch_size, generators, weights.device):
             # Several times faster than indexing by `indices`.
             features = inputs.index_select(0, indices.flatten()).view(*indices.shape, -1)
             labels = train.labels[indices].repeat(1, 1, len(lrs))
@@ -99,7 +100,7 @@ def linear_heads(
             adam.step(errors.mT @ features)
         states.append(weights.clone())
         outputs = (unseen @ weights.mT).view(len(heads), -1, len(lrs), classes).movedim(2, 1)
-        curves.append(100 * mean_auroc(outputs, validation.labels).value)
+        curves.append(100 * mean_auroc(outputs, validation.labels, defined))
 
     scores = []
     for number, by_rate in enumerate(torch.stack(curves, 2).tolist()):
@@ -135,12 +136,14 @@ def _with_one(features: Tensor) -> Tensor:
     return torch.cat([features, features.new_ones(len(features), 1)], 1)
 
 
-def minibatches(size: int, batch_size: int, generators: list[torch.Generator]) -> Iterator[Tensor]:
-    """Yield the indices [seeds, batch] of one epoch, in a separate random order for each seed.
+def minibatches(
+    size: int, batch_size: int, generators: list[torch.Generator], device: torch.device | str = "cpu"
+) -> Iterator[Tensor]:
+    """Yield the indices [seeds, batch] of one epoch on a device, in a separate random order for each seed.
 
     A last minibatch of one example is dropped, because it has no batch statistics.
     """
-    order = torch.stack([torch.randperm(size, generator=generator) for generator in generators])
+    order = to_device(torch.stack([torch.randperm(size, generator=generator) for generator in generators]), device)
     batches = [batch for batch in torch.split(order, batch_size, dim=1) if batch.shape[1] >= min(2, batch_size)]
     for index in steps(0, len(batches)):
         yield batches[index]
@@ -184,7 +187,7 @@ def score(curve: list[float], outputs: Tensor, labels: Tensor, learning_rate: fl
         )
     best = highest(curve)
     classes = (100 * auroc(outputs.mT, labels.mT)).tolist()
-    return Score(100 * float(mean_auroc(outputs, labels).value), classes, curve[best], best + 1, learning_rate, curve)
+    return Score(100 * float(mean_auroc(outputs, labels)), classes, curve[best], best + 1, learning_rate, curve)
 
 
 def _no_number_last(value: float) -> float:

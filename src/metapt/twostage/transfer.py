@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from metapt.evaluation.auroc import mean_auroc
+from metapt.evaluation.auroc import defined_classes, mean_auroc
 from metapt.hypergrad import Params
 from metapt.hypergrad.params import leaves
 from metapt.training.optimizers import without_compiler
@@ -53,6 +53,7 @@ class Transfer:
         self._network = trained | copied(buffers)
         self._lr, self._epochs, self._losses, self._outputs, self._label = lr, epochs, losses, outputs, label
         self.curve: list[float] = []
+        self._defined: Tensor | None = None  # the classes with both labels in validation
         self._done = 0  # epochs, also of those that a rehearsal leaves out
 
     def train(self, epochs: int) -> None:
@@ -65,7 +66,8 @@ class Transfer:
                 self._optimizer.step()
                 seen["loss"] = loss
             outputs, labels = self._outputs(self._network, self._head, "validation")
-            self.curve.append(100 * float(mean_auroc(outputs, labels).value))
+            self._defined = defined_classes(labels) if self._defined is None else self._defined
+            self.curve.append(100 * float(mean_auroc(outputs, labels, self._defined)))
             if highest(self.curve) == len(self.curve) - 1:
                 self._best = copied(self._network), copied(self._head)
         self._done = epochs

@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import math
 from collections.abc import Callable
+from functools import cache
 
 import numpy as np
 import torch
@@ -55,17 +56,18 @@ def pretrain(arm: config.Arm, setting: Setting) -> PretrainRun:
                 run = _branch_search(setting, arm)
     run = finished(run, measured)
     if not isinstance(arm, config.NoPretraining):
-        run.numbers |= warp_numbers(policy_of(arm.warp), run.meta, setting.dataset.samples)
+        numbers = warp_numbers(policy_of(arm.warp), run.meta, setting.dataset.samples)
+        run.numbers |= {name: float(value) for name, value in numbers.items()}
     return run
 
 
-def warp_numbers(policy: Policy, meta: Params, samples: int) -> dict[str, float]:
+def warp_numbers(policy: Policy, meta: Params, samples: int) -> Params:
     """Return the scale m, the strength for a network output of 1, and the typical displacement at that strength."""
     strength = policy.global_strength(meta)
     return {
-        WARP_SCALE: float(meta[SCALE]),
-        WARP_STRENGTH: float(strength),
-        DISPLACEMENT: float(typical_displacement(policy, strength, samples)),
+        WARP_SCALE: meta[SCALE],
+        WARP_STRENGTH: strength,
+        DISPLACEMENT: typical_displacement(policy, strength, samples),
     }
 
 
@@ -75,9 +77,15 @@ def typical_displacement(policy: Policy, strength: Tensor, samples: int) -> Tens
 
     All parametrisations of the warp can be compared in this unit.
     """
-    draws = generator("ecg typical displacement")
-    noise = torch.randn(_VIEWS_FOR_DISPLACEMENT, samples, generator=draws).to(strength.device)
+    noise = _typical_noise(samples, strength.device)
     return policy.displacement(strength.detach().expand(len(noise)), noise).square().mean().sqrt()
+
+
+@cache
+def _typical_noise(samples: int, device: torch.device) -> Tensor:
+    """Return the noise of the warps of `typical_displacement`, always the same."""
+    draws = generator("ecg typical displacement")
+    return torch.randn(_VIEWS_FOR_DISPLACEMENT, samples, generator=draws).to(device)
 
 
 def _fixed(setting: Setting, policy: Policy, meta: Params, part: str = "") -> PretrainRun:
@@ -153,7 +161,7 @@ def _recorder(setting: Setting, policy: Policy, meta: Callable[[], Params]) -> R
 
     def observed() -> dict[str, Tensor]:
         numbers = warp_numbers(policy, detached(meta()), setting.dataset.samples)
-        return {name: torch.tensor([value]) for name, value in numbers.items()}
+        return {name: value.reshape(1) for name, value in numbers.items()}
 
     return Recorder(observed)
 

@@ -119,12 +119,12 @@ def _resize(field: Tensor, samples: int) -> Tensor:
 
 def _smooth(field: Tensor, reach: float, unit_variance: bool) -> Tensor:
     """Convolve with a Gaussian, zero-padded, whose taps sum to 1 or keep the variance of white noise."""
-    kernel = _gaussian(reach, unit_variance).to(field)
+    kernel = _gaussian(reach, unit_variance, field.device, field.dtype)
     return F.conv1d(field.unsqueeze(1), kernel.view(1, 1, -1), padding=len(kernel) // 2).squeeze(1)
 
 
 @cache
-def _gaussian(reach: float, unit_variance: bool) -> Tensor:
+def _gaussian(reach: float, unit_variance: bool, device: torch.device, dtype: torch.dtype) -> Tensor:
     radius = math.ceil(reach * SIGMA)
     kernel = torch.exp(-0.5 * (torch.arange(-radius, radius + 1, dtype=torch.float64) / SIGMA) ** 2)
-    return kernel / (kernel.square().sum().sqrt() if unit_variance else kernel.sum())
+    return (kernel / (kernel.square().sum().sqrt() if unit_variance else kernel.sum())).to(device, dtype)

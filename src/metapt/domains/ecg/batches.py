@@ -14,7 +14,7 @@ from metapt.domains.ecg.data.dataset import Dataset, patient_folds
 from metapt.domains.ecg.problem import AugmentedBatch, LabelledBatch, UnlabelledBatch
 from metapt.training.batches import StreamBatches
 from metapt.training.seeds import generator
-from metapt.training.streams import ShuffledStream
+from metapt.training.streams import ShuffledStream, to_device
 
 Jitter = Literal["fixed", "uniform"]
 
@@ -103,7 +103,7 @@ class _EcgBatches(StreamBatches):
 
     def _next(self, stream: str, part: str) -> LabelledBatch:
         labelled = self._labelled[part]
-        indices = self._streams[stream].next()[0].to(labelled.labels.device)
+        indices = to_device(self._streams[stream].next()[0], labelled.labels.device)
         return LabelledBatch(labelled.signals[indices], labelled.labels[indices])
 
     def state_dict(self) -> dict[str, Any]:
@@ -146,7 +146,7 @@ class SimclrBatches(_EcgBatches):
         return self._unlabelled("hypergradient")
 
     def _unlabelled(self, name: str) -> UnlabelledBatch:
-        indices = self._streams[name].next()[0].to(self._raw.device)
+        indices = to_device(self._streams[name].next()[0], self._raw.device)
         return UnlabelledBatch(self._dataset.normalise(self._raw[indices]), self._views[name](2 * len(indices)))
 
 

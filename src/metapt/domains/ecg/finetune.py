@@ -120,8 +120,7 @@ def full_transfer(
     training = settings.batch_norm == "train"
 
     def losses(network: Params, head: Params) -> Iterator[Tensor]:
-        for (batch,) in minibatches(len(signals), settings.batch_size, [generator]):
-            indices = batch.to(signals.device)
+        for (indices,) in minibatches(len(signals), settings.batch_size, [generator], signals.device):
             with computing_in(settings.precision, signals.device):
                 features = encoder(network, signals[indices], training=training)
             yield classification_loss(head, features, labels[indices])

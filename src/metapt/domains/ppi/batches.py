@@ -59,7 +59,8 @@ class PpiBatches(StreamBatches):
         tasks: Tensor | None = None,
         offset_centres: bool = True,
     ) -> None:
-        self._dataset, self._tasks, self._offset = dataset, tasks, offset_centres
+        self._dataset, self._offset = dataset, offset_centres
+        self._tasks = None if tasks is None else tasks.to(dataset.device)
         self._coarse = dataset.coarse_bits if coarse is None else coarse
         self._indices = {name: torch.from_numpy(np.asarray(chosen)) for name, (chosen, _) in sets.items()}
         masks = {name: generator("ppi dropout", name, seed, device=dataset.device) for name in sets}

@@ -28,7 +28,7 @@ def head_aurocs(
     Raises DataError if no task has both labels.
     """
     labels = dataset.fine(indices) if tasks is None else dataset.fine(indices)[:, tasks]
-    return 100 * float(mean_auroc(logits(head, features_of(encoder, network, dataset, indices)), labels).value)
+    return 100 * float(mean_auroc(logits(head, features_of(encoder, network, dataset, indices)), labels))
 
 
 @torch.no_grad()

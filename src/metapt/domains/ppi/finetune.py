@@ -31,6 +31,7 @@ from metapt.hypergrad.layers.precision import computing_in
 from metapt.machine import Machine
 from metapt.training.checkpoint import Checkpoint, fingerprint
 from metapt.training.seeds import generator
+from metapt.training.streams import to_device
 from metapt.twostage import finetuning
 from metapt.twostage.finetuning import Part, Start
 from metapt.twostage.heads import Examples, Score, linear_heads, minibatches
@@ -93,7 +94,7 @@ class PpiSets:
     """Numbers of the graphs for training, for the choice of epoch and learning rate, and for the test."""
 
     dataset: PpiDataset  # all graphs
-    train: Tensor  # train, validation, test: int64, on any device
+    train: Tensor  # train, validation, test: int64, on the CPU
     validation: Tensor
     test: Tensor
     tasks: Tensor  # numbers of the FT tasks
@@ -110,7 +111,7 @@ def sets_of(dataset: PpiDataset, splits: Splits, tasks: Tensor) -> PpiSets:
     no task has both labels in validation or test.
     """
     train, validation, test = (torch.from_numpy(part) for part in (splits.train, splits.validation, splits.test))
-    sets = PpiSets(dataset, train, validation, test, tasks)
+    sets = PpiSets(dataset, train, validation, test, tasks.to(dataset.device))
     if len(sets.train) < 2:
         raise DataError(f"FT trains on 2 or more graphs, and here on {len(sets.train)}; prepare more graphs.")
     for name, chosen in (("validation", sets.validation), ("test", sets.test)):
@@ -159,9 +160,8 @@ def full_transfer(
             graphs = dataset.batch(sets.train[batch])
             with computing_in(settings.precision, graphs.graph.device):
                 features = encoder(network, graphs, training=True, keep=dropout(len(graphs.graph)))
-            yield F.binary_cross_entropy_with_logits(
-                logits(head, features), train_labels[batch.to(train_labels.device)]
-            )
+            own_labels = train_labels[to_device(batch, train_labels.device)]
+            yield F.binary_cross_entropy_with_logits(logits(head, features), own_labels)
 
     def outputs(network: Params, head: Params, name: str) -> tuple[Tensor, Tensor]:
         chosen = sets.validation if name == "validation" else sets.test

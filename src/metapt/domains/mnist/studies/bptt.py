@@ -161,11 +161,11 @@ def _meta_pretrain(stages: Stages, arm: MnistMeta) -> tuple[Params, list[float]]
     meta = {"mean": torch.tensor(study.initial, device=stages.device)}
     settings = arms.settings(arm, study.pretrain_steps // arm.pretrain_steps, study.steps_per_epoch)
     loop = MetaPretraining(stages.problem, stages.batches, stages.pretrained, meta, stages.head, settings)
-    means = [study.initial]
+    means = []
     for _ in loop.iterations():
         loop.iterate()
-        means.append(float(loop.averaged_meta["mean"]))
-    return loop.pretrained.encoder, means
+        means.append(loop.averaged_meta["mean"].clone())
+    return loop.pretrained.encoder, [study.initial, *torch.stack(means).tolist()]
 
 
 class _Learned(NamedTuple):

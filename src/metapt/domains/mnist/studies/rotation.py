@@ -26,7 +26,7 @@ from metapt.machine import Machine
 from metapt.training.batches import StreamBatches
 from metapt.training.meta import MetaPretraining
 from metapt.training.recorder import Recorder
-from metapt.training.streams import ShuffledStream
+from metapt.training.streams import ShuffledStream, to_device
 
 
 def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
@@ -79,8 +79,9 @@ class RotationBatches(StreamBatches):
 
     def _rotations(self, name: str) -> RotationBatch:
         stream = self._streams[name]
-        indices = self.pretrain_images.gather(1, stream.next()).to(self.data.train_labels.device)
-        noise = stream.normal().to(self.data.train_images.device)
+        device = self.data.train_images.device
+        indices = to_device(self.pretrain_images.gather(1, stream.next()), device)
+        noise = to_device(stream.normal(), device)
         return RotationBatch(self.data.train_images[indices], self.data.train_labels[indices], noise)
 
     def train(self) -> Images:
@@ -90,7 +91,7 @@ class RotationBatches(StreamBatches):
         return self._finetune(self.half + self._streams["validation"].next())
 
     def _finetune(self, indices: Tensor) -> Images:
-        indices = indices.to(self.labels.device)
+        indices = to_device(indices, self.labels.device)
         replicates = torch.arange(len(indices), device=indices.device).unsqueeze(1)
         return Images(self.rotated[replicates, indices], self.labels.gather(1, indices))
 

@@ -24,7 +24,7 @@ from metapt.machine import Machine
 from metapt.training.batches import StreamBatches
 from metapt.training.meta import MetaPretraining
 from metapt.training.recorder import Recorder
-from metapt.training.streams import ShuffledStream
+from metapt.training.streams import ShuffledStream, to_device
 
 CLEAN_CLASSES = 5
 _MOST_WEIGHTED = 3000
@@ -78,7 +78,7 @@ class WeightingBatches(StreamBatches):
         return self._finetune(self.half + self._next("validation"))
 
     def _next(self, name: str) -> Tensor:
-        return self._streams[name].next()[0].to(self.labels.device)
+        return to_device(self._streams[name].next()[0], self.labels.device)
 
     def _finetune(self, indices: Tensor) -> Images:
         return Images(self.finetune_images[indices], self.finetune_labels[indices])

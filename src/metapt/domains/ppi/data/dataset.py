@@ -16,6 +16,7 @@ from metapt.domains.ppi.data.graphs import EVIDENCE, Graphs, load
 from metapt.domains.ppi.gin import EDGE_BITS, GraphBatch
 from metapt.domains.ppi.settings import FOLDS
 from metapt.errors import DataError
+from metapt.training.streams import to_device
 
 TRAIN_SHARE, VALIDATION_SHARE = 0.85, 0.15
 _SPLIT_SEED = 42
@@ -100,30 +101,37 @@ class PpiDataset:
         return labels(self.fine_bits, indices, self.fine_tasks)
 
     def batch(self, indices: Tensor, offset_centres: bool = True) -> GraphBatch:
-        """Return a batch of the graphs `indices` [n], int64.
+        """Return a batch of the graphs `indices` [n], int64, on the CPU.
 
         `offset_centres` numbers centre nodes in the batch, which is correct. False numbers them within their graph as
         the released PT code does, so that all graphs use a node near the start of the batch.
         """
-        indices = indices.to(self.device)
+        node_count, edge_count = self._counts(indices.numpy())
+        indices = to_device(indices, self.device)
         sizes = self.nodes[indices + 1] - self.nodes[indices]
         starts = sizes.cumsum(0) - sizes
-        graph = torch.repeat_interleave(sizes)
+        graph = torch.repeat_interleave(sizes, output_size=node_count)
         nodes = torch.arange(len(graph), device=graph.device) + (self.nodes[indices] - starts)[graph]
         first = self.neighbour_offsets[nodes]
         degrees = self.neighbour_offsets[nodes + 1] - first
         offsets = torch.cat([degrees.new_zeros(1), degrees.cumsum(0)])
-        node = torch.repeat_interleave(degrees)
+        node = torch.repeat_interleave(degrees, output_size=edge_count)
         places = torch.arange(len(node), device=node.device) + (first - offsets[:-1])[node]
         neighbours = self.neighbours[places] + starts.int()[graph[node]]
         centre = self.centre[indices] + (starts if offset_centres else 0)
         return GraphBatch(neighbours, offsets.int(), self.edge_sums[nodes], sizes, graph, centre)
 
+    def _counts(self, indices: Indices) -> tuple[int, int]:
+        """Return the nodes and directed edges of graphs, from the arrays on the CPU: the device is not waited for."""
+        nodes, edges = self.graphs.node_offsets, self.graphs.edge_offsets
+        following = indices + 1
+        return int((nodes[following] - nodes[indices]).sum()), 2 * int((edges[following] - edges[indices]).sum())
+
 
 def labels(bits: Tensor, indices: Tensor, tasks: int) -> Tensor:
     """Return labels [n, tasks] of 0 and 1, float32, from their bits [graphs, ceil(tasks / 8)]."""
     places = torch.arange(8, dtype=torch.uint8, device=bits.device)
-    return ((bits[indices.to(bits.device)].unsqueeze(2) >> places) & 1).flatten(1)[:, :tasks].float()
+    return ((bits[to_device(indices, bits.device)].unsqueeze(2) >> places) & 1).flatten(1)[:, :tasks].float()
 
 
 def open_dataset(path: Path, device: str) -> PpiDataset:

@@ -1,0 +1,126 @@
+"""A hypergradient on a rehearsed device: the CPU's numbers, and where each solver waits for the device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from metapt.hypergrad import (
+    SGD,
+    Adam,
+    ConjugateGradient,
+    Dense,
+    FineTuning,
+    FittedHead,
+    Identity,
+    Neumann,
+    RidgeHead,
+    Unroll,
+    hypergradient,
+)
+from metapt.hypergrad.hybrid import Curvature
+from metapt.hypergrad.inverse import Inverse
+
+from .problems import WithoutRidge, classification
+from .test_12_gpu import moved
+from .test_14_ridge import Regressed, labelled
+
+Rehearse = Callable[..., dict[str, int]]
+CG = "hypergrad.inverse: ConjugateGradient.__call__"
+FINISHED = {"hypergrad.finetune: finished": 1}
+CHECKED = {"hypergrad.hybrid: hypergradient": 1}
+
+INVERSES: list[tuple[Inverse, dict[str, int]]] = [
+    (Identity(), {"hypergrad.inverse: Identity.__call__": 1}),
+    (Neumann(5, 0.1), {"hypergrad.inverse: Neumann.__call__": 1}),
+    (ConjugateGradient(1e-10, 3, damping=1.0), {CG: 1 + 2 * 3}),
+    (ConjugateGradient(1e-10, 3, damping=1.0, relative_damping=1.0), {CG: 2 + 2 * 3}),
+    (Dense(damping=1.0), {"hypergrad.inverse: Dense.__call__": 3}),
+]
+
+
+def prepared(
+    problem: Any,
+    labels: Callable[..., Any],
+    *,
+    inverse: Inverse | None = None,
+    finetuning: FineTuning | None = None,
+    curvature: Curvature = "hessian",
+    keep_gradient: bool = True,
+) -> Callable[[str], Callable[[], Any]]:
+    """Return what `rehearse` takes, for hypergradients of a problem whose FT minibatches `labels` makes."""
+    solver = finetuning or Unroll(2, SGD(lr=0.3))
+
+    def prepare(device: str) -> Callable[[], Any]:
+        pretrained, meta, head, pretrain, train, validation = moved(
+            [
+                problem.pretrained,
+                problem.meta,
+                problem.head,
+                classification(700, 9),
+                [labels(500 + i, 6) for i in range(solver.minibatches)],
+                labels(600, 7),
+            ],
+            device,
+        )
+
+        def step() -> Any:
+            found = hypergradient(
+                problem,
+                pretrained,
+                meta,
+                head,
+                pretrain_batch=pretrain,
+                train_batches=train,
+                validation_batch=validation,
+                inverse=inverse or Identity(),
+                finetuning=solver,
+                curvature=curvature,
+                keep_gradient=keep_gradient,
+            )
+            return found.gradient, found.head, found.pretrain_gradient, found.diagnostics.validation_loss
+
+        return step
+
+    return prepare
+
+
+@pytest.mark.parametrize("keep_gradient", [True, False])
+@pytest.mark.parametrize("curvature", ["hessian", "gauss_newton"])
+@pytest.mark.parametrize(("inverse", "waits"), INVERSES)
+def test_an_inverse_waits_once_but_conjugate_gradients_twice_for_each_product(
+    inverse: Inverse, waits: dict[str, int], curvature: Curvature, keep_gradient: bool, rehearse: Rehearse
+) -> None:
+    prepare = prepared(
+        WithoutRidge(), classification, inverse=inverse, curvature=curvature, keep_gradient=keep_gradient
+    )
+    assert rehearse(prepare) == waits | FINISHED | CHECKED
+
+
+@pytest.mark.parametrize(
+    "solver", [Unroll(0), Unroll(3, SGD(0.3, 0.9)), Unroll(2, Adam(0.1)), Unroll(2, Adam(0.1), network=True)]
+)
+def test_an_unroll_waits_once(solver: Unroll, rehearse: Rehearse) -> None:
+    prepare = prepared(WithoutRidge(), classification, finetuning=solver)
+    assert rehearse(prepare) == INVERSES[0][1] | FINISHED | CHECKED
+
+
+@pytest.mark.parametrize("cross_fit", [False, True])
+def test_a_ridge_head_waits_once_for_all_folds(cross_fit: bool, rehearse: Rehearse) -> None:
+    prepare = prepared(Regressed(), labelled, finetuning=RidgeHead(cross_fit=cross_fit, minibatches=3))
+    waits = rehearse(prepare)
+    assert waits == INVERSES[0][1] | FINISHED | CHECKED | {"hypergrad.ridge: _errors": 1}
+
+
+@pytest.mark.parametrize("cross_fit", [False, True])
+def test_a_fitted_head_waits_in_newtons_method_only(cross_fit: bool, rehearse: Rehearse) -> None:
+    """Its steps, the solves within them and the line search end by what they have found."""
+    solver = FittedHead(0.02, cross_fit=cross_fit, minibatches=2)
+    waits = rehearse(prepared(WithoutRidge(), classification, finetuning=solver))
+    newton = {CG, "hypergrad.finetune: FittedHead._fit", "hypergrad.finetune: FittedHead._search"}
+    assert {place: count for place, count in waits.items() if place not in newton} == (
+        INVERSES[0][1] | FINISHED | CHECKED
+    )
+    assert newton <= set(waits)
