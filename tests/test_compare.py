@@ -116,6 +116,15 @@ class Once(torch.autograd.Function):
         return gradient * (1 - output * output)
 
 
+class Partly(Once):
+    """The hyperbolic tangent, with a derivative that takes its own value as a constant."""
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> Tensor:
+        (output,) = context.saved_tensors
+        return gradient * (1 - output.detach() * output)
+
+
 def once(x: Tensor) -> Tensor:
     result: Tensor = Once.apply(x)
     return result
@@ -161,6 +170,97 @@ def test_an_unroll_through_a_mistake_is_an_error(unrolled: Any, library: str) ->
     unrolled.NETWORK.encoder[1] = Tanh()
     with pytest.raises(RuntimeError, match=r"differentiated twice|not have been used in the graph"):
         getattr(unrolled, library)(unrolled.PHI.clone().requires_grad_())
+
+
+@pytest.mark.parametrize("library", ["metapt", *IMPLICIT])
+def test_nobody_finds_a_derivative_that_drops_a_part_of_its_graph(implicit: Any, library: str) -> None:
+    needs(library)
+    at = weights(implicit, steps=100)
+    right = implicit.textbook("neumann", at)
+    implicit.encode = lambda weights, x: Partly.apply(x @ weights[:30].view(5, 6))
+    assert difference(getattr(implicit, library)("neumann", at), right) > 1e-3
+
+
+def batch_norm() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Linear(4, 5)).double()
+
+
+def run_betty(kind: str, network: nn.Module, implicit: Any) -> None:
+    """Take one PT step and one meta-update with Betty, with a problem of the kind as the lower level."""
+    from betty import configs, engine, problems
+
+    class Inner(getattr(problems, kind)):
+        def training_step(self, batch: Any) -> Tensor:
+            errors = (self.forward(implicit.X) - implicit.TARGETS).square().mean(1)
+            return (torch.sigmoid(self.outer.module[0]) * errors).mean()
+
+    class Outer(problems.ImplicitProblem):
+        def training_step(self, batch: Any) -> Tensor:
+            return sum(value.square().sum() for value in self.inner.trainable_parameters())
+
+    def problem(kind: Any, module: nn.Module, **config: Any) -> Any:
+        optimizer = torch.optim.SGD(module.parameters(), 0.1)
+        return kind(kind.__name__.lower(), configs.Config(**config), module, optimizer, None, [(implicit.X,)])
+
+    inner = problem(Inner, network, type="neumann", neumann_alpha=0.1)
+    outer = problem(Outer, nn.ParameterList([implicit.PHI.clone()]), first_order=kind == "ImplicitProblem")
+    levels = {"u2l": {outer: [inner]}, "l2u": {inner: [outer]}}
+    engine.Engine([outer, inner], configs.EngineConfig(train_iters=1, strategy="cpu"), levels).run()
+
+
+def test_bettys_hypergradient_updates_the_statistics_of_batch_norm(implicit: Any) -> None:
+    needs("betty")
+    network = batch_norm()
+    run_betty("ImplicitProblem", network, implicit)
+    assert network[1].num_batches_tracked == 2, "one PT step, and one evaluation for the hypergradient"
+
+
+def test_bettys_problem_for_unrolling_does_not_start(implicit: Any) -> None:
+    needs("betty")
+    with pytest.raises(KeyError, match="params"):
+        run_betty("IterativeProblem", batch_norm(), implicit)
+
+
+def test_torchopts_unroll_updates_the_statistics_of_the_module(unrolled: Any) -> None:
+    needs("torchopt")
+    from torchopt import MetaSGD
+
+    network = batch_norm()
+    optimizer = MetaSGD(network, 0.1)
+    for _ in range(3):
+        optimizer.step(network(unrolled.X).square().mean())
+    assert network[1].num_batches_tracked == 3
+
+
+def test_highers_unroll_updates_the_statistics_of_a_copy(unrolled: Any) -> None:
+    needs("higher")
+    from higher import innerloop_ctx
+
+    network = batch_norm()
+    with innerloop_ctx(network, torch.optim.SGD(network.parameters(), 0.1)) as (copy, optimizer):
+        for _ in range(3):
+            optimizer.step(copy(unrolled.X).square().mean())
+        assert copy[1].num_batches_tracked == 3
+    assert network[1].num_batches_tracked == 0
+
+
+def test_a_solve_that_fails_has_a_status_in_metapt_and_none_in_betty(implicit: Any) -> None:
+    at, loss = weights(implicit), implicit.pretrain_loss
+    implicit.pretrain_loss = lambda weights, phi: loss(weights, phi) - 0.05 * weights.square().sum()  # not convex
+    statuses = []
+    call = implicit.hypergradient
+
+    def watched(*arguments: Any, **options: Any) -> Any:
+        result = call(*arguments, **options)
+        statuses.append(result.diagnostics.solve_status.name)
+        return result
+
+    implicit.hypergradient = watched
+    implicit.metapt("cg", at)
+    assert statuses == ["INDEFINITE"]
+    needs("betty")
+    assert difference(implicit.betty("cg", at), implicit.textbook("cg", at)) > 1e6, "finite, and nothing is said"
 
 
 def test_textbook_neumann_returns_zeros_for_a_derivative_without_a_graph(implicit: Any) -> None:
