@@ -159,16 +159,21 @@ def test_after_a_mistake_others_return_zeros(implicit: Any, library: str, mistak
     assert not getattr(implicit, library)("neumann", at).any()
 
 
+class Tanh(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return once(x)
+
+
 @pytest.mark.parametrize("library", ["metapt", *UNROLLED])
-def test_an_unroll_through_a_mistake_is_an_error(unrolled: Any, library: str) -> None:
+@pytest.mark.parametrize("mistake", ["detached hyperparameters", "once_differentiable"])
+def test_an_unroll_through_a_mistake_is_an_error(unrolled: Any, library: str, mistake: str) -> None:
     needs(library)
-
-    class Tanh(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return once(x)
-
-    unrolled.NETWORK.encoder[1] = Tanh()
-    with pytest.raises(RuntimeError, match=r"differentiated twice|not have been used in the graph"):
+    loss = unrolled.pretrain_loss
+    if mistake == "once_differentiable":
+        unrolled.NETWORK.encoder[1] = Tanh()
+    else:
+        unrolled.pretrain_loss = lambda outputs, phi: loss(outputs, phi.detach())
+    with pytest.raises(RuntimeError, match=r"differentiated twice|does not depend on|not have been used in the graph"):
         getattr(unrolled, library)(unrolled.PHI.clone().requires_grad_())
 
 
@@ -245,11 +250,14 @@ def test_highers_unroll_updates_the_statistics_of_a_copy(unrolled: Any) -> None:
     assert network[1].num_batches_tracked == 0
 
 
-def test_a_solve_that_fails_has_a_status_in_metapt_and_none_in_betty(implicit: Any) -> None:
-    at, loss = weights(implicit), implicit.pretrain_loss
-    implicit.pretrain_loss = lambda weights, phi: loss(weights, phi) - 0.05 * weights.square().sum()  # not convex
-    statuses = []
-    call = implicit.hypergradient
+def make_indefinite(implicit: Any) -> None:
+    loss = implicit.pretrain_loss
+    implicit.pretrain_loss = lambda weights, phi: loss(weights, phi) - 0.05 * weights.square().sum()
+
+
+def test_metapt_says_that_a_solve_failed(implicit: Any) -> None:
+    at, call, statuses = weights(implicit), implicit.hypergradient, []
+    make_indefinite(implicit)
 
     def watched(*arguments: Any, **options: Any) -> Any:
         result = call(*arguments, **options)
@@ -259,8 +267,16 @@ def test_a_solve_that_fails_has_a_status_in_metapt_and_none_in_betty(implicit: A
     implicit.hypergradient = watched
     implicit.metapt("cg", at)
     assert statuses == ["INDEFINITE"]
-    needs("betty")
-    assert difference(implicit.betty("cg", at), implicit.textbook("cg", at)) > 1e6, "finite, and nothing is said"
+
+
+@pytest.mark.parametrize(("library", "least", "most"), [("betty", 1e6, float("inf")), ("torchopt", 0, 1e-6)])
+def test_others_return_a_number_whether_or_not_a_solve_failed(
+    implicit: Any, library: str, least: float, most: float
+) -> None:
+    needs(library)
+    at = weights(implicit)
+    make_indefinite(implicit)
+    assert least < difference(getattr(implicit, library)("cg", at), implicit.textbook("cg", at)) < most
 
 
 def test_textbook_neumann_returns_zeros_for_a_derivative_without_a_graph(implicit: Any) -> None:
