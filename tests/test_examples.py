@@ -32,3 +32,12 @@ def test_the_weights_of_graph_tasks_are_learned(capsys: pytest.CaptureFixture[st
     assert weights.sum().item() == pytest.approx(len(weights), rel=1e-4)
     assert weights.std() > 0.1, "which ones get more depends on the random seed"
     assert "Weights of the tasks: [" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_the_augmentation_that_destroys_the_class_gets_weaker(capsys: pytest.CaptureFixture[str]) -> None:
+    strengths, (fixed, with_learned) = learned("augmentation_policy")
+    assert strengths["warp"] < 0.25
+    assert strengths["scale"] > 0.75, "amplitudes say nothing about the class"
+    assert with_learned > fixed
+    assert "Diagnosis: all well" in capsys.readouterr().out
