@@ -19,6 +19,7 @@ from metapt.hypergrad import (
     Unroll,
     hypergradient,
 )
+from metapt.hypergrad.layers.batch_norm import batch_norm
 
 from .problems import Classifier, classification
 
@@ -74,3 +75,21 @@ def test_the_hypergradient_on_a_gpu_is_that_on_the_cpu(solver: Any, inverse: Any
     torch.testing.assert_close(moved(there.gradient, "cpu"), here.gradient, rtol=1e-8, atol=1e-10)
     torch.testing.assert_close(moved(there.head, "cpu"), here.head, rtol=1e-8, atol=1e-10)
     assert there.diagnostics.solve_status is here.diagnostics.solve_status
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_second_derivatives_of_batch_norm_on_a_gpu_are_those_on_the_cpu(layout: torch.memory_format) -> None:
+    def second(device: str) -> tuple[Tensor, ...]:
+        draws = torch.Generator().manual_seed(0)
+        values, cotangent = (
+            torch.randn(6, 8, 1, 10, generator=draws, dtype=torch.float64).to(device, memory_format=layout)
+            for _ in range(2)
+        )
+        weight, bias = (torch.randn(8, generator=draws, dtype=torch.float64).to(device) for _ in range(2))
+        inputs = [value.requires_grad_() for value in (values, weight, bias)]
+        result = batch_norm(*inputs)
+        first = torch.autograd.grad((result**3 * cotangent).sum(), inputs, create_graph=True)
+        return torch.autograd.grad(sum(part.square().sum() for part in first), inputs)
+
+    for here, there in zip(second("cpu"), second("cuda"), strict=True):
+        torch.testing.assert_close(there.cpu(), here, rtol=1e-8, atol=1e-10)

@@ -180,10 +180,11 @@ class _Backward(torch.autograd.Function):
 def _sums(dy: Tensor, values: Tensor, mean: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
     """Return the sums per channel of dy * (values - mean) * scale and of dy, [channels] each.
 
-    One kernel computes both in one pass, without the product in memory.
+    One kernel computes both in one pass, without the product in memory. They don't depend on the weight that it gets,
+    but without a weight it returns empty tensors for channels-last values on a GPU.
     """
     _, products, sums = torch.ops.aten.native_batch_norm_backward(
-        dy, values, None, None, None, mean, scale, True, 0.0, [False, True, True]
+        dy, values, scale, None, None, mean, scale, True, 0.0, [False, True, True]
     )
     return products, sums
 
