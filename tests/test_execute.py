@@ -133,6 +133,13 @@ def test_a_log_is_of_one_job(entry: Callable[[Run], str], tmp_path: Path) -> Non
         assert path.read_text().count("copying for me") == 1
 
 
+def test_a_job_that_is_broken_off_leaves_no_log_open(entry: Callable[[Run], str], tmp_path: Path) -> None:
+    before = list(logging.getLogger("metapt").handlers)
+    with pytest.raises(KeyboardInterrupt):
+        execute(job(tmp_path, entry(raising(KeyboardInterrupt()))))
+    assert logging.getLogger("metapt").handlers == before
+
+
 def test_a_known_error_is_one_sentence(
     entry: Callable[[Run], str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

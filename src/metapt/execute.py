@@ -92,6 +92,9 @@ def execute(
         else:
             state = f"error: {error!r}"
             log.exception("error: the job %s broke off", job.name)
+    except BaseException:
+        _stop_logging(handlers)
+        raise
     try:
         if job.record:
             records.write(Path(job.record), _record(job, state, device, wall_time, sums, code, products))
@@ -99,10 +102,7 @@ def execute(
         state = f"error: {error}"
         log.error(state)
     finally:
-        for handler in handlers:
-            log.removeHandler(handler)
-            handler.close()
-        log.propagate = True
+        _stop_logging(handlers)
     return 0 if state == "done" else 1
 
 
@@ -235,6 +235,13 @@ def _add(handler: logging.Handler, handlers: list[logging.Handler], prefix: str 
     handler.setFormatter(_Formatter(f"%(asctime)s {prefix.replace('%', '%%')}%(message)s", "%H:%M:%S"))
     log.addHandler(handler)
     handlers.append(handler)
+
+
+def _stop_logging(handlers: list[logging.Handler]) -> None:
+    for handler in handlers:
+        log.removeHandler(handler)
+        handler.close()
+    log.propagate = True
 
 
 def _record(

@@ -1,0 +1,103 @@
+"""Agreement of validation results along fine-tuning with the test results at its end, over settings of a headroom.
+
+A learner of hyperparameters minimises some objective: the validation loss of a head, or of the whole network, after so
+many epochs. Whether such an objective can see what the final test sees is measured on the runs of a headroom (see
+`metapt.evaluation.headroom`), without any gradient: by Spearman's correlation over settings between the validation
+results of one PT seed after an epoch and the mean test results of the other PT seeds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from metapt.errors import DataError
+from metapt.evaluation import figures
+from metapt.evaluation.agreement import spearman
+from metapt.evaluation.headroom import grids
+from metapt.evaluation.statistics import Estimate, estimate_mean
+
+EPOCHS = ["evaluation", "setting", "pretrain_seed", "epoch", "validation"]
+"""Columns of a table of validation results along FT."""
+
+
+@dataclass(frozen=True)
+class ObjectiveAgreement:
+    """The agreement of an objective with the test results of one evaluation, mean over PT seeds.
+
+    Attributes:
+        objective: the evaluation whose validation results are the objective.
+        epoch: after which it is read; None for the test results of one PT seed, which are a ceiling.
+        evaluation: the evaluation of the test results.
+        spearman: Spearman's correlation over settings, from -1 to 1.
+    """
+
+    objective: str
+    epoch: int | None
+    evaluation: str
+    spearman: Estimate
+
+
+def agreements(runs: pd.DataFrame, epochs: pd.DataFrame) -> Iterator[ObjectiveAgreement]:
+    """Yield the agreement of each objective and epoch with each evaluation of the runs; of each, last, the ceiling.
+
+    Args:
+        runs: a table of runs of one problem.
+        epochs: a table with the columns `EPOCHS`, for the same settings and PT seeds.
+
+    Raises:
+        DataError: the epochs lack a setting or a PT seed of the runs.
+    """
+    for grid in grids(runs):
+        evaluation, test = grid.cell["evaluation"], grid.test
+        for (objective, epoch), part in epochs.groupby(["evaluation", "epoch"], sort=True):
+            seen = part.pivot(index="setting", columns="pretrain_seed", values="validation")
+            seen = seen.reindex(index=test.index, columns=test.columns)
+            if seen.isna().to_numpy().any():
+                raise DataError(
+                    f"the results of {objective} after epoch {epoch} lack a setting or a PT seed of the runs."
+                )
+            yield ObjectiveAgreement(str(objective), int(str(epoch)), evaluation, _mean(seen, test))
+        yield ObjectiveAgreement(evaluation, None, evaluation, _mean(test, test))
+
+
+def _mean(seen: pd.DataFrame, test: pd.DataFrame) -> Estimate:
+    """Return the mean over PT seeds of the correlation of a seed's results with the mean test of the other seeds."""
+    return estimate_mean(
+        [
+            spearman(seen[seed].to_numpy(dtype=float), test.drop(columns=seed).mean(axis=1).to_numpy(dtype=float))
+            for seed in test.columns
+        ]
+    )
+
+
+def figure(found: list[ObjectiveAgreement], names: Mapping[str, str]) -> Figure:
+    """Draw the correlations against epochs, a panel for each evaluation; `names` has those of evaluations."""
+    evaluations = list(dict.fromkeys(each.evaluation for each in found))
+    drawn, axes = figures.panels(len(evaluations), 1, width=5.6, height=3.6)
+    for axis, evaluation in zip(axes, evaluations, strict=True):
+        own = [each for each in found if each.evaluation == evaluation]
+        with figures.style():
+            axis.axhline(0, color=figures.QUIET, linewidth=1, linestyle="--", zorder=1.5)
+            for number, objective in enumerate(dict.fromkeys(each.objective for each in own if each.epoch)):
+                line = [(each.epoch, each.spearman) for each in own if each.objective == objective and each.epoch]
+                axis.errorbar(
+                    [epoch for epoch, _ in line],
+                    [found.mean for _, found in line],
+                    [found.standard_error for _, found in line],
+                    label=f"validation AUROC of {names.get(objective, objective)}",
+                    color=figures.colour(number),
+                    marker=figures.MARKERS[number],
+                    elinewidth=1.2,
+                )
+            for each in own:
+                if each.epoch is None:
+                    axis.axhline(each.spearman.mean, color="black", linewidth=1.2, label="test AUROC of one PT seed")
+            axis.set(xscale="log", xlabel="FT epochs", ylabel="Spearman's correlation, mean ± SE", ylim=(-0.6, 1.05))
+            figures.plain_log_ticks(axis.xaxis)
+        figures.title(axis, f"agreement with the test AUROC of {names.get(evaluation, evaluation)}")
+    figures.legend_above(drawn, axes, columns=3)
+    return drawn
