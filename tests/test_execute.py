@@ -52,7 +52,7 @@ def copy(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Pat
     outputs["copy"].write_text(inputs["original"].read_text() + f" on {machine.device} with {machine.threads}")
 
 
-def raising(error: Exception) -> Run:
+def raising(error: BaseException) -> Run:
     def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
         raise error
 
