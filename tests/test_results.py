@@ -13,6 +13,7 @@ from metapt.evaluation.agreement_report import comparisons, measured
 from metapt.evaluation.comparisons import decide
 from metapt.evaluation.headroom import REFERENCE, grids, headroom, read
 from metapt.evaluation.objectives import agreements
+from metapt.evaluation.statistics import estimate_mean
 from metapt.evaluation.tables import mean_and_error
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
@@ -116,3 +117,18 @@ def test_the_page_says_how_many_settings_of_ecgs_are_better_than_the_reference()
     means = runs[runs["evaluation"] == "full_transfer"].groupby("setting")["test"].mean()
     better = (means.drop(REFERENCE) > means[REFERENCE]).sum()
     assert f"{better} of the 24 random settings are better" in PAGE
+
+
+@pytest.mark.parametrize("path", sorted((RESULTS / "confirmation").glob("*.csv")), ids=lambda path: path.name)
+def test_the_page_says_what_the_confirmation_says(path: Path) -> None:
+    runs = pd.read_csv(path)
+    assert sorted(set(runs["pretrain_seed"])) == [100, 101, 102, 103, 104]
+    known = pd.read_csv(RESULTS / "headroom" / path.name)
+    for cell, rows in runs.groupby(["problem", "evaluation"]):
+        before = known[(known["problem"] == cell[0]) & (known["evaluation"] == cell[1])]
+        best = before[before["setting"] != REFERENCE].groupby("setting")["test"].mean().idxmax()
+        results = rows.groupby(["setting", "pretrain_seed"])["test"].mean()
+        found = estimate_mean((results[best] - results[REFERENCE]).tolist())
+        assert f"{found.mean:.1f} ± {found.standard_error:.1f} points" in " ".join(PAGE.split())
+        words = f"(n = {found.n}, {{}}{found.low:.1f} to {found.high:.1f})"
+        assert any(words.format(each) in " ".join(PAGE.split()) for each in ("", "95 % interval "))
