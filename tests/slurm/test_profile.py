@@ -72,5 +72,5 @@ def test_the_dry_run_of_the_whole_paper_takes_seconds(tmp_path: Path) -> None:
     )
     after = os.times()
     assert done.returncode == 0, done.stderr
-    # CPU time, since wall time grows on a busy machine. It varies, too: up to 14 s were seen on a machine where it takes less than 10.
+    # CPU time, since wall time grows on a busy machine. Up to 14 s were seen on a machine that usually takes 10.
     assert after.children_user + after.children_system - before.children_user - before.children_system < 20
