@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from metapt.hypergrad import Neumann, Params, Pretrained, Unroll, hypergradient
 from metapt.hypergrad.layers.batch_norm import BatchNorm, batch_norm
@@ -323,3 +325,24 @@ def test_the_hypergradient_is_that_of_torchs_layers(keep_gradient: bool) -> None
     expected = Blurred(Theirs).hypergradient()
     assert expected.norm() > 1e-3
     equal(Blurred(Ours).hypergradient(keep_gradient), expected, tolerance=1e-10)
+
+
+def test_the_second_derivative_of_batch_norm_never_calls_its_kernel_without_a_weight() -> None:
+    """On a GPU the kernel returns empty sums for channels-last values if it gets none."""
+
+    class Weights(TorchDispatchMode):
+        def __init__(self) -> None:
+            super().__init__()
+            self.given: list[bool] = []
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if func is torch.ops.aten.native_batch_norm_backward.default:
+                self.given.append(args[2] is not None)
+            return func(*args, **(kwargs or {}))
+
+    inputs = [torch.randn(shape, requires_grad=True) for shape in ((6, 3, 1, 4), (3,), (3,))]
+    with Weights() as weights:
+        first = torch.autograd.grad(batch_norm(*inputs).pow(3).sum(), inputs, create_graph=True)
+        torch.autograd.grad(sum(part.square().sum() for part in first), inputs)
+    assert len(weights.given) > 1
+    assert all(weights.given)
