@@ -91,12 +91,17 @@ def test_a_control_differs_from_its_arm_in_learning_alone(case: Case) -> None:
 
 
 def test_the_paper_has_every_kind_of_control() -> None:
-    found = {arm: controls(Case("paper", "ecg", "full_access", arm)) for arm in ecg.ARMS}
+    searches = [name for name, arm in ecg.ARMS.items() if isinstance(arm, ecg.RunSearch)]
+    found = {arm: controls(Case("paper", "ecg", "full_access", arm)) for arm in ecg.ARMS if arm not in searches}
+    found |= {arm: ecg.controls(arm, ecg.ARMS) for arm in searches}
     assert found["meta"] == ["simclr", "meta-frozen", "random_search-displacement"]
     assert found["meta-stable"] == ["meta-stable-start", "meta-stable-frozen", "random_search"]
     assert found["meta-released"] == ["simclr-released"]
     assert found["optsla"] == ["simclr"]
     assert found["branch_search"] == ["simclr-mild", "branch_search-random", "branch_search-lower"]
+    assert found["run_search"] == ["simclr", "run_search-random"]
+    assert found["temperature_search"] == ["simclr", "temperature_search-random"]
+    assert found["run_search-random"] == found["temperature_search-random"] == []
     assert found["simclr"] == found["no_pt"] == found["random_search"] == found["branch_search-lower"] == []
     found = {arm: controls(Case("paper", "ppi", "full_access", arm)) for arm in ppi.MAIN_ARMS}
     assert found["meta"] == ["graph_supervised-slow", "meta-frozen", "meta-permuted"]

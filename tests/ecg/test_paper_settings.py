@@ -22,6 +22,7 @@ from metapt.domains.ecg.config import (
     EcgSettings,
     OptSla,
     RandomSearch,
+    RunSearch,
     Simclr,
     Warp,
     WarpOf,
@@ -99,6 +100,7 @@ SECTIONS: list[type[BaseModel]] = [
     EcgMeta,
     OptSla,
     RandomSearch,
+    RunSearch,
     BranchSearch,
 ]
 SECTIONS += [*(experiment.section for experiment in DOMAIN.experiments.values()), EcgSettings]

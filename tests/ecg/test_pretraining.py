@@ -18,7 +18,7 @@ from metapt.domains.ecg import arms as pretraining
 from metapt.domains.ecg import config
 from metapt.domains.ecg.arms import meta_labelled, meta_loop, pretrain
 from metapt.domains.ecg.batches import SimclrBatches
-from metapt.domains.ecg.config import EcgPretraining, Warp
+from metapt.domains.ecg.config import EcgFinetuning, EcgPretraining, Warp
 from metapt.domains.ecg.data.dataset import Dataset
 from metapt.domains.ecg.policy import SCALE
 from metapt.domains.ecg.problem import UnlabelledBatch
@@ -62,8 +62,14 @@ ARMS: dict[str, config.Arm] = {
     "branch_search": config.BranchSearch(method="branch_search", warp=MILD, period=2),
     "branch_search-random": config.BranchSearch(method="branch_search", warp=MILD, period=2, select="random"),
     "branch_search-lower": config.BranchSearch(method="branch_search", warp=MILD, period=2, select="lower"),
+    "run_search": config.RunSearch(method="run_search", warp=SQUARE, rounds=2, factor=4.0, folds=3),
+    "temperature_search": config.RunSearch(
+        method="run_search", warp=SQUARE, rounds=2, folds=3, propose="random", **config.TEMPERATURE
+    ),
 }
-SEARCHES = [name for name in ARMS if "search" in name]
+SEARCHES = ["random_search", "branch_search", "branch_search-random", "branch_search-lower"]
+COUNTS = {"random_search": 4, "optsla": 2, "run_search": 5, "temperature_search": 5}
+"""Numbers of checkpoints, where they are not 1."""
 LEARNING = ["meta", "meta-stable", "optsla"]
 
 
@@ -84,7 +90,14 @@ def setting_in(
     """Return a setting of eight PT steps on 24 ECGs, width 2, and an FT set of 25."""
     settings = EcgPretraining(**{"signals": 24, "epochs": 2, "batch_size": 6, "lr": 1e-3, **changes})
     return Setting(
-        dataset, 2, settings, seed, meta_size, "patients", lambda part: checkpoint(folder / f"state{part}.pt", "a test")
+        dataset,
+        2,
+        settings,
+        seed,
+        meta_size,
+        "patients",
+        lambda part: checkpoint(folder / f"state{part}.pt", "a test"),
+        finetune_settings=EcgFinetuning(epochs=2, batch_size=6, linear_epochs=3),
     )
 
 
@@ -155,7 +168,7 @@ def test_every_arm_runs_and_leaves_what_it_promises(ran: Callable[[str], Ran], n
     assert run.numbers[WARP_STRENGTH] == pytest.approx(strength)
     assert 0 < run.numbers[DISPLACEMENT] < 64
     assert all(row.keys() == {"replicate", "step", "name", "value"} and row["replicate"] == 0 for row in run.series)
-    assert len(run.checkpoints) == {"random_search": 4, "optsla": 2}.get(name, 1)
+    assert len(run.checkpoints) == COUNTS.get(name, 1)
     assert all(checkpoint.path.exists() for checkpoint in run.checkpoints)
 
 

@@ -19,6 +19,7 @@ from metapt.domains.ecg.policy import SCALE, Policy
 from metapt.domains.ecg.probe import cross_validated_loss
 from metapt.domains.ecg.problem import LabelledBatch, SupervisedProblem
 from metapt.domains.ecg.quantities import DISPLACEMENT, WARP_SCALE, WARP_STRENGTH
+from metapt.domains.ecg.run_search import run_search
 from metapt.domains.ecg.setting import Setting, policy_of
 from metapt.evaluation import metrics
 from metapt.hypergrad import Adam, Neumann, Params, Pretrained, Unroll
@@ -54,6 +55,8 @@ def pretrain(arm: config.Arm, setting: Setting) -> PretrainRun:
                 run = _random_search(setting, arm)
             case config.BranchSearch():
                 run = _branch_search(setting, arm)
+            case config.RunSearch():
+                run = run_search(setting, arm)
     run = finished(run, measured)
     if not isinstance(arm, config.NoPretraining):
         numbers = warp_numbers(policy_of(arm.warp), run.meta, setting.dataset.samples)

@@ -199,7 +199,34 @@ class BranchSearch(PretrainedEcgArm):
     folds: Annotated[int, Field(ge=2)] = key(5, "folds of its cross-validation")
 
 
-Arm = Annotated[NoPretraining | Simclr | EcgMeta | OptSla | RandomSearch | BranchSearch, Field(discriminator="method")]
+class RunSearch(PretrainedEcgArm):
+    """SimCLR with one hyperparameter that is searched with whole PT runs, judged by cross-validated FT.
+
+    All PT runs share weights, minibatches and draws. The result is the run of the candidate with which the search ends,
+    so that it costs `2 * rounds` PT runs, each with `folds` FT runs. Not in the paper.
+    """
+
+    method: Literal["run_search"]
+    warp: Warp = Warp()
+    hyperparameter: Literal["strength", "temperature"] = key(
+        "strength", "what is searched: the strength of the warp, or the temperature of NT-Xent"
+    )
+    propose: Literal["secants", "random"] = key(
+        "secants",
+        "secants: a candidate on each side of the present value, of which the better one is the next value, with steps "
+        "that halve (in the logarithm); control: as many random candidates, log-uniform where secants can go",
+    )
+    factor: Annotated[float, Field(gt=1)] = key(16.0, "the first candidates are the start times and over this")
+    rounds: Positive = key(2, "pairs of candidates")
+    evaluation: Literal["full_transfer", "linear_evaluation"] = key(
+        "full_transfer", "FT of the whole network, or of the head alone, whose AUROC chooses"
+    )
+    folds: Annotated[int, Field(ge=2)] = key(4, "folds of all labelled ECGs; all ECGs of a patient are in one")
+
+
+Arm = Annotated[
+    NoPretraining | Simclr | EcgMeta | OptSla | RandomSearch | BranchSearch | RunSearch, Field(discriminator="method")
+]
 
 STABLE_WARP = Warp(smoothing="velocity", scale="log", initial=16.0)
 STABLE = EcgMeta(
@@ -225,6 +252,10 @@ RELEASED: dict[str, Any] = {
     "finetune": EcgFinetuning(batch_norm="eval", batch_size=64, linear_lr=1e-3),
 }
 """What the released code does in PT and FT of every arm, where it differs from the paper or the paper is silent."""
+
+
+TEMPERATURE: dict[str, Any] = {"hyperparameter": "temperature", "factor": 4.0, "evaluation": "linear_evaluation"}
+"""The search of the temperature, which decides linear evaluation."""
 
 
 def _warp_of(arm: str, use: Literal["as_learned", "as_started"]) -> Simclr:
@@ -253,6 +284,10 @@ ARMS: dict[str, Arm] = {
     "branch_search": BranchSearch(method="branch_search"),
     "branch_search-random": BranchSearch(method="branch_search", select="random"),
     "branch_search-lower": BranchSearch(method="branch_search", select="lower"),
+    "run_search": RunSearch(method="run_search"),
+    "run_search-random": RunSearch(method="run_search", propose="random"),
+    "temperature_search": RunSearch(method="run_search", **TEMPERATURE),
+    "temperature_search-random": RunSearch(method="run_search", propose="random", **TEMPERATURE),
 }
 
 TRAINING_RECORDS = {"simulated": 2162, "ptbxl-1.0.3": 19601, "ptbxl-1.0.1": 19634}
@@ -345,8 +380,13 @@ def access(arm: Arm, size: int) -> str:
 
 
 def learns_warp(arm: Arm) -> bool:
-    """Return whether the arm learns its warp."""
+    """Return whether the arm learns its warp while it pre-trains."""
     return isinstance(arm, EcgMeta | OptSla) or (isinstance(arm, BranchSearch) and arm.select == "validation")
+
+
+def learns(arm: Arm) -> bool:
+    """Return whether the arm learns a hyperparameter of PT, and is no control of one that does."""
+    return learns_warp(arm) or (isinstance(arm, RunSearch) and arm.propose == "secants")
 
 
 def resolved(arm: Arm, arms: Mapping[str, Arm]) -> Arm:
@@ -364,16 +404,20 @@ def resolved(arm: Arm, arms: Mapping[str, Arm]) -> Arm:
 
 
 def controls(name: str, arms: Mapping[str, Arm]) -> list[str]:
-    """Return the controls of an arm that learns its warp; each differs from it in one thing.
+    """Return the controls of an arm that learns a hyperparameter; each differs from it in one thing.
 
-    They are SimCLR with the warp as it was at the start, SimCLR with the learned warp throughout, and, of equal budget,
-    a random search of the strength of a warp with the same smoothing (of a meta arm) or the same search without the
-    choice (of a branch search).
+    They are SimCLR with the hyperparameter as it was at the start, SimCLR with the learned warp throughout, and, of
+    equal budget, a random search of the strength of a warp with the same smoothing (of a meta arm), the same search
+    without the choice (of a branch search) or with random candidates (of a search with whole runs).
     """
     arm = arms[name]
-    if isinstance(arm, NoPretraining) or not learns_warp(arm):
+    if isinstance(arm, NoPretraining) or not learns(arm):
         return []
-    wanted: list[Arm] = [counterpart(Simclr, arm), counterpart(Simclr, arm, warp_of=WarpOf(of=name))]
+    wanted: list[Arm] = [counterpart(Simclr, arm)]
+    if learns_warp(arm):
+        wanted += [counterpart(Simclr, arm, warp_of=WarpOf(of=name))]
+    if isinstance(arm, RunSearch):
+        wanted += [arm.model_copy(update={"propose": "random"})]
     if isinstance(arm, BranchSearch):
         wanted += [arm.model_copy(update={"select": select}) for select in ("random", "lower")]
     found = equal_to(wanted, {other: resolved(each, arms) for other, each in arms.items()})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from metapt.domains.ecg.config import Arm, EcgPretraining, EcgSettings, NoPretraining, Simclr, resolved
+from metapt.domains.ecg.config import Arm, EcgPretraining, EcgSettings, NoPretraining, RunSearch, Simclr, resolved
 from metapt.jobs import Job, Jobs, Json, chosen_seeds, seeds_folder
 from metapt.twostage.arms import changed, own_settings
 
@@ -39,6 +39,12 @@ class EcgJobs(Jobs[EcgSettings]):
         config = self._studied(size) | {"arm": arm, "arm_settings": own_settings(section), "seed": seed}
         config |= {"pretrain": {} if isinstance(section, NoPretraining) else pretrain}
         config |= {"split": None} if size is None else {}
+        minutes = self._pretrain_minutes(pretrain)
+        if isinstance(section, RunSearch):
+            finetune = changed(self.config.finetune, section.finetune)
+            config |= {"finetune": finetune}
+            minutes += self._minutes(section.folds * finetune.epochs * (size or 0))
+            minutes *= 2 * section.rounds
         if isinstance(section, Simclr) and section.warp_of is not None:
             inputs = inputs | {"learned": self.pretrain(section.warp_of.of, access, seed).outputs["pretrained"]}
         return self.training(
@@ -48,7 +54,7 @@ class EcgJobs(Jobs[EcgSettings]):
             config,
             inputs,
             mem_mb=self._mem_mb(),
-            minutes=self._pretrain_minutes(pretrain),
+            minutes=minutes,
         )
 
     def finetune(

@@ -28,6 +28,10 @@ _LOOKS: generic.Known = {
     "branch_search": ("branch search", 4, 5, "-"),
     "branch_search-random": ("branch search, random", 6, 0, "--"),
     "branch_search-lower": ("branch search, lower", 5, 1, "--"),
+    "run_search": ("strength by whole runs", 5, 2, "-"),
+    "run_search-random": ("random strengths, whole runs", 5, 0, ":"),
+    "temperature_search": ("temperature by whole runs", 4, 3, "-"),
+    "temperature_search-random": ("random temperatures, whole runs", 4, 1, ":"),
 }
 
 # an arm of the default config has the same label and look everywhere

@@ -19,9 +19,9 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
     """Pre-train.
 
     The config holds `arm` (its name), `arm_settings`, `seed`, `meta_size` (labelled ECGs that PT sees, or None),
-    `split` (of them, see `finetune_indices`; or None), `width`, `samples`, `pretrain` (see `EcgPretraining`) and
-    `checkpoint`. The inputs are `signals` and `records`, and `learned` where the arm takes a learned warp; see
-    `setting_of`.
+    `split` (of them, see `finetune_indices`; or None), `width`, `samples`, `pretrain` (see `EcgPretraining`),
+    `checkpoint`, and for a search with whole runs `finetune` (see `EcgFinetuning`). The inputs are `signals` and
+    `records`, and `learned` where the arm takes a learned warp; see `setting_of`.
     """
     bound = fingerprint(config, inputs, __name__, machine.device)
     path = Path(config["checkpoint"])

@@ -10,6 +10,10 @@ CLASS_AUROCS = {name: f"test AUROC {name} (%)" for name in CLASSES}
 WARP_SCALE = "warp scale m"
 WARP_STRENGTH = "warp strength"
 DISPLACEMENT = "warp displacement (samples)"
+TEMPERATURE = "temperature of NT-Xent"
+
+FACTOR = "factor on the start"  # of a candidate of a search with whole PT runs
+CROSS_VALIDATED_AUROC = "cross-validated AUROC (%)"
 
 HYPERGRADIENT, HORIZON = "hypergradient", "horizon"  # the evaluations of the warp study
 MEAN = "hypergradient mean"

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from metapt.domains.ecg.batches import SimclrBatches, Views
-from metapt.domains.ecg.config import EcgPretraining, Warp, steps_per_epoch
+from metapt.domains.ecg.config import EcgFinetuning, EcgPretraining, Warp, steps_per_epoch
 from metapt.domains.ecg.data.dataset import (
     Dataset,
     Split,
@@ -42,6 +42,7 @@ class Setting:
     split: Split  # of them, into training and validation; see `finetune_indices`
     checkpoint: Callable[[str], Checkpoint]  # the name of a part of the run -> its checkpoint
     learned: Params | None = None  # the warp that another arm has learned; None: the arm takes none
+    finetune_settings: EcgFinetuning | None = None  # of FT runs in a search; None: the arm makes none
 
     @property
     def encoder(self) -> Encoder:
@@ -131,9 +132,11 @@ def setting_of(
 ) -> Setting:
     """Return the setting of a PT job with `width`, `samples`, `pretrain`, `meta_size` and `split` of its config.
 
-    The input `learned` is pretrained.pt of the arm whose learned warp this arm takes, if it takes one.
+    A search has `finetune` in its config, too. The input `learned` is pretrained.pt of the arm whose learned warp this
+    arm takes, if it takes one.
     """
     learned = load_pretrained(inputs["learned"], config["width"], device).meta if "learned" in inputs else None
+    finetune = EcgFinetuning.model_validate(config["finetune"]) if "finetune" in config else None
     return Setting(
         dataset=open_dataset(inputs, config["samples"], device),
         width=config["width"],
@@ -143,6 +146,7 @@ def setting_of(
         split=config["split"],
         checkpoint=checkpoint,
         learned=learned,
+        finetune_settings=finetune,
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from metapt.domains.ecg.aurocs import auroc_tables, beats, needs, over_sizes
-from metapt.domains.ecg.config import ARMS, EcgExperiment
+from metapt.domains.ecg.config import ARMS, EcgExperiment, RunSearch
 from metapt.domains.ecg.results import EcgResults
 from metapt.evaluation.experiment import Experiment
 from metapt.sections import Positive, key
@@ -16,7 +16,11 @@ from metapt.sections import Positive, key
 class FullAccess(EcgExperiment):
     """All FT data are there at meta-PT time, at several sizes of the FT set."""
 
-    arms: list[str] = key(list(ARMS), "arms, keys of `ecg.arms`", min_length=1)
+    arms: list[str] = key(
+        [name for name, arm in ARMS.items() if not isinstance(arm, RunSearch)],
+        "arms, keys of `ecg.arms`; a search with whole runs, which costs several PT runs at each size, only if named",
+        min_length=1,
+    )
     finetune_sizes: list[Positive] = key([100, 250, 500, 1000, 2500], "labelled ECGs, |D_FT|", min_length=1)
 
 
