@@ -141,6 +141,7 @@ def test_merge_keys_are_read(tmp_path: Path) -> None:
         ([], "name what to run: a config (--configfile CONFIG.yaml), or a run.json and a folder (--into DIR)."),
         (["a", "b", "--into", "x"], "--into repeats the run of one run.json: name that file, and no --configfile."),
         (["a", "--into", "x", "--threads", "0"], "--threads is 0, but must be at least 1."),
+        (["a", "--configfile", TINY, "--jobs", "0"], "--jobs is 0, but must be at least 1."),
         (
             ["mnist_bptl", "--configfile", TINY],
             "mnist_bptl is no target (did you mean 'mnist_bptt'?): name a file, a domain or an ex",

@@ -67,8 +67,9 @@ def parser() -> argparse.ArgumentParser:
         "--threads",
         type=int,
         metavar="N",
-        help="CPU threads; default: as recorded or planned (other numbers round differently)",
+        help="CPU threads of a job; default: as recorded or planned (other numbers round differently)",
     )
+    run.add_argument("--jobs", type=int, default=1, metavar="N", help="jobs at a time; they share a GPU; default: 1")
 
     check = commands.add_parser(
         "check", help="validate config files, each laid over the ones before it; say how many jobs they have"
@@ -132,6 +133,8 @@ def _run(options: argparse.Namespace) -> int:
 
     if options.threads is not None and options.threads < 1:
         raise ConfigError(f"--threads is {options.threads}, but must be at least 1.")
+    if options.jobs < 1:
+        raise ConfigError(f"--jobs is {options.jobs}, but must be at least 1.")
     if options.into is not None:
         if options.configfile is not None or len(options.targets) != 1:
             raise ConfigError("--into repeats the run of one run.json: name that file, and no --configfile.")
@@ -140,7 +143,7 @@ def _run(options: argparse.Namespace) -> int:
         raise ConfigError(
             "name what to run: a config (--configfile CONFIG.yaml), or a run.json and a folder (--into DIR)."
         )
-    return run.run(options.configfile, options.targets, options.device, options.threads)
+    return run.run(options.configfile, options.targets, options.device, options.threads, options.jobs)
 
 
 def _check(options: argparse.Namespace) -> int:

@@ -6,9 +6,11 @@ import json
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import replace
 from multiprocessing import get_context
+from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +24,10 @@ from metapt.registry import DOMAINS, domain
 from metapt.remaining import Remaining, duration
 
 
-def run(configs: Sequence[Path], targets: Sequence[str], device: str | None, threads: int | None) -> int:
-    """Run the jobs of a config one after the other, except those whose records are up to date.
+def run(
+    configs: Sequence[Path], targets: Sequence[str], device: str | None, threads: int | None, jobs_at_once: int = 1
+) -> int:
+    """Run the jobs of a config, except those whose records are up to date.
 
     Raises ConfigError as `metapt.config.load`, and if no job of the config makes a target.
 
@@ -31,35 +35,68 @@ def run(configs: Sequence[Path], targets: Sequence[str], device: str | None, thr
         configs: YAML files, each merged into the ones before it.
         targets: experiments, domains or files; all jobs if there are none.
         device: `cpu` or `cuda`, for jobs that train; if None, `cuda` where the config says `require_gpu`.
-        threads: CPU threads; if None, as planned.
+        threads: CPU threads of a job; if None, as planned.
+        jobs_at_once: the number of jobs that run at a time, each in a process of its own; they share the GPU.
 
     Returns:
-        Exit status: 0, or 1 after the first job that failed and logged its error.
+        Exit status: 0, or 1 after the first job that failed and logged its error; jobs that run then are finished.
     """
     config = load(configs)
     plan = planned(config)
-    jobs = _behind(plan, targets)
+    waiting = _behind(plan, targets)
+    count, number, failed = len(waiting), 0, False
     cuda = config.require_gpu if device is None else device == "cuda"
-    remaining, left = Remaining(), due(plan, jobs)
-    for number, job in enumerate(jobs, start=1):
-        reason = _reason(plan, job)
-        seconds = remaining.seconds((each, 1.0, 0.0) for each in jobs[number - 1 :] if each.name in left)
-        rest = f" ({duration(seconds)} left)" if seconds else ""
-        print(f"{number}/{len(jobs)} {job.name}: {reason or 'up to date'}{rest}", flush=True)
-        if reason is None:
+    remaining, left = Remaining(), due(plan, waiting)
+    running: dict[str, tuple[Job, BaseProcess, float]] = {}
+    while waiting or running:
+        job = None if failed or len(running) == jobs_at_once else _next(plan, waiting, running)
+        if job is None:
+            if not running:
+                return 1
+            failed |= not _finish(running, remaining)
             continue
-        start = time.monotonic()
-        # A process for each job, since libraries read the threads when imported, and the record counts time and memory.
-        given = replace(job, threads=threads or job.threads)
-        arguments = given, int(cuda and job.trains), config.require_gpu, plan.code(job)
-        process = get_context("spawn").Process(target=_execute, args=arguments)
-        process.start()
-        process.join()
+        waiting.remove(job)
+        number += 1
+        reason = _reason(plan, job)
+        seconds = remaining.seconds((each, 1 / jobs_at_once, 0.0) for each in [job, *waiting] if each.name in left)
+        rest = f" ({duration(seconds)} left)" if seconds else ""
+        print(f"{number}/{count} {job.name}: {reason or 'up to date'}{rest}", flush=True)
+        if reason is not None:
+            # A process for each job, since libraries read the threads when imported, and the record counts its memory.
+            given = replace(job, threads=threads or job.threads)
+            arguments = given, int(cuda and job.trains), config.require_gpu, plan.code(job)
+            process = get_context("spawn").Process(target=_execute, args=arguments)
+            process.start()
+            running[job.name] = job, process, time.monotonic()
+    return int(failed)
+
+
+def _next(plan: Plan, waiting: list[Job], running: Container[str]) -> Job | None:
+    """Return the first job that depends on none that waits or runs; None if there is none.
+
+    The jobs that wait come after those that they depend on, as in `Plan.needed`.
+    """
+    open_jobs = {job.name for job in waiting}
+    for job in waiting:
+        if not any(each.name in open_jobs or each.name in running for each in plan.before(job)):
+            return job
+    return None
+
+
+def _finish(running: dict[str, tuple[Job, BaseProcess, float]], remaining: Remaining) -> bool:
+    """Wait for a job to end, and return whether all that have ended were successful."""
+    wait([process.sentinel for _, process, _ in running.values()])
+    successful = True
+    for name, (job, process, start) in list(running.items()):
+        if process.exitcode is None:
+            continue
+        del running[name]
         if process.exitcode != 0:
-            print(f"error: {job.name} has failed; its log is {job.log}", file=sys.stderr)
-            return 1
-        remaining.finished(job, time.monotonic() - start)
-    return 0
+            print(f"error: {name} has failed; its log is {job.log}", file=sys.stderr)
+            successful = False
+        else:
+            remaining.finished(job, time.monotonic() - start)
+    return successful
 
 
 def due(plan: Plan, jobs: list[Job]) -> set[str]:

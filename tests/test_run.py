@@ -1,0 +1,78 @@
+"""Jobs of a config without Snakemake: several at a time, each after those that it depends on."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import time
+from pathlib import Path
+
+import pytest
+
+from metapt import run
+from metapt.config import load
+from metapt.jobs import Job
+from metapt.plan import Plan, planned
+
+ROOT = Path(__file__).parents[1]
+CONFIG = ROOT / "config" / "config.yaml"
+TARGET = "ppi_full_access"
+
+
+class Noted:
+    """Jobs that do nothing but note in files when they begin and end; `broken` is the one that fails."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, broken: str = "") -> None:
+        self.folder = folder
+
+        def note(job: Job, *_: object) -> None:
+            begin = time.monotonic()
+            time.sleep(0.05)
+            times = json.dumps([job.name, begin, time.monotonic()])
+            (folder / f"{job.name.replace('/', ' ')}.json").write_text(times)
+            raise SystemExit(job.name == broken)
+
+        (folder / "workflow").symlink_to(ROOT / "workflow")
+        monkeypatch.chdir(folder)
+        monkeypatch.setattr(run, "_execute", note)
+        # Forked processes have the replaced function.
+        monkeypatch.setattr(run, "get_context", lambda kind: multiprocessing.get_context("fork"))
+
+    def times(self) -> dict[str, tuple[float, float]]:
+        """Return when each job began and ended."""
+        found = (json.loads(path.read_text()) for path in self.folder.glob("*.json"))
+        return {name: (begin, end) for name, begin, end in found}
+
+
+def plan() -> Plan:
+    return planned(load([CONFIG]))
+
+
+@pytest.mark.parametrize("at_once", [1, 3])
+def test_as_many_jobs_run_at_a_time_as_may_and_each_after_its_inputs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    noted = Noted(tmp_path, monkeypatch)
+    assert run.run([CONFIG], [TARGET], "cpu", None, at_once) == 0
+    times, jobs = noted.times(), plan()
+    needed = jobs.needed(jobs.summary(TARGET).name)
+    assert set(times) == {job.name for job in needed}
+    for job in needed:
+        for before in jobs.before(job):
+            assert times[before.name][1] <= times[job.name][0], f"{job.name} began before {before.name} ended"
+    together = [sum(begin <= moment < end for begin, end in times.values()) for moment, _ in times.values()]
+    assert max(together) == at_once
+
+
+def test_after_a_failure_no_job_begins_and_those_that_run_are_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    jobs = plan()
+    trained = [job.name for job in jobs.needed(jobs.summary(TARGET).name) if job.stage == "pretrain"]
+    noted = Noted(tmp_path, monkeypatch, broken=trained[0])
+    assert run.run([CONFIG], [TARGET], "cpu", None, 2) == 1
+    printed = capsys.readouterr()
+    assert f"error: {trained[0]} has failed" in printed.err
+    begun = [line.split()[1].rstrip(":") for line in printed.out.splitlines()]
+    assert set(noted.times()) == set(begun)
+    assert begun[-2:] == trained[:2]
