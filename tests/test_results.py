@@ -10,7 +10,7 @@ import pytest
 
 from metapt.evaluation.agreement import SINGLE_RUNS
 from metapt.evaluation.agreement_report import comparisons, measured
-from metapt.evaluation.comparisons import decide
+from metapt.evaluation.comparisons import BEYOND_THE_PAPER, LEAST_SEEDS, decide
 from metapt.evaluation.headroom import REFERENCE, grids, headroom, read
 from metapt.evaluation.objectives import agreements
 from metapt.evaluation.statistics import estimate_mean
@@ -133,3 +133,16 @@ def test_the_page_says_what_the_confirmation_says(path: Path) -> None:
         assert f"{found.mean:.1f} ± {found.standard_error:.1f} points" in " ".join(HEADROOM.split())
         words = f"(n = {found.n}, {{}}{found.low:.1f} to {found.high:.1f})"
         assert any(words.format(each) in " ".join(HEADROOM.split()) for each in ("", "95 % interval "))
+
+
+CLAIMS = sorted((RESULTS / "claims").glob("*.csv"))
+
+
+@pytest.mark.parametrize("path", CLAIMS, ids=lambda path: path.stem)
+def test_the_pages_say_what_the_claims_say(path: Path) -> None:
+    page, summary = ((RESULTS / name).read_text() for name in (f"{path.stem.partition('_')[0]}.md", "README.md"))
+    for row in pd.read_csv(path).itertuples():
+        assert f"| {row.claim} | {row.measured} | {row.criterion} | {row.paper} | **{row.verdict}** |" in page
+        listed = f"| {row.claim} | {row.measured} | {row.paper} | {row.verdict} |" in summary
+        assert listed == (row.paper != BEYOND_THE_PAPER)
+        assert row.n >= LEAST_SEEDS
