@@ -176,6 +176,8 @@ def test_headrooms_have_the_data_and_sizes_of_the_small_real_config() -> None:
         assert large["ppi"][key] == real["ppi"][key]
     assert large["ppi"]["finetune"]["linear_lrs"] == real["ppi"]["finetune"]["linear_lrs"]
     assert small["ppi"] == large["ppi"] | {"network": {"layers": 3, "width": 16}}
+    learner = yaml.safe_load((ROOT / "config" / "learner.yaml").read_text())["ppi"]
+    assert {key: learner[key] for key in small["ppi"] if key != "headroom"}.items() <= small["ppi"].items()
     estimators = yaml.safe_load((ROOT / "config" / "estimators.yaml").read_text())["ppi"]
     assert {key: estimators[key] for key in small["ppi"] if key != "headroom"}.items() <= small["ppi"].items()
 

@@ -1,4 +1,4 @@
-"""The search with whole PT runs: its path, its runs, and the AUROC by which it chooses."""
+"""The search on ECGs with whole PT runs: its runs, and the AUROC by which it chooses."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from metapt.config import validate
 from metapt.domains.ecg import config, run_search
@@ -21,11 +19,12 @@ from metapt.domains.ecg.config import EcgFinetuning, EcgPretraining, RunSearch, 
 from metapt.domains.ecg.data.dataset import Dataset
 from metapt.domains.ecg.finetune import Sets
 from metapt.domains.ecg.jobs import EcgJobs
-from metapt.domains.ecg.quantities import CROSS_VALIDATED_AUROC, FACTOR, TEMPERATURE, WARP_STRENGTH
+from metapt.domains.ecg.quantities import FACTOR, TEMPERATURE, WARP_STRENGTH
 from metapt.domains.ecg.setting import Setting
 from metapt.jobs import Place
 from metapt.training.checkpoint import Checkpoint
 from metapt.training.pretraining import Pretrainer
+from metapt.twostage.quantities import CROSS_VALIDATED_AUROC
 
 WARP = Warp(initial=0.2, network_width=2)
 PROPOSALS = ("secants", "random")
@@ -55,42 +54,11 @@ def make(dataset: Dataset, tmp_path: Path) -> Make:
     return setting
 
 
-class Measured:
-    """Candidates with a known AUROC, a function of their place; it counts how often it is asked."""
-
-    seed = 0
-
-    def __init__(self, function: Callable[[float], float]) -> None:
-        self.function = function
-        self.places: list[float] = []
-
-    def auroc(self, place: float) -> float:
-        if place not in self.places:
-            self.places.append(place)
-        return self.function(place)
-
-
-@given(optimum=st.floats(-1, 1), rounds=st.integers(1, 8), factor=st.floats(1.1, 100))
-def test_secants_end_within_a_step_of_the_optimum(optimum: float, rounds: int, factor: float) -> None:
-    """For an AUROC that falls on both sides of an optimum within reach alike, each round halves the error's bound."""
-    reach = math.log(factor) * (2 - 2 ** (1 - rounds))
-    best = optimum * reach
-    measured = Measured(lambda place: -((place - best) ** 2))
-    found = run_search._by_secants(measured, search(rounds=rounds, factor=factor))  # type: ignore[arg-type]
-    last_step = math.log(factor) / 2 ** (rounds - 1)
-    assert abs(found - best) <= last_step * (1 + 1e-9)
-    assert found in measured.places
-    assert len(measured.places) == 2 * rounds
-
-
-def test_random_candidates_lie_where_secants_can_go_and_the_best_one_is_taken() -> None:
-    arm = search(rounds=3, propose="random")
-    measured = Measured(lambda place: -abs(place))
-    found = run_search._at_random(measured, arm)  # type: ignore[arg-type]
-    assert len(set(measured.places)) == 6
-    assert max(map(abs, measured.places)) <= 1.75 * math.log(4)
-    assert {place > 0 for place in measured.places} == {False, True}
-    assert found == min(measured.places, key=abs)
+def test_random_candidates_lie_where_secants_can_go() -> None:
+    places = run_search.random_places(search(rounds=3, propose="random"), seed=0)
+    assert len(set(places)) == 6
+    assert max(abs(place) for (place,) in places) <= 1.75 * math.log(4)
+    assert {place > 0 for (place,) in places} == {False, True}
 
 
 @pytest.mark.parametrize("propose", PROPOSALS)

@@ -284,7 +284,10 @@ def of_cost(folder: Path, key: str = "cost", **settings: Any) -> Runs:
 
 
 MAKERS: dict[str, Callable[..., Runs]] = {
-    **dict.fromkeys(("full_access", "half_data", "held_out_tasks", "summary", "centre_offset"), of_auroc),
+    **dict.fromkeys(
+        ("full_access", "half_data", "held_out_tasks", "summary", "centre_offset", "permuted_50", "permuted_90"),
+        of_auroc,
+    ),
     "during_pretraining": of_online,
     "representations": of_representations,
     "learned_weights": of_weights,

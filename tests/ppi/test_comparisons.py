@@ -46,6 +46,20 @@ def test_which_arm_beats_which(key: str, words: str, tmp_path: Path) -> None:
     assert len(claims) == (6 + 11) * 2
 
 
+@pytest.mark.parametrize("percent", [50, 90])
+def test_a_search_is_compared_with_its_start_and_with_random_candidates(percent: int, tmp_path: Path) -> None:
+    key = f"permuted_{percent}"
+    runs = runs_of(key, tmp_path, evaluations=["linear_evaluation"])
+    runs.auroc = lambda arm, setting, evaluation: {"group_search": 75.0, "group_search-random": 74.0}.get(arm, 73.0)
+    runs.write()
+    words = f"{percent} % of PT tasks permuted, {LINEAR}"
+    claims = runs.judged()
+    assert claims["verdict"].to_dict() == {
+        f"group_search beats {control}, {words}": "reproduced"
+        for control in ("graph_supervised", "group_search-random")
+    }
+
+
 def test_the_papers_numbers_stand_beside_its_claims(tmp_path: Path) -> None:
     paper = written("full_access", tmp_path).judged()["paper"]
     assert paper[f"meta beats graph_supervised, full access, {LINEAR}"] == "78.6 ± 0.1 against 74.7 ± 0.1 %"

@@ -38,6 +38,7 @@ from .small_graphs import COARSE, FINE, TEST_SPECIES
 PT, TRAIN, VALIDATION = 100, 68, 12  # graphs
 STEPS = 12
 LEARNERS = [name for name, arm in ARMS_HERE.items() if config.learns_weights(arm)]
+SEARCHES = [name for name, arm in ARMS_HERE.items() if isinstance(arm, config.GroupSearch)]
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +102,7 @@ def test_every_arm_runs_and_leaves_what_it_promises(ran: Callable[[str], Ran], n
     assert {"PT wall time (s)", "PT peak memory (GB)"} <= run.numbers.keys()
     assert all(isinstance(value, float | int) for value in run.numbers.values())
     assert all(row.keys() == {"replicate", "step", "name", "value"} and row["replicate"] == 0 for row in run.series)
-    assert (run.meta == {}) == (name not in LEARNERS)
+    assert (run.meta == {}) == (name not in LEARNERS + SEARCHES)
     if name == "no_pt":
         assert all(equal(a, b) for a, b in zip(run.pretrained, start, strict=True))
         assert not run.checkpoints
@@ -111,7 +112,7 @@ def test_every_arm_runs_and_leaves_what_it_promises(ran: Callable[[str], Ran], n
     assert setting.steps == STEPS
     assert run.pretrained.buffers["layers.1.norm.num_batches_tracked"] == STEPS * passes
     assert run.numbers["PT time per step (s)"] > 0
-    assert [checkpoint.path.exists() for checkpoint in run.checkpoints] == [True]
+    assert [checkpoint.path.exists() for checkpoint in run.checkpoints] == [True] * (5 if name in SEARCHES else 1)
 
 
 @pytest.mark.parametrize("name", LEARNERS)
@@ -168,14 +169,15 @@ def test_all_arms_of_a_seed_start_from_the_same_weights(ran: Callable[[str], Ran
     expected, head = make().initial(), make().initial_head()
     for name in ARMS_HERE:
         run, _, starts = ran(name)
-        (start,) = starts or [run.pretrained]
-        assert equal(encoder_of(start.encoder), expected.encoder), name
-        assert equal(start.buffers, expected.buffers)
-        if name.startswith("cotrain"):
-            assert equal({k: start.encoder[f"pretrain_head.{k}"] for k in expected.head}, expected.head)
-            assert equal({k: start.encoder[f"finetune_head.{k}"] for k in head}, head)
-        else:
-            assert equal(start.head, expected.head)
+        assert len(starts) <= 1 or name in SEARCHES
+        for start in starts or [run.pretrained]:
+            assert equal(encoder_of(start.encoder), expected.encoder), name
+            assert equal(start.buffers, expected.buffers)
+            if name.startswith("cotrain"):
+                assert equal({k: start.encoder[f"pretrain_head.{k}"] for k in expected.head}, expected.head)
+                assert equal({k: start.encoder[f"finetune_head.{k}"] for k in head}, head)
+            else:
+                assert equal(start.head, expected.head)
     assert not equal(make(seed=1).initial().encoder, expected.encoder)
     assert not equal(make(seed=1).initial_head(), head)
 
@@ -197,14 +199,16 @@ def test_all_arms_of_a_seed_see_the_same_pt_minibatches_and_masks_to_the_end(
             isinstance(arm, config.PpiMeta) and arm.reuse_gradient
         ):
             setting = make()
-            setting.checkpoint().remove()
-            pretrain(arm, setting)
+            setting.checkpoint("").remove()
+            for checkpoint in pretrain(arm, setting).checkpoints:
+                checkpoint.remove()
             seen[name], drawn = drawn, []
     expected = seen.pop("graph_supervised")
     assert len(expected) == STEPS
     for name, batches in seen.items():
-        assert len(batches) == STEPS, name
-        for ours, theirs in zip(expected, batches, strict=True):
+        candidates = 4 if name in SEARCHES else 1
+        assert len(batches) == candidates * STEPS, name
+        for ours, theirs in zip(expected * candidates, batches, strict=True):
             assert all(
                 map(torch.equal, (*ours.graphs, ours.labels, ours.keep), (*theirs.graphs, theirs.labels, theirs.keep))
             ), name
@@ -250,7 +254,7 @@ def test_a_task_that_is_left_out_has_no_say(make: Make) -> None:
             for task in order[2:].tolist():
                 labels[:, task // 8] ^= 1 << task % 8
             setting = dataclasses.replace(setting, dataset=dataclasses.replace(setting.dataset, coarse_bits=labels))
-        setting.checkpoint().remove()
+        setting.checkpoint("").remove()
         return pretrain(ARMS_HERE[name], setting).pretrained.encoder
 
     torch.testing.assert_close(encoder("meta-top", True), encoder("meta-top", False), rtol=1e-2, atol=1e-3)
@@ -506,7 +510,7 @@ def test_the_learning_rate_and_the_gradients_are_the_arms(
     if name == "cotrain_pcgrad":
         alternate = ARMS_HERE["cotrain"].model_copy(update={"pretrain_lr": 0.02})
         setting = make(epochs=1)
-        setting.checkpoint().remove()
+        setting.checkpoint("").remove()
         assert not equal(run.pretrained.encoder, pretrain(alternate, setting).pretrained.encoder)
 
 
@@ -566,8 +570,8 @@ def test_an_interrupted_run_ends_in_the_same_bits(
     assert {k: v for k, v in whole.numbers.items() if k in known} == {
         k: v for k, v in done.numbers.items() if k in known
     }
-    (checkpoint,) = done.checkpoints
-    checkpoint.remove()
+    for checkpoint in done.checkpoints:
+        checkpoint.remove()
     assert not list(checkpoint.path.parent.glob("*"))
 
 

@@ -34,6 +34,8 @@ def test_every_experiment_has_tables_and_is_tried() -> None:
         "cost",
         "headroom",
         "estimators",
+        "permuted_50",
+        "permuted_90",
     ]
     assert {*MAKERS, "headroom", "estimators"} == set(DOMAIN.experiments), "these are tried in tests/twostage"
 

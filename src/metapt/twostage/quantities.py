@@ -15,3 +15,4 @@ AUROC_LABEL = "test AUROC (%)"
 VALIDATION_AUROC = "validation AUROC (%)"
 BEST_EPOCH = "best epoch"
 LEARNING_RATE = "learning rate"
+CROSS_VALIDATED_AUROC = "cross-validated AUROC (%)"  # of a candidate of a search with whole PT runs

@@ -13,7 +13,6 @@ DISPLACEMENT = "warp displacement (samples)"
 TEMPERATURE = "temperature of NT-Xent"
 
 FACTOR = "factor on the start"  # of a candidate of a search with whole PT runs
-CROSS_VALIDATED_AUROC = "cross-validated AUROC (%)"
 
 HYPERGRADIENT, HORIZON = "hypergradient", "horizon"  # the evaluations of the warp study
 MEAN = "hypergradient mean"

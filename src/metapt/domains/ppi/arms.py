@@ -11,6 +11,7 @@ from torch import Tensor
 from metapt.domains.ppi import config
 from metapt.domains.ppi.batches import CoTrainBatches, PpiBatches
 from metapt.domains.ppi.cotraining import CoTrainer
+from metapt.domains.ppi.group_search import group_search, logit
 from metapt.domains.ppi.pretraining_setting import PpiSetting
 from metapt.domains.ppi.problem import (
     WEIGHTS,
@@ -51,6 +52,8 @@ def pretrain(arm: config.Arm, setting: PpiSetting) -> PretrainRun:
                 run = _learned_weights(setting, arm)
             case config.PpiMeta():
                 run = _meta(setting, arm)
+            case config.GroupSearch():
+                run = group_search(setting, arm)
     return finished(run, measured)
 
 
@@ -74,9 +77,8 @@ def fixed_weights(setting: PpiSetting, arm: config.Supervised) -> Params:
                 phi = torch.full((tasks,), _OFF)
                 phi[kept] = 0.0
     if arm.group_weights is not None:
-        weights = torch.tensor(arm.group_weights, dtype=torch.float64)
-        groups = torch.from_numpy(setting.groups(len(weights)))
-        phi = (weights / (2 - weights)).log().float()[groups]
+        groups = torch.from_numpy(setting.groups(len(arm.group_weights)))
+        phi = torch.tensor([logit(weight) for weight in arm.group_weights])[groups]
     if arm.tasks == "related":
         relatives, why = setting.relatives(), "no PT task is implied by an FT task"
         if not relatives.any():
@@ -104,7 +106,7 @@ def _cotrain(setting: PpiSetting, arm: config.CoTrain) -> PretrainRun:
 
 def _plain(setting: PpiSetting, trainer: Pretrainer, meta: Params, recorder: Recorder | None) -> PretrainRun:
     """Train with given task weights."""
-    checkpoint = setting.checkpoint()
+    checkpoint = setting.checkpoint("")
     with Measured(setting.dataset.device) as measured:
         taken = trainer.run(meta, setting.steps, "PT", checkpoint, recorder=recorder)
     series = recorder.rows() if recorder is not None and setting.pretrain.online_evaluations else []
@@ -177,7 +179,7 @@ def _learn(setting: PpiSetting, loop: MetaPretraining, online: Callable[[], dict
         return seen | (online() if evaluations else {})
 
     recorder = Recorder(observe, every)
-    checkpoint = setting.checkpoint()
+    checkpoint = setting.checkpoint("")
     with Measured(setting.dataset.device) as measured:
         diagnosis = loop.run("meta-PT", checkpoint, recorder=recorder)
     numbers = time_per_step(measured, loop.steps_taken) | diagnosis.figures

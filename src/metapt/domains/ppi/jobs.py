@@ -8,6 +8,7 @@ from typing import Any
 
 from metapt.domains.ppi.config import (
     Arm,
+    GroupSearch,
     PpiFinetuning,
     PpiMeta,
     PpiPretraining,
@@ -68,13 +69,16 @@ class PpiJobs(Jobs[PpiSettings]):
         if source is not None:
             inputs["weights"] = self.pretrain(source, setting, seed).outputs["pretrained"]
         batch = getattr(chosen, "hypergradient_batch", None) or pretrain.batch_size
+        more: Json = {"pretrain": {} if isinstance(chosen, WithoutPretraining) else pretrain}
+        if isinstance(chosen, GroupSearch):
+            more |= {"finetune": changed(self.config.finetune, chosen.finetune)}
         return self.training(
             "pretrain",
             f"pretrain/{arm}/{setting}/seed{seed}",
             "domains.ppi.pretrain",
             self.pick("network", "test_species", "source")
             | {"arm": arm, "arm_settings": own_settings(chosen), "setting": setting, "seed": seed}
-            | {"pretrain": {} if isinstance(chosen, WithoutPretraining) else pretrain},
+            | more,
             inputs,
             mem_mb=self._mem_mb(max(batch, self._update_graphs(chosen))),
             minutes=self._pretrain_minutes(chosen, pretrain),
@@ -183,8 +187,11 @@ class PpiJobs(Jobs[PpiSettings]):
         return min(self._graphs(), (arm.batch_size or self._graphs()) * (arm.folds or 2))
 
     def _pretrain_minutes(self, arm: Arm, pretrain: PpiPretraining) -> int:
-        """Return the time limit of a PT run; a meta-update takes as long as a PT step, and time for its FT graphs."""
-        graphs = pretrain.epochs * self._graphs()
+        """Return the time limit of a PT run; a meta-update takes as long as a PT step, and time for its FT graphs.
+
+        A candidate of a search takes a PT run, and its features and heads at most as long again.
+        """
+        graphs = pretrain.epochs * self._graphs() * (2 * arm.rounds if isinstance(arm, GroupSearch) else 1)
         updates = graphs / (pretrain.batch_size * getattr(arm, "pretrain_steps", 1))
         return self._minutes(2 * graphs + updates * self._update_graphs(arm))
 

@@ -30,6 +30,8 @@ _LOOKS: generic.Known = {
     "meta-top": ("top quarter of tasks", 2, 0, "--"),
     "meta-bottom": ("bottom quarter of tasks", 3, 5, "--"),
     "related_only": ("related tasks only", 0, 4, "--"),
+    "group_search": ("searched group weights", 5, 2, "-"),
+    "group_search-random": ("random group weights", 5, 0, ":"),
 }
 
 SETTINGS = {
@@ -38,6 +40,8 @@ SETTINGS = {
     "held_out_tasks": "held-out tasks",
     "permuted_tasks": "half of the PT tasks permuted",
     "released_centre": "released batching",
+    "permuted_50": "50 % of PT tasks permuted",
+    "permuted_90": "90 % of PT tasks permuted",
 }
 
 # an arm of the default config has the same label and look everywhere

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
 from metapt.domains.ppi.arms import pretrain
-from metapt.domains.ppi.config import Arm, Network, PpiPretraining, weights_of
+from metapt.domains.ppi.config import Arm, Network, PpiFinetuning, PpiPretraining, weights_of
 from metapt.domains.ppi.data.dataset import open_dataset
 from metapt.domains.ppi.gin import load_pretrained
 from metapt.domains.ppi.pretraining_setting import PpiSetting
@@ -34,12 +34,13 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
     """Pre-train an arm. Raises DataError as `open_dataset`, `splits` and `load_pretrained`.
 
     The config holds `domain`, `arm` (its name), `arm_settings`, `setting` (see `PpiSetting.name`), `seed`, `network`
-    (see `Network`), `pretrain` (see `PpiPretraining`), `test_species` and `checkpoint`. The inputs are `graphs`,
-    `tasks`, and `weights`: pretrained.pt of the arm whose task weights this arm takes.
+    (see `Network`), `pretrain` (see `PpiPretraining`), `test_species`, `checkpoint`, and for a search `finetune` (see
+    `PpiFinetuning`). The inputs are `graphs`, `tasks`, and `weights`: pretrained.pt of the arm whose task weights this
+    arm takes.
     """
     state = fingerprint(config, inputs, __name__, machine.device)
     arm: Arm = TypeAdapter(Arm).validate_python(config["arm_settings"])
-    network = Network.model_validate(config["network"])
+    network, path = Network.model_validate(config["network"]), Path(config["checkpoint"])
     setting = PpiSetting(
         dataset=open_dataset(inputs["graphs"], machine.device),
         network=network,
@@ -48,7 +49,8 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
         seed=config["seed"],
         name=config["setting"],
         learned=None if weights_of(arm) is None else _learned(inputs["weights"], network, machine.device),
-        checkpoint=lambda: Checkpoint(Path(config["checkpoint"]), state),
+        checkpoint=lambda part: Checkpoint(path.with_name(f"{path.stem}{part}.pt"), state),
+        finetune_settings=PpiFinetuning.model_validate(config["finetune"]) if "finetune" in config else None,
     )
     result = pretrain(arm, setting)
     if result.meta:

@@ -39,7 +39,8 @@ class PpiSetting:
     seed: int  # the PT seed
     name: str  # the setting, one of `metapt.domains.ppi.settings.SETTINGS`
     learned: Tensor | None  # logits of the task weights that another arm has learned; None if the arm takes none
-    checkpoint: Callable[[], Checkpoint]  # the checkpoint of the run
+    checkpoint: Callable[[str], Checkpoint]  # the name of a part of the run -> its checkpoint
+    finetune_settings: config.PpiFinetuning | None = None  # of FT runs in a search; None: the arm makes none
 
     @property
     def encoder(self) -> GinEncoder:

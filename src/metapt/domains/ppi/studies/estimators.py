@@ -35,7 +35,7 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
     """
     arm, study = Supervised.model_validate(config["arm_settings"]), config["study"]
 
-    def no_checkpoint() -> Checkpoint:
+    def no_checkpoint(part: str) -> Checkpoint:
         raise AssertionError("the study keeps no checkpoint")
 
     setting = PpiSetting(
