@@ -73,13 +73,18 @@ def test_secants_begin_on_both_sides_of_equal_weights(make: Callable[..., PpiSet
 
 
 def test_random_weights_lie_in_their_range_and_differ_between_seeds() -> None:
-    arm = search(range=(0.1, 1.5), rounds=10)
+    arm = search(weight=(0.1, 1.5), rounds=10)
     places = group_search.random_places(arm, 0)
     weights = [2 / (1 + math.exp(-phi)) for place in places for phi in place]
     assert len(weights) == 20 * 3
     assert min(weights) >= 0.1 - 1e-9
     assert max(weights) <= 1.5 + 1e-9
     assert places != group_search.random_places(arm, 1)
+
+
+def test_random_weights_have_a_lower_end() -> None:
+    with pytest.raises(ValueError, match=r"weight is \[1.5, 0.1\]; legal: the lower end first"):
+        search(weight=(1.5, 0.1))
 
 
 def test_each_ft_graph_is_held_out_once(make: Callable[..., PpiSetting], monkeypatch: pytest.MonkeyPatch) -> None:

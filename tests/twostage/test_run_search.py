@@ -31,7 +31,7 @@ def test_secants_in_one_dimension_end_within_a_step_of_the_optimum(optimum: floa
     """For an AUROC that falls on both sides of an optimum within reach alike, each round halves the error's bound."""
     best = optimum * step * (2 - 2 ** (1 - rounds))
     measured = Measured(lambda place: -((place[0] - best) ** 2))
-    found = by_secants(measured, [(1.0,)] * rounds, rounds, step, 0.5)
+    found = by_secants(measured, [(1.0,)] * rounds, step, 0.5)
     assert abs(found[0] - best) <= step / 2 ** (rounds - 1) * (1 + 1e-9)
     assert found in measured.places
     assert len(measured.places) == 2 * rounds
@@ -39,7 +39,7 @@ def test_secants_in_one_dimension_end_within_a_step_of_the_optimum(optimum: floa
 
 def test_each_round_compares_opposite_sides_of_the_place() -> None:
     measured = Measured(lambda place: place[0] - place[1])
-    found = by_secants(measured, [(1.0, 1.0), (1.0, -1.0), (-1.0, 1.0)], 3, 2.0, 0.5)
+    found = by_secants(measured, [(1.0, 1.0), (1.0, -1.0), (-1.0, 1.0)], 2.0, 0.5)
     assert measured.places[:2] == [(2.0, 2.0), (-2.0, -2.0)]
     assert measured.places[2:4] == [(3.0, 1.0), (1.0, 3.0)]
     assert measured.places[4:] == [(2.5, 1.5), (3.5, 0.5)]
@@ -53,9 +53,16 @@ def test_secants_along_random_signs_climb_a_slope_in_many_dimensions(seed: int) 
     slope, rounds = random.normal(size=20), 8
     signs = 2.0 * random.integers(0, 2, (rounds, 20)) - 1
     directions: list[Place] = [tuple(map(float, row)) for row in signs]
-    found = by_secants(Measured(lambda place: float(slope @ place)), directions, rounds, 1.5, 0.85)
+    found = by_secants(Measured(lambda place: float(slope @ place)), directions, 1.5, 0.85)
     steps = 1.5 * 0.85 ** np.arange(rounds)
     assert float(slope @ found) == pytest.approx(float(steps @ np.abs(signs @ slope)))
+
+
+@pytest.mark.parametrize("diverged", [1.0, -1.0])
+def test_a_diverged_candidate_loses(diverged: float) -> None:
+    measured = Measured(lambda place: math.nan if place[0] == diverged else 60.0)
+    assert by_secants(measured, [(1.0,)], 1.0, 0.5) == (-diverged,)
+    assert at_random(measured, [(diverged,), (0.5,)]) == (0.5,)
 
 
 def test_of_random_candidates_the_best_one_is_taken() -> None:

@@ -1,6 +1,7 @@
 """A search of hyperparameters with whole PT runs that share all random numbers, each judged by FT.
 
-A candidate is a place: the coordinates of the hyperparameters, relative to their start at 0.
+A candidate is a place: the coordinates of the hyperparameters, relative to their start at 0. A candidate whose AUROC is
+not a number, since its FT has diverged, loses against any other.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from metapt.training import progress
 from metapt.training.checkpoint import Checkpoint
 from metapt.training.measure import Measured
 from metapt.training.pretraining import Pretrainer
+from metapt.twostage.heads import highest
 from metapt.twostage.pretraining import PretrainRun, time_per_step
 from metapt.twostage.quantities import CROSS_VALIDATED_AUROC
 
@@ -27,39 +29,33 @@ class Judged(Protocol):
     def auroc(self, place: Place) -> float: ...
 
 
-def by_secants(
-    candidates: Judged, directions: Sequence[Place], rounds: int, step: float, shrink: float, label: str = "secants"
-) -> Place:
+def by_secants(candidates: Judged, directions: Sequence[Place], step: float, shrink: float) -> Place:
     """Compare two candidates on opposite sides of the present place, go to the better one, and repeat.
 
     Args:
         candidates: give the AUROC at a place.
-        directions: of each round, from the present place to one of its candidates when the step is 1.
-        rounds: their number.
+        directions: of each round, from the present place to its first candidate when the step is 1.
         step: of the first round.
         shrink: factor on the step after each round.
-        label: name of the progress.
 
     Returns:
         The last place, which is that of a candidate.
     """
     place: Place = (0.0,) * len(directions[0])
-    for number in progress.steps(0, rounds, label):
+    for number in progress.steps(0, len(directions), "secants"):
         ends = [
             tuple(at + sign * step * along for at, along in zip(place, directions[number], strict=True))
             for sign in (1, -1)
         ]
-        place = max(ends, key=candidates.auroc)
+        place = ends[highest([candidates.auroc(end) for end in ends])]
         step *= shrink
     return place
 
 
-def at_random(candidates: Judged, places: Sequence[Place], label: str = "random candidates") -> Place:
+def at_random(candidates: Judged, places: Sequence[Place]) -> Place:
     """Return the place with the highest AUROC."""
-    best = 0
-    for index in progress.steps(0, len(places), label):
-        best = max(best, index, key=lambda each: candidates.auroc(places[each]))
-    return places[best]
+    aurocs = {index: candidates.auroc(places[index]) for index in progress.steps(0, len(places), "random candidates")}
+    return places[list(aurocs)[highest(list(aurocs.values()))]]
 
 
 @dataclass

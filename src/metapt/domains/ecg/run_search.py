@@ -46,7 +46,7 @@ def run_search(setting: Setting, arm: RunSearch) -> PretrainRun:
     )
     step = math.log(arm.factor)
     if arm.propose == "secants":
-        chosen = by_secants(candidates, [(1.0,)] * arm.rounds, arm.rounds, step, _SHRINK)
+        chosen = by_secants(candidates, [(1.0,)] * arm.rounds, step, _SHRINK)
     else:
         chosen = at_random(candidates, random_places(arm, setting.seed))
     run = candidates.run(chosen)

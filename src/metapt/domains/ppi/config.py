@@ -245,8 +245,14 @@ class GroupSearch(PretrainedPpiArm):
     rounds: Positive = key(8, "pairs of candidates")
     step: Rate = key(1.5, "first change of phi of each group, whose weight is 2 sigmoid(phi)")
     shrink: Annotated[float, Field(gt=0, le=1)] = key(0.85, "factor on the step after each round")
-    range: tuple[GroupWeight, GroupWeight] = key((0.02, 1.98), "random weights are drawn from here, log-uniformly")
+    weight: tuple[GroupWeight, GroupWeight] = key((0.02, 1.98), "random weights are drawn from here, log-uniformly")
     folds: Annotated[int, Field(ge=2)] = key(5, "folds of the FT graphs that judge a candidate in turn")
+
+    @model_validator(mode="after")
+    def _weights_rise(self) -> GroupSearch:
+        if self.weight[0] >= self.weight[1]:
+            raise ValueError(f"weight is {list(self.weight)}; legal: the lower end first")
+        return self
 
 
 Arm = Annotated[

@@ -48,7 +48,7 @@ def group_search(setting: PpiSetting, arm: GroupSearch) -> PretrainRun:
         setting.checkpoint,
     )
     if arm.propose == "secants":
-        chosen = by_secants(candidates, random_directions(arm, setting.seed), arm.rounds, arm.step, arm.shrink)
+        chosen = by_secants(candidates, random_directions(arm, setting.seed), arm.step, arm.shrink)
     else:
         chosen = at_random(candidates, random_places(arm, setting.seed))
     return candidates.run(chosen)
@@ -63,7 +63,7 @@ def random_directions(arm: GroupSearch, seed: int) -> list[Place]:
 
 def random_places(arm: GroupSearch, seed: int) -> list[Place]:
     """Return as many places as secants try, with log-uniform weights of the groups."""
-    low, high = (math.log(end) for end in arm.range)
+    low, high = (math.log(end) for end in arm.weight)
     draws = torch.rand((2 * arm.rounds, arm.groups), generator=generator("ppi group search", seed), dtype=torch.float64)
     return [tuple(map(logit, row)) for row in (low + (high - low) * draws).exp().tolist()]
 
