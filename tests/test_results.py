@@ -135,6 +135,17 @@ def test_the_page_says_what_the_confirmation_says(path: Path) -> None:
         assert any(words.format(each) in " ".join(HEADROOM.split()) for each in ("", "95 % interval "))
 
 
+def test_the_runs_on_protein_graphs_have_the_differences_of_the_claims() -> None:
+    runs = pd.read_csv(RESULTS / "ppi" / "full_access.csv")
+    seeds = runs.groupby(["evaluation", "arm", "pretrain_seed"])["test"].mean()
+    claims = pd.read_csv(RESULTS / "claims" / "ppi_full_access.csv")
+    assert len(claims) == 22
+    for row in claims.itertuples():
+        found = estimate_mean((seeds[row.evaluation, row.arm] - seeds[row.evaluation, row.control]).tolist())
+        assert (found.mean, found.standard_error) == pytest.approx((row.mean, row.standard_error), abs=1e-3)
+        assert found.n == row.n == 8
+
+
 CLAIMS = sorted((RESULTS / "claims").glob("*.csv"))
 
 

@@ -114,7 +114,8 @@ class Runs:
             for which, metric in ONLINE.items():
                 end = self.online(arm, which) + SEED_SPREAD[seed]
                 numbers[metric] = end
-                series += _points(metric, {step: end - 8 * 0.6 ** (step / 100) for step in range(0, 1001, 100)})
+                per = getattr(settings, "pretrain_steps", 1)  # arms that learn weights count iterations
+                series += _points(metric, {step // per: end - 8 * 0.6 ** (step / 100) for step in range(0, 1001, 100)})
         if learns_weights(settings):
             weights = np.asarray(self.weight(arm, setting, seed), dtype=float)
             half = COARSE // 2

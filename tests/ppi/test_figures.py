@@ -68,6 +68,15 @@ def test_no_arm_that_learns_weights(tmp_path: Path) -> None:
         drawn(runs_of("learned_weights", tmp_path, learned_weights={"arms": ["graph_supervised"]}))
 
 
+def test_ft_heads_of_all_arms_are_drawn_over_pt_steps(tmp_path: Path) -> None:
+    """Two arms count iterations of ten PT steps."""
+    figure = drawn(runs_of("during_pretraining", tmp_path))
+    for axis in figure.axes:
+        ends = [max(line.get_xdata()) for line in axis.lines if len(line.get_xdata()) > 1]
+        assert len(ends) >= 4
+        assert set(ends) == {1000}
+
+
 def test_ft_heads_that_were_tested_at_the_end_only(tmp_path: Path) -> None:
     runs = runs_of("during_pretraining", tmp_path)
     runs.write()

@@ -125,8 +125,10 @@ def _trajectories(axis: Axes, results: PpiResults, which: str) -> None:
             except NotMeasuredError:
                 continue
             mean, error = table.mean(axis=1, skipna=False), table.sem(axis=1, skipna=False).fillna(0.0)
-            figures.band(axis, table.index, mean - error, mean, mean + error, looked.label, looked.colour)
-            axis.plot(table.index, mean, looked.marker, color=looked.colour, markersize=4.5)
+            # Arms that learn weights count iterations of several PT steps.
+            steps = table.index * getattr(results.config.arms[arm], "pretrain_steps", 1)
+            figures.band(axis, steps, mean - error, mean, mean + error, looked.label, looked.colour)
+            axis.plot(steps, mean, looked.marker, color=looked.colour, markersize=4.5)
         axis.margins(x=0.06)
         right = axis.get_xlim()[1]
         hollow: dict[str, Any] = {"markerfacecolor": "white", "markersize": 8}
