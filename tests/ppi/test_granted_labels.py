@@ -44,10 +44,12 @@ def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Pretrained:
     def run(name: str, setting: str, dataset: PpiDataset) -> list[Params]:
         arm = ARMS_HERE[name]
         source, planned = weights_of(arm), pretrain_setting(arm, setting)
-        learned = None if source is None else run(source, planned, dataset)[-1]["task_weights"]
+        learned = None if source is None else run(source, planned, dataset)[-2]["task_weights"]
         folder = tmp_path_factory.mktemp("run")
         result = pretrain(arm, setting_in(folder, dataset, planned, learned=learned, epochs=1, online_evaluations=0))
-        return [*result.pretrained, result.meta]
+        # A search may choose the same candidate by other labels; its series has their AUROCs.
+        series = {"series": torch.tensor([row["value"] for row in result.series])}
+        return [*result.pretrained, result.meta, series]
 
     return run
 
