@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,9 +12,14 @@ import numpy as np
 import pytest
 
 from metapt.domains.ppi.config import Ego, PpiSettings, String, Tasks
+from metapt.domains.ppi.data.dataset import PpiDataset, on_device
 from metapt.domains.ppi.data.prepare import run
 from metapt.domains.ppi.data.sources import links_name, names, terms_name
+from metapt.domains.ppi.pretraining_setting import PpiSetting
 from metapt.machine import Machine
+
+from .graphs_helper import related_graphs
+from .small_arms import setting_in
 
 PROTEINS = 60
 TERMS = 12
@@ -91,3 +97,15 @@ def prepared(string_files: StringFiles, tmp_path_factory: pytest.TempPathFactory
     }
     run(string_files.config, string_files.inputs, outputs, Machine())
     return outputs
+
+
+@pytest.fixture(scope="session")
+def dataset() -> PpiDataset:
+    """Return small graphs with tasks that are related."""
+    return on_device(related_graphs(), "cpu")
+
+
+@pytest.fixture
+def make(dataset: PpiDataset, tmp_path: Path) -> Callable[..., PpiSetting]:
+    """Return a function that makes a setting of twelve PT steps, see `setting_in`."""
+    return partial(setting_in, tmp_path, dataset)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +14,6 @@ from metapt.config import validate
 from metapt.domains.ppi import config, group_search
 from metapt.domains.ppi.arms import fixed_weights, pretrain
 from metapt.domains.ppi.config import GroupSearch, Supervised
-from metapt.domains.ppi.data.dataset import PpiDataset, on_device
 from metapt.domains.ppi.jobs import PpiJobs
 from metapt.domains.ppi.pretraining_setting import PpiSetting
 from metapt.domains.ppi.problem import WEIGHTS, task_weights
@@ -24,22 +21,9 @@ from metapt.domains.ppi.settings import group
 from metapt.jobs import Place
 from metapt.twostage.quantities import CROSS_VALIDATED_AUROC
 
-from .graphs_helper import related_graphs
-from .small_arms import setting_in
-
 
 def search(**keys: Any) -> GroupSearch:
     return GroupSearch(method="group_search", **{"groups": 3, "rounds": 2, "folds": 3, **keys})
-
-
-@pytest.fixture(scope="module")
-def dataset() -> PpiDataset:
-    return on_device(related_graphs(), "cpu")
-
-
-@pytest.fixture
-def make(dataset: PpiDataset, tmp_path: Path) -> Callable[..., PpiSetting]:
-    return partial(setting_in, tmp_path, dataset)
 
 
 @pytest.mark.parametrize("propose", ["secants", "random"])

@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
-from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +14,7 @@ import torch
 from metapt.domains.ppi import config
 from metapt.domains.ppi.arms import fixed_weights, meta_loop, pretrain
 from metapt.domains.ppi.batches import PpiBatches
-from metapt.domains.ppi.data.dataset import PpiDataset, held_out_tasks, on_device, splits
+from metapt.domains.ppi.data.dataset import PpiDataset, held_out_tasks, splits
 from metapt.domains.ppi.data.graphs import unpack
 from metapt.domains.ppi.pretraining_setting import PpiSetting
 from metapt.domains.ppi.problem import WEIGHTS, LabelledGraphs, encoder_of, initial_meta, task_weights
@@ -31,7 +29,6 @@ from metapt.training.pretraining import Pretrainer
 from metapt.training.timing import Every
 from metapt.twostage.pretraining import PretrainRun
 
-from .graphs_helper import related_graphs
 from .small_arms import ARMS_HERE, LEARNED, setting_in
 from .small_graphs import COARSE, FINE, TEST_SPECIES
 
@@ -39,16 +36,6 @@ PT, TRAIN, VALIDATION = 100, 68, 12  # graphs
 STEPS = 12
 LEARNERS = [name for name, arm in ARMS_HERE.items() if config.learns_weights(arm)]
 SEARCHES = [name for name, arm in ARMS_HERE.items() if isinstance(arm, config.GroupSearch)]
-
-
-@pytest.fixture(scope="module")
-def dataset() -> PpiDataset:
-    return on_device(related_graphs(), "cpu")
-
-
-@pytest.fixture
-def make(dataset: PpiDataset, tmp_path: Path) -> Callable[..., PpiSetting]:
-    return partial(setting_in, tmp_path, dataset)
 
 
 class Ran(NamedTuple):
