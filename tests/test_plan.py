@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from metapt.config import validate
+from metapt.config import load, validate
 from metapt.digest import PACKAGE
 from metapt.domains.ppi.config import ARMS, MAIN_ARMS, uses_labels
 from metapt.domains.ppi.settings import FOLDS
@@ -63,6 +63,17 @@ def test_every_experiment_but_those_with_configs_of_their_own_is_in_the_papers_c
     assert set(found.summaries) == named
     for job in found.jobs.values():
         assert PACKAGE.joinpath(*job.entry.split(".")).with_suffix(".py").is_file(), job.entry
+
+
+def test_further_seeds_repeat_all_runs_in_another_folder() -> None:
+    configs = [ROOT / "config" / name for name in ("real-small.yaml", "ablations/further-seeds.yaml")]
+    usual, further = (planned(load(configs[:count])) for count in (1, 2))
+    before, after = ({name.rpartition("/seed") for name in names(found, "pretrain")} for found in (usual, further))
+    assert {run for run, _, _ in before} == {run for run, _, _ in after}
+    assert {int(seed) for _, _, seed in after} == {100, 101, 102, 103, 104}
+    assert not {int(seed) for _, _, seed in before} & {int(seed) for _, _, seed in after}
+    written = [{path for job in found.jobs.values() for path in job.outputs.values()} for found in (usual, further)]
+    assert {path for path in written[0] & written[1] if not path.startswith("data/raw/")} == set()
 
 
 def test_no_file_is_made_twice_and_what_a_job_needs_is_made_before() -> None:

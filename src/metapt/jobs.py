@@ -69,11 +69,6 @@ def seeds_folder(seeds: Sequence[int] | None) -> str:
     return "" if seeds is None else f"/seeds{'-'.join(map(str, seeds))}"
 
 
-def chosen_seeds(seeds: Sequence[int] | None) -> Json:
-    """Return the key of an FT job's config that names its PT seeds, where they are not the config's."""
-    return {} if seeds is None else {"pretrain_seeds": list(seeds)}
-
-
 class Jobs(Generic[S]):
     """The jobs of a domain with its section `config`. Each method returns a job; all are kept in `made`."""
 

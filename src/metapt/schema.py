@@ -49,6 +49,8 @@ def named(node: Json) -> list[Json]:
 
 def below(node: Json, key: str | int) -> Iterator[Json]:
     """Yield the alternatives for the value at `key` of a section or a list."""
+    if isinstance(key, int) and node.get("type") != "array":
+        return
     if isinstance(key, int):
         prefix = node.get("prefixItems", [])
         yield from alternatives(prefix[key] if key < len(prefix) else node.get("items", {}))

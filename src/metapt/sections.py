@@ -102,3 +102,13 @@ Distinct = AfterValidator(_distinct)  # for lists without repeated values
 Positive = Annotated[int, Field(ge=1)]
 Count = Annotated[int, Field(ge=0)]
 Rate = Annotated[float, Field(gt=0)]
+Seeds = Positive | Annotated[list[Count], Distinct, Field(min_length=1)]  # see `seed_numbers`
+
+
+def seed_numbers(seeds: int | Sequence[int]) -> list[int]:
+    """Return the seeds of a key that gives them, or how many there are from 0 on.
+
+    >>> seed_numbers(3), seed_numbers([100, 101])
+    ([0, 1, 2], [100, 101])
+    """
+    return list(range(seeds) if isinstance(seeds, int) else seeds)

@@ -64,7 +64,7 @@ def finetune_config(folder: Path, **changes: Any) -> dict[str, Any]:
         "meta_size": None,
         "size": 30,
         "split": "patients",
-        "pretrain_seeds": SEEDS,
+        "pretrain_seeds": list(range(SEEDS)),
         "finetune_seeds": 2,
     }
     section = {"epochs": 2, "linear_epochs": 3, "batch_size": 16}

@@ -35,6 +35,7 @@ from metapt.evaluation.comparisons import STAND_IN
 from metapt.evaluation.metrics import row
 from metapt.jobs import Job, Place
 from metapt.machine import Machine
+from metapt.sections import seed_numbers
 from metapt.twostage.quantities import PEAK_MEMORY, TIME_PER_STEP, WALL_TIME
 from metapt.twostage.replicates import pair
 
@@ -108,7 +109,7 @@ class Runs:
         setting = f"ft_size={size}" + (f" meta_ft_size={few}" if few not in (None, size) else "")
         rows = []
         for evaluation in self.config.evaluations:
-            for pt in range(self.config.pretrain_seeds):
+            for pt in seed_numbers(self.config.pretrain_seeds):
                 for ft in range(self.config.finetune_seeds):
                     value = self.auroc(arm, size, few, evaluation) + SEED_SPREAD[pt] + self.gap(arm, pt)
                     value += 0.3 * (ft - (self.config.finetune_seeds - 1) / 2)
@@ -237,7 +238,7 @@ def warp(folder: Path, **settings: Any) -> Runs:
 
     runs.auroc = auroc
     for arm, name in [each for each in (("meta", "paper"), ("meta-stable", "stable")) if each[0] in study.starts]:
-        for seed in range(runs.config.pretrain_seeds):
+        for seed in seed_numbers(runs.config.pretrain_seeds):
             rows = []
             for s in study.strengths[name]:
                 at = place[fixed_arm(name, s)]

@@ -200,6 +200,23 @@ def test_a_summary_knows_the_arms_that_it_compares() -> None:
     assert job.config["section"]["baseline"] == "simclr"
 
 
+def test_pt_seeds_can_be_listed() -> None:
+    made = jobs(pretrain_seeds=[100, 3])
+    tuned = made.finetune("simclr", "none", 50)
+    assert (tuned.name, tuned.config["pretrain_seeds"]) == ("ecg/finetune/simclr/none/n50", [100, 3])
+    encoders = made.encoders("simclr", "none")
+    assert [job.name for job in encoders] == [f"ecg/pretrain/simclr/none/seed{seed}" for seed in (100, 3)]
+    views = made.views({"simclr": encoders}, 50)
+    for seed, job in zip((100, 3), encoders, strict=True):
+        assert tuned.inputs[f"seed{seed}"] == views.inputs[f"pretrained/simclr/{seed}"] == job.outputs["pretrained"]
+
+
+@pytest.mark.parametrize("seeds", [0, [], [1, 1], [-1]])
+def test_pt_seeds_that_mean_no_run_or_one_run_twice_are_refused(seeds: Any) -> None:
+    with pytest.raises(ConfigError, match=r"ecg\.pretrain_seeds"):
+        jobs(pretrain_seeds=seeds)
+
+
 def test_a_headroom_runs_settings_and_reference_with_the_same_seeds_a_job_of_ft_each() -> None:
     keys = {"settings": 3, "pretrain_seeds": [5, 7], "finetune_size": 50}
     made = jobs(headroom=keys)

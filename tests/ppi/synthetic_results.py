@@ -36,6 +36,7 @@ from metapt.evaluation.results import run_words
 from metapt.evaluation.tables import write_blocks
 from metapt.jobs import Place
 from metapt.machine import Machine
+from metapt.sections import seed_numbers
 from metapt.twostage.quantities import FT_TIME, PEAK_MEMORY, TIME_PER_STEP, WALL_TIME
 from metapt.twostage.replicates import pair
 
@@ -139,7 +140,7 @@ class Runs:
     def _finetune(self, run: str, arm: str, setting: str) -> None:
         rows, series = [], []
         for evaluation in self.config.evaluations:
-            for pt in range(self.config.pretrain_seeds):
+            for pt in seed_numbers(self.config.pretrain_seeds):
                 value = self.auroc(arm, setting, evaluation) + SEED_SPREAD[pt] + self.gap(arm, setting, pt)
                 for ft in range(self.config.finetune_seeds):
                     shift = 0.3 * (ft - (self.config.finetune_seeds - 1) / 2)
@@ -269,7 +270,7 @@ def of_representations(folder: Path, key: str = "representations", **settings: A
     rows = []
     for place, arm in enumerate(arms):
         for other in range(place + 1, len(arms)):
-            for seed in range(runs.config.pretrain_seeds):
+            for seed in seed_numbers(runs.config.pretrain_seeds):
                 value = 0.9 - 0.07 * (other - place) + 0.01 * seed
                 words = {"replicate": seed, "setting": "full_access", "evaluation": "representations"}
                 rows.append(row("ppi", arm, cka_with(arms[other]), value, **words))

@@ -49,7 +49,7 @@ def config_of(folder: Path, **changes: Any) -> dict[str, Any]:
         "arm": "mine",
         "method": "supervised",
         "setting": "full_access",
-        "pretrain_seeds": SEEDS,
+        "pretrain_seeds": list(range(SEEDS)),
         "finetune_seeds": FT_SEEDS,
         "evaluations": EVALUATIONS,
         "network": {"layers": 2, "width": 4},
@@ -115,7 +115,7 @@ def test_is_on_the_tasks_of_the_held_out_part_by_their_numbers(inputs: dict[str,
 def test_a_task_without_positives_in_validation_is_left_out(inputs: dict[str, Path], tmp_path: Path) -> None:
     graphs = tmp_path / "graphs.npz"
     save(small_graphs(without_positives=(2,)), graphs)
-    run(config_of(tmp_path, pretrain_seeds=1), inputs | {"graphs": graphs}, outputs(tmp_path), Machine())
+    run(config_of(tmp_path, pretrain_seeds=[0]), inputs | {"graphs": graphs}, outputs(tmp_path), Machine())
     assert np.isfinite(metrics.read(tmp_path / "metrics.csv")["value"]).all()
     save(small_graphs(without_positives=tuple(range(FINE))), graphs)
     with pytest.raises(DataError, match="no FT task has both labels among the 12 validation graphs"):

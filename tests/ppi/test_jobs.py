@@ -34,6 +34,15 @@ def jobs_of(gpu: bool = False, **settings: Any) -> PpiJobs:
     return PpiJobs("ppi", config, Place("results/x", "raw", SOURCES, [], gpu))
 
 
+def test_pt_seeds_can_be_listed() -> None:
+    jobs = jobs_of(pretrain_seeds=[100, 3])
+    tuned = jobs.finetune("graph_supervised", "full_access")
+    assert (tuned.name, tuned.config["pretrain_seeds"]) == ("ppi/finetune/graph_supervised/full_access", [100, 3])
+    names = [job.name for job in jobs.pretrain_all(["graph_supervised"], "full_access")]
+    assert names == [f"ppi/pretrain/graph_supervised/full_access/seed{seed}" for seed in (100, 3)]
+    assert jobs.representations(["graph_supervised"], 10).config["seeds"] == [100, 3]
+
+
 def summary(key: str, **settings: Any) -> tuple[Job, list[str]]:
     """Return an experiment's summary, and the runs that it reads."""
     job = DOMAIN.summary(jobs_of(**settings), key)

@@ -22,7 +22,7 @@ CONFIG: dict[str, Any] = {
     "domain": "toy",
     "arm": "plain",
     "evaluations": ["full_transfer", "linear_evaluation"],
-    "pretrain_seeds": 2,
+    "pretrain_seeds": [0, 1],
     "finetune_seeds": 2,
 }
 RATES = {1e-4: 60.0, 1e-3: 70.0, 1e-2: 65.0}
@@ -128,7 +128,7 @@ def test_the_tables_hold_each_run_once_in_the_order_of_the_config(tmp_path: Path
 
 def test_parts_are_in_the_order_of_the_config() -> None:
     names = ["linear_evaluation", "full_transfer"]
-    config = {"evaluations": names, "pretrain_seeds": 2, "finetune_seeds": 2}
+    config = {"evaluations": names, "pretrain_seeds": [0, 1], "finetune_seeds": 2}
     assert parts(config)[:4] == [("linear_evaluation", seed, number) for seed in (0, 1) for number in (0, 1)]
     assert parts(config, [1]) == [(name, 1, number) for name in names for number in (0, 1)]
 

@@ -53,26 +53,16 @@ class Scores:
         self._checkpoint.remove()
 
 
-def pretrain_seeds(config: dict[str, Any]) -> Sequence[int]:
-    """Return the PT seeds of a job; its config has a list of them as `pretrain_seeds`, or their number.
-
-    >>> pretrain_seeds({"pretrain_seeds": [4, 5]}), list(pretrain_seeds({"pretrain_seeds": 2}))
-    ([4, 5], [0, 1])
-    """
-    given: int | list[int] = config["pretrain_seeds"]
-    return range(given) if isinstance(given, int) else given
-
-
 def parts(config: dict[str, Any], seeds: Sequence[int] | None = None) -> list[Part]:
     """Return the parts of a job for all its PT seeds, or for `seeds`.
 
     The order does not depend on what a resumed job did first.
 
     Args:
-        config: has `evaluations`, `pretrain_seeds` and the number `finetune_seeds`.
+        config: has `evaluations`, the list `pretrain_seeds` and the number `finetune_seeds`.
         seeds: PT seeds.
     """
-    chosen = pretrain_seeds(config) if seeds is None else seeds
+    chosen = config["pretrain_seeds"] if seeds is None else seeds
     return [
         (name, seed, number)
         for name in config["evaluations"]
@@ -107,7 +97,7 @@ def finetune(
     """Fine-tune and test all runs of a job.
 
     Args:
-        config: of the job: `domain`, `arm`, `evaluations`, `pretrain_seeds`, and the number `finetune_seeds`.
+        config: of the job: `domain`, `arm`, `evaluations`, the list `pretrain_seeds`, and the number `finetune_seeds`.
         checkpoint: keeps the scores.
         starts: returns the encoders from which runs start, given a PT seed and its remaining runs.
         lrs: learning rates of FT of the whole network. The validation AUROC of the first FT seed chooses the one for
@@ -115,7 +105,7 @@ def finetune(
         trial_epochs: epochs after which only the best learning rate goes on; None: all are trained to the end.
     """
     scores = Scores(checkpoint)
-    seeds = pretrain_seeds(config)
+    seeds = config["pretrain_seeds"]
     for place in steps(0, len(seeds), ends_rehearsal=True):
         seed = seeds[place]
         todo = [part for part in parts(config, [seed]) if part not in scores]

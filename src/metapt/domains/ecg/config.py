@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from metapt.method import MetaArm, NeumannSeries, Recompute, whole_iterations
-from metapt.sections import Count, DomainSection, ExperimentSection, Positive, Rate, Section, key
+from metapt.sections import Count, DomainSection, ExperimentSection, Positive, Rate, Section, Seeds, key
 from metapt.twostage.arms import Changes, changed, counterpart, equal_to
 
 
@@ -314,7 +314,9 @@ class EcgSettings(DomainSection):
     )
     samples: Literal[1000, 1024] = key(1000, "length of a signal; 1024: padded with zeros (released code)")
     width: Positive = key(32, "channels of the encoder's first stage; its features are eight times as many")
-    pretrain_seeds: Positive = key(3, "PT runs of each arm, each with its own weights, minibatches and FT set")
+    pretrain_seeds: Seeds = key(
+        3, "PT runs of each arm, or a list of their seeds; each has its own weights, minibatches and FT set"
+    )
     finetune_seeds: Positive = key(5, "FT runs of each encoder")
     evaluations: Evaluations = key(
         ["full_transfer", "linear_evaluation"],

@@ -55,10 +55,10 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
     """Fine-tune and test.
 
     The config holds `arm` (its name), `meta_size` (labelled ECGs that PT saw, or None), `size` (labelled ECGs in FT),
-    `split` (of them; see `finetune_indices`), `pretrain_seeds`, `finetune_seeds` (numbers of them), `evaluations`,
-    `width`, `samples`, `finetune` (see `EcgFinetuning`) and `checkpoint`. The inputs are `signals`, `records`, and
-    pretrained.pt of each PT seed as `seed{n}`. Raises DataError if the test fold is empty, and as `load_pretrained` and
-    `full_transfer`.
+    `split` (of them; see `finetune_indices`), `pretrain_seeds` (a list), `finetune_seeds` (how many),
+    `evaluations`, `width`, `samples`, `finetune` (see `EcgFinetuning`) and `checkpoint`. The inputs are `signals`,
+    `records`, and pretrained.pt of each PT seed as `seed{n}`. Raises DataError if the test fold is empty, and as
+    `load_pretrained` and `full_transfer`.
     """
     settings = EcgFinetuning.model_validate(config["finetune"])
     dataset = open_dataset(inputs, config["samples"], machine.device)

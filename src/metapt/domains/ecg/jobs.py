@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from metapt.domains.ecg.config import Arm, EcgPretraining, EcgSettings, NoPretraining, RunSearch, Simclr, resolved
-from metapt.jobs import Job, Jobs, Json, chosen_seeds, seeds_folder
+from metapt.jobs import Job, Jobs, Json, seeds_folder
+from metapt.sections import seed_numbers
 from metapt.twostage.arms import changed, own_settings
 
 RAW = ("ptbxl_database.csv", "scp_statements.csv", "records.json")
@@ -18,6 +19,11 @@ _ECGS_PER_MINUTE = 60 * 500  # forward and backward passes of a core through an 
 
 class EcgJobs(Jobs[EcgSettings]):
     """The jobs of the ECG domain."""
+
+    @property
+    def pretrain_seeds(self) -> list[int]:
+        """The PT seeds of each arm."""
+        return seed_numbers(self.config.pretrain_seeds)
 
     def prepared(self) -> Job:
         """Return the job that prepares the ECGs of the config's source."""
@@ -64,12 +70,12 @@ class EcgJobs(Jobs[EcgSettings]):
 
         With `seeds` it has these PT seeds only, and a folder of its own.
         """
-        chosen = range(self.config.pretrain_seeds) if seeds is None else seeds
+        chosen = self.pretrain_seeds if seeds is None else list(seeds)
         encoders = {f"seed{seed}": self.pretrain(arm, access, seed, settings).outputs["pretrained"] for seed in chosen}
         runs = len(chosen) * self.config.finetune_seeds
         own = changed(self.config.finetune, self._settings(arm, settings).finetune)
-        keys = "split", "pretrain_seeds", "finetune_seeds", "evaluations", "width", "samples"
-        given = {"arm": arm, "meta_size": _meta_size(access), "size": size, "finetune": own} | chosen_seeds(seeds)
+        keys = "split", "finetune_seeds", "evaluations", "width", "samples"
+        given = {"arm": arm, "meta_size": _meta_size(access), "size": size, "pretrain_seeds": chosen, "finetune": own}
         return self.training(
             "finetune",
             f"finetune/{arm}/{access}/n{size}{seeds_folder(seeds)}",
@@ -82,7 +88,7 @@ class EcgJobs(Jobs[EcgSettings]):
 
     def encoders(self, arm: str, access: str, settings: Arm | None = None) -> list[Job]:
         """Return the PT jobs of an arm, one for each PT seed; takes what `pretrain` does."""
-        return [self.pretrain(arm, access, seed, settings) for seed in range(self.config.pretrain_seeds)]
+        return [self.pretrain(arm, access, seed, settings) for seed in self.pretrain_seeds]
 
     def runs(self, cells: Iterable[tuple[str, str, int]], settings: Mapping[str, Arm] | None = None) -> list[Job]:
         """Return PT jobs and then the FT jobs of `cells` (arm, access, size), without duplicates; see `finetune`."""
@@ -127,14 +133,17 @@ class EcgJobs(Jobs[EcgSettings]):
 
     def views(self, encoders: Mapping[str, Sequence[Job]], size: int) -> Job:
         """Return the job of `studies.augmentations`; `encoders`: arm -> PT jobs; `size`: its labelled ECGs."""
-        runs = {f"pretrained/{arm}/{seed}": job for arm, jobs in encoders.items() for seed, job in enumerate(jobs)}
-        pretrained = {name: job.outputs["pretrained"] for name, job in runs.items()}
+        pretrained = {
+            f"pretrained/{arm}/{seed}": job.outputs["pretrained"]
+            for arm, jobs in encoders.items()
+            for seed, job in zip(self.pretrain_seeds, jobs, strict=True)
+        }
         arms = {arm: own_settings(self._settings(arm)) for arm in encoders}
         return self.training(
             "study",
             "augmentations/views",
             "domains.ecg.studies.augmentations",
-            self._studied(size) | {"arms": arms, "seeds": list(range(self.config.pretrain_seeds))},
+            self._studied(size) | {"arms": arms, "seeds": self.pretrain_seeds},
             self.prepared().outputs | pretrained,
             mem_mb=self._mem_mb(),
             minutes=30,

@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from metapt.method import ConjugateGradients, MetaArm, NeumannSeries, Recompute
-from metapt.sections import Count, Distinct, DomainSection, ExperimentSection, Positive, Rate, Section, key
+from metapt.sections import Count, Distinct, DomainSection, ExperimentSection, Positive, Rate, Section, Seeds, key
 from metapt.twostage.arms import Changes, counterpart, equal_to
 
 Share = Annotated[float, Field(ge=0, lt=1)]
@@ -337,7 +337,7 @@ class PpiSettings(DomainSection):
     string: String = String()
     test_species: Taxa = key([9606], "NCBI taxa of the test graphs", min_length=1)
     network: Network = Network()
-    pretrain_seeds: Positive = key(1, "PT runs of each arm")
+    pretrain_seeds: Seeds = key(1, "PT runs of each arm, or a list of their seeds")
     finetune_seeds: Positive = key(5, "FT runs of each PT run")
     evaluations: Evaluations = key(
         ["full_transfer", "linear_evaluation"], "FT of the whole network, or of the head alone", min_length=1

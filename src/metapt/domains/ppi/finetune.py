@@ -44,10 +44,10 @@ log = logging.getLogger(__name__)
 def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
     """Fine-tune and test an arm in a setting, for all its PT seeds, FT seeds and evaluations.
 
-    The config holds `domain`, `arm` (its name), `method` (of the arm), `setting`, `pretrain_seeds` and `finetune_seeds`
-    (how many), `evaluations`, `network` (see `Network`), `finetune` (see `PpiFinetuning`), `test_species` and
-    `checkpoint`. The inputs are `graphs` and, unless the method is `no_pt`, pretrained.pt of each PT seed as `seed{n}`.
-    Raises DataError as `open_dataset`, `splits`, `finetune_tasks`, `sets_of` and `load_pretrained`.
+    The config holds `domain`, `arm` (its name), `method` (of the arm), `setting`, `pretrain_seeds` (a list),
+    `finetune_seeds` (how many), `evaluations`, `network` (see `Network`), `finetune` (see `PpiFinetuning`),
+    `test_species` and `checkpoint`. The inputs are `graphs` and, unless the method is `no_pt`, pretrained.pt of each PT
+    seed as `seed{n}`. Raises DataError as `open_dataset`, `splits`, `finetune_tasks`, `sets_of` and `load_pretrained`.
     """
     settings, network = PpiFinetuning.model_validate(config["finetune"]), Network.model_validate(config["network"])
     dataset = open_dataset(inputs["graphs"], machine.device)

@@ -19,7 +19,8 @@ from metapt.domains.ppi.config import (
 )
 from metapt.domains.ppi.data.sources import ARCHIVE, names, string_of
 from metapt.domains.ppi.settings import FULL_ACCESS, finetune_setting, pretrain_setting
-from metapt.jobs import Job, Jobs, Json, chosen_seeds, seeds_folder
+from metapt.jobs import Job, Jobs, Json, seeds_folder
+from metapt.sections import seed_numbers
 from metapt.twostage.arms import changed, own_settings
 
 PREPARED = {"graphs": "graphs.npz", "tasks": "tasks.csv", "counts": "counts.csv"}
@@ -33,6 +34,11 @@ class PpiJobs(Jobs[PpiSettings]):
     def large_products(self) -> bool:
         """Whether oneDNN may be faster; measured on Zen 4: 1.2 to 1.5 times at width 300, 0.8 times at width 64."""
         return self.config.network.width >= 256
+
+    @property
+    def pretrain_seeds(self) -> list[int]:
+        """The PT seeds of each arm."""
+        return seed_numbers(self.config.pretrain_seeds)
 
     def prepared(self) -> Job:
         """Return the job that prepares the data of the config's source."""
@@ -86,7 +92,7 @@ class PpiJobs(Jobs[PpiSettings]):
 
     def pretrain_all(self, arms: list[str], setting: str) -> list[Job]:
         """Return the PT runs of arms that serve a setting, of all PT seeds."""
-        return [self.pretrain(arm, setting, seed) for arm in arms for seed in range(self.config.pretrain_seeds)]
+        return [self.pretrain(arm, setting, seed) for arm in arms for seed in self.pretrain_seeds]
 
     def finetune(self, arm: str, setting: str, settings: Arm | None = None, seeds: Sequence[int] | None = None) -> Job:
         """Return the job with the FT runs, of all PT and FT seeds of an arm, that serve a setting; see `pretrain`.
@@ -95,13 +101,13 @@ class PpiJobs(Jobs[PpiSettings]):
         """
         chosen = settings or self.config.arms[arm]
         setting, own = finetune_setting(chosen, setting), changed(self.config.finetune, chosen.finetune)
-        numbers = range(self.config.pretrain_seeds) if seeds is None else seeds
+        numbers = self.pretrain_seeds if seeds is None else list(seeds)
         inputs = {"graphs": self.prepared().outputs["graphs"]}
         if not isinstance(chosen, WithoutPretraining):  # without PT each FT seed draws an encoder
             runs = {f"seed{seed}": self.pretrain(arm, setting, seed, settings) for seed in numbers}
             inputs |= {name: run.outputs["pretrained"] for name, run in runs.items()}
-        keys = "pretrain_seeds", "finetune_seeds", "evaluations", "network", "test_species"
-        given = {"arm": arm, "method": chosen.method, "setting": setting, "finetune": own} | chosen_seeds(seeds)
+        keys = "finetune_seeds", "evaluations", "network", "test_species"
+        given = {"arm": arm, "method": chosen.method, "setting": setting, "pretrain_seeds": numbers, "finetune": own}
         return self.training(
             "finetune",
             f"finetune/{arm}/{setting}{seeds_folder(seeds)}",
@@ -117,14 +123,13 @@ class PpiJobs(Jobs[PpiSettings]):
         runs = {
             f"pretrained/{arm}/{seed}": self.pretrain(arm, FULL_ACCESS, seed).outputs["pretrained"]
             for arm in arms
-            for seed in range(self.config.pretrain_seeds)
+            for seed in self.pretrain_seeds
         }
         return self.training(
             "study",
             "representations/cka",
             "domains.ppi.studies.representations",
-            self.pick("network", "test_species")
-            | {"arms": arms, "seeds": list(range(self.config.pretrain_seeds)), "graphs": graphs},
+            self.pick("network", "test_species") | {"arms": arms, "seeds": self.pretrain_seeds, "graphs": graphs},
             {"graphs": self.prepared().outputs["graphs"]} | runs,
             mem_mb=self._mem_mb(256),
             minutes=60,

@@ -111,7 +111,7 @@ def needs(jobs: EcgJobs, section: WarpStudy) -> Needs:
     runs = jobs.runs([(arm, access(arms[arm], size), size) for arm in (*fixed, *starts)], arms)
     for arm in section.starts:
         beside = fixed_arms(section, jobs.config, arm)
-        for seed in range(jobs.config.pretrain_seeds):
+        for seed in jobs.pretrain_seeds:
             encoders = {initial: jobs.pretrain(name, "none", seed, arms[name]) for initial, name in beside.items()}
             runs.append(jobs.hypergradients(arm, seed, encoders, size, section.draws, section.horizon))
     return Needs(runs)
