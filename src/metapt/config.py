@@ -135,7 +135,7 @@ def validate(raw: Mapping[str, Any], places: Places | None = None) -> Config:
     except _Illegal as error:
         wrong = [error]
     except ValidationError as error:
-        wrong = [_sentence(details, resolved) for details in error.errors(include_url=False)]
+        wrong = _closest([_sentence(details, resolved) for details in error.errors(include_url=False)])
     raise ConfigError("\n".join(dict.fromkeys(f"{_place(each.key, places or {})}{each}" for each in wrong)))
 
 
@@ -247,6 +247,14 @@ def _odd_numbers(keys: list[str], legal: list[Json], value: Any) -> Iterator[_Il
             yield _Illegal(".".join(keys), f" is {str(value).lower()}, but must be {either(legal)}.")
     elif isinstance(value, int) and not -_LARGEST <= value <= _LARGEST:
         yield _Illegal(".".join(keys), f" is a number of {value.bit_length()} bits; whole numbers have up to 63.")
+
+
+def _closest(wrong: list[_Illegal]) -> list[_Illegal]:
+    """Return the sentences without those about a whole list where another one is about an item of it.
+
+    Where a key takes a number or a list, pydantic says of a list with a wrong item that it is no number, too.
+    """
+    return [each for each in wrong if not any(other.key.startswith(f"{each.key}.") for other in wrong)]
 
 
 def _sentence(error: ErrorDetails, raw: Json) -> _Illegal:
