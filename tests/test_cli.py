@@ -82,7 +82,10 @@ def test_an_error_names_the_file_and_line_that_it_comes_from(
             f"error: {tmp_path}/c.yaml, line 3: mnist.rotation_mean.epochs is -1, "
             "but must be a whole number of at least 1."
         ),
-        f"{tmp_path}/a.yaml, line 5: mnist.rotation_mean.replicates is 0, but must be a whole number of at least 1.",
+        (
+            f"{tmp_path}/a.yaml, line 5: mnist.rotation_mean.replicates is 0, "
+            "but must be a whole number of at least 1 or a list (of each: a whole number of at least 0)."
+        ),
     ]
 
 

@@ -76,6 +76,19 @@ def test_further_seeds_repeat_all_runs_in_another_folder() -> None:
     assert {path for path in written[0] & written[1] if not path.startswith("data/raw/")} == set()
 
 
+def test_further_seeds_of_mnist_repeat_each_study_of_the_paper() -> None:
+    configs = [ROOT / "config" / name for name in ("paper.yaml", "ablations/mnist-further-seeds.yaml")]
+    usual, further = (
+        {job.name: job.config for job in planned(load(configs[:count])).jobs.values() if job.name.startswith("mnist/")}
+        for count in (1, 2)
+    )
+    assert usual.keys() == further.keys()
+    studies = [name for name, config in usual.items() if "arm" in config]
+    assert len(studies) > 5
+    for name in studies:
+        assert further[name]["settings"] == usual[name]["settings"] | {"replicates": [100, 101, 102, 103, 104]}
+
+
 def test_no_file_is_made_twice_and_what_a_job_needs_is_made_before() -> None:
     found = plan(**{name: PAPER[name] for name in DOMAINS})
     made = [path for job in found.jobs.values() for path in (*job.outputs.values(), job.record, job.log)]

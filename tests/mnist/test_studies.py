@@ -225,28 +225,31 @@ RunAs = Callable[..., Run]
 
 
 def test_a_replicate_of_the_rotation_learns_the_same_among_others_as_alone(digits: MnistData, run_as: RunAs) -> None:
-    def learned(replicates: int) -> float:
+    def learned(replicates: int | list[int]) -> dict[int, float]:
         study = RotationMean(**SIZES, epochs=2, replicates=replicates)
         results = rotation_study.train_mean(study, run_as("rotation_mean"), digits)
         forget(results)
-        value: float = next(
-            row["value"] for row in results.metrics if row["metric"] == quantities.MEAN and row["replicate"] == 0
-        )
-        return value
+        rows = [row for row in results.metrics if row["metric"] == quantities.MEAN]
+        assert {row["replicate"] for row in results.series} == {row["replicate"] for row in rows}
+        return {row["replicate"]: row["value"] for row in rows}
 
-    assert learned(3) == pytest.approx(learned(1), abs=1e-2)
+    together = learned(3)
+    assert list(together) == [0, 1, 2]
+    assert learned(1) == pytest.approx({0: together[0]}, abs=1e-2)
+    assert learned([2, 1]) == pytest.approx({2: together[2], 1: together[1]}, abs=1e-2)
+    assert len({round(value, 1) for value in together.values()}) == 3
 
 
 def test_a_replicate_of_the_weighting_learns_the_same_among_others_and_in_any_thread(
     digits: MnistData, run_as: RunAs
 ) -> None:
-    def weights(replicates: int, threads: int) -> list[float]:
+    def weights(replicates: int | list[int], threads: int) -> list[float]:
         study = ExampleWeighting(pretrain_examples=50, classes=11, batch_size=50, epochs=2, replicates=replicates)
         results = weighting_study.train(study, run_as("example_weighting", threads=threads), digits)
         forget(results)
         return [row["value"] for row in results.series if row["replicate"] == 0 and row["name"].startswith("weight")]
 
-    assert weights(2, threads=2) == weights(1, threads=1)
+    assert weights(2, threads=2) == weights(1, threads=1) == weights([4, 0], threads=1)
 
 
 def seen(monkeypatch: pytest.MonkeyPatch, batches: Any, train: Callable[[], Outcome]) -> list[dict[str, list[Any]]]:
@@ -496,6 +499,24 @@ def test_backpropagation_pretrains_with_the_mean_that_it_ends_with(
     monkeypatch.setattr(bptt_study.Stages, "pretrain", lambda self, mean: given.append(mean) or pretrain(self, mean))
     _, means = bptt(digits, run_as("bptt", "bptt"), outer_steps=2)
     assert given == [means[-1]] != [means[0]]
+
+
+def test_listed_seeds_of_mean_and_deviation_learn_the_same_from_the_first_start_as_among_others(
+    digits: MnistData, run_as: RunAs
+) -> None:
+    def learned(replicates: int | list[int]) -> dict[tuple[str, int], float]:
+        study = RotationMeanStd(**SIZES, epochs=1, replicates=replicates, starts=[(10.0, 1.0), (20.0, 1.0)])
+        results = rotation_study.train_mean_std(study, run_as("rotation_mean_std"), digits)
+        forget(results)
+        assert len({row["replicate"] for row in results.series}) == 4
+        rows = [row for row in results.metrics if row["metric"] == quantities.MEAN]
+        return {(row["setting"], row["replicate"]): row["value"] for row in rows}
+
+    first, second = learned(2), learned([1, 5])
+    assert {seed for _, seed in second} == {1, 5}
+    setting = next(iter(first))[0]
+    assert second[setting, 1] == pytest.approx(first[setting, 1], abs=1e-2)
+    assert second[setting, 5] != pytest.approx(first[setting, 1], abs=1e-2)
 
 
 def test_equal_starts_of_mean_and_deviation_are_replicates_of_their_own(digits: MnistData, run_as: RunAs) -> None:

@@ -252,7 +252,7 @@ def test_a_named_config_stands_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "overlay", [each for each in OVERLAYS if each.stem != "further-seeds"], ids=lambda path: path.name
+    "overlay", [each for each in OVERLAYS if "further-seeds" not in each.stem], ids=lambda path: path.name
 )
 def test_every_overlay_changes_the_runs_of_the_paper(overlay: Path, tmp_path: Path) -> None:
     paper = ROOT / "config" / "paper.yaml"

@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 from metapt import method
 from metapt.domains.mnist.data.sources import TRAIN_IMAGES
 from metapt.method import ConjugateGradients
-from metapt.sections import Count, DomainSection, ExperimentSection, Positive, Rate, Section, key
+from metapt.sections import Count, DomainSection, ExperimentSection, Positive, Rate, Section, Seeds, key, seed_numbers
 
 Heads = Annotated[
     Literal["separate", "shared"],
@@ -147,7 +147,7 @@ class RotationMean(LearnedRotation):
     """Learn the mean of the PT rotation."""
 
     arms: dict[str, MnistMeta] = {"meta": MnistMeta(), "meta-shared": SHARED}
-    replicates: Positive = key(10, "initialisations")
+    replicates: Seeds = key(10, "initialisations, or a list of their seeds")
     initial_range: tuple[float, float] = key((45.0, 135.0), "initial means are drawn from this range, degrees")
     target: float = key(90.0, "mean rotation of FT images, degrees; the standard deviation is 1 in PT and FT")
 
@@ -156,11 +156,15 @@ class RotationMeanStd(LearnedRotation):
     """Learn mean and standard deviation of the PT rotation."""
 
     arms: dict[str, MnistMeta] = {"meta": MnistMeta(), "meta-shared": SHARED, "meta-curvature": CURVATURE}
-    replicates: Positive = key(10, "random seeds per start (not in the paper; released code: none)")
+    replicates: Seeds = key(10, "random seeds per start, or a list of them (not in the paper; released code: none)")
     starts: list[tuple[float, float]] = key(
         [(0.0, 1.0), (90.0, 1.0)], "initial (mean, standard deviation), degrees", min_length=1
     )
     target: tuple[float, float] = key((45.0, 15.0), "mean and standard deviation of the rotation of FT images, degrees")
+
+    def number(self, start: int, seed: int) -> int:
+        """Return the number of a seed of a start, by the place of that in `starts`; each has another one."""
+        return start * (max(seed_numbers(self.replicates)) + 1) + seed
 
 
 class ExampleWeighting(Study):
@@ -172,7 +176,7 @@ class ExampleWeighting(Study):
         "meta": MnistMeta(pretrain_lr=1e-3, meta_lr=1e-3),
         "meta-warmup": MnistMeta(pretrain_lr=1e-3, meta_lr=1e-3, heads="shared", warmup_epochs=5),
     }
-    replicates: Positive = key(10, "random seeds")
+    replicates: Seeds = key(10, "random seeds, or a list of them")
     pretrain_examples: Positive | Literal["all"] = key(
         3000, "PT images; the paper names both 3000 and the full training set (all)"
     )
@@ -213,10 +217,10 @@ class BpttStudy(RotationData):
     finetune_steps: Positive = key(500, "FT steps of each arm (of each outer step of bptt)")
     pretrain_lr: Rate = key(0.01, "learning rate of PT (Adam)")
     finetune_lr: Rate = key(0.01, "learning rate of FT (SGD)")
-    replicates: Positive = key(
+    replicates: Seeds = key(
         5,
-        "runs of each arm, each with its own images, initial weights, minibatches and learned rotation (not in the "
-        "paper; released code: none)",
+        "runs of each arm, or a list of their seeds; each has its own images, initial weights, minibatches and learned "
+        "rotation (not in the paper; released code: none)",
     )
     evaluations: Positive = key(
         2, "PT and FT runs whose mean accuracy is that of a replicate (not in the paper; released code: none)"
@@ -259,7 +263,7 @@ class Fidelity(Study):
     study = "fidelity"
 
     arms: dict[str, FidelityArm] = {"head": FidelityArm(), "network": FidelityArm(unroll="network")}
-    replicates: Positive = key(5, "random seeds")
+    replicates: Seeds = key(5, "random seeds, or a list of them")
     examples: Positive = key(3000, "PT images, each with a weight; every PT step sees all of them")
     finetune_examples: Positive = key(3000, "FT images, half of them for validation")
     noisy_fraction: Annotated[float, Field(ge=0, le=1)] = key(0.5, "share of PT images with a random label")

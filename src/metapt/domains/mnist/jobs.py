@@ -5,7 +5,7 @@ from __future__ import annotations
 from metapt.domains.mnist.config import BpttStudy, ExampleWeighting, MnistSettings, Study
 from metapt.domains.mnist.data.sources import FILES
 from metapt.jobs import Job, Jobs
-from metapt.sections import plain
+from metapt.sections import plain, seed_numbers
 
 PREPARED = {"data": "images.pt"}
 SIMULATED = {"digits": list(FILES.values())}
@@ -58,7 +58,7 @@ def _threads(section: Study) -> int:
 
     Weighting trains its replicates in parallel. The other studies' networks are so small that one thread is fastest.
     """
-    return min(4, section.replicates) if isinstance(section, ExampleWeighting) else 1
+    return min(4, len(seed_numbers(section.replicates))) if isinstance(section, ExampleWeighting) else 1
 
 
 def _mem_mb(section: Study) -> int:

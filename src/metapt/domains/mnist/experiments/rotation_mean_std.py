@@ -28,7 +28,7 @@ def figure(results: MnistResults) -> Figure:
     mean, deviation = results.section.target
     target = (mean - deviation, mean, mean + deviation)
     for axis, (arm, frame) in zip(axes, series.items(), strict=True):
-        starts = frame["replicate"] // results.section.replicates
+        starts = frame["replicate"] // results.section.number(1, 0)
         bands = {label: _spread(frame[starts == start]) for start, label in enumerate(_starts(results.section))}
         figures.trajectories(axis, bands, "meta-iteration", target=target)
         figures.title(axis, arm)

@@ -26,6 +26,7 @@ from metapt.evaluation import metrics
 from metapt.hypergrad import SGD, Adam, Params, Pretrained, exact_hypergradient
 from metapt.hypergrad.params import norm
 from metapt.machine import Machine
+from metapt.sections import seed_numbers
 from metapt.training.checkpoint import Checkpoint
 from metapt.training.guard import HypergradientGuard
 from metapt.training.measure import Measured
@@ -53,7 +54,9 @@ def train(study: BpttStudy, run: Run, data: MnistData) -> Outcome:
     """
     test = Images(rotated(data.test_images, (study.target, 1.0), run.generator("test rotation")), data.test_labels)
     rows, series, checkpoints = [], [], []
-    for replicate in steps(0, study.replicates, "replicates"):
+    seeds = seed_numbers(study.replicates)
+    for place in steps(0, len(seeds), "replicates"):
+        replicate = seeds[place]
         checkpoints.append(run.resumable(f"-{replicate}"))
         numbers, means = _replicate(study, run, data, test, replicate, checkpoints[-1])
         rows += metrics.rows_of(run.experiment, run.arm, numbers, replicate=replicate)

@@ -20,6 +20,7 @@ from metapt.domains.mnist.quantities import COSINE, NORM_RATIO, setting_fidelity
 from metapt.evaluation import metrics
 from metapt.hypergrad import SGD, Neumann, Unroll, exact_hypergradient, hypergradient
 from metapt.machine import Machine
+from metapt.sections import seed_numbers
 from metapt.training.progress import steps
 
 _BATCH = 64  # images of an FT training minibatch
@@ -35,7 +36,7 @@ def train(study: Fidelity, run: Run, data: MnistData) -> Outcome:
 
     Raises ConfigError if there are fewer images than the study asks for.
     """
-    cases = list(product(range(study.replicates), study.pretrain_steps, study.unroll_steps))
+    cases = list(product(seed_numbers(study.replicates), study.pretrain_steps, study.unroll_steps))
     rows: list[dict[str, Any]] = []
     for index in steps(0, len(cases), "cases", kind=lambda index: cases[index][1:]):
         seed, count, unroll_steps = cases[index]

@@ -23,6 +23,7 @@ from metapt.evaluation import metrics
 from metapt.hypergrad import Params, Stacked
 from metapt.hypergrad.stacked import stack, stack_pretrained
 from metapt.machine import Machine
+from metapt.sections import seed_numbers
 from metapt.training.batches import StreamBatches
 from metapt.training.meta import MetaPretraining
 from metapt.training.recorder import Recorder
@@ -104,10 +105,10 @@ def rotated(images: Tensor, target: tuple[float, float], generator: torch.Genera
 
 def learn(
     study: LearnedRotation, run: Run, batches: RotationBatches, meta: Params, seeds: list[int]
-) -> tuple[MetaPretraining, Recorder, Outcome]:
+) -> tuple[MetaPretraining, Outcome]:
     """Run meta-PT of stacked replicates from the initial meta-parameters `meta` [replicates], in degrees.
 
-    Returns the loop at its end, the trajectories of the meta-parameters, and the diagnosis with the checkpoint.
+    Returns the loop at its end, and its diagnosis, the trajectories of the meta-parameters and the checkpoint.
     """
     arm = study.arms[run.arm]
     initial = [mlp.initial(arm.heads, CLASSES, CLASSES, run.generator("weights", seed), run.device) for seed in seeds]
@@ -118,40 +119,40 @@ def learn(
     recorder = Recorder(lambda: loop.averaged_meta)
     checkpoint = run.resumable()
     diagnosis = loop.run("meta-PT", checkpoint, recorder=recorder)
-    return loop, recorder, Outcome(arms.diagnosis_rows(run, diagnosis), [], [checkpoint])
+    trajectories = [{**row, "replicate": seeds[row["replicate"]]} for row in recorder.rows()]
+    return loop, Outcome(arms.diagnosis_rows(run, diagnosis), trajectories, [checkpoint])
 
 
 def train_mean(study: RotationMean, run: Run, data: MnistData) -> Outcome:
     """Learn the mean from `replicates` initialisations, stacked."""
-    seeds = list(range(study.replicates))
+    seeds = seed_numbers(study.replicates)
     low, high = study.initial_range
     draws = torch.stack([torch.rand((), generator=run.generator("initial mean", seed)) for seed in seeds])
     start = low + (high - low) * draws
     batches = RotationBatches(data, study, (study.target, 1.0), run, seeds)
-    loop, recorder, outcome = learn(study, run, batches, {"mean": start.to(run.device)}, seeds)
+    loop, outcome = learn(study, run, batches, {"mean": start.to(run.device)}, seeds)
     final = loop.averaged_meta["mean"].cpu()
-    setting = f"{study.replicates} initialisations in [{low:g},{high:g}], target {study.target:g}"
+    setting = f"{len(seeds)} initialisations in [{low:g},{high:g}], target {study.target:g}"
     numbers = {ERROR: (final - study.target).abs(), MEAN: final, INITIAL_MEAN: start}
     rows = [
-        metrics.row(run.experiment, run.arm, metric, float(values[seed]), replicate=seed, setting=setting)
+        metrics.row(run.experiment, run.arm, metric, float(value), replicate=seed, setting=setting)
         for metric, values in numbers.items()
-        for seed in seeds
+        for seed, value in zip(seeds, values, strict=True)
     ]
-    return Outcome(rows + outcome.metrics, recorder.rows(), outcome.checkpoints)
+    return outcome._replace(metrics=rows + outcome.metrics)
 
 
 def train_mean_std(study: RotationMeanStd, run: Run, data: MnistData) -> Outcome:
     """Learn mean and standard deviation from every start and seed, stacked.
 
-    A replicate of the metrics table is a seed; one of the series table is start * seeds + seed.
+    A replicate of the metrics table is a seed; one of the series table is `RotationMeanStd.number`.
     """
-    seeds = list(range(study.replicates))
-    replicates = [(start, seed) for start in range(len(study.starts)) for seed in seeds]
+    replicates = [(start, seed) for start in range(len(study.starts)) for seed in seed_numbers(study.replicates)]
     starts = torch.tensor([study.starts[start] for start, _ in replicates])
-    names = [start * study.replicates + seed for start, seed in replicates]
+    names = [study.number(start, seed) for start, seed in replicates]
     batches = RotationBatches(data, study, study.target, run, names)
     meta = {"mean": starts[:, 0].to(run.device), "deviation": starts[:, 1].to(run.device)}
-    loop, recorder, outcome = learn(study, run, batches, meta, names)
+    loop, outcome = learn(study, run, batches, meta, names)
     # N(mean, s^2) and N(mean, (-s)^2) are one distribution.
     final = {MEAN: loop.averaged_meta["mean"].cpu(), DEVIATION: loop.averaged_meta["deviation"].abs().cpu()}
     settings = [setting_mean_std(study, start) for start in range(len(study.starts))]
@@ -160,4 +161,4 @@ def train_mean_std(study: RotationMeanStd, run: Run, data: MnistData) -> Outcome
         for metric, values in final.items()
         for value, (start, seed) in zip(values, replicates, strict=True)
     ]
-    return Outcome(rows + outcome.metrics, recorder.rows(), outcome.checkpoints)
+    return outcome._replace(metrics=rows + outcome.metrics)

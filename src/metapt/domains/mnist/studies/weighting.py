@@ -21,6 +21,7 @@ from metapt.domains.mnist.problem import Images, WeightingProblem
 from metapt.domains.mnist.quantities import MEAN_WEIGHT, RATIO, WEIGHT
 from metapt.evaluation import metrics
 from metapt.machine import Machine
+from metapt.sections import seed_numbers
 from metapt.training.batches import StreamBatches
 from metapt.training.meta import MetaPretraining
 from metapt.training.recorder import Recorder
@@ -89,11 +90,12 @@ def train(study: ExampleWeighting, run: Run, data: MnistData) -> Outcome:
 
     The convolutions dominate here, and stacked (grouped) ones are slower than separate ones.
     """
+    seeds = seed_numbers(study.replicates)
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         with ThreadPoolExecutor(run.threads) as pool:
-            parts = list(pool.map(lambda seed: _replicate(study, run, data, seed), range(study.replicates)))
+            parts = list(pool.map(lambda seed: _replicate(study, run, data, seed), seeds))
     finally:
         torch.set_num_threads(before)
     return Outcome(*(list(chain.from_iterable(lists)) for lists in zip(*parts, strict=True)))
@@ -118,7 +120,7 @@ def _replicate(study: ExampleWeighting, run: Run, data: MnistData, seed: int) ->
     weights = weigh(loop, batches)
     numbers = {RATIO: float(weights["clean"].mean() / weights["noisy"].mean())}
     numbers |= {MEAN_WEIGHT.format(name): float(part.mean()) for name, part in weights.items()}
-    words: dict[str, Any] = {"replicate": seed, "setting": f"{study.replicates} initialisations"}
+    words: dict[str, Any] = {"replicate": seed, "setting": f"{len(seed_numbers(study.replicates))} initialisations"}
     rows = metrics.rows_of(run.experiment, run.arm, numbers, **words) + arms.diagnosis_rows(run, diagnosis, **words)
     series = [{**row, "replicate": seed} for row in recorder.rows()]
     for name, part in weights.items():
