@@ -64,6 +64,17 @@ def test_as_many_jobs_run_at_a_time_as_may_and_each_after_its_inputs(
     assert max(together) == at_once
 
 
+def test_nothing_runs_beside_a_job_whose_time_is_a_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    noted = Noted(tmp_path, monkeypatch)
+    paper = ROOT / "config" / "paper.yaml"
+    assert run.run([paper], ["mnist_bptt", "mnist_rotation_mean"], "cpu", None, 3) == 0
+    times, timed = noted.times(), {job.name for job in planned(load([paper])).jobs.values() if job.alone}
+    assert len(timed & set(times)) > 5
+    for name in timed & set(times):
+        begin, end = times[name]
+        assert [other for other in times if times[other][0] < end and begin < times[other][1]] == [name]
+
+
 def test_after_a_failure_no_job_begins_and_those_that_run_are_finished(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

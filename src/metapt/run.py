@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from multiprocessing import get_context
 from multiprocessing.connection import wait
@@ -36,7 +36,8 @@ def run(
         targets: experiments, domains or files; all jobs if there are none.
         device: `cpu` or `cuda`, for jobs that train; if None, `cuda` where the config says `require_gpu`.
         threads: CPU threads of a job; if None, as planned.
-        jobs_at_once: the number of jobs that run at a time, each in a process of its own; they share the GPU.
+        jobs_at_once: the number of jobs that run at a time, each in a process of its own; they share the GPU. A job
+            whose time is a result runs alone.
 
     Returns:
         Exit status: 0, or 1 after the first job that failed and logged its error; jobs that run then are finished.
@@ -49,7 +50,11 @@ def run(
     remaining, left = Remaining(), due(plan, waiting)
     running: dict[str, tuple[Job, BaseProcess, float]] = {}
     while waiting or running:
-        job = None if failed or len(running) == jobs_at_once else _next(plan, waiting, running)
+        job = (
+            None
+            if failed or len(running) == jobs_at_once
+            else _next(plan, waiting, [each for each, *_ in running.values()])
+        )
         if job is None:
             if not running:
                 return 1
@@ -71,14 +76,16 @@ def run(
     return int(failed)
 
 
-def _next(plan: Plan, waiting: list[Job], running: Container[str]) -> Job | None:
-    """Return the first job that depends on none that waits or runs; None if there is none.
+def _next(plan: Plan, waiting: list[Job], running: list[Job]) -> Job | None:
+    """Return the first job that depends on none that waits or runs, and may run beside these; None if there is none.
 
     The jobs that wait come after those that they depend on, as in `Plan.needed`.
     """
-    open_jobs = {job.name for job in waiting}
+    if any(job.alone for job in running):
+        return None
+    unfinished = {job.name for job in [*waiting, *running]}
     for job in waiting:
-        if not any(each.name in open_jobs or each.name in running for each in plan.before(job)):
+        if not (job.alone and running) and not any(each.name in unfinished for each in plan.before(job)):
             return job
     return None
 
