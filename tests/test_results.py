@@ -154,6 +154,38 @@ def test_the_pages_say_what_the_claims_say(path: Path) -> None:
     page, summary = ((RESULTS / name).read_text() for name in (f"{path.stem.partition('_')[0]}.md", "README.md"))
     for row in pd.read_csv(path).itertuples():
         assert f"| {row.claim} | {row.measured} | {row.criterion} | {row.paper} | **{row.verdict}** |" in page
-        listed = f"| {row.claim} | {row.measured} | {row.paper} | {row.verdict} |" in summary
+        listed = f"| {row.claim} | {row.measured} | {row.criterion} | {row.paper} | {row.verdict} |" in summary
         assert listed == (row.paper != BEYOND_THE_PAPER)
         assert row.n >= LEAST_SEEDS
+
+
+FURTHER = sorted((RESULTS / "claims" / "further-seeds").glob("*.csv"))
+DECIDED = ("reproduced", "not reproduced")
+
+
+def holds(mean: float, criterion: str) -> bool:
+    """Return whether a mean meets a criterion, which is in the words of the claims."""
+    words = criterion.removeprefix("difference ").split()
+    bound = float(words[-1])
+    match words[:-1]:
+        case ["at", "least"]:
+            return mean >= bound
+        case ["at", "most"]:
+            return mean <= bound
+        case ["within", tolerance, "of"]:
+            return abs(mean - bound) <= float(tolerance)
+    raise ValueError(criterion)
+
+
+@pytest.mark.parametrize("path", FURTHER, ids=lambda path: path.stem)
+def test_the_pages_say_which_decided_claims_hold_with_five_further_seeds(path: Path) -> None:
+    page = (RESULTS / f"{path.stem.partition('_')[0]}.md").read_text()
+    first, further = (pd.read_csv(each).set_index("claim") for each in (RESULTS / "claims" / path.name, path))
+    decided = first[first["verdict"].isin(DECIDED)]
+    assert len(decided) > 0
+    for claim, row in decided.iterrows():
+        again = further.loc[claim]
+        assert again["n"] == 5
+        numbers = [mean_and_error(each["mean"], each["standard_error"]) for each in (row, again)]
+        same = "yes" if holds(row["mean"], row["criterion"]) == holds(again["mean"], row["criterion"]) else "no"
+        assert f"| {claim} | {row['criterion']} | {numbers[0]} | {numbers[1]} | {same} |" in page

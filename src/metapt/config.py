@@ -63,8 +63,8 @@ class Data(Section):
 class _Config(Section):
     """The whole config.
 
-    Defaults are the paper's values or, where it is silent, those of the released code. One that stands in neither says
-    so.
+    A default is the paper's value or, where the paper gives none, the released code's; where neither has one, the key's
+    description says so.
     A domain or an experiment that is left out is not run.
     """
 

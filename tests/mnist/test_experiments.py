@@ -41,7 +41,7 @@ def verdicts(key: str, section: Study, values: Values) -> pd.DataFrame:
     results = MnistResults(
         name=f"mnist_{key}",
         config=MnistSettings(),
-        section=section.model_copy(update={"arms": dict.fromkeys(arms)}),
+        section=section.model_copy(update={"arms": {arm: section.arms[arm] for arm in arms}}),
         words={},
         metrics=metrics.validate(rows),
         series=pd.DataFrame(),
@@ -130,7 +130,7 @@ def test_backpropagation_that_ends_no_better_than_its_start_is_not_beaten() -> N
 def test_more_neumann_terms_point_nearer_to_the_exact_hypergradient(gain: float, word: str) -> None:
     section = Fidelity(neumann_terms=[1, 9], pretrain_steps=[5, 10], unroll_steps=[1, 3])
     values = {
-        ("meta", quantities.COSINE, quantities.setting_fidelity(steps, k, terms)): (
+        ("head", quantities.COSINE, quantities.setting_fidelity(steps, k, terms)): (
             0.5 + (gain if (steps, k) == (10, 3) else -gain) * (terms == 9)
         )
         for steps in (5, 10)

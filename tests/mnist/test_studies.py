@@ -36,6 +36,7 @@ from metapt.domains.mnist.studies.bptt import SingleBatches
 from metapt.domains.mnist.studies.rotation import RotationBatches
 from metapt.domains.mnist.studies.weighting import WeightingBatches
 from metapt.evaluation import metrics
+from metapt.evaluation.comparisons import BEYOND_THE_PAPER
 from metapt.evaluation.experiment import SUMMARY
 from metapt.evaluation.paper import paper_numbers
 from metapt.jobs import Place
@@ -177,6 +178,14 @@ def test_the_paper_has_each_of_its_numbers_beside_ours(runs: Runs) -> None:
     missing = papers.merge(ours.drop_duplicates(metrics.CELL), how="left", on=metrics.CELL, indicator=True)
     assert len(papers) == 11
     assert list(missing[missing["_merge"] == "left_only"][metrics.CELL].itertuples(index=False)) == []
+
+
+def test_claims_name_the_papers_number_for_its_own_arms_only(runs: Runs, tmp_path: Path) -> None:
+    name = "rotation_mean_std"
+    claims = pd.read_csv(summarise(name, STUDIES[name], runs[name], tmp_path / "summary")["claims"])
+    beyond = claims["paper"] == BEYOND_THE_PAPER
+    assert set(claims["arm"][beyond]) == {"meta-curvature"}
+    assert set(claims["arm"][~beyond]) == {"meta", "meta-shared"}
 
 
 @pytest.mark.parametrize("experiment", STUDIES)

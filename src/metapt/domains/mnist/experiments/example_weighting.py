@@ -52,7 +52,8 @@ def comparisons(results: MnistResults) -> Iterator[Comparison]:
 
     for arm in results.arms:
         text = f"{arm} weights clean examples over 100 times more than noisy ones"
-        yield Comparison(text, arm, "", RATIO, A_HUNDRED, partial(ratio, arm), paper="ratio over 100")
+        paper = results.paper_says(arm, "ratio over 100")
+        yield Comparison(text, arm, "", RATIO, A_HUNDRED, partial(ratio, arm), paper=paper)
 
 
 EXPERIMENT = Experiment(

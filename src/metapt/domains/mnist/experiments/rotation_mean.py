@@ -42,7 +42,8 @@ def comparisons(results: MnistResults) -> Iterator[Comparison]:
         return estimate_mean(results.values(arm, ERROR))
 
     for arm in results.arms:
-        text, paper = f"{arm} recovers the mean of the FT rotation", "mean error 7.2 ± 1.5 degrees"
+        text = f"{arm} recovers the mean of the FT rotation"
+        paper = results.paper_says(arm, "mean error 7.2 ± 1.5 degrees")
         yield Comparison(text, arm, "", ERROR, at_most(7.2), partial(error, arm), paper=paper)
 
 

@@ -50,7 +50,7 @@ def comparisons(results: MnistResults) -> Iterator[Comparison]:
             found = published[(published["setting"] == setting) & (published["metric"] == metric)]["paper_mean"]
             text = f"{arm} recovers the {what} of the FT rotation, {label}"
             near, measure = within(target, tolerance), partial(learned, arm, metric, setting)
-            paper = f"{found.iloc[0]:g} degrees" if len(found) else ""
+            paper = results.paper_says(arm, f"{found.iloc[0]:g} degrees") if len(found) else ""
             yield Comparison(text, arm, "", metric, near, measure, paper=paper)
 
 
