@@ -146,6 +146,24 @@ def test_the_runs_on_protein_graphs_have_the_differences_of_the_claims() -> None
         assert found.n == row.n == 8
 
 
+@pytest.mark.parametrize("percent", [50, 90])
+def test_the_runs_of_the_learner_have_the_differences_of_the_claims(percent: int) -> None:
+    runs = pd.read_csv(RESULTS / "ppi" / "learner.csv")
+    runs = runs[runs["problem"] == f"ppi 3x16 permuted_{percent}"]
+    test, validation = (runs.groupby(["arm", "pretrain_seed"])[name].mean() for name in ("test", "validation"))
+    for row in pd.read_csv(RESULTS / "claims" / f"ppi_permuted_{percent}.csv").itertuples():
+        found = estimate_mean((test[row.arm] - test[row.control]).tolist())
+        assert (found.mean, found.standard_error) == pytest.approx((row.mean, row.standard_error), abs=1e-3)
+        assert found.n == row.n == 8
+    page = " ".join((RESULTS / "ppi.md").read_text().split())
+    random = estimate_mean((test["group_search-random"] - test["graph_supervised"]).tolist())
+    assert f"{random.mean:.1f} ± {random.standard_error:.1f} points" in page
+    assert f"{random.low:.1f} to {random.high:.1f})" in page
+    for arm in ("group_search", "group_search-random"):
+        seen = estimate_mean((validation[arm] - validation["graph_supervised"]).tolist())
+        assert f"{seen.mean:.1f} ± {seen.standard_error:.1f}" in page
+
+
 CLAIMS = sorted((RESULTS / "claims").glob("*.csv"))
 
 
