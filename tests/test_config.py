@@ -31,7 +31,12 @@ def read(text: str) -> Config:
             "mnits: {}",
             "mnits is not a key of the config (did you mean 'mnist'?); legal there: results, data, require_gpu, mnist",
         ),
-        ("ppi: {pretrain_seeds: x}", "pretrain_seeds is 'x', but must be a whole number of at least 1 or a list"),
+        (
+            "ppi: {pretrain_seeds: x}",
+            "pretrain_seeds is 'x', but must be a whole number of at least 1 or a list that is not empty",
+        ),
+        ("ppi: {pretrain_seeds: []}", "or a list that is not empty (of each: a whole number of at least 0)"),
+        ("ppi: {pretrain_seeds: [3, 3]}", "ppi.pretrain_seeds: 3 stands there twice; name it once"),
         ("ppi: {pretrain_seeds: [-1]}", "ppi.pretrain_seeds.0 is -1, but must be a whole number of at least 0"),
         ("mnist:", "mnist is empty: give it keys, write {} for its defaults, or leave it out"),
         ("mnist: {rotation_mean: }", "mnist.rotation_mean is empty: "),

@@ -135,7 +135,7 @@ def validate(raw: Mapping[str, Any], places: Places | None = None) -> Config:
     except _Illegal as error:
         wrong = [error]
     except ValidationError as error:
-        wrong = _closest([_sentence(details, resolved) for details in error.errors(include_url=False)])
+        wrong = _closest([(each["type"], _sentence(each, resolved)) for each in error.errors(include_url=False)])
     raise ConfigError("\n".join(dict.fromkeys(f"{_place(each.key, places or {})}{each}" for each in wrong)))
 
 
@@ -249,12 +249,18 @@ def _odd_numbers(keys: list[str], legal: list[Json], value: Any) -> Iterator[_Il
         yield _Illegal(".".join(keys), f" is a number of {value.bit_length()} bits; whole numbers have up to 63.")
 
 
-def _closest(wrong: list[_Illegal]) -> list[_Illegal]:
-    """Return the sentences without those about a whole list where another one is about an item of it.
+def _closest(wrong: list[tuple[str, _Illegal]]) -> list[_Illegal]:
+    """Return the sentences without those about the kind of a whole list where another one says what is wrong in it.
 
-    Where a key takes a number or a list, pydantic says of a list with a wrong item that it is no number, too.
+    Where a key takes a number or a list, pydantic says of a list with a wrong item that it is no number, too. `wrong`
+    has pydantic's kinds of errors and their sentences.
     """
-    return [each for each in wrong if not any(other.key.startswith(f"{each.key}.") for other in wrong)]
+
+    def says_more(kind: str, about: _Illegal, other_kind: str, other: _Illegal) -> bool:
+        deeper = other.key.startswith(f"{about.key}.")
+        return deeper or (other.key == about.key and other_kind == "value_error" != kind)
+
+    return [said for kind, said in wrong if not any(says_more(kind, said, *other) for other in wrong)]
 
 
 def _sentence(error: ErrorDetails, raw: Json) -> _Illegal:

@@ -37,7 +37,7 @@ def run(
         device: `cpu` or `cuda`, for jobs that train; if None, `cuda` where the config says `require_gpu`.
         threads: CPU threads of a job; if None, as planned.
         jobs_at_once: the number of jobs that run at a time, each in a process of its own; they share the GPU. A job
-            whose time is a result runs alone.
+            of the plan that is `alone`, such as one of MNIST's `bptt`, runs alone.
 
     Returns:
         Exit status: 0, or 1 after the first job that failed and logged its error; jobs that run then are finished.

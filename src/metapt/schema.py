@@ -113,6 +113,7 @@ def describe(node: Json) -> str:
         case "array" if "prefixItems" in node:
             return "[" + ", ".join(either(alternatives(item)) for item in node["prefixItems"]) + "]"
         case "array":
-            return f"a list (of each: {either(alternatives(node.get('items', {})))})"
+            kind = "a list that is not empty" if node.get("minItems") else "a list"
+            return f"{kind} (of each: {either(alternatives(node.get('items', {})))})"
         case _:
             return "a section (keys with values)"

@@ -214,6 +214,15 @@ def test_without_a_reference_there_is_no_gain_but_shares() -> None:
     assert found.sentence.endswith("without a reference no gain is known")
 
 
+def test_with_a_result_that_is_not_finite_nothing_is_said_of_the_variance() -> None:
+    y = np.random.default_rng(0).normal(size=(6, 4))
+    y[3, 2] = np.nan
+    (grid,) = grids(rows(y))
+    found = headroom(grid)
+    assert all(np.isnan([each.share, each.low, each.high]).all() for each in found.shares.values())
+    assert found.sentence.startswith("a result is not finite")
+
+
 def test_tables_of_other_days_are_joined(tmp_path: Path) -> None:
     y = np.random.default_rng(0).normal(size=(6, 4))
     table = rows(y)

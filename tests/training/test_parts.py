@@ -220,6 +220,23 @@ def test_measured_sees_the_time_and_the_memory_of_its_block() -> None:
     assert small.peak_bytes < 20e6
 
 
+def test_memory_of_an_inner_block_counts_in_the_outer_one() -> None:
+    with Measured("cpu") as outer:
+        with Measured("cpu") as inner:
+            block = torch.ones(30_000_000)  # 120 MB
+            del block
+        with Measured("cpu"):
+            pass
+    assert outer.peak_bytes >= inner.peak_bytes > 100e6
+    with Measured("cpu") as outer:
+        block = torch.ones(30_000_000)
+        del block
+        with Measured("cpu") as inner:
+            pass
+    assert outer.peak_bytes > 100e6
+    assert inner.peak_bytes < 20e6
+
+
 class Seen(dict[str, Any]):
     """Numbers of a loop that count how often they are read."""
 

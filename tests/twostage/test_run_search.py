@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metapt.twostage.run_search import Place, at_random, by_secants
+from metapt.errors import TrainingError
+from metapt.hypergrad import Pretrained
+from metapt.training.checkpoint import Checkpoint
+from metapt.training.pretraining import Pretrainer
+from metapt.twostage.run_search import Candidates, Place, at_random, by_secants
 
 
 class Measured:
@@ -63,6 +70,43 @@ def test_a_diverged_candidate_loses(diverged: float) -> None:
     measured = Measured(lambda place: math.nan if place[0] == diverged else 60.0)
     assert by_secants(measured, [(1.0,)], 1.0, 0.5) == (-diverged,)
     assert at_random(measured, [(diverged,), (0.5,)]) == (0.5,)
+
+
+class Trainer:
+    """A PT run that diverges, or whose result is its place."""
+
+    def __init__(self, place: Place, diverges: bool) -> None:
+        self.place, self.diverges = place, diverges
+
+    def run(self, meta: object, steps: int, label: str, checkpoint: Checkpoint) -> int:
+        if self.diverges:
+            raise TrainingError("the PT loss is not finite.")
+        return steps
+
+    @property
+    def pretrained(self) -> Pretrained:
+        return Pretrained({"place": torch.tensor(self.place)}, {}, {})
+
+
+def test_a_candidate_whose_pt_diverges_loses_and_the_search_goes_on(tmp_path: Path) -> None:
+    def candidates() -> Candidates:
+        return Candidates(
+            start=lambda place: (cast(Pretrainer, Trainer(place, place[0] > 0)), {}),
+            judge=lambda pretrained: 60.0 + float(pretrained.encoder["place"]),
+            described=lambda place: {"place": place[0]},
+            steps=3,
+            device="cpu",
+            checkpoint=lambda part: Checkpoint(tmp_path / f"search{part}.pt", "mine"),
+        )
+
+    searched = candidates()
+    found = by_secants(searched, [(1.0,), (1.0,)], 1.0, 0.5)
+    assert found == (-0.5,)
+    assert math.isnan(searched.auroc((1.0,)))
+    assert math.isnan(candidates().auroc((1.0,))), "a search that goes on knows it, too"
+    assert float(searched.run(found).pretrained.encoder["place"]) == -0.5
+    with pytest.raises(TrainingError):
+        searched.run((1.0,))
 
 
 def test_of_random_candidates_the_best_one_is_taken() -> None:

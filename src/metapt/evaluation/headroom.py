@@ -162,7 +162,7 @@ def variance_shares(values: ArrayLike, *, draws: int = 20_000, seed: int = 0) ->
 
     def shares(variances: Values) -> Values:
         total = variances.sum(-1, keepdims=True)
-        found = np.divide(variances, total, out=np.zeros_like(variances), where=total > 0)
+        found = np.divide(variances, total, out=np.zeros_like(variances), where=~(total <= 0))
         return np.asarray(100 * found, dtype=np.float64)
 
     variances = components(squares)
@@ -337,7 +337,10 @@ class Headroom:
     @property
     def sentence(self) -> str:
         """What a user needs to know. Settings that were not drawn may gain more, the more hyperparameters there are."""
-        explained = f"settings explain {self.shares['settings'].share:.0f} % of the variance"
+        share = self.shares["settings"].share
+        if math.isnan(share):
+            return "a result is not finite, so that neither the share of the variance nor a gain is known"
+        explained = f"settings explain {share:.0f} % of the variance"
         if math.isnan(self.most):
             return f"{explained}; without a reference no gain is known"
         if self.most <= 0:

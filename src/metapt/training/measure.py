@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 from types import TracebackType
+from typing import ClassVar
 
 import torch
 
@@ -29,12 +30,17 @@ class Measured:
             so far.
     """
 
+    _open: ClassVar[list[Measured]] = []  # the blocks that run, the outer ones first; each begins with a new maximum
+
     def __init__(self, device: str) -> None:
         self.on_gpu = device.startswith("cuda")
         self.seconds = 0.0
         self.peak_bytes = 0
+        self._highest = 0
 
     def __enter__(self) -> Measured:
+        self._keep_peak()
+        self._open.append(self)
         if self.on_gpu:
             torch.cuda.synchronize()
             torch.cuda.reset_peak_memory_stats()
@@ -50,8 +56,16 @@ class Measured:
         if self.on_gpu:
             torch.cuda.synchronize()
         self.seconds = time.monotonic() + seconds_left_out() - self._start
-        peak = torch.cuda.max_memory_allocated() if self.on_gpu else _peak()
-        self.peak_bytes = max(0, peak - self._before)
+        self._keep_peak()
+        self._open.remove(self)
+        self.peak_bytes = max(0, self._highest - self._before)
+
+    def _keep_peak(self) -> None:
+        """Remember the peak in each block that runs, before another block resets it."""
+        if self._open:
+            peak = torch.cuda.max_memory_allocated() if self.on_gpu else _peak()
+            for block in self._open:
+                block._highest = max(block._highest, peak)
 
 
 def _reset_peak() -> int:

@@ -1,15 +1,18 @@
 """A search of hyperparameters with whole PT runs that share all random numbers, each judged by FT.
 
 A candidate is a place: the coordinates of the hyperparameters, relative to their start at 0. A candidate whose AUROC is
-not a number, since its FT has diverged, loses against any other.
+not a number, since its PT or FT has diverged, loses against any other.
 """
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from metapt.errors import TrainingError
 from metapt.evaluation import metrics
 from metapt.hypergrad import Params, Pretrained
 from metapt.training import progress
@@ -19,6 +22,8 @@ from metapt.training.pretraining import Pretrainer
 from metapt.twostage.heads import highest
 from metapt.twostage.pretraining import PretrainRun, time_per_step
 from metapt.twostage.quantities import CROSS_VALIDATED_AUROC
+
+log = logging.getLogger(__name__)
 
 Place = tuple[float, ...]
 
@@ -88,18 +93,25 @@ class Candidates:
         return self.checkpoint("-search")
 
     def auroc(self, place: Place) -> float:
-        """Return the AUROC (%) of the candidate at `place`, after its PT and FT unless it has them."""
+        """Return the AUROC (%) of the candidate at `place`, after its PT and FT if it is a new one.
+
+        It is NaN if they diverge.
+        """
         known = self._aurocs.get(place)
         if known is not None:
             return known
-        pretrained, _ = self._pretrained(place, len(self._aurocs))
-        found = self.judge(pretrained)
+        try:
+            pretrained, _ = self._pretrained(place, len(self._aurocs))
+            found = self.judge(pretrained)
+        except TrainingError as error:
+            log.warning("candidate %d has no result: %s", len(self._aurocs) + 1, error)
+            found = math.nan
         self._aurocs[place] = found
         self._results.save({"aurocs": self._aurocs})
         return found
 
     def run(self, place: Place) -> PretrainRun:
-        """Return the PT run of a candidate whose AUROC was asked for."""
+        """Return the PT run of a candidate whose AUROC was asked for. Raises TrainingError if it diverges."""
         pretrained, meta = self._pretrained(place, list(self._aurocs).index(place))
         described = [self.described(each) for each in self._aurocs]
         columns = {name: [each[name] for each in described] for name in described[0]}

@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 from metapt import method
 from metapt.domains.mnist.data.sources import TRAIN_IMAGES
 from metapt.method import ConjugateGradients
-from metapt.sections import Count, DomainSection, ExperimentSection, Positive, Rate, Section, Seeds, key, seed_numbers
+from metapt.sections import Count, DomainSection, ExperimentSection, Positive, Rate, Section, Seeds, key
 
 Heads = Annotated[
     Literal["separate", "shared"],
@@ -161,10 +161,6 @@ class RotationMeanStd(LearnedRotation):
         [(0.0, 1.0), (90.0, 1.0)], "initial (mean, standard deviation), degrees", min_length=1
     )
     target: tuple[float, float] = key((45.0, 15.0), "mean and standard deviation of the rotation of FT images, degrees")
-
-    def number(self, start: int, seed: int) -> int:
-        """Return the number of a seed of a start, by the place of that in `starts`; each has another one."""
-        return start * (max(seed_numbers(self.replicates)) + 1) + seed
 
 
 class ExampleWeighting(Study):

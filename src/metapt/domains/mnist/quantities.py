@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from metapt.domains.mnist.config import RotationMeanStd
+from metapt.sections import seed_numbers
 
 DIAGNOSIS = "diagnosis"  # the evaluation of numbers on the course of the meta-PT loop
 
@@ -39,6 +40,14 @@ def setting_mean_std(study: RotationMeanStd, start: int) -> str:
     """Return the setting of a start of the study of mean and standard deviation, in the paper's words."""
     (mean, deviation), (target_mean, target_deviation) = study.starts[start], study.target
     return f"init mean {mean:g} std {deviation:g}, target {target_mean:g}/{target_deviation:g}"
+
+
+def seed_of_start(study: RotationMeanStd, start: int, seed: int) -> int:
+    """Return the number of a seed of a start, by the place of that in `starts`; each has another one.
+
+    Random streams and the table of series have it. The first start's numbers are its seeds.
+    """
+    return start * (max(seed_numbers(study.replicates)) + 1) + seed
 
 
 def setting_fidelity(pretrain_steps: int, unroll_steps: int, terms: int) -> str:

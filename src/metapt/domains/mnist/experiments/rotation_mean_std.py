@@ -10,7 +10,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from metapt.domains.mnist.config import RotationMeanStd
-from metapt.domains.mnist.quantities import DEVIATION, MEAN, setting_mean_std
+from metapt.domains.mnist.quantities import DEVIATION, MEAN, seed_of_start, setting_mean_std
 from metapt.domains.mnist.results import MnistResults
 from metapt.evaluation import figures
 from metapt.evaluation.comparisons import Comparison, within
@@ -28,7 +28,7 @@ def figure(results: MnistResults) -> Figure:
     mean, deviation = results.section.target
     target = (mean - deviation, mean, mean + deviation)
     for axis, (arm, frame) in zip(axes, series.items(), strict=True):
-        starts = frame["replicate"] // results.section.number(1, 0)
+        starts = frame["replicate"] // seed_of_start(results.section, 1, 0)
         bands = {label: _spread(frame[starts == start]) for start, label in enumerate(_starts(results.section))}
         figures.trajectories(axis, bands, "meta-iteration", target=target)
         figures.title(axis, arm)

@@ -17,7 +17,7 @@ from metapt.domains.mnist.config import LearnedRotation, RotationData, RotationM
 from metapt.domains.mnist.data.prepare import MnistData
 from metapt.domains.mnist.data.sources import CLASSES
 from metapt.domains.mnist.problem import Images, RotationBatch, RotationProblem
-from metapt.domains.mnist.quantities import DEVIATION, ERROR, INITIAL_MEAN, MEAN, setting_mean_std
+from metapt.domains.mnist.quantities import DEVIATION, ERROR, INITIAL_MEAN, MEAN, seed_of_start, setting_mean_std
 from metapt.domains.mnist.rotation import rotate
 from metapt.evaluation import metrics
 from metapt.hypergrad import Params, Stacked
@@ -145,11 +145,11 @@ def train_mean(study: RotationMean, run: Run, data: MnistData) -> Outcome:
 def train_mean_std(study: RotationMeanStd, run: Run, data: MnistData) -> Outcome:
     """Learn mean and standard deviation from every start and seed, stacked.
 
-    A replicate of the metrics table is a seed; one of the series table is `RotationMeanStd.number`.
+    A replicate of the metrics table is a seed; one of the series table is `seed_of_start`.
     """
     replicates = [(start, seed) for start in range(len(study.starts)) for seed in seed_numbers(study.replicates)]
     starts = torch.tensor([study.starts[start] for start, _ in replicates])
-    names = [study.number(start, seed) for start, seed in replicates]
+    names = [seed_of_start(study, start, seed) for start, seed in replicates]
     batches = RotationBatches(data, study, study.target, run, names)
     meta = {"mean": starts[:, 0].to(run.device), "deviation": starts[:, 1].to(run.device)}
     loop, outcome = learn(study, run, batches, meta, names)
