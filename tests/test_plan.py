@@ -65,6 +65,18 @@ def test_every_experiment_but_those_with_configs_of_their_own_is_in_the_papers_c
         assert PACKAGE.joinpath(*job.entry.split(".")).with_suffix(".py").is_file(), job.entry
 
 
+def test_the_cluster_page_says_how_many_jobs_the_papers_config_has() -> None:
+    config, text = ROOT / "config", " ".join((ROOT / "docs" / "cluster.md").read_text().split())
+    whole, fewer = (
+        planned(load([config / name for name in names]))
+        for names in (["paper.yaml"], ["paper.yaml", "ablations/paper-seeds.yaml"])
+    )
+    counts = stages(whole)
+    assert f"has {len(whole.jobs):,} jobs: {counts['pretrain']} PT runs, {counts['finetune']} FT jobs" in text
+    assert f"{counts['study']} studies" in text
+    assert f"there are {len(fewer.jobs)} jobs" in text
+
+
 def test_further_seeds_repeat_all_runs_in_another_folder() -> None:
     configs = [ROOT / "config" / name for name in ("real-small.yaml", "ablations/further-seeds.yaml")]
     usual, further = (planned(load(configs[:count])) for count in (1, 2))
