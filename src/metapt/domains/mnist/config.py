@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 from metapt import method
 from metapt.domains.mnist.data.sources import TRAIN_IMAGES
 from metapt.method import ConjugateGradients
-from metapt.sections import Count, DomainSection, ExperimentSection, Positive, Rate, Section, Seeds, key
+from metapt.sections import Count, Distinct, DomainSection, ExperimentSection, Positive, Rate, Section, Seeds, key
 
 Heads = Annotated[
     Literal["separate", "shared"],
@@ -157,7 +157,7 @@ class RotationMeanStd(LearnedRotation):
 
     arms: dict[str, MnistMeta] = {"meta": MnistMeta(), "meta-shared": SHARED, "meta-curvature": CURVATURE}
     replicates: Seeds = key(10, "random seeds per start, or a list of them (not in the paper; released code: none)")
-    starts: list[tuple[float, float]] = key(
+    starts: Annotated[list[tuple[float, float]], Distinct] = key(
         [(0.0, 1.0), (90.0, 1.0)], "initial (mean, standard deviation), degrees", min_length=1
     )
     target: tuple[float, float] = key((45.0, 15.0), "mean and standard deviation of the rotation of FT images, degrees")
