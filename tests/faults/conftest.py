@@ -231,7 +231,7 @@ def kinds(
         "meta_size": None,
         "size": 40,
         "split": "patients",
-        "pretrain_seeds": 1,
+        "pretrain_seeds": [0],
         "finetune_seeds": 3,
     }
     finetuning |= {"evaluations": ["full_transfer", "linear_evaluation"], "width": 2, "samples": 1000}

@@ -28,10 +28,10 @@ class NoiseJobs(Jobs[NoiseSettings]):
 
     def finetune(self, arm: str) -> Job:
         """Return the FT runs of an arm, with all its PT seeds."""
-        seeds = range(self.config.pretrain_seeds)
+        seeds = list(range(self.config.pretrain_seeds))
         config = {
             "arm": arm,
-            "pretrain_seeds": self.config.pretrain_seeds,
+            "pretrain_seeds": seeds,
             "finetune_seeds": self.config.finetune_seeds,
             "evaluations": ["linear_evaluation"],
         }
