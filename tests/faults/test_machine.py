@@ -98,6 +98,7 @@ def test_two_snakemakes_and_a_killed_one(tmp_path: Path, note: Callable[..., Non
             assert first.poll() is None, "Snakemake ended before it locked its folder"
             assert time.monotonic() < deadline
             time.sleep(0.02)
+        os.killpg(first.pid, signal.SIGSTOP)  # on a fast machine it would end before it is killed
         second = run()
         assert second.returncode != 0
         assert "cannot be locked" in second.stdout
