@@ -62,6 +62,18 @@ def test_the_page_says_what_the_estimates_of_mnist_say() -> None:
     assert slopes.groupby(["estimator", "horizon"], dropna=False).ngroups + 2 == 19
 
 
+def test_the_page_says_what_the_estimates_of_further_seeds_of_mnist_say() -> None:
+    runs = read([RESULTS / "headroom" / "mnist.csv"])
+    slopes = pd.read_csv(RESULTS / "estimators" / "mnist-further-seeds.csv")
+    assert set(slopes["pretrain_seed"]) == {100, 101, 102, 103, 104}
+    found = {
+        (each.estimator, each.horizon): each for each in measured(runs[(runs["mean"] - 45).abs() <= 45], slopes, ())
+    }
+    secant, exact = found["secant", None].signs, found["exact, K = 1", 1].signs
+    assert (round(secant.mean), secant.standard_error) == (98, 0)
+    assert f"{exact.mean:.0f} ± {exact.standard_error:.0f} % right signs" in " ".join(ESTIMATORS.split())
+
+
 @pytest.mark.parametrize("name", ["ppi-3x16", "ecg"])
 def test_the_page_says_what_the_runs_of_a_headroom_say(name: str) -> None:
     for grid in grids(read([RESULTS / "headroom" / f"{name}.csv"])):
