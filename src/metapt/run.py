@@ -50,11 +50,8 @@ def run(
     remaining, left = Remaining(), due(plan, waiting)
     running: dict[str, tuple[Job, BaseProcess, float]] = {}
     while waiting or running:
-        job = (
-            None
-            if failed or len(running) == jobs_at_once
-            else _next(plan, waiting, [each for each, *_ in running.values()])
-        )
+        beside = [each for each, _, _ in running.values()]
+        job = None if failed or len(beside) == jobs_at_once else _next(plan, waiting, beside)
         if job is None:
             if not running:
                 return 1
