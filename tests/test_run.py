@@ -27,7 +27,8 @@ class Noted:
 
         def note(job: Job, *_: object) -> None:
             begin = time.monotonic()
-            time.sleep(0.05)
+            if job.name != broken:
+                time.sleep(0.5 if broken else 0.05)  # the one that fails is the first to end
             times = json.dumps([job.name, begin, time.monotonic()])
             (folder / f"{job.name.replace('/', ' ')}.json").write_text(times)
             raise SystemExit(job.name == broken)
