@@ -203,6 +203,26 @@ def test_records_json_of_an_earlier_run_does_not_outlive_a_failure(tmp_path: Pat
     assert not (tmp_path / "raw/records.json").exists()
 
 
+def test_jobs_of_one_source_fetch_its_list_at_the_same_time(server: Server, tmp_path: Path) -> None:
+    """The second job starts and ends while the first one's list is on its way."""
+    serve(server, LISTED)
+    plain = server.answers["/data/SHA256SUMS.txt"]
+    entry = listed_source(f"{server.url}/data")
+
+    def slow_then_plain(handler: Handler) -> None:
+        server.answers[handler.path] = plain
+        content = sums(LISTED)
+        handler.reply(200, content[:100], Content_Length=str(len(content)))
+        handler.wfile.flush()
+        get_listed(tmp_path, entry, names=("table.csv",))
+        handler.wfile.write(content[100:])
+
+    server.answers["/data/SHA256SUMS.txt"] = slow_then_plain
+    get_listed(tmp_path, entry, names=("records.json",))
+    assert_all_listed(tmp_path)
+    assert not list(tmp_path.rglob("*.part"))
+
+
 def test_a_server_that_fails_at_first_gives_the_listed_files(server: Server, tmp_path: Path) -> None:
     serve(server, LISTED)
     for name, content in {"SHA256SUMS.txt": sums(LISTED), **LISTED}.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import secrets
 from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
 from pathlib import Path
@@ -91,7 +92,7 @@ def fetch(file: SourceFile | Listed, path: Path, places: list[Place], web: Web, 
     """Fetch one file from the first place that has it complete, unless it is already there; raises as `run`.
 
     With `many`, the file is small. It is checked in memory and not forced to the disk, since its sum shows if it is cut
-    after a crash.
+    after a crash. A list of sums is checked in memory, too; several jobs may fetch it at once.
     """
     failures: list[tuple[Place, Failure]] = []
     if path.is_file():
@@ -122,12 +123,14 @@ def _attempt(place: Place, file: SourceFile | Listed, path: Path, web: Web, many
     """Fetch the file to `<path>.part` from where an earlier part ends, check it, and move it to `path`.
 
     A part may come from an earlier run or another place. It is discarded only for an answer that looks like the file.
-    If the completed file is wrong, it is fetched once more from the start.
+    If the completed file is wrong, it is fetched once more from the start. Files that are checked in memory have no
+    earlier part, and the part of a list has a name of its own, since the jobs of one source fetch the same list.
     """
-    part = path.with_name(f"{path.name}.part")
-    begun = part.stat().st_size if not many and part.is_file() else 0
+    in_memory = many or isinstance(file, Listed)
+    part = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part" if isinstance(file, Listed) else f"{path.name}.part")
+    begun = part.stat().st_size if not in_memory and part.is_file() else 0
     with web.open(place, begun if begun < file.limit else 0) as answer, explained(path, part, needs=file.size):
-        if (wrong := _save(answer, file, part, many)) is None:
+        if (wrong := _save(answer, file, part, in_memory)) is None:
             part.replace(path) if many else move_into_place(part, path)
             return
         part.unlink(missing_ok=True)
@@ -136,7 +139,7 @@ def _attempt(place: Place, file: SourceFile | Listed, path: Path, web: Web, many
     _attempt(place, file, path, web, many)
 
 
-def _save(answer: Answer, file: SourceFile | Listed, part: Path, many: bool) -> Failure | None:
+def _save(answer: Answer, file: SourceFile | Listed, part: Path, in_memory: bool) -> Failure | None:
     """Write an answer to `part`, and return what is wrong with the complete file, or None.
 
     Raises Failure if the answer is refused before it is written. Raises Cut if the answer ended early.
@@ -146,8 +149,8 @@ def _save(answer: Answer, file: SourceFile | Listed, part: Path, many: bool) -> 
     check_start(chunk[:512] if got == 0 else None, answer.size, file)
     part.parent.mkdir(parents=True, exist_ok=True)
     with (
-        BytesIO() if many else part.open("ab+" if got else "wb+") as out,
-        tqdm(total=size, initial=got, desc=part.stem, unit="B", unit_scale=True, disable=many or None) as bar,
+        BytesIO() if in_memory else part.open("ab+" if got else "wb+") as out,
+        tqdm(total=size, initial=got, desc=part.stem, unit="B", unit_scale=True, disable=in_memory or None) as bar,
     ):
         while chunk := chunk[: file.limit + 1 - got]:  # one more byte shows that the file is too long
             out.write(chunk)
