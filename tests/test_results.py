@@ -8,22 +8,28 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from metapt import registry
+from metapt.config import load
+from metapt.domains.ecg.results import EcgResults
+from metapt.domains.ppi.results import PpiResults
 from metapt.evaluation.agreement import SINGLE_RUNS
 from metapt.evaluation.agreement_report import comparisons, measured
-from metapt.evaluation.comparisons import BEYOND_THE_PAPER, LEAST_SEEDS, decide
+from metapt.evaluation.comparisons import BEYOND_THE_PAPER, LEAST_SEEDS, decide, judge
 from metapt.evaluation.headroom import REFERENCE, grids, headroom, read
 from metapt.evaluation.objectives import agreements
 from metapt.evaluation.statistics import estimate_mean
 from metapt.evaluation.tables import mean_and_error
+from metapt.twostage.replicates import pair
 
-RESULTS = Path(__file__).parents[1] / "docs" / "results"
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "docs" / "results"
 HEADROOM, ESTIMATORS = ((RESULTS / name).read_text(encoding="utf-8") for name in ("headroom.md", "estimators.md"))
 
 
 def test_the_code_of_the_page_reads_the_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
     (code,) = re.findall(r"```python\n(.*?)```", HEADROOM, re.DOTALL)
     assert len([line for line in code.splitlines() if line]) == 3
-    monkeypatch.chdir(RESULTS.parents[1])
+    monkeypatch.chdir(ROOT)
     exec(code, {})
     lowest, *_, highest = [float(line.split()[-1]) for line in capsys.readouterr().out.splitlines() if "." in line]
     assert (lowest, highest) == (pytest.approx(81.4, abs=0.1), pytest.approx(92.1, abs=0.1))
@@ -147,15 +153,35 @@ def test_the_page_says_what_the_confirmation_says(path: Path) -> None:
         assert any(words.format(each) in " ".join(HEADROOM.split()) for each in ("", "95 % interval "))
 
 
-def test_the_runs_on_protein_graphs_have_the_differences_of_the_claims() -> None:
-    runs = pd.read_csv(RESULTS / "ppi" / "full_access.csv")
-    seeds = runs.groupby(["evaluation", "arm", "pretrain_seed"])["test"].mean()
-    claims = pd.read_csv(RESULTS / "claims" / "ppi_full_access.csv")
-    assert len(claims) == 22
-    for row in claims.itertuples():
-        found = estimate_mean((seeds[row.evaluation, row.arm] - seeds[row.evaluation, row.control]).tolist())
-        assert (found.mean, found.standard_error) == pytest.approx((row.mean, row.standard_error), abs=1e-3)
-        assert found.n == row.n == 8
+@pytest.mark.parametrize("domain", ["ppi"])
+def test_the_claims_are_what_the_code_says_of_the_runs(domain: str) -> None:
+    experiment, config = registry.domain(domain).experiments["full_access"], load([ROOT / "config" / "real-small.yaml"])
+    runs = pd.read_csv(RESULTS / domain / "full_access.csv")
+    settings = getattr(config, domain)
+    section = settings.full_access
+    kind, setting = {"ppi": (PpiResults, "full_access"), "ecg": (EcgResults, "ft_size=500")}[domain]
+    results = experiment.results(
+        name=f"{domain}_full_access",
+        config=settings,
+        section=section.model_copy(update={"arms": [arm for arm in section.arms if arm in set(runs["arm"])]}),
+        words={},
+        metrics=runs.assign(
+            experiment=f"{domain}_full_access",
+            replicate=[pair(*seeds) for seeds in zip(runs["pretrain_seed"], runs["finetune_seed"], strict=True)],
+            setting=setting,
+            metric=kind.auroc,
+            value=runs["test"],
+        ),
+        series=pd.DataFrame(),
+        machines={},
+        files={},
+    )
+    assert experiment.comparisons is not None
+    found = judge(results.name, experiment.comparisons(results)).set_index("claim")
+    claims = pd.read_csv(RESULTS / "claims" / f"{domain}_full_access.csv").set_index("claim")
+    assert set(found.index) == set(claims.index)
+    for column in ("measured", "verdict"):
+        assert found[column].to_dict() == claims[column].to_dict()
 
 
 @pytest.mark.parametrize("percent", [50, 90])

@@ -43,7 +43,20 @@ def test_which_arm_beats_which(key: str, words: str, tmp_path: Path) -> None:
     assert f"meta-stable beats graph_supervised, {words}, {LINEAR}" not in claims.index, "other learning rates"
     assert claims.loc[f"meta-frozen beats meta-permuted, {words}, {LINEAR}", "paper"] == "beyond the paper"
     assert (claims["paper"] == "beyond the paper").sum() >= 11 * 2, "each arm that learns, and its controls"
-    assert len(claims) == (6 + 11) * 2
+    assert len(claims) == (6 + 11 + 1) * 2
+
+
+def test_whether_the_released_choices_explain_the_gain(tmp_path: Path) -> None:
+    runs = runs_of("full_access", tmp_path, evaluations=["linear_evaluation"])
+    means = {"meta": 71.0, "graph_supervised-slow": 70.0, "meta-released": 66.0, "graph_supervised-released": 62.0}
+    runs.auroc = lambda arm, setting, evaluation: means.get(arm, 60.0)
+    runs.gap = lambda arm, setting, seed: 0.1 * seed if arm == "meta-released" else 0.0
+    runs.write()
+    text = "meta-released gains more over graph_supervised-released than meta over graph_supervised-slow, full access"
+    claim = runs.judged().loc[f"{text}, {LINEAR}"]
+    assert claim["mean"] == pytest.approx((66 + 0.2 - 62) - (71 - 70))
+    assert claim["standard_error"] == pytest.approx(0.1 * math.sqrt(2.5 / 5))
+    assert (claim["verdict"], claim["n"]) == ("reproduced", 5)
 
 
 @pytest.mark.parametrize("percent", [50, 90])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from metapt.domains.ppi.config import ArmsSection
 from metapt.domains.ppi.labels import SETTINGS, label
 from metapt.domains.ppi.quantities import AUROC
-from metapt.domains.ppi.results import BASELINE, HELD_OUT_TASKS, PpiResults
+from metapt.domains.ppi.results import BASELINE, HELD_OUT_TASKS, LEARNED, RELEASED, PpiResults
 from metapt.errors import DataError
 from metapt.evaluation import figures
 from metapt.evaluation.comparisons import BEYOND_THE_PAPER, Comparison
@@ -100,6 +100,9 @@ def comparisons(results: PpiResults) -> Iterator[Comparison]:
             paper = papers_words(results, results.name, evaluation, arm, control) if papers else BEYOND_THE_PAPER
             text = f"{arm} beats {control}, {SETTINGS[results.key]}"
             yield beats(results, text, arm, control, results.key, evaluation, paper)
+    starts = dict(results.starts(arm for arm in (RELEASED, LEARNED) if arm in results.arms))
+    if len(starts) == 2:
+        yield from (_released_gains_more(results, starts, evaluation) for evaluation in results.config.evaluations)
 
 
 def auroc_cells(results: PpiResults, settings: Sequence[str]) -> pd.DataFrame:
@@ -183,6 +186,24 @@ def beats(
     text, no_pt = f"{text}, {EVALUATIONS[evaluation]}", tables.NO_PT
     without = partial(results.runs, no_pt, setting, evaluation) if no_pt in {*results.arms} - {control} else None
     return tables.better(text, arm, control, AUROC, evaluation, (ours, others), paper=paper, without=without)
+
+
+def _released_gains_more(results: PpiResults, starts: Mapping[str, str], evaluation: str) -> Comparison:
+    """Return the claim that learned weights gain more with the released code's choices than without them.
+
+    A gain is the difference between an arm and its start. `starts` gives the start of both arms.
+    """
+
+    def runs(arm: str) -> pd.Series[float]:
+        return results.runs(arm, results.key, evaluation)
+
+    def gain(arm: str) -> pd.Series[float]:
+        ours, others = runs(arm), runs(starts[arm])
+        return ours - others.reindex(ours.index)
+
+    where = f"{SETTINGS[results.key]}, {EVALUATIONS[evaluation]}"
+    text = f"{RELEASED} gains more over {starts[RELEASED]} than {LEARNED} over {starts[LEARNED]}, {where}"
+    return tables.better(text, RELEASED, LEARNED, AUROC, evaluation, (partial(gain, RELEASED), partial(gain, LEARNED)))
 
 
 def papers_words(results: PpiResults, name: str, evaluation: str, arm: str, control: str) -> str:

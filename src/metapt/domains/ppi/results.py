@@ -20,6 +20,7 @@ from metapt.twostage.quantities import VALIDATION_AUROC
 from metapt.twostage.results import TwoStageResults
 
 BASELINE, LEARNED = "graph_supervised", "meta"  # the paper's plain PT, and its meta arm
+RELEASED = "meta-released"  # its meta arm with the released code's choices
 
 PAPERS_PAIRS = (
     (BASELINE, "no_pt"),
