@@ -127,7 +127,8 @@ def _attempt(place: Place, file: SourceFile | Listed, path: Path, web: Web, many
     earlier part, and the part of a list has a name of its own, since the jobs of one source fetch the same list.
     """
     in_memory = many or isinstance(file, Listed)
-    part = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part" if isinstance(file, Listed) else f"{path.name}.part")
+    own = f".{secrets.token_hex(4)}" if isinstance(file, Listed) else ""
+    part = path.with_name(f"{path.name}{own}.part")
     begun = part.stat().st_size if not in_memory and part.is_file() else 0
     with web.open(place, begun if begun < file.limit else 0) as answer, explained(path, part, needs=file.size):
         if (wrong := _save(answer, file, part, in_memory)) is None:
