@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from scipy.stats import wilcoxon
+from scipy.stats import spearmanr, wilcoxon
 
 from metapt import registry
 from metapt.config import load
@@ -216,6 +216,11 @@ def test_the_page_of_ecgs_says_what_the_runs_say() -> None:
     gains = seeds["full_transfer", "meta"] - seeds["full_transfer", "simclr"]
     assert f"{(gains > 0).sum()} of {len(gains)} differences are positive" in page
     assert f"p = {wilcoxon(gains).pvalue:.2g})" in page
+    warp = pd.read_csv(RESULTS / "ecg" / "warp.csv").set_index("pretrain_seed")["displacement_end"]
+    assert f"between {warp.min():.0f} and {warp.max():.0f} samples" in page
+    for evaluation in EVALUATIONS:
+        found = spearmanr(warp, seeds[evaluation, "meta"].reindex(warp.index))
+        assert f"{found.statistic:.2f}, p = {found.pvalue:.2g}" in page
     gain = estimate_mean(gains.tolist())
     for start in (ROOT / "README.md", RESULTS / "README.md"):
         assert f"gains {gain.mean:.1f} ± {gain.standard_error:.1f}" in " ".join(start.read_text().split())
