@@ -22,13 +22,13 @@ TARGET = "ppi_full_access"
 class Noted:
     """Jobs that do nothing but note in files when they begin and end; `broken` is the one that fails."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, broken: str = "") -> None:
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, broken: str = "", seconds: float = 0.05) -> None:
         self.folder = folder
 
         def note(job: Job, *_: object) -> None:
             begin = time.monotonic()
             if job.name != broken:
-                time.sleep(0.5 if broken else 0.05)  # the one that fails is the first to end
+                time.sleep(0.5 if broken else seconds)  # the one that fails is the first to end
             times = json.dumps([job.name, begin, time.monotonic()])
             (folder / f"{job.name.replace('/', ' ')}.json").write_text(times)
             raise SystemExit(job.name == broken)
@@ -49,11 +49,11 @@ def plan() -> Plan:
     return planned(load([CONFIG]))
 
 
-@pytest.mark.parametrize("at_once", [1, 3])
+@pytest.mark.parametrize(("at_once", "seconds"), [(1, 0.05), (3, 0.8)])
 def test_as_many_jobs_run_at_a_time_as_may_and_each_after_its_inputs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int, seconds: float
 ) -> None:
-    noted = Noted(tmp_path, monkeypatch)
+    noted = Noted(tmp_path, monkeypatch, seconds=seconds)
     assert run.run([CONFIG], [TARGET], "cpu", None, at_once) == 0
     times, jobs = noted.times(), plan()
     needed = jobs.needed(jobs.summary(TARGET).name)

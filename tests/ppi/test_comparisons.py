@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from metapt.domains.ppi.config import ARMS
+
 from .synthetic_results import MAKERS, runs_of, written
 
 WHOLE, LINEAR = "FT of the whole network", "linear evaluation"
@@ -71,6 +73,32 @@ def test_a_search_is_compared_with_its_start_and_with_random_candidates(percent:
         f"group_search beats {control}, {words}": "reproduced"
         for control in ("graph_supervised", "group_search-random")
     }
+
+
+@pytest.mark.parametrize(("without", "verdict"), [(60.0, "reproduced"), (65.0, "control failed")])
+def test_a_control_must_beat_the_arm_without_pt_that_has_its_ft(without: float, verdict: str, tmp_path: Path) -> None:
+    pair = ["graph_supervised-released", "meta-released"]
+    runs = runs_of(
+        "full_access",
+        tmp_path,
+        full_access={"arms": ["no_pt", "no_pt-released", *pair]},
+        arms={**ARMS, "no_pt-released": {"method": "no_pt", "finetune": {"lrs": [1e-5]}}},
+    )
+    runs.auroc = lambda arm, setting, evaluation: dict(zip(pair, (62.0, 64.0), strict=True)).get(
+        arm, {"no_pt": 70.0}.get(arm, without)
+    )
+    runs.write()
+    claim = runs.judged().loc[f"meta-released beats graph_supervised-released, full access, {LINEAR}"]
+    assert claim["verdict"] == verdict
+    assert ("graph_supervised-released beats no_pt-released" in claim["measured"]) == (verdict == "control failed")
+
+
+def test_an_arm_without_pt_and_with_another_ft_says_nothing_about_a_control(tmp_path: Path) -> None:
+    arms = ["no_pt", "graph_supervised-released", "meta-released"]
+    runs = runs_of("full_access", tmp_path, full_access={"arms": arms})
+    runs.auroc = lambda arm, setting, evaluation: {"no_pt": 70.0, "meta-released": 64.0}.get(arm, 62.0)
+    runs.write()
+    assert set(runs.judged()["verdict"]) == {"reproduced"}
 
 
 def test_the_papers_numbers_stand_beside_its_claims(tmp_path: Path) -> None:

@@ -18,6 +18,8 @@ Changes = Annotated[
 ]
 """The keys of a section in which an arm differs from its domain; the others stay unset."""
 
+NO_PT = "no_pt"  # the method of arms without PT, which a pre-trained control must beat
+
 CHANGES = ("pretrain", "finetune")
 """Keys of an arm that hold its `Changes` of its domain's sections of the same name."""
 
@@ -30,6 +32,16 @@ def changed(section: S, changes: S) -> S:
 def own_settings(arm: Section) -> dict[str, Any]:
     """Return the settings of an arm without its changes of its domain's."""
     return {key: value for key, value in plain(arm).items() if key not in CHANGES}
+
+
+def without_pretraining(control: str, arms: Mapping[str, Any], finetune: Section) -> str | None:
+    """Return another arm than `control`, without PT and with its FT; None if there is none.
+
+    `finetune` is the FT of their domain, which the `arms` change.
+    """
+    own = {name: plain(changed(finetune, arm.finetune)) for name, arm in arms.items()}
+    found = (name for name, arm in arms.items() if arm.method == NO_PT and own[name] == own[control])
+    return next((name for name in found if name != control), None)
 
 
 def counterpart(kind: type[S], arm: Section, **own: Any) -> S:

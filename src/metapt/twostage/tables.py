@@ -19,7 +19,6 @@ Row = Mapping[Hashable, Any]
 Runs = Callable[[], "pd.Series[float]"]
 """Returns values of FT runs, indexed by pair of seeds; raises NotMeasuredError if there are none."""
 
-NO_PT = "no_pt"  # the arm without PT, which a pre-trained control must beat
 
 OVER_RUNS = "in brackets the standard error over the means of the PT seeds, which knows that FT runs share an encoder"
 DIFFERENCES = "(percentage points): mean ± standard error over PT seeds, paired; in brackets the 95% t interval"
@@ -99,15 +98,17 @@ def better(
     runs: tuple[Runs, Runs],
     *,
     paper: str = BEYOND_THE_PAPER,
-    without: Runs | None = None,
+    without: tuple[str, Runs] | None = None,
 ) -> Comparison:
     """Return the claim that an arm is better than its control.
 
-    `runs` return the FT runs of the arm and of the control, measured by `metric` under `evaluation`. `without` returns
-    those of the arm `NO_PT`, which the control must beat; None if the experiment has none, or the control is that arm.
+    `runs` return the FT runs of the arm and of the control, measured by `metric` under `evaluation`. `without` is the
+    arm without PT that the control must beat, which has the same FT, and its runs; None if there is no such arm.
     """
     ours, others = runs
-    sanity = None if without is None else Sanity(f"{control} beats {NO_PT}", partial(_difference, others, without))
+    sanity = None
+    if without is not None:
+        sanity = Sanity(f"{control} beats {without[0]}", partial(_difference, others, without[1]))
     measure = partial(_difference, ours, others)
     return Comparison(text, arm, control, metric, NOT_BELOW, measure, evaluation, paper, sanity=sanity)
 

@@ -31,11 +31,11 @@ from metapt.evaluation.experiment import Needs
 from metapt.evaluation.metrics import NotMeasuredError
 from metapt.evaluation.tables import Tables, published
 from metapt.twostage import panels, tables
-from metapt.twostage.arms import Pair
+from metapt.twostage.arms import Pair, without_pretraining
 from metapt.twostage.quantities import AUROC_LABEL, EVALUATIONS
 from metapt.twostage.results import auroc_cell
 from metapt.twostage.seeds import over_runs, over_seeds
-from metapt.twostage.tables import NO_PT, Row, Runs
+from metapt.twostage.tables import Row, Runs
 
 CELL = ["evaluation", "arm", "size", "meta_size"]
 _ROW = ["evaluation", "arm", "meta_size"]
@@ -160,7 +160,8 @@ def beats(results: EcgResults) -> Iterator[Comparison]:
             ours, others = (partial(results.runs, each, size, evaluation) for each in (arm, control))
             text, both = f"{arm} beats {control}, {where(evaluation, size)}", ((arm, None), (control, None))
             paper = papers_words(results, evaluation, size, *both) if papers else BEYOND_THE_PAPER
-            without = partial(results.runs, NO_PT, size, evaluation) if NO_PT in {*results.arms} - {control} else None
+            no_pt = without_pretraining(control, results.arm_settings(), results.config.finetune)
+            without = None if no_pt is None else (no_pt, partial(results.runs, no_pt, size, evaluation))
             words = (text, arm, control, AUROC, evaluation)
             yield tables.better(*words, (ours, others), paper=paper, without=without)
 

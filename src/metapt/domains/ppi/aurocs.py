@@ -22,6 +22,7 @@ from metapt.evaluation.metrics import NotMeasuredError
 from metapt.evaluation.statistics import estimate_mean
 from metapt.evaluation.tables import Tables, published
 from metapt.twostage import panels, tables
+from metapt.twostage.arms import without_pretraining
 from metapt.twostage.quantities import EVALUATIONS
 from metapt.twostage.results import auroc_cell
 from metapt.twostage.seeds import over_runs, over_seeds
@@ -183,9 +184,18 @@ def beats(
 ) -> Comparison:
     """Return the claim that an arm beats its control in a setting; the claim's text is `text` and the evaluation."""
     ours, others = (partial(results.runs, each, setting, evaluation) for each in (arm, control))
-    text, no_pt = f"{text}, {EVALUATIONS[evaluation]}", tables.NO_PT
-    without = partial(results.runs, no_pt, setting, evaluation) if no_pt in {*results.arms} - {control} else None
-    return tables.better(text, arm, control, AUROC, evaluation, (ours, others), paper=paper, without=without)
+    no_pt = without_pretraining(control, results.arm_settings(), results.config.finetune)
+    without = None if no_pt is None else (no_pt, partial(results.runs, no_pt, setting, evaluation))
+    return tables.better(
+        f"{text}, {EVALUATIONS[evaluation]}",
+        arm,
+        control,
+        AUROC,
+        evaluation,
+        (ours, others),
+        paper=paper,
+        without=without,
+    )
 
 
 def _released_gains_more(results: PpiResults, starts: Mapping[str, str], evaluation: str) -> Comparison:
