@@ -83,7 +83,7 @@ def test_a_control_that_is_no_better_than_no_pt_is_no_control(control: float, wo
         runs([value + seed * slope for seed in range(5)]) for value, slope in ((75, 1), (70, 0.9), (control, 1))
     )
     both = (lambda: a, lambda: b)
-    claim = better("a beats b", "a", "b", "AUROC", "full_transfer", both, without=lambda: start)
+    claim = better("a beats b", "a", "b", "AUROC", "full_transfer", both, without=("no_pt", lambda: start))
     (judged,) = decide([claim])
     assert judged.word == word
     assert ("not shown that b beats no_pt" in judged.measured) == (word == "control failed")
