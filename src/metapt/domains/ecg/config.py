@@ -273,6 +273,7 @@ ARMS: dict[str, Arm] = {
     "meta-k5": EcgMeta(unroll_steps=5),
     "meta-k10": EcgMeta(unroll_steps=10),
     "meta-identity": EcgMeta(inverse=NeumannSeries(terms=0)),
+    "no_pt-released": NoPretraining(method="no_pt", finetune=RELEASED["finetune"]),
     "simclr-released": Simclr(method="simclr", **RELEASED),
     "meta-released": EcgMeta(head_steps_between_updates=1, **RELEASED),
     "meta-stable": STABLE,

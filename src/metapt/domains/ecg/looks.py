@@ -17,6 +17,7 @@ _LOOKS: generic.Known = {
     "meta-k5": ("meta, K = 5", 3, 3, "--"),
     "meta-k10": ("meta, K = 10", 2, 5, "--"),
     "meta-identity": ("meta, no inverse", 1, 6, "--"),
+    "no_pt-released": ("no PT, released", 6, 3, ":"),
     "simclr-released": ("SimCLR, released", 0, 3, ":"),
     "meta-released": ("meta, released", 1, 5, ":"),
     "meta-stable": ("meta-stable", 2, 2, "-"),

@@ -303,6 +303,7 @@ ARMS: dict[str, Arm] = {
     "meta-bottom": _from("meta-stable", "bottom_quarter"),
     "related_only": Supervised(method="supervised", tasks="related"),
     "cotrain_pcgrad-shared": CoTrain(method="cotrain", gradients="pcgrad_shared"),
+    "no_pt-released": WithoutPretraining(method="no_pt", finetune=RELEASED["finetune"]),
     "graph_supervised-released": Supervised(method="supervised", **RELEASED),
     "meta-released": PpiMeta(head_steps_between_updates=1, **RELEASED),
     "group_search": GroupSearch(method="group_search"),

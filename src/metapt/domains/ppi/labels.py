@@ -13,6 +13,7 @@ _LOOKS: generic.Known = {
     "no_pt": ("no PT", 6, 6, "-"),
     "graph_supervised": ("graph supervised", 0, 0, "-"),
     "graph_supervised-slow": ("graph supervised, slow", 0, 1, "--"),
+    "no_pt-released": ("no PT, released", 6, 3, ":"),
     "graph_supervised-released": ("graph supervised, released", 0, 3, ":"),
     "cotrain": ("CoTrain", 5, 4, "-"),
     "cotrain_pcgrad": ("CoTrain + PCGrad", 4, 5, "-"),
