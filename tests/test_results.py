@@ -208,6 +208,8 @@ def test_the_page_of_ecgs_says_what_the_runs_say() -> None:
     runs, page = pd.read_csv(RESULTS / "ecg" / "full_access.csv"), " ".join((RESULTS / "ecg.md").read_text().split())
     seeds = runs.groupby(["evaluation", "arm", "pretrain_seed"])["test"].mean()
     assert set(runs["pretrain_seed"]) == set(range(12))
+    frozen = estimate_mean((seeds["full_transfer", "meta-frozen"] - seeds["full_transfer", "simclr"]).tolist())
+    assert f"{frozen.mean:.1f} ± {frozen.standard_error:.1f} points above `simclr`" in page
     for arm, control in (("simclr", "no_pt"), ("meta", "simclr")):
         found = [estimate_mean((seeds[each, arm] - seeds[each, control]).tolist()) for each in EVALUATIONS]
         assert all(f"{each.mean:.1f} ± {each.standard_error:.1f}" in page for each in found)
