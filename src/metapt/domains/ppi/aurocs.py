@@ -186,16 +186,8 @@ def beats(
     ours, others = (partial(results.runs, each, setting, evaluation) for each in (arm, control))
     no_pt = without_pretraining(control, results.arm_settings(), results.config.finetune)
     without = None if no_pt is None else (no_pt, partial(results.runs, no_pt, setting, evaluation))
-    return tables.better(
-        f"{text}, {EVALUATIONS[evaluation]}",
-        arm,
-        control,
-        AUROC,
-        evaluation,
-        (ours, others),
-        paper=paper,
-        without=without,
-    )
+    words = (f"{text}, {EVALUATIONS[evaluation]}", arm, control, AUROC, evaluation)
+    return tables.better(*words, (ours, others), paper=paper, without=without)
 
 
 def _released_gains_more(results: PpiResults, starts: Mapping[str, str], evaluation: str) -> Comparison:
@@ -208,8 +200,7 @@ def _released_gains_more(results: PpiResults, starts: Mapping[str, str], evaluat
         return results.runs(arm, results.key, evaluation)
 
     def gain(arm: str) -> pd.Series[float]:
-        ours, others = runs(arm), runs(starts[arm])
-        return ours - others.reindex(ours.index)
+        return runs(arm) - runs(starts[arm])
 
     where = f"{SETTINGS[results.key]}, {EVALUATIONS[evaluation]}"
     text = f"{RELEASED} gains more over {starts[RELEASED]} than {LEARNED} over {starts[LEARNED]}, {where}"
