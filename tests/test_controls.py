@@ -6,15 +6,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pandas as pd
 import pytest
 
 from metapt.config import Config, load
 from metapt.config_files import read_one
 from metapt.domains.ecg import config as ecg
 from metapt.domains.ecg.jobs import EcgJobs
+from metapt.domains.ecg.results import EcgResults
 from metapt.domains.ppi import config as ppi
 from metapt.domains.ppi.jobs import PpiJobs
+from metapt.domains.ppi.results import PpiResults
+from metapt.evaluation.differences import pairs
 from metapt.jobs import Job, Place
+from metapt.twostage.results import TwoStageResults
 
 ROOT = Path(__file__).parents[1]
 COMPARING = (
@@ -128,3 +133,17 @@ def test_a_start_is_known_only_where_the_learning_rate_is(use: Any, start: str |
     arms |= {"graph_supervised-slow": ppi.ARMS["graph_supervised-slow"]}
     arms |= {"meta-stable": ppi.ARMS["meta-stable"]} if start else {}
     assert ppi.start_of("mine", arms) == start
+
+
+@pytest.mark.parametrize(("domain", "results"), [("ecg", EcgResults), ("ppi", PpiResults)])
+def test_arms_with_what_different_learners_found_differ_in_more_than_one_setting(
+    domain: str, results: type[TwoStageResults]
+) -> None:
+    settings = getattr(CONFIGS["paper"], domain)
+    empty = pd.DataFrame()
+    of_them = results("full_access", settings, settings.full_access, {}, empty, empty, {}, {})
+    found = pairs(of_them.arm_settings(), [])
+    assert {"meta-frozen", "meta-stable-frozen"} <= of_them.arm_settings().keys()
+    assert ("meta-stable-frozen", "meta-frozen") not in found
+    if domain == "ppi":
+        assert found["meta-stable-permuted", "meta-stable-frozen"] == "weights.use: permuted, not as_learned"

@@ -257,8 +257,8 @@ QUICK = ("simclr-mild", "meta", "meta-stable", "random_search")
     "name",
     [
         pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
-        for name in config.ARMS
-        if name not in ("no_pt", "simclr")
+        for name, arm in config.ARMS.items()
+        if arm.method != "no_pt" and name != "simclr"
     ],
 )
 def test_pt_steps_of_a_seed_see_the_same_minibatches_and_draws_in_every_default_arm(
@@ -275,12 +275,14 @@ def test_pt_steps_with_reused_gradients_see_the_same_minibatches(seen: Callable[
     assert seen(arm)[:8] == seen(small(config.ARMS["simclr"]))
 
 
+SEARCHED = ("candidate strength", "cross-validated FT loss")
+
+
 @pytest.mark.parametrize("name", SEARCHES)
 def test_searches_try_strengths_that_the_config_allows(ran: Callable[[str], Ran], name: str) -> None:
     run = ran(name).run
     if name == "random_search":
-        kinds = ("candidate strength", "cross-validated FT loss")
-        tried, losses = ([row["value"] for row in run.series if row["name"] == kind] for kind in kinds)
+        tried, losses = ([row["value"] for row in run.series if row["name"] == kind] for kind in SEARCHED)
         assert len(tried) == len(losses) == 3
         assert all(0.5 <= strength <= 8 for strength in tried)
         assert run.numbers[WARP_STRENGTH] == pytest.approx(tried[int(np.argmin(losses))], rel=1e-6)
@@ -302,6 +304,32 @@ def test_random_search_with_its_final_run_costs_its_budget(make: Make, monkeypat
     arm = ARMS["random_search"].model_copy(update={"candidates": 2, "budget": 1.5})
     pretrain(arm, make())
     assert counts == [2, 2, 8]
+
+
+def test_a_candidate_of_random_search_that_diverges_loses(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    arm, setting, run = ARMS["random_search"].model_copy(update={"candidates": 3}), make(), Pretrainer.run
+
+    def search() -> tuple[list[float], list[float], float]:
+        """Return the losses and strengths of the candidates, and the chosen strength."""
+        found = pretrain(arm, setting)
+        rows = {name: [row["value"] for row in found.series if row["name"] == name] for name in SEARCHED}
+        return rows[SEARCHED[1]], rows[SEARCHED[0]], float(found.meta[SCALE].exp())
+
+    losses, tried, chosen = search()
+    best = int(np.argmin(losses))
+    assert chosen == pytest.approx(tried[best])
+
+    def diverging(self: Pretrainer, meta: Params, count: int, label: str, *args: Any) -> int:
+        if label.startswith(f"candidate {best + 1},"):
+            raise TrainingError("the PT loss at step 1 is nan.")
+        return run(self, meta, count, label, *args)
+
+    monkeypatch.setattr(Pretrainer, "run", diverging)
+    left, _, chosen = search()
+    assert math.isnan(left[best])
+    others = [index for index in range(3) if index != best]
+    assert [left[index] for index in others] == [losses[index] for index in others]
+    assert chosen == pytest.approx(tried[min(others, key=lambda index: losses[index])])
 
 
 def test_the_better_branch_goes_on_from_where_it_is(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:

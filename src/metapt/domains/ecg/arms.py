@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import logging
 import math
 from collections.abc import Callable
 from functools import cache
@@ -21,6 +22,7 @@ from metapt.domains.ecg.problem import LabelledBatch, SupervisedProblem
 from metapt.domains.ecg.quantities import DISPLACEMENT, WARP_SCALE, WARP_STRENGTH
 from metapt.domains.ecg.run_search import run_search
 from metapt.domains.ecg.setting import Setting, policy_of
+from metapt.errors import TrainingError
 from metapt.evaluation import metrics
 from metapt.hypergrad import Adam, Neumann, Params, Pretrained, Unroll
 from metapt.hypergrad.params import detached
@@ -32,6 +34,8 @@ from metapt.training.pretraining import Pretrainer, check_finite
 from metapt.training.recorder import Recorder
 from metapt.training.seeds import generator
 from metapt.twostage.pretraining import PretrainRun, finished, time_per_step
+
+log = logging.getLogger(__name__)
 
 _VIEWS_FOR_DISPLACEMENT = 64
 _FOLDS, _L2 = 5, 1e-2
@@ -202,7 +206,10 @@ def evaluate_encoder(setting: Setting, pretrained: Pretrained, labelled: Labelle
 
 
 def _random_search(setting: Setting, arm: config.RandomSearch) -> PretrainRun:
-    """Pre-train briefly with each of several random strengths, then fully with the best one."""
+    """Pre-train briefly with each of several random strengths, then fully with the best one.
+
+    A candidate that diverges has no loss and loses against any other.
+    """
     policy = policy_of(arm.warp)
     low, high = (math.log(bound) for bound in arm.range)
     draws = torch.rand(arm.candidates, generator=generator("ecg random search", setting.seed), dtype=torch.float64)
@@ -215,9 +222,14 @@ def _random_search(setting: Setting, arm: config.RandomSearch) -> PretrainRun:
         tried = dataclasses.replace(policy, initial_scale=strength)
         trainer = Pretrainer(setting.problem(tried), setting.batches(), setting.initial(), setting.optimizer)
         checkpoints.append(setting.checkpoint(f"-candidate{index}"))
-        trainer.run(setting.initial_meta(tried), steps, f"strength {strength:.3g}", checkpoints[-1])
-        losses.append(evaluate_encoder(setting, trainer.pretrained, labelled, _FOLDS, _L2))
-    best = dataclasses.replace(policy, initial_scale=candidates[int(np.argmin(losses))])
+        label = f"candidate {index + 1}, strength {strength:.3g}"
+        try:
+            trainer.run(setting.initial_meta(tried), steps, label, checkpoints[-1])
+            losses.append(evaluate_encoder(setting, trainer.pretrained, labelled, _FOLDS, _L2))
+        except TrainingError as error:
+            log.warning("%s has no result: %s", label, error)
+            losses.append(math.nan)
+    best = dataclasses.replace(policy, initial_scale=candidates[int(np.argmin(np.nan_to_num(losses, nan=math.inf)))])
     run = _fixed(setting, best, setting.initial_meta(best))
     found = {"candidate strength": candidates, "cross-validated FT loss": losses}
     series = [row for name, values in found.items() for row in metrics.series(name, values)]

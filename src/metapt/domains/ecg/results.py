@@ -9,9 +9,9 @@ from typing import ClassVar
 import numpy as np
 import pandas as pd
 
-from metapt.domains.ecg.config import EcgSettings, controls
+from metapt.domains.ecg.config import EcgSettings, Simclr, controls, resolved
 from metapt.domains.ecg.quantities import AUROC, DISPLACEMENT
-from metapt.sections import DomainSection
+from metapt.sections import DomainSection, Section
 from metapt.twostage.arms import Pair, pairs
 from metapt.twostage.results import TwoStageResults
 
@@ -26,6 +26,11 @@ class EcgResults(TwoStageResults):
     auroc: ClassVar[str] = AUROC
     papers_arms: ClassVar[Mapping[str, str]] = {}  # our name of an arm -> the paper's, where they differ
     papers_pairs: ClassVar[Sequence[tuple[str, str]]] = ()  # arm and control of each claim of the paper
+
+    def arm_settings(self) -> dict[str, Section]:
+        """Return the settings of the arms that the experiment compares, each with its warp."""
+        arms = super().arm_settings()
+        return arms | {name: resolved(arm, self.config.arms) for name, arm in arms.items() if isinstance(arm, Simclr)}
 
     def pairs(self) -> list[Pair]:
         """Return the arms that claims compare: those of the paper's claims, then each arm that learns and its controls.

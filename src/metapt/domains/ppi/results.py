@@ -11,10 +11,20 @@ from typing import ClassVar
 
 import pandas as pd
 
-from metapt.domains.ppi.config import Arm, PpiMeta, PpiSettings, Supervised, controls, learns_weights, start_of
+from metapt.domains.ppi.config import (
+    Arm,
+    PpiMeta,
+    PpiSettings,
+    Supervised,
+    controls,
+    learns_weights,
+    resolved,
+    start_of,
+)
 from metapt.domains.ppi.quantities import AUROC, WEIGHT
 from metapt.domains.ppi.settings import FULL_ACCESS, HELD_OUT, finetune_setting
 from metapt.errors import DataError
+from metapt.sections import Section
 from metapt.twostage.arms import Pair, pairs
 from metapt.twostage.quantities import VALIDATION_AUROC
 from metapt.twostage.results import TwoStageResults
@@ -62,6 +72,13 @@ class PpiResults(TwoStageResults):
             return isinstance(arm, Supervised) and arm.tasks == "all" and arm.weights is None
 
         return next((arm for arm in self.arms if plain(self.config.arms[arm])), None)
+
+    def arm_settings(self) -> dict[str, Section]:
+        """Return the settings of the arms that the experiment compares, with the PT learning rate that they have."""
+        arms = super().arm_settings()
+        return arms | {
+            name: resolved(arm, self.config.arms) for name, arm in arms.items() if isinstance(arm, Supervised)
+        }
 
     def pairs(self) -> list[Pair]:
         """Return the arms that claims on AUROC compare: those of the paper's claims, then each arm and its controls.
