@@ -204,6 +204,20 @@ def test_the_runs_of_the_learner_have_the_differences_of_the_claims(percent: int
         assert f"{seen.mean:.1f} ± {seen.standard_error:.1f}" in page
 
 
+def test_the_page_of_protein_graphs_says_what_the_released_choices_do() -> None:
+    runs, page = pd.read_csv(RESULTS / "ppi" / "full_access.csv"), " ".join((RESULTS / "ppi.md").read_text().split())
+    seeds = runs.groupby(["evaluation", "arm", "pretrain_seed"])["test"].mean()
+
+    def difference(arm: str, control: str, evaluation: str) -> str:
+        found = estimate_mean((seeds[evaluation, arm] - seeds[evaluation, control]).tolist())
+        return mean_and_error(found.mean, found.standard_error)
+
+    pays = [difference("graph_supervised-released", "no_pt-released", each) for each in EVALUATIONS]
+    words = "points above `no_pt-released` in FT of the whole network and"
+    assert f"{pays[0]} {words} {pays[1]} in linear evaluation" in page
+    assert f"this costs {difference('no_pt', 'no_pt-released', 'full_transfer')} points without PT" in page
+
+
 def test_the_page_of_ecgs_says_what_the_runs_say() -> None:
     runs, page = pd.read_csv(RESULTS / "ecg" / "full_access.csv"), " ".join((RESULTS / "ecg.md").read_text().split())
     seeds = runs.groupby(["evaluation", "arm", "pretrain_seed"])["test"].mean()
