@@ -235,7 +235,15 @@ def test_the_page_of_ecgs_says_what_the_runs_say() -> None:
     gains = seeds["full_transfer", "meta"] - seeds["full_transfer", "simclr"]
     assert f"{(gains > 0).sum()} of {len(gains)} differences are positive" in page
     assert f"p = {wilcoxon(gains).pvalue:.2g})" in page
-    warp = pd.read_csv(RESULTS / "ecg" / "warp.csv").set_index("pretrain_seed")["displacement_end"]
+    warps = pd.read_csv(RESULTS / "ecg" / "warp.csv").set_index(["arm", "pretrain_seed"])["displacement_end"]
+    warp, stable = warps["meta"], warps["meta-stable"]
+    assert f"moves it to {stable.min():.0f} to {stable.max():.0f} samples" in page
+    for words, arm, control in (
+        ("It is {} points above `simclr` in FT", "meta-stable-start", "simclr"),
+        ("`meta` is {} points above it", "meta", "meta-stable-start"),
+    ):
+        difference = estimate_mean((seeds["full_transfer", arm] - seeds["full_transfer", control]).tolist())
+        assert words.format(f"{difference.mean:.1f} ± {difference.standard_error:.1f}") in page
     assert f"between {warp.min():.0f} and {warp.max():.0f} samples" in page
     for evaluation in EVALUATIONS:
         found = spearmanr(warp, seeds[evaluation, "meta"].reindex(warp.index))
