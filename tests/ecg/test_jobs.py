@@ -285,6 +285,7 @@ def test_every_experiment_can_be_planned() -> None:
         "cost",
         "headroom",
         "estimators",
+        "objectives",
     ]
     for key in DOMAIN.experiments:
         assert DOMAIN.summary(made, key).inputs

@@ -7,7 +7,7 @@ import pytest
 
 from metapt.errors import DataError
 from metapt.evaluation.headroom import REFERENCE
-from metapt.evaluation.objectives import agreements, figure
+from metapt.evaluation.objectives import agreements, figure, table
 
 SETTINGS = {"a": 1.0, "b": 2.0, "c": 3.0, "d": 5.0}
 
@@ -59,3 +59,13 @@ def test_the_figure_has_a_panel_for_each_evaluation_and_a_line_for_each_objectiv
     (axis,) = [each for each in figure(found, {"full_transfer": "FT"}).axes if each.get_title(loc="left")]
     assert "FT" in axis.get_title(loc="left")
     assert len(axis.containers) == 1
+
+
+def test_the_table_has_a_row_for_each_objective_and_epoch_and_the_ceilings_last() -> None:
+    found = table(list(agreements(runs(), epochs())), {"full_transfer": "FT", "linear_evaluation": "a head"})
+    assert found.to_numpy().tolist() == [
+        ["a head", "1", "-1.00 ± 0.00"],
+        ["a head", "10", "1.00 ± 0.00"],
+        ["test AUROC of one PT seed", "–", "1.00 ± 0.00"],
+    ]
+    assert list(found) == ["objective", "FT epochs", "with the test of FT"]

@@ -19,6 +19,7 @@ from metapt.evaluation import figures
 from metapt.evaluation.agreement import spearman
 from metapt.evaluation.headroom import grids
 from metapt.evaluation.statistics import Estimate, estimate_mean
+from metapt.evaluation.tables import NOTHING
 
 EPOCHS = ["evaluation", "setting", "pretrain_seed", "epoch", "validation"]
 """Columns of a table of validation results along FT."""
@@ -71,6 +72,23 @@ def _mean(seen: pd.DataFrame, test: pd.DataFrame) -> Estimate:
             spearman(seen[seed].to_numpy(dtype=float), test.drop(columns=seed).mean(axis=1).to_numpy(dtype=float))
             for seed in test.columns
         ]
+    )
+
+
+def table(found: list[ObjectiveAgreement], names: Mapping[str, str]) -> pd.DataFrame:
+    """Return a row for each objective and epoch, with a column for each evaluation; `names` has those of evaluations.
+
+    The last row has the ceilings.
+    """
+    rows: dict[tuple[str, str], dict[str, str]] = {}
+    for each in sorted(found, key=lambda each: each.epoch is None):
+        ceiling = each.epoch is None
+        objective = "test AUROC of one PT seed" if ceiling else names.get(each.objective, each.objective)
+        row = rows.setdefault((objective, NOTHING if ceiling else str(each.epoch)), {})
+        test = f"with the test of {names.get(each.evaluation, each.evaluation)}"
+        row[test] = f"{each.spearman.mean:.2f} ± {each.spearman.standard_error:.2f}"
+    return pd.DataFrame(
+        [{"objective": objective, "FT epochs": epoch} | row for (objective, epoch), row in rows.items()]
     )
 
 
