@@ -56,12 +56,14 @@ def parser() -> argparse.ArgumentParser:
         help="experiments, domains or files; default: all. With --into: the run.json. "
         "Targets stand before --configfile",
     )
-    run.add_argument("--configfile", type=Path, nargs="+", metavar="CONFIG.yaml", help="as snakemake's")
+    run.add_argument(
+        "--configfile", type=Path, nargs="+", metavar="CONFIG.yaml", help="config files, as in snakemake's --configfile"
+    )
     run.add_argument(
         "--into", type=Path, metavar="DIR", help="repeat a run; folder for its outputs, which keep their names"
     )
     run.add_argument(
-        "--device", choices=("cpu", "cuda"), help="of trainings; default: as recorded, or cuda if require_gpu"
+        "--device", choices=("cpu", "cuda"), help="device of trainings; default: as recorded, or cuda if require_gpu"
     )
     run.add_argument(
         "--threads",
@@ -103,16 +105,21 @@ def parser() -> argparse.ArgumentParser:
     )
 
     estimate = commands.add_parser(
-        "estimate", help="how many jobs, hours, how much memory and disk a config needs; takes minutes"
+        "estimate", help="print how many jobs and hours, and how much memory and disk, a config needs; takes minutes"
     )
     estimate.add_argument(
-        "--configfile", type=Path, nargs="+", required=True, metavar="CONFIG.yaml", help="as snakemake's"
+        "--configfile",
+        type=Path,
+        nargs="+",
+        required=True,
+        metavar="CONFIG.yaml",
+        help="config files, as in snakemake's --configfile",
     )
     estimate.add_argument(
-        "--device", choices=("cpu", "cuda"), help="of trainings; default: cuda where torch sees a GPU"
+        "--device", choices=("cpu", "cuda"), help="device of trainings; default: cuda where torch sees a GPU"
     )
-    estimate.add_argument("--cores", type=int, metavar="N", help="for the wall time; default: this machine's")
-    estimate.add_argument("--gpus", type=int, metavar="N", help="for the wall time; default: this machine's")
+    estimate.add_argument("--cores", type=int, metavar="N", help="CPU cores for the wall time; default: all here")
+    estimate.add_argument("--gpus", type=int, metavar="N", help="GPUs for the wall time; default: all here")
     estimate.add_argument("--budget", type=float, metavar="S", help="seconds of measured steps, about; default: 80")
     estimate.add_argument("--json", type=Path, metavar="FILE", help="write all numbers there")
     estimate.add_argument("--against", type=Path, metavar="RESULTS", help="compare with the runs in a results folder")
@@ -120,7 +127,7 @@ def parser() -> argparse.ArgumentParser:
     headroom = commands.add_parser(
         "headroom", help="print what settings of hyperparameters gain, from tables of runs (table.csv of a headroom)"
     )
-    headroom.add_argument("tables", type=Path, nargs="+", metavar="TABLE.csv", help="their runs are joined")
+    headroom.add_argument("tables", type=Path, nargs="+", metavar="TABLE.csv", help="tables of runs, which are joined")
     headroom.add_argument(
         "--figure", type=Path, metavar="FILE", help="draw gains and responses to FILE.png and FILE.svg"
     )

@@ -75,8 +75,8 @@ def test_an_objective_agrees_with_the_test_as_its_curve_does(tmp_path: Path) -> 
     assert cells[0] == [
         "objective",
         "FT epochs",
-        "with the test of FT of the whole network",
-        "with the test of linear evaluation",
+        "correlation with the test AUROC, FT of the whole network",
+        "correlation with the test AUROC, linear evaluation",
     ]
     assert ["linear evaluation", "1", "-1.00 ± 0.00", "-1.00 ± 0.00"] in cells
     assert ["FT of the whole network", "2", "1.00 ± 0.00", "1.00 ± 0.00"] in cells

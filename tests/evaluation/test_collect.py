@@ -33,7 +33,7 @@ def test_the_headline_puts_ours_beside_the_papers(tmp_path: Path) -> None:
     collect.run({"experiments": ["mnist_rotation_mean", "mnist_fidelity"], "stand_ins": []}, inputs, outputs, Machine())
     assert list(metrics.read(outputs["metrics"])["experiment"]) == ["mnist_rotation_mean"] * 2 + ["mnist_fidelity"]
     headline = outputs["headline"].read_text()
-    numbers, verdicts = headline.split("Claims and what these runs say to them")
+    numbers, verdicts = headline.split("Claims, and what these runs say about them")
     assert "3.0 ± 1.0" in numbers
     assert "7.2 ± 1.5" in numbers
     assert "mnist_fidelity" not in numbers, "the paper has no such number"

@@ -93,10 +93,19 @@ def test_a_comparison_alone_is_decided_by_its_95_percent_interval(
     assert verdict(e, Criterion(low, high, "")).word == expected
 
 
-def test_the_ends_belong_to_the_criterion() -> None:
+def test_replicates_that_all_lie_at_the_bound_decide_nothing() -> None:
     equal = estimate(10.0, 0.0, 5)
-    assert {verdict(equal, each).word for each in (at_most(10), at_least(10), within(11, 1))} == {"reproduced"}
+    for each in (at_most(10), at_least(10), within(11, 1)):
+        judged = verdict(equal, each)
+        assert judged.word == "inconclusive"
+        assert judged.measured.endswith(", but all replicates lie exactly at the bound")
     assert verdict(equal, at_most(9.99)).word == "not reproduced"
+    assert verdict(equal, at_most(10.01)).word == "reproduced"
+
+
+def test_two_equal_arms_decide_nothing() -> None:
+    arm = pd.Series([70.0, 75.0, 80.0, 85.0, 90.0])
+    assert verdict(paired_difference(arm, arm), NOT_BELOW).word == "inconclusive"
 
 
 def test_within_is_shown_by_two_one_sided_tests() -> None:
@@ -195,6 +204,11 @@ def test_nothing_is_claimed_against_a_control_that_is_no_better_than_its_start(o
     if word == "control failed":
         assert judged.measured.startswith("10.00 ± 0.10 (n = 10")
         assert judged.measured.endswith(f", but it is not shown that bptt beats its start: {describe(own)}")
+
+
+def test_too_few_seeds_of_a_check_are_said_to_be_those_of_the_check() -> None:
+    judged = verdict(SURE, at_least(9), sanity=Sanity("bptt beats its start", lambda: estimate(2.0, 0.1, 4)))
+    assert judged.measured == f"{describe(SURE)}, but fewer than 5 seeds show whether bptt beats its start"
 
 
 def test_a_control_that_could_not_be_checked_is_not_measured() -> None:

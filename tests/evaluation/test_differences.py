@@ -55,6 +55,10 @@ def test_the_pairs_of_claims_come_first_and_none_stands_there_twice() -> None:
     assert pairs({"a": Arm(), "b": Arm(lr=1)}, claimed) == {("a", "x"): "", ("a", "b"): ""}
 
 
+def test_an_arm_is_not_compared_with_itself() -> None:
+    assert pairs({}, [("head", "head"), ("head", ""), ("head", "network")]) == {("head", "network"): ""}
+
+
 def test_the_arms_of_an_experiment_are_its_own_or_its_domains() -> None:
     own = results({"a": [1.0], "y": [1.0], "z": [1.0]})
     assert list(own.arm_settings()) == ["z", "y", "a"], "what a config adds comes last"

@@ -57,6 +57,35 @@ def test_no_line_is_wider_than_a_terminal_but_for_names_of_files(
     assert max(map(len, text(written(Path("results/some/mnist/rotation_mean"))).splitlines())) <= WIDTH
 
 
+def changed(folder: Path, **numbers: object) -> str:
+    """Return the text about an experiment whose first difference has other numbers, and whose second is not known."""
+    table = pd.read_csv(folder / "differences.csv", keep_default_na=False)
+    unknown = {"mean": None, "standard_error": None, "low": None, "high": None}
+    pd.concat([table.assign(**numbers), table.assign(control="other", **unknown)]).to_csv(
+        folder / "differences.csv", index=False
+    )
+    return text(folder)
+
+
+def test_a_difference_that_is_not_finite_does_not_hide_the_others(tmp_path: Path) -> None:
+    said = changed(written(tmp_path / "mnist/rotation_mean"))
+    assert "minus meta: -1.0 ± 0.3 [-2.08, 0.08]" in said
+    assert "minus other: nan (" in said
+
+
+def test_an_error_of_zero_is_known(tmp_path: Path) -> None:
+    equal = {"mean": 0.0, "standard_error": 0.0, "low": 0.0, "high": 0.0}
+    assert "minus meta: 0.000 ± 0 [0, 0]" in changed(written(tmp_path / "mnist/rotation_mean"), **equal)
+
+
+def test_what_is_no_table_of_differences_is_an_error(tmp_path: Path) -> None:
+    folder = written(tmp_path / "mnist/rotation_mean")
+    for content in ("", "a,b\n1,2\n"):
+        (folder / "differences.csv").write_text(content)
+        with pytest.raises(DataError, match="is not a table of differences"):
+            text(folder)
+
+
 def test_the_last_results_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for age, name in ((20, "tour"), (10, "paper"), (30, "planted")):

@@ -149,6 +149,13 @@ def test_so_many_seeds_have_the_power() -> None:
     assert seeds_to_see(1e-9, 1.0) is None
 
 
+def test_more_than_100_000_seeds_are_too_many() -> None:
+    most = seeds_to_see(0.0090, 1.0)
+    assert most is not None
+    assert 90_000 < most <= 100_000
+    assert seeds_to_see(0.0085, 1.0) is None, "it takes about 108,600"
+
+
 def test_the_paired_deviation_is_free_of_what_seeds_have_in_common() -> None:
     random = np.random.default_rng(6)
     found = [
@@ -223,6 +230,15 @@ def test_with_a_result_that_is_not_finite_nothing_is_said_of_the_variance() -> N
     assert found.sentence.startswith("a result is not finite")
 
 
+def test_a_reference_that_is_not_finite_hides_the_gain_but_not_the_best_setting() -> None:
+    y = np.random.default_rng(0).normal(size=(6, 4))
+    y[0, 2], y[4] = np.nan, 9.0
+    (grid,) = grids(rows(y))
+    found = headroom(grid)
+    assert found.best == "s4"
+    assert found.sentence.endswith("a result of the reference is not finite, so that no gain is known")
+
+
 def test_tables_of_other_days_are_joined(tmp_path: Path) -> None:
     y = np.random.default_rng(0).normal(size=(6, 4))
     table = rows(y)
@@ -243,6 +259,9 @@ def test_what_is_no_table_of_runs_is_an_error(tmp_path: Path) -> None:
         read([tmp_path / "missing.csv"])
     with pytest.raises(DataError, match="lacks the column 'test'"):
         check(rows(np.ones((3, 3))).drop(columns="test"))
+    for name in ("test", "strength"):
+        with pytest.raises(DataError, match=f"has text in the column '{name}'"):
+            check(rows(np.ones((3, 3))).assign(**{name: "high"}))
 
 
 @pytest.mark.parametrize(

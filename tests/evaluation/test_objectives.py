@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pandas as pd
 import pytest
 
@@ -54,6 +56,16 @@ def test_missing_results_are_an_error() -> None:
         list(agreements(runs(), epochs().iloc[1:]))
 
 
+def test_a_run_that_diverged_is_no_knowledge_and_a_test_that_diverged_is_no_number() -> None:
+    lost, unknown = epochs(), runs()
+    lost.loc[lost["pretrain_seed"] == 0, "validation"] = math.nan
+    first, tenth, ceiling = agreements(runs(), lost)
+    assert (first.spearman.mean, tenth.spearman.mean) == pytest.approx((-2 / 3, 2 / 3))
+    assert ceiling.spearman.mean == pytest.approx(1)
+    unknown.loc[(unknown["pretrain_seed"] == 0) & (unknown["setting"] == "a"), "test"] = math.nan
+    assert math.isnan(next(agreements(unknown, epochs())).spearman.mean)
+
+
 def test_the_figure_has_a_panel_for_each_evaluation_and_a_line_for_each_objective() -> None:
     found = list(agreements(runs(), epochs()))
     (axis,) = [each for each in figure(found, {"full_transfer": "FT"}).axes if each.get_title(loc="left")]
@@ -68,4 +80,4 @@ def test_the_table_has_a_row_for_each_objective_and_epoch_and_the_ceilings_last(
         ["a head", "10", "1.00 ± 0.00"],
         ["test AUROC of one PT seed", "–", "1.00 ± 0.00"],
     ]
-    assert list(found) == ["objective", "FT epochs", "with the test of FT"]
+    assert list(found) == ["objective", "FT epochs", "correlation with the test AUROC, FT"]

@@ -51,7 +51,7 @@ def test_a_sentence_and_then_the_right_files(
     with pytest.raises(MetaptError) as caught:
         get(entry, tmp_path)
     sentence = str(caught.value)
-    assert sentence.startswith("large0 could not be had: ")
+    assert sentence.startswith("large0 could not be fetched: ")
     assert "Name a folder or an address that has it under data.mirrors in the config" in sentence
     check(server, tmp_path, all_there=False)
     server.answer = well
@@ -82,7 +82,7 @@ def test_a_file_that_never_ends(server: Server, tmp_path: Path, note: Callable[.
     entry["files"]["large0"] = {"container": "gzip", "at_most": 400_000}
     server.answer = never_ends
     with pytest.raises(
-        MetaptError, match=r"large0 could not be had: .* \(overlong: more than 400000 bytes\)"
+        MetaptError, match=r"large0 could not be fetched: .* \(overlong: more than 400000 bytes\)"
     ) as caught:
         get(entry, tmp_path)
     assert not list(tmp_path.iterdir())
@@ -97,7 +97,7 @@ def test_small_files_that_break_halfway(server: Server, tmp_path: Path) -> None:
     """The large files come well, the records never do."""
     entry = source(server)
     server.answer = lambda handler, content: (well if len(content) > 100_000 else resets_halfway)(handler, content)
-    with pytest.raises(MetaptError, match=r"SHA256SUMS.txt could not be had: "):
+    with pytest.raises(MetaptError, match=r"SHA256SUMS.txt could not be fetched: "):
         get(entry, tmp_path)
     check(server, tmp_path, all_there=False)
     server.answer = well

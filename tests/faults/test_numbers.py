@@ -70,7 +70,7 @@ def test_nan_in_weights(jobs: Jobs, tmp_path: Path, note: Callable[..., None]) -
     kind = replace(jobs["FT"], inputs=jobs["FT"].inputs | {"seed0": tmp_path / "nan.pt"})
     ended = jobs.run(kind.job(tmp_path / "run"))
     assert ended.status == 0, ended.stderr
-    assert "FT diverged: after 2 of 2 epochs the network gave no numbers" in ended.log
+    assert "FT diverged: in 2 of 2 epochs outputs of the network were not finite" in ended.log
     table = metrics.read(tmp_path / "run" / "out" / "metrics.csv")
     assert table.loc[table["metric"].str.contains("AUROC"), "value"].isna().all()
     note("NaN in a pre-trained encoder", 1, "“FT diverged” in the log, NaN in the table")

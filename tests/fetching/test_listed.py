@@ -183,7 +183,7 @@ def test_what_an_interrupted_job_fetched_is_kept(server: Server, tmp_path: Path)
     missing = "records100/00000/00003_lr.hea"
     serve(server, {name: content for name, content in LISTED.items() if name != missing})
     with pytest.raises(
-        DataError, match=r"^00003_lr\.hea could not be had: .*/00003_lr\.hea \(HTTP 404 Not Found\)\. Name a folder"
+        DataError, match=r"^00003_lr\.hea could not be fetched: .*/00003_lr\.hea \(HTTP 404 Not Found\)\. Name a folder"
     ):
         get_listed(tmp_path, listed_source(f"{server.url}/data"))
     assert not (tmp_path / "records.json").exists()
@@ -198,7 +198,7 @@ def test_what_an_interrupted_job_fetched_is_kept(server: Server, tmp_path: Path)
 def test_records_json_of_an_earlier_run_does_not_outlive_a_failure(tmp_path: Path) -> None:
     get_listed(tmp_path / "raw", listed_source(), mirror(tmp_path / "mirror"))
     (tmp_path / "raw/records100/00000/00001_lr.dat").unlink()
-    with pytest.raises(DataError, match=r"00001_lr\.dat could not be had: no place is known"):
+    with pytest.raises(DataError, match=r"00001_lr\.dat could not be fetched: no place is known"):
         get_listed(tmp_path / "raw", listed_source())
     assert not (tmp_path / "raw/records.json").exists()
 

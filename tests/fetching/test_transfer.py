@@ -59,7 +59,7 @@ def test_redirection(server: Server, target: Path) -> None:
 @pytest.mark.parametrize("location", ["file:///etc/passwd", "ftp://127.0.0.1/x", "data:text/plain,x"])
 def test_no_redirection_to_another_kind_of_address(location: str, server: Server, target: Path) -> None:
     server.answers[PATH] = lambda handler: handler.reply(302, b"", Location=location, Content_Length="0")
-    with pytest.raises((DataError, MachineError), match="could not be had"):
+    with pytest.raises((DataError, MachineError), match="could not be fetched"):
         get(target, source(f"{server.url}/data"))
     assert not any(target.parent.glob("*"))
 
@@ -116,7 +116,7 @@ def test_a_password_is_never_printed(server: Server, tmp_path: Path, capfd: pyte
     assert execute(job) == 1
     printed = capfd.readouterr()
     told = printed.out + printed.err + (tmp_path / "log.txt").read_text() + (tmp_path / "run.json").read_text()
-    assert "could not be had: http://***@127.0.0.1" in told
+    assert "could not be fetched: http://***@127.0.0.1" in told
     assert "cret" not in told
     with pytest.raises(ConfigError) as error:
         validate({"data": {"mirrors": mirrors[0]}})
@@ -136,7 +136,7 @@ def test_an_odd_address_is_one_sentence(address: str, target: Path) -> None:
 
 def test_a_redirection_to_an_odd_host(server: Server, target: Path) -> None:
     server.answers[PATH] = lambda handler: handler.reply(302, b"", Location="http://a..b/file", Content_Length="0")
-    with pytest.raises(MachineError, match="could not be had"):
+    with pytest.raises(MachineError, match="could not be fetched"):
         get(target, source(f"{server.url}/data"))
 
 
@@ -274,7 +274,7 @@ def test_wrong_answers(server: Server, target: Path, answer: Answer, message: st
     server.answers[PATH] = answer
     with pytest.raises(DataError, match=message) as raised:
         get(target, source(f"{server.url}/data"))
-    assert str(raised.value).startswith(f"{NAME} could not be had: {server.url}{PATH} (")
+    assert str(raised.value).startswith(f"{NAME} could not be fetched: {server.url}{PATH} (")
     assert str(raised.value).endswith(f"data.mirrors in the config, or put the file at {target} by hand.")
     assert not target.exists()
 

@@ -83,6 +83,14 @@ def test_pairs_along_single_hyperparameters_have_the_slope_of_their_two_ends() -
     assert found["horizon"].isna().all()
 
 
+def test_a_run_that_diverged_makes_the_slope_of_its_pt_seed_unknown() -> None:
+    values = {arm: {replicate(seed, n): 70.0 for seed in SEEDS for n in (0, 1)} for arm in ("low", "high")}
+    values["high"][replicate(SEEDS[0], 1)] = math.nan
+    pairs = [RunPair("low", "high", {"a": 0.5})]
+    found = pair_slopes(results("x", values), "p", "secant", pairs, mnist.VALIDATION_ACCURACY, "full_transfer")
+    assert found.set_index("pretrain_seed")["slope"].isna().to_dict() == {seed: seed == SEEDS[0] for seed in SEEDS}
+
+
 def test_perturbations_of_all_hyperparameters_find_the_slopes_of_a_line_on_average() -> None:
     names, truth = ["a", "b", "c"], np.array([1.0, -2.0, 0.25])
     pairs = perturbations(names, 400, 0.1)

@@ -93,5 +93,5 @@ def test_a_pair_of_seeds_is_one_number() -> None:
     pairs = [(pt, ft) for pt in (0, 1, 40) for ft in (0, 7, SEEDS - 1)]
     assert [(pretrain_seed(pair(*each)), pair(*each) % SEEDS) for each in pairs] == pairs
     for wrong in ((0, SEEDS), (0, -1), (-1, 0)):
-        with pytest.raises(ConfigError, match="legal: 0 to 999"):
+        with pytest.raises(ConfigError, match="FT seeds from 0 to 999"):
             pair(*wrong)

@@ -98,10 +98,10 @@ class Asked:
             raise WorkflowError(str(error)) from None
 
     def inputs(self, wildcards):
-        """Return the job's inputs, and have it run again where its record says other than it would say now.
+        """Return the job's inputs, and have it run again if its record does not fit its settings, code or inputs.
 
-        Snakemake compares settings, code and inputs with its own notes, which are lost with .snakemake and don't move with the
-        results.
+        Snakemake compares settings, code and inputs with its own records in .snakemake, which may be deleted and do not move
+        with the results.
         """
         job = self.job(wildcards)
         first = apply_wildcards(workflow.get_rule(self.name).output[0], wildcards)

@@ -1,4 +1,4 @@
-"""Jobs that train. Jobs side by side are faster than threads."""
+"""Jobs that train. Several jobs at a time finish earlier than one job with several threads."""
 
 PRETRAIN = Asked("pretrain")
 

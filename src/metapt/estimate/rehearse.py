@@ -85,7 +85,9 @@ def rehearse(
     )
     if done.returncode:
         last = (done.stderr.strip().splitlines() or [f"status {done.returncode}, as where memory is short"])[-1]
-        raise MachineError(f"{job.name} breaks off when a few of its steps are tried: {last}")
+        raise MachineError(
+            f"{job.name} breaks off when a few of its steps are tried: {last}. `metapt run` shows the whole error."
+        )
     seen = json.loads(done.stdout.splitlines()[-1])
     if seen["too_slow"]:
         return rehearse(job, inputs, folder, device, allowance, share, small=True)

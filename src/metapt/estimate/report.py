@@ -72,7 +72,8 @@ def summary(found: Requirements, cores: int, gpus: int) -> Row:
 def text(numbers: Row) -> str:
     """Return the numbers of `summary` as tables of experiments and of kinds of jobs."""
     gpu = numbers["device"] == "cuda"
-    machine = f"{numbers['cores']} cores" + (f" and {numbers['gpus']} GPUs" if gpu else "")
+    counts = {"core": numbers["cores"]} | ({"GPU": numbers["gpus"]} if gpu else {})
+    machine = " and ".join(f"{count} {what}{'s' * (count != 1)}" for what, count in counts.items())
 
     def table(kind: str, rows: Row, hours: str, key: str) -> str:
         own = ["GPU-hours", "GPU memory"] if gpu else []
@@ -94,7 +95,7 @@ def text(numbers: Row) -> str:
             table("experiment", experiments, f"wall time ({machine})", "wall_hours"),
             "A job that serves several experiments counts in each, and once in all. Memory is the largest job's.",
             table("kind of job", numbers["kinds"], "longest job", "longest_hours"),
-            "Extrapolated: measured on a part of the data, or on smaller minibatches, for want of time.",
+            "Extrapolated: measured on a part of the data or on smaller minibatches, since the whole takes too long.",
         ]
     )
 

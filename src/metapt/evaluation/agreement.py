@@ -107,15 +107,28 @@ def coordinates(hyperparameters: pd.DataFrame, logarithmic: Sequence[str]) -> pd
 
 def _agreement(grid: Grid, name: str, horizon: int | None, cost: float, predicted: Values, seeds: Any) -> Agreement:
     """Return the agreement of `predicted` [settings, seeds], one estimate for each of the PT seeds `seeds`."""
-    correlations, signs, finite = [], [], 0
-    for column, seed in zip(predicted.T, seeds, strict=True):
-        measured = grid.test.drop(columns=seed, errors="ignore").mean(axis=1, skipna=False).to_numpy(dtype=float)
-        known = bool(np.isfinite(column).all())
-        finite += known
-        correlations.append(spearman(column, measured) if known else 0.0)
-        signs.append(right_signs(column, measured) if known else CHANCE)
+    found = [with_others(column, grid.test, seed) for column, seed in zip(predicted.T, seeds, strict=True)]
+    correlations, signs, finite = zip(*found, strict=True)
     cell = grid.cell["problem"], grid.cell["evaluation"]
-    return Agreement(*cell, name, horizon, cost, estimate_mean(correlations), estimate_mean(signs), finite)
+    return Agreement(*cell, name, horizon, cost, estimate_mean(correlations), estimate_mean(signs), sum(finite))
+
+
+def with_others(predicted: Values, test: pd.DataFrame, seed: Any) -> tuple[float, float, bool]:
+    """Return how a prediction of one PT seed agrees with the mean test results of the other PT seeds.
+
+    Args:
+        predicted: a number for each setting [settings].
+        test: test results [settings, PT seeds].
+        seed: the PT seed of the prediction.
+
+    Returns:
+        Spearman's correlation, the pairs of settings in the right order (%), and whether the prediction is finite; one
+        that is not counts as no knowledge (0 and 50 %). The first two are NaN where a test result is not finite.
+    """
+    if not np.isfinite(predicted).all():
+        return 0.0, CHANCE, False
+    measured = test.drop(columns=seed, errors="ignore").mean(axis=1, skipna=False).to_numpy(dtype=float)
+    return spearman(predicted, measured), right_signs(predicted, measured), True
 
 
 def spearman(predicted: Values, measured: Values) -> float:

@@ -38,8 +38,9 @@ def tables(found: list[Agreement], slopes: pd.DataFrame, names: Mapping[str, str
     caption = (
         "Agreement of estimates with what happened: each PT seed predicts the results of all settings by its own "
         "estimate, and is compared with the mean test results of the other PT seeds. Mean ± standard error over PT "
-        "seeds. Horizon: PT steps that an estimate goes back. Cost: in plain PT runs; of a linear fit, and of single "
-        "runs (the measured results of one PT seed as a prediction, a ceiling), without FT"
+        "seeds. Right signs: pairs of settings in the right order; 50 % is chance, and what an estimate that is not "
+        "finite counts as. Horizon: PT steps that an estimate goes back. Cost: in plain PT runs; of a linear fit, and "
+        "of single runs (the measured results of one PT seed as a prediction, a ceiling), without FT"
     )
     rows = [
         {
@@ -51,7 +52,7 @@ def tables(found: list[Agreement], slopes: pd.DataFrame, names: Mapping[str, str
             "Spearman's correlation": _number(each.spearman),
             "right signs (%)": _number(each.signs),
             "PT seeds": each.signs.n,
-            "finite": each.finite,
+            "PT seeds with a finite estimate": each.finite,
         }
         for each in found
     ]
@@ -59,7 +60,7 @@ def tables(found: list[Agreement], slopes: pd.DataFrame, names: Mapping[str, str
 
 
 def comparisons(found: list[Agreement], names: Mapping[str, str]) -> Iterator[Comparison]:
-    """Yield the claim that an estimator orders settings better than chance, for each but the ceiling."""
+    """Yield, for each estimator except `SINGLE_RUNS`, the claim that it orders settings better than chance."""
     for each in found:
         if each.estimator == SINGLE_RUNS:
             continue
@@ -96,7 +97,10 @@ def _looks(names: list[str]) -> dict[str, dict[str, Any]]:
     parts = [name.partition(", ")[::2] for name in names]
     first, second = (list(dict.fromkeys(part)) for part in zip(*parts, strict=True))
     return {
-        name: {"color": figures.colour(first.index(pt)), "marker": figures.MARKERS[second.index(ft) % 7]}
+        name: {
+            "color": figures.colour(first.index(pt)),
+            "marker": figures.MARKERS[second.index(ft) % len(figures.MARKERS)],
+        }
         for name, (pt, ft) in zip(names, parts, strict=True)
     }
 
@@ -124,7 +128,7 @@ def _draw(
                     "label": name,
                     "linewidth": 1.2,
                     "elinewidth": 1.2,
-                    "linestyle": "-" if len(own) > 2 else "",
+                    "linestyle": figures.joined(own),
                 }
                 axis.errorbar([place for place, _ in own], means, errors, **style, **look)
         axis.set(xscale="log", xlabel=label, ylabel="right signs (%), mean ± SE")

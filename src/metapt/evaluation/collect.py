@@ -24,7 +24,8 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
     """Write the tables of all metrics and claims and the headline table. Raises DataError if an input is no such table.
 
     Args:
-        config: `experiments`: their names, such as "mnist_bptt", in the order of the tables.
+        config: `experiments`: their names, such as "mnist_bptt", in the order of the tables; `stand_ins`: those
+            whose data only stand in for the paper's, which the headline table leaves out.
         inputs: `{experiment}/metrics` and `{experiment}/claims` of each experiment.
         outputs: `metrics`, `claims`; `headline`: Markdown with the paper's numbers beside ours, and the verdicts.
         machine: not used.
@@ -43,7 +44,7 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
             "The paper's numbers beside ours (mean ± standard error)",
             right=("n", "ours", "paper"),
         ),
-        _markdown(claims[SHOWN], f"Claims and what these runs say to them{_counted(claims)}"),
+        _markdown(claims[SHOWN], f"Claims, and what these runs say about them{_counted(claims)}"),
     ]
     with atomic_path(outputs["headline"]) as path:
         path.write_text("\n".join(parts), encoding="utf-8")

@@ -4,7 +4,8 @@ A verdict compares what was measured with a criterion, over at least five replic
 
 - *reproduced*: it is shown that the criterion is met.
 - *not reproduced*: it is shown that the criterion is not met.
-- *inconclusive*: neither is shown, or a replicate gave no finite number. More replicates may decide it.
+- *inconclusive*: neither is shown, a replicate gave no finite number, or all replicates lie exactly at the bound, as
+  those of two equal arms do. More replicates may decide it.
 - *too few seeds*: there are fewer replicates than a verdict needs.
 - *control failed*: the control is not shown to be better than its own starting point, so nothing is claimed against it.
 - *not measured*: a run that the claim needs was not made.
@@ -217,6 +218,9 @@ class _Test:
         """Return the verdict, and the reason why nothing is decided or an empty string."""
         if self.failure and math.isfinite(adjusted):
             return "control failed", self.failure
+        estimate = self.measured.estimate
+        if estimate.standard_error == 0 and estimate.mean in (self.criterion.low, self.criterion.high):
+            return "inconclusive", "but all replicates lie exactly at the bound"
         if self.measured.doubt or not adjusted <= LEVEL:
             return "inconclusive", self.measured.doubt
         met, unmet = p_values(self.measured.estimate, self.criterion)
@@ -234,8 +238,10 @@ def _measured(comparison: Comparison) -> _Test | Judgement:
     measured = found if isinstance(found, Measurement) else Measurement(found)
     n = measured.estimate.n if own is None else min(measured.estimate.n, own.n)
     if n < comparison.least_seeds:
-        words = measured.words.format(describe(measured.estimate))
-        return Judgement("too few seeds", f"{words}, fewer than {comparison.least_seeds} seeds", measured.estimate)
+        words, few = measured.words.format(describe(measured.estimate)), f"fewer than {comparison.least_seeds} seeds"
+        if check is not None and measured.estimate.n >= comparison.least_seeds:
+            few = f"but {few} show whether {check.text}"
+        return Judgement("too few seeds", f"{words}, {few}", measured.estimate)
     failure = ""
     if check is not None and own is not None and not _positive(own):
         failure = f"but it is not shown that {check.text}: {describe(own)}"

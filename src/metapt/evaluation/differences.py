@@ -20,11 +20,11 @@ COLUMNS = [
 def pairs(arms: Mapping[str, Section], claimed: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:
     """Return the arms that are compared, as (arm, control), with the setting in which they differ in words.
 
-    They are the arm and the control of each claim that has one, and each arm with the first arm before it that differs
-    from it in one setting, such as an arm of an ablation and the one that it extends.
+    They are the arm and the control of each claim on two different arms, and each arm with the first arm before it that
+    differs from it in one setting, such as an arm of an ablation and the one that it extends.
     """
     settings = {name: _flat(plain(arm)) for name, arm in arms.items()}
-    found = dict.fromkeys((pair for pair in claimed if all(pair)), "")
+    found = {(arm, control): "" for arm, control in claimed if arm and control and arm != control}
     for place, (arm, ours) in enumerate(settings.items()):
         for control, others in list(settings.items())[:place]:
             changed = [key for key in ours | others if ours.get(key) != others.get(key)]

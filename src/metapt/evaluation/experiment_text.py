@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pandas as pd
 
 from metapt.errors import DataError
 from metapt.evaluation import metrics
+from metapt.evaluation.differences import COLUMNS
 from metapt.evaluation.statistics import summarise
 from metapt.evaluation.summary import about, read_claims, wrapped
 from metapt.evaluation.tables import mean_and_error
@@ -38,7 +40,7 @@ def text(folder: Path) -> str:
     name, claims = "_".join(folder.parts[-2:]), read_claims(folder / "claims.csv")
     claimed = {claim["metric"] for claim in claims}
     shown = table[table["metric"].isin(claimed)]
-    differences = pd.read_csv(folder / "differences.csv", keep_default_na=False, na_values={"mean": "", "low": ""})
+    differences = _differences(folder / "differences.csv")
     lines = [*_numbers(shown if len(shown) else table, differences)]
     lines += ["mean ± standard error (replicates); minus: paired difference [95 % interval]"]
     lines += ["", *about(name, claims), ""] if claims else [""]
@@ -52,6 +54,22 @@ def text(folder: Path) -> str:
     return "\n".join(lines)
 
 
+def _differences(path: Path) -> pd.DataFrame:
+    """Read a table of differences; an empty cell is an empty text, or a number that is not known.
+
+    Raises DataError if the file is no such table.
+    """
+    numbers = ["mean", "standard_error", "low", "high", "p_value"]
+    words = [name for name in COLUMNS if name not in (*numbers, "n")]
+    missing = dict.fromkeys(numbers, "")
+    try:
+        return pd.read_csv(path, dtype=dict.fromkeys(words, str), keep_default_na=False, na_values=missing)[COLUMNS]
+    except (OSError, ValueError, KeyError) as error:
+        raise DataError(
+            f"{path} is not a table of differences ({str(error).strip()}); remove it and run snakemake again."
+        ) from None
+
+
 def _numbers(table: pd.DataFrame, differences: pd.DataFrame) -> Iterator[str]:
     """Yield a block for each number: a line for each arm, and below it its differences."""
     summary = summarise(table)
@@ -63,8 +81,8 @@ def _numbers(table: pd.DataFrame, differences: pd.DataFrame) -> Iterator[str]:
             yield f"  {row['arm']:<{width}}  {mean_and_error(row['mean'], row['standard_error'])} ({row['n']})"
             same = (differences[["arm", *cell]] == [row["arm"], *words]).all(axis=1)
             for each in differences[same].to_dict("records"):
-                number = mean_and_error(each["mean"], float(each["standard_error"] or "nan"))
-                between = f" [{each['low']:.3g}, {each['high']:.3g}]" if each["n"] > 1 else ""
+                number = mean_and_error(each["mean"], each["standard_error"])
+                between = "" if math.isnan(each["low"]) else f" [{each['low']:.3g}, {each['high']:.3g}]"
                 changed = f" ({each['changed']})" if each["changed"] else ""
                 yield from wrapped(f"    minus {each['control']}: {number}{between}{changed}", "      ")
         yield ""

@@ -76,6 +76,9 @@ def check(rows: pd.DataFrame, where: str = "the table of runs") -> pd.DataFrame:
         if empty.any():
             row = int(empty.argmax()) + 1
             raise DataError(f"{where} has no {name} in row {row}; it is cut or was edited, so make it again.")
+    for name in (*RUN[-2:], *hyperparameters(rows)):
+        if not pd.api.types.is_numeric_dtype(rows[name]):
+            raise DataError(f"{where} has text in the column {name!r}; results and hyperparameters are numbers.")
     again = rows[rows.duplicated(RUN[:-2])]
     if len(again):
         run = ", ".join(f"{name} {again.iloc[0][name]}" for name in RUN[:-2])
@@ -252,7 +255,7 @@ def seeds_to_see(gain: float, deviation: float) -> int | None:
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if enough(middle) else (middle, high)
-    return high
+    return high if high <= _MOST_SEEDS else None
 
 
 @dataclass(frozen=True)
@@ -341,8 +344,10 @@ class Headroom:
         if math.isnan(share):
             return "a result is not finite, so that neither the share of the variance nor a gain is known"
         explained = f"settings explain {share:.0f} % of the variance"
-        if math.isnan(self.most):
+        if self.grid.reference is None:
             return f"{explained}; without a reference no gain is known"
+        if math.isnan(self.most):
+            return f"{explained}; a result of the reference is not finite, so that no gain is known"
         if self.most <= 0:
             return f"{explained}; no setting gains anything"
         seeds = self.seeds_to_see
@@ -361,7 +366,7 @@ def headroom(grid: Grid) -> Headroom:
         reference = grid.reference.to_numpy(dtype=float)
         gain = held_out_gain(test, reference, test)
         validated = held_out_gain(test, reference, grid.validation)
-        best, most = largest_gain(test, reference)
+        most = largest_gain(test, reference)[1]
         seeds = seeds_to_see(most, paired_deviation(test, reference))
     return Headroom(
         grid=grid,

@@ -31,8 +31,8 @@ def tables(rows: pd.DataFrame, names: Names) -> Tables:
         "What settings of the hyperparameters gain. Shares of the variance of test results with 95 % interval (two-way "
         "random-effects analysis of variance; the rest holds the interaction). Gain over the reference in percentage "
         "points, mean ± standard error over PT seeds: of the setting that test (or validation) results choose on half "
-        "of the seeds, on the other half. Most: of the best setting on the seeds that choose it, too high on average. "
-        "Runs: PT runs, half of them of the reference, that show a gain of this size with 80 % power"
+        "of the seeds, on the other half. Most: that of the best setting on the seeds that choose it, on average too "
+        "high. Runs: PT runs, half of them of the reference, that show a gain of this size with 80 % power"
     )
     responses = (
         "The response along single hyperparameters: quadratic fits to the means of the settings over PT seeds, of each "
@@ -108,7 +108,7 @@ def _gains(found: Headroom) -> dict[str, object]:
             mean_and_error(found.validated.mean, found.validated.standard_error) if known else NOTHING
         ),
         "most": f"{found.most:.2f}" if known else NOTHING,
-        "of": found.best,
+        "best setting": found.best,
         "runs": NOTHING if found.seeds_to_see is None else 2 * found.seeds_to_see,
     }
 

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from metapt.errors import DataError
 from metapt.evaluation import figures
-from metapt.evaluation.agreement import spearman
+from metapt.evaluation.agreement import with_others
 from metapt.evaluation.headroom import grids
 from metapt.evaluation.statistics import Estimate, estimate_mean
 from metapt.evaluation.tables import NOTHING
@@ -55,24 +55,25 @@ def agreements(runs: pd.DataFrame, epochs: pd.DataFrame) -> Iterator[ObjectiveAg
     for grid in grids(runs):
         evaluation, test = grid.cell["evaluation"], grid.test
         for (objective, epoch), part in epochs.groupby(["evaluation", "epoch"], sort=True):
+            known = set(zip(part["setting"], part["pretrain_seed"], strict=True))
+            missing = [
+                (setting, seed) for setting in test.index for seed in test.columns if (setting, seed) not in known
+            ]
+            if missing:
+                setting, seed = missing[0]
+                raise DataError(
+                    f"the validation results of {objective} after epoch {epoch} lack {setting} with PT seed {seed}; "
+                    "give those of all runs."
+                )
             seen = part.pivot(index="setting", columns="pretrain_seed", values="validation")
             seen = seen.reindex(index=test.index, columns=test.columns)
-            if seen.isna().to_numpy().any():
-                raise DataError(
-                    f"the results of {objective} after epoch {epoch} lack a setting or a PT seed of the runs."
-                )
             yield ObjectiveAgreement(str(objective), int(str(epoch)), evaluation, _mean(seen, test))
         yield ObjectiveAgreement(evaluation, None, evaluation, _mean(test, test))
 
 
 def _mean(seen: pd.DataFrame, test: pd.DataFrame) -> Estimate:
     """Return the mean over PT seeds of the correlation of a seed's results with the mean test of the other seeds."""
-    return estimate_mean(
-        [
-            spearman(seen[seed].to_numpy(dtype=float), test.drop(columns=seed).mean(axis=1).to_numpy(dtype=float))
-            for seed in test.columns
-        ]
-    )
+    return estimate_mean([with_others(seen[seed].to_numpy(dtype=float), test, seed)[0] for seed in test.columns])
 
 
 def table(found: list[ObjectiveAgreement], names: Mapping[str, str]) -> pd.DataFrame:
@@ -85,7 +86,7 @@ def table(found: list[ObjectiveAgreement], names: Mapping[str, str]) -> pd.DataF
         ceiling = each.epoch is None
         objective = "test AUROC of one PT seed" if ceiling else names.get(each.objective, each.objective)
         row = rows.setdefault((objective, NOTHING if ceiling else str(each.epoch)), {})
-        test = f"with the test of {names.get(each.evaluation, each.evaluation)}"
+        test = f"correlation with the test AUROC, {names.get(each.evaluation, each.evaluation)}"
         row[test] = f"{each.spearman.mean:.2f} ± {each.spearman.standard_error:.2f}"
     return pd.DataFrame(
         [{"objective": objective, "FT epochs": epoch} | row for (objective, epoch), row in rows.items()]
@@ -108,7 +109,7 @@ def figure(found: list[ObjectiveAgreement], names: Mapping[str, str]) -> Figure:
                     [found.standard_error for _, found in line],
                     label=f"validation AUROC of {names.get(objective, objective)}",
                     color=figures.colour(number),
-                    marker=figures.MARKERS[number],
+                    marker=figures.MARKERS[number % len(figures.MARKERS)],
                     elinewidth=1.2,
                 )
             for each in own:

@@ -144,7 +144,7 @@ def _numbers(cells: pd.DataFrame, runs: Runs, stand_in: bool) -> Iterator[Json]:
 
 
 def _ran(inputs: Mapping[str, Path]) -> Json:
-    """Return how many jobs have trained by stage, their hours, machines and revisions of the code."""
+    """Return how many jobs have trained by stage, their minutes, machines, revisions and versions of torch."""
     records = [_record(path) for path in sorted({path for key, path in inputs.items() if key.endswith("/record")})]
     trained = [record for record in records if record["stage"] != "summarise"]
     return {

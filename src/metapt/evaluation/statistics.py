@@ -126,7 +126,9 @@ def estimate_mean(values: ArrayLike) -> Estimate:
     """
     x = _vector(values)
     if x.size == 0:
-        raise DataError("There is no mean of no values.")
+        raise DataError(
+            "A mean needs at least one value, and there is none: no run of this arm has written the number."
+        )
     return estimate(float(np.mean(x)), _standard_error(x), x.size)
 
 

@@ -59,7 +59,7 @@ def read_claims(path: Path) -> list[Claim]:
     except FileNotFoundError:
         raise DataError(f"{path} is not there; the workflow makes it at its end.") from None
     except (OSError, ValueError, KeyError) as error:
-        raise DataError(f"{path} is not a table of claims ({error!r}); remove it.") from None
+        raise DataError(f"{path} is not a table of claims ({error!r}); remove it and run snakemake again.") from None
     return claims
 
 

@@ -63,7 +63,9 @@ def mean_and_error(mean: float, standard_error: float = math.nan) -> str:
 
 
 def published(mean: float, standard_error: float = math.nan) -> str:
-    """Return a number of the paper with the digits in which it was published; `NOTHING` if it is NaN.
+    """Return a number of the paper with the fewest digits that give it exactly; `NOTHING` if it is NaN.
+
+    Mean and error have as many digits after the point.
 
     >>> published(71.0, 0.2), published(7.2, 1.5), published(100.0), published(math.nan) == NOTHING
     ('71.0 ± 0.2', '7.2 ± 1.5', '100', True)

@@ -114,7 +114,7 @@ def fetch(file: SourceFile | Listed, path: Path, places: list[Place], web: Web, 
     kinds = {type(failure) for _, failure in failures}
     tried = "; ".join(f"{place} ({failure})" for place, failure in failures) or "no place is known"
     raise (MachineError if NoAnswer in kinds and kinds <= {NoAnswer, Absent} else DataError)(
-        f"{path.name} could not be had: {tried}. Name a folder or an address that has it under data.mirrors in the "
+        f"{path.name} could not be fetched: {tried}. Name a folder or an address that has it under data.mirrors in the "
         f"config, or put the file at {path} by hand."
     )
 

@@ -98,7 +98,7 @@ def tables(cost: Cost) -> Tables:
                 values = cost.measured(arm, metric)
             except NotMeasuredError:
                 continue
-            low, median, high = (factor * float(q(values)) for q in (np.min, np.median, np.max))
+            low, median, high = (factor * float(q(values.to_numpy(dtype=float))) for q in (np.min, np.median, np.max))
             texts |= {"PT runs": str(len(values)), name: f"{median:.3g}"}
             row |= {
                 f"{metric}, median": median / factor,
@@ -109,13 +109,13 @@ def tables(cost: Cost) -> Tables:
                 r = ratio(cost, arm, metric)
                 row |= {f"{metric}, ratio": r.mean, f"{metric}, ratio low": r.low, f"{metric}, ratio high": r.high}
                 what = "time" if metric == TIME_PER_STEP else "memory"
-                texts[f"over {cost.looks[cost.plain].label}'s ({what})"] = _interval(r)
+                texts[f"ratio to {cost.looks[cost.plain].label} ({what})"] = _interval(r)
         rows.append(row)
         shown.append(texts | {"paper": cost.papers.get(arm, "")})
     machines = "; ".join(dict.fromkeys(name for names in cost.machines.values() for name in names))
     caption = (
         f"Cost of PT on {machines or 'an unknown machine'}: medians over PT seeds, and geometric means of the ratios "
-        "of the same PT seed with 95% t intervals. The paper's: whole PT on one V100"
+        "of the same PT seed with 95% t intervals. Column paper: time and memory of whole PT on one V100"
     )
     blocks = {caption: pd.DataFrame(shown)}
     if cost.finetuning:
@@ -128,7 +128,10 @@ def tables(cost: Cost) -> Tables:
             rows[0] |= {f"{FT_TIME}, {evaluation}, median": run, f"{FT_TIME}, {evaluation}, over PT": encoder / of_pt}
             lines.append(
                 {"FT": EVALUATIONS[evaluation], "FT runs": str(len(seconds)), "a run (s)": f"{run:.3g}"}
-                | {"all runs of an encoder (h)": f"{encoder / 3600:.3g}", "over its PT": f"{encoder / of_pt:.2g}"}
+                | {
+                    "all runs of an encoder (h)": f"{encoder / 3600:.3g}",
+                    "ratio to the time of its PT": f"{encoder / of_pt:.2g}",
+                }
             )
         title = f"Cost of FT from {cost.looks[first].label}: medians over FT runs, and over PT seeds"
         blocks[title] = pd.DataFrame(lines)
@@ -143,12 +146,9 @@ def figure(cost: Cost) -> Figure:
     for axis, (metric, factor, xlabel) in zip(axes, measures, strict=True):
         with figures.style():
             _bars(axis, cost, metric, factor)
-            axis.set_yticks(range(len(cost.looks)), [look.label for look in cost.looks.values()])
+            figures.named_rows(axis, [look.label for look in cost.looks.values()], xlabel)
             axis.set_ylim(len(cost.looks) - 0.4, -0.6)
             axis.set_xlim(0, 1.25 * axis.get_xlim()[1])
-            axis.tick_params(axis="y", length=0)
-            axis.grid(axis="y", visible=False)
-            axis.set_xlabel(xlabel)
             axis.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, borderaxespad=0, fontsize=9)
     return drawn
 

@@ -22,7 +22,7 @@ from metapt.evaluation.results import Results
 from metapt.files import sha256
 from metapt.sections import Count, Distinct, ExperimentSection, Positive, key
 from metapt.twostage.quantities import EVALUATIONS
-from metapt.twostage.replicates import SEEDS
+from metapt.twostage.seeds import seed_means
 from metapt.twostage.slopes import COST, HORIZON, SLOPE
 
 
@@ -118,7 +118,7 @@ def pair_slopes(
         low, high = (
             results.values(name, metric, setting=setting, evaluation=evaluation) for name in (each.low, each.high)
         )
-        change = (high - low).groupby(high.index.astype(int) // SEEDS).mean()
+        change = seed_means(high - low)
         for seed, difference in change.items():
             for name, length in each.direction.items():
                 made[int(str(seed)), name].append(float(difference) / (2 * length))

@@ -183,7 +183,9 @@ def score(curve: list[float], outputs: Tensor, labels: Tensor, learning_rate: fl
     lost = sum(map(math.isnan, curve))
     if lost:
         log.warning(
-            "FT diverged: after %d of %d epochs the network gave no numbers; lower its learning rate", lost, len(curve)
+            "FT diverged: in %d of %d epochs outputs of the network were not finite; lower its learning rate",
+            lost,
+            len(curve),
         )
     best = highest(curve)
     classes = (100 * auroc(outputs.mT, labels.mT)).tolist()

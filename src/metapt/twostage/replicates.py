@@ -18,7 +18,8 @@ def pair(pretrain_seed: int, finetune_seed: int) -> int:
     """
     if pretrain_seed < 0 or not 0 <= finetune_seed < SEEDS:
         raise ConfigError(
-            f"the FT seed {finetune_seed} of the PT seed {pretrain_seed} can't be kept; legal: 0 to {SEEDS - 1}."
+            f"PT seed {pretrain_seed} with FT seed {finetune_seed} is not legal; legal: PT seeds from 0 on, "
+            f"FT seeds from 0 to {SEEDS - 1}."
         )
     return pretrain_seed * SEEDS + finetune_seed
 

@@ -49,7 +49,7 @@ def bootstrap(a: pd.Series[float], b: pd.Series[float]) -> Estimate:
     d = a - b.reindex(a.index)
     seeds = _pretrain_seeds(d)
     if len(set(seeds)) < 2:
-        return Estimate(float(d.mean()), math.nan, 1, math.nan, math.nan)
+        return Estimate(float(d.mean(skipna=False)), math.nan, 1, math.nan, math.nan)
     return cluster_bootstrap(d.to_numpy(dtype=float), seeds)
 
 

@@ -19,7 +19,10 @@ Row = Mapping[Hashable, Any]
 Runs = Callable[[], "pd.Series[float]"]
 """Returns values of FT runs, indexed by pair of seeds; raises NotMeasuredError if there are none."""
 
-OVER_RUNS = "in brackets the standard error over the means of the PT seeds, which knows that FT runs share an encoder"
+OVER_RUNS = (
+    "in brackets the standard error over the means of the PT seeds, which takes into account that FT runs share an "
+    "encoder"
+)
 DIFFERENCES = "(percentage points): mean ± standard error over PT seeds, paired; in brackets the 95% t interval"
 
 

@@ -57,7 +57,7 @@ class Transfer:
         self._done = 0  # epochs, also of those that a rehearsal leaves out
 
     def train(self, epochs: int) -> None:
-        """Train until so many epochs are done."""
+        """Train until `epochs` epochs are done, counted from the start of the run."""
         seen: dict[str, Tensor] = {}
         for _ in steps(self._done, epochs, self._label, status=seen):
             for loss in self._losses(self._network, self._head):

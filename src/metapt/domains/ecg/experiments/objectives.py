@@ -65,7 +65,8 @@ def epochs(results: EcgResults) -> pd.DataFrame:
         }
     )
     compared = rows[rows["setting"].isin(_headroom(results).names())].dropna(subset="evaluation")
-    return compared.groupby(objectives.EPOCHS[:-1])["validation"].mean().reset_index()
+    grouped = compared.groupby(objectives.EPOCHS[:-1])["validation"]
+    return grouped.agg(lambda values: values.mean(skipna=False)).reset_index()
 
 
 def _headroom(results: EcgResults) -> headroom.EcgHeadroom:
