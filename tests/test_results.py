@@ -238,11 +238,20 @@ def test_the_page_of_ecgs_says_what_the_runs_say() -> None:
     warps = pd.read_csv(RESULTS / "ecg" / "warp.csv").set_index(["arm", "pretrain_seed"])["displacement_end"]
     warp, stable = warps["meta"], warps["meta-stable"]
     assert f"moves it to {stable.min():.0f} to {stable.max():.0f} samples" in page
-    for words, arm, control in (
-        ("It is {} points above `simclr` in FT", "meta-stable-start", "simclr"),
-        ("`meta` is {} points above it", "meta", "meta-stable-start"),
+    for words, arm, control, evaluation in (
+        (
+            "(`meta-stable-start`) lies between: {} points above `simclr`",
+            "meta-stable-start",
+            "simclr",
+            "full_transfer",
+        ),
+        ("and `meta` is {} points above it (-0.1 to", "meta", "meta-stable-start", "full_transfer"),
+        ("In FT of the whole network it is {} points above `simclr`", "simclr-mild", "simclr", "full_transfer"),
+        ("and `meta` is {} points above it (-0.5 to 0.8)", "meta", "simclr-mild", "full_transfer"),
+        ("`simclr-mild` is {} points *below* `simclr`", "simclr", "simclr-mild", "linear_evaluation"),
+        ("and `meta` is {} points above `simclr-mild` (-0.1 to 6.0)", "meta", "simclr-mild", "linear_evaluation"),
     ):
-        difference = estimate_mean((seeds["full_transfer", arm] - seeds["full_transfer", control]).tolist())
+        difference = estimate_mean((seeds[evaluation, arm] - seeds[evaluation, control]).tolist())
         assert words.format(f"{difference.mean:.1f} ± {difference.standard_error:.1f}") in page
     assert f"between {warp.min():.0f} and {warp.max():.0f} samples" in page
     for evaluation in EVALUATIONS:
