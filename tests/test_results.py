@@ -274,6 +274,19 @@ def test_the_page_of_ecgs_says_what_the_further_seeds_say() -> None:
     whole, sttc, hyp = (estimate_mean(gains[name].tolist()) for name in gains)
     assert f"95 % interval {whole.low:.1f} to {whole.high:.1f}" in page
     assert f"STTC appears again ({mean_and_error(sttc.mean, sttc.standard_error)} points)" in page
+    first = pd.read_csv(RESULTS / "ecg" / "full_access.csv").query("evaluation == 'full_transfer'")
+    every = pd.concat([first.groupby(["arm", "pretrain_seed"])["test"].mean(), seeds["test"]]).sort_index()
+    over_all = []
+    for arm, control, words in (
+        ("simclr-mild", "simclr", "`simclr-mild` is {} points above `simclr` with these seeds"),
+        ("meta", "simclr-mild", "and `meta` is {} points above `simclr-mild` (-1.6"),
+    ):
+        again = estimate_mean((seeds.loc[arm, "test"] - seeds.loc[control, "test"]).tolist())
+        assert words.format(f"{again.mean:.1f} ± {again.standard_error:.1f}") in page
+        both = estimate_mean((every[arm] - every[control]).tolist())
+        assert both.n == 17
+        over_all.append(f"{both.mean:.1f} ± {both.standard_error:.1f}")
+    assert f"Over all 17 PT seeds the differences are {over_all[0]} and {over_all[1]}." in page
     for start in (ROOT / "README.md", RESULTS / "README.md"):
         assert f"{whole.mean:.1f} ± {whole.standard_error:.1f}" in start.read_text()
     assert f"HYP does not ({mean_and_error(hyp.mean, hyp.standard_error)})" in page
