@@ -118,6 +118,19 @@ def test_the_page_says_what_the_estimates_of_protein_graphs_say() -> None:
     assert [each.word for each in judged].count("inconclusive") == 37
 
 
+def test_the_page_says_what_perturbed_runs_of_further_seeds_of_protein_graphs_say() -> None:
+    runs = pd.read_csv(RESULTS / "headroom" / "ppi-3x16.csv")
+    slopes = pd.read_csv(RESULTS / "estimators" / "ppi-3x16-further-seeds.csv")
+    assert set(slopes["pretrain_seed"]) == {100, 101, 102, 103, 104}
+    assert set(slopes["problem"]) == {"ppi 3x16 permuted_50"}
+    (signs,) = [each.signs for each in measured(runs, slopes, ()) if each.estimator == "perturbed runs"]
+    share = mean_and_error(signs.mean, signs.standard_error)
+    assert f"{share} % of the pairs correctly (95 % interval {signs.low:.0f} to {signs.high:.0f})" in " ".join(
+        ESTIMATORS.split()
+    )
+    assert f"on the same side of chance, {share} %" in " ".join((RESULTS / "README.md").read_text().split())
+
+
 def test_the_page_says_what_objectives_of_ecgs_see() -> None:
     runs, epochs = read([RESULTS / "headroom" / "ecg.csv"]), pd.read_csv(RESULTS / "objectives" / "ecg.csv")
     found = {(each.objective, each.epoch, each.evaluation): each.spearman for each in agreements(runs, epochs)}
