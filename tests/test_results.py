@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 from pathlib import Path
 
 import pandas as pd
@@ -10,9 +11,8 @@ import pytest
 from scipy.stats import spearmanr, wilcoxon
 
 from metapt import registry
-from metapt.config import load
-from metapt.domains.ecg.results import EcgResults
-from metapt.domains.ppi.results import PpiResults
+from metapt.domains.ecg.quantities import AUROC
+from metapt.evaluation import metrics
 from metapt.evaluation.agreement import SINGLE_RUNS
 from metapt.evaluation.agreement_report import comparisons, measured
 from metapt.evaluation.comparisons import BEYOND_THE_PAPER, LEAST_SEEDS, decide, judge
@@ -20,11 +20,12 @@ from metapt.evaluation.headroom import REFERENCE, grids, headroom, read
 from metapt.evaluation.objectives import agreements
 from metapt.evaluation.statistics import estimate_mean
 from metapt.evaluation.tables import mean_and_error
-from metapt.twostage.quantities import EVALUATIONS
+from metapt.twostage.quantities import EVALUATIONS, VALIDATION_AUROC
 from metapt.twostage.replicates import pair
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs" / "results"
+UPDATE = runpy.run_path(str(RESULTS / "update.py"))
 HEADROOM, ESTIMATORS = ((RESULTS / name).read_text(encoding="utf-8") for name in ("headroom.md", "estimators.md"))
 
 
@@ -173,33 +174,35 @@ def test_the_page_says_what_the_confirmation_says(path: Path) -> None:
     [("ecg", "full_access", "."), ("ppi", "full_access", "."), ("ecg", "further-seeds", "further-seeds")],
 )
 def test_the_claims_are_what_the_code_says_of_the_runs(domain: str, rows: str, folder: str) -> None:
-    experiment, config = registry.domain(domain).experiments["full_access"], load([ROOT / "config" / "real-small.yaml"])
-    runs = pd.read_csv(RESULTS / domain / f"{rows}.csv")
-    settings = getattr(config, domain)
-    section = settings.full_access
-    kind, setting = {"ppi": (PpiResults, "full_access"), "ecg": (EcgResults, "ft_size=500")}[domain]
-    results = experiment.results(
-        name=f"{domain}_full_access",
-        config=settings,
-        section=section.model_copy(update={"arms": [arm for arm in section.arms if arm in set(runs["arm"])]}),
-        words={},
-        metrics=runs.assign(
-            experiment=f"{domain}_full_access",
-            replicate=[pair(*seeds) for seeds in zip(runs["pretrain_seed"], runs["finetune_seed"], strict=True)],
-            setting=setting,
-            metric=kind.auroc,
-            value=runs["test"],
-        ),
-        series=pd.DataFrame(),
-        machines={},
-        files={},
-    )
+    experiment = registry.domain(domain).experiments["full_access"]
+    results = UPDATE["results_of"](domain, pd.read_csv(RESULTS / domain / f"{rows}.csv"))
     assert experiment.comparisons is not None
     found = judge(results.name, experiment.comparisons(results)).set_index("claim")
     claims = pd.read_csv(RESULTS / "claims" / folder / f"{domain}_full_access.csv").set_index("claim")
     assert set(found.index) == set(claims.index)
     for column in ("measured", "verdict"):
         assert found[column].to_dict() == claims[column].to_dict()
+
+
+def test_new_ft_runs_enter_the_table_of_runs_and_those_run_again_replace_their_rows(tmp_path: Path) -> None:
+    folder, table = tmp_path / "ecg" / "finetune" / "meta" / "n500" / "n500", tmp_path / "full_access.csv"
+    folder.mkdir(parents=True)
+    words = {"setting": "ft_size=500", "evaluation": "full_transfer"}
+    rows = [
+        metrics.row("ecg", "meta", name, value, replicate=pair(11, finetune_seed), **words)
+        for finetune_seed in (0, 1)
+        for name, value in ((VALIDATION_AUROC, 80.0 + finetune_seed), (AUROC, 70.0 + finetune_seed))
+    ]
+    metrics.write(rows, folder / "metrics.csv")
+    header = "evaluation,arm,pretrain_seed,finetune_seed,validation,test"
+    table.write_text(f"{header}\nfull_transfer,simclr,0,0,60.0,50.0\nfull_transfer,meta,11,0,1.0,2.0\n")
+    UPDATE["updated"](table, UPDATE["finished"](tmp_path, "ecg")).to_csv(table, index=False)
+    assert table.read_text().splitlines() == [
+        header,
+        "full_transfer,meta,11,0,80.0,70.0",
+        "full_transfer,meta,11,1,81.0,71.0",
+        "full_transfer,simclr,0,0,60.0,50.0",
+    ]
 
 
 @pytest.mark.parametrize("percent", [50, 90])

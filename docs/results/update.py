@@ -1,0 +1,127 @@
+"""Add the FT runs of a results folder to the tables of this folder, and make claims, figure and tables from them.
+
+After `snakemake ecg_full_access --configfile config/real-small.yaml`, or after some of its FT jobs:
+
+    python docs/results/update.py ecg results/real-small
+
+This writes `ecg/full_access.csv` (a row for each FT run), `claims/ecg_full_access.csv` and `ecg/full_access.png`, and
+prints the tables of the page. An FT run that is already in the table keeps its place and gets the new numbers. With
+`--further`, for the results of `config/ablations/further-seeds.yaml`, it writes `ecg/further-seeds.csv` and
+`claims/further-seeds/ecg_full_access.csv`. An arm enters with all FT runs that are there, so finish its seeds first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from pathlib import Path
+from typing import cast
+
+import pandas as pd
+
+from metapt import registry
+from metapt.config import load
+from metapt.domains.ecg.quantities import CLASS_AUROCS
+from metapt.evaluation import figures, metrics
+from metapt.evaluation.comparisons import judge
+from metapt.evaluation.experiment import Experiment
+from metapt.evaluation.tables import markdown
+from metapt.twostage.quantities import VALIDATION_AUROC
+from metapt.twostage.replicates import SEEDS, pair
+from metapt.twostage.results import TwoStageResults
+
+HERE = Path(__file__).parent
+KEY = ["evaluation", "arm", "pretrain_seed", "finetune_seed"]
+SETTINGS = {"ecg": "ft_size=500", "ppi": "full_access"}
+
+
+def experiment(domain: str) -> Experiment:
+    """Return the experiment whose claims the pages show."""
+    return registry.domain(domain).experiments["full_access"]
+
+
+def results_class(domain: str) -> type[TwoStageResults]:
+    """Return the class of its results."""
+    return cast(type[TwoStageResults], experiment(domain).results)
+
+
+def finished(runs: Path, domain: str) -> pd.DataFrame:
+    """Return a row for each FT run in a results folder: `KEY`, validation, test, and on ECGs the AUROC by class."""
+    table = metrics.read(sorted((runs / domain / "finetune").rglob("metrics.csv")))
+    table = table[(table["setting"] == SETTINGS[domain]) & table["replicate"].notna()]
+    names = {VALIDATION_AUROC: "validation", results_class(domain).auroc: "test"}
+    names |= {long: short for short, long in CLASS_AUROCS.items()}
+    wide = table[table["metric"].isin(names)].pivot(
+        index=["evaluation", "arm", "replicate"], columns="metric", values="value"
+    )
+    wide = wide.rename(columns=names).reset_index()
+    seeds = wide.pop("replicate").astype(int)
+    return wide.assign(pretrain_seed=seeds // SEEDS, finetune_seed=seeds % SEEDS).round(4)
+
+
+def updated(path: Path, new: pd.DataFrame) -> pd.DataFrame:
+    """Return the table of FT runs at `path` with the rows of `new`, sorted, with the columns that it has."""
+    old = pd.read_csv(path)
+    both = pd.concat([old, new[list(old.columns)]]).drop_duplicates(KEY, keep="last")
+    return both.sort_values(KEY).reset_index(drop=True)
+
+
+def results_of(domain: str, runs: pd.DataFrame) -> TwoStageResults:
+    """Return the results of the experiment `full_access` with the arms that have FT runs."""
+    kind = results_class(domain)
+    settings = getattr(load([HERE.parents[1] / "config" / "real-small.yaml"]), domain)
+    section = settings.full_access
+    name = f"{domain}_full_access"
+    return kind(
+        name=name,
+        config=settings,
+        section=section.model_copy(update={"arms": [arm for arm in section.arms if arm in set(runs["arm"])]}),
+        words={},
+        metrics=runs.assign(
+            experiment=name,
+            replicate=[pair(*seeds) for seeds in zip(runs["pretrain_seed"], runs["finetune_seed"], strict=True)],
+            setting=SETTINGS[domain],
+            metric=kind.auroc,
+            value=runs["test"],
+        ),
+        series=pd.DataFrame(),
+        machines={},
+        files={},
+    )
+
+
+def main() -> None:
+    """Write the tables and print those of the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("domain", choices=SETTINGS)
+    parser.add_argument("runs", type=Path, help="results folder of the runs, such as results/real-small")
+    parser.add_argument("--further", action="store_true", help="the runs are those of the further PT seeds")
+    arguments = parser.parse_args()
+    domain, place = arguments.domain, "further-seeds" if arguments.further else "full_access"
+    rows = HERE / domain / f"{place}.csv"
+    new = finished(arguments.runs, domain)
+    if new.empty:
+        parser.error(
+            f"{arguments.runs}/{domain}/finetune has no FT run with {SETTINGS[domain]}; make some with snakemake"
+        )
+    runs = updated(rows, new)
+    runs.to_csv(rows, index=False)
+    results = results_of(domain, runs)
+    claims = judge(results.name, experiment(domain).comparisons(results))
+    claims.to_csv(HERE / "claims" / ("further-seeds" if arguments.further else "") / f"{results.name}.csv", index=False)
+    if not arguments.further:
+        with tempfile.TemporaryDirectory() as folder:
+            figures.save(experiment(domain).figure(results), Path(folder) / "figure")
+            (HERE / domain / "full_access.png").write_bytes((Path(folder) / "figure.png").read_bytes())
+    for caption, block in experiment(domain).tables(results).blocks.items():
+        print(markdown(block.map(str), caption, {str(column): False for column in block.columns}))
+    shown = claims[["claim", "measured", "criterion", "paper", "verdict"]]
+    print(
+        markdown(
+            shown.assign(verdict=shown["verdict"].map("**{}**".format)), "Claims", dict.fromkeys(shown.columns, False)
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()
