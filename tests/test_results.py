@@ -167,6 +167,9 @@ def test_the_page_says_what_the_confirmation_says(path: Path) -> None:
         assert f"{found.mean:.1f} ± {found.standard_error:.1f} points" in " ".join(HEADROOM.split())
         words = f"(n = {found.n}, {{}}{found.low:.1f} to {found.high:.1f})"
         assert any(words.format(each) in " ".join(HEADROOM.split()) for each in ("", "95 % interval "))
+        if cell == ("ecg width 8", "linear_evaluation"):
+            summary = " ".join((RESULTS / "README.md").read_text().split())
+            assert f"linear evaluation: {found.mean:.1f} ± {found.standard_error:.1f} points" in summary
 
 
 @pytest.mark.parametrize(
