@@ -24,7 +24,7 @@ from metapt.domains.ecg.policy import SCALE
 from metapt.domains.ecg.problem import UnlabelledBatch
 from metapt.domains.ecg.quantities import DISPLACEMENT, WARP_SCALE, WARP_STRENGTH
 from metapt.domains.ecg.setting import Setting, policy_of
-from metapt.errors import TrainingError
+from metapt.errors import ConfigError, DataError, TrainingError
 from metapt.hypergrad import Params, Pretrained
 from metapt.hypergrad.hybrid import hypergradient
 from metapt.method import ConjugateGradients
@@ -177,7 +177,9 @@ def test_what_is_learned_moves_and_its_trajectory_is_recorded(ran: Callable[[str
     run, setting, _ = ran(name)
     start = setting.initial_meta(policy_of(warp_of(name)))
     assert all((value != start[key]).any() for key, value in run.meta.items())
-    assert sorted({row["step"] for row in run.series}) == [1, 2, 3, 4]
+    assert sorted({row["step"] for row in run.series}) == [0, 1, 2, 3, 4]
+    first = next(row["value"] for row in run.series if row["name"] == WARP_STRENGTH)
+    assert first == pytest.approx(float(policy_of(warp_of(name)).global_strength(start)), rel=1e-6)
     by_name = {row["name"]: row["value"] for row in run.series}
     for number in (WARP_SCALE, WARP_STRENGTH, DISPLACEMENT):
         assert by_name[number] == pytest.approx(run.numbers[number], rel=1e-6)
@@ -288,8 +290,8 @@ def test_searches_try_strengths_that_the_config_allows(ran: Callable[[str], Ran]
         assert run.numbers[WARP_STRENGTH] == pytest.approx(tried[int(np.argmin(losses))], rel=1e-6)
         return
     places = [math.log(row["value"] / 4.0) / math.log(1.5) for row in run.series if row["name"] == WARP_STRENGTH]
-    assert [row["step"] for row in run.series if row["name"] == WARP_STRENGTH] == [2, 4, 6, 8]
-    moves = np.diff([0.0, *places])
+    assert [row["step"] for row in run.series if row["name"] == WARP_STRENGTH] == [0, 1, 2, 3, 4]
+    moves = np.diff(places)
     np.testing.assert_allclose(np.abs(moves), 1, rtol=1e-5)
     if name == "branch_search-lower":
         assert (moves < 0).all()
@@ -355,8 +357,56 @@ def test_the_better_branch_goes_on_from_where_it_is(make: Make, monkeypatch: pyt
 def test_pt_that_diverges_is_an_error(make: Make, name: str) -> None:
     setting = make()
     broken = dataclasses.replace(setting, dataset=dataclasses.replace(setting.dataset, mean=math.nan))
-    with pytest.raises(TrainingError, match="the PT loss at step"):
+    message = "all 3 candidates have diverged" if name == "random_search" else "the PT loss at step"
+    with pytest.raises(TrainingError, match=message):
         pretrain(ARMS[name], broken)
+
+
+@pytest.mark.parametrize("lost", ["its PT", "its FT"])
+def test_a_branch_that_diverges_loses(make: Make, monkeypatch: pytest.MonkeyPatch, lost: str) -> None:
+    """The lower branch, which comes first, never wins."""
+    step = Pretrainer.step
+    strengths: list[float] = []
+
+    def diverging(self: Pretrainer, meta: Params) -> torch.Tensor:
+        strengths.append(float(meta[SCALE]))
+        loss = step(self, meta)
+        return loss * math.nan if lost == "its PT" and strengths[-1] < higher - 0.1 else loss
+
+    def judged(*args: Any) -> float:
+        return math.nan if lost == "its FT" and strengths[-1] < higher - 0.1 else 0.5
+
+    setting, stride = make(), math.log(1.5)
+    higher = math.log(4) + stride
+    monkeypatch.setattr(Pretrainer, "step", diverging)
+    monkeypatch.setattr(pretraining, "evaluate_encoder", judged)
+    arm = ARMS["branch_search"].model_copy(update={"period": 8})
+    run = pretrain(arm, setting)
+    assert len(strengths) == 16
+    assert float(run.meta[SCALE]) == pytest.approx(higher)
+    assert all(value.isfinite().all() for value in run.pretrained.encoder.values())
+
+
+@pytest.mark.parametrize("name", ["random_search", "branch_search", "run_search"])
+def test_labelled_ecgs_that_make_no_folds_are_found_before_pt(
+    make: Make, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(Pretrainer, "step", None)
+    few = {} if name == "random_search" else {"folds": 30}
+    setting = make(meta_size=4 if name == "random_search" else 20)
+    with pytest.raises(ConfigError, match=r"can't be dealt out to .* or at most \d+ folds"):
+        pretrain(ARMS[name].model_copy(update=few), setting)
+
+
+def test_a_search_with_whole_runs_finds_a_fold_without_labels_before_pt(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Pretrainer, "step", None)
+    setting = make()
+    records = dataclasses.replace(setting.dataset.records, labels=np.zeros_like(setting.dataset.records.labels))
+    patched = dataclasses.replace(setting, dataset=dataclasses.replace(setting.dataset, records=records))
+    with pytest.raises(DataError, match=r"no class has both labels among the \d+ ECGs of fold 1 of"):
+        pretrain(ARMS["run_search"], patched)
 
 
 def signal_of(signal: torch.Tensor) -> bytes:
@@ -412,7 +462,7 @@ def test_encoders_are_evaluated_by_cross_validation_over_patients(make: Make, mo
     given: list[torch.Tensor] = []
     monkeypatch.setattr(pretraining, "cross_validated_loss", lambda *args: given.append(args[2]) or 0.0)
     setting = make()
-    pretraining.evaluate_encoder(setting, setting.initial(), setting.labelled(), 4, 1e-2)
+    pretraining.evaluate_encoder(setting, setting.initial(), setting.labelled(), setting.folds(4), 1e-2)
     (fold,) = given
     patients = setting.dataset.records.patients[np.concatenate(setting.finetune)]
     assert len(set(patients)) < len(patients)

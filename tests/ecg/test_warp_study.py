@@ -119,7 +119,7 @@ def test_a_head_that_the_loop_does_not_train_stays(setting: Setting, name: str) 
 def test_without_further_steps_old_and_refitted_heads_are_one(setting: Setting) -> None:
     found = warp_study.horizon(setting, setting.initial(), WARP, [1.0, 8.0], [0, 1], 1e-2, 2)
     assert [(row.initial, row.steps) for row in found] == [(1.0, 0), (1.0, 1), (8.0, 0), (8.0, 1)]
-    start = pretraining.evaluate_encoder(setting, setting.initial(), setting.labelled(), 2, 1e-2)
+    start = pretraining.evaluate_encoder(setting, setting.initial(), setting.labelled(), setting.folds(2), 1e-2)
     for row in (found[0], found[2]):
         assert row.old_head == pytest.approx(row.refitted_head, abs=1e-12)
         assert row.refitted_head == pytest.approx(start, abs=1e-12)
@@ -137,7 +137,7 @@ def test_the_horizon_is_pretraining_that_goes_on(setting: Setting) -> None:
     trainer = Pretrainer(setting.problem(policy), setting.batches(), setting.initial(), setting.optimizer)
     trainer.run(meta, 3)
     assert found[1].refitted_head == pretraining.evaluate_encoder(
-        setting, trainer.pretrained, setting.labelled(), 2, 1e-2
+        setting, trainer.pretrained, setting.labelled(), setting.folds(2), 1e-2
     )
 
 

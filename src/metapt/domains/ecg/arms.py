@@ -95,10 +95,10 @@ def _typical_noise(samples: int, device: torch.device) -> Tensor:
     return torch.randn(_VIEWS_FOR_DISPLACEMENT, samples, generator=draws).to(device)
 
 
-def _fixed(setting: Setting, policy: Policy, meta: Params, part: str = "") -> PretrainRun:
+def _fixed(setting: Setting, policy: Policy, meta: Params) -> PretrainRun:
     """Pre-train with given meta-parameters."""
     trainer = Pretrainer(setting.problem(policy), setting.batches(), setting.initial(), setting.optimizer)
-    checkpoint = setting.checkpoint(part)
+    checkpoint = setting.checkpoint("")
     with Measured(setting.dataset.device) as measured:
         taken = trainer.run(meta, setting.steps, "PT", checkpoint)
     return PretrainRun(trainer.pretrained, meta, time_per_step(measured, taken), checkpoints=[checkpoint])
@@ -156,6 +156,7 @@ def meta_loop(setting: Setting, arm: config.EcgMeta) -> tuple[MetaPretraining, P
 def _meta(setting: Setting, arm: config.EcgMeta) -> PretrainRun:
     loop, policy = meta_loop(setting, arm)
     recorder = _recorder(setting, policy, lambda: loop.averaged_meta)
+    recorder(0)
     checkpoint = setting.checkpoint("")
     with Measured(setting.dataset.device) as measured:
         diagnosis = loop.run("meta-PT", checkpoint, recorder=recorder)
@@ -183,9 +184,11 @@ def _optsla(setting: Setting, arm: config.OptSla) -> PretrainRun:
     labelled = {"train": (train, arm.batch_size), "validation": (validation, len(validation))}
     batches = SupervisedBatches(setting.dataset, setting.views, labelled, setting.seed)
     steps = arm.epochs * max(1, len(train) // arm.batch_size)
+    iterations, remainder = method.whole_iterations(steps, arm.pretrain_steps)
     settings = MetaSettings(
-        iterations=max(1, steps // arm.pretrain_steps),
+        iterations=iterations,
         pretrain_steps=arm.pretrain_steps,
+        remainder=remainder,
         inverse=Neumann(arm.neumann_terms, arm.lr),
         finetuning=Unroll(0),
         pretrain_optimizer=OptimizerSpec("Adam", {"lr": arm.lr}),
@@ -193,29 +196,35 @@ def _optsla(setting: Setting, arm: config.OptSla) -> PretrainRun:
     )
     loop = MetaPretraining(problem, batches, network, setting.initial_meta(policy), {}, settings)
     recorder = _recorder(setting, policy, lambda: loop.averaged_meta)
+    recorder(0)
     checkpoint = setting.checkpoint("-supervised")
     loop.run("OptSLA, supervised", checkpoint, recorder=recorder)
     run = _fixed(setting, policy, detached(loop.averaged_meta))
     return dataclasses.replace(run, series=recorder.rows(), checkpoints=[*run.checkpoints, checkpoint])
 
 
-def evaluate_encoder(setting: Setting, pretrained: Pretrained, labelled: LabelledBatch, folds: int, l2: float) -> float:
-    """Return the cross-validated FT loss of a head that is fitted to the features of an encoder."""
+def evaluate_encoder(
+    setting: Setting, pretrained: Pretrained, labelled: LabelledBatch, fold: Tensor, l2: float
+) -> float:
+    """Return the cross-validated FT loss of a head that is fitted to the features of an encoder.
+
+    `fold` [n] is the fold of each labelled ECG.
+    """
     features, labels = setting.features(pretrained, labelled)
-    return cross_validated_loss(features, labels, setting.folds(folds), l2)
+    return cross_validated_loss(features, labels, fold, l2)
 
 
 def _random_search(setting: Setting, arm: config.RandomSearch) -> PretrainRun:
     """Pre-train briefly with each of several random strengths, then fully with the best one.
 
-    A candidate that diverges has no loss and loses against any other.
+    A candidate that diverges loses against any other. Raises TrainingError if all diverge.
     """
     policy = policy_of(arm.warp)
     low, high = (math.log(bound) for bound in arm.range)
     draws = torch.rand(arm.candidates, generator=generator("ecg random search", setting.seed), dtype=torch.float64)
     candidates = (low + (high - low) * draws).exp().tolist()
     steps = max(1, round((arm.budget - 1) * setting.steps / arm.candidates))
-    labelled = setting.labelled()
+    labelled, fold = setting.labelled(), setting.folds(_FOLDS)
     losses, checkpoints = [], []
     for index in progress.steps(0, len(candidates)):
         strength = candidates[index]
@@ -225,11 +234,13 @@ def _random_search(setting: Setting, arm: config.RandomSearch) -> PretrainRun:
         label = f"candidate {index + 1}, strength {strength:.3g}"
         try:
             trainer.run(setting.initial_meta(tried), steps, label, checkpoints[-1])
-            losses.append(evaluate_encoder(setting, trainer.pretrained, labelled, _FOLDS, _L2))
+            losses.append(evaluate_encoder(setting, trainer.pretrained, labelled, fold, _L2))
         except TrainingError as error:
             log.warning("%s has no result: %s", label, error)
             losses.append(math.nan)
-    best = dataclasses.replace(policy, initial_scale=candidates[int(np.argmin(np.nan_to_num(losses, nan=math.inf)))])
+    if np.isnan(losses).all():
+        raise TrainingError(f"all {len(candidates)} candidates have diverged; lower `pretrain.lr` or change `range`.")
+    best = dataclasses.replace(policy, initial_scale=candidates[int(np.nanargmin(losses))])
     run = _fixed(setting, best, setting.initial_meta(best))
     found = {"candidate strength": candidates, "cross-validated FT loss": losses}
     series = [row for name, values in found.items() for row in metrics.series(name, values)]
@@ -237,13 +248,18 @@ def _random_search(setting: Setting, arm: config.RandomSearch) -> PretrainRun:
 
 
 def _branch_search(setting: Setting, arm: config.BranchSearch) -> PretrainRun:
-    """Pre-train two branches from the same weights on the same minibatches, keep the better one, and repeat."""
-    policy, labelled = policy_of(arm.warp), setting.labelled()
+    """Pre-train one or two branches from the same weights in each period, and keep the one that `select` names.
+
+    The branches of a period have the same minibatches. One that diverges loses against the other. Raises TrainingError
+    if all branches of a period diverge.
+    """
+    policy, labelled, fold = policy_of(arm.warp), setting.labelled(), setting.folds(arm.folds)
     trainer = Pretrainer(setting.problem(policy), setting.batches(), setting.initial(), setting.optimizer)
     meta = setting.initial_meta(policy)
     coin = generator("ecg branch search", setting.seed)
     checkpoint = setting.checkpoint("")
     recorder = _recorder(setting, policy, lambda: meta)
+    recorder(0)
     saved = checkpoint.load()
     done = 0
     if saved is not None:
@@ -264,15 +280,18 @@ def _branch_search(setting: Setting, arm: config.BranchSearch) -> PretrainRun:
             branch = meta | {SCALE: meta[SCALE] + direction * stride}
             for _ in progress.steps(0, count):
                 pretrain_loss = seen["loss"] = trainer.step(branch)
-            check_finite(pretrain_loss, done + count - 1)
+            if not pretrain_loss.isfinite():
+                continue
             loss = 0.0
             if arm.select == "validation":
-                loss = evaluate_encoder(setting, trainer.pretrained, labelled, arm.folds, arm.l2)
+                loss = evaluate_encoder(setting, trainer.pretrained, labelled, fold, arm.l2)
             ends.append((loss, branch, copy.deepcopy(trainer.state_dict())))
-        _, meta, state = min(ends, key=lambda end: end[0])
+        if not ends:
+            check_finite(pretrain_loss, done + count - 1)
+        _, meta, state = min(ends, key=lambda end: math.inf if math.isnan(end[0]) else end[0])
         trainer.load_state_dict(state)
         done += count
-        recorder(done)
+        recorder(period + 1)
         states = {"trainer": trainer.state_dict(), "coin": coin.get_state(), "recorder": recorder.state_dict()}
         checkpoint.save(states | {"meta": meta, "done": done})
     return PretrainRun(trainer.pretrained, meta, {}, recorder.rows(), [checkpoint])

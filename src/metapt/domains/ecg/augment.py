@@ -79,9 +79,9 @@ def displacement(strength: Tensor, velocity: Tensor, smoothing: Smoothing) -> Te
 
     A velocity of the given `strength` [views] (its standard deviation, samples per unit time), from standard normal
     noise `velocity` [views, samples], is integrated over unit time by scaling and squaring on a coarser time grid
-    (Dalca et al. 2019; Arsigny et al. 2006). If the displacement is smoothed, it is the paper's field, which folds when
-    strong. If the velocity is smoothed (and scaled back to unit variance), the field is a diffeomorphism, whose typical
-    displacement is about `strength` while that is small.
+    (Dalca et al. 2019; Arsigny et al. 2006). If the displacement is smoothed, the field is the paper's. It folds if the
+    strength is large. If the velocity is smoothed (and, away from the ends, scaled back to unit variance), the field is
+    a diffeomorphism, whose typical displacement is about `strength` while that is small.
     """
     samples = velocity.shape[1]
     if smoothing == "velocity":
@@ -101,7 +101,7 @@ def warp(signals: Tensor, field: Tensor) -> Tensor:
     """
     views, samples, leads = signals.shape
     time = torch.arange(samples, device=field.device, dtype=field.dtype)
-    # NaN would be no index; the loss shows it all the same, through the fraction.
+    # A NaN can't be an index. It still reaches the loss, through `fraction`.
     place = (time + field).clamp(0, samples - 1)
     left = place.detach().nan_to_num(0.0).floor().clamp_max(samples - 2)
     fraction = (place - left).unsqueeze(2)

@@ -48,9 +48,10 @@ class Views:
 
 
 class FoldStream(ShuffledStream):
-    """Endless passes over ECGs of `patients` [n] whose minibatches are folds; see `patient_folds`.
+    """Minibatches that are folds of ECGs, without end; see `patient_folds`.
 
-    Each pass assigns the patients to `folds` folds anew. Raises ConfigError if there are fewer patients than folds.
+    `patients` [n] is the patient of each ECG. Each pass assigns the patients to `folds` folds anew. Raises ConfigError
+    if there are fewer patients than folds.
     """
 
     def __init__(self, patients: np.ndarray, folds: int, generator: torch.Generator) -> None:
@@ -121,7 +122,8 @@ class SimclrBatches(_EcgBatches):
 
     `labelled` maps a set ("train", "validation") to its ECGs and the size of its minibatches. For cross-fitting, it
     maps "folds" to all labelled ECGs and the number of folds; training and validation minibatches are then successive
-    folds. `views` returns the draws of a name. All arms share the random streams of the PT `seed`.
+    folds. `views` takes a name and returns its source of draws. Arms with the same `jitter` have the same minibatches
+    and draws for a PT `seed`.
     """
 
     def __init__(
@@ -142,7 +144,10 @@ class SimclrBatches(_EcgBatches):
         return self._unlabelled("pretrain")
 
     def hypergradient(self) -> UnlabelledBatch:
-        """Return the PT minibatch of a hypergradient. Its streams are its own, so PT steps don't depend on it."""
+        """Return the PT minibatch of a hypergradient.
+
+        It has its own random streams, so that PT steps are the same with and without it.
+        """
         return self._unlabelled("hypergradient")
 
     def _unlabelled(self, name: str) -> UnlabelledBatch:

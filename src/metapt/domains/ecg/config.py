@@ -32,7 +32,8 @@ class Warp(Section):
     )
     initial: Rate = key(
         4.0,
-        "where the strength starts: m for square, the typical displacement in samples for log "
+        "where the strength starts: m for square, the strength for log, which is about the typical displacement in "
+        "samples if the velocity is smoothed and the strength below 16 "
         "(not in the paper; released code: 4)",
     )
     network_width: Count = key(32, "channels of the network that sets each ECG's strength; 0: one strength for all")
@@ -130,7 +131,9 @@ class EcgMeta(PretrainedEcgArm, MetaArm):
 
     warp: Warp = Warp()
     unroll: Literal["head", "fitted"] = key(
-        "head", "unrolled FT steps of the head, or a head fitted to convergence, differentiated implicitly"
+        "head",
+        "unrolled FT steps of the head, or a head fitted to convergence, differentiated implicitly, on which "
+        "`batch_size`, `unroll_steps` and `finetune_lr` have no effect",
     )
     batch_size: Positive = key(256, "ECGs per FT minibatch of a meta-update (not in the paper; released code: 256)")
     finetune_lr: Rate = key(1e-4, "learning rate of the unrolled steps (not in the paper; released code: 1e-4)")
@@ -175,7 +178,9 @@ class RandomSearch(PretrainedEcgArm):
     method: Literal["random_search"]
     warp: SearchedWarp = Warp(smoothing="velocity", scale="log", network_width=0)
     candidates: Positive = key(5, "strengths that are tried")
-    range: tuple[Rate, Rate] = key((0.25, 64.0), "they are drawn from here, log-uniformly, samples")
+    range: tuple[Rate, Rate] = key(
+        (0.25, 64.0), "they are drawn from here, log-uniformly; `warp.initial` has no effect"
+    )
     budget: Annotated[float, Field(gt=1)] = key(
         1.55, "PT steps of search and final run, as a multiple of the final run's"
     )
@@ -409,9 +414,9 @@ def resolved(arm: Arm, arms: Mapping[str, Arm]) -> Arm:
 def controls(name: str, arms: Mapping[str, Arm]) -> list[str]:
     """Return the controls of an arm that learns a hyperparameter; each differs from it in one thing.
 
-    They are SimCLR with the hyperparameter as it was at the start, SimCLR with the learned warp throughout, and, of
-    equal budget, a random search of the strength of a warp with the same smoothing (of a meta arm), the same search
-    without the choice (of a branch search) or with random candidates (of a search with whole runs).
+    They are SimCLR with the hyperparameter as it was at the start, and SimCLR with the learned warp throughout. A meta
+    arm has, of equal budget, a random search of the strength of a warp with the same smoothing. A branch search has the
+    same search without the choice. A search with whole runs has as many random candidates.
     """
     arm = arms[name]
     if isinstance(arm, NoPretraining) or not learns(arm):

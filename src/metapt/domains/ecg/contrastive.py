@@ -8,10 +8,10 @@ from torch.nn import functional as F
 
 
 def similarities(projections: Tensor, temperature: float | Tensor) -> Tensor:
-    """Return the cosine similarity over temperature of every view with every other: [2n, 2n] of projections [2n, d].
+    """Return the cosine similarity of each view to each other view, divided by the temperature, as a matrix [2n, 2n].
 
-    The first views of n examples come before their second views. The diagonal is minus infinity, so that no view is
-    compared with itself.
+    The projections [2n, d] are those of the first views of n examples, and then of their second views. The diagonal is
+    minus infinity, so that no view is compared with itself.
     """
     units = F.normalize(projections, dim=1)
     diagonal = torch.eye(len(units), dtype=torch.bool, device=units.device)
@@ -29,7 +29,7 @@ def cross_entropy(similarities: Tensor) -> Tensor:
 
 
 def nt_xent(projections: Tensor, temperature: float) -> Tensor:
-    """Return NT-Xent of [2n, d] projections; log(2n - 1) where all are equal.
+    """Return NT-Xent of projections [2n, d]. It is log(2n - 1) if all projections are equal.
 
     >>> round(float(nt_xent(torch.ones(6, 4), temperature=0.5)), 4) == round(float(torch.tensor(5.0).log()), 4)
     True

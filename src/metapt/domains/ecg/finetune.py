@@ -1,13 +1,14 @@
 """An FT job: all PT and FT seeds of one arm at one size of the FT set.
 
-Full transfer fine-tunes the whole network, linear evaluation a head alone. As in the paper's "Implementation details":
-Adam at 1e-3, 200 epochs, minibatches of 256; the best epoch on validation AUROC is tested.
+Full transfer trains the whole network, as in the paper's "Implementation details": Adam at 1e-3, 200 epochs,
+minibatches of 256. Linear evaluation, which is not in the paper, trains only a head. The best epoch on validation AUROC
+is tested.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,7 +45,7 @@ class Labelled(NamedTuple):
 
 
 class Sets(NamedTuple):
-    """The ECGs that FT trains on, that choose the epoch, and that are tested on."""
+    """The ECGs for training, for the choice of the epoch, and for the test."""
 
     train: Labelled
     validation: Labelled
@@ -57,8 +58,8 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
     The config holds `arm` (its name), `meta_size` (labelled ECGs that PT saw, or None), `size` (labelled ECGs in FT),
     `split` (of them; see `finetune_indices`), `pretrain_seeds` (a list), `finetune_seeds` (how many),
     `evaluations`, `width`, `samples`, `finetune` (see `EcgFinetuning`) and `checkpoint`. The inputs are `signals`,
-    `records`, and pretrained.pt of each PT seed as `seed{n}`. Raises DataError if the test fold is empty, and as
-    `load_pretrained` and `full_transfer`.
+    `records`, and pretrained.pt of each PT seed as `seed{n}`. Raises DataError if the test fold is empty, and the
+    errors of `load_pretrained` and `check`.
     """
     settings = EcgFinetuning.model_validate(config["finetune"])
     dataset = open_dataset(inputs, config["samples"], machine.device)
@@ -73,6 +74,7 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
             _labelled(dataset, chosen)
             for chosen in finetune_indices(dataset.records, config["size"], seed, config["split"])
         )
+        check(train, {"validation ECGs": validation, "test ECGs": test})
         given = encoder, pretrained.encoder, pretrained.buffers, width, Sets(train, validation, test), settings
         yield Start(
             parts,
@@ -112,10 +114,9 @@ def full_transfer(
 ) -> Transfer:
     """Return a run that trains the encoder (from `start` and `buffers`, which don't change) and a new linear head.
 
-    The generator, on the CPU, draws head and minibatches; the progress is shown under `label`. Raises DataError for
-    fewer than 2 ECGs to train on, or no class with both labels in validation or test.
+    The generator, on the CPU, draws head and minibatches; the progress is shown under `label`. The sets must pass
+    `check`.
     """
-    _check(sets)
     signals, labels = sets.train
     training = settings.batch_norm == "train"
 
@@ -146,9 +147,8 @@ def linear_evaluation(
 ) -> list[Score]:
     """Train linear heads on the features of the frozen encoder, one for each generator, all at once.
 
-    Each head is the same as if it were trained alone. Arguments and errors are those of `full_transfer`.
+    Each head is the same as if it were trained alone. Arguments are those of `full_transfer`.
     """
-    _check(sets)
     network = {**start, **buffers}
     train, validation, test = (Examples(_features(encoder, network, part.signals), part.labels) for part in sets)
     return linear_heads(
@@ -163,20 +163,25 @@ def linear_evaluation(
     )
 
 
-def _check(sets: Sets) -> None:
-    if len(sets.train.signals) < 2:
+def check(train: Labelled, evaluated: Mapping[str, Labelled]) -> None:
+    """Check that FT can train on these ECGs, and that the AUROC is defined on those that are evaluated, by name.
+
+    Warn of classes that the AUROC leaves out. Raises DataError for fewer than 2 ECGs to train on, and if no class has
+    both labels among the ECGs that are evaluated.
+    """
+    if len(train.signals) < 2:
         raise DataError(
-            f"FT trains on 2 or more labelled ECGs, and here on {len(sets.train.signals)}; take a larger FT set."
+            f"FT trains on 2 or more labelled ECGs, and here on {len(train.signals)}; take a larger FT set."
         )
-    for name, (_, labels) in (("validation", sets.validation), ("test", sets.test)):
+    for name, (_, labels) in evaluated.items():
         undefined = undefined_classes(labels)
         if len(undefined) == len(CLASSES):
             raise DataError(
-                f"no class has both labels among the {len(labels)} {name} ECGs, so that no AUROC is defined; take more."
+                f"no class has both labels among the {len(labels)} {name}, so that no AUROC is defined; take more."
             )
         if undefined:
             names = ", ".join(CLASSES[index] for index in undefined)
-            log.warning("the %s AUROC leaves out %s: all %d ECGs have the same label", name, names, len(labels))
+            log.warning("the AUROC on the %s leaves out %s: all %d have the same label", name, names, len(labels))
 
 
 @torch.no_grad()

@@ -84,7 +84,7 @@ class SimclrProblem:
 class SupervisedProblem:
     """Supervised learning on augmented ECGs, evaluated on the original ones: hyperparameter optimisation in one stage.
 
-    The encoder of this problem includes the classification head. FT has nothing to train: unroll no step.
+    The encoder of this problem includes the classification head. FT has nothing to train, so use `Unroll(0)`.
     """
 
     encoder: Encoder

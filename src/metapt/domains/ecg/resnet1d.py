@@ -28,7 +28,10 @@ KERNEL = 15
 STAGES = 4
 BLOCKS = 2
 RECOMPUTED = 6
-"""So many first blocks are recomputed on demand. All hold about the same, and the first ones take the least time."""
+"""Number of blocks, from the first on, that are recomputed.
+
+Each block keeps about as much memory, and the first ones take the least time to recompute.
+"""
 PROJECTION = 128
 """Width of the projection that NT-Xent compares."""
 

@@ -1,4 +1,4 @@
-"""The setting of a PT job: all that its arm does not determine."""
+"""The setting of a PT job: its data, its seed, and the settings that it shares with other arms."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from metapt.training.seeds import generator
 
 @dataclass(frozen=True)
 class Setting:
-    """All that a PT job is given beside its arm, and what is made of it. It is the same for all arms."""
+    """The data, the seed and the settings of a PT job, with the arm's own changes, and what is made of them."""
 
     dataset: Dataset  # all ECGs
     width: int  # of the encoder
@@ -56,7 +56,7 @@ class Setting:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Return the number of PT steps of a pass over them."""
+        """Return the number of PT steps of a pass over the PT ECGs."""
         return steps_per_epoch(self.pretrain, len(self.indices))
 
     @property
@@ -80,7 +80,7 @@ class Setting:
         return SimclrProblem(Encoder(self.width, self.pretrain.precision), policy, self.pretrain.temperature)
 
     def meta_problem(self, policy: Policy, recompute: bool = False) -> SimclrProblem:
-        """Return the same in float32, for hypergradients; `recompute`: see `EcgMeta`."""
+        """Return the problem of hypergradients, which computes in float32; `recompute`: see `EcgMeta`."""
         return SimclrProblem(Encoder(self.width, recompute=recompute), policy, self.pretrain.temperature)
 
     def views(self, name: str) -> Views:

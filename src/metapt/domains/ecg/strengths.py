@@ -1,6 +1,7 @@
-"""Strengths of the warp: the results of PT with fixed ones, the hypergradients there, and where learned ones go.
+"""Strengths of the warp: results of PT with fixed ones, hypergradients at these, and the strengths that are learned.
 
-Error bars and bands of figures are standard errors of the PT seeds' means. With a single PT seed there are none.
+Error bars and bands of figures are standard errors of the PT seeds' means. With a single PT seed, that of a
+hypergradient is the standard error over its draws, and the others have none.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from metapt.domains.ecg.quantities import (
     HORIZON,
     HYPERGRADIENT,
     MEAN,
+    NOT_FINITE,
     OLD_HEAD,
     POSITIVE,
     REFITTED_HEAD,
@@ -74,14 +76,15 @@ def _fixed(results: EcgResults, arm: str) -> dict[str, float]:
 
 def _hypergradient(results: EcgResults, arm: str, initial: float) -> dict[str, float]:
     try:
-        mean, deviation, positive = (
+        mean, deviation, positive, lost = (
             results.values(arm, metric, f"initial={initial:g}", HYPERGRADIENT)
-            for metric in (MEAN, STANDARD_DEVIATION, POSITIVE)
+            for metric in (MEAN, STANDARD_DEVIATION, POSITIVE, NOT_FINITE)
         )
     except NotMeasuredError:
         return {}
     e = estimate_mean(mean.to_numpy(dtype=float))
-    error = e.standard_error if e.n > 1 else float(deviation.iloc[0]) / math.sqrt(results.section.draws)
+    finite = results.section.draws * (1 - float(lost.iloc[0]))
+    error = e.standard_error if e.n > 1 else float(deviation.iloc[0]) / math.sqrt(finite)
     numbers = {"hypergradient_mean": e.mean, "hypergradient_standard_error": error}
     return numbers | {"t": float((mean / deviation).mean()), "positive": float(positive.mean())}
 
@@ -115,7 +118,7 @@ def draw(results: EcgResults) -> Figure:
 
 
 def draw_trajectories(axis: Axes, results: EcgResults, runs: dict[str, str]) -> None:
-    """Draw the displacement over meta-iterations, a line per PT seed; a dashed line if an arm learns nothing.
+    """Draw the displacement over meta-iterations, a line per PT seed; a dashed line for an arm without a trajectory.
 
     `runs` maps an arm that was run to the arm whose look it has.
     """
@@ -210,7 +213,7 @@ def _worth(axis: Axes, results: EcgResults, strengths: pd.DataFrame, evaluation:
             mean, error = part[column], part[f"{evaluation}_standard_error"].fillna(0.0)
             colour = figures.colour((0, 3, 4, 5, 6)[number % 5])
             figures.band(axis, part["displacement"], mean - error, mean, mean + error, f"{name} warp", colour)
-            axis.plot(part["displacement"], mean, figures.MARKERS[number], color=colour)
+            axis.plot(part["displacement"], mean, figures.MARKERS[number % len(figures.MARKERS)], color=colour)
         for arm, (name, colour, marker, _) in looks(list(results.section.starts)).items():
             runs = [start_arm(arm, start) for start in results.section.starts[arm]]
             with suppress(NotMeasuredError):

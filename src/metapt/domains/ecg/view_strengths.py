@@ -31,6 +31,13 @@ class ViewStrengthsProblem(SimclrProblem):
     crop: float
     noise: float
 
+    def __post_init__(self) -> None:
+        if self.policy.scale != "log" or self.policy.network_width:
+            raise ValueError(
+                f"the warp has the scale {self.policy.scale!r} and a network of width {self.policy.network_width}; "
+                "legal: scale 'log' and width 0"
+            )
+
     def initial(self, device: torch.device | str = "cpu") -> Params:
         """Return the logarithms of the strengths with which minibatches are drawn."""
         values = {CROP: self.crop, NOISE: self.noise, TEMPERATURE: self.temperature, SCALE: self.policy.initial_scale}
@@ -50,7 +57,10 @@ class ViewStrengthsProblem(SimclrProblem):
 
 
 def crop_and_jitter(signals: Tensor, draws: Draws) -> Tensor:
-    """Do what `augment.crop_and_jitter` does, differentiably: a sample is zeroed by the share of it in the crop."""
+    """Crop and add noise as `augment.crop_and_jitter`, but differentiably.
+
+    A sample that lies partly in the crop is scaled down by that part.
+    """
     samples = signals.shape[1]
     length = (draws.crop_length * samples).unsqueeze(1)
     start = draws.crop_start.unsqueeze(1) * (samples - length)

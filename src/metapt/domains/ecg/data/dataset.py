@@ -115,7 +115,9 @@ def patient_folds(patients: np.ndarray, folds: int) -> np.ndarray:
     counts = Counter(patients.tolist())
     if len(counts) < folds:
         ecgs = f"{len(patients)} ECGs of {len(counts)} patients"
-        raise ConfigError(f"{ecgs} can't be dealt out to {folds} folds; take more ECGs.")
+        raise ConfigError(
+            f"{ecgs} can't be dealt out to {folds} folds; take more ECGs, or at most {len(counts)} folds."
+        )
     sizes, fold = [0] * folds, {}
     for patient, count in counts.most_common():
         fold[patient] = sizes.index(min(sizes))
