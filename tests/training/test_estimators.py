@@ -48,6 +48,18 @@ def test_an_implicit_estimate_is_the_mean_hypergradient_with_a_head_that_is_carr
         torch.testing.assert_close(value, torch.stack([each[name] for each in gradients]).mean(0))
 
 
+def test_estimates_do_not_depend_on_the_estimators_before_them() -> None:
+    solver = Estimator(Unroll(1, SGD(0.1)), Neumann(0, 0.3), head_steps=2)
+    exact = Estimator(Unroll(1, SGD(0.1)), None, horizons=(2,), head_steps=2)
+    alone, last = end(), end()
+    (expected,) = slopes(alone, {"implicit": solver}, draws=4)
+    found = list(slopes(last, {"exact": exact, "same": solver, "implicit": solver}, draws=4))
+    for name, value in expected.gradient.items():
+        assert all(torch.equal(each.gradient[name], value) for each in found[1:])
+    again = list(slopes(last, {"exact": exact}, draws=4))
+    assert all(torch.equal(value, found[0].gradient[name]) for name, value in again[0].gradient.items())
+
+
 def _peek(at: End) -> object:
     """Return a PT minibatch without moving the stream of hypergradients."""
     state = at.batches.state_dict()

@@ -116,7 +116,7 @@ def test_minibatches_and_weights_are_at_the_end_of_the_run_after_derivatives() -
 @pytest.mark.parametrize("horizons", [[0], [STEPS + 1], []])
 def test_horizons_outside_of_the_run_are_errors(horizons: list[int]) -> None:
     run, _ = ended(Classifier(), SGD(lr=0.3))
-    with pytest.raises(ValueError, match=f"legal: from 1 to {STEPS}"):
+    with pytest.raises(ValueError, match=f"legal: one or more from 1 to {STEPS}"):
         list(run.derivatives({}, horizons))
 
 

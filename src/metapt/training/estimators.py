@@ -21,7 +21,10 @@ from metapt.training.progress import steps
 from metapt.training.replay import Replay, joined, parted, pretraining
 
 PERIOD = 10
-"""PT steps between meta-updates, the paper's, which sets how many steps the FT head has taken at the end of PT."""
+"""PT steps between two meta-updates, as in the paper.
+
+It determines how many steps the FT head has taken at the end of PT.
+"""
 
 
 @dataclass(frozen=True)
@@ -30,9 +33,9 @@ class Estimator:
 
     Attributes:
         finetuning: the FT solver.
-        inverse: of the curvature, for the implicit derivative of one PT step (Eq. 4); None: the exact derivative
-            through the last PT steps.
-        curvature: what is inverted.
+        inverse: approximates the inverse of the curvature matrix, for the implicit derivative of one PT step (Eq. 4).
+            None: the derivative is exact, through the last PT steps.
+        curvature: the matrix that `inverse` inverts.
         horizons: numbers of last PT steps of the exact derivative; those beyond the run count as the whole run.
         head_steps: calls of the FT solver before the estimate, which train the FT head as the meta-updates of a whole
             run would have.
@@ -78,8 +81,8 @@ class Slope(NamedTuple):
     Attributes:
         estimator: its name.
         horizon: PT steps that it goes back.
-        gradient: d(FT loss) / d(phi), named like the meta-parameters; NaN where the estimate is not finite.
-        cost: its processor time and that of the PT run, in units of the latter.
+        gradient: d(FT loss) / d(phi), named like the meta-parameters; it may be not finite.
+        cost: time of the PT run and of the estimate together, divided by that of the PT run.
     """
 
     estimator: str
@@ -94,12 +97,12 @@ class End:
 
     Attributes:
         problem: the three losses.
-        batches: minibatches; PT has taken those of its run.
+        batches: minibatches of the estimates; those that are left after the run, or others.
         run: the PT run.
         pretrained: encoder, PT head and buffers.
         meta: the meta-parameters of the run.
         head: the initial FT head.
-        seconds: processor time of the run.
+        seconds: time of the run, see `clock`.
     """
 
     problem: MetaProblem
@@ -122,21 +125,33 @@ def pretrain(
 ) -> End:
     """Pre-train with fixed meta-parameters for `count` steps, and return the end of the run."""
     run = pretraining(problem, batches, pretrained, optimizer)
-    start = time.process_time()
+    start = clock(pretrained)
     weights = run.run(meta, count, "PT")
-    seconds = time.process_time() - start
+    seconds = clock(pretrained) - start
     return End(problem, batches, run, parted(weights, pretrained, run.buffers), meta, head, seconds)
 
 
 def slopes(end: End, estimators: Mapping[str, Estimator], draws: int) -> Iterator[Slope]:
-    """Yield the estimates, each the mean over `draws` draws of FT minibatches (and of PT minibatches, if implicit)."""
-    names = list(estimators)
+    """Yield the estimates, each the mean over `draws` draws of FT minibatches (and of PT minibatches, if implicit).
+
+    All estimators start with the same minibatches, so that an estimate does not depend on the others.
+    """
+    names, first = list(estimators), end.batches.state_dict()
     for index in steps(0, len(names), "estimators", kind=lambda index: names[index]):
         estimator = estimators[names[index]]
         if estimator.inverse is None:
             yield from _exact(end, names[index], estimator, draws)
         else:
             yield _implicit(end, names[index], estimator, estimator.inverse, draws)
+        end.batches.load_state_dict(first)
+
+
+def clock(pretrained: Pretrained) -> float:
+    """Return processor time on a CPU, and on a GPU wall time after all work that it was given, seconds."""
+    if not next(iter(pretrained.encoder.values())).is_cuda:
+        return time.process_time()
+    torch.cuda.synchronize()
+    return time.monotonic()
 
 
 class _Head:
@@ -164,7 +179,7 @@ class _Head:
 
 
 def _implicit(end: End, name: str, estimator: Estimator, inverse: Inverse, draws: int) -> Slope:
-    start = time.process_time()
+    start = clock(end.pretrained)
     head = _Head(end, estimator.finetuning, estimator.head_steps)
     pretrain_batch: Callable[[], Any] = getattr(end.batches, "hypergradient", end.batches.pretrain)
     found = []
@@ -190,7 +205,7 @@ def _implicit(end: End, name: str, estimator: Estimator, inverse: Inverse, draws
 
 
 def _exact(end: End, name: str, estimator: Estimator, draws: int) -> Iterator[Slope]:
-    start = time.process_time()
+    start = clock(end.pretrained)
     head = _Head(end, estimator.finetuning, estimator.head_steps)
     encoder_gradient = _mean([head.step().encoder_gradient for _ in range(draws)])
     horizons = sorted({min(horizon, end.run.steps) for horizon in estimator.horizons})
@@ -199,7 +214,7 @@ def _exact(end: End, name: str, estimator: Estimator, draws: int) -> Iterator[Sl
 
 
 def _cost(end: End, start: float) -> float:
-    return 1 + (time.process_time() - start) / end.seconds
+    return 1 + (clock(end.pretrained) - start) / end.seconds
 
 
 def _mean(gradients: list[Params]) -> Params:

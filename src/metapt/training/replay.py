@@ -47,8 +47,8 @@ class _Point(NamedTuple):
 class Replay:
     """A training run, and its derivatives.
 
-    The optimiser of the run is the differentiable one, so that the derivative is that of the very run. The buffers
-    count as constants.
+    The run itself uses the differentiable optimiser, so that the derivative is exact for this run. No derivative is
+    taken w.r.t. the buffers.
 
     Args:
         loss: of a step.
@@ -112,11 +112,13 @@ class Replay:
             before them.
 
         Raises:
-            ValueError: a horizon is longer than the run, or below 1.
+            ValueError: there is no horizon, or one is longer than the run, or below 1.
         """
         wanted = sorted(set(horizons))
         if not wanted or wanted[0] < 1 or wanted[-1] > self.steps:
-            raise ValueError(f"horizons {wanted} of a run of {self.steps} steps; legal: from 1 to {self.steps}")
+            raise ValueError(
+                f"horizons {wanted} of a run of {self.steps} steps; legal: one or more, each from 1 to {self.steps}"
+            )
         end = self._batches.state_dict()
         zeros = {name: torch.zeros_like(value) for name, value in self.weights.items()}
         weights = zeros | detached(cotangent)
@@ -161,7 +163,7 @@ class Replay:
     ) -> tuple[Params, OptimizerState, Params]:
         """Return the derivatives w.r.t. weights, optimiser state and hyperparameters of a step.
 
-        `weights` and `state` are those w.r.t. what the step returns.
+        `weights` and `state` are the derivatives w.r.t. the weights and the optimiser state that the step returns.
         """
         before, phi = leaves(point.weights), leaves(self._hyperparameters)
         constant = {name: value for name, value in point.optimizer.items() if not _has_derivative(value)}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from metapt.domains.mnist.experiments.headroom import MnistHeadroom, fixed_runs, study
+from metapt.domains.mnist.experiments.headroom import MnistHeadroom, fixed_runs, problem_of, study
 from metapt.domains.mnist.jobs import MnistJobs
 from metapt.domains.mnist.quantities import PROBLEM, VALIDATION_ACCURACY
 from metapt.domains.mnist.results import MnistResults
@@ -59,9 +59,9 @@ def needs(jobs: MnistJobs, section: MnistEstimators) -> Needs:
 def slopes(results: MnistResults) -> pd.DataFrame:
     """Return the table of slopes."""
     found = results.metrics[results.metrics["setting"].str.startswith(PROBLEM)]
-    ends = [secant(results.section)]
-    secants = pair_slopes(results, PROBLEM, "secant", ends, VALIDATION_ACCURACY, FULL_TRANSFER)
-    return pd.concat([slopes_of(found), secants], ignore_index=True)
+    problem, ends = problem_of(results.config), [secant(results.section)]
+    secants = pair_slopes(results, problem, "secant", ends, VALIDATION_ACCURACY, FULL_TRANSFER)
+    return pd.concat([slopes_of(found).assign(problem=problem), secants], ignore_index=True)
 
 
 def compared(results: MnistResults, runs: pd.DataFrame) -> pd.DataFrame:

@@ -11,7 +11,7 @@ from typing import Annotated
 import pandas as pd
 from pydantic import Field
 
-from metapt.domains.mnist.config import BpttStudy, FixedArm
+from metapt.domains.mnist.config import BpttStudy, FixedArm, MnistSettings
 from metapt.domains.mnist.jobs import MnistJobs
 from metapt.domains.mnist.quantities import ACCURACY, PROBLEM, VALIDATION_ACCURACY
 from metapt.domains.mnist.results import MnistResults
@@ -70,9 +70,14 @@ def study(section: MnistHeadroom, means: Mapping[str, float]) -> BpttStudy:
     return BpttStudy(arms=arms, **{key: getattr(section, key) for key in keys})
 
 
+def problem_of(config: MnistSettings) -> str:
+    """Return the name of the problem in the table of runs."""
+    return f"{config.source} " * config.stand_in + PROBLEM
+
+
 def runs(results: MnistResults) -> pd.DataFrame:
     """Return the table of runs."""
-    problem = f"{results.config.source} " * results.config.stand_in + PROBLEM
+    problem = problem_of(results.config)
     cells = [Cell(name, "", problem, name, drawn) for name, drawn in settings(results.section).items()]
     return table_of_runs(results, cells, ACCURACY, VALIDATION_ACCURACY)
 
