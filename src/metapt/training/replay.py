@@ -117,7 +117,7 @@ class Replay:
         wanted = sorted(set(horizons))
         if not wanted or wanted[0] < 1 or wanted[-1] > self.steps:
             raise ValueError(
-                f"horizons {wanted} of a run of {self.steps} steps; legal: one or more, each from 1 to {self.steps}"
+                f"horizons {wanted} of a run of {self.steps} steps; legal: one or more from 1 to {self.steps}"
             )
         end = self._batches.state_dict()
         zeros = {name: torch.zeros_like(value) for name, value in self.weights.items()}
