@@ -11,6 +11,7 @@ from scipy.stats import kendalltau, spearmanr
 
 from metapt.errors import DataError
 from metapt.evaluation.agreement import SINGLE_RUNS, SLOPES, agreements, linear_fits, right_signs, spearman
+from metapt.evaluation.agreement_report import measured
 from metapt.evaluation.headroom import Grid
 
 SETTINGS, SEEDS = 12, 4
@@ -83,8 +84,30 @@ def test_whole_runs_have_no_horizon() -> None:
 def test_slopes_of_other_problems_are_left_out_and_missing_ones_are_errors() -> None:
     other = table("t", 2, -1).assign(problem="q")
     assert [each.estimator for each in agreements(grid(), other)] == [SINGLE_RUNS]
-    with pytest.raises(DataError, match="lack b"):
+    with pytest.raises(DataError, match="are along a, and the table of runs has a, b"):
         list(agreements(grid(), table("t", 2, -1).query("hyperparameter == 'a'")))
+
+
+def test_slopes_of_more_hyperparameters_and_of_other_problems_alone_are_errors() -> None:
+    more = pd.concat([table("t", 2, -1), table("t", 2, -1).query("hyperparameter == 'a'").assign(hyperparameter="c")])
+    with pytest.raises(DataError, match="are along a, b, c, and the table of runs has a, b"):
+        list(agreements(grid(), more))
+    runs = pd.DataFrame(
+        [
+            {
+                **CELL,
+                "setting": f"s{number}",
+                "a": number,
+                "pretrain_seed": seed,
+                "finetune_seed": 0,
+                "validation": number,
+            }
+            for number in range(3)
+            for seed in range(2)
+        ]
+    )
+    with pytest.raises(DataError, match="the table of runs is of 'p', and the estimates are of 'q'; name a table"):
+        measured(runs.assign(test=runs["validation"]), table("t", 2, -1).assign(problem="q"), ())
 
 
 def test_a_linear_fit_to_enough_settings_without_noise_is_right() -> None:

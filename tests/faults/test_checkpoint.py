@@ -94,6 +94,6 @@ def test_a_state_of_other_code_is_passed_over(jobs: Jobs, tmp_path: Path, note: 
     command = [sys.executable, "-c", RUN, json.dumps(asdict(job))]
     assert subprocess.run(command, env=environment, check=False).returncode == 0
     log = (tmp_path / "run" / "log.txt").read_text()
-    assert "state.pt belongs to another config, code or version and is passed over" in log
+    assert "state.pt belongs to another config, data, code, version of torch, device" in log
     assert "no checkpoint of this run is left, so it starts anew" in log
     note("a checkpoint of other code, FT", 1, "named in the log, run from the start")

@@ -91,7 +91,7 @@ def test_with_both_generations_bad_the_run_starts_anew_and_says_so(
 def test_another_runs_checkpoint_is_passed_over(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     saved(path, fingerprint="theirs")
     assert Checkpoint(path, "mine").load() is None
-    assert "belongs to another config, code or version and is passed over" in caplog.text
+    assert "belongs to another config, data, code, version of torch, device" in caplog.text
 
 
 def torch_bytes(content: Any) -> bytes:

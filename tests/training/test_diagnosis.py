@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
 from torch import Tensor
 
 from metapt.errors import TrainingError
-from metapt.hypergrad import Identity, Unroll
-from metapt.training.diagnosis import Diagnosis, Trace, Verdict
+from metapt.hypergrad import Diagnostics, Identity, Status, Unroll
+from metapt.training.diagnosis import Diagnosis, Trace, Verdict, _quarters
 from metapt.training.meta import MetaPretraining, MetaSettings
 from metapt.training.optimizers import OptimizerSpec
 
@@ -102,7 +103,7 @@ def test_the_verdict_names_the_symptom(run: Callable[[], Diagnosis], verdict: Ve
 
 
 def test_pretraining_that_ends_in_infinity_is_an_error() -> None:
-    with pytest.raises(TrainingError, match="the PT loss at step 99 is"):
+    with pytest.raises(TrainingError, match="the PT loss at iteration 100 is"):
         ran(problem=Line(stiffness=1e9))
 
 
@@ -168,6 +169,25 @@ def test_a_small_jitter_on_a_large_phi_is_small() -> None:
 )
 def test_rise_is_the_share_of_the_fall_that_is_lost_again(losses: list[float], low: float, high: float) -> None:
     assert low <= traced(losses=losses)["rise"] <= high
+
+
+@pytest.mark.parametrize("count", [1, 3, 4, 5, 6, 9, 10, 13, 17, 400])
+def test_the_quarters_of_a_run_are_equally_long(count: int) -> None:
+    parts = _quarters([float(i) for i in range(count)])
+    lengths = [len(part) for part in parts]
+    assert [value for part in parts for value in part] == list(range(count))
+    assert len(parts) == min(count, 4)
+    assert max(lengths) - min(lengths) <= 1
+
+
+@pytest.mark.parametrize("head", [Status.OK, Status.MAX_STEPS])
+def test_statuses_of_the_head_do_not_hide_an_inverse_that_diverges(head: Status) -> None:
+    trace = Trace({"phi": torch.ones(1)}, 20)
+    for _ in range(20):
+        trace.record_hypergradient(cast(Diagnostics, SimpleNamespace(solve_status=Status.DIVERGED, fit_status=head)))
+        trace.record_skipped_head_step()
+        trace.record_update(math.inf, {"phi": torch.ones(1)})
+    assert trace.diagnosis({"not finite": 20}).verdict is Verdict.DIVERGING
 
 
 def test_fade_compares_the_last_quarter_of_norms_with_the_largest() -> None:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import metapt
-from metapt.errors import ConfigError
+from metapt.errors import ConfigError, TrainingError
 from metapt.evaluation.headroom import REFERENCE
 from metapt.hypergrad import Params, Pretrained
 from metapt.training.optimizers import OptimizerSpec
@@ -109,6 +109,26 @@ def test_hyperparameters_that_are_tensors_have_a_column_for_each_element() -> No
 def test_one_seed_is_refused() -> None:
     with pytest.raises(ConfigError, match="a headroom of 9 settings with 1 PT seeds; legal: 2 or more of each"):
         measure("follows", seeds=1)
+
+
+def test_equal_seeds_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"the PT seeds \[0, 1, 1\] have one twice; legal: different seeds"):
+        measure("follows", seeds=[0, 1, 1])
+
+
+@pytest.mark.parametrize("name", ["setting", "test", "pretrain_seed", "problem"])
+def test_a_hyperparameter_named_like_a_column_is_refused_before_pt(name: str) -> None:
+    def named(random: torch.Generator) -> Params:
+        return {name: torch.randn((), generator=random)}
+
+    given: dict[str, Any] = {"steps": 1, "optimizer": OptimizerSpec("SGD", {"lr": 0.5}), "settings": 2, "seeds": 2}
+    with pytest.raises(ConfigError, match=f"a hyperparameter is named '{name}', like a column of the table"):
+        metapt.headroom(Pulled(), Numbers, start, named, lambda pretrained, seed: 0.0, **given)
+
+
+def test_a_setting_that_diverges_is_named() -> None:
+    with pytest.raises(TrainingError, match=r"reference with PT seed 0: the PT loss at step 60 .* a smaller range"):
+        measure("follows", optimizer=OptimizerSpec("SGD", {"lr": 1e6}))
 
 
 def test_the_package_is_imported_without_torch() -> None:

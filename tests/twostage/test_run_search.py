@@ -104,6 +104,8 @@ def test_a_candidate_whose_pt_diverges_loses_and_the_search_goes_on(tmp_path: Pa
     assert found == (-0.5,)
     assert math.isnan(searched.auroc((1.0,)))
     assert math.isnan(candidates().auroc((1.0,))), "a search that goes on knows it, too"
+    (tmp_path / "search-search.pt").write_bytes(b"cut")
+    assert len(candidates()._aurocs) == 3, "all but the last result are in the file before"
     assert float(searched.run(found).pretrained.encoder["place"]) == -0.5
     with pytest.raises(TrainingError):
         searched.run((1.0,))

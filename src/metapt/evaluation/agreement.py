@@ -66,15 +66,18 @@ def agreements(grid: Grid, slopes: pd.DataFrame, logarithmic: Sequence[str] = ()
         logarithmic: hyperparameters whose coordinate is the logarithm.
 
     Raises:
-        DataError: an estimate lacks a hyperparameter of the grid.
+        DataError: an estimate has other hyperparameters than the grid.
     """
     place = coordinates(grid.hyperparameters, logarithmic)
     own = slopes[slopes["problem"] == grid.cell["problem"]]
     for (name, horizon), part in own.groupby(["estimator", "horizon"], sort=False, dropna=False):
         by_seed = part.pivot(index="pretrain_seed", columns="hyperparameter", values="slope")
-        missing = [each for each in place if each not in by_seed]
-        if missing:
-            raise DataError(f"the slopes of {name} on {grid.cell['problem']} lack {missing[0]}; estimate all of them.")
+        if set(by_seed) != set(place):
+            estimated, known = (", ".join(map(str, each)) for each in (by_seed, place))
+            raise DataError(
+                f"the slopes of {name} on {grid.cell['problem']} are along {estimated}, and the table of runs has "
+                f"{known}; make both with the same hyperparameters."
+            )
         predicted = place.to_numpy() @ by_seed[list(place)].to_numpy(dtype=float).T
         back = float(str(horizon))
         steps = None if math.isnan(back) else int(back)

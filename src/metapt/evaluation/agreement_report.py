@@ -10,6 +10,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from metapt.errors import DataError
 from metapt.evaluation import figures
 from metapt.evaluation.agreement import CHANCE, SINGLE_RUNS, Agreement, agreements, linear_fits
 from metapt.evaluation.comparisons import Comparison, at_least
@@ -23,14 +24,26 @@ FITTED = (6, 12)
 
 
 def measured(runs: pd.DataFrame, slopes: pd.DataFrame, logarithmic: Sequence[str]) -> list[Agreement]:
-    """Return the agreement of each estimator with each problem and evaluation that it has slopes for."""
+    """Return the agreement of each estimator with each problem and evaluation that it has slopes for.
+
+    Raises DataError as `agreements`, and if the runs are of other problems than the slopes.
+    """
     known = set(slopes["problem"])
     found: list[Agreement] = []
     for grid in grids(runs):
         if grid.cell["problem"] in known:
             found += agreements(grid, slopes, logarithmic)
             found += linear_fits(grid, FITTED, logarithmic)
+    if not found:
+        raise DataError(
+            f"the table of runs is of {_listed(runs)}, and the estimates are of {_listed(slopes)}; name a table of the "
+            "same data and network."
+        )
     return found
+
+
+def _listed(table: pd.DataFrame) -> str:
+    return ", ".join(repr(each) for each in dict.fromkeys(table["problem"]))
 
 
 def tables(found: list[Agreement], slopes: pd.DataFrame, names: Mapping[str, str]) -> Tables:

@@ -118,7 +118,11 @@ class Checkpoint:
             log.warning("the checkpoint %s is no checkpoint of metapt and is passed over", path)
             return None
         if saved["fingerprint"] != self.fingerprint:
-            log.warning("the checkpoint %s belongs to another config, code or version and is passed over", path)
+            log.warning(
+                "the checkpoint %s belongs to another config, data, code, version of torch, device or library of "
+                "matrix products and is passed over",
+                path,
+            )
             return None
         state: dict[str, Any] = saved["state"]
         return state

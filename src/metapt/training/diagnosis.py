@@ -10,6 +10,7 @@ import math
 import statistics
 from collections import Counter
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -160,7 +161,7 @@ class Trace:
 
     def _verdict(self, figures: dict[str, float], share: dict[str, float]) -> Verdict:
         failed = share.get("exploding", 0.0) + share.get("not finite", 0.0) > self.skipped_limit
-        if failed and self._statuses[Status.DIVERGED.value] > self._statuses.total() / 2:
+        if failed and 2 * self._statuses[Status.DIVERGED.value] > self._solved():
             return Verdict.DIVERGING
         # The order is the paper's: PT can't be stable while phi oscillates.
         if figures["swing"] > self.swing_limit and figures["straight"] < self.straight_limit:
@@ -174,6 +175,10 @@ class Trace:
         if figures["fade"] < self.fade_limit:
             return Verdict.FADED
         return Verdict.WELL
+
+    def _solved(self) -> int:
+        """Return the number of solves with the inverse so far, without the statuses of the head."""
+        return sum(self._statuses[status.value] for status in Status)
 
     def _size(self) -> float:
         """Return the norm of the initial phi; the root of its number of elements if that is 0."""
@@ -228,9 +233,9 @@ def _sample(meta: Params) -> Tensor:
 
 
 def _quarters(values: list[float]) -> list[list[float]]:
-    """Return the values in four parts of nearly equal length; fewer if there are fewer values."""
-    size = -(-len(values) // 4)
-    return [values[start : start + size] for start in range(0, len(values), size)]
+    """Return the values in four parts whose lengths differ by at most one; fewer if there are fewer values."""
+    bounds = [number * len(values) // 4 for number in range(5)]
+    return [values[start:end] for start, end in pairwise(bounds) if start < end]
 
 
 def _beginning(values: list[float]) -> list[float]:

@@ -25,7 +25,8 @@ class HypergradientGuard:
     """A running criterion for whether a hypergradient is applied.
 
     A hypergradient is skipped if its norm is not finite, or exceeds `explosion_factor` times the median of the last
-    `window` norms that were applied and not 0. After `max_skipped` skipped ones in a row the run stops.
+    `window` norms that were applied and not 0, of which there must be `least_history`. After `max_skipped` skipped ones
+    in a row the run stops.
 
     Args:
         explosion_factor: the largest accepted ratio of a norm to the running median.

@@ -240,11 +240,11 @@ class MetaPretraining:
             if recorder is not None:
                 recorder(self.iteration)
             if checkpoint is not None and (due() or self.iteration == self.settings.iterations):
-                check_finite(self.loss, self.iteration - 1)
+                check_finite(self.loss, f"iteration {self.iteration}")
                 checkpoint.save(
                     {"loop": self.state_dict(), "recorder": recorder.state_dict() if recorder is not None else {}}
                 )
-        check_finite(self.loss, self.iteration - 1)
+        check_finite(self.loss, f"iteration {self.iteration}")
         diagnosis = self.trace.diagnosis(self.guard.skipped)
         log.info("%s", diagnosis)
         return diagnosis

@@ -33,7 +33,7 @@ class Pretrainer:
 
     Attributes:
         pretrained: the present encoder, PT head and buffers.
-        loss: the PT loss before the last step of `run`, a scalar; 0 before the first one.
+        loss: the PT loss before the last step that `run` has taken, a scalar; 0 if it has taken none.
     """
 
     def __init__(
@@ -70,8 +70,9 @@ class Pretrainer:
 
     def step_along(self, gradient: Pretrained) -> None:
         """Take one PT step with a gradient that was computed at the present weights, and take over its buffers."""
+        gradients = _named(gradient)
         for name, value in _named(self.pretrained).items():
-            value.grad = _named(gradient)[name]
+            value.grad = gradients[name]
         self._optimizer.step()
         for name, value in self.pretrained.buffers.items():
             value.copy_(gradient.buffers[name])
@@ -109,7 +110,7 @@ class Pretrainer:
         seconds_between_checkpoints: float = 60.0,
         recorder: Recorder | None = None,
     ) -> int:
-        """Take steps with fixed meta-parameters until `count` are taken, resuming from the checkpoint if there is one.
+        """Take `count` steps with fixed meta-parameters, less those that a checkpoint has, and go on from there.
 
         Args:
             meta: the meta-parameters.
@@ -142,20 +143,19 @@ class Pretrainer:
             if recorder is not None:
                 recorder(step + 1)
             if checkpoint is not None and (due() or step + 1 == count):
-                check_finite(self.loss, step)
+                check_finite(self.loss, f"step {step + 1}")
                 recorded = recorder.state_dict() if recorder is not None else {}
                 checkpoint.save({"step": step + 1, "pretrainer": self.state_dict(), "recorder": recorded})
         if first < count:
-            check_finite(self.loss, count - 1)
+            check_finite(self.loss, f"step {count}")
         return count - first
 
 
-def check_finite(loss: Tensor, step: int) -> None:
-    """Raise TrainingError if a PT loss is not finite."""
+def check_finite(loss: Tensor, place: str) -> None:
+    """Raise TrainingError if the PT loss at a place in the run, such as "step 60", is not finite."""
     if not torch.isfinite(loss).all():
         raise TrainingError(
-            f"the PT loss at step {step} is {float(loss.sum())}: lower the PT learning rate, or look for NaN in the "
-            "data."
+            f"the PT loss at {place} is {float(loss.sum())}: lower the PT learning rate, or look for NaN in the data."
         )
 
 

@@ -5,7 +5,7 @@ torch hands float32 products to MKL, which reaches half the speed of oneDNN on s
 whether oneDNN uses that permission depends on the processor: so the choice is made by a look at the error of a product
 and at its time.
 
-oneDNN is slower for small products, so that only jobs look that say that theirs are large (`Job.large_products`). The
+oneDNN is slower for small products. So only jobs with large products (`Job.large_products`) make this test. The
 product that is timed has the shape of one in a layer of the paper's GIN. oneDNN computes it 1.3 to 1.7 times as fast on
 Zen 4; of a product of 384 x 384 matrices, which fits into a core's own cache, the ratio there is 1.07.
 

@@ -53,7 +53,7 @@ class _Loop:
 
 @dataclass(frozen=True)
 class LoopTime:
-    """What a loop took: seconds per step, of so many steps that were taken and so many that were left out."""
+    """The time of a loop: seconds per step, the number of steps taken, and the number left out."""
 
     label: str
     taken: int
@@ -64,7 +64,8 @@ class LoopTime:
 class Rehearsal:
     """The measurements of a rehearsed job.
 
-    Time is CPU time of the thread, which other jobs on the machine hardly change; on a GPU it is wall time.
+    Time is CPU time, which other jobs on the machine hardly change: of the process in the main thread, of the thread in
+    others. On a GPU it is wall time.
     A step of an outer loop takes as long as if all steps of the loops inside it were taken.
 
     Args:
@@ -132,7 +133,10 @@ class Rehearsal:
             raise Enough
 
     def end(self) -> None:
-        """End the loops that are still in progress, after `Enough`: their other steps are as the one in progress."""
+        """End the loops that are still in progress, after `Enough`.
+
+        Each of their remaining steps counts as long as the present one.
+        """
         for loop in reversed(self._in_progress[threading.get_ident()].copy()):
             self._end(loop)
 
@@ -148,7 +152,10 @@ class Rehearsal:
         loop.left -= 1
 
     def _leave_out(self, loop: _Loop, count: int) -> None:
-        """Leave out steps that are as those in `loop.seconds`; the first of a loop does not count beside others."""
+        """Count steps as left out, each as long as the mean of `loop.seconds`.
+
+        The first step of a loop is not in that mean if there are others.
+        """
         counted = loop.seconds[1:] if loop.first and len(loop.seconds) > 1 else loop.seconds
         mean, taken = sum(counted) / len(counted), len(loop.seconds)
         loop.first = False

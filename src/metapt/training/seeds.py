@@ -20,7 +20,8 @@ def generator(*name: str | int, device: str = "cpu") -> torch.Generator:
 
 def seed_of(*name: str | int) -> int:
     """Return the seed that a name stands for, 63 bits."""
-    digest = hashlib.sha256(repr(name).encode()).digest()
+    plain = tuple(each if isinstance(each, str) else int(each) for each in name)  # NumPy's integers have another repr
+    digest = hashlib.sha256(repr(plain).encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 1
 
 

@@ -140,8 +140,9 @@ def experiment(
 ) -> Experiment:
     """Return the record of an experiment on estimators.
 
-    `slopes` returns the table of slopes, given the results; `compared` those rows of the tables of runs that count,
-    given the results and all rows; `logarithmic` are the hyperparameters whose coordinate is the logarithm.
+    `slopes` returns the table of slopes, given the results; `compared` returns the rows of the tables of
+    runs that are used, given the results and all rows; `logarithmic` are the hyperparameters whose coordinate is the
+    logarithm.
     """
 
     def agreed(found: Any) -> list[Agreement]:

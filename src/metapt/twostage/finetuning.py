@@ -121,7 +121,7 @@ def _stream(config: dict[str, Any], part: Part) -> torch.Generator:
 
 
 def _now() -> float:
-    """Return the wall time, that of steps which a rehearsal leaves out included."""
+    """Return the wall time, plus the time of steps that a rehearsal leaves out."""
     return time.monotonic() + seconds_left_out()
 
 

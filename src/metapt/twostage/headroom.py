@@ -52,7 +52,7 @@ class HeadroomSection(ExperimentSection):
             random = Random(f"headroom {self.seed} {number}")
             shares = {each: random.random() for each in ranges}
             drawn[name] = {
-                each: float(f"{low * (high / low) ** share if logarithmic else low + (high - low) * share:.4g}")
+                each: _rounded(low * (high / low) ** share if logarithmic else low + (high - low) * share, low, high)
                 for (each, share), (low, high) in zip(shares.items(), ranges.values(), strict=True)
             }
         return drawn
@@ -65,6 +65,11 @@ class HeadroomSection(ExperimentSection):
         for name in self.names():
             if name in getattr(domain, "arms", {}):
                 raise ValueError(f".settings makes an arm of the name of arms.{name}; give that another name")
+
+
+def _rounded(value: float, low: float, high: float) -> float:
+    """Return a value with four significant digits, inside of its range."""
+    return min(max(float(f"{value:.4g}"), low), high)
 
 
 class Cell(NamedTuple):

@@ -29,7 +29,7 @@ class Score(NamedTuple):
         best_epoch: the first epoch with the highest validation AUROC, counted from 1.
         learning_rate: of the optimiser.
         validation_curve: validation AUROC after each epoch; NaN if the network's outputs were not finite.
-        seconds: wall time, that of trials of learning rates included; heads that are trained together share it.
+        seconds: wall time, which includes trials of learning rates. Heads that are trained together share it equally.
     """
 
     test_auroc: float

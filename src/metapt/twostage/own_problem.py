@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import pandas as pd
 import torch
 
-from metapt.errors import ConfigError
-from metapt.evaluation.headroom import REFERENCE, Headroom, grids
+from metapt.errors import ConfigError, TrainingError
+from metapt.evaluation.headroom import REFERENCE, RUN, Headroom, grids
 from metapt.evaluation.headroom import headroom as measured
 from metapt.hypergrad import MetaProblem, Params, Pretrained
 from metapt.hypergrad.params import detached
@@ -63,28 +63,40 @@ def headroom(
         evaluate: fine-tunes the encoder that PT with a seed has left, and returns the test result, or validation and
             test result; higher is better. It must be the same function for all settings, random draws included.
         steps: PT steps of a run.
-        optimizer: of PT.
+        optimizer: the optimiser of PT.
         reference: hyperparameters that the settings are compared with, such as those that you use; None: no gain is
             measured.
         settings: number of random settings, 2 or more.
         seeds: PT seeds, or their number; 2 or more.
-        seed: of the draw of settings.
-        name: of the problem, in the rows.
+        seed: seed of the random settings.
+        name: name of the problem in the table.
 
     Returns:
-        The runs and the headroom. Raises as `Pretrainer.run`, and ConfigError for fewer than two settings or seeds.
+        The runs and the headroom.
+
+    Raises:
+        ConfigError: there are fewer than two settings or seeds, a seed stands twice, or a hyperparameter is named like
+            a column of the table.
+        TrainingError: the PT of a setting diverges.
     """
     chosen = list(range(seeds) if isinstance(seeds, int) else seeds)
     if settings < 2 or len(chosen) < 2:
         raise ConfigError(f"a headroom of {settings} settings with {len(chosen)} PT seeds; legal: 2 or more of each.")
+    if len(set(chosen)) < len(chosen):
+        raise ConfigError(f"the PT seeds {chosen} have one twice; legal: different seeds.")
     tried = {} if reference is None else {REFERENCE: reference}
     for number in range(settings):
         tried[f"headroom-{seed}-{number:02d}"] = draw(generator("headroom", seed, number))
+    for taken in {hyperparameter for meta in tried.values() for hyperparameter in _numbers(meta)} & set(RUN):
+        raise ConfigError(f"a hyperparameter is named {taken!r}, like a column of the table; give it another name.")
     rows = []
     for setting, meta in tried.items():
         for own in chosen:
             trainer = Pretrainer(problem, batches(own), pretrained(own), optimizer)
-            trainer.run(meta, steps, f"{setting}, PT seed {own}")
+            try:
+                trainer.run(meta, steps, f"{setting}, PT seed {own}")
+            except TrainingError as error:
+                raise TrainingError(f"{setting} with PT seed {own}: {error} Or draw from a smaller range.") from error
             found = evaluate(Pretrained(*map(detached, trainer.pretrained)), own)
             validation, test = found if isinstance(found, tuple) else (found, found)
             words: dict[str, Any] = {"experiment": "headroom", "domain": "own", "problem": name, "evaluation": "FT"}

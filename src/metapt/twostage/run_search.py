@@ -82,15 +82,13 @@ class Candidates:
     steps: int
     device: str
     checkpoint: Callable[[str], Checkpoint]
+    _results: Checkpoint = field(init=False)
     _aurocs: dict[Place, float] = field(init=False)
     _numbers: dict[str, float] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
+        self._results = self.checkpoint("-search")
         self._aurocs = dict((self._results.load() or {"aurocs": {}})["aurocs"])
-
-    @property
-    def _results(self) -> Checkpoint:
-        return self.checkpoint("-search")
 
     def auroc(self, place: Place) -> float:
         """Return the AUROC (%) of the candidate at `place`, after its PT and FT if it is a new one.
