@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -166,6 +169,32 @@ def test_convolution_is_torchs_with_its_first_derivatives(
         y = function(x, w, stride, padding)
         results.append([y, *torch.autograd.grad(y, [x, w], draw(8, *y.shape))])
     equal(*results)
+
+
+STRIDED = """
+import torch
+from metapt.hypergrad.layers.convolution import convolution
+
+for inputs in (1, 2, 3, 4, 8, 12, 16):
+    x = torch.randn(8, 500, inputs).transpose(1, 2).unsqueeze(2)
+    w, dy = torch.randn(2 * inputs, inputs, 1, 1), torch.randn(8, 250, 2 * inputs).transpose(1, 2).unsqueeze(2)
+    gradients = []
+    for kind in [torch.double] + [torch.float] * 20:
+        weight = w.to(kind, memory_format=torch.channels_last).requires_grad_()
+        (dw,) = torch.autograd.grad(convolution(x.to(kind), weight, (1, 2), (0, 0)), weight, dy.to(kind))
+        gradients.append(dw.double())
+        kept = [torch.empty(size) for size in range(1, 60)]
+    assert all((dw - gradients[0]).norm() <= 1e-5 * gradients[0].norm() for dw in gradients), inputs
+"""
+
+
+def test_a_strided_convolution_of_few_channels_and_one_column_keeps_within_its_memory() -> None:
+    """In a process of its own, which glibc ends when it sees that the heap is damaged."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "MALLOC_CHECK_": "3"}
+    ended = subprocess.run(
+        [sys.executable, "-c", STRIDED], env=environment, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
 
 
 @layouts
