@@ -22,6 +22,7 @@ from metapt.domains.ecg.quantities import (
     DISPLACEMENT,
     LABELS,
     MEAN,
+    NOT_FINITE,
     OLD_HEAD,
     ORIGINAL,
     POSITIVE,
@@ -212,7 +213,8 @@ def augmentations(folder: Path, **settings: Any) -> Runs:
     return runs
 
 
-def warp(folder: Path, **settings: Any) -> Runs:
+def warp(folder: Path, lost: float = 0.0, **settings: Any) -> Runs:
+    """`lost`: the share of the hypergradients that is not finite."""
     runs = Runs(folder, "warp_study", settings)
     study = runs.section
     place = {fixed_arm("stable", s): 0.8 * s for s in study.strengths["stable"]}
@@ -251,6 +253,7 @@ def warp(folder: Path, **settings: Any) -> Runs:
                     MEAN: mean,
                     STANDARD_DEVIATION: 0.02,
                     POSITIVE: 0.75,
+                    NOT_FINITE: lost,
                 }
                 rows += [row("ecg", arm, k, v, evaluation="hypergradient", **words) for k, v in numbers.items()]
                 for steps in study.horizon:
@@ -474,11 +477,14 @@ def test_warp_study(tmp_path: Path) -> None:
     assert "24 times above the best one, 3.2 samples" in claims.loc[near.format("meta from 4"), "measured"]
 
 
-def test_one_pt_seeds_hypergradient_has_the_standard_error_of_its_draws(tmp_path: Path) -> None:
-    numbers = pd.read_csv(
-        run("warp_study", tmp_path, **ONE, warp_study={**SMALL["warp_study"], "draws": 16})["table_csv"]
-    )
-    assert numbers["hypergradient_standard_error"].tolist() == [pytest.approx(0.02 / 4)] * 3
+@pytest.mark.parametrize(("lost", "error"), [(0.0, 0.02 / 4), (0.75, 0.02 / 2), (1.0, math.nan)])
+def test_one_pt_seeds_hypergradient_has_the_standard_error_of_its_finite_draws(
+    tmp_path: Path, lost: float, error: float
+) -> None:
+    runs = warp(tmp_path, lost, **ONE, warp_study={**SMALL["warp_study"], "draws": 16})
+    runs.write()
+    numbers = pd.read_csv(runs.summarise()["table_csv"])
+    assert numbers["hypergradient_standard_error"].tolist() == [pytest.approx(error, nan_ok=True)] * 3
 
 
 def test_a_warp_that_vanished_is_drawn_and_decides_nothing(tmp_path: Path) -> None:

@@ -82,7 +82,8 @@ def test_nan_in_the_loss(
     name: str, checkpoints: tuple[str, ...], jobs: Jobs, tmp_path: Path, note: Callable[..., None]
 ) -> None:
     ended = jobs.run(jobs[name].job(tmp_path), faults=(*checkpoints, "nan_loss"))
-    assert "the PT loss at step" in ended.error
+    place = {"PT": "step", "meta-PT": "iteration"}[name]
+    assert f"the PT loss at {place}" in ended.error
     assert "is nan: lower the PT learning rate, or look for NaN in the data" in ended.error
     assert not contents(tmp_path)
     assert ("goes on at" in jobs.run_well(jobs[name], tmp_path).log) == bool(checkpoints)

@@ -110,7 +110,7 @@ def test_a_class_without_positives(jobs: Jobs, tmp_path: Path, note: Callable[..
 
     ended = jobs.run(labelled(jobs["FT"], tmp_path, nobody).job(tmp_path / "run"))
     assert ended.status == 0, ended.stderr
-    assert "the validation AUROC leaves out" in ended.log
+    assert "the AUROC on the validation ECGs leaves out" in ended.log
     assert "HYP" in ended.log
     table = metrics.read(tmp_path / "run" / "out" / "metrics.csv")
     rows = table[table["evaluation"] == "linear_evaluation"].pivot(index="replicate", columns="metric", values="value")

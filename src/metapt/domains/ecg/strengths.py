@@ -84,7 +84,9 @@ def _hypergradient(results: EcgResults, arm: str, initial: float) -> dict[str, f
         return {}
     e = estimate_mean(mean.to_numpy(dtype=float))
     finite = results.section.draws * (1 - float(lost.iloc[0]))
-    error = e.standard_error if e.n > 1 else float(deviation.iloc[0]) / math.sqrt(finite)
+    error = e.standard_error
+    if e.n == 1:
+        error = float(deviation.iloc[0]) / math.sqrt(finite) if finite else math.nan
     numbers = {"hypergradient_mean": e.mean, "hypergradient_standard_error": error}
     return numbers | {"t": float((mean / deviation).mean()), "positive": float(positive.mean())}
 
