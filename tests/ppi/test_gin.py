@@ -136,6 +136,12 @@ def test_dropouts_masks_have_their_rate_and_keep_the_mean(rate: float) -> None:
         assert abs(float((flat[shift:] * flat[:-shift]).mean())) < 4 * rate * (1 - rate) / math.sqrt(count)
 
 
+def test_a_rate_just_below_1_keeps_the_smallest_share_and_stays_finite() -> None:
+    mask = dropout_masks(1, 1000, 1000, 1 - 1e-9, torch.Generator().manual_seed(0))
+    assert mask.isfinite().all()
+    assert set(mask.unique().tolist()) == {0.0, 65536.0}
+
+
 def test_dropouts_masks_come_of_their_generator() -> None:
     first, second = (torch.Generator().manual_seed(1) for _ in range(2))
     masks = [dropout_masks(2, 30, 5, 0.3, first) for _ in range(2)]

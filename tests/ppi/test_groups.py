@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from metapt.domains.ppi.problem import task_weights
 from metapt.errors import DataError
 
 from .small_arms import setting_in
-from .small_graphs import COARSE, small_graphs
+from .small_graphs import COARSE, FINE, small_graphs
 
 
 def blocks(noise: float = 0.05) -> NDArray[np.bool_]:
@@ -62,6 +63,14 @@ def test_an_arm_gives_each_task_the_weight_of_its_group(tmp_path: Path) -> None:
     weights = [0.02, 1.0, 1.98]
     found = task_weights(fixed_weights(setting, Supervised(method="supervised", group_weights=weights)))
     torch.testing.assert_close(found, torch.tensor(weights)[torch.from_numpy(setting.groups(3))])
+
+
+@pytest.mark.parametrize("percent", [1, 29, 57, 58, 99])
+def test_the_share_of_permuted_tasks_is_exact(percent: int, tmp_path: Path) -> None:
+    """29 % of 100 tasks are 29, although 100 * 0.29 is below 29."""
+    graphs = dataclasses.replace(small_graphs(), tasks=np.array([100, FINE]))
+    dataset = dataclasses.replace(on_device(small_graphs(), "cpu"), graphs=graphs)
+    assert len(setting_in(tmp_path, dataset, f"permuted_{percent}").permuted()) == percent
 
 
 def test_noise_is_a_property_of_the_problem_and_grows(tmp_path: Path) -> None:

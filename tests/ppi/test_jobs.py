@@ -207,7 +207,10 @@ def test_a_headroom_runs_settings_and_reference_on_each_problem_with_the_same_se
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"reference": "meta"}, "headroom.reference is 'meta'; legal: an arm of method supervised without weights"),
+        (
+            {"reference": "meta"},
+            "headroom.reference is 'meta'; legal: an arm of method supervised with tasks: all and no weights",
+        ),
         ({"reference": "meta-frozen"}, "headroom.reference is 'meta-frozen'"),
         ({"weight": [0.1, 2.0]}, "headroom.weight goes up to 2; legal: weights below 2"),
     ],
@@ -347,6 +350,8 @@ def test_a_larger_network_and_minibatch_take_more_and_a_gpu_less_time() -> None:
         assert make(small).minutes < make(large).minutes
         assert make(jobs_of(gpu=True)).minutes < make(large).minutes
     stable = large.pretrain("meta-stable", "full_access", 0)
+    four = large.config.arms["meta-stable"].model_copy(update={"accumulate": 4, "hypergradient_batch": 1024})
+    assert large.pretrain("four", "full_access", 0, four).minutes > stable.minutes + 300
     assert stable.mem_mb > large.pretrain("meta", "full_access", 0).mem_mb
 
 

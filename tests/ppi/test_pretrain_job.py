@@ -154,6 +154,12 @@ def test_weights_are_held_against_what_is_known_of_the_tasks() -> None:
     assert "AUROC of weight against planted use" not in weight_numbers(weights, [""] * COARSE, setting_of())
 
 
+@pytest.mark.parametrize("purpose", ["useful", "noise"])
+def test_what_all_tasks_share_is_not_held_against_weights(purpose: str) -> None:
+    found = weight_numbers(np.linspace(1.9, 0.1, COARSE), [f"planted: {purpose}"] * COARSE, setting_of())
+    assert "AUROC of weight against planted use" not in found
+
+
 def test_a_permuted_task_is_of_no_use_whatever_was_planted() -> None:
     setting = setting_of("permuted_tasks")
     permuted = np.isin(np.arange(COARSE), setting.permuted())
@@ -181,7 +187,9 @@ def test_an_arm_takes_the_weights_of_its_input(inputs: dict[str, Path], tmp_path
 
     none = tmp_path / "none.pt"
     save_pretrained(Learned(weighted, {}), none)
-    with pytest.raises(DataError, match=r"none\.pt holds no learned task weights: the arm that left it learns none"):
+    with pytest.raises(
+        DataError, match=r"none\.pt holds no learned task weights, since its arm learns none; let `weights.of` name"
+    ):
         run(config_of(tmp_path, frozen), {**inputs, "weights": none}, outputs(tmp_path), Machine())
 
 

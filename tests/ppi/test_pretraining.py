@@ -391,6 +391,21 @@ def test_a_cross_fitted_head_sees_disjoint_folds_in_every_meta_update(make: Make
         assert min(map(len, parts)) == least
 
 
+def test_more_folds_than_ft_graphs_are_refused(make: Make) -> None:
+    count = TRAIN + VALIDATION
+    assert make().sets(config.PpiMeta(**META, folds=count))
+    with pytest.raises(ConfigError, match=f"folds is {count + 1}, and there are {count} FT graphs; legal: at most as"):
+        make().sets(config.PpiMeta(**META, folds=count + 1))
+
+
+def test_no_ft_head_is_tested_on_the_way_if_the_config_says_so(make: Make) -> None:
+    setting = make()
+    quiet = dataclasses.replace(setting, pretrain=setting.pretrain.model_copy(update={"online_evaluations": 0}))
+    run = pretrain(ARMS_HERE["cotrain"], quiet)
+    assert not run.series
+    assert set(ONLINE.values()) <= run.numbers.keys()
+
+
 def test_without_folds_a_head_is_fit_on_train_and_evaluated_on_validation(make: Make) -> None:
     setting = make()
     train, validation = (set(part.tolist()) for part in setting.finetune)
@@ -507,7 +522,7 @@ def test_warm_up_is_in_epochs(make: Make) -> None:
     ]
     assert [loop.settings.warmup for loop in loops] == [0, 2, 4]  # of six steps each, four steps an iteration
     assert [loop.settings.iterations for loop in loops] == [7] * 3
-    with pytest.raises(ConfigError, match="so that phi would never be learned"):
+    with pytest.raises(ConfigError, match=r"warmup_epochs: .* so that the task weights would never be learned"):
         meta_loop(make(epochs=5), config.PpiMeta(pretrain_steps=4, warmup_epochs=5))
 
 

@@ -80,9 +80,12 @@ def fixed_weights(setting: PpiSetting, arm: config.Supervised) -> Params:
         groups = torch.from_numpy(setting.groups(len(arm.group_weights)))
         phi = torch.tensor([logit(weight) for weight in arm.group_weights])[groups]
     if arm.tasks == "related":
-        relatives, why = setting.relatives(), "no PT task is implied by an FT task"
+        relatives = setting.relatives()
         if not relatives.any():
-            raise ConfigError(f"{why}, so that an arm with `tasks: related` has none: leave it out.")
+            raise ConfigError(
+                f"no PT task is implied by an FT task in the setting {setting.name} with PT seed {setting.seed}, so "
+                "that `tasks: related` leaves none; leave the arm out, or prepare more graphs."
+            )
         phi = torch.where(torch.from_numpy(relatives), phi, torch.full((tasks,), _OFF))
     return {WEIGHTS: phi.to(setting.dataset.device)}
 
@@ -96,8 +99,10 @@ def _supervised(setting: PpiSetting, arm: config.Supervised) -> PretrainRun:
 def _cotrain(setting: PpiSetting, arm: config.CoTrain) -> PretrainRun:
     problem, batches = CoTrainProblem(setting.trained()), setting.batches(CoTrainBatches)
     trainer = CoTrainer(problem, batches, _two_heads(setting), _adam(arm.pretrain_lr), arm.gradients)
-    every = setting.steps // max(1, setting.pretrain.online_evaluations)
-    recorder = Recorder(lambda: _online_of(setting, trainer.pretrained), max(1, every))
+    recorder = None
+    if setting.pretrain.online_evaluations:
+        every = -(-setting.steps // setting.pretrain.online_evaluations)
+        recorder = Recorder(lambda: _online_of(setting, trainer.pretrained), every)
     run = _plain(setting, trainer, {}, recorder)
     run.numbers |= {name: float(value) for name, value in _online_of(setting, run.pretrained).items()}
     run.pretrained = _parts(run.pretrained)
@@ -109,18 +114,18 @@ def _plain(setting: PpiSetting, trainer: Pretrainer, meta: Params, recorder: Rec
     checkpoint = setting.checkpoint("")
     with Measured(setting.dataset.device) as measured:
         taken = trainer.run(meta, setting.steps, "PT", checkpoint, recorder=recorder)
-    series = recorder.rows() if recorder is not None and setting.pretrain.online_evaluations else []
+    series = recorder.rows() if recorder is not None else []
     return PretrainRun(trainer.pretrained, {}, time_per_step(measured, taken), series, [checkpoint])
 
 
 def _learned_weights(setting: PpiSetting, arm: config.LearnedWeights) -> PretrainRun:
     meta = setting.initial_meta(setting.dataset.coarse_tasks + setting.finetune_tasks)
-    iterations, remainder = whole_iterations(setting.steps, arm.pretrain_steps)
+    iterations, remainder, warmup = _iterations(setting, arm)
     settings = MetaSettings(
         iterations=iterations,
         pretrain_steps=arm.pretrain_steps,
         remainder=remainder,
-        warmup=math.ceil(arm.warmup_epochs * setting.steps_per_epoch / arm.pretrain_steps),
+        warmup=warmup,
         inverse=Neumann(arm.neumann_terms, arm.pretrain_lr),
         finetuning=Unroll(0),
         pretrain_optimizer=_adam(arm.pretrain_lr),
@@ -137,7 +142,7 @@ def _learned_weights(setting: PpiSetting, arm: config.LearnedWeights) -> Pretrai
 def _meta(setting: PpiSetting, arm: config.PpiMeta) -> PretrainRun:
     loop = meta_loop(setting, arm)
     solver = loop.settings.finetuning
-    trains_head = solver.optimizer is not None and solver.minibatches > 0
+    trains_head = solver.optimizer is not None and (solver.minibatches > 0 or arm.head_steps_between_updates > 0)
 
     def online() -> dict[str, Tensor]:
         return setting.online({**loop.pretrained.encoder, **loop.pretrained.buffers}, loop.head)
@@ -147,7 +152,7 @@ def _meta(setting: PpiSetting, arm: config.PpiMeta) -> PretrainRun:
 
 def meta_loop(setting: PpiSetting, arm: config.PpiMeta) -> MetaPretraining:
     """Return the loop of a meta arm before its first step."""
-    iterations, remainder = whole_iterations(setting.steps, arm.pretrain_steps)
+    iterations, remainder, warmup = _iterations(setting, arm)
     return MetaPretraining(
         MultitaskProblem(setting.trained(arm.recompute)),
         setting.batches(PpiBatches, arm),
@@ -158,7 +163,7 @@ def meta_loop(setting: PpiSetting, arm: config.PpiMeta) -> MetaPretraining:
             arm,
             iterations=iterations,
             remainder=remainder,
-            warmup=arm.warmup(setting.steps_per_epoch),
+            warmup=warmup,
             pretrain_lr=arm.pretrain_lr,
             pretrain_optimizer=_adam(arm.pretrain_lr),
             finetune_optimizer=Adam(arm.finetune_lr),
@@ -167,11 +172,27 @@ def meta_loop(setting: PpiSetting, arm: config.PpiMeta) -> MetaPretraining:
     )
 
 
+def _iterations(setting: PpiSetting, arm: config.PpiMeta | config.LearnedWeights) -> tuple[int, int, int]:
+    """Return the meta-iterations of a run, the PT steps that are left over, and the meta-iterations before phi moves.
+
+    Raises ConfigError if phi would never move.
+    """
+    iterations, remainder = whole_iterations(setting.steps, arm.pretrain_steps)
+    warmup = math.ceil(arm.warmup_epochs * setting.steps_per_epoch / arm.pretrain_steps)
+    if warmup >= iterations:
+        raise ConfigError(
+            f"warmup_epochs: {arm.warmup_epochs:g} leaves none of the {setting.steps} PT steps for meta-updates, so "
+            "that the task weights would never be learned; legal: fewer warmup_epochs, more pretrain.epochs, or fewer "
+            "pretrain_steps."
+        )
+    return iterations, remainder, warmup
+
+
 def _learn(setting: PpiSetting, loop: MetaPretraining, online: Callable[[], dict[str, Tensor]]) -> PretrainRun:
     """Run a loop that learns task weights, and record their quantiles and the online AUROC."""
     iterations = loop.settings.iterations
     evaluations = setting.pretrain.online_evaluations
-    every = max(1, iterations // max(1, evaluations))
+    every = -(-iterations // max(1, evaluations))
 
     def observe() -> dict[str, Tensor]:
         weights = task_weights(detached(loop.averaged_meta))[: setting.dataset.coarse_tasks]

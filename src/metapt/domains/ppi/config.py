@@ -420,6 +420,11 @@ def controls(name: str, arms: Mapping[str, Arm]) -> list[str]:
     return ([] if start is None else [start]) + equal_to(wanted, fixed)
 
 
+def has_equal_weights(arm: Supervised) -> bool:
+    """Return whether all PT tasks have weight 1."""
+    return arm.tasks == "all" and arm.weights is None and arm.group_weights is None
+
+
 def learns_weights(arm: Arm) -> bool:
     """Return whether the arm learns task weights while it pre-trains."""
     return isinstance(arm, PpiMeta | LearnedWeights)

@@ -11,7 +11,7 @@ from metapt.evaluation.auroc import mean_auroc
 from metapt.hypergrad import Params
 from metapt.twostage.heads import in_chunks
 
-CHUNK = 64  # graphs per forward pass without gradients; a sixth faster than 256, whose activations no cache holds
+CHUNK = 64  # graphs per forward pass without gradients; a sixth faster than 256, whose activations fit into no cache
 
 
 @torch.no_grad()

@@ -188,7 +188,7 @@ def dropout_masks(layers: int, nodes: int, width: int, rate: float, generator: t
     count = layers * nodes * width
     words = torch.empty(-(-count // 4), dtype=torch.int64, device=generator.device)
     words.random_(-(2**63), None, generator=generator)
-    dropped = round(rate * 65536)
+    dropped = min(round(rate * 65536), 65535)
     kept = words.view(torch.int16)[:count] >= dropped - 32768
     return kept.view(layers, nodes, width).float().mul_(65536 / (65536 - dropped))
 

@@ -32,12 +32,12 @@ class PpiJobs(Jobs[PpiSettings]):
 
     @property
     def large_products(self) -> bool:
-        """Whether oneDNN may be faster; measured on Zen 4: 1.2 to 1.5 times at width 300, 0.8 times at width 64."""
+        """Return whether oneDNN may be faster. On Zen 4 it is 1.2 to 1.5 times as fast at width 300, and 0.8 at 64."""
         return self.config.network.width >= 256
 
     @property
     def pretrain_seeds(self) -> list[int]:
-        """The PT seeds of each arm."""
+        """Return the PT seeds of each arm."""
         return seed_numbers(self.config.pretrain_seeds)
 
     def prepared(self) -> Job:
@@ -174,7 +174,7 @@ class PpiJobs(Jobs[PpiSettings]):
         """Return the memory in MB of training with minibatches of `batch` graphs.
 
         Imports take 500 MB and 50 prepared graphs 1 MB. At full size, a graph of a minibatch takes 6 MB for its
-        derivatives.
+        derivatives. The result allows for 1 GB more, and for twice the memory of a minibatch.
         """
         return int(1500 + self._graphs() / 50 + 12 * batch * self._size())
 
@@ -186,19 +186,30 @@ class PpiJobs(Jobs[PpiSettings]):
         return int(60 + graphs * self._size() / (60 * 190 * (10 if self.place.gpu else 1)))
 
     def _update_graphs(self, arm: Arm) -> int:
-        """Return the largest possible number of FT graphs in a meta-update."""
+        """Return the largest possible number of FT graphs in a hypergradient."""
         if not isinstance(arm, PpiMeta):
             return 0
         return min(self._graphs(), (arm.batch_size or self._graphs()) * (arm.folds or 2))
 
+    def _update_passes(self, arm: PpiMeta, batch_size: int) -> int:
+        """Return the largest possible number of forward and backward passes of one graph in a meta-update.
+
+        A hypergradient takes three of each of its PT graphs, and one more for each step of the inverse.
+        """
+        steps = getattr(arm.inverse, "terms", getattr(arm.inverse, "max_steps", 0))
+        return arm.accumulate * ((3 + steps) * (arm.hypergradient_batch or batch_size) + self._update_graphs(arm))
+
     def _pretrain_minutes(self, arm: Arm, pretrain: PpiPretraining) -> int:
-        """Return the time limit of a PT run; a meta-update takes as long as a PT step, and time for its FT graphs.
+        """Return the time limit in minutes of a PT run.
 
         A candidate of a search takes a PT run, and its features and heads at most as long again.
         """
         graphs = pretrain.epochs * self._graphs() * (2 * arm.rounds if isinstance(arm, GroupSearch) else 1)
-        updates = graphs / (pretrain.batch_size * getattr(arm, "pretrain_steps", 1))
-        return self._minutes(2 * graphs + updates * self._update_graphs(arm))
+        passes = 2.0 * graphs
+        if isinstance(arm, PpiMeta):
+            updates = graphs / (pretrain.batch_size * arm.pretrain_steps)
+            passes += updates * self._update_passes(arm, pretrain.batch_size)
+        return self._minutes(passes)
 
     def _finetune_minutes(self, finetune: PpiFinetuning, seeds: int) -> int:
         """Return the time limit of the FT runs of this number of PT seeds.

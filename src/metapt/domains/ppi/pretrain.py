@@ -65,27 +65,30 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
 def _learned(path: Path, network: Network, device: str) -> torch.Tensor:
     meta = load_pretrained(path, network, device).meta
     if WEIGHTS not in meta:
-        raise DataError(f"{path} holds no learned task weights: the arm that left it learns none.")
+        raise DataError(
+            f"{path} holds no learned task weights, since its arm learns none; let `weights.of` name an arm that does."
+        )
     return meta[WEIGHTS]
 
 
 def weight_numbers(weights: NDArray[np.float64], described: list[str], setting: PpiSetting) -> dict[str, float]:
     """Compare learned weights [PT tasks] with known properties of the tasks, whose descriptions are given.
 
-    The properties are permuted labels, planted use and relation to FT tasks.
+    The properties are permuted labels, planted use and relation to FT tasks. One that all tasks share is left out.
     """
     found = {}
     permuted = np.isin(np.arange(len(weights)), setting.permuted())
     if permuted.any():
         found[INTACT] = _auroc(weights, ~permuted)
     planted = np.array([text.startswith(PURPOSE) for text in described]) & ~permuted
-    if planted.any():
-        useful = np.array([text.startswith(PURPOSE + USEFUL) for text in described])
+    useful = np.array([text.startswith(PURPOSE + USEFUL) for text in described]) & planted
+    if 0 < useful.sum() < planted.sum():
         found[PLANTED] = _auroc(weights[planted], useful[planted])
     relatives = setting.relatives() & ~permuted
-    if 0 < relatives.sum() < len(relatives):
+    others = ~relatives & ~permuted
+    if relatives.any() and others.any():
         found[RELATIVES] = float(weights[relatives].mean())
-        found[OTHERS] = float(weights[~relatives & ~permuted].mean())
+        found[OTHERS] = float(weights[others].mean())
     return found
 
 

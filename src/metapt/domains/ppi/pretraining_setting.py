@@ -21,6 +21,7 @@ from metapt.domains.ppi.gin import GinEncoder, initial_head, initial_pretrained
 from metapt.domains.ppi.problem import initial_meta
 from metapt.domains.ppi.quantities import ONLINE
 from metapt.domains.ppi.settings import HALF_DATA, HELD_OUT, PERMUTED_TASKS, RELEASED_CENTRE, permuted_share
+from metapt.errors import ConfigError
 from metapt.hypergrad import Params, Pretrained
 from metapt.training.checkpoint import Checkpoint
 from metapt.training.seeds import generator
@@ -37,10 +38,12 @@ class PpiSetting:
     pretrain: config.PpiPretraining  # settings that all arms share
     test_species: list[int]  # NCBI taxa
     seed: int  # the PT seed
-    name: str  # the setting, one of `metapt.domains.ppi.settings.SETTINGS`
+    name: str  # the setting: one of `metapt.domains.ppi.settings.SETTINGS`, or a name from `permuted`
     learned: Tensor | None  # logits of the task weights that another arm has learned; None if the arm takes none
     checkpoint: Callable[[str], Checkpoint]  # the name of a part of the run -> its checkpoint
-    finetune_settings: config.PpiFinetuning | None = None  # of FT runs in a search; None: the arm makes none
+    finetune_settings: config.PpiFinetuning | None = (
+        None  # settings of the FT runs in a search; None if the arm is no search
+    )
 
     @property
     def encoder(self) -> GinEncoder:
@@ -93,11 +96,11 @@ class PpiSetting:
     def permuted(self) -> Indices:
         """Return the PT tasks whose labels are permuted over the PT graphs; none in most settings.
 
-        Those of a larger share include those of a smaller one with the same random seed.
+        With the same random seed, the tasks of a larger share include those of a smaller share.
         """
         tasks = self.dataset.coarse_tasks
         random = np.random.default_rng([self._noise_seed, 2])
-        return np.sort(random.permutation(tasks)[: int(permuted_share(self.name) * tasks)])
+        return np.sort(random.permutation(tasks)[: round(100 * permuted_share(self.name)) * tasks // 100])
 
     @property
     def _noise_seed(self) -> int:
@@ -130,7 +133,10 @@ class PpiSetting:
         return np.asarray(related(unpack(coarse[known], self.dataset.coarse_tasks), granted).any(1))
 
     def sets(self, arm: config.PpiMeta | None = None) -> dict[str, tuple[Indices, int]]:
-        """Return the graphs of each set of minibatches and the size of these, for an arm with meta-updates or None."""
+        """Return the graphs of each set of minibatches and the size of these, for a meta arm or (None) any other arm.
+
+        Raises ConfigError if there are more folds than FT graphs.
+        """
         train, validation = self.finetune
         size = self.pretrain.batch_size
         larger = None if arm is None else arm.hypergradient_batch
@@ -140,9 +146,13 @@ class PpiSetting:
         if arm.folds is None:
             sizes = [arm.batch_size or len(part) for part in (train, validation)]
             return sets | {"train": (train, sizes[0]), "validation": (validation, sizes[1])}
-        # The remainder goes to validation, so that no graph is in two parts of a meta-update.
+        # The remainder goes to validation, so that no graph is in two parts of a hypergradient.
         both = np.random.default_rng([self.seed, 4]).permutation(np.concatenate([train, validation]))
         largest = len(both) // arm.folds
+        if not largest:
+            raise ConfigError(
+                f"folds is {arm.folds}, and there are {len(both)} FT graphs; legal: at most as many folds."
+            )
         part = min(arm.batch_size or largest, largest)
         updates = 1 if part == largest else (len(both) - part) // (part * (arm.folds - 1))  # per pass
         rest = len(both) - updates * part * (arm.folds - 1)

@@ -149,7 +149,8 @@ def encoder_of(network: Params) -> Params:
 def project_conflicts(gradients: Sequence[Vector]) -> Vector:
     """Return the sum of the gradients after PCGrad (Yu et al. 2020, Algorithm 1).
 
-    Each gradient loses its component along every other one with which it conflicts (negative inner product).
+    Each gradient loses its component along every other one with which it conflicts (negative inner product). The others
+    are taken in the given order, where Algorithm 1 takes a random one; for two gradients there is one order only.
     """
     flat = [torch.cat([part.flatten() for part in gradient]) for gradient in gradients]
     total = torch.zeros_like(flat[0])

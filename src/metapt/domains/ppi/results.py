@@ -17,6 +17,7 @@ from metapt.domains.ppi.config import (
     PpiSettings,
     Supervised,
     controls,
+    has_equal_weights,
     learns_weights,
     resolved,
     start_of,
@@ -69,7 +70,7 @@ class PpiResults(TwoStageResults):
         """Return the first arm with supervised PT and equal weights of all tasks; None if there is none."""
 
         def plain(arm: Arm) -> bool:
-            return isinstance(arm, Supervised) and arm.tasks == "all" and arm.weights is None
+            return isinstance(arm, Supervised) and has_equal_weights(arm)
 
         return next((arm for arm in self.arms if plain(self.config.arms[arm])), None)
 

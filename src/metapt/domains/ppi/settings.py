@@ -19,7 +19,7 @@ _PERMUTED = re.compile(r"permuted_([1-9]\d?)")
 
 
 def permuted(percent: int) -> str:
-    """Return the setting in which this share of the PT tasks, the same for all PT seeds, has permuted labels.
+    """Return the setting in which `percent` % of the PT tasks have permuted labels, the same ones for all PT seeds.
 
     >>> permuted(90), permuted(0)
     ('permuted_90', 'full_access')
@@ -43,9 +43,10 @@ def permuted_share(setting: str) -> float:
 
 
 def pretrain_setting(arm: Arm, setting: str) -> str:
-    """Return the setting of the PT run that serves `setting`; PT that sees no FT data ignores changes of them.
+    """Return the setting of the PT run that serves `setting`.
 
-    Raises ConfigError if there is no such setting.
+    Half data and held-out tasks change the FT data only, so PT that sees no FT data is then that of full access. Raises
+    ConfigError if there is no such setting.
     """
     if setting not in SETTINGS and not permuted_share(setting):
         raise ConfigError(f"ppi has no setting {setting!r}; legal: {', '.join(SETTINGS)}, permuted_1 to permuted_99.")
@@ -53,8 +54,8 @@ def pretrain_setting(arm: Arm, setting: str) -> str:
 
 
 def finetune_setting(arm: Arm, setting: str) -> str:
-    """Return the setting whose FT runs serve `setting`; FT uses all FT data under half data, too.
+    """Return the setting whose FT runs serve `setting`.
 
-    Raises ConfigError if there is no such setting.
+    Under half data, PT has fewer FT graphs, and FT has all of them. Raises ConfigError if there is no such setting.
     """
     return pretrain_setting(arm, setting) if setting == HALF_DATA else setting

@@ -147,7 +147,7 @@ def strip(title: str, xlabel: str, values: Mapping[str, Values], target: float, 
             axis.plot([np.mean(x)] * 2, [place - 0.25, place + 0.25], color=figures.INK, linewidth=1.8)
             if not np.isfinite(x).all():
                 where: Any = {"xycoords": ("axes fraction", "data"), "ha": "right", "va": "center"}
-                axis.annotate("not finite in all", (0.98, place), fontsize=9, **where)
+                axis.annotate("some not finite", (0.98, place), fontsize=9, **where)
         figures.named_rows(axis, [look[arm].label for arm in values], f"{xlabel}\n(bar: mean; dashed: {target:g})")
         axis.margins(x=0.1)
     figures.title(axis, title)
@@ -156,7 +156,7 @@ def strip(title: str, xlabel: str, values: Mapping[str, Values], target: float, 
 def strips(
     arms: Sequence[str], measure: Callable[[str], pd.Series[float]], title: str, xlabel: str, target: float
 ) -> list[Panel]:
-    """Return a panel with a dot per PT seed of the arms that were measured, or none if no arm was."""
+    """Return one panel with a dot per PT seed of each arm that was measured; an empty list if no arm was."""
     found: dict[str, Values] = {}
     for arm in arms:
         with suppress(NotMeasuredError):
@@ -174,7 +174,7 @@ def weights_by_arm(results: PpiResults) -> dict[str, pd.DataFrame]:
 
 
 def agreement_panels(weights: Mapping[str, pd.DataFrame]) -> list[Panel]:
-    """Return a panel with a dot per pair of PT seeds, or none if no arm has two seeds."""
+    """Return one panel with a dot per pair of PT seeds of each arm; an empty list if no arm has two seeds."""
     many = {arm: table for arm, table in weights.items() if table.shape[1] > 1}
     pairs = {arm: correlations(table)[np.triu_indices(table.shape[1], 1)] for arm, table in many.items()}
     title, xlabel = "agreement, a dot per pair of PT seeds", "rank correlation of weights"

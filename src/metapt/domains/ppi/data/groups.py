@@ -20,7 +20,10 @@ def task_groups(labels: NDArray[Any], count: int) -> NDArray[np.int64]:
     Groups are numbered by their first task. Raises DataError if there are fewer tasks than groups.
     """
     if labels.shape[1] < count:
-        raise DataError(f"{labels.shape[1]} PT tasks don't make {count} groups; give fewer weights, or more PT tasks.")
+        raise DataError(
+            f"{labels.shape[1]} PT tasks don't make {count} groups; give fewer groups (or `group_weights`), or prepare "
+            "more PT tasks."
+        )
     from scipy.cluster.hierarchy import cut_tree, ward  # here, since few PT jobs need it
 
     distances = np.sqrt(2 * (1 - _correlations(labels)).clip(min=0))

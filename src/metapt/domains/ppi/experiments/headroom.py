@@ -10,7 +10,7 @@ from typing import Annotated
 import pandas as pd
 from pydantic import Field
 
-from metapt.domains.ppi.config import Arm, PpiSettings, Supervised
+from metapt.domains.ppi.config import Arm, PpiSettings, Supervised, has_equal_weights
 from metapt.domains.ppi.jobs import PpiJobs
 from metapt.domains.ppi.quantities import AUROC
 from metapt.domains.ppi.results import PpiResults
@@ -49,8 +49,8 @@ class PpiHeadroom(HeadroomSection):
 def check_reference(name: str, domain: PpiSettings) -> None:
     """Raise ValueError if an arm is not plain PT with equal task weights."""
     arm = domain.arms[name]
-    if not (isinstance(arm, Supervised) and arm.weights is None and arm.group_weights is None):
-        raise ValueError(f".reference is {name!r}; legal: an arm of method supervised without weights")
+    if not (isinstance(arm, Supervised) and has_equal_weights(arm)):
+        raise ValueError(f".reference is {name!r}; legal: an arm of method supervised with tasks: all and no weights")
 
 
 def settings(section: PpiHeadroom) -> dict[str, dict[str, float]]:
