@@ -10,12 +10,11 @@ import pandas as pd
 import pytest
 from scipy.stats import spearmanr, wilcoxon
 
-from metapt import registry
 from metapt.domains.ecg.quantities import AUROC
 from metapt.evaluation import metrics
 from metapt.evaluation.agreement import SINGLE_RUNS
 from metapt.evaluation.agreement_report import comparisons, measured
-from metapt.evaluation.comparisons import BEYOND_THE_PAPER, LEAST_SEEDS, decide, judge
+from metapt.evaluation.comparisons import BEYOND_THE_PAPER, LEAST_SEEDS, decide
 from metapt.evaluation.headroom import REFERENCE, grids, headroom, read
 from metapt.evaluation.objectives import agreements
 from metapt.evaluation.statistics import estimate_mean
@@ -177,10 +176,7 @@ def test_the_page_says_what_the_confirmation_says(path: Path) -> None:
     [("ecg", "full_access", "."), ("ppi", "full_access", "."), ("ecg", "further-seeds", "further-seeds")],
 )
 def test_the_claims_are_what_the_code_says_of_the_runs(domain: str, rows: str, folder: str) -> None:
-    experiment = registry.domain(domain).experiments["full_access"]
-    results = UPDATE["results_of"](domain, pd.read_csv(RESULTS / domain / f"{rows}.csv"))
-    assert experiment.comparisons is not None
-    found = judge(results.name, experiment.comparisons(results)).set_index("claim")
+    found = UPDATE["claims_of"](domain, pd.read_csv(RESULTS / domain / f"{rows}.csv")).set_index("claim")
     claims = pd.read_csv(RESULTS / "claims" / folder / f"{domain}_full_access.csv").set_index("claim")
     assert set(found.index) == set(claims.index)
     for column in ("measured", "verdict"):
@@ -206,6 +202,23 @@ def test_new_ft_runs_enter_the_table_of_runs_and_those_run_again_replace_their_r
         "full_transfer,meta,11,1,81.0,71.0",
         "full_transfer,simclr,0,0,60.0,50.0",
     ]
+
+
+def test_an_arm_with_a_part_of_the_pt_seeds_is_compared_over_these() -> None:
+    values = {"no_pt": 70.0, "simclr": 80.0, "temperature_search": 83.0}
+    rows = [
+        {"evaluation": evaluation, "arm": arm, "pretrain_seed": seed, "finetune_seed": 0, "validation": 0.0}
+        | {"test": value + 0.1 * seed + 0.01 * (seed % 3) * len(arm)}
+        for evaluation in EVALUATIONS
+        for arm, value in values.items()
+        for seed in range(6 if arm == "temperature_search" else 9)
+    ]
+    found = UPDATE["claims_of"]("ecg", pd.DataFrame(rows)).set_index(["arm", "control"])
+    assert found.loc[("simclr", "no_pt"), "n"].tolist() == [9, 9]
+    assert found.loc[("temperature_search", "simclr"), "n"].tolist() == [6, 6]
+    assert len(found) == 4
+    smallest = found["p_value"].min()
+    assert found["adjusted_p_value"].min() == pytest.approx(4 * smallest), "four claims are corrected together"
 
 
 @pytest.mark.parametrize("percent", [50, 90])

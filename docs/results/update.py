@@ -7,13 +7,15 @@ After `snakemake ecg_full_access --configfile config/real-small.yaml`, or after 
 This writes `ecg/full_access.csv` (a row for each FT run), `claims/ecg_full_access.csv` and `ecg/full_access.png`, and
 prints the tables of the page. An FT run that is already in the table keeps its place and gets the new numbers. With
 `--further`, for the results of `config/ablations/further-seeds.yaml`, it writes `ecg/further-seeds.csv` and
-`claims/further-seeds/ecg_full_access.csv`. An arm enters with all FT runs that are there, so finish its seeds first.
+`claims/further-seeds/ecg_full_access.csv`. An arm that has only a part of the PT seeds so far is compared over these,
+and is not in the figure.
 """
 
 from __future__ import annotations
 
 import argparse
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
 
@@ -23,7 +25,7 @@ from metapt import registry
 from metapt.config import load
 from metapt.domains.ecg.quantities import CLASS_AUROCS
 from metapt.evaluation import figures, metrics
-from metapt.evaluation.comparisons import judge
+from metapt.evaluation.comparisons import Comparison, judge
 from metapt.evaluation.experiment import Experiment
 from metapt.evaluation.tables import markdown
 from metapt.twostage.quantities import VALIDATION_AUROC
@@ -90,6 +92,26 @@ def results_of(domain: str, runs: pd.DataFrame) -> TwoStageResults:
     )
 
 
+def by_seeds(domain: str, runs: pd.DataFrame) -> Iterator[tuple[TwoStageResults, list[Comparison]]]:
+    """Yield the results with the same PT seeds of all arms, and the comparisons between arms that have just these.
+
+    The results with most seeds come first.
+    """
+    seeds = runs.groupby("arm")["pretrain_seed"].agg(frozenset)
+    shared = {a & b for a in set(seeds) for b in set(seeds)} - {frozenset()}
+    for own in sorted(shared, key=len, reverse=True):
+        arms = [arm for arm, known in seeds.items() if own <= known]
+        results = results_of(domain, runs[runs["arm"].isin(arms) & runs["pretrain_seed"].isin(own)])
+        found = experiment(domain).comparisons(results)
+        yield results, [each for each in found if seeds[each.arm] & seeds.get(each.control, own) == own]
+
+
+def claims_of(domain: str, runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the verdicts on all claims, which are corrected together."""
+    parts = list(by_seeds(domain, runs))
+    return judge(parts[0][0].name, [each for _, comparisons in parts for each in comparisons])
+
+
 def main() -> None:
     """Write the tables and print those of the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -106,15 +128,19 @@ def main() -> None:
         )
     runs = updated(rows, new)
     runs.to_csv(rows, index=False)
-    results = results_of(domain, runs)
-    claims = judge(results.name, experiment(domain).comparisons(results))
-    claims.to_csv(HERE / "claims" / ("further-seeds" if arguments.further else "") / f"{results.name}.csv", index=False)
-    if not arguments.further:
-        with tempfile.TemporaryDirectory() as folder:
-            figures.save(experiment(domain).figure(results), Path(folder) / "figure")
-            (HERE / domain / "full_access.png").write_bytes((Path(folder) / "figure.png").read_bytes())
-    for caption, block in experiment(domain).tables(results).blocks.items():
-        print(markdown(block.map(str), caption, {str(column): False for column in block.columns}))
+    claims = claims_of(domain, runs)
+    folder = HERE / "claims" / ("further-seeds" if arguments.further else "")
+    claims.to_csv(folder / f"{domain}_full_access.csv", index=False)
+    for number, (results, comparisons) in enumerate(by_seeds(domain, runs)):
+        if not number and not arguments.further:
+            with tempfile.TemporaryDirectory() as temporary:
+                figures.save(experiment(domain).figure(results), Path(temporary) / "figure")
+                (HERE / domain / "full_access.png").write_bytes((Path(temporary) / "figure.png").read_bytes())
+        if number:
+            compared = {arm for each in comparisons for arm in (each.arm, each.control)}
+            results = results_of(domain, results.metrics[results.metrics["arm"].isin(compared)])
+        for caption, block in experiment(domain).tables(results).blocks.items():
+            print(markdown(block.map(str), caption, {str(column): False for column in block.columns}))
     shown = claims[["claim", "measured", "criterion", "paper", "verdict"]]
     print(
         markdown(
