@@ -221,6 +221,16 @@ def test_an_arm_with_a_part_of_the_pt_seeds_is_compared_over_these() -> None:
     assert found["adjusted_p_value"].min() == pytest.approx(4 * smallest), "four claims are corrected together"
 
 
+def test_claims_are_put_into_the_rows_of_a_page_that_has_them() -> None:
+    claim = r"a beats b, \|D_FT\| = 5"
+    page = f"# Title\n\n| {claim} | 1 (n = 3) | old |\n\n| {claim} | at least 0 | 1 | yes |\n"
+    row = {"measured": "2 (n = 9)", "criterion": "at least 0", "paper": "3", "verdict": "reproduced"}
+    claims = pd.DataFrame([row | {"claim": "a beats b, |D_FT| = 5"}, row | {"claim": "c"}])
+    new, missing = UPDATE["with_claims"](page, claims, "**{}**")
+    assert new == page.replace("1 (n = 3) | old |", "2 (n = 9) | at least 0 | 3 | **reproduced** |")
+    assert missing == ["| c | 2 (n = 9) | at least 0 | 3 | **reproduced** |"]
+
+
 @pytest.mark.parametrize("percent", [50, 90])
 def test_the_runs_of_the_learner_have_the_differences_of_the_claims(percent: int) -> None:
     runs = pd.read_csv(RESULTS / "ppi" / "learner.csv")

@@ -4,11 +4,12 @@ After `snakemake ecg_full_access --configfile config/real-small.yaml`, or after 
 
     python docs/results/update.py ecg results/real-small
 
-This writes `ecg/full_access.csv` (a row for each FT run), `claims/ecg_full_access.csv` and `ecg/full_access.png`, and
-prints the tables of the page. An FT run that is already in the table keeps its place and gets the new numbers. With
-`--further`, for the results of `config/ablations/further-seeds.yaml`, it writes `ecg/further-seeds.csv` and
-`claims/further-seeds/ecg_full_access.csv`. An arm that has only a part of the PT seeds so far is compared over these,
-and is not in the figure.
+This writes `ecg/full_access.csv` (a row for each FT run), `claims/ecg_full_access.csv` and `ecg/full_access.png`, puts
+the numbers of claims into the rows of `ecg.md` and `README.md`, and prints the tables of the page and the rows of
+claims that are not there yet. An FT run that is already in the table keeps its place and gets the new numbers. An arm
+that has only a part of the PT seeds so far is compared over these, and is not in the figure. With `--further`, for the
+results of `config/ablations/further-seeds.yaml`, it writes `ecg/further-seeds.csv` and
+`claims/further-seeds/ecg_full_access.csv`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from metapt import registry
 from metapt.config import load
 from metapt.domains.ecg.quantities import CLASS_AUROCS
 from metapt.evaluation import figures, metrics
-from metapt.evaluation.comparisons import Comparison, judge
+from metapt.evaluation.comparisons import BEYOND_THE_PAPER, Comparison, judge
 from metapt.evaluation.experiment import Experiment
 from metapt.evaluation.tables import markdown
 from metapt.twostage.quantities import VALIDATION_AUROC
@@ -103,7 +104,7 @@ def by_seeds(domain: str, runs: pd.DataFrame) -> Iterator[tuple[TwoStageResults,
         arms = [arm for arm, known in seeds.items() if own <= known]
         results = results_of(domain, runs[runs["arm"].isin(arms) & runs["pretrain_seed"].isin(own)])
         found = experiment(domain).comparisons(results)
-        yield results, [each for each in found if seeds[each.arm] & seeds.get(each.control, own) == own]
+        yield results, [each for each in found if seeds[each.arm] & seeds.get(each.control, seeds[each.arm]) == own]
 
 
 def claims_of(domain: str, runs: pd.DataFrame) -> pd.DataFrame:
@@ -112,8 +113,25 @@ def claims_of(domain: str, runs: pd.DataFrame) -> pd.DataFrame:
     return judge(parts[0][0].name, [each for _, comparisons in parts for each in comparisons])
 
 
+def with_claims(page: str, claims: pd.DataFrame, verdict: str = "{}") -> tuple[str, list[str]]:
+    """Return a page with the present numbers in the rows of claims, and the rows of the claims that it has not.
+
+    `verdict` is the form of a verdict.
+    """
+    lines, missing = page.splitlines(), []
+    for row in claims.to_dict("records"):
+        claim = f"| {row['claim']} |".replace("|D_FT|", r"\|D_FT\|")
+        new = f"{claim} {row['measured']} | {row['criterion']} | {row['paper']} | {verdict.format(row['verdict'])} |"
+        places = [i for i, line in enumerate(lines) if line.startswith(claim) and "(n = " in line]
+        for place in places:
+            lines[place] = new
+        if not places:
+            missing.append(new)
+    return "\n".join([*lines, ""]), missing
+
+
 def main() -> None:
-    """Write the tables and print those of the page."""
+    """Write the tables, put claims into the pages, and print what is to be put there by hand."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("domain", choices=SETTINGS)
     parser.add_argument("runs", type=Path, help="results folder of the runs, such as results/real-small")
@@ -141,12 +159,13 @@ def main() -> None:
             results = results_of(domain, results.metrics[results.metrics["arm"].isin(compared)])
         for caption, block in experiment(domain).tables(results).blocks.items():
             print(markdown(block.map(str), caption, {str(column): False for column in block.columns}))
-    shown = claims[["claim", "measured", "criterion", "paper", "verdict"]]
-    print(
-        markdown(
-            shown.assign(verdict=shown["verdict"].map("**{}**".format)), "Claims", dict.fromkeys(shown.columns, False)
-        )
-    )
+    if arguments.further:
+        return
+    of_the_paper = claims[claims["paper"] != BEYOND_THE_PAPER]
+    for path, listed, verdict in ((f"{domain}.md", claims, "**{}**"), ("README.md", of_the_paper, "{}")):
+        page, missing = with_claims((HERE / path).read_text(encoding="utf-8"), listed, verdict)
+        (HERE / path).write_text(page, encoding="utf-8")
+        print(f"Claims that are not in {path}:", *(missing or ["none"]), sep="\n")
 
 
 if __name__ == "__main__":
