@@ -331,6 +331,12 @@ def test_the_page_of_ecgs_says_what_the_learner_with_whole_pt_runs_does() -> Non
     late = gain("linear_evaluation", least=4)
     assert f"is {words(late)} points (n = 4, 95 % interval {late.low:.1f} to {late.high:.1f})" in page
     assert f"it is {words(gain('full_transfer', 'simclr-mild'))} points there" in page
+    again = pd.read_csv(RESULTS / "ecg" / "simclr-second-machine.csv").groupby("pretrain_seed")["test"].mean()
+    moved = again - seeds["linear_evaluation", "simclr"].loc[again.index]
+    assert f"it is {words(estimate_mean(moved.tolist()))} points better there" in page
+    assert f"single seeds differ by up to {moved.abs().max():.1f} points" in page
+    found = estimate_mean((seeds["linear_evaluation", "temperature_search"].loc[again.index] - again).tolist())
+    assert f"the learner gains {words(found)} points (n = {found.n})" in page
     by_temperature = tried.pivot(index="pretrain_seed", columns="temperature", values="validation")
     first = by_temperature[0.125] - by_temperature[2.0]
     assert (first > 0).all()
