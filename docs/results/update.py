@@ -6,9 +6,13 @@ After `snakemake ecg_full_access --configfile config/real-small.yaml`, or after 
 
 This writes `ecg/full_access.csv` (a row for each FT run), `claims/ecg_full_access.csv` and `ecg/full_access.png`, puts
 the numbers of claims into the rows of `ecg.md` and `README.md`, and prints the tables of the page and the rows of
-claims that are not there yet. An FT run that is already in the table keeps its place and gets the new numbers. An arm
-that has only a part of the PT seeds so far is compared over these, and is not in the figure. With `--further`, for the
-results of `config/ablations/further-seeds.yaml`, it writes `ecg/further-seeds.csv` and
+claims that are not there yet. An FT run that is already in the table keeps its place and gets the new numbers. Finish
+the PT seeds of an arm first: all arms of a table need the same ones.
+
+Machines round differently, which moves single runs by points. So all arms of a table are from one kind of machine.
+`--table second-machine` adds to `ecg/second-machine.csv`, which has arms from another kind, with controls of their own.
+The claims of both tables are corrected together. `--table further-seeds`, for the results of
+`config/ablations/further-seeds.yaml`, adds to `ecg/further-seeds.csv` and writes
 `claims/further-seeds/ecg_full_access.csv`.
 """
 
@@ -16,7 +20,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import cast
 
@@ -26,7 +30,7 @@ from metapt import registry
 from metapt.config import load
 from metapt.domains.ecg.quantities import CLASS_AUROCS
 from metapt.evaluation import figures, metrics
-from metapt.evaluation.comparisons import BEYOND_THE_PAPER, Comparison, judge
+from metapt.evaluation.comparisons import BEYOND_THE_PAPER, judge
 from metapt.evaluation.experiment import Experiment
 from metapt.evaluation.tables import markdown
 from metapt.twostage.quantities import VALIDATION_AUROC
@@ -35,6 +39,8 @@ from metapt.twostage.results import TwoStageResults
 
 HERE = Path(__file__).parent
 KEY = ["evaluation", "arm", "pretrain_seed", "finetune_seed"]
+MACHINES = ("full_access", "second-machine")  # tables, one for each kind of machine
+FURTHER = "further-seeds"
 SETTINGS = {"ecg": "ft_size=500", "ppi": "full_access"}
 
 
@@ -93,24 +99,10 @@ def results_of(domain: str, runs: pd.DataFrame) -> TwoStageResults:
     )
 
 
-def by_seeds(domain: str, runs: pd.DataFrame) -> Iterator[tuple[TwoStageResults, list[Comparison]]]:
-    """Yield the results with the same PT seeds of all arms, and the comparisons between arms that have just these.
-
-    The results with most seeds come first.
-    """
-    seeds = runs.groupby("arm")["pretrain_seed"].agg(frozenset)
-    shared = {a & b for a in set(seeds) for b in set(seeds)} - {frozenset()}
-    for own in sorted(shared, key=len, reverse=True):
-        arms = [arm for arm, known in seeds.items() if own <= known]
-        results = results_of(domain, runs[runs["arm"].isin(arms) & runs["pretrain_seed"].isin(own)])
-        found = experiment(domain).comparisons(results)
-        yield results, [each for each in found if seeds[each.arm] & seeds.get(each.control, seeds[each.arm]) == own]
-
-
-def claims_of(domain: str, runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the verdicts on all claims, which are corrected together."""
-    parts = list(by_seeds(domain, runs))
-    return judge(parts[0][0].name, [each for _, comparisons in parts for each in comparisons])
+def claims_of(domain: str, tables: Iterable[pd.DataFrame]) -> pd.DataFrame:
+    """Return the verdicts on the claims of several tables of FT runs, which are corrected together."""
+    found = [each for runs in tables for each in experiment(domain).comparisons(results_of(domain, runs))]
+    return judge(f"{domain}_full_access", found)
 
 
 def with_claims(page: str, claims: pd.DataFrame, verdict: str = "{}") -> tuple[str, list[str]]:
@@ -135,10 +127,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("domain", choices=SETTINGS)
     parser.add_argument("runs", type=Path, help="results folder of the runs, such as results/real-small")
-    parser.add_argument("--further", action="store_true", help="the runs are those of the further PT seeds")
+    parser.add_argument("--table", choices=(*MACHINES, FURTHER), default=MACHINES[0], help="default: %(default)s")
     arguments = parser.parse_args()
-    domain, place = arguments.domain, "further-seeds" if arguments.further else "full_access"
-    rows = HERE / domain / f"{place}.csv"
+    domain, table = arguments.domain, arguments.table
+    rows = HERE / domain / f"{table}.csv"
     new = finished(arguments.runs, domain)
     if new.empty:
         parser.error(
@@ -146,20 +138,18 @@ def main() -> None:
         )
     runs = updated(rows, new)
     runs.to_csv(rows, index=False)
-    claims = claims_of(domain, runs)
-    folder = HERE / "claims" / ("further-seeds" if arguments.further else "")
+    known = [HERE / domain / f"{name}.csv" for name in ([FURTHER] if table == FURTHER else MACHINES)]
+    claims = claims_of(domain, [pd.read_csv(path) for path in known if path.exists()])
+    folder = HERE / "claims" / (FURTHER if table == FURTHER else "")
     claims.to_csv(folder / f"{domain}_full_access.csv", index=False)
-    for number, (results, comparisons) in enumerate(by_seeds(domain, runs)):
-        if not number and not arguments.further:
-            with tempfile.TemporaryDirectory() as temporary:
-                figures.save(experiment(domain).figure(results), Path(temporary) / "figure")
-                (HERE / domain / "full_access.png").write_bytes((Path(temporary) / "figure.png").read_bytes())
-        if number:
-            compared = {arm for each in comparisons for arm in (each.arm, each.control)}
-            results = results_of(domain, results.metrics[results.metrics["arm"].isin(compared)])
-        for caption, block in experiment(domain).tables(results).blocks.items():
-            print(markdown(block.map(str), caption, {str(column): False for column in block.columns}))
-    if arguments.further:
+    results = results_of(domain, runs)
+    for caption, block in experiment(domain).tables(results).blocks.items():
+        print(markdown(block.map(str), caption, {str(column): False for column in block.columns}))
+    if table == MACHINES[0]:
+        with tempfile.TemporaryDirectory() as temporary:
+            figures.save(experiment(domain).figure(results), Path(temporary) / "figure")
+            (HERE / domain / "full_access.png").write_bytes((Path(temporary) / "figure.png").read_bytes())
+    if table == FURTHER:
         return
     of_the_paper = claims[claims["paper"] != BEYOND_THE_PAPER]
     for path, listed, verdict in ((f"{domain}.md", claims, "**{}**"), ("README.md", of_the_paper, "{}")):
