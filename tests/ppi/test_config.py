@@ -36,6 +36,15 @@ def test_what_would_be_counted_twice_is_refused(section: dict[str, Any], sentenc
     assert str(error.value) == sentence
 
 
+@pytest.mark.parametrize("weights", [{"group_weights": [0.5, 1.5]}, {"weights": {"of": "meta"}}, {"tasks": "related"}])
+def test_the_reference_of_a_headroom_has_equal_weights(weights: dict[str, Any]) -> None:
+    arms = {"graph_supervised": {"method": "supervised", **weights}}
+    with pytest.raises(
+        ConfigError, match=r"headroom\.reference is 'graph_supervised'; legal: an arm of method supervised"
+    ):
+        validate({"ppi": {"source": "simulated", "headroom": {}, "arms": arms}})
+
+
 def test_a_reused_gradient_is_of_a_pt_minibatch() -> None:
     assert PpiMeta(reuse_gradient=True).hypergradient_batch is None
     with pytest.raises(ValueError, match="hypergradient_batch goes without reuse_gradient"):

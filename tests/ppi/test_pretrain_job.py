@@ -154,6 +154,15 @@ def test_weights_are_held_against_what_is_known_of_the_tasks() -> None:
     assert "AUROC of weight against planted use" not in weight_numbers(weights, [""] * COARSE, setting_of())
 
 
+def test_without_intact_tasks_beside_relatives_there_is_no_mean_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    setting = setting_of()
+    relatives = setting.relatives()
+    monkeypatch.setattr(PpiSetting, "permuted", lambda self: np.flatnonzero(~relatives))
+    found = weight_numbers(np.linspace(1.9, 0.1, COARSE), DESCRIBED, setting)
+    assert "mean weight of relatives" not in found
+    assert "mean weight of others" not in found
+
+
 @pytest.mark.parametrize("purpose", ["useful", "noise"])
 def test_what_all_tasks_share_is_not_held_against_weights(purpose: str) -> None:
     found = weight_numbers(np.linspace(1.9, 0.1, COARSE), [f"planted: {purpose}"] * COARSE, setting_of())

@@ -406,6 +406,11 @@ def test_no_ft_head_is_tested_on_the_way_if_the_config_says_so(make: Make) -> No
     assert set(ONLINE.values()) <= run.numbers.keys()
 
 
+def test_a_head_that_is_trained_between_updates_alone_is_tested_on_the_way(make: Make) -> None:
+    arm = config.PpiMeta(pretrain_steps=2, warmup_epochs=0.5, unroll_steps=0, head_steps_between_updates=1)
+    assert set(ONLINE.values()) <= {row["name"] for row in pretrain(arm, make()).series}
+
+
 def test_without_folds_a_head_is_fit_on_train_and_evaluated_on_validation(make: Make) -> None:
     setting = make()
     train, validation = (set(part.tolist()) for part in setting.finetune)

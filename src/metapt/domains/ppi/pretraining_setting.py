@@ -41,9 +41,7 @@ class PpiSetting:
     name: str  # the setting: one of `metapt.domains.ppi.settings.SETTINGS`, or a name from `permuted`
     learned: Tensor | None  # logits of the task weights that another arm has learned; None if the arm takes none
     checkpoint: Callable[[str], Checkpoint]  # the name of a part of the run -> its checkpoint
-    finetune_settings: config.PpiFinetuning | None = (
-        None  # settings of the FT runs in a search; None if the arm is no search
-    )
+    finetune_settings: config.PpiFinetuning | None = None  # of the FT runs in a search; None if the arm is no search
 
     @property
     def encoder(self) -> GinEncoder:
