@@ -319,21 +319,25 @@ def test_the_page_of_ecgs_says_what_the_learner_with_whole_pt_runs_does() -> Non
     for evaluation, name in EVALUATIONS.items():
         gains[evaluation] = seeds[evaluation, "temperature_search"] - seeds[evaluation, "simclr"]
         found = estimate_mean(gains[evaluation].tolist())
-        assert found.n == 8
+        assert found.n == 12
         words[evaluation] = f"{found.mean:.1f} ± {found.standard_error:.1f}"
         levels = [f"{seeds[evaluation, arm].mean():.1f}" for arm in ("simclr", "temperature_search")]
         interval = f"(95 % interval {found.low:.1f} to {found.high:.1f})"
         assert f"| {name} | {' | '.join(levels)} | {words[evaluation]} {interval} |" in page
-    assert [(each > 0).sum() for each in gains.values()] == [6, 7]
-    (p_value,) = pd.read_csv(claims).query("arm == 'temperature_search' and evaluation == 'linear_evaluation'")[
-        "adjusted_p_value"
-    ]
-    assert f"(adjusted p = {p_value:.2f})" in page
-    other = before["linear_evaluation", "simclr"].loc[range(8)]
-    across = seeds["linear_evaluation", "temperature_search"] - other
-    found = estimate_mean(across.tolist())
-    assert (across > 0).all()
-    assert f"{found.mean:.1f} ± {found.standard_error:.1f} points, all eight differences positive" in page
+    assert [(each > 0).sum() for each in gains.values()] == [9, 11]
+    gain = gains["linear_evaluation"]
+    assert f"(Wilcoxon's signed-rank test: p = {wilcoxon(gain).pvalue:.2g})" in page
+    p_values = pd.read_csv(claims).query("arm == 'temperature_search'").set_index("evaluation")["adjusted_p_value"]
+    assert all(f"(adjusted p = {p_value:.2g})" in page for p_value in p_values)
+    found, least = estimate_mean(gain.loc[range(4, 12)].tolist()), gain.loc[range(4, 12)].min()
+    assert f"is {found.mean:.1f} ± {found.standard_error:.1f} points, all eight positive" in page
+    assert least > 0
+    sooner = [estimate_mean(gain.loc[first].tolist()) for first in ([0, 1, 2, 4, 6], range(8))]
+    sooner_words = [f"{each.mean:.1f} ± {each.standard_error:.1f}" for each in sooner]
+    assert f"stood on this page before ({sooner_words[0]} and {sooner_words[1]}, not decided)" in page
+    other = before["linear_evaluation", "simclr"]
+    found = estimate_mean((seeds["linear_evaluation", "temperature_search"] - other).tolist())
+    assert f"the learner gains {found.mean:.1f} ± {found.standard_error:.1f} points" in page
     moved = seeds["linear_evaluation", "simclr"] - other
     found = estimate_mean(moved.tolist())
     assert f"differs by up to {moved.abs().max():.1f} points" in page
@@ -344,14 +348,12 @@ def test_the_page_of_ecgs_says_what_the_learner_with_whole_pt_runs_does() -> Non
     assert (down > 0).all()
     assert f"first round, by {found.mean:.1f} ± {found.standard_error:.1f} points" in page
     ends = by_temperature[[0.0625, 0.25]].idxmax(axis=1).value_counts()
-    assert (ends[0.0625], ends[0.25]) == (5, 3)
-    assert "ends at 0.0625 with five, 0.25 with three PT seeds" in page
-    assert (by_temperature.idxmax(axis=1) == 0.125).sum() == 5
+    assert (ends[0.0625], ends[0.25]) == (6, 6)
+    assert (by_temperature.idxmax(axis=1) == 0.125).sum() == 7
     for start in (ROOT / "README.md", RESULTS / "README.md"):
         assert f"is {words['linear_evaluation']} points above" in " ".join(start.read_text().split())
-    assert f"{words['full_transfer']} in FT of the whole network; neither" in " ".join(
-        (RESULTS / "README.md").read_text().split()
-    )
+    words_of_both = f"does not, {words['full_transfer']} points are not decided"
+    assert words_of_both in " ".join((RESULTS / "README.md").read_text().split())
 
 
 def test_the_page_of_ecgs_says_what_the_further_seeds_say() -> None:
@@ -428,6 +430,10 @@ def test_the_pages_say_which_decided_claims_hold_with_five_further_seeds(path: P
     decided = first[first["verdict"].isin(DECIDED)]
     assert len(decided) > 0
     for claim, row in decided.iterrows():
+        if claim not in further.index:
+            first_time = mean_and_error(row["mean"], row["standard_error"])
+            assert f"| {cell(claim)} | {row['criterion']} | {first_time} | to come | |" in page
+            continue
         again = further.loc[claim]
         assert again["n"] == 5
         numbers = [mean_and_error(each["mean"], each["standard_error"]) for each in (row, again)]
