@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from scipy.stats import spearmanr, wilcoxon
 
-from metapt.domains.ecg.quantities import AUROC
+from metapt.domains.ecg.quantities import AUROC, FACTOR
 from metapt.evaluation import metrics
 from metapt.evaluation.agreement import SINGLE_RUNS
 from metapt.evaluation.agreement_report import comparisons, measured
@@ -19,7 +19,7 @@ from metapt.evaluation.headroom import REFERENCE, grids, headroom, read
 from metapt.evaluation.objectives import agreements
 from metapt.evaluation.statistics import estimate_mean
 from metapt.evaluation.tables import mean_and_error
-from metapt.twostage.quantities import EVALUATIONS, VALIDATION_AUROC
+from metapt.twostage.quantities import CROSS_VALIDATED_AUROC, EVALUATIONS, VALIDATION_AUROC
 from metapt.twostage.replicates import pair
 
 ROOT = Path(__file__).parents[1]
@@ -176,7 +176,7 @@ def test_the_page_says_what_the_confirmation_says(path: Path) -> None:
     [("ecg", "full_access", "."), ("ppi", "full_access", "."), ("ecg", "further-seeds", "further-seeds")],
 )
 def test_the_claims_are_what_the_code_says_of_the_runs(domain: str, rows: str, folder: str) -> None:
-    tables = UPDATE["MACHINES"] if rows == "full_access" else [rows]
+    tables = UPDATE["MACHINES" if rows == "full_access" else "FURTHER"]
     paths = [RESULTS / domain / f"{name}.csv" for name in tables]
     found = UPDATE["claims_of"](domain, [pd.read_csv(path) for path in paths if path.exists()]).set_index("claim")
     claims = pd.read_csv(RESULTS / "claims" / folder / f"{domain}_full_access.csv").set_index("claim")
@@ -197,12 +197,31 @@ def test_new_ft_runs_enter_the_table_of_runs_and_those_run_again_replace_their_r
     metrics.write(rows, folder / "metrics.csv")
     header = "evaluation,arm,pretrain_seed,finetune_seed,validation,test"
     table.write_text(f"{header}\nfull_transfer,simclr,0,0,60.0,50.0\nfull_transfer,meta,11,0,1.0,2.0\n")
-    UPDATE["updated"](table, UPDATE["finished"](tmp_path, "ecg")).to_csv(table, index=False)
+    UPDATE["updated"](table, UPDATE["finished"](tmp_path, "ecg"), UPDATE["KEY"]).to_csv(table, index=False)
     assert table.read_text().splitlines() == [
         header,
         "full_transfer,meta,11,0,80.0,70.0",
         "full_transfer,meta,11,1,81.0,71.0",
         "full_transfer,simclr,0,0,60.0,50.0",
+    ]
+
+
+def test_candidates_of_a_search_enter_a_table_of_their_own(tmp_path: Path) -> None:
+    folder = tmp_path / "ecg" / "pretrain" / "temperature_search" / "n500" / "seed7"
+    folder.mkdir(parents=True)
+    metrics.write_series(
+        [*metrics.series(FACTOR, [4.0, 0.25]), *metrics.series(CROSS_VALIDATED_AUROC, [60.0, 70.00006])],
+        folder / "series.csv",
+    )
+    found = UPDATE["candidates"](tmp_path)
+    assert found.keys() == {"temperature_search"}
+    table = tmp_path / "temperature_search.csv"
+    for _ in range(2):
+        UPDATE["updated"](table, found["temperature_search"], UPDATE["CANDIDATE"]).to_csv(table, index=False)
+    assert table.read_text().splitlines() == [
+        "pretrain_seed,candidate,temperature,validation",
+        "7,1,2.0,60.0",
+        "7,2,0.125,70.0001",
     ]
 
 
@@ -343,6 +362,7 @@ def test_the_page_of_ecgs_says_what_the_learner_with_whole_pt_runs_does() -> Non
     assert f"differs by up to {moved.abs().max():.1f} points" in page
     assert f"(on average {found.mean:.1f} ± {found.standard_error:.1f}," in page
     by_temperature = pd.read_csv(tried).pivot(index="pretrain_seed", columns="temperature", values="validation")
+    by_temperature = by_temperature.loc[range(12)]
     down = by_temperature[0.125] - by_temperature[2.0]
     found = estimate_mean(down.tolist())
     assert (down > 0).all()

@@ -11,9 +11,11 @@ the PT seeds of an arm first: all arms of a table need the same ones.
 
 Machines round differently, which moves single runs by points. So all arms of a table are from one kind of machine.
 `--table second-machine` adds to `ecg/second-machine.csv`, which has arms from another kind, with controls of their own.
-The claims of both tables are corrected together. `--table further-seeds`, for the results of
-`config/ablations/further-seeds.yaml`, adds to `ecg/further-seeds.csv` and writes
+The claims of both tables are corrected together. `--table further-seeds` and `--table second-machine-further-seeds`,
+for the results of `config/ablations/further-seeds.yaml`, add to such tables and write
 `claims/further-seeds/ecg_full_access.csv`.
+
+The candidates of a search of the temperature go to a table with the name of its arm, `ecg/temperature_search.csv`.
 """
 
 from __future__ import annotations
@@ -28,19 +30,21 @@ import pandas as pd
 
 from metapt import registry
 from metapt.config import load
-from metapt.domains.ecg.quantities import CLASS_AUROCS
+from metapt.domains.ecg.config import RunSearch
+from metapt.domains.ecg.quantities import CLASS_AUROCS, FACTOR
 from metapt.evaluation import figures, metrics
 from metapt.evaluation.comparisons import BEYOND_THE_PAPER, judge
 from metapt.evaluation.experiment import Experiment
 from metapt.evaluation.tables import markdown
-from metapt.twostage.quantities import VALIDATION_AUROC
+from metapt.twostage.quantities import CROSS_VALIDATED_AUROC, VALIDATION_AUROC
 from metapt.twostage.replicates import SEEDS, pair
 from metapt.twostage.results import TwoStageResults
 
 HERE = Path(__file__).parent
 KEY = ["evaluation", "arm", "pretrain_seed", "finetune_seed"]
+CANDIDATE = ["pretrain_seed", "candidate"]
 MACHINES = ("full_access", "second-machine")  # tables, one for each kind of machine
-FURTHER = "further-seeds"
+FURTHER = ("further-seeds", "second-machine-further-seeds")
 SETTINGS = {"ecg": "ft_size=500", "ppi": "full_access"}
 
 
@@ -68,11 +72,37 @@ def finished(runs: Path, domain: str) -> pd.DataFrame:
     return wide.assign(pretrain_seed=seeds // SEEDS, finetune_seed=seeds % SEEDS).round(4)
 
 
-def updated(path: Path, new: pd.DataFrame) -> pd.DataFrame:
-    """Return the table of FT runs at `path` with the rows of `new`, sorted, with the columns that it has."""
-    old = pd.read_csv(path)
-    both = pd.concat([old, new[list(old.columns)]]).drop_duplicates(KEY, keep="last")
-    return both.sort_values(KEY).reset_index(drop=True)
+def candidates(runs: Path) -> dict[str, pd.DataFrame]:
+    """Return for each arm that searches the temperature its candidates: `CANDIDATE`, temperature, validation."""
+    settings = load([HERE.parents[1] / "config" / "real-small.yaml"]).ecg
+    found = {}
+    for arm, section in settings.arms.items():
+        if not isinstance(section, RunSearch) or section.hyperparameter != "temperature":
+            continue
+        tables = []
+        for path in sorted((runs / "ecg" / "pretrain" / arm).glob("*/seed*/series.csv")):
+            series = metrics.read_series(path)
+            factors, aurocs = (series.loc[series["name"] == name, "value"] for name in (FACTOR, CROSS_VALIDATED_AUROC))
+            columns = {
+                "pretrain_seed": int(path.parent.name.removeprefix("seed")),
+                "candidate": range(1, len(factors) + 1),
+                "temperature": settings.pretrain.temperature * factors.to_numpy(),
+                "validation": aurocs.to_numpy(),
+            }
+            tables.append(pd.DataFrame(columns).round({"temperature": 6, "validation": 4}))
+        if tables:
+            found[arm] = pd.concat(tables)
+    return found
+
+
+def updated(path: Path, new: pd.DataFrame, key: list[str]) -> pd.DataFrame:
+    """Return the table at `path` with the rows of `new`, sorted by `key`, with the columns that it has.
+
+    A row with the key of an old one replaces it. A table that does not exist is begun.
+    """
+    old = pd.read_csv(path) if path.exists() else new.head(0)
+    both = pd.concat([old, new[list(old.columns)]]).drop_duplicates(key, keep="last")
+    return both.sort_values(key).reset_index(drop=True)
 
 
 def results_of(domain: str, runs: pd.DataFrame) -> TwoStageResults:
@@ -127,7 +157,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("domain", choices=SETTINGS)
     parser.add_argument("runs", type=Path, help="results folder of the runs, such as results/real-small")
-    parser.add_argument("--table", choices=(*MACHINES, FURTHER), default=MACHINES[0], help="default: %(default)s")
+    parser.add_argument("--table", choices=(*MACHINES, *FURTHER), default=MACHINES[0], help="default: %(default)s")
     arguments = parser.parse_args()
     domain, table = arguments.domain, arguments.table
     rows = HERE / domain / f"{table}.csv"
@@ -136,11 +166,14 @@ def main() -> None:
         parser.error(
             f"{arguments.runs}/{domain}/finetune has no FT run with {SETTINGS[domain]}; make some with snakemake"
         )
-    runs = updated(rows, new)
+    runs = updated(rows, new, KEY)
     runs.to_csv(rows, index=False)
-    known = [HERE / domain / f"{name}.csv" for name in ([FURTHER] if table == FURTHER else MACHINES)]
+    if domain == "ecg":
+        for arm, tried in candidates(arguments.runs).items():
+            updated(HERE / domain / f"{arm}.csv", tried, CANDIDATE).to_csv(HERE / domain / f"{arm}.csv", index=False)
+    known = [HERE / domain / f"{name}.csv" for name in (FURTHER if table in FURTHER else MACHINES)]
     claims = claims_of(domain, [pd.read_csv(path) for path in known if path.exists()])
-    folder = HERE / "claims" / (FURTHER if table == FURTHER else "")
+    folder = HERE / "claims" / (FURTHER[0] if table in FURTHER else "")
     claims.to_csv(folder / f"{domain}_full_access.csv", index=False)
     results = results_of(domain, runs)
     for caption, block in experiment(domain).tables(results).blocks.items():
@@ -149,7 +182,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as temporary:
             figures.save(experiment(domain).figure(results), Path(temporary) / "figure")
             (HERE / domain / "full_access.png").write_bytes((Path(temporary) / "figure.png").read_bytes())
-    if table == FURTHER:
+    if table in FURTHER:
         return
     of_the_paper = claims[claims["paper"] != BEYOND_THE_PAPER]
     for path, listed, verdict in ((f"{domain}.md", claims, "**{}**"), ("README.md", of_the_paper, "{}")):
