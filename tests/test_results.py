@@ -225,6 +225,17 @@ def test_candidates_of_a_search_enter_a_table_of_their_own(tmp_path: Path) -> No
     ]
 
 
+def test_the_figure_of_the_learner_shows_the_gain_with_each_pt_seed() -> None:
+    tried = pd.DataFrame({"pretrain_seed": [0, 0, 1, 1], "candidate": [1, 2] * 2, "temperature": [2.0, 0.1] * 2})
+    words = [(each, arm, seed) for each in EVALUATIONS for arm in ("simclr", "temperature_search") for seed in (0, 1)]
+    runs = pd.DataFrame(words, columns=["evaluation", "arm", "pretrain_seed"])
+    values = [70.0, 70.0, 71.0, 73.0, 60.0, 61.0, 60.5, 60.0]
+    figure = UPDATE["learner_figure"](tried.assign(validation=[60.0, 70.0, 62.0, 74.0]), runs.assign(test=values))
+    left, right = figure.axes
+    assert left.lines[-1].get_xydata().tolist() == [[0.1, 72.0], [2.0, 61.0]]
+    assert [right.lines[i].get_xdata().tolist() for i in (0, 2)] == [[1.0, 3.0], [0.5, -1.0]]
+
+
 def test_arms_are_compared_on_their_machine_and_all_claims_are_corrected_together() -> None:
     def table(values: dict[str, float], seeds: int) -> pd.DataFrame:
         rows = [

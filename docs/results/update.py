@@ -16,6 +16,7 @@ for the results of `config/ablations/further-seeds.yaml`, add to such tables and
 `claims/further-seeds/ecg_full_access.csv`.
 
 The candidates of a search of the temperature go to a table with the name of its arm, `ecg/temperature_search.csv`.
+`--table second-machine` draws them, and the gains of the search, in `ecg/temperature_search.png`.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from pathlib import Path
 from typing import cast
 
 import pandas as pd
+from matplotlib.figure import Figure
 
 from metapt import registry
 from metapt.config import load
@@ -35,8 +37,9 @@ from metapt.domains.ecg.quantities import CLASS_AUROCS, FACTOR
 from metapt.evaluation import figures, metrics
 from metapt.evaluation.comparisons import BEYOND_THE_PAPER, judge
 from metapt.evaluation.experiment import Experiment
+from metapt.evaluation.statistics import estimate_mean
 from metapt.evaluation.tables import markdown
-from metapt.twostage.quantities import CROSS_VALIDATED_AUROC, VALIDATION_AUROC
+from metapt.twostage.quantities import CROSS_VALIDATED_AUROC, EVALUATIONS, VALIDATION_AUROC
 from metapt.twostage.replicates import SEEDS, pair
 from metapt.twostage.results import TwoStageResults
 
@@ -129,6 +132,39 @@ def results_of(domain: str, runs: pd.DataFrame) -> TwoStageResults:
     )
 
 
+def learner_figure(tried: pd.DataFrame, runs: pd.DataFrame) -> Figure:
+    """Draw the candidates of `temperature_search`, and its gain over `simclr` with each PT seed, from both tables."""
+    figure, (left, right) = figures.panels(2)
+    with figures.style():
+        for _, line in tried.sort_values("temperature").groupby("pretrain_seed"):
+            left.plot(line["temperature"], line["validation"], color=figures.QUIET, alpha=0.5, linewidth=1)
+        mean = tried.groupby("temperature")["validation"].mean()
+        left.plot(mean.index, mean, color=figures.colour(0), marker="o")
+        left.set_xscale("log", base=2)
+        left.set_xticks(mean.index, [f"{each:g}" for each in mean.index])
+        left.set_xlabel("temperature of NT-Xent (logarithmic)")
+        left.set_ylabel("cross-fitted AUROC (%)")
+        seeds = runs.groupby(["evaluation", "arm", "pretrain_seed"])["test"].mean()
+        for row, evaluation in enumerate(EVALUATIONS):
+            gains = seeds[evaluation, "temperature_search"] - seeds[evaluation, "simclr"]
+            found = estimate_mean(gains.tolist())
+            right.plot(gains, [row + 0.15] * len(gains), "o", color=figures.QUIET, alpha=0.5)
+            interval = [[found.mean - found.low], [found.high - found.mean]]
+            right.errorbar(found.mean, row - 0.1, xerr=interval, fmt="D", color=figures.colour(row))
+        right.axvline(0, color=figures.INK, linewidth=1)
+        figures.named_rows(right, list(EVALUATIONS.values()), "gain over SimCLR (points of test AUROC)")
+    figures.title(left, "Candidates with each PT seed, and mean")
+    figures.title(right, "Gain with each PT seed, mean, 95 % interval")
+    return figure
+
+
+def save_png(figure: Figure, path: Path) -> None:
+    """Write a figure as PNG alone."""
+    with tempfile.TemporaryDirectory() as temporary:
+        figures.save(figure, Path(temporary) / "figure")
+        path.write_bytes((Path(temporary) / "figure.png").read_bytes())
+
+
 def claims_of(domain: str, tables: Iterable[pd.DataFrame]) -> pd.DataFrame:
     """Return the verdicts on the claims of several tables of FT runs, which are corrected together."""
     found = [each for runs in tables for each in experiment(domain).comparisons(results_of(domain, runs))]
@@ -179,9 +215,11 @@ def main() -> None:
     for caption, block in experiment(domain).tables(results).blocks.items():
         print(markdown(block.map(str), caption, {str(column): False for column in block.columns}))
     if table == MACHINES[0]:
-        with tempfile.TemporaryDirectory() as temporary:
-            figures.save(experiment(domain).figure(results), Path(temporary) / "figure")
-            (HERE / domain / "full_access.png").write_bytes((Path(temporary) / "figure.png").read_bytes())
+        save_png(experiment(domain).figure(results), HERE / domain / "full_access.png")
+    if domain == "ecg" and table == MACHINES[1]:
+        tried = pd.read_csv(HERE / domain / "temperature_search.csv")
+        seen = tried[tried["pretrain_seed"].isin(runs["pretrain_seed"])]
+        save_png(learner_figure(seen, runs), HERE / domain / "temperature_search.png")
     if table in FURTHER:
         return
     of_the_paper = claims[claims["paper"] != BEYOND_THE_PAPER]
