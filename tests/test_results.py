@@ -417,6 +417,36 @@ def test_the_page_of_ecgs_says_what_the_further_seeds_say() -> None:
     assert f"HYP does not ({mean_and_error(hyp.mean, hyp.standard_error)})" in page
 
 
+def test_the_page_of_ecgs_says_what_the_learner_does_with_further_seeds() -> None:
+    page = " ".join((RESULTS / "ecg.md").read_text().split())
+    tables = [pd.read_csv(RESULTS / "ecg" / f"{name}.csv") for name in ("second-machine", UPDATE["FURTHER"][1])]
+    seeds = pd.concat(tables).groupby(["evaluation", "arm", "pretrain_seed"])["test"].mean()
+    gains = {each: seeds[each, "temperature_search"] - seeds[each, "simclr"] for each in EVALUATIONS}
+    linear, whole = gains["linear_evaluation"], gains["full_transfer"]
+    further = linear.loc[100:].drop(104)
+    assert f"four of five differences are positive, {further.min():.1f} to {further.max():.1f} points" in page
+    assert f"seed 104 it loses {-linear[104]:.1f} points" in page
+    alone, every = estimate_mean(linear.loc[100:].tolist()), estimate_mean(linear.tolist())
+    assert (alone.n, every.n) == (5, 17)
+    assert f"(95 % interval {alone.low:.1f} to {alone.high:.1f})" in page
+    words = f"{every.mean:.1f} ± {every.standard_error:.1f}"
+    assert f"seeds it is {words} points ({every.low:.1f} to {every.high:.1f}), {(linear > 0).sum()} differences" in page
+    alone, every = estimate_mean(whole.loc[100:].tolist()), estimate_mean(whole.tolist())
+    assert f"the difference is {alone.mean:.1f} ± {alone.standard_error:.1f} points with these seeds" in page
+    assert f"{every.mean:.1f} ± {every.standard_error:.1f} over all 17 ({every.low:.2f} to {every.high:.2f})" in page
+    tried = pd.read_csv(RESULTS / "ecg" / "temperature_search.csv").query("pretrain_seed >= 100 and temperature < 0.5")
+    for failed, verb in ((True, "is"), (False, "it is")):
+        values = tried.loc[(tried["pretrain_seed"] == 104) == failed, "validation"]
+        assert f"{verb} {values.min():.1f} to {values.max():.1f}" in page
+    start = estimate_mean(linear.loc[100:].tolist())
+    assert f"{start.mean:.1f} ± {start.standard_error:.1f} with five further ones" in " ".join(
+        (ROOT / "README.md").read_text().split()
+    )
+    summary = " ".join((RESULTS / "README.md").read_text().split())
+    assert f"further ones it is {start.mean:.1f} ± {start.standard_error:.1f}: the same sign" in summary
+    assert f"({words} with five further PT seeds added)" in summary
+
+
 CLAIMS = sorted((RESULTS / "claims").glob("*.csv"))
 
 
