@@ -427,6 +427,7 @@ def test_the_page_of_ecgs_says_what_the_learner_does_with_further_seeds() -> Non
     assert f"four of five differences are positive, {further.min():.1f} to {further.max():.1f} points" in page
     assert f"seed 104 it loses {-linear[104]:.1f} points" in page
     alone, every = estimate_mean(linear.loc[100:].tolist()), estimate_mean(linear.tolist())
+    again = f"{alone.mean:.1f} ± {alone.standard_error:.1f}"
     assert (alone.n, every.n) == (5, 17)
     assert f"(95 % interval {alone.low:.1f} to {alone.high:.1f})" in page
     words = f"{every.mean:.1f} ± {every.standard_error:.1f}"
@@ -438,12 +439,9 @@ def test_the_page_of_ecgs_says_what_the_learner_does_with_further_seeds() -> Non
     for failed, verb in ((True, "is"), (False, "it is")):
         values = tried.loc[(tried["pretrain_seed"] == 104) == failed, "validation"]
         assert f"{verb} {values.min():.1f} to {values.max():.1f}" in page
-    start = estimate_mean(linear.loc[100:].tolist())
-    assert f"{start.mean:.1f} ± {start.standard_error:.1f} with five further ones" in " ".join(
-        (ROOT / "README.md").read_text().split()
-    )
+    assert f"{again} with five further ones" in " ".join((ROOT / "README.md").read_text().split())
     summary = " ".join((RESULTS / "README.md").read_text().split())
-    assert f"further ones it is {start.mean:.1f} ± {start.standard_error:.1f}: the same sign" in summary
+    assert f"further ones it is {again}: the same sign" in summary
     assert f"({words} with five further PT seeds added)" in summary
 
 
