@@ -25,14 +25,16 @@ import argparse
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.ticker import StrMethodFormatter
 
 from metapt import registry
 from metapt.config import load
 from metapt.domains.ecg.config import RunSearch
+from metapt.domains.ecg.looks import looks
 from metapt.domains.ecg.quantities import CLASS_AUROCS, FACTOR
 from metapt.evaluation import figures, metrics
 from metapt.evaluation.comparisons import BEYOND_THE_PAPER, judge
@@ -56,6 +58,11 @@ def experiment(domain: str) -> Experiment:
     return registry.domain(domain).experiments["full_access"]
 
 
+def small(domain: str) -> Any:
+    """Return the settings of a domain in `config/real-small.yaml`."""
+    return getattr(load([HERE.parents[1] / "config" / "real-small.yaml"]), domain)
+
+
 def results_class(domain: str) -> type[TwoStageResults]:
     """Return the class of its results."""
     return cast(type[TwoStageResults], experiment(domain).results)
@@ -77,7 +84,7 @@ def finished(runs: Path, domain: str) -> pd.DataFrame:
 
 def candidates(runs: Path) -> dict[str, pd.DataFrame]:
     """Return for each arm that searches the temperature its candidates: `CANDIDATE`, temperature, validation."""
-    settings = load([HERE.parents[1] / "config" / "real-small.yaml"]).ecg
+    settings = small("ecg")
     found = {}
     for arm, section in settings.arms.items():
         if not isinstance(section, RunSearch) or section.hyperparameter != "temperature":
@@ -111,7 +118,7 @@ def updated(path: Path, new: pd.DataFrame, key: list[str]) -> pd.DataFrame:
 def results_of(domain: str, runs: pd.DataFrame) -> TwoStageResults:
     """Return the results of the experiment `full_access` with the arms that have FT runs."""
     kind = results_class(domain)
-    settings = getattr(load([HERE.parents[1] / "config" / "real-small.yaml"]), domain)
+    settings = small(domain)
     section = settings.full_access
     name = f"{domain}_full_access"
     return kind(
@@ -132,29 +139,44 @@ def results_of(domain: str, runs: pd.DataFrame) -> TwoStageResults:
     )
 
 
-def learner_figure(tried: pd.DataFrame, runs: pd.DataFrame) -> Figure:
-    """Draw the candidates of `temperature_search`, and its gain over `simclr` with each PT seed, from both tables."""
-    figure, (left, right) = figures.panels(2)
+def learner_figure(tried: dict[str, pd.DataFrame], runs: pd.DataFrame) -> Figure:
+    """Draw the candidates of searches of the temperature, and the gain of each arm over `simclr` with each PT seed.
+
+    `tried` has the candidates by arm, as `candidates` returns them. Temperatures that all PT seeds have tried are
+    joined by lines, with their mean; others are dots. `runs` are the FT runs on the machine of these arms.
+    """
+    arms = looks([arm for arm in small("ecg").full_access.arms if arm in set(runs["arm"])])
+    start = arms.pop("simclr")
+    figure, (left, *rest) = figures.panels(1 + len(EVALUATIONS))
     with figures.style():
-        for _, line in tried.sort_values("temperature").groupby("pretrain_seed"):
-            left.plot(line["temperature"], line["validation"], color=figures.QUIET, alpha=0.5, linewidth=1)
-        mean = tried.groupby("temperature")["validation"].mean()
-        left.plot(mean.index, mean, color=figures.colour(0), marker="o")
+        for arm, table in tried.items():
+            style: Any = {"color": arms[arm].colour, "marker": arms[arm].marker, "label": arms[arm].label}
+            by_temperature = table.pivot(index="pretrain_seed", columns="temperature", values="validation")
+            common = by_temperature.dropna(axis="columns")
+            if common.empty:
+                left.plot(table["temperature"], table["validation"], linestyle="none", fillstyle="none", **style)
+            else:
+                left.plot(common.T, color=figures.QUIET, alpha=0.4, linewidth=1)
+                left.plot(common.mean(), **style)
         left.set_xscale("log", base=2)
-        left.set_xticks(mean.index, [f"{each:g}" for each in mean.index])
+        left.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
         left.set_xlabel("temperature of NT-Xent (logarithmic)")
         left.set_ylabel("cross-fitted AUROC (%)")
         seeds = runs.groupby(["evaluation", "arm", "pretrain_seed"])["test"].mean()
-        for row, evaluation in enumerate(EVALUATIONS):
-            gains = seeds[evaluation, "temperature_search"] - seeds[evaluation, "simclr"]
-            found = estimate_mean(gains.tolist())
-            right.plot(gains, [row + 0.15] * len(gains), "o", color=figures.QUIET, alpha=0.5)
-            interval = [[found.mean - found.low], [found.high - found.mean]]
-            right.errorbar(found.mean, row - 0.1, xerr=interval, fmt="D", color=figures.colour(row))
-        right.axvline(0, color=figures.INK, linewidth=1)
-        figures.named_rows(right, list(EVALUATIONS.values()), "gain over SimCLR (points of test AUROC)")
+        for axis, evaluation in zip(rest, EVALUATIONS, strict=True):
+            for row, (arm, look) in enumerate(arms.items()):
+                gains = seeds[evaluation, arm] - seeds[evaluation, "simclr"]
+                found = estimate_mean(gains.tolist())
+                axis.plot(gains, [row + 0.15] * len(gains), "o", color=figures.QUIET, alpha=0.5)
+                interval = [[found.mean - found.low], [found.high - found.mean]]
+                axis.errorbar(found.mean, row - 0.1, xerr=interval, fmt=look.marker, color=look.colour)
+            axis.axvline(0, color=figures.INK, linewidth=1)
+            names = [look.label for look in arms.values()] if axis is rest[0] else [""] * len(arms)
+            figures.named_rows(axis, names, f"gain over {start.label} (points of test AUROC)")
+    figures.same_range(rest, "x")
     figures.title(left, "Candidates with each PT seed, and mean")
-    figures.title(right, "Gain with each PT seed, mean, 95 % interval")
+    for axis, name in zip(rest, EVALUATIONS.values(), strict=True):
+        figures.title(axis, f"Gain in {name}")
     return figure
 
 
@@ -217,8 +239,9 @@ def main() -> None:
     if table == MACHINES[0]:
         save_png(experiment(domain).figure(results), HERE / domain / "full_access.png")
     if domain == "ecg" and table == MACHINES[1]:
-        tried = pd.read_csv(HERE / domain / "temperature_search.csv")
-        seen = tried[tried["pretrain_seed"].isin(runs["pretrain_seed"])]
+        paths = {str(arm): HERE / domain / f"{arm}.csv" for arm in runs["arm"].unique()}
+        searches = {arm: pd.read_csv(path) for arm, path in paths.items() if path.exists()}
+        seen = {arm: each[each["pretrain_seed"].isin(runs["pretrain_seed"])] for arm, each in searches.items()}
         save_png(learner_figure(seen, runs), HERE / domain / "temperature_search.png")
     if table in FURTHER:
         return
