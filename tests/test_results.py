@@ -347,6 +347,9 @@ def test_the_page_of_ecgs_says_what_the_runs_say() -> None:
         assert f"gains {gain.mean:.1f} ± {gain.standard_error:.1f}" in " ".join(start.read_text().split())
 
 
+SEARCHES = ("temperature_search", "temperature_search-random")
+
+
 def test_the_page_of_ecgs_says_what_the_learner_with_whole_pt_runs_does() -> None:
     page = " ".join((RESULTS / "ecg.md").read_text().split())
     tried, claims = (RESULTS / name for name in ("ecg/temperature_search.csv", "claims/ecg_full_access.csv"))
@@ -354,17 +357,19 @@ def test_the_page_of_ecgs_says_what_the_learner_with_whole_pt_runs_does() -> Non
     before, seeds = (each.groupby(["evaluation", "arm", "pretrain_seed"])["test"].mean() for each in (first, runs))
     gains, words = {}, {}
     for evaluation, name in EVALUATIONS.items():
-        gains[evaluation] = seeds[evaluation, "temperature_search"] - seeds[evaluation, "simclr"]
-        found = estimate_mean(gains[evaluation].tolist())
-        assert found.n == 12
-        words[evaluation] = f"{found.mean:.1f} ± {found.standard_error:.1f}"
-        levels = [f"{seeds[evaluation, arm].mean():.1f}" for arm in ("simclr", "temperature_search")]
-        interval = f"(95 % interval {found.low:.1f} to {found.high:.1f})"
-        assert f"| {name} | {' | '.join(levels)} | {words[evaluation]} {interval} |" in page
+        start, search, random = (seeds[evaluation, arm] for arm in ("simclr", *SEARCHES))
+        gains[evaluation] = search - start
+        cells = [f"{arm.mean():.1f}" for arm in (start, search, random)]
+        for found in (estimate_mean(each.tolist()) for each in (gains[evaluation], search - random)):
+            assert found.n == 12
+            cells.append(f"{found.mean:.1f} ± {found.standard_error:.1f} ({found.low:.1f} to {found.high:.1f})")
+        words[evaluation] = cells[3].partition(" (")[0]
+        assert f"| {name} | {' | '.join(cells)} |" in page
     assert [(each > 0).sum() for each in gains.values()] == [9, 11]
     gain = gains["linear_evaluation"]
     assert f"(Wilcoxon's signed-rank test: p = {wilcoxon(gain).pvalue:.2g})" in page
-    p_values = pd.read_csv(claims).query("arm == 'temperature_search'").set_index("evaluation")["adjusted_p_value"]
+    p_values = pd.read_csv(claims).query("arm == 'temperature_search' and control == 'simclr'")["adjusted_p_value"]
+    assert len(p_values) == 2
     assert all(f"(adjusted p = {p_value:.2g})" in page for p_value in p_values)
     found, least = estimate_mean(gain.loc[range(4, 12)].tolist()), gain.loc[range(4, 12)].min()
     assert f"is {found.mean:.1f} ± {found.standard_error:.1f} points, all eight positive" in page
@@ -392,6 +397,32 @@ def test_the_page_of_ecgs_says_what_the_learner_with_whole_pt_runs_does() -> Non
         assert f"is {words['linear_evaluation']} points above" in " ".join(start.read_text().split())
     words_of_both = f"does not, {words['full_transfer']} points are not decided"
     assert words_of_both in " ".join((RESULTS / "README.md").read_text().split())
+
+
+def test_the_page_of_ecgs_says_what_random_temperatures_do() -> None:
+    page = " ".join((RESULTS / "ecg.md").read_text().split())
+    seeds = pd.read_csv(RESULTS / "ecg" / "second-machine.csv").groupby(["evaluation", "arm", "pretrain_seed"])["test"]
+    arms = {each: [seeds.mean()[each, arm] for arm in ("simclr", *SEARCHES)] for each in EVALUATIONS}
+    for evaluation, form in (
+        ("linear_evaluation", "it is {} points above SimCLR (95 % interval {}"),
+        ("full_transfer", "In FT of the whole network the control is {} points above SimCLR ({}"),
+    ):
+        start, _, random = arms[evaluation]
+        found = estimate_mean((random - start).tolist())
+        words = f"{found.mean:.1f} ± {found.standard_error:.1f}", f"{found.low:.1f} to {found.high:.1f}"
+        assert form.format(*words) in page
+    by_arm = {arm: pd.read_csv(RESULTS / "ecg" / f"{arm}.csv").query("pretrain_seed < 12") for arm in SEARCHES}
+    tried = by_arm[SEARCHES[1]]
+    best = tried.loc[tried.groupby("pretrain_seed")["validation"].idxmax()].set_index("pretrain_seed")
+    secants = by_arm[SEARCHES[0]].query("candidate > 2").groupby("pretrain_seed")["validation"].max()
+    assert f"is {secants.mean():.1f} % with the search and {best['validation'].mean():.1f} % with random" in page
+    low = best["temperature"].drop(9)
+    assert f"ends between {low.min():.2f} and {low.max():.2f}" in page
+    assert tried.loc[tried["pretrain_seed"] == 9, "temperature"].min() > 0.6
+    assert f"it ends at {best.loc[9, 'temperature']:.2f}" in page
+    _, search, random = arms["linear_evaluation"]
+    without = estimate_mean((search - random).drop(9).tolist())
+    assert f"Without it the difference is {without.mean:.1f} ± {without.standard_error:.1f} points" in page
 
 
 def test_the_page_of_ecgs_says_what_the_further_seeds_say() -> None:
