@@ -422,7 +422,18 @@ def test_the_page_of_ecgs_says_what_random_temperatures_do() -> None:
     assert f"it ends at {best.loc[9, 'temperature']:.2f}" in page
     _, search, random = arms["linear_evaluation"]
     without = estimate_mean((search - random).drop(9).tolist())
-    assert f"Without it the difference is {without.mean:.1f} ± {without.standard_error:.1f} points" in page
+    words = f"{without.mean:.1f} ± {without.standard_error:.1f} points ({without.low:.1f} to {without.high:.1f})"
+    assert f"Without it the difference is {words}" in page
+    start = arms["linear_evaluation"][0]
+    gain, over_random = (estimate_mean(each.tolist()) for each in (random - start, search - random))
+    words, difference = (f"{each.mean:.1f} ± {each.standard_error:.1f}" for each in (gain, over_random))
+    interval = f"({over_random.low:.1f} to {over_random.high:.1f})"
+    assert f"search minus random is {difference} points {interval}" in page
+    assert f"which gain {words}: {difference} |" in page
+    assert over_random.low < -0.5, "the page says that the secondary criterion is not shown"
+    summary = " ".join((RESULTS / "README.md").read_text().split())
+    assert f"is not shown: these gain {words};" in summary
+    assert f"at equal cost, gains {words}; the search minus this control is {difference}," in summary
 
 
 def test_the_page_of_ecgs_says_what_the_further_seeds_say() -> None:
