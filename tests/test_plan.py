@@ -52,7 +52,14 @@ def test_the_papers_plan_is_made_in_less_than_a_second_and_without_torch() -> No
     assert torch == "False"
 
 
-BEYOND = {"headroom", "estimators", "objectives", "permuted_50", "permuted_90"}  # experiments with configs of their own
+BEYOND = {
+    "headroom",
+    "estimators",
+    "objectives",
+    "labelled_ecgs",
+    "permuted_50",
+    "permuted_90",
+}  # experiments with configs of their own
 
 
 def test_every_experiment_but_those_with_configs_of_their_own_is_in_the_papers_config_and_every_entry_is_a_module() -> (

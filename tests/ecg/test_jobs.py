@@ -286,6 +286,7 @@ def test_every_experiment_can_be_planned() -> None:
         "headroom",
         "estimators",
         "objectives",
+        "labelled_ecgs",
     ]
     for key in DOMAIN.experiments:
         assert DOMAIN.summary(made, key).inputs

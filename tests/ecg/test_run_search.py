@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from metapt.config import validate
-from metapt.domains.ecg import config, run_search
+from metapt.domains.ecg import config, cross_validation, run_search
 from metapt.domains.ecg.arms import pretrain
 from metapt.domains.ecg.config import EcgFinetuning, EcgPretraining, RunSearch, Simclr, Warp
 from metapt.domains.ecg.data.dataset import Dataset
@@ -66,9 +66,9 @@ def test_both_ways_to_propose_cost_as_many_whole_runs(
     make: Make, monkeypatch: pytest.MonkeyPatch, propose: str
 ) -> None:
     steps, folds = [], []
-    step, objective = Pretrainer.step, run_search.linear_evaluation
+    step, objective = Pretrainer.step, cross_validation.linear_evaluation
     monkeypatch.setattr(Pretrainer, "step", lambda self, meta: steps.append(1) or step(self, meta))
-    monkeypatch.setattr(run_search, "linear_evaluation", lambda *given: folds.append(1) or objective(*given))
+    monkeypatch.setattr(cross_validation, "linear_evaluation", lambda *given: folds.append(1) or objective(*given))
     pretrain(search(propose=propose, evaluation="linear_evaluation"), make())
     assert len(steps) == 4 * 8, "four candidates of eight PT steps each, and no further run"
     assert len(folds) == 4 * 3
@@ -107,8 +107,8 @@ def test_ft_of_a_candidate_leaves_out_each_fold_of_patients_once(
     make: Make, monkeypatch: pytest.MonkeyPatch, evaluation: str
 ) -> None:
     given: list[Sets] = []
-    original = getattr(run_search, evaluation)
-    monkeypatch.setattr(run_search, evaluation, lambda *args: given.append(args[4]) or original(*args))
+    original = getattr(cross_validation, evaluation)
+    monkeypatch.setattr(cross_validation, evaluation, lambda *args: given.append(args[4]) or original(*args))
     setting = make()
     found = run_search.cross_validated_auroc(setting, search(evaluation=evaluation), setting.initial())
     assert 0 < found < 100

@@ -131,6 +131,22 @@ class EcgJobs(Jobs[EcgSettings]):
             resumable=False,
         )
 
+    def objectives(self, arm: str, seed: int, sizes: Sequence[int], folds: int) -> Job:
+        """Return the job of `studies.labelled_ecgs` for a PT run of an arm that sees no labels."""
+        finetune = changed(self.config.finetune, self._settings(arm).finetune)
+        study = {"sizes": list(sizes), "folds": folds}
+        given = {"arm": arm, "seed": seed, "finetune": finetune, "study": study} | self.pick("evaluations")
+        return self.training(
+            "study",
+            f"labelled_ecgs/{arm}/seed{seed}",
+            "domains.ecg.studies.labelled_ecgs",
+            self._studied(max(sizes)) | given,
+            self.prepared().outputs | {"pretrained": self.pretrain(arm, "none", seed).outputs["pretrained"]},
+            mem_mb=self._mem_mb(),
+            minutes=self._minutes(folds * finetune.epochs * sum(sizes)),
+            resumable=False,
+        )
+
     def views(self, encoders: Mapping[str, Sequence[Job]], size: int) -> Job:
         """Return the job of `studies.augmentations`; `encoders`: arm -> PT jobs; `size`: its labelled ECGs."""
         pretrained = {

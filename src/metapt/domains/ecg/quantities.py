@@ -26,6 +26,11 @@ ORIGINAL = "original"
 LABELS = {name: f"label {name}" for name in CLASSES}
 
 
+def labelled_ecgs(size: int | None) -> str:
+    """Return the setting of a study with so many labelled ECGs."""
+    return f"labelled={size}"
+
+
 def viewed(arm: str, what: str) -> str:
     """Return the name of a series of the study of views: an arm's `initial` or `learned` views, or its `strength`."""
     return f"{arm}, {what}"

@@ -9,17 +9,15 @@ from statistics import fmean
 import torch
 
 from metapt.domains.ecg.config import RunSearch
-from metapt.domains.ecg.finetune import Labelled, Sets, check, full_transfer, linear_evaluation
+from metapt.domains.ecg.cross_validation import check_folds, validation_curves
 from metapt.domains.ecg.policy import Policy
 from metapt.domains.ecg.quantities import FACTOR, TEMPERATURE
 from metapt.domains.ecg.setting import Setting, policy_of
 from metapt.hypergrad import Params, Pretrained
-from metapt.training import progress
 from metapt.training.pretraining import Pretrainer
 from metapt.training.seeds import generator
 from metapt.twostage.heads import highest
 from metapt.twostage.pretraining import PretrainRun
-from metapt.twostage.quantities import FULL_TRANSFER
 from metapt.twostage.run_search import Candidates, Place, at_random, by_secants
 
 _SHRINK = 0.5  # of the step in the logarithm, after each round
@@ -30,15 +28,14 @@ def run_search(setting: Setting, arm: RunSearch) -> PretrainRun:
 
     A candidate's place is the logarithm of a factor on the hyperparameter's start. All candidates start from the same
     weights and have the same minibatches and draws for views, so that they differ in the hyperparameter alone. Raises
-    DataError, as `check`, before the first PT step.
+    DataError, as `check_folds`, before the first PT step.
     """
 
     def start(place: Place) -> tuple[Pretrainer, Params]:
         own, policy = candidate(setting, arm, place)
         return Pretrainer(own.problem(policy), own.batches(), own.initial(), own.optimizer), own.initial_meta(policy)
 
-    for name, train, held_out in folds(setting, arm):
-        check(train, {f"ECGs of {name}": held_out})
+    check_folds(setting, arm.folds)
     candidates = Candidates(
         start,
         lambda pretrained: cross_validated_auroc(setting, arm, pretrained),
@@ -75,34 +72,7 @@ def candidate(setting: Setting, arm: RunSearch, place: Place) -> tuple[Setting, 
     return setting, dataclasses.replace(policy, initial_scale=scale)
 
 
-def folds(setting: Setting, arm: RunSearch) -> list[tuple[str, Labelled, Labelled]]:
-    """Return for each fold of the labelled ECGs its name, the ECGs of the other folds, and its own."""
-    labelled, fold = setting.labelled(), setting.folds(arm.folds)
-    parts = []
-    for out in range(arm.folds):
-        train, held_out = (Labelled(labelled.signals[own], labelled.labels[own]) for own in (fold != out, fold == out))
-        parts.append((f"fold {out + 1} of {arm.folds}", train, held_out))
-    return parts
-
-
 def cross_validated_auroc(setting: Setting, arm: RunSearch, pretrained: Pretrained) -> float:
-    """Return the mean AUROC (%) of FT runs that each validate on one fold of the labelled ECGs and train on the others.
-
-    As in FT, the AUROC is that of the best epoch. Each run has a head and minibatches of its own, which are the same
-    for all candidates.
-    """
-    finetune = setting.finetune_settings
-    assert finetune is not None
-    start = setting.encoder, pretrained.encoder, pretrained.buffers, setting.width
-    aurocs = []
-    parts = folds(setting, arm)
-    for out in progress.steps(0, arm.folds):
-        name, train, held_out = parts[out]
-        sets, draws = Sets(train, held_out, held_out), generator("ecg run search FT", setting.seed, out)
-        if arm.evaluation == FULL_TRANSFER:
-            transfer = full_transfer(*start, sets, finetune, draws, f"FT without {name}")
-            transfer.train(finetune.epochs)
-            aurocs.append(transfer.curve[highest(transfer.curve)])
-        else:
-            aurocs.append(linear_evaluation(*start, sets, finetune, [draws])[0].validation_auroc)
-    return fmean(aurocs)
+    """Return the mean over folds of the AUROC (%) of the best epoch, as FT chooses it; see `validation_curves`."""
+    curves = validation_curves(setting, arm.folds, arm.evaluation, pretrained)
+    return fmean(curve[highest(curve)] for curve in curves)

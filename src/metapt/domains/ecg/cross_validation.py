@@ -1,0 +1,51 @@
+"""FT runs that each leave out one fold of the labelled ECGs: the objective of searches with whole PT runs."""
+
+from __future__ import annotations
+
+from metapt.domains.ecg.finetune import Labelled, Sets, check, full_transfer, linear_evaluation
+from metapt.domains.ecg.setting import Setting
+from metapt.hypergrad import Pretrained
+from metapt.training import progress
+from metapt.training.seeds import generator
+from metapt.twostage.quantities import FULL_TRANSFER
+
+
+def folds(setting: Setting, count: int) -> list[tuple[str, Labelled, Labelled]]:
+    """Return for each fold of the labelled ECGs its name, the ECGs of the other folds, and its own.
+
+    All ECGs of a patient are in one fold.
+    """
+    labelled, fold = setting.labelled(), setting.folds(count)
+    parts = []
+    for out in range(count):
+        train, held_out = (Labelled(labelled.signals[own], labelled.labels[own]) for own in (fold != out, fold == out))
+        parts.append((f"fold {out + 1} of {count}", train, held_out))
+    return parts
+
+
+def check_folds(setting: Setting, count: int) -> None:
+    """Raise DataError, as `check`, if FT can't train without a fold, or no AUROC is defined on it."""
+    for name, train, held_out in folds(setting, count):
+        check(train, {f"ECGs of {name}": held_out})
+
+
+def validation_curves(setting: Setting, count: int, evaluation: str, pretrained: Pretrained) -> list[list[float]]:
+    """Return for each fold the AUROC (%) on its ECGs after each epoch of FT on the ECGs of the other folds.
+
+    Each FT run has a head and minibatches of its own, which are the same for all encoders. The setting must pass
+    `check_folds`.
+    """
+    finetune = setting.finetune_settings
+    assert finetune is not None
+    start = setting.encoder, pretrained.encoder, pretrained.buffers, setting.width
+    parts, curves = folds(setting, count), []
+    for out in progress.steps(0, count):
+        name, train, held_out = parts[out]
+        sets, draws = Sets(train, held_out, held_out), generator("ecg run search FT", setting.seed, out)
+        if evaluation == FULL_TRANSFER:
+            transfer = full_transfer(*start, sets, finetune, draws, f"FT without {name}")
+            transfer.train(finetune.epochs)
+            curves.append(transfer.curve)
+        else:
+            curves.append(linear_evaluation(*start, sets, finetune, [draws])[0].validation_curve)
+    return curves
