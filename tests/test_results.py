@@ -231,16 +231,18 @@ def test_the_figure_of_the_learner_shows_the_gain_of_each_arm_with_each_pt_seed(
         "temperature_search": tried.assign(temperature=[2.0, 0.1] * 2),
         "temperature_search-random": tried.assign(temperature=[0.2, 0.3, 0.4, 0.5]),
     }
-    arms = ("simclr", *searches)
+    arms = ("simclr", *searches, "simclr-released")
     words = [(each, arm, seed) for each in EVALUATIONS for arm in arms for seed in (0, 1)]
     runs = pd.DataFrame(words, columns=["evaluation", "arm", "pretrain_seed"])
-    values = [70.0, 70, 71, 73, 72, 72, 60, 61, 60.5, 60, 60, 62]
+    values = [70.0, 70, 71, 73, 72, 72, 50, 50, 60, 61, 60.5, 60, 60, 62, 50, 50]
     left, whole, linear = UPDATE["learner_figure"](searches, runs.assign(test=values)).axes
     mean, dots = left.lines[-2:]
     assert mean.get_xydata().tolist() == [[0.1, 72.0], [2.0, 61.0]]
     assert dots.get_xydata().tolist() == [[0.2, 60.0], [0.3, 70.0], [0.4, 62.0], [0.5, 74.0]]
     gains = [[axis.lines[i].get_xdata().tolist() for i in (0, 2)] for axis in (whole, linear)]
     assert gains == [[[1.0, 3.0], [2.0, 2.0]], [[0.5, -1.0], [0.0, 1.0]]]
+    names = [label.get_text() for label in whole.get_yticklabels()]
+    assert names == ["temperature by whole runs", "random temperatures, whole runs"], "the released code has another FT"
 
 
 def test_arms_are_compared_on_their_machine_and_all_claims_are_corrected_together() -> None:

@@ -82,13 +82,17 @@ def finished(runs: Path, domain: str) -> pd.DataFrame:
     return wide.assign(pretrain_seed=seeds // SEEDS, finetune_seed=seeds % SEEDS).round(4)
 
 
+def searches() -> list[str]:
+    """Return the arms that search the temperature."""
+    arms = small("ecg").arms.items()
+    return [arm for arm, section in arms if isinstance(section, RunSearch) and section.hyperparameter == "temperature"]
+
+
 def candidates(runs: Path) -> dict[str, pd.DataFrame]:
     """Return for each arm that searches the temperature its candidates: `CANDIDATE`, temperature, validation."""
     settings = small("ecg")
     found = {}
-    for arm, section in settings.arms.items():
-        if not isinstance(section, RunSearch) or section.hyperparameter != "temperature":
-            continue
+    for arm in searches():
         tables = []
         for path in sorted((runs / "ecg" / "pretrain" / arm).glob("*/seed*/series.csv")):
             series = metrics.read_series(path)
@@ -143,9 +147,13 @@ def learner_figure(tried: dict[str, pd.DataFrame], runs: pd.DataFrame) -> Figure
     """Draw the candidates of searches of the temperature, and the gain of each arm over `simclr` with each PT seed.
 
     `tried` has the candidates by arm, as `candidates` returns them. Temperatures that all PT seeds have tried are
-    joined by lines, with their mean; others are dots. `runs` are the FT runs on the machine of these arms.
+    joined by lines, with their mean; others are dots. `runs` are the FT runs on the machine of these arms; arms whose
+    FT differs from that of `simclr` are left out.
     """
-    arms = looks([arm for arm in small("ecg").full_access.arms if arm in set(runs["arm"])])
+    settings = small("ecg")
+    alike = [arm for arm, each in settings.arms.items() if each.finetune == settings.arms["simclr"].finetune]
+    measured = set(runs["arm"]) & set(alike)
+    arms = looks([arm for arm in settings.full_access.arms if arm in measured])
     start = arms.pop("simclr")
     figure, (left, *rest) = figures.panels(1 + len(EVALUATIONS))
     with figures.style():
@@ -227,8 +235,8 @@ def main() -> None:
     runs = updated(rows, new, KEY)
     runs.to_csv(rows, index=False)
     if domain == "ecg":
-        for arm, tried in candidates(arguments.runs).items():
-            updated(HERE / domain / f"{arm}.csv", tried, CANDIDATE).to_csv(HERE / domain / f"{arm}.csv", index=False)
+        for arm, each in candidates(arguments.runs).items():
+            updated(HERE / domain / f"{arm}.csv", each, CANDIDATE).to_csv(HERE / domain / f"{arm}.csv", index=False)
     known = [HERE / domain / f"{name}.csv" for name in (FURTHER if table in FURTHER else MACHINES)]
     claims = claims_of(domain, [pd.read_csv(path) for path in known if path.exists()])
     folder = HERE / "claims" / (FURTHER[0] if table in FURTHER else "")
@@ -239,9 +247,8 @@ def main() -> None:
     if table == MACHINES[0]:
         save_png(experiment(domain).figure(results), HERE / domain / "full_access.png")
     if domain == "ecg" and table == MACHINES[1]:
-        paths = {str(arm): HERE / domain / f"{arm}.csv" for arm in runs["arm"].unique()}
-        searches = {arm: pd.read_csv(path) for arm, path in paths.items() if path.exists()}
-        seen = {arm: each[each["pretrain_seed"].isin(runs["pretrain_seed"])] for arm, each in searches.items()}
+        tried = {arm: pd.read_csv(HERE / domain / f"{arm}.csv") for arm in searches() if arm in set(runs["arm"])}
+        seen = {arm: each[each["pretrain_seed"].isin(runs["pretrain_seed"])] for arm, each in tried.items()}
         save_png(learner_figure(seen, runs), HERE / domain / "temperature_search.png")
     if table in FURTHER:
         return

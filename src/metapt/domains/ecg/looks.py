@@ -10,6 +10,7 @@ _LOOKS: generic.Known = {
     "no_pt": ("no PT", 6, 6, "-"),
     "simclr": ("SimCLR", 0, 0, "-"),
     "simclr-mild": ("SimCLR, mild warp", 0, 5, "--"),
+    "simclr-low_temperature": ("SimCLR, low temperature", 0, 4, "--"),
     "optsla": ("SimCLR + OptSLA", 5, 4, "-"),
     "meta": ("meta (K = 1)", 1, 1, "-"),
     "meta-frozen": ("meta's warp, frozen", 1, 2, ":"),
