@@ -15,7 +15,7 @@ from matplotlib.image import imread
 from metapt.config_files import read_one
 from metapt.domains.ecg.data.dataset import Dataset, finetune_indices
 from metapt.domains.ecg.domain import DOMAIN
-from metapt.domains.ecg.experiments.labelled_ecgs import right_sides
+from metapt.domains.ecg.experiments.labelled_ecgs import differences, draw, right_sides
 from metapt.domains.ecg.jobs import EcgJobs
 from metapt.domains.ecg.quantities import AUROC
 from metapt.evaluation import metrics
@@ -131,6 +131,25 @@ def test_a_side_is_that_of_the_other_pt_seeds() -> None:
     assert right_sides(pd.Series({0: -1.0, 1: 1.0, 2: 1.0}), test) == 3
     assert right_sides(test, test) == 0
     assert right_sides(pd.Series({0: 0.0, 1: math.nan, 2: 0.5}), test) == 1
+
+
+def test_arms_may_have_other_pt_seeds_and_evaluations(outputs: dict[str, Path]) -> None:
+    numbers = pd.read_csv(outputs["table_csv"])
+    second = numbers["arm"] == "simclr-mild"
+    other = numbers[second & (numbers["evaluation"] == "linear_evaluation") & (numbers["pretrain_seed"] != 3)]
+    table = pd.concat([numbers, other.assign(arm="simclr-low_temperature")])
+    found = [
+        (cell["evaluation"], list(gaps.index))
+        for cell, gaps in differences(table, "simclr")
+        if (cell["arm"], cell["epoch"]) == ("simclr-low_temperature", "test")
+    ]
+    assert found == [("linear_evaluation", [0, 5])]
+    titles = [axis.get_title("left") for axis in draw(table, "simclr").axes]
+    assert titles == [
+        "SimCLR, mild warp, FT of the whole network",
+        "SimCLR, mild warp, linear evaluation",
+        "SimCLR, low temperature, linear evaluation",
+    ]
 
 
 def test_an_arm_that_sees_labels_is_refused(tmp_path: Path) -> None:

@@ -90,14 +90,18 @@ def _rows(values: pd.Series[float], **words: Any) -> pd.DataFrame:
 def differences(table: pd.DataFrame, reference: str) -> Iterator[tuple[dict[str, Any], pd.Series[float]]]:
     """Yield each cell of a table of `numbers` (evaluation, arm, labelled, epoch) and its differences by PT seed.
 
-    They are those of the arm minus the reference with the same PT seed.
+    They are those of the arm minus the reference, for the PT seeds that both have.
     """
     cell = ["evaluation", "labelled", "epoch"]
     for arm in table["arm"].unique():
         if arm != reference:
             for words, part in table.groupby(cell, sort=False):
-                wide = part.pivot(index="pretrain_seed", columns="arm", values="auroc")
-                yield dict(zip(cell, words, strict=True)) | {"arm": arm}, wide[arm] - wide[reference]
+                own, others = (
+                    part[part["arm"] == name].set_index("pretrain_seed")["auroc"] for name in (arm, reference)
+                )
+                seeds = own.index.intersection(others.index)
+                if len(seeds):
+                    yield dict(zip(cell, words, strict=True)) | {"arm": arm}, own[seeds] - others[seeds]
 
 
 def right_sides(seen: pd.Series[float], test: pd.Series[float]) -> int:
@@ -144,8 +148,10 @@ def draw(table: pd.DataFrame, reference: str) -> Figure:
     found = list(differences(table, reference))
     panels = list(dict.fromkeys((cell["arm"], cell["evaluation"]) for cell, _ in found))
     columns = len(dict.fromkeys(evaluation for _, evaluation in panels))
-    drawn, axes = figures.panels(columns, len(panels) // columns, width=5.6, height=3.6)
-    for axis, (arm, evaluation) in zip(axes, panels, strict=True):
+    drawn, axes = figures.panels(columns, -(-len(panels) // columns), width=5.6, height=3.6)
+    for axis in axes[len(panels) :]:
+        axis.remove()
+    for axis, (arm, evaluation) in zip(axes, panels, strict=False):
         own = [(c, values) for c, values in found if (c["arm"], c["evaluation"]) == (arm, evaluation)]
         sizes = list(dict.fromkeys(c["labelled"] for c, _ in own if c["epoch"] == BEST))
         with figures.style():
@@ -170,7 +176,7 @@ def draw(table: pd.DataFrame, reference: str) -> Figure:
             axis.set(xscale="log", xlabel="FT epochs", ylabel=f"minus {label(reference)} (points)")
             figures.plain_log_ticks(axis.xaxis)
         figures.title(axis, f"{label(arm)}, {EVALUATIONS[evaluation]}")
-    figures.legend_above(drawn, axes, columns=4)
+    figures.legend_above(drawn, axes[: len(panels)], columns=4)
     return drawn
 
 
