@@ -152,7 +152,9 @@ def test_arms_may_have_other_pt_seeds_and_evaluations(outputs: dict[str, Path]) 
     ]
 
 
-def test_an_arm_that_sees_labels_is_refused(tmp_path: Path) -> None:
+def test_a_single_arm_and_one_that_sees_labels_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"labelled_ecgs\.arms names 1; legal: 2 or more"):
+        planned(tmp_path, arms=["simclr", "simclr"])
     with pytest.raises(ValueError, match=r"labelled_ecgs\.arms names 'meta', whose PT sees labels; legal: arms"):
         planned(tmp_path, arms=["simclr", "meta"])
 

@@ -34,7 +34,7 @@ class LabelledEcgs(EcgExperiment):
     """Objectives on labelled sets of several sizes, and the test results they should agree with. Not in the paper."""
 
     arms: list[str] = key(
-        ["simclr", "simclr-mild"], "arms whose PT sees no labels; each is compared with the first one", min_length=2
+        ["simclr", "simclr-mild"], "two or more arms whose PT sees no labels; each is compared with the first one"
     )
     sizes: Annotated[list[Positive], Distinct, Field(min_length=1)] = key(
         [100, 250, 500], "labelled ECGs of the objective"
@@ -43,8 +43,10 @@ class LabelledEcgs(EcgExperiment):
     finetune_size: Positive = key(500, "labelled ECGs of FT, whose test results are compared")
 
     def check(self, domain: EcgSettings) -> None:
-        """Raise ValueError as `EcgExperiment.check`, and for an arm whose PT sees labels."""
+        """Raise ValueError as `EcgExperiment.check`, for a single arm, and for an arm whose PT sees labels."""
         super().check(domain)
+        if len(self.arm_names()) < 2:
+            raise ValueError(f".arms names {len(self.arm_names())}; legal: 2 or more")
         for name in self.arm_names():
             if access(domain.arms[name], self.finetune_size) != "none":
                 raise ValueError(f".arms names {name!r}, whose PT sees labels; legal: arms without")
