@@ -349,7 +349,7 @@ def test_the_page_of_ecgs_says_what_the_runs_say() -> None:
         assert f"gains {gain.mean:.1f} ± {gain.standard_error:.1f}" in " ".join(start.read_text().split())
 
 
-SEARCHES = ("temperature_search", "temperature_search-random")
+SEARCHES, FIXED = ("temperature_search", "temperature_search-random"), "simclr-low_temperature"
 
 
 def test_the_page_of_ecgs_says_what_the_learner_with_whole_pt_runs_does() -> None:
@@ -359,13 +359,13 @@ def test_the_page_of_ecgs_says_what_the_learner_with_whole_pt_runs_does() -> Non
     before, seeds = (each.groupby(["evaluation", "arm", "pretrain_seed"])["test"].mean() for each in (first, runs))
     gains, words = {}, {}
     for evaluation, name in EVALUATIONS.items():
-        start, search, random = (seeds[evaluation, arm] for arm in ("simclr", *SEARCHES))
+        start, search, random, fixed = (seeds[evaluation, arm] for arm in ("simclr", *SEARCHES, FIXED))
         gains[evaluation] = search - start
-        cells = [f"{arm.mean():.1f}" for arm in (start, search, random)]
-        for found in (estimate_mean(each.tolist()) for each in (gains[evaluation], search - random)):
+        cells = [f"{arm.mean():.1f}" for arm in (start, search, random, fixed)]
+        for found in (estimate_mean((search - each).tolist()) for each in (start, random, fixed)):
             assert found.n == 12
             cells.append(f"{found.mean:.1f} ± {found.standard_error:.1f} ({found.low:.1f} to {found.high:.1f})")
-        words[evaluation] = cells[3].partition(" (")[0]
+        words[evaluation] = cells[4].partition(" (")[0]
         assert f"| {name} | {' | '.join(cells)} |" in page
     assert [(each > 0).sum() for each in gains.values()] == [9, 11]
     gain = gains["linear_evaluation"]
@@ -434,8 +434,33 @@ def test_the_page_of_ecgs_says_what_random_temperatures_do() -> None:
     assert f"which gain {words}: {difference} |" in page
     assert over_random.low < -0.5, "the page says that the secondary criterion is not shown"
     summary = " ".join((RESULTS / "README.md").read_text().split())
-    assert f"is not shown: these gain {words};" in summary
+    assert f"is not shown: these gain {words}." in summary
     assert f"at equal cost, gains {words}; the search minus this control is {difference}," in summary
+
+
+def test_the_page_of_ecgs_says_what_one_low_temperature_for_all_does() -> None:
+    page, summary = (" ".join((RESULTS / name).read_text().split()) for name in ("ecg.md", "README.md"))
+    runs = pd.read_csv(RESULTS / "ecg" / "second-machine.csv")
+    seeds = runs.groupby(["evaluation", "arm", "pretrain_seed"])["test"].mean()
+    gains = {each: seeds[each, FIXED] - seeds[each, "simclr"] for each in EVALUATIONS}
+    linear, whole = (estimate_mean(gains[each].tolist()) for each in ("linear_evaluation", "full_transfer"))
+    search = estimate_mean(
+        (seeds["linear_evaluation", "temperature_search"] - seeds["linear_evaluation", FIXED]).tolist()
+    )
+    gain, above = (f"{each.mean:.1f} ± {each.standard_error:.1f}" for each in (linear, search))
+    interval = f"({linear.low:.1f} to {linear.high:.1f})"
+    count = (gains["linear_evaluation"] > 0).sum()
+    assert f"is {gain} points above SimCLR in linear evaluation {interval}, with {count} of 12 PT seeds" in page
+    assert f"and the search is {above} points above it." in page
+    words = f"{whole.mean:.1f} ± {whole.standard_error:.1f} points above SimCLR ({whole.low:.1f} to {whole.high:.1f})"
+    assert f"In FT of the whole network it is {words}" in page
+    later = estimate_mean(gains["linear_evaluation"].loc[8:].tolist())
+    assert later.n == 4
+    assert f"the gain in linear evaluation is {later.mean:.1f} ± {later.standard_error:.1f} points" in page
+    assert f"gains {gain} points over SimCLR in linear evaluation, at the cost of one PT run |" in page
+    assert f"the same for all PT seeds, gains {gain}, and the search is {above} points above it." in summary
+    assert f"at the cost of a single PT run, gains {gain}." in summary
+    assert f"one low temperature for all gains {gain} points" in " ".join((ROOT / "README.md").read_text().split())
 
 
 def test_the_page_of_ecgs_says_what_the_further_seeds_say() -> None:
