@@ -10,6 +10,8 @@ import pandas as pd
 import pytest
 from scipy.stats import spearmanr, wilcoxon
 
+from metapt.domains.ecg.experiments.labelled_ecgs import BEST, TEST, differences, right_sides
+from metapt.domains.ecg.looks import label
 from metapt.domains.ecg.quantities import AUROC, FACTOR
 from metapt.evaluation import metrics
 from metapt.evaluation.agreement import SINGLE_RUNS
@@ -143,6 +145,51 @@ def test_the_page_says_what_objectives_of_ecgs_see() -> None:
     for evaluation in names:
         ceiling = found[evaluation, None, evaluation]
         assert f"{ceiling.mean:.2f} ± {ceiling.standard_error:.2f}" in ESTIMATORS
+
+
+def test_the_page_says_what_objectives_on_some_labelled_ecgs_see() -> None:
+    paths = sorted((RESULTS / "objectives").glob("labelled_ecgs-*.csv"))
+    found = [each for path in paths for each in differences(pd.read_csv(path), "simclr")]
+    tests = {(each["arm"], each["evaluation"]): gaps for each, gaps in found if each["epoch"] == TEST}
+    on_the_page = 0
+    for each, gaps in found:
+        if each["epoch"] not in (TEST, BEST):
+            continue
+        own = estimate_mean(gaps.tolist())
+        kind = "test of" if each["epoch"] == TEST else "objective:"
+        words = [label(each["arm"]), f"{kind} {EVALUATIONS[each['evaluation']]}", str(each["labelled"])]
+        words.append(mean_and_error(own.mean, own.standard_error))
+        for evaluation in EVALUATIONS:
+            test = tests.get((each["arm"], evaluation))
+            words.append("" if test is None else f"{right_sides(gaps, test)} of {own.n}")
+        line = f"| {' | '.join(words)} |".replace("|  |", "| |")
+        assert line in ESTIMATORS, line
+        on_the_page += 1
+    assert on_the_page == 12
+    early = next(
+        estimate_mean(gaps.tolist())
+        for each, gaps in found
+        if (each["evaluation"], each["labelled"], each["epoch"]) == ("full_transfer", 100, "8")
+    )
+    page = " ".join(ESTIMATORS.split())
+    assert f"{early.mean:.1f} ± {early.standard_error:.1f} points after eight epochs" in page
+    late = next(
+        estimate_mean(gaps.tolist())
+        for each, gaps in found
+        if (each["evaluation"], each["labelled"], each["epoch"]) == ("full_transfer", 500, BEST)
+    )
+    interval = f"(95 % interval {late.low:.1f} to {late.high:.1f})"
+    assert f"{late.mean:.1f} ± {late.standard_error:.1f} points with 500 labelled ECGs {interval}" in page
+    later = next(
+        gaps.loc[8:] for each, gaps in found if (each["arm"], each["labelled"], each["epoch"]) == (FIXED, 500, BEST)
+    )
+    own = estimate_mean(later.tolist())
+    assert f"it sees {own.mean:.1f} ± {own.standard_error:.1f} points with 500 labelled ECGs, three of four" in page
+    assert (later > 0).sum() == 3
+    five = [
+        (gaps > 0).sum() for each, gaps in found if (each["arm"], each["labelled"], each["epoch"]) == (FIXED, 500, "5")
+    ]
+    assert five == [12], "the page says that five epochs of the head are enough"
 
 
 def test_the_page_says_how_many_settings_of_ecgs_are_better_than_the_reference() -> None:

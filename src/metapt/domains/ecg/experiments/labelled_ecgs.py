@@ -175,7 +175,7 @@ def draw(table: pd.DataFrame, reference: str) -> Figure:
                 )
             test = next(values for c, values in own if c["epoch"] == TEST)
             axis.axhline(test.mean(), color="black", linewidth=1.2, label="test AUROC after FT")
-            axis.set(xscale="log", xlabel="FT epochs", ylabel=f"minus {label(reference)} (points)")
+            axis.set(xscale="log", xlabel="FT epochs", ylabel=f"difference to {label(reference)} (points)")
             figures.plain_log_ticks(axis.xaxis)
         figures.title(axis, f"{label(arm)}, {EVALUATIONS[evaluation]}")
     figures.legend_above(drawn, axes[: len(panels)], columns=4)
