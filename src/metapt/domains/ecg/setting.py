@@ -42,7 +42,7 @@ class Setting:
     split: Split  # of them, into training and validation; see `finetune_indices`
     checkpoint: Callable[[str], Checkpoint]  # the name of a part of the run -> its checkpoint
     learned: Params | None = None  # the warp that another arm has learned; None: the arm takes none
-    finetune_settings: EcgFinetuning | None = None  # of FT runs in a search; None: the arm makes none
+    finetune_settings: EcgFinetuning | None = None  # of the FT runs that a search or a study makes; None: it makes none
 
     @property
     def encoder(self) -> Encoder:
@@ -132,8 +132,8 @@ def setting_of(
 ) -> Setting:
     """Return the setting of a PT job with `width`, `samples`, `pretrain`, `meta_size` and `split` of its config.
 
-    A search has `finetune` in its config, too. The input `learned` is pretrained.pt of the arm whose learned warp this
-    arm takes, if it takes one.
+    A search or a study that fine-tunes has `finetune` in its config, too. The input `learned` is pretrained.pt of the
+    arm whose learned warp this arm takes, if it takes one.
     """
     learned = load_pretrained(inputs["learned"], config["width"], device).meta if "learned" in inputs else None
     finetune = EcgFinetuning.model_validate(config["finetune"]) if "finetune" in config else None
@@ -148,6 +148,15 @@ def setting_of(
         learned=learned,
         finetune_settings=finetune,
     )
+
+
+def study_setting(config: dict[str, Any], inputs: dict[str, Path], seed: int, device: str) -> Setting:
+    """Return the setting of the PT runs that a study reads. A study trains nothing that could be resumed."""
+
+    def checkpoint(part: str) -> Checkpoint:
+        raise AssertionError("a study keeps no checkpoints")
+
+    return setting_of(config, inputs, device, seed, checkpoint)
 
 
 def policy_of(warp: Warp) -> Policy:

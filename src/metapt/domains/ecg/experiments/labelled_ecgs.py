@@ -54,8 +54,8 @@ class LabelledEcgs(EcgExperiment):
 
 def needs(jobs: EcgJobs, section: LabelledEcgs) -> Needs:
     """Return the PT and FT runs of the arms, and the objectives on each PT run."""
-    runs = jobs.runs((arm, "none", section.finetune_size) for arm in section.arms)
-    for arm in section.arms:
+    runs = jobs.runs((arm, "none", section.finetune_size) for arm in section.arm_names())
+    for arm in section.arm_names():
         runs += [jobs.objectives(arm, seed, section.sizes, section.folds) for seed in jobs.pretrain_seeds]
     return Needs(runs)
 

@@ -19,8 +19,7 @@ from metapt.domains.ecg.data.sources import CLASSES, LEADS
 from metapt.domains.ecg.policy import Policy
 from metapt.domains.ecg.quantities import DISPLACEMENT, LABELS, ORIGINAL, viewed
 from metapt.domains.ecg.resnet1d import load_pretrained
-from metapt.domains.ecg.setting import policy_of
-from metapt.domains.ecg.studies.warp_study import study_setting
+from metapt.domains.ecg.setting import policy_of, study_setting
 from metapt.errors import ConfigError, DataError
 from metapt.evaluation import metrics
 from metapt.hypergrad import Params

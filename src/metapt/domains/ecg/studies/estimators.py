@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 
 from metapt.domains.ecg.config import Simclr
-from metapt.domains.ecg.setting import Setting, policy_of, setting_of
+from metapt.domains.ecg.setting import Setting, policy_of, study_setting
 from metapt.domains.ecg.view_strengths import STRENGTHS, ViewStrengthsProblem
 from metapt.evaluation import metrics
 from metapt.hypergrad import Adam, RidgeHead, Unroll
 from metapt.machine import Machine
-from metapt.training.checkpoint import Checkpoint
 from metapt.training.estimators import PERIOD, Slope, exact, pretrain, refitted, slopes, unrolled
 from metapt.twostage.slopes import rows
 
@@ -28,12 +27,8 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
     `meta_size`, `split`, `seed`, and `study`: `problem` (see `rows`), `draws`, `horizons`, `finetune_batch` and
     `finetune_lr`. The inputs are `signals` and `records`.
     """
-
-    def no_checkpoint(part: str) -> Checkpoint:
-        raise AssertionError("the study keeps no checkpoint")
-
     study = config["study"]
-    setting = setting_of(config, inputs, machine.device, config["seed"], no_checkpoint)
+    setting = study_setting(config, inputs, config["seed"], machine.device)
     found = estimates(setting, Simclr.model_validate(config["arm_settings"]), study)
     made = rows(
         "ecg_estimators",

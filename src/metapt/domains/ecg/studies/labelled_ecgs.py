@@ -10,11 +10,10 @@ from typing import Any
 from metapt.domains.ecg.cross_validation import check_folds, validation_curves
 from metapt.domains.ecg.quantities import labelled_ecgs
 from metapt.domains.ecg.resnet1d import load_pretrained
-from metapt.domains.ecg.setting import setting_of
+from metapt.domains.ecg.setting import study_setting
 from metapt.evaluation import metrics
 from metapt.machine import Machine
 from metapt.training import progress
-from metapt.training.checkpoint import Checkpoint
 from metapt.twostage.heads import highest
 from metapt.twostage.quantities import CROSS_VALIDATED_AUROC
 
@@ -29,12 +28,8 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
     The output `metrics` has, by size and evaluation, the mean over folds of the AUROC of the best epoch, and `series`
     the mean over folds after each epoch. Raises DataError as `check_folds`.
     """
-
-    def no_checkpoint(part: str) -> Checkpoint:
-        raise AssertionError("the study keeps no checkpoint")
-
     study, seed, evaluations = config["study"], config["seed"], config["evaluations"]
-    setting = setting_of(config, inputs, machine.device, seed, no_checkpoint)
+    setting = study_setting(config, inputs, seed, machine.device)
     pretrained = load_pretrained(inputs["pretrained"], config["width"], machine.device).pretrained
     settings = [replace(setting, meta_size=size) for size in study["sizes"]]
     for each in settings:

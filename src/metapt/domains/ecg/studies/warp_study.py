@@ -29,13 +29,12 @@ from metapt.domains.ecg.quantities import (
     STANDARD_DEVIATION,
 )
 from metapt.domains.ecg.resnet1d import load_pretrained
-from metapt.domains.ecg.setting import Setting, policy_of, setting_of
+from metapt.domains.ecg.setting import Setting, policy_of, study_setting
 from metapt.evaluation import metrics
 from metapt.hypergrad import Params, Pretrained, hypergradient
 from metapt.hypergrad.optimizers import OptimizerState
 from metapt.hypergrad.params import leaves, like, vjp
 from metapt.machine import Machine
-from metapt.training.checkpoint import Checkpoint
 from metapt.training.meta import MetaSettings
 from metapt.training.pretraining import Pretrainer
 from metapt.training.progress import steps as progress
@@ -164,15 +163,6 @@ def summary(draws: Tensor) -> dict[str, float]:
         POSITIVE: float((finite > 0).double().mean()),
         NOT_FINITE: 1 - len(finite) / len(draws),
     }
-
-
-def study_setting(config: dict[str, Any], inputs: dict[str, Path], seed: int, device: str) -> Setting:
-    """Return the setting of the PT runs that a study reads. A study trains nothing that could be resumed."""
-
-    def checkpoint(part: str) -> Checkpoint:
-        raise AssertionError("a study keeps no checkpoints")
-
-    return setting_of(config, inputs, device, seed, checkpoint)
 
 
 def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
