@@ -21,6 +21,7 @@ from metapt.domains.ecg.finetune import Sets
 from metapt.domains.ecg.jobs import EcgJobs
 from metapt.domains.ecg.quantities import FACTOR, TEMPERATURE, WARP_STRENGTH
 from metapt.domains.ecg.setting import Setting
+from metapt.errors import DataError
 from metapt.jobs import Place
 from metapt.training.checkpoint import Checkpoint
 from metapt.training.pretraining import Pretrainer
@@ -122,6 +123,33 @@ def test_ft_of_a_candidate_leaves_out_each_fold_of_patients_once(
         train = {signal.numpy().tobytes() for signal in sets.train.signals}
         assert train == every - out
         assert not {owner[signal] for signal in train} & {owner[signal] for signal in out}
+
+
+def test_each_fold_has_a_head_and_minibatches_of_its_own_and_all_candidates_the_same(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seeds: list[int] = []
+    original = cross_validation.linear_evaluation
+    monkeypatch.setattr(
+        cross_validation, "linear_evaluation", lambda *args: seeds.append(args[6][0].initial_seed()) or original(*args)
+    )
+    setting, arm = make(), search(evaluation="linear_evaluation")
+    for _ in range(2):
+        run_search.cross_validated_auroc(setting, arm, setting.initial())
+    assert len(set(seeds[:3])) == 3
+    assert seeds[3:] == seeds[:3]
+
+
+def test_ecgs_that_can_not_be_judged_are_refused_before_the_first_pt_step(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*given: Any) -> None:
+        raise DataError("no class has both labels")
+
+    monkeypatch.setattr(cross_validation, "check", refuse)
+    monkeypatch.setattr(Pretrainer, "step", lambda self, meta: pytest.fail("PT has begun"))
+    with pytest.raises(DataError, match="no class has both labels"):
+        pretrain(search(), make())
 
 
 def test_an_encoder_that_knows_the_labels_has_the_highest_auroc(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
