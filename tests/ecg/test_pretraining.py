@@ -30,9 +30,10 @@ from metapt.hypergrad.hybrid import hypergradient
 from metapt.method import ConjugateGradients
 from metapt.training.checkpoint import Checkpoint
 from metapt.training.pretraining import Pretrainer
-from metapt.training.timing import Every
 from metapt.twostage.pretraining import PretrainRun
 from metapt.twostage.quantities import PEAK_MEMORY, WALL_TIME
+
+from ..twostage.whole_runs import Stopped, equal, initial_weights, interrupted, the_same
 
 MILD = Warp(smoothing="velocity", scale="log", initial=4.0, network_width=0)
 NETWORK = Warp(smoothing="velocity", scale="log", initial=4.0, network_width=2)
@@ -120,28 +121,11 @@ def ran(dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Callable[
 
     @functools.cache
     def run(name: str) -> Ran:
-        starts: list[Pretrained] = []
-        init = Pretrainer.__init__
-
-        def spy(self: Pretrainer, problem: Any, batches: Any, pretrained: Pretrained, optimizer: Any) -> None:
-            starts.append(Pretrained(*({k: v.clone() for k, v in part.items()} for part in pretrained)))
-            init(self, problem, batches, pretrained, optimizer)
-
         setting = setting_in(tmp_path_factory.mktemp(name), dataset)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Pretrainer, "__init__", spy)
+        with initial_weights() as starts:
             return Ran(pretrain(ARMS[name], setting), setting, starts)
 
     return run
-
-
-def equal(first: Params, second: Params) -> bool:
-    return first.keys() == second.keys() and all(torch.equal(value, second[name]) for name, value in first.items())
-
-
-def the_same(first: PretrainRun, second: PretrainRun) -> bool:
-    parts = [equal(a, b) for a, b in zip(first.pretrained, second.pretrained, strict=True)]
-    return all(parts) and equal(first.meta, second.meta) and first.series == second.series
 
 
 @pytest.mark.parametrize("name", ARMS)
@@ -494,37 +478,10 @@ def test_reused_gradients_are_those_of_the_hypergradients_minibatches(make: Make
     assert all(equal(a, b) for a, b in zip(spare, result.pretrain_gradient, strict=True))
 
 
-class Stopped(Exception):
-    pass
-
-
-class Fragile(Checkpoint):
-    """A checkpoint that ends the process at every second save, in turn before and after it has saved."""
-
-    saves = 0
-
-    def save(self, state: dict[str, Any]) -> None:
-        Fragile.saves += 1
-        if Fragile.saves % 4 == 2:
-            raise Stopped
-        super().save(state)
-        if Fragile.saves % 4 == 0:
-            raise Stopped
-
-
 @pytest.mark.parametrize("name", [name for name in ARMS if name != "no_pt"])
-def test_an_interrupted_run_ends_in_the_same_bits(
-    ran: Callable[[str], Ran], make: Make, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_run_ends_in_the_same_bits(ran: Callable[[str], Ran], make: Make, name: str) -> None:
     whole = ran(name).run
-    monkeypatch.setattr(Every, "__call__", lambda self: True)
-    Fragile.saves, stops, done = 0, 0, None
-    while done is None:
-        try:
-            done = pretrain(ARMS[name], make(checkpoint=Fragile))
-        except Stopped:
-            stops += 1
-    assert stops >= 2
+    done = interrupted(lambda checkpoint: pretrain(ARMS[name], make(checkpoint=checkpoint)))
     assert the_same(whole, done)
     for checkpoint in done.checkpoints:
         checkpoint.remove()

@@ -22,13 +22,12 @@ from metapt.domains.ppi.quantities import ONLINE, QUANTILES
 from metapt.domains.ppi.settings import FOLDS
 from metapt.errors import ConfigError, DataError, TrainingError
 from metapt.hypergrad import Adam, FittedHead, Neumann, Params, Pretrained, RidgeHead, Unroll
-from metapt.training.checkpoint import Checkpoint
 from metapt.training.meta import MetaPretraining, MetaSettings
 from metapt.training.optimizers import OptimizerSpec
 from metapt.training.pretraining import Pretrainer
-from metapt.training.timing import Every
 from metapt.twostage.pretraining import PretrainRun
 
+from ..twostage.whole_runs import Stopped, equal, initial_weights, interrupted, the_same
 from .small_arms import ARMS_HERE, LEARNED, setting_in
 from .small_graphs import COARSE, FINE, TEST_SPECIES
 
@@ -52,28 +51,11 @@ def ran(dataset: PpiDataset, tmp_path_factory: pytest.TempPathFactory) -> Callab
 
     @functools.cache
     def run(name: str) -> Ran:
-        starts: list[Pretrained] = []
-        init = Pretrainer.__init__
-
-        def spy(self: Pretrainer, problem: Any, batches: Any, pretrained: Pretrained, optimizer: Any) -> None:
-            starts.append(Pretrained(*({k: v.clone() for k, v in part.items()} for part in pretrained)))
-            init(self, problem, batches, pretrained, optimizer)
-
         setting = setting_in(tmp_path_factory.mktemp(name), dataset)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Pretrainer, "__init__", spy)
+        with initial_weights() as starts:
             return Ran(pretrain(ARMS_HERE[name], setting), setting, starts)
 
     return run
-
-
-def equal(first: Params, second: Params) -> bool:
-    return first.keys() == second.keys() and all(torch.equal(value, second[name]) for name, value in first.items())
-
-
-def the_same(first: PretrainRun, second: PretrainRun) -> bool:
-    parts = [equal(a, b) for a, b in zip(first.pretrained, second.pretrained, strict=True)]
-    return all(parts) and equal(first.meta, second.meta) and first.series == second.series
 
 
 @pytest.mark.parametrize("name", ARMS_HERE)
@@ -539,39 +521,12 @@ def test_pt_that_diverges_is_an_error(make: Make, name: str) -> None:
         pretrain(ARMS_HERE[name], dataclasses.replace(setting, dataset=broken))
 
 
-class Stopped(Exception):
-    pass
-
-
-class Fragile(Checkpoint):
-    """End the process at every other save, alternately before and after saving."""
-
-    saves = 0
-
-    def save(self, state: dict[str, Any]) -> None:
-        Fragile.saves += 1
-        if Fragile.saves % 4 == 2:
-            raise Stopped
-        super().save(state)
-        if Fragile.saves % 4 == 0:
-            raise Stopped
-
-
 @pytest.mark.parametrize(
     "name", [name for name in ARMS_HERE if name not in ("no_pt", "meta-frozen", "meta-top", "meta-bottom")]
 )
-def test_an_interrupted_run_ends_in_the_same_bits(
-    ran: Callable[[str], Ran], make: Make, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_run_ends_in_the_same_bits(ran: Callable[[str], Ran], make: Make, name: str) -> None:
     whole = ran(name).run
-    monkeypatch.setattr(Every, "__call__", lambda self: True)
-    Fragile.saves, stops, done = 0, 0, None
-    while done is None:
-        try:
-            done = pretrain(ARMS_HERE[name], make(checkpoint=Fragile))
-        except Stopped:
-            stops += 1
-    assert stops >= 2
+    done = interrupted(lambda checkpoint: pretrain(ARMS_HERE[name], make(checkpoint=checkpoint)))
     assert the_same(whole, done)
     known = [*ONLINE.values(), "moved", "swing", "hypergradient"]
     assert {k: v for k, v in whole.numbers.items() if k in known} == {
