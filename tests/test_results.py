@@ -270,8 +270,9 @@ def test_candidates_of_a_search_enter_a_table_of_their_own(tmp_path: Path) -> No
 
 def test_the_figure_of_the_learner_shows_the_gain_of_each_arm_with_each_pt_seed() -> None:
     tried = pd.DataFrame({"pretrain_seed": [0, 0, 1, 1], "candidate": [1, 2] * 2, "validation": [60.0, 70, 62, 74]})
+    own = pd.DataFrame({"pretrain_seed": [1], "candidate": [3], "validation": [80.0], "temperature": [0.05]})
     searches = {
-        "temperature_search": tried.assign(temperature=[2.0, 0.1] * 2),
+        "temperature_search": pd.concat([tried.assign(temperature=[2.0, 0.1] * 2), own], ignore_index=True),
         "temperature_search-random": tried.assign(temperature=[0.2, 0.3, 0.4, 0.5]),
     }
     arms = ("simclr", *searches, "simclr-released")
@@ -279,7 +280,8 @@ def test_the_figure_of_the_learner_shows_the_gain_of_each_arm_with_each_pt_seed(
     runs = pd.DataFrame(words, columns=["evaluation", "arm", "pretrain_seed"])
     values = [70.0, 70, 71, 73, 72, 72, 50, 50, 60, 61, 60.5, 60, 60, 62, 50, 50]
     left, whole, linear = UPDATE["learner_figure"](searches, runs.assign(test=values)).axes
-    mean, dots = left.lines[-2:]
+    mean, rest, dots = left.lines[-3:]
+    assert rest.get_xydata().tolist() == [[0.05, 80.0]], "tried with one of the PT seeds only"
     assert mean.get_xydata().tolist() == [[0.1, 72.0], [2.0, 61.0]]
     assert dots.get_xydata().tolist() == [[0.2, 60.0], [0.3, 70.0], [0.4, 62.0], [0.5, 74.0]]
     gains = [[axis.lines[i].get_xdata().tolist() for i in (0, 2)] for axis in (whole, linear)]
@@ -317,6 +319,8 @@ def test_claims_are_put_into_the_rows_of_a_page_that_has_them() -> None:
     new, missing = UPDATE["with_claims"](page, claims, "**{}**")
     assert new == page.replace("1 (n = 3) | old |", "2 (n = 9) | at least 0 | 3 | **reproduced** |")
     assert missing == ["| c | 2 (n = 9) | at least 0 | 3 | **reproduced** |"]
+    with pytest.raises(ValueError, match="more than one machine has runs for"):
+        UPDATE["with_claims"](page, pd.concat([claims, claims]), "**{}**")
 
 
 @pytest.mark.parametrize("percent", [50, 90])

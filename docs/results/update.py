@@ -94,7 +94,7 @@ def candidates(runs: Path) -> dict[str, pd.DataFrame]:
     found = {}
     for arm in searches():
         tables = []
-        for path in sorted((runs / "ecg" / "pretrain" / arm).glob("*/seed*/series.csv")):
+        for path in sorted((runs / "ecg" / "pretrain" / arm / "n500").glob("seed*/series.csv")):
             series = metrics.read_series(path)
             factors, aurocs = (series.loc[series["name"] == name, "value"] for name in (FACTOR, CROSS_VALIDATED_AUROC))
             columns = {
@@ -161,11 +161,13 @@ def learner_figure(tried: dict[str, pd.DataFrame], runs: pd.DataFrame) -> Figure
             style: Any = {"color": arms[arm].colour, "marker": arms[arm].marker, "label": arms[arm].label}
             by_temperature = table.pivot(index="pretrain_seed", columns="temperature", values="validation")
             common = by_temperature.dropna(axis="columns")
-            if common.empty:
-                left.plot(table["temperature"], table["validation"], linestyle="none", fillstyle="none", **style)
-            else:
+            if not common.empty:
                 left.plot(common.T, color=figures.QUIET, alpha=0.4, linewidth=1)
                 left.plot(common.mean(), **style)
+                style.pop("label")
+            others = table[~table["temperature"].isin(common.columns)]
+            if not others.empty:
+                left.plot(others["temperature"], others["validation"], linestyle="none", fillstyle="none", **style)
         left.set_xscale("log", base=2)
         left.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
         left.set_xlabel("temperature of NT-Xent (logarithmic)")
@@ -204,8 +206,10 @@ def claims_of(domain: str, tables: Iterable[pd.DataFrame]) -> pd.DataFrame:
 def with_claims(page: str, claims: pd.DataFrame, verdict: str = "{}") -> tuple[str, list[str]]:
     """Return a page with the present numbers in the rows of claims, and the rows of the claims that it has not.
 
-    `verdict` is the form of a verdict.
+    `verdict` is the form of a verdict. Raises ValueError for a claim that stands in two tables.
     """
+    if claims["claim"].duplicated().any():
+        raise ValueError(f"more than one machine has runs for {claims['claim'][claims['claim'].duplicated()].tolist()}")
     lines, missing = page.splitlines(), []
     for row in claims.to_dict("records"):
         claim = f"| {row['claim']} |".replace("|D_FT|", r"\|D_FT\|")

@@ -60,6 +60,30 @@ def test_two_arms_of_the_warp_study_can_not_have_one_name(change: dict[str, Any]
     assert f"both make the arm {name!r}" in sentence(warp_study=STUDY | change)
 
 
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"starts": {}}, "warp_study.starts"),
+        ({"strengths": {}}, "warp_study.strengths"),
+        (
+            {"starts": {"meta-released": [1]}},
+            "warp_study.starts.meta-released: the arm has PT or FT settings of its own, and fixed strengths have the",
+        ),
+    ],
+)
+def test_the_warp_study_compares_arms_that_differ_in_their_warp(change: dict[str, Any], words: str) -> None:
+    assert words in sentence(warp_study=STUDY | change)
+
+
+def test_partial_access_compares_arms_that_see_labels_with_one_that_does_not() -> None:
+    assert "partial_access.baseline is 'meta', whose PT sees labels; legal: an arm without" in sentence(
+        partial_access={"baseline": "meta"}
+    )
+    assert "partial_access.arms names 'simclr-mild', whose PT sees no labels; legal: arms whose PT does" in sentence(
+        partial_access={"arms": ["meta", "simclr-mild"]}
+    )
+
+
 def test_the_same_strength_twice_is_one_arm() -> None:
     twice = read(warp_study=STUDY | {"strengths": {"stable": [1, 1]}})
     assert [name for name in study_arms(twice.warp_study, twice) if name.startswith("fixed")] == ["fixed-stable-1"]

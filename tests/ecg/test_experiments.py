@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from matplotlib.image import imread
 
 from metapt.config_files import read_one
 from metapt.domains.ecg.domain import DOMAIN
-from metapt.domains.ecg.experiments.augmentations import AugmentationsResults
+from metapt.domains.ecg.experiments.augmentations import AugmentationsResults, _panels
 from metapt.domains.ecg.jobs import EcgJobs
 from metapt.domains.ecg.quantities import (
     AUROC,
@@ -450,6 +451,17 @@ def test_augmentations(tmp_path: Path) -> None:
     assert numbers.loc[("meta", "MI"), "median"] == pytest.approx(np.median(infarcts))
     assert numbers.loc[("meta", "MI"), "ecgs"] == len(infarcts)
     assert numbers.loc[("meta", "all"), "ecgs"] == 400
+
+
+def test_views_of_a_fixed_strength_are_those_of_pt() -> None:
+    """A warp that was learned or searched before PT has initial views that PT did not see."""
+    views = {"initial": np.zeros((2, 3)), "learned": np.ones((2, 3))}
+    results: Any = SimpleNamespace(
+        arms=["meta-frozen"], trajectories=lambda arm: [], views=lambda arm, when: views[when]
+    )
+    [(names, shown, _)] = _panels(results)
+    assert names == ["meta's warp, frozen, fixed strength"]
+    assert shown is views["learned"]
 
 
 @pytest.mark.slow

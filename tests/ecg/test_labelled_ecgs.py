@@ -31,9 +31,10 @@ TEST = {"full_transfer": 2.0, "linear_evaluation": -3.0}
 """The difference between the arms in the test."""
 
 
-def planned(folder: Path, **keys: Any) -> EcgJobs:
+def planned(folder: Path, domain: dict[str, Any] | None = None, **keys: Any) -> EcgJobs:
     given = {"source": "ptbxl-1.0.3", "pretrain_seeds": list(SEEDS), "finetune_seeds": 2, "finetune": {"epochs": 4}}
-    config: Any = DOMAIN.section().model_validate(given | {"labelled_ecgs": {"sizes": [100, 500], **keys}})
+    given |= (domain or {}) | {"labelled_ecgs": {"sizes": [100, 500], **keys}}
+    config: Any = DOMAIN.section().model_validate(given)
     return EcgJobs("ecg", config, Place(str(folder), str(folder / "raw"), SOURCES, []))
 
 
@@ -56,7 +57,7 @@ def write(job: Job) -> None:
             for size in job.config["study"]["sizes"]:
                 seed = job.config["seed"]
                 best = 70 + 10 * seed + second * seen(evaluation, size, seed)
-                words = {"replicate": seed, "setting": f"labelled={size}", "evaluation": evaluation}
+                words = {"replicate": pair(seed, 0), "setting": f"labelled={size}", "evaluation": evaluation}
                 rows.append(metrics.row("ecg", arm, CROSS_VALIDATED_AUROC, best, **words))
                 name = f"{evaluation}, labelled={size}"
                 steps += [
@@ -70,7 +71,10 @@ def write(job: Job) -> None:
 @pytest.fixture
 def outputs(tmp_path: Path) -> dict[str, Path]:
     """Return the files of the summary of runs with known differences."""
-    made = planned(tmp_path)
+    return summarised(planned(tmp_path))
+
+
+def summarised(made: EcgJobs) -> dict[str, Path]:
     summary = DOMAIN.summary(made, "labelled_ecgs")
     for job in made.made.values():
         if job.stage in ("finetune", "study"):
@@ -124,6 +128,15 @@ def test_its_numbers_are_those_of_the_runs(outputs: dict[str, Path]) -> None:
                 assert wide["simclr"][evaluation, size, "2", seed] == 70 + 10 * seed - 2
     assert set(numbers["epoch"]) == {"1", "2", "3", "best", "test"}
     assert imread(outputs["figure_png"])[..., :3].std() > 0.02, "the figure is blank"
+
+
+def test_a_pt_seed_is_a_replicate_of_the_paired_differences(tmp_path: Path) -> None:
+    arms = {"simclr": {"method": "simclr"}, "warm": {"method": "simclr", "pretrain": {"temperature": 1.0}}}
+    files = summarised(planned(tmp_path, {"arms": arms}, arms=["simclr", "warm"]))
+    rows = pd.read_csv(files["differences"])
+    assert set(rows["changed"]) == {"pretrain.temperature: 1.0, not the domain's"}
+    assert set(rows["metric"]) == {AUROC, CROSS_VALIDATED_AUROC}
+    assert set(rows["n"]) == {len(SEEDS)}
 
 
 def test_a_side_is_that_of_the_other_pt_seeds() -> None:

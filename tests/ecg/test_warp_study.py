@@ -96,14 +96,15 @@ def test_draws_change_nothing_that_they_are_given(setting: Setting) -> None:
         assert all(torch.equal(value, kept[name]) for name, value in part.items())
 
 
-def test_the_head_is_where_the_online_head_would_be(setting: Setting) -> None:
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_the_head_is_where_the_online_head_would_be(setting: Setting, accumulate: int) -> None:
     """One minibatch is the whole FT training set, so that its order does not matter."""
-    arm = EcgMeta(warp=WARP, pretrain_steps=1, warmup_epochs=1, head_steps_between_updates=2)
+    arm = EcgMeta(warp=WARP, pretrain_steps=1, warmup_epochs=1, head_steps_between_updates=2, accumulate=accumulate)
     loop, _ = meta_loop(setting, arm)
     head, state = warp_study.online_head(setting, arm, loop.settings, setting.initial(), setting.initial_head())
     assert (setting.steps, loop.settings.warmup) == (8, 4)
-    assert int(state["step"]) == 4 * 1 + 4 * 2
-    for _ in range(12):
+    assert int(state["step"]) == 4 * accumulate + 4 * 2
+    for _ in range(4 * accumulate + 8):
         loop._head_step()
     torch.testing.assert_close(head, loop.head, rtol=1e-4, atol=1e-6)
 

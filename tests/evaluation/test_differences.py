@@ -50,6 +50,18 @@ def test_an_arm_is_compared_with_the_first_that_differs_in_one_setting() -> None
     }
 
 
+class Partial(Section):
+    own: dict[str, Any] = {}
+
+
+def test_a_setting_of_its_own_is_a_change_of_the_domains() -> None:
+    arms = {"a": Partial(), "b": Partial(own={"temperature": 0.1}), "c": Partial(own={"temperature": 0.1, "crop": 0.2})}
+    assert pairs(arms, []) == {
+        ("b", "a"): "own.temperature: 0.1, not the domain's",
+        ("c", "b"): "own.crop: 0.2, not the domain's",
+    }
+
+
 def test_the_pairs_of_claims_come_first_and_none_stands_there_twice() -> None:
     claimed = [("a", "x"), ("b", ""), ("a", "b"), ("a", "x")]
     assert pairs({"a": Arm(), "b": Arm(lr=1)}, claimed) == {("a", "x"): "", ("a", "b"): ""}

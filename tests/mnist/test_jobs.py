@@ -41,6 +41,24 @@ def test_an_arm_is_a_run_of_its_study() -> None:
     assert list(job.config["settings"]["arms"]) == ["meta-shared"], "a change of another arm leaves this run as it is"
 
 
+def test_only_runs_that_save_their_state_are_given_a_place_for_it() -> None:
+    """A job with such a place notes a signal to end, and ends when it has saved."""
+    made = jobs(rotation_mean_std={}, example_weighting={}, bptt={}, fidelity={}, headroom={})
+    kept = {
+        (experiment, arm): "checkpoint" in made.study(experiment, arm).config
+        for experiment in ("rotation_mean_std", "example_weighting", "bptt", "fidelity")
+        for arm in getattr(made.config, experiment).arms
+    }
+    bptt = {arm for (experiment, arm), keeps in kept.items() if experiment == "bptt" and keeps}
+    assert bptt == {"bptt", "bptt_limited", "bptt-shared", "bptt_limited-shared"}
+    assert {experiment for (experiment, _), keeps in kept.items() if keeps and experiment != "bptt"} == {
+        "rotation_mean_std",
+        "example_weighting",
+    }
+    DOMAIN.summary(made, "headroom")
+    assert not any("checkpoint" in job.config for name, job in made.made.items() if "/headroom/" in name)
+
+
 def test_an_arm_with_the_budget_of_another_waits_for_it() -> None:
     made = jobs(bptt={})
     job = made.study("bptt", "bptt_limited-shared")

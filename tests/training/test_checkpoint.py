@@ -7,6 +7,8 @@ import hashlib
 import io
 import os
 import random
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import torch
 
 from metapt.errors import DataError, MachineError
 from metapt.training.checkpoint import Checkpoint, fingerprint
+from metapt.training.measure import Measured
 
 STATE = {"step": 1, "weights": torch.arange(50.0), "nested": {"name": "a", "list": [1.5, None, True]}}
 
@@ -47,6 +50,21 @@ def test_without_a_file_there_is_nothing_to_load_and_nothing_to_say(
 ) -> None:
     assert Checkpoint(path, "mine").load() is None
     assert not caplog.records
+
+
+def test_work_that_goes_on_from_another_process_is_not_measured_as_a_whole(path: Path) -> None:
+    save = "import sys, pathlib; from metapt.training.checkpoint import Checkpoint"
+    save += "; Checkpoint(pathlib.Path(sys.argv[1]), sys.argv[2]).save({})"
+    with Measured("cpu") as outer:
+        Checkpoint(path, "mine").save({})
+        assert Checkpoint(path, "mine").load() == {}
+        assert outer.whole, "this process has done the work before"
+        subprocess.run([sys.executable, "-c", save, str(path), "mine"], check=True)
+        with Measured("cpu") as inner:
+            assert Checkpoint(path, "mine").load() == {}
+        with Measured("cpu") as later:
+            pass
+    assert (outer.whole, inner.whole, later.whole) == (False, False, True)
 
 
 def test_the_newest_of_many_generations_is_loaded_and_two_are_kept(path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 
 import pandas as pd
 import pytest
@@ -12,7 +13,10 @@ import pytest
 from metapt.evaluation.comparisons import Judgement, decide
 from metapt.evaluation.looks import looks
 from metapt.evaluation.metrics import NotMeasuredError
-from metapt.twostage.cost import Cost, Limit, comparisons, ratio, tables
+from metapt.hypergrad import Pretrained
+from metapt.training.measure import Measured, goes_on
+from metapt.twostage.cost import Cost, Limit, comparisons, figure, ratio, tables, whole_runs
+from metapt.twostage.pretraining import PretrainRun, finished, time_per_step
 from metapt.twostage.quantities import FT_TIME, FULL_TRANSFER, PEAK_MEMORY, TIME_PER_STEP, WALL_TIME
 
 VALUES = {
@@ -104,6 +108,42 @@ def test_times_on_several_machines_decide_nothing(machines: dict[str, list[str]]
 def test_few_pt_seeds_decide_nothing(seeds: int) -> None:
     assert verdict(cost(seeds=seeds), TIME_PER_STEP, 4.0).word == "too few seeds"
     assert math.isnan(ratio(cost(seeds=1), "meta", TIME_PER_STEP).low)
+
+
+def test_an_interrupted_run_has_no_time_and_no_memory() -> None:
+    for interrupted in (True, False):
+        with Measured("cpu") as measured:
+            if interrupted:
+                goes_on()
+        run = finished(PretrainRun(Pretrained({}, {}, {})), measured)
+        numbers = run.numbers | time_per_step(measured, 8)
+        assert numbers.keys() == {TIME_PER_STEP, PEAK_MEMORY, WALL_TIME}
+        assert all(math.isnan(each) is interrupted for each in numbers.values())
+
+
+def test_runs_that_were_interrupted_are_left_out_of_times_and_memory() -> None:
+    rows = {("simclr", 0): 1.0, ("simclr", 1): math.nan, ("simclr", 2): 2.0, ("meta", 0): math.nan, ("meta", 1): 9.0}
+    rows |= {("meta", 2): 4.0, ("optsla", 0): math.nan}
+    table = pd.DataFrame([(arm, seed, value) for (arm, seed), value in rows.items()], columns=["arm", "seed", "value"])
+
+    class Measurements:
+        def pretraining(self, arm: str, metric: str) -> pd.Series[float]:
+            return table[table["arm"] == arm].set_index("seed")["value"]
+
+    whole = partial(whole_runs, Measurements())  # type: ignore[arg-type]
+    assert whole("simclr", TIME_PER_STEP).to_dict() == {0: 1.0, 2: 2.0}
+    with pytest.raises(NotMeasuredError, match="All PT runs of optsla were interrupted"):
+        whole("optsla", TIME_PER_STEP)
+    found = ratio(replace(cost(plain="simclr"), measured=whole), "meta", TIME_PER_STEP)
+    assert (found.mean, found.n) == (pytest.approx(2.0), 1), "of the PT seed that both arms have"
+    table.loc[(table["arm"] == "meta") & (table["seed"] == 2), "value"] = math.nan
+    with pytest.raises(NotMeasuredError, match="with no common PT seed"):
+        ratio(replace(cost(plain="simclr"), measured=whole), "meta", TIME_PER_STEP)
+    shown = replace(cost(plain="simclr"), measured=whole, looks=looks(["simclr", "meta", "optsla"], {}))
+    shown = replace(shown, papers_ratios={TIME_PER_STEP: 2.0, PEAK_MEMORY: 1.9})
+    (block,) = tables(shown).blocks.values()
+    assert block["PT runs"].tolist() == ["2", "1", ""]
+    figure(shown)
 
 
 def test_without_plain_pt_nothing_is_claimed() -> None:

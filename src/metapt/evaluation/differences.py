@@ -30,7 +30,8 @@ def pairs(arms: Mapping[str, Section], claimed: Iterable[tuple[str, str]]) -> di
             changed = [key for key in ours | others if ours.get(key) != others.get(key)]
             if len(changed) == 1 and (control, arm) not in found:
                 [key] = changed
-                found[arm, control] = f"{key}: {ours.get(key)}, not {others.get(key)}"
+                now, before = (each.get(key, "the domain's") for each in (ours, others))
+                found[arm, control] = f"{key}: {now}, not {before}"
                 break
     return found
 
@@ -59,8 +60,8 @@ def differences(results: Results, compared: Mapping[tuple[str, str], str]) -> pd
 
 
 def _flat(settings: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    """Return nested settings as one dictionary with dotted keys."""
+    """Return nested settings as one dictionary with dotted keys; a section without keys leaves none."""
     found: dict[str, Any] = {}
     for key, value in settings.items():
-        found |= _flat(value, f"{above}{key}.") if isinstance(value, dict) and value else {f"{above}{key}": value}
+        found |= _flat(value, f"{above}{key}.") if isinstance(value, dict) else {f"{above}{key}": value}
     return found

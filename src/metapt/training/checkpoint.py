@@ -13,8 +13,10 @@ import json
 import logging
 import os
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import torch
 
@@ -22,6 +24,7 @@ from metapt import records
 from metapt.digest import code_digest
 from metapt.errors import DataError
 from metapt.files import atomic_path
+from metapt.training import measure
 from metapt.training.interruption import end_if_told
 
 log = logging.getLogger(__name__)
@@ -69,7 +72,7 @@ class Checkpoint:
             Interrupted: the job was told to end; the state is saved.
         """
         buffer = io.BytesIO()
-        torch.save({"fingerprint": self.fingerprint, "state": state}, buffer)
+        torch.save({"fingerprint": self.fingerprint, "process": _process(os.getpid()), "state": state}, buffer)
         payload = buffer.getbuffer()
         with atomic_path(self.path) as temporary:
             with open(temporary, "wb") as file:
@@ -83,6 +86,8 @@ class Checkpoint:
 
     def load(self) -> dict[str, Any] | None:
         """Return the newest complete state of this run, or None; log a warning for each file that is passed over.
+
+        If another process has saved it, the measurements that run do not count as whole (see `measure.goes_on`).
 
         Raises:
             DataError: there is a folder in place of the file.
@@ -124,6 +129,8 @@ class Checkpoint:
                 path,
             )
             return None
+        if saved.get("process") != _process(os.getpid()):
+            measure.goes_on()
         state: dict[str, Any] = saved["state"]
         return state
 
@@ -137,3 +144,9 @@ class Checkpoint:
         """Remove unfinished files of processes that were killed while saving (for their names see `atomic_path`)."""
         for unfinished in self.path.parent.glob(f".????????.{glob.escape(self.path.name)}"):
             unfinished.unlink(missing_ok=True)
+
+
+@cache
+def _process(number: int) -> str:
+    """Return a name of the process with this number that no other process has, not even one with the same number."""
+    return f"{number} {uuid4().hex}"

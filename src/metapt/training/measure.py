@@ -28,6 +28,8 @@ class Measured:
         peak_bytes: the largest memory in use, less that in use at the start: of the GPU if the device is one, else of
             the process. On systems other than Linux, which can't reset the maximum, the largest memory of the process
             so far.
+        whole: False if an earlier process did a part of the work, so that `seconds` and `peak_bytes` are those of the
+            rest (see `goes_on`).
     """
 
     _open: ClassVar[list[Measured]] = []  # the blocks that run, the outer ones first; each begins with a new maximum
@@ -36,6 +38,7 @@ class Measured:
         self.on_gpu = device.startswith("cuda")
         self.seconds = 0.0
         self.peak_bytes = 0
+        self.whole = True
         self._highest = 0
 
     def __enter__(self) -> Measured:
@@ -66,6 +69,12 @@ class Measured:
             peak = torch.cuda.max_memory_allocated() if self.on_gpu else _peak()
             for block in self._open:
                 block._highest = max(block._highest, peak)
+
+
+def goes_on() -> None:
+    """Note in each block that runs that an earlier process did a part of its work."""
+    for block in Measured._open:
+        block.whole = False
 
 
 def _reset_peak() -> int:

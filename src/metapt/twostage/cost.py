@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -64,7 +65,19 @@ def cost_of(
     ratios = {TIME_PER_STEP: ratio, PEAK_MEMORY: PAPERS_MEMORY}
     rows = results.metrics[results.metrics["metric"] == FT_TIME].set_index("replicate")
     finetuning = {str(name): part["value"] for name, part in rows.groupby("evaluation")}
-    return Cost(results.name, looks, results.pretraining, results.machines, plain, words, ratios, finetuning)
+    whole = partial(whole_runs, results)
+    return Cost(results.name, looks, whole, results.machines, plain, words, ratios, finetuning)
+
+
+def whole_runs(results: TwoStageResults, arm: str, metric: str) -> pd.Series[float]:
+    """Return a number of the PT runs of an arm that were not interrupted, indexed by PT seed.
+
+    Raises NotMeasuredError if there is none.
+    """
+    values = results.pretraining(arm, metric).dropna()
+    if values.empty:
+        raise NotMeasuredError(f"All PT runs of {arm} were interrupted, so that none has {metric!r}.")
+    return values
 
 
 PAPERS_MEMORY = 8.5 / 4.5
@@ -72,10 +85,17 @@ PAPERS_MEMORY = 8.5 / 4.5
 
 
 def ratio(cost: Cost, arm: str, metric: str) -> Estimate:
-    """Return the mean ratio of an arm to plain PT, see `paired_ratio`. Raises NotMeasuredError if one was not run."""
+    """Return the mean ratio of an arm to plain PT over the PT seeds that both have, see `paired_ratio`.
+
+    Raises NotMeasuredError if there are none.
+    """
     if cost.plain is None:
         raise NotMeasuredError(f"{cost.experiment} has no plain PT to compare {arm} to.")
-    return paired_ratio(cost.measured(arm, metric), cost.measured(cost.plain, metric))
+    ours, plain = (cost.measured(each, metric) for each in (arm, cost.plain))
+    both = ours.index.intersection(plain.index)
+    if both.empty:
+        raise NotMeasuredError(f"{arm} and {cost.plain} have {metric!r} with no common PT seed.")
+    return paired_ratio(ours[both], plain[both])
 
 
 def tables(cost: Cost) -> Tables:
@@ -106,21 +126,23 @@ def tables(cost: Cost) -> Tables:
                 f"{metric}, max": high / factor,
             }
             if cost.plain is not None and metric != WALL_TIME:
-                r = ratio(cost, arm, metric)
-                row |= {f"{metric}, ratio": r.mean, f"{metric}, ratio low": r.low, f"{metric}, ratio high": r.high}
-                what = "time" if metric == TIME_PER_STEP else "memory"
-                texts[f"ratio to {cost.looks[cost.plain].label} ({what})"] = _interval(r)
+                with suppress(NotMeasuredError):
+                    r = ratio(cost, arm, metric)
+                    row |= {f"{metric}, ratio": r.mean, f"{metric}, ratio low": r.low, f"{metric}, ratio high": r.high}
+                    what = "time" if metric == TIME_PER_STEP else "memory"
+                    texts[f"ratio to {cost.looks[cost.plain].label} ({what})"] = _interval(r)
         rows.append(row)
         shown.append(texts | {"paper": cost.papers.get(arm, "")})
     machines = "; ".join(dict.fromkeys(name for names in cost.machines.values() for name in names))
     caption = (
         f"Cost of PT on {machines or 'an unknown machine'}: medians over PT seeds, and geometric means of the ratios "
-        "of the same PT seed with 95% t intervals. Column paper: time and memory of whole PT on one V100"
+        "of the same PT seed with 95% t intervals. Runs that were interrupted are left out. Column paper: time and "
+        "memory of whole PT on one V100"
     )
     blocks = {caption: pd.DataFrame(shown)}
     if cost.finetuning:
         first = next(iter(cost.looks))
-        of_pt = float(cost.measured(first, WALL_TIME).median())
+        of_pt = _median(cost, first, WALL_TIME)
         lines = []
         for evaluation, seconds in cost.finetuning.items():
             run = float(seconds.median())
@@ -182,9 +204,12 @@ def _bars(axis: Axes, cost: Cost, metric: str, factor: float) -> None:
     for place, (arm, look) in enumerate(cost.looks.items()):
         try:
             values = factor * cost.measured(arm, metric).to_numpy(dtype=float)
-            times = f"  ({ratio(cost, arm, metric).mean:.2f}×)" if cost.plain not in (None, arm) else ""
         except NotMeasuredError:
             continue
+        times = ""
+        if cost.plain not in (None, arm):
+            with suppress(NotMeasuredError):
+                times = f"  ({ratio(cost, arm, metric).mean:.2f}×)"
         axis.barh(place, np.median(values), height=0.55, color=look.colour, alpha=0.85)
         axis.plot(
             values,
@@ -203,7 +228,7 @@ def _bars(axis: Axes, cost: Cost, metric: str, factor: float) -> None:
             fontsize=9,
         )
     if cost.plain is not None and LEARNED in cost.looks:
-        base = factor * float(cost.measured(cost.plain, metric).median())
+        base = factor * _median(cost, cost.plain, metric)
         axis.plot(
             base * cost.papers_ratios[metric],
             list(cost.looks).index(LEARNED) + 0.38,
@@ -212,6 +237,14 @@ def _bars(axis: Axes, cost: Cost, metric: str, factor: float) -> None:
             markerfacecolor="white",
             label=f"the paper's ratio ({cost.papers_ratios[metric]:.1f}×)",
         )
+
+
+def _median(cost: Cost, arm: str, metric: str) -> float:
+    """Return the median of a number over the PT runs of an arm, NaN if it was not measured."""
+    try:
+        return float(cost.measured(arm, metric).median())
+    except NotMeasuredError:
+        return math.nan
 
 
 def _interval(e: Estimate) -> str:

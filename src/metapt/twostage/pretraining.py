@@ -29,13 +29,17 @@ class PretrainRun:
 
 
 def time_per_step(measured: Measured, steps: int) -> dict[str, float]:
-    """Return the time per PT step, of the steps that this process took; NaN if it took none."""
-    return {TIME_PER_STEP: measured.seconds / steps if steps else math.nan}
+    """Return the time per PT step; NaN if the run goes on from a checkpoint of another process."""
+    return {TIME_PER_STEP: measured.seconds / steps if steps and measured.whole else math.nan}
 
 
 def finished(run: PretrainRun, measured: Measured) -> PretrainRun:
-    """Return the run after adding time and memory to its numbers and detaching its tensors from any graph."""
-    run.numbers |= {WALL_TIME: measured.seconds, PEAK_MEMORY: measured.peak_bytes / 1e9}
+    """Return the run after adding time and memory to its numbers and detaching its tensors from any graph.
+
+    Time and memory are NaN if the run goes on from a checkpoint of another process, since the part before was not seen.
+    """
+    whole = 1.0 if measured.whole else math.nan
+    run.numbers |= {WALL_TIME: whole * measured.seconds, PEAK_MEMORY: whole * measured.peak_bytes / 1e9}
     run.pretrained = Pretrained(*(detached(part) for part in run.pretrained))
     run.meta = detached(run.meta)
     return run

@@ -14,7 +14,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from metapt.domains.ecg.looks import label, looks
+from metapt.domains.ecg.looks import looks
 from metapt.domains.ecg.quantities import (
     DISPLACEMENT,
     HORIZON,
@@ -222,8 +222,5 @@ def _worth(axis: Axes, results: EcgResults, strengths: pd.DataFrame, evaluation:
                 ends = [float(results.pretraining(run, DISPLACEMENT).mean()) for run in runs]
                 scores = [over_seeds(results.runs(run, size, evaluation)).mean for run in runs]
                 axis.plot(ends, scores, marker, color=colour, markersize=8, label=f"{name}, where it ended")
-        with suppress(NotMeasuredError):
-            nothing = over_seeds(results.runs("no_pt", size, evaluation)).mean
-            axis.axhline(**_ZERO | {"y": nothing, "linewidth": 1.2, "label": label("no_pt")})
         axis.set(xlabel=DISPLACEMENT, ylabel=f"{AUROC_LABEL}, |$D_{{FT}}$| = {size},\nmean ± SE over PT seeds")
     log_scale(axis, "x")

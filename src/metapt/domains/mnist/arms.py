@@ -36,7 +36,7 @@ class Run:
     arm: str  # its name
     device: str  # of torch
     threads: int  # CPU threads
-    checkpoint: Path  # path of the state of the unfinished run; the name of a part goes into it, see `resumable`
+    checkpoint: Path | None  # of the unfinished run, with the names of parts in it (see `resumable`); None: saves none
     fingerprint: str  # see `Checkpoint`
     budget_seconds: float | None = None  # mean wall time of the arm that `budget_of` names; None for arms without one
 
@@ -46,6 +46,7 @@ class Run:
 
     def resumable(self, part: str = "") -> Checkpoint:
         """Return the checkpoint of the run, or of a part of it that resumes on its own."""
+        assert self.checkpoint is not None
         path = self.checkpoint.with_name(f"{self.checkpoint.stem}{part}{self.checkpoint.suffix}")
         return Checkpoint(path, self.fingerprint)
 
@@ -70,15 +71,15 @@ def run_arm(
     """Train an arm of an experiment by `train`, and write its tables; `module` is the `__name__` of the job's module.
 
     The config holds `experiment`, `arm`, `settings` (with this arm only: `budget_of` may name one that is not there)
-    and `checkpoint`. The inputs are `data`, the prepared images, and for an arm with the budget of another `budget`,
-    that arm's metrics. The outputs are `metrics` and `series`.
+    and, for an arm that saves its state, `checkpoint`. The inputs are `data`, the prepared images, and for an arm with
+    the budget of another `budget`, that arm's metrics. The outputs are `metrics` and `series`.
     """
     run = Run(
         experiment=f"mnist_{config['experiment']}",
         arm=config["arm"],
         device=machine.device,
         threads=machine.threads,
-        checkpoint=Path(config["checkpoint"]),
+        checkpoint=Path(config["checkpoint"]) if "checkpoint" in config else None,
         fingerprint=fingerprint(config, inputs, module, machine.device),
         budget_seconds=_wall_time(inputs["budget"]) if "budget" in inputs else None,
     )

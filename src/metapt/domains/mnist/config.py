@@ -100,6 +100,10 @@ class Study(ExperimentSection):
 
     study: ClassVar[str]  # the study's module, in the package `studies`
 
+    def keeps_checkpoint(self, arm: str) -> bool:
+        """Return whether an arm's run saves its state while it computes."""
+        return False
+
 
 def minibatches(examples: int, batch_size: int) -> int:
     """Return the number of minibatches of a pass over `examples`, including a smaller last one."""
@@ -136,6 +140,10 @@ class LearnedRotation(RotationData):
 
     arms: dict[str, MnistMeta]
     epochs: Positive = key(5, "passes over the PT images")
+
+    def keeps_checkpoint(self, arm: str) -> bool:
+        """Return True: meta-PT saves its state."""
+        return True
 
     def check(self, domain: Any) -> None:
         """Raise ValueError if a warm-up leaves no meta-update."""
@@ -182,6 +190,10 @@ class ExampleWeighting(Study):
     batch_size: Positive = key(100, "images per minibatch, in PT and FT")
     epochs: Positive = key(100, "passes over the PT images")
 
+    def keeps_checkpoint(self, arm: str) -> bool:
+        """Return True: meta-PT saves its state."""
+        return True
+
     def check(self, domain: Any) -> None:
         """Raise ValueError if a warm-up leaves no meta-update."""
         examples = TRAIN_IMAGES[domain.source] if self.pretrain_examples == "all" else self.pretrain_examples
@@ -221,6 +233,10 @@ class BpttStudy(RotationData):
     evaluations: Positive = key(
         2, "PT and FT runs whose mean accuracy is that of a replicate (not in the paper; released code: none)"
     )
+
+    def keeps_checkpoint(self, arm: str) -> bool:
+        """Return whether the arm is backpropagation, which saves its state after each outer step."""
+        return isinstance(self.arms[arm], BpttArm)
 
     def check(self, domain: Any) -> None:
         """Raise ValueError for an arm with epochs, an unknown budget_of, or a warm-up that leaves no meta-update."""

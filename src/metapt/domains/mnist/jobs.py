@@ -49,6 +49,7 @@ class MnistJobs(Jobs[MnistSettings]):
             mem_mb=_mem_mb(section),
             minutes=60 + settings["arms"][arm].get("outer_steps", 0),
             threads=_threads(section),
+            resumable=section.keeps_checkpoint(arm),
             alone=isinstance(section, BpttStudy),  # its arms are timed
         )
 

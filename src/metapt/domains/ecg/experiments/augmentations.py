@@ -138,7 +138,7 @@ def _panels(results: AugmentationsResults) -> list[tuple[list[str], Values, str]
     """Return the titles, the two views and the colour of each panel: one for arms and times whose views are equal."""
     found: list[tuple[list[str], Values, str]] = []
     for arm, look in looks(results.arms).items():
-        for when in ("initial", "learned") if results.trajectories(arm) else ("initial",):
+        for when in ("initial", "learned") if results.trajectories(arm) else ("learned",):
             name = f"{look.label}, {when if results.trajectories(arm) else 'fixed'} strength"
             views = results.views(arm, when)
             same = next((names for names, others, _ in found if np.array_equal(others, views)), None)

@@ -72,7 +72,7 @@ def numbers(results: EcgResults) -> pd.DataFrame:
             found.append(_rows(seed_means(results.runs(arm, size, evaluation)), **cell, labelled=size, epoch=TEST))
             for size in results.section.sizes:
                 setting, words = labelled_ecgs(size), cell | {"labelled": size}
-                best = results.values(arm, CROSS_VALIDATED_AUROC, setting, evaluation)
+                best = seed_means(results.values(arm, CROSS_VALIDATED_AUROC, setting, evaluation))
                 found.append(_rows(best, **words, epoch=BEST))
                 own = results.series[
                     (results.series["arm"] == arm) & (results.series["name"] == f"{evaluation}, {setting}")

@@ -17,7 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from metapt.domains.ecg.aurocs import auroc_cells, auroc_tables, papers_cells, papers_words, where
-from metapt.domains.ecg.config import EcgExperiment, access, controls
+from metapt.domains.ecg.config import EcgExperiment, EcgSettings, access, controls
 from metapt.domains.ecg.jobs import EcgJobs
 from metapt.domains.ecg.looks import label, looks
 from metapt.domains.ecg.quantities import AUROC
@@ -51,6 +51,16 @@ class PartialAccess(EcgExperiment):
     def arm_names(self) -> list[str]:
         """Return the baseline, then the arms."""
         return list(dict.fromkeys([self.baseline, *self.arms]))
+
+    def check(self, domain: EcgSettings) -> None:
+        """Raise ValueError as `EcgExperiment.check`, for a baseline that sees labels, and for an arm that sees none."""
+        super().check(domain)
+        sees = {name: access(domain.arms[name], 500) != "none" for name in self.arm_names()}
+        if sees[self.baseline]:
+            raise ValueError(f".baseline is {self.baseline!r}, whose PT sees labels; legal: an arm without")
+        for name in self.arms:
+            if not sees[name]:
+                raise ValueError(f".arms names {name!r}, whose PT sees no labels; legal: arms whose PT does")
 
 
 @dataclass(frozen=True)

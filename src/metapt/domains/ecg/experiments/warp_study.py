@@ -24,7 +24,7 @@ from metapt.evaluation.experiment import Experiment, Needs
 from metapt.evaluation.metrics import NotMeasuredError
 from metapt.evaluation.statistics import estimate_mean
 from metapt.evaluation.tables import Tables, mean_and_error
-from metapt.sections import NAME, Positive, Rate, key
+from metapt.sections import NAME, Positive, Rate, key, plain
 from metapt.twostage.quantities import EVALUATIONS, PRETRAINING
 
 
@@ -41,10 +41,12 @@ class WarpStudy(EcgExperiment):
     strengths: dict[str, list[Rate]] = key(
         {"paper": [0.125, 0.25, 0.5, 1.0, 2.0, 4.0], "stable": [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0]},
         "fixed values of `initial`, for each of them",
+        min_length=1,
     )
     starts: dict[str, list[Rate]] = key(
         {"meta": [1.0, 4.0], "meta-stable": [1.0, 16.0, 64.0]},
         "arms of `ecg.arms` whose hypergradients are drawn, and the values of `initial` that they start from",
+        min_length=1,
     )
     draws: Positive = key(20, "hypergradients per strength and PT seed, each with its own minibatches")
     horizon: list[Positive] = key([1, 5, 25], "PT steps at each strength after which heads are compared", min_length=1)
@@ -67,6 +69,12 @@ class WarpStudy(EcgExperiment):
             if not isinstance(domain.arms[name], EcgMeta):
                 learned = ", ".join(key for key, arm in domain.arms.items() if isinstance(arm, EcgMeta))
                 raise ValueError(f".starts.{name}: the arm has no hypergradient; legal: {learned}")
+            own = plain(domain.arms[name])
+            if own["pretrain"] or own["finetune"]:
+                raise ValueError(
+                    f".starts.{name}: the arm has PT or FT settings of its own, and fixed strengths have the domain's; "
+                    "legal: arms without"
+                )
         made: dict[str, str] = {}
         for name, origin, _ in _arms(self, domain):
             if name in domain.arms:

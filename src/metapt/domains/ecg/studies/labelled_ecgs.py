@@ -16,6 +16,7 @@ from metapt.machine import Machine
 from metapt.training import progress
 from metapt.twostage.heads import highest
 from metapt.twostage.quantities import CROSS_VALIDATED_AUROC
+from metapt.twostage.replicates import pair
 
 
 def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
@@ -41,7 +42,8 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
         curves = validation_curves(each, study["folds"], evaluation, pretrained)
         best = fmean(curve[highest(curve)] for curve in curves)
         words: dict[str, Any] = {"setting": labelled_ecgs(each.meta_size), "evaluation": evaluation}
-        rows.append(metrics.row(config["domain"], config["arm"], CROSS_VALIDATED_AUROC, best, replicate=seed, **words))
+        words["replicate"] = pair(seed, 0)
+        rows.append(metrics.row(config["domain"], config["arm"], CROSS_VALIDATED_AUROC, best, **words))
         # A rehearsal leaves epochs out, so that folds have as many as it took.
         means = [fmean(values) for values in zip(*curves, strict=False)]
         name = f"{evaluation}, {labelled_ecgs(each.meta_size)}"

@@ -110,7 +110,8 @@ def online_head(
     features, labels = setting.features(pretrained, labelled)
     stream = ShuffledStream(len(train), size, [generator("ecg warp study head", setting.seed)])
     state = optimizer.init(head)
-    for _ in progress(0, updates * settings.finetuning.minibatches + others * arm.head_steps_between_updates):
+    taken = updates * settings.accumulate * settings.finetuning.minibatches + others * arm.head_steps_between_updates
+    for _ in progress(0, taken):
         chosen = stream.next()[0].to(features.device)
         current = leaves(head)
         gradient = vjp([classification_loss(current, features[chosen], labels[chosen])], list(current.values()))

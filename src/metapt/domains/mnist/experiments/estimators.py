@@ -50,7 +50,8 @@ def needs(jobs: MnistJobs, section: MnistEstimators) -> Needs:
     for seed in section.pretrain_seeds:
         config = own | {"seed": seed, "draws": section.draws, "horizons": section.horizons}
         entry, inputs = "domains.mnist.studies.estimators", {"data": jobs.prepared().outputs["data"]}
-        made.append(jobs.training("study", f"estimators/seed{seed}", entry, config, inputs, mem_mb=2000, minutes=60))
+        words = "study", f"estimators/seed{seed}", entry, config, inputs
+        made.append(jobs.training(*words, resumable=False, mem_mb=2000, minutes=60))
     ends, reach = secant(section), section.secant
     means = {ends.low: sizes.reference - reach, ends.high: sizes.reference + reach}
     return Needs(made + fixed_runs(jobs, sizes, means, section.pretrain_seeds), words=measured_runs(section))

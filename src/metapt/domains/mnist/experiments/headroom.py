@@ -59,7 +59,8 @@ def fixed_runs(jobs: MnistJobs, section: MnistHeadroom, means: Mapping[str, floa
         given = {"settings": plain(study(section, {name: mean})), "seeds": list(seeds)}
         config = {"experiment": "headroom", "arm": name} | given
         entry, inputs = "domains.mnist.studies.headroom", {"data": jobs.prepared().outputs["data"]}
-        made.append(jobs.training("study", f"headroom/{name}", entry, config, inputs, mem_mb=2000, minutes=60))
+        words = "study", f"headroom/{name}", entry, config, inputs
+        made.append(jobs.training(*words, resumable=False, mem_mb=2000, minutes=60))
     return made
 
 

@@ -53,19 +53,23 @@ def train(study: BpttStudy, run: Run, data: MnistData) -> Outcome:
     than the study asks for. Raises TrainingError if hypergradients stay unusable.
     """
     test = Images(rotated(data.test_images, (study.target, 1.0), run.generator("test rotation")), data.test_labels)
-    rows, series, checkpoints = [], [], []
+    rows, series = [], []
     seeds = seed_numbers(study.replicates)
     for place in steps(0, len(seeds), "replicates"):
         replicate = seeds[place]
-        checkpoints.append(run.resumable(f"-{replicate}"))
-        numbers, means = _replicate(study, run, data, test, replicate, checkpoints[-1])
+        numbers, means = _replicate(study, run, data, test, replicate)
         rows += metrics.rows_of(run.experiment, run.arm, numbers, replicate=replicate)
         series += metrics.series("mean", means, replicate)
-    return Outcome(rows, series, checkpoints)
+    kept = [_checkpoint(run, seed) for seed in seeds] if study.keeps_checkpoint(run.arm) else []
+    return Outcome(rows, series, kept)
+
+
+def _checkpoint(run: Run, replicate: int) -> Checkpoint:
+    return run.resumable(f"-{replicate}")
 
 
 def _replicate(
-    study: BpttStudy, run: Run, data: MnistData, test: Images, replicate: int, checkpoint: Checkpoint
+    study: BpttStudy, run: Run, data: MnistData, test: Images, replicate: int
 ) -> tuple[dict[str, float], list[float]]:
     """Return the numbers of a replicate by metric, and the trajectory of its mean rotation if it learns one.
 
@@ -77,7 +81,7 @@ def _replicate(
     arm, first = study.arms[run.arm], replicate * study.evaluations
     learned = _Learned([], 0.0, 0, 0)
     if isinstance(arm, BpttArm):
-        learned = _backpropagate(Stages(study, run, data, first), run, arm, checkpoint)
+        learned = _backpropagate(Stages(study, run, data, first), run, arm, _checkpoint(run, replicate))
     accuracies, seconds, peaks, means = [], [], [learned.peak_bytes], [learned.means] if learned.means else []
     for seed in range(first, first + study.evaluations):
         with Measured(run.device) as measured:
