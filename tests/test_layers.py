@@ -33,8 +33,6 @@ LAYERS = [
     {"__main__", "__init__"},
 ]
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
-ELSEWHERE = {("fetching", "training"): "the signal that ends a run is noticed by downloads, too"}
-"""Imports from a layer of equal rank, with the reason."""
 
 
 def imported(path: Path) -> set[str]:
@@ -56,11 +54,7 @@ def test_every_module_has_a_layer() -> None:
 @pytest.mark.parametrize("name", MODULES)
 def test_imports_go_downwards(name: str) -> None:
     layer = name.split(".")[0]
-    upward = [
-        each
-        for each in imported(MODULES[name])
-        if RANK[each.split(".")[0]] > RANK[layer] and (layer, each.split(".")[0]) not in ELSEWHERE
-    ]
+    upward = [each for each in imported(MODULES[name]) if RANK[each.split(".")[0]] > RANK[layer]]
     assert not upward
 
 
