@@ -19,7 +19,8 @@ def learned(start):
 def trajectories():
     bands = {"from 0": learned(0), "from 90": learned(90)}
     figure, (axis,) = figures.panels()
-    figures.trajectories(axis, bands, "meta-updates", "rotation (degrees)", (30, 45, 60))
+    figures.trajectories(axis, bands, "meta-updates", (30, 45, 60))
+    axis.set_ylabel("rotation (degrees)")
     return figure
 
 
@@ -27,7 +28,8 @@ def distributions():
     generator = np.random.default_rng(0)
     groups = {"clean": generator.beta(6, 3, 300), "noisy": generator.beta(1, 8, 100)}
     figure, (axis,) = figures.panels()
-    figures.distributions(axis, groups, "weight", "share (%)", logarithmic=True)
+    figures.distributions(axis, groups, "weight")
+    axis.set_ylabel("share (%)")
     return figure
 
 
@@ -88,7 +90,7 @@ def test_numbers_that_are_not_finite_can_be_drawn(tmp_path):
 
 def test_a_target_is_a_dashed_line():
     _, (axis,) = figures.panels()
-    figures.trajectories(axis, {"meta": learned(0)}, "x", "y", target=45.0)
+    figures.trajectories(axis, {"meta": learned(0)}, "x", target=45.0)
     assert [line.get_linestyle() for line in axis.lines if line.get_label() == "target"] == ["--"]
 
 
@@ -106,11 +108,10 @@ def test_a_band_has_a_gap_where_a_replicate_has_diverged():
     assert figures.over_replicates(series, "mean")["centre"].isna().tolist() == [False, True]
 
 
-@pytest.mark.parametrize("logarithmic", [False, True])
-def test_shares_of_each_group_add_up_to_100(logarithmic):
+def test_shares_of_each_group_add_up_to_100():
     groups = {"few": [0.1, 0.2, 0.9], "many": np.linspace(0, 1, 50)}  # with a zero, which has no logarithm
     _, (axis,) = figures.panels()
-    figures.distributions(axis, groups, "weight", logarithmic=logarithmic)
+    figures.distributions(axis, groups, "weight")
     heights = [sum(bar.get_height() for bar in bars) for bars in axis.containers if len(bars) > 1]
     assert heights == pytest.approx([100, 100])
 

@@ -61,14 +61,14 @@ class Criterion:
     words: str
 
 
-def at_least(value: float, what: str = "") -> Criterion:
-    """Return the criterion that a number, called `what` in words, is at least `value`."""
-    return Criterion(value, math.inf, f"{what} at least {value:g}".strip())
+def at_least(value: float) -> Criterion:
+    """Return the criterion that a number is at least `value`."""
+    return Criterion(value, math.inf, f"at least {value:g}")
 
 
-def at_most(value: float, what: str = "") -> Criterion:
-    """Return the criterion that a number, called `what` in words, is at most `value`."""
-    return Criterion(-math.inf, value, f"{what} at most {value:g}".strip())
+def at_most(value: float) -> Criterion:
+    """Return the criterion that a number is at most `value`."""
+    return Criterion(-math.inf, value, f"at most {value:g}")
 
 
 def within(target: float, tolerance: float) -> Criterion:
@@ -76,7 +76,7 @@ def within(target: float, tolerance: float) -> Criterion:
     return Criterion(target - tolerance, target + tolerance, f"within {tolerance:g} of {target:g}")
 
 
-NOT_BELOW = at_least(0.0, "difference")  # the criterion that one arm is better than another
+NOT_BELOW = Criterion(0.0, math.inf, "difference at least 0")  # the criterion that one arm is better than another
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,6 @@ class Comparison:
     measure: Callable[[], Estimate | Measurement]
     evaluation: str = ""  # name of the evaluation; empty if the metric has none
     paper: str = BEYOND_THE_PAPER  # what the paper reports, in words
-    least_seeds: int = LEAST_SEEDS  # number of replicates below which nothing is decided
     sanity: Sanity | None = None  # what the control must show first, by a one-sided t test
 
 
@@ -140,7 +139,7 @@ def judge(experiment: str, comparisons: Iterable[Comparison]) -> pd.DataFrame:
         numbers = (None,) * 5 if e is None else (e.mean, e.standard_error, e.n, e.low, e.high)
         criterion = each.criterion.words if judged.word != "not measured" else ""
         names = (experiment, each.text, each.arm, each.control, each.metric, each.evaluation)
-        rest = (criterion, each.least_seeds, each.paper, judged.word)
+        rest = (criterion, LEAST_SEEDS, each.paper, judged.word)
         rows.append((*names, judged.measured, *numbers, *judged[3:], *rest))
     return pd.DataFrame(rows, columns=COLUMNS).astype({"n": "Int64"})
 
@@ -237,9 +236,9 @@ def _measured(comparison: Comparison) -> _Test | Judgement:
         return Judgement("not measured", str(error))
     measured = found if isinstance(found, Measurement) else Measurement(found)
     n = measured.estimate.n if own is None else min(measured.estimate.n, own.n)
-    if n < comparison.least_seeds:
-        words, few = measured.words.format(describe(measured.estimate)), f"fewer than {comparison.least_seeds} seeds"
-        if check is not None and measured.estimate.n >= comparison.least_seeds:
+    if n < LEAST_SEEDS:
+        words, few = measured.words.format(describe(measured.estimate)), f"fewer than {LEAST_SEEDS} seeds"
+        if check is not None and measured.estimate.n >= LEAST_SEEDS:
             few = f"but {few} show whether {check.text}"
         return Judgement("too few seeds", f"{words}, {few}", measured.estimate)
     failure = ""

@@ -175,7 +175,6 @@ def trajectories(
     axis: Axes,
     bands: Mapping[str, pd.DataFrame],
     xlabel: str,
-    ylabel: str = "",
     target: float | tuple[float, float, float] | None = None,
 ) -> None:
     """Draw a line with a band for each group over the steps of a run.
@@ -192,34 +191,22 @@ def trajectories(
             for end in ends:
                 axis.axhline(end, color=INK, linewidth=1, linestyle=":", zorder=1.5)
         axis.margins(x=0)
-        _finish(axis, xlabel, ylabel)
+        _finish(axis, xlabel, "")
 
 
-def distributions(
-    axis: Axes,
-    groups: Mapping[str, ArrayLike],
-    xlabel: str,
-    ylabel: str = "",
-    bins: int = 40,
-    logarithmic: bool = False,
-) -> None:
-    """Draw histograms of groups of values [n], by label, over the same bins, in per cent of each group.
+def distributions(axis: Axes, groups: Mapping[str, ArrayLike], xlabel: str) -> None:
+    """Draw histograms of groups of values [n] over several decades, by label, in per cent of each group.
 
-    If `logarithmic`, bins have equal ratios, for values over several decades; zeros are in the lowest bin.
+    All groups have the same bins, with equal ratios; zeros are in the lowest one.
     """
     samples = {label: np.asarray(values, dtype=float) for label, values in groups.items()}
     everything = np.concatenate(list(samples.values()))
-    if logarithmic:
-        edges = 10.0 ** np.histogram_bin_edges(np.log10(everything[everything > 0]), bins)
-        samples = {label: np.clip(x, edges[0], edges[-1]) for label, x in samples.items()}
-    else:
-        edges = np.histogram_bin_edges(everything, bins)
+    edges = 10.0 ** np.histogram_bin_edges(np.log10(everything[everything > 0]), bins=40)
     with style():
         for i, (label, x) in enumerate(samples.items()):
-            histogram(axis, x, edges, label, colour(i))
-        if logarithmic:
-            axis.set_xscale("log")
-        _finish(axis, xlabel, ylabel)
+            histogram(axis, np.clip(x, edges[0], edges[-1]), edges, label, colour(i))
+        axis.set_xscale("log")
+        _finish(axis, xlabel, "")
 
 
 def histogram(

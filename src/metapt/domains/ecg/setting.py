@@ -79,7 +79,7 @@ class Setting:
         """Return SimCLR with the warp `policy`, for PT steps."""
         return SimclrProblem(Encoder(self.width, self.pretrain.precision), policy, self.pretrain.temperature)
 
-    def meta_problem(self, policy: Policy, recompute: bool = False) -> SimclrProblem:
+    def meta_problem(self, policy: Policy, recompute: bool) -> SimclrProblem:
         """Return the problem of hypergradients, which computes in float32; `recompute`: see `EcgMeta`."""
         return SimclrProblem(Encoder(self.width, recompute=recompute), policy, self.pretrain.temperature)
 

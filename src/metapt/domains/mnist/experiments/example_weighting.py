@@ -31,7 +31,7 @@ def figure(results: MnistResults) -> Figure:
         above.set_yscale("log")
         figures.title(above, arm)
         weights = {f"{kind} label": frame.loc[frame["name"] == WEIGHT.format(kind), "value"] for kind in KINDS}
-        figures.distributions(below, weights, "weight of a PT example at the end", logarithmic=True)
+        figures.distributions(below, weights, "weight of a PT example at the end")
     over_time[0].set_ylabel("mean weight\n(median and 10-90 % of seeds)")
     at_end[0].set_ylabel("share of examples (%)")
     figures.same_range(over_time, "y")
