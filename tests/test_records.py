@@ -38,6 +38,18 @@ def test_a_file_that_is_whole_is_known_by_its_name_wherever_the_folder_lies(tmp_
     assert records.producer(path) == (tmp_path / "run.json", sha256(path))
 
 
+def test_an_unfinished_record_of_a_killed_job_says_nothing(tmp_path: Path) -> None:
+    made(tmp_path, "metrics.csv", record=".1a2b3c4d.run.json")
+    (tmp_path / "metrics.csv").write_text("of the next attempt")
+    assert records.producer(tmp_path / "metrics.csv") is None
+    path = tmp_path / "metrics.csv"
+    records.write(
+        tmp_path / "run.json",
+        {"outputs": {"metrics": str(path)}, "sha256": {"inputs": {}, "outputs": {"metrics": sha256(path)}}},
+    )
+    assert records.checked(path) == sha256(path)
+
+
 def test_jobs_that_share_a_folder_have_records_of_their_own(tmp_path: Path) -> None:
     table, views = made(tmp_path, "metrics.csv"), made(tmp_path, "views.metrics.csv", record="views.run.json")
     assert records.producer(table) == (tmp_path / "run.json", sha256(table))

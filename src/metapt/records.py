@@ -59,6 +59,8 @@ def producer(path: Path) -> Producer | None:
     """
     wrong: DataError | None = None
     for each in sorted(path.parent.glob("*run.json")):
+        if each.name.startswith("."):  # unfinished, of a job that was killed
+            continue
         try:
             record = _parsed(each)
             if _OWN not in record:

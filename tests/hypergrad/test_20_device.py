@@ -107,6 +107,16 @@ def test_an_unroll_waits_once(solver: Unroll, rehearse: Rehearse) -> None:
     assert rehearse(prepare) == INVERSES[0][1] | FINISHED | CHECKED
 
 
+@pytest.mark.parametrize("solver", [Unroll(0), Unroll(2), Unroll(2, network=True)])
+def test_a_head_without_parameters_is_on_the_device_of_the_loss(
+    solver: Unroll, rehearse: Rehearse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = WithoutRidge()
+    monkeypatch.setattr(problem, "head", {})
+    monkeypatch.setattr(problem, "head_loss", lambda head, features, batch: features.square().mean())
+    assert rehearse(prepared(problem, classification, finetuning=solver)) == INVERSES[0][1] | FINISHED | CHECKED
+
+
 @pytest.mark.parametrize("cross_fit", [False, True])
 def test_a_ridge_head_waits_once_for_all_folds(cross_fit: bool, rehearse: Rehearse) -> None:
     prepare = prepared(Regressed(), labelled, finetuning=RidgeHead(cross_fit=cross_fit, minibatches=3))

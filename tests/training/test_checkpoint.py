@@ -239,6 +239,19 @@ def test_two_jobs_of_the_same_run_do_not_end_each_other(path: Path) -> None:
     assert step(Checkpoint(path, "mine").load()) == 5
 
 
+def test_a_run_goes_on_where_its_results_were_moved() -> None:
+    module = "metapt.domains.mnist.studies.rotation"
+    first, second = (
+        fingerprint({"seed": 1, "checkpoint": f"{folder}/.resume/a.pt"}, {}, module, "cpu") for folder in ("one", "two")
+    )
+    assert first == second
+
+
+def test_its_path_may_be_a_text(path: Path) -> None:
+    Checkpoint(str(path), "mine").save({"step": 3})
+    assert step(Checkpoint(path, "mine").load()) == 3
+
+
 def test_a_checkpoint_is_bound_to_settings_contents_code_and_device(tmp_path: Path) -> None:
     path = tmp_path / "graphs.npz"
     path.write_bytes(b"graphs")

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, RandomSampler, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, TensorDataset
 
 from metapt import LoaderBatches
 from metapt.errors import ConfigError
@@ -33,6 +33,10 @@ def loader(kind: str) -> DataLoader[Any]:
         return DataLoader(NUMBERS, 4, shuffle=True, generator=torch.Generator())
     if kind == "replacement":
         return DataLoader(NUMBERS, 4, sampler=RandomSampler(NUMBERS, replacement=True, generator=torch.Generator()))
+    if kind == "batch sampler":
+        return DataLoader(
+            NUMBERS, batch_sampler=BatchSampler(RandomSampler(NUMBERS, generator=torch.Generator()), 4, False)
+        )
     if kind == "workers":
         return DataLoader(Noisy(), 4, shuffle=True, num_workers=1)
     if kind == "persistent":
@@ -51,7 +55,7 @@ def taken(batches: LoaderBatches, count: int) -> list[Any]:
     return found
 
 
-@pytest.mark.parametrize("kind", ["generator", "replacement", "noisy", "workers", "persistent"])
+@pytest.mark.parametrize("kind", ["generator", "replacement", "batch sampler", "noisy", "workers", "persistent"])
 def test_minibatches_follow_from_the_seed_and_the_state(kind: str) -> None:
     batches = LoaderBatches(pretrain=loader(kind), **FT)
     torch.manual_seed(1)
@@ -87,6 +91,17 @@ def test_the_minibatches_of_steps_do_not_depend_on_those_of_hypergradients() -> 
 def test_a_list_gives_the_same_minibatch_itself_so_that_it_is_encoded_once() -> None:
     batches = LoaderBatches(pretrain=[0], **FT)
     assert batches.train() is batches.train() is FT["train"][0]
+    on_device = LoaderBatches(pretrain=[0], train=[[torch.zeros(1)]], validation=[[torch.ones(1)]], device="cpu")
+    assert on_device.train() is on_device.train()
+    assert on_device.validation() is on_device.validation()
+
+
+def test_a_loader_with_fewer_minibatches_than_the_run_had_is_refused() -> None:
+    batches = LoaderBatches(pretrain=DataLoader(NUMBERS, 2), **FT)
+    taken(batches, 4)
+    fewer = LoaderBatches(pretrain=DataLoader(NUMBERS, 5), **FT)
+    with pytest.raises(ConfigError, match="had taken 4 minibatches of pretrain in a pass, and the loader gives fewer"):
+        fewer.load_state_dict(batches.state_dict())
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from metapt.errors import ConfigError, TrainingError
 from metapt.hypergrad import SGD, Adam, FineTuned, FittedHead, Identity, Neumann, Params, Pretrained, Status, Unroll
@@ -253,6 +254,27 @@ def test_the_state_of_the_heads_optimiser_goes_on_from_update_to_update() -> Non
     loop = made(Classifier(), settings(finetuning=Unroll(2, Adam(0.1)), head_steps_between_updates=1))
     loop.run()
     assert loop.head_state["step"] == 6 * (1 + 2)
+
+
+def test_a_step_of_the_head_leaves_what_its_loss_does_not_use() -> None:
+    problem = Classifier()
+    problem.head = {**problem.head, "spare": torch.ones(2, dtype=DTYPE)}
+    loop = made(problem, settings(finetuning=Unroll(1), head_steps_between_updates=1))
+    loop.run()
+    assert torch.equal(loop.head["spare"], torch.ones(2, dtype=DTYPE))
+
+
+def test_a_head_without_parameters_has_no_steps() -> None:
+    class Headless(Classifier):
+        def head_loss(self, head: Params, features: Tensor, batch: Any) -> Tensor:
+            return F.cross_entropy(features, batch.labels)
+
+    problem = Headless()
+    problem.head = {}
+    loop = made(problem, settings(finetuning=Unroll(1), head_steps_between_updates=1))
+    loop.run()
+    assert loop.head == {}
+    assert not torch.equal(loop.meta["weights"], problem.meta["weights"])
 
 
 def test_inputs_are_not_changed() -> None:

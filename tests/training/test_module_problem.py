@@ -219,8 +219,27 @@ def test_what_is_not_supported_is_said(made: Any, error: type[Exception], senten
 def test_two_buffers_of_one_name_are_refused() -> None:
     encoder, head = nn.Module(), nn.BatchNorm1d(4)
     encoder.head = nn.BatchNorm1d(4)
-    with pytest.raises(ValueError, match=r"both give the name 'head.running_mean' to a buffer"):
+    with pytest.raises(ValueError, match=r"both give the name 'head.running_mean' to a tensor"):
         Pretrained.from_modules(encoder, head)
+
+
+def test_a_fixed_tensor_of_the_head_does_not_take_the_place_of_a_parameter_of_the_encoder() -> None:
+    encoder = nn.Sequential()
+    encoder.add_module("head", nn.Linear(5, 3))
+    with pytest.raises(ValueError, match=r"both give the name 'head.weight' to a tensor: rename a part"):
+        problem_of(encoder, nn.Linear(3, 3).requires_grad_(False), nn.Linear(3, 2))
+
+
+def test_a_mapping_needs_a_function_that_encodes_it() -> None:
+    problem = problem_of(*modules())
+    pretrained = problem.pretrained
+    with pytest.raises(TypeError, match="the FT minibatch is a mapping with the keys 'x', 'y'; say which of them"):
+        problem.encode({**pretrained.encoder, **pretrained.buffers}, {"x": X, "y": LABELS})
+
+
+def test_a_problem_in_mixed_precision_can_be_copied() -> None:
+    copied = copy.deepcopy(Autocast(problem_of(*modules()), "cpu"))
+    assert copied.head.keys() == {"weight", "bias"}
 
 
 def test_other_modules_are_not_loaded_into() -> None:

@@ -114,9 +114,17 @@ def test_a_loss_without_a_minimum_is_an_error() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "message"), [({"batches": []}, "no minibatches"), ({"l2": 0.0}, "l2 is 0.0; legal")]
+    ("change", "message"),
+    [({"batches": []}, "no minibatches"), ({"l2": 0.0}, "l2 is 0.0; legal"), ({"head": {}}, "head has no parameters")],
 )
-def test_no_minibatch_and_no_ridge_are_refused(change: dict[str, Any], message: str) -> None:
+def test_no_minibatch_no_ridge_and_no_head_are_refused(change: dict[str, Any], message: str) -> None:
     problem = Classifier()
     with pytest.raises(ConfigError, match=message):
-        finetune_head(problem, problem.pretrained, problem.head, **({"batches": BATCHES} | change))
+        finetune_head(problem, problem.pretrained, **({"batches": BATCHES, "head": problem.head} | change))
+
+
+def test_minibatches_may_be_made_while_they_are_asked_for() -> None:
+    problem = Classifier()
+    expected = finetune_head(problem, problem.pretrained, problem.head, BATCHES)
+    found = finetune_head(problem, problem.pretrained, problem.head, (Batch(*each) for each in BATCHES))
+    assert all(torch.equal(value, expected[name]) for name, value in found.items())

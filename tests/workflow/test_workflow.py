@@ -213,6 +213,13 @@ def test_a_gpu_that_was_asked_for_and_is_absent_is_one_sentence(again: Path) -> 
     assert "error: the config says require_gpu: true, but the scheduler gave this job no GPU" in outcome.text
 
 
+def test_false_on_the_command_line_asks_for_no_gpu(again: Path) -> None:
+    """Snakemake takes `false` for a text, which is true in Python."""
+    force = ("--forcerun", "study", "--until", "study", "--configfile", TINY)
+    outcome = snakemake(again, *force, "--config", "require_gpu=false")
+    assert outcome.status == 0, outcome.text
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
 def test_only_training_requires_a_gpu(again: Path) -> None:
     config = edited(TINY, again, "mnist:\n", "require_gpu: true\nmnist:\n")

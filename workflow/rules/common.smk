@@ -27,6 +27,8 @@ try:
 except (ConfigError, MissingPackage) as error:
     sys.exit(f"error: {error}")  # an exception would point to this line
 
+config["require_gpu"] = CONFIG.require_gpu  # for scripts, since Snakemake takes `--config require_gpu=false` for a text
+
 RESULTS = CONFIG.results
 RAW = CONFIG.data.folder
 

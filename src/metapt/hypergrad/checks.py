@@ -66,6 +66,8 @@ class Checked:
         self._problem = problem
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # of an object that is being copied, which has no `_problem` yet
+            raise AttributeError(name)
         return getattr(self._problem, name)
 
     def pretrain_loss(self, pretrained: Pretrained, meta: Params, batch: Any) -> Tensor:

@@ -189,7 +189,8 @@ class Unroll:
         values = list(current.values())
         gradients = vjp([validation_loss], [*values, *features.all()])
         encoder_gradient = features.encoder_gradient(gradients[len(values) :])
-        return finished(encoder_gradient, current, state, losses, validation_loss, norm(gradients[: len(values)]))
+        size = _norm(gradients[: len(values)], validation_loss)
+        return finished(encoder_gradient, current, state, losses, validation_loss, size)
 
     def _network(
         self,
@@ -219,7 +220,13 @@ class Unroll:
         validation_loss = problem.head_loss(current_head, features, validation_batch)
         gradients = vjp([validation_loss], [*start.values(), *current_head.values()])
         encoder_gradient = like(start, gradients[: len(start)])
-        return finished(encoder_gradient, current_head, state, losses, validation_loss, norm(gradients[len(start) :]))
+        size = _norm(gradients[len(start) :], validation_loss)
+        return finished(encoder_gradient, current_head, state, losses, validation_loss, size)
+
+
+def _norm(gradients: Vector, loss: Tensor) -> Tensor:
+    """Return the norm of the head's gradients; 0 on the device of the loss for a head without parameters."""
+    return norm(gradients) if gradients else loss.new_zeros(())
 
 
 def finished(
@@ -341,6 +348,8 @@ class FittedHead:
         self, problem: MetaProblem, head: Params, batches: Sequence[Any], features: Callable[[Any], Tensor]
     ) -> Fit:
         """Minimise by Newton's method with exact Hessian-vector products and a backtracking line search."""
+        if not head:
+            raise ValueError("FittedHead needs an FT head with parameters; for a head without any take Unroll(0)")
         current = leaves(head)
         objective = self._objective(problem, current, batches, features)
         first = None

@@ -38,7 +38,8 @@ def tensors(encoder: nn.Module, head: nn.Module) -> tuple[dict[str, Tensor], dic
 
     Raises:
         TypeError: an argument is no module.
-        ValueError: the modules have a part in common, a parameter has no values yet, or two buffers have one name.
+        ValueError: the modules have a part in common, a parameter has no values yet, or a buffer of the head has the
+            name of a tensor of the encoder.
     """
     for what, module in {"encoder": encoder, "PT head": head}.items():
         check_module(what, module)
@@ -55,10 +56,10 @@ def tensors(encoder: nn.Module, head: nn.Module) -> tuple[dict[str, Tensor], dic
         {name: value for name, value in part.items() if id(value) not in shared} for part in own(head)
     )
     head_buffers = {HEAD + name: value for name, value in head_buffers.items()}
-    twice = [name for name in head_buffers if name in buffers]
+    twice = [name for name in head_buffers if name in buffers or name in trained]
     if twice:
         raise ValueError(
-            f"encoder and PT head both give the name {twice[0]!r} to a buffer: rename a part of the encoder"
+            f"encoder and PT head both give the name {twice[0]!r} to a tensor: rename a part of the encoder"
         )
     return trained, head_trained, buffers | head_buffers
 

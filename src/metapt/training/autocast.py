@@ -26,6 +26,8 @@ class Autocast:
         self._problem, self._device = problem, torch.device(device).type
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # of an object that is being copied, which has no `_problem` yet
+            raise AttributeError(name)
         return getattr(self._problem, name)
 
     def pretrain_loss(self, pretrained: Pretrained, meta: Params, batch: Any) -> Tensor:

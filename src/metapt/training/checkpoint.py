@@ -37,14 +37,15 @@ def fingerprint(config: dict[str, Any], inputs: dict[str, Path], module: str, de
     The library of float32 matrix products counts, too (see `metapt.training.products`).
 
     Args:
-        config: settings of the run.
+        config: settings of the run; the path of its checkpoint does not count.
         inputs: files that the run reads; their contents count.
         module: `__name__` of the module whose import closure is the code of the job (see `code_digest`).
         device: kind of the device.
     """
     contents = {name: records.content(path) for name, path in inputs.items()}
     code, products = code_digest(module.removeprefix("metapt.")), torch.get_float32_matmul_precision()
-    return json.dumps([config, contents, code, torch.__version__, device, products], sort_keys=True)
+    settings = {key: value for key, value in config.items() if key != "checkpoint"}  # results may be moved
+    return json.dumps([settings, contents, code, torch.__version__, device, products], sort_keys=True)
 
 
 class Checkpoint:
@@ -55,8 +56,8 @@ class Checkpoint:
         fingerprint: of the run (see `fingerprint`); a saved state of another fingerprint is not loaded.
     """
 
-    def __init__(self, path: Path, fingerprint: str) -> None:
-        self.path = path
+    def __init__(self, path: Path | str, fingerprint: str) -> None:
+        self.path = Path(path)
         self.fingerprint = fingerprint
         self._worth_keeping = False  # whether `path` is a complete state of this run
 

@@ -52,6 +52,10 @@ class LoaderBatches:
     ) -> None:
         loaders = {"pretrain": pretrain, "train": train, "validation": validation}
         loaders["hypergradient"] = pretrain if hypergradient is None else hypergradient
+        # An FT solver that holds out minibatches recognises one that comes again.
+        for name in ("train", "validation"):
+            if isinstance(loaders[name], list | tuple):
+                loaders[name] = [moved(batch, device) for batch in loaders[name]]
         self._passes = {name: _Passes(name, loader, seed) for name, loader in loaders.items()}
         self._device = device
 
@@ -104,16 +108,26 @@ class _Passes:
         self._generators: list[torch.Generator] = []
         if isinstance(loader, DataLoader):
             self._loader = _own(loader)
-            generators = self._loader.generator, getattr(loader.sampler, "generator", None)
+            samplers = loader.sampler, loader.batch_sampler, getattr(loader.batch_sampler, "sampler", None)
+            generators = self._loader.generator, *(getattr(sampler, "generator", None) for sampler in samplers)
             self._generators = [each for each in generators if each is not None]
         self.go_to(0, 0)
 
     def go_to(self, number: int, given: int) -> None:
-        """Continue in a pass after some of its minibatches."""
+        """Continue in a pass after some of its minibatches.
+
+        Raises:
+            ConfigError: a pass has fewer.
+        """
         self.number, self.given = number, 0
         self._iterator: Iterator[Any] | None = None
         while self.given < given:
             self.next()
+            if self.number != number:
+                raise ConfigError(
+                    f"the run to be resumed had taken {given} minibatches of {self._name} in a pass, and the loader "
+                    "gives fewer now: give the loader that the run had, or remove the checkpoint"
+                )
 
     def seed(self, purpose: str) -> int:
         """Return the seed that belongs to the present place in the passes."""
@@ -163,16 +177,23 @@ def _own(loader: DataLoader[Any]) -> DataLoader[Any]:
 def moved(batch: Any, device: torch.device | str | None) -> Any:
     """Return a minibatch with its tensors on a device: a tensor, a tuple, list or mapping, or an object with `to`.
 
-    Anything else, and with None as device everything, is returned as it is.
+    Anything else, what is on the device already, and with None as device everything, is returned as it is.
     """
     if device is None:
         return batch
     if hasattr(batch, "to"):
         return batch.to(device)
     if isinstance(batch, Mapping):
-        return {name: moved(value, device) for name, value in batch.items()}
-    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(moved(value, device) for value in batch))
+        values = [moved(value, device) for value in batch.values()]
+        return batch if _same(values, batch.values()) else dict(zip(batch, values, strict=True))
     if isinstance(batch, tuple | list):
-        return type(batch)(moved(value, device) for value in batch)
+        values = [moved(value, device) for value in batch]
+        if _same(values, batch):
+            return batch
+        return type(batch)(*values) if hasattr(batch, "_fields") else type(batch)(values)
     return batch
+
+
+def _same(values: Iterable[Any], others: Iterable[Any]) -> bool:
+    """Return whether the values are the others, not copies of them."""
+    return all(value is other for value, other in zip(values, others, strict=True))

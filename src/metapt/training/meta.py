@@ -28,7 +28,7 @@ from metapt.hypergrad.checks import Checked, check_arguments, check_problem
 from metapt.hypergrad.hybrid import Curvature
 from metapt.hypergrad.inverse import Inverse
 from metapt.hypergrad.optimizers import OptimizerState
-from metapt.hypergrad.params import all_finite, detached, leaves, like, norm
+from metapt.hypergrad.params import all_finite, detached, leaves, like, norm, vjp
 from metapt.training.batches import Batches
 from metapt.training.checkpoint import Checkpoint
 from metapt.training.diagnosis import Diagnosis, Trace
@@ -304,7 +304,9 @@ class MetaPretraining:
             self._spare_gradient = None
 
     def _head_step(self) -> None:
-        """Take one FT step of the head, with a frozen encoder."""
+        """Take one FT step of the head, with a frozen encoder; a head without parameters has none."""
+        if not self.head:
+            return
         optimizer = self.settings.finetuning.optimizer
         assert optimizer is not None  # see MetaSettings
         batch = self.batches.train()
@@ -312,7 +314,7 @@ class MetaPretraining:
             features = self.problem.encode({**self.pretrained.encoder, **self.pretrained.buffers}, batch)
         head = leaves(self.head)
         loss = Checked(self.problem).head_loss(head, features, batch)
-        gradients = like(head, torch.autograd.grad(loss, list(head.values())))
+        gradients = like(head, vjp([loss], list(head.values())))
         with torch.no_grad():
             stepped, state = optimizer.step(head, gradients, self.head_state)
             if all_finite([loss, *stepped.values(), *state.values()]):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import Tensor, nn
@@ -14,7 +14,12 @@ from metapt.training.seeds import Seeded, seeded
 
 
 def encode_first(encoder: nn.Module, batch: Any) -> Tensor:
-    """Return `encoder(batch[0])`, the features of a minibatch of inputs and labels."""
+    """Return `encoder(batch[0])`, the features of a minibatch of inputs and labels. Raises TypeError for a mapping."""
+    if isinstance(batch, Mapping):
+        raise TypeError(
+            f"the FT minibatch is a mapping with the keys {', '.join(map(repr, batch))}; say which of them the encoder "
+            "takes, by encode=lambda encoder, batch: encoder(batch[...])"
+        )
     features: Tensor = encoder(batch[0])
     return features
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -35,7 +35,7 @@ def train(loss: Callable[[Params], Tensor], params: Params, optimizer: Optimizer
 
 
 def finetune_head(
-    problem: MetaProblem, pretrained: Pretrained, head: Params, batches: Sequence[Any], l2: float = 1e-3
+    problem: MetaProblem, pretrained: Pretrained, head: Params, batches: Iterable[Any], l2: float = 1e-3
 ) -> Params:
     """Return the FT head that minimises mean_i head_loss(head, encode(encoder, batch_i), batch_i) + l2 / 2 |head|^2.
 
@@ -49,16 +49,19 @@ def finetune_head(
         problem: provides `encode` and `head_loss`.
         pretrained: encoder and buffers; neither is changed. The PT head is not used.
         head: where the fit starts, such as zeros; tensors of any shape; not changed.
-        batches: FT minibatches, each with the same weight.
+        batches: FT minibatches, each with the same weight, such as a `DataLoader`.
         l2: the ridge, above 0.
 
     Returns:
         Tensors of the names, shapes and dtypes of `head`.
 
     Raises:
-        ConfigError: there is no minibatch, or `l2` is not above 0.
+        ConfigError: there is no minibatch, the head has no parameters, or `l2` is not above 0.
         TrainingError: the loss is not finite, or the fit does not reach a minimum.
     """
+    batches = list(batches)
+    if not head:
+        raise ConfigError("the FT head has no parameters, so that there is nothing to fit")
     if not batches:
         raise ConfigError("the FT head can't be fitted on no minibatches; give one or more")
     if not l2 > 0:
