@@ -47,6 +47,12 @@ def read(text: str) -> Config:
             "mnist: {bptt: {arms: {mta: false}}}",
             "mnist.bptt.arms.mta is false, but no default arm has that name (did you mean",
         ),
+        (
+            "mnist: {bptt: {arms: {meta: {pretrain_steps: 300}}}}",
+            "mnist: bptt.arms.meta.pretrain_steps is 300, which does not divide the 500 PT steps that all arms of bptt",
+        ),
+        ("mnist: {headroom: {mean: [180, 0]}}", "mnist.headroom.mean: 180 is not below 0; a range begins with its"),
+        ("mnist: {fidelity: {pretrain_steps: [10, 10]}}", "mnist.fidelity.pretrain_steps: 10 stands there twice"),
         ("mnist: {bptt: {arms: [meta]}}", "mnist.bptt.arms is ['meta'], but must be a section"),
         ("results: ", "results is empty, but must be a text"),
         ("require_gpu: maybe", "require_gpu is 'maybe', but must be true or false"),

@@ -36,6 +36,22 @@ def test_what_would_be_counted_twice_is_refused(section: dict[str, Any], sentenc
     assert str(error.value) == sentence
 
 
+@pytest.mark.parametrize(
+    ("section", "words"),
+    [
+        ({"centre_offset": {"arms": ["meta-released"]}}, "'meta-released', whose pretrain.offset_centres is false"),
+        ({"pretrain": {"offset_centres": False}, "centre_offset": {}}, "'graph_supervised', whose pretrain.offset"),
+        (
+            {"evaluations": ["full_transfer"], "estimators": {"runs": ["table.csv"]}},
+            "estimators.pairs is 10, and perturbed runs are judged by linear evaluation",
+        ),
+    ],
+)
+def test_what_could_not_be_compared_is_refused_before_any_run(section: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        validate({"ppi": section})
+
+
 @pytest.mark.parametrize("weights", [{"group_weights": [0.5, 1.5]}, {"weights": {"of": "meta"}}, {"tasks": "related"}])
 def test_the_reference_of_a_headroom_has_equal_weights(weights: dict[str, Any]) -> None:
     arms = {"graph_supervised": {"method": "supervised", **weights}}

@@ -18,13 +18,14 @@ from metapt.twostage.quantities import AUROC_LABEL, EVALUATIONS, VALIDATION_AURO
 from metapt.twostage.replicates import SEEDS
 
 
-def _rising(ends: tuple[float, float]) -> tuple[float, float]:
+def rising(ends: tuple[float, float]) -> tuple[float, float]:
+    """Return the ends of a range. Raises ValueError if the first one is not below the second."""
     if ends[0] >= ends[1]:
         raise ValueError(f"{ends[0]:g} is not below {ends[1]:g}; a range begins with its lower end")
     return ends
 
 
-Range = Annotated[tuple[Rate, Rate], AfterValidator(_rising)]
+Range = Annotated[tuple[Rate, Rate], AfterValidator(rising)]
 
 
 class HeadroomSection(ExperimentSection):

@@ -246,6 +246,11 @@ class BpttStudy(RotationData):
                     raise ValueError(
                         f".arms.{name}.epochs has no meaning: all arms of bptt take bptt.pretrain_steps; leave it out"
                     )
+                if self.pretrain_steps % arm.pretrain_steps:
+                    raise ValueError(
+                        f".arms.{name}.pretrain_steps is {arm.pretrain_steps}, which does not divide the "
+                        f"{self.pretrain_steps} PT steps that all arms of bptt take; legal: a divisor of them"
+                    )
                 _check_warmup(name, arm, self.pretrain_steps // arm.pretrain_steps, self.steps_per_epoch)
             self._check_budget(name)
 
@@ -279,9 +284,15 @@ class Fidelity(Study):
     examples: Positive = key(3000, "PT images, each with a weight; every PT step sees all of them")
     finetune_examples: Positive = key(3000, "FT images, half of them for validation")
     noisy_fraction: Annotated[float, Field(ge=0, le=1)] = key(0.5, "share of PT images with a random label")
-    pretrain_steps: list[Positive] = key([1, 10, 100, 500], "PT steps taken before the hypergradient", min_length=1)
-    neumann_terms: list[Count] = key([0, 1, 2, 5, 10, 20, 50], "terms of the Neumann series", min_length=1)
-    unroll_steps: list[Count] = key([0, 1, 5], "K: FT steps, the same in both hypergradients", min_length=1)
+    pretrain_steps: Annotated[list[Positive], Distinct] = key(
+        [1, 10, 100, 500], "PT steps taken before the hypergradient", min_length=1
+    )
+    neumann_terms: Annotated[list[Count], Distinct] = key(
+        [0, 1, 2, 5, 10, 20, 50], "terms of the Neumann series", min_length=1
+    )
+    unroll_steps: Annotated[list[Count], Distinct] = key(
+        [0, 1, 5], "K: FT steps, the same in both hypergradients", min_length=1
+    )
     pretrain_lr: Rate = key(0.1, "learning rate of PT (SGD on all examples), and step of the Neumann series")
     finetune_lr: Rate = key(0.01, "learning rate of FT (SGD)")
 

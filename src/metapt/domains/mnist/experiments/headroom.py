@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 import pandas as pd
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from metapt.domains.mnist.config import BpttStudy, FixedArm, MnistSettings
 from metapt.domains.mnist.jobs import MnistJobs
@@ -19,7 +19,7 @@ from metapt.evaluation.experiment import Needs
 from metapt.evaluation.headroom import REFERENCE
 from metapt.jobs import Job
 from metapt.sections import Distinct, Positive, key, plain
-from metapt.twostage.headroom import Cell, HeadroomSection, experiment, table_of_runs
+from metapt.twostage.headroom import Cell, HeadroomSection, experiment, rising, table_of_runs
 
 
 class MnistHeadroom(HeadroomSection):
@@ -28,7 +28,9 @@ class MnistHeadroom(HeadroomSection):
     pretrain_seeds: Annotated[list[Annotated[int, Field(ge=0)]], Distinct] = key(
         list(range(8)), "PT seeds, the same for all settings; tables with other seeds can be joined"
     )
-    mean: tuple[float, float] = key((0.0, 180.0), "range of the mean rotation in PT, uniform, degrees")
+    mean: Annotated[tuple[float, float], AfterValidator(rising)] = key(
+        (0.0, 180.0), "range of the mean rotation in PT, uniform, degrees"
+    )
     reference: float = key(45.0, "the mean rotation that settings are compared with, degrees")
     target: float = key(90.0, "mean rotation of FT images, degrees; the standard deviation is 1 in PT and FT")
     pretrain_examples: Positive = key(3000, "PT images")

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from metapt.domains.ppi import aurocs
 from metapt.domains.ppi.aurocs import difference_text, of
-from metapt.domains.ppi.config import ArmsSection, Names
+from metapt.domains.ppi.config import ArmsSection, Names, PpiSettings, PretrainedPpiArm
 from metapt.domains.ppi.jobs import PpiJobs
 from metapt.domains.ppi.labels import label
 from metapt.domains.ppi.quantities import AUROC
@@ -21,6 +21,7 @@ from metapt.evaluation.experiment import Experiment, Needs
 from metapt.evaluation.metrics import NotMeasuredError
 from metapt.evaluation.tables import Tables
 from metapt.sections import key
+from metapt.twostage.arms import changed
 from metapt.twostage.panels import dots
 from metapt.twostage.quantities import EVALUATIONS
 from metapt.twostage.seeds import difference_columns
@@ -34,6 +35,17 @@ class CentreOffset(ArmsSection):
     """PT with correct centre nodes, and with those of the released code's batches. Not in the paper."""
 
     arms: Names = key(["graph_supervised", "graph_supervised-slow", "meta"], "arms, keys of `ppi.arms`", min_length=1)
+
+    def check(self, domain: PpiSettings) -> None:
+        """Raise ValueError as `ArmsSection.check`, and for an arm whose centre nodes are those of the released code."""
+        super().check(domain)
+        for name in self.arms:
+            arm = domain.arms[name]
+            if isinstance(arm, PretrainedPpiArm) and not changed(domain.pretrain, arm.pretrain).offset_centres:
+                raise ValueError(
+                    f".arms names {name!r}, whose pretrain.offset_centres is false, so that it has no PT with right "
+                    "centres; legal: arms with true"
+                )
 
 
 def needs(jobs: PpiJobs, section: CentreOffset) -> Needs:

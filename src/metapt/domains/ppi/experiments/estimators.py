@@ -46,9 +46,14 @@ class PpiEstimators(EstimatorsSection):
         return [self.reference]
 
     def check(self, domain: PpiSettings) -> None:
-        """Raise ValueError as `EstimatorsSection.check`, and for a reference with task weights."""
+        """Raise ValueError as `EstimatorsSection.check`, for a reference with weights, and for results it lacks."""
         super().check(domain)
         check_reference(self.reference, domain)
+        if self.pairs and "linear_evaluation" not in domain.evaluations:
+            raise ValueError(
+                f".pairs is {self.pairs}, and perturbed runs are judged by linear evaluation, which is not in "
+                "ppi.evaluations; legal: 0, or linear_evaluation among them"
+            )
 
 
 def pairs(section: PpiEstimators) -> list[RunPair]:
