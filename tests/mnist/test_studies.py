@@ -104,7 +104,8 @@ def train(experiment: str, study: Any, arm: str, digits_file: Path, results: Pat
     outputs["metrics"].parent.mkdir(parents=True)
     inputs = {name: Path(path) for name, path in job.inputs.items()} | {"data": digits_file}
     import_module(f"metapt.{job.entry}").run(job.config, inputs, outputs, Machine())
-    assert not Path(job.config["checkpoint"]).exists(), "the checkpoint of a finished run is removed"
+    kept = job.config.get("checkpoint")
+    assert kept is None or not Path(kept).parent.exists() or not list(Path(kept).parent.iterdir()), "it is removed"
     return outputs
 
 
