@@ -680,6 +680,21 @@ def test_the_summary_says_what_the_arms_gain() -> None:
     assert f"{levels[0]} without PT, {levels[1]} with SimCLR and {levels[2]} with the learned warp" in summary
 
 
+def test_the_page_of_ecgs_says_what_the_released_choices_do() -> None:
+    page, seeds = " ".join((RESULTS / "ecg.md").read_text().split()), by_seed("ecg/second-machine")
+    arm, control = "simclr-released", "no_pt-released"
+    for evaluation, name in EVALUATIONS.items():
+        cells = [f"{seeds[evaluation, each].mean():.1f}" for each in (control, arm)]
+        cells.append(words_of(seeds[evaluation, arm] - seeds[evaluation, control], interval=True))
+        assert f"| {name} | {' | '.join(cells)} |" in page
+    changes = {each: words_of(seeds[each, arm] - seeds[each, "simclr"], interval=True) for each in EVALUATIONS}
+    (whole, ends), linear = changes[FT][:-1].split(" ("), changes[LINEAR].split(" (")
+    assert f"minus `simclr` is {whole} points in FT of the whole network ({ends}) and {linear[0]} in linear" in page
+    assert f"evaluation ({linear[1][:-1]}; not a planned comparison)" in page
+    other = by_seed("ecg/full_access")[LINEAR, "no_pt"].mean()
+    assert f"on the other machine `no_pt` has {other:.1f}" in page
+
+
 CLAIMS = sorted((RESULTS / "claims").glob("*.csv"))
 
 
