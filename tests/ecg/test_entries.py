@@ -294,7 +294,7 @@ def test_the_objective_on_some_labelled_ecgs_is_the_one_that_a_search_has(
     labelled_ecgs.run(config, prepared | {"pretrained": encoders["seed1"]}, written, Machine())
     table, series = metrics.read(written["metrics"]), metrics.read_series(written["series"])
     assert set(table["metric"]) == {CROSS_VALIDATED_AUROC}
-    assert set(table["replicate"]) == {1}
+    assert set(table["replicate"]) == {pair(1, 0)}
     found = table.set_index(["setting", "evaluation"])["value"]
     pretrained = load_pretrained(encoders["seed1"], 2, "cpu").pretrained
     for size in (25, 40):

@@ -189,8 +189,7 @@ class Unroll:
         values = list(current.values())
         gradients = vjp([validation_loss], [*values, *features.all()])
         encoder_gradient = features.encoder_gradient(gradients[len(values) :])
-        size = _norm(gradients[: len(values)], validation_loss)
-        return finished(encoder_gradient, current, state, losses, validation_loss, size)
+        return finished(encoder_gradient, current, state, losses, validation_loss, norm(gradients[: len(values)]))
 
     def _network(
         self,
@@ -220,13 +219,7 @@ class Unroll:
         validation_loss = problem.head_loss(current_head, features, validation_batch)
         gradients = vjp([validation_loss], [*start.values(), *current_head.values()])
         encoder_gradient = like(start, gradients[: len(start)])
-        size = _norm(gradients[len(start) :], validation_loss)
-        return finished(encoder_gradient, current_head, state, losses, validation_loss, size)
-
-
-def _norm(gradients: Vector, loss: Tensor) -> Tensor:
-    """Return the norm of the head's gradients; 0 on the device of the loss for a head without parameters."""
-    return norm(gradients) if gradients else loss.new_zeros(())
+        return finished(encoder_gradient, current_head, state, losses, validation_loss, norm(gradients[len(start) :]))
 
 
 def finished(
@@ -239,10 +232,9 @@ def finished(
     status: Status = Status.OK,
 ) -> FineTuned:
     """Return the result of an FT solver, detached, with the status NON_FINITE if a value is not finite."""
-    losses = (
-        torch.stack([loss.detach() for loss in train_losses]) if train_losses else validation_loss.new_zeros(0).detach()
-    )
     head, state, loss = detached(head), detached(state), validation_loss.detach()
+    losses = torch.stack([each.detach() for each in train_losses]) if train_losses else loss.new_zeros(0)
+    head_gradient_norm = head_gradient_norm if head else loss.new_zeros(())  # on the device of the loss
     if not all_finite([losses, loss, head_gradient_norm, *head.values(), *state.values()]):
         status = Status.NON_FINITE
     return FineTuned(encoder_gradient, head, state, losses, loss, head_gradient_norm, status)

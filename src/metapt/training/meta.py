@@ -273,7 +273,7 @@ class MetaPretraining:
         """
         for step in range(self.settings.pretrain_steps):
             self._pretrain_step()
-            if step + 1 < self.settings.pretrain_steps or self.iteration < self.settings.warmup:
+            if self.head and (step + 1 < self.settings.pretrain_steps or self.iteration < self.settings.warmup):
                 for _ in range(self.settings.head_steps_between_updates):
                     self._head_step()
         if self.iteration >= self.settings.warmup:
@@ -304,9 +304,7 @@ class MetaPretraining:
             self._spare_gradient = None
 
     def _head_step(self) -> None:
-        """Take one FT step of the head, with a frozen encoder; a head without parameters has none."""
-        if not self.head:
-            return
+        """Take one FT step of the head, with a frozen encoder."""
         optimizer = self.settings.finetuning.optimizer
         assert optimizer is not None  # see MetaSettings
         batch = self.batches.train()
