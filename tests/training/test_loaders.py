@@ -91,7 +91,7 @@ def test_the_minibatches_of_steps_do_not_depend_on_those_of_hypergradients() -> 
 def test_a_list_gives_the_same_minibatch_itself_so_that_it_is_encoded_once() -> None:
     batches = LoaderBatches(pretrain=[0], **FT)
     assert batches.train() is batches.train() is FT["train"][0]
-    on_device = LoaderBatches(pretrain=[0], train=[[torch.zeros(1)]], validation=[[torch.ones(1)]], device="cpu")
+    on_device = LoaderBatches(pretrain=[0], train=[[torch.zeros(1)]], validation=[[torch.ones(1)]], device="meta")
     assert on_device.train() is on_device.train()
     assert on_device.validation() is on_device.validation()
 

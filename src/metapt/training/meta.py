@@ -273,7 +273,7 @@ class MetaPretraining:
         """
         for step in range(self.settings.pretrain_steps):
             self._pretrain_step()
-            if self.head and (step + 1 < self.settings.pretrain_steps or self.iteration < self.settings.warmup):
+            if step + 1 < self.settings.pretrain_steps or self.iteration < self.settings.warmup:
                 for _ in range(self.settings.head_steps_between_updates):
                     self._head_step()
         if self.iteration >= self.settings.warmup:
