@@ -24,7 +24,7 @@ from metapt.errors import DataError
 from metapt.execute import execute
 from metapt.files import sha256
 from metapt.jobs import Job
-from metapt.machine import THREAD_VARIABLES, Machine
+from metapt.machine import THREAD_VARIABLES, Machine, machine_name
 from metapt.training import products
 
 Run = Callable[[dict[str, Any], dict[str, Path], dict[str, Path], Machine], None]
@@ -400,3 +400,15 @@ def test_metapt_run_does_not_overwrite_the_run(
     assert execute(job(tmp_path, entry(copy))) == 0
     assert main(["run", str(tmp_path / "out" / "run.json"), "--into", str(tmp_path / "out")]) == 1
     assert "is the folder of the recorded run itself" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("capability", "end"), [("AVX512", " with AVX512"), ("DEFAULT", "")])
+def test_a_record_says_which_instructions_torch_computes_with(
+    entry: Callable[[Run], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capability: str, end: str
+) -> None:
+    monkeypatch.delitem(sys.modules, "torch")
+    processor = machine_name("cpu")
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    assert execute(job(tmp_path, entry(copy))) == 0
+    assert json.loads((tmp_path / "out" / "run.json").read_text())["machine"]["name"] == processor + end

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
 import time
 from pathlib import Path
 
@@ -13,6 +18,7 @@ from metapt import run
 from metapt.config import load
 from metapt.jobs import Job
 from metapt.plan import Plan, planned
+from metapt.training.interruption import SIGNALS
 
 ROOT = Path(__file__).parents[1]
 CONFIG = ROOT / "config" / "config.yaml"
@@ -26,6 +32,8 @@ class Noted:
         self.folder = folder
 
         def note(job: Job, *_: object) -> None:
+            for number in SIGNALS:  # as in a process that is not forked
+                signal.signal(number, signal.SIG_DFL)
             begin = time.monotonic()
             if job.name != broken:
                 time.sleep(0.5 if broken else seconds)  # the one that fails is the first to end
@@ -88,3 +96,34 @@ def test_after_a_failure_no_job_begins_and_those_that_run_are_finished(
     begun = [line.split()[1].rstrip(":") for line in printed.out.splitlines()]
     assert set(noted.times()) == set(begun)
     assert begun[-2:] == trained[:2]
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_ends_the_jobs_that_run_and_no_other_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    noted = Noted(tmp_path, monkeypatch, seconds=60)
+    before, begin = signal.getsignal(number), time.monotonic()
+    sender = threading.Timer(1, os.kill, (os.getpid(), number))
+    sender.start()
+    assert run.run([CONFIG], [TARGET], "cpu", None, 2) == 1
+    assert time.monotonic() - begin < 30
+    assert not noted.times()
+    assert not multiprocessing.active_children()
+    assert signal.getsignal(number) == before
+
+
+def test_a_job_that_is_told_to_end_goes_on_from_its_state(tmp_path: Path) -> None:
+    target = "results/run/mnist/rotation_mean/meta-shared/metrics.csv"
+    (tmp_path / "workflow").symlink_to(ROOT / "workflow")
+    study = {"pretrain_examples": 600, "finetune_examples": 600, "epochs": 500}
+    config = {"results": "results/run", "mnist": {"source": "digits", "rotation_mean": study}}
+    (tmp_path / "config.yaml").write_text(json.dumps(config))
+    command = [sys.executable, "-m", "metapt", "run", target, "--configfile", "config.yaml"]
+    log = tmp_path / "stderr.txt"
+    with log.open("w") as stderr, subprocess.Popen(command, cwd=tmp_path, stderr=stderr) as process:
+        while process.poll() is None and " left" not in log.read_text():
+            time.sleep(0.1)
+        process.terminate()
+        assert process.wait(30) == 1
+    assert "SIGTERM told this job to end: its state is saved" in log.read_text()

@@ -22,6 +22,7 @@ from metapt.jobs import Job
 from metapt.plan import Plan, planned
 from metapt.registry import DOMAINS, domain
 from metapt.remaining import Remaining, duration
+from metapt.training.interruption import passed_on, told_to_end
 
 
 def run(
@@ -30,6 +31,8 @@ def run(
     """Run the jobs of a config, except those whose records are up to date.
 
     Raises ConfigError as `metapt.config.load`, and if no job of the config makes a target.
+
+    SIGTERM and SIGUSR1 are passed on to the jobs that run, which end as `execute` says, and no other job begins.
 
     Args:
         configs: YAML files, each merged into the ones before it.
@@ -41,7 +44,15 @@ def run(
 
     Returns:
         Exit status: 0, or 1 after the first job that failed and logged its error; jobs that run then are finished.
+        1 also after a signal that has left a job to do.
     """
+    with passed_on():
+        return _run(configs, targets, device, threads, jobs_at_once)
+
+
+def _run(
+    configs: Sequence[Path], targets: Sequence[str], device: str | None, threads: int | None, jobs_at_once: int
+) -> int:
     config = load(configs)
     plan = planned(config)
     waiting = _behind(plan, targets)
@@ -51,7 +62,8 @@ def run(
     running: dict[str, tuple[Job, BaseProcess, float]] = {}
     while waiting or running:
         beside = [each for each, _, _ in running.values()]
-        job = None if failed or len(beside) == jobs_at_once else _next(plan, waiting, beside)
+        full = failed or told_to_end() or len(beside) == jobs_at_once
+        job = None if full else _next(plan, waiting, beside)
         if job is None:
             if not running:
                 return 1
@@ -69,6 +81,8 @@ def run(
             arguments = given, int(cuda and job.trains), config.require_gpu, plan.code(job)
             process = get_context("spawn").Process(target=_execute, args=arguments)
             process.start()
+            if told_to_end():  # the signal may have come before the process was there
+                process.terminate()
             running[job.name] = job, process, time.monotonic()
     return int(failed)
 

@@ -22,8 +22,8 @@ METRIC = "absolute error of learned mean (degrees)"
 WORDS = {"setting": "10 initialisations in [45,135], target 90"}
 
 
-def record(path: Path, stage: str) -> Path:
-    machine = {"name": "a processor", "device": "cpu"}
+def record(path: Path, stage: str, processor: str = "a processor") -> Path:
+    machine = {"name": processor, "device": "cpu"}
     words = {"machine": machine, "revision": "0123456789abcdef-dirty", "versions": {"torch": "2.6"}}
     records.write(path, {"stage": stage, "wall_time_s": 60.0, **words})
     return path
@@ -127,6 +127,17 @@ def test_the_page_says_what_was_run_and_on_which_data(written: Path, tmp_path: P
     assert "stand-in" not in text.partition("<body>")[2]
     assert "No claims were tested." in text
     assert "7.2 ± 1.5" in text
+
+
+def test_the_page_warns_of_runs_on_several_kinds_of_machines(written: Path, tmp_path: Path) -> None:
+    warning = "compare arms that ran on the same kind"
+    assert warning not in written.read_text()
+    inputs = experiment(tmp_path, "mnist_rotation_mean")
+    record(inputs["mnist_rotation_mean/pretrain/k5/seed1/record"], "pretrain", "another processor")
+    page.run(config(True, mnist=["rotation_mean"]), inputs, {"page": tmp_path / "index.html"}, Machine())
+    text = (tmp_path / "index.html").read_text()
+    assert "on a processor (cpu), another processor (cpu)." in text
+    assert warning in text
 
 
 def test_each_number_leads_to_the_records_behind_it(written: Path) -> None:

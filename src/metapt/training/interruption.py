@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from multiprocessing import active_children
 from types import FrameType
 
 from metapt.errors import MetaptError
@@ -28,20 +29,28 @@ def noticed() -> Iterator[None]:
 
     In a thread other than the main thread this does nothing.
     """
-    if threading.current_thread() is not threading.main_thread():
+    with _handled(_note):
         yield
-        return
-    before = {number: signal.signal(number, _note) for number in SIGNALS}
-    try:
+
+
+@contextmanager
+def passed_on() -> Iterator[None]:
+    """Record SIGTERM and SIGUSR1 inside the context as `noticed` does, and tell all child processes to end.
+
+    The children are those of `multiprocessing`. A child that starts later is not told.
+    """
+
+    def tell(number: int, frame: FrameType | None) -> None:
+        _note(number, frame)
+        for child in active_children():
+            child.terminate()
+
+    with _handled(tell):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        _received.clear()
 
 
 def told_to_end() -> bool:
-    """Return whether a signal has arrived, so that the state should be saved now."""
+    """Return whether a signal has arrived, so that a job should save its state now, and no other job should start."""
     return bool(_received)
 
 
@@ -55,6 +64,20 @@ def end_if_told() -> None:
         raise Interrupted(
             f"{_received[0]} told this job to end: its state is saved, and it goes on from there when it is rerun."
         )
+
+
+@contextmanager
+def _handled(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, handler) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler_before in before.items():
+            signal.signal(number, handler_before)
+        _received.clear()
 
 
 def _note(number: int, frame: FrameType | None) -> None:
