@@ -63,6 +63,12 @@ class DomainSection(Section):
             if isinstance(value, ExperimentSection):
                 yield key, value
 
+    def named_arms(self) -> dict[str, Any]:
+        """Return the arms that experiments name; summaries validate these settings without the others."""
+        arms: dict[str, Any] = getattr(self, "arms", {})
+        names = dict.fromkeys(name for _, section in self.experiments() for name in section.arm_names())
+        return {name: arms[name] for name in names if name in arms}
+
     @model_validator(mode="after")
     def _experiments_fit(self) -> DomainSection:
         for key, section in self.experiments():

@@ -9,6 +9,7 @@ import pytest
 from metapt.config import validate
 from metapt.domains.ppi.config import PpiMeta, PpiSettings
 from metapt.errors import ConfigError
+from metapt.twostage.arms import changed
 
 
 @pytest.mark.parametrize(
@@ -45,11 +46,39 @@ def test_what_would_be_counted_twice_is_refused(section: dict[str, Any], sentenc
             {"evaluations": ["full_transfer"], "estimators": {"runs": ["table.csv"]}},
             "estimators.pairs is 10, and perturbed runs are judged by linear evaluation",
         ),
+        (
+            {"learned_weights": {"arms": ["no_pt"]}},
+            "arms names no_pt; legal: at least one arm that learns task weights",
+        ),
+        (
+            {"known_answer": {"arms": ["no_pt"], "quarters": []}},
+            "arms names no_pt; legal: at least one arm that learns task weights",
+        ),
+        (
+            {"during_pretraining": {"arms": ["graph_supervised"]}},
+            "arms names graph_supervised; legal: at least one meta",
+        ),
+        ({"negative_transfer": {"arms": ["no_pt"]}}, "arms names no_pt; legal: at least one arm with PT"),
+        (
+            {"arms": {"no_pt": {"finetune": {"epochs": 7}}}, "negative_transfer": {"arms": ["meta"]}},
+            "'meta', and ppi.arms has no arm of method no_pt with its finetune",
+        ),
+        ({"finetune": {"trial_epochs": 60}}, r"ppi: finetune\.trial_epochs is 60; legal: at most epochs, 50"),
+        (
+            {"finetune": {"trial_epochs": 10}, "arms": {"meta": {"finetune": {"epochs": 5}}}, "full_access": {}},
+            r"arms\.meta\.finetune\.trial_epochs is 10; legal: at most epochs, 5",
+        ),
     ],
 )
 def test_what_could_not_be_compared_is_refused_before_any_run(section: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         validate({"ppi": section})
+
+
+def test_trials_of_an_arm_end_with_the_epochs_that_it_has() -> None:
+    arms = {"meta": {"finetune": {"trial_epochs": 60}}}
+    settings = validate({"ppi": {"finetune": {"epochs": 100}, "arms": arms, "full_access": {}}}).ppi
+    assert changed(settings.finetune, settings.arms["meta"].finetune).trial_epochs == 60
 
 
 @pytest.mark.parametrize("weights", [{"group_weights": [0.5, 1.5]}, {"weights": {"of": "meta"}}, {"tasks": "related"}])

@@ -160,7 +160,7 @@ def test_representations_are_a_study_of_pt_runs() -> None:
 def test_negative_transfer_compares_with_no_pt() -> None:
     job, runs = summary("negative_transfer", negative_transfer={"arms": ["meta"]})
     assert runs == ["finetune/no_pt/full_access", "finetune/meta/full_access"]
-    assert job.config["words"] == {"without_pretraining": "no_pt"}
+    assert job.config["words"] == {"without_pretraining": {"meta": "no_pt"}}
     assert job.inputs["tasks"] == "results/x/ppi/data/hu2020/tasks.csv"
 
 

@@ -155,6 +155,21 @@ def test_negative_transfer_counts_tasks_that_lose_against_training_from_scratch(
     assert "-3.0, function number 0" in markdown
 
 
+def test_negative_transfer_is_measured_against_an_arm_with_the_same_ft(tmp_path: Path) -> None:
+    runs = runs_of("negative_transfer", tmp_path, negative_transfer={"arms": ["meta", "no_pt", "meta-released"]})
+    scored = runs.task_auroc
+    lower = {"no_pt-released": 60.0}
+    runs.task_auroc = lambda arm, evaluation, seed: (
+        scored("no_pt" if arm in lower else arm, evaluation, seed) - (lower.get(arm, 0.0))
+    )
+    runs.write()
+    numbers, markdown = runs.tabled()
+    change = numbers.set_index(["arm", "evaluation", "task"])["change"]
+    assert change["meta-released", "full_transfer", 0] - change["meta", "full_transfer", 0] == pytest.approx(60)
+    assert set(numbers["arm"]) == {"meta", "meta-released"}
+    assert "no PT, released" in markdown
+
+
 def test_how_much_of_the_gain_stands_with_the_right_centre(tmp_path: Path) -> None:
     numbers, markdown = written("centre_offset", tmp_path).tabled()
     assert set(numbers.loc[numbers["gain"].notna(), "minus"]) == {"graph_supervised", "graph_supervised-slow"}

@@ -333,15 +333,9 @@ class EcgSettings(DomainSection):
     finetune: EcgFinetuning = EcgFinetuning()
     arms: dict[str, Arm] = ARMS
 
-    def _named_arms(self) -> dict[str, Arm]:
-        """Return the arms that experiments name."""
-        names = dict.fromkeys(name for _, section in self.experiments() for name in section.arm_names())
-        return {name: self.arms[name] for name in names if name in self.arms}
-
     @model_validator(mode="after")
     def _sources_learn_a_warp(self) -> EcgSettings:
-        # Summaries validate these settings without the arms that they do not use.
-        for name, arm in self._named_arms().items():
+        for name, arm in self.named_arms().items():
             if not isinstance(arm, Simclr) or arm.warp_of is None:
                 continue
             if arm.warp != Warp():
@@ -354,7 +348,7 @@ class EcgSettings(DomainSection):
 
     @model_validator(mode="after")
     def _meta_updates_are_left(self) -> EcgSettings:
-        for name, arm in self._named_arms().items():
+        for name, arm in self.named_arms().items():
             if not isinstance(arm, EcgMeta):
                 continue
             pretrain = changed(self.pretrain, arm.pretrain)

@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 
 from metapt.method import ConjugateGradients, MetaArm, NeumannSeries, Recompute
 from metapt.sections import Count, Distinct, DomainSection, ExperimentSection, Positive, Rate, Section, Seeds, key
-from metapt.twostage.arms import Changes, counterpart, equal_to
+from metapt.twostage.arms import Changes, changed, counterpart, equal_to
 
 Share = Annotated[float, Field(ge=0, lt=1)]
 Names = Annotated[list[str], Distinct]
@@ -110,12 +110,6 @@ class PpiFinetuning(Section):
         [1e-4], "learning rates of linear evaluation (encoder frozen), chosen likewise", min_length=1
     )
     linear_epochs: Positive = key(50, "passes over the FT graphs in linear evaluation")
-
-    @model_validator(mode="after")
-    def _trials_are_shorter(self) -> PpiFinetuning:
-        if self.trial_epochs is not None and self.trial_epochs > self.epochs:
-            raise ValueError(f"trial_epochs is {self.trial_epochs}; legal: at most epochs, {self.epochs}, or empty")
-        return self
 
 
 class PpiArm(Section):
@@ -326,6 +320,16 @@ class ArmsSection(ExperimentSection):
     )
 
 
+class LearnersSection(ArmsSection):
+    """The settings of an experiment on task weights that arms learn."""
+
+    def check(self, domain: PpiSettings) -> None:
+        """Raise ValueError as `ArmsSection.check`, and if no arm learns task weights."""
+        super().check(domain)
+        if not any(learns_weights(domain.arms[name]) for name in self.arms):
+            raise ValueError(f".arms names {', '.join(self.arms)}; legal: at least one arm that learns task weights")
+
+
 class PpiSettings(DomainSection):
     """Multitask PT on protein graphs. Experiments that are left out are not run, and a run serves all that need it."""
 
@@ -349,9 +353,7 @@ class PpiSettings(DomainSection):
 
     @model_validator(mode="after")
     def _sources_learn_weights(self) -> PpiSettings:
-        # Summaries validate these settings without the arms that they do not use.
-        for name in dict.fromkeys(arm for _, section in self.experiments() for arm in section.arm_names()):
-            arm = self.arms[name]
+        for name, arm in self.named_arms().items():
             if not isinstance(arm, Supervised) or arm.weights is None:
                 continue
             source = arm.weights.of
@@ -360,6 +362,15 @@ class PpiSettings(DomainSection):
             if not (source in self.arms and learns_weights(self.arms[source])):
                 legal = ", ".join(other for other, each in self.arms.items() if learns_weights(each))
                 raise ValueError(f"arms.{name}.weights.of is {source!r}, which learns no weights; legal: {legal}")
+        return self
+
+    @model_validator(mode="after")
+    def _trials_are_shorter(self) -> PpiSettings:
+        own = {f"arms.{name}.finetune": changed(self.finetune, arm.finetune) for name, arm in self.named_arms().items()}
+        for place, finetune in ({"finetune": self.finetune} | own).items():
+            trial, epochs = finetune.trial_epochs, finetune.epochs
+            if trial is not None and trial > epochs:
+                raise ValueError(f"{place}.trial_epochs is {trial}; legal: at most epochs, {epochs}, or empty")
         return self
 
     @model_validator(mode="after")

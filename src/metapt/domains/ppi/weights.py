@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from metapt.domains.ppi.labels import looks
 from metapt.domains.ppi.quantities import INTACT, OTHERS, PLANTED, RELATIVES, WEIGHT
 from metapt.domains.ppi.results import PpiResults
-from metapt.errors import DataError
 from metapt.evaluation import figures
 from metapt.evaluation.comparisons import Comparison, at_least
 from metapt.evaluation.metrics import NotMeasuredError
@@ -123,10 +122,8 @@ def agrees(results: PpiResults, arm: str) -> Comparison:
     return Comparison(text, arm, "", WEIGHT, at_least(AGREED), measure, PRETRAINING)
 
 
-def drawn(results: PpiResults, panels: list[Panel]) -> Figure:
-    """Return the figure of some panels. Raises DataError if there are no panels."""
-    if not panels:
-        raise DataError(f"{results.name} has no arm that learns task weights; name one in its arms.")
+def drawn(panels: list[Panel]) -> Figure:
+    """Return the figure of some panels."""
     columns = min(len(panels), 3 if len(panels) != 4 else 2)
     figure, axes = figures.panels(columns, -(-len(panels) // columns), width=4.9, height=3.4)
     for axis, panel in zip(axes, panels, strict=False):

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from metapt.domains.ppi.aurocs import PAIRED, wide_differences
-from metapt.domains.ppi.config import ArmsSection, Names
+from metapt.domains.ppi.config import ArmsSection, CoTrain, LearnedWeights, Names, PpiMeta, PpiSettings
 from metapt.domains.ppi.jobs import PpiJobs
 from metapt.domains.ppi.labels import label, looks
 from metapt.domains.ppi.quantities import ONLINE
@@ -37,6 +37,12 @@ class DuringPretraining(ArmsSection):
     """AUROC of the FT head that is trained during PT, on FT validation and test graphs."""
 
     arms: Names = key(["meta", *COTRAINED], "arms, keys of `ppi.arms`", min_length=1)
+
+    def check(self, domain: PpiSettings) -> None:
+        """Raise ValueError as `ArmsSection.check`, and if no arm trains an FT head during PT."""
+        super().check(domain)
+        if not any(isinstance(domain.arms[name], CoTrain | LearnedWeights | PpiMeta) for name in self.arms):
+            raise ValueError(f".arms names {', '.join(self.arms)}; legal: at least one meta arm or co-training arm")
 
 
 def needs(jobs: PpiJobs, section: DuringPretraining) -> Needs:

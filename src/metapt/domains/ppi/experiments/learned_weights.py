@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from metapt.domains.ppi.config import ArmsSection, Names
+from metapt.domains.ppi.config import LearnersSection, Names
 from metapt.domains.ppi.jobs import PpiJobs
 from metapt.domains.ppi.labels import label, looks, task_names
 from metapt.domains.ppi.quantities import OTHERS, PLANTED, QUANTILES, RELATIVES
@@ -50,7 +50,7 @@ TERMS = 8
 """Number of terms shown with the highest, and with the lowest, weights of an arm."""
 
 
-class LearnedTaskWeights(ArmsSection):
+class LearnedTaskWeights(LearnersSection):
     """The task weights at the end of PT."""
 
     arms: Names = key(
@@ -157,7 +157,7 @@ def figure(results: PpiResults) -> Figure:
         "AUROC of weight against planted use",
         FOUND,
     )
-    return drawn(results, panels)
+    return drawn(panels)
 
 
 def comparisons(results: PpiResults) -> Iterator[Comparison]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 
@@ -12,7 +12,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from metapt.domains.ppi.config import ArmsSection, WithoutPretraining
+from metapt.domains.ppi.config import ArmsSection, PpiSettings, PretrainedPpiArm
 from metapt.domains.ppi.jobs import PpiJobs
 from metapt.domains.ppi.labels import label, task_names
 from metapt.domains.ppi.quantities import TASK_AUROC
@@ -25,6 +25,7 @@ from metapt.evaluation.experiment import Experiment, Needs
 from metapt.evaluation.metrics import NotMeasuredError
 from metapt.evaluation.statistics import Estimate, estimate_mean, paired_difference
 from metapt.evaluation.tables import Tables, mean_and_error
+from metapt.twostage.arms import without_pretraining
 from metapt.twostage.quantities import EVALUATIONS, FULL_TRANSFER
 from metapt.twostage.seeds import seed_means
 from metapt.twostage.tables import numbers_of
@@ -32,34 +33,50 @@ from metapt.twostage.tables import numbers_of
 FEW_TASKS = 10.0  # largest share (%) of FT tasks that counts as little negative transfer
 
 WITHOUT = "without_pretraining"
-"""Key of the summary's config with the config's first arm without PT; None if there is none."""
+"""Key of the summary's config with the control of each arm with PT: an arm without PT and with the same FT."""
 
 
 class NegativeTransfer(ArmsSection):
-    """FT tasks that pre-training harms."""
+    """FT tasks that pre-training harms. Each arm is compared with an arm without PT that has the same FT."""
+
+    def check(self, domain: PpiSettings) -> None:
+        """Raise ValueError as `ArmsSection.check`, if no arm has PT, and for an arm whose control is not there."""
+        super().check(domain)
+        found = _controls(self.arms, domain)
+        if not found:
+            raise ValueError(f".arms names {', '.join(self.arms)}; legal: at least one arm with PT")
+        for name, control in found.items():
+            if control is None:
+                raise ValueError(
+                    f".arms names {name!r}, and ppi.arms has no arm of method no_pt with its finetune; add one, or "
+                    "leave this arm out"
+                )
+
+
+def _controls(names: Iterable[str], domain: PpiSettings) -> dict[str, str | None]:
+    pretrained = [name for name in names if isinstance(domain.arms[name], PretrainedPpiArm)]
+    return {name: without_pretraining(name, domain.arms, domain.finetune) for name in pretrained}
 
 
 def needs(jobs: PpiJobs, section: NegativeTransfer) -> Needs:
-    """Return the FT runs of each arm and of the arm without PT, and the names of the tasks."""
-    without = next((name for name, arm in jobs.config.arms.items() if isinstance(arm, WithoutPretraining)), None)
-    arms = [*([] if without is None else [without]), *(arm for arm in section.arms if arm != without)]
-    runs = [jobs.finetune(arm, FULL_ACCESS) for arm in arms]
-    return Needs(runs, files={"tasks": jobs.prepared().outputs["tasks"]}, words={WITHOUT: without})
-
-
-def scratch(results: PpiResults) -> tuple[str, str] | None:
-    """Return the control without PT and its evaluation; None if it was not run.
-
-    The evaluation is full transfer if that was run, since linear evaluation of a random encoder is no fair control.
-    """
-    arm, evaluations = results.words[WITHOUT], results.config.evaluations
-    return None if arm is None else (arm, FULL_TRANSFER if FULL_TRANSFER in evaluations else evaluations[0])
+    """Return the FT runs of each arm with PT and of its control, and the names of the tasks."""
+    controls = {arm: control for arm, control in _controls(section.arms, jobs.config).items() if control is not None}
+    runs = [jobs.finetune(arm, FULL_ACCESS) for arm in dict.fromkeys([*controls.values(), *controls])]
+    return Needs(runs, files={"tasks": jobs.prepared().outputs["tasks"]}, words={WITHOUT: controls})
 
 
 def pretrained_arms(results: PpiResults) -> list[str]:
-    """Return the arms with PT; none if there is no arm without PT."""
-    without = results.words[WITHOUT]
-    return [] if without is None else [arm for arm in results.arms if arm != without]
+    """Return the arms with PT."""
+    return list(results.words[WITHOUT])
+
+
+def control_evaluation(results: PpiResults) -> str:
+    """Return the evaluation of the controls.
+
+    It is FT of the whole network if that was run, since linear evaluation of a random encoder is no fair control.
+    """
+    evaluations = results.config.evaluations
+    return FULL_TRANSFER if FULL_TRANSFER in evaluations else evaluations[0]
 
 
 def transfer(results: PpiResults, arm: str, evaluation: str) -> pd.DataFrame:
@@ -89,7 +106,7 @@ def losing(results: PpiResults, arm: str, evaluation: str) -> pd.Series[float]:
 
 def tables(results: PpiResults) -> Tables:
     """Return the number of FT tasks that lose, and the tasks with the lowest change, for each arm and evaluation."""
-    base, names = scratch(results), task_names(results.tasks, "fine", width=32)
+    names = task_names(results.tasks, "fine", width=32)
     shown, parts = [], []
     for arm in pretrained_arms(results):
         for evaluation in results.config.evaluations:
@@ -100,6 +117,7 @@ def tables(results: PpiResults) -> Tables:
             scored, e = table.dropna(subset="change"), estimate_mean(shares.to_numpy(dtype=float))
             row: dict[str, object] = {
                 "arm": label(arm),
+                "without PT": label(results.words[WITHOUT][arm]),
                 "evaluation": EVALUATIONS[evaluation],
                 "FT tasks": len(table),
                 "lose": int((scored["change"] < 0).sum()),
@@ -113,11 +131,12 @@ def tables(results: PpiResults) -> Tables:
                 row["least change"] = f"{scored['change'].min():+.1f}, {names.get(worst, f'task {worst}')}"
             shown.append(row)
             parts.append(table.reset_index(names="task").assign(arm=arm, evaluation=evaluation))
-    against = "" if base is None else f" than {label(base[0])}, {EVALUATIONS[base[1]]}"
+    against = EVALUATIONS[control_evaluation(results)]
     caption = (
-        f"FT tasks with lower test AUROC{against}. Lose: by the mean over all FT runs; surely: the 95% t interval over "
-        "PT seeds lies below 0. Not scored: test graphs of one class, or a run that diverged. Share that loses: mean "
-        "± standard error over PT seeds, each the mean of its FT runs. Changes in percentage points"
+        f"FT tasks with lower test AUROC than without PT, {against}. Lose: by the mean "
+        "over all FT runs; surely: the 95% t interval over PT seeds lies below 0. Not scored: test graphs of one "
+        "class, or a run that diverged. Share that loses: mean ± standard error over PT seeds, each the mean of its FT "
+        "runs. Changes in percentage points"
     )
     nothing = pd.DataFrame({"arm": list(results.arms)})
     return Tables({caption: pd.DataFrame(shown) if shown else nothing}, numbers_of(results.name, parts or [nothing]))
@@ -132,7 +151,7 @@ def figure(results: PpiResults) -> Figure:
                 table = transfer(results, arm, evaluation)
                 found.setdefault(arm, {})[evaluation] = table
     if not found:
-        raise DataError(f"{results.name} has no arm with PT and none without; name both in its arms.")
+        raise DataError(f"{results.name} has no FT run with the AUROC of single tasks, with PT and without.")
     columns = next((count for count in (5, 4, 3) if len(found) % count == 0), min(4, len(found)))
     drawn, axes = figures.panels(columns=columns, rows=-(-len(found) // columns), width=3.7, height=3.8)
     for axis, arm in zip(axes, found, strict=False):
@@ -151,10 +170,8 @@ def figure(results: PpiResults) -> Figure:
 
 
 def comparisons(results: PpiResults) -> Iterator[Comparison]:
-    """Yield claims that few FT tasks lose, and that no more do by meta-PT than by its control; none without `no_pt`."""
-    base = scratch(results)
-    if base is None:
-        return
+    """Yield claims that few FT tasks lose, and that no more do by meta-PT than by its control."""
+    without = results.words[WITHOUT]
 
     def share(arm: str, evaluation: str) -> Estimate:
         return estimate_mean(losing(results, arm, evaluation).to_numpy(dtype=float))
@@ -163,11 +180,11 @@ def comparisons(results: PpiResults) -> Iterator[Comparison]:
         return paired_difference(losing(results, control, evaluation), losing(results, arm, evaluation))
 
     for evaluation in results.config.evaluations:
-        for arm in (arm for arm in (BASELINE, LEARNED, "meta-stable") if arm in results.arms):
+        for arm in (arm for arm in (BASELINE, LEARNED, "meta-stable") if arm in without):
             text = f"at most {FEW_TASKS:g} % of the FT tasks lose by {arm}, {EVALUATIONS[evaluation]}"
             few, measure = at_most(FEW_TASKS), partial(share, arm, evaluation)
             paper = BEYOND_THE_PAPER if arm == "meta-stable" else "little negative transfer"
-            yield Comparison(text, arm, base[0], TASK_AUROC, few, measure, evaluation, paper)
+            yield Comparison(text, arm, without[arm], TASK_AUROC, few, measure, evaluation, paper)
         for arm, control in results.gains():
             text = f"no more FT tasks lose by {arm} than by {control}, {EVALUATIONS[evaluation]}"
             paper = (
@@ -180,10 +197,8 @@ def comparisons(results: PpiResults) -> Iterator[Comparison]:
 
 
 def _without_and_with(results: PpiResults, arm: str, evaluation: str) -> tuple[pd.DataFrame, pd.DataFrame]:
-    base = scratch(results)
-    if base is None:
-        raise NotMeasuredError("No arm without PT was run.")
-    return _task_aurocs(results, *base), _task_aurocs(results, arm, evaluation)
+    without = _task_aurocs(results, results.words[WITHOUT][arm], control_evaluation(results))
+    return without, _task_aurocs(results, arm, evaluation)
 
 
 def _task_aurocs(results: PpiResults, arm: str, evaluation: str) -> pd.DataFrame:
