@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,8 @@ from metapt.domains.ecg.experiments.warp_study import fixed_arms, study_arms
 from metapt.domains.ecg.jobs import RAW, EcgJobs
 from metapt.errors import ConfigError
 from metapt.jobs import Place
+
+from ..twostage.tables import write_runs
 
 PTBXL = {"name": "ptbxl-1.0.3"}
 
@@ -237,8 +240,14 @@ def test_a_headroom_runs_settings_and_reference_with_the_same_seeds_a_job_of_ft_
         assert more.made[run].config == made.made[run].config, "further settings and other seeds change no run"
 
 
-def test_estimates_and_secants_along_each_strength_of_views() -> None:
-    made = jobs(estimators={"runs": [__file__], "pretrain_seeds": [5, 7], "secant": 2.0, "crop": 0.25})
+@pytest.fixture
+def measured(tmp_path: Path) -> str:
+    """A table of runs of the problem that `jobs` has."""
+    return write_runs(tmp_path / "runs.csv", ["ecg width 32"], ["strength", "crop", "noise", "temperature"])
+
+
+def test_estimates_and_secants_along_each_strength_of_views(measured: str) -> None:
+    made = jobs(estimators={"runs": [measured], "pretrain_seeds": [5, 7], "secant": 2.0, "crop": 0.25})
     needs = DOMAIN.experiments["estimators"].needs(made, getattr(made.config, "estimators"))  # noqa: B009
     ends = [f"secant-{name}-{end}" for name in ("strength", "crop", "noise", "temperature") for end in ("low", "high")]
     assert [job.name for job in needs.runs] == [
@@ -251,7 +260,7 @@ def test_estimates_and_secants_along_each_strength_of_views() -> None:
     assert warps == pytest.approx([2.0, 8.0] + 6 * [4.0])
     assert made.made["ecg/estimators/seed7"].config["pretrain"]["crop"] == 0.25
     with pytest.raises(ConfigError, match=r"crop is 0\.9, and secants go beyond a whole lead; legal: at most 0\.5"):
-        jobs(estimators={"runs": [__file__], "crop": 0.9})
+        jobs(estimators={"runs": [measured], "crop": 0.9})
 
 
 @pytest.mark.parametrize(
@@ -274,8 +283,8 @@ def test_a_setting_can_not_take_the_name_of_an_arm() -> None:
         jobs(arms={"headroom-0-01": {"method": "simclr"}}, headroom={})
 
 
-def test_every_experiment_can_be_planned() -> None:
-    made = jobs(**{key: {"runs": [__file__]} if key == "estimators" else {} for key in DOMAIN.experiments})
+def test_every_experiment_can_be_planned(measured: str) -> None:
+    made = jobs(**{key: {"runs": [measured]} if key == "estimators" else {} for key in DOMAIN.experiments})
     assert list(DOMAIN.experiments) == [
         "full_access",
         "unroll_steps",

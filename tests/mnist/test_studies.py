@@ -43,6 +43,8 @@ from metapt.jobs import Place
 from metapt.machine import Machine
 from metapt.twostage.estimators import slopes_of
 
+from ..twostage.tables import write_runs
+
 SIZES: Any = {"pretrain_examples": 60, "finetune_examples": 60, "batch_size": 20}
 STUDIES: dict[str, Study] = {
     "rotation_mean": RotationMean(**SIZES, epochs=1),
@@ -564,8 +566,8 @@ def test_a_headroom_tests_each_seed_on_its_own(digits_file: Path, tmp_path: Path
 
 def test_estimates_have_the_weights_and_minibatches_of_the_headroom(digits_file: Path, tmp_path: Path) -> None:
     sizes = {"pretrain_examples": 60, "finetune_examples": 60, "pretrain_steps": 20, "finetune_steps": 10}
-    (tmp_path / "runs.csv").write_text("not read by the study")
-    section = {"runs": [str(tmp_path / "runs.csv")], "pretrain_seeds": [3], "draws": 2, "horizons": [1, 5]}
+    measured = write_runs(tmp_path / "runs.csv", ["digits mnist rotation"], ["mean"])
+    section = {"runs": [measured], "pretrain_seeds": [3], "draws": 2, "horizons": [1, 5]}
     config = DOMAIN.section().model_validate({"source": "digits", "headroom": sizes, "estimators": section})
     made = MnistJobs("mnist", config, Place(results=str(tmp_path), raw="raw", sources={}, mirrors=[]))  # type: ignore[arg-type]
     runs = DOMAIN.experiments["estimators"].needs(made, made.config.estimators).runs  # type: ignore[attr-defined]

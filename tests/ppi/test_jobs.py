@@ -17,6 +17,8 @@ from metapt.domains.ppi.settings import HELD_OUT, SETTINGS, finetune_setting, pr
 from metapt.errors import ConfigError
 from metapt.jobs import Job, Place
 
+from ..twostage.tables import write_runs
+
 SOURCES: dict[str, Any] = {
     "hu2020": {"name": "hu2020"},
     "string-{version}": {
@@ -221,13 +223,13 @@ def test_what_makes_no_headroom_is_refused(change: dict[str, Any], words: str) -
 
 
 def test_estimates_and_perturbed_runs_of_each_problem(tmp_path: Path) -> None:
-    (tmp_path / "runs.csv").write_text("not read by the plan")
+    names = [f"ppi 5x300 {setting}" for setting in ("full_access", "permuted_90")]
+    runs = write_runs(tmp_path / "runs.csv", names, [f"group_{number:02d}" for number in range(3)])
     keys = {"pretrain_seeds": [5, 7], "groups": 3, "permuted": [0, 90], "pairs": 1}
-    made = jobs_of(estimators=keys | {"runs": [str(tmp_path / "runs.csv")]})
+    made = jobs_of(estimators=keys | {"runs": [runs]})
     job = DOMAIN.summary(made, "estimators")
-    runs = [name.removesuffix("/metrics") for name in job.inputs if name.endswith("/metrics")]
     problems = ["full_access", "permuted_90"]
-    assert runs == [
+    assert [name.removesuffix("/metrics") for name in job.inputs if name.endswith("/metrics")] == [
         *(f"estimators/{problem}/seed{seed}" for problem in problems for seed in (5, 7)),
         *(f"finetune/perturbation-00-{end}/{problem}/seeds5-7" for problem in problems for end in ("low", "high")),
     ]
@@ -315,8 +317,10 @@ def test_an_arm_that_is_not_there_is_named(key: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("key", DOMAIN.experiments)
-def test_every_experiment_has_its_runs(key: str) -> None:
-    jobs = jobs_of(**{key: {"runs": [__file__]} if key == "estimators" else {}})
+def test_every_experiment_has_its_runs(key: str, tmp_path: Path) -> None:
+    problems = [f"ppi 5x300 {setting}" for setting in ("full_access", "permuted_50", "permuted_90")]
+    runs = write_runs(tmp_path / "runs.csv", problems, [f"group_{number:02d}" for number in range(20)])
+    jobs = jobs_of(**{key: {"runs": [runs]} if key == "estimators" else {}})
     job = DOMAIN.summary(jobs, key)
     makers = {path for each in jobs.made.values() for path in (*each.outputs.values(), each.record)}
     assert set(job.inputs.values()) <= makers

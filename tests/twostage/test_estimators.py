@@ -13,7 +13,7 @@ import torch
 
 from metapt.config import validate
 from metapt.domains.mnist import quantities as mnist
-from metapt.errors import ConfigError
+from metapt.errors import ConfigError, DataError
 from metapt.evaluation import metrics
 from metapt.evaluation.agreement import SINGLE_RUNS, SLOPES
 from metapt.evaluation.headroom import REFERENCE
@@ -106,16 +106,35 @@ def test_perturbations_of_all_hyperparameters_find_the_slopes_of_a_line_on_avera
 
 def test_a_missing_table_of_runs_is_an_error_that_says_what_to_name(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"none\.csv, which is not there; name the table\.csv of a headroom"):
-        measured_runs(EstimatorsSection(runs=[str(tmp_path / "none.csv")]))
+        measured_runs(EstimatorsSection(runs=[str(tmp_path / "none.csv")]), ["p"], ["a"])
 
 
-def test_a_changed_table_of_runs_changes_the_summary(tmp_path: Path) -> None:
-    path = tmp_path / "table.csv"
-    section = EstimatorsSection(runs=[str(path)])
-    path.write_text("a")
-    first = measured_runs(section)
-    path.write_text("b")
-    assert first != measured_runs(section)
+def test_a_changed_table_of_runs_changes_the_summary(runs: Path) -> None:
+    section = EstimatorsSection(runs=[str(runs)])
+    first = measured_runs(section, [mnist.PROBLEM], ["mean"])
+    rows = pd.read_csv(runs)
+    rows.assign(test=rows["test"] + 1).to_csv(runs, index=False)
+    assert first != measured_runs(section, [mnist.PROBLEM], ["mean"])
+
+
+@pytest.mark.parametrize(
+    ("problem", "hyperparameter", "words"),
+    [
+        ("mnist other", "mean", r"the problem 'mnist other'; .* There: mnist rotation\."),
+        (mnist.PROBLEM, "noise", r"the hyperparameter 'noise'; .* There: mean\."),
+    ],
+)
+def test_a_table_of_other_runs_is_refused_before_any_estimate(
+    runs: Path, problem: str, hyperparameter: str, words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        measured_runs(EstimatorsSection(runs=[str(runs)]), [problem], [hyperparameter])
+
+
+def test_a_file_that_is_no_table_of_runs_is_refused_before_any_estimate(tmp_path: Path) -> None:
+    (tmp_path / "table.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(DataError, match="lacks the column 'experiment'; a table of runs has"):
+        measured_runs(EstimatorsSection(runs=[str(tmp_path / "table.csv")]), ["p"], ["a"])
 
 
 @pytest.fixture
@@ -157,7 +176,8 @@ def test_the_summary_of_mnist_compares_the_settings_near_the_reference(runs: Pat
             Slope("wrong", 9, {"mean": torch.tensor(2.0)}, 3.0),
         ]
         own += rows("mnist_estimators", mnist.PROBLEM, seed, found, lambda gradient: {"mean": float(gradient["mean"])})
-    given = {"config": config, "section": config.estimators, "words": measured_runs(config.estimators)}
+    words = measured_runs(config.estimators, [mnist.PROBLEM], ["mean"])
+    given = {"config": config, "section": config.estimators, "words": words}
     made = results("mnist_estimators", values, rows=own, **given)
     record = domain("mnist").experiments["estimators"]
     blocks, numbers = record.tables(made)

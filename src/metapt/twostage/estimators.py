@@ -39,14 +39,28 @@ class EstimatorsSection(ExperimentSection):
     )
 
 
-def measured_runs(section: EstimatorsSection) -> dict[str, Any]:
+def measured_runs(
+    section: EstimatorsSection, problems: Sequence[str], hyperparameters: Sequence[str]
+) -> dict[str, Any]:
     """Return the SHA-256 of each table of runs by its path, as further settings of the experiment's summary.
 
-    The summary is then made anew when a table changes. Raises ConfigError if a table is missing.
+    The summary is then made anew when a table changes. Raises ConfigError if a table is missing, or if together they
+    lack a problem or a hyperparameter of the estimates, and DataError if a file is no table of runs.
     """
     for path in section.runs:
         if not Path(path).is_file():
             raise ConfigError(f"estimators.runs names {path}, which is not there; name the table.csv of a headroom.")
+    rows = headroom.read([Path(path) for path in section.runs])
+    for what, wanted, there in (
+        ("problem", problems, list(dict.fromkeys(rows["problem"]))),
+        ("hyperparameter", hyperparameters, headroom.hyperparameters(rows)),
+    ):
+        for name in wanted:
+            if name not in there:
+                raise ConfigError(
+                    f"estimators.runs names {', '.join(section.runs)}, without the {what} {name!r}; name tables of the "
+                    f"same data, network and hyperparameters. There: {', '.join(there)}."
+                )
     return {"runs": {path: sha256(Path(path)) for path in section.runs}}
 
 

@@ -70,7 +70,7 @@ def needs(jobs: EcgJobs, section: EcgEstimators) -> Needs:
             for end, sign in ((each.low, -1), (each.high, 1)):
                 moved = {name: at[name] * math.exp(sign * length) for name, length in each.direction.items()}
                 runs.append(jobs.finetune(end, "none", size, arm_of(**at | moved), [seed]))
-    return Needs(runs, words=measured_runs(section))
+    return Needs(runs, words=measured_runs(section, [study["problem"]], HYPERPARAMETERS))
 
 
 def slopes(results: EcgResults) -> pd.DataFrame:

@@ -54,7 +54,8 @@ def needs(jobs: MnistJobs, section: MnistEstimators) -> Needs:
         made.append(jobs.training(*words, resumable=False, mem_mb=2000, minutes=60))
     ends, reach = secant(section), section.secant
     means = {ends.low: sizes.reference - reach, ends.high: sizes.reference + reach}
-    return Needs(made + fixed_runs(jobs, sizes, means, section.pretrain_seeds), words=measured_runs(section))
+    runs = measured_runs(section, [problem_of(jobs.config)], ["mean"])
+    return Needs(made + fixed_runs(jobs, sizes, means, section.pretrain_seeds), words=runs)
 
 
 def slopes(results: MnistResults) -> pd.DataFrame:

@@ -78,7 +78,8 @@ def needs(jobs: PpiJobs, section: PpiEstimators) -> Needs:
                 weights = [1 + sign * each.direction[group(number)] for number in range(section.groups)]
                 arm: Arm = reference.model_copy(update={"group_weights": weights})
                 runs.append(jobs.finetune(name, setting, arm, section.pretrain_seeds))
-    return Needs(runs, words=measured_runs(section))
+    names = [problem_of(jobs.config, setting) for setting in problems]
+    return Needs(runs, words=measured_runs(section, names, [group(number) for number in range(section.groups)]))
 
 
 def slopes(results: PpiResults) -> pd.DataFrame:
