@@ -240,6 +240,15 @@ def test_a_headroom_runs_settings_and_reference_with_the_same_seeds_a_job_of_ft_
         assert more.made[run].config == made.made[run].config, "further settings and other seeds change no run"
 
 
+@pytest.mark.parametrize("part", ["pretrain", "finetune"])
+def test_memory_is_that_of_an_arms_own_minibatches(part: str) -> None:
+    made = jobs(arms={"large": {"method": "simclr", part: {"batch_size": 2048}}})
+    usual, large = (made.finetune(arm, "none", 500) for arm in ("simclr", "large"))
+    assert large.mem_mb - usual.mem_mb == (0 if part == "pretrain" else 32 * (2048 - 256))
+    usual, large = (made.pretrain(arm, "none", 0) for arm in ("simclr", "large"))
+    assert large.mem_mb - usual.mem_mb == 32 * (2048 - 256)
+
+
 @pytest.fixture
 def measured(tmp_path: Path) -> str:
     """A table of runs of the problem that `jobs` has."""

@@ -53,14 +53,11 @@ def test_names_and_folders() -> None:
         "7.protein.enrichment.terms.v11.5.txt.gz",
     ]
     real = PpiSettings(source="string", string=string, test_species=[7])
-    assert (sources.folder(real), sources.names(real)) == ("string-11.5", sources.string_names(string))
+    assert sources.names(real) == sources.string_names(string)
     archive = PpiSettings(source="hu2020")
-    assert (sources.folder(archive), sources.names(archive)) == ("hu2020", ["bio_dataset.zip"])
+    assert sources.names(archive) == ["bio_dataset.zip"]
     simulated = PpiSettings(source="simulated", string=string)
-    assert (sources.folder(simulated), sources.names(simulated)) == (
-        "ppi-simulated",
-        sources.string_names(sources.SIMULATED),
-    )
+    assert sources.names(simulated) == sources.string_names(sources.SIMULATED)
 
 
 def test_generated_files_are_read_with_the_settings_of_the_config() -> None:

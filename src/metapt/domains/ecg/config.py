@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from metapt.method import MetaArm, NeumannSeries, Recompute, whole_iterations
-from metapt.sections import Count, DomainSection, ExperimentSection, Positive, Rate, Section, Seeds, key
+from metapt.sections import Count, DomainSection, Positive, Rate, Section, Seeds, key
 from metapt.twostage.arms import Changes, changed, counterpart, equal_to
 
 
@@ -364,10 +364,6 @@ class EcgSettings(DomainSection):
                     "or more epochs"
                 )
         return self
-
-
-class EcgExperiment(ExperimentSection):
-    """The settings of an experiment on arms of `ecg.arms`."""
 
 
 def steps_per_epoch(pretrain: EcgPretraining, signals: int) -> int:

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from metapt.domains.ecg.config import Arm, EcgPretraining, EcgSettings, NoPretraining, RunSearch, Simclr, resolved
+from metapt.domains.ecg.config import (
+    Arm,
+    EcgFinetuning,
+    EcgPretraining,
+    EcgSettings,
+    NoPretraining,
+    RunSearch,
+    Simclr,
+    resolved,
+)
 from metapt.jobs import Job, Jobs, Json, seeds_folder
 from metapt.sections import seed_numbers
 from metapt.twostage.arms import changed, own_settings
@@ -45,9 +54,8 @@ class EcgJobs(Jobs[EcgSettings]):
         config = self._studied(size) | {"arm": arm, "arm_settings": own_settings(section), "seed": seed}
         config |= {"pretrain": {} if isinstance(section, NoPretraining) else pretrain}
         config |= {"split": None} if size is None else {}
-        minutes = self._pretrain_minutes(pretrain)
+        finetune, minutes = changed(self.config.finetune, section.finetune), self._pretrain_minutes(pretrain)
         if isinstance(section, RunSearch):
-            finetune = changed(self.config.finetune, section.finetune)
             config |= {"finetune": finetune}
             minutes += self._minutes(section.folds * finetune.epochs * (size or 0))
             minutes *= 2 * section.rounds
@@ -59,7 +67,7 @@ class EcgJobs(Jobs[EcgSettings]):
             "domains.ecg.pretrain",
             config,
             inputs,
-            mem_mb=self._mem_mb(),
+            mem_mb=self._mem_mb(pretrain, finetune),
             minutes=minutes,
         )
 
@@ -82,7 +90,7 @@ class EcgJobs(Jobs[EcgSettings]):
             "domains.ecg.finetune",
             self.pick(*keys) | given,
             self.prepared().outputs | encoders,
-            mem_mb=self._mem_mb(),
+            mem_mb=self._mem_mb(own),
             minutes=self._minutes(runs * own.epochs * size),
         )
 
@@ -142,7 +150,7 @@ class EcgJobs(Jobs[EcgSettings]):
             "domains.ecg.studies.labelled_ecgs",
             self._studied(max(sizes)) | given,
             self.prepared().outputs | {"pretrained": self.pretrain(arm, "none", seed).outputs["pretrained"]},
-            mem_mb=self._mem_mb(),
+            mem_mb=self._mem_mb(finetune),
             minutes=self._minutes(folds * finetune.epochs * sum(sizes)),
             resumable=False,
         )
@@ -179,9 +187,13 @@ class EcgJobs(Jobs[EcgSettings]):
         """Return the settings of PT runs, which studies read too."""
         return {"meta_size": size} | self.pick("split", "width", "samples", "pretrain")
 
-    def _mem_mb(self) -> int:
-        """Return megabytes: 500 for the imports, 500 for the prepared ECGs, activations by width and minibatch."""
-        return 1500 + self.config.width * max(self.config.pretrain.batch_size, self.config.finetune.batch_size)
+    def _mem_mb(self, *own: EcgPretraining | EcgFinetuning) -> int:
+        """Return megabytes: 500 for the imports, 500 for the prepared ECGs, activations by width and minibatch.
+
+        `own` are the settings of an arm's PT or FT, whose minibatches may be larger than those of the config.
+        """
+        parts = self.config.pretrain, self.config.finetune, *own
+        return 1500 + self.config.width * max(part.batch_size for part in parts)
 
     def _pretrain_minutes(self, pretrain: EcgPretraining) -> int:
         """Return the time limit of a PT job: two views of each ECG, and as much again for meta-updates."""

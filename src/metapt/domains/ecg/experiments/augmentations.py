@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
-from metapt.domains.ecg.config import EcgExperiment, access
+from metapt.domains.ecg.config import access
 from metapt.domains.ecg.data.sources import CLASSES, FREQUENCY
 from metapt.domains.ecg.jobs import EcgJobs
 from metapt.domains.ecg.looks import label, looks
@@ -25,12 +25,12 @@ from metapt.evaluation import figures
 from metapt.evaluation.experiment import Experiment, Needs
 from metapt.evaluation.statistics import Estimate, estimate_mean
 from metapt.evaluation.tables import Tables, mean_and_error
-from metapt.sections import Positive, key
+from metapt.sections import ExperimentSection, Positive, key
 
 Values = NDArray[np.float64]
 
 
-class Augmentations(EcgExperiment):
+class Augmentations(ExperimentSection):
     """What the learned warp does. Not in the paper."""
 
     arms: list[str] = key(["simclr", "meta", "meta-stable"], "arms, keys of `ecg.arms`", min_length=1)

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 from matplotlib.figure import Figure
 
-from metapt.domains.ecg.config import EcgExperiment, EcgMeta, Simclr, access
+from metapt.domains.ecg.config import EcgMeta, Simclr, access
 from metapt.domains.ecg.jobs import EcgJobs
 from metapt.domains.ecg.looks import looks
 from metapt.domains.ecg.results import EcgResults
 from metapt.evaluation.comparisons import Comparison
 from metapt.evaluation.experiment import Experiment, Needs
 from metapt.evaluation.tables import Tables
-from metapt.sections import Positive, key
+from metapt.sections import ExperimentSection, Positive, key
 from metapt.twostage import cost
 from metapt.twostage.cost import Limit
 from metapt.twostage.quantities import PEAK_MEMORY, TIME_PER_STEP
@@ -27,7 +27,7 @@ LIMITS = (
 )
 
 
-class EcgCost(EcgExperiment):
+class EcgCost(ExperimentSection):
     """Time and memory, as measured in the PT runs, and in the FT runs of the first arm."""
 
     arms: list[str] = key(["simclr", "meta", "meta-stable"], "arms, keys of `ecg.arms`", min_length=1)

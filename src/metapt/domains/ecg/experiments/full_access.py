@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from metapt.domains.ecg.aurocs import auroc_tables, beats, needs, over_sizes
-from metapt.domains.ecg.config import ARMS, EcgExperiment, RunSearch
+from metapt.domains.ecg.config import ARMS, RunSearch
 from metapt.domains.ecg.results import EcgResults
 from metapt.evaluation.experiment import Experiment
-from metapt.sections import Positive, key
+from metapt.sections import ExperimentSection, Positive, key
 
 
-class FullAccess(EcgExperiment):
+class FullAccess(ExperimentSection):
     """All FT data are there at meta-PT time, at several sizes of the FT set."""
 
     arms: list[str] = key(

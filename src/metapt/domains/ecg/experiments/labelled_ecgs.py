@@ -12,7 +12,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from pydantic import Field
 
-from metapt.domains.ecg.config import EcgExperiment, EcgSettings, access
+from metapt.domains.ecg.config import EcgSettings, access
 from metapt.domains.ecg.experiments.objectives import EPOCHS
 from metapt.domains.ecg.jobs import EcgJobs
 from metapt.domains.ecg.looks import label
@@ -22,7 +22,7 @@ from metapt.evaluation import figures
 from metapt.evaluation.experiment import Experiment, Needs
 from metapt.evaluation.statistics import estimate_mean
 from metapt.evaluation.tables import Tables, mean_and_error
-from metapt.sections import Distinct, Positive, key
+from metapt.sections import Distinct, ExperimentSection, Positive, key
 from metapt.twostage.quantities import CROSS_VALIDATED_AUROC, EVALUATIONS
 from metapt.twostage.seeds import seed_means
 
@@ -30,7 +30,7 @@ BEST, TEST = "best", "test"
 """In the column of epochs: the objective after the best epoch, as searches with whole PT runs read it; test results."""
 
 
-class LabelledEcgs(EcgExperiment):
+class LabelledEcgs(ExperimentSection):
     """Objectives on labelled sets of several sizes, and the test results they should agree with. Not in the paper."""
 
     arms: list[str] = key(
@@ -43,7 +43,7 @@ class LabelledEcgs(EcgExperiment):
     finetune_size: Positive = key(500, "labelled ECGs of FT, whose test results are compared")
 
     def check(self, domain: EcgSettings) -> None:
-        """Raise ValueError as `EcgExperiment.check`, for a single arm, and for an arm whose PT sees labels."""
+        """Raise ValueError as `ExperimentSection.check`, for a single arm, and for an arm whose PT sees labels."""
         super().check(domain)
         if len(self.arm_names()) < 2:
             raise ValueError(f".arms names {len(self.arm_names())}; legal: 2 or more")

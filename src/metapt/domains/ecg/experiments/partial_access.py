@@ -17,7 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from metapt.domains.ecg.aurocs import auroc_cells, auroc_tables, papers_cells, papers_words, where
-from metapt.domains.ecg.config import EcgExperiment, EcgSettings, access, controls
+from metapt.domains.ecg.config import EcgSettings, access, controls
 from metapt.domains.ecg.jobs import EcgJobs
 from metapt.domains.ecg.looks import label, looks
 from metapt.domains.ecg.quantities import AUROC
@@ -31,7 +31,7 @@ from metapt.twostage.quantities import AUROC_LABEL, EVALUATIONS
 from metapt.twostage.tables import better
 
 
-class PartialAccess(EcgExperiment):
+class PartialAccess(ExperimentSection):
     """Fewer FT data at meta-PT time than in FT."""
 
     arms: list[str] = key(["meta", "meta-stable"], "arms, keys of `ecg.arms`, that learn the warp", min_length=1)
@@ -53,7 +53,7 @@ class PartialAccess(EcgExperiment):
         return list(dict.fromkeys([self.baseline, *self.arms]))
 
     def check(self, domain: EcgSettings) -> None:
-        """Raise ValueError as `EcgExperiment.check`, for a baseline that sees labels, and for an arm that sees none."""
+        """Raise ValueError as `ExperimentSection.check`, for a baseline that sees labels and an arm that sees none."""
         super().check(domain)
         sees = {name: access(domain.arms[name], 500) != "none" for name in self.arm_names()}
         if sees[self.baseline]:

@@ -8,13 +8,12 @@ from functools import partial
 from typing import ClassVar
 
 from metapt.domains.ecg.aurocs import auroc_tables, beats, cells, needs, over_sizes, papers_words, where
-from metapt.domains.ecg.config import EcgExperiment
 from metapt.domains.ecg.quantities import AUROC
 from metapt.domains.ecg.results import EcgResults
 from metapt.evaluation.comparisons import Comparison, within
 from metapt.evaluation.experiment import Experiment
 from metapt.evaluation.statistics import Difference
-from metapt.sections import Positive, key
+from metapt.sections import ExperimentSection, Positive, key
 from metapt.twostage.seeds import difference
 
 FEW_POINTS = 1.0  # difference in percentage points of AUROC that counts as small
@@ -22,7 +21,7 @@ FEW_POINTS = 1.0  # difference in percentage points of AUROC that counts as smal
 MANY_STEPS, ONE_STEP = "meta-k10", "meta"
 
 
-class UnrollSteps(EcgExperiment):
+class UnrollSteps(ExperimentSection):
     """How many FT steps are differentiated through."""
 
     arms: list[str] = key(

@@ -13,7 +13,7 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
-from metapt.domains.ecg.config import STABLE_WARP, Arm, EcgExperiment, EcgMeta, EcgSettings, Simclr, Warp, access
+from metapt.domains.ecg.config import STABLE_WARP, Arm, EcgMeta, EcgSettings, Simclr, Warp, access
 from metapt.domains.ecg.jobs import EcgJobs
 from metapt.domains.ecg.quantities import DISPLACEMENT
 from metapt.domains.ecg.results import EcgResults
@@ -24,11 +24,11 @@ from metapt.evaluation.experiment import Experiment, Needs
 from metapt.evaluation.metrics import NotMeasuredError
 from metapt.evaluation.statistics import estimate_mean
 from metapt.evaluation.tables import Tables, mean_and_error
-from metapt.sections import NAME, Positive, Rate, key, plain
+from metapt.sections import NAME, ExperimentSection, Positive, Rate, key, plain
 from metapt.twostage.quantities import EVALUATIONS, PRETRAINING
 
 
-class WarpStudy(EcgExperiment):
+class WarpStudy(ExperimentSection):
     """The hypergradient of the warp's strength against the truth: what PT with a fixed strength leads to.
 
     Not in the paper.

@@ -10,11 +10,6 @@ SIMULATED = String(version="0", links="links.detailed", species=[900001, 900002,
 """The generated files; the species' numbers are not NCBI taxa."""
 
 
-def folder(ppi: PpiSettings) -> str:
-    """Return the folder of the raw files within `data.folder`."""
-    return {"simulated": "ppi-simulated", "string": f"string-{ppi.string.version}", "hu2020": "hu2020"}[ppi.source]
-
-
 def names(ppi: PpiSettings) -> list[str]:
     """Return the names of the raw files within their folder."""
     return [ARCHIVE] if ppi.source == "hu2020" else string_names(string_of(ppi))
