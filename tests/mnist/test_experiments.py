@@ -20,7 +20,7 @@ from metapt.domains.mnist.config import (
 from metapt.domains.mnist.domain import DOMAIN
 from metapt.domains.mnist.results import MnistResults
 from metapt.evaluation import metrics
-from metapt.evaluation.comparisons import judge
+from metapt.evaluation.comparisons import BEYOND_THE_PAPER, judge
 from metapt.evaluation.metrics import row
 
 SPREAD = (-0.3, 0.0, 0.1, 0.2, 0.0)
@@ -72,6 +72,17 @@ def test_mean_and_deviation_of_the_rotation_lie_near_the_target_on_both_sides(er
     assert len(found) == 2 * len(study.starts)
     assert set(found["verdict"]) == {word}
     assert set(found["criterion"]) == {"within 4 of 45", "within 3 of 15"}
+
+
+def test_a_start_that_the_paper_lacks_has_no_number_of_the_paper() -> None:
+    study = RotationMeanStd(starts=[(0.0, 1.0), (10.0, 1.0)])
+    values = {
+        ("meta", metric, quantities.setting_mean_std(study, start)): 45.0
+        for start in range(2)
+        for metric in (quantities.MEAN, quantities.DEVIATION)
+    }
+    papers = verdicts("rotation_mean_std", study, values)["paper"]
+    assert papers.tolist() == ["45.9 degrees", "15.5 degrees", BEYOND_THE_PAPER, BEYOND_THE_PAPER]
 
 
 @pytest.mark.parametrize(("ratio", "word"), [(1000.0, "reproduced"), (100.0, "inconclusive"), (10.0, "not reproduced")])

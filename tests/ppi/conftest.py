@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from metapt.domains.ppi.config import Ego, PpiSettings, String, Tasks
+from metapt.domains.ppi.config import PpiSettings
 from metapt.domains.ppi.data.dataset import PpiDataset, on_device
 from metapt.domains.ppi.data.prepare import run
+from metapt.domains.ppi.data.sections import Ego, String, Tasks
 from metapt.domains.ppi.data.sources import links_name, names, terms_name
 from metapt.domains.ppi.pretraining_setting import PpiSetting
 from metapt.machine import Machine

@@ -46,6 +46,14 @@ def test_what_would_be_counted_twice_is_refused(section: dict[str, Any], sentenc
             {"evaluations": ["full_transfer"], "estimators": {"runs": ["table.csv"]}},
             "estimators.pairs is 10, and perturbed runs are judged by linear evaluation",
         ),
+        ({"string": {"ego": {"max_nodes": 65536}}}, "max_nodes"),
+        ({"string": {"min_score": 1001}}, "min_score"),
+        ({"source": "simulated"}, "test_species names 9606; simulated species: 900001, 900002"),
+        ({"source": "string", "test_species": [7]}, "test_species names 7; string species: 9606, 3702"),
+        (
+            {"source": "simulated", "test_species": [900001, 900002, 900003, 900004, 900005]},
+            "test_species names all simulated species; leave one to train on",
+        ),
         (
             {"learned_weights": {"arms": ["no_pt"]}},
             "arms names no_pt; legal: at least one arm that learns task weights",

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from metapt.domains.ppi.config import Ego
 from metapt.domains.ppi.data.ego import Adjacency, EgoGraphs, ego_graphs, joined, network
-from metapt.errors import ConfigError
+from metapt.domains.ppi.data.sections import Ego
 
 #      0 - 1 - 2 - 3 - 4     5 - 6     7
 #       \ /
@@ -166,11 +165,9 @@ def test_the_draws_are_uniform() -> None:
     assert np.abs(drawn[1:] / 2000 - 0.2).max() < 5 * np.sqrt(0.2 * 0.8 / 2000)
 
 
-def test_no_centre_no_link_and_too_many_nodes() -> None:
+def test_no_centre_and_no_link() -> None:
     net = net_of(EDGES, 9)
     graphs = ego_graphs(net, np.zeros(0, np.int64), Ego())
     assert graphs.node_offsets.tolist() == graphs.edge_offsets.tolist() == [0]
     assert graphs.edges.shape == (0, 2)
     assert nodes_of(ego_graphs(net_of([], 3), np.array([1]), Ego()), 0) == [1]
-    with pytest.raises(ConfigError, match=r"max_nodes is 65536; it is at most 65535"):
-        ego_graphs(net, np.array([0]), Ego(max_nodes=65536))

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from metapt.domains.ppi.config import ARMS
-from metapt.domains.ppi.data.sources import SIMULATED, string_names
+from metapt.domains.ppi.data.sections import SIMULATED
+from metapt.domains.ppi.data.sources import string_names
 from metapt.domains.ppi.domain import DOMAIN
 from metapt.domains.ppi.jobs import PpiJobs
 from metapt.domains.ppi.settings import HELD_OUT, SETTINGS, finetune_setting, pretrain_setting
@@ -340,7 +341,7 @@ def test_each_file_of_string_is_downloaded_by_a_job_of_its_own() -> None:
 
 
 def test_simulated_files_have_a_folder_of_their_own() -> None:
-    made = jobs_of(source="simulated").prepared()
+    made = jobs_of(source="simulated", test_species=SIMULATED.species[-1:]).prepared()
     assert made.inputs == {name: f"raw/ppi-simulated/{name}" for name in string_names(SIMULATED)}
 
 

@@ -6,17 +6,19 @@ import csv
 import gzip
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from metapt.domains.ppi.config import PpiSettings, String
-from metapt.domains.ppi.data import sources
+from metapt.domains.ppi.config import PpiSettings
+from metapt.domains.ppi.data import archive, sources
 from metapt.domains.ppi.data.ego import ego_graphs, network
 from metapt.domains.ppi.data.graphs import Graphs, load, unpack
 from metapt.domains.ppi.data.prepare import TASKS, run
+from metapt.domains.ppi.data.sections import SIMULATED, String
 from metapt.domains.ppi.data.string_files import read_links
 from metapt.errors import ConfigError, DataError
 from metapt.files import sha256
@@ -56,14 +58,14 @@ def test_names_and_folders() -> None:
     assert sources.names(real) == sources.string_names(string)
     archive = PpiSettings(source="hu2020")
     assert sources.names(archive) == ["bio_dataset.zip"]
-    simulated = PpiSettings(source="simulated", string=string)
-    assert sources.names(simulated) == sources.string_names(sources.SIMULATED)
+    simulated = PpiSettings(source="simulated", string=string, test_species=[900005])
+    assert sources.names(simulated) == sources.string_names(SIMULATED)
 
 
 def test_generated_files_are_read_with_the_settings_of_the_config() -> None:
     string = String(version="11.5", links="links.full", min_score=123)
-    used = sources.string_of(PpiSettings(source="simulated", string=string))
-    assert (used.version, used.links, used.species) == ("0", "links.detailed", sources.SIMULATED.species)
+    used = sources.string_of(PpiSettings(source="simulated", string=string, test_species=[900005]))
+    assert (used.version, used.links, used.species) == ("0", "links.detailed", SIMULATED.species)
     assert (used.min_score, used.ego, used.tasks) == (123, string.ego, string.tasks)
 
 
@@ -156,13 +158,11 @@ def test_whole_or_not_at_all(string_files: Any, outputs: dict[str, Path], tmp_pa
     assert not any(path.exists() for path in outputs.values())
 
 
-def test_test_species_that_are_not_there(
-    string_files: Any, prepared: dict[str, Path], outputs: dict[str, Path]
-) -> None:
-    with pytest.raises(ConfigError, match=r"no species 9606; legal: 900001, 900002"):
-        run({"source": "simulated", "string": None, "test_species": [9606]}, {}, outputs, Machine())
-    with pytest.raises(ConfigError, match="names all species that the data have"):
-        run({"source": "simulated", "test_species": sources.SIMULATED.species}, {}, outputs, Machine())
+def test_test_species_that_the_archive_lacks(outputs: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archive, "read_archive", lambda path: SimpleNamespace(species=np.array([7, 8, 8])))
+    for species, words in (([9606], "no species 9606; legal: 7, 8"), ([7, 8], "names all species that the data have")):
+        with pytest.raises(ConfigError, match=words):
+            run({"source": "hu2020", "test_species": species}, {sources.ARCHIVE: Path("none")}, outputs, Machine())
 
 
 @pytest.mark.real_data

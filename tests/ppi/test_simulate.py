@@ -10,11 +10,11 @@ import pandas as pd
 import pytest
 from numpy.typing import NDArray
 
-from metapt.domains.ppi.config import Ego, Tasks
 from metapt.domains.ppi.data import prepare
 from metapt.domains.ppi.data import simulate as sim
 from metapt.domains.ppi.data.graphs import load, related, unpack
-from metapt.domains.ppi.data.sources import SIMULATED, links_name, string_names, terms_name
+from metapt.domains.ppi.data.sections import SIMULATED, Ego, Tasks
+from metapt.domains.ppi.data.sources import links_name, string_names, terms_name
 from metapt.domains.ppi.data.string_files import read_links, read_terms
 from metapt.errors import ConfigError
 from metapt.machine import Machine

@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
+from metapt.domains.ppi.data.sections import SIMULATED, String, Taxa
 from metapt.method import ConjugateGradients, MetaArm, NeumannSeries, Recompute
 from metapt.sections import Count, Distinct, DomainSection, ExperimentSection, Positive, Rate, Section, Seeds, key
 from metapt.twostage.arms import Changes, changed, counterpart, equal_to
@@ -19,44 +20,6 @@ Share = Annotated[float, Field(ge=0, lt=1)]
 Names = Annotated[list[str], Distinct]
 Rates = Annotated[list[Rate], Distinct]
 GroupWeight = Annotated[float, Field(gt=0, lt=2)]
-Taxa = Annotated[list[Positive], Distinct]
-
-
-class Tasks(Section):
-    """Which Gene Ontology terms become tasks. The paper gives no default except that of `fine`."""
-
-    fine: Positive = key(40, "number of FT tasks: the deepest or the rarest terms; the others are coarse PT tasks")
-    coarse: Positive | None = key(None, "maximal number of PT tasks, the most frequent terms; empty: all others")
-    by: Literal["depth", "frequency"] = key(
-        "frequency", "criterion for fine terms: a long chain of terms that contain its proteins, or few proteins"
-    )
-    min_proteins: Positive = key(20, "least number of proteins with a term, in the training and in the test species")
-
-
-class Ego(Section):
-    """The graph around a protein: a breadth-first search in its species' network. No default is in the paper."""
-
-    hops: Positive = key(2, "steps from the centre")
-    fan_out: Positive | None = key(20, "maximal number of neighbours that a node adds, drawn at random; empty: all")
-    max_nodes: Positive = key(300, "maximal number of nodes of a graph")
-    seed: Count = key(0, "seed of the draws")
-
-
-class String(Section):
-    """Networks and terms from STRING (string-db.org). The paper gives no default except that of `species`."""
-
-    version: str = key("12.0", "version of STRING, as in the file names", pattern=r"^\d+(\.\d+)*$")
-    links: Literal["links.detailed", "links.full", "physical.links.full"] = key(
-        "links.detailed", "file of links and their evidence channels"
-    )
-    species: Taxa = key(
-        [9606, 3702, 6239, 511145, 7227, 10090, 4932, 7955],
-        "NCBI taxa, by default those of Hu et al. (2020); `test_species` are held out of training",
-        min_length=2,
-    )
-    min_score: Count = key(400, "least combined score of a link, of 1000")
-    ego: Ego = Ego()
-    tasks: Tasks = Tasks()
 
 
 class Network(Section):
@@ -375,12 +338,14 @@ class PpiSettings(DomainSection):
 
     @model_validator(mode="after")
     def _species_are_there(self) -> PpiSettings:
-        if self.source == "string":
-            unknown = [str(taxon) for taxon in self.test_species if taxon not in self.string.species]
+        if self.source != "hu2020":
+            place, string = ("string", self.string) if self.source == "string" else ("simulated", SIMULATED)
+            unknown = [str(taxon) for taxon in self.test_species if taxon not in string.species]
             if unknown:
-                raise ValueError(f"test_species names {', '.join(unknown)}, which string.species does not")
-            if set(self.string.species) <= set(self.test_species):
-                raise ValueError("test_species names all of string.species; leave one to train on")
+                legal = ", ".join(map(str, string.species))
+                raise ValueError(f"test_species names {', '.join(unknown)}; {place} species: {legal}")
+            if set(string.species) <= set(self.test_species):
+                raise ValueError(f"test_species names all {place} species; leave one to train on")
         return self
 
 

@@ -13,7 +13,7 @@ from metapt.domains.mnist.config import RotationMeanStd
 from metapt.domains.mnist.quantities import DEVIATION, MEAN, seed_of_start, setting_mean_std
 from metapt.domains.mnist.results import MnistResults
 from metapt.evaluation import figures
-from metapt.evaluation.comparisons import Comparison, within
+from metapt.evaluation.comparisons import BEYOND_THE_PAPER, Comparison, within
 from metapt.evaluation.experiment import Experiment, Needs
 from metapt.evaluation.statistics import Estimate, estimate_mean
 
@@ -50,7 +50,7 @@ def comparisons(results: MnistResults) -> Iterator[Comparison]:
             found = published[(published["setting"] == setting) & (published["metric"] == metric)]["paper_mean"]
             text = f"{arm} recovers the {what} of the FT rotation, {label}"
             near, measure = within(target, tolerance), partial(learned, arm, metric, setting)
-            paper = results.paper_says(arm, f"{found.iloc[0]:g} degrees") if len(found) else ""
+            paper = results.paper_says(arm, f"{found.iloc[0]:g} degrees") if len(found) else BEYOND_THE_PAPER
             yield Comparison(text, arm, "", metric, near, measure, paper=paper)
 
 

@@ -8,13 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from metapt.domains.ppi.config import Ego
-from metapt.errors import ConfigError
+from metapt.domains.ppi.data.sections import Ego
 
 Integers = NDArray[np.int64]
 
 _CHUNK = 32  # centres per search; more exceed the processor's cache
-_MAX_NODES = 2**16 - 1  # node numbers have 16 bits
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,11 +59,8 @@ def ego_graphs(net: Adjacency, centres: Integers, ego: Ego, chunk: int = _CHUNK)
     In each of `ego.hops` rounds, each node found in the last round adds its neighbours that no earlier round has found:
     all of them, or `ego.fan_out` drawn at random. If a graph then has more than `ego.max_nodes` nodes, those of the
     last round are drawn at random. All draws use a hash of the seed, the centre and the nodes, so that a graph does not
-    depend on the other centres, their order, or the `chunk` of centres that are searched from at once. Raises
-    ConfigError if `ego.max_nodes` is too large for the prepared form.
+    depend on the other centres, their order, or the `chunk` of centres that are searched from at once.
     """
-    if ego.max_nodes > _MAX_NODES:
-        raise ConfigError(f"ppi.string.ego.max_nodes is {ego.max_nodes}; it is at most {_MAX_NODES}.")
     return joined([_chunk(net, centres[start : start + chunk], ego) for start in range(0, max(len(centres), 1), chunk)])
 
 

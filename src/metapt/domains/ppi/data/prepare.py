@@ -14,9 +14,10 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import sparse
 
-from metapt.domains.ppi.config import PpiSettings, String
+from metapt.domains.ppi.config import PpiSettings
 from metapt.domains.ppi.data.ego import EgoGraphs, ego_graphs, joined, network
 from metapt.domains.ppi.data.graphs import Graphs, check, pack, save, unpack
+from metapt.domains.ppi.data.sections import String
 from metapt.domains.ppi.data.sources import ARCHIVE, links_name, string_of, terms_name
 from metapt.domains.ppi.data.string_files import Annotations, Links, read_links, read_terms
 from metapt.domains.ppi.data.terms import select
@@ -47,8 +48,8 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
     named by `metapt.domains.ppi.data.sources.names`. The outputs are `graphs`, see `metapt.domains.ppi.data.graphs`;
     `tasks`, a CSV file of `TASKS`, where `task` numbers the tasks of a kind (coarse, fine) and `positives` counts the
     graphs with a label of 1; and `counts`, a CSV file of name and value. Raises DataError if a file is missing, cut,
-    altered or malformed, and ConfigError if a test species is missing, there is no other species, or too few terms are
-    left.
+    altered or malformed, and ConfigError if the archive lacks a test species or has no other species, or too few terms
+    are left.
     """
     ppi = PpiSettings.model_validate({key: config[key] for key in _KEYS if config.get(key) is not None})
     terms: pd.DataFrame | None = None
@@ -59,9 +60,7 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
         graphs = read_archive(inputs[ARCHIVE])
         _check_species(np.unique(graphs.species).tolist(), ppi.test_species)
     else:
-        string = string_of(ppi)
-        _check_species(string.species, ppi.test_species)
-        graphs, terms, counts = _from_string(inputs, string, ppi.test_species)
+        graphs, terms, counts = _from_string(inputs, string_of(ppi), ppi.test_species)
     check(graphs)
     counts |= _count(graphs)
     for name, value in counts.items():

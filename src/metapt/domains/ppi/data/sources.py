@@ -1,13 +1,11 @@
-"""Folders and names of the raw files of protein graphs; does not import torch."""
+"""Names of the raw files of protein graphs; does not import torch."""
 
 from __future__ import annotations
 
-from metapt.domains.ppi.config import PpiSettings, String
+from metapt.domains.ppi.config import PpiSettings
+from metapt.domains.ppi.data.sections import SIMULATED, String
 
 ARCHIVE = "bio_dataset.zip"  # the archive of Hu et al. (2020): https://github.com/snap-stanford/pretrain-gnns.
-
-SIMULATED = String(version="0", links="links.detailed", species=[900001, 900002, 900003, 900004, 900005])
-"""The generated files; the species' numbers are not NCBI taxa."""
 
 
 def names(ppi: PpiSettings) -> list[str]:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from metapt.domains.ppi.config import Tasks
+from metapt.domains.ppi.data.sections import Tasks
 from metapt.errors import ConfigError
 
 
