@@ -402,13 +402,14 @@ def test_metapt_run_does_not_overwrite_the_run(
     assert "is the folder of the recorded run itself" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("capability", "end"), [("AVX512", " with AVX512"), ("DEFAULT", "")])
-def test_a_record_says_which_instructions_torch_computes_with(
-    entry: Callable[[Run], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capability: str, end: str
+@pytest.mark.parametrize(("limit", "end"), [("AVX2", " with AVX512, oneDNN AVX2"), (None, " with AVX512")])
+def test_a_record_says_which_instructions_a_cpu_computes_with(
+    entry: Callable[[Run], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str | None, end: str
 ) -> None:
-    monkeypatch.delitem(sys.modules, "torch")
-    processor = machine_name("cpu")
-    monkeypatch.setitem(sys.modules, "torch", torch)
-    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
+    if limit:
+        monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", limit)
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
     assert execute(job(tmp_path, entry(copy))) == 0
-    assert json.loads((tmp_path / "out" / "run.json").read_text())["machine"]["name"] == processor + end
+    record = json.loads((tmp_path / "out" / "run.json").read_text())
+    assert record["machine"]["name"] == machine_name("cpu") + end

@@ -127,3 +127,4 @@ def test_a_job_that_is_told_to_end_goes_on_from_its_state(tmp_path: Path) -> Non
         process.terminate()
         assert process.wait(30) == 1
     assert "SIGTERM told this job to end: its state is saved" in log.read_text()
+    assert "meta-shared was told to end, and is not finished; its log is" in log.read_text()

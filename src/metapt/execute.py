@@ -262,7 +262,7 @@ def _record(
         "inputs": job.inputs,
         "outputs": job.outputs,
         "sha256": sums,
-        "machine": {"device": device, "threads": job.threads, "name": machine_name(device), "cpus": os.cpu_count()},
+        "machine": {"device": device, "threads": job.threads, "name": _machine_name(device), "cpus": os.cpu_count()},
         "products": products,
         "versions": _versions(),
         "revision": _revision(),
@@ -273,6 +273,20 @@ def _record(
         "peak_gpu_memory_bytes": sys.modules["torch"].cuda.max_memory_allocated() if device == "cuda" else None,
         "state": state,
     }
+
+
+def _machine_name(device: str) -> str:
+    """Return the name of the machine; on a CPU with the instructions that torch and, if limited, oneDNN compute with.
+
+    Processors of one name can differ in their instructions, and then in the last digits of what they compute.
+    """
+    name = machine_name(device)
+    if device == "cuda" or "torch" not in sys.modules:
+        return name
+    limit = os.environ.get("ONEDNN_MAX_CPU_ISA")
+    return f"{name} with {sys.modules['torch'].backends.cpu.get_cpu_capability()}" + (
+        f", oneDNN {limit}" if limit else ""
+    )
 
 
 def _code(job: Job) -> str | None:

@@ -20,18 +20,9 @@ class Machine:
 
 
 def machine_name(device: str) -> str:
-    """Return the name of the GPU; if `device` is `cpu`, of the processor and the vector instructions that torch uses.
-
-    Processors of one name can differ in their instructions, and then in the last digits of what they compute. A process
-    that has not imported torch gives the name alone.
-    """
+    """Return the name of the GPU, or of the processor if `device` is `cpu`."""
     if device == "cuda":
         return str(sys.modules["torch"].cuda.get_device_name())
-    instructions = sys.modules["torch"].backends.cpu.get_cpu_capability() if "torch" in sys.modules else "DEFAULT"
-    return _processor() if instructions == "DEFAULT" else f"{_processor()} with {instructions}"
-
-
-def _processor() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
         return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))

@@ -110,7 +110,8 @@ def _finish(running: dict[str, tuple[Job, BaseProcess, float]], remaining: Remai
             continue
         del running[name]
         if process.exitcode != 0:
-            print(f"error: {name} has failed; its log is {job.log}", file=sys.stderr)
+            end = "was told to end, and is not finished" if told_to_end() else "has failed"
+            print(f"error: {name} {end}; its log is {job.log}", file=sys.stderr)
             successful = False
         else:
             remaining.finished(job, time.monotonic() - start)

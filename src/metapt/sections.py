@@ -64,7 +64,7 @@ class DomainSection(Section):
                 yield key, value
 
     def named_arms(self) -> dict[str, Any]:
-        """Return the arms that experiments name; summaries validate these settings without the others."""
+        """Return the arms that experiments name; none in the settings of a summary, which hold no experiments."""
         arms: dict[str, Any] = getattr(self, "arms", {})
         names = dict.fromkeys(name for _, section in self.experiments() for name in section.arm_names())
         return {name: arms[name] for name in names if name in arms}

@@ -240,13 +240,21 @@ def test_a_headroom_runs_settings_and_reference_with_the_same_seeds_a_job_of_ft_
         assert more.made[run].config == made.made[run].config, "further settings and other seeds change no run"
 
 
-@pytest.mark.parametrize("part", ["pretrain", "finetune"])
-def test_memory_is_that_of_an_arms_own_minibatches(part: str) -> None:
-    made = jobs(arms={"large": {"method": "simclr", part: {"batch_size": 2048}}})
-    usual, large = (made.finetune(arm, "none", 500) for arm in ("simclr", "large"))
-    assert large.mem_mb - usual.mem_mb == (0 if part == "pretrain" else 32 * (2048 - 256))
-    usual, large = (made.pretrain(arm, "none", 0) for arm in ("simclr", "large"))
-    assert large.mem_mb - usual.mem_mb == 32 * (2048 - 256)
+@pytest.mark.parametrize(
+    ("own", "in_pretraining"),
+    [
+        ({"method": "simclr", "pretrain": {"batch_size": 2048}}, True),
+        ({"method": "simclr", "finetune": {"batch_size": 2048}}, False),
+        ({"method": "meta", "batch_size": 2048}, True),
+        ({"method": "run_search", "hyperparameter": "temperature", "finetune": {"batch_size": 2048}}, True),
+    ],
+)
+def test_memory_is_that_of_an_arms_own_minibatches(own: dict[str, Any], in_pretraining: bool) -> None:
+    made, more = jobs(arms={"large": own}), 32 * (2048 - 256)
+    usual, large = (made.pretrain(arm, "n500", 0).mem_mb for arm in ("simclr", "large"))
+    assert large - usual == (more if in_pretraining else 0)
+    usual, large = (made.finetune(arm, "n500", 500).mem_mb for arm in ("simclr", "large"))
+    assert large - usual == (more if "finetune" in own else 0)
 
 
 @pytest.fixture

@@ -59,10 +59,6 @@ def test_what_would_be_counted_twice_is_refused(section: dict[str, Any], sentenc
             "arms names no_pt; legal: at least one arm that learns task weights",
         ),
         (
-            {"known_answer": {"arms": ["no_pt"], "quarters": []}},
-            "arms names no_pt; legal: at least one arm that learns task weights",
-        ),
-        (
             {"during_pretraining": {"arms": ["graph_supervised"]}},
             "arms names graph_supervised; legal: at least one meta",
         ),

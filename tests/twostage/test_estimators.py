@@ -118,17 +118,19 @@ def test_a_changed_table_of_runs_changes_the_summary(runs: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("problem", "hyperparameter", "words"),
+    ("problem", "hyperparameters", "words"),
     [
-        ("mnist other", "mean", r"the problem 'mnist other'; .* There: mnist rotation\."),
-        (mnist.PROBLEM, "noise", r"the hyperparameter 'noise'; .* There: mean\."),
+        ("mnist other", ["mean"], r"the problem 'mnist other'; .* There: mnist rotation\."),
+        (mnist.PROBLEM, ["noise"], r"has the hyperparameters mean; the estimates are along noise\."),
+        (mnist.PROBLEM, ["mean", "noise"], r"has the hyperparameters mean; the estimates are along mean, noise\."),
+        (mnist.PROBLEM, [], r"has the hyperparameters mean; the estimates are along \."),
     ],
 )
 def test_a_table_of_other_runs_is_refused_before_any_estimate(
-    runs: Path, problem: str, hyperparameter: str, words: str
+    runs: Path, problem: str, hyperparameters: list[str], words: str
 ) -> None:
     with pytest.raises(ConfigError, match=words):
-        measured_runs(EstimatorsSection(runs=[str(runs)]), [problem], [hyperparameter])
+        measured_runs(EstimatorsSection(runs=[str(runs)]), [problem], hyperparameters)
 
 
 def test_a_file_that_is_no_table_of_runs_is_refused_before_any_estimate(tmp_path: Path) -> None:

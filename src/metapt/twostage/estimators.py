@@ -45,22 +45,25 @@ def measured_runs(
     """Return the SHA-256 of each table of runs by its path, as further settings of the experiment's summary.
 
     The summary is then made anew when a table changes. Raises ConfigError if a table is missing, or if together they
-    lack a problem or a hyperparameter of the estimates, and DataError if a file is no table of runs.
+    lack a problem of the estimates or have it with other hyperparameters, and DataError if a file is no table of runs.
     """
     for path in section.runs:
         if not Path(path).is_file():
             raise ConfigError(f"estimators.runs names {path}, which is not there; name the table.csv of a headroom.")
     rows = headroom.read([Path(path) for path in section.runs])
-    for what, wanted, there in (
-        ("problem", problems, list(dict.fromkeys(rows["problem"]))),
-        ("hyperparameter", hyperparameters, headroom.hyperparameters(rows)),
-    ):
-        for name in wanted:
-            if name not in there:
-                raise ConfigError(
-                    f"estimators.runs names {', '.join(section.runs)}, without the {what} {name!r}; name tables of the "
-                    f"same data, network and hyperparameters. There: {', '.join(there)}."
-                )
+    known, files = list(dict.fromkeys(rows["problem"])), ", ".join(section.runs)
+    for problem in problems:
+        if problem not in known:
+            raise ConfigError(
+                f"estimators.runs names {files}, without the problem {problem!r}; name a table of the same data and "
+                f"network. There: {', '.join(known)}."
+            )
+        there = headroom.hyperparameters(rows[rows["problem"] == problem])
+        if set(there) != set(hyperparameters):
+            raise ConfigError(
+                f"estimators.runs names {files}, where {problem!r} has the hyperparameters {', '.join(there)}; the "
+                f"estimates are along {', '.join(hyperparameters)}."
+            )
     return {"runs": {path: sha256(Path(path)) for path in section.runs}}
 
 

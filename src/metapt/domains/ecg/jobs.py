@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from metapt.domains.ecg.config import (
     Arm,
-    EcgFinetuning,
+    EcgMeta,
     EcgPretraining,
     EcgSettings,
     NoPretraining,
@@ -54,8 +54,9 @@ class EcgJobs(Jobs[EcgSettings]):
         config = self._studied(size) | {"arm": arm, "arm_settings": own_settings(section), "seed": seed}
         config |= {"pretrain": {} if isinstance(section, NoPretraining) else pretrain}
         config |= {"split": None} if size is None else {}
-        finetune, minutes = changed(self.config.finetune, section.finetune), self._pretrain_minutes(pretrain)
+        minutes = self._pretrain_minutes(pretrain)
         if isinstance(section, RunSearch):
+            finetune = changed(self.config.finetune, section.finetune)
             config |= {"finetune": finetune}
             minutes += self._minutes(section.folds * finetune.epochs * (size or 0))
             minutes *= 2 * section.rounds
@@ -67,7 +68,7 @@ class EcgJobs(Jobs[EcgSettings]):
             "domains.ecg.pretrain",
             config,
             inputs,
-            mem_mb=self._mem_mb(pretrain, finetune),
+            mem_mb=self._pretrain_mem_mb(section),
             minutes=minutes,
         )
 
@@ -90,7 +91,7 @@ class EcgJobs(Jobs[EcgSettings]):
             "domains.ecg.finetune",
             self.pick(*keys) | given,
             self.prepared().outputs | encoders,
-            mem_mb=self._mem_mb(own),
+            mem_mb=self._mem_mb(own.batch_size),
             minutes=self._minutes(runs * own.epochs * size),
         )
 
@@ -120,7 +121,7 @@ class EcgJobs(Jobs[EcgSettings]):
             "domains.ecg.studies.warp_study",
             self._studied(size) | own | {"seed": seed, "study": study},
             self.prepared().outputs | encoders,
-            mem_mb=self._mem_mb(),
+            mem_mb=self._pretrain_mem_mb(section),
             minutes=self._pretrain_minutes(self.config.pretrain),
             resumable=False,
         )
@@ -134,7 +135,7 @@ class EcgJobs(Jobs[EcgSettings]):
             "domains.ecg.studies.estimators",
             self._studied(size) | own | {"seed": seed, "study": study},
             self.prepared().outputs,
-            mem_mb=4 * self._mem_mb(),
+            mem_mb=4 * self._pretrain_mem_mb(arm),
             minutes=8 * self._pretrain_minutes(self.config.pretrain),
             resumable=False,
         )
@@ -150,7 +151,7 @@ class EcgJobs(Jobs[EcgSettings]):
             "domains.ecg.studies.labelled_ecgs",
             self._studied(max(sizes)) | given,
             self.prepared().outputs | {"pretrained": self.pretrain(arm, "none", seed).outputs["pretrained"]},
-            mem_mb=self._mem_mb(finetune),
+            mem_mb=self._mem_mb(finetune.batch_size),
             minutes=self._minutes(folds * finetune.epochs * sum(sizes)),
             resumable=False,
         )
@@ -187,13 +188,19 @@ class EcgJobs(Jobs[EcgSettings]):
         """Return the settings of PT runs, which studies read too."""
         return {"meta_size": size} | self.pick("split", "width", "samples", "pretrain")
 
-    def _mem_mb(self, *own: EcgPretraining | EcgFinetuning) -> int:
+    def _mem_mb(self, *minibatches: int) -> int:
         """Return megabytes: 500 for the imports, 500 for the prepared ECGs, activations by width and minibatch.
 
-        `own` are the settings of an arm's PT or FT, whose minibatches may be larger than those of the config.
+        `minibatches` are those of an arm, which may be larger than those of the config.
         """
-        parts = self.config.pretrain, self.config.finetune, *own
-        return 1500 + self.config.width * max(part.batch_size for part in parts)
+        largest = max(self.config.pretrain.batch_size, self.config.finetune.batch_size, *minibatches)
+        return 1500 + self.config.width * largest
+
+    def _pretrain_mem_mb(self, section: Arm) -> int:
+        """Return megabytes of an arm's PT, with its FT minibatches if it takes some."""
+        own = section.batch_size if isinstance(section, EcgMeta) and section.batch_size is not None else 0
+        finetune = changed(self.config.finetune, section.finetune).batch_size if isinstance(section, RunSearch) else 0
+        return self._mem_mb(self._pretrain(section).batch_size, own, finetune)
 
     def _pretrain_minutes(self, pretrain: EcgPretraining) -> int:
         """Return the time limit of a PT job: two views of each ECG, and as much again for meta-updates."""

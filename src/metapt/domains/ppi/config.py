@@ -283,16 +283,6 @@ class ArmsSection(ExperimentSection):
     )
 
 
-class LearnersSection(ArmsSection):
-    """The settings of an experiment on task weights that arms learn."""
-
-    def check(self, domain: PpiSettings) -> None:
-        """Raise ValueError as `ArmsSection.check`, and if no arm learns task weights."""
-        super().check(domain)
-        if not any(learns_weights(domain.arms[name]) for name in self.arms):
-            raise ValueError(f".arms names {', '.join(self.arms)}; legal: at least one arm that learns task weights")
-
-
 class PpiSettings(DomainSection):
     """Multitask PT on protein graphs. Experiments that are left out are not run, and a run serves all that need it."""
 

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from metapt.domains.ppi.aurocs import DIFFERENCES, auroc_cells, beats, difference_text, differences, minus, of
-from metapt.domains.ppi.config import LearnersSection, Names, learns_weights
+from metapt.domains.ppi.config import ArmsSection, Names, learns_weights
 from metapt.domains.ppi.jobs import PpiJobs
 from metapt.domains.ppi.labels import SETTINGS, label
 from metapt.domains.ppi.quantities import AUROC, INTACT, PERMUTED
@@ -44,7 +44,7 @@ TASKS = {PERMUTED_TASKS: "half permuted", FULL_ACCESS: "all intact"}
 AFTER = {FULL_ACCESS: "all PT tasks intact", PERMUTED_TASKS: SETTINGS[PERMUTED_TASKS]}
 
 
-class KnownAnswer(LearnersSection):
+class KnownAnswer(ArmsSection):
     """Half of the PT tasks have permuted labels: are their weights low, and does FT gain? Not in the paper."""
 
     arms: Names = key(

@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from metapt.domains.ppi.config import LearnersSection, Names
+from metapt.domains.ppi.config import ArmsSection, Names, PpiSettings, learns_weights
 from metapt.domains.ppi.jobs import PpiJobs
 from metapt.domains.ppi.labels import label, looks, task_names
 from metapt.domains.ppi.quantities import OTHERS, PLANTED, QUANTILES, RELATIVES
@@ -50,7 +50,7 @@ TERMS = 8
 """Number of terms shown with the highest, and with the lowest, weights of an arm."""
 
 
-class LearnedTaskWeights(LearnersSection):
+class LearnedTaskWeights(ArmsSection):
     """The task weights at the end of PT."""
 
     arms: Names = key(
@@ -58,6 +58,12 @@ class LearnedTaskWeights(LearnersSection):
         "arms, keys of `ppi.arms`, that learn weights; meta-stable is not in the paper",
         min_length=1,
     )
+
+    def check(self, domain: PpiSettings) -> None:
+        """Raise ValueError as `ArmsSection.check`, and if no arm learns task weights."""
+        super().check(domain)
+        if not any(learns_weights(domain.arms[name]) for name in self.arms):
+            raise ValueError(f".arms names {', '.join(self.arms)}; legal: at least one arm that learns task weights")
 
 
 def needs(jobs: PpiJobs, section: LearnedTaskWeights) -> Needs:
