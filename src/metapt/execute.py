@@ -283,10 +283,8 @@ def _machine_name(device: str) -> str:
     name = machine_name(device)
     if device == "cuda" or "torch" not in sys.modules:
         return name
-    limit = os.environ.get("ONEDNN_MAX_CPU_ISA")
-    return f"{name} with {sys.modules['torch'].backends.cpu.get_cpu_capability()}" + (
-        f", oneDNN {limit}" if limit else ""
-    )
+    instructions, limit = sys.modules["torch"].backends.cpu.get_cpu_capability(), os.environ.get("ONEDNN_MAX_CPU_ISA")
+    return f"{name} with {instructions}, oneDNN {limit}" if limit else f"{name} with {instructions}"
 
 
 def _code(job: Job) -> str | None:
