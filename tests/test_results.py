@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import runpy
 from pathlib import Path
@@ -10,6 +11,7 @@ import pandas as pd
 import pytest
 from scipy.stats import spearmanr, wilcoxon
 
+from metapt.domains.ecg.experiments.estimators import HYPERPARAMETERS
 from metapt.domains.ecg.experiments.labelled_ecgs import BEST, TEST, differences, right_sides
 from metapt.domains.ecg.looks import label
 from metapt.domains.ecg.quantities import AUROC, FACTOR
@@ -130,6 +132,35 @@ def test_the_page_says_what_perturbed_runs_of_further_seeds_of_protein_graphs_sa
     assert f"{share} % of the pairs correctly (95 % interval {signs.low:.0f} to {signs.high:.0f})" in " ".join(
         ESTIMATORS.split()
     )
+
+
+def test_the_page_says_what_the_estimates_of_ecgs_say() -> None:
+    runs, slopes = (pd.read_csv(RESULTS / part / "ecg.csv") for part in ("headroom", "estimators"))
+    names = {f"linear fit to {count} runs": f"linear fit to {count} random settings" for count in (6, 12)}
+    names |= {"Neumann 1, K = 1": "Neumann 1, K = 1 (the paper's)", SINGLE_RUNS: "the runs of one seed (ceiling)"}
+    found = measured(runs, slopes, HYPERPARAMETERS)
+    judged = iter(decide(comparisons(found, {})))
+    rows: dict[tuple[str, int | None], list[list[str]]] = {}
+    for each in found:
+        visible = math.nan if each.estimator == SINGLE_RUNS else next(judged).visible
+        signs = mean_and_error(each.signs.mean, each.signs.standard_error)
+        words = [f"{float(f'{each.cost:.2g}'):g}", signs, "" if math.isnan(visible) else f"{visible:.0f}"]
+        rows.setdefault((each.estimator, each.horizon), []).append(words)
+    on_the_page = 0
+    for (estimator, horizon), ((cost, whole, far), (_, linear, further)) in rows.items():
+        back = {None: "whole run", 744: "744 (all)"}.get(horizon, horizon)
+        cells = [names.get(estimator, estimator), back, cost, whole, linear, far, further]
+        on_the_page += f"| {' | '.join(map(str, cells))} |".replace("  |", " |") in ESTIMATORS.replace("  |", " |")
+    assert on_the_page == 13
+    assert [each.word for each in decide(comparisons(found, {}))].count("inconclusive") == 36
+    derivatives = [each for each in found if each.evaluation == LINEAR and each.horizon is not None]
+    assert len(derivatives) == 16
+    assert max(round(each.signs.high) for each in derivatives) == 64
+    temperature = slopes[slopes["hyperparameter"] == "temperature"].set_index("estimator")["slope"]
+    lower = [(temperature[name] < 0).sum() for name in ("secant, linear evaluation", "Neumann 1, K = 1")]
+    assert lower == [5, 4]
+    ten = [each for each in measured(runs, slopes[slopes["pretrain_seed"] < 4], HYPERPARAMETERS) if each.horizon == 10]
+    assert mean_and_error(ten[0].signs.mean, ten[0].signs.standard_error) == "65.0 ± 1.1"
 
 
 def test_the_page_says_what_objectives_of_ecgs_see() -> None:
@@ -611,7 +642,7 @@ def test_the_summary_says_what_the_headroom_and_its_confirmation_say() -> None:
 
 
 def test_the_summary_says_what_the_estimators_say() -> None:
-    mnist, _, ppi = row_of_the_summary("Does the gradient see it?")
+    mnist, ecg, ppi = row_of_the_summary("Does the gradient see it?")
     slopes = pd.concat([pd.read_csv(RESULTS / "estimators" / f"mnist{end}.csv") for end in ("", "-further-seeds")])
     right = (slopes["slope"] > 0).groupby(slopes["estimator"]).agg(["sum", "count"])
     steps = slopes[slopes["estimator"] == "exact, K = 1"].groupby("horizon")["slope"].agg(lambda each: (each > 0).sum())
@@ -622,6 +653,17 @@ def test_the_summary_says_what_the_estimators_say() -> None:
     assert "has the right sign with 13, the exact derivative of the last PT step with 12, and the paper's" in page
     assert "over all 13 with 5, 10 and 11." in page
     assert steps.tolist() == [12, 5, 10, 11]
+    runs, slopes = (pd.read_csv(RESULTS / part / "ecg.csv") for part in ("headroom", "estimators"))
+    seen = {
+        (each.estimator, each.evaluation): f"{mean_and_error(each.signs.mean, each.signs.standard_error)} %"
+        for each in measured(runs, slopes, HYPERPARAMETERS)
+    }
+    paper, secant, one = (
+        [seen[name, evaluation] for evaluation in (LINEAR, FT)]
+        for name in ("Neumann 1, K = 1", "secant, linear evaluation", SINGLE_RUNS)
+    )
+    words = f"orders {paper[0]} of the pairs of settings correctly, pairs of whole PT runs {secant[0]}, the results of"
+    assert f"{words} one PT seed {one[0]}. FT: {paper[1]}, and {one[1]} the results of one PT seed" in ecg
     runs = pd.read_csv(RESULTS / "headroom" / "ppi-3x16.csv")
     found = measured(runs, pd.read_csv(RESULTS / "estimators" / "ppi-3x16.csv"), ())
     signs = [
