@@ -181,6 +181,8 @@ def test_it_is_a_command(page: str, command: str, project: Path, monkeypatch: py
         subprocess.run(["make", "--dry-run", *arguments], cwd=ROOT, check=True, capture_output=True)
     elif program == "pip":
         pip(arguments)
+    elif program == "export":
+        assert all(re.fullmatch(r"[A-Z_]+=\S+", argument) for argument in arguments)
     elif program == "pytest":
         assert all((ROOT / argument).exists() for argument in arguments if not argument.startswith("-"))
     else:

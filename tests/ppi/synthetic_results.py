@@ -12,6 +12,7 @@ import pandas as pd
 from matplotlib.image import imread
 
 from metapt.domains.ppi.config import learns_weights
+from metapt.domains.ppi.data.sections import SIMULATED
 from metapt.domains.ppi.domain import DOMAIN
 from metapt.domains.ppi.jobs import PpiJobs
 from metapt.domains.ppi.quantities import (
@@ -63,6 +64,8 @@ class Runs:
     def __init__(self, folder: Path, key: str, **settings: Any) -> None:
         self.folder, self.key = folder, key
         settings = {"pretrain_seeds": 5, "finetune_seeds": 5, key: {}, **settings}
+        if settings.get("source") == "simulated":
+            settings.setdefault("test_species", SIMULATED.species[-1:])
         self.config: Any = CONFIG.model_validate(settings)
         self.summary = DOMAIN.summary(PpiJobs("ppi", self.config, PLACE), key)
         self.inputs: dict[str, Path] = {}

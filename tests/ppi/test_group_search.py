@@ -101,7 +101,8 @@ def test_a_search_and_its_controls() -> None:
 
 
 def test_the_job_of_a_search_knows_how_heads_train_and_other_jobs_do_not() -> None:
-    section = validate({"ppi": {"source": "simulated", "finetune": {"linear_epochs": 7}, "full_access": {}}}).ppi
+    own = {"source": "simulated", "test_species": [900005], "finetune": {"linear_epochs": 7}, "full_access": {}}
+    section = validate({"ppi": own}).ppi
     made = PpiJobs("ppi", section, Place("results", "raw", {}, [], False))
     searched, plain = (made.pretrain(arm, "permuted_50", 0) for arm in ("group_search", "graph_supervised"))
     assert searched.config["finetune"]["linear_epochs"] == 7
