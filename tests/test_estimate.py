@@ -348,7 +348,7 @@ def test_a_small_config_is_measured(
 ) -> None:
     monkeypatch.chdir(ROOT)
     out, config = tmp_path / "estimate.json", ROOT / "tests" / "workflow" / f"{domain}.yaml"
-    command = ["estimate", "--configfile", str(config), "--device", "cpu", "--cores", "2", "--budget", "1"]
+    command = ["estimate", "--configfile", str(config), "--device", "cpu", "--cores", "2", "--budget", "0.1"]
     assert main([*command, "--json", str(out)]) == 0
     numbers = json.loads(out.read_text())
     printed = capsys.readouterr().out
