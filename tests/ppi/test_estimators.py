@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,8 +14,11 @@ from metapt.domains.ppi.batches import PpiBatches
 from metapt.domains.ppi.config import Supervised
 from metapt.domains.ppi.data.dataset import on_device
 from metapt.domains.ppi.problem import WEIGHTS, MultitaskProblem
-from metapt.domains.ppi.studies.estimators import along, estimates
-from metapt.hypergrad import Params
+from metapt.domains.ppi.studies import evolution
+from metapt.domains.ppi.studies.estimators import FOLDED, RIDGE, along, estimates
+from metapt.hypergrad import Adam, Params
+from metapt.training.estimators import pretrain
+from metapt.training.evolution import COORDINATES
 
 from .graphs_helper import related_graphs
 from .small_arms import setting_in
@@ -56,3 +60,33 @@ def test_all_estimators_give_a_slope_for_each_task(setting) -> None:  # type: ig
         assert each.gradient[WEIGHTS].any()
     again = estimates(dataclasses.replace(setting), lr=1e-3, finetune_lr=1e-3, draws=2, horizons=[1, 5])
     assert torch.equal(found[-1].gradient[WEIGHTS], again[-1].gradient[WEIGHTS])
+
+
+def test_perturbed_runs_are_those_of_arms_with_moved_weights_of_groups(setting, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    """Without a move the last loss is that of the other estimates: of a ridge head at the end of PT."""
+    given: list[Any] = []
+    monkeypatch.setattr(evolution, "slope", lambda *words: given.extend(words))
+    evolution.estimate(setting, lr=1e-3, count=3, pairs=5, windows=4, size=0.5)
+    course, meta, moves, size = given
+    assert (moves.shape, size) == ((5, 4, 3), 0.5)
+    arm = Supervised(method="supervised", group_weights=[1.5, 0.5, 1.5])
+    moved = meta(torch.tensor([0.5, -0.5, 0.5], dtype=torch.float64))
+    torch.testing.assert_close(moved[WEIGHTS], fixed_weights(setting, arm)[WEIGHTS])
+    losses, _ = course.losses([meta(torch.zeros(3))])
+    batches, folds = setting.batches(PpiBatches), setting.batches(PpiBatches, FOLDED)
+    problem, start = MultitaskProblem(setting.trained()), setting.initial_meta(setting.dataset.coarse_tasks)
+    end = pretrain(problem, batches, setting.initial(), start, setting.initial_head(), Adam(1e-3), setting.steps)
+    train = [folds.train() for _ in range(RIDGE.minibatches)]
+    encoder, buffers = end.pretrained.encoder, end.pretrained.buffers
+    tuned = RIDGE(problem, encoder, buffers, end.head, None, train, folds.validation())
+    assert losses.tolist() == pytest.approx([float(tuned.validation_loss)], rel=1e-5)
+
+
+def test_moves_differ_between_pt_seeds_and_repeat(setting) -> None:  # type: ignore[no-untyped-def]
+    def found(seed: int) -> list[float]:
+        own = dataclasses.replace(setting, seed=seed)
+        slope = evolution.estimate(own, lr=1e-3, count=3, pairs=2, windows=3, size=0.5)
+        return list(slope.gradient[COORDINATES].tolist())
+
+    assert found(0) == found(0)
+    assert found(0) != found(1)

@@ -223,6 +223,9 @@ def test_what_makes_no_headroom_is_refused(change: dict[str, Any], words: str) -
         jobs_of(headroom=change)
 
 
+STUDIES = "estimators", "evolution"
+
+
 def test_estimates_and_perturbed_runs_of_each_problem(tmp_path: Path) -> None:
     names = [f"ppi 5x300 {setting}" for setting in ("full_access", "permuted_90")]
     runs = write_runs(tmp_path / "runs.csv", names, [f"group_{number:02d}" for number in range(3)])
@@ -230,8 +233,11 @@ def test_estimates_and_perturbed_runs_of_each_problem(tmp_path: Path) -> None:
     made = jobs_of(estimators=keys | {"runs": [runs]})
     job = DOMAIN.summary(made, "estimators")
     problems = ["full_access", "permuted_90"]
+    evolution = made.made["ppi/evolution/permuted_90/seed7"].config
+    assert evolution["study"] == {"groups": 3, "pairs": 10, "windows": 10, "size": 0.5, "problem": names[1]}
+    assert evolution["seed"] == 7
     assert [name.removesuffix("/metrics") for name in job.inputs if name.endswith("/metrics")] == [
-        *(f"estimators/{problem}/seed{seed}" for problem in problems for seed in (5, 7)),
+        *(f"{study}/{problem}/seed{seed}" for study in STUDIES for problem in problems for seed in (5, 7)),
         *(f"finetune/perturbation-00-{end}/{problem}/seeds5-7" for problem in problems for end in ("low", "high")),
     ]
     low, high = (
@@ -242,6 +248,16 @@ def test_estimates_and_perturbed_runs_of_each_problem(tmp_path: Path) -> None:
     assert {*low, *high} == {0.5, 1.5}
     with pytest.raises(ValueError, match="reference is 'meta'; legal: an arm of method supervised"):
         jobs_of(estimators={"runs": ["runs.csv"], "reference": "meta"})
+    with pytest.raises(ValueError, match=r"evolution\.size is 1, and weights are above 0; legal: below 1"):
+        jobs_of(estimators={"runs": ["runs.csv"], "evolution": {"size": 1}})
+
+
+def test_without_pairs_there_are_no_persistent_evolution_strategies(tmp_path: Path) -> None:
+    runs = write_runs(tmp_path / "runs.csv", ["ppi 5x300 full_access"], [f"group_{number:02d}" for number in range(20)])
+    keys: dict[str, Any] = {"runs": [runs], "permuted": [0], "evolution": {"pairs": 0, "size": 0.5}}
+    job = DOMAIN.summary(jobs_of(estimators=keys), "estimators")
+    assert any(name.startswith("estimators/") for name in job.inputs)
+    assert not any(name.startswith("evolution/") for name in job.inputs)
 
 
 def test_an_arm_has_one_source_of_weights() -> None:

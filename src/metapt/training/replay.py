@@ -36,12 +36,29 @@ class Resumable(Protocol):
         """Continue where `state` was taken."""
 
 
-class _Point(NamedTuple):
-    """The state of a run before a step."""
+class State(NamedTuple):
+    """The state of a run before a step: its weights, its buffers and the state of its optimiser."""
 
     weights: Params
     buffers: Params
     optimizer: OptimizerState
+
+
+def start(weights: Params, buffers: Params, optimizer: DifferentiableOptimizer) -> State:
+    """Return the state before the first step; weights and buffers are not changed by the steps."""
+    return State(detached(weights), detached(buffers), optimizer.init(detached(weights)))
+
+
+def take_step(
+    loss: Loss, optimizer: DifferentiableOptimizer, state: State, hyperparameters: Params, batch: Any
+) -> State:
+    """Return the state after a training step."""
+    weights, buffers = leaves(state.weights), _copied(state.buffers)
+    with torch.enable_grad():
+        value = loss(weights, buffers, hyperparameters, batch)
+    gradients = like(weights, vjp([value], list(weights.values())))
+    after, moments = optimizer.step(state.weights, gradients, state.optimizer)
+    return State(after, buffers, moments)
 
 
 class Replay:
@@ -69,8 +86,8 @@ class Replay:
         draw: Callable[[], Any],
     ) -> None:
         self._loss, self._optimizer, self._batches, self._draw = loss, optimizer, batches, draw
-        self._now = _Point(detached(weights), detached(buffers), optimizer.init(detached(weights)))
-        self._segments: list[tuple[_Point, dict[str, Any]]] = []
+        self._now = start(weights, buffers, optimizer)
+        self._segments: list[tuple[State, dict[str, Any]]] = []
         self._segment = 1
         self._hyperparameters: Params = {}
         self.steps = 0
@@ -124,7 +141,7 @@ class Replay:
         weights = zeros | detached(cotangent)
         state = {name: torch.zeros_like(value) for name, value in self._now.optimizer.items() if _has_derivative(value)}
         total = {name: torch.zeros_like(value) for name, value in self._hyperparameters.items()}
-        points: list[tuple[_Point, Any]] = []
+        points: list[tuple[State, Any]] = []
         try:
             for taken in steps(0, wanted[-1], label):
                 step = self.steps - 1 - taken
@@ -137,15 +154,10 @@ class Replay:
         finally:
             self._batches.load_state_dict(end)
 
-    def _step(self, point: _Point, batch: Any) -> _Point:
-        weights, buffers = leaves(point.weights), _copied(point.buffers)
-        with torch.enable_grad():
-            loss = self._loss(weights, buffers, self._hyperparameters, batch)
-        gradients = like(weights, vjp([loss], list(weights.values())))
-        after, state = self._optimizer.step(point.weights, gradients, point.optimizer)
-        return _Point(after, buffers, state)
+    def _step(self, point: State, batch: Any) -> State:
+        return take_step(self._loss, self._optimizer, point, self._hyperparameters, batch)
 
-    def _segment_of(self, step: int) -> list[tuple[_Point, Any]]:
+    def _segment_of(self, step: int) -> list[tuple[State, Any]]:
         """Return the states and minibatches of the steps from the beginning of the segment of `step` to `step`."""
         point, batches = self._segments[step // self._segment]
         self._batches.load_state_dict(batches)
@@ -159,7 +171,7 @@ class Replay:
 
     @torch.enable_grad()
     def _back(
-        self, point: _Point, batch: Any, weights: Params, state: OptimizerState
+        self, point: State, batch: Any, weights: Params, state: OptimizerState
     ) -> tuple[Params, OptimizerState, Params]:
         """Return the derivatives w.r.t. weights, optimiser state and hyperparameters of a step.
 
@@ -192,13 +204,18 @@ def pretraining(
     problem: MetaProblem, batches: Batches, pretrained: Pretrained, optimizer: DifferentiableOptimizer
 ) -> Replay:
     """Return a PT run, not yet taken, from the given weights and buffers; `joined` gives its weights their names."""
+    weights = joined(pretrained.encoder, pretrained.head)
+    loss = pretraining_loss(problem, pretrained)
+    return Replay(loss, weights, pretrained.buffers, optimizer, batches, batches.pretrain)
+
+
+def pretraining_loss(problem: MetaProblem, like: Pretrained) -> Loss:
+    """Return the PT loss of weights that `joined` has named; `like` has the names of encoder and head."""
 
     def loss(weights: Params, buffers: Params, meta: Params, batch: Any) -> Tensor:
-        return problem.pretrain_loss(parted(weights, pretrained, buffers), meta, batch)
+        return problem.pretrain_loss(parted(weights, like, buffers), meta, batch)
 
-    return Replay(
-        loss, joined(pretrained.encoder, pretrained.head), pretrained.buffers, optimizer, batches, batches.pretrain
-    )
+    return loss
 
 
 def joined(encoder: Params, head: Params) -> Params:

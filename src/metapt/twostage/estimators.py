@@ -20,7 +20,7 @@ from metapt.evaluation.agreement import SLOPES, Agreement
 from metapt.evaluation.experiment import Experiment, Needs
 from metapt.evaluation.results import Results
 from metapt.files import sha256
-from metapt.sections import Count, Distinct, ExperimentSection, Positive, key
+from metapt.sections import Count, Distinct, ExperimentSection, Positive, Rate, Section, key
 from metapt.twostage.quantities import EVALUATIONS
 from metapt.twostage.seeds import seed_means
 from metapt.twostage.slopes import COST, HORIZON, SLOPE
@@ -37,6 +37,14 @@ class EstimatorsSection(ExperimentSection):
     horizons: Annotated[list[Positive], Distinct] = key(
         [1, 10, 100], "last PT steps of exact derivatives, beside all of them"
     )
+
+
+class Evolution(Section):
+    """Persistent evolution strategies: pairs of PT runs whose hyperparameters are moved anew in each part of PT."""
+
+    pairs: Count = key(10, "pairs of runs, moved in opposite directions; 0: none")
+    windows: Positive = key(10, "parts of PT of equal length, each with random moves of its own")
+    size: Rate = Field(description="moves up or down at random: degrees (mnist), of a weight (ppi)")
 
 
 def measured_runs(

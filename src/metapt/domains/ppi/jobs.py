@@ -136,15 +136,15 @@ class PpiJobs(Jobs[PpiSettings]):
             resumable=False,
         )
 
-    def estimates(self, arm: str, setting: str, seed: int, study: Json) -> Job:
-        """Return the job of `studies.estimators` at the end of an arm's PT, with the settings `study`."""
+    def estimates(self, entry: str, arm: str, setting: str, seed: int, study: Json) -> Job:
+        """Return the job of a study that estimates a derivative along an arm's PT; `study`: its settings."""
         chosen = self.config.arms[arm]
         assert not isinstance(chosen, WithoutPretraining)
         pretrain = changed(self.config.pretrain, chosen.pretrain)
         return self.training(
             "study",
-            f"estimators/{setting}/seed{seed}",
-            "domains.ppi.studies.estimators",
+            f"{entry}/{setting}/seed{seed}",
+            f"domains.ppi.studies.{entry}",
             self.pick("network", "test_species", "source")
             | {"arm": arm, "arm_settings": own_settings(chosen), "setting": setting, "seed": seed}
             | {"pretrain": pretrain, "study": study},

@@ -13,9 +13,11 @@ from metapt.domains.mnist.quantities import PROBLEM, VALIDATION_ACCURACY
 from metapt.domains.mnist.results import MnistResults
 from metapt.evaluation.experiment import Needs
 from metapt.evaluation.headroom import REFERENCE
+from metapt.jobs import Job, Json
 from metapt.sections import Rate, key, plain
 from metapt.twostage.estimators import (
     EstimatorsSection,
+    Evolution,
     RunPair,
     experiment,
     measured_runs,
@@ -31,6 +33,7 @@ class MnistEstimators(EstimatorsSection):
 
     reach: Rate = key(45.0, "settings up to this far from the reference of the headroom are compared, degrees")
     secant: Rate = key(22.5, "distance of both ends of a secant from the reference, degrees")
+    evolution: Evolution = key(Evolution(size=22.5), "persistent evolution strategies")
 
 
 def secant(section: MnistEstimators) -> RunPair:
@@ -41,21 +44,24 @@ def secant(section: MnistEstimators) -> RunPair:
 def needs(jobs: MnistJobs, section: MnistEstimators) -> Needs:
     """Return the estimates of each PT seed, and the runs of the secant."""
     sizes = getattr(jobs.config, "headroom", None) or MnistHeadroom()
-    own = {
-        "experiment": "headroom",
-        "arm": "reference",
-        "settings": plain(study(sizes, {"reference": sizes.reference})),
-    }
-    made = []
-    for seed in section.pretrain_seeds:
-        config = own | {"seed": seed, "draws": section.draws, "horizons": section.horizons}
-        entry, inputs = "domains.mnist.studies.estimators", {"data": jobs.prepared().outputs["data"]}
-        words = "study", f"estimators/seed{seed}", entry, config, inputs
-        made.append(jobs.training(*words, resumable=False, mem_mb=2000, minutes=60))
+    estimates = {"draws": section.draws, "horizons": section.horizons}
+    made = [_estimates(jobs, sizes, "estimators", seed, estimates) for seed in section.pretrain_seeds]
+    if section.evolution.pairs:
+        evolution = plain(section.evolution)
+        made += [_estimates(jobs, sizes, "evolution", seed, evolution) for seed in section.pretrain_seeds]
     ends, reach = secant(section), section.secant
     means = {ends.low: sizes.reference - reach, ends.high: sizes.reference + reach}
     runs = measured_runs(section, [problem_of(jobs.config)], ["mean"])
     return Needs(made + fixed_runs(jobs, sizes, means, section.pretrain_seeds), words=runs)
+
+
+def _estimates(jobs: MnistJobs, sizes: MnistHeadroom, study_name: str, seed: int, settings: Json) -> Job:
+    """Return the job of a study that estimates at the reference with a PT seed; `settings` are its own."""
+    arms = plain(study(sizes, {"reference": sizes.reference}))
+    config = {"experiment": "headroom", "arm": "reference", "settings": arms, "seed": seed} | settings
+    entry, inputs = f"domains.mnist.studies.{study_name}", {"data": jobs.prepared().outputs["data"]}
+    words = "study", f"{study_name}/seed{seed}", entry, config, inputs
+    return jobs.training(*words, resumable=False, mem_mb=2000, minutes=60)
 
 
 def slopes(results: MnistResults) -> pd.DataFrame:

@@ -21,6 +21,8 @@ from metapt.training.estimators import PERIOD, exact, pretrain, refitted, slopes
 from metapt.twostage.slopes import rows
 
 _FOLDS = 3
+RIDGE = RidgeHead(cross_fit=True, minibatches=_FOLDS)
+"""Ridge heads are cross-fitted on large minibatches, so that each call takes most of the FT images."""
 
 
 def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
@@ -34,8 +36,7 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
 def estimate(study: BpttStudy, run: Run, data: MnistData, *, seed: int, draws: int, horizons: list[int]) -> Outcome:
     """Return the slopes along the mean rotation as rows of the metrics table. Raises ConfigError as `arms.sample`.
 
-    Unrolled FT steps take minibatches of the size of PT and FT. Ridge heads are cross-fitted on large ones, so that
-    each draw takes most of the FT images.
+    Unrolled FT steps take minibatches of the size of PT and FT.
     """
     arm = study.arms[run.arm]
     assert isinstance(arm, FixedArm)
@@ -47,10 +48,14 @@ def estimate(study: BpttStudy, run: Run, data: MnistData, *, seed: int, draws: i
     steps = {k: Unroll(k, SGD(study.finetune_lr), network=True) for k in (0, 1, 5)}
     found = list(slopes(end, unrolled(steps.__getitem__, study.pretrain_lr, updates), draws))
     found += slopes(end, exact("K = 1", steps[1], horizons, updates), draws)
-    folds = study.model_copy(update={"batch_size": study.finetune_examples // 2 // _FOLDS})
-    ridge = RidgeHead(cross_fit=True, minibatches=_FOLDS)
-    large = replace(end, batches=SingleBatches(data, folds, run, seed))
-    fitted = refitted("ridge head", ridge, study.pretrain_lr) | exact("ridge head", ridge, horizons)
+    large = replace(end, batches=large_batches(study, run, data, seed))
+    fitted = refitted("ridge head", RIDGE, study.pretrain_lr) | exact("ridge head", RIDGE, horizons)
     found += slopes(large, fitted, max(1, draws // 8))
     own = rows(run.experiment, PROBLEM, seed, found, lambda gradient: {"mean": float(gradient["mean"])})
     return Outcome(own, [], [])
+
+
+def large_batches(study: BpttStudy, run: Run, data: MnistData, seed: int) -> SingleBatches:
+    """Return the minibatches of `RIDGE`."""
+    folds = study.model_copy(update={"batch_size": study.finetune_examples // 2 // _FOLDS})
+    return SingleBatches(data, folds, run, seed)

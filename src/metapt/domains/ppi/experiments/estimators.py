@@ -16,9 +16,11 @@ from metapt.domains.ppi.jobs import PpiJobs
 from metapt.domains.ppi.results import PpiResults
 from metapt.domains.ppi.settings import group, permuted
 from metapt.evaluation.experiment import Needs
-from metapt.sections import Count, Distinct, Rate, key
+from metapt.jobs import Json
+from metapt.sections import Count, Distinct, Rate, key, plain
 from metapt.twostage.estimators import (
     EstimatorsSection,
+    Evolution,
     RunPair,
     experiment,
     measured_runs,
@@ -40,6 +42,7 @@ class PpiEstimators(EstimatorsSection):
     finetune_lr: Rate = key(1e-3, "learning rate of unrolled FT steps (Adam)")
     pairs: Count = key(10, "pairs of whole runs with all weights perturbed at once; 0: none")
     perturbation: Annotated[float, Field(gt=0, lt=1)] = key(0.5, "change of each weight in such a run")
+    evolution: Evolution = key(Evolution(size=0.5), "persistent evolution strategies")
 
     def arm_names(self) -> list[str]:
         """Return the reference."""
@@ -49,6 +52,8 @@ class PpiEstimators(EstimatorsSection):
         """Raise ValueError as `EstimatorsSection.check`, for a reference with weights, and for results it lacks."""
         super().check(domain)
         check_reference(self.reference, domain)
+        if self.evolution.size >= 1:
+            raise ValueError(f".evolution.size is {self.evolution.size:g}, and weights are above 0; legal: below 1")
         if self.pairs and "linear_evaluation" not in domain.evaluations:
             raise ValueError(
                 f".pairs is {self.pairs}, and perturbed runs are judged by linear evaluation, which is not in "
@@ -67,8 +72,12 @@ def needs(jobs: PpiJobs, section: PpiEstimators) -> Needs:
     assert isinstance(reference, Supervised)
     study = {name: getattr(section, name) for name in ("groups", "draws", "horizons", "finetune_lr")}
     problems = [permuted(percent) for percent in section.permuted]
+    studies: dict[str, Json] = {"estimators": study}
+    if section.evolution.pairs:
+        studies["evolution"] = plain(section.evolution) | {"groups": section.groups}
     runs = [
-        jobs.estimates(section.reference, setting, seed, study | {"problem": problem_of(jobs.config, setting)})
+        jobs.estimates(entry, section.reference, setting, seed, own | {"problem": problem_of(jobs.config, setting)})
+        for entry, own in studies.items()
         for setting in problems
         for seed in section.pretrain_seeds
     ]

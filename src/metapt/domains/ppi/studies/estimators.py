@@ -23,8 +23,10 @@ from metapt.training.checkpoint import Checkpoint
 from metapt.training.estimators import PERIOD, End, Slope, exact, pretrain, refitted, slopes, unrolled
 from metapt.twostage.slopes import rows
 
-_FOLDED = PpiMeta(**{**settings.STABLE, "batch_size": None})
+FOLDED = PpiMeta(**{**settings.STABLE, "batch_size": None})
 """Ridge heads are cross-fitted over all FT graphs, and hypergradients have large PT minibatches."""
+assert FOLDED.folds is not None
+RIDGE = RidgeHead(FOLDED.l2, cross_fit=True, minibatches=FOLDED.folds - 1)
 
 
 def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
@@ -33,7 +35,18 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
     The config holds `arm` and `arm_settings` (the reference), `setting`, `seed`, `network`, `pretrain`, `test_species`,
     and `study`: `problem` (see `rows`), `groups`, `draws`, `horizons` and `finetune_lr`. The input is `graphs`.
     """
-    arm, study = Supervised.model_validate(config["arm_settings"]), config["study"]
+    arm, study, setting = opened(config, inputs, machine)
+    found = estimates(setting, arm.pretrain_lr, study["finetune_lr"], study["draws"], study["horizons"])
+    groups = torch.from_numpy(setting.groups(study["groups"])).to(machine.device)
+    made = rows("ppi_estimators", study["problem"], setting.seed, found, lambda gradient: along(gradient, groups))
+    metrics.write(made, outputs["metrics"])
+    metrics.write_series([], outputs["series"])
+
+
+def opened(
+    config: dict[str, Any], inputs: dict[str, Path], machine: Machine
+) -> tuple[Supervised, dict[str, Any], PpiSetting]:
+    """Return the reference, the settings of the study, and the inputs of its PT; see `run`."""
 
     def no_checkpoint(part: str) -> Checkpoint:
         raise AssertionError("the study keeps no checkpoint")
@@ -48,11 +61,7 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
         learned=None,
         checkpoint=no_checkpoint,
     )
-    found = estimates(setting, arm.pretrain_lr, study["finetune_lr"], study["draws"], study["horizons"])
-    groups = torch.from_numpy(setting.groups(study["groups"])).to(machine.device)
-    made = rows("ppi_estimators", study["problem"], setting.seed, found, lambda gradient: along(gradient, groups))
-    metrics.write(made, outputs["metrics"])
-    metrics.write_series([], outputs["series"])
+    return Supervised.model_validate(config["arm_settings"]), config["study"], setting
 
 
 def estimates(setting: PpiSetting, lr: float, finetune_lr: float, draws: int, horizons: list[int]) -> list[Slope]:
@@ -64,11 +73,9 @@ def estimates(setting: PpiSetting, lr: float, finetune_lr: float, draws: int, ho
     steps = {k: Unroll(k, Adam(finetune_lr)) for k in (0, 1, 5)}
     found = list(slopes(end, unrolled(steps.__getitem__, lr, updates), draws))
     found += slopes(end, exact("K = 1", steps[1], horizons, updates), draws)
-    assert _FOLDED.folds is not None
-    ridge = RidgeHead(_FOLDED.l2, cross_fit=True, minibatches=_FOLDED.folds - 1)
-    folded = replace(end, batches=setting.batches(PpiBatches, _FOLDED))
+    folded = replace(end, batches=setting.batches(PpiBatches, FOLDED))
     found += slopes(
-        folded, refitted("ridge head", ridge, lr) | exact("ridge head", ridge, horizons), max(1, draws // 8)
+        folded, refitted("ridge head", RIDGE, lr) | exact("ridge head", RIDGE, horizons), max(1, draws // 8)
     )
     return found
 
