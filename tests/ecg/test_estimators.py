@@ -16,16 +16,18 @@ from metapt.domains.ecg.experiments.headroom import arm_of
 from metapt.domains.ecg.policy import SCALE, Policy
 from metapt.domains.ecg.problem import SimclrProblem, UnlabelledBatch
 from metapt.domains.ecg.setting import Setting
-from metapt.domains.ecg.studies.estimators import estimates
+from metapt.domains.ecg.studies import evolution
+from metapt.domains.ecg.studies.estimators import RIDGE, estimates, folds, problem_of
 from metapt.domains.ecg.view_strengths import STRENGTHS, ViewStrengthsProblem, crop_and_jitter
-from metapt.hypergrad import Params
+from metapt.hypergrad import Adam, Params
+from metapt.training.estimators import pretrain
 
 from .conftest import Exact
 
 AT = {"strength": 2.0, "crop": 0.5, "noise": 0.1, "temperature": 0.3}
 
 
-def problem_of(exact: Exact, plain_encoder: Any) -> ViewStrengthsProblem:
+def exact_problem(exact: Exact, plain_encoder: Any) -> ViewStrengthsProblem:
     policy = Policy("velocity", "log", AT["strength"], 0)
     return ViewStrengthsProblem(plain_encoder(exact.width), policy, AT["temperature"], AT["crop"], AT["noise"])
 
@@ -37,7 +39,7 @@ def doubled(meta: Params) -> Params:
 def test_at_the_strengths_of_the_draws_it_is_simclr_with_crops_of_whole_samples(
     exact: Exact, plain_encoder: Any
 ) -> None:
-    problem = problem_of(exact, plain_encoder)
+    problem = exact_problem(exact, plain_encoder)
     whole = exact.draws._replace(crop_length=(64 * exact.draws.crop_length).round() / 64, crop_start=torch.zeros(8, 12))
     batch = UnlabelledBatch(exact.signals, whole)
     plain = SimclrProblem(problem.encoder, problem.policy, problem.temperature)
@@ -47,7 +49,7 @@ def test_at_the_strengths_of_the_draws_it_is_simclr_with_crops_of_whole_samples(
 
 
 def test_other_strengths_are_those_of_other_draws(exact: Exact, plain_encoder: Any) -> None:
-    problem = problem_of(exact, plain_encoder)
+    problem = exact_problem(exact, plain_encoder)
     other = dataclasses.replace(problem, crop=0.25, noise=0.4)
     draws = exact.draws._replace(crop_length=exact.draws.crop_length / 2, jitter=exact.draws.jitter * 4)
     meta = doubled(other.initial())
@@ -58,7 +60,7 @@ def test_other_strengths_are_those_of_other_draws(exact: Exact, plain_encoder: A
 
 @pytest.mark.parametrize("name", STRENGTHS)
 def test_the_derivative_along_each_strength_is_a_finite_difference(exact: Exact, plain_encoder: Any, name: str) -> None:
-    problem, batch = problem_of(exact, plain_encoder), UnlabelledBatch(exact.signals, exact.draws)
+    problem, batch = exact_problem(exact, plain_encoder), UnlabelledBatch(exact.signals, exact.draws)
     at, own, step = doubled(problem.initial()), STRENGTHS[name], 1e-6
     meta = {key: value.clone().requires_grad_() for key, value in at.items()}
     (slope,) = torch.autograd.grad(problem.pretrain_loss(exact.pretrained, meta, batch), [meta[own]])
@@ -82,12 +84,16 @@ def test_a_crop_zeroes_whole_samples_and_shares_of_those_at_its_ends() -> None:
     assert kept.tolist() == pytest.approx([1, 1, 0.75, 0, 0, 0.75, 1, 1])
 
 
-def test_all_estimators_give_a_slope_for_each_strength(dataset: Dataset) -> None:
-    arm = arm_of(**AT)
+@pytest.fixture
+def setting(dataset: Dataset) -> Setting:
+    """The inputs of a few PT steps whose minibatches are drawn with the strengths `AT`."""
     own = EcgPretraining(batch_size=16, epochs=2, **{key: AT[key] for key in ("crop", "noise", "temperature")})
-    setting = Setting(dataset, 2, own, 0, 40, "patients", lambda part: pytest.fail(part))
+    return Setting(dataset, 2, own, 0, 40, "patients", lambda part: pytest.fail(part))
+
+
+def test_all_estimators_give_a_slope_for_each_strength(setting: Setting) -> None:
     study = {"draws": 2, "horizons": [1, 3], "finetune_batch": 8, "finetune_lr": 1e-3}
-    found = estimates(setting, arm, study)
+    found = estimates(setting, arm_of(**AT), study)
     steps = setting.steps
     assert [each.horizon for each in found if each.estimator == "exact, ridge head"] == [1, 3, steps]
     assert len(found) == 6 + 3 + 2 + 3
@@ -96,3 +102,25 @@ def test_all_estimators_give_a_slope_for_each_strength(dataset: Dataset) -> None
         values = torch.stack(list(each.gradient.values()))
         assert torch.isfinite(values).all()
         assert (values != 0).all()
+
+
+def test_perturbed_runs_have_the_moved_strengths_and_the_minibatches_of_the_other_estimates(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a move the last loss is that of a ridge head at the end of PT."""
+    given: list[Any] = []
+    monkeypatch.setattr(evolution, "slope", lambda *words: given.extend(words))
+    evolution.estimate(setting, arm_of(**AT), pairs=5, windows=4, size=0.5)
+    course, meta, moves, size = given
+    assert (moves.shape, size) == ((5, 4, 4), 0.5)
+    moved = meta(torch.tensor([0.5, -0.5, 0.5, -0.5], dtype=torch.float64))
+    for sign, (name, own) in zip((1, -1, 1, -1), STRENGTHS.items(), strict=True):
+        assert float(moved[own]) == pytest.approx(math.log(AT[name]) + sign * 0.5, rel=1e-6)
+    losses, _ = course.losses([meta(torch.zeros(4))])
+    problem, labelled = problem_of(setting, arm_of(**AT)), folds(setting)
+    start = setting.initial(), problem.initial(), setting.initial_head()
+    end = pretrain(problem, setting.batches(), *start, Adam(setting.pretrain.lr), setting.steps)
+    train = [labelled.train() for _ in range(RIDGE.minibatches)]
+    encoder, buffers = end.pretrained.encoder, end.pretrained.buffers
+    tuned = RIDGE(problem, encoder, buffers, end.head, None, train, labelled.validation())
+    assert losses.tolist() == pytest.approx([float(tuned.validation_loss)], rel=1e-5)

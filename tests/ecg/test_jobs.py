@@ -268,7 +268,7 @@ def test_estimates_and_secants_along_each_strength_of_views(measured: str) -> No
     needs = DOMAIN.experiments["estimators"].needs(made, getattr(made.config, "estimators"))  # noqa: B009
     ends = [f"secant-{name}-{end}" for name in ("strength", "crop", "noise", "temperature") for end in ("low", "high")]
     assert [job.name for job in needs.runs] == [
-        *(f"ecg/estimators/seed{seed}" for seed in (5, 7)),
+        *(f"ecg/{study}/seed{seed}" for study in ("estimators", "evolution") for seed in (5, 7)),
         *(f"ecg/finetune/{name}/none/n500/seeds{seed}" for seed in (5, 7) for name in ends),
     ]
     crops = [made.made[f"ecg/pretrain/{name}/none/seed7"].config["pretrain"]["crop"] for name in ends]
@@ -276,8 +276,18 @@ def test_estimates_and_secants_along_each_strength_of_views(measured: str) -> No
     warps = [made.made[f"ecg/pretrain/{name}/none/seed7"].config["arm_settings"]["warp"]["initial"] for name in ends]
     assert warps == pytest.approx([2.0, 8.0] + 6 * [4.0])
     assert made.made["ecg/estimators/seed7"].config["pretrain"]["crop"] == 0.25
+    evolution = made.made["ecg/evolution/seed7"].config
+    assert evolution["study"] == {"pairs": 4, "windows": 10, "size": 0.69, "problem": "ecg width 32"}
+    assert evolution["pretrain"]["crop"] == 0.25
+    none = jobs(estimators={"runs": [measured], "evolution": {"pairs": 0, "size": 0.69}})
+    runs = DOMAIN.experiments["estimators"].needs(none, getattr(none.config, "estimators")).runs  # noqa: B009
+    assert not any(job.name.startswith("ecg/evolution") for job in runs)
     with pytest.raises(ConfigError, match=r"crop is 0\.9, and secants go beyond a whole lead; legal: at most 0\.5"):
         jobs(estimators={"runs": [measured], "crop": 0.9})
+    with pytest.raises(
+        ConfigError, match=r"size is 2, and moves of 0\.218 go beyond a whole lead; legal: at most 1\.52"
+    ):
+        jobs(estimators={"runs": [measured], "evolution": {"size": 2}})
 
 
 @pytest.mark.parametrize(

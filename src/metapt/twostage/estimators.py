@@ -44,7 +44,7 @@ class Evolution(Section):
 
     pairs: Count = key(10, "pairs of runs, moved in opposite directions; 0: none")
     windows: Positive = key(10, "parts of PT of equal length, each with random moves of its own")
-    size: Rate = Field(description="moves up or down at random: degrees (mnist), of a weight (ppi)")
+    size: Rate = Field(description="moves up or down at random: degrees (mnist), of logarithms (ecg), of weights (ppi)")
 
 
 def measured_runs(

@@ -126,13 +126,13 @@ class EcgJobs(Jobs[EcgSettings]):
             resumable=False,
         )
 
-    def estimates(self, arm: Simclr, seed: int, size: int, study: Json) -> Job:
-        """Return the job of `studies.estimators` at the end of an arm's PT; `study`: its settings."""
+    def estimates(self, entry: str, arm: Simclr, seed: int, size: int, study: Json) -> Job:
+        """Return the job of a study that estimates a derivative along an arm's PT; `study`: its settings."""
         own = {"arm_settings": own_settings(arm), "pretrain": self._pretrain(arm)}
         return self.training(
             "study",
-            f"estimators/seed{seed}",
-            "domains.ecg.studies.estimators",
+            f"{entry}/seed{seed}",
+            f"domains.ecg.studies.{entry}",
             self._studied(size) | own | {"seed": seed, "study": study},
             self.prepared().outputs,
             mem_mb=4 * self._pretrain_mem_mb(arm),

@@ -14,9 +14,11 @@ from metapt.domains.ecg.experiments.headroom import arm_of, problem_of
 from metapt.domains.ecg.jobs import EcgJobs
 from metapt.domains.ecg.results import EcgResults, finetune_setting
 from metapt.evaluation.experiment import Needs
-from metapt.sections import Positive, Rate, key
+from metapt.jobs import Json
+from metapt.sections import Positive, Rate, key, plain
 from metapt.twostage.estimators import (
     EstimatorsSection,
+    Evolution,
     RunPair,
     experiment,
     measured_runs,
@@ -37,16 +39,20 @@ class EcgEstimators(EstimatorsSection):
     noise: Rate = key(0.1, "standard deviation of the white noise over the lead's")
     temperature: Rate = key(0.316, "of NT-Xent")
     secant: float = key(2.0, "factor between an end of a secant and the value", gt=1)
+    evolution: Evolution = key(Evolution(pairs=4, size=0.69), "persistent evolution strategies")
     finetune_size: Positive = key(500, "labelled ECGs")
     finetune_batch: Positive = key(64, "ECGs per FT minibatch of unrolled steps")
     finetune_lr: Rate = key(1e-3, "learning rate of unrolled FT steps (Adam)")
 
     def check(self, domain: EcgSettings) -> None:
-        """Raise ValueError as `EstimatorsSection.check`, and if a secant crops more than a lead."""
+        """Raise ValueError as `EstimatorsSection.check`, and if a secant or a move crops more than a lead."""
         super().check(domain)
         if self.crop * self.secant > 1:
             largest = 1 / self.secant
             raise ValueError(f".crop is {self.crop:g}, and secants go beyond a whole lead; legal: at most {largest:g}")
+        if self.crop * math.exp(self.evolution.size) > 1:
+            words = f".evolution.size is {self.evolution.size:g}, and moves of {self.crop:g} go beyond a whole lead"
+            raise ValueError(f"{words}; legal: at most {-math.log(self.crop):.3g}")
 
 
 def values(section: EcgEstimators) -> dict[str, float]:
@@ -62,15 +68,22 @@ def secants(section: EcgEstimators) -> list[RunPair]:
 def needs(jobs: EcgJobs, section: EcgEstimators) -> Needs:
     """Return the estimates of each PT seed, and the FT runs of the secants."""
     at, size = values(section), section.finetune_size
-    study = {name: getattr(section, name) for name in ("draws", "horizons", "finetune_batch", "finetune_lr")}
-    study["problem"] = problem_of(jobs.config)
-    runs = [jobs.estimates(arm_of(**at), seed, size, study) for seed in section.pretrain_seeds]
+    problem = problem_of(jobs.config)
+    keys = "draws", "horizons", "finetune_batch", "finetune_lr"
+    studies: dict[str, Json] = {"estimators": {name: getattr(section, name) for name in keys}}
+    if section.evolution.pairs:
+        studies["evolution"] = plain(section.evolution)
+    runs = [
+        jobs.estimates(entry, arm_of(**at), seed, size, own | {"problem": problem})
+        for entry, own in studies.items()
+        for seed in section.pretrain_seeds
+    ]
     for seed in section.pretrain_seeds:
         for each in secants(section):
             for end, sign in ((each.low, -1), (each.high, 1)):
                 moved = {name: at[name] * math.exp(sign * length) for name, length in each.direction.items()}
                 runs.append(jobs.finetune(end, "none", size, arm_of(**at | moved), [seed]))
-    return Needs(runs, words=measured_runs(section, [study["problem"]], HYPERPARAMETERS))
+    return Needs(runs, words=measured_runs(section, [problem], HYPERPARAMETERS))
 
 
 def slopes(results: EcgResults) -> pd.DataFrame:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from metapt.domains.ecg.batches import SimclrBatches
 from metapt.domains.ecg.config import Simclr
 from metapt.domains.ecg.setting import Setting, policy_of, study_setting
 from metapt.domains.ecg.view_strengths import STRENGTHS, ViewStrengthsProblem
@@ -18,6 +19,8 @@ from metapt.training.estimators import PERIOD, Slope, exact, pretrain, refitted,
 from metapt.twostage.slopes import rows
 
 _FOLDS = 5
+RIDGE = RidgeHead(cross_fit=True, minibatches=_FOLDS - 1)
+"""Ridge heads are cross-fitted over all labelled ECGs, a patient's ECGs in one fold."""
 
 
 def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
@@ -44,12 +47,10 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
 def estimates(setting: Setting, arm: Simclr, study: dict[str, Any]) -> list[Slope]:
     """Return the estimates of all estimators; PT computes in float32, and so do they.
 
-    Unrolled FT steps take minibatches, as Algorithm 2 does. Ridge heads are cross-fitted over all labelled ECGs, a
-    patient's ECGs in one fold.
+    Unrolled FT steps take minibatches, as Algorithm 2 does.
     """
-    own, lr, draws = setting.pretrain, setting.pretrain.lr, study["draws"]
-    policy = policy_of(arm.warp)
-    problem = ViewStrengthsProblem(setting.encoder, policy, own.temperature, own.crop, own.noise)
+    lr, draws = setting.pretrain.lr, study["draws"]
+    problem = problem_of(setting, arm)
     train, validation = setting.finetune
     size = study["finetune_batch"]
     batches = setting.batches({"train": (train, size), "validation": (validation, size)})
@@ -59,7 +60,16 @@ def estimates(setting: Setting, arm: Simclr, study: dict[str, Any]) -> list[Slop
     steps = {k: Unroll(k, Adam(study["finetune_lr"])) for k in (0, 1, 5)}
     found = list(slopes(end, unrolled(steps.__getitem__, lr, updates), draws))
     found += slopes(end, exact("K = 1", steps[1], study["horizons"], updates), draws)
-    ridge = RidgeHead(cross_fit=True, minibatches=_FOLDS - 1)
-    folded = replace(end, batches=setting.batches({"folds": (np.concatenate([train, validation]), _FOLDS)}))
-    fitted = refitted("ridge head", ridge, lr) | exact("ridge head", ridge, study["horizons"])
-    return found + list(slopes(folded, fitted, max(1, draws // 8)))
+    fitted = refitted("ridge head", RIDGE, lr) | exact("ridge head", RIDGE, study["horizons"])
+    return found + list(slopes(replace(end, batches=folds(setting)), fitted, max(1, draws // 8)))
+
+
+def problem_of(setting: Setting, arm: Simclr) -> ViewStrengthsProblem:
+    """Return the problem whose meta-parameters are the logarithms of an arm's strengths."""
+    own = setting.pretrain
+    return ViewStrengthsProblem(setting.encoder, policy_of(arm.warp), own.temperature, own.crop, own.noise)
+
+
+def folds(setting: Setting) -> SimclrBatches:
+    """Return the minibatches of `RIDGE`."""
+    return setting.batches({"folds": (np.concatenate(setting.finetune), _FOLDS)})
