@@ -111,12 +111,12 @@ def test_perturbed_runs_have_the_moved_strengths_and_the_minibatches_of_the_othe
     given: list[Any] = []
     monkeypatch.setattr(evolution, "slope", lambda *words: given.extend(words))
     evolution.estimate(setting, arm_of(**AT), pairs=5, windows=4, size=0.5)
-    course, meta, moves, size = given
+    trajectory, meta, moves, size = given
     assert (moves.shape, size) == ((5, 4, 4), 0.5)
     moved = meta(torch.tensor([0.5, -0.5, 0.5, -0.5], dtype=torch.float64))
     for sign, (name, own) in zip((1, -1, 1, -1), STRENGTHS.items(), strict=True):
         assert float(moved[own]) == pytest.approx(math.log(AT[name]) + sign * 0.5, rel=1e-6)
-    losses, _ = course.losses([meta(torch.zeros(4))])
+    losses, _ = trajectory.losses([meta(torch.zeros(4))])
     problem, labelled = problem_of(setting, arm_of(**AT)), folds(setting)
     start = setting.initial(), problem.initial(), setting.initial_head()
     end = pretrain(problem, setting.batches(), *start, Adam(setting.pretrain.lr), setting.steps)

@@ -67,12 +67,12 @@ def test_perturbed_runs_are_those_of_arms_with_moved_weights_of_groups(setting, 
     given: list[Any] = []
     monkeypatch.setattr(evolution, "slope", lambda *words: given.extend(words))
     evolution.estimate(setting, lr=1e-3, count=3, pairs=5, windows=4, size=0.5)
-    course, meta, moves, size = given
+    trajectory, meta, moves, size = given
     assert (moves.shape, size) == ((5, 4, 3), 0.5)
     arm = Supervised(method="supervised", group_weights=[1.5, 0.5, 1.5])
     moved = meta(torch.tensor([0.5, -0.5, 0.5], dtype=torch.float64))
     torch.testing.assert_close(moved[WEIGHTS], fixed_weights(setting, arm)[WEIGHTS])
-    losses, _ = course.losses([meta(torch.zeros(3))])
+    losses, _ = trajectory.losses([meta(torch.zeros(3))])
     batches, folds = setting.batches(PpiBatches), setting.batches(PpiBatches, FOLDED)
     problem, start = MultitaskProblem(setting.trained()), setting.initial_meta(setting.dataset.coarse_tasks)
     end = pretrain(problem, batches, setting.initial(), start, setting.initial_head(), Adam(1e-3), setting.steps)

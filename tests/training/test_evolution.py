@@ -11,7 +11,7 @@ from torch import Tensor
 
 from metapt.hypergrad import SGD, Params, RidgeHead
 from metapt.training.estimators import Estimator, pretrain, slopes
-from metapt.training.evolution import COORDINATES, Course, persistent_gradient, perturbations, slope
+from metapt.training.evolution import COORDINATES, Trajectory, persistent_gradient, perturbations, slope
 
 from .problems import DTYPE, OwnStreams, Regressed, Streams, classification
 
@@ -25,9 +25,9 @@ def all_signs(windows: int, coordinates: int = 1, size: float = 1.0) -> Tensor:
     return torch.tensor(list(signs), dtype=DTYPE).view(-1, windows, coordinates)
 
 
-def course(steps: int = STEPS, streams: Any = None) -> Course:
+def trajectory(steps: int = STEPS, streams: Any = None) -> Trajectory:
     problem, streams = Regressed(), streams or Streams(classification)
-    return Course(
+    return Trajectory(
         problem=problem,
         pretrained=problem.pretrained,
         head=problem.head,
@@ -78,7 +78,7 @@ def test_with_one_window_it_is_the_exact_derivative_of_the_whole_run() -> None:
     end = pretrain(problem, OwnStreams(classification), problem.pretrained, problem.meta, problem.head, SGD(0.3), STEPS)
     (exact,) = slopes(end, {"exact": Estimator(RIDGE, None, horizons=(STEPS,))}, draws=1)
     streams = OwnStreams(classification)
-    found = slope(course(streams=streams), moved, all_signs(1, 3, SIZE), SIZE)
+    found = slope(trajectory(streams=streams), moved, all_signs(1, 3, SIZE), SIZE)
     assert found.horizon == STEPS
     torch.testing.assert_close(found.gradient[COORDINATES], exact.gradient["weights"], rtol=1e-4, atol=1e-8)
 
@@ -94,12 +94,12 @@ def test_with_several_windows_it_is_the_mean_of_the_exact_derivatives_of_their_e
         end = pretrain(problem, streams, problem.pretrained, problem.meta, problem.head, SGD(0.3), steps)
         (exact,) = slopes(end, {"exact": Estimator(RIDGE, None, horizons=(steps,))}, draws=1)
         expected.append(exact.gradient["weights"])
-    found = slope(course(), moved, all_signs(windows, 3, SIZE), SIZE)
+    found = slope(trajectory(), moved, all_signs(windows, 3, SIZE), SIZE)
     torch.testing.assert_close(found.gradient[COORDINATES], torch.stack(expected).mean(0), rtol=1e-3, atol=1e-7)
 
 
 def test_windows_of_unequal_length_take_all_steps_once() -> None:
-    one, meta = course(7), Regressed().meta
+    one, meta = trajectory(7), Regressed().meta
     losses, _ = one.losses([meta] * 3)
     streams = Streams(classification)
     for steps, loss in zip((2, 4, 7), losses, strict=True):
@@ -110,14 +110,14 @@ def test_windows_of_unequal_length_take_all_steps_once() -> None:
 
 
 def test_minibatches_are_where_they_were_so_that_all_runs_have_the_same_ones() -> None:
-    one = course()
+    one = trajectory()
     first, _ = one.losses([Regressed().meta] * 2)
     again, _ = one.losses([Regressed().meta] * 2)
     assert torch.equal(first, again)
 
 
 def test_costs_are_in_plain_runs_and_a_run_that_diverges_makes_the_estimate_not_finite() -> None:
-    found = slope(course(), moved, all_signs(1, 3, SIZE), SIZE)
+    found = slope(trajectory(), moved, all_signs(1, 3, SIZE), SIZE)
     assert found.cost > 2 * 2**3
-    diverged = slope(course(), lambda change: moved(change * float("nan")), all_signs(1, 3, SIZE), SIZE)
+    diverged = slope(trajectory(), lambda change: moved(change * float("nan")), all_signs(1, 3, SIZE), SIZE)
     assert not torch.isfinite(diverged.gradient[COORDINATES]).any()

@@ -30,7 +30,7 @@ def perturbations(pairs: int, windows: int, coordinates: int, size: float, gener
 
 
 @dataclass(frozen=True)
-class Course:
+class Trajectory:
     """A PT run whose hyperparameters change on the way, with its FT.
 
     Attributes:
@@ -81,13 +81,13 @@ class Course:
         return self.finetuning(*given, train, self.finetune.validation()).validation_loss
 
 
-def slope(course: Course, meta: Callable[[Tensor], Params], changes: Tensor, size: float) -> Slope:
+def slope(trajectory: Trajectory, meta: Callable[[Tensor], Params], changes: Tensor, size: float) -> Slope:
     """Estimate the derivative of the mean FT loss over windows w.r.t. coordinates of the hyperparameters.
 
     The cost of the estimate is the time of all runs with their FT, divided by that of the PT steps of one run.
 
     Args:
-        course: PT and FT.
+        trajectory: PT and FT.
         meta: returns the meta-parameters, given the change of each coordinate, [coordinates].
         changes: `perturbations` in one run of each pair; in the other run they have the opposite signs.
         size: their absolute value.
@@ -95,16 +95,16 @@ def slope(course: Course, meta: Callable[[Tensor], Params], changes: Tensor, siz
     Returns:
         The estimate, with the gradient [coordinates] under the name `COORDINATES`.
     """
-    begun = clock(course.pretrained)
+    begun = clock(trajectory.pretrained)
     differences, seconds = torch.zeros(changes.shape[:2], dtype=torch.float64), 0.0
     for pair in steps(0, len(changes), "pairs of perturbed runs"):
         for sign in (1, -1):
-            losses, own = course.losses([meta(sign * change) for change in changes[pair]])
+            losses, own = trajectory.losses([meta(sign * change) for change in changes[pair]])
             differences[pair] += sign * losses
             seconds += own
     plain = seconds / (2 * len(changes))
     gradient = persistent_gradient(changes, differences, size)
-    return Slope(NAME, course.steps, {COORDINATES: gradient}, (clock(course.pretrained) - begun) / plain)
+    return Slope(NAME, trajectory.steps, {COORDINATES: gradient}, (clock(trajectory.pretrained) - begun) / plain)
 
 
 def persistent_gradient(changes: Tensor, differences: Tensor, size: float) -> Tensor:

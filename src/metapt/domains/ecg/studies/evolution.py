@@ -15,7 +15,7 @@ from metapt.evaluation import metrics
 from metapt.hypergrad import Adam, Params
 from metapt.machine import Machine
 from metapt.training.estimators import Slope
-from metapt.training.evolution import COORDINATES, Course, perturbations, slope
+from metapt.training.evolution import COORDINATES, Trajectory, perturbations, slope
 from metapt.training.seeds import generator
 from metapt.twostage.slopes import rows
 
@@ -46,7 +46,7 @@ def estimate(setting: Setting, arm: Simclr, pairs: int, windows: int, size: floa
         moves = dict(zip(STRENGTHS.values(), change.tolist(), strict=True))
         return {name: value + moves[name] for name, value in reference.items()}
 
-    course = Course(
+    trajectory = Trajectory(
         problem=problem,
         pretrained=setting.initial(),
         head=setting.initial_head(),
@@ -57,4 +57,4 @@ def estimate(setting: Setting, arm: Simclr, pairs: int, windows: int, size: floa
         finetuning=RIDGE,
     )
     moves = perturbations(pairs, windows, len(STRENGTHS), size, generator("ecg perturbations", setting.seed))
-    return slope(course, meta, moves, size)
+    return slope(trajectory, meta, moves, size)

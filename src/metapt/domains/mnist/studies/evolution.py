@@ -18,7 +18,7 @@ from metapt.domains.mnist.studies.bptt import Stages
 from metapt.domains.mnist.studies.estimators import RIDGE, large_batches
 from metapt.hypergrad import Adam, Params
 from metapt.machine import Machine
-from metapt.training.evolution import COORDINATES, Course, perturbations, slope
+from metapt.training.evolution import COORDINATES, Trajectory, perturbations, slope
 from metapt.twostage.slopes import rows
 
 
@@ -45,7 +45,7 @@ def estimate(
     def meta(change: Tensor) -> Params:
         return {"mean": torch.tensor(reference + float(change), device=run.device)}
 
-    course = Course(
+    trajectory = Trajectory(
         problem=stages.problem,
         pretrained=stages.pretrained,
         head=stages.head,
@@ -55,6 +55,6 @@ def estimate(
         finetune=large_batches(study, run, data, seed),
         finetuning=RIDGE,
     )
-    found = slope(course, meta, perturbations(pairs, windows, 1, size, run.generator("perturbations", seed)), size)
+    found = slope(trajectory, meta, perturbations(pairs, windows, 1, size, run.generator("perturbations", seed)), size)
     own = rows(run.experiment, PROBLEM, seed, [found], lambda gradient: {"mean": float(gradient[COORDINATES])})
     return Outcome(own, [], [])

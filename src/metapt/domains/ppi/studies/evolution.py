@@ -17,7 +17,7 @@ from metapt.evaluation import metrics
 from metapt.hypergrad import Adam, Params
 from metapt.machine import Machine
 from metapt.training.estimators import Slope
-from metapt.training.evolution import COORDINATES, Course, perturbations, slope
+from metapt.training.evolution import COORDINATES, Trajectory, perturbations, slope
 from metapt.training.seeds import generator
 from metapt.twostage.slopes import rows
 
@@ -45,7 +45,7 @@ def estimate(setting: PpiSetting, lr: float, count: int, pairs: int, windows: in
         weights = (1 + change).float().to(groups.device)[groups]
         return {WEIGHTS: torch.logit(weights / 2)}
 
-    course = Course(
+    trajectory = Trajectory(
         problem=MultitaskProblem(setting.trained()),
         pretrained=setting.initial(),
         head=setting.initial_head(),
@@ -56,4 +56,4 @@ def estimate(setting: PpiSetting, lr: float, count: int, pairs: int, windows: in
         finetuning=RIDGE,
     )
     moves = perturbations(pairs, windows, count, size, generator("ppi perturbations", setting.seed))
-    return slope(course, meta, moves, size)
+    return slope(trajectory, meta, moves, size)
