@@ -142,6 +142,14 @@ class MetaArm(Section):
             raise ValueError("folds goes with a head that is fitted: unroll: fitted")
         return self
 
+    @property
+    def passes(self) -> int:
+        """Return the largest possible number of passes through the PT loss in a hypergradient.
+
+        There are three, and one for each step of the inverse.
+        """
+        return 3 + int(getattr(self.inverse, "terms", getattr(self.inverse, "max_steps", 0)))
+
     def warmup(self, steps_per_epoch: int) -> int:
         """Return the number of meta-iterations (of P PT steps each) before the first meta-update."""
         return math.ceil(self.warmup_epochs * steps_per_epoch / self.pretrain_steps)

@@ -77,6 +77,22 @@ def test_a_pt_job_says_all_that_its_result_depends_on() -> None:
     assert made.pretrain("simclr", "none", 1) is plain
 
 
+def test_long_meta_updates_get_more_time() -> None:
+    pretrain = {"signals": 8960, "batch_size": 64, "epochs": 50}
+    arms = {
+        "four": {"accumulate": 4},
+        "series": {"inverse": {"kind": "neumann", "terms": 20}},
+        "folded": {"unroll": "fitted", "folds": 10},
+    }
+    made = jobs(pretrain=pretrain, arms={name: {"method": "meta"} | arm for name, arm in arms.items()})
+    plain, passes = made.pretrain("meta", "n500", 0).minutes - 60, 2 * 50 * 8960 * 32 / 30_000
+    assert plain == pytest.approx(2 * passes, abs=1)
+    for name, each in {"four": 4 * (4 * 128 + 512), "series": 23 * 128 + 512, "folded": 4 * 128 + 2560}.items():
+        longer = made.pretrain(name, "n500", 0).minutes - 60
+        assert longer == pytest.approx(passes * (1 + each / (2 * 640)), abs=1)
+        assert longer > plain
+
+
 def test_an_ft_job_starts_from_every_pt_seed() -> None:
     job = jobs(gpu=True, full_access={}).finetune("meta", "n250", 500)
     assert job.name == "ecg/finetune/meta/n250/n500"

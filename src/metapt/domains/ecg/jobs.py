@@ -54,7 +54,7 @@ class EcgJobs(Jobs[EcgSettings]):
         config = self._studied(size) | {"arm": arm, "arm_settings": own_settings(section), "seed": seed}
         config |= {"pretrain": {} if isinstance(section, NoPretraining) else pretrain}
         config |= {"split": None} if size is None else {}
-        minutes = self._pretrain_minutes(pretrain)
+        minutes = self._pretrain_minutes(section, pretrain)
         if isinstance(section, RunSearch):
             finetune = changed(self.config.finetune, section.finetune)
             config |= {"finetune": finetune}
@@ -122,7 +122,7 @@ class EcgJobs(Jobs[EcgSettings]):
             self._studied(size) | own | {"seed": seed, "study": study},
             self.prepared().outputs | encoders,
             mem_mb=self._pretrain_mem_mb(section),
-            minutes=self._pretrain_minutes(self.config.pretrain),
+            minutes=self._pretrain_minutes(section, self._pretrain(section)),
             resumable=False,
         )
 
@@ -136,7 +136,7 @@ class EcgJobs(Jobs[EcgSettings]):
             self._studied(size) | own | {"seed": seed, "study": study},
             self.prepared().outputs,
             mem_mb=4 * self._pretrain_mem_mb(arm),
-            minutes=8 * self._pretrain_minutes(self.config.pretrain),
+            minutes=8 * self._pretrain_minutes(arm, self._pretrain(arm)),
             resumable=False,
         )
 
@@ -202,9 +202,15 @@ class EcgJobs(Jobs[EcgSettings]):
         finetune = changed(self.config.finetune, section.finetune).batch_size if isinstance(section, RunSearch) else 0
         return self._mem_mb(self._pretrain(section).batch_size, own, finetune)
 
-    def _pretrain_minutes(self, pretrain: EcgPretraining) -> int:
-        """Return the time limit of a PT job: two views of each ECG, and as much again for meta-updates."""
-        return self._minutes(2 * 2 * pretrain.epochs * (pretrain.signals or _RECORDS))
+    def _pretrain_minutes(self, section: Arm, pretrain: EcgPretraining) -> int:
+        """Return the time limit of a PT job: two views of each ECG, and meta-updates, which get at least as long."""
+        ecgs = pretrain.epochs * (pretrain.signals or _RECORDS)
+        updates = 0
+        if isinstance(section, EcgMeta):
+            labelled = section.batch_size * (section.folds or 2)
+            each = section.accumulate * (section.passes * 2 * pretrain.batch_size + labelled)
+            updates = each * ecgs // (pretrain.batch_size * section.pretrain_steps)
+        return self._minutes(2 * ecgs + max(2 * ecgs, updates))
 
     def _minutes(self, ecgs: int) -> int:
         """Return the time limit of a job that makes `ecgs` forward and backward passes through the encoder."""

@@ -192,12 +192,8 @@ class PpiJobs(Jobs[PpiSettings]):
         return min(self._graphs(), (arm.batch_size or self._graphs()) * (arm.folds or 2))
 
     def _update_passes(self, arm: PpiMeta, batch_size: int) -> int:
-        """Return the largest possible number of forward and backward passes of one graph in a meta-update.
-
-        A hypergradient takes three of each of its PT graphs, and one more for each step of the inverse.
-        """
-        steps = getattr(arm.inverse, "terms", getattr(arm.inverse, "max_steps", 0))
-        return arm.accumulate * ((3 + steps) * (arm.hypergradient_batch or batch_size) + self._update_graphs(arm))
+        """Return the largest possible number of forward and backward passes of one graph in a meta-update."""
+        return arm.accumulate * (arm.passes * (arm.hypergradient_batch or batch_size) + self._update_graphs(arm))
 
     def _pretrain_minutes(self, arm: Arm, pretrain: PpiPretraining) -> int:
         """Return the time limit in minutes of a PT run.
