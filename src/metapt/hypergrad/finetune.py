@@ -249,8 +249,9 @@ class FittedHead:
 
     With `cross_fit` each distinct minibatch, the validation minibatch included, is held out once: the head is fitted on
     the others, and the validation loss is the mean over the held-out minibatches. All FT data then evaluate the
-    encoder, with heads that were not fitted on them. The head that is returned is fitted on all minibatches with
-    `cross_fit`, else on the training minibatches.
+    encoder, with heads that were not fitted on them. For this the minibatches of a call must have no example in common:
+    take such a number of `minibatches` that a pass over the training data has a multiple of it. The head that is
+    returned is fitted on all minibatches with `cross_fit`, else on the training minibatches.
 
     Args:
         l2: the ridge, above 0; it makes the minimum unique.
