@@ -20,10 +20,19 @@ from metapt.evaluation.agreement import SLOPES, Agreement
 from metapt.evaluation.experiment import Experiment, Needs
 from metapt.evaluation.results import Results
 from metapt.files import sha256
-from metapt.sections import Count, Distinct, ExperimentSection, Positive, Rate, Section, key
+from metapt.jobs import Json
+from metapt.sections import Count, Distinct, ExperimentSection, Positive, Rate, Section, key, plain
 from metapt.twostage.quantities import EVALUATIONS
 from metapt.twostage.seeds import seed_means
 from metapt.twostage.slopes import COST, HORIZON, SLOPE
+
+
+class Evolution(Section):
+    """Persistent evolution strategies: pairs of PT runs whose hyperparameters are moved anew in each part of PT."""
+
+    pairs: Count = key(10, "pairs of runs, moved in opposite directions; 0: none")
+    windows: Positive = key(10, "parts of PT of equal length, each with random moves of its own")
+    size: Rate = Field(description="moves up or down at random: degrees (mnist), of logarithms (ecg), of weights (ppi)")
 
 
 class EstimatorsSection(ExperimentSection):
@@ -37,14 +46,15 @@ class EstimatorsSection(ExperimentSection):
     horizons: Annotated[list[Positive], Distinct] = key(
         [1, 10, 100], "last PT steps of exact derivatives, beside all of them"
     )
+    evolution: Evolution = key(Evolution(pairs=0, size=1.0), "persistent evolution strategies")
 
+    def studies(self, *keys: str) -> dict[str, Json]:
+        """Return the settings of the studies that estimate, by the name of their module.
 
-class Evolution(Section):
-    """Persistent evolution strategies: pairs of PT runs whose hyperparameters are moved anew in each part of PT."""
-
-    pairs: Count = key(10, "pairs of runs, moved in opposite directions; 0: none")
-    windows: Positive = key(10, "parts of PT of equal length, each with random moves of its own")
-    size: Rate = Field(description="moves up or down at random: degrees (mnist), of logarithms (ecg), of weights (ppi)")
+        `keys` are those of the study `estimators`, which makes all estimates but persistent evolution strategies.
+        """
+        found: dict[str, Json] = {"estimators": {name: getattr(self, name) for name in ("draws", "horizons", *keys)}}
+        return found | {"evolution": plain(self.evolution)} if self.evolution.pairs else found
 
 
 def measured_runs(

@@ -14,8 +14,7 @@ from metapt.domains.ecg.experiments.headroom import arm_of, problem_of
 from metapt.domains.ecg.jobs import EcgJobs
 from metapt.domains.ecg.results import EcgResults, finetune_setting
 from metapt.evaluation.experiment import Needs
-from metapt.jobs import Json
-from metapt.sections import Positive, Rate, key, plain
+from metapt.sections import Positive, Rate, key
 from metapt.twostage.estimators import (
     EstimatorsSection,
     Evolution,
@@ -69,13 +68,9 @@ def needs(jobs: EcgJobs, section: EcgEstimators) -> Needs:
     """Return the estimates of each PT seed, and the FT runs of the secants."""
     at, size = values(section), section.finetune_size
     problem = problem_of(jobs.config)
-    keys = "draws", "horizons", "finetune_batch", "finetune_lr"
-    studies: dict[str, Json] = {"estimators": {name: getattr(section, name) for name in keys}}
-    if section.evolution.pairs:
-        studies["evolution"] = plain(section.evolution)
     runs = [
         jobs.estimates(entry, arm_of(**at), seed, size, own | {"problem": problem})
-        for entry, own in studies.items()
+        for entry, own in section.studies("finetune_batch", "finetune_lr").items()
         for seed in section.pretrain_seeds
     ]
     for seed in section.pretrain_seeds:

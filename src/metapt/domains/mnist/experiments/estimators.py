@@ -44,23 +44,23 @@ def secant(section: MnistEstimators) -> RunPair:
 def needs(jobs: MnistJobs, section: MnistEstimators) -> Needs:
     """Return the estimates of each PT seed, and the runs of the secant."""
     sizes = getattr(jobs.config, "headroom", None) or MnistHeadroom()
-    estimates = {"draws": section.draws, "horizons": section.horizons}
-    made = [_estimates(jobs, sizes, "estimators", seed, estimates) for seed in section.pretrain_seeds]
-    if section.evolution.pairs:
-        evolution = plain(section.evolution)
-        made += [_estimates(jobs, sizes, "evolution", seed, evolution) for seed in section.pretrain_seeds]
+    made = [
+        _estimates(jobs, sizes, entry, seed, own)
+        for entry, own in section.studies().items()
+        for seed in section.pretrain_seeds
+    ]
     ends, reach = secant(section), section.secant
     means = {ends.low: sizes.reference - reach, ends.high: sizes.reference + reach}
     runs = measured_runs(section, [problem_of(jobs.config)], ["mean"])
     return Needs(made + fixed_runs(jobs, sizes, means, section.pretrain_seeds), words=runs)
 
 
-def _estimates(jobs: MnistJobs, sizes: MnistHeadroom, study_name: str, seed: int, settings: Json) -> Job:
+def _estimates(jobs: MnistJobs, sizes: MnistHeadroom, name: str, seed: int, settings: Json) -> Job:
     """Return the job of a study that estimates at the reference with a PT seed; `settings` are its own."""
     arms = plain(study(sizes, {"reference": sizes.reference}))
     config = {"experiment": "headroom", "arm": "reference", "settings": arms, "seed": seed} | settings
-    entry, inputs = f"domains.mnist.studies.{study_name}", {"data": jobs.prepared().outputs["data"]}
-    words = "study", f"{study_name}/seed{seed}", entry, config, inputs
+    entry, inputs = f"domains.mnist.studies.{name}", {"data": jobs.prepared().outputs["data"]}
+    words = "study", f"{name}/seed{seed}", entry, config, inputs
     return jobs.training(*words, resumable=False, mem_mb=2000, minutes=60)
 
 

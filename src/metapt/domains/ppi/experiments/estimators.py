@@ -16,8 +16,7 @@ from metapt.domains.ppi.jobs import PpiJobs
 from metapt.domains.ppi.results import PpiResults
 from metapt.domains.ppi.settings import group, permuted
 from metapt.evaluation.experiment import Needs
-from metapt.jobs import Json
-from metapt.sections import Count, Distinct, Rate, key, plain
+from metapt.sections import Count, Distinct, Rate, key
 from metapt.twostage.estimators import (
     EstimatorsSection,
     Evolution,
@@ -70,15 +69,11 @@ def needs(jobs: PpiJobs, section: PpiEstimators) -> Needs:
     """Return the estimates of each problem and PT seed, and the FT runs of the pairs."""
     reference = jobs.config.arms[section.reference]
     assert isinstance(reference, Supervised)
-    study = {name: getattr(section, name) for name in ("groups", "draws", "horizons", "finetune_lr")}
-    problems = [permuted(percent) for percent in section.permuted]
-    studies: dict[str, Json] = {"estimators": study}
-    if section.evolution.pairs:
-        studies["evolution"] = plain(section.evolution) | {"groups": section.groups}
+    problems = {setting: problem_of(jobs.config, setting) for setting in map(permuted, section.permuted)}
     runs = [
-        jobs.estimates(entry, section.reference, setting, seed, own | {"problem": problem_of(jobs.config, setting)})
-        for entry, own in studies.items()
-        for setting in problems
+        jobs.estimates(entry, section.reference, setting, seed, own | {"groups": section.groups, "problem": problem})
+        for entry, own in section.studies("finetune_lr").items()
+        for setting, problem in problems.items()
         for seed in section.pretrain_seeds
     ]
     for setting in problems:
@@ -87,8 +82,8 @@ def needs(jobs: PpiJobs, section: PpiEstimators) -> Needs:
                 weights = [1 + sign * each.direction[group(number)] for number in range(section.groups)]
                 arm: Arm = reference.model_copy(update={"group_weights": weights})
                 runs.append(jobs.finetune(name, setting, arm, section.pretrain_seeds))
-    names = [problem_of(jobs.config, setting) for setting in problems]
-    return Needs(runs, words=measured_runs(section, names, [group(number) for number in range(section.groups)]))
+    names = [group(number) for number in range(section.groups)]
+    return Needs(runs, words=measured_runs(section, list(problems.values()), names))
 
 
 def slopes(results: PpiResults) -> pd.DataFrame:
