@@ -14,7 +14,7 @@ from scipy.stats import spearmanr, wilcoxon
 from metapt.domains.ecg.experiments.estimators import HYPERPARAMETERS
 from metapt.domains.ecg.experiments.labelled_ecgs import BEST, TEST, differences, right_sides
 from metapt.domains.ecg.looks import label
-from metapt.domains.ecg.quantities import AUROC, FACTOR
+from metapt.domains.ecg.quantities import AUROC, DISPLACEMENT, FACTOR
 from metapt.evaluation import metrics
 from metapt.evaluation.agreement import SINGLE_RUNS
 from metapt.evaluation.agreement_report import comparisons, measured
@@ -302,6 +302,19 @@ def test_candidates_of_a_search_enter_a_table_of_their_own(tmp_path: Path) -> No
         "pretrain_seed,candidate,temperature,validation",
         "7,1,2.0,60.0",
         "7,2,0.125,70.0001",
+    ]
+
+
+def test_the_displacement_of_each_learned_warp_is_that_before_and_after_pt(tmp_path: Path) -> None:
+    for arm, ends in {"meta": (379.0, 6.5), "simclr": (379.0, 379.0), "meta-released": (379.0, 40.25)}.items():
+        folder = tmp_path / "ecg" / "pretrain" / arm / "n500" / "seed3"
+        folder.mkdir(parents=True)
+        steps = [[0, ends[0]], [1, 100.0], [2, ends[1]]]
+        rows = [{"replicate": 0, "step": step, "name": DISPLACEMENT, "value": value} for step, value in steps]
+        metrics.write_series(rows, folder / "series.csv")
+    assert UPDATE["warps"](tmp_path).to_numpy().tolist() == [
+        ["meta", 3, 379.0, 6.5],
+        ["meta-released", 3, 379.0, 40.25],
     ]
 
 

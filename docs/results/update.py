@@ -15,7 +15,8 @@ The claims of both tables are corrected together. `--table further-seeds` and `-
 for the results of `config/ablations/further-seeds.yaml`, add to such tables and write
 `claims/further-seeds/ecg_full_access.csv`.
 
-The candidates of a search of the temperature go to a table with the name of its arm, `ecg/temperature_search.csv`.
+The displacements of learned warps go to `ecg/warp.csv`, the first and the last one of each PT run. The candidates of a
+search of the temperature go to a table with the name of its arm, `ecg/temperature_search.csv`.
 `--table second-machine` draws them, and the gains of the search, in `ecg/temperature_search.png`.
 """
 
@@ -33,9 +34,9 @@ from matplotlib.ticker import StrMethodFormatter
 
 from metapt import registry
 from metapt.config import load
-from metapt.domains.ecg.config import RunSearch
+from metapt.domains.ecg.config import EcgMeta, RunSearch
 from metapt.domains.ecg.looks import looks
-from metapt.domains.ecg.quantities import CLASS_AUROCS, FACTOR
+from metapt.domains.ecg.quantities import CLASS_AUROCS, DISPLACEMENT, FACTOR
 from metapt.evaluation import figures, metrics
 from metapt.evaluation.comparisons import BEYOND_THE_PAPER, judge
 from metapt.evaluation.experiment import Experiment
@@ -48,6 +49,7 @@ from metapt.twostage.results import TwoStageResults
 HERE = Path(__file__).parent
 KEY = ["evaluation", "arm", "pretrain_seed", "finetune_seed"]
 CANDIDATE = ["pretrain_seed", "candidate"]
+WARP = ["arm", "pretrain_seed"]
 MACHINES = ("full_access", "second-machine")  # tables, one for each kind of machine
 FURTHER = ("further-seeds", "second-machine-further-seeds")
 SETTINGS = {"ecg": "ft_size=500", "ppi": "full_access"}
@@ -107,6 +109,19 @@ def candidates(runs: Path) -> dict[str, pd.DataFrame]:
         if tables:
             found[arm] = pd.concat(tables)
     return found
+
+
+def warps(runs: Path) -> pd.DataFrame:
+    """Return the typical displacement of each learned warp at the beginning and at the end of PT, samples: `WARP`."""
+    arms = [arm for arm, section in small("ecg").arms.items() if isinstance(section, EcgMeta)]
+    rows = []
+    for arm in arms:
+        for path in sorted((runs / "ecg" / "pretrain" / arm / "n500").glob("seed*/series.csv")):
+            series = metrics.read_series(path)
+            values = series.loc[series["name"] == DISPLACEMENT, "value"].round(3)
+            seed = int(path.parent.name.removeprefix("seed"))
+            rows.append([arm, seed, values.iloc[0], values.iloc[-1]])
+    return pd.DataFrame(rows, columns=[*WARP, "displacement_start", "displacement_end"])
 
 
 def updated(path: Path, new: pd.DataFrame, key: list[str]) -> pd.DataFrame:
@@ -238,6 +253,9 @@ def main() -> None:
         )
     runs = updated(rows, new, KEY)
     runs.to_csv(rows, index=False)
+    if domain == "ecg" and table in MACHINES:
+        learned = updated(HERE / domain / "warp.csv", warps(arguments.runs), WARP)
+        learned.to_csv(HERE / domain / "warp.csv", index=False)
     if domain == "ecg":
         for arm, each in candidates(arguments.runs).items():
             updated(HERE / domain / f"{arm}.csv", each, CANDIDATE).to_csv(HERE / domain / f"{arm}.csv", index=False)
