@@ -745,17 +745,50 @@ def test_the_summary_says_what_the_arms_gain() -> None:
 
 def test_the_page_of_ecgs_says_what_the_released_choices_do() -> None:
     page, seeds = " ".join((RESULTS / "ecg.md").read_text().split()), by_seed("ecg/second-machine")
-    arm, control = "simclr-released", "no_pt-released"
+    arm, control, learned = "simclr-released", "no_pt-released", "meta-released"
+    gains = {each: seeds[each, learned] - seeds[each, arm] for each in EVALUATIONS}
     for evaluation, name in EVALUATIONS.items():
-        cells = [f"{seeds[evaluation, each].mean():.1f}" for each in (control, arm)]
+        cells = [f"{seeds[evaluation, each].mean():.1f}" for each in (control, arm, learned)]
         cells.append(words_of(seeds[evaluation, arm] - seeds[evaluation, control], interval=True))
+        cells.append(words_of(gains[evaluation], interval=True))
         assert f"| {name} | {' | '.join(cells)} |" in page
+    assert f"is {words_of(gains[FT])} points above its start in FT of the whole network, and" in page
+    assert f"and {words_of(gains[LINEAR])} in linear evaluation |" in page
+    assert [(each > 0).sum() for each in gains.values()] == [7, 8]
+    first = by_seed("ecg/full_access")
+    more, ends = words_of(first[FT, "meta"] - first[FT, "simclr"] - gains[FT], interval=True)[:-1].split(" (")
+    assert f"is {more} points larger in FT of the whole network ({ends}; from two machines" in page
+    warps = pd.read_csv(RESULTS / "ecg" / "warp.csv").set_index(["arm", "pretrain_seed"])["displacement_end"][learned]
+    far, near = warps[warps > 200], warps[warps <= 200]
+    words = f"With two PT seeds it ends at {far.min():.0f} and {far.max():.0f} samples, with the others at"
+    assert len(far) == 2
+    assert f"{words} {mean_and_error(near.mean(), near.sem())}, between {near.min():.0f} and {near.max():.0f}." in page
+    found = spearmanr(warps, seeds[FT, learned].reindex(warps.index))
+    assert f"{found.statistic:.2f} in FT of the whole network, p = {found.pvalue:.2f}" in page
     changes = {each: words_of(seeds[each, arm] - seeds[each, "simclr"], interval=True) for each in EVALUATIONS}
     (whole, ends), linear = changes[FT][:-1].split(" ("), changes[LINEAR].split(" (")
     assert f"minus `simclr` is {whole} points in FT of the whole network ({ends}) and {linear[0]} in linear" in page
     assert f"evaluation ({linear[1][:-1]}; not a planned comparison)" in page
     other = by_seed("ecg/full_access")[LINEAR, "no_pt"].mean()
     assert f"on the other machine `no_pt` has {other:.1f}" in page
+
+
+def test_the_pages_say_that_simclr_against_no_pt_is_open_with_sixteen_claims() -> None:
+    page, summary = (" ".join((RESULTS / name).read_text().split()) for name in ("ecg.md", "README.md"))
+    claims = pd.read_csv(RESULTS / "claims" / "ecg_full_access.csv")
+    (row,) = claims.query("arm == 'simclr' and control == 'no_pt' and evaluation == 'full_transfer'").itertuples()
+    assert len(claims) == 16
+    assert f"the adjusted p-value is {row.adjusted_p_value:.4f} with these 16 claims" in page
+    assert f"adjusted p-value of {row.adjusted_p_value:.4f} with all 16 claims" in summary
+    less = claims[~claims["arm"].eq("meta-released")]["p_value"]
+    smaller = (less < row.p_value).sum()
+    assert f"With 14, before the last arm was run, it was {row.p_value * (14 - smaller):.2g}" in page
+    assert f"With all 22 it can rise to {row.p_value * (22 - smaller):.2g}" in page
+    first, later = by_seed("ecg/full_access"), by_seed("ecg/further-seeds")
+    gains = pd.concat([each[FT, "simclr"] - each[FT, "no_pt"] for each in (first, later)])
+    words = words_of(gains, interval=True)
+    assert f"over all 17 it is {words[:-1].replace(' (', ' points (')}), 16 of them positive" in page
+    assert ((gains > 0).sum(), len(gains)) == (16, 17)
 
 
 CLAIMS = sorted((RESULTS / "claims").glob("*.csv"))
