@@ -709,6 +709,8 @@ def test_the_summary_says_what_the_arms_gain() -> None:
     text = row_of_the_summary("Does the paper's learner gain over its start?")
     assert f"in FT: {start} (n = 12, {end}), further {words_of(later[FT, 'meta'] - later[FT, 'simclr'])}" in text[1]
     assert f"in linear: {linear}" in text[1]
+    whole = words_of(second[FT, "meta-released"] - second[FT, "simclr-released"], interval=True)
+    assert "nor with the released code's choices. FT: {} (n = 12, {}".format(*whole.split(" (")) in text[1]
     for evaluation, form in ((FT, "FT: {} (n = 8, {})"), (LINEAR, "Linear: {} ({})")):
         words = words_of(ppi[evaluation, "meta"] - ppi[evaluation, "graph_supervised"], interval=True)
         assert form.format(*words[:-1].split(" (")) in text[2]
