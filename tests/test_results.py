@@ -170,7 +170,23 @@ def test_the_page_says_what_the_estimates_of_ecgs_say() -> None:
     assert max(round(each.signs.high) for each in derivatives) == 64
     temperature = slopes[slopes["hyperparameter"] == "temperature"].set_index("estimator")["slope"]
     lower = [(temperature[name] < 0).sum() for name in ("secant, linear evaluation", "Neumann 1, K = 1")]
-    assert lower == [5, 4]
+    assert lower == [8, 5]
+    page = " ".join(ESTIMATORS.split())
+    seen = {(each.estimator, each.evaluation): each for each in found}
+    for name in ("secant, linear evaluation", "secant, FT of the whole network"):
+        signs = seen[name, LINEAR].signs
+        assert f"{mean_and_error(signs.mean, signs.standard_error)} % " in page
+        assert f"({signs.low:.0f} to {signs.high:.0f})" in page
+    paper = seen["Neumann 1, K = 1", LINEAR].signs
+    assert f"right signs (95 % interval {paper.low:.0f} to {paper.high:.0f})" in page
+    claims = list(comparisons(found, {}))
+    (second,) = [
+        verdict.adjusted_p_value
+        for claim, verdict in zip(claims, decide(claims), strict=True)
+        if (claim.arm, claim.evaluation) == ("secant, FT of the whole network", LINEAR)
+    ]
+    assert f"(adjusted p of the second one: {second:.2f})" in page
+    assert set(slopes["pretrain_seed"]) == set(range(8))
     ten = [each for each in measured(runs, slopes[slopes["pretrain_seed"] < 4], HYPERPARAMETERS) if each.horizon == 10]
     assert mean_and_error(ten[0].signs.mean, ten[0].signs.standard_error) == "65.0 ± 1.1"
 
