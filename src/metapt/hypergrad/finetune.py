@@ -249,14 +249,13 @@ class FittedHead:
 
     With `cross_fit` each distinct minibatch, the validation minibatch included, is held out once: the head is fitted on
     the others, and the validation loss is the mean over the held-out minibatches. All FT data then evaluate the
-    encoder, with heads that were not fitted on them. For this the minibatches of a call must have no example in common:
-    take such a number of `minibatches` that a pass over the training data has a multiple of it. The head that is
-    returned is fitted on all minibatches with `cross_fit`, else on the training minibatches.
+    encoder, with heads that were not fitted on them, if the minibatches of a call have no example in common. The head
+    that is returned is fitted on all minibatches with `cross_fit`, else on the training minibatches.
 
     Args:
         l2: the ridge, above 0; it makes the minimum unique.
         cross_fit: hold out each minibatch in turn.
-        minibatches: FT training minibatches per call; with `cross_fit` there is one more fold.
+        minibatches: FT training minibatches per call; a pass over the training data should have a multiple of them.
         max_steps: largest number of Newton steps in a fit.
         tolerance: the fit ends when the norm of the gradient has shrunk by this factor.
     """
