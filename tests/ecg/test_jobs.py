@@ -295,7 +295,7 @@ def test_estimates_and_secants_along_each_strength_of_views(measured: str) -> No
     evolution = made.made["ecg/evolution/seed7"].config
     assert evolution["study"] == {"pairs": 4, "windows": 10, "size": 0.69, "problem": "ecg width 32"}
     assert evolution["pretrain"]["crop"] == 0.25
-    none = jobs(estimators={"runs": [measured], "evolution": {"pairs": 0, "size": 0.69}})
+    none = jobs(estimators={"runs": [measured], "evolution": {"pairs": 0, "size": 2}})
     runs = DOMAIN.experiments["estimators"].needs(none, getattr(none.config, "estimators")).runs  # noqa: B009
     assert not any(job.name.startswith("ecg/evolution") for job in runs)
     with pytest.raises(ConfigError, match=r"crop is 0\.9, and secants go beyond a whole lead; legal: at most 0\.5"):

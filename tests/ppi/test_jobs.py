@@ -254,7 +254,7 @@ def test_estimates_and_perturbed_runs_of_each_problem(tmp_path: Path) -> None:
 
 def test_without_pairs_there_are_no_persistent_evolution_strategies(tmp_path: Path) -> None:
     runs = write_runs(tmp_path / "runs.csv", ["ppi 5x300 full_access"], [f"group_{number:02d}" for number in range(20)])
-    keys: dict[str, Any] = {"runs": [runs], "permuted": [0], "evolution": {"pairs": 0, "size": 0.5}}
+    keys: dict[str, Any] = {"runs": [runs], "permuted": [0], "evolution": {"pairs": 0, "size": 1}}
     job = DOMAIN.summary(jobs_of(estimators=keys), "estimators")
     assert any(name.startswith("estimators/") for name in job.inputs)
     assert not any(name.startswith("evolution/") for name in job.inputs)

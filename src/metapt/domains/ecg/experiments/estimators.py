@@ -49,7 +49,7 @@ class EcgEstimators(EstimatorsSection):
         if self.crop * self.secant > 1:
             largest = 1 / self.secant
             raise ValueError(f".crop is {self.crop:g}, and secants go beyond a whole lead; legal: at most {largest:g}")
-        if self.crop * math.exp(self.evolution.size) > 1:
+        if self.evolution.pairs and self.crop * math.exp(self.evolution.size) > 1:
             words = f".evolution.size is {self.evolution.size:g}, and moves of {self.crop:g} go beyond a whole lead"
             raise ValueError(f"{words}; legal: at most {-math.log(self.crop):.3g}")
 

@@ -51,7 +51,7 @@ class PpiEstimators(EstimatorsSection):
         """Raise ValueError as `EstimatorsSection.check`, for a reference with weights, and for results it lacks."""
         super().check(domain)
         check_reference(self.reference, domain)
-        if self.evolution.size >= 1:
+        if self.evolution.pairs and self.evolution.size >= 1:
             raise ValueError(f".evolution.size is {self.evolution.size:g}, and weights are above 0; legal: below 1")
         if self.pairs and "linear_evaluation" not in domain.evaluations:
             raise ValueError(
