@@ -14,7 +14,7 @@ from scipy.stats import spearmanr, wilcoxon
 from metapt.domains.ecg.experiments.estimators import HYPERPARAMETERS
 from metapt.domains.ecg.experiments.labelled_ecgs import BEST, TEST, differences, right_sides
 from metapt.domains.ecg.looks import label
-from metapt.domains.ecg.quantities import AUROC, DISPLACEMENT, FACTOR
+from metapt.domains.ecg.quantities import AUROC, CANDIDATE_LOSS, CANDIDATE_STRENGTH, DISPLACEMENT, FACTOR
 from metapt.evaluation import metrics
 from metapt.evaluation.agreement import SINGLE_RUNS
 from metapt.evaluation.agreement_report import comparisons, measured
@@ -308,23 +308,32 @@ def test_new_ft_runs_enter_the_table_of_runs_and_those_run_again_replace_their_r
     ]
 
 
-def test_candidates_of_a_search_enter_a_table_of_their_own(tmp_path: Path) -> None:
-    folder = tmp_path / "ecg" / "pretrain" / "temperature_search" / "n500" / "seed7"
+WHOLE_RUNS = {FACTOR: [4.0, 0.25], CROSS_VALIDATED_AUROC: [60.0, 70.00006]}
+SHORT_RUNS = {CANDIDATE_STRENGTH: [0.5, 16.25], CANDIDATE_LOSS: [0.25, 0.5000006]}
+
+
+@pytest.mark.parametrize(
+    ("arm", "series", "rows"),
+    [
+        ("temperature_search", WHOLE_RUNS, ["temperature,validation", "7,1,2.0,60.0", "7,2,0.125,70.0001"]),
+        ("run_search", WHOLE_RUNS, ["strength,validation", "7,1,16.0,60.0", "7,2,1.0,70.0001"]),
+        ("random_search", SHORT_RUNS, ["strength,loss", "7,1,0.5,0.25", "7,2,16.25,0.500001"]),
+    ],
+)
+def test_candidates_of_a_search_enter_a_table_of_their_own(
+    arm: str, series: dict[str, list[float]], rows: list[str], tmp_path: Path
+) -> None:
+    folder = tmp_path / "ecg" / "pretrain" / arm / "n500" / "seed7"
     folder.mkdir(parents=True)
-    metrics.write_series(
-        [*metrics.series(FACTOR, [4.0, 0.25]), *metrics.series(CROSS_VALIDATED_AUROC, [60.0, 70.00006])],
-        folder / "series.csv",
-    )
+    both = [row for name, values in series.items() for row in metrics.series(name, values)]
+    metrics.write_series(both, folder / "series.csv")
     found = UPDATE["candidates"](tmp_path)
-    assert found.keys() == {"temperature_search"}
-    table = tmp_path / "temperature_search.csv"
+    assert found.keys() == {arm}
+    table = tmp_path / "table.csv"
     for _ in range(2):
-        UPDATE["updated"](table, found["temperature_search"], UPDATE["CANDIDATE"]).to_csv(table, index=False)
-    assert table.read_text().splitlines() == [
-        "pretrain_seed,candidate,temperature,validation",
-        "7,1,2.0,60.0",
-        "7,2,0.125,70.0001",
-    ]
+        UPDATE["updated"](table, found[arm], UPDATE["CANDIDATE"]).to_csv(table, index=False)
+    header, *values = rows
+    assert table.read_text().splitlines() == [f"pretrain_seed,candidate,{header}", *values]
 
 
 def test_the_displacement_of_each_learned_warp_is_that_before_and_after_pt(tmp_path: Path) -> None:
@@ -334,9 +343,9 @@ def test_the_displacement_of_each_learned_warp_is_that_before_and_after_pt(tmp_p
         steps = [[0, ends[0]], [1, 100.0], [2, ends[1]]]
         rows = [{"replicate": 0, "step": step, "name": DISPLACEMENT, "value": value} for step, value in steps]
         metrics.write_series(rows, folder / "series.csv")
-    assert UPDATE["warps"](tmp_path).to_numpy().tolist() == [
-        ["meta", 3, 379.0, 6.5],
-        ["meta-released", 3, 379.0, 40.25],
+    assert UPDATE["warps"](tmp_path, "full_access").to_numpy().tolist() == [
+        ["full_access", "meta", 3, 379.0, 6.5],
+        ["full_access", "meta-released", 3, 379.0, 40.25],
     ]
 
 
@@ -347,7 +356,7 @@ def test_the_figure_of_the_learner_shows_the_gain_of_each_arm_with_each_pt_seed(
         "temperature_search": pd.concat([tried.assign(temperature=[2.0, 0.1] * 2), own], ignore_index=True),
         "temperature_search-random": tried.assign(temperature=[0.2, 0.3, 0.4, 0.5]),
     }
-    arms = ("simclr", *searches, "simclr-released")
+    arms = ("simclr", *searches, "meta-stable")
     words = [(each, arm, seed) for each in EVALUATIONS for arm in arms for seed in (0, 1)]
     runs = pd.DataFrame(words, columns=["evaluation", "arm", "pretrain_seed"])
     values = [70.0, 70, 71, 73, 72, 72, 50, 50, 60, 61, 60.5, 60, 60, 62, 50, 50]
@@ -359,7 +368,9 @@ def test_the_figure_of_the_learner_shows_the_gain_of_each_arm_with_each_pt_seed(
     gains = [[axis.lines[i].get_xdata().tolist() for i in (0, 2)] for axis in (whole, linear)]
     assert gains == [[[1.0, 3.0], [2.0, 2.0]], [[0.5, -1.0], [0.0, 1.0]]]
     names = [label.get_text() for label in whole.get_yticklabels()]
-    assert names == ["temperature by whole runs", "random temperatures, whole runs"], "the released code has another FT"
+    assert names == ["temperature by whole runs", "random temperatures, whole runs"], (
+        "only these are about temperatures"
+    )
 
 
 def test_arms_are_compared_on_their_machine_and_all_claims_are_corrected_together() -> None:
@@ -427,6 +438,12 @@ def test_the_page_of_protein_graphs_says_what_the_released_choices_do() -> None:
     assert f"this costs {difference('no_pt', 'no_pt-released', 'full_transfer')} points without PT" in page
 
 
+def last_displacements(table: str) -> pd.Series:
+    """Return the last displacement of each learned warp, samples, by arm and PT seed, for a table of FT runs."""
+    warps = pd.read_csv(RESULTS / "ecg" / "warp.csv").set_index(["table", "arm", "pretrain_seed"])
+    return warps["displacement_end"][table]
+
+
 def test_the_page_of_ecgs_says_what_the_runs_say() -> None:
     runs, page = pd.read_csv(RESULTS / "ecg" / "full_access.csv"), " ".join((RESULTS / "ecg.md").read_text().split())
     seeds = runs.groupby(["evaluation", "arm", "pretrain_seed"])["test"].mean()
@@ -441,7 +458,7 @@ def test_the_page_of_ecgs_says_what_the_runs_say() -> None:
     gains = seeds["full_transfer", "meta"] - seeds["full_transfer", "simclr"]
     assert f"{(gains > 0).sum()} of {len(gains)} differences are positive" in page
     assert f"p = {wilcoxon(gains).pvalue:.2g})" in page
-    warps = pd.read_csv(RESULTS / "ecg" / "warp.csv").set_index(["arm", "pretrain_seed"])["displacement_end"]
+    warps = last_displacements("full_access")
     warp, stable = warps["meta"], warps["meta-stable"]
     assert f"moves it to {stable.min():.0f} to {stable.max():.0f} samples" in page
     for words, arm, control, evaluation in (
@@ -782,7 +799,7 @@ def test_the_page_of_ecgs_says_what_the_released_choices_do() -> None:
     first = by_seed("ecg/full_access")
     more, ends = words_of(first[FT, "meta"] - first[FT, "simclr"] - gains[FT], interval=True)[:-1].split(" (")
     assert f"is {more} points larger in FT of the whole network ({ends}; from two machines" in page
-    warps = pd.read_csv(RESULTS / "ecg" / "warp.csv").set_index(["arm", "pretrain_seed"])["displacement_end"][learned]
+    warps = last_displacements("second-machine")[learned]
     far, near = warps[warps > 200], warps[warps <= 200]
     words = f"With two PT seeds it ends at {far.min():.0f} and {far.max():.0f} samples, with the others at"
     assert len(far) == 2

@@ -16,8 +16,8 @@ for the results of `config/ablations/further-seeds.yaml`, add to such tables and
 `claims/further-seeds/ecg_full_access.csv`.
 
 The displacements of learned warps go to `ecg/warp.csv`, the first and the last one of each PT run. The candidates of a
-search of the temperature go to a table with the name of its arm, `ecg/temperature_search.csv`.
-`--table second-machine` draws them, and the gains of the search, in `ecg/temperature_search.png`.
+search go to a table with the name of its arm, such as `ecg/temperature_search.csv`. `--table second-machine` draws
+those of temperatures, and the gains of the search, in `ecg/temperature_search.png`.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from matplotlib.ticker import StrMethodFormatter
 
 from metapt import registry
 from metapt.config import load
-from metapt.domains.ecg.config import EcgMeta, RunSearch
+from metapt.domains.ecg.config import EcgMeta, PretrainedEcgArm, RandomSearch, RunSearch
 from metapt.domains.ecg.looks import looks
-from metapt.domains.ecg.quantities import CLASS_AUROCS, DISPLACEMENT, FACTOR
+from metapt.domains.ecg.quantities import CANDIDATE_LOSS, CANDIDATE_STRENGTH, CLASS_AUROCS, DISPLACEMENT, FACTOR
 from metapt.evaluation import figures, metrics
 from metapt.evaluation.comparisons import BEYOND_THE_PAPER, judge
 from metapt.evaluation.experiment import Experiment
@@ -49,7 +49,7 @@ from metapt.twostage.results import TwoStageResults
 HERE = Path(__file__).parent
 KEY = ["evaluation", "arm", "pretrain_seed", "finetune_seed"]
 CANDIDATE = ["pretrain_seed", "candidate"]
-WARP = ["arm", "pretrain_seed"]
+WARP = ["table", "arm", "pretrain_seed"]
 MACHINES = ("full_access", "second-machine")  # tables, one for each kind of machine
 FURTHER = ("further-seeds", "second-machine-further-seeds")
 SETTINGS = {"ecg": "ft_size=500", "ppi": "full_access"}
@@ -90,29 +90,41 @@ def searches() -> list[str]:
     return [arm for arm, section in arms if isinstance(section, RunSearch) and section.hyperparameter == "temperature"]
 
 
+def columns_of(arm: RandomSearch | RunSearch) -> dict[str, tuple[str, float]]:
+    """Return the columns of the table of a search's candidates: the series of each, and a factor on its values."""
+    if isinstance(arm, RandomSearch):
+        return {"strength": (CANDIDATE_STRENGTH, 1.0), "loss": (CANDIDATE_LOSS, 1.0)}
+    start = small("ecg").pretrain.temperature if arm.hyperparameter == "temperature" else arm.warp.initial
+    return {arm.hyperparameter: (FACTOR, start), "validation": (CROSS_VALIDATED_AUROC, 1.0)}
+
+
 def candidates(runs: Path) -> dict[str, pd.DataFrame]:
-    """Return for each arm that searches the temperature its candidates: `CANDIDATE`, temperature, validation."""
-    settings = small("ecg")
+    """Return for each search its candidates: `CANDIDATE`, the hyperparameter, and the validation result."""
     found = {}
-    for arm in searches():
+    for arm, section in small("ecg").arms.items():
+        if not isinstance(section, RandomSearch | RunSearch):
+            continue
         tables = []
         for path in sorted((runs / "ecg" / "pretrain" / arm / "n500").glob("seed*/series.csv")):
             series = metrics.read_series(path)
-            factors, aurocs = (series.loc[series["name"] == name, "value"] for name in (FACTOR, CROSS_VALIDATED_AUROC))
             columns = {
-                "pretrain_seed": int(path.parent.name.removeprefix("seed")),
-                "candidate": range(1, len(factors) + 1),
-                "temperature": settings.pretrain.temperature * factors.to_numpy(),
-                "validation": aurocs.to_numpy(),
+                name: factor * series.loc[series["name"] == of, "value"].to_numpy()
+                for name, (of, factor) in columns_of(section).items()
             }
-            tables.append(pd.DataFrame(columns).round({"temperature": 6, "validation": 4}))
+            table = pd.DataFrame(columns).round({name: 4 if name == "validation" else 6 for name in columns})
+            table.insert(0, "candidate", range(1, len(table) + 1))
+            table.insert(0, "pretrain_seed", int(path.parent.name.removeprefix("seed")))
+            tables.append(table)
         if tables:
             found[arm] = pd.concat(tables)
     return found
 
 
-def warps(runs: Path) -> pd.DataFrame:
-    """Return the typical displacement of each learned warp at the beginning and at the end of PT, samples: `WARP`."""
+def warps(runs: Path, table: str) -> pd.DataFrame:
+    """Return the typical displacement of each learned warp at the beginning and at the end of PT, samples: `WARP`.
+
+    `table` is the table of their FT runs.
+    """
     arms = [arm for arm, section in small("ecg").arms.items() if isinstance(section, EcgMeta)]
     rows = []
     for arm in arms:
@@ -120,7 +132,7 @@ def warps(runs: Path) -> pd.DataFrame:
             series = metrics.read_series(path)
             values = series.loc[series["name"] == DISPLACEMENT, "value"].round(3)
             seed = int(path.parent.name.removeprefix("seed"))
-            rows.append([arm, seed, values.iloc[0], values.iloc[-1]])
+            rows.append([table, arm, seed, values.iloc[0], values.iloc[-1]])
     return pd.DataFrame(rows, columns=[*WARP, "displacement_start", "displacement_end"])
 
 
@@ -162,12 +174,13 @@ def learner_figure(tried: dict[str, pd.DataFrame], runs: pd.DataFrame) -> Figure
     """Draw the candidates of searches of the temperature, and the gain of each arm over `simclr` with each PT seed.
 
     `tried` has the candidates by arm, as `candidates` returns them. Temperatures that all PT seeds have tried are
-    joined by lines, with their mean; others are dots. `runs` are the FT runs on the machine of these arms; arms whose
-    FT differs from that of `simclr` are left out.
+    joined by lines, with their mean; others are dots. `runs` are the FT runs on the machine of these arms; of its other
+    arms only those with a fixed temperature of their own are drawn.
     """
     settings = small("ecg")
-    alike = [arm for arm, each in settings.arms.items() if each.finetune == settings.arms["simclr"].finetune]
-    measured = set(runs["arm"]) & set(alike)
+    pretrained = {arm: each for arm, each in settings.arms.items() if isinstance(each, PretrainedEcgArm)}
+    fixed = [arm for arm, each in pretrained.items() if "temperature" in each.pretrain.model_fields_set]
+    measured = set(runs["arm"]) & {"simclr", *searches(), *fixed}
     arms = looks([arm for arm in settings.full_access.arms if arm in measured])
     start = arms.pop("simclr")
     figure, (left, *rest) = figures.panels(1 + len(EVALUATIONS))
@@ -254,7 +267,7 @@ def main() -> None:
     runs = updated(rows, new, KEY)
     runs.to_csv(rows, index=False)
     if domain == "ecg" and table in MACHINES:
-        learned = updated(HERE / domain / "warp.csv", warps(arguments.runs), WARP)
+        learned = updated(HERE / domain / "warp.csv", warps(arguments.runs, table), WARP)
         learned.to_csv(HERE / domain / "warp.csv", index=False)
     if domain == "ecg":
         for arm, each in candidates(arguments.runs).items():

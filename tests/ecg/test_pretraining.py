@@ -22,7 +22,7 @@ from metapt.domains.ecg.config import EcgFinetuning, EcgPretraining, Warp
 from metapt.domains.ecg.data.dataset import Dataset
 from metapt.domains.ecg.policy import SCALE
 from metapt.domains.ecg.problem import UnlabelledBatch
-from metapt.domains.ecg.quantities import DISPLACEMENT, WARP_SCALE, WARP_STRENGTH
+from metapt.domains.ecg.quantities import CANDIDATE_LOSS, CANDIDATE_STRENGTH, DISPLACEMENT, WARP_SCALE, WARP_STRENGTH
 from metapt.domains.ecg.setting import Setting, policy_of
 from metapt.errors import ConfigError, DataError, TrainingError
 from metapt.hypergrad import Params, Pretrained
@@ -261,7 +261,7 @@ def test_pt_steps_with_reused_gradients_see_the_same_minibatches(seen: Callable[
     assert seen(arm)[:8] == seen(small(config.ARMS["simclr"]))
 
 
-SEARCHED = ("candidate strength", "cross-validated FT loss")
+SEARCHED = (CANDIDATE_STRENGTH, CANDIDATE_LOSS)
 
 
 @pytest.mark.parametrize("name", SEARCHES)

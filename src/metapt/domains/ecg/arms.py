@@ -19,7 +19,13 @@ from metapt.domains.ecg.batches import SupervisedBatches
 from metapt.domains.ecg.policy import SCALE, Policy
 from metapt.domains.ecg.probe import cross_validated_loss
 from metapt.domains.ecg.problem import LabelledBatch, SupervisedProblem
-from metapt.domains.ecg.quantities import DISPLACEMENT, WARP_SCALE, WARP_STRENGTH
+from metapt.domains.ecg.quantities import (
+    CANDIDATE_LOSS,
+    CANDIDATE_STRENGTH,
+    DISPLACEMENT,
+    WARP_SCALE,
+    WARP_STRENGTH,
+)
 from metapt.domains.ecg.run_search import run_search
 from metapt.domains.ecg.setting import Setting, policy_of
 from metapt.errors import TrainingError
@@ -242,7 +248,7 @@ def _random_search(setting: Setting, arm: config.RandomSearch) -> PretrainRun:
         raise TrainingError(f"all {len(candidates)} candidates have diverged; lower `pretrain.lr` or change `range`.")
     best = dataclasses.replace(policy, initial_scale=candidates[int(np.nanargmin(losses))])
     run = _fixed(setting, best, setting.initial_meta(best))
-    found = {"candidate strength": candidates, "cross-validated FT loss": losses}
+    found = {CANDIDATE_STRENGTH: candidates, CANDIDATE_LOSS: losses}
     series = [row for name, values in found.items() for row in metrics.series(name, values)]
     return dataclasses.replace(run, series=series, checkpoints=[*run.checkpoints, *checkpoints])
 

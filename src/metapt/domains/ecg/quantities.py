@@ -13,6 +13,8 @@ DISPLACEMENT = "warp displacement (samples)"
 TEMPERATURE = "temperature of NT-Xent"
 
 FACTOR = "factor on the start"  # of a candidate of a search with whole PT runs
+CANDIDATE_STRENGTH = "candidate strength"  # of a random search with short runs
+CANDIDATE_LOSS = "cross-validated FT loss"
 
 HYPERGRADIENT, HORIZON = "hypergradient", "horizon"  # the evaluations of the warp study
 MEAN = "hypergradient mean"
