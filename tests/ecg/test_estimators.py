@@ -17,7 +17,7 @@ from metapt.domains.ecg.policy import SCALE, Policy
 from metapt.domains.ecg.problem import SimclrProblem, UnlabelledBatch
 from metapt.domains.ecg.setting import Setting
 from metapt.domains.ecg.studies import evolution
-from metapt.domains.ecg.studies.estimators import RIDGE, estimates, folds, problem_of
+from metapt.domains.ecg.studies.estimators import RIDGE, estimate, folds, problem_of
 from metapt.domains.ecg.view_strengths import STRENGTHS, ViewStrengthsProblem, crop_and_jitter
 from metapt.hypergrad import Adam, Params
 from metapt.training.estimators import pretrain
@@ -93,7 +93,7 @@ def setting(dataset: Dataset) -> Setting:
 
 def test_all_estimators_give_a_slope_for_each_strength(setting: Setting) -> None:
     study = {"draws": 2, "horizons": [1, 3], "finetune_batch": 8, "finetune_lr": 1e-3}
-    found = estimates(setting, arm_of(**AT), study)
+    found = estimate(setting, arm_of(**AT), study)
     steps = setting.steps
     assert [each.horizon for each in found if each.estimator == "exact, ridge head"] == [1, 3, steps]
     assert len(found) == 6 + 3 + 2 + 3

@@ -15,7 +15,7 @@ from metapt.domains.ppi.config import Supervised
 from metapt.domains.ppi.data.dataset import on_device
 from metapt.domains.ppi.problem import WEIGHTS, MultitaskProblem
 from metapt.domains.ppi.studies import evolution
-from metapt.domains.ppi.studies.estimators import FOLDED, RIDGE, along, estimates
+from metapt.domains.ppi.studies.estimators import FOLDED, RIDGE, along, estimate
 from metapt.hypergrad import Adam, Params
 from metapt.training.estimators import pretrain
 from metapt.training.evolution import COORDINATES
@@ -49,7 +49,7 @@ def test_the_slope_along_the_weight_of_a_group_is_that_of_an_arm_with_this_weigh
 
 
 def test_all_estimators_give_a_slope_for_each_task(setting) -> None:  # type: ignore[no-untyped-def]
-    found = estimates(setting, lr=1e-3, finetune_lr=1e-3, draws=2, horizons=[1, 5])
+    found = estimate(setting, lr=1e-3, finetune_lr=1e-3, draws=2, horizons=[1, 5])
     names = [(each.estimator, each.horizon) for each in found]
     assert names[:6] == [(f"Neumann {terms}, K = {k}", 1) for k in (0, 1, 5) for terms in (0, 1)]
     exact = [(f"exact, {head}", horizon) for head in ("K = 1", "ridge head") for horizon in (1, 5, 12)]
@@ -58,7 +58,7 @@ def test_all_estimators_give_a_slope_for_each_task(setting) -> None:  # type: ig
     for each in found:
         assert torch.isfinite(each.gradient[WEIGHTS]).all()
         assert each.gradient[WEIGHTS].any()
-    again = estimates(dataclasses.replace(setting), lr=1e-3, finetune_lr=1e-3, draws=2, horizons=[1, 5])
+    again = estimate(dataclasses.replace(setting), lr=1e-3, finetune_lr=1e-3, draws=2, horizons=[1, 5])
     assert torch.equal(found[-1].gradient[WEIGHTS], again[-1].gradient[WEIGHTS])
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -144,6 +144,32 @@ def slopes(end: End, estimators: Mapping[str, Estimator], draws: int) -> Iterato
         else:
             yield _implicit(end, names[index], estimator, estimator.inverse, draws)
         end.batches.load_state_dict(first)
+
+
+def estimates(
+    end: End,
+    folds: Batches,
+    unroll: Callable[[int], FineTuning],
+    ridge: FineTuning,
+    pretrain_lr: float,
+    draws: int,
+    horizons: Sequence[int],
+) -> list[Slope]:
+    """Return the estimates of all estimators at the end of a PT run.
+
+    Args:
+        end: the end of the run; its minibatches are those of unrolled FT steps.
+        folds: the minibatches of `ridge`, which are large, so that it has an eighth of the draws.
+        unroll: returns the FT solver of K steps.
+        ridge: the FT solver with a refitted head.
+        pretrain_lr: learning rate of PT, which is the step size of Neumann series.
+        draws: draws of FT minibatches of unrolled steps.
+        horizons: numbers of last PT steps of the exact derivatives, beside the whole run.
+    """
+    updates = end.run.steps // PERIOD
+    one_step = unrolled(unroll, pretrain_lr, updates) | exact("K = 1", unroll(1), horizons, updates)
+    refits = refitted("ridge head", ridge, pretrain_lr) | exact("ridge head", ridge, horizons)
+    return [*slopes(end, one_step, draws), *slopes(replace(end, batches=folds), refits, max(1, draws // 8))]
 
 
 def clock(pretrained: Pretrained) -> float:

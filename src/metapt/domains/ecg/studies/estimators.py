@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from metapt.domains.ecg.view_strengths import STRENGTHS, ViewStrengthsProblem
 from metapt.evaluation import metrics
 from metapt.hypergrad import Adam, RidgeHead, Unroll
 from metapt.machine import Machine
-from metapt.training.estimators import PERIOD, Slope, exact, pretrain, refitted, slopes, unrolled
+from metapt.training.estimators import Slope, estimates, pretrain
 from metapt.twostage.slopes import rows
 
 _FOLDS = 5
@@ -32,7 +31,7 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
     """
     study = config["study"]
     setting = study_setting(config, inputs, config["seed"], machine.device)
-    found = estimates(setting, Simclr.model_validate(config["arm_settings"]), study)
+    found = estimate(setting, Simclr.model_validate(config["arm_settings"]), study)
     made = rows(
         "ecg_estimators",
         study["problem"],
@@ -44,24 +43,19 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
     metrics.write_series([], outputs["series"])
 
 
-def estimates(setting: Setting, arm: Simclr, study: dict[str, Any]) -> list[Slope]:
+def estimate(setting: Setting, arm: Simclr, study: dict[str, Any]) -> list[Slope]:
     """Return the estimates of all estimators; PT computes in float32, and so do they.
 
     Unrolled FT steps take minibatches, as Algorithm 2 does.
     """
-    lr, draws = setting.pretrain.lr, study["draws"]
-    problem = problem_of(setting, arm)
+    lr, problem = setting.pretrain.lr, problem_of(setting, arm)
     train, validation = setting.finetune
     size = study["finetune_batch"]
     batches = setting.batches({"train": (train, size), "validation": (validation, size)})
     start = setting.initial(), problem.initial(setting.dataset.device), setting.initial_head()
     end = pretrain(problem, batches, *start, Adam(lr), setting.steps)
-    updates = setting.steps // PERIOD
-    steps = {k: Unroll(k, Adam(study["finetune_lr"])) for k in (0, 1, 5)}
-    found = list(slopes(end, unrolled(steps.__getitem__, lr, updates), draws))
-    found += slopes(end, exact("K = 1", steps[1], study["horizons"], updates), draws)
-    fitted = refitted("ridge head", RIDGE, lr) | exact("ridge head", RIDGE, study["horizons"])
-    return found + list(slopes(replace(end, batches=folds(setting)), fitted, max(1, draws // 8)))
+    optimizer = Adam(study["finetune_lr"])
+    return estimates(end, folds(setting), lambda k: Unroll(k, optimizer), RIDGE, lr, study["draws"], study["horizons"])
 
 
 def problem_of(setting: Setting, arm: Simclr) -> ViewStrengthsProblem:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from metapt.domains.mnist.quantities import PROBLEM
 from metapt.domains.mnist.studies.bptt import SingleBatches, Stages
 from metapt.hypergrad import SGD, Adam, RidgeHead, Unroll
 from metapt.machine import Machine
-from metapt.training.estimators import PERIOD, exact, pretrain, refitted, slopes, unrolled
+from metapt.training.estimators import estimates, pretrain
 from metapt.twostage.slopes import rows
 
 _FOLDS = 3
@@ -44,13 +43,10 @@ def estimate(study: BpttStudy, run: Run, data: MnistData, *, seed: int, draws: i
     meta = {"mean": torch.tensor(arm.mean, device=run.device)}
     start = stages.problem, stages.batches, stages.pretrained, meta, stages.head
     end = pretrain(*start, Adam(study.pretrain_lr), study.pretrain_steps)
-    updates = study.pretrain_steps // PERIOD
-    steps = {k: Unroll(k, SGD(study.finetune_lr), network=True) for k in (0, 1, 5)}
-    found = list(slopes(end, unrolled(steps.__getitem__, study.pretrain_lr, updates), draws))
-    found += slopes(end, exact("K = 1", steps[1], horizons, updates), draws)
-    large = replace(end, batches=large_batches(study, run, data, seed))
-    fitted = refitted("ridge head", RIDGE, study.pretrain_lr) | exact("ridge head", RIDGE, horizons)
-    found += slopes(large, fitted, max(1, draws // 8))
+    optimizer, folds = SGD(study.finetune_lr), large_batches(study, run, data, seed)
+    found = estimates(
+        end, folds, lambda k: Unroll(k, optimizer, network=True), RIDGE, study.pretrain_lr, draws, horizons
+    )
     own = rows(run.experiment, PROBLEM, seed, found, lambda gradient: {"mean": float(gradient["mean"])})
     return Outcome(own, [], [])
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from metapt.evaluation import metrics
 from metapt.hypergrad import Adam, Params, RidgeHead, Unroll
 from metapt.machine import Machine
 from metapt.training.checkpoint import Checkpoint
-from metapt.training.estimators import PERIOD, End, Slope, exact, pretrain, refitted, slopes, unrolled
+from metapt.training.estimators import Slope, estimates, pretrain
 from metapt.twostage.slopes import rows
 
 FOLDED = PpiMeta(**{**settings.STABLE, "batch_size": None})
@@ -36,7 +35,7 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
     and `study`: `problem` (see `rows`), `groups`, `draws`, `horizons` and `finetune_lr`. The input is `graphs`.
     """
     arm, study, setting = opened(config, inputs, machine)
-    found = estimates(setting, arm.pretrain_lr, study["finetune_lr"], study["draws"], study["horizons"])
+    found = estimate(setting, arm.pretrain_lr, study["finetune_lr"], study["draws"], study["horizons"])
     groups = torch.from_numpy(setting.groups(study["groups"])).to(machine.device)
     made = rows("ppi_estimators", study["problem"], setting.seed, found, lambda gradient: along(gradient, groups))
     metrics.write(made, outputs["metrics"])
@@ -64,20 +63,13 @@ def opened(
     return Supervised.model_validate(config["arm_settings"]), config["study"], setting
 
 
-def estimates(setting: PpiSetting, lr: float, finetune_lr: float, draws: int, horizons: list[int]) -> list[Slope]:
+def estimate(setting: PpiSetting, lr: float, finetune_lr: float, draws: int, horizons: list[int]) -> list[Slope]:
     """Return the estimates of all estimators at the end of PT with the learning rate `lr`."""
     meta = setting.initial_meta(setting.dataset.coarse_tasks)
     given = MultitaskProblem(setting.trained()), setting.batches(PpiBatches), setting.initial(), meta
-    end: End = pretrain(*given, setting.initial_head(), Adam(lr), setting.steps)
-    updates = setting.steps // PERIOD
-    steps = {k: Unroll(k, Adam(finetune_lr)) for k in (0, 1, 5)}
-    found = list(slopes(end, unrolled(steps.__getitem__, lr, updates), draws))
-    found += slopes(end, exact("K = 1", steps[1], horizons, updates), draws)
-    folded = replace(end, batches=setting.batches(PpiBatches, FOLDED))
-    found += slopes(
-        folded, refitted("ridge head", RIDGE, lr) | exact("ridge head", RIDGE, horizons), max(1, draws // 8)
-    )
-    return found
+    end = pretrain(*given, setting.initial_head(), Adam(lr), setting.steps)
+    folds, optimizer = setting.batches(PpiBatches, FOLDED), Adam(finetune_lr)
+    return estimates(end, folds, lambda k: Unroll(k, optimizer), RIDGE, lr, draws, horizons)
 
 
 def along(gradient: Params, groups: Tensor) -> dict[str, float]:
