@@ -659,10 +659,20 @@ def test_the_page_of_ecgs_says_what_the_learner_does_with_further_seeds() -> Non
     assert f"are {found.mean:.1f} ± {found.standard_error:.1f} points ({found.low:.1f} to {found.high:.1f})" in page
 
 
-def row_of_the_summary(question: str) -> list[str]:
-    """Return the cells of a question on the summary page: MNIST, ECGs, protein graphs."""
-    (line,) = (each for each in (RESULTS / "README.md").read_text().splitlines() if each.startswith(f"| {question}"))
-    return [part.strip() for part in line.split(" |")[1:4]]
+def answers_of_the_summary(question: str) -> list[str]:
+    """Return the answers on the summary page for MNIST, ECGs and protein graphs; an empty text where there is none."""
+    _, section = (RESULTS / "README.md").read_text().split(f"### {question}\n")
+    text = " ".join(section.partition("\n#")[0].split())
+    found = dict(re.findall(r"- \*\*(.*?)\.\*\* (.*?)(?= - \*\*|$)", text))
+    return [found.get(domain, "") for domain in ("MNIST", "ECGs", "Protein graphs")]
+
+
+def test_the_table_of_answers_says_what_the_numbers_below_it_say() -> None:
+    rows = re.findall(r"^\| \[(.*)\]\(#\S*\) \|(.*)\|$", (RESULTS / "README.md").read_text(), re.MULTILINE)
+    assert len(rows) == 7
+    for question, cells in rows:
+        for short, long in zip(cells.split("|"), answers_of_the_summary(question), strict=True):
+            assert long.lower().startswith(" ".join(short.split()[:2])), question
 
 
 def words_of(values: pd.Series[float], interval: bool = False) -> str:
@@ -682,7 +692,7 @@ FT, LINEAR = "full_transfer", "linear_evaluation"
 
 
 def test_the_summary_says_what_the_headroom_and_its_confirmation_say() -> None:
-    mnist, ecg, ppi = row_of_the_summary("Can other hyperparameters gain?")
+    mnist, ecg, ppi = answers_of_the_summary("Can other hyperparameters gain?")
     for text, name in ((mnist, "mnist"), (ecg, "ecg"), (ppi, "ppi-3x16")):
         for grid in grids(read([RESULTS / "headroom" / f"{name}.csv"])):
             gain = headroom(grid).gain
@@ -700,7 +710,7 @@ def test_the_summary_says_what_the_headroom_and_its_confirmation_say() -> None:
 
 
 def test_the_summary_says_what_the_estimators_say() -> None:
-    mnist, ecg, ppi = row_of_the_summary("Does the gradient see it?")
+    mnist, ecg, ppi = answers_of_the_summary("Does the gradient see it?")
     slopes = pd.concat([pd.read_csv(RESULTS / "estimators" / f"mnist{end}.csv") for end in ("", "-further-seeds")])
     right = (slopes["slope"] > 0).groupby(slopes["estimator"]).agg(["sum", "count"])
     steps = slopes[slopes["estimator"] == "exact, K = 1"].groupby("horizon")["slope"].agg(lambda each: (each > 0).sum())
@@ -745,7 +755,7 @@ def test_the_summary_says_what_the_arms_gain() -> None:
     learner = pd.read_csv(RESULTS / "ppi" / "learner.csv")
     whole = words_of(ecg[FT, "meta"] - ecg[FT, "simclr"], interval=True)
     (start, end), linear = whole[:-1].split(" ("), words_of(ecg[LINEAR, "meta"] - ecg[LINEAR, "simclr"], interval=True)
-    text = row_of_the_summary("Does the paper's learner gain over its start?")
+    text = answers_of_the_summary("Does the paper's learner gain over its start?")
     assert f"in FT: {start} (n = 12, {end}), further {words_of(later[FT, 'meta'] - later[FT, 'simclr'])}" in text[1]
     assert f"in linear: {linear}" in text[1]
     whole = words_of(second[FT, "meta-released"] - second[FT, "simclr-released"], interval=True)
@@ -754,7 +764,7 @@ def test_the_summary_says_what_the_arms_gain() -> None:
         words = words_of(ppi[evaluation, "meta"] - ppi[evaluation, "graph_supervised"], interval=True)
         assert form.format(*words[:-1].split(" (")) in text[2]
     mild = [words_of(each[FT, "meta"] - each[FT, "simclr-mild"], interval=True).split(" (") for each in (ecg, later)]
-    text = row_of_the_summary("Is it better than a simple fixed value?")
+    text = answers_of_the_summary("Is it better than a simple fixed value?")
     assert f"{mild[0][0]} over a fixed warp of 4 samples (FT, n = 12, {mild[0][1]}, further {mild[1][0]}" in text[1]
     for question, control in (
         ("Does a search with whole PT runs gain over its start?", "simclr"),
@@ -762,7 +772,7 @@ def test_the_summary_says_what_the_arms_gain() -> None:
         ("Is it better than one value for all PT seeds?", FIXED),
     ):
         words = words_of(second[LINEAR, SEARCHES[0]] - second[LINEAR, control], interval=True).split(" (")
-        text = row_of_the_summary(question)
+        text = answers_of_the_summary(question)
         assert words[0] in text[1]
         assert f"n = 12, {words[1]}" in text[1]
         if control == "simclr":
@@ -778,7 +788,7 @@ def test_the_summary_says_what_the_arms_gain() -> None:
             assert " and ".join(gains) in text[2]
     found = pd.read_csv(RESULTS / "claims" / "mnist_rotation_mean.csv").set_index("arm").loc["meta-shared"]
     words = f"{mean_and_error(found['mean'], found['standard_error'])} degrees off (n = {found['n']})"
-    assert words in row_of_the_summary("Does the paper's learner gain over its start?")[0]
+    assert words in answers_of_the_summary("Does the paper's learner gain over its start?")[0]
     levels = [f"{ecg[FT, arm].mean():.1f}" for arm in ("no_pt", "simclr", "meta")]
     summary = " ".join((RESULTS / "README.md").read_text().split())
     assert f"{levels[0]} without PT, {levels[1]} with SimCLR and {levels[2]} with the learned warp" in summary
