@@ -317,8 +317,7 @@ def test_a_gpu_that_is_not_there_is_an_error(
 def test_require_gpu_forbids_the_cpu(entry: Callable[[Run], str], tmp_path: Path) -> None:
     assert execute(job(tmp_path, entry(copy), stage="study"), gpus=0, require_gpu=True) == 1
     assert (
-        "error: the config says require_gpu: true, but the scheduler gave this job no GPU"
-        in (tmp_path / "log.txt").read_text()
+        "error: the config says require_gpu: true, but this job was given no GPU" in (tmp_path / "log.txt").read_text()
     )
 
 
@@ -399,6 +398,9 @@ def test_metapt_run_does_not_overwrite_the_run(
 ) -> None:
     assert execute(job(tmp_path, entry(copy))) == 0
     assert main(["run", str(tmp_path / "out" / "run.json"), "--into", str(tmp_path / "out")]) == 1
+    assert "is the folder of the recorded run itself" in capsys.readouterr().err
+    (tmp_path / "out").rename(tmp_path / "moved")
+    assert main(["run", str(tmp_path / "moved" / "run.json"), "--into", str(tmp_path / "moved")]) == 1
     assert "is the folder of the recorded run itself" in capsys.readouterr().err
 
 

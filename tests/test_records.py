@@ -50,6 +50,16 @@ def test_an_unfinished_record_of_a_killed_job_says_nothing(tmp_path: Path) -> No
     assert records.checked(path) == sha256(path)
 
 
+def test_an_address_with_a_password_is_no_change_of_the_settings(tmp_path: Path) -> None:
+    config = {"source": {"urls": ["https://me:secret@host/file"]}}
+    done = {"state": "done", "config": config, "code": None, "outputs": {}, "sha256": {"inputs": {}, "outputs": {}}}
+    records.write(tmp_path / "run.json", done)
+    assert "secret" not in (tmp_path / "run.json").read_text()
+    assert records.stale(tmp_path / "run.json", config, None, {}) is None
+    other = {"source": {"urls": ["https://me:secret@host/other"]}}
+    assert records.stale(tmp_path / "run.json", other, None, {}) == "its settings have changed"
+
+
 def test_jobs_that_share_a_folder_have_records_of_their_own(tmp_path: Path) -> None:
     table, views = made(tmp_path, "metrics.csv"), made(tmp_path, "views.metrics.csv", record="views.run.json")
     assert records.producer(table) == (tmp_path / "run.json", sha256(table))

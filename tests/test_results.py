@@ -327,13 +327,14 @@ def test_candidates_of_a_search_enter_a_table_of_their_own(
     folder.mkdir(parents=True)
     both = [row for name, values in series.items() for row in metrics.series(name, values)]
     metrics.write_series(both, folder / "series.csv")
-    found = UPDATE["candidates"](tmp_path)
+    found = UPDATE["candidates"](tmp_path, "further-seeds")
     assert found.keys() == {arm}
     table = tmp_path / "table.csv"
     for _ in range(2):
         UPDATE["updated"](table, found[arm], UPDATE["CANDIDATE"]).to_csv(table, index=False)
     header, *values = rows
-    assert table.read_text().splitlines() == [f"pretrain_seed,candidate,{header}", *values]
+    expected = [f"table,pretrain_seed,candidate,{header}", *(f"further-seeds,{each}" for each in values)]
+    assert table.read_text().splitlines() == expected
 
 
 def test_the_displacement_of_each_learned_warp_is_that_before_and_after_pt(tmp_path: Path) -> None:

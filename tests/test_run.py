@@ -16,6 +16,7 @@ import pytest
 
 from metapt import run
 from metapt.config import load
+from metapt.errors import ConfigError
 from metapt.jobs import Job
 from metapt.plan import Plan, planned
 from metapt.training.interruption import SIGNALS
@@ -55,6 +56,13 @@ class Noted:
 
 def plan() -> Plan:
     return planned(load([CONFIG]))
+
+
+def test_a_domain_that_the_config_lacks_is_no_target(tmp_path: Path) -> None:
+    config = tmp_path / "mnist.yaml"
+    config.write_text("results: results/x\nmnist: {source: digits, rotation_mean: {}}\n")
+    with pytest.raises(ConfigError, match="ppi is not in the config"):
+        run.run([config], ["mnist", "ppi"], None, None)
 
 
 @pytest.mark.parametrize(("at_once", "seconds"), [(1, 0.05), (3, 0.8)])

@@ -48,7 +48,7 @@ from metapt.twostage.results import TwoStageResults
 
 HERE = Path(__file__).parent
 KEY = ["evaluation", "arm", "pretrain_seed", "finetune_seed"]
-CANDIDATE = ["pretrain_seed", "candidate"]
+CANDIDATE = ["table", "pretrain_seed", "candidate"]
 WARP = ["table", "arm", "pretrain_seed"]
 MACHINES = ("full_access", "second-machine")  # tables, one for each kind of machine
 FURTHER = ("further-seeds", "second-machine-further-seeds")
@@ -98,8 +98,11 @@ def columns_of(arm: RandomSearch | RunSearch) -> dict[str, tuple[str, float]]:
     return {arm.hyperparameter: (FACTOR, start), "validation": (CROSS_VALIDATED_AUROC, 1.0)}
 
 
-def candidates(runs: Path) -> dict[str, pd.DataFrame]:
-    """Return for each search its candidates: `CANDIDATE`, the hyperparameter, and the validation result."""
+def candidates(runs: Path, table: str) -> dict[str, pd.DataFrame]:
+    """Return for each search its candidates: `CANDIDATE`, the hyperparameter, and the validation result.
+
+    `table` is the table of their FT runs.
+    """
     found = {}
     for arm, section in small("ecg").arms.items():
         if not isinstance(section, RandomSearch | RunSearch):
@@ -111,10 +114,11 @@ def candidates(runs: Path) -> dict[str, pd.DataFrame]:
                 name: factor * series.loc[series["name"] == of, "value"].to_numpy()
                 for name, (of, factor) in columns_of(section).items()
             }
-            table = pd.DataFrame(columns).round({name: 4 if name == "validation" else 6 for name in columns})
-            table.insert(0, "candidate", range(1, len(table) + 1))
-            table.insert(0, "pretrain_seed", int(path.parent.name.removeprefix("seed")))
-            tables.append(table)
+            rows = pd.DataFrame(columns).round({name: 4 if name == "validation" else 6 for name in columns})
+            seed = int(path.parent.name.removeprefix("seed"))
+            for place, name in enumerate(CANDIDATE):
+                rows.insert(place, name, (table, seed, range(1, len(rows) + 1))[place])
+            tables.append(rows)
         if tables:
             found[arm] = pd.concat(tables)
     return found
@@ -270,7 +274,7 @@ def main() -> None:
         learned = updated(HERE / domain / "warp.csv", warps(arguments.runs, table), WARP)
         learned.to_csv(HERE / domain / "warp.csv", index=False)
     if domain == "ecg":
-        for arm, each in candidates(arguments.runs).items():
+        for arm, each in candidates(arguments.runs, table).items():
             updated(HERE / domain / f"{arm}.csv", each, CANDIDATE).to_csv(HERE / domain / f"{arm}.csv", index=False)
     known = [HERE / domain / f"{name}.csv" for name in (FURTHER if table in FURTHER else MACHINES)]
     claims = claims_of(domain, [pd.read_csv(path) for path in known if path.exists()])
@@ -283,7 +287,7 @@ def main() -> None:
         save_png(experiment(domain).figure(results), HERE / domain / "full_access.png")
     if domain == "ecg" and table == MACHINES[1]:
         tried = {arm: pd.read_csv(HERE / domain / f"{arm}.csv") for arm in searches() if arm in set(runs["arm"])}
-        seen = {arm: each[each["pretrain_seed"].isin(runs["pretrain_seed"])] for arm, each in tried.items()}
+        seen = {arm: each[each["table"] == table] for arm, each in tried.items()}
         save_png(learner_figure(seen, runs), HERE / domain / "temperature_search.png")
     if table in FURTHER:
         return

@@ -134,8 +134,8 @@ def _device(job: Job, gpus: int, require_gpu: bool) -> str:
     if gpus == 0:
         if require_gpu and job.trains:
             raise MachineError(
-                "the config says require_gpu: true, but the scheduler gave this job no GPU: allow one "
-                "(snakemake --resources gpu=1), or set require_gpu: false to compute on the CPU."
+                "the config says require_gpu: true, but this job was given no GPU: allow one (snakemake --resources "
+                "gpu=1, or metapt run --device cuda), or set require_gpu: false to compute on the CPU."
             )
         return "cpu"
     import torch
@@ -176,8 +176,8 @@ def _checked_inputs(job: Job) -> dict[str, str]:
     for name, path in _paths(job.inputs).items():
         if not path.exists():
             raise DataError(f"the input {name!r}, {path}, is not there (looked for from {Path.cwd()}).")
-        if not path.is_file() and not path.is_dir():
-            raise DataError(f"the input {name!r}, {path}, is a pipe or a device, not a file.")
+        if not path.is_file():
+            raise DataError(f"the input {name!r}, {path}, is a folder, a pipe or a device, not a file.")
         found = records.checked(path)
         if found is None and job.stage not in FROM_OUTSIDE:
             raise DataError(

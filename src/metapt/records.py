@@ -117,7 +117,7 @@ def stale(path: Path, config: dict[str, Any], code: str | None, inputs: dict[str
         return str(error)
     if record.get("state") != "done":
         return "it has not come to its end"
-    if _settings(record["config"]) != _settings(json.loads(json.dumps(config))):
+    if _settings(record["config"]) != _settings(json.loads(redacted(json.dumps(config)))):
         return "its settings have changed"
     if record["code"] != code:
         return "its code has changed"

@@ -132,7 +132,7 @@ def due(plan: Plan, jobs: list[Job]) -> set[str]:
 
 def _behind(plan: Plan, targets: Sequence[str]) -> list[Job]:
     """Return the jobs that make the targets and those that they depend on, each once, in an order to run them."""
-    ends = [job for target in targets for job in _ends(plan, target)] or [plan.jobs["page"]]
+    ends = [job for target in targets for job in _ends(plan, target)] if targets else [plan.jobs["page"]]
     return list({job.name: job for end in ends for job in plan.needed(end.name)}.values())
 
 
@@ -140,7 +140,10 @@ def _ends(plan: Plan, target: str) -> list[Job]:
     if "/" in target:
         return [plan.maker(os.path.normpath(target))]
     if target in DOMAINS:
-        return [plan.summary(each) for each in plan.summaries if each.startswith(f"{target}_")]
+        own = [plan.summary(each) for each in plan.summaries if each.startswith(f"{target}_")]
+        if not own:
+            raise ConfigError(f"{target} is not in the config: give it a section, or name a config that has one.")
+        return own
     known = [f"{name}_{key}" for name in DOMAINS for key in domain(name).experiments]
     if target not in known:
         raise ConfigError(
@@ -171,7 +174,9 @@ def repeat(record: Path, into: Path, device: str | None, threads: int | None) ->
     outputs = {name: str(into / Path(path).name) for name, path in found["outputs"].items()}
     if len(set(outputs.values())) < len(outputs):
         raise ConfigError(f"{record} records outputs of the same name in several folders, which one folder can't hold.")
-    if any(Path(outputs[name]).resolve() == Path(path).resolve() for name, path in found["outputs"].items()):
+    # a results folder may have moved since, so the place of the record counts, too
+    own = {record.resolve().parent, *(Path(path).resolve().parent for path in found["outputs"].values())}
+    if into.resolve() in own:
         raise ConfigError(f"--into {into} is the folder of the recorded run itself; name another one.")
     config = found["config"] | ({"checkpoint": str(into / "checkpoint.pt")} if "checkpoint" in found["config"] else {})
     job = Job(

@@ -39,9 +39,16 @@ class ExperimentSection(Section):
         """Return the names of the arms that the experiment compares, each once."""
         return list(dict.fromkeys(getattr(self, "arms", [])))
 
+    def made_arms(self) -> list[str]:
+        """Return the names of arms that the experiment makes itself."""
+        return []
+
     def check(self, domain: Any) -> None:
         """Raise ValueError where the experiment doesn't fit its domain, such as one whose arm is not in the config."""
         arms: Any = getattr(domain, "arms", None)
+        for name in self.made_arms():
+            if arms is not None and name in arms:
+                raise ValueError(f" makes an arm of the name of arms.{name}; give that another name")
         for name in self.arm_names() if arms is not None else []:
             if name not in arms:
                 raise ValueError(f" names the arm {name!r}, which is not in arms; legal: {', '.join(arms)}")
@@ -108,6 +115,8 @@ Distinct = AfterValidator(_distinct)  # for lists without repeated values
 Positive = Annotated[int, Field(ge=1)]
 Count = Annotated[int, Field(ge=0)]
 Rate = Annotated[float, Field(gt=0)]
+Sizes = Annotated[list[Positive], Distinct, Field(min_length=1)]
+FinetuneSeeds = Annotated[int, Field(ge=1, le=1000)]  # see `metapt.twostage.replicates`
 Seeds = Positive | Annotated[list[Count], Distinct, Field(min_length=1)]  # see `seed_numbers`
 
 

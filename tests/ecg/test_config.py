@@ -84,6 +84,18 @@ def test_partial_access_compares_arms_that_see_labels_with_one_that_does_not() -
     )
 
 
+@pytest.mark.parametrize(
+    ("section", "words"),
+    [
+        ({"evaluations": ["linear_evaluation"] * 2}, "ecg.evaluations: linear_evaluation stands there twice"),
+        ({"full_access": {"finetune_sizes": [100, 100]}}, "ecg.full_access.finetune_sizes: 100 stands there twice"),
+        ({"finetune_seeds": 1001}, "ecg.finetune_seeds is 1001, but must be"),
+    ],
+)
+def test_runs_that_would_have_one_name_are_refused(section: dict[str, Any], words: str) -> None:
+    assert words in sentence(**section)
+
+
 def test_the_same_strength_twice_is_one_arm() -> None:
     twice = read(warp_study=STUDY | {"strengths": {"stable": [1, 1]}})
     assert [name for name in study_arms(twice.warp_study, twice) if name.startswith("fixed")] == ["fixed-stable-1"]

@@ -77,6 +77,13 @@ def test_a_pt_job_says_all_that_its_result_depends_on() -> None:
     assert made.pretrain("simclr", "none", 1) is plain
 
 
+def test_more_pairs_of_runs_get_more_time() -> None:
+    made = jobs()
+    arm = made.config.arms["simclr"]
+    few, many = (made.estimates("evolution", arm, seed, 500, {"pairs": pairs}) for seed, pairs in enumerate((2, 40)))
+    assert many.minutes == 10 * few.minutes
+
+
 def test_long_meta_updates_get_more_time() -> None:
     pretrain = {"signals": 8960, "batch_size": 64, "epochs": 50}
     arms = {
@@ -322,8 +329,14 @@ def test_what_makes_no_headroom_is_refused(change: dict[str, Any], words: str) -
 
 
 def test_a_setting_can_not_take_the_name_of_an_arm() -> None:
-    with pytest.raises(ConfigError, match=r"settings makes an arm of the name of arms\.headroom-0-01"):
+    with pytest.raises(ConfigError, match=r"headroom makes an arm of the name of arms\.headroom-0-01"):
         jobs(arms={"headroom-0-01": {"method": "simclr"}}, headroom={})
+
+
+def test_an_end_of_a_secant_can_not_take_the_name_of_an_arm(measured: str) -> None:
+    arms = {"secant-strength-low": {"method": "simclr"}}
+    with pytest.raises(ConfigError, match=r"estimators makes an arm of the name of arms\.secant-strength-low"):
+        jobs(arms=arms, estimators={"runs": [measured]})
 
 
 def test_every_experiment_can_be_planned(measured: str) -> None:

@@ -96,6 +96,7 @@ def test_replicates_that_all_lie_at_the_bound_decide_nothing() -> None:
         judged = verdict(equal, each)
         assert judged.word == "inconclusive"
         assert judged.measured.endswith(", but all replicates lie exactly at the bound")
+        assert judged.p_value == judged.adjusted_p_value == 1
     assert verdict(equal, at_most(9.99)).word == "not reproduced"
     assert verdict(equal, at_most(10.01)).word == "reproduced"
 

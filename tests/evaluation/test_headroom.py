@@ -191,6 +191,13 @@ def test_the_band_of_a_response_covers_the_truth_and_noise_is_seldom_significant
     assert np.mean(significant) == pytest.approx(0.05, abs=0.03)
 
 
+@pytest.mark.parametrize("constant", [0.0, 0.5, 50.0])
+def test_equal_results_show_no_response(constant: float) -> None:
+    found = response(np.linspace(1, 9, 12), np.full(12, constant))
+    assert found is not None
+    assert found.p_value == 1
+
+
 def test_too_few_settings_have_no_response() -> None:
     assert response([1.0, 2.0, 3.0, 4.0], [1.0, 2.0, 3.0, 4.0]) is None
     assert response([1.0, 1.0, 1.0, 2.0, 2.0], [1.0, 2.0, 3.0, 4.0, 5.0]) is None

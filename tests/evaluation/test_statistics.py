@@ -219,8 +219,8 @@ def test_without_a_spread_there_is_no_p_value_and_with_a_spread_of_0_it_is_0_or_
     one, equal = estimate_mean([3.0]), estimate(3.0, 0.0, 5)
     assert math.isnan(one.p_above(0.0))
     assert math.isnan(one.visible(0.0))
-    assert (equal.p_above(2.0), equal.p_above(3.0), equal.p_above(4.0)) == (0, 0, 1)
-    assert (equal.p_below(2.0), equal.p_below(3.0), equal.p_below(4.0)) == (1, 0, 0)
+    assert (equal.p_above(2.0), equal.p_above(3.0), equal.p_above(4.0)) == (0, 0.5, 1)
+    assert (equal.p_below(2.0), equal.p_below(3.0), equal.p_below(4.0)) == (1, 0.5, 0)
     assert equal.visible(0.0) == 0
 
 

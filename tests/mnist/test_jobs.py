@@ -75,6 +75,11 @@ def test_an_arm_with_the_budget_of_another_waits_for_it() -> None:
         ("bptt", {}, "meta", 1, 6000, 60),
         ("bptt", {}, "bptt", 1, 6000, 560),
         ("fidelity", {}, "head", 1, 2000, 60),
+        ("fidelity", {"pretrain_steps": [1, 10, 100, 500, 611]}, "head", 1, 2000, 120),
+        ("example_weighting", {"pretrain_examples": "all"}, "meta", 4, 14_000, 20 * 60),
+        ("example_weighting", {"epochs": 1000}, "meta", 4, 14_000, 600),
+        ("rotation_mean", {"replicates": 20, "epochs": 10}, "meta", 1, 2000, 240),
+        ("bptt", {"pretrain_steps": 1500, "finetune_steps": 1500}, "bptt", 1, 14_000, 3 * 560),
     ],
 )
 def test_what_an_arm_asks_of_the_machine(

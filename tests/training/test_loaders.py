@@ -81,6 +81,20 @@ def test_each_pass_has_every_example_once_in_a_new_order() -> None:
     assert len({str(each) for each in passes}) == 3
 
 
+def test_what_a_data_set_draws_does_not_depend_on_the_order_of_its_examples() -> None:
+    class Drawn(Dataset[Tensor]):
+        def __len__(self) -> int:
+            return 10
+
+        def __getitem__(self, index: int) -> Tensor:
+            return torch.stack([torch.tensor(index), torch.randint(10, ())])
+
+    given = DataLoader(Drawn(), 10, shuffle=True, generator=torch.Generator())
+    batches = LoaderBatches(pretrain=given, **FT)
+    first = [batches.pretrain().batch[0] for _ in range(100)]
+    assert sum(int(index == draw) for index, draw in first) < 30
+
+
 def test_the_minibatches_of_steps_do_not_depend_on_those_of_hypergradients() -> None:
     one, two = (LoaderBatches(pretrain=loader("generator"), **FT) for _ in range(2))
     for _ in range(7):

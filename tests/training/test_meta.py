@@ -627,6 +627,18 @@ def test_a_saved_and_loaded_loop_goes_on_to_the_same_bits(changes: dict[str, Any
     assert equal(whole.state_dict(), stopped.state_dict())
 
 
+def test_a_state_can_be_loaded_twice() -> None:
+    chosen = settings(average_decay=0.9)
+    loop = made(Normed(), chosen)
+    loop.iterate()
+    state = copy.deepcopy(loop.state_dict())
+    first, second = (made(Normed(), chosen) for _ in range(2))
+    for each in (first, second):
+        each.load_state_dict(state)
+        each.run()
+    assert equal(first.state_dict(), second.state_dict())
+
+
 class Stopped(Exception):
     pass
 

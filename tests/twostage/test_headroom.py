@@ -44,7 +44,7 @@ def results(name: str) -> Any:
     section, record = config.headroom, domain(name).experiments["headroom"]
     rows = []
     for cell in CELLS[name]:
-        for place, arm in enumerate([REFERENCES[name], *section.names()]):
+        for place, arm in enumerate([REFERENCES[name], *section.made_arms()]):
             for seed in SEEDS:
                 for number in (0, 1):
                     words = {"replicate": pair(seed, number), "setting": cell, "evaluation": LINEAR_EVALUATION}
@@ -74,7 +74,7 @@ def test_a_table_has_a_row_for_each_run_and_is_read_with_pandas(name: str, tmp_p
     hyperparameters = again.drop(columns=RUN)
     assert hyperparameters[again["setting"] != REFERENCE].notna().all(axis=None)
     first = again.iloc[0]
-    assert first["test"] == 80 + first["pretrain_seed"] + 1 + sorted(found.section.names()).index(first["setting"])
+    assert first["test"] == 80 + first["pretrain_seed"] + 1 + sorted(found.section.made_arms()).index(first["setting"])
     assert again["validation"].mean() == pytest.approx(70 + 3 + 0.5)
     assert text(read([tmp_path / "table.csv"])).count("settings explain ") == len(CELLS[name])
 

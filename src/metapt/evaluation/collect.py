@@ -9,7 +9,7 @@ import pandas as pd
 
 from metapt.errors import DataError
 from metapt.evaluation import metrics
-from metapt.evaluation.comparisons import counts
+from metapt.evaluation.comparisons import COLUMNS, counts
 from metapt.evaluation.paper import beside_paper, paper_numbers
 from metapt.evaluation.statistics import summarise
 from metapt.evaluation.tables import NOTHING, markdown, ours_and_papers
@@ -52,9 +52,13 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
 
 def _read_claims(path: Path) -> pd.DataFrame:
     try:
-        return pd.read_csv(path, dtype=str, keep_default_na=False)
+        found = pd.read_csv(path, dtype=str, keep_default_na=False)
     except (OSError, ValueError) as error:
         raise DataError(f"{path} is not a table of claims: {error}.") from error
+    missing = [column for column in COLUMNS if column not in found]
+    if missing:
+        raise DataError(f"{path} is not a table of claims: it lacks {', '.join(missing)}.")
+    return found
 
 
 def _counted(claims: pd.DataFrame) -> str:

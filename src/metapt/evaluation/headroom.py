@@ -298,7 +298,7 @@ def response(values: ArrayLike, results: ArrayLike) -> Response | None:
     half = stdtrit(degrees, (1 + CONFIDENCE) / 2) * np.sqrt(rest * np.sum((at @ inverse) * at, 1))
     fitted = at @ weights
     explained = (float(np.sum((y - y.mean()) ** 2)) - rest * degrees) / 2
-    p_value = float(fdtrc(2, degrees, max(explained, 0.0) / rest)) if rest > 0 else 0.0
+    p_value = float(fdtrc(2, degrees, max(explained, 0.0) / rest)) if rest > 0 else float(explained <= 0)
     value = np.exp(points) if logarithmic else points
     curve = pd.DataFrame({"value": value, "mean": fitted, "low": fitted - half, "high": fitted + half})
     return Response(curve, float(value[fitted.argmax()]), float(np.ptp(fitted)), p_value, logarithmic)

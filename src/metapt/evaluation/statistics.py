@@ -44,16 +44,17 @@ class Estimate:
     def p_above(self, value: float) -> float:
         """Return the p-value of the one-sided t test that the true value is above `value`; NaN without a spread.
 
-        It is at most 0.025 if and only if `low` is at least `value`. A standard error of 0 has the p-value 0 or 1.
+        It is at most 0.025 if and only if `low` is at least `value`. With a standard error of 0 it is 0 or 1, and 1/2
+        where the mean is `value`.
         """
         if self.standard_error == 0:
-            return float(self.mean < value)
+            return 0.5 if self.mean == value else float(self.mean < value)
         return float(stdtr(self.n - 1, -self._t(value)))
 
     def p_below(self, value: float) -> float:
         """Return the p-value of the one-sided t test that the true value is below `value`; see `p_above`."""
         if self.standard_error == 0:
-            return float(self.mean > value)
+            return 0.5 if self.mean == value else float(self.mean > value)
         return float(stdtr(self.n - 1, self._t(value)))
 
     def visible(self, value: float, level: float = LEVEL) -> float:

@@ -151,10 +151,9 @@ class _Passes:
 
     def _next(self) -> Any:
         # Samplers and data sets draw when the first minibatch, or each one, is asked for.
-        seed = self.seed("data")
         for generator in self._generators:
-            generator.manual_seed(seed)
-        with seeded(seed):
+            generator.manual_seed(self.seed("order"))
+        with seeded(self.seed("data")):
             if self._iterator is None:
                 self._iterator = iter(self._loader)
             batch = next(self._iterator)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import math
 from collections.abc import Callable, Iterator
@@ -407,7 +408,8 @@ class MetaPretraining:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue where `state` was taken; on a CPU all later results are bitwise the same."""
+        """Continue where `state` was taken; on a CPU all later results are bitwise the same. `state` is copied."""
+        state = copy.deepcopy(state)
         self.iteration = state["iteration"]
         self._pretrainer.load_state_dict(state["pretrainer"])
         spare = state["spare_gradient"]

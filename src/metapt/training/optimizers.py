@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import fnmatch
 import inspect
 from collections.abc import Callable
@@ -115,8 +116,8 @@ class Stepper:
         return {"optimizer": self.optimizer.state_dict(), "schedule": schedule}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue where `state` was taken."""
-        self.optimizer.load_state_dict(state["optimizer"])
+        """Continue where `state` was taken. It is copied, since torch would go on with its tensors."""
+        self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
         if self._schedule is not None:
             self._schedule.load_state_dict(state["schedule"])
 

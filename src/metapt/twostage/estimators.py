@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -119,6 +119,11 @@ class RunPair:
 def pair(name: str, direction: Mapping[str, float]) -> RunPair:
     """Return a pair, whose settings are named after it."""
     return RunPair(f"{name}-low", f"{name}-high", direction)
+
+
+def ends(pairs: Iterable[RunPair]) -> list[str]:
+    """Return the names of the settings of pairs."""
+    return [name for each in pairs for name in (each.low, each.high)]
 
 
 def perturbations(names: Sequence[str], count: int, size: float) -> list[RunPair]:

@@ -37,7 +37,7 @@ class HeadroomSection(ExperimentSection):
         [0, 1, 2, 3], "PT seeds, the same for all settings; tables with other seeds can be joined"
     )
 
-    def names(self) -> list[str]:
+    def made_arms(self) -> list[str]:
         """Return the names of the settings, which are those of their arms."""
         return [f"headroom-{self.seed}-{number:02d}" for number in range(self.settings)]
 
@@ -49,7 +49,7 @@ class HeadroomSection(ExperimentSection):
         They are drawn from their ranges, log-uniformly or uniformly.
         """
         drawn = {}
-        for number, name in enumerate(self.names()):
+        for number, name in enumerate(self.made_arms()):
             random = Random(f"headroom {self.seed} {number}")
             shares = {each: random.random() for each in ranges}
             drawn[name] = {
@@ -59,13 +59,10 @@ class HeadroomSection(ExperimentSection):
         return drawn
 
     def check(self, domain: Any) -> None:
-        """Raise ValueError as `ExperimentSection.check`, for one seed, and for an arm with the name of a setting."""
+        """Raise ValueError as `ExperimentSection.check`, and for one seed."""
         super().check(domain)
         if len(self.pretrain_seeds) < 2:
             raise ValueError(f".pretrain_seeds names {len(self.pretrain_seeds)}; legal: 2 or more")
-        for name in self.names():
-            if name in getattr(domain, "arms", {}):
-                raise ValueError(f".settings makes an arm of the name of arms.{name}; give that another name")
 
 
 def _rounded(value: float, low: float, high: float) -> float:

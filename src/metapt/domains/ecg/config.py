@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from metapt.method import MetaArm, NeumannSeries, Recompute, whole_iterations
-from metapt.sections import Count, DomainSection, Positive, Rate, Section, Seeds, key
+from metapt.sections import Count, Distinct, DomainSection, FinetuneSeeds, Positive, Rate, Section, Seeds, key
 from metapt.twostage.arms import Changes, changed, counterpart, equal_to
 
 
@@ -299,7 +299,7 @@ ARMS: dict[str, Arm] = {
 TRAINING_RECORDS = {"simulated": 2162, "ptbxl-1.0.3": 19601, "ptbxl-1.0.1": 19634}
 """Number of ECGs in folds 1 to 9 of each source."""
 
-Evaluations = list[Literal["full_transfer", "linear_evaluation"]]
+Evaluations = Annotated[list[Literal["full_transfer", "linear_evaluation"]], Distinct]
 
 
 class EcgSettings(DomainSection):
@@ -323,7 +323,7 @@ class EcgSettings(DomainSection):
     pretrain_seeds: Seeds = key(
         3, "PT runs of each arm, or a list of their seeds; each has its own weights, minibatches and FT set"
     )
-    finetune_seeds: Positive = key(5, "FT runs of each encoder")
+    finetune_seeds: FinetuneSeeds = key(5, "FT runs of each encoder")
     evaluations: Evaluations = key(
         ["full_transfer", "linear_evaluation"],
         "FT of the whole network (the paper's), or of the head alone",

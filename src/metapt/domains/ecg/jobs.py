@@ -136,7 +136,7 @@ class EcgJobs(Jobs[EcgSettings]):
             self._studied(size) | own | {"seed": seed, "study": study},
             self.prepared().outputs,
             mem_mb=4 * self._pretrain_mem_mb(arm),
-            minutes=8 * self._pretrain_minutes(arm, self._pretrain(arm)),
+            minutes=max(8, 2 * study.get("pairs", 0)) * self._pretrain_minutes(arm, self._pretrain(arm)),
             resumable=False,
         )
 

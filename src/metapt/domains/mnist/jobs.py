@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 from metapt.domains.mnist.config import BpttStudy, ExampleWeighting, MnistSettings, Study
 from metapt.domains.mnist.data.sources import FILES
-from metapt.jobs import Job, Jobs
+from metapt.jobs import Job, Jobs, Json
 from metapt.sections import plain, seed_numbers
 
 PREPARED = {"data": "images.pt"}
@@ -47,7 +50,7 @@ class MnistJobs(Jobs[MnistSettings]):
             {"experiment": experiment, "arm": arm, "settings": settings},
             inputs,
             mem_mb=_mem_mb(section),
-            minutes=60 + settings["arms"][arm].get("outer_steps", 0),
+            minutes=minutes(section, arm),
             threads=_threads(section),
             resumable=section.keeps_checkpoint(arm),
             alone=isinstance(section, BpttStudy),  # its arms are timed
@@ -60,6 +63,40 @@ def _threads(section: Study) -> int:
     Weighting trains its replicates in parallel. The other studies' networks are so small that one thread is fastest.
     """
     return min(4, len(seed_numbers(section.replicates))) if isinstance(section, ExampleWeighting) else 1
+
+
+def minutes(section: Study, arm: str, runs: int | None = None) -> int:
+    """Return the time limit of an arm's job.
+
+    It is an hour, and a minute for each outer step, with the sizes of the default. Larger sizes get more in proportion,
+    and so do more runs than the default's replicates; `runs` are those of a study with PT seeds of its own.
+    """
+    own, default = plain(section), plain(type(section)())
+    settings = own["arms"][arm]
+    own |= {"replicates": runs or own["replicates"], "epochs": settings.get("epochs") or own.get("epochs", 0)}
+    larger = [_total(own, keys) / _total(default, keys) for keys in _SIZES if keys[0] in default]
+    limit: int = 60 + settings.get("outer_steps", 0)
+    return math.ceil(limit * math.prod(max(1.0, each) for each in larger))
+
+
+_SIZES = (
+    ("pretrain_examples", "finetune_examples"),
+    ("epochs",),
+    ("pretrain_steps", "finetune_steps"),
+    ("replicates",),
+)
+"""Keys of sizes; those of a tuple add up, and the time is in proportion to each sum."""
+
+
+def _total(sizes: Json, keys: tuple[str, ...]) -> int:
+    return sum(_number(sizes.get(key, 0), key) for key in keys)
+
+
+def _number(value: Any, key: str) -> int:
+    """Return a size as a number: of a list its sum, or of replicates their number; of all images 60,000."""
+    if isinstance(value, list):
+        return len(value) if key == "replicates" else sum(value)
+    return 60_000 if value == "all" else int(value)
 
 
 def _mem_mb(section: Study) -> int:

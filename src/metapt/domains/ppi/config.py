@@ -13,7 +13,18 @@ from pydantic import Field, model_validator
 
 from metapt.domains.ppi.data.sections import SIMULATED, String, Taxa
 from metapt.method import ConjugateGradients, MetaArm, NeumannSeries, Recompute
-from metapt.sections import Count, Distinct, DomainSection, ExperimentSection, Positive, Rate, Section, Seeds, key
+from metapt.sections import (
+    Count,
+    Distinct,
+    DomainSection,
+    ExperimentSection,
+    FinetuneSeeds,
+    Positive,
+    Rate,
+    Section,
+    Seeds,
+    key,
+)
 from metapt.twostage.arms import Changes, changed, counterpart, equal_to
 
 Share = Annotated[float, Field(ge=0, lt=1)]
@@ -296,7 +307,7 @@ class PpiSettings(DomainSection):
     test_species: Taxa = key([9606], "NCBI taxa of the test graphs", min_length=1)
     network: Network = Network()
     pretrain_seeds: Seeds = key(1, "PT runs of each arm, or a list of their seeds")
-    finetune_seeds: Positive = key(5, "FT runs of each PT run")
+    finetune_seeds: FinetuneSeeds = key(5, "FT runs of each PT run")
     evaluations: Evaluations = key(
         ["full_transfer", "linear_evaluation"], "FT of the whole network, or of the head alone", min_length=1
     )

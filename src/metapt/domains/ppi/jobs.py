@@ -150,7 +150,7 @@ class PpiJobs(Jobs[PpiSettings]):
             | {"pretrain": pretrain, "study": study},
             {"graphs": self.prepared().outputs["graphs"]},
             mem_mb=self._mem_mb(self._graphs()),
-            minutes=8 * self._pretrain_minutes(chosen, pretrain),
+            minutes=max(8, 2 * study.get("pairs", 0)) * self._pretrain_minutes(chosen, pretrain),
             resumable=False,
         )
 

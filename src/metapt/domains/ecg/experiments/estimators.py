@@ -19,6 +19,7 @@ from metapt.twostage.estimators import (
     EstimatorsSection,
     Evolution,
     RunPair,
+    ends,
     experiment,
     measured_runs,
     pair,
@@ -42,6 +43,10 @@ class EcgEstimators(EstimatorsSection):
     finetune_size: Positive = key(500, "labelled ECGs")
     finetune_batch: Positive = key(64, "ECGs per FT minibatch of unrolled steps")
     finetune_lr: Rate = key(1e-3, "learning rate of unrolled FT steps (Adam)")
+
+    def made_arms(self) -> list[str]:
+        """Return the names of the ends of the secants."""
+        return ends(secants(self))
 
     def check(self, domain: EcgSettings) -> None:
         """Raise ValueError as `EstimatorsSection.check`, and if a secant or a move crops more than a lead."""

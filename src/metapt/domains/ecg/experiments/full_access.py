@@ -10,7 +10,7 @@ from metapt.domains.ecg.aurocs import auroc_tables, beats, needs, over_sizes
 from metapt.domains.ecg.config import ARMS, RunSearch
 from metapt.domains.ecg.results import EcgResults
 from metapt.evaluation.experiment import Experiment
-from metapt.sections import ExperimentSection, Positive, key
+from metapt.sections import ExperimentSection, Sizes, key
 
 
 class FullAccess(ExperimentSection):
@@ -21,7 +21,7 @@ class FullAccess(ExperimentSection):
         "arms, keys of `ecg.arms`; a search with whole runs, which costs several PT runs at each size, only if named",
         min_length=1,
     )
-    finetune_sizes: list[Positive] = key([100, 250, 500, 1000, 2500], "labelled ECGs, |D_FT|", min_length=1)
+    finetune_sizes: Sizes = key([100, 250, 500, 1000, 2500], "labelled ECGs, |D_FT|")
 
 
 @dataclass(frozen=True)

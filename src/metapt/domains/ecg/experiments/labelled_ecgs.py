@@ -6,11 +6,10 @@ Not in the paper.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
-from pydantic import Field
 
 from metapt.domains.ecg.config import EcgSettings, access
 from metapt.domains.ecg.experiments.objectives import EPOCHS
@@ -22,7 +21,7 @@ from metapt.evaluation import figures
 from metapt.evaluation.experiment import Experiment, Needs
 from metapt.evaluation.statistics import estimate_mean
 from metapt.evaluation.tables import Tables, mean_and_error
-from metapt.sections import Distinct, ExperimentSection, Positive, key
+from metapt.sections import ExperimentSection, Positive, Sizes, key
 from metapt.twostage.quantities import CROSS_VALIDATED_AUROC, EVALUATIONS
 from metapt.twostage.seeds import seed_means
 
@@ -36,9 +35,7 @@ class LabelledEcgs(ExperimentSection):
     arms: list[str] = key(
         ["simclr", "simclr-mild"], "two or more arms whose PT sees no labels; each is compared with the first one"
     )
-    sizes: Annotated[list[Positive], Distinct, Field(min_length=1)] = key(
-        [100, 250, 500], "labelled ECGs of the objective"
-    )
+    sizes: Sizes = key([100, 250, 500], "labelled ECGs of the objective")
     folds: int = key(4, "parts of the labelled ECGs, each of which one FT run leaves out", ge=2)
     finetune_size: Positive = key(500, "labelled ECGs of FT, whose test results are compared")
 

@@ -64,7 +64,7 @@ def epochs(results: EcgResults) -> pd.DataFrame:
             "validation": every["value"],
         }
     )
-    compared = rows[rows["setting"].isin(_headroom(results).names())].dropna(subset="evaluation")
+    compared = rows[rows["setting"].isin(_headroom(results).made_arms())].dropna(subset="evaluation")
     grouped = compared.groupby(objectives.EPOCHS[:-1])["validation"]
     return grouped.agg(lambda values: values.mean(skipna=False)).reset_index()
 

@@ -25,7 +25,7 @@ from metapt.domains.ecg.results import EcgResults, finetune_setting, setting_wor
 from metapt.evaluation import figures
 from metapt.evaluation.comparisons import Comparison
 from metapt.evaluation.experiment import Experiment, Needs
-from metapt.sections import ExperimentSection, Positive, key
+from metapt.sections import ExperimentSection, Sizes, key
 from metapt.twostage.arms import Pair
 from metapt.twostage.quantities import AUROC_LABEL, EVALUATIONS
 from metapt.twostage.tables import better
@@ -39,13 +39,10 @@ class PartialAccess(ExperimentSection):
         "simclr",
         "arm that uses no FT data; it is the curve's point at 0, and a claim is made on arms that start from it",
     )
-    finetune_sizes: list[Positive] = key(
-        [100, 250, 500, 1000], "labelled ECGs in FT, |D_FT| (the paper: 500)", min_length=1
-    )
-    meta_sizes: list[Positive] = key(
+    finetune_sizes: Sizes = key([100, 250, 500, 1000], "labelled ECGs in FT, |D_FT| (the paper: 500)")
+    meta_sizes: Sizes = key(
         [10, 25, 50, 100, 250, 500, 1000],
         "labelled ECGs at meta-PT time, no more than in FT (the paper names 10, 25 and 50)",
-        min_length=1,
     )
 
     def arm_names(self) -> list[str]:

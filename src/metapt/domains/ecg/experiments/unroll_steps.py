@@ -13,7 +13,7 @@ from metapt.domains.ecg.results import EcgResults
 from metapt.evaluation.comparisons import Comparison, within
 from metapt.evaluation.experiment import Experiment
 from metapt.evaluation.statistics import Difference
-from metapt.sections import ExperimentSection, Positive, key
+from metapt.sections import ExperimentSection, Sizes, key
 from metapt.twostage.seeds import difference
 
 FEW_POINTS = 1.0  # difference in percentage points of AUROC that counts as small
@@ -27,7 +27,7 @@ class UnrollSteps(ExperimentSection):
     arms: list[str] = key(
         ["simclr", "meta-k0", "meta", "meta-k5", "meta-k10"], "arms, keys of `ecg.arms`", min_length=1
     )
-    finetune_sizes: list[Positive] = key([100, 250, 500, 1000], "labelled ECGs, |D_FT|", min_length=1)
+    finetune_sizes: Sizes = key([100, 250, 500, 1000], "labelled ECGs, |D_FT|")
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pandas as pd
 
 from metapt.domains.mnist.experiments.headroom import MnistHeadroom, fixed_runs, problem_of, study
-from metapt.domains.mnist.jobs import MnistJobs
+from metapt.domains.mnist.jobs import MnistJobs, minutes
 from metapt.domains.mnist.quantities import PROBLEM, VALIDATION_ACCURACY
 from metapt.domains.mnist.results import MnistResults
 from metapt.evaluation.experiment import Needs
@@ -57,11 +57,11 @@ def needs(jobs: MnistJobs, section: MnistEstimators) -> Needs:
 
 def _estimates(jobs: MnistJobs, sizes: MnistHeadroom, name: str, seed: int, settings: Json) -> Job:
     """Return the job of a study that estimates at the reference with a PT seed; `settings` are its own."""
-    arms = plain(study(sizes, {"reference": sizes.reference}))
-    config = {"experiment": "headroom", "arm": "reference", "settings": arms, "seed": seed} | settings
+    own = study(sizes, {"reference": sizes.reference})
+    config = {"experiment": "headroom", "arm": "reference", "settings": plain(own), "seed": seed} | settings
     entry, inputs = f"domains.mnist.studies.{name}", {"data": jobs.prepared().outputs["data"]}
     words = "study", f"{name}/seed{seed}", entry, config, inputs
-    return jobs.training(*words, resumable=False, mem_mb=2000, minutes=60)
+    return jobs.training(*words, resumable=False, mem_mb=2000, minutes=minutes(own, "reference", settings.get("pairs")))
 
 
 def slopes(results: MnistResults) -> pd.DataFrame:

@@ -12,7 +12,7 @@ import pandas as pd
 from pydantic import AfterValidator, Field
 
 from metapt.domains.mnist.config import BpttStudy, FixedArm, MnistSettings
-from metapt.domains.mnist.jobs import MnistJobs
+from metapt.domains.mnist.jobs import MnistJobs, minutes
 from metapt.domains.mnist.quantities import ACCURACY, PROBLEM, VALIDATION_ACCURACY
 from metapt.domains.mnist.results import MnistResults
 from metapt.evaluation.experiment import Needs
@@ -58,11 +58,12 @@ def fixed_runs(jobs: MnistJobs, section: MnistHeadroom, means: Mapping[str, floa
     """Return a job for each mean rotation, by its name, with all PT seeds."""
     made = []
     for name, mean in means.items():
-        given = {"settings": plain(study(section, {name: mean})), "seeds": list(seeds)}
+        own = study(section, {name: mean})
+        given = {"settings": plain(own), "seeds": list(seeds)}
         config = {"experiment": "headroom", "arm": name} | given
         entry, inputs = "domains.mnist.studies.headroom", {"data": jobs.prepared().outputs["data"]}
         words = "study", f"headroom/{name}", entry, config, inputs
-        made.append(jobs.training(*words, resumable=False, mem_mb=2000, minutes=60))
+        made.append(jobs.training(*words, resumable=False, mem_mb=2000, minutes=minutes(own, name, len(seeds))))
     return made
 
 

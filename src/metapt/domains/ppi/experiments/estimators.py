@@ -21,6 +21,7 @@ from metapt.twostage.estimators import (
     EstimatorsSection,
     Evolution,
     RunPair,
+    ends,
     experiment,
     measured_runs,
     pair_slopes,
@@ -46,6 +47,10 @@ class PpiEstimators(EstimatorsSection):
     def arm_names(self) -> list[str]:
         """Return the reference."""
         return [self.reference]
+
+    def made_arms(self) -> list[str]:
+        """Return the names of the perturbed runs."""
+        return ends(pairs(self))
 
     def check(self, domain: PpiSettings) -> None:
         """Raise ValueError as `EstimatorsSection.check`, for a reference with weights, and for results it lacks."""
