@@ -62,6 +62,43 @@ def test_each_module_of_the_closure_counts_and_no_other(name: str, copy: Path) -
         path.write_text(text)
 
 
+@pytest.mark.parametrize(
+    ("module", "old", "new", "entry"),
+    [
+        ("domains/ecg/config.py", "return max(1, signals //", "return 2 * max(1, signals //", "domains.ecg.pretrain"),
+        ("domains/ppi/config.py", '"folds": 5,', '"folds": 3,', "domains.ppi.studies.estimators"),
+        (
+            "domains/mnist/config.py",
+            "return -(-(self.epochs",
+            "return (-(self.epochs",
+            "domains.mnist.studies.rotation",
+        ),
+        ("domains/ecg/config.py", "wanted += [counter", "wanted = [counter", "domains.ecg.experiments.full_access"),
+        ("sections.py", "list(range(seeds) if", "list(range(1, seeds) if", "domains.mnist.studies.rotation"),
+    ],
+)
+def test_functions_constants_and_methods_beside_models_of_the_config_count_where_they_are_used(
+    module: str, old: str, new: str, entry: str, copy: Path
+) -> None:
+    path, before = copy / module, code_digest(entry, copy)
+    text = path.read_text()
+    assert text.count(old) == 1
+    path.write_text(text.replace(old, new))
+    assert code_digest(entry, copy) != before
+    path.write_text(text)
+
+
+def test_a_new_key_and_a_new_check_of_values_do_not_count(copy: Path) -> None:
+    path, entry = copy / "domains/ecg/config.py", "domains.ecg.pretrain"
+    before, text = code_digest(entry, copy), path.read_text()
+    start = '    method: Literal["simclr"]\n'
+    check = '    @model_validator(mode="after")\n    def _mine(self):\n        return self\n\n'
+    assert text.count(start) == 1
+    path.write_text(text.replace(start, f'{start}    mine: int = key(3, "words")\n\n{check}'))
+    assert code_digest(entry, copy) == before
+    path.write_text(text)
+
+
 @pytest.mark.parametrize("name", entries())
 def test_no_module_of_a_closure_is_imported_by_a_name_that_is_computed(name: str) -> None:
     for path in closure(name).values():

@@ -2,6 +2,8 @@
 
 The code of a job is the import closure of its entry module. It is read from the syntax trees; nothing is imported.
 A module that is imported by a computed name is not seen, so such imports belong into modules that no closure contains.
+Of models of the config only the functions, constants and methods that the closure uses belong to it, since the values
+of keys are parameters of the jobs.
 """
 
 from __future__ import annotations
@@ -9,18 +11,19 @@ from __future__ import annotations
 import ast
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 PACKAGE = Path(__file__).parent
 
+MODELS = "models of the config, whose values are parameters of the jobs; what else they define counts where it is used"
 EXCLUDED = {
-    "config": "models of the config, whose values are parameters of the jobs",
-    "sections": "as config",
-    "domains.*.config": "as config",
+    "config": MODELS,
+    "sections": MODELS,
+    "domains.*.config": MODELS,
     "jobs": "which jobs there are and where their files lie; what a job gets is among its parameters",
     "domains.*.jobs": "as jobs",
     "errors": "what people read when a job ends without numbers",
@@ -28,7 +31,7 @@ EXCLUDED = {
     "records": "as files",
     "digest": "what computes this digest",
     "training.interruption": "when a job ends early",
-    "training.progress": "progress bars",
+    "training.progress": "progress bars, and time limits that jobs have among their settings",
 }
 """Modules (`*` stands for a name) that change no numbers, with the reason; their imports are not followed."""
 
@@ -36,12 +39,42 @@ EXCLUDED = {
 _DATA_FILE = re.compile(r"[\w-]+\.(?!py$)\w+")
 
 
+Symbol = tuple[str, str]
+"""Module, name in it."""
+
+
+class _Definition(NamedTuple):
+    """A function, a constant, or the methods of a class: its syntax tree, and the names in it."""
+
+    tree: str
+    names: frozenset[str]
+
+
 class _Module(NamedTuple):
-    """Modules that a module's text may import, names of files in it, and its syntax tree without docstrings."""
+    """What a module's text says.
+
+    Attributes:
+        imports: modules that it may import.
+        uses: names in modules that it may use.
+        files: names of files in it.
+        tree: its syntax tree without docstrings.
+        bound: what the names stand for that it imports.
+        definitions: what it defines, by name.
+    """
 
     imports: tuple[str, ...]
+    uses: tuple[Symbol, ...]
     files: tuple[str, ...]
     tree: str
+    bound: dict[str, Symbol]
+    definitions: dict[str, _Definition]
+
+
+class Code(NamedTuple):
+    """The code of a job: its modules by name, and the definitions in models of the config that they use."""
+
+    modules: dict[str, Path]
+    definitions: dict[Symbol, str]
 
 
 def code_digest(entry: str, package: Path = PACKAGE) -> str:
@@ -50,7 +83,10 @@ def code_digest(entry: str, package: Path = PACKAGE) -> str:
     `entry` is a name inside the package, such as "domains.ecg.pretrain". Raises ModuleNotFoundError if there is none.
     """
     digest = hashlib.sha256()
-    for name, path in closure(entry, package).items():
+    code = _code(entry, package)
+    for symbol, tree in code.definitions.items():
+        digest.update(f"{symbol}\n{tree}\n".encode())
+    for name, path in code.modules.items():
         module = _read(path)
         digest.update(f"{name}\n{module.tree}\n".encode())
         for file in module.files:
@@ -65,17 +101,43 @@ def closure(entry: str, package: Path = PACKAGE) -> dict[str, Path]:
     The packages of a module belong to the closure, since they are imported before it. `EXCLUDED` modules don't, unless
     one is the entry. Raises ModuleNotFoundError if there is no such module.
     """
+    return _code(entry, package).modules
+
+
+def _code(entry: str, package: Path) -> Code:
     if _path(entry, package) is None:
         raise ModuleNotFoundError(f"{package.name} has no module {entry!r}")
-    found: dict[str, Path] = {}
-    todo = {entry}
-    while todo:
-        name = todo.pop()
-        path = _path(name, package)
-        if path is not None and name not in found and (name == entry or not excluded(name)):
-            found[name] = path
-            todo |= imports(name, package)
-    return dict(sorted(found.items()))
+    modules: dict[str, Path] = {}
+    definitions: dict[Symbol, str] = {}
+    todo, used = {entry}, set[Symbol]()
+    while todo or used:
+        if todo:
+            name = todo.pop()
+            path = _path(name, package)
+            if path is not None and name not in modules and (name == entry or not excluded(name)):
+                modules[name] = path
+                todo |= imports(name, package)
+                used |= _inside(_read(path).uses, package)
+            continue
+        symbol = used.pop()
+        module, name = symbol
+        path = _path(module, package)
+        if symbol in definitions or module in modules or EXCLUDED.get(_pattern(module)) != MODELS or path is None:
+            continue
+        read = _read(path)
+        definition = read.definitions.get(name)
+        definitions[symbol] = definition.tree if definition else ""
+        if definition:
+            used |= {(module, each) for each in definition.names if each in {*read.definitions, *read.bound}}
+        elif name in read.bound:
+            used |= _inside([read.bound[name]], package)
+    return Code(dict(sorted(modules.items())), {key: tree for key, tree in sorted(definitions.items()) if tree})
+
+
+def _inside(symbols: Iterable[Symbol], package: Path) -> set[Symbol]:
+    """Return those of some symbols that are in the package, with the name of the module inside it."""
+    prefix = f"{package.name}."
+    return {(module.removeprefix(prefix), name) for module, name in symbols if module.startswith(prefix)}
 
 
 def imports(name: str, package: Path = PACKAGE) -> set[str]:
@@ -87,7 +149,12 @@ def imports(name: str, package: Path = PACKAGE) -> set[str]:
 
 def excluded(name: str) -> bool:
     """Return whether a module is in `EXCLUDED`."""
-    return any(fnmatchcase(name, pattern) for pattern in EXCLUDED)
+    return _pattern(name) != ""
+
+
+def _pattern(name: str) -> str:
+    """Return the key of `EXCLUDED` that a module matches; an empty string if there is none."""
+    return next((pattern for pattern in EXCLUDED if fnmatchcase(name, pattern)), "")
 
 
 def _path(name: str, package: Path) -> Path | None:
@@ -111,7 +178,14 @@ def _parsed(text: str) -> _Module:
     nodes = list(ast.walk(tree))
     _drop_docstrings(nodes)
     words = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
-    return _Module(tuple(_imports(nodes)), tuple(sorted(filter(_DATA_FILE.fullmatch, words))), ast.dump(tree))
+    return _Module(
+        imports=tuple(_imports(nodes)),
+        uses=tuple(_uses(nodes)),
+        files=tuple(sorted(filter(_DATA_FILE.fullmatch, words))),
+        tree=ast.dump(tree),
+        bound=dict(_bound(nodes)),
+        definitions=dict(_definitions(tree)),
+    )
 
 
 def _imports(nodes: list[ast.AST]) -> Iterator[str]:
@@ -124,6 +198,50 @@ def _imports(nodes: list[ast.AST]) -> Iterator[str]:
                 assert node.module is not None, "imports are absolute"
                 yield node.module
                 yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def _bound(nodes: list[ast.AST]) -> Iterator[tuple[str, Symbol]]:
+    """Yield the names that are imported from modules, and what they stand for."""
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom) and node.module is not None:
+            for alias in node.names:
+                yield alias.asname or alias.name, (node.module, alias.name)
+
+
+def _uses(nodes: list[ast.AST]) -> Iterator[Symbol]:
+    """Yield the names in other modules that may be used: those that are imported, and attributes of modules."""
+    bound = dict(_bound(nodes))
+    yield from bound.values()
+    for node in nodes:
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in bound:
+            yield ".".join(bound[node.value.id]), node.attr
+
+
+def _definitions(tree: ast.Module) -> Iterator[tuple[str, _Definition]]:
+    """Yield functions, constants and classes of a module; of a class, bases and methods that compute something."""
+    for node in tree.body:
+        match node:
+            case ast.FunctionDef():
+                yield node.name, _definition([node])
+            case ast.ClassDef():
+                methods = [each for each in node.body if isinstance(each, ast.FunctionDef) and not _validates(each)]
+                yield node.name, _definition([*node.bases, *methods])
+            case ast.Assign() | ast.AnnAssign():
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                for target in targets:
+                    if isinstance(target, ast.Name):
+                        yield target.id, _definition([node])
+
+
+def _definition(nodes: list[Any]) -> _Definition:
+    names = {each.id for node in nodes for each in ast.walk(node) if isinstance(each, ast.Name)}
+    return _Definition("\n".join(map(ast.dump, nodes)), frozenset(names))
+
+
+def _validates(method: ast.FunctionDef) -> bool:
+    """Return whether a method of a model of the config only accepts or refuses values."""
+    called = [each.func for each in method.decorator_list if isinstance(each, ast.Call)]
+    return method.name == "check" or any(isinstance(each, ast.Name) and "validator" in each.id for each in called)
 
 
 def _drop_docstrings(nodes: list[ast.AST]) -> None:
