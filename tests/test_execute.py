@@ -292,12 +292,14 @@ def test_the_first_job_that_trains_chooses_the_products_of_all(
     assert len(list((tmp_path / "results" / ".resume").iterdir())) == 1
     monkeypatch.setattr(products, "look", lambda: products.Products("highest", "it is faster", {}, {}))
     assert execute(training(tmp_path, entry(work), 2)[0]) == 0
-    assert main(["run", str(record), "--into", str(tmp_path / "again")]) == 0, "a record is repeated with its products"
-    assert json.loads((tmp_path / "again" / "run.json").read_text())["products"]["setting"] == "medium"
+    for number, device in enumerate(([], ["--device", "cpu"])):
+        again = tmp_path / f"again{number}"
+        assert main(["run", str(record), "--into", str(again), *device]) == 0, "a record is repeated with its products"
+        assert json.loads((again / "run.json").read_text())["products"]["setting"] == "medium"
     assert execute(job(tmp_path, entry(work), stage="study", large_products=True)) == 0, (
         "outside of results there is no choice to take over"
     )
-    assert seen == ["medium", "medium", "medium", "highest"]
+    assert seen == ["medium"] * 4 + ["highest"]
 
 
 def test_a_job_without_large_products_chooses_none(entry: Callable[[Run], str], tmp_path: Path) -> None:

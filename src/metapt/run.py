@@ -190,10 +190,11 @@ def repeat(record: Path, into: Path, device: str | None, threads: int | None) ->
         log=str(into / "log.txt"),
         threads=threads or found["machine"]["threads"],
     )
+    recorded = found["machine"]["device"]
     status = execute(
         job,
-        gpus=int((device or found["machine"]["device"]) == "cuda"),
-        products=None if device else found.get("products"),
+        gpus=int((device or recorded) == "cuda"),
+        products=found.get("products") if device in (None, recorded) else None,
     )
     if status == 0:
         print(into)

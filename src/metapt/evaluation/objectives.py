@@ -115,7 +115,9 @@ def figure(found: list[ObjectiveAgreement], names: Mapping[str, str]) -> Figure:
             for each in own:
                 if each.epoch is None:
                     axis.axhline(each.spearman.mean, color="black", linewidth=1.2, label="test AUROC of one PT seed")
-            axis.set(xscale="log", xlabel="FT epochs", ylabel="Spearman's correlation, mean ± SE", ylim=(-0.6, 1.05))
+            lowest = min((each.spearman.mean - each.spearman.standard_error for each in own), default=0.0)
+            limits = min(-0.6, lowest - 0.05), 1.05
+            axis.set(xscale="log", xlabel="FT epochs", ylabel="Spearman's correlation, mean ± SE", ylim=limits)
             figures.plain_log_ticks(axis.xaxis)
         figures.title(axis, f"agreement with the test AUROC of {names.get(evaluation, evaluation)}")
     figures.legend_above(drawn, axes, columns=3)
