@@ -39,7 +39,7 @@ EXCLUDED = {
 _DATA_FILE = re.compile(r"[\w-]+\.(?!py$)\w+")
 
 
-Symbol = tuple[str, str]
+_Symbol = tuple[str, str]
 """Module, name in it."""
 
 
@@ -63,18 +63,18 @@ class _Module(NamedTuple):
     """
 
     imports: tuple[str, ...]
-    uses: tuple[Symbol, ...]
+    uses: tuple[_Symbol, ...]
     files: tuple[str, ...]
     tree: str
-    bound: dict[str, Symbol]
+    bound: dict[str, _Symbol]
     definitions: dict[str, _Definition]
 
 
-class Code(NamedTuple):
+class _Code(NamedTuple):
     """The code of a job: its modules by name, and the definitions in models of the config that they use."""
 
     modules: dict[str, Path]
-    definitions: dict[Symbol, str]
+    definitions: dict[_Symbol, str]
 
 
 def code_digest(entry: str, package: Path = PACKAGE) -> str:
@@ -104,12 +104,12 @@ def closure(entry: str, package: Path = PACKAGE) -> dict[str, Path]:
     return _code(entry, package).modules
 
 
-def _code(entry: str, package: Path) -> Code:
+def _code(entry: str, package: Path) -> _Code:
     if _path(entry, package) is None:
         raise ModuleNotFoundError(f"{package.name} has no module {entry!r}")
     modules: dict[str, Path] = {}
-    definitions: dict[Symbol, str] = {}
-    todo, used = {entry}, set[Symbol]()
+    definitions: dict[_Symbol, str] = {}
+    todo, used = {entry}, set[_Symbol]()
     while todo or used:
         if todo:
             name = todo.pop()
@@ -131,10 +131,10 @@ def _code(entry: str, package: Path) -> Code:
             used |= {(module, each) for each in definition.names if each in {*read.definitions, *read.bound}}
         elif name in read.bound:
             used |= _inside([read.bound[name]], package)
-    return Code(dict(sorted(modules.items())), {key: tree for key, tree in sorted(definitions.items()) if tree})
+    return _Code(dict(sorted(modules.items())), {key: tree for key, tree in sorted(definitions.items()) if tree})
 
 
-def _inside(symbols: Iterable[Symbol], package: Path) -> set[Symbol]:
+def _inside(symbols: Iterable[_Symbol], package: Path) -> set[_Symbol]:
     """Return those of some symbols that are in the package, with the name of the module inside it."""
     prefix = f"{package.name}."
     return {(module.removeprefix(prefix), name) for module, name in symbols if module.startswith(prefix)}
@@ -200,7 +200,7 @@ def _imports(nodes: list[ast.AST]) -> Iterator[str]:
                 yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def _bound(nodes: list[ast.AST]) -> Iterator[tuple[str, Symbol]]:
+def _bound(nodes: list[ast.AST]) -> Iterator[tuple[str, _Symbol]]:
     """Yield the names that are imported from modules, and what they stand for."""
     for node in nodes:
         if isinstance(node, ast.ImportFrom) and node.module is not None:
@@ -208,7 +208,7 @@ def _bound(nodes: list[ast.AST]) -> Iterator[tuple[str, Symbol]]:
                 yield alias.asname or alias.name, (node.module, alias.name)
 
 
-def _uses(nodes: list[ast.AST]) -> Iterator[Symbol]:
+def _uses(nodes: list[ast.AST]) -> Iterator[_Symbol]:
     """Yield the names in other modules that may be used: those that are imported, and attributes of modules."""
     bound = dict(_bound(nodes))
     yield from bound.values()
