@@ -151,7 +151,7 @@ def test_merge_keys_are_read(tmp_path: Path) -> None:
             "mnist_bptl is no target (did you mean 'mnist_bptt'?): name a file, a domain or an ex",
         ),
         (["mnist_bptt", "--configfile", TINY], "mnist_bptt is not in the config: add `bptt: {}` to the section mnist"),
-        (["results/tiny/x", "--configfile", TINY], "no job of this config makes results/tiny/x"),
+        (["results/tiny/x", "--configfile", TINY], "no job of this config makes the file results/tiny/x"),
     ],
 )
 def test_run_says_what_it_cannot_run(

@@ -61,7 +61,7 @@ def plan() -> Plan:
 def test_a_domain_that_the_config_lacks_is_no_target(tmp_path: Path) -> None:
     config = tmp_path / "mnist.yaml"
     config.write_text("results: results/x\nmnist: {source: digits, rotation_mean: {}}\n")
-    with pytest.raises(ConfigError, match="ppi is not in the config"):
+    with pytest.raises(ConfigError, match="the config has no experiment of ppi"):
         run.run([config], ["mnist", "ppi"], None, None)
 
 

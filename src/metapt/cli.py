@@ -41,7 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
-        prog="metapt", description="Learn how to pre-train. The workflow itself is run by snakemake."
+        prog="metapt", description="Run, check and read the experiments of metapt. Snakemake runs them, too."
     )
     parser.add_argument("--version", action="version", version=f"metapt {metapt.__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
@@ -53,11 +53,15 @@ def parser() -> argparse.ArgumentParser:
         "targets",
         nargs="*",
         metavar="TARGET",
-        help="experiments, domains or files; default: all. With --into: the run.json. "
-        "Targets stand before --configfile",
+        help="experiments (mnist_bptt), domains (mnist) or files that jobs make; default: all. With --into: the "
+        "run.json. Targets stand before --configfile",
     )
     run.add_argument(
-        "--configfile", type=Path, nargs="+", metavar="CONFIG.yaml", help="config files, as in snakemake's --configfile"
+        "--configfile",
+        type=Path,
+        nargs="+",
+        metavar="CONFIG.yaml",
+        help="config files; each changes keys of the ones before it",
     )
     run.add_argument(
         "--into", type=Path, metavar="DIR", help="repeat a run; folder for its outputs, which keep their names"
@@ -113,7 +117,7 @@ def parser() -> argparse.ArgumentParser:
         nargs="+",
         required=True,
         metavar="CONFIG.yaml",
-        help="config files, as in snakemake's --configfile",
+        help="config files; each changes keys of the ones before it",
     )
     estimate.add_argument(
         "--device", choices=("cpu", "cuda"), help="device of trainings; default: cuda where torch sees a GPU"
@@ -192,8 +196,11 @@ def _estimate(options: argparse.Namespace) -> int:
     device = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
     cores = os.cpu_count() or 1 if options.cores is None else options.cores
     gpus = torch.cuda.device_count() if options.gpus is None else options.gpus
-    if cores < 1 or gpus < int(device == "cuda"):
-        raise ConfigError(f"--cores {cores} --gpus {gpus}: give 1 or more of what the jobs compute on.")
+    if cores < 1:
+        raise ConfigError(f"--cores is {cores}; legal: 1 or more.")
+    if gpus < 1 and device == "cuda":
+        words = "torch sees no GPU here" if options.gpus is None else f"--gpus is {gpus}"
+        raise ConfigError(f"{words}, and jobs on cuda need 1 or more: take --device cpu, or a machine with a GPU.")
     sources = read_one(Path("workflow/resources/sources.yaml"))
     found = estimate(config, device, sources, BUDGET if options.budget is None else options.budget)
     numbers = summary(found, cores, gpus)

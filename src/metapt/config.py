@@ -69,7 +69,8 @@ class _Config(Section):
     """
 
     results: Folder = Field(
-        "results/paper", description="folder of everything that the workflow makes; one of the config files must say it"
+        "results/paper",
+        description="folder of everything that the workflow makes; one of the config files must give it",
     )
     data: Data = Data()
     require_gpu: bool = Field(False, description="true: every training asks for a GPU and never falls back to the CPU")

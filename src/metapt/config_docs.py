@@ -55,7 +55,7 @@ def schema_for_editors() -> Json:
             arm = schema["$defs"][member["$ref"].rsplit("/", 1)[1]]
             arm["properties"]["extends"] = {
                 "type": "string",
-                "description": "arm of the same experiment from which this one differs",
+                "description": "name of another arm in the same `arms`; this arm says only what differs from it",
             }
             arm.pop("required", None)
     return schema

@@ -143,7 +143,8 @@ def _device(job: Job, gpus: int, require_gpu: bool) -> str:
     if not torch.cuda.is_available():
         raise MachineError(
             "this job was given a GPU, but torch sees none here: run it where nvidia-smi lists one with a CUDA build "
-            "of torch, or compute on the CPU (require_gpu: false in the config and snakemake --resources gpu=0)."
+            "of torch, or compute on the CPU (require_gpu: false in the config, and snakemake --resources gpu=0 or "
+            "metapt run --device cpu)."
         )
     return "cuda"
 

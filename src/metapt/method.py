@@ -41,7 +41,9 @@ class ConjugateGradients(Section):
 
     kind: Literal["conjugate_gradient"]
     max_steps: Positive = key(20, "most Hessian-vector products in a solve")
-    rtol: Rate = key(1e-3, "stop when the residual has shrunk by this factor")
+    rtol: Annotated[float, Field(gt=0, lt=1)] = key(
+        1e-3, "stop when the norm of the residual is at most this share of the norm of the right-hand side"
+    )
     damping: Annotated[float, Field(ge=0)] = key(0.0, "added to the Hessian's diagonal")
     relative_damping: Annotated[float, Field(ge=0)] = key(
         0.0, "added too, in units of the Rayleigh quotient of the vector that is solved for"
@@ -102,31 +104,40 @@ class MetaArm(Section):
     pretrain_steps: Positive = key(10, "P: PT steps between meta-updates")
     warmup_epochs: Annotated[float, Field(ge=0)] = key(1, "PT epochs before the first meta-update")
     inverse: Inverse = key(NeumannSeries(), "how the inverse Hessian is approximated")
-    curvature: Literal["hessian", "gauss_newton"] = key("hessian", "what is inverted")
+    curvature: Literal["hessian", "gauss_newton"] = key(
+        "hessian", "matrix whose inverse the hypergradient needs: the PT Hessian or its Gauss-Newton approximation"
+    )
     unroll: FinetuningSolver = key("head", "FT solver of a meta-update")
-    unroll_steps: Count = key(1, "K: differentiable FT steps per meta-update")
+    unroll_steps: Count = key(1, "K: differentiable FT steps per meta-update; no effect with a fitted head")
     head_steps_between_updates: Count = key(
         0, "FT head steps after each PT step without a meta-update (released code: 1)"
     )
     finetune_lr: Rate = key(1e-4, "learning rate of the unrolled steps")
     meta_lr: Rate = key(1.0, "learning rate of the meta-parameters")
-    meta_optimizer: str = key("Adam", "optimiser of the meta-parameters, any class of torch.optim")
+    meta_optimizer: str = key(
+        "Adam", "optimiser of the meta-parameters: a class of torch.optim, except LBFGS and SparseAdam"
+    )
     meta_settings: dict[str, Any] = key({}, "further settings of that optimiser")
     l2: Rate = key(
         1e-2,
-        "ridge of the fitted or ridge head, without effect on unrolled steps (not in the paper; released code: none)",
+        "weight of the squared norm in the loss of a fitted head; no effect on unrolled steps (not in the paper; "
+        "released code: none)",
     )
     folds: Annotated[int, Field(ge=2)] | None = key(
         None, "cross-fit that head over this many parts; empty: fit on training data, evaluate on validation data"
     )
     accumulate: Positive = key(1, "hypergradients averaged into one meta-update")
-    clip_norm: Rate | None = key(None, "largest norm of an applied hypergradient")
+    clip_norm: Rate | None = key(None, "largest norm of a hypergradient; a larger one is scaled down; empty: no limit")
     normalise: bool = key(False, "divide each hypergradient by its norm")
     average_decay: Annotated[float, Field(gt=0, lt=1)] | None = key(
-        None, "report an exponential moving average of the meta-parameters"
+        None,
+        "decay per meta-update of a moving average of the meta-parameters, which is reported in place of the last "
+        "values; empty: no average",
     )
     explosion_factor: Annotated[float, Field(gt=1)] = key(
-        1e4, "skip a hypergradient this many times the running median (not in the paper; released code: none)"
+        1e4,
+        "skip a hypergradient whose norm is more than this many times the median of the last ones (not in the paper; "
+        "released code: none)",
     )
     max_skipped: Positive = key(
         10, "skipped meta-updates in a row that end the run (not in the paper; released code: none)"
@@ -137,9 +148,15 @@ class MetaArm(Section):
     def _solver_fits(self) -> MetaArm:
         unrolled = self.unroll in ("network", "head")
         if self.head_steps_between_updates and not unrolled:
-            raise ValueError("head_steps_between_updates goes with unrolled steps; a fitted head takes none")
+            raise ValueError(
+                f"head_steps_between_updates is {self.head_steps_between_updates}, and unroll is {self.unroll!r}, "
+                f"which takes no FT steps; legal: 0"
+            )
         if self.folds is not None and unrolled:
-            raise ValueError("folds goes with a head that is fitted: unroll: fitted")
+            raise ValueError(
+                f"folds is {self.folds}, and unroll is {self.unroll!r}, which fits no head; legal: leave folds out, or "
+                "take a fitted head"
+            )
         return self
 
     @property

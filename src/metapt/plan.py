@@ -44,8 +44,8 @@ class Plan:
         if path not in self._makers:
             hint = did_you_mean(path, list(self._makers))
             raise ConfigError(
-                f"no job of this config makes {path}{hint}: name it in an experiment of the config, "
-                "or take a config that has it."
+                f"no job of this config makes the file {path}{hint}: name an output of an experiment in the config, or "
+                "take a config with the experiment that makes it."
             )
         return self._makers[path]
 

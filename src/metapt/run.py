@@ -142,7 +142,10 @@ def _ends(plan: Plan, target: str) -> list[Job]:
     if target in DOMAINS:
         own = [plan.summary(each) for each in plan.summaries if each.startswith(f"{target}_")]
         if not own:
-            raise ConfigError(f"{target} is not in the config: give it a section, or name a config that has one.")
+            raise ConfigError(
+                f"the config has no experiment of {target}: name one in the section {target}, or take a config that "
+                f"has one."
+            )
         return own
     known = [f"{name}_{key}" for name in DOMAINS for key in domain(name).experiments]
     if target not in known:

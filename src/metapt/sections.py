@@ -48,7 +48,7 @@ class ExperimentSection(Section):
         arms: Any = getattr(domain, "arms", None)
         for name in self.made_arms():
             if arms is not None and name in arms:
-                raise ValueError(f" makes an arm of the name of arms.{name}; give that another name")
+                raise ValueError(f" makes an arm of its own with the name of arms.{name}; rename that")
         for name in self.arm_names() if arms is not None else []:
             if name not in arms:
                 raise ValueError(f" names the arm {name!r}, which is not in arms; legal: {', '.join(arms)}")

@@ -329,13 +329,15 @@ def test_what_makes_no_headroom_is_refused(change: dict[str, Any], words: str) -
 
 
 def test_a_setting_can_not_take_the_name_of_an_arm() -> None:
-    with pytest.raises(ConfigError, match=r"headroom makes an arm of the name of arms\.headroom-0-01"):
+    with pytest.raises(ConfigError, match=r"headroom makes an arm of its own with the name of arms\.headroom-0-01"):
         jobs(arms={"headroom-0-01": {"method": "simclr"}}, headroom={})
 
 
 def test_an_end_of_a_secant_can_not_take_the_name_of_an_arm(measured: str) -> None:
     arms = {"secant-strength-low": {"method": "simclr"}}
-    with pytest.raises(ConfigError, match=r"estimators makes an arm of the name of arms\.secant-strength-low"):
+    with pytest.raises(
+        ConfigError, match=r"estimators makes an arm of its own with the name of arms\.secant-strength-low"
+    ):
         jobs(arms=arms, estimators={"runs": [measured]})
 
 

@@ -48,8 +48,8 @@ def test_what_would_be_counted_twice_is_refused(section: dict[str, Any], sentenc
         ),
         ({"string": {"ego": {"max_nodes": 65536}}}, "max_nodes"),
         ({"string": {"min_score": 1001}}, "min_score"),
-        ({"source": "simulated"}, "test_species names 9606; simulated species: 900001, 900002"),
-        ({"source": "string", "test_species": [7]}, "test_species names 7; string species: 9606, 3702"),
+        ({"source": "simulated"}, "test_species names 9606; legal, as species of simulated: 900001, 900002"),
+        ({"source": "string", "test_species": [7]}, "test_species names 7; legal, as species of string: 9606, 3702"),
         (
             {"source": "simulated", "test_species": [900001, 900002, 900003, 900004, 900005]},
             "test_species names all simulated species; leave one to train on",
@@ -96,7 +96,7 @@ def test_the_reference_of_a_headroom_has_equal_weights(weights: dict[str, Any]) 
 
 def test_a_reused_gradient_is_of_a_pt_minibatch() -> None:
     assert PpiMeta(reuse_gradient=True).hypergradient_batch is None
-    with pytest.raises(ValueError, match="hypergradient_batch goes without reuse_gradient"):
+    with pytest.raises(ValueError, match="hypergradient_batch and reuse_gradient exclude each other"):
         PpiMeta(reuse_gradient=True, hypergradient_batch=64)
 
 

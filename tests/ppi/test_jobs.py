@@ -281,7 +281,7 @@ def test_learned_weights_are_used_at_the_learning_rate_they_were_learned_at() ->
     assert rates == [2e-3, 2e-3]
     assert jobs_of().pretrain("meta-frozen", "full_access", 0).config["arm_settings"]["pretrain_lr"] == 1e-4
     own = {"method": "supervised", "pretrain_lr": 1e-2, "weights": {"of": "meta"}}
-    with pytest.raises(ValueError, match=r"arms\.mine has weights and pretrain_lr; leave that out, since it is meta's"):
+    with pytest.raises(ValueError, match=r"arms\.mine has weights and pretrain_lr; leave pretrain_lr out"):
         jobs_of(arms={"mine": own, "meta": ARMS["meta"]}, full_access={"arms": ["mine"]})
 
 

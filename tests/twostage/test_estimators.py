@@ -105,7 +105,9 @@ def test_perturbations_of_all_hyperparameters_find_the_slopes_of_a_line_on_avera
 
 
 def test_a_missing_table_of_runs_is_an_error_that_says_what_to_name(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"none\.csv, which is not there; name the table\.csv of a headroom"):
+    with pytest.raises(
+        ConfigError, match=r"none\.csv, which is not there \(looked for from .*\); name the table\.csv of a headroom"
+    ):
         measured_runs(EstimatorsSection(runs=[str(tmp_path / "none.csv")]), ["p"], ["a"])
 
 
@@ -121,9 +123,9 @@ def test_a_changed_table_of_runs_changes_the_summary(runs: Path) -> None:
     ("problem", "hyperparameters", "words"),
     [
         ("mnist other", ["mean"], r"the problem 'mnist other'; .* There: mnist rotation\."),
-        (mnist.PROBLEM, ["noise"], r"has the hyperparameters mean; the estimates are along noise\."),
-        (mnist.PROBLEM, ["mean", "noise"], r"has the hyperparameters mean; the estimates are along mean, noise\."),
-        (mnist.PROBLEM, [], r"has the hyperparameters mean; the estimates are along \."),
+        (mnist.PROBLEM, ["noise"], r"has the hyperparameters mean; the estimates are along noise; name the table"),
+        (mnist.PROBLEM, ["mean", "noise"], r"mean; the estimates are along mean, noise; name the table"),
+        (mnist.PROBLEM, [], r"has the hyperparameters mean; the estimates are along ; name the table"),
     ],
 )
 def test_a_table_of_other_runs_is_refused_before_any_estimate(

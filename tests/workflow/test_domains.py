@@ -214,7 +214,7 @@ def test_jobs_load_their_closures(domain: str, finished_of: Callable[[str], Path
         ("ppi_cost", "ppi_cost is not in the config: add `cost: {}` to the section ppi"),
         (
             RESULTS / "ecg/finetune/mata/none/n30/metrics.csv",
-            "no job of this config makes results/tiny/ecg/finetune/mata/none/n30",
+            "no job of this config makes the file results/tiny/ecg/finetune/mata/none/n30",
         ),
         (RESULTS / "ecg/finetune/meta/none/n30/metrics.csv", "(did you mean 'results/tiny/ecg/finetune/meta/n30/n30/"),
         (

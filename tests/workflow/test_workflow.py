@@ -198,7 +198,7 @@ def test_an_experiment_or_run_that_is_not_in_the_config_is_named(finished: Path)
     assert "mnist_bptt is not in the config: add `bptt: {}` to the section mnist" in outcome.text
     outcome = snakemake(finished, RUN / "k7" / "metrics.csv", "--dry-run", "--configfile", TINY)
     assert outcome.status != 0
-    assert f"no job of this config makes {RUN}/k7/run.json (did you mean " in outcome.text
+    assert f"no job of this config makes the file {RUN}/k7/run.json (did you mean " in outcome.text
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")

@@ -29,7 +29,8 @@ def find(experiment: str, results: Path | None) -> Path:
         known = {"_".join(path.parts[-3:-1]) for path in root.glob(pattern.format("*/*"))}
         there = f"there are {', '.join(sorted(known))}" if known else "there is none yet"
         raise DataError(
-            f"{root.resolve()} has no results of {experiment}; {there}. Run `snakemake {experiment}` first."
+            f"{root.resolve()} has no results of {experiment}; {there}. Name an experiment, such as mnist_bptt; if it "
+            f"has not been run, run its target first."
         )
     return found[-1].parent
 

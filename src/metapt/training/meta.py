@@ -46,7 +46,10 @@ _SOLVER_ATTRIBUTES = ("minibatches", "optimizer", "uses_head_loss")
 
 @dataclass(frozen=True)
 class MetaSettings:
-    """Settings of meta-PT. The options from `accumulate` on are not in the paper and are off by default.
+    """Settings of meta-PT.
+
+    The options from `accumulate` on are not in the paper. Of these only `explosion_factor` and `max_skipped` have an
+    effect by default.
 
     Args:
         iterations: N, number of meta-iterations of P PT steps each.
@@ -111,8 +114,8 @@ class MetaSettings:
                 raise ConfigError(f"{name} is {value}; legal: {least} or more")
         if self.warmup >= self.iterations:
             raise ConfigError(
-                f"warmup is {self.warmup} of {self.iterations} iterations, so that phi would never be learned; "
-                "legal: fewer"
+                f"warmup is {self.warmup} of {self.iterations} iterations, so that the meta-parameters would "
+                "never be learned; legal: fewer"
             )
         if self.clip_norm is not None and not self.clip_norm > 0:
             raise ConfigError(f"clip_norm is {self.clip_norm}; legal: a positive number, or nothing")

@@ -32,21 +32,32 @@ class Evolution(Section):
 
     pairs: Count = key(10, "pairs of runs, moved in opposite directions; 0: none")
     windows: Positive = key(10, "parts of PT of equal length, each with random moves of its own")
-    size: Rate = Field(description="moves up or down at random: degrees (mnist), of logarithms (ecg), of weights (ppi)")
+    size: Rate = Field(
+        description="size of each random move up or down: in degrees (mnist), in the natural logarithm of each "
+        "hyperparameter (ecg; 0.69 is a factor of 2), in weight (ppi)"
+    )
 
 
 class EstimatorsSection(ExperimentSection):
     """Estimates of the derivative at the end of PT, against the runs of a headroom. Not in the paper."""
 
     runs: list[str] = Field(
-        description="tables of runs (CSV) of headrooms with these settings of PT and FT", min_length=1
+        description="paths, from the project's folder, of the table.csv of headrooms with the same data, network, PT "
+        "and FT as this config",
+        min_length=1,
     )
-    pretrain_seeds: Annotated[list[Count], Distinct] = key([0, 1, 2, 3, 4], "PT seeds, each with estimates of its own")
+    pretrain_seeds: Annotated[list[Count], Distinct] = key(
+        [0, 1, 2, 3, 4], "PT seeds, each with estimates of its own", min_length=1
+    )
     draws: Positive = key(32, "draws of minibatches whose mean is an estimate")
     horizons: Annotated[list[Positive], Distinct] = key(
-        [1, 10, 100], "last PT steps of exact derivatives, beside all of them"
+        [1, 10, 100],
+        "numbers of last PT steps through which the exact derivative goes; one through all PT steps is always added",
     )
-    evolution: Evolution = key(Evolution(pairs=0, size=1.0), "persistent evolution strategies")
+    evolution: Evolution = key(
+        Evolution(pairs=0, size=1.0),
+        "persistent evolution strategies (Vicol et al. 2021): derivatives from pairs of perturbed PT runs",
+    )
 
     def studies(self, *keys: str) -> dict[str, Json]:
         """Return the settings of the studies that estimate, by the name of their module.
@@ -67,7 +78,10 @@ def measured_runs(
     """
     for path in section.runs:
         if not Path(path).is_file():
-            raise ConfigError(f"estimators.runs names {path}, which is not there; name the table.csv of a headroom.")
+            raise ConfigError(
+                f"estimators.runs names {path}, which is not there (looked for from {Path.cwd()}); name the table.csv "
+                f"of a headroom."
+            )
     rows = headroom.read([Path(path) for path in section.runs])
     known, files = list(dict.fromkeys(rows["problem"])), ", ".join(section.runs)
     for problem in problems:
@@ -80,7 +94,7 @@ def measured_runs(
         if set(there) != set(hyperparameters):
             raise ConfigError(
                 f"estimators.runs names {files}, where {problem!r} has the hyperparameters {', '.join(there)}; the "
-                f"estimates are along {', '.join(hyperparameters)}."
+                f"estimates are along {', '.join(hyperparameters)}; name the table of a headroom with these."
             )
     return {"runs": {path: sha256(Path(path)) for path in section.runs}}
 

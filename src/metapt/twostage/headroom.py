@@ -32,7 +32,7 @@ class HeadroomSection(ExperimentSection):
     """Random settings of the hyperparameters of PT, each with the same PT seeds. Not in the paper."""
 
     settings: int = key(24, "random settings", ge=2)
-    seed: Count = key(0, "seed of their draw; a setting doesn't depend on how many there are")
+    seed: Count = key(0, "seed of the random settings; the first ones are the same for any number of them")
     pretrain_seeds: Annotated[list[Count], Distinct] = key(
         [0, 1, 2, 3], "PT seeds, the same for all settings; tables with other seeds can be joined"
     )

@@ -18,7 +18,7 @@ from metapt.twostage.arms import Changes, changed, counterpart, equal_to
 
 
 class Warp(Section):
-    """The random temporal warp of a view, whose strength is learned."""
+    """The random temporal warp of a view. Its strength is fixed, learned or searched, as the arm's method says."""
 
     smoothing: Literal["displacement", "velocity"] = key(
         "displacement",
@@ -27,12 +27,12 @@ class Warp(Section):
     )
     scale: Literal["square", "log"] = key(
         "square",
-        "strength as 100 m^2 (where m = 0 is stationary) or as exp(m), times the network's output "
-        "(not in the paper; released code: square)",
+        "square: strength 100 m^2, log: strength exp(m), where m is the learned number; both times the network's "
+        "output. With square, m stays at 0 once it is there (not in the paper; released code: square)",
     )
     initial: Rate = key(
         4.0,
-        "where the strength starts: m for square, the strength for log, which is about the typical displacement in "
+        "start: the value of m with square, the strength with log, which is about the typical displacement in "
         "samples if the velocity is smoothed and the strength below 16 "
         "(not in the paper; released code: 4)",
     )
@@ -47,10 +47,10 @@ class EcgPretraining(Section):
     """SimCLR pre-training, the same for every arm that changes nothing of it."""
 
     signals: Positive | None = key(None, "ECGs of folds 1-9 that are pre-trained on; empty: all")
-    epochs: Positive = key(50, "passes over them")
+    epochs: Positive = key(50, "passes over the PT ECGs")
     batch_size: Positive = key(256, "ECGs per minibatch, two views of each; a last part that is too short is dropped")
     lr: Rate = key(1e-4, "learning rate (Adam)")
-    temperature: Rate = key(0.5, "of NT-Xent")
+    temperature: Rate = key(0.5, "temperature of NT-Xent, SimCLR's contrastive loss")
     jitter: Literal["fixed", "uniform"] = key(
         "fixed",
         "white noise of `noise` times each lead's standard deviation (paper), or of a share drawn from U(0, `noise`) "
@@ -60,8 +60,9 @@ class EcgPretraining(Section):
     crop: Annotated[float, Field(gt=0, le=1)] = key(0.5, "largest share of a lead that a crop zeroes")
     precision: Literal["float32", "bfloat16"] = key(
         "float32",
-        "in which PT steps compute the encoder; weights, losses and hypergradients, which in bfloat16 may point "
-        "elsewhere (see benchmarks/README.md), stay in float32 (not in the paper; released code: none)",
+        "number format in which PT steps compute the encoder; weights, losses and hypergradients stay in float32. With "
+        "bfloat16, hypergradients may have another direction, see benchmarks/README.md (not in the paper; released "
+        "code: none)",
     )
 
 
@@ -195,7 +196,9 @@ class BranchSearch(PretrainedEcgArm):
     method: Literal["branch_search"]
     warp: SearchedWarp = Warp(smoothing="velocity", scale="log", network_width=0)
     period: Positive = key(25, "PT steps of a branch")
-    factor: Annotated[float, Field(gt=1)] = key(1.5, "the branches' strengths are the current one times and over this")
+    factor: Annotated[float, Field(gt=1)] = key(
+        1.5, "the branches' strengths are the present one multiplied and divided by this"
+    )
     select: Literal["validation", "random", "lower"] = key(
         "validation",
         "keep the branch with the lower cross-validated loss of a refitted head; controls: a random one, the lower",
@@ -221,7 +224,11 @@ class RunSearch(PretrainedEcgArm):
         "secants: a candidate on each side of the present value, of which the better one is the next value, with steps "
         "that halve (in the logarithm); control: as many random candidates, log-uniform where secants can go",
     )
-    factor: Annotated[float, Field(gt=1)] = key(16.0, "the first candidates are the start times and over this")
+    factor: Annotated[float, Field(gt=1)] = key(
+        16.0,
+        "the first two candidates are the start multiplied and divided by this; the start is `warp.initial` or "
+        "`pretrain.temperature`",
+    )
     rounds: Positive = key(2, "pairs of candidates")
     evaluation: Literal["full_transfer", "linear_evaluation"] = key(
         "full_transfer", "FT of the whole network, or of the head alone, whose AUROC chooses"
@@ -313,10 +320,10 @@ class EcgSettings(DomainSection):
     )
     split: Literal["patients", "released"] = key(
         "patients",
-        "how an FT set is split into training and validation (80/20; of 25 ECGs 60/40, of 10 halved); "
-        "patients: no patient in both, validation filled with whole patients, at most to its size, training the rest, "
-        "|D_FT| is exact; released: the ECGs that the released code draws, split by record (not in the paper; "
-        "released code: released)",
+        "how an FT set is divided: 80 % training and 20 % validation (25 ECGs: 60 and 40 %, 10 ECGs: 50 and 50 %); "
+        "patients: no patient is in both, validation gets whole patients and may be smaller, the total is exact; "
+        "released: the ECGs that the released code draws, divided by record (not in the paper; released code: "
+        "released)",
     )
     samples: Literal[1000, 1024] = key(1000, "length of a signal; 1024: padded with zeros (released code)")
     width: Positive = key(32, "channels of the encoder's first stage; its features are eight times as many")

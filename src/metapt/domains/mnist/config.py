@@ -18,8 +18,8 @@ from metapt.sections import Count, Distinct, DomainSection, ExperimentSection, P
 Heads = Annotated[
     Literal["separate", "shared"],
     Field(
-        description="an output layer each for PT and FT (Section 2), or the whole network transferred, output layer "
-        "included"
+        description="separate: an output layer each for PT and FT (Section 2); shared: FT takes over the whole "
+        "network, output layer included"
     ),
 ]
 
@@ -32,20 +32,26 @@ class MnistMeta(method.MetaArm):
     """
 
     heads: Heads = "separate"
-    epochs: Positive | None = key(None, "passes over the PT images; empty: the experiment's")
+    epochs: Positive | None = key(None, "passes over the PT images; empty: the experiment's; not legal in `bptt`")
     pretrain_lr: Rate = key(0.01, "learning rate of PT (Adam)")
     pretrain_steps: Positive = key(1, "P: PT steps between meta-updates")
     warmup_epochs: Annotated[float, Field(ge=0)] = key(0, "PT epochs before the first meta-update")
-    curvature: Literal["hessian", "gauss_newton"] = key("hessian", "what is inverted; gauss_newton for rotations only")
+    curvature: Literal["hessian", "gauss_newton"] = key(
+        "hessian",
+        "matrix whose inverse the hypergradient needs: the PT Hessian or its Gauss-Newton approximation, which is for "
+        "rotations only",
+    )
     unroll: Literal["network", "head", "fitted"] = key(
         "network",
         "unrolled FT steps of encoder and head (Eq. 5), of the head only, "
         "or a head fitted to convergence instead of steps",
     )
-    finetune_lr: Rate = key(0.01, "learning rate of FT (SGD)")
+    finetune_lr: Rate = key(0.01, "learning rate of the FT steps in meta-updates (SGD)")
     meta_lr: Rate = key(0.3, "learning rate of the meta-parameters")
     meta_groups: dict[str, dict[str, Any]] = key(
-        {}, "settings that differ for meta-parameters whose name matches a pattern"
+        {},
+        "settings of the meta-optimiser for some meta-parameters, by a pattern of their names, such as "
+        "{deviation: {lr: 0.1}}",
     )
 
     @model_validator(mode="after")
@@ -223,8 +229,10 @@ class BpttStudy(RotationData):
     target: float = key(90.0, "mean rotation of FT images, degrees; the standard deviation is 1 in PT and FT")
     pretrain_steps: Positive = key(500, "PT steps of each arm (of each outer step of bptt)")
     finetune_steps: Positive = key(500, "FT steps of each arm (of each outer step of bptt)")
-    pretrain_lr: Rate = key(0.01, "learning rate of PT (Adam)")
-    finetune_lr: Rate = key(0.01, "learning rate of FT (SGD)")
+    pretrain_lr: Rate = key(
+        0.01, "learning rate (Adam) of PT with a fixed rotation and of bptt; arms of method meta have their own"
+    )
+    finetune_lr: Rate = key(0.01, "learning rate (SGD) of the FT that is tested, in all arms, and of FT inside bptt")
     replicates: Seeds = key(
         5,
         "runs of each arm, or a list of their seeds; each has its own images, initial weights, minibatches and learned "

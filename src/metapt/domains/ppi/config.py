@@ -67,21 +67,25 @@ class PpiFinetuning(Section):
     dropout: Share = key(0.5, "share of a layer's outputs that are zeroed in FT of the whole network")
     lrs: Rates = key(
         [1e-5, 3e-5, 1e-4],
-        "learning rates (Adam) of FT of the whole network; the one with the best validation AUROC is used",
+        "learning rates (Adam) of FT of the whole network; the first FT seed of each PT seed tries all of them, and "
+        "the one with its best validation AUROC is used for all FT seeds of that PT seed",
         min_length=1,
     )
     trial_epochs: Positive | None = key(
         None,
-        "epochs of each learning rate, after which only the one with the best validation AUROC is trained to the end; "
-        "empty: all are (not in the paper: empty)",
+        "epochs of each learning rate that the first FT seed tries, after which only the one with the best validation "
+        "AUROC is trained to the end; empty: all are (not in the paper: empty)",
     )
     precision: Literal["float32", "bfloat16"] = key(
         "float32",
-        "in which FT of the whole network trains the encoder; weights, losses, validation, test and linear evaluation "
-        "stay in float32 (not in the paper)",
+        "number format in which FT of the whole network trains the encoder; weights, losses, validation, test and "
+        "linear evaluation stay in float32 (not in the paper)",
     )
     linear_lrs: Rates = key(
-        [1e-4], "learning rates of linear evaluation (encoder frozen), chosen likewise", min_length=1
+        [1e-4],
+        "learning rates (Adam) of linear evaluation (encoder frozen); each FT seed uses the one with its best "
+        "validation AUROC",
+        min_length=1,
     )
     linear_epochs: Positive = key(50, "passes over the FT graphs in linear evaluation")
 
@@ -188,10 +192,14 @@ class PpiMeta(PretrainedPpiArm, MetaArm):
     def _minibatches_fit(self) -> PpiMeta:
         if self.reuse_gradient and self.hypergradient_batch is not None:
             raise ValueError(
-                "hypergradient_batch goes without reuse_gradient, whose hypergradients are of the PT minibatches"
+                "hypergradient_batch and reuse_gradient exclude each other: with reuse_gradient hypergradients are of "
+                "the PT minibatches; leave one out"
             )
         if self.batch_size is None and self.unroll == "head" and self.unroll_steps > 1:
-            raise ValueError("batch_size: empty (all FT graphs) takes one unrolled step at most")
+            raise ValueError(
+                f"batch_size is empty (all FT graphs) and unroll_steps is {self.unroll_steps}; legal: unroll_steps of "
+                f"at most 1, or a batch_size"
+            )
         return self
 
 
@@ -211,9 +219,11 @@ class GroupSearch(PretrainedPpiArm):
         "next value; control: as many random candidates",
     )
     rounds: Positive = key(8, "pairs of candidates")
-    step: Rate = key(1.5, "first change of phi of each group, whose weight is 2 sigmoid(phi)")
-    shrink: Annotated[float, Field(gt=0, le=1)] = key(0.85, "factor on the step after each round")
-    weight: tuple[GroupWeight, GroupWeight] = key((0.02, 1.98), "random weights are drawn from here, log-uniformly")
+    step: Rate = key(1.5, "of secants: first change of phi of each group, whose weight is 2 sigmoid(phi)")
+    shrink: Annotated[float, Field(gt=0, le=1)] = key(0.85, "of secants: factor on the step after each round")
+    weight: tuple[GroupWeight, GroupWeight] = key(
+        (0.02, 1.98), "of random candidates: range of the weights, drawn log-uniformly"
+    )
     folds: Annotated[int, Field(ge=2)] = key(5, "folds of the FT graphs that judge a candidate in turn")
 
     @model_validator(mode="after")
@@ -322,7 +332,10 @@ class PpiSettings(DomainSection):
                 continue
             source = arm.weights.of
             if arm.pretrain_lr != Supervised.model_fields["pretrain_lr"].default:
-                raise ValueError(f"arms.{name} has weights and pretrain_lr; leave that out, since it is {source}'s")
+                raise ValueError(
+                    f"arms.{name} has weights and pretrain_lr; leave pretrain_lr out, since PT takes that of the arm "
+                    f"{source}"
+                )
             if not (source in self.arms and learns_weights(self.arms[source])):
                 legal = ", ".join(other for other, each in self.arms.items() if learns_weights(each))
                 raise ValueError(f"arms.{name}.weights.of is {source!r}, which learns no weights; legal: {legal}")
@@ -344,7 +357,7 @@ class PpiSettings(DomainSection):
             unknown = [str(taxon) for taxon in self.test_species if taxon not in string.species]
             if unknown:
                 legal = ", ".join(map(str, string.species))
-                raise ValueError(f"test_species names {', '.join(unknown)}; {place} species: {legal}")
+                raise ValueError(f"test_species names {', '.join(unknown)}; legal, as species of {place}: {legal}")
             if set(string.species) <= set(self.test_species):
                 raise ValueError(f"test_species names all {place} species; leave one to train on")
         return self

@@ -92,7 +92,7 @@ def finetune_indices(records: EcgRecords, size: int, seed: int, split: Split) ->
     if size < 3:
         raise ConfigError(f"an FT set of {size} ECGs can't be split into training and validation; legal: 3 or more.")
     training, validation = finetune_parts(size)
-    key = "finetune sizes and meta sizes"
+    key = "finetune_sizes, finetune_size, meta_sizes or sizes"
     if split == "released":
         chosen = _first(records, key, size, np.random.RandomState(seed).permutation(len(records.training)))
         return chosen[:training], chosen[training:]

@@ -37,7 +37,7 @@ class EcgEstimators(EstimatorsSection):
     strength: Rate = key(4.0, "of a warp whose velocity is smoothed, samples")
     crop: Rate = key(0.218, "largest share of a lead that a crop zeroes")
     noise: Rate = key(0.1, "standard deviation of the white noise over the lead's")
-    temperature: Rate = key(0.316, "of NT-Xent")
+    temperature: Rate = key(0.316, "temperature of NT-Xent")
     secant: float = key(2.0, "factor between an end of a secant and the value", gt=1)
     evolution: Evolution = key(Evolution(pairs=4, size=0.69), "persistent evolution strategies")
     finetune_size: Positive = key(500, "labelled ECGs")

@@ -21,10 +21,12 @@ class EcgHeadroom(HeadroomSection):
     """Random settings of warp, crop, jitter and temperature, each with the same PT seeds. Not in the paper."""
 
     reference: str = key("simclr", "the arm that settings are compared with, whose PT sees no labels")
-    strength: Range = key((0.25, 64.0), "of a warp whose velocity is smoothed, one for all ECGs, samples")
-    crop: Range = key((0.05, 0.95), "largest share of a lead that a crop zeroes")
-    noise: Range = key((0.01, 1.0), "standard deviation of the white noise over the lead's")
-    temperature: Range = key((0.05, 2.0), "of NT-Xent")
+    strength: Range = key(
+        (0.25, 64.0), "range of the strength of a warp whose velocity is smoothed, one for all ECGs, samples"
+    )
+    crop: Range = key((0.05, 0.95), "range of the largest share of a lead that a crop zeroes")
+    noise: Range = key((0.01, 1.0), "range of the standard deviation of the white noise over the lead's")
+    temperature: Range = key((0.05, 2.0), "range of the temperature of NT-Xent; all four are drawn log-uniformly")
     finetune_size: Positive = key(500, "labelled ECGs")
 
     def arm_names(self) -> list[str]:

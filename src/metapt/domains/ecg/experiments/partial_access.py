@@ -42,7 +42,7 @@ class PartialAccess(ExperimentSection):
     finetune_sizes: Sizes = key([100, 250, 500, 1000], "labelled ECGs in FT, |D_FT| (the paper: 500)")
     meta_sizes: Sizes = key(
         [10, 25, 50, 100, 250, 500, 1000],
-        "labelled ECGs at meta-PT time, no more than in FT (the paper names 10, 25 and 50)",
+        "labelled ECGs at meta-PT time; those above the number in FT are left out (the paper names 10, 25 and 50)",
     )
 
     def arm_names(self) -> list[str]:

@@ -29,7 +29,7 @@ class PpiHeadroom(HeadroomSection):
         list(range(8)), "PT seeds, the same for all settings; tables with other seeds can be joined"
     )
     groups: int = key(20, "groups of PT tasks with alike labels", ge=2)
-    weight: Range = key((0.02, 1.98), "of a group, as 2 sigmoid(phi) gives it")
+    weight: Range = key((0.02, 1.98), "range of a group's weight, 2 sigmoid(phi), drawn log-uniformly")
     permuted: Annotated[list[Annotated[int, Field(ge=0, le=99)]], Distinct] = key(
         [0, 50, 90], "share of the PT tasks whose labels are permuted (%), a problem each", min_length=1
     )
