@@ -123,7 +123,7 @@ def test_a_file_that_no_job_makes_is_told_its_neighbour() -> None:
     found = plan(mnist={"source": "digits", "bptt": {}})
     with pytest.raises(
         ConfigError,
-        match=r"no job of this config makes the file r/mnist/bptt/met/run\.json \(did you mean 'r/mnist/bptt/meta/",
+        match=r"makes the file r/mnist/bptt/met/run\.json \(did you mean 'r/mnist/bptt/meta/",
     ):
         found.maker("r/mnist/bptt/met/run.json")
     with pytest.raises(ConfigError, match="mnist_fidelity is not in the config: add `fidelity: "):

@@ -105,9 +105,7 @@ def test_perturbations_of_all_hyperparameters_find_the_slopes_of_a_line_on_avera
 
 
 def test_a_missing_table_of_runs_is_an_error_that_says_what_to_name(tmp_path: Path) -> None:
-    with pytest.raises(
-        ConfigError, match=r"none\.csv, which is not there \(looked for from .*\); name the table\.csv of a headroom"
-    ):
+    with pytest.raises(ConfigError, match=r"none\.csv, which is not there \(looked for from .*\); name the table\.csv"):
         measured_runs(EstimatorsSection(runs=[str(tmp_path / "none.csv")]), ["p"], ["a"])
 
 

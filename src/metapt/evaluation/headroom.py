@@ -58,6 +58,8 @@ def read(paths: Sequence[Path]) -> pd.DataFrame:
     for path in paths:
         try:
             tables.append(check(pd.read_csv(path), str(path)))
+        except FileNotFoundError:
+            raise DataError(f"{path} is not there; name the table.csv of a headroom.") from None
         except (OSError, ValueError) as error:
             why = str(error).strip()
             raise DataError(f"{path} is no table of runs ({why}); name the table.csv of a headroom.") from None

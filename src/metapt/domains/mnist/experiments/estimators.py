@@ -11,6 +11,7 @@ from metapt.domains.mnist.experiments.headroom import MnistHeadroom, fixed_runs,
 from metapt.domains.mnist.jobs import MnistJobs, minutes
 from metapt.domains.mnist.quantities import PROBLEM, VALIDATION_ACCURACY
 from metapt.domains.mnist.results import MnistResults
+from metapt.errors import DataError
 from metapt.evaluation.experiment import Needs
 from metapt.evaluation.headroom import REFERENCE
 from metapt.jobs import Job, Json
@@ -74,7 +75,10 @@ def slopes(results: MnistResults) -> pd.DataFrame:
 
 def compared(results: MnistResults, runs: pd.DataFrame) -> pd.DataFrame:
     """Return the runs near the reference: no line can follow a peak further away."""
-    reference = runs.loc[runs["setting"] == REFERENCE, "mean"].iloc[0]
+    at_reference = runs.loc[runs["setting"] == REFERENCE, "mean"]
+    if at_reference.empty:
+        raise DataError("estimators.runs has no run of the setting reference; name the table.csv of a whole headroom.")
+    reference = at_reference.iloc[0]
     near: pd.DataFrame = runs[(runs["mean"] - reference).abs() <= results.section.reach]
     return near
 
