@@ -120,7 +120,7 @@ def candidates(runs: Path, table: str) -> dict[str, pd.DataFrame]:
                 rows.insert(place, name, (table, seed, range(1, len(rows) + 1))[place])
             tables.append(rows)
         if tables:
-            found[arm] = pd.concat(tables)
+            found[arm] = pd.concat(tables, ignore_index=True)
     return found
 
 
