@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from scipy.stats import spearmanr, wilcoxon
+from scipy.stats import pearsonr, spearmanr, wilcoxon
 
 from metapt.domains.ecg.experiments.estimators import HYPERPARAMETERS
 from metapt.domains.ecg.experiments.labelled_ecgs import BEST, TEST, differences, right_sides
@@ -707,7 +707,7 @@ def answers_of_the_summary(question: str) -> list[str]:
 
 def test_the_table_of_answers_says_what_the_numbers_below_it_say() -> None:
     rows = re.findall(r"^\| \[(.*)\]\(#\S*\) \|(.*)\|$", (RESULTS / "README.md").read_text(), re.MULTILINE)
-    assert len(rows) == 7
+    assert len(rows) == 8
     for question, cells in rows:
         for short, long in zip(cells.split("|"), answers_of_the_summary(question), strict=True):
             assert long.lower().startswith(" ".join(re.findall(r"\w+", short)[:2])), question
@@ -867,17 +867,51 @@ def test_the_page_of_ecgs_says_what_the_released_choices_do() -> None:
     assert f"on the other machine `no_pt` has {other:.1f}" in page
 
 
-def test_the_pages_say_that_simclr_against_no_pt_is_open_with_sixteen_claims() -> None:
+def test_the_page_of_ecgs_says_what_a_search_with_short_runs_does() -> None:
+    page, seeds = " ".join((RESULTS / "ecg.md").read_text().split()), by_seed("ecg/second-machine")
+    first = by_seed("ecg/full_access")
+    learned, search = "meta-stable", "random_search"
+    for evaluation, name in EVALUATIONS.items():
+        cells = [f"{seeds[evaluation, each].mean():.1f}" for each in ("simclr", search, learned)]
+        for arm, control in ((learned, search), (search, "simclr"), (learned, "simclr")):
+            difference = seeds[evaluation, arm] - seeds[evaluation, control]
+            assert len(difference) == 12
+            cells.append(words_of(difference, interval=True))
+        assert f"| {name} | {' | '.join(cells)} |" in page
+    summary = answers_of_the_summary("Is the changed learner better than a search at equal cost?")[1]
+    whole, linear = (words_of(seeds[each, learned] - seeds[each, search], interval=True) for each in (FT, LINEAR))
+    assert "FT: {} (n = 12, {}. Linear: {} ({}.".format(*whole.split(" ("), *linear.split(" (")) in summary
+    tried = pd.read_csv(RESULTS / "ecg" / "random_search.csv")
+    assert tried.groupby("pretrain_seed").size().tolist() == [5] * 12
+    best = tried.loc[tried.groupby("pretrain_seed")["loss"].idxmin()].set_index("pretrain_seed")["strength"]
+    words = f"between {best.min():.1f} and {best.max():.1f} (median {best.median():.1f})"
+    assert words in page
+    for evaluation in EVALUATIONS:
+        found = spearmanr(best, seeds[evaluation, search].reindex(best.index))
+        assert f"{found.statistic:.2f}, p = {found.pvalue:.2f}" in page
+    again = {each: seeds[each, learned] - first[each, learned] for each in EVALUATIONS}
+    assert f"{words_of(again[FT], interval=True).replace(' (', ' points (', 1)} in FT of the whole network" in page
+    assert f"and {words_of(again[LINEAR], interval=True)} in linear evaluation" in page
+    same = [pearsonr(first[each, learned], seeds[each, learned]) for each in EVALUATIONS]
+    words = [f"{found.statistic:.2f}, p = {found.pvalue:.1g}" for found in same]
+    assert f"({words[0]}, and {words[1]})" in page
+    stable = last_displacements("second-machine")[learned]
+    assert f"ends at {stable.min():.0f} to {stable.max():.0f} samples here" in page
+
+
+def test_the_pages_say_that_simclr_against_no_pt_is_open_with_eighteen_claims() -> None:
     page, summary = (" ".join((RESULTS / name).read_text().split()) for name in ("ecg.md", "README.md"))
     claims = pd.read_csv(RESULTS / "claims" / "ecg_full_access.csv")
     (row,) = claims.query("arm == 'simclr' and control == 'no_pt' and evaluation == 'full_transfer'").itertuples()
-    assert len(claims) == 16
-    assert f"the adjusted p-value is {row.adjusted_p_value:.4f} with these 16 claims" in page
-    assert f"adjusted p-value of {row.adjusted_p_value:.4f} with all 16 claims" in summary
-    less = claims[~claims["arm"].eq("meta-released")]["p_value"]
-    smaller = (less < row.p_value).sum()
-    assert f"With 14, before the last arm was run, it was {row.p_value * (14 - smaller):.2g}" in page
-    assert f"With all 22 it can rise to {row.p_value * (22 - smaller):.2g}" in page
+    assert len(claims) == 18
+    assert f"adjusted p-value of {row.adjusted_p_value:.2g} with all 18 claims" in summary
+    smaller = (claims["p_value"] < row.p_value).sum()
+    late = claims["arm"].eq("meta-released") | claims["control"].eq("random_search")
+    assert claims[late]["p_value"].min() > row.p_value
+    then, before, now, most = (row.p_value * (count - smaller) for count in (14, 16, 18, 22))
+    assert now == pytest.approx(row.adjusted_p_value)
+    words = f"{then:.2g}, reproduced | {before:.4f}, inconclusive | {now:.2g}, inconclusive | at most {most:.2g} |"
+    assert f"| adjusted p-value | {words}" in page
     first, later = by_seed("ecg/full_access"), by_seed("ecg/further-seeds")
     gains = pd.concat([each[FT, "simclr"] - each[FT, "no_pt"] for each in (first, later)])
     words = words_of(gains, interval=True)
