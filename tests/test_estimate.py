@@ -366,7 +366,7 @@ def test_a_small_config_is_measured(
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--configfile", "config/paper.yaml", "--cores", "0", "--device", "cpu"], "--cores 0"),
+        (["--configfile", "config/paper.yaml", "--cores", "0", "--device", "cpu"], "--cores is 0; legal: 1 or more"),
         (["--configfile", "config/none.yaml"], "config/none.yaml can't be read"),
     ],
 )

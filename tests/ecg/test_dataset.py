@@ -225,7 +225,8 @@ def test_more_ecgs_than_there_are_are_refused(records_of: RecordsOf) -> None:
     ):
         pretrain_indices(records, 73)
     with pytest.raises(
-        ConfigError, match=r"finetune sizes and meta sizes: 100 ECGs are asked for, but folds 1-9 have 72"
+        ConfigError,
+        match=r"meta_sizes or sizes: 100 ECGs are asked for, but folds 1-9 have 72",
     ):
         finetune_indices(records, 100, 0, "patients")
     for size in (1, 2):

@@ -454,7 +454,7 @@ def test_hypergradients_are_taken_on_the_minibatches_that_are_theirs() -> None:
         ({"iterations": 0}, "iterations is 0; legal: 1 or more"),
         ({"pretrain_steps": 0}, "pretrain_steps is 0; legal: 1 or more"),
         ({"warmup": -1}, "warmup is -1; legal: 0 or more"),
-        ({"warmup": 6}, "warmup is 6 of 6 iterations, so that phi would never be learned; legal: fewer"),
+        ({"warmup": 6}, "warmup is 6 of 6 iterations, so that the meta-parameters would never be learned"),
         ({"head_steps_between_updates": -1}, "head_steps_between_updates is -1; legal: 0 or more"),
         ({"accumulate": 0}, "accumulate is 0; legal: 1 or more"),
         ({"max_skipped": 0}, "max_skipped is 0; legal: 1 or more"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 import math
 from collections.abc import Callable, Iterator
@@ -46,10 +45,7 @@ _SOLVER_ATTRIBUTES = ("minibatches", "optimizer", "uses_head_loss")
 
 @dataclass(frozen=True)
 class MetaSettings:
-    """Settings of meta-PT.
-
-    The options from `accumulate` on are not in the paper. Of these only `explosion_factor` and `max_skipped` have an
-    effect by default.
+    """Settings of meta-PT. Those from `accumulate` on are not in the paper, and off but for the skipping of explosions.
 
     Args:
         iterations: N, number of meta-iterations of P PT steps each.
@@ -389,8 +385,8 @@ class MetaPretraining:
             value.grad = scale * gradient[name]
         self._meta_optimizer.step()
         if self.settings.average_decay is not None:
-            for name, average in self.averaged_meta.items():
-                average.lerp_(self.meta[name].detach(), 1 - self.settings.average_decay)
+            new, weight = detached(self.meta), 1 - self.settings.average_decay
+            self.averaged_meta = {name: old.lerp(new[name], weight) for name, old in self.averaged_meta.items()}
         else:
             self.averaged_meta = {name: value.detach().clone() for name, value in self.meta.items()}
 
@@ -411,8 +407,7 @@ class MetaPretraining:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue where `state` was taken; on a CPU all later results are bitwise the same. `state` is copied."""
-        state = copy.deepcopy(state)
+        """Continue where `state` was taken; on a CPU all later results are bitwise the same."""
         self.iteration = state["iteration"]
         self._pretrainer.load_state_dict(state["pretrainer"])
         spare = state["spare_gradient"]
