@@ -169,6 +169,13 @@ def test_a_missing_input_is_named(entry: Callable[[Run], str], tmp_path: Path) -
     assert f"error: the input 'original', {tmp_path / 'gone'}, is not there" in (tmp_path / "log.txt").read_text()
 
 
+def test_a_folder_in_the_place_of_a_raw_file_is_named(entry: Callable[[Run], str], tmp_path: Path) -> None:
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    assert execute(job(tmp_path, entry(copy), stage="prepare", inputs={"original": str(raw)})) == 1
+    assert f"the input 'original', {raw}, is a folder, a pipe or a device" in (tmp_path / "log.txt").read_text()
+
+
 def test_an_input_that_is_not_what_its_job_left_is_named_with_its_record(
     entry: Callable[[Run], str], tmp_path: Path
 ) -> None:

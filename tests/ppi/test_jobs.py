@@ -250,6 +250,17 @@ def test_estimates_and_perturbed_runs_of_each_problem(tmp_path: Path) -> None:
         jobs_of(estimators={"runs": ["runs.csv"], "reference": "meta"})
     with pytest.raises(ValueError, match=r"evolution\.size is 1, and weights are above 0; legal: below 1"):
         jobs_of(estimators={"runs": ["runs.csv"], "evolution": {"size": 1}})
+    with pytest.raises(ValueError, match=r"makes an arm of its own with the name of arms\.perturbation-00-high"):
+        jobs_of(estimators={"runs": ["runs.csv"]}, arms={"perturbation-00-high": {"method": "supervised"}})
+
+
+def test_more_pairs_of_runs_get_more_time() -> None:
+    made = jobs_of()
+    few, many = (
+        made.estimates("evolution", "graph_supervised", "full_access", seed, {"pairs": pairs})
+        for seed, pairs in enumerate((2, 40))
+    )
+    assert many.minutes == 10 * few.minutes
 
 
 def test_without_pairs_there_are_no_persistent_evolution_strategies(tmp_path: Path) -> None:
