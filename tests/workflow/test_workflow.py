@@ -210,7 +210,7 @@ def test_a_gpu_that_was_asked_for_and_is_absent_is_one_sentence(again: Path) -> 
     assert "error: this job was given a GPU, but torch sees none here" in outcome.text
     outcome = snakemake(again, "--resources", "gpu=0", *force)
     assert outcome.status != 0
-    assert "error: the config says require_gpu: true, but the scheduler gave this job no GPU" in outcome.text
+    assert "error: the config says require_gpu: true, but this job was given no GPU" in outcome.text
 
 
 def test_false_on_the_command_line_asks_for_no_gpu(again: Path) -> None:
