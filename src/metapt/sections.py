@@ -116,7 +116,8 @@ Positive = Annotated[int, Field(ge=1)]
 Count = Annotated[int, Field(ge=0)]
 Rate = Annotated[float, Field(gt=0)]
 Sizes = Annotated[list[Positive], Distinct, Field(min_length=1)]
-FinetuneSeeds = Annotated[int, Field(ge=1, le=1000)]  # see `metapt.twostage.replicates`
+MOST_FINETUNE_SEEDS = 1000
+FinetuneSeeds = Annotated[int, Field(ge=1, le=MOST_FINETUNE_SEEDS)]
 Seeds = Positive | Annotated[list[Count], Distinct, Field(min_length=1)]  # see `seed_numbers`
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from metapt.errors import ConfigError
+from metapt.sections import MOST_FINETUNE_SEEDS
 
-SEEDS = 1000
+SEEDS = MOST_FINETUNE_SEEDS
 """FT seeds are below this number."""
 
 
