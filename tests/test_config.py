@@ -54,6 +54,10 @@ def read(text: str) -> Config:
         ("mnist: {headroom: {mean: [180, 0]}}", "mnist.headroom.mean: 180 is not below 0; a range begins with its"),
         ("mnist: {fidelity: {pretrain_steps: [10, 10]}}", "mnist.fidelity.pretrain_steps: 10 stands there twice"),
         ("mnist: {bptt: {arms: [meta]}}", "mnist.bptt.arms is ['meta'], but must be a section"),
+        (
+            "mnist: {bptt: {arms: {meta: {meta_optimizer: LBFGS}}}}",
+            "mnist.bptt.arms.meta.meta_optimizer is 'LBFGS', but must be 'ASGD' or 'Adadelta' or",
+        ),
         ("results: ", "results is empty, but must be a text"),
         ("require_gpu: maybe", "require_gpu is 'maybe', but must be true or false"),
         ("data: {mirrors: here}", "data.mirrors is 'here', but must be a list (of each: a text)"),

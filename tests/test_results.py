@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import runpy
+import shutil
 from pathlib import Path
 
 import pandas as pd
@@ -432,8 +433,45 @@ def test_claims_are_put_into_the_rows_of_a_page_that_has_them() -> None:
     new, missing = UPDATE["with_claims"](page, claims, "**{}**")
     assert new == page.replace("1 (n = 3) | old |", "2 (n = 9) | at least 0 | 3 | **reproduced** |")
     assert missing == ["| c | 2 (n = 9) | at least 0 | 3 | **reproduced** |"]
-    with pytest.raises(ValueError, match="more than one machine has runs for"):
-        UPDATE["with_claims"](page, pd.concat([claims, claims]), "**{}**")
+
+
+def test_a_claim_of_two_machines_is_refused() -> None:
+    runs = pd.read_csv(RESULTS / "ecg" / "full_access.csv").query("arm in ['no_pt', 'simclr']")
+    with pytest.raises(ValueError, match=r"more than one machine has runs for \['.*simclr.*no_pt.*'\]"):
+        UPDATE["claims_of"]("ecg", [runs, runs])
+
+
+def test_an_arm_with_part_of_its_pt_seeds_waits_for_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(RESULTS, tmp_path / "docs" / "results")
+    (tmp_path / "config").symlink_to(ROOT / "config")
+    results, arm = tmp_path / "docs" / "results", "temperature_search"
+
+    def update(runs: pd.DataFrame, table: str) -> None:
+        words = {"setting": "ft_size=500"}
+        rows = [
+            metrics.row("ecg", arm, name, value, replicate=pair(seed, number), **words, evaluation=evaluation)
+            for evaluation, _, seed, number, *values in runs.itertuples(index=False)
+            for name, value in zip((VALIDATION_AUROC, AUROC), values, strict=True)
+        ]
+        folder = tmp_path / "runs" / "ecg" / "finetune" / arm / "n500" / "n500"
+        shutil.rmtree(tmp_path / "runs", ignore_errors=True)
+        folder.mkdir(parents=True)
+        metrics.write(rows, folder / "metrics.csv")
+        monkeypatch.setattr("sys.argv", ["update.py", "ecg", str(tmp_path / "runs"), "--table", table])
+        runpy.run_path(str(results / "update.py"), run_name="__main__")
+
+    finished, unfinished = results / "ecg" / "second-machine.csv", results / "ecg" / "unfinished.csv"
+    unfinished.unlink(missing_ok=True)
+    before, claims = pd.read_csv(finished), (results / "claims" / "ecg_full_access.csv").read_text()
+    own = before["arm"] == arm
+    before[~own].to_csv(finished, index=False)
+    update(before[own & (before["pretrain_seed"] < 4)], "unfinished")
+    assert set(pd.read_csv(unfinished)["pretrain_seed"]) == {0, 1, 2, 3}
+    assert arm not in set(pd.read_csv(finished)["arm"])
+    update(before[own & (before["pretrain_seed"] >= 4)], "second-machine")
+    assert not unfinished.exists()
+    pd.testing.assert_frame_equal(pd.read_csv(finished), before)
+    assert (results / "claims" / "ecg_full_access.csv").read_text() == claims
 
 
 @pytest.mark.parametrize("percent", [50, 90])

@@ -15,6 +15,9 @@ The claims of both tables are corrected together. `--table further-seeds` and `-
 for the results of `config/ablations/further-seeds.yaml`, add to such tables and write
 `claims/further-seeds/ecg_full_access.csv`.
 
+`--table unfinished` keeps the FT runs of arms of which only part of the PT seeds are run, in `ecg/unfinished.csv`, and
+makes no claims. When the others are run, on the machine of `--table second-machine`, that command takes them over.
+
 The displacements of learned warps go to `ecg/warp.csv`, the first and the last one of each PT run. The candidates of a
 search go to a table with the name of its arm, such as `ecg/temperature_search.csv`. `--table second-machine` draws
 those of temperatures, and the gains of the search, in `ecg/temperature_search.png`.
@@ -52,6 +55,7 @@ CANDIDATE = ["table", "pretrain_seed", "candidate"]
 WARP = ["table", "arm", "pretrain_seed"]
 MACHINES = ("full_access", "second-machine")  # tables, one for each kind of machine
 FURTHER = ("further-seeds", "second-machine-further-seeds")
+UNFINISHED = "unfinished"  # FT runs that belong to the second machine's table when all PT seeds are run
 SETTINGS = {"ecg": "ft_size=500", "ppi": "full_access"}
 
 
@@ -230,18 +234,23 @@ def save_png(figure: Figure, path: Path) -> None:
 
 
 def claims_of(domain: str, tables: Iterable[pd.DataFrame]) -> pd.DataFrame:
-    """Return the verdicts on the claims of several tables of FT runs, which are corrected together."""
+    """Return the verdicts on the claims of several tables of FT runs, which are corrected together.
+
+    Raises ValueError for a claim that stands in two tables.
+    """
     found = [each for runs in tables for each in experiment(domain).comparisons(results_of(domain, runs))]
-    return judge(f"{domain}_full_access", found)
+    claims = judge(f"{domain}_full_access", found)
+    twice = claims["claim"][claims["claim"].duplicated()].tolist()
+    if twice:
+        raise ValueError(f"more than one machine has runs for {twice}")
+    return claims
 
 
 def with_claims(page: str, claims: pd.DataFrame, verdict: str = "{}") -> tuple[str, list[str]]:
     """Return a page with the present numbers in the rows of claims, and the rows of the claims that it has not.
 
-    `verdict` is the form of a verdict. Raises ValueError for a claim that stands in two tables.
+    `verdict` is the form of a verdict.
     """
-    if claims["claim"].duplicated().any():
-        raise ValueError(f"more than one machine has runs for {claims['claim'][claims['claim'].duplicated()].tolist()}")
     lines, missing = page.splitlines(), []
     for row in claims.to_dict("records"):
         claim = f"| {row['claim']} |".replace("|D_FT|", r"\|D_FT\|")
@@ -254,12 +263,24 @@ def with_claims(page: str, claims: pd.DataFrame, verdict: str = "{}") -> tuple[s
     return "\n".join([*lines, ""]), missing
 
 
+def save_series(domain: str, runs: Path, table: str) -> None:
+    """Add the displacements of warps and the candidates of searches of ECGs, if these are the runs of ECGs."""
+    if domain != "ecg":
+        return
+    if table in MACHINES:
+        updated(HERE / domain / "warp.csv", warps(runs, table), WARP).to_csv(HERE / domain / "warp.csv", index=False)
+    for arm, each in candidates(runs, table).items():
+        updated(HERE / domain / f"{arm}.csv", each, CANDIDATE).to_csv(HERE / domain / f"{arm}.csv", index=False)
+
+
 def main() -> None:
     """Write the tables, put claims into the pages, and print what is to be put there by hand."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("domain", choices=SETTINGS)
     parser.add_argument("runs", type=Path, help="results folder of the runs, such as results/real-small")
-    parser.add_argument("--table", choices=(*MACHINES, *FURTHER), default=MACHINES[0], help="default: %(default)s")
+    parser.add_argument(
+        "--table", choices=(*MACHINES, *FURTHER, UNFINISHED), default=MACHINES[0], help="default: %(default)s"
+    )
     arguments = parser.parse_args()
     domain, table = arguments.domain, arguments.table
     rows = HERE / domain / f"{table}.csv"
@@ -268,19 +289,23 @@ def main() -> None:
         parser.error(
             f"{arguments.runs}/{domain}/finetune has no FT run with {SETTINGS[domain]}; make some with snakemake"
         )
+    unfinished = HERE / domain / f"{UNFINISHED}.csv"
+    if table == MACHINES[1] and unfinished.exists():
+        new = pd.concat([pd.read_csv(unfinished), new])
     runs = updated(rows, new, KEY)
-    runs.to_csv(rows, index=False)
-    if domain == "ecg" and table in MACHINES:
-        learned = updated(HERE / domain / "warp.csv", warps(arguments.runs, table), WARP)
-        learned.to_csv(HERE / domain / "warp.csv", index=False)
-    if domain == "ecg":
-        for arm, each in candidates(arguments.runs, table).items():
-            updated(HERE / domain / f"{arm}.csv", each, CANDIDATE).to_csv(HERE / domain / f"{arm}.csv", index=False)
-    known = [HERE / domain / f"{name}.csv" for name in (FURTHER if table in FURTHER else MACHINES)]
-    claims = claims_of(domain, [pd.read_csv(path) for path in known if path.exists()])
-    folder = HERE / "claims" / (FURTHER[0] if table in FURTHER else "")
-    claims.to_csv(folder / f"{domain}_full_access.csv", index=False)
+    if table == UNFINISHED:
+        runs.to_csv(rows, index=False)
+        save_series(domain, arguments.runs, MACHINES[1])
+        return
+    folder, known = ("claims/further-seeds", FURTHER) if table in FURTHER else ("claims", MACHINES)
+    paths = [path for name in known if (path := HERE / domain / f"{name}.csv") == rows or path.exists()]
+    claims = claims_of(domain, [runs if path == rows else pd.read_csv(path) for path in paths])
     results = results_of(domain, runs)
+    runs.to_csv(rows, index=False)
+    save_series(domain, arguments.runs, table)
+    claims.to_csv(HERE / folder / f"{domain}_full_access.csv", index=False)
+    if table == MACHINES[1]:
+        unfinished.unlink(missing_ok=True)
     for caption, block in experiment(domain).tables(results).blocks.items():
         print(markdown(block.map(str), caption, {str(column): False for column in block.columns}))
     if table == MACHINES[0]:

@@ -88,6 +88,9 @@ def finetuning(arm: MetaArm, optimizer: DifferentiableOptimizer) -> FineTuning:
             return Unroll(arm.unroll_steps, optimizer, network=solver == "network")
 
 
+Optimizer = Literal[
+    "ASGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD"
+]
 Recompute = Annotated[
     bool,
     Field(description="meta-updates compute parts of the encoder anew for each derivative: less memory, more time"),
@@ -114,9 +117,7 @@ class MetaArm(Section):
     )
     finetune_lr: Rate = key(1e-4, "learning rate of the unrolled steps")
     meta_lr: Rate = key(1.0, "learning rate of the meta-parameters")
-    meta_optimizer: str = key(
-        "Adam", "optimiser of the meta-parameters: a class of torch.optim, except LBFGS and SparseAdam"
-    )
+    meta_optimizer: Optimizer = key("Adam", "optimiser of the meta-parameters, a class of torch.optim")
     meta_settings: dict[str, Any] = key({}, "further settings of that optimiser")
     l2: Rate = key(
         1e-2,

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -22,6 +22,7 @@ from torch.optim.lr_scheduler import (
 )
 
 from metapt.errors import ConfigError
+from metapt.method import Optimizer
 from metapt.training.checkpoint import Checkpoint
 from metapt.training.optimizers import OptimizerSpec
 
@@ -78,6 +79,16 @@ def test_a_group_has_its_own_settings_and_a_parameter_belongs_to_the_first_patte
         "conv.weight": (0.1, 0.9),
         "scale": (0.1, 0.5),
     }
+
+
+@pytest.mark.parametrize("name", get_args(Optimizer))
+def test_each_optimiser_that_a_config_may_name_takes_a_step(name: str) -> None:
+    values = params()
+    stepper = OptimizerSpec(name).stepper(values)
+    before = {key: value.clone() for key, value in values.items()}
+    sum((value**2).sum() for value in values.values()).backward()
+    stepper.step()
+    assert all((values[key] != before[key]).any() for key in values)
 
 
 @pytest.mark.parametrize(
