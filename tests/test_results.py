@@ -435,6 +435,27 @@ def test_claims_are_put_into_the_rows_of_a_page_that_has_them() -> None:
     assert missing == ["| c | 2 (n = 9) | at least 0 | 3 | **reproduced** |"]
 
 
+def test_the_figure_of_gains_shows_what_the_tables_say() -> None:
+    code, kept = runpy.run_path(str(RESULTS / "gains.py")), pd.read_csv(RESULTS / "gains.csv")
+    pd.testing.assert_frame_equal(code["gains"](), kept)
+    shown = {
+        (problem, line.get_xdata()[0], line.get_ydata()[0])
+        for problem, axis in zip(code["PROBLEMS"], code["draw"](kept).axes, strict=True)
+        for line in axis.lines
+        if line.get_marker() != "None"
+    }
+    rows = list(code["ROWS"])
+    assert shown == {(row.problem, row.mean, rows.index(row.what)) for row in kept.itertuples()}
+    claims = pd.concat([pd.read_csv(RESULTS / "claims" / f"{each}_full_access.csv") for each in ("ecg", "ppi")])
+    claims = claims.set_index(["arm", "control", "evaluation"]).sort_index()
+    for what, _, arm, control, planned in code["ECG"]:
+        for problem, evaluation in zip(code["PROBLEMS"], EVALUATIONS, strict=False):
+            (mark,) = kept[(kept["what"] == what) & (kept["problem"] == problem)].itertuples()
+            assert mark.planned == planned == ((arm, control, evaluation) in claims.index)
+            if planned:
+                assert mark.mean == pytest.approx(claims.loc[(arm, control, evaluation), "mean"].item(), abs=1e-4)
+
+
 def test_a_claim_of_two_machines_is_refused() -> None:
     runs = pd.read_csv(RESULTS / "ecg" / "full_access.csv").query("arm in ['no_pt', 'simclr']")
     with pytest.raises(ValueError, match=r"more than one machine has runs for \['.*simclr.*no_pt.*'\]"):

@@ -1,0 +1,125 @@
+"""Draw what could be gained and what each way of choosing hyperparameters gained, from the tables of this folder.
+
+    python docs/results/gains.py
+
+This writes `gains.csv`, a row for each difference in points of test AUROC, and `gains.png`. `kind` says how the
+hyperparameters are chosen. Differences that are not `planned` are not among the comparisons of `protocol.md`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from metapt.evaluation import figures
+from metapt.evaluation.headroom import grids, headroom, read
+from metapt.evaluation.statistics import Estimate, estimate_mean
+from metapt.twostage.quantities import FULL_TRANSFER, LINEAR_EVALUATION
+
+HERE = Path(__file__).parent
+CEILING, GRADIENT, RUNS, FIXED = "by test results", "by a gradient", "by trial PT runs", "one value for all PT seeds"
+LOOKS = {
+    CEILING: (figures.QUIET, "D"),
+    GRADIENT: (figures.PALETTE[0], "o"),
+    RUNS: (figures.PALETTE[1], "s"),
+    FIXED: (figures.PALETTE[2], "^"),
+}
+LEARNER, RELEASED, CHANGED = "the paper's learner", "with the released code's choices", "the changed learner"
+STRENGTHS, SEARCH, RANDOM = "five strengths, short PT runs", "search with whole PT runs", "random values, whole PT runs"
+WARP, TEMPERATURE = "one smooth, mild warp", "one low temperature"
+BEST = "best of 24 settings"
+ROWS = {
+    BEST: CEILING, LEARNER: GRADIENT, RELEASED: GRADIENT, CHANGED: GRADIENT, STRENGTHS: RUNS, SEARCH: RUNS,
+    RANDOM: RUNS, WARP: FIXED, TEMPERATURE: FIXED,
+}  # fmt: skip
+ECG = [
+    (LEARNER, "full_access", "meta", "simclr", True),
+    (RELEASED, "second-machine", "meta-released", "simclr-released", True),
+    (CHANGED, "full_access", "meta-stable", "meta-stable-start", True),
+    (STRENGTHS, "second-machine", "random_search", "simclr", False),
+    (SEARCH, "second-machine", "temperature_search", "simclr", True),
+    (RANDOM, "second-machine", "temperature_search-random", "simclr", False),
+    (WARP, "full_access", "simclr-mild", "simclr", False),
+    (TEMPERATURE, "second-machine", "simclr-low_temperature", "simclr", False),
+]
+"""On ECGs: how hyperparameters are chosen, the table of its runs, arm, control, and whether that was planned."""
+
+INTACT, HALF, MOST = (f"protein graphs, {labels}" for labels in ("intact labels", "50 % permuted", "90 % permuted"))
+WHOLE, LINEAR = "ECGs, FT", "ECGs, linear evaluation"
+PROBLEMS = (WHOLE, LINEAR, INTACT, HALF, MOST)
+
+
+def difference(runs: pd.DataFrame, arm: str, control: str) -> Estimate:
+    """Return the difference between two arms of a table of FT runs, paired by PT seed."""
+    means = runs.groupby(["arm", "pretrain_seed"])["test"].mean().unstack("pretrain_seed")
+    return estimate_mean((means.loc[arm] - means.loc[control]).tolist())
+
+
+def gains() -> pd.DataFrame:
+    """Return the rows of `gains.csv`."""
+    found: list[tuple[str, str, bool, Estimate]] = []
+    for name in ("ecg", "ppi-3x16"):
+        found.extend(
+            (column(grid.cell["problem"], grid.cell["evaluation"]), BEST, True, headroom(grid).gain)
+            for grid in grids(read([HERE / "headroom" / f"{name}.csv"]))
+        )
+    for what, table, arm, control, planned in ECG:
+        for evaluation, runs in pd.read_csv(HERE / "ecg" / f"{table}.csv").groupby("evaluation"):
+            found.append((column("ecg", str(evaluation)), what, planned, difference(runs, arm, control)))
+    intact = pd.read_csv(HERE / "ppi" / "full_access.csv").query("evaluation == @LINEAR_EVALUATION")
+    found.append((INTACT, LEARNER, True, difference(intact, "meta", "graph_supervised")))
+    found.append((INTACT, RELEASED, True, difference(intact, "meta-released", "graph_supervised-released")))
+    for problem, runs in pd.read_csv(HERE / "ppi" / "learner.csv").groupby("problem"):
+        place = column(str(problem), LINEAR_EVALUATION)
+        found.append((place, SEARCH, True, difference(runs, "group_search", "graph_supervised")))
+        found.append((place, RANDOM, False, difference(runs, "group_search-random", "graph_supervised")))
+    rows = [
+        {"problem": place, "what": what, "kind": ROWS[what], "planned": planned, "n": each.n}
+        | {"mean": each.mean, "low": each.low, "high": each.high}
+        for place, what, planned, each in found
+    ]
+    order = {what: i for i, what in enumerate(ROWS)} | {place: i for i, place in enumerate(PROBLEMS)}
+    table = pd.DataFrame(rows).sort_values(["problem", "what"], key=lambda names: names.map(order))
+    return table.round({"mean": 4, "low": 4, "high": 4}).reset_index(drop=True)
+
+
+def column(problem: str, evaluation: str) -> str:
+    """Return the column of the figure of a problem."""
+    if problem.startswith("ecg"):
+        return WHOLE if evaluation == FULL_TRANSFER else LINEAR
+    return HALF if problem.endswith("50") else MOST if problem.endswith("90") else INTACT
+
+
+def draw(table: pd.DataFrame) -> Figure:
+    """Draw each problem in a column and each way to choose hyperparameters in a row, with 95 % intervals."""
+    figure, axes = figures.panels(len(PROBLEMS), width=1.9, height=4.2)
+    places = {what: i for i, what in enumerate(ROWS)}
+    with figures.style():
+        for axis, problem in zip(axes, PROBLEMS, strict=True):
+            axis.axvline(0, color=figures.INK, linewidth=1)
+            for row in table[table["problem"] == problem].itertuples():
+                colour, marker = LOOKS[row.kind]
+                bars = [[row.mean - row.low], [row.high - row.mean]]
+                face = colour if row.planned else "white"
+                axis.errorbar([row.mean], [places[row.what]], xerr=bars, fmt=marker, color=colour, mfc=face)
+            figures.named_rows(axis, list(ROWS) if axis is axes[0] else [""] * len(ROWS), "")
+            axis.set_title(problem.replace(", ", ",\n"))
+        figures.same_range(axes, "x")
+        figure.supxlabel(
+            "gain over the start (points of test AUROC), mean and 95 % interval over PT seeds", fontsize=11
+        )
+        looks = {kind: {"color": colour, "marker": marker} for kind, (colour, marker) in LOOKS.items()}
+        looks["not planned"] = {"color": figures.INK, "marker": "o", "markerfacecolor": "white"}
+        handles = [Line2D([], [], linestyle="none", label=kind, **look) for kind, look in looks.items()]  # type: ignore[arg-type]
+        figure.legend(handles=handles, loc="outside upper center", ncols=len(handles))
+    return figure
+
+
+if __name__ == "__main__":
+    drawn = gains()
+    drawn.to_csv(HERE / "gains.csv", index=False)
+    with figures.style():
+        draw(drawn).savefig(HERE / "gains.png", dpi=150, metadata={"Software": None})
