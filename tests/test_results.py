@@ -304,14 +304,13 @@ def test_the_page_says_what_the_confirmation_says(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("domain", "rows", "folder"),
-    [("ecg", "full_access", "."), ("ppi", "full_access", "."), ("ecg", "further-seeds", "further-seeds")],
+    ("name", "table"),
+    [*((name, "first") for name in UPDATE["SOURCES"]), ("ecg_full_access", "further-seeds")],
 )
-def test_the_claims_are_what_the_code_says_of_the_runs(domain: str, rows: str, folder: str) -> None:
-    tables = UPDATE["MACHINES" if rows == "full_access" else "FURTHER"]
-    paths = [RESULTS / domain / f"{name}.csv" for name in tables]
-    found = UPDATE["claims_of"](domain, [pd.read_csv(path) for path in paths if path.exists()]).set_index("claim")
-    claims = pd.read_csv(RESULTS / "claims" / folder / f"{domain}_full_access.csv").set_index("claim")
+def test_the_claims_are_what_the_code_says_of_the_runs(name: str, table: str) -> None:
+    source, folder = UPDATE["SOURCES"][name], "further-seeds" if table == "further-seeds" else "."
+    found = UPDATE["claims_of"](name, map(source.read, source.beside(table))).set_index("claim")
+    claims = pd.read_csv(RESULTS / "claims" / folder / f"{name}.csv").set_index("claim")
     assert set(found.index) == set(claims.index)
     for column in ("measured", "verdict"):
         assert found[column].to_dict() == claims[column].to_dict()
@@ -329,7 +328,7 @@ def test_new_ft_runs_enter_the_table_of_runs_and_those_run_again_replace_their_r
     metrics.write(rows, folder / "metrics.csv")
     header = "evaluation,arm,pretrain_seed,finetune_seed,validation,test"
     table.write_text(f"{header}\nfull_transfer,simclr,0,0,60.0,50.0\nfull_transfer,meta,11,0,1.0,2.0\n")
-    UPDATE["updated"](table, UPDATE["finished"](tmp_path, "ecg"), UPDATE["KEY"]).to_csv(table, index=False)
+    UPDATE["updated"](table, UPDATE["finished"](tmp_path, "ecg_full_access"), UPDATE["KEY"]).to_csv(table, index=False)
     assert table.read_text().splitlines() == [
         header,
         "full_transfer,meta,11,0,80.0,70.0",
@@ -416,7 +415,7 @@ def test_arms_are_compared_on_their_machine_and_all_claims_are_corrected_togethe
         return pd.DataFrame(rows)
 
     tables = [table({"no_pt": 70.0, "simclr": 80.0}, 9), table({"simclr": 85.0, "temperature_search": 83.0}, 6)]
-    found = UPDATE["claims_of"]("ecg", tables).set_index(["arm", "control"])
+    found = UPDATE["claims_of"]("ecg_full_access", tables).set_index(["arm", "control"])
     assert found.loc[("simclr", "no_pt"), "n"].tolist() == [9, 9]
     learner = found.loc[("temperature_search", "simclr")]
     assert learner["n"].tolist() == [6, 6]
@@ -459,7 +458,7 @@ def test_the_figure_of_gains_shows_what_the_tables_say() -> None:
 def test_a_claim_of_two_machines_is_refused() -> None:
     runs = pd.read_csv(RESULTS / "ecg" / "full_access.csv").query("arm in ['no_pt', 'simclr']")
     with pytest.raises(ValueError, match=r"more than one machine has runs for \['.*simclr.*no_pt.*'\]"):
-        UPDATE["claims_of"]("ecg", [runs, runs])
+        UPDATE["claims_of"]("ecg_full_access", [runs, runs])
 
 
 def test_an_arm_with_part_of_its_pt_seeds_waits_for_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -478,7 +477,7 @@ def test_an_arm_with_part_of_its_pt_seeds_waits_for_the_others(tmp_path: Path, m
         shutil.rmtree(tmp_path / "runs", ignore_errors=True)
         folder.mkdir(parents=True)
         metrics.write(rows, folder / "metrics.csv")
-        monkeypatch.setattr("sys.argv", ["update.py", "ecg", str(tmp_path / "runs"), "--table", table])
+        monkeypatch.setattr("sys.argv", ["update.py", "ecg_full_access", str(tmp_path / "runs"), "--table", table])
         runpy.run_path(str(results / "update.py"), run_name="__main__")
 
     finished, unfinished = results / "ecg" / "second-machine.csv", results / "ecg" / "unfinished.csv"
@@ -590,7 +589,7 @@ SEARCHES, FIXED = ("temperature_search", "temperature_search-random"), "simclr-l
 def test_the_page_of_ecgs_says_what_the_learner_with_whole_pt_runs_does() -> None:
     page = " ".join((RESULTS / "ecg.md").read_text().split())
     tried, claims = (RESULTS / name for name in ("ecg/temperature_search.csv", "claims/ecg_full_access.csv"))
-    first, runs = (pd.read_csv(RESULTS / "ecg" / f"{name}.csv") for name in UPDATE["MACHINES"])
+    first, runs = (pd.read_csv(RESULTS / "ecg" / f"{name}.csv") for name in ("full_access", "second-machine"))
     before, seeds = (each.groupby(["evaluation", "arm", "pretrain_seed"])["test"].mean() for each in (first, runs))
     gains, words = {}, {}
     for evaluation, name in EVALUATIONS.items():
@@ -722,7 +721,9 @@ def test_the_page_of_ecgs_says_what_the_further_seeds_say() -> None:
 
 def test_the_page_of_ecgs_says_what_the_learner_does_with_further_seeds() -> None:
     page = " ".join((RESULTS / "ecg.md").read_text().split())
-    tables = [pd.read_csv(RESULTS / "ecg" / f"{name}.csv") for name in ("second-machine", UPDATE["FURTHER"][1])]
+    tables = [
+        pd.read_csv(RESULTS / "ecg" / f"{name}.csv") for name in ("second-machine", "second-machine-further-seeds")
+    ]
     seeds = pd.concat(tables).groupby(["evaluation", "arm", "pretrain_seed"])["test"].mean()
     gains = {each: seeds[each, "temperature_search"] - seeds[each, "simclr"] for each in EVALUATIONS}
     linear, whole = gains["linear_evaluation"], gains["full_transfer"]

@@ -2,7 +2,7 @@
 
 After `snakemake ecg_full_access --configfile config/real-small.yaml`, or after some of its FT jobs:
 
-    python docs/results/update.py ecg results/real-small
+    python docs/results/update.py ecg_full_access results/real-small
 
 This writes `ecg/full_access.csv` (a row for each FT run), `claims/ecg_full_access.csv` and `ecg/full_access.png`, puts
 the numbers of claims into the rows of `ecg.md` and `README.md`, and prints the tables of the page and the rows of
@@ -18,6 +18,9 @@ for the results of `config/ablations/further-seeds.yaml`, add to such tables and
 `--table unfinished` keeps the FT runs of arms of which only part of the PT seeds are run, in `ecg/unfinished.csv`, and
 makes no claims. When the others are run, on the machine of `--table second-machine`, that command takes them over.
 
+`ppi_full_access` does the same for protein graphs, and `ppi_permuted_50` and `ppi_permuted_90`, with the results of
+`config/learner.yaml`, for `ppi/learner.csv` and `ppi/learner-second-machine.csv`.
+
 The displacements of learned warps go to `ecg/warp.csv`, the first and the last one of each PT run. The candidates of a
 search go to a table with the name of its arm, such as `ecg/temperature_search.csv`. `--table second-machine` draws
 those of temperatures, and the gains of the search, in `ecg/temperature_search.png`.
@@ -28,6 +31,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -51,34 +55,89 @@ from metapt.twostage.results import TwoStageResults
 
 HERE = Path(__file__).parent
 KEY = ["evaluation", "arm", "pretrain_seed", "finetune_seed"]
+PROBLEM = "problem"
 CANDIDATE = ["table", "pretrain_seed", "candidate"]
 WARP = ["table", "arm", "pretrain_seed"]
-MACHINES = ("full_access", "second-machine")  # tables, one for each kind of machine
-FURTHER = ("further-seeds", "second-machine-further-seeds")
 UNFINISHED = "unfinished"  # FT runs that belong to the second machine's table when all PT seeds are run
-SETTINGS = {"ecg": "ft_size=500", "ppi": "full_access"}
+_SECOND, _FURTHER = "second-machine", "further-seeds"
 
 
-def experiment(domain: str) -> Experiment:
-    """Return the experiment whose claims the pages show."""
-    return registry.domain(domain).experiments["full_access"]
+@dataclass(frozen=True)
+class Source:
+    """An experiment whose claims the pages show, and the tables of its FT runs.
+
+    Args:
+        domain, experiment, config: its domain, its key there, and its config file.
+        setting: the setting of its FT runs.
+        tables: for each value of `--table` the name of a file in the domain's folder.
+        problem: the value of the column `problem`, if these tables have one.
+    """
+
+    domain: str
+    experiment: str
+    config: str
+    setting: str
+    tables: dict[str, str]
+    problem: str = ""
+
+    @property
+    def record(self) -> Experiment:
+        """Return the experiment."""
+        return registry.domain(self.domain).experiments[self.experiment]
+
+    @property
+    def results(self) -> type[TwoStageResults]:
+        """Return the class of its results."""
+        return cast(type[TwoStageResults], self.record.results)
+
+    def read(self, table: str) -> pd.DataFrame:
+        """Return the FT runs of a table, without a column `problem`; no rows if there is no such file."""
+        path = self.path(table)
+        if not path.exists():
+            return pd.DataFrame(columns=[*KEY, "validation", "test"])
+        runs = pd.read_csv(path)
+        return runs[runs[PROBLEM] == self.problem].drop(columns=PROBLEM) if self.problem else runs
+
+    def path(self, table: str) -> Path:
+        """Return the file of a table."""
+        return HERE / self.domain / f"{self.tables[table]}.csv"
+
+    def beside(self, table: str) -> list[str]:
+        """Return the tables whose claims are corrected together with those of a table, itself among them."""
+        return [each for each in self.tables if each.endswith(_FURTHER) == table.endswith(_FURTHER)]
 
 
-def small(domain: str) -> Any:
-    """Return the settings of a domain in `config/real-small.yaml`."""
-    return getattr(load([HERE.parents[1] / "config" / "real-small.yaml"]), domain)
+def _permuted(percent: int) -> Source:
+    setting, tables = f"permuted_{percent}", {"first": "learner", _SECOND: "learner-second-machine"}
+    return Source("ppi", setting, "learner", setting, tables, f"ppi 3x16 {setting}")
 
 
-def results_class(domain: str) -> type[TwoStageResults]:
-    """Return the class of its results."""
-    return cast(type[TwoStageResults], experiment(domain).results)
+_FULL = {"first": "full_access", _FURTHER: "further-seeds"}
+SOURCES = {
+    "ecg_full_access": Source(
+        "ecg",
+        "full_access",
+        "real-small",
+        "ft_size=500",
+        _FULL | {each: each for each in (_SECOND, f"{_SECOND}-{_FURTHER}")},
+    ),
+    "ppi_full_access": Source("ppi", "full_access", "real-small", "full_access", _FULL),
+    "ppi_permuted_50": _permuted(50),
+    "ppi_permuted_90": _permuted(90),
+}
 
 
-def finished(runs: Path, domain: str) -> pd.DataFrame:
+def small(domain: str, config: str = "real-small") -> Any:
+    """Return the settings of a domain in a config."""
+    return getattr(load([HERE.parents[1] / "config" / f"{config}.yaml"]), domain)
+
+
+def finished(runs: Path, name: str) -> pd.DataFrame:
     """Return a row for each FT run in a results folder: `KEY`, validation, test, and on ECGs the AUROC by class."""
-    table = metrics.read(sorted((runs / domain / "finetune").rglob("metrics.csv")))
-    table = table[(table["setting"] == SETTINGS[domain]) & table["replicate"].notna()]
-    names = {VALIDATION_AUROC: "validation", results_class(domain).auroc: "test"}
+    source = SOURCES[name]
+    table = metrics.read(sorted((runs / source.domain / "finetune").rglob("metrics.csv")))
+    table = table[(table["setting"] == source.setting) & table["replicate"].notna()]
+    names = {VALIDATION_AUROC: "validation", source.results.auroc: "test"}
     names |= {long: short for short, long in CLASS_AUROCS.items()}
     wide = table[table["metric"].isin(names)].pivot(
         index=["evaluation", "arm", "replicate"], columns="metric", values="value"
@@ -154,13 +213,12 @@ def updated(path: Path, new: pd.DataFrame, key: list[str]) -> pd.DataFrame:
     return both.sort_values(key).reset_index(drop=True)
 
 
-def results_of(domain: str, runs: pd.DataFrame) -> TwoStageResults:
-    """Return the results of the experiment `full_access` with the arms that have FT runs."""
-    kind = results_class(domain)
-    settings = small(domain)
-    section = settings.full_access
-    name = f"{domain}_full_access"
-    return kind(
+def results_of(name: str, runs: pd.DataFrame) -> TwoStageResults:
+    """Return the results of an experiment with the arms that have FT runs."""
+    source = SOURCES[name]
+    settings = small(source.domain, source.config)
+    section = getattr(settings, source.experiment)
+    return source.results(
         name=name,
         config=settings,
         section=section.model_copy(update={"arms": [arm for arm in section.arms if arm in set(runs["arm"])]}),
@@ -168,8 +226,8 @@ def results_of(domain: str, runs: pd.DataFrame) -> TwoStageResults:
         metrics=runs.assign(
             experiment=name,
             replicate=[pair(*seeds) for seeds in zip(runs["pretrain_seed"], runs["finetune_seed"], strict=True)],
-            setting=SETTINGS[domain],
-            metric=kind.auroc,
+            setting=source.setting,
+            metric=source.results.auroc,
             value=runs["test"],
         ),
         series=pd.DataFrame(),
@@ -233,13 +291,14 @@ def save_png(figure: Figure, path: Path) -> None:
         path.write_bytes((Path(temporary) / "figure.png").read_bytes())
 
 
-def claims_of(domain: str, tables: Iterable[pd.DataFrame]) -> pd.DataFrame:
+def claims_of(name: str, tables: Iterable[pd.DataFrame]) -> pd.DataFrame:
     """Return the verdicts on the claims of several tables of FT runs, which are corrected together.
 
     Raises ValueError for a claim that stands in two tables.
     """
-    found = [each for runs in tables for each in experiment(domain).comparisons(results_of(domain, runs))]
-    claims = judge(f"{domain}_full_access", found)
+    measured = [results_of(name, runs) for runs in tables if len(runs)]
+    found = [each for results in measured for each in SOURCES[name].record.comparisons(results)]
+    claims = judge(name, found)
     twice = claims["claim"][claims["claim"].duplicated()].tolist()
     if twice:
         raise ValueError(f"more than one machine has runs for {twice}")
@@ -263,64 +322,72 @@ def with_claims(page: str, claims: pd.DataFrame, verdict: str = "{}") -> tuple[s
     return "\n".join([*lines, ""]), missing
 
 
-def save_series(domain: str, runs: Path, table: str) -> None:
-    """Add the displacements of warps and the candidates of searches of ECGs, if these are the runs of ECGs."""
-    if domain != "ecg":
-        return
-    if table in MACHINES:
-        updated(HERE / domain / "warp.csv", warps(runs, table), WARP).to_csv(HERE / domain / "warp.csv", index=False)
-    for arm, each in candidates(runs, table).items():
-        updated(HERE / domain / f"{arm}.csv", each, CANDIDATE).to_csv(HERE / domain / f"{arm}.csv", index=False)
+def save_series(runs: Path, table: str) -> None:
+    """Add the candidates of searches on ECGs, and of the first PT seeds the displacements of warps.
+
+    `table` is the file of their FT runs.
+    """
+    series = {arm: (each, CANDIDATE) for arm, each in candidates(runs, table).items()}
+    if not table.endswith(_FURTHER):
+        series["warp"] = (warps(runs, table), WARP)
+    for name, (new, key) in series.items():
+        path = HERE / "ecg" / f"{name}.csv"
+        updated(path, new, key).to_csv(path, index=False)
 
 
 def main() -> None:
     """Write the tables, put claims into the pages, and print what is to be put there by hand."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("domain", choices=SETTINGS)
+    parser.add_argument("experiment", choices=SOURCES)
     parser.add_argument("runs", type=Path, help="results folder of the runs, such as results/real-small")
-    parser.add_argument(
-        "--table", choices=(*MACHINES, *FURTHER, UNFINISHED), default=MACHINES[0], help="default: %(default)s"
-    )
+    parser.add_argument("--table", default="first", help="first, or another one of above; default: %(default)s")
     arguments = parser.parse_args()
-    domain, table = arguments.domain, arguments.table
-    rows = HERE / domain / f"{table}.csv"
-    new = finished(arguments.runs, domain)
+    name, table, source = arguments.experiment, arguments.table, SOURCES[arguments.experiment]
+    legal = [*source.tables, *([UNFINISHED] if source.domain == "ecg" else [])]
+    if table not in legal:
+        parser.error(f"{name} has no table {table!r}; legal: {', '.join(legal)}")
+    new = finished(arguments.runs, name)
     if new.empty:
         parser.error(
-            f"{arguments.runs}/{domain}/finetune has no FT run with {SETTINGS[domain]}; make some with snakemake"
+            f"{arguments.runs}/{source.domain}/finetune has no FT run with {source.setting}; make some with snakemake"
         )
-    unfinished = HERE / domain / f"{UNFINISHED}.csv"
-    if table == MACHINES[1] and unfinished.exists():
-        new = pd.concat([pd.read_csv(unfinished), new])
-    runs = updated(rows, new, KEY)
+    unfinished = HERE / "ecg" / f"{UNFINISHED}.csv"
     if table == UNFINISHED:
-        runs.to_csv(rows, index=False)
-        save_series(domain, arguments.runs, MACHINES[1])
+        updated(unfinished, new, KEY).to_csv(unfinished, index=False)
+        save_series(arguments.runs, source.tables[_SECOND])
         return
-    folder, known = ("claims/further-seeds", FURTHER) if table in FURTHER else ("claims", MACHINES)
-    paths = [path for name in known if (path := HERE / domain / f"{name}.csv") == rows or path.exists()]
-    claims = claims_of(domain, [runs if path == rows else pd.read_csv(path) for path in paths])
-    results = results_of(domain, runs)
-    runs.to_csv(rows, index=False)
-    save_series(domain, arguments.runs, table)
-    claims.to_csv(HERE / folder / f"{domain}_full_access.csv", index=False)
-    if table == MACHINES[1]:
+    takes_over = source.domain == "ecg" and table == _SECOND
+    if takes_over and unfinished.exists():
+        new = pd.concat([pd.read_csv(unfinished), new])
+    path = source.path(table)
+    if source.problem:
+        new.insert(0, PROBLEM, source.problem)
+    whole = updated(path, new, [PROBLEM, *KEY] if source.problem else KEY)
+    runs = whole[whole[PROBLEM] == source.problem].drop(columns=PROBLEM) if source.problem else whole
+    claims = claims_of(name, [runs if each == table else source.read(each) for each in source.beside(table)])
+    results = results_of(name, runs)
+    whole.to_csv(path, index=False)
+    claims.to_csv(HERE / "claims" / (_FURTHER if table.endswith(_FURTHER) else "") / f"{name}.csv", index=False)
+    if source.domain == "ecg":
+        save_series(arguments.runs, source.tables[table])
+    if takes_over:
         unfinished.unlink(missing_ok=True)
-    for caption, block in experiment(domain).tables(results).blocks.items():
+    for caption, block in source.record.tables(results).blocks.items():
         print(markdown(block.map(str), caption, {str(column): False for column in block.columns}))
-    if table == MACHINES[0]:
-        save_png(experiment(domain).figure(results), HERE / domain / "full_access.png")
-    if domain == "ecg" and table == MACHINES[1]:
-        tried = {arm: pd.read_csv(HERE / domain / f"{arm}.csv") for arm in searches() if arm in set(runs["arm"])}
+    if table == "first" or source.problem:
+        name = source.experiment if table == "first" else f"{source.experiment}-{table}"
+        save_png(source.record.figure(results), path.with_name(f"{name}.png"))
+    if takes_over:
+        tried = {arm: pd.read_csv(HERE / "ecg" / f"{arm}.csv") for arm in searches() if arm in set(runs["arm"])}
         seen = {arm: each[each["table"] == table] for arm, each in tried.items()}
-        save_png(learner_figure(seen, runs), HERE / domain / "temperature_search.png")
-    if table in FURTHER:
+        save_png(learner_figure(seen, runs), HERE / "ecg" / "temperature_search.png")
+    if table.endswith(_FURTHER):
         return
     of_the_paper = claims[claims["paper"] != BEYOND_THE_PAPER]
-    for path, listed, verdict in ((f"{domain}.md", claims, "**{}**"), ("README.md", of_the_paper, "{}")):
-        page, missing = with_claims((HERE / path).read_text(encoding="utf-8"), listed, verdict)
-        (HERE / path).write_text(page, encoding="utf-8")
-        print(f"Claims that are not in {path}:", *(missing or ["none"]), sep="\n")
+    for file, listed, verdict in ((f"{source.domain}.md", claims, "**{}**"), ("README.md", of_the_paper, "{}")):
+        page, missing = with_claims((HERE / file).read_text(encoding="utf-8"), listed, verdict)
+        (HERE / file).write_text(page, encoding="utf-8")
+        print(f"Claims that are not in {file}:", *(missing or ["none"]), sep="\n")
 
 
 if __name__ == "__main__":
