@@ -76,6 +76,10 @@ def gains() -> pd.DataFrame:
         place = column(str(problem), LINEAR_EVALUATION)
         found.append((place, SEARCH, True, difference(runs, "group_search", "graph_supervised")))
         found.append((place, RANDOM, False, difference(runs, "group_search-random", "graph_supervised")))
+    for problem, runs in pd.read_csv(HERE / "ppi" / "learner-second-machine.csv").groupby("problem"):
+        place = column(str(problem), LINEAR_EVALUATION)
+        found.append((place, LEARNER, True, difference(runs, "meta", "graph_supervised")))
+        found.append((place, CHANGED, True, difference(runs, "meta-stable", "graph_supervised")))
     rows = [
         {"problem": place, "what": what, "kind": ROWS[what], "planned": planned, "n": each.n}
         | {"mean": each.mean, "low": each.low, "high": each.high}

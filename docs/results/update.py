@@ -19,7 +19,8 @@ for the results of `config/ablations/further-seeds.yaml`, add to such tables and
 makes no claims. When the others are run, on the machine of `--table second-machine`, that command takes them over.
 
 `ppi_full_access` does the same for protein graphs, and `ppi_permuted_50` and `ppi_permuted_90`, with the results of
-`config/learner.yaml`, for `ppi/learner.csv` and `ppi/learner-second-machine.csv`.
+`config/learner.yaml`, for `ppi/learner.csv` and `ppi/learner-second-machine.csv`. How well learned weights tell intact
+PT tasks from permuted ones goes to `ppi/learned_weights.csv`.
 
 The displacements of learned warps go to `ecg/warp.csv`, the first and the last one of each PT run. The candidates of a
 search go to a table with the name of its arm, such as `ecg/temperature_search.csv`. `--table second-machine` draws
@@ -44,6 +45,7 @@ from metapt.config import load
 from metapt.domains.ecg.config import EcgMeta, PretrainedEcgArm, RandomSearch, RunSearch
 from metapt.domains.ecg.looks import looks
 from metapt.domains.ecg.quantities import CANDIDATE_LOSS, CANDIDATE_STRENGTH, CLASS_AUROCS, DISPLACEMENT, FACTOR
+from metapt.domains.ppi.quantities import INTACT
 from metapt.evaluation import figures, metrics
 from metapt.evaluation.comparisons import BEYOND_THE_PAPER, judge
 from metapt.evaluation.experiment import Experiment
@@ -58,6 +60,7 @@ KEY = ["evaluation", "arm", "pretrain_seed", "finetune_seed"]
 PROBLEM = "problem"
 CANDIDATE = ["table", "pretrain_seed", "candidate"]
 WARP = ["table", "arm", "pretrain_seed"]
+FOUND = ["problem", "arm", "pretrain_seed"]
 UNFINISHED = "unfinished"  # FT runs that belong to the second machine's table when all PT seeds are run
 _SECOND, _FURTHER = "second-machine", "further-seeds"
 
@@ -201,6 +204,15 @@ def warps(runs: Path, table: str) -> pd.DataFrame:
             seed = int(path.parent.name.removeprefix("seed"))
             rows.append([table, arm, seed, values.iloc[0], values.iloc[-1]])
     return pd.DataFrame(rows, columns=[*WARP, "displacement_start", "displacement_end"])
+
+
+def found_tasks(runs: Path, source: Source) -> pd.DataFrame:
+    """Return the AUROC of the learned weights against intact labels, over PT tasks: `FOUND`, auroc."""
+    table = metrics.read(sorted((runs / source.domain / "pretrain").rglob("metrics.csv")))
+    table = table[(table["setting"] == source.setting) & (table["metric"] == INTACT)]
+    seeds = table["replicate"].astype(int)
+    values = table[["arm"]].assign(problem=source.problem, pretrain_seed=seeds, auroc=table["value"].round(4))
+    return values[[*FOUND, "auroc"]]
 
 
 def updated(path: Path, new: pd.DataFrame, key: list[str]) -> pd.DataFrame:
@@ -370,6 +382,9 @@ def main() -> None:
     claims.to_csv(HERE / "claims" / (_FURTHER if table.endswith(_FURTHER) else "") / f"{name}.csv", index=False)
     if source.domain == "ecg":
         save_series(arguments.runs, source.tables[table])
+    if source.problem:
+        weights = path.with_name("learned_weights.csv")
+        updated(weights, found_tasks(arguments.runs, source), FOUND).to_csv(weights, index=False)
     if takes_over:
         unfinished.unlink(missing_ok=True)
     for caption, block in source.record.tables(results).blocks.items():

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Protocol, cast
 import torch
 from torch import Tensor
 
+from metapt.errors import DataError
 from metapt.hypergrad.finetune import Features, FineTuned, finished, leave_one_out
 from metapt.hypergrad.optimizers import OptimizerState
 from metapt.hypergrad.params import Params, vjp
@@ -104,13 +105,13 @@ def _errors(predictions: Sequence[tuple[Tensor, Tensor]]) -> list[Tensor]:
         predictions: pairs of predictions and labels, [n, tasks].
 
     Raises:
-        ValueError: a pair has no task with labels that differ.
+        DataError: a pair has no task with labels that differ.
     """
     variances = [y.var(0, correction=0) for _, y in predictions]
     defined = [variance != 0 for variance in variances]  # also labels that are not finite, so that the error isn't
     counts = torch.stack([each.sum() for each in defined]).tolist()  # at once, since reading waits for a GPU
     if not all(counts):
-        raise ValueError("a part of the FT data has no task with both labels: take fewer folds, or more FT data")
+        raise DataError("a part of the FT data has no task with both labels: take fewer folds, or more FT data.")
     errors = []
     for (predicted, y), variance, own, count in zip(predictions, variances, defined, counts, strict=True):
         tasks = own.int().argsort(descending=True, stable=True)[:count]
