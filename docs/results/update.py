@@ -111,7 +111,8 @@ class Source:
 
 
 def _permuted(percent: int) -> Source:
-    setting, tables = f"permuted_{percent}", {"first": "learner", _SECOND: "learner-second-machine"}
+    setting = f"permuted_{percent}"
+    tables = {"first": "learner", _SECOND: "learner-second-machine", _FURTHER: "learner-further-seeds"}
     return Source("ppi", setting, "learner", setting, tables, f"ppi 3x16 {setting}")
 
 
