@@ -348,6 +348,48 @@ def save_series(runs: Path, table: str) -> None:
         updated(path, new, key).to_csv(path, index=False)
 
 
+def save_tables(name: str, table: str, folder: Path, new: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Add new FT runs to a table, with what else is kept of their PT runs in `folder`, and write the claims.
+
+    Return the FT runs of the table and the claims. Raises ValueError, as `claims_of`, before anything is written.
+    """
+    source, path, later = SOURCES[name], SOURCES[name].path(table), table.endswith(_FURTHER)
+    if source.problem:
+        new.insert(0, PROBLEM, source.problem)
+    whole = updated(path, new, [PROBLEM, *KEY] if source.problem else KEY)
+    runs = whole[whole[PROBLEM] == source.problem].drop(columns=PROBLEM) if source.problem else whole
+    claims = claims_of(name, [runs if each == table else source.read(each) for each in source.beside(table)])
+    whole.to_csv(path, index=False)
+    claims.to_csv(HERE / "claims" / (_FURTHER if later else "") / f"{name}.csv", index=False)
+    if source.domain == "ecg":
+        save_series(folder, source.tables[table])
+    if source.problem and not later:
+        weights = path.with_name("learned_weights.csv")
+        updated(weights, found_tasks(folder, source), FOUND).to_csv(weights, index=False)
+    return runs, claims
+
+
+def save_figures(name: str, table: str, runs: pd.DataFrame) -> None:
+    """Draw the FT runs of a table; on ECGs, of the second machine only the searches of the temperature."""
+    source = SOURCES[name]
+    if source.domain == "ecg" and table == _SECOND:
+        tried = {arm: pd.read_csv(HERE / "ecg" / f"{arm}.csv") for arm in searches() if arm in set(runs["arm"])}
+        seen = {arm: each[each["table"] == table] for arm, each in tried.items()}
+        save_png(learner_figure(seen, runs), HERE / "ecg" / "temperature_search.png")
+        return
+    stem = source.experiment if table == "first" else f"{source.experiment}-{table}"
+    save_png(source.record.figure(results_of(name, runs)), HERE / source.domain / f"{stem}.png")
+
+
+def save_pages(domain: str, claims: pd.DataFrame) -> None:
+    """Put claims into the page of their domain, and the paper's into the summary; print those that are not there."""
+    of_the_paper = claims[claims["paper"] != BEYOND_THE_PAPER]
+    for file, listed, verdict in ((f"{domain}.md", claims, "**{}**"), ("README.md", of_the_paper, "{}")):
+        page, missing = with_claims((HERE / file).read_text(encoding="utf-8"), listed, verdict)
+        (HERE / file).write_text(page, encoding="utf-8")
+        print(f"Claims that are not in {file}:", *(missing or ["none"]), sep="\n")
+
+
 def main() -> None:
     """Write the tables, put claims into the pages, and print what is to be put there by hand."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -369,41 +411,17 @@ def main() -> None:
         updated(unfinished, new, KEY).to_csv(unfinished, index=False)
         save_series(arguments.runs, source.tables[_SECOND])
         return
-    takes_over = source.domain == "ecg" and table == _SECOND
-    if takes_over and unfinished.exists():
-        new = pd.concat([pd.read_csv(unfinished), new])
-    path = source.path(table)
-    if source.problem:
-        new.insert(0, PROBLEM, source.problem)
-    whole = updated(path, new, [PROBLEM, *KEY] if source.problem else KEY)
-    runs = whole[whole[PROBLEM] == source.problem].drop(columns=PROBLEM) if source.problem else whole
-    claims = claims_of(name, [runs if each == table else source.read(each) for each in source.beside(table)])
-    results = results_of(name, runs)
-    whole.to_csv(path, index=False)
-    claims.to_csv(HERE / "claims" / (_FURTHER if table.endswith(_FURTHER) else "") / f"{name}.csv", index=False)
-    if source.domain == "ecg":
-        save_series(arguments.runs, source.tables[table])
-    if source.problem:
-        weights = path.with_name("learned_weights.csv")
-        updated(weights, found_tasks(arguments.runs, source), FOUND).to_csv(weights, index=False)
+    takes_over = source.domain == "ecg" and table == _SECOND and unfinished.exists()
+    runs, claims = save_tables(
+        name, table, arguments.runs, pd.concat([pd.read_csv(unfinished), new]) if takes_over else new
+    )
     if takes_over:
-        unfinished.unlink(missing_ok=True)
-    for caption, block in source.record.tables(results).blocks.items():
+        unfinished.unlink()
+    for caption, block in source.record.tables(results_of(name, runs)).blocks.items():
         print(markdown(block.map(str), caption, {str(column): False for column in block.columns}))
-    if table == "first" or source.problem:
-        name = source.experiment if table == "first" else f"{source.experiment}-{table}"
-        save_png(source.record.figure(results), path.with_name(f"{name}.png"))
-    if takes_over:
-        tried = {arm: pd.read_csv(HERE / "ecg" / f"{arm}.csv") for arm in searches() if arm in set(runs["arm"])}
-        seen = {arm: each[each["table"] == table] for arm, each in tried.items()}
-        save_png(learner_figure(seen, runs), HERE / "ecg" / "temperature_search.png")
-    if table.endswith(_FURTHER):
-        return
-    of_the_paper = claims[claims["paper"] != BEYOND_THE_PAPER]
-    for file, listed, verdict in ((f"{source.domain}.md", claims, "**{}**"), ("README.md", of_the_paper, "{}")):
-        page, missing = with_claims((HERE / file).read_text(encoding="utf-8"), listed, verdict)
-        (HERE / file).write_text(page, encoding="utf-8")
-        print(f"Claims that are not in {file}:", *(missing or ["none"]), sep="\n")
+    if not table.endswith(_FURTHER):
+        save_figures(name, table, runs)
+        save_pages(source.domain, claims)
 
 
 if __name__ == "__main__":
