@@ -3,7 +3,7 @@
     python docs/results/gains.py
 
 This writes `gains.csv`, a row for each difference in points of test AUROC, and `gains.png`. `kind` says how the
-hyperparameters are chosen. Differences that are not `planned` are not among the comparisons of `protocol.md`.
+hyperparameters are chosen. Differences that are not `tested` get no verdict on the pages.
 """
 
 from __future__ import annotations
@@ -45,8 +45,9 @@ ECG = [
     (WARP, "full_access", "simclr-mild", "simclr", False),
     (TEMPERATURE, "second-machine", "simclr-low_temperature", "simclr", False),
 ]
-"""On ECGs: how hyperparameters are chosen, the table of its runs, arm, control, and whether that was planned."""
+"""On ECGs: how hyperparameters are chosen, the table of its runs, arm, control, and whether that is tested."""
 
+SMALL = "ecg width 8"  # the problem of all runs on ECGs
 INTACT, HALF, MOST = (f"protein graphs, {labels}" for labels in ("intact labels", "50 % permuted", "90 % permuted"))
 WHOLE, LINEAR = "ECGs, FT", "ECGs, linear evaluation"
 PROBLEMS = (WHOLE, LINEAR, INTACT, HALF, MOST)
@@ -55,7 +56,10 @@ PROBLEMS = (WHOLE, LINEAR, INTACT, HALF, MOST)
 def difference(runs: pd.DataFrame, arm: str, control: str) -> Estimate:
     """Return the difference between two arms of a table of FT runs, paired by PT seed."""
     means = runs.groupby(["arm", "pretrain_seed"])["test"].mean().unstack("pretrain_seed")
-    return estimate_mean((means.loc[arm] - means.loc[control]).tolist())
+    gains = means.loc[arm] - means.loc[control]
+    if gains.isna().any():
+        raise ValueError(f"{arm} and {control} have different PT seeds")
+    return estimate_mean(gains.tolist())
 
 
 def gains() -> pd.DataFrame:
@@ -66,9 +70,9 @@ def gains() -> pd.DataFrame:
             (column(grid.cell["problem"], grid.cell["evaluation"]), BEST, True, headroom(grid).gain)
             for grid in grids(read([HERE / "headroom" / f"{name}.csv"]))
         )
-    for what, table, arm, control, planned in ECG:
+    for what, table, arm, control, tested in ECG:
         for evaluation, runs in pd.read_csv(HERE / "ecg" / f"{table}.csv").groupby("evaluation"):
-            found.append((column("ecg", str(evaluation)), what, planned, difference(runs, arm, control)))
+            found.append((column(SMALL, str(evaluation)), what, tested, difference(runs, arm, control)))
     intact = pd.read_csv(HERE / "ppi" / "full_access.csv").query("evaluation == @LINEAR_EVALUATION")
     found.append((INTACT, LEARNER, True, difference(intact, "meta", "graph_supervised")))
     found.append((INTACT, RELEASED, True, difference(intact, "meta-released", "graph_supervised-released")))
@@ -81,9 +85,9 @@ def gains() -> pd.DataFrame:
         found.append((place, LEARNER, True, difference(runs, "meta", "graph_supervised")))
         found.append((place, CHANGED, True, difference(runs, "meta-stable", "graph_supervised")))
     rows = [
-        {"problem": place, "what": what, "kind": ROWS[what], "planned": planned, "n": each.n}
+        {"problem": place, "what": what, "kind": ROWS[what], "tested": tested, "n": each.n}
         | {"mean": each.mean, "low": each.low, "high": each.high}
-        for place, what, planned, each in found
+        for place, what, tested, each in found
     ]
     order = {what: i for i, what in enumerate(ROWS)} | {place: i for i, place in enumerate(PROBLEMS)}
     table = pd.DataFrame(rows).sort_values(["problem", "what"], key=lambda names: names.map(order))
@@ -91,10 +95,11 @@ def gains() -> pd.DataFrame:
 
 
 def column(problem: str, evaluation: str) -> str:
-    """Return the column of the figure of a problem."""
-    if problem.startswith("ecg"):
-        return WHOLE if evaluation == FULL_TRANSFER else LINEAR
-    return HALF if problem.endswith("50") else MOST if problem.endswith("90") else INTACT
+    """Return the column of the figure of a problem under an evaluation. Raises KeyError if there is none."""
+    graphs = {"full_access": INTACT, "permuted_50": HALF, "permuted_90": MOST}
+    columns = {(SMALL, FULL_TRANSFER): WHOLE, (SMALL, LINEAR_EVALUATION): LINEAR}
+    columns |= {(f"ppi 3x16 {setting}", LINEAR_EVALUATION): name for setting, name in graphs.items()}
+    return columns[problem, evaluation]
 
 
 def draw(table: pd.DataFrame) -> Figure:
@@ -107,7 +112,7 @@ def draw(table: pd.DataFrame) -> Figure:
             for row in table[table["problem"] == problem].itertuples():
                 colour, marker = LOOKS[row.kind]
                 bars = [[row.mean - row.low], [row.high - row.mean]]
-                face = colour if row.planned else "white"
+                face = colour if row.tested else "white"
                 axis.errorbar([row.mean], [places[row.what]], xerr=bars, fmt=marker, color=colour, mfc=face)
             figures.named_rows(axis, list(ROWS) if axis is axes[0] else [""] * len(ROWS), "")
             axis.set_title(problem.replace(", ", ",\n"))
@@ -116,7 +121,7 @@ def draw(table: pd.DataFrame) -> Figure:
             "gain over the start (points of test AUROC), mean and 95 % interval over PT seeds", fontsize=11
         )
         looks = {kind: {"color": colour, "marker": marker} for kind, (colour, marker) in LOOKS.items()}
-        looks["not planned"] = {"color": figures.INK, "marker": "o", "markerfacecolor": "white"}
+        looks["no verdict"] = {"color": figures.INK, "marker": "o", "markerfacecolor": "white"}
         handles = [Line2D([], [], linestyle="none", label=kind, **look) for kind, look in looks.items()]  # type: ignore[arg-type]
         figure.legend(handles=handles, loc="outside upper center", ncols=len(handles))
     return figure

@@ -16,11 +16,12 @@ for the results of `config/ablations/further-seeds.yaml`, add to such tables and
 `claims/further-seeds/ecg_full_access.csv`.
 
 `--table unfinished` keeps the FT runs of arms of which only part of the PT seeds are run, in `ecg/unfinished.csv`, and
-makes no claims. When the others are run, on the machine of `--table second-machine`, that command takes them over.
+makes no claims. When the others of an arm are run, on the machine of `--table second-machine`, that command takes them
+over.
 
 `ppi_full_access` does the same for protein graphs, and `ppi_permuted_50` and `ppi_permuted_90`, with the results of
-`config/learner.yaml`, for `ppi/learner.csv` and `ppi/learner-second-machine.csv`. How well learned weights tell intact
-PT tasks from permuted ones goes to `ppi/learned_weights.csv`.
+`config/learner.yaml`, for `ppi/learner.csv`, `ppi/learner-second-machine.csv` and `ppi/learner-further-seeds.csv`. How
+well learned weights tell intact PT tasks from permuted ones goes to `ppi/learned_weights.csv`.
 
 The displacements of learned warps go to `ecg/warp.csv`, the first and the last one of each PT run. The candidates of a
 search go to a table with the name of its arm, such as `ecg/temperature_search.csv`. `--table second-machine` draws
@@ -148,7 +149,9 @@ def finished(runs: Path, name: str) -> pd.DataFrame:
     )
     wide = wide.rename(columns=names).reset_index()
     seeds = wide.pop("replicate").astype(int)
-    return wide.assign(pretrain_seed=seeds // SEEDS, finetune_seed=seeds % SEEDS).round(4)
+    wide = wide.assign(pretrain_seed=seeds // SEEDS, finetune_seed=seeds % SEEDS).round(4)
+    first = [*KEY, "validation", "test"]
+    return wide[[*first, *(name for name in wide.columns if name not in first)]]
 
 
 def searches() -> list[str]:
@@ -335,37 +338,39 @@ def with_claims(page: str, claims: pd.DataFrame, verdict: str = "{}") -> tuple[s
     return "\n".join([*lines, ""]), missing
 
 
-def save_series(runs: Path, table: str) -> None:
-    """Add the candidates of searches on ECGs, and of the first PT seeds the displacements of warps.
+def pretraining_tables(source: Source, runs: Path, table: str) -> dict[Path, pd.DataFrame]:
+    """Return what is kept of PT runs, with those in a results folder, by file.
 
-    `table` is the file of their FT runs.
+    On ECGs these are the candidates of searches and, of the first PT seeds, the displacements of warps; where PT tasks
+    have permuted labels it is, of the first PT seeds, how well the weights find them.
     """
-    series = {arm: (each, CANDIDATE) for arm, each in candidates(runs, table).items()}
-    if not table.endswith(_FURTHER):
-        series["warp"] = (warps(runs, table), WARP)
-    for name, (new, key) in series.items():
-        path = HERE / "ecg" / f"{name}.csv"
-        updated(path, new, key).to_csv(path, index=False)
+    found = {}
+    if source.domain == "ecg":
+        found = {arm: (each, CANDIDATE) for arm, each in candidates(runs, source.tables[table]).items()}
+    if not table.endswith(_FURTHER) and source.domain == "ecg":
+        found["warp"] = (warps(runs, source.tables[table]), WARP)
+    if not table.endswith(_FURTHER) and source.problem:
+        found["learned_weights"] = (found_tasks(runs, source), FOUND)
+    folder = HERE / source.domain
+    return {folder / f"{name}.csv": updated(folder / f"{name}.csv", *each) for name, each in found.items()}
 
 
 def save_tables(name: str, table: str, folder: Path, new: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Add new FT runs to a table, with what else is kept of their PT runs in `folder`, and write the claims.
 
-    Return the FT runs of the table and the claims. Raises ValueError, as `claims_of`, before anything is written.
+    Return the FT runs of the table and the claims. Raises ValueError, as `claims_of`. Nothing is written before all is
+    read.
     """
-    source, path, later = SOURCES[name], SOURCES[name].path(table), table.endswith(_FURTHER)
+    source, path = SOURCES[name], SOURCES[name].path(table)
     if source.problem:
         new.insert(0, PROBLEM, source.problem)
     whole = updated(path, new, [PROBLEM, *KEY] if source.problem else KEY)
     runs = whole[whole[PROBLEM] == source.problem].drop(columns=PROBLEM) if source.problem else whole
     claims = claims_of(name, [runs if each == table else source.read(each) for each in source.beside(table)])
-    whole.to_csv(path, index=False)
-    claims.to_csv(HERE / "claims" / (_FURTHER if later else "") / f"{name}.csv", index=False)
-    if source.domain == "ecg":
-        save_series(folder, source.tables[table])
-    if source.problem and not later:
-        weights = path.with_name("learned_weights.csv")
-        updated(weights, found_tasks(folder, source), FOUND).to_csv(weights, index=False)
+    further = _FURTHER if table.endswith(_FURTHER) else ""
+    written = {path: whole, HERE / "claims" / further / f"{name}.csv": claims}
+    for file, rows in (written | pretraining_tables(source, folder, table)).items():
+        rows.to_csv(file, index=False)
     return runs, claims
 
 
@@ -395,7 +400,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("experiment", choices=SOURCES)
     parser.add_argument("runs", type=Path, help="results folder of the runs, such as results/real-small")
-    parser.add_argument("--table", default="first", help="first, or another one of above; default: %(default)s")
+    parser.add_argument("--table", default="first", help="which kind of table, as said above; default: %(default)s")
     arguments = parser.parse_args()
     name, table, source = arguments.experiment, arguments.table, SOURCES[arguments.experiment]
     legal = [*source.tables, *([UNFINISHED] if source.domain == "ecg" else [])]
@@ -408,15 +413,17 @@ def main() -> None:
         )
     unfinished = HERE / "ecg" / f"{UNFINISHED}.csv"
     if table == UNFINISHED:
-        updated(unfinished, new, KEY).to_csv(unfinished, index=False)
-        save_series(arguments.runs, source.tables[_SECOND])
+        written = {unfinished: updated(unfinished, new, KEY)} | pretraining_tables(source, arguments.runs, _SECOND)
+        for file, rows in written.items():
+            rows.to_csv(file, index=False)
         return
-    takes_over = source.domain == "ecg" and table == _SECOND and unfinished.exists()
-    runs, claims = save_tables(
-        name, table, arguments.runs, pd.concat([pd.read_csv(unfinished), new]) if takes_over else new
-    )
-    if takes_over:
-        unfinished.unlink()
+    if source.domain == "ecg" and table == _SECOND and unfinished.exists():
+        waiting = pd.read_csv(unfinished)
+        own = waiting["arm"].isin(new["arm"])
+        runs, claims = save_tables(name, table, arguments.runs, pd.concat([waiting[own], new]))
+        waiting[~own].to_csv(unfinished, index=False)
+    else:
+        runs, claims = save_tables(name, table, arguments.runs, new)
     for caption, block in source.record.tables(results_of(name, runs)).blocks.items():
         print(markdown(block.map(str), caption, {str(column): False for column in block.columns}))
     if not table.endswith(_FURTHER):
