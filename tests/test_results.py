@@ -496,6 +496,8 @@ def test_an_arm_with_part_of_its_pt_seeds_waits_for_the_others(tmp_path: Path, m
     update(before[own & (before["pretrain_seed"] >= 4)], "second-machine")
     pd.testing.assert_frame_equal(pd.read_csv(unfinished), other.reset_index(drop=True))
     pd.testing.assert_frame_equal(pd.read_csv(finished), before)
+    update(before[own], "unfinished")
+    assert arm not in set(pd.read_csv(unfinished)["arm"]), "its PT seeds are finished"
     assert (results / "claims" / "ecg_full_access.csv").read_text() == claims
 
 

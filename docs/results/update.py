@@ -16,8 +16,8 @@ for the results of `config/ablations/further-seeds.yaml`, add to such tables and
 `claims/further-seeds/ecg_full_access.csv`.
 
 `--table unfinished` keeps the FT runs of arms of which only part of the PT seeds are run, in `ecg/unfinished.csv`, and
-makes no claims. When the others of an arm are run, on the machine of `--table second-machine`, that command takes them
-over.
+makes no claims; arms that the second machine's table has are left out. When the others of an arm are run, on the
+machine of `--table second-machine`, that command takes them over.
 
 `ppi_full_access` does the same for protein graphs, and `ppi_permuted_50` and `ppi_permuted_90`, with the results of
 `config/learner.yaml`, for `ppi/learner.csv`, `ppi/learner-second-machine.csv` and `ppi/learner-further-seeds.csv`. How
@@ -413,6 +413,7 @@ def main() -> None:
         )
     unfinished = HERE / "ecg" / f"{UNFINISHED}.csv"
     if table == UNFINISHED:
+        new = new[~new["arm"].isin(source.read(_SECOND)["arm"])]
         written = {unfinished: updated(unfinished, new, KEY)} | pretraining_tables(source, arguments.runs, _SECOND)
         for file, rows in written.items():
             rows.to_csv(file, index=False)
