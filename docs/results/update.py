@@ -6,8 +6,8 @@ After `snakemake ecg_full_access --configfile config/real-small.yaml`, or after 
 
 This writes `ecg/full_access.csv` (a row for each FT run), `claims/ecg_full_access.csv` and `ecg/full_access.png`, puts
 the numbers of claims into the rows of `ecg.md` and `README.md`, and prints the tables of the page and the rows of
-claims that are not there yet. An FT run that is already in the table keeps its place and gets the new numbers. Finish
-the PT seeds of an arm first: all arms of a table need the same ones.
+claims that are not there yet. `gains.py` draws the figure of the summary anew. An FT run that is already in the table
+keeps its place and gets the new numbers. Finish the PT seeds of an arm first: all arms of a table need the same ones.
 
 Machines round differently, which moves single runs by points. So all arms of a table are from one kind of machine.
 `--table second-machine` adds to `ecg/second-machine.csv`, which has arms from another kind, with controls of their own.
