@@ -472,8 +472,8 @@ def test_an_arm_with_part_of_its_pt_seeds_waits_for_the_others(tmp_path: Path, m
     def update(runs: pd.DataFrame, table: str) -> None:
         words = {"setting": "ft_size=500"}
         rows = [
-            metrics.row("ecg", arm, name, value, replicate=pair(seed, number), **words, evaluation=evaluation)
-            for evaluation, _, seed, number, *values in runs.itertuples(index=False)
+            metrics.row("ecg", each, name, value, replicate=pair(seed, number), **words, evaluation=evaluation)
+            for evaluation, each, seed, number, *values in runs.itertuples(index=False)
             for name, value in zip((VALIDATION_AUROC, AUROC), values, strict=True)
         ]
         folder = tmp_path / "runs" / "ecg" / "finetune" / arm / "n500" / "n500"
@@ -493,6 +493,8 @@ def test_an_arm_with_part_of_its_pt_seeds_waits_for_the_others(tmp_path: Path, m
     assert set(pd.read_csv(unfinished)["pretrain_seed"]) == {0, 1, 2, 3}
     assert arm not in set(pd.read_csv(finished)["arm"])
     pd.concat([pd.read_csv(unfinished), other]).to_csv(unfinished, index=False)
+    with pytest.raises(ValueError, match="arms of one table need the same PT seeds"):
+        update(before[before["arm"] == "simclr"].assign(arm="simclr-mild").query("pretrain_seed < 2"), "second-machine")
     update(before[own & (before["pretrain_seed"] >= 4)], "second-machine")
     pd.testing.assert_frame_equal(pd.read_csv(unfinished), other.reset_index(drop=True))
     pd.testing.assert_frame_equal(pd.read_csv(finished), before)

@@ -358,8 +358,8 @@ def pretraining_tables(source: Source, runs: Path, table: str) -> dict[Path, pd.
 def save_tables(name: str, table: str, folder: Path, new: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Add new FT runs to a table, with what else is kept of their PT runs in `folder`, and write the claims.
 
-    Return the FT runs of the table and the claims. Raises ValueError, as `claims_of`. Nothing is written before all is
-    read.
+    Return the FT runs of the table and the claims. Raises ValueError, as `claims_of`, and if the arms have different PT
+    seeds. Nothing is written before all is read.
     """
     source, path = SOURCES[name], SOURCES[name].path(table)
     if source.problem:
@@ -367,6 +367,9 @@ def save_tables(name: str, table: str, folder: Path, new: pd.DataFrame) -> tuple
     whole = updated(path, new, [PROBLEM, *KEY] if source.problem else KEY)
     runs = whole[whole[PROBLEM] == source.problem].drop(columns=PROBLEM) if source.problem else whole
     claims = claims_of(name, [runs if each == table else source.read(each) for each in source.beside(table)])
+    seeds = runs.groupby("arm")["pretrain_seed"].unique().map(sorted).map(str)
+    if seeds.nunique() > 1:
+        raise ValueError(f"arms of one table need the same PT seeds; they have {seeds.to_dict()}")
     further = _FURTHER if table.endswith(_FURTHER) else ""
     written = {path: whole, HERE / "claims" / further / f"{name}.csv": claims}
     for file, rows in (written | pretraining_tables(source, folder, table)).items():
