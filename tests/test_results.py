@@ -16,6 +16,7 @@ from metapt.domains.ecg.experiments.estimators import HYPERPARAMETERS
 from metapt.domains.ecg.experiments.labelled_ecgs import BEST, TEST, differences, right_sides
 from metapt.domains.ecg.looks import label
 from metapt.domains.ecg.quantities import AUROC, CANDIDATE_LOSS, CANDIDATE_STRENGTH, DISPLACEMENT, FACTOR
+from metapt.domains.ppi.quantities import INTACT
 from metapt.evaluation import metrics
 from metapt.evaluation.agreement import SINGLE_RUNS
 from metapt.evaluation.agreement_report import comparisons, measured
@@ -25,7 +26,7 @@ from metapt.evaluation.objectives import agreements
 from metapt.evaluation.statistics import estimate_mean
 from metapt.evaluation.tables import mean_and_error
 from metapt.training.evolution import NAME as PERSISTENT
-from metapt.twostage.quantities import CROSS_VALIDATED_AUROC, EVALUATIONS, VALIDATION_AUROC
+from metapt.twostage.quantities import CROSS_VALIDATED_AUROC, EVALUATIONS, TIME_PER_STEP, VALIDATION_AUROC
 from metapt.twostage.replicates import pair
 
 ROOT = Path(__file__).parents[1]
@@ -376,6 +377,20 @@ def test_the_displacement_of_each_learned_warp_is_that_before_and_after_pt(tmp_p
     assert UPDATE["warps"](tmp_path, "full_access").to_numpy().tolist() == [
         ["full_access", "meta", 3, 379.0, 6.5],
         ["full_access", "meta-released", 3, 379.0, 40.25],
+    ]
+
+
+def test_how_well_learned_weights_find_permuted_tasks_enters_a_table(tmp_path: Path) -> None:
+    for setting, value in {"permuted_50": 0.56789, "permuted_90": 0.6}.items():
+        folder = tmp_path / "ppi" / "pretrain" / "meta" / setting / "seed3"
+        folder.mkdir(parents=True)
+        numbers = {INTACT: value, TIME_PER_STEP: 0.1}
+        words = {"setting": setting, "evaluation": "pretraining"}
+        rows = [metrics.row("ppi", "meta", name, each, replicate=3, **words) for name, each in numbers.items()]
+        metrics.write(rows, folder / "metrics.csv")
+    found = UPDATE["found_tasks"](tmp_path, UPDATE["SOURCES"]["ppi_permuted_50"])
+    assert found.to_dict("records") == [
+        {"problem": "ppi 3x16 permuted_50", "arm": "meta", "pretrain_seed": 3, "auroc": 0.5679}
     ]
 
 
