@@ -112,8 +112,8 @@ def draw(table: pd.DataFrame) -> Figure:
             for row in table[table["problem"] == problem].itertuples():
                 colour, marker = LOOKS[row.kind]
                 bars = [[row.mean - row.low], [row.high - row.mean]]
-                face = colour if row.tested else "white"
-                axis.errorbar([row.mean], [places[row.what]], xerr=bars, fmt=marker, color=colour, mfc=face)
+                inside = colour if row.tested else "white"
+                axis.errorbar([row.mean], [places[row.what]], xerr=bars, fmt=marker, color=colour, mfc=inside)
             figures.named_rows(axis, list(ROWS) if axis is axes[0] else [""] * len(ROWS), "")
             axis.set_title(problem.replace(", ", ",\n"))
         figures.same_range(axes, "x")
