@@ -1,0 +1,234 @@
+"""The scripts in docs/results: runs enter tables, claims and figures are made of them, pages get their numbers."""
+
+from __future__ import annotations
+
+import runpy
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from metapt.domains.ecg.quantities import AUROC, CANDIDATE_LOSS, CANDIDATE_STRENGTH, DISPLACEMENT, FACTOR
+from metapt.domains.ppi.quantities import INTACT
+from metapt.evaluation import metrics
+from metapt.twostage.quantities import CROSS_VALIDATED_AUROC, EVALUATIONS, TIME_PER_STEP, VALIDATION_AUROC
+from metapt.twostage.replicates import pair
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "docs" / "results"
+UPDATE = runpy.run_path(str(RESULTS / "update.py"))
+
+
+@pytest.mark.parametrize(
+    ("name", "table"),
+    [*((name, "first") for name in UPDATE["SOURCES"]), ("ecg_full_access", "further-seeds")],
+)
+def test_the_claims_are_what_the_code_says_of_the_runs(name: str, table: str) -> None:
+    source, folder = UPDATE["SOURCES"][name], "further-seeds" if table == "further-seeds" else "."
+    found = UPDATE["claims_of"](name, map(source.read, source.beside(table))).set_index("claim")
+    claims = pd.read_csv(RESULTS / "claims" / folder / f"{name}.csv").set_index("claim")
+    assert set(found.index) == set(claims.index)
+    for column in ("measured", "verdict"):
+        assert found[column].to_dict() == claims[column].to_dict()
+
+
+def test_new_ft_runs_enter_the_table_of_runs_and_those_run_again_replace_their_rows(tmp_path: Path) -> None:
+    folder, table = tmp_path / "ecg" / "finetune" / "meta" / "n500" / "n500", tmp_path / "full_access.csv"
+    folder.mkdir(parents=True)
+    words = {"setting": "ft_size=500", "evaluation": "full_transfer"}
+    rows = [
+        metrics.row("ecg", "meta", name, value, replicate=pair(11, finetune_seed), **words)
+        for finetune_seed in (0, 1)
+        for name, value in ((VALIDATION_AUROC, 80.0 + finetune_seed), (AUROC, 70.0 + finetune_seed))
+    ]
+    metrics.write(rows, folder / "metrics.csv")
+    header = "evaluation,arm,pretrain_seed,finetune_seed,validation,test"
+    table.write_text(f"{header}\nfull_transfer,simclr,0,0,60.0,50.0\nfull_transfer,meta,11,0,1.0,2.0\n")
+    UPDATE["updated"](table, UPDATE["finished"](tmp_path, "ecg_full_access"), UPDATE["KEY"]).to_csv(table, index=False)
+    assert table.read_text().splitlines() == [
+        header,
+        "full_transfer,meta,11,0,80.0,70.0",
+        "full_transfer,meta,11,1,81.0,71.0",
+        "full_transfer,simclr,0,0,60.0,50.0",
+    ]
+
+
+WHOLE_RUNS = {FACTOR: [4.0, 0.25], CROSS_VALIDATED_AUROC: [60.0, 70.00006]}
+SHORT_RUNS = {CANDIDATE_STRENGTH: [0.5, 16.25], CANDIDATE_LOSS: [0.25, 0.5000006]}
+
+
+@pytest.mark.parametrize(
+    ("arm", "series", "rows"),
+    [
+        ("temperature_search", WHOLE_RUNS, ["temperature,validation", "7,1,2.0,60.0", "7,2,0.125,70.0001"]),
+        ("run_search", WHOLE_RUNS, ["strength,validation", "7,1,16.0,60.0", "7,2,1.0,70.0001"]),
+        ("random_search", SHORT_RUNS, ["strength,loss", "7,1,0.5,0.25", "7,2,16.25,0.500001"]),
+    ],
+)
+def test_candidates_of_a_search_enter_a_table_of_their_own(
+    arm: str, series: dict[str, list[float]], rows: list[str], tmp_path: Path
+) -> None:
+    folder = tmp_path / "ecg" / "pretrain" / arm / "n500" / "seed7"
+    folder.mkdir(parents=True)
+    both = [row for name, values in series.items() for row in metrics.series(name, values)]
+    metrics.write_series(both, folder / "series.csv")
+    found = UPDATE["candidates"](tmp_path, "further-seeds")
+    assert found.keys() == {arm}
+    table = tmp_path / "table.csv"
+    for _ in range(2):
+        UPDATE["updated"](table, found[arm], UPDATE["CANDIDATE"]).to_csv(table, index=False)
+    header, *values = rows
+    expected = [f"table,pretrain_seed,candidate,{header}", *(f"further-seeds,{each}" for each in values)]
+    assert table.read_text().splitlines() == expected
+
+
+def test_the_displacement_of_each_learned_warp_is_that_before_and_after_pt(tmp_path: Path) -> None:
+    for arm, ends in {"meta": (379.0, 6.5), "simclr": (379.0, 379.0), "meta-released": (379.0, 40.25)}.items():
+        folder = tmp_path / "ecg" / "pretrain" / arm / "n500" / "seed3"
+        folder.mkdir(parents=True)
+        steps = [[0, ends[0]], [1, 100.0], [2, ends[1]]]
+        rows = [{"replicate": 0, "step": step, "name": DISPLACEMENT, "value": value} for step, value in steps]
+        metrics.write_series(rows, folder / "series.csv")
+    assert UPDATE["warps"](tmp_path, "full_access").to_numpy().tolist() == [
+        ["full_access", "meta", 3, 379.0, 6.5],
+        ["full_access", "meta-released", 3, 379.0, 40.25],
+    ]
+
+
+def test_how_well_learned_weights_find_permuted_tasks_enters_a_table(tmp_path: Path) -> None:
+    for setting, value in {"permuted_50": 0.56789, "permuted_90": 0.6}.items():
+        folder = tmp_path / "ppi" / "pretrain" / "meta" / setting / "seed3"
+        folder.mkdir(parents=True)
+        numbers = {INTACT: value, TIME_PER_STEP: 0.1}
+        words = {"setting": setting, "evaluation": "pretraining"}
+        rows = [metrics.row("ppi", "meta", name, each, replicate=3, **words) for name, each in numbers.items()]
+        metrics.write(rows, folder / "metrics.csv")
+    found = UPDATE["found_tasks"](tmp_path, UPDATE["SOURCES"]["ppi_permuted_50"])
+    assert found.to_dict("records") == [
+        {"problem": "ppi 3x16 permuted_50", "arm": "meta", "pretrain_seed": 3, "auroc": 0.5679}
+    ]
+
+
+def test_the_figure_of_the_learner_shows_the_gain_of_each_arm_with_each_pt_seed() -> None:
+    tried = pd.DataFrame({"pretrain_seed": [0, 0, 1, 1], "candidate": [1, 2] * 2, "validation": [60.0, 70, 62, 74]})
+    own = pd.DataFrame({"pretrain_seed": [1], "candidate": [3], "validation": [80.0], "temperature": [0.05]})
+    searches = {
+        "temperature_search": pd.concat([tried.assign(temperature=[2.0, 0.1] * 2), own], ignore_index=True),
+        "temperature_search-random": tried.assign(temperature=[0.2, 0.3, 0.4, 0.5]),
+    }
+    arms = ("simclr", *searches, "meta-stable")
+    words = [(each, arm, seed) for each in EVALUATIONS for arm in arms for seed in (0, 1)]
+    runs = pd.DataFrame(words, columns=["evaluation", "arm", "pretrain_seed"])
+    values = [70.0, 70, 71, 73, 72, 72, 50, 50, 60, 61, 60.5, 60, 60, 62, 50, 50]
+    left, whole, linear = UPDATE["learner_figure"](searches, runs.assign(test=values)).axes
+    mean, rest, dots = left.lines[-3:]
+    assert rest.get_xydata().tolist() == [[0.05, 80.0]], "tried with one of the PT seeds only"
+    assert mean.get_xydata().tolist() == [[0.1, 72.0], [2.0, 61.0]]
+    assert dots.get_xydata().tolist() == [[0.2, 60.0], [0.3, 70.0], [0.4, 62.0], [0.5, 74.0]]
+    gains = [[axis.lines[i].get_xdata().tolist() for i in (0, 2)] for axis in (whole, linear)]
+    assert gains == [[[1.0, 3.0], [2.0, 2.0]], [[0.5, -1.0], [0.0, 1.0]]]
+    names = [label.get_text() for label in whole.get_yticklabels()]
+    assert names == ["temperature by whole runs", "random temperatures, whole runs"], (
+        "only these are about temperatures"
+    )
+
+
+def test_arms_are_compared_on_their_machine_and_all_claims_are_corrected_together() -> None:
+    def table(values: dict[str, float], seeds: int) -> pd.DataFrame:
+        rows = [
+            {"evaluation": evaluation, "arm": arm, "pretrain_seed": seed, "finetune_seed": 0, "validation": 0.0}
+            | {"test": value + 0.1 * seed + 0.01 * (seed % 3) * len(arm)}
+            for evaluation in EVALUATIONS
+            for arm, value in values.items()
+            for seed in range(seeds)
+        ]
+        return pd.DataFrame(rows)
+
+    tables = [table({"no_pt": 70.0, "simclr": 80.0}, 9), table({"simclr": 85.0, "temperature_search": 83.0}, 6)]
+    found = UPDATE["claims_of"]("ecg_full_access", tables).set_index(["arm", "control"])
+    assert found.loc[("simclr", "no_pt"), "n"].tolist() == [9, 9]
+    learner = found.loc[("temperature_search", "simclr")]
+    assert learner["n"].tolist() == [6, 6]
+    assert (learner["mean"] < 0).all(), "the SimCLR of the other machine is worse"
+    assert found["adjusted_p_value"].min() == pytest.approx(4 * found["p_value"].min())
+    assert len(found) == 4
+
+
+def test_claims_are_put_into_the_rows_of_a_page_that_has_them() -> None:
+    claim = r"a beats b, \|D_FT\| = 5"
+    page = f"# Title\n\n| {claim} | 1 (n = 3) | old |\n\n| {claim} | at least 0 | 1 | yes |\n"
+    row = {"measured": "2 (n = 9)", "criterion": "at least 0", "paper": "3", "verdict": "reproduced"}
+    claims = pd.DataFrame([row | {"claim": "a beats b, |D_FT| = 5"}, row | {"claim": "c"}])
+    new, missing = UPDATE["with_claims"](page, claims, "**{}**")
+    assert new == page.replace("1 (n = 3) | old |", "2 (n = 9) | at least 0 | 3 | **reproduced** |")
+    assert missing == ["| c | 2 (n = 9) | at least 0 | 3 | **reproduced** |"]
+
+
+def test_the_figure_of_gains_shows_what_the_tables_say() -> None:
+    code, kept = runpy.run_path(str(RESULTS / "gains.py")), pd.read_csv(RESULTS / "gains.csv")
+    pd.testing.assert_frame_equal(code["gains"](), kept)
+    axes = code["draw"](kept).axes
+    shown = {
+        (problem, line.get_xdata()[0], line.get_ydata()[0])
+        for problem, axis in zip(code["PROBLEMS"], axes, strict=True)
+        for line in axis.lines
+        if line.get_marker() != "None"
+    }
+    marks = [line for axis in axes for line in axis.lines if line.get_marker() != "None"]
+    assert [mark.get_markerfacecolor() != "white" for mark in marks] == kept["tested"].tolist()
+    rows = list(code["ROWS"])
+    assert shown == {(row.problem, row.mean, rows.index(row.what)) for row in kept.itertuples()}
+    claims = pd.concat([pd.read_csv(RESULTS / "claims" / f"{each}_full_access.csv") for each in ("ecg", "ppi")])
+    claims = claims.set_index(["arm", "control", "evaluation"]).sort_index()
+    for what, _, arm, control, tested in code["ECG"]:
+        for problem, evaluation in zip(code["PROBLEMS"], EVALUATIONS, strict=False):
+            (mark,) = kept[(kept["what"] == what) & (kept["problem"] == problem)].itertuples()
+            assert mark.tested == tested == ((arm, control, evaluation) in claims.index)
+            if tested:
+                assert mark.mean == pytest.approx(claims.loc[(arm, control, evaluation), "mean"].item(), abs=1e-4)
+
+
+def test_a_claim_of_two_machines_is_refused() -> None:
+    runs = pd.read_csv(RESULTS / "ecg" / "full_access.csv").query("arm in ['no_pt', 'simclr']")
+    with pytest.raises(ValueError, match=r"more than one machine has runs for \['.*simclr.*no_pt.*'\]"):
+        UPDATE["claims_of"]("ecg_full_access", [runs, runs])
+
+
+def test_an_arm_with_part_of_its_pt_seeds_waits_for_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(RESULTS, tmp_path / "docs" / "results")
+    (tmp_path / "config").symlink_to(ROOT / "config")
+    results, arm = tmp_path / "docs" / "results", "temperature_search"
+
+    def update(runs: pd.DataFrame, table: str) -> None:
+        words = {"setting": "ft_size=500"}
+        rows = [
+            metrics.row("ecg", each, name, value, replicate=pair(seed, number), **words, evaluation=evaluation)
+            for evaluation, each, seed, number, *values in runs.itertuples(index=False)
+            for name, value in zip((VALIDATION_AUROC, AUROC), values, strict=True)
+        ]
+        folder = tmp_path / "runs" / "ecg" / "finetune" / arm / "n500" / "n500"
+        shutil.rmtree(tmp_path / "runs", ignore_errors=True)
+        folder.mkdir(parents=True)
+        metrics.write(rows, folder / "metrics.csv")
+        monkeypatch.setattr("sys.argv", ["update.py", "ecg_full_access", str(tmp_path / "runs"), "--table", table])
+        runpy.run_path(str(results / "update.py"), run_name="__main__")
+
+    finished, unfinished = results / "ecg" / "second-machine.csv", results / "ecg" / "unfinished.csv"
+    unfinished.unlink(missing_ok=True)  # a real one may wait for its other PT seeds
+    before, claims = pd.read_csv(finished), (results / "claims" / "ecg_full_access.csv").read_text()
+    own = before["arm"] == arm
+    before[~own].to_csv(finished, index=False)
+    other = before[before["arm"] == "simclr"].assign(arm="run_search").query("pretrain_seed < 2")
+    update(before[own & (before["pretrain_seed"] < 4)], "unfinished")
+    assert set(pd.read_csv(unfinished)["pretrain_seed"]) == {0, 1, 2, 3}
+    assert arm not in set(pd.read_csv(finished)["arm"])
+    pd.concat([pd.read_csv(unfinished), other]).to_csv(unfinished, index=False)
+    with pytest.raises(ValueError, match="arms of one table need the same PT seeds"):
+        update(before[before["arm"] == "simclr"].assign(arm="simclr-mild").query("pretrain_seed < 2"), "second-machine")
+    update(before[own & (before["pretrain_seed"] >= 4)], "second-machine")
+    pd.testing.assert_frame_equal(pd.read_csv(unfinished), other.reset_index(drop=True))
+    pd.testing.assert_frame_equal(pd.read_csv(finished), before)
+    update(before[own], "unfinished")
+    assert arm not in set(pd.read_csv(unfinished)["arm"]), "its PT seeds are finished"
+    assert (results / "claims" / "ecg_full_access.csv").read_text() == claims
