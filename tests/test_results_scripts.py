@@ -58,6 +58,15 @@ WHOLE_RUNS = {FACTOR: [4.0, 0.25], CROSS_VALIDATED_AUROC: [60.0, 70.00006]}
 SHORT_RUNS = {CANDIDATE_STRENGTH: [0.5, 16.25], CANDIDATE_LOSS: [0.25, 0.5000006]}
 
 
+def test_a_folder_without_ft_runs_is_refused_with_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.setattr("sys.argv", ["update.py", "ecg_full_access", str(tmp_path)])
+    with pytest.raises(SystemExit):
+        runpy.run_path(str(RESULTS / "update.py"), run_name="__main__")
+    assert f"{tmp_path}/ecg/finetune has no FT run with ft_size=500" in " ".join(capsys.readouterr().err.split())
+
+
 @pytest.mark.parametrize(
     ("arm", "series", "rows"),
     [

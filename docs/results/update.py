@@ -151,7 +151,7 @@ def finished(runs: Path, name: str) -> pd.DataFrame:
     seeds = wide.pop("replicate").astype(int)
     wide = wide.assign(pretrain_seed=seeds // SEEDS, finetune_seed=seeds % SEEDS).round(4)
     first = [*KEY, "validation", "test"]
-    return wide[[*first, *(name for name in wide.columns if name not in first)]]
+    return wide.reindex(columns=[*first, *(name for name in wide.columns if name not in first)])
 
 
 def searches() -> list[str]:
