@@ -280,7 +280,7 @@ class FidelityArm(Section):
 
 
 class Fidelity(Study):
-    """Agreement of our hypergradient of one weight per PT example with the exact one, by backpropagation.
+    """Agreement of the paper's hypergradient of one weight per PT example with the exact one, by backpropagation.
 
     Not in the paper.
     """

@@ -88,14 +88,14 @@ def comparisons(results: MnistResults) -> Iterator[Comparison]:
 
 
 EXPERIMENT = Experiment(
-    title="Ours against backpropagation through all of pre-training and fine-tuning: accuracy, wall time and memory",
-    figure_title="Accuracy, wall time and memory of ours and of backpropagation through all of pre-training and "
+    title="The paper's method against backpropagation through training: accuracy, wall time and memory",
+    figure_title="Accuracy, wall time and memory of the paper's method and of backpropagation through pre-training and "
     "fine-tuning",
     section=BpttStudy,
     order=4,
     needs=lambda jobs, section: Needs(jobs.studies("bptt")),
     results=MnistResults,
-    tables=lambda results: results.beside_paper("Ours against backpropagation through PT and FT"),
+    tables=lambda results: results.beside_paper("The paper's method against backpropagation through PT and FT"),
     figure=figure,
     comparisons=comparisons,
 )

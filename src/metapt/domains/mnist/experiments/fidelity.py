@@ -1,4 +1,4 @@
-"""Experiment `fidelity`: agreement of our hypergradient with the exact one. Not in the paper."""
+"""Experiment `fidelity`: agreement of the paper's hypergradient with the exact one. Not in the paper."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ def comparisons(results: MnistResults) -> Iterator[Comparison]:
 
 
 EXPERIMENT = Experiment(
-    title="How near our hypergradient is to the exact one",
-    figure_title="Cosine and norm ratio of our hypergradient to the exact one",
+    title="How near the paper's hypergradient is to the exact one",
+    figure_title="Cosine and norm ratio of the paper's hypergradient to the exact one",
     section=Fidelity,
     order=5,
     needs=lambda jobs, section: Needs(jobs.studies("fidelity")),

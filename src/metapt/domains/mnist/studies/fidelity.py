@@ -1,4 +1,4 @@
-"""Experiment `fidelity`: our hypergradient of one weight per PT example against the exact one, by backpropagation."""
+"""Experiment `fidelity`: the paper's hypergradient of one weight per PT example against the exact one."""
 
 from __future__ import annotations
 
