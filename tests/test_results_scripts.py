@@ -11,6 +11,7 @@ import pytest
 
 from metapt.domains.ecg.quantities import AUROC, CANDIDATE_LOSS, CANDIDATE_STRENGTH, DISPLACEMENT, FACTOR
 from metapt.domains.ppi.quantities import INTACT
+from metapt.errors import DataError
 from metapt.evaluation import metrics
 from metapt.twostage.quantities import CROSS_VALIDATED_AUROC, EVALUATIONS, TIME_PER_STEP, VALIDATION_AUROC
 from metapt.twostage.replicates import pair
@@ -71,7 +72,7 @@ def test_a_folder_without_ft_runs_is_refused_with_a_sentence(
     ("arm", "series", "rows"),
     [
         ("temperature_search", WHOLE_RUNS, ["temperature,validation", "7,1,2.0,60.0", "7,2,0.125,70.0001"]),
-        ("run_search", WHOLE_RUNS, ["strength,validation", "7,1,16.0,60.0", "7,2,1.0,70.0001"]),
+        ("run_search", WHOLE_RUNS, ["strength,validation", "7,1,6400.0,60.0", "7,2,400.0,70.0001"]),
         ("random_search", SHORT_RUNS, ["strength,loss", "7,1,0.5,0.25", "7,2,16.25,0.500001"]),
     ],
 )
@@ -200,11 +201,13 @@ def test_the_figure_of_gains_shows_what_the_tables_say() -> None:
 
 def test_a_claim_of_two_machines_is_refused() -> None:
     runs = pd.read_csv(RESULTS / "ecg" / "full_access.csv").query("arm in ['no_pt', 'simclr']")
-    with pytest.raises(ValueError, match=r"more than one machine has runs for \['.*simclr.*no_pt.*'\]"):
+    with pytest.raises(DataError, match=r"more than one machine has runs for \['.*simclr.*no_pt.*'\]"):
         UPDATE["claims_of"]("ecg_full_access", [runs, runs])
 
 
-def test_an_arm_with_part_of_its_pt_seeds_waits_for_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_arm_with_part_of_its_pt_seeds_waits_for_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
     shutil.copytree(RESULTS, tmp_path / "docs" / "results")
     (tmp_path / "config").symlink_to(ROOT / "config")
     results, arm = tmp_path / "docs" / "results", "temperature_search"
@@ -233,8 +236,11 @@ def test_an_arm_with_part_of_its_pt_seeds_waits_for_the_others(tmp_path: Path, m
     assert set(pd.read_csv(unfinished)["pretrain_seed"]) == {0, 1, 2, 3}
     assert arm not in set(pd.read_csv(finished)["arm"])
     pd.concat([pd.read_csv(unfinished), other]).to_csv(unfinished, index=False)
-    with pytest.raises(ValueError, match="arms of one table need the same PT seeds"):
-        update(before[before["arm"] == "simclr"].assign(arm="simclr-mild").query("pretrain_seed < 2"), "second-machine")
+    for short in (arm, "simclr-mild"):  # claims are made on the first one only
+        few = before[before["arm"] == "simclr"].assign(arm=short).query("pretrain_seed < 2")
+        with pytest.raises(SystemExit):
+            update(few, "second-machine")
+        assert "arms of one table need the same PT seeds" in capsys.readouterr().err
     update(before[own & (before["pretrain_seed"] >= 4)], "second-machine")
     pd.testing.assert_frame_equal(pd.read_csv(unfinished), other.reset_index(drop=True))
     pd.testing.assert_frame_equal(pd.read_csv(finished), before)

@@ -38,6 +38,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pandas as pd
+import torch
 from matplotlib.figure import Figure
 from matplotlib.ticker import StrMethodFormatter
 
@@ -46,12 +47,15 @@ from metapt.config import load
 from metapt.domains.ecg.config import EcgMeta, PretrainedEcgArm, RandomSearch, RunSearch
 from metapt.domains.ecg.looks import looks
 from metapt.domains.ecg.quantities import CANDIDATE_LOSS, CANDIDATE_STRENGTH, CLASS_AUROCS, DISPLACEMENT, FACTOR
+from metapt.domains.ecg.setting import policy_of
 from metapt.domains.ppi.quantities import INTACT
+from metapt.errors import DataError
 from metapt.evaluation import figures, metrics
 from metapt.evaluation.comparisons import BEYOND_THE_PAPER, judge
 from metapt.evaluation.experiment import Experiment
 from metapt.evaluation.statistics import estimate_mean
 from metapt.evaluation.tables import markdown
+from metapt.twostage.arms import changed
 from metapt.twostage.quantities import CROSS_VALIDATED_AUROC, EVALUATIONS, VALIDATION_AUROC
 from metapt.twostage.replicates import SEEDS, pair
 from metapt.twostage.results import TwoStageResults
@@ -164,8 +168,15 @@ def columns_of(arm: RandomSearch | RunSearch) -> dict[str, tuple[str, float]]:
     """Return the columns of the table of a search's candidates: the series of each, and a factor on its values."""
     if isinstance(arm, RandomSearch):
         return {"strength": (CANDIDATE_STRENGTH, 1.0), "loss": (CANDIDATE_LOSS, 1.0)}
-    start = small("ecg").pretrain.temperature if arm.hyperparameter == "temperature" else arm.warp.initial
-    return {arm.hyperparameter: (FACTOR, start), "validation": (CROSS_VALIDATED_AUROC, 1.0)}
+    return {arm.hyperparameter: (FACTOR, start_of(arm)), "validation": (CROSS_VALIDATED_AUROC, 1.0)}
+
+
+def start_of(arm: RunSearch) -> float:
+    """Return the start of a search, which the factors of its candidates multiply: a temperature, or a strength."""
+    if arm.hyperparameter == "temperature":
+        return changed(small("ecg").pretrain, arm.pretrain).temperature
+    policy = policy_of(arm.warp)
+    return float(policy.global_strength(policy.initial(torch.Generator())))
 
 
 def candidates(runs: Path, table: str) -> dict[str, pd.DataFrame]:
@@ -310,14 +321,14 @@ def save_png(figure: Figure, path: Path) -> None:
 def claims_of(name: str, tables: Iterable[pd.DataFrame]) -> pd.DataFrame:
     """Return the verdicts on the claims of several tables of FT runs, which are corrected together.
 
-    Raises ValueError for a claim that stands in two tables.
+    Raises DataError for a claim that stands in two tables.
     """
     measured = [results_of(name, runs) for runs in tables if len(runs)]
     found = [each for results in measured for each in SOURCES[name].record.comparisons(results)]
     claims = judge(name, found)
     twice = claims["claim"][claims["claim"].duplicated()].tolist()
     if twice:
-        raise ValueError(f"more than one machine has runs for {twice}")
+        raise DataError(f"more than one machine has runs for {twice}")
     return claims
 
 
@@ -358,7 +369,7 @@ def pretraining_tables(source: Source, runs: Path, table: str) -> dict[Path, pd.
 def save_tables(name: str, table: str, folder: Path, new: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Add new FT runs to a table, with what else is kept of their PT runs in `folder`, and write the claims.
 
-    Return the FT runs of the table and the claims. Raises ValueError, as `claims_of`, and if the arms have different PT
+    Return the FT runs of the table and the claims. Raises DataError, as `claims_of`, and if the arms have different PT
     seeds. Nothing is written before all is read.
     """
     source, path = SOURCES[name], SOURCES[name].path(table)
@@ -366,10 +377,10 @@ def save_tables(name: str, table: str, folder: Path, new: pd.DataFrame) -> tuple
         new.insert(0, PROBLEM, source.problem)
     whole = updated(path, new, [PROBLEM, *KEY] if source.problem else KEY)
     runs = whole[whole[PROBLEM] == source.problem].drop(columns=PROBLEM) if source.problem else whole
-    claims = claims_of(name, [runs if each == table else source.read(each) for each in source.beside(table)])
     seeds = runs.groupby("arm")["pretrain_seed"].unique().map(sorted).map(str)
     if seeds.nunique() > 1:
-        raise ValueError(f"arms of one table need the same PT seeds; they have {seeds.to_dict()}")
+        raise DataError(f"arms of one table need the same PT seeds; they have {seeds.to_dict()}")
+    claims = claims_of(name, [runs if each == table else source.read(each) for each in source.beside(table)])
     further = _FURTHER if table.endswith(_FURTHER) else ""
     written = {path: whole, HERE / "claims" / further / f"{name}.csv": claims}
     for file, rows in (written | pretraining_tables(source, folder, table)).items():
@@ -398,8 +409,40 @@ def save_pages(domain: str, claims: pd.DataFrame) -> None:
         print(f"Claims that are not in {file}:", *(missing or ["none"]), sep="\n")
 
 
+def add(name: str, table: str, folder: Path) -> None:
+    """Add the FT runs of an experiment in a results folder to a table; print what is to be put into pages by hand.
+
+    Raises DataError if there are none, as `claims_of`, and as `save_tables`.
+    """
+    source = SOURCES[name]
+    new = finished(folder, name)
+    if new.empty:
+        raise DataError(
+            f"{folder}/{source.domain}/finetune has no FT run with {source.setting}; make some with snakemake"
+        )
+    unfinished = HERE / "ecg" / f"{UNFINISHED}.csv"
+    if table == UNFINISHED:
+        new = new[~new["arm"].isin(source.read(_SECOND)["arm"])]
+        written = {unfinished: updated(unfinished, new, KEY)} | pretraining_tables(source, folder, _SECOND)
+        for file, rows in written.items():
+            rows.to_csv(file, index=False)
+        return
+    if source.domain == "ecg" and table == _SECOND and unfinished.exists():
+        waiting = pd.read_csv(unfinished)
+        own = waiting["arm"].isin(new["arm"])
+        runs, claims = save_tables(name, table, folder, pd.concat([waiting[own], new]))
+        waiting[~own].to_csv(unfinished, index=False)
+    else:
+        runs, claims = save_tables(name, table, folder, new)
+    for caption, block in source.record.tables(results_of(name, runs)).blocks.items():
+        print(markdown(block.map(str), caption, {str(column): False for column in block.columns}))
+    if not table.endswith(_FURTHER):
+        save_figures(name, table, runs)
+        save_pages(source.domain, claims)
+
+
 def main() -> None:
-    """Write the tables, put claims into the pages, and print what is to be put there by hand."""
+    """Add the runs that the command line names; see the head of this file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("experiment", choices=SOURCES)
     parser.add_argument("runs", type=Path, help="results folder of the runs, such as results/real-small")
@@ -409,30 +452,10 @@ def main() -> None:
     legal = [*source.tables, *([UNFINISHED] if source.domain == "ecg" else [])]
     if table not in legal:
         parser.error(f"{name} has no table {table!r}; legal: {', '.join(legal)}")
-    new = finished(arguments.runs, name)
-    if new.empty:
-        parser.error(
-            f"{arguments.runs}/{source.domain}/finetune has no FT run with {source.setting}; make some with snakemake"
-        )
-    unfinished = HERE / "ecg" / f"{UNFINISHED}.csv"
-    if table == UNFINISHED:
-        new = new[~new["arm"].isin(source.read(_SECOND)["arm"])]
-        written = {unfinished: updated(unfinished, new, KEY)} | pretraining_tables(source, arguments.runs, _SECOND)
-        for file, rows in written.items():
-            rows.to_csv(file, index=False)
-        return
-    if source.domain == "ecg" and table == _SECOND and unfinished.exists():
-        waiting = pd.read_csv(unfinished)
-        own = waiting["arm"].isin(new["arm"])
-        runs, claims = save_tables(name, table, arguments.runs, pd.concat([waiting[own], new]))
-        waiting[~own].to_csv(unfinished, index=False)
-    else:
-        runs, claims = save_tables(name, table, arguments.runs, new)
-    for caption, block in source.record.tables(results_of(name, runs)).blocks.items():
-        print(markdown(block.map(str), caption, {str(column): False for column in block.columns}))
-    if not table.endswith(_FURTHER):
-        save_figures(name, table, runs)
-        save_pages(source.domain, claims)
+    try:
+        add(name, table, arguments.runs)
+    except DataError as error:
+        parser.error(str(error))
 
 
 if __name__ == "__main__":
