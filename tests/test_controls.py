@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 import pytest
 
+from metapt import registry
 from metapt.config import Config, load
 from metapt.config_files import read_one
 from metapt.domains.ecg import config as ecg
@@ -147,3 +148,22 @@ def test_arms_with_what_different_learners_found_differ_in_more_than_one_setting
     assert ("meta-stable-frozen", "meta-frozen") not in found
     if domain == "ppi":
         assert found["meta-stable-permuted", "meta-stable-frozen"] == "weights.use: permuted, not as_learned"
+
+
+def claims(key: str, changes: dict[str, Any]) -> set[tuple[str, str]]:
+    """Return arm and control of each claim of an experiment of ECGs, with `changes` of `config/real-small.yaml`."""
+    settings = load([ROOT / "config/real-small.yaml"], {"ecg": changes}).ecg
+    assert settings is not None
+    experiment, empty = registry.domain("ecg").experiments[key], pd.DataFrame()
+    results = experiment.results(key, settings, getattr(settings, key), {}, empty, empty, {}, {})
+    return {(each.arm, each.control) for each in experiment.comparisons(results)}
+
+
+def test_a_claim_of_the_paper_is_made_where_the_arms_differ_in_what_it_says_alone() -> None:
+    """`real-small` gives `meta` a smaller warp network, which the default arms of other K do not have."""
+    of_other_steps = {("meta", "meta-k0"), ("meta-k0", "simclr"), ("meta-k10", "meta")}
+    assert claims("unroll_steps", {"unroll_steps": {}}) == {("meta", "simclr")}
+    arms = {f"meta-k{steps}": {"extends": "meta", "unroll_steps": steps} for steps in (0, 5, 10)}
+    assert claims("unroll_steps", {"unroll_steps": {}, "arms": arms}) >= {("meta", "simclr")} | of_other_steps
+    assert ("meta", "simclr") in claims("full_access", {})
+    assert ("meta", "simclr") not in claims("full_access", {"arms": {"meta": {"finetune": {"lr": 0.01}}}})

@@ -6,8 +6,10 @@ import math
 import re
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
+from scipy.special import stdtrit
 from scipy.stats import pearsonr, spearmanr, wilcoxon
 
 from metapt.domains.ecg.experiments.estimators import HYPERPARAMETERS
@@ -16,7 +18,7 @@ from metapt.domains.ecg.looks import label
 from metapt.evaluation.agreement import SINGLE_RUNS
 from metapt.evaluation.agreement_report import comparisons, measured
 from metapt.evaluation.comparisons import BEYOND_THE_PAPER, LEAST_SEEDS, decide
-from metapt.evaluation.headroom import REFERENCE, grids, headroom, read
+from metapt.evaluation.headroom import REFERENCE, grids, headroom, held_out_gain, read
 from metapt.evaluation.objectives import agreements
 from metapt.evaluation.statistics import estimate_mean
 from metapt.evaluation.tables import mean_and_error
@@ -25,6 +27,7 @@ from metapt.twostage.quantities import EVALUATIONS
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs" / "results"
+FT, LINEAR = "full_transfer", "linear_evaluation"
 HEADROOM, ESTIMATORS = ((RESULTS / name).read_text(encoding="utf-8") for name in ("headroom.md", "estimators.md"))
 
 
@@ -280,6 +283,38 @@ def test_the_page_says_how_many_settings_of_ecgs_are_better_than_the_reference()
     means = runs[runs["evaluation"] == "full_transfer"].groupby("setting")["test"].mean()
     better = (means.drop(REFERENCE) > means[REFERENCE]).sum()
     assert f"{better} of the 24 random settings are better" in HEADROOM
+
+
+JACKKNIFED = {
+    ("mnist rotation", FT): "MNIST",
+    ("ecg width 8", FT): "ECGs, FT of the whole network",
+    ("ecg width 8", LINEAR): "ECGs, linear evaluation",
+    ("ppi 3x16 permuted_50", LINEAR): "protein graphs, 50 % permuted",
+    ("ppi 3x16 permuted_90", LINEAR): "protein graphs, 90 % permuted",
+}
+"""Problems and evaluations with headroom, in the words of the page."""
+
+
+def test_the_page_of_the_headroom_says_what_a_jackknife_leaves_of_each_gain_that_is_shown() -> None:
+    expected = []
+    for grid in grids(read(sorted((RESULTS / "headroom").glob("*.csv")))):
+        assert grid.reference is not None
+        test, reference = grid.test.to_numpy(), grid.reference.to_numpy()
+        for chosen_by, criterion in (("test", test), ("validation", grid.validation.to_numpy())):
+            gain, n = held_out_gain(test, reference, criterion), len(reference)
+            if not gain.low > 0 or (chosen_by == "validation" and grid.cell["domain"] == "mnist"):
+                continue
+            left = [
+                held_out_gain(*(np.delete(each, seed, -1) for each in (test, reference, criterion))).mean
+                for seed in range(n)
+            ]
+            error = math.sqrt((n - 1) * np.var(left))
+            low, high = (gain.mean + side * error * stdtrit(n - 1, 0.975) for side in (-1, 1))
+            words = f"{gain.mean:.1f} ± {error:.1f} ({low:.1f} to {high:.1f})".replace("-0.0", "0.0")
+            name = JACKKNIFED[grid.cell["problem"], grid.cell["evaluation"]]
+            expected.append((name, chosen_by, words, "yes" if low > 0 else "not shown"))
+    rows = re.findall(r"^\| (.*) \| (test|validation) results \| (.*) \| (yes|not shown) \|$", HEADROOM, re.MULTILINE)
+    assert sorted(rows) == sorted(expected)
 
 
 @pytest.mark.parametrize("path", sorted((RESULTS / "confirmation").glob("*.csv")), ids=lambda path: path.name)
@@ -618,9 +653,6 @@ def by_seed(*names: str) -> pd.Series[float]:
     """Return the mean test result by evaluation, arm and PT seed of tables in `docs/results`."""
     runs = pd.concat([pd.read_csv(RESULTS / f"{name}.csv") for name in names])
     return runs.groupby(["evaluation", "arm", "pretrain_seed"])["test"].mean()
-
-
-FT, LINEAR = "full_transfer", "linear_evaluation"
 
 
 def test_the_summary_says_what_the_headroom_and_its_confirmation_say() -> None:

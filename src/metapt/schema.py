@@ -102,7 +102,9 @@ def describe(node: Json) -> str:
                 "maximum": "of at most",
                 "exclusiveMaximum": "below",
             }
-            limits = " and ".join(f"{word} {node[bound]:g}" for bound, word in bounds.items() if bound in node)
+            limits = " and ".join(f"{word} {node[bound]:.10g}" for bound, word in bounds.items() if bound in node)
+            if {"minimum", "maximum"} <= node.keys():
+                limits = f"from {node['minimum']:.10g} to {node['maximum']:.10g}"
             return f"{'a whole number' if kind == 'integer' else 'a number'} {limits}".strip()
         case "boolean":
             return "true or false"

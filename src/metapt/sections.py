@@ -118,7 +118,8 @@ Rate = Annotated[float, Field(gt=0)]
 Sizes = Annotated[list[Positive], Distinct, Field(min_length=1)]
 MOST_FINETUNE_SEEDS = 1000
 FinetuneSeeds = Annotated[int, Field(ge=1, le=MOST_FINETUNE_SEEDS)]
-Seeds = Positive | Annotated[list[Count], Distinct, Field(min_length=1)]  # see `seed_numbers`
+Seed = Annotated[int, Field(ge=0, le=999_999_999)]  # NumPy takes less than 2^32
+Seeds = Positive | Annotated[list[Seed], Distinct, Field(min_length=1)]  # see `seed_numbers`
 
 
 def seed_numbers(seeds: int | Sequence[int]) -> list[int]:

@@ -406,6 +406,20 @@ def test_within_a_point_is_on_both_sides(gap: float, tmp_path: Path) -> None:
     assert verdicts["meta-k10 comes within 1 point of meta, FT of the whole network, |D_FT| = 500"] == "not reproduced"
 
 
+@pytest.mark.parametrize("key", ["full_access", "partial_access", "cost"])
+def test_each_claim_has_its_paired_differences(key: str, tmp_path: Path) -> None:
+    """An arm that sees labels in PT, and one without, are compared though their settings have other words."""
+    outputs = run(key, tmp_path, **({key: SMALL[key]} if key in SMALL else {}))
+    claims, found = claims_of(outputs), pd.read_csv(outputs["differences"]).set_index(["arm", "control"])
+    assert len(claims) > 0
+    for claim in claims.itertuples():
+        assert claim.metric in set(found.loc[[(claim.arm, claim.control)], "metric"]), claim
+    if key == "partial_access":
+        gains = found.loc[("meta", "simclr")].set_index(["setting", "evaluation", "metric"])["mean"]
+        words = ("ft_size=500 meta_ft_size=50", "full_transfer", AUROC)
+        assert gains[words] == pytest.approx(1 - math.exp(-50 / 40))
+
+
 @pytest.mark.slow
 def test_partial_access(tmp_path: Path) -> None:
     outputs = run("partial_access", tmp_path)

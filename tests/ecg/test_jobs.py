@@ -317,6 +317,10 @@ def test_estimates_and_secants_along_each_strength_of_views(measured: str) -> No
     ("change", "words"),
     [
         ({"reference": "meta"}, "headroom.reference is 'meta', whose PT sees labels"),
+        (
+            {"reference": "simclr-released"},
+            "has batch_norm, batch_size, jitter, linear_lr of its own, and the settings have the domain's",
+        ),
         ({"crop": [0.5, 1.5]}, "headroom.crop goes up to 1.5; legal: shares of at most 1"),
         ({"noise": [0.5, 0.5]}, "0.5 is not below 0.5; a range begins with its lower end"),
         ({"pretrain_seeds": [1, 1]}, "1 stands there twice"),
@@ -326,6 +330,11 @@ def test_estimates_and_secants_along_each_strength_of_views(measured: str) -> No
 def test_what_makes_no_headroom_is_refused(change: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         jobs(headroom=change)
+
+
+def test_a_headroom_may_be_over_an_arm_with_other_views() -> None:
+    arm = {"extends": "simclr", "pretrain": {"temperature": 0.125}}
+    assert jobs(arms={"low": arm}, headroom={"reference": "low"}).config.headroom.reference == "low"
 
 
 def test_a_setting_can_not_take_the_name_of_an_arm() -> None:

@@ -112,6 +112,20 @@ def test_the_held_out_gain_is_nothing_where_nothing_can_be_gained() -> None:
     assert np.mean([gain.low > 0 for gain in found]) < 0.06
 
 
+@pytest.mark.parametrize("seeds", [4, 8])
+@pytest.mark.parametrize("deviation", [0.0, 1.0])
+def test_the_interval_of_a_held_out_gain_misses_it_a_little_too_often(seeds: int, deviation: float) -> None:
+    """The reference is as noisy as a setting; the settings stay the same in all repetitions."""
+    random = np.random.default_rng(5)
+    effects = deviation * random.normal(size=(24, 1))
+    found = [
+        held_out_gain(y := effects + random.normal(size=(24, seeds)), random.normal(size=seeds), y) for _ in range(600)
+    ]
+    mean = np.mean([gain.mean for gain in found])
+    missed = np.mean([not gain.low <= mean <= gain.high for gain in found])
+    assert 0.03 < missed < 0.14
+
+
 def test_a_criterion_that_chooses_the_worst_setting_loses() -> None:
     test = np.array([[1.0, 1.0, 1.0, 1.0], [3.0, 3.0, 3.0, 3.0]])
     assert held_out_gain(test, np.full(4, 2.0), test).mean == 1.0

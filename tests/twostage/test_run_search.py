@@ -72,6 +72,19 @@ def test_a_diverged_candidate_loses(diverged: float) -> None:
     assert at_random(measured, [(diverged,), (0.5,)]) == (0.5,)
 
 
+@pytest.mark.parametrize(
+    ("results", "end"),
+    [
+        ({1.0: 70.0, -1.0: 60.0}, 1.0),  # both of the second round diverge
+        ({0.5: 60.0, -0.5: 70.0}, -0.5),  # both of the first
+        ({}, 0.5),  # all: the run of the result ends with the reason
+    ],
+)
+def test_where_both_candidates_diverge_the_search_stays(results: dict[float, float], end: float) -> None:
+    measured = Measured(lambda place: results.get(place[0], math.nan))
+    assert by_secants(measured, [(1.0,), (1.0,)], 1.0, 0.5) == (end,)
+
+
 class Trainer:
     """A PT run that diverges, or whose result is its place."""
 

@@ -49,13 +49,15 @@ def differences(results: Results, compared: Mapping[tuple[str, str], str]) -> pd
     }
     rows: list[dict[str, Any]] = []
     for (arm, control), changed in compared.items():
-        for (name, *cell), ours in cells.items():
-            others = cells.get((control, *cell))
+        for (name, setting, *cell), ours in cells.items():
+            others = cells.get((control, results.setting_of_control(control, str(setting)), *cell))
             if name != arm or others is None or set(ours.index) != set(others.index):
                 continue
             d = paired_difference(ours, others)
             numbers = (d.mean, d.standard_error, d.n, d.low, d.high, d.p_value)
-            rows.append(dict(zip(COLUMNS, (results.name, arm, control, changed, *cell, *numbers), strict=True)))
+            rows.append(
+                dict(zip(COLUMNS, (results.name, arm, control, changed, setting, *cell, *numbers), strict=True))
+            )
     return pd.DataFrame(rows, columns=COLUMNS)
 
 

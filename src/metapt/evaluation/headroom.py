@@ -188,8 +188,9 @@ def held_out_gain(test: ArrayLike, reference: ArrayLike, criterion: ArrayLike) -
         criterion: results [settings, seeds] whose mean over half of the seeds chooses the setting, such as `test`.
 
     Returns:
-        Mean, standard error and t interval over seeds of each seed's gain in the splits that measure on it. The seeds'
-        gains are not quite independent, since they choose for one another.
+        Mean, standard error and t interval over seeds of each seed's gain in the splits that measure on it. The
+        interval is too short, since seeds choose for one another and their gains are not independent: in simulations
+        with 24 settings and 4 or 8 seeds it misses the mean gain in 5 to 13 % of the cases, not in 5 %.
     """
     gains = np.asarray(test, dtype=np.float64) - np.asarray(reference, dtype=np.float64)
     by = np.nan_to_num(np.asarray(criterion, dtype=np.float64), nan=-np.inf)

@@ -61,6 +61,10 @@ class Results:
         default = list(type(self.section)().arms)
         return {name: own[name] for name in sorted(own, key=lambda each: (*default, each).index(each))}
 
+    def setting_of_control(self, control: str, setting: str) -> str:
+        """Return the setting of a control's runs that an arm's runs in `setting` are compared with."""
+        return setting
+
     def independent(self, values: pd.Series[float], evaluation: str) -> pd.Series[float]:
         """Return a value for each independent replicate, given those of a cell of the metrics table by replicate."""
         return values

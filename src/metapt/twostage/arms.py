@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Annotated, Any, NamedTuple, TypeVar, get_args
 
 from pydantic import Field, PlainSerializer
@@ -69,11 +69,29 @@ class Pair(NamedTuple):
     papers: bool = False  # whether the paper makes the claim
 
 
+def differing(arm: Section, control: Section) -> set[str]:
+    """Return the keys that both arms have, but for the method, and in which they differ."""
+    common = type(arm).model_fields.keys() & type(control).model_fields.keys() - {"method"}
+    ours, others = plain(arm), plain(control)
+    return {key for key in common if ours[key] != others[key]}
+
+
 def pairs(
-    arms: Sequence[str], papers: Iterable[tuple[str, str]], controls: Callable[[str], Iterable[str]]
+    arms: Mapping[str, Section],
+    papers: Iterable[tuple[str, str]],
+    claimed: Collection[str],
+    controls: Callable[[str], Iterable[str]],
 ) -> list[Pair]:
-    """Return the pairs of `arms` that are compared: those of the paper, then each arm and each of its `controls`."""
-    found = {pair: Pair(*pair, papers=True) for pair in papers if set(pair) <= set(arms)}
+    """Return the pairs of `arms` that are compared: those of the paper, then each arm and each of its `controls`.
+
+    Those of the paper have different methods, or differ in the keys `claimed`. A config may make its arms differ in
+    more, and then they are not compared.
+    """
+    found = {
+        pair: Pair(*pair, papers=True)
+        for pair in papers
+        if set(pair) <= arms.keys() and differing(*(arms[each] for each in pair)) <= set(claimed)
+    }
     for arm in arms:
         for control in controls(arm):
             if control in arms:

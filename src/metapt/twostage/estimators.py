@@ -21,7 +21,7 @@ from metapt.evaluation.experiment import Experiment, Needs
 from metapt.evaluation.results import Results
 from metapt.files import sha256
 from metapt.jobs import Json
-from metapt.sections import Count, Distinct, ExperimentSection, Positive, Rate, Section, key, plain
+from metapt.sections import Count, Distinct, ExperimentSection, Positive, Rate, Section, Seed, key, plain
 from metapt.twostage.quantities import EVALUATIONS
 from metapt.twostage.seeds import seed_means
 from metapt.twostage.slopes import COST, HORIZON, SLOPE
@@ -46,7 +46,7 @@ class EstimatorsSection(ExperimentSection):
         "and FT as this config",
         min_length=1,
     )
-    pretrain_seeds: Annotated[list[Count], Distinct] = key(
+    pretrain_seeds: Annotated[list[Seed], Distinct] = key(
         [0, 1, 2, 3, 4], "PT seeds, each with estimates of its own", min_length=1
     )
     draws: Positive = key(32, "draws of minibatches whose mean is an estimate")

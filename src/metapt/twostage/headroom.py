@@ -13,7 +13,7 @@ from metapt.evaluation import headroom_report
 from metapt.evaluation.experiment import Experiment, Needs
 from metapt.evaluation.headroom import CELL, RUN
 from metapt.evaluation.results import Results
-from metapt.sections import Count, Distinct, ExperimentSection, Rate, key
+from metapt.sections import Distinct, ExperimentSection, Rate, Seed, key
 from metapt.twostage.quantities import AUROC_LABEL, EVALUATIONS, VALIDATION_AUROC
 from metapt.twostage.replicates import SEEDS
 
@@ -32,8 +32,8 @@ class HeadroomSection(ExperimentSection):
     """Random settings of the hyperparameters of PT, each with the same PT seeds. Not in the paper."""
 
     settings: int = key(24, "random settings", ge=2)
-    seed: Count = key(0, "seed of the random settings; the first ones are the same for any number of them")
-    pretrain_seeds: Annotated[list[Count], Distinct] = key(
+    seed: Seed = key(0, "seed of the random settings; the first ones are the same for any number of them")
+    pretrain_seeds: Annotated[list[Seed], Distinct] = key(
         [0, 1, 2, 3], "PT seeds, the same for all settings; tables with other seeds can be joined"
     )
 

@@ -37,6 +37,8 @@ class Judged(Protocol):
 def by_secants(candidates: Judged, directions: Sequence[Place], step: float, shrink: float) -> Place:
     """Compare two candidates on opposite sides of the present place, go to the better one, and repeat.
 
+    Where both diverge it stays, and the next round is nearer.
+
     Args:
         candidates: give the AUROC at a place.
         directions: of each round, from the present place to its first candidate when the step is 1.
@@ -44,17 +46,21 @@ def by_secants(candidates: Judged, directions: Sequence[Place], step: float, shr
         shrink: factor on the step after each round.
 
     Returns:
-        The last place, which is that of a candidate.
+        The last place that was gone to, which is that of a candidate; if all diverge, that of one of the last round.
     """
     place: Place = (0.0,) * len(directions[0])
+    ends: list[Place] = []
+    moved = False
     for number in progress.steps(0, len(directions), "secants"):
         ends = [
             tuple(at + sign * step * along for at, along in zip(place, directions[number], strict=True))
             for sign in (1, -1)
         ]
-        place = ends[highest([candidates.auroc(end) for end in ends])]
+        aurocs = [candidates.auroc(end) for end in ends]
+        if not all(map(math.isnan, aurocs)):
+            place, moved = ends[highest(aurocs)], True
         step *= shrink
-    return place
+    return place if moved else ends[0]
 
 
 def at_random(candidates: Judged, places: Sequence[Place]) -> Place:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 import pandas as pd
 
-from metapt.domains.ecg.config import EcgSettings, Simclr, controls, resolved
+from metapt.domains.ecg.config import EcgSettings, Simclr, access, controls, resolved
 from metapt.domains.ecg.quantities import AUROC, DISPLACEMENT
 from metapt.sections import DomainSection, Section
 from metapt.twostage.arms import Pair, pairs
@@ -26,6 +26,7 @@ class EcgResults(TwoStageResults):
     auroc: ClassVar[str] = AUROC
     papers_arms: ClassVar[Mapping[str, str]] = {}  # our name of an arm -> the paper's, where they differ
     papers_pairs: ClassVar[Sequence[tuple[str, str]]] = ()  # arm and control of each claim of the paper
+    papers_keys: ClassVar[Collection[str]] = ()  # keys in which they differ beside their methods
 
     def arm_settings(self) -> dict[str, Section]:
         """Return the settings of the arms that the experiment compares, each with its warp."""
@@ -37,11 +38,18 @@ class EcgResults(TwoStageResults):
 
         The table of differences shows the same pairs.
         """
-        return pairs(self.arms, self.papers_pairs, lambda arm: controls(arm, self.config.arms))
+        found = self.config.arms
+        return pairs(self.arm_settings(), self.papers_pairs, self.papers_keys, lambda arm: controls(arm, found))
 
     def meta_sizes(self, arm: str, size: int) -> list[int | None]:
         """Return the numbers of FT ECGs at meta-PT time of an arm's runs with this |D_FT|; None: full access."""
         return [None]
+
+    def setting_of_control(self, control: str, setting: str) -> str:
+        """Return the setting of a control's runs; a PT run without labels serves all numbers of labels."""
+        arm = self.config.arms.get(control)
+        unlabelled = arm is not None and access(arm, 0) == "none"
+        return "" if unlabelled and setting_words(setting).keys() == {"meta_ft_size"} else setting
 
     def runs(self, arm: str, size: int, evaluation: str, meta_size: int | None = None) -> pd.Series[float]:
         """Return the test AUROC (%) of each FT run by pair of seeds. Raises NotMeasuredError without one."""

@@ -86,7 +86,8 @@ class PpiResults(TwoStageResults):
 
         The table of differences shows the same pairs.
         """
-        return pairs(self.arms, PAPERS_PAIRS, lambda arm: controls(arm, self.config.arms))
+        found = self.config.arms
+        return pairs(self.arm_settings(), PAPERS_PAIRS, ["pretrain_lr"], lambda arm: controls(arm, found))
 
     def starts(self, arms: Iterable[str]) -> list[tuple[str, str]]:
         """Return those of `arms` with an arm in the experiment that differs in its task weights of 1, and that arm."""
@@ -94,8 +95,8 @@ class PpiResults(TwoStageResults):
         return [(arm, start) for arm, start in found if start is not None]
 
     def gains(self) -> list[tuple[str, str]]:
-        """Return the paper's meta arm and its plain PT if both were run, then each meta arm and its start."""
-        papers = [(LEARNED, BASELINE)] if {LEARNED, BASELINE} <= set(self.arms) else []
+        """Return the paper's meta arm and its plain PT if they are compared, then each meta arm and its start."""
+        papers = [(arm, control) for arm, control, _ in self.pairs() if (arm, control) == (LEARNED, BASELINE)]
         return list(dict.fromkeys([*papers, *self.starts(self.meta_arms)]))
 
     def validation(self, arm: str, setting: str, evaluation: str) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -30,6 +30,7 @@ class FullAccessResults(EcgResults):
 
     papers_arms: ClassVar[Mapping[str, str]] = {"optsla": "simclr_optsla"}
     papers_pairs: ClassVar[Sequence[tuple[str, str]]] = (("simclr", "no_pt"), ("meta", "simclr"), ("meta", "optsla"))
+    papers_keys: ClassVar[Collection[str]] = ("pretrain_steps",)  # P, of which OptSLA has one of its own
 
 
 EXPERIMENT = Experiment(

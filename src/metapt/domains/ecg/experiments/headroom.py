@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from metapt.domains.ecg.config import Arm, EcgPretraining, EcgSettings, Simclr, Warp, access
+from metapt.domains.ecg.config import Arm, EcgPretraining, EcgSettings, PretrainedEcgArm, Simclr, Warp, access
 from metapt.domains.ecg.jobs import EcgJobs
 from metapt.domains.ecg.quantities import AUROC
 from metapt.domains.ecg.results import EcgResults, finetune_setting
@@ -15,6 +15,8 @@ from metapt.evaluation.experiment import Needs
 from metapt.evaluation.headroom import REFERENCE
 from metapt.sections import Positive, key
 from metapt.twostage.headroom import Cell, HeadroomSection, Range, experiment, table_of_runs
+
+VIEWS = "crop", "noise", "temperature"  # keys of PT that a setting draws, beside the strength of its warp
 
 
 class EcgHeadroom(HeadroomSection):
@@ -34,17 +36,26 @@ class EcgHeadroom(HeadroomSection):
         return [self.reference]
 
     def check(self, domain: EcgSettings) -> None:
-        """Raise ValueError as `HeadroomSection.check`, for a reference that sees labels, and for crops above 1."""
+        """Raise ValueError as `HeadroomSection.check`, for another kind of reference, and for crops above 1."""
         super().check(domain)
-        if access(domain.arms[self.reference], self.finetune_size) != "none":
+        reference = domain.arms[self.reference]
+        if access(reference, self.finetune_size) != "none":
             raise ValueError(f".reference is {self.reference!r}, whose PT sees labels; legal: an arm without")
+        changed = reference.finetune.model_fields_set
+        if isinstance(reference, PretrainedEcgArm):
+            changed = changed | reference.pretrain.model_fields_set - set(VIEWS)
+        if changed:
+            raise ValueError(
+                f".reference is {self.reference!r}, which has {', '.join(sorted(changed))} of its own, and the "
+                f"settings have the domain's; legal: an arm that changes {', '.join(VIEWS)} at most"
+            )
         if self.crop[1] > 1:
             raise ValueError(f".crop goes up to {self.crop[1]:g}; legal: shares of at most 1")
 
 
 def settings(section: EcgHeadroom) -> dict[str, dict[str, float]]:
     """Return the hyperparameters of each setting, by its name."""
-    return section.draws({name: getattr(section, name) for name in ("strength", "crop", "noise", "temperature")})
+    return section.draws({name: getattr(section, name) for name in ("strength", *VIEWS)})
 
 
 def arm_of(strength: float, crop: float, noise: float, temperature: float) -> Simclr:

@@ -75,6 +75,13 @@ class PartialAccessResults(EcgResults):
             return [0]
         return [meta_size for meta_size in sorted(self.section.meta_sizes) if meta_size <= size]
 
+    def setting_of_control(self, control: str, setting: str) -> str:
+        """Return the setting of a control's runs; the baseline's FT runs have seen no labels in PT."""
+        words = setting_words(setting)
+        if control == self.section.baseline and "ft_size" in words:
+            return finetune_setting(int(words["ft_size"]), 0)
+        return super().setting_of_control(control, setting)
+
     @classmethod
     def read(
         cls, section: type[ExperimentSection], config: Mapping[str, Any], inputs: Mapping[str, Path]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
@@ -14,6 +14,7 @@ from metapt.evaluation.comparisons import Comparison, within
 from metapt.evaluation.experiment import Experiment
 from metapt.evaluation.statistics import Difference
 from metapt.sections import ExperimentSection, Sizes, key
+from metapt.twostage.arms import differing
 from metapt.twostage.seeds import difference
 
 FEW_POINTS = 1.0  # difference in percentage points of AUROC that counts as small
@@ -36,6 +37,7 @@ class UnrollStepsResults(EcgResults):
 
     papers_arms: ClassVar[Mapping[str, str]] = {"meta-k0": "K=0", "meta": "K=1", "meta-k5": "K=5", "meta-k10": "K=10"}
     papers_pairs: ClassVar[Sequence[tuple[str, str]]] = (("meta", "meta-k0"), ("meta-k0", "simclr"))
+    papers_keys: ClassVar[Collection[str]] = ("unroll_steps",)
 
 
 def comparisons(results: UnrollStepsResults) -> Iterator[Comparison]:
@@ -46,7 +48,10 @@ def comparisons(results: UnrollStepsResults) -> Iterator[Comparison]:
         many, one = (results.runs(arm, size, evaluation) for arm in (MANY_STEPS, ONE_STEP))
         return difference(many, one)
 
-    for evaluation, size in cells(results) if {MANY_STEPS, ONE_STEP} <= set(results.arms) else []:
+    arms = results.arm_settings()
+    both = [arms[name] for name in (MANY_STEPS, ONE_STEP) if name in arms]
+    comparable = len(both) == 2 and differing(*both) <= set(results.papers_keys)
+    for evaluation, size in cells(results) if comparable else []:
         text = f"{MANY_STEPS} comes within {FEW_POINTS:g} point of {ONE_STEP}, {where(evaluation, size)}"
         paper = papers_words(results, evaluation, size, (MANY_STEPS, None), (ONE_STEP, None))
         near, measure = within(0.0, FEW_POINTS), partial(differ, evaluation, size)

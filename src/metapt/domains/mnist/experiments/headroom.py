@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 import pandas as pd
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator
 
 from metapt.domains.mnist.config import BpttStudy, FixedArm, MnistSettings
 from metapt.domains.mnist.jobs import MnistJobs, minutes
@@ -18,14 +18,14 @@ from metapt.domains.mnist.results import MnistResults
 from metapt.evaluation.experiment import Needs
 from metapt.evaluation.headroom import REFERENCE
 from metapt.jobs import Job
-from metapt.sections import Distinct, Positive, key, plain
+from metapt.sections import Distinct, Positive, Seed, key, plain
 from metapt.twostage.headroom import Cell, HeadroomSection, experiment, rising, table_of_runs
 
 
 class MnistHeadroom(HeadroomSection):
     """Random mean rotations of PT images, each with the same PT seeds: a positive control. Not in the paper."""
 
-    pretrain_seeds: Annotated[list[Annotated[int, Field(ge=0)]], Distinct] = key(
+    pretrain_seeds: Annotated[list[Seed], Distinct] = key(
         list(range(8)), "PT seeds, the same for all settings; tables with other seeds can be joined"
     )
     mean: Annotated[tuple[float, float], AfterValidator(rising)] = key(

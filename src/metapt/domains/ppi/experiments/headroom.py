@@ -17,7 +17,7 @@ from metapt.domains.ppi.results import PpiResults
 from metapt.domains.ppi.settings import group, permuted
 from metapt.evaluation.experiment import Needs
 from metapt.evaluation.headroom import REFERENCE
-from metapt.sections import Distinct, key
+from metapt.sections import Distinct, Seed, key
 from metapt.twostage.headroom import Cell, HeadroomSection, Range, experiment, table_of_runs
 
 
@@ -25,7 +25,7 @@ class PpiHeadroom(HeadroomSection):
     """Random weights of groups of PT tasks, each with the same PT seeds. Not in the paper."""
 
     reference: str = key("graph_supervised", "the arm that settings are compared with: plain PT with equal weights")
-    pretrain_seeds: Annotated[list[Annotated[int, Field(ge=0)]], Distinct] = key(
+    pretrain_seeds: Annotated[list[Seed], Distinct] = key(
         list(range(8)), "PT seeds, the same for all settings; tables with other seeds can be joined"
     )
     groups: int = key(20, "groups of PT tasks with alike labels", ge=2)
