@@ -236,9 +236,22 @@ def forget(results: Outcome) -> None:
 RunAs = Callable[..., Run]
 
 
-def test_a_replicate_of_the_rotation_learns_the_same_among_others_as_alone(digits: MnistData, run_as: RunAs) -> None:
+@pytest.mark.parametrize(
+    "arm",
+    [
+        MnistMeta(),
+        MnistMeta(heads="shared", normalise=True, meta_optimizer="SGD"),
+        MnistMeta(clip_norm=0.1, meta_optimizer="SGD"),
+        MnistMeta(unroll="fitted"),
+        CURVATURE.model_copy(update={"epochs": None, "meta_groups": {}}),
+    ],
+    ids=["unrolled", "normalised", "clipped", "fitted", "conjugate gradients"],
+)
+def test_a_replicate_of_the_rotation_learns_the_same_among_others_as_alone(
+    arm: MnistMeta, digits: MnistData, run_as: RunAs
+) -> None:
     def learned(replicates: int | list[int]) -> dict[int, float]:
-        study = RotationMean(**SIZES, epochs=2, replicates=replicates)
+        study = RotationMean(**SIZES, epochs=2, replicates=replicates, arms={"meta": arm})
         results = rotation_study.train_mean(study, run_as("rotation_mean"), digits)
         forget(results)
         rows = [row for row in results.metrics if row["metric"] == quantities.MEAN]

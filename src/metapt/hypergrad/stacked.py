@@ -2,8 +2,9 @@
 
 The loss is the sum over replicates: its gradient contains the gradient of each replicate, and its Hessian is
 block-diagonal. With SGD, momentum, Adam, `Identity` and `Neumann` each replicate therefore gets the same result as
-alone. `ConjugateGradient` solves the same system, but with common step lengths. Losses and norms in diagnostics are
-sums and norms over all replicates.
+alone. `ConjugateGradient` solves the same system, but with common step lengths, and a fitted head has a common line
+search. Losses and norms are sums and norms over all replicates, in diagnostics, in the guard against explosions, and
+where a hypergradient is normalised or clipped. So with these a replicate depends on the others.
 """
 
 from __future__ import annotations

@@ -63,6 +63,15 @@ class MnistMeta(method.MetaArm):
             )
         return self
 
+    @property
+    def joins_replicates(self) -> bool:
+        """Return whether a replicate would learn something else if others were stacked with it.
+
+        Conjugate gradients and fitted heads would have step lengths in common, and norms would be those of all.
+        """
+        joint_norm = self.normalise or self.clip_norm is not None
+        return joint_norm or self.unroll == "fitted" or isinstance(self.inverse, ConjugateGradients)
+
     def iterations(self, epochs: int, steps_per_epoch: int) -> int:
         """Return the meta-iterations that `epochs` passes (or the arm's own number of them) take, rounded up."""
         return -(-(self.epochs or epochs) * steps_per_epoch // self.pretrain_steps)

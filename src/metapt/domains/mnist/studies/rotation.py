@@ -5,6 +5,7 @@ Appendix "Meta-Parameterized Data Augmentation".
 
 from __future__ import annotations
 
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -104,12 +105,29 @@ def rotated(images: Tensor, target: tuple[float, float], generator: torch.Genera
 
 
 def learn(
-    study: LearnedRotation, run: Run, batches: RotationBatches, meta: Params, seeds: list[int]
-) -> tuple[MetaPretraining, Outcome]:
-    """Run meta-PT of stacked replicates from the initial meta-parameters `meta` [replicates], in degrees.
+    study: LearnedRotation, run: Run, data: MnistData, target: tuple[float, float], meta: Params, seeds: list[int]
+) -> tuple[Params, Outcome]:
+    """Run meta-PT of a replicate per seed from the initial meta-parameters `meta` [replicates], in degrees.
 
-    Returns the loop at its end, and its diagnosis, the trajectories of the meta-parameters and the checkpoint.
+    The replicates are stacked, unless one would change what another one learns. Returns the meta-parameters that are
+    reported [replicates], and the diagnosis, the trajectories of the meta-parameters and the checkpoints.
     """
+    if not study.arms[run.arm].joins_replicates:
+        return learn_stacked(study, run, RotationBatches(data, study, target, run, seeds), meta, seeds)
+    alone = []
+    for place, seed in enumerate(seeds):
+        own = {name: value[place : place + 1] for name, value in meta.items()}
+        batches = RotationBatches(data, study, target, run, [seed])
+        alone.append(learn_stacked(study, run, batches, own, [seed], f"-replicate{seed}"))
+    learned = {name: torch.cat([final[name] for final, _ in alone]) for name in meta}
+    outcomes = zip(*(outcome for _, outcome in alone), strict=True)
+    return learned, Outcome(*(list(chain.from_iterable(parts)) for parts in outcomes))
+
+
+def learn_stacked(
+    study: LearnedRotation, run: Run, batches: RotationBatches, meta: Params, seeds: list[int], part: str = ""
+) -> tuple[Params, Outcome]:
+    """Run meta-PT of stacked replicates; see `learn`. `part` names the checkpoint."""
     arm = study.arms[run.arm]
     initial = [mlp.initial(arm.heads, CLASSES, CLASSES, run.generator("weights", seed), run.device) for seed in seeds]
     pretrained = stack_pretrained([pretrained for pretrained, _ in initial])
@@ -117,21 +135,21 @@ def learn(
     settings = arms.settings(arm, arm.iterations(study.epochs, study.steps_per_epoch), study.steps_per_epoch)
     loop = MetaPretraining(Stacked(RotationProblem()), batches, pretrained, meta, head, settings)
     recorder = Recorder(lambda: loop.averaged_meta)
-    checkpoint = run.resumable()
-    diagnosis = loop.run("meta-PT", checkpoint, recorder=recorder)
+    checkpoint = run.resumable(part)
+    diagnosis = loop.run(f"meta-PT of replicate {seeds[0]}" if part else "meta-PT", checkpoint, recorder=recorder)
     trajectories = [{**row, "replicate": seeds[row["replicate"]]} for row in recorder.rows()]
-    return loop, Outcome(arms.diagnosis_rows(run, diagnosis), trajectories, [checkpoint])
+    words = {"replicate": seeds[0]} if part else {}
+    return loop.averaged_meta, Outcome(arms.diagnosis_rows(run, diagnosis, **words), trajectories, [checkpoint])
 
 
 def train_mean(study: RotationMean, run: Run, data: MnistData) -> Outcome:
-    """Learn the mean from `replicates` initialisations, stacked."""
+    """Learn the mean from `replicates` initialisations."""
     seeds = seed_numbers(study.replicates)
     low, high = study.initial_range
     draws = torch.stack([torch.rand((), generator=run.generator("initial mean", seed)) for seed in seeds])
     start = low + (high - low) * draws
-    batches = RotationBatches(data, study, (study.target, 1.0), run, seeds)
-    loop, outcome = learn(study, run, batches, {"mean": start.to(run.device)}, seeds)
-    final = loop.averaged_meta["mean"].cpu()
+    learned, outcome = learn(study, run, data, (study.target, 1.0), {"mean": start.to(run.device)}, seeds)
+    final = learned["mean"].cpu()
     setting = f"{len(seeds)} initialisations in [{low:g},{high:g}], target {study.target:g}"
     numbers = {ERROR: (final - study.target).abs(), MEAN: final, INITIAL_MEAN: start}
     rows = [
@@ -143,18 +161,17 @@ def train_mean(study: RotationMean, run: Run, data: MnistData) -> Outcome:
 
 
 def train_mean_std(study: RotationMeanStd, run: Run, data: MnistData) -> Outcome:
-    """Learn mean and standard deviation from every start and seed, stacked.
+    """Learn mean and standard deviation from every start and seed.
 
     A replicate of the metrics table is a seed; one of the series table is `seed_of_start`.
     """
     replicates = [(start, seed) for start in range(len(study.starts)) for seed in seed_numbers(study.replicates)]
     starts = torch.tensor([study.starts[start] for start, _ in replicates])
     names = [seed_of_start(study, start, seed) for start, seed in replicates]
-    batches = RotationBatches(data, study, study.target, run, names)
     meta = {"mean": starts[:, 0].to(run.device), "deviation": starts[:, 1].to(run.device)}
-    loop, outcome = learn(study, run, batches, meta, names)
+    learned, outcome = learn(study, run, data, study.target, meta, names)
     # N(mean, s^2) and N(mean, (-s)^2) are one distribution.
-    final = {MEAN: loop.averaged_meta["mean"].cpu(), DEVIATION: loop.averaged_meta["deviation"].abs().cpu()}
+    final = {MEAN: learned["mean"].cpu(), DEVIATION: learned["deviation"].abs().cpu()}
     settings = [setting_mean_std(study, start) for start in range(len(study.starts))]
     rows = [
         metrics.row(run.experiment, run.arm, metric, float(value), replicate=seed, setting=settings[start])
