@@ -55,6 +55,18 @@ def read(text: str) -> Config:
         ("mnist: {fidelity: {pretrain_steps: [10, 10]}}", "mnist.fidelity.pretrain_steps: 10 stands there twice"),
         ("mnist: {bptt: {arms: [meta]}}", "mnist.bptt.arms is ['meta'], but must be a section"),
         (
+            "mnist: {bptt: {target: 60}}",
+            "mnist: bptt.arms.optimal_augmentation.mean is 90, and target is 60; legal: 60",
+        ),
+        (
+            "mnist: {bptt: {initial: 10}}",
+            "mnist: bptt.arms.initial_augmentation.mean is 45, and initial is 10; legal: 10",
+        ),
+        (
+            "mnist: {example_weighting: {arms: {meta: {curvature: gauss_newton}}}}",
+            "mnist: example_weighting.arms.meta.curvature is 'gauss_newton', which is for rotations; legal: hessian",
+        ),
+        (
             "mnist: {bptt: {arms: {meta: {meta_optimizer: LBFGS}}}}",
             "mnist.bptt.arms.meta.meta_optimizer is 'LBFGS', but must be 'ASGD' or 'Adadelta' or",
         ),

@@ -161,6 +161,11 @@ class MetaArm(Section):
         return self
 
     @property
+    def trains_head(self) -> bool:
+        """Return whether an FT head is trained in the course of PT; a fitted head is fitted anew in each update."""
+        return self.unroll in ("network", "head") and self.unroll_steps + self.head_steps_between_updates > 0
+
+    @property
     def passes(self) -> int:
         """Return the largest possible number of passes through the PT loss in a hypergradient.
 

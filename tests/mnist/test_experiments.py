@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -12,6 +13,7 @@ from metapt.domains.mnist.config import (
     BpttStudy,
     ExampleWeighting,
     Fidelity,
+    MnistMeta,
     MnistSettings,
     RotationMean,
     RotationMeanStd,
@@ -85,6 +87,22 @@ def test_a_start_that_the_paper_lacks_has_no_number_of_the_paper() -> None:
     assert papers.tolist() == ["45.9 degrees", "15.5 degrees", BEYOND_THE_PAPER, BEYOND_THE_PAPER]
 
 
+@pytest.mark.parametrize("change", [{"epochs": 1}, {"target": 45.0}, {"initial_range": (0.0, 10.0)}])
+def test_another_study_has_no_number_of_the_paper(change: dict[str, Any]) -> None:
+    values, words = {("meta", quantities.ERROR, ""): 3.0}, "mean error 7.2 ± 1.5 degrees"
+    assert verdicts("rotation_mean", RotationMean(replicates=3), values)["paper"].item() == words
+    assert verdicts("rotation_mean", RotationMean(**change), values)["paper"].item() == BEYOND_THE_PAPER
+
+
+@pytest.mark.parametrize("change", [{}, {"epochs": 1}, {"arms": {"meta": MnistMeta(meta_lr=0.1)}}])
+def test_the_table_has_the_papers_numbers_beside_its_own_settings_only(change: dict[str, Any]) -> None:
+    section, words = RotationMean(**change), {"setting": "10 initialisations in [45,135], target 90"}
+    rows = [row("mnist_rotation_mean", "meta", quantities.ERROR, 3.0 + i, replicate=i, **words) for i in range(5)]
+    made = (MnistSettings(), section, {}, metrics.validate(rows), pd.DataFrame(), {}, {})
+    table = MnistResults("mnist_rotation_mean", *made).beside_paper("").numbers
+    assert table["paper_mean"].notna().any() == (not change)
+
+
 @pytest.mark.parametrize(("ratio", "word"), [(1000.0, "reproduced"), (100.0, "inconclusive"), (10.0, "not reproduced")])
 def test_clean_examples_weigh_a_hundred_times_more(ratio: float, word: str) -> None:
     found = verdicts("example_weighting", ExampleWeighting(), {("meta", quantities.RATIO, ""): ratio})
@@ -135,6 +153,17 @@ def test_backpropagation_that_ends_no_better_than_its_start_is_not_beaten() -> N
     assert failed["control"].tolist() == ["bptt", "bptt_limited", "bptt"]
     assert "not shown that bptt beats initial_augmentation, its start: -1.0" in failed["measured"].iloc[0]
     assert (rows.loc[~rows["control"].str.startswith("bptt"), "verdict"] != "control failed").all()
+
+
+def test_a_shorter_comparison_with_backpropagation_has_no_number_of_the_paper() -> None:
+    values = backpropagation(ACCURACIES, 7200.0, "")
+    assert BEYOND_THE_PAPER not in set(verdicts("bptt", BpttStudy(), values)["paper"])
+    assert set(verdicts("bptt", BpttStudy(pretrain_steps=50), values)["paper"]) == {BEYOND_THE_PAPER}
+    arms = BpttStudy().arms
+    fewer = BpttStudy(arms=arms | {"bptt": arms["bptt"].model_copy(update={"outer_steps": 5})})
+    found = verdicts("bptt", fewer, values).groupby("control")["paper"].unique()
+    assert found["bptt"].tolist() == [BEYOND_THE_PAPER]
+    assert found["optimal_augmentation"].tolist() == ["87.6 against 88.3 %"]
 
 
 @pytest.mark.parametrize(("gain", "word"), [(0.1, "reproduced"), (-0.1, "not reproduced")])

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from metapt.domains.ppi.config import ARMS
+from metapt.domains.ppi.quantities import AUROC
+from metapt.evaluation.differences import differences, pairs
+from metapt.sections import plain
 
 from .synthetic_results import MAKERS, runs_of, written
 
@@ -131,6 +135,50 @@ def test_the_ft_head_during_pt(tmp_path: Path) -> None:
     claims = written("during_pretraining", tmp_path).judged()
     assert set(claims["verdict"]) == {"reproduced"}
     assert claims.loc["meta's FT head during PT beats cotrain's, test AUROC", "paper"] == "76.1 against 67.3 %"
+
+
+@pytest.mark.parametrize("key", ["full_access", "half_data"])
+def test_each_claim_has_its_paired_differences(key: str, tmp_path: Path) -> None:
+    """Under half data, PT without FT data is that of full access."""
+    runs = written(key, tmp_path)
+    claims, results = runs.judged(), runs.results()
+    claimed = zip(claims["arm"], claims["control"], strict=True)
+    found = differences(results, pairs(results.arm_settings(), claimed)).set_index(["arm", "control"])
+    means = found[found["metric"] == AUROC].set_index("evaluation", append=True)["mean"]
+    for claim in claims[~claims.index.str.contains("gains more over")].itertuples():
+        assert means[claim.arm, claim.control, claim.evaluation] == pytest.approx(claim.mean)
+
+
+@pytest.mark.parametrize(
+    ("arms", "missing"),
+    [
+        (
+            {"graph_supervised": {"tasks": "related"}},
+            [
+                ("graph_supervised", "no_pt"),
+                ("graph_supervised", "cotrain"),
+                ("meta", "graph_supervised"),
+                ("meta-fast", "graph_supervised"),
+            ],
+        ),
+        ({"cotrain": {"pretrain_lr": 1e-6}}, [("graph_supervised", "cotrain")]),
+        ({"cotrain": {"pretrain": {"epochs": 1}}}, [("graph_supervised", "cotrain"), ("meta", "cotrain")]),
+    ],
+)
+def test_a_claim_of_the_paper_is_made_where_the_arms_differ_in_what_it_says_alone(
+    arms: dict[str, Any], missing: list[tuple[str, str]], tmp_path: Path
+) -> None:
+    def claims(key: str, **settings: Any) -> set[tuple[str, str]]:
+        folder = tmp_path / key
+        folder.mkdir(exist_ok=True)
+        made = written(key, folder, **settings).judged()
+        return set(zip(made["arm"], made["control"], strict=True))
+
+    changed = {name: {**plain(ARMS[name]), **change} for name, change in arms.items()}
+    own = {"arms": {name: changed.get(name, plain(arm)) for name, arm in ARMS.items()}}
+    for key in ("full_access", "during_pretraining"):
+        left_out = claims(key) - claims(key, **own)
+        assert left_out == set(missing) & claims(key)
 
 
 def test_what_the_weights_find(tmp_path: Path) -> None:

@@ -60,7 +60,22 @@ def test_what_would_be_counted_twice_is_refused(section: dict[str, Any], sentenc
         ),
         (
             {"during_pretraining": {"arms": ["graph_supervised"]}},
-            "arms names graph_supervised; legal: at least one meta",
+            "arms names graph_supervised, whose PT trains no FT head; legal: at least one co-training arm",
+        ),
+        (
+            {"during_pretraining": {"arms": ["meta-stable"]}},
+            "arms names meta-stable, whose PT trains no FT head; legal: at least one co-training arm",
+        ),
+        (
+            {"known_answer": {"quarters": ["meta-top", "graph_supervised"]}},
+            "quarters names 'graph_supervised', which has not the tasks of highest or lowest weight; legal: arms with",
+        ),
+        (
+            {
+                "arms": {"other": {"extends": "meta-top", "weights": {"of": "meta"}}},
+                "known_answer": {"quarters": ["meta-top", "other"]},
+            },
+            "quarters names meta-top, other, which differ in more than weights.use; legal: arms that differ in that",
         ),
         ({"negative_transfer": {"arms": ["no_pt"]}}, "arms names no_pt; legal: at least one arm with PT"),
         (

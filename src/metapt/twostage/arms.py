@@ -78,19 +78,18 @@ def differing(arm: Section, control: Section) -> set[str]:
 
 def pairs(
     arms: Mapping[str, Section],
-    papers: Iterable[tuple[str, str]],
-    claimed: Collection[str],
+    papers: Mapping[tuple[str, str], Collection[str]],
     controls: Callable[[str], Iterable[str]],
 ) -> list[Pair]:
     """Return the pairs of `arms` that are compared: those of the paper, then each arm and each of its `controls`.
 
-    Those of the paper have different methods, or differ in the keys `claimed`. A config may make its arms differ in
-    more, and then they are not compared.
+    `papers` has arm and control of each claim of the paper, and the keys in which the two differ beside their methods.
+    A config may make them differ in more, and then they are not compared.
     """
     found = {
-        pair: Pair(*pair, papers=True)
-        for pair in papers
-        if set(pair) <= arms.keys() and differing(*(arms[each] for each in pair)) <= set(claimed)
+        (arm, control): Pair(arm, control, papers=True)
+        for (arm, control), claimed in papers.items()
+        if {arm, control} <= arms.keys() and differing(arms[arm], arms[control]) <= set(claimed)
     }
     for arm in arms:
         for control in controls(arm):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -25,8 +25,7 @@ class EcgResults(TwoStageResults):
     settings: ClassVar[type[DomainSection]] = EcgSettings
     auroc: ClassVar[str] = AUROC
     papers_arms: ClassVar[Mapping[str, str]] = {}  # our name of an arm -> the paper's, where they differ
-    papers_pairs: ClassVar[Sequence[tuple[str, str]]] = ()  # arm and control of each claim of the paper
-    papers_keys: ClassVar[Collection[str]] = ()  # keys in which they differ beside their methods
+    papers_pairs: ClassVar[Mapping[tuple[str, str], Collection[str]]] = {}  # of the paper's claims, see `arms.pairs`
 
     def arm_settings(self) -> dict[str, Section]:
         """Return the settings of the arms that the experiment compares, each with its warp."""
@@ -39,7 +38,7 @@ class EcgResults(TwoStageResults):
         The table of differences shows the same pairs.
         """
         found = self.config.arms
-        return pairs(self.arm_settings(), self.papers_pairs, self.papers_keys, lambda arm: controls(arm, found))
+        return pairs(self.arm_settings(), self.papers_pairs, lambda arm: controls(arm, found))
 
     def meta_sizes(self, arm: str, size: int) -> list[int | None]:
         """Return the numbers of FT ECGs at meta-PT time of an arm's runs with this |D_FT|; None: full access."""

@@ -210,7 +210,10 @@ class ExampleWeighting(Study):
         return True
 
     def check(self, domain: Any) -> None:
-        """Raise ValueError if a warm-up leaves no meta-update."""
+        """Raise ValueError if a warm-up leaves no meta-update, and for a curvature that needs outputs of PT."""
+        for name, arm in self.arms.items():
+            if arm.curvature != "hessian":
+                raise ValueError(f".arms.{name}.curvature is {arm.curvature!r}, which is for rotations; legal: hessian")
         examples = TRAIN_IMAGES[domain.source] if self.pretrain_examples == "all" else self.pretrain_examples
         per_epoch = minibatches(examples, self.batch_size)
         for name, arm in self.arms.items():
@@ -256,7 +259,16 @@ class BpttStudy(RotationData):
         return isinstance(self.arms[arm], BpttArm)
 
     def check(self, domain: Any) -> None:
-        """Raise ValueError for an arm with epochs, an unknown budget_of, or a warm-up that leaves no meta-update."""
+        """Raise ValueError for an arm with epochs, an unknown budget_of, or a warm-up that leaves no meta-update.
+
+        And for a fixed arm whose name says that it has the start or the optimum, and that has not.
+        """
+        for end in ("", "-shared"):
+            for kind, key_name, mean in (("initial", "initial", self.initial), ("optimal", "target", self.target)):
+                name = f"{kind}_augmentation{end}"
+                arm = self.arms.get(name)
+                if isinstance(arm, FixedArm) and arm.mean != mean:
+                    raise ValueError(f".arms.{name}.mean is {arm.mean:g}, and {key_name} is {mean:g}; legal: {mean:g}")
         for name, arm in self.arms.items():
             if isinstance(arm, MnistMeta):
                 if arm.epochs is not None:

@@ -141,13 +141,11 @@ def _learned_weights(setting: PpiSetting, arm: config.LearnedWeights) -> Pretrai
 
 def _meta(setting: PpiSetting, arm: config.PpiMeta) -> PretrainRun:
     loop = meta_loop(setting, arm)
-    solver = loop.settings.finetuning
-    trains_head = solver.optimizer is not None and (solver.minibatches > 0 or arm.head_steps_between_updates > 0)
 
     def online() -> dict[str, Tensor]:
         return setting.online({**loop.pretrained.encoder, **loop.pretrained.buffers}, loop.head)
 
-    return _learn(setting, loop, online if trains_head else dict)
+    return _learn(setting, loop, online if arm.trains_head else dict)
 
 
 def meta_loop(setting: PpiSetting, arm: config.PpiMeta) -> MetaPretraining:

@@ -23,7 +23,7 @@ from metapt.domains.ppi.config import (
     start_of,
 )
 from metapt.domains.ppi.quantities import AUROC, WEIGHT
-from metapt.domains.ppi.settings import FULL_ACCESS, HELD_OUT, finetune_setting
+from metapt.domains.ppi.settings import FULL_ACCESS, HALF_DATA, HELD_OUT, finetune_setting
 from metapt.errors import DataError
 from metapt.sections import Section
 from metapt.twostage.arms import Pair, pairs
@@ -33,15 +33,15 @@ from metapt.twostage.results import TwoStageResults
 BASELINE, LEARNED = "graph_supervised", "meta"  # the paper's plain PT, and its meta arm
 RELEASED = "meta-released"  # its meta arm with the released code's choices
 
-PAPERS_PAIRS = (
-    (BASELINE, "no_pt"),
-    (BASELINE, "cotrain"),
-    (LEARNED, BASELINE),
-    (LEARNED, "cotrain"),
-    (LEARNED, "cotrain_pcgrad"),
-    (LEARNED, "no_pt"),
-)
-"""Arm and control of each claim of the paper on AUROC."""
+PAPERS_PAIRS = {
+    (BASELINE, "no_pt"): (),
+    (BASELINE, "cotrain"): (),
+    (LEARNED, BASELINE): ("pretrain_lr",),
+    (LEARNED, "cotrain"): ("pretrain_lr",),
+    (LEARNED, "cotrain_pcgrad"): ("pretrain_lr",),
+    (LEARNED, "no_pt"): (),
+}
+"""Arm and control of each claim of the paper on AUROC, and the keys in which they differ beside their methods."""
 
 HELD_OUT_TASKS = "held_out_tasks"  # the experiment whose AUROC is the mean over the folds
 
@@ -86,8 +86,16 @@ class PpiResults(TwoStageResults):
 
         The table of differences shows the same pairs.
         """
-        found = self.config.arms
-        return pairs(self.arm_settings(), PAPERS_PAIRS, ["pretrain_lr"], lambda arm: controls(arm, found))
+        arms = self.arm_settings()
+        plain = isinstance(baseline := arms.get(BASELINE), Supervised) and has_equal_weights(baseline)
+        papers = {pair: keys for pair, keys in PAPERS_PAIRS.items() if plain or BASELINE not in pair}
+        return pairs(arms, papers, lambda arm: controls(arm, self.config.arms))
+
+    def setting_of_control(self, control: str, setting: str) -> str:
+        """Return the setting of a control's runs; under half data, those of PT without FT data are of full access."""
+        arm = self.config.arms.get(control)
+        served = self.key == HALF_DATA and arm is not None and setting in (FULL_ACCESS, HALF_DATA)
+        return finetune_setting(arm, HALF_DATA) if served and arm is not None else setting
 
     def starts(self, arms: Iterable[str]) -> list[tuple[str, str]]:
         """Return those of `arms` with an arm in the experiment that differs in its task weights of 1, and that arm."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -29,8 +29,11 @@ class FullAccessResults(EcgResults):
     """The results of the experiment."""
 
     papers_arms: ClassVar[Mapping[str, str]] = {"optsla": "simclr_optsla"}
-    papers_pairs: ClassVar[Sequence[tuple[str, str]]] = (("simclr", "no_pt"), ("meta", "simclr"), ("meta", "optsla"))
-    papers_keys: ClassVar[Collection[str]] = ("pretrain_steps",)  # P, of which OptSLA has one of its own
+    papers_pairs: ClassVar[Mapping[tuple[str, str], Collection[str]]] = {
+        ("simclr", "no_pt"): (),
+        ("meta", "simclr"): (),
+        ("meta", "optsla"): ("pretrain_steps",),  # P, which OptSLA has its own of
+    }
 
 
 EXPERIMENT = Experiment(

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from metapt.domains.ppi.aurocs import PAIRED, wide_differences
-from metapt.domains.ppi.config import ArmsSection, CoTrain, LearnedWeights, Names, PpiMeta, PpiSettings
+from metapt.domains.ppi.config import Arm, ArmsSection, CoTrain, LearnedWeights, Names, PpiMeta, PpiSettings
 from metapt.domains.ppi.jobs import PpiJobs
 from metapt.domains.ppi.labels import label, looks
 from metapt.domains.ppi.quantities import ONLINE
@@ -26,6 +26,7 @@ from metapt.evaluation.metrics import NotMeasuredError
 from metapt.evaluation.statistics import Difference, estimate_mean, paired_difference
 from metapt.evaluation.tables import Tables, mean_and_error, published
 from metapt.sections import key
+from metapt.twostage.arms import differing
 from metapt.twostage.panels import dots
 from metapt.twostage.quantities import PRETRAINING
 from metapt.twostage.tables import numbers_of
@@ -41,8 +42,16 @@ class DuringPretraining(ArmsSection):
     def check(self, domain: PpiSettings) -> None:
         """Raise ValueError as `ArmsSection.check`, and if no arm trains an FT head during PT."""
         super().check(domain)
-        if not any(isinstance(domain.arms[name], CoTrain | LearnedWeights | PpiMeta) for name in self.arms):
-            raise ValueError(f".arms names {', '.join(self.arms)}; legal: at least one meta arm or co-training arm")
+        if not any(trains_head(domain.arms[name]) for name in self.arms):
+            raise ValueError(
+                f".arms names {', '.join(self.arms)}, whose PT trains no FT head; legal: at least one co-training arm "
+                "or meta arm with unrolled steps"
+            )
+
+
+def trains_head(arm: Arm) -> bool:
+    """Return whether an FT head is trained in the course of an arm's PT."""
+    return isinstance(arm, CoTrain | LearnedWeights) or (isinstance(arm, PpiMeta) and arm.trains_head)
 
 
 def needs(jobs: PpiJobs, section: DuringPretraining) -> Needs:
@@ -100,9 +109,11 @@ def figure(results: PpiResults) -> Figure:
 
 
 def comparisons(results: PpiResults) -> Iterator[Comparison]:
-    """Yield a claim for each co-trained arm on validation and on test graphs."""
-    for control in COTRAINED:
-        for which, metric in ONLINE.items() if {LEARNED, control} <= set(results.arms) else []:
+    """Yield a claim for each co-trained arm with the PT and FT of the meta arm, on validation and on test graphs."""
+    arms = results.arm_settings()
+    same = [each for each in COTRAINED if {LEARNED, each} <= arms.keys()]
+    for control in (each for each in same if differing(arms[LEARNED], arms[each]) <= {"pretrain_lr"}):
+        for which, metric in ONLINE.items():
             text = f"{LEARNED}'s FT head during PT beats {control}'s, {which} AUROC"
             measure = partial(_gap, results, metric, control)
             paper = " against ".join(published(_papers(results, arm, which)) for arm in (LEARNED, control)) + " %"

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from metapt.domains.ppi.aurocs import DIFFERENCES, auroc_cells, beats, difference_text, differences, minus, of
-from metapt.domains.ppi.config import ArmsSection, Names, learns_weights
+from metapt.domains.ppi.config import ArmsSection, Names, PpiSettings, Supervised, learns_weights
 from metapt.domains.ppi.jobs import PpiJobs
 from metapt.domains.ppi.labels import SETTINGS, label
 from metapt.domains.ppi.quantities import AUROC, INTACT, PERMUTED
@@ -57,6 +57,24 @@ class KnownAnswer(ArmsSection):
     def arm_names(self) -> list[str]:
         """Return the names of all arms in the experiment, each once."""
         return list(dict.fromkeys([*self.arms, *self.quarters]))
+
+    def check(self, domain: PpiSettings) -> None:
+        """Raise ValueError as `ArmsSection.check`, and for quarters that differ in more than the tasks they take."""
+        super().check(domain)
+        kinds = []
+        for name in self.quarters:
+            arm = domain.arms[name]
+            if not isinstance(arm, Supervised) or arm.weights is None or not arm.weights.use.endswith("quarter"):
+                raise ValueError(
+                    f".quarters names {name!r}, which has not the tasks of highest or lowest weight; legal: arms with "
+                    "weights.use of top_quarter or bottom_quarter"
+                )
+            kinds.append(arm.model_copy(update={"weights": arm.weights.of}))
+        if any(kind != kinds[0] for kind in kinds):
+            raise ValueError(
+                f".quarters names {', '.join(self.quarters)}, which differ in more than weights.use; legal: arms that "
+                "differ in that alone"
+            )
 
 
 def needs(jobs: PpiJobs, section: KnownAnswer) -> Needs:
