@@ -66,7 +66,13 @@ def test_each_module_of_the_closure_counts_and_no_other(name: str, copy: Path) -
     ("module", "old", "new", "entry"),
     [
         ("domains/ecg/config.py", "return max(1, signals //", "return 2 * max(1, signals //", "domains.ecg.pretrain"),
-        ("domains/ppi/config.py", '"folds": 5,', '"folds": 3,', "domains.ppi.studies.estimators"),
+        (
+            "domains/ppi/studies/estimators.py",
+            "L2, FOLDS = 1e-2, 5",
+            "L2, FOLDS = 1e-2, 3",
+            "domains.ppi.studies.evolution",
+        ),
+        ("domains/ppi/settings.py", "FOLDS = 4 ", "FOLDS = 3 ", "domains.ppi.studies.estimators"),
         (
             "domains/mnist/config.py",
             "return -(-(self.epochs",

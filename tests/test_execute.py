@@ -353,6 +353,17 @@ def test_metapt_run_repeats_a_record(entry: Callable[[Run], str], tmp_path: Path
     assert (again / "copy").read_text() == "text on cpu with 1"
 
 
+def test_a_record_is_not_repeated_with_another_input(
+    entry: Callable[[Run], str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert execute(job(tmp_path, entry(copy))) == 0
+    (path,) = json.loads((tmp_path / "out" / "run.json").read_text())["inputs"].values()
+    Path(path).write_text("another text")
+    assert main(["run", str(tmp_path / "out" / "run.json"), "--into", str(tmp_path / "again")]) == 1
+    assert f"{path} is not what the run of {tmp_path}/out/run.json has read" in capsys.readouterr().err
+    assert not (tmp_path / "again" / "copy").exists()
+
+
 def changed_record(**changes: Any) -> str:
     """Return the text of a run's record with changes."""
     plain = {

@@ -18,6 +18,7 @@ from metapt import records
 from metapt.config import did_you_mean, load
 from metapt.errors import ConfigError, DataError
 from metapt.execute import execute
+from metapt.files import sha256
 from metapt.jobs import Job
 from metapt.plan import Plan, planned
 from metapt.registry import DOMAINS, domain
@@ -171,9 +172,17 @@ def repeat(record: Path, into: Path, device: str | None, threads: int | None) ->
     """Repeat the run that a `run.json` records, with its outputs in `into`; return the exit status of `execute`.
 
     `device` and `threads` are as recorded unless given. Raises DataError if the file is missing or is not the record of
-    a run, and ConfigError if outputs would have the same name, or replace those of the recorded run.
+    a run, or if an input is no longer what the run has read, and ConfigError if outputs would have the same name, or
+    replace those of the recorded run.
     """
     found = _read(record)
+    for name, recorded_sum in found.get("sha256", {}).get("inputs", {}).items():
+        path = Path(found["inputs"][name])
+        if path.is_file() and sha256(path) != recorded_sum:
+            raise DataError(
+                f"{path} is not what the run of {record} has read, so that this would be another run: it was made "
+                "again since. Repeat the run with its config instead."
+            )
     outputs = {name: str(into / Path(path).name) for name, path in found["outputs"].items()}
     if len(set(outputs.values())) < len(outputs):
         raise ConfigError(f"{record} records outputs of the same name in several folders, which one folder can't hold.")

@@ -21,7 +21,7 @@ from metapt.training.optimizers import OptimizerSpec
 from metapt.training.pretraining import Pretrainer
 from metapt.training.recorder import Recorder
 
-from .problems import DTYPE, Classifier, Line, Normed, OwnStreams, Streams, Telling, classification, number
+from .problems import DTYPE, Batch, Classifier, Line, Normed, OwnStreams, Streams, Telling, classification, draw, number
 
 HEAD_LR, STEP_SIZE, UNROLL_STEPS = 0.3, 0.05, 2
 
@@ -344,6 +344,50 @@ def test_reusing_a_gradient_changes_where_a_pt_step_gets_its_gradient_and_nothin
     reusing._pretrain_step()
     assert not torch.equal(plain.pretrained.encoder["0.weight"], reusing.pretrained.encoder["0.weight"])
     assert reusing.batches.counts["pretrain"] == plain.batches.counts["pretrain"] - 1
+
+
+class WithUnused(Classifier):
+    """Has a parameter that the PT loss does not use."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pretrained.encoder["unused"] = draw(8, 2)
+
+    def pretrain_loss(self, pretrained: Pretrained, meta: Params, batch: Batch) -> Tensor:
+        used = {name: value for name, value in pretrained.encoder.items() if name != "unused"}
+        return super().pretrain_loss(pretrained._replace(encoder=used), meta, batch)
+
+
+def test_a_reused_gradient_moves_no_parameter_that_the_pt_loss_does_not_use() -> None:
+    """A gradient of zeros would let weight decay move it, and a plain PT step leaves it alone."""
+    problem = WithUnused()
+    decaying = OptimizerSpec("AdamW", {"lr": 0.05, "weight_decay": 0.5})
+    for reuse in (False, True):
+        loop = made(problem, settings(reuse_gradient=reuse, pretrain_optimizer=decaying))
+        loop.run()
+        assert torch.equal(loop.pretrained.encoder["unused"], problem.pretrained.encoder["unused"])
+        assert not torch.equal(loop.pretrained.encoder["weight"], problem.pretrained.encoder["weight"])
+
+
+def test_the_loop_under_no_grad_is_the_same() -> None:
+    ours, other = (made(Normed(), settings(head_steps_between_updates=1)) for _ in range(2))
+    ours.run()
+    with torch.no_grad():
+        other.run()
+    assert equal(state(ours), state(other))
+
+
+class OfTwoDtypes(Classifier):
+    def __init__(self) -> None:
+        super().__init__()
+        self.meta["ridge"] = self.meta["ridge"].reshape(()).float()
+
+
+@pytest.mark.parametrize("changes", [{}, {"normalise": True}, {"clip_norm": 0.1}], ids=str)
+def test_meta_parameters_may_have_different_dtypes(changes: dict[str, Any]) -> None:
+    loop = made(OfTwoDtypes(), settings(**changes))
+    loop.run()
+    assert {value.dtype for value in loop.meta.values()} == {torch.float32, torch.float64}
 
 
 def test_the_loss_of_a_reused_gradient_is_told_to_the_diagnosis() -> None:

@@ -10,11 +10,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from metapt.errors import TrainingError
+from metapt.errors import ConfigError, TrainingError
 from metapt.hypergrad import Params, Pretrained
 from metapt.training.checkpoint import Checkpoint
 from metapt.training.optimizers import OptimizerSpec
 from metapt.training.pretraining import Pretrainer
+from metapt.training.recorder import Recorder
 
 from .problems import Batch, Classifier, Normed, Streams, classification
 
@@ -142,3 +143,44 @@ def test_a_loss_that_is_not_finite_is_an_error_and_is_not_kept(
         assert saved is not None
         assert saved["step"] == 3
         assert all(weight.isfinite().all() for weight in saved["pretrainer"]["encoder"].values())
+
+
+class Rooted(Classifier):
+    """Adds a square root of 0 to the PT loss: its value is finite, and its derivative is not."""
+
+    def pretrain_loss(self, pretrained: Pretrained, meta: Params, batch: Batch) -> Tensor:
+        weight = pretrained.head["weight"]
+        return super().pretrain_loss(pretrained, meta, batch) + (weight - weight.detach()).square().sum().sqrt()
+
+
+def test_weights_that_are_not_finite_end_pt_and_are_not_saved(tmp_path: Path) -> None:
+    checkpoint, problem = Checkpoint(tmp_path / "pt", "x"), Rooted()
+    with pytest.raises(TrainingError, match="the weights after step 1 are not finite, though the PT loss was: lower"):
+        trainer(problem).run(problem.meta, 1, checkpoint=checkpoint)
+    assert checkpoint.load() is None
+
+
+def test_a_checkpoint_of_a_run_with_other_parts_is_refused(tmp_path: Path) -> None:
+    checkpoint, problem = Checkpoint(tmp_path / "pt", "x"), Normed()
+    trainer(problem).run(problem.meta, 2, checkpoint=checkpoint)
+    recorder = Recorder(lambda: {"one": torch.ones(())})
+    words = "is a checkpoint of a run with other parts .*: remove it, or give this run another fingerprint"
+    with pytest.raises(ConfigError, match=words):
+        trainer(problem).run(problem.meta, 4, checkpoint=checkpoint, recorder=recorder)
+    with pytest.raises(ConfigError, match=words):
+        trainer(Classifier()).run(problem.meta, 4, checkpoint=checkpoint)
+
+
+def test_pt_under_no_grad_is_the_same() -> None:
+    problem = Normed()
+    ours, other = trainer(problem), trainer(problem)
+    ours.run(problem.meta, 3)
+    with torch.no_grad():
+        other.run(problem.meta, 3)
+    assert equal(ours.pretrained, other.pretrained)
+
+
+@pytest.mark.parametrize("every", [0, -1])
+def test_a_recorder_observes_every_step_or_fewer(every: int) -> None:
+    with pytest.raises(ConfigError, match=rf"a Recorder observes every {every} steps; legal: every=1 or more"):
+        Recorder(dict, every)

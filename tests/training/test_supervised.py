@@ -34,6 +34,14 @@ class NoBias(Classifier):
         return F.cross_entropy(features @ head["weight"].T, batch.labels)
 
 
+def test_a_fit_under_no_grad_is_the_same() -> None:
+    problem = Normed()
+    arguments = (problem, problem.pretrained, problem.head, BATCHES)
+    with torch.no_grad():
+        found = finetune_head(*arguments, l2=L2)
+    assert all(torch.equal(value, found[name]) for name, value in finetune_head(*arguments, l2=L2).items())
+
+
 def copied(pretrained: Pretrained) -> list[dict[str, Tensor]]:
     return [{name: value.clone() for name, value in part.items()} for part in pretrained]
 

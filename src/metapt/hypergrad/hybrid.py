@@ -82,8 +82,9 @@ class Hypergradient(NamedTuple):
             can't be applied by mistake.
         head: the FT head after fine-tuning, the initial head of the next meta-iteration.
         head_state: the state of the head's optimiser after fine-tuning.
-        pretrain_gradient: the gradient of the PT loss on the PT minibatch w.r.t. encoder and PT head, and the buffers
-            as the PT loss has updated them. A PT step can use it. None if it was not asked for or is not finite.
+        pretrain_gradient: the gradient of the PT loss on the PT minibatch w.r.t. encoder and PT head, without the
+            parameters that the loss does not use, and the buffers as the PT loss has updated them. A PT step can use
+            it. None if it was not asked for or is not finite.
         diagnostics: intermediate quantities.
     """
 
@@ -249,7 +250,10 @@ class _Graph:
         return self._product(vector)
 
     def detached_gradient(self) -> Pretrained:
-        values, count = [value.detach() for value in self.gradient], len(self._pt.encoder)
-        return Pretrained(
-            like(self._pt.encoder, values[:count]), like(self._pt.head, values[count:]), detached(self._pt.buffers)
+        """Return the gradient without its graph. It lacks parameters that the loss does not use, as in `backward`."""
+        found = iter(self.gradient)  # zeros that stand for no gradient have no graph
+        encoder, head = (
+            {name: value.detach() for name, value in zip(params, found, strict=False) if value.requires_grad}
+            for params in (self._pt.encoder, self._pt.head)
         )
+        return Pretrained(encoder, head, detached(self._pt.buffers))

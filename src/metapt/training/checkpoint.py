@@ -12,7 +12,8 @@ import io
 import json
 import logging
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ import torch
 
 from metapt import records
 from metapt.digest import code_digest
-from metapt.errors import DataError
+from metapt.errors import ConfigError, DataError
 from metapt.files import atomic_path
 from metapt.training import measure
 from metapt.training.interruption import end_if_told
@@ -64,6 +65,17 @@ class Checkpoint:
     @property
     def _previous(self) -> Path:
         return self.path.with_name(self.path.name + ".previous")
+
+    @contextmanager
+    def taken_up(self) -> Iterator[None]:
+        """Raise ConfigError in place of the error of a state that lacks what a run with other parts needs."""
+        try:
+            yield
+        except (KeyError, ValueError, RuntimeError) as error:
+            raise ConfigError(
+                f"{self.path} is a checkpoint of a run with other parts ({type(error).__name__}: {error}), such as "
+                "other parameters, another loop, or no recorder: remove it, or give this run another fingerprint."
+            ) from error
 
     def save(self, state: dict[str, Any]) -> None:
         """Write `state`, which contains tensors and plain values.

@@ -224,14 +224,16 @@ class MetaPretraining:
             The diagnosis of the run, which is also logged.
 
         Raises:
-            TrainingError: the PT loss is not finite, or too many hypergradients in a row could not be applied.
+            TrainingError: the PT loss or the weights are not finite, or too many hypergradients in a row were skipped.
+            ConfigError: the checkpoint is of a run with other parts.
             Interrupted: the job was told to end; the state is saved.
         """
         saved = checkpoint.load() if checkpoint is not None else None
-        if saved is not None:
-            self.load_state_dict(saved["loop"])
-            if recorder is not None:
-                recorder.load_state_dict(saved["recorder"])
+        if checkpoint is not None and saved is not None:
+            with checkpoint.taken_up():
+                self.load_state_dict(saved["loop"])
+                if recorder is not None:
+                    recorder.load_state_dict(saved["recorder"])
             log.info("%s goes on at iteration %d", label, self.iteration)
         self.first_iteration = self.iteration
         due = Every(seconds_between_checkpoints)
@@ -240,11 +242,10 @@ class MetaPretraining:
             if recorder is not None:
                 recorder(self.iteration)
             if checkpoint is not None and (due() or self.iteration == self.settings.iterations):
-                check_finite(self.loss, f"iteration {self.iteration}")
-                checkpoint.save(
-                    {"loop": self.state_dict(), "recorder": recorder.state_dict() if recorder is not None else {}}
-                )
-        check_finite(self.loss, f"iteration {self.iteration}")
+                check_finite(self.loss, f"iteration {self.iteration}", self.pretrained)
+                recorded = {} if recorder is None else recorder.state_dict()
+                checkpoint.save({"loop": self.state_dict(), "recorder": recorded})
+        check_finite(self.loss, f"iteration {self.iteration}", self.pretrained)
         diagnosis = self.trace.diagnosis(self.guard.skipped)
         log.info("%s", diagnosis)
         return diagnosis
@@ -303,6 +304,7 @@ class MetaPretraining:
             self._pretrainer.step_along(self._spare_gradient)
             self._spare_gradient = None
 
+    @torch.enable_grad()
     def _head_step(self) -> None:
         """Take one FT step of the head, with a frozen encoder."""
         optimizer = self.settings.finetuning.optimizer
@@ -374,15 +376,12 @@ class MetaPretraining:
     def _apply(self, gradient: Params) -> None:
         """Normalise and clip the hypergradient as set, take the step of phi, and update its average."""
         size = norm(list(gradient.values()))
-        scale = torch.ones_like(size)
-        if self.settings.normalise:
-            scale = 1 / size.clamp_min(torch.finfo(size.dtype).tiny)
+        tiny = torch.finfo(size.dtype).tiny
+        scale = 1 / size.clamp_min(tiny) if self.settings.normalise else torch.ones_like(size)
         if self.settings.clip_norm is not None:
-            scale = scale * (
-                self.settings.clip_norm / (scale * size).clamp_min(torch.finfo(size.dtype).tiny)
-            ).clamp_max(1.0)
+            scale = scale * (self.settings.clip_norm / (scale * size).clamp_min(tiny)).clamp_max(1.0)
         for name, value in self.meta.items():
-            value.grad = scale * gradient[name]
+            value.grad = (scale * gradient[name]).to(value.dtype)
         self._meta_optimizer.step()
         if self.settings.average_decay is not None:
             new, weight = detached(self.meta), 1 - self.settings.average_decay

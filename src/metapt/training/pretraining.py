@@ -11,7 +11,7 @@ from torch import Tensor
 from metapt.errors import TrainingError
 from metapt.hypergrad import MetaProblem, Params, Pretrained
 from metapt.hypergrad.checks import Checked
-from metapt.hypergrad.params import check_inference_mode, detached
+from metapt.hypergrad.params import all_finite, check_inference_mode, detached
 from metapt.training.batches import Batches
 from metapt.training.checkpoint import Checkpoint
 from metapt.training.optimizers import OptimizerSpec
@@ -46,6 +46,7 @@ class Pretrainer:
         self.loss = torch.zeros(())
         self._optimizer = optimizer.stepper(_named(self.pretrained))
 
+    @torch.enable_grad()
     def step(self, meta: Params) -> Tensor:
         """Take one PT step on the next PT minibatch, without a derivative w.r.t. `meta`.
 
@@ -72,7 +73,7 @@ class Pretrainer:
         """Take one PT step with a gradient that was computed at the present weights, and take over its buffers."""
         gradients = _named(gradient)
         for name, value in _named(self.pretrained).items():
-            value.grad = gradients[name]
+            value.grad = gradients.get(name)
         self._optimizer.step()
         for name, value in self.pretrained.buffers.items():
             value.copy_(gradient.buffers[name])
@@ -124,16 +125,18 @@ class Pretrainer:
             The number of steps that this call has taken.
 
         Raises:
-            TrainingError: the PT loss is not finite.
+            TrainingError: the PT loss or the weights are not finite.
+            ConfigError: the checkpoint is of a run with other parts.
             Interrupted: the job was told to end; the state is saved.
         """
         saved = checkpoint.load() if checkpoint is not None else None
         first = 0
-        if saved is not None:
-            self.load_state_dict(saved["pretrainer"])
-            first = saved["step"]
-            if recorder is not None:
-                recorder.load_state_dict(saved["recorder"])
+        if checkpoint is not None and saved is not None:
+            with checkpoint.taken_up():
+                self.load_state_dict(saved["pretrainer"])
+                first = saved["step"]
+                if recorder is not None:
+                    recorder.load_state_dict(saved["recorder"])
             log.info("%s goes on at step %d", label, first)
         due = Every(seconds_between_checkpoints)
         every = 1 if recorder is None else recorder.every
@@ -143,20 +146,26 @@ class Pretrainer:
             if recorder is not None:
                 recorder(step + 1)
             if checkpoint is not None and (due() or step + 1 == count):
-                check_finite(self.loss, f"step {step + 1}")
+                check_finite(self.loss, f"step {step + 1}", self.pretrained)
                 recorded = recorder.state_dict() if recorder is not None else {}
                 checkpoint.save({"step": step + 1, "pretrainer": self.state_dict(), "recorder": recorded})
         if first < count:
-            check_finite(self.loss, f"step {count}")
+            check_finite(self.loss, f"step {count}", self.pretrained)
         return count - first
 
 
-def check_finite(loss: Tensor, place: str) -> None:
-    """Raise TrainingError if the PT loss at a place in the run, such as "step 60", is not finite."""
+def check_finite(loss: Tensor, place: str, pretrained: Pretrained) -> None:
+    """Raise TrainingError if the PT loss at a place in the run, such as "step 60", or the weights are not finite."""
+    if all_finite([loss, *pretrained.vector()]):
+        return
     if not torch.isfinite(loss).all():
         raise TrainingError(
             f"the PT loss at {place} is {float(loss.sum())}: lower the PT learning rate, or look for NaN in the data."
         )
+    raise TrainingError(
+        f"the weights after {place} are not finite, though the PT loss was: lower the PT learning rate, or look for an "
+        "operation without a finite derivative, such as the square root of 0."
+    )
 
 
 def trainable(params: Params) -> Params:

@@ -98,6 +98,9 @@ def decide(device: str, folder: Path | None = None) -> Products:
     if kept is not None:
         return kept
     products = look()
+    kept = _read(path)  # another job may have begun at the same time, and all must have one setting
+    if kept is not None:
+        return kept
     with atomic_path(path) as temporary:
         temporary.write_text(json.dumps(asdict(products), indent=1), encoding="utf-8")
     return products

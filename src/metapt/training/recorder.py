@@ -7,6 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
+from metapt.errors import ConfigError
+
 
 class Recorder:
     """Numbers of every `every`-th step of a run, for all replicates.
@@ -16,6 +18,9 @@ class Recorder:
         every: steps between two observations.
         log: is called with the number of the step and what was observed, copied to the CPU. A resumed run logs only the
             steps that it takes, and those after its last checkpoint a second time.
+
+    Raises:
+        ConfigError: `every` is below 1.
     """
 
     def __init__(
@@ -24,6 +29,8 @@ class Recorder:
         every: int = 1,
         log: Callable[[int, dict[str, Tensor]], object] | None = None,
     ) -> None:
+        if every < 1:
+            raise ConfigError(f"a Recorder observes every {every} steps; legal: every=1 or more")
         self.observe = observe
         self.every = every
         self.log = log

@@ -34,6 +34,7 @@ def train(loss: Callable[[Params], Tensor], params: Params, optimizer: Optimizer
     return {name: value.detach() for name, value in current.items()}
 
 
+@torch.enable_grad()
 def finetune_head(
     problem: MetaProblem, pretrained: Pretrained, head: Params, batches: Iterable[Any], l2: float = 1e-3
 ) -> Params:

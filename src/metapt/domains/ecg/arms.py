@@ -293,7 +293,7 @@ def _branch_search(setting: Setting, arm: config.BranchSearch) -> PretrainRun:
                 loss = evaluate_encoder(setting, trainer.pretrained, labelled, fold, arm.l2)
             ends.append((loss, branch, copy.deepcopy(trainer.state_dict())))
         if not ends:
-            check_finite(pretrain_loss, f"step {done + count}")
+            check_finite(pretrain_loss, f"step {done + count}", trainer.pretrained)
         _, meta, state = min(ends, key=lambda end: math.inf if math.isnan(end[0]) else end[0])
         trainer.load_state_dict(state)
         done += count

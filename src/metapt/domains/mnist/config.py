@@ -69,7 +69,7 @@ class MnistMeta(method.MetaArm):
 
         Conjugate gradients and fitted heads would have step lengths in common, and norms would be those of all.
         """
-        joint_norm = self.normalise or self.clip_norm is not None
+        joint_norm = self.normalise or self.clip_norm is not None or self.meta_optimizer == "Adafactor"
         return joint_norm or self.unroll == "fitted" or isinstance(self.inverse, ConjugateGradients)
 
     def iterations(self, epochs: int, steps_per_epoch: int) -> int:

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from metapt.domains.ppi import config as settings
 from metapt.domains.ppi.batches import PpiBatches
 from metapt.domains.ppi.config import Network, PpiMeta, PpiPretraining, Supervised
 from metapt.domains.ppi.data.dataset import open_dataset
@@ -22,10 +21,13 @@ from metapt.training.checkpoint import Checkpoint
 from metapt.training.estimators import Slope, estimates, pretrain
 from metapt.twostage.slopes import rows
 
-FOLDED = PpiMeta(**{**settings.STABLE, "batch_size": None})
-"""Ridge heads are cross-fitted over all FT graphs, and hypergradients have large PT minibatches."""
-assert FOLDED.folds is not None
-RIDGE = RidgeHead(FOLDED.l2, cross_fit=True, minibatches=FOLDED.folds - 1)
+L2, FOLDS = 1e-2, 5
+FOLDED = PpiMeta(unroll="ridge", l2=L2, folds=FOLDS, batch_size=None, hypergradient_batch=256)
+"""Ridge heads are cross-fitted over all FT graphs, and hypergradients have large PT minibatches.
+
+All values stand here and not in the config's defaults, which do not count in the digest of a job's code.
+"""
+RIDGE = RidgeHead(L2, cross_fit=True, minibatches=FOLDS - 1)
 
 
 def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
