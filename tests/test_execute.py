@@ -353,6 +353,20 @@ def test_metapt_run_repeats_a_record(entry: Callable[[Run], str], tmp_path: Path
     assert (again / "copy").read_text() == "text on cpu with 1"
 
 
+def test_an_interrupted_run_leaves_no_record_of_the_one_before(entry: Callable[[Run], str], tmp_path: Path) -> None:
+    """The record would say that the outputs are those of the earlier run."""
+
+    def broken_off(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
+        outputs["copy"].write_text("of another run")
+        raise KeyboardInterrupt
+
+    first = job(tmp_path, entry(copy))
+    assert execute(first) == 0
+    with pytest.raises(KeyboardInterrupt):
+        execute(job(tmp_path, entry(broken_off), config={"name": "another"}))
+    assert records.stale(Path(first.record), first.config, None, first.inputs) == "there is no record of it"
+
+
 def test_a_record_is_not_repeated_with_another_input(
     entry: Callable[[Run], str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import asdict
 from importlib import import_module, metadata
 from pathlib import Path
@@ -68,6 +68,9 @@ def execute(
         sums["inputs"] = _checked_inputs(job)
         outputs = _paths(job.outputs)
         products = _products(job, device, products)
+        if job.record:  # of an earlier run, which says nothing of what this one leaves if it is interrupted
+            with suppress(OSError):
+                Path(job.record).unlink()
         start = time.monotonic()
         if job.trains:
             log.info("starts on %s, CPU threads: %d", device, job.threads)
