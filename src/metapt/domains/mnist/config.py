@@ -261,7 +261,7 @@ class BpttStudy(RotationData):
     def check(self, domain: Any) -> None:
         """Raise ValueError for an arm with epochs, an unknown budget_of, or a warm-up that leaves no meta-update.
 
-        And for a fixed arm whose name says that it has the start or the optimum, and that has not.
+        The fixed arms `initial_augmentation` and `optimal_augmentation` must have the rotations `initial` and `target`.
         """
         for end in ("", "-shared"):
             for kind, key_name, mean in (("initial", "initial", self.initial), ("optimal", "target", self.target)):

@@ -32,7 +32,7 @@ class FullAccessResults(EcgResults):
     papers_pairs: ClassVar[Mapping[tuple[str, str], Collection[str]]] = {
         ("simclr", "no_pt"): (),
         ("meta", "simclr"): (),
-        ("meta", "optsla"): ("pretrain_steps",),  # P, which OptSLA has its own of
+        ("meta", "optsla"): ("pretrain_steps",),  # P, for which OptSLA has another default
     }
 
 
