@@ -85,7 +85,7 @@ def test_an_error_names_the_file_and_line_that_it_comes_from(
         (
             f"{tmp_path}/a.yaml, line 5: mnist.rotation_mean.replicates is 0, "
             "but must be a whole number of at least 1 or a list that is not empty "
-            "(of each: a whole number of at least 0)."
+            "(of each: a whole number from 0 to 999999999)."
         ),
     ]
 

@@ -185,7 +185,8 @@ def test_the_paper_has_each_of_its_numbers_beside_ours(runs: Runs) -> None:
 
 def test_claims_name_the_papers_number_for_its_own_arms_only(runs: Runs, tmp_path: Path) -> None:
     name = "rotation_mean_std"
-    claims = pd.read_csv(summarise(name, STUDIES[name], runs[name], tmp_path / "summary")["claims"])
+    study = RotationMeanStd(arms=STUDIES[name].arms)
+    claims = pd.read_csv(summarise(name, study, runs[name], tmp_path / "summary")["claims"])
     beyond = claims["paper"] == BEYOND_THE_PAPER
     assert set(claims["arm"][beyond]) == {"meta-curvature"}
     assert set(claims["arm"][~beyond]) == {"meta", "meta-shared"}
@@ -206,8 +207,14 @@ def test_a_summary_is_whole_and_always_the_same_bytes(runs: Runs, experiment: st
         len(metrics.read(files["metrics"])) for files in runs[experiment].values()
     )
     assert "diagnosis" not in first["table_md"].read_text()
-    table = pd.read_csv(first["table_csv"])
-    assert table["paper_mean"].notna().sum() == (paper_numbers()["experiment"] == f"mnist_{experiment}").sum()
+    assert not pd.read_csv(first["table_csv"])["paper_mean"].notna().any(), "the study is smaller than the paper's"
+
+
+@pytest.mark.parametrize("experiment", STUDIES)
+def test_the_papers_study_stands_beside_all_of_its_numbers(runs: Runs, experiment: str, tmp_path: Path) -> None:
+    found = summarise(experiment, type(STUDIES[experiment])(), runs[experiment], tmp_path / "papers")
+    papers = (paper_numbers()["experiment"] == f"mnist_{experiment}").sum()
+    assert pd.read_csv(found["table_csv"])["paper_mean"].notna().sum() == papers
 
 
 def test_a_claim_about_an_arm_that_was_not_run_is_not_measured(runs: Runs, tmp_path: Path) -> None:
@@ -314,7 +321,7 @@ def test_pt_steps_of_every_arm_see_the_same_rotated_images(
     name: str, digits: MnistData, run_as: RunAs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     study = RotationMean(**SIZES, epochs=2, replicates=2, arms={"meta": MnistMeta(), **DIFFERENT})
-    (first,), (other,) = (
+    (first,), others = (
         seen(
             monkeypatch,
             RotationBatches,
@@ -322,8 +329,13 @@ def test_pt_steps_of_every_arm_see_the_same_rotated_images(
         )
         for arm in ("meta", name)
     )
+    assert len(others) == (2 if name == "curvature" else 1), "its replicates are trained one by one"
+    joined = [
+        tuple(map(torch.cat, zip(*batches, strict=True)))
+        for batches in zip(*(each["pretrain"] for each in others), strict=True)
+    ]
     assert len(first["pretrain"]) == 6
-    assert the_same(first["pretrain"], other["pretrain"])
+    assert the_same(first["pretrain"], joined)
 
 
 def test_pt_steps_of_every_arm_see_the_same_weighted_images(

@@ -35,7 +35,8 @@ class MnistResults(results.Results):
         """
         default = type(self.section).model_fields["arms"].default
         meta = self.section.arms[arm].model_copy(update={"heads": default["meta"].heads})
-        same = meta == default["meta"] and all(self.section.arms[each] == default.get(each) for each in others)
+        run = {each: self.section.arms[each] for each in others if each in self.section.arms}
+        same = meta == default["meta"] and all(each == default.get(name) for name, each in run.items())
         return words if same and self._is_the_papers_study() else BEYOND_THE_PAPER
 
     @property
