@@ -32,5 +32,11 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def patient(_impatient: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a server on a busy machine take its time, where a second request would fail the test."""
+    monkeypatch.setattr(web, "PATIENCE", Patience(timeout=30, attempts=3, pause=0.01))
+
+
+@pytest.fixture
 def target(tmp_path: Path) -> Path:
     return tmp_path / "raw" / "things" / NAME

@@ -76,6 +76,7 @@ def test_listed_files_from_a_folder(tmp_path: Path) -> None:
     assert_all_listed(tmp_path / "raw")
 
 
+@pytest.mark.usefixtures("patient")
 def test_listed_files_from_a_server(server: Server, tmp_path: Path) -> None:
     serve(server, LISTED)
     get_listed(tmp_path, listed_source(f"{server.url}/data/"))
