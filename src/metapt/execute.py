@@ -69,7 +69,7 @@ def execute(
         outputs = _paths(job.outputs)
         products = _products(job, device, products)
         if job.record:  # of an earlier run, which says nothing of what this one leaves if it is interrupted
-            with suppress(OSError):
+            with suppress(OSError):  # writing the new one says what is wrong with the folder
                 Path(job.record).unlink()
         start = time.monotonic()
         if job.trains:

@@ -377,6 +377,13 @@ def test_the_loop_under_no_grad_is_the_same() -> None:
     assert equal(state(ours), state(other))
 
 
+def test_a_checkpoint_of_a_run_with_other_parts_is_refused(tmp_path: Path) -> None:
+    checkpoint = Checkpoint(tmp_path / "c.pt", "f")
+    made(Normed(), settings(iterations=2)).run("it", checkpoint)
+    with pytest.raises(ConfigError, match=r"a checkpoint of a run with other parts \(KeyError: 'steps'\)"):
+        made(Normed(), settings()).run("it", checkpoint, recorder=Recorder(lambda: {"one": torch.ones(())}))
+
+
 class OfTwoDtypes(Classifier):
     def __init__(self) -> None:
         super().__init__()

@@ -104,6 +104,18 @@ def test_later_runs_take_over_the_first_choice(monkeypatch: pytest.MonkeyPatch, 
     assert decide("cpu", tmp_path / "made").setting == "highest"
 
 
+def test_the_choice_of_a_job_that_was_faster_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = (Products(setting, "measured", {}, {}) for setting in ("medium", "highest"))
+
+    def slower() -> Products:
+        monkeypatch.setattr(products, "look", lambda: theirs)
+        decide("cpu", tmp_path)  # another job begins and ends while this one measures
+        return ours
+
+    monkeypatch.setattr(products, "look", slower)
+    assert [decide("cpu", tmp_path).setting for _ in range(2)] == [theirs.setting] * 2
+
+
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"setting": "low", "reason": "", "errors": {}, "rates": {}}'])
 def test_a_kept_choice_that_cannot_be_read_is_made_anew(tmp_path: Path, content: str) -> None:
     decide("cpu", tmp_path)
