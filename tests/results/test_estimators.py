@@ -1,0 +1,217 @@
+"""The page on the estimators says what the estimates say."""
+
+from __future__ import annotations
+
+import math
+
+import pandas as pd
+
+from metapt.domains.ecg.experiments.estimators import HYPERPARAMETERS
+from metapt.domains.ecg.experiments.labelled_ecgs import BEST, TEST, differences, right_sides
+from metapt.domains.ecg.looks import label
+from metapt.evaluation.agreement import SINGLE_RUNS
+from metapt.evaluation.agreement_report import comparisons, measured
+from metapt.evaluation.comparisons import decide
+from metapt.evaluation.headroom import read
+from metapt.evaluation.objectives import agreements
+from metapt.evaluation.statistics import estimate_mean
+from metapt.evaluation.tables import mean_and_error
+from metapt.training.evolution import NAME as PERSISTENT
+from metapt.twostage.quantities import EVALUATIONS
+
+from .pages import ESTIMATORS, FIXED, LINEAR, RESULTS, text_of, words_of
+
+
+def test_the_page_says_what_the_estimates_of_mnist_say() -> None:
+    runs, slopes = read([RESULTS / "headroom" / "mnist.csv"]), pd.read_csv(RESULTS / "estimators" / "mnist.csv")
+    near = runs[(runs["mean"] - 45).abs() <= 45]
+    names = {"secant": "secant of two runs", "linear fit to 6 runs": "linear fit to 6 random settings"}
+    names |= {"Neumann 1, K = 1": "Neumann 1, K = 1 (the paper's)", SINGLE_RUNS: "the runs of one seed (ceiling)"}
+    names |= {PERSISTENT: "persistent evolution strategies"}
+    found = measured(near, slopes, ())
+    judged, on_the_page = iter(decide(comparisons(found, {}))), 0
+    for each in found:
+        visible = "" if each.estimator == SINGLE_RUNS else f" {next(judged).visible:.0f} |"
+        back = {None: "whole run", 500: "500 (all)"}.get(each.horizon, each.horizon)
+        signs = mean_and_error(each.signs.mean, each.signs.standard_error)
+        cost = float(f"{each.cost:.2g}")
+        words = f"| {names.get(each.estimator, each.estimator)} | {back} | {cost:g} | {signs} |{visible}"
+        on_the_page += words in ESTIMATORS
+    assert on_the_page == 9
+    assert slopes.groupby(["estimator", "horizon"], dropna=False).ngroups + 2 == 20
+
+
+def test_the_page_says_what_the_estimates_of_further_seeds_of_mnist_say() -> None:
+    runs = read([RESULTS / "headroom" / "mnist.csv"])
+    slopes = pd.read_csv(RESULTS / "estimators" / "mnist-further-seeds.csv")
+    assert set(slopes["pretrain_seed"]) == {100, 101, 102, 103, 104}
+    found = {
+        (each.estimator, each.horizon): each for each in measured(runs[(runs["mean"] - 45).abs() <= 45], slopes, ())
+    }
+    secant, exact = found["secant", None].signs, found["exact, K = 1", 1].signs
+    assert (round(secant.mean), secant.standard_error) == (98, 0)
+    assert found[PERSISTENT, 500].signs == secant
+    assert f"{exact.mean:.0f} ± {exact.standard_error:.0f} % right signs" in text_of("estimators.md")
+
+
+def test_the_page_says_what_the_estimates_of_protein_graphs_say() -> None:
+    runs, slopes = (pd.read_csv(RESULTS / part / "ppi-3x16.csv") for part in ("headroom", "estimators"))
+    names = {"linear fit to 12 runs": "linear fit to 12 random settings", SINGLE_RUNS: "the runs of one seed (ceiling)"}
+    names |= {"Neumann 1, K = 1": "Neumann 1, K = 1 (the paper's)", PERSISTENT: "persistent evolution strategies"}
+    found = measured(runs, slopes, ())
+    judged = decide(comparisons(found, {}))
+    visible = iter([f"{each.visible:.0f}" for each in judged])
+    rows: dict[tuple[str, int | None], list[list[str]]] = {}
+    for each in found:
+        far = "" if each.estimator == SINGLE_RUNS else next(visible)
+        signs = mean_and_error(each.signs.mean, each.signs.standard_error)
+        words = [f"{float(f'{each.cost:.2g}'):g}", signs, far]
+        rows.setdefault((each.estimator, each.horizon), []).append(words)
+    on_the_page = 0
+    for (estimator, horizon), ((cost, half, far), (_, most, further)) in rows.items():
+        back = {None: "whole run", 2300: "2300 (all)"}.get(horizon, horizon)
+        words = [names.get(estimator, estimator), str(back), cost, half, most, far, further]
+        on_the_page += f"| {' | '.join(words)} |".replace("|  |  |", "| | |") in ESTIMATORS
+    assert on_the_page == 12
+    assert len(judged) == 40
+    assert [each.word for each in judged].count("inconclusive") == 39
+    persistent = [each.signs for each in found if each.estimator == PERSISTENT]
+    ends = " and ".join(f"{each.low:.0f} to {each.high:.0f}" for each in persistent)
+    assert f"not shown to be better than chance (intervals {ends})" in text_of("estimators.md")
+
+
+def test_the_page_says_what_perturbed_runs_of_further_seeds_of_protein_graphs_say() -> None:
+    runs = pd.read_csv(RESULTS / "headroom" / "ppi-3x16.csv")
+    slopes = pd.read_csv(RESULTS / "estimators" / "ppi-3x16-further-seeds.csv")
+    assert set(slopes["pretrain_seed"]) == {100, 101, 102, 103, 104}
+    assert set(slopes["problem"]) == {"ppi 3x16 permuted_50"}
+    (signs,) = [each.signs for each in measured(runs, slopes, ()) if each.estimator == "perturbed runs"]
+    share = mean_and_error(signs.mean, signs.standard_error)
+    assert f"{share} % of the pairs correctly (95 % interval {signs.low:.0f} to {signs.high:.0f})" in text_of(
+        "estimators.md"
+    )
+
+
+def test_the_page_says_what_the_estimates_of_ecgs_say() -> None:
+    runs, slopes = (pd.read_csv(RESULTS / part / "ecg.csv") for part in ("headroom", "estimators"))
+    names = {f"linear fit to {count} runs": f"linear fit to {count} random settings" for count in (6, 12)}
+    names |= {"Neumann 1, K = 1": "Neumann 1, K = 1 (the paper's)", SINGLE_RUNS: "the runs of one seed (ceiling)"}
+    found = measured(runs, slopes, HYPERPARAMETERS)
+    judged = iter(decide(comparisons(found, {})))
+    rows: dict[tuple[str, int | None], list[list[str]]] = {}
+    for each in found:
+        visible = math.nan if each.estimator == SINGLE_RUNS else next(judged).visible
+        signs = mean_and_error(each.signs.mean, each.signs.standard_error)
+        words = [f"{float(f'{each.cost:.2g}'):g}", signs, "" if math.isnan(visible) else f"{visible:.0f}"]
+        rows.setdefault((each.estimator, each.horizon), []).append(words)
+    on_the_page = 0
+    for (estimator, horizon), ((cost, whole, far), (_, linear, further)) in rows.items():
+        back = {None: "whole run", 744: "744 (all)"}.get(horizon, horizon)
+        cells = [names.get(estimator, estimator), back, cost, whole, linear, far, further]
+        on_the_page += f"| {' | '.join(map(str, cells))} |".replace("  |", " |") in ESTIMATORS.replace("  |", " |")
+    assert on_the_page == 14
+    assert [each.word for each in decide(comparisons(found, {}))].count("inconclusive") == 36
+    derivatives = [each for each in found if each.evaluation == LINEAR and each.horizon is not None]
+    assert len(derivatives) == 16
+    assert max(round(each.signs.high) for each in derivatives) == 64
+    temperature = slopes[slopes["hyperparameter"] == "temperature"].set_index("estimator")["slope"]
+    lower = [(temperature[name] < 0).sum() for name in ("secant, linear evaluation", "Neumann 1, K = 1")]
+    assert lower == [8, 5]
+    page = text_of("estimators.md")
+    seen = {(each.estimator, each.evaluation): each for each in found}
+    for name in ("secant, linear evaluation", "secant, FT of the whole network"):
+        signs = seen[name, LINEAR].signs
+        assert f"{mean_and_error(signs.mean, signs.standard_error)} % " in page
+        assert f"({signs.low:.0f} to {signs.high:.0f})" in page
+    paper = seen["Neumann 1, K = 1", LINEAR].signs
+    assert f"right signs (95 % interval {paper.low:.0f} to {paper.high:.0f})" in page
+    claims = list(comparisons(found, {}))
+    (second,) = [
+        verdict.adjusted_p_value
+        for claim, verdict in zip(claims, decide(claims), strict=True)
+        if (claim.arm, claim.evaluation) == ("secant, FT of the whole network", LINEAR)
+    ]
+    assert f"(adjusted p of the second one: {second:.2f})" in page
+    assert set(slopes["pretrain_seed"]) == set(range(8))
+    ten = [each for each in measured(runs, slopes[slopes["pretrain_seed"] < 4], HYPERPARAMETERS) if each.horizon == 10]
+    assert mean_and_error(ten[0].signs.mean, ten[0].signs.standard_error) == "65.0 ± 1.1"
+
+
+def test_the_page_says_what_objectives_of_ecgs_see() -> None:
+    runs, epochs = read([RESULTS / "headroom" / "ecg.csv"]), pd.read_csv(RESULTS / "objectives" / "ecg.csv")
+    found = {(each.objective, each.epoch, each.evaluation): each.spearman for each in agreements(runs, epochs)}
+    names = {"full_transfer": "FT of the whole network", "linear_evaluation": "linear evaluation"}
+    on_the_page = 0
+    for objective, epoch in dict.fromkeys(each[:2] for each in found if each[1]):
+        seen = [found[objective, epoch, evaluation] for evaluation in names]
+        words = [f"{each.mean:.2f} ± {each.standard_error:.2f}" for each in seen]
+        on_the_page += f"| {names[objective]} | {epoch} | {' | '.join(words)} |" in ESTIMATORS
+    assert on_the_page == 6
+    for evaluation in names:
+        ceiling = found[evaluation, None, evaluation]
+        assert f"{ceiling.mean:.2f} ± {ceiling.standard_error:.2f}" in ESTIMATORS
+
+
+def test_the_page_says_what_objectives_on_some_labelled_ecgs_see() -> None:
+    paths = sorted((RESULTS / "objectives").glob("labelled_ecgs-*.csv"))
+    found = [each for path in paths for each in differences(pd.read_csv(path), "simclr")]
+    tests = {(each["arm"], each["evaluation"]): gaps for each, gaps in found if each["epoch"] == TEST}
+    on_the_page = 0
+    for each, gaps in found:
+        if each["epoch"] not in (TEST, BEST):
+            continue
+        own = estimate_mean(gaps.tolist())
+        kind = "test of" if each["epoch"] == TEST else "objective:"
+        words = [label(each["arm"]), f"{kind} {EVALUATIONS[each['evaluation']]}", str(each["labelled"])]
+        words.append(mean_and_error(own.mean, own.standard_error))
+        for evaluation in EVALUATIONS:
+            test = tests.get((each["arm"], evaluation))
+            words.append("" if test is None else f"{right_sides(gaps, test)} of {own.n}")
+        line = f"| {' | '.join(words)} |".replace("|  |", "| |")
+        assert line in ESTIMATORS, line
+        on_the_page += 1
+    assert on_the_page == 12
+    early = next(
+        estimate_mean(gaps.tolist())
+        for each, gaps in found
+        if (each["evaluation"], each["labelled"], each["epoch"]) == ("full_transfer", 100, "8")
+    )
+    page = text_of("estimators.md")
+    assert f"{early.mean:.1f} ± {early.standard_error:.1f} points after eight epochs" in page
+    late = next(
+        estimate_mean(gaps.tolist())
+        for each, gaps in found
+        if (each["evaluation"], each["labelled"], each["epoch"]) == ("full_transfer", 500, BEST)
+    )
+    interval = f"(95 % interval {late.low:.1f} to {late.high:.1f})"
+    assert f"{late.mean:.1f} ± {late.standard_error:.1f} points with 500 labelled ECGs {interval}" in page
+    six, twelve = (tests["simclr-mild", "full_transfer"].loc[range(n)] for n in (6, 12))
+    assert f"the test itself has {words_of(six, interval=True)}, and with all twelve {words_of(twelve)}." in page
+    (lost,) = (
+        words_of(gaps, interval=True).replace(" (", " points with 500 labelled ECGs (95 % interval ")
+        for each, gaps in found
+        if (each["arm"], each["evaluation"], each["labelled"], each["epoch"]) == ("simclr-mild", LINEAR, 500, BEST)
+    )
+    assert f"The loss of the mild warp it does not show: {lost[:-1]}), four of six PT seeds" in page
+    later = next(
+        gaps.loc[8:] for each, gaps in found if (each["arm"], each["labelled"], each["epoch"]) == (FIXED, 500, BEST)
+    )
+    own = estimate_mean(later.tolist())
+    assert f"it sees {own.mean:.1f} ± {own.standard_error:.1f} points with 500 labelled ECGs, three of four" in page
+    assert (later > 0).sum() == 3
+    five = [
+        (gaps > 0).sum() for each, gaps in found if (each["arm"], each["labelled"], each["epoch"]) == (FIXED, 500, "5")
+    ]
+    assert five == [12], "the page says that five epochs of the head are enough"
+
+
+def test_the_page_says_what_the_correlations_of_the_papers_estimate_are() -> None:
+    page = text_of("estimators.md")
+    for name, hyperparameters, words in (
+        ("ecg", HYPERPARAMETERS, "it is {1} in linear evaluation and {0} in FT of the whole network on ECGs"),
+        ("ppi-3x16", (), "and {0} and {1} on protein graphs"),
+    ):
+        runs, slopes = (pd.read_csv(RESULTS / part / f"{name}.csv") for part in ("headroom", "estimators"))
+        paper = [each for each in measured(runs, slopes, hyperparameters) if each.estimator == "Neumann 1, K = 1"]
+        found = [f"{each.spearman.mean:.2f} ± {each.spearman.standard_error:.2f}" for each in paper]
+        assert words.format(*found) in page

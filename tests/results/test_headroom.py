@@ -1,0 +1,123 @@
+"""The page on the headroom says what the runs say."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.special import stdtrit
+
+from metapt.evaluation.headroom import REFERENCE, grids, headroom, held_out_gain, read
+from metapt.evaluation.statistics import estimate_mean
+
+from .pages import FT, HEADROOM, LINEAR, RESULTS, ROOT, text_of, words_of
+
+
+def test_the_code_of_the_page_reads_the_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", HEADROOM, re.DOTALL)
+    assert len([line for line in code.splitlines() if line]) == 3
+    monkeypatch.chdir(ROOT)
+    exec(code, {})
+    lowest, *_, highest = [float(line.split()[-1]) for line in capsys.readouterr().out.splitlines() if "." in line]
+    assert (lowest, highest) == (pytest.approx(81.4, abs=0.1), pytest.approx(92.1, abs=0.1))
+
+
+@pytest.mark.parametrize("path", sorted((RESULTS / "headroom").glob("*.csv")), ids=lambda path: path.name)
+def test_all_settings_have_the_same_pt_seeds_and_the_reference_too(path: Path) -> None:
+    runs = pd.read_csv(path)
+    for _, cell in runs.groupby(["problem", "evaluation"]):
+        seeds = {setting: sorted(set(rows["pretrain_seed"])) for setting, rows in cell.groupby("setting")}
+        assert len(set(map(tuple, seeds.values()))) == 1
+        assert REFERENCE in seeds
+
+
+def test_the_page_says_what_the_runs_of_mnist_say() -> None:
+    (grid,) = grids(read([RESULTS / "headroom" / "mnist.csv"]))
+    found = headroom(grid)
+    share, gain = found.shares["settings"], found.gain
+    assert f"| {share.share:.0f} % (95 % interval {share.low:.0f} to {share.high:.0f}) |" in HEADROOM
+    words = f"{gain.mean:.1f} ± {gain.standard_error:.1f} points (n = {gain.n}, 95 % interval {gain.low:.1f} to"
+    assert words in HEADROOM
+
+
+@pytest.mark.parametrize("name", ["ppi-3x16", "ecg"])
+def test_the_page_says_what_the_runs_of_a_headroom_say(name: str) -> None:
+    for grid in grids(read([RESULTS / "headroom" / f"{name}.csv"])):
+        found = headroom(grid)
+        share, gain, validated = found.shares["settings"], found.gain, found.validated
+        words = [
+            f"{share.share:.0f} % ({share.low:.0f} to {share.high:.0f})",
+            f"{gain.mean:.1f} ± {gain.standard_error:.1f} points",
+            f"{gain.low:.1f} to {gain.high:.1f})",
+            f"| {gain.visible(0):.1f} |",
+            f"| {abs(validated.mean):.1f} ± {validated.standard_error:.1f} (",
+            f"({validated.low:.1f} to {validated.high:.1f}) |",
+            f"| {'yes' if gain.low > 0 else 'not shown'} |",
+        ]
+        assert any(all(word in line for word in words) for line in HEADROOM.splitlines()), words
+
+
+def test_the_page_says_how_far_settings_of_ecgs_are_from_the_reference_on_average() -> None:
+    runs, page = pd.read_csv(RESULTS / "headroom" / "ecg.csv"), text_of("headroom.md")
+    seeds = runs.groupby(["evaluation", "setting", "pretrain_seed"])["test"].mean().unstack("setting")
+    gains = seeds.drop(columns=REFERENCE).mean(axis=1) - seeds[REFERENCE]
+    assert f"on average by {words_of(gains[FT], interval=True).replace(' (', ' points (', 1)}" in page
+    assert f"on average {words_of(-gains[LINEAR])} points worse than the reference" in page
+
+
+def test_the_page_says_how_many_settings_of_ecgs_are_better_than_the_reference() -> None:
+    runs = pd.read_csv(RESULTS / "headroom" / "ecg.csv")
+    means = runs[runs["evaluation"] == "full_transfer"].groupby("setting")["test"].mean()
+    better = (means.drop(REFERENCE) > means[REFERENCE]).sum()
+    assert f"{better} of the 24 random settings are better" in HEADROOM
+
+
+JACKKNIFED = {
+    ("mnist rotation", FT): "MNIST",
+    ("ecg width 8", FT): "ECGs, FT of the whole network",
+    ("ecg width 8", LINEAR): "ECGs, linear evaluation",
+    ("ppi 3x16 permuted_50", LINEAR): "protein graphs, 50 % permuted",
+    ("ppi 3x16 permuted_90", LINEAR): "protein graphs, 90 % permuted",
+}
+"""Problems and evaluations with headroom, in the words of the page."""
+
+
+def test_the_page_of_the_headroom_says_what_a_jackknife_leaves_of_each_gain_that_is_shown() -> None:
+    expected = []
+    for grid in grids(read(sorted((RESULTS / "headroom").glob("*.csv")))):
+        assert grid.reference is not None
+        test, reference = grid.test.to_numpy(), grid.reference.to_numpy()
+        for chosen_by, criterion in (("test", test), ("validation", grid.validation.to_numpy())):
+            gain, n = held_out_gain(test, reference, criterion), len(reference)
+            if not gain.low > 0 or (chosen_by == "validation" and grid.cell["domain"] == "mnist"):
+                continue
+            left = [
+                held_out_gain(*(np.delete(each, seed, -1) for each in (test, reference, criterion))).mean
+                for seed in range(n)
+            ]
+            error = math.sqrt((n - 1) * np.var(left))
+            low, high = (gain.mean + side * error * stdtrit(n - 1, 0.975) for side in (-1, 1))
+            words = f"{gain.mean:.1f} ± {error:.1f} ({low:.1f} to {high:.1f})".replace("-0.0", "0.0")
+            name = JACKKNIFED[grid.cell["problem"], grid.cell["evaluation"]]
+            expected.append((name, chosen_by, words, "yes" if low > 0 else "not shown"))
+    rows = re.findall(r"^\| (.*) \| (test|validation) results \| (.*) \| (yes|not shown) \|$", HEADROOM, re.MULTILINE)
+    assert sorted(rows) == sorted(expected)
+
+
+@pytest.mark.parametrize("path", sorted((RESULTS / "confirmation").glob("*.csv")), ids=lambda path: path.name)
+def test_the_page_says_what_the_confirmation_says(path: Path) -> None:
+    runs = pd.read_csv(path)
+    assert sorted(set(runs["pretrain_seed"])) == [100, 101, 102, 103, 104]
+    known = pd.read_csv(RESULTS / "headroom" / path.name)
+    for cell, rows in runs.groupby(["problem", "evaluation"]):
+        before = known[(known["problem"] == cell[0]) & (known["evaluation"] == cell[1])]
+        best = before[before["setting"] != REFERENCE].groupby("setting")["test"].mean().idxmax()
+        results = rows.groupby(["setting", "pretrain_seed"])["test"].mean()
+        found = estimate_mean((results[best] - results[REFERENCE]).tolist())
+        assert f"{found.mean:.1f} ± {found.standard_error:.1f} points" in text_of("headroom.md")
+        words = f"(n = {found.n}, {{}}{found.low:.1f} to {found.high:.1f})"
+        assert any(words.format(each) in text_of("headroom.md") for each in ("", "95 % interval "))
