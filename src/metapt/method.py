@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from metapt.errors import ConfigError
 from metapt.sections import Count, Positive, Rate, Section, key
 
 if TYPE_CHECKING:
@@ -179,13 +180,20 @@ class MetaArm(Section):
 
 
 def whole_iterations(steps: int, pretrain_steps: int) -> tuple[int, int]:
-    """Return the iterations of `pretrain_steps` PT steps in a run of `steps`, at least one, and the PT steps left over.
+    """Return the iterations of `pretrain_steps` PT steps in a run of `steps`, and the PT steps left over.
 
-    >>> whole_iterations(744, 10), whole_iterations(5, 10)
-    ((74, 4), (1, 0))
+    >>> whole_iterations(744, 10)
+    (74, 4)
+
+    Raises:
+        ConfigError: the run is shorter than one iteration.
     """
-    iterations = max(1, steps // pretrain_steps)
-    return iterations, max(0, steps - iterations * pretrain_steps)
+    if pretrain_steps > steps:
+        raise ConfigError(
+            f"pretrain_steps is {pretrain_steps}, which is more than the {steps} steps of the run, so that nothing "
+            f"would be learned; legal: at most {steps}, or a longer run"
+        )
+    return divmod(steps, pretrain_steps)
 
 
 def meta_settings(

@@ -136,8 +136,18 @@ def test_an_arm_is_compared_with_one_fixed_strength_of_a_value() -> None:
                 "and pretrain.epochs 2 of 10 PT steps each make 2"
             ),
         ),
-        ({"source": "simulated", "pretrain": {"epochs": 1}}, "pretrain.epochs 1 of 8 PT steps each make 1"),
-        ({"source": "ptbxl-1.0.1", "pretrain": {"epochs": 1, "batch_size": 19634}}, "1 of 1 PT steps each make 1"),
+        (
+            {"source": "simulated", "pretrain": {"epochs": 1}, "arms": {"meta": {"pretrain_steps": 5}}},
+            "pretrain.epochs 1 of 8 PT steps each make 1",
+        ),
+        (
+            {
+                "source": "ptbxl-1.0.1",
+                "pretrain": {"epochs": 1, "batch_size": 19634},
+                "arms": {"meta": {"pretrain_steps": 1}},
+            },
+            "1 of 1 PT steps each make 1",
+        ),
     ],
 )
 @pytest.mark.parametrize(
@@ -183,6 +193,14 @@ def test_the_longest_warm_up_that_is_called_legal_is_legal() -> None:
     few = {"pretrain": {"epochs": 1}, "full_access": {"arms": ["meta"]}}
     read(**few, arms={"meta": {"warmup_epochs": 0.78}})
     assert "legal: at most 0.78" in sentence(**few, arms={"meta": {"warmup_epochs": 0.8}})
+
+
+def test_a_pt_run_that_is_shorter_than_an_iteration_is_refused() -> None:
+    short: dict[str, Any] = {"pretrain": {"epochs": 1}, "full_access": {"arms": ["meta"]}}
+    found = sentence(**short, arms={"meta": {"pretrain_steps": 77, "warmup_epochs": 0}})
+    assert "arms.meta.pretrain_steps is 77, and pretrain.epochs 1 of 76 PT steps each make 76" in found
+    assert "legal: at most 76" in found
+    read(**short, arms={"meta": {"pretrain_steps": 76, "warmup_epochs": 0}})
 
 
 def test_the_warm_up_of_an_arm_that_no_experiment_names_is_no_matter() -> None:

@@ -513,6 +513,13 @@ def test_warm_up_is_in_epochs(make: Make) -> None:
         meta_loop(make(epochs=5), config.PpiMeta(pretrain_steps=4, warmup_epochs=5))
 
 
+def test_a_pt_run_that_is_shorter_than_an_iteration_is_refused(make: Make) -> None:
+    longest = meta_loop(make(epochs=5), config.PpiMeta(pretrain_steps=30, warmup_epochs=0)).settings
+    assert (longest.iterations, longest.remainder) == (1, 0)
+    with pytest.raises(ConfigError, match=r"pretrain_steps is 31, which is more than the 30 steps .* at most 30"):
+        meta_loop(make(epochs=5), config.PpiMeta(pretrain_steps=31, warmup_epochs=0))
+
+
 @pytest.mark.parametrize("name", ["graph_supervised", "cotrain", "cotrain_pcgrad"])
 def test_pt_that_diverges_is_an_error(make: Make, name: str) -> None:
     setting = make()

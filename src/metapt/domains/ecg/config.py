@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from metapt.method import MetaArm, NeumannSeries, Recompute, whole_iterations
+from metapt.method import MetaArm, NeumannSeries, Recompute
 from metapt.sections import Count, Distinct, DomainSection, FinetuneSeeds, Positive, Rate, Section, Seeds, key
 from metapt.twostage.arms import Changes, changed, counterpart, equal_to
 
@@ -360,7 +360,14 @@ class EcgSettings(DomainSection):
                 continue
             pretrain = changed(self.pretrain, arm.pretrain)
             per_epoch = steps_per_epoch(pretrain, pretrain.signals or TRAINING_RECORDS[self.source])
-            iterations, _ = whole_iterations(pretrain.epochs * per_epoch, arm.pretrain_steps)
+            steps = pretrain.epochs * per_epoch
+            if arm.pretrain_steps > steps:
+                raise ValueError(
+                    f"arms.{name}.pretrain_steps is {arm.pretrain_steps}, and pretrain.epochs {pretrain.epochs} of "
+                    f"{per_epoch} PT steps each make {steps}, so that the warp would never be learned; legal: at most "
+                    f"{steps}, or more epochs"
+                )
+            iterations = steps // arm.pretrain_steps
             warmup = arm.warmup(per_epoch)
             if warmup >= iterations:
                 most = math.floor(100 * (iterations - 1) * arm.pretrain_steps / per_epoch) / 100
