@@ -52,6 +52,10 @@ def read(text: str) -> Config:
             "mnist: bptt.arms.meta.pretrain_steps is 300, which does not divide the 500 PT steps that all arms of bptt",
         ),
         ("mnist: {headroom: {mean: [180, 0]}}", "mnist.headroom.mean: 180 is not below 0; a range begins with its"),
+        (
+            "mnist: {bptt: {arms: {meta: {pretrain_steps: 1000}}}}",
+            "bptt.arms.meta.pretrain_steps is 1000, which does not divide the 500 PT steps that all arms of bptt take",
+        ),
         ("mnist: {fidelity: {pretrain_steps: [10, 10]}}", "mnist.fidelity.pretrain_steps: 10 stands there twice"),
         ("mnist: {bptt: {arms: [meta]}}", "mnist.bptt.arms is ['meta'], but must be a section"),
         (

@@ -152,6 +152,12 @@ def test_slow_steps_are_measured_on_smaller_minibatches(
     assert rehearse(study, {}, tmp_path, "cpu", 0.02, small=True).work > 1.5 * TOY_SECONDS
 
 
+@pytest.mark.parametrize(("size", "smaller"), [(500, 50), (2000, 125), (100, 50), (40, 40)])
+def test_folds_keep_enough_labelled_examples_where_minibatches_are_smaller(size: int, smaller: int) -> None:
+    config = json.dumps({"batch_size": 64, "meta_size": size, "arm": {"folds": 5}})
+    assert json.loads(module._divided(config, 16)) == {"batch_size": 4, "meta_size": smaller, "arm": {"folds": 5}}
+
+
 def test_a_job_that_breaks_off_is_named(in_process: list[Job], tmp_path: Path) -> None:
     with pytest.raises(MachineError, match=r"toy/pretrain breaks off .*a toy that fails"):
         rehearse(toy_job(fails=True), {}, tmp_path, "cpu", 0.02)

@@ -14,7 +14,7 @@ import torch
 from metapt.domains.ecg import problem
 from metapt.domains.ecg.arms import typical_displacement
 from metapt.domains.ecg.augment import draw
-from metapt.domains.ecg.config import EcgMeta, NoPretraining, Simclr, Warp
+from metapt.domains.ecg.config import EcgMeta, Simclr, Warp
 from metapt.domains.ecg.data.sources import CLASSES
 from metapt.domains.ecg.policy import SCALE
 from metapt.domains.ecg.quantities import DISPLACEMENT, LABELS, ORIGINAL, viewed
@@ -22,7 +22,7 @@ from metapt.domains.ecg.resnet1d import initial_pretrained
 from metapt.domains.ecg.setting import policy_of
 from metapt.domains.ecg.studies import augmentations
 from metapt.domains.ecg.studies.augmentations import displacements, strengths, views
-from metapt.errors import ConfigError, DataError
+from metapt.errors import DataError
 from metapt.evaluation import metrics
 from metapt.machine import Machine
 from metapt.training.pretrained_file import Learned, save_pretrained
@@ -109,11 +109,6 @@ def test_what_is_shown(tmp_path: Path) -> None:
 def test_no_normal_ecg_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no normal ECG among the first 8 of fold 10"):
         run(tmp_path, {"simclr": Simclr(method="simclr", warp=STABLE)}, normal=[1])
-
-
-def test_an_arm_without_a_warp_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no_pt, which has no warp"):
-        run(tmp_path, {"no_pt": NoPretraining(method="no_pt")}, normal=[3])
 
 
 @pytest.mark.parametrize("warp", [STABLE, Warp(initial=0.25, network_width=0)])

@@ -75,6 +75,11 @@ def test_the_warp_study_compares_arms_that_differ_in_their_warp(change: dict[str
     assert words in sentence(warp_study=STUDY | change)
 
 
+def test_an_arm_without_a_warp_has_no_views_to_show() -> None:
+    words = "augmentations.arms names no_pt, which has no warp; legal: arms that pre-train"
+    assert words in sentence(augmentations={"arms": ["meta", "no_pt"]})
+
+
 def test_partial_access_compares_arms_that_see_labels_with_one_that_does_not() -> None:
     assert "partial_access.baseline is 'meta', whose PT sees labels; legal: an arm without" in sentence(
         partial_access={"baseline": "meta"}

@@ -346,7 +346,7 @@ def test_pt_that_diverges_is_an_error(make: Make, name: str) -> None:
         pretrain(ARMS[name], broken)
 
 
-@pytest.mark.parametrize("lost", ["its PT", "its FT"])
+@pytest.mark.parametrize("lost", ["its PT", "its last step", "its FT"])
 def test_a_branch_that_diverges_loses(make: Make, monkeypatch: pytest.MonkeyPatch, lost: str) -> None:
     """The lower branch, which comes first, never wins."""
     step = Pretrainer.step
@@ -354,8 +354,11 @@ def test_a_branch_that_diverges_loses(make: Make, monkeypatch: pytest.MonkeyPatc
 
     def diverging(self: Pretrainer, meta: Params) -> torch.Tensor:
         strengths.append(float(meta[SCALE]))
-        loss = step(self, meta)
-        return loss * math.nan if lost == "its PT" and strengths[-1] < higher - 0.1 else loss
+        loss, lower = step(self, meta), strengths[-1] < higher - 0.1
+        if lower and lost == "its last step":
+            with torch.no_grad():
+                next(iter(self.pretrained.encoder.values())).mul_(math.nan)
+        return loss * math.nan if lower and lost == "its PT" else loss
 
     def judged(*args: Any) -> float:
         return math.nan if lost == "its FT" and strengths[-1] < higher - 0.1 else 0.5

@@ -259,10 +259,6 @@ def test_all_arms_of_bptt_take_the_same_pt_steps() -> None:
             {"bptt": {"arms": {"meta": {"method": "meta", "warmup_epochs": 10.6, "pretrain_steps": 100}}}},
             "bptt.arms.meta.warmup_epochs is 10.6, which is 5 of 5 iterations",
         ),
-        (
-            {"bptt": {"pretrain_steps": 5, "arms": {"meta": {"method": "meta", "pretrain_steps": 6}}}},
-            "meta.warmup_epochs is 0, which is 0 of 0 iterations of 6",
-        ),
     ],
 )
 def test_a_warm_up_that_leaves_no_meta_update_is_refused(keys: dict[str, Any], sentence: str) -> None:

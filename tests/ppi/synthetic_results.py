@@ -14,6 +14,7 @@ from matplotlib.image import imread
 from metapt.domains.ppi.config import learns_weights
 from metapt.domains.ppi.data.sections import SIMULATED
 from metapt.domains.ppi.domain import DOMAIN
+from metapt.domains.ppi.experiments.during_pretraining import trains_head
 from metapt.domains.ppi.jobs import PpiJobs
 from metapt.domains.ppi.quantities import (
     AUROC,
@@ -114,7 +115,7 @@ class Runs:
         }
         series: list[dict[str, Any]] = []
         settings = self.config.arms[arm]
-        if settings.method not in ("no_pt", "supervised"):
+        if trains_head(settings):
             for which, metric in ONLINE.items():
                 end = self.online(arm, which) + SEED_SPREAD[seed]
                 numbers[metric] = end

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from metapt.domains.ppi.config import ARMS
+from metapt.domains.ppi.config import ARMS, PpiMeta
 from metapt.domains.ppi.domain import DOMAIN
 from metapt.evaluation.statistics import estimate_mean
 from metapt.evaluation.tables import mean_and_error
@@ -108,6 +108,14 @@ def test_the_ft_head_during_pt(tmp_path: Path) -> None:
     assert ends.loc[("validation", "cotrain"), "paper_mean"] == 83.1
     gaps = numbers[numbers["minus"].notna()].set_index(["evaluation", "minus"])
     assert gaps.loc[("test", "cotrain_pcgrad"), "mean"] == pytest.approx(7.0)
+
+
+def test_the_ft_head_during_pt_of_co_trained_arms_alone(tmp_path: Path) -> None:
+    """A head that is fitted anew at each meta-update is not trained by PT, so its arm has no such AUROC."""
+    arms = ARMS | {"meta": PpiMeta(unroll="ridge")}
+    numbers = written("during_pretraining", tmp_path, arms=arms).tabled()[0]
+    assert set(numbers["arm"]) == {"cotrain", "cotrain_pcgrad", "cotrain_learned_weights"}
+    assert "minus" not in numbers
 
 
 def test_cka_is_symmetric(tmp_path: Path) -> None:

@@ -151,6 +151,14 @@ def test_accuracy_is_the_percentage_of_right_predictions_for_each_replicate() ->
     assert accuracy(logits, labels).tolist() == [100, 75]
 
 
+def test_the_accuracy_of_a_replicate_that_has_diverged_is_nan() -> None:
+    logits = torch.eye(4).repeat(2, 1, 1)
+    logits[1, 3, 0] = torch.nan
+    first, second = accuracy(logits, torch.arange(4).expand(2, 4)).tolist()
+    assert first == 100
+    assert math.isnan(second)
+
+
 def test_the_guard_takes_a_lasting_growth_for_what_it_is_and_a_sudden_one_for_an_explosion() -> None:
     guard = HypergradientGuard(explosion_factor=10, max_skipped=3)
     assert all(guard.accepts(1.03**step, step) for step in range(300))

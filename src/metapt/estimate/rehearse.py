@@ -24,6 +24,9 @@ from metapt.training.rehearsal import Rehearsal, TooSlow, memory, rehearsed
 SLOW, PART, SMALLEST = 10.0, 16, 8
 """Where a step takes longer on a CPU, seconds, minibatches are so many times smaller; how small they may become."""
 
+FOLD = 10
+"""Labelled examples of a fold, with which each fold can be expected to have both labels of a class."""
+
 
 @dataclass(frozen=True)
 class Need:
@@ -125,10 +128,18 @@ def _parts(config: str) -> int:
 def _divided(config: str, parts: int) -> str:
     """Return a config with smaller minibatches.
 
-    A head that is fitted on folds of all labelled examples takes fewer of them, which are the same part of a minibatch.
+    A head that is fitted on folds of all labelled examples takes fewer of them, which are the same part of a minibatch,
+    unless that leaves a fold with less than `FOLD` examples.
     """
-    keys = "batch_size|meta_size" if re.search(r'"folds": \d', config) else "batch_size"
-    return re.sub(rf'"({keys})": (\d+)', lambda found: f'"{found[1]}": {int(found[2]) // parts}', config)
+    folds = max((int(count) for count in re.findall(r'"folds": (\d+)', config)), default=0)
+
+    def divided(found: re.Match[str]) -> str:
+        size = int(found[2])
+        least = FOLD * folds if found[1] == "meta_size" else 1
+        return f'"{found[1]}": {max(min(size, least), size // parts)}'
+
+    keys = "batch_size|meta_size" if folds else "batch_size"
+    return re.sub(rf'"({keys})": (\d+)', divided, config)
 
 
 def _main(job: Job, device: str, allowance: float, slowest: float | None) -> Json:

@@ -84,7 +84,7 @@ def finetune_head(
 
 @torch.no_grad()
 def accuracy(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the percentage of right predictions.
+    """Return the percentage of right predictions; NaN if one of the logits is NaN, as of a network that has diverged.
 
     Args:
         logits: [..., examples, classes].
@@ -93,4 +93,5 @@ def accuracy(logits: Tensor, labels: Tensor) -> Tensor:
     Returns:
         [...].
     """
-    return 100 * (logits.argmax(-1) == labels).float().mean(-1)
+    right = (logits.argmax(-1) == labels).float()
+    return 100 * right.masked_fill(logits.isnan().any(-1), torch.nan).mean(-1)

@@ -31,7 +31,7 @@ from metapt.domains.ecg.setting import Setting, policy_of
 from metapt.errors import TrainingError
 from metapt.evaluation import metrics
 from metapt.hypergrad import Adam, Neumann, Params, Pretrained, Unroll
-from metapt.hypergrad.params import detached
+from metapt.hypergrad.params import all_finite, detached
 from metapt.training import progress
 from metapt.training.measure import Measured
 from metapt.training.meta import MetaPretraining, MetaSettings
@@ -286,7 +286,7 @@ def _branch_search(setting: Setting, arm: config.BranchSearch) -> PretrainRun:
             branch = meta | {SCALE: meta[SCALE] + direction * stride}
             for _ in progress.steps(0, count):
                 pretrain_loss = seen["loss"] = trainer.step(branch)
-            if not pretrain_loss.isfinite():
+            if not all_finite([pretrain_loss, *trainer.pretrained.vector()]):
                 continue
             loss = 0.0
             if arm.select == "validation":

@@ -275,12 +275,12 @@ class BpttStudy(RotationData):
                     raise ValueError(
                         f".arms.{name}.epochs has no meaning: all arms of bptt take bptt.pretrain_steps; leave it out"
                     )
-                _check_warmup(name, arm, self.pretrain_steps // arm.pretrain_steps, self.steps_per_epoch)
                 if self.pretrain_steps % arm.pretrain_steps:
                     raise ValueError(
                         f".arms.{name}.pretrain_steps is {arm.pretrain_steps}, which does not divide the "
                         f"{self.pretrain_steps} PT steps that all arms of bptt take; legal: a divisor of them"
                     )
+                _check_warmup(name, arm, self.pretrain_steps // arm.pretrain_steps, self.steps_per_epoch)
             self._check_budget(name)
 
     def _check_budget(self, name: str) -> None:

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
-from metapt.domains.ecg.config import access
+from metapt.domains.ecg.config import EcgSettings, NoPretraining, access
 from metapt.domains.ecg.data.sources import CLASSES, FREQUENCY
 from metapt.domains.ecg.jobs import EcgJobs
 from metapt.domains.ecg.looks import label, looks
@@ -35,6 +35,13 @@ class Augmentations(ExperimentSection):
 
     arms: list[str] = key(["simclr", "meta", "meta-stable"], "arms, keys of `ecg.arms`", min_length=1)
     finetune_size: Positive = key(500, "labelled ECGs at meta-PT time")
+
+    def check(self, domain: EcgSettings) -> None:
+        """Raise ValueError as `ExperimentSection.check`, and for an arm without PT, which has no warp."""
+        super().check(domain)
+        for name in self.arms:
+            if isinstance(domain.arms[name], NoPretraining):
+                raise ValueError(f".arms names {name}, which has no warp; legal: arms that pre-train")
 
 
 @dataclass(frozen=True)

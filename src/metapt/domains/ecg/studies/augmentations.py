@@ -13,14 +13,14 @@ from torch import Tensor
 
 from metapt.domains.ecg.arms import typical_displacement
 from metapt.domains.ecg.augment import Draws, crop_and_jitter, draw, warp
-from metapt.domains.ecg.config import Arm, NoPretraining, Warp
+from metapt.domains.ecg.config import Arm, NoPretraining
 from metapt.domains.ecg.data.dataset import Dataset
 from metapt.domains.ecg.data.sources import CLASSES, LEADS
 from metapt.domains.ecg.policy import Policy
 from metapt.domains.ecg.quantities import DISPLACEMENT, LABELS, ORIGINAL, viewed
 from metapt.domains.ecg.resnet1d import load_pretrained
 from metapt.domains.ecg.setting import policy_of, study_setting
-from metapt.errors import ConfigError, DataError
+from metapt.errors import DataError
 from metapt.evaluation import metrics
 from metapt.hypergrad import Params
 from metapt.machine import Machine
@@ -64,8 +64,8 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
     The output `metrics` has the mean typical displacement (samples) at the learned strength, by superclass and PT seed.
     `series`, of the first PT seed, has lead II of the normal ECG in mV (`original`); for each arm two views of the same
     draws at the `initial` and at the `learned` strength (step is a sample, replicate a view); the typical displacement
-    (the arm's `strength`) and the labels (step is a test ECG). Raises ConfigError if an arm has no warp, and DataError
-    if there is no normal test ECG.
+    (the arm's `strength`) and the labels (step is a test ECG). Raises DataError if
+    there is no normal test ECG.
     """
     first = config["seeds"][0]
     setting = study_setting(config, inputs, first, machine.device)
@@ -81,7 +81,9 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
         series += _series(name, labels[:, index])
     rows: list[dict[str, Any]] = []
     for name, settings in config["arms"].items():
-        policy = policy_of(_warp(name, settings))
+        arm: Arm = TypeAdapter(Arm).validate_python(settings)
+        assert not isinstance(arm, NoPretraining)  # see the section's `check`
+        policy = policy_of(arm.warp)
         for seed in config["seeds"]:
             meta = load_pretrained(inputs[f"pretrained/{name}/{seed}"], config["width"], machine.device).meta
             learned = strengths(policy, meta, signals)
@@ -99,13 +101,6 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
                 series += _series(viewed(name, "strength"), typical)
     metrics.write(rows, outputs["metrics"])
     metrics.write_series(series, outputs["series"])
-
-
-def _warp(name: str, settings: dict[str, Any]) -> Warp:
-    arm: Arm = TypeAdapter(Arm).validate_python(settings)
-    if isinstance(arm, NoPretraining):
-        raise ConfigError(f"ecg.augmentations.arms names {name}, which has no warp; legal: arms that pre-train.")
-    return arm.warp
 
 
 def _first_normal(labels: NDArray[np.float32]) -> int:

@@ -79,12 +79,13 @@ def ends(results: PpiResults) -> pd.DataFrame:
 def tables(results: PpiResults) -> Tables:
     """Return the AUROC at the end of PT, and the differences between the paper's meta arm and the others."""
     table, gaps = ends(results), []
+    learned = LEARNED in set(table["arm"])
     shown: dict[str, dict[str, object]] = {arm: {"arm": label(arm)} for arm in results.arms}
     for row in table.to_dict("records"):
         which, arm = row["evaluation"], row["arm"]
         ours = mean_and_error(row["mean"], row["seed_standard_error"])
         shown[arm] |= {"PT seeds": row["seeds"], which: ours, f"paper, {which}": published(row["paper_mean"])}
-        if arm != LEARNED and LEARNED in results.arms:
+        if learned and arm != LEARNED:
             d = _gap(results, ONLINE[which], arm)
             words = {"evaluation": which, "arm": LEARNED, "minus": arm, "mean": d.mean}
             words |= {"seed_standard_error": d.standard_error, "seeds": d.n, "low": d.low, "high": d.high}
