@@ -111,12 +111,6 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def md5(path: Path) -> str:
-    """Return the MD5 of a file in hexadecimal. Some publishers give no other sum; it detects accidents, not forgery."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
-
-
 def readable(size: int) -> str:
     """Return a number of bytes in a form for people.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
@@ -12,7 +11,6 @@ from multiprocessing import get_context
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
 
 from metapt import records
 from metapt.config import did_you_mean, load
@@ -175,8 +173,10 @@ def repeat(record: Path, into: Path, device: str | None, threads: int | None) ->
     a run, or if an input is no longer what the run has read, and ConfigError if outputs would have the same name, or
     replace those of the recorded run.
     """
-    found = _read(record)
-    for name, recorded_sum in found.get("sha256", {}).get("inputs", {}).items():
+    if not record.is_file():
+        raise DataError(f"{record} is no file; name the run.json that a run has left.")
+    found = records.read(record)
+    for name, recorded_sum in found["sha256"]["inputs"].items():
         path = Path(found["inputs"][name])
         if path.is_file() and sha256(path) != recorded_sum:
             raise DataError(
@@ -211,34 +211,3 @@ def repeat(record: Path, into: Path, device: str | None, threads: int | None) ->
     if status == 0:
         print(into)
     return status
-
-
-def _read(path: Path) -> dict[str, Any]:
-    """Return the record that `execute` wrote. Raises DataError if the file is missing or is not such a record."""
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise DataError(f"{path} can't be read: {error.strerror}; name the run.json that a run has left.") from error
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path} is not JSON ({error}); name the run.json that a run has left.") from error
-    keys = {"stage": str, "name": str, "entry": str, "config": dict, "inputs": dict, "outputs": dict, "machine": dict}
-    wrong = [key for key, kind in keys.items() if not isinstance(record, dict) or not isinstance(record.get(key), kind)]
-    if wrong:
-        raise DataError(
-            f"{path} is not the record of a run: it lacks {', '.join(wrong)}; name the run.json that a run has left."
-        )
-    for key in ("inputs", "outputs"):
-        if odd := [name for name, value in record[key].items() if not isinstance(value, str) or not value]:
-            raise DataError(f"{path} is not the record of a run: {key}.{odd[0]} must be a path.")
-    machine = record["machine"]
-    missing = [key for key in ("device", "threads") if key not in machine]
-    if missing:
-        raise DataError(f"{path} is not the record of a run: its machine lacks {', '.join(missing)}.")
-    if machine["device"] not in ("cpu", "cuda"):
-        raise DataError(f"{path} is not the record of a run: machine.device must be cpu or cuda.")
-    if type(machine["threads"]) is not int or machine["threads"] < 1:
-        raise DataError(f"{path} is not the record of a run: machine.threads must be a whole number of at least 1.")
-    if not isinstance(record["config"].get("checkpoint", ""), str):
-        raise DataError(f"{path} is not the record of a run: config.checkpoint must be a path.")
-    records.check_own_sum(record, path)
-    return dict(record)

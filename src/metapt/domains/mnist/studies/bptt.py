@@ -33,6 +33,7 @@ from metapt.training.measure import Measured
 from metapt.training.meta import MetaPretraining
 from metapt.training.optimizers import OptimizerSpec, without_compiler
 from metapt.training.progress import steps
+from metapt.training.replay import joined, parted
 from metapt.training.supervised import accuracy
 from metapt.training.supervised import train as minimise
 from metapt.training.timing import Every
@@ -139,11 +140,11 @@ class Stages:
         meta = {"mean": torch.tensor(mean, device=self.device)}
 
         def loss(weights: Params) -> Tensor:
-            return self.problem.pretrain_loss(_split(weights, self.pretrained), meta, self.batches.pretrain())
+            return self.problem.pretrain_loss(parted(weights, self.pretrained, {}), meta, self.batches.pretrain())
 
         optimizer = OptimizerSpec("Adam", {"lr": self.study.pretrain_lr})
-        learned = minimise(loss, _join(self.pretrained), optimizer, self.study.pretrain_steps)
-        return _split(learned, self.pretrained).encoder
+        learned = minimise(loss, joined(*self.pretrained[:2]), optimizer, self.study.pretrain_steps)
+        return parted(learned, self.pretrained, {}).encoder
 
     def finetune(self, encoder: Params) -> tuple[Params, Params]:
         """Return encoder and head after FT of both, the head from its initial weights.
@@ -154,11 +155,11 @@ class Stages:
         self.batches.load_state_dict(self._first)
 
         def loss(weights: Params) -> Tensor:
-            current, batch = _split(weights, start), self.batches.train()
+            current, batch = parted(weights, start, {}), self.batches.train()
             return self.problem.head_loss(current.head, self.problem.encode(current.encoder, batch), batch)
 
         optimizer = OptimizerSpec("SGD", {"lr": self.study.finetune_lr})
-        tuned = _split(minimise(loss, _join(start), optimizer, self.study.finetune_steps), start)
+        tuned = parted(minimise(loss, joined(*start[:2]), optimizer, self.study.finetune_steps), start, {})
         return tuned.encoder, tuned.head
 
 
@@ -238,13 +239,3 @@ def _backpropagate(stages: Stages, run: Run, arm: BpttArm, checkpoint: Checkpoin
             save()
     save()  # so that a run that is interrupted in a later replicate keeps this one
     return learned
-
-
-def _join(params: Pretrained) -> Params:
-    """Return encoder and head as one dictionary."""
-    return {f"encoder/{k}": v for k, v in params.encoder.items()} | {f"head/{k}": v for k, v in params.head.items()}
-
-
-def _split(params: Params, like: Pretrained) -> Pretrained:
-    """Invert `_join`, with the names of `like`."""
-    return Pretrained({k: params[f"encoder/{k}"] for k in like.encoder}, {k: params[f"head/{k}"] for k in like.head})
