@@ -16,7 +16,7 @@ Places = dict[Keys, str]
 """Where keys are written, such as "k5.yaml, line 3", by the names of the keys from the outermost to the innermost."""
 
 _MOST_BYTES = 1 << 20
-_MOST_VALUES = 100_000  # an alias counts as all values that it stands for; the paper's config has 30
+_MOST_VALUES = 100_000  # an alias counts as all values that it stands for; far more than any config has
 _MERGE = "tag:yaml.org,2002:merge"
 
 
@@ -37,8 +37,8 @@ def read(paths: Sequence[Path], changes: Mapping[str, Any] | None = None) -> tup
     if "results" not in merged:
         names = " ".join(_short(path) for path in paths)
         raise ConfigError(
-            f"{names} does not say where results go (`results`), so it is no whole config, but one to be laid over "
-            f"another: name that one before it, as in `--configfile config/config.yaml {names}` (or config/paper.yaml)."
+            f"{names} does not say where results go (`results`), so it only changes another config: "
+            f"name that one first, as in `--configfile config/config.yaml {names}` (or config/paper.yaml)."
         )
     return merged, places
 

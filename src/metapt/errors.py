@@ -26,7 +26,7 @@ class MetaptError(Exception):
 
 
 class ConfigError(MetaptError):
-    """A config key is unknown, missing or has an illegal value."""
+    """A config key is unknown, missing or has an illegal value, or an argument or a checkpoint does not suit a run."""
 
 
 class DataError(MetaptError):

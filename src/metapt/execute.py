@@ -1,6 +1,7 @@
 """The execution of a job; Snakemake, `metapt run` and the tests all use `execute`.
 
-The work of a job is the function `run(config, inputs, outputs, machine)` of its module, which gets nothing else.
+The work of a job is the function `run(config, inputs, outputs, machine)` of its module, which gets nothing else; in the
+stage `summarise` it is the method of this name of its experiment.
 """
 
 from __future__ import annotations

@@ -111,7 +111,11 @@ class MetaArm(Section):
     curvature: Literal["hessian", "gauss_newton"] = key(
         "hessian", "matrix whose inverse the hypergradient needs: the PT Hessian or its Gauss-Newton approximation"
     )
-    unroll: FinetuningSolver = key("head", "FT solver of a meta-update")
+    unroll: FinetuningSolver = key(
+        "head",
+        "FT solver of a meta-update: unrolled steps of the whole network or of the head, a head that is fitted to "
+        "convergence, or a ridge regression",
+    )
     unroll_steps: Count = key(1, "K: differentiable FT steps per meta-update; no effect with a fitted head")
     head_steps_between_updates: Count = key(
         0, "FT head steps after each PT step without a meta-update (released code: 1)"
@@ -126,7 +130,9 @@ class MetaArm(Section):
         "released code: none)",
     )
     folds: Annotated[int, Field(ge=2)] | None = key(
-        None, "cross-fit that head over this many parts; empty: fit on training data, evaluate on validation data"
+        None,
+        "cross-fit the fitted or ridge head over this many parts; empty: fit on training data, evaluate on validation "
+        "data",
     )
     accumulate: Positive = key(1, "hypergradients averaged into one meta-update")
     clip_norm: Rate | None = key(None, "largest norm of a hypergradient; a larger one is scaled down; empty: no limit")

@@ -187,5 +187,5 @@ def test_what_does_not_fit_is_refused_in_words() -> None:
     with pytest.raises(ValueError, match="at least two different FT minibatches"):
         tune(RidgeHead(L2, cross_fit=True), [VALIDATION], VALIDATION)
     constant = VALIDATION._replace(targets=torch.zeros_like(VALIDATION.targets))
-    with pytest.raises(DataError, match="no task with both labels: take fewer folds, or more FT data"):
+    with pytest.raises(DataError, match="all labels of each task are equal in a part of the FT data"):
         tune(RidgeHead(L2), TRAIN, constant)

@@ -245,7 +245,7 @@ def test_a_problem_in_mixed_precision_can_be_copied() -> None:
 def test_other_modules_are_not_loaded_into() -> None:
     encoder, head, _ = modules()
     start = Pretrained.from_modules(encoder, head)
-    with pytest.raises(ValueError, match=r"'3.bias', the modules lack it"):
+    with pytest.raises(ValueError, match=r"'3.bias' is missing in the modules"):
         start.load_into(encoder, head[:3])
     with pytest.raises(ValueError, match=r"the shape \[6, 5\] in the modules and \[4, 5\] here"):
         start.load_into(nn.Sequential(nn.Linear(5, 6), *encoder[1:]), head)

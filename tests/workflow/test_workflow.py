@@ -134,7 +134,7 @@ def test_an_overlay_of_three_lines_adds_an_arm(finished: Path, tmp_path: Path) -
 OVERLAY = "mnist:\n  rotation_mean:\n    arms: {k5: {extends: meta, unroll_steps: 5}}\n"
 UNUSABLE = {
     "missing": (None, "config.yaml can't be read: No such file or directory."),
-    "overlay alone": (OVERLAY, "name that one before it, as in `--configfile config/config.yaml config.yaml`"),
+    "overlay alone": (OVERLAY, "name that one first, as in `--configfile config/config.yaml config.yaml`"),
     "twice": (
         "results: a\nmnist: {}\nresults: b\n",
         "config.yaml, line 3: the key results is there twice (line 1 has it too)",

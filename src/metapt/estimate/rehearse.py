@@ -22,7 +22,7 @@ from metapt.machine import THREAD_VARIABLES
 from metapt.training.rehearsal import Rehearsal, TooSlow, memory, rehearsed
 
 SLOW, PART, SMALLEST = 10.0, 16, 8
-"""Where a step takes longer on a CPU, seconds, minibatches are so many times smaller; how small they may become."""
+"""Time of a step on a CPU, in seconds, above which minibatches are made smaller; the largest factor; the least size."""
 
 FOLD = 10
 """Labelled examples of a fold, with which each fold can be expected to have both labels of a class."""
@@ -32,18 +32,16 @@ FOLD = 10
 class Need:
     """What a job takes."""
 
-    # start, work: seconds until its modules are imported, and after that, in all threads; on a GPU wall time
-    start: float
-    work: float
-    memory: float  # memory, gpu_memory, disk: bytes; of the largest resident set, and of what it leaves
-    disk: float
+    start: float  # seconds until its modules are imported
+    work: float  # seconds after that, in all threads; on a GPU wall time
+    memory: float  # bytes of the largest resident set
+    disk: float  # bytes of what it leaves
     threads: int = 1  # CPU threads that share the work
     gpu: bool = False  # whether it computes on a GPU
-    gpu_memory: float = 0.0
+    gpu_memory: float = 0.0  # bytes
     extrapolated: bool = False  # whether a part of the data was measured, or smaller minibatches
-    # outputs, loops: of the rehearsal: name -> file, and the measurements (see `LoopTime`)
-    outputs: Files = field(default_factory=dict)
-    loops: list[Json] = field(default_factory=list)
+    outputs: Files = field(default_factory=dict)  # of the rehearsal: name -> file
+    loops: list[Json] = field(default_factory=list)  # of the rehearsal: its measurements (see `LoopTime`)
 
     @property
     def seconds(self) -> float:
@@ -94,7 +92,7 @@ def rehearse(
     seen = json.loads(done.stdout.splitlines()[-1])
     if seen["too_slow"]:
         return rehearse(job, inputs, folder, device, allowance, share, small=True)
-    # In PT and FT, smaller minibatches are as many times more; a study takes as many as before.
+    # PT and FT take as many times more of the smaller minibatches; a study takes as many as before.
     longer = parts if job.stage == "study" else 1
     work = seen["opened"] - seen["start"] + longer * (seen["end"] - seen["opened"] + seen["left_out"])
     peak = _peak(seen["memory"], share, parts)

@@ -4,10 +4,11 @@ A verdict compares what was measured with a criterion, over at least five replic
 
 - *reproduced*: it is shown that the criterion is met.
 - *not reproduced*: it is shown that the criterion is not met.
-- *inconclusive*: neither is shown, a replicate gave no finite number, or all replicates lie exactly at the bound, as
-  those of two equal arms do. More replicates may decide it.
+- *inconclusive*: neither is shown, a replicate gave no finite number, all replicates lie exactly at the bound, as
+  those of two equal arms do, or there is a doubt, such as runs on several machines. More replicates may decide it.
 - *too few seeds*: there are fewer replicates than a verdict needs.
-- *control failed*: the control is not shown to be better than its own starting point, so nothing is claimed against it.
+- *control failed*: the control has not passed its check (`Sanity`), such as that it beats an arm without PT, so nothing
+  is claimed against it.
 - *not measured*: a run that the claim needs was not made.
 
 Each comparison has two one-sided t tests: that the criterion is met, and that it is not. A criterion with two ends is

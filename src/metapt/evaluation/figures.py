@@ -1,9 +1,9 @@
 """The common style of figures, and the kinds of figures that several experiments need.
 
-Each figure is a `matplotlib.figure.Figure` without pyplot and global state, about 12 cm wide, with text that is legible
-at half that width. The colours are those of Okabe and Ito ("Color Universal Design", 2008), which can be told apart
-with any colour vision. A function that draws takes an `axis`, such as one of `panels(...)`. `xlabel` and `ylabel` are
-the labels of its axes, with units: "learned mean (degrees)".
+Each figure is a `matplotlib.figure.Figure` without pyplot and global state, with panels about 12 cm wide, whose text is
+legible at half that width. The colours are those of Okabe and Ito ("Color Universal Design", 2008), which can be told
+apart with any colour vision. A function that draws takes an `axis`, such as one of `panels(...)`. `xlabel` and `ylabel`
+are the labels of its axes, with units: "learned mean (degrees)".
 """
 
 from __future__ import annotations

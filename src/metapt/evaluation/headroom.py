@@ -112,7 +112,7 @@ def _grid(cell: dict[str, str], rows: pd.DataFrame) -> Grid:
     if gaps:
         more = f" and {len(gaps) - 1} more" * (len(gaps) > 1)
         raise DataError(f"{where} has no run of {gaps[0]}{more}; all settings need the same PT seeds.")
-    validation, test = (  # a result that is no number makes the mean none
+    validation, test = (  # a result that is NaN makes the mean NaN
         runs[name].agg(lambda part: float(np.mean(part.to_numpy()))).unstack() for name in ("validation", "test")
     )
     names = hyperparameters(rows)

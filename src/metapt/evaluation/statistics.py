@@ -231,8 +231,9 @@ def paired_ratio(a: pd.Series[float], b: pd.Series[float]) -> Ratio:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Return p-values adjusted for their number: at most `LEVEL` of families reject a true null at an adjusted `LEVEL`.
+    """Return p-values adjusted by Holm's method.
 
+    The probability that any true null hypothesis is rejected at an adjusted `LEVEL` is at most `LEVEL`.
     The k-th smallest of m is multiplied by m - k + 1, and none is below a smaller one or above 1 (Holm, Scandinavian
     Journal of Statistics 1979). It holds for dependent tests. NaN counts as a test that rejects nothing.
 

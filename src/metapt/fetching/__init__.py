@@ -8,7 +8,7 @@ class Failure(Exception):
 
 
 class Absent(Failure):
-    """The file is not there."""
+    """The place does not have the file, or refuses it."""
 
 
 class Cut(Failure):

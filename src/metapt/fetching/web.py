@@ -72,7 +72,7 @@ class Web(ExitStack):
     def patiently(self, attempt: Callable[[Place], None], place: Place) -> None:
         """Call `attempt(place)`, and repeat it a few times if a server gave no answer or only a part.
 
-        A server that never answered is not asked again. Raises the Failure of the last attempt.
+        A server that has not answered in all attempts is not asked again. Raises the Failure of the last attempt.
         """
         host = urlsplit(str(place)).netloc
         if host in self._unreachable:

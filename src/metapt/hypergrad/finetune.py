@@ -27,9 +27,9 @@ class FineTuned(NamedTuple):
         encoder_gradient: g2, the total derivative of the validation loss w.r.t. the pre-trained encoder.
         head: the FT head after fine-tuning.
         head_state: the state of the head's optimiser after fine-tuning; empty if there is none.
-        train_losses: the FT loss before each unrolled step, or of each fitted head; shape [K].
+        train_losses: FT loss before each unrolled step [K], or of each fitted head [folds] (of a ridge head: error).
         validation_loss: the FT loss on the validation minibatch, a scalar.
-        head_gradient_norm: |dL/d(head)| on the validation minibatch, the head's part of g1, a scalar.
+        head_gradient_norm: |dL/d(head)| on the validation minibatch (part of g1), a scalar; 0 of a ridge head.
         status: how FT ended; NON_FINITE if any value except the encoder's gradient is not finite.
     """
 
@@ -257,7 +257,7 @@ class FittedHead:
         cross_fit: hold out each minibatch in turn.
         minibatches: FT training minibatches per call; a pass over the training data should have a multiple of them.
         max_steps: largest number of Newton steps in a fit.
-        tolerance: the fit ends when the norm of the gradient has shrunk by this factor.
+        tolerance: the fit ends when the norm of the gradient is at most this share of its first value, or of `l2`.
     """
 
     l2: float = 1e-3

@@ -40,7 +40,7 @@ class Diagnostics:
     """Intermediate quantities of one hypergradient; the tensors are scalars unless a shape is given.
 
     Attributes:
-        finetune_losses: FT loss before each unrolled step, or of each fitted head; shape [K].
+        finetune_losses: FT losses, as `FineTuned.train_losses`.
         validation_loss: FT loss on the validation minibatch.
         pretrain_loss: PT loss on the PT minibatch.
         head_gradient_norm: norm of the gradient of the FT validation loss w.r.t. the head (part of g1).
@@ -140,6 +140,7 @@ def hypergradient(
             tensor.
         ValueError: there are no meta-parameters; the curvature is unknown, or the problem does not offer it; the FT
             minibatches do not suit the FT solver; a loss is no scalar; or a loss or features have no graph.
+        DataError: all labels of each task are equal in a part of the data of a `RidgeHead`.
         RuntimeError: a loss can't be differentiated twice, the PT gradient depends on no meta-parameter, or the call is
             made under `torch.inference_mode`.
     """

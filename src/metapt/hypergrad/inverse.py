@@ -189,7 +189,8 @@ class ConjugateGradient:
 class Dense:
     """(H + damping * I)^-1 b from the whole matrix: exact, for tests and problems of a few hundred parameters.
 
-    The matrix takes one product per column. If it is singular, b itself is returned.
+    The matrix takes one product per column. If it is singular, b itself is returned; if the
+    solution overflows, NaN.
 
     Args:
         damping: added to the diagonal of H.

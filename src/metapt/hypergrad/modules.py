@@ -16,7 +16,7 @@ class Calling(nn.Module):
     """Modules as one, which calls a function of them. So `torch.func.functional_call` replaces the tensors of all.
 
     Args:
-        modules: their names.
+        modules: the modules by name.
     """
 
     def __init__(self, **modules: nn.Module) -> None:
@@ -89,8 +89,8 @@ def copy_into(target: dict[str, Tensor], values: dict[str, Tensor], what: str) -
     """
     different = sorted(target.keys() ^ values.keys())
     if different:
-        where = "the modules lack it" if different[0] in values else "only the modules have it"
-        raise ValueError(f"the {what} of these modules are others: {different[0]!r}, {where}; give modules of one kind")
+        where = "is missing in the modules" if different[0] in values else "is only in the modules"
+        raise ValueError(f"the names of the {what} differ: {different[0]!r} {where}; give modules of one kind")
     for name, value in values.items():
         if target[name].shape != value.shape:
             shapes = f"{list(target[name].shape)} in the modules and {list(value.shape)} here"

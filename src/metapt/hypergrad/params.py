@@ -49,7 +49,7 @@ class Pretrained(NamedTuple):
         Raises:
             TypeError: an argument is no module.
             ValueError: the modules have a part in common, a parameter has no values yet (a lazy module that was not
-                called), or two buffers have one name.
+                called), or a buffer of the head has, with its prefix, the name of a tensor of the encoder.
         """
         return cls(
             *({name: value.detach().clone() for name, value in part.items()} for part in modules.tensors(encoder, head))

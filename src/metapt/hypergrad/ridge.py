@@ -111,7 +111,7 @@ def _errors(predictions: Sequence[tuple[Tensor, Tensor]]) -> list[Tensor]:
     defined = [variance != 0 for variance in variances]  # also labels that are not finite, so that the error isn't
     counts = torch.stack([each.sum() for each in defined]).tolist()  # at once, since reading waits for a GPU
     if not all(counts):
-        raise DataError("a part of the FT data has no task with both labels: take fewer folds, or more FT data.")
+        raise DataError("all labels of each task are equal in a part of the FT data: take fewer folds, or more of it.")
     errors = []
     for (predicted, y), variance, own, count in zip(predictions, variances, defined, counts, strict=True):
         tasks = own.int().argsort(descending=True, stable=True)[:count]

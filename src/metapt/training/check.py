@@ -14,7 +14,7 @@ def check(
     """Print what a problem consists of, and make the checks of the first hypergradient; print what is found right.
 
     The last check is one hypergradient with the inverse and the FT solver of `settings`. Nothing is changed: the
-    minibatches are taken from the beginning again afterwards.
+    state of the minibatches is restored afterwards.
 
     Args:
         problem, batches, pretrained, meta, head, settings: as in `MetaPretraining`.

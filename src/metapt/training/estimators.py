@@ -82,7 +82,8 @@ class Slope(NamedTuple):
         estimator: its name.
         horizon: PT steps that it goes back.
         gradient: d(FT loss) / d(phi), named like the meta-parameters; it may be not finite.
-        cost: time of the PT run and of the estimate together, divided by that of the PT run.
+        cost: time of the PT run and of the estimate together, divided by that of the PT run; of evolution strategies
+            the time of all runs with their FT, divided by that of the PT steps of one run.
     """
 
     estimator: str

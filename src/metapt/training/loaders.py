@@ -52,7 +52,7 @@ class LoaderBatches:
     ) -> None:
         loaders = {"pretrain": pretrain, "train": train, "validation": validation}
         loaders["hypergradient"] = pretrain if hypergradient is None else hypergradient
-        # An FT solver that holds out minibatches recognises one that comes again.
+        # An FT solver that holds out minibatches recognises a repeated one by identity, so tensors are moved once.
         for name in ("train", "validation"):
             if isinstance(loaders[name], list | tuple):
                 loaders[name] = [moved(batch, device) for batch in loaders[name]]
@@ -164,8 +164,8 @@ class _Passes:
 def _own(loader: DataLoader[Any]) -> DataLoader[Any]:
     """Return a loader of the same minibatches that shares neither workers nor the generator of their seeds.
 
-    Workers get their seed when they are started, at the first pass or at each one. From a generator of its own, that
-    leaves the order of a pass as it is.
+    Workers get their seed when they are started, at the first pass or at each one. A generator of its own
+    keeps that draw from changing the order of a pass.
     """
     own = copy(loader)
     own._iterator = None  # of persistent workers, if the loader was used before
@@ -176,7 +176,7 @@ def _own(loader: DataLoader[Any]) -> DataLoader[Any]:
 def moved(batch: Any, device: torch.device | str | None) -> Any:
     """Return a minibatch with its tensors on a device: a tensor, a tuple, list or mapping, or an object with `to`.
 
-    Anything else, what is on the device already, and with None as device everything, is returned as it is.
+    Other objects, and tensors that are on the device already, are returned as they are; so is all if `device` is None.
     """
     if device is None:
         return batch

@@ -45,20 +45,20 @@ _SOLVER_ATTRIBUTES = ("minibatches", "optimizer", "uses_head_loss")
 
 @dataclass(frozen=True)
 class MetaSettings:
-    """Settings of meta-PT. Those from `accumulate` on are not in the paper, and off but for the skipping of explosions.
+    """Settings of meta-PT. The paper has none from `accumulate` on; all but explosion_factor and max_skipped are off.
 
     Args:
         iterations: N, number of meta-iterations of P PT steps each.
         pretrain_steps: P, PT steps per iteration.
-        warmup: number of first iterations without a meta-update (one more than in Algorithm 2, where n < N_warmup).
+        warmup: number of first iterations without a meta-update (N_warmup - 1 in Algorithm 2, where n < N_warmup).
         inverse: the approximation of the inverse PT Hessian.
         finetuning: the FT solver.
         curvature: the matrix used as the PT Hessian.
         pretrain_optimizer: the optimiser of encoder and PT head, with a learning-rate schedule over PT steps.
         meta_optimizer: the optimiser of the meta-parameters, with learning rates per group, and a schedule over applied
             meta-updates.
-        head_steps_between_updates: FT steps of the head after each PT step that no meta-update follows (1 in the
-            released code).
+        head_steps_between_updates: FT steps of the head after each PT step that no meta-update follows, except those of
+            `remainder` (1 in the released code).
         accumulate: number of hypergradients, each on minibatches of its own, whose mean is used for one meta-update; if
             one of them is not finite, none is applied.
         clip_norm: largest norm of an applied hypergradient; None for no limit.
@@ -114,9 +114,9 @@ class MetaSettings:
                 "never be learned; legal: fewer"
             )
         if self.clip_norm is not None and not self.clip_norm > 0:
-            raise ConfigError(f"clip_norm is {self.clip_norm}; legal: a positive number, or nothing")
+            raise ConfigError(f"clip_norm is {self.clip_norm}; legal: a positive number, or None")
         if self.average_decay is not None and not 0 < self.average_decay < 1:
-            raise ConfigError(f"average_decay is {self.average_decay}; legal: between 0 and 1, or nothing")
+            raise ConfigError(f"average_decay is {self.average_decay}; legal: between 0 and 1, or None")
         if not self.explosion_factor > 1:
             raise ConfigError(f"explosion_factor is {self.explosion_factor}; legal: more than 1")
         solver = type(self.finetuning).__name__
@@ -136,11 +136,11 @@ class MetaPretraining:
 
     Encoder, PT head, FT head and the state of the head's optimiser are carried from one meta-update to the next
     ("online updates"). Each hypergradient draws its own PT minibatch for the Hessian and the mixed derivative (see
-    `Batches`).
+    `Batches`), except one whose PT gradient the next PT step reuses.
 
-    Nothing that is not finite is applied. A meta-update with a hypergradient, head or PT gradient that is not finite
-    (see `Hypergradient`), and such a step of the head, change nothing; they are counted (`guard.skipped`,
-    `Diagnosis.statuses`) and logged.
+    A meta-update with a hypergradient, head or PT gradient that is not finite (see `Hypergradient`), and such a step of
+    the head, change nothing; they are counted (`guard.skipped`, `Diagnosis.statuses`) and logged. PT steps are not
+    checked one by one: `run` raises TrainingError at the next checkpoint or at the end.
 
     The first hypergradient of a run, also of a resumed one, checks the problem (see `check_problem`); this raises
     TypeError or ValueError if something is wrong with it.
@@ -159,7 +159,7 @@ class MetaPretraining:
         averaged_meta: their average (see `MetaSettings.average_decay`); without one the present ones.
         head: the present FT head.
         iteration: number of iterations taken.
-        loss: the PT loss of the last PT step, a scalar; 0 before the first one.
+        loss: PT loss of the last PT step, or of the next one with `reuse_gradient`, a scalar; 0 before the first one.
         diagnostics: those of the last hypergradient; None before the first one, and after a resume until the next one.
 
     Raises:

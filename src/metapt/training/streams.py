@@ -67,7 +67,7 @@ def to_device(values: Tensor, device: torch.device | str) -> Tensor:
 
     Args:
         values: of any shape, such as the indices of a minibatch.
-        device: where the result is; the values themselves if they are there.
+        device: that of the result; values that are on it already are returned without a copy.
     """
     if values.device.type != "cpu" or torch.device(device).type == "cpu":
         return values.to(device)

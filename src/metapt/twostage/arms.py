@@ -35,7 +35,7 @@ def own_settings(arm: Section) -> dict[str, Any]:
 
 
 def without_pretraining(control: str, arms: Mapping[str, Any], finetune: Section) -> str | None:
-    """Return another arm than `control`, without PT and with its FT; None if there is none.
+    """Return the first arm without PT, other than `control`, that has the FT of `control`; None if there is none.
 
     `finetune` is the FT of their domain, which the `arms` change.
     """
@@ -55,7 +55,7 @@ def counterpart(kind: type[S], arm: Section, **own: Any) -> S:
 
 
 def equal_to(wanted: Iterable[Section], arms: Mapping[str, Section]) -> list[str]:
-    """Return the name of the first arm that is equal to each of the `wanted` ones, without those that no arm equals."""
+    """Return for each wanted arm the name of the first arm that equals it; wanted arms without one are left out."""
     settings = {name: plain(arm) for name, arm in arms.items()}
     found = (next((name for name, each in settings.items() if each == plain(arm)), None) for arm in wanted)
     return [name for name in found if name is not None]

@@ -28,7 +28,10 @@ Part = tuple[str, int, int]
 
 
 class Scores:
-    """Scores of the finished parts, kept in a checkpoint: a killed job repeats one FT run, or one PT seed's trials."""
+    """Scores of the finished parts, kept in a checkpoint.
+
+    A killed job repeats at most one FT run, all linear evaluations of an encoder, or the trials of a PT seed.
+    """
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self._checkpoint = checkpoint

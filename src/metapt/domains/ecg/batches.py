@@ -122,8 +122,8 @@ class SimclrBatches(_EcgBatches):
 
     `labelled` maps a set ("train", "validation") to its ECGs and the size of its minibatches. For cross-fitting, it
     maps "folds" to all labelled ECGs and the number of folds; training and validation minibatches are then successive
-    folds. `views` takes a name and returns its source of draws. Arms with the same `jitter` have the same minibatches
-    and draws for a PT `seed`.
+    folds. `views` takes a name and returns its source of draws. Arms with the same PT settings `signals`,
+    `batch_size`, `jitter`, `crop` and `noise` have the same minibatches and draws for a PT `seed`.
     """
 
     def __init__(

@@ -80,8 +80,8 @@ class EcgFinetuning(Section):
     )
     precision: Literal["float32", "bfloat16"] = key(
         "float32",
-        "in which FT of the whole network trains the encoder; weights, losses, validation, test and linear evaluation "
-        "stay in float32 (not in the paper; released code: none)",
+        "number format in which FT of the whole network trains the encoder; weights, losses, validation, test and "
+        "linear evaluation stay in float32 (not in the paper; released code: none)",
     )
     linear_lr: Rate = key(
         1e-2, "learning rate of linear evaluation, Adam on the head alone (not in the paper; released code: 1e-3)"
@@ -127,7 +127,8 @@ class Simclr(PretrainedEcgArm):
 class EcgMeta(PretrainedEcgArm, MetaArm):
     """An arm that learns the warp's strength with Algorithm 2.
 
-    The paper has none of the keys from `l2` on; all but `explosion_factor` and `max_skipped` are off by default.
+    The paper has none of the keys from `l2` to `reuse_gradient`. All but `explosion_factor` and `max_skipped` are off
+    by default.
     """
 
     warp: Warp = Warp()
@@ -180,7 +181,7 @@ class RandomSearch(PretrainedEcgArm):
     warp: SearchedWarp = Warp(smoothing="velocity", scale="log", network_width=0)
     candidates: Positive = key(5, "strengths that are tried")
     range: tuple[Rate, Rate] = key(
-        (0.25, 64.0), "they are drawn from here, log-uniformly; `warp.initial` has no effect"
+        (0.25, 64.0), "range of the strengths, which are drawn log-uniformly; `warp.initial` has no effect"
     )
     budget: Annotated[float, Field(gt=1)] = key(
         1.55, "PT steps of search and final run, as a multiple of the final run's"
@@ -204,7 +205,7 @@ class BranchSearch(PretrainedEcgArm):
         "keep the branch with the lower cross-validated loss of a refitted head; controls: a random one, the lower",
     )
     l2: Rate = key(1e-2, "ridge of the refitted head")
-    folds: Annotated[int, Field(ge=2)] = key(5, "folds of its cross-validation")
+    folds: Annotated[int, Field(ge=2)] = key(5, "folds of the refitted head's cross-validation")
 
 
 class RunSearch(PretrainedEcgArm):

@@ -189,7 +189,7 @@ class EcgJobs(Jobs[EcgSettings]):
         return {"meta_size": size} | self.pick("split", "width", "samples", "pretrain")
 
     def _mem_mb(self, *minibatches: int) -> int:
-        """Return megabytes: 500 for the imports, 500 for the prepared ECGs, activations by width and minibatch.
+        """Return megabytes: 1,500 for imports, prepared ECGs and a reserve, and activations by width and minibatch.
 
         `minibatches` are those of an arm, which may be larger than those of the config.
         """

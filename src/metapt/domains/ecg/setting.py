@@ -1,4 +1,4 @@
-"""The setting of a PT job: its data, its seed, and the settings that it shares with other arms."""
+"""The setting of a PT job: its data, its seed, and the settings of PT and FT."""
 
 from __future__ import annotations
 

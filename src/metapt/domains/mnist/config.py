@@ -84,7 +84,8 @@ class BpttArm(Section):
     heads: Heads = "separate"
     outer_steps: Positive = key(500, "updates of the meta-parameters, each through a whole PT and FT")
     budget_of: str | None = key(
-        None, "stop when the mean wall time of this arm's runs is used up (the outer step in progress is finished)"
+        None,
+        "another arm: stop when the mean wall time of its runs is used up (the outer step in progress is finished)",
     )
     meta_lr: Rate = key(0.3, "learning rate of the meta-parameters, Adam (not in the paper; released code: none)")
     explosion_factor: Annotated[float, Field(gt=1)] = key(

@@ -102,8 +102,8 @@ def _number(value: Any, key: str) -> int:
 def _mem_mb(section: Study) -> int:
     """Return megabytes.
 
-    The imports take 500; backpropagation through a whole PT and FT keeps about 4 for each step; weighting 3,000 images
-    as one batch takes about 3,000 in each thread.
+    Imports, images and a reserve take 2,000; backpropagation through a whole PT and FT keeps about 4 for each step;
+    weighting 3,000 images as one batch takes about 3,000 in each thread.
     """
     match section:
         case BpttStudy():

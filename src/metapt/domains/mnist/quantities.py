@@ -43,9 +43,9 @@ def setting_mean_std(study: RotationMeanStd, start: int) -> str:
 
 
 def seed_of_start(study: RotationMeanStd, start: int, seed: int) -> int:
-    """Return the number of a seed of a start, by the place of that in `starts`; each has another one.
+    """Return a number that is unique for each start, which is an index of `starts`, and each seed.
 
-    Random streams and the table of series have it. The first start's numbers are its seeds.
+    It names the random streams, and the replicates of the series table. With the first start it is the seed.
     """
     return start * (max(seed_numbers(study.replicates)) + 1) + seed
 

@@ -30,8 +30,8 @@ class MnistResults(results.Results):
     def paper_says(self, arm: str, words: str, *others: str) -> str:
         """Return `words`, or `BEYOND_THE_PAPER` where the study or one of the arms is not the paper's.
 
-        The meta arm `arm` may differ from it in its heads, since the paper leaves open whether PT and FT share one
-        here, and `others` are the defaults of their names.
+        `arm` may have other heads than the default `meta`, since the paper leaves open whether PT and FT share one
+        here. Each of `others` must equal the default arm of its name.
         """
         default = type(self.section).model_fields["arms"].default
         meta = self.section.arms[arm].model_copy(update={"heads": default["meta"].heads})

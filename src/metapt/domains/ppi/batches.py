@@ -39,12 +39,12 @@ class Dropout:
 class PpiBatches(StreamBatches):
     """PT minibatches with coarse labels, and FT minibatches with fine labels.
 
-    Each set of graphs has its own streams for graphs and dropout masks. Arms with the same seed therefore see the same
-    PT minibatches and masks, whatever else they draw. `sets` are the graphs of "pretrain", "hypergradient" (PT graphs),
-    "train" and "validation" with the sizes of their minibatches; unused ones may be left out. `dropout` is the share of
-    a layer's outputs that are zeroed, `coarse` the PT labels of all graphs as bits (None: those of the data set), and
-    `tasks` the FT tasks whose labels may be used (None: all). `offset_centres`, for PT minibatches: see
-    `PpiDataset.batch`.
+    Each set of graphs has its own streams for graphs and dropout masks. Arms with the same seed, PT settings and PT
+    labels therefore see the same PT minibatches and masks, whatever else they draw. `sets` are the graphs of
+    "pretrain", "hypergradient" (PT graphs), "train" and "validation" with the sizes of their minibatches; unused ones
+    may be left out. `dropout` is the share of a layer's outputs that are zeroed, `coarse` the PT labels of all graphs
+    as bits (None: those of the data set), and `tasks` the FT tasks whose labels may be used (None: all).
+    `offset_centres`, for PT minibatches: see `PpiDataset.batch`.
     """
 
     def __init__(

@@ -54,7 +54,7 @@ class PpiPretraining(Section):
     online_evaluations: Count = key(10, "number of tests of the FT head during PT; not in the paper")
     precision: Literal["float32", "bfloat16"] = key(
         "float32",
-        "in which PT steps and hypergradients compute the encoder; weights, losses and solves stay in "
+        "number format in which PT steps and hypergradients compute the encoder; weights, losses and solves stay in "
         "float32 (not in the paper)",
     )
 
@@ -74,7 +74,7 @@ class PpiFinetuning(Section):
     trial_epochs: Positive | None = key(
         None,
         "epochs of each learning rate that the first FT seed tries, after which only the one with the best validation "
-        "AUROC is trained to the end; empty: all are (not in the paper: empty)",
+        "AUROC is trained to the end; empty: all are trained to the end (the paper has no such trial)",
     )
     precision: Literal["float32", "bfloat16"] = key(
         "float32",
@@ -377,9 +377,9 @@ def resolved(arm: Arm, arms: Mapping[str, Arm]) -> Arm:
 
 
 def start_of(name: str, arms: Mapping[str, Arm]) -> str | None:
-    """Return the arm that differs in that each task keeps the weight 1, of a meta arm, a supervised one or a search.
+    """Return the arm of supervised PT with task weights of 1 that equals an arm in its PT learning rate, PT and FT.
 
-    Return None if there is none.
+    Return None if there is none, or if the arm is no meta arm, arm of supervised PT, or search.
     """
     arm, source = resolved(arms[name], arms), weights_of(arms[name])
     if not isinstance(arm, PpiMeta | Supervised | GroupSearch) or not (source is None or source in arms):

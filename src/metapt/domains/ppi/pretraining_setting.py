@@ -35,7 +35,7 @@ class PpiSetting:
 
     dataset: PpiDataset  # all graphs
     network: config.Network  # the encoder's layers and width
-    pretrain: config.PpiPretraining  # settings that all arms share
+    pretrain: config.PpiPretraining  # settings of PT, with the changes of the arm
     test_species: list[int]  # NCBI taxa
     seed: int  # the PT seed
     name: str  # the setting: one of `metapt.domains.ppi.settings.SETTINGS`, or a name from `permuted`

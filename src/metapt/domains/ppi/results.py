@@ -98,7 +98,7 @@ class PpiResults(TwoStageResults):
         return finetune_setting(arm, HALF_DATA) if served and arm is not None else setting
 
     def starts(self, arms: Iterable[str]) -> list[tuple[str, str]]:
-        """Return those of `arms` with an arm in the experiment that differs in its task weights of 1, and that arm."""
+        """Return pairs of an arm and its start (`start_of`), of those of `arms` that have one."""
         found = ((arm, start_of(arm, self.config.arms)) for arm in arms)
         return [(arm, start) for arm, start in found if start is not None]
 

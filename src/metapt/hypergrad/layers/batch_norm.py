@@ -180,8 +180,8 @@ class _Backward(torch.autograd.Function):
 def _sums(dy: Tensor, values: Tensor, mean: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
     """Return the sums per channel of dy * (values - mean) * scale and of dy, [channels] each.
 
-    One kernel computes both in one pass, without the product in memory. They don't depend on the weight that it gets,
-    but without a weight it returns empty tensors for channels-last values on a GPU.
+    One kernel computes both in one pass, without the product in memory. They don't depend on the weight, which is
+    passed because the kernel returns empty tensors for channels-last values on a GPU without one.
     """
     _, products, sums = torch.ops.aten.native_batch_norm_backward(
         dy, values, scale, None, None, mean, scale, True, 0.0, [False, True, True]

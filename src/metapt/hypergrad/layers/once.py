@@ -41,4 +41,7 @@ class _End(torch.autograd.Function):
 
     @staticmethod
     def backward(context: Any, *cotangents: Tensor) -> Any:
-        raise RuntimeError("BatchNorm and Convolution of metapt have no third derivative: use torch.nn's own layers.")
+        raise RuntimeError(
+            "BatchNorm, Convolution and recomputed parts of metapt have no third derivative: use torch.nn's own "
+            "layers, and no recomputation."
+        )

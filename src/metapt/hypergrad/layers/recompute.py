@@ -43,7 +43,7 @@ def recomputed(first: Part, again: Part, *tensors: Tensor) -> Tensor:
         again: computes the same result and updates nothing.
         tensors: all that the result is differentiated with respect to.
     """
-    if not torch.is_grad_enabled():  # nothing is kept; also for derivatives in forward mode, which this has none of
+    if not torch.is_grad_enabled():  # no graph is needed; forward mode comes here, too, since `_Value` has no jvp
         return first(*tensors)
     kind = tensors[0].device.type
     lower = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None

@@ -34,7 +34,7 @@ HYPERPARAMETERS = ("strength", "crop", "noise", "temperature")
 class EcgEstimators(EstimatorsSection):
     """Estimates of the derivative w.r.t. warp, crop, jitter and temperature, at the given values. Not in the paper."""
 
-    strength: Rate = key(4.0, "of a warp whose velocity is smoothed, samples")
+    strength: Rate = key(4.0, "strength of the warp, whose velocity is smoothed, samples")
     crop: Rate = key(0.218, "largest share of a lead that a crop zeroes")
     noise: Rate = key(0.1, "standard deviation of the white noise over the lead's")
     temperature: Rate = key(0.316, "temperature of NT-Xent")

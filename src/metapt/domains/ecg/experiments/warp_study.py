@@ -40,7 +40,7 @@ class WarpStudy(ExperimentSection):
     )
     strengths: dict[str, list[Rate]] = key(
         {"paper": [0.125, 0.25, 0.5, 1.0, 2.0, 4.0], "stable": [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0]},
-        "fixed values of `initial`, for each of them",
+        "fixed values of `initial`, for each of `warps`",
         min_length=1,
     )
     starts: dict[str, list[Rate]] = key(

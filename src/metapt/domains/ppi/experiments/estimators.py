@@ -34,7 +34,9 @@ from metapt.twostage.quantities import LINEAR_EVALUATION, VALIDATION_AUROC
 class PpiEstimators(EstimatorsSection):
     """Estimates of the derivative w.r.t. weights of groups of PT tasks, at equal weights. Not in the paper."""
 
-    reference: str = key("graph_supervised", "the arm of plain PT with equal weights at whose end they are made")
+    reference: str = key(
+        "graph_supervised", "arm of plain PT with equal weights; the estimates are made at the end of its PT"
+    )
     groups: int = key(20, "groups of PT tasks, those of the headroom", ge=2)
     permuted: Annotated[list[Annotated[int, Field(ge=0, le=99)]], Distinct] = key(
         [0, 50, 90], "share of the PT tasks whose labels are permuted (%), a problem each", min_length=1

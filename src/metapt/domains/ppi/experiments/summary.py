@@ -31,7 +31,7 @@ class Summary(ArmsSection):
     """The better of full transfer and linear evaluation in each setting of the config."""
 
     choose: Literal["validation", "test"] = key(
-        "validation", "graphs on whose mean AUROC one evaluation is better than the other (paper: test)"
+        "validation", "graphs whose mean AUROC chooses between the two evaluations (paper: test)"
     )
 
 
