@@ -27,6 +27,8 @@ from metapt.evaluation.headroom import (
     variance_shares,
 )
 
+from .jackknife import jackknifed
+
 Random = np.random.Generator
 
 
@@ -124,6 +126,19 @@ def test_the_interval_of_a_held_out_gain_misses_it_a_little_too_often(seeds: int
     mean = np.mean([gain.mean for gain in found])
     missed = np.mean([not gain.low <= mean <= gain.high for gain in found])
     assert 0.03 < missed < 0.14
+
+
+@pytest.mark.parametrize("seeds", [4, 8])
+@pytest.mark.parametrize("deviation", [0.0, 1.0])
+def test_the_interval_of_a_jackknife_errs_on_the_other_side(seeds: int, deviation: float) -> None:
+    random = np.random.default_rng(6)
+    effects = deviation * random.normal(size=(24, 1))
+    found = [
+        jackknifed(y := effects + random.normal(size=(24, seeds)), random.normal(size=seeds), y) for _ in range(300)
+    ]
+    mean = np.mean([gain.mean for gain in found])
+    missed = np.mean([not gain.low <= mean <= gain.high for gain in found])
+    assert 0.003 < missed < 0.07
 
 
 def test_a_criterion_that_chooses_the_worst_setting_loses() -> None:

@@ -56,7 +56,7 @@ class PpiJobs(Jobs[PpiSettings]):
             PREPARED,
             config={"source": source, "string": string, "test_species": self.config.test_species},
             inputs=raw,
-            # The archive's pickle is read whole; of STRING's species, one at a time.
+            # The archive holds the graphs of all species; of STRING's files, one species is read at a time.
             mem_mb=12000 if source == "hu2020" else 3000 + self._graphs() // 20,
             minutes=120,
         )
