@@ -128,7 +128,7 @@ def test_the_interval_of_a_held_out_gain_misses_it_a_little_too_often(seeds: int
     assert 0.03 < missed < 0.14
 
 
-@pytest.mark.parametrize("seeds", [4, 8])
+@pytest.mark.parametrize("seeds", [4, pytest.param(8, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("deviation", [0.0, 1.0])
 def test_the_interval_of_a_jackknife_errs_on_the_other_side(seeds: int, deviation: float) -> None:
     random = np.random.default_rng(6)
