@@ -101,6 +101,7 @@ def test_a_run_that_is_told_to_end_twice_ends_in_the_same_bits(tmp_path: Path) -
         "inputs": {"data": str(tmp_path / "digits.pt")},
         "outputs": {name: f"run/{name}.csv" for name in ("metrics", "series")},
         "machine": {"device": "cpu", "threads": 1},
+        "sha256": {"inputs": {}, "outputs": {}},
     }
     record, whole, cut = tmp_path / "run.json", tmp_path / "whole", tmp_path / "cut"
     sums = {"outputs": {"data": sha256(tmp_path / "digits.pt")}}
