@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -15,10 +16,12 @@ from matplotlib.figure import Figure
 
 from metapt.evaluation import figures
 from metapt.evaluation.comparisons import BEYOND_THE_PAPER, Comparison, Measurement, at_most
+from metapt.evaluation.experiment import Experiment, Needs
 from metapt.evaluation.looks import Look
 from metapt.evaluation.metrics import NotMeasuredError
 from metapt.evaluation.statistics import Estimate, paired_ratio
 from metapt.evaluation.tables import Tables
+from metapt.sections import ExperimentSection
 from metapt.twostage.quantities import EVALUATIONS, FT_TIME, PEAK_MEMORY, PRETRAINING, TIME_PER_STEP, WALL_TIME
 from metapt.twostage.replicates import pretrain_seed
 from metapt.twostage.results import TwoStageResults
@@ -52,6 +55,43 @@ class Limit:
     words: str  # used as in "at most {words} of simclr"
     times: float  # the multiple
     paper: str  # what the paper reports on its arm, in words
+
+
+def experiment(
+    section: type[ExperimentSection],
+    *,
+    order: int,
+    needs: Callable[[Any, Any], Needs],
+    results: type[TwoStageResults],
+    looks: Callable[[list[str]], Mapping[str, Look]],
+    plain: Callable[[Any], str | None],
+    meta_arms: Callable[[Any], list[str]],
+    papers: tuple[str, str],
+    papers_ratio: float,
+    limits: tuple[Limit, ...],
+    problem: str,
+) -> Experiment:
+    """Return the record of an experiment on the cost of PT on a `problem`, which is named in words.
+
+    `plain` and `meta_arms` return the arm of plain PT and the meta arms of the results. `looks` returns the looks of
+    arms. `papers`, `papers_ratio` and `limits` are those of `cost_of` and `comparisons`.
+    """
+
+    def measured(found: Any) -> Cost:
+        return cost_of(found, looks(found.arms), plain(found), papers, papers_ratio)
+
+    title = f"Time and memory of PT on {problem}"
+    return Experiment(
+        title=title,
+        figure_title=f"{title}, for each arm",
+        section=section,
+        order=order,
+        needs=needs,
+        results=results,
+        tables=lambda found: tables(measured(found)),
+        figure=lambda found: figure(measured(found)),
+        comparisons=lambda found: comparisons(measured(found), meta_arms(found), limits),
+    )
 
 
 def cost_of(

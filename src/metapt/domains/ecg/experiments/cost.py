@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from matplotlib.figure import Figure
-
 from metapt.domains.ecg.config import EcgMeta, Simclr, access
 from metapt.domains.ecg.jobs import EcgJobs
 from metapt.domains.ecg.looks import looks
 from metapt.domains.ecg.results import EcgResults
-from metapt.evaluation.comparisons import Comparison
-from metapt.evaluation.experiment import Experiment, Needs
-from metapt.evaluation.tables import Tables
+from metapt.evaluation.experiment import Needs
 from metapt.sections import ExperimentSection, Positive, key
-from metapt.twostage import cost
-from metapt.twostage.cost import Limit
+from metapt.twostage.cost import Limit, experiment
 from metapt.twostage.quantities import PEAK_MEMORY, TIME_PER_STEP
 
 PAPERS_COST = ("1.5 h, 4-5 GB", "3 h, 8-9 GB")
@@ -43,36 +36,16 @@ def needs(jobs: EcgJobs, section: EcgCost) -> Needs:
     return Needs([*pretrained, jobs.finetune(first, seen[first], size)])
 
 
-def _cost(results: EcgResults) -> cost.Cost:
-    """Return the cost of each arm, relative to the first arm that is plain SimCLR."""
-    plain = next((arm for arm in results.arms if isinstance(results.config.arms[arm], Simclr)), None)
-    return cost.cost_of(results, looks(results.arms), plain, PAPERS_COST, PAPERS_RATIO)
-
-
-def tables(results: EcgResults) -> Tables:
-    """Return a row per arm."""
-    return cost.tables(_cost(results))
-
-
-def figure(results: EcgResults) -> Figure:
-    """Draw time and memory of each arm."""
-    return cost.figure(_cost(results))
-
-
-def comparisons(results: EcgResults) -> Iterator[Comparison]:
-    """Return the paper's claims on the cost of its meta arm, and the same claims on other meta arms."""
-    meta_arms = [arm for arm in results.arms if isinstance(results.config.arms[arm], EcgMeta)]
-    return cost.comparisons(_cost(results), meta_arms, LIMITS)
-
-
-EXPERIMENT = Experiment(
-    title="Time and memory of PT on ECGs",
-    figure_title="Time and memory of PT on ECGs, for each arm",
-    section=EcgCost,
+EXPERIMENT = experiment(
+    EcgCost,
     order=6,
     needs=needs,
     results=EcgResults,
-    tables=tables,
-    figure=figure,
-    comparisons=comparisons,
+    looks=looks,
+    plain=lambda results: next((arm for arm in results.arms if isinstance(results.config.arms[arm], Simclr)), None),
+    meta_arms=lambda results: [arm for arm in results.arms if isinstance(results.config.arms[arm], EcgMeta)],
+    papers=PAPERS_COST,
+    papers_ratio=PAPERS_RATIO,
+    limits=LIMITS,
+    problem="ECGs",
 )
