@@ -28,12 +28,14 @@ LOOKS = {
     FIXED: (figures.PALETTE[2], "^"),
 }
 LEARNER, RELEASED, CHANGED = "the paper's learner", "with the released code's choices", "the changed learner"
-STRENGTHS, SEARCH, RANDOM = "five strengths, short PT runs", "search with whole PT runs", "random values, whole PT runs"
+STRENGTHS = "five strengths, short PT runs"
+SEARCH, RANDOM = "search of temperature or weights", "random temperatures or weights"
+WARP_SEARCH, RANDOM_WARP = "search of the warp's strength", "random strengths of the warp"
 WARP, TEMPERATURE = "one smooth, mild warp", "one low temperature"
 BEST = "best of 24 settings"
 ROWS = {
     BEST: CEILING, LEARNER: GRADIENT, RELEASED: GRADIENT, CHANGED: GRADIENT, STRENGTHS: RUNS, SEARCH: RUNS,
-    RANDOM: RUNS, WARP: FIXED, TEMPERATURE: FIXED,
+    RANDOM: RUNS, WARP_SEARCH: RUNS, RANDOM_WARP: RUNS, WARP: FIXED, TEMPERATURE: FIXED,
 }  # fmt: skip
 ECG = [
     (LEARNER, "full_access", "meta", "simclr", True),
@@ -42,6 +44,8 @@ ECG = [
     (STRENGTHS, "second-machine", "random_search", "simclr", False),
     (SEARCH, "second-machine", "temperature_search", "simclr", True),
     (RANDOM, "second-machine", "temperature_search-random", "simclr", False),
+    (WARP_SEARCH, "second-machine", "run_search", "simclr", True),
+    (RANDOM_WARP, "second-machine", "run_search-random", "simclr", False),
     (WARP, "full_access", "simclr-mild", "simclr", False),
     (TEMPERATURE, "second-machine", "simclr-low_temperature", "simclr", False),
 ]

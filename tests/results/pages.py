@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "docs" / "results"
 FT, LINEAR = "full_transfer", "linear_evaluation"
 SEARCHES, FIXED = ("temperature_search", "temperature_search-random"), "simclr-low_temperature"
+STRENGTH_SEARCHES = "run_search", "run_search-random"
 HEADROOM, ESTIMATORS = ((RESULTS / name).read_text(encoding="utf-8") for name in ("headroom.md", "estimators.md"))
 
 

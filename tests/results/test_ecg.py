@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+
 import pandas as pd
+import torch
 from scipy.stats import pearsonr, spearmanr, wilcoxon
 
+from metapt.config import load
+from metapt.domains.ecg.arms import typical_displacement
+from metapt.domains.ecg.setting import policy_of
 from metapt.evaluation.statistics import estimate_mean
 from metapt.evaluation.tables import mean_and_error
 from metapt.twostage.quantities import EVALUATIONS
@@ -16,6 +22,7 @@ from .pages import (
     RESULTS,
     ROOT,
     SEARCHES,
+    STRENGTH_SEARCHES,
     answers_of_the_summary,
     by_seed,
     last_displacements,
@@ -244,6 +251,65 @@ def test_the_page_of_ecgs_says_what_the_learner_does_with_further_seeds() -> Non
     found = estimate_mean(across.tolist())
     assert (across > 0).all()
     assert f"are {found.mean:.1f} ± {found.standard_error:.1f} points ({found.low:.1f} to {found.high:.1f})" in page
+
+
+def test_the_page_of_ecgs_says_what_the_search_of_the_warps_strength_does() -> None:
+    page, seeds, (search, control) = text_of("ecg.md"), by_seed("ecg/second-machine"), STRENGTH_SEARCHES
+    gains = {each: seeds[each, search] - seeds[each, "simclr"] for each in EVALUATIONS}
+    over = {each: seeds[each, search] - seeds[each, control] for each in EVALUATIONS}
+    for evaluation, name in EVALUATIONS.items():
+        cells = [f"{seeds[evaluation, each].mean():.1f}" for each in ("simclr", search, control)]
+        chance = seeds[evaluation, control] - seeds[evaluation, "simclr"]
+        cells += [words_of(each, interval=True) for each in (gains[evaluation], chance, over[evaluation])]
+        assert f"| {name} | {' | '.join(cells)} |" in page
+    gain = gains[FT]
+    assert ((gain > 0).sum(), len(gain)) == (11, 12)
+    assert f"11 of 12 differences are positive (Wilcoxon's signed-rank test: p = {wilcoxon(gain).pvalue:.2g})" in page
+    claims = pd.read_csv(RESULTS / "claims" / "ecg_full_access.csv").query("verdict == 'reproduced'")
+    adjusted = claims.set_index(["arm", "control", "evaluation"])["adjusted_p_value"]
+    assert f"is decided after the correction (adjusted p = {adjusted[search, 'simclr', FT]:.2g})" in page
+    learners = [
+        adjusted[key] for key in (("meta", "simclr", FT), (SEARCHES[0], "simclr", LINEAR), (search, "simclr", FT))
+    ]
+    words = "{:.2g} (`meta` in FT of the whole network), {:.2g} (`temperature_search` in linear evaluation) and {:.2g}"
+    assert words.format(*learners) in page
+    sooner = [words_of(gain.loc[: count - 1]) for count in (3, 6, 10)]
+    assert "{}, {} and {} points. In linear evaluation no direction".format(*sooner) in page
+
+    tried = pd.read_csv(RESULTS / "ecg" / f"{search}.csv").query("pretrain_seed < 12 and candidate > 2")
+    ends = tried.loc[tried.groupby("pretrain_seed")["validation"].idxmax()].set_index("pretrain_seed")["strength"]
+    arm = load([ROOT / "config" / "real-small.yaml"]).ecg.arms[search]
+    displacements = {each: typical_displacement(policy_of(arm.warp), torch.tensor(each), 1000) for each in set(ends)}
+    counts = {f"{float(displacements[each]):,.0f}": number for each, number in ends.value_counts().items()}
+    assert counts == {"35": 5, "4": 4, "3,198": 2, "83,179": 1}
+    far = gain[ends > 1600]
+    assert f"gain all the same ({' and '.join(f'{each:.1f}' for each in far.drop(far.idxmin()))} points" in page
+    assert f"the third one loses {-far.min():.1f})" in page
+
+    whole, linear = (gain_of_choosing(each) for each in EVALUATIONS)
+    assert f"gains {whole:.2f} points in FT of the whole network and {linear:.1f} in linear evaluation" in page
+    assert estimate_mean(over[FT].tolist()).low < -0.5, "the page says that the secondary criterion is not met"
+    summary = answers_of_the_summary("Does a search with whole PT runs gain over its start?")[1]
+    first, second = words_of(gain, interval=True).split(" (")
+    assert f"for which it searches: {first} (n = 12, {second}, further to come" in summary
+    assert f"In linear: {words_of(gains[LINEAR], interval=True)}" in summary
+    first, second = words_of(over[FT], interval=True).split(" (")
+    random = answers_of_the_summary("Is this search better than random values at equal cost?")[1]
+    assert f"for the warp's strength {first} (FT, n = 12, {second}" in random
+    assert f"is {words_of(gain)} points above its start there" in " ".join((ROOT / "README.md").read_text().split())
+
+
+def gain_of_choosing(evaluation: str) -> float:
+    """Return what the better of two PT seeds of a setting of the headroom gains over their mean, points.
+
+    The better one is chosen by validation results, minus the mean of its PT seed over settings.
+    """
+    runs = pd.read_csv(RESULTS / "headroom" / "ecg.csv").query("evaluation == @evaluation")
+    wide = runs.pivot(index="setting", columns="pretrain_seed", values=["validation", "test"])
+    validation, test = (wide[name] - wide[name].mean() for name in ("validation", "test"))
+    pairs = combinations(validation.columns, 2)
+    won = [(test[a] - test[b]).where(validation[a] >= validation[b], test[b] - test[a]) / 2 for a, b in pairs]
+    return float(pd.concat(won).mean())
 
 
 def test_the_page_of_ecgs_says_what_the_released_choices_do() -> None:
