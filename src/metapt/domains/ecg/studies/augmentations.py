@@ -64,8 +64,7 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
     The output `metrics` has the mean typical displacement (samples) at the learned strength, by superclass and PT seed.
     `series`, of the first PT seed, has lead II of the normal ECG in mV (`original`); for each arm two views of the same
     draws at the `initial` and at the `learned` strength (step is a sample, replicate a view); the typical displacement
-    (the arm's `strength`) and the labels (step is a test ECG). Raises DataError if there is no
-    normal test ECG.
+    (the arm's `strength`) and the labels (step is a test ECG). Raises DataError if there is no normal test ECG.
     """
     first = config["seeds"][0]
     setting = study_setting(config, inputs, first, machine.device)
