@@ -205,14 +205,14 @@ def test_a_claim_of_two_machines_is_refused() -> None:
         UPDATE["claims_of"]("ecg_full_access", [runs, runs])
 
 
-def test_an_arm_with_part_of_its_pt_seeds_waits_for_the_others(
+def test_an_arm_enters_a_table_with_all_of_its_pt_seeds_or_not_at_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     shutil.copytree(RESULTS, tmp_path / "docs" / "results")
     (tmp_path / "config").symlink_to(ROOT / "config")
     results, arm = tmp_path / "docs" / "results", "temperature_search"
 
-    def update(runs: pd.DataFrame, table: str) -> None:
+    def update(runs: pd.DataFrame) -> None:
         words = {"setting": "ft_size=500"}
         rows = [
             metrics.row("ecg", each, name, value, replicate=pair(seed, number), **words, evaluation=evaluation)
@@ -223,27 +223,20 @@ def test_an_arm_with_part_of_its_pt_seeds_waits_for_the_others(
         shutil.rmtree(tmp_path / "runs", ignore_errors=True)
         folder.mkdir(parents=True)
         metrics.write(rows, folder / "metrics.csv")
-        monkeypatch.setattr("sys.argv", ["update.py", "ecg_full_access", str(tmp_path / "runs"), "--table", table])
+        words = ["ecg_full_access", str(tmp_path / "runs"), "--table", "second-machine"]
+        monkeypatch.setattr("sys.argv", ["update.py", *words])
         runpy.run_path(str(results / "update.py"), run_name="__main__")
 
-    finished, unfinished = results / "ecg" / "second-machine.csv", results / "ecg" / "unfinished.csv"
-    unfinished.unlink(missing_ok=True)  # a real one may wait for its other PT seeds
-    before, claims = pd.read_csv(finished), (results / "claims" / "ecg_full_access.csv").read_text()
+    table, claims = results / "ecg" / "second-machine.csv", results / "claims" / "ecg_full_access.csv"
+    before, claimed = pd.read_csv(table), claims.read_text()
     own = before["arm"] == arm
-    before[~own].to_csv(finished, index=False)
-    other = before[before["arm"] == "simclr"].assign(arm="run_search").query("pretrain_seed < 2")
-    update(before[own & (before["pretrain_seed"] < 4)], "unfinished")
-    assert set(pd.read_csv(unfinished)["pretrain_seed"]) == {0, 1, 2, 3}
-    assert arm not in set(pd.read_csv(finished)["arm"])
-    pd.concat([pd.read_csv(unfinished), other]).to_csv(unfinished, index=False)
+    before[~own].to_csv(table, index=False)
     for short in (arm, "simclr-mild"):  # claims are made on the first one only
         few = before[before["arm"] == "simclr"].assign(arm=short).query("pretrain_seed < 2")
         with pytest.raises(SystemExit):
-            update(few, "second-machine")
+            update(few)
         assert "arms of one table need the same PT seeds" in capsys.readouterr().err
-    update(before[own & (before["pretrain_seed"] >= 4)], "second-machine")
-    pd.testing.assert_frame_equal(pd.read_csv(unfinished), other.reset_index(drop=True))
-    pd.testing.assert_frame_equal(pd.read_csv(finished), before)
-    update(before[own], "unfinished")
-    assert arm not in set(pd.read_csv(unfinished)["arm"]), "its PT seeds are finished"
-    assert (results / "claims" / "ecg_full_access.csv").read_text() == claims
+    assert arm not in set(pd.read_csv(table)["arm"])
+    update(before[own])
+    pd.testing.assert_frame_equal(pd.read_csv(table), before)
+    assert claims.read_text() == claimed

@@ -15,10 +15,6 @@ The claims of both tables are corrected together. `--table further-seeds` and `-
 for the results of `config/ablations/further-seeds.yaml`, add to such tables and write
 `claims/further-seeds/ecg_full_access.csv`.
 
-`--table unfinished` keeps the FT runs of arms of which only part of the PT seeds are run, in `ecg/unfinished.csv`, and
-makes no claims; arms that the second machine's table has are left out. When the others of an arm are run, on the
-machine of `--table second-machine`, that command takes them over.
-
 `ppi_full_access` does the same for protein graphs, and `ppi_permuted_50` and `ppi_permuted_90`, with the results of
 `config/learner.yaml`, for `ppi/learner.csv`, `ppi/learner-second-machine.csv` and `ppi/learner-further-seeds.csv`. How
 well learned weights tell intact PT tasks from permuted ones goes to `ppi/learned_weights.csv`.
@@ -66,7 +62,6 @@ PROBLEM = "problem"
 CANDIDATE = ["table", "pretrain_seed", "candidate"]
 WARP = ["table", "arm", "pretrain_seed"]
 FOUND = ["problem", "arm", "pretrain_seed"]
-UNFINISHED = "unfinished"  # FT runs that belong to the second machine's table when all PT seeds are run
 _SECOND, _FURTHER = "second-machine", "further-seeds"
 
 
@@ -420,20 +415,7 @@ def add(name: str, table: str, folder: Path) -> None:
         raise DataError(
             f"{folder}/{source.domain}/finetune has no FT run with {source.setting}; make some with snakemake"
         )
-    unfinished = HERE / "ecg" / f"{UNFINISHED}.csv"
-    if table == UNFINISHED:
-        new = new[~new["arm"].isin(source.read(_SECOND)["arm"])]
-        written = {unfinished: updated(unfinished, new, KEY)} | pretraining_tables(source, folder, _SECOND)
-        for file, rows in written.items():
-            rows.to_csv(file, index=False)
-        return
-    if source.domain == "ecg" and table == _SECOND and unfinished.exists():
-        waiting = pd.read_csv(unfinished)
-        own = waiting["arm"].isin(new["arm"])
-        runs, claims = save_tables(name, table, folder, pd.concat([waiting[own], new]))
-        waiting[~own].to_csv(unfinished, index=False)
-    else:
-        runs, claims = save_tables(name, table, folder, new)
+    runs, claims = save_tables(name, table, folder, new)
     for caption, block in source.record.tables(results_of(name, runs)).blocks.items():
         print(markdown(block.map(str), caption, {str(column): False for column in block.columns}))
     if not table.endswith(_FURTHER):
@@ -449,9 +431,8 @@ def main() -> None:
     parser.add_argument("--table", default="first", help="which kind of table, as said above; default: %(default)s")
     arguments = parser.parse_args()
     name, table, source = arguments.experiment, arguments.table, SOURCES[arguments.experiment]
-    legal = [*source.tables, *([UNFINISHED] if source.domain == "ecg" else [])]
-    if table not in legal:
-        parser.error(f"{name} has no table {table!r}; legal: {', '.join(legal)}")
+    if table not in source.tables:
+        parser.error(f"{name} has no table {table!r}; legal: {', '.join(source.tables)}")
     try:
         add(name, table, arguments.runs)
     except DataError as error:
