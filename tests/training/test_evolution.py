@@ -40,9 +40,9 @@ def trajectory(steps: int = STEPS, streams: Any = None) -> Trajectory:
 
 
 def moved(change: Tensor) -> Params:
-    """Return the meta-parameters of `Regressed` with other weights of its three classes."""
+    """Return the meta-parameters of `Regressed` with other weights of its three classes, or of the first ones."""
     meta = Regressed().meta
-    return meta | {"weights": meta["weights"] + change}
+    return meta | {"weights": meta["weights"] + torch.nn.functional.pad(change, (0, 3 - len(change)))}
 
 
 def test_perturbations_are_both_signs_of_one_size_and_repeat_with_the_generator() -> None:
@@ -94,8 +94,8 @@ def test_with_several_windows_it_is_the_mean_of_the_exact_derivatives_of_their_e
         end = pretrain(problem, streams, problem.pretrained, problem.meta, problem.head, SGD(0.3), steps)
         (exact,) = slopes(end, {"exact": Estimator(RIDGE, None, horizons=(steps,))}, draws=1)
         expected.append(exact.gradient["weights"])
-    found = slope(trajectory(), moved, all_signs(windows, 3, SIZE), SIZE)
-    torch.testing.assert_close(found.gradient[COORDINATES], torch.stack(expected).mean(0), rtol=1e-3, atol=1e-7)
+    found = slope(trajectory(), moved, all_signs(windows, 2, SIZE), SIZE)
+    torch.testing.assert_close(found.gradient[COORDINATES], torch.stack(expected).mean(0)[:2], rtol=1e-3, atol=1e-7)
 
 
 def test_windows_of_unequal_length_take_all_steps_once() -> None:

@@ -274,8 +274,8 @@ def test_a_loop_logs_where_it_is_and_reads_its_numbers_for_these_lines_only(
         for _ in steps(0, 3):
             pass
     assert [record.getMessage() for record in caplog.records] == [
-        "PT: step 2 of 5, |phi| 5, loss 0.5, about 60 s left",
-        "PT: step 4 of 5, |phi| 5, loss 0.25, about 20 s left",
+        "PT: step 1 of 5, |phi| 5, loss 1, about 80 s left",
+        "PT: step 3 of 5, |phi| 5, loss 0.3333, about 40 s left",
         "PT: step 5 of 5, |phi| 5, loss 0.2",
     ]
     assert seen.read == 3

@@ -1,4 +1,6 @@
-"""Loops that show their progress: a bar on a terminal, and in the log a line every 30 seconds and one at the end.
+"""Loops that show their progress: a bar on a terminal, and lines in the log.
+
+A line comes after 5 seconds, then every 30 seconds, and at the end.
 
 The bar is tqdm's. Where tqdm is not installed there is none.
 """
@@ -18,6 +20,7 @@ from torch import Tensor
 from metapt.training.rehearsal import Kind, present
 
 log = logging.getLogger(__name__)
+_SECONDS_TO_FIRST_LINE = 5.0
 _SECONDS_BETWEEN_LINES = 30.0
 
 
@@ -50,7 +53,8 @@ def steps(
     if rehearsal is not None:
         yield from rehearsal.steps(range(first, last), label or "", kind, ends_rehearsal, time_limit)
         return
-    start = last_line = time.monotonic()
+    start = time.monotonic()
+    next_line = start + _SECONDS_TO_FIRST_LINE
     with _bar(label, first, last) as bar:
         for step in range(first, last):
             if time_limit is not None and step > 0 and time.monotonic() - start >= time_limit:
@@ -59,8 +63,8 @@ def steps(
             if bar is not None:
                 bar.update()
             now = time.monotonic()
-            if label is not None and (step + 1 == last or now - last_line > _SECONDS_BETWEEN_LINES):
-                last_line = now
+            if label is not None and (step + 1 == last or now > next_line):
+                next_line = now + _SECONDS_BETWEEN_LINES
                 left = (now - start) / (step + 1 - first) * (last - step - 1)
                 numbers = "".join(_number(name, value) for name, value in (status or {}).items())
                 time_left = f", about {left:.0f} s left" if step + 1 < last else ""
