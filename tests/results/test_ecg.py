@@ -289,14 +289,38 @@ def test_the_page_of_ecgs_says_what_the_search_of_the_warps_strength_does() -> N
     whole, linear = (gain_of_choosing(each) for each in EVALUATIONS)
     assert f"gains {whole:.2f} points in FT of the whole network and {linear:.1f} in linear evaluation" in page
     assert estimate_mean(over[FT].tolist()).low < -0.5, "the page says that the secondary criterion is not met"
+    further = by_seed("ecg/second-machine-further-seeds")
+    later = further[FT, search] - further[FT, "simclr"]
     summary = answers_of_the_summary("Does a search with whole PT runs gain over its start?")[1]
     first, second = words_of(gain, interval=True).split(" (")
-    assert f"for which it searches: {first} (n = 12, {second}, further to come" in summary
+    assert f"for which it searches: {first} (n = 12, {second}, further {words_of(later)} (open)" in summary
     assert f"In linear: {words_of(gains[LINEAR], interval=True)}" in summary
     first, second = words_of(over[FT], interval=True).split(" (")
     random = answers_of_the_summary("Is this search better than random values at equal cost?")[1]
     assert f"for the warp's strength {first} (FT, n = 12, {second}" in random
-    assert f"is {words_of(gain)} points above its start there" in " ".join((ROOT / "README.md").read_text().split())
+    words = f"is {words_of(gain)} points above its start there (12 PT seeds; {words_of(later)} with five further ones)"
+    assert words in " ".join((ROOT / "README.md").read_text().split())
+
+
+def test_the_page_of_ecgs_says_what_the_search_of_the_warps_strength_does_with_further_seeds() -> None:
+    page, seeds = text_of("ecg.md"), by_seed("ecg/second-machine", "ecg/second-machine-further-seeds")
+    gains = {each: seeds[each, "run_search"] - seeds[each, "simclr"] for each in EVALUATIONS}
+    whole = gains[FT].loc[100:].drop(102)
+    ends = f": {whole.min():.1f} to {whole.max():.1f}, and {gains[FT][102]:.1f} with PT seed 102"
+    for words, first, evaluation, more in (
+        ("100 to 104", 100, FT, ends),
+        ("all 17", 0, FT, ""),
+        ("100 to 104", 100, LINEAR, ""),
+        ("all 17", 0, LINEAR, ""),
+    ):
+        values = gains[evaluation].loc[first:]
+        found, count = words_of(values, interval=True), f"{(values > 0).sum()} of {len(values)}{more}"
+        if evaluation == LINEAR:
+            found = found.replace(found.split()[-1], f"{estimate_mean(values.tolist()).high:.2f})")
+        assert f"| {words} | {EVALUATIONS[evaluation]} | {found} | {count} |" in page
+    tried = pd.read_csv(RESULTS / "ecg" / "run_search.csv").query("pretrain_seed >= 100 and candidate > 2")
+    found_strengths = tried.loc[tried.groupby("pretrain_seed")["validation"].idxmax(), "strength"]
+    assert found_strengths.tolist() == [25.0] * 5, "the page says that the search ends at 4 samples"
 
 
 def gain_of_choosing(evaluation: str) -> float:
