@@ -1,5 +1,6 @@
-"""Settings of all tests: the number of examples that Hypothesis tries, and of threads."""
+"""Settings of all tests: the number of examples that Hypothesis tries, threads, and no waits for the disk."""
 
+import os
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -20,6 +21,14 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_wait_for_the_disk() -> Iterator[None]:
+    """Leave the writing of files to the system: only a power failure could tell, and a file takes milliseconds."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        yield
 
 
 @pytest.fixture(scope="session")
