@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import log10
 from pathlib import Path
 
 import pandas as pd
@@ -64,9 +65,11 @@ DECIDED = ("reproduced", "not reproduced")
 
 
 def holds(mean: float, criterion: str) -> bool:
-    """Return whether a mean meets a criterion, which is in the words of the claims."""
+    """Return whether a mean meets a criterion, which is in the words of the claims; that of a ratio is a logarithm."""
     words = criterion.removeprefix("difference ").split()
     bound = float(words[-1])
+    if words[0] == "ratio":
+        words, bound = words[1:], log10(bound)
     match words[:-1]:
         case ["at", "least"]:
             return mean >= bound

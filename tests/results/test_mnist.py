@@ -1,0 +1,71 @@
+"""The page of MNIST says what the tables of seeds say."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from metapt.evaluation.statistics import estimate_mean
+from metapt.evaluation.tables import mean_and_error
+
+from .pages import RESULTS, text_of
+
+SETTING = "| 10 initialisations |"
+
+
+def weights() -> pd.DataFrame:
+    """Return the mean weights of clean and noisy examples and their ratio by arm, seed and number of updates."""
+    table = pd.read_csv(RESULTS / "mnist" / "example_weighting.csv")
+    return table.assign(ratio=table["clean"] / table["noisy"]).set_index(["arm", "seed", "update"]).sort_index()
+
+
+def shown(values: pd.Series[float]) -> str:
+    found = estimate_mean(values.tolist())
+    return mean_and_error(found.mean, found.standard_error)
+
+
+def test_the_page_says_what_the_example_weights_are() -> None:
+    page = text_of("mnist.md")
+    end = weights().query("update == 3000 and seed < 100")
+    for arm in ("meta", "meta-warmup"):
+        own = end.loc[arm]
+        assert len(own) == 10
+        for metric, column in (
+            ("ratio of mean weight clean/noisy", "ratio"),
+            ("mean weight, clean", "clean"),
+            ("mean weight, noisy", "noisy"),
+        ):
+            assert f"| {arm} {SETTING} {metric} | 10 | {shown(own[column])} |" in page
+        assert f"log10 of the ratio: {shown(np.log10(own['ratio']))} (n = 10" in page
+    ratios = end["ratio"]["meta-warmup"]
+    text = (
+        f"by factors of {ratios.min():.0f} to {ratios.max():.0f} (median {ratios.median():.0f}), five of them by more"
+    )
+    assert text in page
+    assert ((ratios > 1).all(), (ratios > 100).sum()) == (True, 5)
+    mean = end.loc["meta-warmup"][["clean", "noisy"]].mean()
+    assert f"The ratio of the weights averaged over seeds is {mean['clean'] / mean['noisy']:.0f}." in page
+
+
+def test_the_page_says_how_the_weights_of_the_papers_settings_saturate() -> None:
+    page, own = text_of("mnist.md"), weights().loc["meta"].query("seed < 100")
+    early, late = (own.xs(update, level="update") for update in (150, 3000))
+    at_two, gone = (early["noisy"] > 1.99).sum(), (early["clean"] < 1e-4).sum()
+    assert (at_two, gone) == (6, 3), "After 150 updates six seeds have all weights at 2 and three have them near 0"
+    saturated = late["noisy"] > 1.99
+    assert saturated.sum() == 8
+    assert saturated[early["noisy"] > 1.99].all()
+    assert saturated[early["clean"] < 1e-4].sum() == 2, "and two that came back from near 0"
+    highest, second = late["ratio"][~saturated].sort_values(ascending=False)
+    assert f"ratios of {highest:.0f} and {second:.0f}." in page
+
+
+def test_the_page_says_what_five_further_seeds_do() -> None:
+    page, ends = text_of("mnist.md"), weights().query("update == 3000").loc["meta"]
+    ratios = ends["ratio"].droplevel("update")
+    low, high = ratios.loc[100:][lambda ratio: ratio > 100].sort_values()
+    assert f"ratios of {low:.0f} and {high:,.0f}, and in the other three all weights are at 2" in page
+    saturated = ends["noisy"].droplevel("update") > 1.99
+    assert (len(ratios), (ratios > 100).sum(), saturated.sum()) == (15, 3, 11), "as the page says"
+    found = estimate_mean(np.log10(ratios.loc[100:]).tolist())
+    assert f"(95 % interval of the logarithm {found.low:.1f} to {found.high:.1f})" in page
