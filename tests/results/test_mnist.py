@@ -8,7 +8,7 @@ import pandas as pd
 from metapt.evaluation.statistics import estimate_mean
 from metapt.evaluation.tables import mean_and_error
 
-from .pages import RESULTS, text_of
+from .pages import RESULTS, answers_of_the_summary, text_of
 
 SETTING = "| 10 initialisations |"
 
@@ -43,6 +43,8 @@ def test_the_page_says_what_the_example_weights_are() -> None:
     )
     assert text in page
     assert ((ratios > 1).all(), (ratios > 100).sum()) == (True, 5)
+    summary = answers_of_the_summary("Does the paper's learner gain over its start?")[0]
+    assert f"they do, by a factor of {ratios.min():.0f} to {ratios.max():.0f} (n = 10)" in summary
     mean = end.loc["meta-warmup"][["clean", "noisy"]].mean()
     assert f"The ratio of the weights averaged over seeds is {mean['clean'] / mean['noisy']:.0f}." in page
 
@@ -66,6 +68,6 @@ def test_the_page_says_what_five_further_seeds_do() -> None:
     low, high = ratios.loc[100:][lambda ratio: ratio > 100].sort_values()
     assert f"ratios of {low:.0f} and {high:,.0f}, and in the other three all weights are at 2" in page
     saturated = ends["noisy"].droplevel("update") > 1.99
-    assert (len(ratios), (ratios > 100).sum(), saturated.sum()) == (15, 3, 11), "as the page says"
+    assert (len(ratios), (ratios > 100).sum(), saturated.sum()) == (15, 3, 11), "as the page and the summary say"
     found = estimate_mean(np.log10(ratios.loc[100:]).tolist())
     assert f"(95 % interval of the logarithm {found.low:.1f} to {found.high:.1f})" in page
