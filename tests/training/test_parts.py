@@ -237,6 +237,18 @@ def test_measured_sees_the_time_and_the_memory_of_its_block() -> None:
     assert small.peak_bytes < 20e6
 
 
+def test_memory_that_was_free_in_the_process_counts_when_a_block_takes_it() -> None:
+    peaks = []
+    for _ in range(2):
+        with Measured("cpu") as measured:
+            parts = [bytearray(60_000) for _ in range(2000)]  # too small for memory of their own from the system
+        peaks.append(measured.peak_bytes)
+        last = parts.pop()  # so that what is freed lies below memory in use, which keeps it in the process
+        parts.clear()
+    assert min(peaks) > 100e6
+    assert len(last) == 60_000
+
+
 def test_memory_of_an_inner_block_counts_in_the_outer_one() -> None:
     with Measured("cpu") as outer:
         with Measured("cpu") as inner:

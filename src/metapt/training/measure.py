@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import resource
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import ClassVar
@@ -26,8 +28,8 @@ class Measured:
     Attributes:
         seconds: wall time; in a rehearsal, that of the steps that were left out included.
         peak_bytes: the largest memory in use, less that in use at the start: of the GPU if the device is one, else of
-            the process. On systems other than Linux, which can't reset the maximum, the largest memory of the process
-            so far.
+            the process. There an inner block does not count memory that the block around it has used and freed before.
+            On systems other than Linux, which can't reset the maximum, the largest memory of the process so far.
         whole: False if an earlier process did a part of the work, so that `seconds` and `peak_bytes` are those of the
             rest (see `goes_on`).
     """
@@ -49,6 +51,8 @@ class Measured:
             torch.cuda.reset_peak_memory_stats()
             self._before = torch.cuda.memory_allocated()
         else:
+            if len(self._open) == 1:
+                _release_free_memory()
             self._before = _reset_peak()
         self._start = time.monotonic() + seconds_left_out()
         return self
@@ -75,6 +79,15 @@ def goes_on() -> None:
     """Note in each block that runs that an earlier process did a part of its work."""
     for block in Measured._open:
         block.whole = False
+
+
+def _release_free_memory() -> None:
+    """Give memory that the process has freed back to the system, so that a block that takes it again counts it.
+
+    The GNU C library keeps such memory. Other C libraries have no function for it, and nothing is done there.
+    """
+    with suppress(AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _reset_peak() -> int:

@@ -216,26 +216,28 @@ def _backpropagate(stages: Stages, run: Run, arm: BpttArm, checkpoint: Checkpoin
     due, start = Every(60.0), time.monotonic() - learned.seconds
     time_limit = None if run.budget_seconds is None else run.budget_seconds - learned.seconds
     first = len(learned.means) - 1
-    for step in steps(first, arm.outer_steps, "outer loop", time_limit=time_limit, status={"mean": mean}):
-        with Measured(run.device) as measured:
-            result = exact_hypergradient(
-                stages.problem,
-                stages.pretrained,
-                {"mean": mean},
-                stages.head,
-                pretrain_batches=[batches.pretrain() for _ in range(study.pretrain_steps)],
-                train_batches=[batches.train() for _ in range(study.finetune_steps)],
-                validation_batches=[batches.whole_validation()],
-                pretrain_optimizer=Adam(study.pretrain_lr),
-                finetune_optimizer=SGD(study.finetune_lr),
-            )
-        if guard.accepts(float(norm(list(result.gradient.values()))), step):
-            mean.grad = result.gradient["mean"]
-            optimizer.step()
-        peak = max(learned.peak_bytes, measured.peak_bytes)
-        skipped = sum(guard.skipped.values())
-        learned = _Learned([*learned.means, float(mean.detach())], time.monotonic() - start, peak, skipped)
-        if due():
-            save()
+    # Memory that is freed stays in the process within a block, which spares each outer step the time to get it anew.
+    with Measured(run.device):
+        for step in steps(first, arm.outer_steps, "outer loop", time_limit=time_limit, status={"mean": mean}):
+            with Measured(run.device) as measured:
+                result = exact_hypergradient(
+                    stages.problem,
+                    stages.pretrained,
+                    {"mean": mean},
+                    stages.head,
+                    pretrain_batches=[batches.pretrain() for _ in range(study.pretrain_steps)],
+                    train_batches=[batches.train() for _ in range(study.finetune_steps)],
+                    validation_batches=[batches.whole_validation()],
+                    pretrain_optimizer=Adam(study.pretrain_lr),
+                    finetune_optimizer=SGD(study.finetune_lr),
+                )
+            if guard.accepts(float(norm(list(result.gradient.values()))), step):
+                mean.grad = result.gradient["mean"]
+                optimizer.step()
+            peak = max(learned.peak_bytes, measured.peak_bytes)
+            skipped = sum(guard.skipped.values())
+            learned = _Learned([*learned.means, float(mean.detach())], time.monotonic() - start, peak, skipped)
+            if due():
+                save()
     save()  # so that a run that is interrupted in a later replicate keeps this one
     return learned
