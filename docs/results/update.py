@@ -116,15 +116,9 @@ def _permuted(percent: int) -> Source:
     return Source("ppi", setting, "learner", setting, tables, f"ppi 3x16 {setting}")
 
 
-_FULL = {"first": "full_access", _FURTHER: "further-seeds"}
+_FULL = {"first": "full_access"} | {each: each for each in (_FURTHER, _SECOND, f"{_SECOND}-{_FURTHER}")}
 SOURCES = {
-    "ecg_full_access": Source(
-        "ecg",
-        "full_access",
-        "real-small",
-        "ft_size=500",
-        _FULL | {each: each for each in (_SECOND, f"{_SECOND}-{_FURTHER}")},
-    ),
+    "ecg_full_access": Source("ecg", "full_access", "real-small", "ft_size=500", _FULL),
     "ppi_full_access": Source("ppi", "full_access", "real-small", "full_access", _FULL),
     "ppi_permuted_50": _permuted(50),
     "ppi_permuted_90": _permuted(90),
