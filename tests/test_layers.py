@@ -14,7 +14,18 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "metapt"
 MODULES = {".".join(path.relative_to(SOURCE).with_suffix("").parts): path for path in sorted(SOURCE.rglob("*.py"))}
 
-SMALL = {"errors", "files", "digest", "records", "machine", "sections", "jobs", "schema", "config_files"}
+SMALL = {
+    "errors",
+    "files",
+    "digest",
+    "records",
+    "machine",
+    "process_memory",
+    "sections",
+    "jobs",
+    "schema",
+    "config_files",
+}
 LAYERS = [
     SMALL,
     {"hypergrad", "fetching"},

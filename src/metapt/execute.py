@@ -10,7 +10,6 @@ import errno
 import logging
 import os
 import platform
-import resource
 import subprocess
 import sys
 import time
@@ -20,7 +19,7 @@ from dataclasses import asdict
 from importlib import import_module, metadata
 from pathlib import Path
 
-from metapt import records
+from metapt import process_memory, records
 from metapt.errors import ConfigError, DataError, MachineError, MetaptError, redacted, with_extra
 from metapt.files import sha256
 from metapt.jobs import Job, Json
@@ -273,8 +272,7 @@ def _record(
         "revision": _revision(),
         "wall_time_s": round(wall_time, 3),
         "cpu_time_s": round(sum(os.times()[:4]), 3),  # with the start of the process and with its children
-        "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        * (1 if sys.platform == "darwin" else 1024),
+        "peak_memory_bytes": process_memory.peak_since_start(),
         "peak_gpu_memory_bytes": sys.modules["torch"].cuda.max_memory_allocated() if device == "cuda" else None,
         "state": state,
     }

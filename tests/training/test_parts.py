@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from metapt import process_memory
 from metapt.errors import ConfigError, TrainingError
 from metapt.hypergrad import Params
 from metapt.training import timing
@@ -235,6 +236,15 @@ def test_measured_sees_the_time_and_the_memory_of_its_block() -> None:
     assert large.seconds >= 0.02
     assert large.peak_bytes > 100e6
     assert small.peak_bytes < 20e6
+
+
+def test_the_peak_since_the_start_of_the_process_survives_a_reset() -> None:
+    before = process_memory.peak_since_start()
+    take(before - process_memory.in_use() + 50_000_000)
+    assert process_memory.peak_since_start() > before
+    process_memory.reset_peak()
+    assert process_memory.peak() < before + 25_000_000, "the peak is that since the reset"
+    assert process_memory.peak_since_start() > before
 
 
 def test_memory_that_was_free_in_the_process_counts_when_a_block_takes_it() -> None:

@@ -7,7 +7,6 @@ import json
 import math
 import os
 import re
-import resource
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 
+from metapt import process_memory
 from metapt.errors import MachineError
 from metapt.execute import execute
 from metapt.jobs import Files, Job, Json
@@ -159,7 +159,7 @@ def _main(job: Job, device: str, allowance: float, slowest: float | None) -> Jso
     except TooSlow:
         too_slow = True
     end = rehearsal.clock() - begin
-    process_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    process_bytes = process_memory.peak_since_start()
     peak = process_bytes if device == "cpu" else memory(device)[1]
     opened = rehearsal.opened or (end + begin, start_bytes, peak)
     return {

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import ctypes
-import resource
-import sys
 import time
-from contextlib import suppress
-from pathlib import Path
 from types import TracebackType
 from typing import ClassVar
 
 import torch
 
+from metapt import process_memory
 from metapt.training.progress import seconds_left_out
-
-_STATUS = Path("/proc/self/status")
-_RESET = Path("/proc/self/clear_refs")
 
 
 class Measured:
@@ -52,8 +45,8 @@ class Measured:
             self._before = torch.cuda.memory_allocated()
         else:
             if len(self._open) == 1:
-                _release_free_memory()
-            self._before = _reset_peak()
+                process_memory.release_free()
+            self._before = process_memory.reset_peak()
         self._start = time.monotonic() + seconds_left_out()
         return self
 
@@ -70,7 +63,7 @@ class Measured:
     def _keep_peak(self) -> None:
         """Remember the peak in each block that runs, before another block resets it."""
         if self._open:
-            peak = torch.cuda.max_memory_allocated() if self.on_gpu else _peak()
+            peak = torch.cuda.max_memory_allocated() if self.on_gpu else process_memory.peak()
             for block in self._open:
                 block._highest = max(block._highest, peak)
 
@@ -79,35 +72,3 @@ def goes_on() -> None:
     """Note in each block that runs that an earlier process did a part of its work."""
     for block in Measured._open:
         block.whole = False
-
-
-def _release_free_memory() -> None:
-    """Give memory that the process has freed back to the system, so that a block that takes it again counts it.
-
-    The GNU C library keeps such memory. Other C libraries have no function for it, and nothing is done there.
-    """
-    with suppress(AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)
-
-
-def _reset_peak() -> int:
-    """Reset the peak memory of the process to the memory in use, and return that in bytes; 0 if it can't be reset."""
-    try:
-        _RESET.write_text("5")  # proc(5): resets the peak resident set size
-        return _status("VmRSS")
-    except OSError:
-        return 0
-
-
-def _peak() -> int:
-    """Return the peak memory of the process in bytes."""
-    try:
-        return _status("VmHWM")
-    except OSError:
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-
-
-def _status(key: str) -> int:
-    """Return an entry of /proc/self/status in bytes."""
-    line = next(line for line in _STATUS.read_text().splitlines() if line.startswith(f"{key}:"))
-    return int(line.split()[1]) * 1024

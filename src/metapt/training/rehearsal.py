@@ -10,7 +10,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
+
+from metapt import process_memory
 
 Kind = Callable[[int], object]
 
@@ -203,12 +204,8 @@ def rehearsed(rehearsal: Rehearsal) -> Iterator[Rehearsal]:
 
 
 def memory(device: str) -> tuple[int, int]:
-    """Return memory in use and its maximum so far, bytes: of the process, or of the GPU; zeros without /proc."""
+    """Return memory in use and its maximum so far, bytes: of the process, or of the GPU."""
     if device != "cpu":
         cuda = sys.modules["torch"].cuda
         return cuda.memory_allocated(), cuda.max_memory_allocated()
-    try:
-        lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":" in line)
-    except OSError:
-        return 0, 0
-    return int(lines["VmRSS"].split()[0]) * 1024, int(lines["VmHWM"].split()[0]) * 1024
+    return process_memory.in_use(), process_memory.peak()
