@@ -8,6 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from metapt.domains.mnist.quantities import WALL_TIME
 from metapt.evaluation.comparisons import BEYOND_THE_PAPER, LEAST_SEEDS
 from metapt.evaluation.tables import mean_and_error
 
@@ -86,6 +87,9 @@ def test_the_pages_say_which_decided_claims_hold_with_five_further_seeds(path: P
     again_in = path.parent / "further-seeds" / path.name
     first, further = (pd.read_csv(each).set_index("claim") for each in (path, again_in))
     for claim, row in first[first["verdict"].isin(DECIDED)].iterrows():
+        if (path.stem, row["metric"]) == ("mnist_bptt", WALL_TIME):
+            assert "The two decided claims on wall time were not repeated" in " ".join(page.split())
+            continue
         again = further.loc[claim]
         assert again["n"] == 5
         numbers = [mean_and_error(each["mean"], each["standard_error"]) for each in (row, again)]

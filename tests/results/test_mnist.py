@@ -8,7 +8,7 @@ import pandas as pd
 from metapt.evaluation.statistics import estimate_mean
 from metapt.evaluation.tables import mean_and_error
 
-from .pages import RESULTS, answers_of_the_summary, text_of
+from .pages import RESULTS, answers_of_the_summary, text_of, words_of
 
 SETTING = "| 10 initialisations |"
 
@@ -71,3 +71,43 @@ def test_the_page_says_what_five_further_seeds_do() -> None:
     assert (len(ratios), (ratios > 100).sum(), saturated.sum()) == (15, 3, 11), "as the page and the summary say"
     found = estimate_mean(np.log10(ratios.loc[100:]).tolist())
     assert f"(95 % interval of the logarithm {found.low:.1f} to {found.high:.1f})" in page
+
+
+def replicates() -> pd.DataFrame:
+    """Return accuracy, learned mean, outer steps, time and memory by arm and replicate."""
+    return pd.read_csv(RESULTS / "mnist" / "bptt.csv").set_index(["arm", "replicate"])
+
+
+def test_the_page_says_what_backpropagation_and_its_controls_do() -> None:
+    _, section = (RESULTS / "mnist.md").read_text().split("## The paper's method against backpropagation")
+    for arm, own in replicates().groupby("arm"):
+        assert len(own) == 5
+        (row,) = (line for line in section.partition("\n## ")[0].splitlines() if line.startswith(f"| {arm} |"))
+        numbers = [words_of(own["accuracy"]), shown(own["seconds"]), shown(own["peak_mb"].dropna())]
+        if own["mean"].notna().all():
+            numbers.append(words_of(own["mean"]))
+        if own["skipped"].any():
+            numbers.append(shown(own["skipped"]))
+        assert all(f"| {each} |" in row for each in numbers), row
+
+
+def test_the_page_says_in_which_replicates_backpropagation_finds_the_rotation() -> None:
+    page, runs = text_of("mnist.md"), replicates()
+    ends = {arm: sorted(round(mean) for mean in runs.loc[arm, "mean"]) for arm in ("bptt", "bptt-shared")}
+    assert ends == {"bptt": [48, 60, 90, 90, 91], "bptt-shared": [44, 51, 82, 89, 92]}, "as the page says"
+    both = [runs.loc[f"bptt{head}"] for head in ("", "-shared")]
+    gains = [
+        own["accuracy"] - runs.loc[f"initial_augmentation{head}", "accuracy"]
+        for own, head in zip(both, ("", "-shared"), strict=True)
+    ]
+    assert f"({words_of(gains[0])} and {words_of(gains[1])} points)" in page
+    stays = pd.concat(both)["mean"] < 75
+    assert (stays.sum(), pd.concat(gains)[stays].max() < 1.5) == (4, True)
+    moved = pd.concat(both)["mean"][stays] - 45
+    assert f"it moves theirs by {moved.min():.0f} to {moved.max():.0f}." in page
+    skipped = pd.concat(both)["skipped"]
+    assert f"running median: {skipped.min():.0f} to {skipped.max():.0f} of 500" in page
+    shared, separate = (runs.loc[arm, "mean"] - 90 for arm in ("meta-shared", "meta"))
+    assert f"ends {shared.min():.0f} to {shared.max():.0f} degrees beyond 90 in all five" in page
+    *near, far = sorted(separate.abs())
+    assert f"four replicates end {near[0]:.0f} to {near[-1]:.0f} degrees off, and one at {90 - far:.0f} degrees" in page
