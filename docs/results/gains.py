@@ -80,6 +80,8 @@ def gains() -> pd.DataFrame:
     intact = pd.read_csv(HERE / "ppi" / "full_access.csv").query("evaluation == @LINEAR_EVALUATION")
     found.append((INTACT, LEARNER, True, difference(intact, "meta", "graph_supervised")))
     found.append((INTACT, RELEASED, True, difference(intact, "meta-released", "graph_supervised-released")))
+    second = pd.read_csv(HERE / "ppi" / "second-machine.csv").query("evaluation == @LINEAR_EVALUATION")
+    found.append((INTACT, CHANGED, True, difference(second, "meta-stable", "graph_supervised")))
     for problem, runs in pd.read_csv(HERE / "ppi" / "learner.csv").groupby("problem"):
         place = column(str(problem), LINEAR_EVALUATION)
         found.append((place, SEARCH, True, difference(runs, "group_search", "graph_supervised")))

@@ -73,3 +73,30 @@ def test_the_page_of_protein_graphs_says_what_the_released_choices_do() -> None:
     words = "points above `no_pt-released` in FT of the whole network and"
     assert f"{pays[0]} {words} {pays[1]} in linear evaluation" in page
     assert f"this costs {difference('no_pt', 'no_pt-released', 'full_transfer')} points without PT" in page
+
+
+def test_the_page_of_protein_graphs_says_what_the_changed_learner_does_with_intact_labels() -> None:
+    tables = [pd.read_csv(RESULTS / "ppi" / f"{name}.csv") for name in ("second-machine", "full_access")]
+    own, first = (table.set_index(["arm", "evaluation", "pretrain_seed", "finetune_seed"]) for table in tables)
+    pd.testing.assert_frame_equal(own.loc["graph_supervised"], first.loc["graph_supervised"])
+    means = tables[0].groupby(["arm", "evaluation", "pretrain_seed"])["test"].mean()
+    _, section = (RESULTS / "ppi.md").read_text().split("## The changed learner with intact labels")
+    names = ("graph supervised", "meta-stable", "meta-stable's weights, frozen", "meta-stable's weights, permuted")
+    arms = ("graph_supervised", "meta-stable", "meta-stable-frozen", "meta-stable-permuted")
+    for name, arm in zip(names, arms, strict=True):
+        assert f"| {name} | {' | '.join(words_of(means[arm, evaluation]) for evaluation in EVALUATIONS)} |" in section
+    text = answers_of_the_summary("Is the changed learner better than a search at equal cost?")[2]
+    for evaluation, form in zip(EVALUATIONS, ("FT: {} (n = 8, {})", "Linear: {} ({})"), strict=True):
+        gain = words_of(means["meta-stable", evaluation] - means["graph_supervised", evaluation], interval=True)
+        assert form.format(*gain[:-1].split(" (")) in text
+    linear = means[:, "linear_evaluation"]
+    words = words_of(linear["meta-stable-frozen"] - linear["graph_supervised"], interval=True)
+    assert f"({words.replace(' (', ', ').removesuffix(')')}; not planned)" in " ".join(section.split())
+    kept = linear["meta-stable-frozen"] - linear["meta-stable-permuted"]
+    words = words_of(kept, interval=True).replace(" (", " points above the permuted ones (")
+    assert f"the frozen weights are {words}, six of eight" in " ".join(section.split())
+    assert (kept > 0).sum() == 6
+    claims = pd.read_csv(RESULTS / "claims" / "ppi_full_access.csv").set_index(["arm", "control", "evaluation"])
+    row = claims.loc[("meta-stable-frozen", "meta-stable-permuted", "linear_evaluation")]
+    words = f"(p = {row['p_value']:.2g}, and {row['adjusted_p_value']:.2g} when corrected for {len(claims)} claims)"
+    assert words in " ".join(section.split())
