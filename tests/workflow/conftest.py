@@ -112,7 +112,7 @@ def check_that_jobs_load_their_closures(folder: Path, into: Path) -> None:
         loaded = {name.removeprefix("metapt").removeprefix(".") for name in answer["loaded"]}
         left_out = {name for each in loaded if excluded(each) for name in (each, *imports(each))}
         packages = {name.rpartition(".")[0] for name in left_out}
-        runs = {"", "execute", "machine", "training"}
+        runs = {"", "execute", "machine", "process_memory", "training"}
         assert loaded - closure(entry).keys() - left_out - packages - runs == set(), answer["record"]
         assert entry in loaded
         assert answer["slow"] == [], f"{answer['record']} loads what takes as long as torch itself"
