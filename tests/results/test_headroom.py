@@ -24,13 +24,20 @@ def test_the_code_of_the_page_reads_the_runs(monkeypatch: pytest.MonkeyPatch, ca
     assert (lowest, highest) == (pytest.approx(81.4, abs=0.1), pytest.approx(92.1, abs=0.1))
 
 
-@pytest.mark.parametrize("path", sorted((RESULTS / "headroom").glob("*.csv")), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", sorted((RESULTS / "headroom").rglob("*.csv")), ids=lambda path: path.name)
 def test_all_settings_have_the_same_pt_seeds_and_the_reference_too(path: Path) -> None:
     runs = pd.read_csv(path)
     for _, cell in runs.groupby(["problem", "evaluation"]):
         seeds = {setting: sorted(set(rows["pretrain_seed"])) for setting, rows in cell.groupby("setting")}
         assert len(set(map(tuple, seeds.values()))) == 1
         assert REFERENCE in seeds
+
+
+def test_the_page_says_how_many_pt_seeds_of_the_larger_encoder_are_finished() -> None:
+    runs = pd.read_csv(RESULTS / "headroom" / "unfinished" / "ppi-4x64.csv")
+    assert sorted(set(runs["pretrain_seed"])) == [0, 1, 2, 3]
+    assert "four of eight PT seeds are finished, for intact labels" in text_of("headroom.md")
+    assert "of 4 x 64 four PT seeds with intact labels" in text_of("README.md")
 
 
 def test_the_page_says_what_the_runs_of_mnist_say() -> None:
