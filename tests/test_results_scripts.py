@@ -10,15 +10,17 @@ import pandas as pd
 import pytest
 
 from metapt.domains.ecg.quantities import AUROC, CANDIDATE_LOSS, CANDIDATE_STRENGTH, DISPLACEMENT, FACTOR
+from metapt.domains.mnist import quantities as mnist
 from metapt.domains.ppi.quantities import INTACT
 from metapt.errors import DataError
 from metapt.evaluation import metrics
+from metapt.evaluation.headroom import RUN
 from metapt.twostage.quantities import CROSS_VALIDATED_AUROC, EVALUATIONS, TIME_PER_STEP, VALIDATION_AUROC
 from metapt.twostage.replicates import pair
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs" / "results"
-UPDATE = runpy.run_path(str(RESULTS / "update.py"))
+UPDATE, TABLES = (runpy.run_path(str(RESULTS / f"{name}.py")) for name in ("update", "tables"))
 
 
 @pytest.mark.parametrize(
@@ -240,3 +242,50 @@ def test_an_arm_enters_a_table_with_all_of_its_pt_seeds_or_not_at_all(
     update(before[own])
     pd.testing.assert_frame_equal(pd.read_csv(table), before)
     assert claims.read_text() == claimed
+
+
+def test_runs_of_a_headroom_enter_a_table_that_has_already_some(tmp_path: Path) -> None:
+    (folder := tmp_path / "ppi" / "headroom").mkdir(parents=True)
+    header = "experiment,domain,problem,evaluation,setting,group_00,pretrain_seed,finetune_seed,validation,test"
+    cell = "ppi_headroom,ppi,ppi 4x64 full_access,linear_evaluation"
+    table = tmp_path / "ppi-4x64.csv"
+    table.write_text(f"{header}\n{cell},reference,,1,0,80.0,70.0\n{cell},reference,,0,0,81.0,71.0\n")
+    new = f"{cell},headroom-0-00,0.123456,1,0,82.000004,72.12345\n{cell},reference,,1,0,83.0,73.0\n"
+    (folder / "table.csv").write_text(f"{header}\n{new}")
+    rows = TABLES["updated"](table, TABLES["settings"](tmp_path, "ppi-4x64"), RUN[:-2])
+    rows.to_csv(table, index=False)
+    assert table.read_text().splitlines()[1:] == [
+        f"{cell},reference,,1,0,83.0,73.0",
+        f"{cell},reference,,0,0,81.0,71.0",
+        f"{cell},headroom-0-00,0.1235,1,0,82.0,72.1234",
+    ]
+
+
+def test_replicates_and_example_weights_on_mnist_enter_their_tables(tmp_path: Path) -> None:
+    for arm in ("bptt", "initial_augmentation"):
+        (folder := tmp_path / "mnist" / "bptt" / arm).mkdir(parents=True)
+        numbers = {mnist.ACCURACY: 92.34, mnist.WALL_TIME: 1.23456, mnist.PEAK_MEMORY: 51.26}
+        learned = {mnist.MEAN: 90.1044, mnist.OUTER_STEPS: 500, mnist.SKIPPED: 61}
+        rows = metrics.rows_of("mnist_bptt", arm, numbers | (learned if arm == "bptt" else {}), replicate=3)
+        metrics.write(rows, folder / "metrics.csv")
+    table = TABLES["backpropagation"](tmp_path)
+    assert list(table) == list(pd.read_csv(RESULTS / "mnist" / "bptt.csv"))
+    assert table.fillna(-1.0).to_numpy().tolist() == [
+        ["bptt", 3, 92.34, 90.104, 500.0, 61.0, 1.235, 51.3],
+        ["initial_augmentation", 3, 92.34, -1.0, -1.0, -1.0, 1.235, 51.3],
+    ]
+    (folder := tmp_path / "mnist" / "example_weighting" / "meta").mkdir(parents=True)
+    series = [
+        {"replicate": 7, "step": step, "name": mnist.MEAN_WEIGHT.format(kind), "value": step / weight}
+        for step in (0, 150, 3000)
+        for kind, weight in (("clean", 3.0), ("noisy", 7.0))
+    ]
+    metrics.write_series(series, folder / "series.csv")
+    table = TABLES["example_weights"](tmp_path)
+    assert list(table) == list(pd.read_csv(RESULTS / "mnist" / "example_weighting.csv"))
+    assert table.to_numpy().tolist() == [["meta", 7, 150, 50.0, 21.4286], ["meta", 7, 3000, 1000.0, 428.571]]
+
+
+def test_a_folder_without_the_arms_of_a_table_is_refused_with_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"bptt has no arm with metrics\.csv; make the arms of bptt"):
+        TABLES["backpropagation"](tmp_path)

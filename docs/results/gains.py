@@ -55,6 +55,14 @@ SMALL = "ecg width 8"  # the problem of all runs on ECGs
 INTACT, HALF, MOST = (f"protein graphs, {labels}" for labels in ("intact labels", "50 % permuted", "90 % permuted"))
 WHOLE, LINEAR = "ECGs, FT", "ECGs, linear evaluation"
 PROBLEMS = (WHOLE, LINEAR, INTACT, HALF, MOST)
+COLUMNS = {
+    (SMALL, FULL_TRANSFER): WHOLE,
+    (SMALL, LINEAR_EVALUATION): LINEAR,
+    ("ppi 4x64 full_access", LINEAR_EVALUATION): INTACT,
+    ("ppi 3x16 permuted_50", LINEAR_EVALUATION): HALF,
+    ("ppi 3x16 permuted_90", LINEAR_EVALUATION): MOST,
+}
+"""The columns of the figure, by problem and evaluation: the problems on which learners were run."""
 
 
 def difference(runs: pd.DataFrame, arm: str, control: str) -> Estimate:
@@ -68,26 +76,25 @@ def difference(runs: pd.DataFrame, arm: str, control: str) -> Estimate:
 
 def gains() -> pd.DataFrame:
     """Return the rows of `gains.csv`."""
-    found: list[tuple[str, str, bool, Estimate]] = []
-    for name in ("ecg", "ppi-3x16"):
-        found.extend(
-            (column(grid.cell["problem"], grid.cell["evaluation"]), BEST, True, headroom(grid).gain)
-            for grid in grids(read([HERE / "headroom" / f"{name}.csv"]))
-        )
+    best = {
+        (grid.cell["problem"], grid.cell["evaluation"]): headroom(grid).gain
+        for grid in grids(read([HERE / "headroom" / f"{name}.csv" for name in ("ecg", "ppi-3x16", "ppi-4x64")]))
+    }
+    found = [(place, BEST, True, best[cell]) for cell, place in COLUMNS.items()]
     for what, table, arm, control, tested in ECG:
         for evaluation, runs in pd.read_csv(HERE / "ecg" / f"{table}.csv").groupby("evaluation"):
-            found.append((column(SMALL, str(evaluation)), what, tested, difference(runs, arm, control)))
+            found.append((COLUMNS[SMALL, str(evaluation)], what, tested, difference(runs, arm, control)))
     intact = pd.read_csv(HERE / "ppi" / "full_access.csv").query("evaluation == @LINEAR_EVALUATION")
     found.append((INTACT, LEARNER, True, difference(intact, "meta", "graph_supervised")))
     found.append((INTACT, RELEASED, True, difference(intact, "meta-released", "graph_supervised-released")))
     second = pd.read_csv(HERE / "ppi" / "second-machine.csv").query("evaluation == @LINEAR_EVALUATION")
     found.append((INTACT, CHANGED, True, difference(second, "meta-stable", "graph_supervised")))
     for problem, runs in pd.read_csv(HERE / "ppi" / "learner.csv").groupby("problem"):
-        place = column(str(problem), LINEAR_EVALUATION)
+        place = COLUMNS[str(problem), LINEAR_EVALUATION]
         found.append((place, SEARCH, True, difference(runs, "group_search", "graph_supervised")))
         found.append((place, RANDOM, False, difference(runs, "group_search-random", "graph_supervised")))
     for problem, runs in pd.read_csv(HERE / "ppi" / "learner-second-machine.csv").groupby("problem"):
-        place = column(str(problem), LINEAR_EVALUATION)
+        place = COLUMNS[str(problem), LINEAR_EVALUATION]
         found.append((place, LEARNER, True, difference(runs, "meta", "graph_supervised")))
         found.append((place, CHANGED, True, difference(runs, "meta-stable", "graph_supervised")))
     rows = [
@@ -98,14 +105,6 @@ def gains() -> pd.DataFrame:
     order = {what: i for i, what in enumerate(ROWS)} | {place: i for i, place in enumerate(PROBLEMS)}
     table = pd.DataFrame(rows).sort_values(["problem", "what"], key=lambda names: names.map(order))
     return table.round({"mean": 4, "low": 4, "high": 4}).reset_index(drop=True)
-
-
-def column(problem: str, evaluation: str) -> str:
-    """Return the column of the figure of a problem under an evaluation. Raises KeyError if there is none."""
-    graphs = {"full_access": INTACT, "permuted_50": HALF, "permuted_90": MOST}
-    columns = {(SMALL, FULL_TRANSFER): WHOLE, (SMALL, LINEAR_EVALUATION): LINEAR}
-    columns |= {(f"ppi 3x16 {setting}", LINEAR_EVALUATION): name for setting, name in graphs.items()}
-    return columns[problem, evaluation]
 
 
 def draw(table: pd.DataFrame) -> Figure:

@@ -16,6 +16,7 @@ from metapt.files import atomic_path
 
 NOTHING = "\N{EN DASH}"  # the text of a cell without a number
 
+_ROUNDING = 1e-6  # a relative error below this comes from sums in float32, not from seeds
 _NUMBER = re.compile(r"\(?-?(\d+(\.\d+)?|inf|nan)( ± \d+(\.\d+)?\)?)?(e-?\d+)?")
 
 _LATEX = str.maketrans(
@@ -37,8 +38,8 @@ def mean_and_error(mean: float, standard_error: float = math.nan) -> str:
     """Return a number with the digits that its standard error allows.
 
     The error has one significant digit, or two if the first is 1, and the mean ends at the same place. Without an
-    error, or with one of the size of rounding errors, the mean has four significant digits. Numbers of at least a
-    million and numbers below 0.0001 have a power of ten.
+    error, or with one of the size of rounding errors in float32, the mean has four significant digits. Numbers of at
+    least a million and numbers below 0.0001 have a power of ten.
 
     >>> mean_and_error(7.2345, 1.4962), mean_and_error(78.64, 0.31), mean_and_error(87.6), mean_and_error(float("nan"))
     ('7.2 ± 1.5', '78.6 ± 0.3', '87.60', 'nan')
@@ -55,7 +56,7 @@ def mean_and_error(mean: float, standard_error: float = math.nan) -> str:
         scale = 10.0 ** (power + shift)
         scaled = mean_and_error(mean * 10.0**shift / scale, standard_error * 10.0**shift / scale)
         return f"({scaled})e{power}" if known else f"{scaled}e{power}"
-    if not known or standard_error <= 1e-12 * abs(mean):
+    if not known or standard_error <= _ROUNDING * abs(mean):
         text = _rounded(mean, 3 - _exponent(mean))
         return f"{text} ± 0" if known else text
     decimals = _error_decimals(standard_error)

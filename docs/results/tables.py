@@ -1,0 +1,104 @@
+"""Add the runs of a results folder to a table of this folder; `update.py` does so for those with FT runs of arms.
+
+    python docs/results/tables.py headroom/ppi-4x64 results/headroom
+    python docs/results/tables.py mnist/bptt results/paper
+    python docs/results/tables.py mnist/example_weighting results/paper
+
+A run that is already in the table keeps its place and gets the new numbers. A table that does not exist is begun.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import pandas as pd
+
+from metapt.domains.mnist import quantities as mnist
+from metapt.errors import DataError
+from metapt.evaluation import headroom, metrics
+
+HERE = Path(__file__).parent
+DIGITS = 4  # significant digits of hyperparameters, and digits after the point of results
+BPTT = {
+    "accuracy": mnist.ACCURACY,
+    "mean": mnist.MEAN,
+    "outer_steps": mnist.OUTER_STEPS,
+    "skipped": mnist.SKIPPED,
+    "seconds": mnist.WALL_TIME,
+    "peak_mb": mnist.PEAK_MEMORY,
+}
+"""The metric of each column of `mnist/bptt.csv`."""
+PLACES = {"peak_mb": 1}  # of BPTT's columns; the others have three digits after the point
+UPDATES = (150, 3000)  # meta-updates after which `mnist/example_weighting.csv` has the mean weights
+
+
+def settings(results: Path, table: str) -> pd.DataFrame:
+    """Return the runs of a headroom; `table` begins with its domain, as in `ppi-4x64`."""
+    runs = headroom.read([results / table.partition("-")[0] / "headroom" / "table.csv"])
+    names = headroom.hyperparameters(runs)
+    runs[names] = runs[names].map(lambda value: float(f"{value:.{DIGITS}g}"))
+    return runs.round({"validation": DIGITS, "test": DIGITS})
+
+
+def backpropagation(results: Path) -> pd.DataFrame:
+    """Return a row for each replicate of the arms of `mnist_bptt`."""
+    runs = metrics.read(_of_arms(results, "bptt", "metrics.csv"))
+    wide = runs.pivot(index=["arm", "replicate"], columns="metric", values="value")
+    columns = {column: wide.get(metric, float("nan")) for column, metric in BPTT.items()}
+    return pd.DataFrame(columns, wide.index).round({name: PLACES.get(name, 3) for name in BPTT}).reset_index()
+
+
+def example_weights(results: Path) -> pd.DataFrame:
+    """Return the mean weights of clean and noisy examples by arm, seed and number of meta-updates, `UPDATES`."""
+    tables = []
+    for path in _of_arms(results, "example_weighting", "series.csv"):
+        names = {mnist.MEAN_WEIGHT.format(kind): kind for kind in mnist.KINDS}
+        series = metrics.read_series(path).query("name in @names and step in @UPDATES").replace({"name": names})
+        series = series.rename(columns={"replicate": "seed", "step": "update"})
+        wide = series.pivot(index=["seed", "update"], columns="name", values="value").reset_index()
+        tables.append(wide.assign(arm=path.parent.name)[["arm", "seed", "update", *mnist.KINDS]])
+    both = pd.concat(tables, ignore_index=True)
+    return both.assign(**{kind: both[kind].map(lambda value: float(f"{value:.6g}")) for kind in mnist.KINDS})
+
+
+def _of_arms(results: Path, experiment: str, file: str) -> list[Path]:
+    """Return a file of each arm of an experiment on MNIST. Raises DataError if there is none."""
+    folder = results / "mnist" / experiment
+    if paths := sorted(folder.glob(f"*/{file}")):
+        return paths
+    raise DataError(f"{folder} has no arm with {file}; make the arms of {experiment} with snakemake.")
+
+
+def updated(path: Path, new: pd.DataFrame, key: list[str]) -> pd.DataFrame:
+    """Return the table at `path` with the rows of `new`; one with the key of an old row takes its place."""
+    if not path.exists():
+        return new
+    rows = pd.concat([pd.read_csv(path), new], ignore_index=True)
+    return rows[key].drop_duplicates().merge(rows.drop_duplicates(key, keep="last"), on=key)[list(new.columns)]
+
+
+def main() -> None:
+    """Add the runs that the command line names; see the head of this file."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("table", help="mnist/bptt, mnist/example_weighting, or headroom/ and a name of its runs")
+    parser.add_argument("results", type=Path, help="results folder of the runs, such as results/headroom")
+    arguments = parser.parse_args()
+    folder, _, name = arguments.table.partition("/")
+    try:
+        if arguments.table == "mnist/bptt":
+            new, key = backpropagation(arguments.results), ["arm", "replicate"]
+        elif arguments.table == "mnist/example_weighting":
+            new, key = example_weights(arguments.results), ["arm", "seed", "update"]
+        elif folder == "headroom" and name:
+            new, key = settings(arguments.results, name), headroom.RUN[:-2]
+        else:
+            parser.error(f"there is no table {arguments.table!r}; see --help")
+    except DataError as error:
+        parser.error(str(error))
+    path = HERE / f"{arguments.table}.csv"
+    updated(path, new, key).to_csv(path, index=False)
+
+
+if __name__ == "__main__":
+    main()
