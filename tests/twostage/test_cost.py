@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
 import pandas as pd
 import pytest
+import torch
+from torch import Tensor
 
 from metapt.evaluation.comparisons import Judgement, decide
 from metapt.evaluation.looks import looks
 from metapt.evaluation.metrics import NotMeasuredError
 from metapt.hypergrad import Pretrained
 from metapt.training.measure import Measured, goes_on
+from metapt.training.recorder import Recorder
 from metapt.twostage.cost import Cost, Limit, comparisons, figure, ratio, tables, whole_runs
 from metapt.twostage.pretraining import PretrainRun, finished, time_per_step
 from metapt.twostage.quantities import FT_TIME, FULL_TRANSFER, PEAK_MEMORY, TIME_PER_STEP, WALL_TIME
@@ -119,6 +123,21 @@ def test_an_interrupted_run_has_no_time_and_no_memory() -> None:
         numbers = run.numbers | time_per_step(measured, 8)
         assert numbers.keys() == {TIME_PER_STEP, PEAK_MEMORY, WALL_TIME}
         assert all(math.isnan(each) is interrupted for each in numbers.values())
+
+
+def test_the_time_per_step_leaves_out_what_is_only_observed() -> None:
+    def observe() -> dict[str, Tensor]:
+        time.sleep(0.05)
+        return {"auroc": torch.ones(())}
+
+    recorder = Recorder(observe)
+    with Measured("cpu") as measured:
+        recorder(0)
+        time.sleep(0.02)
+    assert recorder.seconds >= 0.05
+    assert measured.seconds >= recorder.seconds + 0.02
+    found = time_per_step(measured, 4, recorder)[TIME_PER_STEP]
+    assert found == pytest.approx((measured.seconds - recorder.seconds) / 4)
 
 
 def test_runs_that_were_interrupted_are_left_out_of_times_and_memory() -> None:

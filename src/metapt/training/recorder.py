@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +20,9 @@ class Recorder:
         log: is called with the number of the step and what was observed, copied to the CPU. A resumed run logs only the
             steps that it takes, and those after its last checkpoint a second time.
 
+    Attributes:
+        seconds: wall time of all observations in this process.
+
     Raises:
         ConfigError: `every` is below 1.
     """
@@ -34,16 +38,19 @@ class Recorder:
         self.observe = observe
         self.every = every
         self.log = log
+        self.seconds = 0.0
         self._steps: list[int] = []
         self._values: list[dict[str, Tensor]] = []
 
     def __call__(self, step: int) -> None:
         """Observe, if `step` is a multiple of `every`."""
         if step % self.every == 0:
+            start = time.monotonic()
             self._steps.append(step)
             self._values.append({name: value.detach().clone().cpu() for name, value in self.observe().items()})
             if self.log is not None:
                 self.log(step, self._values[-1])
+            self.seconds += time.monotonic() - start
 
     def rows(self) -> list[dict[str, Any]]:
         """Return rows of a series table, with keys replicate (the index of the element), step, name and value."""

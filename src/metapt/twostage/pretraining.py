@@ -13,6 +13,7 @@ from metapt.hypergrad.params import detached
 from metapt.training.checkpoint import Checkpoint
 from metapt.training.measure import Measured
 from metapt.training.pretrained_file import Learned, save_pretrained
+from metapt.training.recorder import Recorder
 from metapt.twostage.quantities import PEAK_MEMORY, PRETRAINING, TIME_PER_STEP, WALL_TIME
 
 
@@ -28,9 +29,13 @@ class PretrainRun:
     checkpoints: list[Checkpoint] = field(default_factory=list)  # removed when everything is written
 
 
-def time_per_step(measured: Measured, steps: int) -> dict[str, float]:
-    """Return the time per PT step; NaN if the run goes on from a checkpoint of another process."""
-    return {TIME_PER_STEP: measured.seconds / steps if steps and measured.whole else math.nan}
+def time_per_step(measured: Measured, steps: int, recorder: Recorder | None = None) -> dict[str, float]:
+    """Return the time per PT step, without that of the recorder's observations, which not all arms have.
+
+    It is NaN if the run goes on from a checkpoint of another process.
+    """
+    seconds = measured.seconds - (recorder.seconds if recorder is not None else 0.0)
+    return {TIME_PER_STEP: seconds / steps if steps and measured.whole else math.nan}
 
 
 def finished(run: PretrainRun, measured: Measured) -> PretrainRun:

@@ -162,11 +162,11 @@ def meta_loop(setting: Setting, arm: config.EcgMeta) -> tuple[MetaPretraining, P
 def _meta(setting: Setting, arm: config.EcgMeta) -> PretrainRun:
     loop, policy = meta_loop(setting, arm)
     recorder = _recorder(setting, policy, lambda: loop.averaged_meta)
-    recorder(0)
     checkpoint = setting.checkpoint("")
     with Measured(setting.dataset.device) as measured:
+        recorder(0)
         diagnosis = loop.run("meta-PT", checkpoint, recorder=recorder)
-    numbers = time_per_step(measured, loop.steps_taken) | diagnosis.figures
+    numbers = time_per_step(measured, loop.steps_taken, recorder) | diagnosis.figures
     return PretrainRun(loop.pretrained, loop.averaged_meta, numbers, recorder.rows(), [checkpoint])
 
 

@@ -115,7 +115,7 @@ def _plain(setting: PpiSetting, trainer: Pretrainer, meta: Params, recorder: Rec
     with Measured(setting.dataset.device) as measured:
         taken = trainer.run(meta, setting.steps, "PT", checkpoint, recorder=recorder)
     series = recorder.rows() if recorder is not None else []
-    return PretrainRun(trainer.pretrained, {}, time_per_step(measured, taken), series, [checkpoint])
+    return PretrainRun(trainer.pretrained, {}, time_per_step(measured, taken, recorder), series, [checkpoint])
 
 
 def _learned_weights(setting: PpiSetting, arm: config.LearnedWeights) -> PretrainRun:
@@ -201,7 +201,7 @@ def _learn(setting: PpiSetting, loop: MetaPretraining, online: Callable[[], dict
     checkpoint = setting.checkpoint("")
     with Measured(setting.dataset.device) as measured:
         diagnosis = loop.run("meta-PT", checkpoint, recorder=recorder)
-    numbers = time_per_step(measured, loop.steps_taken) | diagnosis.figures
+    numbers = time_per_step(measured, loop.steps_taken, recorder) | diagnosis.figures
     numbers |= {name: float(value) for name, value in online().items()}
     return PretrainRun(loop.pretrained, loop.averaged_meta, numbers, recorder.rows(), [checkpoint])
 
