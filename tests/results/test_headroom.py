@@ -92,6 +92,23 @@ def test_the_page_says_how_the_settings_compare_on_the_larger_encoder_with_intac
     assert f"{worse} are worse than equal weights, the worst one by {worst:.1f} points" in page
 
 
+def test_the_page_says_what_permuted_labels_do_with_the_larger_encoder() -> None:
+    tables = {}
+    for name in ("3x16", "4x64"):
+        runs = pd.read_csv(RESULTS / "headroom" / f"ppi-{name}.csv").query("problem.str.endswith('permuted_50')")
+        means = runs.groupby(["setting", "pretrain_seed"])["test"].mean()
+        tables[name] = means.drop(REFERENCE) - means[REFERENCE]
+    page, own = text_of("headroom.md"), tables["4x64"]
+    worse = [(each.groupby("setting").mean() < 0).sum() for each in (own, tables["3x16"])]
+    assert (
+        f"{worse[0]} of the 24 random settings are worse than equal weights with this encoder, {worse[1]} with" in page
+    )
+    best = tables["3x16"].groupby("setting").mean().idxmax()
+    found = words_of(own[best], interval=True).replace(" (", " points (")
+    assert f"is {found} above equal weights here (not planned)" in page
+    assert sorted(set(own.index.get_level_values("pretrain_seed"))) == [*range(6)], "Six of the eight PT seeds"
+
+
 JACKKNIFED = {
     ("mnist rotation", FT): "MNIST",
     ("ecg width 8", FT): "ECGs, FT of the whole network",
