@@ -214,6 +214,8 @@ def test_headrooms_have_the_data_and_sizes_of_the_small_real_config() -> None:
     assert {key: learner[key] for key in small["ppi"] if key != "headroom"}.items() <= small["ppi"].items()
     estimators = yaml.safe_load((ROOT / "config" / "estimators.yaml").read_text())["ppi"]
     assert {key: estimators[key] for key in small["ppi"] if key != "headroom"}.items() <= small["ppi"].items()
+    overlay = yaml.safe_load((ROOT / "config" / "ablations" / "ppi-estimators-4x64.yaml").read_text())["ppi"]
+    assert overlay["network"] == large["ppi"]["network"]
 
 
 @pytest.mark.parametrize("path", CONFIGS + OVERLAYS, ids=lambda path: path.name)

@@ -14,6 +14,7 @@ from metapt.domains.mnist import quantities as mnist
 from metapt.domains.ppi.quantities import INTACT
 from metapt.errors import DataError
 from metapt.evaluation import metrics
+from metapt.evaluation.agreement import SLOPES
 from metapt.evaluation.headroom import RUN
 from metapt.twostage.quantities import CROSS_VALIDATED_AUROC, EVALUATIONS, TIME_PER_STEP, VALIDATION_AUROC
 from metapt.twostage.replicates import pair
@@ -258,6 +259,26 @@ def test_runs_of_a_headroom_enter_a_table_that_has_already_some(tmp_path: Path) 
         f"{cell},reference,,1,0,83.0,73.0",
         f"{cell},reference,,0,0,81.0,71.0",
         f"{cell},headroom-0-00,0.1235,1,0,82.0,72.1234",
+    ]
+
+
+def test_slopes_of_further_pt_seeds_enter_a_table_and_those_made_again_replace_theirs(tmp_path: Path) -> None:
+    header, cell = ",".join(SLOPES), "ppi 4x64 full_access"
+    new = tmp_path / "new" / "ppi" / "estimators" / "table.csv"
+    with pytest.raises(DataError, match=r"table\.csv is not there; make the experiment `estimators`"):
+        TABLES["slopes"](tmp_path / "new", "ppi-4x64")
+    new.parent.mkdir(parents=True)
+    table = tmp_path / "ppi-4x64.csv"
+    table.write_text(
+        f"{header}\n{cell},perturbed runs,,0,group_00,1.5,20.0\n{cell},perturbed runs,,1,group_00,2.5,20.0\n"
+    )
+    exact = f'{cell},"exact, K = 1",10.0,1,group_00,1.23456e-07,1.35802'
+    new.write_text(f"{header}\n{cell},perturbed runs,,1,group_00,3.5,20.0\n{exact.replace('02', '0246')}\n")
+    TABLES["updated"](table, TABLES["slopes"](tmp_path / "new", "ppi-4x64"), SLOPES[:-2]).to_csv(table, index=False)
+    assert table.read_text().splitlines()[1:] == [
+        f"{cell},perturbed runs,,0,group_00,1.5,20.0",
+        f"{cell},perturbed runs,,1,group_00,3.5,20.0",
+        exact,
     ]
 
 

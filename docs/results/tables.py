@@ -1,6 +1,7 @@
 """Add the runs of a results folder to a table of this folder; `update.py` does so for those with FT runs of arms.
 
     python docs/results/tables.py headroom/ppi-4x64 results/headroom
+    python docs/results/tables.py estimators/ppi-3x16 results/estimators
     python docs/results/tables.py mnist/bptt results/paper
     python docs/results/tables.py mnist/example_weighting results/paper
 
@@ -17,9 +18,11 @@ import pandas as pd
 from metapt.domains.mnist import quantities as mnist
 from metapt.errors import DataError
 from metapt.evaluation import headroom, metrics
+from metapt.evaluation.agreement import SLOPES
 
 HERE = Path(__file__).parent
 DIGITS = 4  # significant digits of hyperparameters, and digits after the point of results
+MEASURED_DIGITS = 6  # significant digits of slopes, their cost and learned weights
 BPTT = {
     "accuracy": mnist.ACCURACY,
     "mean": mnist.MEAN,
@@ -35,10 +38,17 @@ UPDATES = (150, 3000)  # meta-updates after which `mnist/example_weighting.csv` 
 
 def settings(results: Path, table: str) -> pd.DataFrame:
     """Return the runs of a headroom; `table` begins with its domain, as in `ppi-4x64`."""
-    runs = headroom.read([results / table.partition("-")[0] / "headroom" / "table.csv"])
-    names = headroom.hyperparameters(runs)
-    runs[names] = runs[names].map(lambda value: float(f"{value:.{DIGITS}g}"))
+    runs = headroom.read([_of_experiment(results, table, "headroom")])
+    runs = _significant(runs, headroom.hyperparameters(runs), DIGITS)
     return runs.round({"validation": DIGITS, "test": DIGITS})
+
+
+def slopes(results: Path, table: str) -> pd.DataFrame:
+    """Return the slopes of an experiment `estimators`; `table` begins with its domain, as in `ppi-3x16`."""
+    path = _of_experiment(results, table, "estimators")
+    if not path.is_file():
+        raise DataError(f"{path} is not there; make the experiment `estimators` with snakemake.")
+    return _significant(pd.read_csv(path)[SLOPES], ["slope", "cost"], MEASURED_DIGITS)
 
 
 def backpropagation(results: Path) -> pd.DataFrame:
@@ -59,7 +69,17 @@ def example_weights(results: Path) -> pd.DataFrame:
         wide = series.pivot(index=["seed", "update"], columns="name", values="value").reset_index()
         tables.append(wide.assign(arm=path.parent.name)[["arm", "seed", "update", *mnist.KINDS]])
     both = pd.concat(tables, ignore_index=True)
-    return both.assign(**{kind: both[kind].map(lambda value: float(f"{value:.6g}")) for kind in mnist.KINDS})
+    return _significant(both, [*mnist.KINDS], MEASURED_DIGITS)
+
+
+def _significant(table: pd.DataFrame, columns: list[str], digits: int) -> pd.DataFrame:
+    """Return the table with these columns rounded to so many significant digits."""
+    return table.assign(**{name: table[name].map(lambda value: float(f"{value:.{digits}g}")) for name in columns})
+
+
+def _of_experiment(results: Path, table: str, experiment: str) -> Path:
+    """Return the place of an experiment's table of numbers; `table` begins with its domain."""
+    return results / table.partition("-")[0] / experiment / "table.csv"
 
 
 def _of_arms(results: Path, experiment: str, file: str) -> list[Path]:
@@ -81,7 +101,7 @@ def updated(path: Path, new: pd.DataFrame, key: list[str]) -> pd.DataFrame:
 def main() -> None:
     """Add the runs that the command line names; see the head of this file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("table", help="mnist/bptt, mnist/example_weighting, or headroom/ and a name of its runs")
+    parser.add_argument("table", help="mnist/bptt, mnist/example_weighting, headroom/NAME, estimators/NAME")
     parser.add_argument("results", type=Path, help="results folder of the runs, such as results/headroom")
     arguments = parser.parse_args()
     folder, _, name = arguments.table.partition("/")
@@ -92,6 +112,8 @@ def main() -> None:
             new, key = example_weights(arguments.results), ["arm", "seed", "update"]
         elif folder == "headroom" and name:
             new, key = settings(arguments.results, name), headroom.RUN[:-2]
+        elif folder == "estimators" and name:
+            new, key = slopes(arguments.results, name), SLOPES[:-2]
         else:
             parser.error(f"there is no table {arguments.table!r}; see --help")
     except DataError as error:
