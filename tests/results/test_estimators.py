@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import pandas as pd
 
 from metapt.domains.ecg.experiments.estimators import HYPERPARAMETERS
 from metapt.domains.ecg.experiments.labelled_ecgs import BEST, TEST, differences, right_sides
 from metapt.domains.ecg.looks import label
-from metapt.evaluation.agreement import SINGLE_RUNS
+from metapt.evaluation.agreement import SINGLE_RUNS, Agreement
 from metapt.evaluation.agreement_report import comparisons, measured
 from metapt.evaluation.comparisons import decide
 from metapt.evaluation.headroom import read
@@ -21,23 +22,27 @@ from metapt.twostage.quantities import EVALUATIONS
 
 from .pages import ESTIMATORS, FIXED, LINEAR, RESULTS, text_of, words_of
 
+NAMES = {f"linear fit to {count} runs": f"linear fit to {count} random settings" for count in (6, 12)}
+NAMES |= {"Neumann 1, K = 1": "Neumann 1, K = 1 (the paper's)", SINGLE_RUNS: "the runs of one seed (ceiling)"}
+NAMES |= {PERSISTENT: "persistent evolution strategies", "secant": "secant of two runs"}
+"""Estimates in the words of the page."""
+
+
+def rows(found: list[Agreement], steps: int) -> Iterator[str]:
+    """Return the rows of a table of estimates on one problem, whose PT has `steps` steps."""
+    judged = iter(decide(comparisons(found, {})))
+    for each in found:
+        visible = "" if each.estimator == SINGLE_RUNS else f" {next(judged).visible:.0f} |"
+        back = {None: "whole run", steps: f"{steps} (all)"}.get(each.horizon, each.horizon)
+        signs = mean_and_error(each.signs.mean, each.signs.standard_error)
+        name, cost = NAMES.get(each.estimator, each.estimator), float(f"{each.cost:.2g}")
+        yield f"| {name} | {back} | {cost:g} | {signs} |{visible}"
+
 
 def test_the_page_says_what_the_estimates_of_mnist_say() -> None:
     runs, slopes = read([RESULTS / "headroom" / "mnist.csv"]), pd.read_csv(RESULTS / "estimators" / "mnist.csv")
     near = runs[(runs["mean"] - 45).abs() <= 45]
-    names = {"secant": "secant of two runs", "linear fit to 6 runs": "linear fit to 6 random settings"}
-    names |= {"Neumann 1, K = 1": "Neumann 1, K = 1 (the paper's)", SINGLE_RUNS: "the runs of one seed (ceiling)"}
-    names |= {PERSISTENT: "persistent evolution strategies"}
-    found = measured(near, slopes, ())
-    judged, on_the_page = iter(decide(comparisons(found, {}))), 0
-    for each in found:
-        visible = "" if each.estimator == SINGLE_RUNS else f" {next(judged).visible:.0f} |"
-        back = {None: "whole run", 500: "500 (all)"}.get(each.horizon, each.horizon)
-        signs = mean_and_error(each.signs.mean, each.signs.standard_error)
-        cost = float(f"{each.cost:.2g}")
-        words = f"| {names.get(each.estimator, each.estimator)} | {back} | {cost:g} | {signs} |{visible}"
-        on_the_page += words in ESTIMATORS
-    assert on_the_page == 9
+    assert sum(row in ESTIMATORS for row in rows(measured(near, slopes, ()), 500)) == 9
     assert slopes.groupby(["estimator", "horizon"], dropna=False).ngroups + 2 == 20
 
 
@@ -56,21 +61,19 @@ def test_the_page_says_what_the_estimates_of_further_seeds_of_mnist_say() -> Non
 
 def test_the_page_says_what_the_estimates_of_protein_graphs_say() -> None:
     runs, slopes = (pd.read_csv(RESULTS / part / "ppi-3x16.csv") for part in ("headroom", "estimators"))
-    names = {"linear fit to 12 runs": "linear fit to 12 random settings", SINGLE_RUNS: "the runs of one seed (ceiling)"}
-    names |= {"Neumann 1, K = 1": "Neumann 1, K = 1 (the paper's)", PERSISTENT: "persistent evolution strategies"}
     found = measured(runs, slopes, ())
     judged = decide(comparisons(found, {}))
     visible = iter([f"{each.visible:.0f}" for each in judged])
-    rows: dict[tuple[str, int | None], list[list[str]]] = {}
+    cells_of: dict[tuple[str, int | None], list[list[str]]] = {}
     for each in found:
         far = "" if each.estimator == SINGLE_RUNS else next(visible)
         signs = mean_and_error(each.signs.mean, each.signs.standard_error)
         words = [f"{float(f'{each.cost:.2g}'):g}", signs, far]
-        rows.setdefault((each.estimator, each.horizon), []).append(words)
+        cells_of.setdefault((each.estimator, each.horizon), []).append(words)
     on_the_page = 0
-    for (estimator, horizon), ((cost, half, far), (_, most, further)) in rows.items():
+    for (estimator, horizon), ((cost, half, far), (_, most, further)) in cells_of.items():
         back = {None: "whole run", 2300: "2300 (all)"}.get(horizon, horizon)
-        words = [names.get(estimator, estimator), str(back), cost, half, most, far, further]
+        words = [NAMES.get(estimator, estimator), str(back), cost, half, most, far, further]
         on_the_page += f"| {' | '.join(words)} |".replace("|  |  |", "| | |") in ESTIMATORS
     assert on_the_page == 12
     assert len(judged) == 40
@@ -94,21 +97,18 @@ def test_the_page_says_what_perturbed_runs_of_further_seeds_of_protein_graphs_sa
 
 def test_the_page_says_what_the_estimates_of_ecgs_say() -> None:
     runs, slopes = (pd.read_csv(RESULTS / part / "ecg.csv") for part in ("headroom", "estimators"))
-    names = {f"linear fit to {count} runs": f"linear fit to {count} random settings" for count in (6, 12)}
-    names |= {"Neumann 1, K = 1": "Neumann 1, K = 1 (the paper's)", SINGLE_RUNS: "the runs of one seed (ceiling)"}
-    names |= {PERSISTENT: "persistent evolution strategies"}
     found = measured(runs, slopes, HYPERPARAMETERS)
     judged = iter(decide(comparisons(found, {})))
-    rows: dict[tuple[str, int | None], list[list[str]]] = {}
+    cells_of: dict[tuple[str, int | None], list[list[str]]] = {}
     for each in found:
         visible = math.nan if each.estimator == SINGLE_RUNS else next(judged).visible
         signs = mean_and_error(each.signs.mean, each.signs.standard_error)
         words = [f"{float(f'{each.cost:.2g}'):g}", signs, "" if math.isnan(visible) else f"{visible:.0f}"]
-        rows.setdefault((each.estimator, each.horizon), []).append(words)
+        cells_of.setdefault((each.estimator, each.horizon), []).append(words)
     on_the_page = 0
-    for (estimator, horizon), ((cost, whole, far), (_, linear, further)) in rows.items():
+    for (estimator, horizon), ((cost, whole, far), (_, linear, further)) in cells_of.items():
         back = {None: "whole run", 744: "744 (all)"}.get(horizon, horizon)
-        cells = [names.get(estimator, estimator), back, cost, whole, linear, far, further]
+        cells = [NAMES.get(estimator, estimator), back, cost, whole, linear, far, further]
         on_the_page += f"| {' | '.join(map(str, cells))} |".replace("  |", " |") in ESTIMATORS.replace("  |", " |")
     assert on_the_page == 15
     assert [each.word for each in decide(comparisons(found, {}))].count("inconclusive") == 38
