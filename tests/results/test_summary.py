@@ -42,6 +42,19 @@ def test_the_summary_says_what_the_headroom_and_its_confirmation_say() -> None:
             assert words_of(results[best] - results[REFERENCE]) in text.partition("further")[2]
 
 
+def test_the_advice_says_what_a_choice_by_validation_results_gains_with_the_larger_encoder() -> None:
+    found = {
+        grid.cell["problem"].split()[-1]: headroom(grid).validated
+        for grid in grids(read([RESULTS / "headroom" / "ppi-4x64.csv"]))
+    }
+    intact, half, most = (
+        f"{found[labels].mean:.1f} ± {found[labels].standard_error:.1f}"
+        for labels in ("full_access", "permuted_50", "permuted_90")
+    )
+    words = f"they were not above it: {intact} with intact labels, {half} and {most} with permuted ones."
+    assert words in text_of("README.md")
+
+
 def test_the_summary_says_what_the_estimators_say() -> None:
     mnist, ecg, ppi = answers_of_the_summary("Does the gradient predict which values are better?")
     slopes = pd.concat([pd.read_csv(RESULTS / "estimators" / f"mnist{end}.csv") for end in ("", "-further-seeds")])
