@@ -20,7 +20,7 @@ from metapt.evaluation.tables import mean_and_error
 from metapt.training.evolution import NAME as PERSISTENT
 from metapt.twostage.quantities import EVALUATIONS
 
-from .pages import ESTIMATORS, FIXED, LINEAR, RESULTS, text_of, words_of
+from .pages import ESTIMATORS, FIXED, LINEAR, RESULTS, answers_of_the_summary, text_of, words_of
 
 NAMES = {f"linear fit to {count} runs": f"linear fit to {count} random settings" for count in (6, 12)}
 NAMES |= {"Neumann 1, K = 1": "Neumann 1, K = 1 (the paper's)", SINGLE_RUNS: "the runs of one seed (ceiling)"}
@@ -81,6 +81,32 @@ def test_the_page_says_what_the_estimates_of_protein_graphs_say() -> None:
     persistent = [each.signs for each in found if each.estimator == PERSISTENT]
     ends = " and ".join(f"{each.low:.0f} to {each.high:.0f}" for each in persistent)
     assert f"not shown to be better than chance (intervals {ends})" in text_of("estimators.md")
+
+
+def test_the_page_says_what_the_estimates_with_the_larger_encoder_say() -> None:
+    runs, slopes = read([RESULTS / "headroom" / "ppi-4x64.csv"]), pd.read_csv(RESULTS / "estimators" / "ppi-4x64.csv")
+    found = measured(runs, slopes, ())
+    assert set(slopes["pretrain_seed"]) == set(range(8))
+    assert set(slopes["problem"]) == {"ppi 4x64 full_access"}
+    assert sum(row in ESTIMATORS for row in rows(found, 2300)) == 10
+    judged = decide(comparisons(found, {}))
+    assert {each.word for each in judged} == {"inconclusive"}
+    page, seen = text_of("estimators.md"), {(each.estimator, each.horizon): each.signs for each in found}
+    assert f"{len(judged)} claims were tested together (Holm). None is shown to be better than chance." in page
+    paper, exact = seen["Neumann 1, K = 1", 1], seen["exact, K = 1", 2300]
+    assert f"of the paper's estimate is {paper.low:.0f} to {paper.high:.0f} %, and that of the exact derivative" in page
+    assert f"through all PT steps {exact.low:.0f} to {exact.high:.0f} %" in page
+    near = [("exact, ridge head", 100), ("exact, ridge head", 2300), ("exact, K = 1", 10)]
+    some, whole, last = (f"{mean_and_error(seen[each].mean, seen[each].standard_error)} %" for each in near)
+    assert f"{some} through the last 100 steps and {whole} through all of them, and with K = 1 {last} through" in page
+    by_claim = dict(zip([place for place in seen if place[0] != SINGLE_RUNS], judged, strict=True))
+    p_values = " and ".join(", ".join(f"{by_claim[each].p_value:.2f}" for each in near).rsplit(", ", 1))
+    smallest = min(each.adjusted_p_value for each in judged)
+    assert f"p-values are {p_values} before the correction, and at least {smallest:.2f} after it" in page
+    words = answers_of_the_summary("Does the gradient predict which values are better?")[2]
+    one = seen[SINGLE_RUNS, None]
+    signs = [mean_and_error(each.mean, each.standard_error) for each in (paper, one)]
+    assert f"labels it orders {signs[0]} %, where the results of one PT seed order {signs[1]} %" in words
 
 
 def test_the_page_says_what_perturbed_runs_of_further_seeds_of_protein_graphs_say() -> None:

@@ -144,7 +144,7 @@ def _draw(
                     "linestyle": figures.joined(own),
                 }
                 axis.errorbar([place for place, _ in own], means, errors, **style, **look)
-        axis.set(xscale="log", xlabel=label, ylabel="right signs (%), mean ± SE")
+        axis.set(xscale="log", xlabel=label, ylabel="right signs (%),\nmean ± SE")
         figures.plain_log_ticks(axis.xaxis)
 
 
