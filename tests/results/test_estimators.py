@@ -106,7 +106,9 @@ def test_the_page_says_what_the_estimates_with_the_larger_encoder_say() -> None:
     words = answers_of_the_summary("Does the gradient predict which values are better?")[2]
     one = seen[SINGLE_RUNS, None]
     signs = [mean_and_error(each.mean, each.standard_error) for each in (paper, one)]
-    assert f"labels the paper's estimate orders {signs[0]} %, where the results of one PT seed order {signs[1]} %" in words
+    assert (
+        f"labels the paper's estimate orders {signs[0]} %, where the results of one PT seed order {signs[1]} %" in words
+    )
 
 
 def test_the_page_says_what_perturbed_runs_of_further_seeds_of_protein_graphs_say() -> None:
