@@ -262,24 +262,24 @@ def test_runs_of_a_headroom_enter_a_table_that_has_already_some(tmp_path: Path) 
     ]
 
 
-def test_slopes_of_further_pt_seeds_enter_a_table_and_those_made_again_replace_theirs(tmp_path: Path) -> None:
+def test_slopes_of_further_pt_seeds_enter_a_table_and_those_made_again_replace_theirs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    (tmp_path / "estimators").mkdir()
+    script, table = shutil.copy(RESULTS / "tables.py", tmp_path), tmp_path / "estimators" / "ppi-4x64.csv"
+    monkeypatch.setattr("sys.argv", ["tables.py", "estimators/ppi-4x64", str(tmp_path / "new")])
+    with pytest.raises(SystemExit):
+        runpy.run_path(script, run_name="__main__")
+    assert "table.csv is not there; make the experiment `estimators` with snakemake." in capsys.readouterr().err
     header, cell = ",".join(SLOPES), "ppi 4x64 full_access"
-    new = tmp_path / "new" / "ppi" / "estimators" / "table.csv"
-    with pytest.raises(DataError, match=r"table\.csv is not there; make the experiment `estimators`"):
-        TABLES["slopes"](tmp_path / "new", "ppi-4x64")
-    new.parent.mkdir(parents=True)
-    table = tmp_path / "ppi-4x64.csv"
-    table.write_text(
-        f"{header}\n{cell},perturbed runs,,0,group_00,1.5,20.0\n{cell},perturbed runs,,1,group_00,2.5,20.0\n"
-    )
+    rows = [f"{cell},perturbed runs,,{seed},group_0{group},{seed}.5,20.0" for seed in (0, 1) for group in (0, 1)]
+    table.write_text("\n".join([header, *rows, ""]))
     exact = f'{cell},"exact, K = 1",10.0,1,group_00,1.23456e-07,1.35802'
-    new.write_text(f"{header}\n{cell},perturbed runs,,1,group_00,3.5,20.0\n{exact.replace('02', '0246')}\n")
-    TABLES["updated"](table, TABLES["slopes"](tmp_path / "new", "ppi-4x64"), SLOPES[:-2]).to_csv(table, index=False)
-    assert table.read_text().splitlines()[1:] == [
-        f"{cell},perturbed runs,,0,group_00,1.5,20.0",
-        f"{cell},perturbed runs,,1,group_00,3.5,20.0",
-        exact,
-    ]
+    again = f"{cell},perturbed runs,,1,group_00,3.5,20.0"
+    (new := tmp_path / "new" / "ppi" / "estimators" / "table.csv").parent.mkdir(parents=True)
+    new.write_text("\n".join([header, again, exact.replace("02", "0246"), ""]))
+    runpy.run_path(script, run_name="__main__")
+    assert table.read_text().splitlines() == [header, *rows[:2], again, rows[3], exact]
 
 
 def test_replicates_and_example_weights_on_mnist_enter_their_tables(tmp_path: Path) -> None:
