@@ -277,6 +277,11 @@ def test_slopes_of_further_pt_seeds_enter_a_table_and_those_made_again_replace_t
     exact = f'{cell},"exact, K = 1",10.0,1,group_00,1.23456e-07,1.35802'
     again = f"{cell},perturbed runs,,1,group_00,3.5,20.0"
     (new := tmp_path / "new" / "ppi" / "estimators" / "table.csv").parent.mkdir(parents=True)
+    for cut in ("", header[:-5], f"{header}\n{again[:-5]}"):
+        new.write_text(cut)
+        with pytest.raises(SystemExit):
+            runpy.run_path(script, run_name="__main__")
+        assert "table.csv is cut or lacks one of problem, estimator," in capsys.readouterr().err
     new.write_text("\n".join([header, again, exact.replace("02", "0246"), ""]))
     runpy.run_path(script, run_name="__main__")
     assert table.read_text().splitlines() == [header, *rows[:2], again, rows[3], exact]

@@ -44,11 +44,17 @@ def settings(results: Path, table: str) -> pd.DataFrame:
 
 
 def slopes(results: Path, table: str) -> pd.DataFrame:
-    """Return the slopes of an experiment `estimators`; `table` begins with its domain, as in `ppi-3x16`."""
+    """Return the slopes of an experiment `estimators`; `table` begins with its domain, as in `ppi-3x16`.
+
+    Raises DataError if its table is not there, lacks a column or is cut.
+    """
     path = _of_experiment(results, table, "estimators")
     if not path.is_file():
         raise DataError(f"{path} is not there; make the experiment `estimators` with snakemake.")
-    return _significant(pd.read_csv(path)[SLOPES], ["slope", "cost"], MEASURED_DIGITS)
+    found = pd.read_csv(path) if path.stat().st_size else pd.DataFrame()
+    if not set(SLOPES) <= set(found) or found[SLOPES[-1]].isna().any():
+        raise DataError(f"{path} is cut or lacks one of {', '.join(SLOPES)}; make it again with snakemake.")
+    return _significant(found[SLOPES], ["slope", "cost"], MEASURED_DIGITS)
 
 
 def backpropagation(results: Path) -> pd.DataFrame:

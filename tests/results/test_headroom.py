@@ -103,6 +103,15 @@ def test_the_page_says_how_the_settings_compare_on_the_larger_encoder_with_intac
     assert f"{worse} are worse than equal weights, the worst one by {worst:.1f} points" in page
 
 
+def test_the_page_says_how_small_gains_with_permuted_labels_and_the_larger_encoder_are() -> None:
+    page, found = text_of("headroom.md"), grids(read([RESULTS / "headroom" / "ppi-4x64.csv"]))
+    half, most = (headroom(grid) for grid in found if "permuted" in grid.cell["problem"])
+    assert f"could have seen a gain of {half.gain.visible(0):.1f} points" in page
+    assert f"the 95 % interval of the gain ends at {most.gain.high:.1f} points" in page
+    below = f"{-most.validated.mean:.1f} ± {most.validated.standard_error:.1f}"
+    assert f"A choice by validation results ends {below} points below equal weights" in page
+
+
 @pytest.mark.parametrize("labels", ["permuted_50", "permuted_90"])
 def test_the_page_says_what_permuted_labels_do_with_the_larger_encoder(labels: str) -> None:
     page, tables = text_of("headroom.md"), {}
