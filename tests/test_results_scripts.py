@@ -6,14 +6,17 @@ import runpy
 import shutil
 from pathlib import Path
 
+import matplotlib
+import numpy as np
 import pandas as pd
 import pytest
+from matplotlib import image
 
 from metapt.domains.ecg.quantities import AUROC, CANDIDATE_LOSS, CANDIDATE_STRENGTH, DISPLACEMENT, FACTOR
 from metapt.domains.mnist import quantities as mnist
 from metapt.domains.ppi.quantities import INTACT
 from metapt.errors import DataError
-from metapt.evaluation import metrics
+from metapt.evaluation import figures, metrics
 from metapt.evaluation.agreement import SLOPES
 from metapt.evaluation.headroom import RUN
 from metapt.twostage.quantities import CROSS_VALIDATED_AUROC, EVALUATIONS, TIME_PER_STEP, VALIDATION_AUROC
@@ -21,7 +24,9 @@ from metapt.twostage.replicates import pair
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs" / "results"
-UPDATE, TABLES = (runpy.run_path(str(RESULTS / f"{name}.py")) for name in ("update", "tables"))
+UPDATE, TABLES, DRAW = (runpy.run_path(str(RESULTS / f"{name}.py")) for name in ("update", "tables", "draw"))
+PARTS = ("headroom", "estimators", "objectives")
+PINNED = f"matplotlib=={matplotlib.__version__}" in (ROOT / "constraints.txt").read_text().splitlines()
 
 
 @pytest.mark.parametrize(
@@ -176,6 +181,20 @@ def test_claims_are_put_into_the_rows_of_a_page_that_has_them() -> None:
     new, missing = UPDATE["with_claims"](page, claims, "**{}**")
     assert new == page.replace("1 (n = 3) | old |", "2 (n = 9) | at least 0 | 3 | **reproduced** |")
     assert missing == ["| c | 2 (n = 9) | at least 0 | 3 | **reproduced** |"]
+
+
+def test_each_table_of_settings_slopes_and_objectives_has_a_figure() -> None:
+    drawn = {f"{path.parent.name}/{path.stem}" for part in PARTS for path in (RESULTS / part).glob("*.png")}
+    assert drawn == set(DRAW["names"]())
+
+
+@pytest.mark.parametrize("table", DRAW["names"]())
+@pytest.mark.skipif(not PINNED, reason="another matplotlib than that of constraints.txt draws other pixels")
+def test_a_figure_is_what_its_tables_give(table: str, tmp_path: Path) -> None:
+    figures.save_png(DRAW["draw"](table), tmp_path / "figure.png")
+    new, kept = (image.imread(path) for path in (tmp_path / "figure.png", RESULTS / f"{table}.png"))
+    assert new.shape == kept.shape
+    assert np.abs(new - kept).mean() < 1e-4, f"run `python docs/results/draw.py {table}`"
 
 
 def test_the_figure_of_gains_shows_what_the_tables_say() -> None:

@@ -135,5 +135,4 @@ def draw(table: pd.DataFrame) -> Figure:
 if __name__ == "__main__":
     drawn = gains()
     drawn.to_csv(HERE / "gains.csv", index=False)
-    with figures.style():
-        draw(drawn).savefig(HERE / "gains.png", dpi=150, metadata={"Software": None})
+    figures.save_png(draw(drawn), HERE / "gains.png")

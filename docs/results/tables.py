@@ -6,6 +6,7 @@
     python docs/results/tables.py mnist/example_weighting results/paper
 
 A run that is already in the table keeps its place and gets the new numbers. A table that does not exist is begun.
+`draw.py` draws the figures of headrooms and estimates anew.
 """
 
 from __future__ import annotations

@@ -27,7 +27,6 @@ those of temperatures, and the gains of the search, in `ecg/temperature_search.p
 from __future__ import annotations
 
 import argparse
-import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -300,13 +299,6 @@ def learner_figure(tried: dict[str, pd.DataFrame], runs: pd.DataFrame) -> Figure
     return figure
 
 
-def save_png(figure: Figure, path: Path) -> None:
-    """Write a figure as PNG alone."""
-    with tempfile.TemporaryDirectory() as temporary:
-        figures.save(figure, Path(temporary) / "figure")
-        path.write_bytes((Path(temporary) / "figure.png").read_bytes())
-
-
 def claims_of(name: str, tables: Iterable[pd.DataFrame]) -> pd.DataFrame:
     """Return the verdicts on the claims of several tables of FT runs, which are corrected together.
 
@@ -383,10 +375,10 @@ def save_figures(name: str, table: str, runs: pd.DataFrame) -> None:
     if source.domain == "ecg" and table == _SECOND:
         tried = {arm: pd.read_csv(HERE / "ecg" / f"{arm}.csv") for arm in searches() if arm in set(runs["arm"])}
         seen = {arm: each[each["table"] == table] for arm, each in tried.items()}
-        save_png(learner_figure(seen, runs), HERE / "ecg" / "temperature_search.png")
+        figures.save_png(learner_figure(seen, runs), HERE / "ecg" / "temperature_search.png")
         return
     stem = source.experiment if table == "first" else f"{source.experiment}-{table}"
-    save_png(source.record.figure(results_of(name, runs)), HERE / source.domain / f"{stem}.png")
+    figures.save_png(source.record.figure(results_of(name, runs)), HERE / source.domain / f"{stem}.png")
 
 
 def save_pages(domain: str, claims: pd.DataFrame) -> None:

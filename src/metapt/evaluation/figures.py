@@ -88,11 +88,15 @@ def save(figure: Figure, stem: Path) -> None:
 
     Equal figures give equal bytes, because dates, versions and random ids are left out.
     """
-    with style():
-        with atomic_path(stem.with_name(stem.name + ".svg")) as path:
-            figure.savefig(path, format="svg", metadata={"Date": None, "Creator": None})
-        with atomic_path(stem.with_name(stem.name + ".png")) as path:
-            figure.savefig(path, format="png", dpi=150, metadata={"Software": None})
+    with style(), atomic_path(stem.with_name(stem.name + ".svg")) as path:
+        figure.savefig(path, format="svg", metadata={"Date": None, "Creator": None})
+    save_png(figure, stem.with_name(stem.name + ".png"))
+
+
+def save_png(figure: Figure, path: Path) -> None:
+    """Write a figure as PNG alone, in the same way as `save`."""
+    with style(), atomic_path(path) as whole:
+        figure.savefig(whole, format="png", dpi=150, metadata={"Software": None})
 
 
 def legend_above(figure: Figure, axes: Sequence[Axes], columns: int = 5) -> None:

@@ -18,6 +18,14 @@ from metapt.twostage.headroom import Cell, HeadroomSection, Range, experiment, t
 
 VIEWS = "crop", "noise", "temperature"  # keys of PT that a setting draws, beside the strength of its warp
 
+NAMES = {
+    "strength": "strength of the warp (samples)",
+    "crop": "largest crop (share of a lead)",
+    "noise": "noise (standard deviations of a lead)",
+    "temperature": "temperature of NT-Xent",
+}
+"""Hyperparameter -> its name in tables and figures."""
+
 
 class EcgHeadroom(HeadroomSection):
     """Random settings of warp, crop, jitter and temperature, each with the same PT seeds. Not in the paper."""
@@ -96,11 +104,6 @@ EXPERIMENT = experiment(
     results=EcgResults,
     runs=runs,
     metric=AUROC,
-    names={
-        "strength": "strength of the warp (samples)",
-        "crop": "largest crop (share of a lead)",
-        "noise": "noise (standard deviations of a lead)",
-        "temperature": "temperature of NT-Xent",
-    },
+    names=NAMES,
     title="What other warps, crops, jitters and temperatures of SimCLR could gain",
 )

@@ -73,14 +73,16 @@ def slopes(results: MnistResults) -> pd.DataFrame:
     return pd.concat([slopes_of(found).assign(problem=problem), secants], ignore_index=True)
 
 
-def compared(results: MnistResults, runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the runs near the reference: no line can follow a peak further away."""
+def near(runs: pd.DataFrame, reach: float) -> pd.DataFrame:
+    """Return the runs up to `reach` degrees from the reference: no line can follow a peak further away.
+
+    Raises DataError if they lack the reference.
+    """
     at_reference = runs.loc[runs["setting"] == REFERENCE, "mean"]
     if at_reference.empty:
         raise DataError("estimators.runs has no run of the setting reference; name the table.csv of a whole headroom.")
-    reference = at_reference.iloc[0]
-    near: pd.DataFrame = runs[(runs["mean"] - reference).abs() <= results.section.reach]
-    return near
+    found: pd.DataFrame = runs[(runs["mean"] - at_reference.iloc[0]).abs() <= reach]
+    return found
 
 
 EXPERIMENT = experiment(
@@ -89,6 +91,6 @@ EXPERIMENT = experiment(
     needs=needs,
     results=MnistResults,
     slopes=slopes,
-    compared=compared,
+    compared=lambda results, runs: near(runs, results.section.reach),
     title="Which estimates of the derivative w.r.t. the rotation agree with what happened",
 )

@@ -21,6 +21,9 @@ from metapt.jobs import Job
 from metapt.sections import Distinct, Positive, Seed, key, plain
 from metapt.twostage.headroom import Cell, HeadroomSection, experiment, rising, table_of_runs
 
+NAMES = {"mean": "mean rotation in PT (degrees)"}
+"""Hyperparameter -> its name in tables and figures."""
+
 
 class MnistHeadroom(HeadroomSection):
     """Random mean rotations of PT images, each with the same PT seeds: a positive control. Not in the paper."""
@@ -94,6 +97,6 @@ EXPERIMENT = experiment(
     runs=runs,
     metric=ACCURACY,
     label=ACCURACY,
-    names={"mean": "mean rotation in PT (degrees)"},
+    names=NAMES,
     title="What other rotations of PT images could gain",
 )
