@@ -5,6 +5,7 @@ from __future__ import annotations
 import runpy
 import shutil
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -61,6 +62,36 @@ def test_new_ft_runs_enter_the_table_of_runs_and_those_run_again_replace_their_r
         "full_transfer,meta,11,1,81.0,71.0",
         "full_transfer,simclr,0,0,60.0,50.0",
     ]
+
+
+def test_what_objectives_see_enters_a_table_by_pt_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for arm, best in {"simclr": 80.00004, "simclr-mild": 81.0, "simclr-low_temperature": 82.0}.items():
+        folder = tmp_path / "ecg" / "labelled_ecgs" / arm / "seed7"
+        folder.mkdir(parents=True)
+        words: dict[str, Any] = {"setting": "labelled=250", "evaluation": "full_transfer", "replicate": pair(7, 0)}
+        metrics.write([metrics.row("ecg", arm, CROSS_VALIDATED_AUROC, best, **words)], folder / "metrics.csv")
+        curve = {1: 60.0, 4: 70.0, 5: best}  # the fourth epoch is not in the table
+        name = "full_transfer, labelled=250"
+        series = [{"replicate": 7, "step": step, "name": name, "value": value} for step, value in curve.items()]
+        metrics.write_series(series, folder / "series.csv")
+    table = tmp_path / "objectives" / "labelled_ecgs-mild.csv"
+    table.parent.mkdir()
+    header, kept = "evaluation,arm,pretrain_seed,labelled,epoch,auroc", "full_transfer,simclr,7,500,test,79.0"
+    table.write_text(f"{header}\n{kept}\nfull_transfer,simclr,7,250,best,1.0\n")
+    monkeypatch.setitem(TABLES["main"].__globals__, "HERE", tmp_path)
+    monkeypatch.setattr("sys.argv", ["tables.py", "objectives/labelled_ecgs-mild", str(tmp_path)])
+    TABLES["main"]()
+    rows = [
+        f"full_transfer,{arm},7,250,{epoch}"
+        for arm, end in {"simclr": "80.0", "simclr-mild": "81.0"}.items()
+        for epoch in (f"best,{end}", "1,60.0", f"5,{end}")
+    ]
+    assert table.read_text().splitlines() == [header, kept, *rows]
+
+
+def test_a_folder_without_objectives_is_refused_with_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="labelled_ecgs has no runs of simclr or simclr-mild; make ecg_labelled_ecgs"):
+        TABLES["objectives"](tmp_path, "labelled_ecgs-mild")
 
 
 WHOLE_RUNS = {FACTOR: [4.0, 0.25], CROSS_VALIDATED_AUROC: [60.0, 70.00006]}

@@ -2,11 +2,12 @@
 
     python docs/results/tables.py headroom/ppi-4x64 results/headroom
     python docs/results/tables.py estimators/ppi-3x16 results/estimators
+    python docs/results/tables.py objectives/labelled_ecgs-mild results/real-small
     python docs/results/tables.py mnist/bptt results/paper
     python docs/results/tables.py mnist/example_weighting results/paper
 
 A run that is already in the table keeps its place and gets the new numbers. A table that does not exist is begun.
-`draw.py` draws the figures of headrooms and estimates anew.
+`draw.py` draws the figures of headrooms, estimates and objectives anew.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from pathlib import Path
 
 import pandas as pd
 
+from metapt.domains.ecg.experiments import labelled_ecgs
+from metapt.domains.ecg.experiments.objectives import EPOCHS
 from metapt.domains.mnist import quantities as mnist
 from metapt.errors import DataError
 from metapt.evaluation import headroom, metrics
@@ -56,6 +59,33 @@ def slopes(results: Path, table: str) -> pd.DataFrame:
     if not set(SLOPES) <= set(found) or found[SLOPES[-1]].isna().any():
         raise DataError(f"{path} is cut or lacks one of {', '.join(SLOPES)}; make it again with snakemake.")
     return _significant(found[SLOPES], ["slope", "cost"], MEASURED_DIGITS)
+
+
+def objectives(results: Path, table: str) -> pd.DataFrame:
+    """Return what objectives on labelled ECGs see, by PT run: after `EPOCHS`, and after the best epoch.
+
+    `table` ends with what the arm changes that is compared with `simclr`, as in `labelled_ecgs-mild`. Test results are
+    not among the rows, since those of the pages are of other PT runs. Raises DataError if there is no run.
+    """
+    arms = ("simclr", f"simclr-{table.partition('-')[2]}")
+    folder = results / "ecg" / "labelled_ecgs"
+    runs = [path.parent for arm in arms for path in sorted(folder.glob(f"{arm}/seed*/metrics.csv"))]
+    if not runs:
+        raise DataError(f"{folder} has no runs of {' or '.join(arms)}; make ecg_labelled_ecgs with snakemake.")
+    tables = []
+    for run in runs:
+        best = metrics.read(run / "metrics.csv").assign(epoch=labelled_ecgs.BEST)
+        words = best["evaluation"] + ", " + best["setting"]
+        series = metrics.read_series(run / "series.csv").rename(columns={"step": "epoch"})
+        curves = series[series["epoch"].isin(EPOCHS)].merge(
+            best.assign(name=words)[["name", "evaluation", "setting"]], on="name"
+        )
+        both = pd.concat([best, curves], ignore_index=True)
+        seed = int(run.name.removeprefix("seed"))
+        tables.append(both.assign(arm=run.parent.name, pretrain_seed=seed, auroc=both["value"].round(DIGITS)))
+    found = pd.concat(tables, ignore_index=True)
+    found["labelled"] = found["setting"].map(lambda setting: int(setting.partition("=")[2]))
+    return found.astype({"epoch": str})[labelled_ecgs.COLUMNS]
 
 
 def backpropagation(results: Path) -> pd.DataFrame:
@@ -108,7 +138,8 @@ def updated(path: Path, new: pd.DataFrame, key: list[str]) -> pd.DataFrame:
 def main() -> None:
     """Add the runs that the command line names; see the head of this file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("table", help="mnist/bptt, mnist/example_weighting, headroom/NAME, estimators/NAME")
+    tables = "headroom/NAME, estimators/NAME, objectives/labelled_ecgs-NAME, mnist/bptt, mnist/example_weighting"
+    parser.add_argument("table", help=tables)
     parser.add_argument("results", type=Path, help="results folder of the runs, such as results/headroom")
     arguments = parser.parse_args()
     folder, _, name = arguments.table.partition("/")
@@ -121,6 +152,8 @@ def main() -> None:
             new, key = settings(arguments.results, name), headroom.RUN[:-2]
         elif folder == "estimators" and name:
             new, key = slopes(arguments.results, name), SLOPES[:-2]
+        elif folder == "objectives" and name.startswith("labelled_ecgs-"):
+            new, key = objectives(arguments.results, name), labelled_ecgs.COLUMNS[:-1]
         else:
             parser.error(f"there is no table {arguments.table!r}; see --help")
     except DataError as error:

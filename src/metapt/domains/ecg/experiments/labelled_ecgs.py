@@ -25,6 +25,8 @@ from metapt.sections import ExperimentSection, Positive, Sizes, key
 from metapt.twostage.quantities import CROSS_VALIDATED_AUROC, EVALUATIONS
 from metapt.twostage.seeds import seed_means
 
+COLUMNS = ["evaluation", "arm", "pretrain_seed", "labelled", "epoch", "auroc"]
+"""Of the table of numbers: `labelled` (ECGs), `epoch` (or `BEST` or `TEST`), `auroc` (%)."""
 BEST, TEST = "best", "test"
 """In the column of epochs: the objective after the best epoch, as searches with whole PT runs read it; test results."""
 
@@ -58,10 +60,7 @@ def needs(jobs: EcgJobs, section: LabelledEcgs) -> Needs:
 
 
 def numbers(results: EcgResults) -> pd.DataFrame:
-    """Return a row for each PT run, objective, number of labelled ECGs and epoch, and for each test result.
-
-    The columns are evaluation, arm, pretrain_seed, labelled (ECGs), epoch (or `BEST` or `TEST`) and auroc (%).
-    """
+    """Return a row with `COLUMNS` for each PT run, objective, number of labelled ECGs and epoch, and for each test."""
     found = []
     for evaluation in results.config.evaluations:
         for arm in results.arms:
@@ -83,7 +82,7 @@ def _rows(values: pd.Series[float], **words: Any) -> pd.DataFrame:
     """Return a row for each value by PT seed."""
     seeds = [int(seed) for seed in values.index]
     rows = pd.DataFrame({"pretrain_seed": seeds, "auroc": values.to_numpy(dtype=float)}).assign(**words)
-    return rows[["evaluation", "arm", "pretrain_seed", "labelled", "epoch", "auroc"]].sort_values("pretrain_seed")
+    return rows[COLUMNS].sort_values("pretrain_seed")
 
 
 def differences(table: pd.DataFrame, reference: str) -> Iterator[tuple[dict[str, Any], pd.Series[float]]]:
