@@ -225,7 +225,8 @@ def test_a_figure_is_what_its_tables_give(table: str, tmp_path: Path) -> None:
     figures.save_png(DRAW["draw"](table), tmp_path / "figure.png")
     new, kept = (image.imread(path) for path in (tmp_path / "figure.png", RESULTS / f"{table}.png"))
     assert new.shape == kept.shape
-    assert np.abs(new - kept).mean() < 1e-4, f"run `python docs/results/draw.py {table}`"
+    change = float(np.abs(new - kept).mean())
+    assert change < 1e-4, f"run `python docs/results/draw.py {table}`"
 
 
 def test_the_figure_of_gains_shows_what_the_tables_say() -> None:

@@ -88,7 +88,7 @@ def test_the_page_says_what_the_estimates_with_the_larger_encoder_say() -> None:
     found = measured(runs, slopes, ())
     assert set(slopes["pretrain_seed"]) == set(range(8))
     assert set(slopes["problem"]) == {"ppi 4x64 full_access"}
-    assert sum(row in ESTIMATORS for row in rows(found, 2300)) == 10
+    assert sum(row in ESTIMATORS for row in rows(found, 2300)) == 11
     judged = decide(comparisons(found, {}))
     assert {each.word for each in judged} == {"inconclusive"}
     page, seen = text_of("estimators.md"), {(each.estimator, each.horizon): each.signs for each in found}
@@ -103,12 +103,13 @@ def test_the_page_says_what_the_estimates_with_the_larger_encoder_say() -> None:
     p_values = " and ".join(", ".join(f"{by_claim[each].p_value:.2f}" for each in near).rsplit(", ", 1))
     smallest = min(each.adjusted_p_value for each in judged)
     assert f"p-values are {p_values} before the correction, and at least {smallest:.2f} after it" in page
+    perturbed, one = (seen[estimator, None] for estimator in ("perturbed runs", SINGLE_RUNS))
+    signs = [mean_and_error(each.mean, each.standard_error) for each in (paper, perturbed, one)]
+    interval = f"(95 % interval {perturbed.low:.0f} to {perturbed.high:.0f})"
+    assert f"Here they order {signs[1]} % of the pairs correctly {interval}." in page
     words = answers_of_the_summary("Does the gradient predict which values are better?")[2]
-    one = seen[SINGLE_RUNS, None]
-    signs = [mean_and_error(each.mean, each.standard_error) for each in (paper, one)]
-    assert (
-        f"labels the paper's estimate orders {signs[0]} %, where the results of one PT seed order {signs[1]} %" in words
-    )
+    assert f"labels the paper's estimate orders {signs[0]} % and perturbed runs {signs[1]} %, where" in words
+    assert f"where the results of one PT seed order {signs[2]} % (n = 8)" in words
 
 
 def test_the_page_says_what_perturbed_runs_of_further_seeds_of_protein_graphs_say() -> None:
