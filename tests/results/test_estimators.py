@@ -88,7 +88,7 @@ def test_the_page_says_what_the_estimates_with_the_larger_encoder_say() -> None:
     found = measured(runs, slopes, ())
     assert set(slopes["pretrain_seed"]) == set(range(8))
     assert set(slopes["problem"]) == {"ppi 4x64 full_access"}
-    assert sum(row in ESTIMATORS for row in rows(found, 2300)) == 11
+    assert sum(row in ESTIMATORS for row in rows(found, 2300)) == 12
     judged = decide(comparisons(found, {}))
     assert {each.word for each in judged} == {"inconclusive"}
     page, seen = text_of("estimators.md"), {(each.estimator, each.horizon): each.signs for each in found}
@@ -103,6 +103,10 @@ def test_the_page_says_what_the_estimates_with_the_larger_encoder_say() -> None:
     p_values = " and ".join(", ".join(f"{by_claim[each].p_value:.2f}" for each in near).rsplit(", ", 1))
     smallest = min(each.adjusted_p_value for each in judged)
     assert f"p-values are {p_values} before the correction, and at least {smallest:.2f} after it" in page
+    strategies = seen[PERSISTENT, 2300]
+    interval = f"(95 % interval {strategies.low:.0f} to {strategies.high:.0f})"
+    share = mean_and_error(strategies.mean, strategies.standard_error)
+    assert f"cost a quarter more than the perturbed runs and order {share} % of the pairs correctly {interval}." in page
     perturbed, one = (seen[estimator, None] for estimator in ("perturbed runs", SINGLE_RUNS))
     signs = [mean_and_error(each.mean, each.standard_error) for each in (paper, perturbed, one)]
     interval = f"(95 % interval {perturbed.low:.0f} to {perturbed.high:.0f})"
