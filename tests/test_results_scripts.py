@@ -229,6 +229,22 @@ def test_a_figure_is_what_its_tables_give(table: str, tmp_path: Path) -> None:
     assert change < 1e-4, f"run `python docs/results/draw.py {table}`"
 
 
+def test_a_figure_without_its_table_of_runs_is_refused_with_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    (tmp_path / "estimators").mkdir()
+    script = shutil.copy(RESULTS / "draw.py", tmp_path)
+    shutil.copy(RESULTS / "estimators" / "mnist.csv", tmp_path / "estimators")
+    for table, words in {
+        "estimators/mnist": "headroom/mnist.csv",
+        "mnist": "there is no figure of a table 'mnist'",
+    }.items():
+        monkeypatch.setattr("sys.argv", ["draw.py", table])
+        with pytest.raises(SystemExit):
+            runpy.run_path(script, run_name="__main__")
+        assert words in " ".join(capsys.readouterr().err.split())
+
+
 def test_the_figure_of_gains_shows_what_the_tables_say() -> None:
     code, kept = runpy.run_path(str(RESULTS / "gains.py")), pd.read_csv(RESULTS / "gains.csv")
     pd.testing.assert_frame_equal(code["gains"](), kept)

@@ -20,6 +20,7 @@ from metapt.domains.ecg.experiments.headroom import NAMES as VIEWS
 from metapt.domains.mnist.experiments.estimators import MnistEstimators, near
 from metapt.domains.mnist.experiments.headroom import NAMES as ROTATION
 from metapt.domains.mnist.quantities import ACCURACY
+from metapt.errors import DataError
 from metapt.evaluation import agreement_report, figures, headroom_report, objectives
 from metapt.evaluation.headroom import read
 from metapt.twostage.quantities import AUROC_LABEL, EVALUATIONS
@@ -37,7 +38,10 @@ def names() -> list[str]:
 
 
 def draw(table: str) -> Figure:
-    """Return the figure of one of `names`."""
+    """Return the figure of one of `names`.
+
+    Raises DataError if the table of a headroom that it needs is not there or is no such table.
+    """
     folder, name = table.split("/")
     domain = name.partition("-")[0]
     if domain == "labelled_ecgs":
@@ -61,7 +65,11 @@ def main() -> None:
     for table in parser.parse_args().table or names():
         if table not in names():
             parser.error(f"there is no figure of a table {table!r}; there are {', '.join(names())}")
-        figures.save_png(draw(table), HERE / f"{table}.png")
+        try:
+            figure = draw(table)
+        except DataError as error:
+            parser.error(str(error))
+        figures.save_png(figure, HERE / f"{table}.png")
         print(HERE / f"{table}.png")
 
 
