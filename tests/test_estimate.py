@@ -6,7 +6,7 @@ import dataclasses
 import json
 import subprocess
 import sys
-import time
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -25,6 +25,8 @@ from metapt.estimate.trials import RUN_BYTES, SUMMARY, Requirements, Trials, kin
 from metapt.jobs import Job
 from metapt.plan import Plan
 from metapt.training.progress import steps
+
+from .clock import Clock
 
 ROOT = Path(__file__).parents[1]
 SOURCES = yaml.safe_load((ROOT / "workflow" / "resources" / "sources.yaml").read_text())
@@ -68,19 +70,13 @@ def made_up(plan: Plan, device: str = "cpu", seconds: float = 10.0) -> Requireme
 # A toy stage
 
 
-def work(seconds: float) -> None:
-    end = time.process_time() + seconds
-    while time.process_time() < end:
-        pass
-
-
-def toy(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Any) -> None:
+def toy(clock: Clock, config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Any) -> None:
     """10 epochs of 100 minibatches and a validation, 2 ms per example of a minibatch of 4; at the end 0.1 s."""
     for _ in steps(0, 10, "epochs"):
         for _ in steps(0, 400 // config["batch_size"]):
-            work(0.002 * config["batch_size"])
-        work(0.05)
-    work(0.1)
+            clock.work(0.002 * config["batch_size"])
+        clock.work(0.05)
+    clock.work(0.1)
     if config.get("fails"):
         raise ValueError("a toy that fails")
     outputs["pretrained"].write_text("weights")
@@ -90,10 +86,18 @@ TOY_SECONDS = 10 * (400 * 0.002 + 0.05) + 0.1
 
 
 @pytest.fixture
-def in_process(monkeypatch: pytest.MonkeyPatch) -> list[Job]:
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The clock of rehearsals."""
+    found = Clock()
+    monkeypatch.setattr("metapt.training.rehearsal.time", found)
+    return found
+
+
+@pytest.fixture
+def in_process(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> list[Job]:
     """Rehearsals run in this process, where the entry module `toy` is; the jobs that ran."""
     entry = ModuleType("metapt.toy")
-    entry.run = toy  # type: ignore[attr-defined]
+    entry.run = partial(toy, clock)  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "metapt.toy", entry)
     monkeypatch.setattr(Job, "code", None)
     monkeypatch.setattr("metapt.execute._revision", lambda: None)
@@ -117,11 +121,10 @@ def toy_job(**config: Any) -> Job:
     )
 
 
-def test_a_job_takes_what_its_loops_would(in_process: list[Job], tmp_path: Path) -> None:
-    before = time.process_time()
+def test_a_job_takes_what_its_loops_would(in_process: list[Job], clock: Clock, tmp_path: Path) -> None:
     found = rehearse(toy_job(), {}, tmp_path, "cpu", 0.02)
-    assert time.process_time() - before < TOY_SECONDS / 3
-    assert found.work == pytest.approx(TOY_SECONDS, rel=0.3)
+    assert clock.seconds < TOY_SECONDS / 30
+    assert found.work == pytest.approx(TOY_SECONDS)
     assert Path(found.outputs["pretrained"]).read_text() == "weights"
     assert found.disk > len("weights")
     assert not found.extrapolated
@@ -131,7 +134,7 @@ def test_a_job_takes_what_its_loops_would(in_process: list[Job], tmp_path: Path)
 
 def test_a_part_of_the_data_stands_for_the_whole(in_process: list[Job], tmp_path: Path) -> None:
     found = rehearse(toy_job(), {}, tmp_path, "cpu", 0.02, share=0.25)
-    assert found.work == pytest.approx(4 * TOY_SECONDS, rel=0.3)
+    assert found.work == pytest.approx(4 * TOY_SECONDS)
     assert found.extrapolated
 
 
@@ -143,13 +146,13 @@ def test_slow_steps_are_measured_on_smaller_minibatches(
     monkeypatch.setattr(module, "SMALLEST", 2)
     found = rehearse(toy_job(), {}, tmp_path, "cpu", 0.02)
     assert [job.config["batch_size"] for job in in_process] == [4, 2]
-    assert found.work == pytest.approx(TOY_SECONDS, rel=0.3)
+    assert found.work == pytest.approx(TOY_SECONDS)
     assert found.extrapolated
     in_process.clear()
     assert not rehearse(toy_job(arm={"batch_size": None}), {}, tmp_path, "cpu", 0.02).extrapolated
     assert [job.config["batch_size"] for job in in_process] == [4]
     study = dataclasses.replace(toy_job(), stage="study")
-    assert rehearse(study, {}, tmp_path, "cpu", 0.02, small=True).work > 1.5 * TOY_SECONDS
+    assert rehearse(study, {}, tmp_path, "cpu", 0.02, small=True).work == pytest.approx(2 * TOY_SECONDS)
 
 
 @pytest.mark.parametrize(("size", "smaller"), [(500, 50), (2000, 125), (100, 50), (40, 40)])
