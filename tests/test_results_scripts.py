@@ -229,14 +229,18 @@ def test_a_figure_is_what_its_tables_give(table: str, tmp_path: Path) -> None:
     assert change < 1e-4, f"run `python docs/results/draw.py {table}`"
 
 
-def test_a_figure_without_its_table_of_runs_is_refused_with_a_sentence(
+def test_a_figure_without_its_tables_is_refused_with_a_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     (tmp_path / "estimators").mkdir()
     script = shutil.copy(RESULTS / "draw.py", tmp_path)
     shutil.copy(RESULTS / "estimators" / "mnist.csv", tmp_path / "estimators")
+    (tmp_path / "headroom").mkdir()
+    (tmp_path / "estimators" / "ecg.csv").write_text(",".join(SLOPES[:-1]))
+    shutil.copy(RESULTS / "headroom" / "ecg.csv", tmp_path / "headroom")
     for table, words in {
-        "estimators/mnist": "headroom/mnist.csv",
+        "estimators/mnist": "headroom/mnist.csv is not there",
+        "estimators/ecg": "ecg.csv is cut or lacks one of",
         "mnist": "there is no figure of a table 'mnist'",
     }.items():
         monkeypatch.setattr("sys.argv", ["draw.py", table])
@@ -341,7 +345,7 @@ def test_slopes_of_further_pt_seeds_enter_a_table_and_those_made_again_replace_t
     header, cell = ",".join(SLOPES), "ppi 4x64 full_access"
     rows = [f"{cell},perturbed runs,,{seed},group_0{group},{seed}.5,20.0" for seed in (0, 1) for group in (0, 1)]
     table.write_text("\n".join([header, *rows, ""]))
-    exact = f'{cell},"exact, K = 1",10.0,1,group_00,1.23456e-07,1.35802'
+    exact = f'{cell},"exact, K = 1",10,1,group_00,1.23456e-07,1.35802'
     again = f"{cell},perturbed runs,,1,group_00,3.5,20.0"
     (new := tmp_path / "new" / "ppi" / "estimators" / "table.csv").parent.mkdir(parents=True)
     for cut in ("", header[:-5], f"{header}\n{again[:-5]}"):

@@ -21,7 +21,7 @@ from metapt.domains.mnist.experiments.estimators import MnistEstimators, near
 from metapt.domains.mnist.experiments.headroom import NAMES as ROTATION
 from metapt.domains.mnist.quantities import ACCURACY
 from metapt.errors import DataError
-from metapt.evaluation import agreement_report, figures, headroom_report, objectives
+from metapt.evaluation import agreement, agreement_report, figures, headroom_report, objectives
 from metapt.evaluation.headroom import read
 from metapt.twostage.quantities import AUROC_LABEL, EVALUATIONS
 
@@ -40,7 +40,7 @@ def names() -> list[str]:
 def draw(table: str) -> Figure:
     """Return the figure of one of `names`.
 
-    Raises DataError if the table of a headroom that it needs is not there or is no such table.
+    Raises DataError if a table of runs or of slopes that it needs is not there, is no such table or is cut.
     """
     folder, name = table.split("/")
     domain = name.partition("-")[0]
@@ -54,7 +54,7 @@ def draw(table: str) -> Figure:
         return objectives.figure(list(found), EVALUATIONS)
     compared = near(runs, MnistEstimators.model_fields["reach"].default) if domain == "mnist" else runs
     logarithmic = HYPERPARAMETERS if domain == "ecg" else ()
-    slopes = pd.read_csv(HERE / f"{table}.csv")
+    slopes = agreement.read(HERE / f"{table}.csv")
     return agreement_report.figure(agreement_report.measured(compared, slopes, logarithmic), EVALUATIONS)
 
 

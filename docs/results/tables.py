@@ -21,7 +21,7 @@ from metapt.domains.ecg.experiments import labelled_ecgs
 from metapt.domains.ecg.experiments.objectives import EPOCHS
 from metapt.domains.mnist import quantities as mnist
 from metapt.errors import DataError
-from metapt.evaluation import headroom, metrics
+from metapt.evaluation import agreement, headroom, metrics
 from metapt.evaluation.agreement import SLOPES
 
 HERE = Path(__file__).parent
@@ -48,17 +48,9 @@ def settings(results: Path, table: str) -> pd.DataFrame:
 
 
 def slopes(results: Path, table: str) -> pd.DataFrame:
-    """Return the slopes of an experiment `estimators`; `table` begins with its domain, as in `ppi-3x16`.
-
-    Raises DataError if its table is not there, lacks a column or is cut.
-    """
-    path = _of_experiment(results, table, "estimators")
-    if not path.is_file():
-        raise DataError(f"{path} is not there; make the experiment `estimators` with snakemake.")
-    found = pd.read_csv(path) if path.stat().st_size else pd.DataFrame()
-    if not set(SLOPES) <= set(found) or found[SLOPES[-1]].isna().any():
-        raise DataError(f"{path} is cut or lacks one of {', '.join(SLOPES)}; make it again with snakemake.")
-    return _significant(found[SLOPES], ["slope", "cost"], MEASURED_DIGITS)
+    """Return the slopes of an experiment `estimators`; `table` begins with its domain, as in `ppi-3x16`."""
+    found = agreement.read(_of_experiment(results, table, "estimators"))
+    return _significant(found, ["slope", "cost"], MEASURED_DIGITS)
 
 
 def objectives(results: Path, table: str) -> pd.DataFrame:
@@ -132,6 +124,7 @@ def updated(path: Path, new: pd.DataFrame, key: list[str]) -> pd.DataFrame:
     if not path.exists():
         return new
     rows = pd.concat([pd.read_csv(path), new], ignore_index=True)
+    rows = rows.astype(dict.fromkeys(new.select_dtypes("Int64"), "Int64"))  # else 10 is written as 10.0
     return rows[key].drop_duplicates().merge(rows.drop_duplicates(key, keep="last"), on=key)[list(new.columns)]
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -57,6 +58,19 @@ class Agreement:
     finite: int
 
 
+def read(path: Path) -> pd.DataFrame:
+    """Return the table of slopes in a CSV file; its horizons are whole numbers, and missing for whole runs.
+
+    Raises DataError if the file is not there, lacks a column or is cut.
+    """
+    if not path.is_file():
+        raise DataError(f"{path} is not there; make the experiment `estimators` with snakemake.")
+    found = pd.read_csv(path) if path.stat().st_size else pd.DataFrame()
+    if not set(SLOPES) <= set(found) or found[SLOPES[-1]].isna().any():
+        raise DataError(f"{path} is cut or lacks one of {', '.join(SLOPES)}; make it again with snakemake.")
+    return found[SLOPES].astype({"horizon": "Int64"})
+
+
 def agreements(grid: Grid, slopes: pd.DataFrame, logarithmic: Sequence[str] = ()) -> Iterator[Agreement]:
     """Yield the agreement of each estimator with a grid, in the order of the table; last, that of single runs.
 
@@ -70,7 +84,7 @@ def agreements(grid: Grid, slopes: pd.DataFrame, logarithmic: Sequence[str] = ()
     """
     place = coordinates(grid.hyperparameters, logarithmic)
     own = slopes[slopes["problem"] == grid.cell["problem"]]
-    for (name, horizon), part in own.groupby(["estimator", "horizon"], sort=False, dropna=False):
+    for (name, _), part in own.groupby(["estimator", "horizon"], sort=False, dropna=False):
         by_seed = part.pivot(index="pretrain_seed", columns="hyperparameter", values="slope")
         if set(by_seed) != set(place):
             estimated, known = (", ".join(map(str, each)) for each in (by_seed, place))
@@ -79,8 +93,7 @@ def agreements(grid: Grid, slopes: pd.DataFrame, logarithmic: Sequence[str] = ()
                 f"{known}; make both with the same hyperparameters."
             )
         predicted = place.to_numpy() @ by_seed[list(place)].to_numpy(dtype=float).T
-        back = float(str(horizon))
-        steps = None if math.isnan(back) else int(back)
+        steps = None if part["horizon"].isna().all() else int(part["horizon"].iloc[0])
         cost = float(part.groupby("pretrain_seed")["cost"].first().mean())
         yield _agreement(grid, str(name), steps, cost, predicted, by_seed.index)
     yield _agreement(grid, SINGLE_RUNS, None, float(len(grid.test)), grid.test.to_numpy(dtype=float), grid.test.columns)
