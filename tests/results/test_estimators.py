@@ -235,6 +235,10 @@ def test_the_page_says_what_objectives_on_some_labelled_ecgs_see() -> None:
 
     low = words_of(seen[FIXED, "full_transfer", 500, TEST]), words_of(seen[FIXED, "full_transfer", 500, BEST])
     assert "not shown to gain in this test ({}), and its objective has {} with 500.".format(*low) in page
+    middle = seen[FIXED, "full_transfer", 250, BEST].sort_index()
+    parts = [words_of(middle.loc[part]) for part in (slice(0, 5), slice(6, 11))]
+    assert f"With 250 it has {words_of(middle, interval=True)}: {parts[0]} with PT seeds 0 to 5" in page
+    assert f"{parts[0]} with PT seeds 0 to 5, and {parts[1]} with PT seeds 6 to 11." in page
 
     lost = words_of(mild[LINEAR, 500, BEST], interval=True).replace("(", "(95 % interval ")
     assert f"The objective with 500 labelled ECGs has {lost}, with eight of twelve PT seeds" in page
