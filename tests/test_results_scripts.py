@@ -348,7 +348,8 @@ def test_slopes_of_further_pt_seeds_enter_a_table_and_those_made_again_replace_t
     exact = f'{cell},"exact, K = 1",10,1,group_00,1.23456e-07,1.35802'
     again = f"{cell},perturbed runs,,1,group_00,3.5,20.0"
     (new := tmp_path / "new" / "ppi" / "estimators" / "table.csv").parent.mkdir(parents=True)
-    for cut in ("", header[:-5], f"{header}\n{again[:-5]}"):
+    text = exact.replace(",10,", ",ten,")
+    for cut in ("", header[:-5], f"{header}\n{again[:-5]}", f"{header}\n{exact[:30]}", f"{header}\n{text}"):
         new.write_text(cut)
         with pytest.raises(SystemExit):
             runpy.run_path(script, run_name="__main__")

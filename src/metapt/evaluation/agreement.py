@@ -61,14 +61,18 @@ class Agreement:
 def read(path: Path) -> pd.DataFrame:
     """Return the table of slopes in a CSV file; its horizons are whole numbers, and missing for whole runs.
 
-    Raises DataError if the file is not there, lacks a column or is cut.
+    Raises DataError if the file is not there, lacks a column, is cut or has text where numbers are.
     """
     if not path.is_file():
         raise DataError(f"{path} is not there; make the experiment `estimators` with snakemake.")
-    found = pd.read_csv(path) if path.stat().st_size else pd.DataFrame()
-    if not set(SLOPES) <= set(found) or found[SLOPES[-1]].isna().any():
-        raise DataError(f"{path} is cut or lacks one of {', '.join(SLOPES)}; make it again with snakemake.")
-    return found[SLOPES].astype({"horizon": "Int64"})
+    try:
+        found = pd.read_csv(path)
+        if set(SLOPES) <= set(found) and found[SLOPES[-1]].notna().all():
+            return found[SLOPES].astype({"horizon": "Int64", "slope": float, "cost": float})
+        why = "a column or the end of a row is missing"
+    except (ValueError, TypeError) as error:
+        why = str(error).strip()
+    raise DataError(f"{path} is cut or lacks one of {', '.join(SLOPES)} ({why}); make it again with snakemake.")
 
 
 def agreements(grid: Grid, slopes: pd.DataFrame, logarithmic: Sequence[str] = ()) -> Iterator[Agreement]:
