@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import fnmatch
 import shutil
 import subprocess
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from metapt.config import load
-from metapt.digest import EXCLUDED, PACKAGE, closure, code_digest
+from metapt.digest import EXCLUDED, PACKAGE, _parsed, closure, code_digest
 from metapt.plan import planned
 from metapt.registry import DOMAINS
 
@@ -19,6 +20,7 @@ SOURCE = '''"""A module."""
 
 LIMIT = 3
 """Of what."""
+UNIT = 'metre'
 
 
 def double(x):
@@ -166,11 +168,84 @@ def digest(folder: Path, source: str) -> str:
         SOURCE.replace('    """Twice x."""\n', ""),
         SOURCE.replace("Of what.", "Of something."),
         SOURCE.replace("2 * x", "(2*x)"),
+        SOURCE.replace("'metre'", "u'me' \"tre\""),
     ],
-    ids=["comment", "docstring", "no docstring", "attribute's docstring", "layout"],
+    ids=["comment", "docstring", "no docstring", "attribute's docstring", "layout", "prefix and quotes of a text"],
 )
 def test_words_and_layout_do_not_count(source: str, tmp_path: Path) -> None:
     assert digest(tmp_path, source) == digest(tmp_path, SOURCE)
+
+
+MANY = """
+@cached(1, *a, key=b"2", **c)
+class A(B, metaclass=C):
+    x: int = 0x10
+
+    def f(self, a, /, b=1e-5, *c, d=None, **e):
+        return f"{a!r:>{b}.{d}} {c=}" "" f"{a:{b}}" u"é\U0001fae8" if a else lambda: (a[1:, ...], [], {**c, None: 1j})
+
+    async def g():
+        async with a as b, c: return [i async for i in j if not k]
+
+try:
+    match x:
+        case {"a": 1, **rest} | [1, *_] | A(x=None) | None: pass
+except* (A, B): raise
+"""
+"""Much of what the language has."""
+
+
+def test_the_digest_of_a_text_is_the_same_for_every_version_of_python(tmp_path: Path) -> None:
+    assert digest(tmp_path, SOURCE) == "b79cc0362159be5f"
+    assert digest(tmp_path, MANY) == "7126951dd011c2b1"
+
+
+@pytest.mark.parametrize("empty", [None, []])
+def test_a_field_that_a_version_of_python_adds_and_leaves_empty_does_not_count(
+    empty: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("metapt.digest._parsed", _parsed.__wrapped__)  # without its cache
+    before = digest(tmp_path, MANY)
+    for kind in (ast.ClassDef, ast.FunctionDef, ast.Call, ast.Constant):
+        monkeypatch.setattr(kind, "_fields", ("added", *kind._fields))
+        monkeypatch.setattr(kind, "added", empty, raising=False)
+    assert digest(tmp_path, MANY) == before
+    monkeypatch.setattr(ast.Call, "added", "something")
+    assert digest(tmp_path, MANY) != before
+
+
+def test_an_empty_part_that_a_version_of_python_adds_to_an_f_string_does_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, parse = digest(tmp_path, MANY), ast.parse
+
+    def parsed(text: str) -> ast.Module:
+        tree = parse(text)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.JoinedStr):
+                node.values.append(ast.Constant(""))
+        return tree
+
+    monkeypatch.setattr("metapt.digest._parsed", _parsed.__wrapped__)
+    with monkeypatch.context() as patch:  # pytest parses, too
+        patch.setattr(ast, "parse", parsed)
+        after = digest(tmp_path, MANY)
+    assert after == before
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ("f''", "f'{1}'", "''", "'a'"),
+        ("None", "()", "[]", "{}", "...", "[None]", "[[]]"),
+        ("1", "1.0", "True", "'1'", "b'1'", "1j", "f'{1}'", "-1"),
+        ("f(a)", "f(*a)", "f(a=a)", "f(**a)", "f[a]", "f[a:]", "f[:a]"),
+        ("lambda a: 1", "lambda *a: 1", "lambda *, a: 1", "lambda a=None: 1", "lambda *, a=None: 1"),
+        ("f'{a}'", "f'{a!r}'", "f'{a:}'", "f'{a:1}'", "f'{a} '", "f'{a:{b}}'", "f'{a}{b}'", "f'a'"),
+    ],
+)
+def test_expressions_that_differ_have_other_digests(changes: tuple[str, ...], tmp_path: Path) -> None:
+    assert len({digest(tmp_path, f"x = {each}") for each in changes}) == len(changes)
 
 
 @pytest.mark.parametrize("key", ["size = Field(1, description='its words')", "size = key(1, 'its words', ge=0)"])

@@ -176,16 +176,31 @@ def _read(path: Path) -> _Module:
 def _parsed(text: str) -> _Module:
     tree = ast.parse(text)
     nodes = list(ast.walk(tree))
-    _drop_docstrings(nodes)
+    _simplify(nodes)
     words = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
     return _Module(
         imports=tuple(_imports(nodes)),
         uses=tuple(_uses(nodes)),
         files=tuple(sorted(filter(_DATA_FILE.fullmatch, words))),
-        tree=ast.dump(tree),
+        tree=_dump(tree),
         bound=dict(_bound(nodes)),
         definitions=dict(_definitions(tree)),
     )
+
+
+def _dump(node: Any) -> str:
+    """Return a syntax tree as text that each version of Python writes alike, which `ast.dump` is not.
+
+    Fields that are empty are left out, since later versions add some; letters beyond ASCII are escaped, since versions
+    differ in which of them they print.
+    """
+    if isinstance(node, list):
+        return f"[{', '.join(map(_dump, node))}]"
+    if not isinstance(node, ast.AST):
+        return ascii(node)
+    fields = ((name, getattr(node, name, None)) for name in sorted(node._fields) if name != "kind")  # of u"text"
+    filled = (f"{name}={_dump(value)}" for name, value in fields if value is not None and value != [])
+    return f"{type(node).__name__}({', '.join(filled)})"
 
 
 def _imports(nodes: list[ast.AST]) -> Iterator[str]:
@@ -235,7 +250,7 @@ def _definitions(tree: ast.Module) -> Iterator[tuple[str, _Definition]]:
 
 def _definition(nodes: list[Any]) -> _Definition:
     names = {each.id for node in nodes for each in ast.walk(node) if isinstance(each, ast.Name)}
-    return _Definition("\n".join(map(ast.dump, nodes)), frozenset(names))
+    return _Definition("\n".join(map(_dump, nodes)), frozenset(names))
 
 
 def _validates(method: ast.FunctionDef) -> bool:
@@ -244,9 +259,14 @@ def _validates(method: ast.FunctionDef) -> bool:
     return method.name == "check" or any(isinstance(each, ast.Name) and "validator" in each.id for each in called)
 
 
-def _drop_docstrings(nodes: list[ast.AST]) -> None:
-    """Drop docstrings of modules, classes, functions and attributes, and descriptions of config keys."""
+def _simplify(nodes: list[ast.AST]) -> None:
+    """Drop docstrings of modules, classes, functions and attributes, and descriptions of config keys.
+
+    Of f-strings, drop empty parts, which some versions of Python add.
+    """
     for node in nodes:
+        if isinstance(node, ast.JoinedStr):
+            node.values = [each for each in node.values if not (isinstance(each, ast.Constant) and each.value == "")]
         if isinstance(node, ast.Call):
             node.keywords = [each for each in node.keywords if each.arg != "description"]
             if isinstance(node.func, ast.Name) and node.func.id == "key":  # metapt.sections.key(default, description)
