@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,6 +19,9 @@ Places = dict[Keys, str]
 _MOST_BYTES = 1 << 20
 _MOST_VALUES = 100_000  # an alias counts as all values that it stands for; far more than any config has
 _MERGE = "tag:yaml.org,2002:merge"
+_DATE = "tag:yaml.org,2002:timestamp"
+_ODD_NUMBER = re.compile(r"[-+]?(0[0-9_]+(\.[0-9_]*)?(e[-+]?[0-9]+)?|[0-9_]+(:[0-9]+)+(\.[0-9_]*)?)", re.IGNORECASE)
+"""Numbers that YAML 1.1 reads to base 8 (010) or 60 (1:30), and those that look like them (08)."""
 
 
 def read(paths: Sequence[Path], changes: Mapping[str, Any] | None = None) -> tuple[dict[str, Any], Places]:
@@ -103,14 +107,32 @@ def _place(section: Mapping[str, Any], keys: Keys, place: str, places: Places) -
             _place(value, here, place, places)
 
 
+def _is_quoted(node: yaml.ScalarNode) -> bool:
+    return node.style is not None and node.tag == yaml.resolver.BaseResolver.DEFAULT_SCALAR_TAG
+
+
+class _Loader(yaml.SafeLoader):
+    """PyYAML's loader, which also reads 1e1 and 1e-3 as numbers, as YAML 1.2 does."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)e[-+]?[0-9]+$", re.IGNORECASE),
+    [*"-+.0123456789"],
+)
+
+
 class _File:
-    """One YAML file. Its content is a tree: an alias is replaced by what it stands for, up to a bound."""
+    """One YAML file. Its content is a tree: an alias is replaced by what it stands for, up to a bound.
+
+    Keys and dates are texts as they are written.
+    """
 
     def __init__(self, path: Path) -> None:
         self._name = _short(path)
         self._left = _MOST_VALUES
         self._path = path
-        self._loader: yaml.SafeLoader
+        self._loader: _Loader
 
     def content(self, places: Places) -> dict[str, Any]:
         """Return what the file says; its keys are added to `places`. Raises ConfigError as `read`."""
@@ -119,7 +141,7 @@ class _File:
                 content = file.read(_MOST_BYTES + 1)
             if len(content) > _MOST_BYTES:
                 raise ConfigError(f"{self._name} is larger than {_MOST_BYTES} bytes, so it is no config.")
-            self._loader = yaml.SafeLoader(content.decode("utf-8-sig"))
+            self._loader = _Loader(content.decode("utf-8-sig"))
             node = self._loader.get_single_node()
             if not isinstance(node, yaml.MappingNode):
                 raise ConfigError(f"{self._name} must be a section (keys with values), as config/README.md shows.")
@@ -144,8 +166,14 @@ class _File:
             return self._section(node, keys, (*outer, node), places)
         if isinstance(node, yaml.SequenceNode) and node.tag == yaml.resolver.BaseResolver.DEFAULT_SEQUENCE_TAG:
             return [self._value(item, keys, (*outer, node), {}) for item in node.value]
+        if isinstance(node, yaml.ScalarNode) and not _is_quoted(node) and _ODD_NUMBER.fullmatch(node.value):
+            raise ConfigError(
+                f"{self._at(node)}: {'.'.join(keys)} is {node.value}; YAML takes a number with a leading zero or with "
+                "colons to base 8 or 60: write it with decimal digits (10, 0.5, 1e-3), or a text in quotes."
+            )
         try:
-            return self._loader.construct_object(node)
+            value = self._loader.construct_object(node)
+            return node.value if node.tag == _DATE else value
         except ValueError as error:  # of a date that does not exist, or a number of thousands of digits
             text = str(node.value)
             shown = text if len(text) <= 40 else f"{text[:40]}..."
@@ -156,9 +184,9 @@ class _File:
 
     def _section(
         self, node: yaml.MappingNode, keys: Keys, outer: tuple[yaml.Node, ...], places: Places
-    ) -> dict[Any, Any]:
-        merged: dict[Any, Any] = {}
-        own: dict[Any, Any] = {}
+    ) -> dict[str, Any]:
+        merged: dict[str, Any] = {}
+        own: dict[str, Any] = {}
         for key_node, value_node in node.value:
             if key_node.tag == _MERGE:
                 value = self._value(value_node, keys, outer, places)
@@ -170,8 +198,8 @@ class _File:
                 continue
             if not isinstance(key_node, yaml.ScalarNode):
                 raise ConfigError(f"{self._at(key_node)}: a list or a section can't be a key.")
-            key = self._value(key_node, keys, outer, {})
-            here = (*keys, str(key))
+            key = key_node.value
+            here = (*keys, key)
             if key in own:
                 first = places.get(here, self._name).rsplit(", ", 1)[-1]
                 raise ConfigError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -9,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from metapt.cli import main
+from metapt.config import load
+from metapt.config_files import check_command_line, read_one
 
 TINY = Path(__file__).parents[1] / "workflow" / "tiny.yaml"
 
@@ -126,6 +129,25 @@ WRONG: dict[str, tuple[bytes, str]] = {
         b"mnist: {rotation_mean: {epochs: {a: 1}}}",
         "epochs is {'a': 1}, but must be a whole number",
     ),
+    "an octal number": (
+        b"mnist:\n  rotation_mean:\n    epochs: 010\n",
+        "config.yaml, line 3: mnist.rotation_mean.epochs is 010; YAML takes a number with a leading zero or with",
+    ),
+    "digits after a zero that are not octal": (b"mnist: {rotation_mean: {epochs: 08}}", "epochs is 08; YAML takes"),
+    "a negative octal number": (b"mnist: {headroom: {mean: [-012, 0]}}", "mnist.headroom.mean is -012; YAML takes"),
+    "an octal number that says its type": (b"mnist: {rotation_mean: {epochs: !!int '010'}}", "epochs is 010; YAML"),
+    "a fraction with a leading zero": (b"mnist: {rotation_mean: {target: 090.5}}", "target is 090.5; YAML takes"),
+    "a power of ten with a leading zero": (b"ppi: {arms: {meta: {pretrain_lr: 01e-3}}}", "pretrain_lr is 01e-3; YAML"),
+    "a number to base 60": (
+        b"ppi: {arms: {meta: {pretrain_lr: 1:30}}}",
+        "colons to base 8 or 60: write it with decimal digits (10, 0.5, 1e-3), or a text in quotes.",
+    ),
+    "a fraction to base 60": (b"mnist: {rotation_mean: {target: -1:30.5}}", "target is -1:30.5; YAML takes"),
+    "an octal number in an anchor": (
+        b"ecg: {arms: {a: {extends: meta, pretrain_lr: &x 010}, b: {extends: meta, pretrain_lr: *x}}}",
+        "ecg.arms.a.pretrain_lr is 010; YAML takes",
+    ),
+    "an octal number in a list": (b"ecg: {warp_study: {horizon: [1, 0_20]}}", "warp_study.horizon is 0_20; YAML takes"),
     "a date for a text": (
         b"results: 2020-01-01\nmnist: {rotation_mean: {epochs: 2020-01-01}}",
         "epochs is '2020-01-01', but must",
@@ -170,6 +192,60 @@ def test_a_file_that_cannot_be_read(
 ) -> None:
     assert main(["check", str(tmp_path / path)]) == 1
     assert f"can't be read: {sentence}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1e1", 10.0),
+        ("1e-3", 0.001),
+        ("+1E+3", 1000.0),
+        (".5e3", 500.0),
+        ("5.e-1", 0.5),
+        ("1.5e3", 1500.0),
+        ("0e0", 0.0),
+        ("0.5", 0.5),
+        ("0", 0),
+        ("-0", 0),
+        ("10", 10),
+        ("1_000", 1000),
+        ("0x1f", 31),
+        ("'010'", "010"),
+        ('"1:30"', "1:30"),
+        ("|-\n  010", "010"),
+        ("1e", "1e"),
+        ("0-1", "0-1"),
+        ("10:00:x", "10:00:x"),
+        ("2020-01-01", "2020-01-01"),
+        ("2020-01-01T10:00:00Z", "2020-01-01T10:00:00Z"),
+    ],
+)
+def test_a_value_is_what_is_written(text: str, value: object, tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(f"a: {text}\nb: [1]\n")
+    found = read_one(tmp_path / "config.yaml")["a"]
+    assert found == value
+    assert type(found) is type(value)
+
+
+@pytest.mark.parametrize("key", ["on", "no", "010", "1:30", "1.50", "1e3", "2020-01-01", "~", "'on'"])
+def test_a_key_is_a_text_as_it_is_written(key: str, tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(f"arms: {{{key}: 1}}\n")
+    assert read_one(tmp_path / "config.yaml") == {"arms": {key.strip("'"): 1}}
+
+
+def test_powers_of_ten_are_whole_numbers_where_they_are_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("results: r\nmnist: {rotation_mean: {epochs: 1e1, target: 9e1}}\n")
+    found = load([tmp_path / "config.yaml"]).mnist.rotation_mean
+    assert (found.epochs, found.target) == (10, 90.0)
+
+
+def test_the_workflow_refuses_before_snakemake_reads_another_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "config.yaml").write_text("results: r\nmnist: {rotation_mean: {epochs: 010}}\n")
+    monkeypatch.setattr(sys, "argv", ["snakemake", "--configfile", str(tmp_path / "config.yaml"), "--dry-run"])
+    with pytest.raises(SystemExit, match=r"config.yaml, line 2: mnist.rotation_mean.epochs is 010; YAML takes"):
+        check_command_line()
 
 
 def test_overlays_are_laid_over_one_another(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
