@@ -48,7 +48,7 @@ def test_a_file_that_no_pretraining_left_is_one_sentence(learned: Learned, tmp_p
     save_pretrained(learned, path)
     for network in (Network(layers=3, width=4), Network(layers=1, width=4), Network(layers=2, width=5)):
         with pytest.raises(
-            DataError, match=f"has no encoder of {network.layers} layers of width {network.width}: remove it"
+            DataError, match=f"has no encoder of {network.layers} layers of width {network.width}, of which "
         ):
             load_pretrained(path, network, "cpu")
     path.write_bytes(path.read_bytes()[:3000])

@@ -41,12 +41,12 @@ def load_pretrained(path: Path, like: Pretrained, network: str, device: str) -> 
 
     Args:
         path: pretrained.pt.
-        like: a network whose encoder and buffers have the expected names and shapes.
+        like: a network whose encoder and buffers have the expected names, types and shapes.
         network: a description of it for error messages, such as "width 3".
         device: the device of the tensors.
 
     Raises:
-        DataError: the file is missing, cut or altered, or its encoder has other names or shapes.
+        DataError: the file is missing, cut or altered, or its encoder has other names, types or shapes.
     """
     try:
         content = torch.load(path, map_location=device, weights_only=True)
@@ -58,11 +58,14 @@ def load_pretrained(path: Path, like: Pretrained, network: str, device: str) -> 
     if not isinstance(content, dict) or not all(_is_params(content.get(name)) for name in _PARTS):
         parts = ", ".join(_PARTS)
         raise DataError(f"{path} is not what PT leaves, which is {parts}: remove it, so that PT is run again.")
-    if any(
-        _shapes(content[name]) != _shapes(expected)
-        for name, expected in (("encoder", like.encoder), ("buffers", like.buffers))
-    ):
-        raise DataError(f"{path} has no encoder of {network}: remove it, so that PT is run again.")
+    for part, expected in (("encoder", like.encoder), ("buffers", like.buffers)):
+        for name in expected | content[part]:
+            found, right = _kind(content[part].get(name)), _kind(expected.get(name))
+            if found != right:
+                raise DataError(
+                    f"{path} has no encoder of {network}, of which {name} in {part} is {right}; in the file it is "
+                    f"{found}. Remove it, so that PT is run again."
+                )
     return Learned(Pretrained(content["encoder"], content["head"], content["buffers"]), content["meta"])
 
 
@@ -72,5 +75,10 @@ def _is_params(part: object) -> bool:
     )
 
 
-def _shapes(params: Params) -> dict[str, torch.Size]:
-    return {name: value.shape for name, value in params.items()}
+def _kind(value: Tensor | None) -> str:
+    """Return the type and the shape of a tensor in words.
+
+    >>> _kind(torch.zeros(3, 2)), _kind(None)
+    ('float32 of shape (3, 2)', 'missing')
+    """
+    return "missing" if value is None else f"{str(value.dtype).removeprefix('torch.')} of shape {tuple(value.shape)}"
