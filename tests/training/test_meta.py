@@ -533,6 +533,7 @@ def test_parameters_that_cannot_be_trained_are_refused() -> None:
     for pretrained, meta, head, sentence in [
         (Pretrained({}, {}), problem.meta, problem.head, "the encoder has no parameters"),
         (problem.pretrained, {}, problem.head, "the set of meta-parameters has no parameters"),
+        (problem.pretrained, {"w": torch.zeros(0)}, problem.head, "the set of meta-parameters has no parameters"),
         (
             problem.pretrained,
             {"w": torch.arange(3)},

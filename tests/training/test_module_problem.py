@@ -151,6 +151,39 @@ def test_random_draws_of_the_loss_belong_to_the_minibatch() -> None:
         check_problem(*arguments, (X, Y), (X, LABELS))
 
 
+@pytest.mark.parametrize(
+    ("loss", "sentence"),
+    [
+        (lambda head, features, batch: head(features), r"finetune_loss returned a tensor of shape"),
+        (lambda head, features, batch: head(features.detach()).mean(), "finetune_loss depends on no argument features"),
+        (
+            lambda head, features, batch: Once.apply(head(features)).mean(),
+            "finetune_loss can't be differentiated twice",
+        ),
+    ],
+)
+def test_errors_name_the_functions_that_the_user_has_written(loss: Any, sentence: str) -> None:
+    problem = ModuleProblem(*modules(), pretrain_loss=pretrain_loss, finetune_loss=loss)
+    batches = LoaderBatches(pretrain=[(X, Y)], train=[(X, LABELS)], validation=[(-X, LABELS)])
+    settings = MetaSettings(2, inverse=INVERSE, finetuning=Unroll(1, SGD(0.1)))
+    with pytest.raises((ValueError, RuntimeError), match=sentence):
+        metapt.check(problem, batches, problem.pretrained, META, problem.head, settings)
+
+
+class Once(torch.autograd.Function):
+    """The square, with a derivative that can't be differentiated."""
+
+    @staticmethod
+    def forward(context: Any, x: Tensor) -> Tensor:  # type: ignore[override]
+        context.save_for_backward(x)
+        return x.square()
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(context: Any, dy: Tensor) -> Tensor:  # type: ignore[override]
+        return 2 * dy * context.saved_tensors[0]
+
+
 def test_autocast_rounds_plain_steps_and_leaves_hypergradients_alone() -> None:
     problem = problem_of(*modules())
     mixed = Autocast(problem, "cpu")

@@ -14,7 +14,7 @@ from torch import Tensor
 from metapt.hypergrad.checks import Checked, check_arguments
 from metapt.hypergrad.optimizers import DifferentiableOptimizer
 from metapt.hypergrad.params import Params, Pretrained, detached, leaves, like, unconnected, vjp, vjp_graph
-from metapt.hypergrad.problem import MetaProblem
+from metapt.hypergrad.problem import MetaProblem, name_of
 
 
 class ExactHypergradient(NamedTuple):
@@ -121,7 +121,8 @@ def _finetune(
     for batch in batches:
         loss = problem.head_loss(head, problem.encode({**encoder, **trained.buffers}, batch), batch)
         changed = [*head.values(), *(encoder.values() if network else ())]
-        gradients = vjp_graph(loss, changed, "head_loss of encode" if network else "head_loss")
+        name = name_of(problem, "head_loss")
+        gradients = vjp_graph(loss, changed, f"{name} of encode" if network else name)
         if network:
             encoder, encoder_state = optimizer.step(encoder, like(encoder, gradients[len(head) :]), encoder_state)
         head, head_state = optimizer.step(head, like(head, gradients[: len(head)]), head_state)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from metapt.hypergrad.params import Params, Pretrained, all_finite, leaves, norm
-from metapt.hypergrad.problem import MetaProblem
+from metapt.hypergrad.problem import MetaProblem, name_of
 
 _LOOK_FOR = "Look for detach(), torch.no_grad(), item(), numpy, and for a module that is called without functional_call"
 _METHODS = ("pretrain_loss", "encode", "head_loss")
@@ -77,7 +77,8 @@ class Checked:
         return _attached("encode", self._problem.encode(encoder, batch), encoder.values())
 
     def head_loss(self, head: Params, features: Tensor, batch: Any) -> Tensor:
-        return _loss("head_loss", self._problem.head_loss(head, features, batch), [features, *head.values()])
+        name = name_of(self._problem, "head_loss")
+        return _loss(name, self._problem.head_loss(head, features, batch), [features, *head.values()])
 
 
 def _loss(method: str, loss: Any, inputs: Iterable[Tensor]) -> Tensor:
@@ -164,16 +165,17 @@ def check_problem(
         _check_depends("encode", features, encoder, "parameter of the encoder")
         report("encode depends on the encoder")
         if uses_head_loss:
+            name = name_of(problem, "head_loss")
             leaf = features.detach().requires_grad_()
             ft_loss = problem.head_loss(psi, leaf, finetune_batch)
-            report(f"head_loss returns a scalar, {float(ft_loss.detach()):.4g}")
+            report(f"{name} returns a scalar, {float(ft_loss.detach()):.4g}")
             again = problem.head_loss(psi, leaf, finetune_batch)
-            _check_equal(ft_loss, again, f"head_loss returned two different numbers {_IN_EQUAL_CALLS}")
-            report("head_loss returns the same number in two equal calls")
-            _check_depends("head_loss", ft_loss, {"features": leaf}, "argument features")
+            _check_equal(ft_loss, again, f"{name} returned two different numbers {_IN_EQUAL_CALLS}")
+            report(f"{name} returns the same number in two equal calls")
+            _check_depends(name, ft_loss, {"features": leaf}, "argument features")
             if psi:
-                _check_depends("head_loss", ft_loss, psi, "parameter of the FT head (give {} if it has none)")
-            report("head_loss depends on the features" + (" and on the FT head" if psi else ""))
+                _check_depends(name, ft_loss, psi, "parameter of the FT head (give {} if it has none)")
+            report(f"{name} depends on the features" + (" and on the FT head" if psi else ""))
         _check_equal(
             loss,
             pretrain_loss(),

@@ -17,7 +17,7 @@ from torch import Tensor
 from metapt.hypergrad.inverse import ConjugateGradient, SolveResult, Status
 from metapt.hypergrad.optimizers import SGD, DifferentiableOptimizer, OptimizerState
 from metapt.hypergrad.params import Params, Vector, add, all_finite, detached, dot, leaves, like, norm, vjp, vjp_graph
-from metapt.hypergrad.problem import MetaProblem
+from metapt.hypergrad.problem import MetaProblem, name_of
 
 
 class FineTuned(NamedTuple):
@@ -182,7 +182,7 @@ class Unroll:
         losses = []
         for batch in train_batches:
             loss = problem.head_loss(current, features(batch), batch)
-            gradient = like(current, vjp_graph(loss, list(current.values()), "head_loss"))
+            gradient = like(current, vjp_graph(loss, list(current.values()), name_of(problem, "head_loss")))
             current, state = self.optimizer.step(current, gradient, state)
             losses.append(loss.detach())
         validation_loss = problem.head_loss(current, features(validation_batch), validation_batch)
@@ -207,11 +207,10 @@ class Unroll:
         losses = []
         for batch in train_batches:
             loss = problem.head_loss(current_head, problem.encode({**current_encoder, **buffers}, batch), batch)
-            gradients = vjp_graph(loss, [*current_encoder.values(), *current_head.values()], "head_loss of encode")
-            encoder_part, head_part = (
-                like(current_encoder, gradients[: len(start)]),
-                like(current_head, gradients[len(start) :]),
-            )
+            what = f"{name_of(problem, 'head_loss')} of encode"
+            gradients = vjp_graph(loss, [*current_encoder.values(), *current_head.values()], what)
+            encoder_part = like(current_encoder, gradients[: len(start)])
+            head_part = like(current_head, gradients[len(start) :])
             current_encoder, encoder_state = self.optimizer.step(current_encoder, encoder_part, encoder_state)
             current_head, state = self.optimizer.step(current_head, head_part, state)
             losses.append(loss.detach())
@@ -347,7 +346,7 @@ class FittedHead:
         first = None
         for _ in range(self.max_steps):
             values = list(current.values())
-            gradient = vjp_graph(objective, values, "head_loss")
+            gradient = vjp_graph(objective, values, name_of(problem, "head_loss"))
             downhill = [-value.detach() for value in gradient]
             size = float(norm(downhill))
             first = size if first is None else first
@@ -408,7 +407,8 @@ class FittedHead:
         loss = problem.head_loss(head, features(held_out), held_out)
         gradients = vjp([loss], [*values, *features.all()])
         head_gradient, direct = gradients[: len(values)], gradients[len(values) :]
-        train_gradient = vjp_graph(self._objective(problem, head, train, features), values, "head_loss")
+        objective = self._objective(problem, head, train, features)
+        train_gradient = vjp_graph(objective, values, name_of(problem, "head_loss"))
         solved = self._solve(train_gradient, values, head_gradient)
         through_head = vjp(train_gradient, features.all(), solved.value)
         return _HeldOut(loss.detach(), add(direct, through_head, -1.0), norm(head_gradient), solved.status)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import _engine_run_backward
 
-from metapt.hypergrad import modules
+from metapt.hypergrad import modules, operations
 from metapt.hypergrad.twice import twice
 
 Params = dict[str, Tensor]
@@ -186,16 +186,23 @@ def _products(
     """Return what `torch.autograd.grad` does, by the same call of torch's engine.
 
     `torch.autograd.grad` compares the shapes of outputs and cotangents by means of SymPy, whose import takes a second.
+
+    Raises:
+        RuntimeError: an operation has no derivative, or no second one.
     """
-    return _engine_run_backward(
-        tuple(outputs), tuple(cotangents), keep, graph, tuple(inputs), True, accumulate_grad=False
-    )
+    try:
+        return _engine_run_backward(
+            tuple(outputs), tuple(cotangents), keep, graph, tuple(inputs), True, accumulate_grad=False
+        )
+    except RuntimeError as error:
+        operations.explain(error)
+        raise
 
 
 def _filled(gradients: Sequence[Tensor | None], inputs: Sequence[Tensor]) -> Vector:
-    """Return the gradients with zeros in place of None."""
+    """Return the gradients with zeros in place of None, and dense ones in place of an embedding's sparse ones."""
     return [
-        torch.zeros_like(value) if gradient is None else gradient
+        torch.zeros_like(value) if gradient is None else gradient.to_dense() if gradient.is_sparse else gradient
         for value, gradient in zip(inputs, gradients, strict=True)
     ]
 

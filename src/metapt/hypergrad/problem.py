@@ -37,6 +37,12 @@ class MetaProblem(Protocol):
         """Return the FT loss of an FT minibatch, a scalar, given the features of the minibatch."""
 
 
+def name_of(problem: MetaProblem, method: str) -> str:
+    """Return the name by which the user knows a method of a problem: that in its optional dictionary `names`."""
+    names: dict[str, str] = getattr(problem, "names", {})
+    return names.get(method, method)
+
+
 class GaussNewtonProblem(MetaProblem, Protocol):
     """A problem whose PT loss is a convex function of the outputs of a network, as the Gauss-Newton matrix requires.
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+import functools
+from collections.abc import Callable
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
+from metapt.errors import MetaptError
+from metapt.hypergrad import operations
 from metapt.training.streams import ShuffledStream
 
 
@@ -17,6 +21,8 @@ class Batches(Protocol):
 
     If a PT step reuses the PT gradient of a hypergradient (`MetaSettings.reuse_gradient`), both have the same
     minibatch, which comes from `pretrain`.
+
+    An optional method `explain(error)` adds to an error of a loss which minibatches were in use, or raises another.
     """
 
     def pretrain(self) -> Any:
@@ -53,3 +59,37 @@ class StreamBatches:
         """Continue where `state` was taken."""
         for name, stream in self._streams.items():
             stream.load_state_dict(state[name])
+
+
+class _Training(Protocol):
+    @property
+    def batches(self) -> Batches: ...
+
+
+_Object = TypeVar("_Object", bound=_Training)
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
+
+
+def explained(
+    method: Callable[Concatenate[_Object, _Arguments], _Result],
+) -> Callable[Concatenate[_Object, _Arguments], _Result]:
+    """Let `explain` look at the errors of a method of an object that has `batches`."""
+
+    @functools.wraps(method)
+    def wrapped(self: _Object, /, *arguments: _Arguments.args, **named: _Arguments.kwargs) -> _Result:
+        try:
+            return method(self, *arguments, **named)
+        except Exception as error:
+            explain(error, self.batches)
+            raise
+
+    return wrapped
+
+
+def explain(error: Exception, batches: Batches) -> None:
+    """Add to an error which minibatches were in use, or raise one that says what to do in its place."""
+    if isinstance(error, RuntimeError):
+        operations.explain(error)
+    if hasattr(batches, "explain") and not isinstance(error, MetaptError):
+        batches.explain(error)

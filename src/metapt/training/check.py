@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from metapt.hypergrad import MetaProblem, Params, Pretrained, hypergradient
 from metapt.hypergrad.checks import check_arguments, check_problem
-from metapt.training.batches import Batches
+from metapt.training.batches import Batches, explain
 from metapt.training.meta import MetaPretraining, MetaSettings
 
 
@@ -23,6 +23,16 @@ def check(
         TypeError, ValueError, RuntimeError, ConfigError: the first thing that is wrong (see `MetaPretraining`,
             `check_problem` and `hypergradient`).
     """
+    try:
+        _check(problem, batches, pretrained, meta, head, settings)
+    except Exception as error:
+        explain(error, batches)
+        raise
+
+
+def _check(
+    problem: MetaProblem, batches: Batches, pretrained: Pretrained, meta: Params, head: Params, settings: MetaSettings
+) -> None:
     check_arguments(problem, pretrained, meta, head)
     parts = {"encoder": pretrained.encoder, "PT head": pretrained.head, "buffers": pretrained.buffers}
     for what, params in (parts | {"meta-parameters": meta, "FT head": head}).items():

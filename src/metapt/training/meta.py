@@ -29,7 +29,7 @@ from metapt.hypergrad.hybrid import Curvature
 from metapt.hypergrad.inverse import Inverse
 from metapt.hypergrad.optimizers import OptimizerState
 from metapt.hypergrad.params import all_finite, detached, leaves, like, norm, vjp
-from metapt.training.batches import Batches
+from metapt.training.batches import Batches, explained
 from metapt.training.checkpoint import Checkpoint
 from metapt.training.diagnosis import Diagnosis, Trace
 from metapt.training.guard import HypergradientGuard
@@ -96,18 +96,10 @@ class MetaSettings:
     remainder: int = 0
 
     def __post_init__(self) -> None:
-        for name, least in {
-            "iterations": 1,
-            "pretrain_steps": 1,
-            "warmup": 0,
-            "remainder": 0,
-            "head_steps_between_updates": 0,
-            "accumulate": 1,
-            "max_skipped": 1,
-        }.items():
-            value = getattr(self, name)
-            if value < least:
-                raise ConfigError(f"{name} is {value}; legal: {least} or more")
+        least = {"iterations": 1, "pretrain_steps": 1, "warmup": 0, "remainder": 0, "head_steps_between_updates": 0}
+        for name, number in (least | {"accumulate": 1, "max_skipped": 1}).items():
+            if getattr(self, name) < number:
+                raise ConfigError(f"{name} is {getattr(self, name)}; legal: {number} or more")
         if self.warmup >= self.iterations:
             raise ConfigError(
                 f"warmup is {self.warmup} of {self.iterations} iterations, so that the meta-parameters would "
@@ -304,6 +296,7 @@ class MetaPretraining:
             self._pretrainer.step_along(self._spare_gradient)
             self._spare_gradient = None
 
+    @explained
     @torch.enable_grad()
     def _head_step(self) -> None:
         """Take one FT step of the head, with a frozen encoder."""
@@ -346,6 +339,7 @@ class MetaPretraining:
             self._apply(mean)
         self.trace.record_update(size, self.meta)
 
+    @explained
     def _hypergradient(self, head: Params, head_state: OptimizerState, reuse: bool = False) -> Hypergradient:
         """Return a hypergradient on new minibatches; with `reuse` on that of the next PT step, with its PT gradient."""
         pretrain_batch = self.batches.pretrain() if reuse else self._hypergradient_batch()
@@ -440,7 +434,7 @@ def _check(part: str, params: Params, may_be_empty: bool) -> None:
     Raises:
         ConfigError: there are none, or one is not of a floating type or not finite.
     """
-    if not params and not may_be_empty:
+    if not any(value.numel() for value in params.values()) and not may_be_empty:
         raise ConfigError(f"the {part} has no parameters")
     for name, value in params.items():
         if not value.is_floating_point():

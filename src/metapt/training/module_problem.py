@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 from torch.func import functional_call
@@ -49,6 +49,8 @@ class ModuleProblem:
         ValueError: as `Pretrained.from_modules`; the FT head shares a parameter with the encoder or the PT head, or
             keeps statistics.
     """
+
+    names: ClassVar = {"head_loss": "finetune_loss"}
 
     def __init__(
         self,

@@ -12,7 +12,7 @@ from metapt.errors import TrainingError
 from metapt.hypergrad import MetaProblem, Params, Pretrained
 from metapt.hypergrad.checks import Checked
 from metapt.hypergrad.params import all_finite, check_inference_mode, detached
-from metapt.training.batches import Batches
+from metapt.training.batches import Batches, explained
 from metapt.training.checkpoint import Checkpoint
 from metapt.training.optimizers import OptimizerSpec
 from metapt.training.progress import steps
@@ -46,6 +46,7 @@ class Pretrainer:
         self.loss = torch.zeros(())
         self._optimizer = optimizer.stepper(_named(self.pretrained))
 
+    @explained
     @torch.enable_grad()
     def step(self, meta: Params) -> Tensor:
         """Take one PT step on the next PT minibatch, without a derivative w.r.t. `meta`.
