@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -164,6 +165,58 @@ def test_a_full_disk_is_one_sentence(entry: Callable[[Run], str], tmp_path: Path
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "results/table.csv")
     assert execute(job(tmp_path, entry(raising(full)))) == 1
     assert "error: no room to write results/table.csv: make some on that disk" in (tmp_path / "log.txt").read_text()
+
+
+def test_an_error_of_the_system_is_one_sentence_if_it_names_a_file(
+    entry: Callable[[Run], str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for error, words in (
+        (OSError(errno.EIO, os.strerror(errno.EIO), "there"), "error: there can't be read or written (Input/output"),
+        (OSError("no folder for the cache"), "error: no folder for the cache"),
+    ):
+        assert execute(job(tmp_path, entry(raising(error)))) == 1
+        assert words in capfd.readouterr().err
+        assert "Traceback" not in (tmp_path / "log.txt").read_text()
+    assert execute(job(tmp_path, entry(raising(OSError(errno.EIO, os.strerror(errno.EIO)))))) == 1
+    assert "Traceback" in (tmp_path / "log.txt").read_text(), "else nobody could tell where"
+
+
+def test_a_record_that_cannot_be_made_is_named(
+    entry: Callable[[Run], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(package: str) -> str:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr("metapt.execute.metadata.version", fail)
+    assert execute(job(tmp_path, entry(copy))) == 1
+    text = (tmp_path / "log.txt").read_text()
+    assert f"error: {tmp_path / 'out' / 'run.json'} can't be written, because the system fails ([Errno 5]" in text
+    assert "Traceback" not in text
+
+
+@pytest.mark.parametrize("log", ["/dev/full", "original/log.txt", "out"])
+def test_a_log_that_cannot_be_written_is_said_once_and_ends_no_job(
+    log: str, entry: Callable[[Run], str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "out").mkdir()
+    path = tmp_path / log
+    assert execute(job(tmp_path, entry(copy), log=str(path))) == 0
+    text = capfd.readouterr().err
+    assert text.count(f"mine: the log {path} can't be written (") == 1
+    assert text.count("\n") == 2
+    assert "copying for me" in text
+    assert json.loads((tmp_path / "out" / "run.json").read_text())["state"] == "done"
+    assert execute(job(tmp_path, entry(raising(DataError("the file is cut."))), log=str(path))) == 1
+    assert "mine: error: the file is cut.\n" in capfd.readouterr().err
+
+
+def test_a_full_disk_behind_stderr_ends_no_job(
+    entry: Callable[[Run], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with suppress(OSError), open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stderr", full)
+        assert execute(job(tmp_path, entry(copy))) == 0
+    assert "copying for me" in (tmp_path / "log.txt").read_text()
 
 
 def test_a_missing_input_is_named(entry: Callable[[Run], str], tmp_path: Path) -> None:

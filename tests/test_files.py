@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import io
 import os
 import re
 import stat
@@ -15,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-from metapt.errors import MachineError
+from metapt.errors import DataError, MachineError
 from metapt.files import atomic_path, readable, sha256
 
 
@@ -87,7 +88,7 @@ def _half_and(exception: BaseException) -> Callable[[Path], None]:
     return write
 
 
-@pytest.mark.parametrize("exception", [ValueError("wrong"), OSError("odd"), RuntimeError("odd"), KeyboardInterrupt()])
+@pytest.mark.parametrize("exception", [ValueError("wrong"), RuntimeError("odd"), KeyboardInterrupt()])
 def test_an_exception_leaves_what_was_there(tmp_path: Path, exception: BaseException) -> None:
     path = tmp_path / "file"
     path.write_text("before")
@@ -96,6 +97,43 @@ def test_an_exception_leaves_what_was_there(tmp_path: Path, exception: BaseExcep
     assert raised.value is exception
     assert list(tmp_path.iterdir()) == [path]
     assert path.read_text() == "before"
+
+
+class Broken(io.RawIOBase):
+    """A file on a disk that fails."""
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: object) -> int:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+@pytest.mark.parametrize(
+    ("write", "reason"),
+    [
+        (_half_and(OSError(errno.EIO, os.strerror(errno.EIO))), "Input/output error"),
+        (_half_and(OSError("458752 written")), "458752 written"),
+        (lambda path: torch.save(torch.zeros(1000), Broken()), "Input/output error"),
+        (lambda path: path.with_name("absent").replace(path), "No such file or directory"),
+    ],
+    ids=["nameless", "without number", "torch", "renaming"],
+)
+def test_any_error_of_the_system_says_which_file_and_why(
+    tmp_path: Path, write: Callable[[Path], None], reason: str
+) -> None:
+    with pytest.raises(MachineError, match=f"{tmp_path}/file can't be written.*{reason}"):
+        _save(tmp_path / "file", write)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_cannot_be_read_has_no_sum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(DataError, match="/file is missing: make it again"):
+        sha256(tmp_path / "file")
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(hashlib, "file_digest", lambda *_: os.pread(-1, 1, 0))
+    with pytest.raises(DataError, match="/file can't be read: Bad file descriptor"):
+        sha256(tmp_path / "file")
 
 
 def _bytes(path: Path) -> None:
@@ -135,7 +173,7 @@ def test_read_only_folder(tmp_path: Path) -> None:
     _mount(tmp_path, "ro")
     try:
         with pytest.raises(
-            MachineError, match=r"new/file can't be written \(Read-only file system\): give this user the right"
+            MachineError, match=r"new/file can't be written \(Read-only file system\): check that the disk works"
         ):
             _save(tmp_path / "new" / "file", _bytes)
     finally:
@@ -155,8 +193,8 @@ def test_folder_in_the_place_of_the_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [tmp_path / "file"]
 
 
-def test_errors_about_other_files_pass(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="absent"):
+def test_an_error_about_another_file_names_both(tmp_path: Path) -> None:
+    with pytest.raises(MachineError, match=r"/file can't be written, because .*/absent can't be used \(No such file"):
         _save(tmp_path / "file", lambda _: (tmp_path / "absent").read_text())
     assert list(tmp_path.iterdir()) == []
 

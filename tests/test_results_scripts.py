@@ -239,7 +239,7 @@ def test_a_figure_without_its_tables_is_refused_with_a_sentence(
     (tmp_path / "estimators" / "ecg.csv").write_text(",".join(SLOPES[:-1]))
     shutil.copy(RESULTS / "headroom" / "ecg.csv", tmp_path / "headroom")
     for table, words in {
-        "estimators/mnist": "headroom/mnist.csv is not there",
+        "estimators/mnist": "headroom/mnist.csv is missing",
         "estimators/ecg": "ecg.csv is cut or lacks one of",
         "mnist": "there is no figure of a table 'mnist'",
     }.items():
@@ -341,7 +341,7 @@ def test_slopes_of_further_pt_seeds_enter_a_table_and_those_made_again_replace_t
     monkeypatch.setattr("sys.argv", ["tables.py", "estimators/ppi-4x64", str(tmp_path / "new")])
     with pytest.raises(SystemExit):
         runpy.run_path(script, run_name="__main__")
-    assert "table.csv is not there; make the experiment `estimators` with snakemake." in capsys.readouterr().err
+    assert "table.csv is missing: make the experiment `estimators` with snakemake." in capsys.readouterr().err
     header, cell = ",".join(SLOPES), "ppi 4x64 full_access"
     rows = [f"{cell},perturbed runs,,{seed},group_0{group},{seed}.5,20.0" for seed in (0, 1) for group in (0, 1)]
     table.write_text("\n".join([header, *rows, ""]))

@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from metapt.errors import ConfigError
+from metapt.files import regular
 
 Keys = tuple[str, ...]
 Places = dict[Keys, str]
@@ -137,7 +138,7 @@ class _File:
     def content(self, places: Places) -> dict[str, Any]:
         """Return what the file says; its keys are added to `places`. Raises ConfigError as `read`."""
         try:
-            with self._path.open("rb") as file:
+            with open(self._path, "rb", opener=regular) as file:
                 content = file.read(_MOST_BYTES + 1)
             if len(content) > _MOST_BYTES:
                 raise ConfigError(f"{self._name} is larger than {_MOST_BYTES} bytes, so it is no config.")

@@ -86,14 +86,11 @@ def execute(
         state = f"error: {error}"
         log.error(state)
     except Exception as error:
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            state = (
-                f"error: no room to write {error.filename}: make some on that disk, or name a folder elsewhere in the "
-                "config."
-            )
+        sentence = _of_the_system(error)
+        state = f"error: {sentence or repr(error)}"
+        if sentence:
             log.error(state)
         else:
-            state = f"error: {error!r}"
             log.exception("error: the job %s broke off", job.name)
     except BaseException:
         _stop_logging(handlers)
@@ -104,9 +101,23 @@ def execute(
     except MetaptError as error:
         state = f"error: {error}"
         log.error(state)
+    except OSError as error:  # of a file that the record tells of, such as the code
+        state = f"error: {job.record} can't be written, because the system fails ({error})."
+        log.error(state)
     finally:
         _stop_logging(handlers)
     return 0 if state == "done" else 1
+
+
+def _of_the_system(error: Exception) -> str | None:
+    """Return a sentence for an error of the system that says where it was; None for any other, which is a bug."""
+    if not isinstance(error, OSError):
+        return None
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"no room to write {error.filename}: make some on that disk, or name a folder elsewhere in the config."
+    if error.filename:
+        return f"{os.fsdecode(error.filename)} can't be read or written ({error.strerror})."
+    return str(error) if error.errno is None else None
 
 
 def _paths(files: dict[str, str]) -> dict[str, Path]:
@@ -207,32 +218,48 @@ class _Formatter(logging.Formatter):
 
 
 class _Stderr(logging.StreamHandler):  # type: ignore[type-arg]
-    """Write lines to stderr without breaking tqdm's progress bars."""
+    """Write lines to stderr without breaking tqdm's progress bars; a full disk behind it does not end the job."""
 
     def emit(self, record: logging.LogRecord) -> None:
         from tqdm import tqdm
 
-        tqdm.write(self.format(record), file=sys.stderr)
+        with suppress(OSError):
+            tqdm.write(self.format(record), file=sys.stderr)
+
+
+class _LogFile(logging.FileHandler):
+    """Write lines to a file. Where that fails, it is said once on stderr, and the job goes on."""
+
+    failed = False
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        error = sys.exc_info()[1]
+        if not isinstance(error, OSError):
+            super().handleError(record)
+        elif not self.failed:
+            self.failed = True
+            _without_log(self.baseFilename, error)
+
+    def close(self) -> None:
+        with suppress(OSError):  # of lines that are not written yet
+            super().close()
+
+
+def _without_log(path: str, error: OSError) -> None:
+    log.warning("the log %s can't be written (%s), and the job goes on without it", path, error.strerror)
 
 
 def _start_logging(job: Job, handlers: list[logging.Handler]) -> None:
-    """Log to the job's file and, with its name, to stderr; the handlers are added to `handlers`.
-
-    Raises MachineError if the file can't be written.
-    """
+    """Log to the job's file and, with its name, to stderr; the handlers are added to `handlers`."""
     log.setLevel(logging.INFO)
     log.propagate = False
     _add(_Stderr(), handlers, f"{job.name}: ")
     if job.log:
-        path = Path(job.log)
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            _add(logging.FileHandler(path, mode="w", encoding="utf-8"), handlers)
+            Path(job.log).parent.mkdir(parents=True, exist_ok=True)
+            _add(_LogFile(job.log, mode="w", encoding="utf-8"), handlers)
         except OSError as error:
-            raise MachineError(
-                f"{path} can't be written ({error.strerror}): give this user the right and the room to write there, or "
-                "name another folder in the config."
-            ) from error
+            _without_log(job.log, error)
 
 
 def _add(handler: logging.Handler, handlers: list[logging.Handler], prefix: str = "") -> None:

@@ -1,4 +1,4 @@
-"""Atomic writing of files, sentences for raw files that can't be read, and checksums."""
+"""Atomic writing of files, sentences for files that can't be read or written, and checksums."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import csv
 import errno
 import gzip
 import hashlib
+import io
 import os
 import secrets
 import shutil
+import stat
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -29,7 +31,7 @@ def atomic_path(path: Path, needs: int | None = None) -> Iterator[Path]:
     """Yield an empty file beside `path`, which replaces it when the block ends without an exception, else is removed.
 
     Folders are created. `needs`, the size of the whole file in bytes, is for the message when the disk is full. Raises
-    MachineError if the disk is full, or the folder can't be written.
+    MachineError in place of any error of the system in the block, such as a full disk.
     """
     temporary = path.with_name(f".{secrets.token_hex(4)}.{path.name}")
     try:
@@ -49,13 +51,30 @@ def write_csv(columns: Mapping[str, Iterable[Any]], path: Path) -> None:
         csv.writer(file, lineterminator="\n").writerows([columns, *zip(*columns.values(), strict=True)])
 
 
+def regular(path: str, flags: int) -> int:
+    """Open a file, as the `opener` of `open`, and refuse a pipe or a device, which could hold up the reader for ever.
+
+    Raises OSError for what is neither a file nor a folder (a folder is refused by `open`).
+    """
+    descriptor = os.open(path, flags | os.O_NONBLOCK)
+    mode = os.fstat(descriptor).st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is a pipe or a device, not a file", path)
+    return descriptor
+
+
 @contextmanager
-def reading_raw(path: Path) -> Iterator[None]:
-    """Turn the errors in reading a raw file, gzipped or not, into a DataError."""
+def reading(path: Path, missing: str = "download it, or copy it there") -> Iterator[io.BufferedReader]:
+    """Yield a regular file, open for reading, and turn the errors in reading it, gzipped or not, into a DataError.
+
+    `missing` says what to do if it is not there.
+    """
     try:
-        yield
+        with open(path, "rb", opener=regular) as file:
+            yield file
     except FileNotFoundError as error:
-        raise DataError(f"{path} is missing: download it, or copy it there.") from error
+        raise DataError(f"{path} is missing: {missing}.") from error
     except gzip.BadGzipFile as error:
         raise DataError(f"{path} is not a whole gzip file ({error}): {FETCH_AGAIN}.") from error
     except EOFError as error:
@@ -70,23 +89,25 @@ def reading_raw(path: Path) -> Iterator[None]:
 def explained(path: Path, temporary: Path, needs: int | None = None) -> Iterator[None]:
     """Turn the system's errors in writing `temporary`, which is to become `path`, into a MachineError.
 
-    When the disk is full, `temporary` is removed. Errors of other files are not changed.
+    When the disk is full, `temporary` is removed.
     """
     try:
         yield
     except (OSError, RuntimeError) as error:
         if _is_full(error, temporary.parent):
             raise _full_disk(path, temporary, needs) from error
-        if (
-            isinstance(error, OSError)
-            and error.filename
-            and Path(str(error.filename)) in {temporary, *temporary.parents}
-        ):
+        cause = next((each for each in _causes(error) if isinstance(each, OSError)), None)
+        if cause is None:
+            raise
+        reason = cause.strerror or cause
+        if cause.filename and Path(os.fsdecode(cause.filename)) not in {path, temporary, *temporary.parents}:
             raise MachineError(
-                f"{path} can't be written ({error.strerror}): give this user the right to write there, "
-                "or name another folder in the config."
+                f"{path} can't be written, because {os.fsdecode(cause.filename)} can't be used ({reason})."
             ) from error
-        raise
+        raise MachineError(
+            f"{path} can't be written ({reason}): check that the disk works and that this user has the right to write "
+            "there, or name another folder in the config."
+        ) from error
 
 
 def move_into_place(temporary: Path, path: Path) -> None:
@@ -106,8 +127,8 @@ def move_into_place(temporary: Path, path: Path) -> None:
 
 
 def sha256(path: Path) -> str:
-    """Return the SHA-256 of a file in hexadecimal, in constant memory."""
-    with path.open("rb") as file:
+    """Return the SHA-256 of a file in hexadecimal, in constant memory. Raises DataError if it can't be read."""
+    with reading(path, "make it again") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -129,12 +150,19 @@ def _is_full(error: BaseException, folder: Path) -> bool:
     NumPy and torch may lose the system's error number (torch.save raises a bare RuntimeError), so a disk without a free
     block counts too.
     """
+    if any(isinstance(cause, OSError) and cause.errno in _FULL for cause in _causes(error)):
+        return True
+    with suppress(OSError):
+        return folder.is_dir() and shutil.disk_usage(folder).free < _NO_ROOM
+    return False
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error and those that it came from: after a failed write torch raises another one."""
     cause: BaseException | None = error
     while cause is not None:
-        if isinstance(cause, OSError) and cause.errno in _FULL:
-            return True
+        yield cause
         cause = cause.__cause__ or cause.__context__
-    return folder.is_dir() and shutil.disk_usage(folder).free < _NO_ROOM
 
 
 def _full_disk(path: Path, temporary: Path, needs: int | None) -> MachineError:
@@ -143,7 +171,8 @@ def _full_disk(path: Path, temporary: Path, needs: int | None) -> MachineError:
     folder = next(folder for folder in path.absolute().parents if folder.is_dir())
     # Before the removal, since torch keeps the file open after an error and its space is not free then.
     available = shutil.disk_usage(folder).free + written
-    temporary.unlink(missing_ok=True)
+    with suppress(OSError):
+        temporary.unlink()
     return MachineError(
         f"{path} could not be written, because the disk is full or a quota is used up: it needs {need}, and "
         f"{readable(available)} are available there; make room, or name a folder on another disk "

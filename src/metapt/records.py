@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from metapt.errors import DataError, redacted
-from metapt.files import atomic_path, sha256
+from metapt.files import atomic_path, reading, sha256
 
 _OWN = "sha256_of_record"
 
@@ -149,8 +149,9 @@ def _differs(path: Path, known: str) -> bool:
 
 def _parsed(path: Path) -> dict[str, Any]:
     try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError, RecursionError) as error:
+        with reading(path, "make the run again") as file:
+            return dict(json.loads(file.read().decode()))
+    except (ValueError, TypeError, RecursionError) as error:
         raise DataError(
             f"{path} is not the record of a run ({error}): remove it, so that the run is made again."
         ) from error

@@ -259,7 +259,8 @@ def long_file(path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", [".hea", ".dat"])
 @pytest.mark.parametrize(
-    ("make", "message"), [(pipe, "is no file"), (endless, "is no file"), (long_file, "is overlong")]
+    ("make", "message"),
+    [(pipe, "it is a pipe or a device"), (endless, "it is a pipe or a device"), (long_file, "is overlong")],
 )
 def test_what_has_no_end_is_not_read(tmp_path: Path, suffix: str, make: Callable[[Path], None], message: str) -> None:
     (signal,) = draw_signals(1)

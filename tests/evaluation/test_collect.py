@@ -59,5 +59,5 @@ def test_a_missing_table_of_claims_is_named(tmp_path: Path) -> None:
     inputs = experiment(tmp_path, "mnist_fidelity", "cosine", [0.9])
     inputs["mnist_fidelity/claims"].unlink()
     outputs = {name: tmp_path / name for name in ("metrics", "claims", "headline")}
-    with pytest.raises(DataError, match=r"mnist_fidelity-claims\.csv is not a table of claims"):
+    with pytest.raises(DataError, match=r"mnist_fidelity-claims\.csv is missing: run snakemake again"):
         collect.run({"experiments": ["mnist_fidelity"], "stand_ins": []}, inputs, outputs, Machine())

@@ -288,9 +288,9 @@ def test_what_is_no_table_of_runs_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "other.csv").write_text("a,b\n1,2\n")
     with pytest.raises(DataError, match=r"other\.csv lacks the column 'experiment'"):
         read([tmp_path / "other.csv"])
-    with pytest.raises(DataError, match=r"missing\.csv is not there; name the table\.csv of a headroom"):
+    with pytest.raises(DataError, match=r"missing\.csv is missing: name the table\.csv of a headroom"):
         read([tmp_path / "missing.csv"])
-    with pytest.raises(DataError, match="is no table of runs"):
+    with pytest.raises(DataError, match="can't be read: Is a directory"):
         read([tmp_path])
     with pytest.raises(DataError, match="lacks the column 'test'"):
         check(rows(np.ones((3, 3))).drop(columns="test"))

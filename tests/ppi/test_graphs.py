@@ -97,7 +97,7 @@ def test_no_graphs() -> None:
 )
 def test_files_that_are_cut_or_altered(tmp_path: Path, change: Callable[[bytes], bytes]) -> None:
     path = tmp_path / "graphs.npz"
-    with pytest.raises(DataError, match="does not hold prepared graphs"):
+    with pytest.raises(DataError, match=r"graphs\.npz is missing: prepare the graphs"):
         load(path)
     save(two_graphs(), path)
     path.write_bytes(change(path.read_bytes()))

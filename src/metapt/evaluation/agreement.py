@@ -23,6 +23,7 @@ from scipy.stats import rankdata
 from metapt.errors import DataError
 from metapt.evaluation.headroom import Grid
 from metapt.evaluation.statistics import Estimate, estimate_mean
+from metapt.files import reading
 
 SLOPES = ["problem", "estimator", "horizon", "pretrain_seed", "hyperparameter", "slope", "cost"]
 """Columns of a table of slopes: the estimated change of the result per unit of a hyperparameter's coordinate (its
@@ -63,10 +64,9 @@ def read(path: Path) -> pd.DataFrame:
 
     Raises DataError if the file is not there, lacks a column, is cut or has text where numbers are.
     """
-    if not path.is_file():
-        raise DataError(f"{path} is not there; make the experiment `estimators` with snakemake.")
     try:
-        found = pd.read_csv(path)
+        with reading(path, "make the experiment `estimators` with snakemake") as file:
+            found = pd.read_csv(file)
         if set(SLOPES) <= set(found) and found[SLOPES[-1]].notna().all():
             return found[SLOPES].astype({"horizon": "Int64", "slope": float, "cost": float})
         why = "a column or the end of a row is missing"

@@ -13,7 +13,7 @@ from metapt.evaluation.comparisons import COLUMNS, counts
 from metapt.evaluation.paper import beside_paper, paper_numbers
 from metapt.evaluation.statistics import summarise
 from metapt.evaluation.tables import NOTHING, markdown, ours_and_papers
-from metapt.files import atomic_path
+from metapt.files import atomic_path, reading
 from metapt.machine import Machine
 
 SHOWN = ["experiment", "claim", "measured", "criterion", "paper", "verdict"]
@@ -52,8 +52,9 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
 
 def _read_claims(path: Path) -> pd.DataFrame:
     try:
-        found = pd.read_csv(path, dtype=str, keep_default_na=False)
-    except (OSError, ValueError) as error:
+        with reading(path, "run snakemake again") as file:
+            found = pd.read_csv(file, dtype=str, keep_default_na=False)
+    except ValueError as error:
         raise DataError(f"{path} is not a table of claims: {error}.") from error
     missing = [column for column in COLUMNS if column not in found]
     if missing:

@@ -14,6 +14,7 @@ from metapt.evaluation.differences import COLUMNS
 from metapt.evaluation.statistics import summarise
 from metapt.evaluation.summary import about, read_claims, wrapped
 from metapt.evaluation.tables import mean_and_error
+from metapt.files import reading
 
 
 def find(experiment: str, results: Path | None) -> Path:
@@ -64,8 +65,9 @@ def _differences(path: Path) -> pd.DataFrame:
     words = [name for name in COLUMNS if name not in (*numbers, "n")]
     missing = dict.fromkeys(numbers, "")
     try:
-        return pd.read_csv(path, dtype=dict.fromkeys(words, str), keep_default_na=False, na_values=missing)[COLUMNS]
-    except (OSError, ValueError, KeyError) as error:
+        with reading(path, "run snakemake again") as file:
+            return pd.read_csv(file, dtype=dict.fromkeys(words, str), keep_default_na=False, na_values=missing)[COLUMNS]
+    except (ValueError, KeyError) as error:
         raise DataError(
             f"{path} is not a table of differences ({str(error).strip()}); remove it and run snakemake again."
         ) from None

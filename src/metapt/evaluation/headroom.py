@@ -20,6 +20,7 @@ from scipy.special import fdtrc, nctdtr, stdtrit
 
 from metapt.errors import DataError
 from metapt.evaluation.statistics import CONFIDENCE, POWER, Estimate, estimate, estimate_mean
+from metapt.files import reading
 
 CELL = ["experiment", "domain", "problem", "evaluation"]
 RUN = [*CELL, "setting", "pretrain_seed", "finetune_seed", "validation", "test"]
@@ -57,10 +58,9 @@ def read(paths: Sequence[Path]) -> pd.DataFrame:
     tables = []
     for path in paths:
         try:
-            tables.append(check(pd.read_csv(path), str(path)))
-        except FileNotFoundError:
-            raise DataError(f"{path} is not there; name the table.csv of a headroom.") from None
-        except (OSError, ValueError) as error:
+            with reading(path, "name the table.csv of a headroom"):
+                tables.append(check(pd.read_csv(path), str(path)))
+        except ValueError as error:
             why = str(error).strip()
             raise DataError(f"{path} is no table of runs ({why}); name the table.csv of a headroom.") from None
     return check(pd.concat(tables, ignore_index=True), " and ".join(map(str, paths)))

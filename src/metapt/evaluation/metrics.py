@@ -11,12 +11,13 @@ import, is imported by the one function that makes a DataFrame.
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from metapt.errors import DataError
-from metapt.files import write_csv
+from metapt.files import reading, write_csv
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -202,13 +203,11 @@ def _frame(rows: list[dict[str, Any]], columns: list[str]) -> pd.DataFrame:
 
 def _read_csv(path: Path, columns: list[str]) -> list[dict[str, str]]:
     try:
-        with path.open(encoding="utf-8", newline="") as file:
-            lines = list(csv.reader(file, strict=True))
+        with reading(path, "the run that writes it has not been made") as file:
+            lines = list(csv.reader(io.TextIOWrapper(file, encoding="utf-8", newline=""), strict=True))
         if len(widths := {len(line) for line in lines}) != 1:
             raise ValueError(f"its lines have {' or '.join(map(str, sorted(widths))) or 'no'} cells")
-    except FileNotFoundError:
-        raise DataError(f"{path} is missing; the run that writes it has not been made.") from None
-    except (OSError, ValueError, csv.Error) as error:
+    except (ValueError, csv.Error) as error:
         raise DataError(f"{path} is not a CSV table: {error}.") from None
     _check_columns(lines[0], columns, str(path))
     return [dict(zip(lines[0], line, strict=True)) for line in lines[1:]]

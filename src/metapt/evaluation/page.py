@@ -24,7 +24,7 @@ from metapt.evaluation.metrics import CELL
 from metapt.evaluation.paper import beside_paper, paper_numbers
 from metapt.evaluation.statistics import summarise
 from metapt.evaluation.tables import mean_and_error, published
-from metapt.files import atomic_path
+from metapt.files import atomic_path, reading
 from metapt.machine import Machine
 
 TEMPLATE = "page.html"
@@ -100,8 +100,8 @@ def _experiment(domain: Json, experiment: Json, inputs: Mapping[str, Path], runs
         "name": name,
         "title": experiment["title"],
         "sentence": experiment["figure"] or experiment["title"],
-        "figure": base64.b64encode(own["figure_svg"].read_bytes()).decode(),
-        "tables": Markup(own["table_html"].read_text(encoding="utf-8")),
+        "figure": base64.b64encode(_bytes(own["figure_svg"])).decode(),
+        "tables": Markup(_bytes(own["table_html"]).decode()),
         "claims": [row | {"behind": behind(row)} for row in claims],
         "counts": counts(row["verdict"] for row in claims),
         "numbers": list(_numbers(cells, runs, domain["stand_in"])),
@@ -163,16 +163,22 @@ def _short(revision: str) -> str:
 
 def _record(path: Path) -> Json:
     try:
-        record: Json = json.loads(path.read_text(encoding="utf-8"))
+        record: Json = json.loads(_bytes(path).decode())
         return {key: record[key] for key in ("stage", "wall_time_s", "machine", "revision", "versions")}
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise DataError(f"{path} is not the record of a run ({error!r}); make the run again.") from None
+
+
+def _bytes(path: Path) -> bytes:
+    with reading(path, "run snakemake again") as file:
+        return file.read()
 
 
 def _read(path: Path) -> list[dict[str, str]]:
     try:
-        return pd.read_csv(path, dtype=str, keep_default_na=False).to_dict("records")  # type: ignore[return-value]
-    except (OSError, ValueError) as error:
+        with reading(path, "run snakemake again") as file:
+            return pd.read_csv(file, dtype=str, keep_default_na=False).to_dict("records")  # type: ignore[return-value]
+    except ValueError as error:
         raise DataError(f"{path} is not a CSV table: {error}.") from None
 
 

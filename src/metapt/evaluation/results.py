@@ -15,6 +15,7 @@ import pandas as pd
 from metapt.errors import DataError
 from metapt.evaluation import metrics
 from metapt.evaluation.paper import paper_numbers
+from metapt.files import reading
 from metapt.sections import DomainSection, ExperimentSection, Section
 
 _SERIES = ["stage", "arm", "setting", "seed", "replicate", "step", "name", "value"]
@@ -128,9 +129,10 @@ def run_words(run: str) -> dict[str, str | int]:
 def machine_of(record: Path) -> str:
     """Return the name of the machine in a run's `run.json`. Raises DataError if the file is no such record."""
     try:
-        machine = json.loads(record.read_text(encoding="utf-8"))["machine"]
+        with reading(record, "make the run again") as file:
+            machine = json.loads(file.read().decode())["machine"]
         return (
             str(machine["name"]) if machine["device"] == "cuda" else f"{machine['name']}, threads: {machine['threads']}"
         )
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise DataError(f"{record} is not the record of a run ({error!r}); make the run again.") from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 from metapt.errors import DataError
 from metapt.evaluation.comparisons import BEYOND_THE_PAPER, STAND_IN, counts
 from metapt.evaluation.tables import mean_and_error
+from metapt.files import reading
 
 WIDTH = 80
 MARKS = {
@@ -52,13 +54,11 @@ def summary(results: Path, colours: bool) -> str:
 def read_claims(path: Path) -> list[Claim]:
     """Return the rows of a table of claims. Raises DataError if there is none, or it is not such a table."""
     try:
-        with path.open(encoding="utf-8", newline="") as file:
-            claims = list(csv.DictReader(file))
+        with reading(path, "the workflow makes it at its end") as file:
+            claims = list(csv.DictReader(io.TextIOWrapper(file, encoding="utf-8", newline="")))
         for claim in claims:
             _ = MARKS[claim["verdict"]], _number(claim), claim["claim"], claim["experiment"], claim["paper"]
-    except FileNotFoundError:
-        raise DataError(f"{path} is not there; the workflow makes it at its end.") from None
-    except (OSError, ValueError, KeyError) as error:
+    except (ValueError, KeyError) as error:
         raise DataError(f"{path} is not a table of claims ({error!r}); remove it and run snakemake again.") from None
     return claims
 

@@ -18,7 +18,7 @@ from metapt.fetching import Absent, Cut, Failure, NoAnswer
 from metapt.fetching.source import RECORDS, Listed, Place, Source, SourceFile, place_of
 from metapt.fetching.verify import check_file, check_start, read_sums
 from metapt.fetching.web import Answer, Web
-from metapt.files import atomic_path, explained, move_into_place
+from metapt.files import atomic_path, explained, move_into_place, reading
 
 if TYPE_CHECKING:
     from metapt.machine import Machine
@@ -64,7 +64,7 @@ def _fetch_listed(source: Source, listed: Listed, mirrors: list[Place], paths: d
     """Fetch the small files in `paths` in parallel, and the list of their sums."""
     path = next(iter(paths.values())).parent / listed.sums
     fetch(listed, path, source.places(listed.sums, mirrors), web)
-    with path.open("rb") as opened:
+    with reading(path) as opened:
         sums = read_sums(opened, listed)
     records = paths.pop(RECORDS, None)
     if records is not None:
@@ -97,7 +97,7 @@ def fetch(file: SourceFile | Listed, path: Path, places: list[Place], web: Web, 
     failures: list[tuple[Place, Failure]] = []
     if path.is_file():
         try:
-            with path.open("rb") as opened:
+            with reading(path) as opened:
                 check_file(opened, file)
             return
         except Failure as failure:

@@ -9,10 +9,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
-from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 from urllib.parse import urlsplit
 
 import httpx
@@ -21,6 +20,7 @@ import tenacity
 import metapt
 from metapt.fetching import Absent, Cut, Failure, NoAnswer
 from metapt.fetching.source import Place
+from metapt.files import regular
 
 log = logging.getLogger(__name__)
 
@@ -92,13 +92,13 @@ class Web(ExitStack):
         """
         if isinstance(place, Path):
             try:
-                with place.open("rb") as file:
+                with open(place, "rb", opener=regular) as file:
                     file.seek(start)
-                    yield Answer(start, place.stat().st_size, iter(partial(file.read, 1 << 18), b""))
+                    yield Answer(start, place.stat().st_size, _pieces(file))
             except (FileNotFoundError, NotADirectoryError) as error:
                 raise Absent("no such file") from error
             except OSError as error:
-                raise Failure(f"can't be read: {error.strerror}") from error
+                raise _unreadable(error) from error
         else:
             with closing(self._ask(place, start)) as response:
                 start = start if response.status_code == _PART else 0
@@ -142,6 +142,19 @@ class Web(ExitStack):
             for client, deadline in list(self._deadlines.items()):
                 if time.monotonic() >= deadline:
                     client.close()
+
+
+def _pieces(file: BinaryIO) -> Iterator[bytes]:
+    """Yield the bytes of a file; what goes wrong is the place's fault, not that of the file they are written to."""
+    try:
+        while piece := file.read(1 << 18):
+            yield piece
+    except OSError as error:
+        raise _unreadable(error) from error
+
+
+def _unreadable(error: OSError) -> Failure:
+    return Failure(f"can't be read: {error.strerror}")
 
 
 def _chunks(response: httpx.Response) -> Iterator[bytes]:

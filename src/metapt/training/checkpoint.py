@@ -24,7 +24,7 @@ import torch
 from metapt import records
 from metapt.digest import code_digest
 from metapt.errors import ConfigError, DataError
-from metapt.files import atomic_path
+from metapt.files import atomic_path, regular
 from metapt.training import measure
 from metapt.training.interruption import end_if_told
 
@@ -118,7 +118,8 @@ class Checkpoint:
 
     def _read(self, path: Path) -> dict[str, Any] | None:
         try:
-            content = path.read_bytes()
+            with open(path, "rb", opener=regular) as file:
+                content = file.read()
         except IsADirectoryError as error:
             raise DataError(f"{path} is a folder, and a checkpoint belongs there: remove it.") from error
         except OSError as error:
@@ -148,15 +149,19 @@ class Checkpoint:
         return state
 
     def remove(self) -> None:
-        """Remove both generations, when the run has finished."""
-        self.path.unlink(missing_ok=True)
-        self._previous.unlink(missing_ok=True)
+        """Remove both generations, when the run has finished; log a warning for one that can't be removed."""
+        for path in (self.path, self._previous):
+            try:
+                path.unlink(missing_ok=True)
+            except OSError as error:
+                log.warning("the checkpoint %s of a finished run can't be removed (%s)", path, error.strerror)
         self._sweep()
 
     def _sweep(self) -> None:
         """Remove unfinished files of processes that were killed while saving (for their names see `atomic_path`)."""
         for unfinished in self.path.parent.glob(f".????????.{glob.escape(self.path.name)}"):
-            unfinished.unlink(missing_ok=True)
+            with suppress(OSError):  # it is in nobody's way
+                unfinished.unlink()
 
 
 @cache

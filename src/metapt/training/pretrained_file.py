@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import NamedTuple
 
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor
 
 from metapt.errors import DataError
-from metapt.files import atomic_path
+from metapt.files import atomic_path, reading
 from metapt.hypergrad import Params, Pretrained
 
 _PARTS = ("encoder", "head", "buffers", "meta")
@@ -48,10 +49,10 @@ def load_pretrained(path: Path, like: Pretrained, network: str, device: str) -> 
     Raises:
         DataError: the file is missing, cut or altered, or its encoder has other names, types or shapes.
     """
+    with reading(path, "the PT run that writes it has not been made") as file:
+        raw = io.BytesIO(file.read())
     try:
-        content = torch.load(path, map_location=device, weights_only=True)
-    except FileNotFoundError as error:
-        raise DataError(f"{path} is missing: the PT run that writes it has not been made.") from error
+        content = torch.load(raw, map_location=device, weights_only=True)
     except Exception as error:  # torch documents no closed list of errors for altered bytes
         kind = type(error).__name__
         raise DataError(f"{path} is cut or altered ({kind}): remove it, so that PT is run again.") from error

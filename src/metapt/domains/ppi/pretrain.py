@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from metapt.domains.ppi.quantities import INTACT, OTHERS, PERMUTED, PLANTED, REL
 from metapt.errors import DataError
 from metapt.evaluation import metrics
 from metapt.evaluation.auroc import auroc
+from metapt.files import reading
 from metapt.machine import Machine
 from metapt.training.checkpoint import Checkpoint, fingerprint
 from metapt.twostage import pretraining
@@ -55,8 +57,9 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
     result = pretrain(arm, setting)
     if result.meta:
         weights = task_weights(result.meta).cpu().double().numpy()
-        with inputs["tasks"].open(encoding="utf-8", newline="") as file:
-            described = [task["description"] for task in csv.DictReader(file) if task["kind"] == "coarse"]
+        with reading(inputs["tasks"], "prepare the data again") as file:
+            table = csv.DictReader(io.TextIOWrapper(file, encoding="utf-8", newline=""))
+            described = [task["description"] for task in table if task["kind"] == "coarse"]
         result.numbers |= weight_numbers(weights, described, setting)
         result.series += _weight_series(weights, setting)
     pretraining.write(result, config, config["setting"], outputs)

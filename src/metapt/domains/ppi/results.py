@@ -25,6 +25,7 @@ from metapt.domains.ppi.config import (
 from metapt.domains.ppi.quantities import AUROC, WEIGHT
 from metapt.domains.ppi.settings import FULL_ACCESS, HALF_DATA, HELD_OUT, finetune_setting
 from metapt.errors import DataError
+from metapt.files import reading
 from metapt.sections import Section
 from metapt.twostage.arms import Pair, pairs
 from metapt.twostage.quantities import VALIDATION_AUROC
@@ -162,7 +163,8 @@ def _tasks(path: Path | None) -> pd.DataFrame:
     if path is None:
         return pd.DataFrame({name: [] for name in columns})
     try:
-        found = pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8")[columns]
+        with reading(path, "prepare the data again") as file:
+            found = pd.read_csv(file, dtype=str, keep_default_na=False, encoding="utf-8")[columns]
         return found.assign(task=found["task"].astype(int))
-    except (OSError, ValueError, KeyError) as error:
+    except (ValueError, KeyError) as error:
         raise DataError(f"{path} is not the list of tasks ({error}); prepare the data again.") from None

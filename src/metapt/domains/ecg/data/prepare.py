@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from metapt.domains.ecg.data.sources import (
     read_signals,
 )
 from metapt.errors import DataError
-from metapt.files import atomic_path, write_csv
+from metapt.files import atomic_path, reading, write_csv
 from metapt.machine import Machine
 
 COLUMNS = ("ecg_id", "patient_id", "fold", *CLASSES)
@@ -114,10 +115,9 @@ def statistics(records: EcgRecords) -> tuple[float, float]:
 
 def _listed(path: Path) -> list[str]:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise DataError(f"{path} is missing: make it with the target that downloads PTB-XL.") from error
-    except (OSError, ValueError, RecursionError) as error:
+        with reading(path, "make it with the target that downloads PTB-XL") as file:
+            content = json.loads(file.read().decode())
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{path} can't be read ({error}): remove it and download again.") from error
     records = content.get("records") if isinstance(content, dict) else None
     if not isinstance(records, list) or not records or not all(isinstance(name, str) for name in records):
@@ -128,13 +128,14 @@ def _listed(path: Path) -> list[str]:
 
 
 def _open_signals(path: Path) -> NDArray[np.int16]:
-    try:
-        array = np.load(path, mmap_mode="r")
-        whole = isinstance(array, np.memmap) and path.stat().st_size == array.offset + array.nbytes
-    except FileNotFoundError as error:
-        raise DataError(f"{path} is missing: make it with the target that prepares PTB-XL.") from error
-    except Exception as error:  # what NumPy raises on altered headers is not a closed list
-        raise DataError(f"{path} is cut or altered ({type(error).__name__}): {_ADVICE}.") from error
+    with reading(path, "make it with the target that prepares PTB-XL"):
+        try:
+            array = np.load(path, mmap_mode="r")
+            whole = isinstance(array, np.memmap) and path.stat().st_size == array.offset + array.nbytes
+        except OSError:
+            raise
+        except Exception as error:  # what NumPy raises on altered headers is not a closed list
+            raise DataError(f"{path} is cut or altered ({type(error).__name__}): {_ADVICE}.") from error
     if not whole:
         raise DataError(f"{path} is overlong, or no .npy file: {_ADVICE}.")
     if array.dtype != np.dtype("<i2") or array.shape[1:] != (len(LEADS), SAMPLES) or not array.flags.c_contiguous:
@@ -145,12 +146,11 @@ def _open_signals(path: Path) -> NDArray[np.int16]:
 
 def _read_table(path: Path) -> Table:
     try:
-        with path.open(encoding="utf-8") as file:
-            header = tuple(file.readline().rstrip("\n").split(","))
-            rows = np.array([line.split(",") for line in file]).astype(np.int64)
-    except FileNotFoundError as error:
-        raise DataError(f"{path} is missing: make it with the target that prepares PTB-XL.") from error
-    except (OSError, ValueError, OverflowError) as error:
+        with reading(path, "make it with the target that prepares PTB-XL") as file:
+            lines = io.TextIOWrapper(file, encoding="utf-8")
+            header = tuple(lines.readline().rstrip("\n").split(","))
+            rows = np.array([line.split(",") for line in lines]).astype(np.int64)
+    except (ValueError, OverflowError) as error:
         raise DataError(f"{path} is cut or altered ({error}): {_ADVICE}.") from error
     if header != COLUMNS or rows.shape[1:] not in {(), (len(COLUMNS),)}:
         raise DataError(f"{path} has the columns {', '.join(header)}, not {', '.join(COLUMNS)}: {_ADVICE}.")

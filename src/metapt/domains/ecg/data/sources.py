@@ -12,7 +12,6 @@ import csv
 import io
 import os
 import re
-import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metapt.errors import DataError
+from metapt.files import reading, regular
 
 CLASSES = ("NORM", "MI", "STTC", "CD", "HYP")
 """Diagnostic superclasses: normal, myocardial infarction, ST/T change, conduction disturbance, hypertrophy."""
@@ -147,7 +147,7 @@ def _first(wrong: NDArray[np.bool_]) -> tuple[int, int] | None:
 
 def _read_into(record: NDArray[np.int16], path: str) -> None:
     try:
-        with _opened(path) as file:
+        with io.FileIO(path, opener=regular) as file:
             size = os.fstat(file.fileno()).st_size
             read = file.readinto(record.data) if size == _SIGNAL_BYTES else size
     except OSError as error:
@@ -157,22 +157,13 @@ def _read_into(record: NDArray[np.int16], path: str) -> None:
         raise DataError(f"{path} is {wrong}: it has {read} bytes instead of {_SIGNAL_BYTES}; {_ADVICE}.")
 
 
-def _opened(path: str) -> io.FileIO:
-    """Open a regular file for reading. Raises DataError for a pipe or a device, which could block forever."""
-    file = io.FileIO(path, "r", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        file.close()
-        raise DataError(f"{path} is no file: {_ADVICE}.")
-    return file
-
-
 def _read_header(path: str) -> tuple[list[int], list[int]]:
     """Return the first value and the checksum of each lead; check all other fields.
 
     wfdb takes 3 ms for a header, so only headers that are not formatted like PTB-XL's are read with it.
     """
     try:
-        with _opened(path) as file:
+        with io.FileIO(path, opener=regular) as file:
             content = file.read(_HEADER_BYTES + 1)
     except OSError as error:
         raise _unreadable(path, error) from error
@@ -242,8 +233,8 @@ def _read_statements(path: Path) -> dict[str, str]:
 def _rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
     """Return the rows of a CSV file, and the line on which each ends."""
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(file, strict=True)
+        with reading(path) as file:
+            reader = csv.DictReader(io.TextIOWrapper(file, encoding="utf-8-sig", newline=""), strict=True)
             found = list(reader.fieldnames or ())
             if again := [column for column in columns if found.count(column) > 1]:
                 raise DataError(f"{path} has the column {again[0]!r} twice: {_TABLE_ADVICE}.")
@@ -255,10 +246,6 @@ def _rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, dict[str, s
                         f"{path}, line {reader.line_num}: more or fewer values than columns; {_TABLE_ADVICE}."
                     )
                 yield reader.line_num, row
-    except FileNotFoundError as error:
-        raise DataError(f"{path} is missing: download it, or copy it there.") from error
-    except OSError as error:
-        raise DataError(f"{path} can't be read: {error.strerror or error}.") from error
     except (csv.Error, UnicodeDecodeError) as error:
         raise DataError(f"{path} is cut or altered: it is no CSV file ({error}); {_TABLE_ADVICE}.") from error
 

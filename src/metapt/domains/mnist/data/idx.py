@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from metapt.domains.mnist.data.sources import CLASSES, SIDE
 from metapt.errors import DataError
-from metapt.files import FETCH_AGAIN, atomic_path, reading_raw
+from metapt.files import FETCH_AGAIN, atomic_path, reading
 
 _UNSIGNED_BYTE = 8
 _MAX_EXAMPLES = 1_000_000
@@ -29,7 +29,7 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
 
     Raises DataError if the file is missing, cut, overlong, altered, or no IDX file of MNIST's shape.
     """
-    with reading_raw(path), _open(path) as stream:
+    with reading(path) as file, _unpacked(file, path) as stream:
         shape = _read_shape(stream, path)
         payload = _read_at_most(stream, math.prod(shape) + 1)
     if len(payload) < math.prod(shape):
@@ -81,8 +81,8 @@ def write_idx(path: Path, values: ArrayLike) -> None:
             file.write(content)
 
 
-def _open(path: Path) -> BinaryIO:
-    return cast(BinaryIO, gzip.open(path, "rb")) if path.suffix == ".gz" else path.open("rb")
+def _unpacked(file: BinaryIO, path: Path) -> BinaryIO:
+    return cast(BinaryIO, gzip.open(file)) if path.suffix == ".gz" else file
 
 
 def _read_shape(stream: BinaryIO, path: Path) -> list[int]:

@@ -6,6 +6,7 @@ The file also holds their SHA-256, since torch does not detect altered bytes.
 from __future__ import annotations
 
 import hashlib
+import io
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from torch import Tensor
 from metapt.domains.mnist.data.idx import read_split
 from metapt.domains.mnist.data.sources import CLASSES, FILES, SIDE
 from metapt.errors import DataError
-from metapt.files import atomic_path
+from metapt.files import atomic_path, reading
 from metapt.machine import Machine
 
 _ADVICE = "remove it, so that it is prepared again"
@@ -74,10 +75,10 @@ def load(path: Path, device: torch.device | str) -> MnistData:
 
 
 def _read(path: Path) -> object:
+    with reading(path, "make it with the target that prepares MNIST") as file:
+        content = io.BytesIO(file.read())
     try:
-        return torch.load(path, map_location="cpu", weights_only=True)
-    except FileNotFoundError as error:
-        raise DataError(f"{path} is missing: make it with the target that prepares MNIST.") from error
+        return torch.load(content, map_location="cpu", weights_only=True)
     except Exception as error:  # what torch raises on altered bytes is not a closed list
         raise DataError(f"{path} is cut or altered ({type(error).__name__}): {_ADVICE}.") from error
 

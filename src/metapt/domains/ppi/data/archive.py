@@ -33,6 +33,7 @@ from tqdm import tqdm
 from metapt.domains.ppi.data.graphs import EVIDENCE, Graphs, check, pack
 from metapt.domains.ppi.data.legacy_pickle import ADVICE, Storage, Tensor, unpickle
 from metapt.errors import DataError
+from metapt.files import regular
 
 MEMBER = "dataset/supervised/processed/geometric_data_processed.pt"
 
@@ -96,7 +97,7 @@ def read_archive(path: Path) -> Graphs:
 @contextmanager
 def _opened(path: Path) -> Iterator[tuple[_File, int]]:
     """Open the legacy file, in a zip file or alone, and yield it with its size in bytes."""
-    with io.BufferedReader(path.open("rb", buffering=0), _HEADER) as plain:
+    with io.BufferedReader(open(path, "rb", buffering=0, opener=regular), _HEADER) as plain:
         if plain.peek(4)[:4] != b"PK\x03\x04":
             yield plain, path.stat().st_size
             return

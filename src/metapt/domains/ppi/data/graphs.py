@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metapt.errors import DataError
-from metapt.files import atomic_path
+from metapt.files import atomic_path, reading
 
 EVIDENCE = 7  # number of evidence bits of an edge: STRING's evidence channels
 
@@ -62,13 +62,14 @@ def save(graphs: Graphs, path: Path) -> None:
 
 def load(path: Path) -> Graphs:
     """Read a file that `save` has written. Raises DataError if the file is missing, cut or altered."""
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            graphs = Graphs(**{field.name: file[field.name] for field in fields(Graphs)})
-        check(graphs)
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, DataError) as error:
-        advice = "remove it, so that they are prepared again"
-        raise DataError(f"{path} does not hold prepared graphs ({error}): {advice}.") from error
+    with reading(path, "prepare the graphs") as raw:
+        try:
+            with np.load(raw, allow_pickle=False) as file:
+                graphs = Graphs(**{field.name: file[field.name] for field in fields(Graphs)})
+            check(graphs)
+        except (ValueError, KeyError, EOFError, zipfile.BadZipFile, DataError) as error:
+            advice = "remove it, so that they are prepared again"
+            raise DataError(f"{path} does not hold prepared graphs ({error}): {advice}.") from error
     return graphs
 
 

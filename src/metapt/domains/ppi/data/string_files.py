@@ -21,7 +21,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from metapt.errors import DataError
-from metapt.files import FETCH_AGAIN, reading_raw
+from metapt.files import FETCH_AGAIN, reading
 
 CHANNELS = ("neighborhood", "fusion", "cooccurence", "coexpression", "experiments", "database", "textmining")
 """Evidence channels in the order of an edge's bits: bit i says that channel i has a score above 0.
@@ -159,7 +159,7 @@ def _channels(columns: list[str], path: Path) -> dict[str, int]:
 
 def _blocks(path: Path, separator: str) -> Iterator[tuple[list[str], int, bytes]]:
     """Yield the columns, the number of the first line, and the text of each block of whole lines."""
-    with reading_raw(path), gzip.open(path) as file:
+    with reading(path) as packed, gzip.open(packed) as file:
         header = file.readline(_BLOCK).removeprefix(codecs.BOM_UTF8)
         if not header:
             raise DataError(f"{path} is empty: {FETCH_AGAIN}.")
