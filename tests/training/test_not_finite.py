@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import re
 from itertools import pairwise
 from typing import Any
 
@@ -115,6 +116,21 @@ def goes_on_well(loop: MetaPretraining, before: Any) -> None:
         assert all(value.isfinite().all() for value in params.values())
 
 
+def named(solver: Any, where: str, value: float) -> str:
+    """What a number of a set spoils first; with `cross_fit` the first head is fitted to the validation set, too."""
+    if math.isinf(value):  # tanh makes it 1, with a derivative of NaN
+        return f"derivative of the {'PT loss' if where == 'hypergradient' else 'FT loss w.r.t. the encoder'} was not"
+    return f"{_loss(solver, where)} was nan"
+
+
+def _loss(solver: Any, where: str) -> str:
+    if where == "hypergradient":
+        return "PT loss on the PT minibatch"
+    if where == "validation" and not getattr(solver, "cross_fit", False):
+        return "FT validation loss"
+    return "FT training loss" + (f" after 0 of {solver.steps} FT steps" if isinstance(solver, Unroll) else "")
+
+
 @pytest.mark.parametrize("where", SETS)
 @pytest.mark.parametrize(
     ("inverse", "finetuning", "value"),
@@ -139,10 +155,15 @@ def test_what_is_not_finite_is_counted_logged_and_not_applied(
     loop.iterate()
     assert same(learned(loop), before)
     assert loop.guard.skipped == {"not finite": 1, "exploding": 0}
-    assert f"the hypergradient at iteration {BAD} is not applied: it is not finite" in caplog.text
-    assert "look for NaN in the minibatches" in caplog.text
+    cause = named(solver, where, value)
+    text = rf"at iteration {BAD} is not applied: it is not finite \(norm nan\), as (the|a) {cause}.*\. Look for"
+    assert re.search(text, caplog.text)
+    stepped = (
+        finetuning in ("head", "network") and where != "hypergradient" and not cause.endswith("0 of 2 FT steps was nan")
+    )
+    assert ("lower the FT learning rate" in caplog.text) is stepped
     new = loop.trace.state_dict()["statuses"]
-    assert sum(new.get(text, 0) - statuses.get(text, 0) for text in new if "was not finite" in text) >= 1
+    assert [new[text] - statuses.get(text, 0) for text in new if cause in text] == [1]
     goes_on_well(loop, before)
 
 
@@ -211,7 +232,7 @@ def test_a_plain_step_of_the_head_is_not_taken_where_it_is_not_finite(
     assert [same(a, b) for a, b in pairwise(stepped)] == [False, True, False]
     assert "a step of the FT head at iteration 0 is not taken: " in caplog.text
     diagnosis = loop.run()
-    assert [count for text, count in diagnosis.statuses.items() if text.startswith("step of the head: ")] == [1]
+    assert diagnosis.statuses["a step of the FT head not finite and not taken"] == 1
     assert all(value.isfinite().all() for value in loop.head.values())
 
 
@@ -250,7 +271,7 @@ def test_a_series_that_overflows_is_told_from_ft_that_diverges(
     with pytest.raises(TrainingError, match=r"was not finite .*The series diverged: lower step_size") as error:
         loop.run()
     assert "FT learning rate" not in str(error.value)
-    assert "the first figure that is not finite: inverse_norm; the series diverged: lower step_size" in caplog.text
+    assert "as the product with the inverse Hessian was not finite. The series diverged: lower step_size" in caplog.text
     assert loop.trace.diagnosis(loop.guard.skipped).verdict is Verdict.DIVERGING
 
 
@@ -273,5 +294,5 @@ def test_an_ft_loss_that_is_not_finite_is_seen_where_no_derivative_shows_it(fine
     each = solver.minibatches if where == "train" else 1
     loop = loop_of(with_bad({where: BAD * each}, 77.0), Marked(), finetuning=solver)
     before = unchanged_by_the_bad_update(loop)
-    assert [text for text in loop.trace.state_dict()["statuses"] if text.startswith("head: ")]
+    assert loop.trace.state_dict()["statuses"]["FT not finite"] == 1
     goes_on_well(loop, before)

@@ -30,7 +30,7 @@ class Status(enum.Enum):
     SINGULAR = "the matrix is singular: add damping"
     NON_FINITE = (
         "the right-hand side or a product with the matrix was not finite: look for NaN in the minibatches, "
-        "then lower the FT learning rate, then that of PT"
+        "then for FT or PT that diverges"
     )
 
 

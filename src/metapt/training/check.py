@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
 from metapt.hypergrad import MetaProblem, Params, Pretrained, hypergradient
-from metapt.hypergrad.checks import check_arguments, check_problem
+from metapt.hypergrad.checks import Checked, check_arguments, check_problem
 from metapt.training.batches import Batches, explain
+from metapt.training.guard import NO_VALUE, cause_of
 from metapt.training.meta import MetaPretraining, MetaSettings
 
 
@@ -21,7 +28,8 @@ def check(
 
     Raises:
         TypeError, ValueError, RuntimeError, ConfigError: the first thing that is wrong (see `MetaPretraining`,
-            `check_problem` and `hypergradient`).
+            `check_problem` and `hypergradient`), and ValueError for the first loss, features or derivative that is not
+            finite.
     """
     try:
         _check(problem, batches, pretrained, meta, head, settings)
@@ -46,13 +54,19 @@ def _check(
     finally:
         batches.load_state_dict(before)
     arguments = problem, pretrained, meta, head
+    finite = _Finite(problem, validation_batch)
     check_problem(
-        *arguments,
+        finite,
+        *arguments[1:],
         pretrain_batch,
         validation_batch,
         uses_head_loss=settings.finetuning.uses_head_loss,
         report=_right,
     )
+    for batch in train_batches:
+        features = finite.encode({**pretrained.encoder, **pretrained.buffers}, batch)
+        if settings.finetuning.uses_head_loss:
+            finite.head_loss(head, features, batch)
     result = hypergradient(
         *arguments,
         pretrain_batch=pretrain_batch,
@@ -64,10 +78,55 @@ def _check(
         keep_gradient=settings.reuse_gradient,
     )
     figures = result.diagnostics
+    cause, advice = cause_of([figures], float(figures.gradient_norm), settings.finetuning)
+    if not torch.isfinite(figures.gradient_norm):
+        raise ValueError(f"the hypergradient is not finite, {cause}: {advice}")
     _right(f"the losses can be differentiated twice; FT validation loss {float(figures.validation_loss):.4g}")
     for name, value in result.gradient.items():
         print(f"hypergradient of {name}: norm {float(value.norm()):.4g}")
+    if not figures.gradient_norm:
+        print(f"wrong: the hypergradient is exactly 0, {cause}")
     print(f"FT: {figures.fit_status.value}; inverse: {figures.solve_status.value}")
+
+
+class _Finite(Checked):
+    """A problem that raises ValueError where a loss or features are not finite, and says whether its minibatch is."""
+
+    def __init__(self, problem: MetaProblem, validation_batch: Any) -> None:
+        super().__init__(problem)
+        self._validation_batch = validation_batch
+
+    def pretrain_loss(self, pretrained: Pretrained, meta: Params, batch: Any) -> Tensor:
+        return self._finite("the PT loss is", super().pretrain_loss(pretrained, meta, batch), "PT", batch)
+
+    def encode(self, encoder: Params, batch: Any) -> Tensor:
+        return self._finite("the features (encode) are", super().encode(encoder, batch), self._set(batch), batch)
+
+    def head_loss(self, head: Params, features: Tensor, batch: Any) -> Tensor:
+        return self._finite("the FT loss is", super().head_loss(head, features, batch), self._set(batch), batch)
+
+    def _set(self, batch: Any) -> str:
+        return "FT validation" if batch is self._validation_batch else "FT training"
+
+    def _finite(self, what: str, value: Tensor, data: str, batch: Any) -> Tensor:
+        if bool(torch.isfinite(value).all()):
+            return value
+        number = f" ({float(value.detach()):.4g})" if not value.dim() else ""
+        if all(bool(torch.isfinite(tensor).all()) for tensor in _tensors(batch)):
+            cause = f"whose own numbers are finite: look for {NO_VALUE}"
+        else:
+            cause = "which has numbers that are not finite itself: look for NaN in the data"
+        raise ValueError(f"{what} not finite{number} on the first {data} minibatch, {cause}")
+
+
+def _tensors(batch: Any) -> Iterator[Tensor]:
+    """Yield the tensors of a minibatch: a tensor, a tuple, list or mapping, or an object with attributes."""
+    if isinstance(batch, Tensor):
+        yield batch
+        return
+    parts = batch if isinstance(batch, tuple | list | Mapping) else getattr(batch, "__dict__", {})
+    for part in parts.values() if isinstance(parts, Mapping) else parts:
+        yield from _tensors(part)
 
 
 def _right(sentence: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import enum
 import math
 import statistics
+import sys
 from collections import Counter
 from dataclasses import dataclass
 from itertools import pairwise
@@ -19,6 +20,12 @@ from torch import Tensor
 from metapt.hypergrad import Diagnostics, Params, Status
 
 _MOST_ELEMENTS = 1000
+_LEAST = 20  # with four losses in a quarter of a run, noise alone would often pass for a rise
+_FIT = {
+    Status.MAX_STEPS: "FT not fitted to its tolerance: raise its max_steps, its tolerance or l2",
+    Status.INDEFINITE: "FT loss with negative curvature in the head: raise l2",
+    Status.NON_FINITE: "FT not finite",
+}
 _TRAJECTORY = ("start", "previous", "middle", "furthest", "length", "count", "mean", "square")
 
 
@@ -31,18 +38,23 @@ class Verdict(enum.Enum):
         "optimiser without (step 1)"
     )
     DIVERGING = f"the inverse fails: {Status.DIVERGED.value}"
+    LOST = "phi is not finite: decrease the learning rate of the meta-parameters"
     UNSTABLE = (
         "PT is unstable: make sure that phi is stable, then decrease the PT learning rate until PT converges (step 2)"
     )
+    NOT_FINITE = "more than a tenth of the hypergradients were not finite and not applied, for the reasons below"
+    ZERO = "hypergradients were exactly 0, for the reasons below, so that nothing is learned from them"
     NOT_MOVING = (
         "phi is not moving: make sure that PT finds good solutions, begin with 1 Neumann term and add more while it "
         "helps, make sure that the unrolled FT steps converge, then increase the learning rate of the meta-parameters "
         "(step 3)"
     )
+    UNSOLVED = "more than a tenth of the hypergradients were not solved as asked; what to do is said below"
     FADED = (
         "the hypergradient has faded: phi has arrived, or it has saturated, so that PT no longer depends on it. Look "
         "where it is; if it has saturated, decrease the learning rate of the meta-parameters"
     )
+    SHORT = f"the run is too short to tell: fewer than {_LEAST} iterations or meta-updates"
 
 
 @dataclass(frozen=True)
@@ -51,18 +63,25 @@ class Diagnosis:
 
     Attributes:
         verdict: the first symptom that was found.
-        figures: see `Trace.diagnosis`.
-        statuses: number of times that each status of the inverse, of FT and of steps of the head was seen.
+        figures: see `Trace.diagnosis`; NaN where the run was too short to tell.
+        statuses: number of times that each status of the inverse, of FT and of steps of the head was seen, and each
+            reason why a hypergradient was not finite or 0.
     """
 
     verdict: Verdict
     figures: dict[str, float]
     statuses: dict[str, int]
 
+    @property
+    def alarming(self) -> bool:
+        """Return whether the verdict is a symptom."""
+        return self.verdict not in (Verdict.WELL, Verdict.FADED, Verdict.SHORT)
+
     def __str__(self) -> str:
-        figures = ", ".join(f"{name} {value:.3g}" for name, value in self.figures.items())
+        solved = sum(self.statuses.get(status.value, 0) for status in Status)
         statuses = "; ".join(f"{count} times {status}" for status, count in self.statuses.items())
-        return f"Diagnosis: {self.verdict.value}. Figures: {figures}. Hypergradients: {statuses or 'none'}."
+        figures = ", ".join(map(_in_words, self.figures, self.figures.values()))
+        return f"Diagnosis: {self.verdict.value}. Of {solved} hypergradients: {statuses or 'none'}. Figures: {figures}."
 
 
 class Trace:
@@ -81,7 +100,7 @@ class Trace:
     rise_limit = 0.5
     move_limit = 1e-3
     fade_limit = 1e-2
-    skipped_limit = 0.1
+    skipped_limit = 0.1  # Adam's usual first moment is a mean over ten: then each step of phi has such a one in it
 
     def __init__(self, meta: Params, updates: int) -> None:
         self._late = updates // 2
@@ -100,14 +119,21 @@ class Trace:
         """Record the statuses of a hypergradient; call it after each one."""
         self._statuses[figures.solve_status.value] += 1
         if figures.fit_status is not Status.OK:
-            self._statuses[f"head: {figures.fit_status.value}"] += 1
+            self._statuses[_FIT.get(figures.fit_status, f"FT {figures.fit_status.value}")] += 1
 
     def record_skipped_head_step(self) -> None:
         """Record a step of the FT head that was not taken, since it was not finite."""
-        self._statuses[f"step of the head: {Status.NON_FINITE.value}"] += 1
+        self._statuses["a step of the FT head not finite and not taken"] += 1
 
-    def record_update(self, norm: float, meta: Params) -> None:
-        """Record the norm of a hypergradient, and phi; call it after each meta-update, applied or skipped."""
+    def record_update(self, norm: float, meta: Params, cause: str = "") -> None:
+        """Record the norm of a hypergradient, and phi; call it after each meta-update, applied or skipped.
+
+        `cause` says why a norm is not finite or 0 (see `guard.cause_of`).
+        """
+        if norm == 0:
+            self._statuses[f"exactly 0, {cause}"] += 1
+        elif not math.isfinite(norm):
+            self._statuses[f"not finite, {cause}"] += 1
         now = _sample(meta)
         self._furthest = torch.maximum(self._furthest, torch.linalg.vector_norm(now - self._start))
         if len(self._norms) < self._late:
@@ -124,23 +150,29 @@ class Trace:
     def diagnosis(self, skipped: dict[str, int]) -> Diagnosis:
         """Return the verdict on the run so far, with the figures from which it follows.
 
-        "Late" means the second half of the meta-updates.
+        "Late" means the second half of the meta-updates. Of fewer than 20 meta-updates swing, straight and fade are
+        NaN, of fewer than 20 iterations rise: they could not be told from noise.
 
         moved: largest distance of phi from its start, divided by the norm of the start (by the root of the number of
-            elements if that is 0). Below 0.001 phi is not moving; nor is it if the median hypergradient is 0.
+            elements if that is 0). Below 0.001, after 20 meta-updates, phi is not moving.
+            Not finite if phi was not.
         swing: standard deviation of phi late (root mean square distance from its mean), divided by the larger of the
             distance from its start to that mean and a tenth of the norm of the start.
         straight: distance between phi in the middle and at the end of the updates, divided by the length of the
             trajectory between them; 1 for a straight line. phi oscillates if swing is above 0.5 and straight below 0.5.
         rise: rise of the PT loss from the quarter of the run with the smallest median to the last quarter, divided by
-            its fall to that smallest median, or by 4 median absolute deviations if that is more. Above 0.5 PT is
+            its fall to that smallest median, or by 4 median absolute deviations from the quarters' medians if that is
+            more (by more of them if a quarter has fewer than 20 losses). If the loss was never again as low as in the
+            first 32nd and has grown tenfold, it is the rise since then, divided by the loss there. Above 0.5 PT is
             unstable. Infinite if a loss was not finite.
-        hypergradient: median norm of the hypergradients.
+        hypergradient: median norm of the hypergradients; NaN if none was finite. It is 0 if most are exactly 0.
         fade: median norm of the last quarter, divided by the largest median of the quarters and of the first 32nd.
             Below 0.01 the hypergradient has faded.
         skipped: fraction of the meta-updates that were not applied. If more than a tenth exploded, phi is changing
-            wildly; if more than a tenth were not finite, PT is unstable; if more than a tenth did either and most
-            series of the inverse diverged, the inverse fails.
+            wildly; more than a tenth that were not finite are a verdict of their own; if more than a tenth did either
+            and most series of the inverse diverged, the inverse fails.
+
+        If the inverse or FT was not solved as asked for more than a tenth of the hypergradients, the verdict says so.
 
         Args:
             skipped: number of skipped meta-updates by symptom (see `HypergradientGuard`).
@@ -160,21 +192,37 @@ class Trace:
         return Diagnosis(self._verdict(figures, share), figures, dict(self._statuses))
 
     def _verdict(self, figures: dict[str, float], share: dict[str, float]) -> Verdict:
+        """Return the first symptom; no comparison with a figure that is NaN is true."""
         failed = share.get("exploding", 0.0) + share.get("not finite", 0.0) > self.skipped_limit
         if failed and 2 * self._statuses[Status.DIVERGED.value] > self._solved():
             return Verdict.DIVERGING
+        if not math.isfinite(figures["moved"]):
+            return Verdict.LOST
         # The order is the paper's: PT can't be stable while phi oscillates.
         if figures["swing"] > self.swing_limit and figures["straight"] < self.straight_limit:
             return Verdict.OSCILLATING
         if share.get("exploding", 0.0) > self.skipped_limit:
             return Verdict.OSCILLATING
-        if figures["rise"] > self.rise_limit or share.get("not finite", 0.0) > self.skipped_limit:
+        if figures["rise"] > self.rise_limit:
             return Verdict.UNSTABLE
-        if self._norms and (figures["moved"] < self.move_limit or not figures["hypergradient"] > 0):
+        if share.get("not finite", 0.0) > self.skipped_limit:
+            return Verdict.NOT_FINITE
+        if figures["hypergradient"] == 0 and (any(self._norms[-len(self._norms) // 4 :]) or not any(self._norms)):
+            return Verdict.ZERO  # and not at the end only
+        if len(self._norms) >= _LEAST and figures["moved"] < self.move_limit:
             return Verdict.NOT_MOVING
+        if self._unsolved() > self.skipped_limit * self._solved():
+            return Verdict.UNSOLVED
         if figures["fade"] < self.fade_limit:
             return Verdict.FADED
+        if min(len(self._norms), len(self._losses)) < _LEAST:
+            return Verdict.SHORT
         return Verdict.WELL
+
+    def _unsolved(self) -> int:
+        """Return the number of times that the inverse or FT, whichever is more, was not solved as asked."""
+        inverse = self._solved() - self._statuses[Status.OK.value]
+        return max(inverse, sum(count for status, count in self._statuses.items() if status.startswith("FT ")))
 
     def _solved(self) -> int:
         """Return the number of solves with the inverse so far, without the statuses of the head."""
@@ -186,8 +234,8 @@ class Trace:
 
     def _swing(self) -> tuple[float, float]:
         """Return the figures swing and straight."""
-        if not self._count:
-            return 0.0, 1.0
+        if len(self._norms) < _LEAST or not self._count:
+            return math.nan, math.nan
         deviation = math.sqrt(max(float(self._square / self._count), 0.0))
         progress = float(torch.linalg.vector_norm(self._mean - self._start))
         net, length = float(torch.linalg.vector_norm(self._previous - self._middle)), float(self._length)
@@ -198,15 +246,21 @@ class Trace:
         losses = torch.stack(self._losses).tolist() if self._losses else []
         if not all(map(math.isfinite, losses)):
             return math.inf
-        if not losses:
-            return 0.0
-        first = statistics.median(_beginning(losses))
+        if len(losses) < _LEAST:
+            return math.nan
         parts = _quarters(losses)
-        lowest = min(parts, key=statistics.median)
-        best, last = statistics.median(lowest), statistics.median(parts[-1])
-        noise = statistics.median(abs(loss - best) for loss in lowest)
-        scale = max(first - best, 4 * noise)
-        return (last - best) / scale if scale > 0 else (math.inf if last > best else 0.0)
+        medians = [statistics.median(part) for part in parts]
+        start = _beginning(losses)
+        first, best, last = statistics.median(start), min(medians), medians[-1]
+        if first < min(losses[len(start) :]) and last > 10 * abs(first):  # PT diverged at once
+            return (last - first) / max(abs(first), sys.float_info.min)
+        noise = statistics.median(
+            abs(loss - median) for part, median in zip(parts, medians, strict=True) for loss in part
+        )
+        # The median of a few losses is less certain: at each length the limit is about 3 of its standard errors.
+        noise *= max(1.0, math.sqrt(20 / len(parts[-1])))
+        rounding = 4 * torch.finfo(self._losses[0].dtype).eps * abs(best)
+        return (last - best) / max(first - best, 4 * noise, rounding, sys.float_info.min)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the records so far, as tensors and plain values."""
@@ -245,5 +299,13 @@ def _beginning(values: list[float]) -> list[float]:
 
 def _fade(norms: list[float]) -> float:
     """Return the figure fade."""
-    medians = [statistics.median(part) for part in (_beginning(norms), *_quarters(norms))] if norms else [0.0]
+    if len(norms) < _LEAST:
+        return math.nan
+    medians = [statistics.median(part) for part in (_beginning(norms), *_quarters(norms))]
     return medians[-1] / max(medians) if max(medians) > 0 else 1.0
+
+
+def _in_words(name: str, value: float) -> str:
+    if math.isfinite(value):
+        return f"{name} {value:.3g}"
+    return f"{name} not finite" if math.isinf(value) else f"{name} unknown"

@@ -6,19 +6,25 @@ import logging
 import math
 import statistics
 from collections import deque
+from collections.abc import Sequence
+from itertools import takewhile
 from typing import Any
 
+from torch import Tensor
+
 from metapt.errors import TrainingError
+from metapt.hypergrad import Diagnostics, FineTuning, Status
 
 log = logging.getLogger(__name__)
 
+NO_VALUE = "a logarithm, a root or a division without a value"
 ADVICE = {
-    "not finite": "the unrolled FT steps or the PT loss diverge: lower the FT learning rate first, then the PT "
-    "learning rate",
+    "not finite": f"look for NaN in the minibatches, and for {NO_VALUE} in the losses; then lower the learning rates",
     "exploding": "the meta-parameters are changing wildly: lower the learning rate of the meta-parameters, or use an "
     "optimiser without momentum for them; once they are stable, lower the PT learning rate",
 }
-"""The paper's advice for each symptom (appendix "Practical Heuristics for Tuning Optimizer Parameters")."""
+"""Advice for each symptom; the second is the paper's ("Practical Heuristics for Tuning Optimizer Parameters")."""
+_CONSTANT = "it is piecewise constant or cut off there (round, sign, argmax, a comparison, clamp, detach"
 
 
 class HypergradientGuard:
@@ -46,14 +52,14 @@ class HypergradientGuard:
         self._in_a_row = 0
         self._norms: deque[float] = deque(maxlen=self.window)
 
-    def accepts(self, norm: float, iteration: int, cause: str = "", advice: str | None = None) -> bool:
+    def accepts(self, norm: float, iteration: int, cause: str = "", advice: str = "") -> bool:
         """Return whether to apply a hypergradient; count and log one that is skipped.
 
         Args:
             norm: norm of the hypergradient.
             iteration: number of the meta-iteration, for the log.
-            cause: what is known about the cause, for the log.
-            advice: replaces the paper's advice for the symptom, if the cause is known.
+            cause: what is known about the cause, as a clause: "as the PT loss was not finite".
+            advice: replaces that for the symptom, if the cause is known.
 
         Raises:
             TrainingError: `max_skipped` hypergradients in a row were skipped.
@@ -66,14 +72,15 @@ class HypergradientGuard:
             return True
         self.skipped[symptom] += 1
         self._in_a_row += 1
-        log.warning(
-            "the hypergradient at iteration %d is not applied: it is %s (norm %.3g)%s", iteration, symptom, norm, cause
-        )
+        found = f"{symptom} (norm {norm:.3g}){cause and f', {cause}'}."
+        advice = advice or ADVICE[symptom]
+        advice = f"{advice[0].upper()}{advice[1:]}."
+        said = f" {advice}" if self._in_a_row == 1 else ""
+        log.warning("the hypergradient at iteration %d is not applied: it is %s%s", iteration, found, said)
         if self._in_a_row >= self.max_skipped:
-            advice = advice or ADVICE[symptom]
             raise TrainingError(
-                f"{self._in_a_row} hypergradients in a row could not be applied, the last one, at iteration "
-                f"{iteration}, was {symptom} (norm {norm:.3g}). {advice[0].upper()}{advice[1:]}."
+                f"{self._in_a_row} hypergradients in a row could not be applied; the last one, at iteration "
+                f"{iteration}, was {found} {advice}"
             )
         return False
 
@@ -94,3 +101,76 @@ class HypergradientGuard:
         self.skipped = dict(state["skipped"])
         self._in_a_row = state["in_a_row"]
         self._norms = deque(state["norms"], maxlen=self.window)
+
+
+def cause_of(seen: Sequence[Diagnostics], norm: float, finetuning: FineTuning) -> tuple[str, str]:
+    """Return why the mean of hypergradients is not finite, exactly 0 or skipped, and advice; both empty if unknown.
+
+    Tensors are read only if the mean is not finite or 0, since reading waits for a GPU.
+
+    Args:
+        seen: the diagnostics of the hypergradients.
+        norm: the norm of their mean.
+        finetuning: the FT solver.
+    """
+    if norm == 0:
+        return f"as {_why_zero(seen)}", ""
+    if not math.isfinite(norm):
+        first = next((figures for figures in seen if figures.not_finite()), None)
+        cause, advice = ("its norm overflows", "") if first is None else _first_not_finite(first, finetuning)
+        return f"as {cause}", advice
+    failed = dict.fromkeys(figures.solve_status for figures in seen if figures.solve_status is not Status.OK)
+    grown = [status.value for status in failed if status in (Status.DIVERGED, Status.SINGULAR)]
+    return "and " + "; ".join(status.value for status in failed) if failed else "", "; ".join(grown)
+
+
+def _first_not_finite(figures: Diagnostics, finetuning: FineTuning) -> tuple[str, str]:
+    """Return which quantity of a hypergradient was not finite first, in words, and what to do about it.
+
+    The order is that in which one spoils the next: a PT loss that is not finite comes before anything else.
+    """
+    names = figures.not_finite()
+    steps = finetuning.minibatches if finetuning.optimizer is not None else 0
+    slower = "; then lower the FT learning rate" if steps else ""
+    moved = "; if it was finite at first, lower the learning rate of the meta-parameters"
+    look = f"look for NaN in the {{}} minibatches, and for {NO_VALUE} in {{}}"
+    no_slope = "look for infinity in the minibatches, and for the root of 0 or the like in {}, which has no derivative"
+    losses = "encode and the FT loss"
+    if "pretrain_loss" in names:
+        value = _value(figures.pretrain_loss)
+        advice = look.format("PT", "the PT loss") + "; then lower the PT learning rate"
+        return f"the PT loss on the PT minibatch was {value}", advice
+    if "finetune_losses" in names:
+        each = figures.finetune_losses.flatten()
+        taken = len(list(takewhile(bool, each.square().isfinite().tolist())))
+        value = _value(each[min(taken, len(each) - 1)])
+        if not steps:
+            return f"the FT training loss was {value}", look.format("FT", losses)
+        advice = look.format("FT training", losses) + (slower if taken else "")
+        return f"the FT training loss after {taken} of {steps} FT steps was {value}", advice
+    if "validation_loss" in names:
+        value = _value(figures.validation_loss)
+        return f"the FT validation loss was {value}", look.format("FT validation", losses) + slower
+    for name, part in {"head_gradient_norm": "FT head", "encoder_gradient_norm": "encoder"}.items():
+        if name in names:
+            cause = f"the derivative of the FT loss w.r.t. the {part} was not finite"
+            return cause, no_slope.format(losses) + slower
+    if figures.fit_status is Status.NON_FINITE:
+        return "the FT head was not finite after FT", no_slope.format("the FT loss") + slower
+    if figures.solve_status in (Status.DIVERGED, Status.SINGULAR):
+        return "the product with the inverse Hessian was not finite", figures.solve_status.value
+    return "a derivative of the PT loss was not finite", no_slope.format("the PT loss") + moved
+
+
+def _value(number: Tensor) -> str:
+    """Return a number whose square is not finite in words."""
+    return "too large" if math.isfinite(value := float(number)) else str(value)
+
+
+def _why_zero(seen: Sequence[Diagnostics]) -> str:
+    if any(float(figures.encoder_gradient_norm) for figures in seen):
+        return f"the gradient of the PT loss has derivative 0 w.r.t. the meta-parameters: {_CONSTANT})"
+    return (
+        f"the FT validation loss has derivative 0 w.r.t. the encoder: {_CONSTANT}, an FT head of 0, units that are off "
+        "or saturated for all examples, as after PT that diverged)"
+    )

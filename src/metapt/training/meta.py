@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,7 +19,6 @@ from metapt.hypergrad import (
     Neumann,
     Params,
     Pretrained,
-    Status,
     Unroll,
     hypergradient,
 )
@@ -32,9 +30,9 @@ from metapt.hypergrad.params import all_finite, detached, leaves, like, norm, vj
 from metapt.training.batches import Batches, explained
 from metapt.training.checkpoint import Checkpoint
 from metapt.training.diagnosis import Diagnosis, Trace
-from metapt.training.guard import HypergradientGuard
+from metapt.training.guard import HypergradientGuard, cause_of
 from metapt.training.optimizers import OptimizerSpec
-from metapt.training.pretraining import Pretrainer, check_finite, trainable
+from metapt.training.pretraining import Pretrainer, check_finite, check_loss, is_read, trainable
 from metapt.training.progress import steps
 from metapt.training.recorder import Recorder
 from metapt.training.timing import Every
@@ -239,7 +237,7 @@ class MetaPretraining:
                 checkpoint.save({"loop": self.state_dict(), "recorder": recorded})
         check_finite(self.loss, f"iteration {self.iteration}", self.pretrained)
         diagnosis = self.trace.diagnosis(self.guard.skipped)
-        log.info("%s", diagnosis)
+        log.log(logging.WARNING if diagnosis.alarming else logging.INFO, "%s", diagnosis)
         return diagnosis
 
     def iterations(self, label: str | None = None, every: int = 1) -> Iterator[int]:
@@ -266,6 +264,7 @@ class MetaPretraining:
         """
         for step in range(self.settings.pretrain_steps):
             self._pretrain_step()
+            self._check_loss(step)
             if step + 1 < self.settings.pretrain_steps or self.iteration < self.settings.warmup:
                 for _ in range(self.settings.head_steps_between_updates):
                     self._head_step()
@@ -273,8 +272,9 @@ class MetaPretraining:
             self._meta_update()
         self.iteration += 1
         if self.iteration == self.settings.iterations:
-            for _ in range(self.settings.remainder):
+            for step in range(self.settings.remainder):
                 self._pretrain_step()
+                self._check_loss(step)
         self.trace.record_loss(self.loss)
 
     @property
@@ -296,6 +296,14 @@ class MetaPretraining:
             self._pretrainer.step_along(self._spare_gradient)
             self._spare_gradient = None
 
+    def _check_loss(self, number: int, read: float | None = None) -> None:
+        """Raise TrainingError if the loss of the `number`-th PT step of the iteration, read or due, is not finite."""
+        step = self.iteration * self.settings.pretrain_steps + number + 1
+        if read is not None or is_read(self.loss, step):
+            phi = list(detached(self.meta).values())
+            also = ", or that of the meta-parameters, whose norm is {:.3g}"
+            check_loss(self.loss if read is None else read, f"PT step {step}", lambda: also.format(float(norm(phi))))
+
     @explained
     @torch.enable_grad()
     def _head_step(self) -> None:
@@ -314,13 +322,14 @@ class MetaPretraining:
                 self.head, self.head_state = stepped, state
             else:
                 self.trace.record_skipped_head_step()
-                log.warning(
-                    "a step of the FT head at iteration %d is not taken: %s", self.iteration, Status.NON_FINITE.value
-                )
+                text = "a step of the FT head at iteration %d is not taken: the FT loss or the new head is not finite"
+                log.warning(f"{text}; look for NaN in the FT training minibatches", self.iteration)
 
     def _meta_update(self) -> None:
         """Take a step of phi with the mean of `accumulate` hypergradients, and their FT head; or skip both."""
-        head, head_state = self.head, self.head_state
+        loss, head, head_state = self.loss, self.head, self.head_state
+        if not self._checked:
+            self._check_loss(self.settings.pretrain_steps - 1, float(loss))
         mean = {name: torch.zeros_like(value) for name, value in self.meta.items()}
         seen: list[Diagnostics] = []
         for number in range(self.settings.accumulate):
@@ -332,12 +341,15 @@ class MetaPretraining:
                 self.loss = result.diagnostics.pretrain_loss
             mean = {name: value + result.gradient[name] / self.settings.accumulate for name, value in mean.items()}
             seen.append(result.diagnostics)
-        size = float(norm(list(mean.values())))
-        if self.guard.accepts(size, self.iteration, *_cause(seen, size)):
+        total = norm(list(mean.values()))
+        size, read = torch.stack([total, loss.to(total.device)]).tolist()
+        self._check_loss(self.settings.pretrain_steps - 1, read)
+        cause, advice = cause_of(seen, size, self.settings.finetuning)
+        if self.guard.accepts(size, self.iteration, cause, advice):
             # A skipped update leaves the head as it was, too, since the steps of the head may have diverged.
             self.head, self.head_state = head, head_state
             self._apply(mean)
-        self.trace.record_update(size, self.meta)
+        self.trace.record_update(size, self.meta, cause)
 
     @explained
     def _hypergradient(self, head: Params, head_state: OptimizerState, reuse: bool = False) -> Hypergradient:
@@ -413,19 +425,6 @@ class MetaPretraining:
         self._meta_optimizer.load_state_dict(state["meta_optimizer"])
         self.guard.load_state_dict(state["guard"])
         self.trace.load_state_dict(state["trace"])
-
-
-def _cause(seen: list[Diagnostics], size: float) -> tuple[str, str | None]:
-    """Return the cause of a skipped meta-update of norm `size` for the log, and advice if a status gives some.
-
-    The cause names the first quantity that is not finite, and the statuses of the solves that failed. The quantities
-    are read only if `size` is not finite, since it is finite only if all of them are.
-    """
-    bad = None if math.isfinite(size) else next((name for figures in seen for name in figures.not_finite()), None)
-    statuses = [each for one in seen for each in (one.fit_status, one.solve_status) if each is not Status.OK]
-    first = f"; the first figure that is not finite: {bad}" if bad is not None else ""
-    advice = next((status.value for status in statuses if status in (Status.DIVERGED, Status.SINGULAR)), None)
-    return first + "".join(f"; {text}" for text in dict.fromkeys(status.value for status in statuses)), advice
 
 
 def _check(part: str, params: Params, may_be_empty: bool) -> None:

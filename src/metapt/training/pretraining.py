@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,6 +16,7 @@ from metapt.hypergrad.checks import Checked
 from metapt.hypergrad.params import all_finite, check_inference_mode, detached
 from metapt.training.batches import Batches, explained
 from metapt.training.checkpoint import Checkpoint
+from metapt.training.guard import NO_VALUE
 from metapt.training.optimizers import OptimizerSpec
 from metapt.training.progress import steps
 from metapt.training.recorder import Recorder
@@ -126,7 +129,7 @@ class Pretrainer:
             The number of steps that this call has taken.
 
         Raises:
-            TrainingError: the PT loss or the weights are not finite.
+            TrainingError: the PT loss or the weights are not finite; a GPU's loss is read at every 100th step.
             ConfigError: the checkpoint is of a run with other parts.
             Interrupted: the job was told to end; the state is saved.
         """
@@ -144,6 +147,8 @@ class Pretrainer:
         seen: dict[str, Tensor] = {}
         for step in steps(first, count, label, kind=lambda step: (step + 1) % every == 0, status=seen):
             self.loss = seen["loss"] = self.step(meta)
+            if is_read(self.loss, step + 1):
+                check_loss(self.loss, f"step {step + 1}")
             if recorder is not None:
                 recorder(step + 1)
             if checkpoint is not None and (due() or step + 1 == count):
@@ -155,14 +160,28 @@ class Pretrainer:
         return count - first
 
 
+def is_read(loss: Tensor, step: int) -> bool:
+    """Return whether the PT loss of a step is to be checked: each on a CPU, else every 100th, since reading waits."""
+    return loss.device.type == "cpu" or step % 100 == 0
+
+
+def check_loss(loss: Tensor | float, place: str, also: Callable[[], str] = str) -> None:
+    """Raise TrainingError if the PT loss at a place in the run, such as "step 60", is not finite.
+
+    `also` returns the end of the advice.
+    """
+    if not math.isfinite(value := float(loss)):
+        raise TrainingError(
+            f"the PT loss at {place} is {value}: look for NaN in the PT minibatches, and for {NO_VALUE} in the PT "
+            f"loss; then lower the PT learning rate{also()}."
+        )
+
+
 def check_finite(loss: Tensor, place: str, pretrained: Pretrained) -> None:
     """Raise TrainingError if the PT loss at a place in the run, such as "step 60", or the weights are not finite."""
     if all_finite([loss, *pretrained.vector()]):
         return
-    if not torch.isfinite(loss).all():
-        raise TrainingError(
-            f"the PT loss at {place} is {float(loss.sum())}: lower the PT learning rate, or look for NaN in the data."
-        )
+    check_loss(loss, place)
     raise TrainingError(
         f"the weights after {place} are not finite, though the PT loss was: lower the PT learning rate, or look for an "
         "operation without a finite derivative, such as the square root of 0."
