@@ -112,7 +112,7 @@ def test_tables_of_runs_are_joined(tmp_path: Path, capsys: pytest.CaptureFixture
     assert (tmp_path / "both.png").stat().st_size > 1000
     printed = capsys.readouterr().out
     assert "| p " in printed
-    assert "at most about 2 points can be gained with the best of 2; 4 runs would be needed to see it." in printed
+    assert "gains 2 points (no interval with two PT seeds) on the other half; the best of 2 gains 2 on" in printed
     assert main(["headroom", str(tmp_path / "4.csv")]) == 1
     assert "p, FT has 1 PT seed; a headroom needs at least two." in capsys.readouterr().err
 

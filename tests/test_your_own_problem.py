@@ -75,7 +75,7 @@ def test_the_headroom_says_what_can_be_gained(names: dict[str, Any]) -> None:
 def test_the_check_prints_what_the_guide_shows(names: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
     run(CHECK, names)
     assert [line.split(", ")[0] for line in capsys.readouterr().out.splitlines()] == [
-        line.split(", ")[0] for line in blocks("text")[1].splitlines()
+        line.split(", ")[0] for line in blocks("text")[2].splitlines()
     ]
 
 

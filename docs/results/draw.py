@@ -22,7 +22,7 @@ from metapt.domains.mnist.experiments.headroom import NAMES as ROTATION
 from metapt.domains.mnist.quantities import ACCURACY
 from metapt.errors import DataError
 from metapt.evaluation import agreement, agreement_report, figures, headroom_report, objectives
-from metapt.evaluation.headroom import read
+from metapt.evaluation.headroom_table import read
 from metapt.twostage.quantities import AUROC_LABEL, EVALUATIONS
 
 HERE = Path(__file__).parent

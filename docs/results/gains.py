@@ -15,7 +15,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from metapt.evaluation import figures
-from metapt.evaluation.headroom import grids, headroom, read
+from metapt.evaluation.headroom import headroom
+from metapt.evaluation.headroom_table import grids, read
 from metapt.evaluation.statistics import Estimate, estimate_mean
 from metapt.twostage.quantities import FULL_TRANSFER, LINEAR_EVALUATION
 

@@ -21,7 +21,7 @@ from metapt.domains.ecg.experiments import labelled_ecgs
 from metapt.domains.ecg.experiments.objectives import EPOCHS
 from metapt.domains.mnist import quantities as mnist
 from metapt.errors import DataError
-from metapt.evaluation import agreement, headroom, metrics
+from metapt.evaluation import agreement, headroom, headroom_table, metrics
 from metapt.evaluation.agreement import SLOPES
 
 HERE = Path(__file__).parent
@@ -42,8 +42,8 @@ UPDATES = (150, 3000)  # meta-updates after which `mnist/example_weighting.csv` 
 
 def settings(results: Path, table: str) -> pd.DataFrame:
     """Return the runs of a headroom; `table` begins with its domain, as in `ppi-4x64`."""
-    runs = headroom.read([_of_experiment(results, table, "headroom")])
-    runs = _significant(runs, headroom.hyperparameters(runs), DIGITS)
+    runs = headroom_table.read([_of_experiment(results, table, "headroom")])
+    runs = _significant(runs, headroom.hyperparameters(runs.to_dict("records")), DIGITS)
     return runs.round({"validation": DIGITS, "test": DIGITS})
 
 

@@ -251,8 +251,8 @@ def _table(options: argparse.Namespace) -> int:
 
 
 def _headroom(options: argparse.Namespace) -> int:
-    from metapt.evaluation.headroom import read
     from metapt.evaluation.headroom_report import figure, text
+    from metapt.evaluation.headroom_table import read
 
     runs = read(options.tables)
     print(text(runs))

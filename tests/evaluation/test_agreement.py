@@ -11,7 +11,8 @@ from scipy.stats import kendalltau, spearmanr
 
 from metapt.errors import DataError
 from metapt.evaluation.agreement import SINGLE_RUNS, SLOPES, agreements, linear_fits, right_signs, spearman
-from metapt.evaluation.agreement_report import measured
+from metapt.evaluation.agreement_report import comparisons, measured
+from metapt.evaluation.comparisons import decide
 from metapt.evaluation.headroom import Grid
 
 SETTINGS, SEEDS = 12, 4
@@ -24,8 +25,9 @@ def grid(noise: float = 0.0, seed: int = 0) -> Grid:
     index = [f"s{number:02d}" for number in range(SETTINGS)]
     place = pd.DataFrame({"a": random.uniform(0, 1, SETTINGS), "b": np.exp(random.normal(0, 1, SETTINGS))}, index)
     truth = 2 * place["a"] - np.log(place["b"])
-    test = pd.DataFrame({r: truth + noise * random.normal(size=SETTINGS) for r in range(SEEDS)})
-    return Grid(CELL, place, test - 1, test, None)
+    test = np.stack([truth + noise * random.normal(size=SETTINGS) for _ in range(SEEDS)], 1)
+    along = {name: place[name].to_numpy() for name in place}
+    return Grid(CELL, index, list(range(SEEDS)), along, test - 1, test, None)
 
 
 def table(estimator: str, a: float, b: float, horizon: float = 1, seeds: int = SEEDS) -> pd.DataFrame:
@@ -46,11 +48,19 @@ def test_the_true_slopes_agree_and_opposite_ones_disagree_completely() -> None:
     assert (single.estimator, single.cost, single.spearman.mean) == (SINGLE_RUNS, SETTINGS, pytest.approx(1))
 
 
+def test_nothing_is_decided_since_pt_seeds_share_one_truth() -> None:
+    found = list(agreements(grid(), table("true", 2, -1, seeds=8), ["b"]))
+    assert found[0].signs.low > 50
+    (judged,) = decide(comparisons(found, {}))
+    assert judged.word == "inconclusive"
+    assert judged.measured.endswith("not decided, since all PT seeds share one truth and its settings")
+
+
 def test_a_seed_is_judged_by_the_other_seeds() -> None:
     measured = grid(noise=1.0)
     *_, single = agreements(measured, table("t", 2, -1), ["b"])
     expected = [
-        spearmanr(measured.test[seed], measured.test.drop(columns=seed).mean(axis=1)).statistic for seed in range(SEEDS)
+        spearmanr(measured.test[:, seed], np.delete(measured.test, seed, 1).mean(1)).statistic for seed in range(SEEDS)
     ]
     assert single.spearman.mean == pytest.approx(np.mean(expected))
     assert single.spearman.n == SEEDS

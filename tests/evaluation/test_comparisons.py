@@ -30,7 +30,7 @@ from metapt.evaluation.comparisons import (
     within,
 )
 from metapt.evaluation.metrics import NotMeasuredError
-from metapt.evaluation.statistics import Estimate, estimate, estimate_mean, paired_difference
+from metapt.evaluation.statistics import Estimate, estimate, estimate_mean, paired_difference, paired_ratio
 
 SURE = estimate(10.0, 0.1, 10)  # interval 9.77 to 10.23
 ONE = estimate(10.0, math.nan, 1)
@@ -88,6 +88,14 @@ def test_a_comparison_alone_is_decided_by_its_95_percent_interval(
     elif e.high < low or high < e.low:
         expected = "not reproduced"
     assert verdict(e, Criterion(low, high, "")).word == expected
+
+
+def test_with_two_ends_the_visible_distance_of_a_ratio_is_that_beyond_the_upper_end() -> None:
+    """A ratio is seen by a factor, so that its distance grows with the end that it is measured from."""
+    ratio = paired_ratio(pd.Series([2.0, 2.2, 1.9, 2.1, 2.0]), pd.Series([1.0] * 5))
+    assert verdict(ratio, within(3.0, 2.0)).visible == pytest.approx(ratio.visible(5.0))
+    assert verdict(ratio, at_least(3.0)).visible == pytest.approx(ratio.visible(3.0))
+    assert verdict(ratio, at_most(3.0)).visible == pytest.approx(ratio.visible(3.0))
 
 
 def test_replicates_that_all_lie_at_the_bound_decide_nothing() -> None:

@@ -14,8 +14,9 @@ from metapt.domains.ecg import quantities as ecg
 from metapt.domains.mnist import quantities as mnist
 from metapt.domains.ppi import quantities as ppi
 from metapt.evaluation import metrics
-from metapt.evaluation.headroom import REFERENCE, RUN, read
+from metapt.evaluation.headroom import REFERENCE, RUN
 from metapt.evaluation.headroom_report import text
+from metapt.evaluation.headroom_table import read
 from metapt.evaluation.tables import write_blocks
 from metapt.registry import domain
 from metapt.twostage.headroom import HeadroomSection

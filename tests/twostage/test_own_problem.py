@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,8 @@ from torch import Tensor
 
 import metapt
 from metapt.errors import ConfigError, TrainingError
-from metapt.evaluation.headroom import REFERENCE
+from metapt.evaluation.headroom import REFERENCE, headroom
+from metapt.evaluation.headroom_table import grids, read
 from metapt.hypergrad import Params, Pretrained
 from metapt.training.optimizers import OptimizerSpec
 
@@ -58,32 +60,42 @@ def draw(random: torch.Generator) -> Params:
     return {"target": torch.randn((), generator=random)}
 
 
-def measure(part: str, **changes: Any) -> Any:
+class Based(Pulled):
+    """As `Pulled`, with a target named `base` where there is one."""
+
+    def pretrain_loss(self, pretrained: Pretrained, meta: Params, batch: Tensor) -> Tensor:
+        return super().pretrain_loss(pretrained, {"target": meta.get("base", meta.get("target"))}, batch)
+
+
+def measure(part: str, *, problem: Any = None, **changes: Any) -> Any:
     given = {"steps": 60, "optimizer": OptimizerSpec("SGD", {"lr": 0.5}), "reference": {"target": torch.tensor(0.25)}}
 
     def evaluate(pretrained: Pretrained, seed: int) -> float:
         return float(pretrained.encoder[part])
 
-    return metapt.headroom(Pulled(), Numbers, start, draw, evaluate, **(given | {"settings": 9, "seeds": 3} | changes))
+    return metapt.headroom(
+        problem or Pulled(), Numbers, start, draw, evaluate, **(given | {"settings": 9, "seeds": 3} | changes)
+    )
 
 
 def test_a_known_headroom_is_found() -> None:
     found = measure("follows")
-    targets = found.rows[found.rows["setting"] != REFERENCE].groupby("setting")["target"].first()
+    targets = np.array([*{row["setting"]: row["target"] for row in found.rows if row["setting"] != REFERENCE}.values()])
     assert len(targets) == 9
     assert found.headroom.most == pytest.approx(targets.max() - 0.25, abs=1e-5)
     assert found.headroom.gain.mean == pytest.approx(targets.max() - 0.25, abs=1e-5)
-    variances = np.array([targets.var(), np.var([0.0, 0.5, 1.0], ddof=1)])
+    variances = np.array([targets.var(ddof=1), np.var([0.0, 0.5, 1.0], ddof=1)])
     shares = found.headroom.shares
     assert shares["settings"].share == pytest.approx(100 * variances[0] / variances.sum(), rel=1e-3)
-    assert str(found).startswith(f"settings explain {shares['settings'].share:.0f} % of the variance; at most about")
-    assert str(found).endswith("4 runs would be needed to see it")
+    assert str(found).startswith(f"settings explain {shares['settings'].share:.0f} % of the variance;\n")
+    assert f"gains {targets.max() - 0.25:.3g} points" in str(found)
+    assert "and 4 runs would show a gain of this size." in str(found)
 
 
 def test_where_hyperparameters_do_nothing_nothing_is_gained() -> None:
     found = measure("ignores")
     assert found.headroom.shares["settings"].share == 0
-    assert str(found) == "settings explain 0 % of the variance; no setting gains anything"
+    assert str(found).startswith("settings explain 0 % of the variance;\nno setting gains anything.\n")
 
 
 def test_settings_do_not_depend_on_their_number_and_validation_results_are_kept() -> None:
@@ -92,9 +104,9 @@ def test_settings_do_not_depend_on_their_number_and_validation_results_are_kept(
 
     given: dict[str, Any] = {"steps": 1, "optimizer": OptimizerSpec("SGD", {"lr": 0.5}), "seeds": [4, 7]}
     few, many = (metapt.headroom(Pulled(), Numbers, start, draw, evaluate, settings=n, **given).rows for n in (2, 3))
-    assert few.equals(many.iloc[: len(few)])
-    assert set(many["pretrain_seed"]) == {4, 7}
-    assert set(many["validation"]) == {-1.0}
+    assert few == many[: len(few)]
+    assert {row["pretrain_seed"] for row in many} == {4, 7}
+    assert {row["validation"] for row in many} == {-1.0}
 
 
 def test_hyperparameters_that_are_tensors_have_a_column_for_each_element() -> None:
@@ -103,7 +115,16 @@ def test_hyperparameters_that_are_tensors_have_a_column_for_each_element() -> No
 
     given: dict[str, Any] = {"steps": 1, "optimizer": OptimizerSpec("SGD", {"lr": 0.5}), "settings": 2, "seeds": 2}
     rows = metapt.headroom(Pulled(), Numbers, start, several, lambda pretrained, seed: 0.0, **given).rows
-    assert {"target", "other[0]", "other[1]"} <= set(rows)
+    assert {"target", "other[0]", "other[1]"} <= set(rows[0])
+
+
+def test_the_rows_in_a_file_are_the_table_that_the_command_reads(tmp_path: Path) -> None:
+    """The reference may have no number for a hyperparameter of the settings."""
+    found = measure("follows", reference={"base": torch.tensor(0.25)}, problem=Based())
+    found.to_csv(tmp_path / "table.csv")
+    (again,) = grids(read([tmp_path / "table.csv"]))
+    np.testing.assert_equal(vars(again), vars(found.headroom.grid))
+    assert str(headroom(again)) == str(found)
 
 
 def test_one_seed_is_refused() -> None:

@@ -10,8 +10,8 @@ other PT seeds.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +100,7 @@ def agreements(grid: Grid, slopes: pd.DataFrame, logarithmic: Sequence[str] = ()
         steps = None if part["horizon"].isna().all() else int(part["horizon"].iloc[0])
         cost = float(part.groupby("pretrain_seed")["cost"].first().mean())
         yield _agreement(grid, str(name), steps, cost, predicted, by_seed.index)
-    yield _agreement(grid, SINGLE_RUNS, None, float(len(grid.test)), grid.test.to_numpy(dtype=float), grid.test.columns)
+    yield _agreement(grid, SINGLE_RUNS, None, float(len(grid.test)), grid.test, grid.seeds)
 
 
 def linear_fits(grid: Grid, counts: Sequence[int], logarithmic: Sequence[str] = ()) -> Iterator[Agreement]:
@@ -113,32 +113,32 @@ def linear_fits(grid: Grid, counts: Sequence[int], logarithmic: Sequence[str] = 
         if count > len(place) - 2:
             continue
         known, rest = place[:count], place[count:]
-        results = grid.validation.to_numpy(dtype=float)[:count]
+        results = grid.validation[:count]
         weights = np.linalg.pinv(known - known.mean(0)) @ (results - results.mean(0))
-        left = Grid(grid.cell, grid.hyperparameters[count:], grid.validation[count:], grid.test[count:], None)
-        yield _agreement(left, f"linear fit to {count} runs", None, count, rest @ weights, grid.validation.columns)
+        left = replace(grid, test=grid.test[count:])
+        yield _agreement(left, f"linear fit to {count} runs", None, count, rest @ weights, grid.seeds)
 
 
-def coordinates(hyperparameters: pd.DataFrame, logarithmic: Sequence[str]) -> pd.DataFrame:
+def coordinates(hyperparameters: Mapping[str, Values], logarithmic: Sequence[str]) -> pd.DataFrame:
     """Return the hyperparameters [settings, hyperparameters], those of `logarithmic` as their logarithms."""
-    place = hyperparameters.astype(float)
-    return pd.DataFrame({name: np.log(place[name]) if name in logarithmic else place[name] for name in place})
+    return pd.DataFrame({name: np.log(at) if name in logarithmic else at for name, at in hyperparameters.items()})
 
 
 def _agreement(grid: Grid, name: str, horizon: int | None, cost: float, predicted: Values, seeds: Any) -> Agreement:
     """Return the agreement of `predicted` [settings, seeds], one estimate for each of the PT seeds `seeds`."""
-    found = [with_others(column, grid.test, seed) for column, seed in zip(predicted.T, seeds, strict=True)]
+    found = [with_others(column, grid.test, grid.seeds, seed) for column, seed in zip(predicted.T, seeds, strict=True)]
     correlations, signs, finite = zip(*found, strict=True)
     cell = grid.cell["problem"], grid.cell["evaluation"]
     return Agreement(*cell, name, horizon, cost, estimate_mean(correlations), estimate_mean(signs), sum(finite))
 
 
-def with_others(predicted: Values, test: pd.DataFrame, seed: Any) -> tuple[float, float, bool]:
+def with_others(predicted: Values, test: Values, seeds: Sequence[Any], seed: Any) -> tuple[float, float, bool]:
     """Return how a prediction of one PT seed agrees with the mean test results of the other PT seeds.
 
     Args:
         predicted: a number for each setting [settings].
         test: test results [settings, PT seeds].
+        seeds: their PT seeds.
         seed: the PT seed of the prediction.
 
     Returns:
@@ -147,7 +147,7 @@ def with_others(predicted: Values, test: pd.DataFrame, seed: Any) -> tuple[float
     """
     if not np.isfinite(predicted).all():
         return 0.0, CHANCE, False
-    measured = test.drop(columns=seed, errors="ignore").mean(axis=1, skipna=False).to_numpy(dtype=float)
+    measured = test[:, [each != seed for each in seeds]].mean(1)
     return spearman(predicted, measured), right_signs(predicted, measured), True
 
 

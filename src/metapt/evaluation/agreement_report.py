@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 from metapt.errors import DataError
 from metapt.evaluation import figures
 from metapt.evaluation.agreement import CHANCE, SINGLE_RUNS, Agreement, agreements, linear_fits
-from metapt.evaluation.comparisons import Comparison, at_least
-from metapt.evaluation.headroom import grids
+from metapt.evaluation.comparisons import Comparison, Measurement, at_least
+from metapt.evaluation.headroom_table import grids
 from metapt.evaluation.statistics import Estimate
 from metapt.evaluation.tables import NOTHING, Tables, mean_and_error
 
@@ -51,9 +51,10 @@ def tables(found: list[Agreement], slopes: pd.DataFrame, names: Mapping[str, str
     caption = (
         "Agreement of estimates with what happened: each PT seed predicts the results of all settings by its own "
         "estimate, and is compared with the mean test results of the other PT seeds. Mean ± standard error over PT "
-        "seeds. Right signs: pairs of settings in the right order; 50 % is chance, and what an estimate that is not "
-        "finite counts as. Horizon: PT steps that an estimate goes back. Cost: in plain PT runs; of a linear fit, and "
-        "of single runs (the measured results of one PT seed as a prediction, a ceiling), without FT"
+        "seeds, which share one truth, so that the error is no test against chance. Right signs: pairs of settings in "
+        "the right order; 50 % is chance, and what an estimate that is not finite counts as. Horizon: PT steps that an "
+        "estimate goes back. Cost: in plain PT runs; of a linear fit, and of single runs (the measured results of one "
+        "PT seed as a prediction, a ceiling), without FT"
     )
     rows = [
         {
@@ -73,7 +74,12 @@ def tables(found: list[Agreement], slopes: pd.DataFrame, names: Mapping[str, str
 
 
 def comparisons(found: list[Agreement], names: Mapping[str, str]) -> Iterator[Comparison]:
-    """Yield, for each estimator except `SINGLE_RUNS`, the claim that it orders settings better than chance."""
+    """Yield, for each estimator except `SINGLE_RUNS`, the claim that it orders settings better than chance.
+
+    None is decided. The PT seeds are compared with one truth on the same settings, so that their results are not
+    independent: an estimate that is the same for all PT seeds and has nothing to do with the truth is decided on in
+    most cases by a t test over them.
+    """
     for each in found:
         if each.estimator == SINGLE_RUNS:
             continue
@@ -82,8 +88,8 @@ def comparisons(found: list[Agreement], names: Mapping[str, str]) -> Iterator[Co
         where = f"{each.problem}, {names.get(each.evaluation, each.evaluation)}"
         text = f"{each.estimator},{steps} orders pairs of settings better than chance, {where}"
 
-        def measure(each: Agreement = each) -> Estimate:
-            return each.signs
+        def measure(each: Agreement = each) -> Measurement:
+            return Measurement(each.signs, doubt="not decided, since all PT seeds share one truth and its settings")
 
         yield Comparison(text, each.estimator, "", SIGNS, at_least(CHANCE), measure, each.evaluation)
 

@@ -13,7 +13,8 @@ from matplotlib.figure import Figure
 
 from metapt.evaluation import figures
 from metapt.evaluation.comparisons import NOT_BELOW, Comparison
-from metapt.evaluation.headroom import Headroom, Share, grids, headroom
+from metapt.evaluation.headroom import Headroom, Share, headroom
+from metapt.evaluation.headroom_table import grids
 from metapt.evaluation.metrics import NotMeasuredError
 from metapt.evaluation.statistics import Estimate
 from metapt.evaluation.tables import NOTHING, Tables, markdown, mean_and_error
@@ -30,9 +31,10 @@ def tables(rows: pd.DataFrame, names: Names) -> Tables:
     gains = (
         "What settings of the hyperparameters gain. Shares of the variance of test results with 95 % interval (two-way "
         "random-effects analysis of variance; the rest holds the interaction). Gain over the reference in percentage "
-        "points, mean ± standard error over PT seeds: of the setting that test (or validation) results choose on half "
-        "of the seeds, on the other half. Most: that of the best setting on the seeds that choose it, on average too "
-        "high. Runs: PT runs, half of them of the reference, that show a gain of this size with 80 % power"
+        "points, mean ± standard error of a jackknife over PT seeds: of the setting that test (or validation) results "
+        "choose on half of the seeds, on the other half. Most: that of the best setting on the seeds that choose it, "
+        "on average too high. Runs: PT runs, half of them of the reference, that show a gain of this size with 80 % "
+        "power"
     )
     responses = (
         "The response along single hyperparameters: quadratic fits to the means of the settings over PT seeds, of each "
@@ -167,7 +169,7 @@ def _draw_response(axis: Axes, found: list[Headroom], name: str, names: Names, y
             along, colour = each.responses[name], figures.colour(place)
             curve, values = along.curve, each.grid.hyperparameters[name]
             figures.band(axis, curve["value"], curve["low"], curve["mean"], curve["high"], _title(each, names), colour)
-            axis.plot(values, each.grid.test.mean(axis=1, skipna=False), "o", markersize=3, color=colour, alpha=0.6)
+            axis.plot(values, each.grid.test.mean(1), "o", markersize=3, color=colour, alpha=0.6)
             axis.set_xscale("log" if along.logarithmic else "linear")
         axis.set(xlabel=names.get(name, name.replace("_", " ")), ylabel=ylabel)
         if axis.get_xscale() == "log":

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from metapt.errors import DataError
 from metapt.evaluation import figures
 from metapt.evaluation.agreement import with_others
-from metapt.evaluation.headroom import grids
+from metapt.evaluation.headroom_table import grids
 from metapt.evaluation.statistics import Estimate, estimate_mean
 from metapt.evaluation.tables import NOTHING
 
@@ -53,7 +53,7 @@ def agreements(runs: pd.DataFrame, epochs: pd.DataFrame) -> Iterator[ObjectiveAg
         DataError: the epochs lack a setting or a PT seed of the runs.
     """
     for grid in grids(runs):
-        evaluation, test = grid.cell["evaluation"], grid.test
+        evaluation, test = grid.cell["evaluation"], pd.DataFrame(grid.test, grid.settings, grid.seeds)
         for (objective, epoch), part in epochs.groupby(["evaluation", "epoch"], sort=True):
             known = set(zip(part["setting"], part["pretrain_seed"], strict=True))
             missing = [
@@ -73,7 +73,8 @@ def agreements(runs: pd.DataFrame, epochs: pd.DataFrame) -> Iterator[ObjectiveAg
 
 def _mean(seen: pd.DataFrame, test: pd.DataFrame) -> Estimate:
     """Return the mean over PT seeds of the correlation of a seed's results with the mean test of the other seeds."""
-    return estimate_mean([with_others(seen[seed].to_numpy(dtype=float), test, seed)[0] for seed in test.columns])
+    measured, seeds = test.to_numpy(dtype=float), list(test)
+    return estimate_mean([with_others(seen[seed].to_numpy(dtype=float), measured, seeds, seed)[0] for seed in seeds])
 
 
 def table(found: list[ObjectiveAgreement], names: Mapping[str, str]) -> pd.DataFrame:

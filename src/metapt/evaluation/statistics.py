@@ -9,15 +9,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import nctdtrinc, stdtr, stdtrit  # scipy.stats.t calls stdtr, and its import takes a second
 
 from metapt.errors import DataError
+from metapt.evaluation import student
 from metapt.evaluation.metrics import CELL
+
+if TYPE_CHECKING:  # the library computes estimates where pandas need not be installed
+    import pandas as pd
 
 LEVEL = 0.05
 """Level of tests; intervals have the confidence 1 - `LEVEL`."""
@@ -49,13 +51,13 @@ class Estimate:
         """
         if self.standard_error == 0:
             return 0.5 if self.mean == value else float(self.mean < value)
-        return float(stdtr(self.n - 1, -self._t(value)))
+        return student.below(-self._t(value), self.n - 1)
 
     def p_below(self, value: float) -> float:
         """Return the p-value of the one-sided t test that the true value is below `value`; see `p_above`."""
         if self.standard_error == 0:
             return 0.5 if self.mean == value else float(self.mean > value)
-        return float(stdtr(self.n - 1, self._t(value)))
+        return student.below(self._t(value), self.n - 1)
 
     def visible(self, value: float, level: float = LEVEL) -> float:
         """Return the smallest distance from `value` of a true value that is seen with the probability `POWER`.
@@ -64,13 +66,10 @@ class Estimate:
         rejects `value` in the right direction. The distance is the noncentrality at which the noncentral t has the
         power, times the standard error (Johnson and Welch, Biometrika 1940). NaN without a spread.
         """
-        return self._noncentrality(level) * self.standard_error
+        return student.noncentrality(self.n - 1, level, POWER) * self.standard_error
 
     def _t(self, value: float) -> float:
         return (self.mean - value) / self.standard_error
-
-    def _noncentrality(self, level: float) -> float:
-        return float(nctdtrinc(self.n - 1, 1 - POWER, stdtrit(self.n - 1, 1 - level / 2))) if self.n > 1 else math.nan
 
 
 @dataclass(frozen=True)
@@ -87,7 +86,7 @@ class Ratio(Estimate):
 
         A ratio that is smaller than `value` by the same factor is seen as well; its distance is smaller.
         """
-        return value * float(np.expm1(self._noncentrality(level) * self.log_error))
+        return value * float(np.expm1(student.noncentrality(self.n - 1, level, POWER) * self.log_error))
 
     def _t(self, value: float) -> float:
         with np.errstate(divide="ignore"):
@@ -112,7 +111,7 @@ def estimate(mean: float, standard_error: float, n: int) -> Estimate:
     """
     if n < 2:
         return Estimate(mean, math.nan, n, math.nan, math.nan)
-    half = _t_quantile(n - 1) * standard_error
+    half = student.quantile((1 + CONFIDENCE) / 2, n - 1) * standard_error
     return Estimate(mean, standard_error, n, mean - half, mean + half)
 
 
@@ -139,6 +138,8 @@ def summarise(metrics: pd.DataFrame) -> pd.DataFrame:
     Columns: experiment, arm, setting, evaluation, metric, mean, standard_error (NaN for n = 1), n (of replicates).
     Raises DataError if a cell mixes a number of the whole run with numbers of replicates.
     """
+    import pandas as pd
+
     rows: list[dict[str, Any]] = []
     for key, cell in metrics.groupby(CELL, sort=False, dropna=False):
         if len(cell) > 1 and cell["replicate"].isna().any():
@@ -159,6 +160,7 @@ def paired_difference(a: pd.Series[float], b: pd.Series[float]) -> Difference:
     runs that share a PT seed are not pairs: average them first, or use `cluster_bootstrap`. Raises DataError if a
     replicate is in one arm only, or twice in one.
 
+    >>> import pandas as pd
     >>> a = pd.Series([81.7, 82.1, 81.2, 82.0], index=[0, 1, 2, 3])
     >>> b = pd.Series([79.8, 80.9, 80.1, 80.6], index=[0, 1, 2, 3])
     >>> d = paired_difference(a, b)
@@ -205,6 +207,7 @@ def cluster_means(values: pd.Series[float], clusters: Sequence[Any] | NDArray[An
 
     A value that is not finite makes the mean of its cluster not finite.
 
+    >>> import pandas as pd
     >>> cluster_means(pd.Series([1.0, 3.0, 6.0]), [7, 7, 8]).to_dict()
     {7: 2.0, 8: 6.0}
     """
@@ -220,6 +223,7 @@ def paired_ratio(a: pd.Series[float], b: pd.Series[float]) -> Ratio:
     widens the t interval and makes a verdict less likely, never more. Values that are not positive give an estimate
     that is not finite. Raises DataError as `paired_difference`, or if there are no values.
 
+    >>> import pandas as pd
     >>> r = paired_ratio(pd.Series([2.0, 2.2, 9.0]), pd.Series([1.0, 1.1, 1.0]))
     >>> round(r.mean, 3), r.n, r.low < 2.0 < r.high
     (3.302, 3, True)
@@ -278,14 +282,9 @@ def _names(replicates: pd.Index[Any]) -> str:
     return "replicate " + ", ".join(str(r) for r in replicates)
 
 
-def _t_quantile(degrees: int) -> float:
-    """Return the t with P(|T| <= t) = `CONFIDENCE` for Student's t with `degrees` degrees of freedom."""
-    return float(stdtrit(degrees, (1 + CONFIDENCE) / 2))
-
-
 def _t_p_value(mean: float, standard_error: float, degrees: int) -> float:
     if math.isnan(mean) or math.isnan(standard_error):
         return math.nan
     if standard_error == 0:
         return 1.0 if mean == 0 else 0.0
-    return float(2 * stdtr(degrees, -abs(mean / standard_error)))
+    return 2 * student.below(-abs(mean / standard_error), degrees)

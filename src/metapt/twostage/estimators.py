@@ -15,9 +15,10 @@ import pandas as pd
 from pydantic import Field
 
 from metapt.errors import ConfigError
-from metapt.evaluation import agreement_report, headroom
+from metapt.evaluation import agreement_report, headroom_table
 from metapt.evaluation.agreement import SLOPES, Agreement
 from metapt.evaluation.experiment import Experiment, Needs
+from metapt.evaluation.headroom import hyperparameters as hyperparameters_of
 from metapt.evaluation.results import Results
 from metapt.files import sha256
 from metapt.jobs import Json
@@ -82,7 +83,7 @@ def measured_runs(
                 f"estimators.runs names {path}, which is not there (looked for from {Path.cwd()}); name the table.csv "
                 f"of a headroom."
             )
-    rows = headroom.read([Path(path) for path in section.runs])
+    rows = headroom_table.read([Path(path) for path in section.runs])
     known, files = list(dict.fromkeys(rows["problem"])), ", ".join(section.runs)
     for problem in problems:
         if problem not in known:
@@ -90,7 +91,7 @@ def measured_runs(
                 f"estimators.runs names {files}, without the problem {problem!r}; name a table of the same data and "
                 f"network. There: {', '.join(known)}."
             )
-        there = headroom.hyperparameters(rows[rows["problem"] == problem])
+        there = hyperparameters_of(rows[rows["problem"] == problem].to_dict("records"))
         if set(there) != set(hyperparameters):
             raise ConfigError(
                 f"estimators.runs names {files}, where {problem!r} has the hyperparameters {', '.join(there)}; the "
@@ -200,7 +201,7 @@ def experiment(
     """
 
     def agreed(found: Any) -> list[Agreement]:
-        rows = headroom.read([Path(path) for path in found.words["runs"]])
+        rows = headroom_table.read([Path(path) for path in found.words["runs"]])
         return agreement_report.measured(compared(found, rows), slopes(found), logarithmic)
 
     return Experiment(

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
-import pandas as pd
 import torch
 
 from metapt.errors import ConfigError, TrainingError
-from metapt.evaluation.headroom import REFERENCE, RUN, Headroom, grids
+from metapt.evaluation.headroom import REFERENCE, RUN, Headroom, grid
 from metapt.evaluation.headroom import headroom as measured
+from metapt.files import write_csv
 from metapt.hypergrad import MetaProblem, Params, Pretrained
 from metapt.hypergrad.params import detached
 from metapt.training.batches import Batches
@@ -19,19 +21,28 @@ from metapt.training.pretraining import Pretrainer
 from metapt.training.seeds import generator
 
 
-class OwnHeadroom(NamedTuple):
-    """The headroom of a problem; its text is the sentence that says it.
+@dataclass(frozen=True)
+class OwnHeadroom:
+    """The headroom of a problem; its text says it in a few lines.
 
     Attributes:
-        rows: a row for each run, see `metapt.evaluation.headroom`; `rows.to_csv(path, index=False)` keeps them.
+        rows: a row for each run, see `metapt.evaluation.headroom`.
         headroom: variance shares, gains and responses.
     """
 
-    rows: pd.DataFrame
+    rows: list[dict[str, Any]] = field(repr=False)
     headroom: Headroom
 
+    def to_csv(self, path: str | Path) -> None:
+        """Write the rows as a table that `metapt headroom` reads; a number that a run has not is left empty.
+
+        Raises MachineError if the file can't be written.
+        """
+        names = dict.fromkeys(name for row in self.rows for name in row)
+        write_csv({name: [row.get(name) for row in self.rows] for name in names}, Path(path))
+
     def __str__(self) -> str:
-        return self.headroom.sentence
+        return str(self.headroom)
 
 
 def headroom(
@@ -102,8 +113,7 @@ def headroom(
             words: dict[str, Any] = {"experiment": "headroom", "domain": "own", "problem": name, "evaluation": "FT"}
             words |= {"setting": setting, **_numbers(meta), "pretrain_seed": own, "finetune_seed": 0}
             rows.append(words | {"validation": float(validation), "test": float(test)})
-    table = pd.DataFrame(rows)
-    return OwnHeadroom(table, measured(next(grids(table))))
+    return OwnHeadroom(rows, measured(grid(rows)))
 
 
 def _numbers(meta: Params) -> dict[str, float]:
