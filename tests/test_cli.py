@@ -107,9 +107,9 @@ def test_tables_of_runs_are_joined(tmp_path: Path, capsys: pytest.CaptureFixture
         rows = [line(name, x, seed, x + seed, x + seed) for x, name in enumerate(("reference", "a", "b"))]
         head = "experiment,domain,problem,evaluation,setting,x,pretrain_seed,finetune_seed,validation,test"
         (tmp_path / f"{seed}.csv").write_text("\n".join([head, *rows, ""]))
-    drawn = ["--figure", str(tmp_path / "both")]
+    drawn = ["--figure", str(tmp_path / "both.png")]
     assert main(["headroom", str(tmp_path / "4.csv"), str(tmp_path / "9.csv"), *drawn]) == 0
-    assert (tmp_path / "both.png").stat().st_size > 1000
+    assert {path.name for path in tmp_path.glob("both*")} == {"both.png", "both.svg"}
     printed = capsys.readouterr().out
     assert "| p " in printed
     assert "gains 2 points (no interval with two PT seeds) on the other half; the best of 2 gains 2 on" in printed
@@ -166,7 +166,6 @@ def test_run_says_what_it_cannot_run(
 def test_run_runs_what_is_not_up_to_date_and_stops_at_a_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "workflow").symlink_to(ROOT / "workflow")
     monkeypatch.chdir(tmp_path)
     data = "results/tiny/mnist/data/digits/images.pt"
     for expected in (

@@ -19,6 +19,7 @@ from metapt.domains.ppi import config as ppi
 from metapt.domains.ppi.jobs import PpiJobs
 from metapt.domains.ppi.results import PpiResults
 from metapt.evaluation.differences import pairs
+from metapt.fetching.source import SOURCES
 from metapt.jobs import Job, Place
 from metapt.twostage.results import TwoStageResults
 
@@ -44,7 +45,7 @@ class Case(NamedTuple):
 CONFIGS: dict[str, Config] = {
     name: load([ROOT / "config" / f"{name}.yaml"]) for name in ("config", "planted", "real-small", "paper")
 }
-PLACE = Place("results", "raw", read_one(ROOT / "workflow/resources/sources.yaml"), [])
+PLACE = Place("results", "raw", read_one(SOURCES), [])
 
 
 def cases() -> Iterator[Case]:

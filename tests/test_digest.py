@@ -34,7 +34,7 @@ CONFIGS = [ROOT / "config/paper.yaml", *sorted((ROOT / "tests/workflow").glob("t
 
 def entries() -> list[str]:
     """Return the entry modules of all jobs of some configs, except downloads."""
-    plans = [planned(load([path]), ROOT / "workflow/resources/sources.yaml") for path in CONFIGS]
+    plans = [planned(load([path])) for path in CONFIGS]
     return sorted({job.entry for plan in plans for job in plan.jobs.values() if job.stage != "download"})
 
 

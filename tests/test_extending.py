@@ -20,7 +20,7 @@ import sys
 from pathlib import Path
 from metapt.config import load
 from metapt.plan import planned
-plan = planned(load([Path("example.yaml")]), Path({sources!r}))
+plan = planned(load([Path("example.yaml")]))
 """
 
 USES = {
@@ -112,8 +112,7 @@ def test_an_example_of_the_guide_is_whole(title: str, tmp_path: Path) -> None:
     apply(title, tmp_path)
     config, use = USES[title]
     (tmp_path / "example.yaml").write_text(f"results: results/example\n{config}\n", encoding="utf-8")
-    code = LOADED.format(sources=str(ROOT / "workflow/resources/sources.yaml"))
-    code += use
+    code = LOADED + use
     environment = os.environ | {"PYTHONPATH": str(tmp_path / "src")}
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -24,7 +24,7 @@ SMALL = {"source": "simulated", "test_species": [900005], "pretrain_seeds": 2}
 
 
 def plan(**sections: object) -> Plan:
-    return planned(validate({"results": "r"} | sections), ROOT / "workflow/resources/sources.yaml")
+    return planned(validate({"results": "r"} | sections))
 
 
 def ppi(**experiments: object) -> Plan:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -76,6 +80,20 @@ def test_the_workflow_has_what_the_catalog_asks_for() -> None:
     for rules in (ROOT / "workflow" / "rules").glob("*.smk"):
         for environment in re.findall(r"conda:\s+\"(\S+)\"", rules.read_text(encoding="utf-8")):
             assert (rules.parent / environment).is_file()
+
+
+def test_the_package_alone_checks_and_runs_a_config(tmp_path: Path) -> None:
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "src" / "metapt", tmp_path / "site" / "metapt", ignore=ignored)
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "own.yaml").write_text("results: r\nmnist: {source: digits, rotation_mean: {}}\n")
+    images = "r/mnist/data/digits/images.pt"
+    environment = os.environ | {"PYTHONPATH": str(tmp_path / "site")}
+    for arguments in (["check", "own.yaml"], ["run", images, "--configfile", "own.yaml"]):
+        command = [sys.executable, "-m", "metapt", *arguments]
+        done = subprocess.run(command, cwd=tmp_path / "own", env=environment, capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "own" / images).is_file()
 
 
 @pytest.mark.parametrize(("path", "command"), [("ci", ".ci/run"), ("site", "make site")])

@@ -42,7 +42,6 @@ class Noted:
             (folder / f"{job.name.replace('/', ' ')}.json").write_text(times)
             raise SystemExit(job.name == broken)
 
-        (folder / "workflow").symlink_to(ROOT / "workflow")
         monkeypatch.chdir(folder)
         monkeypatch.setattr(run, "_execute", note)
         # Forked processes have the replaced function.
@@ -123,7 +122,6 @@ def test_a_signal_ends_the_jobs_that_run_and_no_other_begins(
 
 def test_a_job_that_is_told_to_end_goes_on_from_its_state(tmp_path: Path) -> None:
     target = "results/run/mnist/rotation_mean/meta-shared/metrics.csv"
-    (tmp_path / "workflow").symlink_to(ROOT / "workflow")
     study = {"pretrain_examples": 600, "finetune_examples": 600, "epochs": 500}
     config = {"results": "results/run", "mnist": {"source": "digits", "rotation_mean": study}}
     (tmp_path / "config.yaml").write_text(json.dumps(config))

@@ -133,7 +133,10 @@ def parser() -> argparse.ArgumentParser:
     )
     headroom.add_argument("tables", type=Path, nargs="+", metavar="TABLE.csv", help="tables of runs, which are joined")
     headroom.add_argument(
-        "--figure", type=Path, metavar="FILE", help="draw gains and responses to FILE.png and FILE.svg"
+        "--figure",
+        type=Path,
+        metavar="FILE",
+        help="draw gains and responses to FILE.png and FILE.svg, or to a FILE of another kind, such as gains.pdf",
     )
 
     return parser
@@ -192,6 +195,7 @@ def _estimate(options: argparse.Namespace) -> int:
 
     from metapt.estimate.report import against, summary, text
     from metapt.estimate.trials import BUDGET, estimate
+    from metapt.fetching.source import SOURCES
 
     device = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
     cores = os.cpu_count() or 1 if options.cores is None else options.cores
@@ -201,8 +205,7 @@ def _estimate(options: argparse.Namespace) -> int:
     if gpus < 1 and device == "cuda":
         words = "torch sees no GPU here" if options.gpus is None else f"--gpus is {gpus}"
         raise ConfigError(f"{words}, and jobs on cuda need 1 or more: take --device cpu, or a machine with a GPU.")
-    sources = read_one(Path("workflow/resources/sources.yaml"))
-    found = estimate(config, device, sources, BUDGET if options.budget is None else options.budget)
+    found = estimate(config, device, read_one(SOURCES), BUDGET if options.budget is None else options.budget)
     numbers = summary(found, cores, gpus)
     print(text(numbers))
     if config.require_gpu and device == "cpu":
@@ -260,5 +263,5 @@ def _headroom(options: argparse.Namespace) -> int:
         from metapt.evaluation import figures
         from metapt.twostage.quantities import EVALUATIONS
 
-        figures.save(figure(runs, EVALUATIONS, "test result (%)"), options.figure)
+        figures.save_as(figure(runs, EVALUATIONS, "test result (%)"), options.figure)
     return 0

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from metapt.config import Config, did_you_mean, experiments
 from metapt.config_files import read_one
 from metapt.errors import ConfigError
+from metapt.fetching.source import SOURCES
 from metapt.jobs import Job, Place
 from metapt.registry import DOMAINS, domain
 
@@ -133,6 +133,6 @@ class Plan:
         )
 
 
-def planned(config: Config, sources: Path = Path("workflow/resources/sources.yaml")) -> Plan:
-    """Return the plan of a config; `sources` lists the public data. Raises ConfigError as `read_one`."""
-    return Plan(config, read_one(sources))
+def planned(config: Config) -> Plan:
+    """Return the plan of a config, with the public data that the package lists."""
+    return Plan(config, read_one(SOURCES))

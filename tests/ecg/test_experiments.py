@@ -35,6 +35,7 @@ from metapt.domains.ecg.strengths import fixed_arm, start_arm
 from metapt.evaluation import figures, metrics
 from metapt.evaluation.comparisons import STAND_IN
 from metapt.evaluation.metrics import row
+from metapt.fetching.source import SOURCES
 from metapt.jobs import Job, Place
 from metapt.machine import Machine
 from metapt.sections import seed_numbers
@@ -48,9 +49,6 @@ AurocOf = Callable[[str, int, int | None, str], float]
 """Arm, |D_FT|, FT ECGs at meta-PT time, evaluation -> mean AUROC (%)."""
 
 
-SOURCES = read_one(Path(__file__).parents[2] / "workflow/resources/sources.yaml")
-
-
 class Runs:
     """The files of an experiment's runs, with given numbers."""
 
@@ -59,7 +57,7 @@ class Runs:
         self.config: Any = DOMAIN.section().model_validate(
             {key: {}, "source": "ptbxl-1.0.3", "pretrain_seeds": 5, **settings}
         )
-        jobs = EcgJobs("ecg", self.config, Place(str(folder), str(folder / "raw"), SOURCES, []))
+        jobs = EcgJobs("ecg", self.config, Place(str(folder), str(folder / "raw"), read_one(SOURCES), []))
         self.job = DOMAIN.summary(jobs, key)
         self.made = list(jobs.made.values())
         self.generator = np.random.default_rng(0)

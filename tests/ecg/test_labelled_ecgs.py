@@ -19,12 +19,12 @@ from metapt.domains.ecg.experiments.labelled_ecgs import differences, draw, righ
 from metapt.domains.ecg.jobs import EcgJobs
 from metapt.domains.ecg.quantities import AUROC
 from metapt.evaluation import metrics
+from metapt.fetching.source import SOURCES
 from metapt.jobs import Job, Place
 from metapt.machine import Machine
 from metapt.twostage.quantities import CROSS_VALIDATED_AUROC
 from metapt.twostage.replicates import pair
 
-SOURCES = read_one(Path(__file__).parents[2] / "workflow/resources/sources.yaml")
 EVALUATIONS = ("full_transfer", "linear_evaluation")
 SEEDS = (0, 3, 5)
 TEST = {"full_transfer": 2.0, "linear_evaluation": -3.0}
@@ -35,7 +35,7 @@ def planned(folder: Path, domain: dict[str, Any] | None = None, **keys: Any) -> 
     given = {"source": "ptbxl-1.0.3", "pretrain_seeds": list(SEEDS), "finetune_seeds": 2, "finetune": {"epochs": 4}}
     given |= (domain or {}) | {"labelled_ecgs": {"sizes": [100, 500], **keys}}
     config: Any = DOMAIN.section().model_validate(given)
-    return EcgJobs("ecg", config, Place(str(folder), str(folder / "raw"), SOURCES, []))
+    return EcgJobs("ecg", config, Place(str(folder), str(folder / "raw"), read_one(SOURCES), []))
 
 
 def seen(evaluation: str, size: int, seed: int) -> float:

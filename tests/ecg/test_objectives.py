@@ -16,12 +16,12 @@ from metapt.domains.ecg.jobs import EcgJobs
 from metapt.domains.ecg.quantities import AUROC
 from metapt.errors import ConfigError
 from metapt.evaluation import metrics
+from metapt.fetching.source import SOURCES
 from metapt.jobs import Job, Place
 from metapt.machine import Machine
 from metapt.twostage.quantities import VALIDATION_AUROC
 from metapt.twostage.replicates import pair
 
-SOURCES = read_one(Path(__file__).parents[2] / "workflow/resources/sources.yaml")
 ORDER = {"simclr": 0, "headroom-0-00": 3, "headroom-0-01": 1, "headroom-0-02": 4, "headroom-0-03": 2}
 """The rank of the test AUROC of each arm."""
 
@@ -29,7 +29,7 @@ ORDER = {"simclr": 0, "headroom-0-00": 3, "headroom-0-01": 1, "headroom-0-02": 4
 def planned(folder: Path, **sections: Any) -> EcgJobs:
     given = {"source": "ptbxl-1.0.3", "finetune_seeds": 2, **sections}
     config: Any = DOMAIN.section().model_validate(given)
-    return EcgJobs("ecg", config, Place(str(folder), str(folder / "raw"), SOURCES, []))
+    return EcgJobs("ecg", config, Place(str(folder), str(folder / "raw"), read_one(SOURCES), []))
 
 
 def write(job: Job) -> None:

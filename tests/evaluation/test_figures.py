@@ -66,6 +66,27 @@ def test_equal_figures_give_equal_bytes(tmp_path, draw):
     assert len(list(tmp_path.iterdir())) == 4
 
 
+@pytest.mark.parametrize(
+    ("name", "written"),
+    [
+        ("a", ["a.png", "a.svg"]),
+        ("a.png", ["a.png", "a.svg"]),
+        ("a.svg", ["a.png", "a.svg"]),
+        ("a.PNG", ["a.png", "a.svg"]),
+        ("a.pdf", ["a.pdf"]),
+        ("a.v2", ["a.v2.png", "a.v2.svg"]),
+        ("a.v2.png", ["a.v2.png", "a.v2.svg"]),
+        ("a.png.pdf", ["a.png.pdf"]),
+    ],
+)
+def test_an_ending_says_the_kind_of_picture_and_is_not_doubled(tmp_path, name, written):
+    figures.save_as(trajectories(), tmp_path / name)
+    assert sorted(path.name for path in tmp_path.iterdir()) == written
+    begins = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}
+    for each in written:
+        assert (tmp_path / each).read_bytes().startswith(begins[each.rpartition(".")[2]])
+
+
 @pytest.mark.parametrize("draw", KINDS)
 def test_the_users_settings_neither_matter_nor_change(tmp_path, draw):
     figures.save(draw(), tmp_path / "plain")

@@ -14,6 +14,7 @@ import yaml
 
 from metapt.errors import ConfigError
 from metapt.fetching.download import run
+from metapt.fetching.source import SOURCES
 from metapt.machine import Machine
 
 ROOT = Path(__file__).parents[2]
@@ -22,7 +23,7 @@ SHARED_DATA = Path(os.environ.get("METAPT_SHARED_DATA", ROOT / "../shared/data")
 
 def entry_of(source: str) -> dict[str, Any]:
     """Return the entry without the publisher's addresses."""
-    entries = yaml.safe_load((ROOT / "workflow/resources/sources.yaml").read_text(encoding="utf-8"))
+    entries = yaml.safe_load(SOURCES.read_text(encoding="utf-8"))
     return {**entries[source], "urls": []}
 
 

@@ -8,11 +8,9 @@ import pytest
 import yaml
 
 from metapt.errors import ConfigError
-from metapt.fetching.source import Source
+from metapt.fetching.source import SOURCES, Source
 
 from .serving import NAME, get, source
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(
@@ -39,7 +37,7 @@ def test_illegal_entry(target: Path, change: dict[str, object]) -> None:
 
 
 def test_sources_yaml_describes_every_file() -> None:
-    entries = yaml.safe_load((ROOT / "workflow/resources/sources.yaml").read_text(encoding="utf-8"))
+    entries = yaml.safe_load(SOURCES.read_text(encoding="utf-8"))
     for key, entry in entries.items():
         parsed = Source.model_validate(entry)
         assert parsed.name == key

@@ -185,11 +185,7 @@ def test_metapt_run_finds_what_snakemake_has_run_up_to_date(
     domain: str, finished_of: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(finished_of(domain))
-    (finished_of(domain) / "workflow").symlink_to(Path(__file__).parents[2] / "workflow")
-    try:
-        assert main(["run", "--configfile", str(TINY[domain])]) == 0
-    finally:
-        (finished_of(domain) / "workflow").unlink()
+    assert main(["run", "--configfile", str(TINY[domain])]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines
     assert all(line.endswith(": up to date") for line in lines), lines

@@ -60,7 +60,7 @@ def test_the_dry_run_is_the_plan(config: Path, gpu: bool, tmp_path: Path) -> Non
         config = tmp_path / config.name
         config.write_text(text)
     (tmp_path / "docs").symlink_to(ROOT / "docs")  # tables of runs
-    plan = planned(load([config]), ROOT / "workflow/resources/sources.yaml")
+    plan = planned(load([config]))
     expected = {job.log: planned_for(job, gpu) for job in plan.jobs.values()}
     found = dry_run(tmp_path, config)
     assert found.keys() == expected.keys()

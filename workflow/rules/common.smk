@@ -23,7 +23,7 @@ try:
         from metapt.remaining import Remaining, left
     # Read again, strictly: Snakemake accepts a key that is there twice, and takes the last one.
     CONFIG = load([Path(path) for path in workflow.configfiles], workflow.config_settings.config)
-    PLAN = planned(CONFIG, Path(workflow.source_path("../resources/sources.yaml")))
+    PLAN = planned(CONFIG)
 except (ConfigError, MissingPackage) as error:
     sys.exit(f"error: {error}")  # an exception would point to this line
 

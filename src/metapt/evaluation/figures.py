@@ -93,6 +93,21 @@ def save(figure: Figure, stem: Path) -> None:
     save_png(figure, stem.with_name(stem.name + ".png"))
 
 
+def save_as(figure: Figure, path: Path) -> None:
+    """Write a figure as the kind of picture that the name's ending says.
+
+    Without such an ending, and with .png or .svg, write both, as `save`.
+    """
+    kind = path.suffix[1:].lower()
+    if kind in ("png", "svg"):
+        save(figure, path.with_suffix(""))
+    elif kind in figure.canvas.get_supported_filetypes():
+        with style(), atomic_path(path) as whole:
+            figure.savefig(whole, format=kind)
+    else:
+        save(figure, path)
+
+
 def save_png(figure: Figure, path: Path) -> None:
     """Write a figure as PNG alone, in the same way as `save`."""
     with style(), atomic_path(path) as whole:

@@ -1,4 +1,4 @@
-"""Entries of `workflow/resources/sources.yaml`, which documents the fields, and the places of their files."""
+"""Entries of `sources.yaml`, which documents the fields, and the places of their files."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from urllib.parse import quote, unquote
 
 from pydantic import BaseModel, Field, HttpUrl, PlainValidator, TypeAdapter, model_validator
 
+SOURCES = Path(__file__).with_name("sources.yaml")
 RECORDS = "records.json"
 """The output that stands for all records: the source's version and their names, written when all are there."""
 
