@@ -14,11 +14,12 @@ if TYPE_CHECKING:  # the same as in _PLACES
     from metapt.training.check import check
     from metapt.training.checkpoint import Checkpoint
     from metapt.training.loaders import LoaderBatches
-    from metapt.training.meta import MetaPretraining, MetaSettings
+    from metapt.training.meta import MetaPretraining
     from metapt.training.module_problem import ModuleProblem
     from metapt.training.optimizers import OptimizerSpec
     from metapt.training.pretraining import Pretrainer
     from metapt.training.recorder import Recorder
+    from metapt.training.settings import MetaSettings
     from metapt.training.supervised import finetune_head
     from metapt.twostage.own_problem import headroom
 
@@ -42,7 +43,7 @@ _PLACES = {
     "Checkpoint": "training.checkpoint",
     "LoaderBatches": "training.loaders",
     "MetaPretraining": "training.meta",
-    "MetaSettings": "training.meta",
+    "MetaSettings": "training.settings",
     "ModuleProblem": "training.module_problem",
     "OptimizerSpec": "training.optimizers",
     "Pretrainer": "training.pretraining",

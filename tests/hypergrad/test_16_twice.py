@@ -22,7 +22,8 @@ from metapt.hypergrad import (
     exact_hypergradient,
     hypergradient,
 )
-from metapt.training.meta import MetaPretraining, MetaSettings
+from metapt.training.meta import MetaPretraining
+from metapt.training.settings import MetaSettings
 
 from .problems import Batch, draw
 

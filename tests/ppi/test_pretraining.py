@@ -22,9 +22,10 @@ from metapt.domains.ppi.quantities import ONLINE, QUANTILES
 from metapt.domains.ppi.settings import FOLDS
 from metapt.errors import ConfigError, DataError, TrainingError
 from metapt.hypergrad import Adam, FittedHead, Neumann, Params, Pretrained, RidgeHead, Unroll
-from metapt.training.meta import MetaPretraining, MetaSettings
+from metapt.training.meta import MetaPretraining
 from metapt.training.optimizers import OptimizerSpec
 from metapt.training.pretraining import Pretrainer
+from metapt.training.settings import MetaSettings
 from metapt.twostage.pretraining import PretrainRun
 
 from ..twostage.whole_runs import Stopped, equal, initial_weights, interrupted, the_same

@@ -123,13 +123,11 @@ def torch_bytes(content: Any) -> bytes:
     [b"", b"no pickle", torch_bytes([1]), torch_bytes({"fingerprint": "mine"}), torch_bytes({"state": {}})],
     ids=["empty", "text", "a list", "no state", "no fingerprint"],
 )
-def test_other_content_with_a_right_digest_is_passed_over(
-    path: Path, content: bytes, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_other_content_with_a_right_digest_is_refused(path: Path, content: bytes) -> None:
     checkpoint = saved(path)
     path.write_bytes(hashlib.sha256(content).digest() + content)
-    assert step(checkpoint.load()) == 0
-    assert f"the checkpoint {path} is no checkpoint of metapt and is passed over" in caplog.text
+    with pytest.raises(DataError, match=r"is no checkpoint of metapt: name another|is whole, and torch can't load it"):
+        checkpoint.load()
 
 
 def test_a_folder_in_its_place_is_one_sentence(path: Path) -> None:

@@ -12,7 +12,8 @@ from torch import Tensor
 from metapt.hypergrad.layers.batch_norm import batch_norm
 from metapt.hypergrad.layers.convolution import convolution
 from metapt.hypergrad.layers.relu import relu_
-from metapt.training.meta import MetaPretraining, MetaSettings
+from metapt.training.meta import MetaPretraining
+from metapt.training.settings import MetaSettings
 
 from .problems import Classifier, Normed, Streams, classification
 

@@ -9,10 +9,11 @@ import pytest
 import torch
 
 from metapt.hypergrad import SGD, Adam, Neumann, Params, Pretrained, Unroll
-from metapt.training.meta import MetaPretraining, MetaSettings
+from metapt.training.meta import MetaPretraining
 from metapt.training.optimizers import OptimizerSpec
 from metapt.training.pretraining import Pretrainer
 from metapt.training.recorder import Recorder
+from metapt.training.settings import MetaSettings
 from metapt.training.streams import to_device
 
 from .problems import Batch, Normed, Streams, classification

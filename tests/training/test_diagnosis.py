@@ -15,8 +15,9 @@ from torch import Tensor
 from metapt.errors import TrainingError
 from metapt.hypergrad import Diagnostics, Identity, Status, Unroll
 from metapt.training.diagnosis import Diagnosis, Trace, Verdict, _quarters
-from metapt.training.meta import MetaPretraining, MetaSettings
+from metapt.training.meta import MetaPretraining
 from metapt.training.optimizers import OptimizerSpec
+from metapt.training.settings import MetaSettings
 
 from .problems import DTYPE, Line, Streams
 

@@ -16,10 +16,11 @@ from torch.nn import functional as F
 from metapt.errors import ConfigError, TrainingError
 from metapt.hypergrad import SGD, Adam, FineTuned, FittedHead, Identity, Neumann, Params, Pretrained, Status, Unroll
 from metapt.training.checkpoint import Checkpoint
-from metapt.training.meta import MetaPretraining, MetaSettings
+from metapt.training.meta import MetaPretraining
 from metapt.training.optimizers import OptimizerSpec
 from metapt.training.pretraining import Pretrainer
 from metapt.training.recorder import Recorder
+from metapt.training.settings import MetaSettings
 
 from .problems import DTYPE, Batch, Classifier, Line, Normed, OwnStreams, Streams, Telling, classification, draw, number
 
@@ -175,7 +176,7 @@ def test_the_pt_steps_that_fill_no_iteration_follow_the_last_one(tmp_path: Path)
     halted, checkpoint = made(problem, settings(remainder=3)), Checkpoint(tmp_path / "state.pt", "here")
     for _ in range(5):
         halted.iterate()
-    checkpoint.save({"loop": halted.state_dict(), "recorder": {}})
+    checkpoint.save({"loop": halted.state_dict(), "recorder": {}, "settings": halted._described()})
     resumed = made(problem, settings(remainder=3))
     resumed.run(checkpoint=checkpoint)
     assert equal(resumed.pretrained.encoder, loop.pretrained.encoder)
@@ -602,7 +603,7 @@ def test_a_bad_hypergradient_leaves_the_head_and_the_optimisers_as_they_were() -
     assert loop.guard.skipped["not finite"] == 6
     for before, after in ((problem.head, loop.head), (problem.meta, loop.meta)):
         assert all(torch.equal(before[name], after[name]) for name in before)
-    assert not loop._meta_optimizer.state_dict()["optimizer"]["state"]
+    assert not loop._meta_optimizer.state_dict()["parameters"]
 
 
 def test_one_bad_draw_spoils_the_whole_mean_and_many_such_updates_stop_the_run() -> None:

@@ -27,8 +27,9 @@ from metapt.hypergrad import (
     Unroll,
 )
 from metapt.training.diagnosis import Verdict
-from metapt.training.meta import MetaPretraining, MetaSettings
+from metapt.training.meta import MetaPretraining
 from metapt.training.optimizers import OptimizerSpec
+from metapt.training.settings import MetaSettings
 
 from .problems import Batch, OwnStreams, Regressed, classification
 

@@ -182,5 +182,5 @@ def test_learning_rates_follow_their_schedule_and_go_on_from_a_checkpoint(name: 
 
 def test_a_schedule_that_waits_for_a_metric_is_refused() -> None:
     for schedule, kind in ((ReduceLROnPlateau, "ReduceLROnPlateau"), (lambda optimizer: None, "NoneType")):
-        with pytest.raises(ConfigError, match=f"schedule returns a {kind}; legal: a schedule"):
+        with pytest.raises(ConfigError, match=f"schedule returns a {kind}; legal: a function that takes the optim"):
             OptimizerSpec(schedule=schedule).stepper(params())

@@ -26,8 +26,9 @@ from metapt.hypergrad import (
 from metapt.hypergrad.inverse import ConjugateGradient, Identity
 from metapt.hypergrad.params import detached
 from metapt.hypergrad.stacked import stack, stack_pretrained
-from metapt.training.meta import MetaPretraining, MetaSettings
+from metapt.training.meta import MetaPretraining
 from metapt.training.pretraining import Pretrainer
+from metapt.training.settings import MetaSettings
 
 from .problems import DTYPE, Batch, Classifier, Normed, Regressed, Streams, classification, draw
 

@@ -8,9 +8,10 @@ import pytest
 
 from metapt.hypergrad import SGD, Unroll
 from metapt.training.measure import Measured
-from metapt.training.meta import MetaPretraining, MetaSettings
+from metapt.training.meta import MetaPretraining
 from metapt.training.progress import seconds_left_out, steps
 from metapt.training.rehearsal import Rehearsal, TooSlow, rehearsed
+from metapt.training.settings import MetaSettings
 
 from ..clock import Clock
 from .problems import Classifier, Streams, classification

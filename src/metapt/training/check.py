@@ -12,7 +12,8 @@ from metapt.hypergrad import MetaProblem, Params, Pretrained, hypergradient
 from metapt.hypergrad.checks import Checked, check_arguments, check_problem
 from metapt.training.batches import Batches, explain
 from metapt.training.guard import NO_VALUE, cause_of
-from metapt.training.meta import MetaPretraining, MetaSettings
+from metapt.training.meta import MetaPretraining
+from metapt.training.settings import MetaSettings
 
 
 def check(

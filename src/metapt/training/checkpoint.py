@@ -6,16 +6,19 @@ its place by an atomic rename. If the process is killed at any moment, one of th
 
 from __future__ import annotations
 
+import dataclasses
+import enum
 import glob
 import hashlib
 import io
 import json
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 from uuid import uuid4
 
@@ -30,6 +33,8 @@ from metapt.training.interruption import end_if_told
 
 log = logging.getLogger(__name__)
 _DIGEST_BYTES = 32
+_ZIP = b"PK\x03\x04"  # the first bytes of a file of torch.save
+_REMOVE = "name another file, or remove this one, and the run begins anew."
 
 
 def fingerprint(config: dict[str, Any], inputs: dict[str, Path], module: str, device: str) -> str:
@@ -49,6 +54,34 @@ def fingerprint(config: dict[str, Any], inputs: dict[str, Path], module: str, de
     return json.dumps([settings, contents, code, torch.__version__, device, products], sort_keys=True)
 
 
+def described(value: object, place: str = "") -> dict[str, str]:
+    """Return texts that are equal in two processes if settings are, by their places in `value`.
+
+    Objects are described by their type, dataclasses also by their fields. Long texts are replaced by their SHA-256.
+
+    >>> described({"lr": 0.1, "betas": (0.9, 0.99)})
+    {'lr': '0.1', 'betas.0': '0.9', 'betas.1': '0.99'}
+    """
+    parts: Mapping[Any, Any] = {}
+    if value is None or isinstance(value, str | int | float | complex | enum.Enum | torch.dtype | torch.device | Path):
+        own = str(value)
+    elif hasattr(value, "tolist"):  # a tensor, or what NumPy has
+        own = f"{value.dtype} {value.tolist()}"  # type: ignore[attr-defined]
+    elif isinstance(value, type | FunctionType):
+        own = value.__qualname__
+    elif isinstance(value, Mapping):
+        own, parts = "", value
+    elif isinstance(value, Sequence | Set):
+        own, parts = "", dict(enumerate(sorted(value, key=str) if isinstance(value, Set) else value))
+    else:
+        fields = dataclasses.fields(value) if dataclasses.is_dataclass(value) else ()
+        own, parts = type(value).__qualname__, {each.name: getattr(value, each.name) for each in fields if each.compare}
+    found = {place: own if len(own) < 100 else hashlib.sha256(own.encode()).hexdigest()} if own and place else {}
+    for key, part in parts.items():
+        found |= described(part, f"{place}.{key}" if place else str(key))
+    return found
+
+
 class Checkpoint:
     """The saved state of one run.
 
@@ -61,32 +94,46 @@ class Checkpoint:
         self.path = Path(path)
         self.fingerprint = fingerprint
         self._worth_keeping = False  # whether `path` is a complete state of this run
+        self._read_back = False  # whether a state of this run was read back
 
     @property
     def _previous(self) -> Path:
         return self.path.with_name(self.path.name + ".previous")
 
     @contextmanager
-    def taken_up(self) -> Iterator[None]:
-        """Raise ConfigError in place of the error of a state that lacks what a run with other parts needs."""
+    def taken_up(self, saved: dict[str, Any], settings: dict[str, str]) -> Iterator[None]:
+        """Check that a loaded state has the `settings` of this run, as `described`, among its own.
+
+        Raises:
+            ConfigError: it has others; or, in place of an error within the context, it lacks what the run needs.
+        """
         try:
             yield
+            was = saved["settings"]
+            differ = [key for key in was | settings if was.get(key) != settings.get(key)]
         except (KeyError, ValueError, RuntimeError) as error:
             raise ConfigError(
                 f"{self.path} is a checkpoint of a run with other parts ({type(error).__name__}: {error}), such as "
                 "other parameters, another loop, or no recorder: remove it, or give this run another fingerprint."
             ) from error
+        if differ:
+            changes = [f"{key} was {was.get(key, 'not set')} and is {settings.get(key, 'not set')}" for key in differ]
+            raise ConfigError(
+                f"{self.path} is a checkpoint of a run with other settings: {'; '.join(changes[:3])}. Give this run "
+                "those, or another fingerprint, or remove the checkpoint."
+            )
 
     def save(self, state: dict[str, Any]) -> None:
         """Write `state`, which contains tensors and plain values.
 
         Raises:
+            ConfigError: it contains other values, which could not be loaded; the first state is read back to see that.
             MachineError: the disk is full.
             Interrupted: the job was told to end; the state is saved.
         """
-        buffer = io.BytesIO()
-        torch.save({"fingerprint": self.fingerprint, "process": _process(os.getpid()), "state": state}, buffer)
-        payload = buffer.getbuffer()
+        content = {"fingerprint": self.fingerprint, "process": _process(os.getpid()), "state": state}
+        payload = _payload(content, read_back=not self._read_back)
+        self._read_back = True
         with atomic_path(self.path) as temporary:
             with open(temporary, "wb") as file:
                 file.write(hashlib.sha256(payload).digest())
@@ -103,7 +150,7 @@ class Checkpoint:
         If another process has saved it, the measurements that run do not count as whole (see `measure.goes_on`).
 
         Raises:
-            DataError: there is a folder in place of the file.
+            DataError: there is a folder in place of the file, or a whole file that is no checkpoint or can't be loaded.
         """
         self._sweep()
         found = [path for path in (self.path, self._previous) if path.exists()]
@@ -111,6 +158,8 @@ class Checkpoint:
             state = self._read(path)
             if state is not None:
                 self._worth_keeping = path == self.path
+                if path != self.path:
+                    log.warning("%s is missing or passed over, so the run goes on from the older %s", self.path, path)
                 return state
         if found:
             log.warning("no checkpoint of this run is left, so it starts anew")
@@ -126,16 +175,19 @@ class Checkpoint:
             log.warning("the checkpoint %s can't be read (%s) and is passed over", path, error.strerror)
             return None
         payload = memoryview(content)[_DIGEST_BYTES:]
+        if content.startswith(_ZIP):
+            raise DataError(
+                f"{path} is no checkpoint of metapt, but a file of torch.save or another zip file: {_REMOVE}"
+            )
         if hashlib.sha256(payload).digest() != content[:_DIGEST_BYTES]:
             log.warning("the checkpoint %s is cut or altered and is passed over", path)
             return None
         try:
             saved = torch.load(io.BytesIO(payload), weights_only=True)
-        except Exception:  # torch documents no closed list of errors for other bytes
-            saved = None
+        except Exception as error:  # torch documents no closed list of errors for other bytes
+            raise DataError(f"{path} is whole, and torch can't load it ({_first_line(error)}): {_REMOVE}") from error
         if not isinstance(saved, dict) or not isinstance(saved.get("state"), dict) or "fingerprint" not in saved:
-            log.warning("the checkpoint %s is no checkpoint of metapt and is passed over", path)
-            return None
+            raise DataError(f"{path} is no checkpoint of metapt: {_REMOVE}")
         if saved["fingerprint"] != self.fingerprint:
             log.warning(
                 "the checkpoint %s belongs to another config, data, code, version of torch, device or library of "
@@ -162,6 +214,51 @@ class Checkpoint:
         for unfinished in self.path.parent.glob(f".????????.{glob.escape(self.path.name)}"):
             with suppress(OSError):  # it is in nobody's way
                 unfinished.unlink()
+
+
+def _payload(content: dict[str, Any], read_back: bool) -> memoryview:
+    """Return what a file holds. Raises ConfigError if it can't be written or, where that is tried, read back."""
+    try:
+        return _written(content, read_back)
+    except Exception as error:  # of any kind that the values raise
+        found = _foreign(content["fingerprint"], "fingerprint") or _foreign(content["state"], "state")
+        if found is None:
+            raise
+        raise ConfigError(
+            f"the state of the run can't be kept in a checkpoint: {found}; legal: tensors, Python's numbers and texts, "
+            "and lists, tuples and dictionaries of them. Convert it where the run gets it."
+        ) from error
+
+
+def _written(value: object, read_back: bool) -> memoryview:
+    buffer = io.BytesIO()
+    torch.save(value, buffer)
+    if read_back:
+        buffer.seek(0)
+        torch.load(buffer, map_location="meta", weights_only=True)  # without the numbers, which need memory
+    return buffer.getbuffer()
+
+
+def _foreign(value: object, place: str = "") -> str | None:
+    """Return place and type of the first value that torch does not read back, or None."""
+    try:
+        _written(value, read_back=True)
+    except Exception:
+        parts: Iterable[tuple[Any, Any]] = ()
+        if isinstance(value, Mapping):
+            parts = [
+                *((f"a key of {place}", key) for key in value),
+                *((f"{place}[{k!r}]", v) for k, v in value.items()),
+            ]
+        elif isinstance(value, list | tuple):
+            parts = ((f"{place}[{index}]", each) for index, each in enumerate(value))
+        found = (_foreign(part, where) for where, part in parts)
+        return next(filter(None, found), f"{place} is a {type(value).__module__}.{type(value).__qualname__}")
+    return None
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
 
 
 @cache

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import fields
 from typing import Any
 
 import torch
@@ -13,112 +13,26 @@ from torch import Tensor
 from metapt.errors import ConfigError
 from metapt.hypergrad import (
     Diagnostics,
-    FineTuning,
     Hypergradient,
     MetaProblem,
-    Neumann,
     Params,
     Pretrained,
-    Unroll,
     hypergradient,
 )
 from metapt.hypergrad.checks import Checked, check_arguments, check_problem
-from metapt.hypergrad.hybrid import Curvature
-from metapt.hypergrad.inverse import Inverse
 from metapt.hypergrad.optimizers import OptimizerState
 from metapt.hypergrad.params import all_finite, detached, leaves, like, norm, vjp
 from metapt.training.batches import Batches, explained
-from metapt.training.checkpoint import Checkpoint
+from metapt.training.checkpoint import Checkpoint, described
 from metapt.training.diagnosis import Diagnosis, Trace
 from metapt.training.guard import HypergradientGuard, cause_of
-from metapt.training.optimizers import OptimizerSpec
-from metapt.training.pretraining import Pretrainer, check_finite, check_loss, is_read, trainable
+from metapt.training.pretraining import Pretrainer, check_finite, check_loss, goes_on, is_read, restored, trainable
 from metapt.training.progress import steps
 from metapt.training.recorder import Recorder
+from metapt.training.settings import MetaSettings
 from metapt.training.timing import Every
 
 log = logging.getLogger(__name__)
-_SOLVER_ATTRIBUTES = ("minibatches", "optimizer", "uses_head_loss")
-
-
-@dataclass(frozen=True)
-class MetaSettings:
-    """Settings of meta-PT. The paper has none from `accumulate` on; all but explosion_factor and max_skipped are off.
-
-    Args:
-        iterations: N, number of meta-iterations of P PT steps each.
-        pretrain_steps: P, PT steps per iteration.
-        warmup: number of first iterations without a meta-update (N_warmup - 1 in Algorithm 2, where n < N_warmup).
-        inverse: the approximation of the inverse PT Hessian.
-        finetuning: the FT solver.
-        curvature: the matrix used as the PT Hessian.
-        pretrain_optimizer: the optimiser of encoder and PT head, with a learning-rate schedule over PT steps.
-        meta_optimizer: the optimiser of the meta-parameters, with learning rates per group, and a schedule over applied
-            meta-updates.
-        head_steps_between_updates: FT steps of the head after each PT step that no meta-update follows, except those of
-            `remainder` (1 in the released code).
-        accumulate: number of hypergradients, each on minibatches of its own, whose mean is used for one meta-update; if
-            one of them is not finite, none is applied.
-        clip_norm: largest norm of an applied hypergradient; None for no limit.
-        normalise: divide the hypergradient by its norm.
-        average_decay: decay of an exponential moving average of the meta-parameters, which starts at the initial ones
-            and is kept as `averaged_meta`; None for no average.
-        explosion_factor: a meta-update is skipped if the norm of its hypergradient exceeds the running median by more
-            than this factor.
-        max_skipped: skipped meta-updates in a row at which the run stops.
-        reuse_gradient: use the PT gradient of the last hypergradient of a meta-update for the next PT step, which then
-            costs nothing; that hypergradient takes its minibatch from `Batches.pretrain`. A PT gradient that is not
-            finite is dropped, and the PT step takes a new minibatch.
-        remainder: PT steps after the last iteration, for a run whose number of PT steps P does not divide.
-
-    Raises:
-        ConfigError: a setting is out of range, or the FT solver lacks what the settings need.
-    """
-
-    iterations: int
-    pretrain_steps: int = 1
-    warmup: int = 0
-    inverse: Inverse = field(default_factory=lambda: Neumann(terms=1, step_size=1e-3))
-    finetuning: FineTuning = field(default_factory=Unroll)
-    curvature: Curvature = "hessian"
-    pretrain_optimizer: OptimizerSpec = field(default_factory=OptimizerSpec)
-    meta_optimizer: OptimizerSpec = field(default_factory=OptimizerSpec)
-    head_steps_between_updates: int = 0
-    accumulate: int = 1
-    clip_norm: float | None = None
-    normalise: bool = False
-    average_decay: float | None = None
-    explosion_factor: float = 1e4
-    max_skipped: int = 10
-    reuse_gradient: bool = False
-    remainder: int = 0
-
-    def __post_init__(self) -> None:
-        least = {"iterations": 1, "pretrain_steps": 1, "warmup": 0, "remainder": 0, "head_steps_between_updates": 0}
-        for name, number in (least | {"accumulate": 1, "max_skipped": 1}).items():
-            if getattr(self, name) < number:
-                raise ConfigError(f"{name} is {getattr(self, name)}; legal: {number} or more")
-        if self.warmup >= self.iterations:
-            raise ConfigError(
-                f"warmup is {self.warmup} of {self.iterations} iterations, so that the meta-parameters would "
-                "never be learned; legal: fewer"
-            )
-        if self.clip_norm is not None and not self.clip_norm > 0:
-            raise ConfigError(f"clip_norm is {self.clip_norm}; legal: a positive number, or None")
-        if self.average_decay is not None and not 0 < self.average_decay < 1:
-            raise ConfigError(f"average_decay is {self.average_decay}; legal: between 0 and 1, or None")
-        if not self.explosion_factor > 1:
-            raise ConfigError(f"explosion_factor is {self.explosion_factor}; legal: more than 1")
-        solver = type(self.finetuning).__name__
-        missing = [name for name in _SOLVER_ATTRIBUTES if not hasattr(self.finetuning, name)]
-        if missing:
-            names = " and no ".join(missing)
-            raise ConfigError(f"the FT solver, a {solver}, has no attribute {names} (see FineTuning)")
-        if self.head_steps_between_updates and self.finetuning.optimizer is None:
-            raise ConfigError(
-                f"head_steps_between_updates is {self.head_steps_between_updates}, but the FT solver, a {solver}, has "
-                "no optimizer for steps of the head; legal: 0, or a solver that has one, such as Unroll"
-            )
 
 
 class MetaPretraining:
@@ -215,16 +129,17 @@ class MetaPretraining:
 
         Raises:
             TrainingError: the PT loss or the weights are not finite, or too many hypergradients in a row were skipped.
-            ConfigError: the checkpoint is of a run with other parts.
+            ConfigError: the checkpoint is of a run with other parts, other settings or more iterations.
             Interrupted: the job was told to end; the state is saved.
         """
         saved = checkpoint.load() if checkpoint is not None else None
+        settings = {} if checkpoint is None else self._described()
         if checkpoint is not None and saved is not None:
-            with checkpoint.taken_up():
+            with checkpoint.taken_up(saved, settings):
                 self.load_state_dict(saved["loop"])
                 if recorder is not None:
                     recorder.load_state_dict(saved["recorder"])
-            log.info("%s goes on at iteration %d", label, self.iteration)
+            goes_on(label, "iteration", self.iteration, self.settings.iterations)
         self.first_iteration = self.iteration
         due = Every(seconds_between_checkpoints)
         for _ in self.iterations(label, 1 if recorder is None else recorder.every):
@@ -234,7 +149,7 @@ class MetaPretraining:
             if checkpoint is not None and (due() or self.iteration == self.settings.iterations):
                 check_finite(self.loss, f"iteration {self.iteration}", self.pretrained)
                 recorded = {} if recorder is None else recorder.state_dict()
-                checkpoint.save({"loop": self.state_dict(), "recorder": recorded})
+                checkpoint.save({"loop": self.state_dict(), "recorder": recorded, "settings": settings})
         check_finite(self.loss, f"iteration {self.iteration}", self.pretrained)
         diagnosis = self.trace.diagnosis(self.guard.skipped)
         log.log(logging.WARNING if diagnosis.alarming else logging.INFO, "%s", diagnosis)
@@ -395,6 +310,14 @@ class MetaPretraining:
         else:
             self.averaged_meta = {name: value.detach().clone() for name, value in self.meta.items()}
 
+    def _described(self) -> dict[str, str]:
+        """Return to what a checkpoint is bound. A run without `remainder` may go on to more iterations."""
+        own = {each.name: getattr(self.settings, each.name) for each in fields(self.settings)}
+        if not self.settings.remainder:
+            del own["iterations"]
+        own |= {"pretrain_optimizer": self._pretrainer.settings, "meta_optimizer": self._meta_optimizer.settings}
+        return described(own)
+
     def state_dict(self) -> dict[str, Any]:
         """Return all that determines the rest of the run; the tensors are not copied, as in torch's optimisers."""
         return {
@@ -412,16 +335,19 @@ class MetaPretraining:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue where `state` was taken; on a CPU all later results are bitwise the same."""
+        """Continue where `state` was taken; on a CPU all later results are bitwise the same.
+
+        Raises:
+            ValueError: it has other parameters or buffers.
+        """
         self.iteration = state["iteration"]
         self._pretrainer.load_state_dict(state["pretrainer"])
         spare = state["spare_gradient"]
         self._spare_gradient = None if spare is None else Pretrained(*spare)
         self.loss = state["loss"]
-        with torch.no_grad():
-            for name, value in self.meta.items():
-                value.copy_(state["meta"][name])
-        self.averaged_meta, self.head, self.head_state = state["averaged_meta"], state["head"], state["head_state"]
+        self.meta = restored("meta", self.meta, state["meta"])
+        self.averaged_meta = restored("averaged_meta", self.averaged_meta, state["averaged_meta"])
+        self.head, self.head_state = restored("head", self.head, state["head"]), state["head_state"]
         self._meta_optimizer.load_state_dict(state["meta_optimizer"])
         self.guard.load_state_dict(state["guard"])
         self.trace.load_state_dict(state["trace"])

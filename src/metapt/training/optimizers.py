@@ -5,26 +5,37 @@ from __future__ import annotations
 import copy
 import fnmatch
 import inspect
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
+import numpy as np
 import torch
-from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from torch import Tensor
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler, ReduceLROnPlateau
 
 from metapt.errors import ConfigError
 from metapt.hypergrad import Params
+from metapt.training.checkpoint import described
 
 _UNFIT = {
     "LBFGS": "needs its loss again within each step (a closure)",
     "SparseAdam": "takes sparse gradients only",
 }
+_SCHEDULE = (
+    "a function that takes the optimiser and returns its schedule, of torch.optim.lr_scheduler, which depends on the "
+    "number of the step only, such as lambda optimizer: CosineAnnealingLR(optimizer, T_max=1000)"
+)
 
 
 @dataclass(frozen=True)
 class OptimizerSpec:
     """An optimiser before it has parameters.
+
+    NumPy's numbers become Python's, since a checkpoint has no others. Tensors are copied for each optimiser, since
+    schedules change them in place.
 
     Args:
         name: a class of `torch.optim`.
@@ -33,6 +44,9 @@ class OptimizerSpec:
             pattern that a parameter matches counts.
         schedule: takes the optimiser and returns its learning-rate schedule, of `torch.optim.lr_scheduler`, which is
             asked for its next step after each step of the optimiser; None: the learning rates stay.
+
+    Raises:
+        ConfigError: an argument is of another kind.
     """
 
     name: str = "Adam"
@@ -40,9 +54,31 @@ class OptimizerSpec:
     groups: dict[str, dict[str, Any]] = field(default_factory=dict)
     schedule: Callable[[torch.optim.Optimizer], LRScheduler] | None = None
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str):
+            raise ConfigError(
+                f"the name of an optimiser is {kind(self.name)}; legal: the name of a class of torch.optim as a text, "
+                "with its keyword arguments as a dictionary: OptimizerSpec('SGD', {'lr': 0.1})"
+            )
+        if not isinstance(self.settings, Mapping):
+            raise ConfigError(
+                f"the settings of the optimiser {self.name!r} are {kind(self.settings)}; legal: a dictionary of its "
+                "keyword arguments, such as {'lr': 0.1}"
+            )
+        groups = self.groups.values() if isinstance(self.groups, Mapping) else [self.groups]
+        if not all(isinstance(each, Mapping) for each in [self.groups, *groups]):
+            raise ConfigError(
+                f"the groups of the optimiser {self.name!r} are {self.groups!r}; legal: a dictionary of keyword "
+                "arguments for each pattern of names, such as {'head.*': {'lr': 0.1}}"
+            )
+        if self.schedule is not None and not callable(self.schedule):
+            raise ConfigError(f"schedule is {kind(self.schedule)}; legal: {_SCHEDULE}")
+        object.__setattr__(self, "settings", _own(self.settings))
+        object.__setattr__(self, "groups", _own(self.groups))
+
     def stepper(self, params: Params) -> Stepper:
-        """Return the optimiser of `params` with its schedule. Raises ConfigError as `build`."""
-        return Stepper(self.build(params), self.schedule)
+        """Return the optimiser of `params` with its schedule. Raises ConfigError as `build` and `Stepper`."""
+        return Stepper(self, params)
 
     def build(self, params: Params) -> torch.optim.Optimizer:
         """Return the optimiser of `params`, which must be leaves that require a gradient, without the schedule.
@@ -74,7 +110,7 @@ class OptimizerSpec:
 
     def _make(self, params: list[Any], settings: dict[str, Any]) -> torch.optim.Optimizer:
         try:
-            return without_compiler(getattr(torch.optim, self.name))(params, **settings)
+            return without_compiler(getattr(torch.optim, self.name))(params, **_own(settings))
         except (TypeError, ValueError) as error:
             raise ConfigError(f"the optimiser {self.name} can't be made with {settings}: {error}") from error
 
@@ -83,25 +119,25 @@ class Stepper:
     """An optimiser that follows its learning-rate schedule.
 
     Args:
-        optimizer: the optimiser.
-        schedule: see `OptimizerSpec`.
+        spec: the optimiser and its schedule.
+        params: leaves that require a gradient.
+
+    Attributes:
+        settings: the spec and the schedule at its start, for checkpoints (see `described`).
 
     Raises:
-        ConfigError: `schedule` returns no schedule, or one that depends on a metric.
+        ConfigError: see `OptimizerSpec.build`; or the schedule can't be made, is none, or depends on a metric.
     """
 
-    def __init__(
-        self, optimizer: torch.optim.Optimizer, schedule: Callable[[torch.optim.Optimizer], LRScheduler] | None
-    ) -> None:
-        self.optimizer = optimizer
-        self._schedule = None if schedule is None else schedule(optimizer)
-        if schedule is not None and (
-            not isinstance(self._schedule, LRScheduler) or isinstance(self._schedule, ReduceLROnPlateau)
-        ):
-            raise ConfigError(
-                f"schedule returns a {type(self._schedule).__name__}; legal: a schedule of torch.optim.lr_scheduler "
-                "that depends on the number of the step only, such as CosineAnnealingLR(optimizer, T_max)"
-            )
+    def __init__(self, spec: OptimizerSpec, params: Params) -> None:
+        self.optimizer = spec.build(params)
+        names = {id(value): name for name, value in params.items()}
+        self._names = [[names[id(value)] for value in group["params"]] for group in self.optimizer.param_groups]
+        self._schedule = None if spec.schedule is None else _scheduled(spec.schedule, self.optimizer)
+        schedule = [type(self._schedule).__name__, {} if self._schedule is None else self._schedule.state_dict()]
+        self.settings = described(
+            {"name": spec.name, "settings": spec.settings, "groups": spec.groups, "schedule": schedule}
+        )
 
     def step(self) -> None:
         """Take one step with the gradients of the parameters, free them, and set the next learning rates."""
@@ -111,15 +147,93 @@ class Stepper:
             self._schedule.step()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the states of optimiser and schedule; the tensors are not copied."""
-        schedule = {} if self._schedule is None else self._schedule.state_dict()
-        return {"optimizer": self.optimizer.state_dict(), "schedule": schedule}
+        """Return the states of optimiser and schedule, by names of parameters; the tensors are not copied."""
+        state, names = self.optimizer.state_dict(), [name for group in self._names for name in group]
+        return {
+            "parameters": {names[place]: value for place, value in state["state"].items()},
+            "groups": [
+                plain(group) | {"params": own} for group, own in zip(state["param_groups"], self._names, strict=True)
+            ],
+            "schedule": {} if self._schedule is None else plain(self._schedule.state_dict()),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue where `state` was taken. It is copied, since torch would go on with its tensors."""
-        self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
+        """Continue where `state` was taken. It is copied, since torch would go on with its tensors.
+
+        Raises:
+            ValueError: its groups have other parameters, or its schedule has led to another learning rate.
+        """
+        if [sorted(group["params"]) for group in state["groups"]] != [sorted(names) for names in self._names]:
+            raise ValueError("the optimiser has other groups of parameters, or has them in another order")
+        places = {name: place for place, name in enumerate(name for group in self._names for name in group)}
+        groups = [
+            group | {"params": [places[name] for name in names]}
+            for group, names in zip(state["groups"], self._names, strict=True)
+        ]
+        moments = {places[name]: value for name, value in state["parameters"].items()}
+        self.optimizer.load_state_dict(copy.deepcopy({"state": moments, "param_groups": groups}))
         if self._schedule is not None:
             self._schedule.load_state_dict(state["schedule"])
+        if isinstance(self._schedule, LambdaLR):  # its functions are not in its state
+            rates = zip(self._schedule.base_lrs, self._schedule.lr_lambdas, groups, strict=True)
+            if any(
+                float(base * factor(self._schedule.last_epoch)) != float(group["lr"]) for base, factor, group in rates
+            ):
+                raise ValueError(f"the schedule gives another learning rate at step {self._schedule.last_epoch}")
+
+
+def check_spec(value: object, what: str) -> None:
+    """Raise ConfigError if the argument `what` is no OptimizerSpec."""
+    if not isinstance(value, OptimizerSpec):
+        raise ConfigError(
+            f"{what} is {kind(value)}; legal: an OptimizerSpec, such as OptimizerSpec('SGD', {{'lr': 0.1}})"
+        )
+
+
+def kind(value: object) -> str:
+    """Return in words what kind of a thing a value is.
+
+    >>> kind(0.1), kind(float)
+    ('a float', 'the class float')
+    """
+    return f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
+
+
+def plain(value: Any) -> Any:
+    """Return a value with Python's numbers in place of NumPy's, in itself and in lists, tuples and dictionaries."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if type(value) in (list, tuple):
+        return type(value)(plain(each) for each in value)
+    if type(value) in (dict, Counter):
+        return type(value)({plain(key): plain(each) for key, each in value.items()})
+    return value
+
+
+def _own(value: Any) -> Any:
+    """Return settings with copies of their tensors, and without NumPy."""
+    if isinstance(value, Mapping):
+        return {key: _own(each) for key, each in value.items()}
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    return value.clone() if isinstance(value, Tensor) else plain(value)
+
+
+def _scheduled(
+    schedule: Callable[[torch.optim.Optimizer], LRScheduler], optimizer: torch.optim.Optimizer
+) -> LRScheduler:
+    """Return the schedule of an optimiser. Raises ConfigError as `Stepper`."""
+    try:
+        made = schedule(optimizer)
+    except Exception as error:  # of the user's function, whatever it is
+        raise ConfigError(
+            f"schedule can't be called with an optimiser ({type(error).__name__}: {error}); legal: {_SCHEDULE}"
+        ) from error
+    if not isinstance(made, LRScheduler) or isinstance(made, ReduceLROnPlateau):
+        raise ConfigError(f"schedule returns {kind(made)}; legal: {_SCHEDULE}")
+    if made.optimizer is not optimizer:
+        raise ConfigError(f"schedule returns a {type(made).__name__} of another optimiser; legal: {_SCHEDULE}")
+    return made
 
 
 @cache

@@ -10,14 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from metapt.errors import TrainingError
+from metapt.errors import ConfigError, TrainingError
 from metapt.hypergrad import MetaProblem, Params, Pretrained
 from metapt.hypergrad.checks import Checked
 from metapt.hypergrad.params import all_finite, check_inference_mode, detached
 from metapt.training.batches import Batches, explained
-from metapt.training.checkpoint import Checkpoint
+from metapt.training.checkpoint import Checkpoint, described
 from metapt.training.guard import NO_VALUE
-from metapt.training.optimizers import OptimizerSpec
+from metapt.training.optimizers import OptimizerSpec, check_spec
 from metapt.training.progress import steps
 from metapt.training.recorder import Recorder
 from metapt.training.timing import Every
@@ -47,7 +47,13 @@ class Pretrainer:
         buffers = {name: value.detach().clone() for name, value in pretrained.buffers.items()}
         self.pretrained = Pretrained(trainable(pretrained.encoder), trainable(pretrained.head), buffers)
         self.loss = torch.zeros(())
+        check_spec(optimizer, "optimizer")
         self._optimizer = optimizer.stepper(_named(self.pretrained))
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """Return the settings of the optimiser and its schedule, as `described`."""
+        return self._optimizer.settings
 
     @explained
     @torch.enable_grad()
@@ -93,16 +99,9 @@ class Pretrainer:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue where `state` was taken."""
-        parts = {
-            "encoder": self.pretrained.encoder,
-            "pretrain_head": self.pretrained.head,
-            "buffers": self.pretrained.buffers,
-        }
-        with torch.no_grad():
-            for part, params in parts.items():
-                for name, value in params.items():
-                    value.copy_(state[part][name])
+        """Continue where `state` was taken. Raises ValueError if it has other parameters or buffers."""
+        parts = zip(self.pretrained, ("encoder", "pretrain_head", "buffers"), strict=True)
+        self.pretrained = Pretrained(*(restored(part, params, state[part]) for params, part in parts))
         self._optimizer.load_state_dict(state["pretrain_optimizer"])
         self.batches.load_state_dict(state["batches"])
 
@@ -130,18 +129,18 @@ class Pretrainer:
 
         Raises:
             TrainingError: the PT loss or the weights are not finite; a GPU's loss is read at every 100th step.
-            ConfigError: the checkpoint is of a run with other parts.
+            ConfigError: the checkpoint is of a run with other parts, settings or meta-parameters, or of more steps.
             Interrupted: the job was told to end; the state is saved.
         """
         saved = checkpoint.load() if checkpoint is not None else None
-        first = 0
+        first, settings = 0, {} if checkpoint is None else described({"meta": meta}) | self.settings
         if checkpoint is not None and saved is not None:
-            with checkpoint.taken_up():
+            with checkpoint.taken_up(saved, settings):
                 self.load_state_dict(saved["pretrainer"])
                 first = saved["step"]
                 if recorder is not None:
                     recorder.load_state_dict(saved["recorder"])
-            log.info("%s goes on at step %d", label, first)
+            goes_on(label, "step", first, count)
         due = Every(seconds_between_checkpoints)
         every = 1 if recorder is None else recorder.every
         seen: dict[str, Tensor] = {}
@@ -154,7 +153,8 @@ class Pretrainer:
             if checkpoint is not None and (due() or step + 1 == count):
                 check_finite(self.loss, f"step {step + 1}", self.pretrained)
                 recorded = recorder.state_dict() if recorder is not None else {}
-                checkpoint.save({"step": step + 1, "pretrainer": self.state_dict(), "recorder": recorded})
+                state = {"step": step + 1, "pretrainer": self.state_dict(), "recorder": recorded}
+                checkpoint.save(state | {"settings": settings})
         if first < count:
             check_finite(self.loss, f"step {count}", self.pretrained)
         return count - first
@@ -186,6 +186,36 @@ def check_finite(loss: Tensor, place: str, pretrained: Pretrained) -> None:
         f"the weights after {place} are not finite, though the PT loss was: lower the PT learning rate, or look for an "
         "operation without a finite derivative, such as the square root of 0."
     )
+
+
+def goes_on(label: str, unit: str, taken: int, count: int) -> None:
+    """Say where a resumed run goes on. Raises ConfigError if its checkpoint has more steps than it should take."""
+    if taken > count:
+        raise ConfigError(
+            f"the checkpoint of {label} was saved after {unit} {taken}, and the run should take {count}: ask for as "
+            "many or more, give it another fingerprint, or remove the checkpoint."
+        )
+    log.info("%s goes on at %s %d", label, unit, taken)
+    if taken == count:
+        log.warning(
+            "%s has finished before: it is resumed at %s %d of %d, and nothing is run", label, unit, taken, count
+        )
+
+
+def restored(part: str, present: Params, saved: Params) -> Params:
+    """Copy saved values into tensors in place; return these in the saved order, in which sums have the same bits.
+
+    Raises:
+        ValueError: names, shapes or types differ.
+    """
+    kinds, others = ({name: (value.shape, value.dtype) for name, value in each.items()} for each in (present, saved))
+    if kinds != others:
+        differ = sorted(name for name in kinds | others if kinds.get(name) != others.get(name))
+        raise ValueError(f"other names, shapes or types in {part}: {', '.join(differ)}")
+    with torch.no_grad():
+        for name, value in present.items():
+            value.copy_(saved[name])
+    return {name: present[name] for name in saved}
 
 
 def trainable(params: Params) -> Params:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import Tensor
 
 from metapt.errors import ConfigError
+
+_OBSERVE = "a function that returns a dictionary of tensors; torch.tensor(...) makes one of a number or a list"
 
 
 class Recorder:
@@ -24,7 +26,7 @@ class Recorder:
         seconds: wall time of all observations in this process.
 
     Raises:
-        ConfigError: `every` is below 1.
+        ConfigError: `every` is below 1, or `observe` is no function; at a call, it returns something else.
     """
 
     def __init__(
@@ -33,6 +35,8 @@ class Recorder:
         every: int = 1,
         log: Callable[[int, dict[str, Tensor]], object] | None = None,
     ) -> None:
+        if not callable(observe):
+            raise ConfigError(f"a Recorder is given a {type(observe).__name__}; legal: {_OBSERVE}")
         if every < 1:
             raise ConfigError(f"a Recorder observes every {every} steps; legal: every=1 or more")
         self.observe = observe
@@ -47,10 +51,21 @@ class Recorder:
         if step % self.every == 0:
             start = time.monotonic()
             self._steps.append(step)
-            self._values.append({name: value.detach().clone().cpu() for name, value in self.observe().items()})
+            self._values.append({name: value.detach().clone().cpu() for name, value in self._observed().items()})
             if self.log is not None:
                 self.log(step, self._values[-1])
             self.seconds += time.monotonic() - start
+
+    def _observed(self) -> dict[str, Tensor]:
+        seen = self.observe()
+        if not isinstance(seen, Mapping):
+            raise ConfigError(f"the function of a Recorder returns a {type(seen).__name__}; legal: {_OBSERVE}")
+        for name, value in seen.items():
+            if not isinstance(value, Tensor):
+                raise ConfigError(
+                    f"the function of a Recorder returns a {type(value).__name__} for {name!r}; legal: {_OBSERVE}"
+                )
+        return seen
 
     def rows(self) -> list[dict[str, Any]]:
         """Return rows of a series table, with keys replicate (the index of the element), step, name and value."""

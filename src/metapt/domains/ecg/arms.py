@@ -34,11 +34,12 @@ from metapt.hypergrad import Adam, Neumann, Params, Pretrained, Unroll
 from metapt.hypergrad.params import all_finite, detached
 from metapt.training import progress
 from metapt.training.measure import Measured
-from metapt.training.meta import MetaPretraining, MetaSettings
+from metapt.training.meta import MetaPretraining
 from metapt.training.optimizers import OptimizerSpec
 from metapt.training.pretraining import Pretrainer, check_finite
 from metapt.training.recorder import Recorder
 from metapt.training.seeds import generator
+from metapt.training.settings import MetaSettings
 from metapt.twostage.pretraining import PretrainRun, finished, time_per_step
 
 log = logging.getLogger(__name__)

@@ -35,10 +35,10 @@ from metapt.hypergrad import Params, Pretrained, hypergradient
 from metapt.hypergrad.optimizers import OptimizerState
 from metapt.hypergrad.params import leaves, like, vjp
 from metapt.machine import Machine
-from metapt.training.meta import MetaSettings
 from metapt.training.pretraining import Pretrainer
 from metapt.training.progress import steps as progress
 from metapt.training.seeds import generator
+from metapt.training.settings import MetaSettings
 from metapt.training.streams import ShuffledStream
 
 _FOLDS = 5  # folds of the horizon's cross-validation, where the arm has none of its own
