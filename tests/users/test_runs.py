@@ -212,14 +212,17 @@ def test_moments_follow_names(name: str, again: dict[str, str], tmp_path: Path) 
     return resumed(tmp_path / "run", settings, **again)
 
 
+def figures(loop: MetaPretraining, path: Path | None = None) -> list[float]:
+    """Run a loop and return the figures of its diagnosis."""
+    checkpoint = None if path is None else Checkpoint(path, "mine")
+    return [*loop.run(checkpoint=checkpoint, recorder=Recorder(dict)).figures.values()]
+
+
 @right(ORDER, "All is saved by name.", 0)
 def test_the_diagnosis_does_not_depend_on_the_order(tmp_path: Path) -> tuple[Any, Any]:
-    run(made(), tmp_path / "run", stop=5)
-    figures = [
-        loop.run(checkpoint=checkpoint, recorder=Recorder(dict)).figures
-        for loop, checkpoint in ((made(keys="ba", order="vu"), Checkpoint(tmp_path / "run", "mine")), (made(), None))
-    ]
-    return tuple([*map(torch.tensor, each.values())] for each in figures)  # type: ignore[return-value]
+    settings = replace(SETTINGS, iterations=40)
+    run(made(settings), tmp_path / "run", stop=30)
+    return figures(made(settings, keys="ba", order="vu"), tmp_path / "run"), figures(made(settings))
 
 
 @right(ORDER, "All is saved by name.", 0)
@@ -349,6 +352,13 @@ def test_a_longer_run_goes_on(tmp_path: Path) -> tuple[Any, Any]:
     learned = run(loop, tmp_path / "run")
     assert loop.first_iteration == 6
     return learned, run(made(longer))
+
+
+@right("A finished run that is taken up with more iterations or PT steps", "It goes on from its last one.", 0)
+def test_the_diagnosis_of_a_longer_run_is_that_of_the_whole_run(tmp_path: Path) -> tuple[Any, Any]:
+    run(made(replace(SETTINGS, iterations=24)), tmp_path / "run")
+    longer = replace(SETTINGS, iterations=50)
+    return figures(made(longer), tmp_path / "run"), figures(made(longer))
 
 
 @right("A finished run that is taken up with more iterations or PT steps", "It goes on from its last one.", 0)

@@ -272,11 +272,19 @@ class Trace:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue with the records in `state`."""
+        """Continue with the records in `state`.
+
+        In a run that has become longer, what was late and is not any more is left out of the statistics, unless some of
+        it still is late: then all of it stays in.
+        """
         self._losses, self._norms = list(state["losses"]), list(state["norms"])
         self._statuses = Counter(state["statuses"])
         for name in _TRAJECTORY:
             setattr(self, f"_{name}", state[name])
+        if len(self._norms) <= self._late:
+            self._middle = self._previous
+            self._length = self._square = self._start.new_zeros(())
+            self._count = torch.zeros_like(self._count)
 
 
 def _sample(meta: Params) -> Tensor:
