@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import metapt
 from metapt.errors import ConfigError, MetaptError, with_extra
 from metapt.files import atomic_path
+from metapt.machine import find_caches
 
 if TYPE_CHECKING:
     from metapt.jobs import Job
@@ -31,6 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
         "headroom": _headroom,
     }[options.command]
     try:
+        find_caches()
         with with_extra(f"metapt {options.command}"):
             return command(options)
     except MetaptError as error:

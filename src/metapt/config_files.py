@@ -10,8 +10,9 @@ from typing import Any
 
 import yaml
 
-from metapt.errors import ConfigError
+from metapt.errors import ConfigError, MetaptError
 from metapt.files import regular
+from metapt.machine import find_caches
 
 Keys = tuple[str, ...]
 Places = dict[Keys, str]
@@ -57,12 +58,13 @@ def check_command_line() -> None:
     """End the process with a sentence if a file that snakemake's `--configfile` names can't be read.
 
     The workflow's profiles call this function, because Snakemake reads these files before the Snakefile and would end
-    with a traceback.
+    with a traceback, as it would where the home folder can't be written.
     """
     try:
+        find_caches()
         for path in _named(sys.argv[1:]):
             read_one(path)
-    except ConfigError as error:
+    except MetaptError as error:
         sys.exit(f"error: {error}")
 
 

@@ -23,7 +23,7 @@ from metapt import process_memory, records
 from metapt.errors import ConfigError, DataError, MachineError, MetaptError, redacted, with_extra
 from metapt.files import sha256
 from metapt.jobs import Job, Json
-from metapt.machine import THREAD_VARIABLES, Machine, machine_name
+from metapt.machine import THREAD_VARIABLES, Machine, find_caches, machine_name
 from metapt.training.interruption import noticed
 
 # Threads that spin while they wait slow down all other jobs of the machine. torch reads this when it is imported.
@@ -62,6 +62,7 @@ def execute(
     sums: dict[str, dict[str, str]] = {"inputs": {}, "outputs": {}}
     try:
         _start_logging(job, handlers)
+        find_caches()
         os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(job.threads)))
         work = _work(job)
         device = _device(job, gpus, require_gpu)

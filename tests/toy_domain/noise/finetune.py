@@ -10,6 +10,7 @@ import torch
 from metapt.domains.noise.problem import CODE, Batch, NoisyInputs, initial
 from torch import Tensor
 
+from metapt.files import reading
 from metapt.hypergrad import Params
 from metapt.machine import Machine
 from metapt.training.checkpoint import Checkpoint, fingerprint
@@ -27,7 +28,8 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
         config: `arm`, `evaluations`, numbers of seeds, `checkpoint`.
         inputs: `examples`, `seed{n}`.
     """
-    examples: dict[str, Tensor] = torch.load(inputs["examples"], map_location=machine.device)
+    with reading(inputs["examples"], "prepare them") as file:
+        examples: dict[str, Tensor] = torch.load(file, map_location=machine.device)
 
     def starts(seed: int, todo: list[Part]) -> Iterator[Start]:
         encoder = load_pretrained(inputs[f"seed{seed}"], initial(0), "the toy's", machine.device).pretrained.encoder

@@ -11,6 +11,7 @@ from metapt.domains.noise.config import Fixed, Meta
 from metapt.domains.noise.problem import BATCH, CODE, FEATURES, USEFUL, Minibatches, NoisyInputs, initial
 from pydantic import TypeAdapter
 
+from metapt.files import reading
 from metapt.hypergrad import SGD
 from metapt.machine import Machine
 from metapt.method import meta_settings
@@ -25,7 +26,8 @@ from metapt.twostage.pretraining import PretrainRun, finished, write
 def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
     """Pre-train an arm. `config`: `arm`, `arm_settings`, `seed`, `epochs`, `checkpoint`; `inputs`: `examples`."""
     arm: Fixed | Meta = TypeAdapter(Fixed | Meta).validate_python(config["arm_settings"])
-    batches = Minibatches(torch.load(inputs["examples"], map_location=machine.device), config["seed"])
+    with reading(inputs["examples"], "prepare them") as file:
+        batches = Minibatches(torch.load(file, map_location=machine.device), config["seed"])
     checkpoint = Checkpoint(Path(config["checkpoint"]), fingerprint(config, inputs, __name__, machine.device))
     per_epoch = len(batches.examples["x"]) // BATCH
     steps = config["epochs"] * per_epoch

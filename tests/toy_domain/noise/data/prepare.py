@@ -11,7 +11,7 @@ from metapt.domains.noise.problem import FEATURES, USEFUL
 from torch import Tensor
 
 from metapt.errors import DataError
-from metapt.files import atomic_path
+from metapt.files import atomic_path, reading
 from metapt.machine import Machine
 
 
@@ -23,7 +23,8 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
     """
     features, targets = [f"f{i}" for i in range(FEATURES)], [f"t{i}" for i in range(USEFUL)]
     try:
-        table = pd.read_csv(inputs["examples.csv"]).set_index("set")
+        with reading(inputs["examples.csv"]) as file:
+            table = pd.read_csv(file).set_index("set")
         found = {"x": _tensor(table.loc["pretrain", features]), "y": _tensor(table.loc["pretrain", targets])}
         for name in ("train", "validation", "test"):
             found |= {f"{name}_x": _tensor(table.loc[name, features]), f"{name}_y": _tensor(table.loc[name, "class"])}
