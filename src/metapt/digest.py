@@ -17,6 +17,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from metapt.files import reading
+
 PACKAGE = Path(__file__).parent
 
 MODELS = "models of the config, whose values are parameters of the jobs; what else they define counts where it is used"
@@ -91,7 +93,7 @@ def code_digest(entry: str, package: Path = PACKAGE) -> str:
         digest.update(f"{name}\n{module.tree}\n".encode())
         for file in module.files:
             if (path.parent / file).is_file():
-                digest.update((path.parent / file).read_bytes())
+                digest.update(_content(path.parent / file))
     return digest.hexdigest()[:16]
 
 
@@ -169,7 +171,12 @@ def _packages(name: str) -> Iterator[str]:
 
 
 def _read(path: Path) -> _Module:
-    return _parsed(path.read_text(encoding="utf-8"))
+    return _parsed(_content(path).decode())
+
+
+def _content(path: Path) -> bytes:
+    with reading(path, "install metapt again") as file:
+        return file.read()
 
 
 @cache
