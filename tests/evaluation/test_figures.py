@@ -104,6 +104,13 @@ def test_axes_are_labelled(draw):
     assert axis.get_ylabel() or [t.get_text() for t in axis.get_yticklabels()] == ["meta", "bptt", "initial"]
 
 
+def test_a_bar_ends_one_standard_error_from_the_mean():
+    ours = pd.DataFrame({"label": ["meta"], "mean": [70.0], "standard_error": [1.5]})
+    (axis,) = figures.bars_with_error(ours, xlabel="AUROC").axes
+    [[[left, _], [right, _]]] = axis.containers[0].lines[2][0].get_segments()
+    assert (left, right) == (68.5, 71.5)
+
+
 def test_numbers_that_are_not_finite_can_be_drawn(tmp_path):
     ours = pd.DataFrame({"label": list("abc"), "mean": [NAN, 3.0, float("inf")], "standard_error": [NAN, NAN, 1.0]})
     figures.save(figures.bars_with_error(ours, xlabel="ratio"), tmp_path / "figure")

@@ -115,6 +115,11 @@ def test_series(tmp_path):
         metrics.validate_series([{"replicate": 0, "step": "x", "name": "mean", "value": 1}])
 
 
+def test_a_step_is_never_empty() -> None:
+    with pytest.raises(DataError, match="the step of row 1 is '', which is not an integer"):
+        metrics.validate_series([{"replicate": 0, "step": "", "name": "mean", "value": 1}])
+
+
 def test_a_run_may_have_no_series(tmp_path):
     metrics.write_series([], tmp_path / "series.csv")
     assert metrics.read_series(tmp_path / "series.csv").empty

@@ -110,6 +110,12 @@ def test_the_page_needs_no_other_file_and_its_links_lead_somewhere(written: Path
     assert {Path(link).name for link in missing} == {"metrics.csv"}, "which a summary makes"
 
 
+def test_a_claim_and_a_difference_link_the_runs_of_the_arm_and_of_its_control(written: Path) -> None:
+    groups = [re.findall(r'href="([^"]+)"', part) for part in written.read_text().split("<div popover")[1:]]
+    runs = {f"ecg/cost/pretrain/{arm}/seed{seed}/run.json" for arm in ("meta", "k5") for seed in (0, 1)}
+    assert runs in [set(group) for group in groups]
+
+
 def test_the_page_says_what_was_run_and_on_which_data(written: Path, tmp_path: Path) -> None:
     text = written.read_text()
     assert f"Results in {written.parent.name}" in text
@@ -118,6 +124,7 @@ def test_the_page_says_what_was_run_and_on_which_data(written: Path, tmp_path: P
     assert "7.2" not in text, "the paper's number has no place beside stand-in data"
     assert "4 reproduced" in text
     assert "12 pretrain" in text
+    assert "together 12.0 min on" in text, "a minute each, without those that summarise"
     assert "0123456789-dirty" in text
     assert "k5 beats &lt;meta&gt;" in text
     inputs = experiment(tmp_path, "mnist_rotation_mean", claims=0)

@@ -245,6 +245,7 @@ def test_holm_adjusts_as_its_definition_says():
     order = np.argsort(p)
     expected = np.maximum.accumulate([min(1, (5 - rank) * p[i]) for rank, i in enumerate(order)])
     assert [holm(p)[i] for i in order] == pytest.approx(expected)
+    assert holm([0.02, 0.021]) == [0.04, 0.04], "not below a smaller one"
     assert holm([0.03]) == [0.03]
     assert holm([]) == []
     assert holm([0.02, math.nan])[0] == pytest.approx(0.04), "a test without a p-value counts"

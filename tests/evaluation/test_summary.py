@@ -58,6 +58,11 @@ def test_claims_are_counted_in_all_and_by_domain_and_each_has_its_number(
     assert f"snakemake --report {folder}/report.html" in " ".join(lines)
 
 
+def test_data_stand_in_only_where_no_claim_has_a_number_of_the_paper(tmp_path: Path) -> None:
+    both = claim("ppi_cost", "one", paper=STAND_IN), claim("ppi_cost", "two")
+    assert "stand-in" not in summary(results(tmp_path, *both), colours=False)
+
+
 def test_the_papers_claims_come_first_and_what_does_not_fit_is_counted(tmp_path: Path) -> None:
     own = [claim("ppi_cost", f"own {number}", paper=BEYOND_THE_PAPER) for number in range(MOST)]
     text = summary(results(tmp_path, *own, claim("ppi_cost", "the paper's")), colours=False)

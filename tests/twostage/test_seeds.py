@@ -12,7 +12,7 @@ from metapt.errors import ConfigError, DataError
 from metapt.evaluation.comparisons import decide
 from metapt.twostage.replicates import SEEDS, pair, pretrain_seed
 from metapt.twostage.seeds import bootstrap, difference, difference_columns, over_runs, over_seeds, seed_means
-from metapt.twostage.tables import better
+from metapt.twostage.tables import better, difference_text
 
 
 def runs(seeds: list[float], spread: float = 0.1, count: int = 4) -> pd.Series[float]:
@@ -95,3 +95,10 @@ def test_a_pair_of_seeds_is_one_number() -> None:
     for wrong in ((0, SEEDS), (0, -1), (-1, 0)):
         with pytest.raises(ConfigError, match="FT seeds from 0 to 999"):
             pair(*wrong)
+
+
+@pytest.mark.parametrize(("p_value", "words"), [(0.004, "p = 0.004"), (0.0012, "p = 0.0012"), (0.0009, "p < 0.001")])
+def test_a_difference_in_words_has_its_p_value_down_to_a_thousandth(p_value: float, words: str) -> None:
+    row = {"mean": 1.24, "seed_standard_error": 0.3, "low": 0.5, "high": 2.0, "p_value": p_value}
+    assert difference_text(row, p_value=True) == f"1.2 ± 0.3 [0.5, 2.0], {words}"
+    assert difference_text(row) == "1.2 ± 0.3 [0.5, 2.0]"
