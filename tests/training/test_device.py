@@ -86,6 +86,20 @@ SETTINGS = {
 }
 
 
+def test_a_pt_run_reads_its_loss_at_every_100th_step(rehearse: Rehearse) -> None:
+    def plain(device: str) -> Callable[[], Pretrained]:
+        problem = Placed(device)
+        trainer = Pretrainer(problem, problem.batches, problem.pretrained, OptimizerSpec("Adam"))
+
+        def run() -> Pretrained:
+            trainer.run(problem.meta, 210)
+            return trainer.pretrained
+
+        return run
+
+    assert rehearse(plain)["training.pretraining: check_loss"] == 2
+
+
 @pytest.mark.parametrize("name", SETTINGS)
 def test_a_meta_update_waits_once_and_each_of_its_hypergradients_three_times(name: str, rehearse: Rehearse) -> None:
     settings = SETTINGS[name]

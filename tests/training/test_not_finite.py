@@ -264,6 +264,37 @@ def test_a_pt_loss_that_is_not_finite_is_seen_where_no_derivative_shows_it(inver
     goes_on_well(loop, before)
 
 
+class Rooted(Regressed):
+    """A PT loss that is finite, with a derivative of NaN: the PT step makes the weights NaN."""
+
+    def pretrain_loss(self, pretrained: Any, meta: Params, batch: Batch) -> Tensor:
+        return super().pretrain_loss(pretrained, meta, batch) + (0 * pretrained.encoder["bias"]).sum().sqrt()
+
+
+@pytest.mark.parametrize("finetuning", FINETUNINGS)
+def test_a_pt_loss_that_is_not_finite_is_named_before_all_that_it_spoils(
+    finetuning: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    loop = loop_of(with_bad({}, 0.0), Rooted(), finetuning=FINETUNINGS[finetuning], pretrain_steps=1)
+    with pytest.raises(TrainingError, match="the PT loss at PT step 2 is nan"):
+        loop.run()
+    assert "iteration 0 is not applied: it is not finite (norm nan), as the PT loss on the PT minibatch was nan" in (
+        caplog.text
+    )
+
+
+def test_advice_is_logged_once_for_skipped_updates_in_a_row(caplog: pytest.LogCaptureFixture) -> None:
+    def made(name: str, count: int, generator: torch.Generator) -> Batch:
+        batch = classification(name, count, generator)
+        if name == "validation" and count in (2, 3, 5):
+            batch.inputs[0] = math.nan
+        return batch
+
+    loop_of(OwnStreams(made), finetuning=Unroll(1), iterations=7).run()
+    assert caplog.text.count("is not applied") == 3
+    assert caplog.text.count("Look for NaN in the FT validation minibatches") == 2
+
+
 @pytest.mark.parametrize("step_size", [100.0, 1e30, 1e200])
 def test_a_series_that_overflows_is_told_from_ft_that_diverges(
     step_size: float, caplog: pytest.LogCaptureFixture
