@@ -108,12 +108,15 @@ def test_the_verdict_names_the_symptom(run: Callable[[], Diagnosis], verdict: Ve
 
 @pytest.mark.parametrize("iterations", [1, 2, 3, 4, 5, 19])
 @pytest.mark.parametrize("stiffness", [0.5, 2.1])
-def test_a_short_run_is_called_short_and_no_figure_of_it_alarms(iterations: int, stiffness: float) -> None:
-    diagnosis = ran(iterations=iterations, problem=Line(stiffness=stiffness))
+@pytest.mark.parametrize("meta_lr", [1e-7, 0.1, 2.05])
+def test_a_short_run_is_called_short_and_no_figure_of_it_alarms(
+    iterations: int, stiffness: float, meta_lr: float
+) -> None:
+    diagnosis = ran(meta_lr, iterations, problem=Line(stiffness=stiffness))
     assert diagnosis.verdict is Verdict.SHORT
     assert not diagnosis.alarming
     assert "too short to tell" in str(diagnosis)
-    assert "rise unknown" in str(diagnosis)
+    assert all(f"{name} unknown" in str(diagnosis) for name in ("swing", "straight", "rise", "fade"))
     assert not re.search(r"\b(inf|nan)\b", str(diagnosis))
 
 

@@ -26,6 +26,7 @@ from metapt.hypergrad import (
     RidgeHead,
     Unroll,
 )
+from metapt.training import meta as meta_module
 from metapt.training.diagnosis import Verdict
 from metapt.training.meta import MetaPretraining
 from metapt.training.optimizers import OptimizerSpec
@@ -262,6 +263,17 @@ def test_a_pt_loss_that_is_not_finite_is_seen_where_no_derivative_shows_it(inver
     loop = loop_of(with_bad({"hypergradient": BAD}, math.nan), Deaf(), inverse=INVERSES[inverse], finetuning=Unroll(1))
     before = unchanged_by_the_bad_update(loop)
     goes_on_well(loop, before)
+
+
+@pytest.mark.parametrize(("warmup", "step"), [(2, 6), (0, 4)])
+def test_where_reading_waits_a_pt_loss_of_nan_is_seen_at_the_next_meta_update(
+    warmup: int, step: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(meta_module, "is_read", lambda loss, step: False)
+    loop = loop_of(with_bad({"pretrain": 2}, math.nan), finetuning=Unroll(1), warmup=warmup)
+    with pytest.raises(TrainingError, match=f"the PT loss at PT step {step} is nan"):
+        loop.run()
+    assert loop.guard.skipped == {"not finite": 0, "exploding": 0}
 
 
 class Rooted(Regressed):
