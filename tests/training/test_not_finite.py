@@ -269,11 +269,14 @@ def test_a_pt_loss_that_is_not_finite_is_seen_where_no_derivative_shows_it(inver
 def test_where_reading_waits_a_pt_loss_of_nan_is_seen_at_the_next_meta_update(
     warmup: int, step: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    checked: list[Any] = []
     monkeypatch.setattr(meta_module, "is_read", lambda loss, step: False)
+    monkeypatch.setattr(meta_module, "check_problem", lambda *given, **named: checked.append(given))
     loop = loop_of(with_bad({"pretrain": 2}, math.nan), finetuning=Unroll(1), warmup=warmup)
     with pytest.raises(TrainingError, match=f"the PT loss at PT step {step} is nan"):
         loop.run()
     assert loop.guard.skipped == {"not finite": 0, "exploding": 0}
+    assert len(checked) == (warmup == 0)  # a problem is not checked with weights of NaN
 
 
 class Rooted(Regressed):
