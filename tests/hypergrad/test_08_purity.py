@@ -27,7 +27,7 @@ from metapt.hypergrad import (
     hypergradient,
 )
 
-from .problems import DTYPE, Normed, SeededBatch, classification, flat
+from .problems import DTYPE, Normed, SeededBatch, classification, counted, flat
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -217,7 +217,7 @@ def test_even_a_mask_from_the_global_generator_is_drawn_once() -> None:
             self.drawn.append(2 * (torch.rand(len(batch.inputs), 5, dtype=DTYPE) < 0.5))
             return self.drawn[-1]
 
-    problem, solver = Careless(), Unroll(2, SGD(lr=0.3))
+    problem, solver = counted(Careless()), Unroll(2, SGD(lr=0.3))
     problem.drawn = []
     g2 = flat(
         solver(

@@ -25,7 +25,7 @@ from metapt.hypergrad import (
     hypergradient,
 )
 
-from .problems import DTYPE, Batch, Classifier, classification, draw, trained
+from .problems import DTYPE, Batch, Classifier, classification, counted, draw, trained
 
 PRETRAIN = classification(700, 9)
 VALIDATION = classification(600, 7)
@@ -95,7 +95,7 @@ def test_the_meter_sees_a_graph_and_its_end() -> None:
 
 @pytest.mark.parametrize("solver", [Unroll(1, Adam(lr=0.1)), Unroll(1, SGD(lr=0.1), network=True)])
 def test_memory_does_not_depend_on_the_number_of_pretraining_steps_before(solver: Any) -> None:
-    problem = Classifier()
+    problem = counted(Classifier())
     peaks = []
     for steps in (1, 200):
         ended = trained(problem, problem.pretrained, problem.meta, [PRETRAIN] * steps, lr=0.3)
@@ -109,7 +109,7 @@ def test_memory_does_not_depend_on_the_number_of_pretraining_steps_before(solver
     "inverse", [Identity(), Neumann(1, 0.1), Neumann(50, 0.1), ConjugateGradient(1e-6, 50, 1.0), Dense(1.0)]
 )
 def test_memory_does_not_depend_on_the_number_of_products(inverse: Any) -> None:
-    problem = Classifier()
+    problem = counted(Classifier())
     reference = held(lambda: call(problem, Identity(), Unroll(0), []))
     meter = held(lambda: call(problem, inverse, Unroll(0), []))
     assert meter.peak == reference.peak > 0
@@ -224,7 +224,7 @@ class Watched(torch.autograd.Function):
 def test_with_the_head_only_the_encoder_runs_once_a_minibatch_and_its_backward_pass_is_never_recorded(
     solver: Any,
 ) -> None:
-    problem = Counting()
+    problem = counted(Counting())
     one, two = classification(500, 6), classification(510, 6)
     call(problem, Neumann(3, 0.1), solver, [one, two, one, VALIDATION])
     assert problem.runs == {id(one): 1, id(two): 1, id(VALIDATION): 1}
@@ -233,7 +233,7 @@ def test_with_the_head_only_the_encoder_runs_once_a_minibatch_and_its_backward_p
 
 
 def test_with_the_network_the_encoder_runs_once_a_step_and_its_backward_pass_is_recorded() -> None:
-    problem = Counting()
+    problem = counted(Counting())
     one, two = classification(500, 6), classification(510, 6)
     call(problem, Neumann(3, 0.1), Unroll(3, SGD(lr=0.1), network=True), [one, two, one])
     assert problem.runs == {id(one): 2, id(two): 1, id(VALIDATION): 1}
@@ -241,7 +241,7 @@ def test_with_the_network_the_encoder_runs_once_a_step_and_its_backward_pass_is_
 
 
 def test_the_cost_of_a_solve_is_its_products() -> None:
-    problem = Counting()
+    problem = counted(Counting())
     for terms in (0, 1, 7):
         assert call(problem, Neumann(terms, 0.1), Unroll(0), []).diagnostics.solve_steps == terms
     assert problem.pretrain_calls == 3

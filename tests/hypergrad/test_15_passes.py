@@ -18,7 +18,7 @@ from metapt.hypergrad import Neumann, Params, Pretrained, Unroll, hypergradient
 from metapt.hypergrad.layers.convolution import convolution
 from metapt.hypergrad.layers.passes import unread
 
-from .problems import draw
+from .problems import counted, draw
 
 Convolve = Callable[[Tensor, Tensor], Tensor]
 
@@ -288,7 +288,7 @@ def test_a_meta_update_takes_the_kernels_that_it_needs() -> None:
     for keep in (False, True):
         for terms in (0, 1, 3):
             with Kernels() as kernels:
-                call(Convolved(), keep, terms=terms)
+                call(counted(Convolved()), keep, terms=terms)
             parts = [fine_tuning, loss, gradient, *[product] * terms, mixed]
             expected = [sum(part) for part in zip(*parts, strict=True)]
             assert kernels.counts == {"convolution": expected[0], "convolution_backward": expected[1] + 2 * keep}, (

@@ -11,10 +11,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from metapt.hypergrad.checks import Checked, check_arguments
+from metapt.hypergrad.checked import Checked
+from metapt.hypergrad.checks import check_arguments
 from metapt.hypergrad.optimizers import DifferentiableOptimizer
 from metapt.hypergrad.params import Params, Pretrained, detached, leaves, like, unconnected, vjp, vjp_graph
 from metapt.hypergrad.problem import MetaProblem, name_of
+from metapt.hypergrad.trial import check_second_derivatives, check_unchanged
 
 
 class ExactHypergradient(NamedTuple):
@@ -73,9 +75,13 @@ def exact_hypergradient(
         RuntimeError: a loss can't be differentiated twice, or PT does not depend on the meta-parameters.
     """
     check_arguments(problem, pretrained, meta, head)
-    problem = Checked(problem)
     if not validation_batches:
         raise ValueError("there is no validation minibatch to take the loss of")
+    first = pretrain_batches[0] if pretrain_batches else None
+    users, arguments = problem, (pretrained, meta, head, first, validation_batches[0])
+    if pretrain_batches:
+        check_unchanged(users, *arguments, uses_head_loss=True)
+    problem = Checked(problem)
     phi = leaves(meta)
     trained, pretrain_losses = _pretrain(problem, pretrained.leaves(), phi, pretrain_batches, pretrain_optimizer)
     encoder, tuned = _finetune(problem, trained, leaves(head), train_batches, finetune_optimizer, network)
@@ -85,6 +91,8 @@ def exact_hypergradient(
     ]
     loss = torch.stack(losses).mean()
     gradient = like(meta, vjp([loss], list(phi.values()), needed=unconnected(meta) if pretrain_batches else ""))
+    if pretrain_batches:
+        check_second_derivatives(users, *arguments, products=True, head_steps=bool(train_batches), network=network)
     final = Pretrained(detached(trained.encoder), detached(trained.head), trained.buffers)
     return ExactHypergradient(gradient, final, detached(encoder), detached(tuned), loss.detach(), pretrain_losses)
 

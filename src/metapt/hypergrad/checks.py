@@ -8,16 +8,17 @@ few more times: they must be pure and depend on the tensors by which they are di
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from metapt.hypergrad.params import Params, Pretrained, all_finite, leaves, norm
+from metapt.hypergrad.checked import LOOK_FOR, Checked
+from metapt.hypergrad.params import Params, Pretrained, leaves, norm
 from metapt.hypergrad.problem import MetaProblem, name_of
+from metapt.hypergrad.trial import UNCHANGED, Copies, tried
 
-_LOOK_FOR = "Look for detach(), torch.no_grad(), item(), numpy, and for a module that is called without functional_call"
 _METHODS = ("pretrain_loss", "encode", "head_loss")
 
 
@@ -55,52 +56,6 @@ def _check_params(what: str, params: Any) -> None:
             raise TypeError(f"{name!r} of the {what} is of type {type(value).__name__}; legal: a tensor")
 
 
-class Checked:
-    """A problem that checks its results: losses must be scalars, and losses and features must have a graph.
-
-    Its other attributes are those of `problem`. The three methods raise TypeError for a result that is no tensor, and
-    ValueError for a loss that is no scalar or a result without a graph.
-    """
-
-    def __init__(self, problem: MetaProblem) -> None:
-        self._problem = problem
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):  # of an object that is being copied, which has no `_problem` yet
-            raise AttributeError(name)
-        return getattr(self._problem, name)
-
-    def pretrain_loss(self, pretrained: Pretrained, meta: Params, batch: Any) -> Tensor:
-        return _loss("pretrain_loss", self._problem.pretrain_loss(pretrained, meta, batch), pretrained.vector())
-
-    def encode(self, encoder: Params, batch: Any) -> Tensor:
-        return _attached("encode", self._problem.encode(encoder, batch), encoder.values())
-
-    def head_loss(self, head: Params, features: Tensor, batch: Any) -> Tensor:
-        name = name_of(self._problem, "head_loss")
-        return _loss(name, self._problem.head_loss(head, features, batch), [features, *head.values()])
-
-
-def _loss(method: str, loss: Any, inputs: Iterable[Tensor]) -> Tensor:
-    checked = _attached(method, loss, inputs)
-    if checked.dim():
-        raise ValueError(
-            f"{method} returned a tensor of shape {list(checked.shape)}; legal: a scalar, such as its mean: loss.mean()"
-        )
-    return checked
-
-
-def _attached(method: str, output: Any, inputs: Iterable[Tensor]) -> Tensor:
-    if not isinstance(output, Tensor):
-        raise TypeError(f"{method} returned a {type(output).__name__}; legal: a tensor")
-    if torch.is_grad_enabled() and not output.requires_grad and any(value.requires_grad for value in inputs):
-        raise ValueError(
-            f"{method} returned a tensor that depends on none of its parameters; legal: one made of them by "
-            f"differentiable operations. {_LOOK_FOR}"
-        )
-    return output
-
-
 @torch.enable_grad()
 def check_problem(
     problem: MetaProblem,
@@ -133,9 +88,11 @@ def check_problem(
             another, or changes a buffer; the PT loss does not depend on one of the meta-parameters (a derivative of 0
             is no error), `encode` not on the encoder, or `head_loss` not on its features or its head.
     """
-    problem, phi = Checked(problem), leaves(meta)
-    encoder, psi = leaves(pretrained.encoder), leaves(head)
-    buffers = pretrained.leaves().buffers
+    found = tried(problem).found
+    copies = Copies(pretrained, meta, head, pretrain_batch, finetune_batch)
+    pretrained, pretrain_batch, finetune_batch = copies.pretrained, copies.pretrain_batch, copies.finetune_batch
+    problem, phi = Checked(problem), leaves(copies.meta)
+    encoder, psi, buffers = leaves(pretrained.encoder), leaves(copies.head), pretrained.buffers
 
     def pretrain_loss() -> Tensor:
         frozen = Pretrained(pretrained.encoder, pretrained.head, pretrained.leaves().buffers)
@@ -146,20 +103,15 @@ def check_problem(
 
     with torch.random.fork_rng(devices=_devices(pretrained)):
         loss = pretrain_loss()
+        copies.check("pretrain_loss")
         report(f"pretrain_loss returns a scalar, {float(loss.detach()):.4g}")
         _check_equal(loss, pretrain_loss(), f"pretrain_loss returned two different numbers {_IN_EQUAL_CALLS}")
         report("pretrain_loss returns the same number in two equal calls")
         _check_depends("pretrain_loss", loss, phi, "meta-parameter", every=True)
         report(f"pretrain_loss depends on each of the meta-parameters ({', '.join(phi)})")
         features = encode()
+        copies.check("encode")
         report(f"encode returns features of shape {list(features.shape)}")
-        for name, value in buffers.items():
-            if not torch.equal(value, pretrained.buffers[name]) and all_finite([value]):
-                raise ValueError(
-                    f"encode changes the buffer {name!r}; legal: to change none. Call the encoder in evaluation mode "
-                    "there: module.eval()"
-                )
-        report(f"encode changes none of the {len(buffers)} buffers")
         _check_equal(features, encode(), f"encode returned two different tensors {_IN_EQUAL_CALLS}")
         report("encode returns the same features in two equal calls")
         _check_depends("encode", features, encoder, "parameter of the encoder")
@@ -168,6 +120,7 @@ def check_problem(
             name = name_of(problem, "head_loss")
             leaf = features.detach().requires_grad_()
             ft_loss = problem.head_loss(psi, leaf, finetune_batch)
+            copies.check("head_loss")
             report(f"{name} returns a scalar, {float(ft_loss.detach()):.4g}")
             again = problem.head_loss(psi, leaf, finetune_batch)
             _check_equal(ft_loss, again, f"{name} returned two different numbers {_IN_EQUAL_CALLS}")
@@ -191,6 +144,8 @@ def check_problem(
             "functional_call(module, {**pretrained.encoder, **pretrained.buffers}, inputs)",
         )
         report("pretrain_loss and encode do not change what the other one returns")
+    found[UNCHANGED] = None
+    report(f"no function changes a parameter or a minibatch, and encode none of the {len(buffers)} buffers")
 
 
 _IN_EQUAL_CALLS = (
@@ -215,10 +170,10 @@ def _check_depends(method: str, output: Tensor, params: Params, what: str, *, ev
     if every and unused:
         raise ValueError(
             f"{method} does not depend on the {what} {' and '.join(map(repr, unused))}, so that it can't be learned. "
-            f"{_LOOK_FOR}. Leave out of meta what is fixed; where other minibatches use it, add 0 * meta[name].sum()"
+            f"{LOOK_FOR}. Leave out of meta what is fixed; where other minibatches use it, add 0 * meta[name].sum()"
         )
     if len(unused) == len(params):
-        raise ValueError(f"{method} depends on no {what}; legal: a differentiable function of it. {_LOOK_FOR}")
+        raise ValueError(f"{method} depends on no {what}; legal: a differentiable function of it. {LOOK_FOR}")
 
 
 def _without_graph(pretrained: Pretrained) -> Pretrained:

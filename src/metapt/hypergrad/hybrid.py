@@ -11,7 +11,8 @@ from typing import Any, Literal, NamedTuple, cast, get_args
 import torch
 from torch import Tensor
 
-from metapt.hypergrad.checks import Checked, check_arguments
+from metapt.hypergrad.checked import Checked
+from metapt.hypergrad.checks import check_arguments
 from metapt.hypergrad.curvature import gauss_newton, hessian
 from metapt.hypergrad.finetune import FineTuning
 from metapt.hypergrad.inverse import Inverse, Matvec, Status
@@ -31,6 +32,7 @@ from metapt.hypergrad.params import (
     vjp_graph,
 )
 from metapt.hypergrad.problem import ForwardProblem, GaussNewtonProblem, MetaProblem
+from metapt.hypergrad.trial import check_second_derivatives, check_unchanged
 
 Curvature = Literal["hessian", "gauss_newton"]
 
@@ -145,8 +147,10 @@ def hypergradient(
             made under `torch.inference_mode`.
     """
     check_arguments(problem, pretrained, meta, head)
-    problem = Checked(problem)
+    users, problem = problem, Checked(problem)
     _check(problem, meta, curvature)
+    uses_head_loss = getattr(finetuning, "uses_head_loss", True)
+    check_unchanged(users, pretrained, meta, head, pretrain_batch, validation_batch, uses_head_loss)
     tuned = finetuning(
         problem, pretrained.encoder, pretrained.buffers, head, head_state, train_batches, validation_batch
     )
@@ -177,6 +181,18 @@ def hypergradient(
         status = Status.NON_FINITE  # otherwise the status of the solver says why
     if not solved_finite or not finite or tuned.status is Status.NON_FINITE:
         result = [torch.full_like(value, torch.nan) for value in result]
+    del graph
+    check_second_derivatives(
+        users,
+        pretrained,
+        meta,
+        head,
+        pretrain_batch,
+        validation_batch,
+        products=curvature == "hessian" and solved.steps > 0,
+        head_steps=uses_head_loss and finetuning.minibatches > 0,
+        network=getattr(finetuning, "network", False),
+    )
     diagnostics = Diagnostics(
         finetune_losses=tuned.train_losses,
         validation_loss=tuned.validation_loss,

@@ -11,6 +11,8 @@ from torch.nn.parameter import is_lazy
 HEAD = "head."
 """Prefix of the names of the PT head's buffers, which are in one dictionary with those of the encoder."""
 
+_WRAPPERS = {"DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "FSDPModule"}
+
 
 class Calling(nn.Module):
     """Modules as one, which calls a function of them. So `torch.func.functional_call` replaces the tensors of all.
@@ -73,9 +75,28 @@ def own(module: nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
 
 
 def check_module(what: str, module: Any) -> None:
-    """Raise TypeError if this is no module, and ValueError if one of its tensors has no values yet."""
+    """Check that something is a module that can be called with other tensors.
+
+    Raises:
+        TypeError: it is no module.
+        ValueError: a tensor has no values yet, or the module is wrapped for, or distributed over, several processes.
+    """
     if not isinstance(module, nn.Module):
         raise TypeError(f"the {what} is a {type(module).__name__}; legal: a torch.nn.Module (nn.Identity() for none)")
+    for name, part in module.named_modules():
+        wrapper = next((kind.__name__ for kind in type(part).__mro__ if kind.__name__ in _WRAPPERS), None)
+        if wrapper is not None:
+            raise ValueError(
+                f"{name or 'the whole'} of the {what} is wrapped in {wrapper}, which synchronises the gradients of its "
+                "own parameters between processes or devices; PT trains copies of them, which would not be "
+                "synchronised. Legal: the module itself, in one process on one device"
+            )
+    for name, value in module.named_parameters():
+        if type(value.data).__name__ == "DTensor" or type(value).__name__ == "FlatParameter":
+            raise ValueError(
+                f"{name!r} of the {what} is distributed over several processes (a DTensor, as fully_shard makes it), "
+                "which is not supported. Legal: the module before that, in one process"
+            )
     lazy = [name for name, value in (*module.named_parameters(), *module.named_buffers()) if is_lazy(value)]
     if lazy:
         raise ValueError(f"{lazy[0]!r} of the {what} has no values yet: call the {what} once on a minibatch before")

@@ -37,8 +37,59 @@ def twice(output: Tensor, inputs: Iterable[Tensor], what: str) -> Iterator[None]
         for node in _between(output.grad_fn, ends):
             if isinstance(node, BackwardCFunction):
                 _refuse(node, what)
-                hooks.enter_context(node.register_hook(_attached(node, what)))
+                hooks.enter_context(node.register_hook(_attached(node._forward_cls.__qualname__, what)))
         yield
+
+
+def leaves_of(output: Tensor) -> list[Tensor]:
+    """Return the leaves that require a gradient and that the graph of a tensor reaches."""
+    if output.grad_fn is None:
+        return [output] * output.requires_grad
+    return [node.variable for node in _reached(output.grad_fn) if hasattr(node, "variable")]
+
+
+def _reached(start: Node | None) -> list[Any]:
+    """Return the nodes of a graph, from its end to its leaves."""
+    found: dict[Any, None] = {}
+    rest = [start]
+    while rest:
+        node = rest.pop()
+        if node is not None and node not in found:
+            found[node] = None
+            rest += [following for following, _ in node.next_functions]
+    return list(found)
+
+
+def suspects(output: Tensor) -> tuple[bool, str]:
+    """Return whether the graph of a tensor has a node whose second derivative is known to be wrong, and advice."""
+    known: list[str] = []
+    functions: list[str] = []
+    for node in _reached(output.grad_fn):
+        function = getattr(node, "_forward_cls", None)  # of a torch.autograd.Function
+        if node.name() in _KNOWN:
+            known.append(f"It calls {_KNOWN[node.name()]}.")
+        elif function is not None and not function.__module__.startswith("metapt."):
+            functions.append(function.__qualname__)
+        elif "CppNode" in node.name():
+            functions.append(node.name().removeprefix("torch::autograd::CppNode<").removesuffix(">"))
+    advice = (
+        "Look for a function whose backward is not made of torch's operations on the tensors that it is given and has "
+        "saved by save_for_backward: intermediate and detached tensors count as constants"
+    )
+    calls = [f"It calls {', '.join(dict.fromkeys(functions))}."] if functions else []
+    return bool(known), " ".join(dict.fromkeys(known or [*calls, f"{advice}."]))
+
+
+_KNOWN = {
+    f"{name}Backward{number}": f"{what}, whose second derivative is wrong in torch; write the norm by hand: {how}"
+    for number in ("", 0, 1)
+    for name, (what, how) in {
+        "WeightNormInterface": ("torch's weight_norm", "g * v / v.norm(dim=1, keepdim=True)"),
+        "NativeLayerNormBackward": ("the derivative of LayerNorm (layer_norm)", "with mean() and rsqrt()"),
+        "NativeBatchNormBackward": ("the derivative of BatchNorm (batch_norm)", "with mean() and rsqrt()"),
+    }.items()
+}
+"""Operations of torch with wrong second derivatives, by the names of their nodes, with advice."""
 
 
 def _refuse(node: Any, what: str) -> None:
@@ -54,9 +105,8 @@ def _refuse(node: Any, what: str) -> None:
     raise RuntimeError(f"{what} can't be differentiated twice, as a hypergradient needs it: it calls {advice}")
 
 
-def _attached(node: Any, what: str) -> Callable[..., None]:
+def _attached(name: str, what: str) -> Callable[..., None]:
     """Return a hook of the backward of a Function that raises a RuntimeError if a gradient has lost its graph."""
-    name = node._forward_cls.__qualname__
 
     def check(gradients: tuple[Tensor | None, ...], cotangents: tuple[Tensor | None, ...]) -> None:
         # A derivative is linear in its cotangent: if the cotangent has a graph and the derivative has none, the

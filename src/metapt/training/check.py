@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from metapt.hypergrad import MetaProblem, Params, Pretrained, hypergradient
-from metapt.hypergrad.checks import Checked, check_arguments, check_problem
+from metapt.hypergrad.checked import Checked
+from metapt.hypergrad.checks import check_arguments, check_problem
+from metapt.hypergrad.nested import listed
+from metapt.hypergrad.trial import tried
 from metapt.training.batches import Batches, explain
 from metapt.training.guard import NO_VALUE, cause_of
 from metapt.training.meta import MetaPretraining
@@ -55,7 +57,7 @@ def _check(
     finally:
         batches.load_state_dict(before)
     arguments = problem, pretrained, meta, head
-    finite = _Finite(problem, validation_batch)
+    finite = _Finite(problem)
     check_problem(
         finite,
         *arguments[1:],
@@ -64,6 +66,7 @@ def _check(
         uses_head_loss=settings.finetuning.uses_head_loss,
         report=_right,
     )
+    finite.finetune_batch = "FT training"
     for batch in train_batches:
         features = finite.encode({**pretrained.encoder, **pretrained.buffers}, batch)
         if settings.finetuning.uses_head_loss:
@@ -82,6 +85,9 @@ def _check(
     cause, advice = cause_of([figures], float(figures.gradient_norm), settings.finetuning)
     if not torch.isfinite(figures.gradient_norm):
         raise ValueError(f"the hypergradient is not finite, {cause}: {advice}")
+    for what, agreement in tried(problem).found.items():
+        if agreement is not None:
+            _right(f"{what} is a difference of gradients but for a share of {agreement.distance:.1g}")
     _right(f"the losses can be differentiated twice; FT validation loss {float(figures.validation_loss):.4g}")
     for name, value in result.gradient.items():
         print(f"hypergradient of {name}: norm {float(value.norm()):.4g}")
@@ -93,41 +99,26 @@ def _check(
 class _Finite(Checked):
     """A problem that raises ValueError where a loss or features are not finite, and says whether its minibatch is."""
 
-    def __init__(self, problem: MetaProblem, validation_batch: Any) -> None:
-        super().__init__(problem)
-        self._validation_batch = validation_batch
+    finetune_batch = "FT validation"
 
     def pretrain_loss(self, pretrained: Pretrained, meta: Params, batch: Any) -> Tensor:
         return self._finite("the PT loss is", super().pretrain_loss(pretrained, meta, batch), "PT", batch)
 
     def encode(self, encoder: Params, batch: Any) -> Tensor:
-        return self._finite("the features (encode) are", super().encode(encoder, batch), self._set(batch), batch)
+        return self._finite("the features (encode) are", super().encode(encoder, batch), self.finetune_batch, batch)
 
     def head_loss(self, head: Params, features: Tensor, batch: Any) -> Tensor:
-        return self._finite("the FT loss is", super().head_loss(head, features, batch), self._set(batch), batch)
-
-    def _set(self, batch: Any) -> str:
-        return "FT validation" if batch is self._validation_batch else "FT training"
+        return self._finite("the FT loss is", super().head_loss(head, features, batch), self.finetune_batch, batch)
 
     def _finite(self, what: str, value: Tensor, data: str, batch: Any) -> Tensor:
         if bool(torch.isfinite(value).all()):
             return value
         number = f" ({float(value.detach()):.4g})" if not value.dim() else ""
-        if all(bool(torch.isfinite(tensor).all()) for tensor in _tensors(batch)):
+        if all(bool(torch.isfinite(tensor).all()) for tensor in listed(batch)):
             cause = f"whose own numbers are finite: look for {NO_VALUE}"
         else:
             cause = "which has numbers that are not finite itself: look for NaN in the data"
         raise ValueError(f"{what} not finite{number} on the first {data} minibatch, {cause}")
-
-
-def _tensors(batch: Any) -> Iterator[Tensor]:
-    """Yield the tensors of a minibatch: a tensor, a tuple, list or mapping, or an object with attributes."""
-    if isinstance(batch, Tensor):
-        yield batch
-        return
-    parts = batch if isinstance(batch, tuple | list | Mapping) else getattr(batch, "__dict__", {})
-    for part in parts.values() if isinstance(parts, Mapping) else parts:
-        yield from _tensors(part)
 
 
 def _right(sentence: str) -> None:

@@ -19,7 +19,8 @@ from metapt.hypergrad import (
     Pretrained,
     hypergradient,
 )
-from metapt.hypergrad.checks import Checked, check_arguments, check_problem
+from metapt.hypergrad.checked import Checked
+from metapt.hypergrad.checks import check_arguments, check_problem
 from metapt.hypergrad.optimizers import OptimizerState
 from metapt.hypergrad.params import all_finite, detached, leaves, like, norm, vjp
 from metapt.training.batches import Batches, explained

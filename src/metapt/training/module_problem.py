@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.utils import parametrize
 
 from metapt.hypergrad import Params, Pretrained
-from metapt.hypergrad.modules import HEAD, Calling, check_module, own, tensors
+from metapt.hypergrad.modules import HEAD, Calling, check_module, own
+from metapt.hypergrad.twice import leaves_of
+from metapt.training.recomputation import recomputed_with
 from metapt.training.seeds import Seeded, seeded
 
 
@@ -62,53 +66,119 @@ class ModuleProblem:
         finetune_loss: Callable[[Any, Tensor, Any], Tensor],
         encode: Callable[[Any, Any], Tensor] = encode_first,
     ) -> None:
-        *_, buffers = tensors(encoder, head)
+        self._start = Pretrained.from_modules(encoder, head)
         _check_finetune_head(finetune_head, {"encoder": encoder, "PT head": head})
+        self._head = {name: value.detach().clone() for name, value in own(finetune_head)[0].items()}
         self.modules = encoder, head, finetune_head
-        self._functions = pretrain_loss, encode, finetune_loss
+        self._trained = [frozenset(own(module)[0]) for module in self.modules]
+        self._functions = {"pretrain_loss": pretrain_loss, "encode": encode, "finetune_loss": finetune_loss}
         self._pretraining, self._encoding = Calling(encoder=encoder, head=head), Calling(encoder=encoder)
         self._finetuning = Calling(head=finetune_head)
-        self._in_encoder = {name for part in own(encoder) for name in part}
-        self._buffers = {name: name if name not in self._in_encoder else f"encoder.{name}" for name in buffers}
+        in_encoder = {name for part in own(encoder) for name in part}
+        fixed = {name: value for name, value in self._start.buffers.items() if name in in_encoder}
+        self._encoder = self._start.encoder | fixed
+        self._places = {name: f"encoder.{name}" if name in in_encoder else name for name in self._start.buffers}
         self._devices = sorted({value.device.index for value in encoder.parameters() if value.device.type == "cuda"})
+        self._called: set[str] = set()
+        self._check_modules()
 
     @property
     def pretrained(self) -> Pretrained:
-        """Return copies of the present parameters and buffers of encoder and PT head."""
-        return Pretrained.from_modules(*self.modules[:2])
+        """Return copies of the parameters and buffers that encoder and PT head had when the problem was made."""
+        return Pretrained(*({name: value.clone() for name, value in part.items()} for part in self._start))
 
     @property
     def head(self) -> Params:
-        """Return copies of the present parameters of the FT head."""
-        return {name: value.detach().clone() for name, value in own(self.modules[2])[0].items()}
+        """Return copies of the parameters that the FT head had when the problem was made."""
+        return {name: value.clone() for name, value in self._head.items()}
 
     def pretrain_loss(self, pretrained: Pretrained, meta: Params, batch: Any) -> Tensor:
-        """Return the PT loss, in training mode."""
+        """Return the PT loss, in training mode. Raises ValueError as the class, and for other names or shapes."""
+        for what, given, start in zip(("encoder", "PT head", "buffers"), pretrained, self._start, strict=True):
+            _check_tensors(what, given, start)
         values = {f"encoder.{name}": value for name, value in pretrained.encoder.items()}
         values |= {f"{HEAD}{name}": value for name, value in pretrained.head.items()}
-        values |= {self._buffers[name]: value for name, value in pretrained.buffers.items()}
+        values |= {self._places[name]: value for name, value in pretrained.buffers.items()}
         self._pretraining.train()
-        if isinstance(batch, Seeded):
-            with seeded(batch.seed, self._devices):
-                return _call(self._pretraining, values, self._functions[0], meta, batch.batch)
-        return _call(self._pretraining, values, self._functions[0], meta, batch)
+        seed = batch.seed if isinstance(batch, Seeded) else None
+        batch = batch.batch if isinstance(batch, Seeded) else batch
+        with nullcontext() if seed is None else seeded(seed, self._devices):
+            return self._call("pretrain_loss", self._pretraining, values, meta, batch)
 
     def encode(self, encoder: Params, batch: Any) -> Tensor:
-        """Return the features, in evaluation mode."""
+        """Return the features, in evaluation mode. Raises ValueError as the class, and for other names or shapes."""
+        given = {name: value for name, value in encoder.items() if name not in self._places or name in self._encoder}
+        _check_tensors("encoder", given, self._encoder)
         self._encoding.train(False)
-        values = {f"encoder.{name}": value for name, value in encoder.items() if name in self._in_encoder}
-        return _call(self._encoding, values, self._functions[1], batch)
+        return self._call("encode", self._encoding, {f"encoder.{name}": value for name, value in given.items()}, batch)
 
     def head_loss(self, head: Params, features: Tensor, batch: Any) -> Tensor:
-        """Return the FT loss, in evaluation mode."""
+        """Return the FT loss, in evaluation mode. Raises ValueError as the class, and for other names or shapes."""
+        _check_tensors("FT head", head, self._head)
         self._finetuning.train(False)
         values = {f"head.{name}": value for name, value in head.items()}
-        return _call(self._finetuning, values, self._functions[2], features, batch)
+        return self._call("finetune_loss", self._finetuning, values, features, batch)
+
+    def _call(self, function: str, module: nn.Module, values: Params, *arguments: Any) -> Tensor:
+        self._check_modules()
+        with recomputed_with(module, values):
+            result: Tensor = functional_call(module, values, (self._functions[function], *arguments))
+        if function not in self._called and isinstance(result, Tensor):
+            self._check_graph(function, result)
+            self._called.add(function)
+        return result
+
+    def _check_modules(self) -> None:
+        """Check that parameters are trained as they were when the problem was made, and that nothing else is expected.
+
+        Raises:
+            ValueError: a parameter was frozen or unfrozen since, or has a hook; or parametrisations are cached.
+        """
+        if parametrize._cache_enabled:
+            raise ValueError(
+                "parametrize.cached() would keep the tensors of one call for the next; legal: to call outside of it"
+            )
+        for what, module, trained in zip(("encoder", "PT head", "FT head"), self.modules, self._trained, strict=True):
+            for name, value in module.named_parameters():
+                if value.requires_grad != (name in trained):
+                    raise ValueError(
+                        f"{name!r} of the {what} has requires_grad={value.requires_grad} now, and had another one when "
+                        "the problem was made: freeze and unfreeze parameters first, then make a ModuleProblem"
+                    )
+                if value._backward_hooks or value._post_accumulate_grad_hooks:
+                    raise ValueError(
+                        f"{name!r} of the {what} has a gradient hook (register_hook), which would never be called, "
+                        "since a copy of the parameter is trained: remove it. A mask belongs into the module, as in "
+                        "F.linear(x, mask * weight); a gradient that needs clipping, into a smaller learning rate"
+                    )
+
+    def _check_graph(self, function: str, result: Tensor) -> None:
+        """Raise ValueError if the graph of a result ends in a parameter of the modules, not in those passed in."""
+        parts = zip(("encoder", "PT head", "FT head"), self.modules, strict=True)
+        names = {
+            id(value): f"{name!r} of the {part}" for part, module in parts for name, value in module.named_parameters()
+        }
+        for leaf in leaves_of(result):
+            if id(leaf) in names:
+                raise ValueError(
+                    f"{function} depends on {names[id(leaf)]} itself, which was taken outside of the call, as in "
+                    "list(encoder.parameters()) before it, and is not trained: take it inside, from the argument, as "
+                    "in sum(p.square().sum() for p in encoder.parameters())"
+                )
 
 
-def _call(module: nn.Module, values: Params, function: Callable[..., Tensor], *arguments: Any) -> Tensor:
-    result: Tensor = functional_call(module, values, (function, *arguments))
-    return result
+def _check_tensors(what: str, given: Params, expected: Params) -> None:
+    """Raise ValueError if names or shapes differ."""
+    if given.keys() != expected.keys():
+        name = min(given.keys() ^ expected.keys())
+        where = f"lacks {name!r}" if name in expected else f"has {name!r}, which the modules have not"
+        raise ValueError(f"the {what} given {where}; legal: the names of problem.pretrained and problem.head")
+    for name, value in given.items():
+        if value.shape != expected[name].shape:
+            raise ValueError(
+                f"{name!r} of the {what} given has the shape {list(value.shape)}; legal: {list(expected[name].shape)}, "
+                "as in the modules"
+            )
 
 
 def _check_finetune_head(module: nn.Module, others: dict[str, nn.Module]) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from metapt.errors import ConfigError, TrainingError
 from metapt.hypergrad import MetaProblem, Params, Pretrained
-from metapt.hypergrad.checks import Checked
+from metapt.hypergrad.checked import Checked
 from metapt.hypergrad.params import all_finite, check_inference_mode, detached
 from metapt.training.batches import Batches, explained
 from metapt.training.checkpoint import Checkpoint, described

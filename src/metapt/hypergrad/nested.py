@@ -1,0 +1,85 @@
+"""Tensors in minibatches of any type: changed one by one in a copy, listed, and compared."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from metapt.hypergrad.params import Params
+
+
+def mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """Return a copy of a value with `change` applied to its tensors and to NumPy's numeric arrays.
+
+    The value is a tensor, an array, or a mapping, list, tuple or plain object of such; what else it has is shared.
+    """
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, np.ndarray):
+        return (
+            change(torch.from_numpy(value)).numpy() if value.dtype.kind in "biufc" and value.flags.writeable else value
+        )
+    if isinstance(value, tuple | list):
+        values = [mapped(each, change) for each in value]
+        return type(value)(*values) if hasattr(value, "_fields") else type(value)(values)
+    if isinstance(value, Mapping):
+        changed = copy.copy(value) if hasattr(value, "__setitem__") else dict(value)
+        for key in value:
+            changed[key] = mapped(value[key], change)
+        return changed
+    if hasattr(value, "__dict__") and not callable(value) and not isinstance(value, nn.Module):
+        try:
+            changed = copy.copy(value)
+        except TypeError:  # of an object that can't be copied, such as one with a lock
+            return value
+        for name, each in vars(value).items():
+            object.__setattr__(changed, name, mapped(each, change))
+        return changed
+    return value
+
+
+def listed(value: Any) -> list[Tensor]:
+    """Return the tensors and arrays of a value (see `mapped`), in a fixed order; arrays as tensors of their memory."""
+    found: list[Tensor] = []
+
+    def keep(tensor: Tensor) -> Tensor:
+        found.append(tensor)
+        return tensor
+
+    mapped(value, keep)
+    return found
+
+
+def cloned(value: Any) -> Any:
+    """Return a copy of a value whose tensors share no memory with it (see `mapped`)."""
+    return mapped(value, lambda tensor: tensor.detach().clone().requires_grad_(tensor.requires_grad))
+
+
+def in_double(value: Any) -> Any:
+    """Return a copy of a value whose numbers of floating types are float64, or complex128 (see `mapped`)."""
+
+    def convert(tensor: Tensor) -> Tensor:
+        if tensor.is_complex():
+            return tensor.detach().to(torch.complex128)
+        return tensor.detach().to(torch.float64) if tensor.is_floating_point() else tensor
+
+    return mapped(value, convert)
+
+
+def different(left: Params, right: Params) -> list[str]:
+    """Return the names of the tensors that differ between two dictionaries; NaN equals NaN."""
+    return [name for name, value in left.items() if not _equal(value.detach(), right[name].detach())]
+
+
+def by_position(value: Any) -> Params:
+    """Return the tensors of a value (see `listed`) that are dense, named by their positions."""
+    return {str(position): each for position, each in enumerate(listed(value)) if each.layout is torch.strided}
+
+
+def _equal(left: Tensor, right: Tensor) -> bool:
+    return left.shape == right.shape and bool(((left == right) | ((left != left) & (right != right))).all())

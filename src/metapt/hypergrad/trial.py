@@ -1,0 +1,292 @@
+"""Try a problem before it is differentiated: on copies of the arguments, and against differences of its gradients.
+
+`hypergradient` and `exact_hypergradient` do so the first time that they see a problem.
+"""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from metapt.hypergrad.checked import Checked
+from metapt.hypergrad.differences import Agreement, Comparison, Loss, compare
+from metapt.hypergrad.nested import by_position, cloned, different, in_double
+from metapt.hypergrad.params import Params, Pretrained, leaves
+from metapt.hypergrad.problem import MetaProblem
+from metapt.hypergrad.twice import suspects
+
+log = logging.getLogger(__name__)
+
+Compared = tuple[Loss, Params, Params]
+"""A loss of weights and hyperparameters, and both where its derivatives are compared."""
+
+
+class Tried(NamedTuple):
+    """What was found of a problem so far.
+
+    Attributes:
+        problem: returns the problem, or None when it is gone.
+        found: how second derivatives agree with differences, by what was compared; None of other checks.
+    """
+
+    problem: Callable[[], object]
+    found: dict[str, Agreement | None]
+
+
+_all: dict[int, Tried] = {}
+"""By the identity of the problem."""
+
+
+def tried(problem: MetaProblem) -> Tried:
+    """Return what was found of a problem; it is kept as long as the problem lives."""
+    known = _all.get(id(problem))
+    if known is not None and known.problem() is problem:
+        return known
+    key = id(problem)
+    try:
+        new = _all[key] = Tried(weakref.ref(problem, lambda _: _all.pop(key, None)), {})
+    except TypeError:  # an object that allows no weak references is tried each time
+        return Tried(lambda: problem, {})
+    return new
+
+
+class Copies:
+    """Copies of the arguments of a problem's functions, on which the functions are tried.
+
+    Attributes:
+        pretrained, meta, head, pretrain_batch, finetune_batch: the copies.
+    """
+
+    def __init__(
+        self, pretrained: Pretrained, meta: Params, head: Params, pretrain_batch: Any, finetune_batch: Any
+    ) -> None:
+        self._given = pretrained, meta, head, pretrain_batch, finetune_batch
+        self.pretrained, self.meta, self.head, self.pretrain_batch, self.finetune_batch = cloned(self._given)
+
+    def check(self, function: str) -> None:
+        """Raise ValueError if a function, which was called with the copies, has changed one."""
+        pretrained, meta, head, *batches = self._given
+        parts = {
+            "parameter of the encoder": (pretrained.encoder, self.pretrained.encoder),
+            "parameter of the PT head": (pretrained.head, self.pretrained.head),
+            "meta-parameter": (meta, self.meta),
+            "parameter of the FT head": (head, self.head),
+        }
+        for what, (before, after) in parts.items():
+            for name in different(before, after):
+                raise ValueError(
+                    f"{function} changes the {what} {name!r} in place; legal: to change none. An Embedding with "
+                    "max_norm does so: normalise what it returns"
+                )
+        for name in different(pretrained.buffers, self.pretrained.buffers):
+            raise ValueError(
+                f"{function} changes the buffer {name!r}; legal: to change none. Call the encoder in evaluation mode "
+                "there: module.eval()"
+            )
+        for before, after in zip(batches, (self.pretrain_batch, self.finetune_batch), strict=True):
+            if different(by_position(before), by_position(after)):
+                raise ValueError(
+                    f"{function} changes its minibatch in place, which others get, too; legal: to make a new tensor, "
+                    "as in x = x.clamp(-1, 1) in place of x.clamp_(-1, 1), or x = x - x.mean() in place of x -= ..."
+                )
+
+
+@torch.enable_grad()
+def check_unchanged(
+    problem: MetaProblem,
+    pretrained: Pretrained,
+    meta: Params,
+    head: Params,
+    pretrain_batch: Any,
+    finetune_batch: Any,
+    uses_head_loss: bool,
+) -> None:
+    """Check on copies that the functions of a problem change neither parameters nor minibatches, once per problem.
+
+    Raises:
+        ValueError: one does.
+    """
+    found = tried(problem).found
+    if UNCHANGED in found:
+        return
+    problem, copies = Checked(problem), Copies(pretrained, meta, head, pretrain_batch, finetune_batch)
+    with torch.random.fork_rng(devices=_devices(pretrained)):
+        problem.pretrain_loss(copies.pretrained.leaves(), leaves(copies.meta), copies.pretrain_batch)
+        copies.check("pretrain_loss")
+        encoder = leaves(copies.pretrained.encoder)
+        features = problem.encode({**encoder, **copies.pretrained.buffers}, copies.finetune_batch)
+        copies.check("encode")
+        if uses_head_loss:
+            problem.head_loss(leaves(copies.head), features.detach().requires_grad_(), copies.finetune_batch)
+            copies.check("head_loss")
+    found[UNCHANGED] = None
+
+
+def check_second_derivatives(
+    problem: MetaProblem,
+    pretrained: Pretrained,
+    meta: Params,
+    head: Params,
+    pretrain_batch: Any,
+    finetune_batch: Any,
+    *,
+    products: bool,
+    head_steps: bool,
+    network: bool,
+) -> None:
+    """Compare the second derivatives that a hypergradient takes with differences of gradients, each once per problem.
+
+    They are computed in float64 if the functions can, else in the precision of the arguments, where a difference is a
+    warning, not an error. Random draws are equal in all evaluations. Where the gradient is not that of the loss, as
+    with terms under detach, which one may want, a warning says so.
+
+    Args:
+        problem: the functions.
+        pretrained, meta, head: where they are evaluated.
+        pretrain_batch: a PT minibatch.
+        finetune_batch: an FT minibatch.
+        products: the Hessian of the PT loss is used.
+        head_steps: FT differentiates the FT loss twice w.r.t. the head.
+        network: so it does w.r.t. the encoder.
+
+    Raises:
+        RuntimeError: a second derivative is wrong.
+    """
+    found = tried(problem).found
+
+    def pretraining(pretrained: Pretrained, meta: Params, batch: Any) -> Compared:
+        def loss(weights: Params, meta: Params) -> Tensor:
+            encoder, head = _parted(weights, pretrained)
+            return problem.pretrain_loss(Pretrained(encoder, head, cloned(pretrained.buffers)), meta, batch)
+
+        return loss, leaves(_joined(pretrained)), leaves(meta)
+
+    def finetuning(pretrained: Pretrained, head: Params, batch: Any) -> Compared:
+        if network:
+
+            def loss(weights: Params, meta: Params) -> Tensor:
+                encoder, psi = _parted(weights, trained)
+                return problem.head_loss(psi, problem.encode({**encoder, **pretrained.buffers}, batch), batch)
+
+            trained = Pretrained(pretrained.encoder, head)
+            return loss, leaves(_joined(trained)), {}
+        features = problem.encode({**pretrained.encoder, **pretrained.buffers}, batch).detach()
+        return (
+            lambda psi, meta: problem.head_loss(psi, meta["features"], batch),
+            leaves(head),
+            leaves({"features": features}),
+        )
+
+    with torch.random.fork_rng(devices=_devices(pretrained)), torch.enable_grad():
+        if MIXED not in found or (products and HESSIAN not in found):
+            compared, exact = _compared(pretraining, (pretrained, meta, pretrain_batch), "pretrain_loss", products)
+            if compared is not None:
+                _judge("pretrain_loss", compared, products, exact)
+                found[MIXED] = compared.mixed or compared.hessian
+                if products:
+                    found[HESSIAN] = compared.hessian
+        if head_steps and head and HEAD not in found:
+            compared, exact = _compared(finetuning, (pretrained, head, finetune_batch), "head_loss", True)
+            if compared is not None:
+                _judge("head_loss", compared, True, exact)
+                found[HEAD] = compared.hessian
+
+
+UNCHANGED = "the arguments stay as they are"
+MIXED = "the product with the mixed derivative of the PT loss"
+HESSIAN = "the product with the Hessian of the PT loss"
+HEAD = "the product with the Hessian of the FT loss"
+
+
+def _compared(
+    make: Callable[..., Compared], arguments: tuple[Any, ...], what: str, products: bool
+) -> tuple[Comparison | None, bool]:
+    """Return the comparison, and whether it is in float64: it is not where that is impossible or says nothing."""
+    devices = sorted({value.device.index for value in _joined(arguments[0]).values() if value.is_cuda})
+
+    def run(arguments: tuple[Any, ...]) -> Comparison | None:
+        loss, weights, meta = make(*arguments)
+
+        def seeded(weights: Params, meta: Params) -> Tensor:
+            torch.default_generator.manual_seed(0)
+            for device in devices:
+                torch.cuda.default_generators[device].manual_seed(0)
+            value = loss(weights, meta)
+            if value.dtype != next(iter(weights.values())).dtype:
+                raise TypeError(f"{what} is of type {value.dtype}")
+            return value
+
+        return compare(seeded, weights, meta, what)
+
+    single = all(value.dtype != torch.float64 for value in _joined(arguments[0]).values())
+    try:
+        with _default_dtype(torch.float64):
+            compared = run(in_double(arguments))
+        if not single or compared is None or _says_something(compared, products):
+            return compared, True
+    except Exception:  # whatever functions raise that can't compute in float64
+        if not single:
+            raise
+    return run(arguments), False
+
+
+def _says_something(compared: Comparison, products: bool) -> bool:
+    parts = [compared.mixed, compared.hessian if products else None]
+    return all(part is None or part.differs or part.distance <= 1e-4 for part in parts)
+
+
+def _judge(what: str, compared: Comparison, products: bool, exact: bool) -> None:
+    """Raise RuntimeError if a second derivative is wrong; warn if that is not sure, or may be meant."""
+    parts = {"the product with its Hessian": compared.hessian} if products else {}
+    parts |= {"the product with its mixed derivative": compared.mixed} if compared.mixed is not None else {}
+    for part, agreement in parts.items():
+        wrong, causes = suspects(compared.loss)
+        certain = agreement.differs and compared.is_gradient and exact
+        if not agreement.differs and not (wrong and agreement.distance > 0.05):
+            continue
+        off = f"{part} is {100 * agreement.distance:.2g} % off a difference of gradients"
+        if certain or wrong:
+            raise RuntimeError(f"{what} can't be differentiated twice, as a hypergradient needs it: {off}. {causes}")
+        if compared.is_gradient:
+            log.warning("%s may have a wrong second derivative: %s, in low precision. %s", what, off, causes)
+        else:
+            log.warning(
+                "the gradient of %s is not the derivative of its value (%s): terms under detach() or torch.no_grad(), "
+                "such as a stop-gradient, or a straight-through estimate. Training follows the gradient; a "
+                "hypergradient takes these terms for constants. If that is meant, nothing is to be done",
+                what,
+                off,
+            )
+            return
+
+
+@contextmanager
+def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def _joined(pretrained: Pretrained) -> Params:
+    encoder = {f"encoder.{name}": value for name, value in pretrained.encoder.items()}
+    return encoder | {f"head.{name}": value for name, value in pretrained.head.items()}
+
+
+def _parted(weights: Params, pretrained: Pretrained) -> tuple[Params, Params]:
+    return (
+        {name: weights[f"encoder.{name}"] for name in pretrained.encoder},
+        {name: weights[f"head.{name}"] for name in pretrained.head},
+    )
+
+
+def _devices(pretrained: Pretrained) -> list[int]:
+    return sorted({value.device.index for value in pretrained.vector() if value.is_cuda})
