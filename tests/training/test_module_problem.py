@@ -292,7 +292,7 @@ def test_the_check_prints_what_it_finds_right_and_raises_what_is_wrong(capsys: p
     metapt.check(problem, batches, problem.pretrained, META, problem.head, settings)
     printed = capsys.readouterr().out
     assert "encoder: 0.weight, 0.bias, 1.weight, 1.bias: 32 numbers, float32 on cpu" in printed
-    assert printed.count("right: ") == 12
+    assert printed.count("right: ") == 15
     assert "hypergradient of weight: norm" in printed
     assert batches.state_dict() == before
     wrong = problem_of(*modules(), encode=lambda encoder, batch: encoder(batch[0]).detach())

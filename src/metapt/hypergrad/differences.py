@@ -148,9 +148,9 @@ def _agreement(product: Vector, difference: Callable[[float], Vector], noise: fl
         size = max(float(norm(found)), float(norm(product)))
         if not math.isfinite(away + size):
             continue
-        least = min(least, max(0.0, away - noise / step) / (size or 1.0))
-        if least <= _TOLERANCES[dtype]:
-            return Agreement(least, differs=False)
+        least = min(least, away / (size or 1.0))
+        if away - noise / step <= _TOLERANCES[dtype] * size:
+            return Agreement(away / (size or 1.0), differs=False)
         if any(float(norm(add(found, other, -1.0))) <= 0.1 * away for other in seen):
             return Agreement(least, differs=True)
         seen.append(found)

@@ -87,7 +87,7 @@ def _check(
         raise ValueError(f"the hypergradient is not finite, {cause}: {advice}")
     for what, agreement in tried(problem).found.items():
         if agreement is not None:
-            _right(f"{what} is a difference of gradients but for a share of {agreement.distance:.1g}")
+            _right(f"{what} agrees with a difference of gradients; relative distance {agreement.distance:.1g}")
     _right(f"the losses can be differentiated twice; FT validation loss {float(figures.validation_loss):.4g}")
     for name, value in result.gradient.items():
         print(f"hypergradient of {name}: norm {float(value.norm()):.4g}")
