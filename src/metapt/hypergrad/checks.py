@@ -27,6 +27,7 @@ def check_arguments(problem: MetaProblem, pretrained: Pretrained, meta: Params, 
 
     Raises:
         TypeError: the problem is a class or lacks a method, or an argument does not consist of dictionaries of tensors.
+        ValueError: a tensor has a gradient hook.
     """
     if isinstance(problem, type):
         raise TypeError(f"the problem is the class {problem.__name__}; give an instance of it: {problem.__name__}(...)")
@@ -36,24 +37,46 @@ def check_arguments(problem: MetaProblem, pretrained: Pretrained, meta: Params, 
             f"the problem, a {type(problem).__name__}, has no method {' and no method '.join(missing)}; a problem "
             f"needs {', '.join(_METHODS)} (see MetaProblem)"
         )
+    check_pretrained(pretrained)
+    for what, params in {"set of meta-parameters": meta, "FT head": head}.items():
+        check_params(what, params)
+
+
+def check_pretrained(pretrained: Pretrained) -> None:
+    """Check the types of encoder, PT head and buffers.
+
+    Raises:
+        TypeError: it is no `Pretrained`, or one of them is no dictionary of tensors.
+        ValueError: a parameter has a gradient hook.
+    """
     if not isinstance(pretrained, Pretrained):
         raise TypeError(
             f"pretrained is a {type(pretrained).__name__}; legal: Pretrained(encoder, head, buffers), three "
             "dictionaries of tensors. Those of a module are dict(module.named_parameters()) and "
             "dict(module.named_buffers()); torch.func.functional_call calls it with them"
         )
-    parts = {"encoder": pretrained.encoder, "PT head": pretrained.head, "set of buffers": pretrained.buffers}
-    for what, params in (parts | {"set of meta-parameters": meta, "FT head": head}).items():
-        _check_params(what, params)
+    for what, params in zip(("encoder", "PT head", "set of buffers"), pretrained, strict=True):
+        check_params(what, params)
 
 
-def _check_params(what: str, params: Any) -> None:
+def check_params(what: str, params: Any) -> None:
+    """Check that this is a dictionary of tensors.
+
+    Raises:
+        TypeError: it is none.
+        ValueError: a tensor has a gradient hook.
+    """
     if not isinstance(params, dict):
         advice = "dict(module.named_parameters())" if isinstance(params, nn.Module) else 'as in {"weight": tensor}'
         raise TypeError(f"the {what} is a {type(params).__name__}; legal: a dictionary of named tensors, {advice}")
     for name, value in params.items():
         if not isinstance(value, Tensor):
             raise TypeError(f"{name!r} of the {what} is of type {type(value).__name__}; legal: a tensor")
+        if value._backward_hooks or value._post_accumulate_grad_hooks:
+            raise ValueError(
+                f"{name!r} of the {what} has a gradient hook (register_hook), which would never be called, since a "
+                "copy is trained: remove it, and change the loss or the learning rate instead"
+            )
 
 
 @torch.enable_grad()
@@ -120,7 +143,7 @@ def check_problem(
             name = name_of(problem, "head_loss")
             leaf = features.detach().requires_grad_()
             ft_loss = problem.head_loss(psi, leaf, finetune_batch)
-            copies.check("head_loss")
+            copies.check(name)
             report(f"{name} returns a scalar, {float(ft_loss.detach()):.4g}")
             again = problem.head_loss(psi, leaf, finetune_batch)
             _check_equal(ft_loss, again, f"{name} returned two different numbers {_IN_EQUAL_CALLS}")

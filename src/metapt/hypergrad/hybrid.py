@@ -112,6 +112,7 @@ def hypergradient(
     head_state: OptimizerState | None = None,
     curvature: Curvature = "hessian",
     keep_gradient: bool = True,
+    weight_decay: float | Sequence[float] = 0.0,
 ) -> Hypergradient:
     """Return d(FT validation loss) / d(meta) (Eq. 3; the lines of g1, g2 and the IFT in Algorithm 2).
 
@@ -136,6 +137,9 @@ def hypergradient(
         curvature: the matrix H: the Hessian, or the Gauss-Newton matrix (needs a `GaussNewtonProblem`).
         keep_gradient: return the PT gradient, too. Without it, a `ForwardProblem` does not compute it if the inverse
             takes no product, and `Convolution` omits a third of the work of the gradient's graph.
+        weight_decay: of the PT optimiser, if it is a part of the gradient as in `torch.optim.SGD`: a number, or one for
+            each parameter of encoder, then PT head. PT then ends where the gradient of L + weight_decay / 2 |w|^2 is
+            zero, so that H has it on its diagonal.
 
     Raises:
         TypeError: an argument is of a wrong type (see `check_arguments`), or a function of the problem returns no
@@ -157,7 +161,8 @@ def hypergradient(
     pt, phi = pretrained.leaves(), leaves(meta)
     zeros = [value.new_zeros(()).expand_as(value) for value in pt.head.values()]  # without memory of their own
     g2 = [*tuned.encoder_gradient.values(), *zeros]
-    graph = _Graph(problem, pt, phi, pretrain_batch, curvature, zeros, keep_gradient)
+    decay = list(weight_decay) if isinstance(weight_decay, Sequence) else [weight_decay] * len(pt.vector())
+    graph = _Graph(problem, pt, phi, pretrain_batch, curvature, zeros, keep_gradient, decay)
     solved = inverse(graph.matvec, g2)
     # The product with the mixed derivative (Eq. 4) is linear in g2, so the minus sign is applied to the result. Forward
     # mode is taken only where there is no graph of the PT gradient, with which reverse mode is cheaper.
@@ -233,9 +238,11 @@ class _Graph:
         curvature: Curvature,
         zeros: Vector,
         keep_gradient: bool,
+        decay: Sequence[float],
     ) -> None:
         self._problem, self._pt, self._phi, self._batch = problem, pt, phi, batch
         self._curvature, self._zeros, self._keep_gradient = curvature, zeros, keep_gradient
+        self._decay = decay
 
     @cached_property
     def _outputs(self) -> Tensor:
@@ -264,7 +271,10 @@ class _Graph:
         return gauss_newton(self._outputs, self.loss, self._pt.vector())
 
     def matvec(self, vector: Vector) -> Vector:
-        return self._product(vector)
+        product = self._product(vector)
+        if not any(self._decay):
+            return product
+        return [each + decay * v for each, decay, v in zip(product, self._decay, vector, strict=True)]
 
     def detached_gradient(self) -> Pretrained:
         """Return the gradient without its graph. It lacks parameters that the loss does not use, as in `backward`."""

@@ -71,15 +71,23 @@ def in_double(value: Any) -> Any:
     return mapped(value, convert)
 
 
-def different(left: Params, right: Params) -> list[str]:
-    """Return the names of the tensors that differ between two dictionaries; NaN equals NaN."""
-    return [name for name, value in left.items() if not _equal(value.detach(), right[name].detach())]
+def changed(values: Params, copies: Params) -> list[str]:
+    """Return the names of the copies (see `cloned`) that were changed since they were made.
+
+    An operation in place counts even if it left all numbers as they were.
+    """
+    return [
+        name
+        for name, value in values.items()
+        if copies[name]._version or not _equal(value.detach(), copies[name].detach())
+    ]
 
 
 def by_position(value: Any) -> Params:
-    """Return the tensors of a value (see `listed`) that are dense, named by their positions."""
+    """Return the dense tensors of a value (see `listed`), named by their positions."""
     return {str(position): each for position, each in enumerate(listed(value)) if each.layout is torch.strided}
 
 
 def _equal(left: Tensor, right: Tensor) -> bool:
+    """Return whether two tensors have the same numbers; NaN equals NaN."""
     return left.shape == right.shape and bool(((left == right) | ((left != left) & (right != right))).all())

@@ -16,9 +16,9 @@ from torch import Tensor
 
 from metapt.hypergrad.checked import Checked
 from metapt.hypergrad.differences import Agreement, Comparison, Loss, compare
-from metapt.hypergrad.nested import by_position, cloned, different, in_double
+from metapt.hypergrad.nested import by_position, changed, cloned, in_double
 from metapt.hypergrad.params import Params, Pretrained, leaves
-from metapt.hypergrad.problem import MetaProblem
+from metapt.hypergrad.problem import MetaProblem, name_of
 from metapt.hypergrad.twice import suspects
 
 log = logging.getLogger(__name__)
@@ -79,22 +79,32 @@ class Copies:
             "parameter of the FT head": (head, self.head),
         }
         for what, (before, after) in parts.items():
-            for name in different(before, after):
-                raise ValueError(
-                    f"{function} changes the {what} {name!r} in place; legal: to change none. An Embedding with "
-                    "max_norm does so: normalise what it returns"
-                )
-        for name in different(pretrained.buffers, self.pretrained.buffers):
+            check_same_params(function, what, before, after)
+        for name in changed(pretrained.buffers, self.pretrained.buffers):
             raise ValueError(
                 f"{function} changes the buffer {name!r}; legal: to change none. Call the encoder in evaluation mode "
                 "there: module.eval()"
             )
         for before, after in zip(batches, (self.pretrain_batch, self.finetune_batch), strict=True):
-            if different(by_position(before), by_position(after)):
-                raise ValueError(
-                    f"{function} changes its minibatch in place, which others get, too; legal: to make a new tensor, "
-                    "as in x = x.clamp(-1, 1) in place of x.clamp_(-1, 1), or x = x - x.mean() in place of x -= ..."
-                )
+            check_same(function, before, after)
+
+
+def check_same_params(function: str, what: str, params: Params, copies: Params) -> None:
+    """Raise ValueError if a function has changed one of the copies of parameters that it was called with."""
+    for name in changed(params, copies):
+        raise ValueError(
+            f"{function} changes the {what} {name!r} in place; legal: to change none. An Embedding with max_norm does "
+            "so: normalise what it returns"
+        )
+
+
+def check_same(function: str, batch: Any, copy: Any) -> None:
+    """Raise ValueError if a function has changed the copy of a minibatch that it was called with."""
+    if changed(by_position(batch), by_position(copy)):
+        raise ValueError(
+            f"{function} changes its minibatch in place, which others get, too; legal: to make a new tensor, as in "
+            "x = x.clamp(-1, 1) in place of x.clamp_(-1, 1), or x = x - x.mean() in place of x -= x.mean()"
+        )
 
 
 @torch.enable_grad()
@@ -124,7 +134,7 @@ def check_unchanged(
         copies.check("encode")
         if uses_head_loss:
             problem.head_loss(leaves(copies.head), features.detach().requires_grad_(), copies.finetune_batch)
-            copies.check("head_loss")
+            copies.check(name_of(problem, "head_loss"))
     found[UNCHANGED] = None
 
 
@@ -192,9 +202,10 @@ def check_second_derivatives(
                 if products:
                     found[HESSIAN] = compared.hessian
         if head_steps and head and HEAD not in found:
-            compared, exact = _compared(finetuning, (pretrained, head, finetune_batch), "head_loss", True)
+            what = f"{name_of(problem, 'head_loss')} of encode" if network else name_of(problem, "head_loss")
+            compared, exact = _compared(finetuning, (pretrained, head, finetune_batch), what, True)
             if compared is not None:
-                _judge("head_loss", compared, True, exact)
+                _judge(what, compared, True, exact)
                 found[HEAD] = compared.hessian
 
 
@@ -245,17 +256,14 @@ def _judge(what: str, compared: Comparison, products: bool, exact: bool) -> None
     """Raise RuntimeError if a second derivative is wrong; warn if that is not sure, or may be meant."""
     parts = {"the product with its Hessian": compared.hessian} if products else {}
     parts |= {"the product with its mixed derivative": compared.mixed} if compared.mixed is not None else {}
+    known, functions = suspects(compared.loss)
+    calls = f"It calls {' and '.join(known or functions)}. " if known or functions else ""
     for part, agreement in parts.items():
-        wrong, causes = suspects(compared.loss)
-        certain = agreement.differs and compared.is_gradient and exact
-        if not agreement.differs and not (wrong and agreement.distance > 0.05):
-            continue
         off = f"{part} is {100 * agreement.distance:.2g} % off a difference of gradients"
-        if certain or wrong:
-            raise RuntimeError(f"{what} can't be differentiated twice, as a hypergradient needs it: {off}. {causes}")
-        if compared.is_gradient:
-            log.warning("%s may have a wrong second derivative: %s, in low precision. %s", what, off, causes)
-        else:
+        if (agreement.distance > 0.05 and known) or (agreement.differs and exact and compared.is_gradient):
+            advice = calls if known else f"{calls}{_WRITE}"
+            raise RuntimeError(f"{what} can't be differentiated twice, as a hypergradient needs it: {off}. {advice}")
+        if agreement.differs and exact:
             log.warning(
                 "the gradient of %s is not the derivative of its value (%s): terms under detach() or torch.no_grad(), "
                 "such as a stop-gradient, or a straight-through estimate. Training follows the gradient; a "
@@ -264,6 +272,14 @@ def _judge(what: str, compared: Comparison, products: bool, exact: bool) -> None
                 off,
             )
             return
+        if agreement.differs and functions:
+            log.warning("%s may have a wrong second derivative, in low precision: %s. %s%s", what, off, calls, _WRITE)
+
+
+_WRITE = (
+    "Write the backward of a function with torch's operations on the tensors that it is given, and on those inputs and "
+    "outputs that save_for_backward has kept: intermediate and detached tensors count as constants"
+)
 
 
 @contextmanager

@@ -60,24 +60,19 @@ def _reached(start: Node | None) -> list[Any]:
     return list(found)
 
 
-def suspects(output: Tensor) -> tuple[bool, str]:
-    """Return whether the graph of a tensor has a node whose second derivative is known to be wrong, and advice."""
-    known: list[str] = []
-    functions: list[str] = []
+def suspects(output: Tensor) -> tuple[list[str], list[str]]:
+    """Return what the graph of a tensor has whose second derivative is wrong in torch, and names of other functions."""
+    known: dict[str, None] = {}
+    functions: dict[str, None] = {}
     for node in _reached(output.grad_fn):
         function = getattr(node, "_forward_cls", None)  # of a torch.autograd.Function
         if node.name() in _KNOWN:
-            known.append(f"It calls {_KNOWN[node.name()]}.")
+            known[_KNOWN[node.name()]] = None
         elif function is not None and not function.__module__.startswith("metapt."):
-            functions.append(function.__qualname__)
+            functions[function.__qualname__] = None
         elif "CppNode" in node.name():
-            functions.append(node.name().removeprefix("torch::autograd::CppNode<").removesuffix(">"))
-    advice = (
-        "Look for a function whose backward is not made of torch's operations on the tensors that it is given and has "
-        "saved by save_for_backward: intermediate and detached tensors count as constants"
-    )
-    calls = [f"It calls {', '.join(dict.fromkeys(functions))}."] if functions else []
-    return bool(known), " ".join(dict.fromkeys(known or [*calls, f"{advice}."]))
+            functions[node.name().removeprefix("torch::autograd::CppNode<").removesuffix(">")] = None
+    return list(known), list(functions)
 
 
 _KNOWN = {

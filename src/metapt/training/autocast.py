@@ -13,6 +13,8 @@ from metapt.hypergrad import MetaProblem, Params, Pretrained
 class Autocast:
     """A problem whose losses and features are computed under `torch.autocast` in bfloat16, and returned in float32.
 
+    What is float64 stays so.
+
     As `step_problem` of `MetaPretraining` it serves the plain PT steps, and hypergradients stay in float32. As
     `problem` it serves hypergradients, too, whose second derivatives then have bfloat16's rounding errors. What else
     the problem offers, such as `targets`, is computed as it is.
@@ -33,14 +35,18 @@ class Autocast:
     def pretrain_loss(self, pretrained: Pretrained, meta: Params, batch: Any) -> Tensor:
         """Return the PT loss of `problem`."""
         with torch.autocast(self._device, torch.bfloat16):
-            return self._problem.pretrain_loss(pretrained, meta, batch).float()
+            return _single(self._problem.pretrain_loss(pretrained, meta, batch))
 
     def encode(self, encoder: Params, batch: Any) -> Tensor:
         """Return the features of `problem`."""
         with torch.autocast(self._device, torch.bfloat16):
-            return self._problem.encode(encoder, batch).float()
+            return _single(self._problem.encode(encoder, batch))
 
     def head_loss(self, head: Params, features: Tensor, batch: Any) -> Tensor:
         """Return the FT loss of `problem`."""
         with torch.autocast(self._device, torch.bfloat16):
-            return self._problem.head_loss(head, features, batch).float()
+            return _single(self._problem.head_loss(head, features, batch))
+
+
+def _single(value: Tensor) -> Tensor:
+    return value.to(torch.promote_types(value.dtype, torch.float32))

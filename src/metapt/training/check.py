@@ -48,7 +48,7 @@ def _check(
     parts = {"encoder": pretrained.encoder, "PT head": pretrained.head, "buffers": pretrained.buffers}
     for what, params in (parts | {"meta-parameters": meta, "FT head": head}).items():
         print(f"{what}: {_size(params)}")
-    MetaPretraining(problem, batches, pretrained, meta, head, settings)  # it has checks of its own
+    loop = MetaPretraining(problem, batches, pretrained, meta, head, settings)  # it has checks of its own
     before = batches.state_dict()
     try:
         pretrain_batch = getattr(batches, "hypergradient", batches.pretrain)()
@@ -80,6 +80,7 @@ def _check(
         finetuning=settings.finetuning,
         curvature=settings.curvature,
         keep_gradient=settings.reuse_gradient,
+        weight_decay=loop.weight_decay,
     )
     figures = result.diagnostics
     cause, advice = cause_of([figures], float(figures.gradient_norm), settings.finetuning)

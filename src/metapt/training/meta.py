@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from metapt.errors import ConfigError
 from metapt.hypergrad import (
     Diagnostics,
     Hypergradient,
+    Identity,
     MetaProblem,
     Params,
     Pretrained,
@@ -27,7 +27,16 @@ from metapt.training.batches import Batches, explained
 from metapt.training.checkpoint import Checkpoint, described
 from metapt.training.diagnosis import Diagnosis, Trace
 from metapt.training.guard import HypergradientGuard, cause_of
-from metapt.training.pretraining import Pretrainer, check_finite, check_loss, goes_on, is_read, restored, trainable
+from metapt.training.pretraining import (
+    Pretrainer,
+    check_finite,
+    check_loss,
+    check_trainable,
+    goes_on,
+    is_read,
+    restored,
+    trainable,
+)
 from metapt.training.progress import steps
 from metapt.training.recorder import Recorder
 from metapt.training.settings import MetaSettings
@@ -63,6 +72,7 @@ class MetaPretraining:
         meta: the present meta-parameters.
         averaged_meta: their average (see `MetaSettings.average_decay`); without one the present ones.
         head: the present FT head.
+        weight_decay: of each parameter in PT, as `hypergradient` takes it.
         iteration: number of iterations taken.
         loss: PT loss of the last PT step, or of the next one with `reuse_gradient`, a scalar; 0 before the first one.
         diagnostics: those of the last hypergradient; None before the first one, and after a resume until the next one.
@@ -83,18 +93,14 @@ class MetaPretraining:
         step_problem: MetaProblem | None = None,
     ) -> None:
         check_arguments(problem, pretrained, meta, head)
-        for name, params in {
-            "encoder": pretrained.encoder,
-            "PT head": pretrained.head,
-            "FT head": head,
-            "set of meta-parameters": meta,
-        }.items():
-            _check(name, params, may_be_empty="head" in name)
+        for name, params in {"FT head": head, "set of meta-parameters": meta}.items():
+            check_trainable(name, params, may_be_empty="head" in name)
         self.problem = problem
         self.batches = batches
         self._hypergradient_batch: Callable[[], Any] = getattr(batches, "hypergradient", batches.pretrain)
         self.settings = settings
         self._pretrainer = Pretrainer(step_problem or problem, batches, pretrained, settings.pretrain_optimizer)
+        self.weight_decay = 0.0 if isinstance(settings.inverse, Identity) else self._pretrainer.weight_decay()
         self._spare_gradient: Pretrained | None = None
         self._checked = False
         self.meta = trainable(meta)
@@ -290,6 +296,7 @@ class MetaPretraining:
             head_state=head_state,
             curvature=self.settings.curvature,
             keep_gradient=reuse,
+            weight_decay=self.weight_decay,
         )
         self.diagnostics = result.diagnostics
         self.trace.record_hypergradient(result.diagnostics)
@@ -352,18 +359,3 @@ class MetaPretraining:
         self._meta_optimizer.load_state_dict(state["meta_optimizer"])
         self.guard.load_state_dict(state["guard"])
         self.trace.load_state_dict(state["trace"])
-
-
-def _check(part: str, params: Params, may_be_empty: bool) -> None:
-    """Check that parameters can be trained.
-
-    Raises:
-        ConfigError: there are none, or one is not of a floating type or not finite.
-    """
-    if not any(value.numel() for value in params.values()) and not may_be_empty:
-        raise ConfigError(f"the {part} has no parameters")
-    for name, value in params.items():
-        if not value.is_floating_point():
-            raise ConfigError(f"the parameter {name!r} of the {part} is of type {value.dtype}; legal: a floating type")
-        if not torch.isfinite(value).all():
-            raise ConfigError(f"the parameter {name!r} of the {part} has values that are not finite at the start")

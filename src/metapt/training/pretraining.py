@@ -13,7 +13,10 @@ from torch import Tensor
 from metapt.errors import ConfigError, TrainingError
 from metapt.hypergrad import MetaProblem, Params, Pretrained
 from metapt.hypergrad.checked import Checked
+from metapt.hypergrad.checks import check_params, check_pretrained
+from metapt.hypergrad.nested import cloned
 from metapt.hypergrad.params import all_finite, check_inference_mode, detached
+from metapt.hypergrad.trial import check_same, check_same_params
 from metapt.training.batches import Batches, explained
 from metapt.training.checkpoint import Checkpoint, described
 from metapt.training.guard import NO_VALUE
@@ -23,6 +26,8 @@ from metapt.training.recorder import Recorder
 from metapt.training.timing import Every
 
 log = logging.getLogger(__name__)
+_COUPLED = {"SGD", "Adam", "Adamax", "Adadelta", "Adagrad", "ASGD", "NAdam", "RAdam", "RMSprop"}
+"""Optimisers that add the weight decay to the gradient."""
 
 
 class Pretrainer:
@@ -37,13 +42,24 @@ class Pretrainer:
     Attributes:
         pretrained: the present encoder, PT head and buffers.
         loss: the PT loss before the last step that `run` has taken, a scalar; 0 if it has taken none.
+
+    Raises:
+        TypeError: the problem has no PT loss, or `pretrained` does not consist of dictionaries of tensors.
+        ValueError: a parameter has a gradient hook.
+        ConfigError: the encoder is empty, or a parameter is not of a floating type or not finite.
     """
 
     def __init__(
         self, problem: MetaProblem, batches: Batches, pretrained: Pretrained, optimizer: OptimizerSpec
     ) -> None:
+        if not callable(getattr(problem, "pretrain_loss", None)):
+            raise TypeError(f"the problem, a {type(problem).__name__}, has no method pretrain_loss (see MetaProblem)")
+        check_pretrained(pretrained)
+        check_trainable("encoder", pretrained.encoder, may_be_empty=False)
+        check_trainable("PT head", pretrained.head, may_be_empty=True)
         self.problem = problem
         self.batches = batches
+        self._tried = False
         buffers = {name: value.detach().clone() for name, value in pretrained.buffers.items()}
         self.pretrained = Pretrained(trainable(pretrained.encoder), trainable(pretrained.head), buffers)
         self.loss = torch.zeros(())
@@ -66,10 +82,20 @@ class Pretrainer:
         Raises:
             RuntimeError: the call is made under `torch.inference_mode`.
             TypeError: the loss is no tensor.
-            ValueError: the loss is no scalar, has no graph, or depends on none of the parameters.
+            ValueError: the loss is no scalar, has no graph, depends on none of the parameters, or changes its
+                minibatch.
         """
         check_inference_mode()
-        loss = Checked(self.problem).pretrain_loss(self.pretrained, detached(meta), self.batches.pretrain())
+        batch = self.batches.pretrain()
+        if self._tried:
+            loss = Checked(self.problem).pretrain_loss(self.pretrained, detached(meta), batch)
+        else:  # the first step shows on copies whether the loss changes what it is given
+            check_params("set of meta-parameters", meta)
+            phi, copy = cloned((detached(meta), batch))
+            loss = Checked(self.problem).pretrain_loss(self.pretrained, phi, copy)
+            check_same_params("pretrain_loss", "meta-parameter", meta, phi)
+            check_same("pretrain_loss", batch, copy)
+            self._tried = True
         loss.backward()  # type: ignore[no-untyped-call]
         if all(value.grad is None for value in self.pretrained.vector()):
             raise ValueError(
@@ -87,6 +113,26 @@ class Pretrainer:
         self._optimizer.step()
         for name, value in self.pretrained.buffers.items():
             value.copy_(gradient.buffers[name])
+
+    def weight_decay(self) -> list[float]:
+        """Return the weight decay of each parameter of encoder and PT head, where it is a part of the gradient.
+
+        The gradient is then that of the loss plus weight_decay / 2 |w|^2. Warn of a decay that is not, as of AdamW.
+        """
+        optimizer, found = self._optimizer.optimizer, {}
+        kind = type(optimizer).__name__
+        for group in optimizer.param_groups:
+            decay = float(group.get("weight_decay", 0.0))
+            if decay and (kind not in _COUPLED or group.get("decoupled_weight_decay", False)):
+                log.warning(
+                    "the weight decay of %s, %g, is apart from the gradient, so that the Hessian of hypergradients "
+                    "leaves it out; that of SGD or Adam is in it",
+                    kind,
+                    decay,
+                )
+                decay = 0.0
+            found.update(dict.fromkeys(map(id, group["params"]), decay))
+        return [found[id(value)] for value in self.pretrained.vector()]
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that determines the rest of the run, minibatches included; the tensors are not copied."""
@@ -216,6 +262,21 @@ def restored(part: str, present: Params, saved: Params) -> Params:
         for name, value in present.items():
             value.copy_(saved[name])
     return {name: present[name] for name in saved}
+
+
+def check_trainable(part: str, params: Params, may_be_empty: bool) -> None:
+    """Check that parameters can be trained.
+
+    Raises:
+        ConfigError: there are none, or one is not of a floating type or not finite.
+    """
+    if not any(value.numel() for value in params.values()) and not may_be_empty:
+        raise ConfigError(f"the {part} has no parameters")
+    for name, value in params.items():
+        if not value.is_floating_point():
+            raise ConfigError(f"the parameter {name!r} of the {part} is of type {value.dtype}; legal: a floating type")
+        if not torch.isfinite(value).all():
+            raise ConfigError(f"the parameter {name!r} of the {part} has values that are not finite at the start")
 
 
 def trainable(params: Params) -> Params:

@@ -1,0 +1,386 @@
+"""Second derivatives, and what PT follows."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import weight_norm
+from torch.nn.utils.parametrizations import weight_norm as parametrised_weight_norm
+
+from metapt import Autocast, OptimizerSpec
+from metapt.hypergrad import SGD, Dense, FittedHead, Identity, Neumann, Params, Unroll
+from metapt.hypergrad.trial import HESSIAN, MIXED, tried
+
+from . import toys
+from .kinds import Heard, refused, right, warned
+from .toys import META, X, Y, draw, gradient, linear, problem
+
+WRITE = "write the backward with torch's operations on what `save_for_backward` has kept of inputs and outputs"
+
+
+class KeepsIntermediate(torch.autograd.Function):
+    @staticmethod
+    def forward(context: Any, z: Tensor) -> Tensor:
+        context.slope = 2 * z
+        return z * z
+
+    @staticmethod
+    def backward(context: Any, cotangent: Tensor) -> Tensor:
+        return cotangent * context.slope
+
+
+class SavesIntermediate(torch.autograd.Function):
+    @staticmethod
+    def forward(context: Any, z: Tensor) -> Tensor:
+        context.save_for_backward(1 - z.tanh() ** 2)
+        return z.tanh()
+
+    @staticmethod
+    def backward(context: Any, cotangent: Tensor) -> Tensor:
+        return cotangent * context.saved_tensors[0]
+
+
+class Detaches(torch.autograd.Function):
+    @staticmethod
+    def forward(context: Any, z: Tensor) -> Tensor:
+        context.save_for_backward(z)
+        return z * z
+
+    @staticmethod
+    def backward(context: Any, cotangent: Tensor) -> Tensor:
+        return cotangent * 2 * context.saved_tensors[0].detach()
+
+
+class UsesNumpy(torch.autograd.Function):
+    @staticmethod
+    def forward(context: Any, z: Tensor) -> Tensor:
+        context.save_for_backward(z)
+        return z.sin()
+
+    @staticmethod
+    def backward(context: Any, cotangent: Tensor) -> Tensor:
+        return cotangent * torch.from_numpy(np.cos(context.saved_tensors[0].detach().numpy()))
+
+
+class Right(torch.autograd.Function):
+    @staticmethod
+    def forward(context: Any, z: Tensor) -> Tensor:
+        context.save_for_backward(z)
+        return z * z
+
+    @staticmethod
+    def backward(context: Any, cotangent: Tensor) -> Tensor:
+        return cotangent * 2 * context.saved_tensors[0]
+
+
+FUNCTIONS = [KeepsIntermediate, SavesIntermediate, Detaches, UsesNumpy]
+
+
+class Through(nn.Module):
+    """A layer, then a function."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.layer, self.function = linear(10), function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(self.layer(x))
+
+
+def by_differences(toy: Any, damping: float = 1.0) -> Tensor:
+    """The hypergradient of a head that is not trained, with H and the mixed derivative by differences of gradients."""
+    start = toy.pretrained.leaves()
+    names = [*start.encoder, *start.head]
+    sizes = [value.numel() for value in start.vector()]
+
+    def slope(flat: Tensor, w: Tensor) -> Tensor:
+        parts = [part.view_as(value) for part, value in zip(flat.split(sizes), start.vector(), strict=True)]
+        leaves = [part.detach().clone().requires_grad_() for part in parts]
+        encoder = dict(zip(names[: len(start.encoder)], leaves, strict=False))
+        head = dict(zip(names[len(start.encoder) :], leaves[len(start.encoder) :], strict=True))
+        loss = toy.pretrain_loss(start._replace(encoder=encoder, head=head), {"w": w}, (X, Y))
+        return torch.cat([each.flatten() for each in torch.autograd.grad(loss, leaves)])
+
+    flat, eps = torch.cat([value.detach().flatten() for value in start.vector()]), 1e-5
+    shifts = eps * torch.eye(len(flat), dtype=toys.DTYPE)
+    hessian = torch.stack([(slope(flat + s, META["w"]) - slope(flat - s, META["w"])) / (2 * eps) for s in shifts])
+    features = toy.encode({**start.encoder, **start.buffers}, (X[6:], Y[6:]))
+    loss = toy.head_loss(toy.head, features, (X[6:], Y[6:]))
+    first = torch.autograd.grad(loss, list(start.encoder.values()))
+    g2 = torch.cat(
+        [*(each.flatten() for each in first), torch.zeros(sum(sizes[len(start.encoder) :]), dtype=toys.DTYPE)]
+    )
+    solved = torch.linalg.solve(hessian + damping * torch.eye(len(flat), dtype=toys.DTYPE), g2)
+    steps = eps * torch.eye(2, dtype=toys.DTYPE)
+    return torch.stack([-solved @ (slope(flat, s) - slope(flat, -s)) / (2 * eps) for s in steps])
+
+
+NO_FT = {"finetuning": Unroll(0), "train_batches": []}
+FUNCTION = "a `torch.autograd.Function` whose backward uses intermediate or detached tensors, or NumPy"
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+@refused(FUNCTION, ("can't be differentiated twice",), WRITE)
+def test_a_function_that_loses_its_second_derivative_is_refused_in_pretraining(function: Any) -> None:
+    gradient(problem(Through(function.apply)))
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize("solver", [Unroll(1, SGD(0.1)), FittedHead(0.1)])
+@refused(FUNCTION, ("finetune_loss", "can't be differentiated twice"), WRITE)
+def test_a_function_that_loses_its_second_derivative_is_refused_in_the_ft_loss(function: Any, solver: Any) -> None:
+    def loss(head: Any, features: Tensor, batch: Any) -> Tensor:
+        return function.apply(head(features)).square().mean()
+
+    gradient(problem(finetune_loss=loss), finetuning=solver, inverse=Identity())
+
+
+@refused(FUNCTION, ("can't be differentiated twice",), WRITE)
+def test_a_function_that_loses_its_second_derivative_is_refused_in_the_exact_hypergradient() -> None:
+    toys.exact(problem(Through(KeepsIntermediate.apply)))
+
+
+@refused(FUNCTION, ("mixed derivative",), WRITE)
+def test_a_function_of_the_hyperparameters_that_loses_it_is_refused_without_products_too() -> None:
+    def loss(encoder: Any, head: Any, meta: Params, batch: Any) -> Tensor:
+        return toys.pretrain_loss(
+            encoder, head, {"w": KeepsIntermediate.apply(encoder(batch[0])[:, :2] * meta["w"].exp())}, batch
+        )
+
+    gradient(problem(pretrain_loss=loss), inverse=Identity())
+
+
+@right("a `torch.autograd.Function` whose backward torch can differentiate", tolerance=1e-6)
+def test_a_function_with_a_right_second_derivative_is_used() -> Any:
+    toy = problem(Through(Right.apply))
+    return gradient(toy, **NO_FT), by_differences(toy)
+
+
+def old(layer: nn.Linear) -> nn.Module:
+    with pytest.warns(FutureWarning):
+        normed: nn.Module = weight_norm(layer)
+    return normed
+
+
+NORM = "torch's `weight_norm`, with an inverse that takes products with the Hessian"
+
+
+@pytest.mark.parametrize("inverse", [Neumann(1, 0.1), Neumann(5, 0.1), Dense(1.0)])
+@pytest.mark.parametrize("kind", [parametrised_weight_norm, old])
+@refused(NORM, ("weight_norm", "by hand"), "write it by hand: `g * v / v.norm(dim=1, keepdim=True)`")
+def test_weight_norm_is_refused(kind: Any, inverse: Any) -> None:
+    gradient(problem(nn.Sequential(kind(linear(10)), nn.Tanh())), inverse=inverse)
+
+
+class NormByHand(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.g, self.v = nn.Parameter(draw(1, 3, 1)), nn.Parameter(draw(2, 3, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.tanh(x @ (self.g * self.v / self.v.norm(dim=1, keepdim=True)).t())
+
+
+@right("the norm of weights, written by hand", tolerance=1e-6)
+def test_weight_norm_by_hand_is_right() -> Any:
+    toy = problem(NormByHand())
+    return gradient(toy, **NO_FT), by_differences(toy)
+
+
+def penalised(encoder: Any, head: Any, meta: Params, batch: Any) -> Tensor:
+    inputs = batch[0].clone().requires_grad_()
+    loss = toys.pretrain_loss(encoder, head, meta, (inputs, batch[1]))
+    (slope,) = torch.autograd.grad(loss, inputs, create_graph=True)
+    return loss + 5 * slope.square().sum(1).mean()
+
+
+PENALTY = "a gradient penalty through LayerNorm, or BatchNorm in training mode"
+
+
+@pytest.mark.parametrize("norm", [nn.LayerNorm(3, dtype=toys.DTYPE), nn.BatchNorm1d(3, dtype=toys.DTYPE)])
+@refused(PENALTY, ("norm", "by hand"), "write the norm by hand, with `mean()` and `rsqrt()`")
+def test_a_gradient_penalty_through_a_norm_is_refused(norm: nn.Module) -> None:
+    gradient(problem(nn.Sequential(linear(10), norm, nn.Tanh()), pretrain_loss=penalised))
+
+
+@pytest.mark.parametrize("layer", [nn.GroupNorm(1, 3, dtype=toys.DTYPE), nn.Softplus(), nn.GELU()])
+@right("a gradient penalty through other layers", tolerance=1e-4)
+def test_a_gradient_penalty_through_another_layer_is_right(layer: nn.Module) -> Any:
+    toy = problem(nn.Sequential(linear(10), layer, nn.Tanh()), pretrain_loss=penalised)
+    return gradient(toy, **NO_FT), by_differences(toy)
+
+
+class Bare:
+    """A problem of dictionaries, without modules."""
+
+    pretrained, head = toys.problem().pretrained, toys.problem().head
+
+    def __init__(self, square: Callable[[Tensor], Tensor]) -> None:
+        self.square = square
+
+    def pretrain_loss(self, pretrained: Any, meta: Params, batch: Any) -> Tensor:
+        outputs = nn.functional.linear(self.encode(pretrained.encoder, batch), *pretrained.head.values())
+        return (self.square(outputs - batch[1]) * meta["w"].exp()).mean()
+
+    def encode(self, encoder: Params, batch: Any) -> Tensor:
+        hidden = torch.tanh(nn.functional.linear(batch[0], encoder["0.weight"], encoder["0.bias"]))
+        return torch.tanh(nn.functional.linear(hidden, encoder["2.weight"], encoder["2.bias"]))
+
+    def head_loss(self, head: Params, features: Tensor, batch: Any) -> Tensor:
+        return nn.functional.softplus(nn.functional.linear(features, *head.values())).mean()
+
+
+@refused(FUNCTION, ("KeepsIntermediate",), WRITE)
+def test_a_problem_of_dictionaries_is_tried_too() -> None:
+    gradient(Bare(KeepsIntermediate.apply))
+
+
+def test_a_problem_is_tried_once_and_keeps_no_more_than_it_lives() -> None:
+    calls: list[int] = []
+    toy = Bare(lambda z: calls.append(1) or z.square())  # type: ignore[func-returns-value]
+    gradient(toy)
+    first = len(calls)
+    gradient(toy)
+    assert first > len(calls) - first == 1
+
+
+DETACHED = "terms under `detach()` or `no_grad` (SimSiam, BYOL, a normaliser), straight-through estimates"
+MEANT = "nothing, if they are meant; the hypergradient takes them for constants"
+
+
+def stopped(encoder: Any, head: Any, meta: Params, batch: Any) -> Tensor:
+    features = encoder(batch[0] * meta["w"].exp().mean())
+    return ((head(features) - features[:, :2].detach()) ** 2).mean()
+
+
+def siamese(encoder: Any, head: Any, meta: Params, batch: Any) -> Tensor:
+    views = [encoder(batch[0] * meta["w"][i].exp()) for i in (0, 1)]
+    pairs = [(head(one), two[:, :2].detach()) for one, two in (views, views[::-1])]
+    return -torch.stack([nn.functional.cosine_similarity(a, b).mean() for a, b in pairs]).mean()
+
+
+def without_graph(encoder: Any, head: Any, meta: Params, batch: Any) -> Tensor:
+    with torch.no_grad():
+        scale = encoder(batch[0]).square().mean()
+    return toys.pretrain_loss(encoder, head, meta, batch) / scale
+
+
+def normalised(encoder: Any, head: Any, meta: Params, batch: Any) -> Tensor:
+    weights = meta["w"].exp()
+    return (weights / weights.sum().detach() * (head(encoder(batch[0])) - batch[1]) ** 2).mean()
+
+
+def straight_through(encoder: Any, head: Any, meta: Params, batch: Any) -> Tensor:
+    def rounded(x: Tensor) -> Tensor:
+        z = encoder(x)
+        return z + (z.round(decimals=1) - z).detach()
+
+    return toys.pretrain_loss(rounded, head, meta, batch)
+
+
+@pytest.mark.parametrize("loss", [stopped, siamese, without_graph, normalised, straight_through])
+@pytest.mark.parametrize("way", ["loop", "hypergradient", "exact"])
+@warned(DETACHED, ("detach()", "no_grad", "constants"), MEANT)
+def test_terms_under_detach_are_noticed(loss: Any, way: str) -> None:
+    toy = problem(pretrain_loss=loss)
+    if way == "loop":
+        toys.loop(toy).run()
+    else:
+        (gradient if way == "hypergradient" else toys.exact)(toy)
+
+
+def teacher(encoder: Any, head: Any, meta: Params, batch: Any) -> Tensor:
+    with torch.no_grad():
+        target = TEACHER(batch[0])
+    return toys.pretrain_loss(encoder, head, meta, (batch[0], target))
+
+
+TEACHER = linear(40, 3, 2)
+
+
+class Mixed(nn.Module):
+    """Computes in float32, whatever it is given."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.layer(x.float()).float()
+        return result
+
+
+def wide() -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 3)).float()
+
+
+PLAIN: dict[str, dict[str, Any]] = {
+    "a teacher": {"pretrain_loss": teacher},
+    "kinks": {"encoder": nn.Sequential(linear(10), nn.ReLU(), linear(12), nn.ReLU())},
+    "pooling": {
+        "encoder": nn.Sequential(linear(10), nn.Unflatten(1, (1, 3)), nn.MaxPool1d(2, 1), nn.Flatten(), linear(12, 2))
+    },
+    "dropout": {"encoder": nn.Sequential(linear(10), nn.Dropout(0.5), linear(12))},
+    "statistics": {"encoder": nn.Sequential(linear(10), nn.BatchNorm1d(3, dtype=toys.DTYPE), nn.ReLU(), linear(12))},
+    "float32 only": {"encoder": Mixed(wide()), "head": nn.Linear(3, 2), "finetune_head": nn.Linear(3, 1)},
+    "float32": {"encoder": wide(), "head": nn.Linear(3, 2), "finetune_head": nn.Linear(3, 1)},
+}
+
+
+@pytest.mark.parametrize("what", PLAIN)
+def test_what_is_right_is_not_warned_of(what: str) -> None:
+    torch.manual_seed(0)
+    toy, heard = problem(**PLAIN[what]), Heard()
+    batch = (X.float(), Y.float()) if "float32" in what else (X, Y)
+    data = {"pretrain_batch": batch, "validation_batch": batch, "train_batches": [batch], "inverse": Neumann(1, 0.1)}
+    problems = [toy, Autocast(toy, "cpu")] if "float32" in what else [toy]
+    logging.getLogger("metapt").addHandler(heard)
+    try:
+        for each in problems:
+            gradient(each, pretrained=toy.pretrained, head=toy.head, meta={"w": META["w"].to(batch[0])}, **data)
+    finally:
+        logging.getLogger("metapt").removeHandler(heard)
+    assert not heard.messages
+    if what != "float32 only":
+        assert all(tried(toy).found[name].distance < 1e-4 for name in (MIXED, HESSIAN))  # type: ignore[union-attr]
+
+
+DECAY = "weight decay that the optimiser adds to the gradient (SGD, Adam and others)"
+
+
+def decayed(encoder: Any, head: Any, meta: Params, batch: Any) -> Tensor:
+    """The PT loss with the decay of `OPTIMISERS` as a term."""
+    parts = [(0.3, encoder[0].weight), *((0.1, p) for p in (*list(encoder.parameters())[1:], *head.parameters()))]
+    return toys.pretrain_loss(encoder, head, meta, batch) + sum(0.5 * decay * p.square().sum() for decay, p in parts)
+
+
+@pytest.mark.parametrize("name", ["SGD", "Adam", "RMSprop", "NAdam"])
+@right(DECAY)
+def test_the_hessian_has_the_weight_decay(name: str) -> Any:
+    found = []
+    for loss, settings, groups in (
+        (toys.pretrain_loss, {"weight_decay": 0.1}, {"encoder.0.weight": {"weight_decay": 0.3}}),
+        (decayed, {}, {}),
+    ):
+        spec = OptimizerSpec(name, {"lr": 1e-9, **settings}, groups)
+        step = OptimizerSpec("SGD", {"lr": 1.0})
+        run = toys.loop(problem(pretrain_loss=loss), 1, pretrain_optimizer=spec, meta_optimizer=step)
+        run.run()
+        found.append(run.meta["w"])
+    return tuple(found)
+
+
+@pytest.mark.parametrize("spec", [("AdamW", {}), ("Adam", {"weight_decay": 0.1, "decoupled_weight_decay": True})])
+@warned(
+    "weight decay apart from the gradient (AdamW), with an inverse that takes products",
+    ("weight decay", "leaves it out"),
+    "take SGD or Adam where the decay matters",
+)
+def test_a_weight_decay_apart_from_the_gradient_is_warned_of(spec: Any) -> None:
+    toys.loop(problem(), 1, pretrain_optimizer=OptimizerSpec(*spec)).run()
