@@ -72,7 +72,7 @@ def test_statistics_are_updated_once_a_step_with_checkpoints() -> Any:
     return [*ours.vector(), *ours.buffers.values()], [*plain.vector(), *plain.buffers.values()]
 
 
-@pytest.mark.parametrize("way", WAYS.keys() - {"selective"})  # of which torch allows one backward pass
+@pytest.mark.parametrize("way", [way for way in WAYS if way != "selective"])  # of it torch allows one backward pass
 @pytest.mark.parametrize("solver", [Unroll(1, SGD(0.1)), Unroll(1, SGD(0.1), network=True), FittedHead(0.1)])
 @right(CHECKPOINTS)
 def test_hypergradients_with_checkpoints_are_those_without(way: str, solver: Any) -> Any:

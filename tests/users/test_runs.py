@@ -575,7 +575,6 @@ def test_another_optimiser_of_plain_pt(given: Any) -> None:
         (("SGD", {}, {}, "cosine"), "schedule is a str"),
         (("SGD", {}, {}, ExponentialLR(torch.optim.SGD([WEIGHT], 0.1), 0.9)), "schedule is a ExponentialLR"),
     ],
-    ids=str,
 )
 @refused("Other things in an `OptimizerSpec`: a class, settings that are no dictionary", ("legal",), CLASS_DO)
 def test_nonsense_in_an_optimizer_spec(arguments: tuple[Any, ...], words: str) -> None:
