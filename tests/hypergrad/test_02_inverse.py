@@ -238,7 +238,7 @@ def test_a_product_that_is_not_finite_is_a_status_and_never_an_exception(inverse
 
     result = inverse(product, split(B))
     assert result.status is Status.NON_FINITE
-    assert "look for NaN in the minibatches, then lower the FT learning rate" in result.status.value
+    assert "look for NaN in the minibatches, then for FT or PT that diverges" in result.status.value
     assert join(result.value).isnan().all()
 
 

@@ -27,7 +27,7 @@ Loss = Callable[[Params, Params], Tensor]
 """A function of weights and hyperparameters that returns a scalar, the same in equal calls."""
 
 
-class Agreement(NamedTuple):
+class Gap(NamedTuple):
     """How a product agrees with differences.
 
     Attributes:
@@ -40,7 +40,7 @@ class Agreement(NamedTuple):
     differs: bool
 
 
-class Comparison(NamedTuple):
+class SecondDerivatives(NamedTuple):
     """The second derivatives of a loss beside differences of its gradient.
 
     Attributes:
@@ -51,13 +51,13 @@ class Comparison(NamedTuple):
         loss: the loss, with its graph.
     """
 
-    hessian: Agreement
-    mixed: Agreement | None
+    hessian: Gap
+    mixed: Gap | None
     is_gradient: bool
     loss: Tensor
 
 
-def compare(loss: Loss, weights: Params, meta: Params, what: str) -> Comparison | None:
+def compare(loss: Loss, weights: Params, meta: Params, what: str) -> SecondDerivatives | None:
     """Compare products with second derivatives of a loss with differences of its gradient, in one direction.
 
     It costs two gradients, one with a graph, and a product, where both agree at once.
@@ -108,11 +108,11 @@ def compare(loss: Loss, weights: Params, meta: Params, what: str) -> Comparison 
         if 0 < size < math.inf:
             direction = add(direction, change, float(norm(direction)) / size)
     products = vjp(gradient, [*w, *meta.values()], direction, retain_graph=True)
-    hessian = _agreement(products[: len(w)], by_weights, noise, dtype)
+    hessian = _gap(products[: len(w)], by_weights, noise, dtype)
     mixed = None
     if meta:
         along = [dot(products[len(w) :], toward)]
-        mixed = _agreement(along, lambda step: [dot(by_meta(step), direction)], noise * float(norm(direction)), dtype)
+        mixed = _gap(along, lambda step: [dot(by_meta(step), direction)], noise * float(norm(direction)), dtype)
     differs = hessian.differs or (mixed is not None and mixed.differs)
     is_gradient = not differs or all(
         _is_slope(lambda point: loss(dict(zip(names, point, strict=True)), meta), w, plain, each, dtype)
@@ -123,7 +123,7 @@ def compare(loss: Loss, weights: Params, meta: Params, what: str) -> Comparison 
         is_gradient = _is_slope(
             lambda point: loss(weights, like(meta, point)), list(meta.values()), slopes, toward, dtype
         )
-    return Comparison(hessian, mixed, is_gradient, value)
+    return SecondDerivatives(hessian, mixed, is_gradient, value)
 
 
 def _direction(vector: Vector, draws: torch.Generator) -> Vector:
@@ -139,7 +139,7 @@ def _direction(vector: Vector, draws: torch.Generator) -> Vector:
     return [length * each for each in scaled]
 
 
-def _agreement(product: Vector, difference: Callable[[float], Vector], noise: float, dtype: torch.dtype) -> Agreement:
+def _gap(product: Vector, difference: Callable[[float], Vector], noise: float, dtype: torch.dtype) -> Gap:
     seen: list[Vector] = []
     least = math.inf
     for step in _STEPS[dtype]:
@@ -150,14 +150,14 @@ def _agreement(product: Vector, difference: Callable[[float], Vector], noise: fl
             continue
         least = min(least, away / (size or 1.0))
         if away - noise / step <= _TOLERANCES[dtype] * size:
-            return Agreement(away / (size or 1.0), differs=False)
+            return Gap(away / (size or 1.0), differs=False)
         # In low precision a loss may stay the same between two points.
         if (dtype == torch.float64 or float(norm(found))) and any(
             float(norm(add(found, other, -1.0))) <= 0.1 * away for other in seen
         ):
-            return Agreement(least, differs=True)
+            return Gap(least, differs=True)
         seen.append(found)
-    return Agreement(least, differs=False)
+    return Gap(least, differs=False)
 
 
 def _is_slope(

@@ -74,12 +74,13 @@ def in_double(value: Any) -> Any:
 def changed(values: Params, copies: Params) -> list[str]:
     """Return the names of the copies (see `cloned`) that were changed since they were made.
 
-    An operation in place counts even if it left all numbers as they were.
+    An operation in place counts even if it left all numbers as they were. It is not seen of a copy of a tensor that was
+    made under `torch.inference_mode`, which counts none.
     """
     return [
         name
         for name, value in values.items()
-        if copies[name]._version or not _equal(value.detach(), copies[name].detach())
+        if (copies[name]._version and not value.is_inference()) or not _equal(value.detach(), copies[name].detach())
     ]
 
 

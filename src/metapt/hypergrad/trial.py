@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from metapt.hypergrad.checked import Checked
-from metapt.hypergrad.differences import Agreement, Comparison, Loss, compare
+from metapt.hypergrad.differences import Gap, Loss, SecondDerivatives, compare
 from metapt.hypergrad.nested import by_position, changed, cloned, in_double
 from metapt.hypergrad.params import Params, Pretrained, leaves
 from metapt.hypergrad.problem import MetaProblem, name_of
@@ -36,7 +36,7 @@ class Tried(NamedTuple):
     """
 
     problem: Callable[[], object]
-    found: dict[str, Agreement | None]
+    found: dict[str, Gap | None]
 
 
 _all: dict[int, Tried] = {}
@@ -217,11 +217,11 @@ HEAD = "the product with the Hessian of the FT loss"
 
 def _compared(
     make: Callable[..., Compared], arguments: tuple[Any, ...], what: str, products: bool
-) -> tuple[Comparison | None, bool]:
+) -> tuple[SecondDerivatives | None, bool]:
     """Return the comparison, and whether it is in float64: it is not where that is impossible or says nothing."""
     devices = sorted({value.device.index for value in _joined(arguments[0]).values() if value.is_cuda})
 
-    def run(arguments: tuple[Any, ...]) -> Comparison | None:
+    def run(arguments: tuple[Any, ...]) -> SecondDerivatives | None:
         loss, weights, meta = make(*arguments)
 
         def seeded(weights: Params, meta: Params) -> Tensor:
@@ -247,23 +247,23 @@ def _compared(
     return run(arguments), False
 
 
-def _says_something(compared: Comparison, products: bool) -> bool:
+def _says_something(compared: SecondDerivatives, products: bool) -> bool:
     parts = [compared.mixed, compared.hessian if products else None]
     return all(part is None or part.differs or part.distance <= 1e-4 for part in parts)
 
 
-def _judge(what: str, compared: Comparison, products: bool, exact: bool) -> None:
+def _judge(what: str, compared: SecondDerivatives, products: bool, exact: bool) -> None:
     """Raise RuntimeError if a second derivative is wrong; warn if that is not sure, or may be meant."""
     parts = {"the product with its Hessian": compared.hessian} if products else {}
     parts |= {"the product with its mixed derivative": compared.mixed} if compared.mixed is not None else {}
     known, functions = suspects(compared.loss)
     calls = f"It calls {' and '.join(known or functions)}. " if known or functions else ""
-    for part, agreement in parts.items():
-        off = f"{part} is {100 * agreement.distance:.2g} % off a difference of gradients"
-        if (agreement.distance > 0.05 and known) or (agreement.differs and exact and compared.is_gradient):
+    for part, gap in parts.items():
+        off = f"{part} is {100 * gap.distance:.2g} % off a difference of gradients"
+        if (gap.distance > 0.05 and known) or (gap.differs and exact and compared.is_gradient):
             advice = calls if known else f"{calls}{_WRITE}"
             raise RuntimeError(f"{what} can't be differentiated twice, as a hypergradient needs it: {off}. {advice}")
-        if agreement.differs and exact:
+        if gap.differs and exact:
             log.warning(
                 "the gradient of %s is not the derivative of its value (%s): terms under detach() or torch.no_grad(), "
                 "such as a stop-gradient, or a straight-through estimate. Training follows the gradient; a "
@@ -272,7 +272,7 @@ def _judge(what: str, compared: Comparison, products: bool, exact: bool) -> None
                 off,
             )
             return
-        if agreement.differs and functions:
+        if gap.differs and functions:
             log.warning("%s may have a wrong second derivative, in low precision: %s. %s%s", what, off, calls, _WRITE)
 
 

@@ -86,9 +86,9 @@ def _check(
     cause, advice = cause_of([figures], float(figures.gradient_norm), settings.finetuning)
     if not torch.isfinite(figures.gradient_norm):
         raise ValueError(f"the hypergradient is not finite, {cause}: {advice}")
-    for what, agreement in tried(problem).found.items():
-        if agreement is not None:
-            _right(f"{what} agrees with a difference of gradients; relative distance {agreement.distance:.1g}")
+    for what, gap in tried(problem).found.items():
+        if gap is not None:
+            _right(f"{what} agrees with a difference of gradients, relative distance {gap.distance:.1g}")
     _right(f"the losses can be differentiated twice; FT validation loss {float(figures.validation_loss):.4g}")
     for name, value in result.gradient.items():
         print(f"hypergradient of {name}: norm {float(value.norm()):.4g}")
