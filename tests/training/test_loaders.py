@@ -11,6 +11,7 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, T
 
 from metapt import LoaderBatches
 from metapt.errors import ConfigError
+from metapt.training import overlap
 from metapt.training.loaders import moved
 from metapt.training.seeds import Seeded
 
@@ -116,6 +117,17 @@ def test_a_loader_with_fewer_minibatches_than_the_run_had_is_refused() -> None:
     fewer = LoaderBatches(pretrain=DataLoader(NUMBERS, 5), **FT)
     with pytest.raises(ConfigError, match="had taken 4 minibatches of pretrain in a pass, and the loader gives fewer"):
         fewer.load_state_dict(batches.state_dict())
+
+
+@pytest.mark.parametrize("kind", [TensorDataset, list])
+def test_examples_are_looked_at_in_the_first_pass_only(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[Any] = []
+    monkeypatch.setattr(overlap, "examples", lambda batch: looks.append(batch) or [])
+    train, validation = (DataLoader(kind(torch.arange(12.0)[:, None] + shift), 4) for shift in (0, 100))
+    batches = LoaderBatches(pretrain=[0], train=train, validation=validation)
+    for _ in range(20):
+        batches.train(), batches.validation()
+    assert len(looks) == (2 if kind is TensorDataset else 6)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from metapt.hypergrad.trial import tried
 from metapt.training.batches import Batches, explain
 from metapt.training.guard import NO_VALUE, cause_of
 from metapt.training.meta import MetaPretraining
+from metapt.training.overlap import warn_of_repeated
 from metapt.training.settings import MetaSettings
 
 
@@ -66,6 +67,7 @@ def _check(
         uses_head_loss=settings.finetuning.uses_head_loss,
         report=_right,
     )
+    warn_of_repeated(settings.finetuning, [*train_batches, validation_batch])
     finite.finetune_batch = "FT training"
     for batch in train_batches:
         features = finite.encode({**pretrained.encoder, **pretrained.buffers}, batch)

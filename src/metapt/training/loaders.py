@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from copy import copy
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from metapt.errors import ConfigError
+from metapt.training.overlap import Watch, tensors
 from metapt.training.seeds import Seeded, seed_of, seeded
 
 
@@ -24,6 +25,11 @@ class LoaderBatches:
     loader or its sampler is seeded likewise. What is not restored: draws from `random` and NumPy in this process, and
     draws of a data set in persistent workers, which keep their generators from pass to pass.
 
+    What has a method `set_epoch` (a sampler, batch sampler, data set or loader) is told the number of the pass.
+
+    A warning is logged if FT validation examples are FT training examples, too. An error in a loss gets a note which
+    says from which minibatches of which loaders it comes.
+
     The state consists of those numbers. A resumed run goes through the loaders to the place in their passes where the
     state was taken, so that it loads the minibatches of these passes again.
 
@@ -37,7 +43,7 @@ class LoaderBatches:
         seed: of all draws.
 
     Raises:
-        ConfigError: a loader can be passed through only once.
+        ConfigError: a loader can be passed through only once, or is a single minibatch or a data set.
     """
 
     def __init__(
@@ -52,28 +58,36 @@ class LoaderBatches:
     ) -> None:
         loaders = {"pretrain": pretrain, "train": train, "validation": validation}
         loaders["hypergradient"] = pretrain if hypergradient is None else hypergradient
+        for name, loader in loaders.items():
+            _check(name, loader)
+        self._finetuning = train, validation
+        self._watch = Watch(train, validation)
+        self._in_use: dict[str, _Drawn] = {}
+        epochs: dict[int, int] = {}
         # An FT solver that holds out minibatches recognises a repeated one by identity, so tensors are moved once.
         for name in ("train", "validation"):
             if isinstance(loaders[name], list | tuple):
                 loaders[name] = [moved(batch, device) for batch in loaders[name]]
-        self._passes = {name: _Passes(name, loader, seed) for name, loader in loaders.items()}
+        self._passes = {name: _Passes(name, loader, seed, epochs) for name, loader in loaders.items()}
         self._device = device
 
     def pretrain(self) -> Seeded:
         """Return the minibatch of the next PT step."""
-        return self._seeded("pretrain")
+        self._in_use.clear()
+        return Seeded(self._next("pretrain"), self._passes["pretrain"].seed("loss"))
 
     def hypergradient(self) -> Seeded:
         """Return the PT minibatch of the next hypergradient."""
-        return self._seeded("hypergradient")
+        self._in_use.clear()
+        return Seeded(self._next("hypergradient"), self._passes["hypergradient"].seed("loss"))
 
     def train(self) -> Any:
         """Return the next FT training minibatch."""
-        return moved(self._passes["train"].next(), self._device)
+        return self._watched("train")
 
     def validation(self) -> Any:
         """Return the next FT validation minibatch."""
-        return moved(self._passes["validation"].next(), self._device)
+        return self._watched("validation")
 
     def state_dict(self) -> dict[str, Any]:
         """Return the numbers of the present passes, and of the minibatches that they have given."""
@@ -83,27 +97,78 @@ class LoaderBatches:
         """Continue where `state` was taken."""
         for name, (number, given) in state.items():
             self._passes[name].go_to(number, given)
+        self._watch = Watch(*self._finetuning)
 
-    def _seeded(self, name: str) -> Seeded:
+    def explain(self, error: Exception) -> None:
+        """Add to an error which minibatches were in use.
+
+        Raises:
+            ValueError: BatchNorm has got a minibatch of one example.
+        """
+        drawn = list(self._in_use.values())
+        if drawn and _ONE_VALUE in str(error):
+            single = next((each for each in drawn if each.size == 1), drawn[0])
+            raise ValueError(
+                f"BatchNorm in training mode can't take {single}: {error}. Give the DataLoader drop_last=True, or a "
+                "batch_size that leaves no single example over"
+            ) from error
+        if drawn and not any(_NOTE in note for note in getattr(error, "__notes__", ())):
+            error.add_note(f"{_NOTE}{'; '.join(map(str, drawn))}")
+
+    def _watched(self, name: str) -> Any:
+        batch = self._next(name)
+        self._watch.see(name, self._in_use[name].batch, self._passes[name].number)
+        return batch
+
+    def _next(self, name: str) -> Any:
         passes = self._passes[name]
-        return Seeded(moved(passes.next(), self._device), passes.seed("loss"))
+        batch = passes.next()
+        self._in_use[name] = _Drawn(name, passes.number, passes.given, passes.size, batch)
+        return moved(batch, self._device)
+
+
+_ONE_VALUE = "Expected more than 1 value per channel"
+_NOTE = "Minibatches in use: "
+
+
+class _Drawn(NamedTuple):
+    """A minibatch: its loader, numbers of the pass and in it, and the usual size of the loader's minibatches."""
+
+    name: str
+    number: int
+    given: int
+    usual: int | None
+    batch: Any
+
+    @property
+    def size(self) -> int | None:
+        """The number of examples, if it has tensors."""
+        return next((len(value) for value in tensors(self.batch)), None)
+
+    def __str__(self) -> str:
+        shapes = " and ".join(f"{list(value.shape)}" for value in tensors(self.batch)) or type(self.batch).__name__
+        short = self.size is not None and self.usual is not None and self.size < self.usual
+        rest = (
+            f": {self.size} of {self.usual} examples; drop_last=True of a DataLoader leaves them out" if short else ""
+        )
+        return f"minibatch {self.given} of pass {self.number + 1} of the loader `{self.name}` ({shapes}{rest})"
 
 
 class _Passes:
     """Passes through one loader without end.
 
+    Args:
+        name, loader, seed: of the minibatches.
+        epochs: the last number that each object with `set_epoch`, by its `id`, was told; passes can share one.
+
     Attributes:
         number: of the present pass.
         given: minibatches that it has given.
+        size: of its minibatches, if the loader says so.
     """
 
-    def __init__(self, name: str, loader: Iterable[Any], seed: int) -> None:
-        if isinstance(loader, Iterator):
-            raise ConfigError(
-                f"the minibatches of {name} are a {type(loader).__name__}, which can be passed through only once; "
-                "legal: a DataLoader, or a list of minibatches"
-            )
-        self._name, self._seed = name, seed
+    def __init__(self, name: str, loader: Iterable[Any], seed: int, epochs: dict[int, int]) -> None:
+        self._name, self._seed, self._epochs = name, seed, epochs
         self._loader = loader
         self._generators: list[torch.Generator] = []
         if isinstance(loader, DataLoader):
@@ -111,6 +176,8 @@ class _Passes:
             samplers = loader.sampler, loader.batch_sampler, getattr(loader.batch_sampler, "sampler", None)
             generators = self._loader.generator, *(getattr(sampler, "generator", None) for sampler in samplers)
             self._generators = [each for each in generators if each is not None]
+        self._with_epochs = [each for each in _parts(self._loader) if callable(getattr(each, "set_epoch", None))]
+        self.size = _usual_size(loader)
         self.go_to(0, 0)
 
     def go_to(self, number: int, given: int) -> None:
@@ -153,12 +220,91 @@ class _Passes:
         # Samplers and data sets draw when the first minibatch, or each one, is asked for.
         for generator in self._generators:
             generator.manual_seed(self.seed("order"))
-        with seeded(self.seed("data")):
-            if self._iterator is None:
-                self._iterator = iter(self._loader)
-            batch = next(self._iterator)
+        for each in self._with_epochs:
+            if self._iterator is None or self._epochs.get(id(each)) != self.number:
+                each.set_epoch(self.number)
+                self._epochs[id(each)] = self.number
+        try:
+            with seeded(self.seed("data")):
+                if self._iterator is None:
+                    self._iterator = iter(self._loader)
+                batch = next(self._iterator)
+        except StopIteration:
+            raise
+        except Exception as error:
+            place = f"minibatch {self.given + 1} of pass {self.number + 1} of the loader `{self._name}`"
+            error.add_note(f"{_NOTE}none, since the loader failed to give {place}")
+            raise
         self.given += 1
         return batch
+
+
+def _check(name: str, loader: Any) -> None:
+    """Raise a ConfigError if this is something else than a loader."""
+    kind = type(loader).__name__
+    if isinstance(loader, type):
+        what, legal = f"the class {loader.__name__}", f"an object of it, {loader.__name__}(...)"
+    elif isinstance(loader, Iterator):
+        what, legal = f"a {kind}, which can be passed through only once", "a DataLoader, or a list of minibatches"
+    elif isinstance(loader, Dataset):
+        what = f"a data set, a {kind}, which gives single examples"
+        legal = "DataLoader(dataset, batch_size=...), with batch_size=None if each of its items is a minibatch"
+    elif isinstance(loader, tuple) and any(map(_is_array, loader)):
+        what = "a tuple of tensors, which can be the parts of one minibatch"
+        legal = "[(x, y)] for one minibatch of x and y, list(tensors) for several"
+    elif isinstance(loader, list) and any(map(_is_array, loader)) and len({*map(_kind, loader)}) > 1:
+        what, legal = (
+            "a list of unlike tensors, which are the parts of one minibatch",
+            "[(x, y)], a list of minibatches",
+        )
+    elif (
+        isinstance(loader, Mapping | str)
+        or _is_array(loader)
+        or (hasattr(loader, "to") and any(True for _ in tensors(loader)))
+    ):
+        what, legal = f"a {kind}, which is one minibatch", "[minibatch], a list of minibatches, or a DataLoader"
+    elif not hasattr(loader, "__iter__") and not hasattr(loader, "__getitem__"):
+        what, legal = f"a {kind}", "a DataLoader, or a list of minibatches"
+    elif isinstance(loader, DataLoader) and _gives_examples(loader):
+        what, legal = (
+            "a DataLoader with batch_size=None, which gives single examples",
+            "DataLoader(dataset, batch_size=...)",
+        )
+    else:
+        return
+    raise ConfigError(f"the minibatches of {name} are {what}; legal: {legal}")
+
+
+def _is_array(value: Any) -> bool:
+    return hasattr(value, "__array__")
+
+
+def _kind(value: Any) -> tuple[Any, ...]:
+    return type(value), getattr(value, "dtype", None), getattr(value, "ndim", None)
+
+
+def _gives_examples(loader: DataLoader[Any]) -> bool:
+    """Return whether a loader takes single examples of tensors, of which one, such as a label, is a number."""
+    data = loader.dataset
+    return loader.batch_sampler is None and isinstance(data, TensorDataset) and 1 in {t.dim() for t in data.tensors}
+
+
+def _usual_size(loader: Any) -> int | None:
+    """Return the size of all minibatches of a loader but the last one of a pass, if it can be seen beforehand."""
+    if isinstance(loader, list | tuple):
+        return next((len(value) for value in tensors(loader[:1])), None)
+    sizes = (getattr(each, "batch_size", None) for each in (loader, getattr(loader, "batch_sampler", None)))
+    return next((size for size in sizes if isinstance(size, int)), None)
+
+
+def _parts(loader: Any) -> list[Any]:
+    """Return a loader with its samplers and data sets."""
+    found = [loader]
+    for each in found:
+        if not isinstance(each, list | tuple):
+            parts = (getattr(each, name, None) for name in ("batch_sampler", "sampler", "dataset"))
+            found += [part for part in parts if part is not None and all(part is not other for other in found)]
+    return found
 
 
 def _own(loader: DataLoader[Any]) -> DataLoader[Any]:

@@ -27,6 +27,7 @@ from metapt.training.batches import Batches, explained
 from metapt.training.checkpoint import Checkpoint, described
 from metapt.training.diagnosis import Diagnosis, Trace
 from metapt.training.guard import HypergradientGuard, cause_of
+from metapt.training.overlap import warn_of_repeated
 from metapt.training.pretraining import (
     Pretrainer,
     check_finite,
@@ -282,6 +283,7 @@ class MetaPretraining:
         if not self._checked:
             arguments = (self.problem, self.pretrained, self.meta, head, pretrain_batch, validation_batch)
             check_problem(*arguments, uses_head_loss=self.settings.finetuning.uses_head_loss)
+            warn_of_repeated(self.settings.finetuning, [*train_batches, validation_batch])
             self._checked = True
         result = hypergradient(
             self.problem,

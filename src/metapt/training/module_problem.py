@@ -18,7 +18,12 @@ from metapt.training.seeds import Seeded, seeded
 
 
 def encode_first(encoder: nn.Module, batch: Any) -> Tensor:
-    """Return `encoder(batch[0])`, the features of a minibatch of inputs and labels. Raises TypeError for a mapping."""
+    """Return `encoder(batch[0])`, the features of a minibatch of inputs and labels. Raises TypeError for another."""
+    if isinstance(batch, Tensor):
+        raise TypeError(
+            "the FT minibatch is a tensor, of which batch[0] is the first example; legal: (inputs, labels), or "
+            "encode=lambda encoder, batch: encoder(batch) for a tensor of inputs"
+        )
     if isinstance(batch, Mapping):
         raise TypeError(
             f"the FT minibatch is a mapping with the keys {', '.join(map(repr, batch))}; say which of them the encoder "
