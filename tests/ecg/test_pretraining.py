@@ -298,6 +298,8 @@ def test_a_candidate_of_random_search_that_diverges_loses(make: Make, monkeypatc
     def search() -> tuple[list[float], list[float], float]:
         """Return the losses and strengths of the candidates, and the chosen strength."""
         found = pretrain(arm, setting)
+        for checkpoint in found.checkpoints:  # as a job does when its results are written
+            checkpoint.remove()
         rows = {name: [row["value"] for row in found.series if row["name"] == name] for name in SEARCHED}
         return rows[SEARCHED[1]], rows[SEARCHED[0]], float(found.meta[SCALE].exp())
 

@@ -175,5 +175,5 @@ def test_a_file_is_opened_as_it_was_saved(tmp_path: Path) -> None:
     numbers = torch.tensor([2, 1, 8])
     for found, expected in zip(opened.batch(numbers), DATASET.batch(numbers), strict=True):
         assert torch.equal(found, expected)
-    with pytest.raises(DataError, match=r"none\.npz does not hold prepared graphs"):
+    with pytest.raises(DataError, match=r"none\.npz is missing: prepare the graphs"):
         open_dataset(tmp_path / "none.npz", "cpu")
