@@ -292,3 +292,8 @@ def test_a_trace_keeps_a_constant_amount_of_phi_and_few_elements_of_a_large_one(
     for _ in range(10):
         trace.record_update(1.0, {"phi": torch.ones(100_001)})
     assert sum(value.numel() for value in trace.state_dict().values() if isinstance(value, Tensor)) < 5 * 1000
+
+
+@pytest.mark.parametrize("verdict", Verdict)
+def test_a_verdict_has_the_words_of_the_user_not_the_symbol_of_the_paper(verdict: Verdict) -> None:
+    assert "phi" not in verdict.value.split()

@@ -34,25 +34,26 @@ class Verdict(enum.Enum):
 
     WELL = "all well"
     OSCILLATING = (
-        "phi is oscillating: decrease the learning rate of the meta-parameters; lower their momentum, or use an "
-        "optimiser without (step 1)"
+        "the meta-parameters are oscillating: decrease the learning rate of the meta-parameters; lower their momentum, "
+        "or use an optimiser without (step 1)"
     )
     DIVERGING = f"the inverse fails: {Status.DIVERGED.value}"
-    LOST = "phi is not finite: decrease the learning rate of the meta-parameters"
+    LOST = "the meta-parameters are not finite: decrease their learning rate"
     UNSTABLE = (
-        "PT is unstable: make sure that phi is stable, then decrease the PT learning rate until PT converges (step 2)"
+        "PT is unstable: make sure that the meta-parameters are stable, then decrease the PT learning rate until PT "
+        "converges (step 2)"
     )
     NOT_FINITE = "more than a tenth of the hypergradients were not finite and not applied, for the reasons below"
     ZERO = "hypergradients were exactly 0, for the reasons below, so that nothing is learned from them"
     NOT_MOVING = (
-        "phi is not moving: make sure that PT finds good solutions, begin with 1 Neumann term and add more while it "
-        "helps, make sure that the unrolled FT steps converge, then increase the learning rate of the meta-parameters "
-        "(step 3)"
+        "the meta-parameters are not moving: make sure that PT finds good solutions, begin with 1 Neumann term and add "
+        "more while it helps, make sure that the unrolled FT steps converge, then increase the learning rate of the "
+        "meta-parameters (step 3)"
     )
     UNSOLVED = "more than a tenth of the hypergradients were not solved as asked; what to do is said below"
     FADED = (
-        "the hypergradient has faded: phi has arrived, or it has saturated, so that PT no longer depends on it. Look "
-        "where it is; if it has saturated, decrease the learning rate of the meta-parameters"
+        "the hypergradient has faded: the meta-parameters have arrived, or they have saturated, so that PT no longer "
+        "depends on them. Look where they are; if they have saturated, decrease their learning rate"
     )
     SHORT = f"the run is too short to tell: fewer than {_LEAST} iterations or meta-updates"
 
