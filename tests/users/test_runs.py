@@ -1,12 +1,10 @@
-"""Optimisers, schedules and checkpoints."""
+"""Checkpoints of runs."""
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import io
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,182 +13,23 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.optim.lr_scheduler import (
     CosineAnnealingLR,
     ExponentialLR,
     LambdaLR,
-    LRScheduler,
-    MultiStepLR,
-    OneCycleLR,
-    ReduceLROnPlateau,
-    SequentialLR,
 )
 
 from metapt import (
     Checkpoint,
     MetaPretraining,
-    MetaSettings,
-    ModuleProblem,
     OptimizerSpec,
     Pretrainer,
     Recorder,
 )
-from metapt.errors import ConfigError
-from metapt.hypergrad import SGD, Adam, FittedHead, Identity, Neumann, Pretrained, Unroll
+from metapt.hypergrad import Adam, Identity, Neumann, Unroll
 
 from .kinds import refused, right, warned
-
-DTYPE = torch.float64
-LINEAR = {"u.weight": (3, 2), "u.bias": (3,), "v.weight": (2, 3), "v.bias": (2,)}
-SETTINGS = MetaSettings(
-    6,
-    2,
-    inverse=Neumann(1, 0.1),
-    finetuning=Unroll(2, Adam(0.1)),
-    pretrain_optimizer=OptimizerSpec("Adam", {"lr": 0.05}),
-    meta_optimizer=OptimizerSpec("Adam", {"lr": 0.1}),
-)
-
-
-def drawn(seed: int, *shape: int) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=DTYPE)
-
-
-class Batches:
-    """One minibatch for all, and whatever else a user keeps among the minibatches."""
-
-    def __init__(self, kept: Any = None) -> None:
-        self.kept = kept
-
-    def pretrain(self) -> Tensor:
-        return drawn(0, 8, 2)
-
-    def train(self) -> Tensor:
-        return drawn(1, 8, 2)
-
-    def validation(self) -> Tensor:
-        return drawn(2, 8, 2)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"kept": self.kept}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.kept = state["kept"]
-
-
-class Network(nn.Module):
-    """Two layers, which are registered in a given order."""
-
-    def __init__(self, order: str) -> None:
-        super().__init__()
-        layers = {"u": nn.Linear(2, 3, dtype=DTYPE), "v": nn.Linear(3, 2, dtype=DTYPE)}
-        for name in order:
-            self.add_module(name, layers[name])
-        for seed, (name, shape) in enumerate(LINEAR.items()):
-            self.get_parameter(name).data = drawn(seed, *shape)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.v(torch.tanh(self.u(x)))
-
-
-def problem(order: str = "uv") -> ModuleProblem:
-    head, finetune_head = (nn.Linear(2, outputs, dtype=DTYPE) for outputs in (2, 1))
-    for seed, module in enumerate((head, finetune_head)):
-        for parameter in module.parameters():
-            parameter.data = drawn(seed + 10, *parameter.shape)
-    return ModuleProblem(
-        Network(order),
-        head,
-        finetune_head,
-        encode=lambda encoder, batch: encoder(batch),
-        pretrain_loss=lambda encoder, head, meta, batch: (
-            (head(encoder(batch)) - batch) ** 2 * (meta["a"] * batch + 5 * meta["b"] * batch**2).sigmoid()
-        ).mean(),
-        finetune_loss=lambda head, features, batch: F.softplus(head(features)).mean(),
-    )
-
-
-def made(settings: MetaSettings = SETTINGS, order: str = "uv", keys: str = "ab", kept: Any = None) -> MetaPretraining:
-    own = problem(order)
-    meta = {key: torch.zeros(2, dtype=DTYPE) for key in keys}
-    return MetaPretraining(own, Batches(kept), own.pretrained, meta, own.head, settings)
-
-
-def run(loop: MetaPretraining, path: Path | None = None, stop: int | None = None, fingerprint: str = "mine") -> Any:
-    """Run a loop, which is stopped before the checkpoint of an iteration, and return all that it has learned."""
-
-    def log(step: int, _: dict[str, Tensor]) -> None:
-        if step == stop:
-            raise KeyboardInterrupt
-
-    checkpoint = None if path is None else Checkpoint(path, fingerprint)
-    recorder = Recorder(lambda: {"loss": loop.loss}, log=log)
-    with contextlib.suppress(KeyboardInterrupt):
-        loop.run(checkpoint=checkpoint, seconds_between_checkpoints=0, recorder=recorder)
-    parts = loop.meta, loop.averaged_meta, loop.head, *loop.pretrained
-    return [part[name] for part in parts for name in sorted(part)]
-
-
-def spec(name: str = "SGD", schedule: Any = None, **settings: Any) -> OptimizerSpec:
-    return OptimizerSpec(name, {"lr": 0.01} | settings, schedule=schedule)
-
-
-def resumed(path: Path, settings: MetaSettings, **again: Any) -> tuple[Any, Any]:
-    """Return what a run has learned that was stopped and taken up, and what it learns without."""
-    run(made(settings), path, stop=4)
-    loop = made(settings, **again)
-    learned = run(loop, path)
-    assert loop.first_iteration == 3
-    return learned, run(made(settings))
-
-
-class Table(LRScheduler):
-    """A schedule of a user, which keeps something."""
-
-    def __init__(self, optimizer: torch.optim.Optimizer, kept: Any) -> None:
-        self.kept = kept
-        super().__init__(optimizer)
-
-    def get_lr(self) -> list[float]:
-        return [group["lr"] * 0.9 for group in self.optimizer.param_groups]
-
-
-NUMPY = {
-    "float64": spec(lr=np.logspace(-2, -1, 3)[0]),
-    "float32": spec(lr=np.float32(0.01)),
-    "array": spec(lr=np.array(0.01)),
-    "in a group": OptimizerSpec("SGD", {}, {"*.bias": {"lr": np.float64(0.1)}}),
-    "betas": spec("AdamW", betas=np.array([0.8, 0.99]), weight_decay=np.float64(0.1)),
-    "tuple": spec("Adam", betas=tuple(np.linspace(0.8, 0.9, 2)), amsgrad=np.bool_(True)),
-    "cosine": spec(schedule=lambda made: CosineAnnealingLR(made, np.int64(20), eta_min=np.float64(0.01))),
-    "milestones": spec(schedule=lambda made: MultiStepLR(made, np.array([2, 5, 8]), gamma=np.float64(0.5))),
-    "function": spec(schedule=lambda made: LambdaLR(made, lambda step: np.interp(step, [0, 9], [1.0, 0.1]))),
-    "cycle": spec(momentum=0.9, schedule=lambda made: OneCycleLR(made, np.float64(0.1), total_steps=40)),
-    "sequence": spec(
-        schedule=lambda made: SequentialLR(
-            made, [ExponentialLR(made, np.float64(0.9)), ExponentialLR(made, 0.5)], milestones=[np.int64(5)]
-        )
-    ),
-    "of a user": spec(schedule=lambda made: Table(made, {np.int64(3): [np.float64(0.1)]})),
-}
-
-
-@pytest.mark.parametrize("name", NUMPY)
-@pytest.mark.filterwarnings("ignore:.*EPOCH_DEPRECATION|The epoch parameter:UserWarning")
-@right("NumPy numbers in an `OptimizerSpec`, in `MetaSettings` or in a schedule", "They become Python's numbers.", 0)
-def test_a_run_with_numpy_numbers_goes_on(name: str, tmp_path: Path) -> tuple[Any, Any]:
-    return resumed(tmp_path / "run", replace(SETTINGS, pretrain_optimizer=NUMPY[name], meta_optimizer=NUMPY["float32"]))
-
-
-@right("NumPy numbers in an `OptimizerSpec`, in `MetaSettings` or in a schedule", "They become Python's numbers.", 0)
-def test_numpy_numbers_in_settings_are_pythons_numbers(tmp_path: Path) -> tuple[Any, Any]:
-    numbers: Any = {"iterations": np.int64(6), "warmup": np.int32(1), "average_decay": np.float64(0.9)}
-    inverse = Neumann(np.int64(1), np.float64(0.1))  # type: ignore[arg-type]
-    finetuning = Unroll(np.int64(2), Adam(np.float64(0.1)))  # type: ignore[arg-type]
-    learned, _ = resumed(tmp_path / "run", replace(SETTINGS, inverse=inverse, finetuning=finetuning, **numbers))
-    return learned, run(made(replace(SETTINGS, iterations=6, warmup=1, average_decay=0.9)))
-
+from .small_runs import DTYPE, META, SETTINGS, Batches, Table, made, pretrain, problem, resumed, run, spec
 
 ORDER = "A run that is taken up with the keys of `meta`, or the parts of a module, in another order"
 
@@ -237,7 +76,6 @@ def test_plain_pt_goes_on_with_moments_by_name(tmp_path: Path) -> tuple[Any, Any
     return trained("vu", 7, tmp_path / "run"), trained("uv", 7, None)
 
 
-META = {"a": torch.zeros(2, dtype=DTYPE), "b": torch.zeros(2, dtype=DTYPE)}
 OTHER = "A run that is taken up with other settings: learning rates, solvers, numbers, a schedule"
 OTHER_DO = "Give the old ones, or another fingerprint or file. More iterations or PT steps are no other settings."
 
@@ -333,15 +171,6 @@ def test_fewer_steps_than_were_taken(count: int, tmp_path: Path) -> None:
 def test_fewer_iterations_than_were_taken(tmp_path: Path) -> None:
     run(made(), tmp_path / "run")
     run(made(replace(SETTINGS, iterations=4)), tmp_path / "run")
-
-
-def pretrain(
-    path: Path | None, meta: dict[str, Tensor], count: int = 5, optimizer: OptimizerSpec | None = None
-) -> Pretrained:
-    own = problem()
-    trainer = Pretrainer(own, Batches(), own.pretrained, optimizer or spec())
-    trainer.run(meta, count, checkpoint=None if path is None else Checkpoint(path, "mine"))
-    return trainer.pretrained
 
 
 @right("A finished run that is taken up with more iterations or PT steps", "It goes on from its last one.", 0)
@@ -474,169 +303,3 @@ def test_a_whole_checkpoint_that_cannot_be_loaded_is_not_written_over(tmp_path: 
     torch.save({"fingerprint": "mine", "state": {"lr": np.float64(1)}}, file)
     (tmp_path / "run").write_bytes(hashlib.sha256(file.getvalue()).digest() + file.getvalue())
     run(made(), tmp_path / "run")
-
-
-@pytest.mark.parametrize(
-    "lr",
-    [torch.tensor(0.1), torch.tensor([0.1])],
-    ids=["scalar", "of one number"],
-)
-@pytest.mark.parametrize("decay", [0.8, 1.0])
-@right("A learning rate that is a tensor, with a schedule or groups", "Each optimiser has a copy of it.", 1e-6)
-def test_a_learning_rate_of_a_user_stays_as_it_is(lr: Tensor, decay: float) -> tuple[Any, Any]:
-    decaying: Callable[[Any], LRScheduler] = lambda made: ExponentialLR(made, decay)  # noqa: E731
-    shared = OptimizerSpec("SGD", {"lr": lr}, {"head.*": {"momentum": 0.5}}, decaying)
-    by_number = OptimizerSpec("SGD", {"lr": 0.1}, {"head.*": {"momentum": 0.5}}, decaying)
-    before = lr.clone()
-    found = [pretrain(None, META, 20, shared).vector() for _ in range(2)]
-    assert torch.equal(lr, before)
-    return found, [pretrain(None, META, 20, by_number).vector()] * 2
-
-
-@right("A learning rate that is a tensor, with a schedule or groups", "Each optimiser has a copy of it.", 0)
-def test_a_run_with_a_learning_rate_that_is_a_tensor_goes_on(tmp_path: Path) -> tuple[Any, Any]:
-    own = spec(lr=torch.tensor(0.01), schedule=lambda made: ExponentialLR(made, 0.8))
-    return resumed(tmp_path / "run", replace(SETTINGS, pretrain_optimizer=own, meta_optimizer=own))
-
-
-@right("A dictionary of settings that is changed later", "An `OptimizerSpec` has a copy of it.", 0)
-def test_settings_are_copied() -> tuple[Any, Any]:
-    given = {"lr": 0.01}
-    own = OptimizerSpec("SGD", given)
-    given["lr"] = 1.0
-    return pretrain(None, META, optimizer=own).vector(), pretrain(None, META).vector()
-
-
-CLASS = "A class, a function, a text or an optimiser of torch in the place of a solver or an `OptimizerSpec`"
-CLASS_DO = "Give `Neumann(...)`, `FittedHead(...)`, `OptimizerSpec(name, {...})`."
-WEIGHT = nn.Parameter(torch.zeros(1))
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"inverse": Neumann}, "inverse is the class Neumann; legal: a solver, such as Neumann"),
-        ({"inverse": "neumann"}, "inverse is a str"),
-        ({"inverse": 0.1}, "inverse is a float"),
-        ({"finetuning": Unroll}, "finetuning is the class Unroll; legal: a solver, such as FittedHead"),
-        ({"finetuning": FittedHead}, "finetuning is the class FittedHead"),
-        ({"finetuning": None}, "finetuning is a NoneType"),
-        ({"finetuning": Neumann(1, 0.1)}, "a Neumann, has no attribute minibatches"),
-        ({"finetuning": Unroll(1, OptimizerSpec("SGD"))}, "optimizer of the FT solver is a OptimizerSpec"),
-        ({"finetuning": Unroll(1, torch.optim.SGD)}, "optimizer of the FT solver is the class SGD"),  # type: ignore[arg-type]
-        ({"finetuning": Unroll(1, SGD)}, "optimizer of the FT solver is the class SGD"),  # type: ignore[arg-type]
-        ({"pretrain_optimizer": torch.optim.SGD}, "pretrain_optimizer is the class SGD; legal: an OptimizerSpec"),
-        ({"pretrain_optimizer": torch.optim.SGD([WEIGHT], 0.1)}, "pretrain_optimizer is a SGD"),
-        ({"meta_optimizer": "Adam"}, "meta_optimizer is a str"),
-        ({"meta_optimizer": Adam(0.1)}, "meta_optimizer is a Adam"),
-        ({"meta_optimizer": OptimizerSpec}, "meta_optimizer is the class OptimizerSpec"),
-        ({"iterations": 6.0}, "iterations is 6.0; legal: a whole number"),
-        ({"iterations": "6"}, "iterations is '6'; legal: a whole number"),
-        ({"warmup": None}, "warmup is None; legal: a whole number"),
-    ],
-    ids=str,
-)
-@refused(CLASS, ("legal",), CLASS_DO)
-def test_a_class_for_an_object(changes: dict[str, Any], words: str) -> None:
-    with said(words):
-        MetaSettings(**({"iterations": 6} | changes))
-
-
-@contextlib.contextmanager
-def said(words: str) -> Any:
-    """Check that an error contains these words, and pass it on."""
-    with pytest.raises(ConfigError) as found:
-        yield
-    assert words in str(found.value)
-    raise found.value
-
-
-@pytest.mark.parametrize(
-    "given", [torch.optim.SGD, "SGD", torch.optim.SGD([WEIGHT], 0.1), {"lr": 0.1}, SGD(0.1)], ids=str
-)
-@refused(CLASS, ("optimizer is", "legal: an OptimizerSpec"), CLASS_DO)
-def test_another_optimiser_of_plain_pt(given: Any) -> None:
-    own = problem()
-    Pretrainer(own, Batches(), own.pretrained, given)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ((torch.optim.SGD, {"lr": 0.1}), "the name of an optimiser is the class SGD; legal: the name of a class"),
-        ((torch.optim.SGD([WEIGHT], 0.1),), "the name of an optimiser is a SGD"),
-        (("SGD", 0.1), "the settings of the optimiser 'SGD' are a float; legal: a dictionary"),
-        (("SGD", [("lr", 0.1)]), "the settings of the optimiser 'SGD' are a list"),
-        (("SGD", None), "the settings of the optimiser 'SGD' are a NoneType"),
-        (("SGD", "lr=0.1"), "the settings of the optimiser 'SGD' are a str"),
-        (("SGD", {}, {"head.*": 0.1}), "the groups of the optimiser 'SGD' are {'head.*': 0.1}; legal"),
-        (("SGD", {}, [{"lr": 0.1}]), "the groups of the optimiser 'SGD' are [{'lr': 0.1}]"),
-        (("SGD", {}, {}, 0.9), "schedule is a float; legal: a function that takes the optimiser"),
-        (("SGD", {}, {}, "cosine"), "schedule is a str"),
-        (("SGD", {}, {}, ExponentialLR(torch.optim.SGD([WEIGHT], 0.1), 0.9)), "schedule is a ExponentialLR"),
-    ],
-)
-@refused("Other things in an `OptimizerSpec`: a class, settings that are no dictionary", ("legal",), CLASS_DO)
-def test_nonsense_in_an_optimizer_spec(arguments: tuple[Any, ...], words: str) -> None:
-    with said(words):
-        OptimizerSpec(*arguments)
-
-
-OTHERS_SCHEDULE = ExponentialLR(torch.optim.SGD([WEIGHT], 0.1), 0.9)
-
-
-@pytest.mark.parametrize(
-    ("schedule", "words"),
-    [
-        (lambda step: 0.99**step, "schedule can't be called with an optimiser (TypeError"),
-        (lambda: None, "schedule can't be called with an optimiser (TypeError"),
-        (CosineAnnealingLR, "schedule can't be called with an optimiser (TypeError"),
-        (lambda optimizer: 0.1, "schedule returns a float"),
-        (lambda optimizer: ExponentialLR, "schedule returns the class ExponentialLR"),
-        (lambda optimizer: [ExponentialLR(optimizer, 0.9)], "schedule returns a list"),
-        (lambda optimizer: OTHERS_SCHEDULE, "schedule returns a ExponentialLR of another optimiser"),
-        (ReduceLROnPlateau, "schedule returns a ReduceLROnPlateau"),
-    ],
-)
-@refused(
-    "A schedule that is a function of the step, is made for another optimiser, or waits for a metric",
-    ("legal: a function that takes the optimiser and returns its schedule",),
-    "`schedule=lambda optimizer: LambdaLR(optimizer, lambda step: ...)`",
-)
-def test_nonsense_for_a_schedule(schedule: Any, words: str) -> None:
-    with said(words):
-        OptimizerSpec("SGD", schedule=schedule).stepper({"weight": WEIGHT})
-
-
-@pytest.mark.parametrize(
-    ("seen", "words"),
-    [
-        ({"loss": 0.5}, "returns a float for 'loss'"),
-        ({"loss": 1}, "returns a int for 'loss'"),
-        ({"one": torch.zeros(()), "loss": [0.5, 0.6]}, "returns a list for 'loss'"),
-        ({"loss": np.float64(0.5)}, "returns a float64 for 'loss'"),
-        ({"loss": None}, "returns a NoneType for 'loss'"),
-        (torch.zeros(()), "returns a Tensor"),
-        (0.5, "returns a float"),
-        (None, "returns a NoneType"),
-    ],
-    ids=str,
-)
-@refused(
-    "A `Recorder` that is given numbers",
-    ("Recorder returns", "legal: a function that returns a dictionary of tensors", "torch.tensor"),
-    "Give it a function that returns tensors.",
-)
-def test_a_recorder_takes_tensors(seen: Any, words: str) -> None:
-    with said(words):
-        Recorder(lambda: seen)(1)
-
-
-@pytest.mark.parametrize("given", [torch.zeros(()), {"loss": torch.zeros(())}, 0.5, None], ids=str)
-@refused(
-    "A `Recorder` that is given numbers",
-    ("Recorder is given", "legal: a function"),
-    "Give it a function that returns tensors.",
-)
-def test_a_recorder_takes_a_function(given: Any) -> None:
-    Recorder(given)
