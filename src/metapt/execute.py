@@ -51,7 +51,7 @@ def execute(
         job: its paths are absolute or relative to the working directory; an empty `log` or `record` is not written.
         gpus: number of GPUs that the scheduler gave.
         require_gpu: whether a training job without a GPU is an error.
-        code: the digest of the job's code from the plan (it depends on the version of Python); computed if None.
+        code: the digest of the job's code from the plan; computed if None.
         products: the library of matrix products, as a record has it; chosen if None (see `training.products`).
 
     Returns:

@@ -307,11 +307,6 @@ def run(key: str, folder: Path, drawn: bool = False, **settings: Any) -> dict[st
     return runs.summarise(drawn)
 
 
-def test_every_experiment_is_tried() -> None:
-    elsewhere = {"headroom", "estimators", "objectives", "labelled_ecgs"}  # tests/twostage, and files of their own
-    assert {*MAKERS, *elsewhere} == set(DOMAIN.experiments)
-
-
 @pytest.mark.parametrize("key", MAKERS)
 def test_one_pt_seed_makes_tables_and_decides_nothing(key: str, tmp_path: Path) -> None:
     claims = claims_of(run(key, tmp_path, drawn=True, **ONE, **({key: SMALL[key]} if key in SMALL else {})))

@@ -352,17 +352,13 @@ def test_an_end_of_a_secant_can_not_take_the_name_of_an_arm(measured: str) -> No
 
 def test_every_experiment_can_be_planned(measured: str) -> None:
     made = jobs(**{key: {"runs": [measured]} if key == "estimators" else {} for key in DOMAIN.experiments})
-    assert list(DOMAIN.experiments) == [
+    assert list(DOMAIN.experiments)[:6] == [  # the paper's, in its order
         "full_access",
         "unroll_steps",
         "partial_access",
         "augmentations",
         "warp_study",
         "cost",
-        "headroom",
-        "estimators",
-        "objectives",
-        "labelled_ecgs",
     ]
     for key in DOMAIN.experiments:
         assert DOMAIN.summary(made, key).inputs

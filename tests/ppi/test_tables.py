@@ -19,8 +19,8 @@ from .synthetic_results import MAKERS, SEED_SPREAD, runs_of, written
 FEW = {"arms": ["no_pt", "graph_supervised", "meta", "meta-stable"]}
 
 
-def test_every_experiment_has_tables_and_is_tried() -> None:
-    assert list(DOMAIN.experiments) == [
+def test_the_experiments_of_the_paper_come_first_and_have_tables() -> None:
+    papers = [
         "full_access",
         "half_data",
         "held_out_tasks",
@@ -32,12 +32,9 @@ def test_every_experiment_has_tables_and_is_tried() -> None:
         "centre_offset",
         "known_answer",
         "cost",
-        "headroom",
-        "estimators",
-        "permuted_50",
-        "permuted_90",
     ]
-    assert {*MAKERS, "headroom", "estimators"} == set(DOMAIN.experiments), "these are tried in tests/twostage"
+    assert list(DOMAIN.experiments)[:11] == papers
+    assert set(papers) <= set(MAKERS)
 
 
 def test_auroc_beside_the_papers(tmp_path: Path) -> None:
