@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+import shutil
+import subprocess
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -159,6 +162,33 @@ def test_a_function_of_the_hyperparameters_that_loses_it_is_refused_without_prod
 @right("a `torch.autograd.Function` whose backward torch can differentiate", tolerance=1e-6)
 def test_a_function_with_a_right_second_derivative_is_used() -> Any:
     toy = problem(Through(Right.apply))
+    return gradient(toy, **NO_FT), by_differences(toy)
+
+
+@pytest.fixture(scope="module")
+def extension(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The operations of `functions.cpp`, compiled."""
+    if shutil.which("g++") is None:
+        pytest.skip("needs a C++ compiler, g++")
+    made, root = tmp_path_factory.mktemp("extension") / "functions.so", Path(torch.__file__).parent
+    options = ["-std=c++17", "-O0", "-shared", "-fPIC", f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}"]
+    source = Path(__file__).with_name("functions.cpp")
+    subprocess.run(["g++", *options, f"-I{root}/include", source, "-o", made], check=True)
+    torch.ops.load_library(made)
+    return torch.ops.metapt_tests
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["kept_square", "detached_square"])
+@refused("an autograd function in C++ (many extensions) that does the same", ("differentiated twice", "Square"), WRITE)
+def test_a_function_in_cpp_that_loses_its_second_derivative_is_refused(name: str, extension: Any) -> None:
+    gradient(problem(Through(getattr(extension, name))))
+
+
+@pytest.mark.slow
+@right("an autograd function in C++ whose backward torch can differentiate", tolerance=1e-6)
+def test_a_function_in_cpp_with_a_right_second_derivative_is_used(extension: Any) -> Any:
+    toy = problem(Through(extension.right_square))
     return gradient(toy, **NO_FT), by_differences(toy)
 
 

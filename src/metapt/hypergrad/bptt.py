@@ -55,6 +55,9 @@ def exact_hypergradient(
 ) -> ExactHypergradient:
     """Return d(FT validation loss) / d(meta), the left-hand side of Eq. 3, through PT and FT from the initial weights.
 
+    It is exact where the gradients of the losses are: a term under `detach` or `torch.no_grad` (a stop-gradient, a
+    straight-through estimate) changes the steps that PT takes, but counts as a constant. A warning says so.
+
     Args:
         problem: the three losses. The running statistics of BatchNorm count as constants; FT uses those at the end of
             PT.
@@ -72,7 +75,7 @@ def exact_hypergradient(
         TypeError: an argument is of a wrong type (see `check_arguments`), or a function of the problem returns no
             tensor.
         ValueError: there is no validation minibatch, a loss is no scalar, or a loss or features have no graph.
-        RuntimeError: a loss can't be differentiated twice, or PT does not depend on the meta-parameters.
+        RuntimeError: a loss can't be differentiated twice (see `check_second_derivatives`), or PT does not depend on the meta-parameters.
     """
     check_arguments(problem, pretrained, meta, head)
     if not validation_batches:

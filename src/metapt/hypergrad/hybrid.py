@@ -147,8 +147,8 @@ def hypergradient(
         ValueError: there are no meta-parameters; the curvature is unknown, or the problem does not offer it; the FT
             minibatches do not suit the FT solver; a loss is no scalar; or a loss or features have no graph.
         DataError: all labels of each task are equal in a part of the data of a `RidgeHead`.
-        RuntimeError: a loss can't be differentiated twice, the PT gradient depends on no meta-parameter, or the call is
-            made under `torch.inference_mode`.
+        RuntimeError: a loss can't be differentiated twice (see `check_second_derivatives`), the PT gradient depends on
+            no meta-parameter, or the call is made under `torch.inference_mode`.
     """
     check_arguments(problem, pretrained, meta, head)
     users, problem = problem, Checked(problem)

@@ -2,7 +2,8 @@
 
 `torch.autograd.function.once_differentiable` and functions compiled by `torch.compile` raise an error only where the
 derivative with respect to all leaves is asked for: `torch.autograd.grad` avoids their error otherwise and returns a
-wrong number. `twice` finds them beforehand.
+wrong number. `twice` finds them beforehand. A derivative that keeps its graph can be wrong all the same: `trial`
+compares it with differences.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from torch.autograd.graph import Node, get_gradient_edge
 def twice(output: Tensor, inputs: Iterable[Tensor], what: str) -> Iterator[None]:
     """Check that the derivative of `output` w.r.t. `inputs`, taken inside the context, has its full graph.
 
-    The cotangent of the derivative must require a gradient. Without an error the derivative of the derivative is right.
+    The cotangent of the derivative must require a gradient.
 
     Args:
         output: a tensor with a graph.

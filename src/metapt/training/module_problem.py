@@ -53,10 +53,14 @@ class ModuleProblem:
         finetune_loss: takes the FT head, features and an FT minibatch; returns a scalar.
         encode: takes the encoder and an FT minibatch; returns features.
 
+    Activation checkpoints (`torch.utils.checkpoint`, `use_reentrant=False`) are recomputed with the tensors of the call.
+
     Raises:
         TypeError: an argument is no module.
         ValueError: as `Pretrained.from_modules`; the FT head shares a parameter with the encoder or the PT head, or
-            keeps statistics.
+            keeps statistics; a parameter has a gradient hook; or a module is wrapped for several processes. The methods
+            raise it, too, if parameters were frozen, unfrozen or given a hook since, for other names or shapes than
+            those of `pretrained` and `head`, and for a result that depends on a parameter of the modules themselves.
     """
 
     names: ClassVar = {"head_loss": "finetune_loss"}
