@@ -75,7 +75,8 @@ def exact_hypergradient(
         TypeError: an argument is of a wrong type (see `check_arguments`), or a function of the problem returns no
             tensor.
         ValueError: there is no validation minibatch, a loss is no scalar, or a loss or features have no graph.
-        RuntimeError: a loss can't be differentiated twice (see `check_second_derivatives`), or PT does not depend on the meta-parameters.
+        RuntimeError: a loss can't be differentiated twice (see `check_second_derivatives`), or PT does not depend on
+            the meta-parameters.
     """
     check_arguments(problem, pretrained, meta, head)
     if not validation_batches:

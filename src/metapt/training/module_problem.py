@@ -53,7 +53,7 @@ class ModuleProblem:
         finetune_loss: takes the FT head, features and an FT minibatch; returns a scalar.
         encode: takes the encoder and an FT minibatch; returns features.
 
-    Activation checkpoints (`torch.utils.checkpoint`, `use_reentrant=False`) are recomputed with the tensors of the call.
+    What `torch.utils.checkpoint` recomputes (with `use_reentrant=False`) is computed with the tensors of the call.
 
     Raises:
         TypeError: an argument is no module.
@@ -102,7 +102,7 @@ class ModuleProblem:
         return {name: value.clone() for name, value in self._head.items()}
 
     def pretrain_loss(self, pretrained: Pretrained, meta: Params, batch: Any) -> Tensor:
-        """Return the PT loss, in training mode. Raises ValueError as the class, and for other names or shapes."""
+        """Return the PT loss, in training mode. Raises ValueError as the class says."""
         for what, given, start in zip(("encoder", "PT head", "buffers"), pretrained, self._start, strict=True):
             _check_tensors(what, given, start)
         values = {f"encoder.{name}": value for name, value in pretrained.encoder.items()}
@@ -115,14 +115,14 @@ class ModuleProblem:
             return self._call("pretrain_loss", self._pretraining, values, meta, batch)
 
     def encode(self, encoder: Params, batch: Any) -> Tensor:
-        """Return the features, in evaluation mode. Raises ValueError as the class, and for other names or shapes."""
+        """Return the features, in evaluation mode. Raises ValueError as the class says."""
         given = {name: value for name, value in encoder.items() if name not in self._places or name in self._encoder}
         _check_tensors("encoder", given, self._encoder)
         self._encoding.train(False)
         return self._call("encode", self._encoding, {f"encoder.{name}": value for name, value in given.items()}, batch)
 
     def head_loss(self, head: Params, features: Tensor, batch: Any) -> Tensor:
-        """Return the FT loss, in evaluation mode. Raises ValueError as the class, and for other names or shapes."""
+        """Return the FT loss, in evaluation mode. Raises ValueError as the class says."""
         _check_tensors("FT head", head, self._head)
         self._finetuning.train(False)
         values = {f"head.{name}": value for name, value in head.items()}
