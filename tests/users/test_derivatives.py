@@ -171,15 +171,10 @@ def extension(tmp_path_factory: pytest.TempPathFactory) -> Any:
     if shutil.which("g++") is None:
         pytest.skip("needs a C++ compiler, g++")
     made, root = tmp_path_factory.mktemp("extension") / "functions.so", Path(torch.__file__).parent
-    options = [
-        "-std=c++17",
-        "-O0",
-        "-shared",
-        "-fPIC",
-        f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}",
-    ]
-    source = Path(__file__).with_name("functions.cpp")
-    subprocess.run(["g++", *options, f"-I{root}/include", source, "-o", made], check=True)
+    interface = f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}"
+    options = ["-std=c++17", "-O0", "-shared", "-fPIC", interface, f"-I{root}/include"]
+    libraries = [f"-L{root}/lib", "-ltorch", "-ltorch_cpu", "-lc10"]
+    subprocess.run(["g++", *options, Path(__file__).with_name("functions.cpp"), "-o", made, *libraries], check=True)
     torch.ops.load_library(made)
     return torch.ops.metapt_tests
 
