@@ -117,7 +117,7 @@ def table() -> str:
 
 def page() -> str:
     """Return the page of the documentation with the present table: all before its first section stays."""
-    return PAGE.read_text().partition("## ")[0] + table()
+    return PAGE.read_text().partition("## ")[0].rstrip() + "\n\n" + table()
 
 
 def _kept(test: Callable[..., None], kind: Kind) -> Callable[..., None]:
