@@ -200,7 +200,7 @@ def test_the_fine_tuning_of_an_arm_is_the_one_asked_for(keys: dict[str, Any], fi
         ({"heads": "shared", "unroll": "head"}, "unroll is 'head' with shared heads.*legal: network"),
         ({"unroll": "fitted", "head_steps_between_updates": 1}, "which takes no FT steps; legal: 0"),
         ({"folds": 2}, "which fits no head; legal: leave folds out"),
-        ({"unroll": "ridge"}, "Input should be 'network', 'head' or 'fitted'"),
+        ({"unroll": "ridge"}, "Input should be 'network', 'head'"),
     ],
     ids=[
         "no head to unroll",

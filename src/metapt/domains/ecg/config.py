@@ -252,12 +252,7 @@ STABLE = EcgMeta(
     explosion_factor=10.0,
 )
 REFITTED = EcgMeta(
-    warp=STABLE_WARP,
-    unroll="fitted",
-    folds=5,
-    meta_lr=0.1,
-    meta_settings={"betas": [0.8, 0.9]},
-    explosion_factor=10.0,
+    warp=STABLE_WARP, unroll="fitted", folds=5, meta_lr=0.1, meta_settings={"betas": [0.8, 0.9]}, explosion_factor=10.0
 )
 
 RELEASED: dict[str, Any] = {
@@ -265,7 +260,6 @@ RELEASED: dict[str, Any] = {
     "finetune": EcgFinetuning(batch_norm="eval", batch_size=64, linear_lr=1e-3),
 }
 """What the released code does in PT and FT of every arm, where it differs from the paper or the paper is silent."""
-
 
 TEMPERATURE: dict[str, Any] = {"hyperparameter": "temperature", "factor": 4.0, "evaluation": "linear_evaluation"}
 """The search of the temperature, which decides linear evaluation."""
