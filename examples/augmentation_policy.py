@@ -36,6 +36,7 @@ def view(x, strength):
     x = (1 - share) * x.gather(2, before) + share * x.gather(2, before + 1)
     x = x * torch.sigmoid(((TIME - torch.rand(len(x), 1, 1)).abs() - strength["crop"] / 4) / 0.05)
     x = x * (2 * strength["scale"] * random()).exp()
+    # The jitter is relative to the signal, whose size is not to be learned. metapt warns of the detach, which is meant.
     size = x.detach().square().mean((1, 2), keepdim=True).sqrt()
     return x + strength["jitter"] * size * torch.randn_like(x)
 
