@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -193,20 +193,16 @@ def check_second_derivatives(
             leaves({"features": features}),
         )
 
-    with torch.random.fork_rng(devices=_devices(pretrained)), torch.enable_grad():
-        if MIXED not in found or (products and HESSIAN not in found):
-            compared, exact = _compared(pretraining, (pretrained, meta, pretrain_batch), "pretrain_loss", products)
-            if compared is not None:
-                _judge("pretrain_loss", compared, products, exact)
-                found[MIXED] = compared.mixed or compared.hessian
-                if products:
-                    found[HESSIAN] = compared.hessian
-        if head_steps and head and HEAD not in found:
-            what = f"{name_of(problem, 'head_loss')} of encode" if network else name_of(problem, "head_loss")
-            compared, exact = _compared(finetuning, (pretrained, head, finetune_batch), what, True)
-            if compared is not None:
-                _judge(what, compared, True, exact)
-                found[HEAD] = compared.hessian
+    wanted = {MIXED} | ({HESSIAN} if products else set())
+    if wanted - found.keys():
+        compared = _compared(pretraining, (pretrained, meta, pretrain_batch), "pretrain_loss", products)
+        found[MIXED] = None if compared is None else compared.mixed
+        if products:
+            found[HESSIAN] = None if compared is None else compared.hessian
+    if head_steps and head and HEAD not in found:
+        what = f"{name_of(problem, 'head_loss')} of encode" if network else name_of(problem, "head_loss")
+        compared = _compared(finetuning, (pretrained, head, finetune_batch), what, True)
+        found[HEAD] = None if compared is None else compared.hessian
 
 
 UNCHANGED = "the arguments stay as they are"
@@ -215,11 +211,23 @@ HESSIAN = "the product with the Hessian of the PT loss"
 HEAD = "the product with the Hessian of the FT loss"
 
 
+@torch.enable_grad()
 def _compared(
     make: Callable[..., Compared], arguments: tuple[Any, ...], what: str, products: bool
+) -> SecondDerivatives | None:
+    """Compare, and judge, in float64 if that is possible and says something, else as it is."""
+    devices = _devices(arguments[0])
+    with torch.random.fork_rng(devices=devices):
+        compared, exact = _in_some_precision(make, arguments, what, products, devices)
+    if compared is not None:
+        _judge(what, compared, products, exact)
+    return compared
+
+
+def _in_some_precision(
+    make: Callable[..., Compared], arguments: tuple[Any, ...], what: str, products: bool, devices: Sequence[int]
 ) -> tuple[SecondDerivatives | None, bool]:
-    """Return the comparison, and whether it is in float64: it is not where that is impossible or says nothing."""
-    devices = sorted({value.device.index for value in _joined(arguments[0]).values() if value.is_cuda})
+    """Return the comparison, and whether it is in float64."""
 
     def run(arguments: tuple[Any, ...]) -> SecondDerivatives | None:
         loss, weights, meta = make(*arguments)
