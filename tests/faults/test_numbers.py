@@ -82,9 +82,10 @@ def test_nan_in_the_loss(
     name: str, checkpoints: tuple[str, ...], jobs: Jobs, tmp_path: Path, note: Callable[..., None]
 ) -> None:
     ended = jobs.run(jobs[name].job(tmp_path), faults=(*checkpoints, "nan_loss"))
-    place = {"PT": "step", "meta-PT": "iteration"}[name]
+    place = {"PT": "step", "meta-PT": "PT step"}[name]
     assert f"the PT loss at {place}" in ended.error
-    assert "is nan: lower the PT learning rate, or look for NaN in the data" in ended.error
+    assert "is nan: look for NaN in the PT minibatches" in ended.error
+    assert "lower the PT learning rate" in ended.error
     assert not contents(tmp_path)
     assert ("goes on at" in jobs.run_well(jobs[name], tmp_path).log) == bool(checkpoints)
     if checkpoints:
@@ -109,9 +110,9 @@ def test_nan_in_every_hypergradient(jobs: Jobs, tmp_path: Path, note: Callable[.
     kind = replace(kind, config=kind.config | {"pretrain": kind.config["pretrain"] | {"epochs": 4}})
     ended = jobs.run(kind.job(tmp_path), faults=("nan_hypergradients",))
     assert ended.error.startswith(
-        "10 hypergradients in a row could not be applied, the last one, at iteration 9, was not finite"
+        "10 hypergradients in a row could not be applied; the last one, at iteration 9, was not finite"
     )
-    assert "lower the FT learning rate first" in ended.error
+    assert "look for NaN" in ended.error
     assert not contents(tmp_path)
     jobs.run_well(kind, tmp_path)
     note(
