@@ -112,7 +112,7 @@ def test_nan_in_every_hypergradient(jobs: Jobs, tmp_path: Path, note: Callable[.
     assert ended.error.startswith(
         "10 hypergradients in a row could not be applied; the last one, at iteration 9, was not finite"
     )
-    assert "look for NaN" in ended.error
+    assert "Look for NaN in the minibatches" in ended.error
     assert not contents(tmp_path)
     jobs.run_well(kind, tmp_path)
     note(

@@ -117,7 +117,9 @@ def cause_of(seen: Sequence[Diagnostics], norm: float, finetuning: FineTuning) -
         return f"as {_why_zero(seen)}", ""
     if not math.isfinite(norm):
         first = next((figures for figures in seen if figures.not_finite()), None)
-        cause, advice = ("its norm overflows", "") if first is None else _first_not_finite(first, finetuning)
+        if first is None:
+            return "as its norm overflows" if math.isinf(norm) else "as it has NaN", ""
+        cause, advice = _first_not_finite(first, finetuning)
         return f"as {cause}", advice
     failed = dict.fromkeys(figures.solve_status for figures in seen if figures.solve_status is not Status.OK)
     grown = [status.value for status in failed if status in (Status.DIVERGED, Status.SINGULAR)]
