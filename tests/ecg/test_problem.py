@@ -22,6 +22,7 @@ from metapt.domains.ecg.problem import (
 from metapt.domains.ecg.resnet1d import Encoder
 from metapt.hypergrad import SGD, Adam, FittedHead, Neumann, Params, Pretrained, Unroll, hypergradient
 from metapt.hypergrad.curvature import gauss_newton
+from metapt.hypergrad.trial import check_second_derivatives, tried
 
 DTYPE = torch.float64
 TEMPERATURE, STEP_SIZE, FINETUNE_LR, L2 = 0.5, 0.05, 0.3, 0.05
@@ -291,3 +292,17 @@ def test_statistics_are_updated_by_pt_losses_and_read_by_ft(exact: Any) -> None:
     assert all(torch.equal(value, exact.pretrained.buffers[name]) for name, value in buffers.items())
     problem.pretrain_loss(exact.pretrained._replace(buffers=buffers), meta_of(policy), unlabelled(exact))
     assert not any(torch.equal(value, exact.pretrained.buffers[name]) for name, value in buffers.items())
+
+
+class Untested(SimclrProblem):
+    tested = False
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_second_derivatives_are_differences_of_gradients(exact: Any, policy: Policy) -> None:
+    problem = Untested(Encoder(2), policy, TEMPERATURE)
+    check_second_derivatives(
+        problem, exact.pretrained, meta_of(policy), exact.head, unlabelled(exact), labelled(exact, 1)[0],
+        products=True, head_steps=True, network=True,
+    )  # fmt: skip
+    assert max(gap.distance for gap in tried(problem).found.values() if gap is not None) < 1e-4

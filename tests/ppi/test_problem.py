@@ -38,6 +38,7 @@ from metapt.hypergrad import (
 from metapt.hypergrad.hybrid import Hypergradient
 from metapt.hypergrad.inverse import Inverse
 from metapt.hypergrad.params import Vector, leaves
+from metapt.hypergrad.trial import check_second_derivatives, tried
 
 from .graphs_helper import DTYPE, LAYERS, WIDTH, draw, exact, exact_pretrained, odd_graphs, plain, pyg_batch
 
@@ -368,3 +369,16 @@ def test_the_weights_of_co_training_are_evaluated_by_the_ft_head_as_it_is() -> N
     (expected,) = torch.autograd.grad(gradient, [phi[WEIGHTS]], vector)
     torch.testing.assert_close(result.gradient[WEIGHTS], -expected, rtol=1e-8, atol=1e-10 * float(expected.abs().max()))
     assert expected[COARSE:].norm() > 1e-6
+
+
+class Untested(MultitaskProblem):
+    tested = False
+
+
+def test_second_derivatives_are_differences_of_gradients() -> None:
+    problem = Untested(ENCODER)
+    check_second_derivatives(
+        problem, pretrained(), META, HEAD, labelled(PT, "coarse", dropout=True), labelled(FT[0]),
+        products=True, head_steps=True, network=True,
+    )  # fmt: skip
+    assert max(gap.distance for gap in tried(problem).found.values() if gap is not None) < 1e-4

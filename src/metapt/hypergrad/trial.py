@@ -16,7 +16,7 @@ from torch import Tensor
 
 from metapt.hypergrad.checked import Checked
 from metapt.hypergrad.differences import Gap, Loss, SecondDerivatives, compare
-from metapt.hypergrad.nested import by_position, changed, cloned, in_double
+from metapt.hypergrad.nested import by_position, changed, cloned, in_double, listed, mapped
 from metapt.hypergrad.params import Params, Pretrained, leaves
 from metapt.hypergrad.problem import MetaProblem, name_of
 from metapt.hypergrad.twice import suspects
@@ -153,8 +153,9 @@ def check_second_derivatives(
     """Compare the second derivatives that a hypergradient takes with differences of gradients, each once per problem.
 
     They are computed in float64 if the functions can, else in the precision of the arguments, where a difference is a
-    warning, not an error. Random draws are equal in all evaluations. Where the gradient is not that of the loss, as
-    with terms under detach, which one may want, a warning says so.
+    warning, not an error; and on a few examples if a minibatch can be cut. Random draws are equal in all evaluations.
+    Where the gradient is not that of the loss, as with terms under detach, which one may want, a warning says so. A
+    problem whose attribute `tested` is true is left out: tests have compared it.
 
     Args:
         problem: the functions.
@@ -168,6 +169,8 @@ def check_second_derivatives(
     Raises:
         RuntimeError: a second derivative is wrong.
     """
+    if getattr(problem, "tested", False):
+        return
     found = tried(problem).found
 
     def pretraining(pretrained: Pretrained, meta: Params, batch: Any) -> Compared:
@@ -244,15 +247,29 @@ def _in_some_precision(
         return compare(seeded, weights, meta, what)
 
     single = all(value.dtype != torch.float64 for value in _joined(arguments[0]).values())
-    try:
-        with _default_dtype(torch.float64):
-            compared = run(in_double(arguments))
-        if not single or compared is None or _says_something(compared, products):
-            return compared, True
-    except Exception:  # whatever functions raise that can't compute in float64
-        if not single:
-            raise
-    return run(arguments), False
+    *rest, batch = arguments
+    part = _first_examples(batch)
+    for each in (part, batch) if part is not None else (batch,):
+        try:
+            with _default_dtype(torch.float64):
+                compared = run(in_double((*rest, each)))
+            if compared is not None and _says_something(compared, products):
+                return compared, True
+        except Exception:  # whatever functions raise that can't compute in float64, or with fewer examples
+            if not single and each is batch:
+                raise
+    return run(arguments), not single
+
+
+def _first_examples(batch: Any) -> Any:
+    """Return a few examples of a minibatch, to save time and memory, if all of its tensors have as many; else None."""
+    sizes = {len(value) for value in listed(batch) if value.dim()}
+    if len(sizes) != 1 or sizes.pop() <= _EXAMPLES:
+        return None
+    return mapped(batch, lambda value: value[:_EXAMPLES] if value.dim() else value)
+
+
+_EXAMPLES = 16
 
 
 def _says_something(compared: SecondDerivatives, products: bool) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 from torch.nn import functional as F
@@ -53,6 +53,7 @@ def views(policy: Policy, meta: Params, signals: Tensor, draws: Draws) -> Tensor
 class SimclrProblem:
     """PT by NT-Xent on two views of each ECG, FT by a linear head for the five classes."""
 
+    tested: ClassVar = True
     encoder: Encoder  # the network
     policy: Policy  # the warp; its parameters are the meta-parameters
     temperature: float  # of NT-Xent
@@ -87,6 +88,7 @@ class SupervisedProblem:
     The encoder of this problem includes the classification head. FT has nothing to train, so use `Unroll(0)`.
     """
 
+    tested: ClassVar = True
     encoder: Encoder
     policy: Policy
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -31,6 +31,8 @@ class RotationBatch(NamedTuple):
 
 class DigitProblem:
     """FT by digit classification with the network of the synthetic experiments."""
+
+    tested: ClassVar = True
 
     def encode(self, encoder: Params, batch: Images) -> Tensor:
         return mlp.features(encoder, batch.images)

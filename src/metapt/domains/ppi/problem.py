@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -52,6 +52,7 @@ def task_losses(outputs: Tensor, labels: Tensor) -> Tensor:
 class MultitaskProblem:
     """Multitask PT with L = 1/T sum_t 2 sigmoid(phi_t) CE_t, and FT of a linear head on other tasks."""
 
+    tested: ClassVar = True
     encoder: GinEncoder  # the network
 
     def pretrain_loss(self, pretrained: Pretrained, meta: Params, batch: LabelledGraphs) -> Tensor:
@@ -106,6 +107,7 @@ class CoTrainProblem:
     the sum of the PT and FT losses, each the mean over its tasks.
     """
 
+    tested: ClassVar = True
     encoder: GinEncoder
 
     def losses(self, pretrained: Pretrained, batch: BothGraphs) -> tuple[Tensor, Tensor]:
