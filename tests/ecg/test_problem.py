@@ -295,7 +295,11 @@ def test_statistics_are_updated_by_pt_losses_and_read_by_ft(exact: Any) -> None:
 
 
 class Untested(SimclrProblem):
-    tested = False
+    """A subclass is not taken for tested."""
+
+
+class UntestedToo(SupervisedProblem):
+    """As above."""
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -305,4 +309,16 @@ def test_second_derivatives_are_differences_of_gradients(exact: Any, policy: Pol
         problem, exact.pretrained, meta_of(policy), exact.head, unlabelled(exact), labelled(exact, 1)[0],
         products=True, head_steps=True, network=True,
     )  # fmt: skip
-    assert max(gap.distance for gap in tried(problem).found.values() if gap is not None) < 1e-4
+    assert all(gap is not None and gap.agrees for gap in tried(problem).found.values())
+
+
+def test_second_derivatives_of_supervised_learning_are_differences_of_gradients(exact: Any) -> None:
+    policy = Policy("velocity", "log", 3.0, 2)
+    problem = UntestedToo(Encoder(2), policy)
+    batch = AugmentedBatch(exact.signals, exact.labels, Draws(*(part[:4] for part in exact.draws)))
+    network = Pretrained(problem.whole(exact.pretrained.encoder, exact.head), {}, exact.pretrained.buffers)
+    check_second_derivatives(
+        problem, network, meta_of(policy), {}, batch, labelled(exact, 1)[0],
+        products=True, head_steps=False, network=False,
+    )  # fmt: skip
+    assert all(gap is not None and gap.agrees for gap in tried(problem).found.values())

@@ -20,6 +20,7 @@ from metapt.domains.mnist.problem import (
 from metapt.domains.mnist.rotation import rotate
 from metapt.hypergrad import SGD, Neumann, Params, Pretrained, Stacked, Unroll, hypergradient
 from metapt.hypergrad.stacked import stack, stack_pretrained
+from metapt.hypergrad.trial import check_second_derivatives, tried
 
 HEADS: list[Heads] = ["separate", "shared"]
 
@@ -166,3 +167,32 @@ def test_the_weighting_cnn_gets_a_finite_hypergradient_through_both_stages() -> 
     for name, value in result.gradient.items():
         assert torch.isfinite(value).all(), name
     assert all(result.gradient[name].norm() > 0 for name in ("conv1.weight", "conv2.weight", "linear.weight"))
+
+
+class Rotation(RotationProblem):
+    """A subclass is not taken for tested."""
+
+
+class Weighting(WeightingProblem):
+    """As above."""
+
+
+class ExampleWeights(ExampleWeightsProblem):
+    """As above."""
+
+
+@pytest.mark.parametrize("problem", [Rotation(), Weighting(), ExampleWeights()], ids=lambda each: type(each).__name__)
+def test_second_derivatives_are_differences_of_gradients(problem: DigitProblem) -> None:
+    pretrained, head = mlp.initial("separate", 10, 5, stream(0), "cpu")
+    batch = minibatch(1)
+    metas: dict[type, Params] = {
+        Rotation: {"mean": torch.tensor(30.0), "deviation": torch.tensor(4.0)},
+        Weighting: weighting.network(stream(4)),
+        ExampleWeights: {"weights": torch.rand(20, generator=stream(3))},
+    }
+    rotated = RotationBatch(*batch, torch.randn(20, generator=stream(2)))
+    check_second_derivatives(
+        problem, pretrained, metas[type(problem)], head, rotated if type(problem) is Rotation else batch,
+        minibatch(2, classes=5), products=True, head_steps=True, network=True,
+    )  # fmt: skip
+    assert all(gap is not None and gap.agrees for gap in tried(problem).found.values())

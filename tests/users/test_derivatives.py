@@ -16,8 +16,10 @@ from torch import Tensor, nn
 from torch.nn.utils import weight_norm
 from torch.nn.utils.parametrizations import weight_norm as parametrised_weight_norm
 
-from metapt import Autocast, OptimizerSpec
+import metapt
+from metapt import Autocast, MetaSettings, OptimizerSpec
 from metapt.hypergrad import SGD, Dense, FittedHead, Identity, Neumann, Params, Unroll
+from metapt.hypergrad.differences import Gap
 from metapt.hypergrad.trial import HESSIAN, MIXED, tried
 
 from . import toys
@@ -279,6 +281,35 @@ def test_a_problem_is_tried_once_and_keeps_no_more_than_it_lives() -> None:
     first = len(calls)
     gradient(toy)
     assert first > len(calls) - first == 1
+
+
+class Ours(Bare):
+    tested = True
+
+
+class Theirs(Ours):
+    """Changes what it inherits."""
+
+
+def test_that_a_problem_is_tested_is_not_inherited() -> None:
+    gradient(Ours(KeepsIntermediate.apply))
+    with pytest.raises(RuntimeError, match="KeepsIntermediate"):
+        gradient(Theirs(KeepsIntermediate.apply))
+    with pytest.raises(RuntimeError, match="KeepsIntermediate"):
+        gradient(Autocast(Theirs(KeepsIntermediate.apply), "cpu"))  # type: ignore[arg-type]
+
+
+def test_check_says_where_the_comparison_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    toy = problem()
+    tried(toy).found.update(
+        {MIXED: Gap(1e-8, agrees=True, differs=False), HESSIAN: Gap(0.3, agrees=False, differs=False)}
+    )
+    settings = MetaSettings(2, inverse=Neumann(1, 0.1), finetuning=Unroll(0))
+    metapt.check(toy, toys.loaders(), toy.pretrained, META, toy.head, settings)
+    printed = capsys.readouterr().out
+    assert "not sure: the product with the Hessian of the PT loss" in printed
+    assert "right: the product with the Hessian of the PT loss" not in printed
+    assert "right: the product with the mixed derivative of the PT loss" in printed
 
 
 DETACHED = "terms under `detach()` or `no_grad` (SimSiam, BYOL, a normaliser), straight-through estimates"

@@ -32,11 +32,13 @@ class Gap(NamedTuple):
 
     Attributes:
         distance: relative to the larger of the two, the least over the lengths of the difference.
+        agrees: whether it is small.
         differs: whether two lengths of the difference agree with each other and not with the product. Where neither
             holds, as with kinks of the loss or little precision, the comparison says nothing.
     """
 
     distance: float
+    agrees: bool
     differs: bool
 
 
@@ -150,14 +152,14 @@ def _gap(product: Vector, difference: Callable[[float], Vector], noise: float, d
             continue
         least = min(least, away / (size or 1.0))
         if away - noise / step <= _TOLERANCES[dtype] * size:
-            return Gap(away / (size or 1.0), differs=False)
+            return Gap(away / (size or 1.0), agrees=True, differs=False)
         # In low precision a loss may stay the same between two points.
         if (dtype == torch.float64 or float(norm(found))) and any(
             float(norm(add(found, other, -1.0))) <= 0.1 * away for other in seen
         ):
-            return Gap(least, differs=True)
+            return Gap(least, agrees=False, differs=True)
         seen.append(found)
-    return Gap(least, differs=False)
+    return Gap(least, agrees=False, differs=False)
 
 
 def _is_slope(

@@ -15,8 +15,8 @@ class MetaProblem(Protocol):
     Each method is pure: it changes none of its arguments (except `pretrained.buffers`, see `pretrain_loss`), and two
     calls with the same arguments return the same numbers. A minibatch therefore contains its random draws (noise,
     masks, seeds). The PT loss must depend on each meta-parameter. The training loop checks both at its first
-    hypergradient (see `check_problem`). The first hypergradient compares second derivatives with differences, unless an
-    attribute `tested` says that tests have done so (see `check_second_derivatives`).
+    hypergradient (see `check_problem`). The first hypergradient compares second derivatives with differences (see
+    `check_second_derivatives`).
     """
 
     def pretrain_loss(self, pretrained: Pretrained, meta: Params, batch: Any) -> Tensor:

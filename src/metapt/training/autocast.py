@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from metapt.hypergrad import MetaProblem, Params, Pretrained
+from metapt.hypergrad.trial import is_tested
 
 
 class Autocast:
@@ -26,6 +27,11 @@ class Autocast:
 
     def __init__(self, problem: MetaProblem, device: str = "cuda") -> None:
         self._problem, self._device = problem, torch.device(device).type
+
+    @property
+    def tested(self) -> bool:
+        """Return whether tests have compared the second derivatives of the problem (see `is_tested`)."""
+        return is_tested(self._problem)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):  # of an object that is being copied, which has no `_problem` yet

@@ -89,8 +89,11 @@ def _check(
     if not torch.isfinite(figures.gradient_norm):
         raise ValueError(f"the hypergradient is not finite, {cause}: {advice}")
     for what, gap in tried(problem).found.items():
-        if gap is not None:
+        if gap is not None and gap.agrees:
             _right(f"{what} agrees with a difference of gradients, relative distance {gap.distance:.1g}")
+        elif gap is not None:
+            why = "see the warning" if gap.differs else "the loss has kinks, or too little precision, to say more"
+            print(f"not sure: {what} is {gap.distance:.1g} off a difference of gradients, relatively; {why}")
     _right(f"the losses can be differentiated twice; FT validation loss {float(figures.validation_loss):.4g}")
     for name, value in result.gradient.items():
         print(f"hypergradient of {name}: norm {float(value.norm()):.4g}")

@@ -32,8 +32,6 @@ class RotationBatch(NamedTuple):
 class DigitProblem:
     """FT by digit classification with the network of the synthetic experiments."""
 
-    tested: ClassVar = True
-
     def encode(self, encoder: Params, batch: Images) -> Tensor:
         return mlp.features(encoder, batch.images)
 
@@ -51,6 +49,8 @@ class RotationProblem(DigitProblem):
     `meta` holds scalars, in degrees: "mean" and, where it is learned, "deviation" (else 1), the standard deviation.
     """
 
+    tested: ClassVar = True
+
     def pretrain_loss(self, pretrained: Pretrained, meta: Params, batch: RotationBatch) -> Tensor:
         return self.outputs_loss(self.pretrain_outputs(pretrained, meta, batch), meta, batch)
 
@@ -66,12 +66,16 @@ class RotationProblem(DigitProblem):
 class WeightingProblem(DigitProblem):
     """PT with a loss weighted per example by a CNN of its image, whose parameters are the meta-parameters."""
 
+    tested: ClassVar = True
+
     def pretrain_loss(self, pretrained: Pretrained, meta: Params, batch: Images) -> Tensor:
         return torch.mean(weighting.weights(meta, batch.images) * _losses(pretrained, batch))
 
 
 class ExampleWeightsProblem(DigitProblem):
     """PT with one weight per example, meta["weights"] [batch]; every PT minibatch holds the same examples."""
+
+    tested: ClassVar = True
 
     def pretrain_loss(self, pretrained: Pretrained, meta: Params, batch: Images) -> Tensor:
         return torch.mean(meta["weights"] * _losses(pretrained, batch))
