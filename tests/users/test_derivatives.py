@@ -346,7 +346,12 @@ def straight_through(encoder: Any, head: Any, meta: Params, batch: Any) -> Tenso
     return toys.pretrain_loss(rounded, head, meta, batch)
 
 
-@pytest.mark.parametrize("loss", [stopped, siamese, without_graph, normalised, straight_through])
+def nearly(encoder: Any, head: Any, meta: Params, batch: Any) -> Tensor:
+    noise = batch[0] * (1 + 1e-3 * meta["w"].sum().exp().detach())
+    return toys.pretrain_loss(encoder, head, meta, (noise, batch[1]))
+
+
+@pytest.mark.parametrize("loss", [stopped, siamese, without_graph, normalised, straight_through, nearly])
 @pytest.mark.parametrize("way", ["loop", "hypergradient", "exact"])
 @warned(DETACHED, ("detach()", "no_grad", "constants"), MEANT)
 def test_terms_under_detach_are_noticed(loss: Any, way: str) -> None:

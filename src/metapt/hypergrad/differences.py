@@ -168,13 +168,17 @@ def _is_slope(
     """Return whether the derivative of the loss in a direction is the product with the gradient."""
     length = max(float(norm([each.detach() for each in point])), 1.0) / (float(norm(direction)) or 1.0)
     direction = [length * each for each in direction]
-    step = 1e-5 if dtype == torch.float64 else 1e-2
+    step, tolerance = (1e-5, 1e-6) if dtype == torch.float64 else (1e-2, 0.01)
 
-    def at(sign: float) -> float:
-        there = add([each.detach() for each in point], direction, sign * step)
+    def at(step: float) -> float:
+        there = add([each.detach() for each in point], direction, step)
         return float(loss([each.requires_grad_() for each in there]).detach())
 
-    ahead, behind = at(1.0), at(-1.0)
+    ahead, behind = at(step), at(-step)
     found, expected = (ahead - behind) / (2 * step), float(dot(gradient, direction))
+    size = max(abs(found), abs(expected))
     noise = 30 * torch.finfo(dtype).eps * (abs(ahead) + abs(behind)) / step
-    return abs(found - expected) <= 0.01 * max(abs(found), abs(expected)) + noise
+    if abs(found - expected) <= tolerance * size + noise:
+        return True
+    closer = (at(step / 2) - at(-step / 2)) / step  # how far it moves is how far the difference is off, or more
+    return abs(closer - expected) <= tolerance * size + 2 * noise + abs(closer - found)
