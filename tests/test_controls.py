@@ -50,13 +50,17 @@ PLACE = Place("results", "raw", read_one(SOURCES), [])
 
 def cases() -> Iterator[Case]:
     for name, config in CONFIGS.items():
-        for domain, learns in (("ecg", ecg.learns_warp), ("ppi", lambda arm: isinstance(arm, ppi.PpiMeta))):
+        for domain, learns in (("ecg", learns_ecg), ("ppi", lambda arm: isinstance(arm, ppi.PpiMeta))):
             section = getattr(config, domain)
             for key, experiment in section.experiments():
                 if key in COMPARING:
                     yield from (
                         Case(name, domain, key, arm) for arm in experiment.arm_names() if learns(section.arms[arm])
                     )
+
+
+def learns_ecg(arm: ecg.Arm) -> bool:
+    return ecg.learns_warp(arm) and ecg.learns(arm)
 
 
 def controls(case: Case) -> list[str]:
@@ -98,10 +102,13 @@ def test_a_control_differs_from_its_arm_in_learning_alone(case: Case) -> None:
 
 
 def test_the_paper_has_every_kind_of_control() -> None:
-    searches = [name for name, arm in ecg.ARMS.items() if isinstance(arm, ecg.RunSearch)]
-    found = {arm: controls(Case("paper", "ecg", "full_access", arm)) for arm in ecg.ARMS if arm not in searches}
-    found |= {arm: ecg.controls(arm, ecg.ARMS) for arm in searches}
-    assert found["meta"] == ["simclr", "meta-frozen", "random_search-displacement"]
+    named = CONFIGS["paper"].ecg.full_access.arms
+    found = {arm: controls(Case("paper", "ecg", "full_access", arm)) for arm in named}
+    assert found["meta"] == ["simclr", "meta-frozen", "random_search-displacement"], "placebos only if they are named"
+    found |= {arm: ecg.controls(arm, ecg.ARMS) for arm in ecg.ARMS if arm not in named}
+    placebos = ["meta-permuted_labels", "meta-random_sign"]
+    assert ecg.controls("meta", ecg.ARMS) == ["simclr", "meta-frozen", *placebos, "random_search-displacement"]
+    assert found["meta-permuted_labels"] == found["meta-random_sign"] == []
     assert found["meta-stable"] == ["meta-stable-start", "meta-stable-frozen", "random_search"]
     assert found["meta-released"] == ["simclr-released"]
     assert found["optsla"] == ["simclr"]

@@ -63,6 +63,20 @@ def test_ft_minibatches_are_those_of_their_sets_with_their_labels(dataset: Datas
     assert sorted(members(dataset, whole.signals)) == VALIDATION.tolist()
 
 
+def test_permuted_labels_are_those_of_the_set_and_nothing_else_changes(dataset: Dataset) -> None:
+    given, sets = simclr(dataset), {"train": (TRAIN, 4), "validation": (VALIDATION, 5)}
+    permuted = SimclrBatches(dataset, PRETRAIN, 8, views(dataset), sets, 0, permuted_labels=True)
+    again = SimclrBatches(dataset, PRETRAIN, 8, views(dataset), sets, 0, permuted_labels=True)
+    for draw in (SimclrBatches.train, SimclrBatches.validation):
+        ours, theirs = ([draw(batches) for _ in range(3)] for batches in (permuted, given))
+        assert equal([batch.signals for batch in ours], [batch.signals for batch in theirs])
+        labels, before = (torch.cat([batch.labels for batch in each]) for each in (ours, theirs))
+        assert not torch.equal(labels, before)
+        assert sorted(labels.tolist()) == sorted(before.tolist())
+        assert torch.equal(labels, torch.cat([draw(again).labels for _ in range(3)]))
+    assert equal(permuted.pretrain(), given.pretrain())
+
+
 def test_minibatches_are_never_larger_than_the_set(dataset: Dataset) -> None:
     assert len(simclr(dataset, size=256).pretrain().signals) == 20
 

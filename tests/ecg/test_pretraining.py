@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from metapt.domains.ecg import arms as pretraining
 from metapt.domains.ecg import config
@@ -58,6 +59,12 @@ ARMS: dict[str, config.Arm] = {
         average_decay=0.5,
         reuse_gradient=True,
     ),
+    "meta-random_sign": config.EcgMeta(
+        warp=NETWORK, pretrain_steps=2, warmup_epochs=0.0, batch_size=6, meta_lr=0.05, placebo="random_sign"
+    ),
+    "meta-permuted_labels": config.EcgMeta(
+        warp=NETWORK, pretrain_steps=2, warmup_epochs=0.0, batch_size=6, meta_lr=0.05, placebo="permuted_labels"
+    ),
     "optsla": config.OptSla(method="optsla", warp=NETWORK, epochs=2, batch_size=6, meta_lr=0.1),
     "random_search": config.RandomSearch(method="random_search", candidates=3, range=(0.5, 8.0)),
     "branch_search": config.BranchSearch(method="branch_search", warp=MILD, period=2),
@@ -71,7 +78,11 @@ ARMS: dict[str, config.Arm] = {
 SEARCHES = ["random_search", "branch_search", "branch_search-random", "branch_search-lower"]
 COUNTS = {"random_search": 4, "optsla": 2, "run_search": 5, "temperature_search": 5}
 """Numbers of checkpoints, where they are not 1."""
-LEARNING = ["meta", "meta-stable", "optsla"]
+LEARNING = ["meta", "meta-stable", "meta-random_sign", "meta-permuted_labels", "optsla"]
+
+
+def detached_copy(params: Params) -> Params:
+    return {name: value.detach().clone() for name, value in params.items()}
 
 
 def warp_of(name: str) -> Warp:
@@ -259,6 +270,31 @@ def test_pt_steps_with_reused_gradients_see_the_same_minibatches(seen: Callable[
     """The last hypergradient draws the minibatch of a step that is not taken."""
     arm = small(config.ARMS["meta"]).model_copy(update={"reuse_gradient": True})
     assert seen(arm)[:8] == seen(small(config.ARMS["simclr"]))
+
+
+def test_a_placebo_has_the_first_hypergradient_but_for_its_sign_or_for_its_labels(make: Make) -> None:
+    """Over PT seeds both signs occur; permuted labels give another direction."""
+
+    def moved(placebo: Any, seed: int) -> tuple[Tensor, list[Tensor]]:
+        arm = ARMS["meta-random_sign"].model_copy(update={"placebo": placebo, "meta_optimizer": "SGD"})
+        assert isinstance(arm, config.EcgMeta)
+        loop, _ = meta_loop(make(seed=seed), arm)
+        before = detached_copy(loop.meta)
+        loop.iterate()
+        step = torch.cat([(loop.meta[name] - value).flatten().detach() for name, value in before.items()])
+        return step, [value.clone() for value in loop.pretrained.vector()]
+
+    signs = set()
+    for seed in range(6):
+        step, weights = moved(None, seed)
+        flipped, same_weights = moved("random_sign", seed)
+        signs.add(torch.equal(flipped, step))
+        torch.testing.assert_close(flipped, step if torch.equal(flipped, step) else -step, rtol=1e-3, atol=1e-7)
+        permuted, others = moved("permuted_labels", seed)
+        assert not torch.allclose(permuted.abs(), step.abs(), rtol=1e-3)
+        for other in (same_weights, others):
+            assert all(torch.equal(a, b) for a, b in zip(weights, other, strict=True))
+    assert signs == {True, False}
 
 
 SEARCHED = (CANDIDATE_STRENGTH, CANDIDATE_LOSS)

@@ -144,11 +144,22 @@ def meta_labelled(arm: config.EcgMeta, setting: Setting) -> dict[str, tuple[np.n
     return {"train": (train, arm.batch_size), "validation": (validation, arm.batch_size)}
 
 
+class _RandomSigns(MetaPretraining):
+    """Algorithm 2 with a random sign of each meta-update, which an iteration of a PT seed always has."""
+
+    seed = 0
+
+    def _apply(self, gradient: Params) -> None:
+        draws = generator("ecg random sign", self.seed, self.iteration)
+        sign = 2 * int(torch.randint(2, (), generator=draws)) - 1
+        super()._apply({name: sign * value for name, value in gradient.items()})
+
+
 def meta_loop(setting: Setting, arm: config.EcgMeta) -> tuple[MetaPretraining, Policy]:
     """Return the loop of a meta arm at its start, and its warp."""
     policy = policy_of(arm.warp)
-    batches = setting.batches(meta_labelled(arm, setting))
-    loop = MetaPretraining(
+    batches = setting.batches(meta_labelled(arm, setting), permuted_labels=arm.placebo == "permuted_labels")
+    loop = (_RandomSigns if arm.placebo == "random_sign" else MetaPretraining)(
         setting.meta_problem(policy, arm.recompute),
         batches,
         setting.initial(),
@@ -157,6 +168,8 @@ def meta_loop(setting: Setting, arm: config.EcgMeta) -> tuple[MetaPretraining, P
         meta_settings(arm, setting),
         step_problem=setting.problem(policy),
     )
+    if isinstance(loop, _RandomSigns):
+        loop.seed = setting.seed
     return loop, policy
 
 

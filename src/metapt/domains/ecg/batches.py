@@ -80,11 +80,19 @@ class _EcgBatches(StreamBatches):
     """FT minibatches of labelled ECGs, and draws for views of PT steps and of hypergradients; see `SimclrBatches`."""
 
     def __init__(
-        self, dataset: Dataset, views: Callable[[str], Views], labelled: dict[str, tuple[np.ndarray, int]], seed: int
+        self,
+        dataset: Dataset,
+        views: Callable[[str], Views],
+        labelled: dict[str, tuple[np.ndarray, int]],
+        seed: int,
+        permuted_labels: bool = False,
     ) -> None:
         self._views = {"pretrain": views("views"), "hypergradient": views("hypergradient views")}
         sets = {name: chosen for name, (chosen, _) in labelled.items()}
-        self._labelled = {name: LabelledBatch(dataset.signals(own), dataset.labels(own)) for name, own in sets.items()}
+        labels = {name: _permuted(own, name, seed) if permuted_labels else own for name, own in sets.items()}
+        self._labelled = {
+            name: LabelledBatch(dataset.signals(own), dataset.labels(labels[name])) for name, own in sets.items()
+        }
         sizes = {name: size for name, (_, size) in labelled.items() if name != "folds"}
         streams = {name: _stream(name, len(sets[name]), size, seed) for name, size in sizes.items()}
         if "folds" in labelled:
@@ -122,8 +130,9 @@ class SimclrBatches(_EcgBatches):
 
     `labelled` maps a set ("train", "validation") to its ECGs and the size of its minibatches. For cross-fitting, it
     maps "folds" to all labelled ECGs and the number of folds; training and validation minibatches are then successive
-    folds. `views` takes a name and returns its source of draws. Arms with the same PT settings `signals`,
-    `batch_size`, `jitter`, `crop` and `noise` have the same minibatches and draws for a PT `seed`.
+    folds. With `permuted_labels` the labels of a set are permuted over its ECGs. `views` takes a name and returns its
+    source of draws. Arms with the same PT settings `signals`, `batch_size`, `jitter`, `crop` and `noise` have the same
+    minibatches and draws for a PT `seed`.
     """
 
     def __init__(
@@ -134,8 +143,9 @@ class SimclrBatches(_EcgBatches):
         views: Callable[[str], Views],
         labelled: dict[str, tuple[np.ndarray, int]],
         seed: int,
+        permuted_labels: bool = False,
     ) -> None:
-        super().__init__(dataset, views, labelled, seed)
+        super().__init__(dataset, views, labelled, seed, permuted_labels)
         self._dataset = dataset
         self._raw = dataset.raw(indices)
         self._streams |= {name: _stream(name, len(indices), batch_size, seed) for name in self._views}
@@ -174,6 +184,12 @@ class SupervisedBatches(_EcgBatches):
 
     def _augmented(self, batch: LabelledBatch, name: str) -> AugmentedBatch:
         return AugmentedBatch(batch.signals, batch.labels, self._views[name](len(batch.signals)))
+
+
+def _permuted(indices: np.ndarray, name: str, seed: int) -> np.ndarray:
+    order = torch.randperm(len(indices), generator=generator("ecg permuted labels", name, seed))
+    permuted: np.ndarray = indices[order.numpy()]
+    return permuted
 
 
 def _stream(name: str, count: int, batch_size: int, seed: int) -> ShuffledStream:

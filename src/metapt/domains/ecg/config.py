@@ -147,6 +147,11 @@ class EcgMeta(PretrainedEcgArm, MetaArm):
         "empty: fit on train, evaluate on validation",
     )
     recompute: Recompute = False
+    placebo: Literal["permuted_labels", "random_sign"] | None = key(
+        None,
+        "a control of what hypergradients know: the labels of the FT ECGs are permuted over ECGs during PT, or each "
+        "meta-update has a random sign (not in the paper; released code: none)",
+    )
 
 
 class OptSla(PretrainedEcgArm):
@@ -276,6 +281,8 @@ ARMS: dict[str, Arm] = {
     "optsla": OptSla(method="optsla"),
     "meta": EcgMeta(),
     "meta-frozen": _warp_of("meta", "as_learned"),
+    "meta-permuted_labels": EcgMeta(placebo="permuted_labels"),
+    "meta-random_sign": EcgMeta(placebo="random_sign"),
     "meta-k0": EcgMeta(unroll_steps=0),
     "meta-k5": EcgMeta(unroll_steps=5),
     "meta-k10": EcgMeta(unroll_steps=10),
@@ -393,6 +400,8 @@ def learns_warp(arm: Arm) -> bool:
 
 def learns(arm: Arm) -> bool:
     """Return whether the arm learns a hyperparameter of PT, and is no control of one that does."""
+    if isinstance(arm, EcgMeta):
+        return arm.placebo is None
     return learns_warp(arm) or (isinstance(arm, RunSearch) and arm.propose == "secants")
 
 
@@ -414,8 +423,8 @@ def controls(name: str, arms: Mapping[str, Arm]) -> list[str]:
     """Return the controls of an arm that learns a hyperparameter; each differs from it in one thing.
 
     They are SimCLR with the hyperparameter as it was at the start, and SimCLR with the learned warp throughout. A meta
-    arm has, of equal budget, a random search of the strength of a warp with the same smoothing. A branch search has the
-    same search without the choice. A search with whole runs has as many random candidates.
+    arm has its placebos and, of equal budget, a random search of the strength of a warp with the same smoothing. A
+    branch search has the same search without the choice. A search with whole runs has as many random candidates.
     """
     arm = arms[name]
     if isinstance(arm, NoPretraining) or not learns(arm):
@@ -423,6 +432,8 @@ def controls(name: str, arms: Mapping[str, Arm]) -> list[str]:
     wanted: list[Arm] = [counterpart(Simclr, arm)]
     if learns_warp(arm):
         wanted += [counterpart(Simclr, arm, warp_of=WarpOf(of=name))]
+    if isinstance(arm, EcgMeta):
+        wanted += [arm.model_copy(update={"placebo": placebo}) for placebo in ("permuted_labels", "random_sign")]
     if isinstance(arm, RunSearch):
         wanted += [arm.model_copy(update={"propose": "random"})]
     if isinstance(arm, BranchSearch):

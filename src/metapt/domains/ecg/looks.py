@@ -14,6 +14,8 @@ _LOOKS: generic.Known = {
     "optsla": ("SimCLR + OptSLA", 5, 4, "-"),
     "meta": ("meta (K = 1)", 1, 1, "-"),
     "meta-frozen": ("meta's warp, frozen", 1, 2, ":"),
+    "meta-permuted_labels": ("meta, permuted labels", 1, 4, "--"),
+    "meta-random_sign": ("meta, random signs", 1, 0, "--"),
     "meta-k0": ("meta, K = 0", 4, 4, "--"),
     "meta-k5": ("meta, K = 5", 3, 3, "--"),
     "meta-k10": ("meta, K = 10", 2, 5, "--"),

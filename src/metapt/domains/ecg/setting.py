@@ -89,11 +89,12 @@ class Setting:
         shape, device = (self.dataset.samples, leads), self.dataset.device
         return Views(name, self.seed, *shape, given.jitter, device, given.crop, given.noise)
 
-    def batches(self, labelled: dict[str, tuple[np.ndarray, int]] | None = None) -> SimclrBatches:
-        """Return the minibatches of PT; `labelled`: see `SimclrBatches`."""
-        return SimclrBatches(
-            self.dataset, self.indices, self.pretrain.batch_size, self.views, labelled or {}, self.seed
-        )
+    def batches(
+        self, labelled: dict[str, tuple[np.ndarray, int]] | None = None, permuted_labels: bool = False
+    ) -> SimclrBatches:
+        """Return the minibatches of PT; `labelled` and `permuted_labels`: see `SimclrBatches`."""
+        size = self.pretrain.batch_size
+        return SimclrBatches(self.dataset, self.indices, size, self.views, labelled or {}, self.seed, permuted_labels)
 
     def initial(self) -> Pretrained:
         """Return random weights."""

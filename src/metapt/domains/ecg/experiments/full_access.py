@@ -17,8 +17,9 @@ class FullAccess(ExperimentSection):
     """All FT data are there at meta-PT time, at several sizes of the FT set."""
 
     arms: list[str] = key(
-        [name for name, arm in ARMS.items() if not isinstance(arm, RunSearch)],
-        "arms, keys of `ecg.arms`; a search with whole runs, which costs several PT runs at each size, only if named",
+        [name for name, arm in ARMS.items() if not (isinstance(arm, RunSearch) or getattr(arm, "placebo", None))],
+        "arms, keys of `ecg.arms`; placebos, and searches with whole runs, which cost several PT runs at each size, "
+        "only if named",
         min_length=1,
     )
     finetune_sizes: Sizes = key([100, 250, 500, 1000, 2500], "labelled ECGs, |D_FT|")
