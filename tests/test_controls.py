@@ -115,6 +115,7 @@ def test_the_paper_has_every_kind_of_control() -> None:
     assert found["branch_search"] == ["simclr-mild", "branch_search-random", "branch_search-lower"]
     assert found["run_search"] == ["simclr", "run_search-random"]
     assert found["temperature_search"] == ["simclr", "temperature_search-random"]
+    assert found["best_of_4"] == []
     assert found["run_search-random"] == found["temperature_search-random"] == []
     assert found["simclr"] == found["no_pt"] == found["random_search"] == found["branch_search-lower"] == []
     found = {arm: controls(Case("paper", "ppi", "full_access", arm)) for arm in ppi.MAIN_ARMS}

@@ -103,6 +103,29 @@ def test_the_result_is_plain_pt_with_the_chosen_value(make: Make, hyperparameter
         torch.testing.assert_close(run.pretrained.encoder[name], value, rtol=0, atol=1e-6)
 
 
+def test_the_best_of_equal_runs_is_plain_pt_with_weights_and_minibatches_of_its_own(make: Make) -> None:
+    arm, setting = search(hyperparameter="seed", propose="random", evaluation="linear_evaluation"), make()
+    run = pretrain(arm, setting)
+    aurocs = [row["value"] for row in run.series if row["name"] == CROSS_VALIDATED_AUROC]
+    for checkpoint in run.checkpoints:
+        checkpoint.remove()
+    own = [run_search.candidate(setting, arm, (float(number),))[0] for number in range(4)]
+    assert len({each.seed for each in own} | {setting.seed}) == 5
+    expected = pretrain(Simclr(method="simclr", warp=WARP), own[int(np.argmax(aurocs))])
+    for name, value in expected.pretrained.encoder.items():
+        assert torch.equal(run.pretrained.encoder[name], value)
+    assert equal_params(run.meta, expected.meta)
+
+
+def equal_params(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(value, other[name]) for name, value in one.items())
+
+
+def test_seeds_are_no_hyperparameter_to_follow_a_slope_of() -> None:
+    with pytest.raises(ValueError, match="legal: propose: random"):
+        search(hyperparameter="seed", propose="secants")
+
+
 @pytest.mark.parametrize("evaluation", ["full_transfer", "linear_evaluation"])
 def test_ft_of_a_candidate_leaves_out_each_fold_of_patients_once(
     make: Make, monkeypatch: pytest.MonkeyPatch, evaluation: str

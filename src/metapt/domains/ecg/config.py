@@ -216,14 +216,17 @@ class BranchSearch(PretrainedEcgArm):
 class RunSearch(PretrainedEcgArm):
     """SimCLR with one hyperparameter that is searched with whole PT runs, judged by cross-validated FT.
 
-    All PT runs share weights, minibatches and draws. The result is the run of the candidate with which the search ends,
-    so that it costs `2 * rounds` PT runs, each with `folds` FT runs. Not in the paper.
+    All PT runs share weights, minibatches and draws, unless these are what is searched. The result is the run of the
+    candidate with which the search ends, so that it costs `2 * rounds` PT runs, each with `folds` FT runs. Not in the
+    paper.
     """
 
     method: Literal["run_search"]
     warp: Warp = Warp()
-    hyperparameter: Literal["strength", "temperature"] = key(
-        "strength", "what is searched: the strength of the warp, or the temperature of NT-Xent"
+    hyperparameter: Literal["strength", "temperature", "seed"] = key(
+        "strength",
+        "what is searched: the strength of the warp, the temperature of NT-Xent, or initial weights, minibatches and "
+        "views, which makes the control that is the best of as many equal PT runs",
     )
     propose: Literal["secants", "random"] = key(
         "secants",
@@ -240,6 +243,15 @@ class RunSearch(PretrainedEcgArm):
         "full_transfer", "FT of the whole network, or of the head alone, whose AUROC chooses"
     )
     folds: Annotated[int, Field(ge=2)] = key(4, "folds of all labelled ECGs; all ECGs of a patient are in one")
+
+    @model_validator(mode="after")
+    def _seeds_have_no_direction(self) -> RunSearch:
+        if self.hyperparameter == "seed" and self.propose != "random":
+            raise ValueError(
+                "propose is 'secants', which goes to higher or lower values, and hyperparameter is 'seed'; legal: "
+                "propose: random"
+            )
+        return self
 
 
 Arm = Annotated[
@@ -301,6 +313,7 @@ ARMS: dict[str, Arm] = {
     "branch_search-lower": BranchSearch(method="branch_search", select="lower"),
     "run_search": RunSearch(method="run_search"),
     "run_search-random": RunSearch(method="run_search", propose="random"),
+    "best_of_4": RunSearch(method="run_search", hyperparameter="seed", propose="random"),
     "temperature_search": RunSearch(method="run_search", **TEMPERATURE),
     "temperature_search-random": RunSearch(method="run_search", propose="random", **TEMPERATURE),
 }

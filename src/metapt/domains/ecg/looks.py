@@ -34,6 +34,7 @@ _LOOKS: generic.Known = {
     "branch_search-lower": ("branch search, lower", 5, 1, "--"),
     "run_search": ("strength by whole runs", 5, 2, "-"),
     "run_search-random": ("random strengths, whole runs", 5, 0, ":"),
+    "best_of_4": ("SimCLR, best of 4 runs", 0, 2, ":"),
     "temperature_search": ("temperature by whole runs", 4, 3, "-"),
     "temperature_search-random": ("random temperatures, whole runs", 4, 1, ":"),
 }

@@ -1,4 +1,4 @@
-"""A search of the warp's strength or of the temperature with whole PT runs, each judged by FT."""
+"""A search of the warp's strength, the temperature or the random seed with whole PT runs, each judged by FT."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from metapt.domains.ecg.quantities import FACTOR, TEMPERATURE
 from metapt.domains.ecg.setting import Setting, policy_of
 from metapt.hypergrad import Params, Pretrained
 from metapt.training.pretraining import Pretrainer
-from metapt.training.seeds import generator
+from metapt.training.seeds import generator, seed_of
 from metapt.twostage.heads import highest
 from metapt.twostage.pretraining import PretrainRun
 from metapt.twostage.run_search import Candidates, Place, at_random, by_secants
@@ -26,9 +26,9 @@ _SHRINK = 0.5  # of the step in the logarithm, after each round
 def run_search(setting: Setting, arm: RunSearch) -> PretrainRun:
     """Pre-train with each candidate of the search, and return the PT run of the candidate that it ends with.
 
-    A candidate's place is the logarithm of a factor on the hyperparameter's start. All candidates start from the same
-    weights and have the same minibatches and draws for views, so that they differ in the hyperparameter alone. Raises
-    DataError, as `check_folds`, before the first PT step.
+    A candidate's place is the logarithm of a factor on the hyperparameter's start, or the number of a seed. All
+    candidates start from the same weights and have the same minibatches and draws for views, so that they differ in
+    the hyperparameter alone; seeds differ in these alone. Raises DataError, as `check_folds`, before the first PT step.
     """
 
     def start(place: Place) -> tuple[Pretrainer, Params]:
@@ -39,7 +39,7 @@ def run_search(setting: Setting, arm: RunSearch) -> PretrainRun:
     candidates = Candidates(
         start,
         lambda pretrained: cross_validated_auroc(setting, arm, pretrained),
-        lambda place: {FACTOR: math.exp(place[0])},
+        lambda place: {FACTOR: 1.0 if arm.hyperparameter == "seed" else math.exp(place[0])},
         setting.steps,
         setting.dataset.device,
         setting.checkpoint,
@@ -55,7 +55,9 @@ def run_search(setting: Setting, arm: RunSearch) -> PretrainRun:
 
 
 def random_places(arm: RunSearch, seed: int) -> list[Place]:
-    """Return as many places as secants try, drawn uniformly from the interval that they can reach."""
+    """Return as many places as secants try, drawn uniformly from the interval that they can reach; or seeds."""
+    if arm.hyperparameter == "seed":
+        return [(float(number),) for number in range(2 * arm.rounds)]
     reach = math.log(arm.factor) * sum(_SHRINK**number for number in range(arm.rounds))
     draws = torch.rand(2 * arm.rounds, generator=generator("ecg run search", seed), dtype=torch.float64)
     return [(float(place),) for place in reach * (2 * draws - 1)]
@@ -63,7 +65,10 @@ def random_places(arm: RunSearch, seed: int) -> list[Place]:
 
 def candidate(setting: Setting, arm: RunSearch, place: Place) -> tuple[Setting, Policy]:
     """Return the setting and the warp of a candidate."""
-    factor, policy = math.exp(place[0]), policy_of(arm.warp)
+    policy = policy_of(arm.warp)
+    if arm.hyperparameter == "seed":
+        return dataclasses.replace(setting, seed=seed_of("ecg candidate", setting.seed, int(place[0]))), policy
+    factor = math.exp(place[0])
     if arm.hyperparameter == "temperature":
         pretrain = setting.pretrain.model_copy(update={"temperature": setting.pretrain.temperature * factor})
         return dataclasses.replace(setting, pretrain=pretrain), policy
