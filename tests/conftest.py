@@ -1,13 +1,14 @@
 """Settings of all tests: the number of examples that Hypothesis tries, threads, and no waits for the disk."""
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 from hypothesis import settings
 
-from . import devices
+from . import devices, kernels
 
 settings.register_profile("quick", max_examples=20)
 settings.register_profile("whole", max_examples=300)
@@ -35,6 +36,12 @@ def no_wait_for_the_disk() -> Iterator[None]:
 def rehearse() -> Callable[..., dict[str, int]]:
     """Return the function that runs a step on a rehearsed accelerator; see `devices.rehearse`."""
     return devices.rehearse
+
+
+@pytest.fixture(scope="session")
+def launches() -> Callable[..., Counter[str]]:
+    """Return the function that counts what a step launches on a GPU; see `kernels.launches`."""
+    return kernels.launches
 
 
 @pytest.fixture(scope="session")

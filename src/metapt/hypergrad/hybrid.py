@@ -22,14 +22,17 @@ from metapt.hypergrad.params import (
     Params,
     Pretrained,
     Vector,
+    add,
     detached,
     each_finite,
     leaves,
     like,
     norm,
+    scaled,
     unconnected,
     vjp,
     vjp_graph,
+    zeros_like,
 )
 from metapt.hypergrad.problem import ForwardProblem, GaussNewtonProblem, MetaProblem
 from metapt.hypergrad.trial import check_second_derivatives, check_unchanged
@@ -159,7 +162,7 @@ def hypergradient(
         problem, pretrained.encoder, pretrained.buffers, head, head_state, train_batches, validation_batch
     )
     pt, phi = pretrained.leaves(), leaves(meta)
-    zeros = [value.new_zeros(()).expand_as(value) for value in pt.head.values()]  # without memory of their own
+    zeros = zeros_like(list(pt.head.values()))
     g2 = [*tuned.encoder_gradient.values(), *zeros]
     decay = list(weight_decay) if isinstance(weight_decay, Sequence) else [weight_decay] * len(pt.vector())
     graph = _Graph(problem, pt, phi, pretrain_batch, curvature, zeros, keep_gradient, decay)
@@ -169,7 +172,7 @@ def hypergradient(
     if graph.has_gradient or keep_gradient or not hasattr(problem, "mixed_product"):
         loss = graph.loss
         product = vjp(graph.gradient, list(phi.values()), solved.value, needed=unconnected(meta))
-        result = [-value for value in product]
+        result = scaled(product, -1.0)
     else:
         products, loss = cast(ForwardProblem, problem).mixed_product(
             pretrained.leaves(), phi, pretrain_batch, solved.value
@@ -274,7 +277,7 @@ class _Graph:
         product = self._product(vector)
         if not any(self._decay):
             return product
-        return [each + decay * v for each, decay, v in zip(product, self._decay, vector, strict=True)]
+        return add(product, scaled(vector, self._decay))
 
     def detached_gradient(self) -> Pretrained:
         """Return the gradient without its graph. It lacks parameters that the loss does not use, as in `backward`."""

@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from metapt.hypergrad.params import Vector, add, all_finite, dot, norm, zeros_like
+from metapt.hypergrad.params import Vector, add, all_finite, dot, norm, scaled, zeros_like
 
 Matvec = Callable[[Vector], Vector]
 
@@ -104,7 +104,7 @@ class Neumann:
             return _not_finite(b, Status.DIVERGED if grown else Status.NON_FINITE, self.terms)
         # Slower growth is harmless with few terms, and an indefinite Hessian always has it.
         status = Status.DIVERGED if last > 2 * first else Status.OK
-        return SolveResult([self.step_size * value for value in total], status, last, self.terms)
+        return SolveResult(scaled(total, self.step_size), status, last, self.terms)
 
     def _grows(self, matvec: Matvec, b: Vector) -> bool:
         """Return whether a series that is not finite has overflowed although its first products were finite.

@@ -1,9 +1,14 @@
-"""Parameters as dictionaries of tensors, vectors as lists of tensors, and products with Jacobians."""
+"""Parameters as dictionaries of tensors, vectors as lists of tensors, and products with Jacobians.
+
+Sums, multiples and norms of vectors take all of their tensors at once (torch's `_foreach_` functions): on a GPU the
+number of kernels does not depend on the number of parameters.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import reduce
 from typing import NamedTuple
 
 import torch
@@ -223,19 +228,29 @@ def zeros_like(vector: Vector) -> Vector:
 
 def add(left: Vector, right: Vector, scale: float = 1.0) -> Vector:
     """Return `left + scale * right`."""
-    return [torch.add(a, b, alpha=scale) for a, b in zip(left, right, strict=True)]
+    return list(torch._foreach_add(left, right, alpha=scale))
+
+
+def scaled(vector: Vector, scale: float | Sequence[float] | Tensor) -> Vector:
+    """Return the vector times a number, a scalar tensor without a graph, or one number for each of its tensors."""
+    return list(torch._foreach_mul(vector, scale))
+
+
+def mean(vectors: Sequence[Vector]) -> Vector:
+    """Return the mean of vectors."""
+    return reduce(add, [list(torch._foreach_div(vector, len(vectors))) for vector in vectors])
 
 
 def dot(left: Vector, right: Vector) -> Tensor:
     """Return the inner product, a scalar tensor."""
-    return torch.stack([torch.sum(a * b) for a, b in zip(left, right, strict=True)]).sum()
+    return torch.stack([torch.sum(product) for product in torch._foreach_mul(left, right)]).sum()
 
 
 def norm(vector: Sequence[Tensor]) -> Tensor:
     """Return the Euclidean norm over all tensors, a scalar tensor; 0 for an empty vector."""
     if not vector:
         return torch.zeros(())
-    total: Tensor = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(value) for value in vector]))
+    total: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(list(vector))))
     return total
 
 

@@ -22,7 +22,7 @@ from metapt.hypergrad import (
 from metapt.hypergrad.checked import Checked
 from metapt.hypergrad.checks import check_arguments, check_problem
 from metapt.hypergrad.optimizers import OptimizerState
-from metapt.hypergrad.params import all_finite, detached, leaves, like, norm, vjp
+from metapt.hypergrad.params import Vector, all_finite, detached, leaves, like, mean, norm, scaled, vjp
 from metapt.training.batches import Batches, explained
 from metapt.training.checkpoint import Checkpoint, described
 from metapt.training.diagnosis import Diagnosis, Trace
@@ -253,7 +253,7 @@ class MetaPretraining:
         loss, head, head_state = self.loss, self.head, self.head_state
         if not self._checked:
             self._check_loss(self.settings.pretrain_steps - 1, float(loss))
-        mean = {name: torch.zeros_like(value) for name, value in self.meta.items()}
+        gradients: list[Vector] = []
         seen: list[Diagnostics] = []
         for number in range(self.settings.accumulate):
             reuse = self.settings.reuse_gradient and number + 1 == self.settings.accumulate
@@ -262,16 +262,17 @@ class MetaPretraining:
             if result.pretrain_gradient is not None:
                 self._spare_gradient = result.pretrain_gradient
                 self.loss = result.diagnostics.pretrain_loss
-            mean = {name: value + result.gradient[name] / self.settings.accumulate for name, value in mean.items()}
+            gradients.append(list(result.gradient.values()))
             seen.append(result.diagnostics)
-        total = norm(list(mean.values()))
+        gradient = mean(gradients)
+        total = norm(gradient)
         size, read = torch.stack([total, loss.to(total.device)]).tolist()
         self._check_loss(self.settings.pretrain_steps - 1, read)
         cause, advice = cause_of(seen, size, self.settings.finetuning)
         if self.guard.accepts(size, self.iteration, cause, advice):
             # A skipped update leaves the head as it was, too, since the steps of the head may have diverged.
             self.head, self.head_state = head, head_state
-            self._apply(mean)
+            self._apply(gradient)
         self.trace.record_update(size, self.meta, cause)
 
     @explained
@@ -304,15 +305,15 @@ class MetaPretraining:
         self.trace.record_hypergradient(result.diagnostics)
         return result
 
-    def _apply(self, gradient: Params) -> None:
+    def _apply(self, gradient: Vector) -> None:
         """Normalise and clip the hypergradient as set, take the step of phi, and update its average."""
-        size = norm(list(gradient.values()))
+        size = norm(gradient)
         tiny = torch.finfo(size.dtype).tiny
         scale = 1 / size.clamp_min(tiny) if self.settings.normalise else torch.ones_like(size)
         if self.settings.clip_norm is not None:
             scale = scale * (self.settings.clip_norm / (scale * size).clamp_min(tiny)).clamp_max(1.0)
-        for name, value in self.meta.items():
-            value.grad = (scale * gradient[name]).to(value.dtype)
+        for value, each in zip(self.meta.values(), scaled(gradient, scale), strict=True):
+            value.grad = each.to(value.dtype)
         self._meta_optimizer.step()
         if self.settings.average_decay is not None:
             new, weight = detached(self.meta), 1 - self.settings.average_decay
