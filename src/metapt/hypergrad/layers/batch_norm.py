@@ -164,16 +164,17 @@ class _Backward(torch.autograd.Function):
         g_, dy_, x_ = flat(g), flat(dy), flat(values)
         sum_gx, sum_g = _sums(g, values, mean, s)
         sum_gdy, _ = _sums(g, dy, torch.zeros_like(mean), torch.ones_like(s))
-        avg_g, avg_gx, avg_dy, avg_dyx = sum_g / n, sum_gx / n, db / n, dw / n
-        k = sum_gdy - n * (avg_g * avg_dy + avg_gx * avg_dyx)
+        # Pairs [2, channels]: averages of a tensor and of its product with x^, or coefficients of 1 and x^.
+        avg_g, avg_dy = (torch.stack([sum_g, sum_gx, db, dw]) / n).split(2)
+        k = sum_gdy - n * (avg_g * avg_dy).sum(0)
         a = w * s
-        slope = gw - a * avg_gx
-        d_dy = flat.combine((a, g_), (slope * s, x_), offset=gb - a * avg_g - slope * s * mean)
-        c_g, c_dy = -a * avg_dyx, slope
-        c_x = -s * (c_g * avg_gx + c_dy * avg_dyx) - w * k * s * s / n
-        d_x = flat.combine(
-            (s * c_g, g_), (s * c_dy, dy_), (s * c_x, x_), offset=-s * (c_g * avg_g + c_dy * avg_dy) - s * c_x * mean
-        )
+        offset, slope = torch.stack([gb, gw]) - a * avg_g
+        c = slope * s
+        d_dy = flat.combine((a, g_), (c, x_), offset=offset - c * mean)
+        c_g = -a * avg_dy[1]
+        offset, slope_x = -s * (c_g * avg_g + slope * avg_dy)
+        c_x = s * (slope_x - w * k * s * s / n)
+        d_x = flat.combine((s * c_g, g_), (c, dy_), (c_x, x_), offset=offset - c_x * mean)
         return d_dy, d_x, s * k, None, None, None
 
 
@@ -215,8 +216,9 @@ class _Channels:
 
         The sum is of the type of the offset, the result of the type of the values.
         """
-        (coefficient, rows), *others = terms
-        total = torch.addcmul(offset.repeat(self._repeats), rows, coefficient.repeat(self._repeats))
-        for coefficient, rows in others:
-            total.addcmul_(rows, coefficient.repeat(self._repeats))
+        (first, *others), rows = zip(*terms, strict=True)
+        start, factor, *factors = torch.stack([offset, first, *others]).repeat(1, self._repeats)
+        total = torch.addcmul(start, rows[0], factor)
+        for factor, each in zip(factors, rows[1:], strict=True):
+            total.addcmul_(each, factor)
         return total.view(self._shape).movedim(-1, 1).to(self._dtype)

@@ -95,11 +95,10 @@ class _Derivative(torch.autograd.Function):
             leaves = _leaves(tensors, valued)
             result = context.again.function(*leaves)
         gradients = iter(_grad([result], _chosen(leaves, valued), [dy]))
-        unread = (
-            value.new_full((), torch.nan if asked else 0.0).expand_as(value)
-            for value, asked in zip(tensors, context.asked, strict=True)
+        return tuple(
+            next(gradients) if use else value.new_full((), torch.nan if asked else 0.0).expand_as(value)
+            for value, use, asked in zip(tensors, valued, context.asked, strict=True)
         )
-        return tuple(next(gradients) if use else empty for use, empty in zip(valued, unread, strict=True))
 
     @staticmethod
     @once_differentiable
