@@ -105,7 +105,7 @@ def warp(signals: Tensor, field: Tensor) -> Tensor:
     place = (time + field).clamp(0, samples - 1)
     left = place.detach().nan_to_num(0.0).floor().clamp_max(samples - 2)
     fraction = (place - left).unsqueeze(2)
-    row = left.long() + samples * torch.arange(views, device=field.device).unsqueeze(1)
+    row = left.long() + torch.arange(0, views * samples, samples, device=field.device).unsqueeze(1)
     rows = signals.reshape(views * samples, leads)
     below = rows.index_select(0, row.reshape(-1)).view(signals.shape)
     above = rows.index_select(0, row.reshape(-1) + 1).view(signals.shape)

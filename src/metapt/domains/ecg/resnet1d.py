@@ -35,6 +35,9 @@ Each block keeps about as much memory, and the first ones take the least time to
 PROJECTION = 128
 """Width of the projection that NT-Xent compares."""
 
+Maps = dict[BatchNorm, tuple[Tensor, Tensor]]
+"""What each BatchNorm does in eval mode: a scale and a shift [channels]."""
+
 
 def _convolution(inputs: int, outputs: int, stride: int, kernel: int = KERNEL) -> Convolution:
     return Convolution(inputs, outputs, (1, kernel), (1, stride), (0, kernel // 2))
@@ -56,13 +59,13 @@ class Block(nn.Module):
         if stride != 1 or inputs != outputs:
             self.shortcut = nn.Sequential(_convolution(inputs, outputs, stride, kernel=1), BatchNorm(outputs))
 
-    def forward(self, signals: Tensor) -> Tensor:
-        inner = relu_(_normalised(self.first, self.first_norm, signals))
+    def forward(self, signals: Tensor, maps: Maps | None = None) -> Tensor:
+        inner = relu_(_normalised(self.first, self.first_norm, signals, maps))
         around = signals
         if isinstance(self.shortcut, nn.Sequential):
             layer, norm = cast(tuple[Convolution, BatchNorm], self.shortcut)
-            around = _normalised(layer, norm, signals)
-        return relu_(_normalised(self.second, self.second_norm, inner) + around)
+            around = _normalised(layer, norm, signals, maps)
+        return relu_(_normalised(self.second, self.second_norm, inner, maps) + around)
 
 
 class ResNet1d(nn.Module):
@@ -92,9 +95,10 @@ class ResNet1d(nn.Module):
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def forward(self, signals: Tensor) -> Tensor:
-        values = relu_(_normalised(self.stem, self.stem_norm, as_images(signals)))
+        maps = None if self.training else _maps([module for module in self.modules() if isinstance(module, BatchNorm)])
+        values = relu_(_normalised(self.stem, self.stem_norm, as_images(signals), maps))
         for number, block in enumerate(self.blocks):
-            values = _recomputed(block, values) if self.training and number < self._recomputed else block(values)
+            values = _recomputed(block, values) if self.training and number < self._recomputed else block(values, maps)
         return values.mean((2, 3), dtype=signals.dtype)
 
 
@@ -108,14 +112,23 @@ def _recomputed(block: nn.Module, values: Tensor) -> Tensor:
     return recomputed_part(part, dict(block.named_parameters()), dict(block.named_buffers()), values)
 
 
-def _normalised(layer: Convolution, norm: BatchNorm, signals: Tensor) -> Tensor:
-    """Return `norm(layer(signals))`. In eval mode this is one convolution with other weights and a bias."""
-    if norm.training:
+def _normalised(layer: Convolution, norm: BatchNorm, signals: Tensor, maps: Maps | None) -> Tensor:
+    """Return `norm(layer(signals))`. With the map of the norm this is one convolution with other weights and a bias."""
+    if maps is None:
         result: Tensor = norm(layer(signals))
         return result
-    scale = norm.weight * torch.rsqrt(norm.running_var + norm.eps)
-    weight = layer.weight * scale.view(-1, 1, 1, 1)
-    return convolution(signals, weight, layer.stride, layer.padding, norm.bias - norm.running_mean * scale)
+    scale, shift = maps[norm]
+    return convolution(signals, layer.weight * scale.view(-1, 1, 1, 1), layer.stride, layer.padding, shift)
+
+
+def _maps(norms: list[BatchNorm]) -> Maps:
+    """Return the scale and the shift [channels] of each norm in eval mode, computed for all channels of all at once."""
+    parts = zip(*((norm.weight, norm.bias, norm.running_mean, norm.running_var) for norm in norms), strict=True)
+    weight, bias, mean, variance = map(torch.cat, parts)
+    scale = weight * torch.rsqrt(variance + norms[0].eps)
+    shift = bias - mean * scale
+    sizes = [len(norm.weight) for norm in norms]
+    return dict(zip(norms, zip(torch.split(scale, sizes), torch.split(shift, sizes), strict=True), strict=True))
 
 
 def as_images(signals: Tensor) -> Tensor:
