@@ -31,7 +31,7 @@ from metapt.domains.ecg.setting import Setting, policy_of
 from metapt.errors import TrainingError
 from metapt.evaluation import metrics
 from metapt.hypergrad import Adam, Neumann, Params, Pretrained, Unroll
-from metapt.hypergrad.params import all_finite, detached
+from metapt.hypergrad.params import Vector, all_finite, detached, scaled
 from metapt.training import progress
 from metapt.training.measure import Measured
 from metapt.training.meta import MetaPretraining
@@ -149,10 +149,10 @@ class _RandomSigns(MetaPretraining):
 
     seed = 0
 
-    def _apply(self, gradient: Params) -> None:
+    def _apply(self, gradient: Vector) -> None:
         draws = generator("ecg random sign", self.seed, self.iteration)
         sign = 2 * int(torch.randint(2, (), generator=draws)) - 1
-        super()._apply({name: sign * value for name, value in gradient.items()})
+        super()._apply(scaled(gradient, sign))
 
 
 def meta_loop(setting: Setting, arm: config.EcgMeta) -> tuple[MetaPretraining, Policy]:
