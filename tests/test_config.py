@@ -80,6 +80,14 @@ def read(text: str) -> Config:
         ("mnist: {source: digit}", "mnist.source is 'digit', but must be 'digits' or 'mnist' (did you mean 'digits'?)"),
         ("mnist: {rotation_mean: {target: ninety}}", "mnist.rotation_mean.target is 'ninety', but must be a number"),
         (
+            "ecg: {pretrain: {precision: tf23}}",
+            "ecg.pretrain.precision is 'tf23', but must be 'float32' or 'tf32' or 'bfloat16' (did you mean 'tf32'?)",
+        ),
+        (
+            "ppi: {pretrain: {precision: tf32}}",
+            "ppi.pretrain.precision is 'tf32', but must be 'float32' or 'bfloat16'",
+        ),
+        (
             "mnist: {rotation_mean: {initial_range: [1, x]}}",
             "mnist.rotation_mean.initial_range.1 is 'x', but must be a number",
         ),

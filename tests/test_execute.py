@@ -395,6 +395,51 @@ def test_a_gpu_is_used_and_recorded(entry: Callable[[Run], str], tmp_path: Path)
     assert record["peak_gpu_memory_bytes"] is not None
 
 
+@pytest.fixture
+def pretended_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let torch see a GPU that nothing computes on."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a GPU")
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: 1)
+
+
+@pytest.mark.usefixtures("pretended_gpu", "matmul_precision")
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("recorded", [None, {"setting": "medium", "reason": "of a CPU", "errors": {}, "rates": {}}])
+def test_a_gpu_computes_strictly_in_float32_and_the_record_says_so(
+    entry: Callable[[Run], str], tmp_path: Path, fails: bool, recorded: dict[str, Any] | None
+) -> None:
+    torch.set_float32_matmul_precision("highest")
+    backends, seen = torch.backends, []
+
+    def work(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
+        seen.append((backends.cudnn.allow_tf32, backends.cuda.matmul.allow_tf32))
+        copy(config, inputs, outputs, machine)
+        backends.cudnn.allow_tf32 = fails
+        if fails:
+            raise DataError("of the work")
+
+    assert execute(job(tmp_path, entry(work)), gpus=1, products=recorded) == fails
+    assert seen == [(False, False)]
+    assert backends.cudnn.allow_tf32, "as torch has it by default"
+    record = json.loads((tmp_path / "out" / "run.json").read_text())
+    assert record["tf32"] == {"convolutions": fails, "products": False}, "as seen at the end"
+
+
+@pytest.mark.usefixtures("matmul_precision")
+def test_a_cpu_keeps_torchs_settings(entry: Callable[[Run], str], tmp_path: Path) -> None:
+    torch.set_float32_matmul_precision("medium")
+    seen = []
+
+    def work(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
+        seen.append((torch.backends.cudnn.allow_tf32, torch.get_float32_matmul_precision()))
+        copy(config, inputs, outputs, machine)
+
+    assert execute(job(tmp_path, entry(work))) == 0
+    assert seen == [(True, "medium")]
+    assert json.loads((tmp_path / "out" / "run.json").read_text())["tf32"] is None
+
+
 def test_metapt_run_repeats_a_record(entry: Callable[[Run], str], tmp_path: Path) -> None:
     assert execute(job(tmp_path, entry(copy), config={"name": "me", "checkpoint": "c/of.pt"}, threads=3)) == 0
     again = tmp_path / "again"

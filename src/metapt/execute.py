@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import asdict
 from importlib import import_module, metadata
 from pathlib import Path
@@ -59,6 +59,7 @@ def execute(
     """
     handlers: list[logging.Handler] = []
     state, device, wall_time = "done", "cpu", 0.0
+    tf32: Json | None = None
     sums: dict[str, dict[str, str]] = {"inputs": {}, "outputs": {}}
     try:
         _start_logging(job, handlers)
@@ -75,11 +76,11 @@ def execute(
         start = time.monotonic()
         if job.trains:
             log.info("starts on %s, CPU threads: %d", device, job.threads)
-        try:
-            with noticed() if "checkpoint" in job.config else nullcontext():
+        with _without_tf32(device), noticed() if "checkpoint" in job.config else nullcontext():
+            try:
                 work(job.config, _paths(job.inputs), outputs, Machine(device, job.threads))
-        finally:
-            wall_time = time.monotonic() - start
+            finally:
+                wall_time, tf32 = time.monotonic() - start, _tf32(device)
         sums["outputs"] = {name: sha256(path) for name, path in outputs.items() if path.is_file()}
         if job.trains:
             log.info("done in %.0f s", wall_time)
@@ -98,7 +99,7 @@ def execute(
         raise
     try:
         if job.record:
-            records.write(Path(job.record), _record(job, state, device, wall_time, sums, code, products))
+            records.write(Path(job.record), _record(job, state, device, wall_time, sums, code, products, tf32))
     except MetaptError as error:
         state = f"error: {error}"
         log.error(state)
@@ -179,6 +180,23 @@ def _products(job: Job, device: str, recorded: Json | None) -> Json | None:
     chosen.apply()
     log.info("%s", chosen)
     return asdict(chosen)
+
+
+def _without_tf32(device: str) -> AbstractContextManager[None]:
+    """Return a context in which a GPU computes in float32 strictly, but for what asks for TF32 (see `computing_in`)."""
+    if device == "cpu":
+        return nullcontext()
+    from metapt.hypergrad.layers.precision import tf32
+
+    return tf32(False)
+
+
+def _tf32(device: str) -> Json | None:
+    """Return whether torch may now compute in TF32 on the GPU; None on a CPU."""
+    if device == "cpu":
+        return None
+    backends = sys.modules["torch"].backends
+    return {"convolutions": backends.cudnn.allow_tf32, "products": backends.cuda.matmul.allow_tf32}
 
 
 def _checked_inputs(job: Job) -> dict[str, str]:
@@ -284,6 +302,7 @@ def _record(
     sums: dict[str, dict[str, str]],
     code: str | None,
     products: Json | None,
+    tf32: Json | None,
 ) -> Json:
     return {
         "stage": job.stage,
@@ -296,6 +315,7 @@ def _record(
         "sha256": sums,
         "machine": {"device": device, "threads": job.threads, "name": _machine_name(device), "cpus": os.cpu_count()},
         "products": products,
+        "tf32": tf32,
         "versions": _versions(),
         "revision": _revision(),
         "wall_time_s": round(wall_time, 3),

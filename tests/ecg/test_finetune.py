@@ -150,6 +150,13 @@ def test_training_in_bfloat16_is_that_in_float32_but_for_rounding(pretrained: Pr
     assert rounded.test_auroc == pytest.approx(exact.test_auroc, abs=10)
 
 
+def test_on_a_cpu_training_in_tf32_is_that_in_float32(pretrained: Pretrained) -> None:
+    data = sets(train=32)
+    scores = [transfer(pretrained, data, settings(epochs=2, precision=name)) for name in ("float32", "tf32")]
+    assert scores[0].validation_curve == scores[1].validation_curve
+    assert scores[0].class_aurocs == scores[1].class_aurocs
+
+
 def test_heads_that_are_trained_together_come_out_as_they_would_alone(pretrained: Pretrained) -> None:
     data, ours = sets(train=50), settings(linear_epochs=20)
     together = linear(pretrained, data, ours, [0, 1, 2])

@@ -56,6 +56,12 @@ def test_float32_is_the_default_and_leaves_float64_alone() -> None:
     assert features.dtype is torch.float64
 
 
+@pytest.mark.parametrize("training", [True, False])
+def test_on_a_cpu_tf32_has_the_bits_of_float32(training: bool) -> None:
+    both = (derivatives(Encoder(WIDTH, precision), training) for precision in ("tf32", "float32"))
+    assert all(torch.equal(*values) for values in zip(*both, strict=True))
+
+
 def test_an_unknown_precision_is_refused() -> None:
-    with pytest.raises(ValueError, match="precision is 'float8'; legal: 'float32', 'bfloat16'"):
+    with pytest.raises(ValueError, match="precision is 'float8'; legal: 'float32', 'tf32', 'bfloat16'"):
         Encoder(WIDTH, "float8")(network(), signals(), training=True)  # type: ignore[arg-type]

@@ -553,6 +553,10 @@ def test_bfloat16_is_of_pt_steps_and_float32_of_hypergradients(dataset: Dataset,
     assert equal(*gradients)
 
 
+def test_on_a_cpu_tf32_ends_in_the_bits_of_float32(make: Make, ran: Callable[[str], Ran]) -> None:
+    assert the_same(pretrain(ARMS["simclr"], make(precision="tf32")), ran("simclr").run)
+
+
 def test_a_run_that_computes_anew_ends_alike(make: Make, ran: Callable[[str], Ran]) -> None:
     arm = ARMS["meta"].model_copy(update={"recompute": True})
     again, once = pretrain(arm, make()), ran("meta").run

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 import torch
 from torch import Tensor
@@ -9,7 +11,6 @@ from torch.autograd import forward_ad
 
 from metapt.domains.ppi.data.dataset import on_device
 from metapt.domains.ppi.gin import GinEncoder, dropout_masks, initial_pretrained
-from metapt.hypergrad.layers.precision import Precision
 
 from .graphs_helper import odd_graphs
 
@@ -66,7 +67,9 @@ def test_derivatives_are_those_in_float32_but_for_rounding(training: bool, dropo
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @pytest.mark.parametrize("dropout", [True, False])
-def test_layers_that_are_computed_anew_have_the_same_results(precision: Precision, dropout: bool) -> None:
+def test_layers_that_are_computed_anew_have_the_same_results(
+    precision: Literal["float32", "bfloat16"], dropout: bool
+) -> None:
     again, once = (derivatives(GinEncoder(LAYERS, WIDTH, precision, each), True, dropout) for each in (True, False))
     errors = [float((a - b).norm() / b.norm()) for a, b in zip(again, once, strict=True)]
     assert all(error < (1e-6 if precision == "float32" else 0.02) for error in errors), errors

@@ -139,5 +139,7 @@ def test_an_unknown_setting_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         decide("cpu")
 
 
-def test_on_a_gpu_products_stay_exact(tmp_path: Path) -> None:
+def test_on_a_gpu_products_stay_exact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert decide("cuda", tmp_path).setting == "highest"
+    monkeypatch.setenv(VARIABLE, "medium")
     assert decide("cuda", tmp_path).setting == "highest"

@@ -75,7 +75,7 @@ def decide(device: str, folder: Path | None = None) -> Products:
     """Return the setting for this process, without applying it.
 
     Args:
-        device: on a GPU it is "highest", since "medium" is inexact there.
+        device: on a GPU it is always "highest", since "medium" is inexact there.
         folder: where the first choice for this kind of processor and version of torch is kept; None to keep none.
 
     Raises:
@@ -83,14 +83,14 @@ def decide(device: str, folder: Path | None = None) -> Products:
         MachineError: the folder can't be written.
     """
     named = os.environ.get(VARIABLE)
-    if named is not None:
-        if named not in SETTINGS:
-            raise ConfigError(
-                f"the environment variable {VARIABLE} is {named!r}; legal: {' or '.join(SETTINGS)}, or not set"
-            )
-        return Products(named, f"{VARIABLE} is set", {}, {})
+    if named not in (None, *SETTINGS):
+        raise ConfigError(
+            f"the environment variable {VARIABLE} is {named!r}; legal: {' or '.join(SETTINGS)}, or not set"
+        )
     if device != "cpu":
         return Products("highest", "on a GPU", {}, {})
+    if named is not None:
+        return Products(named, f"{VARIABLE} is set", {}, {})
     if folder is None:
         return look()
     path = folder / f"products-{_processor()}.json"

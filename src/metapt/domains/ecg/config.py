@@ -58,11 +58,11 @@ class EcgPretraining(Section):
     )
     noise: Rate = key(0.1, "standard deviation of the jitter's white noise over that of the lead")
     crop: Annotated[float, Field(gt=0, le=1)] = key(0.5, "largest share of a lead that a crop zeroes")
-    precision: Literal["float32", "bfloat16"] = key(
+    precision: Literal["float32", "tf32", "bfloat16"] = key(
         "float32",
-        "number format in which PT steps compute the encoder; weights, losses and hypergradients stay in float32. With "
-        "bfloat16, hypergradients may have another direction, see benchmarks/README.md (not in the paper; released "
-        "code: none)",
+        "number format in which PT steps compute the encoder; weights, losses and hypergradients stay in float32. tf32 "
+        "rounds the operands of its convolutions to 10 bits on a GPU, and is float32 on a CPU. With bfloat16, "
+        "hypergradients may have another direction, see benchmarks/README.md (not in the paper; released code: none)",
     )
 
 
@@ -78,10 +78,10 @@ class EcgFinetuning(Section):
     batch_norm: Literal["train", "eval"] = key(
         "train", "mode of BatchNorm while the whole network trains (not in the paper; released code: eval)"
     )
-    precision: Literal["float32", "bfloat16"] = key(
+    precision: Literal["float32", "tf32", "bfloat16"] = key(
         "float32",
-        "number format in which FT of the whole network trains the encoder; weights, losses, validation, test and "
-        "linear evaluation stay in float32 (not in the paper; released code: none)",
+        "number format in which FT of the whole network trains the encoder, as in PT; weights, losses, validation, "
+        "test and linear evaluation stay in float32 (not in the paper; released code: none)",
     )
     linear_lr: Rate = key(
         1e-2, "learning rate of linear evaluation, Adam on the head alone (not in the paper; released code: 1e-3)"

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,7 +24,7 @@ from torch.nn import functional as F
 from metapt.domains.ppi.config import Network
 from metapt.hypergrad import Params, Pretrained
 from metapt.hypergrad.layers.batch_norm import batch_norm
-from metapt.hypergrad.layers.precision import Precision, computing_in
+from metapt.hypergrad.layers.precision import computing_in
 from metapt.hypergrad.layers.recompute import recomputed_part
 from metapt.training import pretrained_file
 from metapt.training.pretrained_file import Learned
@@ -32,6 +32,7 @@ from metapt.training.pretrained_file import Learned
 EDGE_BITS = 9
 """Seven bits of evidence, one that marks a self loop, one that marks a masked edge."""
 _MOMENTUM, _EPS = 0.1, 1e-5
+_Precision = Literal["float32", "bfloat16"]
 _BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
 
 
@@ -98,9 +99,9 @@ class GinEncoder:
         recompute: compute the first half of the layers anew for each derivative in training, which saves memory.
     """
 
-    def __init__(self, layers: int, width: int, precision: Precision = "float32", recompute: bool = False) -> None:
+    def __init__(self, layers: int, width: int, precision: _Precision = "float32", recompute: bool = False) -> None:
         self.layers, self.width = layers, width
-        self._precision: Precision = precision
+        self._precision: _Precision = precision
         self._recompute = recompute
 
     def __call__(self, parameters: Params, batch: GraphBatch, *, training: bool, keep: Tensor | None = None) -> Tensor:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from metapt.hypergrad.layers import pairs
 from metapt.hypergrad.layers.once import once_differentiable
 from metapt.hypergrad.layers.passes import read, wanted
+from metapt.hypergrad.layers.precision import as_forward, remember_precision
 
 Pair = tuple[int, int]
 _ONEDNN_BLOCK = 16
@@ -72,11 +73,13 @@ def _lowered(values: Tensor) -> Tensor:
 class _Convolution(torch.autograd.Function):
     @staticmethod
     def forward(context: Any, x: Tensor, w: Tensor, b: Tensor | None, stride: Pair, padding: Pair) -> Tensor:
+        remember_precision(context)
         context.save_for_backward(x, w)
         context.geometry = (stride, padding)
         return _forward(x, w, context.geometry, b)
 
     @staticmethod
+    @as_forward
     def backward(context: Any, *cotangents: Tensor) -> Any:
         x, w = context.saved_tensors
         (dy,) = cotangents
@@ -96,12 +99,14 @@ class _InputGradient(torch.autograd.Function):
 
     @staticmethod
     def forward(context: Any, dy: Tensor, w: Tensor, x: Tensor, geometry: tuple[Pair, Pair]) -> Tensor:
+        remember_precision(context)
         context.save_for_backward(dy, w)
         context.geometry = geometry
         return _input_gradient(dy, x, w, geometry)
 
     @staticmethod
     @once_differentiable
+    @as_forward
     def backward(context: Any, *cotangents: Tensor) -> Any:
         dy, w = context.saved_tensors
         (g,) = cotangents
@@ -115,6 +120,7 @@ class _WeightGradient(torch.autograd.Function):
 
     @staticmethod
     def forward(context: Any, dy: Tensor, x: Tensor, w: Tensor, geometry: tuple[Pair, Pair], valued: bool) -> Tensor:
+        remember_precision(context)
         context.save_for_backward(dy, x)
         context.geometry = geometry
         if not valued:
@@ -123,6 +129,7 @@ class _WeightGradient(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
+    @as_forward
     def backward(context: Any, *cotangents: Tensor) -> Any:
         dy, x = context.saved_tensors
         (g,) = cotangents

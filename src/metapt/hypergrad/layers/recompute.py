@@ -16,6 +16,7 @@ from torch import Tensor
 
 from metapt.hypergrad.layers.once import once_differentiable
 from metapt.hypergrad.layers.passes import read, wanted
+from metapt.hypergrad.layers.precision import as_forward, remember_precision
 from metapt.hypergrad.params import Params
 
 Part = Callable[..., Tensor]
@@ -71,11 +72,13 @@ class _Value(torch.autograd.Function):
     @staticmethod
     def forward(context: Any, *arguments: Any) -> Tensor:
         *tensors, first, context.again = arguments
+        remember_precision(context)
         context.save_for_backward(*tensors)
         result: Tensor = first(*tensors)
         return result
 
     @staticmethod
+    @as_forward
     def backward(context: Any, *cotangents: Tensor) -> Any:
         tensors = context.saved_tensors
         asked = tuple(wanted(context, index) for index in range(len(tensors)))
@@ -90,6 +93,7 @@ class _Derivative(torch.autograd.Function):
     @staticmethod
     def forward(context: Any, dy: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
         *tensors, context.again, context.asked, valued = arguments
+        remember_precision(context)
         context.save_for_backward(dy, *tensors)
         with context.again.graph():
             leaves = _leaves(tensors, valued)
@@ -102,6 +106,7 @@ class _Derivative(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
+    @as_forward
     def backward(context: Any, *cotangents: Tensor) -> Any:
         dy, *tensors = context.saved_tensors
         inputs = [wanted(context, index + 1) for index in range(len(tensors))]
