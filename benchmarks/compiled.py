@@ -20,16 +20,12 @@ import torch
 
 import ecg
 import ppi
-from metapt.domains.ecg.config import Warp
 from metapt.domains.ecg.setting import policy_of
 from metapt.domains.ppi.batches import PpiBatches
 from metapt.domains.ppi.problem import MultitaskProblem
 from metapt.machine import machine_name
 from metapt.training.optimizers import OptimizerSpec
 from metapt.training.pretraining import Pretrainer
-
-MILD = Warp(smoothing="velocity", scale="log", initial=4.0)
-"""The paper's first warp folds so often that its signals depend on how numbers are rounded."""
 
 
 def main() -> None:
@@ -69,7 +65,7 @@ def trainer(arguments: argparse.Namespace) -> tuple[Pretrainer, Any]:
     """Return a trainer at its start, and its meta-parameters."""
     adam = OptimizerSpec("Adam", {"lr": 1e-3, "fused": True})
     if arguments.domain == "ecg":
-        setting, policy = ecg.make_setting(arguments.width, arguments), policy_of(MILD)
+        setting, policy = ecg.make_setting(arguments.width, arguments), policy_of(ecg.SMOOTH)
         meta = setting.initial_meta(policy)
         return Pretrainer(setting.problem(policy), setting.batches(), setting.initial(), adam), meta
     graphs = ppi.make_setting(ppi.SHAPES["small"], arguments)

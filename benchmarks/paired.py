@@ -2,7 +2,7 @@
 
     python benchmarks/paired.py results/float32 results/bfloat16 ppi/finetune/graph_supervised/full_access/metrics.csv
 
-Prints mean, mean difference and its standard error over PT seeds; FT seeds are averaged.
+Ends within seconds. Prints mean, mean difference and its standard error over PT seeds; FT seeds are averaged.
 """
 
 from __future__ import annotations
@@ -15,12 +15,16 @@ import pandas as pd
 from metapt.twostage.replicates import pretrain_seed
 
 
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("first", type=Path)
+    made.add_argument("second", type=Path)
+    made.add_argument("metrics", nargs="+", help="path of a metrics.csv in both folders")
+    return made
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("first", type=Path)
-    parser.add_argument("second", type=Path)
-    parser.add_argument("metrics", nargs="+", help="path of a metrics.csv in both folders")
-    arguments = parser.parse_args()
+    arguments = parser().parse_args()
     print("| run | evaluation | first | second | second - first | PT seeds |\n| --- | --- | --- | --- | --- | --- |")
     for path in arguments.metrics:
         values = pd.concat({part: by_seed(getattr(arguments, part) / path) for part in ("first", "second")}, axis=1)
@@ -29,7 +33,8 @@ def main() -> None:
             n = len(difference)
             print(
                 f"| {Path(path).parent} | {evaluation} | {each['first'].mean():.2f} | {each['second'].mean():.2f} "
-                f"| {difference.mean():+.2f} ± {difference.std(ddof=1) / n**0.5:.2f} | {n} |"
+                f"| {difference.mean():+.2f} ± {difference.std(ddof=1) / n**0.5:.2f} | {n} |",
+                flush=True,
             )
 
 

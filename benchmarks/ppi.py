@@ -1,16 +1,19 @@
 """Measure time and memory of multitask PT on protein graphs: plain PT, meta-PT, bare encoder, GIN with messages.
 
-    python benchmarks/ppi.py [--shapes small paper] [--rounds 9] [--threads N] [--device cuda] [--mirror DIR] [--json F]
+    python benchmarks/ppi.py [--shapes small] [--rounds 3] [--threads N] [--device cuda] [--mirror DIR] [--json F]
 
-Graphs are random, with the sizes of ego graphs; their content does not affect the results. In each round the contenders
-take turns: the bare encoder's forward and backward pass on a prepared batch with prepared dropout masks (and without
-masks, to measure their cost), a plain PT step, the same step with a GIN with a message per edge and torch-geometric's
-loader, and meta-updates with Neumann 1, with the identity, and with Neumann 1 whose PT gradient serves the next PT
-step. A period is 10 PT steps and a meta-update. Ratios are of times in the same round. Peak memory is that of a first
-PT step and the contender's first step in a process of their own that returns freed memory at once; it includes the
-optimiser's state. "Recomputed" is the meta-update with Neumann 1 and `recompute: true`. `--mirror` names a folder with
-the STRING files of E. coli and B. subtilis and the sample of Hu et al.'s archive.
-The counted limit is that of `limit.py`, measured in each round.
+By default it ends within two minutes on two CPU cores, with `--shapes paper` in a few minutes.
+
+Graphs are random, with the sizes of ego graphs; their content does not affect the results. Each row is printed when it
+is measured. In each round the steps of a row take turns: a plain PT step and the bare encoder's forward and backward
+pass on a prepared batch with prepared dropout masks (and without masks, to measure their cost), the same step with a
+GIN with a message per edge and torch-geometric's loader, or meta-updates with Neumann 1, with the identity, and with
+Neumann 1 whose PT gradient serves the next PT step. A period is 10 PT steps and a meta-update. Ratios are of times in
+the same round. Peak memory is that of a first PT step and the row's first step, on a CPU in a process of their own that
+returns freed memory at once; it includes the optimiser's state. "Recomputed" is the meta-update with Neumann 1 and
+`recompute: true`. `--mirror` names a folder with the STRING files of E. coli and B. subtilis and the sample of Hu et
+al.'s archive. The counted limit is that of `limit.py`, measured in each round. On a GPU the plain PT step is timed in
+all precisions (in TF32 as a whole), and columns are added (see `steps.py`).
 """
 
 from __future__ import annotations
@@ -19,21 +22,15 @@ import argparse
 import dataclasses
 import gc
 import io
-import json
-import multiprocessing
-import os
 import pickle
-import shlex
-import statistics
-import sys
 import time
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-
+import steps  # isort: skip  # before torch
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -42,7 +39,6 @@ from torch_geometric.data import Batch, Data
 from torch_geometric.loader import DataLoader
 from torch_geometric.nn import MessagePassing, global_mean_pool
 
-from limit import Limit, flop, moved
 from metapt.domains.ppi import config, finetune
 from metapt.domains.ppi.arms import meta_loop
 from metapt.domains.ppi.data.archive import MEMBER, read_archive
@@ -50,19 +46,19 @@ from metapt.domains.ppi.data.dataset import on_device
 from metapt.domains.ppi.data.ego import ego_graphs, network
 from metapt.domains.ppi.data.graphs import EVIDENCE, Graphs, pack, unpack
 from metapt.domains.ppi.data.string_files import read_links
-from metapt.domains.ppi.gin import EDGE_BITS
+from metapt.domains.ppi.gin import EDGE_BITS, GinEncoder
 from metapt.domains.ppi.pretraining_setting import PpiSetting
 from metapt.domains.ppi.problem import MultitaskProblem
 from metapt.hypergrad import Identity, Neumann, Pretrained
-from metapt.machine import machine_name
+from metapt.hypergrad.layers.precision import tf32
+from metapt.training.guard import HypergradientGuard
 from metapt.training.measure import Measured
 from metapt.training.products import decide
 from metapt.training.seeds import generator
 
-PERIOD = 10
 SEEDS = 5
 BATCH = 32
-LIMITS = {"paper": "at most 1.7"}
+LIMITS = {"paper": "1.7"}
 """The bar of a plain PT step over its counted limit, by shape."""
 LR = 1e-4
 FINE = 40
@@ -82,143 +78,61 @@ class Shape(NamedTuple):
 
 
 SHAPES = {"small": Shape(64, 4, 386, 49, 960), "paper": Shape(300, 5, 5000, 40, 700)}
-Contenders = dict[str, Callable[[], object]]
-Row = tuple[str, str, list[float]]
+Steps = dict[str, Callable[[], object]]
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--shapes", nargs="+", choices=list(SHAPES), default=["small"])
+    made.add_argument("--graphs", type=int, default=512, help="random graphs, half of them of the test species")
+    made.add_argument("--rounds", type=int, default=3)
+    made.add_argument("--threads", type=int, default=torch.get_num_threads())
+    made.add_argument("--device", default="cpu")
+    made.add_argument("--precision", choices=("float32", "bfloat16"), default="float32", help="of the encoder")
+    made.add_argument("--mirror", type=Path, help="folder with real data; without it the rows on them are left out")
+    made.add_argument("--json", type=Path, help="write all rows here")
+    return made
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shapes", nargs="+", choices=list(SHAPES), default=list(SHAPES))
-    parser.add_argument("--graphs", type=int, default=512, help="random graphs, half of them of the test species")
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32", help="of the encoder in PT")
-    parser.add_argument("--mirror", type=Path, help="folder with real data; without it two rows are left out")
-    parser.add_argument("--json", type=Path, help="write all times here")
-    arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
-    load = os.getloadavg()[0]
-    results = {name: measure(name, arguments) for name in arguments.shapes}
-    if arguments.mirror is not None:
-        results["real data"] = {"table": [*ego_rows(arguments), archive_row(arguments)]}
-    print(f"\n- command: python {shlex.join(sys.argv)}")
-    print(
-        f"- machine: {machine_name(arguments.device)}, {os.cpu_count()} cores, load before {load:.1f}; "
-        f"{arguments.device}"
-    )
-    print(f"- {arguments.threads} threads, {arguments.precision}, {arguments.rounds} rounds; torch {torch.__version__}")
-    if arguments.mirror is None:
-        print("- left out, for want of --mirror: ego graphs of real networks, reading the archive")
-    print("\n| shape | what | median (min-max) | bar |\n| --- | --- | --- | --- |")
-    for name, result in results.items():
-        for what, bar, values in result["table"]:
-            print(
-                f"| {name} | {what} | {statistics.median(values):.3g} ({min(values):.3g}-{max(values):.3g}) | {bar} |"
-            )
-    if arguments.json:
-        arguments.json.write_text(json.dumps(results, indent=1))
+    arguments = parser().parse_args()
+    table = steps.Table(arguments, "shape")
+    with tf32(False) if table.on_gpu else nullcontext():
+        for name in arguments.shapes:
+            measure(table, name, arguments)
+        if arguments.mirror is not None:
+            ego_rows(table, arguments)
+            archive_row(table, arguments)
 
 
-def measure(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return times of all contenders for one shape, peak memory, and rows (what, criterion, a value per round)."""
+def measure(table: steps.Table, name: str, arguments: argparse.Namespace) -> None:
+    """Measure all rows of one shape."""
     setting = make_setting(SHAPES[name], arguments)
     check_equal(setting)
     if setting.network.width >= 256:  # as jobs do
-        products = decide(arguments.device)
-        products.apply()
-        print(f"- {name}: {products}")
-    contenders = make_contenders(setting)
-    synchronise = torch.cuda.synchronize if arguments.device == "cuda" else lambda: None
-    times: dict[str, list[float]] = {contender: [] for contender in contenders}
-    work = {contender: flop(step) for contender, step in contenders.items()}
-    state, limit, limits, rates = (
-        moved(setting.initial().vector()),
-        Limit(getattr(torch, arguments.precision), arguments.device),
-        list[float](),
-        list[float](),
-    )
-    for turn in range(arguments.rounds + 1):
-        for contender, step in contenders.items():
-            gc.collect()
-            synchronise()
-            start = time.perf_counter()
-            step()
-            synchronise()
-            if turn:  # the first turn is a warm-up
-                times[contender].append(time.perf_counter() - start)
-            if turn and contender == "plain":
-                limits.append(limit.seconds(work["plain"], state))
-                rates.append(work["plain"] / 1e9 / times["plain"][-1])
-    os.environ["MALLOC_MMAP_THRESHOLD_"] = "65536"  # later processes return freed tensors to the system
-    with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
-        kinds = ("plain", "messages", "neumann", "identity", "recomputed")
-        peaks = {which: pool.apply(peak, (which, name, arguments)) for which in kinds}
-
-    def ratio(top: Callable[[dict[str, float]], float]) -> list[float]:
-        return [top(dict(zip(times, row, strict=True))) for row in zip(*times.values(), strict=True)]
-
-    one, all_seeds = linear(setting, arguments.rounds)
-    table: list[Row] = [
-        ("bare encoder, forward and backward, s", "", times["bare"]),
-        ("the same without dropout's masks, s", "", times["bare, no masks"]),
-        ("plain PT step, s", "", times["plain"]),
-        ("PT step with messages, s", "", times["messages"]),
-        ("meta-update, Neumann 1, s", "", times["neumann"]),
-        ("meta-update, identity, s", "", times["identity"]),
-        ("meta-update, Neumann 1, whose PT gradient is reused, s", "", times["reused"]),
-        ("plain PT step, GFLOP/s", "", rates),
-        (
-            "plain PT step / its counted limit",
-            LIMITS.get(name, ""),
-            [t / least for t, least in zip(times["plain"], limits, strict=True)],
-        ),
-        ("plain PT step / bare encoder", "at most 1.15", ratio(lambda t: t["plain"] / t["bare"])),
-        ("plain PT step / bare encoder without masks", "", ratio(lambda t: t["plain"] / t["bare, no masks"])),
-        ("PT step with messages / plain PT step", "at least 2.5", ratio(lambda t: t["messages"] / t["plain"])),
-        (
-            "meta / plain per 10 PT steps, Neumann 1",
-            "at most 1.50",
-            ratio(lambda t: 1 + t["neumann"] / (PERIOD * t["plain"])),
-        ),
-        (
-            "meta / plain per 10 PT steps, identity",
-            "at most 1.27",
-            ratio(lambda t: 1 + t["identity"] / (PERIOD * t["plain"])),
-        ),
-        ("meta / plain by counted FLOP, Neumann 1", "", [1 + work["neumann"] / (PERIOD * work["plain"])]),
-        ("meta / plain by counted FLOP, identity", "", [1 + work["identity"] / (PERIOD * work["plain"])]),
-        (
-            "the same, Neumann 1, gradient reused",
-            "at most 1.40",
-            ratio(lambda t: (PERIOD - 1 + (t["reused"] + t["along"]) / t["plain"]) / PERIOD),
-        ),
-        *((f"peak memory, {which}, GB", "", [value]) for which, value in peaks.items()),
-        ("peak memory, meta (Neumann 1) / plain", "", [peaks["neumann"] / peaks["plain"]]),
-        ("peak memory, meta, recomputed / plain", "at most 2.0", [peaks["recomputed"] / peaks["plain"]]),
-        ("meta-update, recomputed / Neumann 1", "at most 1.2", ratio(lambda t: t["recomputed"] / t["neumann"])),
-        (
-            f"linear evaluation, {SEEDS} seeds / 1 seed",
-            "at most 1.5",
-            [a / b for a, b in zip(all_seeds, one, strict=True)],
-        ),
-    ]
-    return {"shape": SHAPES[name]._asdict(), "times": times, "peaks": peaks, "table": table}
+        decide(arguments.device).apply()
+    made = make_steps(setting)
+    steps.step_rows(table, name, made, setting.initial().vector(), LIMITS.get(name, ""))
+    plain, bare, messages = table.in_turn(made["plain"], made["bare, no masks"], made["messages"])
+    table.row(name, "plain PT step / bare encoder without masks", steps.ratios(plain, bare))
+    table.row(name, "plain PT step / PT step with messages", steps.ratios(plain, messages), "0.4")
+    one, all_seeds = table.in_turn(*(linear(setting, seeds) for seeds in (1, SEEDS)))
+    table.row(name, f"linear evaluation, {SEEDS} seeds / 1 seed", steps.ratios(all_seeds, one), "1.5")
+    steps.memory_rows(table, name, lambda which: table.alone(peak, which, name, arguments), ["messages"])
 
 
-def peak(contender: str, name: str, arguments: argparse.Namespace) -> float:
-    """Return the memory in GB that a PT step and a contender's step take on top of what the process held before."""
+def peak(step: str, name: str, arguments: argparse.Namespace) -> float:
+    """Return the memory in GB that a PT step and a step take on top of what the process held before."""
     torch.set_num_threads(arguments.threads)
-    contenders = make_contenders(make_setting(SHAPES[name], arguments), [contender, "plain"])
-    first = contender if contender == "messages" else "plain"
+    made = make_steps(make_setting(SHAPES[name], arguments), [step, "plain"])
     gc.collect()
     with Measured(arguments.device) as measured:
-        contenders[first]()
-        contenders[contender]()
+        made[step if step == "messages" else "plain"]()
+        made[step]()
     return measured.peak_bytes / 1e9
 
 
-def make_contenders(setting: PpiSetting, names: Sequence[str] = ()) -> Contenders:
+def make_steps(setting: PpiSetting, names: Sequence[str] = ()) -> Steps:
     """Return the functions that are timed (all if none is named); each takes one step from where the last one ended."""
     loop = meta_loop(setting, config.PpiMeta())
     trainer = loop._pretrainer
@@ -239,28 +153,55 @@ def make_contenders(setting: PpiSetting, names: Sequence[str] = ()) -> Contender
         return run
 
     def update(inverse: Identity | Neumann, reuse: bool = False, recompute: bool = False) -> Callable[[], object]:
+        # Norms with the identity are 1 / lr times those with Neumann, which one guard for both would call exploding.
+        guard = HypergradientGuard(loop.settings.explosion_factor, loop.settings.max_skipped)
+
         def run() -> None:
             loop.problem = MultitaskProblem(setting.trained(recompute))
             loop.settings = dataclasses.replace(loop.settings, inverse=inverse, reuse_gradient=reuse)
+            loop.guard = guard
             loop._meta_update()
 
         return run
 
-    def plain() -> None:
-        trainer.step(loop.meta)
+    def plain(precision: Any) -> Callable[[], object]:
+        network = setting.network
+        problem = MultitaskProblem(GinEncoder(network.layers, network.width, precision.replace("tf32", "float32")))
+
+        def run() -> None:
+            trainer.problem = problem
+            with tf32(True) if precision == "tf32" else nullcontext():
+                trainer.step(loop.meta)
+
+        return run
 
     makers: dict[str, Callable[[], Callable[[], object]]] = {
         "bare": lambda: bare(True),
         "bare, no masks": lambda: bare(False),
-        "plain": lambda: plain,
+        "plain": lambda: plain(setting.pretrain.precision),
         "messages": lambda: message_step(setting),
         "neumann": lambda: update(Neumann(1, LR)),
         "identity": lambda: update(Identity()),
         "reused": lambda: update(Neumann(1, LR), reuse=True),
-        "recomputed": lambda: update(Neumann(1, LR), recompute=True),
         "along": lambda: loop._pretrain_step,  # the PT step with the reused gradient
+        "recomputed": lambda: update(Neumann(1, LR), recompute=True),
+        "finetune": lambda: steps.finetune_step(full_transfer(setting)),
     }
+    if setting.dataset.device == "cuda":
+        makers |= {f"plain, {each}": (lambda each=each: plain(each)) for each in ("tf32", "bfloat16")}
     return {name: make() for name, make in makers.items() if name in (names or makers)}
+
+
+def finetune_sets(setting: PpiSetting) -> finetune.PpiSets:
+    parts = [torch.from_numpy(part) for part in (*setting.finetune, setting.graphs)]
+    return finetune.PpiSets(setting.dataset, *parts, tasks=torch.arange(setting.dataset.fine_tasks))
+
+
+def full_transfer(setting: PpiSetting) -> finetune.Transfer:
+    """Return an FT run."""
+    start, settings = setting.initial(), config.PpiFinetuning(batch_size=BATCH, precision=setting.pretrain.precision)
+    given = setting.encoder, start.encoder, start.buffers, finetune_sets(setting), settings, LR
+    return finetune.full_transfer(*given, generator("benchmark", 0))
 
 
 class MessageLayer(MessagePassing):  # type: ignore[misc]
@@ -391,25 +332,16 @@ def as_data(graphs: Graphs, index: int) -> Data:
     )
 
 
-def linear(setting: PpiSetting, rounds: int) -> tuple[list[float], list[float]]:
-    """Return times of linear evaluation with one and with all FT seeds."""
-    pretrained = setting.initial()
-    parts = [torch.from_numpy(part) for part in (*setting.finetune, setting.graphs)]
-    sets = finetune.PpiSets(setting.dataset, *parts, tasks=torch.arange(setting.dataset.fine_tasks))
-    times: dict[int, list[float]] = {1: [], SEEDS: []}
-    for _ in range(rounds):
-        for seeds, taken in times.items():
-            start = time.perf_counter()
-            finetune.linear_evaluation(
-                setting.encoder,
-                pretrained.encoder,
-                pretrained.buffers,
-                sets,
-                config.PpiFinetuning(),
-                [generator("benchmark", seed) for seed in range(seeds)],
-            )
-            taken.append(time.perf_counter() - start)
-    return times[1], times[SEEDS]
+def linear(setting: PpiSetting, seeds: int) -> Callable[[], object]:
+    """Return linear evaluation with some FT seeds."""
+    start, sets = setting.initial(), finetune_sets(setting)
+
+    def run() -> None:
+        generators = [generator("benchmark", seed) for seed in range(seeds)]
+        given = setting.encoder, start.encoder, start.buffers, sets, config.PpiFinetuning()
+        finetune.linear_evaluation(*given, generators)
+
+    return run
 
 
 def make_setting(shape: Shape, arguments: argparse.Namespace) -> PpiSetting:
@@ -452,9 +384,8 @@ def no_checkpoint() -> Any:
     raise AssertionError("a benchmark keeps no checkpoints")
 
 
-def ego_rows(arguments: argparse.Namespace) -> list[Row]:
-    """Return ego graphs per second around all proteins of each network, with the settings of the default config."""
-    rows: list[Row] = []
+def ego_rows(table: steps.Table, arguments: argparse.Namespace) -> None:
+    """Measure ego graphs per second around all proteins of each network, with the settings of the default config."""
     for taxon, species in NETWORKS.items():
         links = read_links(arguments.mirror / f"{taxon}.protein.physical.links.full.v12.0.txt.gz", taxon, 400)
         net = network(len(links.proteins), links.edges, links.bits)
@@ -464,21 +395,15 @@ def ego_rows(arguments: argparse.Namespace) -> list[Row]:
             found = ego_graphs(net, np.arange(len(net)), config.Ego())
             rates.append(len(net) / (time.perf_counter() - start))
         size = f"{len(found.nodes) / len(net):.0f} nodes, {2 * len(found.edges) / len(net):.0f} directed edges"
-        rows.append((f"ego graphs per second, {species} ({size})", "at least 1000", rates))
-    return rows
+        table.row("real data", f"ego graphs per second (at least 1000), {species} ({size})", rates)
 
 
-def archive_row(arguments: argparse.Namespace) -> Row:
-    """Return the time of reading the archive's sample to the prepared form over that of torch.load alone."""
+def archive_row(table: steps.Table, arguments: argparse.Namespace) -> None:
+    """Measure the time of reading the archive's sample to the prepared form over that of torch.load alone."""
     path = arguments.mirror / ARCHIVE
-    ratios = []
-    for _ in range(arguments.rounds):
-        start = time.perf_counter()
-        read_archive(path)
-        middle = time.perf_counter()
-        load_with_stubs(path)
-        ratios.append((middle - start) / (time.perf_counter() - middle))
-    return "reading the archive's sample / torch.load with stub classes", "at most 3", ratios
+    read, loaded = table.in_turn(lambda: read_archive(path), lambda: load_with_stubs(path))
+    what = "reading the archive's sample / torch.load with stub classes"
+    table.row("real data", what, steps.ratios(read, loaded), "3")
 
 
 class Stub:

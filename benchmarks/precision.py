@@ -1,7 +1,9 @@
 """Hypergradients and times of encoders in bfloat16 beside those in float32, per inverse solver and FT solver.
 
-    python benchmarks/precision.py [--width 8] [--batch 32] [--shape small] [--steps 20] [--draws 3] [--threads 1]
+    python benchmarks/precision.py [--width 8] [--batch 16] [--shape small] [--steps 20] [--draws 2] [--threads 1]
                                    [--warp 1]
+
+By default it ends within two minutes on two CPU cores.
 
 Both encoders have the same weights (after some PT steps in float32) and see the same minibatches. "Next minibatch" is
 the cosine between two float32 hypergradients on different minibatches: what bfloat16 changes is to be judged beside it.
@@ -44,20 +46,22 @@ INVERSES: dict[str, tuple[Inverse, Curvature]] = {
 Draw = Callable[[], dict[str, Any]]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--width", type=int, default=8, help="of the ECG encoder")
-    parser.add_argument("--batch", type=int, default=32, help="ECGs in a PT minibatch")
-    parser.add_argument(
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--width", type=int, default=8, help="of the ECG encoder")
+    made.add_argument("--batch", type=int, default=16, help="ECGs in a PT minibatch")
+    made.add_argument(
         "--shape", choices=list(ppi.SHAPES), default="small", help="of the protein graphs and their encoder"
     )
-    parser.add_argument("--steps", type=int, default=20, help="PT steps before")
-    parser.add_argument("--draws", type=int, default=3, help="minibatches that hypergradients are computed on")
-    parser.add_argument(
-        "--warp", type=float, default=1.0, help="m at the start (the paper's 4 makes gradients chaotic)"
-    )
-    parser.add_argument("--threads", type=int, default=1)
-    arguments = parser.parse_args()
+    made.add_argument("--steps", type=int, default=20, help="PT steps before")
+    made.add_argument("--draws", type=int, default=2, help="minibatches that hypergradients are computed on")
+    made.add_argument("--warp", type=float, default=1.0, help="m at the start (the paper's 4 makes gradients chaotic)")
+    made.add_argument("--threads", type=int, default=1)
+    return made
+
+
+def main() -> None:
+    arguments = parser().parse_args()
     torch.set_num_threads(arguments.threads)
     print(
         "| domain | FT solver | inverse | cosine to float32: median (min) | norm / float32's | next minibatch | time |"
@@ -70,7 +74,9 @@ def main() -> None:
 
 def ecg_problem(arguments: argparse.Namespace) -> tuple[MetaPretraining, Any]:
     """Return a loop after some PT steps, and its problem with an encoder in bfloat16."""
-    setting = ecg.make_setting(arguments.width, argparse.Namespace(batch=arguments.batch, labelled=200, device="cpu"))
+    setting = ecg.make_setting(
+        arguments.width, argparse.Namespace(batch=arguments.batch, labelled=200, device="cpu", precision="float32")
+    )
     warp = ecg_config.Warp(network_width=arguments.width, initial=arguments.warp)
     loop, policy = ecg_loop(setting, ecg_config.EcgMeta(warp=warp, batch_size=128))
     advance(loop, arguments.steps)
@@ -80,7 +86,9 @@ def ecg_problem(arguments: argparse.Namespace) -> tuple[MetaPretraining, Any]:
 
 def ppi_problem(arguments: argparse.Namespace) -> tuple[MetaPretraining, Any]:
     """Return the same of protein graphs."""
-    setting = ppi.make_setting(ppi.SHAPES[arguments.shape], argparse.Namespace(graphs=256, device="cpu"))
+    setting = ppi.make_setting(
+        ppi.SHAPES[arguments.shape], argparse.Namespace(graphs=256, device="cpu", precision="float32")
+    )
     loop = ppi_loop(setting, ppi_config.PpiMeta())
     advance(loop, arguments.steps)
     encoder = gin.GinEncoder(setting.network.layers, setting.network.width, "bfloat16")

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 
@@ -36,6 +37,8 @@ PROGRAMS = ("snakemake", "metapt", "make", "python3?", "pip", "pytest", "srun", 
 
 UNCHECKED = {"tmux", "git", "cd", ".", "$EDITOR", "pre-commit", "rsync", "squeue", "awk", "xargs", "tail", "find"}
 """Programs that are not this project's."""
+
+BENCHMARKS = tuple(f"benchmarks/{name}.py" for name in ("ecg", "ppi", "precision", "paired"))
 
 FRAGMENTS = {
     "srun --gres=gpu:1 metapt estimate …": "metapt estimate --configfile config/paper.yaml",
@@ -233,6 +236,9 @@ def python(arguments: list[str], project: Path, monkeypatch: pytest.MonkeyPatch)
         metapt(arguments[2:], project, monkeypatch)
     elif arguments[0] == "-c":
         subprocess.run([sys.executable, *arguments], check=True, capture_output=True)
+    elif arguments[0] in BENCHMARKS:
+        monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+        import_module(Path(arguments[0]).stem).parser().parse_args(arguments[1:])
     else:
         assert arguments[:2] == ["-m", "venv"] or (ROOT / arguments[0]).is_file()
 
