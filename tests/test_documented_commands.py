@@ -25,6 +25,7 @@ PAGES = [
     ROOT / "CONTRIBUTING.md",
     ROOT / "SECURITY.md",
     ROOT / "benchmarks" / "README.md",
+    ROOT / "benchmarks" / "gpu.md",
     ROOT / "config" / "README.md",
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
@@ -59,6 +60,8 @@ FRAGMENTS = {
 OVERLAYS = {
     "k5.yaml": "mnist:\n  rotation_mean:\n    arms:\n      k5: {extends: meta-shared, unroll_steps: 5}\n",
     "species.yaml": "results: results/yeasts\nppi:\n  string: {species: [4932, 284812]}\n  test_species: [284812]",
+    "width.yaml": "results: results/width16\necg: {width: 16}",
+    "sizes.yaml": "ecg: {full_access: {finetune_sizes: [100, 250, 1000, 2500]}}",
     "site.yaml": "data:\n  mirrors: [/shared/mirror]",
 }
 """Files that pages tell to write, as they show them."""
