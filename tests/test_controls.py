@@ -73,13 +73,13 @@ def controls(case: Case) -> list[str]:
 
 
 def jobs_of(case: Case, arm: str) -> tuple[Job, Job]:
-    """Return a PT job and the FT job of an arm."""
+    """Return a PT job and an FT job of an arm."""
     made: Any = {"ecg": EcgJobs, "ppi": PpiJobs}[case.domain]
     jobs = made(case.domain, getattr(CONFIGS[case.config], case.domain), PLACE)
     if case.domain == "ppi":
-        return jobs.pretrain(arm, "full_access", 0), jobs.finetune(arm, "full_access")
+        return jobs.pretrain(arm, "full_access", 0), jobs.finetune(arm, "full_access", 0)
     seen = ecg.access(jobs.config.arms[arm], 500)
-    return jobs.pretrain(arm, seen, 0), jobs.finetune(arm, seen, 500)
+    return jobs.pretrain(arm, seen, 0), jobs.finetune(arm, seen, 500, 0)
 
 
 def without(config: dict[str, Any], *keys: str) -> dict[str, Any]:

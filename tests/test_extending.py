@@ -34,7 +34,7 @@ USES = {
         """
 targets = "ecg_best_epoch", "ecg_full_access"
 names, others = ({job.name for job in plan.needed(plan.summaries[each])} for each in targets)
-assert "ecg/finetune/meta/n30/n30" in names
+assert "ecg/finetune/meta/n30/n30/seed0" in names
 assert names - others == {"ecg/best_epoch"}  # nothing is trained again
 """,
     ),

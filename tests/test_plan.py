@@ -70,9 +70,9 @@ def test_the_cluster_page_says_how_many_jobs_the_papers_config_has() -> None:
         for names in (["paper.yaml"], ["paper.yaml", "ablations/paper-seeds.yaml"])
     )
     counts = stages(whole)
-    assert f"has {len(whole.jobs):,} jobs: {counts['pretrain']} PT runs, {counts['finetune']} FT jobs" in text
+    assert f"has {len(whole.jobs):,} jobs: {counts['pretrain']} PT runs, {counts['finetune']:,} FT jobs" in text
     assert f"{counts['study']} studies" in text
-    assert f"there are {len(fewer.jobs)} jobs" in text
+    assert f"there are {len(fewer.jobs):,} jobs" in text
 
 
 def test_further_seeds_repeat_all_runs_in_another_folder() -> None:
@@ -128,11 +128,12 @@ def test_the_papers_protein_experiments_take_these_jobs() -> None:
     pretrain = len(MAIN_ARMS) + (1 + FOLDS) * len(others) + 3 + 4 + 2
     # Arms that see no FT data have no runs for half of them, but separate FT runs on held-out tasks.
     finetune = len(MAIN_ARMS) + len(others) + FOLDS * len(fewer) + 3 + 4 + 2
+    seeds = PAPER["ppi"]["pretrain_seeds"]
     assert stages(plan(ppi=PAPER["ppi"])) == {
         "download": 1,
         "prepare": 1,
-        "pretrain": PAPER["ppi"]["pretrain_seeds"] * pretrain,
-        "finetune": finetune,
+        "pretrain": seeds * pretrain,
+        "finetune": seeds * finetune,
         "study": 1,
         "summarise": len(PAPER["ppi"].keys() - {"source", "pretrain_seeds", "arms"}),
         "collect": 1,
@@ -157,10 +158,9 @@ def test_one_pretraining_of_an_arm_without_labels_serves_all_settings() -> None:
     ]
     assert len(pretrain) == 2 + 2 * (2 + FOLDS)
     settings = ["full_access", *(f"held_out_{fold}" for fold in range(FOLDS))]
-    assert names(found, "finetune") == sorted(
-        [f"ppi/finetune/graph_supervised/{setting}" for setting in settings]
-        + [f"ppi/finetune/meta/{setting}" for setting in [*settings, "half_data"]]
-    )
+    cells = [f"graph_supervised/{setting}" for setting in settings]
+    cells += [f"meta/{setting}" for setting in [*settings, "half_data"]]
+    assert names(found, "finetune") == sorted(f"ppi/finetune/{cell}/seed{seed}" for cell in cells for seed in (0, 1))
 
 
 def test_frozen_weights_come_from_the_same_setting_and_seed() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -58,15 +58,6 @@ class Place:
     sources: Mapping[str, Any]  # the content of sources.yaml
     mirrors: list[str]  # see `Data.mirrors` of the config
     gpu: bool = False  # whether training asks for a GPU
-
-
-def seeds_folder(seeds: Sequence[int] | None) -> str:
-    """Return the end of the path of an FT job with certain PT seeds; empty for one with the config's.
-
-    >>> seeds_folder([4]), seeds_folder([0, 1]), seeds_folder(None)
-    ('/seeds4', '/seeds0-1', '')
-    """
-    return "" if seeds is None else f"/seeds{'-'.join(map(str, seeds))}"
 
 
 class Jobs(Generic[S]):

@@ -65,7 +65,7 @@ def finetune_config(folder: Path, **changes: Any) -> dict[str, Any]:
         "meta_size": None,
         "size": 30,
         "split": "patients",
-        "pretrain_seeds": list(range(SEEDS)),
+        "seed": 1,
         "finetune_seeds": 2,
     }
     section = {"epochs": 2, "linear_epochs": 3, "batch_size": 16}
@@ -81,14 +81,14 @@ def outputs(folder: Path, *names: str) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="module")
-def encoders(prepared: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def encoders(prepared: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Return pretrained.pt of two PT seeds."""
-    found = {}
+    found = []
     for seed in range(SEEDS):
         folder = tmp_path_factory.mktemp(f"seed{seed}")
         written = outputs(folder, "pretrained")
         pretrain.run(pretrain_config(folder, {"method": "no_pt"}, seed=seed), prepared, written, Machine())
-        found[f"seed{seed}"] = written["pretrained"]
+        found.append(written["pretrained"])
     return found
 
 
@@ -128,17 +128,18 @@ def test_a_frozen_warp_is_the_learned_one_from_the_first_step(prepared: dict[str
 
 @pytest.mark.parametrize("split", get_args(Split))
 def test_each_pt_seed_is_fine_tuned_from_its_encoder_on_its_ft_set(
-    split: Split, prepared: dict[str, Path], encoders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    split: Split, prepared: dict[str, Path], encoders: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given: list[tuple[Any, ...]] = []
     linear = finetune.linear_evaluation
     monkeypatch.setattr(finetune, "linear_evaluation", lambda *args: given.append(args) or linear(*args))
-    config = finetune_config(tmp_path, evaluations=["linear_evaluation"], split=split)
-    finetune.run(config, prepared | encoders, outputs(tmp_path), Machine())
+    for seed, encoder in enumerate(encoders):
+        config = finetune_config(tmp_path, evaluations=["linear_evaluation"], split=split, seed=seed)
+        finetune.run(config, prepared | {"pretrained": encoder}, outputs(tmp_path), Machine())
     dataset = open_dataset(prepared, 1000, "cpu")
     assert len(given) == SEEDS
     for seed, (_, start, _, _, sets, _, generators) in enumerate(given):
-        expected = load_pretrained(encoders[f"seed{seed}"], 2, "cpu").pretrained.encoder
+        expected = load_pretrained(encoders[seed], 2, "cpu").pretrained.encoder
         assert all(torch.equal(value, expected[name]) for name, value in start.items())
         train, validation = finetune_indices(dataset.records, 30, seed, split)
         for part, chosen in zip(sets, (train, validation, dataset.records.test), strict=True):
@@ -171,10 +172,10 @@ def test_pretraining_is_told_how_its_labelled_ecgs_are_split(
         assert np.array_equal(part, expected)
 
 
-def test_equal_runs_leave_equal_bytes(prepared: dict[str, Path], encoders: dict[str, Path], tmp_path: Path) -> None:
+def test_equal_runs_leave_equal_bytes(prepared: dict[str, Path], encoders: list[Path], tmp_path: Path) -> None:
     written = outputs(tmp_path, "pretrained")
     pretrain.run(pretrain_config(tmp_path, {"method": "no_pt"}, seed=1), prepared, written, Machine())
-    assert written["pretrained"].read_bytes() == encoders["seed1"].read_bytes() != encoders["seed0"].read_bytes()
+    assert written["pretrained"].read_bytes() == encoders[1].read_bytes() != encoders[0].read_bytes()
 
 
 def test_an_interrupted_pretraining_goes_on_from_its_checkpoint(
@@ -202,15 +203,16 @@ def test_an_interrupted_pretraining_goes_on_from_its_checkpoint(
 @pytest.mark.parametrize(
     ("meta_size", "setting"), [(None, "ft_size=30"), (30, "ft_size=30"), (20, "ft_size=30 meta_ft_size=20")]
 )
-def test_finetuning_leaves_the_numbers_of_every_pair_of_seeds(
-    meta_size: int | None, setting: str, prepared: dict[str, Path], encoders: dict[str, Path], tmp_path: Path
+def test_finetuning_leaves_the_numbers_of_every_ft_seed(
+    meta_size: int | None, setting: str, prepared: dict[str, Path], encoders: list[Path], tmp_path: Path
 ) -> None:
     written = outputs(tmp_path)
-    finetune.run(finetune_config(tmp_path, meta_size=meta_size), prepared | encoders, written, Machine())
+    inputs = prepared | {"pretrained": encoders[1]}
+    finetune.run(finetune_config(tmp_path, meta_size=meta_size), inputs, written, Machine())
     table = metrics.read(written["metrics"])
     assert set(table["setting"]) == {setting}
     assert set(table["evaluation"]) == {"full_transfer", "linear_evaluation"}
-    assert set(table["replicate"]) == {pair(first, second) for first in range(SEEDS) for second in range(2)}
+    assert set(table["replicate"]) == {pair(1, 0), pair(1, 1)}
     cell = table[(table["replicate"] == pair(1, 0)) & (table["evaluation"] == "full_transfer")].set_index("metric")[
         "value"
     ]
@@ -227,13 +229,13 @@ def test_finetuning_leaves_the_numbers_of_every_pair_of_seeds(
 
 @pytest.fixture
 def transfers(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return the labels of the FT runs of the whole network; the third run fails."""
+    """Return the labels of the FT runs of the whole network; the second run fails."""
     made: list[str] = []
     real = finetune.full_transfer
 
     def full_transfer(*arguments: Any) -> Any:
         made.append(arguments[-1])
-        if len(made) == 3:
+        if len(made) == 2:
             raise KeyboardInterrupt
         return real(*arguments)
 
@@ -242,15 +244,16 @@ def transfers(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_a_killed_finetuning_repeats_one_run_at_most_and_ends_in_the_same_bytes(
-    prepared: dict[str, Path], encoders: dict[str, Path], tmp_path: Path, transfers: list[str]
+    prepared: dict[str, Path], encoders: list[Path], tmp_path: Path, transfers: list[str]
 ) -> None:
-    config, inputs = finetune_config(tmp_path), prepared | encoders
+    config, inputs = finetune_config(tmp_path), prepared | {"pretrained": encoders[1]}
     with pytest.raises(KeyboardInterrupt):
         finetune.run(config, inputs, outputs(tmp_path / "resumed"), Machine())
-    assert len(transfers) == 3
+    assert len(transfers) == 2
     finetune.run(config, inputs, outputs(tmp_path / "resumed"), Machine())
-    assert transfers[2] == transfers[3]
-    assert len(transfers) == 2 * SEEDS + 1
+    assert transfers[1] == transfers[2]
+    assert len(transfers) == 2 + 1
+    assert all(label.startswith("FT of mine, seeds 1 and ") for label in transfers), "of no other PT seed"
     finetune.run(config, inputs, outputs(tmp_path / "whole"), Machine())
     for name, path in outputs(tmp_path / "whole").items():
         whole, resumed = (each.read_text().splitlines() for each in (path, outputs(tmp_path / "resumed")[name]))
@@ -258,45 +261,44 @@ def test_a_killed_finetuning_repeats_one_run_at_most_and_ends_in_the_same_bytes(
 
 
 def test_a_checkpoint_for_another_encoder_is_passed_over(
-    prepared: dict[str, Path], encoders: dict[str, Path], tmp_path: Path, transfers: list[str]
+    prepared: dict[str, Path], encoders: list[Path], tmp_path: Path, transfers: list[str]
 ) -> None:
     config = finetune_config(tmp_path)
     with pytest.raises(KeyboardInterrupt):
-        finetune.run(config, prepared | encoders, outputs(tmp_path), Machine())
-    swapped = prepared | {"seed0": encoders["seed1"], "seed1": encoders["seed0"]}
-    finetune.run(config, swapped, outputs(tmp_path), Machine())
-    assert len(transfers) == 3 + 2 * SEEDS
+        finetune.run(config, prepared | {"pretrained": encoders[1]}, outputs(tmp_path), Machine())
+    finetune.run(config, prepared | {"pretrained": encoders[0]}, outputs(tmp_path), Machine())
+    assert len(transfers) == 2 + 2
 
 
 def test_a_file_that_no_pretraining_left_is_one_sentence(
-    prepared: dict[str, Path], encoders: dict[str, Path], tmp_path: Path
+    prepared: dict[str, Path], encoders: list[Path], tmp_path: Path
 ) -> None:
     wrong = tmp_path / "wrong.pt"
     with pytest.raises(DataError, match=r"wrong\.pt is missing: the PT run that writes it has not been made"):
         load_pretrained(wrong, 2, "cpu")
-    wrong.write_bytes(encoders["seed0"].read_bytes()[:5000])
+    wrong.write_bytes(encoders[0].read_bytes()[:5000])
     with pytest.raises(DataError, match=r"wrong\.pt is cut or altered"):
         load_pretrained(wrong, 2, "cpu")
     torch.save({"encoder": {}}, wrong)
     with pytest.raises(DataError, match=r"wrong\.pt is not what PT leaves, which is encoder, head, buffers, meta"):
-        finetune.run(finetune_config(tmp_path), prepared | encoders | {"seed0": wrong}, outputs(tmp_path), Machine())
+        finetune.run(finetune_config(tmp_path), prepared | {"pretrained": wrong}, outputs(tmp_path), Machine())
     with pytest.raises(DataError, match="has no encoder of width 3"):
-        load_pretrained(encoders["seed0"], 3, "cpu")
+        load_pretrained(encoders[0], 3, "cpu")
 
 
 def test_the_objective_on_some_labelled_ecgs_is_the_one_that_a_search_has(
-    prepared: dict[str, Path], encoders: dict[str, Path], tmp_path: Path
+    prepared: dict[str, Path], encoders: list[Path], tmp_path: Path
 ) -> None:
     evaluations = ["full_transfer", "linear_evaluation"]
     config = pretrain_config(tmp_path, {"method": "no_pt"}, meta_size=40, seed=1, evaluations=evaluations)
     config |= {"finetune": finetune_config(tmp_path)["finetune"], "study": {"sizes": [25, 40], "folds": 2}}
     written = outputs(tmp_path)
-    labelled_ecgs.run(config, prepared | {"pretrained": encoders["seed1"]}, written, Machine())
+    labelled_ecgs.run(config, prepared | {"pretrained": encoders[1]}, written, Machine())
     table, series = metrics.read(written["metrics"]), metrics.read_series(written["series"])
     assert set(table["metric"]) == {CROSS_VALIDATED_AUROC}
     assert set(table["replicate"]) == {pair(1, 0)}
     found = table.set_index(["setting", "evaluation"])["value"]
-    pretrained = load_pretrained(encoders["seed1"], 2, "cpu").pretrained
+    pretrained = load_pretrained(encoders[1], 2, "cpu").pretrained
     for size in (25, 40):
         setting = setting_of(config | {"meta_size": size}, prepared, "cpu", 1, lambda part: pytest.fail(part))
         for evaluation, epochs in zip(evaluations, (2, 3), strict=True):

@@ -100,13 +100,18 @@ def test_long_meta_updates_get_more_time() -> None:
         assert longer > plain
 
 
-def test_an_ft_job_starts_from_every_pt_seed() -> None:
-    job = jobs(gpu=True, full_access={}).finetune("meta", "n250", 500)
-    assert job.name == "ecg/finetune/meta/n250/n500"
-    assert [job.inputs[f"seed{n}"] for n in range(2)] == [
-        f"results/mine/ecg/pretrain/meta/n250/seed{n}/pretrained.pt" for n in range(2)
-    ]
-    assert (job.config["meta_size"], job.config["size"], job.minutes) == (250, 500, 240)
+def test_an_ft_job_starts_from_the_encoder_of_one_pt_seed() -> None:
+    job = jobs(gpu=True, full_access={}).finetune("meta", "n250", 500, 1)
+    assert job.name == "ecg/finetune/meta/n250/n500/seed1"
+    assert job.inputs["pretrained"] == "results/mine/ecg/pretrain/meta/n250/seed1/pretrained.pt"
+    assert job.config["checkpoint"] == "results/mine/.resume/ecg/finetune/meta/n250/n500/seed1.pt"
+    assert [job.config[key] for key in ("meta_size", "size", "seed")] == [250, 500, 1]
+    assert job.minutes == 240
+
+
+def test_an_ft_job_does_not_depend_on_the_other_pt_seeds() -> None:
+    few, many = jobs(pretrain_seeds=[1], full_access={}), jobs(pretrain_seeds=9, full_access={})
+    assert few.finetune("meta", "n250", 500, 1) == many.finetune("meta", "n250", 500, 1)
 
 
 def test_a_frozen_warp_comes_from_the_run_that_learns_it() -> None:
@@ -137,8 +142,8 @@ def test_what_an_arm_changes_of_its_domain_reaches_its_jobs_alone() -> None:
         return [name.removeprefix("ecg/") for name in plain if plain[name] != other[name]]
 
     assert differing(pretrain={"jitter": "uniform"}) == [f"pretrain/mine/none/seed{seed}" for seed in range(2)]
-    assert differing(finetune={"batch_norm": "eval"}) == ["finetune/mine/none/n10"]
-    finetune = made(finetune={"batch_norm": "eval"})["ecg/finetune/mine/none/n10"]["finetune"]
+    assert differing(finetune={"batch_norm": "eval"}) == [f"finetune/mine/none/n10/seed{seed}" for seed in range(2)]
+    finetune = made(finetune={"batch_norm": "eval"})["ecg/finetune/mine/none/n10/seed1"]["finetune"]
     assert (finetune["batch_norm"], finetune["linear_epochs"], finetune["batch_size"]) == ("eval", 7, 256)
 
 
@@ -146,7 +151,7 @@ def test_the_released_choices_are_those_of_the_released_code() -> None:
     made = jobs(full_access={})
     for arm, seen in (("meta-released", "n100"), ("simclr-released", "none")):
         assert made.pretrain(arm, seen, 0).config["pretrain"]["jitter"] == "uniform"
-        finetune = made.finetune(arm, seen, 100).config["finetune"]
+        finetune = made.finetune(arm, seen, 100, 0).config["finetune"]
         assert (finetune["batch_norm"], finetune["batch_size"], finetune["linear_lr"]) == ("eval", 64, 1e-3)
     assert made.pretrain("meta-released", "n100", 0).config["arm_settings"]["head_steps_between_updates"] == 1
 
@@ -155,7 +160,7 @@ def test_full_access_needs_each_arm_at_each_size_and_shares_pretraining_without_
     found = runs("full_access", full_access={"arms": ["simclr", "meta"], "finetune_sizes": [50, 100]})
     pretrained = [f"pretrain/{run}/seed{seed}" for run in ("simclr/none", "meta/n50", "meta/n100") for seed in range(2)]
     cells = ["simclr/none/n50", "simclr/none/n100", "meta/n50/n50", "meta/n100/n100"]
-    assert found == pretrained + [f"finetune/{cell}" for cell in cells]
+    assert found == pretrained + [f"finetune/{cell}/seed{seed}" for cell in cells for seed in range(2)]
 
 
 def test_partial_access_needs_no_more_labels_in_pretraining_than_in_finetuning() -> None:
@@ -163,15 +168,20 @@ def test_partial_access_needs_no_more_labels_in_pretraining_than_in_finetuning()
     found = runs("partial_access", partial_access=keys)
     learned = [f"meta/n{seen}/n{size}" for size, seen in [(50, 10), (50, 50), (100, 10), (100, 50), (100, 100)]]
     cells = ["simclr/none/n50", "simclr/none/n100", *learned]
-    assert [name for name in found if name.startswith("finetune/")] == [f"finetune/{cell}" for cell in cells]
+    finetuned = [f"finetune/{cell}/seed{seed}" for cell in cells for seed in range(2)]
+    assert [name for name in found if name.startswith("finetune/")] == finetuned
     pretrained = [name for name in found if name.startswith("pretrain/")]
     assert len(pretrained) == len(set(pretrained)) == 2 * 4
 
 
 @pytest.mark.parametrize(
-    ("experiment", "more"), [("augmentations", ["augmentations/views"]), ("cost", ["finetune/simclr/none/n50"])]
+    ("experiment", "more"),
+    [
+        ("augmentations", ["augmentations/views"]),
+        ("cost", [f"finetune/simclr/none/n50/seed{seed}" for seed in range(2)]),
+    ],
 )
-def test_some_experiments_need_pretraining_and_one_job_more(experiment: str, more: list[str]) -> None:
+def test_some_experiments_need_pretraining_and_little_more(experiment: str, more: list[str]) -> None:
     found = runs(experiment, **{experiment: {"arms": ["simclr", "meta"], "finetune_size": 50}})
     assert found == [f"pretrain/{run}/seed{seed}" for run in ("simclr/none", "meta/n50") for seed in range(2)] + more
 
@@ -228,13 +238,13 @@ def test_a_summary_knows_the_arms_that_it_compares() -> None:
 
 def test_pt_seeds_can_be_listed() -> None:
     made = jobs(pretrain_seeds=[100, 3])
-    tuned = made.finetune("simclr", "none", 50)
-    assert (tuned.name, tuned.config["pretrain_seeds"]) == ("ecg/finetune/simclr/none/n50", [100, 3])
+    tuned = [job for job in made.runs([("simclr", "none", 50)]) if job.stage == "finetune"]
+    assert [job.name for job in tuned] == [f"ecg/finetune/simclr/none/n50/seed{seed}" for seed in (100, 3)]
     encoders = made.encoders("simclr", "none")
     assert [job.name for job in encoders] == [f"ecg/pretrain/simclr/none/seed{seed}" for seed in (100, 3)]
     views = made.views({"simclr": encoders}, 50)
-    for seed, job in zip((100, 3), encoders, strict=True):
-        assert tuned.inputs[f"seed{seed}"] == views.inputs[f"pretrained/simclr/{seed}"] == job.outputs["pretrained"]
+    for seed, job, each in zip((100, 3), encoders, tuned, strict=True):
+        assert each.inputs["pretrained"] == views.inputs[f"pretrained/simclr/{seed}"] == job.outputs["pretrained"]
 
 
 @pytest.mark.parametrize("seeds", [0, [], [1, 1], [-1]])
@@ -243,15 +253,14 @@ def test_pt_seeds_that_mean_no_run_or_one_run_twice_are_refused(seeds: Any) -> N
         jobs(pretrain_seeds=seeds)
 
 
-def test_a_headroom_runs_settings_and_reference_with_the_same_seeds_a_job_of_ft_each() -> None:
+def test_a_headroom_runs_settings_and_reference_with_the_same_seeds() -> None:
     keys = {"settings": 3, "pretrain_seeds": [5, 7], "finetune_size": 50}
     made = jobs(headroom=keys)
     needs = DOMAIN.experiments["headroom"].needs(made, getattr(made.config, "headroom"))  # noqa: B009
     names = ["simclr", *(f"headroom-0-{number:02d}" for number in range(3))]
     assert [job.name for job in needs.runs] == [
-        f"ecg/finetune/{name}/none/n50/seeds{seed}" for seed in (5, 7) for name in names
+        f"ecg/finetune/{name}/none/n50/seed{seed}" for seed in (5, 7) for name in names
     ]
-    assert [job.config["pretrain_seeds"] for job in needs.runs] == [[5]] * 4 + [[7]] * 4
     usual = made.pretrain("simclr", "none", 0).config
     of_settings = [made.made[f"ecg/pretrain/{name}/none/seed7"].config["pretrain"] for name in names]
     changed = [{key for key in usual["pretrain"] if usual["pretrain"][key] != each[key]} for each in of_settings]
@@ -276,7 +285,7 @@ def test_memory_is_that_of_an_arms_own_minibatches(own: dict[str, Any], in_pretr
     made, more = jobs(arms={"large": own}), 32 * (2048 - 256)
     usual, large = (made.pretrain(arm, "n500", 0).mem_mb for arm in ("simclr", "large"))
     assert large - usual == (more if in_pretraining else 0)
-    usual, large = (made.finetune(arm, "n500", 500).mem_mb for arm in ("simclr", "large"))
+    usual, large = (made.finetune(arm, "n500", 500, 0).mem_mb for arm in ("simclr", "large"))
     assert large - usual == (more if "finetune" in own else 0)
 
 
@@ -292,7 +301,7 @@ def test_estimates_and_secants_along_each_strength_of_views(measured: str) -> No
     ends = [f"secant-{name}-{end}" for name in ("strength", "crop", "noise", "temperature") for end in ("low", "high")]
     assert [job.name for job in needs.runs] == [
         *(f"ecg/{study}/seed{seed}" for study in ("estimators", "evolution") for seed in (5, 7)),
-        *(f"ecg/finetune/{name}/none/n500/seeds{seed}" for seed in (5, 7) for name in ends),
+        *(f"ecg/finetune/{name}/none/n500/seed{seed}" for seed in (5, 7) for name in ends),
     ]
     crops = [made.made[f"ecg/pretrain/{name}/none/seed7"].config["pretrain"]["crop"] for name in ends]
     assert crops == pytest.approx([0.25, 0.25, 0.125, 0.5, 0.25, 0.25, 0.25, 0.25])

@@ -34,7 +34,7 @@ def planned(folder: Path, **sections: Any) -> EcgJobs:
 
 def write(job: Job) -> None:
     """Write the files of an FT job: validation has the wrong order after one epoch, and the right one after two."""
-    rank, (seed,) = ORDER[job.config["arm"]], job.config["pretrain_seeds"]
+    rank, seed = ORDER[job.config["arm"]], job.config["seed"]
     rows, steps = [], []
     for evaluation in ("full_transfer", "linear_evaluation"):
         for number in (0, 1):

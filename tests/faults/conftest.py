@@ -231,12 +231,12 @@ def kinds(
         "meta_size": None,
         "size": 40,
         "split": "patients",
-        "pretrain_seeds": [0],
+        "seed": 0,
         "finetune_seeds": 3,
     }
     finetuning |= {"evaluations": ["full_transfer", "linear_evaluation"], "width": 2, "samples": 1000}
     finetuning |= {"finetune": {"epochs": 2, "linear_epochs": 3, "batch_size": 8}}
-    inputs = prepared | {"seed0": Path(job.outputs["pretrained"])}
+    inputs = prepared | {"pretrained": Path(job.outputs["pretrained"])}
     found["FT"] = Kind(
         "finetune", "domains.ecg.finetune", finetuning, inputs, {"metrics": "metrics.csv", "series": "series.csv"}
     )

@@ -56,7 +56,7 @@ def kinds(patch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -
     finetuning = {
         "domain": "noise",
         "arm": "mine",
-        "pretrain_seeds": [0],
+        "seed": 0,
         "finetune_seeds": 2,
         "evaluations": ["linear_evaluation"],
     }
@@ -70,9 +70,9 @@ def kinds(patch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -
     found["prepare"] = Kind("prepare", f"{toy}.data.prepare", {}, made(found["simulate"]), {"examples": "examples.pt"})
     examples = made(found["prepare"])
     found["PT"] = Kind("pretrain", f"{toy}.pretrain", pretraining, examples, PRETRAINED)
-    seed = {"seed0": made(found["PT"])["pretrained"]}
+    encoder = {"pretrained": made(found["PT"])["pretrained"]}
     outputs = {"metrics": "metrics.csv", "series": "series.csv"}
-    found["FT"] = Kind("finetune", f"{toy}.finetune", finetuning, examples | seed, outputs)
+    found["FT"] = Kind("finetune", f"{toy}.finetune", finetuning, examples | encoder, outputs)
     metrics.write([metrics.row("mnist_bptt", "meta", "accuracy (%)", 90.0, replicate=0)], folder / "metrics.csv")
     write_csv({column: ["1"] for column in COLUMNS}, folder / "claims.csv")
     found["collect"] = Kind(

@@ -90,7 +90,7 @@ class Runs:
             if words["stage"] == "pretrain":
                 self._pretrain(run, str(words["arm"]), str(words["setting"]), int(words["seed"]))
             elif words["stage"] == "finetune":
-                self._finetune(run, str(words["arm"]), str(words["setting"]))
+                self._finetune(run, str(words["arm"]), str(words["setting"]), int(words["seed"]))
         terms = [
             ("coarse", i, f"GO:{i:07d}", f"process number {i} of a cell, which has a long name") for i in range(COARSE)
         ]
@@ -141,20 +141,19 @@ class Runs:
         self.inputs[f"{run}/record"] = path = self.folder / f"{run.replace('/', '-')}-run.json"
         path.write_text(json.dumps({"machine": {"name": self.machine(arm), "device": "cuda"}}))
 
-    def _finetune(self, run: str, arm: str, setting: str) -> None:
+    def _finetune(self, run: str, arm: str, setting: str, pt: int) -> None:
         rows, series = [], []
         for evaluation in self.config.evaluations:
-            for pt in seed_numbers(self.config.pretrain_seeds):
-                value = self.auroc(arm, setting, evaluation) + SEED_SPREAD[pt] + self.gap(arm, setting, pt)
-                for ft in range(self.config.finetune_seeds):
-                    shift = 0.3 * (ft - (self.config.finetune_seeds - 1) / 2)
-                    words = {"replicate": pair(pt, ft), "setting": setting, "evaluation": evaluation}
-                    rows.append(row("ppi", arm, AUROC, value + shift, **words))
-                    seen = value + self.validation(arm, setting, evaluation)
-                    rows.append(row("ppi", arm, "validation AUROC (%)", seen, **words))
-                    rows.append(row("ppi", arm, FT_TIME, 9.0 if ft == 0 else 3.0, **words))
-                    aurocs = self.task_auroc(arm, evaluation, pt)
-                    series += _points(f"{evaluation}, {TASK_AUROC}", dict(enumerate(aurocs + shift)), pair(pt, ft))
+            value = self.auroc(arm, setting, evaluation) + SEED_SPREAD[pt] + self.gap(arm, setting, pt)
+            for ft in range(self.config.finetune_seeds):
+                shift = 0.3 * (ft - (self.config.finetune_seeds - 1) / 2)
+                words = {"replicate": pair(pt, ft), "setting": setting, "evaluation": evaluation}
+                rows.append(row("ppi", arm, AUROC, value + shift, **words))
+                seen = value + self.validation(arm, setting, evaluation)
+                rows.append(row("ppi", arm, "validation AUROC (%)", seen, **words))
+                rows.append(row("ppi", arm, FT_TIME, 9.0 if ft == 0 else 3.0, **words))
+                aurocs = self.task_auroc(arm, evaluation, pt)
+                series += _points(f"{evaluation}, {TASK_AUROC}", dict(enumerate(aurocs + shift)), pair(pt, ft))
         self.table(f"{run}/metrics", rows)
         self.series(f"{run}/series", series)
 

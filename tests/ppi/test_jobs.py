@@ -39,8 +39,8 @@ def jobs_of(gpu: bool = False, **settings: Any) -> PpiJobs:
 
 def test_pt_seeds_can_be_listed() -> None:
     jobs = jobs_of(pretrain_seeds=[100, 3])
-    tuned = jobs.finetune("graph_supervised", "full_access")
-    assert (tuned.name, tuned.config["pretrain_seeds"]) == ("ppi/finetune/graph_supervised/full_access", [100, 3])
+    tuned = [job.name for job in jobs.finetune_all(["graph_supervised"], "full_access")]
+    assert tuned == [f"ppi/finetune/graph_supervised/full_access/seed{seed}" for seed in (100, 3)]
     names = [job.name for job in jobs.pretrain_all(["graph_supervised"], "full_access")]
     assert names == [f"ppi/pretrain/graph_supervised/full_access/seed{seed}" for seed in (100, 3)]
     assert jobs.representations(["graph_supervised"], 10).config["seeds"] == [100, 3]
@@ -60,11 +60,7 @@ def test_keys_of_the_computation_reach_the_jobs_that_read_them() -> None:
         {"arms": arms | {"meta": {"method": "meta", "recompute": True}}},
     ]
     made = [
-        [
-            each(arm, "full_access")
-            for arm in arms
-            for each in (lambda a, s, jobs=jobs: jobs.pretrain(a, s, 0), jobs.finetune)
-        ]
+        [make(arm, "full_access", 0) for arm in arms for make in (jobs.pretrain, jobs.finetune)]
         for jobs in (jobs_of(**change) for change in changes)
     ]
     plain, *others = made
@@ -76,7 +72,7 @@ def test_keys_of_the_computation_reach_the_jobs_that_read_them() -> None:
 def test_wide_networks_have_large_products() -> None:
     for width, large in ((64, False), (300, True)):
         made = jobs_of(network={"width": width})
-        runs = [made.pretrain("meta", "full_access", 0), made.finetune("meta", "full_access")]
+        runs = [make("meta", "full_access", 0) for make in (made.pretrain, made.finetune)]
         assert [job.large_products for job in runs] == [large, large]
 
 
@@ -105,23 +101,25 @@ def test_an_unknown_setting_is_named() -> None:
         pretrain_setting(ARMS["meta"], "quarter_data")
 
 
+def finetuned(*cells: str) -> list[str]:
+    """Return the names of FT runs with both PT seeds, without the domain's."""
+    return [f"finetune/{cell}/seed{seed}" for cell in cells for seed in range(2)]
+
+
 def test_auroc_experiments_need_ft_runs() -> None:
     settings = {key: {"arms": ["graph_supervised", "meta"]} for key in ("full_access", "half_data", "held_out_tasks")}
-    assert summary("full_access", **settings)[1] == [
-        "finetune/graph_supervised/full_access",
-        "finetune/meta/full_access",
-    ]
-    assert summary("half_data", **settings)[1] == ["finetune/graph_supervised/full_access", "finetune/meta/half_data"]
-    folds = [f"finetune/{arm}/held_out_{fold}" for arm in ("graph_supervised", "meta") for fold in range(4)]
-    assert summary("held_out_tasks", **settings)[1] == folds
+    assert summary("full_access", **settings)[1] == finetuned("graph_supervised/full_access", "meta/full_access")
+    assert summary("half_data", **settings)[1] == finetuned("graph_supervised/full_access", "meta/half_data")
+    folds = [f"{arm}/held_out_{fold}" for arm in ("graph_supervised", "meta") for fold in range(4)]
+    assert summary("held_out_tasks", **settings)[1] == finetuned(*folds)
 
 
 def test_a_summary_reads_the_record_of_each_of_its_runs_and_the_arms_that_it_names() -> None:
     job, runs = summary("full_access", full_access={"arms": ["meta-frozen"]}, half_data={})
     assert set(job.inputs) == {f"{run}/{what}" for run in runs for what in ("metrics", "series", "record")}
     assert (
-        job.inputs["finetune/meta-frozen/full_access/record"]
-        == "results/x/ppi/finetune/meta-frozen/full_access/run.json"
+        job.inputs["finetune/meta-frozen/full_access/seed1/record"]
+        == "results/x/ppi/finetune/meta-frozen/full_access/seed1/run.json"
     )
     assert list(job.config["settings"]["arms"]) == ["meta-frozen"]
     assert "half_data" not in job.config["settings"]
@@ -130,22 +128,22 @@ def test_a_summary_reads_the_record_of_each_of_its_runs_and_the_arms_that_it_nam
 def test_the_summary_makes_no_run_of_its_own_beside_full_access() -> None:
     arms = {"arms": ["graph_supervised", "meta", "cotrain"]}
     job, runs = summary("summary", summary=arms)
-    assert runs == [f"finetune/{arm}/full_access" for arm in arms["arms"]]
+    assert runs == finetuned(*(f"{arm}/full_access" for arm in arms["arms"]))
     assert job.config["words"] == {"half_data": False}
     others = {"half_data": {"arms": ["graph_supervised", "meta"]}, "held_out_tasks": {"arms": ["meta"]}}
     job, runs = summary("summary", summary=arms, **others)
-    assert len(runs) == len(set(runs)) == 3 + 1 + 4
-    assert "finetune/meta/half_data" in runs
-    assert "finetune/cotrain/half_data" not in runs
+    assert len(runs) == len(set(runs)) == 2 * (3 + 1 + 4)
+    assert "finetune/meta/half_data/seed0" in runs
+    assert "finetune/cotrain/half_data/seed0" not in runs
     assert job.config["words"] == {"half_data": True}
 
 
 def test_experiments_on_pt_need_each_seed() -> None:
     runs = summary("learned_weights", learned_weights={"arms": ["meta"]})[1]
     assert runs == [f"pretrain/meta/full_access/seed{seed}" for seed in range(2)]
-    *pretrained, finetuned = summary("cost", cost={"arms": ["graph_supervised", "meta"]})[1]
-    assert len(pretrained) == 4
-    assert finetuned == "finetune/graph_supervised/full_access"
+    runs = summary("cost", cost={"arms": ["graph_supervised", "meta"]})[1]
+    assert [run.partition("/")[0] for run in runs[:4]] == ["pretrain"] * 4
+    assert runs[4:] == finetuned("graph_supervised/full_access")
 
 
 def test_representations_are_a_study_of_pt_runs() -> None:
@@ -162,30 +160,33 @@ def test_representations_are_a_study_of_pt_runs() -> None:
 
 def test_negative_transfer_compares_with_no_pt() -> None:
     job, runs = summary("negative_transfer", negative_transfer={"arms": ["meta"]})
-    assert runs == ["finetune/no_pt/full_access", "finetune/meta/full_access"]
+    assert runs == finetuned("no_pt/full_access", "meta/full_access")
     assert job.config["words"] == {"without_pretraining": {"meta": "no_pt"}}
     assert job.inputs["tasks"] == "results/x/ppi/data/hu2020/tasks.csv"
 
 
-def test_ft_starts_from_every_pt_seed_and_without_pt_from_none() -> None:
+def test_ft_starts_from_the_encoder_of_one_pt_seed_and_without_pt_from_none() -> None:
     jobs = jobs_of()
-    assert set(jobs.finetune("no_pt", "full_access").inputs) == {"graphs"}
-    inputs = jobs.finetune("graph_supervised", "held_out_1").inputs
-    folder = "results/x/ppi/pretrain/graph_supervised/full_access"
-    assert {name: path for name, path in inputs.items() if name != "graphs"} == {
-        f"seed{seed}": f"{folder}/seed{seed}/pretrained.pt" for seed in range(2)
-    }
+    assert set(jobs.finetune("no_pt", "full_access", 1).inputs) == {"graphs"}
+    inputs = jobs.finetune("graph_supervised", "held_out_1", 1).inputs
+    assert set(inputs) == {"graphs", "pretrained"}
+    assert inputs["pretrained"] == "results/x/ppi/pretrain/graph_supervised/full_access/seed1/pretrained.pt"
+
+
+def test_an_ft_job_does_not_depend_on_the_other_pt_seeds() -> None:
+    few, many = jobs_of(pretrain_seeds=[1]), jobs_of(pretrain_seeds=9)
+    assert few.finetune("meta", "half_data", 1) == many.finetune("meta", "half_data", 1)
 
 
 def test_the_known_answer() -> None:
     runs = summary("known_answer", known_answer={"arms": ["graph_supervised", "meta"], "quarters": ["meta-top"]})[1]
     pretrained = [("graph_supervised", "permuted_tasks"), ("meta", "permuted_tasks"), ("meta", "full_access")]
-    finetuned = [
-        (arm, setting) for arm in ("graph_supervised", "meta") for setting in ("full_access", "permuted_tasks")
+    cells = [
+        f"{arm}/{setting}" for arm in ("graph_supervised", "meta") for setting in ("full_access", "permuted_tasks")
     ]
     assert set(runs) == {
         *(f"pretrain/{arm}/{setting}/seed{seed}" for arm, setting in pretrained for seed in range(2)),
-        *(f"finetune/{arm}/{setting}" for arm, setting in (*finetuned, ("meta-top", "full_access"))),
+        *finetuned(*cells, "meta-top/full_access"),
     }
 
 
@@ -195,8 +196,9 @@ def test_a_headroom_runs_settings_and_reference_on_each_problem_with_the_same_se
     job = DOMAIN.summary(made, "headroom")
     runs = [name.removesuffix("/metrics") for name in job.inputs if name.endswith("/metrics")]
     names, problems = ["graph_supervised", "headroom-0-00", "headroom-0-01"], ["full_access", "permuted_90"]
-    assert runs == [f"finetune/{name}/{problem}/seeds5-7" for problem in problems for name in names]
-    assert [len(made.made[f"ppi/{run}"].inputs) for run in runs] == [3] * 6
+    assert runs == [
+        f"finetune/{name}/{problem}/seed{seed}" for problem in problems for name in names for seed in (5, 7)
+    ]
     first, second = (
         made.made[f"ppi/pretrain/headroom-0-01/{problem}/seed7"].config["arm_settings"] for problem in problems
     )
@@ -238,7 +240,12 @@ def test_estimates_and_perturbed_runs_of_each_problem(tmp_path: Path) -> None:
     assert evolution["seed"] == 7
     assert [name.removesuffix("/metrics") for name in job.inputs if name.endswith("/metrics")] == [
         *(f"{study}/{problem}/seed{seed}" for study in STUDIES for problem in problems for seed in (5, 7)),
-        *(f"finetune/perturbation-00-{end}/{problem}/seeds5-7" for problem in problems for end in ("low", "high")),
+        *(
+            f"finetune/perturbation-00-{end}/{problem}/seed{seed}"
+            for problem in problems
+            for end in ("low", "high")
+            for seed in (5, 7)
+        ),
     ]
     low, high = (
         made.made[f"ppi/pretrain/perturbation-00-{end}/full_access/seed5"].config["arm_settings"]["group_weights"]
@@ -300,17 +307,13 @@ def test_what_an_arm_changes_of_its_domain_reaches_its_jobs_alone() -> None:
     def made(**changes: Any) -> list[Job]:
         arms = {"graph_supervised": {"method": "supervised"}, "mine": {"method": "supervised"} | changes}
         jobs = jobs_of(arms=arms, pretrain={"epochs": 7})
-        return [
-            each(arm)
-            for arm in arms
-            for each in (lambda a: jobs.pretrain(a, "full_access", 0), lambda a: jobs.finetune(a, "full_access"))
-        ]
+        return [make(arm, "full_access", 0) for arm in arms for make in (jobs.pretrain, jobs.finetune)]
 
     def differing(**changes: Any) -> list[str]:
         return [a.name for a, b in zip(made(), made(**changes), strict=True) if a.config != b.config]
 
     assert differing(pretrain={"offset_centres": False}) == ["ppi/pretrain/mine/full_access/seed0"]
-    assert differing(finetune={"lrs": [1e-5]}) == ["ppi/finetune/mine/full_access"]
+    assert differing(finetune={"lrs": [1e-5]}) == ["ppi/finetune/mine/full_access/seed0"]
     pretrain = made(pretrain={"offset_centres": False})[2].config["pretrain"]
     assert (pretrain["offset_centres"], pretrain["epochs"]) == (False, 7)
 
@@ -320,7 +323,7 @@ def test_the_released_choices_are_those_of_the_released_code() -> None:
     for arm in ("meta-released", "graph_supervised-released"):
         run = jobs.pretrain(arm, "full_access", 0).config
         assert (run["pretrain"]["offset_centres"], run["arm_settings"]["pretrain_lr"]) == (False, 1e-4)
-        assert jobs.finetune(arm, "full_access").config["finetune"]["lrs"] == [1e-5]
+        assert jobs.finetune(arm, "full_access", 0).config["finetune"]["lrs"] == [1e-5]
     released = jobs.pretrain("meta-released", "full_access", 0).config["arm_settings"]
     assert released["head_steps_between_updates"] == 1
 
@@ -376,7 +379,7 @@ def test_a_larger_network_and_minibatch_take_more_and_a_gpu_less_time() -> None:
     small, large = jobs_of(network={"width": 30}), jobs_of()
     for make in (
         lambda jobs: jobs.pretrain("meta", "full_access", 0),
-        lambda jobs: jobs.finetune("meta", "full_access"),
+        lambda jobs: jobs.finetune("meta", "full_access", 0),
     ):
         assert make(small).mem_mb < make(large).mem_mb
         assert make(small).minutes < make(large).minutes

@@ -39,7 +39,7 @@ RUNS = {
             for cell in ("simclr/none", "meta/n30")
             for seed in (0, 1)
         },
-        **{f"finetune/{cell}": TABLES for cell in ("simclr/none/n30", "meta/n30/n30")},
+        **{f"finetune/{cell}/seed{seed}": TABLES for cell in ("simclr/none/n30", "meta/n30/n30") for seed in (0, 1)},
     },
     "ppi": {
         **{
@@ -47,8 +47,12 @@ RUNS = {
             for cell in ("graph_supervised", "meta", "meta-frozen")
             for seed in (0, 1)
         },
-        **{f"finetune/{cell}/full_access": TABLES for cell in ("graph_supervised", "meta", "meta-frozen")},
-        "finetune/meta/half_data": TABLES,
+        **{
+            f"finetune/{cell}/full_access/seed{seed}": TABLES
+            for cell in ("graph_supervised", "meta", "meta-frozen")
+            for seed in (0, 1)
+        },
+        "finetune/meta/half_data/seed1": TABLES,
     },
 }
 """Some runs of the tiny configs -> their files."""
@@ -65,33 +69,33 @@ CHANGES = {
         "ecg",
         "pretrain_steps: 1",
         "pretrain_steps: 2",
-        {"pretrain": 2, "finetune": 1, "summarise": 2, "collect": 1, "page": 1},
+        {"pretrain": 2, "finetune": 2, "summarise": 2, "collect": 1, "page": 1},
     ),
     "FT of ECGs": (
         "ecg",
         "linear_epochs: 2",
         "linear_epochs: 3",
-        {"finetune": 2, "summarise": 2, "collect": 1, "page": 1},
+        {"finetune": 4, "summarise": 2, "collect": 1, "page": 1},
     ),
-    "a size on ECGs": ("ecg", "sizes: [30]", "sizes: [30, 40]", {"pretrain": 2, "finetune": 2} | END),
+    "a size on ECGs": ("ecg", "sizes: [30]", "sizes: [30, 40]", {"pretrain": 2, "finetune": 4} | END),
     "an experiment on ECGs": (
         "ecg",
         "  cost:\n",
         "  partial_access: {arms: [meta], finetune_sizes: [30], meta_sizes: [20, 30]}\n  cost:\n",
-        {"pretrain": 2, "finetune": 1} | END,
+        {"pretrain": 2, "finetune": 2} | END,
     ),
     "a comment on proteins": ("ppi", "  cost:\n", "  # a comment\n  cost:\n", {}),
     "an arm on proteins": (
         "ppi",
         "pretrain_steps: 2",
         "pretrain_steps: 1",
-        {"pretrain": 6, "finetune": 3, "summarise": 3, "collect": 1, "page": 1},
+        {"pretrain": 6, "finetune": 6, "summarise": 3, "collect": 1, "page": 1},
     ),
     "FT of proteins": (
         "ppi",
         "linear_epochs: 2",
         "linear_epochs: 3",
-        {"finetune": 4, "summarise": 3, "collect": 1, "page": 1},
+        {"finetune": 8, "summarise": 3, "collect": 1, "page": 1},
     ),
     "a seed on proteins": (
         "ppi",
@@ -103,7 +107,7 @@ CHANGES = {
         "ppi",
         "  cost:\n",
         "  centre_offset: {}\n  cost:\n",
-        {"pretrain": 8, "finetune": 4} | END,  # of three arms, one is run in no other experiment
+        {"pretrain": 8, "finetune": 8} | END,  # of three arms, one is run in no other experiment
     ),
     "a summary on proteins": ("ppi", "  cost:\n", "  summary: {arms: [meta]}\n  cost:\n", END),
 }
@@ -111,10 +115,10 @@ CHANGES = {
 
 REPEATED = {
     "mnist": {"rotation_mean/k2": TABLES},
-    "ecg": {"pretrain/meta/n30/seed1": {"pretrained.pt", "series.csv"}, "finetune/meta/n30/n30": {"metrics.csv"}},
+    "ecg": {"pretrain/meta/n30/seed1": {"pretrained.pt", "series.csv"}, "finetune/meta/n30/n30/seed1": {"metrics.csv"}},
     "ppi": {
         "pretrain/meta/half_data/seed1": {"pretrained.pt", "series.csv"},
-        "finetune/meta/half_data": {"metrics.csv"},
+        "finetune/meta/half_data/seed1": {"metrics.csv"},
     },
 }
 """Runs -> those of their files that `metapt run` reproduces to the bit, but for the time of FT."""
@@ -135,7 +139,8 @@ def test_runs_and_experiments_leave_everything(domain: str, finished_of: Callabl
         assert files(results / domain / run) == left | RECORDED
         assert json.loads((results / domain / run / "run.json").read_text())["state"] == "done"
         if run.startswith("finetune/"):
-            assert set(metrics.read(results / domain / run / "metrics.csv")["replicate"]) == {0, 1, 1000, 1001}
+            replicates = set(metrics.read(results / domain / run / "metrics.csv")["replicate"])
+            assert replicates == ({0, 1} if run.endswith("seed0") else {1000, 1001})
     for experiment in EXPERIMENTS[domain]:
         assert files(results / domain / experiment) == {*SUMMARY.values()} | RECORDED
         assert f"{domain}_{experiment}" in set(metrics.read(results / "metrics.csv")["experiment"])
@@ -209,10 +214,13 @@ def test_jobs_load_their_closures(domain: str, finished_of: Callable[[str], Path
         ("ecg_warp_study", "ecg_warp_study is not in the config: add `warp_study: {}` to the section ecg"),
         ("ppi_cost", "ppi_cost is not in the config: add `cost: {}` to the section ppi"),
         (
-            RESULTS / "ecg/finetune/mata/none/n30/metrics.csv",
-            "no job of this config makes the file results/tiny/ecg/finetune/mata/none/n30",
+            RESULTS / "ecg/finetune/mata/none/n30/seed0/metrics.csv",
+            "no job of this config makes the file results/tiny/ecg/finetune/mata/none/n30/seed0",
         ),
-        (RESULTS / "ecg/finetune/meta/none/n30/metrics.csv", "(did you mean 'results/tiny/ecg/finetune/meta/n30/n30/"),
+        (
+            RESULTS / "ecg/finetune/meta/none/n30/seed0/metrics.csv",
+            "(did you mean 'results/tiny/ecg/finetune/meta/n30/n30/seed0/",
+        ),
         (
             RESULTS / "ecg/pretrain/simclr/n30/seed0/metrics.csv",
             "(did you mean 'results/tiny/ecg/pretrain/simclr/none/seed0/",

@@ -1,4 +1,4 @@
-"""An FT job: the FT runs of an arm for all PT seeds, FT seeds and evaluations."""
+"""An FT job: the FT runs of an arm from the encoder of a PT seed, for all FT seeds and evaluations."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from metapt.twostage.transfer import Transfer
 
 log = logging.getLogger(__name__)
 
-Part = tuple[str, int, int]
-"""An FT run: evaluation, PT seed, FT seed."""
+Part = tuple[str, int]
+"""An FT run: evaluation, FT seed."""
 
 
 class Scores:
     """Scores of the finished parts, kept in a checkpoint.
 
-    A killed job repeats at most one FT run, all linear evaluations of an encoder, or the trials of a PT seed.
+    A killed job repeats at most one FT run, all linear evaluations, or the trials of the learning rate.
     """
 
     def __init__(self, checkpoint: Checkpoint) -> None:
@@ -56,22 +56,12 @@ class Scores:
         self._checkpoint.remove()
 
 
-def parts(config: dict[str, Any], seeds: Sequence[int] | None = None) -> list[Part]:
-    """Return the parts of a job for all its PT seeds, or for `seeds`.
+def parts(config: dict[str, Any]) -> list[Part]:
+    """Return the parts of a job, whose `config` has `evaluations` and the number `finetune_seeds`.
 
     The order does not depend on what a resumed job did first.
-
-    Args:
-        config: has `evaluations`, the list `pretrain_seeds` and the number `finetune_seeds`.
-        seeds: PT seeds.
     """
-    chosen = config["pretrain_seeds"] if seeds is None else seeds
-    return [
-        (name, seed, number)
-        for name in config["evaluations"]
-        for seed in chosen
-        for number in range(config["finetune_seeds"])
-    ]
+    return [(name, number) for name in config["evaluations"] for number in range(config["finetune_seeds"])]
 
 
 @dataclass(frozen=True)
@@ -93,34 +83,32 @@ class Start:
 def finetune(
     config: dict[str, Any],
     checkpoint: Checkpoint,
-    starts: Callable[[int, list[Part]], Iterable[Start]],
+    starts: Callable[[list[Part]], Iterable[Start]],
     lrs: Sequence[float],
     trial_epochs: int | None = None,
 ) -> Scores:
     """Fine-tune and test all runs of a job.
 
     Args:
-        config: of the job: `domain`, `arm`, `evaluations`, the list `pretrain_seeds`, and the number `finetune_seeds`.
+        config: of the job: `domain`, `arm`, `evaluations`, the PT `seed`, and the number `finetune_seeds`.
         checkpoint: keeps the scores.
-        starts: returns the encoders from which runs start, given a PT seed and its remaining runs.
+        starts: returns the encoders from which runs start, given the remaining runs.
         lrs: learning rates of FT of the whole network. The validation AUROC of the first FT seed chooses the one for
-            all FT seeds of a PT seed.
+            all FT seeds.
         trial_epochs: epochs after which only the best learning rate goes on; None: all are trained to the end.
     """
     scores = Scores(checkpoint)
-    seeds = config["pretrain_seeds"]
-    for place in steps(0, len(seeds), ends_rehearsal=True):
-        seed = seeds[place]
-        todo = [part for part in parts(config, [seed]) if part not in scores]
-        found = list(starts(seed, todo)) if todo else []
-        for index in steps(0, len(found), ends_rehearsal=True):
-            _linear(config, found[index], scores)
-            _transfer(config, found[index], lrs, trial_epochs, scores)
+    todo = [part for part in parts(config) if part not in scores]
+    found = list(starts(todo)) if todo else []
+    for index in steps(0, len(found), ends_rehearsal=True):
+        _linear(config, found[index], scores)
+        _transfer(config, found[index], lrs, trial_epochs, scores)
     return scores
 
 
 def _stream(config: dict[str, Any], part: Part) -> torch.Generator:
-    return generator(f"{config['domain']} finetune", *part)
+    evaluation, number = part
+    return generator(f"{config['domain']} finetune", evaluation, config["seed"], number)
 
 
 def _now() -> float:
@@ -141,7 +129,7 @@ def _transfer(
     config: dict[str, Any], start: Start, lrs: Sequence[float], trial_epochs: int | None, scores: Scores
 ) -> None:
     def run(part: Part, lr: float) -> Transfer:
-        label = f"FT of {config['arm']}, seeds {part[1]} and {part[2]}, learning rate {lr:g}"
+        label = f"FT of {config['arm']}, seeds {config['seed']} and {part[1]}, learning rate {lr:g}"
         assert start.transfer is not None, "the domain has no FT of the whole network"
         return start.transfer(lr, _stream(config, part), label)
 
@@ -150,7 +138,7 @@ def _transfer(
         return run(part, lr).score()._replace(seconds=_now() - begin)
 
     def best_of_all(part: Part) -> Score:
-        trials = {lr: (f"{FULL_TRANSFER} with learning rate {lr!r}", *part[1:]) for lr in lrs}
+        trials = {lr: (f"{FULL_TRANSFER} with learning rate {lr!r}", part[1]) for lr in lrs}
         for lr, trial in trials.items():
             if trial not in scores:
                 scores.add({trial: scored(part, lr)})
@@ -167,9 +155,9 @@ def _transfer(
         return best.score()._replace(seconds=_now() - begin)
 
     whole = [part for part in start.parts if part[0] == FULL_TRANSFER]
-    for index in steps(0, len(whole), kind=lambda index: whole[index][2] == 0, ends_rehearsal=True):
+    for index in steps(0, len(whole), kind=lambda index: whole[index][1] == 0, ends_rehearsal=True):
         part = whole[index]
-        first = (*part[:2], 0)
+        first = (FULL_TRANSFER, 0)
         if part != first:
             scores.add({part: scored(part, scores[first].learning_rate)})
         elif trial_epochs is None:
@@ -199,7 +187,7 @@ def write(
     rows, steps = [], []
     row = partial(metrics.row, config["domain"], config["arm"], setting=setting)
     for part in parts(config):
-        evaluation, replicate, score = part[0], pair(*part[1:]), scores[part]
+        evaluation, replicate, score = part[0], pair(config["seed"], part[1]), scores[part]
         found = numbers(score) | {FT_TIME: score.seconds}
         rows += [row(*number, replicate=replicate, evaluation=evaluation) for number in found.items()]
         curve = score.validation_curve

@@ -1,4 +1,4 @@
-"""An FT job: linear heads on the encoders of all PT seeds of an arm."""
+"""An FT job: linear heads on the encoder of an arm and PT seed."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
     """Fine-tune and test.
 
     Args:
-        config: `arm`, `evaluations`, numbers of seeds, `checkpoint`.
-        inputs: `examples`, `seed{n}`.
+        config: `arm`, `evaluations`, the PT `seed`, the number `finetune_seeds`, `checkpoint`.
+        inputs: `examples`, `pretrained`.
     """
     with reading(inputs["examples"], "prepare them") as file:
         examples: dict[str, Tensor] = torch.load(file, map_location=machine.device)
 
-    def starts(seed: int, todo: list[Part]) -> Iterator[Start]:
-        encoder = load_pretrained(inputs[f"seed{seed}"], initial(0), "the toy's", machine.device).pretrained.encoder
+    def starts(todo: list[Part]) -> Iterator[Start]:
+        encoder = load_pretrained(inputs["pretrained"], initial(0), "the toy's", machine.device).pretrained.encoder
         yield Start(todo, lambda streams: _linear(encoder, examples, streams))
 
     checkpoint = Checkpoint(Path(config["checkpoint"]), fingerprint(config, inputs, __name__, machine.device))

@@ -26,18 +26,14 @@ class NoiseJobs(Jobs[NoiseSettings]):
         inputs = self.prepared().outputs
         return self.training("pretrain", path, "domains.noise.pretrain", config, inputs, mem_mb=1500, minutes=10)
 
-    def finetune(self, arm: str) -> Job:
-        """Return the FT runs of an arm, with all its PT seeds."""
-        seeds = list(range(self.config.pretrain_seeds))
+    def finetune(self, arm: str, seed: int) -> Job:
+        """Return the FT runs of an arm with a PT seed."""
         config = {
             "arm": arm,
-            "pretrain_seeds": seeds,
+            "seed": seed,
             "finetune_seeds": self.config.finetune_seeds,
             "evaluations": ["linear_evaluation"],
         }
-        inputs = self.prepared().outputs | {
-            f"seed{seed}": self.pretrain(arm, seed).outputs["pretrained"] for seed in seeds
-        }
-        return self.training(
-            "finetune", f"finetune/{arm}", "domains.noise.finetune", config, inputs, mem_mb=1500, minutes=10
-        )
+        path = f"finetune/{arm}/all/seed{seed}"
+        inputs = self.prepared().outputs | {"pretrained": self.pretrain(arm, seed).outputs["pretrained"]}
+        return self.training("finetune", path, "domains.noise.finetune", config, inputs, mem_mb=1500, minutes=10)

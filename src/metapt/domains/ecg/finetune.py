@@ -1,4 +1,4 @@
-"""An FT job: all PT and FT seeds of one arm at one size of the FT set.
+"""An FT job: all FT seeds of one arm and PT seed at one size of the FT set.
 
 Full transfer trains the whole network, as in the paper's "Implementation details": Adam at 1e-3, 200 epochs,
 minibatches of 256. Linear evaluation, which is not in the paper, trains only a head. The best epoch on validation AUROC
@@ -56,10 +56,9 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
     """Fine-tune and test.
 
     The config holds `arm` (its name), `meta_size` (labelled ECGs that PT saw, or None), `size` (labelled ECGs in FT),
-    `split` (of them; see `finetune_indices`), `pretrain_seeds` (a list), `finetune_seeds` (how many),
-    `evaluations`, `width`, `samples`, `finetune` (see `EcgFinetuning`) and `checkpoint`. The inputs are `signals`,
-    `records`, and pretrained.pt of each PT seed as `seed{n}`. Raises DataError if the test fold is empty, and the
-    errors of `load_pretrained` and `check`.
+    `split` (of them; see `finetune_indices`), the PT `seed`, `finetune_seeds` (how many), `evaluations`, `width`,
+    `samples`, `finetune` (see `EcgFinetuning`) and `checkpoint`. The inputs are `signals`, `records` and `pretrained`.
+    Raises DataError if the test fold is empty, and the errors of `load_pretrained` and `check`.
     """
     settings = EcgFinetuning.model_validate(config["finetune"])
     dataset = open_dataset(inputs, config["samples"], machine.device)
@@ -68,11 +67,11 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
     test = _labelled(dataset, dataset.records.test)
     encoder, width = Encoder(config["width"]), config["width"]
 
-    def starts(seed: int, parts: list[Part]) -> Iterator[Start]:
-        pretrained = load_pretrained(inputs[f"seed{seed}"], width, machine.device).pretrained
+    def starts(parts: list[Part]) -> Iterator[Start]:
+        pretrained = load_pretrained(inputs["pretrained"], width, machine.device).pretrained
         train, validation = (
             _labelled(dataset, chosen)
-            for chosen in finetune_indices(dataset.records, config["size"], seed, config["split"])
+            for chosen in finetune_indices(dataset.records, config["size"], config["seed"], config["split"])
         )
         check(train, {"validation ECGs": validation, "test ECGs": test})
         given = encoder, pretrained.encoder, pretrained.buffers, width, Sets(train, validation, test), settings

@@ -14,7 +14,7 @@ from metapt.domains.ecg.config import (
     Simclr,
     resolved,
 )
-from metapt.jobs import Job, Jobs, Json, seeds_folder
+from metapt.jobs import Job, Jobs, Json
 from metapt.sections import seed_numbers
 from metapt.twostage.arms import changed, own_settings
 
@@ -72,27 +72,20 @@ class EcgJobs(Jobs[EcgSettings]):
             minutes=minutes,
         )
 
-    def finetune(
-        self, arm: str, access: str, size: int, settings: Arm | None = None, seeds: Sequence[int] | None = None
-    ) -> Job:
-        """Return the job of all FT runs of an arm on `size` labelled ECGs, from each of its PT jobs; see `pretrain`.
-
-        With `seeds` it has these PT seeds only, and a folder of its own.
-        """
-        chosen = self.pretrain_seeds if seeds is None else list(seeds)
-        encoders = {f"seed{seed}": self.pretrain(arm, access, seed, settings).outputs["pretrained"] for seed in chosen}
-        runs = len(chosen) * self.config.finetune_seeds
+    def finetune(self, arm: str, access: str, size: int, seed: int, settings: Arm | None = None) -> Job:
+        """Return the job of all FT runs of an arm on `size` labelled ECGs, from the PT job that `pretrain` returns."""
+        encoder = self.pretrain(arm, access, seed, settings).outputs["pretrained"]
         own = changed(self.config.finetune, self._settings(arm, settings).finetune)
         keys = "split", "finetune_seeds", "evaluations", "width", "samples"
-        given = {"arm": arm, "meta_size": _meta_size(access), "size": size, "pretrain_seeds": chosen, "finetune": own}
+        given = {"arm": arm, "meta_size": _meta_size(access), "size": size, "seed": seed, "finetune": own}
         return self.training(
             "finetune",
-            f"finetune/{arm}/{access}/n{size}{seeds_folder(seeds)}",
+            f"finetune/{arm}/{access}/n{size}/seed{seed}",
             "domains.ecg.finetune",
             self.pick(*keys) | given,
-            self.prepared().outputs | encoders,
+            self.prepared().outputs | {"pretrained": encoder},
             mem_mb=self._mem_mb(own.batch_size),
-            minutes=self._minutes(runs * own.epochs * size),
+            minutes=self._minutes(self.config.finetune_seeds * own.epochs * size),
         )
 
     def encoders(self, arm: str, access: str, settings: Arm | None = None) -> list[Job]:
@@ -100,12 +93,16 @@ class EcgJobs(Jobs[EcgSettings]):
         return [self.pretrain(arm, access, seed, settings) for seed in self.pretrain_seeds]
 
     def runs(self, cells: Iterable[tuple[str, str, int]], settings: Mapping[str, Arm] | None = None) -> list[Job]:
-        """Return PT jobs and then the FT jobs of `cells` (arm, access, size), without duplicates; see `finetune`."""
+        """Return PT jobs and then FT jobs of `cells` (arm, access, size) with all PT seeds, without duplicates."""
         found = list(dict.fromkeys(cells))
         own = settings or {}
         encoders = dict.fromkeys((arm, access) for arm, access, _ in found)
         pretrained = [job for arm, access in encoders for job in self.encoders(arm, access, own.get(arm))]
-        return pretrained + [self.finetune(arm, access, size, own.get(arm)) for arm, access, size in found]
+        return pretrained + [
+            self.finetune(arm, access, size, seed, own.get(arm))
+            for arm, access, size in found
+            for seed in self.pretrain_seeds
+        ]
 
     def hypergradients(
         self, arm: str, seed: int, fixed: Mapping[float, Job], size: int, draws: int, horizon: Sequence[int]

@@ -42,7 +42,7 @@ def experiment(
         figure_title=figure_title,
         section=section,
         order=order,
-        needs=lambda jobs, own: Needs([jobs.finetune(arm, setting) for arm in own.arms for setting in settings]),
+        needs=lambda jobs, own: Needs(jobs.finetune_all(own.arms, *settings)),
         results=PpiResults,
         tables=auroc_tables,
         figure=figure,

@@ -42,12 +42,12 @@ log = logging.getLogger(__name__)
 
 
 def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
-    """Fine-tune and test an arm in a setting, for all its PT seeds, FT seeds and evaluations.
+    """Fine-tune and test an arm in a setting, for a PT seed and all FT seeds and evaluations.
 
-    The config holds `domain`, `arm` (its name), `method` (of the arm), `setting`, `pretrain_seeds` (a list),
-    `finetune_seeds` (how many), `evaluations`, `network` (see `Network`), `finetune` (see `PpiFinetuning`),
-    `test_species` and `checkpoint`. The inputs are `graphs` and, unless the method is `no_pt`, pretrained.pt of each PT
-    seed as `seed{n}`. Raises DataError as `open_dataset`, `splits`, `finetune_tasks`, `sets_of` and `load_pretrained`.
+    The config holds `domain`, `arm` (its name), `method` (of the arm), `setting`, the PT `seed`, `finetune_seeds` (how
+    many), `evaluations`, `network` (see `Network`), `finetune` (see `PpiFinetuning`), `test_species` and `checkpoint`.
+    The inputs are `graphs` and, unless the method is `no_pt`, `pretrained`. Raises DataError as `open_dataset`,
+    `splits`, `finetune_tasks`, `sets_of` and `load_pretrained`.
     """
     settings, network = PpiFinetuning.model_validate(config["finetune"]), Network.model_validate(config["network"])
     dataset = open_dataset(inputs["graphs"], machine.device)
@@ -64,14 +64,15 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
             transfer=lambda lr, stream, label: full_transfer(*network, lr, stream, label),
         )
 
-    def starts(seed: int, todo: list[Part]) -> Iterator[Start]:
+    def starts(todo: list[Part]) -> Iterator[Start]:
         if config["method"] != "no_pt":
-            yield start_of(load_pretrained(inputs[f"seed{seed}"], network, machine.device).pretrained, todo)
+            yield start_of(load_pretrained(inputs["pretrained"], network, machine.device).pretrained, todo)
             return
         # Without PT each FT seed draws an encoder, as in the released code: results then vary with the encoder.
-        for number in sorted({part[2] for part in todo}):
-            made = initial_pretrained(network.layers, network.width, 1, generator("ppi weights", seed, number))
-            yield start_of(made.to(machine.device), [part for part in todo if part[2] == number])
+        for number in sorted({part[1] for part in todo}):
+            random = generator("ppi weights", config["seed"], number)
+            made = initial_pretrained(network.layers, network.width, 1, random).to(machine.device)
+            yield start_of(made, [part for part in todo if part[1] == number])
 
     def series(score: Score) -> Iterator[tuple[str, Iterable[int], Iterable[float]]]:
         yield TASK_AUROC, tasks.tolist(), score.class_aurocs

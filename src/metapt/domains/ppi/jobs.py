@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from metapt.domains.ppi.config import (
@@ -19,7 +19,7 @@ from metapt.domains.ppi.config import (
 )
 from metapt.domains.ppi.data.sources import ARCHIVE, names, string_of
 from metapt.domains.ppi.settings import FULL_ACCESS, finetune_setting, pretrain_setting
-from metapt.jobs import Job, Jobs, Json, seeds_folder
+from metapt.jobs import Job, Jobs, Json
 from metapt.sections import seed_numbers
 from metapt.twostage.arms import changed, own_settings
 
@@ -94,29 +94,30 @@ class PpiJobs(Jobs[PpiSettings]):
         """Return the PT runs of arms that serve a setting, of all PT seeds."""
         return [self.pretrain(arm, setting, seed) for arm in arms for seed in self.pretrain_seeds]
 
-    def finetune(self, arm: str, setting: str, settings: Arm | None = None, seeds: Sequence[int] | None = None) -> Job:
-        """Return the job with the FT runs, of all PT and FT seeds of an arm, that serve a setting; see `pretrain`.
-
-        With `seeds` it has these PT seeds only, and a folder of its own.
-        """
+    def finetune(self, arm: str, setting: str, seed: int, settings: Arm | None = None) -> Job:
+        """Return the job of the FT runs of an arm, with a PT seed, that serve a setting; see `pretrain`."""
         chosen = settings or self.config.arms[arm]
         setting, own = finetune_setting(chosen, setting), changed(self.config.finetune, chosen.finetune)
-        numbers = self.pretrain_seeds if seeds is None else list(seeds)
         inputs = {"graphs": self.prepared().outputs["graphs"]}
         if not isinstance(chosen, WithoutPretraining):  # without PT each FT seed draws an encoder
-            runs = {f"seed{seed}": self.pretrain(arm, setting, seed, settings) for seed in numbers}
-            inputs |= {name: run.outputs["pretrained"] for name, run in runs.items()}
+            inputs["pretrained"] = self.pretrain(arm, setting, seed, settings).outputs["pretrained"]
         keys = "finetune_seeds", "evaluations", "network", "test_species"
-        given = {"arm": arm, "method": chosen.method, "setting": setting, "pretrain_seeds": numbers, "finetune": own}
+        given = {"arm": arm, "method": chosen.method, "setting": setting, "seed": seed, "finetune": own}
         return self.training(
             "finetune",
-            f"finetune/{arm}/{setting}{seeds_folder(seeds)}",
+            f"finetune/{arm}/{setting}/seed{seed}",
             "domains.ppi.finetune",
             self.pick(*keys) | given,
             inputs,
             mem_mb=self._mem_mb(own.batch_size),
-            minutes=self._finetune_minutes(own, len(numbers)),
+            minutes=self._finetune_minutes(own),
         )
+
+    def finetune_all(self, arms: Iterable[str], *settings: str) -> list[Job]:
+        """Return the jobs of the FT runs of arms that serve some settings, of all PT seeds."""
+        return [
+            self.finetune(arm, setting, seed) for arm in arms for setting in settings for seed in self.pretrain_seeds
+        ]
 
     def representations(self, arms: list[str], graphs: int) -> Job:
         """Return the job that compares the features of `graphs` graphs between arms."""
@@ -207,12 +208,12 @@ class PpiJobs(Jobs[PpiSettings]):
             passes += updates * self._update_passes(arm, pretrain.batch_size)
         return self._minutes(passes)
 
-    def _finetune_minutes(self, finetune: PpiFinetuning, seeds: int) -> int:
-        """Return the time limit of the FT runs of this number of PT seeds.
+    def _finetune_minutes(self, finetune: PpiFinetuning) -> int:
+        """Return the time limit of the FT runs of a PT seed.
 
         The first FT seed tries all learning rates, and linear evaluation encodes each graph once.
         """
         config = self.config
-        runs = seeds * (config.finetune_seeds - 1 + len(finetune.lrs))
+        runs = config.finetune_seeds - 1 + len(finetune.lrs)
         epochs = finetune.epochs if "full_transfer" in config.evaluations else 0
-        return self._minutes((runs * epochs + seeds) * self._graphs())
+        return self._minutes((runs * epochs + 1) * self._graphs())

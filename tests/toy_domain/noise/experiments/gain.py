@@ -39,10 +39,7 @@ class NoiseResults(TwoStageResults):
 def needs(jobs: NoiseJobs, section: Gain) -> Needs:
     """Return the PT and FT runs of the arms."""
     seeds = range(jobs.config.pretrain_seeds)
-    return Needs(
-        [jobs.pretrain(arm, seed) for arm in section.arms for seed in seeds]
-        + [jobs.finetune(arm) for arm in section.arms]
-    )
+    return Needs([make(arm, seed) for make in (jobs.pretrain, jobs.finetune) for arm in section.arms for seed in seeds])
 
 
 def cells(results: NoiseResults) -> pd.DataFrame:

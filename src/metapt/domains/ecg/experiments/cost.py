@@ -33,7 +33,7 @@ def needs(jobs: EcgJobs, section: EcgCost) -> Needs:
     seen = {arm: access(jobs.config.arms[arm], size) for arm in section.arms}
     first = section.arms[0]
     pretrained = [job for arm in section.arms for job in jobs.encoders(arm, seen[arm])]
-    return Needs([*pretrained, jobs.finetune(first, seen[first], size)])
+    return Needs(pretrained + [jobs.finetune(first, seen[first], size, seed) for seed in jobs.pretrain_seeds])
 
 
 EXPERIMENT = experiment(

@@ -82,7 +82,7 @@ def needs(jobs: EcgJobs, section: EcgEstimators) -> Needs:
         for each in secants(section):
             for end, sign in ((each.low, -1), (each.high, 1)):
                 moved = {name: at[name] * math.exp(sign * length) for name, length in each.direction.items()}
-                runs.append(jobs.finetune(end, "none", size, arm_of(**at | moved), [seed]))
+                runs.append(jobs.finetune(end, "none", size, seed, arm_of(**at | moved)))
     return Needs(runs, words=measured_runs(section, [problem], HYPERPARAMETERS))
 
 

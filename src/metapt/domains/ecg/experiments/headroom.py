@@ -74,12 +74,12 @@ def arm_of(strength: float, crop: float, noise: float, temperature: float) -> Si
 
 
 def needs(jobs: EcgJobs, section: EcgHeadroom) -> Needs:
-    """Return the FT runs of the settings and of the reference, a job for each PT seed."""
+    """Return the FT runs of the settings and of the reference."""
     arms: dict[str, Arm] = {section.reference: jobs.config.arms[section.reference]}
     arms |= {name: arm_of(**drawn) for name, drawn in settings(section).items()}
     size = section.finetune_size
     runs = [
-        jobs.finetune(name, "none", size, arm, [seed]) for seed in section.pretrain_seeds for name, arm in arms.items()
+        jobs.finetune(name, "none", size, seed, arm) for seed in section.pretrain_seeds for name, arm in arms.items()
     ]
     return Needs(runs)
 

@@ -50,7 +50,7 @@ class CentreOffset(ArmsSection):
 
 def needs(jobs: PpiJobs, section: CentreOffset) -> Needs:
     """Return the FT runs of each arm after PT of both kinds."""
-    return Needs([jobs.finetune(arm, setting) for arm in section.arms for setting in CENTRES])
+    return Needs(jobs.finetune_all(section.arms, *CENTRES))
 
 
 def tables(results: PpiResults) -> Tables:

@@ -30,7 +30,7 @@ class PpiCost(ArmsSection):
 
 def needs(jobs: PpiJobs, section: PpiCost) -> Needs:
     """Return the PT runs of each arm, and the FT runs of the first one, since those of all arms take equally long."""
-    return Needs([*jobs.pretrain_all(section.arms, FULL_ACCESS), jobs.finetune(section.arms[0], FULL_ACCESS)])
+    return Needs([*jobs.pretrain_all(section.arms, FULL_ACCESS), *jobs.finetune_all(section.arms[:1], FULL_ACCESS)])
 
 
 EXPERIMENT = experiment(

@@ -88,7 +88,7 @@ def needs(jobs: PpiJobs, section: PpiEstimators) -> Needs:
             for name, sign in ((each.low, -1), (each.high, 1)):
                 weights = [1 + sign * each.direction[group(number)] for number in range(section.groups)]
                 arm: Arm = reference.model_copy(update={"group_weights": weights})
-                runs.append(jobs.finetune(name, setting, arm, section.pretrain_seeds))
+                runs += [jobs.finetune(name, setting, seed, arm) for seed in section.pretrain_seeds]
     names = [group(number) for number in range(section.groups)]
     return Needs(runs, words=measured_runs(section, list(problems.values()), names))
 

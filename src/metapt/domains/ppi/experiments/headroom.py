@@ -66,8 +66,14 @@ def needs(jobs: PpiJobs, section: PpiHeadroom) -> Needs:
     for name, drawn in settings(section).items():
         arms[name] = reference.model_copy(update={"group_weights": list(drawn.values())})
     problems = [permuted(percent) for percent in section.permuted]
-    seeds = section.pretrain_seeds
-    return Needs([jobs.finetune(name, problem, arm, seeds) for problem in problems for name, arm in arms.items()])
+    return Needs(
+        [
+            jobs.finetune(name, problem, seed, arm)
+            for problem in problems
+            for name, arm in arms.items()
+            for seed in section.pretrain_seeds
+        ]
+    )
 
 
 def problem_of(config: PpiSettings, setting: str) -> str:

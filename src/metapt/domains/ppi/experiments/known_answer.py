@@ -81,8 +81,8 @@ def needs(jobs: PpiJobs, section: KnownAnswer) -> Needs:
     """Return PT and FT runs on permuted and on intact tasks, and FT runs after PT on a part of the tasks."""
     learners = [arm for arm in section.arms if learns_weights(jobs.config.arms[arm])]
     runs = jobs.pretrain_all(section.arms, PERMUTED_TASKS) + jobs.pretrain_all(learners, FULL_ACCESS)
-    runs += [jobs.finetune(arm, setting) for arm in section.arms for setting in (FULL_ACCESS, PERMUTED_TASKS)]
-    return Needs([*runs, *(jobs.finetune(arm, FULL_ACCESS) for arm in section.quarters)])
+    runs += jobs.finetune_all(section.arms, FULL_ACCESS, PERMUTED_TASKS)
+    return Needs(runs + jobs.finetune_all(section.quarters, FULL_ACCESS))
 
 
 def tables(results: PpiResults) -> Tables:

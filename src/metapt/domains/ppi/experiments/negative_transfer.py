@@ -61,7 +61,7 @@ def _controls(names: Iterable[str], domain: PpiSettings) -> dict[str, str | None
 def needs(jobs: PpiJobs, section: NegativeTransfer) -> Needs:
     """Return the FT runs of each arm with PT and of its control, and the names of the tasks."""
     controls = {arm: control for arm, control in _controls(section.arms, jobs.config).items() if control is not None}
-    runs = [jobs.finetune(arm, FULL_ACCESS) for arm in dict.fromkeys([*controls.values(), *controls])]
+    runs = jobs.finetune_all(dict.fromkeys([*controls.values(), *controls]), FULL_ACCESS)
     return Needs(runs, files={"tasks": jobs.prepared().outputs["tasks"]}, words={WITHOUT: controls})
 
 

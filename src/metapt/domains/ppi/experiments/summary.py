@@ -39,9 +39,9 @@ def needs(jobs: PpiJobs, section: Summary) -> Needs:
     """Return the FT runs under full access, and in those other settings whose experiments are in the config."""
     others = dict(jobs.config.experiments())
     half, held_out = (others[key].arm_names() if key in others else [] for key in (HALF_DATA, HELD_OUT_TASKS))
-    runs = [jobs.finetune(arm, FULL_ACCESS) for arm in section.arms]
-    runs += [jobs.finetune(arm, HALF_DATA) for arm in section.arms if arm in half]
-    runs += [jobs.finetune(arm, fold) for arm in section.arms if arm in held_out for fold in HELD_OUT]
+    runs = jobs.finetune_all(section.arms, FULL_ACCESS)
+    runs += jobs.finetune_all((arm for arm in section.arms if arm in half), HALF_DATA)
+    runs += jobs.finetune_all((arm for arm in section.arms if arm in held_out), *HELD_OUT)
     return Needs(runs, words={HALF_DATA: HALF_DATA in others})
 
 
