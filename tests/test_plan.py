@@ -124,8 +124,9 @@ def test_a_file_that_no_job_makes_is_told_its_neighbour() -> None:
 def test_the_papers_protein_experiments_take_these_jobs() -> None:
     fewer = PAPER["ppi"]["half_data"]["arms"]
     others = [arm for arm in fewer if uses_labels(ARMS[arm])]
-    # Further PT runs: three arms with the released batching, four with permuted tasks, two on part of the tasks.
-    pretrain = len(MAIN_ARMS) + (1 + FOLDS) * len(others) + 3 + 4 + 2
+    # The two arms without PT share PT runs. Further ones: three arms with the released batching, four with permuted
+    # tasks, two on part of the tasks.
+    pretrain = len(MAIN_ARMS) - 1 + (1 + FOLDS) * len(others) + 3 + 4 + 2
     # Arms that see no FT data have no runs for half of them, but separate FT runs on held-out tasks.
     finetune = len(MAIN_ARMS) + len(others) + FOLDS * len(fewer) + 3 + 4 + 2
     seeds = PAPER["ppi"]["pretrain_seeds"]
@@ -161,6 +162,64 @@ def test_one_pretraining_of_an_arm_without_labels_serves_all_settings() -> None:
     cells = [f"graph_supervised/{setting}" for setting in settings]
     cells += [f"meta/{setting}" for setting in [*settings, "half_data"]]
     assert names(found, "finetune") == sorted(f"ppi/finetune/{cell}/seed{seed}" for cell in cells for seed in (0, 1))
+
+
+TWO = {
+    "ecg": {"arms": ["mine", "simclr"], "finetune_sizes": [30]},
+    "ppi": {"arms": ["mine", "graph_supervised"]},
+}
+"""Experiments on two arms, the first of which a test defines."""
+
+
+def shared(domain: str, **arms: dict[str, object]) -> Plan:
+    """Return the plan of `TWO` with arms of its own."""
+    section = {"ecg": {"source": "simulated", "pretrain_seeds": 2}, "ppi": SMALL}[domain]
+    return plan(**{domain: section | {"arms": arms, "full_access": TWO[domain]}})
+
+
+@pytest.mark.parametrize(
+    ("domain", "plain", "changes"),
+    [
+        ("ecg", "simclr", {"finetune": {"lr": 0.01}}),
+        ("ecg", "simclr", {"finetune": {"lr": 0.01}, "pretrain": {"noise": 0.1}}),
+        ("ecg", "no_pt", {"finetune": {"lr": 0.01}}),
+        ("ppi", "graph_supervised", {"finetune": {"dropout": 0.1}}),
+    ],
+)
+def test_arms_that_differ_in_ft_alone_share_their_pt_runs(domain: str, plain: str, changes: dict[str, object]) -> None:
+    found = shared(domain, mine={"extends": plain} | changes)
+    setting = "none" if domain == "ecg" else "full_access"
+    runs = [f"{domain}/pretrain/{plain}/{setting}/seed{seed}" for seed in (0, 1)]
+    assert [name for name in names(found, "pretrain") if "/mine/" in name or f"/{plain}/" in name] == runs
+    assert len(names(found, "finetune")) == 2 * 2
+    mine = [found.jobs[name] for name in names(found, "finetune") if "/mine/" in name]
+    assert [job.inputs["pretrained"] for job in mine] == [found.jobs[run].outputs["pretrained"] for run in runs]
+
+
+@pytest.mark.parametrize(
+    ("domain", "plain", "changes"),
+    [
+        ("ecg", "simclr", {"pretrain": {"noise": 0.2}}),
+        ("ecg", "simclr", {"warp": {"initial": 2}}),
+        ("ecg", "run_search", {"finetune": {"lr": 0.01}}),
+        ("ppi", "graph_supervised", {"pretrain": {"dropout": 0.1}}),
+        ("ppi", "graph_supervised", {"pretrain_lr": 1e-2}),
+        ("ppi", "group_search", {"finetune": {"linear_epochs": 3}}),
+    ],
+)
+def test_arms_that_differ_in_what_pt_sees_have_pt_runs_of_their_own(
+    domain: str, plain: str, changes: dict[str, object]
+) -> None:
+    pretrained = names(shared(domain, mine={"extends": plain} | changes), "pretrain")
+    assert sum("/mine/" in name for name in pretrained) == 2
+    assert len(pretrained) == 2 * 2
+
+
+@pytest.mark.parametrize(("domain", "key"), [("ecg", "warp_of"), ("ppi", "weights")])
+def test_what_two_arms_share_serves_those_that_take_it(domain: str, key: str) -> None:
+    tuned = {"extends": "meta", "finetune": {"linear_epochs": 3}}
+    found = shared(domain, tuned=tuned, mine={"extends": "meta-frozen", key: {"of": "tuned"}})
+    assert {name.split("/")[2] for name in names(found, "pretrain")} == {"meta", "meta-frozen", TWO[domain]["arms"][1]}
 
 
 def test_frozen_weights_come_from_the_same_setting_and_seed() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pkgutil import iter_modules
@@ -57,7 +57,7 @@ class Domain:
                     "words": needs.words,
                 }
             ),
-            inputs=_inputs(needs),
+            inputs=_inputs(needs, jobs.sharing, section.arm_names()),
             outputs={name: f"{folder}/{file}" for name, file in SUMMARY.items()},
             record=f"{folder}/run.json",
             log=f"{folder}/log.txt",
@@ -80,10 +80,14 @@ def _settings(config: DomainSection, arms: list[str]) -> dict[str, Any]:
     return settings
 
 
-def _inputs(needs: Needs) -> dict[str, str]:
+def _inputs(needs: Needs, sharing: Mapping[str, str], arms: Sequence[str]) -> dict[str, str]:
+    """Return the inputs of a summary; a PT run that several of its `arms` share stands there for each of them."""
     inputs = dict(needs.files)
     for run in needs.runs:
-        name = run.name.partition("/")[2]
-        inputs |= {f"{name}/{what}": run.outputs[what] for what in ("metrics", "series")}
-        inputs[f"{name}/record"] = run.record
+        stage, arm, *rest = run.name.split("/")[1:]
+        served = [each for each in arms if sharing.get(each) == arm] if stage == "pretrain" else []
+        for each in served or [arm]:
+            name = "/".join([stage, each, *rest])
+            inputs |= {f"{name}/{what}": run.outputs[what] for what in ("metrics", "series")}
+            inputs[f"{name}/record"] = run.record
     return inputs

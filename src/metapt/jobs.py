@@ -74,6 +74,14 @@ class Jobs(Generic[S]):
         """Whether large float32 matrix products take the time of training."""
         return False
 
+    @property
+    def sharing(self) -> Mapping[str, str]:
+        """Arm -> the first arm of the config with the same PT, whose PT runs serve both; see `twostage.arms.sharing`.
+
+        An arm that is left out has PT runs of its own.
+        """
+        return {}
+
     def once(self, name: str, make: Callable[[], Job]) -> Job:
         """Return the job of this name; `make` makes it the first time."""
         if name not in self.made:

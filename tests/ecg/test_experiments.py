@@ -15,6 +15,7 @@ import pytest
 from matplotlib.image import imread
 
 from metapt.config_files import read_one
+from metapt.domains.ecg.config import ARMS, EcgFinetuning
 from metapt.domains.ecg.domain import DOMAIN
 from metapt.domains.ecg.experiments.augmentations import AugmentationsResults, _panels
 from metapt.domains.ecg.jobs import EcgJobs
@@ -31,6 +32,7 @@ from metapt.domains.ecg.quantities import (
     STANDARD_DEVIATION,
     viewed,
 )
+from metapt.domains.ecg.results import EcgResults
 from metapt.domains.ecg.strengths import fixed_arm, start_arm
 from metapt.evaluation import figures, metrics
 from metapt.evaluation.comparisons import STAND_IN
@@ -524,6 +526,23 @@ def test_cost(tmp_path: Path) -> None:
     markdown = outputs["table_md"].read_text()
     assert "Cost of PT on a machine:" in markdown
     assert "3 h, 8-9 GB" in markdown
+
+
+def test_arms_that_share_pt_runs_have_their_numbers(tmp_path: Path) -> None:
+    own = {"finetune": EcgFinetuning(lr=0.1)}
+    tuned = {f"{arm}-tuned": ARMS[arm].model_copy(update=own) for arm in ("simclr", "meta")}
+    runs = cost(tmp_path, arms=ARMS | tuned, cost={"arms": ["simclr", "simclr-tuned", "meta-tuned"]})
+    runs.trajectory = lambda arm, seed: [4.0, 3.0 + seed]
+    runs.write()
+    outputs = runs.summarise()
+    numbers = pd.read_csv(outputs["table_csv"]).set_index("arm")
+    assert numbers.loc["simclr-tuned", "machine"] == "a machine"
+    assert numbers.loc["simclr-tuned", f"{TIME_PER_STEP}, median"] == pytest.approx(0.04 * 1.04)
+    assert numbers.loc["meta-tuned", f"{TIME_PER_STEP}, ratio"] == pytest.approx(1.5)
+    assert {"simclr", "simclr-tuned", "meta-tuned"} == set(metrics.read(outputs["metrics"])["arm"])
+    inputs = {name: Path(path) for name, path in runs.job.inputs.items()}
+    results = EcgResults.read(DOMAIN.experiments["cost"].section, runs.job.config, inputs)
+    assert results.trajectories("meta-tuned")[2]["value"].tolist() == [4.0, 5.0]
 
 
 def test_times_on_two_machines_do_not_compare(tmp_path: Path) -> None:

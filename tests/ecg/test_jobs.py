@@ -130,7 +130,7 @@ def test_a_frozen_warp_comes_from_the_run_that_learns_it() -> None:
 
 
 def test_what_an_arm_changes_of_its_domain_reaches_its_jobs_alone() -> None:
-    arms = {"simclr": {"method": "simclr"}, "mine": {"method": "simclr"}}
+    arms = {"simclr": {"method": "simclr"}, "mine": {"method": "simclr", "warp": {"initial": 2}}}
     section: dict[str, Any] = {"full_access": {"arms": list(arms)}, "finetune": {"linear_epochs": 7}}
 
     def made(**changes: Any) -> dict[str, dict[str, Any]]:

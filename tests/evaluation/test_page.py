@@ -147,6 +147,15 @@ def test_the_page_warns_of_runs_on_several_kinds_of_machines(written: Path, tmp_
     assert warning in text
 
 
+def test_the_numbers_of_a_pt_run_that_arms_share_stand_under_each_of_them(tmp_path: Path) -> None:
+    inputs = experiment(tmp_path, "ecg_cost")
+    shared = {name: inputs[name.replace("/k5/", "/meta/")] for name in inputs if "/k5/" in name}
+    page.run(config(True, ecg=["cost"]), inputs | shared, {"page": tmp_path / "index.html"}, Machine())
+    text = (tmp_path / "index.html").read_text()
+    assert all(f"<tr><td>{arm}</td><td>{WORDS['setting']}</td>" in text for arm in ("meta", "k5"))
+    assert "2 pretrain" in text, "each run counts once"
+
+
 def test_each_number_leads_to_the_records_behind_it(written: Path) -> None:
     text = written.read_text()
     [row] = re.findall(

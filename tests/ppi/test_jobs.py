@@ -305,7 +305,8 @@ def test_learned_weights_are_used_at_the_learning_rate_they_were_learned_at() ->
 
 def test_what_an_arm_changes_of_its_domain_reaches_its_jobs_alone() -> None:
     def made(**changes: Any) -> list[Job]:
-        arms = {"graph_supervised": {"method": "supervised"}, "mine": {"method": "supervised"} | changes}
+        mine = {"method": "supervised", "pretrain_lr": 1e-2} | changes
+        arms = {"graph_supervised": {"method": "supervised"}, "mine": mine}
         jobs = jobs_of(arms=arms, pretrain={"epochs": 7})
         return [make(arm, "full_access", 0) for arm in arms for make in (jobs.pretrain, jobs.finetune)]
 

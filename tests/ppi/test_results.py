@@ -11,6 +11,8 @@ import pytest
 from scipy.stats import spearmanr
 
 from metapt.domains.ppi.aurocs import auroc_cells
+from metapt.domains.ppi.config import ARMS, PpiFinetuning
+from metapt.domains.ppi.quantities import RELATIVES
 from metapt.domains.ppi.results import PpiResults
 from metapt.domains.ppi.weights import agreement, correlations
 from metapt.errors import DataError
@@ -70,6 +72,21 @@ def test_folds_of_other_seeds_are_an_error(tmp_path: Path) -> None:
     results = runs.results()
     with pytest.raises(DataError, match="other seeds"):
         results.runs("meta", "held_out_tasks", "full_transfer")
+
+
+def test_arms_that_share_pt_runs_have_their_weights(tmp_path: Path) -> None:
+    arms = ARMS | {"tuned": ARMS["meta"].model_copy(update={"finetune": PpiFinetuning(epochs=1)})}
+    runs = runs_of("learned_weights", tmp_path, arms=arms, learned_weights={"arms": ["meta", "tuned"]})
+    runs.write()
+    inputs = runs.summary.inputs
+    for name in (name for name in inputs if name.startswith("pretrain/tuned/")):
+        first = name.replace("/tuned/", "/meta/")
+        assert inputs[name] == inputs[first]
+        runs.inputs[name] = runs.inputs[first]
+    results = runs.results()
+    assert results.weights("tuned").equals(results.weights("meta"))
+    assert results.pretraining("tuned", RELATIVES).equals(results.pretraining("meta", RELATIVES))
+    assert results.machines["tuned"] == ["a machine"]
 
 
 def test_weights_by_task_and_seed(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from metapt.evaluation import metrics
 from metapt.evaluation.comparisons import counts
 from metapt.evaluation.metrics import CELL
 from metapt.evaluation.paper import beside_paper, paper_numbers
+from metapt.evaluation.results import rows_of
 from metapt.evaluation.statistics import summarise
 from metapt.evaluation.tables import mean_and_error, published
 from metapt.files import atomic_path, reading
@@ -114,9 +115,8 @@ def _experiment(domain: Json, experiment: Json, inputs: Mapping[str, Path], runs
 def _cells(name: str, own: Mapping[str, Path]) -> pd.DataFrame:
     """Return the metrics table of an experiment's runs, with the `record` that each number comes from."""
     parts = [
-        metrics.read(path).assign(experiment=name, record=str(own[f"{key.removesuffix('metrics')}record"]))
-        for key, path in own.items()
-        if key.endswith("/metrics")
+        metrics.validate(rows_of(run, own[f"{run}/metrics"])).assign(experiment=name, record=str(own[f"{run}/record"]))
+        for run in (key.removesuffix("/metrics") for key in own if key.endswith("/metrics"))
     ]
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=[*metrics.COLUMNS, "record"])
 

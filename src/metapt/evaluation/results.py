@@ -90,10 +90,12 @@ class Results:
 
         The config holds `domain`, `experiment` (its key), `settings`, `section` and `words`. The inputs are
         `{run}/metrics`, `{run}/series` and `{run}/record` of each run, whose name is its folder below the domain's
-        results, such as `pretrain/meta/n500/seed0`; other names are `files`.
+        results, such as `pretrain/meta/n500/seed0`; other names are `files`. A PT run that arms share stands there for
+        each of them, with its name in place of that of the folder.
         """
         name = f"{config['domain']}_{config['experiment']}"
-        tables = metrics.read([path for each, path in inputs.items() if each.endswith("/metrics")])
+        tables = {each.removesuffix("/metrics"): path for each, path in inputs.items() if each.endswith("/metrics")}
+        rows = [row for run, path in tables.items() for row in rows_of(run, path)]
         series = [pd.DataFrame(columns=_SERIES)]
         machines: dict[str, list[str]] = {}
         for each, path in inputs.items():
@@ -107,11 +109,20 @@ class Results:
             config=cls.settings.model_validate(config["settings"]),
             section=section.model_validate(config["section"]),
             words=config.get("words", {}),
-            metrics=tables.assign(experiment=name),
+            metrics=metrics.validate(rows, f"the metrics table of {name}").assign(experiment=name),
             series=pd.concat(series[1:] or series, ignore_index=True)[_SERIES],
             machines={arm: list(dict.fromkeys(names)) for arm, names in machines.items()},
             files={each: path for each, path in inputs.items() if "/" not in each},
         )
+
+
+def rows_of(run: str, path: Path) -> list[dict[str, Any]]:
+    """Return the rows of a run's metrics table; those of PT stand under the arm that `run` names, see `Results.read`.
+
+    Raises DataError as `metrics.read_rows`.
+    """
+    words, rows = run_words(run), metrics.read_rows(path)
+    return [row | {"arm": words["arm"]} for row in rows] if words["stage"] == "pretrain" else rows
 
 
 def run_words(run: str) -> dict[str, str | int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Annotated, Any, NamedTuple, TypeVar, get_args
 
@@ -32,6 +33,28 @@ def changed(section: S, changes: S) -> S:
 def own_settings(arm: Section) -> dict[str, Any]:
     """Return the settings of an arm without its changes of its domain's."""
     return {key: value for key, value in plain(arm).items() if key not in CHANGES}
+
+
+def sharing(pretraining: Mapping[str, dict[str, Any]]) -> dict[str, str]:
+    """Return for each arm the first arm with the same PT, whose PT runs serve both.
+
+    `pretraining` has the settings of each arm's PT. The name of an arm in them, at a key `of`, stands for its settings.
+
+    >>> learn = {"learn": {"lr": 1}, "tuned": {"lr": 1}}
+    >>> sharing(learn | {f"from {name}": {"warp": {"of": name}} for name in learn})
+    {'learn': 'learn', 'tuned': 'learn', 'from learn': 'from learn', 'from tuned': 'from learn'}
+    """
+
+    def without_names(value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        return {key: pretraining.get(each, each) if key == "of" else without_names(each) for key, each in value.items()}
+
+    first: dict[str, str] = {}
+    return {
+        name: first.setdefault(json.dumps(without_names(settings), sort_keys=True), name)
+        for name, settings in pretraining.items()
+    }
 
 
 def without_pretraining(control: str, arms: Mapping[str, Any], finetune: Section) -> str | None:

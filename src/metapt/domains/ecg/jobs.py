@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 
 from metapt.domains.ecg.config import (
     Arm,
@@ -15,8 +16,8 @@ from metapt.domains.ecg.config import (
     resolved,
 )
 from metapt.jobs import Job, Jobs, Json
-from metapt.sections import seed_numbers
-from metapt.twostage.arms import changed, own_settings
+from metapt.sections import plain, seed_numbers
+from metapt.twostage.arms import changed, own_settings, sharing
 
 RAW = ("ptbxl_database.csv", "scp_statements.csv", "records.json")
 """The raw files of each source. `records.json` names further ones in its folder."""
@@ -34,6 +35,11 @@ class EcgJobs(Jobs[EcgSettings]):
         """The PT seeds of each arm."""
         return seed_numbers(self.config.pretrain_seeds)
 
+    @cached_property
+    def sharing(self) -> dict[str, str]:
+        """See `Jobs.sharing`."""
+        return sharing({name: self._pretrain_settings(self._settings(name)) for name in self.config.arms})
+
     def prepared(self) -> Job:
         """Return the job that prepares the ECGs of the config's source."""
         source = self.config.source
@@ -45,20 +51,18 @@ class EcgJobs(Jobs[EcgSettings]):
         return self.prepare(source, PREPARED, config={}, inputs=raw, mem_mb=1000, minutes=30)
 
     def pretrain(self, arm: str, access: str, seed: int, settings: Arm | None = None) -> Job:
-        """Return a PT job that sees the labelled ECGs `access`, see `config.access`.
+        """Return the PT job that serves an arm and sees the labelled ECGs `access`, see `config.access`.
 
         `settings` are those of an arm that is not in `ecg.arms`.
         """
+        arm = self.sharing.get(arm, arm)
         section, size = self._settings(arm, settings), _meta_size(access)
-        pretrain, inputs = self._pretrain(section), self.prepared().outputs
-        config = self._studied(size) | {"arm": arm, "arm_settings": own_settings(section), "seed": seed}
-        config |= {"pretrain": {} if isinstance(section, NoPretraining) else pretrain}
+        inputs = self.prepared().outputs
+        config = self._studied(size) | {"arm": arm, "seed": seed} | self._pretrain_settings(section)
         config |= {"split": None} if size is None else {}
-        minutes = self._pretrain_minutes(section, pretrain)
+        minutes = self._pretrain_minutes(section, self._pretrain(section))
         if isinstance(section, RunSearch):
-            finetune = changed(self.config.finetune, section.finetune)
-            config |= {"finetune": finetune}
-            minutes += self._minutes(section.folds * finetune.epochs * (size or 0))
+            minutes += self._minutes(section.folds * config["finetune"]["epochs"] * (size or 0))
             minutes *= 2 * section.rounds
         if isinstance(section, Simclr) and section.warp_of is not None:
             inputs = inputs | {"learned": self.pretrain(section.warp_of.of, access, seed).outputs["pretrained"]}
@@ -96,7 +100,7 @@ class EcgJobs(Jobs[EcgSettings]):
         """Return PT jobs and then FT jobs of `cells` (arm, access, size) with all PT seeds, without duplicates."""
         found = list(dict.fromkeys(cells))
         own = settings or {}
-        encoders = dict.fromkeys((arm, access) for arm, access, _ in found)
+        encoders = dict.fromkeys((self.sharing.get(arm, arm), access) for arm, access, _ in found)
         pretrained = [job for arm, access in encoders for job in self.encoders(arm, access, own.get(arm))]
         return pretrained + [
             self.finetune(arm, access, size, seed, own.get(arm))
@@ -175,6 +179,14 @@ class EcgJobs(Jobs[EcgSettings]):
     def _settings(self, arm: str, settings: Arm | None = None) -> Arm:
         """Return the settings of an arm, with its warp; `settings` are those of an arm that is not in `ecg.arms`."""
         return resolved(settings or self.config.arms[arm], self.config.arms)
+
+    def _pretrain_settings(self, section: Arm) -> Json:
+        """Return the settings on which the PT of an arm depends."""
+        pretrain = {} if isinstance(section, NoPretraining) else plain(self._pretrain(section))
+        found = {"arm_settings": own_settings(section), "pretrain": pretrain}
+        if isinstance(section, RunSearch):
+            found |= {"finetune": plain(changed(self.config.finetune, section.finetune))}
+        return found
 
     def _pretrain(self, section: Arm) -> EcgPretraining:
         """Return the settings of an arm's PT."""

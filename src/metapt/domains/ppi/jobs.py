@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from functools import cached_property
 from typing import Any
 
 from metapt.domains.ppi.config import (
@@ -20,8 +21,8 @@ from metapt.domains.ppi.config import (
 from metapt.domains.ppi.data.sources import ARCHIVE, names, string_of
 from metapt.domains.ppi.settings import FULL_ACCESS, finetune_setting, pretrain_setting
 from metapt.jobs import Job, Jobs, Json
-from metapt.sections import seed_numbers
-from metapt.twostage.arms import changed, own_settings
+from metapt.sections import plain, seed_numbers
+from metapt.twostage.arms import changed, own_settings, sharing
 
 PREPARED = {"graphs": "graphs.npz", "tasks": "tasks.csv", "counts": "counts.csv"}
 """Outputs of `data/prepare.py`: name -> file name."""
@@ -39,6 +40,11 @@ class PpiJobs(Jobs[PpiSettings]):
     def pretrain_seeds(self) -> list[int]:
         """Return the PT seeds of each arm."""
         return seed_numbers(self.config.pretrain_seeds)
+
+    @cached_property
+    def sharing(self) -> dict[str, str]:
+        """See `Jobs.sharing`."""
+        return sharing({name: self._pretrain_settings(self._settings(name)) for name in self.config.arms})
 
     def prepared(self) -> Job:
         """Return the job that prepares the data of the config's source."""
@@ -62,29 +68,25 @@ class PpiJobs(Jobs[PpiSettings]):
         )
 
     def pretrain(self, arm: str, setting: str, seed: int, settings: Arm | None = None) -> Job:
-        """Return the PT run of an arm, with a PT seed, that serves a setting.
+        """Return the PT run, with a PT seed, that serves an arm and a setting.
 
         `settings` are those of an arm that is not in `ppi.arms`.
         """
-        chosen = resolved(settings or self.config.arms[arm], self.config.arms)
-        setting, pretrain = pretrain_setting(chosen, setting), self.config.pretrain
-        if not isinstance(chosen, WithoutPretraining):
-            pretrain = changed(pretrain, chosen.pretrain)
+        arm = self.sharing.get(arm, arm)
+        chosen = self._settings(arm, settings)
+        setting, pretrain = pretrain_setting(chosen, setting), self._pretrain(chosen)
         inputs = {name: self.prepared().outputs[name] for name in ("graphs", "tasks")}
         source = weights_of(chosen)
         if source is not None:
             inputs["weights"] = self.pretrain(source, setting, seed).outputs["pretrained"]
         batch = getattr(chosen, "hypergradient_batch", None) or pretrain.batch_size
-        more: Json = {"pretrain": {} if isinstance(chosen, WithoutPretraining) else pretrain}
-        if isinstance(chosen, GroupSearch):
-            more |= {"finetune": changed(self.config.finetune, chosen.finetune)}
         return self.training(
             "pretrain",
             f"pretrain/{arm}/{setting}/seed{seed}",
             "domains.ppi.pretrain",
             self.pick("network", "test_species", "source")
-            | {"arm": arm, "arm_settings": own_settings(chosen), "setting": setting, "seed": seed}
-            | more,
+            | {"arm": arm, "setting": setting, "seed": seed}
+            | self._pretrain_settings(chosen),
             inputs,
             mem_mb=self._mem_mb(max(batch, self._update_graphs(chosen))),
             minutes=self._pretrain_minutes(chosen, pretrain),
@@ -154,6 +156,23 @@ class PpiJobs(Jobs[PpiSettings]):
             minutes=max(8, 2 * study.get("pairs", 0)) * self._pretrain_minutes(chosen, pretrain),
             resumable=False,
         )
+
+    def _settings(self, arm: str, settings: Arm | None = None) -> Arm:
+        """Return the settings of an arm; `settings` are those of an arm that is not in `ppi.arms`."""
+        return resolved(settings or self.config.arms[arm], self.config.arms)
+
+    def _pretrain_settings(self, arm: Arm) -> Json:
+        """Return the settings on which the PT of an arm depends."""
+        pretrain = {} if isinstance(arm, WithoutPretraining) else plain(self._pretrain(arm))
+        found = {"arm_settings": own_settings(arm), "pretrain": pretrain}
+        if isinstance(arm, GroupSearch):
+            found |= {"finetune": plain(changed(self.config.finetune, arm.finetune))}
+        return found
+
+    def _pretrain(self, arm: Arm) -> PpiPretraining:
+        """Return the settings of an arm's PT."""
+        own = self.config.pretrain
+        return own if isinstance(arm, WithoutPretraining) else changed(own, arm.pretrain)
 
     def _string(self, file: str) -> dict[str, Any]:
         """Return the entry of sources.yaml for one of STRING's files."""
