@@ -312,7 +312,7 @@ def test_tables_name_every_kind_of_job() -> None:
         line.split("|")[1].strip() for line in shown.splitlines() if "|" in line
     }
     assert "| ecg_cost" in shown
-    assert "30 ECG PT, 6 ECG FT" in shown
+    assert "30 ECG PT, 30 ECG FT" in shown
     assert "GPU-hours" in shown
     assert "0:00:12" in shown
     rows = [line for line in shown.splitlines() if line.startswith("|")]
