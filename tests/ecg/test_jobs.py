@@ -46,7 +46,7 @@ def test_keys_of_the_computation_reach_the_jobs_that_read_them() -> None:
         return [a.name.removeprefix("ecg/") for a, b in zip(*made, strict=True) if a.config != b.config]
 
     seeds = ("seed0", "seed1")
-    assert differing(lower) == [f"pretrain/{run}/{seed}" for run in ("simclr/none", "meta/n10") for seed in seeds]
+    assert differing(lower) == [f"pretrain/{run}/{seed}" for seed in seeds for run in ("simclr/none", "meta/n10")]
     assert differing(again) == [f"pretrain/meta/n10/{seed}" for seed in seeds]
 
 
@@ -157,10 +157,13 @@ def test_the_released_choices_are_those_of_the_released_code() -> None:
 
 
 def test_full_access_needs_each_arm_at_each_size_and_shares_pretraining_without_labels() -> None:
+    """All jobs of a PT seed come before the next, so that a run that ends early has compared something."""
     found = runs("full_access", full_access={"arms": ["simclr", "meta"], "finetune_sizes": [50, 100]})
-    pretrained = [f"pretrain/{run}/seed{seed}" for run in ("simclr/none", "meta/n50", "meta/n100") for seed in range(2)]
-    cells = ["simclr/none/n50", "simclr/none/n100", "meta/n50/n50", "meta/n100/n100"]
-    assert found == pretrained + [f"finetune/{cell}/seed{seed}" for cell in cells for seed in range(2)]
+    pretrained = [f"pretrain/{run}" for run in ("simclr/none", "meta/n50", "meta/n100")]
+    finetuned = [
+        f"finetune/{cell}" for cell in ("simclr/none/n50", "simclr/none/n100", "meta/n50/n50", "meta/n100/n100")
+    ]
+    assert found == [f"{run}/seed{seed}" for seed in range(2) for run in pretrained + finetuned]
 
 
 def test_partial_access_needs_no_more_labels_in_pretraining_than_in_finetuning() -> None:
@@ -168,7 +171,7 @@ def test_partial_access_needs_no_more_labels_in_pretraining_than_in_finetuning()
     found = runs("partial_access", partial_access=keys)
     learned = [f"meta/n{seen}/n{size}" for size, seen in [(50, 10), (50, 50), (100, 10), (100, 50), (100, 100)]]
     cells = ["simclr/none/n50", "simclr/none/n100", *learned]
-    finetuned = [f"finetune/{cell}/seed{seed}" for cell in cells for seed in range(2)]
+    finetuned = [f"finetune/{cell}/seed{seed}" for seed in range(2) for cell in cells]
     assert [name for name in found if name.startswith("finetune/")] == finetuned
     pretrained = [name for name in found if name.startswith("pretrain/")]
     assert len(pretrained) == len(set(pretrained)) == 2 * 4

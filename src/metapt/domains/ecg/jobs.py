@@ -97,16 +97,17 @@ class EcgJobs(Jobs[EcgSettings]):
         return [self.pretrain(arm, access, seed, settings) for seed in self.pretrain_seeds]
 
     def runs(self, cells: Iterable[tuple[str, str, int]], settings: Mapping[str, Arm] | None = None) -> list[Job]:
-        """Return PT jobs and then FT jobs of `cells` (arm, access, size) with all PT seeds, without duplicates."""
+        """Return the PT and FT jobs of `cells` (arm, access, size), without duplicates.
+
+        All jobs of a PT seed come before those of the next, so that a run that ends early leaves whole comparisons.
+        """
+        own, jobs = settings or {}, dict[str, Job]()
         found = list(dict.fromkeys(cells))
-        own = settings or {}
-        encoders = dict.fromkeys((self.sharing.get(arm, arm), access) for arm, access, _ in found)
-        pretrained = [job for arm, access in encoders for job in self.encoders(arm, access, own.get(arm))]
-        return pretrained + [
-            self.finetune(arm, access, size, seed, own.get(arm))
-            for arm, access, size in found
-            for seed in self.pretrain_seeds
-        ]
+        for seed in self.pretrain_seeds:
+            made = [self.pretrain(arm, access, seed, own.get(arm)) for arm, access, _ in found]
+            made += [self.finetune(arm, access, size, seed, own.get(arm)) for arm, access, size in found]
+            jobs |= {job.name: job for job in made}
+        return list(jobs.values())
 
     def hypergradients(
         self, arm: str, seed: int, fixed: Mapping[float, Job], size: int, draws: int, horizon: Sequence[int]
