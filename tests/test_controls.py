@@ -13,6 +13,7 @@ from metapt import registry
 from metapt.config import Config, load
 from metapt.config_files import read_one
 from metapt.domains.ecg import config as ecg
+from metapt.domains.ecg import controls as ecg_controls
 from metapt.domains.ecg.jobs import EcgJobs
 from metapt.domains.ecg.results import EcgResults
 from metapt.domains.ppi import config as ppi
@@ -60,14 +61,14 @@ def cases() -> Iterator[Case]:
 
 
 def learns_ecg(arm: ecg.Arm) -> bool:
-    return ecg.learns_warp(arm) and ecg.learns(arm)
+    return ecg.learns_warp(arm) and ecg_controls.learns(arm)
 
 
 def controls(case: Case) -> list[str]:
     """Return the controls of an arm in its experiment, the start first."""
     section = getattr(CONFIGS[case.config], case.domain)
     run = {name: section.arms[name] for name in getattr(section, case.experiment).arm_names()}
-    module: Any = {"ecg": ecg, "ppi": ppi}[case.domain]
+    module: Any = {"ecg": ecg_controls, "ppi": ppi}[case.domain]
     found: list[str] = module.controls(case.arm, run)
     return found
 
@@ -105,9 +106,9 @@ def test_the_paper_has_every_kind_of_control() -> None:
     named = CONFIGS["paper"].ecg.full_access.arms
     found = {arm: controls(Case("paper", "ecg", "full_access", arm)) for arm in named}
     assert found["meta"] == ["simclr", "meta-frozen", "random_search-displacement"], "placebos only if they are named"
-    found |= {arm: ecg.controls(arm, ecg.ARMS) for arm in ecg.ARMS if arm not in named}
+    found |= {arm: ecg_controls.controls(arm, ecg.ARMS) for arm in ecg.ARMS if arm not in named}
     placebos = ["meta-permuted_labels", "meta-random_sign"]
-    assert ecg.controls("meta", ecg.ARMS) == ["simclr", "meta-frozen", *placebos, "random_search-displacement"]
+    assert ecg_controls.controls("meta", ecg.ARMS) == ["simclr", "meta-frozen", *placebos, "random_search-displacement"]
     assert found["meta-permuted_labels"] == found["meta-random_sign"] == []
     assert found["meta-stable"] == ["meta-stable-start", "meta-stable-frozen", "random_search"]
     assert found["meta-released"] == ["simclr-released"]
@@ -132,7 +133,7 @@ def test_a_control_with_another_learning_rate_is_none() -> None:
     assert ppi.controls("meta", arms) == []
     assert ppi.controls("meta", arms | {"meta": ppi.PpiMeta(pretrain_lr=1e-3)}) == ["graph_supervised"]
     warmer = ecg.EcgMeta(pretrain=ecg.EcgPretraining(temperature=1.0))
-    assert ecg.controls("mine", {"simclr": ecg.ARMS["simclr"], "mine": warmer}) == []
+    assert ecg_controls.controls("mine", {"simclr": ecg.ARMS["simclr"], "mine": warmer}) == []
 
 
 @pytest.mark.parametrize(("use", "start"), [("top_quarter", "graph_supervised-slow"), ("as_learned", None)])

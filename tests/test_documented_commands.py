@@ -61,7 +61,7 @@ OVERLAYS = {
     "k5.yaml": "mnist:\n  rotation_mean:\n    arms:\n      k5: {extends: meta-shared, unroll_steps: 5}\n",
     "species.yaml": "results: results/yeasts\nppi:\n  string: {species: [4932, 284812]}\n  test_species: [284812]",
     "width.yaml": "results: results/width16\necg: {width: 16}",
-    "sizes.yaml": "ecg: {full_access: {finetune_sizes: [100, 250, 1000, 2500]}}",
+    "sizes.yaml": "ecg: {full_access: {arms: [no_pt, simclr, simclr-mild], finetune_sizes: [100, 250, 1000, 2500]}}",
     "site.yaml": "data:\n  mirrors: [/shared/mirror]",
 }
 """Files that pages tell to write, as they show them."""
@@ -175,7 +175,9 @@ def test_snakemake_plans_it(command: tuple[str, ...], project: Path) -> None:
 
 
 @pytest.mark.parametrize(("page", "command"), OTHERS, ids=[f"{page}: {command}" for page, command in OTHERS])
-def test_it_is_a_command(page: str, command: str, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_a_command(
+    page: str, command: str, project: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
     words = shlex.split(command)
     program, arguments = words[0], words[1:]
     if program in UNCHECKED:
@@ -191,7 +193,10 @@ def test_it_is_a_command(page: str, command: str, project: Path, monkeypatch: py
     elif program == "export":
         assert all(re.fullmatch(r"[A-Z_]+=\S+", argument) for argument in arguments)
     elif program == "pytest":
-        assert all((ROOT / argument).exists() for argument in arguments if not argument.startswith("-"))
+        marked = [marker for option, marker in pairwise(arguments) if option == "-m"]
+        assert {marker.partition(":")[0] for marker in request.config.getini("markers")} >= set(marked)
+        paths = [argument for argument in arguments if not argument.startswith("-") and argument not in marked]
+        assert all((ROOT / path).exists() for path in paths)
     else:
         pytest.fail(f"{page} has the command {command!r}, which this test does not know how to check")
 

@@ -14,7 +14,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from metapt.method import MetaArm, NeumannSeries, Recompute
 from metapt.sections import Count, Distinct, DomainSection, FinetuneSeeds, Positive, Rate, Section, Seeds, key
-from metapt.twostage.arms import Changes, changed, counterpart, equal_to
+from metapt.twostage.arms import Changes, changed
 
 
 class Warp(Section):
@@ -217,8 +217,8 @@ class RunSearch(PretrainedEcgArm):
     """SimCLR with one hyperparameter that is searched with whole PT runs, judged by cross-validated FT.
 
     All PT runs share weights, minibatches and draws, unless these are what is searched. The result is the run of the
-    candidate with which the search ends, so that it costs `2 * rounds` PT runs, each with `folds` FT runs. Not in the
-    paper.
+    candidate with which the search ends, so that it costs `2 * rounds` PT runs, each with `folds` FT runs.
+    Not in the paper.
     """
 
     method: Literal["run_search"]
@@ -411,13 +411,6 @@ def learns_warp(arm: Arm) -> bool:
     return isinstance(arm, EcgMeta | OptSla) or (isinstance(arm, BranchSearch) and arm.select == "validation")
 
 
-def learns(arm: Arm) -> bool:
-    """Return whether the arm learns a hyperparameter of PT, and is no control of one that does."""
-    if isinstance(arm, EcgMeta):
-        return arm.placebo is None
-    return learns_warp(arm) or (isinstance(arm, RunSearch) and arm.propose == "secants")
-
-
 def resolved(arm: Arm, arms: Mapping[str, Arm]) -> Arm:
     """Return the arm with the warp of the arm that `warp_of` names; `warp_of` stays where the warp is a learned one.
 
@@ -430,34 +423,3 @@ def resolved(arm: Arm, arms: Mapping[str, Arm]) -> Arm:
         return arm
     learned = arm.warp_of if arm.warp_of.use == "as_learned" else None
     return arm.model_copy(update={"warp": source.warp, "warp_of": learned})
-
-
-def controls(name: str, arms: Mapping[str, Arm]) -> list[str]:
-    """Return the controls of an arm that learns a hyperparameter; each differs from it in one thing.
-
-    They are SimCLR with the hyperparameter as it was at the start, and SimCLR with the learned warp throughout. A meta
-    arm has its placebos and, of equal budget, a random search of the strength of a warp with the same smoothing. A
-    branch search has the same search without the choice. A search with whole runs has as many random candidates.
-    """
-    arm = arms[name]
-    if isinstance(arm, NoPretraining) or not learns(arm):
-        return []
-    wanted: list[Arm] = [counterpart(Simclr, arm)]
-    if learns_warp(arm):
-        wanted += [counterpart(Simclr, arm, warp_of=WarpOf(of=name))]
-    if isinstance(arm, EcgMeta):
-        wanted += [arm.model_copy(update={"placebo": placebo}) for placebo in ("permuted_labels", "random_sign")]
-    if isinstance(arm, RunSearch):
-        wanted += [arm.model_copy(update={"propose": "random"})]
-    if isinstance(arm, BranchSearch):
-        wanted += [arm.model_copy(update={"select": select}) for select in ("random", "lower")]
-    found = equal_to(wanted, {other: resolved(each, arms) for other, each in arms.items()})
-    if isinstance(arm, EcgMeta):
-        searches = {other: each for other, each in arms.items() if isinstance(each, RandomSearch)}
-        found += [
-            other
-            for other, each in searches.items()
-            if each.warp.smoothing == arm.warp.smoothing
-            and (each.pretrain, each.finetune) == (arm.pretrain, arm.finetune)
-        ]
-    return found

@@ -9,7 +9,8 @@ from typing import ClassVar
 import numpy as np
 import pandas as pd
 
-from metapt.domains.ecg.config import EcgSettings, Simclr, access, controls, resolved
+from metapt.domains.ecg.config import EcgSettings, Simclr, access, resolved
+from metapt.domains.ecg.controls import controls
 from metapt.domains.ecg.quantities import AUROC, DISPLACEMENT
 from metapt.sections import DomainSection, Section
 from metapt.twostage.arms import Pair, pairs

@@ -17,7 +17,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from metapt.domains.ecg.aurocs import auroc_cells, auroc_tables, papers_cells, papers_words, where
-from metapt.domains.ecg.config import EcgSettings, access, controls
+from metapt.domains.ecg.config import EcgSettings, access
+from metapt.domains.ecg.controls import controls
 from metapt.domains.ecg.jobs import EcgJobs
 from metapt.domains.ecg.looks import label, looks
 from metapt.domains.ecg.quantities import AUROC
