@@ -63,11 +63,11 @@ def test_missing_values_in_signals(raw: dict[str, Path], tmp_path: Path, note: C
 
 def test_nan_in_weights(jobs: Jobs, tmp_path: Path, note: Callable[..., None]) -> None:
     """FT of an encoder that is not a number: no AUROC is made up."""
-    learned = load_pretrained(jobs["FT"].inputs["seed0"], 2, "cpu")
+    learned = load_pretrained(jobs["FT"].inputs["pretrained"], 2, "cpu")
     for value in learned.pretrained.encoder.values():
         value.mul_(torch.nan)
     save_pretrained(learned, tmp_path / "nan.pt")
-    kind = replace(jobs["FT"], inputs=jobs["FT"].inputs | {"seed0": tmp_path / "nan.pt"})
+    kind = replace(jobs["FT"], inputs=jobs["FT"].inputs | {"pretrained": tmp_path / "nan.pt"})
     ended = jobs.run(kind.job(tmp_path / "run"))
     assert ended.status == 0, ended.stderr
     assert "FT diverged: in 2 of 2 epochs outputs of the network were not finite" in ended.log

@@ -82,6 +82,20 @@ def test_the_page_of_ecgs_says_what_the_runs_say() -> None:
     assert f"{ends} loses {-gains[seed]:.1f} points |" in page
 
 
+def test_the_page_of_ecgs_says_what_a_placebo_does() -> None:
+    seeds, page, placebo = by_seed("ecg/full_access", "ecg/placebo"), text_of("ecg.md"), "meta-permuted_labels"
+    n = len(seeds["full_transfer", placebo])
+    assert f"with 95 % intervals over {n} PT seeds" in page
+    for arm, control in (("meta", "simclr"), ("meta", placebo), (placebo, "simclr")):
+        differences = [(seeds[each, arm] - seeds[each, control]).dropna().tolist() for each in EVALUATIONS]
+        differences = [each[:n] for each in differences]
+        cells = [f"{each.mean:.1f} [{each.low:.1f}, {each.high:.1f}]" for each in map(estimate_mean, differences)]
+        assert f"| `{arm}` minus `{control}` | {' | '.join(cells)} |" in page
+    ends, intact = last_displacements("placebo"), last_displacements("full_access")["meta"]
+    assert f"to below 50 with {(ends < 50).sum()} of {n} PT seeds" in page
+    assert f"(a median of {ends.median():.0f}; with intact labels {intact.median():.0f})" in page
+
+
 def test_the_page_of_ecgs_says_what_the_learner_with_whole_pt_runs_does() -> None:
     page = text_of("ecg.md")
     tried, claims = (RESULTS / name for name in ("ecg/temperature_search.csv", "claims/ecg_full_access.csv"))
