@@ -81,8 +81,8 @@ def test_each_module_of_the_closure_counts_and_no_other(name: str, copy: Path) -
             "return (-(self.epochs",
             "domains.mnist.studies.rotation",
         ),
-        ("domains/ecg/config.py", "wanted += [counter", "wanted = [counter", "domains.ecg.experiments.full_access"),
-        ("domains/ecg/config.py", "return learns_warp(arm) or", "return False or", "domains.ecg.experiments.cost"),
+        ("domains/ecg/controls.py", "wanted += [counter", "wanted = [counter", "domains.ecg.experiments.full_access"),
+        ("domains/ecg/controls.py", "return learns_warp(arm) or", "return False or", "domains.ecg.experiments.cost"),
         ("sections.py", "list(range(seeds) if", "list(range(1, seeds) if", "domains.mnist.studies.rotation"),
     ],
 )
