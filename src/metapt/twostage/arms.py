@@ -35,6 +35,13 @@ def own_settings(arm: Section) -> dict[str, Any]:
     return {key: value for key, value in plain(arm).items() if key not in CHANGES}
 
 
+def pretrain_settings(arm: Any, domain: Any, judged: bool) -> dict[str, Any]:
+    """Return the settings on which the PT of an arm of a domain depends; `judged`: it is a search that FT judges."""
+    pretrain = {} if arm.method == NO_PT else plain(changed(domain.pretrain, arm.pretrain))
+    finetune = {"finetune": plain(changed(domain.finetune, arm.finetune))} if judged else {}
+    return {"arm_settings": own_settings(arm), "pretrain": pretrain} | finetune
+
+
 def sharing(pretraining: Mapping[str, dict[str, Any]]) -> dict[str, str]:
     """Return for each arm the first arm with the same PT, whose PT runs serve both.
 

@@ -16,8 +16,8 @@ from metapt.domains.ecg.config import (
     resolved,
 )
 from metapt.jobs import Job, Jobs, Json
-from metapt.sections import plain, seed_numbers
-from metapt.twostage.arms import changed, own_settings, sharing
+from metapt.sections import seed_numbers
+from metapt.twostage.arms import changed, own_settings, pretrain_settings, sharing
 
 RAW = ("ptbxl_database.csv", "scp_statements.csv", "records.json")
 """The raw files of each source. `records.json` names further ones in its folder."""
@@ -183,11 +183,7 @@ class EcgJobs(Jobs[EcgSettings]):
 
     def _pretrain_settings(self, section: Arm) -> Json:
         """Return the settings on which the PT of an arm depends."""
-        pretrain = {} if isinstance(section, NoPretraining) else plain(self._pretrain(section))
-        found = {"arm_settings": own_settings(section), "pretrain": pretrain}
-        if isinstance(section, RunSearch):
-            found |= {"finetune": plain(changed(self.config.finetune, section.finetune))}
-        return found
+        return pretrain_settings(section, self.config, isinstance(section, RunSearch))
 
     def _pretrain(self, section: Arm) -> EcgPretraining:
         """Return the settings of an arm's PT."""

@@ -21,8 +21,8 @@ from metapt.domains.ppi.config import (
 from metapt.domains.ppi.data.sources import ARCHIVE, names, string_of
 from metapt.domains.ppi.settings import FULL_ACCESS, finetune_setting, pretrain_setting
 from metapt.jobs import Job, Jobs, Json
-from metapt.sections import plain, seed_numbers
-from metapt.twostage.arms import changed, own_settings, sharing
+from metapt.sections import seed_numbers
+from metapt.twostage.arms import changed, own_settings, pretrain_settings, sharing
 
 PREPARED = {"graphs": "graphs.npz", "tasks": "tasks.csv", "counts": "counts.csv"}
 """Outputs of `data/prepare.py`: name -> file name."""
@@ -163,11 +163,7 @@ class PpiJobs(Jobs[PpiSettings]):
 
     def _pretrain_settings(self, arm: Arm) -> Json:
         """Return the settings on which the PT of an arm depends."""
-        pretrain = {} if isinstance(arm, WithoutPretraining) else plain(self._pretrain(arm))
-        found = {"arm_settings": own_settings(arm), "pretrain": pretrain}
-        if isinstance(arm, GroupSearch):
-            found |= {"finetune": plain(changed(self.config.finetune, arm.finetune))}
-        return found
+        return pretrain_settings(arm, self.config, isinstance(arm, GroupSearch))
 
     def _pretrain(self, arm: Arm) -> PpiPretraining:
         """Return the settings of an arm's PT."""
