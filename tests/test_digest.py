@@ -68,13 +68,7 @@ def test_each_module_of_the_closure_counts_and_no_other(name: str, copy: Path) -
     ("module", "old", "new", "entry"),
     [
         ("domains/ecg/config.py", "return max(1, signals //", "return 2 * max(1, signals //", "domains.ecg.pretrain"),
-        (
-            "domains/ppi/studies/estimators.py",
-            "L2, FOLDS = 1e-2, 5",
-            "L2, FOLDS = 1e-2, 3",
-            "domains.ppi.studies.evolution",
-        ),
-        ("domains/ppi/settings.py", "FOLDS = 4 ", "FOLDS = 3 ", "domains.ppi.studies.estimators"),
+        ("domains/ppi/settings.py", "FOLDS = 4 ", "FOLDS = 3 ", "domains.ppi.pretrain"),
         (
             "domains/mnist/config.py",
             "return -(-(self.epochs",
@@ -82,7 +76,7 @@ def test_each_module_of_the_closure_counts_and_no_other(name: str, copy: Path) -
             "domains.mnist.studies.rotation",
         ),
         ("domains/ecg/controls.py", "wanted += [counter", "wanted = [counter", "domains.ecg.experiments.full_access"),
-        ("domains/ecg/controls.py", "return learns_warp(arm) or", "return False or", "domains.ecg.experiments.cost"),
+        ("domains/ecg/controls.py", "return arm.placebo is None", "return True", "domains.ecg.experiments.cost"),
         ("sections.py", "list(range(seeds) if", "list(range(1, seeds) if", "domains.mnist.studies.rotation"),
     ],
 )

@@ -26,6 +26,7 @@ from metapt.execute import execute
 from metapt.files import sha256
 from metapt.jobs import Job
 from metapt.machine import THREAD_VARIABLES, Machine, machine_name
+from metapt.sections import JobSettings
 from metapt.training import products
 
 Run = Callable[[dict[str, Any], dict[str, Path], dict[str, Path], Machine], None]
@@ -305,6 +306,23 @@ def test_an_entry_module_that_is_not_there_or_does_no_work_is_named(tmp_path: Pa
         text = (tmp_path / "log.txt").read_text()
         assert f"error: metapt.{name} does no job of the stage '{stage}': " in text
         assert missing in text
+
+
+class Named(JobSettings):
+    name: str
+
+
+def test_a_job_gets_its_settings_as_the_class_that_it_names(entry: Callable[..., str], tmp_path: Path) -> None:
+    found: list[Named] = []
+
+    def run(settings: Named, inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
+        found.append(settings)
+
+    assert execute(job(tmp_path, entry(run), outputs={})) == 0
+    assert found == [Named(name="me")]
+    assert execute(job(tmp_path, entry(run), config={"name": "me", "nmae": 1})) == 1
+    assert "error: the settings of the job mine are not those of metapt.pretend: " in (tmp_path / "log.txt").read_text()
+    assert len(found) == 1
 
 
 def test_a_job_that_trains_gives_torch_its_threads(entry: Callable[[Run], str], tmp_path: Path) -> None:

@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+import metapt
 from metapt.config import load, validate
 from metapt.digest import PACKAGE
+from metapt.domain import discover, summary_module
 from metapt.domains.ppi.config import ARMS, MAIN_ARMS, uses_labels
 from metapt.domains.ppi.settings import FOLDS
 from metapt.errors import ConfigError
@@ -124,11 +126,9 @@ def test_a_file_that_no_job_makes_is_told_its_neighbour() -> None:
 def test_the_papers_protein_experiments_take_these_jobs() -> None:
     fewer = PAPER["ppi"]["half_data"]["arms"]
     others = [arm for arm in fewer if uses_labels(ARMS[arm])]
-    # The two arms without PT share PT runs. Further ones: three arms with the released batching, four with permuted
-    # tasks, two on part of the tasks.
-    pretrain = len(MAIN_ARMS) - 1 + (1 + FOLDS) * len(others) + 3 + 4 + 2
+    pretrain = len(MAIN_ARMS) - 1 + (1 + FOLDS) * len(others)  # the two arms without PT share PT runs
     # Arms that see no FT data have no runs for half of them, but separate FT runs on held-out tasks.
-    finetune = len(MAIN_ARMS) + len(others) + FOLDS * len(fewer) + 3 + 4 + 2
+    finetune = len(MAIN_ARMS) + len(others) + FOLDS * len(fewer)
     seeds = PAPER["ppi"]["pretrain_seeds"]
     assert stages(plan(ppi=PAPER["ppi"])) == {
         "download": 1,
@@ -201,10 +201,9 @@ def test_arms_that_differ_in_ft_alone_share_their_pt_runs(domain: str, plain: st
     [
         ("ecg", "simclr", {"pretrain": {"noise": 0.2}}),
         ("ecg", "simclr", {"warp": {"initial": 2}}),
-        ("ecg", "run_search", {"finetune": {"lr": 0.01}}),
+        ("ecg", "best_of_4", {"finetune": {"lr": 0.01}}),
         ("ppi", "graph_supervised", {"pretrain": {"dropout": 0.1}}),
         ("ppi", "graph_supervised", {"pretrain_lr": 1e-2}),
-        ("ppi", "group_search", {"finetune": {"linear_epochs": 3}}),
     ],
 )
 def test_arms_that_differ_in_what_pt_sees_have_pt_runs_of_their_own(
@@ -243,11 +242,20 @@ def test_string_of_any_species_and_version() -> None:
 
 def test_the_other_experiments_on_ecgs_take_these_jobs() -> None:
     settings = {"source": "simulated", "pretrain_seeds": 2, "evaluations": ["linear_evaluation"]}
-    study = {"strengths": {"paper": [1, 2]}, "starts": {"meta": [2]}, "finetune_size": 30}
-    found = plan(
-        ecg=settings | {"augmentations": {"arms": ["simclr", "meta"], "finetune_size": 30}, "warp_study": study}
-    )
-    assert names(found, "study") == ["ecg/augmentations/views", *(f"ecg/warp_study/meta/seed{seed}" for seed in (0, 1))]
+    found = plan(ecg=settings | {"augmentations": {"arms": ["simclr", "meta"], "finetune_size": 30}})
+    assert names(found, "study") == ["ecg/augmentations/views"]
+
+
+def test_an_experiment_is_a_module_or_a_package_with_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, order in (("__init__", None), ("later", 2), ("first/__init__", None), ("first/report", 1)):
+        path = tmp_path / "pretend" / f"{name}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(
+            "" if order is None else f"from types import SimpleNamespace as S\nEXPERIMENT = S(order={order})\n"
+        )
+    monkeypatch.setattr(metapt, "__path__", [*metapt.__path__, str(tmp_path)])
+    assert list(discover("metapt.pretend")) == ["first", "later"]
+    assert [summary_module("pretend", key) for key in ("first", "later")] == ["pretend.first.report", "pretend.later"]
 
 
 def test_the_public_ecgs_are_downloaded_file_by_file() -> None:

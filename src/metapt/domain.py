@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.util import find_spec
 from pkgutil import iter_modules
 from typing import Any
 
@@ -47,7 +48,7 @@ class Domain:
         return Job(
             stage="summarise",
             name=f"{self.name}/{key}",
-            entry=f"domains.{self.name}.experiments.{key}",
+            entry=summary_module(f"domains.{self.name}.experiments", key),
             config=plain(
                 {
                     "domain": self.name,
@@ -65,10 +66,21 @@ class Domain:
 
 
 def discover(package: str) -> dict[str, Experiment]:
-    """Return the records `EXPERIMENT` of a package's modules by key, in their order."""
-    modules = import_module(package).__path__
-    found = {each.name: import_module(f"{package}.{each.name}").EXPERIMENT for each in iter_modules(modules)}
+    """Return the records `EXPERIMENT` of a package's experiments by key, in their order.
+
+    An experiment is a module, or a package whose module `report` holds the record and whose module `run` does a job.
+    """
+    inside = package.removeprefix("metapt.")
+    keys = [each.name for each in iter_modules(import_module(package).__path__)]
+    found = {key: import_module(f"metapt.{summary_module(inside, key)}").EXPERIMENT for key in keys}
     return dict(sorted(found.items(), key=lambda item: (item[1].order, item[0])))
+
+
+def summary_module(package: str, key: str) -> str:
+    """Return the module inside metapt that holds the record of an experiment in a package of them."""
+    found = find_spec(f"metapt.{package}.{key}")
+    is_package = found is not None and found.submodule_search_locations is not None
+    return f"{package}.{key}.report" if is_package else f"{package}.{key}"
 
 
 def _settings(config: DomainSection, arms: list[str]) -> dict[str, Any]:

@@ -1,12 +1,13 @@
 """The execution of a job; Snakemake, `metapt run` and the tests all use `execute`.
 
-The work of a job is the function `run(config, inputs, outputs, machine)` of its module, which gets nothing else; in the
-stage `summarise` it is the method of this name of its experiment.
+The work of a job is the function `run(settings, inputs, outputs, machine)` of its module, which gets nothing else; in
+the stage `summarise` it is the method of this name of its experiment.
 """
 
 from __future__ import annotations
 
 import errno
+import inspect
 import logging
 import os
 import platform
@@ -16,8 +17,12 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import asdict
+from functools import partial
 from importlib import import_module, metadata
 from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
 
 from metapt import process_memory, records
 from metapt.errors import ConfigError, DataError, MachineError, MetaptError, redacted, with_extra
@@ -65,7 +70,7 @@ def execute(
         _start_logging(job, handlers)
         find_caches()
         os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(job.threads)))
-        work = _work(job)
+        work = work_of(job)
         device = _device(job, gpus, require_gpu)
         sums["inputs"] = _checked_inputs(job)
         outputs = _paths(job.outputs)
@@ -78,7 +83,7 @@ def execute(
             log.info("starts on %s, CPU threads: %d", device, job.threads)
         with _without_tf32(device), noticed() if "checkpoint" in job.config else nullcontext():
             try:
-                work(job.config, _paths(job.inputs), outputs, Machine(device, job.threads))
+                work(_paths(job.inputs), outputs, Machine(device, job.threads))
             finally:
                 wall_time, tf32 = time.monotonic() - start, _tf32(device)
         sums["outputs"] = {name: sha256(path) for name, path in outputs.items() if path.is_file()}
@@ -126,19 +131,33 @@ def _paths(files: dict[str, str]) -> dict[str, Path]:
     return {name: Path(path) for name, path in files.items()}
 
 
-def _work(job: Job) -> Callable[..., None]:
-    """Return the function that does a job's work. Raises ConfigError where there is none."""
+def work_of(job: Job) -> Callable[[dict[str, Path], dict[str, Path], Machine], None]:
+    """Return the function that does a job's work, given its inputs, outputs and machine; it has its settings.
+
+    The settings are of the class that the function names (see `JobSettings`). Raises ConfigError if there is no such
+    function, or the job's config is not what it takes.
+    """
     try:
         with with_extra(f"the job {job.name}"):
             module = import_module(f"metapt.{job.entry}")
-        work: Callable[..., None] = module.EXPERIMENT.summarise if job.stage == "summarise" else module.run
+        work = module.EXPERIMENT.summarise if job.stage == "summarise" else module.run
     except (ModuleNotFoundError, AttributeError) as error:
         raise ConfigError(f"metapt.{job.entry} does no job of the stage {job.stage!r}: {error}.") from error
     if job.trains:
         import torch
 
         torch.set_num_threads(job.threads)
-    return work
+    return partial(work, _settings(work, job))
+
+
+def _settings(work: Callable[..., None], job: Job) -> Any:
+    kind = inspect.get_annotations(work, eval_str=True).get("settings")
+    if kind is None:
+        return job.config
+    try:
+        return kind.model_validate(job.config)
+    except ValidationError as error:
+        raise ConfigError(f"the settings of the job {job.name} are not those of metapt.{job.entry}: {error}") from None
 
 
 def _device(job: Job, gpus: int, require_gpu: bool) -> str:

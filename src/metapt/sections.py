@@ -32,6 +32,18 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
+class JobSettings(Section):
+    """What a job reads beside its inputs. Each entry module has a class of its own, which documents it."""
+
+    domain: str = ""  # "" for jobs of no domain
+
+
+class ResumableSettings(JobSettings):
+    """What a job reads that keeps a checkpoint while it runs."""
+
+    checkpoint: str  # path of the checkpoint
+
+
 class ExperimentSection(Section):
     """The settings of an experiment."""
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -12,11 +14,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from metapt.domains.ecg.augment import Draws, draw
+from metapt.domains.ecg.config import EcgFinetuning, EcgPretraining
 from metapt.domains.ecg.data.dataset import Dataset
 from metapt.domains.ecg.data.prepare import COLUMNS, EcgRecords
 from metapt.domains.ecg.data.sources import CLASSES
 from metapt.domains.ecg.resnet1d import initial_head, initial_pretrained
+from metapt.domains.ecg.setting import Setting
 from metapt.hypergrad import Params, Pretrained
+from metapt.training.checkpoint import Checkpoint
 
 DTYPE = torch.float64
 
@@ -47,6 +52,38 @@ def records_of() -> Callable[..., EcgRecords]:
 def dataset() -> Dataset:
     """Return 70 ECGs of 64 samples, 63 of them for training."""
     return Dataset(_records(70, 64), 0.0, 200.0, 64, "cpu")
+
+
+def _setting(
+    dataset: Dataset,
+    folder: Path,
+    seed: int = 0,
+    checkpoint: type[Checkpoint] = Checkpoint,
+    meta_size: int = 25,
+    **changes: Any,
+) -> Setting:
+    return Setting(
+        dataset,
+        2,
+        EcgPretraining(**{"signals": 24, "epochs": 2, "batch_size": 6, "lr": 1e-3, **changes}),
+        seed,
+        meta_size,
+        "patients",
+        lambda part: checkpoint(folder / f"state{part}.pt", "a test"),
+        finetune_settings=EcgFinetuning(epochs=2, batch_size=6, linear_epochs=3),
+    )
+
+
+@pytest.fixture(scope="session")
+def setting_in(dataset: Dataset) -> Callable[..., Setting]:
+    """Return a function (folder) -> setting of eight PT steps on 24 ECGs, width 2, and an FT set of 25."""
+    return partial(_setting, dataset)
+
+
+@pytest.fixture
+def make(setting_in: Callable[..., Setting], tmp_path: Path) -> Callable[..., Setting]:
+    """Return `setting_in` a folder of the test."""
+    return partial(setting_in, tmp_path)
 
 
 class _Block(nn.Module):

@@ -9,14 +9,7 @@ import pytest
 from metapt.config import validate
 from metapt.domains.ecg.config import TRAINING_RECORDS
 from metapt.domains.ecg.data import simulate
-from metapt.domains.ecg.experiments.warp_study import fixed_arms, study_arms
 from metapt.errors import ConfigError
-
-STUDY: dict[str, Any] = {
-    "warps": {"stable": {"smoothing": "velocity", "scale": "log"}},
-    "strengths": {"stable": [1, 16]},
-    "starts": {"meta-stable": [4]},
-}
 
 
 def read(**section: Any) -> Any:
@@ -30,49 +23,6 @@ def sentence(**section: Any) -> str:
         read(**section)
     assert "\n" not in str(error.value)
     return str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("name", "origin"), [("fixed-stable-1", "strengths.stable 1.0"), ("meta-stable-from-4", "starts.meta-stable 4.0")]
-)
-def test_an_arm_can_not_have_the_name_of_one_that_the_warp_study_makes(name: str, origin: str) -> None:
-    own = {name: {"extends": "simclr"}}
-    assert (
-        f"warp_study.{origin} makes an arm of the name of arms.{name}, which would be run in its place; give that "
-        "another name" in sentence(arms=own, warp_study=STUDY)
-    )
-    assert read(arms=own, full_access={}).arms[name] == read(full_access={}).arms["simclr"]
-
-
-@pytest.mark.parametrize(
-    ("change", "name"),
-    [
-        ({"strengths": {"stable": [1, 1.0000001]}}, "fixed-stable-1"),
-        ({"starts": {"meta-stable": [4, 4.0000001]}}, "meta-stable-from-4"),
-        ({"warps": {"a": {}, "a-1e": {}}, "strengths": {"a": [1e-5], "a-1e": [5]}}, None),
-        ({"warps": {"a": {}, "a-1e": {}}, "strengths": {"a": [1e-10], "a-1e": [10]}}, "fixed-a-1e-10"),
-    ],
-)
-def test_two_arms_of_the_warp_study_can_not_have_one_name(change: dict[str, Any], name: str | None) -> None:
-    if name is None:
-        read(warp_study=STUDY | change)
-        return
-    assert f"both make the arm {name!r}" in sentence(warp_study=STUDY | change)
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"starts": {}}, "warp_study.starts"),
-        ({"strengths": {}}, "warp_study.strengths"),
-        (
-            {"starts": {"meta-released": [1]}},
-            "warp_study.starts.meta-released: the arm has PT or FT settings of its own, and fixed strengths have the",
-        ),
-    ],
-)
-def test_the_warp_study_compares_arms_that_differ_in_their_warp(change: dict[str, Any], words: str) -> None:
-    assert words in sentence(warp_study=STUDY | change)
 
 
 def test_an_arm_without_a_warp_has_no_views_to_show() -> None:
@@ -99,29 +49,6 @@ def test_partial_access_compares_arms_that_see_labels_with_one_that_does_not() -
 )
 def test_runs_that_would_have_one_name_are_refused(section: dict[str, Any], words: str) -> None:
     assert words in sentence(**section)
-
-
-def test_the_same_strength_twice_is_one_arm() -> None:
-    twice = read(warp_study=STUDY | {"strengths": {"stable": [1, 1]}})
-    assert [name for name in study_arms(twice.warp_study, twice) if name.startswith("fixed")] == ["fixed-stable-1"]
-
-
-def beside(study: dict[str, Any]) -> dict[float, str]:
-    config = read(warp_study=study)
-    return fixed_arms(config.warp_study, config, "meta-stable")
-
-
-def test_an_arm_is_compared_with_one_fixed_strength_of_a_value() -> None:
-    warps = STUDY["warps"] | {"narrow": {"smoothing": "velocity", "scale": "log", "network_width": 0}}
-    both = STUDY | {"warps": warps, "strengths": {"stable": [1, 16], "narrow": [2, 16]}}
-    with pytest.raises(ConfigError, match="strengths has 16 of 'narrow' and of another warp with smoothing velocity"):
-        beside(both)
-    apart = both | {"strengths": {"stable": [1, 16], "narrow": [2]}}
-    assert beside(apart) == {
-        1: "fixed-stable-1",
-        16: "fixed-stable-16",
-        2: "fixed-narrow-2",
-    }
 
 
 @pytest.mark.parametrize(
@@ -155,14 +82,7 @@ def test_an_arm_is_compared_with_one_fixed_strength_of_a_value() -> None:
         ),
     ],
 )
-@pytest.mark.parametrize(
-    "experiment",
-    [
-        {"full_access": {"arms": ["simclr", "meta"]}},
-        {"warp_study": STUDY | {"starts": {"meta": [2]}}},
-        {"partial_access": {}},
-    ],
-)
+@pytest.mark.parametrize("experiment", [{"full_access": {"arms": ["simclr", "meta"]}}, {"partial_access": {}}])
 def test_a_warm_up_that_leaves_no_meta_update_is_refused(
     keys: dict[str, Any], words: str, experiment: dict[str, Any]
 ) -> None:

@@ -10,21 +10,20 @@ import pytest
 import torch
 from pydantic import TypeAdapter
 
-from metapt.domains.ecg import arms, finetune, pretrain, run_search
-from metapt.domains.ecg.config import Arm, RunSearch
+from metapt.domains.ecg import arms, finetune, pretrain
+from metapt.domains.ecg.config import Arm
 from metapt.domains.ecg.data import prepare
 from metapt.domains.ecg.data.dataset import Split, finetune_indices, open_dataset
 from metapt.domains.ecg.data.simulate import generate, write
 from metapt.domains.ecg.data.sources import CLASSES
 from metapt.domains.ecg.resnet1d import load_pretrained
-from metapt.domains.ecg.setting import Setting, setting_of
-from metapt.domains.ecg.studies import labelled_ecgs
+from metapt.domains.ecg.setting import Setting
 from metapt.errors import DataError
 from metapt.evaluation import metrics
 from metapt.hypergrad import Params
 from metapt.machine import Machine
 from metapt.sections import plain
-from metapt.twostage.quantities import CROSS_VALIDATED_AUROC, FT_TIME
+from metapt.twostage.quantities import FT_TIME
 from metapt.twostage.replicates import pair
 
 SEEDS = 2
@@ -284,27 +283,3 @@ def test_a_file_that_no_pretraining_left_is_one_sentence(
         finetune.run(finetune_config(tmp_path), prepared | {"pretrained": wrong}, outputs(tmp_path), Machine())
     with pytest.raises(DataError, match="has no encoder of width 3"):
         load_pretrained(encoders[0], 3, "cpu")
-
-
-def test_the_objective_on_some_labelled_ecgs_is_the_one_that_a_search_has(
-    prepared: dict[str, Path], encoders: list[Path], tmp_path: Path
-) -> None:
-    evaluations = ["full_transfer", "linear_evaluation"]
-    config = pretrain_config(tmp_path, {"method": "no_pt"}, meta_size=40, seed=1, evaluations=evaluations)
-    config |= {"finetune": finetune_config(tmp_path)["finetune"], "study": {"sizes": [25, 40], "folds": 2}}
-    written = outputs(tmp_path)
-    labelled_ecgs.run(config, prepared | {"pretrained": encoders[1]}, written, Machine())
-    table, series = metrics.read(written["metrics"]), metrics.read_series(written["series"])
-    assert set(table["metric"]) == {CROSS_VALIDATED_AUROC}
-    assert set(table["replicate"]) == {pair(1, 0)}
-    found = table.set_index(["setting", "evaluation"])["value"]
-    pretrained = load_pretrained(encoders[1], 2, "cpu").pretrained
-    for size in (25, 40):
-        setting = setting_of(config | {"meta_size": size}, prepared, "cpu", 1, lambda part: pytest.fail(part))
-        for evaluation, epochs in zip(evaluations, (2, 3), strict=True):
-            arm = RunSearch(method="run_search", evaluation=evaluation, folds=2)
-            expected = run_search.cross_validated_auroc(setting, arm, pretrained)
-            assert found[f"labelled={size}", evaluation] == expected
-            curve = series.loc[series["name"] == f"{evaluation}, labelled={size}"].set_index("step")["value"]
-            assert list(curve.index) == list(range(1, epochs + 1))
-            assert curve.max() <= expected, "each fold has a best epoch of its own"

@@ -23,24 +23,16 @@ from metapt.domains.ecg.quantities import (
     AUROC,
     DISPLACEMENT,
     LABELS,
-    MEAN,
-    NOT_FINITE,
-    OLD_HEAD,
     ORIGINAL,
-    POSITIVE,
-    REFITTED_HEAD,
-    STANDARD_DEVIATION,
     viewed,
 )
 from metapt.domains.ecg.results import EcgResults
-from metapt.domains.ecg.strengths import fixed_arm, start_arm
 from metapt.evaluation import figures, metrics
 from metapt.evaluation.comparisons import STAND_IN
 from metapt.evaluation.metrics import row
 from metapt.fetching.source import SOURCES
 from metapt.jobs import Job, Place
 from metapt.machine import Machine
-from metapt.sections import seed_numbers
 from metapt.twostage.quantities import PEAK_MEMORY, TIME_PER_STEP, WALL_TIME
 from metapt.twostage.replicates import pair
 
@@ -213,62 +205,6 @@ def augmentations(folder: Path, **settings: Any) -> Runs:
     return runs
 
 
-def warp(folder: Path, lost: float = 0.0, **settings: Any) -> Runs:
-    """`lost`: the share of the hypergradients that is not finite."""
-    runs = Runs(folder, "warp_study", settings)
-    study = runs.section
-    place = {fixed_arm("stable", s): 0.8 * s for s in study.strengths["stable"]}
-    place |= {fixed_arm("paper", s): 4.0 * s**2 for s in study.strengths.get("paper", [])}
-    runs.displacement = lambda arm: place.get(arm, 5.0)
-    begins = {
-        start_arm(arm, s): 0.8 * s if arm == "meta-stable" else 4 * s**2
-        for arm in study.starts
-        for s in study.starts[arm]
-    }
-
-    def trajectory(arm: str, seed: int) -> list[float]:
-        if arm not in begins:
-            return []
-        end = 4.0 + 0.3 * seed if arm.startswith("meta-stable") else 1.2 * begins[arm]
-        return list(np.geomspace(begins[arm], end, 40))
-
-    runs.trajectory = trajectory
-
-    def auroc(arm: str, size: int, few: int | None, evaluation: str) -> float:
-        x = math.log2(place.get(arm, 5.0) / 3.2)
-        return 82.0 - (0.25 if evaluation == "full_transfer" else 0.6) * x**2
-
-    runs.auroc = auroc
-    for arm, name in [each for each in (("meta", "paper"), ("meta-stable", "stable")) if each[0] in study.starts]:
-        for seed in seed_numbers(runs.config.pretrain_seeds):
-            rows = []
-            for s in study.strengths[name]:
-                at = place[fixed_arm(name, s)]
-                mean, words = (
-                    0.01 * math.log2(at / 3.2) * (1 + 0.1 * seed),
-                    {"replicate": seed, "setting": f"initial={s:g}"},
-                )
-                numbers = {
-                    DISPLACEMENT: at,
-                    MEAN: mean,
-                    STANDARD_DEVIATION: 0.02,
-                    POSITIVE: 0.75,
-                    NOT_FINITE: lost,
-                }
-                rows += [row("ecg", arm, k, v, evaluation="hypergradient", **words) for k, v in numbers.items()]
-                for steps in study.horizon:
-                    words["setting"] = f"initial={s:g} steps={steps}"
-                    change = 0.01 * math.log(1 + steps) * math.log2(at / 0.3) ** 2 * (1 + 0.1 * seed)
-                    numbers = {
-                        DISPLACEMENT: at,
-                        OLD_HEAD: 0.4 + change,
-                        REFITTED_HEAD: 0.38 + change / 3,
-                    }
-                    rows += [row("ecg", arm, k, v, evaluation="horizon", **words) for k, v in numbers.items()]
-            runs.tables[f"warp_study/{arm}/seed{seed}"] = rows
-    return runs
-
-
 def cost(folder: Path, **settings: Any) -> Runs:
     runs = Runs(folder, "cost", settings)
     seconds, gigabytes = (
@@ -285,7 +221,6 @@ MAKERS = {
     "unroll_steps": unroll_steps,
     "partial_access": partial_access,
     "augmentations": augmentations,
-    "warp_study": warp,
     "cost": cost,
 }
 
@@ -294,7 +229,6 @@ SMALL: dict[str, dict[str, Any]] = {
     "full_access": {"arms": ["no_pt", "simclr", "meta", "meta-stable"], "finetune_sizes": [100]},
     "unroll_steps": {"finetune_sizes": [100, 500]},
     "partial_access": {"finetune_sizes": [500], "meta_sizes": [50]},
-    "warp_study": {"starts": {"meta-stable": [1, 64]}, "strengths": {"stable": [1, 4, 64]}, "horizon": [1]},
 }
 
 
@@ -360,7 +294,7 @@ def test_full_access(tmp_path: Path) -> None:
 
 
 def test_an_arm_that_learns_is_compared_with_its_controls(tmp_path: Path) -> None:
-    arms = ["meta-stable", "meta-stable-start", "meta-stable-frozen", "random_search", "random_search-displacement"]
+    arms = ["meta-stable", "meta-stable-start", "meta-stable-frozen", "random_search"]
     runs = full_access(tmp_path, full_access={"arms": arms, "finetune_sizes": [500]}, evaluations=["full_transfer"])
     runs.auroc = lambda arm, size, few, evaluation: {"random_search": 80.3, "meta-stable-start": 79.5}.get(arm, 80.0)
     runs.write()
@@ -470,48 +404,6 @@ def test_views_of_a_fixed_strength_are_those_of_pt() -> None:
     [(names, shown, _)] = _panels(results)
     assert names == ["meta's warp, frozen, fixed strength"]
     assert shown is views["learned"]
-
-
-@pytest.mark.slow
-def test_warp_study(tmp_path: Path) -> None:
-    outputs = run("warp_study", tmp_path)
-    numbers = pd.read_csv(outputs["table_csv"]).set_index(["warp", "initial"])
-    assert len(numbers) == 6 + 8
-    at = numbers.loc[("stable", 16.0)]
-    assert (at["arm"], at["displacement"]) == ("meta-stable", pytest.approx(12.8))
-    assert at["hypergradient_mean"] == pytest.approx(0.024)
-    assert at["t"] == pytest.approx(1.2)
-    assert at["positive"] == 0.75
-    assert at["full_transfer_mean"] == pytest.approx(81.0)
-    assert at["full_transfer_standard_error"] == pytest.approx(np.std(SEED_SPREAD, ddof=1) / math.sqrt(5)), (
-        "over PT seeds"
-    )
-    claims = claims_of(outputs)
-    assert (
-        claims.loc["meta-stable ends nearer to one displacement from 1 and from 64 than it began", "verdict"]
-        == "reproduced"
-    )
-    near = "{} ends within a factor of 2 of the best fixed displacement, linear evaluation"
-    assert claims.loc[near.format("meta-stable from 64"), "verdict"] == "reproduced"
-    assert claims.loc[near.format("meta from 4"), "verdict"] == "not reproduced"
-    assert "24 times above the best one, 3.2 samples" in claims.loc[near.format("meta from 4"), "measured"]
-
-
-@pytest.mark.parametrize(("lost", "error"), [(0.0, 0.02 / 4), (0.75, 0.02 / 2), (1.0, math.nan)])
-def test_one_pt_seeds_hypergradient_has_the_standard_error_of_its_finite_draws(
-    tmp_path: Path, lost: float, error: float
-) -> None:
-    runs = warp(tmp_path, lost, **ONE, warp_study={**SMALL["warp_study"], "draws": 16})
-    runs.write()
-    numbers = pd.read_csv(runs.summarise()["table_csv"])
-    assert numbers["hypergradient_standard_error"].tolist() == [pytest.approx(error, nan_ok=True)] * 3
-
-
-def test_a_warp_that_vanished_is_drawn_and_decides_nothing(tmp_path: Path) -> None:
-    runs = warp(tmp_path, warp_study=SMALL["warp_study"])
-    runs.trajectory = lambda arm, seed: [4.0, 0.0] if "-from-" in arm else []
-    runs.write()
-    assert set(claims_of(runs.summarise(drawn=True))["verdict"]) == {"inconclusive"}
 
 
 def test_cost(tmp_path: Path) -> None:

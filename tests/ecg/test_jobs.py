@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,12 +9,9 @@ import pytest
 from metapt.config import validate
 from metapt.domains.ecg.config import access
 from metapt.domains.ecg.domain import DOMAIN
-from metapt.domains.ecg.experiments.warp_study import fixed_arms, study_arms
 from metapt.domains.ecg.jobs import RAW, EcgJobs
 from metapt.errors import ConfigError
 from metapt.jobs import Place
-
-from ..twostage.tables import write_runs
 
 PTBXL = {"name": "ptbxl-1.0.3"}
 
@@ -75,13 +71,6 @@ def test_a_pt_job_says_all_that_its_result_depends_on() -> None:
     assert (plain.config["meta_size"], plain.config["split"]) == (None, None)
     assert made.pretrain("no_pt", "none", 1).config["pretrain"] == {}, "no key of PT counts"
     assert made.pretrain("simclr", "none", 1) is plain
-
-
-def test_more_pairs_of_runs_get_more_time() -> None:
-    made = jobs()
-    arm = made.config.arms["simclr"]
-    few, many = (made.estimates("evolution", arm, seed, 500, {"pairs": pairs}) for seed, pairs in enumerate((2, 40)))
-    assert many.minutes == 10 * few.minutes
 
 
 def test_long_meta_updates_get_more_time() -> None:
@@ -198,39 +187,6 @@ def test_the_views_are_of_every_arm_and_pt_seed() -> None:
     assert "checkpoint" not in views.config
 
 
-def test_the_warp_study_needs_fixed_strengths_and_starts() -> None:
-    made = jobs(warp_study={"finetune_size": 50})
-    study = made.config.warp_study  # type: ignore[attr-defined]
-    arms = study_arms(study, made.config)
-    found = [name.split("/") for name in runs("warp_study", warp_study={"finetune_size": 50})]
-    assert {arm for stage, arm, *_ in found if stage == "pretrain"} == set(arms)
-    assert {arm for stage, arm, *_ in found if stage == "finetune"} == set(arms)
-    assert {each[2] for each in found if each[0] == "pretrain" and each[1].startswith("fixed-")} == {"none"}
-    assert {each[2] for each in found if each[0] == "pretrain" and each[1].startswith("meta")} == {"n50"}
-    assert [each[1:] for each in found if each[0] == "warp_study"] == [
-        [arm, f"seed{seed}"] for arm in ("meta", "meta-stable") for seed in range(2)
-    ]
-    strengths = (0.125, 0.25, 0.5, 1, 2, 4)
-    assert fixed_arms(study, made.config, "meta") == {strength: f"fixed-paper-{strength:g}" for strength in strengths}
-    assert set(fixed_arms(study, made.config, "meta-stable").values()) <= set(arms)
-
-
-def test_hypergradients_are_drawn_where_fixed_strengths_have_led() -> None:
-    made = jobs(warp_study={"finetune_size": 50})
-    DOMAIN.summary(made, "warp_study")
-    job = made.made["ecg/warp_study/meta/seed1"]
-    assert job.inputs["fixed/0.125"] == made.made["ecg/pretrain/fixed-paper-0.125/none/seed1"].outputs["pretrained"]
-    assert job.config["study"] == {"draws": 20, "horizon": [1, 5, 25], "strengths": [0.125, 0.25, 0.5, 1.0, 2.0, 4.0]}
-    assert made.made["ecg/pretrain/fixed-paper-0.125/none/seed1"].config["arm_settings"]["warp"]["initial"] == 0.125
-    assert made.made["ecg/pretrain/meta-from-4/n50/seed0"].config["arm_settings"]["warp"]["initial"] == 4.0
-
-
-def test_a_start_without_fixed_strengths_beside_it_is_named() -> None:
-    keys = {"strengths": {"paper": [1.0]}, "starts": {"meta-stable": [1.0]}}
-    with pytest.raises(ConfigError, match="none with smoothing velocity and scale log, as the arm 'meta-stable'"):
-        runs("warp_study", warp_study=keys)
-
-
 def test_a_summary_knows_the_arms_that_it_compares() -> None:
     made = jobs(partial_access={"arms": ["meta"]}, full_access={})
     job = DOMAIN.summary(made, "partial_access")
@@ -281,7 +237,7 @@ def test_a_headroom_runs_settings_and_reference_with_the_same_seeds() -> None:
         ({"method": "simclr", "pretrain": {"batch_size": 2048}}, True),
         ({"method": "simclr", "finetune": {"batch_size": 2048}}, False),
         ({"method": "meta", "batch_size": 2048}, True),
-        ({"method": "run_search", "hyperparameter": "temperature", "finetune": {"batch_size": 2048}}, True),
+        ({"method": "best_of", "finetune": {"batch_size": 2048}}, True),
     ],
 )
 def test_memory_is_that_of_an_arms_own_minibatches(own: dict[str, Any], in_pretraining: bool) -> None:
@@ -290,39 +246,6 @@ def test_memory_is_that_of_an_arms_own_minibatches(own: dict[str, Any], in_pretr
     assert large - usual == (more if in_pretraining else 0)
     usual, large = (made.finetune(arm, "n500", 500, 0).mem_mb for arm in ("simclr", "large"))
     assert large - usual == (more if "finetune" in own else 0)
-
-
-@pytest.fixture
-def measured(tmp_path: Path) -> str:
-    """A table of runs of the problem that `jobs` has."""
-    return write_runs(tmp_path / "runs.csv", ["ecg width 32"], ["strength", "crop", "noise", "temperature"])
-
-
-def test_estimates_and_secants_along_each_strength_of_views(measured: str) -> None:
-    made = jobs(estimators={"runs": [measured], "pretrain_seeds": [5, 7], "secant": 2.0, "crop": 0.25})
-    needs = DOMAIN.experiments["estimators"].needs(made, getattr(made.config, "estimators"))  # noqa: B009
-    ends = [f"secant-{name}-{end}" for name in ("strength", "crop", "noise", "temperature") for end in ("low", "high")]
-    assert [job.name for job in needs.runs] == [
-        *(f"ecg/{study}/seed{seed}" for study in ("estimators", "evolution") for seed in (5, 7)),
-        *(f"ecg/finetune/{name}/none/n500/seed{seed}" for seed in (5, 7) for name in ends),
-    ]
-    crops = [made.made[f"ecg/pretrain/{name}/none/seed7"].config["pretrain"]["crop"] for name in ends]
-    assert crops == pytest.approx([0.25, 0.25, 0.125, 0.5, 0.25, 0.25, 0.25, 0.25])
-    warps = [made.made[f"ecg/pretrain/{name}/none/seed7"].config["arm_settings"]["warp"]["initial"] for name in ends]
-    assert warps == pytest.approx([2.0, 8.0] + 6 * [4.0])
-    assert made.made["ecg/estimators/seed7"].config["pretrain"]["crop"] == 0.25
-    evolution = made.made["ecg/evolution/seed7"].config
-    assert evolution["study"] == {"pairs": 4, "windows": 10, "size": 0.69, "problem": "ecg width 32"}
-    assert evolution["pretrain"]["crop"] == 0.25
-    none = jobs(estimators={"runs": [measured], "evolution": {"pairs": 0, "size": 2}})
-    runs = DOMAIN.experiments["estimators"].needs(none, getattr(none.config, "estimators")).runs  # noqa: B009
-    assert not any(job.name.startswith("ecg/evolution") for job in runs)
-    with pytest.raises(ConfigError, match=r"crop is 0\.9, and secants go beyond a whole lead; legal: at most 0\.5"):
-        jobs(estimators={"runs": [measured], "crop": 0.9})
-    with pytest.raises(
-        ConfigError, match=r"size is 2, and moves of 0\.218 go beyond a whole lead; legal: at most 1\.52"
-    ):
-        jobs(estimators={"runs": [measured], "evolution": {"size": 2}})
 
 
 @pytest.mark.parametrize(
@@ -354,23 +277,9 @@ def test_a_setting_can_not_take_the_name_of_an_arm() -> None:
         jobs(arms={"headroom-0-01": {"method": "simclr"}}, headroom={})
 
 
-def test_an_end_of_a_secant_can_not_take_the_name_of_an_arm(measured: str) -> None:
-    arms = {"secant-strength-low": {"method": "simclr"}}
-    with pytest.raises(
-        ConfigError, match=r"estimators makes an arm of its own with the name of arms\.secant-strength-low"
-    ):
-        jobs(arms=arms, estimators={"runs": [measured]})
-
-
-def test_every_experiment_can_be_planned(measured: str) -> None:
-    made = jobs(**{key: {"runs": [measured]} if key == "estimators" else {} for key in DOMAIN.experiments})
-    assert list(DOMAIN.experiments)[:6] == [  # the paper's, in its order
-        "full_access",
-        "unroll_steps",
-        "partial_access",
-        "augmentations",
-        "warp_study",
-        "cost",
-    ]
+def test_every_experiment_can_be_planned() -> None:
+    made = jobs(**{key: {} for key in DOMAIN.experiments})
+    papers = ["full_access", "unroll_steps", "partial_access", "augmentations", "cost"]
+    assert list(DOMAIN.experiments)[:5] == papers, "in the paper's order"
     for key in DOMAIN.experiments:
         assert DOMAIN.summary(made, key).inputs

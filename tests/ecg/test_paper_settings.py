@@ -15,14 +15,13 @@ from pydantic_core import PydanticUndefined
 from metapt.domains.ecg.arms import meta_settings
 from metapt.domains.ecg.config import (
     ARMS,
-    BranchSearch,
+    BestOf,
     EcgFinetuning,
     EcgMeta,
     EcgPretraining,
     EcgSettings,
     OptSla,
     RandomSearch,
-    RunSearch,
     Simclr,
     Warp,
     WarpOf,
@@ -100,8 +99,7 @@ SECTIONS: list[type[BaseModel]] = [
     EcgMeta,
     OptSla,
     RandomSearch,
-    RunSearch,
-    BranchSearch,
+    BestOf,
 ]
 SECTIONS += [*(experiment.section for experiment in DOMAIN.experiments.values()), EcgSettings]
 

@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,17 +18,15 @@ from metapt.domains.ecg import arms as pretraining
 from metapt.domains.ecg import config
 from metapt.domains.ecg.arms import meta_labelled, meta_loop, pretrain
 from metapt.domains.ecg.batches import SimclrBatches
-from metapt.domains.ecg.config import EcgFinetuning, EcgPretraining, Warp
-from metapt.domains.ecg.data.dataset import Dataset
+from metapt.domains.ecg.config import Warp
 from metapt.domains.ecg.policy import SCALE
 from metapt.domains.ecg.problem import UnlabelledBatch
 from metapt.domains.ecg.quantities import CANDIDATE_LOSS, CANDIDATE_STRENGTH, DISPLACEMENT, WARP_SCALE, WARP_STRENGTH
 from metapt.domains.ecg.setting import Setting, policy_of
-from metapt.errors import ConfigError, DataError, TrainingError
+from metapt.errors import ConfigError, TrainingError
 from metapt.hypergrad import Params, Pretrained
 from metapt.hypergrad.hybrid import hypergradient
 from metapt.method import ConjugateGradients
-from metapt.training.checkpoint import Checkpoint
 from metapt.training.pretraining import Pretrainer
 from metapt.twostage.pretraining import PretrainRun
 from metapt.twostage.quantities import PEAK_MEMORY, WALL_TIME
@@ -67,16 +64,9 @@ ARMS: dict[str, config.Arm] = {
     ),
     "optsla": config.OptSla(method="optsla", warp=NETWORK, epochs=2, batch_size=6, meta_lr=0.1),
     "random_search": config.RandomSearch(method="random_search", candidates=3, range=(0.5, 8.0)),
-    "branch_search": config.BranchSearch(method="branch_search", warp=MILD, period=2),
-    "branch_search-random": config.BranchSearch(method="branch_search", warp=MILD, period=2, select="random"),
-    "branch_search-lower": config.BranchSearch(method="branch_search", warp=MILD, period=2, select="lower"),
-    "run_search": config.RunSearch(method="run_search", warp=SQUARE, rounds=2, factor=4.0, folds=3),
-    "temperature_search": config.RunSearch(
-        method="run_search", warp=SQUARE, rounds=2, folds=3, propose="random", **config.TEMPERATURE
-    ),
+    "best_of": config.BestOf(method="best_of", warp=SQUARE, runs=3, folds=3),
 }
-SEARCHES = ["random_search", "branch_search", "branch_search-random", "branch_search-lower"]
-COUNTS = {"random_search": 4, "optsla": 2, "run_search": 5, "temperature_search": 5}
+COUNTS = {"random_search": 4, "optsla": 2, "best_of": 4}
 """Numbers of checkpoints, where they are not 1."""
 LEARNING = ["meta", "meta-stable", "meta-random_sign", "meta-permuted_labels", "optsla"]
 
@@ -91,31 +81,7 @@ def warp_of(name: str) -> Warp:
     return arm.warp
 
 
-def setting_in(
-    folder: Path,
-    dataset: Dataset,
-    seed: int = 0,
-    checkpoint: type[Checkpoint] = Checkpoint,
-    meta_size: int = 25,
-    **changes: Any,
-) -> Setting:
-    """Return a setting of eight PT steps on 24 ECGs, width 2, and an FT set of 25."""
-    settings = EcgPretraining(**{"signals": 24, "epochs": 2, "batch_size": 6, "lr": 1e-3, **changes})
-    return Setting(
-        dataset,
-        2,
-        settings,
-        seed,
-        meta_size,
-        "patients",
-        lambda part: checkpoint(folder / f"state{part}.pt", "a test"),
-        finetune_settings=EcgFinetuning(epochs=2, batch_size=6, linear_epochs=3),
-    )
-
-
-@pytest.fixture
-def make(dataset: Dataset, tmp_path: Path) -> Callable[..., Setting]:
-    return partial(setting_in, tmp_path, dataset)
+Make = Callable[..., Setting]
 
 
 class Ran(NamedTuple):
@@ -127,12 +93,12 @@ class Ran(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def ran(dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Ran]:
+def ran(setting_in: Make, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Ran]:
     """Return an arm's undisturbed run of seed 0, made once."""
 
     @functools.cache
     def run(name: str) -> Ran:
-        setting = setting_in(tmp_path_factory.mktemp(name), dataset)
+        setting = setting_in(tmp_path_factory.mktemp(name))
         with initial_weights() as starts:
             return Ran(pretrain(ARMS[name], setting), setting, starts)
 
@@ -182,9 +148,6 @@ def test_what_is_learned_moves_and_its_trajectory_is_recorded(ran: Callable[[str
         assert {"moved", "swing", "hypergradient"} <= run.numbers.keys()
 
 
-Make = Callable[..., Setting]
-
-
 def test_the_meta_parameters_of_simclr_never_change(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
     step = Pretrainer.step
@@ -200,7 +163,7 @@ def test_the_meta_parameters_of_simclr_never_change(make: Make, monkeypatch: pyt
 
 def test_all_arms_of_a_seed_start_from_the_same_weights(ran: Callable[[str], Ran], make: Make) -> None:
     expected = make().initial()
-    for name in ARMS:
+    for name in ARMS.keys() - {"best_of"}:
         run, _, starts = ran(name)
         for start in starts or [run.pretrained]:
             body = {key: value for key, value in start.encoder.items() if not key.startswith("head.")}
@@ -300,21 +263,12 @@ def test_a_placebo_has_the_first_hypergradient_but_for_its_sign_or_for_its_label
 SEARCHED = (CANDIDATE_STRENGTH, CANDIDATE_LOSS)
 
 
-@pytest.mark.parametrize("name", SEARCHES)
-def test_searches_try_strengths_that_the_config_allows(ran: Callable[[str], Ran], name: str) -> None:
-    run = ran(name).run
-    if name == "random_search":
-        tried, losses = ([row["value"] for row in run.series if row["name"] == kind] for kind in SEARCHED)
-        assert len(tried) == len(losses) == 3
-        assert all(0.5 <= strength <= 8 for strength in tried)
-        assert run.numbers[WARP_STRENGTH] == pytest.approx(tried[int(np.argmin(losses))], rel=1e-6)
-        return
-    places = [math.log(row["value"] / 4.0) / math.log(1.5) for row in run.series if row["name"] == WARP_STRENGTH]
-    assert [row["step"] for row in run.series if row["name"] == WARP_STRENGTH] == [0, 1, 2, 3, 4]
-    moves = np.diff(places)
-    np.testing.assert_allclose(np.abs(moves), 1, rtol=1e-5)
-    if name == "branch_search-lower":
-        assert (moves < 0).all()
+def test_random_search_tries_strengths_that_the_config_allows(ran: Callable[[str], Ran]) -> None:
+    run = ran("random_search").run
+    tried, losses = ([row["value"] for row in run.series if row["name"] == kind] for kind in SEARCHED)
+    assert len(tried) == len(losses) == 3
+    assert all(0.5 <= strength <= 8 for strength in tried)
+    assert run.numbers[WARP_STRENGTH] == pytest.approx(tried[int(np.argmin(losses))], rel=1e-6)
 
 
 def test_random_search_with_its_final_run_costs_its_budget(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -356,26 +310,7 @@ def test_a_candidate_of_random_search_that_diverges_loses(make: Make, monkeypatc
     assert chosen == pytest.approx(tried[min(others, key=lambda index: losses[index])])
 
 
-def test_the_better_branch_goes_on_from_where_it_is(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Losses that prefer the higher strength give plain PT with strengths 6, 9, 13.5, 20.25, each for two steps."""
-    losses: list[float] = []
-    monkeypatch.setattr(pretraining, "evaluate_encoder", lambda *args: losses.append(-float(len(losses))) or losses[-1])
-    run = pretrain(ARMS["branch_search"], make())
-    setting = make()
-    policy = policy_of(MILD)
-    trainer = Pretrainer(setting.problem(policy), setting.batches(), setting.initial(), setting.optimizer)
-    meta = setting.initial_meta(policy)
-    for step in range(8):
-        if step % 2 == 0:
-            meta = {SCALE: meta[SCALE] + math.log(1.5)}
-        trainer.step(meta)
-    assert equal(run.pretrained.encoder, {name: value.detach() for name, value in trainer.pretrained.encoder.items()})
-    assert equal(run.pretrained.buffers, trainer.pretrained.buffers)
-    assert float(run.meta[SCALE].exp()) == pytest.approx(4 * 1.5**4)
-    assert len(losses) == 8
-
-
-@pytest.mark.parametrize("name", ["simclr", "branch_search", "branch_search-lower", "random_search"])
+@pytest.mark.parametrize("name", ["simclr", "random_search"])
 def test_pt_that_diverges_is_an_error(make: Make, name: str) -> None:
     setting = make()
     broken = dataclasses.replace(setting, dataset=dataclasses.replace(setting.dataset, mean=math.nan))
@@ -384,54 +319,12 @@ def test_pt_that_diverges_is_an_error(make: Make, name: str) -> None:
         pretrain(ARMS[name], broken)
 
 
-@pytest.mark.parametrize("lost", ["its PT", "its last step", "its FT"])
-def test_a_branch_that_diverges_loses(make: Make, monkeypatch: pytest.MonkeyPatch, lost: str) -> None:
-    """The lower branch, which comes first, never wins."""
-    step = Pretrainer.step
-    strengths: list[float] = []
-
-    def diverging(self: Pretrainer, meta: Params) -> torch.Tensor:
-        strengths.append(float(meta[SCALE]))
-        loss, lower = step(self, meta), strengths[-1] < higher - 0.1
-        if lower and lost == "its last step" and len(strengths) == arm.period:
-            with torch.no_grad():
-                next(iter(self.pretrained.encoder.values())).mul_(math.nan)
-        return loss * math.nan if lower and lost == "its PT" else loss
-
-    def judged(*args: Any) -> float:
-        return math.nan if lost == "its FT" and strengths[-1] < higher - 0.1 else 0.5
-
-    setting, stride = make(), math.log(1.5)
-    higher = math.log(4) + stride
-    monkeypatch.setattr(Pretrainer, "step", diverging)
-    monkeypatch.setattr(pretraining, "evaluate_encoder", judged)
-    arm = ARMS["branch_search"].model_copy(update={"period": 8})
-    run = pretrain(arm, setting)
-    assert len(strengths) == 16
-    assert float(run.meta[SCALE]) == pytest.approx(higher)
-    assert all(value.isfinite().all() for value in run.pretrained.encoder.values())
-
-
-@pytest.mark.parametrize("name", ["random_search", "branch_search", "run_search"])
-def test_labelled_ecgs_that_make_no_folds_are_found_before_pt(
-    make: Make, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    monkeypatch.setattr(Pretrainer, "step", None)
-    few = {} if name == "random_search" else {"folds": 30}
-    setting = make(meta_size=4 if name == "random_search" else 20)
-    with pytest.raises(ConfigError, match=r"can't be dealt out to .* or at most \d+ folds"):
-        pretrain(ARMS[name].model_copy(update=few), setting)
-
-
-def test_a_search_with_whole_runs_finds_a_fold_without_labels_before_pt(
+def test_labelled_ecgs_that_make_no_folds_are_found_before_a_random_search(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Pretrainer, "step", None)
-    setting = make()
-    records = dataclasses.replace(setting.dataset.records, labels=np.zeros_like(setting.dataset.records.labels))
-    patched = dataclasses.replace(setting, dataset=dataclasses.replace(setting.dataset, records=records))
-    with pytest.raises(DataError, match=r"no class has both labels among the \d+ ECGs of fold 1 of"):
-        pretrain(ARMS["run_search"], patched)
+    with pytest.raises(ConfigError, match=r"can't be dealt out to .* or at most \d+ folds"):
+        pretrain(ARMS["random_search"], make(meta_size=4))
 
 
 def signal_of(signal: torch.Tensor) -> bytes:
@@ -529,20 +422,21 @@ def test_an_interrupted_run_ends_in_the_same_bits(ran: Callable[[str], Ran], mak
     assert not list(done.checkpoints[0].path.parent.glob("*"))
 
 
-@pytest.mark.parametrize("name", ["meta", "branch_search-random"])
+@pytest.mark.parametrize("name", ["meta", "random_search"])
 def test_the_same_seed_ends_in_the_same_bits_and_others_elsewhere(
     ran: Callable[[str], Ran], make: Make, name: str
 ) -> None:
     whole, again = ran(name).run, pretrain(ARMS[name], make())
     assert the_same(whole, again)
-    again.checkpoints[0].remove()
+    for checkpoint in again.checkpoints:
+        checkpoint.remove()
     assert not equal(whole.pretrained.encoder, pretrain(ARMS[name], make(seed=1)).pretrained.encoder)
 
 
-def test_bfloat16_is_of_pt_steps_and_float32_of_hypergradients(dataset: Dataset, tmp_path: Path) -> None:
+def test_bfloat16_is_of_pt_steps_and_float32_of_hypergradients(setting_in: Make, tmp_path: Path) -> None:
     for name in ("simclr", "meta"):
-        lower = setting_in(tmp_path / f"{name}-lower", dataset, precision="bfloat16")
-        plain = setting_in(tmp_path / name, dataset)
+        lower = setting_in(tmp_path / f"{name}-lower", precision="bfloat16")
+        plain = setting_in(tmp_path / name)
         runs = [pretrain(ARMS[name], setting).pretrained.encoder["stem.weight"] for setting in (lower, plain)]
         assert not torch.equal(*runs)
         torch.testing.assert_close(*runs, rtol=0, atol=16 * 1e-3)  # eight Adam steps of 1e-3
@@ -564,7 +458,7 @@ def test_a_run_that_computes_anew_ends_alike(make: Make, ran: Callable[[str], Ra
     torch.testing.assert_close(again.pretrained.encoder, once.pretrained.encoder)
 
 
-def test_views_are_as_strong_as_the_settings_of_pt_say(make: Callable[..., Setting]) -> None:
+def test_views_are_as_strong_as_the_settings_of_pt_say(make: Make) -> None:
     usual, own = make(), make(crop=0.9, noise=0.3)
     first, second = usual.batches().pretrain(), own.batches().pretrain()
     assert torch.equal(first.signals, second.signals)
@@ -574,9 +468,9 @@ def test_views_are_as_strong_as_the_settings_of_pt_say(make: Callable[..., Setti
 
 
 @pytest.mark.parametrize("key", ["crop", "noise", "temperature"])
-def test_pt_takes_the_views_and_the_temperature_of_its_settings(key: str, dataset: Dataset, tmp_path: Path) -> None:
+def test_pt_takes_the_views_and_the_temperature_of_its_settings(key: str, setting_in: Make, tmp_path: Path) -> None:
     def encoder(place: str, **keys: float) -> Params:
-        setting = setting_in(tmp_path / place, dataset, epochs=1, **keys)
+        setting = setting_in(tmp_path / place, epochs=1, **keys)
         return pretrain(config.Simclr(method="simclr", warp=MILD), setting).pretrained.encoder
 
     usual, own = encoder("usual"), encoder("own", **{key: 0.3})
@@ -584,7 +478,7 @@ def test_pt_takes_the_views_and_the_temperature_of_its_settings(key: str, datase
 
 
 @pytest.mark.parametrize("period", [2, 3, 5])
-def test_a_meta_arm_takes_as_many_pt_steps_as_simclr(make: Callable[..., Setting], period: int) -> None:
+def test_a_meta_arm_takes_as_many_pt_steps_as_simclr(make: Make, period: int) -> None:
     setting = make()
     settings = meta_loop(setting, config.EcgMeta(pretrain_steps=period, warmup_epochs=0))[0].settings
     assert settings.iterations * period + settings.remainder == setting.steps

@@ -72,8 +72,8 @@ WRONG: dict[str, tuple[bytes, str]] = {
         "epochs is true, but must be a whole number of at least 1",
     ),
     "true within a list": (
-        b"ecg: {warp_study: {horizon: [1, true]}}",
-        "ecg.warp_study.horizon.1 is true, but must be a whole",
+        b"ecg: {full_access: {finetune_sizes: [1, true]}}",
+        "ecg.full_access.finetune_sizes.1 is true, but must be a whole",
     ),
     "true within an arm": (
         b"ppi: {arms: {meta: {pretrain_lr: yes}}}",
@@ -93,7 +93,6 @@ WRONG: dict[str, tuple[bytes, str]] = {
         b"ppi: {string: {version: ..}}",
         "ppi.string.version is '..', but must be a text of the form",
     ),
-    "a path for a warp": (b"ecg: {warp_study: {warps: {../x: {}}}}", "warp_study.warps has '../x'"),
     "an arm with 300 letters": (b"ecg: {arms: {%s: {extends: meta}}}" % (b"a" * 300), "the name of an arm is made of"),
     "a mirror with half a host": (b"data: {mirrors: ['http://[::1/x']}", "data.mirrors.0: "),
     "a mirror with an odd host": (b"data: {mirrors: ['http://a..b/x']}", "data.mirrors.0: "),
@@ -147,7 +146,7 @@ WRONG: dict[str, tuple[bytes, str]] = {
         b"ecg: {arms: {a: {extends: meta, pretrain_lr: &x 010}, b: {extends: meta, pretrain_lr: *x}}}",
         "ecg.arms.a.pretrain_lr is 010; YAML takes",
     ),
-    "an octal number in a list": (b"ecg: {warp_study: {horizon: [1, 0_20]}}", "warp_study.horizon is 0_20; YAML takes"),
+    "an octal number in a list": (b"ppi: {test_species: [1, 0_20]}", "ppi.test_species is 0_20; YAML takes"),
     "a date for a text": (
         b"results: 2020-01-01\nmnist: {rotation_mean: {epochs: 2020-01-01}}",
         "epochs is '2020-01-01', but must",

@@ -20,7 +20,7 @@ from metapt.domains.mnist.data.idx import read_idx
 from metapt.domains.ppi.data import convert, graphs
 from metapt.domains.ppi.data.string_files import read_links, read_terms
 from metapt.errors import ConfigError, DataError, MetaptError
-from metapt.evaluation import agreement, headroom_table, metrics, summary
+from metapt.evaluation import headroom_table, metrics, summary
 from metapt.evaluation.experiment_text import text
 from metapt.files import sha256
 from metapt.hypergrad import Pretrained
@@ -43,7 +43,6 @@ READERS: dict[str, Callable[[Path], object]] = {
     "metrics": metrics.read,
     "series": metrics.read_series,
     "a table of runs": lambda path: headroom_table.read([path]),
-    "a table of slopes": agreement.read,
     "a table of claims": summary.read_claims,
     "the results of an experiment": lambda path: text(_renamed(path, "metrics.csv").parent),
     "the record of a run": records.read,

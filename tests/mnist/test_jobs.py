@@ -90,7 +90,7 @@ def test_what_an_arm_asks_of_the_machine(
     assert job.alone == (experiment == "bptt"), "the arms whose time is a result have the machine to themselves"
 
 
-@pytest.mark.parametrize("experiment", [name for name in DOMAIN.experiments if name != "estimators"])
+@pytest.mark.parametrize("experiment", DOMAIN.experiments)
 def test_a_summary_reads_every_arm(experiment: str) -> None:
     made = jobs(source="digits", **{experiment: {}})
     job = DOMAIN.summary(made, experiment)

@@ -41,9 +41,6 @@ from metapt.evaluation.experiment import SUMMARY
 from metapt.evaluation.paper import paper_numbers
 from metapt.jobs import Place
 from metapt.machine import Machine
-from metapt.twostage.estimators import slopes_of
-
-from ..twostage.tables import write_runs
 
 SIZES: Any = {"pretrain_examples": 60, "finetune_examples": 60, "batch_size": 20}
 STUDIES: dict[str, Study] = {
@@ -587,38 +584,3 @@ def test_a_headroom_tests_each_seed_on_its_own(digits_file: Path, tmp_path: Path
         key: value for key, value in one.items() if key in both
     }
     assert len({value for (metric, _), value in both.items() if metric == quantities.ACCURACY}) == 2
-
-
-def test_estimates_have_the_weights_and_minibatches_of_the_headroom(digits_file: Path, tmp_path: Path) -> None:
-    sizes = {"pretrain_examples": 60, "finetune_examples": 60, "pretrain_steps": 20, "finetune_steps": 10}
-    measured = write_runs(tmp_path / "runs.csv", ["digits mnist rotation"], ["mean"])
-    section = {"runs": [measured], "pretrain_seeds": [3], "draws": 2, "horizons": [1, 5]}
-    section |= {"evolution": {"pairs": 3, "windows": 4, "size": 10.0}}
-    config = DOMAIN.section().model_validate({"source": "digits", "headroom": sizes, "estimators": section})
-    made = MnistJobs("mnist", config, Place(results=str(tmp_path), raw="raw", sources={}, mirrors=[]))  # type: ignore[arg-type]
-    runs = DOMAIN.experiments["estimators"].needs(made, made.config.estimators).runs  # type: ignore[attr-defined]
-    assert [job.name for job in runs] == [
-        "mnist/estimators/seed3",
-        "mnist/evolution/seed3",
-        "mnist/headroom/secant-low",
-        "mnist/headroom/secant-high",
-    ]
-    tables = []
-    for job in runs[:2]:
-        outputs = {name: tmp_path / f"{name}.csv" for name in job.outputs}
-        import_module(f"metapt.{job.entry}").run(job.config, {"data": digits_file}, outputs, Machine())
-        tables.append(slopes_of(metrics.read(outputs["metrics"])))
-    table = pd.concat(tables)
-    assert set(table["hyperparameter"]) == {"mean"}
-    assert set(table["pretrain_seed"]) == {3}
-    assert table["slope"].notna().all()
-    assert (table["slope"] != 0).all()
-    assert list(tables[1]["estimator"]) == ["persistent ES, ridge head"]
-    assert list(tables[1]["horizon"]) == [20]
-    assert tables[1]["cost"].item() > 6, "three pairs of runs"
-    assert sorted(table[table["estimator"] == "exact, ridge head"]["horizon"]) == [1, 5, 20]
-    assert len(table[table["estimator"].str.startswith("Neumann")]) == 7
-    assert [job.config["settings"]["arms"] for job in runs[2:]] == [
-        {name: {"method": "fixed", "mean": mean, "heads": "separate"}}
-        for name, mean in (("secant-low", 22.5), ("secant-high", 67.5))
-    ]

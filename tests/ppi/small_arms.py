@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from metapt.domains.ppi import config
-from metapt.domains.ppi.config import ARMS, Network, PpiFinetuning, PpiPretraining
+from metapt.domains.ppi.config import ARMS, Network, PpiPretraining
 from metapt.domains.ppi.data.dataset import PpiDataset
 from metapt.domains.ppi.pretraining_setting import PpiSetting
 from metapt.training.checkpoint import Checkpoint
@@ -22,8 +22,6 @@ SMALL: dict[str, dict[str, Any]] = {
     "meta": {"pretrain_steps": 2, "warmup_epochs": 0.5, "batch_size": 16},
     "meta-identity": {"pretrain_steps": 2, "warmup_epochs": 0.5, "batch_size": 16},
     "meta-stable": {"pretrain_steps": 2, "warmup_epochs": 0.5, "hypergradient_batch": 20},
-    "group_search": {"groups": 3, "rounds": 2, "folds": 3},
-    "group_search-random": {"groups": 3, "rounds": 2, "folds": 3},
 }
 ALIKE = {name for name in ARMS if name.endswith(("-slow", "-fast", "-released")) or name.startswith("meta-stable-")}
 """Arms that differ from others in the values of settings alone."""
@@ -62,5 +60,4 @@ def setting_in(
         name,
         learned,
         lambda part: checkpoint(folder / f"state{part}.pt", "a test"),
-        finetune_settings=PpiFinetuning(linear_epochs=2, batch_size=16),
     )

@@ -18,10 +18,8 @@ from metapt.domains.ppi.experiments.during_pretraining import trains_head
 from metapt.domains.ppi.jobs import PpiJobs
 from metapt.domains.ppi.quantities import (
     AUROC,
-    INTACT,
     ONLINE,
     OTHERS,
-    PERMUTED,
     PLANTED,
     QUANTILES,
     RELATIVES,
@@ -57,7 +55,7 @@ class Runs:
         validation: arm, setting, evaluation -> mean validation AUROC (%) minus that on the test set.
         gap: arm, setting, PT seed -> offset of the AUROC.
         task_auroc: arm, evaluation, PT seed -> AUROC (%) of the FT tasks [FINE].
-        weight: arm, setting, PT seed -> learned weights [COARSE]; the first half of the tasks is intact and useful.
+        weight: arm, setting, PT seed -> learned weights [COARSE]; the first half of the tasks is useful.
         online: arm, which -> AUROC (%) of the FT head at the end of PT.
         seconds, gigabytes: arm -> time of a PT step, peak memory.
     """
@@ -132,9 +130,6 @@ class Runs:
             for name, share in zip(QUANTILES, (0.1, 0.5, 0.9), strict=True):
                 end = float(np.quantile(weights, share))
                 series += _points(name, {step: 1 + (end - 1) * (1 - 0.8**step) for step in range(21)})
-            if setting == "permuted_tasks":
-                numbers[INTACT] = useful
-                series += _points(PERMUTED, {task: float(task >= half) for task in range(COARSE)})
         words = {"replicate": seed, "setting": setting, "evaluation": "pretraining"}
         self.table(f"{run}/metrics", [row("ppi", arm, name, value, **words) for name, value in numbers.items()])
         self.series(f"{run}/series", series)
@@ -209,16 +204,14 @@ AUROCS = {
 def of_auroc(folder: Path, key: str, **settings: Any) -> Runs:
     """Return runs with the AUROC of `AUROCS` for each arm.
 
-    Linear evaluation has one point more, permuted tasks and released batching two less. `meta` varies by PT seed and
-    loses nothing by released batching.
+    Linear evaluation has one point more. `meta` varies by PT seed.
     """
     runs = Runs(folder, key, **settings)
 
     def auroc(arm: str, setting: str, evaluation: str) -> float:
         value = AUROCS.get(arm, 71.5) + (1.0 if evaluation == "linear_evaluation" else 0.0)
-        harmed = setting == "permuted_tasks" or (setting == "released_centre" and arm != "meta")
         fold = int(setting[-1]) - 1.5 if setting.startswith("held_out") else 0.0
-        return value - (2.0 if harmed else 0.0) + fold
+        return value + fold
 
     runs.auroc = auroc
     runs.gap = lambda arm, setting, seed: (-0.9, 0.0, 0.9, 0.5, -0.5)[seed] if arm == "meta" else 0.0
@@ -289,15 +282,11 @@ def of_cost(folder: Path, key: str = "cost", **settings: Any) -> Runs:
 
 
 MAKERS: dict[str, Callable[..., Runs]] = {
-    **dict.fromkeys(
-        ("full_access", "half_data", "held_out_tasks", "summary", "centre_offset", "permuted_50", "permuted_90"),
-        of_auroc,
-    ),
+    **dict.fromkeys(("full_access", "half_data", "held_out_tasks", "summary"), of_auroc),
     "during_pretraining": of_online,
     "representations": of_representations,
     "learned_weights": of_weights,
     "negative_transfer": of_transfer,
-    "known_answer": of_weights,
     "cost": of_cost,
 }
 

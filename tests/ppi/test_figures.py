@@ -81,7 +81,7 @@ def test_ft_heads_that_were_tested_at_the_end_only(tmp_path: Path) -> None:
     assert len(runs.experiment.figure(runs.results()).axes) == 2
 
 
-@pytest.mark.parametrize("key", ["centre_offset", "known_answer", "learned_weights"])
+@pytest.mark.parametrize("key", ["full_access", "learned_weights"])
 def test_what_diverged_is_drawn_without_it(key: str, tmp_path: Path) -> None:
     runs = runs_of(key, tmp_path)
     weight: Any = runs.weight

@@ -85,6 +85,4 @@ def test_noise_is_a_property_of_the_problem_and_grows(tmp_path: Path) -> None:
         assert first.permuted().tolist() == second.permuted().tolist()
         assert torch.equal(first.coarse(), second.coarse())  # type: ignore[arg-type]
         assert first.groups(3).tolist() == second.groups(3).tolist()
-    by_seed = [setting_in(tmp_path, dataset, "permuted_tasks", seed).permuted().tolist() for seed in (0, 1, 2)]
-    assert by_seed[0] != by_seed[1] or by_seed[1] != by_seed[2]
     assert not len(setting_in(tmp_path, dataset).permuted())

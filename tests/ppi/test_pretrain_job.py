@@ -96,7 +96,7 @@ def test_a_learner_leaves_its_encoder_weights_and_tables(inputs: dict[str, Path]
     found = figures(tmp_path)
     assert {"PT wall time (s)", "PT time per step (s)", "PT peak memory (GB)"} <= found.keys()
     assert {"online validation AUROC (%)", "online test AUROC (%)", "mean weight of relatives"} <= found.keys()
-    assert not any("intact" in name or "planted" in name for name in found)
+    assert not any("planted" in name for name in found)
     series = metrics.read_series(tmp_path / "series.csv")
     assert set(series["replicate"]) == {0}
     last = series[series["name"] == "learned weight"]
@@ -123,24 +123,9 @@ def test_an_arm_that_learns_no_weights_leaves_none(
     assert not any("weight" in name for name in figures(tmp_path))
 
 
-def test_permuted_tasks_are_told_apart_in_tables(inputs: dict[str, Path], tmp_path: Path) -> None:
-    run(config_of(tmp_path, META, setting="permuted_tasks"), inputs, outputs(tmp_path), Machine())
-    series = metrics.read_series(tmp_path / "series.csv")
-    permuted, weights = (
-        series[series["name"] == name].set_index("step")["value"].to_numpy() for name in ("permuted", "learned weight")
-    )
-    assert set(permuted) == {0, 1}
-    assert permuted.sum() == COARSE // 2
-    pairs = [(good, bad) for good in weights[permuted == 0] for bad in weights[permuted == 1]]
-    expected = np.mean([(good > bad) + 0.5 * (good == bad) for good, bad in pairs])
-    assert figures(tmp_path)["AUROC of weight against intact labels"] == pytest.approx(expected, abs=1e-6)
-
-
-def setting_of(name: str = "full_access") -> PpiSetting:
-    dataset = on_device(related_graphs(), "cpu")
-    return PpiSetting(
-        dataset, NETWORK, PpiPretraining(), [TEST_SPECIES], 0, name, None, lambda: pytest.fail("no checkpoint")
-    )
+def setting_of() -> PpiSetting:
+    dataset, fail = on_device(related_graphs(), "cpu"), lambda: pytest.fail("no checkpoint")
+    return PpiSetting(dataset, NETWORK, PpiPretraining(), [TEST_SPECIES], 0, "full_access", None, fail)
 
 
 def test_weights_are_held_against_what_is_known_of_the_tasks() -> None:
@@ -149,41 +134,14 @@ def test_weights_are_held_against_what_is_known_of_the_tasks() -> None:
     assert found["AUROC of weight against planted use"] == 1
     assert found["mean weight of relatives"] == pytest.approx(weights[3])
     assert found["mean weight of others"] == pytest.approx(np.delete(weights, 3).mean())
-    assert "AUROC of weight against intact labels" not in found
     assert weight_numbers(weights[::-1].copy(), DESCRIBED, setting_of())["AUROC of weight against planted use"] == 0
     assert "AUROC of weight against planted use" not in weight_numbers(weights, [""] * COARSE, setting_of())
-
-
-def test_without_intact_tasks_beside_relatives_there_is_no_mean_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    setting = setting_of()
-    relatives = setting.relatives()
-    monkeypatch.setattr(PpiSetting, "permuted", lambda self: np.flatnonzero(~relatives))
-    found = weight_numbers(np.linspace(1.9, 0.1, COARSE), DESCRIBED, setting)
-    assert "mean weight of relatives" not in found
-    assert "mean weight of others" not in found
 
 
 @pytest.mark.parametrize("purpose", ["useful", "noise"])
 def test_what_all_tasks_share_is_not_held_against_weights(purpose: str) -> None:
     found = weight_numbers(np.linspace(1.9, 0.1, COARSE), [f"planted: {purpose}"] * COARSE, setting_of())
     assert "AUROC of weight against planted use" not in found
-
-
-def test_a_permuted_task_is_of_no_use_whatever_was_planted() -> None:
-    setting = setting_of("permuted_tasks")
-    permuted = np.isin(np.arange(COARSE), setting.permuted())
-    useful = np.array([purpose == "useful" for purpose in PURPOSES])
-    assert (useful & permuted).any()
-    assert (useful & ~permuted).any()
-    weights = np.where(useful & ~permuted, 1.5, np.where(permuted, 0.2, 0.8))
-    found = weight_numbers(weights, DESCRIBED, setting)
-    assert found["AUROC of weight against planted use"] == 1
-    intact = [
-        (weights[a] > weights[b]) + 0.5 * (weights[a] == weights[b])
-        for a in np.flatnonzero(~permuted)
-        for b in np.flatnonzero(permuted)
-    ]
-    assert found["AUROC of weight against intact labels"] == pytest.approx(np.mean(intact))
 
 
 def test_an_arm_takes_the_weights_of_its_input(inputs: dict[str, Path], tmp_path: Path) -> None:

@@ -29,11 +29,9 @@ def test_the_experiments_of_the_paper_come_first_and_have_tables() -> None:
         "representations",
         "learned_weights",
         "negative_transfer",
-        "centre_offset",
-        "known_answer",
         "cost",
     ]
-    assert list(DOMAIN.experiments)[:11] == papers
+    assert list(DOMAIN.experiments)[:9] == papers
     assert set(papers) <= set(MAKERS)
 
 
@@ -175,35 +173,6 @@ def test_negative_transfer_is_measured_against_an_arm_with_the_same_ft(tmp_path:
     assert "no PT, released" in markdown
 
 
-def test_how_much_of_the_gain_stands_with_the_right_centre(tmp_path: Path) -> None:
-    numbers, markdown = written("centre_offset", tmp_path).tabled()
-    assert set(numbers.loc[numbers["gain"].notna(), "minus"]) == {"graph_supervised", "graph_supervised-slow"}
-    gains = numbers[numbers["gain"].notna() & (numbers["minus"] == "graph_supervised")]
-    gains = gains.set_index(["evaluation", "gain"])["mean"]
-    assert gains[("full_transfer", "right")] == pytest.approx(0.4)
-    assert gains[("full_transfer", "released")] == pytest.approx(2.4)
-    assert gains[("full_transfer", "right minus released")] == pytest.approx(-2.0)
-    assert "17 %" in markdown
-
-
-def test_no_share_of_a_gain_that_is_not_clear(tmp_path: Path) -> None:
-    runs = runs_of("centre_offset", tmp_path)
-    runs.auroc = lambda arm, setting, evaluation: 70.0
-    runs.write()
-    assert "no clear gain" in runs.tabled()[1]
-
-
-def test_the_known_answer(tmp_path: Path) -> None:
-    numbers, markdown = written("known_answer", tmp_path).tabled()
-    weights = numbers[numbers["intact"].notna()].set_index("arm")
-    assert weights.loc["meta-stable", "intact"] > 0.95
-    assert weights.loc["meta", "intact"] < 0.7
-    effects = numbers[numbers["minus"].notna()].set_index(["evaluation", "arm", "setting", "minus"])["mean"]
-    assert effects[("full_transfer", "meta", "permuted_tasks", "meta")] == pytest.approx(-2.0)
-    assert effects[("full_transfer", "meta-top", "full_access", "meta-bottom")] == pytest.approx(6.0)
-    assert "meta: permuted minus intact" in markdown
-
-
 def test_cost_beside_the_papers(tmp_path: Path) -> None:
     numbers, markdown = written("cost", tmp_path).tabled()
     assert numbers.set_index("arm").loc["meta", "PT time per step (s), ratio"] == pytest.approx(1.6)
@@ -224,6 +193,5 @@ def test_arms_of_ones_own(key: str, tmp_path: Path) -> None:
     arms: dict[str, Any] = {name: ARMS[name].model_dump() for name in ("no_pt", "graph_supervised")}
     arms["my_arm"] = {"method": "meta", "pretrain_steps": 5}
     section: dict[str, Any] = {"arms": list(arms) if key != "learned_weights" else ["my_arm"]}
-    section |= {"quarters": []} if key == "known_answer" else {}
     others = {"half_data": None, "held_out_tasks": None} if key == "summary" else {}
     assert "my arm" in written(key, tmp_path, arms=arms, **{key: section}, **others).tabled()[1]

@@ -106,8 +106,8 @@ CHANGES = {
     "an experiment on proteins": (
         "ppi",
         "  cost:\n",
-        "  centre_offset: {}\n  cost:\n",
-        {"pretrain": 8, "finetune": 8} | END,  # of three arms, one is run in no other experiment
+        "  negative_transfer: {arms: [no_pt, meta]}\n  cost:\n",
+        {"finetune": 2} | END,
     ),
     "a summary on proteins": ("ppi", "  cost:\n", "  summary: {arms: [meta]}\n  cost:\n", END),
 }
@@ -211,7 +211,7 @@ def test_jobs_load_their_closures(domain: str, finished_of: Callable[[str], Path
 @pytest.mark.parametrize(
     ("target", "sentence"),
     [
-        ("ecg_warp_study", "ecg_warp_study is not in the config: add `warp_study: {}` to the section ecg"),
+        ("ecg_headroom", "ecg_headroom is not in the config: add `headroom: {}` to the section ecg"),
         ("ppi_cost", "ppi_cost is not in the config: add `cost: {}` to the section ppi"),
         (
             RESULTS / "ecg/finetune/mata/none/n30/seed0/metrics.csv",

@@ -35,11 +35,10 @@ def own_settings(arm: Section) -> dict[str, Any]:
     return {key: value for key, value in plain(arm).items() if key not in CHANGES}
 
 
-def pretrain_settings(arm: Any, domain: Any, judged: bool) -> dict[str, Any]:
-    """Return the settings on which the PT of an arm of a domain depends; `judged`: it is a search that FT judges."""
+def pretrain_settings(arm: Any, domain: Any) -> dict[str, Any]:
+    """Return the settings on which the PT of an arm of a domain depends."""
     pretrain = {} if arm.method == NO_PT else plain(changed(domain.pretrain, arm.pretrain))
-    finetune = {"finetune": plain(changed(domain.finetune, arm.finetune))} if judged else {}
-    return {"arm_settings": own_settings(arm), "pretrain": pretrain} | finetune
+    return {"arm_settings": own_settings(arm), "pretrain": pretrain}
 
 
 def sharing(pretraining: Mapping[str, dict[str, Any]]) -> dict[str, str]:

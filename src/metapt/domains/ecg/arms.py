@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import logging
 import math
@@ -16,6 +15,7 @@ from torch import Tensor
 from metapt import method
 from metapt.domains.ecg import config
 from metapt.domains.ecg.batches import SupervisedBatches
+from metapt.domains.ecg.cross_validation import check_folds, cross_validated_auroc
 from metapt.domains.ecg.policy import SCALE, Policy
 from metapt.domains.ecg.probe import cross_validated_loss
 from metapt.domains.ecg.problem import LabelledBatch, SupervisedProblem
@@ -26,21 +26,22 @@ from metapt.domains.ecg.quantities import (
     WARP_SCALE,
     WARP_STRENGTH,
 )
-from metapt.domains.ecg.run_search import run_search
 from metapt.domains.ecg.setting import Setting, policy_of
 from metapt.errors import TrainingError
 from metapt.evaluation import metrics
 from metapt.hypergrad import Adam, Neumann, Params, Pretrained, Unroll
-from metapt.hypergrad.params import Vector, all_finite, detached, scaled
+from metapt.hypergrad.params import Vector, detached, scaled
 from metapt.training import progress
 from metapt.training.measure import Measured
 from metapt.training.meta import MetaPretraining
 from metapt.training.optimizers import OptimizerSpec
-from metapt.training.pretraining import Pretrainer, check_finite
+from metapt.training.pretraining import Pretrainer
 from metapt.training.recorder import Recorder
-from metapt.training.seeds import generator
+from metapt.training.seeds import generator, seed_of
 from metapt.training.settings import MetaSettings
+from metapt.twostage.heads import highest
 from metapt.twostage.pretraining import PretrainRun, finished, time_per_step
+from metapt.twostage.quantities import CROSS_VALIDATED_AUROC
 
 log = logging.getLogger(__name__)
 
@@ -64,10 +65,8 @@ def pretrain(arm: config.Arm, setting: Setting) -> PretrainRun:
                 run = _optsla(setting, arm)
             case config.RandomSearch():
                 run = _random_search(setting, arm)
-            case config.BranchSearch():
-                run = _branch_search(setting, arm)
-            case config.RunSearch():
-                run = run_search(setting, arm)
+            case config.BestOf():
+                run = _best_of(setting, arm)
     run = finished(run, measured)
     if not isinstance(arm, config.NoPretraining):
         numbers = warp_numbers(policy_of(arm.warp), run.meta, setting.dataset.samples)
@@ -267,62 +266,35 @@ def _random_search(setting: Setting, arm: config.RandomSearch) -> PretrainRun:
     return dataclasses.replace(run, series=series, checkpoints=[*run.checkpoints, *checkpoints])
 
 
-def _branch_search(setting: Setting, arm: config.BranchSearch) -> PretrainRun:
-    """Pre-train one or two branches from the same weights in each period, and keep the one that `select` names.
+def _best_of(setting: Setting, arm: config.BestOf) -> PretrainRun:
+    """Pre-train with several random seeds, judge each run by cross-validated FT, and return the best one.
 
-    The branches of a period have the same minibatches. One that diverges loses against the other. Raises TrainingError
-    if all branches of a period diverge.
+    A run that diverges loses against any other. Raises TrainingError if all diverge, and DataError, as `check_folds`,
+    before the first PT step.
     """
-    policy, labelled, fold = policy_of(arm.warp), setting.labelled(), setting.folds(arm.folds)
-    trainer = Pretrainer(setting.problem(policy), setting.batches(), setting.initial(), setting.optimizer)
-    meta = setting.initial_meta(policy)
-    coin = generator("ecg branch search", setting.seed)
-    checkpoint = setting.checkpoint("")
-    recorder = _recorder(setting, policy, lambda: meta)
-    recorder(0)
-    saved = checkpoint.load()
-    done = 0
-    if saved is not None:
-        trainer.load_state_dict(saved["trainer"])
-        coin.set_state(saved["coin"])
-        recorder.load_state_dict(saved["recorder"])
-        meta, done = saved["meta"], saved["done"]
-    stride = math.log(arm.factor)
-    seen: dict[str, Tensor] = {}
-    first, last = math.ceil(done / arm.period), math.ceil(setting.steps / arm.period)
-    for period in progress.steps(first, last, "branch search", status=seen):
-        done = period * arm.period
-        count = min(arm.period, setting.steps - done)
-        start = copy.deepcopy(trainer.state_dict())
-        ends = []
-        for direction in _directions(arm, coin):
-            trainer.load_state_dict(copy.deepcopy(start))
-            branch = meta | {SCALE: meta[SCALE] + direction * stride}
-            for _ in progress.steps(0, count):
-                pretrain_loss = seen["loss"] = trainer.step(branch)
-            if not all_finite([pretrain_loss, *trainer.pretrained.vector()]):
-                continue
-            loss = 0.0
-            if arm.select == "validation":
-                loss = evaluate_encoder(setting, trainer.pretrained, labelled, fold, arm.l2)
-            ends.append((loss, branch, copy.deepcopy(trainer.state_dict())))
-        if not ends:
-            check_finite(pretrain_loss, f"step {done + count}", trainer.pretrained)
-        _, meta, state = min(ends, key=lambda end: math.inf if math.isnan(end[0]) else end[0])
-        trainer.load_state_dict(state)
-        done += count
-        recorder(period + 1)
-        states = {"trainer": trainer.state_dict(), "coin": coin.get_state(), "recorder": recorder.state_dict()}
-        checkpoint.save(states | {"meta": meta, "done": done})
-    return PretrainRun(trainer.pretrained, meta, {}, recorder.rows(), [checkpoint])
+    check_folds(setting, arm.folds)
+    results, runs = setting.checkpoint("-aurocs"), dict[int, PretrainRun]()
+    aurocs: list[float] = (results.load() or {"aurocs": []})["aurocs"]
+    for number in progress.steps(len(aurocs), arm.runs, "best of"):
+        try:
+            runs[number] = _candidate(setting, arm, number)
+            aurocs.append(cross_validated_auroc(setting, arm.folds, arm.evaluation, runs[number].pretrained))
+        except TrainingError as error:
+            log.warning("run %d has no result: %s", number + 1, error)
+            aurocs.append(math.nan)
+        results.save({"aurocs": aurocs})
+    best = highest(aurocs)
+    run = runs.get(best) or _candidate(setting, arm, best)
+    parts = [setting.checkpoint(f"-run{number}") for number in range(arm.runs)]
+    return dataclasses.replace(run, series=metrics.series(CROSS_VALIDATED_AUROC, aurocs), checkpoints=[*parts, results])
 
 
-def _directions(arm: config.BranchSearch, coin: torch.Generator) -> tuple[int, ...]:
-    """Return the directions of the branches: both if they are compared, else the one that the control takes."""
-    match arm.select:
-        case "validation":
-            return (-1, 1)
-        case "random":
-            return (2 * int(torch.randint(2, (), generator=coin)) - 1,)
-        case "lower":
-            return (-1,)
+def _candidate(setting: Setting, arm: config.BestOf, number: int) -> PretrainRun:
+    """Pre-train with weights, minibatches and views of a seed of its own."""
+    own = dataclasses.replace(
+        setting,
+        seed=seed_of("ecg candidate", setting.seed, number),
+        checkpoint=lambda part: setting.checkpoint(f"-run{number}{part}"),
+    )
+    policy = policy_of(arm.warp)
+    return _fixed(own, policy, own.initial_meta(policy))

@@ -38,10 +38,6 @@ class Warp(Section):
     )
     network_width: Count = key(32, "channels of the network that sets each ECG's strength; 0: one strength for all")
 
-    def alike(self, other: Warp) -> bool:
-        """Return whether equal values of `initial` mean equal strengths in both."""
-        return (self.smoothing, self.scale) == (other.smoothing, other.scale)
-
 
 class EcgPretraining(Section):
     """SimCLR pre-training, the same for every arm that changes nothing of it."""
@@ -193,70 +189,22 @@ class RandomSearch(PretrainedEcgArm):
     )
 
 
-class BranchSearch(PretrainedEcgArm):
-    """Population-based search: of two branches with a lower and a higher strength, the better one is kept.
+class BestOf(PretrainedEcgArm):
+    """SimCLR, the best of several PT runs that differ in their random seeds alone, judged by cross-validated FT.
 
-    This is repeated every `period` PT steps. Not in the paper.
+    It costs `runs` PT runs, each with `folds` FT runs. Not in the paper.
     """
 
-    method: Literal["branch_search"]
-    warp: SearchedWarp = Warp(smoothing="velocity", scale="log", network_width=0)
-    period: Positive = key(25, "PT steps of a branch")
-    factor: Annotated[float, Field(gt=1)] = key(
-        1.5, "the branches' strengths are the present one multiplied and divided by this"
-    )
-    select: Literal["validation", "random", "lower"] = key(
-        "validation",
-        "keep the branch with the lower cross-validated loss of a refitted head; controls: a random one, the lower",
-    )
-    l2: Rate = key(1e-2, "ridge of the refitted head")
-    folds: Annotated[int, Field(ge=2)] = key(5, "folds of the refitted head's cross-validation")
-
-
-class RunSearch(PretrainedEcgArm):
-    """SimCLR with one hyperparameter that is searched with whole PT runs, judged by cross-validated FT.
-
-    All PT runs share weights, minibatches and draws, unless these are what is searched. The result is the run of the
-    candidate with which the search ends, so that it costs `2 * rounds` PT runs, each with `folds` FT runs.
-    Not in the paper.
-    """
-
-    method: Literal["run_search"]
+    method: Literal["best_of"]
     warp: Warp = Warp()
-    hyperparameter: Literal["strength", "temperature", "seed"] = key(
-        "strength",
-        "what is searched: the strength of the warp, the temperature of NT-Xent, or initial weights, minibatches and "
-        "views, which makes the control that is the best of as many equal PT runs",
-    )
-    propose: Literal["secants", "random"] = key(
-        "secants",
-        "secants: a candidate on each side of the present value, of which the better one is the next value, with steps "
-        "that halve (in the logarithm); control: as many random candidates, log-uniform where secants can go",
-    )
-    factor: Annotated[float, Field(gt=1)] = key(
-        16.0,
-        "the first two candidates are the start multiplied and divided by this; the start is `warp.initial` or "
-        "`pretrain.temperature`",
-    )
-    rounds: Positive = key(2, "pairs of candidates")
+    runs: Annotated[int, Field(ge=2)] = key(4, "PT runs, each with weights, minibatches and views of its own")
     evaluation: Literal["full_transfer", "linear_evaluation"] = key(
         "full_transfer", "FT of the whole network, or of the head alone, whose AUROC chooses"
     )
     folds: Annotated[int, Field(ge=2)] = key(4, "folds of all labelled ECGs; all ECGs of a patient are in one")
 
-    @model_validator(mode="after")
-    def _seeds_have_no_direction(self) -> RunSearch:
-        if self.hyperparameter == "seed" and self.propose != "random":
-            raise ValueError(
-                "propose is 'secants', which goes to higher or lower values, and hyperparameter is 'seed'; legal: "
-                "propose: random"
-            )
-        return self
 
-
-Arm = Annotated[
-    NoPretraining | Simclr | EcgMeta | OptSla | RandomSearch | BranchSearch | RunSearch, Field(discriminator="method")
-]
+Arm = Annotated[NoPretraining | Simclr | EcgMeta | OptSla | RandomSearch | BestOf, Field(discriminator="method")]
 
 STABLE_WARP = Warp(smoothing="velocity", scale="log", initial=16.0)
 STABLE = EcgMeta(
@@ -277,9 +225,6 @@ RELEASED: dict[str, Any] = {
     "finetune": EcgFinetuning(batch_norm="eval", batch_size=64, linear_lr=1e-3),
 }
 """What the released code does in PT and FT of every arm, where it differs from the paper or the paper is silent."""
-
-TEMPERATURE: dict[str, Any] = {"hyperparameter": "temperature", "factor": 4.0, "evaluation": "linear_evaluation"}
-"""The search of the temperature, which decides linear evaluation."""
 
 
 def _warp_of(arm: str, use: Literal["as_learned", "as_started"]) -> Simclr:
@@ -307,15 +252,7 @@ ARMS: dict[str, Arm] = {
     "meta-stable-frozen": _warp_of("meta-stable", "as_learned"),
     "meta-refitted": REFITTED,
     "random_search": RandomSearch(method="random_search"),
-    "random_search-displacement": RandomSearch(method="random_search", warp=Warp(scale="log"), range=(1.5625, 1600.0)),
-    "branch_search": BranchSearch(method="branch_search"),
-    "branch_search-random": BranchSearch(method="branch_search", select="random"),
-    "branch_search-lower": BranchSearch(method="branch_search", select="lower"),
-    "run_search": RunSearch(method="run_search"),
-    "run_search-random": RunSearch(method="run_search", propose="random"),
-    "best_of_4": RunSearch(method="run_search", hyperparameter="seed", propose="random"),
-    "temperature_search": RunSearch(method="run_search", **TEMPERATURE),
-    "temperature_search-random": RunSearch(method="run_search", propose="random", **TEMPERATURE),
+    "best_of_4": BestOf(method="best_of"),
 }
 
 TRAINING_RECORDS = {"simulated": 2162, "ptbxl-1.0.3": 19601, "ptbxl-1.0.1": 19634}
@@ -408,7 +345,7 @@ def access(arm: Arm, size: int) -> str:
 
 def learns_warp(arm: Arm) -> bool:
     """Return whether the arm learns its warp while it pre-trains."""
-    return isinstance(arm, EcgMeta | OptSla) or (isinstance(arm, BranchSearch) and arm.select == "validation")
+    return isinstance(arm, EcgMeta | OptSla)
 
 
 def resolved(arm: Arm, arms: Mapping[str, Arm]) -> Arm:

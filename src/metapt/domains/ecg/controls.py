@@ -6,11 +6,9 @@ from collections.abc import Mapping
 
 from metapt.domains.ecg.config import (
     Arm,
-    BranchSearch,
     EcgMeta,
     NoPretraining,
     RandomSearch,
-    RunSearch,
     Simclr,
     WarpOf,
     learns_warp,
@@ -23,8 +21,7 @@ def controls(name: str, arms: Mapping[str, Arm]) -> list[str]:
     """Return the controls of an arm that learns a hyperparameter; each differs from it in one thing.
 
     They are SimCLR with the hyperparameter as it was at the start, and SimCLR with the learned warp throughout. A meta
-    arm has its placebos and, of equal budget, a random search of the strength of a warp with the same smoothing. A
-    branch search has the same search without the choice. A search with whole runs has as many random candidates.
+    arm has its placebos and, of equal budget, a random search of the strength of a warp with the same smoothing.
     """
     arm = arms[name]
     if isinstance(arm, NoPretraining) or not learns(arm):
@@ -34,10 +31,6 @@ def controls(name: str, arms: Mapping[str, Arm]) -> list[str]:
         wanted += [counterpart(Simclr, arm, warp_of=WarpOf(of=name))]
     if isinstance(arm, EcgMeta):
         wanted += [arm.model_copy(update={"placebo": placebo}) for placebo in ("permuted_labels", "random_sign")]
-    if isinstance(arm, RunSearch):
-        wanted += [arm.model_copy(update={"propose": "random"})]
-    if isinstance(arm, BranchSearch):
-        wanted += [arm.model_copy(update={"select": select}) for select in ("random", "lower")]
     found = equal_to(wanted, {other: resolved(each, arms) for other, each in arms.items()})
     if isinstance(arm, EcgMeta):
         searches = {other: each for other, each in arms.items() if isinstance(each, RandomSearch)}
@@ -54,4 +47,4 @@ def learns(arm: Arm) -> bool:
     """Return whether the arm learns a hyperparameter of PT, and is no control of one that does."""
     if isinstance(arm, EcgMeta):
         return arm.placebo is None
-    return learns_warp(arm) or (isinstance(arm, RunSearch) and arm.propose == "secants")
+    return learns_warp(arm)

@@ -1,12 +1,15 @@
-"""FT runs that each leave out one fold of the labelled ECGs: the objective of searches with whole PT runs."""
+"""FT runs that each leave out one fold of the labelled ECGs: the judge of whole PT runs."""
 
 from __future__ import annotations
+
+from statistics import fmean
 
 from metapt.domains.ecg.finetune import Labelled, Sets, check, full_transfer, linear_evaluation
 from metapt.domains.ecg.setting import Setting
 from metapt.hypergrad import Pretrained
 from metapt.training import progress
 from metapt.training.seeds import generator
+from metapt.twostage.heads import highest
 from metapt.twostage.quantities import FULL_TRANSFER
 
 
@@ -29,8 +32,8 @@ def check_folds(setting: Setting, count: int) -> None:
         check(train, {f"ECGs of {name}": held_out})
 
 
-def validation_curves(setting: Setting, count: int, evaluation: str, pretrained: Pretrained) -> list[list[float]]:
-    """Return for each fold the AUROC (%) on its ECGs after each epoch of FT on the ECGs of the other folds.
+def cross_validated_auroc(setting: Setting, count: int, evaluation: str, pretrained: Pretrained) -> float:
+    """Return the mean over folds of the AUROC (%) on a fold's ECGs after the best epoch of FT on the other folds'.
 
     Each FT run has a head and minibatches of its own, which are the same for all encoders. The setting must pass
     `check_folds`.
@@ -38,14 +41,15 @@ def validation_curves(setting: Setting, count: int, evaluation: str, pretrained:
     finetune = setting.finetune_settings
     assert finetune is not None
     start = setting.encoder, pretrained.encoder, pretrained.buffers, setting.width
-    parts, curves = folds(setting, count), []
+    parts, best = folds(setting, count), []
     for out in progress.steps(0, count):
         name, train, held_out = parts[out]
         sets, draws = Sets(train, held_out, held_out), generator("ecg run search FT", setting.seed, out)
         if evaluation == FULL_TRANSFER:
             transfer = full_transfer(*start, sets, finetune, draws, f"FT without {name}")
             transfer.train(finetune.epochs)
-            curves.append(transfer.curve)
+            curve = transfer.curve
         else:
-            curves.append(linear_evaluation(*start, sets, finetune, [draws])[0].validation_curve)
-    return curves
+            curve = linear_evaluation(*start, sets, finetune, [draws])[0].validation_curve
+        best.append(curve[highest(curve)])
+    return fmean(best)

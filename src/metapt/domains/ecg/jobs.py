@@ -7,16 +7,16 @@ from functools import cached_property
 
 from metapt.domains.ecg.config import (
     Arm,
+    BestOf,
     EcgMeta,
     EcgPretraining,
     EcgSettings,
     NoPretraining,
-    RunSearch,
     Simclr,
     resolved,
 )
 from metapt.jobs import Job, Jobs, Json
-from metapt.sections import seed_numbers
+from metapt.sections import plain, seed_numbers
 from metapt.twostage.arms import changed, own_settings, pretrain_settings, sharing
 
 RAW = ("ptbxl_database.csv", "scp_statements.csv", "records.json")
@@ -61,9 +61,9 @@ class EcgJobs(Jobs[EcgSettings]):
         config = self._studied(size) | {"arm": arm, "seed": seed} | self._pretrain_settings(section)
         config |= {"split": None} if size is None else {}
         minutes = self._pretrain_minutes(section, self._pretrain(section))
-        if isinstance(section, RunSearch):
+        if isinstance(section, BestOf):
             minutes += self._minutes(section.folds * config["finetune"]["epochs"] * (size or 0))
-            minutes *= 2 * section.rounds
+            minutes *= section.runs
         if isinstance(section, Simclr) and section.warp_of is not None:
             inputs = inputs | {"learned": self.pretrain(section.warp_of.of, access, seed).outputs["pretrained"]}
         return self.training(
@@ -109,55 +109,6 @@ class EcgJobs(Jobs[EcgSettings]):
             jobs |= {job.name: job for job in made}
         return list(jobs.values())
 
-    def hypergradients(
-        self, arm: str, seed: int, fixed: Mapping[float, Job], size: int, draws: int, horizon: Sequence[int]
-    ) -> Job:
-        """Return a job of `studies.warp_study`; `fixed`: value of `initial` -> the PT job with this strength, fixed."""
-        encoders = {f"fixed/{initial:g}": job.outputs["pretrained"] for initial, job in fixed.items()}
-        study = {"draws": draws, "horizon": list(horizon), "strengths": sorted(fixed)}
-        section = self._settings(arm)
-        own = {"arm": arm, "arm_settings": own_settings(section), "pretrain": self._pretrain(section)}
-        return self.training(
-            "study",
-            f"warp_study/{arm}/seed{seed}",
-            "domains.ecg.studies.warp_study",
-            self._studied(size) | own | {"seed": seed, "study": study},
-            self.prepared().outputs | encoders,
-            mem_mb=self._pretrain_mem_mb(section),
-            minutes=self._pretrain_minutes(section, self._pretrain(section)),
-            resumable=False,
-        )
-
-    def estimates(self, entry: str, arm: Simclr, seed: int, size: int, study: Json) -> Job:
-        """Return the job of a study that estimates a derivative along an arm's PT; `study`: its settings."""
-        own = {"arm_settings": own_settings(arm), "pretrain": self._pretrain(arm)}
-        return self.training(
-            "study",
-            f"{entry}/seed{seed}",
-            f"domains.ecg.studies.{entry}",
-            self._studied(size) | own | {"seed": seed, "study": study},
-            self.prepared().outputs,
-            mem_mb=4 * self._pretrain_mem_mb(arm),
-            minutes=max(8, 2 * study.get("pairs", 0)) * self._pretrain_minutes(arm, self._pretrain(arm)),
-            resumable=False,
-        )
-
-    def objectives(self, arm: str, seed: int, sizes: Sequence[int], folds: int) -> Job:
-        """Return the job of `studies.labelled_ecgs` for a PT run of an arm that sees no labels."""
-        finetune = changed(self.config.finetune, self._settings(arm).finetune)
-        study = {"sizes": list(sizes), "folds": folds}
-        given = {"arm": arm, "seed": seed, "finetune": finetune, "study": study} | self.pick("evaluations")
-        return self.training(
-            "study",
-            f"labelled_ecgs/{arm}/seed{seed}",
-            "domains.ecg.studies.labelled_ecgs",
-            self._studied(max(sizes)) | given,
-            self.prepared().outputs | {"pretrained": self.pretrain(arm, "none", seed).outputs["pretrained"]},
-            mem_mb=self._mem_mb(finetune.batch_size),
-            minutes=self._minutes(folds * finetune.epochs * sum(sizes)),
-            resumable=False,
-        )
-
     def views(self, encoders: Mapping[str, Sequence[Job]], size: int) -> Job:
         """Return the job of `studies.augmentations`; `encoders`: arm -> PT jobs; `size`: its labelled ECGs."""
         pretrained = {
@@ -183,7 +134,8 @@ class EcgJobs(Jobs[EcgSettings]):
 
     def _pretrain_settings(self, section: Arm) -> Json:
         """Return the settings on which the PT of an arm depends."""
-        return pretrain_settings(section, self.config, isinstance(section, RunSearch))
+        judge = {"finetune": plain(changed(self.config.finetune, section.finetune))}
+        return pretrain_settings(section, self.config) | (judge if isinstance(section, BestOf) else {})
 
     def _pretrain(self, section: Arm) -> EcgPretraining:
         """Return the settings of an arm's PT."""
@@ -205,7 +157,7 @@ class EcgJobs(Jobs[EcgSettings]):
     def _pretrain_mem_mb(self, section: Arm) -> int:
         """Return megabytes of an arm's PT, with its FT minibatches if it takes some."""
         own = section.batch_size if isinstance(section, EcgMeta) and section.batch_size is not None else 0
-        finetune = changed(self.config.finetune, section.finetune).batch_size if isinstance(section, RunSearch) else 0
+        finetune = changed(self.config.finetune, section.finetune).batch_size if isinstance(section, BestOf) else 0
         return self._mem_mb(self._pretrain(section).batch_size, own, finetune)
 
     def _pretrain_minutes(self, section: Arm, pretrain: EcgPretraining) -> int:

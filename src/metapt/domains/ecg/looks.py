@@ -28,15 +28,7 @@ _LOOKS: generic.Known = {
     "meta-stable-frozen": ("meta-stable's warp, frozen", 2, 1, ":"),
     "meta-refitted": ("meta, refitted head", 5, 3, "--"),
     "random_search": ("random search", 3, 3, "-"),
-    "random_search-displacement": ("random search, paper's warp", 3, 0, ":"),
-    "branch_search": ("branch search", 4, 5, "-"),
-    "branch_search-random": ("branch search, random", 6, 0, "--"),
-    "branch_search-lower": ("branch search, lower", 5, 1, "--"),
-    "run_search": ("strength by whole runs", 5, 2, "-"),
-    "run_search-random": ("random strengths, whole runs", 5, 0, ":"),
     "best_of_4": ("SimCLR, best of 4 runs", 0, 2, ":"),
-    "temperature_search": ("temperature by whole runs", 4, 3, "-"),
-    "temperature_search-random": ("random temperatures, whole runs", 4, 1, ":"),
 }
 
 # an arm of the default config has the same label and look everywhere

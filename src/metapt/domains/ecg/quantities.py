@@ -10,27 +10,11 @@ CLASS_AUROCS = {name: f"test AUROC {name} (%)" for name in CLASSES}
 WARP_SCALE = "warp scale m"
 WARP_STRENGTH = "warp strength"
 DISPLACEMENT = "warp displacement (samples)"
-TEMPERATURE = "temperature of NT-Xent"
-
-FACTOR = "factor on the start"  # of a candidate of a search with whole PT runs
 CANDIDATE_STRENGTH = "candidate strength"  # of a random search with short runs
 CANDIDATE_LOSS = "cross-validated FT loss"
 
-HYPERGRADIENT, HORIZON = "hypergradient", "horizon"  # the evaluations of the warp study
-MEAN = "hypergradient mean"
-STANDARD_DEVIATION = "hypergradient standard deviation"
-POSITIVE = "share of positive signs"
-NOT_FINITE = "share not finite"
-OLD_HEAD = "FT loss, old head"
-REFITTED_HEAD = "FT loss, refitted head"
-
 ORIGINAL = "original"
 LABELS = {name: f"label {name}" for name in CLASSES}
-
-
-def labelled_ecgs(size: int | None) -> str:
-    """Return the setting of a study with so many labelled ECGs."""
-    return f"labelled={size}"
 
 
 def viewed(arm: str, what: str) -> str:

@@ -29,7 +29,7 @@ SKIPPED = "outer steps whose hypergradient was skipped"
 """Of the comparison with backpropagation through PT and FT."""
 
 PROBLEM = "mnist rotation"
-"""The problem in tables of runs and of slopes."""
+"""The problem in tables of runs."""
 
 COSINE = "cosine to the exact hypergradient"
 NORM_RATIO = "norm over that of the exact hypergradient"

@@ -11,7 +11,6 @@ from torch import Tensor
 from metapt.domains.ppi import config
 from metapt.domains.ppi.batches import CoTrainBatches, PpiBatches
 from metapt.domains.ppi.cotraining import CoTrainer
-from metapt.domains.ppi.group_search import group_search, logit
 from metapt.domains.ppi.pretraining_setting import PpiSetting
 from metapt.domains.ppi.problem import (
     WEIGHTS,
@@ -53,8 +52,6 @@ def pretrain(arm: config.Arm, setting: PpiSetting) -> PretrainRun:
                 run = _learned_weights(setting, arm)
             case config.PpiMeta():
                 run = _meta(setting, arm)
-            case config.GroupSearch():
-                run = group_search(setting, arm)
     return finished(run, measured)
 
 
@@ -79,7 +76,7 @@ def fixed_weights(setting: PpiSetting, arm: config.Supervised) -> Params:
                 phi[kept] = 0.0
     if arm.group_weights is not None:
         groups = torch.from_numpy(setting.groups(len(arm.group_weights)))
-        phi = torch.tensor([logit(weight) for weight in arm.group_weights])[groups]
+        phi = torch.tensor([math.log(weight / (2 - weight)) for weight in arm.group_weights])[groups]  # 2 sigmoid(phi)
     if arm.tasks == "related":
         relatives = setting.relatives()
         if not relatives.any():

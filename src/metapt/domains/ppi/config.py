@@ -203,39 +203,7 @@ class PpiMeta(PretrainedPpiArm, MetaArm):
         return self
 
 
-class GroupSearch(PretrainedPpiArm):
-    """Supervised PT with weights of groups of PT tasks that are searched with whole PT runs, judged by FT of a head.
-
-    All PT runs share weights, minibatches and dropout. The result is the run of the candidate with which the search
-    ends, so that it costs `2 * rounds` PT runs. Not in the paper.
-    """
-
-    method: Literal["group_search"]
-    pretrain_lr: Rate = key(1e-3, "PT learning rate (Adam)")
-    groups: int = key(20, "groups of PT tasks with alike labels", ge=2)
-    propose: Literal["secants", "random"] = key(
-        "secants",
-        "secants: from equal weights on, two candidates in opposite random directions, of which the better one is the "
-        "next value; control: as many random candidates",
-    )
-    rounds: Positive = key(8, "pairs of candidates")
-    step: Rate = key(1.5, "of secants: first change of phi of each group, whose weight is 2 sigmoid(phi)")
-    shrink: Annotated[float, Field(gt=0, le=1)] = key(0.85, "of secants: factor on the step after each round")
-    weight: tuple[GroupWeight, GroupWeight] = key(
-        (0.02, 1.98), "of random candidates: range of the weights, drawn log-uniformly"
-    )
-    folds: Annotated[int, Field(ge=2)] = key(5, "folds of the FT graphs that judge a candidate in turn")
-
-    @model_validator(mode="after")
-    def _weights_rise(self) -> GroupSearch:
-        if self.weight[0] >= self.weight[1]:
-            raise ValueError(f"weight is {list(self.weight)}; legal: the lower end first")
-        return self
-
-
-Arm = Annotated[
-    WithoutPretraining | Supervised | CoTrain | LearnedWeights | PpiMeta | GroupSearch, Field(discriminator="method")
-]
+Arm = Annotated[WithoutPretraining | Supervised | CoTrain | LearnedWeights | PpiMeta, Field(discriminator="method")]
 
 
 def _from(arm: str, use: Literal["as_learned", "permuted", "top_quarter", "bottom_quarter"]) -> Supervised:
@@ -284,13 +252,9 @@ ARMS: dict[str, Arm] = {
     "no_pt-released": WithoutPretraining(method="no_pt", finetune=RELEASED["finetune"]),
     "graph_supervised-released": Supervised(method="supervised", **RELEASED),
     "meta-released": PpiMeta(head_steps_between_updates=1, **RELEASED),
-    "group_search": GroupSearch(method="group_search"),
-    "group_search-random": GroupSearch(method="group_search", propose="random"),
 }
-SEARCHED = ["graph_supervised", *(name for name, arm in ARMS.items() if isinstance(arm, GroupSearch))]
-"""Searches of group weights with whole PT runs, and their start."""
 
-MAIN_ARMS = [arm for arm in ARMS if arm not in ("meta-top", "meta-bottom", *SEARCHED[1:])]
+MAIN_ARMS = [arm for arm in ARMS if arm not in ("meta-top", "meta-bottom")]
 """The arms of the paper, their controls, and arms that explain our results."""
 
 Evaluations = Annotated[list[Literal["full_transfer", "linear_evaluation"]], Distinct]
@@ -379,10 +343,10 @@ def resolved(arm: Arm, arms: Mapping[str, Arm]) -> Arm:
 def start_of(name: str, arms: Mapping[str, Arm]) -> str | None:
     """Return the arm of supervised PT with task weights of 1 that equals an arm in its PT learning rate, PT and FT.
 
-    Return None if there is none, or if the arm is no meta arm, arm of supervised PT, or search.
+    Return None if there is none, or if the arm is no meta arm and no arm of supervised PT.
     """
     arm, source = resolved(arms[name], arms), weights_of(arms[name])
-    if not isinstance(arm, PpiMeta | Supervised | GroupSearch) or not (source is None or source in arms):
+    if not isinstance(arm, PpiMeta | Supervised) or not (source is None or source in arms):
         return None
     own = {"pretrain_lr": arm.pretrain_lr, "pretrain": arm.pretrain, "finetune": arm.finetune}
     found = equal_to([Supervised(method="supervised", **own)], arms)
@@ -393,16 +357,13 @@ def controls(name: str, arms: Mapping[str, Arm]) -> list[str]:
     """Return the controls of an arm, each of which differs from it in one thing.
 
     They are, of a meta arm, supervised PT with task weights of 1, with the weights that it learns, and with these
-    permuted; of an arm with learned weights, their permutation; of a search, its start and random candidates.
+    permuted; of an arm with learned weights, their permutation.
     """
     arm, start = arms[name], start_of(name, arms)
     fixed = {other: resolved(each, arms) for other, each in arms.items()}
     if isinstance(arm, Supervised) and arm.weights is not None and arm.weights.use == "as_learned":
         permuted = arm.weights.model_copy(update={"use": "permuted"})
         return equal_to([fixed[name].model_copy(update={"weights": permuted})], fixed)
-    if isinstance(arm, GroupSearch) and arm.propose == "secants":
-        wanted: list[Section] = [arm.model_copy(update={"propose": "random"})]
-        return ([] if start is None else [start]) + equal_to(wanted, fixed)
     if not isinstance(arm, PpiMeta):
         return []
     uses: tuple[Literal["as_learned", "permuted"], ...] = ("as_learned", "permuted")

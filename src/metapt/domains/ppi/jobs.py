@@ -9,7 +9,6 @@ from typing import Any
 
 from metapt.domains.ppi.config import (
     Arm,
-    GroupSearch,
     PpiFinetuning,
     PpiMeta,
     PpiPretraining,
@@ -22,7 +21,7 @@ from metapt.domains.ppi.data.sources import ARCHIVE, names, string_of
 from metapt.domains.ppi.settings import FULL_ACCESS, finetune_setting, pretrain_setting
 from metapt.jobs import Job, Jobs, Json
 from metapt.sections import seed_numbers
-from metapt.twostage.arms import changed, own_settings, pretrain_settings, sharing
+from metapt.twostage.arms import changed, pretrain_settings, sharing
 
 PREPARED = {"graphs": "graphs.npz", "tasks": "tasks.csv", "counts": "counts.csv"}
 """Outputs of `data/prepare.py`: name -> file name."""
@@ -139,31 +138,13 @@ class PpiJobs(Jobs[PpiSettings]):
             resumable=False,
         )
 
-    def estimates(self, entry: str, arm: str, setting: str, seed: int, study: Json) -> Job:
-        """Return the job of a study that estimates a derivative along an arm's PT; `study`: its settings."""
-        chosen = self.config.arms[arm]
-        assert not isinstance(chosen, WithoutPretraining)
-        pretrain = changed(self.config.pretrain, chosen.pretrain)
-        return self.training(
-            "study",
-            f"{entry}/{setting}/seed{seed}",
-            f"domains.ppi.studies.{entry}",
-            self.pick("network", "test_species", "source")
-            | {"arm": arm, "arm_settings": own_settings(chosen), "setting": setting, "seed": seed}
-            | {"pretrain": pretrain, "study": study},
-            {"graphs": self.prepared().outputs["graphs"]},
-            mem_mb=self._mem_mb(self._graphs()),
-            minutes=max(8, 2 * study.get("pairs", 0)) * self._pretrain_minutes(chosen, pretrain),
-            resumable=False,
-        )
-
     def _settings(self, arm: str, settings: Arm | None = None) -> Arm:
         """Return the settings of an arm; `settings` are those of an arm that is not in `ppi.arms`."""
         return resolved(settings or self.config.arms[arm], self.config.arms)
 
     def _pretrain_settings(self, arm: Arm) -> Json:
         """Return the settings on which the PT of an arm depends."""
-        return pretrain_settings(arm, self.config, isinstance(arm, GroupSearch))
+        return pretrain_settings(arm, self.config)
 
     def _pretrain(self, arm: Arm) -> PpiPretraining:
         """Return the settings of an arm's PT."""
@@ -212,11 +193,8 @@ class PpiJobs(Jobs[PpiSettings]):
         return arm.accumulate * (arm.passes * (arm.hypergradient_batch or batch_size) + self._update_graphs(arm))
 
     def _pretrain_minutes(self, arm: Arm, pretrain: PpiPretraining) -> int:
-        """Return the time limit in minutes of a PT run.
-
-        A candidate of a search takes a PT run, and its features and heads at most as long again.
-        """
-        graphs = pretrain.epochs * self._graphs() * (2 * arm.rounds if isinstance(arm, GroupSearch) else 1)
+        """Return the time limit in minutes of a PT run."""
+        graphs = pretrain.epochs * self._graphs()
         passes = 2.0 * graphs
         if isinstance(arm, PpiMeta):
             updates = graphs / (pretrain.batch_size * arm.pretrain_steps)

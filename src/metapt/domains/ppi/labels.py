@@ -31,8 +31,6 @@ _LOOKS: generic.Known = {
     "meta-top": ("top quarter of tasks", 2, 0, "--"),
     "meta-bottom": ("bottom quarter of tasks", 3, 5, "--"),
     "related_only": ("related tasks only", 0, 4, "--"),
-    "group_search": ("searched group weights", 5, 2, "-"),
-    "group_search-random": ("random group weights", 5, 0, ":"),
 }
 
 SETTINGS = {

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
 from metapt.domains.ppi.arms import pretrain
-from metapt.domains.ppi.config import Arm, Network, PpiFinetuning, PpiPretraining, weights_of
+from metapt.domains.ppi.config import Arm, Network, PpiPretraining, weights_of
 from metapt.domains.ppi.data.dataset import open_dataset
 from metapt.domains.ppi.gin import load_pretrained
 from metapt.domains.ppi.pretraining_setting import PpiSetting
 from metapt.domains.ppi.problem import WEIGHTS, task_weights
-from metapt.domains.ppi.quantities import INTACT, OTHERS, PERMUTED, PLANTED, RELATIVES, WEIGHT
+from metapt.domains.ppi.quantities import OTHERS, PLANTED, RELATIVES, WEIGHT
 from metapt.errors import DataError
 from metapt.evaluation import metrics
 from metapt.evaluation.auroc import auroc
@@ -36,9 +36,8 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
     """Pre-train an arm. Raises DataError as `open_dataset`, `splits` and `load_pretrained`.
 
     The config holds `domain`, `arm` (its name), `arm_settings`, `setting` (see `PpiSetting.name`), `seed`, `network`
-    (see `Network`), `pretrain` (see `PpiPretraining`), `test_species`, `checkpoint`, and for a search `finetune` (see
-    `PpiFinetuning`). The inputs are `graphs`, `tasks`, and `weights`: pretrained.pt of the arm whose task weights this
-    arm takes.
+    (see `Network`), `pretrain` (see `PpiPretraining`), `test_species` and `checkpoint`. The inputs are `graphs`,
+    `tasks`, and `weights`: pretrained.pt of the arm whose task weights this arm takes.
     """
     state = fingerprint(config, inputs, __name__, machine.device)
     arm: Arm = TypeAdapter(Arm).validate_python(config["arm_settings"])
@@ -52,7 +51,6 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
         name=config["setting"],
         learned=None if weights_of(arm) is None else _learned(inputs["weights"], network, machine.device),
         checkpoint=lambda part: Checkpoint(path.with_name(f"{path.stem}{part}.pt"), state),
-        finetune_settings=PpiFinetuning.model_validate(config["finetune"]) if "finetune" in config else None,
     )
     result = pretrain(arm, setting)
     if result.meta:
@@ -61,7 +59,7 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
             table = csv.DictReader(io.TextIOWrapper(file, encoding="utf-8", newline=""))
             described = [task["description"] for task in table if task["kind"] == "coarse"]
         result.numbers |= weight_numbers(weights, described, setting)
-        result.series += _weight_series(weights, setting)
+        result.series += metrics.series(WEIGHT, weights)
     pretraining.write(result, config, config["setting"], outputs)
 
 
@@ -77,29 +75,19 @@ def _learned(path: Path, network: Network, device: str) -> torch.Tensor:
 def weight_numbers(weights: NDArray[np.float64], described: list[str], setting: PpiSetting) -> dict[str, float]:
     """Compare learned weights [PT tasks] with known properties of the tasks, whose descriptions are given.
 
-    The properties are permuted labels, planted use and relation to FT tasks. One that all tasks share is left out.
+    The properties are planted use and relation to FT tasks. One that all tasks share is left out.
     """
     found = {}
-    permuted = np.isin(np.arange(len(weights)), setting.permuted())
-    if permuted.any():
-        found[INTACT] = _auroc(weights, ~permuted)
-    planted = np.array([text.startswith(PURPOSE) for text in described]) & ~permuted
-    useful = np.array([text.startswith(PURPOSE + USEFUL) for text in described]) & planted
+    planted = np.array([text.startswith(PURPOSE) for text in described])
+    useful = np.array([text.startswith(PURPOSE + USEFUL) for text in described])
     if 0 < useful.sum() < planted.sum():
         found[PLANTED] = _auroc(weights[planted], useful[planted])
-    relatives = setting.relatives() & ~permuted
-    others = ~relatives & ~permuted
-    if relatives.any() and others.any():
+    relatives = setting.relatives()
+    if relatives.any() and not relatives.all():
         found[RELATIVES] = float(weights[relatives].mean())
-        found[OTHERS] = float(weights[others].mean())
+        found[OTHERS] = float(weights[~relatives].mean())
     return found
 
 
 def _auroc(weights: NDArray[np.float64], truth: NDArray[np.bool_]) -> float:
     return float(auroc(torch.from_numpy(weights), torch.from_numpy(truth)))
-
-
-def _weight_series(weights: NDArray[np.float64], setting: PpiSetting) -> list[dict[str, Any]]:
-    permuted = setting.permuted()
-    broken = np.isin(np.arange(len(weights)), permuted).astype(float)
-    return metrics.series(WEIGHT, weights) + (metrics.series(PERMUTED, broken) if len(permuted) else [])

@@ -20,7 +20,7 @@ from metapt.domains.ppi.features import head_aurocs
 from metapt.domains.ppi.gin import GinEncoder, initial_head, initial_pretrained
 from metapt.domains.ppi.problem import initial_meta
 from metapt.domains.ppi.quantities import ONLINE
-from metapt.domains.ppi.settings import HALF_DATA, HELD_OUT, PERMUTED_TASKS, RELEASED_CENTRE, permuted_share
+from metapt.domains.ppi.settings import HALF_DATA, HELD_OUT, permuted_share
 from metapt.errors import ConfigError
 from metapt.hypergrad import Params, Pretrained
 from metapt.training.checkpoint import Checkpoint
@@ -41,7 +41,6 @@ class PpiSetting:
     name: str  # the setting: one of `metapt.domains.ppi.settings.SETTINGS`, or a name from `permuted`
     learned: Tensor | None  # logits of the task weights that another arm has learned; None if the arm takes none
     checkpoint: Callable[[str], Checkpoint]  # the name of a part of the run -> its checkpoint
-    finetune_settings: config.PpiFinetuning | None = None  # of the FT runs in a search; None if the arm is no search
 
     @property
     def encoder(self) -> GinEncoder:
@@ -94,23 +93,19 @@ class PpiSetting:
     def permuted(self) -> Indices:
         """Return the PT tasks whose labels are permuted over the PT graphs; none in most settings.
 
-        With the same random seed, the tasks of a larger share include those of a smaller share.
+        They are the same for all PT seeds, which then share one data set, and those of a larger share include those of
+        a smaller one.
         """
         tasks = self.dataset.coarse_tasks
-        random = np.random.default_rng([self._noise_seed, 2])
+        random = np.random.default_rng([0, 2])
         return np.sort(random.permutation(tasks)[: round(100 * permuted_share(self.name)) * tasks // 100])
-
-    @property
-    def _noise_seed(self) -> int:
-        """Return the seed of permuted labels: the PT seed, or one for all PT seeds, which then share one data set."""
-        return self.seed if self.name == PERMUTED_TASKS else 0
 
     def coarse(self) -> Tensor | None:
         """Return the PT labels of all graphs as bits; None: the labels of the data set."""
         chosen = self.permuted()
         if not len(chosen):
             return None
-        graphs, random = self.graphs, np.random.default_rng([self._noise_seed, 3])
+        graphs, random = self.graphs, np.random.default_rng([0, 3])
         labels = unpack(self.dataset.graphs.coarse, self.dataset.coarse_tasks)
         for task in chosen:
             labels[graphs, task] = labels[random.permutation(graphs), task]
@@ -166,7 +161,7 @@ class PpiSetting:
             self.seed,
             coarse=self.coarse(),
             tasks=self.tasks,
-            offset_centres=self.pretrain.offset_centres and self.name != RELEASED_CENTRE,
+            offset_centres=self.pretrain.offset_centres,
         )
 
     def initial(self) -> Pretrained:

@@ -9,9 +9,9 @@ TASK_AUROC = "test AUROC of a task (%)"
 ONLINE = {"validation": "online validation AUROC (%)", "test": "online test AUROC (%)"}
 """AUROC of the FT head that is trained during PT."""
 
-WEIGHT, PERMUTED = "learned weight", "permuted"  # series of PT runs; their step is the number of the PT task
+WEIGHT = "learned weight"  # a series of PT runs; its step is the number of the PT task
 QUANTILES = {"weight, 10 % quantile": 0.1, "weight, median": 0.5, "weight, 90 % quantile": 0.9}
-INTACT, PLANTED = "AUROC of weight against intact labels", "AUROC of weight against planted use"
+PLANTED = "AUROC of weight against planted use"
 RELATIVES, OTHERS = "mean weight of relatives", "mean weight of others"
 
 REPRESENTATIONS = "representations"  # the evaluation under which comparisons of features are recorded

@@ -10,9 +10,8 @@ from metapt.errors import ConfigError
 FOLDS = 4  # number of parts of the FT tasks, each held out in turn
 
 FULL_ACCESS, HALF_DATA = "full_access", "half_data"
-PERMUTED_TASKS, RELEASED_CENTRE = "permuted_tasks", "released_centre"
 HELD_OUT = tuple(f"held_out_{fold}" for fold in range(FOLDS))
-SETTINGS = (FULL_ACCESS, HALF_DATA, *HELD_OUT, PERMUTED_TASKS, RELEASED_CENTRE)
+SETTINGS = (FULL_ACCESS, HALF_DATA, *HELD_OUT)
 """Names of settings in paths and in the column `setting` of the metrics, besides those of `permuted`."""
 
 _PERMUTED = re.compile(r"permuted_([1-9]\d?)")
@@ -28,18 +27,18 @@ def permuted(percent: int) -> str:
 
 
 def group(number: int) -> str:
-    """Return the name of the weight of a group of PT tasks, in tables of runs and of slopes."""
+    """Return the name of the weight of a group of PT tasks, in tables of runs."""
     return f"group_{number:02d}"
 
 
 def permuted_share(setting: str) -> float:
     """Return the share of the PT tasks whose labels a setting permutes.
 
-    >>> [permuted_share(setting) for setting in ("full_access", "permuted_tasks", "permuted_90")]
-    [0.0, 0.5, 0.9]
+    >>> [permuted_share(setting) for setting in ("full_access", "permuted_90")]
+    [0.0, 0.9]
     """
     found = _PERMUTED.fullmatch(setting)
-    return int(found[1]) / 100 if found else 0.5 * (setting == PERMUTED_TASKS)
+    return int(found[1]) / 100 if found else 0.0
 
 
 def pretrain_setting(arm: Arm, setting: str) -> str:

@@ -15,8 +15,9 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from metapt.domains.ppi.labels import looks
-from metapt.domains.ppi.quantities import INTACT, OTHERS, PLANTED, RELATIVES, WEIGHT
+from metapt.domains.ppi.quantities import OTHERS, PLANTED, RELATIVES, WEIGHT
 from metapt.domains.ppi.results import PpiResults
+from metapt.domains.ppi.settings import FULL_ACCESS
 from metapt.evaluation import figures
 from metapt.evaluation.comparisons import Comparison, at_least
 from metapt.evaluation.metrics import NotMeasuredError
@@ -33,11 +34,11 @@ Panel = Callable[[Axes], None]
 Values = NDArray[np.floating[Any]]
 
 
-def weight_row(results: PpiResults, arm: str, setting: str) -> dict[str, float | str]:
+def weight_row(results: PpiResults, arm: str) -> dict[str, float | str]:
     """Return statistics of an arm's weights, without those that were not measured; `seeds` is 0 without weights."""
-    row: dict[str, float | str] = {"arm": arm, "setting": setting, "seeds": 0}
+    row: dict[str, float | str] = {"arm": arm, "setting": FULL_ACCESS, "seeds": 0}
     try:
-        weights = results.weights(arm, setting)
+        weights = results.weights(arm)
     except NotMeasuredError:
         return row
     values = weights.to_numpy(dtype=float)
@@ -50,9 +51,8 @@ def weight_row(results: PpiResults, arm: str, setting: str) -> dict[str, float |
     }
     measures: tuple[tuple[str, Callable[[], Estimate]], ...] = (
         ("agreement", lambda: agreement(weights)),
-        ("relatives", lambda: relatives(results, arm, setting)),
-        ("planted", lambda: over_pretraining(results, arm, PLANTED, setting)),
-        ("intact", lambda: over_pretraining(results, arm, INTACT, setting)),
+        ("relatives", lambda: relatives(results, arm)),
+        ("planted", lambda: over_pretraining(results, arm, PLANTED)),
     )
     for name, measure in measures:
         with suppress(NotMeasuredError):
@@ -66,17 +66,17 @@ def number_text(row: dict[str, float | str], name: str) -> str:
     return mean_and_error(float(row[name]), float(row[f"{name}_standard_error"])) if name in row else ""
 
 
-def relatives(results: PpiResults, arm: str, setting: str) -> Estimate:
+def relatives(results: PpiResults, arm: str) -> Estimate:
     """Return the mean weight of the FT tasks' relatives minus that of the other PT tasks, over PT seeds.
 
     Raises NotMeasuredError if the PT runs did not compare the two.
     """
-    return paired_difference(results.pretraining(arm, RELATIVES, setting), results.pretraining(arm, OTHERS, setting))
+    return paired_difference(*(results.pretraining(arm, metric, FULL_ACCESS) for metric in (RELATIVES, OTHERS)))
 
 
-def over_pretraining(results: PpiResults, arm: str, metric: str, setting: str) -> Estimate:
+def over_pretraining(results: PpiResults, arm: str, metric: str) -> Estimate:
     """Return a metric of the PT runs, over PT seeds. Raises NotMeasuredError if no run has measured it."""
-    return estimate_mean(results.pretraining(arm, metric, setting).to_numpy(dtype=float))
+    return estimate_mean(results.pretraining(arm, metric, FULL_ACCESS).to_numpy(dtype=float))
 
 
 def agreement(weights: pd.DataFrame) -> Estimate:
@@ -106,9 +106,9 @@ def correlations(weights: pd.DataFrame) -> NDArray[np.float64]:
         return np.atleast_2d(np.corrcoef(ranks, rowvar=False))
 
 
-def finds(results: PpiResults, arm: str, what: str, metric: str, setting: str) -> Comparison:
+def finds(results: PpiResults, arm: str, what: str, metric: str) -> Comparison:
     """Return the claim that an arm's weights find `what`, by an AUROC of weight against truth."""
-    text, measure = f"{arm}'s weights find {what}", partial(over_pretraining, results, arm, metric, setting)
+    text, measure = f"{arm}'s weights find {what}", partial(over_pretraining, results, arm, metric)
     return Comparison(text, arm, "", metric, at_least(FOUND), measure, PRETRAINING)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -20,9 +21,9 @@ from metapt.domains.ecg.jobs import EcgJobs
 from metapt.domains.ecg.looks import label, looks
 from metapt.domains.ecg.quantities import DISPLACEMENT, LABELS, ORIGINAL, viewed
 from metapt.domains.ecg.results import EcgResults
-from metapt.domains.ecg.strengths import draw_trajectories, log_scale
 from metapt.evaluation import figures
 from metapt.evaluation.experiment import Experiment, Needs
+from metapt.evaluation.metrics import NotMeasuredError
 from metapt.evaluation.statistics import Estimate, estimate_mean
 from metapt.evaluation.tables import Tables, mean_and_error
 from metapt.sections import ExperimentSection, Positive, key
@@ -133,7 +134,7 @@ def figure(results: AugmentationsResults) -> Figure:
     for axis in grid[len(shown) :]:
         axis.remove()
     _by_diagnosis(left, results)
-    draw_trajectories(right, results, {arm: arm for arm in results.arms})
+    _trajectories(right, results)
     with figures.style():
         right.legend(fontsize=9)
     figures.title(left, "strength of each ECG's warp: quartiles, 5-95 %")
@@ -197,7 +198,34 @@ def _by_diagnosis(axis: Axes, results: AugmentationsResults) -> None:
         axis.set(ylabel=DISPLACEMENT)
         handles = [Patch(facecolor=look[arm].colour, alpha=0.6, label=look[arm].label) for arm in arms]
         axis.legend(handles=handles, fontsize=9)
-    log_scale(axis, "y")
+    _log_scale(axis)
+
+
+def _trajectories(axis: Axes, results: AugmentationsResults) -> None:
+    """Draw the displacement over meta-iterations, a line per PT seed; a dashed line for an arm without a trajectory."""
+    look = looks(results.arms)
+    with figures.style():
+        for arm in results.arms:
+            style: dict[str, Any] = {"color": look[arm].colour, "linewidth": 1.2}
+            trajectories = results.trajectories(arm)
+            for each in trajectories.values():
+                steps, values = each["step"], each["value"]
+                axis.plot(steps, values, alpha=0.8, label=figures.once(axis, look[arm].label), **style)
+                axis.plot(steps.iloc[0], values.iloc[0], look[arm].marker, color=look[arm].colour, markersize=4.5)
+            with suppress(NotMeasuredError):
+                if not trajectories:
+                    constant = float(results.pretraining(arm, DISPLACEMENT).mean())
+                    axis.axhline(constant, linestyle="--", label=figures.once(axis, look[arm].label), **style)
+        axis.set(xlabel="meta-iteration", ylabel=DISPLACEMENT)
+        axis.margins(x=0.02)
+    _log_scale(axis)
+
+
+def _log_scale(axis: Axes) -> None:
+    """Give the vertical axis a logarithmic scale."""
+    with figures.style():
+        axis.set(yscale="log")
+        figures.plain_log_ticks(axis.yaxis)
 
 
 EXPERIMENT = Experiment(

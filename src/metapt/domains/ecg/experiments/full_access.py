@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from metapt.domains.ecg.aurocs import auroc_tables, beats, needs, over_sizes
-from metapt.domains.ecg.config import ARMS, RunSearch
+from metapt.domains.ecg.config import ARMS, BestOf
 from metapt.domains.ecg.results import EcgResults
 from metapt.evaluation.experiment import Experiment
 from metapt.sections import ExperimentSection, Sizes, key
@@ -17,8 +17,8 @@ class FullAccess(ExperimentSection):
     """All FT data are there at meta-PT time, at several sizes of the FT set."""
 
     arms: list[str] = key(
-        [name for name, arm in ARMS.items() if not (isinstance(arm, RunSearch) or getattr(arm, "placebo", None))],
-        "arms, keys of `ecg.arms`; placebos, and searches with whole runs, which cost several PT runs at each size, "
+        [name for name, arm in ARMS.items() if not (isinstance(arm, BestOf) or getattr(arm, "placebo", None))],
+        "arms, keys of `ecg.arms`; placebos, and the best of several runs, which costs as many at each size, "
         "only if named",
         min_length=1,
     )

@@ -73,7 +73,7 @@ def needs(jobs: PpiJobs, section: LearnedTaskWeights) -> Needs:
 
 def tables(results: PpiResults) -> Tables:
     """Return statistics of the learned weights, their comparison between arms, and the terms with extreme weights."""
-    rows = [weight_row(results, arm, FULL_ACCESS) for arm in results.learners]
+    rows = [weight_row(results, arm) for arm in results.learners]
     blocks, parts = {}, [pd.DataFrame(rows)]
     if any(row["seeds"] for row in rows):
         blocks[_CAPTION] = pd.DataFrame([_shown(row) for row in rows]).fillna("")
@@ -171,12 +171,12 @@ def comparisons(results: PpiResults) -> Iterator[Comparison]:
     planted = results.metrics[results.metrics["metric"] == PLANTED]
     for arm in results.learners:
         if results.config.source == "simulated" or (planted["arm"] == arm).any():
-            yield finds(results, arm, "the PT tasks of planted use", PLANTED, FULL_ACCESS)
+            yield finds(results, arm, "the PT tasks of planted use", PLANTED)
     for arm in results.learners:
         yield agrees(results, arm)
     for arm in results.learners:
         text = f"{arm} gives PT tasks that an FT task implies more weight than the others"
-        measure = partial(relatives, results, arm, FULL_ACCESS)
+        measure = partial(relatives, results, arm)
         yield Comparison(text, arm, "", RELATIVES, NOT_BELOW, measure, PRETRAINING)
 
 

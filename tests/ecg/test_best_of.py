@@ -1,0 +1,152 @@
+"""The best of several equal PT runs: how they are judged, which one is kept, and what can't be judged."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from metapt.config import validate
+from metapt.domains.ecg import arms, cross_validation
+from metapt.domains.ecg.arms import pretrain
+from metapt.domains.ecg.config import BestOf, EcgFinetuning, Simclr, Warp, access
+from metapt.domains.ecg.cross_validation import cross_validated_auroc
+from metapt.domains.ecg.finetune import Sets
+from metapt.domains.ecg.jobs import EcgJobs
+from metapt.domains.ecg.setting import Setting
+from metapt.errors import ConfigError, DataError, MetaptError, TrainingError
+from metapt.jobs import Place
+from metapt.training.pretraining import Pretrainer
+from metapt.training.seeds import seed_of
+from metapt.twostage.pretraining import PretrainRun
+from metapt.twostage.quantities import CROSS_VALIDATED_AUROC
+
+from ..twostage.whole_runs import equal
+
+WARP = Warp(initial=0.2, network_width=2)
+Make = Callable[..., Setting]
+
+
+def best_of(**keys: Any) -> BestOf:
+    return BestOf(method="best_of", **{"warp": WARP, "runs": 3, "folds": 3, "evaluation": "linear_evaluation", **keys})
+
+
+def aurocs(run: PretrainRun) -> list[float]:
+    return [row["value"] for row in run.series if row["name"] == CROSS_VALIDATED_AUROC]
+
+
+@pytest.mark.parametrize("evaluation", ["full_transfer", "linear_evaluation"])
+def test_it_is_plain_pt_with_the_seed_whose_auroc_is_the_highest(
+    make: Make, setting_in: Make, tmp_path_factory: pytest.TempPathFactory, evaluation: str
+) -> None:
+    own = [make().seed, *(seed_of("ecg candidate", make().seed, number) for number in range(3))]
+    assert len(set(own)) == 4
+    plain = [
+        pretrain(Simclr(method="simclr", warp=WARP), setting_in(tmp_path_factory.mktemp("plain"), seed=seed))
+        for seed in own[1:]
+    ]
+    expected = [cross_validated_auroc(make(), 3, evaluation, each.pretrained) for each in plain]
+    run = pretrain(best_of(evaluation=evaluation), make())
+    assert aurocs(run) == expected
+    best = plain[int(np.argmax(expected))]
+    assert all(equal(ours, others) for ours, others in zip(run.pretrained, best.pretrained, strict=True))
+    assert equal(run.meta, best.meta)
+
+
+@pytest.mark.parametrize("lost", [0, 1, 2])
+def test_a_run_that_diverges_loses(make: Make, monkeypatch: pytest.MonkeyPatch, lost: int) -> None:
+    judged: list[float] = []
+
+    def judge(*given: Any) -> float:
+        judged.append([70.0, 60.0, 80.0][len(judged)])
+        if len(judged) == lost + 1:
+            raise TrainingError("FT diverged.")
+        return judged[-1]
+
+    monkeypatch.setattr(arms, "cross_validated_auroc", judge)
+    run = pretrain(best_of(), make())
+    np.testing.assert_equal(aurocs(run), [math.nan if number == lost else v for number, v in enumerate(judged)])
+    seed = seed_of("ecg candidate", 0, 0 if lost == 2 else 2)
+    start = make(seed=seed).initial_meta(arms.policy_of(WARP))
+    assert equal(run.meta, start)
+
+
+@pytest.mark.parametrize("evaluation", ["full_transfer", "linear_evaluation"])
+def test_ft_leaves_out_each_fold_of_patients_once(make: Make, monkeypatch: pytest.MonkeyPatch, evaluation: str) -> None:
+    """Each fold has a head and minibatches of its own, which all encoders share."""
+    sets: list[Sets] = []
+    draws: list[int] = []
+    original = getattr(cross_validation, evaluation)
+
+    def spy(*given: Any) -> Any:
+        sets.append(given[4])
+        draws.append((given[6] if evaluation == "full_transfer" else given[6][0]).initial_seed())
+        return original(*given)
+
+    monkeypatch.setattr(cross_validation, evaluation, spy)
+    setting = make()
+    first, again = (cross_validated_auroc(setting, 3, evaluation, setting.initial()) for _ in range(2))
+    assert 0 < first == again < 100
+    assert draws[:3] == draws[3:]
+    assert len(set(draws)) == 3
+    patients = setting.dataset.records.patients[np.concatenate(setting.finetune)]
+    owner = dict(zip((s.numpy().tobytes() for s in setting.labelled().signals), patients, strict=True))
+    seen: list[bytes] = []
+    for each in sets[:3]:
+        train, out = ({s.numpy().tobytes() for s in part.signals} for part in (each.train, each.validation))
+        assert train == owner.keys() - out
+        assert not {owner[signal] for signal in train} & {owner[signal] for signal in out}
+        seen += out
+    assert sorted(seen) == sorted(owner)
+
+
+def test_an_encoder_that_knows_the_labels_has_the_highest_auroc(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    setting = dataclasses.replace(make(), finetune_settings=EcgFinetuning(linear_epochs=100, batch_size=6))
+    answers = {s.numpy().tobytes(): labels for s, labels in zip(*setting.labelled(), strict=True)}
+
+    def features(encoder: Any, network: Any, signals: torch.Tensor) -> torch.Tensor:
+        known = torch.stack([answers[signal.numpy().tobytes()] for signal in signals])
+        return torch.cat([2 * known - 1, torch.zeros(len(known), 16 - known.shape[1])], dim=1)
+
+    monkeypatch.setattr("metapt.domains.ecg.finetune._features", features)
+    assert cross_validated_auroc(setting, 3, "linear_evaluation", setting.initial()) == pytest.approx(100)
+
+
+@pytest.mark.parametrize(
+    ("folds", "labels", "error", "words"),
+    [
+        (30, 1, ConfigError, r"can't be dealt out to .* or at most \d+ folds"),
+        (3, 0, DataError, r"no class has both labels among the \d+ ECGs of fold 1 of"),
+    ],
+)
+def test_labelled_ecgs_that_can_not_judge_are_found_before_pt(
+    make: Make, monkeypatch: pytest.MonkeyPatch, folds: int, labels: int, error: type[MetaptError], words: str
+) -> None:
+    monkeypatch.setattr(Pretrainer, "step", None)
+    setting = make(meta_size=20)
+    records = dataclasses.replace(setting.dataset.records, labels=labels * setting.dataset.records.labels)
+    setting = dataclasses.replace(setting, dataset=dataclasses.replace(setting.dataset, records=records))
+    with pytest.raises(error, match=words):
+        pretrain(best_of(folds=folds), setting)
+
+
+@pytest.mark.parametrize("own", [{"runs": 1}, {"folds": 1}, {"evaluation": "none"}, {"rounds": 2}])
+def test_settings_that_choose_nothing_are_refused(own: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"ecg\.arms\.mine\." + next(iter(own))):
+        validate({"ecg": {"arms": {"mine": {"method": "best_of"} | own}}})
+
+
+def test_its_job_knows_how_ft_trains_and_takes_the_time_of_its_runs() -> None:
+    section = validate({"ecg": {"finetune": {"epochs": 7}, "arms": {"best_of_4": {"finetune": {"lr": 0.5}}}}}).ecg
+    assert section is not None
+    jobs = EcgJobs("ecg", section, Place("results", "raw", {"ptbxl-1.0.3": {"name": "ptbxl-1.0.3"}}, []))
+    best, plain = jobs.pretrain("best_of_4", "n500", 0), jobs.pretrain("simclr", "none", 0)
+    assert (best.config["finetune"]["epochs"], best.config["finetune"]["lr"]) == (7, 0.5)
+    assert "finetune" not in plain.config
+    assert best.minutes > 4 * plain.minutes
+    assert access(section.arms["best_of_4"], 500) == "n500"
