@@ -86,7 +86,7 @@ def scores(slopes: pd.DataFrame, bank: Sequence[Grid]) -> pd.DataFrame:
             others = runs[runs["pretrain_seed"] != seed].groupby("hyperparameter")["slope"].mean()
             words = {"estimator": name, "horizon": steps, "cost": part["cost"].iloc[0]}
             words["cosine"] = 1 - cosine(slope, others.reindex(slope.index)) if slope.any() else np.nan
-            rows.append(_row(grid, at.to_numpy() @ slope[list(at)].to_numpy(), seed, **words))
+            rows.append(score(grid, at.to_numpy() @ slope[list(at)].to_numpy(), seed, **words))
     return pd.DataFrame(rows)
 
 
@@ -96,17 +96,17 @@ def rivals(bank: Iterable[Grid]) -> pd.DataFrame:
     for grid in bank:
         at, words = pd.DataFrame(grid.hyperparameters).to_numpy(), {"horizon": np.nan, "cosine": np.nan}
         single = words | {"estimator": "one run of each setting", "cost": len(at)}
-        rows += [_row(grid, own, seed, **single) for seed, own in zip(grid.seeds, grid.test.T, strict=True)]
+        rows += [score(grid, own, seed, **single) for seed, own in zip(grid.seeds, grid.test.T, strict=True)]
         for count in (each for each in (6, 12) if each <= len(at) - 2):
             known, results = at[:count], grid.validation[:count]
             lines = at[count:] @ np.linalg.pinv(known - known.mean(0)) @ (results - results.mean(0))
             left, fitted = replace(grid, test=grid.test[count:]), {"estimator": f"linear fit to {count} runs"}
             fitted |= words | {"cost": count}
-            rows += [_row(left, own, seed, **fitted) for seed, own in zip(grid.seeds, lines.T, strict=True)]
+            rows += [score(left, own, seed, **fitted) for seed, own in zip(grid.seeds, lines.T, strict=True)]
     return pd.DataFrame(rows)
 
 
-def _row(grid: Grid, predicted: NDArray[np.float64], seed: Any, **words: Any) -> dict[str, Any]:
+def score(grid: Grid, predicted: NDArray[np.float64], seed: Any, **words: Any) -> dict[str, Any]:
     """Return how a prediction [settings] of a PT seed agrees with the mean test results of the other PT seeds.
 
     Signs: share of pairs of settings in the right order, those that are equal counted half. Choice: what the settings

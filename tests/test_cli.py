@@ -78,14 +78,10 @@ def test_an_error_names_the_file_and_line_that_it_comes_from(
     assert f"{tmp_path}/b.yaml, line 2: mnist.rotation_mean.arms.k5.extends is 'mata'" in capsys.readouterr().err
     assert main(["check", str(tmp_path / "a.yaml"), str(tmp_path / "c.yaml")]) == 1
     assert capsys.readouterr().err.splitlines() == [
-        (
-            f"error: {tmp_path}/c.yaml, line 3: mnist.rotation_mean.epochs is -1, "
-            "but must be a whole number of at least 1."
-        ),
+        (f"error: {tmp_path}/c.yaml, line 3: mnist.rotation_mean.epochs is -1, but must be a whole number ≥ 1."),
         (
             f"{tmp_path}/a.yaml, line 5: mnist.rotation_mean.replicates is 0, "
-            "but must be a whole number of at least 1 or a list that is not empty "
-            "(of each: a whole number from 0 to 999999999)."
+            "but must be a whole number ≥ 1 or a non-empty list [a whole number from 0 to 999999999, …]."
         ),
     ]
 

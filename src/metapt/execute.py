@@ -81,7 +81,7 @@ def execute(
         start = time.monotonic()
         if job.trains:
             log.info("starts on %s, CPU threads: %d", device, job.threads)
-        with _without_tf32(device), noticed() if "checkpoint" in job.config else nullcontext():
+        with _without_tf32(device), noticed() if job.config.get("checkpoint") else nullcontext():
             try:
                 work(_paths(job.inputs), outputs, Machine(device, job.threads))
             finally:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from metapt.digest import code_digest
-from metapt.sections import DomainSection, plain
+from metapt.sections import DomainSection, JobSettings, ResumableSettings, SimulateSettings, plain
 
 Json = dict[str, Any]
 Files = dict[str, str]
@@ -92,10 +92,6 @@ class Jobs(Generic[S]):
         """Return the path of a folder below the domain's results."""
         return f"{self.place.results}/{self.domain}/{path}"
 
-    def pick(self, *keys: str) -> Json:
-        """Return some settings of the domain by key."""
-        return {key: getattr(self.config, key) for key in keys}
-
     def prepared(self) -> Job:
         """Return the job that prepares the data of the config's source."""
         raise NotImplementedError
@@ -113,41 +109,57 @@ class Jobs(Generic[S]):
         name = f"raw/{self.domain}-{source}"
         folder = f"{self.place.raw}/{self.domain}-{source}"
         outputs = {file: f"{folder}/{file}" for file in files}
-        return self._made(
-            "simulate", name, f"domains.{self.domain}.data.simulate", folder, {"source": source}, {}, outputs
-        )
+        entry, settings = f"domains.{self.domain}.data.simulate", SimulateSettings(source=source)
+        return self._made("simulate", name, entry, folder, settings, {}, outputs)
 
     def prepare(
-        self, source: str, files: Mapping[str, str], *, config: Json, inputs: Files, mem_mb: int, minutes: int
+        self, source: str, files: Mapping[str, str], settings: JobSettings, inputs: Files, *, mem_mb: int, minutes: int
     ) -> Job:
         """Return the job that prepares the raw files `inputs` of a source; `files`: names of its output files."""
         name, entry = f"{self.domain}/data/{source}", f"domains.{self.domain}.data.prepare"
         folder, limits = self.folder(f"data/{source}"), {"mem_mb": mem_mb, "minutes": minutes}
         outputs = {output: f"{folder}/{file}" for output, file in files.items()}
-        return self._made("prepare", name, entry, folder, config, inputs, outputs, **limits)
+        return self._made("prepare", name, entry, folder, settings, inputs, outputs, **limits)
 
     def training(
-        self, stage: str, path: str, entry: str, config: Json, inputs: Files, *, resumable: bool = True, **limits: Any
+        self,
+        stage: str,
+        path: str,
+        entry: str,
+        settings: JobSettings,
+        inputs: Files,
+        *,
+        resumable: bool = True,
+        **limits: Any,
     ) -> Job:
         """Return a job that trains: `pretrain`, `finetune` or `study`; `path` is its folder below the domain's results.
 
-        `checkpoint` is added to its config if it is `resumable`, that is, keeps a checkpoint while it runs. `limits`
-        are `mem_mb`, `minutes`, `threads` and `alone` of the `Job`.
+        The settings get the path of the checkpoint if the job is `resumable`. `limits` are `mem_mb`, `minutes`,
+        `threads` and `alone` of the `Job`.
         """
         name, folder = f"{self.domain}/{path}", self.folder(path)
-        checkpoint = {"checkpoint": f"{self.place.results}/.resume/{name}.pt"} if resumable else {}
+        if resumable and isinstance(settings, ResumableSettings):
+            settings = settings.model_copy(update={"checkpoint": f"{self.place.results}/.resume/{name}.pt"})
         outputs = {"pretrained": f"{folder}/pretrained.pt"} if stage == "pretrain" else {}
         outputs |= {"metrics": f"{folder}/metrics.csv", "series": f"{folder}/series.csv"}
         limits |= {"large_products": self.large_products}
-        return self._made(stage, name, entry, folder, config | checkpoint, inputs, outputs, **limits)
+        return self._made(stage, name, entry, folder, settings, inputs, outputs, **limits)
 
     def _made(
-        self, stage: str, name: str, entry: str, folder: str, config: Json, inputs: Files, outputs: Files, **limits: Any
+        self,
+        stage: str,
+        name: str,
+        entry: str,
+        folder: str,
+        settings: JobSettings,
+        inputs: Files,
+        outputs: Files,
+        **limits: Any,
     ) -> Job:
-        """Return the job of this name, with record and log in its folder; `domain` is added to its config."""
+        """Return the job of this name, with record and log in its folder."""
 
         def make() -> Job:
-            own, record, log = plain({"domain": self.domain} | config), f"{folder}/run.json", f"{folder}/log.txt"
-            return Job(stage, name, entry, own, inputs, outputs, record, log, **limits)
+            own = plain(settings.model_copy(update={"domain": self.domain}))
+            return Job(stage, name, entry, own, inputs, outputs, f"{folder}/run.json", f"{folder}/log.txt", **limits)
 
         return self.once(name, make)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from metapt.errors import ConfigError
-from metapt.sections import Count, Positive, Rate, Section, key
+from metapt.sections import ArmSection, Count, Positive, Rate, Section, key
 
 if TYPE_CHECKING:
     from metapt.hypergrad.finetune import FineTuning
@@ -43,11 +43,11 @@ class ConjugateGradients(Section):
     kind: Literal["conjugate_gradient"]
     max_steps: Positive = key(20, "most Hessian-vector products in a solve")
     rtol: Annotated[float, Field(gt=0, lt=1)] = key(
-        1e-3, "stop when the norm of the residual is at most this share of the norm of the right-hand side"
+        1e-3, "norm of the residual, over that of the right-hand side, at which the solve ends"
     )
     damping: Annotated[float, Field(ge=0)] = key(0.0, "added to the Hessian's diagonal")
     relative_damping: Annotated[float, Field(ge=0)] = key(
-        0.0, "added too, in units of the Rayleigh quotient of the vector that is solved for"
+        0.0, "added too, in units of the right-hand side's Rayleigh quotient"
     )
 
     def solver(self, pretrain_lr: float) -> InverseSolver:
@@ -98,23 +98,20 @@ Recompute = Annotated[
 ]
 
 
-class MetaArm(Section):
-    """An arm that learns hyperparameters of PT with Algorithm 2.
-
-    The paper has none of the keys from `l2` on; all but `explosion_factor` and `max_skipped` are off by default.
-    """
+class MetaArm(ArmSection):
+    """Learn hyperparameters of PT with Algorithm 2. The paper has none of the keys from `l2` on."""
 
     method: Literal["meta"] = "meta"
     pretrain_steps: Positive = key(10, "P: PT steps between meta-updates")
     warmup_epochs: Annotated[float, Field(ge=0)] = key(1, "PT epochs before the first meta-update")
     inverse: Inverse = key(NeumannSeries(), "how the inverse Hessian is approximated")
     curvature: Literal["hessian", "gauss_newton"] = key(
-        "hessian", "matrix whose inverse the hypergradient needs: the PT Hessian or its Gauss-Newton approximation"
+        "hessian", "matrix that is inverted: the PT Hessian or its Gauss-Newton approximation"
     )
     unroll: FinetuningSolver = key(
         "head",
-        "FT solver of a meta-update: unrolled steps of the whole network or of the head, a head that is fitted to "
-        "convergence, or a ridge regression",
+        "FT in a meta-update: steps of the network, steps of its head, a head fitted to convergence, or a ridge "
+        "regression",
     )
     unroll_steps: Count = key(1, "K: differentiable FT steps per meta-update; no effect with a fitted head")
     head_steps_between_updates: Count = key(
@@ -126,26 +123,22 @@ class MetaArm(Section):
     meta_settings: dict[str, Any] = key({}, "further settings of that optimiser")
     l2: Rate = key(
         1e-2,
-        "weight of the squared norm in the loss of a fitted head; no effect on unrolled steps (not in the paper; "
-        "released code: none)",
+        "weight of the squared norm in the loss of a fitted head (not in the paper; released code: none)",
     )
     folds: Annotated[int, Field(ge=2)] | None = key(
         None,
-        "cross-fit the fitted or ridge head over this many parts; empty: fit on training data, evaluate on validation "
-        "data",
+        "cross-fit the fitted head over this many parts; empty: fit on training data, evaluate on validation data",
     )
     accumulate: Positive = key(1, "hypergradients averaged into one meta-update")
     clip_norm: Rate | None = key(None, "largest norm of a hypergradient; a larger one is scaled down; empty: no limit")
     normalise: bool = key(False, "divide each hypergradient by its norm")
     average_decay: Annotated[float, Field(gt=0, lt=1)] | None = key(
         None,
-        "decay per meta-update of a moving average of the meta-parameters, which is reported in place of the last "
-        "values; empty: no average",
+        "decay of a moving average of the meta-parameters, which is reported; empty: the last values are",
     )
     explosion_factor: Annotated[float, Field(gt=1)] = key(
         1e4,
-        "skip a hypergradient whose norm is more than this many times the median of the last ones (not in the paper; "
-        "released code: none)",
+        "skip a hypergradient with this many times the median norm (not in the paper; released code: none)",
     )
     max_skipped: Positive = key(
         10, "skipped meta-updates in a row that end the run (not in the paper; released code: none)"

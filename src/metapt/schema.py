@@ -1,13 +1,13 @@
-"""Functions on a JSON schema: what is legal at a place, also in words."""
+"""What a JSON schema says is legal at a place, also in words."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 Json = dict[str, Any]
 
 TAGS = ("kind", "method")  # keys whose value tells the kind of a section where several are legal
+_BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
 
 
 def dereferenced(schema: Json) -> Json:
@@ -27,8 +27,10 @@ def dereferenced(schema: Json) -> Json:
     return result
 
 
-def alternatives(node: Json) -> list[Json]:
-    """Return the schemas of which a value of `node` must fit one."""
+def alternatives(node: Any) -> list[Json]:
+    """Return the schemas of which a value of `node` must fit one; none if `node` is no schema, but true or missing."""
+    if not isinstance(node, dict):
+        return []
     members = node.get("anyOf", node.get("oneOf"))
     return [node] if members is None else [each for member in members for each in alternatives(member)]
 
@@ -38,26 +40,12 @@ def sections(node: Json) -> list[Json]:
     return [each for each in alternatives(node) if each.get("type") == "object"]
 
 
-def named(node: Json) -> list[Json]:
-    """Return the alternatives for a member of a section whose keys are free names.
-
-    The list is empty if the keys are fixed or members can be anything.
-    """
-    found = node.get("additionalProperties")
-    return alternatives(found) if isinstance(found, dict) else []
-
-
-def below(node: Json, key: str | int) -> Iterator[Json]:
-    """Yield the alternatives for the value at `key` of a section or a list."""
-    if isinstance(key, int) and node.get("type") != "array":
-        return
+def below(node: Json, key: str | int) -> list[Json]:
+    """Return the alternatives for the value at `key` of a section or a list."""
     if isinstance(key, int):
-        prefix = node.get("prefixItems", [])
-        yield from alternatives(prefix[key] if key < len(prefix) else node.get("items", {}))
-    elif key in node.get("properties", {}):
-        yield from alternatives(node["properties"][key])
-    else:
-        yield from named(node)
+        first = node.get("prefixItems", [])
+        return alternatives(first[key] if key < len(first) else node.get("items"))
+    return alternatives(node.get("properties", {}).get(key, node.get("additionalProperties")))
 
 
 def tag(node: Json) -> tuple[str, str] | None:
@@ -68,12 +56,8 @@ def tag(node: Json) -> tuple[str, str] | None:
 
 def of_same_kind(nodes: list[Json], value: Any) -> list[Json]:
     """Return `nodes` without those whose tag differs from that of `value`."""
-
-    def fits(node: Json) -> bool:
-        found = tag(node)
-        return found is None or not isinstance(value, dict) or value.get(*found) == found[1]
-
-    return [node for node in nodes if fits(node)]
+    tags = [(node, tag(node)) for node in nodes]
+    return [node for node, found in tags if not (found and isinstance(value, dict)) or value.get(found[0]) == found[1]]
 
 
 def choices(nodes: list[Json]) -> list[str]:
@@ -82,30 +66,24 @@ def choices(nodes: list[Json]) -> list[str]:
 
 
 def either(nodes: list[Json]) -> str:
-    """Return the legal values of several schemas in words."""
-    return " or ".join(dict.fromkeys(describe(node) for node in nodes))
+    """Return the legal values of several schemas in words.
 
-
-def describe(node: Json) -> str:
-    """Return the legal values of a schema in words.
-
-    >>> describe({"type": "integer", "minimum": 1}), describe({"enum": ["head", "network"]})
-    ('a whole number of at least 1', "'head' or 'network'")
+    >>> either([{"type": "integer", "minimum": 1}, {"enum": ["head", "network"]}])
+    "a whole number ≥ 1 or 'head' or 'network'"
     """
+    return " or ".join(dict.fromkeys(_words(node) for node in nodes))
+
+
+def _words(node: Json) -> str:
     if words := choices([node]):
         return " or ".join(f"'{word}'" for word in words)
     match node.get("type"):
         case "integer" | "number" as kind:
-            bounds = {
-                "minimum": "of at least",
-                "exclusiveMinimum": "above",
-                "maximum": "of at most",
-                "exclusiveMaximum": "below",
-            }
-            limits = " and ".join(f"{word} {node[bound]:.10g}" for bound, word in bounds.items() if bound in node)
+            name = "a whole number" if kind == "integer" else "a number"
             if {"minimum", "maximum"} <= node.keys():
-                limits = f"from {node['minimum']:.10g} to {node['maximum']:.10g}"
-            return f"{'a whole number' if kind == 'integer' else 'a number'} {limits}".strip()
+                return f"{name} from {node['minimum']:g} to {node['maximum']:.10g}"
+            limits = " and ".join(f"{sign} {node[bound]:g}" for bound, sign in _BOUNDS.items() if bound in node)
+            return f"{name} {limits}".strip()
         case "boolean":
             return "true or false"
         case "string":
@@ -113,9 +91,9 @@ def describe(node: Json) -> str:
         case "null":
             return "empty"
         case "array" if "prefixItems" in node:
-            return "[" + ", ".join(either(alternatives(item)) for item in node["prefixItems"]) + "]"
+            return f"[{', '.join(either(alternatives(item)) for item in node['prefixItems'])}]"
         case "array":
-            kind = "a list that is not empty" if node.get("minItems") else "a list"
-            return f"{kind} (of each: {either(alternatives(node.get('items', {})))})"
+            kind = "a non-empty list" if node.get("minItems") else "a list"
+            return f"{kind} [{either(alternatives(node['items']))}, …]"
         case _:
             return "a section (keys with values)"

@@ -4,21 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic_core import to_jsonable_python
 
 NAME = r"[A-Za-z0-9_-]{1,64}"  # regular expression of names that become parts of paths
-
-RENAMED = {
-    "cross_fit": "folds",
-    "lr": "pretrain_lr",
-    "scale_lr": "meta_lr",
-    "steps": "pretrain_steps",
-    "warmup": "warmup_epochs",
-    "weights_lr": "meta_lr",
-}
-"""New names of config keys that were renamed, by old name."""
 
 
 def key(default: Any, description: str, **legal: Any) -> Any:
@@ -33,15 +24,39 @@ class Section(BaseModel):
 
 
 class JobSettings(Section):
-    """What a job reads beside its inputs. Each entry module has a class of its own, which documents it."""
+    """What a job reads beside its inputs. The class of an entry module documents what its jobs read.
 
-    domain: str = ""  # "" for jobs of no domain
+    The domain, and the path of a checkpoint, are set by `metapt.jobs.Jobs`.
+    """
+
+    domain: str = ""  # empty for jobs of no domain
 
 
 class ResumableSettings(JobSettings):
     """What a job reads that keeps a checkpoint while it runs."""
 
-    checkpoint: str  # path of the checkpoint
+    checkpoint: str = ""  # path of the checkpoint
+
+
+class SimulateSettings(JobSettings):
+    """What a job reads that generates raw files."""
+
+    source: str
+
+
+OWN_KEYS = ("extends", "controls", "label")
+"""Keys of an arm that say how it is compared and shown. No run depends on them, and no arm inherits them."""
+
+
+class ArmSection(Section):
+    """An arm: one way to pre-train that an experiment compares with others."""
+
+    extends: str | None = key(None, "name of another arm in the same `arms`; this arm says only what differs from it")
+
+    def to_run(self) -> Self:
+        """Return the arm without `OWN_KEYS`."""
+        own = {key: type(self).model_fields[key].get_default() for key in OWN_KEYS if key in type(self).model_fields}
+        return self.model_copy(update=own)
 
 
 class ExperimentSection(Section):
@@ -103,15 +118,8 @@ def plain(section: BaseModel | Mapping[str, Any]) -> dict[str, Any]:
 
     Neither the order of the YAML nor the notation of its numbers changes the result.
     """
-    values = section.model_dump(mode="json") if isinstance(section, BaseModel) else section
-    result: dict[str, Any] = json.loads(json.dumps(values, sort_keys=True, default=_dumped))
+    result: dict[str, Any] = json.loads(json.dumps(to_jsonable_python(section), sort_keys=True))
     return result
-
-
-def _dumped(value: Any) -> Any:
-    if isinstance(value, BaseModel):
-        return value.model_dump(mode="json")
-    raise TypeError(f"{value!r} can't be part of a job's config")
 
 
 def _distinct(values: Sequence[Any]) -> Sequence[Any]:

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from metapt.domains.mnist.arms import Run
-from metapt.domains.mnist.data import prepare
+from metapt.domains.mnist.data import FILES, prepare
 from metapt.domains.mnist.data.prepare import MnistData, load
 from metapt.domains.mnist.data.simulate import write_digits
-from metapt.domains.mnist.data.sources import FILES
 from metapt.machine import Machine
+from metapt.sections import JobSettings
 
 
 @pytest.fixture(scope="session")
@@ -21,7 +21,7 @@ def digits_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("digits")
     raw = {name: folder / name for name in FILES.values()}
     write_digits(raw)
-    prepare.run({}, raw, {"data": folder / "digits.pt"}, Machine())
+    prepare.run(JobSettings(), raw, {"data": folder / "digits.pt"}, Machine())
     return folder / "digits.pt"
 
 

@@ -8,14 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from metapt.domains.mnist import arms
 from metapt.domains.mnist.arms import Run
+from metapt.domains.mnist.batches import RotationBatches, SingleBatches, WeightingBatches, sample
 from metapt.domains.mnist.config import BpttStudy, ExampleWeighting, MnistMeta, RotationData, RotationMean, minibatches
 from metapt.domains.mnist.data.prepare import MnistData
-from metapt.domains.mnist.rotation import rotate
-from metapt.domains.mnist.studies.bptt import SingleBatches
-from metapt.domains.mnist.studies.rotation import RotationBatches
-from metapt.domains.mnist.studies.weighting import WeightingBatches
+from metapt.domains.mnist.problem import rotate
 from metapt.errors import ConfigError
 
 SIZES = RotationData(pretrain_examples=120, finetune_examples=81, batch_size=20)
@@ -185,9 +182,9 @@ def test_too_few_images_are_one_clear_sentence(digits: MnistData, run_as: Runs) 
 
 
 def test_a_sample_has_no_example_twice() -> None:
-    chosen = arms.sample(10, 10, "images", torch.Generator().manual_seed(0))
+    chosen = sample(10, 10, "images", torch.Generator().manual_seed(0))
     assert sorted(chosen.tolist()) == list(range(10))
-    assert len(arms.sample(10, 4, "images", torch.Generator().manual_seed(0)).unique()) == 4
+    assert len(sample(10, 4, "images", torch.Generator().manual_seed(0)).unique()) == 4
 
 
 def test_a_last_smaller_minibatch_counts_as_an_iteration() -> None:

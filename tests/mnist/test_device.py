@@ -10,15 +10,14 @@ from typing import Any
 import pytest
 import torch
 
-from metapt.domains.mnist import arms, mlp, weighting
+from metapt.domains.mnist import arms, networks
 from metapt.domains.mnist.arms import Run
+from metapt.domains.mnist.batches import CLEAN_CLASSES, RotationBatches, WeightingBatches
 from metapt.domains.mnist.config import BpttStudy, ExampleWeighting, MnistMeta, RotationMean
+from metapt.domains.mnist.data import CLASSES
 from metapt.domains.mnist.data.prepare import load
-from metapt.domains.mnist.data.sources import CLASSES
+from metapt.domains.mnist.experiments.bptt.run import Stages
 from metapt.domains.mnist.problem import RotationProblem, WeightingProblem
-from metapt.domains.mnist.studies.bptt import Stages
-from metapt.domains.mnist.studies.rotation import RotationBatches
-from metapt.domains.mnist.studies.weighting import CLEAN_CLASSES, WeightingBatches
 from metapt.hypergrad import Stacked
 from metapt.hypergrad.stacked import stack, stack_pretrained
 from metapt.method import ConjugateGradients
@@ -42,7 +41,7 @@ def rotation(arm: MnistMeta, digits_file: Path, run: Run, device: str) -> MetaPr
     """Return a loop that learns the mean rotation of two stacked replicates."""
     run = replace(run, device=device)
     batches = RotationBatches(load(digits_file, device), ROTATION, (90.0, 1.0), run, SEEDS)
-    made = [mlp.initial(arm.heads, CLASSES, CLASSES, run.generator("weights", seed), device) for seed in SEEDS]
+    made = [networks.initial(arm.heads, CLASSES, CLASSES, run.generator("weights", seed), device) for seed in SEEDS]
     pretrained, head = stack_pretrained([each for each, _ in made]), stack([each for _, each in made])
     meta = {"mean": torch.tensor([30.0, 60.0], device=device)}
     return MetaPretraining(Stacked(RotationProblem()), batches, pretrained, meta, head, arms.settings(arm, 9, 6))
@@ -52,8 +51,8 @@ def weighted(arm: MnistMeta, digits_file: Path, run: Run, device: str) -> MetaPr
     """Return a loop that learns a CNN which weights PT images."""
     run = replace(run, device=device)
     batches = WeightingBatches(load(digits_file, device), WEIGHTING, run, 0)
-    pretrained, head = mlp.initial(arm.heads, WEIGHTING.classes, CLEAN_CLASSES, run.generator("weights"), device)
-    meta = {name: value.to(device) for name, value in weighting.network(run.generator("network")).items()}
+    pretrained, head = networks.initial(arm.heads, WEIGHTING.classes, CLEAN_CLASSES, run.generator("weights"), device)
+    meta = {name: value.to(device) for name, value in networks.weighting(run.generator("network")).items()}
     return MetaPretraining(WeightingProblem(), batches, pretrained, meta, head, arms.settings(arm, 9, 6))
 
 

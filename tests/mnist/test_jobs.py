@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from metapt.domains.mnist.data.sources import FILES
+from metapt.domains.mnist.data import FILES
 from metapt.domains.mnist.domain import DOMAIN
 from metapt.domains.mnist.jobs import MnistJobs
 from metapt.jobs import Place

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from metapt.domains.mnist import mlp, weighting
+from metapt.domains.mnist import networks
 from metapt.domains.mnist.config import Heads
 from metapt.domains.mnist.problem import (
     DigitProblem,
@@ -16,8 +16,8 @@ from metapt.domains.mnist.problem import (
     RotationBatch,
     RotationProblem,
     WeightingProblem,
+    rotate,
 )
-from metapt.domains.mnist.rotation import rotate
 from metapt.hypergrad import SGD, Neumann, Params, Pretrained, Stacked, Unroll, hypergradient
 from metapt.hypergrad.stacked import stack, stack_pretrained
 from metapt.hypergrad.trial import check_second_derivatives, tried
@@ -46,7 +46,7 @@ def module(pretrained: Pretrained) -> nn.Module:
 
 @pytest.mark.parametrize("heads", HEADS)
 def test_the_network_has_one_hidden_layer_of_64_units(heads: Heads) -> None:
-    pretrained, head = mlp.initial(heads, 1000, 5, stream(0), "cpu")
+    pretrained, head = networks.initial(heads, 1000, 5, stream(0), "cpu")
     encoder = {"hidden.weight": (64, 784), "hidden.bias": (64,)}
     output = {"output.weight": (1000, 64), "output.bias": (1000,)}
     shapes = [
@@ -61,7 +61,7 @@ def test_the_network_has_one_hidden_layer_of_64_units(heads: Heads) -> None:
 
 @pytest.mark.parametrize("heads", HEADS)
 def test_losses_are_those_of_a_torch_module(heads: Heads) -> None:
-    pretrained, _ = mlp.initial(heads, 10, 10, stream(0), "cpu")
+    pretrained, _ = networks.initial(heads, 10, 10, stream(0), "cpu")
     images, labels = minibatch(1)
     noise, weights = torch.randn(20, generator=stream(2)), torch.rand(20, generator=stream(3))
     network = module(pretrained)
@@ -75,9 +75,9 @@ def test_losses_are_those_of_a_torch_module(heads: Heads) -> None:
     loss = ExampleWeightsProblem().pretrain_loss(pretrained, {"weights": weights}, Images(images, labels))
     torch.testing.assert_close(loss, (weights * each).mean())
 
-    cnn = weighting.network(stream(4))
+    cnn = networks.weighting(stream(4))
     loss = WeightingProblem().pretrain_loss(pretrained, cnn, Images(images, labels))
-    torch.testing.assert_close(loss, (weighting.weights(cnn, images) * each).mean())
+    torch.testing.assert_close(loss, (networks.example_weights(cnn, images) * each).mean())
 
     features = DigitProblem().encode(pretrained.encoder, Images(images, labels))
     loss = DigitProblem().head_loss(pretrained.head, features, Images(images, labels))
@@ -85,7 +85,7 @@ def test_losses_are_those_of_a_torch_module(heads: Heads) -> None:
 
 
 def test_the_rotation_loss_is_its_two_halves() -> None:
-    pretrained, _ = mlp.initial("shared", 10, 10, stream(0), "cpu")
+    pretrained, _ = networks.initial("shared", 10, 10, stream(0), "cpu")
     batch = RotationBatch(*minibatch(1), torch.randn(20, generator=stream(2)))
     meta = {"mean": torch.tensor(30.0), "deviation": torch.tensor(4.0)}
     problem = RotationProblem()
@@ -95,7 +95,7 @@ def test_the_rotation_loss_is_its_two_halves() -> None:
 
 
 def test_stacked_replicates_have_their_own_losses() -> None:
-    single = [mlp.initial("separate", 10, 10, stream(seed), "cpu") for seed in range(3)]
+    single = [networks.initial("separate", 10, 10, stream(seed), "cpu") for seed in range(3)]
     batches = [RotationBatch(*minibatch(seed), torch.randn(20, generator=stream(seed))) for seed in range(3)]
     metas = [{"mean": torch.tensor(20.0 * seed)} for seed in range(3)]
     problem, stacked = RotationProblem(), Stacked(RotationProblem())
@@ -113,7 +113,7 @@ def test_stacked_replicates_have_their_own_losses() -> None:
 
 def test_the_weighting_cnn_is_the_papers() -> None:
     """Two convolutions (32 of 5 x 5, 64 of 3 x 3), each with BatchNorm, ReLU, pooling; a linear layer; 2 * sigmoid."""
-    params = weighting.network(stream(0))
+    params = networks.weighting(stream(0))
     for name in (
         "norm1.weight",
         "norm1.bias",
@@ -131,12 +131,12 @@ def test_the_weighting_cnn_is_the_papers() -> None:
         layers[index].load_state_dict(own, strict=not name.startswith("norm"))
     images = torch.rand(12, 28, 28, generator=stream(2))
     expected = 2 * torch.sigmoid(nn.Sequential(*layers)(images.unsqueeze(1)).squeeze(1))
-    torch.testing.assert_close(weighting.weights(params, images), expected)
+    torch.testing.assert_close(networks.example_weights(params, images), expected)
 
 
 def test_weights_of_examples_lie_between_0_and_2() -> None:
-    params = {name: 3 * value for name, value in weighting.network(stream(0)).items()}
-    weights = weighting.weights(params, torch.rand(50, 28, 28, generator=stream(1)))
+    params = {name: 3 * value for name, value in networks.weighting(stream(0)).items()}
+    weights = networks.example_weights(params, torch.rand(50, 28, 28, generator=stream(1)))
     assert weights.shape == (50,)
     assert weights.min() > 0
     assert weights.max() < 2
@@ -144,19 +144,19 @@ def test_weights_of_examples_lie_between_0_and_2() -> None:
 
 
 def test_the_weighting_cnn_depends_on_its_stream_only() -> None:
-    first: Params = weighting.network(stream(0))
+    first: Params = networks.weighting(stream(0))
     torch.manual_seed(99)
-    again, other = weighting.network(stream(0)), weighting.network(stream(1))
+    again, other = networks.weighting(stream(0)), networks.weighting(stream(1))
     assert all(torch.equal(value, again[name]) for name, value in first.items())
     assert not torch.equal(first["conv1.weight"], other["conv1.weight"])
 
 
 def test_the_weighting_cnn_gets_a_finite_hypergradient_through_both_stages() -> None:
-    pretrained, head = mlp.initial("separate", 20, 5, stream(0), "cpu")
+    pretrained, head = networks.initial("separate", 20, 5, stream(0), "cpu")
     result = hypergradient(
         WeightingProblem(),
         pretrained,
-        weighting.network(stream(1)),
+        networks.weighting(stream(1)),
         head,
         pretrain_batch=minibatch(2, classes=20),
         train_batches=[minibatch(3, classes=5)],
@@ -183,11 +183,11 @@ class ExampleWeights(ExampleWeightsProblem):
 
 @pytest.mark.parametrize("problem", [Rotation(), Weighting(), ExampleWeights()], ids=lambda each: type(each).__name__)
 def test_second_derivatives_are_differences_of_gradients(problem: DigitProblem) -> None:
-    pretrained, head = mlp.initial("separate", 10, 5, stream(0), "cpu")
+    pretrained, head = networks.initial("separate", 10, 5, stream(0), "cpu")
     batch = minibatch(1)
     metas: dict[type, Params] = {
         Rotation: {"mean": torch.tensor(30.0), "deviation": torch.tensor(4.0)},
-        Weighting: weighting.network(stream(4)),
+        Weighting: networks.weighting(stream(4)),
         ExampleWeights: {"weights": torch.rand(20, generator=stream(3))},
     }
     rotated = RotationBatch(*batch, torch.randn(20, generator=stream(2)))

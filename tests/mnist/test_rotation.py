@@ -8,10 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from metapt.domains.mnist import mlp, problem
-from metapt.domains.mnist.problem import RotationBatch, RotationProblem
-from metapt.domains.mnist.rotation import rotate
-from metapt.domains.mnist.studies import rotation as rotation_study
+from metapt.domains.mnist import batches, networks, problem
+from metapt.domains.mnist.problem import RotationBatch, RotationProblem, rotate
 from metapt.hypergrad import Pretrained
 
 
@@ -70,8 +68,8 @@ def normal_with(angles: Tensor, mean: float, deviation: float) -> bool:
 
 def test_fine_tuning_images_are_rotated_by_draws_from_the_target(monkeypatch: pytest.MonkeyPatch) -> None:
     angles: list[Tensor] = []
-    monkeypatch.setattr(rotation_study, "rotate", lambda pixels, degrees: angles.append(degrees) or pixels)
-    rotation_study.rotated(torch.zeros(4000, 1, 1), (45.0, 15.0), torch.Generator().manual_seed(1))
+    monkeypatch.setattr(batches, "rotate", lambda pixels, degrees: angles.append(degrees) or pixels)
+    batches.rotated(torch.zeros(4000, 1, 1), (45.0, 15.0), torch.Generator().manual_seed(1))
     assert normal_with(angles[0], 45, 15)
 
 
@@ -87,6 +85,6 @@ def test_pretraining_images_are_rotated_by_draws_from_the_learned_distribution(
     monkeypatch.setattr(problem, "rotate", lambda pixels, degrees: angles.append(degrees) or pixels)
     noise = torch.randn(4000, generator=torch.Generator().manual_seed(2))
     batch = RotationBatch(torch.zeros(4000, 28, 28), torch.zeros(4000, dtype=torch.int64), noise)
-    pretrained: Pretrained = mlp.initial("separate", 10, 10, torch.Generator().manual_seed(0), "cpu")[0]
+    pretrained: Pretrained = networks.initial("separate", 10, 10, torch.Generator().manual_seed(0), "cpu")[0]
     RotationProblem().pretrain_loss(pretrained, {name: torch.tensor(value) for name, value in meta.items()}, batch)
     assert normal_with(angles[0], 70, deviation)

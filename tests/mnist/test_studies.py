@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import torch
 
 from metapt.domains.mnist import quantities
 from metapt.domains.mnist.arms import Outcome, Run
+from metapt.domains.mnist.batches import RotationBatches, SingleBatches, WeightingBatches
 from metapt.domains.mnist.config import (
     CURVATURE,
     SHARED,
@@ -27,18 +27,16 @@ from metapt.domains.mnist.config import (
 )
 from metapt.domains.mnist.data.prepare import MnistData
 from metapt.domains.mnist.domain import DOMAIN
+from metapt.domains.mnist.experiments.bptt import run as bptt_study
+from metapt.domains.mnist.experiments.example_weighting import run as weighting_study
+from metapt.domains.mnist.experiments.fidelity import run as fidelity_study
+from metapt.domains.mnist.experiments.rotation_mean import run as rotation_study
 from metapt.domains.mnist.jobs import MnistJobs
-from metapt.domains.mnist.studies import bptt as bptt_study
-from metapt.domains.mnist.studies import fidelity as fidelity_study
-from metapt.domains.mnist.studies import rotation as rotation_study
-from metapt.domains.mnist.studies import weighting as weighting_study
-from metapt.domains.mnist.studies.bptt import SingleBatches
-from metapt.domains.mnist.studies.rotation import RotationBatches
-from metapt.domains.mnist.studies.weighting import WeightingBatches
 from metapt.evaluation import metrics
 from metapt.evaluation.comparisons import BEYOND_THE_PAPER
 from metapt.evaluation.experiment import SUMMARY
 from metapt.evaluation.paper import paper_numbers
+from metapt.execute import work_of
 from metapt.jobs import Place
 from metapt.machine import Machine
 
@@ -102,7 +100,7 @@ def train(experiment: str, study: Any, arm: str, digits_file: Path, results: Pat
     outputs = {name: Path(path) for name, path in job.outputs.items()}
     outputs["metrics"].parent.mkdir(parents=True)
     inputs = {name: Path(path) for name, path in job.inputs.items()} | {"data": digits_file}
-    import_module(f"metapt.{job.entry}").run(job.config, inputs, outputs, Machine())
+    work_of(job)(inputs, outputs, Machine())
     kept = job.config.get("checkpoint")
     assert kept is None or not Path(kept).parent.exists() or not list(Path(kept).parent.iterdir()), "it is removed"
     return outputs
@@ -256,7 +254,7 @@ def test_a_replicate_of_the_rotation_learns_the_same_among_others_as_alone(
 ) -> None:
     def learned(replicates: int | list[int]) -> dict[int, float]:
         study = RotationMean(**SIZES, epochs=2, replicates=replicates, arms={"meta": arm})
-        results = rotation_study.train_mean(study, run_as("rotation_mean"), digits)
+        results = rotation_study.train(study, run_as("rotation_mean"), digits)
         forget(results)
         rows = [row for row in results.metrics if row["metric"] == quantities.MEAN]
         assert {row["replicate"] for row in results.series} == {row["replicate"] for row in rows}
@@ -322,7 +320,7 @@ def test_pt_steps_of_every_arm_see_the_same_rotated_images(
         seen(
             monkeypatch,
             RotationBatches,
-            lambda arm=arm: rotation_study.train_mean(study, run_as("rotation_mean", arm), digits),
+            lambda arm=arm: rotation_study.train(study, run_as("rotation_mean", arm), digits),
         )
         for arm in ("meta", name)
     )
@@ -540,7 +538,7 @@ def test_listed_seeds_of_mean_and_deviation_learn_the_same_from_the_first_start_
 ) -> None:
     def learned(replicates: int | list[int]) -> dict[tuple[str, int], float]:
         study = RotationMeanStd(**SIZES, epochs=1, replicates=replicates, starts=[(10.0, 1.0), (20.0, 1.0)])
-        results = rotation_study.train_mean_std(study, run_as("rotation_mean_std"), digits)
+        results = rotation_study.train(study, run_as("rotation_mean_std"), digits)
         forget(results)
         assert len({row["replicate"] for row in results.series}) == 4
         rows = [row for row in results.metrics if row["metric"] == quantities.MEAN]
@@ -555,7 +553,7 @@ def test_listed_seeds_of_mean_and_deviation_learn_the_same_from_the_first_start_
 
 def test_starts_of_mean_and_deviation_have_random_streams_of_their_own(digits: MnistData, run_as: RunAs) -> None:
     study = RotationMeanStd(**SIZES, epochs=1, replicates=2, starts=[(10.0, 1.0), (10.0, 1.0 + 1e-6)])
-    results = rotation_study.train_mean_std(study, run_as("rotation_mean_std"), digits)
+    results = rotation_study.train(study, run_as("rotation_mean_std"), digits)
     learned = [row["value"] for row in results.metrics if row["metric"] == quantities.MEAN]
     assert len(learned) == len({round(value, 3) for value in learned}) == 4
 
@@ -572,7 +570,7 @@ def test_a_headroom_tests_each_seed_on_its_own(digits_file: Path, tmp_path: Path
         needs = DOMAIN.experiments["headroom"].needs(made, made.config.headroom)  # type: ignore[attr-defined]
         job = next(job for job in needs.runs if job.name == "mnist/headroom/headroom-0-01")
         outputs = {name: tmp_path / f"{len(seeds)}-{name}.csv" for name in job.outputs}
-        import_module(f"metapt.{job.entry}").run(job.config, {"data": digits_file}, outputs, Machine())
+        work_of(job)({"data": digits_file}, outputs, Machine())
         table = metrics.read(outputs["metrics"])
         assert set(table["evaluation"]) == {"full_transfer"}
         return {(row["metric"], int(row["replicate"])): row["value"] for row in table.to_dict("records")}

@@ -12,7 +12,9 @@ from metapt.evaluation.headroom import REFERENCE, headroom
 from metapt.evaluation.headroom_table import grids, read
 from metapt.evaluation.statistics import estimate_mean
 
-from .pages import FT, HEADROOM, LINEAR, RESULTS, ROOT, text_of, words_of
+from .pages import FT, LINEAR, RESULTS, ROOT, text_of, words_of
+
+HEADROOM = (RESULTS / "headroom.md").read_text(encoding="utf-8")
 
 
 def test_the_code_of_the_page_reads_the_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:

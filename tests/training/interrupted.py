@@ -14,8 +14,8 @@ import sys
 import time
 from pathlib import Path
 
-import metapt.domains.mnist.studies.bptt
-import metapt.domains.mnist.studies.weighting  # noqa: F401 - imported here once, so that no child has to
+import metapt.domains.mnist.experiments.bptt.run
+import metapt.domains.mnist.experiments.example_weighting.run  # noqa: F401 - imported here once, so that no child has to
 from metapt.execute import execute
 from metapt.jobs import Job
 from metapt.training.timing import Every

@@ -238,7 +238,7 @@ def test_two_jobs_of_the_same_run_do_not_end_each_other(path: Path) -> None:
 
 
 def test_a_run_goes_on_where_its_results_were_moved() -> None:
-    module = "metapt.domains.mnist.studies.rotation"
+    module = "metapt.domains.mnist.experiments.rotation_mean.run"
     first, second = (
         fingerprint({"seed": 1, "checkpoint": f"{folder}/.resume/a.pt"}, {}, module, "cpu") for folder in ("one", "two")
     )

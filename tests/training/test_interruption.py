@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from metapt import records
-from metapt.domains.mnist.data import prepare
+from metapt.domains.mnist.data import FILES, prepare
 from metapt.domains.mnist.data.simulate import write_digits
-from metapt.domains.mnist.data.sources import FILES
 from metapt.files import sha256
 from metapt.machine import Machine
+from metapt.sections import JobSettings
 from metapt.training.checkpoint import Checkpoint
 from metapt.training.interruption import SIGNALS, Interrupted, noticed, told_to_end
 from metapt.training.timing import Every
@@ -86,11 +86,11 @@ def wait_until_signals_are_noticed(process: subprocess.Popen[str]) -> None:
 def test_a_run_that_is_told_to_end_twice_ends_in_the_same_bits(tmp_path: Path) -> None:
     raw = {name: tmp_path / name for name in FILES.values()}
     write_digits(raw)
-    prepare.run({}, raw, {"data": tmp_path / "digits.pt"}, Machine())
+    prepare.run(JobSettings(), raw, {"data": tmp_path / "digits.pt"}, Machine())
     described = {
         "stage": "study",
         "name": "mnist/rotation_mean/a",
-        "entry": "domains.mnist.studies.rotation",
+        "entry": "domains.mnist.experiments.rotation_mean.run",
         "config": {
             "domain": "mnist",
             "experiment": "rotation_mean",

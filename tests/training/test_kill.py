@@ -13,11 +13,11 @@ import pandas as pd
 import pytest
 
 from metapt import records
-from metapt.domains.mnist.data import prepare
+from metapt.domains.mnist.data import FILES, prepare
 from metapt.domains.mnist.data.simulate import write_digits
-from metapt.domains.mnist.data.sources import FILES
 from metapt.files import sha256
 from metapt.machine import Machine
+from metapt.sections import JobSettings
 
 pytestmark = pytest.mark.slow
 KILLS = 3
@@ -30,7 +30,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("digits")
     raw = {name: folder / name for name in FILES.values()}
     write_digits(raw)
-    prepare.run({}, raw, {"data": folder / "digits.pt"}, Machine())
+    prepare.run(JobSettings(), raw, {"data": folder / "digits.pt"}, Machine())
     sums = {"outputs": {"data": sha256(folder / "digits.pt")}}
     records.write(folder / "digits.run.json", {"outputs": {"data": "digits.pt"}, "sha256": sums})
     return folder / "digits.pt"
@@ -39,7 +39,6 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def interrupted(
     folder: Path,
     data: Path,
-    study: str,
     experiment: str,
     settings: dict[str, Any],
     saves: tuple[int, int],
@@ -47,7 +46,8 @@ def interrupted(
 ) -> dict[str, Any]:
     """Run it whole and in pieces, into folder/whole and folder/cut; return the number of kills and where it resumed."""
     config = {"domain": "mnist", "experiment": experiment, "arm": "a", "settings": settings}
-    job = {"entry": f"domains.mnist.studies.{study}", "config": config, "data": str(data), "threads": threads}
+    entry = f"domains.mnist.experiments.{experiment}.run"
+    job = {"entry": entry, "config": config, "data": str(data), "threads": threads}
     described = job | {"seed": 7, "saves": saves, "kills": KILLS}
     (folder / "job.json").write_text(json.dumps(described))
     command = [sys.executable, str(DRIVER), str(folder / "job.json")]
@@ -79,7 +79,7 @@ def test_stacked_replicates(data: Path, tmp_path: Path) -> None:
         "average_decay": 0.9,
     }
     settings = ROTATION | {"epochs": 2, "arms": {"a": {"method": "meta", **arm}}}
-    report = interrupted(tmp_path, data, "rotation", "rotation_mean", settings, saves=(2, 6))
+    report = interrupted(tmp_path, data, "rotation_mean", settings, saves=(2, 6))
     steps = went_on_at(report, "meta-PT")
     assert steps == sorted(steps)
     assert len(set(steps)) >= KILLS - 1  # it got on in between
@@ -96,7 +96,7 @@ def test_replicates_in_threads(data: Path, tmp_path: Path) -> None:
         "epochs": 2,
         "arms": {"a": {"method": "meta", "unroll": "head", "pretrain_lr": 1e-3, "meta_lr": 1e-3}},
     }
-    report = interrupted(tmp_path, data, "weighting", "example_weighting", settings, saves=(3, 6), threads=2)
+    report = interrupted(tmp_path, data, "example_weighting", settings, saves=(3, 6), threads=2)
     assert went_on_at(report, "meta-PT of seed 0")
     assert same_bytes(tmp_path, "metrics.csv")
     assert same_bytes(tmp_path, "series.csv")
@@ -110,7 +110,7 @@ def test_backpropagation_through_pt_and_ft(data: Path, tmp_path: Path) -> None:
         "evaluations": 1,
         "arms": {"a": {"method": "bptt", "outer_steps": 16}},
     }
-    report = interrupted(tmp_path, data, "bptt", "bptt", settings, saves=(2, 5))
+    report = interrupted(tmp_path, data, "bptt", settings, saves=(2, 5))
     assert len(set(went_on_at(report, "mnist_bptt a"))) >= KILLS - 1
     assert same_bytes(tmp_path, "series.csv")
     tables = [pd.read_csv(tmp_path / part / "metrics.csv").set_index("metric")["value"] for part in ("whole", "cut")]

@@ -75,7 +75,7 @@ def test_without_snakemakes_notes_a_changed_value_reruns_what_it_touches(again: 
 @pytest.mark.parametrize(
     ("module", "jobs"),
     [
-        ("domains/mnist/rotation.py", {"study": len(ARMS), "summarise": 1, "collect": 1, "page": 1}),
+        ("domains/mnist/problem.py", {"study": len(ARMS), "summarise": 1, "collect": 1, "page": 1}),
         ("evaluation/figures.py", {"summarise": 1, "collect": 1, "page": 1}),
         ("domains/ecg/augment.py", {}),
     ],

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import pandas as pd
 
 from metapt.evaluation.results import Results
 from metapt.evaluation.statistics import paired_difference
-from metapt.sections import Section, plain
+from metapt.sections import OWN_KEYS, ArmSection, Section, plain
 
 COLUMNS = [
     "experiment", "arm", "control", "changed", "setting", "evaluation", "metric",
@@ -17,26 +17,28 @@ COLUMNS = [
 ]  # fmt: skip
 
 
-def pairs(arms: Mapping[str, Section], claimed: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:
-    """Return the arms that are compared, as (arm, control), with the setting in which they differ in words.
+def compared(arms: Mapping[str, ArmSection], claimed: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:
+    """Return the arms that are compared, as (arm, control), with the settings in which they differ in words.
 
-    They are the arm and the control of each claim on two different arms, and each arm with the first arm before it that
-    differs from it in one setting, such as an arm of an ablation and the one that it extends.
+    They are the arm and the control of each claim on two different arms, whose words are empty, and each arm with the
+    one that it extends.
     """
-    settings = {name: _flat(plain(arm)) for name, arm in arms.items()}
     found = {(arm, control): "" for arm, control in claimed if arm and control and arm != control}
-    for place, (arm, ours) in enumerate(settings.items()):
-        for control, others in list(settings.items())[:place]:
-            changed = [key for key in ours | others if ours.get(key) != others.get(key)]
-            if len(changed) == 1 and (control, arm) not in found:
-                [key] = changed
-                now, before = (each.get(key, "the domain's") for each in (ours, others))
-                found[arm, control] = f"{key}: {now}, not {before}"
-                break
+    for name, arm in arms.items():
+        parent = arm.extends
+        if parent is not None and parent in arms and (name, parent) not in found:
+            found[name, parent] = "; ".join(_changed(_flat(arm), _flat(arms[parent])))
     return found
 
 
-def differences(results: Results, compared: Mapping[tuple[str, str], str]) -> pd.DataFrame:
+def _changed(ours: dict[str, Any], others: dict[str, Any]) -> Iterator[str]:
+    for key in ours | others:
+        now, before = (each.get(key, "the domain's") for each in (ours, others))
+        if now != before:
+            yield f"{key}: {now}, not {before}"
+
+
+def differences(results: Results, chosen: Mapping[tuple[str, str], str]) -> pd.DataFrame:
     """Return a table with the columns `COLUMNS` and a row for each pair and each number that both arms have.
 
     Independent replicates are paired, as PT seeds are; arms that do not have the same ones are left out.
@@ -48,7 +50,7 @@ def differences(results: Results, compared: Mapping[tuple[str, str], str]) -> pd
         )
     }
     rows: list[dict[str, Any]] = []
-    for (arm, control), changed in compared.items():
+    for (arm, control), changed in chosen.items():
         for (name, setting, *cell), ours in cells.items():
             others = cells.get((control, results.setting_of_control(control, str(setting)), *cell))
             if name != arm or others is None or set(ours.index) != set(others.index):
@@ -61,9 +63,10 @@ def differences(results: Results, compared: Mapping[tuple[str, str], str]) -> pd
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
-def _flat(settings: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    """Return nested settings as one dictionary with dotted keys; a section without keys leaves none."""
+def _flat(settings: Section | Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    """Return nested settings, without `OWN_KEYS`, as one dictionary with dotted keys; an empty section leaves none."""
     found: dict[str, Any] = {}
-    for key, value in settings.items():
-        found |= _flat(value, f"{above}{key}.") if isinstance(value, dict) else {f"{above}{key}": value}
+    for key, value in (settings if isinstance(settings, Mapping) else plain(settings)).items():
+        if key not in OWN_KEYS:
+            found |= _flat(value, f"{above}{key}.") if isinstance(value, dict) else {f"{above}{key}": value}
     return found

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from metapt.evaluation import figures, metrics
 from metapt.evaluation.comparisons import STAND_IN, Comparison, judge
-from metapt.evaluation.differences import differences, pairs
+from metapt.evaluation.differences import compared, differences
 from metapt.evaluation.results import Results
 from metapt.evaluation.tables import Tables, write_blocks
 from metapt.files import atomic_path
@@ -73,9 +73,7 @@ class Experiment:
         claims = judge(results.name, self.comparisons(results))
         if results.config.stand_in:
             claims["paper"] = STAND_IN
-        compared = differences(
-            results, pairs(results.arm_settings(), zip(claims["arm"], claims["control"], strict=True))
-        )
-        for name, table in (("claims", claims), ("differences", compared)):
+        chosen = compared(results.arm_settings(), zip(claims["arm"], claims["control"], strict=True))
+        for name, table in (("claims", claims), ("differences", differences(results, chosen))):
             with atomic_path(outputs[name]) as path:
                 table.to_csv(path, index=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from metapt.evaluation import figures
@@ -17,19 +17,14 @@ class Look(NamedTuple):
     line: str
 
 
-Known = Mapping[str, tuple[str, int, int, str]]
-"""Label, index into the palette, index into the markers and line, by arm; arms of one colour differ in the last two."""
+Style = tuple[int, int, str]
+"""Index into the palette, index into the markers, and line; arms of one colour differ in the last two."""
 
 
-def label(arm: str, known: Known) -> str:
-    """Return the label of an arm: the known one, else its name with spaces."""
-    return known[arm][0] if arm in known else arm.replace("_", " ")
-
-
-def looks(arms: Sequence[str], known: Known) -> dict[str, Look]:
-    """Return the look of each arm: the known one, else one that depends on its position in `arms`."""
+def looks(labels: Mapping[str, str], styles: Mapping[str, Style]) -> dict[str, Look]:
+    """Return the look of each arm, given labels by arm: in its style, else one that depends on its position."""
     found = {}
-    for place, arm in enumerate(arms):
-        name, colour, marker, line = known.get(arm, (label(arm, known), place, place, "-."))
+    for place, (arm, name) in enumerate(labels.items()):
+        colour, marker, line = styles.get(arm, (place, place, "-."))
         found[arm] = Look(name, figures.colour(colour), figures.MARKERS[marker % len(figures.MARKERS)], line)
     return found

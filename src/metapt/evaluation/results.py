@@ -16,7 +16,7 @@ from metapt.errors import DataError
 from metapt.evaluation import metrics
 from metapt.evaluation.paper import paper_numbers
 from metapt.files import reading
-from metapt.sections import DomainSection, ExperimentSection, Section
+from metapt.sections import DomainSection, ExperimentSection
 
 _SERIES = ["stage", "arm", "setting", "seed", "replicate", "step", "name", "value"]
 _SEED = re.compile(r"seed(\d+)")
@@ -50,7 +50,7 @@ class Results:
         section: ExperimentSection = self.section
         return section.arm_names()
 
-    def arm_settings(self) -> dict[str, Section]:
+    def arm_settings(self) -> dict[str, Any]:
         """Return the settings of the arms that the experiment compares; none if its arms are not in the config.
 
         Arms of the experiment's own stand in the order of its defaults, and those that the config adds come last.

@@ -28,6 +28,7 @@ from metapt import records
 from metapt.digest import code_digest
 from metapt.errors import ConfigError, DataError
 from metapt.files import atomic_path, regular
+from metapt.sections import JobSettings
 from metapt.training import measure
 from metapt.training.interruption import end_if_told
 
@@ -37,21 +38,21 @@ _ZIP = b"PK\x03\x04"  # the first bytes of a file of torch.save
 _REMOVE = "name another file, or remove this one, and the run begins anew."
 
 
-def fingerprint(config: dict[str, Any], inputs: dict[str, Path], module: str, device: str) -> str:
+def fingerprint(settings: JobSettings, inputs: dict[str, Path], module: str, device: str) -> str:
     """Return what must be equal for a run to resume from a checkpoint, as JSON.
 
     The library of float32 matrix products counts, too (see `metapt.training.products`).
 
     Args:
-        config: settings of the run; the path of its checkpoint does not count.
+        settings: of the job; the path of its checkpoint does not count, since results may be moved.
         inputs: files that the run reads; their contents count.
         module: `__name__` of the module whose import closure is the code of the job (see `code_digest`).
         device: kind of the device.
     """
     contents = {name: records.content(path) for name, path in inputs.items()}
     code, products = code_digest(module.removeprefix("metapt.")), torch.get_float32_matmul_precision()
-    settings = {key: value for key, value in config.items() if key != "checkpoint"}  # results may be moved
-    return json.dumps([settings, contents, code, torch.__version__, device, products], sort_keys=True)
+    own = settings.model_dump(mode="json", exclude={"checkpoint"})
+    return json.dumps([own, contents, code, torch.__version__, device, products], sort_keys=True)
 
 
 def described(value: object, place: str = "") -> dict[str, str]:

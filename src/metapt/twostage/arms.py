@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Annotated, Any, NamedTuple, TypeVar, get_args
+from collections.abc import Collection, Iterable, Mapping
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 from pydantic import Field, PlainSerializer
 
-from metapt.sections import Section, plain
+from metapt.sections import OWN_KEYS, ArmSection, Section, key, plain
 
 S = TypeVar("S", bound=Section)
 
@@ -30,15 +30,30 @@ def changed(section: S, changes: S) -> S:
     return section.model_copy(update={key: getattr(changes, key) for key in changes.model_fields_set})
 
 
-def own_settings(arm: Section) -> dict[str, Any]:
-    """Return the settings of an arm without its changes of its domain's."""
-    return {key: value for key, value in plain(arm).items() if key not in CHANGES}
+class ComparedArm(ArmSection):
+    """An arm that claims compare with its controls."""
+
+    controls: dict[str, list[str] | None] = key(
+        {},
+        "arms that the arm is claimed to beat, each with the keys, beside the method, that the claim is about, so that "
+        "the two may differ in them; empty: no control",
+    )
+    label: str = key("", "name in tables and figures; empty: its key")
 
 
-def pretrain_settings(arm: Any, domain: Any) -> dict[str, Any]:
+A = TypeVar("A", bound=ComparedArm)
+
+
+def to_pretrain(arm: A) -> A:
+    """Return an arm without its changes of its domain's sections, and without what no run depends on."""
+    changes = {key: type(getattr(arm, key))() for key in CHANGES if key in type(arm).model_fields}
+    return arm.to_run().model_copy(update=changes)
+
+
+def pretrain_part(arm: Any, domain: Any) -> dict[str, Any]:
     """Return the settings on which the PT of an arm of a domain depends."""
     pretrain = {} if arm.method == NO_PT else plain(changed(domain.pretrain, arm.pretrain))
-    return {"arm_settings": own_settings(arm), "pretrain": pretrain}
+    return {"arm_settings": plain(to_pretrain(arm)), "pretrain": pretrain}
 
 
 def sharing(pretraining: Mapping[str, dict[str, Any]]) -> dict[str, str]:
@@ -73,23 +88,6 @@ def without_pretraining(control: str, arms: Mapping[str, Any], finetune: Section
     return next((name for name in found if name != control), None)
 
 
-def counterpart(kind: type[S], arm: Section, **own: Any) -> S:
-    """Return the arm of another method that differs from `arm` in nothing that both methods have a key for.
-
-    The other keys have the values `own`, or else their defaults.
-    """
-    shared = {key: getattr(arm, key) for key in kind.model_fields if key in type(arm).model_fields}
-    (method,) = get_args(kind.model_fields["method"].annotation)
-    return kind(**shared | own | {"method": method})
-
-
-def equal_to(wanted: Iterable[Section], arms: Mapping[str, Section]) -> list[str]:
-    """Return for each wanted arm the name of the first arm that equals it; wanted arms without one are left out."""
-    settings = {name: plain(arm) for name, arm in arms.items()}
-    found = (next((name for name, each in settings.items() if each == plain(arm)), None) for arm in wanted)
-    return [name for name in found if name is not None]
-
-
 class Pair(NamedTuple):
     """Two arms that are compared: the claim that the arm beats its control."""
 
@@ -98,30 +96,43 @@ class Pair(NamedTuple):
     papers: bool = False  # whether the paper makes the claim
 
 
+def pairs(arms: Mapping[str, ComparedArm], papers: Collection[tuple[str, str]] = ()) -> list[Pair]:
+    """Return the pairs of `arms` that are compared: those of the `papers` claims first."""
+    found = [(arm, control) for arm, own in arms.items() for control in controls_of(own) if control in arms]
+    first = [pair for pair in papers if pair in found]
+    return [Pair(*pair, pair in first) for pair in dict.fromkeys([*first, *found])]
+
+
+def controls_of(arm: ComparedArm) -> dict[str, list[str]]:
+    """Return the controls of an arm, each with the keys that the claim is about."""
+    return {control: about for control, about in arm.controls.items() if about is not None}
+
+
 def differing(arm: Section, control: Section) -> set[str]:
-    """Return the keys that both arms have, but for the method, and in which they differ."""
-    common = type(arm).model_fields.keys() & type(control).model_fields.keys() - {"method"}
-    ours, others = plain(arm), plain(control)
-    return {key for key in common if ours[key] != others[key]}
+    """Return the keys of the control in which the two differ, beside their methods.
 
-
-def pairs(
-    arms: Mapping[str, Section],
-    papers: Mapping[tuple[str, str], Collection[str]],
-    controls: Callable[[str], Iterable[str]],
-) -> list[Pair]:
-    """Return the pairs of `arms` that are compared: those of the paper, then each arm and each of its `controls`.
-
-    `papers` has arm and control of each claim of the paper, and the keys in which the two differ beside their methods.
-    A config may make them differ in more, and then they are not compared.
+    A key that only the control has counts if its value is not the default.
     """
-    found = {
-        (arm, control): Pair(arm, control, papers=True)
-        for (arm, control), claimed in papers.items()
-        if {arm, control} <= arms.keys() and differing(arms[arm], arms[control]) <= set(claimed)
-    }
-    for arm in arms:
-        for control in controls(arm):
-            if control in arms:
-                found.setdefault((arm, control), Pair(arm, control))
-    return list(found.values())
+    known = type(control).model_fields.items()
+    defaults = plain({key: field.get_default() for key, field in known if not field.is_required()})
+    ours, others = defaults | plain(arm), plain(control)
+    return {key for key, value in others.items() if value != ours.get(key)} - {"method", *OWN_KEYS}
+
+
+def check_controls(names: Iterable[str], arms: Mapping[str, ComparedArm], known: Collection[str]) -> None:
+    """Check the arms `names` that an experiment compares; `arms` have what they take from other arms.
+
+    Raises ValueError if a control is not among the `known` arms, or if an arm and a control that is among `names`
+    differ in more than the claim is about.
+    """
+    for name in names:
+        for control, about in controls_of(arms[name]).items():
+            place = f"arms.{name}.controls.{control}"
+            if control not in known:
+                raise ValueError(f"{place} is no arm; legal: {', '.join(known)}")
+            further = differing(arms[name], arms[control]) - set(about) if control in arms else set()
+            if further:
+                raise ValueError(
+                    f"{place}: the two differ in {', '.join(sorted(further))}; legal: arms that differ in nothing but "
+                    "the method and the keys that the control names, or an empty control, which is none"
+                )

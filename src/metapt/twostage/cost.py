@@ -63,7 +63,6 @@ def experiment(
     order: int,
     needs: Callable[[Any, Any], Needs],
     results: type[TwoStageResults],
-    looks: Callable[[list[str]], Mapping[str, Look]],
     plain: Callable[[Any], str | None],
     meta_arms: Callable[[Any], list[str]],
     papers: tuple[str, str],
@@ -73,12 +72,12 @@ def experiment(
 ) -> Experiment:
     """Return the record of an experiment on the cost of PT on a `problem`, which is named in words.
 
-    `plain` and `meta_arms` return the arm of plain PT and the meta arms of the results. `looks` returns the looks of
-    arms. `papers`, `papers_ratio` and `limits` are those of `cost_of` and `comparisons`.
+    `plain` and `meta_arms` return the arm of plain PT and the meta arms of the results. `papers`, `papers_ratio` and
+    `limits` are those of `cost_of` and `comparisons`.
     """
 
     def measured(found: Any) -> Cost:
-        return cost_of(found, looks(found.arms), plain(found), papers, papers_ratio)
+        return cost_of(found, found.looks(), plain(found), papers, papers_ratio)
 
     title = f"Time and memory of PT on {problem}"
     return Experiment(

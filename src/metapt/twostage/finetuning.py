@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 import torch
+from torch import Tensor
 
+from metapt.errors import DataError
 from metapt.evaluation import metrics
+from metapt.evaluation.auroc import undefined_classes
+from metapt.hypergrad import Params, Pretrained
 from metapt.training.checkpoint import Checkpoint
 from metapt.training.progress import seconds_left_out, steps
 from metapt.training.seeds import generator
-from metapt.twostage.heads import Score, highest
+from metapt.twostage.heads import Examples, Score, highest, linear_heads
 from metapt.twostage.quantities import FT_TIME, FULL_TRANSFER, LINEAR_EVALUATION, VALIDATION_AUROC
 from metapt.twostage.replicates import pair
+from metapt.twostage.stages import FinetuneSettings
 from metapt.twostage.transfer import Transfer
 
 log = logging.getLogger(__name__)
@@ -56,32 +62,107 @@ class Scores:
         self._checkpoint.remove()
 
 
-def parts(config: dict[str, Any]) -> list[Part]:
-    """Return the parts of a job, whose `config` has `evaluations` and the number `finetune_seeds`.
+class FinetuneProblem(ABC):
+    """What FT trains: a network and a linear head on a labelled data set.
 
-    The order does not depend on what a resumed job did first.
+    Attributes:
+        epochs, batch_size: of FT of the whole network.
+        linear_lrs, linear_epochs: of linear evaluation.
     """
-    return [(name, number) for name in config["evaluations"] for number in range(config["finetune_seeds"])]
+
+    epochs: int
+    batch_size: int
+    linear_lrs: Sequence[float]
+    linear_epochs: int
+
+    @abstractmethod
+    def initial_head(self, generator: torch.Generator) -> Params:
+        """Return a head with random weights, on the CPU."""
+
+    def training(self, generator: torch.Generator) -> Callable[[Params], Iterator[Examples]]:
+        """Return a function that yields the features and labels of an epoch's minibatches, given the network.
+
+        The generator, on the CPU, draws the minibatches and what else is random. A problem without FT of the whole
+        network has no such function.
+        """
+        raise NotImplementedError
+
+    @abstractmethod
+    def examples(self, network: Params, part: Literal["train", "validation", "test"]) -> Examples:
+        """Return the features of all examples of a part in evaluation mode, without gradients, and their labels."""
+
+
+def full_transfer(
+    problem: FinetuneProblem, start: Pretrained, lr: float, generator: torch.Generator, label: str | None = None
+) -> Transfer:
+    """Return a run that trains the encoder (from `start`, which does not change) and a new linear head.
+
+    The generator, on the CPU, draws all that is random; the progress is shown under `label`.
+    """
+    epoch = problem.training(generator)
+    head = problem.initial_head(generator)
+    return Transfer(start, head, lr=lr, epochs=problem.epochs, epoch=epoch, examples=problem.examples, label=label)
+
+
+def linear_evaluation(problem: FinetuneProblem, start: Pretrained, generators: list[torch.Generator]) -> list[Score]:
+    """Train linear heads on the features of the frozen encoder, all at once, one for each generator and learning rate.
+
+    The score of a generator is that of the learning rate with the best validation AUROC; it does not depend on the
+    other generators.
+    """
+    network = {**start.encoder, **start.buffers}
+    parts: tuple[Literal["train", "validation", "test"], ...] = ("train", "validation", "test")
+    train, validation, test = (problem.examples(network, part) for part in parts)
+    return linear_heads(
+        train,
+        validation,
+        test,
+        [problem.initial_head(generator) for generator in generators],
+        lrs=problem.linear_lrs,
+        epochs=problem.linear_epochs,
+        batch_size=problem.batch_size,
+        generators=generators,
+    )
+
+
+def check_examples(train: int, evaluated: Mapping[str, Tensor], classes: Sequence[str], unit: str) -> None:
+    """Check that FT can train on `train` examples, and that the AUROC is defined on those that are evaluated.
+
+    Warn of classes that the AUROC leaves out. `evaluated` has labels [n, classes] by name, `unit` names the examples.
+
+    Raises:
+        DataError: there are fewer than 2 examples to train on, or no class has both labels among those evaluated.
+    """
+    if train < 2:
+        raise DataError(f"FT trains on 2 or more {unit}, and here on {train}; take a larger FT set.")
+    for name, labels in evaluated.items():
+        undefined = undefined_classes(labels)
+        if len(undefined) == len(classes):
+            raise DataError(
+                f"no class has both labels among the {len(labels)} {name} {unit}, so that no AUROC is defined; "
+                "take more."
+            )
+        if undefined:
+            names = ", ".join(classes[index] for index in undefined)
+            log.warning("the %s AUROC leaves out %s: all %d %s have the same label", name, names, len(labels), unit)
 
 
 @dataclass(frozen=True)
 class Start:
-    """An encoder, and the FT runs that start from it.
-
-    Attributes:
-        parts: the runs.
-        linear: returns the scores of linear evaluations, given a random stream for each.
-        transfer: returns an FT run of the whole network, given learning rate, random stream and label of the progress;
-            None if the domain has no such evaluation.
-    """
+    """An encoder, and the FT runs that start from it."""
 
     parts: list[Part]
-    linear: Callable[[list[torch.Generator]], list[Score]]
-    transfer: Callable[[float, torch.Generator, str], Transfer] | None = None
+    problem: FinetuneProblem
+    pretrained: Pretrained
+
+
+def parts(settings: FinetuneSettings) -> list[Part]:
+    """Return the parts of a job, in an order that does not depend on what a resumed job did first."""
+    return [(name, number) for name in settings.evaluations for number in range(settings.finetune_seeds)]
 
 
 def finetune(
-    config: dict[str, Any],
+    settings: FinetuneSettings,
     checkpoint: Checkpoint,
     starts: Callable[[list[Part]], Iterable[Start]],
     lrs: Sequence[float],
@@ -90,7 +171,7 @@ def finetune(
     """Fine-tune and test all runs of a job.
 
     Args:
-        config: of the job: `domain`, `arm`, `evaluations`, the PT `seed`, and the number `finetune_seeds`.
+        settings: of the job.
         checkpoint: keeps the scores.
         starts: returns the encoders from which runs start, given the remaining runs.
         lrs: learning rates of FT of the whole network. The validation AUROC of the first FT seed chooses the one for
@@ -98,17 +179,17 @@ def finetune(
         trial_epochs: epochs after which only the best learning rate goes on; None: all are trained to the end.
     """
     scores = Scores(checkpoint)
-    todo = [part for part in parts(config) if part not in scores]
+    todo = [part for part in parts(settings) if part not in scores]
     found = list(starts(todo)) if todo else []
     for index in steps(0, len(found), ends_rehearsal=True):
-        _linear(config, found[index], scores)
-        _transfer(config, found[index], lrs, trial_epochs, scores)
+        _linear(settings, found[index], scores)
+        _transfer(settings, found[index], lrs, trial_epochs, scores)
     return scores
 
 
-def _stream(config: dict[str, Any], part: Part) -> torch.Generator:
+def _stream(settings: FinetuneSettings, part: Part) -> torch.Generator:
     evaluation, number = part
-    return generator(f"{config['domain']} finetune", evaluation, config["seed"], number)
+    return generator(f"{settings.domain} finetune", evaluation, settings.seed, number)
 
 
 def _now() -> float:
@@ -116,22 +197,21 @@ def _now() -> float:
     return time.monotonic() + seconds_left_out()
 
 
-def _linear(config: dict[str, Any], start: Start, scores: Scores) -> None:
+def _linear(settings: FinetuneSettings, start: Start, scores: Scores) -> None:
     linear = [part for part in start.parts if part[0] == LINEAR_EVALUATION]
     if linear:
         begin = _now()
-        found = start.linear([_stream(config, part) for part in linear])
+        found = linear_evaluation(start.problem, start.pretrained, [_stream(settings, part) for part in linear])
         seconds = (_now() - begin) / len(linear)
         scores.add({part: each._replace(seconds=seconds) for part, each in zip(linear, found, strict=True)})
 
 
 def _transfer(
-    config: dict[str, Any], start: Start, lrs: Sequence[float], trial_epochs: int | None, scores: Scores
+    settings: FinetuneSettings, start: Start, lrs: Sequence[float], trial_epochs: int | None, scores: Scores
 ) -> None:
     def run(part: Part, lr: float) -> Transfer:
-        label = f"FT of {config['arm']}, seeds {config['seed']} and {part[1]}, learning rate {lr:g}"
-        assert start.transfer is not None, "the domain has no FT of the whole network"
-        return start.transfer(lr, _stream(config, part), label)
+        label = f"FT of {settings.arm}, seeds {settings.seed} and {part[1]}, learning rate {lr:g}"
+        return full_transfer(start.problem, start.pretrained, lr, _stream(settings, part), label)
 
     def scored(part: Part, lr: float) -> Score:
         begin = _now()
@@ -168,7 +248,7 @@ def _transfer(
 
 def write(
     scores: Scores,
-    config: dict[str, Any],
+    settings: FinetuneSettings,
     setting: str,
     numbers: Callable[[Score], dict[str, float]],
     outputs: dict[str, Path],
@@ -178,16 +258,16 @@ def write(
 
     Args:
         scores: scores of all its runs.
-        config: see `finetune`.
+        settings: of the job.
         setting: the setting in the metrics table.
         numbers: returns the numbers of a score by metric.
         outputs: paths of `metrics` and `series`.
         series: returns name, steps and values of the series of a score, apart from the validation AUROC of each epoch.
     """
     rows, steps = [], []
-    row = partial(metrics.row, config["domain"], config["arm"], setting=setting)
-    for part in parts(config):
-        evaluation, replicate, score = part[0], pair(config["seed"], part[1]), scores[part]
+    row = partial(metrics.row, settings.domain, settings.arm, setting=setting)
+    for part in parts(settings):
+        evaluation, replicate, score = part[0], pair(settings.seed, part[1]), scores[part]
         found = numbers(score) | {FT_TIME: score.seconds}
         rows += [row(*number, replicate=replicate, evaluation=evaluation) for number in found.items()]
         curve = score.validation_curve

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,12 @@ from typing import Any
 from metapt.evaluation import metrics
 from metapt.hypergrad import Params, Pretrained
 from metapt.hypergrad.params import detached
-from metapt.training.checkpoint import Checkpoint
+from metapt.training.checkpoint import Checkpoint, fingerprint
 from metapt.training.measure import Measured
 from metapt.training.pretrained_file import Learned, save_pretrained
 from metapt.training.recorder import Recorder
 from metapt.twostage.quantities import PEAK_MEMORY, PRETRAINING, TIME_PER_STEP, WALL_TIME
+from metapt.twostage.stages import PretrainSettings
 
 
 @dataclass
@@ -50,14 +52,22 @@ def finished(run: PretrainRun, measured: Measured) -> PretrainRun:
     return run
 
 
-def write(run: PretrainRun, config: dict[str, Any], setting: str, outputs: dict[str, Path]) -> None:
-    """Write `pretrained`, `metrics` and `series` of a PT run, and remove its checkpoints.
+def checkpoints(
+    settings: PretrainSettings, inputs: dict[str, Path], module: str, device: str
+) -> Callable[[str], Checkpoint]:
+    """Return a function that returns the checkpoint of a part of a PT job; `module`: see `fingerprint`."""
+    state, path = fingerprint(settings, inputs, module, device), Path(settings.checkpoint)
+    return lambda part: Checkpoint(path.with_name(f"{path.stem}{part}.pt"), state)
 
-    `config` is that of the job: `domain`, `arm` and `seed`; `setting` is for the metrics table.
+
+def write(run: PretrainRun, settings: PretrainSettings, setting: str, outputs: dict[str, Path]) -> None:
+    """Write `pretrained`, `metrics` and `series` of a PT job, and remove its checkpoints.
+
+    `setting` is for the metrics table.
     """
     save_pretrained(Learned(run.pretrained, run.meta), outputs["pretrained"])
-    words = {"replicate": config["seed"], "setting": setting, "evaluation": PRETRAINING}
-    metrics.write(metrics.rows_of(config["domain"], config["arm"], run.numbers, **words), outputs["metrics"])
+    words = {"replicate": settings.seed, "setting": setting, "evaluation": PRETRAINING}
+    metrics.write(metrics.rows_of(settings.domain, settings.arm, run.numbers, **words), outputs["metrics"])
     metrics.write_series(run.series, outputs["series"])
     for checkpoint in run.checkpoints:
         checkpoint.remove()

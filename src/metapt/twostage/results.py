@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import pandas as pd
 
+from metapt.evaluation.looks import Look, Style, looks
 from metapt.evaluation.metrics import NotMeasuredError
 from metapt.evaluation.results import Results
 from metapt.evaluation.statistics import Estimate
+from metapt.twostage.arms import Pair, pairs
 from metapt.twostage.quantities import EVALUATIONS, PRETRAINING
-from metapt.twostage.seeds import seed_means
+from metapt.twostage.seeds import over_runs, seed_means
+
+
+class Cell(NamedTuple):
+    """A place in a table of AUROC: an arm's FT runs in a setting under an evaluation."""
+
+    arm: str
+    setting: str  # as in the metrics table
+    evaluation: str
+    words: dict[str, Any]  # the columns of the table that say where it is, by name
 
 
 @dataclass(frozen=True)
@@ -21,6 +32,52 @@ class TwoStageResults(Results):
     """The results of an experiment with PT and FT runs."""
 
     auroc: ClassVar[str] = ""  # the metric by which FT runs are compared
+    styles: ClassVar[Mapping[str, Style]] = {}  # of arms of the default config, which look the same everywhere
+    papers_arms: ClassVar[Mapping[str, str]] = {}  # our name of an arm -> the paper's, where they differ
+    papers_claims: ClassVar[Collection[tuple[str, str]]] = ()  # arm and control of the paper's claims
+
+    def arm_settings(self) -> dict[str, Any]:
+        """Return the settings of the arms that the experiment compares, with what they take from other arms."""
+        return {name: self.resolved(arm) for name, arm in super().arm_settings().items()}
+
+    def resolved(self, arm: Any) -> Any:
+        """Return an arm with what it takes from another arm."""
+        raise NotImplementedError
+
+    def pairs(self) -> list[Pair]:
+        """Return the arms that claims and the table of differences compare."""
+        return pairs(self.arm_settings(), self.papers_claims)
+
+    def cells(self) -> list[Cell]:
+        """Return the cells of the table of AUROC, in their order."""
+        raise NotImplementedError
+
+    def where(self, cell: Cell) -> str:
+        """Return the end of a claim's sentence, which says where it is made."""
+        raise NotImplementedError
+
+    def label(self, arm: str) -> str:
+        """Return the name of an arm in tables and figures."""
+        known = self.config.arms.get(arm)
+        return known.label if known is not None and known.label else arm.replace("_", " ")
+
+    def looks(self) -> dict[str, Look]:
+        """Return how figures draw each arm."""
+        return looks({arm: self.label(arm) for arm in self.arms}, self.styles)
+
+    def runs(self, arm: str, setting: str, evaluation: str) -> pd.Series[float]:
+        """Return the test AUROC (%) of each FT run, indexed by pair of seeds.
+
+        Raises NotMeasuredError if there is no such run.
+        """
+        return self.finetuning(arm, setting, evaluation)
+
+    def spread(self, arm: str, setting: str, evaluation: str) -> Estimate:
+        """Return mean and standard error over all FT runs, as if runs with one encoder were independent (as the paper).
+
+        Raises NotMeasuredError if there is no such run.
+        """
+        return over_runs(self.runs(arm, setting, evaluation))
 
     def finetuning(self, arm: str, setting: str, evaluation: str) -> pd.Series[float]:
         """Return the test AUROC (%) of each FT run, indexed by pair of seeds.
@@ -64,30 +121,21 @@ class TwoStageResults(Results):
             raise NotMeasuredError(f"No PT run of {arm}, {setting}, has left a series {name!r}.")
         return found.pivot(index="step", columns="seed", values="value")
 
-    def papers_aurocs(
-        self, arms: Sequence[str], names: Mapping[str, str] | None = None, name: str = ""
-    ) -> pd.DataFrame:
-        """Return the paper's AUROC of our `arms` as setting, evaluation, arm, mean, standard_error.
-
-        `names` gives the paper's name of an arm where it differs; `name` is that of the experiment if it is another
-        one.
-        """
+    def papers_aurocs(self, arms: Collection[str]) -> pd.DataFrame:
+        """Return the paper's AUROC of our `arms` as setting, evaluation, arm, mean, standard_error."""
         numbers = self.papers
-        numbers = numbers[(numbers["experiment"] == (name or self.name)) & (numbers["metric"] == self.auroc)]
-        ours = {theirs: arm for arm, theirs in (names or {}).items()}
+        numbers = numbers[(numbers["experiment"] == self.name) & (numbers["metric"] == self.auroc)]
+        ours = {theirs: arm for arm, theirs in self.papers_arms.items()}
         numbers = numbers.assign(arm=numbers["arm"].replace(ours))
         numbers = numbers.rename(columns={"paper_mean": "mean", "paper_standard_error": "standard_error"})
         found = numbers[numbers["arm"].isin(arms)]
         return found[["setting", "evaluation", "arm", "mean", "standard_error"]].reset_index(drop=True)
 
+    def papers_cells(self) -> pd.DataFrame:
+        """Return the paper's AUROC of our arms, with the columns of the cells' words, mean and standard_error."""
+        return self.papers_aurocs(self.arms)
 
-def auroc_cell(words: Mapping[str, Any], mean: float, spread: Estimate, seeds: Estimate) -> dict[str, Any]:
-    """Return a row of a table of AUROC: `words`, the mean over FT runs and its spread, and that over PT seeds."""
-    return {
-        **words,
-        "mean": mean,
-        "standard_error": spread.standard_error,
-        "n": spread.n,
-        "seed_standard_error": seeds.standard_error,
-        "seeds": seeds.n,
-    }
+    def papers_cell(self, arm: str, setting: str, evaluation: str) -> tuple[pd.DataFrame, str]:
+        """Return the paper's AUROC of an arm as at most one row, and a note on it."""
+        found = self.papers_aurocs([arm])
+        return found[(found["setting"] == setting) & (found["evaluation"] == evaluation)], ""

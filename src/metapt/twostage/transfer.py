@@ -7,26 +7,26 @@ from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from metapt.evaluation.auroc import defined_classes, mean_auroc
-from metapt.hypergrad import Params
+from metapt.hypergrad import Params, Pretrained
 from metapt.hypergrad.params import leaves
 from metapt.training.optimizers import without_compiler
 from metapt.training.progress import steps
-from metapt.twostage.heads import Score, copied, highest, score
+from metapt.twostage.heads import Examples, Score, copied, highest, score
 
 
 class Transfer:
     """An FT run of a whole network. The epoch with the best validation AUROC is tested.
 
     Args:
-        encoder, head: initial parameters; like the buffers, not changed.
-        buffers: BatchNorm's statistics.
+        start, head: the network and the head at the start, which don't change.
         lr: learning rate.
         epochs: of the whole run.
-        losses: yields the losses of an epoch's minibatches, given the network (encoder and buffers) and the head, each
-            at their present values.
-        outputs: returns logits and labels [n, classes] of all examples of a set, in evaluation mode.
+        epoch: yields features and labels of an epoch's minibatches, given the network (encoder and buffers), whose
+            values change between minibatches.
+        examples: returns features and labels of all examples of a part, in evaluation mode, given the network.
         label: name of the progress; None: none is shown.
 
     Attributes:
@@ -35,23 +35,24 @@ class Transfer:
 
     def __init__(
         self,
-        encoder: Params,
-        buffers: Params,
+        start: Pretrained,
         head: Params,
         *,
         lr: float,
         epochs: int,
-        losses: Callable[[Params, Params], Iterator[Tensor]],
-        outputs: Callable[[Params, Params, Literal["validation", "test"]], tuple[Tensor, Tensor]],
+        epoch: Callable[[Params], Iterator[Examples]],
+        examples: Callable[[Params, Literal["validation", "test"]], Examples],
         label: str | None = None,
     ) -> None:
-        trained, self._head = leaves(copied(encoder)), leaves(copied(head))
+        device = next(iter(start.encoder.values())).device
+        trained = leaves(copied(start.encoder))
+        self._head = leaves({name: value.to(device, copy=True) for name, value in head.items()})
         # One kernel for all parameters: a third of the time of the default.
         self._optimizer = without_compiler(torch.optim.Adam)(
             [*trained.values(), *self._head.values()], lr=lr, fused=True
         )
-        self._network = trained | copied(buffers)
-        self._lr, self._epochs, self._losses, self._outputs, self._label = lr, epochs, losses, outputs, label
+        self._network = trained | copied(start.buffers)
+        self._lr, self._epochs, self._epoch, self._examples, self._label = lr, epochs, epoch, examples, label
         self.curve: list[float] = []
         self._defined: Tensor | None = None  # the classes with both labels in validation
         self._done = 0  # epochs, also of those that a rehearsal leaves out
@@ -60,7 +61,8 @@ class Transfer:
         """Train until `epochs` epochs are done, counted from the start of the run."""
         seen: dict[str, Tensor] = {}
         for _ in steps(self._done, epochs, self._label, status=seen):
-            for loss in self._losses(self._network, self._head):
+            for features, labels in self._epoch(self._network):
+                loss = F.binary_cross_entropy_with_logits(_logits(self._head, features), labels)
                 self._optimizer.zero_grad()
                 loss.backward()  # type: ignore[no-untyped-call]
                 self._optimizer.step()
@@ -72,7 +74,16 @@ class Transfer:
                 self._best = copied(self._network), copied(self._head)
         self._done = epochs
 
+    def _outputs(self, network: Params, head: Params, part: Literal["validation", "test"]) -> tuple[Tensor, Tensor]:
+        """Return logits and labels [n, classes] of all examples of a part."""
+        features, labels = self._examples(network, part)
+        return _logits(head, features), labels
+
     def score(self) -> Score:
         """Train to the end, and test."""
         self.train(self._epochs)
         return score(self.curve, *self._outputs(*self._best, "test"), self._lr)
+
+
+def _logits(head: Params, features: Tensor) -> Tensor:
+    return F.linear(features, head["weight"], head["bias"])

@@ -7,10 +7,11 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from metapt.method import MetaArm, NeumannSeries
-from metapt.sections import DomainSection, Positive, Rate, Section
+from metapt.sections import ArmSection, DomainSection, Positive, Rate
+from metapt.twostage.stages import PretrainSettings
 
 
-class Fixed(Section):
+class Fixed(ArmSection):
     """An arm whose noise is fixed."""
 
     method: Literal["fixed"]
@@ -23,7 +24,9 @@ class Meta(MetaArm):
     pretrain_lr: Rate = Field(0.01, description="learning rate of PT (Adam)")
 
 
-ARMS: dict[str, Annotated[Fixed | Meta, Field(discriminator="method")]] = {
+Arm = Annotated[Fixed | Meta, Field(discriminator="method")]
+
+ARMS: dict[str, Arm] = {
     "fixed": Fixed(method="fixed"),
     "meta": Meta(
         unroll="fitted", folds=2, pretrain_steps=5, meta_lr=0.1, inverse=NeumannSeries(terms=5, step_size=0.1)
@@ -37,6 +40,11 @@ class NoiseSettings(DomainSection):
     pretrain_seeds: Positive = Field(5, description="PT runs of each arm")
     finetune_seeds: Positive = Field(2, description="FT runs of each PT run")
     epochs: Positive = Field(40, description="passes over the 5,000 PT examples, in minibatches of 200")
-    arms: dict[str, Annotated[Fixed | Meta, Field(discriminator="method")]] = Field(
-        ARMS, description="ways to pre-train"
-    )
+    arms: dict[str, Arm] = Field(ARMS, description="ways to pre-train")
+
+
+class NoisePretrainSettings(PretrainSettings):
+    """What a PT job reads."""
+
+    arm_settings: Arm
+    epochs: int

@@ -4,40 +4,38 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
 
 import torch
-from metapt.domains.noise.config import Fixed, Meta
+from metapt.domains.noise.config import Fixed, Meta, NoisePretrainSettings
 from metapt.domains.noise.problem import BATCH, CODE, FEATURES, USEFUL, Minibatches, NoisyInputs, initial
-from pydantic import TypeAdapter
 
 from metapt.files import reading
 from metapt.hypergrad import SGD
 from metapt.machine import Machine
 from metapt.method import meta_settings
-from metapt.training.checkpoint import Checkpoint, fingerprint
+from metapt.training.checkpoint import Checkpoint
 from metapt.training.measure import Measured
 from metapt.training.meta import MetaPretraining
 from metapt.training.optimizers import OptimizerSpec
 from metapt.training.pretraining import Pretrainer
-from metapt.twostage.pretraining import PretrainRun, finished, write
+from metapt.twostage.pretraining import PretrainRun, checkpoints, finished, write
 
 
-def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
-    """Pre-train an arm. `config`: `arm`, `arm_settings`, `seed`, `epochs`, `checkpoint`; `inputs`: `examples`."""
-    arm: Fixed | Meta = TypeAdapter(Fixed | Meta).validate_python(config["arm_settings"])
+def run(settings: NoisePretrainSettings, inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
+    """Pre-train an arm; `inputs`: `examples`."""
+    arm, seed = settings.arm_settings, settings.seed
     with reading(inputs["examples"], "prepare them") as file:
-        batches = Minibatches(torch.load(file, map_location=machine.device), config["seed"])
-    checkpoint = Checkpoint(Path(config["checkpoint"]), fingerprint(config, inputs, __name__, machine.device))
+        batches = Minibatches(torch.load(file, map_location=machine.device), seed)
+    checkpoint = checkpoints(settings, inputs, __name__, machine.device)("")
     per_epoch = len(batches.examples["x"]) // BATCH
-    steps = config["epochs"] * per_epoch
+    steps = settings.epochs * per_epoch
     with Measured(machine.device) as measured:
         result = (
-            _fixed(arm, batches, steps, config["seed"], checkpoint)
+            _fixed(arm, batches, steps, seed, checkpoint)
             if isinstance(arm, Fixed)
-            else _meta(arm, batches, steps, per_epoch, config["seed"], checkpoint)
+            else _meta(arm, batches, steps, per_epoch, seed, checkpoint)
         )
-    write(finished(result, measured), config, "", outputs)
+    write(finished(result, measured), settings, "", outputs)
 
 
 def _fixed(arm: Fixed, batches: Minibatches, steps: int, seed: int, checkpoint: Checkpoint) -> PretrainRun:

@@ -14,33 +14,31 @@ from pydantic import AfterValidator, Field, model_validator
 
 from metapt.method import MetaArm, NeumannSeries, Recompute
 from metapt.sections import Count, Distinct, DomainSection, FinetuneSeeds, Positive, Rate, Section, Seeds, key
-from metapt.twostage.arms import Changes, changed
+from metapt.twostage.arms import Changes, ComparedArm, changed, check_controls
 
 
 class Warp(Section):
-    """The random temporal warp of a view. Its strength is fixed, learned or searched, as the arm's method says."""
+    """The random temporal warp of a view, whose strength the arm's method fixes, learns or searches."""
 
     smoothing: Literal["displacement", "velocity"] = key(
         "displacement",
-        "what is smoothed: the displacement after integration (paper), or the velocity before it, "
-        "which makes a true diffeomorphism",
+        "what is smoothed: the displacement, after integration, or the velocity before it (a true diffeomorphism)",
     )
     scale: Literal["square", "log"] = key(
         "square",
-        "square: strength 100 m^2, log: strength exp(m), where m is the learned number; both times the network's "
-        "output. With square, m stays at 0 once it is there (not in the paper; released code: square)",
+        "strength that the learned number m stands for, times the network's output: 100 m^2 (which never leaves 0) or "
+        "exp(m) (not in the paper; released code: square)",
     )
     initial: Rate = key(
         4.0,
-        "start: the value of m with square, the strength with log, which is about the typical displacement in "
-        "samples if the velocity is smoothed and the strength below 16 "
+        "start: m with square, the strength with log (with velocity, about the typical displacement in samples) "
         "(not in the paper; released code: 4)",
     )
     network_width: Count = key(32, "channels of the network that sets each ECG's strength; 0: one strength for all")
 
 
 class EcgPretraining(Section):
-    """SimCLR pre-training, the same for every arm that changes nothing of it."""
+    """SimCLR pre-training, of every arm that changes nothing of it."""
 
     signals: Positive | None = key(None, "ECGs of folds 1-9 that are pre-trained on; empty: all")
     epochs: Positive = key(50, "passes over the PT ECGs")
@@ -49,24 +47,20 @@ class EcgPretraining(Section):
     temperature: Rate = key(0.5, "temperature of NT-Xent, SimCLR's contrastive loss")
     jitter: Literal["fixed", "uniform"] = key(
         "fixed",
-        "white noise of `noise` times each lead's standard deviation (paper), or of a share drawn from U(0, `noise`) "
-        "for each view (released code)",
+        "white noise of `noise` times a lead's standard deviation, or of a share drawn from U(0, `noise`) for each "
+        "view (released code)",
     )
     noise: Rate = key(0.1, "standard deviation of the jitter's white noise over that of the lead")
     crop: Annotated[float, Field(gt=0, le=1)] = key(0.5, "largest share of a lead that a crop zeroes")
     precision: Literal["float32", "tf32", "bfloat16"] = key(
         "float32",
-        "number format in which PT steps compute the encoder; weights, losses and hypergradients stay in float32. tf32 "
-        "rounds the operands of its convolutions to 10 bits on a GPU, and is float32 on a CPU. With bfloat16, "
-        "hypergradients may have another direction, see benchmarks/README.md (not in the paper; released code: none)",
+        "number format of the encoder in PT steps; tf32 is for GPUs; bfloat16 may turn hypergradients "
+        "(benchmarks/README.md) (not in the paper; released code: none)",
     )
 
 
 class EcgFinetuning(Section):
-    """Fine-tuning and its evaluation, the same for every arm that changes nothing of it.
-
-    The paper fine-tunes the whole network only.
-    """
+    """Fine-tuning and its evaluation, of every arm that changes nothing of it."""
 
     epochs: Positive = key(200, "passes over the FT training ECGs; the best one on validation AUROC is tested")
     batch_size: Positive = key(256, "ECGs per minibatch (released code: 64)")
@@ -76,8 +70,7 @@ class EcgFinetuning(Section):
     )
     precision: Literal["float32", "tf32", "bfloat16"] = key(
         "float32",
-        "number format in which FT of the whole network trains the encoder, as in PT; weights, losses, validation, "
-        "test and linear evaluation stay in float32 (not in the paper; released code: none)",
+        "number format of the encoder while the whole network is fine-tuned (not in the paper; released code: none)",
     )
     linear_lr: Rate = key(
         1e-2, "learning rate of linear evaluation, Adam on the head alone (not in the paper; released code: 1e-3)"
@@ -85,7 +78,7 @@ class EcgFinetuning(Section):
     linear_epochs: Positive = key(200, "passes of linear evaluation (not in the paper; released code: 200)")
 
 
-class EcgArm(Section):
+class EcgArm(ComparedArm):
     """What each arm may have."""
 
     finetune: Changes[EcgFinetuning] = key(EcgFinetuning(), "keys of `ecg.finetune` in which the arm differs")
@@ -98,7 +91,7 @@ class PretrainedEcgArm(EcgArm):
 
 
 class NoPretraining(EcgArm):
-    """An arm that starts FT from random weights."""
+    """Start FT from random weights."""
 
     method: Literal["no_pt"]
 
@@ -113,7 +106,7 @@ class WarpOf(Section):
 
 
 class Simclr(PretrainedEcgArm):
-    """An arm whose warp is not learned; a warp network keeps its random weights, as in the paper's SimCLR."""
+    """Pre-train with a warp that is not learned; its network keeps its random weights."""
 
     method: Literal["simclr"]
     warp: Warp = Warp()
@@ -121,17 +114,13 @@ class Simclr(PretrainedEcgArm):
 
 
 class EcgMeta(PretrainedEcgArm, MetaArm):
-    """An arm that learns the warp's strength with Algorithm 2.
-
-    The paper has none of the keys from `l2` to `reuse_gradient`. All but `explosion_factor` and `max_skipped` are off
-    by default.
-    """
+    """Learn the warp's strength with Algorithm 2."""
 
     warp: Warp = Warp()
     unroll: Literal["head", "fitted"] = key(
         "head",
-        "unrolled FT steps of the head, or a head fitted to convergence, differentiated implicitly, on which "
-        "`batch_size`, `unroll_steps` and `finetune_lr` have no effect",
+        "FT in a meta-update: steps of the head, or a head fitted to convergence (without `batch_size`, "
+        "`unroll_steps`, `finetune_lr`)",
     )
     batch_size: Positive = key(256, "ECGs per FT minibatch of a meta-update (not in the paper; released code: 256)")
     finetune_lr: Rate = key(1e-4, "learning rate of the unrolled steps (not in the paper; released code: 1e-4)")
@@ -139,19 +128,18 @@ class EcgMeta(PretrainedEcgArm, MetaArm):
     network_lr: Rate = key(1e-4, "learning rate of the warp network")
     folds: Annotated[int, Field(ge=2)] | None = key(
         None,
-        "cross-fit the fitted head over this many folds of all FT ECGs, all ECGs of a patient in one; "
-        "empty: fit on train, evaluate on validation",
+        "cross-fit the fitted head over this many folds of patients; empty: fit on train, evaluate on validation",
     )
     recompute: Recompute = False
     placebo: Literal["permuted_labels", "random_sign"] | None = key(
         None,
-        "a control of what hypergradients know: the labels of the FT ECGs are permuted over ECGs during PT, or each "
-        "meta-update has a random sign (not in the paper; released code: none)",
+        "a control: labels permuted over FT ECGs during PT, or a random sign of each meta-update (not in the paper; "
+        "released code: none)",
     )
 
 
 class OptSla(PretrainedEcgArm):
-    """SimCLR with a warp that was optimised for supervised learning on the FT data (Lorraine et al. 2020)."""
+    """SimCLR with a warp that was learned for supervised learning on the FT data (Lorraine et al. 2020)."""
 
     method: Literal["optsla"]
     warp: Warp = Warp()
@@ -176,7 +164,7 @@ SearchedWarp = Annotated[Warp, AfterValidator(_needs_log_scale)]
 
 
 class RandomSearch(PretrainedEcgArm):
-    """SimCLR with the best of several random fixed strengths, at the total cost of a meta run. Not in the paper."""
+    """SimCLR with the best of several random strengths, at the cost of a meta run. Not in the paper."""
 
     method: Literal["random_search"]
     warp: SearchedWarp = Warp(smoothing="velocity", scale="log", network_width=0)
@@ -190,35 +178,39 @@ class RandomSearch(PretrainedEcgArm):
 
 
 class BestOf(PretrainedEcgArm):
-    """SimCLR, the best of several PT runs that differ in their random seeds alone, judged by cross-validated FT.
-
-    It costs `runs` PT runs, each with `folds` FT runs. Not in the paper.
-    """
+    """SimCLR, the best of several runs that differ in their seeds alone. Not in the paper."""
 
     method: Literal["best_of"]
     warp: Warp = Warp()
     runs: Annotated[int, Field(ge=2)] = key(4, "PT runs, each with weights, minibatches and views of its own")
     evaluation: Literal["full_transfer", "linear_evaluation"] = key(
-        "full_transfer", "FT of the whole network, or of the head alone, whose AUROC chooses"
+        "full_transfer", "FT of the whole network, or of the head alone, whose cross-validated AUROC chooses"
     )
     folds: Annotated[int, Field(ge=2)] = key(4, "folds of all labelled ECGs; all ECGs of a patient are in one")
 
 
 Arm = Annotated[NoPretraining | Simclr | EcgMeta | OptSla | RandomSearch | BestOf, Field(discriminator="method")]
 
+Controls = dict[str, list[str] | None]
+
 STABLE_WARP = Warp(smoothing="velocity", scale="log", initial=16.0)
-STABLE = EcgMeta(
-    warp=STABLE_WARP,
-    unroll_steps=5,
-    head_steps_between_updates=1,
-    finetune_lr=1e-3,
-    meta_lr=0.1,
-    meta_settings={"betas": [0.8, 0.9]},
-    explosion_factor=10.0,
-)
-REFITTED = EcgMeta(
-    warp=STABLE_WARP, unroll="fitted", folds=5, meta_lr=0.1, meta_settings={"betas": [0.8, 0.9]}, explosion_factor=10.0
-)
+STABLE: dict[str, Any] = {
+    "warp": STABLE_WARP,
+    "unroll_steps": 5,
+    "head_steps_between_updates": 1,
+    "finetune_lr": 1e-3,
+    "meta_lr": 0.1,
+    "meta_settings": {"betas": [0.8, 0.9]},
+    "explosion_factor": 10.0,
+}
+REFITTED: dict[str, Any] = {
+    "warp": STABLE_WARP,
+    "unroll": "fitted",
+    "folds": 5,
+    "meta_lr": 0.1,
+    "meta_settings": {"betas": [0.8, 0.9]},
+    "explosion_factor": 10.0,
+}
 
 RELEASED: dict[str, Any] = {
     "pretrain": EcgPretraining(jitter="uniform"),
@@ -227,61 +219,83 @@ RELEASED: dict[str, Any] = {
 """What the released code does in PT and FT of every arm, where it differs from the paper or the paper is silent."""
 
 
-def _warp_of(arm: str, use: Literal["as_learned", "as_started"]) -> Simclr:
-    return Simclr(method="simclr", warp_of=WarpOf(of=arm, use=use))
+def _fixed(label: str, arm: str, use: Literal["as_learned", "as_started"]) -> Simclr:
+    return Simclr(method="simclr", label=label, warp_of=WarpOf(of=arm, use=use))
 
+
+def _meta(label: str, controls: Controls, **settings: Any) -> EcgMeta:
+    return EcgMeta(label=label, controls=controls, **settings)
+
+
+def _variant(label: str, controls: Controls, **settings: Any) -> EcgMeta:
+    return _meta(label, controls, extends="meta", **settings)
+
+
+MILD_WARP = Warp(smoothing="velocity", scale="log", initial=4.0, network_width=0)
 
 ARMS: dict[str, Arm] = {
-    "no_pt": NoPretraining(method="no_pt"),
-    "simclr": Simclr(method="simclr"),
-    "simclr-mild": Simclr(method="simclr", warp=Warp(smoothing="velocity", scale="log", initial=4.0, network_width=0)),
-    "optsla": OptSla(method="optsla"),
-    "meta": EcgMeta(),
-    "meta-frozen": _warp_of("meta", "as_learned"),
-    "meta-permuted_labels": EcgMeta(placebo="permuted_labels"),
-    "meta-random_sign": EcgMeta(placebo="random_sign"),
-    "meta-k0": EcgMeta(unroll_steps=0),
-    "meta-k5": EcgMeta(unroll_steps=5),
-    "meta-k10": EcgMeta(unroll_steps=10),
-    "meta-identity": EcgMeta(inverse=NeumannSeries(terms=0)),
-    "no_pt-released": NoPretraining(method="no_pt", finetune=RELEASED["finetune"]),
-    "simclr-released": Simclr(method="simclr", **RELEASED),
-    "meta-released": EcgMeta(head_steps_between_updates=1, **RELEASED),
-    "meta-stable": STABLE,
-    "meta-stable-start": _warp_of("meta-stable", "as_started"),
-    "meta-stable-frozen": _warp_of("meta-stable", "as_learned"),
-    "meta-refitted": REFITTED,
-    "random_search": RandomSearch(method="random_search"),
-    "best_of_4": BestOf(method="best_of"),
+    "no_pt": NoPretraining(method="no_pt", label="no PT"),
+    "simclr": Simclr(method="simclr", label="SimCLR", controls={"no_pt": []}),
+    "simclr-mild": Simclr(method="simclr", label="SimCLR, mild warp", warp=MILD_WARP),
+    "optsla": OptSla(method="optsla", label="SimCLR + OptSLA", controls={"simclr": []}),
+    "meta": _meta(
+        "meta (K = 1)",
+        {
+            "simclr": [],
+            "optsla": ["epochs", "pretrain_steps"],
+            "meta-frozen": ["warp_of"],
+            "meta-permuted_labels": ["placebo"],
+            "meta-random_sign": ["placebo"],
+        },
+    ),
+    "meta-frozen": _fixed("meta's warp, frozen", "meta", "as_learned"),
+    "meta-permuted_labels": _variant("meta, permuted labels", {}, placebo="permuted_labels"),
+    "meta-random_sign": _variant("meta, random signs", {}, placebo="random_sign"),
+    "meta-k0": _variant("meta, K = 0", {"simclr": []}, unroll_steps=0),
+    "meta-k5": _variant("meta, K = 5", {"simclr": []}, unroll_steps=5),
+    "meta-k10": _variant("meta, K = 10", {"simclr": []}, unroll_steps=10),
+    "meta-identity": _variant("meta, no inverse", {"simclr": []}, inverse=NeumannSeries(terms=0)),
+    "no_pt-released": NoPretraining(method="no_pt", label="no PT, released", finetune=RELEASED["finetune"]),
+    "simclr-released": Simclr(method="simclr", label="SimCLR, released", **RELEASED),
+    "meta-released": _meta("meta, released", {"simclr-released": []}, head_steps_between_updates=1, **RELEASED),
+    "meta-stable": _meta(
+        "meta-stable",
+        {"meta-stable-start": [], "meta-stable-frozen": ["warp_of"], "random_search": ["budget", "warp"]},
+        **STABLE,
+    ),
+    "meta-stable-start": _fixed("meta-stable's warp at the start", "meta-stable", "as_started"),
+    "meta-stable-frozen": _fixed("meta-stable's warp, frozen", "meta-stable", "as_learned"),
+    "meta-refitted": _meta(
+        "meta, refitted head", {"meta-stable-start": [], "random_search": ["budget", "warp"]}, **REFITTED
+    ),
+    "random_search": RandomSearch(method="random_search", label="random search"),
+    "best_of_4": BestOf(method="best_of", label="SimCLR, best of 4 runs"),
 }
 
 TRAINING_RECORDS = {"simulated": 2162, "ptbxl-1.0.3": 19601, "ptbxl-1.0.1": 19634}
 """Number of ECGs in folds 1 to 9 of each source."""
 
+Split = Literal["patients", "released"]  # how labelled ECGs are divided, see `data.dataset.finetune_indices`
 Evaluations = Annotated[list[Literal["full_transfer", "linear_evaluation"]], Distinct]
 
 
 class EcgSettings(DomainSection):
-    """SimCLR on ECGs. An experiment that is left out is not run. Experiments share PT and FT runs."""
+    """SimCLR on ECGs. Experiments share PT and FT runs."""
 
     stand_ins: ClassVar[tuple[str, ...]] = ("simulated",)
     source: Literal["simulated", "ptbxl-1.0.3", "ptbxl-1.0.1"] = key(
         "ptbxl-1.0.3",
-        "simulated: generated 12-lead ECGs with planted conditions, no download; or PTB-XL at 100 Hz, of "
-        "which the paper has 1.0.1 (21,837 ECGs) and 1.0.3 is the corrected edition (21,799)",
+        "generated ECGs with planted conditions, or PTB-XL at 100 Hz: the paper has 1.0.1 (21,837 ECGs), which 1.0.3 "
+        "corrects (21,799)",
     )
-    split: Literal["patients", "released"] = key(
+    split: Split = key(
         "patients",
-        "how an FT set is divided: 80 % training and 20 % validation (25 ECGs: 60 and 40 %, 10 ECGs: 50 and 50 %); "
-        "patients: no patient is in both, validation gets whole patients and may be smaller, the total is exact; "
-        "released: the ECGs that the released code draws, divided by record (not in the paper; released code: "
-        "released)",
+        "how an FT set is divided into 80 % training and 20 % validation (25 ECGs: 60 and 40 %; 10 ECGs: 50 and 50 %): "
+        "by patient, or by record (not in the paper; released code: released)",
     )
     samples: Literal[1000, 1024] = key(1000, "length of a signal; 1024: padded with zeros (released code)")
     width: Positive = key(32, "channels of the encoder's first stage; its features are eight times as many")
-    pretrain_seeds: Seeds = key(
-        3, "PT runs of each arm, or a list of their seeds; each has its own weights, minibatches and FT set"
-    )
+    pretrain_seeds: Seeds = key(3, "PT runs of each arm, or a list of their seeds; each has its own weights and FT set")
     finetune_seeds: FinetuneSeeds = key(5, "FT runs of each encoder")
     evaluations: Evaluations = key(
         ["full_transfer", "linear_evaluation"],
@@ -290,7 +304,7 @@ class EcgSettings(DomainSection):
     )
     pretrain: EcgPretraining = EcgPretraining()
     finetune: EcgFinetuning = EcgFinetuning()
-    arms: dict[str, Arm] = ARMS
+    arms: dict[str, Arm] = key(ARMS, "arms by name")
 
     @model_validator(mode="after")
     def _sources_learn_a_warp(self) -> EcgSettings:
@@ -303,6 +317,14 @@ class EcgSettings(DomainSection):
             if not (source in self.arms and learns_warp(self.arms[source])):
                 legal = ", ".join(other for other, each in self.arms.items() if learns_warp(each))
                 raise ValueError(f"arms.{name}.warp_of.of is {source!r}, which learns no warp; legal: {legal}")
+        return self
+
+    @model_validator(mode="after")
+    def _controls_fit(self) -> EcgSettings:
+        arms = {name: resolved(arm, self.arms) for name, arm in self.arms.items()}
+        for _, section in self.experiments():
+            names = [name for name in section.arm_names() if name in arms]
+            check_controls(names, {name: arms[name] for name in names}, self.arms)
         return self
 
     @model_validator(mode="after")
@@ -337,10 +359,10 @@ def steps_per_epoch(pretrain: EcgPretraining, signals: int) -> int:
     return max(1, signals // pretrain.batch_size)
 
 
-def access(arm: Arm, size: int) -> str:
-    """Return how many labelled ECGs an arm's PT sees if it may see `size`: `n{size}`, or `none` without labels."""
+def sees_labels(arm: Arm) -> bool:
+    """Return whether an arm's PT sees labelled ECGs."""
     fixed = isinstance(arm, Simclr) and (arm.warp_of is None or arm.warp_of.use == "as_started")
-    return "none" if fixed or isinstance(arm, NoPretraining) else f"n{size}"
+    return not (fixed or isinstance(arm, NoPretraining))
 
 
 def learns_warp(arm: Arm) -> bool:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from statistics import fmean
 
-from metapt.domains.ecg.finetune import Labelled, Sets, check, full_transfer, linear_evaluation
+from metapt.domains.ecg.finetune import EcgFinetuneProblem, Labelled, Sets, check
 from metapt.domains.ecg.setting import Setting
 from metapt.hypergrad import Pretrained
 from metapt.training import progress
 from metapt.training.seeds import generator
+from metapt.twostage.finetuning import full_transfer, linear_evaluation
 from metapt.twostage.heads import highest
 from metapt.twostage.quantities import FULL_TRANSFER
 
@@ -29,7 +30,7 @@ def folds(setting: Setting, count: int) -> list[tuple[str, Labelled, Labelled]]:
 def check_folds(setting: Setting, count: int) -> None:
     """Raise DataError, as `check`, if FT can't train without a fold, or no AUROC is defined on it."""
     for name, train, held_out in folds(setting, count):
-        check(train, {f"ECGs of {name}": held_out})
+        check(train, {name: held_out})
 
 
 def cross_validated_auroc(setting: Setting, count: int, evaluation: str, pretrained: Pretrained) -> float:
@@ -40,16 +41,16 @@ def cross_validated_auroc(setting: Setting, count: int, evaluation: str, pretrai
     """
     finetune = setting.finetune_settings
     assert finetune is not None
-    start = setting.encoder, pretrained.encoder, pretrained.buffers, setting.width
     parts, best = folds(setting, count), []
     for out in progress.steps(0, count):
         name, train, held_out = parts[out]
-        sets, draws = Sets(train, held_out, held_out), generator("ecg run search FT", setting.seed, out)
+        problem = EcgFinetuneProblem(setting.width, Sets(train, held_out, held_out), finetune)
+        draws = generator("ecg run search FT", setting.seed, out)
         if evaluation == FULL_TRANSFER:
-            transfer = full_transfer(*start, sets, finetune, draws, f"FT without {name}")
+            transfer = full_transfer(problem, pretrained, finetune.lr, draws, f"FT without {name}")
             transfer.train(finetune.epochs)
             curve = transfer.curve
         else:
-            curve = linear_evaluation(*start, sets, finetune, [draws])[0].validation_curve
+            curve = linear_evaluation(problem, pretrained, [draws])[0].validation_curve
         best.append(curve[highest(curve)])
     return fmean(best)

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 import pandas as pd
 
-from metapt.domains.ecg.config import EcgSettings, Simclr, access, resolved
-from metapt.domains.ecg.controls import controls
+from metapt.domains.ecg.config import Arm, EcgSettings, resolved, sees_labels
 from metapt.domains.ecg.quantities import AUROC, DISPLACEMENT
-from metapt.sections import DomainSection, Section
-from metapt.twostage.arms import Pair, pairs
-from metapt.twostage.results import TwoStageResults
-
-PLAIN = "simclr"  # the arm that others are drawn against
+from metapt.domains.ecg.styles import STYLES
+from metapt.evaluation.looks import Style
+from metapt.sections import DomainSection
+from metapt.twostage.quantities import EVALUATIONS
+from metapt.twostage.results import Cell, TwoStageResults
 
 
 @dataclass(frozen=True)
@@ -25,21 +25,39 @@ class EcgResults(TwoStageResults):
 
     settings: ClassVar[type[DomainSection]] = EcgSettings
     auroc: ClassVar[str] = AUROC
-    papers_arms: ClassVar[Mapping[str, str]] = {}  # our name of an arm -> the paper's, where they differ
-    papers_pairs: ClassVar[Mapping[tuple[str, str], Collection[str]]] = {}  # of the paper's claims, see `arms.pairs`
+    styles: ClassVar[Mapping[str, Style]] = STYLES
 
-    def arm_settings(self) -> dict[str, Section]:
-        """Return the settings of the arms that the experiment compares, each with its warp."""
-        arms = super().arm_settings()
-        return arms | {name: resolved(arm, self.config.arms) for name, arm in arms.items() if isinstance(arm, Simclr)}
+    def resolved(self, arm: Arm) -> Arm:
+        """Return an arm with its warp."""
+        return resolved(arm, self.config.arms)
 
-    def pairs(self) -> list[Pair]:
-        """Return the arms that claims compare: those of the paper's claims, then each arm that learns and its controls.
+    def cells(self) -> list[Cell]:
+        """Return the cells of each evaluation, arm, |D_FT| and meta-PT size (NaN under full access), in this order."""
+        return [
+            Cell(
+                arm,
+                finetune_setting(size, seen),
+                evaluation,
+                {"evaluation": evaluation, "arm": arm, "size": size, "meta_size": math.nan if seen is None else seen},
+            )
+            for evaluation in self.config.evaluations
+            for arm in self.arms
+            for size in self.section.finetune_sizes
+            for seen in self.meta_sizes(arm, size)
+        ]
 
-        The table of differences shows the same pairs.
-        """
-        found = self.config.arms
-        return pairs(self.arm_settings(), self.papers_pairs, lambda arm: controls(arm, found))
+    def where(self, cell: Cell) -> str:
+        """Return the end of a claim's sentence."""
+        return f"{EVALUATIONS[cell.evaluation]}, |D_FT| = {cell.words['size']}"
+
+    def papers_cells(self) -> pd.DataFrame:
+        """Return the paper's AUROC of our arms as evaluation, arm, size, meta_size, mean, standard_error."""
+        numbers = self.papers_aurocs(self.arms)
+        settings = [setting_words(setting) for setting in numbers.pop("setting")]
+        return numbers.assign(
+            size=[int(setting["ft_size"]) for setting in settings],
+            meta_size=[float(setting.get("meta_ft_size", "nan")) for setting in settings],
+        )
 
     def meta_sizes(self, arm: str, size: int) -> list[int | None]:
         """Return the numbers of FT ECGs at meta-PT time of an arm's runs with this |D_FT|; None: full access."""
@@ -48,12 +66,8 @@ class EcgResults(TwoStageResults):
     def setting_of_control(self, control: str, setting: str) -> str:
         """Return the setting of a control's runs; a PT run without labels serves all numbers of labels."""
         arm = self.config.arms.get(control)
-        unlabelled = arm is not None and access(arm, 0) == "none"
+        unlabelled = arm is not None and not sees_labels(arm)
         return "" if unlabelled and setting_words(setting).keys() == {"meta_ft_size"} else setting
-
-    def runs(self, arm: str, size: int, evaluation: str, meta_size: int | None = None) -> pd.Series[float]:
-        """Return the test AUROC (%) of each FT run by pair of seeds. Raises NotMeasuredError without one."""
-        return self.finetuning(arm, finetune_setting(size, meta_size), evaluation)
 
     def trajectories(self, arm: str) -> dict[int, pd.DataFrame]:
         """Return PT seed -> step and value of the warp's displacement, for the PT runs that have learned it."""

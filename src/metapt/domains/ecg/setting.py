@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from metapt.domains.ecg.batches import SimclrBatches, Views
-from metapt.domains.ecg.config import EcgFinetuning, EcgPretraining, Warp, steps_per_epoch
+from metapt.domains.ecg.config import EcgFinetuning, EcgPretraining, Split, Warp, steps_per_epoch
 from metapt.domains.ecg.data.dataset import (
     Dataset,
-    Split,
     finetune_indices,
     open_dataset,
     patient_folds,
@@ -24,6 +22,7 @@ from metapt.domains.ecg.data.dataset import (
 from metapt.domains.ecg.policy import Policy
 from metapt.domains.ecg.problem import LabelledBatch, SimclrProblem
 from metapt.domains.ecg.resnet1d import Encoder, initial_head, initial_pretrained, load_pretrained
+from metapt.domains.ecg.stages import PretrainSettings
 from metapt.hypergrad import Params, Pretrained
 from metapt.training.checkpoint import Checkpoint
 from metapt.training.optimizers import OptimizerSpec
@@ -39,10 +38,10 @@ class Setting:
     pretrain: EcgPretraining  # SimCLR's settings
     seed: int  # the PT seed
     meta_size: int | None  # labelled ECGs at meta-PT time; None where the arm uses none
-    split: Split  # of them, into training and validation; see `finetune_indices`
+    split: Split | None  # of them, into training and validation, see `finetune_indices`; None where there are none
     checkpoint: Callable[[str], Checkpoint]  # the name of a part of the run -> its checkpoint
     learned: Params | None = None  # the warp that another arm has learned; None: the arm takes none
-    finetune_settings: EcgFinetuning | None = None  # of the FT runs that a search or a study makes; None: it makes none
+    finetune_settings: EcgFinetuning | None = None  # of the FT runs that judge PT runs; None: none do
 
     @property
     def encoder(self) -> Encoder:
@@ -73,6 +72,7 @@ class Setting:
     def finetune(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the labelled ECGs at meta-PT time: training, validation."""
         assert self.meta_size is not None
+        assert self.split is not None
         return finetune_indices(self.dataset.records, self.meta_size, self.seed, self.split)
 
     def problem(self, policy: Policy) -> SimclrProblem:
@@ -129,35 +129,23 @@ class Setting:
 
 
 def setting_of(
-    config: dict[str, Any], inputs: dict[str, Path], device: str, seed: int, checkpoint: Callable[[str], Checkpoint]
+    settings: PretrainSettings, inputs: dict[str, Path], device: str, checkpoint: Callable[[str], Checkpoint]
 ) -> Setting:
-    """Return the setting of a PT job with `width`, `samples`, `pretrain`, `meta_size` and `split` of its config.
+    """Return the setting of a PT job with the inputs `signals`, `records` and, where its arm takes one, `learned`.
 
-    A search or a study that fine-tunes has `finetune` in its config, too. The input `learned` is pretrained.pt of the
-    arm whose learned warp this arm takes, if it takes one.
+    This is pretrained.pt of the arm whose learned warp it takes.
     """
-    learned = load_pretrained(inputs["learned"], config["width"], device).meta if "learned" in inputs else None
-    finetune = EcgFinetuning.model_validate(config["finetune"]) if "finetune" in config else None
     return Setting(
-        dataset=open_dataset(inputs, config["samples"], device),
-        width=config["width"],
-        pretrain=EcgPretraining.model_validate(config["pretrain"]),
-        seed=seed,
-        meta_size=config["meta_size"],
-        split=config["split"],
+        dataset=open_dataset(inputs, settings.samples, device),
+        width=settings.width,
+        pretrain=settings.pretrain,
+        seed=settings.seed,
+        meta_size=settings.meta_size,
+        split=settings.split,
         checkpoint=checkpoint,
-        learned=learned,
-        finetune_settings=finetune,
+        learned=load_pretrained(inputs["learned"], settings.width, device).meta if "learned" in inputs else None,
+        finetune_settings=settings.finetune,
     )
-
-
-def study_setting(config: dict[str, Any], inputs: dict[str, Path], seed: int, device: str) -> Setting:
-    """Return the setting of the PT runs that a study reads. A study trains nothing that could be resumed."""
-
-    def checkpoint(part: str) -> Checkpoint:
-        raise AssertionError("a study keeps no checkpoints")
-
-    return setting_of(config, inputs, device, seed, checkpoint)
 
 
 def policy_of(warp: Warp) -> Policy:

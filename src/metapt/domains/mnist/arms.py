@@ -9,12 +9,10 @@ from statistics import fmean
 from typing import Any, NamedTuple, TypeVar
 
 import torch
-from torch import Tensor
 
-from metapt.domains.mnist import config
+from metapt.domains.mnist.config import ArmSettings, MnistMeta, Study
 from metapt.domains.mnist.data.prepare import MnistData, load
 from metapt.domains.mnist.quantities import DIAGNOSIS, WALL_TIME
-from metapt.errors import ConfigError
 from metapt.evaluation import metrics
 from metapt.hypergrad import SGD
 from metapt.machine import Machine
@@ -25,7 +23,7 @@ from metapt.training.optimizers import OptimizerSpec
 from metapt.training.seeds import generator
 from metapt.training.settings import MetaSettings
 
-S = TypeVar("S", bound=config.Study)
+S = TypeVar("S", bound=Study)
 
 
 @dataclass(frozen=True)
@@ -60,30 +58,28 @@ class Outcome(NamedTuple):
 
 
 def run_arm(
-    study: type[S],
+    settings: ArmSettings[S],
     train: Callable[[S, Run, MnistData], Outcome],
     module: str,
-    config: dict[str, Any],
     inputs: dict[str, Path],
     outputs: dict[str, Path],
     machine: Machine,
 ) -> None:
     """Train an arm of an experiment by `train`, and write its tables; `module` is the `__name__` of the job's module.
 
-    The config holds `experiment`, `arm`, `settings` (with this arm only: `budget_of` may name one that is not there)
-    and, for an arm that saves its state, `checkpoint`. The inputs are `data`, the prepared images, and for an arm with
-    the budget of another `budget`, that arm's metrics. The outputs are `metrics` and `series`.
+    The inputs are `data`, the prepared images, and for an arm with the budget of another `budget`, that arm's metrics.
+    The outputs are `metrics` and `series`.
     """
     run = Run(
-        experiment=f"mnist_{config['experiment']}",
-        arm=config["arm"],
+        experiment=f"mnist_{settings.experiment}",
+        arm=settings.arm,
         device=machine.device,
         threads=machine.threads,
-        checkpoint=Path(config["checkpoint"]) if "checkpoint" in config else None,
-        fingerprint=fingerprint(config, inputs, module, machine.device),
+        checkpoint=Path(settings.checkpoint) if settings.checkpoint else None,
+        fingerprint=fingerprint(settings, inputs, module, machine.device),
         budget_seconds=_wall_time(inputs["budget"]) if "budget" in inputs else None,
     )
-    outcome = train(study.model_validate(config["settings"]), run, load(inputs["data"], machine.device))
+    outcome = train(settings.settings, run, load(inputs["data"], machine.device))
     metrics.write(outcome.metrics, outputs["metrics"])
     metrics.write_series(outcome.series, outputs["series"])
     for checkpoint in outcome.checkpoints:
@@ -95,7 +91,7 @@ def _wall_time(path: Path) -> float:
     return fmean(float(row["value"]) for row in metrics.read_rows(path) if row["metric"] == WALL_TIME)
 
 
-def settings(arm: config.MnistMeta, iterations: int, steps_per_epoch: int) -> MetaSettings:
+def settings(arm: MnistMeta, iterations: int, steps_per_epoch: int) -> MetaSettings:
     """Return the settings of an arm's meta-PT loop, for a number of meta-iterations and of PT steps per epoch."""
     return meta_settings(
         arm,
@@ -106,14 +102,6 @@ def settings(arm: config.MnistMeta, iterations: int, steps_per_epoch: int) -> Me
         finetune_optimizer=SGD(arm.finetune_lr),
         groups=arm.meta_groups,
     )
-
-
-def sample(size: int, count: int, what: str, generator: torch.Generator) -> Tensor:
-    """Draw the indices of `count` of `size` examples without replacement. Raises ConfigError if there are fewer."""
-    if count > size:
-        what = f"{count} {what} are asked for, but the data have {size}"
-        raise ConfigError(f"{what}; lower the sizes, or take source: mnist.")
-    return torch.randperm(size, generator=generator)[:count]
 
 
 def diagnosis_rows(run: Run, diagnosis: Diagnosis, **words: Any) -> list[dict[str, Any]]:

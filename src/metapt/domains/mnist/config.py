@@ -6,30 +6,35 @@ its section says that the paper has none. The released code has none of these ex
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, TypeVar
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializeAsAny, model_validator
 
 from metapt import method
-from metapt.domains.mnist.data.sources import TRAIN_IMAGES
+from metapt.domains.mnist.data import TRAIN_IMAGES
 from metapt.method import ConjugateGradients
-from metapt.sections import Count, Distinct, DomainSection, ExperimentSection, Positive, Rate, Section, Seeds, key
+from metapt.sections import (
+    ArmSection,
+    Count,
+    Distinct,
+    DomainSection,
+    ExperimentSection,
+    Positive,
+    Rate,
+    ResumableSettings,
+    Seed,
+    Seeds,
+    key,
+)
 
 Heads = Annotated[
     Literal["separate", "shared"],
-    Field(
-        description="separate: an output layer each for PT and FT (Section 2); shared: FT takes over the whole "
-        "network, output layer included"
-    ),
+    Field(description="output layers of PT and FT: one each (Section 2), or one that FT takes over from PT"),
 ]
 
 
 class MnistMeta(method.MetaArm):
-    """An arm that learns meta-parameters with Algorithm 2.
-
-    The paper has none of the keys from `l2` to `reuse_gradient`. All but `explosion_factor` and `max_skipped` are off
-    by default.
-    """
+    """Learn meta-parameters with Algorithm 2."""
 
     heads: Heads = "separate"
     epochs: Positive | None = key(None, "passes over the PT images; empty: the experiment's; not legal in `bptt`")
@@ -38,20 +43,17 @@ class MnistMeta(method.MetaArm):
     warmup_epochs: Annotated[float, Field(ge=0)] = key(0, "PT epochs before the first meta-update")
     curvature: Literal["hessian", "gauss_newton"] = key(
         "hessian",
-        "matrix whose inverse the hypergradient needs: the PT Hessian or its Gauss-Newton approximation, which is for "
-        "rotations only",
+        "matrix that is inverted: the PT Hessian or, for rotations only, its Gauss-Newton approximation",
     )
     unroll: Literal["network", "head", "fitted"] = key(
         "network",
-        "unrolled FT steps of encoder and head (Eq. 5), of the head only, "
-        "or a head fitted to convergence instead of steps",
+        "FT in a meta-update: steps of the network (Eq. 5), steps of its head, or a head fitted to convergence",
     )
     finetune_lr: Rate = key(0.01, "learning rate of the FT steps in meta-updates (SGD)")
     meta_lr: Rate = key(0.3, "learning rate of the meta-parameters")
     meta_groups: dict[str, dict[str, Any]] = key(
         {},
-        "settings of the meta-optimiser for some meta-parameters, by a pattern of their names, such as "
-        "{deviation: {lr: 0.1}}",
+        "settings of the meta-optimiser by a pattern of names of meta-parameters, such as {deviation: {lr: 0.1}}",
     )
 
     @model_validator(mode="after")
@@ -77,15 +79,15 @@ class MnistMeta(method.MetaArm):
         return -(-(self.epochs or epochs) * steps_per_epoch // self.pretrain_steps)
 
 
-class BpttArm(Section):
-    """An arm that learns meta-parameters by backpropagation through all of PT and FT."""
+class BpttArm(ArmSection):
+    """Learn meta-parameters by backpropagation through all of PT and FT."""
 
     method: Literal["bptt"]
     heads: Heads = "separate"
     outer_steps: Positive = key(500, "updates of the meta-parameters, each through a whole PT and FT")
     budget_of: str | None = key(
         None,
-        "another arm: stop when the mean wall time of its runs is used up (the outer step in progress is finished)",
+        "another arm, whose mean wall time ends the run (the outer step in progress is finished)",
     )
     meta_lr: Rate = key(0.3, "learning rate of the meta-parameters, Adam (not in the paper; released code: none)")
     explosion_factor: Annotated[float, Field(gt=1)] = key(
@@ -93,8 +95,8 @@ class BpttArm(Section):
     )
 
 
-class FixedArm(Section):
-    """An arm whose PT rotation is fixed."""
+class FixedArm(ArmSection):
+    """Pre-train with a fixed rotation."""
 
     method: Literal["fixed"]
     heads: Heads = "separate"
@@ -112,13 +114,26 @@ CURVATURE = MnistMeta(
 
 
 class Study(ExperimentSection):
-    """The settings of an experiment each of whose arms is a run of a study."""
+    """The settings of an experiment each of whose arms is a run."""
 
-    study: ClassVar[str]  # the study's module, in the package `studies`
+    if TYPE_CHECKING:  # keys of every study, each in its own place among the others
+        arms: dict[str, Any] = {}
+        replicates: Seeds = 1
 
     def keeps_checkpoint(self, arm: str) -> bool:
-        """Return whether an arm's run saves its state while it computes."""
-        return False
+        """Return whether an arm's run saves its state while it computes, as meta-PT does."""
+        return isinstance(self.arms[arm], MnistMeta)
+
+
+S = TypeVar("S", bound=Study)
+
+
+class ArmSettings(ResumableSettings, Generic[S]):
+    """What the run of an arm of an experiment reads beside its images; without a checkpoint, it saves no state."""
+
+    experiment: str  # its key
+    arm: str
+    settings: SerializeAsAny[S]  # with this arm only: `budget_of` may name one that is not there
 
 
 def minibatches(examples: int, batch_size: int) -> int:
@@ -139,8 +154,6 @@ def _check_warmup(name: str, arm: MnistMeta, iterations: int, per_epoch: int) ->
 class RotationData(Study):
     """Sizes of the rotation experiments."""
 
-    study = "rotation"
-
     pretrain_examples: Positive = key(3000, "PT images")
     finetune_examples: Positive = key(3000, "FT images, half of them for validation")
     batch_size: Positive = key(64, "images per minibatch, in PT and FT")
@@ -156,10 +169,6 @@ class LearnedRotation(RotationData):
 
     arms: dict[str, MnistMeta]
     epochs: Positive = key(5, "passes over the PT images")
-
-    def keeps_checkpoint(self, arm: str) -> bool:
-        """Return True: meta-PT saves its state."""
-        return True
 
     def check(self, domain: Any) -> None:
         """Raise ValueError if a warm-up leaves no meta-update."""
@@ -190,8 +199,6 @@ class RotationMeanStd(LearnedRotation):
 class ExampleWeighting(Study):
     """Learn a CNN that weights PT examples, some of which have noisy labels."""
 
-    study = "weighting"
-
     arms: dict[str, MnistMeta] = {
         "meta": MnistMeta(pretrain_lr=1e-3, meta_lr=1e-3),
         "meta-warmup": MnistMeta(pretrain_lr=1e-3, meta_lr=1e-3, heads="shared", warmup_epochs=5),
@@ -206,10 +213,6 @@ class ExampleWeighting(Study):
     batch_size: Positive = key(100, "images per minibatch, in PT and FT")
     epochs: Positive = key(100, "passes over the PT images")
 
-    def keeps_checkpoint(self, arm: str) -> bool:
-        """Return True: meta-PT saves its state."""
-        return True
-
     def check(self, domain: Any) -> None:
         """Raise ValueError if a warm-up leaves no meta-update, and for a curvature that needs outputs of PT."""
         for name, arm in self.arms.items():
@@ -222,9 +225,7 @@ class ExampleWeighting(Study):
 
 
 class BpttStudy(RotationData):
-    """The cost of the approximations: our method against backpropagation through all of PT and FT."""
-
-    study = "bptt"
+    """Compare our method with backpropagation through all of PT and FT."""
 
     arms: dict[str, Annotated[MnistMeta | BpttArm | FixedArm, Field(discriminator="method")]] = {
         "bptt": BpttArm(method="bptt"),
@@ -243,13 +244,12 @@ class BpttStudy(RotationData):
     pretrain_steps: Positive = key(500, "PT steps of each arm (of each outer step of bptt)")
     finetune_steps: Positive = key(500, "FT steps of each arm (of each outer step of bptt)")
     pretrain_lr: Rate = key(
-        0.01, "learning rate (Adam) of PT with a fixed rotation and of bptt; arms of method meta have their own"
+        0.01, "learning rate (Adam) of PT in arms of method fixed and bptt; arms of method meta have their own"
     )
-    finetune_lr: Rate = key(0.01, "learning rate (SGD) of the FT that is tested, in all arms, and of FT inside bptt")
+    finetune_lr: Rate = key(0.01, "learning rate (SGD) of the FT that is tested, and of FT inside bptt")
     replicates: Seeds = key(
         5,
-        "runs of each arm, or a list of their seeds; each has its own images, initial weights, minibatches and learned "
-        "rotation (not in the paper; released code: none)",
+        "runs of each arm, or a list of their seeds; they share nothing (not in the paper; released code: none)",
     )
     evaluations: Positive = key(
         2, "PT and FT runs whose mean accuracy is that of a replicate (not in the paper; released code: none)"
@@ -295,19 +295,20 @@ class BpttStudy(RotationData):
             chain.append(other)
 
 
-class FidelityArm(Section):
-    """A method of FT whose hypergradients are compared with the exact ones. Not in the paper."""
+class FixedRotation(ArmSettings[BpttStudy]):
+    """What the run of a setting of `headroom` reads: the PT seeds, too."""
+
+    seeds: list[Seed]
+
+
+class FidelityArm(ArmSection):
+    """Compare the hypergradients of one way to fine-tune. Not in the paper."""
 
     unroll: Literal["network", "head"] = key("head", "what the FT steps change")
 
 
 class Fidelity(Study):
-    """Agreement of the paper's hypergradient of one weight per PT example with the exact one, by backpropagation.
-
-    Not in the paper.
-    """
-
-    study = "fidelity"
+    """Compare the hypergradient of one weight per PT image with the exact one. Not in the paper."""
 
     arms: dict[str, FidelityArm] = {"head": FidelityArm(), "network": FidelityArm(unroll="network")}
     replicates: Seeds = key(5, "random seeds, or a list of them")
@@ -328,7 +329,7 @@ class Fidelity(Study):
 
 
 class MnistSettings(DomainSection):
-    """MNIST studies; an experiment that is left out is not run."""
+    """MNIST."""
 
     stand_ins: ClassVar[tuple[str, ...]] = ("digits",)
     source: Literal["digits", "mnist"] = key(

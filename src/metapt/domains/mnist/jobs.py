@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
-from metapt.domains.mnist.config import BpttStudy, ExampleWeighting, MnistSettings, Study
-from metapt.domains.mnist.data.sources import FILES
-from metapt.jobs import Job, Jobs, Json
-from metapt.sections import plain, seed_numbers
+from metapt.domains.mnist.config import ArmSettings, BpttStudy, ExampleWeighting, LearnedRotation, MnistSettings, Study
+from metapt.domains.mnist.data import FILES, TRAIN_IMAGES
+from metapt.jobs import Job, Jobs
+from metapt.sections import JobSettings, seed_numbers
 
 PREPARED = {"data": "images.pt"}
 SIMULATED = {"digits": list(FILES.values())}
@@ -25,11 +24,7 @@ class MnistJobs(Jobs[MnistSettings]):
         else:
             listed = self.place.sources[source]
             raw = {file: self.download(listed, file, minutes=30).outputs["file"] for file in FILES.values()}
-        return self.prepare(source, PREPARED, config={}, inputs=raw, mem_mb=2000, minutes=10)
-
-    def studies(self, experiment: str) -> list[Job]:
-        """Return the job of each arm of an experiment, sorted by name."""
-        return [self.study(experiment, arm) for arm in sorted(getattr(self.config, experiment).arms)]
+        return self.prepare(source, PREPARED, JobSettings(), raw, mem_mb=2000, minutes=10)
 
     def study(self, experiment: str, arm: str) -> Job:
         """Return the job that pre-trains and fine-tunes an arm of an experiment.
@@ -37,17 +32,18 @@ class MnistJobs(Jobs[MnistSettings]):
         An arm with the budget of another takes that arm's metrics as an input.
         """
         section: Study = getattr(self.config, experiment)
-        settings = plain(section)
-        settings["arms"] = {arm: settings["arms"][arm]}
+        own = section.arms[arm].to_run()
         inputs = {"data": self.prepared().outputs["data"]}
-        other = settings["arms"][arm].get("budget_of")
+        other = getattr(own, "budget_of", None)
         if other is not None:
             inputs["budget"] = self.study(experiment, other).outputs["metrics"]
+        study = section.model_copy(update={"arms": {arm: own}})
+        runs = "rotation_mean" if isinstance(section, LearnedRotation) else experiment
         return self.training(
             "study",
             f"{experiment}/{arm}",
-            f"domains.mnist.studies.{section.study}",
-            {"experiment": experiment, "arm": arm, "settings": settings},
+            f"domains.mnist.experiments.{runs}.run",
+            ArmSettings[Study](experiment=experiment, arm=arm, settings=study),
             inputs,
             mem_mb=_mem_mb(section),
             minutes=minutes(section, arm),
@@ -71,11 +67,11 @@ def minutes(section: Study, arm: str, runs: int | None = None) -> int:
     It is an hour, and a minute for each outer step, with the sizes of the default. Larger sizes get more in proportion,
     and so do more runs than the default's replicates; `runs` are those of a study with PT seeds of its own.
     """
-    own, default = plain(section), plain(type(section)())
-    settings = own["arms"][arm]
-    own |= {"replicates": runs or own["replicates"], "epochs": settings.get("epochs") or own.get("epochs", 0)}
-    larger = [_total(own, keys) / _total(default, keys) for keys in _SIZES if keys[0] in default]
-    limit: int = 60 + settings.get("outer_steps", 0)
+    arm_settings, default = section.arms[arm], type(section)()
+    epochs = getattr(arm_settings, "epochs", None) or getattr(section, "epochs", None)
+    own = section.model_copy(update={"replicates": runs or section.replicates, "epochs": epochs})
+    larger = [_total(own, keys) / _total(default, keys) for keys in _SIZES if hasattr(default, keys[0])]
+    limit: int = 60 + getattr(arm_settings, "outer_steps", 0)
     return math.ceil(limit * math.prod(max(1.0, each) for each in larger))
 
 
@@ -88,15 +84,11 @@ _SIZES = (
 """Keys of sizes; those of a tuple add up, and the time is in proportion to each sum."""
 
 
-def _total(sizes: Json, keys: tuple[str, ...]) -> int:
-    return sum(_number(sizes.get(key, 0), key) for key in keys)
-
-
-def _number(value: Any, key: str) -> int:
-    """Return a size as a number: of a list its sum, or of replicates their number; of all images 60,000."""
-    if isinstance(value, list):
-        return len(value) if key == "replicates" else sum(value)
-    return 60_000 if value == "all" else int(value)
+def _total(section: Study, keys: tuple[str, ...]) -> int:
+    """Return the sum of some sizes: of a list its sum, of seeds their number, of all images 60,000."""
+    sizes = {key: getattr(section, key, 0) for key in keys} | {"replicates": len(seed_numbers(section.replicates))}
+    numbers = [TRAIN_IMAGES["mnist"] if sizes[key] == "all" else sizes[key] for key in keys]
+    return sum(sum(number) if isinstance(number, list) else number for number in numbers)
 
 
 def _mem_mb(section: Study) -> int:

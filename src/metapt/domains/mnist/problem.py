@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from metapt.domains.mnist import mlp, weighting
-from metapt.domains.mnist.data.sources import CLASSES
-from metapt.domains.mnist.rotation import rotate
+from metapt.domains.mnist import networks
+from metapt.domains.mnist.data import CLASSES
 from metapt.hypergrad import Params, Pretrained
 
 
@@ -29,14 +28,34 @@ class RotationBatch(NamedTuple):
     noise: Tensor
 
 
+def rotate(images: Tensor, degrees: Tensor) -> Tensor:
+    """Rotate images [batch, height, width] counter-clockwise by `degrees` [batch], bilinearly, with zeros outside.
+
+    The derivative w.r.t. an angle is that of the interpolation, which has kinks. Images must be square; others are
+    sheared.
+    """
+    angle = torch.deg2rad(degrees)[:, None, None]
+    cos, sin = torch.cos(angle), torch.sin(angle)
+    height, width = images.shape[1:]
+    y, x = _centres(height, images)[:, None], _centres(width, images)
+    grid = torch.stack([x * cos - y * sin, x * sin + y * cos], dim=-1)
+    turned = F.grid_sample(images.unsqueeze(1), grid, mode="bilinear", padding_mode="zeros", align_corners=False)
+    return turned.squeeze(1)
+
+
+def _centres(size: int, like: Tensor) -> Tensor:
+    """Return the centres of `size` pixels that span [-1, 1]."""
+    return (torch.arange(size, dtype=like.dtype, device=like.device) * 2 + 1) / size - 1
+
+
 class DigitProblem:
     """FT by digit classification with the network of the synthetic experiments."""
 
     def encode(self, encoder: Params, batch: Images) -> Tensor:
-        return mlp.features(encoder, batch.images)
+        return networks.features(encoder, batch.images)
 
     def head_loss(self, head: Params, features: Tensor, batch: Images) -> Tensor:
-        return cross_entropies(mlp.logits(head, features), batch.labels).mean()
+        return cross_entropies(networks.logits(head, features), batch.labels).mean()
 
     def targets(self, batch: Images) -> Tensor:
         """Return the labels as indicators of the classes [batch, classes], the targets of a ridge head."""
@@ -57,7 +76,7 @@ class RotationProblem(DigitProblem):
     def pretrain_outputs(self, pretrained: Pretrained, meta: Params, batch: RotationBatch) -> Tensor:
         """Return logits [batch, classes] of the rotated images."""
         images = rotate(batch.images, meta["mean"] + meta.get("deviation", 1.0) * batch.noise)
-        return mlp.outputs(pretrained.encoder, pretrained.head, images)
+        return networks.outputs(pretrained.encoder, pretrained.head, images)
 
     def outputs_loss(self, outputs: Tensor, meta: Params, batch: RotationBatch) -> Tensor:
         return cross_entropies(outputs, batch.labels).mean()
@@ -69,7 +88,7 @@ class WeightingProblem(DigitProblem):
     tested: ClassVar = True
 
     def pretrain_loss(self, pretrained: Pretrained, meta: Params, batch: Images) -> Tensor:
-        return torch.mean(weighting.weights(meta, batch.images) * _losses(pretrained, batch))
+        return torch.mean(networks.example_weights(meta, batch.images) * _losses(pretrained, batch))
 
 
 class ExampleWeightsProblem(DigitProblem):
@@ -83,7 +102,7 @@ class ExampleWeightsProblem(DigitProblem):
 
 def _losses(pretrained: Pretrained, batch: Images) -> Tensor:
     """Return the PT loss of each example, [batch]."""
-    outputs = mlp.outputs(pretrained.encoder, pretrained.head, batch.images)
+    outputs = networks.outputs(pretrained.encoder, pretrained.head, batch.images)
     return cross_entropies(outputs, batch.labels)
 
 

@@ -1,18 +1,22 @@
-"""The results of an experiment's arms, and their table."""
+"""The results of an experiment each of whose arms is a run, its table, and the record of such an experiment."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
 import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
-from metapt.domains.mnist.config import MnistSettings
+from metapt.domains.mnist.config import MnistSettings, Study
 from metapt.domains.mnist.quantities import DIAGNOSIS
-from metapt.evaluation import results
-from metapt.evaluation.comparisons import BEYOND_THE_PAPER
+from metapt.evaluation import figures, results
+from metapt.evaluation.comparisons import BEYOND_THE_PAPER, Comparison, Criterion
+from metapt.evaluation.experiment import Experiment, Needs
 from metapt.evaluation.paper import beside_paper
-from metapt.evaluation.statistics import summarise
+from metapt.evaluation.statistics import Estimate, estimate_mean, summarise
 from metapt.evaluation.tables import Tables, ours_and_papers
 from metapt.sections import plain
 
@@ -27,6 +31,18 @@ class MnistResults(results.Results):
         """Return the series of each arm, in the order of `arms`."""
         return {arm: self.series[self.series["arm"] == arm] for arm in self.arms}
 
+    def trajectories(self, draw: Callable[[Axes, pd.DataFrame], None], ylabel: str) -> Figure:
+        """Return a figure with a panel for each arm, on which `draw` draws the arm's series over meta-iterations."""
+        series = self.series_by_arm()
+        whole, axes = figures.panels(columns=len(series))
+        for axis, (arm, frame) in zip(axes, series.items(), strict=True):
+            draw(axis, frame)
+            figures.title(axis, arm)
+        axes[0].set_ylabel(ylabel)
+        figures.same_range(axes, "y")
+        figures.legend_above(whole, axes)
+        return whole
+
     def paper_says(self, arm: str, words: str, *others: str) -> str:
         """Return `words`, or `BEYOND_THE_PAPER` where the study or one of the arms is not the paper's.
 
@@ -38,6 +54,16 @@ class MnistResults(results.Results):
         run = {each: self.section.arms[each] for each in others if each in self.section.arms}
         same = meta == default["meta"] and all(each == default.get(name) for name, each in run.items())
         return words if same and self._is_the_papers_study() else BEYOND_THE_PAPER
+
+    def claim(
+        self, text: str, arm: str, metric: str, criterion: Criterion, paper: str, setting: str | None = None
+    ) -> Comparison:
+        """Return a claim about the mean of an arm's number over replicates, which is compared with a number."""
+
+        def measure() -> Estimate:
+            return estimate_mean(self.values(arm, metric, setting))
+
+        return Comparison(text, arm, "", metric, criterion, measure, paper=paper)
 
     @property
     def own_papers(self) -> pd.DataFrame:
@@ -59,3 +85,28 @@ class MnistResults(results.Results):
         """Return the mean of each number over replicates beside the paper's, without the loop's diagnosis."""
         joined = beside_paper(summarise(self.metrics[self.metrics["evaluation"] != DIAGNOSIS]), self.own_papers)
         return Tables({caption: ours_and_papers(joined)}, joined)
+
+
+def experiment(
+    key: str,
+    section: type[Study],
+    order: int,
+    figure: Callable[[MnistResults], Figure],
+    comparisons: Callable[[MnistResults], Iterable[Comparison]],
+    *,
+    caption: str,
+    title: str,
+    figure_title: str,
+) -> Experiment:
+    """Return the record of an experiment each of whose arms is a run; `caption` is that of its table."""
+    return Experiment(
+        title=title,
+        figure_title=figure_title,
+        section=section,
+        order=order,
+        needs=lambda jobs, section: Needs([jobs.study(key, arm) for arm in sorted(section.arms)]),
+        results=MnistResults,
+        tables=lambda results: results.beside_paper(caption),
+        figure=figure,
+        comparisons=comparisons,
+    )

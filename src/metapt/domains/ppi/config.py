@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from metapt.domains.ppi.data.sections import SIMULATED, String, Taxa
+from metapt.domains.ppi.data.sections import SIMULATED, Source, String, Taxa
 from metapt.method import ConjugateGradients, MetaArm, NeumannSeries, Recompute
 from metapt.sections import (
     Count,
@@ -25,11 +25,12 @@ from metapt.sections import (
     Seeds,
     key,
 )
-from metapt.twostage.arms import Changes, changed, counterpart, equal_to
+from metapt.twostage.arms import Changes, ComparedArm, changed, check_controls, controls_of
 
 Share = Annotated[float, Field(ge=0, lt=1)]
 Names = Annotated[list[str], Distinct]
 Rates = Annotated[list[Rate], Distinct]
+Use = Literal["as_learned", "permuted", "top_quarter", "bottom_quarter"]
 GroupWeight = Annotated[float, Field(gt=0, lt=2)]
 
 
@@ -41,56 +42,50 @@ class Network(Section):
 
 
 class PpiPretraining(Section):
-    """Multitask pre-training, the same for every arm that changes nothing of it."""
+    """Multitask pre-training, of every arm that changes nothing of it."""
 
     epochs: Positive = key(100, "passes over the PT graphs")
     batch_size: Positive = key(32, "graphs per minibatch")
     dropout: Share = key(0.2, "share of a layer's outputs that are zeroed")
     offset_centres: bool = key(
         True,
-        "each graph of a minibatch has its own centre node (as Hu et al. batch), or, if false, one near the start of "
-        "the minibatch (released code)",
+        "each graph has its own centre node (Hu et al.); false: one near the minibatch's start (released code)",
     )
     online_evaluations: Count = key(10, "number of tests of the FT head during PT; not in the paper")
     precision: Literal["float32", "bfloat16"] = key(
         "float32",
-        "number format in which PT steps and hypergradients compute the encoder; weights, losses and solves stay in "
-        "float32 (not in the paper)",
+        "number format of the encoder in PT steps and hypergradients (not in the paper)",
     )
 
 
 class PpiFinetuning(Section):
-    """Fine-tuning and its evaluation, the same for every arm that changes nothing of it."""
+    """Fine-tuning and its evaluation, of every arm that changes nothing of it."""
 
     epochs: Positive = key(50, "passes over the FT graphs; the best one on validation AUROC is tested")
     batch_size: Positive = key(32, "graphs per minibatch")
     dropout: Share = key(0.5, "share of a layer's outputs that are zeroed in FT of the whole network")
     lrs: Rates = key(
         [1e-5, 3e-5, 1e-4],
-        "learning rates (Adam) of FT of the whole network; the first FT seed of each PT seed tries all of them, and "
-        "the one with its best validation AUROC is used for all FT seeds of that PT seed",
+        "learning rates (Adam) of FT of the whole network, of which the first FT seed of each PT seed finds the best",
         min_length=1,
     )
     trial_epochs: Positive | None = key(
         None,
-        "epochs of each learning rate that the first FT seed tries, after which only the one with the best validation "
-        "AUROC is trained to the end; empty: all are trained to the end (the paper has no such trial)",
+        "epochs after which only the best learning rate is trained to the end; empty: all are (not in the paper)",
     )
     precision: Literal["float32", "bfloat16"] = key(
         "float32",
-        "number format in which FT of the whole network trains the encoder; weights, losses, validation, test and "
-        "linear evaluation stay in float32 (not in the paper)",
+        "number format of the encoder while the whole network is fine-tuned (not in the paper)",
     )
     linear_lrs: Rates = key(
         [1e-4],
-        "learning rates (Adam) of linear evaluation (encoder frozen); each FT seed uses the one with its best "
-        "validation AUROC",
+        "learning rates (Adam) of linear evaluation (encoder frozen), of which each FT seed finds the best",
         min_length=1,
     )
     linear_epochs: Positive = key(50, "passes over the FT graphs in linear evaluation")
 
 
-class PpiArm(Section):
+class PpiArm(ComparedArm):
     """What each arm may have."""
 
     finetune: Changes[PpiFinetuning] = key(PpiFinetuning(), "keys of `ppi.finetune` in which the arm differs")
@@ -103,20 +98,17 @@ class PretrainedPpiArm(PpiArm):
 
 
 class WithoutPretraining(PpiArm):
-    """An arm that starts FT from random weights, which each FT seed draws anew."""
+    """Start FT from random weights, which each FT seed draws anew."""
 
     method: Literal["no_pt"]
 
 
 class TaskWeights(Section):
-    """Task weights that another arm has learned, with the same PT seed; not in the paper.
-
-    PT has that arm's learning rate.
-    """
+    """The task weights and the learning rate of another arm, with the same PT seed. Not in the paper."""
 
     of: str = Field(description="the arm, a key of `ppi.arms`")
-    use: Literal["as_learned", "permuted", "top_quarter", "bottom_quarter"] = key(
-        "as_learned", "the weights themselves or in random order, or only the tasks with the highest or lowest weights"
+    use: Use = key(
+        "as_learned", "the weights, the same in random order, or only the tasks with the highest or lowest ones"
     )
 
 
@@ -127,13 +119,12 @@ class Supervised(PretrainedPpiArm):
     pretrain_lr: Rate = key(1e-3, "PT learning rate (Adam); with `weights`, that of their arm")
     tasks: Literal["all", "related"] = key(
         "all",
-        "all PT tasks, or those that an FT task implies: nearly all proteins with the FT term have the PT "
-        "term (not in the paper)",
+        "all PT tasks, or those whose term nearly all proteins of an FT term have (not in the paper)",
     )
     weights: TaskWeights | None = key(None, "task weights of another arm; empty: each task has weight 1")
     group_weights: list[GroupWeight] | None = key(
         None,
-        "weights of groups of PT tasks with alike labels, as many groups as weights; empty: none (not in the paper)",
+        "weights of as many groups of PT tasks with alike labels; empty: none (not in the paper)",
         min_length=2,
     )
 
@@ -151,8 +142,8 @@ class CoTrain(PretrainedPpiArm):
     pretrain_lr: Rate = key(1e-3, "PT learning rate (Adam)")
     gradients: Literal["alternate", "pcgrad", "pcgrad_shared"] = key(
         "alternate",
-        "a step on PT data, then one on FT data; or one step on both without conflicts (Yu et al. 2020) of the whole "
-        "gradients or of the encoder's part, which both share",
+        "steps on PT and FT data in turn, or on both without conflicts (Yu et al. 2020) of the whole gradients or of "
+        "the encoder's",
     )
 
 
@@ -172,13 +163,12 @@ class LearnedWeights(PretrainedPpiArm):
 
 
 class PpiMeta(PretrainedPpiArm, MetaArm):
-    """An arm that learns the task weights with Algorithm 2. The keys `l2` to `reuse_gradient` are not in the paper."""
+    """Learn the task weights with Algorithm 2."""
 
     pretrain_lr: Rate = key(1e-4, "PT learning rate (Adam)")
     unroll: Literal["head", "fitted", "ridge"] = key(
         "head",
-        "FT solver: unrolled steps of the head, or a head fitted to convergence and differentiated "
-        "implicitly, or a ridge regression differentiated through its solution",
+        "FT in a meta-update: steps of the head, a head fitted to convergence, or a ridge regression",
     )
     batch_size: Positive | None = key(
         32, "graphs per FT minibatch of a meta-update; empty: all (not in the paper; as in FT)"
@@ -206,11 +196,8 @@ class PpiMeta(PretrainedPpiArm, MetaArm):
 Arm = Annotated[WithoutPretraining | Supervised | CoTrain | LearnedWeights | PpiMeta, Field(discriminator="method")]
 
 
-def _from(arm: str, use: Literal["as_learned", "permuted", "top_quarter", "bottom_quarter"]) -> Supervised:
-    return Supervised(method="supervised", weights=TaskWeights(of=arm, use=use))
-
-
 STABLE: dict[str, Any] = {
+    "pretrain_lr": 1e-3,  # that of plain PT
     "inverse": ConjugateGradients(kind="conjugate_gradient", max_steps=10, rtol=0.01, relative_damping=0.05),
     "curvature": "gauss_newton",
     "unroll": "ridge",
@@ -230,28 +217,66 @@ RELEASED: dict[str, Any] = {
 }
 """What the released code does in PT and FT of its meta arm, where it differs from the defaults."""
 
+
+def _from(label: str, arm: str, use: Use, **compared: Any) -> Supervised:
+    return Supervised(method="supervised", label=label, weights=TaskWeights(of=arm, use=use), **compared)
+
+
+def _meta(label: str, controls: dict[str, list[str] | None], **settings: Any) -> PpiMeta:
+    return PpiMeta(label=label, controls=controls, **settings)
+
+
 ARMS: dict[str, Arm] = {
-    "no_pt": WithoutPretraining(method="no_pt"),
-    "graph_supervised": Supervised(method="supervised"),
-    "cotrain": CoTrain(method="cotrain"),
-    "cotrain_pcgrad": CoTrain(method="cotrain", gradients="pcgrad"),
-    "cotrain_learned_weights": LearnedWeights(method="learned_weights"),
-    "meta": PpiMeta(),
-    "meta-identity": PpiMeta(inverse=NeumannSeries(terms=0)),
-    "meta-stable": PpiMeta(**STABLE),
-    "graph_supervised-slow": Supervised(method="supervised", pretrain_lr=1e-4),
-    "meta-fast": PpiMeta(pretrain_lr=1e-3),
-    "meta-frozen": _from("meta", "as_learned"),
-    "meta-permuted": _from("meta", "permuted"),
-    "meta-stable-frozen": _from("meta-stable", "as_learned"),
-    "meta-stable-permuted": _from("meta-stable", "permuted"),
-    "meta-top": _from("meta-stable", "top_quarter"),
-    "meta-bottom": _from("meta-stable", "bottom_quarter"),
-    "related_only": Supervised(method="supervised", tasks="related"),
-    "cotrain_pcgrad-shared": CoTrain(method="cotrain", gradients="pcgrad_shared"),
-    "no_pt-released": WithoutPretraining(method="no_pt", finetune=RELEASED["finetune"]),
-    "graph_supervised-released": Supervised(method="supervised", **RELEASED),
-    "meta-released": PpiMeta(head_steps_between_updates=1, **RELEASED),
+    "no_pt": WithoutPretraining(method="no_pt", label="no PT"),
+    "graph_supervised": Supervised(
+        method="supervised", label="graph supervised", controls={"no_pt": [], "cotrain": []}
+    ),
+    "cotrain": CoTrain(method="cotrain", label="CoTrain"),
+    "cotrain_pcgrad": CoTrain(method="cotrain", label="CoTrain + PCGrad", gradients="pcgrad"),
+    "cotrain_learned_weights": LearnedWeights(method="learned_weights", label="CoTrain + learned weights"),
+    "meta": _meta(
+        "meta",
+        {
+            "graph_supervised": ["pretrain_lr"],
+            "cotrain": ["pretrain_lr"],
+            "cotrain_pcgrad": ["pretrain_lr", "gradients"],
+            "no_pt": [],
+            "graph_supervised-slow": [],
+            "meta-frozen": ["weights"],
+            "meta-permuted": ["weights"],
+        },
+    ),
+    "meta-identity": _meta(
+        "meta, no inverse", {"graph_supervised-slow": []}, extends="meta", inverse=NeumannSeries(terms=0)
+    ),
+    "meta-stable": _meta(
+        "meta-stable",
+        {"graph_supervised": [], "meta-stable-frozen": ["weights"], "meta-stable-permuted": ["weights"]},
+        **STABLE,
+    ),
+    "graph_supervised-slow": Supervised(
+        method="supervised", label="graph supervised, slow", extends="graph_supervised", pretrain_lr=1e-4
+    ),
+    "meta-fast": _meta("meta, fast", {"graph_supervised": []}, extends="meta", pretrain_lr=1e-3),
+    "meta-frozen": _from("meta's weights, frozen", "meta", "as_learned", controls={"meta-permuted": ["weights"]}),
+    "meta-permuted": _from("meta's weights, permuted", "meta", "permuted"),
+    "meta-stable-frozen": _from(
+        "meta-stable's weights, frozen", "meta-stable", "as_learned", controls={"meta-stable-permuted": ["weights"]}
+    ),
+    "meta-stable-permuted": _from("meta-stable's weights, permuted", "meta-stable", "permuted"),
+    "meta-top": _from("top quarter of tasks", "meta-stable", "top_quarter"),
+    "meta-bottom": _from("bottom quarter of tasks", "meta-stable", "bottom_quarter"),
+    "related_only": Supervised(
+        method="supervised", label="related tasks only", extends="graph_supervised", tasks="related"
+    ),
+    "cotrain_pcgrad-shared": CoTrain(
+        method="cotrain", label="CoTrain + PCGrad, shared part", extends="cotrain_pcgrad", gradients="pcgrad_shared"
+    ),
+    "no_pt-released": WithoutPretraining(method="no_pt", label="no PT, released", finetune=RELEASED["finetune"]),
+    "graph_supervised-released": Supervised(method="supervised", label="graph supervised, released", **RELEASED),
+    "meta-released": _meta(
+        "meta, released", {"graph_supervised-released": []}, head_steps_between_updates=1, **RELEASED
+    ),
 }
 
 MAIN_ARMS = [arm for arm in ARMS if arm not in ("meta-top", "meta-bottom")]
@@ -263,19 +288,16 @@ Evaluations = Annotated[list[Literal["full_transfer", "linear_evaluation"]], Dis
 class ArmsSection(ExperimentSection):
     """The settings of an experiment that compares arms."""
 
-    arms: Names = key(
-        MAIN_ARMS, "arms, keys of `ppi.arms`; those from meta-identity on are not in the paper", min_length=1
-    )
+    arms: Names = key(MAIN_ARMS, "arms, keys of `ppi.arms`; by default all but meta-top and meta-bottom", min_length=1)
 
 
 class PpiSettings(DomainSection):
-    """Multitask PT on protein graphs. Experiments that are left out are not run, and a run serves all that need it."""
+    """Multitask PT on protein graphs. Experiments share PT and FT runs."""
 
     stand_ins: ClassVar[tuple[str, ...]] = ("simulated",)
-    source: Literal["simulated", "string", "hu2020"] = key(
+    source: Source = key(
         "hu2020",
-        "simulated: STRING files with planted tasks, no download; string: see `string`; "
-        "hu2020: the archive of Hu et al. (2020), 2 GB",
+        "generated STRING files with planted tasks, STRING as `string` says, or the archive of Hu et al. (2020), 2 GB",
     )
     string: String = String()
     test_species: Taxa = key([9606], "NCBI taxa of the test graphs", min_length=1)
@@ -287,7 +309,7 @@ class PpiSettings(DomainSection):
     )
     pretrain: PpiPretraining = PpiPretraining()
     finetune: PpiFinetuning = PpiFinetuning()
-    arms: dict[str, Arm] = key(ARMS, "arms by name; those from meta-identity on are not in the paper")
+    arms: dict[str, Arm] = key(ARMS, "arms by name; those from meta-identity on are ours")
 
     @model_validator(mode="after")
     def _sources_learn_weights(self) -> PpiSettings:
@@ -303,6 +325,14 @@ class PpiSettings(DomainSection):
             if not (source in self.arms and learns_weights(self.arms[source])):
                 legal = ", ".join(other for other, each in self.arms.items() if learns_weights(each))
                 raise ValueError(f"arms.{name}.weights.of is {source!r}, which learns no weights; legal: {legal}")
+        return self
+
+    @model_validator(mode="after")
+    def _controls_fit(self) -> PpiSettings:
+        arms = {name: resolved(arm, self.arms) for name, arm in self.arms.items()}
+        for _, section in self.experiments():
+            names = [name for name in section.arm_names() if name in arms]
+            check_controls(names, {name: arms[name] for name in names}, self.arms)
         return self
 
     @model_validator(mode="after")
@@ -341,34 +371,10 @@ def resolved(arm: Arm, arms: Mapping[str, Arm]) -> Arm:
 
 
 def start_of(name: str, arms: Mapping[str, Arm]) -> str | None:
-    """Return the arm of supervised PT with task weights of 1 that equals an arm in its PT learning rate, PT and FT.
-
-    Return None if there is none, or if the arm is no meta arm and no arm of supervised PT.
-    """
-    arm, source = resolved(arms[name], arms), weights_of(arms[name])
-    if not isinstance(arm, PpiMeta | Supervised) or not (source is None or source in arms):
-        return None
-    own = {"pretrain_lr": arm.pretrain_lr, "pretrain": arm.pretrain, "finetune": arm.finetune}
-    found = equal_to([Supervised(method="supervised", **own)], arms)
-    return next((other for other in found if other != name), None)
-
-
-def controls(name: str, arms: Mapping[str, Arm]) -> list[str]:
-    """Return the controls of an arm, each of which differs from it in one thing.
-
-    They are, of a meta arm, supervised PT with task weights of 1, with the weights that it learns, and with these
-    permuted; of an arm with learned weights, their permutation.
-    """
-    arm, start = arms[name], start_of(name, arms)
-    fixed = {other: resolved(each, arms) for other, each in arms.items()}
-    if isinstance(arm, Supervised) and arm.weights is not None and arm.weights.use == "as_learned":
-        permuted = arm.weights.model_copy(update={"use": "permuted"})
-        return equal_to([fixed[name].model_copy(update={"weights": permuted})], fixed)
-    if not isinstance(arm, PpiMeta):
-        return []
-    uses: tuple[Literal["as_learned", "permuted"], ...] = ("as_learned", "permuted")
-    wanted = [counterpart(Supervised, arm, weights=TaskWeights(of=name, use=use)) for use in uses]
-    return ([] if start is None else [start]) + equal_to(wanted, fixed)
+    """Return the control with fixed task weights that differs from an arm in its method alone; None without one."""
+    own = controls_of(arms[name])
+    found = (control for control, about in own.items() if not about and isinstance(arms.get(control), Supervised))
+    return next(found, None)
 
 
 def has_equal_weights(arm: Supervised) -> bool:

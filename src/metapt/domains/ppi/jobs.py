@@ -1,10 +1,8 @@
-"""The jobs of the PPI domain: their names, paths, threads, memory and time."""
+"""The jobs of the PPI domain: what they read, their memory and time."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from functools import cached_property
 from typing import Any
 
 from metapt.domains.ppi.config import (
@@ -18,32 +16,25 @@ from metapt.domains.ppi.config import (
     weights_of,
 )
 from metapt.domains.ppi.data.sources import ARCHIVE, names, string_of
-from metapt.domains.ppi.settings import FULL_ACCESS, finetune_setting, pretrain_setting
-from metapt.jobs import Job, Jobs, Json
-from metapt.sections import seed_numbers
-from metapt.twostage.arms import changed, pretrain_settings, sharing
+from metapt.domains.ppi.settings import finetune_setting, pretrain_setting
+from metapt.domains.ppi.stages import FinetuneSettings, PrepareSettings, PretrainSettings
+from metapt.jobs import Job
+from metapt.twostage.arms import pretrain_part, to_pretrain
+from metapt.twostage.jobs import TwoStageJobs, Work
 
 PREPARED = {"graphs": "graphs.npz", "tasks": "tasks.csv", "counts": "counts.csv"}
 """Outputs of `data/prepare.py`: name -> file name."""
 
 
-class PpiJobs(Jobs[PpiSettings]):
-    """The jobs of the section `ppi`. One run serves each experiment that needs it."""
+class PpiJobs(TwoStageJobs[PpiSettings, Arm]):
+    """The jobs of the PPI domain; see `metapt.domains.ppi.settings` for its settings."""
+
+    config: PpiSettings
 
     @property
     def large_products(self) -> bool:
         """Return whether oneDNN may be faster. On Zen 4 it is 1.2 to 1.5 times as fast at width 300, and 0.8 at 64."""
         return self.config.network.width >= 256
-
-    @property
-    def pretrain_seeds(self) -> list[int]:
-        """Return the PT seeds of each arm."""
-        return seed_numbers(self.config.pretrain_seeds)
-
-    @cached_property
-    def sharing(self) -> dict[str, str]:
-        """See `Jobs.sharing`."""
-        return sharing({name: self._pretrain_settings(self._settings(name)) for name in self.config.arms})
 
     def prepared(self) -> Job:
         """Return the job that prepares the data of the config's source."""
@@ -56,100 +47,67 @@ class PpiJobs(Jobs[PpiSettings]):
             case "string":
                 raw = {file: self.download(self._string(file), file).outputs["file"] for file in files}
         string = None if source == "hu2020" else string_of(self.config)
-        return self.prepare(
-            source,
-            PREPARED,
-            config={"source": source, "string": string, "test_species": self.config.test_species},
-            inputs=raw,
-            # The archive holds the graphs of all species; of STRING's files, one species is read at a time.
-            mem_mb=12000 if source == "hu2020" else 3000 + self._graphs() // 20,
-            minutes=120,
-        )
+        settings = PrepareSettings(source=source, string=string, test_species=self.config.test_species)
+        # The archive holds the graphs of all species; of STRING's files, one species is read at a time.
+        mem_mb = 12000 if source == "hu2020" else 3000 + self._graphs() // 20
+        return self.prepare(source, PREPARED, settings, raw, mem_mb=mem_mb, minutes=120)
 
-    def pretrain(self, arm: str, setting: str, seed: int, settings: Arm | None = None) -> Job:
-        """Return the PT run, with a PT seed, that serves an arm and a setting.
+    def resolved(self, arm: Arm) -> Arm:
+        """Return an arm with the PT learning rate of the arm whose weights it takes."""
+        return resolved(arm, self.config.arms)
 
-        `settings` are those of an arm that is not in `ppi.arms`.
-        """
-        arm = self.sharing.get(arm, arm)
-        chosen = self._settings(arm, settings)
-        setting, pretrain = pretrain_setting(chosen, setting), self._pretrain(chosen)
-        inputs = {name: self.prepared().outputs[name] for name in ("graphs", "tasks")}
-        source = weights_of(chosen)
+    def pretrain_part(self, arm: Arm) -> dict[str, Any]:
+        """Return the settings on which an arm's PT depends."""
+        return pretrain_part(arm, self.config)
+
+    def pretrain_setting(self, arm: Arm, setting: str) -> str:
+        """Return the setting of the PT run that serves an arm in a setting."""
+        return pretrain_setting(arm, setting)
+
+    def finetune_setting(self, arm: Arm, setting: str) -> str:
+        """Return the setting of the FT runs that serve an arm in a setting."""
+        return finetune_setting(arm, setting)
+
+    def has_encoder(self, arm: Arm) -> bool:
+        """Return whether the arm pre-trains; without PT each FT seed draws an encoder."""
+        return not isinstance(arm, WithoutPretraining)
+
+    def pretrain_work(self, name: str, arm: Arm, setting: str, seed: int) -> Work:
+        """Return what a PT job reads and takes."""
+        pretrain, prepared = self.changed_pretrain(arm), self.prepared().outputs
+        inputs = {each: prepared[each] for each in ("graphs", "tasks")}
+        source = weights_of(arm)
         if source is not None:
             inputs["weights"] = self.pretrain(source, setting, seed).outputs["pretrained"]
-        batch = getattr(chosen, "hypergradient_batch", None) or pretrain.batch_size
-        return self.training(
-            "pretrain",
-            f"pretrain/{arm}/{setting}/seed{seed}",
-            "domains.ppi.pretrain",
-            self.pick("network", "test_species", "source")
-            | {"arm": arm, "setting": setting, "seed": seed}
-            | self._pretrain_settings(chosen),
-            inputs,
-            mem_mb=self._mem_mb(max(batch, self._update_graphs(chosen))),
-            minutes=self._pretrain_minutes(chosen, pretrain),
+        settings = PretrainSettings(
+            arm=name,
+            seed=seed,
+            arm_settings=to_pretrain(arm),
+            setting=setting,
+            network=self.config.network,
+            test_species=self.config.test_species,
+            pretrain=pretrain,
         )
+        larger = getattr(arm, "hypergradient_batch", None) or pretrain.batch_size
+        mem_mb = self.mem_mb(max(larger, self._update_graphs(arm)))
+        return Work(settings, inputs, mem_mb, self._pretrain_minutes(arm, pretrain))
 
-    def pretrain_all(self, arms: list[str], setting: str) -> list[Job]:
-        """Return the PT runs of arms that serve a setting, of all PT seeds."""
-        return [self.pretrain(arm, setting, seed) for arm in arms for seed in self.pretrain_seeds]
-
-    def finetune(self, arm: str, setting: str, seed: int, settings: Arm | None = None) -> Job:
-        """Return the job of the FT runs of an arm, with a PT seed, that serve a setting; see `pretrain`."""
-        chosen = settings or self.config.arms[arm]
-        setting, own = finetune_setting(chosen, setting), changed(self.config.finetune, chosen.finetune)
+    def finetune_work(self, name: str, arm: Arm, setting: str, seed: int) -> Work:
+        """Return what an FT job reads, beside the encoder, and takes."""
+        config, own = self.config, self.changed_finetune(arm)
+        settings = FinetuneSettings(
+            arm=name,
+            seed=seed,
+            finetune_seeds=config.finetune_seeds,
+            evaluations=config.evaluations,
+            method=arm.method,
+            setting=setting,
+            network=config.network,
+            test_species=config.test_species,
+            finetune=own,
+        )
         inputs = {"graphs": self.prepared().outputs["graphs"]}
-        if not isinstance(chosen, WithoutPretraining):  # without PT each FT seed draws an encoder
-            inputs["pretrained"] = self.pretrain(arm, setting, seed, settings).outputs["pretrained"]
-        keys = "finetune_seeds", "evaluations", "network", "test_species"
-        given = {"arm": arm, "method": chosen.method, "setting": setting, "seed": seed, "finetune": own}
-        return self.training(
-            "finetune",
-            f"finetune/{arm}/{setting}/seed{seed}",
-            "domains.ppi.finetune",
-            self.pick(*keys) | given,
-            inputs,
-            mem_mb=self._mem_mb(own.batch_size),
-            minutes=self._finetune_minutes(own),
-        )
-
-    def finetune_all(self, arms: Iterable[str], *settings: str) -> list[Job]:
-        """Return the jobs of the FT runs of arms that serve some settings, of all PT seeds."""
-        return [
-            self.finetune(arm, setting, seed) for arm in arms for setting in settings for seed in self.pretrain_seeds
-        ]
-
-    def representations(self, arms: list[str], graphs: int) -> Job:
-        """Return the job that compares the features of `graphs` graphs between arms."""
-        runs = {
-            f"pretrained/{arm}/{seed}": self.pretrain(arm, FULL_ACCESS, seed).outputs["pretrained"]
-            for arm in arms
-            for seed in self.pretrain_seeds
-        }
-        return self.training(
-            "study",
-            "representations/cka",
-            "domains.ppi.studies.representations",
-            self.pick("network", "test_species") | {"arms": arms, "seeds": self.pretrain_seeds, "graphs": graphs},
-            {"graphs": self.prepared().outputs["graphs"]} | runs,
-            mem_mb=self._mem_mb(256),
-            minutes=60,
-            resumable=False,
-        )
-
-    def _settings(self, arm: str, settings: Arm | None = None) -> Arm:
-        """Return the settings of an arm; `settings` are those of an arm that is not in `ppi.arms`."""
-        return resolved(settings or self.config.arms[arm], self.config.arms)
-
-    def _pretrain_settings(self, arm: Arm) -> Json:
-        """Return the settings on which the PT of an arm depends."""
-        return pretrain_settings(arm, self.config)
-
-    def _pretrain(self, arm: Arm) -> PpiPretraining:
-        """Return the settings of an arm's PT."""
-        own = self.config.pretrain
-        return own if isinstance(arm, WithoutPretraining) else changed(own, arm.pretrain)
+        return Work(settings, inputs, self.mem_mb(own.batch_size), self._finetune_minutes(own))
 
     def _string(self, file: str) -> dict[str, Any]:
         """Return the entry of sources.yaml for one of STRING's files."""
@@ -167,7 +125,7 @@ class PpiJobs(Jobs[PpiSettings]):
         """Return work and memory of the network relative to the paper's network."""
         return self.config.network.layers * self.config.network.width / (5 * 300)
 
-    def _mem_mb(self, batch: int) -> int:
+    def mem_mb(self, batch: int) -> int:
         """Return the memory in MB of training with minibatches of `batch` graphs.
 
         Imports take 500 MB and 50 prepared graphs 1 MB. At full size, a graph of a minibatch takes 6 MB for its

@@ -5,26 +5,24 @@ from __future__ import annotations
 import csv
 import io
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import TypeAdapter
 
 from metapt.domains.ppi.arms import pretrain
-from metapt.domains.ppi.config import Arm, Network, PpiPretraining, weights_of
+from metapt.domains.ppi.config import Network, weights_of
 from metapt.domains.ppi.data.dataset import open_dataset
 from metapt.domains.ppi.gin import load_pretrained
 from metapt.domains.ppi.pretraining_setting import PpiSetting
 from metapt.domains.ppi.problem import WEIGHTS, task_weights
 from metapt.domains.ppi.quantities import OTHERS, PLANTED, RELATIVES, WEIGHT
+from metapt.domains.ppi.stages import PretrainSettings
 from metapt.errors import DataError
 from metapt.evaluation import metrics
 from metapt.evaluation.auroc import auroc
 from metapt.files import reading
 from metapt.machine import Machine
-from metapt.training.checkpoint import Checkpoint, fingerprint
 from metapt.twostage import pretraining
 
 PURPOSE = "planted: "
@@ -32,25 +30,21 @@ PURPOSE = "planted: "
 USEFUL = "useful"
 
 
-def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
+def run(settings: PretrainSettings, inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
     """Pre-train an arm. Raises DataError as `open_dataset`, `splits` and `load_pretrained`.
 
-    The config holds `domain`, `arm` (its name), `arm_settings`, `setting` (see `PpiSetting.name`), `seed`, `network`
-    (see `Network`), `pretrain` (see `PpiPretraining`), `test_species` and `checkpoint`. The inputs are `graphs`,
-    `tasks`, and `weights`: pretrained.pt of the arm whose task weights this arm takes.
+    The inputs are `graphs`, `tasks`, and `weights`: pretrained.pt of the arm whose task weights this arm takes.
     """
-    state = fingerprint(config, inputs, __name__, machine.device)
-    arm: Arm = TypeAdapter(Arm).validate_python(config["arm_settings"])
-    network, path = Network.model_validate(config["network"]), Path(config["checkpoint"])
+    network, arm = settings.network, settings.arm_settings
     setting = PpiSetting(
         dataset=open_dataset(inputs["graphs"], machine.device),
         network=network,
-        pretrain=PpiPretraining.model_validate(config["pretrain"]),
-        test_species=config["test_species"],
-        seed=config["seed"],
-        name=config["setting"],
+        pretrain=settings.pretrain,
+        test_species=settings.test_species,
+        seed=settings.seed,
+        name=settings.setting,
         learned=None if weights_of(arm) is None else _learned(inputs["weights"], network, machine.device),
-        checkpoint=lambda part: Checkpoint(path.with_name(f"{path.stem}{part}.pt"), state),
+        checkpoint=pretraining.checkpoints(settings, inputs, __name__, machine.device),
     )
     result = pretrain(arm, setting)
     if result.meta:
@@ -60,7 +54,7 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
             described = [task["description"] for task in table if task["kind"] == "coarse"]
         result.numbers |= weight_numbers(weights, described, setting)
         result.series += metrics.series(WEIGHT, weights)
-    pretraining.write(result, config, config["setting"], outputs)
+    pretraining.write(result, settings, settings.setting, outputs)
 
 
 def _learned(path: Path, network: Network, device: str) -> torch.Tensor:

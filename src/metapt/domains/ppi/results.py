@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,33 +16,33 @@ from metapt.domains.ppi.config import (
     PpiMeta,
     PpiSettings,
     Supervised,
-    controls,
     has_equal_weights,
     learns_weights,
     resolved,
     start_of,
 )
+from metapt.domains.ppi.labels import SETTINGS, STYLES
 from metapt.domains.ppi.quantities import AUROC, WEIGHT
 from metapt.domains.ppi.settings import FULL_ACCESS, HALF_DATA, HELD_OUT, finetune_setting
 from metapt.errors import DataError
+from metapt.evaluation.looks import Style
+from metapt.evaluation.statistics import Estimate, estimate_mean
 from metapt.files import reading
-from metapt.sections import Section
-from metapt.twostage.arms import Pair, pairs
-from metapt.twostage.quantities import VALIDATION_AUROC
-from metapt.twostage.results import TwoStageResults
+from metapt.twostage.quantities import EVALUATIONS, VALIDATION_AUROC
+from metapt.twostage.results import Cell, TwoStageResults
 
 BASELINE, LEARNED = "graph_supervised", "meta"  # the paper's plain PT, and its meta arm
 RELEASED = "meta-released"  # its meta arm with the released code's choices
 
-PAPERS_PAIRS = {
-    (BASELINE, "no_pt"): (),
-    (BASELINE, "cotrain"): (),
-    (LEARNED, BASELINE): ("pretrain_lr",),
-    (LEARNED, "cotrain"): ("pretrain_lr",),
-    (LEARNED, "cotrain_pcgrad"): ("pretrain_lr",),
-    (LEARNED, "no_pt"): (),
-}
-"""Arm and control of each claim of the paper on AUROC, and the keys in which they differ beside their methods."""
+PAPERS_CLAIMS = (
+    (BASELINE, "no_pt"),
+    (BASELINE, "cotrain"),
+    (LEARNED, BASELINE),
+    (LEARNED, "cotrain"),
+    (LEARNED, "cotrain_pcgrad"),
+    (LEARNED, "no_pt"),
+)
+"""Arm and control of each claim of the paper on AUROC."""
 
 HELD_OUT_TASKS = "held_out_tasks"  # the experiment whose AUROC is the mean over the folds
 
@@ -53,6 +53,8 @@ class PpiResults(TwoStageResults):
 
     settings: ClassVar[type[PpiSettings]] = PpiSettings
     auroc: ClassVar[str] = AUROC
+    styles: ClassVar[Mapping[str, Style]] = STYLES
+    papers_claims: ClassVar[Collection[tuple[str, str]]] = PAPERS_CLAIMS
 
     config: PpiSettings  # the section `ppi`, with the arms that the experiment names
 
@@ -75,22 +77,40 @@ class PpiResults(TwoStageResults):
 
         return next((arm for arm in self.arms if plain(self.config.arms[arm])), None)
 
-    def arm_settings(self) -> dict[str, Section]:
-        """Return the settings of the arms that the experiment compares, with the PT learning rate that they have."""
-        arms = super().arm_settings()
-        return arms | {
-            name: resolved(arm, self.config.arms) for name, arm in arms.items() if isinstance(arm, Supervised)
-        }
+    def resolved(self, arm: Arm) -> Arm:
+        """Return an arm with the PT learning rate that it has."""
+        return resolved(arm, self.config.arms)
 
-    def pairs(self) -> list[Pair]:
-        """Return the arms that claims on AUROC compare: those of the paper's claims, then each arm and its controls.
+    def cells(self) -> list[Cell]:
+        """Return the cells of the experiment's setting: each evaluation and arm, in this order."""
+        return self.cells_of([self.key])
 
-        The table of differences shows the same pairs.
-        """
-        arms = self.arm_settings()
-        plain = isinstance(baseline := arms.get(BASELINE), Supervised) and has_equal_weights(baseline)
-        papers = {pair: keys for pair, keys in PAPERS_PAIRS.items() if plain or BASELINE not in pair}
-        return pairs(arms, papers, lambda arm: controls(arm, self.config.arms))
+    def cells_of(self, settings: Iterable[str]) -> list[Cell]:
+        """Return the cells of each setting, evaluation and arm, in this order."""
+        return [
+            Cell(arm, setting, evaluation, {"setting": setting, "evaluation": evaluation, "arm": arm})
+            for setting in settings
+            for evaluation in self.config.evaluations
+            for arm in self.arms
+        ]
+
+    def where(self, cell: Cell) -> str:
+        """Return the end of a claim's sentence."""
+        return f"{SETTINGS[cell.setting]}, {EVALUATIONS[cell.evaluation]}"
+
+    def spread(self, arm: str, setting: str, evaluation: str) -> Estimate:
+        """Return mean and standard error over all FT runs; under `held_out_tasks` over the folds, as in the paper."""
+        if setting != HELD_OUT_TASKS:
+            return super().spread(arm, setting, evaluation)
+        return estimate_mean(self.folds(arm, evaluation).mean(skipna=False).to_numpy(dtype=float))
+
+    def papers_cell(self, arm: str, setting: str, evaluation: str) -> tuple[pd.DataFrame, str]:
+        """Return the paper's AUROC of an arm as at most one row, and a note: without PT it has full transfer only."""
+        found, note = super().papers_cell(arm, setting, evaluation)
+        if len(found) or arm != "no_pt":
+            return found, note
+        found = self.papers_aurocs([arm])
+        return found[found["setting"] == setting], " (no_pt: full transfer)"
 
     def setting_of_control(self, control: str, setting: str) -> str:
         """Return the setting of a control's runs; under half data, those of PT without FT data are of full access."""

@@ -14,7 +14,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from metapt.domains.ppi.labels import looks
 from metapt.domains.ppi.quantities import OTHERS, PLANTED, RELATIVES, WEIGHT
 from metapt.domains.ppi.results import PpiResults
 from metapt.domains.ppi.settings import FULL_ACCESS
@@ -134,9 +133,11 @@ def drawn(panels: list[Panel]) -> Figure:
     return figure
 
 
-def strip(title: str, xlabel: str, values: Mapping[str, Values], target: float, axis: Axes) -> None:
+def strip(
+    results: PpiResults, title: str, xlabel: str, values: Mapping[str, Values], target: float, axis: Axes
+) -> None:
     """Draw a row per arm, its values as dots and their mean as a bar, and a dashed line at `target`."""
-    look = looks(list(values))
+    look = results.looks()
     with figures.style():
         axis.axvline(target, color=figures.QUIET, linewidth=1.2, linestyle="--", zorder=1.5)
         for place, (arm, x) in enumerate(values.items()):
@@ -151,14 +152,19 @@ def strip(title: str, xlabel: str, values: Mapping[str, Values], target: float, 
 
 
 def strips(
-    arms: Sequence[str], measure: Callable[[str], pd.Series[float]], title: str, xlabel: str, target: float
+    results: PpiResults,
+    arms: Sequence[str],
+    measure: Callable[[str], pd.Series[float]],
+    title: str,
+    xlabel: str,
+    target: float,
 ) -> list[Panel]:
     """Return one panel with a dot per PT seed of each arm that was measured; an empty list if no arm was."""
     found: dict[str, Values] = {}
     for arm in arms:
         with suppress(NotMeasuredError):
             found[arm] = measure(arm).to_numpy(dtype=float)
-    return [partial(strip, f"{title}, a dot per PT seed", xlabel, found, target)] if found else []
+    return [partial(strip, results, f"{title}, a dot per PT seed", xlabel, found, target)] if found else []
 
 
 def weights_by_arm(results: PpiResults) -> dict[str, pd.DataFrame]:
@@ -170,9 +176,9 @@ def weights_by_arm(results: PpiResults) -> dict[str, pd.DataFrame]:
     return found
 
 
-def agreement_panels(weights: Mapping[str, pd.DataFrame]) -> list[Panel]:
+def agreement_panels(results: PpiResults, weights: Mapping[str, pd.DataFrame]) -> list[Panel]:
     """Return one panel with a dot per pair of PT seeds of each arm; an empty list if no arm has two seeds."""
     many = {arm: table for arm, table in weights.items() if table.shape[1] > 1}
     pairs = {arm: correlations(table)[np.triu_indices(table.shape[1], 1)] for arm, table in many.items()}
     title, xlabel = "agreement, a dot per pair of PT seeds", "rank correlation of weights"
-    return [partial(strip, title, xlabel, pairs, 0.0)] if pairs else []
+    return [partial(strip, results, title, xlabel, pairs, 0.0)] if pairs else []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import torch
@@ -13,9 +12,10 @@ from torch import Tensor
 from metapt.errors import DataError
 from metapt.files import atomic_path, reading
 from metapt.machine import Machine
+from metapt.sections import JobSettings
 
 
-def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
+def run(settings: JobSettings, inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
     """Write features `x` and targets `y` for PT, and features and classes of the FT sets.
 
     Raises:

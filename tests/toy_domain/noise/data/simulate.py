@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import torch
@@ -11,12 +10,13 @@ from metapt.domains.noise.problem import FEATURES, USEFUL
 
 from metapt.files import atomic_path
 from metapt.machine import Machine
+from metapt.sections import SimulateSettings
 from metapt.training.seeds import generator
 
 SIZES = {"pretrain": 5000, "train": 100, "validation": 100, "test": 1000}
 
 
-def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
+def run(settings: SimulateSettings, inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
     """Write `examples.csv`: set, features f0 to f7, PT targets t0 to t3, class."""
     random = generator("noise", "examples")
     mixed = torch.randn(FEATURES - USEFUL, USEFUL, generator=random).abs()

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from metapt.domains.ecg.config import Split
 from metapt.domains.ecg.data.prepare import EcgRecords, load, statistics
 from metapt.errors import ConfigError
 from metapt.training.seeds import generator
@@ -19,8 +19,6 @@ from metapt.training.seeds import generator
 TRAINING_SHARE = 0.8
 _SMALL_SHARES = {10: 0.5, 25: 0.6}
 """Share of training in FT sets of these sizes, where a fifth would be too little for validation."""
-
-Split = Literal["patients", "released"]  # how an FT set is split into training and validation, see `finetune_indices`
 
 
 @dataclass(frozen=True)

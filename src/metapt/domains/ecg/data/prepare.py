@@ -7,7 +7,7 @@ import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ from metapt.domains.ecg.data.sources import (
 from metapt.errors import DataError
 from metapt.files import atomic_path, reading, write_csv
 from metapt.machine import Machine
+from metapt.sections import JobSettings
 
 COLUMNS = ("ecg_id", "patient_id", "fold", *CLASSES)
 
@@ -56,7 +57,7 @@ class EcgRecords:
         return np.flatnonzero(self.table["fold"] == TEST_FOLD)
 
 
-def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
+def run(settings: JobSettings, inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
     """Convert the raw files to the prepared ones, in the database's order; the same raw files give the same bytes.
 
     The inputs are `ptbxl_database.csv`, `scp_statements.csv`, and `records.json`, which names the records to prepare

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from metapt.files import atomic_path, write_csv
 from metapt.machine import Machine
+from metapt.sections import SimulateSettings
 
 PATIENTS = 2000
 SEED = 0
@@ -104,7 +105,7 @@ class Simulated:
     fold: NDArray[np.int64]  # [n], 1..10, one for all recordings of a patient
 
 
-def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
+def run(settings: SimulateSettings, inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
     """Write 2,400 ECGs of 2,000 patients in PTB-XL's layout; recordings go into `records100` beside `records.json`."""
     write(generate(PATIENTS, SEED), outputs)
 

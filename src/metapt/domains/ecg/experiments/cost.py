@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from metapt.domains.ecg.config import EcgMeta, Simclr, access
-from metapt.domains.ecg.jobs import EcgJobs
-from metapt.domains.ecg.looks import looks
+from metapt.domains.ecg.config import EcgMeta, Simclr
+from metapt.domains.ecg.jobs import EcgJobs, labelled
 from metapt.domains.ecg.results import EcgResults
 from metapt.evaluation.experiment import Needs
 from metapt.sections import ExperimentSection, Positive, key
@@ -29,11 +28,8 @@ class EcgCost(ExperimentSection):
 
 def needs(jobs: EcgJobs, section: EcgCost) -> Needs:
     """Return the PT runs of each arm, and the FT runs of the first one, since those of all arms take equally long."""
-    size = section.finetune_size
-    seen = {arm: access(jobs.config.arms[arm], size) for arm in section.arms}
-    first = section.arms[0]
-    pretrained = [job for arm in section.arms for job in jobs.encoders(arm, seen[arm])]
-    return Needs(pretrained + [jobs.finetune(first, seen[first], size, seed) for seed in jobs.pretrain_seeds])
+    setting = labelled(section.finetune_size)
+    return Needs([*jobs.encoders(section.arms, setting), *jobs.finetunes([(section.arms[0], setting)])])
 
 
 EXPERIMENT = experiment(
@@ -41,7 +37,6 @@ EXPERIMENT = experiment(
     order=6,
     needs=needs,
     results=EcgResults,
-    looks=looks,
     plain=lambda results: next((arm for arm in results.arms if isinstance(results.config.arms[arm], Simclr)), None),
     meta_arms=lambda results: [arm for arm in results.arms if isinstance(results.config.arms[arm], EcgMeta)],
     papers=PAPERS_COST,

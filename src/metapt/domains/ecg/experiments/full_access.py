@@ -6,11 +6,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from metapt.domains.ecg.aurocs import auroc_tables, beats, needs, over_sizes
+from metapt.domains.ecg.aurocs import auroc_tables, needs, over_sizes
 from metapt.domains.ecg.config import ARMS, BestOf
 from metapt.domains.ecg.results import EcgResults
 from metapt.evaluation.experiment import Experiment
 from metapt.sections import ExperimentSection, Sizes, key
+from metapt.twostage.aurocs import beats
 
 
 class FullAccess(ExperimentSection):
@@ -18,8 +19,7 @@ class FullAccess(ExperimentSection):
 
     arms: list[str] = key(
         [name for name, arm in ARMS.items() if not (isinstance(arm, BestOf) or getattr(arm, "placebo", None))],
-        "arms, keys of `ecg.arms`; placebos, and the best of several runs, which costs as many at each size, "
-        "only if named",
+        "arms, keys of `ecg.arms`; by default all but placebos and best_of_4",
         min_length=1,
     )
     finetune_sizes: Sizes = key([100, 250, 500, 1000, 2500], "labelled ECGs, |D_FT|")
@@ -30,11 +30,7 @@ class FullAccessResults(EcgResults):
     """The results of the experiment."""
 
     papers_arms: ClassVar[Mapping[str, str]] = {"optsla": "simclr_optsla"}
-    papers_pairs: ClassVar[Mapping[tuple[str, str], Collection[str]]] = {
-        ("simclr", "no_pt"): (),
-        ("meta", "simclr"): (),
-        ("meta", "optsla"): ("pretrain_steps",),  # P, for which OptSLA has another default
-    }
+    papers_claims: ClassVar[Collection[tuple[str, str]]] = (("simclr", "no_pt"), ("meta", "simclr"), ("meta", "optsla"))
 
 
 EXPERIMENT = Experiment(

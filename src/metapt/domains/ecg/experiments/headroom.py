@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pandas as pd
 
-from metapt.domains.ecg.config import Arm, EcgPretraining, EcgSettings, PretrainedEcgArm, Simclr, Warp, access
-from metapt.domains.ecg.jobs import EcgJobs
+from metapt.domains.ecg.config import Arm, EcgPretraining, EcgSettings, PretrainedEcgArm, Simclr, Warp, sees_labels
+from metapt.domains.ecg.jobs import EcgJobs, labelled
 from metapt.domains.ecg.quantities import AUROC
 from metapt.domains.ecg.results import EcgResults, finetune_setting
 from metapt.evaluation.experiment import Needs
@@ -47,7 +47,7 @@ class EcgHeadroom(HeadroomSection):
         """Raise ValueError as `HeadroomSection.check`, for another kind of reference, and for crops above 1."""
         super().check(domain)
         reference = domain.arms[self.reference]
-        if access(reference, self.finetune_size) != "none":
+        if sees_labels(reference):
             raise ValueError(f".reference is {self.reference!r}, whose PT sees labels; legal: an arm without")
         changed = reference.finetune.model_fields_set
         if isinstance(reference, PretrainedEcgArm):
@@ -77,11 +77,8 @@ def needs(jobs: EcgJobs, section: EcgHeadroom) -> Needs:
     """Return the FT runs of the settings and of the reference."""
     arms: dict[str, Arm] = {section.reference: jobs.config.arms[section.reference]}
     arms |= {name: arm_of(**drawn) for name, drawn in settings(section).items()}
-    size = section.finetune_size
-    runs = [
-        jobs.finetune(name, "none", size, seed, arm) for seed in section.pretrain_seeds for name, arm in arms.items()
-    ]
-    return Needs(runs)
+    setting, seeds = labelled(section.finetune_size), section.pretrain_seeds
+    return Needs([jobs.finetune(name, setting, seed, arm) for seed in seeds for name, arm in arms.items()])
 
 
 def problem_of(config: EcgSettings) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +15,17 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from metapt.domains.ecg.aurocs import auroc_cells, auroc_tables, papers_cells, papers_words, where
-from metapt.domains.ecg.config import EcgSettings, access
-from metapt.domains.ecg.controls import controls
-from metapt.domains.ecg.jobs import EcgJobs
-from metapt.domains.ecg.looks import label, looks
-from metapt.domains.ecg.quantities import AUROC
+from metapt.domains.ecg.aurocs import auroc_tables
+from metapt.domains.ecg.config import EcgSettings, sees_labels
+from metapt.domains.ecg.jobs import EcgJobs, labelled
 from metapt.domains.ecg.results import EcgResults, finetune_setting, setting_words
 from metapt.evaluation import figures
 from metapt.evaluation.comparisons import Comparison
 from metapt.evaluation.experiment import Experiment, Needs
 from metapt.sections import ExperimentSection, Sizes, key
-from metapt.twostage.arms import Pair
+from metapt.twostage.arms import Pair, controls_of
+from metapt.twostage.aurocs import auroc_cells, beats_in
 from metapt.twostage.quantities import AUROC_LABEL, EVALUATIONS
-from metapt.twostage.tables import better
 
 
 class PartialAccess(ExperimentSection):
@@ -38,12 +34,12 @@ class PartialAccess(ExperimentSection):
     arms: list[str] = key(["meta", "meta-stable"], "arms, keys of `ecg.arms`, that learn the warp", min_length=1)
     baseline: str = key(
         "simclr",
-        "arm that uses no FT data; it is the curve's point at 0, and a claim is made on arms that start from it",
+        "arm that uses no FT data: the curve's point at 0, and the control of arms that start from it",
     )
     finetune_sizes: Sizes = key([100, 250, 500, 1000], "labelled ECGs in FT, |D_FT| (the paper: 500)")
     meta_sizes: Sizes = key(
         [10, 25, 50, 100, 250, 500, 1000],
-        "labelled ECGs at meta-PT time; those above the number in FT are left out (the paper names 10, 25 and 50)",
+        "labelled ECGs at meta-PT time, at most as many as in FT (the paper names 10, 25 and 50)",
     )
 
     def arm_names(self) -> list[str]:
@@ -53,7 +49,7 @@ class PartialAccess(ExperimentSection):
     def check(self, domain: EcgSettings) -> None:
         """Raise ValueError as `ExperimentSection.check`, for a baseline that sees labels and an arm that sees none."""
         super().check(domain)
-        sees = {name: access(domain.arms[name], 500) != "none" for name in self.arm_names()}
+        sees = {name: sees_labels(domain.arms[name]) for name in self.arm_names()}
         if sees[self.baseline]:
             raise ValueError(f".baseline is {self.baseline!r}, whose PT sees labels; legal: an arm without")
         for name in self.arms:
@@ -68,7 +64,7 @@ class PartialAccessResults(EcgResults):
     def pairs(self) -> list[Pair]:
         """Return each arm that the baseline is a control of, and the baseline."""
         found, baseline = self.config.arms, self.section.baseline
-        return [Pair(arm, baseline, papers=True) for arm in self.section.arms if baseline in controls(arm, found)]
+        return [Pair(arm, baseline, papers=True) for arm in self.section.arms if baseline in controls_of(found[arm])]
 
     def meta_sizes(self, arm: str, size: int) -> list[int | None]:
         """Return the numbers of FT ECGs at meta-PT time of an arm's runs with this |D_FT|; the baseline uses none."""
@@ -107,10 +103,9 @@ def _with_meta_size(table: pd.DataFrame, baseline: str) -> pd.DataFrame:
 
 def needs(jobs: EcgJobs, section: PartialAccess) -> Needs:
     """Return the FT runs of the baseline at each size, and of each arm for each number of ECGs at meta-PT time."""
-    arms = jobs.config.arms
-    cells = [(section.baseline, access(arms[section.baseline], size), size) for size in section.finetune_sizes]
+    cells = [(section.baseline, labelled(size)) for size in section.finetune_sizes]
     cells += [
-        (arm, access(arms[arm], seen), size)
+        (arm, labelled(size, seen))
         for arm in section.arms
         for size in section.finetune_sizes
         for seen in section.meta_sizes
@@ -128,23 +123,21 @@ def comparisons(results: PartialAccessResults) -> Iterator[Comparison]:
     """Yield the paper's claim that meta-PT with a tenth of the FT data beats the baseline, from which it starts."""
     size = first_size(results.section)
     few = size // 10
-    for arm, baseline, _ in results.pairs() if few in results.section.meta_sizes else []:
-        for evaluation in results.config.evaluations:
-            text = f"{arm} with {few} FT ECGs at meta-PT time beats {baseline}, {where(evaluation, size)}"
-            ours = partial(results.runs, arm, size, evaluation, few)
-            others = partial(results.runs, baseline, size, evaluation, 0)
-            paper = papers_words(results, evaluation, size, (arm, few), (baseline, 0))
-            yield better(text, arm, baseline, AUROC, evaluation, (ours, others), paper=paper)
+    for pair in results.pairs() if few in results.section.meta_sizes else []:
+        for cell in results.cells():
+            if cell.arm == pair.arm and cell.setting == finetune_setting(size, few):
+                text = f"{pair.arm} with {few} FT ECGs at meta-PT time beats {pair.control}"
+                yield beats_in(results, pair, cell, text)
 
 
 def over_meta_sizes(results: PartialAccessResults) -> Figure:
     """Draw AUROC over the FT ECGs at meta-PT time: all arms at one |D_FT|, then each arm at every |D_FT|."""
-    cells, papers, evaluations = auroc_cells(results), papers_cells(results), results.config.evaluations
+    cells, papers, evaluations = auroc_cells(results), results.papers_cells(), results.config.evaluations
     base, learners, focus = results.section.baseline, results.section.arms, first_size(results.section)
     places = {meta_size: place for place, meta_size in enumerate(sorted(cells["meta_size"].unique()))}
     sizes = sorted(cells["size"].unique())
     figure, axes = figures.panels(columns=1 + len(learners), rows=len(evaluations), width=4.4, height=3.4)
-    look, ramp = looks(results.arms), figures.ramp(len(sizes))
+    look, ramp = results.looks(), figures.ramp(len(sizes))
     for row, evaluation in enumerate(evaluations):
         first, *others = axes[row * (1 + len(learners)) : (row + 1) * (1 + len(learners))]
         part = cells[cells["evaluation"] == evaluation]
@@ -170,7 +163,7 @@ def over_meta_sizes(results: PartialAccessResults) -> Figure:
             first_column, first_row = number % (1 + len(learners)) == 0, number <= len(learners)
             shown = {m: place for m, place in places.items() if m <= focus or not first_column}
             axis.set_xticks(list(shown.values()), [f"{m:g}" for m in shown])
-            axis.set_xlabel(f"labelled ECGs at meta-PT time (0: {label(base)})")
+            axis.set_xlabel(f"labelled ECGs at meta-PT time (0: {results.label(base)})")
             if first_row or first_column:
                 axis.legend(fontsize=9)
     for row in range(len(evaluations)):

@@ -7,14 +7,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
-from metapt.domains.ecg.aurocs import auroc_tables, beats, cells, needs, over_sizes, papers_words, where
+from metapt.domains.ecg.aurocs import auroc_tables, needs, over_sizes
 from metapt.domains.ecg.quantities import AUROC
 from metapt.domains.ecg.results import EcgResults
 from metapt.evaluation.comparisons import Comparison, within
 from metapt.evaluation.experiment import Experiment
 from metapt.evaluation.statistics import Difference
 from metapt.sections import ExperimentSection, Sizes, key
-from metapt.twostage.arms import differing
+from metapt.twostage.arms import Pair, differing
+from metapt.twostage.aurocs import beats, papers_words
+from metapt.twostage.results import Cell
 from metapt.twostage.seeds import difference
 
 FEW_POINTS = 1.0  # difference in percentage points of AUROC that counts as small
@@ -36,28 +38,32 @@ class UnrollStepsResults(EcgResults):
     """The results of the experiment."""
 
     papers_arms: ClassVar[Mapping[str, str]] = {"meta-k0": "K=0", "meta": "K=1", "meta-k5": "K=5", "meta-k10": "K=10"}
-    papers_pairs: ClassVar[Mapping[tuple[str, str], Collection[str]]] = {
-        ("meta", "meta-k0"): ("unroll_steps",),
-        ("meta-k0", "simclr"): (),
-    }
+    papers_claims: ClassVar[Collection[tuple[str, str]]] = (("meta", "meta-k0"), ("meta-k0", "simclr"))
+
+    def pairs(self) -> list[Pair]:
+        """Return the paper's arm and that without unrolled steps first, then each arm and its controls."""
+        first = [Pair(ONE_STEP, "meta-k0", papers=True)] if self.comparable("meta-k0") else []
+        return first + super().pairs()
+
+    def comparable(self, arm: str) -> bool:
+        """Return whether an arm was run that differs from the paper's in its unrolled steps alone."""
+        arms = self.arm_settings()
+        return {arm, ONE_STEP} <= arms.keys() and differing(arms[ONE_STEP], arms[arm]) <= {"unroll_steps"}
 
 
 def comparisons(results: UnrollStepsResults) -> Iterator[Comparison]:
     """Yield the claims on pairs of arms, and the claim that more steps add little."""
     yield from beats(results)
 
-    def differ(evaluation: str, size: int) -> Difference:
-        many, one = (results.runs(arm, size, evaluation) for arm in (MANY_STEPS, ONE_STEP))
+    def differ(cell: Cell) -> Difference:
+        many, one = (results.runs(arm, cell.setting, cell.evaluation) for arm in (MANY_STEPS, ONE_STEP))
         return difference(many, one)
 
-    arms = results.arm_settings()
-    both = [arms[name] for name in (MANY_STEPS, ONE_STEP) if name in arms]
-    comparable = len(both) == 2 and differing(*both) <= {"unroll_steps"}
-    for evaluation, size in cells(results) if comparable else []:
-        text = f"{MANY_STEPS} comes within {FEW_POINTS:g} point of {ONE_STEP}, {where(evaluation, size)}"
-        paper = papers_words(results, evaluation, size, (MANY_STEPS, None), (ONE_STEP, None))
-        near, measure = within(0.0, FEW_POINTS), partial(differ, evaluation, size)
-        yield Comparison(text, MANY_STEPS, ONE_STEP, AUROC, near, measure, evaluation, paper)
+    for cell in results.cells() if results.comparable(MANY_STEPS) else []:
+        if cell.arm == MANY_STEPS:
+            text = f"{MANY_STEPS} comes within {FEW_POINTS:g} point of {ONE_STEP}, {results.where(cell)}"
+            near, measure, paper = within(0.0, FEW_POINTS), partial(differ, cell), papers_words(results, cell, ONE_STEP)
+            yield Comparison(text, MANY_STEPS, ONE_STEP, AUROC, near, measure, cell.evaluation, paper)
 
 
 EXPERIMENT = Experiment(

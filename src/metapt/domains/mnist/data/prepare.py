@@ -1,24 +1,20 @@
-"""MNIST's prepared form: one file with four tensors, which are on the device during a run.
-
-The file also holds their SHA-256, since torch does not detect altered bytes.
-"""
+"""MNIST's prepared form: one file with four tensors, which are on the device during a run."""
 
 from __future__ import annotations
 
-import hashlib
 import io
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from metapt.domains.mnist.data import FILES
 from metapt.domains.mnist.data.idx import read_split
-from metapt.domains.mnist.data.sources import CLASSES, FILES, SIDE
 from metapt.errors import DataError
 from metapt.files import atomic_path, reading
 from metapt.machine import Machine
+from metapt.sections import JobSettings
 
 _ADVICE = "remove it, so that it is prepared again"
 
@@ -33,7 +29,7 @@ class MnistData:
     test_labels: Tensor
 
 
-def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
+def run(settings: JobSettings, inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
     """Convert the raw files to the prepared file `data`. Raises DataError as `convert`."""
     save(convert(inputs), outputs["data"])
 
@@ -42,7 +38,7 @@ def save(tensors: dict[str, Tensor], path: Path) -> None:
     """Write the prepared file of the tensors that `convert` returns. Raises MachineError as `atomic_path`."""
     # Torch writes a path's name into the archive, but not an open file's, so that equal data give equal bytes.
     with atomic_path(path) as temporary, temporary.open("wb") as file:
-        torch.save({**tensors, "sha256": _sha256(tensors)}, file)
+        torch.save(tensors, file)
 
 
 def convert(inputs: dict[str, Path]) -> dict[str, Tensor]:
@@ -58,45 +54,20 @@ def convert(inputs: dict[str, Path]) -> dict[str, Tensor]:
 
 
 def load(path: Path, device: torch.device | str) -> MnistData:
-    """Read a prepared file onto `device`. Raises DataError if it is missing, cut, altered, or no prepared MNIST."""
-    content = _read(path)
+    """Read a prepared file onto `device`. Raises DataError if it is missing, cut, or no prepared MNIST.
+
+    Whether it is what its job left is checked by `execute`.
+    """
+    with reading(path, "make it with the target that prepares MNIST") as file:
+        content = io.BytesIO(file.read())
+    try:
+        tensors = torch.load(content, map_location="cpu", weights_only=True)
+    except Exception as error:  # what torch raises on altered bytes is not a closed list
+        raise DataError(f"{path} is cut or altered ({type(error).__name__}): {_ADVICE}.") from error
     names = [field.name for field in fields(MnistData)]
-    if not isinstance(content, dict) or not all(isinstance(content.get(name), Tensor) for name in names):
+    if not isinstance(tensors, dict) or set(tensors) != set(names):
         raise DataError(f"{path} is no prepared MNIST, which holds {', '.join(names)}: {_ADVICE}.")
-    tensors: dict[str, Tensor] = {name: content[name] for name in names}
-    for split in ("train", "test"):
-        _check(path, split, tensors[f"{split}_images"], tensors[f"{split}_labels"])
-    if content.get("sha256") != _sha256(tensors):
-        raise DataError(f"{path} is altered (checksum): {_ADVICE}.")
     on_device = {name: tensor.to(device) for name, tensor in tensors.items()}
     return MnistData(
         **{name: tensor / 255 if tensor.dtype == torch.uint8 else tensor for name, tensor in on_device.items()}
     )
-
-
-def _read(path: Path) -> object:
-    with reading(path, "make it with the target that prepares MNIST") as file:
-        content = io.BytesIO(file.read())
-    try:
-        return torch.load(content, map_location="cpu", weights_only=True)
-    except Exception as error:  # what torch raises on altered bytes is not a closed list
-        raise DataError(f"{path} is cut or altered ({type(error).__name__}): {_ADVICE}.") from error
-
-
-def _sha256(tensors: dict[str, Tensor]) -> str:
-    total = hashlib.sha256()
-    for name in sorted(tensors):
-        total.update(tensors[name].contiguous().numpy().data)
-    return total.hexdigest()
-
-
-def _check(path: Path, split: str, images: Tensor, labels: Tensor) -> None:
-    if images.dtype != torch.uint8 or images.shape[1:] != (SIDE, SIDE):
-        shape = f"{images.dtype} {list(images.shape)}"
-        raise DataError(f"{path}: {split}_images are {shape}, not uint8 [N, {SIDE}, {SIDE}]: {_ADVICE}.")
-    if labels.dtype != torch.int64 or labels.shape != images.shape[:1] or len(labels) == 0:
-        raise DataError(
-            f"{path}: {split}_labels are {labels.dtype} {list(labels.shape)}, not int64 [{len(images)}]: {_ADVICE}."
-        )
-    if labels.min() < 0 or labels.max() >= CLASSES:
-        raise DataError(f"{path}: {split}_labels are not all in 0..{CLASSES - 1}: {_ADVICE}.")

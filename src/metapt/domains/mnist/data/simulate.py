@@ -4,25 +4,29 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from metapt.domains.mnist.data import FILES, SIDE, TRAIN_IMAGES
 from metapt.domains.mnist.data.idx import write_idx
-from metapt.domains.mnist.data.sources import FILES, SIDE, TRAIN_IMAGES
-from metapt.errors import ConfigError
 from metapt.machine import Machine
+from metapt.sections import JobSettings
 
 TRAIN = TRAIN_IMAGES["digits"]
 _LEVELS = 16  # grey values of the small images: 0..16
 _TENTHS = 10
 
 
-def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
-    """Write the raw files of the source that the config names. Raises ConfigError if the source is not `digits`."""
-    if config["source"] != "digits":
-        raise ConfigError(f"mnist.source {config['source']!r} can't be generated; legal here: 'digits'.")
+class DigitsSource(JobSettings):
+    """The source of the data, which is generated."""
+
+    source: Literal["digits"]
+
+
+def run(settings: DigitsSource, inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
+    """Write the raw files of the source."""
     write_digits(outputs)
 
 
@@ -35,20 +39,18 @@ def write_digits(outputs: dict[str, Path]) -> None:
     # RandomState: NumPy promises that its stream never changes.
     digits = digits[np.random.RandomState(0).permutation(len(digits))]
     images, labels = enlarge(digits[:, :-1].reshape(-1, 8, 8)), digits[:, -1].astype(np.uint8)
-    write_idx(outputs[FILES["train_images"]], images[:TRAIN])
-    write_idx(outputs[FILES["train_labels"]], labels[:TRAIN])
-    write_idx(outputs[FILES["test_images"]], images[TRAIN:])
-    write_idx(outputs[FILES["test_labels"]], labels[TRAIN:])
+    for split, part in {"train": slice(TRAIN), "test": slice(TRAIN, None)}.items():
+        write_idx(outputs[FILES[f"{split}_images"]], images[part])
+        write_idx(outputs[FILES[f"{split}_labels"]], labels[part])
 
 
 def _digits() -> NDArray[np.int64]:
     """Return scikit-learn's digits [1797, 65]: 64 pixels and the label. They are those of `load_digits`."""
     spec = find_spec("sklearn")
     assert spec is not None, "a requirement of metapt"
-    assert spec.submodule_search_locations is not None
+    assert spec.origin is not None
     # From the file, since the import of sklearn.datasets takes longer than all the rest of the job.
-    file = Path(spec.submodule_search_locations[0]) / "datasets" / "data" / "digits.csv.gz"
-    return np.loadtxt(file, delimiter=",").astype(np.int64)
+    return np.loadtxt(Path(spec.origin).parent / "datasets/data/digits.csv.gz", delimiter=",").astype(np.int64)
 
 
 def enlarge(images: NDArray[np.int64]) -> NDArray[np.uint8]:

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
+from metapt.domains.mnist.data import CLASSES, SIDE
 from metapt.domains.mnist.data.prepare import save
-from metapt.domains.mnist.data.sources import CLASSES, SIDE
 from metapt.machine import Machine
 
 IMAGES = {"train": 60_000, "test": 10_000}

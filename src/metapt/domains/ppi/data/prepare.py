@@ -14,13 +14,13 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import sparse
 
-from metapt.domains.ppi.config import PpiSettings
 from metapt.domains.ppi.data.ego import EgoGraphs, ego_graphs, joined, network
 from metapt.domains.ppi.data.graphs import Graphs, check, pack, save, unpack
 from metapt.domains.ppi.data.sections import String
-from metapt.domains.ppi.data.sources import ARCHIVE, links_name, string_of, terms_name
+from metapt.domains.ppi.data.sources import ARCHIVE, links_name, terms_name
 from metapt.domains.ppi.data.string_files import Annotations, Links, read_links, read_terms
 from metapt.domains.ppi.data.terms import select
+from metapt.domains.ppi.stages import PrepareSettings
 from metapt.errors import ConfigError
 from metapt.files import atomic_path
 from metapt.machine import Machine
@@ -29,7 +29,6 @@ log = logging.getLogger(__name__)
 
 TASKS = ("kind", "task", "term", "category", "description", "positives")
 
-_KEYS = ("source", "string", "test_species")
 _CHUNK = 4096  # graphs whose labels are unpacked at once
 _Counts = dict[str, int | float]
 
@@ -41,26 +40,25 @@ class _Species:
     annotations: Annotations
 
 
-def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
+def run(settings: PrepareSettings, inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
     """Convert the raw files to the prepared form; the same raw files give the same bytes.
 
-    The config holds `source`, `string` (not for the archive) and `test_species` of the section `ppi`; the inputs are
-    named by `metapt.domains.ppi.data.sources.names`. The outputs are `graphs`, see `metapt.domains.ppi.data.graphs`;
-    `tasks`, a CSV file of `TASKS`, where `task` numbers the tasks of a kind (coarse, fine) and `positives` counts the
-    graphs with a label of 1; and `counts`, a CSV file of name and value. Raises DataError if a file is missing, cut,
-    altered or malformed, and ConfigError if the archive lacks a test species or has no other species, or too few terms
-    are left.
+    The inputs are named by `metapt.domains.ppi.data.sources.names`. The outputs are `graphs`, see
+    `metapt.domains.ppi.data.graphs`; `tasks`, a CSV file of `TASKS`, where `task` numbers the tasks of a kind
+    (coarse, fine) and `positives` counts the graphs with a label of 1; and `counts`, a CSV file of name and value.
+    Raises DataError if a file is missing, cut, altered or malformed, and ConfigError if the archive lacks a test
+    species or has no other species, or too few terms are left.
     """
-    ppi = PpiSettings.model_validate({key: config[key] for key in _KEYS if config.get(key) is not None})
+    test_species = settings.test_species
     terms: pd.DataFrame | None = None
     counts = _Counts()
-    if ppi.source == "hu2020":
+    if settings.string is None:
         from metapt.domains.ppi.data.archive import read_archive  # needs torch
 
         graphs = read_archive(inputs[ARCHIVE])
-        _check_species(np.unique(graphs.species).tolist(), ppi.test_species)
+        _check_species(np.unique(graphs.species).tolist(), test_species)
     else:
-        graphs, terms, counts = _from_string(inputs, string_of(ppi), ppi.test_species)
+        graphs, terms, counts = _from_string(inputs, settings.string, test_species)
     check(graphs)
     counts |= _count(graphs)
     for name, value in counts.items():

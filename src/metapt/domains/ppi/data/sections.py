@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from metapt.sections import Count, Distinct, Positive, Section, key
+from metapt.sections import Distinct, Positive, Section, Seed, key
 
+Source = Literal["simulated", "string", "hu2020"]
 Taxa = Annotated[list[Positive], Distinct]
 MOST_NODES = 2**16 - 1
 """Largest number of nodes of a graph, since prepared files have node numbers of 16 bits."""
@@ -28,7 +29,7 @@ class Ego(Section):
     hops: Positive = key(2, "steps from the centre")
     fan_out: Positive | None = key(20, "maximal number of neighbours that a node adds, drawn at random; empty: all")
     max_nodes: int = key(300, "maximal number of nodes of a graph", ge=1, le=MOST_NODES)
-    seed: Count = key(0, "seed of the draws")
+    seed: Seed = key(0, "seed of the draws")
 
 
 class String(Section):

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations, product
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,7 @@ from metapt.domains.ppi.data.sources import links_name, terms_name
 from metapt.errors import ConfigError
 from metapt.files import atomic_path
 from metapt.machine import Machine
+from metapt.sections import SimulateSettings
 
 PROTEINS = 300
 SEED = 0
@@ -106,13 +107,13 @@ class Species:
     labels: NDArray[np.bool_]  # [n, terms], as in `TERMS`
 
 
-def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
+def run(settings: SimulateSettings, inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
     """Write networks and terms of five species of 300 proteins each, in STRING's form, by `string_names(SIMULATED)`.
 
     Raises ConfigError if the source is another one.
     """
-    if config["source"] != "simulated":
-        raise ConfigError(f"ppi.source {config['source']!r} can't be generated; legal here: 'simulated'.")
+    if settings.source != "simulated":
+        raise ConfigError(f"ppi.source {settings.source!r} can't be generated; legal here: 'simulated'.")
     write(generate(PROTEINS, SEED), outputs)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from metapt.domains.ppi.config import ArmsSection, Names
 from metapt.domains.ppi.jobs import PpiJobs
-from metapt.domains.ppi.labels import looks
 from metapt.domains.ppi.results import PpiResults
 from metapt.domains.ppi.settings import FULL_ACCESS
 from metapt.evaluation.experiment import Needs
@@ -30,7 +29,7 @@ class PpiCost(ArmsSection):
 
 def needs(jobs: PpiJobs, section: PpiCost) -> Needs:
     """Return the PT runs of each arm, and the FT runs of the first one, since those of all arms take equally long."""
-    return Needs([*jobs.pretrain_all(section.arms, FULL_ACCESS), *jobs.finetune_all(section.arms[:1], FULL_ACCESS)])
+    return Needs([*jobs.encoders(section.arms, FULL_ACCESS), *jobs.finetunes([(section.arms[0], FULL_ACCESS)])])
 
 
 EXPERIMENT = experiment(
@@ -38,7 +37,6 @@ EXPERIMENT = experiment(
     order=11,
     needs=needs,
     results=PpiResults,
-    looks=looks,
     plain=lambda results: results.plain,
     meta_arms=lambda results: results.meta_arms,
     papers=PAPERS_COST,

@@ -14,7 +14,6 @@ from matplotlib.figure import Figure
 from metapt.domains.ppi.aurocs import PAIRED, wide_differences
 from metapt.domains.ppi.config import Arm, ArmsSection, CoTrain, LearnedWeights, Names, PpiMeta, PpiSettings
 from metapt.domains.ppi.jobs import PpiJobs
-from metapt.domains.ppi.labels import label, looks
 from metapt.domains.ppi.quantities import ONLINE
 from metapt.domains.ppi.results import LEARNED, PpiResults
 from metapt.domains.ppi.settings import FULL_ACCESS
@@ -56,7 +55,7 @@ def trains_head(arm: Arm) -> bool:
 
 def needs(jobs: PpiJobs, section: DuringPretraining) -> Needs:
     """Return the PT runs of each arm."""
-    return Needs(jobs.pretrain_all(section.arms, FULL_ACCESS))
+    return Needs(jobs.encoders(section.arms, FULL_ACCESS))
 
 
 def ends(results: PpiResults) -> pd.DataFrame:
@@ -80,7 +79,7 @@ def tables(results: PpiResults) -> Tables:
     """Return the AUROC at the end of PT, and the differences between the paper's meta arm and the others."""
     table, gaps = ends(results), []
     learned = LEARNED in set(table["arm"])
-    shown: dict[str, dict[str, object]] = {arm: {"arm": label(arm)} for arm in results.arms}
+    shown: dict[str, dict[str, object]] = {arm: {"arm": results.label(arm)} for arm in results.arms}
     for row in table.to_dict("records"):
         which, arm = row["evaluation"], row["arm"]
         ours = mean_and_error(row["mean"], row["seed_standard_error"])
@@ -93,7 +92,7 @@ def tables(results: PpiResults) -> Tables:
     caption = "AUROC (%) of the FT head that PT trains, when PT ends: mean ± standard error over PT seeds"
     blocks = {caption: pd.DataFrame(list(shown.values()))}
     if gaps:
-        blocks[f"Differences {PAIRED}"] = wide_differences(pd.DataFrame(gaps))
+        blocks[f"Differences {PAIRED}"] = wide_differences(results, pd.DataFrame(gaps))
     return Tables(blocks, numbers_of(results.name, [table, pd.DataFrame(gaps)]))
 
 
@@ -135,7 +134,7 @@ def _gap(results: PpiResults, metric: str, control: str) -> Difference:
 
 
 def _trajectories(axis: Axes, results: PpiResults, which: str) -> None:
-    look = looks(results.arms)
+    look = results.looks()
     with figures.style():
         for arm, looked in look.items():
             try:
@@ -166,7 +165,7 @@ def _ends(results: PpiResults) -> Figure:
         if ours.empty:
             raise DataError(f"No PT run of {results.name} has measured {metric!r}.")
         theirs = ours.assign(mean=ours["paper_mean"], seed_standard_error=math.nan).dropna(subset="mean")
-        dots(axis, ours, theirs, label, f"{which} AUROC (%)")
+        dots(axis, ours, theirs, results.label, f"{which} AUROC (%)")
     figures.legend_above(drawn, axes)
     return drawn
 

@@ -15,7 +15,7 @@ from matplotlib.ticker import MaxNLocator
 
 from metapt.domains.ppi.config import ArmsSection, Names, PpiSettings, learns_weights
 from metapt.domains.ppi.jobs import PpiJobs
-from metapt.domains.ppi.labels import label, looks, task_names
+from metapt.domains.ppi.labels import task_names
 from metapt.domains.ppi.quantities import OTHERS, PLANTED, QUANTILES, RELATIVES
 from metapt.domains.ppi.results import PpiResults
 from metapt.domains.ppi.settings import FULL_ACCESS
@@ -68,7 +68,7 @@ class LearnedTaskWeights(ArmsSection):
 
 def needs(jobs: PpiJobs, section: LearnedTaskWeights) -> Needs:
     """Return the PT runs of each arm, and the names of the tasks."""
-    return Needs(jobs.pretrain_all(section.arms, FULL_ACCESS), files={"tasks": jobs.prepared().outputs["tasks"]})
+    return Needs(jobs.encoders(section.arms, FULL_ACCESS), files={"tasks": jobs.prepared().outputs["tasks"]})
 
 
 def tables(results: PpiResults) -> Tables:
@@ -76,19 +76,22 @@ def tables(results: PpiResults) -> Tables:
     rows = [weight_row(results, arm) for arm in results.learners]
     blocks, parts = {}, [pd.DataFrame(rows)]
     if any(row["seeds"] for row in rows):
-        blocks[_CAPTION] = pd.DataFrame([_shown(row) for row in rows]).fillna("")
+        blocks[_CAPTION] = pd.DataFrame([_shown(results, row) for row in rows]).fillna("")
     compared = comparison(results)
     if compared is not None:
         caption = (
-            f"Absolute difference between the weights that {label(COMPARED[0])} and {label(COMPARED[1])} give a task: "
-            "median and half of the interquartile range over tasks, mean ± standard error over PT seeds"
+            f"Absolute difference between the weights that {results.label(COMPARED[0])} and "
+            f"{results.label(COMPARED[1])} give a task: median and half of the interquartile range over tasks, "
+            "mean ± standard error over PT seeds"
         )
         blocks[caption] = _wide_comparison(results, compared)
         parts.append(compared)
     for arm, weights in weights_by_arm(results).items():
         table = ranked(results, weights)
         parts.append(table.assign(arm=arm))
-        caption = f"PT tasks of the highest and of the lowest weight, {label(arm)}: mean over PT seeds, and its range"
+        caption = (
+            f"PT tasks of the highest and of the lowest weight, {results.label(arm)}: mean over PT seeds, and its range"
+        )
         blocks[caption] = _ends(table)
     return Tables(blocks or {_CAPTION: pd.DataFrame({"arm": []})}, numbers_of(results.name, parts))
 
@@ -149,14 +152,16 @@ def figure(results: PpiResults) -> Figure:
     if bands:
         panels.append(partial(_trajectories, results, bands))
     panels += strips(
+        results,
         arms,
         lambda arm: results.pretraining(arm, RELATIVES, FULL_ACCESS) - results.pretraining(arm, OTHERS, FULL_ACCESS),
         "FT tasks' relatives",
         "mean weight of relatives minus others",
         0.0,
     )
-    panels += agreement_panels(weights)
+    panels += agreement_panels(results, weights)
     panels += strips(
+        results,
         arms,
         lambda arm: results.pretraining(arm, PLANTED, FULL_ACCESS),
         "planted tasks",
@@ -180,8 +185,8 @@ def comparisons(results: PpiResults) -> Iterator[Comparison]:
         yield Comparison(text, arm, "", RELATIVES, NOT_BELOW, measure, PRETRAINING)
 
 
-def _shown(row: dict[str, float | str]) -> dict[str, object]:
-    shown: dict[str, object] = {"arm": label(str(row["arm"])), "PT seeds": row["seeds"]}
+def _shown(results: PpiResults, row: dict[str, float | str]) -> dict[str, object]:
+    shown: dict[str, object] = {"arm": results.label(str(row["arm"])), "PT seeds": row["seeds"]}
     if not row["seeds"]:
         return shown
     shown |= {
@@ -225,7 +230,7 @@ def _weight(row: Mapping[Any, float]) -> str:
 
 
 def _histograms(results: PpiResults, weights: Mapping[str, pd.DataFrame], axis: Axes) -> None:
-    look = looks(results.arms)
+    look = results.looks()
     with figures.style():
         for arm, table in weights.items():
             values = table.to_numpy(dtype=float).ravel()
@@ -235,12 +240,12 @@ def _histograms(results: PpiResults, weights: Mapping[str, pd.DataFrame], axis: 
 
 
 def _scatter(results: PpiResults, ours: pd.DataFrame, others: pd.DataFrame, compared: pd.DataFrame, axis: Axes) -> None:
-    colour, limits = looks(list(COMPARED))[COMPARED[0]].colour, (-0.05, 2.05)
+    colour, limits = results.looks()[COMPARED[0]].colour, (-0.05, 2.05)
     with figures.style():
         for seed in compared["seed"]:
             axis.scatter(others[seed], ours[seed], s=6, color=colour, alpha=0.3, linewidths=0, rasterized=True)
         axis.axline((1, 1), slope=1, color=figures.QUIET, linewidth=1.2, linestyle="--", zorder=1.5)
-        xlabel, ylabel = (f"weight, {label(arm)}" for arm in reversed(COMPARED))
+        xlabel, ylabel = (f"weight, {results.label(arm)}" for arm in reversed(COMPARED))
         axis.set(xlabel=xlabel, ylabel=ylabel, xlim=limits, ylim=limits)
     apart, papers = compared["median"].mean(skipna=False), results.papers_number(*PAPERS_ROW)
     beside = "" if math.isnan(papers) else f", paper {papers:.2f}"
@@ -257,7 +262,7 @@ def _band(results: PpiResults, arm: str) -> pd.DataFrame | None:
 
 
 def _trajectories(results: PpiResults, bands: Mapping[str, pd.DataFrame], axis: Axes) -> None:
-    look = looks(results.arms)
+    look = results.looks()
     with figures.style():
         for arm, band in bands.items():
             axis.plot(band.index, band["centre"], color=look[arm].colour, linewidth=2.2, label=look[arm].label)

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from metapt.domains.ppi.config import ArmsSection, PpiSettings, PretrainedPpiArm
 from metapt.domains.ppi.jobs import PpiJobs
-from metapt.domains.ppi.labels import label, task_names
+from metapt.domains.ppi.labels import task_names
 from metapt.domains.ppi.quantities import TASK_AUROC
 from metapt.domains.ppi.results import BASELINE, LEARNED, PpiResults
 from metapt.domains.ppi.settings import FULL_ACCESS
@@ -61,7 +61,7 @@ def _controls(names: Iterable[str], domain: PpiSettings) -> dict[str, str | None
 def needs(jobs: PpiJobs, section: NegativeTransfer) -> Needs:
     """Return the FT runs of each arm with PT and of its control, and the names of the tasks."""
     controls = {arm: control for arm, control in _controls(section.arms, jobs.config).items() if control is not None}
-    runs = jobs.finetune_all(dict.fromkeys([*controls.values(), *controls]), FULL_ACCESS)
+    runs = jobs.finetunes((arm, FULL_ACCESS) for arm in [*controls.values(), *controls])
     return Needs(runs, files={"tasks": jobs.prepared().outputs["tasks"]}, words={WITHOUT: controls})
 
 
@@ -116,8 +116,8 @@ def tables(results: PpiResults) -> Tables:
                 continue
             scored, e = table.dropna(subset="change"), estimate_mean(shares.to_numpy(dtype=float))
             row: dict[str, object] = {
-                "arm": label(arm),
-                "without PT": label(results.words[WITHOUT][arm]),
+                "arm": results.label(arm),
+                "without PT": results.label(results.words[WITHOUT][arm]),
                 "evaluation": EVALUATIONS[evaluation],
                 "FT tasks": len(table),
                 "lose": int((scored["change"] < 0).sum()),
@@ -230,7 +230,7 @@ def _panel(axis: Axes, results: PpiResults, arm: str, tables: dict[str, pd.DataF
             place_of = (0.97, 0.03 + 0.08 * (len(lines) - 1 - number))
             axis.annotate(text, place_of, xycoords="axes fraction", ha="right", fontsize=10, color=colour)
         axis.set(xlabel="AUROC without PT (%)", ylabel="AUROC with PT (%)")
-    figures.title(axis, label(arm))
+    figures.title(axis, results.label(arm))
 
 
 EXPERIMENT = Experiment(

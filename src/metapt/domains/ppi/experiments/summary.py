@@ -8,10 +8,9 @@ from typing import Any, Literal
 import pandas as pd
 from matplotlib.figure import Figure
 
-from metapt.domains.ppi.aurocs import auroc_cells, beside_papers
 from metapt.domains.ppi.config import ArmsSection
 from metapt.domains.ppi.jobs import PpiJobs
-from metapt.domains.ppi.labels import SETTINGS, label
+from metapt.domains.ppi.labels import SETTINGS
 from metapt.domains.ppi.quantities import AUROC
 from metapt.domains.ppi.results import HELD_OUT_TASKS, PpiResults
 from metapt.domains.ppi.settings import FULL_ACCESS, HALF_DATA, HELD_OUT
@@ -19,6 +18,7 @@ from metapt.evaluation import figures
 from metapt.evaluation.experiment import Experiment, Needs
 from metapt.evaluation.tables import Tables, published
 from metapt.sections import key
+from metapt.twostage.aurocs import auroc_cells, beside_papers
 from metapt.twostage.panels import dots
 from metapt.twostage.quantities import FULL_TRANSFER, LINEAR_EVALUATION
 from metapt.twostage.tables import cell_text, numbers_of
@@ -39,10 +39,10 @@ def needs(jobs: PpiJobs, section: Summary) -> Needs:
     """Return the FT runs under full access, and in those other settings whose experiments are in the config."""
     others = dict(jobs.config.experiments())
     half, held_out = (others[key].arm_names() if key in others else [] for key in (HALF_DATA, HELD_OUT_TASKS))
-    runs = jobs.finetune_all(section.arms, FULL_ACCESS)
-    runs += jobs.finetune_all((arm for arm in section.arms if arm in half), HALF_DATA)
-    runs += jobs.finetune_all((arm for arm in section.arms if arm in held_out), *HELD_OUT)
-    return Needs(runs, words={HALF_DATA: HALF_DATA in others})
+    cells = [(arm, FULL_ACCESS) for arm in section.arms]
+    cells += [(arm, HALF_DATA) for arm in section.arms if arm in half]
+    cells += [(arm, fold) for arm in section.arms if arm in held_out for fold in HELD_OUT]
+    return Needs(jobs.finetunes(cells), words={HALF_DATA: HALF_DATA in others})
 
 
 def tables(results: PpiResults) -> Tables:
@@ -50,7 +50,7 @@ def tables(results: PpiResults) -> Tables:
     joined = beside_papers(results, best_cells(results))
     rows = []
     for arm, part in joined.groupby("arm", sort=False):
-        row: dict[str, object] = {"arm": label(str(arm))}
+        row: dict[str, object] = {"arm": results.label(str(arm))}
         for cell in part.to_dict("records"):
             row["PT seeds"] = cell["seeds"]
             row[SETTINGS[cell["setting"]]] = f"{cell_text(cell)} {INITIALS.get(cell['best'], '')}".strip()
@@ -74,7 +74,7 @@ def best_cells(results: PpiResults) -> pd.DataFrame:
     unknown: `best` is "" and the numbers are NaN.
     """
     half = [HALF_DATA] if results.words[HALF_DATA] else []
-    cells = auroc_cells(results, [FULL_ACCESS, *half, HELD_OUT_TASKS])
+    cells = auroc_cells(results, results.cells_of([FULL_ACCESS, *half, HELD_OUT_TASKS]))
     rows = []
 
     def validation(cell: pd.Series[Any]) -> float:
@@ -91,11 +91,11 @@ def best_cells(results: PpiResults) -> pd.DataFrame:
 
 def figure(results: PpiResults) -> Figure:
     """Draw the better of the two evaluations in each setting, beside the paper's."""
-    cells, papers = best_cells(results), results.papers_aurocs(results.arms)
+    cells, papers = best_cells(results), results.papers_cells()
     settings = list(dict.fromkeys(cells["setting"]))
     drawn, axes = figures.panels(columns=len(settings), width=5.2, height=max(2.2, 0.5 * len(results.arms) + 1.1))
     for axis, setting in zip(axes, settings, strict=True):
-        dots(axis, cells[cells["setting"] == setting], papers[papers["setting"] == setting], label)
+        dots(axis, cells[cells["setting"] == setting], papers[papers["setting"] == setting], results.label)
         figures.title(axis, f"{SETTINGS[setting]}, better evaluation")
     figures.legend_above(drawn, axes)
     return drawn

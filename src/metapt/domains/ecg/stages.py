@@ -1,0 +1,29 @@
+"""What PT and FT jobs on ECGs read beside their inputs. Needs no torch."""
+
+from __future__ import annotations
+
+from metapt.domains.ecg.config import Arm, EcgFinetuning, EcgPretraining, Split
+from metapt.twostage import stages
+
+
+class PretrainSettings(stages.PretrainSettings):
+    """What a PT job reads: the arm, the ECGs that it sees, and the encoder."""
+
+    arm_settings: Arm  # without its changes of PT and FT
+    meta_size: int | None  # labelled ECGs that PT sees; None: none
+    split: Split | None  # of them, into training and validation; None: there are none
+    width: int  # of the encoder
+    samples: int  # length of a signal
+    pretrain: EcgPretraining  # with the arm's changes
+    finetune: EcgFinetuning | None = None  # of the FT runs that judge PT runs, with the arm's changes; None: none do
+
+
+class FinetuneSettings(stages.FinetuneSettings):
+    """What an FT job reads: its ECGs, and how it trains."""
+
+    meta_size: int | None  # labelled ECGs that PT saw; None: none
+    size: int  # labelled ECGs of FT
+    split: Split  # of them, into training and validation
+    width: int  # of the encoder
+    samples: int  # length of a signal
+    finetune: EcgFinetuning  # with the arm's changes

@@ -1,0 +1,67 @@
+"""Experiment `example_weighting`: does the learned CNN weight clean examples more than noisy ones?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from functools import partial
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from metapt.domains.mnist.config import ExampleWeighting
+from metapt.domains.mnist.quantities import KINDS, MEAN_WEIGHT, RATIO, WEIGHT
+from metapt.domains.mnist.results import MnistResults, experiment
+from metapt.evaluation import figures
+from metapt.evaluation.comparisons import Comparison, Criterion, Measurement
+from metapt.evaluation.statistics import estimate_mean
+
+A_HUNDRED = Criterion(math.log10(100), math.inf, "ratio at least 100")  # of the ratio's logarithm to base 10
+
+
+def figure(results: MnistResults) -> Figure:
+    """Draw the mean weights over meta-iterations and the distribution of the final weights, a column for each arm."""
+    series = results.series_by_arm()
+    whole, axes = figures.panels(columns=len(series), rows=2)
+    over_time, at_end = axes[: len(series)], axes[len(series) :]
+    for above, below, (arm, frame) in zip(over_time, at_end, series.items(), strict=True):
+        bands = {f"{kind} label": figures.over_replicates(frame, MEAN_WEIGHT.format(kind)) for kind in KINDS}
+        figures.trajectories(above, bands, "meta-iteration")
+        above.set_yscale("log")
+        figures.title(above, arm)
+        weights = {f"{kind} label": frame.loc[frame["name"] == WEIGHT.format(kind), "value"] for kind in KINDS}
+        figures.distributions(below, weights, "weight of a PT example at the end")
+    over_time[0].set_ylabel("mean weight\n(median and 10-90 % of seeds)")
+    at_end[0].set_ylabel("share of examples (%)")
+    figures.same_range(over_time, "y")
+    figures.same_range(at_end, "x")
+    for axis in over_time:
+        figures.plain_log_ticks(axis.yaxis)
+    for axis in at_end:
+        figures.plain_log_ticks(axis.xaxis)
+    figures.legend_above(whole, axes)
+    return whole
+
+
+def comparisons(results: MnistResults) -> Iterator[Comparison]:
+    """Yield a claim for each arm."""
+
+    def ratio(arm: str) -> Measurement:
+        return Measurement(estimate_mean(np.log10(results.values(arm, RATIO))), words="log10 of the ratio: {}")
+
+    for arm in results.arms:
+        text = f"{arm} weights clean examples over 100 times more than noisy ones"
+        paper = results.paper_says(arm, "ratio over 100")
+        yield Comparison(text, arm, "", RATIO, A_HUNDRED, partial(ratio, arm), paper=paper)
+
+
+EXPERIMENT = experiment(
+    "example_weighting",
+    ExampleWeighting,
+    3,
+    figure,
+    comparisons,
+    caption="Learning to weight PT examples",
+    title="The learned weights of clean and noisy pre-training examples",
+    figure_title="The distribution of the learned weights of clean and of noisy pre-training examples",
+)

@@ -1,0 +1,82 @@
+"""Experiment `fidelity`: agreement of the paper's hypergradient with the exact one. Not in the paper."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from functools import partial
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from metapt.domains.mnist.config import Fidelity
+from metapt.domains.mnist.quantities import COSINE, NORM_RATIO, setting_fidelity
+from metapt.domains.mnist.results import MnistResults, experiment
+from metapt.evaluation import figures
+from metapt.evaluation.comparisons import Comparison, at_least
+from metapt.evaluation.statistics import Difference, paired_difference, summarise
+
+ROWS = {
+    COSINE: ("cosine to the exact one,\nmean ± standard error", "linear"),
+    NORM_RATIO: ("norm over that of the exact one,\nmean ± standard error", "log"),
+}
+"""Metric -> label and scale of its row of panels."""
+
+
+def figure(results: MnistResults) -> Figure:
+    """Draw cosine and norm ratio over Neumann terms, a column for each arm and a line for each number of PT steps."""
+    numbers = _numbers(results)
+    whole, axes = figures.panels(columns=len(results.arms), rows=2)
+    k = 1 if 1 in results.section.unroll_steps else results.section.unroll_steps[0]
+    for row, (metric, (ylabel, scale)) in enumerate(ROWS.items()):
+        panels = axes[row * len(results.arms) : (row + 1) * len(results.arms)]
+        for axis, arm in zip(panels, results.arms, strict=True):
+            shown = numbers[(numbers["metric"] == metric) & (numbers["arm"] == arm) & (numbers["k"] == k)]
+            shown = shown.assign(label=[f"{steps} PT step{'s' if steps > 1 else ''}" for steps in shown["steps"]])
+            figures.lines_with_error(axis, shown, "terms", "Neumann terms", xscale="symlog", yscale=scale)
+            axis.axhline(1.0, color=figures.QUIET, linewidth=1, linestyle="--", zorder=1.5)
+            figures.title(axis, f"{arm}, K = {k}")
+        panels[0].set_ylabel(ylabel)
+        figures.same_range(panels, "y")
+        if scale == "log":
+            for axis in panels:
+                figures.plain_log_ticks(axis.yaxis)
+    figures.legend_above(whole, axes)
+    return whole
+
+
+def _numbers(results: MnistResults) -> pd.DataFrame:
+    """Return the summary of the metrics with the settings as columns: steps, k, terms."""
+    section: Fidelity = results.section
+    cases = itertools.product(section.pretrain_steps, section.unroll_steps, section.neumann_terms)
+    rows = [(setting_fidelity(*case), *case) for case in cases]
+    words = pd.DataFrame(rows, columns=["setting", "steps", "k", "terms"])
+    return summarise(results.metrics).merge(words, on="setting")
+
+
+def comparisons(results: MnistResults) -> Iterator[Comparison]:
+    """Yield a claim for each arm: most Neumann terms against fewest, after most PT and FT steps."""
+    section: Fidelity = results.section
+    most, fewest = max(section.neumann_terms), min(section.neumann_terms)
+    steps, k = max(section.pretrain_steps), max(section.unroll_steps)
+
+    def gain(arm: str) -> Difference:
+        many, few = (results.values(arm, COSINE, setting_fidelity(steps, k, terms)) for terms in (most, fewest))
+        return paired_difference(many, few)
+
+    terms = f"{most} Neumann terms point nearer to the exact hypergradient than {fewest}"
+    for arm in results.arms if most != fewest else []:
+        text = f"{arm}: after {steps} PT steps, K = {k}, {terms}"
+        yield Comparison(text, arm, arm, COSINE, at_least(0.0), partial(gain, arm))
+
+
+EXPERIMENT = experiment(
+    "fidelity",
+    Fidelity,
+    5,
+    figure,
+    comparisons,
+    caption="Our hypergradient beside the exact one",
+    title="How near the paper's hypergradient is to the exact one",
+    figure_title="Cosine and norm ratio of the paper's hypergradient to the exact one",
+)

@@ -1,0 +1,108 @@
+"""Experiment `fidelity`: the paper's hypergradient of one weight per PT example against the exact one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from metapt.domains.mnist import arms, networks
+from metapt.domains.mnist.arms import Outcome, Run
+from metapt.domains.mnist.batches import sample
+from metapt.domains.mnist.config import ArmSettings, Fidelity
+from metapt.domains.mnist.data import CLASSES
+from metapt.domains.mnist.data.prepare import MnistData
+from metapt.domains.mnist.problem import ExampleWeightsProblem, Images
+from metapt.domains.mnist.quantities import COSINE, NORM_RATIO, setting_fidelity
+from metapt.evaluation import metrics
+from metapt.hypergrad import SGD, Neumann, Unroll, exact_hypergradient, hypergradient
+from metapt.machine import Machine
+from metapt.sections import seed_numbers
+from metapt.training.progress import steps
+
+_BATCH = 64  # images of an FT training minibatch
+
+
+def run(settings: ArmSettings[Fidelity], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
+    """Compare the hypergradients of an arm; see `arms.run_arm`."""
+    arms.run_arm(settings, train, __name__, inputs, outputs, machine)
+
+
+def train(study: Fidelity, run: Run, data: MnistData) -> Outcome:
+    """Measure cosine and norm ratio for each number of PT steps, K, and Neumann terms, over seeds.
+
+    Raises ConfigError if there are fewer images than the study asks for.
+    """
+    cases = list(product(seed_numbers(study.replicates), study.pretrain_steps, study.unroll_steps))
+    rows: list[dict[str, Any]] = []
+    for index in steps(0, len(cases), "cases", kind=lambda index: cases[index][1:]):
+        seed, count, unroll_steps = cases[index]
+        for terms, numbers in _compare(study, run, data, seed, count, unroll_steps).items():
+            words = setting_fidelity(count, unroll_steps, terms)
+            rows += metrics.rows_of(run.experiment, run.arm, numbers, replicate=seed, setting=words)
+    return Outcome(rows, [], [])
+
+
+def _compare(
+    study: Fidelity, run: Run, data: MnistData, seed: int, count: int, unroll_steps: int
+) -> dict[int, dict[str, float]]:
+    """Return, for each number of Neumann terms, cosine and norm ratio to the exact hypergradient."""
+    pretrain, train_batches, validation = _data(study, run, data, seed, unroll_steps)
+    pretrained, head = networks.initial("separate", CLASSES, CLASSES, run.generator("weights", seed), run.device)
+    meta = {"weights": torch.ones(study.examples, device=run.device)}
+    network = study.arms[run.arm].unroll == "network"
+    problem = ExampleWeightsProblem()
+    exact = exact_hypergradient(
+        problem,
+        pretrained,
+        meta,
+        head,
+        pretrain_batches=[pretrain] * count,
+        train_batches=train_batches,
+        validation_batches=[validation],
+        pretrain_optimizer=SGD(study.pretrain_lr),
+        finetune_optimizer=SGD(study.finetune_lr),
+        network=network,
+    )
+    found, truth = {}, exact.gradient["weights"]
+    for terms in study.neumann_terms:
+        ours = hypergradient(
+            problem,
+            exact.pretrained,
+            meta,
+            head,
+            pretrain_batch=pretrain,
+            train_batches=train_batches,
+            validation_batch=validation,
+            inverse=Neumann(terms, study.pretrain_lr),
+            finetuning=Unroll(unroll_steps, SGD(study.finetune_lr), network=network),
+        ).gradient["weights"]
+        cosine = float(torch.nn.functional.cosine_similarity(ours, truth, dim=0))
+        found[terms] = {COSINE: cosine, NORM_RATIO: float(ours.norm() / truth.norm())}
+    return found
+
+
+def _data(
+    study: Fidelity, run: Run, data: MnistData, seed: int, unroll_steps: int
+) -> tuple[Images, Sequence[Images], Images]:
+    """Return all PT images (some with random labels), an FT minibatch per unrolled step, all validation images."""
+    count = study.examples + study.finetune_examples
+    chosen = sample(len(data.train_labels), count, "PT and FT images", run.generator("images", seed))
+    generator = run.generator("label noise", seed)
+    labels = data.train_labels.cpu()[chosen]
+    noisy = torch.rand(study.examples, generator=generator) < study.noisy_fraction
+    random_labels = torch.randint(CLASSES, (study.examples,), generator=generator)
+    labels[: study.examples] = torch.where(noisy, random_labels, labels[: study.examples])
+    half = study.finetune_examples // 2
+
+    def images(indices: Tensor) -> Images:
+        return Images(data.train_images[chosen[indices].to(run.device)], labels[indices].to(run.device))
+
+    finetune = study.examples + torch.arange(study.finetune_examples)
+    drawn = torch.randint(half, (unroll_steps, min(_BATCH, half)), generator=run.generator("train", seed))
+    train = [images(finetune[:half][indices]) for indices in drawn]
+    return images(torch.arange(study.examples)), train, images(finetune[half:])

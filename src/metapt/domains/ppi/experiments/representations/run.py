@@ -1,0 +1,68 @@
+"""The job of the experiment `representations`: similarity of the arms' features on the same FT graphs."""
+
+from __future__ import annotations
+
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from metapt.domains.ppi.data.dataset import Splits, open_dataset, splits
+from metapt.domains.ppi.experiments.representations.report import FeaturesSettings
+from metapt.domains.ppi.features import features_of
+from metapt.domains.ppi.gin import GinEncoder, load_pretrained
+from metapt.domains.ppi.quantities import REPRESENTATIONS, cka_with
+from metapt.domains.ppi.settings import FULL_ACCESS
+from metapt.evaluation import metrics
+from metapt.evaluation.cka import linear_cka
+from metapt.machine import Machine
+from metapt.training.seeds import generator
+
+_INPUT = "pretrained/"
+
+
+def run(settings: FeaturesSettings, inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
+    """Compare the features before FT of all arms with the same PT seed by CKA; see `linear_cka`.
+
+    The inputs are `graphs`, and `pretrained/{arm}/{seed}`: pretrained.pt of each PT run. The output `metrics` has
+    "CKA with {other}" of each arm, other arm and PT seed. Raises DataError as `open_dataset`, `splits` and
+    `load_pretrained`.
+    """
+    network = settings.network
+    dataset = open_dataset(inputs["graphs"], machine.device)
+    chosen = compared(splits(dataset.graphs, settings.test_species), settings.graphs)
+    encoder = GinEncoder(network.layers, network.width)
+
+    def features(path: Path) -> Tensor:
+        start = load_pretrained(path, network, machine.device).pretrained
+        return features_of(encoder, {**start.encoder, **start.buffers}, dataset, chosen)
+
+    rows = []
+    for seed, paths in _by_seed(inputs).items():
+        found = {arm: features(path) for arm, path in paths.items()}
+        words: dict[str, Any] = {"replicate": seed, "setting": FULL_ACCESS, "evaluation": REPRESENTATIONS}
+        rows += [
+            metrics.row(settings.domain, arm, cka_with(other), linear_cka(found[arm], found[other]), **words)
+            for arm, other in permutations(found, 2)
+        ]
+    metrics.write(rows, outputs["metrics"])
+    metrics.write_series([], outputs["series"])
+
+
+def compared(parts: Splits, count: int) -> Tensor:
+    """Return the numbers of at most `count` FT graphs, drawn from all three parts; the same in all runs."""
+    graphs = torch.from_numpy(np.concatenate([parts.train, parts.validation, parts.test]))
+    return graphs[torch.randperm(len(graphs), generator=generator("ppi representations"))[:count]]
+
+
+def _by_seed(inputs: dict[str, Path]) -> dict[int, dict[str, Path]]:
+    """Return PT seed -> arm -> path of pretrained.pt."""
+    found: dict[int, dict[str, Path]] = {}
+    for name, path in inputs.items():
+        if name.startswith(_INPUT):
+            arm, seed = name.removeprefix(_INPUT).rsplit("/", 1)
+            found.setdefault(int(seed), {})[arm] = path
+    return found
