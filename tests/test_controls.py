@@ -20,8 +20,8 @@ from metapt.domains.ppi import config as ppi
 from metapt.domains.ppi.jobs import PpiJobs
 from metapt.domains.ppi.results import PpiResults
 from metapt.evaluation.differences import pairs
-from metapt.fetching.source import SOURCES
 from metapt.jobs import Job, Place
+from metapt.plan import SOURCES
 from metapt.twostage.results import TwoStageResults
 
 ROOT = Path(__file__).parents[1]

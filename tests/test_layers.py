@@ -139,7 +139,7 @@ def test_a_file_is_read_in_one_sitting(name: str) -> None:
 
 TRAINING = re.compile(r"domains\.\w+\.(pretrain|finetune|studies\.\w+|experiments\.\w+\.run)")
 WITHOUT_TORCH = re.compile(
-    r"fetching\.download|evaluation\.(collect|page)|domains\.\w+\.(data\.simulate|experiments\.\w+(\.report)?)"
+    r"fetching|evaluation\.(collect|page)|domains\.\w+\.(data\.simulate|experiments\.\w+(\.report)?)"
 )
 
 

@@ -1,4 +1,4 @@
-"""The library needs torch and NumPy only; what needs more says so in one sentence."""
+"""The library needs torch, NumPy and SciPy only; what needs more says so in one sentence."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ sys.meta_path.insert(0, Blocked())
 """
 OTHERS = {
     "httpx": "httpx", "jinja2": "jinja2", "matplotlib": "matplotlib", "pandas": "pandas", "pydantic": "pydantic",
-    "pyyaml": "yaml", "scikit-learn": "sklearn", "scipy": "scipy", "snakemake": "snakemake", "tenacity": "tenacity",
+    "pyyaml": "yaml", "scikit-learn": "sklearn", "snakemake": "snakemake",
     "torch-geometric": "torch_geometric", "tqdm": "tqdm", "wfdb": "wfdb",
 }  # fmt: skip
 """Packages of the extra `workflow`, and the names by which they are imported."""
@@ -46,8 +46,8 @@ def named(requirements: list[str]) -> set[str]:
     return {re.split(r"[\[<>=]", each)[0] for each in requirements}
 
 
-def test_the_package_itself_requires_torch_and_numpy() -> None:
-    assert named(PROJECT["dependencies"]) == {"torch", "numpy"}
+def test_the_package_itself_requires_torch_numpy_and_scipy() -> None:
+    assert named(PROJECT["dependencies"]) == {"torch", "numpy", "scipy"}
     assert named(PROJECT["optional-dependencies"]["workflow"]) == {*OTHERS}
 
 
@@ -155,7 +155,7 @@ def test_a_problem_takes_at_most_30_lines() -> None:
 
 @pytest.mark.slow
 def test_the_wheel_in_a_fresh_environment(tmp_path: Path) -> None:
-    """Install as users do: torch and NumPy for the library, and with the extra what the workflow needs."""
+    """Install as users do: torch, NumPy and SciPy for the library, and with the extra what the workflow needs."""
     torch = next(line for line in CONSTRAINTS.read_text().splitlines() if line.startswith("torch=="))
     programs = tmp_path / "environment" / "bin"
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
@@ -174,8 +174,8 @@ def test_the_wheel_in_a_fresh_environment(tmp_path: Path) -> None:
     wheel = next(tmp_path.glob("metapt-*.whl"))
     install(torch, str(wheel))
     installed = {line.split("==")[0].lower() for line in run("pip", "freeze", "--all").splitlines()}
-    assert {"torch", "numpy"} < installed
-    assert not {"tqdm", "scipy", "pandas", "pydantic", "snakemake", "matplotlib", "scikit-learn"} & installed
+    assert {"torch", "numpy", "scipy"} < installed
+    assert not {"tqdm", "pandas", "pydantic", "snakemake", "matplotlib", "scikit-learn"} & installed
     assert "Learned noise" in run("python", str(EXAMPLE))
 
     # The workflow is no part of the wheel: it is copied, as the catalog of workflows does.

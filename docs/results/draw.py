@@ -3,8 +3,7 @@
     python docs/results/draw.py                       # all of them
     python docs/results/draw.py estimators/ppi-4x64   # one
 
-The others are the workflow's, except those in objectives/ and of the search of the temperature, whose experiments are
-in the commit dfc78b7.
+The workflow draws the others; objectives/*.png and ecg/temperature_search.png are those of the commit dfc78b7.
 """
 
 from __future__ import annotations
@@ -20,12 +19,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from metapt.domains.ecg import config as ecg
-from metapt.domains.ecg.experiments.headroom import NAMES as VIEWS
-from metapt.domains.ecg.looks import label as ecg_label
-from metapt.domains.mnist.experiments.headroom import NAMES as ROTATION
 from metapt.domains.mnist.quantities import ACCURACY
 from metapt.domains.ppi import config as ppi
-from metapt.domains.ppi.labels import label as ppi_label
 from metapt.evaluation import figures, headroom_report
 from metapt.evaluation.headroom_table import read
 from metapt.evaluation.paper import paper_numbers
@@ -34,8 +29,16 @@ from metapt.twostage.quantities import AUROC_LABEL, EVALUATIONS
 
 HERE = Path(__file__).parent
 BANK = runpy.run_path(str(HERE.parents[1] / "benchmarks" / "truth_bank.py"))
-DOMAINS = {"ecg": (ecg.ARMS, "simclr", ecg_label), "ppi": (ppi.ARMS, "graph_supervised", ppi_label)}
-"""Arms in order, the start of learners, and the function that gives labels."""
+ARMS: dict[str, Any] = {"ecg": ecg.ARMS, "ppi": ppi.ARMS}
+STARTS = {"ecg": "simclr", "ppi": "graph_supervised"}  # of learners
+NAMES = {
+    **EVALUATIONS,
+    "mean": "mean rotation in PT (degrees)",
+    "strength": "strength of the warp (samples)",
+    "crop": "largest crop (share of a lead)",
+    "noise": "noise (standard deviations of a lead)",
+    "temperature": "temperature of NT-Xent",
+}
 LOOKS = {
     "ours": (figures.PALETTE[0], "o"),
     "the paper's": (figures.QUIET, "D"),
@@ -70,8 +73,9 @@ def gains() -> Figure:
     """Draw what each way to choose hyperparameters gains on each problem."""
     found = pd.read_csv(HERE / "gains.csv").rename(columns={"what": "label", "kind": "group"})
     found = found.assign(half=found["high"] - found["mean"], hollow=~found["tested"])
-    figure, axes = figures.panels(found["problem"].nunique(), width=1.9, height=4.2)
-    rows(axes, found.assign(panel=found["problem"].str.replace(", ", ",\n"), unit=""))
+    found = found.assign(panel=found["problem"].str.replace(", ", ",\n"), unit="")
+    figure, axes = figures.panels(found["panel"].nunique(), width=1.9, height=4.2)
+    rows(axes, found)
     figures.same_range(axes, "x")
     figure.supxlabel("gain over the start (points of test AUROC), mean and 95 % interval over PT seeds", fontsize=11)
     figures.legend_above(figure, axes)
@@ -80,8 +84,8 @@ def gains() -> Figure:
 
 def headroom(name: str) -> Figure:
     """Draw what the settings of a table of runs gain, and the response along hyperparameters."""
-    names, label = {**EVALUATIONS, **ROTATION, **VIEWS}, ACCURACY if name == "mnist" else AUROC_LABEL
-    return headroom_report.figure(read([HERE / "headroom" / f"{name}.csv"]), names, label)
+    runs, label = read([HERE / "headroom" / f"{name}.csv"]), ACCURACY if name == "mnist" else AUROC_LABEL
+    return headroom_report.figure(runs, NAMES, label)
 
 
 def estimators(name: str) -> Figure:
@@ -101,17 +105,17 @@ def estimators(name: str) -> Figure:
 
 def arms(name: str, problem: str = "") -> Figure:
     """Draw the AUROC of each arm of a table of FT runs beside the paper's, and its gain over the start of learners."""
-    runs = pd.read_csv(HERE / f"{name}.csv")
-    runs = runs[runs["problem"] == problem] if problem else runs
+    runs = pd.read_csv(HERE / f"{name}.csv").assign(**({} if problem else {"problem": ""})).query("problem == @problem")
     seeds = runs.groupby(["evaluation", "arm", "pretrain_seed"])["test"].mean()
-    known, start, label = DOMAINS[name[:3]]
+    known, start = ARMS[name[:3]], STARTS[name[:3]]
+    labels = {arm: getattr(known.get(arm), "label", "") or arm.replace("_", " ") for arm in runs["arm"].unique()}
     papers = paper_numbers().query("setting in ('ft_size=500', 'full_access')")
     papers = papers[papers["experiment"] == f"{name[:3]}_full_access"].set_index(["evaluation", "arm"]).sort_index()
     found: list[dict[str, Any]] = []
     for evaluation, own in seeds.groupby("evaluation"):
         own, panel = own[evaluation].unstack("pretrain_seed"), EVALUATIONS[str(evaluation)]
         for arm in sorted(own.index, key=lambda arm: ([*known, arm].index(arm), arm)):
-            words = {"label": label(arm), "group": "ours", "hollow": False}
+            words = {"label": labels[arm], "group": "ours", "hollow": False}
             level = words | {"panel": panel, "unit": "test AUROC (%), mean ± SE"}
             found.append(level | {"mean": own.loc[arm].mean(), "half": own.loc[arm].sem()})
             if not problem and (evaluation, arm) in papers.index:
@@ -119,13 +123,12 @@ def arms(name: str, problem: str = "") -> Figure:
                 found.append(level | {"group": "the paper's", "hollow": True, "mean": mean, "half": error})
             if arm != start:
                 gain = estimate_mean((own.loc[arm] - own.loc[start]).tolist())
-                words |= {"panel": f"{panel},\nminus {label(start)}", "unit": "points, 95 % interval"}
+                words |= {"panel": f"{panel},\nminus {labels[start]}", "unit": "points, 95 % interval"}
                 found.append(words | {"mean": gain.mean, "half": gain.high - gain.mean})
     table = pd.DataFrame(found)
     figure, axes = figures.panels(table["panel"].nunique(), width=3.6, height=0.4 * table["label"].nunique() + 1.6)
     rows(axes, table)
-    if table["group"].nunique() > 1:
-        figures.legend_above(figure, axes)
+    figures.legend_above(figure, axes)
     return figure
 
 

@@ -6,14 +6,17 @@ import argparse
 import json
 import os
 import sys
+import tempfile
+import time
 from collections import Counter
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import metapt
 from metapt.errors import ConfigError, MetaptError, with_extra
 from metapt.files import atomic_path
-from metapt.machine import find_caches
+from metapt.machine import find_caches, machine_name
 
 if TYPE_CHECKING:
     from metapt.jobs import Job
@@ -126,9 +129,10 @@ def parser() -> argparse.ArgumentParser:
     )
     estimate.add_argument("--cores", type=int, metavar="N", help="CPU cores for the wall time; default: all here")
     estimate.add_argument("--gpus", type=int, metavar="N", help="GPUs for the wall time; default: all here")
-    estimate.add_argument("--budget", type=float, metavar="S", help="seconds of measured steps, about; default: 80")
-    estimate.add_argument("--json", type=Path, metavar="FILE", help="write all numbers there")
-    estimate.add_argument("--against", type=Path, metavar="RESULTS", help="compare with the runs in a results folder")
+    estimate.add_argument(
+        "--budget", type=float, default=80.0, metavar="S", help="seconds of measured steps, about; default: 80"
+    )
+    estimate.add_argument("--json", type=Path, metavar="FILE", help="write the numbers of each job there")
 
     headroom = commands.add_parser(
         "headroom", help="print what settings of hyperparameters gain, from tables of runs (table.csv of a headroom)"
@@ -188,37 +192,36 @@ def _by_stage(jobs: list[Job]) -> str:
 
 def _estimate(options: argparse.Namespace) -> int:
     from metapt.config import experiments, load
-    from metapt.config_files import read_one
+    from metapt.plan import planned
 
     config = load(options.configfile)
     experiments(config)
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # as in jobs; torch reads it when it is imported
     import torch
 
-    from metapt.estimate.report import against, summary, text
-    from metapt.estimate.trials import BUDGET, estimate
-    from metapt.fetching.source import SOURCES
+    from metapt.estimate import estimate, text
 
     device = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
     cores = os.cpu_count() or 1 if options.cores is None else options.cores
     gpus = torch.cuda.device_count() if options.gpus is None else options.gpus
     if cores < 1:
         raise ConfigError(f"--cores is {cores}; legal: 1 or more.")
-    if gpus < 1 and device == "cuda":
-        words = "torch sees no GPU here" if options.gpus is None else f"--gpus is {gpus}"
+    if device == "cuda" and (gpus < 1 or not torch.cuda.is_available()):
+        words = f"--gpus is {gpus}" if torch.cuda.is_available() else "torch sees no GPU here"
         raise ConfigError(f"{words}, and jobs on cuda need 1 or more: take --device cpu, or a machine with a GPU.")
-    found = estimate(config, device, read_one(SOURCES), BUDGET if options.budget is None else options.budget)
-    numbers = summary(found, cores, gpus)
-    print(text(numbers))
+    begin, plan = time.monotonic(), planned(config)
+    with tempfile.TemporaryDirectory(prefix="metapt-estimate-") as folder:
+        needs = estimate(plan, Path(folder), device, options.budget)
+    machine = f"{machine_name(device)}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
+    print(f"Measured in {time.monotonic() - begin:.0f} s on: {machine}.\n\n{text(plan, needs, cores, gpus)}", end="")
     if config.require_gpu and device == "cpu":
         print(
             "\nThe config says require_gpu: true; these are hours on a CPU. "
             "Measure where there is a GPU, with --device cuda."
         )
-    if options.against is not None:
-        print(f"\n{against(found, options.against)}")
     if options.json is not None:
         with atomic_path(options.json) as path:
+            numbers = {"machine": machine, "jobs": {name: asdict(need) for name, need in needs.items()}}
             path.write_text(json.dumps(numbers, indent=2) + "\n", encoding="utf-8")
     return 0
 

@@ -15,7 +15,6 @@ from pydantic_core import ErrorDetails
 
 from metapt.config_files import Places, merge, read
 from metapt.errors import ConfigError
-from metapt.fetching.source import place_of
 from metapt.registry import DOMAINS, domain
 from metapt.schema import Json, below, choices, dereferenced, either, of_same_kind, sections
 from metapt.sections import NAME, OWN_KEYS, DomainSection, ExperimentSection, Section
@@ -40,6 +39,8 @@ def _folder(path: str) -> str:
 
 def _mirror(address: str) -> str:
     """Return the address of a mirror, with `~` expanded. Raises ValueError where it is no address."""
+    from metapt.fetching import place_of  # needs httpx
+
     place = place_of(address)
     return str(place) if isinstance(place, Path) and "://" not in address else address
 

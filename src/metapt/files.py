@@ -96,7 +96,7 @@ def explained(path: Path, temporary: Path, needs: int | None = None) -> Iterator
     except (OSError, RuntimeError) as error:
         if _is_full(error, temporary.parent):
             raise _full_disk(path, temporary, needs) from error
-        cause = next((each for each in _causes(error) if isinstance(each, OSError)), None)
+        cause = next((each for each in causes(error) if isinstance(each, OSError)), None)
         if cause is None:
             raise
         reason = cause.strerror or cause
@@ -150,14 +150,14 @@ def _is_full(error: BaseException, folder: Path) -> bool:
     NumPy and torch may lose the system's error number (torch.save raises a bare RuntimeError), so a disk without a free
     block counts too.
     """
-    if any(isinstance(cause, OSError) and cause.errno in _FULL for cause in _causes(error)):
+    if any(isinstance(cause, OSError) and cause.errno in _FULL for cause in causes(error)):
         return True
     with suppress(OSError):
         return folder.is_dir() and shutil.disk_usage(folder).free < _NO_ROOM
     return False
 
 
-def _causes(error: BaseException) -> Iterator[BaseException]:
+def causes(error: BaseException) -> Iterator[BaseException]:
     """Yield an error and those that it came from: after a failed write torch raises another one."""
     cause: BaseException | None = error
     while cause is not None:

@@ -102,7 +102,7 @@ class Jobs(Generic[S]):
         config = {"source": dict(source), "mirrors": self.place.mirrors}
         place: Json = {"outputs": {"file": path}, "record": f"{path}.run.json", "log": f"{path}.log.txt"}
         limits: Json = {"mem_mb": mem_mb, "minutes": minutes}
-        return self.once(name, lambda: Job("download", name, "fetching.download", config, **place, **limits))
+        return self.once(name, lambda: Job("download", name, "fetching", config, **place, **limits))
 
     def simulate(self, source: str, files: Iterable[str]) -> Job:
         """Return the job that generates the raw files of a source in `raw/{domain}-{source}`."""

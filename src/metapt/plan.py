@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from metapt.config import Config, did_you_mean, experiments
 from metapt.config_files import read_one
 from metapt.errors import ConfigError
-from metapt.fetching.source import SOURCES
 from metapt.jobs import Job, Place
 from metapt.registry import DOMAINS, domain
+
+SOURCES = Path(__file__).with_name("sources.yaml")
+"""The public data that the package lists."""
 
 
 class Plan:

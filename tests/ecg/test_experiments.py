@@ -30,9 +30,9 @@ from metapt.domains.ecg.results import EcgResults
 from metapt.evaluation import figures, metrics
 from metapt.evaluation.comparisons import STAND_IN
 from metapt.evaluation.metrics import row
-from metapt.fetching.source import SOURCES
 from metapt.jobs import Job, Place
 from metapt.machine import Machine
+from metapt.plan import SOURCES
 from metapt.twostage.quantities import PEAK_MEMORY, TIME_PER_STEP, WALL_TIME
 from metapt.twostage.replicates import pair
 

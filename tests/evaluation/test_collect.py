@@ -51,7 +51,7 @@ def test_a_table_of_claims_without_its_columns_is_named(tmp_path: Path) -> None:
     inputs = experiment(tmp_path, "mnist_fidelity", "cosine", [0.9])
     inputs["mnist_fidelity/claims"].write_text("claim,verdict\n")
     outputs = {name: tmp_path / name for name in ("metrics", "claims", "headline")}
-    with pytest.raises(DataError, match=r"-claims\.csv is not a table of claims: it lacks experiment, arm, control"):
+    with pytest.raises(DataError, match=r"-claims\.csv is not a table of claims \(it lacks experiment, arm, control"):
         collect.run({"experiments": ["mnist_fidelity"], "stand_ins": []}, inputs, outputs, Machine())
 
 

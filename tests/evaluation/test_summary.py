@@ -111,7 +111,7 @@ def test_without_a_folder_the_last_results_are_summarised(tmp_path: Path, monkey
 
 
 @pytest.mark.parametrize(
-    ("content", "message"), [(None, "is missing: the workflow makes it"), ("a,b\n1,2\n", "is not a table of claims")]
+    ("content", "message"), [(None, "is missing: run snakemake again"), ("a,b\n1,2\n", "is not a table of claims")]
 )
 def test_other_files_are_refused(tmp_path: Path, content: str | None, message: str) -> None:
     if content is not None:

@@ -22,12 +22,10 @@ import metapt.domains.ecg.data.prepare
 import metapt.domains.ecg.finetune
 import metapt.domains.ecg.pretrain
 import metapt.domains.ppi.pretrain
-import metapt.fetching.download
-import metapt.fetching.web
+import metapt.fetching
 import metapt.training.meta as meta_loop
 from metapt.domains.ecg.problem import SimclrProblem
 from metapt.execute import execute
-from metapt.fetching.web import Patience
 from metapt.jobs import Job
 from metapt.training.checkpoint import Checkpoint
 from metapt.training.timing import Every
@@ -42,7 +40,7 @@ def checkpoint_always() -> None:
 
 def impatient() -> None:
     """Servers are waited for as long as tests can."""
-    metapt.fetching.web.PATIENCE = Patience(timeout=0.5, attempts=2, pause=0.01)
+    metapt.fetching.TIMEOUT, metapt.fetching.PAUSES = 0.5, (0.01,)
 
 
 def killed_at_fourth_checkpoint() -> None:

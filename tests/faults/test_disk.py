@@ -54,7 +54,7 @@ def test_a_full_disk(name: str, least: int, jobs: Jobs, disk: Disk, note: Callab
 def test_a_full_disk_in_a_download(server: Server, jobs: Jobs, disk: Disk, note: Callable[..., None]) -> None:
     kind = Kind(
         "download",
-        "fetching.download",
+        "fetching",
         {"source": source(server), "mirrors": []},
         outputs={name: name for name in DOWNLOADED},
     )

@@ -78,15 +78,15 @@ def source(server: Server) -> dict[str, Any]:
     return {
         "name": "things", "version": "1", "licence": "none", "description": "for tests", "citation": "none",
         "urls": [server.url],
-        "files": {name: {"size": len(it), "sha256": hashlib.sha256(it).hexdigest()} for name, it in large.items()},
-        "listed": {"sums": "SHA256SUMS.txt", "files": ["z.csv"], "records": "records/", "threads": 2},
+        "files": {name: {"at_most": len(it), "sha256": hashlib.sha256(it).hexdigest()} for name, it in large.items()},
+        "listed": {"sums": "SHA256SUMS.txt", "files": ["z.csv"], "records": "records/"},
     }  # fmt: skip
 
 
 def test_a_killed_download_goes_on(server: Server, jobs: Jobs, tmp_path: Path, note: Callable[..., None]) -> None:
     kind = Kind(
         "download",
-        "fetching.download",
+        "fetching",
         {"source": source(server), "mirrors": []},
         outputs={name: name for name in DOWNLOADED},
     )

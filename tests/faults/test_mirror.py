@@ -10,10 +10,8 @@ from typing import Any
 
 import pytest
 
+from metapt import fetching
 from metapt.errors import MetaptError
-from metapt.fetching import web
-from metapt.fetching.download import run
-from metapt.fetching.web import Patience
 from metapt.machine import Machine
 
 from .server import FAULTS, Answer, Server, never_ends, resets_halfway, well
@@ -22,12 +20,14 @@ from .test_kill import DOWNLOADED, source
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(web, "PATIENCE", Patience(timeout=0.3, attempts=2, pause=0.01))
+    monkeypatch.setattr(fetching, "TIMEOUT", 0.7)
+    monkeypatch.setattr(fetching, "PAUSES", (0.01,))
     monkeypatch.setenv("no_proxy", "*")
 
 
 def get(entry: dict[str, Any], folder: Path, *mirrors: str) -> None:
-    run({"source": entry, "mirrors": list(mirrors)}, {}, {name: folder / name for name in DOWNLOADED}, Machine())
+    settings = fetching.Download.model_validate({"source": entry, "mirrors": mirrors})
+    fetching.run(settings, {}, {name: folder / name for name in DOWNLOADED}, Machine())
 
 
 def check(server: Server, folder: Path, all_there: bool) -> None:

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from metapt.fetching import web
-from metapt.fetching.web import Patience
+from metapt import fetching
 
 from .serving import NAME, Server
 
@@ -27,14 +26,15 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(web, "PATIENCE", Patience(timeout=0.3, attempts=3, pause=0.01))
+    monkeypatch.setattr(fetching, "TIMEOUT", 0.7)
+    monkeypatch.setattr(fetching, "PAUSES", (0.01, 0.02))
     monkeypatch.setenv("no_proxy", "*")
 
 
 @pytest.fixture
 def patient(_impatient: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a server on a busy machine take its time, where a second request would fail the test."""
-    monkeypatch.setattr(web, "PATIENCE", Patience(timeout=30, attempts=3, pause=0.01))
+    monkeypatch.setattr(fetching, "TIMEOUT", 30.0)
 
 
 @pytest.fixture

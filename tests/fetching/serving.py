@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from metapt.fetching.download import run
+from metapt.fetching import Download, run
 from metapt.machine import Machine
 
 NAME = "train images.gz"
@@ -121,24 +121,12 @@ def hang_after(size: int) -> Answer:
 
 
 def source(*urls: str, content: bytes = CONTENT, own: tuple[str, ...] = ()) -> dict[str, Any]:
-    file = {
-        "size": len(content),
-        "sha256": hashlib.sha256(content).hexdigest(),
-        "md5": hashlib.md5(content).hexdigest(),
-    }
-    return {
-        "name": "things",
-        "version": "1",
-        "licence": "none",
-        "description": "for tests",
-        "citation": "none",
-        "urls": list(urls),
-        "files": {NAME: {**file, "urls": list(own)}},
-    }
+    file = {"at_most": len(content), "sha256": hashlib.sha256(content).hexdigest(), "urls": list(own)}
+    return {"name": "things", "version": "1", "urls": list(urls), "files": {NAME: file}}
 
 
 def get(target: Path, entry: dict[str, Any], *mirrors: str) -> None:
-    run({"source": entry, "mirrors": list(mirrors)}, {}, {NAME: target}, Machine())
+    run(Download.model_validate({"source": entry, "mirrors": mirrors}), {}, {NAME: target}, Machine())
 
 
 def assert_whole(target: Path) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import errno
 import os
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -38,106 +40,15 @@ from .serving import (
     unsized,
     wait_for,
     whole,
+    write,
     wrong_range,
 )
 
-
-def test_good_file(server: Server, target: Path) -> None:
-    server.answers[PATH] = whole()
-    get(target, source(f"{server.url}/data/"))
-    assert_whole(target)
-    assert server.requests == [(PATH, None)]
+SIZE = len(CONTENT)
 
 
-def test_redirection(server: Server, target: Path) -> None:
-    server.answers[PATH] = lambda handler: handler.reply(302, b"", Location="/new", Content_Length="0")
-    server.answers["/new"] = whole()
-    get(target, source(f"{server.url}/data"))
-    assert_whole(target)
-
-
-@pytest.mark.parametrize("location", ["file:///etc/passwd", "ftp://127.0.0.1/x", "data:text/plain,x"])
-def test_no_redirection_to_another_kind_of_address(location: str, server: Server, target: Path) -> None:
-    server.answers[PATH] = lambda handler: handler.reply(302, b"", Location=location, Content_Length="0")
-    with pytest.raises((DataError, MachineError), match="could not be fetched"):
-        get(target, source(f"{server.url}/data"))
-    assert not any(target.parent.glob("*"))
-
-
-def asked_for_password(inner: Answer) -> Answer:
-    """Answer requests of the user "me" with the password "se/cret" only."""
-    pair = base64.b64encode(b"me:se/cret").decode()
-
-    def answer(handler: Handler) -> None:
-        (inner if handler.headers.get("Authorization") == f"Basic {pair}" else status(401))(handler)
-
-    return answer
-
-
-def with_password(server: Server) -> str:
-    return server.url.replace("://", "://me:se%2Fcret@")
-
-
-def test_a_password_in_an_address_works(server: Server, target: Path) -> None:
-    server.answers[PATH] = asked_for_password(
-        lambda handler: handler.reply(302, b"", Location="/new", Content_Length="0")
-    )
-    server.answers["/new"] = asked_for_password(in_turn(ranged(stop=1000), ranged()))
-    with pytest.raises(DataError, match="HTTP 401"):
-        get(target, source(f"{server.url}/data"))
-    get(target, source(f"{with_password(server)}/data"))
-    assert_whole(target)
-
-
-def test_a_password_is_not_told_to_another_server(server: Server, target: Path) -> None:
-    seen: list[str | None] = []
-    with Server() as other:
-        threading.Thread(target=other.serve_forever, daemon=True).start()
-        other.answers["/new"] = lambda handler: (seen.append(handler.headers.get("Authorization")), whole()(handler))[1]
-        server.answers[PATH] = lambda handler: handler.reply(302, b"", Location=f"{other.url}/new", Content_Length="0")
-        get(target, source(f"{with_password(server)}/data"))
-        other.shutdown()
-    assert_whole(target)
-    assert seen == [None]
-
-
-def test_a_password_is_never_printed(server: Server, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    mirrors = [with_password(server), "https://me:se%2Fcret@127.0.0.1:1/x"]
-    config = {"source": source(), "mirrors": mirrors}
-    job = Job(
-        stage="download",
-        name=NAME,
-        entry="fetching.download",
-        config=config,
-        outputs={"file": str(tmp_path / NAME)},
-        record=str(tmp_path / "run.json"),
-        log=str(tmp_path / "log.txt"),
-    )
-    assert execute(job) == 1
-    printed = capfd.readouterr()
-    told = printed.out + printed.err + (tmp_path / "log.txt").read_text() + (tmp_path / "run.json").read_text()
-    assert "could not be fetched: http://***@127.0.0.1" in told
-    assert "cret" not in told
-    with pytest.raises(ConfigError) as error:
-        validate({"data": {"mirrors": mirrors[0]}})
-    assert "cret" not in str(error.value)
-    with pytest.raises(ConfigError) as error:
-        validate({"data": {"mirrors": ["https://me:secret@[::1"]}})
-    assert "cret" not in str(error.value)
-
-
-@pytest.mark.parametrize(
-    "address", ["http://a..b/x", "http://[::1/x", "http://host:port/x", "http://a b/x", "http://a%b/", ""]
-)
-def test_an_odd_address_is_one_sentence(address: str, target: Path) -> None:
-    with pytest.raises(ConfigError, match=r"in data\.mirrors is illegal: "):
-        get(target, source(), address)
-
-
-def test_a_redirection_to_an_odd_host(server: Server, target: Path) -> None:
-    server.answers[PATH] = lambda handler: handler.reply(302, b"", Location="http://a..b/file", Content_Length="0")
-    with pytest.raises(MachineError, match="could not be fetched"):
-        get(target, source(f"{server.url}/data"))
+def redirect(location: str) -> Answer:
+    return lambda handler: handler.reply(302, b"", Location=location, Content_Length="0")
 
 
 def trickle(head: bytes, body: bytes) -> Answer:
@@ -155,16 +66,176 @@ def trickle(head: bytes, body: bytes) -> Answer:
     return answer
 
 
-@pytest.mark.parametrize("slow", ["head", "body"])
-def test_a_server_of_a_few_bytes_a_second_is_given_up(slow: str, server: Server, target: Path) -> None:
-    head = f"HTTP/1.0 200 OK\r\nContent-Length: {len(CONTENT)}\r\n\r\n".encode()
-    server.answers[PATH] = trickle(b"", head * 10) if slow == "head" else trickle(head, CONTENT)
+HEAD = f"HTTP/1.0 200 OK\r\nContent-Length: {SIZE}\r\n\r\n".encode()
+
+
+@pytest.mark.parametrize(
+    ("answers", "asked"),
+    [
+        ([whole()], [None]),
+        ([redirect(PATH), whole()], [None, None]),
+        ([unsized(CONTENT)], [None]),
+        ([ranged(stop=1000), ranged(stop=5000), ranged()], [None, 1000, 5000]),
+        ([hang_after(2000), ranged()], [None, 2000]),
+        ([unsized(CONTENT[:3000]), ranged()], [None, 3000]),
+        ([ranged(stop=1000), whole()], [None, 1000]),
+        ([ranged(stop=1000), wrong_range, whole()], [None, 1000, None]),
+        ([ranged(stop=1000), status(416), whole()], [None, 1000, None]),
+        ([status(503), hang, whole()], [None, None, None]),
+    ],
+)
+def test_the_file_comes(server: Server, target: Path, answers: list[Answer], asked: list[int | None]) -> None:
+    server.answers[PATH] = in_turn(*answers)
+    get(target, source(f"{server.url}/data/"))
+    assert_whole(target)
+    assert server.requests == [(PATH, start and f"bytes={start}-") for start in asked]
+
+
+@pytest.mark.parametrize(
+    ("part", "asked"),
+    [
+        (CONTENT[:3000], ["bytes=3000-"]),
+        (b"?" * 1000, ["bytes=1000-", None]),
+        (b"?" * SIZE, [None]),
+        (b"?" * (SIZE + 1), [None]),
+    ],
+)
+def test_a_part_of_an_earlier_run(server: Server, target: Path, part: bytes, asked: list[str | None]) -> None:
+    """It is gone on with; where that gives another file, or it is too long, the file is fetched from the start."""
+    write(target.parent, {f"{NAME}.part": part})
+    server.answers[PATH] = ranged()
+    get(target, source(f"{server.url}/data"))
+    assert_whole(target)
+    assert [start for _, start in server.requests] == asked
+
+
+@pytest.mark.parametrize("answer", [whole(HTML), unsized(HTML), whole(CONTENT + b"more"), status(404)])
+def test_a_part_survives_an_answer_that_is_something_else(server: Server, target: Path, answer: Answer) -> None:
+    write(target.parent, {f"{NAME}.part": CONTENT[:1000]})
+    server.answers |= {PATH: answer, "/second/train%20images.gz": ranged()}
+    get(target, source(f"{server.url}/data", f"{server.url}/second"))
+    assert_whole(target)
+    assert server.requests == [(PATH, "bytes=1000-"), ("/second/train%20images.gz", "bytes=1000-")]
+
+
+OVERLONG = f"overlong: more than {SIZE} bytes"
+
+
+@pytest.mark.parametrize(
+    ("answer", "message", "left", "count"),
+    [
+        (whole(CONTENT[: SIZE // 2]), r"cut or altered: its SHA-256 is [0-9a-f]{12}…", None, 1),
+        (ranged(stop=SIZE // 2), f"cut: got {SIZE // 2} of {SIZE} bytes", SIZE // 2, 3),
+        (unsized(CONTENT[:10]), "cut or altered: its SHA-256 is", 10, 3),
+        (whole(CONTENT[::-1]), "cut or altered: its SHA-256 is", None, 1),
+        (whole(CONTENT + b"more"), OVERLONG, None, 1),
+        (unsized(CONTENT + b"more"), OVERLONG, None, 1),
+        (endless(), OVERLONG, None, 1),
+        (lambda handler: handler.reply(200, CONTENT, Content_Length=str(1 << 60)), OVERLONG, None, 1),
+        (whole(HTML), "an HTML page", None, 1),
+        (status(404), "HTTP 404 Not Found", None, 1),
+        (status(403), "HTTP 403 Forbidden", None, 1),
+        (redirect(PATH), "too many redirections", None, 10),
+        (trickle(HEAD, CONTENT), "too slow: ", None, 3),
+    ],
+)
+def test_wrong_answers(
+    server: Server, target: Path, answer: Answer, message: str, left: int | None, count: int
+) -> None:
+    server.answers[PATH] = answer
     began = time.monotonic()
-    with pytest.raises(
-        MachineError if slow == "head" else DataError, match="no answer within" if slow == "head" else "too slow: "
-    ):
+    with pytest.raises(DataError, match=message) as raised:
         get(target, source(f"{server.url}/data"))
-    assert time.monotonic() - began < 20  # the whole would take hours, one head 12 s in each attempt
+    assert time.monotonic() - began < 20  # a slow body would take hours
+    assert str(raised.value).startswith(f"{NAME} could not be fetched: {server.url}{PATH} (")
+    assert str(raised.value).endswith(f"data.mirrors in the config, or put the file at {target} by hand.")
+    assert not target.exists()
+    parts = [path.stat().st_size for path in target.parent.glob("*")]
+    assert parts == ([] if left is None else [left]) or "slow" in message
+    assert len(server.requests) == count
+
+
+@pytest.mark.parametrize(
+    ("answer", "message", "count"),
+    [
+        (hang, "no answer within 0.7 s", 3),
+        (trickle(b"", HEAD * 10), "no answer within 0.7 s", 3),
+        (status(503), "HTTP 503 Service Unavailable", 3),
+        (redirect("http://a..b/file"), "no network or no such host: ", 3),
+        (redirect("file:///etc/passwd"), "could not be fetched", 3),
+        (redirect("ftp://127.0.0.1/x"), "could not be fetched", 3),
+        (redirect("data:text/plain,x"), "could not be fetched", 3),
+    ],
+)
+def test_server_out_of_order(server: Server, target: Path, answer: Answer, message: str, count: int) -> None:
+    server.answers[PATH] = answer
+    with pytest.raises(MachineError, match=message):
+        get(target, source(f"{server.url}/data"))
+    assert len(server.requests) == count
+    assert not any(target.parent.glob("*"))
+
+
+def test_endless_answers_are_not_read_to_their_end(server: Server, target: Path) -> None:
+    """Neither files, also behind a part, nor refusals and redirections."""
+    write(target.parent, {f"{NAME}.part": CONTENT[:1000]})
+    server.answers[PATH] = in_turn(endless(code=206, Content_Range="bytes 1000-*/*"), endless(CONTENT))
+    server.answers["/second/train%20images.gz"] = endless(code=404)
+    server.answers["/third/train%20images.gz"] = endless(code=302, Location="/new")
+    server.answers["/new"] = whole()
+    get(target, source(*(f"{server.url}/{folder}" for folder in ("data", "second", "third"))))
+    assert_whole(target)
+    assert [start for _, start in server.requests] == ["bytes=1000-", None, None, None, None]
+    wait_for(lambda: server.broken == 4)
+
+
+def asked_for_password(inner: Answer) -> Answer:
+    """Answer requests of the user "me" with the password "se/cret" only."""
+    pair = base64.b64encode(b"me:se/cret").decode()
+
+    def answer(handler: Handler) -> None:
+        (inner if handler.headers.get("Authorization") == f"Basic {pair}" else status(401))(handler)
+
+    return answer
+
+
+def with_password(server: Server) -> str:
+    return server.url.replace("://", "://me:se%2Fcret@")
+
+
+def test_a_password_in_an_address_works(server: Server, target: Path) -> None:
+    server.answers[PATH] = asked_for_password(redirect("/new"))
+    server.answers["/new"] = asked_for_password(in_turn(ranged(stop=1000), ranged()))
+    with pytest.raises(DataError, match="HTTP 401"):
+        get(target, source(f"{server.url}/data"))
+    get(target, source(f"{with_password(server)}/data"))
+    assert_whole(target)
+
+
+def test_a_password_is_not_told_to_another_server(server: Server, target: Path) -> None:
+    seen: list[str | None] = []
+    with Server() as other:
+        threading.Thread(target=other.serve_forever, daemon=True).start()
+        other.answers["/new"] = lambda handler: (seen.append(handler.headers.get("Authorization")), whole()(handler))[1]
+        server.answers[PATH] = redirect(f"{other.url}/new")
+        get(target, source(f"{with_password(server)}/data"))
+        other.shutdown()
+    assert_whole(target)
+    assert seen == [None]
+
+
+def test_a_password_is_never_printed(server: Server, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    mirrors = [with_password(server), "https://me:se%2Fcret@127.0.0.1:1/x"]
+    outputs, record, log = {"file": str(tmp_path / NAME)}, str(tmp_path / "run.json"), str(tmp_path / "log.txt")
+    config = {"source": source(), "mirrors": mirrors}
+    assert execute(Job("download", NAME, "fetching", config, outputs=outputs, record=record, log=log)) == 1
+    printed = capfd.readouterr()
+    told = printed.out + printed.err + Path(log).read_text() + Path(record).read_text()
+    assert "could not be fetched: http://***@127.0.0.1" in told
+    assert "cret" not in told
+    for illegal in (mirrors[0], ["https://me:se%2Fcret@[::1"]):
+        with pytest.raises(ConfigError) as error:
+            validate({"data": {"mirrors": illegal}})
+        assert "cret" not in str(error.value)
 
 
 def test_a_proxy_is_asked_instead_of_the_server(server: Server, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,160 +246,33 @@ def test_a_proxy_is_asked_instead_of_the_server(server: Server, target: Path, mo
     assert_whole(target)
 
 
-def test_a_socks_proxy_that_does_not_answer_is_one_sentence(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("no_proxy", "")
-    monkeypatch.setenv("all_proxy", f"socks5://127.0.0.1:{closed_port()}")
-    with pytest.raises(MachineError, match="no network or no such host: Connection refused"):
-        get(target, source("http://publisher.invalid/data"))
-
-
-def test_an_endless_refusal_is_not_read_to_its_end(server: Server, target: Path) -> None:
-    server.answers[PATH] = endless(code=404)
-    server.answers["/second/train%20images.gz"] = endless(code=302, Location="/new")
-    server.answers["/new"] = whole()
-    get(target, source(f"{server.url}/data", f"{server.url}/second"))
-    assert_whole(target)
-    wait_for(lambda: server.broken == 2)
-
-
-def test_redirections_that_never_end(server: Server, target: Path) -> None:
-    server.answers[PATH] = lambda handler: handler.reply(302, b"", Location=PATH, Content_Length="0")
-    with pytest.raises(DataError, match="too many redirections"):
-        get(target, source(f"{server.url}/data"))
-
-
-def test_cut_connection_is_resumed(server: Server, target: Path) -> None:
-    server.answers[PATH] = in_turn(ranged(stop=1000), ranged(stop=5000), ranged())
-    get(target, source(f"{server.url}/data"))
-    assert_whole(target)
-    assert [asked for _, asked in server.requests] == [None, "bytes=1000-", "bytes=5000-"]
-
-
-def test_a_later_run_goes_on(server: Server, target: Path) -> None:
-    server.answers[PATH] = ranged(stop=3000)
-    with pytest.raises(DataError, match=f"cut: got 3000 of {len(CONTENT)} bytes"):
-        get(target, source(f"{server.url}/data"))
-    assert not target.exists()
-    server.answers[PATH] = ranged()
-    get(target, source(f"{server.url}/data"))
-    assert_whole(target)
-    assert server.requests[-1] == (PATH, "bytes=3000-")
-
-
-def test_standstill_is_resumed(server: Server, target: Path) -> None:
-    server.answers[PATH] = in_turn(hang_after(2000), ranged())
-    get(target, source(f"{server.url}/data"))
-    assert_whole(target)
-    assert server.requests[-1] == (PATH, "bytes=2000-")
-
-
-@pytest.mark.parametrize("second", [whole(), wrong_range, status(416)])
-def test_server_that_can_not_resume(server: Server, target: Path, second: Answer) -> None:
-    server.answers[PATH] = in_turn(ranged(stop=1000), second, whole())
-    get(target, source(f"{server.url}/data"))
-    assert_whole(target)
-
-
-def test_a_wrong_part_is_given_up(server: Server, target: Path) -> None:
-    target.parent.mkdir(parents=True)
-    target.with_name(f"{NAME}.part").write_bytes(b"?" * 1000)
-    server.answers[PATH] = ranged()
-    get(target, source(f"{server.url}/data"))
-    assert_whole(target)
-    assert [asked for _, asked in server.requests] == ["bytes=1000-", None]
-
-
-def test_a_part_as_long_as_the_file_is_not_taken_for_it(server: Server, target: Path) -> None:
-    target.parent.mkdir(parents=True)
-    target.with_name(f"{NAME}.part").write_bytes(b"?" * len(CONTENT))
-    server.answers[PATH] = ranged()
-    get(target, source(f"{server.url}/data"))
-    assert_whole(target)
-
-
-def test_a_part_survives_an_answer_that_is_something_else(server: Server, target: Path) -> None:
-    target.parent.mkdir(parents=True)
-    target.with_name(f"{NAME}.part").write_bytes(CONTENT[:1000])
-    server.answers[PATH] = whole(HTML)
-    server.answers["/second/train%20images.gz"] = ranged()
-    get(target, source(f"{server.url}/data", f"{server.url}/second"))
-    assert_whole(target)
-    assert server.requests == [(PATH, "bytes=1000-"), ("/second/train%20images.gz", "bytes=1000-")]
-
-
-@pytest.mark.parametrize(
-    ("answer", "message"),
-    [
-        (whole(CONTENT[: len(CONTENT) // 2]), f"cut: got {len(CONTENT) // 2} of {len(CONTENT)} bytes"),
-        (ranged(stop=len(CONTENT) // 2), f"cut: got {len(CONTENT) // 2} of {len(CONTENT)} bytes"),
-        (unsized(CONTENT[:10]), f"cut: got 10 of {len(CONTENT)} bytes"),
-        (whole(CONTENT + b"more"), f"overlong: more than {len(CONTENT)} bytes"),
-        (unsized(CONTENT + b"more"), f"overlong: more than {len(CONTENT)} bytes"),
-        (whole(CONTENT[::-1]), r"altered: its checksum \(SHA-256\) is"),
-        (whole(HTML), "an HTML page"),
-        (status(404), "HTTP 404 Not Found"),
-        (status(403), "HTTP 403 Forbidden"),
-    ],
-)
-def test_wrong_answers(server: Server, target: Path, answer: Answer, message: str) -> None:
-    server.answers[PATH] = answer
-    with pytest.raises(DataError, match=message) as raised:
-        get(target, source(f"{server.url}/data"))
-    assert str(raised.value).startswith(f"{NAME} could not be fetched: {server.url}{PATH} (")
-    assert str(raised.value).endswith(f"data.mirrors in the config, or put the file at {target} by hand.")
-    assert not target.exists()
-
-
-def test_endless_answer_is_not_read_to_its_end(server: Server, target: Path) -> None:
-    server.answers[PATH] = endless()
-    with pytest.raises(DataError, match="overlong"):
-        get(target, source(f"{server.url}/data"))
-    assert not any(target.parent.glob("*"))
-    wait_for(lambda: server.broken == 1)
-
-
-@pytest.mark.parametrize(
-    ("answer", "message"), [(hang, "no answer within 0.3 s"), (status(503), "HTTP 503 Service Unavailable")]
-)
-def test_server_out_of_order(server: Server, target: Path, answer: Answer, message: str) -> None:
-    server.answers[PATH] = answer
-    with pytest.raises(MachineError, match=message):
-        get(target, source(f"{server.url}/data"))
-    assert len(server.requests) == 3
-
-
-def test_an_attempt_more_helps(server: Server, target: Path) -> None:
-    server.answers[PATH] = in_turn(status(503), hang, whole())
-    get(target, source(f"{server.url}/data"))
-    assert_whole(target)
-
-
-def test_no_network(target: Path) -> None:
+@pytest.mark.parametrize("proxy", [False, True])
+def test_no_network(target: Path, monkeypatch: pytest.MonkeyPatch, proxy: bool) -> None:
+    """Each host is waited for once, whatever the number of its places."""
+    asked: list[Any] = []
+    plain = asyncio.BaseEventLoop.create_connection
+    counted: Callable[..., Any] = lambda *words, **named: (asked.append(words), plain(*words, **named))[1]  # noqa: E731
+    monkeypatch.setattr(asyncio.BaseEventLoop, "create_connection", counted)
     url = f"http://127.0.0.1:{closed_port()}"
-    with pytest.raises(MachineError, match=r"no network or no such host: Connection refused\)\. Name a folder"):
-        get(target, source(url))
+    if proxy:
+        monkeypatch.setenv("no_proxy", "")
+        monkeypatch.setenv("all_proxy", url.replace("http", "socks5"))
+    with pytest.raises(MachineError, match=r"\(no network or no such host: Connect call failed .*\)\. Name a"):
+        get(target, source(url), url)
+    assert len(asked) == 3
 
 
 def test_full_disk(server: Server, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     server.answers[PATH] = whole()
-    plain_open = Path.open
+    plain = Path.open
 
-    class Full:
-        def __init__(self, path: Path) -> None:
-            path.touch()
-
-        def __enter__(self) -> Full:
-            return self
-
-        def __exit__(self, *_: object) -> None: ...
-
-        def write(self, _: bytes) -> None:
+    def full(path: Path, mode: str = "r", *arguments: Any) -> Any:
+        opened = plain(path, mode, *arguments)
+        if path.name.endswith(".part"):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return opened
 
-    def open_(path: Path, mode: str = "r", *arguments: Any) -> Any:
-        return Full(path) if path.name.endswith(".part") else plain_open(path, mode, *arguments)
-
-    monkeypatch.setattr(Path, "open", open_)
+    monkeypatch.setattr(Path, "open", full)
     with pytest.raises(MachineError, match=r"because the disk is full or a quota is used up: it needs 512\.0 kB"):
         get(target, source(f"{server.url}/data"))
     assert not any(target.parent.glob("*"))

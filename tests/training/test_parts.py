@@ -301,3 +301,14 @@ def test_a_loop_logs_where_it_is_and_reads_its_numbers_for_these_lines_only(
         "PT: step 5 of 5, |phi| 5, loss 0.2",
     ]
     assert seen.read == 3
+
+
+@pytest.mark.parametrize(
+    ("first", "limit", "taken"), [(0, 50.0, [0, 1, 2]), (0, 0.0, [0]), (3, 0.0, []), (7, None, [7, 8])]
+)
+def test_after_a_time_limit_no_step_begins_but_the_first(
+    first: int, limit: float | None, taken: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter(range(0, 10_000, 10))
+    monkeypatch.setattr("metapt.training.progress.time.monotonic", lambda: float(next(clock)))
+    assert list(steps(first, 9, time_limit=limit)) == taken

@@ -12,6 +12,7 @@ import pytest
 from metapt.config import validate
 from metapt.domains.ecg import quantities as ecg
 from metapt.domains.mnist import quantities as mnist
+from metapt.domains.mnist.experiments.headroom import MnistHeadroom
 from metapt.domains.ppi import quantities as ppi
 from metapt.evaluation import metrics
 from metapt.evaluation.headroom import REFERENCE, RUN
@@ -99,19 +100,20 @@ def test_problems_are_named_by_what_they_are() -> None:
     ]
 
 
+class Section(HeadroomSection):
+    def ranges(self) -> dict[str, tuple[float, float]]:
+        return {"a": (0.01, 100.0), "b": (1.0, 2.0)}
+
+
 def test_draws_keep_to_their_range_and_depend_on_seed_and_number_alone() -> None:
-    ranges = {"a": (0.01, 100.0), "b": (1.0, 2.0)}
-    few, many, other = (
-        HeadroomSection(settings=count, seed=seed).draws(ranges) for count, seed in ((5, 0), (4000, 0), (5, 1))
-    )
+    few, many, other = (Section(settings=n, seed=seed).drawn() for n, seed in ((5, 0), (4000, 0), (5, 1)))
     assert few == {name: many[name] for name in few}
     assert not set(few) & set(other)
     assert list(few.values()) != list(other.values())
-    a = np.array([drawn["a"] for drawn in many.values()])
-    b = np.array([drawn["b"] for drawn in many.values()])
+    a, b = np.array([list(drawn.values()) for drawn in many.values()]).T
     assert 0.01 <= a.min() < 0.011
     assert 95 < a.max() <= 100
     assert np.log10(a).mean() == pytest.approx(0.0, abs=0.07)
     assert abs(np.corrcoef(np.log(a), np.log(b))[0, 1]) < 0.05
-    uniform = HeadroomSection(settings=4000).draws({"a": (0.0, 180.0)}, logarithmic=False).values()
-    assert np.mean([drawn["a"] for drawn in uniform]) == pytest.approx(90, abs=3)
+    uniform = MnistHeadroom(settings=4000).drawn().values()
+    assert np.mean([drawn["mean"] for drawn in uniform]) == pytest.approx(90, abs=3)

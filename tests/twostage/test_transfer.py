@@ -1,4 +1,4 @@
-"""FT of a whole network in one go and by parts, and in a rehearsal."""
+"""FT of a whole network in one go and by parts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from metapt.hypergrad import Params
-from metapt.training.rehearsal import Rehearsal, rehearsed
 from metapt.training.seeds import generator
 from metapt.twostage.transfer import Transfer
 
@@ -48,11 +47,3 @@ def test_a_run_by_parts_is_the_run_in_one_go() -> None:
     assert whole.validation_curve[:5] == first
     assert len(whole.validation_curve) == EPOCHS
     assert whole.validation_auroc > first[0]
-
-
-def test_a_rehearsal_counts_the_epochs_of_each_part_once() -> None:
-    with rehearsed(Rehearsal(allowance=0.0)) as rehearsal:
-        run = transfer("FT")
-        run.train(5)
-        run.score()
-    assert [loop.taken + loop.left_out for loop in rehearsal.loops if loop.label == "FT"] == [5, EPOCHS - 5]

@@ -7,13 +7,12 @@ from typing import Any
 
 import pandas as pd
 
-from metapt.errors import DataError
 from metapt.evaluation import metrics
 from metapt.evaluation.comparisons import COLUMNS, counts
 from metapt.evaluation.paper import beside_paper, paper_numbers
 from metapt.evaluation.statistics import summarise
-from metapt.evaluation.tables import NOTHING, markdown, ours_and_papers
-from metapt.files import atomic_path, reading
+from metapt.evaluation.tables import NOTHING, markdown, ours_and_papers, read_texts
+from metapt.files import atomic_path
 from metapt.machine import Machine
 
 SHOWN = ["experiment", "claim", "measured", "criterion", "paper", "verdict"]
@@ -35,36 +34,16 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
     metrics.write(table, outputs["metrics"])
     comparable = table[~table["experiment"].isin(config["stand_ins"])]
     numbers = ours_and_papers(beside_paper(summarise(comparable), paper_numbers()))
-    claims = pd.concat([_read_claims(inputs[f"{experiment}/claims"]) for experiment in experiments], ignore_index=True)
+    parts = [read_texts(inputs[f"{experiment}/claims"], COLUMNS, "claims") for experiment in experiments]
+    claims = pd.concat(parts, ignore_index=True)
     with atomic_path(outputs["claims"]) as path:
         claims.to_csv(path, index=False)
-    parts = [
-        _markdown(
-            numbers[numbers["paper"] != NOTHING],
-            "The paper's numbers beside ours (mean ± standard error)",
-            right=("n", "ours", "paper"),
-        ),
-        _markdown(claims[SHOWN], f"Claims, and what these runs say about them{_counted(claims)}"),
-    ]
+    caption = "The paper's numbers beside ours (mean ± standard error)"
+    beside = _markdown(numbers[numbers["paper"] != NOTHING], caption, right=("n", "ours", "paper"))
+    found = ", ".join(f"{count} {verdict}" for verdict, count in counts(claims["verdict"]).items())
+    caption = f"Claims, and what these runs say about them{f' ({found})' if found else ''}"
     with atomic_path(outputs["headline"]) as path:
-        path.write_text("\n".join(parts), encoding="utf-8")
-
-
-def _read_claims(path: Path) -> pd.DataFrame:
-    try:
-        with reading(path, "run snakemake again") as file:
-            found = pd.read_csv(file, dtype=str, keep_default_na=False)
-    except ValueError as error:
-        raise DataError(f"{path} is not a table of claims: {error}.") from error
-    missing = [column for column in COLUMNS if column not in found]
-    if missing:
-        raise DataError(f"{path} is not a table of claims: it lacks {', '.join(missing)}.")
-    return found
-
-
-def _counted(claims: pd.DataFrame) -> str:
-    found = counts(claims["verdict"])
-    return f" ({', '.join(f'{count} {word}' for word, count in found.items())})" if found else ""
+        path.write_text(f"{beside}\n{_markdown(claims[SHOWN], caption)}", encoding="utf-8")
 
 
 def _markdown(table: pd.DataFrame, caption: str, right: tuple[str, ...] = ()) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,8 +12,7 @@ from metapt.evaluation import metrics
 from metapt.evaluation.differences import COLUMNS
 from metapt.evaluation.statistics import summarise
 from metapt.evaluation.summary import about, read_claims, wrapped
-from metapt.evaluation.tables import mean_and_error
-from metapt.files import reading
+from metapt.evaluation.tables import mean_and_error, number, read_texts
 
 
 def find(experiment: str, results: Path | None) -> Path:
@@ -42,35 +40,14 @@ def text(folder: Path) -> str:
     name, claims = "_".join(folder.parts[-2:]), read_claims(folder / "claims.csv")
     claimed = {claim["metric"] for claim in claims}
     shown = table[table["metric"].isin(claimed)]
-    differences = _differences(folder / "differences.csv")
+    differences = read_texts(folder / "differences.csv", COLUMNS, "differences")
     lines = [*_numbers(shown if len(shown) else table, differences)]
     lines += ["mean ± standard error (replicates); minus: paired difference [95 % interval]"]
     lines += ["", *about(name, claims), ""] if claims else [""]
-    for words in (
-        "tables: table.md (.csv, .tex, .html), differences.csv",
-        "figure: figure.png (.svg)",
-        "runs: run.json",
-    ):
-        what, _, files = words.partition(": ")
-        lines += wrapped(f"{what}: {folder}/{files}", "        ")
+    lines += wrapped(f"tables: {folder}/table.md (.csv, .tex, .html), differences.csv", "        ")
+    lines += wrapped(f"figure: {folder}/figure.png (.svg)", "        ")
+    lines += wrapped(f"runs: {folder}/run.json", "        ")
     return "\n".join(lines)
-
-
-def _differences(path: Path) -> pd.DataFrame:
-    """Read a table of differences; an empty cell is an empty text, or a number that is not known.
-
-    Raises DataError if the file is no such table.
-    """
-    numbers = ["mean", "standard_error", "low", "high", "p_value"]
-    words = [name for name in COLUMNS if name not in (*numbers, "n")]
-    missing = dict.fromkeys(numbers, "")
-    try:
-        with reading(path, "run snakemake again") as file:
-            return pd.read_csv(file, dtype=dict.fromkeys(words, str), keep_default_na=False, na_values=missing)[COLUMNS]
-    except (ValueError, KeyError) as error:
-        raise DataError(
-            f"{path} is not a table of differences ({str(error).strip()}); remove it and run snakemake again."
-        ) from None
 
 
 def _numbers(table: pd.DataFrame, differences: pd.DataFrame) -> Iterator[str]:
@@ -78,14 +55,13 @@ def _numbers(table: pd.DataFrame, differences: pd.DataFrame) -> Iterator[str]:
     summary = summarise(table)
     width = summary["arm"].str.len().max()
     cell = ["setting", "evaluation", "metric"]
-    for words, part in summary.groupby(cell, sort=False):
-        yield from wrapped(", ".join(str(word) for word in reversed(words) if word), "  ")
+    for key, part in summary.groupby(cell, sort=False):
+        yield from wrapped(", ".join(str(name) for name in reversed(key) if name), "  ")
         for row in part.to_dict("records"):
             yield f"  {row['arm']:<{width}}  {mean_and_error(row['mean'], row['standard_error'])} ({row['n']})"
-            same = (differences[["arm", *cell]] == [row["arm"], *words]).all(axis=1)
+            same = (differences[["arm", *cell]] == [row["arm"], *key]).all(axis=1)
             for each in differences[same].to_dict("records"):
-                number = mean_and_error(each["mean"], each["standard_error"])
-                between = "" if math.isnan(each["low"]) else f" [{each['low']:.3g}, {each['high']:.3g}]"
+                between = f" [{float(each['low']):.3g}, {float(each['high']):.3g}]" if each["low"] else ""
                 changed = f" ({each['changed']})" if each["changed"] else ""
-                yield from wrapped(f"    minus {each['control']}: {number}{between}{changed}", "      ")
+                yield from wrapped(f"    minus {each['control']}: {number(each) or 'nan'}{between}{changed}", "      ")
         yield ""

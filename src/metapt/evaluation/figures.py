@@ -93,25 +93,23 @@ def save(figure: Figure, stem: Path) -> None:
     save_png(figure, stem.with_name(stem.name + ".png"))
 
 
+def save_png(figure: Figure, path: Path) -> None:
+    """Write a figure as PNG alone, in the same way as `save`."""
+    with style(), atomic_path(path) as whole:
+        figure.savefig(whole, format="png", dpi=150, metadata={"Software": None})
+
+
 def save_as(figure: Figure, path: Path) -> None:
     """Write a figure as the kind of picture that the name's ending says.
 
     Without such an ending, and with .png or .svg, write both, as `save`.
     """
     kind = path.suffix[1:].lower()
-    if kind in ("png", "svg"):
-        save(figure, path.with_suffix(""))
-    elif kind in figure.canvas.get_supported_filetypes():
+    if kind in ("png", "svg") or kind not in figure.canvas.get_supported_filetypes():
+        save(figure, path.with_suffix("") if kind in ("png", "svg") else path)
+    else:
         with style(), atomic_path(path) as whole:
             figure.savefig(whole, format=kind)
-    else:
-        save(figure, path)
-
-
-def save_png(figure: Figure, path: Path) -> None:
-    """Write a figure as PNG alone, in the same way as `save`."""
-    with style(), atomic_path(path) as whole:
-        figure.savefig(whole, format="png", dpi=150, metadata={"Software": None})
 
 
 def legend_above(figure: Figure, axes: Sequence[Axes], columns: int = 5) -> None:
@@ -156,7 +154,7 @@ def plain_log_ticks(axis: Axis) -> None:
     axis.set_minor_locator(NullLocator())
 
 
-def joined(points: Sized, line: str = "-") -> str:
+def line_style(points: Sized, line: str = "-") -> str:
     """Return the style of the line through some points: none through fewer than three, which show no course."""
     return line if len(points) > 2 else "none"
 
@@ -180,16 +178,6 @@ def band(
     axis.plot(np.asarray(steps), np.asarray(centre), color=colour, label=label)
 
 
-def over_replicates(series: pd.DataFrame, name: str) -> pd.DataFrame:
-    """Return quantiles of the series `name` over the replicates: step, lower (10%), centre (50%) and upper (90%).
-
-    They are NaN at steps where a replicate has diverged (NaN), since the other replicates alone would look too good.
-    """
-    values = series[series["name"] == name].groupby("step")["value"]
-    lower, centre, upper = (values.quantile(q).where(values.count() == values.size()) for q in (0.1, 0.5, 0.9))
-    return pd.DataFrame({"lower": lower, "centre": centre, "upper": upper}).reset_index()
-
-
 def trajectories(
     axis: Axes,
     bands: Mapping[str, pd.DataFrame],
@@ -198,8 +186,8 @@ def trajectories(
 ) -> None:
     """Draw a line with a band for each group over the steps of a run.
 
-    `bands` are tables with the columns step, lower, centre and upper by label; see `over_replicates`. `target` is the
-    true value, drawn as a dashed line; or (lower, centre, upper), with dotted outer lines.
+    `bands` are tables with the columns step, lower, centre and upper by label. `target` is the true value,
+    drawn as a dashed line; or (lower, centre, upper), with dotted outer lines.
     """
     with style():
         for i, (label, frame) in enumerate(bands.items()):
@@ -210,22 +198,9 @@ def trajectories(
             for end in ends:
                 axis.axhline(end, color=INK, linewidth=1, linestyle=":", zorder=1.5)
         axis.margins(x=0)
-        _finish(axis, xlabel, "")
-
-
-def distributions(axis: Axes, groups: Mapping[str, ArrayLike], xlabel: str) -> None:
-    """Draw histograms of groups of values [n] over several decades, by label, in per cent of each group.
-
-    All groups have the same bins, with equal ratios; zeros are in the lowest one.
-    """
-    samples = {label: np.asarray(values, dtype=float) for label, values in groups.items()}
-    everything = np.concatenate(list(samples.values()))
-    edges = 10.0 ** np.histogram_bin_edges(np.log10(everything[everything > 0]), bins=40)
-    with style():
-        for i, (label, x) in enumerate(samples.items()):
-            histogram(axis, np.clip(x, edges[0], edges[-1]), edges, label, colour(i))
-        axis.set_xscale("log")
-        _finish(axis, xlabel, "")
+        axis.set_xlabel(xlabel)
+        if len(axis.get_legend_handles_labels()[1]) > 1:
+            axis.legend()
 
 
 def histogram(
@@ -237,35 +212,6 @@ def histogram(
     axis.hist(x, alpha=alpha, **bins)
     axis.hist(x, histtype="step", linewidth=linewidth, label=label, **bins)
     axis.grid(axis="x", visible=False)
-
-
-def lines_with_error(
-    axis: Axes,
-    table: pd.DataFrame,
-    x: str,
-    xlabel: str,
-    ylabel: str = "",
-    xscale: str = "linear",
-    yscale: str = "linear",
-) -> None:
-    """Draw a line with error bars for each group, on scales of matplotlib: "linear", "log" or "symlog".
-
-    The table has the columns `x` (whose values are the ticks if there are at most eight), label, mean and
-    standard_error (no bar where it is NaN).
-    """
-    with style():
-        for i, (label, part) in enumerate(table.groupby("label", sort=False)):
-            line = part.sort_values(x)
-            look: Any = {"color": colour(i), "marker": MARKERS[i % len(MARKERS)], "elinewidth": 1.4}
-            look["linestyle"] = joined(line)
-            axis.errorbar(line[x], line["mean"], line["standard_error"].fillna(0.0), label=str(label), **look)
-        axis.set_xscale(xscale)
-        axis.set_yscale(yscale)
-        ticks = np.unique(table[x].to_numpy(dtype=float))
-        if ticks.size <= 8:
-            axis.set_xticks(ticks, [f"{t:g}" for t in ticks])
-            axis.set_xticks([], minor=True)
-        _finish(axis, xlabel, ylabel)
 
 
 def bars_with_error(
@@ -321,10 +267,3 @@ def _dots(
     axis.errorbar(table["mean"], rows, xerr=errors, label=label, **style)
     for mean, error, row in zip(table["mean"], errors, rows, strict=True):
         note(axis, f"{mean:.{decimals}f}", (mean + error, row), 6, colour)
-
-
-def _finish(axis: Axes, xlabel: str, ylabel: str) -> None:
-    axis.set_xlabel(xlabel)
-    axis.set_ylabel(ylabel)
-    if len(axis.get_legend_handles_labels()[1]) > 1:
-        axis.legend()

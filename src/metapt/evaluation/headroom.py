@@ -1,13 +1,14 @@
 """Headroom: what other hyperparameters could gain, from PT runs of several settings with common seeds.
 
 A row for each FT run has the columns `RUN`, and further ones are hyperparameters of PT. Seeds are common: PT runs of
-all settings with one PT seed have the same weights, minibatches and draws. All is computed in NumPy, since the library
-needs nothing else; `metapt.evaluation.headroom_table` reads tables of such rows.
+all settings with one PT seed have the same weights, minibatches and draws. Rows are dictionaries, since the library
+needs no pandas; `metapt.evaluation.headroom_table` reads tables of them.
 """
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -18,7 +19,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from metapt.errors import DataError
-from metapt.evaluation import student
 from metapt.evaluation.statistics import CONFIDENCE, POWER, Estimate, estimate
 
 CELL = ["experiment", "domain", "problem", "evaluation"]
@@ -60,7 +60,7 @@ class Grid:
 
 def hyperparameters(rows: Rows) -> list[str]:
     """Return the columns that are hyperparameters of one of the rows, in their order."""
-    given = {name for row in rows for name, value in row.items() if value is not None and value == value}
+    given = {name for row in rows for name, value in row.items() if _is_given(value)}
     return [name for name in dict.fromkeys(name for row in rows for name in row) if name in given - {*RUN}]
 
 
@@ -71,16 +71,22 @@ def grid(rows: Rows) -> Grid:
     fewer than two settings or PT seeds.
     """
     cell = {name: str(rows[0][name]) for name in CELL}
-    where = f"{cell['problem']}, {cell['evaluation']}"
+    where, names = f"{cell['problem']}, {cell['evaluation']}", hyperparameters(rows)
     runs: dict[tuple[Any, Any], list[tuple[float, float]]] = {}
+    drawn: dict[str, list[float | None]] = {}
     for row in rows:
-        runs.setdefault((row["setting"], row["pretrain_seed"]), []).append((row["validation"], row["test"]))
+        setting = row["setting"]
+        runs.setdefault((setting, row["pretrain_seed"]), []).append((row["validation"], row["test"]))
+        own = [row[name] if _is_given(row.get(name)) else None for name in names]
+        if drawn.setdefault(setting, own) != own:
+            raise DataError(
+                f"{where} has two settings of the name {setting!r}; give the draws of settings different seeds."
+            )
     settings, seeds = (sorted(set(each)) for each in zip(*runs, strict=True))
     gaps = [f"{setting} with PT seed {seed}" for setting in settings for seed in seeds if (setting, seed) not in runs]
     if gaps:
         more = f" and {len(gaps) - 1} more" * (len(gaps) > 1)
         raise DataError(f"{where} has no run of {gaps[0]}{more}; all settings need the same PT seeds.")
-    places = _places(rows, where)
     others = [setting for setting in settings if setting != REFERENCE]
     for what, count in (("setting", len(others)), ("PT seed", len(seeds))):
         if count < 2:
@@ -88,21 +94,12 @@ def grid(rows: Rows) -> Grid:
     means = {run: np.mean(np.array(results, dtype=np.float64), 0) for run, results in runs.items()}
     validation, test = np.moveaxis(np.array([[means[setting, seed] for seed in seeds] for setting in others]), -1, 0)
     reference = np.array([means[REFERENCE, seed][1] for seed in seeds]) if REFERENCE in settings else None
-    along = {name: np.array([places[setting][name] for setting in others]) for name in hyperparameters(rows)}
+    along = dict(zip(names, np.array([drawn[setting] for setting in others], dtype=np.float64).T, strict=True))
     return Grid(cell, others, seeds, along, validation, test, reference)
 
 
-def _places(rows: Rows, where: str) -> dict[str, dict[str, float]]:
-    """Return the hyperparameters of each setting, NaN where it has none. Raises DataError as `grid`."""
-    names, found = hyperparameters(rows), dict[str, dict[str, float]]()
-    for row in rows:
-        own = {name: math.nan if row.get(name) is None else float(row[name]) for name in names}
-        known = found.setdefault(row["setting"], own)
-        if not np.array_equal(list(known.values()), list(own.values()), equal_nan=True):
-            raise DataError(
-                f"{where} has two settings of the name {row['setting']!r}; give the draws of settings different seeds."
-            )
-    return found
+def _is_given(value: Any) -> bool:
+    return value is not None and value == value  # an empty cell is NaN in pandas
 
 
 @dataclass(frozen=True)
@@ -134,22 +131,14 @@ def variance_shares(values: ArrayLike, *, draws: int = 20_000, seed: int = 0) ->
     degrees = np.array([rows - 1, columns - 1, (rows - 1) * (columns - 1)])
     sums = columns * np.sum(by_row**2), rows * np.sum(by_column**2), np.sum((centred - by_row - by_column) ** 2)
     squares = np.array(sums) / degrees
-    random = np.random.default_rng(seed)
-    drawn = degrees * squares / random.chisquare(degrees, (draws, 3))
-
-    def components(mean_squares: Values) -> Values:
-        settings, seeds, rest = np.moveaxis(mean_squares, -1, 0)
-        found = np.stack([(settings - rest) / columns, (seeds - rest) / rows, rest], -1)
-        return np.asarray(found.clip(min=0), dtype=np.float64)
-
-    def shares(variances: Values) -> Values:
-        total = variances.sum(-1, keepdims=True)
-        found = np.divide(variances, total, out=np.zeros_like(variances), where=~(total <= 0))
-        return np.asarray(100 * found, dtype=np.float64)
-
-    variances = components(squares)
-    low, high = np.quantile(shares(components(drawn)), [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2], axis=0)
-    found = zip(variances, shares(variances), low, high, strict=True)
+    drawn = degrees * squares / np.random.default_rng(seed).chisquare(degrees, (draws, 3))
+    # of the estimate, and of the draws of its interval
+    of_settings, of_seeds, rest = np.concatenate([squares[None], drawn]).T
+    variances = np.stack([(of_settings - rest) / columns, (of_seeds - rest) / rows, rest]).clip(min=0)
+    total = variances.sum(0)
+    shares = 100 * np.divide(variances, total, out=np.zeros_like(variances), where=~(total <= 0))
+    low, high = np.quantile(shares[:, 1:], [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2], axis=1)
+    found = zip(variances[:, 0], shares[:, 0], low, high, strict=True)
     return dict(zip(("settings", "seeds", "rest"), (Share(*map(float, each)) for each in found), strict=True))
 
 
@@ -201,22 +190,6 @@ def _halves(seeds: int) -> NDArray[np.bool_]:
     return np.array([np.isin(np.arange(seeds), half) for half in chosen])
 
 
-def largest_gain(test: ArrayLike, reference: ArrayLike) -> tuple[int, float]:
-    """Return the setting with the best mean over all seeds, and its gain over the reference on these seeds.
-
-    On average it is not below the gain of the truly best setting, since the seeds that choose also measure.
-    """
-    gains = (np.asarray(test, dtype=np.float64) - np.asarray(reference, dtype=np.float64)).mean(1)
-    best = int(np.nan_to_num(gains, nan=-np.inf).argmax())
-    return best, float(gains[best])
-
-
-def paired_deviation(test: ArrayLike, reference: ArrayLike) -> float:
-    """Return the standard deviation over seeds of a setting's difference to the reference, pooled over settings."""
-    differences = np.asarray(test, dtype=np.float64) - np.asarray(reference, dtype=np.float64)
-    return float(np.sqrt(differences.var(1, ddof=1).mean()))
-
-
 def seeds_to_see(gain: float, deviation: float) -> int | None:
     """Return the number of seeds with which a two-sided paired t test at 5 % finds a gain with 80 % power.
 
@@ -232,23 +205,18 @@ def seeds_to_see(gain: float, deviation: float) -> int | None:
     >>> seeds_to_see(1.0, 1.0), seeds_to_see(0.5, 1.0), seeds_to_see(0.0, 1.0)
     (10, 34, None)
     """
+    from scipy.special import nctdtr, stdtrit
+
     if not gain > 0 or math.isnan(deviation):
         return None
 
     def enough(seeds: int) -> bool:
-        critical = student.quantile((1 + CONFIDENCE) / 2, seeds - 1)
-        shift = math.sqrt(seeds) * gain / deviation if deviation > 0 else math.inf
-        return shift == math.inf or student.below(critical, seeds - 1, shift) <= 1 - POWER
+        critical = stdtrit(seeds - 1, (1 + CONFIDENCE) / 2)
+        return deviation == 0 or bool(nctdtr(seeds - 1, math.sqrt(seeds) * gain / deviation, critical) <= 1 - POWER)
 
-    low, high = 1, 2
-    while not enough(high):
-        low, high = high, 2 * high
-        if low >= _MOST_SEEDS:
-            return None
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if enough(middle) else (middle, high)
-    return high if high <= _MOST_SEEDS else None
+    numbers = range(2, _MOST_SEEDS + 1)
+    place = bisect_left(numbers, True, key=enough)
+    return numbers[place] if place < len(numbers) else None
 
 
 @dataclass(frozen=True)
@@ -276,6 +244,8 @@ def response(values: ArrayLike, results: ArrayLike) -> Response | None:
     The other hyperparameters add to the scatter, since they are drawn independently of this one. Values that spread
     evenly on a logarithmic scale are fitted on it. Returns None with fewer than five settings or three values.
     """
+    from scipy.special import stdtrit
+
     x, y = np.asarray(values, dtype=np.float64), np.asarray(results, dtype=np.float64)
     if len(x) < 5 or len(np.unique(x)) < 3 or not np.isfinite([x, y]).all():
         return None
@@ -283,17 +253,13 @@ def response(values: ArrayLike, results: ArrayLike) -> Response | None:
     place = np.log(x) if logarithmic else x
     points = np.linspace(place.min(), place.max(), 60)
     middle, scale = points.mean(), (points[-1] - points[0]) / 2
-    design, at = (np.vander((each - middle) / scale, 3) for each in (place, points))
-    inverse = np.linalg.pinv(design.T @ design)
-    weights = inverse @ design.T @ y
-    degrees = len(x) - 3
-    rest = float(np.sum((y - design @ weights) ** 2)) / degrees
-    half = student.quantile((1 + CONFIDENCE) / 2, degrees) * np.sqrt(rest * np.sum((at @ inverse) * at, 1))
-    fitted = at @ weights
-    explained = (float(np.sum((y - y.mean()) ** 2)) - rest * degrees) / 2
-    p_value = float(explained <= 0)
-    if rest > 0:  # of F with two and `degrees` degrees of freedom, whose distribution has a closed form
-        p_value = (1 + 2 * max(explained, 0.0) / rest / degrees) ** (-degrees / 2)
+    here, there = (place - middle) / scale, (points - middle) / scale
+    weights, covariance = np.polyfit(here, y, 2, cov=True)
+    fitted, design, degrees = np.polyval(weights, there), np.vander(there, 3), len(x) - 3
+    half = stdtrit(degrees, (1 + CONFIDENCE) / 2) * np.sqrt(np.sum((design @ covariance) * design, 1))
+    rest, total = float(np.sum((y - np.polyval(weights, here)) ** 2)), float(np.sum((y - y.mean()) ** 2))
+    # F with two and `degrees` degrees of freedom has a distribution function in closed form.
+    p_value = (rest / total) ** (degrees / 2) if rest < total else 1.0
     value = np.exp(points) if logarithmic else points
     curve = {"value": value, "mean": fitted, "low": fitted - half, "high": fitted + half}
     return Response(curve, float(value[fitted.argmax()]), float(np.ptp(fitted)), p_value, logarithmic)
@@ -318,7 +284,7 @@ class Headroom:
         gain: of the setting that is best on test results, see `held_out_gain`.
         validated: likewise, chosen on validation results.
         best: the setting with the best mean test result.
-        most: see `largest_gain`.
+        most: its gain over the reference on the seeds that choose it, on average too high.
         seeds_to_see: the seeds needed to see the gain `most`, see `seeds_to_see`.
         responses: by hyperparameter.
     """
@@ -370,21 +336,15 @@ def _points(gain: Estimate) -> str:
 def headroom(grid: Grid) -> Headroom:
     """Return the headroom of a problem under an evaluation."""
     test, means = grid.test, grid.test.mean(1)
-    found = {name: response(column, means) for name, column in grid.hyperparameters.items()}
+    best = int(np.nan_to_num(means, nan=-np.inf).argmax())
     gain = validated = estimate(math.nan, math.nan, test.shape[1])
-    best, most, seeds = int(np.nan_to_num(means, nan=-np.inf).argmax()), math.nan, None
+    most, seeds = math.nan, None
     if grid.reference is not None:
         gain = held_out_gain(test, grid.reference, test)
         validated = held_out_gain(test, grid.reference, grid.validation)
-        most = largest_gain(test, grid.reference)[1]
-        seeds = seeds_to_see(most, paired_deviation(test, grid.reference))
-    return Headroom(
-        grid=grid,
-        shares=variance_shares(test),
-        gain=gain,
-        validated=validated,
-        best=grid.settings[best],
-        most=most,
-        seeds_to_see=seeds,
-        responses={name: each for name, each in found.items() if each is not None},
-    )
+        differences = test - grid.reference
+        most = float(differences[best].mean())
+        seeds = seeds_to_see(most, math.sqrt(differences.var(1, ddof=1).mean()))
+    found = {name: response(column, means) for name, column in grid.hyperparameters.items()}
+    responses = {name: each for name, each in found.items() if each is not None}
+    return Headroom(grid, variance_shares(test), gain, validated, grid.settings[best], most, seeds, responses)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,15 +16,14 @@ import pandas as pd
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from metapt.errors import DataError
-from metapt.evaluation import metrics
+from metapt.evaluation import comparisons, differences, metrics
 from metapt.evaluation.comparisons import counts
 from metapt.evaluation.metrics import CELL
 from metapt.evaluation.paper import beside_paper, paper_numbers
-from metapt.evaluation.results import rows_of
+from metapt.evaluation.results import read_record, rows_of
 from metapt.evaluation.statistics import summarise
-from metapt.evaluation.tables import mean_and_error, published
-from metapt.files import atomic_path, reading
+from metapt.evaluation.tables import mean_and_error, number, published, read_texts
+from metapt.files import atomic_path
 from metapt.machine import Machine
 
 TEMPLATE = "page.html"
@@ -55,15 +53,12 @@ def run(config: Json, inputs: dict[str, Path], outputs: dict[str, Path], machine
     in_turn = zip_longest(*(each["experiments"] for each in domains))
     pictures = [experiment for turn in in_turn for experiment in turn if experiment is not None][:PICTURES]
     verdicts = [claim["verdict"] for each in domains for one in each["experiments"] for claim in one["claims"]]
-    words: Json = {
-        "results": outputs["page"].parent.name,
-        "domains": domains,
-        "pictures": pictures,
-        "groups": runs.groups,
-    }
-    words |= {"counts": counts(verdicts), "ran": _ran(inputs), "number": _number}
+    shown: Json = {"results": outputs["page"].parent.name, "domains": domains, "pictures": pictures}
+    shown |= {"groups": runs.groups, "counts": counts(verdicts), "ran": _ran(inputs), "number": number}
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    template = (resources.files("metapt.evaluation") / TEMPLATE).read_text(encoding="utf-8")
     with atomic_path(outputs["page"]) as path:
-        path.write_text(_template().render(words), encoding="utf-8")
+        path.write_text(environment.from_string(template).render(shown), encoding="utf-8")
 
 
 class Runs:
@@ -85,24 +80,20 @@ class Runs:
         return Path(os.path.relpath(path, self.root)).as_posix()
 
 
-def _template() -> Any:
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    return environment.from_string((resources.files("metapt.evaluation") / TEMPLATE).read_text(encoding="utf-8"))
-
-
 def _experiment(domain: Json, experiment: Json, inputs: Mapping[str, Path], runs: Runs) -> Json:
     """Return what the template shows of an experiment."""
     name = f"{domain['name']}_{experiment['key']}"
     own = {key.removeprefix(f"{name}/"): path for key, path in inputs.items() if key.startswith(f"{name}/")}
     cells = _cells(name, own)
-    claims, compared = (_read(own[what]) for what in ("claims", "differences"))
+    claims = read_texts(own["claims"], comparisons.COLUMNS, "claims").to_dict("records")
+    compared = read_texts(own["differences"], differences.COLUMNS, "differences").to_dict("records")
     behind = partial(_behind, cells, runs, own["record"])
     return {
         "name": name,
         "title": experiment["title"],
         "sentence": experiment["figure"] or experiment["title"],
-        "figure": base64.b64encode(_bytes(own["figure_svg"])).decode(),
-        "tables": Markup(_bytes(own["table_html"]).decode()),
+        "figure": base64.b64encode(own["figure_svg"].read_bytes()).decode(),
+        "tables": Markup(own["table_html"].read_text(encoding="utf-8")),
         "claims": [row | {"behind": behind(row)} for row in claims],
         "counts": counts(row["verdict"] for row in claims),
         "numbers": list(_numbers(cells, runs, domain["stand_in"])),
@@ -121,7 +112,7 @@ def _cells(name: str, own: Mapping[str, Path]) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=[*metrics.COLUMNS, "record"])
 
 
-def _behind(cells: pd.DataFrame, runs: Runs, own: Path, row: Mapping[str, str]) -> tuple[str, ...]:
+def _behind(cells: pd.DataFrame, runs: Runs, own: Path, row: Mapping[Any, Any]) -> tuple[str, ...]:
     """Return the records behind a claim or a difference: of its arm's and control's runs, or else of the experiment."""
     found = cells[cells["arm"].isin([row["arm"], row["control"]])]
     for column in ("metric", "evaluation", "setting"):
@@ -133,19 +124,20 @@ def _behind(cells: pd.DataFrame, runs: Runs, own: Path, row: Mapping[str, str]) 
 def _numbers(cells: pd.DataFrame, runs: Runs, stand_in: bool) -> Iterator[Json]:
     """Yield each number of an experiment: its mean over replicates beside the paper's, and the records behind it."""
     papers = paper_numbers()
-    joined = beside_paper(summarise(cells), papers.iloc[:0] if stand_in else papers)
+    summary = beside_paper(summarise(cells), papers.iloc[:0] if stand_in else papers)
     records = {key: map(Path, part["record"]) for key, part in cells.groupby(CELL, sort=False, dropna=False)}
-    for row in joined.to_dict("records"):
-        paper = published(row["paper_mean"], row["paper_standard_error"])
-        key = tuple(row[column] for column in CELL)
-        words = {column: row[column] for column in (*CELL, "n")}
-        text = mean_and_error(row["mean"], row["standard_error"])
-        yield words | {"text": text, "paper": paper, "behind": runs.behind(records[key])}
+    for row in summary.to_dict("records"):
+        yield {column: row[column] for column in (*CELL, "n")} | {
+            "text": mean_and_error(row["mean"], row["standard_error"]),
+            "paper": published(row["paper_mean"], row["paper_standard_error"]),
+            "behind": runs.behind(records[tuple(row[column] for column in CELL)]),
+        }
 
 
 def _ran(inputs: Mapping[str, Path]) -> Json:
     """Return how many jobs have trained by stage, their minutes, machines, revisions and versions of torch."""
-    records = [_record(path) for path in sorted({path for key, path in inputs.items() if key.endswith("/record")})]
+    paths = sorted({path for key, path in inputs.items() if key.endswith("/record")})
+    records = [read_record(path, "stage", "wall_time_s", "machine", "revision", "versions") for path in paths]
     trained = [record for record in records if record["stage"] != "summarise"]
     return {
         "stages": Counter(record["stage"] for record in trained),
@@ -159,29 +151,3 @@ def _ran(inputs: Mapping[str, Path]) -> Json:
 def _short(revision: str) -> str:
     commit, *dirty = revision.split("-")
     return "-".join([commit[:10], *dirty])
-
-
-def _record(path: Path) -> Json:
-    try:
-        record: Json = json.loads(_bytes(path).decode())
-        return {key: record[key] for key in ("stage", "wall_time_s", "machine", "revision", "versions")}
-    except (ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{path} is not the record of a run ({error!r}); make the run again.") from None
-
-
-def _bytes(path: Path) -> bytes:
-    with reading(path, "run snakemake again") as file:
-        return file.read()
-
-
-def _read(path: Path) -> list[dict[str, str]]:
-    try:
-        with reading(path, "run snakemake again") as file:
-            return pd.read_csv(file, dtype=str, keep_default_na=False).to_dict("records")  # type: ignore[return-value]
-    except ValueError as error:
-        raise DataError(f"{path} is not a CSV table: {error}.") from None
-
-
-def _number(row: Mapping[str, str]) -> str:
-    """Return mean ± standard error of a row of claims or differences; empty if it has none."""
-    return mean_and_error(float(row["mean"]), float(row["standard_error"] or "nan")) if row["mean"] else ""

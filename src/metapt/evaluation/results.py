@@ -103,7 +103,7 @@ class Results:
             if what == "series":
                 series.append(metrics.read_series(path).assign(**run_words(run)))
             elif what == "record" and run.startswith("pretrain/"):
-                machines.setdefault(str(run_words(run)["arm"]), []).append(machine_of(path))
+                machines.setdefault(str(run_words(run)["arm"]), []).append(_machine(path))
         return cls(
             name=name,
             config=cls.settings.model_validate(config["settings"]),
@@ -137,13 +137,16 @@ def run_words(run: str) -> dict[str, str | int]:
     return words | {"seed": int(seed[1]) if seed else -1}
 
 
-def machine_of(record: Path) -> str:
-    """Return the name of the machine in a run's `run.json`. Raises DataError if the file is no such record."""
+def read_record(path: Path, *keys: str) -> dict[str, Any]:
+    """Return some keys of a run's `run.json`. Raises DataError if the file is no such record."""
     try:
-        with reading(record, "make the run again") as file:
-            machine = json.loads(file.read().decode())["machine"]
-        return (
-            str(machine["name"]) if machine["device"] == "cuda" else f"{machine['name']}, threads: {machine['threads']}"
-        )
+        with reading(path, "make the run again") as file:
+            record = json.loads(file.read().decode())
+        return {key: record[key] for key in keys}
     except (ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{record} is not the record of a run ({error!r}); make the run again.") from None
+        raise DataError(f"{path} is not the record of a run ({error!r}); make the run again.") from None
+
+
+def _machine(record: Path) -> str:
+    machine = read_record(record, "machine")["machine"]
+    return str(machine["name"]) + ("" if machine["device"] == "cuda" else f", threads: {machine['threads']}")

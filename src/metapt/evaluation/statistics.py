@@ -1,5 +1,7 @@
 """Means with their uncertainty, differences between arms, and the bootstrap over clusters.
 
+SciPy is imported where it is used, since the workflow imports this module when it starts.
+
 All estimates are an `Estimate`, so that tables and claims treat them alike. A value that is not finite (from a run that
 diverged) is never dropped: the estimate is then not finite either.
 """
@@ -9,13 +11,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from metapt.errors import DataError
-from metapt.evaluation import student
 from metapt.evaluation.metrics import CELL
 
 if TYPE_CHECKING:  # the library computes estimates where pandas need not be installed
@@ -49,15 +51,16 @@ class Estimate:
         It is at most 0.025 if and only if `low` is at least `value`. With a standard error of 0 it is 0 or 1, and 1/2
         where the mean is `value`.
         """
-        if self.standard_error == 0:
-            return 0.5 if self.mean == value else float(self.mean < value)
-        return student.below(-self._t(value), self.n - 1)
+        return self._p_value(value, 1)
 
     def p_below(self, value: float) -> float:
         """Return the p-value of the one-sided t test that the true value is below `value`; see `p_above`."""
-        if self.standard_error == 0:
-            return 0.5 if self.mean == value else float(self.mean > value)
-        return student.below(self._t(value), self.n - 1)
+        return self._p_value(value, -1)
+
+    @property
+    def p_value(self) -> float:
+        """The p-value of the two-sided t test (Student, Biometrika 1908) that the true value is 0; see `p_above`."""
+        return 2 * min(self.p_above(0.0), self.p_below(0.0))
 
     def visible(self, value: float, level: float = LEVEL) -> float:
         """Return the smallest distance from `value` of a true value that is seen with the probability `POWER`.
@@ -66,7 +69,14 @@ class Estimate:
         rejects `value` in the right direction. The distance is the noncentrality at which the noncentral t has the
         power, times the standard error (Johnson and Welch, Biometrika 1940). NaN without a spread.
         """
-        return student.noncentrality(self.n - 1, level, POWER) * self.standard_error
+        return noncentrality(self.n - 1, level) * self.standard_error
+
+    def _p_value(self, value: float, sign: int) -> float:
+        from scipy.special import stdtr
+
+        if self.standard_error == 0:
+            return 0.5 if self.mean == value else float(sign * self.mean < sign * value)
+        return float(stdtr(self.n - 1, -sign * self._t(value)))
 
     def _t(self, value: float) -> float:
         return (self.mean - value) / self.standard_error
@@ -86,18 +96,29 @@ class Ratio(Estimate):
 
         A ratio that is smaller than `value` by the same factor is seen as well; its distance is smaller.
         """
-        return value * float(np.expm1(student.noncentrality(self.n - 1, level, POWER) * self.log_error))
+        return value * float(np.expm1(noncentrality(self.n - 1, level) * self.log_error))
 
     def _t(self, value: float) -> float:
         with np.errstate(divide="ignore"):
             return float((np.log(self.mean) - np.log(max(value, 0.0))) / self.log_error)
 
 
-@dataclass(frozen=True)
-class Difference(Estimate):
-    """An estimated difference with the two-sided p-value of no difference (NaN if there is no spread)."""
+@cache
+def noncentrality(degrees: int, level: float) -> float:
+    """Return the noncentrality at which a two-sided t test rejects in the right direction with the power `POWER`.
 
-    p_value: float
+    It is NaN without degrees of freedom.
+
+    >>> round(noncentrality(9, LEVEL), 3)
+    3.165
+    """
+    from scipy.optimize import brentq
+    from scipy.special import nctdtr, stdtrit
+
+    if degrees < 1:
+        return math.nan
+    critical = stdtrit(degrees, 1 - level / 2)
+    return float(brentq(lambda shift: nctdtr(degrees, shift, critical) - (1 - POWER), 0, 2 * critical + 10))
 
 
 def estimate(mean: float, standard_error: float, n: int) -> Estimate:
@@ -109,9 +130,11 @@ def estimate(mean: float, standard_error: float, n: int) -> Estimate:
     >>> round(e.low, 2), round(e.high, 2)
     (3.81, 10.59)
     """
+    from scipy.special import stdtrit
+
     if n < 2:
         return Estimate(mean, math.nan, n, math.nan, math.nan)
-    half = student.quantile((1 + CONFIDENCE) / 2, n - 1) * standard_error
+    half = float(stdtrit(n - 1, (1 + CONFIDENCE) / 2)) * standard_error
     return Estimate(mean, standard_error, n, mean - half, mean + half)
 
 
@@ -129,7 +152,8 @@ def estimate_mean(values: ArrayLike) -> Estimate:
         raise DataError(
             "A mean needs at least one value, and there is none: no run of this arm has written the number."
         )
-    return estimate(float(np.mean(x)), _standard_error(x), x.size)
+    known = x.size > 1 and np.isfinite(x).all()
+    return estimate(float(np.mean(x)), float(np.std(x, ddof=1) / math.sqrt(x.size)) if known else math.nan, x.size)
 
 
 def summarise(metrics: pd.DataFrame) -> pd.DataFrame:
@@ -152,13 +176,12 @@ def summarise(metrics: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=[*CELL, "mean", "standard_error", "n"])
 
 
-def paired_difference(a: pd.Series[float], b: pd.Series[float]) -> Difference:
-    """Return the mean of a - b over the replicates of two arms, with the t interval and the paired t test.
+def paired_difference(a: pd.Series[float], b: pd.Series[float]) -> Estimate:
+    """Return the mean of a - b over the replicates of two arms, with the t interval.
 
     `a` and `b` are indexed by replicate, in any order. The standard error is s_d / sqrt(n) of the differences d = a -
-    b; the p-value is that of t = mean / standard error with n - 1 degrees of freedom (Student, Biometrika 1908). FT
-    runs that share a PT seed are not pairs: average them first, or use `cluster_bootstrap`. Raises DataError if a
-    replicate is in one arm only, or twice in one.
+    b, so that `p_value` is that of the paired t test. FT runs that share a PT seed are not pairs: average them first,
+    or use `cluster_bootstrap`. Raises DataError if a replicate is in one arm only, or twice in one.
 
     >>> import pandas as pd
     >>> a = pd.Series([81.7, 82.1, 81.2, 82.0], index=[0, 1, 2, 3])
@@ -167,9 +190,7 @@ def paired_difference(a: pd.Series[float], b: pd.Series[float]) -> Difference:
     >>> [round(x, 3) for x in (d.mean, d.standard_error, d.low, d.high, d.p_value)]
     [1.4, 0.178, 0.834, 1.966, 0.004]
     """
-    e = estimate_mean(_vector(a) - _vector(_partners(a, b)))
-    p = _t_p_value(e.mean, e.standard_error, e.n - 1)
-    return Difference(e.mean, e.standard_error, e.n, e.low, e.high, p)
+    return estimate_mean(_vector(a) - _vector(_partners(a, b)))
 
 
 def cluster_bootstrap(
@@ -202,18 +223,6 @@ def cluster_bootstrap(
     return Estimate(float(np.mean(x)), float(np.std(means, ddof=1)), labels.size, float(low), float(high))
 
 
-def cluster_means(values: pd.Series[float], clusters: Sequence[Any] | NDArray[Any]) -> pd.Series[float]:
-    """Return the mean of the `values` [m] of each of the `clusters` [m], indexed by cluster in order.
-
-    A value that is not finite makes the mean of its cluster not finite.
-
-    >>> import pandas as pd
-    >>> cluster_means(pd.Series([1.0, 3.0, 6.0]), [7, 7, 8]).to_dict()
-    {7: 2.0, 8: 6.0}
-    """
-    return values.groupby(np.asarray(clusters)).agg(lambda part: float(np.mean(part.to_numpy())))
-
-
 def paired_ratio(a: pd.Series[float], b: pd.Series[float]) -> Ratio:
     """Return the geometric mean of a / b over the replicates of two arms, with the t interval of the logarithms.
 
@@ -244,12 +253,11 @@ def holm(p_values: Sequence[float]) -> list[float]:
     >>> [round(p, 3) for p in holm([0.01, 0.5, 0.02, math.nan])]
     [0.04, 1.0, 0.06, nan]
     """
-    order = sorted(range(len(p_values)), key=lambda i: (math.isnan(p_values[i]), p_values[i]))
-    adjusted, largest = [math.nan] * len(p_values), 0.0
-    for rank, i in enumerate(order):
-        if not math.isnan(p_values[i]):
-            adjusted[i] = largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[i]))
-    return adjusted
+    p = np.asarray(p_values, dtype=np.float64)
+    order = np.argsort(p)  # NaN comes last
+    adjusted = np.empty_like(p)
+    adjusted[order] = np.maximum.accumulate(np.minimum(1.0, np.arange(len(p), 0, -1) * p[order]))
+    return list(adjusted.tolist())
 
 
 def _vector(values: ArrayLike) -> Vector:
@@ -259,32 +267,16 @@ def _vector(values: ArrayLike) -> Vector:
     return x
 
 
-def _standard_error(x: Vector) -> float:
-    if x.size < 2 or not np.isfinite(x).all():
-        return math.nan
-    return float(np.std(x, ddof=1) / math.sqrt(x.size))
-
-
 def _partners(a: pd.Series[float], b: pd.Series[float]) -> pd.Series[float]:
     """Return b in the order of a's replicates. Raises DataError as `paired_difference`."""
     for name, values in (("first", a), ("second", b)):
-        if not values.index.is_unique:
-            raise DataError(
-                f"The {name} arm has a replicate twice ({_names(values.index[values.index.duplicated()])})."
-            )
+        again = values.index[values.index.duplicated()]
+        if len(again):
+            raise DataError(f"The {name} arm has a replicate twice (replicate {', '.join(map(str, again))}).")
     lonely = a.index.symmetric_difference(b.index)
     if len(lonely):
-        raise DataError(f"Pairs need the same replicates in both arms; only one of them has {_names(lonely)}.")
+        raise DataError(
+            f"Pairs need the same replicates in both arms; only one of them has replicate "
+            f"{', '.join(map(str, lonely))}."
+        )
     return b.reindex(a.index)
-
-
-def _names(replicates: pd.Index[Any]) -> str:
-    return "replicate " + ", ".join(str(r) for r in replicates)
-
-
-def _t_p_value(mean: float, standard_error: float, degrees: int) -> float:
-    if math.isnan(mean) or math.isnan(standard_error):
-        return math.nan
-    if standard_error == 0:
-        return 1.0 if mean == 0 else 0.0
-    return 2 * student.below(-abs(mean / standard_error), degrees)

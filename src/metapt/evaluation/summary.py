@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from metapt.errors import DataError
-from metapt.evaluation.comparisons import BEYOND_THE_PAPER, STAND_IN, counts
-from metapt.evaluation.tables import mean_and_error
-from metapt.files import reading
+from metapt.evaluation.comparisons import BEYOND_THE_PAPER, COLUMNS, STAND_IN, counts
+from metapt.evaluation.tables import number, read_texts
 
 WIDTH = 80
 MARKS = {
@@ -53,13 +51,9 @@ def summary(results: Path, colours: bool) -> str:
 
 def read_claims(path: Path) -> list[Claim]:
     """Return the rows of a table of claims. Raises DataError if there is none, or it is not such a table."""
-    try:
-        with reading(path, "the workflow makes it at its end") as file:
-            claims = list(csv.DictReader(io.TextIOWrapper(file, encoding="utf-8", newline="")))
-        for claim in claims:
-            _ = MARKS[claim["verdict"]], _number(claim), claim["claim"], claim["experiment"], claim["paper"]
-    except (ValueError, KeyError) as error:
-        raise DataError(f"{path} is not a table of claims ({error!r}); remove it and run snakemake again.") from None
+    claims: list[Any] = read_texts(path, COLUMNS, "claims").to_dict("records")
+    if unknown := {claim["verdict"] for claim in claims} - MARKS.keys():
+        raise DataError(f"{path} has the unknown verdict {unknown.pop()!r}; remove it and run snakemake again.")
     return claims
 
 
@@ -68,12 +62,12 @@ def about(name: str, claims: list[Claim]) -> Iterator[str]:
     standin = all(claim["paper"] == STAND_IN for claim in claims)
     yield from wrapped(f"{name}{' (stand-in data)' if standin else ''}: {_counts(claims)}", "")
     shown = sorted(claims, key=lambda claim: claim["paper"] == BEYOND_THE_PAPER)[:MOST]
-    numbers = [_number(claim) for claim in shown]
+    numbers = [f"{number(claim)} ({claim['n']})" if claim["mean"] else claim["verdict"] for claim in shown]
     place = max(map(len, numbers)) + 1
-    for claim, number in zip(shown, numbers, strict=True):
+    for claim, text in zip(shown, numbers, strict=True):
         *above, last = wrapped(f"  {MARKS[claim['verdict']]} {claim['claim']}", "    ", WIDTH - place)
         yield from above
-        yield f"{last:<{WIDTH - place}}{number:>{place}}"
+        yield f"{last:<{WIDTH - place}}{text:>{place}}"
     if len(claims) > len(shown):
         yield f"    and {len(claims) - len(shown)} more"
 
@@ -84,12 +78,6 @@ def _places(results: Path) -> Iterator[str]:
     yield from wrapped(f"tables: {results}/headline.md, {results}/*/*/table.md", "        ")
     report = results / "report.html"
     yield from wrapped(f"report: {report if report.is_file() else f'snakemake --report {report}'}", "        ")
-
-
-def _number(claim: Claim) -> str:
-    if not claim["mean"]:
-        return claim["verdict"]
-    return f"{mean_and_error(float(claim['mean']), float(claim['standard_error'] or 'nan'))} ({claim['n']})"
 
 
 def _domain(claim: Claim) -> str:

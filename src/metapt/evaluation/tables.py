@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from html import escape
 from numbers import Integral, Real
 from pathlib import Path
@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from metapt.files import atomic_path
+from metapt.errors import DataError
+from metapt.files import atomic_path, reading
 
 NOTHING = "\N{EN DASH}"  # the text of a cell without a number
 
@@ -77,6 +78,30 @@ def published(mean: float, standard_error: float = math.nan) -> str:
         return f"{mean:g}"
     decimals = max(len(f"{x:g}".partition(".")[2]) for x in (mean, standard_error))
     return f"{mean:.{decimals}f} ± {standard_error:.{decimals}f}"
+
+
+def number(row: Mapping[Any, Any]) -> str:
+    """Return mean ± standard error of a row of claims or differences as texts; empty if it has none."""
+    return mean_and_error(float(row["mean"]), float(row["standard_error"] or "nan")) if row["mean"] else ""
+
+
+def read_texts(path: Path, columns: Sequence[str], what: str) -> pd.DataFrame:
+    """Return a table of claims or of differences, which `what` says, as texts.
+
+    Raises DataError if it is missing or damaged, lacks one of `columns`, or has a text in the place of a number.
+    """
+    try:
+        with reading(path, "run snakemake again") as file:
+            found = pd.read_csv(file, dtype=str, keep_default_na=False)
+        if missing := [column for column in columns if column not in found]:
+            raise ValueError(f"it lacks {', '.join(missing)}")
+        for column in ("mean", "standard_error", "low", "high"):
+            found[column].map(lambda text: float(text or "nan"))
+    except ValueError as error:
+        raise DataError(
+            f"{path} is not a table of {what} ({str(error).strip()}); remove it and run snakemake again."
+        ) from None
+    return found
 
 
 def ours_and_papers(joined: pd.DataFrame) -> pd.DataFrame:

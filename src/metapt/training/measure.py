@@ -9,7 +9,6 @@ from typing import ClassVar
 import torch
 
 from metapt import process_memory
-from metapt.training.progress import seconds_left_out
 
 
 class Measured:
@@ -19,7 +18,7 @@ class Measured:
         device: "cpu", or a name that starts with "cuda".
 
     Attributes:
-        seconds: wall time; in a rehearsal, that of the steps that were left out included.
+        seconds: wall time.
         peak_bytes: the largest memory in use, less that in use at the start: of the GPU if the device is one, else of
             the process. There an inner block does not count memory that the block around it has used and freed before.
             On systems other than Linux, which can't reset the maximum, the largest memory of the process so far.
@@ -47,7 +46,7 @@ class Measured:
             if len(self._open) == 1:
                 process_memory.release_free()
             self._before = process_memory.reset_peak()
-        self._start = time.monotonic() + seconds_left_out()
+        self._start = time.monotonic()
         return self
 
     def __exit__(
@@ -55,7 +54,7 @@ class Measured:
     ) -> None:
         if self.on_gpu:
             torch.cuda.synchronize()
-        self.seconds = time.monotonic() + seconds_left_out() - self._start
+        self.seconds = time.monotonic() - self._start
         self._keep_peak()
         self._open.remove(self)
         self.peak_bytes = max(0, self._highest - self._before)

@@ -150,7 +150,7 @@ class MetaPretraining:
             goes_on(label, "iteration", self.iteration, self.settings.iterations)
         self.first_iteration = self.iteration
         due = Every(seconds_between_checkpoints)
-        for _ in self.iterations(label, 1 if recorder is None else recorder.every):
+        for _ in self.iterations(label):
             self.iterate()
             if recorder is not None:
                 recorder(self.iteration)
@@ -163,20 +163,10 @@ class MetaPretraining:
         log.log(logging.WARNING if diagnosis.alarming else logging.INFO, "%s", diagnosis)
         return diagnosis
 
-    def iterations(self, label: str | None = None, every: int = 1) -> Iterator[int]:
-        """Count the iterations that are left, as `iteration` does; a rehearsal leaves some out (see `steps`).
-
-        Args:
-            label: label of the progress bar.
-            every: an observation follows each `every`-th iteration.
-        """
-
-        def kind(iteration: int) -> tuple[bool, bool]:
-            return iteration < self.settings.warmup, (iteration + 1) % every == 0
-
+    def iterations(self, label: str | None = None) -> Iterator[int]:
+        """Count the iterations that are left, as `iteration` does; `label` is that of the progress bar."""
         seen: dict[str, Tensor | list[Tensor]] = {"loss": self.loss, "phi": list(self.meta.values())}
-        for iteration in steps(self.iteration, self.settings.iterations, label, kind=kind, status=seen):
-            self.iteration = iteration
+        for iteration in steps(self.iteration, self.settings.iterations, label, status=seen):
             yield iteration
             seen["loss"] = self.loss
 

@@ -188,9 +188,8 @@ class Pretrainer:
                     recorder.load_state_dict(saved["recorder"])
             goes_on(label, "step", first, count)
         due = Every(seconds_between_checkpoints)
-        every = 1 if recorder is None else recorder.every
         seen: dict[str, Tensor] = {}
-        for step in steps(first, count, label, kind=lambda step: (step + 1) % every == 0, status=seen):
+        for step in steps(first, count, label, status=seen):
             self.loss = seen["loss"] = self.step(meta)
             if is_read(self.loss, step + 1):
                 check_loss(self.loss, f"step {step + 1}")

@@ -17,8 +17,6 @@ from typing import Any
 
 from torch import Tensor
 
-from metapt.training.rehearsal import Kind, present
-
 log = logging.getLogger(__name__)
 _SECONDS_TO_FIRST_LINE = 5.0
 _SECONDS_BETWEEN_LINES = 30.0
@@ -29,30 +27,19 @@ def steps(
     last: int,
     label: str | None = None,
     *,
-    kind: Kind | None = None,
-    ends_rehearsal: bool = False,
     time_limit: float | None = None,
     status: Mapping[str, Tensor | Sequence[Tensor]] | None = None,
 ) -> Iterator[int]:
     """Count from `first` up to, but not including, `last`, and show progress.
 
-    Each long loop counts by this function, also an inner one. A rehearsal (see `metapt.training.rehearsal`) leaves
-    steps out, so that the body of a loop takes the number of its step from here.
-
     Args:
         first: first number.
         last: the number after the last one.
         label: the name of the progress; without one nothing is shown.
-        kind: returns the same value for steps that take equally long; by default all do.
-        ends_rehearsal: whether what follows the loop needs all its steps, so that a rehearsal ends the job after it.
         time_limit: wall time (seconds) after which no step but the step 0 begins.
         status: numbers for the log, which the loop keeps up to date. Of several values under a name the norm is shown.
             They are read for a line only, since reading waits for the device.
     """
-    rehearsal = present()
-    if rehearsal is not None:
-        yield from rehearsal.steps(range(first, last), label or "", kind, ends_rehearsal, time_limit)
-        return
     start = time.monotonic()
     next_line = start + _SECONDS_TO_FIRST_LINE
     with _bar(label, first, last) as bar:
@@ -87,9 +74,3 @@ def _number(name: str, value: Tensor | Sequence[Tensor]) -> str:
     if sum(each.numel() for each in tensors) == 1:
         return f", {name} {float(tensors[0].detach()):.4g}"
     return f", |{name}| {math.hypot(*(float(each.detach().norm()) for each in tensors)):.4g}"
-
-
-def seconds_left_out() -> float:
-    """Return the seconds of the steps that a rehearsal has left out so far; 0 outside of one."""
-    rehearsal = present()
-    return 0.0 if rehearsal is None else rehearsal.left_out

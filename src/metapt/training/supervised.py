@@ -10,7 +10,6 @@ from torch import Tensor
 
 from metapt.errors import ConfigError, TrainingError
 from metapt.hypergrad import FittedHead, MetaProblem, Params, Pretrained, Status
-from metapt.training import progress
 from metapt.training.optimizers import OptimizerSpec
 
 
@@ -28,7 +27,7 @@ def train(loss: Callable[[Params], Tensor], params: Params, optimizer: Optimizer
     """
     current = {name: value.detach().clone().requires_grad_() for name, value in params.items()}
     stepper = optimizer.stepper(current)
-    for _ in progress.steps(0, steps):
+    for _ in range(steps):
         loss(current).backward()  # type: ignore[no-untyped-call]
         stepper.step()
     return {name: value.detach() for name, value in current.items()}

@@ -19,7 +19,6 @@ from metapt.evaluation import metrics
 from metapt.evaluation.auroc import undefined_classes
 from metapt.hypergrad import Params, Pretrained
 from metapt.training.checkpoint import Checkpoint
-from metapt.training.progress import seconds_left_out, steps
 from metapt.training.seeds import generator
 from metapt.twostage.heads import Examples, Score, highest, linear_heads
 from metapt.twostage.quantities import FT_TIME, FULL_TRANSFER, LINEAR_EVALUATION, VALIDATION_AUROC
@@ -181,9 +180,9 @@ def finetune(
     scores = Scores(checkpoint)
     todo = [part for part in parts(settings) if part not in scores]
     found = list(starts(todo)) if todo else []
-    for index in steps(0, len(found), ends_rehearsal=True):
-        _linear(settings, found[index], scores)
-        _transfer(settings, found[index], lrs, trial_epochs, scores)
+    for start in found:
+        _linear(settings, start, scores)
+        _transfer(settings, start, lrs, trial_epochs, scores)
     return scores
 
 
@@ -192,17 +191,12 @@ def _stream(settings: FinetuneSettings, part: Part) -> torch.Generator:
     return generator(f"{settings.domain} finetune", evaluation, settings.seed, number)
 
 
-def _now() -> float:
-    """Return the wall time, plus the time of steps that a rehearsal leaves out."""
-    return time.monotonic() + seconds_left_out()
-
-
 def _linear(settings: FinetuneSettings, start: Start, scores: Scores) -> None:
     linear = [part for part in start.parts if part[0] == LINEAR_EVALUATION]
     if linear:
-        begin = _now()
+        begin = time.monotonic()
         found = linear_evaluation(start.problem, start.pretrained, [_stream(settings, part) for part in linear])
-        seconds = (_now() - begin) / len(linear)
+        seconds = (time.monotonic() - begin) / len(linear)
         scores.add({part: each._replace(seconds=seconds) for part, each in zip(linear, found, strict=True)})
 
 
@@ -214,8 +208,8 @@ def _transfer(
         return full_transfer(start.problem, start.pretrained, lr, _stream(settings, part), label)
 
     def scored(part: Part, lr: float) -> Score:
-        begin = _now()
-        return run(part, lr).score()._replace(seconds=_now() - begin)
+        begin = time.monotonic()
+        return run(part, lr).score()._replace(seconds=time.monotonic() - begin)
 
     def best_of_all(part: Part) -> Score:
         trials = {lr: (f"{FULL_TRANSFER} with learning rate {lr!r}", part[1]) for lr in lrs}
@@ -227,16 +221,14 @@ def _transfer(
         return best._replace(seconds=sum(each.seconds for each in tried))
 
     def best_of_trials(part: Part, epochs: int) -> Score:
-        begin = _now()
+        begin = time.monotonic()
         trials = [run(part, lr) for lr in lrs]
         for trial in trials:
             trial.train(epochs)
         best = trials[highest([trial.curve[highest(trial.curve)] for trial in trials])]
-        return best.score()._replace(seconds=_now() - begin)
+        return best.score()._replace(seconds=time.monotonic() - begin)
 
-    whole = [part for part in start.parts if part[0] == FULL_TRANSFER]
-    for index in steps(0, len(whole), kind=lambda index: whole[index][1] == 0, ends_rehearsal=True):
-        part = whole[index]
+    for part in (each for each in start.parts if each[0] == FULL_TRANSFER):
         first = (FULL_TRANSFER, 0)
         if part != first:
             scores.add({part: scored(part, scores[first].learning_rate)})

@@ -13,7 +13,6 @@ from torch.nn import functional as F
 
 from metapt.evaluation.auroc import auroc, defined_classes, mean_auroc
 from metapt.hypergrad import Params
-from metapt.training.progress import steps
 from metapt.training.streams import to_device
 
 log = logging.getLogger(__name__)
@@ -91,7 +90,7 @@ def linear_heads(
 
     curves: list[Tensor] = []
     states: list[Tensor] = []
-    for _ in steps(0, epochs):
+    for _ in range(epochs):
         for indices in minibatches(len(train.labels), batch_size, generators, weights.device):
             # Several times faster than indexing by `indices`.
             features = inputs.index_select(0, indices.flatten()).view(*indices.shape, -1)
@@ -145,16 +144,12 @@ def minibatches(
     """
     order = to_device(torch.stack([torch.randperm(size, generator=generator) for generator in generators]), device)
     batches = [batch for batch in torch.split(order, batch_size, dim=1) if batch.shape[1] >= min(2, batch_size)]
-    for index in steps(0, len(batches)):
-        yield batches[index]
+    yield from batches
 
 
 def in_chunks(function: Callable[[Tensor], Tensor], items: Tensor, size: int) -> Tensor:
     """Return `function` of items [n, ...], computed for `size` items at a time; it returns a row for each item."""
-    chunks = torch.split(items, size)
-    rows = torch.cat([function(chunks[index]) for index in steps(0, len(chunks))])
-    # A rehearsal (`metapt estimate`) leaves chunks out; rows of other chunks replace theirs.
-    return rows if len(rows) == len(items) else rows[torch.arange(len(items), device=rows.device) % len(rows)]
+    return torch.cat([function(chunk) for chunk in torch.split(items, size)])
 
 
 def copied(params: Params) -> Params:

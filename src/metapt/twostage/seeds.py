@@ -8,13 +8,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from metapt.evaluation.statistics import (
-    Difference,
     Estimate,
     cluster_bootstrap,
-    cluster_means,
     estimate_mean,
     paired_difference,
 )
@@ -28,7 +28,8 @@ def over_runs(values: pd.Series[float]) -> Estimate:
 
 def seed_means(values: pd.Series[float]) -> pd.Series[float]:
     """Return the mean over the FT runs of each PT seed."""
-    return cluster_means(values, _pretrain_seeds(values))
+    seeds = values.groupby(_pretrain_seeds(values))
+    return seeds.agg(lambda runs: float(np.mean(runs.to_numpy())))  # which is NaN with a NaN, unlike pandas' mean
 
 
 def over_seeds(values: pd.Series[float]) -> Estimate:
@@ -36,7 +37,7 @@ def over_seeds(values: pd.Series[float]) -> Estimate:
     return estimate_mean(seed_means(values).to_numpy(dtype=float))
 
 
-def difference(a: pd.Series[float], b: pd.Series[float]) -> Difference:
+def difference(a: pd.Series[float], b: pd.Series[float]) -> Estimate:
     """Return the difference between two arms' means of PT seeds, paired by PT seed.
 
     Raises DataError if the arms have different PT seeds.
@@ -72,5 +73,5 @@ def difference_columns(a: pd.Series[float], b: pd.Series[float]) -> dict[str, An
     }
 
 
-def _pretrain_seeds(values: pd.Series[float]) -> list[int]:
-    return [pretrain_seed(int(replicate)) for replicate in values.index]
+def _pretrain_seeds(values: pd.Series[float]) -> NDArray[np.int64]:
+    return np.array([pretrain_seed(int(replicate)) for replicate in values.index])

@@ -11,7 +11,7 @@ import pandas as pd
 
 from metapt.evaluation.comparisons import BEYOND_THE_PAPER, NOT_BELOW, Comparison, Sanity
 from metapt.evaluation.metrics import NotMeasuredError
-from metapt.evaluation.statistics import Difference
+from metapt.evaluation.statistics import Estimate
 from metapt.evaluation.tables import mean_and_error
 from metapt.twostage.seeds import difference, difference_columns
 
@@ -115,5 +115,5 @@ def better(
     return Comparison(text, arm, control, metric, NOT_BELOW, measure, evaluation, paper, sanity=sanity)
 
 
-def _difference(a: Runs, b: Runs) -> Difference:
+def _difference(a: Runs, b: Runs) -> Estimate:
     return difference(a(), b())

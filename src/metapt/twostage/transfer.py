@@ -55,12 +55,11 @@ class Transfer:
         self._lr, self._epochs, self._epoch, self._examples, self._label = lr, epochs, epoch, examples, label
         self.curve: list[float] = []
         self._defined: Tensor | None = None  # the classes with both labels in validation
-        self._done = 0  # epochs, also of those that a rehearsal leaves out
 
     def train(self, epochs: int) -> None:
         """Train until `epochs` epochs are done, counted from the start of the run."""
         seen: dict[str, Tensor] = {}
-        for _ in steps(self._done, epochs, self._label, status=seen):
+        for _ in steps(len(self.curve), epochs, self._label, status=seen):
             for features, labels in self._epoch(self._network):
                 loss = F.binary_cross_entropy_with_logits(_logits(self._head, features), labels)
                 self._optimizer.zero_grad()
@@ -72,7 +71,6 @@ class Transfer:
             self.curve.append(100 * float(mean_auroc(outputs, labels, self._defined)))
             if highest(self.curve) == len(self.curve) - 1:
                 self._best = copied(self._network), copied(self._head)
-        self._done = epochs
 
     def _outputs(self, network: Params, head: Params, part: Literal["validation", "test"]) -> tuple[Tensor, Tensor]:
         """Return logits and labels [n, classes] of all examples of a part."""

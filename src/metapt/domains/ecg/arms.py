@@ -245,8 +245,7 @@ def _random_search(setting: Setting, arm: config.RandomSearch) -> PretrainRun:
     steps = max(1, round((arm.budget - 1) * setting.steps / arm.candidates))
     labelled, fold = setting.labelled(), setting.folds(_FOLDS)
     losses, checkpoints = [], []
-    for index in progress.steps(0, len(candidates)):
-        strength = candidates[index]
+    for index, strength in enumerate(candidates):
         tried = dataclasses.replace(policy, initial_scale=strength)
         trainer = Pretrainer(setting.problem(tried), setting.batches(), setting.initial(), setting.optimizer)
         checkpoints.append(setting.checkpoint(f"-candidate{index}"))

@@ -148,7 +148,7 @@ def _lines(axis: Axes, cells: pd.DataFrame, results: EcgResults) -> None:
         if len(part):
             places, error = _dodged(part["size"], results.arms, arm), part["seed_standard_error"].fillna(0.0)
             style: Any = {"color": colour, "marker": marker, "linewidth": 1.5, "elinewidth": 1.2}
-            style["linestyle"] = figures.joined(part, line)
+            style["linestyle"] = figures.line_style(part, line)
             with figures.style():
                 axis.errorbar(places, part["mean"], error, label=name, **style)
 

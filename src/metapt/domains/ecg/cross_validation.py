@@ -7,7 +7,6 @@ from statistics import fmean
 from metapt.domains.ecg.finetune import EcgFinetuneProblem, Labelled, Sets, check
 from metapt.domains.ecg.setting import Setting
 from metapt.hypergrad import Pretrained
-from metapt.training import progress
 from metapt.training.seeds import generator
 from metapt.twostage.finetuning import full_transfer, linear_evaluation
 from metapt.twostage.heads import highest
@@ -41,9 +40,8 @@ def cross_validated_auroc(setting: Setting, count: int, evaluation: str, pretrai
     """
     finetune = setting.finetune_settings
     assert finetune is not None
-    parts, best = folds(setting, count), []
-    for out in progress.steps(0, count):
-        name, train, held_out = parts[out]
+    best = []
+    for out, (name, train, held_out) in enumerate(folds(setting, count)):
         problem = EcgFinetuneProblem(setting.width, Sets(train, held_out, held_out), finetune)
         draws = generator("ecg run search FT", setting.seed, out)
         if evaluation == FULL_TRANSFER:

@@ -5,16 +5,13 @@ Not in the paper.
 
 from __future__ import annotations
 
-import pandas as pd
-
 from metapt.domains.ecg.config import Arm, EcgPretraining, EcgSettings, PretrainedEcgArm, Simclr, Warp, sees_labels
 from metapt.domains.ecg.jobs import EcgJobs, labelled
 from metapt.domains.ecg.quantities import AUROC
 from metapt.domains.ecg.results import EcgResults, finetune_setting
 from metapt.evaluation.experiment import Needs
-from metapt.evaluation.headroom import REFERENCE
 from metapt.sections import Positive, key
-from metapt.twostage.headroom import Cell, HeadroomSection, Range, experiment, table_of_runs
+from metapt.twostage.headroom import HeadroomSection, Range, experiment
 
 VIEWS = "crop", "noise", "temperature"  # keys of PT that a setting draws, beside the strength of its warp
 
@@ -43,6 +40,10 @@ class EcgHeadroom(HeadroomSection):
         """Return the reference."""
         return [self.reference]
 
+    def ranges(self) -> dict[str, tuple[float, float]]:
+        """Return the ranges of the hyperparameters, by name."""
+        return {name: getattr(self, name) for name in ("strength", *VIEWS)}
+
     def check(self, domain: EcgSettings) -> None:
         """Raise ValueError as `HeadroomSection.check`, for another kind of reference, and for crops above 1."""
         super().check(domain)
@@ -61,11 +62,6 @@ class EcgHeadroom(HeadroomSection):
             raise ValueError(f".crop goes up to {self.crop[1]:g}; legal: shares of at most 1")
 
 
-def settings(section: EcgHeadroom) -> dict[str, dict[str, float]]:
-    """Return the hyperparameters of each setting, by its name."""
-    return section.draws({name: getattr(section, name) for name in ("strength", *VIEWS)})
-
-
 def arm_of(strength: float, crop: float, noise: float, temperature: float) -> Simclr:
     """Return the arm of a setting."""
     warp = Warp(smoothing="velocity", scale="log", initial=strength, network_width=0)
@@ -76,22 +72,14 @@ def arm_of(strength: float, crop: float, noise: float, temperature: float) -> Si
 def needs(jobs: EcgJobs, section: EcgHeadroom) -> Needs:
     """Return the FT runs of the settings and of the reference."""
     arms: dict[str, Arm] = {section.reference: jobs.config.arms[section.reference]}
-    arms |= {name: arm_of(**drawn) for name, drawn in settings(section).items()}
+    arms |= {name: arm_of(**drawn) for name, drawn in section.drawn().items()}
     setting, seeds = labelled(section.finetune_size), section.pretrain_seeds
     return Needs([jobs.finetune(name, setting, seed, arm) for seed in seeds for name, arm in arms.items()])
 
 
-def problem_of(config: EcgSettings) -> str:
-    """Return the name of the problem in the table of runs."""
-    return f"{config.source} " * config.stand_in + f"ecg width {config.width}"
-
-
-def runs(results: EcgResults) -> pd.DataFrame:
-    """Return the table of runs."""
-    section, problem = results.section, problem_of(results.config)
-    setting = finetune_setting(section.finetune_size)
-    cells = [Cell(name, setting, problem, name, drawn) for name, drawn in settings(section).items()]
-    return table_of_runs(results, [*cells, Cell(section.reference, setting, problem, REFERENCE, {})], AUROC)
+def problems(results: EcgResults) -> dict[str, str]:
+    """Return the name of the problem, by the setting of its FT runs."""
+    return {finetune_setting(results.section.finetune_size): f"ecg width {results.config.width}"}
 
 
 EXPERIMENT = experiment(
@@ -99,8 +87,8 @@ EXPERIMENT = experiment(
     order=8,
     needs=needs,
     results=EcgResults,
-    runs=runs,
-    metric=AUROC,
+    problems=problems,
+    test=AUROC,
     names=NAMES,
     title="What other warps, crops, jitters and temperatures of SimCLR could gain",
 )

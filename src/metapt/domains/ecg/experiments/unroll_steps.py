@@ -12,7 +12,7 @@ from metapt.domains.ecg.quantities import AUROC
 from metapt.domains.ecg.results import EcgResults
 from metapt.evaluation.comparisons import Comparison, within
 from metapt.evaluation.experiment import Experiment
-from metapt.evaluation.statistics import Difference
+from metapt.evaluation.statistics import Estimate
 from metapt.sections import ExperimentSection, Sizes, key
 from metapt.twostage.arms import Pair, differing
 from metapt.twostage.aurocs import beats, papers_words
@@ -55,7 +55,7 @@ def comparisons(results: UnrollStepsResults) -> Iterator[Comparison]:
     """Yield the claims on pairs of arms, and the claim that more steps add little."""
     yield from beats(results)
 
-    def differ(cell: Cell) -> Difference:
+    def differ(cell: Cell) -> Estimate:
         many, one = (results.runs(arm, cell.setting, cell.evaluation) for arm in (MANY_STEPS, ONE_STEP))
         return difference(many, one)
 

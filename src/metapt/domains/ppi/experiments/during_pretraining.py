@@ -22,7 +22,7 @@ from metapt.evaluation import figures
 from metapt.evaluation.comparisons import NOT_BELOW, Comparison
 from metapt.evaluation.experiment import Experiment, Needs
 from metapt.evaluation.metrics import NotMeasuredError
-from metapt.evaluation.statistics import Difference, estimate_mean, paired_difference
+from metapt.evaluation.statistics import Estimate, estimate_mean, paired_difference
 from metapt.evaluation.tables import Tables, mean_and_error, published
 from metapt.sections import key
 from metapt.twostage.arms import differing
@@ -124,7 +124,7 @@ def _papers(results: PpiResults, arm: str, which: str) -> float:
     return results.papers_number(arm, f"{which} AUROC (%)")
 
 
-def _gap(results: PpiResults, metric: str, control: str) -> Difference:
+def _gap(results: PpiResults, metric: str, control: str) -> Estimate:
     """Return the difference between the paper's meta arm and a control, paired by PT seed.
 
     Raises NotMeasuredError if one of the two was not measured.

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import pandas as pd
 from pydantic import Field
 
 from metapt.domains.ppi.config import Arm, PpiSettings, Supervised, has_equal_weights
@@ -16,9 +15,8 @@ from metapt.domains.ppi.quantities import AUROC
 from metapt.domains.ppi.results import PpiResults
 from metapt.domains.ppi.settings import group, permuted
 from metapt.evaluation.experiment import Needs
-from metapt.evaluation.headroom import REFERENCE
 from metapt.sections import Distinct, Seed, key
-from metapt.twostage.headroom import Cell, HeadroomSection, Range, experiment, table_of_runs
+from metapt.twostage.headroom import HeadroomSection, Range, experiment
 
 
 class PpiHeadroom(HeadroomSection):
@@ -38,24 +36,24 @@ class PpiHeadroom(HeadroomSection):
         """Return the reference."""
         return [self.reference]
 
+    def ranges(self) -> dict[str, tuple[float, float]]:
+        """Return the range of the weight of each group, by its name."""
+        return {group(number): self.weight for number in range(self.groups)}
+
+    def reference_values(self) -> dict[str, float]:
+        """Return equal weights."""
+        return dict.fromkeys(self.ranges(), 1.0)
+
     def check(self, domain: PpiSettings) -> None:
         """Raise ValueError as `HeadroomSection.check`, for a reference with task weights, and for weights above 2."""
         super().check(domain)
-        check_reference(self.reference, domain)
+        arm = domain.arms[self.reference]
+        if not (isinstance(arm, Supervised) and has_equal_weights(arm)):
+            raise ValueError(
+                f".reference is {self.reference!r}; legal: an arm of method supervised with tasks: all and no weights"
+            )
         if self.weight[1] >= 2:
             raise ValueError(f".weight goes up to {self.weight[1]:g}; legal: weights below 2")
-
-
-def check_reference(name: str, domain: PpiSettings) -> None:
-    """Raise ValueError if an arm is not plain PT with equal task weights."""
-    arm = domain.arms[name]
-    if not (isinstance(arm, Supervised) and has_equal_weights(arm)):
-        raise ValueError(f".reference is {name!r}; legal: an arm of method supervised with tasks: all and no weights")
-
-
-def settings(section: PpiHeadroom) -> dict[str, dict[str, float]]:
-    """Return the weights of each setting, by its name."""
-    return section.draws({group(number): section.weight for number in range(section.groups)})
 
 
 def needs(jobs: PpiJobs, section: PpiHeadroom) -> Needs:
@@ -63,7 +61,7 @@ def needs(jobs: PpiJobs, section: PpiHeadroom) -> Needs:
     reference = jobs.config.arms[section.reference]
     assert isinstance(reference, Supervised)
     arms: dict[str, Arm] = {section.reference: reference}
-    for name, drawn in settings(section).items():
+    for name, drawn in section.drawn().items():
         arms[name] = reference.model_copy(update={"group_weights": list(drawn.values())})
     problems = [permuted(percent) for percent in section.permuted]
     return Needs(
@@ -76,22 +74,11 @@ def needs(jobs: PpiJobs, section: PpiHeadroom) -> Needs:
     )
 
 
-def problem_of(config: PpiSettings, setting: str) -> str:
-    """Return the name of a problem in the table of runs."""
-    source = f"{config.source} " * config.stand_in
-    return f"{source}ppi {config.network.layers}x{config.network.width} {setting}"
-
-
-def runs(results: PpiResults) -> pd.DataFrame:
-    """Return the table of runs."""
-    section, drawn = results.section, settings(results.section)
-    equal = dict.fromkeys(next(iter(drawn.values())), 1.0)
-    cells = []
-    for setting in map(permuted, section.permuted):
-        problem = problem_of(results.config, setting)
-        cells += [Cell(name, setting, problem, name, weights) for name, weights in drawn.items()]
-        cells.append(Cell(section.reference, setting, problem, REFERENCE, equal))
-    return table_of_runs(results, cells, AUROC)
+def problems(results: PpiResults) -> dict[str, str]:
+    """Return the name of each problem, by the setting of its FT runs."""
+    network = results.config.network
+    settings = map(permuted, results.section.permuted)
+    return {setting: f"ppi {network.layers}x{network.width} {setting}" for setting in settings}
 
 
 EXPERIMENT = experiment(
@@ -99,8 +86,8 @@ EXPERIMENT = experiment(
     order=12,
     needs=needs,
     results=PpiResults,
-    runs=runs,
-    metric=AUROC,
+    problems=problems,
+    test=AUROC,
     names={},
     title="What weights of groups of PT tasks could gain, with intact and with permuted tasks",
 )

@@ -14,7 +14,7 @@ from metapt.domains.mnist.quantities import ACCURACY, PEAK_MEMORY, WALL_TIME
 from metapt.domains.mnist.results import MnistResults, experiment
 from metapt.evaluation import figures
 from metapt.evaluation.comparisons import NOT_BELOW, Comparison, Sanity, at_least, at_most
-from metapt.evaluation.statistics import Difference, Ratio, paired_difference, paired_ratio, summarise
+from metapt.evaluation.statistics import Estimate, Ratio, paired_difference, paired_ratio, summarise
 
 START = "initial_augmentation"  # the arm that is left where the others start
 
@@ -65,10 +65,10 @@ def comparisons(results: MnistResults) -> Iterator[Comparison]:
 def _claims(results: MnistResults, end: str) -> Iterator[Comparison]:
     """Yield the claims about the arms whose names end with `end`."""
 
-    def gain(arm: str, control: str) -> Difference:
+    def gain(arm: str, control: str) -> Estimate:
         return paired_difference(results.values(arm, ACCURACY), results.values(control, ACCURACY))
 
-    def loss(arm: str, control: str) -> Difference:
+    def loss(arm: str, control: str) -> Estimate:
         return gain(control, arm)
 
     def speed(arm: str, control: str) -> Ratio:

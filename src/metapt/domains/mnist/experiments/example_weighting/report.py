@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 
 import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from metapt.domains.mnist.config import ExampleWeighting
@@ -25,12 +27,12 @@ def figure(results: MnistResults) -> Figure:
     whole, axes = figures.panels(columns=len(series), rows=2)
     over_time, at_end = axes[: len(series)], axes[len(series) :]
     for above, below, (arm, frame) in zip(over_time, at_end, series.items(), strict=True):
-        bands = {f"{kind} label": figures.over_replicates(frame, MEAN_WEIGHT.format(kind)) for kind in KINDS}
+        bands = {f"{kind} label": _over_replicates(frame, MEAN_WEIGHT.format(kind)) for kind in KINDS}
         figures.trajectories(above, bands, "meta-iteration")
         above.set_yscale("log")
         figures.title(above, arm)
         weights = {f"{kind} label": frame.loc[frame["name"] == WEIGHT.format(kind), "value"] for kind in KINDS}
-        figures.distributions(below, weights, "weight of a PT example at the end")
+        _distributions(below, weights)
     over_time[0].set_ylabel("mean weight\n(median and 10-90 % of seeds)")
     at_end[0].set_ylabel("share of examples (%)")
     figures.same_range(over_time, "y")
@@ -41,6 +43,31 @@ def figure(results: MnistResults) -> Figure:
         figures.plain_log_ticks(axis.xaxis)
     figures.legend_above(whole, axes)
     return whole
+
+
+def _over_replicates(series: pd.DataFrame, name: str) -> pd.DataFrame:
+    """Return quantiles of the series `name` over the replicates: step, lower (10%), centre (50%) and upper (90%).
+
+    They are NaN at steps where a replicate has diverged (NaN), since the other replicates alone would look too good.
+    """
+    values = series[series["name"] == name].groupby("step")["value"]
+    lower, centre, upper = (values.quantile(q).where(values.count() == values.size()) for q in (0.1, 0.5, 0.9))
+    return pd.DataFrame({"lower": lower, "centre": centre, "upper": upper}).reset_index()
+
+
+def _distributions(axis: Axes, weights: Mapping[str, pd.Series[float]]) -> None:
+    """Draw histograms of weights by label, in per cent of each, over common bins with equal ratios; zeros in the first.
+
+    The weights of all labels are in several decades.
+    """
+    samples = {label: values.to_numpy(dtype=float) for label, values in weights.items()}
+    everything = np.concatenate(list(samples.values()))
+    edges = 10.0 ** np.histogram_bin_edges(np.log10(everything[everything > 0]), bins=40)
+    with figures.style():
+        for place, (label, values) in enumerate(samples.items()):
+            figures.histogram(axis, np.clip(values, edges[0], edges[-1]), edges, label, figures.colour(place))
+        axis.set_xscale("log")
+        axis.set_xlabel("weight of a PT example at the end")
 
 
 def comparisons(results: MnistResults) -> Iterator[Comparison]:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
+import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from metapt.domains.mnist.config import Fidelity
@@ -14,7 +17,7 @@ from metapt.domains.mnist.quantities import COSINE, NORM_RATIO, setting_fidelity
 from metapt.domains.mnist.results import MnistResults, experiment
 from metapt.evaluation import figures
 from metapt.evaluation.comparisons import Comparison, at_least
-from metapt.evaluation.statistics import Difference, paired_difference, summarise
+from metapt.evaluation.statistics import Estimate, paired_difference, summarise
 
 ROWS = {
     COSINE: ("cosine to the exact one,\nmean ± standard error", "linear"),
@@ -33,7 +36,7 @@ def figure(results: MnistResults) -> Figure:
         for axis, arm in zip(panels, results.arms, strict=True):
             shown = numbers[(numbers["metric"] == metric) & (numbers["arm"] == arm) & (numbers["k"] == k)]
             shown = shown.assign(label=[f"{steps} PT step{'s' if steps > 1 else ''}" for steps in shown["steps"]])
-            figures.lines_with_error(axis, shown, "terms", "Neumann terms", xscale="symlog", yscale=scale)
+            _draw_lines(axis, shown, scale)
             axis.axhline(1.0, color=figures.QUIET, linewidth=1, linestyle="--", zorder=1.5)
             figures.title(axis, f"{arm}, K = {k}")
         panels[0].set_ylabel(ylabel)
@@ -45,13 +48,30 @@ def figure(results: MnistResults) -> Figure:
     return whole
 
 
+def _draw_lines(axis: Axes, table: pd.DataFrame, scale: str) -> None:
+    """Draw mean and standard error over Neumann terms, with a line for each label; no bar where the error is NaN."""
+    with figures.style():
+        for place, (label, part) in enumerate(table.groupby("label", sort=False)):
+            line = part.sort_values("terms")
+            style: Any = {"color": figures.colour(place), "marker": figures.MARKERS[place % len(figures.MARKERS)]}
+            style |= {"elinewidth": 1.4, "linestyle": figures.line_style(line), "label": str(label)}
+            axis.errorbar(line["terms"], line["mean"], line["standard_error"].fillna(0.0), **style)
+        axis.set_xscale("symlog")
+        axis.set_yscale(scale)
+        ticks = np.unique(table["terms"].to_numpy(dtype=float))
+        if ticks.size <= 8:
+            axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+            axis.set_xticks([], minor=True)
+        axis.set_xlabel("Neumann terms")
+
+
 def _numbers(results: MnistResults) -> pd.DataFrame:
     """Return the summary of the metrics with the settings as columns: steps, k, terms."""
     section: Fidelity = results.section
     cases = itertools.product(section.pretrain_steps, section.unroll_steps, section.neumann_terms)
     rows = [(setting_fidelity(*case), *case) for case in cases]
-    words = pd.DataFrame(rows, columns=["setting", "steps", "k", "terms"])
-    return summarise(results.metrics).merge(words, on="setting")
+    settings = pd.DataFrame(rows, columns=["setting", "steps", "k", "terms"])
+    return summarise(results.metrics).merge(settings, on="setting")
 
 
 def comparisons(results: MnistResults) -> Iterator[Comparison]:
@@ -60,7 +80,7 @@ def comparisons(results: MnistResults) -> Iterator[Comparison]:
     most, fewest = max(section.neumann_terms), min(section.neumann_terms)
     steps, k = max(section.pretrain_steps), max(section.unroll_steps)
 
-    def gain(arm: str) -> Difference:
+    def gain(arm: str) -> Estimate:
         many, few = (results.values(arm, COSINE, setting_fidelity(steps, k, terms)) for terms in (most, fewest))
         return paired_difference(many, few)
 

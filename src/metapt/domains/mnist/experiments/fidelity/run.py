@@ -37,13 +37,13 @@ def train(study: Fidelity, run: Run, data: MnistData) -> Outcome:
 
     Raises ConfigError if there are fewer images than the study asks for.
     """
-    cases = list(product(seed_numbers(study.replicates), study.pretrain_steps, study.unroll_steps))
+    seeds = seed_numbers(study.replicates)
     rows: list[dict[str, Any]] = []
-    for index in steps(0, len(cases), "cases", kind=lambda index: cases[index][1:]):
-        seed, count, unroll_steps = cases[index]
-        for terms, numbers in _compare(study, run, data, seed, count, unroll_steps).items():
-            words = setting_fidelity(count, unroll_steps, terms)
-            rows += metrics.rows_of(run.experiment, run.arm, numbers, replicate=seed, setting=words)
+    for place in steps(0, len(seeds), "replicates"):
+        for count, unroll_steps in product(study.pretrain_steps, study.unroll_steps):
+            for terms, numbers in _compare(study, run, data, seeds[place], count, unroll_steps).items():
+                words = setting_fidelity(count, unroll_steps, terms)
+                rows += metrics.rows_of(run.experiment, run.arm, numbers, replicate=seeds[place], setting=words)
     return Outcome(rows, [], [])
 
 

@@ -5,21 +5,18 @@ Not in the paper.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Annotated
+from typing import Annotated, ClassVar
 
-import pandas as pd
 from pydantic import AfterValidator
 
-from metapt.domains.mnist.config import BpttStudy, FixedArm, FixedRotation, MnistSettings
+from metapt.domains.mnist.config import BpttStudy, FixedArm, FixedRotation
 from metapt.domains.mnist.jobs import MnistJobs, minutes
 from metapt.domains.mnist.quantities import ACCURACY, PROBLEM, VALIDATION_ACCURACY
 from metapt.domains.mnist.results import MnistResults
 from metapt.evaluation.experiment import Needs
 from metapt.evaluation.headroom import REFERENCE
-from metapt.jobs import Job
 from metapt.sections import Distinct, Positive, Seed, key
-from metapt.twostage.headroom import Cell, HeadroomSection, experiment, rising, table_of_runs
+from metapt.twostage.headroom import HeadroomSection, experiment, rising
 
 NAMES = {"mean": "mean rotation in PT (degrees)"}
 """Hyperparameter -> its name in tables and figures."""
@@ -27,6 +24,8 @@ NAMES = {"mean": "mean rotation in PT (degrees)"}
 
 class MnistHeadroom(HeadroomSection):
     """Random mean rotations of PT images, each with the same PT seeds: a positive control. Not in the paper."""
+
+    logarithmic: ClassVar[bool] = False
 
     pretrain_seeds: Annotated[list[Seed], Distinct] = key(
         list(range(8)), "PT seeds, the same for all settings; tables with other seeds can be joined"
@@ -43,49 +42,43 @@ class MnistHeadroom(HeadroomSection):
 
     def arm_names(self) -> list[str]:
         """Return the settings and the reference, each an arm of its own."""
-        return list(settings(self))
+        return [*self.made_arms(), REFERENCE]
 
+    def ranges(self) -> dict[str, tuple[float, float]]:
+        """Return the range of the mean rotation."""
+        return {"mean": self.mean}
 
-def settings(section: MnistHeadroom) -> dict[str, dict[str, float]]:
-    """Return the hyperparameters of each setting and of the reference, by its name."""
-    return section.draws({"mean": section.mean}, logarithmic=False) | {REFERENCE: {"mean": section.reference}}
+    def reference_values(self) -> dict[str, float]:
+        """Return the mean rotation of the reference."""
+        return {"mean": self.reference}
 
 
 def needs(jobs: MnistJobs, section: MnistHeadroom) -> Needs:
-    """Return the run of each setting."""
-    means = {name: drawn["mean"] for name, drawn in settings(section).items()}
-    return Needs(fixed_runs(jobs, section, means, section.pretrain_seeds))
+    """Return the run of each setting, with all PT seeds."""
+    runs = []
+    for name, drawn in (section.drawn() | {REFERENCE: section.reference_values()}).items():
+        own = study(section, name, drawn["mean"])
+        settings = FixedRotation(experiment="headroom", arm=name, settings=own, seeds=section.pretrain_seeds)
+        runs.append(
+            jobs.training(
+                "study",
+                f"headroom/{name}",
+                "domains.mnist.experiments.headroom.run",
+                settings,
+                {"data": jobs.prepared().outputs["data"]},
+                resumable=False,
+                mem_mb=2000,
+                minutes=minutes(own, name, len(section.pretrain_seeds)),
+            )
+        )
+    return Needs(runs)
 
 
-def fixed_runs(jobs: MnistJobs, section: MnistHeadroom, means: Mapping[str, float], seeds: Sequence[int]) -> list[Job]:
-    """Return a job for each mean rotation, by its name, with all PT seeds."""
-    made = []
-    for name, mean in means.items():
-        own = study(section, {name: mean})
-        config = FixedRotation(experiment="headroom", arm=name, settings=own, seeds=list(seeds))
-        entry, inputs = "domains.mnist.experiments.headroom.run", {"data": jobs.prepared().outputs["data"]}
-        words = "study", f"headroom/{name}", entry, config, inputs
-        made.append(jobs.training(*words, resumable=False, mem_mb=2000, minutes=minutes(own, name, len(seeds))))
-    return made
-
-
-def study(section: MnistHeadroom, means: Mapping[str, float]) -> BpttStudy:
-    """Return the settings of PT with fixed mean rotations, and of FT."""
+def study(section: MnistHeadroom, name: str, mean: float) -> BpttStudy:
+    """Return the settings of PT with a fixed mean rotation, and of FT."""
     keys = "target", "pretrain_examples", "finetune_examples", "pretrain_steps", "finetune_steps"
-    arms = {name: FixedArm(method="fixed", mean=mean) for name, mean in means.items()}
+    arms = {name: FixedArm(method="fixed", mean=mean)}
     return BpttStudy(arms=arms, **{key: getattr(section, key) for key in keys})
-
-
-def problem_of(config: MnistSettings) -> str:
-    """Return the name of the problem in the table of runs."""
-    return f"{config.source} " * config.stand_in + PROBLEM
-
-
-def runs(results: MnistResults) -> pd.DataFrame:
-    """Return the table of runs."""
-    problem = problem_of(results.config)
-    cells = [Cell(name, "", problem, name, drawn) for name, drawn in settings(results.section).items()]
-    return table_of_runs(results, cells, ACCURACY, VALIDATION_ACCURACY)
 
 
 EXPERIMENT = experiment(
@@ -93,8 +86,9 @@ EXPERIMENT = experiment(
     order=6,
     needs=needs,
     results=MnistResults,
-    runs=runs,
-    metric=ACCURACY,
+    problems=lambda results: {"": PROBLEM},
+    test=ACCURACY,
+    validation=VALIDATION_ACCURACY,
     label=ACCURACY,
     names=NAMES,
     title="What other rotations of PT images could gain",
