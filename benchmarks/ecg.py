@@ -44,6 +44,8 @@ from metapt.hypergrad.layers.precision import tf32
 from metapt.training.guard import HypergradientGuard
 from metapt.training.measure import Measured
 from metapt.training.seeds import generator
+from metapt.twostage.finetuning import full_transfer, linear_evaluation
+from metapt.twostage.transfer import Transfer
 
 SEEDS = 5
 SMOOTH = config.Warp(smoothing="velocity", scale="log", initial=4.0)
@@ -120,16 +122,16 @@ def make_steps(setting: Setting, width: int, arguments: argparse.Namespace) -> d
         "reused": update(Neumann(1, setting.pretrain.lr), reuse=True),
         "along": loop._pretrain_step,  # the PT step with the reused gradient
         "recomputed": update(Neumann(1, setting.pretrain.lr), recompute=True),
-        "finetune": steps.finetune_step(full_transfer(setting, width, arguments)),
+        "finetune": steps.finetune_step(transfer(setting, width, arguments)),
     }
 
 
-def full_transfer(setting: Setting, width: int, arguments: argparse.Namespace) -> finetune.Transfer:
+def transfer(setting: Setting, width: int, arguments: argparse.Namespace) -> Transfer:
     """Return an FT run on one minibatch."""
     start, settings = setting.initial(), config.EcgFinetuning(batch_size=arguments.batch, precision=arguments.precision)
     sets = finetune.Sets(*3 * [labelled(setting, 0, arguments.batch)])
-    draws = generator("benchmark", 0)
-    return finetune.full_transfer(setting.encoder, start.encoder, start.buffers, width, sets, settings, draws)
+    problem = finetune.EcgFinetuneProblem(width, sets, settings)
+    return full_transfer(problem, start, settings.lr, generator("benchmark", 0))
 
 
 def labelled(setting: Setting, first: int, last: int) -> finetune.Labelled:
@@ -165,9 +167,8 @@ def linear(setting: Setting, width: int, arguments: argparse.Namespace, seeds: i
     )
 
     def run() -> None:
-        generators = [generator("benchmark", seed) for seed in range(seeds)]
-        given = setting.encoder, start.encoder, start.buffers, width, sets, config.EcgFinetuning()
-        finetune.linear_evaluation(*given, generators)
+        problem = finetune.EcgFinetuneProblem(width, sets, config.EcgFinetuning())
+        linear_evaluation(problem, start, [generator("benchmark", seed) for seed in range(seeds)])
 
     return run
 

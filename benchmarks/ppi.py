@@ -55,6 +55,8 @@ from metapt.training.guard import HypergradientGuard
 from metapt.training.measure import Measured
 from metapt.training.products import decide
 from metapt.training.seeds import generator
+from metapt.twostage.finetuning import full_transfer, linear_evaluation
+from metapt.twostage.transfer import Transfer
 
 SEEDS = 5
 BATCH = 32
@@ -185,7 +187,7 @@ def make_steps(setting: PpiSetting, names: Sequence[str] = ()) -> Steps:
         "reused": lambda: update(Neumann(1, LR), reuse=True),
         "along": lambda: loop._pretrain_step,  # the PT step with the reused gradient
         "recomputed": lambda: update(Neumann(1, LR), recompute=True),
-        "finetune": lambda: steps.finetune_step(full_transfer(setting)),
+        "finetune": lambda: steps.finetune_step(transfer(setting)),
     }
     if setting.dataset.device == "cuda":
         makers |= {f"plain, {each}": (lambda each=each: plain(each)) for each in ("tf32", "bfloat16")}
@@ -197,11 +199,11 @@ def finetune_sets(setting: PpiSetting) -> finetune.PpiSets:
     return finetune.PpiSets(setting.dataset, *parts, tasks=torch.arange(setting.dataset.fine_tasks))
 
 
-def full_transfer(setting: PpiSetting) -> finetune.Transfer:
+def transfer(setting: PpiSetting) -> Transfer:
     """Return an FT run."""
     start, settings = setting.initial(), config.PpiFinetuning(batch_size=BATCH, precision=setting.pretrain.precision)
-    given = setting.encoder, start.encoder, start.buffers, finetune_sets(setting), settings, LR
-    return finetune.full_transfer(*given, generator("benchmark", 0))
+    problem = finetune.PpiFinetuneProblem(setting.network, finetune_sets(setting), settings)
+    return full_transfer(problem, start, LR, generator("benchmark", 0))
 
 
 class MessageLayer(MessagePassing):  # type: ignore[misc]
@@ -337,9 +339,8 @@ def linear(setting: PpiSetting, seeds: int) -> Callable[[], object]:
     start, sets = setting.initial(), finetune_sets(setting)
 
     def run() -> None:
-        generators = [generator("benchmark", seed) for seed in range(seeds)]
-        given = setting.encoder, start.encoder, start.buffers, sets, config.PpiFinetuning()
-        finetune.linear_evaluation(*given, generators)
+        problem = finetune.PpiFinetuneProblem(setting.network, sets, config.PpiFinetuning())
+        linear_evaluation(problem, start, [generator("benchmark", seed) for seed in range(seeds)])
 
     return run
 

@@ -22,6 +22,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from limit import Limit, Step, flop, moved
 from metapt.hypergrad.layers.precision import computing_in
@@ -177,7 +178,8 @@ def finetune_step(transfer: Transfer) -> Step:
     """Return a step of FT of a whole network on the first minibatch of an epoch."""
 
     def run() -> None:
-        loss = next(transfer._losses(transfer._network, transfer._head))
+        features, labels = next(transfer._epoch(transfer._network))
+        loss = F.binary_cross_entropy_with_logits(F.linear(features, *transfer._head.values()), labels)
         transfer._optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         transfer._optimizer.step()

@@ -40,7 +40,7 @@ WRONG: list[tuple[str, int | None, str]] = [
     ("1: 2", 1, "1 is not a key of the config; legal there: results"),
     (
         "mnist: {bptt: {arms: {meta: {unroll_stps: 2}}}}", 1,
-        "mnist.bptt.arms.meta.unroll_stps is not a key of the config (did you mean 'unroll_steps'?); legal there: meth",
+        "mnist.bptt.arms.meta.unroll_stps is not a key of the config (did you mean 'unroll_steps'?); legal there: exte",
     ),
     (
         "mnist: {rotation_mean: {arms: {meta: {inverse: {kind: conjugate_gradient, terms: 3}}}}}", 1,
@@ -123,6 +123,18 @@ WRONG: list[tuple[str, int | None, str]] = [
         "mnist: {bptt: {arms: {bptt: {budget_of: mta}}}}", 1,
         "mnist: bptt.arms.bptt.budget_of is 'mta', which is no arm; legal: bptt, meta",
     ),
+    (
+        "ecg: {full_access: {arms: [meta, simclr]}, arms: {meta: {controls: {simlr: []}}}}", 1,
+        "ecg: arms.meta.controls.simlr is no arm; legal: no_pt, simclr, ",
+    ),
+    (
+        "ecg: {full_access: {arms: [meta, simclr]}, arms: {meta: {pretrain: {temperature: 0.2}}}}", 1,
+        "ecg: arms.meta.controls.simclr: the two differ in pretrain; legal: arms that are equal in it",
+    ),
+    (
+        "ppi: {full_access: {}, arms: {meta: {pretrain_lr: 0.1}}}", 1,
+        "ppi: arms.meta.controls.graph_supervised-slow: the two differ in pretrain_lr; legal: arms that are equal in",
+    ),
     ("ecg: {cost: {arms: [mata]}}", 1, "ecg: cost names the arm 'mata', which is not in arms; legal: no_pt, simclr"),
 ]  # fmt: skip
 
@@ -181,7 +193,7 @@ def test_powers_of_ten_are_whole_numbers_where_they_are_asked_for(tmp_path: Path
 def test_the_workflow_says_which_file_cannot_be_read(
     path: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["snakemake", "all", f"--configfile={tmp_path / path}", "--dry-run"])
+    monkeypatch.setattr(sys, "argv", ["snakemake", "--config", "a=1", f"--configfile={tmp_path / path}", "-n"])
     with pytest.raises(SystemExit, match=f"can't be read: {sentence}"):
         check_command_line()
 
@@ -200,10 +212,11 @@ def test_an_arm_says_only_what_differs() -> None:
         """
     ).mnist.rotation_mean.arms
     default = read("mnist: {rotation_mean: {}}").mnist.rotation_mean.arms
-    k5, terms, gradient = (plain(arms[name]) for name in ("k5", "terms", "gradient"))
+    k5, terms, gradient = (plain(arms[name].to_run()) for name in ("k5", "terms", "gradient"))
     assert list(arms) == ["meta-shared", "k5", "terms", "gradient"]
     assert plain(arms["meta-shared"]) == plain(default["meta-shared"]) | {"meta_lr": 0.2}
-    assert k5 == plain(default["meta"]) | {"unroll_steps": 5}
+    assert [arms[name].extends for name in ("k5", "terms", "gradient")] == ["meta", "k5", "terms"]
+    assert k5 == plain(default["meta"].to_run()) | {"unroll_steps": 5}
     assert terms == k5 | {"inverse": k5["inverse"] | {"terms": 20}}
     assert gradient["inverse"]["kind"] == "conjugate_gradient"
     assert gradient == k5 | {"inverse": gradient["inverse"]}
@@ -211,7 +224,7 @@ def test_an_arm_says_only_what_differs() -> None:
 
 def test_an_arm_of_another_kind_takes_nothing_over() -> None:
     arms = read("mnist: {bptt: {arms: {still: {extends: meta, method: fixed, mean: 10}}}}").mnist.bptt.arms
-    assert plain(arms["still"]) == {"method": "fixed", "heads": "separate", "mean": 10.0}
+    assert plain(arms["still"]) == {"extends": "meta", "method": "fixed", "heads": "separate", "mean": 10.0}
 
 
 def test_plain_knows_no_order_and_no_way_to_write_a_number() -> None:

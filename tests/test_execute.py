@@ -471,6 +471,13 @@ def test_metapt_run_repeats_a_record(entry: Callable[[Run], str], tmp_path: Path
     assert (again / "copy").read_text() == "text on cpu with 1"
 
 
+def test_a_run_that_keeps_no_checkpoint_is_repeated_without_one(entry: Callable[[Run], str], tmp_path: Path) -> None:
+    config = {"name": "me", "checkpoint": ""}
+    assert execute(job(tmp_path, entry(copy), config=config)) == 0
+    assert main(["run", str(tmp_path / "out" / "run.json"), "--into", str(tmp_path / "again")]) == 0
+    assert json.loads((tmp_path / "again" / "run.json").read_text())["config"] == config
+
+
 def test_an_interrupted_run_leaves_no_record_of_the_one_before(entry: Callable[[Run], str], tmp_path: Path) -> None:
     """The record would say that the outputs are those of the earlier run."""
 

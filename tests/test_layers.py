@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from metapt.domain import discover
+
 SOURCE = Path(__file__).parents[1] / "src" / "metapt"
 MODULES = {".".join(path.relative_to(SOURCE).with_suffix("").parts): path for path in sorted(SOURCE.rglob("*.py"))}
 
@@ -75,6 +77,17 @@ def test_domains_do_not_know_one_another(name: str) -> None:
     assert {each.split(".")[1] for each in imported(MODULES[name]) if each.startswith("domains.")} <= {domain}
 
 
+@pytest.mark.parametrize("domain", ["mnist", "ecg", "ppi"])
+def test_adding_an_experiment_touches_one_file_or_one_folder(domain: str) -> None:
+    """Check that modules that are no experiments import none, and that each is found by its file or folder."""
+    inside = f"domains.{domain}.experiments"
+    importing = [name for name in MODULES if not name.startswith(f"{inside}.")]
+    users = [name for name in importing if any(each.startswith(inside) for each in imported(MODULES[name]))]
+    assert users == []
+    places = {path.stem for path in (SOURCE / inside.replace(".", "/")).iterdir() if not path.name.startswith("__")}
+    assert set(discover(f"metapt.{inside}")) == places
+
+
 def test_what_the_plan_is_made_of_needs_no_torch() -> None:
     """Check the modules that the plan imports outside of functions, directly or not."""
     todo, seen = ["plan"], set()
@@ -123,11 +136,13 @@ def test_a_function_does_more_than_forward(name: str) -> None:
 
 
 def test_public_classes_have_names_of_their_own() -> None:
+    """Check all classes but a domain's version of its parent's, such as `PretrainSettings(stages.PretrainSettings)`."""
     names = [
         node.name
         for path in MODULES.values()
         for node in ast.parse(path.read_text(encoding="utf-8")).body
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+        if f".{node.name}" not in "".join(ast.unparse(base) for base in node.bases)
     ]
     assert [name for name, count in Counter(names).items() if count > 1] == []
 
@@ -137,7 +152,7 @@ def test_a_file_is_read_in_one_sitting(name: str) -> None:
     assert len(MODULES[name].read_text(encoding="utf-8").splitlines()) <= 450
 
 
-TRAINING = re.compile(r"domains\.\w+\.(pretrain|finetune|studies\.\w+|experiments\.\w+\.run)")
+TRAINING = re.compile(r"domains\.\w+\.(pretrain|finetune|experiments\.\w+\.run)")
 WITHOUT_TORCH = re.compile(
     r"fetching|evaluation\.(collect|page)|domains\.\w+\.(data\.simulate|experiments\.\w+(\.report)?)"
 )

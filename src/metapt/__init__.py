@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # the same as in _PLACES
     from metapt.training.supervised import finetune_head
     from metapt.twostage.own_problem import headroom
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 __all__ = [
     "Autocast",
     "Checkpoint",

@@ -113,7 +113,7 @@ def validate(raw: Mapping[str, Any], places: Places | None = None) -> Config:
     except _Illegal as error:
         wrong = {error.key: error.said}
     except ValidationError as error:
-        wrong = _sentences(error, resolved)
+        wrong = _sentences(error, resolved, plainly)
     raise ConfigError("\n".join(f"{_place(key, places or {})}{key}{said}" for key, said in wrong.items()))
 
 
@@ -195,7 +195,7 @@ def _resolve(path: str, arms: Json, defaults: Json) -> Json:
             raise _Illegal(path, f" has an arm {name!r}; a name is made of letters, digits, - and _ (64 at most).")
         if arm is False and base is None:
             raise _Illegal(key, f" is false, but no default arm has that name{did_you_mean(name, list(defaults))}.")
-        if isinstance(arm, dict) and "extends" in arm:
+        if isinstance(arm, dict) and arm.get("extends") is not None:
             parent = arm["extends"]
             if parent not in names:
                 hint = did_you_mean(parent, names)
@@ -220,51 +220,68 @@ def _place(key: str, places: Places) -> str:
     return f"{places[max(around, key=len)]}: " if around else ""
 
 
-def _sentences(error: ValidationError, raw: Json) -> dict[str, str]:
-    """Return for each illegal key what pydantic says of it.
+def _sentences(error: ValidationError, raw: Json, written: Json) -> dict[str, str]:
+    """Return for each illegal key what pydantic says of it; `written` is the config before arms are resolved.
 
     Where a key takes a number or a list, pydantic says of a list with a wrong item that it is no number, too; only what
-    it says of the item is kept.
+    it says of the item is kept. An arm is not told what is said of the arm whose key it takes over.
     """
     found: dict[str, str] = {}
     for each in error.errors(include_url=False):
         key, said = _sentence(each, raw)
         if key not in found or each["type"] == "value_error":
             found[key] = said
-    return {key: said for key, said in found.items() if not any(other.startswith(f"{key}.") for other in found)}
+    own = {key: said for key, said in found.items() if _is_written(key, written)}
+    return {
+        key: said
+        for key, said in found.items()
+        if not any(other.startswith(f"{key}.") for other in found) and (key in own or said not in own.values())
+    }
+
+
+def _is_written(key: str, raw: Any) -> bool:
+    """Return whether a dotted key is in the config `raw`."""
+    for part in key.split("."):
+        if isinstance(raw, list):
+            return True
+        if not isinstance(raw, dict) or part not in raw:
+            return False
+        raw = raw[part]
+    return True
 
 
 def _sentence(error: ErrorDetails, raw: Json) -> tuple[str, str]:
     """Return the key with an error, and the rest of the sentence about it."""
     kind, value = error["type"], error["input"]
     if kind in ("extra_forbidden", "missing"):
-        *loc, name = error["loc"]
-        keys, section, nodes = _locate(loc, raw)
+        keys, section, nodes = _locate(error["loc"][:-1], raw)
+        name = str(error["loc"][-1])
         nodes = of_same_kind(nodes, section)
-        key = ".".join([*keys, str(name)])
-        if kind == "missing":
-            return key, f" is missing; it must be {either([each for node in nodes for each in below(node, name)])}."
-        legal = {each: value for node in nodes for each, value in node.get("properties", {}).items()}
-        outer = [
-            each for each, value in legal.items() if any(name in it.get("properties", {}) for it in sections(value))
-        ]
-        inner = [".".join([*keys, each, str(name)]) for each in outer]
-        further = f" (it belongs further in: {' or '.join(inner[:3])})" if inner else ""
-        hint = did_you_mean(name, list(legal)) or further
-        return key, f" is not a key of the config{hint}; legal there: {', '.join(legal)}."
+        legal = either([each for node in nodes for each in below(node, error["loc"][-1])])
+        said = f" is missing; it must be {legal}." if kind == "missing" else _unknown(keys, name, nodes)
+        return ".".join([*keys, name]), said
     keys, _, nodes = _locate(error["loc"], raw)
     key = ".".join(keys)
     if kind in ("union_tag_not_found", "union_tag_invalid"):
         name = error["ctx"]["discriminator"].strip("'")
-        words = choices([node["properties"][name] for node in sections({"anyOf": nodes})])
+        words = choices([node["properties"][name] for node in nodes if "properties" in node])
         wrong = f"is {value[name]!r}{did_you_mean(value[name], words)}" if name in value else "is missing"
         return f"{key}.{name}", f" {wrong}; legal: {', '.join(words)}."
     if kind == "value_error":
         return key, f"{': ' if key else ''}{error['ctx']['error']}."
-    nodes = sections({"anyOf": nodes}) or nodes
+    nodes = [node for node in nodes if node.get("type") == "object"] or nodes
     given = "empty" if value is None else str(value).lower() if isinstance(value, bool) else repr(value)
     shown = given if len(given) <= 60 else f"{given[:57]}..."
     return key, f" is {shown}, but must be {either(nodes)}{did_you_mean(value, choices(nodes))}."
+
+
+def _unknown(keys: list[str], name: str, nodes: list[Json]) -> str:
+    """Return what is said of a key that its section, of which `nodes` are the schemas, has not."""
+    legal = {key: value for node in nodes for key, value in node.get("properties", {}).items()}
+    inner = [key for key, value in legal.items() if any(name in each.get("properties", {}) for each in sections(value))]
+    places = " or ".join(".".join([*keys, key, name]) for key in inner[:3])
+    hint = did_you_mean(name, list(legal)) or (f" (it belongs further in: {places})" if inner else "")
+    return f" is not a key of the config{hint}; legal there: {', '.join(legal)}."
 
 
 def _locate(loc: Sequence[str | int], raw: Any) -> tuple[list[str], Any, list[Json]]:

@@ -72,7 +72,7 @@ def check_command_line() -> None:
     The workflow's profiles call this function, because Snakemake reads these files before the Snakefile and would end
     with a traceback, as it would where the home folder can't be written.
     """
-    parser = argparse.ArgumentParser(add_help=False)
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--configfile", "--configfiles", nargs="+", action="extend", type=Path, default=[])
     try:
         find_caches()

@@ -25,8 +25,11 @@ MODELS = "models of the config, whose values are parameters of the jobs; what el
 EXCLUDED = {
     "config": MODELS,
     "sections": MODELS,
+    "twostage.stages": MODELS,
     "domains.*.config": MODELS,
+    "domains.*.stages": MODELS,
     "jobs": "which jobs there are and where their files lie; what a job gets is among its parameters",
+    "twostage.jobs": "as jobs",
     "domains.*.jobs": "as jobs",
     "errors": "what people read when a job ends without numbers",
     "files": "writes what it is given, whole or not at all",

@@ -13,7 +13,7 @@ from pydantic import Field, create_model
 
 from metapt.evaluation.experiment import SUMMARY, Experiment, Needs
 from metapt.jobs import Job, Jobs
-from metapt.sections import DomainSection, plain
+from metapt.sections import DomainSection, SummarySettings, plain
 
 
 @dataclass(frozen=True)
@@ -50,13 +50,12 @@ class Domain:
             name=f"{self.name}/{key}",
             entry=summary_module(f"domains.{self.name}.experiments", key),
             config=plain(
-                {
-                    "domain": self.name,
-                    "experiment": key,
-                    "settings": _settings(jobs.config, section.arm_names()),
-                    "section": section,
-                    "words": needs.words,
-                }
+                SummarySettings(
+                    domain=self.name,
+                    experiment=key,
+                    settings=_settings(jobs.config, [*section.arm_names(), *needs.arms]),
+                    section=plain(section),
+                )
             ),
             inputs=_inputs(needs, jobs.sharing, section.arm_names()),
             outputs={name: f"{folder}/{file}" for name, file in SUMMARY.items()},

@@ -178,7 +178,7 @@ def measure(job: Job, inputs: Files, folder: Path, device: str, allowance: float
 
     Raises MachineError if the job breaks off.
     """
-    config = job.config | ({"checkpoint": f"{folder}/checkpoint.pt"} if "checkpoint" in job.config else {})
+    config = job.config | ({"checkpoint": f"{folder}/checkpoint.pt"} if job.config.get("checkpoint") else {})
     outputs = {name: f"{folder}/{Path(path).name}" for name, path in job.outputs.items()}
     trial = replace(job, config=config, inputs=inputs, outputs=outputs, record=f"{folder}/run.json", log="")
     folder.mkdir(parents=True, exist_ok=True)

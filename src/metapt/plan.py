@@ -11,6 +11,7 @@ from metapt.config_files import read_one
 from metapt.errors import ConfigError
 from metapt.jobs import Job, Place
 from metapt.registry import DOMAINS, domain
+from metapt.sections import CollectSettings, PageDomain, PageExperiment, PageSettings, plain
 
 SOURCES = Path(__file__).with_name("sources.yaml")
 """The public data that the package lists."""
@@ -94,7 +95,7 @@ class Plan:
             stage="collect",
             name="collect",
             entry="evaluation.collect",
-            config={"experiments": names, "stand_ins": stand_ins},
+            config=plain(CollectSettings(experiments=names, stand_ins=stand_ins)),
             inputs={f"{name}/{what}": ends[name].outputs[what] for name in names for what in ("metrics", "claims")},
             outputs={
                 "metrics": f"{config.results}/metrics.csv",
@@ -113,9 +114,18 @@ class Plan:
             record, section = domain(name), getattr(config, name)
             keys = [key for key, _ in section.experiments()]
             known = {key: record.experiments[key] for key in keys}
-            titles = [{"key": key, "title": each.title, "figure": each.figure_title} for key, each in known.items()]
-            data = {"source": getattr(section, "source", ""), "stand_in": section.stand_in}
-            shown.append({"name": name, "title": record.title, **data, "experiments": titles})
+            shown.append(
+                PageDomain(
+                    name=name,
+                    title=record.title,
+                    source=getattr(section, "source", ""),
+                    stand_in=section.stand_in,
+                    experiments=[
+                        PageExperiment(key=key, title=each.title, figure=each.figure_title)
+                        for key, each in known.items()
+                    ],
+                )
+            )
             for key in keys:
                 end = self.summary(f"{name}_{key}")
                 wanted = {what: end.outputs[what] for what in ("claims", "differences", "table_html", "figure_svg")}
@@ -127,7 +137,7 @@ class Plan:
             stage="page",
             name="page",
             entry="evaluation.page",
-            config={"domains": shown},
+            config=plain(PageSettings(domains=shown)),
             inputs=inputs,
             outputs={"page": f"{config.results}/index.html"},
             record=f"{config.results}/index.run.json",

@@ -190,7 +190,8 @@ def repeat(record: Path, into: Path, device: str | None, threads: int | None) ->
     own = {record.resolve().parent, *(Path(path).resolve().parent for path in found["outputs"].values())}
     if into.resolve() in own:
         raise ConfigError(f"--into {into} is the folder of the recorded run itself; name another one.")
-    config = found["config"] | ({"checkpoint": str(into / "checkpoint.pt")} if "checkpoint" in found["config"] else {})
+    resumed = bool(found["config"].get("checkpoint"))
+    config = found["config"] | ({"checkpoint": str(into / "checkpoint.pt")} if resumed else {})
     job = Job(
         stage=found["stage"],
         name=found["name"],

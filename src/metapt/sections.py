@@ -59,6 +59,45 @@ class ArmSection(Section):
         return self.model_copy(update=own)
 
 
+class SummarySettings(JobSettings):
+    """What a job reads that summarises an experiment."""
+
+    experiment: str  # its key
+    settings: dict[str, Any]  # the domain's section, without experiments and arms that the summary does not need
+    section: dict[str, Any]  # the experiment's section
+
+
+class CollectSettings(JobSettings):
+    """What the job reads that collects all experiments."""
+
+    experiments: list[str]  # their names, such as `mnist_bptt`, in the order of the tables
+    stand_ins: list[str]  # those whose data only stand in for the paper's, which the headline table leaves out
+
+
+class PageExperiment(Section):
+    """An experiment on the page."""
+
+    key: str
+    title: str
+    figure: str  # title of its figure; empty: as its table
+
+
+class PageDomain(Section):
+    """A domain on the page."""
+
+    name: str
+    title: str
+    source: str
+    stand_in: bool
+    experiments: list[PageExperiment]
+
+
+class PageSettings(JobSettings):
+    """What the job reads that writes the page."""
+
+    domains: list[PageDomain]
+
+
 class ExperimentSection(Section):
     """The settings of an experiment."""
 

@@ -14,14 +14,15 @@ import torch
 from metapt.domains.ecg import problem
 from metapt.domains.ecg.arms import typical_displacement
 from metapt.domains.ecg.augment import draw
-from metapt.domains.ecg.config import EcgMeta, Simclr, Warp
+from metapt.domains.ecg.config import EcgMeta, EcgPretraining, Simclr, Warp
 from metapt.domains.ecg.data.sources import CLASSES
+from metapt.domains.ecg.experiments.augmentations import run as augmentations
+from metapt.domains.ecg.experiments.augmentations.run import displacements, strengths, views
+from metapt.domains.ecg.experiments.augmentations.settings import ViewsSettings
 from metapt.domains.ecg.policy import SCALE
 from metapt.domains.ecg.quantities import DISPLACEMENT, LABELS, ORIGINAL, viewed
 from metapt.domains.ecg.resnet1d import initial_pretrained
 from metapt.domains.ecg.setting import policy_of
-from metapt.domains.ecg.studies import augmentations
-from metapt.domains.ecg.studies.augmentations import displacements, strengths, views
 from metapt.errors import DataError
 from metapt.evaluation import metrics
 from metapt.machine import Machine
@@ -58,18 +59,9 @@ def run(folder: Path, arms: dict[str, Any], normal: list[int]) -> tuple[dict[str
                 meta[SCALE] = torch.tensor(LEARNED * (1 + seed))
             inputs[f"pretrained/{name}/{seed}"] = folder / f"{name}{seed}.pt"
             save_pretrained(Learned(initial_pretrained(2, generator("encoder")), meta), folder / f"{name}{seed}.pt")
-    config = {
-        "domain": "ecg",
-        "arms": {name: arm.model_dump() for name, arm in arms.items()},
-        "seeds": SEEDS,
-        "meta_size": 2,
-        "split": "patients",
-        "width": 2,
-        "samples": 1000,
-        "pretrain": {},
-    }
+    settings = ViewsSettings(domain="ecg", arms=arms, seeds=SEEDS, width=2, samples=1000, pretrain=EcgPretraining())
     outputs = {name: folder / f"{name}.csv" for name in ("metrics", "series")}
-    augmentations.run(config, inputs, outputs, Machine())
+    augmentations.run(settings, inputs, outputs, Machine())
     series = metrics.read_series(outputs["series"])
     shown = {
         str(name): part.pivot(index="replicate", columns="step", values="value").to_numpy()
@@ -121,25 +113,9 @@ def test_views_are_those_of_pretraining(warp: Warp) -> None:
     torch.testing.assert_close(ours, problem.views(policy, meta, signal.unsqueeze(0), draws))
 
 
-def test_strengths_are_those_of_minibatches() -> None:
-    """The warp network normalises over the minibatch, so that more ECGs are processed in parts."""
-    policy = policy_of(PAPER)
-    meta = policy.initial(generator("meta"))
-    signals = torch.randn(300, 64, 12, generator=generator("signals"))
-    found = strengths(policy, meta, signals)
-    torch.testing.assert_close(found[:256], policy.strength(meta, signals[:256]))
-    torch.testing.assert_close(found[256:], policy.strength(meta, signals[256:]))
-
-
 @pytest.mark.parametrize("warp", [STABLE, Warp(initial=0.25)], ids=["stable", "paper"])
 def test_displacements_between_the_points_of_the_grid(warp: Warp) -> None:
-    policy = policy_of(warp)
-    strength = torch.tensor([0.0, 0.37, 2.9, 7.3])
-    found = displacements(policy, strength, 400)
+    policy, strength = policy_of(warp), torch.tensor([0.0, 0.37, 2.9, 7.3])
     exact = [float(typical_displacement(policy, each, 400)) for each in strength]
-    np.testing.assert_allclose(found, exact, rtol=1e-2, atol=1e-6)
-    assert list(displacements(policy, torch.zeros(2), 400)) == [0.0, 0.0]
-
-
-def test_a_strength_that_is_no_number_shows() -> None:
-    assert np.isnan(displacements(policy_of(STABLE), torch.full((2,), math.nan), 400)).all()
+    np.testing.assert_allclose(displacements(policy, strength, 400), exact, rtol=1e-2, atol=1e-6)
+    assert np.isnan(displacements(policy, torch.full((2,), math.nan), 400)).all()

@@ -14,23 +14,33 @@ from metapt.domains.ecg.batches import SimclrBatches, SupervisedBatches, Views
 from metapt.domains.ecg.data.dataset import Dataset
 
 PRETRAIN, TRAIN, VALIDATION = np.arange(0, 20), np.arange(20, 32), np.arange(40, 45)
+SETS = {"train": (TRAIN, 4), "validation": (VALIDATION, 5)}
+FOLDS = {"folds": (np.arange(20, 45), 3)}
+Make = Callable[..., Any]
 
 
-def views(dataset: Dataset, seed: int = 0) -> Callable[[str], Views]:
-    return lambda name: Views(name, seed, dataset.samples, 12, "uniform", "cpu", crop=0.5, noise=0.1)
+def views(dataset: Dataset, seed: int, **strengths: float) -> Callable[[str], Views]:
+    given = {"crop": 0.5, "noise": 0.1} | strengths
+    return lambda name: Views(name, seed, dataset.samples, 12, "uniform", "cpu", **given)
 
 
-def simclr(dataset: Dataset, seed: int = 0, labelled: bool = True, size: int = 8) -> SimclrBatches:
-    sets = {"train": (TRAIN, 4), "validation": (VALIDATION, 5)} if labelled else {}
-    return SimclrBatches(dataset, PRETRAIN, size, views(dataset, seed), sets, seed)
+def simclr(
+    dataset: Dataset, seed: int = 0, size: int = 8, sets: dict[str, Any] = SETS, permuted: bool = False
+) -> SimclrBatches:
+    return SimclrBatches(dataset, PRETRAIN, size, views(dataset, seed), sets, seed, permuted_labels=permuted)
+
+
+def cross_fitted(dataset: Dataset, seed: int = 0) -> SimclrBatches:
+    return simclr(dataset, seed, sets=FOLDS)
 
 
 def supervised(dataset: Dataset, seed: int = 0) -> SupervisedBatches:
-    return SupervisedBatches(dataset, views(dataset, seed), {"train": (TRAIN, 4), "validation": (VALIDATION, 5)}, seed)
+    return SupervisedBatches(dataset, views(dataset, seed), SETS, seed)
 
 
-def members(dataset: Dataset, signals: torch.Tensor) -> list[int]:
+def members(dataset: Dataset, *batches: Any) -> list[int]:
     every = dataset.signals(np.arange(70)).flatten(1)
+    signals = torch.cat([batch.signals for batch in batches])
     return [int((every == signal.flatten()).all(1).nonzero().item()) for signal in signals]
 
 
@@ -44,54 +54,43 @@ def test_pt_minibatches_are_those_of_the_pt_set_with_draws_for_two_views(dataset
     batches = simclr(dataset)
     for _ in range(3):
         first, second = batches.pretrain(), batches.pretrain()
-        indices = members(dataset, torch.cat([first.signals, second.signals]))
-        assert len(set(indices)) == 16  # one pass, without replacement; the last four are dropped
+        indices = members(dataset, first, second)
+        assert len(set(indices)) == 16, "one pass, without replacement; the last four are dropped"
         assert set(indices) <= set(PRETRAIN)
         assert first.draws.velocity.shape == (16, 64)
         assert first.draws.noise.shape == (16, 64, 12)
         assert not equal(first.draws, second.draws)
-        assert len(set(first.draws.jitter.tolist())) == 16  # each view its own
+        assert len(set(first.draws.jitter.tolist())) == 16, "each view has its own"
+    assert len(simclr(dataset, size=256).pretrain().signals) == 20, "never more than the set"
 
 
-def test_ft_minibatches_are_those_of_their_sets_with_their_labels(dataset: Dataset) -> None:
-    batches = simclr(dataset)
-    passed = [batches.train() for _ in range(3)]
-    indices = [index for batch in passed for index in members(dataset, batch.signals)]
-    assert sorted(indices) == TRAIN.tolist()
+@pytest.mark.parametrize(("make", "draw"), [(simclr, "train"), (simclr, "validation"), (supervised, "pretrain")])
+def test_labelled_minibatches_are_those_of_their_sets_with_their_labels(
+    dataset: Dataset, make: Make, draw: str
+) -> None:
+    batches = make(dataset)
+    passed = [getattr(batches, draw)() for _ in range(1 if draw == "validation" else 3)]
+    indices = members(dataset, *passed)
+    assert sorted(indices) == (VALIDATION if draw == "validation" else TRAIN).tolist()
     assert torch.equal(torch.cat([batch.labels for batch in passed]), dataset.labels(np.array(indices)))
-    whole = batches.validation()
-    assert sorted(members(dataset, whole.signals)) == VALIDATION.tolist()
+    if make is supervised:
+        assert passed[0].draws.velocity.shape == (4, 64), "one view"
 
 
 def test_permuted_labels_are_those_of_the_set_and_nothing_else_changes(dataset: Dataset) -> None:
-    given, sets = simclr(dataset), {"train": (TRAIN, 4), "validation": (VALIDATION, 5)}
-    permuted = SimclrBatches(dataset, PRETRAIN, 8, views(dataset), sets, 0, permuted_labels=True)
-    again = SimclrBatches(dataset, PRETRAIN, 8, views(dataset), sets, 0, permuted_labels=True)
-    for draw in (SimclrBatches.train, SimclrBatches.validation):
-        ours, theirs = ([draw(batches) for _ in range(3)] for batches in (permuted, given))
+    given, permuted, again = simclr(dataset), simclr(dataset, permuted=True), simclr(dataset, permuted=True)
+    for draw in ("train", "validation"):
+        theirs, ours, same = ([getattr(each, draw)() for _ in range(3)] for each in (given, permuted, again))
         assert equal([batch.signals for batch in ours], [batch.signals for batch in theirs])
-        labels, before = (torch.cat([batch.labels for batch in each]) for each in (ours, theirs))
+        before, labels, others = (torch.cat([batch.labels for batch in each]) for each in (theirs, ours, same))
         assert not torch.equal(labels, before)
         assert sorted(labels.tolist()) == sorted(before.tolist())
-        assert torch.equal(labels, torch.cat([draw(again).labels for _ in range(3)]))
+        assert torch.equal(labels, others)
     assert equal(permuted.pretrain(), given.pretrain())
 
 
-def test_minibatches_are_never_larger_than_the_set(dataset: Dataset) -> None:
-    assert len(simclr(dataset, size=256).pretrain().signals) == 20
-
-
-def test_supervised_minibatches_are_labelled_with_draws_for_one_view(dataset: Dataset) -> None:
-    batches = supervised(dataset)
-    passed = [batches.pretrain() for _ in range(3)]
-    indices = [index for batch in passed for index in members(dataset, batch.signals)]
-    assert sorted(indices) == TRAIN.tolist()
-    assert torch.equal(torch.cat([batch.labels for batch in passed]), dataset.labels(np.array(indices)))
-    assert passed[0].draws.velocity.shape == (4, 64)
-
-
 def test_arms_see_the_same_minibatches_whatever_labels_they_use_and_seeds_see_others(dataset: Dataset) -> None:
-    first, unlabelled, other = simclr(dataset), simclr(dataset, labelled=False), simclr(dataset, seed=1)
+    first, unlabelled, other = simclr(dataset), simclr(dataset, sets={}), simclr(dataset, seed=1)
     first.train()
     first.validation()
     a, b, c = (batches.pretrain() for batches in (first, unlabelled, other))
@@ -100,63 +99,59 @@ def test_arms_see_the_same_minibatches_whatever_labels_they_use_and_seeds_see_ot
     assert not equal(a.draws, c.draws)
 
 
-@pytest.mark.parametrize("make", [simclr, supervised])
-def test_the_minibatches_of_hypergradients_leave_those_of_pt_as_they_are(dataset: Dataset, make: Any) -> None:
+@pytest.mark.parametrize(("make", "of"), [(simclr, PRETRAIN), (supervised, TRAIN)])
+def test_the_minibatches_of_hypergradients_pass_over_the_pt_set_and_leave_those_of_pt_as_they_are(
+    dataset: Dataset, make: Make, of: np.ndarray
+) -> None:
     alone, beside = make(dataset), make(dataset)
+    passed = []
     for _ in range(6):
-        own = beside.hypergradient()
+        passed.append(beside.hypergradient())
         pretrain = alone.pretrain()
         assert equal(pretrain, beside.pretrain())
         assert equal(alone.train(), beside.train())
-        assert own.signals.shape == pretrain.signals.shape
-        assert not equal(own.signals, pretrain.signals)
-        assert not equal(own.draws, pretrain.draws)
-
-
-@pytest.mark.parametrize(("make", "members_of"), [(simclr, PRETRAIN), (supervised, TRAIN)])
-def test_the_minibatches_of_hypergradients_pass_over_the_whole_pt_set(
-    dataset: Dataset, make: Any, members_of: np.ndarray
-) -> None:
-    batches = make(dataset)
-    passed = [batches.hypergradient() for _ in range(len(members_of) // len(make(dataset).pretrain().signals))]
-    seen = members(dataset, torch.cat([batch.signals for batch in passed]))
+        assert not equal(passed[-1].signals, pretrain.signals)
+        assert not equal(passed[-1].draws, pretrain.draws)
+    seen = members(dataset, *passed[: len(of) // len(pretrain.signals)])
     assert len(set(seen)) == len(seen)
-    assert set(seen) <= set(members_of)
-
-
-def cross_fitted(dataset: Dataset, seed: int = 0) -> SimclrBatches:
-    return SimclrBatches(dataset, PRETRAIN, 8, views(dataset, seed), {"folds": (np.arange(20, 45), 3)}, seed)
+    assert set(seen) <= set(of)
 
 
 def test_each_pass_deals_patients_out_to_other_folds(dataset: Dataset) -> None:
-    batches = cross_fitted(dataset)
+    batches, other = cross_fitted(dataset), cross_fitted(dataset, seed=1)
     passes = [
-        [members(dataset, batch.signals) for batch in (batches.train(), batches.validation(), batches.train())]
-        for _ in "12"
+        [members(dataset, batch) for batch in (each.train(), each.validation(), each.train())]
+        for each in (batches, batches, other)
     ]
-    assert all(sorted(index for fold in folds for index in fold) == list(range(20, 45)) for folds in passes)
-    assert passes[0] != passes[1]
+    assert all(first != second for first, second in zip(passes, passes[1:] + passes[:1], strict=True))
     for folds in passes:
+        assert sorted(index for fold in folds for index in fold) == list(range(20, 45))
         patients = [set(dataset.records.patients[fold]) for fold in folds]
         assert sum(map(len, patients)) == len(set.union(*patients)) < 25
-    other = cross_fitted(dataset, seed=1)
-    assert [members(dataset, batch.signals) for batch in (other.train(), other.validation(), other.train())] != passes[
-        0
-    ]
     batch = batches.train()
-    assert torch.equal(batch.labels, dataset.labels(np.array(members(dataset, batch.signals))))
+    assert torch.equal(batch.labels, dataset.labels(np.array(members(dataset, batch))))
 
 
 @pytest.mark.parametrize("make", [simclr, supervised, cross_fitted])
-def test_saved_minibatches_go_on_to_the_same_bits(dataset: Dataset, make: Any) -> None:
-    batches = make(dataset)
-    for _ in range(4):
-        batches.pretrain(), batches.hypergradient(), batches.train(), batches.validation()
+def test_saved_minibatches_go_on_to_the_same_bits(dataset: Dataset, make: Make) -> None:
+    def drawn(batches: Any) -> list[Any]:
+        return [getattr(batches, kind)() for kind in 4 * ("pretrain", "hypergradient", "train", "validation")]
+
+    batches, again = make(dataset), make(dataset)
+    drawn(batches)
     file = io.BytesIO()
     torch.save(batches.state_dict(), file)
     file.seek(0)
-    again = make(dataset)
     again.load_state_dict(torch.load(file, weights_only=True))
-    for _ in range(4):
-        for kind in ("pretrain", "hypergradient", "train", "validation"):
-            assert equal(getattr(batches, kind)(), getattr(again, kind)())
+    assert equal(drawn(batches), drawn(again))
+
+
+def test_views_have_the_same_draws_whatever_their_strengths(dataset: Dataset) -> None:
+    usual, strong = (
+        SimclrBatches(dataset, PRETRAIN, 8, views(dataset, 0, **given), {}, 0).pretrain().draws
+        for given in ({}, {"crop": 0.9, "noise": 0.3})
+    )
+    torch.testing.assert_close(strong.crop_length, usual.crop_length * 1.8)
+    torch.testing.assert_close(strong.jitter, usual.jitter * 3)
+    for name in ("crop_start", "noise", "velocity"):
+        assert torch.equal(getattr(strong, name), getattr(usual, name))

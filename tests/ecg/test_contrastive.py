@@ -23,7 +23,7 @@ def by_hand(z: Tensor, temperature: float) -> float:
         return float(z[i] @ z[k] / (z[i].norm() * z[k].norm()) / temperature)
 
     for i in range(count):
-        j = i + count // 2 if i < count // 2 else i - count // 2
+        j = (i + count // 2) % count
         total -= s(i, j) - math.log(sum(math.exp(s(i, k)) for k in range(count) if k != i))
     return total / count
 
@@ -35,44 +35,15 @@ def test_it_is_the_double_loop(temperature: float, count: int) -> None:
     assert float(nt_xent(z, temperature)) == pytest.approx(by_hand(z, temperature), rel=1e-12, abs=1e-12)
 
 
-@pytest.mark.parametrize("count", [2, 6, 64])
-def test_equal_projections_cost_log_of_the_number_of_others(count: int) -> None:
-    assert float(nt_xent(torch.ones(count, 3).double(), 0.5)) == pytest.approx(math.log(count - 1))
-
-
-def test_only_directions_count() -> None:
-    z = projections()
-    scale = torch.arange(1.0, 9.0).double().unsqueeze(1)
-    torch.testing.assert_close(nt_xent(z * scale, 0.5), nt_xent(z, 0.5))
-
-
-def test_the_order_of_examples_does_not_count_and_which_views_belong_together_does() -> None:
-    z = projections()
-    order = torch.tensor([2, 0, 3, 1])
-    torch.testing.assert_close(nt_xent(torch.cat([z[:4][order], z[4:][order]]), 0.5), nt_xent(z, 0.5))
-    torch.testing.assert_close(nt_xent(torch.cat([z[4:], z[:4]]), 0.5), nt_xent(z, 0.5))
-    assert abs(float(nt_xent(torch.cat([z[:4], z[4:][order]]), 0.5) - nt_xent(z, 0.5))) > 1e-3
-
-
 def test_its_derivatives_are_those_of_finite_differences() -> None:
     z = projections().requires_grad_()
     assert torch.autograd.gradcheck(lambda z: nt_xent(z, 0.5), (z,))
     assert torch.autograd.gradgradcheck(lambda z: nt_xent(z, 0.5), (z,))
 
 
-def test_no_view_is_compared_with_itself() -> None:
-    values = similarities(projections(), 0.5)
-    assert (values.diagonal() == -torch.inf).all()
-    torch.testing.assert_close(values, values.T)
-    assert values[~torch.eye(8, dtype=torch.bool)].abs().max() <= 2
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_the_loss_is_convex_in_the_similarities(seed: int) -> None:
-    at = 3 * projections(seed, 6, 6)
-    hessian = torch.autograd.functional.hessian(cross_entropy, at).reshape(36, 36)
-    assert torch.linalg.eigvalsh(hessian).min() > -1e-12
-    at = similarities(projections(seed, 6), 0.5)
-    hessian = torch.autograd.functional.hessian(cross_entropy, at).reshape(36, 36)
-    assert hessian.isfinite().all()
-    assert torch.linalg.eigvalsh(hessian).min() > -1e-12
+    for at in (3 * projections(seed, 6, 6), similarities(projections(seed, 6), 0.5)):
+        hessian = torch.autograd.functional.hessian(cross_entropy, at).reshape(36, 36)
+        assert hessian.isfinite().all()
+        assert torch.linalg.eigvalsh(hessian).min() > -1e-12

@@ -1,64 +1,72 @@
-"""PT, meta-updates and FT of ECGs on a rehearsed device: the CPU's numbers, and where they wait for the device."""
+"""PT, meta-updates and FT of ECGs on a rehearsed device: the CPU's numbers, where they wait, and what they launch."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from metapt.domains.ecg import config
 from metapt.domains.ecg.arms import meta_loop, warp_numbers
-from metapt.domains.ecg.config import EcgFinetuning, EcgPretraining, Warp
+from metapt.domains.ecg.config import EcgFinetuning, EcgMeta, Warp
 from metapt.domains.ecg.data.dataset import Dataset
-from metapt.domains.ecg.finetune import Labelled, Sets, full_transfer, linear_evaluation
-from metapt.domains.ecg.resnet1d import Encoder, initial_pretrained
+from metapt.domains.ecg.finetune import EcgFinetuneProblem, Labelled, Sets
+from metapt.domains.ecg.resnet1d import initial_pretrained
 from metapt.domains.ecg.setting import Setting, policy_of
 from metapt.hypergrad import Pretrained
 from metapt.hypergrad.layers import pairs
 from metapt.method import ConjugateGradients
-from metapt.training.checkpoint import Checkpoint
 from metapt.training.pretraining import Pretrainer
 from metapt.training.seeds import generator
+from metapt.twostage.finetuning import full_transfer, linear_evaluation
 
 Rehearse = Callable[..., dict[str, int]]
+Make = Callable[..., Setting]
 WIDTH = 2
-ENCODER = Encoder(WIDTH)
 NETWORK = Warp(smoothing="velocity", scale="log", initial=4.0, network_width=2)
 SQUARE = Warp(initial=0.2, network_width=0)
-ARMS = {
-    "unrolled": config.EcgMeta(warp=SQUARE, pretrain_steps=2, warmup_epochs=0.5, batch_size=6),
-    "with steps of the head": config.EcgMeta(
-        warp=NETWORK, pretrain_steps=3, warmup_epochs=0.5, batch_size=6, head_steps_between_updates=1, recompute=True
-    ),
-    "fitted": config.EcgMeta(
-        warp=NETWORK,
-        pretrain_steps=2,
-        warmup_epochs=0.5,
-        unroll="fitted",
-        folds=3,
-        curvature="gauss_newton",
-        inverse=ConjugateGradients(kind="conjugate_gradient", max_steps=2, rtol=1e-2, damping=1e-3),
-        average_decay=0.5,
-        reuse_gradient=True,
-    ),
-}
 NEUMANN = {"hypergrad.inverse: Neumann.__call__": 1}
-SOLVERS: dict[str, dict[str, int]] = {
-    "unrolled": NEUMANN,
-    "with steps of the head": NEUMANN | {"training.meta: MetaPretraining._head_step": 2},
-    "fitted": {},
-}
 NEWTON = {
     "hypergrad.finetune: FittedHead._fit",
     "hypergrad.finetune: FittedHead._search",
     "hypergrad.inverse: ConjugateGradient.__call__",
 }
+UPDATES: dict[str, tuple[EcgMeta, dict[str, int]]] = {
+    "unrolled": (EcgMeta(warp=SQUARE, pretrain_steps=2, warmup_epochs=0.5, batch_size=6), NEUMANN),
+    "with steps of the head": (
+        EcgMeta(
+            warp=NETWORK,
+            pretrain_steps=3,
+            warmup_epochs=0.5,
+            batch_size=6,
+            head_steps_between_updates=1,
+            recompute=True,
+        ),
+        NEUMANN | {"training.meta: MetaPretraining._head_step": 2},
+    ),
+    "fitted": (
+        EcgMeta(
+            warp=NETWORK,
+            pretrain_steps=2,
+            warmup_epochs=0.5,
+            unroll="fitted",
+            folds=3,
+            curvature="gauss_newton",
+            inverse=ConjugateGradients(kind="conjugate_gradient", max_steps=2, rtol=1e-2, damping=1e-3),
+            average_decay=0.5,
+            reuse_gradient=True,
+        ),
+        {},
+    ),
+}
+"""Arm, and where its solvers wait."""
 FINETUNING = EcgFinetuning.model_validate({"epochs": 4, "batch_size": 16, "linear_epochs": 6})
+PARAMETERS = 60
+"""Of the encoder."""
 
 
 @pytest.fixture(autouse=True)
@@ -67,14 +75,19 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pairs, "faster", lambda *given: False)
 
 
-def setting_on(device: str, dataset: Dataset, folder: Path) -> Setting:
-    settings = EcgPretraining(signals=24, epochs=20, batch_size=6, lr=1e-3)
-    there = dataclasses.replace(dataset, device=device)
-    return Setting(there, WIDTH, settings, 0, 25, "patients", lambda part: Checkpoint(folder / f"{part}.pt", "a test"))
+@pytest.fixture
+def setting_on(make: Make) -> Make:
+    """Return a function (device) -> setting of 80 PT steps there."""
+
+    def setting(device: str) -> Setting:
+        made = make(epochs=20)
+        return dataclasses.replace(made, dataset=dataclasses.replace(made.dataset, device=device))
+
+    return setting
 
 
-def plain(warp: Warp, dataset: Dataset, folder: Path, device: str) -> Callable[[], Pretrained]:
-    setting, policy = setting_on(device, dataset, folder), policy_of(warp)
+def plain(setting_on: Make, warp: Warp, device: str) -> Callable[[], Pretrained]:
+    setting, policy = setting_on(device), policy_of(warp)
     trainer = Pretrainer(setting.problem(policy), setting.batches(), setting.initial(), setting.optimizer)
     meta = setting.initial_meta(policy)
 
@@ -87,19 +100,21 @@ def plain(warp: Warp, dataset: Dataset, folder: Path, device: str) -> Callable[[
 
 
 @pytest.mark.parametrize("warp", [NETWORK, SQUARE], ids=["network", "square"])
-def test_a_pt_step_waits_nowhere(warp: Warp, dataset: Dataset, tmp_path: Path, rehearse: Rehearse) -> None:
-    assert rehearse(partial(plain, warp, dataset, tmp_path)) == {}
+def test_a_pt_step_waits_nowhere(warp: Warp, setting_on: Make, rehearse: Rehearse) -> None:
+    assert rehearse(partial(plain, setting_on, warp)) == {}
 
 
 @pytest.mark.gpu
-def test_nor_does_it_on_a_gpu(dataset: Dataset, tmp_path: Path, queue_on_gpu: Callable[..., None]) -> None:
-    queue_on_gpu(partial(plain, NETWORK, dataset, tmp_path))
+def test_nor_does_it_on_a_gpu(setting_on: Make, queue_on_gpu: Callable[..., None]) -> None:
+    queue_on_gpu(partial(plain, setting_on, NETWORK))
 
 
-@pytest.mark.parametrize("name", ARMS)
-def test_where_a_meta_update_waits(name: str, dataset: Dataset, tmp_path: Path, rehearse: Rehearse) -> None:
+@pytest.mark.parametrize("name", UPDATES)
+def test_where_a_meta_update_waits(name: str, setting_on: Make, rehearse: Rehearse) -> None:
+    arm, solvers = UPDATES[name]
+
     def updates(device: str) -> Callable[[], Any]:
-        loop, _ = meta_loop(setting_on(device, dataset, tmp_path), ARMS[name])
+        loop, _ = meta_loop(setting_on(device), arm)
         for _ in range(loop.settings.warmup):
             loop.iterate()
 
@@ -110,12 +125,25 @@ def test_where_a_meta_update_waits(name: str, dataset: Dataset, tmp_path: Path, 
         return update
 
     waits = rehearse(updates)
-    assert {place: count for place, count in waits.items() if place not in NEWTON} == SOLVERS[name] | {
+    assert {place: count for place, count in waits.items() if place not in NEWTON} == solvers | {
         "hypergrad.finetune: finished": 1,
         "hypergrad.hybrid: hypergradient": 1,
         "training.meta: MetaPretraining._meta_update": 1,
     }
     assert (name == "fitted") == NEWTON.issubset(waits)
+
+
+def test_a_meta_update_launches_few_kernels(make: Make, launches: Callable[..., Counter[str]]) -> None:
+    """Vectors take one for a sum or a multiple, three for a norm; a loop over them would launch PARAMETERS more."""
+    arm = UPDATES["unrolled"][0].model_copy(update={"warp": NETWORK, "warmup_epochs": 0.0})
+    loop, _ = meta_loop(make(), arm)
+    loop.iterate()
+    assert len(loop.pretrained.encoder) == PARAMETERS
+    assert sum(launches(loop._meta_update).values()) <= 3600
+    counts = launches(loop._meta_update, {"_engine_run_backward", "pretrain_loss", "encode", "head_loss"})
+    vectors = {name: counts[f"_foreach_{name}"] for name in ("add", "mul", "div", "norm")}
+    assert vectors == {"add": 2, "mul": 3, "div": 1, "norm": 12}
+    assert sum(counts.values()) <= 140
 
 
 def test_what_a_warp_does_is_computed_without_a_wait(rehearse: Rehearse) -> None:
@@ -127,17 +155,32 @@ def test_what_a_warp_does_is_computed_without_a_wait(rehearse: Rehearse) -> None
     assert rehearse(numbers) == {}
 
 
-def sets_on(device: str, dataset: Dataset) -> tuple[Pretrained, Sets]:
-    there, count = dataclasses.replace(dataset, device=device), len(dataset.records.labels)
-    parts = (range(40), range(40, 55), range(55, count))
-    sets = Sets(*(Labelled(there.signals(np.array(part)), there.labels(np.array(part))) for part in parts))
-    return initial_pretrained(WIDTH, generator("encoder")).to(device), sets
-
-
-def test_ft_of_the_network_waits_once_in_an_epoch(dataset: Dataset, rehearse: Rehearse) -> None:
-    def transfer(device: str) -> Callable[[], list[float]]:
-        (start, _, buffers), sets = sets_on(device, dataset)
-        run = full_transfer(ENCODER, start, buffers, WIDTH, sets, FINETUNING, generator("ft"))
+@pytest.mark.parametrize(
+    ("evaluation", "waits"),
+    [
+        ("full_transfer", {"twostage.transfer: Transfer.train": 1}),
+        (
+            "linear_evaluation",
+            {
+                "evaluation.auroc: defined_classes": 1 + 2,  # of validation, and of the test for each head
+                "twostage.heads: linear_heads": 3,
+                "twostage.heads: score": 2 * 2,
+            },
+        ),
+    ],
+)
+def test_ft_waits_once_in_an_epoch_or_for_its_scores(
+    evaluation: str, waits: dict[str, int], dataset: Dataset, rehearse: Rehearse
+) -> None:
+    def finetuning(device: str) -> Callable[[], list[Any]]:
+        there, count = dataclasses.replace(dataset, device=device), len(dataset.records.labels)
+        parts = (np.arange(40), np.arange(40, 55), np.arange(55, count))
+        sets = Sets(*(Labelled(there.signals(part), there.labels(part)) for part in parts))
+        start = initial_pretrained(WIDTH, generator("encoder")).to(device)
+        problem = EcgFinetuneProblem(WIDTH, sets, FINETUNING)
+        if evaluation == "linear_evaluation":
+            return lambda: linear_evaluation(problem, start, [generator("ft", seed) for seed in range(2)])
+        run = full_transfer(problem, start, FINETUNING.lr, generator("ft"))
         epochs = iter(range(1, 5))
 
         def epoch() -> list[float]:
@@ -146,17 +189,4 @@ def test_ft_of_the_network_waits_once_in_an_epoch(dataset: Dataset, rehearse: Re
 
         return epoch
 
-    assert rehearse(transfer) == {"twostage.transfer: Transfer.train": 1}
-
-
-def test_ft_of_heads_waits_for_its_scores(dataset: Dataset, rehearse: Rehearse) -> None:
-    def heads(device: str) -> Callable[[], list[Any]]:
-        (start, _, buffers), sets = sets_on(device, dataset)
-        streams = [generator("ft", seed) for seed in range(2)]
-        return lambda: linear_evaluation(ENCODER, start, buffers, WIDTH, sets, FINETUNING, streams)
-
-    assert rehearse(heads) == {
-        "evaluation.auroc: defined_classes": 1 + 2,  # of validation, and of the test for each head
-        "twostage.heads: linear_heads": 3,
-        "twostage.heads: score": 2 * 2,
-    }
+    assert rehearse(finetuning) == waits

@@ -2,32 +2,46 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
 import pytest
 import torch
-from pydantic import TypeAdapter
 
-from metapt.domains.ecg import arms, finetune, pretrain
-from metapt.domains.ecg.config import Arm
+from metapt.config import validate
+from metapt.domains.ecg import arms, finetune
+from metapt.domains.ecg.config import Split
 from metapt.domains.ecg.data import prepare
-from metapt.domains.ecg.data.dataset import Split, finetune_indices, open_dataset
+from metapt.domains.ecg.data.dataset import finetune_indices, open_dataset
 from metapt.domains.ecg.data.simulate import generate, write
 from metapt.domains.ecg.data.sources import CLASSES
+from metapt.domains.ecg.jobs import EcgJobs
 from metapt.domains.ecg.resnet1d import load_pretrained
 from metapt.domains.ecg.setting import Setting
-from metapt.errors import DataError
 from metapt.evaluation import metrics
+from metapt.execute import work_of
 from metapt.hypergrad import Params
+from metapt.jobs import Job, Place
 from metapt.machine import Machine
-from metapt.sections import plain
+from metapt.sections import JobSettings
+from metapt.twostage import finetuning
 from metapt.twostage.quantities import FT_TIME
 from metapt.twostage.replicates import pair
 
 SEEDS = 2
-META = {"method": "meta", "pretrain_steps": 1, "batch_size": 8}
+SECTION: dict[str, Any] = {
+    "source": "simulated",
+    "width": 2,
+    "pretrain_seeds": SEEDS,
+    "finetune_seeds": 2,
+    "pretrain": {"signals": 16, "epochs": 2, "batch_size": 8},
+    "finetune": {"epochs": 2, "linear_epochs": 3, "batch_size": 16},
+    "arms": {"meta": {"pretrain_steps": 1, "batch_size": 8}},
+}
+Make = Callable[..., EcgJobs]
 
 
 @pytest.fixture(scope="module")
@@ -37,249 +51,174 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     raw = {name: folder / name for name in ("ptbxl_database.csv", "scp_statements.csv", "records.json")}
     write(generate(75, seed=1), raw)
     outputs = {"signals": folder / "signals.npy", "records": folder / "records.csv"}
-    prepare.run({}, raw, outputs, Machine())
+    prepare.run(JobSettings(), raw, outputs, Machine())
     return outputs
 
 
-def pretrain_config(folder: Path, arm: dict[str, Any], **changes: Any) -> dict[str, Any]:
-    settings = plain(TypeAdapter(Arm).validate_python(arm))
-    config = {
-        "domain": "ecg",
-        "arm": "mine",
-        "arm_settings": settings,
-        "seed": 0,
-        "meta_size": None,
-        "split": "patients",
-        "width": 2,
-        "samples": 1000,
-    }
-    section = {"signals": 16, "epochs": 2, "batch_size": 8}
-    return config | {"pretrain": section, "checkpoint": str(folder / "resume" / "pt.pt")} | changes
+@pytest.fixture
+def jobs(prepared: dict[str, Path], tmp_path: Path) -> Make:
+    """Return a function (folder, keys) -> the jobs with results in a folder, where the ECGs are prepared."""
+
+    def make(folder: str = "results", **keys: Any) -> EcgJobs:
+        section: Any = validate({"ecg": SECTION | keys}).ecg
+        made = EcgJobs("ecg", section, Place(str(tmp_path / folder), str(tmp_path), {}, []))
+        for name, path in made.prepared().outputs.items():
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(prepared[name], path)
+        return made
+
+    return make
 
 
-def finetune_config(folder: Path, **changes: Any) -> dict[str, Any]:
-    config = {
-        "domain": "ecg",
-        "arm": "mine",
-        "meta_size": None,
-        "size": 30,
-        "split": "patients",
-        "seed": 1,
-        "finetune_seeds": 2,
-    }
-    section = {"epochs": 2, "linear_epochs": 3, "batch_size": 16}
-    words = {"evaluations": ["full_transfer", "linear_evaluation"], "width": 2, "samples": 1000}
-    return config | words | {"finetune": section, "checkpoint": str(folder / "resume" / "ft.pt")} | changes
+def done(job: Job, **inputs: Path) -> dict[str, Path]:
+    """Do the work of a job, with other inputs in place of its own, and return its outputs."""
+    given, outputs = ({name: Path(path) for name, path in files.items()} for files in (job.inputs, job.outputs))
+    work_of(job)(given | inputs, outputs, Machine())
+    assert not Path(job.config["checkpoint"]).exists()
+    return outputs
 
 
-def outputs(folder: Path, *names: str) -> dict[str, Path]:
-    return {
-        name: folder / (f"{name}.pt" if name == "pretrained" else f"{name}.csv")
-        for name in (*names, "metrics", "series")
-    }
+def stopped(*given: Any) -> None:
+    raise KeyboardInterrupt
 
 
-@pytest.fixture(scope="module")
-def encoders(prepared: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Return pretrained.pt of two PT seeds."""
-    found = []
-    for seed in range(SEEDS):
-        folder = tmp_path_factory.mktemp(f"seed{seed}")
-        written = outputs(folder, "pretrained")
-        pretrain.run(pretrain_config(folder, {"method": "no_pt"}, seed=seed), prepared, written, Machine())
-        found.append(written["pretrained"])
-    return found
-
-
-@pytest.mark.parametrize(("arm", "meta_size"), [({"method": "simclr"}, None), (META, 20)])
-def test_pretraining_leaves_an_encoder_numbers_and_no_checkpoint(
-    arm: dict[str, Any], meta_size: int | None, prepared: dict[str, Path], tmp_path: Path
-) -> None:
-    written = outputs(tmp_path, "pretrained")
-    pretrain.run(pretrain_config(tmp_path, arm, meta_size=meta_size, seed=3), prepared, written, Machine())
-    learned = load_pretrained(written["pretrained"], 2, "cpu")
-    assert learned.meta["scale"].shape == ()
+@pytest.mark.parametrize("arm", ["simclr", "meta"])
+def test_pretraining_leaves_an_encoder_numbers_and_no_checkpoint(arm: str, jobs: Make) -> None:
+    written = done(jobs().pretrain(arm, "n20/n20", 1))
+    assert load_pretrained(written["pretrained"], 2, "cpu").meta["scale"].shape == ()
     table = metrics.read(written["metrics"])
-    assert set(table["setting"]) == {"" if meta_size is None else "meta_ft_size=20"}
-    assert set(table["replicate"]) == {3}
+    assert set(table["setting"]) == {"" if arm == "simclr" else "meta_ft_size=20"}
+    assert set(table["replicate"]) == {1}
     assert set(table["evaluation"]) == {"pretraining"}
     assert {"PT wall time (s)", "warp displacement (samples)"} <= set(table["metric"])
-    assert ("warp scale m" in set(metrics.read_series(written["series"])["name"])) == (meta_size is not None)
-    assert not [path for path in (tmp_path / "resume").rglob("*") if path.is_file()]
+    assert ("warp scale m" in set(metrics.read_series(written["series"])["name"])) == (arm == "meta")
 
 
-def test_a_frozen_warp_is_the_learned_one_from_the_first_step(prepared: dict[str, Path], tmp_path: Path) -> None:
-    def ran(name: str, arm: dict[str, Any], **inputs: Path) -> tuple[Params, Params]:
-        written = outputs(tmp_path / name, "pretrained")
-        pretrain.run(pretrain_config(tmp_path, arm, meta_size=20), prepared | inputs, written, Machine())
-        found = load_pretrained(written["pretrained"], 2, "cpu")
+def test_a_frozen_warp_is_the_learned_one_from_the_first_step(jobs: Make) -> None:
+    made = jobs()
+    learning, plain, frozen = (made.pretrain(arm, "n20/n20", 0) for arm in ("meta", "simclr", "meta-frozen"))
+
+    def ran(job: Job, **inputs: Path) -> tuple[Params, Params]:
+        found = load_pretrained(done(job, **inputs)["pretrained"], 2, "cpu")
         return found.pretrained.encoder, found.meta
 
-    frozen = {"method": "simclr", "warp_of": {"of": "meta"}}
-    (_, learned), (plain, start) = ran("meta", META), ran("simclr", {"method": "simclr"})
+    (_, learned), (unlearned, start) = ran(learning), ran(plain)
     assert not torch.equal(learned["scale"], start["scale"])
-    encoder, kept = ran("frozen", frozen, learned=tmp_path / "meta" / "pretrained.pt")
+    encoder, kept = ran(frozen)
     assert all(torch.equal(value, learned[name]) for name, value in kept.items())
-    assert not torch.equal(encoder["stem.weight"], plain["stem.weight"])
-    encoder, _ = ran("unmoved", frozen, learned=tmp_path / "simclr" / "pretrained.pt")
-    assert all(torch.equal(value, plain[name]) for name, value in encoder.items()), "the same minibatches and views"
+    assert not torch.equal(encoder["stem.weight"], unlearned["stem.weight"])
+    encoder, _ = ran(frozen, learned=Path(plain.outputs["pretrained"]))
+    assert all(torch.equal(value, unlearned[name]) for name, value in encoder.items()), "the same minibatches and views"
 
 
 @pytest.mark.parametrize("split", get_args(Split))
 def test_each_pt_seed_is_fine_tuned_from_its_encoder_on_its_ft_set(
-    split: Split, prepared: dict[str, Path], encoders: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    split: Split, prepared: dict[str, Path], jobs: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given: list[tuple[Any, ...]] = []
-    linear = finetune.linear_evaluation
-    monkeypatch.setattr(finetune, "linear_evaluation", lambda *args: given.append(args) or linear(*args))
-    for seed, encoder in enumerate(encoders):
-        config = finetune_config(tmp_path, evaluations=["linear_evaluation"], split=split, seed=seed)
-        finetune.run(config, prepared | {"pretrained": encoder}, outputs(tmp_path), Machine())
-    dataset = open_dataset(prepared, 1000, "cpu")
-    assert len(given) == SEEDS
-    for seed, (_, start, _, _, sets, _, generators) in enumerate(given):
-        expected = load_pretrained(encoders[seed], 2, "cpu").pretrained.encoder
-        assert all(torch.equal(value, expected[name]) for name, value in start.items())
-        train, validation = finetune_indices(dataset.records, 30, seed, split)
-        for part, chosen in zip(sets, (train, validation, dataset.records.test), strict=True):
-            assert torch.equal(part.signals, dataset.signals(chosen))
-            assert torch.equal(part.labels, dataset.labels(chosen))
-        assert len({each.initial_seed() for each in generators}) == 2, "each FT seed has its own stream"
-    assert len({each.initial_seed() for arguments in given for each in arguments[-1]}) == 2 * SEEDS
+    given: list[Any] = []
+    problem, linear = finetune.EcgFinetuneProblem, finetuning.linear_evaluation
+    monkeypatch.setattr(finetune, "EcgFinetuneProblem", lambda *args: given.append(args[1]) or problem(*args))
+    monkeypatch.setattr(finetuning, "linear_evaluation", lambda *args: given.extend(args[1:]) or linear(*args))
+    made, dataset, streams = (
+        jobs(evaluations=["linear_evaluation"], split=split),
+        open_dataset(prepared, 1000, "cpu"),
+        [],
+    )
+    for seed in range(SEEDS):
+        encoder = done(made.pretrain("no_pt", "n30/n30", seed))["pretrained"]
+        done(made.finetune("no_pt", "n30/n30", seed))
+        sets, start, generators = given
+        given.clear()
+        expected = load_pretrained(encoder, 2, "cpu").pretrained.encoder
+        assert all(torch.equal(value, expected[name]) for name, value in start.encoder.items())
+        chosen = *finetune_indices(dataset.records, 30, seed, split), dataset.records.test
+        for part, indices in zip(sets, chosen, strict=True):
+            assert torch.equal(part.signals, dataset.signals(indices))
+            assert torch.equal(part.labels, dataset.labels(indices))
+        streams += [each.initial_seed() for each in generators]
+    assert len(set(streams)) == 2 * SEEDS, "each FT seed has its own stream"
 
 
 @pytest.mark.parametrize("split", get_args(Split))
 def test_pretraining_is_told_how_its_labelled_ecgs_are_split(
-    split: Split, prepared: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    split: Split, jobs: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given: list[Setting] = []
-
-    def stop(arm: Arm, setting: Setting) -> None:
-        given.append(setting)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(arms, "pretrain", stop)
+    monkeypatch.setattr(arms, "pretrain", lambda arm, setting: given.append(setting) or stopped())
     with pytest.raises(KeyboardInterrupt):
-        pretrain.run(
-            pretrain_config(tmp_path, META, meta_size=20, seed=3, split=split),
-            prepared,
-            outputs(tmp_path, "pretrained"),
-            Machine(),
-        )
+        done(jobs(split=split).pretrain("meta", "n20/n20", 1))
     (setting,) = given
-    for part, expected in zip(setting.finetune, finetune_indices(setting.dataset.records, 20, 3, split), strict=True):
+    for part, expected in zip(setting.finetune, finetune_indices(setting.dataset.records, 20, 1, split), strict=True):
         assert np.array_equal(part, expected)
 
 
-def test_equal_runs_leave_equal_bytes(prepared: dict[str, Path], encoders: list[Path], tmp_path: Path) -> None:
-    written = outputs(tmp_path, "pretrained")
-    pretrain.run(pretrain_config(tmp_path, {"method": "no_pt"}, seed=1), prepared, written, Machine())
-    assert written["pretrained"].read_bytes() == encoders[1].read_bytes() != encoders[0].read_bytes()
-
-
-def test_an_interrupted_pretraining_goes_on_from_its_checkpoint(
-    prepared: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole, resumed = outputs(tmp_path / "whole", "pretrained"), outputs(tmp_path / "resumed", "pretrained")
-    config = pretrain_config(tmp_path, {"method": "simclr"})
-    pretrain.run(config, prepared, whole, Machine())
-
-    def broken(*arguments: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr("metapt.twostage.pretraining.save_pretrained", broken)
-        with pytest.raises(KeyboardInterrupt):
-            pretrain.run(config, prepared, resumed, Machine())
-    assert Path(config["checkpoint"]).is_file()
-    with monkeypatch.context() as patch:
-        patch.setattr("metapt.training.pretraining.Pretrainer.step", broken)
-        pretrain.run(config, prepared, resumed, Machine())
-    assert resumed["pretrained"].read_bytes() == whole["pretrained"].read_bytes()
-    assert not Path(config["checkpoint"]).exists()
+def test_an_interrupted_pretraining_goes_on_from_its_checkpoint(jobs: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, job = (jobs(folder).pretrain("simclr", "n20/n20", 0) for folder in ("whole", "resumed"))
+    done(whole)
+    for place in ("metapt.twostage.pretraining.save_pretrained", "metapt.training.pretraining.Pretrainer.step"):
+        with monkeypatch.context() as patch:
+            patch.setattr(place, stopped)
+            if place.endswith("step"):
+                done(job)
+            else:
+                with pytest.raises(KeyboardInterrupt):
+                    done(job)
+                assert Path(job.config["checkpoint"]).is_file()
+    one, other = (Path(each.outputs["pretrained"]).read_bytes() for each in (whole, job))
+    assert one == other
 
 
 @pytest.mark.parametrize(
-    ("meta_size", "setting"), [(None, "ft_size=30"), (30, "ft_size=30"), (20, "ft_size=30 meta_ft_size=20")]
+    ("arm", "setting", "words"),
+    [
+        ("no_pt", "n30/n30", "ft_size=30"),
+        ("meta", "n30/n30", "ft_size=30"),
+        ("meta", "n20/n30", "ft_size=30 meta_ft_size=20"),
+    ],
 )
-def test_finetuning_leaves_the_numbers_of_every_ft_seed(
-    meta_size: int | None, setting: str, prepared: dict[str, Path], encoders: list[Path], tmp_path: Path
-) -> None:
-    written = outputs(tmp_path)
-    inputs = prepared | {"pretrained": encoders[1]}
-    finetune.run(finetune_config(tmp_path, meta_size=meta_size), inputs, written, Machine())
-    table = metrics.read(written["metrics"])
-    assert set(table["setting"]) == {setting}
+def test_finetuning_leaves_the_numbers_of_every_ft_seed(arm: str, setting: str, words: str, jobs: Make) -> None:
+    made = jobs()
+    done(made.pretrain(arm, setting, 1))
+    written = done(made.finetune(arm, setting, 1))
+    table, series = metrics.read(written["metrics"]), metrics.read_series(written["series"])
+    assert set(table["setting"]) == {words}
     assert set(table["evaluation"]) == {"full_transfer", "linear_evaluation"}
     assert set(table["replicate"]) == {pair(1, 0), pair(1, 1)}
-    cell = table[(table["replicate"] == pair(1, 0)) & (table["evaluation"] == "full_transfer")].set_index("metric")[
-        "value"
-    ]
-    mean = cell["mean test AUROC over 5 classes (%)"]
-    assert mean == pytest.approx(np.nanmean([cell[f"test AUROC {name} (%)"] for name in CLASSES]))
-    assert cell["best epoch"] in (1, 2)
-    series = metrics.read_series(written["series"])
-    curve = series[(series["replicate"] == pair(1, 0)) & series["name"].str.startswith("full_transfer")].set_index(
-        "step"
-    )["value"]
+    table, series = (each[each["replicate"] == pair(1, 0)] for each in (table, series))
+    cell = table[table["evaluation"] == "full_transfer"].set_index("metric")["value"]
+    classes = [cell[f"test AUROC {name} (%)"] for name in CLASSES]
+    assert cell["mean test AUROC over 5 classes (%)"] == pytest.approx(np.nanmean(classes))
+    curve = series[series["name"].str.startswith("full_transfer")].set_index("step")["value"]
+    assert list(curve.index) == [1, 2]
     assert curve[cell["best epoch"]] == cell["validation AUROC (%)"] == curve.max()
-    assert not [path for path in (tmp_path / "resume").rglob("*") if path.is_file()]
 
 
-@pytest.fixture
-def transfers(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return the labels of the FT runs of the whole network; the second run fails."""
-    made: list[str] = []
-    real = finetune.full_transfer
-
-    def full_transfer(*arguments: Any) -> Any:
-        made.append(arguments[-1])
-        if len(made) == 2:
-            raise KeyboardInterrupt
-        return real(*arguments)
-
-    monkeypatch.setattr(finetune, "full_transfer", full_transfer)
-    return made
-
-
-def test_a_killed_finetuning_repeats_one_run_at_most_and_ends_in_the_same_bytes(
-    prepared: dict[str, Path], encoders: list[Path], tmp_path: Path, transfers: list[str]
+def test_a_killed_finetuning_repeats_one_run_at_most_and_starts_again_for_another_encoder(
+    jobs: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config, inputs = finetune_config(tmp_path), prepared | {"pretrained": encoders[1]}
+    whole, resumed = jobs("whole"), jobs("resumed")
+    for made in (whole, resumed):
+        encoders = [done(made.pretrain("no_pt", "n30/n30", seed))["pretrained"] for seed in range(SEEDS)]
+    labels: list[str] = []
+    real = finetuning.full_transfer
+
+    def full_transfer(*given: Any) -> Any:
+        labels.append(given[-1])
+        return stopped() if len(labels) in (2, 5) else real(*given)
+
+    monkeypatch.setattr(finetuning, "full_transfer", full_transfer)
+    job, other = (made.finetune("no_pt", "n30/n30", 1) for made in (resumed, whole))
     with pytest.raises(KeyboardInterrupt):
-        finetune.run(config, inputs, outputs(tmp_path / "resumed"), Machine())
-    assert len(transfers) == 2
-    finetune.run(config, inputs, outputs(tmp_path / "resumed"), Machine())
-    assert transfers[1] == transfers[2]
-    assert len(transfers) == 2 + 1
-    assert all(label.startswith("FT of mine, seeds 1 and ") for label in transfers), "of no other PT seed"
-    finetune.run(config, inputs, outputs(tmp_path / "whole"), Machine())
-    for name, path in outputs(tmp_path / "whole").items():
-        whole, resumed = (each.read_text().splitlines() for each in (path, outputs(tmp_path / "resumed")[name]))
-        assert all(line == other or FT_TIME in line for line, other in zip(whole, resumed, strict=True))
-
-
-def test_a_checkpoint_for_another_encoder_is_passed_over(
-    prepared: dict[str, Path], encoders: list[Path], tmp_path: Path, transfers: list[str]
-) -> None:
-    config = finetune_config(tmp_path)
+        done(job)
+    done(job)
+    assert len(labels) == 3
+    assert labels[1] == labels[2]
     with pytest.raises(KeyboardInterrupt):
-        finetune.run(config, prepared | {"pretrained": encoders[1]}, outputs(tmp_path), Machine())
-    finetune.run(config, prepared | {"pretrained": encoders[0]}, outputs(tmp_path), Machine())
-    assert len(transfers) == 2 + 2
-
-
-def test_a_file_that_no_pretraining_left_is_one_sentence(
-    prepared: dict[str, Path], encoders: list[Path], tmp_path: Path
-) -> None:
-    wrong = tmp_path / "wrong.pt"
-    with pytest.raises(DataError, match=r"wrong\.pt is missing: the PT run that writes it has not been made"):
-        load_pretrained(wrong, 2, "cpu")
-    wrong.write_bytes(encoders[0].read_bytes()[:5000])
-    with pytest.raises(DataError, match=r"wrong\.pt is cut or altered"):
-        load_pretrained(wrong, 2, "cpu")
-    torch.save({"encoder": {}}, wrong)
-    with pytest.raises(DataError, match=r"wrong\.pt is not what PT leaves, which is encoder, head, buffers, meta"):
-        finetune.run(finetune_config(tmp_path), prepared | {"pretrained": wrong}, outputs(tmp_path), Machine())
-    with pytest.raises(DataError, match="has no encoder of width 3"):
-        load_pretrained(encoders[0], 3, "cpu")
+        done(other)
+    assert len(labels) == 5
+    done(other, pretrained=encoders[0])
+    assert len(labels) == 5 + 2, "all of them, from another encoder"
+    done(other)
+    for name in ("metrics", "series"):
+        one, again = (Path(each.outputs[name]).read_text().splitlines() for each in (other, job))
+        assert all(line == same or FT_TIME in line for line, same in zip(one, again, strict=True))

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,10 +16,9 @@ from metapt.domains.ecg.data import prepare
 from metapt.domains.ecg.data.prepare import COLUMNS, EcgRecords, load, statistics
 from metapt.domains.ecg.data.sources import CLASSES, LEADS
 from metapt.errors import DataError
-from metapt.files import sha256
 from metapt.machine import Machine
+from metapt.sections import JobSettings
 
-SHARED_DATA = Path(os.environ.get("METAPT_SHARED_DATA", Path(__file__).parents[2] / "../shared/data"))
 FOLDS = [1, 10, 2, 9, 10]
 CODES = ["{'NORM': 100.0}", "{'AMI': 0.0, 'LVH': 50.0}", "{}", "{'NDT': 15.0}", "{'IRBBB': 100.0}"]
 NAMES = [f"records100/00000/0000{number}_lr" for number in range(1, 6)]
@@ -70,7 +67,7 @@ def test_prepared_records_are_the_raw_ones(
     raw: dict[str, Path], outputs: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(prepare, "_BLOCK", 2)
-    prepare.run({}, raw, outputs, Machine())
+    prepare.run(JobSettings(), raw, outputs, Machine())
     records = load(**outputs)
     assert isinstance(records.signals, np.memmap)
     assert not records.signals.flags.writeable
@@ -88,15 +85,8 @@ def test_prepared_records_are_the_raw_ones(
     ]
 
 
-def test_preparing_twice_gives_the_same_bytes(raw: dict[str, Path], outputs: dict[str, Path], tmp_path: Path) -> None:
-    again = {"signals": tmp_path / "b.npy", "records": tmp_path / "b.csv"}
-    prepare.run({}, raw, outputs, Machine())
-    prepare.run({}, raw, again, Machine())
-    assert [sha256(path) for path in outputs.values()] == [sha256(path) for path in again.values()]
-
-
 def test_only_listed_records_are_prepared(raw: dict[str, Path], outputs: dict[str, Path]) -> None:
-    prepare.run({}, listing(raw, {"version": "1", "records": [NAMES[3], NAMES[1]]}), outputs, Machine())
+    prepare.run(JobSettings(), listing(raw, {"version": "1", "records": [NAMES[3], NAMES[1]]}), outputs, Machine())
     records = load(**outputs)
     np.testing.assert_array_equal(records.signals, draw_signals()[[1, 3]])
     assert records.table["ecg_id"].tolist() == [2, 4]
@@ -119,7 +109,7 @@ def test_only_listed_records_are_prepared(raw: dict[str, Path], outputs: dict[st
 )
 def test_wrong_listing(raw: dict[str, Path], outputs: dict[str, Path], content: object, message: str) -> None:
     with pytest.raises(DataError, match=rf"other\.json.* {message}|other\.json {message}"):
-        prepare.run({}, listing(raw, content), outputs, Machine())
+        prepare.run(JobSettings(), listing(raw, content), outputs, Machine())
     assert not outputs["signals"].parent.exists()
 
 
@@ -129,75 +119,73 @@ def test_a_wrong_record_leaves_nothing(raw: dict[str, Path], outputs: dict[str, 
     path.write_bytes(content[:-2])
     try:
         with pytest.raises(DataError, match=r"00005_lr\.dat is cut"):
-            prepare.run({}, raw, outputs, Machine())
+            prepare.run(JobSettings(), raw, outputs, Machine())
     finally:
         path.write_bytes(content)
     assert not list(outputs["signals"].parent.iterdir())
 
 
-def test_load_missing(raw: dict[str, Path], outputs: dict[str, Path]) -> None:
-    prepare.run({}, raw, outputs, Machine())
-    for name in outputs:
-        with pytest.raises(DataError, match=r"other is missing: make it with the target that prepares PTB-XL"):
-            load(**{**outputs, name: outputs[name].with_name("other")})
+def table(old: str, new: str) -> Callable[[dict[str, Path]], None]:
+    """Return a change of records.csv."""
+
+    def change(files: dict[str, Path]) -> None:
+        text = files["records"].read_text()
+        assert old in text
+        files["records"].write_text(text.replace(old, new))
+
+    return change
+
+
+def content(change: Callable[[bytes], bytes]) -> Callable[[dict[str, Path]], None]:
+    """Return a change of the bytes of signals.npy."""
+    return lambda files: files["signals"].write_bytes(change(files["signals"].read_bytes())) and None
+
+
+def array(value: NDArray[Any]) -> Callable[[dict[str, Path]], None]:
+    """Return a change of signals.npy to another array."""
+    return lambda files: np.save(files["signals"], value)
+
+
+CUT = r"signals\.npy is (cut or altered|overlong).*remove it, so that it is prepared again"
+MISSING = "is missing: make it with the target that prepares PTB-XL"
 
 
 @pytest.mark.parametrize(
-    "change", [lambda c: b"", lambda c: c[:50], lambda c: c[:-1], lambda c: c[200:], lambda c: c + b"\0"]
-)
-def test_load_refuses_cut_and_overlong_signals(
-    raw: dict[str, Path], outputs: dict[str, Path], change: Callable[[bytes], bytes]
-) -> None:
-    prepare.run({}, raw, outputs, Machine())
-    outputs["signals"].write_bytes(change(outputs["signals"].read_bytes()))
-    with pytest.raises(
-        DataError, match=r"signals\.npy is (cut or altered|overlong).*remove it, so that it is prepared again"
-    ):
-        load(**outputs)
-
-
-@pytest.mark.parametrize(
-    ("array", "message"),
+    ("change", "message"),
     [
-        (np.zeros((5, 12, 1000), np.float32), r"float32 \[5, 12, 1000\], not int16"),
-        (np.zeros((5, 1000, 12), np.int16), r"int16 \[5, 1000, 12\], not int16 \[N, 12, 1000\]"),
-        (np.asfortranarray(np.zeros((5, 12, 1000), np.int16)), "in C order"),
-        (np.zeros((5, 12, 1000), ">i2"), "not int16"),
-        (np.zeros((4, 12, 1000), np.int16), r"has 4 records and .*records\.csv has 5: remove both"),
-        (np.int16(1), "not int16"),
-        (np.array([None]), "is cut or altered"),
+        (lambda files: files["signals"].unlink(), rf"signals\.npy {MISSING}"),
+        (lambda files: files["records"].unlink(), rf"records\.csv {MISSING}"),
+        (content(lambda c: b""), CUT),
+        (content(lambda c: c[:50]), CUT),
+        (content(lambda c: c[:-1]), CUT),
+        (content(lambda c: c[200:]), CUT),
+        (content(lambda c: c + b"\0"), CUT),
+        (array(np.zeros((5, 12, 1000), np.float32)), r"float32 \[5, 12, 1000\], not int16"),
+        (array(np.zeros((5, 1000, 12), np.int16)), r"int16 \[5, 1000, 12\], not int16 \[N, 12, 1000\]"),
+        (array(np.asfortranarray(np.zeros((5, 12, 1000), np.int16))), "in C order"),
+        (array(np.zeros((5, 12, 1000), ">i2")), "not int16"),
+        (array(np.zeros((4, 12, 1000), np.int16)), r"has 4 records and .*records\.csv has 5: remove both"),
+        (array(np.int16(1)), "not int16"),
+        (array(np.array([None])), "is cut or altered"),
+        (
+            table("fold", "folds"),
+            r"records\.csv has the columns ecg_id, patient_id, folds, .*, not ecg_id, patient_id,",
+        ),
+        (table("2,101,10", "2,101,11"), r"records\.csv.* is in fold 11"),
+        (table("2,101,10", "2,100,10"), r"records\.csv.* the patient 100 is in fold 10 and in another one"),
+        (table("2,101,10", "1,101,10"), r"records\.csv.* ecg_id 1 twice"),
+        (table("2,101,10,0", "2,101,10,2"), r"records\.csv has a label other than 0 and 1"),
+        (table("2,101,10,0", "2,101,10,x"), r"records\.csv is cut or altered"),
+        (table("2,101,10,0", "2,101,10,"), r"records\.csv is cut or altered"),
+        (table("2,101,10,0", "2,101,10,0,0,0,0"), r"records\.csv is cut or altered"),
     ],
-)  # fmt: skip
-def test_load_refuses_other_arrays(
-    raw: dict[str, Path], outputs: dict[str, Path], array: NDArray[np.int16], message: str
+)
+def test_load_refuses_other_files(
+    raw: dict[str, Path], outputs: dict[str, Path], change: Callable[[dict[str, Path]], None], message: str
 ) -> None:
-    prepare.run({}, raw, outputs, Machine())
-    np.save(outputs["signals"], array)
+    prepare.run(JobSettings(), raw, outputs, Machine())
+    change(outputs)
     with pytest.raises(DataError, match=message):
-        load(**outputs)
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ("fold", "folds", r"has the columns ecg_id, patient_id, folds, .*, not ecg_id, patient_id, fold,"),
-        ("2,101,10", "2,101,11", "is in fold 11"),
-        ("2,101,10", "2,100,10", "the patient 100 is in fold 10 and in another one"),
-        ("2,101,10", "1,101,10", "ecg_id 1 twice"),
-        ("2,101,10,0", "2,101,10,2", "has a label other than 0 and 1"),
-        ("2,101,10,0", "2,101,10,x", "is cut or altered"),
-        ("2,101,10,0", "2,101,10,", "is cut or altered"),
-        ("2,101,10,0", "2,101,10,0,0,0,0", "is cut or altered"),
-    ],
-)
-def test_load_refuses_other_tables(
-    raw: dict[str, Path], outputs: dict[str, Path], old: str, new: str, message: str
-) -> None:
-    prepare.run({}, raw, outputs, Machine())
-    text = outputs["records"].read_text()
-    assert old in text
-    outputs["records"].write_text(text.replace(old, new))
-    with pytest.raises(DataError, match=rf"records\.csv.* {message}|records\.csv {message}"):
         load(**outputs)
 
 
@@ -210,38 +198,8 @@ def test_statistics_are_those_of_the_training_records(monkeypatch: pytest.Monkey
     assert deviation == pytest.approx(training.std(), rel=1e-12)
     signals[[1, 4]] = 0
     assert statistics(make(signals, folds)) == (mean, deviation)
-
-
-def test_statistics_are_exact() -> None:
-    """Extreme values, whose squares are not exact in float32."""
-    signals = np.full((200, 12, 1000), 32767, np.int16)
-    assert statistics(make(signals, [1] * 200)) == (32767.0, 0.0)
-    signals[:100] = -32767
-    assert statistics(make(signals, [1] * 200)) == (0.0, 32767.0)
-
-
-def test_no_statistics_without_training_records() -> None:
+    extreme = np.full((200, 12, 1000), 32767, np.int16)  # whose squares are not exact in float32
+    extreme[:100] = -32767
+    assert statistics(make(extreme, [1] * 200)) == (0.0, 32767.0)
     with pytest.raises(DataError, match="no records of folds 1 to 9"):
         statistics(make(draw_signals(), [10] * 5))
-
-
-@pytest.mark.real_data
-def test_real_ptbxl(tmp_path: Path, outputs: dict[str, Path]) -> None:
-    restore = SHARED_DATA / "ptbxl/restore.py"
-    if not restore.is_file():
-        pytest.skip(f"{restore} is not there (METAPT_SHARED_DATA names another folder)")
-    folder = tmp_path / "raw"
-    subprocess.run([sys.executable, restore, folder, "--blocks", "21000"], check=True, capture_output=True)
-    names = sorted(str(path.relative_to(folder).with_suffix("")) for path in folder.rglob("*.dat"))
-    (folder / "records.json").write_text(json.dumps({"version": "1.0.3", "records": names}))
-    raw = {name: folder / name for name in ("ptbxl_database.csv", "scp_statements.csv", "records.json")}
-    prepare.run({}, raw, outputs, Machine())
-    records = load(**outputs)
-    assert records.signals.shape == (len(names), 12, 1000)
-    assert records.table["ecg_id"].tolist() == [int(name[-8:-3]) for name in names]
-    assert len(records.training) + len(records.test) == len(names)
-    theirs, _ = wfdb.rdsamp(str(folder / names[-1]))
-    np.testing.assert_array_equal(records.signals[-1].T, np.rint(1000 * theirs))
-    mean, deviation = statistics(records)
-    assert abs(mean) < 10
-    assert 150 < deviation < 350

@@ -85,6 +85,15 @@ def records(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     return tmp_path
 
 
+@pytest.fixture
+def one(tmp_path: Path) -> Path:
+    """Write one record."""
+    (signal,) = draw_signals(1)
+    write_record(tmp_path, NAMES[0], signal)
+    write_header(tmp_path, NAMES[0], signal)
+    return tmp_path
+
+
 def test_the_database_is_read(tables: Callable[..., tuple[Path, Path]]) -> None:
     table = pd.DataFrame(read_database(*tables()))
     assert list(table.columns) == ["ecg_id", "patient_id", "fold", *CLASSES, "filename_lr"]
@@ -118,7 +127,6 @@ def test_tables_of_any_editor_are_read(tables: Callable[..., tuple[Path, Path]],
         ("13243", "13243.5", r"line 4: patient_id is '13243.5'"),
         (",10,records100/00000/00002", ",11,records100/00000/00002",
          "the record with ecg_id 2 is in fold 11; folds are 1 to 10"),
-        (",10,records100/00000/00002", ",0,records100/00000/00002", "is in fold 0"),
         ("\n3,15709,,{},3,records100/00000/00003", "\n1,15709,,{},3,records100/00000/00001",
          "the record with ecg_id 1 twice"),
         ("records100/00000/00003_lr", "records100/00000/00004_lr",
@@ -128,10 +136,8 @@ def test_tables_of_any_editor_are_read(tables: Callable[..., tuple[Path, Path]],
         (",{},", ",[],", r"line 5: scp_codes is '\[\]', and statements with likelihoods"),
         (",{},", ",__import__('os').getcwd(),", "line 5: scp_codes is .*, which is no dict"),
         ("'SR': 0}", "'SR': 'x'}", "line 6: scp_codes is .* likelihoods of 0 to 100"),
-        ("'SR': 0}", "'SR': 101}", "line 6: scp_codes is .* likelihoods of 0 to 100"),
         ("'SR': 0}", "'XYZ': 0}", r"line 6: the statement 'XYZ' is not one of scp_statements\.csv"),
         ("4,20372", "4,15709", "the patient 15709 is in fold 10 and in another one"),
-        ("3,15709,,{}", "3,15709,{}", "line 5: more or fewer values than columns"),
         ("3,15709,,{}", "3,15709,,,{}", "line 5: more or fewer values than columns"),
         ("lines\",", "lines", "is no CSV file"),
     ],
@@ -176,44 +182,29 @@ def test_the_records_are_read(records: Path) -> None:
     assert signals.flags.c_contiguous
     np.testing.assert_array_equal(signals, draw_signals())
     np.testing.assert_array_equal(read_signals(records, NAMES[::-1]), draw_signals()[::-1])
-
-
-@pytest.mark.parametrize("gain", [b"1000/mV", b"1000(0)/mV", b"1000.0/mV"])
-def test_other_spellings_of_the_gain(records: Path, gain: bytes) -> None:
-    path = records / f"{NAMES[1]}.hea"
-    path.write_bytes(path.read_bytes().replace(b"1000.0(0)/mV", gain))
-    np.testing.assert_array_equal(read_signals(records, NAMES), draw_signals())
-
-
-def test_the_records_are_those_of_wfdb(records: Path) -> None:
     theirs, fields = wfdb.rdsamp(str(records / NAMES[1]))
     assert tuple(fields["sig_name"]) == LEADS
-    np.testing.assert_array_equal(read_signals(records, NAMES)[1].T, np.rint(1000 * theirs))
+    np.testing.assert_array_equal(signals[1].T, np.rint(1000 * theirs))
 
 
 @pytest.mark.parametrize(
     ("suffix", "change", "message"),
     [
         (".dat", lambda content: content[:-1], r"is cut: it has 23999 bytes instead of 24000"),
-        (".dat", lambda _: b"", r"is cut: it has 0 bytes"),
         (".dat", lambda content: content + b"\0", r"is overlong: it has 24001 bytes"),
         (".dat", lambda content: b"\1\0" + content[2:], r"or its header is altered: the first value of lead I is 1,"),
         (".dat", lambda content: content[:-2] + bytes([content[-2] ^ 1, content[-1]]),
          r"altered: the checksum of lead V6 is"),
-        (".dat", lambda content: content[24:] + content[:24], r"altered: the first value of lead I is"),
         (".hea", lambda _: b"", r"is cut or altered: wfdb can't read it"),
-        (".hea", lambda content: content[: len(content) // 2], r"is cut or altered: wfdb can't read it|is no header"),
         (".hea", lambda content: content.replace(b"00002_lr 12 100", b"00002_lr 12 500"), "fs is 500, not 100"),
         (".hea", lambda content: content.replace(b"00002_lr 12 100 1000", b"00002_lr 12 100 999"),
          "sig_len is 999, not 1000"),
         (".hea", lambda content: content.replace(b"00002_lr 12", b"00003_lr 12"), "record_name is 00003_lr"),
         (".hea", lambda content: content.replace(b"00002_lr.dat", b"00003_lr.dat"), r"file_name is \['00003_lr\.dat'"),
         (".hea", lambda content: content.replace(b".dat 16", b".dat 212"), r"fmt is \['212'"),
-        (".hea", lambda content: content.replace(b"1000.0(0)", b"200.0(0)"), r"adc_gain is \[200\.0"),
         (".hea", lambda content: content.replace(b"1000.0(0)", b"1000.0(5)"), r"baseline is \[5"),
         (".hea", lambda content: content.replace(b"/mV", b"/uV"), r"units is \['uV'"),
         (".hea", lambda content: content.replace(b" AVR", b" AVX"), r"sig_name is \['I', 'II', 'III', 'AVX'"),
-        (".hea", lambda content: content.replace(b" 0 I\n", b" 0 V1\n").replace(b" 0 V1\n", b" 0 I\n"), "sig_name"),
         (".hea", lambda content: content.replace(b" 0 V6", b"9999999999999999999 0 V6"),
          "its first values or checksums are"),
         (".hea", lambda content: content.replace(b" 0 V6\n", b"\n"), "is no header|its first values or checksums are"),
@@ -233,23 +224,21 @@ def test_wrong_records(records: Path, suffix: str, change: Callable[[bytes], byt
     )
 
 
-@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
-@pytest.mark.parametrize("newline", [b"\n", b"\r\n"])
-def test_headers_of_any_editor_are_read(tmp_path: Path, mark: bytes, newline: bytes) -> None:
-    (signal,) = draw_signals(1)
-    write_record(tmp_path, NAMES[0], signal)
-    write_header(tmp_path, NAMES[0], signal)
-    header = tmp_path / f"{NAMES[0]}.hea"
-    header.write_bytes(mark + header.read_bytes().replace(b"\n", newline))
-    np.testing.assert_array_equal(read_signals(tmp_path, NAMES[:1])[0], signal)
-
-
-def pipe(path: Path) -> None:
-    os.mkfifo(path)
-
-
-def endless(path: Path) -> None:
-    path.symlink_to("/dev/zero")
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b"1000.0(0)/mV", b"1000/mV"),
+        (b"1000.0(0)/mV", b"1000(0)/mV"),
+        (b"1000.0(0)/mV", b"1000.0/mV"),
+        (b"\n", b"\r\n"),
+        (b"00001_lr 12", b"\xef\xbb\xbf00001_lr 12"),
+    ],
+)
+def test_headers_of_any_editor_and_other_spellings_of_the_gain_are_read(one: Path, old: bytes, new: bytes) -> None:
+    header = one / f"{NAMES[0]}.hea"
+    assert old in header.read_bytes()
+    header.write_bytes(header.read_bytes().replace(old, new))
+    np.testing.assert_array_equal(read_signals(one, NAMES[:1]), draw_signals(1))
 
 
 def long_file(path: Path) -> None:
@@ -260,45 +249,35 @@ def long_file(path: Path) -> None:
 @pytest.mark.parametrize("suffix", [".hea", ".dat"])
 @pytest.mark.parametrize(
     ("make", "message"),
-    [(pipe, "it is a pipe or a device"), (endless, "it is a pipe or a device"), (long_file, "is overlong")],
+    [
+        (lambda path: os.mkfifo(path), "it is a pipe or a device"),
+        (lambda path: path.symlink_to("/dev/zero"), "it is a pipe or a device"),
+        (long_file, "is overlong"),
+        (lambda path: None, "00001_lr.* is missing: remove records.json and download again"),
+        (lambda path: path.mkdir(), "00001_lr"),
+    ],
 )
-def test_what_has_no_end_is_not_read(tmp_path: Path, suffix: str, make: Callable[[Path], None], message: str) -> None:
-    (signal,) = draw_signals(1)
-    write_record(tmp_path, NAMES[0], signal)
-    write_header(tmp_path, NAMES[0], signal)
-    path = tmp_path / f"{NAMES[0]}{suffix}"
+def test_what_is_missing_or_has_no_end_is_not_read(
+    one: Path, suffix: str, make: Callable[[Path], None], message: str
+) -> None:
+    path = one / f"{NAMES[0]}{suffix}"
     path.unlink()
     make(path)
     with pytest.raises(DataError, match=message):
-        read_signals(tmp_path, NAMES[:1])
+        read_signals(one, NAMES[:1])
 
 
-@pytest.mark.parametrize("suffix", [".dat", ".hea"])
-def test_missing_record(records: Path, suffix: str) -> None:
-    (records / f"{NAMES[1]}{suffix}").unlink()
-    with pytest.raises(DataError, match=rf"{NAMES[1]}\{suffix} is missing: remove records\.json and download again"):
-        read_signals(records, NAMES)
-    (records / f"{NAMES[1]}{suffix}").mkdir()
-    with pytest.raises(DataError, match=rf"{NAMES[1]}\{suffix}"):
-        read_signals(records, NAMES)
-
-
-def test_invalid_values(tmp_path: Path) -> None:
-    signal = draw_signals(1)[0]
-    signal[7, 500] = -(2**15)
-    write_record(tmp_path, NAMES[0], signal)
-    write_header(tmp_path, NAMES[0], signal)
-    with pytest.raises(DataError, match=r"00001_lr\.dat has invalid values \(-32768\) in lead V2"):
-        read_signals(tmp_path, NAMES[:1])
-
-
-def test_another_gain_and_another_number_of_leads(tmp_path: Path) -> None:
-    write_record(tmp_path, NAMES[0], draw_signals(1)[0], gain=200)
-    write_record(tmp_path, NAMES[1], draw_signals(1)[0][:3], leads=LEADS[:3])
-    with pytest.raises(DataError, match=r"adc_gain is \[200"):
-        read_signals(tmp_path, NAMES[:1])
-    with pytest.raises(DataError, match="n_sig is 3, not 12"):
-        read_signals(tmp_path, NAMES[1:2])
+def test_invalid_values_another_gain_and_another_number_of_leads_are_refused(tmp_path: Path) -> None:
+    first, *others = draw_signals()
+    first[7, 500] = -(2**15)
+    write_record(tmp_path, NAMES[0], first)
+    write_header(tmp_path, NAMES[0], first)
+    write_record(tmp_path, NAMES[1], others[0], gain=200)
+    write_record(tmp_path, NAMES[2], others[1][:3], leads=LEADS[:3])
+    words = (r"00001_lr\.dat has invalid values \(-32768\) in lead V2", r"adc_gain is \[200", "n_sig is 3, not 12")
+    for name, message in zip(NAMES, words, strict=True):
+        with pytest.raises(DataError, match=message):
+            read_signals(tmp_path, [name])
 
 
 @pytest.mark.real_data
@@ -311,18 +290,8 @@ def test_real_ptbxl(tmp_path: Path) -> None:
     table = pd.DataFrame(read_database(tmp_path / "ptbxl_database.csv", tmp_path / "scp_statements.csv"))
     assert len(table) == 21_799
     assert table["patient_id"].nunique() == 18_869
-    assert table["fold"].value_counts().sort_index().tolist() == [
-        2175,
-        2181,
-        2192,
-        2174,
-        2174,
-        2173,
-        2176,
-        2173,
-        2183,
-        2198,
-    ]
+    folds = [2175, 2181, 2192, 2174, 2174, 2173, 2176, 2173, 2183, 2198]
+    assert table["fold"].value_counts().sort_index().tolist() == folds
     published = {"NORM": 9514, "MI": 5469, "STTC": 5235, "CD": 4898, "HYP": 2649}
     assert (table[list(CLASSES)].sum() - [published[each] for each in CLASSES]).between(0, 3).all()
     assert table.groupby("patient_id")["fold"].nunique().max() == 1

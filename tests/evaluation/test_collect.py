@@ -11,6 +11,7 @@ from metapt.errors import DataError
 from metapt.evaluation import collect, metrics
 from metapt.evaluation.comparisons import COLUMNS
 from metapt.machine import Machine
+from metapt.sections import CollectSettings
 
 
 def experiment(folder: Path, name: str, metric: str, values: list[float]) -> dict[str, Path]:
@@ -30,7 +31,9 @@ def test_the_headline_puts_ours_beside_the_papers(tmp_path: Path) -> None:
     inputs = experiment(tmp_path, "mnist_rotation_mean", "absolute error of learned mean (degrees)", [2.0, 4.0])
     inputs |= experiment(tmp_path, "mnist_fidelity", "cosine", [0.9])
     outputs = {name: tmp_path / name for name in ("metrics", "claims", "headline")}
-    collect.run({"experiments": ["mnist_rotation_mean", "mnist_fidelity"], "stand_ins": []}, inputs, outputs, Machine())
+    collect.run(
+        CollectSettings(experiments=["mnist_rotation_mean", "mnist_fidelity"], stand_ins=[]), inputs, outputs, Machine()
+    )
     assert list(metrics.read(outputs["metrics"])["experiment"]) == ["mnist_rotation_mean"] * 2 + ["mnist_fidelity"]
     headline = outputs["headline"].read_text()
     numbers, verdicts = headline.split("Claims, and what these runs say about them")
@@ -43,7 +46,7 @@ def test_the_headline_puts_ours_beside_the_papers(tmp_path: Path) -> None:
     claims = pd.read_csv(outputs["claims"])
     assert claims["claim"].tolist() == ["the claim of mnist_rotation_mean", "the claim of mnist_fidelity"]
     stand_ins = ["mnist_rotation_mean"]
-    collect.run({"experiments": ["mnist_rotation_mean"], "stand_ins": stand_ins}, inputs, outputs, Machine())
+    collect.run(CollectSettings(experiments=["mnist_rotation_mean"], stand_ins=stand_ins), inputs, outputs, Machine())
     assert "7.2" not in outputs["headline"].read_text(), "stand-in data have no place beside the paper's numbers"
 
 
@@ -52,7 +55,7 @@ def test_a_table_of_claims_without_its_columns_is_named(tmp_path: Path) -> None:
     inputs["mnist_fidelity/claims"].write_text("claim,verdict\n")
     outputs = {name: tmp_path / name for name in ("metrics", "claims", "headline")}
     with pytest.raises(DataError, match=r"-claims\.csv is not a table of claims \(it lacks experiment, arm, control"):
-        collect.run({"experiments": ["mnist_fidelity"], "stand_ins": []}, inputs, outputs, Machine())
+        collect.run(CollectSettings(experiments=["mnist_fidelity"], stand_ins=[]), inputs, outputs, Machine())
 
 
 def test_a_missing_table_of_claims_is_named(tmp_path: Path) -> None:
@@ -60,4 +63,4 @@ def test_a_missing_table_of_claims_is_named(tmp_path: Path) -> None:
     inputs["mnist_fidelity/claims"].unlink()
     outputs = {name: tmp_path / name for name in ("metrics", "claims", "headline")}
     with pytest.raises(DataError, match=r"mnist_fidelity-claims\.csv is missing: run snakemake again"):
-        collect.run({"experiments": ["mnist_fidelity"], "stand_ins": []}, inputs, outputs, Machine())
+        collect.run(CollectSettings(experiments=["mnist_fidelity"], stand_ins=[]), inputs, outputs, Machine())

@@ -10,9 +10,9 @@ import pandas as pd
 import pytest
 
 from metapt.evaluation import metrics
-from metapt.evaluation.differences import COLUMNS, differences, pairs
+from metapt.evaluation.differences import COLUMNS, compared, differences
 from metapt.evaluation.results import Results
-from metapt.sections import ExperimentSection, Section
+from metapt.sections import ArmSection, ExperimentSection, Section
 from metapt.twostage.replicates import pair
 from metapt.twostage.results import TwoStageResults
 
@@ -21,10 +21,10 @@ class Inner(Section):
     terms: int = 1
 
 
-class Arm(Section):
+class Arm(ArmSection):
     lr: float = 0.1
     inverse: Inner = Inner()
-    steps: int | None = None
+    own: dict[str, Any] = {}
 
 
 class Own(ExperimentSection):
@@ -38,45 +38,48 @@ def results(values: dict[str, list[float]], kind: type[Results] = Results, **wor
         for i, value in enumerate(numbers)
     ]
     empty, section = pd.DataFrame(), Own(arms={name: Arm() for name in values})
-    return kind("some", SimpleNamespace(), section, {}, metrics.validate(rows), empty, {}, {})
+    return kind("some", SimpleNamespace(), section, metrics.validate(rows), empty, {}, {})
 
 
-def test_an_arm_is_compared_with_the_first_that_differs_in_one_setting() -> None:
-    arms = {"a": Arm(), "b": Arm(lr=1), "c": Arm(lr=2), "d": Arm(lr=1, inverse=Inner(terms=5)), "e": Arm(lr=3, steps=2)}
-    assert pairs(arms, []) == {
-        ("b", "a"): "lr: 1.0, not 0.1",
-        ("c", "a"): "lr: 2.0, not 0.1",
-        ("d", "b"): "inverse.terms: 5, not 1",
+def test_an_arm_is_compared_with_the_one_that_it_extends() -> None:
+    arms = {
+        "a": Arm(),
+        "b": Arm(extends="a", lr=1),
+        "c": Arm(extends="b", lr=2, inverse=Inner(terms=5)),
+        "d": Arm(extends="left out", lr=3),
+        "own": Arm(extends="a", own={"crop": 0.2}),
+        "same": Arm(extends="a"),
     }
-
-
-class Partial(Section):
-    own: dict[str, Any] = {}
-
-
-def test_a_setting_of_its_own_is_a_change_of_the_domains() -> None:
-    arms = {"a": Partial(), "b": Partial(own={"temperature": 0.1}), "c": Partial(own={"temperature": 0.1, "crop": 0.2})}
-    assert pairs(arms, []) == {
-        ("b", "a"): "own.temperature: 0.1, not the domain's",
-        ("c", "b"): "own.crop: 0.2, not the domain's",
+    assert compared(arms, []) == {
+        ("b", "a"): "lr: 1.0, not 0.1",
+        ("c", "b"): "inverse.terms: 5, not 1; lr: 2.0, not 1.0",
+        ("own", "a"): "own.crop: 0.2, not the domain's",
+        ("same", "a"): "",
     }
 
 
 def test_the_pairs_of_claims_come_first_and_none_stands_there_twice() -> None:
-    claimed = [("a", "x"), ("b", ""), ("a", "b"), ("a", "x")]
-    assert pairs({"a": Arm(), "b": Arm(lr=1)}, claimed) == {("a", "x"): "", ("a", "b"): ""}
+    claimed = [("a", "x"), ("b", ""), ("b", "a"), ("a", "x")]
+    arms = {"a": Arm(), "b": Arm(extends="a", lr=1), "c": Arm(extends="a", lr=2)}
+    assert list(compared(arms, claimed).items()) == [
+        (("a", "x"), ""),
+        (("b", "a"), ""),
+        (("c", "a"), "lr: 2.0, not 0.1"),
+    ]
 
 
 def test_an_arm_is_not_compared_with_itself() -> None:
-    assert pairs({}, [("head", "head"), ("head", ""), ("head", "network")]) == {("head", "network"): ""}
+    assert compared({}, [("head", "head"), ("head", ""), ("head", "network")]) == {("head", "network"): ""}
 
 
 def test_the_arms_of_an_experiment_are_its_own_or_its_domains() -> None:
     own = results({"a": [1.0], "y": [1.0], "z": [1.0]})
     assert list(own.arm_settings()) == ["z", "y", "a"], "what a config adds comes last"
     names = SimpleNamespace(arms=["b", "unknown"], arm_names=lambda: ["b", "unknown"])
-    of_domain = Results("x", SimpleNamespace(arms={"b": Arm(), "c": Arm()}), names, {}, own.metrics, own.series, {}, {})
+    of_domain = Results("x", SimpleNamespace(arms={"b": Arm(), "c": Arm()}), names, own.metrics, own.series, {}, {})
     assert list(of_domain.arm_settings()) == ["b"]
+    two_stages = results({"a": [1.0]}, TwoStageResults)
+    assert two_stages.arm_settings() == {"a": Arm()}, "an arm takes nothing from others if its domain does not say so"
 
 
 def test_differences_are_paired_by_replicate() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -15,6 +14,7 @@ from metapt.errors import DataError
 from metapt.evaluation import differences, metrics, page, tables
 from metapt.evaluation.comparisons import COLUMNS
 from metapt.machine import Machine
+from metapt.sections import PageDomain, PageExperiment, PageSettings
 
 from .browser import CHROMIUM, Browser, browser
 
@@ -72,20 +72,18 @@ def experiment(folder: Path, name: str, claims: int = 1) -> dict[str, Path]:
     return found | {f"{name}/record": record(own / "run.json", "summarise")}
 
 
-def config(stand_in: bool, **domains: list[str]) -> dict[str, Any]:
-    shown = [
-        {
-            "name": name,
-            "title": name.upper(),
-            "source": "some",
-            "stand_in": stand_in,
-            "experiments": [
-                {"key": key, "title": f"The table of {key}", "figure": f"The figure of {key}"} for key in keys
-            ],
-        }
-        for name, keys in domains.items()
-    ]
-    return {"domains": shown}
+def config(stand_in: bool, **domains: list[str]) -> PageSettings:
+    def experiment(key: str) -> PageExperiment:
+        return PageExperiment(key=key, title=f"The table of {key}", figure=f"The figure of {key}")
+
+    return PageSettings(
+        domains=[
+            PageDomain(
+                name=name, title=name.upper(), source="some", stand_in=stand_in, experiments=list(map(experiment, keys))
+            )
+            for name, keys in domains.items()
+        ]
+    )
 
 
 @pytest.fixture(scope="module")

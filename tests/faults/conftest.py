@@ -25,7 +25,7 @@ from metapt.domains.ecg.data.simulate import generate, write
 from metapt.files import sha256
 from metapt.jobs import Job
 from metapt.machine import Machine
-from metapt.sections import plain
+from metapt.sections import JobSettings, plain
 
 from .server import Server
 
@@ -182,7 +182,7 @@ def raw(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def prepared(raw: dict[str, Path]) -> dict[str, Path]:
     folder = raw[RAW[0]].parent
     outputs = {"signals": folder / "signals.npy", "records": folder / "records.csv"}
-    prepare.run({}, raw, outputs, Machine())
+    prepare.run(JobSettings(), raw, outputs, Machine())
     return outputs
 
 

@@ -66,7 +66,11 @@ def kinds(patch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -
         assert execute(job) == 0
         return {name: Path(path) for name, path in job.outputs.items()}
 
-    found = {"simulate": Kind("simulate", f"{toy}.data.simulate", {}, {}, {"examples.csv": "examples.csv"})}
+    found = {
+        "simulate": Kind(
+            "simulate", f"{toy}.data.simulate", {"source": "simulated"}, {}, {"examples.csv": "examples.csv"}
+        )
+    }
     found["prepare"] = Kind("prepare", f"{toy}.data.prepare", {}, made(found["simulate"]), {"examples": "examples.pt"})
     examples = made(found["prepare"])
     found["PT"] = Kind("pretrain", f"{toy}.pretrain", pretraining, examples, PRETRAINED)

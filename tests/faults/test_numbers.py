@@ -17,6 +17,7 @@ from metapt.domains.ppi.data.string_files import read_links
 from metapt.errors import DataError
 from metapt.evaluation import metrics
 from metapt.machine import Machine
+from metapt.sections import JobSettings
 from metapt.training.pretrained_file import save_pretrained
 
 from .conftest import Jobs, contents
@@ -36,7 +37,7 @@ def test_nan_in_raw_data(raw: dict[str, Path], tmp_path: Path, note: Callable[..
     altered.write_text(text.replace(f"\n{row[0]},{row[1]},", f"\n{row[0]},nan,", 1))
     outputs = {name: tmp_path / name for name in ("signals", "records")}
     with pytest.raises(DataError, match="patient_id is 'nan', and a whole number is expected"):
-        prepare.run({}, raw | {"ptbxl_database.csv": altered}, outputs, Machine())
+        prepare.run(JobSettings(), raw | {"ptbxl_database.csv": altered}, outputs, Machine())
     assert not outputs["signals"].exists()
     note("NaN in raw data (STRING, PTB-XL)", 2, "file, line and value named; nothing prepared")
 
@@ -57,7 +58,7 @@ def test_missing_values_in_signals(raw: dict[str, Path], tmp_path: Path, note: C
     (tmp_path / "records.json").write_text(f'{{"records": ["{name}"]}}')
     outputs = {each: tmp_path / each for each in ("signals", "records")}
     with pytest.raises(DataError, match=r"has invalid values \(-32768\) in lead AVR"):
-        prepare.run({}, raw | {"records.json": tmp_path / "records.json"}, outputs, Machine())
+        prepare.run(JobSettings(), raw | {"records.json": tmp_path / "records.json"}, outputs, Machine())
     note("values marked as missing in an ECG", 1, "record and lead named")
 
 

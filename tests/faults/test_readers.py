@@ -39,6 +39,7 @@ from metapt.domains.ppi.data.legacy_pickle import Tensor, unpickle
 from metapt.domains.ppi.data.string_files import CHANNELS, read_links, read_terms
 from metapt.errors import MetaptError
 from metapt.machine import Machine
+from metapt.sections import JobSettings
 
 from .conftest import FULL
 from .mutations import mutated, zipped
@@ -218,7 +219,7 @@ def test_records_json(folder: Path, tally: Counter[str]) -> None:
         raw["records.json"].write_bytes(altered)
         for path in outputs.values():
             path.unlink(missing_ok=True)
-        if read(lambda: prepare.run({}, raw, outputs, Machine()) or True, tally):
+        if read(lambda: prepare.run(JobSettings(), raw, outputs, Machine()) or True, tally):
             chosen = [names.index(name) for name in sorted(json.loads(altered)["records"])]
             assert np.array_equal(np.load(outputs["signals"]), signals[chosen])
             assert pd.read_csv(outputs["records"])["ecg_id"].tolist() == [index + 1 for index in chosen]

@@ -269,6 +269,7 @@ def test_full_disk(server: Server, target: Path, monkeypatch: pytest.MonkeyPatch
     def full(path: Path, mode: str = "r", *arguments: Any) -> Any:
         opened = plain(path, mode, *arguments)
         if path.name.endswith(".part"):
+            opened.close()
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return opened
 

@@ -6,7 +6,7 @@ import gzip
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -15,8 +15,9 @@ from metapt.domains.ppi.config import PpiSettings
 from metapt.domains.ppi.data.dataset import PpiDataset, on_device
 from metapt.domains.ppi.data.prepare import run
 from metapt.domains.ppi.data.sections import Ego, String, Tasks
-from metapt.domains.ppi.data.sources import links_name, names, terms_name
+from metapt.domains.ppi.data.sources import links_name, names, string_of, terms_name
 from metapt.domains.ppi.pretraining_setting import PpiSetting
+from metapt.domains.ppi.stages import PpiPrepareSettings
 from metapt.machine import Machine
 
 from .graphs_helper import related_graphs
@@ -27,10 +28,10 @@ TERMS = 12
 
 
 class StringFiles(NamedTuple):
-    """Raw files by name, and the config that belongs to them: training species 11 and 12, test species 13."""
+    """Raw files by name, and the settings that belong to them: training species 11 and 12, test species 13."""
 
     inputs: dict[str, Path]
-    config: dict[str, Any]
+    settings: PpiPrepareSettings
 
 
 def _write(path: Path, lines: Sequence[str]) -> Path:
@@ -84,8 +85,8 @@ def string_files(tmp_path_factory: pytest.TempPathFactory) -> StringFiles:
     for taxon in string.species:
         _write(folder / links_name(string, taxon), _links(taxon))
         _write(folder / terms_name(string, taxon), _terms(taxon))
-    config = ppi.model_dump(include={"source", "string", "test_species"})
-    return StringFiles({name: folder / name for name in names(ppi)}, config)
+    settings = PpiPrepareSettings(source=ppi.source, string=string_of(ppi), test_species=ppi.test_species)
+    return StringFiles({name: folder / name for name in names(ppi)}, settings)
 
 
 @pytest.fixture(scope="session")
@@ -96,7 +97,7 @@ def prepared(string_files: StringFiles, tmp_path_factory: pytest.TempPathFactory
         name: folder / file
         for name, file in (("graphs", "graphs.npz"), ("tasks", "tasks.csv"), ("counts", "counts.csv"))
     }
-    run(string_files.config, string_files.inputs, outputs, Machine())
+    run(string_files.settings, string_files.inputs, outputs, Machine())
     return outputs
 
 

@@ -36,7 +36,7 @@ from metapt.evaluation.results import run_words
 from metapt.evaluation.tables import write_blocks
 from metapt.jobs import Place
 from metapt.machine import Machine
-from metapt.sections import seed_numbers
+from metapt.sections import SummarySettings, seed_numbers
 from metapt.twostage.quantities import FT_TIME, PEAK_MEMORY, TIME_PER_STEP, WALL_TIME
 from metapt.twostage.replicates import pair
 
@@ -67,6 +67,7 @@ class Runs:
             settings.setdefault("test_species", SIMULATED.species[-1:])
         self.config: Any = CONFIG.model_validate(settings)
         self.summary = DOMAIN.summary(PpiJobs("ppi", self.config, PLACE), key)
+        self.settings = SummarySettings.model_validate(self.summary.config)
         self.inputs: dict[str, Path] = {}
         self.auroc: Callable[[str, str, str], float] = lambda arm, setting, evaluation: 70.0
         self.validation: Callable[[str, str, str], float] = lambda arm, setting, evaluation: -1.0
@@ -153,7 +154,7 @@ class Runs:
         self.series(f"{run}/series", series)
 
     def results(self) -> PpiResults:
-        found = self.experiment.results.read(self.experiment.section, self.summary.config, self.inputs)
+        found = self.experiment.results.read(self.experiment.section, self.settings, self.inputs)
         assert isinstance(found, PpiResults)
         return found
 
@@ -172,7 +173,7 @@ class Runs:
         """Return all outputs, and check that none is empty."""
         outputs = {name: self.folder / "out" / file for name, file in SUMMARY.items()}
         outputs["metrics"].parent.mkdir(exist_ok=True)
-        self.experiment.summarise(self.summary.config, self.inputs, outputs, Machine())
+        self.experiment.summarise(self.settings, self.inputs, outputs, Machine())
         for name in SUMMARY:
             assert outputs[name].stat().st_size > 0, name
         assert imread(outputs["figure_png"])[..., :3].std() > 0.02, "the figure is blank"

@@ -14,7 +14,6 @@ import zipfile
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import fields
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -146,31 +145,20 @@ def content(graphs: Graphs) -> bytes:
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, None])
-def test_an_archive_is_read(tmp_path: Path, graphs: Graphs, content: bytes, method: int | None) -> None:
+@pytest.mark.parametrize(("chunk", "block"), [(1 << 18, 4096), (100, 3)])
+def test_an_archive_is_read(
+    tmp_path: Path,
+    graphs: Graphs,
+    content: bytes,
+    monkeypatch: pytest.MonkeyPatch,
+    method: int | None,
+    chunk: int,
+    block: int,
+) -> None:
+    monkeypatch.setattr("metapt.domains.ppi.data.archive._CHUNK", chunk)
+    monkeypatch.setattr("metapt.domains.ppi.data.archive._BLOCK", block)
     path = tmp_path / "archive"
     assert_equal(read_archive(plain(content, path) if method is None else zipped(content, path, method)), graphs)
-
-
-def test_in_many_chunks_and_blocks(
-    tmp_path: Path, graphs: Graphs, content: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("metapt.domains.ppi.data.archive._CHUNK", 100)
-    monkeypatch.setattr("metapt.domains.ppi.data.archive._BLOCK", 3)
-    assert_equal(read_archive(zipped(content, tmp_path / "archive.zip")), graphs)
-
-
-def test_the_two_of_a_pair_may_lie_apart(tmp_path: Path, graphs: Graphs, raw: Raw) -> None:
-    data, slices = raw
-    edges = slices["edge_index"].tolist()
-    random = torch.Generator().manual_seed(0)
-    order = torch.cat([start + torch.randperm(end - start, generator=random) for start, end in pairwise(edges)])
-    data["edge_index"], data["edge_attr"] = data["edge_index"][:, order].contiguous(), data["edge_attr"][order]
-    found = read_archive(plain(dump(raw), tmp_path / "archive.pt"))
-    for graph in range(len(graphs)):
-        here = slice(*graphs.edge_offsets[graph : graph + 2])
-        assert sorted(zip(found.edges[here].tolist(), found.bits[here], strict=True)) == sorted(
-            zip(graphs.edges[here].tolist(), graphs.bits[here], strict=True)
-        )
 
 
 def test_what_else_data_has_is_left_out(tmp_path: Path, graphs: Graphs, raw: Raw) -> None:
@@ -211,20 +199,16 @@ def attacks(marker: Path) -> dict[str, Call]:
 @pytest.mark.parametrize("name", attacks(Path()))
 def test_an_archive_runs_no_code(tmp_path: Path, raw: Raw, content: bytes, name: str) -> None:
     marker = tmp_path / "marker"
-    attack = attacks(marker)[name]
-    pattern = rf"archive.* asks for '[\w.]*{name.split('.')[-1]}', and only tensors and containers are read"
-    raw[0]["extra"] = attack
-    contents = [
-        dump(raw),
-        *(pickle.dumps(attack, protocol) + content for protocol in range(pickle.HIGHEST_PROTOCOL + 1)),
-    ]
-    contents.append(content[:15] + pickle.dumps(attack, 2) + content[15:])  # after the magic number
+    raw[0]["extra"] = attack = attacks(marker)[name]
+    dumped = [pickle.dumps(attack, protocol) for protocol in range(pickle.HIGHEST_PROTOCOL + 1)]
+    contents = [dump(raw), *(each + content for each in dumped), content[:15] + dumped[2] + content[15:]]
     for each in contents:
         for path in (plain(each, tmp_path / "archive.pt"), zipped(each, tmp_path / "archive.zip")):
-            with pytest.raises(DataError, match=pattern) as raised:
+            with pytest.raises(DataError, match=r"archive.* is cut, altered or not .*its pickle (asks for|has the)"):
                 read_archive(path)
-            assert str(raised.value).count("\n") == 0
             assert not marker.exists()
+    with pytest.raises(DataError, match=rf"asks for '[\w.]*{name.split('.')[-1]}', and only tensors and containers"):
+        read_archive(plain(contents[0], tmp_path / "archive.pt"))
 
 
 @pytest.mark.parametrize(
@@ -237,7 +221,9 @@ def test_an_archive_runs_no_code(tmp_path: Path, raw: Raw, content: bytes, name:
         b"\x80\x02ctorch\nFloatStorage\n)R.",
         b"\x80\x02}K\x01K\x02s.",  # a key that is no name
         b"\x80\x02" + b"\x85" * 10 + b".",  # no stack
-        b"\x80\x02}" + b"\x85" * 60000 + b"K\x01s.",  # a deep key
+        b"\x80\x02}N" + b"\x85" * 60000 + b"K\x01s.",  # a deep key
+        b"\x80\x02}N\x85q\x00" + b"h\x00\x86q\x00" * 60 + b"K\x01s.",  # a key of 2^60 values
+        b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\nN}X\x01\x00\x00\x00aK\x01s\x86b.",  # attributes of a function
         b"\x80\x02Nr\xff\xff\xff\xff.",  # a large memo
         b"\x80\x05\x96\x00\x00\x00\x00\x00\x01\x00\x00.",  # a large bytearray
         b"\x80\x02X\xff\xff\xff\x7fa.",
@@ -372,21 +358,19 @@ def _twice(columns: list[int]) -> Callable[[Raw], None]:
     ("change", "message"),
     [
         (_put(0, "edge_attr", (0, 7), 1), "edge_attr marks an edge as a self loop or as masked"),
-        (_put(0, "edge_attr", (0, 8), 1), "edge_attr marks an edge"),
+        (lambda raw: raw[0]["edge_attr"][0, 0].sub_(1).neg_(), "does not have each edge once"),
         (_put(0, "edge_attr", (0, 2), 0.5), "edge_attr has values other than 0 and 1"),
         (_put(0, "edge_attr", (0, 2), float("nan")), "edge_attr has values other than 0 and 1"),
-        (_put(0, "edge_attr", (slice(0, 1), slice(0, 7)), 3), "edge_attr has values"),
         (_put(0, "edge_index", (0, 0), -1), "edge_index has values below 0 or above 65535"),
         (_put(0, "edge_index", (0, 0), 1 << 40), "edge_index has values below 0 or above 65535"),
-        (_put(0, "edge_index", (1, slice(None)), 0), "does not have the edge between its nodes"),
+        (_put(0, "edge_index", (1, slice(None)), 0), "does not have each edge once"),
         (_replace(0, "edge_index", lambda edges: edges + 8), "does not join a lower to a higher node of its graph"),
-        (_replace(0, "edge_index", lambda edges: edges[[0, 0]]), "does not have the edge"),
-        (_drop_edge, "does not have the edge"),
-        (_twice([0, 1, 0, 1]), "does not have the edge"),
-        (_twice([0, 1, 0]), "does not have the edge"),
-        (_twice([0, 1, 1]), "does not have the edge"),
-        (_twice([0, 0]), "does not have the edge"),
-        (_put(0, "center_node_idx", 3, -1), "center_node_idx has values below 0"),
+        (_replace(0, "edge_index", lambda edges: edges[[0, 0]]), "does not have each edge once"),
+        (_drop_edge, "does not have each edge once"),
+        (_twice([0, 1, 0, 1]), "does not have each edge once"),
+        (_twice([0, 1, 0]), "does not have each edge once"),
+        (_twice([0, 1, 1]), "does not have each edge once"),
+        (_twice([0, 0]), "does not have each edge once"),
         (_put(0, "center_node_idx", 3, 9), "graph 3 has no node where its centre should be"),
         (_put(0, "species_id", 3, 1 << 31), "species_id has values below 0 or above 2147483647"),
         (_put(0, "go_target_pretrain", 5, 2), "go_target_pretrain has values other than 0 and 1"),
@@ -407,19 +391,15 @@ def _twice(columns: list[int]) -> Callable[[Raw], None]:
         (_replace(0, "species_id", lambda species: species[:-1].clone()), "with 69 graphs"),
         (_replace(0, "species_id", lambda species: species[:0].clone()), "no labelled graphs"),
         (_replace(0, "go_target_pretrain", lambda labels: labels[:-1].clone()), "go_target_pretrain is int64"),
-        (_replace(0, "go_target_pretrain", lambda labels: labels[:9].clone()), "no labelled graphs"),
         (_replace(0, "go_target_downstream", lambda _: None), "it has no go_target_downstream"),
         (_replace(1, "x", lambda x: None), r"it has no slices\[x\]"),
-        (_replace(1, "x", lambda x: x[:-1].clone()), r"slices\[x\] is int64"),
         (_put(1, "x", 0, 1), r"slices\[x\] does not rise from 0"),
         (_put(1, "x", 3, -1), r"slices\[x\] has values below 0"),
         (_put(1, "x", 3, 1 << 40), r"slices\[x\] does not rise"),
         (_replace(1, "x", lambda x: torch.cat([x[:1], x[:-2], x[-1:]])), "graph 0 has no node"),
-        (_put(1, "edge_index", 3, 1 << 40), r"slices\[edge_index\] does not rise"),
         (_put(1, "edge_index", -1, 0), r"slices\[edge_index\] does not rise"),
         (_put(1, "edge_attr", 20, 3), r"slices\[edge_attr\] differs from slices\[edge_index\]"),
         (_put(1, "species_id", 3, 4), r"slices\[species_id\] does not rise by 1"),
-        (_put(1, "go_target_pretrain", 3, 4), r"slices\[go_target_pretrain\] does not rise by 11"),
         (lambda raw: raw[0].update(species_id=raw[0]["center_node_idx"]), "share a storage"),
     ],
 )  # fmt: skip

@@ -16,11 +16,11 @@ from metapt.domains.ppi.data.dataset import PpiDataset, on_device
 from metapt.domains.ppi.data.graphs import pack, unpack
 from metapt.domains.ppi.gin import GraphBatch
 
-from .small_graphs import COARSE, FINE, small_graphs
+from .small_graphs import COARSE, small_graphs
 
 NETWORK = Network(layers=2, width=3)
 PRETRAIN, TRAIN, VALIDATION = np.arange(40, 100), np.arange(0, 30), np.arange(30, 40)
-SETS = {"pretrain": (PRETRAIN, 16), "hypergradient": (PRETRAIN, 16), "train": (TRAIN, 8), "validation": (VALIDATION, 4)}
+SETS = {"pretrain": (PRETRAIN, 16), "hypergradient": (PRETRAIN, 20), "train": (TRAIN, 8), "validation": (VALIDATION, 4)}
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +54,7 @@ def test_labels_belong_to_their_graphs(dataset: PpiDataset) -> None:
     for _ in range(5):
         for batch, part, labels, size in (
             (batches.pretrain(), PRETRAIN, dataset.coarse, 16),
+            (batches.hypergradient(), PRETRAIN, dataset.coarse, 20),
             (batches.train(), TRAIN, dataset.fine, 8),
             (batches.validation(), VALIDATION, dataset.fine, 4),
         ):
@@ -105,14 +106,6 @@ def test_hypergradients_have_graphs_and_masks_of_their_own(dataset: PpiDataset, 
             assert not torch.equal(step.keep[:, :rows], other.keep[:, :rows])
 
 
-def test_hypergradients_are_of_pt_graphs_in_minibatches_of_their_own_size(dataset: PpiDataset) -> None:
-    sets = SETS | {"hypergradient": (PRETRAIN, 20)}
-    larger = PpiBatches(dataset, sets, NETWORK, 0.2, 0).hypergradient()
-    assert len(larger.graphs.sizes) == 20
-    assert set(seen(larger.graphs)) <= set(PRETRAIN.tolist())
-    assert torch.equal(larger.labels, dataset.coarse(torch.tensor(seen(larger.graphs))))
-
-
 def test_other_pt_labels_and_fewer_ft_tasks(dataset: PpiDataset) -> None:
     flipped = torch.from_numpy(pack(unpack(dataset.graphs.coarse, COARSE) == 0))
     tasks = torch.tensor([0, 3, 4])
@@ -136,10 +129,10 @@ def test_the_released_centres_are_those_of_pt_minibatches_only(dataset: PpiDatas
 
 def test_co_training_sees_a_pt_and_an_ft_minibatch_with_dropout(dataset: PpiDataset) -> None:
     both, alone = made(dataset, CoTrainBatches, tasks=torch.tensor([1, 2])), made(dataset)
-    for name in ("pretrain", "hypergradient"):
+    for name, size in (("pretrain", 16), ("hypergradient", 20)):
         batch: Any = getattr(both, name)()
         assert equal(batch.pretrain, getattr(alone, name)())
-        assert batch.pretrain.labels.shape == (16, COARSE)
+        assert batch.pretrain.labels.shape == (size, COARSE)
         assert set(seen(batch.finetune.graphs)) <= set(TRAIN.tolist())
         assert batch.finetune.labels.shape == (8, 2)
         assert batch.finetune.keep is not None
@@ -161,11 +154,3 @@ def test_a_saved_state_goes_on_to_the_same_minibatches_and_masks(dataset: PpiDat
     after = some(batches)
     assert not any(equal(a, b) for a, b in zip(before, after, strict=True))
     assert all(equal(a, b) for a, b in zip(after, some(other), strict=True))
-
-
-def test_a_set_smaller_than_its_minibatch_is_one_minibatch(dataset: PpiDataset) -> None:
-    sets = {"train": (np.arange(5), 8)}
-    batches = PpiBatches(dataset, sets, NETWORK, 0.0, 0)
-    batch = batches.train()
-    assert sorted(seen(batch.graphs)) == [0, 1, 2, 3, 4]
-    assert batch.labels.shape == (5, FINE)

@@ -71,12 +71,6 @@ def test_batches_offset_the_centres(converted: Path, graphs: Graphs) -> None:
     assert (batch.batch[batch.edge_index[0]] == batch.batch[batch.edge_index[1]]).all()
 
 
-def test_subsets(converted: Path, graphs: Graphs) -> None:
-    human = BioDataset(converted)[torch.from_numpy(graphs.species == 9606)]
-    assert len(human) == (graphs.species == 9606).sum()
-    assert {int(graph.species_id) for graph in human} == {9606}
-
-
 def test_any_dataset_opens_the_file_without_metapt(converted: Path) -> None:
     """Open the file without permission to run code, which a class in the file would need."""
 
@@ -116,19 +110,6 @@ def test_the_original_tensors_come_back(graphs: Graphs) -> None:
             assert torch.equal(tensor, original[name]), name
 
 
-def test_a_pt_file_and_what_the_command_says(
-    tmp_path: Path, graphs: Graphs, capsys: pytest.CaptureFixture[str]
-) -> None:
-    source = plain(dump(as_raw(graphs)), tmp_path / "geometric_data_processed.pt")
-    assert main([str(source), str(tmp_path / "out")]) == 0
-    said = capsys.readouterr()
-    assert (
-        f"Wrote {tmp_path}/out/processed/data.pt and {tmp_path}/out/graphs.npz: 70 graphs of 2 species with" in said.out
-    )
-    assert "11 coarse and 3 fine tasks" in said.out
-    assert "reading" in said.err
-
-
 def test_errors_are_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cut = plain(dump(as_raw(draw_graphs(3)))[:-1], tmp_path / "cut.pt")
     for source, message in ((cut, "cut.pt is cut"), (tmp_path / "none.zip", "none.zip can't be read")):
@@ -140,14 +121,6 @@ def test_errors_are_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[s
     whole = plain(dump(as_raw(draw_graphs(3))), tmp_path / "whole.pt")
     assert main([str(whole), str(whole)]) == 1
     assert "can't be written" in capsys.readouterr().err
-
-
-def test_help(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="0"):
-        main(["--help"])
-    said = capsys.readouterr().out
-    for words in ("bio_dataset.zip", "processed/data.pt", 'BioDataset("OUT")'):
-        assert words in said
 
 
 @pytest.mark.real_data

@@ -11,24 +11,25 @@ import pytest
 
 from metapt.domains.ppi.arms import meta_loop
 from metapt.domains.ppi.batches import CoTrainBatches, PpiBatches
-from metapt.domains.ppi.config import PpiFinetuning
+from metapt.domains.ppi.config import Network, PpiFinetuning
 from metapt.domains.ppi.cotraining import CoTrainer
 from metapt.domains.ppi.data.dataset import on_device, splits
-from metapt.domains.ppi.finetune import PpiSets, finetune_tasks, full_transfer, linear_evaluation, sets_of
-from metapt.domains.ppi.gin import GinEncoder, initial_pretrained
+from metapt.domains.ppi.finetune import PpiFinetuneProblem, PpiSets, finetune_tasks, sets_of
+from metapt.domains.ppi.gin import initial_pretrained
 from metapt.domains.ppi.pretraining_setting import PpiSetting
 from metapt.domains.ppi.problem import CoTrainProblem, MultitaskProblem, whole
 from metapt.hypergrad import Pretrained
 from metapt.training.optimizers import OptimizerSpec
 from metapt.training.pretraining import Pretrainer
 from metapt.training.seeds import generator
+from metapt.twostage.finetuning import full_transfer, linear_evaluation
 
 from .small_arms import ARMS_HERE, setting_in
 from .small_graphs import TEST_SPECIES, small_graphs
 
 Rehearse = Callable[..., dict[str, int]]
 ADAM = OptimizerSpec("Adam", {"lr": 1e-3, "fused": True})
-ENCODER = GinEncoder(2, 6)
+NETWORK = Network(layers=2, width=6)
 
 
 def setting_on(device: str, folder: Path) -> PpiSetting:
@@ -120,8 +121,8 @@ def sets_on(device: str) -> tuple[Pretrained, PpiSets]:
 
 def test_ft_of_the_network_waits_once_in_an_epoch(rehearse: Rehearse) -> None:
     def transfer(device: str) -> Callable[[], list[float]]:
-        (start, _, buffers), sets = sets_on(device)
-        run = full_transfer(ENCODER, start, buffers, sets, finetuning(4), 1e-3, generator("ft"))
+        start, sets = sets_on(device)
+        run = full_transfer(PpiFinetuneProblem(NETWORK, sets, finetuning(4)), start, 1e-3, generator("ft"))
         epochs = iter(range(1, 5))
 
         def epoch() -> list[float]:
@@ -138,9 +139,9 @@ def test_ft_of_heads_waits_at_its_beginning_and_for_its_scores(epochs: int, rehe
     """None of its waits comes with an epoch or a step."""
 
     def heads(device: str) -> Callable[[], list[Any]]:
-        (start, _, buffers), sets = sets_on(device)
+        start, sets = sets_on(device)
         streams = [generator("ft", seed) for seed in range(2)]
-        return lambda: linear_evaluation(ENCODER, start, buffers, sets, finetuning(epochs), streams)
+        return lambda: linear_evaluation(PpiFinetuneProblem(NETWORK, sets, finetuning(epochs)), start, streams)
 
     assert rehearse(heads) == {
         "evaluation.auroc: defined_classes": 1 + 2,  # of validation, and of the test for each head

@@ -10,14 +10,15 @@ import numpy as np
 import pytest
 import torch
 
-from metapt.domains.ppi import finetune
 from metapt.domains.ppi.data.graphs import save
 from metapt.domains.ppi.finetune import run
 from metapt.domains.ppi.gin import initial_pretrained
+from metapt.domains.ppi.stages import PpiFinetuneSettings
 from metapt.errors import DataError
 from metapt.evaluation import metrics
 from metapt.machine import Machine
 from metapt.training.pretrained_file import Learned, save_pretrained
+from metapt.twostage import finetuning
 from metapt.twostage.quantities import FT_TIME
 from metapt.twostage.replicates import pair
 from metapt.twostage.transfer import Transfer
@@ -41,21 +42,25 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return found
 
 
-def config_of(folder: Path, **changes: Any) -> dict[str, Any]:
+def config_of(folder: Path, **changes: Any) -> PpiFinetuneSettings:
     section = {"epochs": 2, "linear_epochs": 3, "batch_size": 16, "lrs": LRS, "linear_lrs": LINEAR_LRS}
-    return {
+    settings = {
         "domain": "ppi",
         "arm": "mine",
-        "method": "supervised",
         "setting": "full_access",
         "seed": SEED,
         "finetune_seeds": FT_SEEDS,
         "evaluations": EVALUATIONS,
         "network": {"layers": 2, "width": 4},
-        "finetune": section,
+        "finetune": section | changes.pop("finetune", {}),
         "test_species": [TEST_SPECIES],
         "checkpoint": str(folder / "resume" / "ft.pt"),
-    } | changes
+    }
+    return PpiFinetuneSettings.model_validate(settings | changes)
+
+
+def given(method: str, inputs: dict[str, Path]) -> dict[str, Path]:
+    return inputs if method != "no_pt" else {"graphs": inputs["graphs"]}
 
 
 def untimed(folder: Path) -> list[bytes]:
@@ -92,23 +97,14 @@ def test_leaves_the_numbers_of_every_ft_seed(inputs: dict[str, Path], tmp_path: 
     assert not [path for path in (tmp_path / "resume").rglob("*") if path.is_file()]
 
 
-def test_is_on_the_tasks_of_the_held_out_part_by_their_numbers(inputs: dict[str, Path], tmp_path: Path) -> None:
-    run(
-        config_of(tmp_path, setting="held_out_0", evaluations=["linear_evaluation"]),
-        inputs,
-        outputs(tmp_path),
-        Machine(),
-    )
+@pytest.mark.parametrize(("setting", "tasks"), [("held_out_0", {0}), ("held_out_3", {3, 4})])
+def test_is_on_the_tasks_of_the_held_out_part_by_their_numbers(
+    setting: str, tasks: set[int], inputs: dict[str, Path], tmp_path: Path
+) -> None:
+    config = config_of(tmp_path, setting=setting, evaluations=["linear_evaluation"])
+    run(config, inputs, outputs(tmp_path), Machine())
     series = metrics.read_series(tmp_path / "series.csv")
-    assert set(series[series["name"].str.contains("of a task")]["step"]) == {0}
-    run(
-        config_of(tmp_path, setting="held_out_3", evaluations=["linear_evaluation"]),
-        inputs,
-        outputs(tmp_path),
-        Machine(),
-    )
-    series = metrics.read_series(tmp_path / "series.csv")
-    assert set(series[series["name"].str.contains("of a task")]["step"]) == {3, 4}
+    assert set(series[series["name"].str.contains("of a task")]["step"]) == tasks
 
 
 def test_a_task_without_positives_in_validation_is_left_out(inputs: dict[str, Path], tmp_path: Path) -> None:
@@ -117,7 +113,7 @@ def test_a_task_without_positives_in_validation_is_left_out(inputs: dict[str, Pa
     run(config_of(tmp_path), inputs | {"graphs": graphs}, outputs(tmp_path), Machine())
     assert np.isfinite(metrics.read(tmp_path / "metrics.csv")["value"]).all()
     save(small_graphs(without_positives=tuple(range(FINE))), graphs)
-    with pytest.raises(DataError, match="no FT task has both labels among the 12 validation graphs"):
+    with pytest.raises(DataError, match="no class has both labels among the 12 validation graphs"):
         run(config_of(tmp_path), inputs | {"graphs": graphs}, outputs(tmp_path), Machine())
 
 
@@ -128,22 +124,21 @@ def test_without_pt_each_ft_seed_has_an_encoder_of_its_own_and_else_pts(
     starts: dict[str, list[tuple[Any, ...]]] = {name: [] for name in EVALUATIONS}
 
     def spied(name: str, real: Any, *arguments: Any) -> Any:
-        starts[name].append(tuple(arguments[1]["node"].tolist()))
+        starts[name].append(tuple(arguments[1].encoder["node"].tolist()))
         return real(*arguments)
 
     for name in EVALUATIONS:
-        monkeypatch.setattr(finetune, name, partial(spied, name, getattr(finetune, name)))
-    given = inputs if method != "no_pt" else {"graphs": inputs["graphs"]}
-    config = config_of(tmp_path, method=method)
-    run(config, given, outputs(tmp_path), Machine())
+        monkeypatch.setattr(finetuning, name, partial(spied, name, getattr(finetuning, name)))
+    config, own = config_of(tmp_path), given(method, inputs)
+    run(config, own, outputs(tmp_path), Machine())
     for of_them in starts.values():
         assert len(set(of_them)) == (FT_SEEDS if method == "no_pt" else 1)
     assert set(starts["full_transfer"]) == set(starts["linear_evaluation"])
     first = untimed(tmp_path)
-    run(config, given, outputs(tmp_path), Machine())
+    run(config, own, outputs(tmp_path), Machine())
     assert untimed(tmp_path) == first
     others = {name: set(found) for name, found in starts.items()}
-    run(config | {"seed": SEED + 1}, given, outputs(tmp_path), Machine())
+    run(config_of(tmp_path, seed=SEED + 1), own, outputs(tmp_path), Machine())
     assert (set(starts["full_transfer"]) > others["full_transfer"]) == (method == "no_pt")
 
 
@@ -154,18 +149,17 @@ Transfers = list[tuple[str, float]]
 def transfers(monkeypatch: pytest.MonkeyPatch) -> Transfers:
     """Record label and learning rate of each FT run of the whole network."""
     made: Transfers = []
-    real = finetune.full_transfer
+    real = finetuning.full_transfer
 
     def full_transfer(*arguments: Any) -> Transfer:
-        made.append((arguments[-1].split(", learning")[0], arguments[5]))
+        made.append((arguments[-1].split(", learning")[0], arguments[2]))
         return real(*arguments)
 
-    monkeypatch.setattr(finetune, "full_transfer", full_transfer)
+    monkeypatch.setattr(finetuning, "full_transfer", full_transfer)
     return made
 
 
-@pytest.mark.parametrize("method", ["supervised", "no_pt"])
-@pytest.mark.parametrize("survived", [0, 1, 2])
+@pytest.mark.parametrize(("method", "survived"), [("supervised", 0), ("no_pt", 1), ("supervised", 2)])
 def test_a_killed_job_repeats_one_run_at_most_and_ends_in_the_same_bytes(
     method: str,
     survived: int,
@@ -174,9 +168,9 @@ def test_a_killed_job_repeats_one_run_at_most_and_ends_in_the_same_bytes(
     transfers: Transfers,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    config = config_of(tmp_path, method=method)
-    run(config, inputs, outputs(tmp_path / "whole"), Machine())
-    whole, recorded = list(transfers), finetune.full_transfer
+    config, own = config_of(tmp_path), given(method, inputs)
+    run(config, own, outputs(tmp_path / "whole"), Machine())
+    whole, recorded = list(transfers), finetuning.full_transfer
     assert len(whole) == len(LRS) + FT_SEEDS - 1
     transfers.clear()
 
@@ -186,10 +180,10 @@ def test_a_killed_job_repeats_one_run_at_most_and_ends_in_the_same_bytes(
         return recorded(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(finetune, "full_transfer", broken)
+        patch.setattr(finetuning, "full_transfer", broken)
         with pytest.raises(KeyboardInterrupt):
-            run(config, inputs, outputs(tmp_path / "resumed"), Machine())
-    run(config, inputs, outputs(tmp_path / "resumed"), Machine())
+            run(config, own, outputs(tmp_path / "resumed"), Machine())
+    run(config, own, outputs(tmp_path / "resumed"), Machine())
     assert transfers == whole
     assert untimed(tmp_path / "whole") == untimed(tmp_path / "resumed")
 
@@ -215,11 +209,9 @@ def test_a_checkpoint_for_another_encoder_is_passed_over(
 def test_trials_of_learning_rates_are_the_first_epochs_of_whole_runs(
     inputs: dict[str, Path], tmp_path: Path, transfers: Transfers
 ) -> None:
-    section = config_of(tmp_path)["finetune"]
     chosen = dict[object, object]()
     for trial in (None, 1, 2):
-        finetuning = section | {"epochs": 2, "trial_epochs": trial}
-        run(config_of(tmp_path, finetune=finetuning), inputs, outputs(tmp_path), Machine())
+        run(config_of(tmp_path, finetune={"epochs": 2, "trial_epochs": trial}), inputs, outputs(tmp_path), Machine())
         chosen[trial] = untimed(tmp_path)
     assert chosen[2] == chosen[None]
     assert len(transfers) == 3 * (len(LRS) + FT_SEEDS - 1)

@@ -69,14 +69,6 @@ def test_is_the_network_with_a_message_per_edge(layers: int, training: bool, dro
     assert results[0][0].norm() > 1
 
 
-def test_a_graphs_features_in_evaluation_do_not_depend_on_the_others() -> None:
-    together = ENCODER(parameters(), batch_of(), training=False)
-    for row, number in zip(together, NUMBERS, strict=True):
-        torch.testing.assert_close(
-            ENCODER(parameters(), batch_of([number]), training=False)[0], row, rtol=1e-12, atol=1e-12
-        )
-
-
 def adjacency(batch: GraphBatch) -> Tensor:
     dense = torch.zeros(len(batch.graph), len(batch.graph), dtype=DTYPE)
     for node, (first, last) in enumerate(zip(batch.neighbour_offsets[:-1], batch.neighbour_offsets[1:], strict=True)):
@@ -117,7 +109,7 @@ def test_graphs_without_edges_have_no_sum_and_no_slope() -> None:
     assert ENCODER(parameters(), batch, training=False).isfinite().all()
 
 
-@pytest.mark.parametrize("rate", [0.2, 0.5, 0.9])
+@pytest.mark.parametrize("rate", [0.2, 0.9])
 def test_dropouts_masks_have_their_rate_and_keep_the_mean(rate: float) -> None:
     mask = dropout_masks(3, 501, 101, rate, torch.Generator().manual_seed(0))
     count = mask.numel()
@@ -136,18 +128,13 @@ def test_dropouts_masks_have_their_rate_and_keep_the_mean(rate: float) -> None:
         assert abs(float((flat[shift:] * flat[:-shift]).mean())) < 4 * rate * (1 - rate) / math.sqrt(count)
 
 
-def test_a_rate_just_below_1_keeps_the_smallest_share_and_stays_finite() -> None:
-    mask = dropout_masks(1, 1000, 1000, 1 - 1e-9, torch.Generator().manual_seed(0))
-    assert mask.isfinite().all()
-    assert set(mask.unique().tolist()) == {0.0, 65536.0}
-
-
-def test_dropouts_masks_come_of_their_generator() -> None:
+def test_dropouts_masks_come_of_their_generator_and_stay_finite() -> None:
     first, second = (torch.Generator().manual_seed(1) for _ in range(2))
     masks = [dropout_masks(2, 30, 5, 0.3, first) for _ in range(2)]
     assert not torch.equal(*masks)
     assert all(torch.equal(mask, dropout_masks(2, 30, 5, 0.3, second)) for mask in masks)
     assert torch.equal(dropout_masks(2, 30, 5, 0.0, first), torch.ones(2, 30, 5))
+    assert set(dropout_masks(1, 1000, 1000, 1 - 1e-9, first).unique().tolist()) == {0.0, 65536.0}
 
 
 def test_initial_weights_are_seeded_and_of_their_distributions() -> None:

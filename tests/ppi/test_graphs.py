@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
@@ -54,22 +55,25 @@ def test_labels_as_bits(tasks: int) -> None:
         np.testing.assert_array_equal(bits[:, task // 8] >> task % 8 & 1, labels[:, task])
 
 
+NONE: dict[str, NDArray[Any]] = {
+    **{name: getattr(two_graphs(), name)[:0] for name in ("edges", "bits", "centre", "species", "coarse", "fine")},
+    **dict.fromkeys(("node_offsets", "edge_offsets"), np.zeros(1, int)),
+}
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        (NONE, "there are no graphs"),
         ({"node_offsets": np.array([0, 4])}, r"node_offsets has the shape \(2,\) instead of \(3,\)"),
         ({"edges": np.zeros((2, 2), np.uint16)}, r"edges has the shape \(2, 2\) instead of \(3, 2\)"),
-        ({"centre": np.zeros(3, np.uint16)}, r"centre has the shape"),
         ({"tasks": np.array([17, 3])}, r"coarse has the shape \(2, 2\) instead of \(2, 3\)"),
         ({"fine": np.zeros((2, 2), np.uint8)}, r"fine has the shape \(2, 2\) instead of \(2, 1\)"),
         ({"edge_offsets": np.array([0, 2, 2])}, "edge_offsets does not rise from 0 to the number of what it counts"),
-        ({"edge_offsets": np.array([1, 3, 3])}, "edge_offsets does not rise"),
         ({"edge_offsets": np.array([0, 4, 3])}, "edge_offsets does not rise"),
         ({"node_offsets": np.array([0, 3, 2])}, "node_offsets does not rise"),
         ({"centre": np.array([3, 0], np.uint16)}, "graph 0 has no node where its centre should be"),
-        ({"node_offsets": np.array([0, 3, 3])}, "graph 1 has no node where its centre should be"),
         ({"edges": np.array([[0, 1], [2, 0], [1, 2]], np.uint16)}, "edge 1 does not join a lower to a higher node"),
-        ({"edges": np.array([[0, 1], [0, 2], [1, 1]], np.uint16)}, "edge 2 does not join"),
         ({"edges": np.array([[0, 1], [0, 2], [1, 3]], np.uint16)}, "edge 2 does not join"),
     ],
 )
@@ -84,16 +88,15 @@ def test_arrays_that_do_not_fit_together(tmp_path: Path, changes: dict[str, NDAr
         load(tmp_path / "graphs.npz")
 
 
-def test_no_graphs() -> None:
-    empty = {name: getattr(two_graphs(), name)[:0] for name in ("edges", "bits", "centre", "species", "coarse", "fine")}
-    with pytest.raises(DataError, match="there are no graphs"):
-        check(replace(two_graphs(), node_offsets=np.zeros(1, int), edge_offsets=np.zeros(1, int), **empty))
+_FILE = io.BytesIO()
+np.savez(_FILE, edges=np.zeros(3))
+OTHER = _FILE.getvalue()
 
 
 @pytest.mark.parametrize(
     "change",
-    [lambda content: b"", lambda content: content[:100], lambda content: content[:-30], lambda content: b"x" * 50],
-    ids=["empty", "short", "cut", "altered"],
+    [lambda content: b"", lambda content: content[:-30], lambda content: b"x" * 50, lambda content: OTHER],
+    ids=["empty", "cut", "altered", "another archive"],
 )
 def test_files_that_are_cut_or_altered(tmp_path: Path, change: Callable[[bytes], bytes]) -> None:
     path = tmp_path / "graphs.npz"
@@ -103,10 +106,3 @@ def test_files_that_are_cut_or_altered(tmp_path: Path, change: Callable[[bytes],
     path.write_bytes(change(path.read_bytes()))
     with pytest.raises(DataError, match="does not hold prepared graphs"):
         load(path)
-
-
-def test_another_archive(tmp_path: Path) -> None:
-    with (tmp_path / "graphs.npz").open("wb") as file:
-        np.savez(file, edges=np.zeros(3))
-    with pytest.raises(DataError, match="does not hold prepared graphs"):
-        load(tmp_path / "graphs.npz")

@@ -55,8 +55,7 @@ def derivatives(encoder: GinEncoder, training: bool, dropout: bool) -> list[Tens
     return results
 
 
-@pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("dropout", [True, False])
+@pytest.mark.parametrize(("training", "dropout"), [(True, True), (False, False)])
 def test_derivatives_are_those_in_float32_but_for_rounding(training: bool, dropout: bool) -> None:
     arguments = (training, dropout)
     both = (derivatives(GinEncoder(LAYERS, WIDTH, precision), *arguments) for precision in ("bfloat16", "float32"))

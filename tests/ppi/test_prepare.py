@@ -18,8 +18,9 @@ from metapt.domains.ppi.data import archive, sources
 from metapt.domains.ppi.data.ego import ego_graphs, network
 from metapt.domains.ppi.data.graphs import Graphs, load, unpack
 from metapt.domains.ppi.data.prepare import TASKS, run
-from metapt.domains.ppi.data.sections import SIMULATED, String
+from metapt.domains.ppi.data.sections import SIMULATED, String, Tasks
 from metapt.domains.ppi.data.string_files import read_links
+from metapt.domains.ppi.stages import PpiPrepareSettings
 from metapt.errors import ConfigError, DataError
 from metapt.files import sha256
 from metapt.machine import Machine
@@ -30,6 +31,10 @@ SHARED_DATA = Path(os.environ.get("METAPT_SHARED_DATA", Path(__file__).parents[2
 @pytest.fixture
 def outputs(tmp_path: Path) -> dict[str, Path]:
     return {name: tmp_path / f"prepared/{name}" for name in ("graphs", "tasks", "counts")}
+
+
+def of_archive(test_species: list[int]) -> PpiPrepareSettings:
+    return PpiPrepareSettings(source="hu2020", string=None, test_species=test_species)
 
 
 def rows(path: Path) -> list[dict[str, str]]:
@@ -62,13 +67,6 @@ def test_names_and_folders() -> None:
     assert sources.names(simulated) == sources.string_names(SIMULATED)
 
 
-def test_generated_files_are_read_with_the_settings_of_the_config() -> None:
-    string = String(version="11.5", links="links.full", min_score=123)
-    used = sources.string_of(PpiSettings(source="simulated", string=string, test_species=[900005]))
-    assert (used.version, used.links, used.species) == ("0", "links.detailed", SIMULATED.species)
-    assert (used.min_score, used.ego, used.tasks) == (123, string.ego, string.tasks)
-
-
 def test_labels_are_the_terms_of_the_files(string_files: Any, prepared: dict[str, Path]) -> None:
     """Of 55 proteins with terms, those before 60 - 4 t carry term t: 0 and 1 are one task, 11 is frequent enough."""
     graphs, tasks = load(prepared["graphs"]), rows(prepared["tasks"])
@@ -88,7 +86,7 @@ def test_labels_are_the_terms_of_the_files(string_files: Any, prepared: dict[str
 
 def test_graphs_are_the_ego_graphs_of_the_proteins(string_files: Any, prepared: dict[str, Path]) -> None:
     graphs = load(prepared["graphs"])
-    string = String.model_validate(string_files.config["string"])
+    string = string_files.settings.string
     links = read_links(string_files.inputs[sources.links_name(string, 12)], 12, string.min_score)
     egos = ego_graphs(network(len(links.proteins), links.edges, links.bits), np.arange(55), string.ego)
     nodes, edges = graphs.node_offsets[55:111], graphs.edge_offsets[55:111]
@@ -126,15 +124,15 @@ def test_counts(prepared: dict[str, Path]) -> None:
 
 def test_only_proteins_with_a_task_get_a_graph(string_files: Any, outputs: dict[str, Path]) -> None:
     """The first 16 and 20 proteins carry the two rarest terms, fine and coarse."""
-    config = string_files.config | {"test_species": [11]}
     terms = {name: path for name, path in string_files.inputs.items() if "terms" in name}
     for name, path in terms.items():
         lines = gzip.decompress(path.read_bytes()).decode().splitlines(keepends=True)
         terms[name] = outputs["graphs"].parent.parent / name
         kept = [line for line in lines if line.startswith("#") or "GO:0000010" in line or "GO:0000011" in line]
         terms[name].write_bytes(gzip.compress("".join(kept).encode()))
-    config["string"] = config["string"] | {"tasks": {"fine": 1, "min_proteins": 12}}
-    run(config, string_files.inputs | terms, outputs, Machine())
+    own = string_files.settings.string.model_copy(update={"tasks": Tasks(fine=1, min_proteins=12)})
+    settings = string_files.settings.model_copy(update={"test_species": [11], "string": own})
+    run(settings, string_files.inputs | terms, outputs, Machine())
     graphs = load(outputs["graphs"])
     assert graphs.species.tolist() == [11] * 20 + [12] * 20 + [13] * 20
     assert labels(graphs).sum(axis=0).tolist() == [60, 48]
@@ -143,7 +141,7 @@ def test_only_proteins_with_a_task_get_a_graph(string_files: Any, outputs: dict[
 def test_the_same_files_give_the_same_bytes(
     string_files: Any, prepared: dict[str, Path], outputs: dict[str, Path]
 ) -> None:
-    run(string_files.config | {"domain": "ppi"}, string_files.inputs, outputs, Machine())
+    run(string_files.settings, string_files.inputs, outputs, Machine())
     assert {name: sha256(path) for name, path in outputs.items()} == {
         name: sha256(path) for name, path in prepared.items()
     }
@@ -154,7 +152,7 @@ def test_whole_or_not_at_all(string_files: Any, outputs: dict[str, Path], tmp_pa
     cut = tmp_path / "cut.txt.gz"
     cut.write_bytes(string_files.inputs[last].read_bytes()[:-9])
     with pytest.raises(DataError, match=r"cut\.txt\.gz is cut"):
-        run(string_files.config, string_files.inputs | {last: cut}, outputs, Machine())
+        run(string_files.settings, string_files.inputs | {last: cut}, outputs, Machine())
     assert not any(path.exists() for path in outputs.values())
 
 
@@ -162,7 +160,7 @@ def test_test_species_that_the_archive_lacks(outputs: dict[str, Path], monkeypat
     monkeypatch.setattr(archive, "read_archive", lambda path: SimpleNamespace(species=np.array([7, 8, 8])))
     for species, words in (([9606], "no species 9606; legal: 7, 8"), ([7, 8], "names all species that the data have")):
         with pytest.raises(ConfigError, match=words):
-            run({"source": "hu2020", "test_species": species}, {sources.ARCHIVE: Path("none")}, outputs, Machine())
+            run(of_archive(species), {sources.ARCHIVE: Path("none")}, outputs, Machine())
 
 
 @pytest.mark.real_data
@@ -171,14 +169,14 @@ def test_real_archive_sample(outputs: dict[str, Path]) -> None:
     sample = SHARED_DATA / "ppi/bio_dataset_sample.zip"
     if not sample.is_file():
         pytest.skip(f"{sample} is not there (METAPT_SHARED_DATA names another folder)")
-    run({"source": "hu2020", "string": None, "test_species": [224308]}, {sources.ARCHIVE: sample}, outputs, Machine())
+    run(of_archive([224308]), {sources.ARCHIVE: sample}, outputs, Machine())
     graphs, tasks = load(outputs["graphs"]), rows(outputs["tasks"])
     assert len(graphs) == counts(outputs["counts"])["graphs"] == 450
     assert graphs.tasks.tolist() == [418, 40]
     assert [int(row["positives"]) for row in tasks] == labels(graphs).sum(axis=0).tolist()
     assert {row["term"] for row in tasks} == {""}
     with pytest.raises(ConfigError, match=r"no species 9606; legal: 224308, 511145"):
-        run({"source": "hu2020", "test_species": [9606]}, {sources.ARCHIVE: sample}, outputs, Machine())
+        run(of_archive([9606]), {sources.ARCHIVE: sample}, outputs, Machine())
 
 
 @pytest.mark.real_data
@@ -187,7 +185,7 @@ def test_real_networks(outputs: dict[str, Path]) -> None:
     inputs = {name: SHARED_DATA / "ppi" / name for name in sources.string_names(string)}
     if not all(path.is_file() for path in inputs.values()):
         pytest.skip(f"{SHARED_DATA / 'ppi'} lacks files of STRING (METAPT_SHARED_DATA names another folder)")
-    run({"source": "string", "string": string.model_dump(), "test_species": [224308]}, inputs, outputs, Machine())
+    run(PpiPrepareSettings(source="string", string=string, test_species=[224308]), inputs, outputs, Machine())
     graphs, found = load(outputs["graphs"]), counts(outputs["counts"])
     assert np.unique(graphs.species, return_counts=True)[1].tolist() == [2007, 2693]
     assert found["terms that enough proteins carry"] == 458

@@ -17,11 +17,11 @@ from metapt.domains.ppi.batches import PpiBatches
 from metapt.domains.ppi.data.dataset import PpiDataset, held_out_tasks, splits
 from metapt.domains.ppi.data.graphs import unpack
 from metapt.domains.ppi.pretraining_setting import PpiSetting
-from metapt.domains.ppi.problem import WEIGHTS, LabelledGraphs, encoder_of, initial_meta, task_weights
+from metapt.domains.ppi.problem import WEIGHTS, LabelledGraphs, encoder_of, task_weights
 from metapt.domains.ppi.quantities import ONLINE, QUANTILES
 from metapt.domains.ppi.settings import FOLDS
-from metapt.errors import ConfigError, DataError, TrainingError
-from metapt.hypergrad import Adam, FittedHead, Neumann, Params, Pretrained, RidgeHead, Unroll
+from metapt.errors import ConfigError
+from metapt.hypergrad import Adam, FittedHead, Neumann, Pretrained, RidgeHead, Unroll
 from metapt.training.meta import MetaPretraining
 from metapt.training.optimizers import OptimizerSpec
 from metapt.training.pretraining import Pretrainer
@@ -35,6 +35,9 @@ from .small_graphs import COARSE, FINE, TEST_SPECIES
 PT, TRAIN, VALIDATION = 100, 68, 12  # graphs
 STEPS = 12
 LEARNERS = [name for name, arm in ARMS_HERE.items() if config.learns_weights(arm)]
+
+
+Make = Callable[..., PpiSetting]
 
 
 class Ran(NamedTuple):
@@ -70,7 +73,6 @@ def test_every_arm_runs_and_leaves_what_it_promises(ran: Callable[[str], Ran], n
             assert not value.requires_grad
     assert {"PT wall time (s)", "PT peak memory (GB)"} <= run.numbers.keys()
     assert all(isinstance(value, float | int) for value in run.numbers.values())
-    assert all(row.keys() == {"replicate", "step", "name", "value"} and row["replicate"] == 0 for row in run.series)
     assert (run.meta == {}) == (name not in LEARNERS)
     if name == "no_pt":
         assert all(equal(a, b) for a, b in zip(run.pretrained, start, strict=True))
@@ -99,38 +101,32 @@ def test_learned_weights_move_and_their_way_is_told(ran: Callable[[str], Ran], n
 
 
 @pytest.mark.parametrize("name", ARMS_HERE)
-def test_the_ft_head_that_pt_trains_is_tested_on_the_way(ran: Callable[[str], Ran], name: str) -> None:
+def test_the_ft_head_that_pt_trains_is_tested_on_the_way(ran: Callable[[str], Ran], make: Make, name: str) -> None:
     run = ran(name).run
     trains_head = name.startswith("cotrain") or name in ("meta", "meta-identity", "meta-released")
     for figure in ONLINE.values():
         values = [row["value"] for row in run.series if row["name"] == figure]
         assert len(values) == (3 if trains_head else 0)
         assert (figure in run.numbers) is trains_head
-        if trains_head:
-            assert values[-1] == pytest.approx(run.numbers[figure])
-            assert all(0 <= value <= 100 for value in values)
-
-
-Make = Callable[..., PpiSetting]
+        assert not trains_head or values[-1] == pytest.approx(run.numbers[figure])
+    if name == "cotrain":
+        quiet = pretrain(ARMS_HERE[name], make(online_evaluations=0))
+        assert not quiet.series
+        assert set(ONLINE.values()) <= quiet.numbers.keys()
 
 
 def test_online_aurocs_are_of_validation_graphs_and_of_the_hard_half(make: Make) -> None:
     setting = make()
     start, head = setting.initial(), setting.initial_head()
-    network = {**start.encoder, **start.buffers}
-    parts = splits(setting.dataset.graphs, [TEST_SPECIES])
+    network, dataset = {**start.encoder, **start.buffers}, setting.dataset
+    parts = splits(dataset.graphs, [TEST_SPECIES])
     expected = setting.online(network, head)
-    for name, part in (
-        ("train", parts.train),
-        (ONLINE["validation"], parts.validation),
-        ("easy", parts.easy),
-        (ONLINE["test"], parts.hard),
-    ):
-        bits = setting.dataset.fine_bits.clone()
+    of = {"train": parts.train, "easy": parts.easy, ONLINE["validation"]: parts.validation, ONLINE["test"]: parts.hard}
+    for name, part in of.items():
+        bits = dataset.fine_bits.clone()
         bits[torch.from_numpy(part)] ^= 255
-        found = dataclasses.replace(setting, dataset=dataclasses.replace(setting.dataset, fine_bits=bits)).online(
-            network, head
-        )
+        changed = dataclasses.replace(setting, dataset=dataclasses.replace(dataset, fine_bits=bits))
+        found = changed.online(network, head)
         assert {key for key, value in found.items() if not torch.equal(value, expected[key])} == {name} & set(expected)
 
 
@@ -164,12 +160,8 @@ def test_all_arms_of_a_seed_see_the_same_pt_minibatches_and_masks_to_the_end(
     monkeypatch.setattr(PpiBatches, "pretrain", spied)
     seen: dict[str, list[LabelledGraphs]] = {}
     for name, arm in ARMS_HERE.items():
-        if not isinstance(arm, config.WithoutPretraining) and not (
-            isinstance(arm, config.PpiMeta) and arm.reuse_gradient
-        ):
-            setting = make()
-            setting.checkpoint("").remove()
-            for checkpoint in pretrain(arm, setting).checkpoints:
+        if name != "no_pt" and not getattr(arm, "reuse_gradient", False):
+            for checkpoint in pretrain(arm, make()).checkpoints:
                 checkpoint.remove()
             seen[name], drawn = drawn, []
     expected = seen.pop("graph_supervised")
@@ -177,9 +169,8 @@ def test_all_arms_of_a_seed_see_the_same_pt_minibatches_and_masks_to_the_end(
     for name, batches in seen.items():
         assert len(batches) == STEPS, name
         for ours, theirs in zip(expected, batches, strict=True):
-            assert all(
-                map(torch.equal, (*ours.graphs, ours.labels, ours.keep), (*theirs.graphs, theirs.labels, theirs.keep))
-            ), name
+            pairs = zip((*ours.graphs, *ours[1:]), (*theirs.graphs, *theirs[1:]), strict=True)
+            assert all(torch.equal(a, b) for a, b in pairs), name
 
 
 def test_an_arm_with_equal_weights_is_the_one_without(ran: Callable[[str], Ran], make: Make) -> None:
@@ -197,39 +188,34 @@ def test_fixed_weights_are_those_that_another_arm_has_learned(make: Make) -> Non
     permuted = weights("meta-permuted")
     assert torch.equal(permuted.sort().values, LEARNED.sort().values)
     assert torch.equal(permuted, weights("meta-permuted"))
-    orders = [tuple(weights("meta-permuted", seed).tolist()) for seed in range(4)]
-    assert len({*orders, tuple(LEARNED.tolist())}) == 5
+    assert len({tuple(each.tolist()) for each in (permuted, weights("meta-permuted", 1), LEARNED)}) == 3
     order = LEARNED.argsort(descending=True)
     for name, kept in (("meta-top", order[:2]), ("meta-bottom", order[-2:])):  # a quarter of ten
         used = task_weights({WEIGHTS: weights(name)})
         assert (used[kept] == 1).all()
         assert float(used.sum()) == pytest.approx(2, abs=1e-9)
-
-
-def test_related_tasks_are_those_that_an_ft_task_implies(make: Make) -> None:
-    used = task_weights(fixed_weights(make(), ARMS_HERE["related_only"]))  # type: ignore[arg-type]
-    assert used[3] == 1
-    assert float(used.sum()) == pytest.approx(1, abs=1e-9)
+    related = task_weights({WEIGHTS: weights("related_only")})
+    assert (float(related[3]), float(related.sum())) == (1, pytest.approx(1, abs=1e-9)), "an FT task implies task 3"
 
 
 def test_a_task_that_is_left_out_has_no_say(make: Make) -> None:
-    order = LEARNED.argsort(descending=True)
-
-    def encoder(name: str, flip: bool) -> Params:
-        setting = make()
-        if flip:
+    def moved(name: str) -> float:
+        """Return how far other labels of all but the two tasks of highest weight move the encoder."""
+        ends = []
+        for flipped in (LEARNED.argsort(descending=True)[2:].tolist(), []):
+            setting = make()
             labels = setting.dataset.coarse_bits.clone()
-            for task in order[2:].tolist():
+            for task in flipped:
                 labels[:, task // 8] ^= 1 << task % 8
-            setting = dataclasses.replace(setting, dataset=dataclasses.replace(setting.dataset, coarse_bits=labels))
-        setting.checkpoint("").remove()
-        return pretrain(ARMS_HERE[name], setting).pretrained.encoder
+            run = pretrain(
+                ARMS_HERE[name],
+                dataclasses.replace(setting, dataset=dataclasses.replace(setting.dataset, coarse_bits=labels)),
+            )
+            run.checkpoints[0].remove()
+            ends.append(torch.cat([value.flatten() for value in run.pretrained.encoder.values()]))
+        return float((ends[0] - ends[1]).abs().max())
 
-    torch.testing.assert_close(encoder("meta-top", True), encoder("meta-top", False), rtol=1e-2, atol=1e-3)
-    with pytest.raises(AssertionError, match="not close"):
-        torch.testing.assert_close(
-            encoder("graph_supervised", True), encoder("graph_supervised", False), rtol=1e-2, atol=1e-3
-        )
+    assert 5 * moved("meta-top") < moved("graph_supervised")
 
 
 def test_pt_sees_train_validation_and_easy_graphs(make: Make) -> None:
@@ -245,26 +231,17 @@ def test_pt_sees_train_validation_and_easy_graphs(make: Make) -> None:
 
 
 def test_half_of_the_data_is_half_of_each_set(make: Make) -> None:
-    whole, half, again, other = (
-        make(name, seed).finetune for name, seed in (("full_access", 0), *[("half_data", s) for s in (0, 0, 1)])
-    )
+    settings = [make(), *(make("half_data", seed) for seed in (0, 0, 1))]
+    whole, half, again, other = (setting.finetune for setting in settings)
     assert [len(part) for part in half] == [TRAIN // 2, VALIDATION // 2]
     for part, everything in zip(half, whole, strict=True):
         assert set(part.tolist()) < set(everything.tolist())
         assert len(set(part.tolist())) == len(part)
     assert all(map(np.array_equal, half, again))
     assert not np.array_equal(half[0], other[0])
-    assert np.array_equal(make("half_data").graphs, make().graphs)
-    sets = make("half_data").sets(ARMS_HERE["meta"])  # type: ignore[arg-type]
-    assert sorted(sets["train"][0]) == sorted(half[0])
-    assert sorted(sets["validation"][0]) == sorted(half[1])
-
-
-@pytest.mark.parametrize("count", [4, 5, 10, 40])
-def test_held_out_parts_are_a_partition_of_the_ft_tasks(count: int) -> None:
-    parts = [held_out_tasks(count, part) for part in range(FOLDS)]
-    assert [task for part in parts for task in part] == list(range(count))
-    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+    assert np.array_equal(settings[1].graphs, settings[0].graphs)
+    sets = settings[1].sets(ARMS_HERE["meta"])  # type: ignore[arg-type]
+    assert [sorted(sets[name][0]) for name in ("train", "validation")] == [sorted(part) for part in half]
 
 
 def test_what_is_held_out_is_not_seen(make: Make) -> None:
@@ -276,17 +253,6 @@ def test_what_is_held_out_is_not_seen(make: Make) -> None:
         assert setting.finetune_tasks == FINE - len(held_out)
         assert setting.initial_head()["bias"].shape == (FINE - len(held_out),)
         assert setting.batches(PpiBatches).train().labels.shape[1] == FINE - len(held_out)
-
-
-@pytest.mark.parametrize("name", ["cotrain", "cotrain_learned_weights", "meta", "meta-stable"])
-@pytest.mark.parametrize("setting", ["half_data", "held_out_1", "permuted_50"])
-def test_arms_that_learn_from_ft_data_run_in_every_setting(
-    ran: Callable[[str], Ran], make: Make, name: str, setting: str
-) -> None:
-    run = pretrain(ARMS_HERE[name], make(setting, epochs=1, online_evaluations=1))
-    assert run.pretrained.head["bias"].shape == (COARSE,)
-    assert not equal(run.pretrained.encoder, make().initial().encoder)
-    assert all(value.isfinite().all() for part in (run.pretrained.encoder, run.meta) for value in part.values())
 
 
 def test_permuted_tasks_keep_their_positives_and_lose_their_graphs(make: Make) -> None:
@@ -304,16 +270,10 @@ def test_permuted_tasks_keep_their_positives_and_lose_their_graphs(make: Make) -
     assert (after[graphs][:, chosen] != before[graphs][:, chosen]).any(0).all()
     moved = after[graphs][:, chosen]
     assert len(np.unique(moved.T, axis=0)) == len(chosen)  # each task has its own permutation
-
-
-def test_pt_trains_on_the_permuted_labels(make: Make) -> None:
-    ours, plain = make("permuted_50"), make()
-    chosen = ours.permuted()
-    for found, original in [(ours.batches(PpiBatches).pretrain(), plain.batches(PpiBatches).pretrain())]:
-        differ = (found.labels != original.labels).any(0).numpy()
-        assert set(np.flatnonzero(differ)) <= set(chosen.tolist())
-        assert differ.any()
-        assert all(map(torch.equal, found.graphs, original.graphs))
+    found, plain = (each.batches(PpiBatches).pretrain() for each in (setting, make()))
+    differ = np.flatnonzero((found.labels != plain.labels).any(0).numpy())
+    assert len(differ) > 0
+    assert set(differ) <= set(chosen.tolist())
 
 
 def test_centres_are_the_released_ones_where_they_are_not_offset(make: Make) -> None:
@@ -328,13 +288,10 @@ META: dict[str, Any] = {"unroll": "ridge", "pretrain_steps": 2, "warmup_epochs":
 
 def parts_of_updates(setting: PpiSetting, arm: config.PpiMeta, updates: int) -> list[list[list[int]]]:
     """Return the numbers of the graphs in each part of each meta-update."""
-    numbers = torch.arange(len(setting.dataset.graphs), dtype=torch.float32).repeat_interleave(
-        setting.dataset.nodes.diff()
-    )
-    edge_sums = torch.cat([numbers.unsqueeze(1), setting.dataset.edge_sums[:, 1:]], 1)
-    loop = meta_loop(
-        dataclasses.replace(setting, dataset=dataclasses.replace(setting.dataset, edge_sums=edge_sums)), arm
-    )
+    data = setting.dataset
+    numbers = torch.arange(len(data.graphs), dtype=torch.float32).repeat_interleave(data.nodes.diff()).unsqueeze(1)
+    data = dataclasses.replace(data, edge_sums=torch.cat([numbers, data.edge_sums[:, 1:]], 1))
+    loop = meta_loop(dataclasses.replace(setting, dataset=data), arm)
 
     def seen(batch: Any) -> list[int]:
         return [int(part[0, 0]) for part in batch.graphs.edge_sums.split(batch.graphs.sizes.tolist())]
@@ -345,20 +302,27 @@ def parts_of_updates(setting: PpiSetting, arm: config.PpiMeta, updates: int) -> 
     ]
 
 
-@pytest.mark.parametrize("folds", [2, 3, 5, 7])
+@pytest.mark.parametrize("folds", [None, 2, 7])
 @pytest.mark.parametrize("size", [None, 8, 30])
-def test_a_cross_fitted_head_sees_disjoint_folds_in_every_meta_update(make: Make, folds: int, size: int | None) -> None:
+def test_a_cross_fitted_head_sees_disjoint_folds_in_every_meta_update(
+    make: Make, folds: int | None, size: int | None
+) -> None:
+    """Without folds, a head is fitted to training graphs and evaluated on validation graphs."""
     setting = make()
-    both = sorted(np.concatenate(setting.finetune).tolist())
+    train, validation = (part.tolist() for part in setting.finetune)
     for parts in parts_of_updates(setting, config.PpiMeta(**META, folds=folds, batch_size=size), 6):
         flat = [number for part in parts for number in part]
-        assert len(parts) == folds
         assert len(set(flat)) == len(flat)
-        assert set(flat) <= set(both)
-        if size is None:
-            assert sorted(flat) == both
-        least = len(both) // folds if size is None else min(size, len(both) // folds)
-        assert min(map(len, parts)) == least
+        if folds is None:
+            assert [len(part) for part in parts] == [min(size or VALIDATION, VALIDATION), size or TRAIN]
+            assert set(parts[0]) <= set(validation)
+            assert set(parts[1]) <= set(train)
+            continue
+        least = (TRAIN + VALIDATION) // folds
+        assert len(parts) == folds
+        assert set(flat) <= {*train, *validation}
+        assert min(map(len, parts)) == (least if size is None else min(size, least))
+        assert size is not None or len(flat) == TRAIN + VALIDATION
 
 
 def test_more_folds_than_ft_graphs_are_refused(make: Make) -> None:
@@ -368,82 +332,7 @@ def test_more_folds_than_ft_graphs_are_refused(make: Make) -> None:
         make().sets(config.PpiMeta(**META, folds=count + 1))
 
 
-def test_no_ft_head_is_tested_on_the_way_if_the_config_says_so(make: Make) -> None:
-    setting = make()
-    quiet = dataclasses.replace(setting, pretrain=setting.pretrain.model_copy(update={"online_evaluations": 0}))
-    run = pretrain(ARMS_HERE["cotrain"], quiet)
-    assert not run.series
-    assert set(ONLINE.values()) <= run.numbers.keys()
-
-
-def test_a_head_that_is_trained_between_updates_alone_is_tested_on_the_way(make: Make) -> None:
-    arm = config.PpiMeta(pretrain_steps=2, warmup_epochs=0.5, unroll_steps=0, head_steps_between_updates=1)
-    assert set(ONLINE.values()) <= {row["name"] for row in pretrain(arm, make()).series}
-
-
-def test_without_folds_a_head_is_fit_on_train_and_evaluated_on_validation(make: Make) -> None:
-    setting = make()
-    train, validation = (set(part.tolist()) for part in setting.finetune)
-    for size in (None, 8):
-        for held_out, *rest in parts_of_updates(setting, config.PpiMeta(**META, batch_size=size), 3):
-            assert len(rest) == 1
-            assert set(rest[0]) <= train
-            assert set(held_out) <= validation
-            assert [len(rest[0]), len(held_out)] == ([TRAIN, VALIDATION] if size is None else [8, 8])
-
-
-def test_the_ft_solver_is_the_configs(make: Make) -> None:
-    def solver(**changes: Any) -> Any:
-        return meta_loop(make(), config.PpiMeta(pretrain_steps=2, warmup_epochs=0.5, **changes)).settings.finetuning
-
-    assert solver(unroll_steps=3, finetune_lr=0.02) == Unroll(3, Adam(0.02))
-    assert solver(unroll="fitted", l2=0.5) == FittedHead(0.5)
-    assert solver(unroll="fitted", l2=0.5, folds=4, batch_size=None) == FittedHead(0.5, cross_fit=True, minibatches=3)
-    assert solver(unroll="ridge", l2=0.5, folds=4, batch_size=None) == RidgeHead(0.5, cross_fit=True, minibatches=3)
-
-
-def test_every_option_of_a_meta_arm_reaches_its_loop(make: Make) -> None:
-    arm = config.PpiMeta(
-        pretrain_lr=2e-4,
-        pretrain_steps=2,
-        warmup_epochs=0.5,
-        inverse=config.NeumannSeries(terms=3),
-        curvature="gauss_newton",
-        unroll_steps=2,
-        head_steps_between_updates=2,
-        finetune_lr=0.02,
-        meta_lr=0.3,
-        meta_optimizer="SGD",
-        meta_settings={"momentum": 0.5},
-        accumulate=3,
-        clip_norm=0.7,
-        normalise=True,
-        average_decay=0.25,
-        explosion_factor=50,
-        max_skipped=3,
-        reuse_gradient=True,
-    )
-    assert meta_loop(make(), arm).settings == MetaSettings(
-        iterations=6,
-        pretrain_steps=2,
-        warmup=2,
-        inverse=Neumann(3, 2e-4),
-        finetuning=Unroll(2, Adam(0.02)),
-        curvature="gauss_newton",
-        pretrain_optimizer=OptimizerSpec("Adam", {"lr": 2e-4, "fused": True}),
-        meta_optimizer=OptimizerSpec("SGD", {"lr": 0.3, "momentum": 0.5}),
-        head_steps_between_updates=2,
-        accumulate=3,
-        clip_norm=0.7,
-        normalise=True,
-        average_decay=0.25,
-        explosion_factor=50,
-        max_skipped=3,
-        reuse_gradient=True,
-    )
-
-
-def test_every_option_of_learned_weights_reaches_its_loop(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_option_of_an_arm_reaches_its_loop(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[MetaSettings] = []
 
     def stopped(self: MetaPretraining, *arguments: Any, **options: Any) -> None:
@@ -451,29 +340,42 @@ def test_every_option_of_learned_weights_reaches_its_loop(make: Make, monkeypatc
         raise Stopped
 
     monkeypatch.setattr(MetaPretraining, "run", stopped)
-    arm = config.LearnedWeights(
-        method="learned_weights", pretrain_lr=2e-4, meta_lr=0.3, pretrain_steps=3, warmup_epochs=1.5, neumann_terms=4
-    )
-    with pytest.raises(Stopped):
-        pretrain(arm, make())
+    same: dict[str, Any] = {"curvature": "gauss_newton", "accumulate": 3, "clip_norm": 0.7, "normalise": True}
+    same |= {"average_decay": 0.25, "explosion_factor": 50, "max_skipped": 3, "reuse_gradient": True}
+    same |= {"head_steps_between_updates": 2}
+    learned = {"pretrain_lr": 2e-4, "meta_lr": 0.3, "pretrain_steps": 3, "warmup_epochs": 1.5}
+    inverse, momentum = config.NeumannSeries(terms=3), {"momentum": 0.5}
+    arms = [
+        config.LearnedWeights(method="learned_weights", neumann_terms=4, **learned),
+        config.PpiMeta(
+            **same, **learned, inverse=inverse, unroll_steps=2, finetune_lr=0.02, meta_optimizer="SGD",
+            meta_settings=momentum,
+        ),
+    ]  # fmt: skip
+    for arm in arms:
+        with pytest.raises(Stopped):
+            pretrain(arm, make())
+    adam = OptimizerSpec("Adam", {"lr": 2e-4, "fused": True})
+    length: dict[str, Any] = {"iterations": 4, "pretrain_steps": 3, "warmup": 3, "pretrain_optimizer": adam}
+    slow, fast = OptimizerSpec("SGD", {"lr": 0.3, "momentum": 0.5}), OptimizerSpec("Adam", {"lr": 0.3})
     assert begun == [
-        MetaSettings(
-            iterations=4,
-            pretrain_steps=3,
-            warmup=3,
-            inverse=Neumann(4, 2e-4),
-            finetuning=Unroll(0),
-            pretrain_optimizer=OptimizerSpec("Adam", {"lr": 2e-4, "fused": True}),
-            meta_optimizer=OptimizerSpec("Adam", {"lr": 0.3}),
-        )
+        MetaSettings(**length, inverse=Neumann(4, 2e-4), finetuning=Unroll(0), meta_optimizer=fast),
+        MetaSettings(**length, **same, inverse=Neumann(3, 2e-4), finetuning=Unroll(2, Adam(0.02)), meta_optimizer=slow),
     ]
+    folds = {"l2": 0.5, "folds": 4, "batch_size": None}
+    for changes, solver in (
+        ({"unroll": "fitted", "l2": 0.5}, FittedHead(0.5)),
+        ({"unroll": "fitted"} | folds, FittedHead(0.5, cross_fit=True, minibatches=3)),
+        ({"unroll": "ridge"} | folds, RidgeHead(0.5, cross_fit=True, minibatches=3)),
+    ):
+        loop = meta_loop(make(), config.PpiMeta(pretrain_steps=2, warmup_epochs=0.5, **changes))
+        assert loop.settings.finetuning == solver
 
 
 @pytest.mark.parametrize("name", ["graph_supervised", "cotrain", "cotrain_pcgrad"])
 def test_the_learning_rate_and_the_gradients_are_the_arms(
-    make: Make, name: str, monkeypatch: pytest.MonkeyPatch
+    make: Make, name: str, ran: Callable[[str], Ran], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    arm = ARMS_HERE[name].model_copy(update={"pretrain_lr": 0.02})
     specs: list[OptimizerSpec] = []
     init = Pretrainer.__init__
 
@@ -482,38 +384,24 @@ def test_the_learning_rate_and_the_gradients_are_the_arms(
         init(self, problem, batches, pretrained, optimizer)
 
     monkeypatch.setattr(Pretrainer, "__init__", spied)
-    run = pretrain(arm, make(epochs=1))
+    pretrain(ARMS_HERE[name].model_copy(update={"pretrain_lr": 0.02}), make(epochs=1))
     assert specs == [OptimizerSpec("Adam", {"lr": 0.02, "fused": True})]
-    if name == "cotrain_pcgrad":
-        alternate = ARMS_HERE["cotrain"].model_copy(update={"pretrain_lr": 0.02})
-        setting = make(epochs=1)
-        setting.checkpoint("").remove()
-        assert not equal(run.pretrained.encoder, pretrain(alternate, setting).pretrained.encoder)
+    cotrained = [ran(each).run.pretrained.encoder for each in ("cotrain", "cotrain_pcgrad")]
+    assert not equal(*cotrained)
 
 
 def test_warm_up_is_in_epochs(make: Make) -> None:
-    loops = [
-        meta_loop(make(epochs=5), config.PpiMeta(pretrain_steps=4, warmup_epochs=epochs)) for epochs in (0, 1, 2.5)
-    ]
-    assert [loop.settings.warmup for loop in loops] == [0, 2, 4]  # of six steps each, four steps an iteration
-    assert [loop.settings.iterations for loop in loops] == [7] * 3
+    def loop(steps: int, epochs: float) -> MetaSettings:
+        return meta_loop(make(epochs=5), config.PpiMeta(pretrain_steps=steps, warmup_epochs=epochs)).settings
+
+    # Of 30 steps, six in each epoch.
+    found = [loop(4, 0), loop(4, 1), loop(4, 2.5), loop(30, 0)]
+    expected = [(7, 2, 0), (7, 2, 2), (7, 2, 4), (1, 0, 0)]
+    assert [(each.iterations, each.remainder, each.warmup) for each in found] == expected
     with pytest.raises(ConfigError, match=r"warmup_epochs: .* so that the task weights would never be learned"):
-        meta_loop(make(epochs=5), config.PpiMeta(pretrain_steps=4, warmup_epochs=5))
-
-
-def test_a_pt_run_that_is_shorter_than_an_iteration_is_refused(make: Make) -> None:
-    longest = meta_loop(make(epochs=5), config.PpiMeta(pretrain_steps=30, warmup_epochs=0)).settings
-    assert (longest.iterations, longest.remainder) == (1, 0)
+        loop(4, 5)
     with pytest.raises(ConfigError, match=r"pretrain_steps is 31, which is more than the 30 steps .* at most 30"):
-        meta_loop(make(epochs=5), config.PpiMeta(pretrain_steps=31, warmup_epochs=0))
-
-
-@pytest.mark.parametrize("name", ["graph_supervised", "cotrain", "cotrain_pcgrad"])
-def test_pt_that_diverges_is_an_error(make: Make, name: str) -> None:
-    setting = make()
-    broken = dataclasses.replace(setting.dataset, edge_sums=setting.dataset.edge_sums * torch.nan)
-    with pytest.raises((TrainingError, DataError), match=r"the PT loss at step|no task"):
-        pretrain(ARMS_HERE[name], dataclasses.replace(setting, dataset=broken))
+        loop(31, 0)
 
 
 @pytest.mark.parametrize(
@@ -523,31 +411,14 @@ def test_an_interrupted_run_ends_in_the_same_bits(ran: Callable[[str], Ran], mak
     whole = ran(name).run
     done = interrupted(lambda checkpoint: pretrain(ARMS_HERE[name], make(checkpoint=checkpoint)))
     assert the_same(whole, done)
-    known = [*ONLINE.values(), "moved", "swing", "hypergradient"]
-    assert {k: v for k, v in whole.numbers.items() if k in known} == {
-        k: v for k, v in done.numbers.items() if k in known
-    }
+    measured = [name for name in whole.numbers if "time" in name or "memory" in name]
+    assert {**whole.numbers, **dict.fromkeys(measured)} == {**done.numbers, **dict.fromkeys(measured)}
     for checkpoint in done.checkpoints:
         checkpoint.remove()
     assert not list(checkpoint.path.parent.glob("*"))
 
 
-@pytest.mark.parametrize("name", ["graph_supervised", "cotrain", "meta"])
-def test_the_same_seed_ends_in_the_same_bits_and_others_elsewhere(
-    ran: Callable[[str], Ran], make: Make, name: str
-) -> None:
-    whole, again = ran(name).run, pretrain(ARMS_HERE[name], make())
-    assert the_same(whole, again)
-    again.checkpoints[0].remove()
-    assert not equal(whole.pretrained.encoder, pretrain(ARMS_HERE[name], make(seed=1)).pretrained.encoder)
-
-
-def test_weights_begin_at_1(make: Make) -> None:
-    loop = meta_loop(make(), ARMS_HERE["meta"])  # type: ignore[arg-type]
-    assert equal({name: value.detach() for name, value in loop.meta.items()}, initial_meta(COARSE))
-
-
-@pytest.mark.parametrize("name", ["graph_supervised", "cotrain", "meta", "meta-identity", "meta-stable"])
+@pytest.mark.parametrize("name", ["graph_supervised", "cotrain", "meta", "meta-stable"])
 def test_every_method_trains_in_bfloat16(make: Make, ran: Callable[[str], Ran], name: str) -> None:
     lower, plain = pretrain(ARMS_HERE[name], make(precision="bfloat16")), ran(name).run
     moved = max(
@@ -557,15 +428,8 @@ def test_every_method_trains_in_bfloat16(make: Make, ran: Callable[[str], Ran], 
     assert all(value.dtype is torch.float32 for value in lower.pretrained.vector())
 
 
-@pytest.mark.parametrize("name", ["meta", "meta-identity", "meta-stable"])
+@pytest.mark.parametrize("name", ["meta", "meta-stable"])
 def test_a_run_that_computes_anew_ends_alike(make: Make, ran: Callable[[str], Ran], name: str) -> None:
     again, once = pretrain(ARMS_HERE[name].model_copy(update={"recompute": True}), make()), ran(name).run
     torch.testing.assert_close(again.meta, once.meta, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(again.pretrained.encoder, once.pretrained.encoder, rtol=1e-3, atol=1e-4)
-
-
-@pytest.mark.parametrize("period", [2, 3, 5])
-def test_a_meta_arm_takes_as_many_pt_steps_as_plain_pt(make: Callable[..., PpiSetting], period: int) -> None:
-    setting = make()
-    settings = meta_loop(setting, config.PpiMeta(pretrain_steps=period, warmup_epochs=0)).settings
-    assert settings.iterations * period + settings.remainder == setting.steps

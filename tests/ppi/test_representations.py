@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
+from metapt.domains.ppi.config import Network
 from metapt.domains.ppi.data.dataset import on_device, splits
 from metapt.domains.ppi.data.graphs import save
+from metapt.domains.ppi.experiments.representations.run import compared, run
+from metapt.domains.ppi.experiments.representations.settings import FeaturesSettings
 from metapt.domains.ppi.gin import GinEncoder, initial_pretrained
-from metapt.domains.ppi.studies.representations import compared, run
 from metapt.evaluation import metrics
 from metapt.evaluation.cka import linear_cka
 from metapt.hypergrad import Pretrained
@@ -21,12 +22,7 @@ from metapt.training.pretrained_file import Learned, save_pretrained
 from .small_graphs import COARSE, TEST_SPECIES, small_graphs
 
 ARMS = ("no_pt", "meta", "meta-stable")
-CONFIG: dict[str, Any] = {
-    "domain": "ppi",
-    "network": {"layers": 2, "width": 4},
-    "test_species": [TEST_SPECIES],
-    "graphs": 50,
-}
+SETTINGS = FeaturesSettings(domain="ppi", network=Network(layers=2, width=4), test_species=[TEST_SPECIES], graphs=50)
 
 
 def network(arm: str, seed: int) -> Pretrained:
@@ -52,7 +48,7 @@ def outputs(folder: Path) -> dict[str, Path]:
 def test_every_pair_of_arms_with_the_same_pt_seed_is_compared_on_the_same_graphs(
     inputs: dict[str, Path], tmp_path: Path
 ) -> None:
-    run(CONFIG, inputs, outputs(tmp_path), Machine())
+    run(SETTINGS, inputs, outputs(tmp_path), Machine())
     assert metrics.read_series(tmp_path / "series.csv").empty
     table = metrics.read(tmp_path / "metrics.csv")
     assert set(zip(table["experiment"], table["setting"], table["evaluation"], strict=True)) == {
@@ -82,7 +78,7 @@ def test_equal_encoders_have_a_cka_of_1(inputs: dict[str, Path], tmp_path: Path)
         "pretrained/a/0": inputs["pretrained/meta/0"],
         "pretrained/b/0": inputs["pretrained/meta/0"],
     }
-    run(CONFIG, chosen, outputs(tmp_path), Machine())
+    run(SETTINGS, chosen, outputs(tmp_path), Machine())
     assert metrics.read(tmp_path / "metrics.csv")["value"].tolist() == pytest.approx([1, 1], abs=1e-12)
 
 

@@ -10,14 +10,14 @@ import pandas as pd
 import pytest
 from scipy.stats import spearmanr
 
-from metapt.domains.ppi.aurocs import auroc_cells
 from metapt.domains.ppi.config import ARMS, PpiFinetuning
 from metapt.domains.ppi.quantities import RELATIVES
 from metapt.domains.ppi.results import PpiResults
-from metapt.domains.ppi.weights import agreement, correlations
+from metapt.domains.ppi.weights import agreement
 from metapt.errors import DataError
 from metapt.evaluation import metrics
 from metapt.evaluation.metrics import NotMeasuredError
+from metapt.twostage.aurocs import auroc_cells
 from metapt.twostage.replicates import pretrain_seed
 
 from .synthetic_results import SEED_SPREAD, Runs, runs_of
@@ -39,7 +39,7 @@ def test_an_arm_without_ft_data_has_its_full_access_runs_under_half_data(tmp_pat
 def test_held_out_tasks_are_the_mean_of_the_folds(tmp_path: Path) -> None:
     runs = runs_of("held_out_tasks", tmp_path, held_out_tasks={"arms": ["meta-stable"]})
     runs.auroc = lambda arm, setting, evaluation: 70.0 + int(setting[-1])
-    cell = auroc_cells(results_of(runs), ["held_out_tasks"]).iloc[0]
+    cell = auroc_cells(results_of(runs)).iloc[0]
     assert cell["mean"] == pytest.approx(71.5)
     assert cell["n"] == 4
     assert cell["standard_error"] == pytest.approx(np.std([0, 1, 2, 3], ddof=1) / 2), "over the folds"
@@ -87,61 +87,32 @@ def test_arms_that_share_pt_runs_have_their_weights(tmp_path: Path) -> None:
     assert results.weights("tuned").equals(results.weights("meta"))
     assert results.pretraining("tuned", RELATIVES).equals(results.pretraining("meta", RELATIVES))
     assert results.machines["tuned"] == ["a machine"]
+    assert results.weights("meta").shape == (60, 5)
+    assert results.weights("meta")[2].to_numpy() == pytest.approx(runs.weight("meta", "full_access", 2))
 
 
-def test_weights_by_task_and_seed(tmp_path: Path) -> None:
-    runs = runs_of("learned_weights", tmp_path, learned_weights={"arms": ["meta"]})
-    weights = results_of(runs).weights("meta")
-    assert weights.shape == (60, 5)
-    assert weights[2].to_numpy() == pytest.approx(runs.weight("meta", "full_access", 2))
-
-
-def test_correlations_are_spearmans() -> None:
-    weights = pd.DataFrame(np.random.default_rng(0).normal(size=(30, 3)).cumsum(axis=1))
-    assert correlations(weights) == pytest.approx(spearmanr(weights.to_numpy()).statistic)
-    assert correlations(np.exp(weights)) == pytest.approx(correlations(weights)), "only ranks count"
-
-
-def test_agreement_of_equal_and_of_unlike_weights() -> None:
-    weights = pd.DataFrame(np.random.default_rng(1).normal(size=(2000, 5)))
-    equal = agreement(pd.concat([weights[0]] * 4, axis=1))
-    assert (equal.mean, equal.standard_error, equal.n) == (pytest.approx(1), pytest.approx(0, abs=1e-9), 4)
-    unlike = agreement(weights)
-    assert unlike.low < 0 < unlike.high
-    assert abs(unlike.mean) < 0.05
-
-
-def test_agreement_is_jackknifed_over_seeds() -> None:
-    """Use three seeds, of which leaving one out leaves one pair."""
+def test_agreement_is_the_mean_rank_correlation_jackknifed_over_seeds() -> None:
+    """Of three seeds, leaving one out leaves one pair; two seeds have no spread, and one has no agreement."""
     weights = pd.DataFrame(np.random.default_rng(2).normal(size=(20, 3)))
-    r = correlations(weights)
+    r = spearmanr(weights.to_numpy()).statistic
     pairs = np.array([r[1, 2], r[0, 2], r[0, 1]])
-    found = agreement(weights)
-    assert found.mean == pytest.approx(pairs.mean())
-    assert found.standard_error == pytest.approx(math.sqrt(2 / 3 * ((pairs - pairs.mean()) ** 2).sum()))
-
-
-def test_agreement_of_two_seeds_has_no_spread_and_of_one_none() -> None:
-    weights = pd.DataFrame(np.random.default_rng(3).normal(size=(20, 2)))
-    found = agreement(weights)
-    assert (found.mean, found.n) == (pytest.approx(correlations(weights)[0, 1]), 2)
-    assert math.isnan(found.standard_error)
+    for found in (agreement(weights), agreement(np.exp(weights))):  # only ranks count
+        assert found.mean == pytest.approx(pairs.mean())
+        assert found.standard_error == pytest.approx(math.sqrt(2 / 3 * ((pairs - pairs.mean()) ** 2).sum()))
+    two = agreement(weights[[0, 1]])
+    assert (two.mean, two.n) == (pytest.approx(pairs[2]), 2)
+    assert math.isnan(two.standard_error)
     with pytest.raises(NotMeasuredError, match="needs two"):
         agreement(weights[[0]])
-
-
-@pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_weights_that_are_not_finite_or_all_equal_agree_with_nothing(bad: float) -> None:
-    weights = pd.DataFrame(np.random.default_rng(4).normal(size=(20, 3)))
-    assert math.isnan(agreement(weights.assign(**{"1": 1.0})).mean)
-    weights.iloc[3, 1] = bad
-    assert math.isnan(agreement(weights).mean)
+    for bad in (math.nan, math.inf):
+        assert math.isnan(agreement(weights.replace(weights.iloc[3, 1], bad)).mean)
+    assert math.isnan(agreement(weights.assign(**{"1": 1.0})).mean), "equal weights have no order"
 
 
 def test_the_papers_numbers(tmp_path: Path) -> None:
+    held_out = results_of(runs_of("held_out_tasks", tmp_path, held_out_tasks={"arms": ["meta"]}))
+    assert held_out.papers_aurocs(["meta"]).set_index("evaluation").loc["linear_evaluation", "mean"] == 77.0
     results = results_of(runs_of("during_pretraining", tmp_path))
-    cells = results.papers_aurocs(["meta"], name="ppi_held_out_tasks").set_index("evaluation")
-    assert cells.loc["linear_evaluation", "mean"] == 77.0
     assert results.papers_number("cotrain", "test AUROC (%)") == 67.3
     assert math.isnan(results.papers_number("meta-stable", "test AUROC (%)"))
 

@@ -16,8 +16,10 @@ from metapt.domains.ppi.data.graphs import load, related, unpack
 from metapt.domains.ppi.data.sections import SIMULATED, Ego, Tasks
 from metapt.domains.ppi.data.sources import links_name, string_names, terms_name
 from metapt.domains.ppi.data.string_files import read_links, read_terms
+from metapt.domains.ppi.stages import PpiPrepareSettings
 from metapt.errors import ConfigError
 from metapt.machine import Machine
+from metapt.sections import SimulateSettings
 
 PLANTED: NDArray[np.str_] = np.array([term.planted for term in sim.TERMS], np.str_)
 
@@ -44,15 +46,6 @@ def squared_correlation(species: dict[int, sim.Species]) -> NDArray[np.float64]:
     return np.asarray(np.corrcoef(labels.T.astype(float)) ** 2, np.float64)
 
 
-def test_counts_of_planted_terms() -> None:
-    assert {name: int((name == PLANTED).sum()) for name in set(PLANTED)} == {
-        "target": 8,
-        "useful": 12,
-        "irrelevant": 24,
-        "noise": 16,
-    }
-
-
 def test_causes_of_terms() -> None:
     """Irrelevant terms share no cause or channel with fine terms; useful terms have causes of fine terms only."""
     shared = set(range(sim.SHARED))
@@ -60,24 +53,26 @@ def test_causes_of_terms() -> None:
         causes = {cause for cause, _ in term.causes}
         assert bool(causes) == (term.planted != "noise")
         assert causes <= shared if term.planted in ("target", "useful") else not causes & shared
+    assert [int((name == PLANTED).sum()) for name in ("target", "useful", "irrelevant", "noise")] == [8, 12, 24, 16]
     channels = [set().union(*causes) for causes in (sim.CAUSES[: sim.SHARED], sim.CAUSES[sim.SHARED :])]
     assert not channels[0] & channels[1]
     assert channels[0] | channels[1] == set(range(len(sim.CHANNELS)))
 
 
-def test_same_seed_same_species(species: dict[int, sim.Species]) -> None:
+def test_the_same_seed_gives_the_same_species_and_bytes(
+    species: dict[int, sim.Species], written: Path, tmp_path: Path
+) -> None:
     again, other = sim.generate(sim.PROTEINS, sim.SEED), sim.generate(sim.PROTEINS, sim.SEED + 1)
     for taxon, each in species.items():
         for field in fields(each):
             np.testing.assert_array_equal(getattr(each, field.name), getattr(again[taxon], field.name))
         assert (each.labels != other[taxon].labels).any()
-
-
-def test_same_bytes(written: Path, tmp_path: Path) -> None:
-    sim.run({"source": "simulated"}, {}, outputs(tmp_path), Machine())
+    sim.run(SimulateSettings(source="simulated"), {}, outputs(tmp_path), Machine())
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(string_names(SIMULATED))
     for name in string_names(SIMULATED):
         assert (tmp_path / name).read_bytes() == (written / name).read_bytes()
+    with pytest.raises(ConfigError, match="'simulated'"):
+        sim.run(SimulateSettings(source="string"), {}, outputs(tmp_path), Machine())
 
 
 def test_links_are_as_strings(species: dict[int, sim.Species], written: Path) -> None:
@@ -103,17 +98,15 @@ def test_links_are_as_strings(species: dict[int, sim.Species], written: Path) ->
         assert table[values].to_numpy().max() < 1000
 
 
-def test_combined_score() -> None:
-    """One channel keeps its score, several combine to a higher one, and none leaves STRING's prior."""
-    scores = np.array([[600, 0, 0, 0, 0, 0, 0], [600, 0, 0, 0, 500, 0, 0], [0] * 7])
-    one, two, none = sim.combined(scores)
+def test_evidence_makes_a_link(species: dict[int, sim.Species], written: Path) -> None:
+    """STRING's usual threshold, 400, keeps the links of the model and none of the weak ones.
+
+    One channel keeps its score, several combine to a higher one, and none leaves STRING's prior.
+    """
+    one, two, none = sim.combined(np.array([[600, 0, 0, 0, 0, 0, 0], [600, 0, 0, 0, 500, 0, 0], [0] * 7]))
     assert one == pytest.approx(600, abs=1)
     assert 780 < two < 800
     assert none == 41
-
-
-def test_evidence_makes_a_link(species: dict[int, sim.Species], written: Path) -> None:
-    """STRING's usual threshold, 400, keeps the links of the model and none of the weak ones."""
     for taxon, each in species.items():
         strong = each.scores.max(axis=1) >= 400
         assert 0.85 < strong.mean() < 0.95
@@ -149,7 +142,10 @@ def test_useful_terms_tell_of_fine_ones(species: dict[int, sim.Species]) -> None
     """A squared correlation is about 1 / n by chance; 20 / n exceeds the largest of many."""
     agreement = squared_correlation(species)[:, PLANTED == "target"].max(axis=1)
     assert agreement[PLANTED == "useful"].min() > 0.05
-    assert agreement[(PLANTED == "irrelevant") | (PLANTED == "noise")].max() < 20 / (len(species) * sim.PROTEINS)
+    chance = 20 / (len(species) * sim.PROTEINS)
+    assert agreement[(PLANTED == "irrelevant") | (PLANTED == "noise")].max() < chance
+    others = squared_correlation(species) - np.eye(len(PLANTED))
+    assert others[PLANTED == "noise"].max() < chance
 
 
 def test_annotations_relate_a_few_useful_terms_to_fine_ones(species: dict[int, sim.Species]) -> None:
@@ -157,11 +153,6 @@ def test_annotations_relate_a_few_useful_terms_to_fine_ones(species: dict[int, s
     labels = np.concatenate([each.labels for each in species.values()]).astype(int)
     relatives = related(labels[:, PLANTED != "target"], labels[:, PLANTED == "target"]).any(axis=1)
     assert PLANTED[PLANTED != "target"][relatives].tolist() == ["useful", "useful"]
-
-
-def test_noise_terms_tell_of_nothing(species: dict[int, sim.Species]) -> None:
-    others = squared_correlation(species) - np.eye(len(PLANTED))
-    assert others[PLANTED == "noise"].max() < 20 / (len(species) * sim.PROTEINS)
 
 
 def test_evidence_of_neighbours_shows_the_causes(species: dict[int, sim.Species]) -> None:
@@ -186,15 +177,11 @@ def test_species_have_the_same_causes_in_other_combinations(species: dict[int, s
     for combinations in seen:
         assert len({causes[: sim.SHARED] for causes in combinations}) == 8
         assert len(combinations) == 32
-    assert len(set(map(frozenset, seen))) == len(seen)
-
-
-def test_other_causes_are_independent_of_the_shared_ones(species: dict[int, sim.Species]) -> None:
-    """In each species, about half of the proteins have each other cause, whatever the shared causes."""
-    for each in species.values():
+    for each in species.values():  # about half of the proteins have each other cause, whatever the shared causes
         for values in product((False, True), repeat=sim.SHARED):
             same = each.causes[(each.causes[:, : sim.SHARED] == values).all(axis=1), sim.SHARED :]
             assert (np.abs(same.mean(axis=0) - 0.5) < 0.05).all()
+    assert len(set(map(frozenset, seen))) == len(seen)
 
 
 def test_prepared_with_planted_kinds(written: Path, tmp_path: Path) -> None:
@@ -203,12 +190,9 @@ def test_prepared_with_planted_kinds(written: Path, tmp_path: Path) -> None:
         name: tmp_path / file
         for name, file in (("graphs", "graphs.npz"), ("tasks", "tasks.csv"), ("counts", "counts.csv"))
     }
-    config = {
-        "source": "simulated",
-        "string": {"ego": Ego(hops=1, max_nodes=30).model_dump(), "tasks": Tasks(fine=8).model_dump()},
-        "test_species": SIMULATED.species[-1:],
-    }
-    prepare.run(config, outputs(written), paths, Machine())
+    string = SIMULATED.model_copy(update={"ego": Ego(hops=1, max_nodes=30), "tasks": Tasks(fine=8)})
+    settings = PpiPrepareSettings(source="simulated", string=string, test_species=SIMULATED.species[-1:])
+    prepare.run(settings, outputs(written), paths, Machine())
     graphs, tasks = load(paths["graphs"]), pd.read_csv(paths["tasks"])
     assert set(tasks.description[tasks.kind == "fine"]) == {"planted: target"}
     assert set(tasks.description[tasks.kind == "coarse"]) == {
@@ -218,9 +202,3 @@ def test_prepared_with_planted_kinds(written: Path, tmp_path: Path) -> None:
     }
     assert graphs.tasks.tolist() == [len(sim.TERMS) - 8, 8]
     assert (unpack(graphs.fine, 8).sum(axis=0) == tasks.positives[tasks.kind == "fine"]).all()
-
-
-def test_unknown_source(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="'simulated'"):
-        sim.run({"source": "string"}, {}, outputs(tmp_path), Machine())
-    assert not list(tmp_path.iterdir())

@@ -112,49 +112,28 @@ def test_directions_that_differ(tmp_path: Path, write_lines: Write) -> None:
 def test_channels_are_found_by_the_header(tmp_path: Path, write_lines: Write, header: str) -> None:
     """Direct and transferred evidence are united, and homology is none; there is one link for each column."""
     columns = header.split()[2:-1]
-    lines = [
-        " ".join([f"7.x{i:02d}", "7.y", *map(str, np.eye(len(columns), dtype=int)[i]), "900"])
-        for i in range(len(columns))
-    ]
+    scores = np.eye(len(columns), dtype=int)
+    lines = [" ".join([f"7.x{i:02d}", "7.y", *map(str, scores[i]), "900"]) for i in range(len(columns))]
     found = edges(read_links(write_lines(tmp_path / "links.txt.gz", [header, *lines]), 7))
     for i, column in enumerate(columns):
         name = column.removesuffix("_transferred").replace("experimental", "experiments")
         assert found[f"7.x{i:02d}", "7.y"] == ([] if name == "homology" else [name])
 
 
-def test_columns_in_another_order(tmp_path: Path, write_lines: Write) -> None:
-    header = "protein1 protein2 textmining experimental combined_score"
-    path = write_lines(tmp_path / "links.txt.gz", [header, "7.a 7.b 0 3 400", "7.a 7.c 3 0 400"])
-    assert edges(read_links(path, 7)) == {("7.a", "7.b"): ["experiments"], ("7.a", "7.c"): ["textmining"]}
-
-
 @pytest.mark.parametrize(
     ("line", "text", "message"),
     [
         (1, "protein1 protein2 combined_score", "there is no evidence channel; take the file .* detailed or full"),
-        (
-            1,
-            DETAILED.replace("fusion", "fission"),
-            "'fission' is no evidence channel; legal: neighborhood, fusion, cooc",
-        ),
+        (1, DETAILED.replace("fusion", "fission"), "'fission' is no evidence channel; legal: neighborhood, fusion, c"),
         (1, DETAILED.replace(" ", "\t"), "the columns are .*, and protein1 protein2 ... combined_score are expected"),
-        (1, DETAILED.replace("protein2 ", ""), "the columns are protein1 neighborhood"),
-        (1, DETAILED.replace("fusion", "database"), "the columns are"),
-        (1, DETAILED.removesuffix(" combined_score"), "the columns are"),
         (1, "\x00\xff", "the columns are"),
         (4, "7.a 7.c 100 0 0 0 0 0 9", "10 columns are expected, as in the header"),
-        (4, "7.a 7.c 100 0 0 0 0 0 9 150 0", "10 columns are expected"),
-        (4, "", "10 columns are expected"),
         (8, "7.a", "10 columns are expected"),
         (3, "8.a 7.b 0 0 0 0 500 0 0 500", r"'8\.a' is no protein of the species 7"),
-        (5, "7.a 77.b 0 0 0 0 500 0 0 500", r"'77\.b' is no protein of the species 7"),
-        (5, "7.a b 0 0 0 0 500 0 0 500", "'b' is no protein of the species 7"),
         (2, "7.a 7. 0 0 0 0 500 0 0 500", r"'7\.' is no protein of the species 7"),
         (6, "7.a 7.b 0 0 x 0 500 0 0 500", "a score is no whole number"),
-        (6, "7.a 7.b 0 0 0 0 500 0 0 ", "a score is no whole number"),
         (7, "7.a 7.b 0 0 0 0 0.5 0 0 500", "a score is no whole number"),
         (7, "7.a 7.b 0 0 0 0 99999999999999999999 0 0 500", "a score is no whole number"),
-        (7, "7.a 7.b 0 0 0 0 nan 0 0 500", "a score is no whole number"),
         (7, "7.a\r 7.b 0 0 0 0 500 0 0 500", r"'7\.a\\r' is no protein of the species 7"),
         (8, "7.a 7.b 0 0 0 0 500 0 0 1001", "a score is not 0 to 1000"),
         (8, "7.a 7.b 0 0 -1 0 500 0 0 500", "a score is not 0 to 1000"),
@@ -184,29 +163,16 @@ def test_terms_of_the_gene_ontology(tmp_path: Path, write_lines: Write, blocks: 
 @pytest.mark.parametrize(
     ("line", "text", "message"),
     [
-        (
-            1,
-            TERMS[0].replace("term", "GO"),
-            "the columns are .*, and #string_protein_id, category, term, desc.* are expected",
-        ),
-        (1, TERMS[0].replace("\t", " "), "the columns are"),
+        (1, TERMS[0].replace("term", "GO"), "the columns are .*, and #string_protein_id, category, term, desc.* are"),
         (3, "7.a\tMolecular Function (Gene Ontology)\tGO:1", "4 columns are expected"),
         (3, TERMS[2] + "\t", "4 columns are expected"),
         (4, TERMS[3].replace("7.", "8."), r"'8\.c' is no protein of the species 7"),
-        (5, TERMS[4].replace("7.", ""), "'c' is no protein of the species 7"),
         (7, "7.d\tMolecular Function (Gene Ontology)\t\tα, β", "the term is empty"),
     ],
 )
 def test_wrong_terms(tmp_path: Path, write_lines: Write, blocks: int, line: int, text: str, message: str) -> None:
     path = write_lines(tmp_path / "terms.txt.gz", [*TERMS[: line - 1], text, *TERMS[line:]])
     with pytest.raises(DataError, match=rf"terms\.txt\.gz, line {line}: {message}"):
-        read_terms(path, 7, np.array(["7.a"], object))
-
-
-def test_text_in_another_encoding(tmp_path: Path) -> None:
-    path = tmp_path / "terms.txt.gz"
-    path.write_bytes(gzip.compress("\n".join(TERMS).encode("latin-1", "replace").replace(b"quoted", b"\xe9t\xe9")))
-    with pytest.raises(DataError, match=r"terms\.txt\.gz, line 2: it is no text in UTF-8"):
         read_terms(path, 7, np.array(["7.a"], object))
 
 
@@ -241,6 +207,9 @@ def test_files_that_are_missing_empty_cut_or_altered(
         with pytest.raises(DataError, match=message) as raised:
             _read(path)
         assert str(raised.value).startswith(str(path))
+    path.write_bytes(gzip.compress("\n".join(TERMS).encode("latin-1", "replace").replace(b"quoted", b"\xe9t\xe9")))
+    with pytest.raises(DataError, match="line 2: it is no text in UTF-8"):
+        read_terms(path, 7, np.array(["7.a"], object))
     path.unlink()
     path.mkdir()
     with pytest.raises(DataError, match="can't be read"):

@@ -63,14 +63,6 @@ def test_fine_by_frequency_or_by_depth_and_the_most_frequent_coarse_terms() -> N
     assert few.coarse.tolist() == [0, 1]
 
 
-def test_of_equally_deep_terms_the_rarest_are_fine() -> None:
-    labels = matrix(range(10), range(7), range(1, 7), range(2, 10), [1, 2, 7])
-    chosen = select(labels, TEST, Tasks(fine=1, min_proteins=1, by="depth"))
-    assert chosen.fine.tolist() == [2]
-    chosen = select(labels[:, [0, 1, 3, 4]], TEST, Tasks(fine=1, min_proteins=1, by="depth"))
-    assert chosen.fine.tolist() == [3]
-
-
 def test_too_few_terms() -> None:
     with pytest.raises(
         ConfigError, match=r"^1 different Gene Ontology terms .* at least 2 proteins .* too few for 1 fine tasks"
@@ -78,13 +70,6 @@ def test_too_few_terms() -> None:
         select(matrix(range(10), range(10), [0]), TEST, Tasks(fine=1, min_proteins=2))
     with pytest.raises(ConfigError, match=r"^0 different .* lower ppi\.string\.tasks\.fine"):
         select(matrix([0]), TEST, Tasks())
-
-
-def test_depth_is_the_longest_chain_of_strict_containment() -> None:
-    #   0: all;  1 and 2 in 0;  3 in 1 and 2;  4 in 3;  5 in 0 only;  6 crosses 1, in 0
-    labels = matrix(range(10), range(8), range(1, 9), range(1, 6), [2, 3], [9], [7, 9])
-    assert depth(labels).tolist() == [0, 1, 1, 2, 3, 2, 1]
-    np.testing.assert_array_equal(depth(labels[:, ::-1]), depth(labels)[::-1])
 
 
 def test_depth_against_a_naive_recursion() -> None:
@@ -112,11 +97,3 @@ def test_related_terms(dtype: type) -> None:
     coarse[2:120, 4] = 1  # 98 %
     assert related(coarse, fine)[:, 0].tolist() == [True, True, False, True, False, False]
     assert not related(coarse, fine)[:, 1].any()  # no graph carries it
-
-
-def test_related_terms_of_many_graphs() -> None:
-    random = np.random.default_rng(0)
-    coarse, fine = (random.random((9000, 7)) < 0.4).astype(np.uint8), np.zeros((9000, 3), np.uint8)
-    fine[:, 0] = coarse[:, 5] & (random.random(9000) < 0.3)
-    fine[:, 1] = coarse[:, 2] & coarse[:, 3]
-    assert np.argwhere(related(coarse, fine)).tolist() == [[2, 1], [3, 1], [5, 0]]

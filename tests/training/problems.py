@@ -19,6 +19,25 @@ def draw(seed: int, *shape: int) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=DTYPE)
 
 
+def copied(params: Params) -> Params:
+    return {name: value.detach().clone().requires_grad_() for name, value in params.items()}
+
+
+def same(a: Any, b: Any) -> bool:
+    """Return whether two nested states are equal to the last bit."""
+    if isinstance(a, Tensor):
+        return torch.equal(a, b) and a.dtype == b.dtype
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(map(same, a, b))
+    return bool(a == b)
+
+
+class Stopped(Exception):
+    """A run is interrupted."""
+
+
 class Streams:
     """Minibatches drawn from a generator for each set; `made(set, count, generator)` is the `count`-th of its set."""
 

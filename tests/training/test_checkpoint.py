@@ -16,10 +16,15 @@ import pytest
 import torch
 
 from metapt.errors import DataError, MachineError
+from metapt.sections import ResumableSettings
 from metapt.training.checkpoint import Checkpoint, fingerprint
 from metapt.training.measure import Measured
 
 STATE = {"step": 1, "weights": torch.arange(50.0), "nested": {"name": "a", "list": [1.5, None, True]}}
+
+
+class Settings(ResumableSettings):
+    lr: float = 0.1
 
 
 def saved(path: Path, generations: int = 2, fingerprint: str = "mine") -> Checkpoint:
@@ -38,18 +43,13 @@ def step(state: dict[str, Any] | None) -> int | None:
     return None if state is None else state["step"]
 
 
-def test_what_was_saved_is_loaded(path: Path) -> None:
+def test_what_was_saved_is_loaded(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert Checkpoint(str(path), "mine").load() is None
+    assert not caplog.records
     loaded = saved(path, 1).load()
     assert loaded is not None
     assert torch.equal(loaded.pop("weights"), STATE["weights"])
     assert loaded == {"step": 0, "nested": STATE["nested"]}
-
-
-def test_without_a_file_there_is_nothing_to_load_and_nothing_to_say(
-    path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    assert Checkpoint(path, "mine").load() is None
-    assert not caplog.records
 
 
 def test_work_that_goes_on_from_another_process_is_not_measured_as_a_whole(path: Path) -> None:
@@ -72,27 +72,20 @@ def test_the_newest_of_many_generations_is_loaded_and_two_are_kept(path: Path) -
     assert len(list(path.parent.iterdir())) == 2
 
 
-def test_a_file_cut_anywhere_gives_the_generation_before_it(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("flipped", [False, True], ids=["cut", "a flipped bit"])
+def test_a_file_altered_anywhere_gives_the_generation_before_it(
+    flipped: bool, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     saved(path)
-    content = path.read_bytes()
-    for length in [0, 1, 31, 32, 33, len(content) - 1, *random.Random(0).sample(range(len(content)), 20)]:
-        path.write_bytes(content[:length])
+    content, choose = path.read_bytes(), random.Random(0)
+    for position in [0, 1, 31, 32, 33, len(content) - 1, *choose.sample(range(len(content)), 20)]:
+        altered = bytearray(content)
+        altered[position] ^= 1 << choose.randrange(8)
+        path.write_bytes(altered if flipped else content[:position])
         caplog.clear()
         assert step(Checkpoint(path, "mine").load()) == 0
         assert "state.pt is cut or altered and is passed over" in caplog.text
         assert "anew" not in caplog.text
-
-
-def test_a_flipped_bit_anywhere_gives_the_generation_before_it(path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    saved(path)
-    content = path.read_bytes()
-    choose = random.Random(1)
-    for position in [0, 31, 32, len(content) - 1, *choose.sample(range(len(content)), 40)]:
-        altered = bytearray(content)
-        altered[position] ^= 1 << choose.randrange(8)
-        path.write_bytes(altered)
-        assert step(Checkpoint(path, "mine").load()) == 0
-    assert "cut or altered" in caplog.text
 
 
 def test_with_both_generations_bad_the_run_starts_anew_and_says_so(
@@ -136,20 +129,14 @@ def test_a_folder_in_its_place_is_one_sentence(path: Path) -> None:
         Checkpoint(path, "mine").load()
 
 
-def test_a_run_is_bound_to_the_library_of_matrix_products(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = set()
-    for setting in ("highest", "medium"):
-        monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda setting=setting: setting)
-        found.add(fingerprint({}, {}, "metapt.hypergrad.inverse", "cpu"))
-    assert len(found) == 2
-
-
-def test_a_run_is_bound_to_its_config_its_inputs_contents_its_code_and_its_device(tmp_path: Path) -> None:
+def test_a_run_is_bound_to_its_config_its_inputs_contents_its_code_and_its_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     inputs = {name: tmp_path / name for name in ("encoder", "labels")}
     for name, file in inputs.items():
         file.write_text(name)
     given: dict[str, Any] = {
-        "config": {"lr": 0.1},
+        "settings": Settings(lr=0.1),
         "inputs": inputs,
         "module": "metapt.hypergrad.inverse",
         "device": "cpu",
@@ -157,10 +144,13 @@ def test_a_run_is_bound_to_its_config_its_inputs_contents_its_code_and_its_devic
     first = fingerprint(**given)
     moved = {name: file.rename(tmp_path / f"moved {name}") for name, file in inputs.items()}
     assert fingerprint(**(given | {"inputs": moved})) == first
+    given |= {"inputs": moved}
+    elsewhere = [given | {"settings": Settings(checkpoint=f"{folder}/.resume/a.pt")} for folder in ("one", "two")]
+    assert fingerprint(**elsewhere[0]) == fingerprint(**elsewhere[1])
     others = [
-        fingerprint(**(given | {"inputs": moved} | change))
+        fingerprint(**(given | change))
         for change in (
-            {"config": {"lr": 0.2}},
+            {"settings": Settings(lr=0.2)},
             {"module": "metapt.training.streams"},
             {"device": "cuda"},
             {"inputs": {"encoder": moved["encoder"]}},
@@ -168,37 +158,27 @@ def test_a_run_is_bound_to_its_config_its_inputs_contents_its_code_and_its_devic
         )
     ]
     moved["labels"].write_text("other labels")
-    others.append(fingerprint(**(given | {"inputs": moved})))
+    others.append(fingerprint(**given))
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "medium")  # the library of matrix products
+    others.append(fingerprint(**given))
     assert len({first, *others}) == 1 + len(others)
 
 
-def test_a_save_after_a_bad_file_does_not_cost_the_good_one(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    saved(path)
-    path.write_bytes(b"cut")
-    checkpoint = Checkpoint(path, "mine")
+@pytest.mark.parametrize("bad", [False, True], ids=["whole", "after a bad file"])
+def test_killed_between_the_two_renames_the_one_before_is_left(
+    bad: bool, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint = saved(path, 1 + bad)
+    if bad:
+        path.write_bytes(b"cut")
     assert step(checkpoint.load()) == 0
-    stop_at_replace(monkeypatch)
-    with pytest.raises(KeyboardInterrupt):
-        checkpoint.save({**STATE, "step": 7})
-    assert step(Checkpoint(path, "mine").load()) == 0
 
-
-def stop_at_replace(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The process is killed as the new file would take its place."""
-
-    def stop(self: Path, target: Path) -> None:
+    def killed(self: Path, target: Path) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Path, "replace", stop)
-
-
-def test_killed_between_the_two_renames_the_one_before_is_left(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    checkpoint = saved(path, 1)
-    checkpoint.load()
-    stop_at_replace(monkeypatch)
+    monkeypatch.setattr(Path, "replace", killed)
     with pytest.raises(KeyboardInterrupt):
-        checkpoint.save({**STATE, "step": 1})
-    assert not path.exists()
+        checkpoint.save({**STATE, "step": 7})
     assert step(Checkpoint(path, "mine").load()) == 0
 
 
@@ -235,33 +215,3 @@ def test_two_jobs_of_the_same_run_do_not_end_each_other(path: Path) -> None:
     first.remove()
     second.save({**STATE, "step": 5})
     assert step(Checkpoint(path, "mine").load()) == 5
-
-
-def test_a_run_goes_on_where_its_results_were_moved() -> None:
-    module = "metapt.domains.mnist.experiments.rotation_mean.run"
-    first, second = (
-        fingerprint({"seed": 1, "checkpoint": f"{folder}/.resume/a.pt"}, {}, module, "cpu") for folder in ("one", "two")
-    )
-    assert first == second
-
-
-def test_its_path_may_be_a_text(path: Path) -> None:
-    Checkpoint(str(path), "mine").save({"step": 3})
-    assert step(Checkpoint(path, "mine").load()) == 3
-
-
-def test_a_checkpoint_is_bound_to_settings_contents_code_and_device(tmp_path: Path) -> None:
-    path = tmp_path / "graphs.npz"
-    path.write_bytes(b"graphs")
-
-    def made(
-        seed: int = 0, module: str = "metapt.domains.ppi.finetune", device: str = "cpu", name: str = "graphs"
-    ) -> str:
-        return fingerprint({"seed": seed}, {name: path}, module, device)
-
-    first = made()
-    assert made() == first
-    others = [made(seed=1), made(module="metapt.domains.ecg.finetune"), made(device="cuda"), made(name="tasks")]
-    path.write_bytes(b"others")
-    others.append(made())
-    assert len({first, *others}) == 6

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -66,47 +66,42 @@ def saturating(phi: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    ("run", "verdict"),
+    ("given", "verdict"),
     [
-        pytest.param(lambda: ran(), Verdict.WELL, id="phi comes to its target and jitters about it"),
-        pytest.param(lambda: ran(start=0.0), Verdict.WELL, id="from 0"),
-        pytest.param(lambda: ran(start=TARGET, meta_lr=0.01), Verdict.WELL, id="phi is there from the start"),
-        pytest.param(lambda: ran(warmup=80), Verdict.WELL, id="a long warm-up"),
-        pytest.param(lambda: ran(meta_lr=0.03, optimizer="Adam"), Verdict.WELL, id="Adam, on its way"),
-        pytest.param(lambda: ran(meta_lr=2.0), Verdict.OSCILLATING, id="phi flips to and fro at each update"),
-        pytest.param(lambda: ran(meta_lr=2.05), Verdict.OSCILLATING, id="phi flips further each time"),
+        pytest.param({}, Verdict.WELL, id="phi comes to its target and jitters about it"),
+        pytest.param({"start": 0.0}, Verdict.WELL, id="from 0"),
+        pytest.param({"start": TARGET, "meta_lr": 0.01}, Verdict.WELL, id="phi is there from the start"),
+        pytest.param({"warmup": 80}, Verdict.WELL, id="a long warm-up"),
+        pytest.param({"iterations": 20}, Verdict.WELL, id="twenty iterations"),
+        pytest.param({"iterations": 20, "warmup": 1}, Verdict.SHORT, id="nineteen meta-updates"),
+        pytest.param({"iterations": 2, "problem": Deaf()}, Verdict.ZERO, id="a short run's count of zeros"),
+        pytest.param({"iterations": 2, "targets": {1: math.nan}}, Verdict.NOT_FINITE, id="a short run's count of NaN"),
+        pytest.param({"iterations": 1, "meta_lr": 1e308, "start": 1e3}, Verdict.LOST, id="phi is not finite"),
+        pytest.param({"meta_lr": 0.03, "optimizer": "Adam"}, Verdict.WELL, id="Adam, on its way"),
+        pytest.param({"meta_lr": 2.0}, Verdict.OSCILLATING, id="phi flips to and fro at each update"),
+        pytest.param({"meta_lr": 2.05}, Verdict.OSCILLATING, id="phi flips further each time"),
+        pytest.param({"meta_lr": 0.5, "momentum": 0.99}, Verdict.OSCILLATING, id="phi swings slowly with momentum"),
+        pytest.param({"targets": dict.fromkeys(range(20, 90, 3), 1e9)}, Verdict.OSCILLATING, id="explosions"),
+        pytest.param({"problem": Line(stiffness=2.1)}, Verdict.UNSTABLE, id="PT's learning rate is too large"),
+        pytest.param({"targets": dict.fromkeys(range(20, 90, 3), math.nan)}, Verdict.NOT_FINITE, id="NaN"),
+        pytest.param({"meta_lr": 1e-7}, Verdict.NOT_MOVING, id="a tiny learning rate"),
+        pytest.param({"problem": Deaf()}, Verdict.ZERO, id="a hypergradient of 0"),
         pytest.param(
-            lambda: ran(meta_lr=0.5, momentum=0.99), Verdict.OSCILLATING, id="phi swings slowly with momentum"
-        ),
-        pytest.param(
-            lambda: ran(targets=dict.fromkeys(range(20, 90, 3), 1000000000.0)),
-            Verdict.OSCILLATING,
-            id="exploding hypergradients",
-        ),
-        pytest.param(lambda: ran(problem=Line(stiffness=2.1)), Verdict.UNSTABLE, id="PT's learning rate is too large"),
-        pytest.param(
-            lambda: ran(targets=dict.fromkeys(range(20, 90, 3), math.nan)),
-            Verdict.NOT_FINITE,
-            id="hypergradients of NaN",
-        ),
-        pytest.param(lambda: ran(meta_lr=1e-7), Verdict.NOT_MOVING, id="a tiny learning rate"),
-        pytest.param(lambda: ran(problem=Deaf()), Verdict.ZERO, id="a hypergradient of 0"),
-        pytest.param(
-            lambda: ran(problem=Deaf(), optimizer="AdamW", weight_decay=0.5),
+            {"problem": Deaf(), "optimizer": "AdamW", "weight_decay": 0.5},
             Verdict.ZERO,
             id="a hypergradient of 0, and only weight decay moves phi",
         ),
         pytest.param(
-            lambda: ran(problem=Line(saturating), meta_lr=1.0, optimizer="Adam"), Verdict.FADED, id="phi saturates"
+            {"problem": Line(saturating), "meta_lr": 1.0, "optimizer": "Adam"}, Verdict.FADED, id="phi saturates"
         ),
     ],
 )
-def test_the_verdict_names_the_symptom(run: Callable[[], Diagnosis], verdict: Verdict) -> None:
-    diagnosis = run()
+def test_the_verdict_names_the_symptom(given: dict[str, Any], verdict: Verdict) -> None:
+    diagnosis = ran(**given)
     assert diagnosis.verdict is verdict, str(diagnosis)
 
 
-@pytest.mark.parametrize("iterations", [1, 2, 3, 4, 5, 19])
+@pytest.mark.parametrize("iterations", [1, 2, 4, 19])
 @pytest.mark.parametrize("stiffness", [0.5, 2.1])
 @pytest.mark.parametrize("meta_lr", [1e-7, 0.1, 2.05])
 def test_a_short_run_is_called_short_and_no_figure_of_it_alarms(
@@ -118,24 +113,6 @@ def test_a_short_run_is_called_short_and_no_figure_of_it_alarms(
     assert "too short to tell" in str(diagnosis)
     assert all(f"{name} unknown" in str(diagnosis) for name in ("swing", "straight", "rise", "fade"))
     assert not re.search(r"\b(inf|nan)\b", str(diagnosis))
-
-
-def test_twenty_iterations_are_enough() -> None:
-    assert ran(iterations=20).verdict is Verdict.WELL
-    assert ran(iterations=20, meta_lr=2.05).verdict is Verdict.OSCILLATING
-    assert ran(iterations=20, warmup=1).verdict is Verdict.SHORT
-
-
-def test_a_short_run_has_the_verdicts_that_are_counts() -> None:
-    assert ran(iterations=2, problem=Deaf()).verdict is Verdict.ZERO
-    assert ran(iterations=2, targets={1: math.nan}).verdict is Verdict.NOT_FINITE
-
-
-def test_a_phi_that_is_not_finite_is_named() -> None:
-    diagnosis = ran(iterations=1, meta_lr=1e308, start=1e3)
-    assert diagnosis.verdict is Verdict.LOST
-    assert diagnosis.alarming
-    assert "moved not finite" in str(diagnosis)
 
 
 @pytest.mark.parametrize(
@@ -167,14 +144,6 @@ def test_the_diagnosis_reads_as_a_sentence_with_its_figures() -> None:
     assert all(f"{name} " in text for name in ("swing", "straight", "rise", "hypergradient", "fade", "skipped"))
 
 
-@pytest.mark.parametrize(
-    ("number", "advice"), [(1, "learning rate of the meta-parameters"), (2, "PT learning rate"), (3, "1 Neumann term")]
-)
-def test_each_step_of_the_appendix_has_its_verdict_with_its_advice(number: int, advice: str) -> None:
-    (verdict,) = (verdict for verdict in Verdict if f"(step {number})" in verdict.value)
-    assert advice in verdict.value
-
-
 def traced(
     phis: Iterable[Any] = (), losses: Iterable[float] = (), norms: Iterable[float] | None = None
 ) -> dict[str, float]:
@@ -201,18 +170,11 @@ def test_the_figures_of_phis_way_are_what_they_say() -> None:
     late = torch.tensor([5.0, 7.0] * 5)
     assert figures["swing"] == pytest.approx(float(late.std(correction=0) / (late.mean() - 2)))
     assert figures["straight"] == pytest.approx((7 - 6) / (1 + 9 * 2))
-
-
-def test_a_straight_way_is_straight_and_a_jump_is_no_oscillation() -> None:
-    assert traced(range(1, 50))["straight"] == 1
-    assert traced([1.0] * 80 + [9.0] * 20)["straight"] == 1
-
-
-def test_a_small_jitter_on_a_large_phi_is_small() -> None:
+    assert traced(range(1, 50))["straight"] == traced([1.0] * 80 + [9.0] * 20)["straight"] == 1
+    assert traced(range(1, 22), norms=[1] * 5 + [4] * 5 + [2] * 5 + [0.1] * 5)["fade"] == pytest.approx(0.1 / 4)
     jitter = 1e6 + 1e-3 * torch.randn(1000, generator=torch.Generator().manual_seed(0), dtype=DTYPE)
-    figures = traced(jitter)
-    assert figures["moved"] < 1e-8
-    assert figures["swing"] == pytest.approx(float(jitter[501:].std()) / 1e5, rel=1e-3)
+    assert traced(jitter)["moved"] < 1e-8
+    assert traced(jitter)["swing"] == pytest.approx(float(jitter[501:].std()) / 1e5, rel=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -237,7 +199,7 @@ def test_rise_is_the_share_of_the_fall_that_is_lost_again(losses: list[float], l
     assert low <= traced(losses=losses)["rise"] <= high
 
 
-@pytest.mark.parametrize("count", [20, 30, 50, 80, 120])
+@pytest.mark.parametrize("count", [20, 120])
 def test_noise_seldom_passes_for_a_rise_and_divergence_is_seen(count: int) -> None:
     random = torch.Generator().manual_seed(count)
     noise = torch.randn(200, count, generator=random)
@@ -246,7 +208,7 @@ def test_noise_seldom_passes_for_a_rise_and_divergence_is_seen(count: int) -> No
     assert sum(traced(losses=row.tolist())["rise"] > 0.5 for row in growth) >= 190
 
 
-@pytest.mark.parametrize("count", [1, 3, 4, 5, 6, 9, 10, 13, 17, 400])
+@pytest.mark.parametrize("count", [1, 3, 4, 6, 17, 400])
 def test_the_quarters_of_a_run_are_equally_long(count: int) -> None:
     parts = _quarters([float(i) for i in range(count)])
     lengths = [len(part) for part in parts]
@@ -282,18 +244,8 @@ def test_statuses_of_the_head_do_not_hide_an_inverse_that_diverges(head: Status)
     assert trace.diagnosis({"not finite": 20}).verdict is Verdict.DIVERGING
 
 
-def test_fade_compares_the_last_quarter_of_norms_with_the_largest() -> None:
-    norms = [1] * 5 + [4] * 5 + [2] * 5 + [0.1] * 5
-    assert traced(range(1, 22), norms=norms)["fade"] == pytest.approx(0.1 / 4)
-
-
 def test_a_trace_keeps_a_constant_amount_of_phi_and_few_elements_of_a_large_one() -> None:
     trace = Trace({"phi": torch.ones(100_001)}, 10)
     for _ in range(10):
         trace.record_update(1.0, {"phi": torch.ones(100_001)})
     assert sum(value.numel() for value in trace.state_dict().values() if isinstance(value, Tensor)) < 5 * 1000
-
-
-@pytest.mark.parametrize("verdict", Verdict)
-def test_a_verdict_has_the_words_of_the_user_not_the_symbol_of_the_paper(verdict: Verdict) -> None:
-    assert "phi" not in verdict.value.split()

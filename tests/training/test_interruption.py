@@ -12,11 +12,6 @@ from pathlib import Path
 import pytest
 
 from metapt import records
-from metapt.domains.mnist.data import FILES, prepare
-from metapt.domains.mnist.data.simulate import write_digits
-from metapt.files import sha256
-from metapt.machine import Machine
-from metapt.sections import JobSettings
 from metapt.training.checkpoint import Checkpoint
 from metapt.training.interruption import SIGNALS, Interrupted, noticed, told_to_end
 from metapt.training.timing import Every
@@ -83,10 +78,7 @@ def wait_until_signals_are_noticed(process: subprocess.Popen[str]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads /proc to see when a process notices signals")
-def test_a_run_that_is_told_to_end_twice_ends_in_the_same_bits(tmp_path: Path) -> None:
-    raw = {name: tmp_path / name for name in FILES.values()}
-    write_digits(raw)
-    prepare.run(JobSettings(), raw, {"data": tmp_path / "digits.pt"}, Machine())
+def test_a_run_that_is_told_to_end_twice_ends_in_the_same_bits(digits: Path, tmp_path: Path) -> None:
     described = {
         "stage": "study",
         "name": "mnist/rotation_mean/a",
@@ -98,14 +90,12 @@ def test_a_run_that_is_told_to_end_twice_ends_in_the_same_bits(tmp_path: Path) -
             "settings": SETTINGS,
             "checkpoint": "c.pt",
         },
-        "inputs": {"data": str(tmp_path / "digits.pt")},
+        "inputs": {"data": str(digits)},
         "outputs": {name: f"run/{name}.csv" for name in ("metrics", "series")},
         "machine": {"device": "cpu", "threads": 1},
         "sha256": {"inputs": {}, "outputs": {}},
     }
     record, whole, cut = tmp_path / "run.json", tmp_path / "whole", tmp_path / "cut"
-    sums = {"outputs": {"data": sha256(tmp_path / "digits.pt")}}
-    records.write(tmp_path / "digits.run.json", {"outputs": {"data": "digits.pt"}, "sha256": sums})
     records.write(record, described)
     undisturbed = start(record, whole)
     _, error = undisturbed.communicate()

@@ -6,18 +6,12 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
-
-from metapt import records
-from metapt.domains.mnist.data import FILES, prepare
-from metapt.domains.mnist.data.simulate import write_digits
-from metapt.files import sha256
-from metapt.machine import Machine
-from metapt.sections import JobSettings
 
 pytestmark = pytest.mark.slow
 KILLS = 3
@@ -25,38 +19,32 @@ DRIVER = Path(__file__).with_name("interrupted.py")
 ROTATION = {"pretrain_examples": 64, "finetune_examples": 64, "batch_size": 8, "replicates": 2}
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("digits")
-    raw = {name: folder / name for name in FILES.values()}
-    write_digits(raw)
-    prepare.run(JobSettings(), raw, {"data": folder / "digits.pt"}, Machine())
-    sums = {"outputs": {"data": sha256(folder / "digits.pt")}}
-    records.write(folder / "digits.run.json", {"outputs": {"data": "digits.pt"}, "sha256": sums})
-    return folder / "digits.pt"
+Interrupted = Callable[..., dict[str, Any]]
 
 
-def interrupted(
-    folder: Path,
-    data: Path,
-    experiment: str,
-    settings: dict[str, Any],
-    saves: tuple[int, int],
-    threads: int = 1,
-) -> dict[str, Any]:
-    """Run it whole and in pieces, into folder/whole and folder/cut; return the number of kills and where it resumed."""
-    config = {"domain": "mnist", "experiment": experiment, "arm": "a", "settings": settings}
-    entry = f"domains.mnist.experiments.{experiment}.run"
-    job = {"entry": entry, "config": config, "data": str(data), "threads": threads}
-    described = job | {"seed": 7, "saves": saves, "kills": KILLS}
-    (folder / "job.json").write_text(json.dumps(described))
-    command = [sys.executable, str(DRIVER), str(folder / "job.json")]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
-    report: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    assert report["kills"] == KILLS
-    assert report["left"] == []
-    return report
+@pytest.fixture
+def interrupted(digits: Path, tmp_path: Path) -> Interrupted:
+    """Return a function that runs a job whole and in pieces, into `whole` and `cut`, and returns where it resumed."""
+
+    def run(experiment: str, settings: dict[str, Any], saves: tuple[int, int], threads: int = 1) -> Any:
+        config = {"domain": "mnist", "experiment": experiment, "arm": "a", "settings": settings}
+        job = {
+            "entry": f"domains.mnist.experiments.{experiment}.run",
+            "config": config,
+            "data": str(digits),
+            "threads": threads,
+        }
+        described = job | {"seed": 7, "saves": saves, "kills": KILLS}
+        (tmp_path / "job.json").write_text(json.dumps(described))
+        command = [sys.executable, str(DRIVER), str(tmp_path / "job.json")]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr[-3000:]
+        report: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        assert report["kills"] == KILLS
+        assert report["left"] == []
+        return report
+
+    return run
 
 
 def went_on_at(report: dict[str, Any], run: str) -> list[int]:
@@ -70,7 +58,7 @@ def same_bytes(folder: Path, name: str) -> bool:
     return whole == cut
 
 
-def test_stacked_replicates(data: Path, tmp_path: Path) -> None:
+def test_stacked_replicates(interrupted: Interrupted, tmp_path: Path) -> None:
     arm = {
         "unroll": "head",
         "pretrain_steps": 2,
@@ -79,7 +67,7 @@ def test_stacked_replicates(data: Path, tmp_path: Path) -> None:
         "average_decay": 0.9,
     }
     settings = ROTATION | {"epochs": 2, "arms": {"a": {"method": "meta", **arm}}}
-    report = interrupted(tmp_path, data, "rotation_mean", settings, saves=(2, 6))
+    report = interrupted("rotation_mean", settings, saves=(2, 6))
     steps = went_on_at(report, "meta-PT")
     assert steps == sorted(steps)
     assert len(set(steps)) >= KILLS - 1  # it got on in between
@@ -87,7 +75,7 @@ def test_stacked_replicates(data: Path, tmp_path: Path) -> None:
     assert same_bytes(tmp_path, "series.csv")
 
 
-def test_replicates_in_threads(data: Path, tmp_path: Path) -> None:
+def test_replicates_in_threads(interrupted: Interrupted, tmp_path: Path) -> None:
     settings = {
         "replicates": 2,
         "pretrain_examples": 40,
@@ -96,13 +84,13 @@ def test_replicates_in_threads(data: Path, tmp_path: Path) -> None:
         "epochs": 2,
         "arms": {"a": {"method": "meta", "unroll": "head", "pretrain_lr": 1e-3, "meta_lr": 1e-3}},
     }
-    report = interrupted(tmp_path, data, "example_weighting", settings, saves=(3, 6), threads=2)
+    report = interrupted("example_weighting", settings, saves=(3, 6), threads=2)
     assert went_on_at(report, "meta-PT of seed 0")
     assert same_bytes(tmp_path, "metrics.csv")
     assert same_bytes(tmp_path, "series.csv")
 
 
-def test_backpropagation_through_pt_and_ft(data: Path, tmp_path: Path) -> None:
+def test_backpropagation_through_pt_and_ft(interrupted: Interrupted, tmp_path: Path) -> None:
     settings = {key: value for key, value in ROTATION.items() if key != "replicates"} | {
         "pretrain_steps": 3,
         "finetune_steps": 3,
@@ -110,7 +98,7 @@ def test_backpropagation_through_pt_and_ft(data: Path, tmp_path: Path) -> None:
         "evaluations": 1,
         "arms": {"a": {"method": "bptt", "outer_steps": 16}},
     }
-    report = interrupted(tmp_path, data, "bptt", settings, saves=(2, 5))
+    report = interrupted("bptt", settings, saves=(2, 5))
     assert len(set(went_on_at(report, "mnist_bptt a"))) >= KILLS - 1
     assert same_bytes(tmp_path, "series.csv")
     tables = [pd.read_csv(tmp_path / part / "metrics.csv").set_index("metric")["value"] for part in ("whole", "cut")]

@@ -75,13 +75,6 @@ def test_minibatches_follow_from_the_seed_and_the_state(kind: str) -> None:
     assert taken(LoaderBatches(pretrain=loader(kind), **FT, seed=1), 4) != first
 
 
-def test_each_pass_has_every_example_once_in_a_new_order() -> None:
-    batches = LoaderBatches(pretrain=DataLoader(NUMBERS, 5, shuffle=True), **FT)
-    passes = [torch.cat([batches.pretrain().batch[0] for _ in range(2)]).tolist() for _ in range(3)]
-    assert [sorted(each) for each in passes] == [list(range(10))] * 3
-    assert len({str(each) for each in passes}) == 3
-
-
 def test_what_a_data_set_draws_does_not_depend_on_the_order_of_its_examples() -> None:
     class Drawn(Dataset[Tensor]):
         def __len__(self) -> int:
@@ -94,13 +87,6 @@ def test_what_a_data_set_draws_does_not_depend_on_the_order_of_its_examples() ->
     batches = LoaderBatches(pretrain=given, **FT)
     first = [batches.pretrain().batch[0] for _ in range(100)]
     assert sum(int(index == draw) for index, draw in first) < 30
-
-
-def test_the_minibatches_of_steps_do_not_depend_on_those_of_hypergradients() -> None:
-    one, two = (LoaderBatches(pretrain=loader("generator"), **FT) for _ in range(2))
-    for _ in range(7):
-        two.hypergradient()
-        assert torch.equal(one.pretrain().batch[0], two.pretrain().batch[0])
 
 
 def test_a_list_gives_the_same_minibatch_itself_so_that_it_is_encoded_once() -> None:
@@ -128,19 +114,6 @@ def test_examples_are_looked_at_in_the_first_pass_only(kind: Any, monkeypatch: p
     for _ in range(20):
         batches.train(), batches.validation()
     assert len(looks) == (2 if kind is TensorDataset else 6)
-
-
-@pytest.mark.parametrize(
-    ("given", "sentence"),
-    [
-        (iter([1]), "can be passed through only once"),
-        ([], "gives no minibatch"),
-        (DataLoader(NUMBERS, 20, drop_last=True), "gives no minibatch"),
-    ],
-)
-def test_a_loader_without_endless_passes_is_refused(given: Any, sentence: str) -> None:
-    with pytest.raises(ConfigError, match=f"pretrain .*{sentence}"):
-        LoaderBatches(pretrain=given, **FT).pretrain()
 
 
 class Pair(NamedTuple):

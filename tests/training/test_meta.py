@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import io
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from metapt.errors import ConfigError, TrainingError
-from metapt.hypergrad import SGD, Adam, FineTuned, FittedHead, Identity, Neumann, Params, Pretrained, Status, Unroll
+from metapt.hypergrad import SGD, Adam, FittedHead, Identity, Neumann, Params, Pretrained, Unroll
 from metapt.training.checkpoint import Checkpoint
 from metapt.training.meta import MetaPretraining
 from metapt.training.optimizers import OptimizerSpec
@@ -22,13 +21,24 @@ from metapt.training.pretraining import Pretrainer
 from metapt.training.recorder import Recorder
 from metapt.training.settings import MetaSettings
 
-from .problems import DTYPE, Batch, Classifier, Line, Normed, OwnStreams, Streams, Telling, classification, draw, number
+from .problems import (
+    DTYPE,
+    Batch,
+    Classifier,
+    Line,
+    Normed,
+    OwnStreams,
+    Stopped,
+    Streams,
+    Telling,
+    classification,
+    copied,
+    draw,
+    number,
+    same,
+)
 
 HEAD_LR, STEP_SIZE, UNROLL_STEPS = 0.3, 0.05, 2
-
-
-def copied(params: Params) -> Params:
-    return {name: value.detach().clone().requires_grad_() for name, value in params.items()}
 
 
 def hypergradient_by_hand(
@@ -134,57 +144,25 @@ def made(problem: Any, chosen: MetaSettings, batches: Any = None) -> MetaPretrai
     )
 
 
-def test_pt_steps_may_compute_the_loss_in_another_way() -> None:
-    problem, calls = Classifier(), {"steps": 0, "updates": 0}
-
-    class Counted:
-        def __init__(self, name: str) -> None:
-            self.name = name
-
-        def pretrain_loss(self, *arguments: Any) -> Tensor:
-            calls[self.name] += 1
-            return problem.pretrain_loss(*arguments)
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(problem, name)
-
-    def run(first: Any, **step_problem: Any) -> MetaPretraining:
-        chosen = settings(iterations=4, pretrain_steps=3, warmup=1)
-        start = problem.pretrained, problem.meta, problem.head
-        loop = MetaPretraining(first, Streams(classification), *start, chosen, **step_problem)
-        loop.run()
-        return loop
-
-    loop = run(Counted("updates"), step_problem=Counted("steps"))
-    assert calls["steps"] == 4 * 3
-    assert calls["updates"] >= 3
-    torch.testing.assert_close(loop.state_dict()["meta"], run(problem).state_dict()["meta"])
-
-
 def test_the_pt_steps_that_fill_no_iteration_follow_the_last_one(tmp_path: Path) -> None:
-    problem = Classifier()
-    loop, exact = made(problem, settings(remainder=3)), made(problem, settings())
+    loop, exact = made(Classifier(), settings(remainder=3)), made(Classifier(), settings())
     loop.run()
     exact.run()
-    assert equal(exact.meta, loop.meta), "phi is learned in iterations only"
+    assert same(exact.meta, loop.meta), "phi is learned in iterations only"
     assert loop.steps_taken == 6 * 2 + 3
     for _ in range(3):
         exact._pretrain_step()
-    assert equal(exact.pretrained.encoder, loop.pretrained.encoder)
-    assert equal(exact.pretrained.head, loop.pretrained.head)
+    assert same(exact.pretrained, loop.pretrained)
 
-    halted, checkpoint = made(problem, settings(remainder=3)), Checkpoint(tmp_path / "state.pt", "here")
+    halted, checkpoint = made(Classifier(), settings(remainder=3)), Checkpoint(tmp_path / "state.pt", "here")
     for _ in range(5):
         halted.iterate()
     checkpoint.save({"loop": halted.state_dict(), "recorder": {}, "settings": halted._described()})
-    resumed = made(problem, settings(remainder=3))
-    resumed.run(checkpoint=checkpoint)
-    assert equal(resumed.pretrained.encoder, loop.pretrained.encoder)
-    assert resumed.steps_taken == 2 + 3
-    ended = made(problem, settings(remainder=3))
-    ended.run(checkpoint=checkpoint)
-    assert equal(ended.pretrained.encoder, loop.pretrained.encoder)
-    assert ended.steps_taken == 0
+    for left in (2 + 3, 0):
+        resumed = made(Classifier(), settings(remainder=3))
+        resumed.run(checkpoint=checkpoint)
+        assert same(resumed.pretrained, loop.pretrained)
+        assert resumed.steps_taken == left
 
 
 def grouped(phi: Params) -> torch.optim.Optimizer:
@@ -195,43 +173,27 @@ def grouped(phi: Params) -> torch.optim.Optimizer:
 GROUPED = OptimizerSpec("SGD", {"lr": 2.0, "momentum": 0.9}, {"rid*": {"lr": 0.5, "momentum": 0.0}})
 
 
+ONE, ALL = {"clip_norm": 0.003, "meta_optimizer": GROUPED}, {"accumulate": 2, "normalise": True, "warmup": 1}
+LONG = {"normalise": True, "clip_norm": 3.0, "meta_optimizer": GROUPED}
+
+
 @pytest.mark.parametrize(
     ("changes", "by_hand"),
     [
         pytest.param({"pretrain_steps": 1}, {"P": 1}, id="P is 1"),
-        pytest.param({"pretrain_steps": 3}, {"P": 3}, id="P is 3"),
-        pytest.param({"warmup": 2}, {"warmup": 2}, id="warm-up"),
         pytest.param(
             {"warmup": 2, "head_steps_between_updates": 1, "pretrain_steps": 3},
             {"warmup": 2, "head_steps": 1, "P": 3},
-            id="head steps between updates",
+            id="warm-up and head steps between updates",
         ),
-        pytest.param({"meta_optimizer": GROUPED}, {"meta_optimizer": grouped}, id="SGD, groups"),
         pytest.param({"accumulate": 3}, {"accumulate": 3}, id="mean of 3 hypergradients"),
+        pytest.param(ONE, {"clip": 0.003, "meta_optimizer": grouped}, id="SGD with groups, clipped"),
         pytest.param(
-            {"clip_norm": 0.003, "meta_optimizer": GROUPED}, {"clip": 0.003, "meta_optimizer": grouped}, id="clipped"
+            LONG, {"normalise": True, "clip": 3.0, "meta_optimizer": grouped}, id="normalised, too short to be clipped"
         ),
         pytest.param(
-            {"normalise": True, "meta_optimizer": GROUPED},
-            {"normalise": True, "meta_optimizer": grouped},
-            id="normalised",
+            ALL | {"clip_norm": 0.3, "average_decay": 0.7}, ALL | {"clip": 0.3, "decay": 0.7}, id="all together"
         ),
-        pytest.param(
-            {"normalise": True, "clip_norm": 0.3, "meta_optimizer": GROUPED},
-            {"normalise": True, "clip": 0.3, "meta_optimizer": grouped},
-            id="normalised, then clipped",
-        ),
-        pytest.param(
-            {"normalise": True, "clip_norm": 3.0, "meta_optimizer": GROUPED},
-            {"normalise": True, "clip": 3.0, "meta_optimizer": grouped},
-            id="normalised, then too short to be clipped",
-        ),
-        pytest.param(
-            {"accumulate": 2, "normalise": True, "clip_norm": 0.3, "average_decay": 0.7, "warmup": 1},
-            {"accumulate": 2, "normalise": True, "clip": 0.3, "decay": 0.7, "warmup": 1},
-            id="all together",
-        ),
-        pytest.param({"average_decay": 0.7}, {"decay": 0.7}, id="averaged"),
     ],
 )
 def test_the_loop_is_algorithm_2(changes: dict[str, Any], by_hand: dict[str, Any]) -> None:
@@ -244,37 +206,23 @@ def test_the_loop_is_algorithm_2(changes: dict[str, Any], by_hand: dict[str, Any
             torch.testing.assert_close(value, expected[part][name], rtol=1e-10, atol=1e-12)
 
 
-def test_clipping_leaves_a_short_hypergradient_as_it_is() -> None:
-    loops = [made(Classifier(), settings(clip_norm=clip, meta_optimizer=GROUPED)) for clip in (1e6, None)]
-    for loop in loops:
-        loop.run()
-    assert torch.equal(loops[0].meta["weights"], loops[1].meta["weights"])
-
-
 def test_the_state_of_the_heads_optimiser_goes_on_from_update_to_update() -> None:
     loop = made(Classifier(), settings(finetuning=Unroll(2, Adam(0.1)), head_steps_between_updates=1))
     loop.run()
     assert loop.head_state["step"] == 6 * (1 + 2)
 
 
-def test_a_step_of_the_head_leaves_what_its_loss_does_not_use() -> None:
-    problem = Classifier()
-    problem.head = {**problem.head, "spare": torch.ones(2, dtype=DTYPE)}
-    loop = made(problem, settings(finetuning=Unroll(1), head_steps_between_updates=1))
-    loop.run()
-    assert torch.equal(loop.head["spare"], torch.ones(2, dtype=DTYPE))
-
-
-def test_a_head_without_parameters_has_no_steps() -> None:
+@pytest.mark.parametrize("used", [True, False], ids=["part of the head", "none of the head"])
+def test_a_step_of_the_head_leaves_what_its_loss_does_not_use(used: bool) -> None:
     class Headless(Classifier):
         def head_loss(self, head: Params, features: Tensor, batch: Any) -> Tensor:
             return F.cross_entropy(features, batch.labels)
 
-    problem = Headless()
-    problem.head = {}
+    problem = Classifier() if used else Headless()
+    problem.head = {**problem.head, "spare": torch.ones(2, dtype=DTYPE)} if used else {}
     loop = made(problem, settings(finetuning=Unroll(1), head_steps_between_updates=1))
     loop.run()
-    assert loop.head == {}
+    assert not used or torch.equal(loop.head["spare"], torch.ones(2, dtype=DTYPE))
     assert not torch.equal(loop.meta["weights"], problem.meta["weights"])
 
 
@@ -282,10 +230,8 @@ def test_inputs_are_not_changed() -> None:
     problem = Normed()
     before = copy.deepcopy((problem.pretrained, problem.meta, problem.head))
     made(problem, settings(average_decay=0.5, head_steps_between_updates=1)).run()
-    for old, new in zip((*before[0], *before[1:]), (*problem.pretrained, problem.meta, problem.head), strict=True):
-        for name in old:
-            assert torch.equal(old[name], new[name])
-            assert not new[name].requires_grad
+    assert same(before, (problem.pretrained, problem.meta, problem.head))
+    assert not any(value.requires_grad for part in problem.pretrained for value in part.values())
 
 
 def test_buffers_are_updated_by_the_pt_steps_and_by_nothing_else() -> None:
@@ -297,9 +243,7 @@ def test_buffers_are_updated_by_the_pt_steps_and_by_nothing_else() -> None:
     )
     loop.run()
     pretrain = [batch for name, batch in drawn if name == "pretrain"]
-    stepped = [
-        batch for index, batch in enumerate(pretrain) if index % 3 < 2
-    ]  # the third of each three is the hypergradient's
+    stepped = [batch for index, batch in enumerate(pretrain) if index % 3 < 2]  # each third is the hypergradient's
     mean = problem.pretrained.buffers["1.running_mean"]
     for batch in stepped:
         hidden = problem.module[0](batch.inputs).detach()
@@ -330,21 +274,7 @@ def test_a_reused_gradient_is_that_of_the_last_hypergradients_minibatch(accumula
         loop.iterate()
         for ours, theirs in zip(loop.pretrained, (encoder, head, buffers), strict=True):
             torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
-    assert (
-        loop.batches.counts["pretrain"] == 4 * (pretrain_steps - 1 + accumulate) + 1
-    )  # a minibatch and a pass less each time
-
-
-def test_reusing_a_gradient_changes_where_a_pt_step_gets_its_gradient_and_nothing_else() -> None:
-    plain, reusing = (made(Normed(), settings(reuse_gradient=reuse)) for reuse in (False, True))
-    plain.iterate()
-    reusing.iterate()
-    assert equal(state(plain), state(reusing))  # up to the first meta-update, it too
-    assert equal(plain.head_state, reusing.head_state)
-    plain._pretrain_step()
-    reusing._pretrain_step()
-    assert not torch.equal(plain.pretrained.encoder["0.weight"], reusing.pretrained.encoder["0.weight"])
-    assert reusing.batches.counts["pretrain"] == plain.batches.counts["pretrain"] - 1
+    assert loop.batches.counts["pretrain"] == 4 * (pretrain_steps - 1 + accumulate) + 1  # one less each time
 
 
 class WithUnused(Classifier):
@@ -375,14 +305,7 @@ def test_the_loop_under_no_grad_is_the_same() -> None:
     ours.run()
     with torch.no_grad():
         other.run()
-    assert equal(state(ours), state(other))
-
-
-def test_a_checkpoint_of_a_run_with_other_parts_is_refused(tmp_path: Path) -> None:
-    checkpoint = Checkpoint(tmp_path / "c.pt", "f")
-    made(Normed(), settings(iterations=2)).run("it", checkpoint)
-    with pytest.raises(ConfigError, match=r"a checkpoint of a run with other parts \(KeyError: 'steps'\)"):
-        made(Normed(), settings()).run("it", checkpoint, recorder=Recorder(lambda: {"one": torch.ones(())}))
+    assert same(state(ours), state(other))
 
 
 class OfTwoDtypes(Classifier):
@@ -391,32 +314,17 @@ class OfTwoDtypes(Classifier):
         self.meta["ridge"] = self.meta["ridge"].reshape(()).float()
 
 
-@pytest.mark.parametrize("changes", [{}, {"normalise": True}, {"clip_norm": 0.1}], ids=str)
-def test_meta_parameters_may_have_different_dtypes(changes: dict[str, Any]) -> None:
-    loop = made(OfTwoDtypes(), settings(**changes))
+def test_meta_parameters_may_have_different_dtypes() -> None:
+    loop = made(OfTwoDtypes(), settings(normalise=True, clip_norm=0.1))
     loop.run()
     assert {value.dtype for value in loop.meta.values()} == {torch.float32, torch.float64}
-
-
-def test_the_loss_of_a_reused_gradient_is_told_to_the_diagnosis() -> None:
-    loop = made(Classifier(), settings(reuse_gradient=True, pretrain_steps=1))
-    phi, batches = copied(loop.meta), Streams(classification)
-    loop.iterate()
-    batches.pretrain()  # the PT step's; the next is the hypergradient's
-    expected = loop.problem.pretrain_loss(loop.pretrained, phi, batches.pretrain()).detach()
-    torch.testing.assert_close(loop.trace.state_dict()["losses"], expected.unsqueeze(0))
 
 
 OPTIONS = [
     {},
     {"pretrain_steps": 1},
-    {"accumulate": 3},
-    {"reuse_gradient": True},
-    {"reuse_gradient": True, "accumulate": 3},
     {"reuse_gradient": True, "pretrain_steps": 1, "accumulate": 2},
-    {"warmup": 2, "reuse_gradient": True},
     {"warmup": 5},
-    {"finetuning": Unroll(0)},
     {"finetuning": Unroll(3, SGD(0.1), network=True)},
     {"finetuning": Unroll(1, Adam(0.1)), "head_steps_between_updates": 2, "pretrain_steps": 3},
     {"finetuning": Unroll(1), "head_steps_between_updates": 1, "warmup": 1, "reuse_gradient": True, "accumulate": 2},
@@ -443,50 +351,6 @@ def test_pt_steps_see_the_minibatches_of_plain_pt_to_the_end(changes: dict[str, 
     own = chosen.accumulate - chosen.reuse_gradient  # hypergradients of a meta-update that no PT step follows along
     assert loop.batches.counts["hypergradient"] == updates * own
     assert loop.batches.counts["pretrain"] == chosen.iterations * chosen.pretrain_steps + chosen.reuse_gradient
-
-
-class AsItIs:
-    """An FT solver written against the protocol alone: the loss of the unchanged head, as with no unrolled step."""
-
-    uses_head_loss = True
-
-    def __init__(self, minibatches: int, optimizer: SGD | Adam | None) -> None:
-        self.minibatches, self.optimizer = minibatches, optimizer
-
-    def __call__(
-        self,
-        problem: Any,
-        encoder: Params,
-        buffers: Params,
-        head: Params,
-        head_state: Params | None,
-        train_batches: Sequence[Any],
-        validation_batch: Any,
-    ) -> FineTuned:
-        assert len(train_batches) == self.minibatches
-        start, fixed = copied(encoder), copied(head)
-        loss = problem.head_loss(fixed, problem.encode({**start, **buffers}, validation_batch), validation_batch)
-        gradient = dict(zip(start, torch.autograd.grad(loss, list(start.values())), strict=True))
-        return FineTuned(gradient, head, head_state or {}, torch.zeros(0), loss.detach(), torch.zeros(()), Status.OK)
-
-
-@pytest.mark.parametrize(
-    ("solver", "same", "head_steps"),
-    [(AsItIs(2, None), Unroll(0), 0), (AsItIs(0, Adam(0.1)), Unroll(0, Adam(0.1)), 2)],
-    ids=["no steps of the head", "steps of the head between updates"],
-)
-def test_an_ft_solver_of_ones_own_is_used_as_it_says(solver: AsItIs, same: Unroll, head_steps: int) -> None:
-    loops = [
-        made(Classifier(), settings(finetuning=each, head_steps_between_updates=head_steps)) for each in (solver, same)
-    ]
-    for loop in loops:
-        loop.run()
-    own, unrolled = loops
-    for part, params in state(unrolled).items():
-        for name, value in params.items():
-            torch.testing.assert_close(state(own)[part][name], value, rtol=1e-10, atol=1e-12)
-    assert own.batches.counts["train"] == 6 * (head_steps + solver.minibatches)
-    assert own.head_state.keys() == unrolled.head_state.keys()
 
 
 def test_hypergradients_are_taken_on_the_minibatches_that_are_theirs() -> None:
@@ -528,34 +392,23 @@ def test_settings_that_make_no_sense_are_refused(changes: dict[str, Any], senten
         settings(**changes)
 
 
-def test_parameters_that_cannot_be_trained_are_refused() -> None:
+@pytest.mark.parametrize(
+    ("part", "values", "sentence"),
+    [
+        ("encoder", {}, "the encoder has no parameters"),
+        ("meta", {}, "the set of meta-parameters has no parameters"),
+        ("meta", {"w": torch.zeros(0)}, "the set of meta-parameters has no parameters"),
+        ("meta", {"w": torch.arange(3)}, "'w' of the set of meta-parameters is of type torch.int64"),
+        ("head", {"b": torch.tensor([torch.nan])}, "'b' of the FT head has values that are not finite"),
+        ("pt_head", {"h": torch.tensor([torch.inf])}, "'h' of the PT head has values"),
+    ],
+)
+def test_parameters_that_cannot_be_trained_are_refused(part: str, values: Params, sentence: str) -> None:
     problem = Classifier()
-    encoder = problem.pretrained.encoder
-    for pretrained, meta, head, sentence in [
-        (Pretrained({}, {}), problem.meta, problem.head, "the encoder has no parameters"),
-        (problem.pretrained, {}, problem.head, "the set of meta-parameters has no parameters"),
-        (problem.pretrained, {"w": torch.zeros(0)}, problem.head, "the set of meta-parameters has no parameters"),
-        (
-            problem.pretrained,
-            {"w": torch.arange(3)},
-            problem.head,
-            "'w' of the set of meta-parameters is of type torch.int64",
-        ),
-        (
-            problem.pretrained,
-            problem.meta,
-            {"b": torch.tensor([torch.nan])},
-            "'b' of the FT head has values that are not finite",
-        ),
-        (
-            Pretrained(encoder, {"h": torch.tensor([torch.inf])}),
-            problem.meta,
-            problem.head,
-            "'h' of the PT head has values",
-        ),
-    ]:
-        with pytest.raises(ConfigError, match=sentence):
-            MetaPretraining(problem, Streams(classification), pretrained, meta, head, settings())
+    given = {"encoder": problem.pretrained.encoder, "pt_head": problem.pretrained.head, "head": problem.head}
+    encoder, pt_head, head, meta = (given | {"meta": problem.meta, part: values}).values()
+    with pytest.raises(ConfigError, match=sentence):
+        MetaPretraining(problem, Streams(classification), Pretrained(encoder, pt_head), meta, head, settings())
 
 
 def line(targets: dict[int, float], iterations: int = 30, **changes: Any) -> MetaPretraining:
@@ -578,38 +431,13 @@ def line(targets: dict[int, float], iterations: int = 30, **changes: Any) -> Met
     )
 
 
-@pytest.mark.parametrize(
-    ("value", "symptom"), [(torch.nan, "not finite"), (torch.inf, "not finite"), (1e9, "exploding")]
-)
+@pytest.mark.parametrize(("value", "symptom"), [(torch.nan, "not finite"), (1e9, "exploding")])
 def test_a_bad_hypergradient_is_skipped_counted_and_reported(value: float, symptom: str) -> None:
     loop = line({15: value, 20: value, 21: value})
     diagnosis = loop.run()
     assert loop.guard.skipped == {"not finite": 0, "exploding": 0} | {symptom: 3}
     assert loop.meta["phi"].item() == pytest.approx(1 + 2 * 0.9**27)
     assert diagnosis.figures["skipped"] == pytest.approx(0.1)
-
-
-def test_a_bad_hypergradient_leaves_the_head_and_the_optimisers_as_they_were() -> None:
-    problem = Classifier()
-
-    def batch(name: str, count: int, generator: torch.Generator) -> Any:
-        inputs, labels = classification(name, count, generator)
-        return (type(classification(name, 0, torch.Generator())))(
-            inputs * (torch.nan if name == "validation" else 1), labels
-        )
-
-    loop = made(problem, settings(), Streams(batch))
-    loop.run()
-    assert loop.guard.skipped["not finite"] == 6
-    for before, after in ((problem.head, loop.head), (problem.meta, loop.meta)):
-        assert all(torch.equal(before[name], after[name]) for name in before)
-    assert not loop._meta_optimizer.state_dict()["parameters"]
-
-
-def test_one_bad_draw_spoils_the_whole_mean_and_many_such_updates_stop_the_run() -> None:
-    bad = dict.fromkeys(range(1, 60, 2), torch.nan)
-    with pytest.raises(TrainingError, match="10 hypergradients in a row"):
-        line(bad, accumulate=2).run()
 
 
 @pytest.mark.parametrize(
@@ -632,24 +460,6 @@ def test_too_many_bad_hypergradients_in_a_row_stop_the_run_with_advice(value: fl
         line(nearly | {17: value}, max_skipped=3).run()
 
 
-def test_a_hypergradient_that_was_0_at_first_is_no_explosion_when_it_begins() -> None:
-    targets = dict.fromkeys(range(20), 3.0)  # phi begins at 3
-    loop = line(targets, iterations=40)
-    loop.run()
-    assert sum(loop.guard.skipped.values()) == 0
-    assert loop.meta["phi"].item() == pytest.approx(1 + 2 * 0.9**20)
-
-
-def equal(a: Any, b: Any) -> bool:
-    if isinstance(a, Tensor):
-        return torch.equal(a, b) and a.dtype == b.dtype
-    if isinstance(a, dict):
-        return a.keys() == b.keys() and all(equal(a[key], b[key]) for key in a)
-    if isinstance(a, (list, tuple)):
-        return len(a) == len(b) and all(map(equal, a, b))
-    return bool(a == b)
-
-
 @pytest.mark.parametrize(
     "changes",
     [
@@ -658,12 +468,7 @@ def equal(a: Any, b: Any) -> bool:
             {"meta_optimizer": GROUPED, "pretrain_optimizer": OptimizerSpec("RMSprop")}, id="SGD with groups, RMSprop"
         ),
         pytest.param({"finetuning": Unroll(1, Adam(0.1)), "head_steps_between_updates": 1}, id="Adam on the head"),
-        pytest.param({"finetuning": FittedHead(0.1, cross_fit=True)}, id="fitted head"),
-        pytest.param({"reuse_gradient": True, "warmup": 1}, id="reused gradients"),
         pytest.param({"reuse_gradient": True, "pretrain_steps": 1, "accumulate": 2}, id="reused gradients alone"),
-        pytest.param(
-            {"meta_optimizer": OptimizerSpec("Adamax"), "pretrain_optimizer": OptimizerSpec("Adagrad")}, id="others"
-        ),
     ],
 )
 def test_a_saved_and_loaded_loop_goes_on_to_the_same_bits(changes: dict[str, Any]) -> None:
@@ -677,23 +482,7 @@ def test_a_saved_and_loaded_loop_goes_on_to_the_same_bits(changes: dict[str, Any
         file.seek(0)
         stopped = made(Normed(), chosen)
         stopped.load_state_dict(torch.load(file, weights_only=True))
-    assert equal(whole.state_dict(), stopped.state_dict())
-
-
-def test_a_state_can_be_loaded_twice() -> None:
-    chosen = settings(average_decay=0.9)
-    loop = made(Normed(), chosen)
-    loop.iterate()
-    state = copy.deepcopy(loop.state_dict())
-    first, second = (made(Normed(), chosen) for _ in range(2))
-    for each in (first, second):
-        each.load_state_dict(state)
-        each.run()
-    assert equal(first.state_dict(), second.state_dict())
-
-
-class Stopped(Exception):
-    pass
+    assert same(whole.state_dict(), stopped.state_dict())
 
 
 def test_run_takes_up_its_checkpoint_and_the_records_with_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -721,4 +510,4 @@ def test_run_takes_up_its_checkpoint_and_the_records_with_it(tmp_path: Path, cap
     assert [row["step"] for row in recorder.rows()] == [2] * 3 + [4] * 3 + [6] * 3
     done = made(Classifier(), settings())
     assert done.run("it", Checkpoint(tmp_path / "c.pt", "f")) == verdict  # nothing left to do
-    assert equal(whole.state_dict(), done.state_dict())
+    assert same(whole.state_dict(), done.state_dict())

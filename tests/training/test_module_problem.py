@@ -44,6 +44,10 @@ def problem_of(encoder: nn.Module, head: nn.Module, finetune_head: nn.Module, **
     return ModuleProblem(encoder, head, finetune_head, **losses)
 
 
+def batches_of() -> LoaderBatches:
+    return LoaderBatches(pretrain=[(X, Y)], train=[(X, LABELS)], validation=[(X, LABELS)])
+
+
 def gradient(problem: Any, start: Pretrained, head: Params, batch: Any = (X, Y)) -> Tensor:
     ft = {"train_batches": [(X, LABELS)] * 2, "validation_batch": (X, LABELS)}
     solvers = {"inverse": INVERSE, "finetuning": FINETUNING}
@@ -81,8 +85,7 @@ def test_pretraining_loads_into_the_modules_what_torch_would_have_trained_there(
     encoder, head, finetune_head = modules()
     theirs = copy.deepcopy((encoder, head))
     problem = problem_of(encoder, head, finetune_head)
-    batches = LoaderBatches(pretrain=[(X, Y)], train=[(X, LABELS)], validation=[(X, LABELS)])
-    trainer = metapt.Pretrainer(problem, batches, problem.pretrained, OptimizerSpec("SGD", {"lr": 0.1}))
+    trainer = metapt.Pretrainer(problem, batches_of(), problem.pretrained, OptimizerSpec("SGD", {"lr": 0.1}))
     before = copy.deepcopy(encoder.state_dict())
     trainer.run(META, 5)
     assert all(torch.equal(value, before[name]) for name, value in encoder.state_dict().items())
@@ -151,39 +154,6 @@ def test_random_draws_of_the_loss_belong_to_the_minibatch() -> None:
         check_problem(*arguments, (X, Y), (X, LABELS))
 
 
-@pytest.mark.parametrize(
-    ("loss", "sentence"),
-    [
-        (lambda head, features, batch: head(features), r"finetune_loss returned a tensor of shape"),
-        (lambda head, features, batch: head(features.detach()).mean(), "finetune_loss depends on no argument features"),
-        (
-            lambda head, features, batch: Once.apply(head(features)).mean(),
-            "finetune_loss can't be differentiated twice",
-        ),
-    ],
-)
-def test_errors_name_the_functions_that_the_user_has_written(loss: Any, sentence: str) -> None:
-    problem = ModuleProblem(*modules(), pretrain_loss=pretrain_loss, finetune_loss=loss)
-    batches = LoaderBatches(pretrain=[(X, Y)], train=[(X, LABELS)], validation=[(-X, LABELS)])
-    settings = MetaSettings(2, inverse=INVERSE, finetuning=Unroll(1, SGD(0.1)))
-    with pytest.raises((ValueError, RuntimeError), match=sentence):
-        metapt.check(problem, batches, problem.pretrained, META, problem.head, settings)
-
-
-class Once(torch.autograd.Function):
-    """The square, with a derivative that can't be differentiated."""
-
-    @staticmethod
-    def forward(context: Any, x: Tensor) -> Tensor:  # type: ignore[override]
-        context.save_for_backward(x)
-        return x.square()
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(context: Any, dy: Tensor) -> Tensor:  # type: ignore[override]
-        return 2 * dy * context.saved_tensors[0]
-
-
 def test_autocast_rounds_plain_steps_and_leaves_hypergradients_alone() -> None:
     problem = problem_of(*modules())
     mixed = Autocast(problem, "cpu")
@@ -191,9 +161,8 @@ def test_autocast_rounds_plain_steps_and_leaves_hypergradients_alone() -> None:
     losses = [each.pretrain_loss(start, META, (X, Y)) for each in (problem, mixed)]
     assert losses[1].dtype == torch.float32
     assert 0 < abs(float(losses[0] - losses[1])) < 0.02 * float(losses[0])
-    batches = LoaderBatches(pretrain=[(X, Y)], train=[(X, LABELS)], validation=[(X, LABELS)])
+    batches, ends = batches_of(), []
     settings = MetaSettings(2, inverse=INVERSE, finetuning=Unroll(1, SGD(0.1)))
-    ends = []
     for steps in (problem, mixed):
         loop = MetaPretraining(problem, batches, start, META, problem.head, settings, step_problem=steps)
         loop.run()
@@ -203,91 +172,48 @@ def test_autocast_rounds_plain_steps_and_leaves_hypergradients_alone() -> None:
     assert 0 < float((exact - rounded).norm()) < 0.1 * float(exact.norm())
 
 
-def shared_with_the_head() -> tuple[nn.Module, nn.Module, nn.Module]:
-    encoder, head, finetune_head = modules()
-    finetune_head.bias = nn.Parameter(torch.zeros(2))
-    head[3] = finetune_head
-    return encoder, head, finetune_head
-
-
-def inside() -> tuple[nn.Module, nn.Module, nn.Module]:
-    encoder, head, finetune_head = modules()
-    return encoder.append(head), head, finetune_head
-
-
-def lazy() -> tuple[nn.Module, nn.Module, nn.Module]:
-    _, head, finetune_head = modules()
-    return nn.LazyLinear(4), head, finetune_head
-
-
-def with_statistics() -> tuple[nn.Module, nn.Module, nn.Module]:
-    encoder, head, finetune_head = modules()
-    return encoder, head, nn.Sequential(nn.BatchNorm1d(4), finetune_head)
-
-
-def no_module() -> tuple[Any, nn.Module, nn.Module]:
-    _, head, finetune_head = modules()
-    return dict(head.named_parameters()), head, finetune_head
+SHARED, NAMED, HELD = (modules() for _ in range(3))
+SHARED[2].bias = nn.Parameter(torch.zeros(2))
+SHARED[1][3] = SHARED[2]
+NAMED[0].head, FIXED = nn.BatchNorm1d(4), nn.BatchNorm1d(4)
+HELD[0].add_module("head", nn.Linear(4, 4))
 
 
 @pytest.mark.parametrize(
-    ("made", "error", "sentence"),
+    ("parts", "error", "sentence"),
     [
+        (SHARED, ValueError, "the FT head shares 'weight' with the PT head; legal: parameters of its own"),
+        ((nn.Sequential(HELD[1]), *HELD[1:]), ValueError, "they have one in common"),
+        ((nn.LazyLinear(4), *HELD[1:]), ValueError, "'weight' of the encoder has no values yet"),
+        ((*HELD[:2], nn.Sequential(nn.BatchNorm1d(4))), ValueError, "keeps running statistics"),
+        (({}, *HELD[1:]), TypeError, "the encoder is a dict; legal: a torch.nn.Module"),
+        ((NAMED[0], FIXED, NAMED[2]), ValueError, "both give the name 'head.running_mean' to a tensor: rename a part"),
         (
-            shared_with_the_head,
+            (HELD[0], nn.Linear(4, 4).requires_grad_(False), HELD[2]),
             ValueError,
-            "the FT head shares 'weight' with the PT head; legal: parameters of its own",
+            "both give the name 'head.weight' to a tensor: rename a part",
         ),
-        (inside, ValueError, "they have one in common"),
-        (lazy, ValueError, "'weight' of the encoder has no values yet"),
-        (with_statistics, ValueError, "keeps running statistics"),
-        (no_module, TypeError, "the encoder is a dict; legal: a torch.nn.Module"),
     ],
 )
-def test_what_is_not_supported_is_said(made: Any, error: type[Exception], sentence: str) -> None:
+def test_what_is_not_supported_is_said(parts: Any, error: type[Exception], sentence: str) -> None:
     with pytest.raises(error, match=sentence):
-        problem_of(*made())
+        problem_of(*parts)
 
 
-def test_two_buffers_of_one_name_are_refused() -> None:
-    encoder, head = nn.Module(), nn.BatchNorm1d(4)
-    encoder.head = nn.BatchNorm1d(4)
-    with pytest.raises(ValueError, match=r"both give the name 'head.running_mean' to a tensor"):
-        Pretrained.from_modules(encoder, head)
-
-
-def test_a_fixed_tensor_of_the_head_does_not_take_the_place_of_a_parameter_of_the_encoder() -> None:
-    encoder = nn.Sequential()
-    encoder.add_module("head", nn.Linear(5, 3))
-    with pytest.raises(ValueError, match=r"both give the name 'head.weight' to a tensor: rename a part"):
-        problem_of(encoder, nn.Linear(3, 3).requires_grad_(False), nn.Linear(3, 2))
-
-
-def test_a_mapping_needs_a_function_that_encodes_it() -> None:
-    problem = problem_of(*modules())
-    pretrained = problem.pretrained
-    with pytest.raises(TypeError, match="the FT minibatch is a mapping with the keys 'x', 'y'; say which of them"):
-        problem.encode({**pretrained.encoder, **pretrained.buffers}, {"x": X, "y": LABELS})
-
-
-def test_a_problem_in_mixed_precision_can_be_copied() -> None:
-    copied = copy.deepcopy(Autocast(problem_of(*modules()), "cpu"))
-    assert copied.head.keys() == {"weight", "bias"}
-
-
-def test_other_modules_are_not_loaded_into() -> None:
-    encoder, head, _ = modules()
+def test_other_modules_are_not_loaded_into_and_a_mapping_needs_a_function_that_encodes_it() -> None:
+    encoder, head, finetune_head = modules()
     start = Pretrained.from_modules(encoder, head)
     with pytest.raises(ValueError, match=r"'3.bias' is missing in the modules"):
         start.load_into(encoder, head[:3])
     with pytest.raises(ValueError, match=r"the shape \[6, 5\] in the modules and \[4, 5\] here"):
         start.load_into(nn.Sequential(nn.Linear(5, 6), *encoder[1:]), head)
+    with pytest.raises(TypeError, match="the FT minibatch is a mapping with the keys 'x', 'y'; say which of them"):
+        problem_of(encoder, head, finetune_head).encode({**start.encoder, **start.buffers}, {"x": X, "y": LABELS})
 
 
 def test_the_check_prints_what_it_finds_right_and_raises_what_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
-    batches = LoaderBatches(pretrain=[(X, Y)], train=[(X, LABELS)], validation=[(X, LABELS)])
     settings = MetaSettings(2, inverse=INVERSE, finetuning=FittedHead(l2=0.1))
-    problem = problem_of(*modules())
+    problem, batches = problem_of(*modules()), batches_of()
     before = batches.state_dict()
     metapt.check(problem, batches, problem.pretrained, META, problem.head, settings)
     printed = capsys.readouterr().out

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-import re
 from itertools import pairwise
 from typing import Any
 
@@ -27,18 +26,16 @@ from metapt.hypergrad import (
     Unroll,
 )
 from metapt.training import meta as meta_module
-from metapt.training.diagnosis import Verdict
 from metapt.training.meta import MetaPretraining
 from metapt.training.optimizers import OptimizerSpec
 from metapt.training.settings import MetaSettings
 
-from .problems import Batch, OwnStreams, Regressed, classification
+from .problems import Batch, OwnStreams, Regressed, classification, same
 
 BAD = 2  # the iteration whose minibatch is not finite
 INVERSES = {
     "identity": Identity(),
     "Neumann": Neumann(2, 0.05),
-    "no term": Neumann(0, 0.05),
     "CG": ConjugateGradient(max_steps=10),
     "damped CG": ConjugateGradient(max_steps=10, relative_damping=0.5),
     "dense": Dense(1.0),
@@ -77,25 +74,14 @@ def loop_of(batches: Any, problem: Any = None, **changes: Any) -> MetaPretrainin
         "pretrain_optimizer": OptimizerSpec("Adam", {"lr": 0.05}),
         "meta_optimizer": OptimizerSpec("Adam", {"lr": 0.1}),
     }
-    return MetaPretraining(
-        problem, batches, problem.pretrained, problem.meta, problem.head, MetaSettings(**(fields | changes))
-    )
+    start = problem.pretrained, problem.meta, problem.head
+    return MetaPretraining(problem, batches, *start, MetaSettings(**(fields | changes)))
 
 
 def learned(loop: MetaPretraining) -> Any:
     """What a skipped meta-update leaves as it is."""
     parts = (loop.meta, loop.averaged_meta, loop.head, loop.head_state, loop._meta_optimizer.state_dict())
     return copy.deepcopy(parts)
-
-
-def same(a: Any, b: Any) -> bool:
-    if isinstance(a, Tensor):
-        return torch.equal(a, b)
-    if isinstance(a, dict):
-        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
-    if isinstance(a, (list, tuple)):
-        return len(a) == len(b) and all(map(same, a, b))
-    return bool(a == b)
 
 
 def unchanged_by_the_bad_update(loop: MetaPretraining) -> Any:
@@ -118,21 +104,6 @@ def goes_on_well(loop: MetaPretraining, before: Any) -> None:
         assert all(value.isfinite().all() for value in params.values())
 
 
-def named(solver: Any, where: str, value: float) -> str:
-    """What a number of a set spoils first; with `cross_fit` the first head is fitted to the validation set, too."""
-    if math.isinf(value):  # tanh makes it 1, with a derivative of NaN
-        return f"derivative of the {'PT loss' if where == 'hypergradient' else 'FT loss w.r.t. the encoder'} was not"
-    return f"{_loss(solver, where)} was nan"
-
-
-def _loss(solver: Any, where: str) -> str:
-    if where == "hypergradient":
-        return "PT loss on the PT minibatch"
-    if where == "validation" and not getattr(solver, "cross_fit", False):
-        return "FT validation loss"
-    return "FT training loss" + (f" after 0 of {solver.steps} FT steps" if isinstance(solver, Unroll) else "")
-
-
 @pytest.mark.parametrize("where", SETS)
 @pytest.mark.parametrize(
     ("inverse", "finetuning", "value"),
@@ -150,29 +121,16 @@ def test_what_is_not_finite_is_counted_logged_and_not_applied(
     solver = FINETUNINGS[finetuning]
     each = solver.minibatches if where == "train" else 1
     loop = loop_of(with_bad({where: BAD * each}, value), inverse=INVERSES[inverse], finetuning=solver)
-    for _ in range(BAD):
-        loop.iterate()
-    before, statuses = learned(loop), dict(loop.trace.state_dict()["statuses"])
-    assert sum(loop.guard.skipped.values()) == 0
-    loop.iterate()
-    assert same(learned(loop), before)
+    before = unchanged_by_the_bad_update(loop)
     assert loop.guard.skipped == {"not finite": 1, "exploding": 0}
-    cause = named(solver, where, value)
-    text = rf"at iteration {BAD} is not applied: it is not finite \(norm nan\), as (the|a) {cause}.*\. Look for"
-    assert re.search(text, caplog.text)
-    stepped = (
-        finetuning in ("head", "network") and where != "hypergradient" and not cause.endswith("0 of 2 FT steps was nan")
-    )
-    assert ("lower the FT learning rate" in caplog.text) is stepped
-    new = loop.trace.state_dict()["statuses"]
-    assert [new[text] - statuses.get(text, 0) for text in new if cause in text] == [1]
+    assert f"at iteration {BAD} is not applied: it is not finite (norm nan), as " in caplog.text
     goes_on_well(loop, before)
 
 
 @pytest.mark.parametrize("where", SETS)
 @pytest.mark.parametrize(
     ("bad", "changes"),
-    [(0, {}), (1, {"clip_norm": 0.1}), (2, {"normalise": True}), (0, {"average_decay": 0.9}), (2, {})],
+    [(1, {"clip_norm": 0.1}), (2, {"normalise": True}), (0, {"average_decay": 0.9})],
 )
 def test_one_of_several_spoils_the_whole_meta_update(bad: int, where: str, changes: dict[str, Any]) -> None:
     batches = with_bad({where: 3 * BAD + bad}, math.nan)
@@ -185,20 +143,11 @@ def test_one_of_several_spoils_the_whole_meta_update(bad: int, where: str, chang
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_no_pt_step_is_taken_along_a_gradient_that_is_not_finite(accumulate: int, pretrain_steps: int) -> None:
     """Its place takes a plain PT step, on the next PT minibatch."""
-    changes = {
-        "accumulate": accumulate,
-        "pretrain_steps": pretrain_steps,
-        "inverse": ConjugateGradient(),
-        "finetuning": Unroll(1),
-    }
     batches = with_bad({"pretrain": pretrain_steps * (BAD + 1)}, math.nan)
-    loop = loop_of(batches, reuse_gradient=True, **changes)
-    for _ in range(BAD):
-        loop.iterate()
-    before = learned(loop)
-    loop.iterate()
+    changes = {"accumulate": accumulate, "pretrain_steps": pretrain_steps, "finetuning": Unroll(1)}
+    loop = loop_of(batches, reuse_gradient=True, inverse=ConjugateGradient(), **changes)
+    before = unchanged_by_the_bad_update(loop)
     assert loop.batches.counts["pretrain"] == pretrain_steps * (BAD + 1) + 1
-    assert same(learned(loop), before)
     loss, encoder = loop.loss.clone(), copy.deepcopy(loop.pretrained.encoder)
     assert loss.isfinite()
     loop._pretrain_step()
@@ -207,26 +156,9 @@ def test_no_pt_step_is_taken_along_a_gradient_that_is_not_finite(accumulate: int
     goes_on_well(loop, before)
 
 
-def test_a_good_pt_gradient_is_reused_although_ft_was_not_finite() -> None:
-    loop = loop_of(with_bad({"validation": 0}, math.nan), reuse_gradient=True, finetuning=Unroll(1))
-    loop.iterate()
-    assert loop.guard.skipped["not finite"] == 1
-    drawn = loop.batches.counts["pretrain"]
-    loop._pretrain_step()
-    assert loop.batches.counts["pretrain"] == drawn
-    assert all(value.isfinite().all() for value in loop.pretrained.encoder.values())
-
-
-@pytest.mark.parametrize("optimizer", [SGD(0.1), SGD(0.1, 0.9), Adam(0.1)])
-def test_a_plain_step_of_the_head_is_not_taken_where_it_is_not_finite(
-    optimizer: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    loop = loop_of(
-        with_bad({"train": 1}, math.nan),
-        finetuning=Unroll(1, optimizer),
-        pretrain_steps=3,
-        head_steps_between_updates=1,
-    )
+def test_a_plain_step_of_the_head_is_not_taken_where_it_is_not_finite(caplog: pytest.LogCaptureFixture) -> None:
+    options = {"finetuning": Unroll(1, Adam(0.1)), "pretrain_steps": 3, "head_steps_between_updates": 1}
+    loop = loop_of(with_bad({"train": 1}, math.nan), **options)
     stepped: list[tuple[Params, Params]] = [(loop.head, loop.head_state)]
     for _ in range(3):
         loop._head_step()
@@ -286,16 +218,12 @@ class Rooted(Regressed):
         return super().pretrain_loss(pretrained, meta, batch) + (0 * pretrained.encoder["bias"]).sum().sqrt()
 
 
-@pytest.mark.parametrize("finetuning", FINETUNINGS)
-def test_a_pt_loss_that_is_not_finite_is_named_before_all_that_it_spoils(
-    finetuning: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    loop = loop_of(with_bad({}, 0.0), Rooted(), finetuning=FINETUNINGS[finetuning], pretrain_steps=1)
+def test_a_pt_loss_that_is_not_finite_is_named_before_all_that_it_spoils(caplog: pytest.LogCaptureFixture) -> None:
+    loop = loop_of(with_bad({}, 0.0), Rooted(), finetuning=FINETUNINGS["fitted"], pretrain_steps=1)
     with pytest.raises(TrainingError, match="the PT loss at PT step 2 is nan"):
         loop.run()
-    assert "iteration 0 is not applied: it is not finite (norm nan), as the PT loss on the PT minibatch was nan" in (
-        caplog.text
-    )
+    words = "iteration 0 is not applied: it is not finite (norm nan), as the PT loss on the PT minibatch was nan"
+    assert words in caplog.text
 
 
 def test_advice_is_logged_once_for_skipped_updates_in_a_row(caplog: pytest.LogCaptureFixture) -> None:
@@ -310,21 +238,13 @@ def test_advice_is_logged_once_for_skipped_updates_in_a_row(caplog: pytest.LogCa
     assert caplog.text.count("Look for NaN in the FT validation minibatches") == 2
 
 
-@pytest.mark.parametrize("step_size", [100.0, 1e30, 1e200])
-def test_a_series_that_overflows_is_told_from_ft_that_diverges(
-    step_size: float, caplog: pytest.LogCaptureFixture
-) -> None:
+@pytest.mark.parametrize("step_size", [100.0, 1e200])
+def test_a_series_that_overflows_is_told_from_ft_that_diverges(step_size: float) -> None:
     loop = loop_of(with_bad({}, 0.0), inverse=Neumann(200, step_size), finetuning=Unroll(1), iterations=12)
     with pytest.raises(TrainingError, match=r"was not finite .*The series diverged: lower step_size") as error:
         loop.run()
     assert "FT learning rate" not in str(error.value)
-    assert "as the product with the inverse Hessian was not finite. The series diverged: lower step_size" in caplog.text
-    assert loop.trace.diagnosis(loop.guard.skipped).verdict is Verdict.DIVERGING
-
-
-def test_a_run_whose_series_diverges_says_so_at_its_end() -> None:
-    loop = loop_of(with_bad({}, 0.0), inverse=Neumann(200, 100.0), finetuning=Unroll(1), max_skipped=6)
-    assert "times the series diverged: lower step_size" in str(loop.run())
+    assert "times the series diverged: lower step_size" in str(loop.trace.diagnosis(loop.guard.skipped))
 
 
 class Marked(Regressed):

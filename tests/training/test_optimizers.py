@@ -15,7 +15,6 @@ from torch.optim.lr_scheduler import (
     LambdaLR,
     LinearLR,
     LRScheduler,
-    MultiStepLR,
     OneCycleLR,
     ReduceLROnPlateau,
     SequentialLR,
@@ -31,27 +30,7 @@ def params() -> dict[str, torch.Tensor]:
     return {name: torch.ones(2, 2, requires_grad=True) for name in ("conv.weight", "conv.bias", "scale")}
 
 
-def settings(optimizer: torch.optim.Optimizer, key: str) -> list[Any]:
-    return [group[key] for group in optimizer.param_groups for _ in group["params"]]
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "ASGD",
-        "Adadelta",
-        "Adafactor",
-        "Adagrad",
-        "Adam",
-        "AdamW",
-        "Adamax",
-        "NAdam",
-        "RAdam",
-        "RMSprop",
-        "Rprop",
-        "SGD",
-    ],
-)
+@pytest.mark.parametrize("name", sorted({*get_args(Optimizer), "ASGD", "Adafactor", "NAdam", "Rprop"}))
 def test_an_optimiser_of_torch_by_name_takes_torchs_steps(name: str) -> None:
     ours, theirs = params(), params()
     pair = OptimizerSpec(name, {"lr": 0.1}).build(ours), getattr(torch.optim, name)(theirs.values(), lr=0.1)
@@ -81,41 +60,25 @@ def test_a_group_has_its_own_settings_and_a_parameter_belongs_to_the_first_patte
     }
 
 
-@pytest.mark.parametrize("name", get_args(Optimizer))
-def test_each_optimiser_that_a_config_may_name_takes_a_step(name: str) -> None:
-    values = params()
-    stepper = OptimizerSpec(name).stepper(values)
-    before = {key: value.clone() for key, value in values.items()}
-    sum((value**2).sum() for value in values.values()).backward()
-    stepper.step()
-    assert all((values[key] != before[key]).any() for key in values)
-
-
 @pytest.mark.parametrize(
-    ("spec", "sentence"),
+    ("given", "sentence"),
     [
-        (OptimizerSpec("Adan"), "the optimiser 'Adan' is no optimiser of torch.optim; legal: ASGD, Adadelta, .*, SGD$"),
-        (OptimizerSpec("Optimizer"), "'Optimizer' is no optimiser"),
-        (OptimizerSpec("lr_scheduler"), "'lr_scheduler' is no optimiser"),
-        (OptimizerSpec("LBFGS"), r"'LBFGS' needs its loss again within each step \(a closure\); legal: (?!.*LBFGS)"),
-        (OptimizerSpec("SparseAdam"), "'SparseAdam' takes sparse gradients only"),
-        (OptimizerSpec("SGD", {"betas": (0.9, 0.99)}), "the optimiser SGD can't be made with .*betas"),
-        (OptimizerSpec("SGD", {"lr": -1.0}), "Invalid learning rate: -1.0"),
-        (
-            OptimizerSpec("SGD", {}, {"bias": {"lr": 1.0}}),
-            "optimiser group 'bias' matches no .*conv.weight, conv.bias, scale",
-        ),
-        (
-            OptimizerSpec("SGD", {}, {"*": {}, "scale": {}}),
-            "group 'scale' matches no parameter that the groups before it leave",
-        ),
-        (OptimizerSpec("SGD", {}, {"scale": {"learning_rate": 1.0}}), "can't be made with .*learning_rate"),
-        (OptimizerSpec("SGD", {}, {"scale": {"lr": -2.0}}), "Invalid learning rate: -2.0"),
+        (("Adan",), "the optimiser 'Adan' is no optimiser of torch.optim; legal: ASGD, Adadelta, .*, SGD$"),
+        (("Optimizer",), "'Optimizer' is no optimiser"),
+        (("lr_scheduler",), "'lr_scheduler' is no optimiser"),
+        (("LBFGS",), r"'LBFGS' needs its loss again within each step \(a closure\); legal: (?!.*LBFGS)"),
+        (("SparseAdam",), "'SparseAdam' takes sparse gradients only"),
+        (("SGD", {"betas": (0.9, 0.99)}), "the optimiser SGD can't be made with .*betas"),
+        (("SGD", {"lr": -1.0}), "Invalid learning rate: -1.0"),
+        (("SGD", {}, {"bias": {"lr": 1.0}}), "optimiser group 'bias' matches no .*conv.weight, conv.bias, scale"),
+        (("SGD", {}, {"*": {}, "scale": {}}), "'scale' matches no parameter that the groups before it leave"),
+        (("SGD", {}, {"scale": {"learning_rate": 1.0}}), "can't be made with .*learning_rate"),
+        (("SGD", {}, {"scale": {"lr": -2.0}}), "Invalid learning rate: -2.0"),
     ],
 )
-def test_what_cannot_work_is_refused_with_a_sentence(spec: OptimizerSpec, sentence: str) -> None:
+def test_what_cannot_work_is_refused_with_a_sentence(given: tuple[Any, ...], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
-        spec.build(params())
+        OptimizerSpec(*given).build(params())
 
 
 @pytest.mark.slow
@@ -145,10 +108,8 @@ def test_an_optimiser_can_be_differentiated_through_if_it_is_told_so() -> None:
 
 
 SCHEDULES: dict[str, Callable[[torch.optim.Optimizer], LRScheduler]] = {
-    "cosine": lambda optimizer: CosineAnnealingLR(optimizer, T_max=6),
     "one cycle": lambda optimizer: OneCycleLR(optimizer, 0.5, total_steps=8, cycle_momentum=False),
     "lambda": lambda optimizer: LambdaLR(optimizer, lambda step: 1 / (1 + step)),
-    "multi-step": lambda optimizer: MultiStepLR(optimizer, [2, 4]),
     "warm-up, then cosine": lambda optimizer: SequentialLR(
         optimizer, [LinearLR(optimizer, total_iters=3), CosineAnnealingLR(optimizer, T_max=5)], milestones=[3]
     ),

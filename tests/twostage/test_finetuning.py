@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -12,135 +11,124 @@ import pytest
 import torch
 
 from metapt.evaluation import metrics
+from metapt.hypergrad import Pretrained
 from metapt.training.checkpoint import Checkpoint
 from metapt.training.seeds import generator
-from metapt.twostage.finetuning import Part, Scores, Start, finetune, parts, write
+from metapt.twostage import finetuning
+from metapt.twostage.finetuning import FinetuneProblem, Scores, Start, finetune, parts, write
 from metapt.twostage.heads import Score
-from metapt.twostage.transfer import Transfer
+from metapt.twostage.stages import FinetuneSettings
 
-CONFIG: dict[str, Any] = {
-    "domain": "toy",
-    "arm": "plain",
-    "evaluations": ["full_transfer", "linear_evaluation"],
-    "seed": 1,
-    "finetune_seeds": 2,
-}
+EVALUATIONS = ["full_transfer", "linear_evaluation"]
 RATES = {1e-4: 60.0, 1e-3: 70.0, 1e-2: 65.0}
 """Validation AUROC by learning rate."""
 EARLY = {1e-4: 55.0, 1e-3: 50.0, 1e-2: 65.0}
 """The same after the first epoch."""
 
 
-class Runs:
-    """FT runs that record their names; `stop` is the number of the run that is interrupted."""
-
-    def __init__(self, stop: int = 1000) -> None:
-        self.stop = stop
-        self.taken: list[str] = []
-        self.streams: dict[str, float] = {}
-
-    def take(self, name: str, stream: torch.Generator, lr: float) -> Score:
-        if len(self.taken) == self.stop:
-            raise KeyboardInterrupt
-        self.taken.append(name)
-        self.streams[name] = float(torch.rand((), generator=stream))
-        return Score(50.0 + len(self.taken), [50.0], RATES[lr], 1, lr, [40.0, RATES[lr]])
-
-    def starts(self, todo: list[Part]) -> Iterator[Start]:
-        yield Start(
-            todo,
-            lambda streams: [self.take(f"linear {n}", stream, 1e-3) for n, stream in enumerate(streams)],
-            lambda lr, stream, label: cast(Transfer, Run(self, label, stream, lr)),
-        )
+def settings(seed: int = 1, evaluations: list[str] = EVALUATIONS) -> FinetuneSettings:
+    return FinetuneSettings(
+        domain="toy", arm="plain", seed=seed, finetune_seeds=2, evaluations=evaluations, checkpoint="ft.pt"
+    )
 
 
 class Run:
     """An FT run of two epochs, whose validation AUROC goes from `EARLY` to `RATES`."""
 
-    def __init__(self, runs: Runs, label: str, stream: torch.Generator, lr: float) -> None:
-        self.runs, self.lr, self.curve = runs, lr, list[float]()
+    def __init__(self, runs: Runs, lr: float, stream: torch.Generator, label: str) -> None:
+        self.lr, self.curve = lr, list[float]()
         self.score = partial(runs.take, label, stream, lr)
 
     def train(self, epochs: int) -> None:
         self.curve = [EARLY[self.lr], RATES[self.lr]][:epochs]
 
 
-def test_the_first_ft_seed_tries_all_learning_rates_and_the_best_serves_the_others(tmp_path: Path) -> None:
-    runs = Runs()
-    scores = finetune(CONFIG, Checkpoint(tmp_path / "ft.pt", "mine"), runs.starts, list(RATES))
-    rates = [label.rpartition(" ")[2] for label in runs.taken if label.startswith("FT of plain, seeds 1 and")]
-    assert rates == ["0.0001", "0.001", "0.01", "0.001"]
-    assert {scores[part].learning_rate for part in parts(CONFIG)} == {1e-3}
-    assert len(runs.taken) == 2 + 3 + 1
+class Runs:
+    """FT runs that record their names and streams; `stop` is the number of the run that is interrupted."""
+
+    def __init__(self, folder: Path, stop: int = 1000) -> None:
+        self.folder, self.stop = folder, stop
+        self.taken: dict[str, float] = {}
+
+    def take(self, name: str, stream: torch.Generator, lr: float) -> Score:
+        if len(self.taken) == self.stop:
+            raise KeyboardInterrupt
+        self.taken[name] = float(torch.rand((), generator=stream))
+        return Score(50.0 + len(self.taken), [50.0], RATES[lr], 1, lr, [40.0, RATES[lr]])
+
+    def finetune(self, given: FinetuneSettings | None = None, lrs: Any = RATES, epochs: int | None = None) -> Scores:
+        given = given or settings()
+        start = partial(Start, problem=cast(FinetuneProblem, None), pretrained=Pretrained({}, {}, {}))
+        checkpoint = Checkpoint(self.folder / f"ft{given.seed}.pt", "mine")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(finetuning, "full_transfer", lambda problem, start, *run: Run(self, *run))
+            patch.setattr(
+                finetuning,
+                "linear_evaluation",
+                lambda problem, start, streams: [self.take(f"{n}", each, 1e-3) for n, each in enumerate(streams)],
+            )
+            return finetune(given, checkpoint, lambda todo: [start(todo)], list(lrs), epochs)
 
 
-@pytest.mark.parametrize(("epochs", "best"), [(1, 1e-2), (2, 1e-3)])
-def test_after_trials_of_some_epochs_only_the_best_learning_rate_goes_on(
-    epochs: int, best: float, tmp_path: Path
+@pytest.fixture
+def runs(tmp_path: Path) -> Runs:
+    return Runs(tmp_path)
+
+
+@pytest.mark.parametrize(("epochs", "best", "count"), [(None, 1e-3, 4), (1, 1e-2, 2), (2, 1e-3, 2)])
+def test_the_first_ft_seed_tries_all_learning_rates_and_the_best_serves_the_others(
+    epochs: int | None, best: float, count: int, runs: Runs
 ) -> None:
-    runs = Runs()
-    scores = finetune(CONFIG, Checkpoint(tmp_path / "ft.pt", "mine"), runs.starts, list(RATES), trial_epochs=epochs)
-    assert {scores[part].learning_rate for part in parts(CONFIG) if part[0] == "full_transfer"} == {best}
-    assert len(runs.taken) == 2 + 2
+    """After trials of some epochs only the best one goes on."""
+    scores = runs.finetune(epochs=epochs)
+    assert {scores[part].learning_rate for part in parts(settings()) if part[0] == "full_transfer"} == {best}
+    assert len(runs.taken) == 2 + count
+    assert list(runs.taken)[-1] == f"FT of plain, seeds 1 and 1, learning rate {best:g}"
 
 
 def test_a_killed_job_repeats_one_run_at_most_and_ends_with_the_same_streams(tmp_path: Path) -> None:
-    whole = Runs()
-    finetune(CONFIG, Checkpoint(tmp_path / "whole.pt", "mine"), whole.starts, list(RATES))
-    first, second = Runs(stop=4), Runs()
-    checkpoint = Checkpoint(tmp_path / "ft.pt", "mine")
+    whole, first, second = Runs(tmp_path / "whole"), Runs(tmp_path, stop=4), Runs(tmp_path)
+    whole.finetune()
     with pytest.raises(KeyboardInterrupt):
-        finetune(CONFIG, checkpoint, first.starts, list(RATES))
-    finetune(CONFIG, checkpoint, second.starts, list(RATES))
-    assert first.taken + second.taken == whole.taken
-    assert first.streams | second.streams == whole.streams
+        first.finetune()
+    second.finetune()
+    assert list((first.taken | second.taken).items()) == list(whole.taken.items())
+    assert not first.taken.keys() & second.taken.keys()
 
 
-def test_a_run_has_its_own_random_stream(tmp_path: Path) -> None:
-    runs = Runs()
-    finetune(CONFIG, Checkpoint(tmp_path / "ft.pt", "mine"), runs.starts, [1e-3])
-    label = "FT of plain, seeds 1 and 0, learning rate 0.001"
-    assert runs.streams[label] == float(torch.rand((), generator=generator("toy finetune", "full_transfer", 1, 0)))
-    finetune(CONFIG | {"seed": 2}, Checkpoint(tmp_path / "other.pt", "mine"), runs.starts, [1e-3])
-    whole = [value for name, value in runs.streams.items() if name.startswith("FT of plain")]
+def test_a_run_has_its_own_random_stream(runs: Runs) -> None:
+    runs.finetune(lrs=[1e-3])
+    drawn = float(torch.rand((), generator=generator("toy finetune", "full_transfer", 1, 0)))
+    assert runs.taken["FT of plain, seeds 1 and 0, learning rate 0.001"] == drawn
+    runs.finetune(settings(seed=2), lrs=[1e-3])
+    whole = [value for name, value in runs.taken.items() if name.startswith("FT of plain")]
     assert len(set(whole)) == 2 * 2, "each PT seed has its own, too"
 
 
-def test_the_tables_hold_each_run_once_in_the_order_of_the_config(tmp_path: Path) -> None:
-    scores = finetune(CONFIG, Checkpoint(tmp_path / "ft.pt", "mine"), Runs().starts, [1e-3])
+def test_the_tables_hold_each_run_once_in_the_order_of_the_config(runs: Runs, tmp_path: Path) -> None:
     outputs = {name: tmp_path / f"{name}.csv" for name in ("metrics", "series")}
+    scores = runs.finetune(lrs=[1e-3])
     write(
         scores,
-        CONFIG,
+        settings(),
         "n5",
         lambda score: {"AUROC": score.test_auroc},
         outputs,
         lambda score: iter([("task", [3], [1.0])]),
     )
-    table = metrics.read(outputs["metrics"])
+    table, series = metrics.read(outputs["metrics"]), metrics.read_series(outputs["series"])
     assert table[table["metric"] == "AUROC"]["replicate"].tolist() == [1000, 1001] * 2
     assert (table["experiment"].unique(), table["setting"].unique()) == (["toy"], ["n5"])
-    series = metrics.read_series(outputs["series"])
-    names = [
-        f"{evaluation}, {name}" for evaluation in CONFIG["evaluations"] for name in ("task", "validation AUROC (%)")
-    ]
+    names = [f"{evaluation}, {name}" for evaluation in EVALUATIONS for name in ("task", "validation AUROC (%)")]
     assert series["name"].drop_duplicates().tolist() == names
     assert series[series["name"] == names[1]]["value"].tolist() == [40.0, 70.0] * 2
-    assert not (tmp_path / "ft.pt").exists()
-
-
-def test_parts_are_in_the_order_of_the_config() -> None:
-    names = ["linear_evaluation", "full_transfer"]
-    assert parts({"evaluations": names, "finetune_seeds": 2}) == [(name, number) for name in names for number in (0, 1)]
+    assert not list(tmp_path.glob("ft*.pt"))
+    backwards = EVALUATIONS[::-1]
+    assert parts(settings(evaluations=backwards)) == [(name, number) for name in backwards for number in (0, 1)]
 
 
 def test_scores_are_kept_for_the_same_run_only(tmp_path: Path) -> None:
     score = Score(70.0, [60.0, math.inf], 65.0, 2, 1e-3, [64.0, 65.0])
-    path = tmp_path / "ft.pt"
-    Scores(Checkpoint(path, "mine")).add({("full_transfer", 2): score})
-    kept = Scores(Checkpoint(path, "mine"))
-    assert ("full_transfer", 2) in kept
-    assert kept["full_transfer", 2] == score
-    assert ("full_transfer", 2) not in Scores(Checkpoint(path, "another"))
-    kept.remove()
-    assert not path.exists()
+    Scores(Checkpoint(tmp_path / "ft.pt", "mine")).add({("full_transfer", 2): score})
+    assert Scores(Checkpoint(tmp_path / "ft.pt", "mine"))["full_transfer", 2] == score
+    assert ("full_transfer", 2) not in Scores(Checkpoint(tmp_path / "ft.pt", "another"))

@@ -12,7 +12,7 @@ import pytest
 from metapt.config import validate
 from metapt.domains.ecg import quantities as ecg
 from metapt.domains.mnist import quantities as mnist
-from metapt.domains.mnist.experiments.headroom import MnistHeadroom
+from metapt.domains.mnist.experiments.headroom.report import MnistHeadroom
 from metapt.domains.ppi import quantities as ppi
 from metapt.evaluation import metrics
 from metapt.evaluation.headroom import REFERENCE, RUN
@@ -56,7 +56,6 @@ def results(name: str) -> Any:
         name=f"{name}_headroom",
         config=config,
         section=section,
-        words={},
         metrics=metrics.validate(rows),
         series=pd.DataFrame(),
         machines={},

@@ -31,14 +31,25 @@ def head(seed: int) -> Params:
     return {"weight": torch.randn(CLASSES, FEATURES, generator=random), "bias": torch.randn(CLASSES, generator=random)}
 
 
+HEADS = [head(seed) for seed in range(3)]
+
+
 def trained(seeds: list[int], lrs: list[float], epochs: int = 8) -> list[Score]:
     streams = [generator("order", seed) for seed in seeds]
-    heads = [head(seed) for seed in seeds]
-    return linear_heads(TRAIN, VALIDATION, TEST, heads, lrs=lrs, epochs=epochs, batch_size=16, generators=streams)
+    return linear_heads(
+        TRAIN,
+        VALIDATION,
+        TEST,
+        [HEADS[seed] for seed in seeds],
+        lrs=lrs,
+        epochs=epochs,
+        batch_size=16,
+        generators=streams,
+    )
 
 
 def test_heads_and_learning_rates_that_are_trained_together_come_out_as_they_would_alone() -> None:
-    lrs = [1e-4, 1e-2, 1e-1]
+    lrs = [1e-4, math.inf, 1e-2, 1e-1, 1e-1]  # one diverges, and two are equal
     for seed, score in enumerate(trained([0, 1, 2], lrs)):
         alone = [trained([seed], [lr])[0] for lr in lrs]
         best = alone[highest([each.validation_auroc for each in alone])]
@@ -46,12 +57,7 @@ def test_heads_and_learning_rates_that_are_trained_together_come_out_as_they_wou
         assert score.best_epoch == best.best_epoch
         assert score.validation_curve == pytest.approx(best.validation_curve, abs=1e-6)
         assert score.class_aurocs == pytest.approx(best.class_aurocs, abs=1e-6)
-
-
-def test_each_head_chooses_its_learning_rate_by_validation_and_the_first_of_equals() -> None:
-    (score,) = trained([0], [1e-9, 3e-2], epochs=20)
-    assert score.learning_rate == 3e-2
-    assert trained([0], [3e-2, 3e-2], epochs=2) == trained([0], [3e-2], epochs=2)
+    assert all(torch.equal(value, HEADS[0][name]) for name, value in head(0).items()), "the start does not change"
 
 
 def test_the_best_epoch_of_all_decides_and_its_head_is_tested() -> None:
@@ -64,12 +70,6 @@ def test_the_best_epoch_of_all_decides_and_its_head_is_tested() -> None:
     assert score.class_aurocs == pytest.approx(stopped.class_aurocs, abs=1e-6)
     assert score.test_auroc == pytest.approx(sum(score.class_aurocs) / CLASSES, abs=1e-6)
     assert score.validation_auroc == max(score.validation_curve)
-
-
-def test_a_learning_rate_that_diverges_is_not_chosen() -> None:
-    (score,) = trained([0], [math.inf, 1e-2])
-    assert score.learning_rate == 1e-2
-    assert not any(map(math.isnan, score.validation_curve))
 
 
 def test_is_adam_on_minibatches() -> None:
@@ -92,14 +92,6 @@ def test_is_adam_on_minibatches() -> None:
     assert score.class_aurocs == pytest.approx(aurocs[score.best_epoch - 1][1].tolist(), abs=1e-6)
 
 
-def test_what_it_starts_from_is_not_changed() -> None:
-    start = head(0)
-    linear_heads(TRAIN, VALIDATION, TEST, [start], lrs=[0.1], epochs=1, batch_size=16, generators=[generator("order")])
-    for name, value in head(0).items():
-        assert torch.equal(start[name], value)
-        assert not start[name].requires_grad
-
-
 @pytest.mark.parametrize(
     ("size", "batch_size", "expected"),
     [(10, 4, [4, 4, 2]), (9, 4, [4, 4]), (3, 256, [3]), (4, 1, [1, 1, 1, 1]), (8, 4, [4, 4])],
@@ -111,8 +103,3 @@ def test_minibatches_of_an_epoch(size: int, batch_size: int, expected: list[int]
     indices = torch.cat(batches, 1)
     assert all(len(row.unique()) == len(row) for row in indices)
     assert not torch.equal(torch.cat(list(minibatches(size, batch_size, streams)), 1), indices)
-
-
-def test_what_is_no_number_is_never_the_best() -> None:
-    assert highest([math.nan, 60.0, math.nan, 70.0, 70.0]) == 3
-    assert highest([math.nan, math.nan]) == 0

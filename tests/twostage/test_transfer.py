@@ -5,36 +5,33 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
-from torch import Tensor
 
-from metapt.hypergrad import Params
+from metapt.hypergrad import Params, Pretrained
 from metapt.training.seeds import generator
+from metapt.twostage.heads import Examples
 from metapt.twostage.transfer import Transfer
 
 EPOCHS = 12
+PLACES = {"validation": slice(20, 30), "test": slice(30, 40)}
 
 
-def transfer(label: str | None = None) -> Transfer:
+def transfer() -> Transfer:
     """Return a run on a product of two matrices, whose minibatches come from a stream."""
     start, stream = generator("start"), generator("batches")
     inputs = torch.randn(40, 5, generator=start)
     labels = (inputs[:, :3] + torch.randn(40, 3, generator=start) > 0).float()
-    encoder, head = (
-        {name: torch.randn(*shape, generator=start)} for name, shape in (("first", (5, 4)), ("second", (4, 3)))
-    )
+    encoder = {"first": torch.randn(5, 4, generator=start)}
+    head = {"weight": torch.randn(3, 4, generator=start), "bias": torch.zeros(3)}
 
-    def logits(network: Params, head: Params, chosen: Tensor) -> Tensor:
-        return inputs[chosen] @ network["first"] @ head["second"]
-
-    def losses(network: Params, head: Params) -> Iterator[Tensor]:
+    def epoch(network: Params) -> Iterator[Examples]:
         for batch in torch.randperm(20, generator=stream).split(8):
-            yield torch.nn.functional.binary_cross_entropy_with_logits(logits(network, head, batch), labels[batch])
+            yield Examples(inputs[batch] @ network["first"], labels[batch])
 
-    def outputs(network: Params, head: Params, name: str) -> tuple[Tensor, Tensor]:
-        chosen = torch.arange(20, 30) if name == "validation" else torch.arange(30, 40)
-        return logits(network, head, chosen), labels[chosen]
+    def examples(network: Params, part: str) -> Examples:
+        return Examples(inputs[PLACES[part]] @ network["first"], labels[PLACES[part]])
 
-    return Transfer(encoder, {}, head, lr=0.05, epochs=EPOCHS, losses=losses, outputs=outputs, label=label)
+    network = Pretrained(encoder, {}, {})
+    return Transfer(network, head, lr=0.05, epochs=EPOCHS, epoch=epoch, examples=examples)
 
 
 def test_a_run_by_parts_is_the_run_in_one_go() -> None:

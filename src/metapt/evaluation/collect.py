@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
@@ -14,25 +13,25 @@ from metapt.evaluation.statistics import summarise
 from metapt.evaluation.tables import NOTHING, markdown, ours_and_papers, read_texts
 from metapt.files import atomic_path
 from metapt.machine import Machine
+from metapt.sections import CollectSettings
 
 SHOWN = ["experiment", "claim", "measured", "criterion", "paper", "verdict"]
 """Columns of the claims in the headline table."""
 
 
-def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
+def run(settings: CollectSettings, inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
     """Write the tables of all metrics and claims and the headline table. Raises DataError if an input is no such table.
 
     Args:
-        config: `experiments`: their names, such as "mnist_bptt", in the order of the tables; `stand_ins`: those
-            whose data only stand in for the paper's, which the headline table leaves out.
+        settings: the experiments.
         inputs: `{experiment}/metrics` and `{experiment}/claims` of each experiment.
         outputs: `metrics`, `claims`; `headline`: Markdown with the paper's numbers beside ours, and the verdicts.
         machine: not used.
     """
-    experiments = config["experiments"]
+    experiments = settings.experiments
     table = metrics.read([inputs[f"{experiment}/metrics"] for experiment in experiments])
     metrics.write(table, outputs["metrics"])
-    comparable = table[~table["experiment"].isin(config["stand_ins"])]
+    comparable = table[~table["experiment"].isin(settings.stand_ins)]
     numbers = ours_and_papers(beside_paper(summarise(comparable), paper_numbers()))
     parts = [read_texts(inputs[f"{experiment}/claims"], COLUMNS, "claims") for experiment in experiments]
     claims = pd.concat(parts, ignore_index=True)

@@ -17,7 +17,7 @@ from metapt.evaluation.tables import Tables, write_blocks
 from metapt.files import atomic_path
 from metapt.jobs import Job
 from metapt.machine import Machine
-from metapt.sections import ExperimentSection
+from metapt.sections import ExperimentSection, SummarySettings
 
 SUMMARY = {
     "metrics": "metrics.csv",
@@ -39,7 +39,7 @@ class Needs:
 
     runs: list[Job]  # jobs whose metrics, series and records it reads
     files: dict[str, str] = field(default_factory=dict)  # paths of further inputs, by names without a slash
-    words: dict[str, Any] = field(default_factory=dict)  # further settings of the summary
+    arms: list[str] = field(default_factory=list)  # arms whose settings it reads beside those that are compared
 
 
 @dataclass(frozen=True)
@@ -58,14 +58,14 @@ class Experiment:
     figure_title: str = ""  # what its figure shows; empty: as its table
 
     def summarise(
-        self, config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine
+        self, settings: SummarySettings, inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine
     ) -> None:
         """Write tables, figure and verdicts to `outputs`, named as in `SUMMARY`; other arguments: see `Results.read`.
 
         Raises DataError if a file is missing or not what its name says, or an arm and its control have different PT
         seeds.
         """
-        results = self.results.read(self.section, config, inputs)
+        results = self.results.read(self.section, settings, inputs)
         metrics.write(results.metrics, outputs["metrics"])
         blocks, numbers = self.tables(results)
         write_blocks(blocks, outputs["table_csv"].with_suffix(""), numbers)

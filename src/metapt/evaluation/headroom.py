@@ -29,7 +29,7 @@ REFERENCE = "reference"
 
 _LARGEST_SPLITS = 5000
 _MOST_SEEDS = 100_000
-_SHOWN = 5  # responses in the text of a headroom
+SHOWN = 5  # responses of a problem in texts, tables and figures
 
 Values = NDArray[np.float64]
 Rows = Sequence[Mapping[Any, Any]]
@@ -212,7 +212,8 @@ def seeds_to_see(gain: float, deviation: float) -> int | None:
 
     def enough(seeds: int) -> bool:
         critical = stdtrit(seeds - 1, (1 + CONFIDENCE) / 2)
-        return deviation == 0 or bool(nctdtr(seeds - 1, math.sqrt(seeds) * gain / deviation, critical) <= 1 - POWER)
+        # NaN stands for the power 1 of a gain that is far larger than its deviation.
+        return deviation == 0 or not nctdtr(seeds - 1, math.sqrt(seeds) * gain / deviation, critical) > 1 - POWER
 
     numbers = range(2, _MOST_SEEDS + 1)
     place = bisect_left(numbers, True, key=enough)
@@ -298,6 +299,10 @@ class Headroom:
     seeds_to_see: int | None
     responses: dict[str, Response] = field(repr=False)
 
+    def strongest(self) -> list[tuple[str, Response]]:
+        """Return the `SHOWN` responses with the smallest p-values, by hyperparameter."""
+        return sorted(self.responses.items(), key=lambda each: each[1].p_value)[:SHOWN]
+
     @property
     def sentence(self) -> str:
         """What a user needs to know. Settings that were not drawn may gain more, the more hyperparameters there are."""
@@ -322,8 +327,7 @@ class Headroom:
         lines = [f"{self.sentence}.".replace("; ", ";\n"), f"95 % intervals of the shares of the variance: {shares}."]
         if math.isfinite(self.validated.mean) and self.validated != self.gain:
             lines.append(f"A setting chosen by validation results gains {_points(self.validated)}.")
-        for name in sorted(self.responses, key=lambda name: self.responses[name].p_value)[:_SHOWN]:
-            along = self.responses[name]
+        for name, along in self.strongest():
             lines.append(f"{name}: best near {along.best:.3g}, p = {along.p_value:.2g} for no response.")
         return "\n".join(lines)
 

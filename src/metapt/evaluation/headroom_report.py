@@ -13,13 +13,11 @@ from matplotlib.figure import Figure
 
 from metapt.evaluation import figures
 from metapt.evaluation.comparisons import NOT_BELOW, Comparison
-from metapt.evaluation.headroom import Headroom, Share, headroom
+from metapt.evaluation.headroom import SHOWN, Headroom, headroom
 from metapt.evaluation.headroom_table import grids
 from metapt.evaluation.metrics import NotMeasuredError
 from metapt.evaluation.statistics import Estimate
 from metapt.evaluation.tables import NOTHING, Tables, markdown, mean_and_error
-
-_SHOWN = 5  # hyperparameters of a problem in the figure and in the table of responses
 
 Names = Mapping[str, str]
 """Evaluation or hyperparameter -> its name in tables and figures; one that is not there keeps its own."""
@@ -38,9 +36,9 @@ def tables(rows: pd.DataFrame, names: Names) -> Tables:
     )
     responses = (
         "The response along single hyperparameters: quadratic fits to the means of the settings over PT seeds, of each "
-        f"problem the {_SHOWN} with the smallest p-value (F test, not corrected for their number)"
+        f"problem the {SHOWN} with the smallest p-value (F test, not corrected for their number)"
     )
-    shown = pd.DataFrame([_words(each, names) | _gains(each) for each in found])
+    shown = pd.DataFrame([_cell(each, names) | _gains(each) for each in found])
     return Tables({gains: shown, responses: pd.DataFrame(list(_responses(found, names)))}, rows)
 
 
@@ -71,7 +69,7 @@ def comparisons(rows: pd.DataFrame, reference: str, metric: str, names: Names) -
 
 
 def figure(rows: pd.DataFrame, names: Names, ylabel: str) -> Figure:
-    """Draw the gains on the left, then the response along each hyperparameter, at most `_SHOWN` of them."""
+    """Draw the gains on the left, then the response along each hyperparameter, at most `SHOWN` of them."""
     found = [headroom(grid) for grid in grids(rows)]
     chosen = _chosen(found)
     columns = min(3, 1 + len(chosen))
@@ -85,45 +83,39 @@ def figure(rows: pd.DataFrame, names: Names, ylabel: str) -> Figure:
     return drawn
 
 
-def _title(found: Headroom, names: Names) -> str:
-    cell = found.grid.cell
-    return f"{cell['problem']}, {names.get(cell['evaluation'], cell['evaluation'])}"
-
-
-def _words(found: Headroom, names: Names) -> dict[str, object]:
+def _cell(found: Headroom, names: Names) -> dict[str, object]:
     cell = found.grid.cell
     return {"problem": cell["problem"], "evaluation": names.get(cell["evaluation"], cell["evaluation"])}
 
 
+def _title(found: Headroom, names: Names) -> str:
+    return ", ".join(map(str, _cell(found, names).values()))
+
+
 def _gains(found: Headroom) -> dict[str, object]:
     settings, seeds = found.grid.test.shape
-    shares = {f"{name} (%)": _share(share) for name, share in found.shares.items()}
-    spread = math.sqrt(found.shares["settings"].variance)
     known = math.isfinite(found.most)
+
+    def points(gain: Estimate) -> str:
+        return mean_and_error(gain.mean, gain.standard_error) if known else NOTHING
+
     return {
         "settings": settings,
         "PT seeds": seeds,
-        **shares,
-        "standard deviation of settings": f"{spread:.2f}",
-        "gain, chosen on test": mean_and_error(found.gain.mean, found.gain.standard_error) if known else NOTHING,
-        "gain, chosen on validation": (
-            mean_and_error(found.validated.mean, found.validated.standard_error) if known else NOTHING
-        ),
+        **{f"{name} (%)": f"{s.share:.0f} [{s.low:.0f}, {s.high:.0f}]" for name, s in found.shares.items()},
+        "standard deviation of settings": f"{math.sqrt(found.shares['settings'].variance):.2f}",
+        "gain, chosen on test": points(found.gain),
+        "gain, chosen on validation": points(found.validated),
         "most": f"{found.most:.2f}" if known else NOTHING,
         "best setting": found.best,
         "runs": NOTHING if found.seeds_to_see is None else 2 * found.seeds_to_see,
     }
 
 
-def _share(share: Share) -> str:
-    return f"{share.share:.0f} [{share.low:.0f}, {share.high:.0f}]"
-
-
 def _responses(found: list[Headroom], names: Names) -> Iterator[dict[str, object]]:
     for each in found:
-        for name in sorted(each.responses, key=lambda name: each.responses[name].p_value)[:_SHOWN]:
-            along = each.responses[name]
-            yield _words(each, names) | {
+        for name, along in each.strongest():
+            yield _cell(each, names) | {
                 "hyperparameter": names.get(name, name),
                 "best value": f"{along.best:.3g}",
                 "highest minus lowest fit": f"{along.effect:.2f}",
@@ -138,21 +130,19 @@ def _chosen(found: list[Headroom]) -> list[str]:
     for each in found:
         for name, along in each.responses.items():
             least[name] = min(along.p_value, least.get(name, math.inf))
-    kept = sorted(least, key=lambda name: least[name])[:_SHOWN]
+    kept = sorted(least, key=lambda name: least[name])[:SHOWN]
     return [name for name in least if name in kept]
 
 
 def _draw_gains(axis: Axes, found: list[Headroom], names: Names) -> None:
-    looks: dict[str, Any] = {
-        "gain": {"fmt": "o", "color": figures.INK, "label": "chosen on test"},
-        "validated": {"fmt": "s", "color": figures.QUIET, "label": "chosen on validation"},
-    }
     most: Any = {"marker": "|", "s": 90, "color": figures.INK, "label": "on the seeds that choose"}
     with figures.style():
-        for shift, (name, look) in zip((-0.12, 0.12), looks.items(), strict=True):
-            gains: list[Estimate] = [getattr(each, name) for each in found]
-            errors = np.nan_to_num([gain.standard_error for gain in gains])
-            axis.errorbar([gain.mean for gain in gains], np.arange(len(found)) + shift, xerr=errors, **look)
+        for shift, gains, marker, colour, label in (
+            (-0.12, [each.gain for each in found], "o", figures.INK, "chosen on test"),
+            (0.12, [each.validated for each in found], "s", figures.QUIET, "chosen on validation"),
+        ):
+            rows, errors = np.arange(len(found)) + shift, np.nan_to_num([gain.standard_error for gain in gains])
+            axis.errorbar([gain.mean for gain in gains], rows, xerr=errors, fmt=marker, color=colour, label=label)
         axis.scatter([each.most for each in found], range(len(found)), **most)
         axis.axvline(0.0, color=figures.QUIET, linewidth=1, linestyle="--", zorder=1.5)
         figures.named_rows(axis, [_title(each, names).replace(", ", "\n", 1) for each in found], "gain (points)")

@@ -51,9 +51,9 @@ def row(
     return dict(zip(COLUMNS, (experiment, arm, replicate, setting, evaluation, metric, value), strict=True))
 
 
-def rows_of(experiment: str, arm: str, numbers: Mapping[str, float], **words: Any) -> list[dict[str, Any]]:
-    """Return a row of the metrics table for each number by metric; `words` are those of `row`."""
-    return [row(experiment, arm, name, value, **words) for name, value in numbers.items()]
+def rows_of(experiment: str, arm: str, numbers: Mapping[str, float], **where: Any) -> list[dict[str, Any]]:
+    """Return a row of the metrics table for each number by metric; `where` holds the keyword arguments of `row`."""
+    return [row(experiment, arm, name, value, **where) for name, value in numbers.items()]
 
 
 def series(name: str, values: Iterable[float], replicate: int = 0) -> list[dict[str, Any]]:
@@ -63,7 +63,7 @@ def series(name: str, values: Iterable[float], replicate: int = 0) -> list[dict[
 
 def write(rows: Rows | pd.DataFrame, path: Path) -> None:
     """Write the metrics table of a run. Raises DataError as `validate`; then nothing is written."""
-    _write(_checked(rows, COLUMNS, str(path)), COLUMNS, path)
+    _write(rows, COLUMNS, path)
 
 
 def read(paths: Path | Sequence[Path]) -> pd.DataFrame:
@@ -73,9 +73,7 @@ def read(paths: Path | Sequence[Path]) -> pd.DataFrame:
     missing or is no such table, or two files have the same number.
     """
     files = [paths] if isinstance(paths, Path) else list(paths)
-    rows = [row for path in files for row in read_rows(path)]
-    _check_once(rows, COLUMNS, ", ".join(map(str, files)))
-    return _frame(rows, COLUMNS)
+    return validate([row for path in files for row in read_rows(path)], ", ".join(map(str, files)))
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
@@ -84,16 +82,16 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def write_series(rows: Rows | pd.DataFrame, path: Path) -> None:
-    """Write the series table of a run: replicate, step, name, value. Raises DataError as `validate_series`."""
-    _write(_checked(rows, SERIES_COLUMNS, str(path)), SERIES_COLUMNS, path)
+    """Write the series table of a run: replicate, step, name, value. Raises DataError as `read_series`."""
+    _write(rows, SERIES_COLUMNS, path)
 
 
 def read_series(path: Path) -> pd.DataFrame:
     """Return the series table of a run: replicate Int64 (nullable), step int64, name text, value float64.
 
-    Raises DataError if the file is missing or is no such table.
+    Raises DataError as `validate`, and if the file is missing or a step is no integer.
     """
-    return _frame(_checked(_read_csv(path, SERIES_COLUMNS), SERIES_COLUMNS, str(path)), SERIES_COLUMNS)
+    return _frame(_read_csv(path, SERIES_COLUMNS), SERIES_COLUMNS, str(path))
 
 
 def validate(rows: Rows | pd.DataFrame, where: str = "the metrics table") -> pd.DataFrame:
@@ -102,12 +100,7 @@ def validate(rows: Rows | pd.DataFrame, where: str = "the metrics table") -> pd.
     Raises DataError if a column is missing or unknown, an experiment, arm or metric is empty, a replicate is no
     integer, a value is no number, or two rows are the same number. The message names `where`.
     """
-    return _frame(_checked(rows, COLUMNS, where), COLUMNS)
-
-
-def validate_series(rows: Rows | pd.DataFrame, where: str = "the series table") -> pd.DataFrame:
-    """Return `rows` as a series table. Raises DataError as `validate`, and if a step is no integer."""
-    return _frame(_checked(rows, SERIES_COLUMNS, where), SERIES_COLUMNS)
+    return _frame(rows, COLUMNS, where)
 
 
 def select(
@@ -144,11 +137,15 @@ def select(
 def _checked(rows: Rows | pd.DataFrame, columns: list[str], where: str) -> list[dict[str, Any]]:
     """Return the rows of a table with `columns`, in their types; an empty replicate is None. Raises as `validate`."""
     given = rows if isinstance(rows, Iterable) and not hasattr(rows, "to_dict") else rows.to_dict("records")
-    checked = []
+    checked, seen = [], set()
     for line, row in enumerate(given, 1):
         _check_columns(row, columns, where)
         checked.append({column: _convert(row[column], column, line, where) for column in columns})
-    _check_once(checked, columns, where)
+        key = tuple(checked[-1][column] for column in columns if column != "value")
+        if key in seen:
+            number = ", ".join(f"{c} {v}" for c, v in zip(columns, key, strict=False) if v is not None and v != "")
+            raise DataError(f"{where} has more than one row for {number}; a number stands once.")
+        seen.add(key)
     return checked
 
 
@@ -158,16 +155,6 @@ def _check_columns(found: Iterable[str], columns: list[str], where: str) -> None
         raise DataError(f"{where} lacks the column {missing[0]!r}; it needs {', '.join(columns)}.")
     if unknown := [column for column in names if column not in columns]:
         raise DataError(f"{where} has the unknown column {unknown[0]!r}; legal are {', '.join(columns)}.")
-
-
-def _check_once(rows: list[dict[str, Any]], columns: list[str], where: str) -> None:
-    seen = set()
-    for row in rows:
-        key = tuple(row[column] for column in columns if column != "value")
-        if key in seen:
-            number = ", ".join(f"{c} {v}" for c, v in zip(columns, key, strict=False) if v is not None and v != "")
-            raise DataError(f"{where} has more than one row for {number}; a number stands once.")
-        seen.add(key)
 
 
 def _convert(value: Any, column: str, line: int, where: str) -> Any:
@@ -194,11 +181,11 @@ def _integer(value: Any, name: str, line: int, where: str) -> int:
     raise DataError(f"{where}: the {name} of row {line} is {value!r}, which is not an integer.")
 
 
-def _frame(rows: list[dict[str, Any]], columns: list[str]) -> pd.DataFrame:
+def _frame(rows: Rows | pd.DataFrame, columns: list[str], where: str) -> pd.DataFrame:
     import pandas as pd
 
-    kinds = {"value": "float64", "step": "int64", "replicate": "Int64"}
-    return pd.DataFrame({c: pd.Series([row[c] for row in rows], dtype=kinds.get(c, "str")) for c in columns})
+    kinds, checked = {"value": "float64", "step": "int64", "replicate": "Int64"}, _checked(rows, columns, where)
+    return pd.DataFrame({c: pd.Series([row[c] for row in checked], dtype=kinds.get(c, "str")) for c in columns})
 
 
 def _read_csv(path: Path, columns: list[str]) -> list[dict[str, str]]:
@@ -213,5 +200,6 @@ def _read_csv(path: Path, columns: list[str]) -> list[dict[str, str]]:
     return [dict(zip(lines[0], line, strict=True)) for line in lines[1:]]
 
 
-def _write(rows: list[dict[str, Any]], columns: list[str], path: Path) -> None:
-    write_csv({column: [row[column] for row in rows] for column in columns}, path)
+def _write(rows: Rows | pd.DataFrame, columns: list[str], path: Path) -> None:
+    checked = _checked(rows, columns, str(path))
+    write_csv({column: [row[column] for row in checked] for column in columns}, path)

@@ -25,6 +25,7 @@ from metapt.evaluation.statistics import summarise
 from metapt.evaluation.tables import mean_and_error, number, published, read_texts
 from metapt.files import atomic_path
 from metapt.machine import Machine
+from metapt.sections import PageDomain, PageExperiment, PageSettings
 
 TEMPLATE = "page.html"
 PICTURES = 3
@@ -33,12 +34,11 @@ PICTURES = 3
 Json = dict[str, Any]
 
 
-def run(config: Json, inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
+def run(settings: PageSettings, inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
     """Write the page. Raises DataError if an input is not what its name says.
 
     Args:
-        config: `domains`: name, title, source, whether it is a `stand_in`, and the key, title and figure's title of
-            each of its `experiments`.
+        settings: the domains and their experiments.
         inputs: `{experiment}/claims`, `{experiment}/differences`, `{experiment}/table_html`, `{experiment}/figure_svg`
             and `{experiment}/record` of each experiment; `{experiment}/{run}/metrics` and `{experiment}/{run}/record`
             of each run that it reads.
@@ -47,8 +47,8 @@ def run(config: Json, inputs: dict[str, Path], outputs: dict[str, Path], machine
     """
     runs = Runs(outputs["page"].parent)
     domains = [
-        each | {"experiments": [_experiment(each, experiment, inputs, runs) for experiment in each["experiments"]]}
-        for each in config["domains"]
+        each.model_dump() | {"experiments": [_experiment(each, one, inputs, runs) for one in each.experiments]}
+        for each in settings.domains
     ]
     in_turn = zip_longest(*(each["experiments"] for each in domains))
     pictures = [experiment for turn in in_turn for experiment in turn if experiment is not None][:PICTURES]
@@ -80,9 +80,9 @@ class Runs:
         return Path(os.path.relpath(path, self.root)).as_posix()
 
 
-def _experiment(domain: Json, experiment: Json, inputs: Mapping[str, Path], runs: Runs) -> Json:
+def _experiment(domain: PageDomain, experiment: PageExperiment, inputs: Mapping[str, Path], runs: Runs) -> Json:
     """Return what the template shows of an experiment."""
-    name = f"{domain['name']}_{experiment['key']}"
+    name = f"{domain.name}_{experiment.key}"
     own = {key.removeprefix(f"{name}/"): path for key, path in inputs.items() if key.startswith(f"{name}/")}
     cells = _cells(name, own)
     claims = read_texts(own["claims"], comparisons.COLUMNS, "claims").to_dict("records")
@@ -90,13 +90,13 @@ def _experiment(domain: Json, experiment: Json, inputs: Mapping[str, Path], runs
     behind = partial(_behind, cells, runs, own["record"])
     return {
         "name": name,
-        "title": experiment["title"],
-        "sentence": experiment["figure"] or experiment["title"],
+        "title": experiment.title,
+        "sentence": experiment.figure or experiment.title,
         "figure": base64.b64encode(own["figure_svg"].read_bytes()).decode(),
         "tables": Markup(own["table_html"].read_text(encoding="utf-8")),
         "claims": [row | {"behind": behind(row)} for row in claims],
         "counts": counts(row["verdict"] for row in claims),
-        "numbers": list(_numbers(cells, runs, domain["stand_in"])),
+        "numbers": list(_numbers(cells, runs, domain.stand_in)),
         "differences": [row | {"behind": behind(row)} for row in compared],
         "record": runs.address(own["record"]),
         "folder": runs.address(own["record"].parent),

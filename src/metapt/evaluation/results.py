@@ -16,7 +16,7 @@ from metapt.errors import DataError
 from metapt.evaluation import metrics
 from metapt.evaluation.paper import paper_numbers
 from metapt.files import reading
-from metapt.sections import DomainSection, ExperimentSection
+from metapt.sections import DomainSection, ExperimentSection, SummarySettings
 
 _SERIES = ["stage", "arm", "setting", "seed", "replicate", "step", "name", "value"]
 _SEED = re.compile(r"seed(\d+)")
@@ -31,7 +31,6 @@ class Results:
     name: str  # of the experiment, as in the metrics table: `ecg_full_access`
     config: Any  # the settings of its domain, with the arms of the experiment
     section: Any  # its own settings
-    words: dict[str, Any]  # the further settings from `Needs`
     metrics: pd.DataFrame  # the metrics table of all its runs, with `name` as experiment
     # the series tables of all its runs: stage, arm, setting, seed (-1 in runs of several seeds), replicate, step, name,
     # value. The first four are from the run's folder.
@@ -85,15 +84,15 @@ class Results:
         )
 
     @classmethod
-    def read(cls, section: type[ExperimentSection], config: Mapping[str, Any], inputs: Mapping[str, Path]) -> Results:
+    def read(cls, section: type[ExperimentSection], settings: SummarySettings, inputs: Mapping[str, Path]) -> Results:
         """Read the results of an experiment's runs. Raises DataError if a file is missing or is no such table.
 
-        The config holds `domain`, `experiment` (its key), `settings`, `section` and `words`. The inputs are
+        The inputs are
         `{run}/metrics`, `{run}/series` and `{run}/record` of each run, whose name is its folder below the domain's
         results, such as `pretrain/meta/n500/seed0`; other names are `files`. A PT run that arms share stands there for
         each of them, with its name in place of that of the folder.
         """
-        name = f"{config['domain']}_{config['experiment']}"
+        name = f"{settings.domain}_{settings.experiment}"
         tables = {each.removesuffix("/metrics"): path for each, path in inputs.items() if each.endswith("/metrics")}
         rows = [row for run, path in tables.items() for row in rows_of(run, path)]
         series = [pd.DataFrame(columns=_SERIES)]
@@ -106,9 +105,8 @@ class Results:
                 machines.setdefault(str(run_words(run)["arm"]), []).append(_machine(path))
         return cls(
             name=name,
-            config=cls.settings.model_validate(config["settings"]),
-            section=section.model_validate(config["section"]),
-            words=config.get("words", {}),
+            config=cls.settings.model_validate(settings.settings),
+            section=section.model_validate(settings.section),
             metrics=metrics.validate(rows, f"the metrics table of {name}").assign(experiment=name),
             series=pd.concat(series[1:] or series, ignore_index=True)[_SERIES],
             machines={arm: list(dict.fromkeys(names)) for arm, names in machines.items()},

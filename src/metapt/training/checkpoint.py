@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from types import FunctionType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import torch
@@ -28,9 +28,11 @@ from metapt import records
 from metapt.digest import code_digest
 from metapt.errors import ConfigError, DataError
 from metapt.files import atomic_path, regular
-from metapt.sections import JobSettings
 from metapt.training import measure
 from metapt.training.interruption import end_if_told
+
+if TYPE_CHECKING:
+    from metapt.sections import JobSettings  # needs pydantic, which the library does without
 
 log = logging.getLogger(__name__)
 _DIGEST_BYTES = 32

@@ -133,6 +133,6 @@ def check_controls(names: Iterable[str], arms: Mapping[str, ComparedArm], known:
             further = differing(arms[name], arms[control]) - set(about) if control in arms else set()
             if further:
                 raise ValueError(
-                    f"{place}: the two differ in {', '.join(sorted(further))}; legal: arms that differ in nothing but "
-                    "the method and the keys that the control names, or an empty control, which is none"
+                    f"{place}: the two differ in {', '.join(sorted(further))}; legal: arms that are equal in it, its "
+                    "keys in the list, if the claim is about them, or no value, which takes the control away"
                 )

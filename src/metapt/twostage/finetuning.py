@@ -127,7 +127,8 @@ def linear_evaluation(problem: FinetuneProblem, start: Pretrained, generators: l
 def check_examples(train: int, evaluated: Mapping[str, Tensor], classes: Sequence[str], unit: str) -> None:
     """Check that FT can train on `train` examples, and that the AUROC is defined on those that are evaluated.
 
-    Warn of classes that the AUROC leaves out. `evaluated` has labels [n, classes] by name, `unit` names the examples.
+    Warn of classes that the AUROC leaves out. `evaluated` has labels [n, classes] by names such as
+    "validation ECGs", `unit` is the plural of an example.
 
     Raises:
         DataError: there are fewer than 2 examples to train on, or no class has both labels among those evaluated.
@@ -138,12 +139,11 @@ def check_examples(train: int, evaluated: Mapping[str, Tensor], classes: Sequenc
         undefined = undefined_classes(labels)
         if len(undefined) == len(classes):
             raise DataError(
-                f"no class has both labels among the {len(labels)} {name} {unit}, so that no AUROC is defined; "
-                "take more."
+                f"no class has both labels among the {len(labels)} {name}, so that no AUROC is defined; take more."
             )
         if undefined:
             names = ", ".join(classes[index] for index in undefined)
-            log.warning("the %s AUROC leaves out %s: all %d %s have the same label", name, names, len(labels), unit)
+            log.warning("the AUROC on the %s leaves out %s: all %d have the same label", name, names, len(labels))
 
 
 @dataclass(frozen=True)

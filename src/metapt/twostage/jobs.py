@@ -105,8 +105,9 @@ class TwoStageJobs(Jobs[S], Generic[S, A]):
         return self.resolved(own if own is not None else self.config.arms[name])
 
     def changed_pretrain(self, arm: A) -> Any:
-        """Return the domain's `pretrain` with the changes of an arm, if that pre-trains."""
-        return changed(self.config.pretrain, arm.pretrain) if hasattr(arm, "pretrain") else self.config.pretrain
+        """Return the domain's `pretrain` with the changes of an arm; the defaults, which do not count, without PT."""
+        own = self.config.pretrain
+        return changed(own, arm.pretrain) if hasattr(arm, "pretrain") else type(own)()
 
     def changed_finetune(self, arm: Any) -> Any:
         """Return the domain's `finetune` with the changes of an arm."""

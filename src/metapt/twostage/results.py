@@ -41,8 +41,8 @@ class TwoStageResults(Results):
         return {name: self.resolved(arm) for name, arm in super().arm_settings().items()}
 
     def resolved(self, arm: Any) -> Any:
-        """Return an arm with what it takes from another arm."""
-        raise NotImplementedError
+        """Return an arm with what it takes from another arm; nothing, where a domain does not say otherwise."""
+        return arm
 
     def pairs(self) -> list[Pair]:
         """Return the arms that claims and the table of differences compare."""

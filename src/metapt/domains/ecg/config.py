@@ -320,14 +320,6 @@ class EcgSettings(DomainSection):
         return self
 
     @model_validator(mode="after")
-    def _controls_fit(self) -> EcgSettings:
-        arms = {name: resolved(arm, self.arms) for name, arm in self.arms.items()}
-        for _, section in self.experiments():
-            names = [name for name in section.arm_names() if name in arms]
-            check_controls(names, {name: arms[name] for name in names}, self.arms)
-        return self
-
-    @model_validator(mode="after")
     def _meta_updates_are_left(self) -> EcgSettings:
         for name, arm in self.named_arms().items():
             if not isinstance(arm, EcgMeta):
@@ -351,6 +343,14 @@ class EcgSettings(DomainSection):
                     f"steps each make {iterations}, so that the warp would never be learned; legal: at most {most:g}, "
                     "or more epochs"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _controls_fit(self) -> EcgSettings:
+        arms = {name: resolved(arm, self.arms) for name, arm in self.arms.items()}
+        for _, section in self.experiments():
+            names = [name for name in section.arm_names() if name in arms]
+            check_controls(names, {name: arms[name] for name in names}, {**ARMS, **self.arms})
         return self
 
 

@@ -20,7 +20,7 @@ from metapt.domains.ecg.data.dataset import Dataset, finetune_indices, open_data
 from metapt.domains.ecg.data.sources import CLASSES
 from metapt.domains.ecg.quantities import AUROC, CLASS_AUROCS
 from metapt.domains.ecg.resnet1d import Encoder, initial_head, load_pretrained
-from metapt.domains.ecg.stages import FinetuneSettings
+from metapt.domains.ecg.stages import EcgFinetuneSettings
 from metapt.errors import DataError
 from metapt.hypergrad import Params
 from metapt.hypergrad.layers.precision import computing_in
@@ -80,7 +80,7 @@ class EcgFinetuneProblem(FinetuneProblem):
         return Examples(in_chunks(lambda chunk: self._encoder(network, chunk, training=False), signals, CHUNK), labels)
 
 
-def run(settings: FinetuneSettings, inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
+def run(settings: EcgFinetuneSettings, inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
     """Fine-tune and test. The inputs are `signals`, `records` and `pretrained`.
 
     Raises DataError if the test fold is empty, and the errors of `load_pretrained` and `check`.
@@ -96,7 +96,7 @@ def run(settings: FinetuneSettings, inputs: dict[str, Path], outputs: dict[str, 
             _labelled(dataset, chosen)
             for chosen in finetune_indices(dataset.records, settings.size, settings.seed, settings.split)
         )
-        check(train, {"validation": validation, "test": test})
+        check(train, {"validation ECGs": validation, "test ECGs": test})
         sets = Sets(train, validation, test)
         yield Start(parts, EcgFinetuneProblem(settings.width, sets, settings.finetune), pretrained)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from metapt.domains.ecg.config import Arm, BestOf, EcgMeta, EcgPretraining, EcgSettings, Simclr, resolved, sees_labels
-from metapt.domains.ecg.stages import FinetuneSettings, PretrainSettings
+from metapt.domains.ecg.stages import EcgFinetuneSettings, EcgPretrainSettings
 from metapt.jobs import Job
 from metapt.sections import JobSettings, plain
 from metapt.twostage.arms import pretrain_part, to_pretrain
@@ -66,7 +66,7 @@ class EcgJobs(TwoStageJobs[EcgSettings, Arm]):
         judge = self.changed_finetune(arm) if isinstance(arm, BestOf) else None
         if isinstance(arm, Simclr) and arm.warp_of is not None:
             inputs = inputs | {"learned": self.pretrain(arm.warp_of.of, setting, seed).outputs["pretrained"]}
-        settings = PretrainSettings(
+        settings = EcgPretrainSettings(
             arm=name,
             seed=seed,
             arm_settings=to_pretrain(arm),
@@ -89,7 +89,7 @@ class EcgJobs(TwoStageJobs[EcgSettings, Arm]):
         """Return what an FT job reads, beside the encoder, and takes."""
         config, own = self.config, self.changed_finetune(arm)
         seen, size = map(_number, setting.split("/"))
-        settings = FinetuneSettings(
+        settings = EcgFinetuneSettings(
             arm=name,
             seed=seed,
             finetune_seeds=config.finetune_seeds,

@@ -6,12 +6,12 @@ from pathlib import Path
 
 from metapt.domains.ecg import arms
 from metapt.domains.ecg.setting import setting_of
-from metapt.domains.ecg.stages import PretrainSettings
+from metapt.domains.ecg.stages import EcgPretrainSettings
 from metapt.machine import Machine
 from metapt.twostage.pretraining import checkpoints, write
 
 
-def run(settings: PretrainSettings, inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
+def run(settings: EcgPretrainSettings, inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
     """Pre-train. The inputs are `signals`, `records`, and `learned` where the arm takes a learned warp."""
     setting = setting_of(settings, inputs, machine.device, checkpoints(settings, inputs, __name__, machine.device))
     size = settings.meta_size

@@ -22,7 +22,7 @@ from metapt.domains.ecg.data.dataset import (
 from metapt.domains.ecg.policy import Policy
 from metapt.domains.ecg.problem import LabelledBatch, SimclrProblem
 from metapt.domains.ecg.resnet1d import Encoder, initial_head, initial_pretrained, load_pretrained
-from metapt.domains.ecg.stages import PretrainSettings
+from metapt.domains.ecg.stages import EcgPretrainSettings
 from metapt.hypergrad import Params, Pretrained
 from metapt.training.checkpoint import Checkpoint
 from metapt.training.optimizers import OptimizerSpec
@@ -129,7 +129,7 @@ class Setting:
 
 
 def setting_of(
-    settings: PretrainSettings, inputs: dict[str, Path], device: str, checkpoint: Callable[[str], Checkpoint]
+    settings: EcgPretrainSettings, inputs: dict[str, Path], device: str, checkpoint: Callable[[str], Checkpoint]
 ) -> Setting:
     """Return the setting of a PT job with the inputs `signals`, `records` and, where its arm takes one, `learned`.
 

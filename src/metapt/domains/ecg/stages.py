@@ -1,4 +1,4 @@
-"""What PT and FT jobs on ECGs read beside their inputs. Needs no torch."""
+"""What jobs on ECGs read beside their inputs. Needs no torch."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from metapt.domains.ecg.config import Arm, EcgFinetuning, EcgPretraining, Split
 from metapt.twostage import stages
 
 
-class PretrainSettings(stages.PretrainSettings):
+class EcgPretrainSettings(stages.PretrainSettings):
     """What a PT job reads: the arm, the ECGs that it sees, and the encoder."""
 
     arm_settings: Arm  # without its changes of PT and FT
@@ -18,7 +18,7 @@ class PretrainSettings(stages.PretrainSettings):
     finetune: EcgFinetuning | None = None  # of the FT runs that judge PT runs, with the arm's changes; None: none do
 
 
-class FinetuneSettings(stages.FinetuneSettings):
+class EcgFinetuneSettings(stages.FinetuneSettings):
     """What an FT job reads: its ECGs, and how it trains."""
 
     meta_size: int | None  # labelled ECGs that PT saw; None: none

@@ -328,14 +328,6 @@ class PpiSettings(DomainSection):
         return self
 
     @model_validator(mode="after")
-    def _controls_fit(self) -> PpiSettings:
-        arms = {name: resolved(arm, self.arms) for name, arm in self.arms.items()}
-        for _, section in self.experiments():
-            names = [name for name in section.arm_names() if name in arms]
-            check_controls(names, {name: arms[name] for name in names}, self.arms)
-        return self
-
-    @model_validator(mode="after")
     def _trials_are_shorter(self) -> PpiSettings:
         own = {f"arms.{name}.finetune": changed(self.finetune, arm.finetune) for name, arm in self.named_arms().items()}
         for place, finetune in ({"finetune": self.finetune} | own).items():
@@ -354,6 +346,14 @@ class PpiSettings(DomainSection):
                 raise ValueError(f"test_species names {', '.join(unknown)}; legal, as species of {place}: {legal}")
             if set(string.species) <= set(self.test_species):
                 raise ValueError(f"test_species names all {place} species; leave one to train on")
+        return self
+
+    @model_validator(mode="after")
+    def _controls_fit(self) -> PpiSettings:
+        arms = {name: resolved(arm, self.arms) for name, arm in self.arms.items()}
+        for _, section in self.experiments():
+            names = [name for name in section.arm_names() if name in arms]
+            check_controls(names, {name: arms[name] for name in names}, {**ARMS, **self.arms})
         return self
 
 

@@ -22,23 +22,22 @@ from metapt.domains.ppi.features import features_of
 from metapt.domains.ppi.gin import GinEncoder, initial_head, initial_pretrained, load_pretrained
 from metapt.domains.ppi.quantities import AUROC, TASK_AUROC
 from metapt.domains.ppi.settings import HELD_OUT
-from metapt.domains.ppi.stages import FinetuneSettings
+from metapt.domains.ppi.stages import PpiFinetuneSettings
 from metapt.hypergrad import Params
 from metapt.hypergrad.layers.precision import computing_in
 from metapt.machine import Machine
 from metapt.training.checkpoint import Checkpoint, fingerprint
 from metapt.training.seeds import generator
 from metapt.training.streams import to_device
-from metapt.twostage.arms import NO_PT
 from metapt.twostage.finetuning import FinetuneProblem, Part, Start, check_examples, finetune, write
 from metapt.twostage.heads import Examples, Score, minibatches
 from metapt.twostage.quantities import BEST_EPOCH, LEARNING_RATE, VALIDATION_AUROC
 
 
-def run(settings: FinetuneSettings, inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
+def run(settings: PpiFinetuneSettings, inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
     """Fine-tune and test an arm in a setting, for a PT seed and all FT seeds and evaluations.
 
-    The inputs are `graphs` and, unless the method is `no_pt`, `pretrained`. Raises DataError as `open_dataset`,
+    The inputs are `graphs` and, if the arm pre-trains, `pretrained`. Raises DataError as `open_dataset`,
     `splits`, `finetune_tasks`, `sets_of` and `load_pretrained`.
     """
     network, own = settings.network, settings.finetune
@@ -48,7 +47,7 @@ def run(settings: FinetuneSettings, inputs: dict[str, Path], outputs: dict[str, 
     checkpoint = Checkpoint(Path(settings.checkpoint), fingerprint(settings, inputs, __name__, machine.device))
 
     def starts(todo: list[Part]) -> Iterator[Start]:
-        if settings.method != NO_PT:
+        if "pretrained" in inputs:
             yield Start(todo, problem, load_pretrained(inputs["pretrained"], network, machine.device).pretrained)
             return
         # Without PT each FT seed draws an encoder, as in the released code: results then vary with the encoder.
@@ -95,7 +94,7 @@ def sets_of(dataset: PpiDataset, splits: Splits, tasks: Tensor) -> PpiSets:
     """
     train, validation, test = (torch.from_numpy(part) for part in (splits.train, splits.validation, splits.test))
     sets = PpiSets(dataset, train, validation, test, tasks.to(dataset.device))
-    evaluated = {"validation": sets.labels(validation), "test": sets.labels(test)}
+    evaluated = {"validation graphs": sets.labels(validation), "test graphs": sets.labels(test)}
     check_examples(len(train), evaluated, [f"FT task {task}" for task in tasks.tolist()], "graphs")
     return sets
 

@@ -17,7 +17,7 @@ from metapt.domains.ppi.config import (
 )
 from metapt.domains.ppi.data.sources import ARCHIVE, names, string_of
 from metapt.domains.ppi.settings import finetune_setting, pretrain_setting
-from metapt.domains.ppi.stages import FinetuneSettings, PrepareSettings, PretrainSettings
+from metapt.domains.ppi.stages import PpiFinetuneSettings, PpiPrepareSettings, PpiPretrainSettings
 from metapt.jobs import Job
 from metapt.twostage.arms import pretrain_part, to_pretrain
 from metapt.twostage.jobs import TwoStageJobs, Work
@@ -47,7 +47,7 @@ class PpiJobs(TwoStageJobs[PpiSettings, Arm]):
             case "string":
                 raw = {file: self.download(self._string(file), file).outputs["file"] for file in files}
         string = None if source == "hu2020" else string_of(self.config)
-        settings = PrepareSettings(source=source, string=string, test_species=self.config.test_species)
+        settings = PpiPrepareSettings(source=source, string=string, test_species=self.config.test_species)
         # The archive holds the graphs of all species; of STRING's files, one species is read at a time.
         mem_mb = 12000 if source == "hu2020" else 3000 + self._graphs() // 20
         return self.prepare(source, PREPARED, settings, raw, mem_mb=mem_mb, minutes=120)
@@ -79,7 +79,7 @@ class PpiJobs(TwoStageJobs[PpiSettings, Arm]):
         source = weights_of(arm)
         if source is not None:
             inputs["weights"] = self.pretrain(source, setting, seed).outputs["pretrained"]
-        settings = PretrainSettings(
+        settings = PpiPretrainSettings(
             arm=name,
             seed=seed,
             arm_settings=to_pretrain(arm),
@@ -95,12 +95,11 @@ class PpiJobs(TwoStageJobs[PpiSettings, Arm]):
     def finetune_work(self, name: str, arm: Arm, setting: str, seed: int) -> Work:
         """Return what an FT job reads, beside the encoder, and takes."""
         config, own = self.config, self.changed_finetune(arm)
-        settings = FinetuneSettings(
+        settings = PpiFinetuneSettings(
             arm=name,
             seed=seed,
             finetune_seeds=config.finetune_seeds,
             evaluations=config.evaluations,
-            method=arm.method,
             setting=setting,
             network=config.network,
             test_species=config.test_species,

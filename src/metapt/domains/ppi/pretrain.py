@@ -17,7 +17,7 @@ from metapt.domains.ppi.gin import load_pretrained
 from metapt.domains.ppi.pretraining_setting import PpiSetting
 from metapt.domains.ppi.problem import WEIGHTS, task_weights
 from metapt.domains.ppi.quantities import OTHERS, PLANTED, RELATIVES, WEIGHT
-from metapt.domains.ppi.stages import PretrainSettings
+from metapt.domains.ppi.stages import PpiPretrainSettings
 from metapt.errors import DataError
 from metapt.evaluation import metrics
 from metapt.evaluation.auroc import auroc
@@ -30,7 +30,7 @@ PURPOSE = "planted: "
 USEFUL = "useful"
 
 
-def run(settings: PretrainSettings, inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
+def run(settings: PpiPretrainSettings, inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
     """Pre-train an arm. Raises DataError as `open_dataset`, `splits` and `load_pretrained`.
 
     The inputs are `graphs`, `tasks`, and `weights`: pretrained.pt of the arm whose task weights this arm takes.

@@ -8,7 +8,7 @@ from metapt.sections import JobSettings
 from metapt.twostage import stages
 
 
-class PrepareSettings(JobSettings):
+class PpiPrepareSettings(JobSettings):
     """What the job reads that prepares raw files."""
 
     source: Source
@@ -16,7 +16,7 @@ class PrepareSettings(JobSettings):
     test_species: list[int]  # NCBI taxa
 
 
-class PretrainSettings(stages.PretrainSettings):
+class PpiPretrainSettings(stages.PretrainSettings):
     """What a PT job reads."""
 
     arm_settings: Arm  # without its changes of PT and FT
@@ -26,10 +26,9 @@ class PretrainSettings(stages.PretrainSettings):
     pretrain: PpiPretraining  # with the arm's changes
 
 
-class FinetuneSettings(stages.FinetuneSettings):
+class PpiFinetuneSettings(stages.FinetuneSettings):
     """What an FT job reads."""
 
-    method: str  # of the arm
     setting: str  # see `metapt.domains.ppi.settings`
     network: Network
     test_species: list[int]  # NCBI taxa

@@ -22,7 +22,7 @@ from metapt.domains.ecg.results import EcgResults, finetune_setting, setting_wor
 from metapt.evaluation import figures
 from metapt.evaluation.comparisons import Comparison
 from metapt.evaluation.experiment import Experiment, Needs
-from metapt.sections import ExperimentSection, Sizes, key
+from metapt.sections import ExperimentSection, Sizes, SummarySettings, key
 from metapt.twostage.arms import Pair, controls_of
 from metapt.twostage.aurocs import auroc_cells, beats_in
 from metapt.twostage.quantities import AUROC_LABEL, EVALUATIONS
@@ -81,10 +81,10 @@ class PartialAccessResults(EcgResults):
 
     @classmethod
     def read(
-        cls, section: type[ExperimentSection], config: Mapping[str, Any], inputs: Mapping[str, Path]
+        cls, section: type[ExperimentSection], settings: SummarySettings, inputs: Mapping[str, Path]
     ) -> PartialAccessResults:
         """Read the results of the runs; see `Results.read`."""
-        results = super().read(section, config, inputs)
+        results = super().read(section, settings, inputs)
         assert isinstance(results, cls)
         return dataclasses.replace(results, metrics=_with_meta_size(results.metrics, results.section.baseline))
 

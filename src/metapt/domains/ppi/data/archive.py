@@ -38,11 +38,11 @@ from metapt.files import regular
 MEMBER = "dataset/supervised/processed/geometric_data_processed.pt"
 
 _MAGIC, _VERSION = 0x1950A86A20F9469CFC6C, 1001
-_HEADER = 1 << 16  # maximal bytes of the five pickles; those of the archive take 2 kB
+_HEADER = 1 << 14  # maximal bytes of the five pickles; those of the archive take 2 kB
 _FREE = 1 << 26  # bytes to which a zip file may unpack whatever its size
 _MOST = 200  # otherwise the maximal factor; the archive's labels, its sparsest part, shrink to a hundredth
 _CHUNK = 1 << 18  # bytes of a storage per read
-_BLOCK = 64  # graphs whose edges are paired at once; small enough for the cache
+_BLOCK = 4096  # graphs whose edges are compared at once
 _LABELS = "go_target_pretrain", "go_target_downstream"
 
 _Array = NDArray[Any]
@@ -64,7 +64,7 @@ def read_archive(path: Path) -> Graphs:
 
     `path` is bio_dataset.zip, or its member geometric_data_processed.pt. The lengths of the labels give the numbers of
     tasks. Raises DataError if the file is missing, cut, altered or of another layout; its pickle asks for anything but
-    tensors and containers; or edges do not come in pairs (i, j), (j, i) with the same evidence.
+    tensors and containers; or edges do not come in pairs, (i, j) and then (j, i) with the same evidence.
     """
     try:
         with (
@@ -121,7 +121,7 @@ def _header(file: _File, size: int) -> dict[str, Tensor]:
     try:
         with warnings.catch_warnings(action="ignore"):  # invalid escapes in strings, which only altered files have
             magic, version, machine, saved, keys = (unpickle(head) for _ in range(5))
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise DataError(f"it does not begin with pickles of tensors and containers: {error}") from error
     if magic != _MAGIC or version != _VERSION:
         raise DataError("it was not written by torch 1.0")
@@ -225,13 +225,10 @@ def _graphs(arrays: dict[str, _Array], rules: dict[str, _Rule]) -> Graphs:
             raise DataError(f"slices[{name}] does not rise from 0 to {last}")
     if not np.array_equal(offsets, arrays["slices[edge_attr]"]):
         raise DataError("slices[edge_attr] differs from slices[edge_index]")
-    source, target = arrays["edge_index"].reshape(2, -1)
-    starts, bits = range(0, len(offsets) - 1, _BLOCK), arrays["edge_attr"]
-    blocks = [_undirected(start, offsets[start : start + _BLOCK + 1], source, target, bits) for start in starts]
-    counts, edges, bits = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
+    edges, bits = _undirected(arrays["edge_index"], arrays["edge_attr"], offsets)
     return Graphs(
         node_offsets=arrays["slices[x]"],
-        edge_offsets=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
+        edge_offsets=offsets // 2,
         edges=edges,
         bits=bits,
         centre=arrays["center_node_idx"],
@@ -242,25 +239,21 @@ def _graphs(arrays: dict[str, _Array], rules: dict[str, _Rule]) -> Graphs:
     )
 
 
-def _undirected(
-    first: int, offsets: _Array, source: _Array, target: _Array, bits: _Array
-) -> tuple[_Array, _Array, _Array]:
-    """Return numbers of edges, edges [edges, 2] and bits of graphs from `first` on, whose edges begin at `offsets`."""
-    here = slice(offsets[0], offsets[-1])
-    i, j = source[here].astype(np.int64), target[here].astype(np.int64)
-    keys = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets)) << 40
-    keys |= np.minimum(i, j) << 24 | np.maximum(i, j) << 8 | bits[here]
-    forth, back = keys[i < j], keys[i > j]
-    odd, directions = [keys[i == j]], [forth]
-    if not np.array_equal(forth, back):  # they are equal if the two edges of a pair are adjacent
-        odd.append(np.setxor1d(forth, back))
-        directions.append(back)
-    for direction in directions:
-        ordered = np.sort(direction, kind="stable")  # stable sorts merge ascending runs, of which the input consists
-        odd.append(ordered[1:][ordered[1:] >> 8 == ordered[:-1] >> 8])
-    if wrong := [int(key) for key in np.concatenate(odd)[:1]]:
-        graph, a, b = (wrong[0] >> shift & 0xFFFF for shift in (40, 24, 8))
-        edge = f"graph {first + graph} does not have the edge between its nodes {a} and {b}"
-        raise DataError(f"{edge} once in each direction, with the same evidence")
-    edges = np.stack([forth >> 24, forth >> 8], axis=1).astype(np.uint16)
-    return np.bincount(forth >> 40, minlength=len(offsets) - 1), edges, forth.astype(np.uint8)
+def _undirected(ends: _Array, bits: _Array, offsets: _Array) -> tuple[_Array, _Array]:
+    """Return edges [edges, 2] and their bits from pairs of directed edges, whose graphs begin at `offsets`."""
+    wanted = "does not have each edge once in each direction, one after the other, with the same evidence"
+    if (odd := offsets % 2 != 0).any():
+        raise DataError(f"graph {int(np.argmax(odd)) - 1} {wanted}")
+    i, j = ends.reshape(2, -1, 2)
+    wrong = (i != j[:, ::-1]).any(axis=1) | (bits[::2] != bits[1::2])
+    edges = np.stack([np.minimum(i, j)[:, 0], np.maximum(i, j)[:, 0]], axis=1)
+    if wrong.any():
+        raise DataError(f"graph {int(np.searchsorted(offsets // 2, np.argmax(wrong), 'right')) - 1} {wanted}")
+    for first in range(0, len(offsets) - 1, _BLOCK):
+        begins = offsets[first : first + _BLOCK + 1] // 2
+        a, b = edges[begins[0] : begins[-1]].T.astype(np.int64)
+        graph = np.repeat(np.arange(len(begins) - 1), np.diff(begins))
+        keys = np.sort(graph << 32 | a << 16 | b, kind="stable")  # stable sorts merge ascending runs, as there are here
+        if len(same := keys[1:][keys[1:] == keys[:-1]]):
+            raise DataError(f"graph {first + int(same[0] >> 32)} {wanted}")
+    return edges, np.ascontiguousarray(bits[::2])

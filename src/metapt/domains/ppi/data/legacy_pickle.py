@@ -1,13 +1,16 @@
 """Read pickles of torch's old format without running them.
 
 A pickle is a program. This interpreter only builds literals, containers and descriptions of tensors, and calls nothing.
-No file can therefore run code, and the old classes of torch and torch-geometric are not needed.
+No file can therefore run code, and the old classes of torch and torch-geometric are not needed. `pickle.Unpickler` with
+a `find_class` of our own would let through what acts before or without a class: a memo as large as a number in the file
+says, attributes set on the classes that are let through, and keys of dicts whose hash takes years.
 """
 
 from __future__ import annotations
 
 import math
 import pickletools
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
@@ -19,7 +22,7 @@ _CODES = {"Float": "<f4", "Double": "<f8", "Long": "<i8", "Int": "<i4", "Short":
 _STORAGES = {f"torch {name}Storage": np.dtype(code) for name, code in _CODES.items()}
 _TENSORS = {"torch._utils _rebuild_tensor", "torch._utils _rebuild_tensor_v2"}
 _DICTS = {"collections OrderedDict", "torch_geometric.data.data Data"}
-_LITERALS = {"BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT", "BINUNICODE", "SHORT_BINUNICODE"}
+_LITERALS = {"BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT", "BINUNICODE"}
 _CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": ()}
 ADVICE = "nothing of it was run; download it again, or copy a whole one there"
 
@@ -56,15 +59,15 @@ def unpickle(file: BinaryIO) -> Any:
     argument: Any
     for opcode, argument, _ in pickletools.genops(file):
         name = opcode.name
-        if name in ("TUPLE1", "TUPLE2", "TUPLE3", "STACK_GLOBAL"):
-            marks.append(len(stack) - (2 if name == "STACK_GLOBAL" else int(name[-1])))
+        if name in ("TUPLE1", "TUPLE2", "TUPLE3"):
+            marks.append(len(stack) - int(name[-1]))
         match name:
-            case "PROTO" | "FRAME":
+            case "PROTO":
                 pass
             case "MARK":
                 marks.append(len(stack))
-            case "BINPUT" | "LONG_BINPUT" | "MEMOIZE":
-                memo[len(memo) if argument is None else argument] = stack[-1]
+            case "BINPUT" | "LONG_BINPUT":
+                memo[argument] = stack[-1]
             case "BINGET" | "LONG_BINGET":
                 stack.append(memo[argument])
             case "EMPTY_LIST" | "EMPTY_DICT":
@@ -76,14 +79,12 @@ def unpickle(file: BinaryIO) -> Any:
                 stack[-1].extend(items)
             case "SETITEM" | "SETITEMS":
                 items = _above(marks.pop() if name == "SETITEMS" else -2, stack)
-                _update(stack[-1], dict(zip(items[::2], items[1::2], strict=True)))
+                _update(stack[-1], items[::2], items[1::2])
             case "BUILD":
                 state = stack.pop()
-                _update(stack[-1], state)
-            case "GLOBAL" | "INST":
+                _update(stack[-1], state.keys(), state.values())
+            case "GLOBAL":
                 stack.append(_named(argument))
-            case "STACK_GLOBAL":
-                stack.append(_named(" ".join(_above(marks.pop(), stack))))
             case "BINPERSID":
                 stack.append(_storage(*stack.pop()))
             case "NEWOBJ" | "REDUCE":
@@ -106,10 +107,10 @@ def _above(start: int, stack: list[Any]) -> list[Any]:
     return values
 
 
-def _update(target: Any, items: Any) -> None:
-    if not isinstance(target, dict) or not all(isinstance(key, str) for key in items):
+def _update(target: Any, keys: Iterable[Any], values: Iterable[Any]) -> None:
+    if not isinstance(target, dict) or not all(isinstance(key, str) for key in keys):  # others could be slow to hash
         raise DataError("its pickle has a dict or an object with something else than names for keys")
-    target.update(items)
+    target.update(zip(keys, values, strict=True))
 
 
 def _named(name: str) -> Global:

@@ -20,7 +20,7 @@ from metapt.domains.ppi.data.sections import String
 from metapt.domains.ppi.data.sources import ARCHIVE, links_name, terms_name
 from metapt.domains.ppi.data.string_files import Annotations, Links, read_links, read_terms
 from metapt.domains.ppi.data.terms import select
-from metapt.domains.ppi.stages import PrepareSettings
+from metapt.domains.ppi.stages import PpiPrepareSettings
 from metapt.errors import ConfigError
 from metapt.files import atomic_path
 from metapt.machine import Machine
@@ -40,7 +40,7 @@ class _Species:
     annotations: Annotations
 
 
-def run(settings: PrepareSettings, inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
+def run(settings: PpiPrepareSettings, inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
     """Convert the raw files to the prepared form; the same raw files give the same bytes.
 
     The inputs are named by `metapt.domains.ppi.data.sources.names`. The outputs are `graphs`, see

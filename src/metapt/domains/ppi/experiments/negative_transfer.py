@@ -32,9 +32,6 @@ from metapt.twostage.tables import numbers_of
 
 FEW_TASKS = 10.0  # largest share (%) of FT tasks that counts as little negative transfer
 
-WITHOUT = "without_pretraining"
-"""Key of the summary's config with the control of each arm with PT: an arm without PT and with the same FT."""
-
 
 class NegativeTransfer(ArmsSection):
     """FT tasks that pre-training harms. Each arm is compared with an arm without PT that has the same FT."""
@@ -60,14 +57,15 @@ def _controls(names: Iterable[str], domain: PpiSettings) -> dict[str, str | None
 
 def needs(jobs: PpiJobs, section: NegativeTransfer) -> Needs:
     """Return the FT runs of each arm with PT and of its control, and the names of the tasks."""
-    controls = {arm: control for arm, control in _controls(section.arms, jobs.config).items() if control is not None}
-    runs = jobs.finetunes((arm, FULL_ACCESS) for arm in [*controls.values(), *controls])
-    return Needs(runs, files={"tasks": jobs.prepared().outputs["tasks"]}, words={WITHOUT: controls})
+    found = {arm: control for arm, control in _controls(section.arms, jobs.config).items() if control is not None}
+    runs = jobs.finetunes((arm, FULL_ACCESS) for arm in [*found.values(), *found])
+    return Needs(runs, files={"tasks": jobs.prepared().outputs["tasks"]}, arms=list(found.values()))
 
 
-def pretrained_arms(results: PpiResults) -> list[str]:
-    """Return the arms with PT."""
-    return list(results.words[WITHOUT])
+def controls(results: PpiResults) -> dict[str, str]:
+    """Return for each arm with PT the arm without PT that has the same FT."""
+    found = _controls(results.arms, results.config)
+    return {arm: control for arm, control in found.items() if control is not None}
 
 
 def control_evaluation(results: PpiResults) -> str:
@@ -108,7 +106,7 @@ def tables(results: PpiResults) -> Tables:
     """Return the number of FT tasks that lose, and the tasks with the lowest change, for each arm and evaluation."""
     names = task_names(results.tasks, "fine", width=32)
     shown, parts = [], []
-    for arm in pretrained_arms(results):
+    for arm in controls(results):
         for evaluation in results.config.evaluations:
             try:
                 table, shares = transfer(results, arm, evaluation), losing(results, arm, evaluation)
@@ -117,7 +115,7 @@ def tables(results: PpiResults) -> Tables:
             scored, e = table.dropna(subset="change"), estimate_mean(shares.to_numpy(dtype=float))
             row: dict[str, object] = {
                 "arm": results.label(arm),
-                "without PT": results.label(results.words[WITHOUT][arm]),
+                "without PT": results.label(controls(results)[arm]),
                 "evaluation": EVALUATIONS[evaluation],
                 "FT tasks": len(table),
                 "lose": int((scored["change"] < 0).sum()),
@@ -145,7 +143,7 @@ def tables(results: PpiResults) -> Tables:
 def figure(results: PpiResults) -> Figure:
     """Draw the test AUROC of each FT task with PT over that without PT; tasks below the diagonal lose."""
     found: dict[str, dict[str, pd.DataFrame]] = {}
-    for arm in pretrained_arms(results):
+    for arm in controls(results):
         for evaluation in results.config.evaluations:
             with suppress(NotMeasuredError):
                 table = transfer(results, arm, evaluation)
@@ -171,7 +169,7 @@ def figure(results: PpiResults) -> Figure:
 
 def comparisons(results: PpiResults) -> Iterator[Comparison]:
     """Yield claims that few FT tasks lose, and that no more do by meta-PT than by its control."""
-    without = results.words[WITHOUT]
+    without = controls(results)
 
     def share(arm: str, evaluation: str) -> Estimate:
         return estimate_mean(losing(results, arm, evaluation).to_numpy(dtype=float))
@@ -197,7 +195,7 @@ def comparisons(results: PpiResults) -> Iterator[Comparison]:
 
 
 def _without_and_with(results: PpiResults, arm: str, evaluation: str) -> tuple[pd.DataFrame, pd.DataFrame]:
-    without = _task_aurocs(results, results.words[WITHOUT][arm], control_evaluation(results))
+    without = _task_aurocs(results, controls(results)[arm], control_evaluation(results))
     return without, _task_aurocs(results, arm, evaluation)
 
 

@@ -42,7 +42,7 @@ def needs(jobs: PpiJobs, section: Summary) -> Needs:
     cells = [(arm, FULL_ACCESS) for arm in section.arms]
     cells += [(arm, HALF_DATA) for arm in section.arms if arm in half]
     cells += [(arm, fold) for arm in section.arms if arm in held_out for fold in HELD_OUT]
-    return Needs(jobs.finetunes(cells), words={HALF_DATA: HALF_DATA in others})
+    return Needs(jobs.finetunes(cells))
 
 
 def tables(results: PpiResults) -> Tables:
@@ -73,7 +73,7 @@ def best_cells(results: PpiResults) -> pd.DataFrame:
     `best` names the evaluation, and `evaluation` is `BEST`. If one of the evaluations has no finite mean, the best is
     unknown: `best` is "" and the numbers are NaN.
     """
-    half = [HALF_DATA] if results.words[HALF_DATA] else []
+    half = [HALF_DATA] if HALF_DATA in set(results.metrics["setting"]) else []
     cells = auroc_cells(results, results.cells_of([FULL_ACCESS, *half, HELD_OUT_TASKS]))
     rows = []
 

@@ -15,8 +15,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
-from metapt.domains.ecg.config import Arm, EcgPretraining, EcgSettings, NoPretraining
+from metapt.domains.ecg.config import EcgSettings, NoPretraining
 from metapt.domains.ecg.data.sources import CLASSES, FREQUENCY
+from metapt.domains.ecg.experiments.augmentations.settings import ViewsSettings
 from metapt.domains.ecg.jobs import EcgJobs, labelled
 from metapt.domains.ecg.quantities import DISPLACEMENT, LABELS, ORIGINAL, viewed
 from metapt.domains.ecg.results import EcgResults
@@ -25,7 +26,7 @@ from metapt.evaluation.experiment import Experiment, Needs
 from metapt.evaluation.metrics import NotMeasuredError
 from metapt.evaluation.statistics import Estimate, estimate_mean
 from metapt.evaluation.tables import Tables, mean_and_error
-from metapt.sections import ExperimentSection, JobSettings, Positive, key
+from metapt.sections import ExperimentSection, Positive, key
 from metapt.twostage.arms import to_pretrain
 
 Values = NDArray[np.float64]
@@ -43,16 +44,6 @@ class Augmentations(ExperimentSection):
         for name in self.arms:
             if isinstance(domain.arms[name], NoPretraining):
                 raise ValueError(f".arms names {name}, which has no warp; legal: arms that pre-train")
-
-
-class ViewsSettings(JobSettings):
-    """What the job reads that makes views and measures the strength of each arm's warp."""
-
-    arms: dict[str, Arm]
-    seeds: list[int]  # the PT seeds
-    width: int  # of the encoder
-    samples: int  # length of a signal
-    pretrain: EcgPretraining
 
 
 @dataclass(frozen=True)

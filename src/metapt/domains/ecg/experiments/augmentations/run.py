@@ -15,7 +15,7 @@ from metapt.domains.ecg.augment import Draws, crop_and_jitter, draw, warp
 from metapt.domains.ecg.config import NoPretraining
 from metapt.domains.ecg.data.dataset import Dataset, open_dataset
 from metapt.domains.ecg.data.sources import CLASSES, LEADS
-from metapt.domains.ecg.experiments.augmentations.report import ViewsSettings
+from metapt.domains.ecg.experiments.augmentations.settings import ViewsSettings
 from metapt.domains.ecg.policy import Policy
 from metapt.domains.ecg.quantities import DISPLACEMENT, LABELS, ORIGINAL, viewed
 from metapt.domains.ecg.resnet1d import load_pretrained

@@ -9,7 +9,8 @@ import pandas as pd
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
-from metapt.domains.ppi.config import ArmsSection, Network
+from metapt.domains.ppi.config import ArmsSection
+from metapt.domains.ppi.experiments.representations.settings import FeaturesSettings
 from metapt.domains.ppi.jobs import PpiJobs
 from metapt.domains.ppi.quantities import REPRESENTATIONS, cka_with
 from metapt.domains.ppi.results import PpiResults
@@ -18,7 +19,7 @@ from metapt.evaluation import figures
 from metapt.evaluation.experiment import Experiment, Needs
 from metapt.evaluation.statistics import estimate_mean
 from metapt.evaluation.tables import Tables
-from metapt.sections import JobSettings, Positive, key
+from metapt.sections import Positive, key
 from metapt.twostage.tables import numbers_of
 
 
@@ -26,14 +27,6 @@ class Representations(ArmsSection):
     """Centred kernel alignment (CKA; Kornblith et al. 2019) of the arms' features."""
 
     graphs: Positive = key(6400, "FT graphs that are compared, at most")
-
-
-class FeaturesSettings(JobSettings):
-    """What the job reads that compares features."""
-
-    graphs: int  # how many are compared at most
-    network: Network
-    test_species: list[int]  # NCBI taxa
 
 
 def needs(jobs: PpiJobs, section: Representations) -> Needs:

@@ -1,0 +1,149 @@
+"""The defaults of the studies are the paper's numbers (appendix "Synthetic Experiments: Further Details")."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, ValidationError
+from pydantic_core import PydanticUndefined
+
+from metapt.domains.mnist import arms
+from metapt.domains.mnist.config import (
+    BpttArm,
+    BpttStudy,
+    ExampleWeighting,
+    FixedArm,
+    MnistMeta,
+    RotationMean,
+    RotationMeanStd,
+    minibatches,
+)
+from metapt.domains.mnist.domain import DOMAIN
+from metapt.hypergrad import SGD, ConjugateGradient, FittedHead, Identity, Neumann, Unroll
+from metapt.training.optimizers import OptimizerSpec
+
+IMAGES = {"pretrain_examples": 3000, "finetune_examples": 3000, "batch_size": 64}
+PAPER: dict[type[BaseModel], dict[str, Any]] = {
+    RotationMean: IMAGES | {"epochs": 5, "replicates": 10, "initial_range": (45, 135), "target": 90},
+    RotationMeanStd: IMAGES | {"epochs": 5, "starts": [(0, 1), (90, 1)], "target": (45, 15)},
+    ExampleWeighting: {
+        "pretrain_examples": 3000, "classes": 1000, "batch_size": 100, "epochs": 100, "replicates": 10
+    },
+    BpttStudy: IMAGES
+    | {"pretrain_steps": 500, "finetune_steps": 500, "initial": 45, "target": 90}
+    | {"pretrain_lr": 0.01, "finetune_lr": 0.01},
+    BpttArm: {"heads": "separate", "outer_steps": 500},
+    FixedArm: {"heads": "separate"},
+    MnistMeta: {
+        "heads": "separate",  # Section 2: an output layer each
+        "curvature": "hessian", "unroll": "network",  # Section 3.1, Eq. 5
+        "unroll_steps": 1, "pretrain_steps": 1, "warmup_epochs": 0,  # Implementation
+        "pretrain_lr": 0.01, "finetune_lr": 0.01, "meta_lr": 0.3, "meta_optimizer": "Adam",
+        "head_steps_between_updates": 0,  # Algorithm 2: none
+        "accumulate": 1,  # one hypergradient per meta-update
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("section", PAPER, ids=lambda section: section.__name__)
+def test_a_default_is_the_papers_number_or_says_that_the_paper_has_none(section: type[BaseModel]) -> None:
+    fields = section.model_fields
+    assert {key: fields[key].default for key in PAPER[section]} == PAPER[section]
+    for key, field in fields.items():
+        structure = key in ("method", "arms") or isinstance(field.default, BaseModel)
+        if not structure and key not in PAPER[section] and field.default not in (None, False, {}, PydanticUndefined):
+            assert re.search(r"\(not in the paper; released code: .+\)", field.description or ""), key
+
+
+def test_the_papers_arms() -> None:
+    study = BpttStudy().arms
+    assert [study[f"{end}_augmentation"].mean for end in ("initial", "optimal")] == [45, 90]  # type: ignore[union-attr]
+    assert study["bptt_limited"].budget_of == "meta"  # type: ignore[union-attr]
+    found = arms.settings(RotationMean().arms["meta"], 100, 47)
+    assert found.pretrain_optimizer == OptimizerSpec("Adam", {"lr": 0.01})
+    assert found.meta_optimizer == OptimizerSpec("Adam", {"lr": 0.3}, {})
+    assert (found.finetuning, found.inverse) == (Unroll(1, SGD(0.01), network=True), Neumann(1, 0.01))
+    assert (found.warmup, found.clip_norm, found.normalise, found.average_decay) == (0, None, False, None)
+    assert RotationMean().arms["meta"] == RotationMeanStd().arms["meta"] == study["meta"] == MnistMeta()
+    weighting = arms.settings(ExampleWeighting().arms["meta"], 100, 30)
+    assert weighting.pretrain_optimizer == weighting.meta_optimizer == OptimizerSpec("Adam", {"lr": 1e-3})
+    assert weighting.inverse == Neumann(1, 1e-3)
+    assert arms.settings(ExampleWeighting().arms["meta-warmup"], 3000, 30).warmup == 150
+
+
+@pytest.mark.parametrize(
+    ("keys", "name", "expected"),
+    [
+        ({"inverse": {"kind": "identity"}}, "inverse", Identity()),
+        ({"inverse": {"kind": "neumann", "terms": 3, "step_size": 0.5}}, "inverse", Neumann(3, 0.5)),
+        ({"inverse": {"kind": "neumann", "terms": 0}, "pretrain_lr": 0.2}, "inverse", Neumann(0, 0.2)),
+        (
+            {"inverse": {"kind": "conjugate_gradient", "max_steps": 7, "rtol": 0.1, "damping": 0.2}},
+            "inverse",
+            ConjugateGradient(rtol=0.1, max_steps=7, damping=0.2),
+        ),
+        ({"unroll": "head", "unroll_steps": 5, "finetune_lr": 0.1}, "finetuning", Unroll(5, SGD(0.1), network=False)),
+        ({"unroll": "network", "unroll_steps": 0}, "finetuning", Unroll(0, SGD(0.01), network=True)),
+        ({"unroll": "fitted", "l2": 0.5, "folds": 2}, "finetuning", FittedHead(l2=0.5, cross_fit=True)),
+    ],
+)
+def test_the_solvers_of_an_arm_are_those_asked_for(keys: dict[str, Any], name: str, expected: Any) -> None:
+    assert getattr(arms.settings(MnistMeta(**keys), 10, 47), name) == expected
+
+
+@pytest.mark.parametrize(
+    ("arm", "epochs", "batch_size", "iterations"),
+    [({}, 5, 64, 235), ({}, 100, 100, 3000), ({"pretrain_steps": 5}, 5, 64, 47), ({"epochs": 20}, 5, 64, 940)],
+    ids=["a last smaller minibatch counts", "whole minibatches", "as many PT steps", "epochs of its own"],
+)
+def test_iterations_of_3000_images(arm: dict[str, Any], epochs: int, batch_size: int, iterations: int) -> None:
+    assert MnistMeta(**arm).iterations(epochs, minibatches(3000, batch_size)) == iterations
+
+
+def arms_of(experiment: str, **named: Any) -> dict[str, Any]:
+    return {experiment: {"arms": named}}
+
+
+BPTT = {"method": "bptt"}
+META = {"method": "meta"}
+
+
+@pytest.mark.parametrize(
+    ("keys", "sentence"),
+    [
+        (arms_of("rotation_mean", a={"heads": "shared", "unroll": "head"}), "unroll is 'head' with shared heads"),
+        (arms_of("rotation_mean", a={"unroll": "ridge"}), "Input should be 'network', 'head'"),
+        (arms_of("rotation_mean", a={"warmup_epochs": 5}), "a.warmup_epochs is 5, which is 235 of 235 iterations"),
+        (
+            arms_of("rotation_mean_std", a={"warmup_epochs": 5, "pretrain_steps": 10}),
+            "arms.a.warmup_epochs is 5, which is 24 of 24 iterations of 10 PT",
+        ),
+        ({"rotation_mean_std": {"starts": [(10, 1), (10, 1)]}}, "stands there twice; name it once"),
+        ({"example_weighting": {"epochs": 5}}, "arms.meta-warmup.warmup_epochs is 5, which is 150 of 150 iterations"),
+        (
+            {"source": "digits", "example_weighting": {"epochs": 5, "pretrain_examples": "all"}},
+            "arms.meta-warmup.warmup_epochs is 5, which is 65 of 65 iterations",
+        ),
+        (arms_of("example_weighting", a={"curvature": "gauss_newton"}), "which is for rotations; legal: hessian"),
+        (arms_of("bptt", a=META | {"warmup_epochs": 10.6, "pretrain_steps": 100}), "is 10.6, which is 5 of 5 iter"),
+        (arms_of("bptt", a=META | {"pretrain_steps": 3}), "does not divide the 500 PT steps"),
+        (arms_of("bptt", a=META | {"epochs": 3}), "bptt.arms.a.epochs has no meaning"),
+        (arms_of("bptt", a=BPTT | {"budget_of": "mta"}), "a.budget_of is 'mta', which is no arm; legal: a"),
+        (arms_of("bptt", a=BPTT | {"budget_of": "a"}), "bptt.arms.a.budget_of runs in a circle: a -> a"),
+        (
+            arms_of("bptt", a=BPTT | {"budget_of": "b"}, b=BPTT | {"budget_of": "a"}),
+            "bptt.arms.a.budget_of runs in a circle: a -> b -> a",
+        ),
+        ({"bptt": {"initial": 30}}, "initial_augmentation.mean is 45, and initial is 30; legal: 30"),
+    ],
+)
+def test_settings_that_do_not_fit_together_are_refused(keys: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValidationError, match=re.escape(sentence)):
+        DOMAIN.section().model_validate(keys)
+
+
+def test_a_warm_up_that_leaves_a_meta_update_is_legal() -> None:
+    bptt = arms_of("bptt", meta=META | {"warmup_epochs": 8.5, "pretrain_steps": 100})
+    DOMAIN.section().model_validate({"example_weighting": {"epochs": 6}} | bptt)
