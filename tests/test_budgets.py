@@ -8,7 +8,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 BUDGETS = [
-    ("src", "*.py", 29_100, 236, 450),
+    ("src", "*.py", 29_100, 237, 450),
     ("tests", "*.py", 36_700, 240, 760),
     ("workflow", "*.smk", 460, 4, 170),
 ]

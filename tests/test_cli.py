@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from metapt.cli import main
-from metapt.config import Data, load
+from metapt.engine.config import Data, load
 
 ROOT = Path(__file__).parents[1]
 TINY = str(ROOT / "tests/workflow/tiny.yaml")

@@ -12,9 +12,9 @@ import pytest
 import yaml
 
 from metapt.cli import main
-from metapt.config import Config, experiments, load, validate
-from metapt.config_docs import generated, schema_for_editors
-from metapt.config_files import check_command_line, read_one
+from metapt.engine.config import Config, experiments, load, validate
+from metapt.engine.config_docs import generated, schema_for_editors
+from metapt.engine.config_files import check_command_line, read_one
 from metapt.errors import ConfigError
 from metapt.sections import plain
 

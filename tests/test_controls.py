@@ -9,16 +9,16 @@ from typing import Any, NamedTuple
 import pandas as pd
 import pytest
 
-from metapt import registry
-from metapt.config import Config, load, validate
-from metapt.config_files import read_one
 from metapt.domains.ecg import config as ecg
 from metapt.domains.ecg.jobs import EcgJobs
 from metapt.domains.ppi import config as ppi
 from metapt.domains.ppi.jobs import PpiJobs
+from metapt.engine import registry
+from metapt.engine.config import Config, load, validate
+from metapt.engine.config_files import read_one
+from metapt.engine.jobs import Job, Place
+from metapt.engine.plan import SOURCES
 from metapt.errors import ConfigError
-from metapt.jobs import Job, Place
-from metapt.plan import SOURCES
 from metapt.twostage.arms import NO_PT, controls_of
 
 ROOT = Path(__file__).parents[1]

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from metapt.config import load
-from metapt.digest import EXCLUDED, PACKAGE, _parsed, closure, code_digest
-from metapt.plan import planned
-from metapt.registry import DOMAINS
+from metapt.engine.config import load
+from metapt.engine.digest import EXCLUDED, PACKAGE, _parsed, closure, code_digest
+from metapt.engine.plan import planned
+from metapt.engine.registry import DOMAINS
 
 SOURCE = '''"""A module."""
 
@@ -141,7 +141,7 @@ def test_what_is_left_out_is_there_and_has_a_reason() -> None:
 
 
 def test_the_digest_imports_nothing_of_what_it_reads() -> None:
-    code = "import sys; from metapt.digest import code_digest; code_digest('domains.ecg.pretrain')"
+    code = "import sys; from metapt.engine.digest import code_digest; code_digest('domains.ecg.pretrain')"
     code += "; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
@@ -198,7 +198,7 @@ def test_the_digest_of_a_text_is_the_same_for_every_version_of_python(tmp_path: 
 def test_a_field_that_a_version_of_python_adds_and_leaves_empty_does_not_count(
     empty: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("metapt.digest._parsed", _parsed.__wrapped__)  # without its cache
+    monkeypatch.setattr("metapt.engine.digest._parsed", _parsed.__wrapped__)  # without its cache
     before = digest(tmp_path, MANY)
     for kind in (ast.ClassDef, ast.FunctionDef, ast.Call, ast.Constant):
         monkeypatch.setattr(kind, "_fields", ("added", *kind._fields))
@@ -220,7 +220,7 @@ def test_an_empty_part_that_a_version_of_python_adds_to_an_f_string_does_not_cou
                 node.values.append(ast.Constant(""))
         return tree
 
-    monkeypatch.setattr("metapt.digest._parsed", _parsed.__wrapped__)
+    monkeypatch.setattr("metapt.engine.digest._parsed", _parsed.__wrapped__)
     with monkeypatch.context() as patch:  # pytest parses, too
         patch.setattr(ast, "parse", parsed)
         after = digest(tmp_path, MANY)

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from metapt.cli import main, parser
-from metapt.config import load
+from metapt.engine.config import load
 
 ROOT = Path(__file__).parents[1]
 PAGES = [

@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 import torch
 
-from metapt import estimate as module
 from metapt.cli import main
-from metapt.config import load
+from metapt.engine import estimate as module
+from metapt.engine.config import load
+from metapt.engine.estimate import OTHER, Loops, Need, estimate, kind, measure, text, title
+from metapt.engine.jobs import Job
+from metapt.engine.plan import Plan, planned
 from metapt.errors import MachineError
-from metapt.estimate import OTHER, Loops, Need, estimate, kind, measure, text, title
 from metapt.hypergrad import SGD, Unroll
-from metapt.jobs import Job
-from metapt.plan import Plan, planned
 from metapt.training import progress
 from metapt.training.meta import MetaPretraining
 from metapt.training.recorder import Recorder
@@ -41,7 +41,7 @@ def plan_of(name: str) -> Plan:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     found = Clock()
-    monkeypatch.setattr("metapt.estimate.time", found)
+    monkeypatch.setattr("metapt.engine.estimate.time", found)
     return found
 
 
@@ -240,7 +240,9 @@ def test_the_archive_is_measured_on_a_part(asked: Asked, tmp_path: Path, monkeyp
 
 
 def test_prepared_data_that_are_there_are_read(asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("metapt.records.stale", lambda path, *_: None if "ecg/data" in str(path) else "not there")
+    monkeypatch.setattr(
+        "metapt.engine.records.stale", lambda path, *_: None if "ecg/data" in str(path) else "not there"
+    )
     estimate(plan_of("config/paper.yaml"), tmp_path, "cpu", 80)
     job, inputs, _ = next(each for name, each in asked.items() if name.startswith("ecg/pretrain/simclr"))
     assert inputs == job.inputs

@@ -19,12 +19,12 @@ from typing import Any
 import pytest
 import torch
 
-from metapt import records
 from metapt.cli import main
+from metapt.engine import records
+from metapt.engine.execute import execute
+from metapt.engine.jobs import Job
 from metapt.errors import DataError
-from metapt.execute import execute
 from metapt.files import sha256
-from metapt.jobs import Job
 from metapt.machine import THREAD_VARIABLES, Machine, machine_name
 from metapt.sections import JobSettings
 from metapt.training import products
@@ -188,7 +188,7 @@ def test_a_record_that_cannot_be_made_is_named(
     def fail(package: str) -> str:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    monkeypatch.setattr("metapt.execute.metadata.version", fail)
+    monkeypatch.setattr("metapt.engine.execute.metadata.version", fail)
     assert execute(job(tmp_path, entry(copy))) == 1
     text = (tmp_path / "log.txt").read_text()
     assert f"error: {tmp_path / 'out' / 'run.json'} can't be written, because the system fails ([Errno 5]" in text

@@ -17,9 +17,9 @@ BLOCK = re.compile(r"<!-- (file|change): (\S+) -->\n```\w+\n(.*?)```", re.DOTALL
 
 RUN = """
 from pathlib import Path
-from metapt.config import load
-from metapt.execute import execute
-from metapt.plan import planned
+from metapt.engine.config import load
+from metapt.engine.execute import execute
+from metapt.engine.plan import planned
 plan = planned(load([Path("base.yaml"), Path("guide.yaml"), Path("toy.yaml")]))
 for job in plan.needed(plan.summaries[{target!r}]):
     assert execute(job) == 0, job.name
@@ -64,7 +64,7 @@ solver = TypeAdapter(Inverse).validate_python(section | {"steps": 200}).solver(p
 matrix = torch.diag(torch.tensor([1.0, 4.0]))
 result = solver(lambda v: [matrix @ v[0]], [torch.ones(2)])
 assert torch.allclose(result.value[0], torch.tensor([1.0, 0.25]), atol=1e-5), result
-from metapt.digest import closure
+from metapt.engine.digest import closure
 assert "hypergrad.momentum" in closure("domains.ecg.pretrain")
 """,
     ),

@@ -11,23 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from metapt.domain import discover
+from metapt.engine.domain import discover
 
 SOURCE = Path(__file__).parents[1] / "src" / "metapt"
 MODULES = {".".join(path.relative_to(SOURCE).with_suffix("").parts): path for path in sorted(SOURCE.rglob("*.py"))}
 
-SMALL = {
-    "errors",
-    "files",
-    "digest",
-    "records",
-    "machine",
-    "process_memory",
-    "sections",
-    "jobs",
-    "schema",
-    "config_files",
-}
+ENGINE = {"digest", "records", "process_memory", "jobs", "schema", "config_files"}
+SMALL = {"errors", "files", "machine", "sections", "engine", *(f"engine.{name}" for name in ENGINE)}
 LAYERS = [
     SMALL,
     {"hypergrad", "fetching"},
@@ -35,17 +25,22 @@ LAYERS = [
     {"method"},
     {"evaluation"},
     {"twostage"},
-    {"domain"},
+    {"engine.domain"},
     {"domains"},
-    {"registry"},
-    {"config"},
-    {"plan", "remaining"},
-    {"execute"},
-    {"run", "estimate", "config_docs"},
+    {"engine.registry"},
+    {"engine.config"},
+    {"engine.plan", "engine.remaining"},
+    {"engine.execute"},
+    {"engine.run", "engine.estimate", "engine.config_docs"},
     {"cli"},
     {"__main__", "__init__"},
 ]
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
+
+
+def layer_of(name: str) -> str:
+    first, _, rest = name.partition(".")
+    return f"engine.{rest.split('.')[0]}" if first == "engine" and rest not in ("", "__init__") else first
 
 
 def imported(path: Path) -> set[str]:
@@ -61,13 +56,12 @@ def imported(path: Path) -> set[str]:
 
 
 def test_every_module_has_a_layer() -> None:
-    assert {name.split(".")[0] for name in MODULES} == set(RANK)
+    assert {layer_of(name) for name in MODULES} == set(RANK)
 
 
 @pytest.mark.parametrize("name", MODULES)
 def test_imports_go_downwards(name: str) -> None:
-    layer = name.split(".")[0]
-    upward = [each for each in imported(MODULES[name]) if RANK[each.split(".")[0]] > RANK[layer]]
+    upward = [each for each in imported(MODULES[name]) if RANK[layer_of(each)] > RANK[layer_of(name)]]
     assert not upward
 
 
@@ -90,7 +84,7 @@ def test_adding_an_experiment_touches_one_file_or_one_folder(domain: str) -> Non
 
 def test_what_the_plan_is_made_of_needs_no_torch() -> None:
     """Check the modules that the plan imports outside of functions, directly or not."""
-    todo, seen = ["plan"], set()
+    todo, seen = ["engine.plan"], set()
     while todo:
         name = todo.pop()
         if name in seen or name not in MODULES:
@@ -105,7 +99,7 @@ def test_what_the_plan_is_made_of_needs_no_torch() -> None:
                 assert node.module.split(".")[0] != "torch", name
                 base = node.module.removeprefix("metapt").removeprefix(".")
                 todo += [base, *(f"{base}.{alias.name}".strip(".") for alias in node.names)]
-        if name == "registry":
+        if name == "engine.registry":
             todo += [each for each in MODULES if WITHOUT_TORCH.fullmatch(each) and ".experiments." in each]
             todo += [f"domains.{each}.domain" for each in ("mnist", "ecg", "ppi")]
     assert len(seen) > 30
@@ -169,5 +163,5 @@ def test_a_job_imports_no_library_that_it_does_not_need(jobs: re.Pattern[str], l
     """Each job is a process of its own, so that an import is paid by each."""
     entries = [f"metapt.{name}" for name in MODULES if jobs.fullmatch(name)]
     assert len(entries) > 5
-    code = f"import sys, metapt.execute, {', '.join(entries)}; print(*{libraries} & sys.modules.keys())"
+    code = f"import sys, metapt.engine.execute, {', '.join(entries)}; print(*{libraries} & sys.modules.keys())"
     assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout == "\n"

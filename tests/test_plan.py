@@ -11,15 +11,15 @@ import pytest
 import yaml
 
 import metapt
-from metapt.config import load, validate
-from metapt.digest import PACKAGE
-from metapt.domain import discover, summary_module
 from metapt.domains.ppi.config import ARMS, MAIN_ARMS, uses_labels
 from metapt.domains.ppi.settings import FOLDS
+from metapt.engine.config import load, validate
+from metapt.engine.digest import PACKAGE
+from metapt.engine.domain import discover, summary_module
+from metapt.engine.plan import Plan, planned
+from metapt.engine.registry import DOMAINS
 from metapt.errors import ConfigError
 from metapt.evaluation.paper import paper_numbers
-from metapt.plan import Plan, planned
-from metapt.registry import DOMAINS
 
 ROOT = Path(__file__).parents[1]
 PAPER = yaml.safe_load((ROOT / "config/paper.yaml").read_text())
@@ -45,7 +45,8 @@ def names(found: Plan, stage: str) -> list[str]:
 
 def test_the_papers_plan_is_made_in_less_than_a_second_and_without_torch() -> None:
     code = (
-        "import sys, time; from pathlib import Path; from metapt.config import load; from metapt.plan import planned\n"
+        "import sys, time; from pathlib import Path\n"
+        "from metapt.engine.config import load; from metapt.engine.plan import planned\n"
         "start = time.process_time(); planned(load([Path('config/paper.yaml')]))\n"
         "print(time.process_time() - start, 'torch' in sys.modules)"
     )

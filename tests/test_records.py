@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from metapt import records
+from metapt.engine import records
 from metapt.errors import DataError
 from metapt.files import sha256
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from metapt.jobs import Job
-from metapt.remaining import Remaining
+from metapt.engine.jobs import Job
+from metapt.engine.remaining import Remaining
 
 
 def job(entry: str, arm: str | None = None, stage: str = "pretrain") -> Job:

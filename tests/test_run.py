@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from metapt import run
-from metapt.config import load
+from metapt.engine import run
+from metapt.engine.config import load
+from metapt.engine.jobs import Job
+from metapt.engine.plan import Plan, planned
 from metapt.errors import ConfigError
-from metapt.jobs import Job
-from metapt.plan import Plan, planned
 from metapt.training.interruption import SIGNALS
 
 ROOT = Path(__file__).parents[1]

@@ -19,7 +19,7 @@ from metapt.files import atomic_path
 from metapt.machine import find_caches, machine_name
 
 if TYPE_CHECKING:
-    from metapt.jobs import Job
+    from metapt.engine.jobs import Job
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -149,7 +149,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from metapt import run
+    from metapt.engine import run
 
     if options.threads is not None and options.threads < 1:
         raise ConfigError(f"--threads is {options.threads}, but must be at least 1.")
@@ -167,9 +167,9 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace) -> int:
-    from metapt.config import experiments, load
-    from metapt.plan import planned
-    from metapt.run import due
+    from metapt.engine.config import experiments, load
+    from metapt.engine.plan import planned
+    from metapt.engine.run import due
 
     config = load(options.configs)
     print(f"valid: {' '.join(map(str, options.configs))}, experiments: {len(experiments(config))}")
@@ -191,15 +191,15 @@ def _by_stage(jobs: list[Job]) -> str:
 
 
 def _estimate(options: argparse.Namespace) -> int:
-    from metapt.config import experiments, load
-    from metapt.plan import planned
+    from metapt.engine.config import experiments, load
+    from metapt.engine.plan import planned
 
     config = load(options.configfile)
     experiments(config)
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # as in jobs; torch reads it when it is imported
     import torch
 
-    from metapt.estimate import estimate, text
+    from metapt.engine.estimate import estimate, text
 
     device = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
     cores = os.cpu_count() or 1 if options.cores is None else options.cores
@@ -227,7 +227,7 @@ def _estimate(options: argparse.Namespace) -> int:
 
 
 def _docs(options: argparse.Namespace) -> int:
-    from metapt.config_docs import generated
+    from metapt.engine.config_docs import generated
 
     stale = {
         path: text

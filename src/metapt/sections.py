@@ -26,7 +26,7 @@ class Section(BaseModel):
 class JobSettings(Section):
     """What a job reads beside its inputs. The class of an entry module documents what its jobs read.
 
-    The domain, and the path of a checkpoint, are set by `metapt.jobs.Jobs`.
+    The domain, and the path of a checkpoint, are set by `metapt.engine.jobs.Jobs`.
     """
 
     domain: str = ""  # empty for jobs of no domain
@@ -121,7 +121,7 @@ class ExperimentSection(Section):
 
 
 class DomainSection(Section):
-    """The settings of a domain; `metapt.domain.Domain.section` adds its experiments."""
+    """The settings of a domain; `metapt.engine.domain.Domain.section` adds its experiments."""
 
     stand_ins: ClassVar[tuple[str, ...]] = ()  # values of `source` whose data stand in for the paper's
 

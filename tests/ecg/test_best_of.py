@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from metapt.config import validate
 from metapt.domains.ecg import arms, cross_validation
 from metapt.domains.ecg.arms import pretrain
 from metapt.domains.ecg.config import BestOf, EcgFinetuning, Simclr, Warp
@@ -18,8 +17,9 @@ from metapt.domains.ecg.cross_validation import cross_validated_auroc
 from metapt.domains.ecg.finetune import EcgFinetuneProblem, Sets
 from metapt.domains.ecg.jobs import EcgJobs
 from metapt.domains.ecg.setting import Setting
+from metapt.engine.config import validate
+from metapt.engine.jobs import Place
 from metapt.errors import ConfigError, DataError, MetaptError, TrainingError
-from metapt.jobs import Place
 from metapt.training.pretraining import Pretrainer
 from metapt.training.seeds import seed_of
 from metapt.twostage.pretraining import PretrainRun

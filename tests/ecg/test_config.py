@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from metapt.config import validate
+from metapt.engine.config import validate
 from metapt.errors import ConfigError
 
 META: dict[str, Any] = {"full_access": {"arms": ["meta"]}}

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 
-from metapt.config import validate
 from metapt.domains.ecg import arms, finetune
 from metapt.domains.ecg.config import Split
 from metapt.domains.ecg.data import prepare
@@ -21,10 +20,11 @@ from metapt.domains.ecg.data.sources import CLASSES
 from metapt.domains.ecg.jobs import EcgJobs
 from metapt.domains.ecg.resnet1d import load_pretrained
 from metapt.domains.ecg.setting import Setting
+from metapt.engine.config import validate
+from metapt.engine.execute import work_of
+from metapt.engine.jobs import Job, Place
 from metapt.evaluation import metrics
-from metapt.execute import work_of
 from metapt.hypergrad import Params
-from metapt.jobs import Job, Place
 from metapt.machine import Machine
 from metapt.sections import JobSettings
 from metapt.twostage import finetuning

@@ -13,7 +13,6 @@ import pandas as pd
 import pytest
 from matplotlib.image import imread
 
-from metapt.config_files import read_one
 from metapt.domains.ecg.config import ARMS, EcgFinetuning
 from metapt.domains.ecg.domain import DOMAIN
 from metapt.domains.ecg.jobs import EcgJobs
@@ -24,12 +23,13 @@ from metapt.domains.ecg.quantities import (
     ORIGINAL,
     viewed,
 )
+from metapt.engine.config_files import read_one
+from metapt.engine.execute import work_of
+from metapt.engine.jobs import Job, Place
+from metapt.engine.plan import SOURCES
 from metapt.evaluation import figures, metrics
 from metapt.evaluation.comparisons import STAND_IN
-from metapt.execute import work_of
-from metapt.jobs import Job, Place
 from metapt.machine import Machine
-from metapt.plan import SOURCES
 from metapt.sections import SummarySettings
 from metapt.twostage.quantities import PEAK_MEMORY, TIME_PER_STEP, WALL_TIME
 from metapt.twostage.replicates import pair

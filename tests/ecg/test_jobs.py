@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from metapt.config import validate
 from metapt.domains.ecg.domain import DOMAIN
 from metapt.domains.ecg.jobs import EcgJobs
-from metapt.jobs import Job, Place
+from metapt.engine.config import validate
+from metapt.engine.jobs import Job, Place
 
 PTBXL = {"name": "ptbxl-1.0.3"}
 RAW = ("ptbxl_database.csv", "scp_statements.csv", "records.json")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from metapt import records
+from metapt.engine import records
 from metapt.errors import DataError
 from metapt.evaluation import differences, metrics, page, tables
 from metapt.evaluation.comparisons import COLUMNS

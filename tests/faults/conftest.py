@@ -18,12 +18,12 @@ import pandas as pd
 import pytest
 from pydantic import TypeAdapter
 
-from metapt import records
 from metapt.domains.ecg.config import Arm
 from metapt.domains.ecg.data import prepare
 from metapt.domains.ecg.data.simulate import generate, write
+from metapt.engine import records
+from metapt.engine.jobs import Job
 from metapt.files import sha256
-from metapt.jobs import Job
 from metapt.machine import Machine
 from metapt.sections import JobSettings, plain
 

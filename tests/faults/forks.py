@@ -25,8 +25,8 @@ import metapt.domains.ppi.pretrain
 import metapt.fetching
 import metapt.training.meta as meta_loop
 from metapt.domains.ecg.problem import SimclrProblem
-from metapt.execute import execute
-from metapt.jobs import Job
+from metapt.engine.execute import execute
+from metapt.engine.jobs import Job
 from metapt.training.checkpoint import Checkpoint
 from metapt.training.timing import Every
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from metapt.digest import PACKAGE
+from metapt.engine.digest import PACKAGE
 
 from .conftest import Jobs, times
 
@@ -76,8 +76,8 @@ def test_the_one_before_is_used_and_said(jobs: Jobs, killed: Path, note: Callabl
 
 RUN = """
 import json, sys
-from metapt.execute import execute
-from metapt.jobs import Job
+from metapt.engine.execute import execute
+from metapt.engine.jobs import Job
 sys.exit(execute(Job(**json.loads(sys.argv[1]))))
 """
 

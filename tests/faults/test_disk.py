@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from metapt.jobs import Job
+from metapt.engine.jobs import Job
 
 from .conftest import Contents, Jobs, Kind, contents, leftovers
 from .server import Server

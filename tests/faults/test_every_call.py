@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 import metapt.domains
-from metapt import execute as executing
-from metapt import records
+from metapt.engine import execute as executing
+from metapt.engine import records
+from metapt.engine.jobs import Job
 from metapt.errors import DataError
 from metapt.evaluation import metrics
 from metapt.evaluation.comparisons import COLUMNS
 from metapt.files import write_csv
-from metapt.jobs import Job
 from metapt.machine import THREAD_VARIABLES
 from metapt.training import checkpoint
 from metapt.training.timing import Every

@@ -10,15 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from metapt import records
 from metapt.cli import main
-from metapt.config_files import read_one
 from metapt.domains.ecg.data import prepare as ecg
 from metapt.domains.ecg.data.sources import read_database, read_signals
 from metapt.domains.mnist.data import prepare as mnist
 from metapt.domains.mnist.data.idx import read_idx
 from metapt.domains.ppi.data import convert, graphs
 from metapt.domains.ppi.data.string_files import read_links, read_terms
+from metapt.engine import records
+from metapt.engine.config_files import read_one
 from metapt.errors import ConfigError, DataError, MetaptError
 from metapt.evaluation import headroom_table, metrics, summary
 from metapt.evaluation.experiment_text import text

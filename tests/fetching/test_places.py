@@ -19,10 +19,10 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
+from metapt.engine.plan import SOURCES
 from metapt.errors import DataError
 from metapt.fetching import Download, Source, place_of, run
 from metapt.machine import Machine
-from metapt.plan import SOURCES
 
 from .serving import (
     CONTENT,

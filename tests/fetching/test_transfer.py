@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from metapt.config import validate
+from metapt.engine.config import validate
+from metapt.engine.execute import execute
+from metapt.engine.jobs import Job
 from metapt.errors import ConfigError, DataError, MachineError
-from metapt.execute import execute
-from metapt.jobs import Job
 
 from .serving import (
     CONTENT,

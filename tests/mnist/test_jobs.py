@@ -9,7 +9,7 @@ import pytest
 from metapt.domains.mnist.data import FILES
 from metapt.domains.mnist.domain import DOMAIN
 from metapt.domains.mnist.jobs import MnistJobs
-from metapt.jobs import Place
+from metapt.engine.jobs import Place
 
 SOURCES = {"mnist": {"name": "mnist", "files": {file: {"size": 1} for file in FILES.values()}}}
 

@@ -32,11 +32,11 @@ from metapt.domains.mnist.experiments.example_weighting import run as weighting_
 from metapt.domains.mnist.experiments.fidelity import run as fidelity_runs
 from metapt.domains.mnist.experiments.rotation_mean import run as rotation_runs
 from metapt.domains.mnist.jobs import MnistJobs
+from metapt.engine.execute import work_of
+from metapt.engine.jobs import Job, Place
 from metapt.evaluation import metrics
 from metapt.evaluation.experiment import SUMMARY
 from metapt.evaluation.paper import paper_numbers
-from metapt.execute import work_of
-from metapt.jobs import Job, Place
 from metapt.machine import Machine
 
 SIZES: Any = {"pretrain_examples": 60, "finetune_examples": 60, "batch_size": 20}

@@ -28,13 +28,13 @@ from metapt.domains.ppi.quantities import (
     cka_with,
 )
 from metapt.domains.ppi.results import PpiResults
+from metapt.engine.jobs import Place
 from metapt.evaluation import metrics
 from metapt.evaluation.comparisons import judge
 from metapt.evaluation.experiment import SUMMARY, Experiment
 from metapt.evaluation.metrics import row
 from metapt.evaluation.results import run_words
 from metapt.evaluation.tables import write_blocks
-from metapt.jobs import Place
 from metapt.machine import Machine
 from metapt.sections import SummarySettings, seed_numbers
 from metapt.twostage.quantities import FT_TIME, PEAK_MEMORY, TIME_PER_STEP, WALL_TIME

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from metapt.config import validate
 from metapt.domains.ppi.config import PpiMeta, PpiSettings
+from metapt.engine.config import validate
 from metapt.errors import ConfigError
 from metapt.twostage.arms import changed
 

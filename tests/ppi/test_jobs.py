@@ -12,8 +12,8 @@ from metapt.domains.ppi.data.sources import string_names
 from metapt.domains.ppi.domain import DOMAIN
 from metapt.domains.ppi.jobs import PpiJobs
 from metapt.domains.ppi.settings import finetune_setting, pretrain_setting
+from metapt.engine.jobs import Job, Place
 from metapt.errors import ConfigError
-from metapt.jobs import Job, Place
 
 SOURCES: dict[str, Any] = {
     "hu2020": {"name": "hu2020"},

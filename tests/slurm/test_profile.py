@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from metapt.jobs import TRAINING
+from metapt.engine.jobs import TRAINING
 
 ROOT = Path(__file__).parents[2]
 

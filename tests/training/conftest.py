@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from metapt import records
 from metapt.domains.mnist.data import FILES, prepare
 from metapt.domains.mnist.data.simulate import write_digits
+from metapt.engine import records
 from metapt.files import sha256
 from metapt.machine import Machine
 from metapt.sections import JobSettings

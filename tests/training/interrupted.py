@@ -16,8 +16,8 @@ from pathlib import Path
 
 import metapt.domains.mnist.experiments.bptt.run
 import metapt.domains.mnist.experiments.example_weighting.run  # noqa: F401 - imported here once, so that no child has to
-from metapt.execute import execute
-from metapt.jobs import Job
+from metapt.engine.execute import execute
+from metapt.engine.jobs import Job
 from metapt.training.timing import Every
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from metapt import records
+from metapt.engine import records
 from metapt.training.checkpoint import Checkpoint
 from metapt.training.interruption import SIGNALS, Interrupted, noticed, told_to_end
 from metapt.training.timing import Every

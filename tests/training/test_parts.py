@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from metapt import process_memory
+from metapt.engine import process_memory
 from metapt.errors import ConfigError, TrainingError
 from metapt.hypergrad import Params
 from metapt.training import timing

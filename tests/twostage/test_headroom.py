@@ -9,17 +9,17 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from metapt.config import validate
 from metapt.domains.ecg import quantities as ecg
 from metapt.domains.mnist import quantities as mnist
 from metapt.domains.mnist.experiments.headroom.report import MnistHeadroom
 from metapt.domains.ppi import quantities as ppi
+from metapt.engine.config import validate
+from metapt.engine.registry import domain
 from metapt.evaluation import metrics
 from metapt.evaluation.headroom import REFERENCE, RUN
 from metapt.evaluation.headroom_report import text
 from metapt.evaluation.headroom_table import read
 from metapt.evaluation.tables import write_blocks
-from metapt.registry import domain
 from metapt.twostage.headroom import HeadroomSection
 from metapt.twostage.quantities import LINEAR_EVALUATION, VALIDATION_AUROC
 from metapt.twostage.replicates import pair

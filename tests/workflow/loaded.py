@@ -16,8 +16,8 @@ for library in (matplotlib, pandas, torch):  # imported once for all jobs
 
 
 def repeat(record: Path, into: Path) -> int:
-    from metapt.execute import execute
-    from metapt.jobs import Job
+    from metapt.engine.execute import execute
+    from metapt.engine.jobs import Job
 
     found = json.loads(record.read_text())
     config = found["config"] | ({"checkpoint": str(into / "state.pt")} if "checkpoint" in found["config"] else {})

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from metapt.cli import main
+from metapt.engine.registry import DOMAINS
 from metapt.evaluation import metrics
 from metapt.evaluation.experiment import SUMMARY
-from metapt.registry import DOMAINS
 from metapt.twostage.quantities import FT_TIME
 
 from .conftest import (

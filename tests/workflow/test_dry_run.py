@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from metapt.config import load
-from metapt.jobs import Job
-from metapt.plan import planned
+from metapt.engine.config import load
+from metapt.engine.jobs import Job
+from metapt.engine.plan import planned
 
 from .conftest import ROOT, TINY, snakemake
 

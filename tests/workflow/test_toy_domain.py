@@ -30,7 +30,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for part in ("src", "workflow"):
         shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(TOY, folder / "src/metapt/domains/noise", ignore=shutil.ignore_patterns("__pycache__"))
-    registry = folder / "src/metapt/registry.py"
+    registry = folder / "src/metapt/engine/registry.py"
     lines = registry.read_text(encoding="utf-8").replace('    "ppi",\n', '    "ppi",\n    "noise",\n')
     registry.write_text(lines, encoding="utf-8")
     (folder / "toy.yaml").write_text(CONFIG, encoding="utf-8")

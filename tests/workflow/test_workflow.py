@@ -13,9 +13,9 @@ import pytest
 import torch
 import yaml
 
-from metapt import records
-from metapt.config import validate
-from metapt.digest import PACKAGE
+from metapt.engine import records
+from metapt.engine.config import validate
+from metapt.engine.digest import PACKAGE
 from metapt.files import sha256
 
 from .conftest import NOTHING, ROOT, edited, snakemake

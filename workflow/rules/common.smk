@@ -16,11 +16,11 @@ from metapt.errors import ConfigError, MissingPackage, with_extra
 
 try:
     with with_extra("the workflow"):
-        from metapt.config import load
-        from metapt.plan import planned
-        from metapt.records import stale
-        from metapt.registry import DOMAINS, domain
-        from metapt.remaining import Remaining, left
+        from metapt.engine.config import load
+        from metapt.engine.plan import planned
+        from metapt.engine.records import stale
+        from metapt.engine.registry import DOMAINS, domain
+        from metapt.engine.remaining import Remaining, left
     # Read again, strictly: Snakemake accepts a key that is there twice, and takes the last one.
     CONFIG = load([Path(path) for path in workflow.configfiles], workflow.config_settings.config)
     PLAN = planned(CONFIG)

@@ -8,8 +8,8 @@ asked = snakemake  # noqa: F821  (Snakemake defines it)
 # In a conda environment of the job's own (--sdm conda) metapt itself is not installed.
 sys.path.append(str(Path(asked.scriptdir).parents[1] / "src"))
 
-from metapt.execute import execute  # noqa: E402
-from metapt.jobs import Job  # noqa: E402
+from metapt.engine.execute import execute  # noqa: E402
+from metapt.engine.jobs import Job  # noqa: E402
 
 
 def paths(files):

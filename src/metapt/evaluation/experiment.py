@@ -9,13 +9,13 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from metapt.engine.jobs import Job
 from metapt.evaluation import figures, metrics
 from metapt.evaluation.comparisons import STAND_IN, Comparison, judge
 from metapt.evaluation.differences import compared, differences
 from metapt.evaluation.results import Results
 from metapt.evaluation.tables import Tables, write_blocks
 from metapt.files import atomic_path
-from metapt.jobs import Job
 from metapt.machine import Machine
 from metapt.sections import ExperimentSection, SummarySettings
 

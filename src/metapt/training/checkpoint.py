@@ -24,8 +24,8 @@ from uuid import uuid4
 
 import torch
 
-from metapt import records
-from metapt.digest import code_digest
+from metapt.engine import records
+from metapt.engine.digest import code_digest
 from metapt.errors import ConfigError, DataError
 from metapt.files import atomic_path, regular
 from metapt.training import measure

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import torch
 
-from metapt import process_memory
+from metapt.engine import process_memory
 
 
 class Measured:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from metapt.jobs import Files, Job, Jobs
+from metapt.engine.jobs import Files, Job, Jobs
 from metapt.sections import DomainSection, JobSettings, seed_numbers
 from metapt.twostage.arms import changed, sharing
 

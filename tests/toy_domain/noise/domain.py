@@ -5,7 +5,7 @@ from __future__ import annotations
 from metapt.domains.noise.config import NoiseSettings
 from metapt.domains.noise.jobs import PREPARED, RAW, NoiseJobs
 
-from metapt.domain import Domain, discover
+from metapt.engine.domain import Domain, discover
 
 DOMAIN = Domain(
     name="noise",

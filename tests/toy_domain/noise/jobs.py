@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from metapt.domains.noise.config import NoisePretrainSettings, NoiseSettings
 
-from metapt.jobs import Job, Jobs
+from metapt.engine.jobs import Job, Jobs
 from metapt.sections import JobSettings
 from metapt.twostage.stages import FinetuneSettings
 

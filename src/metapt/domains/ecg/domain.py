@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from metapt.domain import Domain, discover
 from metapt.domains.ecg.config import EcgSettings
 from metapt.domains.ecg.jobs import PREPARED, RAW, EcgJobs
+from metapt.engine.domain import Domain, discover
 
 DOMAIN = Domain(
     name="ecg",

@@ -6,7 +6,7 @@ from typing import Any
 
 from metapt.domains.ecg.config import Arm, BestOf, EcgMeta, EcgPretraining, EcgSettings, Simclr, resolved, sees_labels
 from metapt.domains.ecg.stages import EcgFinetuneSettings, EcgPretrainSettings
-from metapt.jobs import Job
+from metapt.engine.jobs import Job
 from metapt.sections import JobSettings, plain
 from metapt.twostage.arms import pretrain_part, to_pretrain
 from metapt.twostage.jobs import TwoStageJobs, Work

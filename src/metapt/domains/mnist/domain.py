@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from metapt.domain import Domain, discover
 from metapt.domains.mnist.config import MnistSettings
 from metapt.domains.mnist.jobs import PREPARED, SIMULATED, MnistJobs
+from metapt.engine.domain import Domain, discover
 
 DOMAIN = Domain(
     name="mnist",

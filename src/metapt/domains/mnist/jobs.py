@@ -6,7 +6,7 @@ import math
 
 from metapt.domains.mnist.config import ArmSettings, BpttStudy, ExampleWeighting, LearnedRotation, MnistSettings, Study
 from metapt.domains.mnist.data import FILES, TRAIN_IMAGES
-from metapt.jobs import Job, Jobs
+from metapt.engine.jobs import Job, Jobs
 from metapt.sections import JobSettings, seed_numbers
 
 PREPARED = {"data": "images.pt"}

@@ -18,7 +18,7 @@ from metapt.domains.ppi.config import (
 from metapt.domains.ppi.data.sources import ARCHIVE, names, string_of
 from metapt.domains.ppi.settings import finetune_setting, pretrain_setting
 from metapt.domains.ppi.stages import PpiFinetuneSettings, PpiPrepareSettings, PpiPretrainSettings
-from metapt.jobs import Job
+from metapt.engine.jobs import Job
 from metapt.twostage.arms import pretrain_part, to_pretrain
 from metapt.twostage.jobs import TwoStageJobs, Work
 

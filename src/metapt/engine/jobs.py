@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from metapt.digest import code_digest
+from metapt.engine.digest import code_digest
 from metapt.sections import DomainSection, JobSettings, ResumableSettings, SimulateSettings, plain
 
 Json = dict[str, Any]
@@ -30,7 +30,7 @@ class Job:
     config: Json = field(default_factory=dict)  # sorted dictionaries, lists and scalars
     inputs: Files = field(default_factory=dict)  # paths by name
     outputs: Files = field(default_factory=dict)  # paths by name, without the record
-    record: str = ""  # path of its `run.json`, see `metapt.records`
+    record: str = ""  # path of its `run.json`, see `metapt.engine.records`
     log: str = ""  # path of its log
     threads: int = 1  # CPU threads
     alone: bool = False  # whether no other job may run at the same time, because its time is a result

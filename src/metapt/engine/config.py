@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import AfterValidator, Field, ValidationError, create_model, model_validator
 from pydantic_core import ErrorDetails
 
-from metapt.config_files import Places, merge, read
+from metapt.engine.config_files import Places, merge, read
+from metapt.engine.registry import DOMAINS, domain
+from metapt.engine.schema import Json, below, choices, dereferenced, either, of_same_kind, sections
 from metapt.errors import ConfigError
-from metapt.registry import DOMAINS, domain
-from metapt.schema import Json, below, choices, dereferenced, either, of_same_kind, sections
 from metapt.sections import NAME, OWN_KEYS, DomainSection, ExperimentSection, Section
 
 
@@ -94,7 +94,7 @@ SCHEMA = dereferenced(Config.model_json_schema())
 def load(paths: Sequence[Path], changes: Mapping[str, Any] | None = None) -> Config:
     """Return the config that files describe, each merged into the ones before it, then with `changes`.
 
-    Raises ConfigError as `metapt.config_files.read` and `validate`; each sentence begins with file and line.
+    Raises ConfigError as `metapt.engine.config_files.read` and `validate`; each sentence begins with file and line.
     """
     return validate(*read(paths, changes))
 

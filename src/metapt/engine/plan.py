@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from metapt.config import Config, did_you_mean, experiments
-from metapt.config_files import read_one
+from metapt.engine.config import Config, did_you_mean, experiments
+from metapt.engine.config_files import read_one
+from metapt.engine.jobs import Job, Place
+from metapt.engine.registry import DOMAINS, domain
 from metapt.errors import ConfigError
-from metapt.jobs import Job, Place
-from metapt.registry import DOMAINS, domain
 from metapt.sections import CollectSettings, PageDomain, PageExperiment, PageSettings, plain
 
 SOURCES = Path(__file__).with_name("sources.yaml")

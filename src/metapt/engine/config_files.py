@@ -11,10 +11,10 @@ from typing import Any
 
 import yaml
 
+from metapt.engine.schema import TAGS
 from metapt.errors import ConfigError, MetaptError
 from metapt.files import regular
 from metapt.machine import find_caches
-from metapt.schema import TAGS
 
 Keys = tuple[str, ...]
 Places = dict[Keys, str]

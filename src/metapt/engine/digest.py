@@ -19,22 +19,22 @@ from typing import Any, NamedTuple
 
 from metapt.files import reading
 
-PACKAGE = Path(__file__).parent
+PACKAGE = Path(__file__).parents[1]
 
 MODELS = "models of the config, whose values are parameters of the jobs; what else they define counts where it is used"
 EXCLUDED = {
-    "config": MODELS,
+    "engine.config": MODELS,
     "sections": MODELS,
     "twostage.stages": MODELS,
     "domains.*.config": MODELS,
     "domains.*.stages": MODELS,
-    "jobs": "which jobs there are and where their files lie; what a job gets is among its parameters",
-    "twostage.jobs": "as jobs",
-    "domains.*.jobs": "as jobs",
+    "engine.jobs": "which jobs there are and where their files lie; what a job gets is among its parameters",
+    "twostage.jobs": "as engine.jobs",
+    "domains.*.jobs": "as engine.jobs",
     "errors": "what people read when a job ends without numbers",
     "files": "writes what it is given, whole or not at all",
-    "records": "as files",
-    "digest": "what computes this digest",
+    "engine.records": "as files",
+    "engine.digest": "what computes this digest",
     "training.interruption": "when a job ends early",
     "training.progress": "progress bars, and time limits that jobs have among their settings",
 }

@@ -1,8 +1,8 @@
 """How long the jobs of a config will take, and what memory and disk they need: `metapt estimate`.
 
-One training of each kind runs on data of the real shapes, in a process of its own (`python -m metapt.estimate`), where
-each loop takes a few of its steps. The others of the kind, which differ from it in seeds, learning rates and the like,
-are taken to need the same. The jobs know nothing of it: `Loops` replaces what their loops count by.
+One training of each kind runs on data of the real shapes, in a process of its own (`python -m metapt.engine.estimate`),
+where each loop takes a few of its steps. The others of the kind, which differ from it in seeds, learning rates and the
+like, are taken to need the same. The jobs know nothing of it: `Loops` replaces what their loops count by.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from typing import Any
 
 import pandas as pd
 
-from metapt import process_memory, records
+from metapt.engine import process_memory, records
+from metapt.engine.execute import execute
+from metapt.engine.jobs import Files, Job
+from metapt.engine.plan import Plan
 from metapt.errors import MachineError
 from metapt.evaluation.tables import markdown
-from metapt.execute import execute
 from metapt.files import readable
-from metapt.jobs import Files, Job
 from metapt.machine import THREAD_VARIABLES
-from metapt.plan import Plan
 
 NO_MATTER = re.compile(
     r"arm|seed|checkpoint|setting|meta_size|split|initial|mean|(\w+_)?lr|l2|step_size|meta_optimizer|meta_settings"
@@ -183,7 +183,8 @@ def measure(job: Job, inputs: Files, folder: Path, device: str, allowance: float
     trial = replace(job, config=config, inputs=inputs, outputs=outputs, record=f"{folder}/run.json", log="")
     folder.mkdir(parents=True, exist_ok=True)
     request = json.dumps([asdict(trial), device, allowance, share])
-    command, threads = [sys.executable, "-m", "metapt.estimate"], dict.fromkeys(THREAD_VARIABLES, str(job.threads))
+    command = [sys.executable, "-m", "metapt.engine.estimate"]
+    threads = dict.fromkeys(THREAD_VARIABLES, str(job.threads))
     done = subprocess.run(command, input=request, capture_output=True, text=True, env=os.environ | threads)
     if done.returncode:
         last = (done.stderr.strip().splitlines() or [f"status {done.returncode}, as where memory is short"])[-1]

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable
 from statistics import fmean
 
-from metapt.jobs import Job
+from metapt.engine.jobs import Job
 
 
 class Remaining:

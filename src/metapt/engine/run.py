@@ -12,15 +12,15 @@ from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from metapt import records
-from metapt.config import did_you_mean, load
+from metapt.engine import records
+from metapt.engine.config import did_you_mean, load
+from metapt.engine.execute import execute
+from metapt.engine.jobs import Job
+from metapt.engine.plan import Plan, planned
+from metapt.engine.registry import DOMAINS, domain
+from metapt.engine.remaining import Remaining, duration
 from metapt.errors import ConfigError, DataError
-from metapt.execute import execute
 from metapt.files import sha256
-from metapt.jobs import Job
-from metapt.plan import Plan, planned
-from metapt.registry import DOMAINS, domain
-from metapt.remaining import Remaining, duration
 from metapt.training.interruption import passed_on, told_to_end
 
 
@@ -29,7 +29,7 @@ def run(
 ) -> int:
     """Run the jobs of a config, except those whose records are up to date.
 
-    Raises ConfigError as `metapt.config.load`, and if no job of the config makes a target.
+    Raises ConfigError as `metapt.engine.config.load`, and if no job of the config makes a target.
 
     SIGTERM and SIGUSR1 are passed on to the jobs that run, which end as `execute` says, and no other job begins.
 

@@ -24,10 +24,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from metapt import process_memory, records
+from metapt.engine import process_memory, records
+from metapt.engine.jobs import Job, Json
 from metapt.errors import ConfigError, DataError, MachineError, MetaptError, redacted, with_extra
 from metapt.files import sha256
-from metapt.jobs import Job, Json
 from metapt.machine import THREAD_VARIABLES, Machine, find_caches, machine_name
 from metapt.training.interruption import noticed
 
@@ -47,7 +47,7 @@ def execute(
 ) -> int:
     """Run a job, log it to `job.log` and stderr, and write its record.
 
-    Inputs must be what their producers left, according to the records beside them (see `metapt.records`).
+    Inputs must be what their producers left, according to the records beside them (see `metapt.engine.records`).
 
     On SIGTERM or SIGUSR1 a job with a checkpoint saves it and ends with status 1, so that a scheduler can make a second
     attempt; any other job ends at once.

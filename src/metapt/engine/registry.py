@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from importlib import import_module
 
-from metapt.domain import Domain
+from metapt.engine.domain import Domain
 
 DOMAINS = (
     "mnist",

@@ -11,8 +11,8 @@ from typing import Any
 
 from pydantic import Field, create_model
 
+from metapt.engine.jobs import Job, Jobs
 from metapt.evaluation.experiment import SUMMARY, Experiment, Needs
-from metapt.jobs import Job, Jobs
 from metapt.sections import DomainSection, SummarySettings, plain
 
 
