@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from metapt.domains.ecg.config import Arm, BestOf, EcgMeta, EcgPretraining, EcgSettings, Simclr, resolved, sees_labels
+from metapt.domains.ecg.config import (
+    Arm,
+    BestOf,
+    EcgMeta,
+    EcgPretraining,
+    EcgSettings,
+    NoPretraining,
+    Simclr,
+    resolved,
+    sees_labels,
+)
 from metapt.domains.ecg.stages import EcgFinetuneSettings, EcgPretrainSettings
 from metapt.engine.jobs import Job
 from metapt.sections import JobSettings, plain
@@ -114,7 +124,7 @@ class EcgJobs(TwoStageJobs[EcgSettings, Arm]):
 
     def _pretrain_minutes(self, arm: Arm, pretrain: EcgPretraining) -> int:
         """Return the time limit of a PT run: two views of each ECG, and meta-updates, which get at least as long."""
-        ecgs = pretrain.epochs * (pretrain.signals or _RECORDS)
+        ecgs = 0 if isinstance(arm, NoPretraining) else pretrain.epochs * (pretrain.signals or _RECORDS)
         updates = 0
         if isinstance(arm, EcgMeta):
             each = arm.accumulate * (arm.passes * 2 * pretrain.batch_size + arm.batch_size * (arm.folds or 2))

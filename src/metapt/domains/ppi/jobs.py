@@ -151,7 +151,7 @@ class PpiJobs(TwoStageJobs[PpiSettings, Arm]):
 
     def _pretrain_minutes(self, arm: Arm, pretrain: PpiPretraining) -> int:
         """Return the time limit in minutes of a PT run."""
-        graphs = pretrain.epochs * self._graphs()
+        graphs = pretrain.epochs * self._graphs() if self.has_encoder(arm) else 0
         passes = 2.0 * graphs
         if isinstance(arm, PpiMeta):
             updates = graphs / (pretrain.batch_size * arm.pretrain_steps)
