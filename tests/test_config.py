@@ -135,6 +135,14 @@ WRONG: list[tuple[str, int | None, str]] = [
         "ppi: {full_access: {}, arms: {meta: {pretrain_lr: 0.1}}}", 1,
         "ppi: arms.meta.controls.graph_supervised-slow: the two differ in pretrain_lr; legal: arms that are equal in",
     ),
+    (
+        "ppi: {full_access: {}, arms: {graph_supervised: {tasks: related}}}", 1,
+        "ppi: arms.meta.controls.graph_supervised: the two differ in tasks; legal: ",
+    ),
+    (
+        "ppi: {full_access: {}, arms: {cotrain: {pretrain: {epochs: 1}}}}", 1,
+        "ppi: arms.graph_supervised.controls.cotrain: the two differ in pretrain; legal: ",
+    ),
     ("ecg: {cost: {arms: [mata]}}", 1, "ecg: cost names the arm 'mata', which is not in arms; legal: no_pt, simclr"),
 ]  # fmt: skip
 
