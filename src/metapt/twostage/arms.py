@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 from pydantic import Field, PlainSerializer
 
-from metapt.sections import OWN_KEYS, ArmSection, Section, key, plain
+from metapt.sections import OWN_KEYS, ArmSection, DomainSection, Section, key, plain
 
 S = TypeVar("S", bound=Section)
 
@@ -119,20 +119,23 @@ def differing(arm: Section, control: Section) -> set[str]:
     return {key for key, value in others.items() if value != ours.get(key)} - {"method", *OWN_KEYS}
 
 
-def check_controls(names: Iterable[str], arms: Mapping[str, ComparedArm], known: Collection[str]) -> None:
-    """Check the arms `names` that an experiment compares; `arms` have what they take from other arms.
+def check_controls(settings: DomainSection, arms: Mapping[str, ComparedArm], defaults: Collection[str]) -> None:
+    """Check the controls of the arms that each experiment of a domain compares.
 
-    Raises ValueError if a control is not among the `known` arms, or if an arm and a control that is among `names`
-    differ in more than the claim is about.
+    `arms` have what they take from other arms; a default arm that the config leaves out is no control. Raises
+    ValueError if a control is no arm, or if an arm and a control of one experiment differ in more than the claim is
+    about.
     """
-    for name in names:
-        for control, about in controls_of(arms[name]).items():
-            place = f"arms.{name}.controls.{control}"
-            if control not in known:
-                raise ValueError(f"{place} is no arm; legal: {', '.join(known)}")
-            further = differing(arms[name], arms[control]) - set(about) if control in arms else set()
-            if further:
-                raise ValueError(
-                    f"{place}: the two differ in {', '.join(sorted(further))}; legal: arms that are equal in it, its "
-                    "keys in the list, if the claim is about them, or no value, which takes the control away"
-                )
+    for _, section in settings.experiments():
+        compared = [name for name in section.arm_names() if name in arms]
+        for name in compared:
+            for control, about in controls_of(arms[name]).items():
+                place = f"arms.{name}.controls.{control}"
+                if control not in arms and control not in defaults:
+                    raise ValueError(f"{place} is no arm; legal: {', '.join(dict.fromkeys([*defaults, *arms]))}")
+                further = differing(arms[name], arms[control]) - set(about) if control in compared else set()
+                if further:
+                    raise ValueError(
+                        f"{place}: the two differ in {', '.join(sorted(further))}; legal: arms that are equal in it, "
+                        "its keys in the list, if the claim is about them, or no value, which takes the control away"
+                    )

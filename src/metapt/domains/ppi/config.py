@@ -350,10 +350,7 @@ class PpiSettings(DomainSection):
 
     @model_validator(mode="after")
     def _controls_fit(self) -> PpiSettings:
-        arms = {name: resolved(arm, self.arms) for name, arm in self.arms.items()}
-        for _, section in self.experiments():
-            names = [name for name in section.arm_names() if name in arms]
-            check_controls(names, {name: arms[name] for name in names}, {**ARMS, **self.arms})
+        check_controls(self, {name: resolved(arm, self.arms) for name, arm in self.arms.items()}, ARMS)
         return self
 
 
