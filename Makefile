@@ -1,7 +1,7 @@
 # make            install, run the tour (config/config.yaml), write the report, print what came out
 # make planted    the same for more experiments of each domain, small, on data without a download
 # make paper      the same for the paper's config
-# make test       install, run the tests that are quick;  make test-all: all tests;  make lint: style and types
+# make test       install, run the quick tests (tests/unit, tests/contract); make test-all: all tests; make lint: style and types
 # make test-slurm start a SLURM of one node on this machine (root; Debian's slurm-wlm and munge), run the tests that need it, end it
 # make site       build the documentation as a site into site/; make dist: build the packages into dist/ and check them
 # make clean      remove what was installed and cached; results/ and data/ stay
@@ -36,7 +36,7 @@ planted paper:
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses $(CORES) --dist loadfile
 
 test: $(INSTALLED)
-	$(PYTEST) -m "not slow" --hypothesis-profile quick
+	$(PYTEST) tests/unit tests/contract src -m "not slow" --hypothesis-profile quick
 
 # What the target test leaves out, or tries few examples of.
 test-slow: $(INSTALLED)
@@ -49,8 +49,8 @@ test-all: test test-slow
 test-slurm: $(INSTALLED)
 	@$(BIN)/python -c 'import snakemake_executor_plugin_slurm' 2>/dev/null || \
 	$(BIN)/python -m pip install --constraint constraints.txt --editable '.[workflow,dev,slurm]'
-	@folder=$$(mktemp -d) && trap "tests/slurm/single_node.sh down $$folder; rm -rf $$folder" EXIT && \
-	tests/slurm/single_node.sh up $$folder && $(BIN)/pytest --numprocesses 4 --durations=7 tests/slurm/test_slurm.py
+	@folder=$$(mktemp -d) && trap "tests/system/slurm/single_node.sh down $$folder; rm -rf $$folder" EXIT && \
+	tests/system/slurm/single_node.sh up $$folder && $(BIN)/pytest --numprocesses 4 --durations=7 tests/system/slurm/test_slurm.py
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check

@@ -1,0 +1,226 @@
+"""The command `metapt`, except `metapt run`, which `test_execute.py` tests."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from metapt.cli import main
+from metapt.engine.config import Data, load
+
+ROOT = Path(__file__).parents[2]
+TINY = str(ROOT / "tests/system/workflow/tiny.yaml")
+
+
+def test_check_says_what_would_run_and_where_results_go(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    overlay = tmp_path / "overlay.yaml"
+    results = tmp_path / "results"
+    places = f"results: {results}\ndata: {{folder: {tmp_path}/raw}}\n"
+    overlay.write_text(f"{places}mnist: {{rotation_mean: {{arms: {{k5: {{extends: meta}}}}}}}}")
+    assert main(["check", TINY, str(overlay)]) == 0
+    jobs = "9 (1 simulate, 1 prepare, 4 study, 1 summarise, 1 collect, 1 page)"
+    assert capsys.readouterr().out.splitlines() == [
+        f"valid: {TINY} {overlay}, experiments: 1",
+        f"jobs: {jobs}",
+        f"to run: {jobs}",
+        f"hours: metapt estimate --configfile {TINY} {overlay}",
+        f"results: {results}",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (None, "can't be read: No such file or directory."),
+        ("a: [", "is not YAML: "),
+        ("just words", "must be a section (keys with values)"),
+        ("results: x\nmnits: {}", "config.yaml, line 2: mnits is not a key of the config (did you mean 'mnist'?)"),
+        ("results: x", "the config has no experiment: add one"),
+    ],
+)
+def test_check_says_what_is_wrong(
+    content: str | None, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "config.yaml"
+    if content is not None:
+        config.write_text(content)
+    assert main(["check", str(config)]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert sentence in error
+    assert error.count("\n") == 1
+
+
+OVERLAY = "mnist: {rotation_mean: {arms: {k5: {extends: meta, unroll_steps: 5}}}}"
+
+
+@pytest.mark.parametrize("command", ["check", "estimate"])
+def test_an_overlay_alone_names_the_base(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    overlay = tmp_path / "k5.yaml"
+    overlay.write_text(OVERLAY)
+    assert main([command, *(["--configfile"] if command == "estimate" else []), str(overlay)]) == 1
+    error = capsys.readouterr().err
+    assert f"error: {overlay} does not say where results go (`results`)" in error
+    assert f"`--configfile config/config.yaml {overlay}`" in error
+
+
+def test_an_error_names_the_file_and_line_that_it_comes_from(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.yaml").write_text("results: x\nmnist:\n  rotation_mean:\n    epochs: 0\n    replicates: 0\n")
+    (tmp_path / "b.yaml").write_text("mnist:\n  rotation_mean: {epochs: -1, arms: {k5: {extends: mata}}}\n")
+    (tmp_path / "c.yaml").write_text("mnist:\n\n  rotation_mean: {epochs: -1}\n")
+    assert main(["check", str(tmp_path / "a.yaml"), str(tmp_path / "b.yaml")]) == 1
+    assert f"{tmp_path}/b.yaml, line 2: mnist.rotation_mean.arms.k5.extends is 'mata'" in capsys.readouterr().err
+    assert main(["check", str(tmp_path / "a.yaml"), str(tmp_path / "c.yaml")]) == 1
+    assert capsys.readouterr().err.splitlines() == [
+        (f"error: {tmp_path}/c.yaml, line 3: mnist.rotation_mean.epochs is -1, but must be a whole number ≥ 1."),
+        (
+            f"{tmp_path}/a.yaml, line 5: mnist.rotation_mean.replicates is 0, "
+            "but must be a whole number ≥ 1 or a non-empty list [a whole number from 0 to 999999999, …]."
+        ),
+    ]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_a_config_of_any_editor_is_read(
+    encoding: str, newline: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text("results: é\nmnist:\n  rotation_mean: {}\n", encoding=encoding, newline=newline)
+    assert main(["check", str(path)]) == 0
+    assert capsys.readouterr().out.endswith("results: é\n")
+
+
+def test_tables_of_runs_are_joined(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    line = "e,d,p,FT,{},{},{},0,{},{}".format
+    for seed in (4, 9):
+        rows = [line(name, x, seed, x + seed, x + seed) for x, name in enumerate(("reference", "a", "b"))]
+        head = "experiment,domain,problem,evaluation,setting,x,pretrain_seed,finetune_seed,validation,test"
+        (tmp_path / f"{seed}.csv").write_text("\n".join([head, *rows, ""]))
+    drawn = ["--figure", str(tmp_path / "both.png")]
+    assert main(["headroom", str(tmp_path / "4.csv"), str(tmp_path / "9.csv"), *drawn]) == 0
+    assert {path.name for path in tmp_path.glob("both*")} == {"both.png", "both.svg"}
+    printed = capsys.readouterr().out
+    assert "| p " in printed
+    assert "gains 2 points (no interval with two PT seeds) on the other half; the best of 2 gains 2 on" in printed
+    assert main(["headroom", str(tmp_path / "4.csv")]) == 1
+    assert "p, FT has 1 PT seed; a headroom needs at least two." in capsys.readouterr().err
+
+
+def test_the_home_is_expanded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    path = tmp_path / "config.yaml"
+    path.write_text("results: ~/results/\ndata: {folder: ~/raw, mirrors: [~/mirror]}\nmnist: {rotation_mean: {}}")
+    assert main(["check", str(path)]) == 0
+    assert capsys.readouterr().out.endswith(f"results: {tmp_path}/results\n")
+    assert load([path]).data == Data(folder=f"{tmp_path}/raw", mirrors=[f"{tmp_path}/mirror"])
+
+
+def test_merge_keys_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(
+        "results: x\nmnist:\n  rotation_mean: &a {epochs: 3, replicates: 2}\n  rotation_mean_std: {<<: *a, epochs: 4}\n"
+    )
+    found = load([path]).mnist
+    assert found is not None
+    assert found.rotation_mean_std is not None
+    assert (found.rotation_mean_std.epochs, found.rotation_mean_std.replicates) == (4, 2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ([], "name what to run: a config (--configfile CONFIG.yaml), or a run.json and a folder (--into DIR)."),
+        (["a", "b", "--into", "x"], "--into repeats the run of one run.json: name that file, and no --configfile."),
+        (["a", "--into", "x", "--threads", "0"], "--threads is 0, but must be at least 1."),
+        (["a", "--configfile", TINY, "--jobs", "0"], "--jobs is 0, but must be at least 1."),
+        (
+            ["mnist_bptl", "--configfile", TINY],
+            "mnist_bptl is no target (did you mean 'mnist_bptt'?): name a file, a domain or an ex",
+        ),
+        (["mnist_bptt", "--configfile", TINY], "mnist_bptt is not in the config: add `bptt: {}` to the section mnist"),
+        (["results/tiny/x", "--configfile", TINY], "no job of this config makes the file results/tiny/x"),
+    ],
+)
+def test_run_says_what_it_cannot_run(
+    arguments: list[str], sentence: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(ROOT)
+    assert main(["run", *arguments]) == 1
+    assert f"error: {sentence}" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_run_runs_what_is_not_up_to_date_and_stops_at_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    data = "results/tiny/mnist/data/digits/images.pt"
+    for expected in (
+        ("data/raw/mnist-digits/train-images-idx3-ubyte.gz is not there", f"{data} is not there"),
+        ("up to date",) * 2,
+    ):
+        assert main(["run", data, "--configfile", TINY]) == 0
+        lines = [re.sub(r" \(\d+ s left\)$", "", line) for line in capfd.readouterr().out.splitlines()]
+        assert lines == [
+            f"{n}/2 {name}: {why}"
+            for n, name, why in zip((1, 2), ("raw/mnist-digits", "mnist/data/digits"), expected, strict=True)
+        ]
+    raw = tmp_path / "data/raw/mnist-digits/train-labels-idx1-ubyte.gz"
+    raw.write_bytes(raw.read_bytes()[:-9])
+    (tmp_path / data).unlink()
+    assert main(["run", "mnist", "--configfile", TINY]) == 1
+    printed = capfd.readouterr()
+    assert [line.split(": ")[0] for line in printed.out.splitlines()] == [
+        "1/6 raw/mnist-digits",
+        "2/6 mnist/data/digits",
+    ]
+    assert "train-labels-idx1-ubyte.gz is not what its job left" in printed.err
+    assert "error: mnist/data/digits has failed; its log is results/tiny/mnist/data/digits/log.txt" in printed.err
+
+
+def test_docs_are_generated_once_and_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config").mkdir()
+    before, after = "# Title\n\n<!-- keys: generated by `metapt docs` -->", "<!-- end of keys -->\nThe end.\n"
+    readme = tmp_path / "config" / "README.md"
+    readme.write_text(f"{before}\nstale words\n{after}")
+    monkeypatch.chdir(tmp_path)
+    assert main(["docs", "--check"]) == 1
+    assert (
+        "not up to date: config/README.md, workflow/schemas/config.schema.json; run `metapt docs`"
+        in capsys.readouterr().err
+    )
+    assert main(["docs"]) == 0
+    assert main(["docs", "--check"]) == 0
+    text = readme.read_text()
+    assert text.startswith(before)
+    assert "| `require_gpu` |" in text
+    assert "stale words" not in text
+    assert text.endswith(after)
+    readme.write_text("# Title\n")
+    assert main(["docs"]) == 1
+    assert "has lost the lines" in capsys.readouterr().err
+
+
+def test_docs_outside_the_project(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["docs"]) == 1
+    assert "config/README.md is not there; run this in the project's folder." in capsys.readouterr().err
+
+
+def test_the_command_does_not_wait_for_torch() -> None:
+    code = "import sys; from metapt.cli import main; main(sys.argv[1:]); print('torch' in sys.modules)"
+    command = [sys.executable, "-c", code, "check", str(ROOT / "config" / "paper.yaml")]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.endswith("False\n")

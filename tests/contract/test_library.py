@@ -1,0 +1,187 @@
+"""The library needs torch, NumPy and SciPy only; what needs more says so in one sentence."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import metapt
+
+ROOT = Path(__file__).parents[2]
+CONSTRAINTS = ROOT / "constraints.txt"
+EXAMPLE = ROOT / "examples" / "noise_levels.py"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+BLOCKED = """
+import sys
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {names!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Blocked())
+"""
+OTHERS = {
+    "httpx": "httpx", "jinja2": "jinja2", "matplotlib": "matplotlib", "pandas": "pandas", "pydantic": "pydantic",
+    "pyyaml": "yaml", "scikit-learn": "sklearn", "snakemake": "snakemake",
+    "torch-geometric": "torch_geometric", "tqdm": "tqdm", "wfdb": "wfdb",
+}  # fmt: skip
+"""Packages of the extra `workflow`, and the names by which they are imported."""
+
+
+def without_the_extra(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run Python code where the packages of the extra `workflow` can't be imported."""
+    command = [sys.executable, "-c", BLOCKED.format(names={*OTHERS.values()}) + code, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+
+
+def named(requirements: list[str]) -> set[str]:
+    return {re.split(r"[\[<>=]", each)[0] for each in requirements}
+
+
+def test_the_package_itself_requires_torch_numpy_and_scipy() -> None:
+    assert named(PROJECT["dependencies"]) == {"torch", "numpy", "scipy"}
+    assert named(PROJECT["optional-dependencies"]["workflow"]) == {*OTHERS}
+
+
+def test_the_library_imports_nothing_else() -> None:
+    modules = ["metapt.hypergrad", *(f"metapt.{place}" for place in metapt._PLACES.values())]
+    modules += [
+        f"metapt.{package}.{path.stem}"
+        for package in ("hypergrad", "hypergrad.layers", "training")
+        for path in sorted((ROOT / "src" / "metapt" / package.replace(".", "/")).glob("*.py"))
+    ]
+    done = without_the_extra(f"import {', '.join(modules)}")
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_example_runs_with_nothing_else(tmp_path: Path) -> None:
+    short = EXAMPLE.read_text(encoding="utf-8").replace("MetaSettings(200, 5, 40,", "MetaSettings(5, 2, 1,")
+    (tmp_path / "short.py").write_text(short, encoding="utf-8")
+    done = without_the_extra("import runpy; runpy.run_path(sys.argv[1])", str(tmp_path / "short.py"))
+    assert done.returncode == 0, done.stderr
+    assert "Learned noise" in done.stdout
+
+
+def test_a_headroom_is_measured_and_kept_with_nothing_else(tmp_path: Path) -> None:
+    code = """
+import torch
+from torch import nn
+import metapt
+
+encoder, head = nn.Linear(2, 2), nn.Linear(2, 1)
+
+def pretrain_loss(encoder, head, meta, batch):
+    return ((head(encoder(batch)) - meta["target"]) ** 2).mean()
+
+def finetune_loss(head, features, batch):
+    return features.sum()
+
+problem = metapt.ModuleProblem(
+    encoder, head, nn.Linear(2, 1), pretrain_loss=pretrain_loss, finetune_loss=finetune_loss
+)
+data = [torch.ones(3, 2)]
+found = metapt.headroom(
+    problem,
+    batches=lambda seed: metapt.LoaderBatches(pretrain=data, train=data, validation=[torch.zeros(3, 2)], seed=seed),
+    pretrained=lambda seed: problem.pretrained,
+    draw=lambda random: {"target": torch.randn((), generator=random)},
+    evaluate=lambda pretrained, seed: float(pretrained.encoder["weight"].sum()) + 0.01 * seed,
+    reference={"target": torch.tensor(0.0)},
+    steps=5,
+    optimizer=metapt.OptimizerSpec("SGD", {"lr": 0.1}),
+    settings=6,
+    seeds=3,
+)
+print(found)
+found.to_csv(sys.argv[1])
+"""
+    done = without_the_extra(code, str(tmp_path / "table.csv"))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("settings explain ")
+    assert done.stdout.count("\n") <= 12
+    assert len((tmp_path / "table.csv").read_text().splitlines()) == 1 + 7 * 3
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "from metapt.cli import main; sys.exit(main(['check', 'config/config.yaml']))",
+        "from metapt.cli import main; sys.exit(main(['run', '--configfile', 'config/config.yaml']))",
+        "from metapt.cli import main; sys.exit(main(['estimate', '--configfile', 'config/config.yaml']))",
+        "from metapt.cli import main; sys.exit(main(['docs', '--check']))",
+        "from metapt.cli import main; sys.exit(main(['summary', 'results']))",
+        "from metapt.cli import main; sys.exit(main(['headroom', 'table.csv']))",
+    ],
+)
+def test_what_needs_the_extra_says_so_in_one_sentence(code: str) -> None:
+    done = without_the_extra(code)
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert re.search(r"needs the package '\w+', which is not installed: pip install 'metapt\[workflow\]'$", last), last
+    assert done.stderr.count("\n") == 1
+
+
+def test_public_names_are_listed_where_they_are_and_for_type_checkers() -> None:
+    assert {*metapt.__all__} == {*metapt._PLACES}
+    tree = ast.parse(Path(metapt.__file__).read_text(encoding="utf-8"))
+    shown = {
+        alias.name: node.module
+        for block in tree.body
+        if isinstance(block, ast.If)
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert shown == {name: f"metapt.{place}" for name, place in metapt._PLACES.items()}
+    for name in metapt.__all__:
+        assert getattr(metapt, name).__module__ == shown[name]
+    package = importlib.import_module("metapt.hypergrad")
+    assert all(hasattr(package, name) for name in package.__all__)
+    assert (Path(metapt.__file__).parent / "py.typed").is_file()
+
+
+def test_a_problem_takes_at_most_30_lines() -> None:
+    lines = [line.strip() for line in EXAMPLE.read_text(encoding="utf-8").splitlines()]
+    assert len([line for line in lines if line and not line.startswith(("#", '"""'))]) <= 30
+
+
+@pytest.mark.slow
+def test_the_wheel_in_a_fresh_environment(tmp_path: Path) -> None:
+    """Install as users do: torch, NumPy and SciPy for the library, and with the extra what the workflow needs."""
+    torch = next(line for line in CONSTRAINTS.read_text().splitlines() if line.startswith("torch=="))
+    programs = tmp_path / "environment" / "bin"
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environment |= {"PATH": f"{programs}{os.pathsep}{os.environ['PATH']}", "XDG_CACHE_HOME": str(tmp_path / "cache")}
+
+    def run(*command: str) -> str:
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def install(*options: str) -> None:
+        run(f"{programs}/python", "-m", "pip", "install", "--quiet", "--no-compile", *options)
+
+    run(sys.executable, "-m", "venv", str(programs.parent))
+    run(f"{programs}/python", "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(tmp_path), str(ROOT))
+    wheel = next(tmp_path.glob("metapt-*.whl"))
+    install(torch, str(wheel))
+    installed = {line.split("==")[0].lower() for line in run("pip", "freeze", "--all").splitlines()}
+    assert {"torch", "numpy", "scipy"} < installed
+    assert not {"tqdm", "pandas", "pydantic", "snakemake", "matplotlib", "scikit-learn"} & installed
+    assert "Learned noise" in run("python", str(EXAMPLE))
+
+    # The workflow is no part of the wheel: it is copied, as the catalog of workflows does.
+    for folder in ("config", "workflow"):
+        shutil.copytree(ROOT / folder, tmp_path / folder)
+    install("--constraint", str(CONSTRAINTS), f"metapt[workflow] @ {wheel.as_uri()}")
+    assert "valid: config/config.yaml" in run("metapt", "check", "config/config.yaml")
+    run("snakemake", "mnist_rotation_mean", "--cores", "2")
+    assert "mnist_rotation_mean (stand-in data): 1 reproduced" in run("metapt", "table", "mnist_rotation_mean")

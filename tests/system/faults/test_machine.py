@@ -1,0 +1,125 @@
+"""A clock that jumps, one core, one thread, two runs at once, a killed Snakemake."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from .conftest import Jobs, contents, leftovers
+
+pytestmark = pytest.mark.slow
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.mark.parametrize("name", ["PT", "meta-PT", "FT"])
+@pytest.mark.parametrize("fault", ["jumping_clock", "one_core"])
+def test_neither_clock_nor_cores_change_a_bit(
+    fault: str, name: str, jobs: Jobs, tmp_path: Path, note: Callable[..., None]
+) -> None:
+    jobs.run_well(jobs[name], tmp_path, faults=("checkpoint_always", fault))
+    assert '"wall_time_s": -' not in (tmp_path / "run.json").read_text()
+    what, why = {
+        "jumping_clock": (
+            "a wall clock that jumps by years",
+            "the same bits; times come from a clock that only goes forward",
+        ),
+        "one_core": ("one core, one thread", "the same bits"),
+    }[fault]
+    note(f"{what}, {name}", 1, why)
+
+
+def test_more_threads_than_cores(jobs: Jobs, tmp_path: Path, note: Callable[..., None]) -> None:
+    ended = jobs.run(jobs["PT"].job(tmp_path, threads=4), faults=("one_core",))
+    assert ended.status == 0, ended.stderr
+    assert len(contents(tmp_path)) == 3
+    note("four threads on one core", 1, "slower, and ends")
+
+
+@pytest.mark.parametrize("name", ["preparation", "PT", "FT"])
+def test_two_jobs_that_write_the_same_files(name: str, jobs: Jobs, tmp_path: Path, note: Callable[..., None]) -> None:
+    """As two Snakemakes in different folders would start them: each writes its files whole, and both write the same."""
+    right, _ = jobs.undisturbed(jobs[name])
+    job = jobs[name].job(tmp_path)
+    ended = jobs.forks(job, replace(job, log=str(tmp_path / "log2.txt")))
+    assert [each.status for each in ended] in ([0, 0], [0, 1], [1, 0]), ended
+    for each in ended:
+        assert each.status == 0 or each.error
+    assert contents(tmp_path) == right
+    assert not leftovers(tmp_path)
+    note(f"two {name} jobs on the same files at once", 1, "whole files, the right bits")
+
+
+def snakemake(folder: Path, *arguments: str, target: str = "results/tiny/mnist/data/digits/images.pt") -> list[str]:
+    config = ROOT / "tests" / "system" / "workflow" / "tiny.yaml"
+    snakefile = ROOT / "workflow" / "Snakefile"
+    command = [
+        sys.executable,
+        "-m",
+        "snakemake",
+        *([target] if target else []),
+        "--snakefile",
+        str(snakefile),
+        "--cores",
+        "1",
+    ]
+    return [*command, "--directory", str(folder), "--configfile", str(config), *arguments]
+
+
+def test_two_snakemakes_and_a_killed_one(tmp_path: Path, note: Callable[..., None]) -> None:
+    environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path / ".cache"), "OMP_NUM_THREADS": "1"}
+    folder, data = tmp_path / "folder", Path("results/tiny/mnist/data/digits/images.pt")
+
+    def run(*arguments: str, target: str = str(data)) -> subprocess.CompletedProcess[str]:
+        command = snakemake(folder, *arguments, target=target)
+        return subprocess.run(
+            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=240
+        )
+
+    folder.mkdir()
+    first = subprocess.Popen(
+        snakemake(folder, target="results/tiny/mnist/rotation_mean/k2/metrics.csv"),
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        locks, deadline = folder / ".snakemake" / "locks", time.monotonic() + 120
+        while not (locks.is_dir() and any(locks.iterdir())):
+            assert first.poll() is None, "Snakemake ended before it locked its folder"
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        os.killpg(first.pid, signal.SIGSTOP)  # on a fast machine it would end before it is killed
+        second = run()
+        assert second.returncode != 0
+        assert "cannot be locked" in second.stdout
+        assert "Traceback" not in second.stdout
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(first.pid, signal.SIGKILL)
+        first.wait()
+    assert "cannot be locked" in run().stdout
+    assert run("--unlock", target="").returncode == 0
+    again = run()
+    assert again.returncode == 0, again.stdout
+    assert "Nothing to be done" in run("--dry-run").stdout
+    undisturbed = tmp_path / "undisturbed"
+    undisturbed.mkdir()
+    done = subprocess.run(snakemake(undisturbed), env=environment, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    assert (folder / data).read_bytes() == (undisturbed / data).read_bytes()
+    note("two Snakemakes on one results folder", 1, "the second ends at once and says that the folder is locked")
+    note(
+        "kill -9 of Snakemake and its jobs",
+        1,
+        "after `snakemake --unlock` the rerun gives the bits of an undisturbed run",
+    )

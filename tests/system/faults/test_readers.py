@@ -1,0 +1,422 @@
+"""Readers of files from outside, given altered files: an error of ours or the right data; no crash, hang or silence.
+
+If a reader accepts a file, its result is compared with a naive reading of that file, or, if a checksum protects the
+file, with the content before it was altered.
+"""
+
+from __future__ import annotations
+
+import ast
+import csv
+import gzip
+import importlib.util
+import io
+import json
+import re
+import resource
+import signal
+import struct
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from metapt.domains.ecg.data import prepare
+from metapt.domains.ecg.data.simulate import write_record
+from metapt.domains.ecg.data.sources import CLASSES, read_database, read_signals
+from metapt.domains.mnist.data.idx import read_idx, write_idx
+from metapt.domains.ppi.data.archive import read_archive
+from metapt.domains.ppi.data.graphs import unpack
+from metapt.domains.ppi.data.legacy_pickle import Tensor, unpickle
+from metapt.domains.ppi.data.string_files import CHANNELS, read_links, read_terms
+from metapt.errors import MetaptError
+from metapt.machine import Machine
+from metapt.sections import JobSettings
+
+from .conftest import FULL
+from .mutations import mutated, zipped
+
+SECONDS = 30
+TAXON = 11
+
+many = settings(derandomize=True, database=None, deadline=None, suppress_health_check=[*HealthCheck])
+if FULL:
+    many = settings(many, max_examples=10_000)
+
+
+@pytest.fixture
+def tally(request: pytest.FixtureRequest, note: Callable[..., None]) -> Iterator[Counter[str]]:
+    """Counts what a reader did."""
+    counts: Counter[str] = Counter()
+    yield counts
+    name = request.node.name.removeprefix("test_").replace("_", " ")
+    note(
+        f"altered files: {name}",
+        counts.total(),
+        f"{counts['refused']} refused with a sentence, {counts['read']} read rightly",
+    )
+
+
+def read(call: Callable[[], Any], tally: Counter[str]) -> Any:
+    """What a reader returns, or None where it refuses with an error of ours; at most `SECONDS`."""
+
+    def hang(*_: object) -> None:
+        raise AssertionError(f"the reader hangs: it takes more than {SECONDS} s")
+
+    before = signal.signal(signal.SIGALRM, hang)
+    signal.alarm(SECONDS)
+    try:
+        found = call()
+    except MetaptError:
+        tally["refused"] += 1
+        return None
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+    tally["read"] += 1
+    return found
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("altered")
+
+
+# IDX
+
+
+def idx(folder: Path, tensor: torch.Tensor) -> bytes:
+    write_idx(folder / "whole", tensor)
+    return (folder / "whole").read_bytes()
+
+
+@pytest.mark.parametrize("shape", [(3, 28, 28), (40,)], ids=["images", "labels"])
+def test_idx(shape: tuple[int, ...], folder: Path, tally: Counter[str]) -> None:
+    content = idx(folder, torch.arange(np.prod(shape)).remainder(251).to(torch.uint8).reshape(shape))
+
+    @many
+    @given(data=st.data())
+    def check(data: st.DataObject) -> None:
+        packed, inside = data.draw(zipped(content))
+        plain = inside is not None and data.draw(st.booleans())
+        path = folder / ("altered" if plain else "altered.gz")
+        path.write_bytes(inside if plain and inside is not None else packed)
+        found = read(lambda: read_idx(path), tally)
+        if found is not None:
+            right = content if inside is None else inside
+            dimensions = right[3]
+            size = struct.unpack_from(f">{dimensions}I", right, 4)
+            assert tuple(found.shape) == size
+            assert found.tobytes() == right[4 + 4 * dimensions :]
+
+    check()
+
+
+# WFDB
+
+
+def test_wfdb_record(folder: Path, tally: Counter[str]) -> None:
+    name = "records100/00000/00001_lr"
+    hea, dat = folder / f"{name}.hea", folder / f"{name}.dat"
+    hea.parent.mkdir(parents=True, exist_ok=True)
+    write_record(folder / name, np.random.default_rng(0).integers(-3000, 3000, (12, 1000)).astype(np.int16))
+    header, values = hea.read_bytes(), dat.read_bytes()
+
+    @many
+    @given(data=st.data())
+    def check(data: st.DataObject) -> None:
+        which = data.draw(st.sampled_from(["hea", "hea", "dat", "both"]))
+        new_header = data.draw(mutated(header)) if which != "dat" else header
+        new_values = data.draw(mutated(values)) if which != "hea" else values
+        hea.write_bytes(new_header)
+        dat.write_bytes(new_values)
+        found = read(lambda: read_signals(folder, [name]), tally)
+        if found is not None:
+            right = np.frombuffer(new_values, "<i2").reshape(1000, 12).T
+            assert np.array_equal(found[0], right)
+            lines = [
+                line for line in new_header.decode("ascii", "ignore").splitlines() if line.strip() and line[0] != "#"
+            ]
+            for lead, line in zip(right, lines[1:13], strict=True):
+                numbers = list(map(int, re.findall(r"-?\d+", line, re.ASCII)))
+                assert int(lead[0]) in numbers
+                assert any((number - int(lead.sum(dtype=np.int64))) % 2**16 == 0 for number in numbers)
+
+    check()
+
+
+# CSVs
+
+STATEMENTS = b""",description,diagnostic,form,diagnostic_class
+NORM,normal ECG,1.0,,NORM
+IMI,inferior myocardial infarction,1.0,,MI
+NDT,non-diagnostic T abnormalities,1.0,1.0,STTC
+LVH,left ventricular hypertrophy,1.0,,HYP
+SR,sinus rhythm,,,
+"""
+DATABASE = b"""ecg_id,patient_id,report,scp_codes,strat_fold,filename_lr
+1,15709.0,"two\nlines","{'NORM': 100.0, 'SR': 0.0}",3,records100/00000/00001_lr
+2,13243,,"{'IMI': 15.0, 'LVH': 50.0}",10,records100/00000/00002_lr
+3,15709,,{},3,records100/00000/00003_lr
+"""
+
+
+def naive_database(database: bytes, statements: bytes) -> list[tuple[Any, ...]]:
+    classes = {row[""]: row["diagnostic_class"] for row in rows(statements) if row["diagnostic"]}
+    found = []
+    for row in rows(database):
+        named = {classes.get(code) for code in ast.literal_eval(row["scp_codes"])}
+        numbers = (int(float(row[column])) for column in ("ecg_id", "patient_id", "strat_fold"))
+        found.append((*numbers, *(int(name in named) for name in CLASSES), row["filename_lr"]))
+    return found
+
+
+def rows(content: bytes) -> list[dict[str, str]]:
+    head, *body = csv.reader(io.StringIO(content.decode(), newline=""))
+    return [dict(zip(head, row, strict=True)) for row in body if row]
+
+
+@pytest.mark.parametrize("which", ["ptbxl_database.csv", "scp_statements.csv"])
+def test_csv(which: str, folder: Path, tally: Counter[str]) -> None:
+    content = {"ptbxl_database.csv": DATABASE, "scp_statements.csv": STATEMENTS}
+
+    @many
+    @given(altered=mutated(content[which]))
+    def check(altered: bytes) -> None:
+        new = content | {which: altered}
+        for name, each in new.items():
+            (folder / name).write_bytes(each)
+        found = read(lambda: read_database(*(folder / name for name in new)), tally)
+        if found is not None:
+            assert list(zip(*found.values(), strict=True)) == naive_database(*new.values())
+
+    check()
+
+
+def test_records_json(folder: Path, tally: Counter[str]) -> None:
+    signals = np.random.default_rng(0).integers(-3000, 3000, (3, 12, 1000)).astype(np.int16)
+    names = [f"records100/00000/0000{number}_lr" for number in (1, 2, 3)]
+    raw = {name: folder / "json" / name for name in ("ptbxl_database.csv", "scp_statements.csv", "records.json")}
+    for name, signal_of in zip(names, signals, strict=True):
+        (folder / "json" / name).parent.mkdir(parents=True, exist_ok=True)
+        write_record(folder / "json" / name, signal_of)
+    raw["ptbxl_database.csv"].write_bytes(DATABASE)
+    raw["scp_statements.csv"].write_bytes(STATEMENTS)
+    content = json.dumps({"version": "1.0.3", "records": names}, indent=0).encode()
+    outputs = {"signals": folder / "json" / "signals.npy", "records": folder / "json" / "records.csv"}
+
+    @many
+    @given(altered=mutated(content))
+    def check(altered: bytes) -> None:
+        raw["records.json"].write_bytes(altered)
+        for path in outputs.values():
+            path.unlink(missing_ok=True)
+        if read(lambda: prepare.run(JobSettings(), raw, outputs, Machine()) or True, tally):
+            chosen = [names.index(name) for name in sorted(json.loads(altered)["records"])]
+            assert np.array_equal(np.load(outputs["signals"]), signals[chosen])
+            assert pd.read_csv(outputs["records"])["ecg_id"].tolist() == [index + 1 for index in chosen]
+        else:
+            assert not any(path.exists() for path in outputs.values())
+
+    check()
+
+
+# STRING
+
+
+def string_links() -> bytes:
+    random = np.random.default_rng(0)
+    lines = [f"protein1 protein2 {' '.join(CHANNELS)} combined_score"]
+    for first in range(8):
+        for step in (1, 3):
+            scores = random.integers(0, 1000, 8) * (random.random(8) < 0.6)
+            second = (first + step) % 8
+            lines += [
+                f"{TAXON}.P{a} {TAXON}.P{b} {' '.join(map(str, scores))}" for a, b in ((first, second), (second, first))
+            ]
+    return "\n".join([*lines, ""]).encode()
+
+
+def test_string_links(folder: Path, tally: Counter[str]) -> None:
+    content = string_links()
+
+    @many
+    @given(data=st.data())
+    def check(data: st.DataObject) -> None:
+        packed, inside = data.draw(zipped(content))
+        (folder / "links.gz").write_bytes(packed)
+        found = read(lambda: read_links(folder / "links.gz", TAXON, 100), tally)
+        if found is not None:
+            names = found.proteins
+            pairs = {(names[a], names[b]): int(bits) for (a, b), bits in zip(found.edges, found.bits, strict=True)}
+            right = naive_links(content if inside is None else inside)
+            assert {tuple(sorted(pair)): bits for pair, bits in pairs.items()} == right
+            assert list(names) == sorted({name for pair in right for name in pair})
+
+    check()
+
+
+def naive_links(content: bytes) -> dict[tuple[str, ...], int]:
+    head, *lines = content.decode().removesuffix("\n").split("\n")
+    spelt = {"experimental": "experiments", "cooccurrence": "cooccurence"}
+    channels = [name.removesuffix("_transferred") for name in head.split(" ")]
+    channels = [spelt.get(name, name) for name in channels]
+    found: dict[tuple[str, ...], int] = {}
+    for line in lines:
+        first, second, *scores = line.split(" ")
+        if first != second and int(scores[-1]) >= 100:
+            bits = sum(
+                {
+                    1 << CHANNELS.index(name)
+                    for name, score in zip(channels[2:-1], scores[:-1], strict=True)
+                    if int(score) > 0 and name in CHANNELS
+                }
+            )
+            pair = tuple(sorted((first, second)))
+            found[pair] = found.get(pair, 0) | bits
+    return found
+
+
+def test_string_terms(folder: Path, tally: Counter[str]) -> None:
+    lines = ["#string_protein_id\tcategory\tterm\tdescription"]
+    for protein in range(8):
+        lines += [
+            f"{TAXON}.P{protein}\tMolecular Function (Gene Ontology)\tGO:{term:07d}\tterm {term}"
+            for term in range(protein)
+        ]
+        lines.append(f"{TAXON}.P{protein}\tReference Publications (PubMed)\tPMID:1\tno such term")
+    content = "\n".join([*lines, ""]).encode()
+    proteins = np.array([f"{TAXON}.P{protein}" for protein in range(6)], object)
+
+    @many
+    @given(data=st.data())
+    def check(data: st.DataObject) -> None:
+        packed, inside = data.draw(zipped(content))
+        (folder / "terms.gz").write_bytes(packed)
+        found = read(lambda: read_terms(folder / "terms.gz", TAXON, proteins), tally)
+        if found is not None:
+            pairs = {(proteins[protein], found.terms.index[term]) for protein, term in found.pairs}
+            text = (content if inside is None else inside).decode().removesuffix("\n")
+            cells = [line.split("\t") for line in text.split("\n")[1:]]
+            chosen = [(cell[0], cell[2]) for cell in cells if "Gene Ontology" in cell[1]]
+            assert pairs == {(protein, term) for protein, term in chosen if protein in proteins}
+            assert found.proteins == len({protein for protein, _ in chosen})
+            assert list(found.terms.index) == sorted({term for _, term in chosen})
+
+    check()
+
+
+# The archive
+
+
+@pytest.fixture(scope="module")
+def archives() -> Any:
+    """What the tests of the archive write it with."""
+    path = Path(__file__).parents[2] / "unit" / "ppi" / "test_archive.py"
+    spec = importlib.util.spec_from_file_location("written_archives", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_archive_pt_file(folder: Path, archives: Any, tally: Counter[str]) -> None:
+    """Nothing but the checks of its content protects this file."""
+    content = archives.dump(archives.as_raw(archives.draw_graphs(12)))
+    layout, size = layout_of(content)
+
+    @many
+    @given(altered=mutated(content))
+    def check(altered: bytes) -> None:
+        (folder / "archive.pt").write_bytes(altered)
+        found = read(lambda: read_archive(folder / "archive.pt"), tally)
+        if found is not None:
+            same_as(found, naive_archive(altered[-size:], layout))
+
+    check()
+
+
+def test_archive_zip_file(folder: Path, archives: Any, tally: Counter[str]) -> None:
+    graphs = archives.draw_graphs(12)
+    content = archives.zipped(archives.dump(archives.as_raw(graphs)), folder / "whole.zip").read_bytes()
+
+    @many
+    @given(altered=mutated(content))
+    def check(altered: bytes) -> None:
+        (folder / "altered.zip").write_bytes(altered)
+        found = read(lambda: read_archive(folder / "altered.zip"), tally)
+        if found is not None:
+            archives.assert_equal(found, read_archive(folder / "whole.zip"))
+
+    check()
+
+
+def layout_of(content: bytes) -> tuple[list[tuple[str, Tensor]], int]:
+    """Return name and description of each tensor, in the order of their items, and the size of these items in bytes."""
+    file = io.BytesIO(content)
+    *_, saved, keys = (unpickle(file) for _ in range(5))
+    tensors = {**saved[0], **{f"slices[{name}]": value for name, value in saved[1].items()}}
+    by_key = {each.storage.key: (name, each) for name, each in tensors.items() if isinstance(each, Tensor)}
+    return [by_key[key] for key in keys], len(content) - file.tell()
+
+
+def naive_archive(items: bytes, layout: list[tuple[str, Tensor]]) -> dict[str, Any]:
+    found, place = {}, 0
+    for name, tensor in layout:
+        found[name] = np.frombuffer(items, tensor.storage.dtype, tensor.storage.items, place + 8).reshape(tensor.shape)
+        place += 8 + found[name].nbytes
+    assert place == len(items)
+    return found
+
+
+def same_as(found: Any, raw: dict[str, Any]) -> None:
+    nodes, edges = raw["slices[x]"], raw["slices[edge_index]"]
+    assert found.species.tolist() == raw["species_id"].tolist()
+    assert found.centre.tolist() == raw["center_node_idx"].tolist()
+    assert found.node_offsets.tolist() == nodes.tolist()
+    for name, bits, tasks in (("pretrain", found.coarse, found.tasks[0]), ("downstream", found.fine, found.tasks[1])):
+        assert unpack(bits, int(tasks)).ravel().tolist() == raw[f"go_target_{name}"].tolist()
+    for graph in range(len(nodes) - 1):
+        here, mine = slice(edges[graph], edges[graph + 1]), slice(*found.edge_offsets[graph : graph + 2])
+        bits = (raw["edge_attr"][here] * 2 ** np.arange(9)).sum(1).astype(int)
+        right = {(*pair, bit) for *pair, bit in zip(*raw["edge_index"][:, here].tolist(), bits.tolist(), strict=True)}
+        both = {
+            (a, b, int(bit))
+            for (i, j), bit in zip(found.edges[mine].tolist(), found.bits[mine], strict=True)
+            for a, b in ((i, j), (j, i))
+        }
+        assert both == right
+
+
+# Sizes are bounded before anything is read.
+
+
+def test_small_files_that_unpack_to_much(folder: Path, note: Callable[..., None]) -> None:
+    """A gigabyte of zeros in a megabyte of gzip is refused, and is never in memory as a whole."""
+    bomb = folder / "bomb.gz"
+    with gzip.open(bomb, "wb", 1) as file:
+        for _ in range(1024):
+            file.write(bytes(1 << 20))
+    claims = folder / "claims.gz"
+    claims.write_bytes(gzip.compress(struct.pack(">HBB3I", 0, 8, 3, 1_000_000, 28, 28)))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for call in (
+        lambda: read_idx(bomb),
+        lambda: read_idx(claims),
+        lambda: read_links(bomb, TAXON),
+        lambda: read_terms(bomb, TAXON, np.array([], object)),
+    ):
+        with pytest.raises(MetaptError):
+            call()
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 400_000  # kB
+    note("a gigabyte of zeros in a small gzip file", 4, "refused, within 400 MB of memory")

@@ -1,0 +1,261 @@
+"""Links and commands of README, docs and comments: Snakemake's as a dry run, the others as far as seconds allow."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from importlib import import_module
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from metapt.cli import main, parser
+from metapt.engine.config import load
+
+ROOT = Path(__file__).parents[2]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "SECURITY.md",
+    ROOT / "benchmarks" / "README.md",
+    ROOT / "benchmarks" / "gpu.md",
+    ROOT / "config" / "README.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
+COMMENTED = [
+    ROOT / "Makefile",
+    *sorted((ROOT / "config").rglob("*.yaml")),
+    *sorted((ROOT / "workflow/profiles").rglob("*.yaml")),
+]
+PROGRAMS = ("snakemake", "metapt", "make", "python3?", "pip", "pytest", "srun", "paper")
+
+UNCHECKED = {"tmux", "git", "cd", ".", "$EDITOR", "pre-commit", "rsync", "squeue", "awk", "xargs", "tail", "find"}
+"""Programs that are not this project's."""
+
+BENCHMARKS = tuple(f"benchmarks/{name}.py" for name in ("ecg", "ppi", "precision", "paired"))
+
+FRAGMENTS = {
+    "srun --gres=gpu:1 metapt estimate …": "metapt estimate --configfile config/paper.yaml",
+    "paper": None,  # the alias itself
+    "metapt": None,
+    "metapt estimate": None,
+    "metapt run RUN.json": None,
+    "metapt run RUN.json --into DIR": None,
+    "python -m metapt run": None,
+    "pip download": None,
+    "pip freeze": None,
+    "pip install --no-index --find-links": None,
+    # tests/system/test_extending.py adds this experiment
+    "snakemake ecg_best_epoch --configfile config/paper.yaml best_epoch.yaml": None,
+}
+"""What sentences mention without all of its arguments -> what is checked in its place."""
+
+OVERLAYS = {
+    "k5.yaml": "mnist:\n  rotation_mean:\n    arms:\n      k5: {extends: meta-shared, unroll_steps: 5}\n",
+    "species.yaml": "results: results/yeasts\nppi:\n  string: {species: [4932, 284812]}\n  test_species: [284812]",
+    "width.yaml": "results: results/width16\necg: {width: 16}",
+    "sizes.yaml": "ecg: {full_access: {arms: [no_pt, simclr, simclr-mild], finetune_sizes: [100, 250, 1000, 2500]}}",
+    "site.yaml": "data:\n  mirrors: [/shared/mirror]",
+}
+"""Files that pages tell to write, as they show them."""
+
+
+def words_of(line: str) -> list[list[str]]:
+    """The simple commands of a line of a shell, without comments, variables and what joins them."""
+    lexer = shlex.shlex(line, posix=True, punctuation_chars="|&;")
+    lexer.whitespace_split = True
+    found: list[list[str]] = [[]]
+    for word in lexer:
+        if set(word) <= set("|&;"):
+            found.append([])
+        elif found[-1] or not re.fullmatch(r"[A-Z_]+=\S*", word):
+            found[-1].append(word)
+    return [words for words in found if words]
+
+
+def commands() -> Iterator[tuple[str, list[str]]]:
+    """Page and words of each command, aliases expanded."""
+    for page in PAGES:
+        text = page.read_text()
+        name = str(page.relative_to(ROOT))
+        aliases: dict[str, list[str]] = {}
+        lines = []
+        for language, block in re.findall(r"^```(\w*)\n(.*?)^```", text, flags=re.M | re.S):
+            if language == "bash":
+                lines += block.splitlines()
+            else:
+                assert not re.search(rf"^({'|'.join(PROGRAMS)}) ", block, flags=re.M), (
+                    f"{name}: a command in a block that is not bash"
+                )
+        prose = re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)
+        for inline in re.findall(r"`([^`\n]+)`", prose):
+            line = FRAGMENTS.get(inline, inline)
+            if line is not None and re.match(rf"({'|'.join(PROGRAMS)})( |$)", line):
+                lines.append(line)
+        for line in lines:
+            for words in words_of(line):
+                if words[0] == "alias":
+                    alias, _, value = words[1].partition("=")
+                    aliases[alias] = shlex.split(value)
+                else:
+                    yield name, aliases.get(words[0], words[:1]) + words[1:]
+    for path in COMMENTED:
+        for line in re.findall(rf"^#.*?\b((?:{'|'.join(PROGRAMS)}) .*)", path.read_text(), flags=re.M):
+            words = words_of(re.split(r"  +|;", line)[0])[0]
+            yield str(path.relative_to(ROOT)), words[:2] if words[0] == "make" else words
+
+
+def normal(words: list[str]) -> tuple[str, ...]:
+    """A command of Snakemake without what does not matter to a dry run, so that few are left."""
+    text = " ".join(words)
+    text = re.sub(r" --cores (all|\d+)(?= |$)", "", text)
+    text = re.sub(r" (--dry-run|-n)(?= |$)", "", text)
+    text = re.sub(r" --report \S+\.html(?= |$)", "", text)
+    # The profile needs a plugin that need not be installed. The option takes one word; targets may follow.
+    profile = r"snakemake(.*) --workflow-profile workflow/profiles/slurm((?: [^ -]\S*)*)"
+    text = re.sub(profile, r"snakemake\2\1", text)
+    return tuple(sorted(re.split(r" (?=--)", text), key=lambda part: (part.startswith("--"), part)))
+
+
+ALL = list(commands())
+DRY = sorted({normal(words) for _, words in ALL if words[0] == "snakemake"})
+OTHERS = sorted({(name, shlex.join(words)) for name, words in ALL if words[0] != "snakemake"})
+
+
+@pytest.fixture(scope="session")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of what commands read, with the files that pages tell to write."""
+    folder = tmp_path_factory.mktemp("project")
+    for name in ("config", "workflow"):
+        shutil.copytree(ROOT / name, folder / name)
+    (folder / "docs").symlink_to(ROOT / "docs")  # tables of runs
+    for name, text in OVERLAYS.items():
+        (folder / name).write_text(text)
+    return folder
+
+
+def test_commands_are_found() -> None:
+    pages = {name for name, _ in ALL}
+    assert {
+        "README.md",
+        "docs/cluster.md",
+        "docs/results/ecg.md",
+        "config/ablations/neumann-terms.yaml",
+        "Makefile",
+    } <= pages
+    assert len(DRY) > 10
+
+
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_overlays_are_those_of_the_pages(name: str) -> None:
+    assert any(re.search(rf"^# {name}\n{re.escape(OVERLAYS[name])}", page.read_text(), flags=re.M) for page in PAGES)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", DRY, ids=" ".join)
+def test_snakemake_plans_it(command: tuple[str, ...], project: Path) -> None:
+    words = shlex.split(" ".join(command))[1:]
+    dry = [] if "--unlock" in words else ["--dry-run"]
+    done = subprocess.run(
+        [sys.executable, "-m", "snakemake", *words, *dry],
+        cwd=project,
+        env=os.environ | {"XDG_CACHE_HOME": str(project / ".cache")},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout[-2000:]
+
+
+@pytest.mark.parametrize(("page", "command"), OTHERS, ids=[f"{page}: {command}" for page, command in OTHERS])
+def test_it_is_a_command(
+    page: str, command: str, project: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    words = shlex.split(command)
+    program, arguments = words[0], words[1:]
+    if program in UNCHECKED:
+        return
+    if program in ("python", "python3"):
+        python(arguments, project, monkeypatch)
+    elif program == "metapt":
+        metapt(arguments, project, monkeypatch)
+    elif program == "make":
+        subprocess.run(["make", "--dry-run", *arguments], cwd=ROOT, check=True, capture_output=True)
+    elif program == "pip":
+        pip(arguments)
+    elif program == "export":
+        assert all(re.fullmatch(r"[A-Z_]+=\S+", argument) for argument in arguments)
+    elif program == "pytest":
+        marked = [marker for option, marker in pairwise(arguments) if option == "-m"]
+        assert {marker.partition(":")[0] for marker in request.config.getini("markers")} >= set(marked)
+        paths = [argument for argument in arguments if not argument.startswith("-") and argument not in marked]
+        assert all((ROOT / path).exists() for path in paths)
+    else:
+        pytest.fail(f"{page} has the command {command!r}, which this test does not know how to check")
+
+
+def metapt(arguments: list[str], project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(project)
+    if arguments in (["--help"], ["--version"]):
+        with pytest.raises(SystemExit, match="0"):
+            main(arguments)
+        return
+    options = parser().parse_args(arguments)
+    if options.command == "estimate" or (options.command == "run" and options.configfile):
+        load(options.configfile)
+    elif options.command == "check":
+        assert main(arguments) == 0
+    else:
+        assert options.command in (
+            "run",
+            "docs",
+            "summary",
+            "table",
+            "headroom",
+        )  # they need a finished run, or write into the project
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_to_a_file_and_a_heading(page: Path) -> None:
+    prose = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S)
+    for target in re.findall(r"\]\((?!https?:)([^)\s]+)\)", prose):
+        path, _, anchor = target.partition("#")
+        file = (page.parent / path) if path else page
+        assert file.exists(), target
+        if anchor:
+            headings = re.findall(r"^#+ (.*)", file.read_text(), flags=re.M)
+            assert anchor in {re.sub(r"[^\w -]", "", each.lower()).replace(" ", "-") for each in headings}, target
+
+
+def python(arguments: list[str], project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(project)
+    if arguments[:2] == ["-m", "metapt.domains.ppi.data.convert"]:
+        from metapt.domains.ppi.data import convert
+
+        assert convert.main(arguments[2:]) == 1  # the archive is not there
+    elif arguments[:2] == ["-m", "metapt"]:
+        metapt(arguments[2:], project, monkeypatch)
+    elif arguments[0] == "-c":
+        subprocess.run([sys.executable, *arguments], check=True, capture_output=True)
+    elif arguments[0] in BENCHMARKS:
+        monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+        import_module(Path(arguments[0]).stem).parser().parse_args(arguments[1:])
+    else:
+        assert arguments[:2] == ["-m", "venv"] or (ROOT / arguments[0]).is_file()
+
+
+def pip(arguments: list[str]) -> None:
+    assert arguments[0] == "install"
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for option, value in pairwise(arguments):
+        if option in ("-r", "--constraint"):
+            assert (ROOT / value).is_file()
+        if option == "--editable":
+            assert set(value[2:-1].split(",")) <= set(extras)

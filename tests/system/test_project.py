@@ -1,0 +1,125 @@
+"""Versions, addresses and pins stand in several files, which must agree."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import metapt
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+CONDA = {"matplotlib-base": "matplotlib", "pytorch": "torch", "pytorch-geometric": "torch-geometric"}
+"""Name of a conda package -> name on PyPI, where they differ."""
+
+
+def read(path: str) -> Any:
+    return yaml.safe_load((ROOT / path).read_text(encoding="utf-8"))
+
+
+def plain(name: str) -> str:
+    """Return a package's name as PyPI compares it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+PINS = {
+    plain(name): version
+    for name, version in re.findall(r"^([\w.-]+)==(\S+)$", (ROOT / "constraints.txt").read_text(), flags=re.M)
+}
+
+
+def test_versions_are_equal() -> None:
+    citation = read("CITATION.cff")
+    assert citation["version"] == metapt.__version__
+    released = re.findall(r"^## (\d\S*) - (\S+)$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), flags=re.M)
+    assert released[0] == (metapt.__version__, str(citation["date-released"]))
+
+
+def test_addresses_are_equal() -> None:
+    assert read("CITATION.cff")["repository-code"] == PROJECT["urls"]["Repository"]
+    for name in ("Issues", "Changelog"):
+        assert PROJECT["urls"][name].startswith(PROJECT["urls"]["Repository"])
+
+
+def test_every_requirement_has_a_pin() -> None:
+    extras = PROJECT["optional-dependencies"].values()
+    for requirement in [*PROJECT["dependencies"], *(each for extra in extras for each in extra)]:
+        name, least = re.fullmatch(r"([\w-]+)(?:\[\w+\])?>=([\d.]+)(?:,<\d+)?", requirement).groups()  # type: ignore[union-attr]
+        assert numbers(PINS[plain(name)]) >= numbers(least), requirement
+
+
+def numbers(version: str) -> list[int]:
+    return [int(part) for part in version.split(".")]
+
+
+def test_the_conda_environment_has_the_same_pins() -> None:
+    packages = dict(each.split(" ") for each in read("workflow/envs/metapt.yaml")["dependencies"])
+    assert packages.pop("python") == PROJECT["requires-python"]
+    found = {CONDA.get(plain(name), plain(name)): version for name, version in packages.items()}
+    assert found == {name: f"={PINS[name]}" for name in found}
+    # Jobs need what the package and the extra need, but Snakemake, which starts them.
+    needed = {plain(re.split(r"[\[<>=]", each)[0]) for each in PROJECT["dependencies"]}
+    needed |= {plain(re.split(r"[\[<>=]", each)[0]) for each in PROJECT["optional-dependencies"]["workflow"]}
+    assert found.keys() - {"socksio"} == needed - {"snakemake"}
+
+
+def test_the_workflow_has_what_the_catalog_asks_for() -> None:
+    usage = read(".snakemake-workflow-catalog.yml")["usage"]
+    assert {*usage} == {"mandatory-flags", "software-stack-deployment", "report"}
+    for path in ("README.md", "LICENSE", "config/README.md", "config/config.yaml", "workflow/Snakefile"):
+        assert (ROOT / path).is_file()
+    for rules in (ROOT / "workflow" / "rules").glob("*.smk"):
+        for environment in re.findall(r"conda:\s+\"(\S+)\"", rules.read_text(encoding="utf-8")):
+            assert (rules.parent / environment).is_file()
+
+
+def test_the_package_alone_checks_and_runs_a_config(tmp_path: Path) -> None:
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "src" / "metapt", tmp_path / "site" / "metapt", ignore=ignored)
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "own.yaml").write_text("results: r\nmnist: {source: digits, rotation_mean: {}}\n")
+    images = "r/mnist/data/digits/images.pt"
+    environment = os.environ | {"PYTHONPATH": str(tmp_path / "site")}
+    for arguments in (["check", "own.yaml"], ["run", images, "--configfile", "own.yaml"]):
+        command = [sys.executable, "-m", "metapt", *arguments]
+        done = subprocess.run(command, cwd=tmp_path / "own", env=environment, capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "own" / images).is_file()
+
+
+@pytest.mark.parametrize(("path", "command"), [("ci", ".ci/run"), ("site", "make site")])
+def test_github_runs_the_commands_of_the_project(path: str, command: str) -> None:
+    jobs = read(f".github/workflows/{path}.yml")["jobs"].values()
+    assert [step["run"] for job in jobs for step in job["steps"] if "run" in step] == [command]
+
+
+def test_ci_builds_site_and_packages() -> None:
+    program = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    for target in ("test", "test-slow", "lint", "site", "dist"):
+        assert re.search(rf"^step .* make {target}\b", program, flags=re.M)
+
+
+FORMS = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.stem)
+def test_issue_forms_have_what_github_needs(form: Path) -> None:
+    content = yaml.safe_load(form.read_text(encoding="utf-8"))
+    if form.stem == "config":
+        assert content == {"blank_issues_enabled": True}
+        return
+    assert content["name"]
+    assert content["description"]
+    asked = [each for each in content["body"] if each["type"] != "markdown"]
+    assert {each["type"] for each in asked} <= {"textarea", "input", "dropdown", "checkboxes"}
+    assert len({each["id"] for each in asked}) == len(asked)
+    assert all(each["attributes"]["label"] for each in asked)

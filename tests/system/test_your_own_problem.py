@@ -1,0 +1,98 @@
+"""The code of the guide is that of the example, all of its blocks run, and the example finds the planted answer."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "examples" / "noise_levels.py"
+GUIDE = (ROOT / "docs" / "your-own-problem.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return [block.split("```")[0] for block in GUIDE.split(f"```{language}\n")[1:]]
+
+
+CODE = blocks("python")
+EXAMPLE_BLOCK, COMPARISON, HEADROOM, CHECK, OPTIONS, DICTIONARIES = range(6)
+
+
+@pytest.fixture(scope="module")
+def names(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Run the example and the comparison, as they are, and return what they define and print."""
+    found: dict[str, Any] = {"__name__": "guide"}
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(CODE[EXAMPLE_BLOCK], found)
+        exec(CODE[COMPARISON], found)
+    return found | {"printed": printed.getvalue()}
+
+
+def run(block: int, names: dict[str, Any], *shorter: tuple[str, str]) -> dict[str, Any]:
+    """Run a block after the first two ones, with texts replaced, and return what is defined then."""
+    found, code = dict(names), CODE[block]
+    for old, new in shorter:
+        assert old in code
+        code = code.replace(old, new)
+    exec(code, found)
+    return found
+
+
+def test_the_guide_shows_the_example() -> None:
+    assert CODE[EXAMPLE_BLOCK] == EXAMPLE.read_text(encoding="utf-8")
+
+
+def test_the_example_puts_the_noise_on_the_useless_features(names: dict[str, Any]) -> None:
+    noise = torch.sigmoid(names["loop"].meta["noise"])
+    assert noise[:4].max() < 0.25
+    assert noise[4:].min() > 0.75
+    assert "Diagnosis: all well" in names["printed"]
+
+
+def test_the_controls_take_the_same_steps_and_gain_less(names: dict[str, Any]) -> None:
+    lines = [line.split() for line in names["printed"].splitlines() if line.startswith("FT accuracy")]
+    accuracy = {line[3]: float(line[-2]) for line in lines}
+    assert accuracy["learned"] > accuracy["half"] + 10
+    seen = []
+    for batches in (names["batches"], names["loop"].batches):
+        number, given = batches.state_dict()["pretrain"]
+        seen.append(number * len(names["loader"]) + given)
+    assert seen == [1000, 1000]
+
+
+def test_the_headroom_says_what_can_be_gained(names: dict[str, Any]) -> None:
+    found = run(HEADROOM, names, ("steps=1000", "steps=30, settings=3, seeds=2"))["found"]
+    assert str(found).startswith("settings explain ")
+    assert len(found.rows) == 4 * 2
+
+
+def test_the_check_prints_what_the_guide_shows(names: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    run(CHECK, names)
+    assert [line.split(", ")[0] for line in capsys.readouterr().out.splitlines()] == [
+        line.split(", ")[0] for line in blocks("text")[2].splitlines()
+    ]
+
+
+def test_the_options_work_together(
+    names: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    changed = {**names, "settings": names["MetaSettings"](40, 5, 30, *names["solvers"])}
+    found = run(OPTIONS, changed)
+    assert [int(line.split()[0]) for line in capsys.readouterr().out.splitlines()] == [20, 40]
+    assert len(found["recorder"].rows()) == 2 * (1 + 8)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_dictionary_form_gives_a_gradient_per_target(names: dict[str, Any]) -> None:
+    found = run(DICTIONARIES, names | {"Pretrained": type(names["start"])})
+    gradient = found["result"].gradient["weight"]
+    assert gradient.shape == (4,)
+    assert gradient.all()
+    assert torch.isfinite(gradient).all()

@@ -1,0 +1,439 @@
+"""Hu et al.'s archive is read exactly, or refused with one sentence, and its pickles are never run."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import struct
+import sys
+import time
+import tracemalloc
+import types
+import zipfile
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from metapt.domains.ppi.data.archive import MEMBER, read_archive
+from metapt.domains.ppi.data.graphs import Graphs, pack, unpack
+from metapt.errors import DataError
+
+SHARED_DATA = Path(os.environ.get("METAPT_SHARED_DATA", Path(__file__).parents[3] / "../shared/data"))
+SAMPLE = SHARED_DATA / "ppi/bio_dataset_sample.zip"
+COARSE, FINE = 11, 3
+
+Raw = tuple[dict[str, Any], dict[str, Any]]
+
+
+class Data:
+    """A replacement for the class of torch-geometric 1.0, whose objects were pickled as their dict."""
+
+
+Data.__module__ = "torch_geometric.data.data"
+
+
+def with_old_classes(call: Callable[[], Any]) -> Any:
+    """Call a function of torch as if torch-geometric 1.0 were installed."""
+    names = ["torch_geometric", "torch_geometric.data", "torch_geometric.data.data"]
+    with pytest.MonkeyPatch.context() as patch:
+        for name in names:
+            patch.setitem(sys.modules, name, types.ModuleType(name))
+        sys.modules[names[-1]].Data = Data  # type: ignore[attr-defined]
+        return call()
+
+
+def draw_graphs(count: int = 70) -> Graphs:
+    """Return random graphs, some without edges, with edges in random order."""
+    random = np.random.default_rng(0)
+    nodes = random.integers(1, 9, count)
+    edges, counts = [], []
+    for size in nodes:
+        pairs = random.permutation([(i, j) for j in range(size) for i in range(j)] or np.empty((0, 2)))
+        counts.append(int(len(pairs) * random.random()))
+        edges.append(pairs[: counts[-1]])
+    return Graphs(
+        node_offsets=np.concatenate([[0], np.cumsum(nodes)]),
+        edge_offsets=np.concatenate([[0], np.cumsum(counts)]),
+        edges=np.concatenate(edges).astype(np.uint16),
+        bits=random.integers(0, 128, sum(counts)).astype(np.uint8),
+        centre=random.integers(nodes).astype(np.uint16),
+        species=random.choice([9606, 511145], count).astype(np.int32),
+        coarse=pack(random.random((count, COARSE)) < 0.3),
+        fine=pack(random.random((count, FINE)) < 0.3),
+        tasks=np.array([COARSE, FINE]),
+    )
+
+
+def as_raw(graphs: Graphs) -> Raw:
+    """Return data and slices as in the archive, edge by edge."""
+    data: dict[str, Any] = {"x": torch.ones(int(graphs.node_offsets[-1]), 1)}
+    pairs = [pair for i, j in graphs.edges.tolist() for pair in ((i, j), (j, i))]
+    data["edge_index"] = torch.tensor(pairs).T.contiguous()
+    bits = [[bits >> bit & 1 for bit in range(9)] for bits in graphs.bits.tolist() for _ in range(2)]
+    data["edge_attr"] = torch.tensor(bits, dtype=torch.float32)
+    data |= {"y": None, "pos": None, "norm": None, "face": None}
+    data["species_id"] = torch.tensor(graphs.species.tolist())
+    data["center_node_idx"] = torch.tensor(graphs.centre.tolist())
+    data["go_target_downstream"] = torch.tensor(unpack(graphs.fine, FINE).astype(np.int64).reshape(-1))
+    data["go_target_pretrain"] = torch.tensor(unpack(graphs.coarse, COARSE).astype(np.int64).reshape(-1))
+    each = torch.arange(len(graphs) + 1)
+    edges = torch.tensor(2 * graphs.edge_offsets)
+    slices = {
+        "x": torch.tensor(graphs.node_offsets),
+        "edge_index": edges,
+        "edge_attr": edges.clone(),
+        "species_id": each,
+    }
+    slices |= {
+        "center_node_idx": each.clone(),
+        "go_target_downstream": FINE * each,
+        "go_target_pretrain": COARSE * each,
+    }
+    return data, slices
+
+
+def dump(raw: Any) -> bytes:
+    """Return the bytes of the legacy format, written by torch."""
+    content = raw
+    if isinstance(raw, tuple):
+        content = (Data(), raw[1])
+        content[0].__dict__.update(raw[0])
+    file = io.BytesIO()
+    with_old_classes(lambda: torch.save(content, file, _use_new_zipfile_serialization=False))
+    return file.getvalue()
+
+
+def zipped(content: bytes, path: Path, method: int = zipfile.ZIP_DEFLATED, member: str = MEMBER) -> Path:
+    with zipfile.ZipFile(path, "w", method) as file:
+        file.writestr("dataset/unsupervised/processed/geometric_data_processed.pt", b"ignored")
+        file.writestr(member, content)
+    return path
+
+
+def plain(content: bytes, path: Path) -> Path:
+    path.write_bytes(content)
+    return path
+
+
+def assert_equal(graphs: Graphs, expected: Graphs) -> None:
+    for field in fields(Graphs):
+        found, right = getattr(graphs, field.name), getattr(expected, field.name)
+        assert found.dtype == right.dtype, field.name
+        np.testing.assert_array_equal(found, right, err_msg=field.name)
+
+
+@pytest.fixture(scope="module")
+def graphs() -> Graphs:
+    return draw_graphs()
+
+
+@pytest.fixture
+def raw(graphs: Graphs) -> Raw:
+    return as_raw(graphs)
+
+
+@pytest.fixture(scope="module")
+def content(graphs: Graphs) -> bytes:
+    return dump(as_raw(graphs))
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, None])
+@pytest.mark.parametrize(("chunk", "block"), [(1 << 18, 4096), (100, 3)])
+def test_an_archive_is_read(
+    tmp_path: Path,
+    graphs: Graphs,
+    content: bytes,
+    monkeypatch: pytest.MonkeyPatch,
+    method: int | None,
+    chunk: int,
+    block: int,
+) -> None:
+    monkeypatch.setattr("metapt.domains.ppi.data.archive._CHUNK", chunk)
+    monkeypatch.setattr("metapt.domains.ppi.data.archive._BLOCK", block)
+    path = tmp_path / "archive"
+    assert_equal(read_archive(plain(content, path) if method is None else zipped(content, path, method)), graphs)
+
+
+def test_what_else_data_has_is_left_out(tmp_path: Path, graphs: Graphs, raw: Raw) -> None:
+    raw[0].update(
+        extra=torch.zeros(7, dtype=torch.uint8), empty=torch.zeros(0), names=["a", (1.5, True)], more=OrderedDict(a=1)
+    )
+    assert_equal(read_archive(plain(dump(raw), tmp_path / "archive.pt")), graphs)
+
+
+def test_a_graph_alone(tmp_path: Path) -> None:
+    graphs = draw_graphs(1)
+    assert_equal(read_archive(plain(dump(as_raw(graphs)), tmp_path / "archive.pt")), graphs)
+
+
+# Archives that ask for more than tensors and containers.
+
+
+class Call:
+    def __init__(self, function: Callable[..., Any], *arguments: Any) -> None:
+        self.call = function, arguments
+
+    def __reduce__(self) -> Any:
+        return self.call
+
+
+def attacks(marker: Path) -> dict[str, Call]:
+    code = f"open({str(marker)!r}, 'w')"
+    return {
+        f"{os.system.__module__}.system": Call(os.system, f"touch {marker}"),
+        "builtins.eval": Call(eval, code),
+        "builtins.exec": Call(exec, code),
+        "torch.serialization.save": Call(torch.save, [1], str(marker)),
+        "torch.storage._load_from_bytes": Call(torch.storage._load_from_bytes, pickle.dumps(Call(eval, code))),
+        "builtins.getattr": Call(getattr, marker, "touch"),
+    }
+
+
+@pytest.mark.parametrize("name", attacks(Path()))
+def test_an_archive_runs_no_code(tmp_path: Path, raw: Raw, content: bytes, name: str) -> None:
+    marker = tmp_path / "marker"
+    raw[0]["extra"] = attack = attacks(marker)[name]
+    dumped = [pickle.dumps(attack, protocol) for protocol in range(pickle.HIGHEST_PROTOCOL + 1)]
+    contents = [dump(raw), *(each + content for each in dumped), content[:15] + dumped[2] + content[15:]]
+    for each in contents:
+        for path in (plain(each, tmp_path / "archive.pt"), zipped(each, tmp_path / "archive.zip")):
+            with pytest.raises(DataError, match=r"archive.* is cut, altered or not .*its pickle (asks for|has the)"):
+                read_archive(path)
+            assert not marker.exists()
+    with pytest.raises(DataError, match=rf"asks for '[\w.]*{name.split('.')[-1]}', and only tensors and containers"):
+        read_archive(plain(contents[0], tmp_path / "archive.pt"))
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        b"(S'touch marker'\nios\nsystem\n.",  # INST
+        b"\x80\x02\x82\x01.",  # EXT1
+        b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\n}X\x01\x00\x00\x00aK\x01sb.",  # state for a function
+        b"\x80\x02ccollections\nOrderedDict\n(]K\x01atR.",
+        b"\x80\x02ctorch\nFloatStorage\n)R.",
+        b"\x80\x02}K\x01K\x02s.",  # a key that is no name
+        b"\x80\x02" + b"\x85" * 10 + b".",  # no stack
+        b"\x80\x02}N" + b"\x85" * 60000 + b"K\x01s.",  # a deep key
+        b"\x80\x02}N\x85q\x00" + b"h\x00\x86q\x00" * 60 + b"K\x01s.",  # a key of 2^60 values
+        b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\nN}X\x01\x00\x00\x00aK\x01s\x86b.",  # attributes of a function
+        b"\x80\x02Nr\xff\xff\xff\xff.",  # a large memo
+        b"\x80\x05\x96\x00\x00\x00\x00\x00\x01\x00\x00.",  # a large bytearray
+        b"\x80\x02X\xff\xff\xff\x7fa.",
+        b"\x80\x02(Q.",
+        b"\x80\x02}}Q.",
+        b"\x80\x02" + b"N" * 70000 + b".",
+        b".",
+        b"\x80\x02S'\\Q'\n.",
+        b"\xff",
+    ],
+)
+def test_strange_pickles(tmp_path: Path, content: bytes, program: bytes) -> None:
+    for each in (program + content, content[:15] + program + content[15:], program):
+        with pytest.raises(DataError, match=r"archive\.pt is cut, altered or not"):
+            read_archive(plain(each, tmp_path / "archive.pt"))
+
+
+# Cut and altered files.
+
+
+@pytest.mark.parametrize("write", [plain, zipped])
+def test_cut_files(tmp_path: Path, content: bytes, write: Callable[[bytes, Path], Path]) -> None:
+    path = write(content, tmp_path / "archive")
+    whole = path.read_bytes()
+    for length in {*range(0, len(whole), len(whole) // 30), *range(0, 200, 9), len(whole) - 1}:
+        path.write_bytes(whole[:length])
+        with pytest.raises(DataError, match="is cut"):
+            read_archive(path)
+
+
+def test_overlong_files(tmp_path: Path, content: bytes) -> None:
+    with pytest.raises(DataError, match=f"it holds {len(content) + 1} bytes, and its tensors take {len(content)}"):
+        read_archive(zipped(content + b"x", tmp_path / "archive.zip"))
+
+
+def test_wrong_checksum(tmp_path: Path, raw: Raw, content: bytes) -> None:
+    """Change a label to another legal value."""
+    path = zipped(content, tmp_path / "archive.zip", zipfile.ZIP_STORED)
+    species = raw[0]["species_id"].numpy().tobytes()
+    whole = path.read_bytes()
+    assert whole.count(species) == 1
+    path.write_bytes(whole.replace(species, species[8:] + species[:8]))
+    with pytest.raises(DataError, match="CRC"):
+        read_archive(path)
+
+
+def test_sizes_beyond_the_file_are_not_tried(tmp_path: Path, raw: Raw) -> None:
+    raw[0]["extra"] = torch.zeros(251, dtype=torch.uint8)
+    content = dump(raw)
+    huge = b"\x8a\x06" + (10**12).to_bytes(6, "little")
+    assert content.count(b"K\xfb") == 2  # number of items of the storage, and shape
+    with pytest.raises(DataError, match=r"it holds \d+ bytes, and its tensors take 10000\d+"):
+        read_archive(plain(content.replace(b"K\xfb", huge), tmp_path / "archive.pt"))
+    with pytest.raises(DataError, match="not the whole of its storage of 1000000000000 items"):
+        read_archive(plain(content.replace(b"K\xfb", huge, 1), tmp_path / "archive.pt"))
+
+
+def test_a_small_zip_file_that_unpacks_to_much_takes_no_memory(tmp_path: Path, content: bytes) -> None:
+    path = zipped(content + bytes(200_000_000), tmp_path / "bio_dataset.zip")
+    assert path.stat().st_size < 300_000
+    tracemalloc.start()
+    try:
+        with pytest.raises(DataError, match="too many to be data"):
+            read_archive(path)
+        assert tracemalloc.get_traced_memory()[1] < 50_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_storage_of_another_length(tmp_path: Path, content: bytes, graphs: Graphs) -> None:
+    count = struct.pack("<q", len(graphs.edges) * 2 * 9)
+    assert content.count(count) == 1
+    with pytest.raises(DataError, match="edge_attr has not the"):
+        read_archive(plain(content.replace(count, struct.pack("<q", 1 << 60)), tmp_path / "archive.pt"))
+
+
+def test_other_files(tmp_path: Path, content: bytes) -> None:
+    with pytest.raises(DataError, match="archive can't be read"):
+        read_archive(tmp_path / "archive")
+    with pytest.raises(DataError, match="can't be read"):
+        read_archive(tmp_path)
+    with pytest.raises(DataError, match="it has no dataset/supervised"):
+        read_archive(zipped(content, tmp_path / "archive", member="dataset/x/processed/geometric_data_processed.pt"))
+    with pytest.raises(DataError, match="neither stored nor deflated"):
+        read_archive(zipped(content, tmp_path / "archive", zipfile.ZIP_BZIP2))
+    torch.save({"x": torch.zeros(3)}, tmp_path / "archive")
+    with pytest.raises(DataError, match="it has no dataset/supervised"):
+        read_archive(tmp_path / "archive")
+    for other in ([], {}, torch.zeros(3)):
+        with pytest.raises(DataError, match="a pair of data and slices"):
+            read_archive(plain(dump(other), tmp_path / "archive"))
+
+
+# Archives in the right format, of the wrong content.
+
+
+def _put(part: int, name: str, index: Any, value: float) -> Callable[[Raw], None]:
+    def change(raw: Raw) -> None:
+        raw[part][name][index] = value
+
+    return change
+
+
+def _replace(part: int, name: str, new: Callable[[torch.Tensor], Any]) -> Callable[[Raw], None]:
+    def change(raw: Raw) -> None:
+        raw[part][name] = new(raw[part][name])
+
+    return change
+
+
+def _drop_edge(raw: Raw) -> None:
+    data, slices = raw
+    data["edge_index"], data["edge_attr"] = data["edge_index"][:, :-1].contiguous(), data["edge_attr"][:-1].clone()
+    for name in ("edge_index", "edge_attr"):
+        slices[name][slices[name] == slices[name].max()] -= 1
+
+
+def _twice(columns: list[int]) -> Callable[[Raw], None]:
+    """Change a graph with two edges: its directed edge i becomes its edge `columns[i]`."""
+
+    def change(raw: Raw) -> None:
+        data, slices = raw
+        start = int(slices["edge_index"][:-1][slices["edge_index"].diff() >= 4][0])
+        for column, source in enumerate(columns):
+            data["edge_index"][:, start + column] = data["edge_index"][:, start + source].clone()
+            data["edge_attr"][start + column] = data["edge_attr"][start + source].clone()
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (_put(0, "edge_attr", (0, 7), 1), "edge_attr marks an edge as a self loop or as masked"),
+        (lambda raw: raw[0]["edge_attr"][0, 0].sub_(1).neg_(), "does not have each edge once"),
+        (_put(0, "edge_attr", (0, 2), 0.5), "edge_attr has values other than 0 and 1"),
+        (_put(0, "edge_attr", (0, 2), float("nan")), "edge_attr has values other than 0 and 1"),
+        (_put(0, "edge_index", (0, 0), -1), "edge_index has values below 0 or above 65535"),
+        (_put(0, "edge_index", (0, 0), 1 << 40), "edge_index has values below 0 or above 65535"),
+        (_put(0, "edge_index", (1, slice(None)), 0), "does not have each edge once"),
+        (_replace(0, "edge_index", lambda edges: edges + 8), "does not join a lower to a higher node of its graph"),
+        (_replace(0, "edge_index", lambda edges: edges[[0, 0]]), "does not have each edge once"),
+        (_drop_edge, "does not have each edge once"),
+        (_twice([0, 1, 0, 1]), "does not have each edge once"),
+        (_twice([0, 1, 0]), "does not have each edge once"),
+        (_twice([0, 1, 1]), "does not have each edge once"),
+        (_twice([0, 0]), "does not have each edge once"),
+        (_put(0, "center_node_idx", 3, 9), "graph 3 has no node where its centre should be"),
+        (_put(0, "species_id", 3, 1 << 31), "species_id has values below 0 or above 2147483647"),
+        (_put(0, "go_target_pretrain", 5, 2), "go_target_pretrain has values other than 0 and 1"),
+        (_put(0, "go_target_downstream", 5, -1), "go_target_downstream has values other than 0 and 1"),
+        (_put(0, "x", 5, 0), "x has values other than 1"),
+        (
+            _replace(0, "x", lambda x: x[:, 0].clone()),
+            r"x is float32 \[\d+\], and with 70 graphs float32 \[\d+, 1\] is expected",
+        ),
+        (_replace(0, "x", lambda x: x.double()), r"x is float64"),
+        (_replace(0, "x", lambda x: torch.cat([x, x[:1]])), r"slices\[x\] does not rise from 0 to \d+"),
+        (_replace(0, "edge_attr", lambda bits: bits[:, :7].contiguous()), "edge_index is int64 .* is expected"),
+        (_replace(0, "edge_attr", lambda bits: bits.T), "not the whole of its storage of .* row by row"),
+        (_replace(0, "edge_attr", lambda bits: bits[None].clone()), "shape is illegal"),
+        (_replace(0, "edge_index", lambda edges: edges.T.contiguous()), "edge_index is int64"),
+        (_replace(0, "edge_index", lambda edges: edges.int()), "edge_index is int32"),
+        (_replace(0, "species_id", lambda species: species[:-1]), "not the whole of its storage"),
+        (_replace(0, "species_id", lambda species: species[:-1].clone()), "with 69 graphs"),
+        (_replace(0, "species_id", lambda species: species[:0].clone()), "no labelled graphs"),
+        (_replace(0, "go_target_pretrain", lambda labels: labels[:-1].clone()), "go_target_pretrain is int64"),
+        (_replace(0, "go_target_downstream", lambda _: None), "it has no go_target_downstream"),
+        (_replace(1, "x", lambda x: None), r"it has no slices\[x\]"),
+        (_put(1, "x", 0, 1), r"slices\[x\] does not rise from 0"),
+        (_put(1, "x", 3, -1), r"slices\[x\] has values below 0"),
+        (_put(1, "x", 3, 1 << 40), r"slices\[x\] does not rise"),
+        (_replace(1, "x", lambda x: torch.cat([x[:1], x[:-2], x[-1:]])), "graph 0 has no node"),
+        (_put(1, "edge_index", -1, 0), r"slices\[edge_index\] does not rise"),
+        (_put(1, "edge_attr", 20, 3), r"slices\[edge_attr\] differs from slices\[edge_index\]"),
+        (_put(1, "species_id", 3, 4), r"slices\[species_id\] does not rise by 1"),
+        (lambda raw: raw[0].update(species_id=raw[0]["center_node_idx"]), "share a storage"),
+    ],
+)  # fmt: skip
+def test_wrong_content(tmp_path: Path, raw: Raw, change: Callable[[Raw], None], message: str) -> None:
+    change(raw)
+    with pytest.raises(DataError, match=rf"archive\.pt is cut, altered or not .*{message}"):
+        read_archive(plain(dump(raw), tmp_path / "archive.pt"))
+
+
+def load_sample() -> tuple[Any, dict[str, torch.Tensor]]:
+    with zipfile.ZipFile(SAMPLE) as archive, archive.open(MEMBER) as file:
+        data, slices = with_old_classes(lambda: torch.load(file, weights_only=False))
+    return data, slices
+
+
+@pytest.mark.real_data
+def test_sample() -> None:
+    if not SAMPLE.is_file():
+        pytest.skip(f"{SAMPLE} is not there (METAPT_SHARED_DATA names another folder)")
+    graphs = read_archive(SAMPLE)
+    data, _ = load_sample()
+    assert graphs.tasks.tolist() == [418, 40]
+    assert np.unique(graphs.species, return_counts=True)[1].tolist() == [150, 300]
+    assert 2 * len(graphs.edges) == data.edge_index.shape[1]
+    assert (unpack(graphs.coarse, 418).reshape(-1) == data.go_target_pretrain.numpy()).all()
+    evidence = [int(2 * (graphs.bits >> bit & 1).sum()) for bit in range(7)]
+    assert evidence == data.edge_attr.sum(0).int().tolist()[:7]
+
+    def seconds(call: Callable[[], object]) -> float:
+        times = []
+        for _ in range(5):
+            start = time.perf_counter()
+            call()
+            times.append(time.perf_counter() - start)
+        return min(times)
+
+    assert seconds(lambda: read_archive(SAMPLE)) < 3 * seconds(load_sample)

@@ -1,0 +1,167 @@
+"""Minibatches equal torch_geometric's, labels survive the packing to bits, and the split is that of Hu et al."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from metapt.domains.ppi.data.archive import read_archive
+from metapt.domains.ppi.data.dataset import labels, on_device, open_dataset, splits
+from metapt.domains.ppi.data.graphs import Graphs, pack, save, unpack
+from metapt.domains.ppi.gin import EDGE_BITS
+from metapt.errors import DataError
+
+from .graphs_helper import odd_graphs, pyg_batch
+from .small_graphs import TEST_SPECIES, small_graphs
+
+GRAPHS = odd_graphs()
+DATASET = on_device(GRAPHS, "cpu")
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.integers(0, len(GRAPHS) - 1), min_size=1, max_size=15))
+@example([1])
+@example([2])
+@example([1, 3, 5, 9])
+@example([7, 7, 7])
+@example([*range(12)])
+def test_a_minibatch_is_torch_geometrics(numbers: list[int]) -> None:
+    ours, theirs = DATASET.batch(torch.tensor(numbers)), pyg_batch(GRAPHS, numbers)
+    assert torch.equal(ours.graph, theirs.batch)
+    assert torch.equal(ours.sizes, theirs.ptr.diff())
+    assert torch.equal(ours.centre, theirs.centre)
+    assert ours.neighbours.dtype == ours.neighbour_offsets.dtype == torch.int32
+    assert ours.edge_sums.dtype == torch.float32
+
+    degrees = ours.neighbour_offsets.diff()
+    assert ours.neighbour_offsets[0] == 0
+    assert int(ours.neighbour_offsets[-1]) == len(ours.neighbours) == theirs.edge_index.shape[1]
+    nodes = torch.arange(len(ours.graph)).repeat_interleave(degrees)
+    pairs = torch.stack([nodes, ours.neighbours.long()])
+    assert sorted(pairs.T.tolist()) == sorted(theirs.edge_index.T.tolist())
+
+    sums = torch.zeros(len(ours.graph), EDGE_BITS, dtype=torch.float64).index_add(
+        0, theirs.edge_index[0], theirs.edge_attr
+    )
+    sums[:, 7] += 1  # the self loop
+    torch.testing.assert_close(ours.edge_sums[:, :EDGE_BITS].double(), sums, rtol=0, atol=0)
+    assert torch.equal(ours.edge_sums[:, EDGE_BITS], degrees + 1.0)
+
+
+def test_the_released_batching_reads_the_centres_near_the_start() -> None:
+    numbers = torch.tensor([7, 4, 0, 7])
+    right, released = DATASET.batch(numbers), DATASET.batch(numbers, offset_centres=False)
+    assert released.centre.tolist() == GRAPHS.centre[numbers.numpy()].tolist()
+    assert (right.centre - released.centre).tolist() == [0, 7, 12, 16]
+    for name, value in right._asdict().items():
+        assert name == "centre" or torch.equal(value, released._asdict()[name])
+
+
+def test_labels_are_the_bits() -> None:
+    random = np.random.default_rng(8)
+    given = {kind: random.random((12, tasks)) < 0.5 for kind, tasks in (("coarse", 11), ("fine", 9))}
+    graphs = dataclasses.replace(GRAPHS, **{kind: pack(each) for kind, each in given.items()})
+    dataset = on_device(graphs, "cpu")
+    assert (dataset.coarse_tasks, dataset.fine_tasks) == (11, 9)
+    for kind, read in (("coarse", dataset.coarse), ("fine", dataset.fine)):
+        found = read(torch.tensor([7, 0, 7, 11]))
+        assert found.dtype == torch.float32
+        assert np.array_equal(found.numpy(), given[kind][[7, 0, 7, 11]])
+
+
+@pytest.mark.parametrize("tasks", [1, 7, 8, 9, 16, 17])
+def test_labels_of_any_number_of_tasks(tasks: int) -> None:
+    bits = pack(np.random.default_rng(tasks).random((5, tasks)) < 0.5)
+    found = labels(torch.from_numpy(bits), torch.arange(5), tasks)
+    assert np.array_equal(found.numpy(), unpack(bits, tasks))
+
+
+def creators_split(species: list[int], test_species: list[int]) -> dict[str, list[int]]:
+    """Return the split by species of `finetune.py` and `pretrain_supervised.py` of Hu et al. (2020) in plain Python."""
+
+    def cut(numbers: list[int], first: float, second: float) -> tuple[list[int], list[int]]:
+        random.seed(42)
+        order = list(range(len(numbers)))
+        random.shuffle(order)
+        end = int(first * len(numbers))
+        chosen = [numbers[place] for place in order]
+        return chosen[:end], chosen[end : end + int(second * len(numbers))]
+
+    own = [number for number, taxon in enumerate(species) if taxon in test_species]
+    others = [number for number, taxon in enumerate(species) if taxon not in test_species]
+    train, validation = cut(others, 0.85, 0.15)
+    easy, hard = cut(own, 0.5, 0.5)
+    return {"train": train, "validation": validation, "easy": easy, "hard": hard, "pretrain": others + easy}
+
+
+def assert_is_the_creators(graphs: Graphs, test_species: list[int]) -> None:
+    parts = splits(graphs, test_species)
+    for name, numbers in creators_split(graphs.species.tolist(), test_species).items():
+        assert sorted(getattr(parts, name)) == sorted(numbers), name
+
+
+@pytest.mark.parametrize("count", [20, 121, 122, 333])
+def test_the_split_is_the_creators_to_the_graph(count: int) -> None:
+    assert_is_the_creators(small_graphs(count), [TEST_SPECIES])
+    shuffled = np.random.default_rng(count).permutation(small_graphs(count).species)
+    assert_is_the_creators(dataclasses.replace(small_graphs(count), species=shuffled), [TEST_SPECIES, 10])
+
+
+@pytest.mark.real_data
+def test_the_split_of_an_archive_is_the_creators() -> None:
+    sample = (
+        Path(os.environ.get("METAPT_SHARED_DATA", Path(__file__).parents[3] / "../shared/data"))
+        / "ppi/bio_dataset_sample.zip"
+    )
+    if not sample.is_file():
+        pytest.skip(f"{sample} is not there (METAPT_SHARED_DATA names another folder)")
+    graphs = read_archive(sample)
+    for taxon in np.unique(graphs.species).tolist():
+        assert_is_the_creators(graphs, [taxon])
+
+
+def test_the_split_is_by_species() -> None:
+    graphs = small_graphs(121)
+    state = random.getstate()
+    parts = splits(graphs, [TEST_SPECIES])
+    assert random.getstate() == state, "the global random numbers are left alone"
+    own = int((graphs.species == TEST_SPECIES).sum())
+    assert (graphs.species[np.concatenate([parts.easy, parts.hard])] == TEST_SPECIES).all()
+    assert set(graphs.species[np.concatenate([parts.train, parts.validation])]) == {10, 20}
+    assert len(set(np.concatenate([parts.train, parts.validation, parts.easy, parts.hard]))) == sum(map(len, parts[1:]))
+    assert parts.test is parts.hard
+    assert len(parts.pretrain) == len(set(parts.pretrain)) == 121 - own + own // 2
+    assert not set(parts.pretrain) & set(parts.hard)
+    assert all(part.dtype == np.int64 and (np.diff(part) > 0).all() for part in parts)
+
+
+@pytest.mark.parametrize(
+    ("test_species", "words"),
+    [
+        ([99], "120 graphs to learn from, 0 of the test species 99"),
+        ([10, 20, 30], "0 graphs to learn from, 120 of the test"),
+    ],
+)
+def test_an_empty_part_is_an_error_that_names_the_species(test_species: list[int], words: str) -> None:
+    with pytest.raises(
+        DataError, match=f"{words}.*The graphs are of 10, 20, 30; name other test_species, or prepare more"
+    ):
+        splits(small_graphs(), test_species)
+
+
+def test_a_file_is_opened_as_it_was_saved(tmp_path: Path) -> None:
+    save(GRAPHS, tmp_path / "graphs.npz")
+    opened = open_dataset(tmp_path / "graphs.npz", "cpu")
+    numbers = torch.tensor([2, 1, 8])
+    for found, expected in zip(opened.batch(numbers), DATASET.batch(numbers), strict=True):
+        assert torch.equal(found, expected)
+    with pytest.raises(DataError, match=r"none\.npz is missing: prepare the graphs"):
+        open_dataset(tmp_path / "none.npz", "cpu")
