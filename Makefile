@@ -1,5 +1,5 @@
 # make            install, run the tour (config/config.yaml), write the report, print what came out
-# make planted    the same for more experiments of each domain, small, on data without a download
+# make planted    the same for more experiments of each domain, small, on generated data with known (planted) answers
 # make paper      the same for the paper's config
 # make test       install, run the quick tests (tests/unit, tests/contract); make test-all: all tests; make lint: style and types
 # make test-slurm start a SLURM of one node on this machine (root; Debian's slurm-wlm and munge), run the tests that need it, end it

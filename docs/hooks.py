@@ -2,14 +2,17 @@
 
 - Pages that GitHub expects outside docs/ (`PAGES`) are pages of the site, too.
 - A link to a page leads to the page of the site. One to another file of the repository leads to the repository, whose
-  address is that in pyproject.toml; what is not there is a warning, and with --strict an error.
-- In docs/reference/ an item of a list that is a link from a name to its module (`REFERENCE`) becomes the name's
-  docstring.
+  address is that in pyproject.toml; what is not there is a warning, and with --strict an error. As long as the address
+  has a placeholder, such a link leads to the file in the clone, and no page links to the repository itself.
+- Each module of `PACKAGES` has a page, below the page of its package. In docs/reference/ an item of a list that is a
+  link from a name to its module (`REFERENCE`) leads to the name on that page, and has its first sentence beside it.
 - $formulas$ become MathML, which browsers show without a script.
+- The drawing of the method stands in the page itself, so that its colours follow the page's.
 """
 
 from __future__ import annotations
 
+import ast
 import html
 import logging
 import os
@@ -34,27 +37,51 @@ PAGES = {
 }
 """Page of the site -> file outside docs/."""
 
+PACKAGES = {
+    "reference/hypergrad.md": ("hypergrad", "hypergrad/layers"),
+    "reference/training.md": ("training",),
+}
+"""Page of the site -> packages whose modules have pages below it; so have the other modules that the page names."""
+
 REFERENCE = re.compile(r"^- \[`(metapt[\w.]+)`\]\((\S+)\)$", flags=re.M)
 _LINK = re.compile(r"(?<=\]\()(?!\w+:|#)([^)\s#]*)(#[^)\s]*)?(?=\))")
 _CODE = re.compile(r"(^```.*?^```|`[^`\n]+`)", flags=re.M | re.S)
 _FORMULA = re.compile(r'(\(?)<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\2>([),.:;]*)', flags=re.S)
+_DRAWING = re.compile(r'<img [^>]*src="pictures/method\.svg"[^>]*>')
+_PLACEHOLDER = "OWNER"
 _DISPLAY = {"span": "inline", "div": "block"}
 
 log = logging.getLogger("mkdocs.hooks")
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Link to the repository in the footer. As `repo_url`, each page would ask GitHub for its stars."""
-    config.extra["social"] = [{"icon": "fontawesome/brands/git-alt", "link": _repository(), "name": "the repository"}]
+    """Put the modules into the navigation, and a link to the repository into the footer.
+
+    As `repo_url`, each page would ask GitHub for its stars.
+    """
+    for section in config.nav or []:
+        for entries in section.values():
+            for entry in entries if isinstance(entries, list) else []:
+                for title, page in entry.items() if isinstance(entry, dict) else ():
+                    if page in PACKAGES:
+                        below = ({_short(module): _page_of(module)} for module in _modules(page))
+                        entry[title] = [{"Overview": page}, *below]
+    if _PLACEHOLDER not in _repository():
+        link = {"icon": "fontawesome/brands/git-alt", "link": _repository(), "name": "the repository"}
+        config.extra["social"] = [link]
     return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages that lie outside docs/."""
+    """Add the pages that lie outside docs/, and those of the modules."""
     from mkdocs.structure.files import File
 
     for page, path in PAGES.items():
         files.append(File.generated(config, page, abs_src_path=str(ROOT / path)))
+    for index in PACKAGES:
+        for module in _modules(index):
+            text = f"# {module}\n\n::: {module}\n"
+            files.append(File.generated(config, _page_of(module), content=text))
     return files
 
 
@@ -64,7 +91,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     if here == "index.md":
         page.meta["hide"] = ["navigation"]  # which would be this page alone
     if here.startswith("reference/"):
-        markdown = REFERENCE.sub(r"::: \1", markdown)
+        markdown = REFERENCE.sub(_described, markdown)
     parts = _CODE.split(markdown)  # text and code in turn; a link's text may be code, its target is none
     for index in range(0, len(parts), 2):
         parts[index] = _LINK.sub(lambda link: _turned(link, here), parts[index])
@@ -72,7 +99,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def on_page_content(content: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Turn formulas into MathML."""
+    """Turn formulas into MathML, and put the drawing into the page."""
     from latex2mathml.converter import convert
 
     def mathml(found: re.Match[str]) -> str:
@@ -80,7 +107,49 @@ def on_page_content(content: str, page: Page, config: MkDocsConfig, files: Files
         text = f"{before}{convert(html.unescape(formula).strip(), display=_DISPLAY[tag])}{after}"
         return f'<{tag} class="formula">{text}</{tag}>'
 
-    return _FORMULA.sub(mathml, content)
+    drawing = (ROOT / "docs" / "pictures" / "method.svg").read_text(encoding="utf-8")
+    return _DRAWING.sub(lambda _: f'<span class="drawing">{drawing}</span>', _FORMULA.sub(mathml, content))
+
+
+def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
+    """Lead to the clone as long as the repository has no address."""
+    if _PLACEHOLDER not in _repository():
+        return output
+    here = (Path(config.site_dir) / page.file.dest_uri).parent
+    return re.sub(rf"{re.escape(_repository())}/(?:blob|tree)/main", os.path.relpath(ROOT, here), output)
+
+
+def _modules(index: str) -> list[str]:
+    """Return the modules whose pages are below a page of the reference."""
+    source = ROOT / "src" / "metapt"
+    paths = [path for package in PACKAGES[index] for path in sorted((source / package).glob("[!_]*.py"))]
+    named = REFERENCE.findall((ROOT / "docs" / index).read_text(encoding="utf-8"))
+    paths += [Path(os.path.normpath(ROOT / "docs" / "reference" / target)) for _, target in named]
+    return [_module(path) for path in dict.fromkeys(paths)]
+
+
+def _module(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT / "src").with_suffix("").parts)
+
+
+def _page_of(module: str) -> str:
+    return f"reference/{module.removeprefix('metapt.').replace('.', '/')}.md"
+
+
+def _short(module: str) -> str:
+    return re.sub(r"^metapt\.(hypergrad\.|training\.)?", "", module)
+
+
+def _described(item: re.Match[str]) -> str:
+    """Return an item of the reference as a link to the name's docstring, with the first sentence of that."""
+    name, target = item.groups()
+    path = Path(os.path.normpath(ROOT / "docs" / "reference" / target))
+    short = name.rpartition(".")[2]
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    found = next((node for node in tree.body if getattr(node, "name", None) == short), None)
+    text = ast.get_docstring(found) if isinstance(found, ast.ClassDef | ast.FunctionDef) else None
+    sentence = f": {text.partition(chr(10))[0]}" if text else ""
+    return f"- [`{name}`][{_module(path)}.{short}]{sentence}"
 
 
 def _turned(link: re.Match[str], here: str) -> str:

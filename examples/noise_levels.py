@@ -1,4 +1,6 @@
-"""Learn how much noise each input feature should get in pre-training, where only some features matter later."""
+"""Learn how much noise each input feature should get in PT, where only some matter later."""
+
+import logging
 
 import torch
 from torch import nn
@@ -8,33 +10,45 @@ from torch.utils.data import DataLoader, TensorDataset
 from metapt import LoaderBatches, MetaPretraining, MetaSettings, ModuleProblem, OptimizerSpec
 from metapt.hypergrad import FittedHead, Neumann
 
+logging.basicConfig(level=logging.INFO, format="%(message)s")  # progress, warnings, diagnosis
+torch.set_num_threads(1)  # more of them only slow small matrices down
 torch.manual_seed(0)
 x = torch.randn(5000, 8)
-targets = x[:, :4] + 0.5 * x[:, 4:] @ torch.randn(4, 4).abs()  # of PT: they depend on all eight features
+targets = x[:, :4] + 0.5 * x[:, 4:] @ torch.randn(4, 4).abs()  # of PT: all eight matter
 x_ft = torch.randn(200, 8)
-labels = (x_ft[:, :4].sum(1) > 0).float()  # of FT: they depend on the first four
+labels = (x_ft[:, :4].sum(1) > 0).float()  # of FT: the first four matter
 
 
 def pretrain_loss(encoder, head, meta, batch):
     x, y = batch
-    share = torch.sigmoid(meta["noise"])  # of a feature's variance: 0 is the feature itself, 1 nothing but noise
-    return F.mse_loss(head(encoder((1 - share).sqrt() * x + share.sqrt() * torch.randn_like(x))), y)
+    share = torch.sigmoid(meta["noise"])  # of a feature's variance; 1 is nothing but noise
+    noisy = (1 - share).sqrt() * x + share.sqrt() * torch.randn_like(x)
+    return F.mse_loss(head(encoder(noisy)), y)
 
 
 def finetune_loss(head, features, batch):
     return F.binary_cross_entropy_with_logits(head(features).squeeze(1), batch[1])
 
 
-encoder, head, finetune_head = nn.Sequential(nn.Linear(8, 4), nn.Tanh()), nn.Linear(4, 4), nn.Linear(4, 1)
-problem = ModuleProblem(encoder, head, finetune_head, pretrain_loss=pretrain_loss, finetune_loss=finetune_loss)
+encoder = nn.Sequential(nn.Linear(8, 4), nn.Tanh())
+head, finetune_head = nn.Linear(4, 4), nn.Linear(4, 1)
+losses = {"pretrain_loss": pretrain_loss, "finetune_loss": finetune_loss}
+problem = ModuleProblem(encoder, head, finetune_head, **losses)
 train, validation = [(x_ft[:100], labels[:100])], [(x_ft[100:], labels[100:])]
 loader = DataLoader(TensorDataset(x, targets), batch_size=200, shuffle=True)
 batches = LoaderBatches(pretrain=loader, train=train, validation=validation)
-adam, adam_meta = OptimizerSpec("Adam", {"lr": 0.01}), OptimizerSpec("Adam", {"lr": 0.1})
-solvers = Neumann(terms=5, step_size=0.1), FittedHead(l2=0.01, cross_fit=True, tolerance=1e-3)
-settings = MetaSettings(200, 5, 40, *solvers, pretrain_optimizer=adam, meta_optimizer=adam_meta)
-start, meta = problem.pretrained, {"noise": torch.zeros(8)}  # sigmoid(0): half noise in every feature
+adam = OptimizerSpec("Adam", {"lr": 0.01})
+settings = MetaSettings(
+    iterations=200,
+    pretrain_steps=5,
+    warmup=40,
+    inverse=Neumann(terms=5, step_size=0.1),
+    finetuning=FittedHead(l2=0.01, cross_fit=True, tolerance=1e-3),
+    pretrain_optimizer=adam,
+    meta_optimizer=OptimizerSpec("Adam", {"lr": 0.1}),
+)
+start, meta = problem.pretrained, {"noise": torch.zeros(8)}  # sigmoid(0): half noise
 loop = MetaPretraining(problem, batches, start, meta, problem.head, settings)
-print(loop.run())
-print("Learned noise:", [round(share, 2) for share in torch.sigmoid(loop.meta["noise"]).tolist()])
+loop.run()
+print("Learned noise:", [round(n, 2) for n in torch.sigmoid(loop.meta["noise"]).tolist()])
 loop.pretrained.load_into(encoder, head)

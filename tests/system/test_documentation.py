@@ -41,6 +41,8 @@ def _hooks() -> ModuleType:
     return module
 
 
+FITS = "[...document.querySelectorAll('pre, pre > code')].every(each => each.scrollWidth <= each.clientWidth)"
+
 REFERENCE = [
     (page, name, target)
     for page in sorted((DOCS / "reference").glob("*.md"))
@@ -83,9 +85,12 @@ def test_a_link_to_nowhere_is_a_warning(hooks: ModuleType, caplog: pytest.LogCap
     assert "docs/method.md has a link to gone.md, which is not there" in caplog.text
 
 
-def test_items_of_the_reference_become_docstrings(hooks: ModuleType) -> None:
+def test_items_of_the_reference_lead_to_docstrings_and_say_what_they_are(hooks: ModuleType) -> None:
     item = "- [`metapt.hypergrad.Neumann`](../../src/metapt/hypergrad/inverse.py)"
-    assert hooks.on_page_markdown(item, _Page("reference/hypergrad.md"), None, None) == "::: metapt.hypergrad.Neumann"
+    turned = hooks.on_page_markdown(item, _Page("reference/hypergrad.md"), None, None)
+    link, _, sentence = turned.partition(": ")
+    assert link == "- [`metapt.hypergrad.Neumann`][metapt.hypergrad.inverse.Neumann]"
+    assert sentence == (metapt.hypergrad.Neumann.__doc__ or "").splitlines()[0]
 
 
 def test_formulas_become_mathml(hooks: ModuleType) -> None:
@@ -148,7 +153,10 @@ def _rows(command: argparse.ArgumentParser) -> Iterator[str]:
 
 @pytest.mark.slow
 def test_the_site_is_built_and_fits_its_windows(tmp_path: Path) -> None:
-    """No warning; in a browser no script error, no request to another server, nothing wider than the window."""
+    """No warning, no code among its files; in a browser, read from disk: no script error, no request to a server.
+
+    Nothing is wider than the window, and no block of code scrolls sideways.
+    """
     pytest.importorskip("material", reason="the site needs the extra docs")
     site = tmp_path / "site"
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(site)]
@@ -156,12 +164,14 @@ def test_the_site_is_built_and_fits_its_windows(tmp_path: Path) -> None:
         command, cwd=ROOT, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
+    assert [path for path in site.rglob("*") if path.suffix in (".py", ".pyc")] == []
     if CHROMIUM is None:
         pytest.skip("no Chromium is installed")
     with browser(tmp_path / "profile") as tab:
-        for page in sorted(site.rglob("index.html")):
+        for page in sorted(set(site.rglob("*.html")) - {site / "404.html"}):  # which only a server shows
             for width in (420, 1280):
                 tab.open(page, width, dark=False)
                 assert tab.errors == [], page
                 assert [url for url in tab.requests if not url.startswith("file:")] == [], page
                 assert tab.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), (page, width)
+                assert tab.evaluate(FITS), (page, width)

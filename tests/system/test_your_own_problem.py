@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ def test_the_example_puts_the_noise_on_the_useless_features(names: dict[str, Any
     noise = torch.sigmoid(names["loop"].meta["noise"])
     assert noise[:4].max() < 0.25
     assert noise[4:].min() > 0.75
-    assert "Diagnosis: all well" in names["printed"]
+    assert names["loop"].trace.diagnosis({}).verdict.value == "all well"
 
 
 def test_the_controls_take_the_same_steps_and_gain_less(names: dict[str, Any]) -> None:
@@ -83,7 +84,7 @@ def test_the_options_work_together(
     names: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    changed = {**names, "settings": names["MetaSettings"](40, 5, 30, *names["solvers"])}
+    changed = {**names, "settings": replace(names["settings"], iterations=40, warmup=30)}
     found = run(OPTIONS, changed)
     assert [int(line.split()[0]) for line in capsys.readouterr().out.splitlines()] == [20, 40]
     assert len(found["recorder"].rows()) == 2 * (1 + 8)

@@ -1,6 +1,6 @@
 """Decorators of tests that say what a user brings and what metapt makes of it, and the table that is made of them.
 
-`python -m tests.users.kinds` writes the table into the documentation; `test_table.py` fails if it is another one.
+`python -m tests.unit.users.kinds` writes the table into the documentation; `test_table.py` fails if it is another one.
 """
 
 from __future__ import annotations
@@ -103,15 +103,27 @@ class Heard(logging.Handler):
 
 
 def table() -> str:
-    """Return the table as Markdown: a section for each test module, in the order of their names."""
+    """Return the table as Markdown: a section for each test module, in the order of their names.
+
+    What is right as it is stands below the table. What has the same outcome and advice is one row.
+    """
     parts = []
     for path in sorted(Path(__file__).parent.glob("test_*.py")):
-        module = importlib.import_module(f"tests.users.{path.stem}")
-        found = [value.kind for value in vars(module).values() if hasattr(value, "kind")]
+        module = importlib.import_module(f"{__package__}.{path.stem}")
+        found = dict.fromkeys(value.kind for value in vars(module).values() if hasattr(value, "kind"))
         if found:
             title = (inspect.getdoc(module) or "").splitlines()[0].rstrip(".")
-            rows = [HEADER, ("---",) * 3, *dict.fromkeys(found)]
-            parts.append("\n".join([f"## {title}", "", *(f"| {' | '.join(row)} |" for row in rows)]))
+            lines = [f"## {title}", ""]
+            groups: dict[tuple[str, str], list[str]] = {}
+            for kind in found:
+                groups.setdefault((kind.outcome, kind.do), []).append(kind.what)
+            fine = [what for what in groups.pop(("right", ""), []) if what not in {kind.do for kind in found}]
+            if groups:
+                rows = [HEADER, ("---",) * 3, *(("; ".join(what), *key) for key, what in groups.items())]
+                lines += [*(f"| {' | '.join(row)} |" for row in rows), ""]
+            if fine:
+                lines += [f"Right as they are: {'; '.join(fine)}."]
+            parts.append("\n".join(lines).rstrip())
     return "\n\n".join(parts) + "\n"
 
 

@@ -26,7 +26,7 @@ from . import toys
 from .kinds import Heard, refused, right, warned
 from .toys import META, X, Y, draw, gradient, linear, problem
 
-WRITE = "write the backward with torch's operations on what `save_for_backward` has kept of inputs and outputs"
+WRITE = "write the backward with torch's operations on saved inputs and outputs"
 
 
 class KeepsIntermediate(torch.autograd.Function):
@@ -183,13 +183,13 @@ def extension(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["kept_square", "detached_square"])
-@refused("an autograd function in C++ (many extensions) that does the same", ("differentiated twice", "Square"), WRITE)
+@refused("the same in C++ (many extensions)", ("differentiated twice", "Square"), WRITE)
 def test_a_function_in_cpp_that_loses_its_second_derivative_is_refused(name: str, extension: Any) -> None:
     gradient(problem(Through(getattr(extension, name))))
 
 
 @pytest.mark.slow
-@right("an autograd function in C++ whose backward torch can differentiate", tolerance=1e-6)
+@right("the same in C++", tolerance=1e-6)
 def test_a_function_in_cpp_with_a_right_second_derivative_is_used(extension: Any) -> Any:
     toy = problem(Through(extension.right_square))
     return gradient(toy, **NO_FT), by_differences(toy)
@@ -201,7 +201,7 @@ def old(layer: nn.Linear) -> nn.Module:
     return normed
 
 
-NORM = "torch's `weight_norm`, with an inverse that takes products with the Hessian"
+NORM = "torch's `weight_norm`, unless the inverse is `Identity`"
 
 
 @pytest.mark.parametrize("inverse", [Neumann(1, 0.1), Neumann(5, 0.1), Dense(1.0)])
@@ -312,8 +312,8 @@ def test_check_says_where_the_comparison_says_nothing(capsys: pytest.CaptureFixt
     assert "right: the product with the mixed derivative of the PT loss" in printed
 
 
-DETACHED = "terms under `detach()` or `no_grad` (SimSiam, BYOL, a normaliser), straight-through estimates"
-MEANT = "nothing, if they are meant; the hypergradient takes them for constants"
+DETACHED = "terms under `detach()` or `no_grad` (SimSiam, BYOL), straight-through estimates"
+MEANT = "nothing, if meant: they count as constants"
 
 
 def stopped(encoder: Any, head: Any, meta: Params, batch: Any) -> Tensor:
@@ -418,7 +418,7 @@ def test_what_is_right_is_not_warned_of(what: str) -> None:
         assert all(tried(toy).found[name].distance < 1e-4 for name in (MIXED, HESSIAN))  # type: ignore[union-attr]
 
 
-DECAY = "weight decay that the optimiser adds to the gradient (SGD, Adam and others)"
+DECAY = "weight decay of SGD, Adam and others, in the gradient"
 
 
 def decayed(encoder: Any, head: Any, meta: Params, batch: Any) -> Tensor:
@@ -445,9 +445,9 @@ def test_the_hessian_has_the_weight_decay(name: str) -> Any:
 
 @pytest.mark.parametrize("spec", [("AdamW", {}), ("Adam", {"weight_decay": 0.1, "decoupled_weight_decay": True})])
 @warned(
-    "weight decay apart from the gradient (AdamW), with an inverse that takes products",
+    "weight decay of AdamW, unless the inverse is `Identity`",
     ("weight decay", "leaves it out"),
-    "take SGD or Adam where the decay matters",
+    "SGD or Adam, if the decay matters",
 )
 def test_a_weight_decay_apart_from_the_gradient_is_warned_of(spec: Any) -> None:
     toys.loop(problem(), 1, pretrain_optimizer=OptimizerSpec(*spec)).run()

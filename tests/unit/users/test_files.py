@@ -33,9 +33,9 @@ def load(tmp_path: Path, encoder: Params, buffers: Params) -> Learned:
     ],
 )
 @refused(
-    "a file of pre-trained tensors with another name, type or shape than the network has",
+    "pre-trained tensors of another name, type or shape than the network's",
     ("has no encoder of width 2", "in encoder is", "in the file it is", "Remove it"),
-    "remove the file, or take the network that it was made with",
+    "remove the file, or take its network",
 )
 def test_an_encoder_of_another_kind(name: str, value: torch.Tensor, tmp_path: Path) -> None:
     load(tmp_path, NETWORK.encoder | {name: value}, NETWORK.buffers)
@@ -43,9 +43,9 @@ def test_an_encoder_of_another_kind(name: str, value: torch.Tensor, tmp_path: Pa
 
 @pytest.mark.parametrize("buffers", [{}, {"count": torch.tensor(1.0)}, {"count": torch.tensor([1])}])
 @refused(
-    "a file of pre-trained tensors with another name, type or shape than the network has",
+    "pre-trained tensors of another name, type or shape than the network's",
     ("has no encoder of width 2", "count in buffers is int64 of shape ()", "in the file it is", "Remove it"),
-    "remove the file, or take the network that it was made with",
+    "remove the file, or take its network",
 )
 def test_buffers_of_another_kind(buffers: Params, tmp_path: Path) -> None:
     load(tmp_path, NETWORK.encoder, buffers)

@@ -19,7 +19,7 @@ from . import toys
 from .kinds import refused, right
 from .toys import META, X, Y, problem
 
-CLIPS = "a loss or an encoder that changes its minibatch in place (`clamp_`, `x -= x.mean()`, `add_` of noise)"
+CLIPS = "a loss or an encoder that changes its minibatch in place (`clamp_`, `x -= x.mean()`)"
 NEW = "make a new tensor"
 
 

@@ -205,12 +205,12 @@ def test_orders_of_the_passes_of_a_resumed_run(kind: str, taken: int) -> tuple[A
 
 # What is no loader
 
-PAIR = "`[(x, y)]`: a list of one minibatch"
+PAIR = "`[(x, y)]`, a list of one minibatch"
 
 
 @pytest.mark.parametrize("name", ["pretrain", "train", "validation", "hypergradient"])
 @pytest.mark.parametrize("given", [(X, LABELS), (X,), (X, (LABELS, LABELS))])
-@refused("`train=(x, y)`, for any of the loaders", ("tuple of tensors", "[(x, y)]"), PAIR)
+@refused("`train=(x, y)`", ("tuple of tensors", "[(x, y)]"), PAIR)
 def test_a_tuple_of_tensors(name: str, given: Any) -> None:
     LoaderBatches(**{"pretrain": [BATCH], "train": [BATCH], "validation": [BATCH]} | {name: given})
 
@@ -225,7 +225,7 @@ def test_a_list_of_unlike_tensors() -> None:
     [X, X.numpy(), {"x": X}, "train", SimpleNamespace(x=X, to=lambda device: None)],
     ids=[*"abcde"],
 )
-@refused("`train=x`: a tensor, an array, a mapping, a graph", ("one minibatch", "[minibatch]", "DataLoader"), PAIR)
+@refused("`train=x` (tensor, array, mapping, graph)", ("one minibatch", "[minibatch]", "DataLoader"), PAIR)
 def test_one_minibatch(given: Any) -> None:
     batches_of(given, [BATCH])
 

@@ -102,8 +102,8 @@ def test_a_reentrant_checkpoint_is_refused() -> None:
     toys.pretrained(problem(Recomputed(toys.body(), partial(checkpoint, use_reentrant=True))))
 
 
-LISTED = "a parameter of a module taken outside of the loss, as in `parameters = list(encoder.parameters())`"
-TAKE = "take it inside, from the module that the loss is given"
+LISTED = "parameters taken outside of the loss, as by `list(encoder.parameters())`"
+TAKE = "take them from the loss's argument"
 
 
 @pytest.mark.parametrize("part", ["encoder", "head", "finetune_head"])
@@ -120,7 +120,7 @@ def test_a_parameter_that_was_taken_outside_is_refused(part: str, function: str)
     gradient(problem(**modules, **{function: lambda *given: whole(*given) + (outside**2).sum()}))
 
 
-@right("the module itself, used inside the loss by a closure in place of the argument")
+@right("the module itself in a closure, in place of the argument")
 def test_a_closure_over_the_module_gets_the_tensors_of_the_call() -> Any:
     encoder = toys.body()
 
@@ -135,7 +135,7 @@ def test_a_closure_over_the_module_gets_the_tensors_of_the_call() -> Any:
 
 
 HOOKS = "gradient hooks of parameters (`register_hook`, `register_post_accumulate_grad_hook`)"
-UNHOOK = "remove them; a mask belongs into the module"
+UNHOOK = "a mask belongs into the module"
 
 
 @pytest.mark.parametrize("part", ["encoder", "head", "finetune_head"])
@@ -182,13 +182,13 @@ WRAPPED = "`DistributedDataParallel`, `DataParallel`, `FullyShardedDataParallel`
 
 @pytest.mark.parametrize("wrapper", [DistributedDataParallel, nn.DataParallel])
 @pytest.mark.parametrize("inside", [False, True])
-@refused(WRAPPED, ("wrapped in", "process"), "give the module itself, in one process")
+@refused(WRAPPED, ("wrapped in", "process"), "the module itself, in one process")
 def test_a_wrapper_for_several_processes_is_refused(wrapper: Any, inside: bool) -> None:
     wrapped = wrapper(toys.body())
     problem(nn.Sequential(linear(30), wrapped) if inside else wrapped)
 
 
-NAMES = "a `Pretrained` or an FT head with a missing, a further or a misshapen tensor"
+NAMES = "a `Pretrained` or an FT head with missing, further or misshapen tensors"
 FROM = "start from `problem.pretrained` and `problem.head`"
 
 
@@ -230,11 +230,11 @@ def test_another_name_of_the_head_is_refused() -> None:
     gradient(toy, head=without(toy.head, "bias"))
 
 
-FROZEN = "parameters frozen or unfrozen (`requires_grad_`) after the problem was made"
+FROZEN = "`requires_grad_` after the problem was made"
 
 
 @pytest.mark.parametrize("frozen", [False, True])
-@refused(FROZEN, ("requires_grad", "make a ModuleProblem"), "freeze and unfreeze first")
+@refused(FROZEN, ("requires_grad", "make a ModuleProblem"), "freeze first")
 def test_parameters_that_are_frozen_or_unfrozen_later_are_refused(frozen: bool) -> None:
     encoder = toys.body()
     encoder[0].weight.requires_grad_(not frozen)
@@ -243,7 +243,7 @@ def test_parameters_that_are_frozen_or_unfrozen_later_are_refused(frozen: bool) 
     toys.pretrained(toy, 1)
 
 
-@right("weights loaded into the modules (`load_into`) before a control is trained from `problem.pretrained`")
+@right("`load_into`, then a control from `problem.pretrained`")
 def test_what_is_loaded_into_the_modules_does_not_change_the_start() -> Any:
     toy = problem()
     before = toy.pretrained.vector(), list(toy.head.values())
@@ -266,7 +266,7 @@ def test_cached_parametrisations_are_refused() -> None:
         toys.pretrained(problem(nn.Sequential(orthogonal(linear(10), orthogonal_map="cayley"))), 1)
 
 
-@right("the modules after PT and hypergradients: they have their own tensors, as before")
+@right("the modules after PT: they have their own tensors, as before")
 def test_the_modules_stay_as_they_are() -> Any:
     encoder = toys.body()
     before = copy.deepcopy(encoder.state_dict())

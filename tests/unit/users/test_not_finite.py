@@ -81,7 +81,7 @@ def run(arguments: Arguments) -> Diagnosis:
 
 
 PT_NAN = "a PT minibatch with NaN, a PT loss that becomes NaN or infinite"
-DO_PT = "the error names the PT step; look for NaN in the minibatches, then lower the PT learning rate"
+DO_PT = "look for NaN in the minibatch of the named step, then lower the PT learning rate"
 
 
 @refused(PT_NAN, ("PT loss at PT step 5 is nan", "PT minibatches", "PT learning rate"), DO_PT)
@@ -114,7 +114,7 @@ def test_a_pt_learning_rate_that_is_far_too_large_ends_in_infinity() -> None:
 @warned(
     "a PT minibatch with NaN that only a hypergradient uses",
     ("hypergradient at iteration 0 is not applied", "PT loss on the PT minibatch was nan", "NaN in the PT minibatches"),
-    "that update is skipped; look for NaN in the minibatches",
+    "that update is skipped: look for NaN",
 )
 def test_a_pt_minibatch_of_a_hypergradient_with_nan_is_named() -> None:
     problem, _, *rest = brought(iterations=3)
@@ -126,7 +126,7 @@ def test_a_pt_minibatch_of_a_hypergradient_with_nan_is_named() -> None:
 
 
 FT_NAN = "an FT minibatch with NaN in inputs or labels, an FT loss that is NaN"
-DO_FT = "that update is skipped; ten in a row are an error, which names the loss that was not finite first"
+DO_FT = "that update is skipped; ten in a row are an error that names the loss"
 SOLVERS = {"three steps": Unroll(3), "no step": Unroll(0), "fitted": FITTED, "ridge": RidgeHead(0.1)}
 
 
@@ -171,7 +171,7 @@ def test_no_advice_on_a_learning_rate_that_is_not_there(solver: str) -> None:
 
 
 CHECKED = "numbers that are not finite, in `metapt.check`"
-DO_CHECK = "the error says which loss it is, and whether the minibatch itself has such numbers"
+DO_CHECK = "the error names the loss, and says whether the minibatch has such numbers"
 
 
 @refused(CHECKED, ("the PT loss is not finite", "first PT minibatch", "not finite itself"), DO_CHECK)
@@ -228,9 +228,7 @@ def test_check_never_calls_a_number_right_that_is_not_finite(capsys: pytest.Capt
 
 
 ZERO = "round, sign, argmax, a comparison or detach where a derivative is needed"
-DO_ZERO = (
-    "the diagnosis says which derivative is 0; use a differentiable function (`metapt.check` says it before the run)"
-)
+DO_ZERO = "a differentiable function; diagnosis and `metapt.check` name the derivative that is 0"
 OF_FT, OF_PT = "FT validation loss has derivative 0 w.r.t. the encoder", "derivative 0 w.r.t. the meta-parameters"
 
 
@@ -275,7 +273,7 @@ def test_check_says_that_a_hypergradient_is_exactly_0(
 
 
 UNSOLVED = "an inverse or a fitted FT head with too few steps"
-DO_UNSOLVED = "raise `max_steps` or the tolerance, or add damping, as the diagnosis says"
+DO_UNSOLVED = "as the diagnosis says: more `max_steps`, tolerance or damping"
 
 
 @warned(UNSOLVED, ("not solved as asked", "Of 40 hypergradients: 40 times", "raise max_steps", "damping"), DO_UNSOLVED)
@@ -289,9 +287,9 @@ def test_heads_short_of_their_tolerance_are_not_all_well() -> None:
 
 
 @refused(
-    "learning rates of the meta-parameters that are far too large",
+    "far too large learning rates of the meta-parameters",
     ("the PT loss at PT step", "or that of the meta-parameters, whose norm is 2e+06"),
-    "lower them until the diagnosis says that the meta-parameters move and do not oscillate",
+    "lower them until the diagnosis is well",
 )
 def test_a_meta_learning_rate_that_is_far_too_large_is_named() -> None:
     run(brought(meta_lr=1e6, iterations=60))

@@ -57,12 +57,12 @@ NUMPY = {
 
 @pytest.mark.parametrize("name", NUMPY)
 @pytest.mark.filterwarnings("ignore:.*EPOCH_DEPRECATION|The epoch parameter:UserWarning")
-@right("NumPy numbers in an `OptimizerSpec`, in `MetaSettings` or in a schedule", "They become Python's numbers.", 0)
+@right("NumPy numbers in an `OptimizerSpec`, in `MetaSettings` or in a schedule", "they become Python's", 0)
 def test_a_run_with_numpy_numbers_goes_on(name: str, tmp_path: Path) -> tuple[Any, Any]:
     return resumed(tmp_path / "run", replace(SETTINGS, pretrain_optimizer=NUMPY[name], meta_optimizer=NUMPY["float32"]))
 
 
-@right("NumPy numbers in an `OptimizerSpec`, in `MetaSettings` or in a schedule", "They become Python's numbers.", 0)
+@right("NumPy numbers in an `OptimizerSpec`, in `MetaSettings` or in a schedule", "they become Python's", 0)
 def test_numpy_numbers_in_settings_are_pythons_numbers(tmp_path: Path) -> tuple[Any, Any]:
     numbers: Any = {"iterations": np.int64(6), "warmup": np.int32(1), "average_decay": np.float64(0.9)}
     inverse = Neumann(np.int64(1), np.float64(0.1))  # type: ignore[arg-type]
@@ -77,7 +77,7 @@ def test_numpy_numbers_in_settings_are_pythons_numbers(tmp_path: Path) -> tuple[
     ids=["scalar", "of one number"],
 )
 @pytest.mark.parametrize("decay", [0.8, 1.0])
-@right("A learning rate that is a tensor, with a schedule or groups", "Each optimiser has a copy of it.", 1e-6)
+@right("a tensor as learning rate, with a schedule or groups", "it is copied", 1e-6)
 def test_a_learning_rate_of_a_user_stays_as_it_is(lr: Tensor, decay: float) -> tuple[Any, Any]:
     decaying: Callable[[Any], LRScheduler] = lambda made: ExponentialLR(made, decay)  # noqa: E731
     shared = OptimizerSpec("SGD", {"lr": lr}, {"head.*": {"momentum": 0.5}}, decaying)
@@ -88,13 +88,13 @@ def test_a_learning_rate_of_a_user_stays_as_it_is(lr: Tensor, decay: float) -> t
     return found, [pretrain(None, META, 20, by_number).vector()] * 2
 
 
-@right("A learning rate that is a tensor, with a schedule or groups", "Each optimiser has a copy of it.", 0)
+@right("a tensor as learning rate, with a schedule or groups", "it is copied", 0)
 def test_a_run_with_a_learning_rate_that_is_a_tensor_goes_on(tmp_path: Path) -> tuple[Any, Any]:
     own = spec(lr=torch.tensor(0.01), schedule=lambda made: ExponentialLR(made, 0.8))
     return resumed(tmp_path / "run", replace(SETTINGS, pretrain_optimizer=own, meta_optimizer=own))
 
 
-@right("A dictionary of settings that is changed later", "An `OptimizerSpec` has a copy of it.", 0)
+@right("a dictionary of settings that is changed later", "it is copied", 0)
 def test_settings_are_copied() -> tuple[Any, Any]:
     given = {"lr": 0.01}
     own = OptimizerSpec("SGD", given)
@@ -102,8 +102,8 @@ def test_settings_are_copied() -> tuple[Any, Any]:
     return pretrain(None, META, optimizer=own).vector(), pretrain(None, META).vector()
 
 
-CLASS = "A class, a function, a text or an optimiser of torch in the place of a solver or an `OptimizerSpec`"
-CLASS_DO = "Give `Neumann(...)`, `FittedHead(...)`, `OptimizerSpec(name, {...})`."
+CLASS = "a class, function, text or torch optimiser in place of a solver or an `OptimizerSpec`"
+CLASS_DO = "`Neumann(...)`, `FittedHead(...)`, `OptimizerSpec(name, {...})`"
 WEIGHT = nn.Parameter(torch.zeros(1))
 
 
@@ -171,7 +171,7 @@ def test_another_optimiser_of_plain_pt(given: Any) -> None:
         (("SGD", {}, {}, ExponentialLR(torch.optim.SGD([WEIGHT], 0.1), 0.9)), "schedule is a ExponentialLR"),
     ],
 )
-@refused("Other things in an `OptimizerSpec`: a class, settings that are no dictionary", ("legal",), CLASS_DO)
+@refused("a class, or settings that are no dictionary, in an `OptimizerSpec`", ("legal",), CLASS_DO)
 def test_nonsense_in_an_optimizer_spec(arguments: tuple[Any, ...], words: str) -> None:
     with said(words):
         OptimizerSpec(*arguments)
@@ -194,7 +194,7 @@ OTHERS_SCHEDULE = ExponentialLR(torch.optim.SGD([WEIGHT], 0.1), 0.9)
     ],
 )
 @refused(
-    "A schedule that is a function of the step, is made for another optimiser, or waits for a metric",
+    "a schedule that is a function, of another optimiser, or waits for a metric",
     ("legal: a function that takes the optimiser and returns its schedule",),
     "`schedule=lambda optimizer: LambdaLR(optimizer, lambda step: ...)`",
 )
@@ -218,9 +218,9 @@ def test_nonsense_for_a_schedule(schedule: Any, words: str) -> None:
     ids=str,
 )
 @refused(
-    "A `Recorder` that is given numbers",
+    "a `Recorder` of numbers",
     ("Recorder returns", "legal: a function that returns a dictionary of tensors", "torch.tensor"),
-    "Give it a function that returns tensors.",
+    "a function that returns tensors",
 )
 def test_a_recorder_takes_tensors(seen: Any, words: str) -> None:
     with said(words):
@@ -229,9 +229,9 @@ def test_a_recorder_takes_tensors(seen: Any, words: str) -> None:
 
 @pytest.mark.parametrize("given", [torch.zeros(()), {"loss": torch.zeros(())}, 0.5, None], ids=str)
 @refused(
-    "A `Recorder` that is given numbers",
+    "a `Recorder` of numbers",
     ("Recorder is given", "legal: a function"),
-    "Give it a function that returns tensors.",
+    "a function that returns tensors",
 )
 def test_a_recorder_takes_a_function(given: Any) -> None:
     Recorder(given)

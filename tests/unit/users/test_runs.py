@@ -31,12 +31,12 @@ from metapt.hypergrad import Adam, Identity, Neumann, Unroll
 from .kinds import refused, right, warned
 from .small_runs import DTYPE, META, SETTINGS, Batches, Table, made, pretrain, problem, resumed, run, spec
 
-ORDER = "A run that is taken up with the keys of `meta`, or the parts of a module, in another order"
+ORDER = "a run taken up with the keys of `meta`, or parts of a module, in another order"
 
 
 @pytest.mark.parametrize("again", [{"keys": "ba"}, {"order": "vu"}, {"keys": "ba", "order": "vu"}], ids=str)
 @pytest.mark.parametrize("name", ["Adam", "RMSprop", "NAdam", "Adafactor", "ASGD"])
-@right(ORDER, "All is saved by name.")
+@right(ORDER, "all is saved by name")
 def test_moments_follow_names(name: str, again: dict[str, str], tmp_path: Path) -> tuple[Any, Any]:
     optimizer = OptimizerSpec(name, {"lr": 0.05}, {"*bias": {"lr": 0.02}, "b": {"lr": 0.2}})
     matching = replace(optimizer, groups={"*bias": {"lr": 0.02}}), replace(optimizer, groups={"b": {"lr": 0.2}})
@@ -57,14 +57,14 @@ def figures(loop: MetaPretraining, path: Path | None = None) -> list[float]:
     return [*loop.run(checkpoint=checkpoint, recorder=Recorder(dict)).figures.values()]
 
 
-@right(ORDER, "All is saved by name.", 0)
+@right(ORDER, "all is saved by name", 0)
 def test_the_diagnosis_does_not_depend_on_the_order(tmp_path: Path) -> tuple[Any, Any]:
     settings = replace(SETTINGS, iterations=40)
     run(made(settings), tmp_path / "run", stop=30)
     return figures(made(settings, keys="ba", order="vu"), tmp_path / "run"), figures(made(settings))
 
 
-@right(ORDER, "All is saved by name.", 0)
+@right(ORDER, "all is saved by name", 0)
 def test_plain_pt_goes_on_with_moments_by_name(tmp_path: Path) -> tuple[Any, Any]:
     def trained(order: str, count: int, path: Path | None) -> list[Tensor]:
         own = problem(order)
@@ -76,8 +76,8 @@ def test_plain_pt_goes_on_with_moments_by_name(tmp_path: Path) -> tuple[Any, Any
     return trained("vu", 7, tmp_path / "run"), trained("uv", 7, None)
 
 
-OTHER = "A run that is taken up with other settings: learning rates, solvers, numbers, a schedule"
-OTHER_DO = "Give the old ones, or another fingerprint or file. More iterations or PT steps are no other settings."
+OTHER = "a run taken up with other learning rates, solvers, numbers or schedule"
+OTHER_DO = "the old ones, or another fingerprint or file; more steps are allowed"
 
 
 @dataclass
@@ -157,7 +157,7 @@ def test_the_settings_of_plain_pt_belong_to_the_fingerprint(tmp_path: Path) -> N
     pretrain(tmp_path / "run", META, optimizer=spec(lr=0.1))
 
 
-FEWER = "A run that is taken up with fewer steps than it has taken"
+FEWER = "a run taken up with fewer steps than it has taken"
 
 
 @pytest.mark.parametrize("count", [3, 1])
@@ -173,7 +173,7 @@ def test_fewer_iterations_than_were_taken(tmp_path: Path) -> None:
     run(made(replace(SETTINGS, iterations=4)), tmp_path / "run")
 
 
-@right("A finished run that is taken up with more iterations or PT steps", "It goes on from its last one.", 0)
+@right("a finished run taken up with more iterations or PT steps", "it goes on", 0)
 def test_a_longer_run_goes_on(tmp_path: Path) -> tuple[Any, Any]:
     run(made(), tmp_path / "run")
     longer = replace(SETTINGS, iterations=9)
@@ -183,20 +183,20 @@ def test_a_longer_run_goes_on(tmp_path: Path) -> tuple[Any, Any]:
     return learned, run(made(longer))
 
 
-@right("A finished run that is taken up with more iterations or PT steps", "It goes on from its last one.", 0)
+@right("a finished run taken up with more iterations or PT steps", "it goes on", 0)
 def test_the_diagnosis_of_a_longer_run_is_that_of_the_whole_run(tmp_path: Path) -> tuple[Any, Any]:
     run(made(replace(SETTINGS, iterations=24)), tmp_path / "run")
     longer = replace(SETTINGS, iterations=50)
     return figures(made(longer), tmp_path / "run"), figures(made(longer))
 
 
-@right("A finished run that is taken up with more iterations or PT steps", "It goes on from its last one.", 0)
+@right("a finished run taken up with more iterations or PT steps", "it goes on", 0)
 def test_longer_plain_pt_goes_on(tmp_path: Path) -> tuple[Any, Any]:
     pretrain(tmp_path / "run", META, 5)
     return pretrain(tmp_path / "run", META, 9).vector(), pretrain(None, META, 9).vector()
 
 
-FINISHED = "A finished run that is taken up again", "Remove its checkpoint to run it anew."
+FINISHED = "a finished run taken up again", "remove its checkpoint to run it anew"
 
 
 @warned(FINISHED[0], ("has finished before", "iteration 6 of 6", "nothing is run"), FINISHED[1])
@@ -211,7 +211,7 @@ def test_finished_plain_pt_says_so(tmp_path: Path) -> None:
         pretrain(tmp_path / "run", META)
 
 
-OLDER = "A checkpoint whose newest file is removed or cut", "The run goes on from the file before, `.previous`."
+OLDER = "a checkpoint whose newest file is removed or cut", "the run goes on from `.previous`"
 
 
 @pytest.mark.parametrize("cut", [False, True])
@@ -226,17 +226,17 @@ def test_the_older_file_is_named(cut: bool, tmp_path: Path) -> None:
 
 
 @warned(
-    "A checkpoint of another fingerprint, or of which both files are cut",
+    "a checkpoint of another fingerprint, or with both files cut",
     ("starts anew",),
-    "The run starts anew and writes over it.",
+    "the run starts anew and writes over it",
 )
 def test_another_fingerprint(tmp_path: Path) -> None:
     run(made(), tmp_path / "run", fingerprint="theirs")
     run(made(), tmp_path / "run")
 
 
-KEPT = "Other values in what a checkpoint keeps: arrays, `deque`, `frozenset`, `Path`, functions, objects of your own"
-KEPT_DO = "Convert them where the run gets them, to tensors, Python's numbers and texts, lists, tuples, dictionaries."
+KEPT = "arrays, `deque`, `frozenset`, `Path`, functions or own objects in what a checkpoint keeps"
+KEPT_DO = "tensors, Python's numbers and texts, lists, tuples, dictionaries"
 
 
 class Own:
@@ -284,10 +284,10 @@ def test_a_fingerprint_that_is_no_text_is_named(tmp_path: Path) -> None:
     Checkpoint(tmp_path / "run", tmp_path).save({})  # type: ignore[arg-type]
 
 
-FILE = "A file of another kind in the place of the checkpoint, or a whole one that torch can't load"
+FILE = "another file in the checkpoint's place, or one that torch can't load"
 
 
-@refused(FILE, ("is no checkpoint of metapt", "name another file"), "Name another file. It is not written over.")
+@refused(FILE, ("is no checkpoint of metapt", "name another file"), "another name; it is not written over")
 def test_weights_of_a_user_are_not_written_over(tmp_path: Path) -> None:
     torch.save(nn.Linear(1, 1).state_dict(), tmp_path / "run")
     before = (tmp_path / "run").read_bytes()
@@ -297,7 +297,7 @@ def test_weights_of_a_user_are_not_written_over(tmp_path: Path) -> None:
         assert (tmp_path / "run").read_bytes() == before
 
 
-@refused(FILE, ("is whole", "torch can't load it"), "Name another file. It is not written over.")
+@refused(FILE, ("is whole", "torch can't load it"), "another name; it is not written over")
 def test_a_whole_checkpoint_that_cannot_be_loaded_is_not_written_over(tmp_path: Path) -> None:
     file = io.BytesIO()
     torch.save({"fingerprint": "mine", "state": {"lr": np.float64(1)}}, file)

@@ -71,7 +71,7 @@ SAME: dict[str, Callable[[], tuple[Any, Any]]] = {
     "few categories in one tensor": lambda: ([(C,)], [(C,)]),
 }
 C = X.sign()
-APART = "`random_split`, or another way to sets without common examples"
+APART = "`random_split`, or other sets without common examples"
 WORDS = ("FT validation examples", "same", "FT training", "random_split")
 
 
@@ -155,8 +155,8 @@ def test_it_is_told_once() -> None:
     assert len(told(lambda: [(batches.train(), batches.validation()) for _ in range(5)])) == 1
 
 
-FOLDS = "`cross_fit` with examples that two minibatches of a call have in common"
-MULTIPLE = "passes of a multiple of the FT solver's minibatches, without common examples"
+FOLDS = "`cross_fit` with an example in two minibatches of a call"
+MULTIPLE = "passes of a multiple of the FT solver's minibatches"
 
 
 @pytest.mark.parametrize("check", [True, False])

@@ -285,7 +285,7 @@ class EcgSettings(DomainSection):
     stand_ins: ClassVar[tuple[str, ...]] = ("simulated",)
     source: Literal["simulated", "ptbxl-1.0.3", "ptbxl-1.0.1"] = key(
         "ptbxl-1.0.3",
-        "generated ECGs with planted conditions, or PTB-XL at 100 Hz: the paper has 1.0.1 (21,837 ECGs), which 1.0.3 "
+        "generated ECGs of known conditions, or PTB-XL at 100 Hz: the paper has 1.0.1 (21,837 ECGs), which 1.0.3 "
         "corrects (21,799)",
     )
     split: Split = key(

@@ -297,7 +297,7 @@ class PpiSettings(DomainSection):
     stand_ins: ClassVar[tuple[str, ...]] = ("simulated",)
     source: Source = key(
         "hu2020",
-        "generated STRING files with planted tasks, STRING as `string` says, or the archive of Hu et al. (2020), 2 GB",
+        "generated STRING files, STRING as `string` says, or the archive of Hu et al. (2020), 2 GB",
     )
     string: String = String()
     test_species: Taxa = key([9606], "NCBI taxa of the test graphs", min_length=1)
