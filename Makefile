@@ -24,8 +24,8 @@ export PYTHONDONTWRITEBYTECODE =
 .PHONY: workflow planted paper test test-slow test-all test-slurm lint site dist install clean
 
 workflow: $(INSTALLED)
-	$(SNAKEMAKE) --quiet rules reason host
-	@results=$$($(BIN)/metapt check $(CONFIG)) && results=$${results##*results: } && \
+	$(SNAKEMAKE) --quiet host reason rules
+	@results=$$($(BIN)/metapt check --configfile $(CONFIG)) && results=$${results##*results: } && \
 	if [ ! $$results/report.html -nt $$results/headline.md ]; then $(SNAKEMAKE) --quiet all --report $$results/report.html || exit; fi; \
 	$(BIN)/metapt summary $$results
 

@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,40 +20,69 @@ from metapt.files import atomic_path
 from metapt.machine import find_caches, machine_name
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from metapt.engine.jobs import Job
+
+Command = Callable[[argparse.Namespace], int]
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command and return its exit status; an error is printed as one sentence."""
+    """Run the command and return its exit status; an error is printed as one sentence. No command prints the help."""
     options = parser().parse_args(arguments)
-    command = {
-        "run": _run,
-        "check": _check,
-        "docs": _docs,
-        "summary": _summary,
-        "table": _table,
-        "estimate": _estimate,
-        "headroom": _headroom,
-    }[options.command]
+    if options.command is None:
+        parser().print_help()
+        return 0
     try:
         find_caches()
         with with_extra(f"metapt {options.command}"):
-            return command(options)
+            status: int = options.run(options)
+            return status
     except MetaptError as error:
         print(f"error: {error}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:  # as of `metapt check | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
-        prog="metapt", description="Run, check and read the experiments of metapt. Snakemake runs them, too."
+        prog="metapt",
+        description="Run, check and read the experiments of metapt. Snakemake runs them, too.",
+        epilog="metapt COMMAND --help describes a command.",
     )
     parser.add_argument("--version", action="version", version=f"metapt {metapt.__version__}")
-    commands = parser.add_subparsers(dest="command", required=True)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
 
-    run = commands.add_parser(
-        "run", help="run a config's jobs, or repeat the run that a run.json records, without Snakemake"
+    def command(
+        name: str, run: Callable[[argparse.Namespace], int], does: str, example: str
+    ) -> argparse.ArgumentParser:
+        added = commands.add_parser(
+            name,
+            help=does,
+            description=f"{does[0].upper()}{does[1:]}.",
+            epilog=f"example: {example}",
+        )
+        added.set_defaults(run=run)
+        return added
+
+    def configs(command: argparse.ArgumentParser, required: bool) -> None:
+        command.add_argument(
+            "--configfile",
+            type=Path,
+            nargs="+",
+            required=required,
+            metavar="CONFIG.yaml",
+            help="config files; each changes keys of the ones before it",
+        )
+
+    run = command(
+        "run",
+        _run,
+        "run a config's jobs, or repeat the run that a run.json records, without Snakemake",
+        "metapt run mnist_rotation_mean --configfile config/config.yaml",
     )
     run.add_argument(
         "targets",
@@ -61,13 +91,7 @@ def parser() -> argparse.ArgumentParser:
         help="experiments (mnist_bptt), domains (mnist) or files that jobs make; default: all. With --into: the "
         "run.json. Targets stand before --configfile",
     )
-    run.add_argument(
-        "--configfile",
-        type=Path,
-        nargs="+",
-        metavar="CONFIG.yaml",
-        help="config files; each changes keys of the ones before it",
-    )
+    configs(run, required=False)
     run.add_argument(
         "--into", type=Path, metavar="DIR", help="repeat a run; folder for its outputs, which keep their names"
     )
@@ -82,16 +106,27 @@ def parser() -> argparse.ArgumentParser:
     )
     run.add_argument("--jobs", type=int, default=1, metavar="N", help="jobs at a time; they share a GPU; default: 1")
 
-    check = commands.add_parser(
-        "check", help="validate config files, each laid over the ones before it; say how many jobs they have"
+    check = command(
+        "check",
+        _check,
+        "validate config files, each laid over the ones before it; say how many jobs they have",
+        "metapt check --configfile config/paper.yaml config/ablations/neumann-terms.yaml",
     )
-    check.add_argument("configs", type=Path, nargs="+", metavar="CONFIG.yaml")
+    configs(check, required=True)
 
-    docs = commands.add_parser("docs", help="generate the config's schema and the tables of keys in config/README.md")
+    docs = command(
+        "docs",
+        _docs,
+        "generate the config's schema and the tables of keys in config/README.md",
+        "metapt docs --check",
+    )
     docs.add_argument("--check", action="store_true", help="change nothing; fail if they are not up to date")
 
-    summary = commands.add_parser(
-        "summary", help="print which claims hold, their numbers, and where tables and report are"
+    summary = command(
+        "summary",
+        _summary,
+        "print which claims hold, their numbers, and where tables and report are",
+        "metapt summary results/tour",
     )
     summary.add_argument(
         "results",
@@ -101,8 +136,11 @@ def parser() -> argparse.ArgumentParser:
         help="a results folder; default: the one in results/ made last",
     )
 
-    table = commands.add_parser(
-        "table", help="print an experiment: its arms, paired differences to their controls, claims, and where files are"
+    table = command(
+        "table",
+        _table,
+        "print an experiment: its arms, paired differences to their controls, claims, and where files are",
+        "metapt table ecg_full_access --against simclr",
     )
     table.add_argument("experiment", metavar="EXPERIMENT", help="such as mnist_rotation_mean")
     table.add_argument(
@@ -112,18 +150,15 @@ def parser() -> argparse.ArgumentParser:
         metavar="RESULTS",
         help="a results folder; default: the one in results/ where the experiment was run last",
     )
+    table.add_argument("--against", metavar="ARM", help="print each arm's paired difference to this one, no others")
 
-    estimate = commands.add_parser(
-        "estimate", help="print how many jobs and hours, and how much memory and disk, a config needs; takes minutes"
+    estimate = command(
+        "estimate",
+        _estimate,
+        "print how many jobs and hours, and how much memory and disk, a config needs; takes minutes",
+        "metapt estimate --configfile config/paper.yaml",
     )
-    estimate.add_argument(
-        "--configfile",
-        type=Path,
-        nargs="+",
-        required=True,
-        metavar="CONFIG.yaml",
-        help="config files; each changes keys of the ones before it",
-    )
+    configs(estimate, required=True)
     estimate.add_argument(
         "--device", choices=("cpu", "cuda"), help="device of trainings; default: cuda where torch sees a GPU"
     )
@@ -134,8 +169,11 @@ def parser() -> argparse.ArgumentParser:
     )
     estimate.add_argument("--json", type=Path, metavar="FILE", help="write the numbers of each job there")
 
-    headroom = commands.add_parser(
-        "headroom", help="print what settings of hyperparameters gain, from tables of runs (table.csv of a headroom)"
+    headroom = command(
+        "headroom",
+        _headroom,
+        "print what settings of hyperparameters gain, from tables of runs (table.csv of a headroom)",
+        "metapt headroom docs/results/headroom/mnist.csv",
     )
     headroom.add_argument("tables", type=Path, nargs="+", metavar="TABLE.csv", help="tables of runs, which are joined")
     headroom.add_argument(
@@ -171,14 +209,14 @@ def _check(options: argparse.Namespace) -> int:
     from metapt.engine.plan import planned
     from metapt.engine.run import due
 
-    config = load(options.configs)
-    print(f"valid: {' '.join(map(str, options.configs))}, experiments: {len(experiments(config))}")
+    config, names = load(options.configfile), " ".join(map(str, options.configfile))
+    print(f"valid: {names}, experiments: {len(experiments(config))}")
     plan = planned(config)
     jobs = list(plan.needed("page"))
     left = due(plan, jobs)
     print(f"jobs: {_by_stage(jobs)}")
     print(f"to run: {_by_stage([job for job in jobs if job.name in left])}")
-    print(f"hours: metapt estimate --configfile {' '.join(map(str, options.configs))}")
+    print(f"hours: metapt estimate --configfile {names}")
     print(f"results: {config.results}")
     return 0
 
@@ -254,8 +292,28 @@ def _summary(options: argparse.Namespace) -> int:
 def _table(options: argparse.Namespace) -> int:
     from metapt.evaluation.experiment_text import find, text
 
-    print(text(find(options.experiment, options.results)))
+    folder = find(options.experiment, options.results)
+    print(text(folder, None if options.against is None else _against(options.against, folder)))
     return 0
+
+
+def _against(control: str, folder: Path) -> pd.DataFrame:
+    """Return the paired differences of each arm of the experiment in a folder to one of them."""
+    from metapt.engine import records
+    from metapt.engine.config import did_you_mean
+    from metapt.engine.registry import domain
+    from metapt.evaluation.differences import differences
+    from metapt.sections import SummarySettings
+
+    record = records.read(folder / "run.json")
+    settings = SummarySettings.model_validate(record["config"])
+    experiment = domain(settings.domain).experiments[settings.experiment]
+    inputs = {name: Path(path) for name, path in record["inputs"].items()}
+    results = experiment.results.read(experiment.section, settings, inputs)
+    arms = list(dict.fromkeys(results.metrics["arm"]))
+    if control not in arms:
+        raise ConfigError(f"{control} is no arm of {folder}{did_you_mean(control, arms)}; legal: {', '.join(arms)}.")
+    return differences(results, {(arm, control): "" for arm in arms if arm != control})
 
 
 def _headroom(options: argparse.Namespace) -> int:

@@ -16,12 +16,25 @@ ROOT = Path(__file__).parents[2]
 TINY = str(ROOT / "tests/system/workflow/tiny.yaml")
 
 
+def test_no_command_prints_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    printed = capsys.readouterr().out
+    assert all(f"\n    {command} " in printed for command in ("run", "check", "summary", "table", "estimate"))
+
+
+def test_a_closed_pipe_ends_a_command_without_a_traceback() -> None:
+    command = f"{sys.executable} -m metapt table --help; {sys.executable} -m metapt check --configfile {TINY} | true"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    assert "example: metapt table ecg_full_access --against simclr" in done.stdout
+    assert done.stderr == ""
+
+
 def test_check_says_what_would_run_and_where_results_go(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     overlay = tmp_path / "overlay.yaml"
     results = tmp_path / "results"
     places = f"results: {results}\ndata: {{folder: {tmp_path}/raw}}\n"
     overlay.write_text(f"{places}mnist: {{rotation_mean: {{arms: {{k5: {{extends: meta}}}}}}}}")
-    assert main(["check", TINY, str(overlay)]) == 0
+    assert main(["check", "--configfile", TINY, str(overlay)]) == 0
     jobs = "9 (1 simulate, 1 prepare, 4 study, 1 summarise, 1 collect, 1 page)"
     assert capsys.readouterr().out.splitlines() == [
         f"valid: {TINY} {overlay}, experiments: 1",
@@ -48,7 +61,7 @@ def test_check_says_what_is_wrong(
     config = tmp_path / "config.yaml"
     if content is not None:
         config.write_text(content)
-    assert main(["check", str(config)]) == 1
+    assert main(["check", "--configfile", str(config)]) == 1
     error = capsys.readouterr().err
     assert error.startswith("error: ")
     assert sentence in error
@@ -62,7 +75,7 @@ OVERLAY = "mnist: {rotation_mean: {arms: {k5: {extends: meta, unroll_steps: 5}}}
 def test_an_overlay_alone_names_the_base(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     overlay = tmp_path / "k5.yaml"
     overlay.write_text(OVERLAY)
-    assert main([command, *(["--configfile"] if command == "estimate" else []), str(overlay)]) == 1
+    assert main([command, "--configfile", str(overlay)]) == 1
     error = capsys.readouterr().err
     assert f"error: {overlay} does not say where results go (`results`)" in error
     assert f"`--configfile config/config.yaml {overlay}`" in error
@@ -74,9 +87,9 @@ def test_an_error_names_the_file_and_line_that_it_comes_from(
     (tmp_path / "a.yaml").write_text("results: x\nmnist:\n  rotation_mean:\n    epochs: 0\n    replicates: 0\n")
     (tmp_path / "b.yaml").write_text("mnist:\n  rotation_mean: {epochs: -1, arms: {k5: {extends: mata}}}\n")
     (tmp_path / "c.yaml").write_text("mnist:\n\n  rotation_mean: {epochs: -1}\n")
-    assert main(["check", str(tmp_path / "a.yaml"), str(tmp_path / "b.yaml")]) == 1
+    assert main(["check", "--configfile", str(tmp_path / "a.yaml"), str(tmp_path / "b.yaml")]) == 1
     assert f"{tmp_path}/b.yaml, line 2: mnist.rotation_mean.arms.k5.extends is 'mata'" in capsys.readouterr().err
-    assert main(["check", str(tmp_path / "a.yaml"), str(tmp_path / "c.yaml")]) == 1
+    assert main(["check", "--configfile", str(tmp_path / "a.yaml"), str(tmp_path / "c.yaml")]) == 1
     assert capsys.readouterr().err.splitlines() == [
         (f"error: {tmp_path}/c.yaml, line 3: mnist.rotation_mean.epochs is -1, but must be a whole number ≥ 1."),
         (
@@ -93,7 +106,7 @@ def test_a_config_of_any_editor_is_read(
 ) -> None:
     path = tmp_path / "config.yaml"
     path.write_text("results: é\nmnist:\n  rotation_mean: {}\n", encoding=encoding, newline=newline)
-    assert main(["check", str(path)]) == 0
+    assert main(["check", "--configfile", str(path)]) == 0
     assert capsys.readouterr().out.endswith("results: é\n")
 
 
@@ -107,8 +120,9 @@ def test_tables_of_runs_are_joined(tmp_path: Path, capsys: pytest.CaptureFixture
     assert main(["headroom", str(tmp_path / "4.csv"), str(tmp_path / "9.csv"), *drawn]) == 0
     assert {path.name for path in tmp_path.glob("both*")} == {"both.png", "both.svg"}
     printed = capsys.readouterr().out
-    assert "| p " in printed
-    assert "gains 2 points (no interval with two PT seeds) on the other half; the best of 2 gains 2 on" in printed
+    assert printed.startswith("p, FT, settings: 2, PT seeds: 2\n")
+    assert "gains 2 points (no interval with two" in printed
+    assert max(map(len, printed.splitlines())) <= 80
     assert main(["headroom", str(tmp_path / "4.csv")]) == 1
     assert "p, FT has 1 PT seed; a headroom needs at least two." in capsys.readouterr().err
 
@@ -119,7 +133,7 @@ def test_the_home_is_expanded(
     monkeypatch.setenv("HOME", str(tmp_path))
     path = tmp_path / "config.yaml"
     path.write_text("results: ~/results/\ndata: {folder: ~/raw, mirrors: [~/mirror]}\nmnist: {rotation_mean: {}}")
-    assert main(["check", str(path)]) == 0
+    assert main(["check", "--configfile", str(path)]) == 0
     assert capsys.readouterr().out.endswith(f"results: {tmp_path}/results\n")
     assert load([path]).data == Data(folder=f"{tmp_path}/raw", mirrors=[f"{tmp_path}/mirror"])
 
@@ -156,6 +170,28 @@ def test_run_says_what_it_cannot_run(
     monkeypatch.chdir(ROOT)
     assert main(["run", *arguments]) == 1
     assert f"error: {sentence}" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_table_prints_differences_to_any_arm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", "mnist_rotation_mean", "--configfile", TINY]) == 0
+    capsys.readouterr()
+    assert main(["table", "mnist_rotation_mean"]) == 0
+    own = capsys.readouterr().out
+    assert main(["table", "mnist_rotation_mean", "--against", "k2"]) == 0
+    printed = capsys.readouterr().out
+    assert (own.count("minus meta:"), own.count("minus k2:")) == (1, 0)
+    assert (printed.count("minus meta:"), printed.count("minus k2:")) == (0, 2)
+    values = [
+        float(re.search(pattern, text)[1])
+        for pattern, text in ((r"minus meta: (\S+)", own), (r"meta  .*\n +minus k2: (\S+)", printed))
+    ]
+    assert values[0] == -values[1]
+    assert main(["table", "mnist_rotation_mean", "--against", "mta"]) == 1
+    assert "mta is no arm of results/tiny/mnist/rotation_mean (did you mean 'meta'?)" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -222,5 +258,5 @@ def test_docs_outside_the_project(
 
 def test_the_command_does_not_wait_for_torch() -> None:
     code = "import sys; from metapt.cli import main; main(sys.argv[1:]); print('torch' in sys.modules)"
-    command = [sys.executable, "-c", code, "check", str(ROOT / "config" / "paper.yaml")]
+    command = [sys.executable, "-c", code, "check", "--configfile", str(ROOT / "config" / "paper.yaml")]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.endswith("False\n")

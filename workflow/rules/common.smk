@@ -20,7 +20,7 @@ try:
         from metapt.engine.plan import planned
         from metapt.engine.records import stale
         from metapt.engine.registry import DOMAINS, domain
-        from metapt.engine.remaining import Remaining, left
+        from metapt.engine.remaining import Remaining, duration
     # Read again, strictly: Snakemake accepts a key that is there twice, and takes the last one.
     CONFIG = load([Path(path) for path in workflow.configfiles], workflow.config_settings.config)
     PLAN = planned(CONFIG)
@@ -33,14 +33,18 @@ RESULTS = CONFIG.results
 RAW = CONFIG.data.folder
 
 
+FOLLOWED = LogEvent.JOB_STARTED, LogEvent.JOB_FINISHED, LogEvent.PROGRESS
+
+
 class Progress(logging.Handler):
-    """Writes below Snakemake's line of progress how long the jobs that are left will take on this machine."""
+    """Writes a line for each job that has ended, with the time that those which are left will take on this machine."""
 
     def __init__(self):
         super().__init__()
         self.remaining = Remaining()
         self.started = {}
         self.done = set()
+        self.ended = []
 
     def emit(self, record):
         try:
@@ -55,14 +59,18 @@ class Progress(logging.Handler):
             self.done.add(record.job_id)
             for number, job in self.jobs():
                 if number == record.job_id:
-                    self.remaining.finished(PLAN.maker(job.output[0]), self.elapsed(number))
-        elif event == LogEvent.PROGRESS and workflow.local_exec:
+                    done = PLAN.maker(job.output[0])
+                    self.remaining.finished(done, self.elapsed(number))
+                    self.ended.append(f"{done.name}: {duration(self.elapsed(number))}")
+        elif event == LogEvent.PROGRESS:
             jobs = [(number, job) for number, job in self.jobs() if number not in self.done]
-            if jobs:
-                seconds = self.remaining.seconds(
-                    (PLAN.maker(job.output[0]), self.share(job), self.elapsed(number)) for number, job in jobs
-                )
-                logger.info(left(len(jobs), seconds))
+            seconds = self.remaining.seconds(
+                (PLAN.maker(job.output[0]), self.share(job), self.elapsed(number)) for number, job in jobs
+            )
+            rest = f" (about {duration(seconds)} left)" if seconds and workflow.local_exec else ""
+            for number, line in enumerate(self.ended, record.done - len(self.ended) + 1):
+                logger.info(f"{number}/{record.total} {line}{rest}")
+            self.ended.clear()
 
     def jobs(self):
         """Return the jobs of the plan that run or ran, with their numbers."""
@@ -83,7 +91,13 @@ class Progress(logging.Handler):
         return max(job.resources.get(name, 0) / limit for name, limit in limits.items() if limit)
 
 
+def is_told_by_progress(record):
+    return getattr(record, "event", None) in FOLLOWED or record.msg == "Select jobs to execute..."
+
+
 if workflow.is_main_process:
+    for handler in logger.handlers:
+        handler.addFilter(lambda record: not is_told_by_progress(record))
     logger.addHandler(Progress())
 
 

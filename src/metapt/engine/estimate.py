@@ -15,24 +15,20 @@ import subprocess
 import sys
 import threading
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from datetime import timedelta
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import pandas as pd
-
 from metapt.engine import process_memory, records
 from metapt.engine.execute import execute
 from metapt.engine.jobs import Files, Job
 from metapt.engine.plan import Plan
 from metapt.errors import MachineError
-from metapt.evaluation.tables import markdown
 from metapt.files import readable
 from metapt.machine import THREAD_VARIABLES
 
@@ -260,40 +256,50 @@ def title(job: Job) -> str:
     """Return the kind of a job in words: the stage, and of trainings the domain."""
     if not job.trains:
         return DATA.get(job.stage, "tables and figures")
-    words = {"pretrain": "PT", "finetune": "FT"}.get(job.stage, f"study, {job.entry.split('.')[-1].replace('_', ' ')}")
+    study = job.entry.removesuffix(".run").rpartition(".")[2].replace("_", " ")
+    words = {"pretrain": "PT", "finetune": "FT"}.get(job.stage, study)
     return f"{job.config['domain'].upper()} {words}"
 
 
 def text(plan: Plan, needs: Mapping[str, Need], cores: int, gpus: int) -> str:
     """Return tables of experiments without the jobs of their data, and of kinds of jobs, for so many cores and GPUs."""
-    gpu = ["GPU-hours", "GPU memory"] if any(need.gpu_memory for need in needs.values()) else []
-    head = ["jobs", "core-hours", *gpu, "wall time", "longest job", "memory", "disk"]
+    on_gpu = any(need.gpu_memory for need in needs.values())
 
-    def row(names: list[str]) -> list[str]:
+    def row(names: list[str], time: str) -> dict[str, str]:
         jobs, own = [plan.jobs[name] for name in names], [needs[name] for name in names]
         gpu_seconds = sum(need.seconds for need in own if need.gpu_memory)
         held = sum(needs[job.name].seconds * (cores if job.alone else min(cores, job.threads)) for job in jobs)
         longest = max(need.seconds for need in own)
         wall = max(longest, held / cores, gpu_seconds / max(1, gpus))
-        return [
-            ", ".join(f"{n} {each}" for each, n in Counter(title(job).split(",")[0] for job in jobs).items()),
-            f"{sum(need.core_seconds for need in own) / 3600:,.2f}",
-            *[f"{gpu_seconds / 3600:,.2f}", readable(round(max(need.gpu_memory for need in own)))][: len(gpu)],
-            *(str(timedelta(seconds=round(seconds))) for seconds in (wall, longest)),
-            readable(round(max(need.memory for need in own))),
-            readable(round(sum(need.disk for need in own))),
-        ]
+        seconds = {"core h": sum(need.core_seconds for need in own)} | ({"GPU h": gpu_seconds} if on_gpu else {})
+        times = seconds | {time: wall if time == "wall h" else longest}
+        memory = {"memory": [need.memory for need in own]}
+        memory |= {"of a GPU": [need.gpu_memory for need in own]} if on_gpu else {}
+        return {
+            "jobs": str(len(jobs)),
+            **{name: _hours(each / 3600) for name, each in times.items()},
+            **{name: readable(round(max(each))) for name, each in memory.items()},
+            "disk": readable(round(sum(need.disk for need in own))),
+        }
 
-    def table(kind: str, rows: dict[str, list[str]], caption: str) -> str:
-        cells = pd.DataFrame([[name, *row(names)] for name, names in rows.items()], columns=[kind, *head])
-        return markdown(cells, caption, dict.fromkeys([kind, *head], False))
+    def table(kind: str, parts: dict[str, list[str]], time: str) -> str:
+        rows = [{kind: name} | row(names, time) for name, names in parts.items()]
+        lines = [list(rows[0]), *(list(each.values()) for each in rows)]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        return "\n".join("  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]) for line in lines)
 
     behind = {name: [job for job in plan.needed(end) if job.stage not in DATA] for name, end in plan.summaries.items()}
     experiments = {name: [job.name for job in jobs] for name, jobs in behind.items()}
     experiments["in all, data included"] = list(plan.jobs)
-    machine = f"Wall time where jobs fill these cores: {cores}" + (f", GPUs: {gpus}." if gpu else ".")
-    counted = "A job that serves several experiments counts in each, and once in all. Memory is the largest job's."
-    return f"{table('experiment', experiments, machine)}\n{table('kind of job', grouped(plan, title), counted)}"
+    machine = f"Wall time where jobs fill these cores: {cores}" + (f", GPUs: {gpus}." if on_gpu else ".")
+    counted = "A job of several experiments counts in each. Memory is the largest job's."
+    tables = table("experiment", experiments, "wall h"), table("kind of job", grouped(plan, title), "longest h")
+    return f"{machine}\n\n{tables[0]}\n\n{counted}\n\n{tables[1]}\n"
+
+
+def _hours(hours: float) -> str:
+    """Return hours with three digits, but whole ones from 100 on."""
+    return f"{hours:,.{2 if hours < 10 else 1 if hours < 100 else 0}f}"
 
 
 if __name__ == "__main__":

@@ -256,7 +256,13 @@ class _Formatter(logging.Formatter):
 
 
 class _Stderr(logging.StreamHandler):  # type: ignore[type-arg]
-    """Write lines to stderr without breaking tqdm's progress bars; a full disk behind it does not end the job."""
+    """Write warnings, errors and the progress of long loops to stderr, between tqdm's progress bars.
+
+    A full disk behind it does not end the job.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return record.levelno >= logging.WARNING or getattr(record, "of_a_long_loop", False)
 
     def emit(self, record: logging.LogRecord) -> None:
         from tqdm import tqdm

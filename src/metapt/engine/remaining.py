@@ -35,15 +35,6 @@ class Remaining:
         return max(sum(seconds * share for seconds, share in rest), max((seconds for seconds, _ in rest), default=0.0))
 
 
-def left(jobs: int, seconds: float | None) -> str:
-    """Return in words what is left.
-
-    >>> left(12, 100.4), left(1, None)
-    ('12 jobs left, about 1 min 40 s', '1 job left')
-    """
-    return f"{jobs} job{'s' * (jobs != 1)} left" + ("" if seconds is None else f", about {duration(seconds)}")
-
-
 def duration(seconds: float) -> str:
     """Return a duration in words, in two units at most.
 

@@ -34,13 +34,19 @@ def find(experiment: str, results: Path | None) -> Path:
     return found[-1].parent
 
 
-def text(folder: Path) -> str:
-    """Return the lines about the experiment whose results are in a folder. Raises DataError if a table is damaged."""
+def text(folder: Path, differences: pd.DataFrame | None = None) -> str:
+    """Return the lines about the experiment whose results are in a folder, with those `differences` or its own ones.
+
+    Raises DataError if a table is damaged.
+    """
     table = metrics.read(folder / "metrics.csv")
     name, claims = "_".join(folder.parts[-2:]), read_claims(folder / "claims.csv")
     claimed = {claim["metric"] for claim in claims}
     shown = table[table["metric"].isin(claimed)]
-    differences = read_texts(folder / "differences.csv", COLUMNS, "differences")
+    if differences is None:
+        differences = read_texts(folder / "differences.csv", COLUMNS, "differences")
+    else:
+        differences = differences.astype(object).where(differences.notna(), "").astype(str)
     lines = [*_numbers(shown if len(shown) else table, differences)]
     lines += ["mean ± standard error (replicates); minus: paired difference [95 % interval]"]
     lines += ["", *about(name, claims), ""] if claims else [""]

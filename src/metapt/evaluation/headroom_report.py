@@ -17,7 +17,8 @@ from metapt.evaluation.headroom import SHOWN, Headroom, headroom
 from metapt.evaluation.headroom_table import grids
 from metapt.evaluation.metrics import NotMeasuredError
 from metapt.evaluation.statistics import Estimate
-from metapt.evaluation.tables import NOTHING, Tables, markdown, mean_and_error
+from metapt.evaluation.summary import wrapped
+from metapt.evaluation.tables import NOTHING, Tables, mean_and_error
 
 Names = Mapping[str, str]
 """Evaluation or hyperparameter -> its name in tables and figures; one that is not there keeps its own."""
@@ -43,14 +44,15 @@ def tables(rows: pd.DataFrame, names: Names) -> Tables:
 
 
 def text(rows: pd.DataFrame) -> str:
-    """Return the tables as Markdown, and a sentence for each problem and evaluation."""
-    blocks = [
-        markdown(part.astype(str), caption, {str(name): False for name in part})
-        for caption, part in tables(rows, {}).blocks.items()
-        if len(part)
-    ]
-    sentences = [f"- {_title(each, {})}: {each.sentence}." for each in map(headroom, grids(rows))]
-    return "\n".join([*blocks, *sentences])
+    """Return lines for a terminal about each problem and evaluation."""
+    blocks = []
+    for found in map(headroom, grids(rows)):
+        settings, seeds = found.grid.test.shape
+        lines = wrapped(f"{_title(found, {})}, settings: {settings}, PT seeds: {seeds}", "  ")
+        for line in str(found).splitlines():
+            lines += wrapped(f"  {line}", "    ")
+        blocks.append("\n".join(lines))
+    return "\n\n".join(blocks)
 
 
 def comparisons(rows: pd.DataFrame, reference: str, metric: str, names: Names) -> Iterator[Comparison]:

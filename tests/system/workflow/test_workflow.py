@@ -67,8 +67,9 @@ def test_without_snakemakes_notes_a_changed_value_reruns_what_it_touches(again: 
     assert f"The job of {RUN}/k2/run.json is run again: its settings have changed." in outcome.text
     outcome = snakemake(again, "--configfile", config)
     assert outcome.status == 0, outcome.text
-    assert re.findall(r"^(\d) jobs? left", outcome.text, flags=re.M) == ["3", "2", "1"]
-    assert re.search(r"mnist/rotation_mean/k2: meta-PT: step (\d+) of \1, loss \S+, \|phi\| \S+$", outcome.text, re.M)
+    assert re.findall(r"^(\d)/\d \S+: \d+ s", outcome.text, flags=re.M) == ["1", "2", "3", "4"]
+    log = (again / RUN / "k2/log.txt").read_text()
+    assert re.search(r"meta-PT: step (\d+) of \1, loss \S+, \|phi\| \S+$", log, re.M)
     assert NOTHING in snakemake(again, "--dry-run", "--configfile", config).text
 
 
