@@ -14,8 +14,8 @@ import pytest
 from metapt.domains.ppi.config import PpiSettings
 from metapt.domains.ppi.data.dataset import PpiDataset, on_device
 from metapt.domains.ppi.data.prepare import run
-from metapt.domains.ppi.data.sections import Ego, String, Tasks
-from metapt.domains.ppi.data.sources import links_name, names, string_of, terms_name
+from metapt.domains.ppi.data.sections import Ego, String, Tasks, links_name, terms_name
+from metapt.domains.ppi.jobs import PREPARED, raw_names, string_of
 from metapt.domains.ppi.pretraining_setting import PpiSetting
 from metapt.domains.ppi.stages import PpiPrepareSettings
 from metapt.machine import Machine
@@ -64,39 +64,30 @@ def _terms(taxon: int) -> list[str]:
     """Return the terms of all but the last five proteins: proteins before 60 - 4 t have term t, and 0 equals 1."""
     lines = ["#string_protein_id\tcategory\tterm\tdescription"]
     for protein in range(PROTEINS - 5):
-        terms = [term for term in range(TERMS) if protein < PROTEINS - 4 * term]
-        lines += [
-            f"{taxon}.P{protein:03d}\tBiological Process (Gene Ontology)\tGO:{term:07d}\tterm {term}" for term in terms
-        ]
-        lines.append(f"{taxon}.P{protein:03d}\tReference Publications (PubMed)\tPMID:1\tnot a Gene Ontology term")
+        name, terms = f"{taxon}.P{protein:03d}", [term for term in range(TERMS) if protein < PROTEINS - 4 * term]
+        lines += [f"{name}\tBiological Process (Gene Ontology)\tGO:{term:07d}\tterm {term}" for term in terms]
+        lines.append(f"{name}\tReference Publications (PubMed)\tPMID:1\tnot a Gene Ontology term")
     return lines
 
 
 @pytest.fixture(scope="session")
 def string_files(tmp_path_factory: pytest.TempPathFactory) -> StringFiles:
     folder = tmp_path_factory.mktemp("string")
-    string = String(
-        version="0",
-        species=[11, 12, 13],
-        ego=Ego(fan_out=3, max_nodes=8),
-        tasks=Tasks(fine=4, min_proteins=12, by="depth"),
-    )
+    ego, tasks = Ego(fan_out=3, max_nodes=8), Tasks(fine=4, min_proteins=12, by="depth")
+    string = String(version="0", species=[11, 12, 13], ego=ego, tasks=tasks)
     ppi = PpiSettings(source="string", string=string, test_species=[13])
     for taxon in string.species:
         _write(folder / links_name(string, taxon), _links(taxon))
         _write(folder / terms_name(string, taxon), _terms(taxon))
     settings = PpiPrepareSettings(source=ppi.source, string=string_of(ppi), test_species=ppi.test_species)
-    return StringFiles({name: folder / name for name in names(ppi)}, settings)
+    return StringFiles({name: folder / name for name in raw_names(ppi)}, settings)
 
 
 @pytest.fixture(scope="session")
 def prepared(string_files: StringFiles, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Return the paths of graphs, tasks and counts."""
     folder = tmp_path_factory.mktemp("prepared")
-    outputs = {
-        name: folder / file
-        for name, file in (("graphs", "graphs.npz"), ("tasks", "tasks.csv"), ("counts", "counts.csv"))
-    }
+    outputs = {name: folder / file for name, file in PREPARED.items()}
     run(string_files.settings, string_files.inputs, outputs, Machine())
     return outputs
 

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from torch_geometric.data import Batch, Data
 from torch_geometric.nn import MessagePassing, global_mean_pool
 
-from metapt.domains.ppi.data.graphs import Graphs, check, pack, unpack
+from metapt.domains.ppi.data.graphs import Graphs, pack, unpack
 from metapt.domains.ppi.gin import EDGE_BITS, GraphBatch, initial_pretrained
 from metapt.hypergrad import Params, Pretrained
 
-from .small_graphs import COARSE, FINE, TEST_SPECIES, small_graphs
+from .small_graphs import COARSE, FINE, TEST_SPECIES, assembled, small_graphs
 
 DTYPE = torch.float64
 LAYERS, WIDTH = 3, 4
@@ -35,19 +35,10 @@ def odd_graphs(coarse: int = 11, fine: int = 9) -> Graphs:
         np.argwhere(np.triu(random.random((n, n)) < 0.4, 1)) if g not in without else np.zeros((0, 2))
         for g, n in enumerate(sizes)
     ]
-    graphs = Graphs(
-        node_offsets=np.concatenate([[0], np.cumsum(sizes)]),
-        edge_offsets=np.concatenate([[0], np.cumsum([len(each) for each in edges])]),
-        edges=np.concatenate(edges).astype(np.uint16),
-        bits=random.integers(0, 128, sum(map(len, edges))).astype(np.uint8),
-        centre=np.array([random.integers(n) for n in sizes], np.uint16),
-        species=np.array([10, 20, TEST_SPECIES] * 4, np.int32),
-        coarse=pack(random.random((12, coarse)) < 0.5),
-        fine=pack(random.random((12, fine)) < 0.5),
-        tasks=np.array([coarse, fine]),
-    )
-    check(graphs)
-    return graphs
+    bits = random.integers(0, 128, sum(map(len, edges))).astype(np.uint8)
+    centre = [random.integers(n) for n in sizes]
+    labels = (random.random((12, tasks)) < 0.5 for tasks in (coarse, fine))
+    return assembled(edges, bits, sizes, centre, [10, 20, TEST_SPECIES] * 4, *labels)
 
 
 def related_graphs(count: int = 120, pairs: tuple[tuple[int, int], ...] = ((3, 0),)) -> Graphs:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from metapt.domains.ppi.data.graphs import Graphs, check, pack
 
@@ -29,7 +32,37 @@ def small_graphs(count: int = 120, seed: int = 0, fine: int = FINE, without_posi
     labels[np.ix_(species != TEST_SPECIES, list(without_positives))] = False
     sizes = random.integers(3, 8, count)
     edges = [_edges(int(size), random) for size in sizes]
-    return _checked(random, species, sizes, edges, labels)
+    shown = np.zeros((count, 8), bool)
+    shown[:, : min(7, fine)] = labels[:, :7]
+    chances = np.repeat(np.where(shown, 0.9, 0.1), list(map(len, edges)), axis=0) * (np.arange(8) < 7)
+    bits = np.packbits(random.random(chances.shape) < chances, axis=1, bitorder="little")[:, 0]
+    centre = (random.random(count) * sizes).astype(np.uint16)
+    return assembled(edges, bits, sizes, centre, species, random.random((count, COARSE)) < 0.4, labels)
+
+
+def assembled(
+    edges: Sequence[NDArray[Any]],
+    bits: NDArray[np.uint8],
+    sizes: ArrayLike,
+    centre: ArrayLike,
+    species: ArrayLike,
+    coarse: NDArray[np.bool_],
+    fine: NDArray[np.bool_],
+) -> Graphs:
+    """Return graphs with these edges [edges of a graph, 2], their bits, numbers of nodes, centres and labels."""
+    graphs = Graphs(
+        node_offsets=np.concatenate([[0], np.cumsum(sizes)]),
+        edge_offsets=np.concatenate([[0], np.cumsum([len(each) for each in edges])]),
+        edges=np.concatenate(edges).astype(np.uint16),
+        bits=bits,
+        centre=np.asarray(centre, np.uint16),
+        species=np.asarray(species, np.int32),
+        coarse=pack(coarse),
+        fine=pack(fine),
+        tasks=np.array([coarse.shape[1], fine.shape[1]]),
+    )
+    check(graphs)
+    return graphs
 
 
 def _edges(size: int, random: np.random.Generator) -> NDArray[np.uint16]:
@@ -37,29 +70,3 @@ def _edges(size: int, random: np.random.Generator) -> NDArray[np.uint16]:
     pairs = np.argwhere(np.triu(random.random((size, size)) < 0.3, 2))
     path = np.stack([np.arange(size - 1), np.arange(1, size)], 1)
     return np.concatenate([path, pairs]).astype(np.uint16)
-
-
-def _checked(
-    random: np.random.Generator,
-    species: NDArray[np.int32],
-    sizes: NDArray[np.int64],
-    edges: list[NDArray[np.uint16]],
-    labels: NDArray[np.bool_],
-) -> Graphs:
-    counts = [len(each) for each in edges]
-    shown = np.zeros((len(species), 8), bool)
-    shown[:, : min(7, labels.shape[1])] = labels[:, :7]
-    chances = np.repeat(np.where(shown, 0.9, 0.1), counts, axis=0) * (np.arange(8) < 7)
-    graphs = Graphs(
-        node_offsets=np.concatenate([[0], np.cumsum(sizes)]),
-        edge_offsets=np.concatenate([[0], np.cumsum(counts)]),
-        edges=np.concatenate(edges),
-        bits=np.packbits(random.random(chances.shape) < chances, axis=1, bitorder="little")[:, 0],
-        centre=(random.random(len(sizes)) * sizes).astype(np.uint16),
-        species=species,
-        coarse=pack(random.random((len(species), COARSE)) < 0.4),
-        fine=pack(labels),
-        tasks=np.array([COARSE, labels.shape[1]]),
-    )
-    check(graphs)
-    return graphs

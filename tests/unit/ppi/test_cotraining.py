@@ -132,18 +132,26 @@ def test_pcgrad_is_one_step_of_adam_along_both_gradients_without_their_conflict(
     assert conflicts > 0
 
 
-def test_conflicts_are_projected_out_of_the_shared_part_alone() -> None:
-    """Two gradients of three numbers, an encoder of two and a head of one, with hand-computed sums."""
-
-    def vectors(*values: list[float]) -> list[list[Tensor]]:
-        return [[torch.tensor(each[:2]), torch.tensor(each[2:])] for each in values]
-
-    conflicting = vectors([1.0, 0.0, 3.0], [-1.0, 1.0, 0.0])
-    # Shared: x = (1, 0), y = (-1, 1), xy = -1. x - xy / yy y = (1/2, 1/2), y - xy / xx x = (0, 1).
-    shared = without_conflicts(conflicting, 1)
-    torch.testing.assert_close(shared, [torch.tensor([0.5, 1.5]), torch.tensor([3.0])])
-    # Whole: xx = 10, yy = 2. x + y / 2 = (1/2, 1/2, 3), y + x / 10 = (-9/10, 1, 3/10).
-    whole = without_conflicts(conflicting, 2)
-    torch.testing.assert_close(whole, [torch.tensor([-0.4, 1.5]), torch.tensor([3.3])])
-    agreeing = vectors([1.0, 0.0, -3.0], [1.0, 1.0, 1.0])  # the encoder's parts agree, the whole vectors do not
-    torch.testing.assert_close(without_conflicts(agreeing, 1), [torch.tensor([2.0, 1.0]), torch.tensor([-2.0])])
+@pytest.mark.parametrize(
+    ("first", "second", "projected", "expected"),
+    [
+        # Shared: x = (1, 0), y = (-1, 1), xy = -1. x - xy / yy y = (1/2, 1/2), y - xy / xx x = (0, 1).
+        ([1.0, 0.0, 3.0], [-1.0, 1.0, 0.0], 1, [0.5, 1.5, 3.0]),
+        # Whole: xx = 10, yy = 2. x + y / 2 = (1/2, 1/2, 3), y + x / 10 = (-9/10, 1, 3/10).
+        ([1.0, 0.0, 3.0], [-1.0, 1.0, 0.0], 2, [-0.4, 1.5, 3.3]),
+        # The encoder's parts agree, the whole vectors do not.
+        ([1.0, 0.0, -3.0], [1.0, 1.0, 1.0], 1, [2.0, 1.0, -2.0]),
+        ([1.0, 2.0, -3.0], [-7.0, -14.0, 21.0], 2, [0.0, 0.0, 0.0]),  # opposite ones cancel
+        ([0.0, 0.0, 0.0], [1.0, 2.0, 3.0], 2, [1.0, 2.0, 3.0]),
+    ],
+)
+def test_conflicts_are_projected_out_of_the_shared_part_alone(
+    first: list[float], second: list[float], projected: int, expected: list[float]
+) -> None:
+    """Two gradients of three numbers, an encoder of two and a head of one."""
+    gradients = ([torch.tensor(each[:2]).view(2, 1), torch.tensor(each[2:])] for each in (first, second))
+    found = without_conflicts(*gradients, projected)
+    assert [part.shape for part in found] == [(2, 1), (1,)]
+    torch.testing.assert_close(
+        torch.cat([part.flatten() for part in found]), torch.tensor(expected), rtol=1e-6, atol=1e-6
+    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import random
 from pathlib import Path
 
@@ -14,16 +13,18 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from metapt.domains.ppi.data.archive import read_archive
-from metapt.domains.ppi.data.dataset import labels, on_device, open_dataset, splits
-from metapt.domains.ppi.data.graphs import Graphs, pack, save, unpack
+from metapt.domains.ppi.data.dataset import on_device, open_dataset, splits
+from metapt.domains.ppi.data.graphs import Graphs, pack, save
 from metapt.domains.ppi.gin import EDGE_BITS
 from metapt.errors import DataError
 
 from .graphs_helper import odd_graphs, pyg_batch
+from .shared_files import SAMPLE, shared
 from .small_graphs import TEST_SPECIES, small_graphs
 
 GRAPHS = odd_graphs()
 DATASET = on_device(GRAPHS, "cpu")
+SHARES = {"coarse": 0.3, "fine": 0.6}
 
 
 @settings(max_examples=40, deadline=None)
@@ -65,23 +66,17 @@ def test_the_released_batching_reads_the_centres_near_the_start() -> None:
         assert name == "centre" or torch.equal(value, released._asdict()[name])
 
 
-def test_labels_are_the_bits() -> None:
-    random = np.random.default_rng(8)
-    given = {kind: random.random((12, tasks)) < 0.5 for kind, tasks in (("coarse", 11), ("fine", 9))}
-    graphs = dataclasses.replace(GRAPHS, **{kind: pack(each) for kind, each in given.items()})
+@pytest.mark.parametrize("tasks", [1, 7, 8, 9, 16, 17])
+def test_labels_are_the_bits(tasks: int) -> None:
+    given = {kind: np.random.default_rng(tasks).random((12, tasks)) < share for kind, share in SHARES.items()}
+    graphs = dataclasses.replace(
+        GRAPHS, **{kind: pack(each) for kind, each in given.items()}, tasks=np.array([tasks, tasks])
+    )
     dataset = on_device(graphs, "cpu")
-    assert (dataset.coarse_tasks, dataset.fine_tasks) == (11, 9)
     for kind, read in (("coarse", dataset.coarse), ("fine", dataset.fine)):
         found = read(torch.tensor([7, 0, 7, 11]))
         assert found.dtype == torch.float32
         assert np.array_equal(found.numpy(), given[kind][[7, 0, 7, 11]])
-
-
-@pytest.mark.parametrize("tasks", [1, 7, 8, 9, 16, 17])
-def test_labels_of_any_number_of_tasks(tasks: int) -> None:
-    bits = pack(np.random.default_rng(tasks).random((5, tasks)) < 0.5)
-    found = labels(torch.from_numpy(bits), torch.arange(5), tasks)
-    assert np.array_equal(found.numpy(), unpack(bits, tasks))
 
 
 def creators_split(species: list[int], test_species: list[int]) -> dict[str, list[int]]:
@@ -117,29 +112,16 @@ def test_the_split_is_the_creators_to_the_graph(count: int) -> None:
 
 @pytest.mark.real_data
 def test_the_split_of_an_archive_is_the_creators() -> None:
-    sample = (
-        Path(os.environ.get("METAPT_SHARED_DATA", Path(__file__).parents[3] / "../shared/data"))
-        / "ppi/bio_dataset_sample.zip"
-    )
-    if not sample.is_file():
-        pytest.skip(f"{sample} is not there (METAPT_SHARED_DATA names another folder)")
-    graphs = read_archive(sample)
+    graphs = read_archive(*shared(SAMPLE))
     for taxon in np.unique(graphs.species).tolist():
         assert_is_the_creators(graphs, [taxon])
 
 
-def test_the_split_is_by_species() -> None:
-    graphs = small_graphs(121)
+def test_parts_are_ascending_and_global_random_numbers_are_left_alone() -> None:
     state = random.getstate()
-    parts = splits(graphs, [TEST_SPECIES])
-    assert random.getstate() == state, "the global random numbers are left alone"
-    own = int((graphs.species == TEST_SPECIES).sum())
-    assert (graphs.species[np.concatenate([parts.easy, parts.hard])] == TEST_SPECIES).all()
-    assert set(graphs.species[np.concatenate([parts.train, parts.validation])]) == {10, 20}
-    assert len(set(np.concatenate([parts.train, parts.validation, parts.easy, parts.hard]))) == sum(map(len, parts[1:]))
+    parts = splits(small_graphs(121), [TEST_SPECIES])
+    assert random.getstate() == state
     assert parts.test is parts.hard
-    assert len(parts.pretrain) == len(set(parts.pretrain)) == 121 - own + own // 2
-    assert not set(parts.pretrain) & set(parts.hard)
     assert all(part.dtype == np.int64 and (np.diff(part) > 0).all() for part in parts)
 
 

@@ -11,12 +11,6 @@ from numpy.typing import NDArray
 from metapt.domains.ppi.data.ego import Adjacency, EgoGraphs, ego_graphs, joined, network
 from metapt.domains.ppi.data.sections import Ego
 
-#      0 - 1 - 2 - 3 - 4     5 - 6     7
-#       \ /
-#        8
-EDGES = [(0, 1), (1, 2), (2, 3), (3, 4), (5, 6), (0, 8), (1, 8)]
-BITS = list(range(1, 8))
-
 
 def net_of(edges: Iterable[tuple[int, int]], nodes: int) -> Adjacency:
     listed = list(edges)
@@ -50,6 +44,8 @@ def distances(edges: Iterable[tuple[int, int]], nodes: int, centre: int) -> NDAr
     steps[centre] = 0
     listed = list(edges)
     for step in range(nodes):
+        if not (steps == step).any():
+            break
         for i, j in listed:
             for a, b in ((i, j), (j, i)):
                 if steps[a] == step:
@@ -63,25 +59,6 @@ def assert_equal(first: EgoGraphs, second: EgoGraphs) -> None:
         assert getattr(first, name).dtype == getattr(second, name).dtype
 
 
-@pytest.mark.parametrize(
-    ("centre", "hops", "nodes"),
-    [
-        (2, 1, [1, 2, 3]),
-        (2, 2, [0, 1, 2, 3, 4, 8]),
-        (0, 1, [0, 1, 8]),
-        (4, 3, [1, 2, 3, 4]),
-        (5, 9, [5, 6]),
-        (7, 2, [7]),
-    ],
-)
-def test_breadth_first_search_by_hand(centre: int, hops: int, nodes: list[int]) -> None:
-    graphs = ego_graphs(net_of(EDGES, 9), np.array([centre]), Ego(hops=hops))
-    assert nodes_of(graphs, 0) == nodes
-    assert nodes[graphs.centre[0]] == centre
-    expected = {edge: bits for edge, bits in zip(EDGES, BITS, strict=True) if set(edge) <= set(nodes)}
-    assert edges_of(graphs, 0) == expected
-
-
 @pytest.mark.parametrize("hops", [1, 2, 3])
 def test_without_limits_all_nodes_within_the_hops_are_found(hops: int) -> None:
     edges = random_edges(40, 60)
@@ -89,6 +66,7 @@ def test_without_limits_all_nodes_within_the_hops_are_found(hops: int) -> None:
     for centre in range(40):
         nodes = nodes_of(graphs, centre)
         assert nodes == np.flatnonzero(distances(edges, 40, centre) <= hops).tolist()
+        assert nodes[graphs.centre[centre]] == centre
         assert edges_of(graphs, centre) == {edge: i for i, edge in enumerate(edges, 1) if set(edge) <= set(nodes)}
 
 
@@ -114,14 +92,15 @@ def test_a_node_brings_in_at_most_fan_out_neighbours(fan_out: int) -> None:
 def test_max_nodes_keeps_the_nearest() -> None:
     edges = random_edges(60, 300)
     full = ego_graphs(net_of(edges, 60), np.arange(60), Ego(hops=3, fan_out=None, max_nodes=60))
+    steps = [distances(edges, 60, centre) for centre in range(60)]
     for most in (1, 2, 9, 25):
         graphs = ego_graphs(net_of(edges, 60), np.arange(60), Ego(hops=3, fan_out=None, max_nodes=most))
-        for centre in range(60):
-            nodes, steps = nodes_of(graphs, centre), distances(edges, 60, centre)
+        for centre, away in enumerate(steps):
+            nodes = nodes_of(graphs, centre)
             assert centre in nodes
             assert len(nodes) == min(most, len(nodes_of(full, centre)))
             left_out = set(nodes_of(full, centre)).difference(nodes)
-            assert not left_out or steps[nodes].max() <= min(steps[node] for node in left_out)
+            assert not left_out or away[nodes].max() <= min(away[node] for node in left_out)
 
 
 @pytest.mark.parametrize(
@@ -139,20 +118,21 @@ def test_a_graph_is_the_same_whatever_the_chunks_and_the_order(ego: Ego) -> None
 
 
 def test_the_draws_are_uniform() -> None:
-    """Check that each of 50 leaves is drawn for a fifth of 2000 seeds, to five standard errors, at each of two hubs."""
+    """Check that each of 50 leaves is drawn for a fifth of the seeds, to five standard errors, at each of two hubs."""
     net = net_of([(hub, leaf) for hub in (0, 1) for leaf in range(2, 52)], 52)
-    drawn, differ = np.zeros(52), 0
-    for seed in range(2000):
+    drawn, differ, seeds = np.zeros(52), 0, 700
+    for seed in range(seeds):
         first, other = (ego_graphs(net, np.array([hub]), Ego(hops=1, fan_out=10, seed=seed)).nodes for hub in (0, 1))
         drawn[first] += 1
         differ += not np.array_equal(first[first > 1], other[other > 1])
-    assert np.abs(drawn[2:] / 2000 - 0.2).max() < 5 * np.sqrt(0.2 * 0.8 / 2000)
-    assert differ > 1990
+    assert np.abs(drawn[2:] / seeds - 0.2).max() < 5 * np.sqrt(0.2 * 0.8 / seeds)
+    assert differ > 0.99 * seeds
 
 
 def test_no_centre_and_no_link() -> None:
-    net = net_of(EDGES, 9)
-    graphs = ego_graphs(net, np.zeros(0, np.int64), Ego())
+    graphs = ego_graphs(net_of(random_edges(9, 9), 9), np.zeros(0, np.int64), Ego())
     assert graphs.node_offsets.tolist() == graphs.edge_offsets.tolist() == [0]
     assert graphs.edges.shape == (0, 2)
-    assert nodes_of(ego_graphs(net_of([], 3), np.array([1]), Ego()), 0) == [1]
+    alone = ego_graphs(net_of([], 3), np.array([1]), Ego())
+    assert nodes_of(alone, 0) == [1]
+    assert edges_of(alone, 0) == {}

@@ -1,4 +1,4 @@
-"""An FT job on small files: its tables, the choice of the learning rate, and resumption after a kill."""
+"""An FT job on small files: its tables, the choice of the learning rate, and what it starts from."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -21,7 +22,6 @@ from metapt.training.pretrained_file import Learned, save_pretrained
 from metapt.twostage import finetuning
 from metapt.twostage.quantities import FT_TIME
 from metapt.twostage.replicates import pair
-from metapt.twostage.transfer import Transfer
 
 from .small_graphs import COARSE, FINE, TEST_SPECIES, small_graphs
 
@@ -59,27 +59,18 @@ def config_of(folder: Path, **changes: Any) -> PpiFinetuneSettings:
     return PpiFinetuneSettings.model_validate(settings | changes)
 
 
-def given(method: str, inputs: dict[str, Path]) -> dict[str, Path]:
-    return inputs if method != "no_pt" else {"graphs": inputs["graphs"]}
-
-
-def untimed(folder: Path) -> list[bytes]:
-    """Return the lines of the tables without those of the time."""
-    found = b"".join(path.read_bytes() for path in outputs(folder).values())
-    return [line for line in found.splitlines() if FT_TIME.encode() not in line]
-
-
-def outputs(folder: Path) -> dict[str, Path]:
-    return {name: folder / f"{name}.csv" for name in ("metrics", "series")}
+def run_in(folder: Path, inputs: dict[str, Path], **changes: Any) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Run a job, and return its tables."""
+    paths = {name: folder / f"{name}.csv" for name in ("metrics", "series")}
+    run(config_of(folder, **changes), inputs, paths, Machine())
+    return metrics.read(paths["metrics"]), metrics.read_series(paths["series"])
 
 
 def test_leaves_the_numbers_of_every_ft_seed(inputs: dict[str, Path], tmp_path: Path) -> None:
-    run(config_of(tmp_path, setting="half_data"), inputs, outputs(tmp_path), Machine())
-    table = metrics.read(tmp_path / "metrics.csv")
+    table, series = run_in(tmp_path, inputs, setting="half_data")
     assert set(table["experiment"]) == {"ppi"}
     assert set(table["setting"]) == {"half_data"}
     replicates = {pair(SEED, number) for number in range(FT_SEEDS)}
-    series = metrics.read_series(tmp_path / "series.csv")
     for evaluation, lrs in zip(EVALUATIONS, (LRS, LINEAR_LRS), strict=True):
         cells = table[table["evaluation"] == evaluation].pivot(index="replicate", columns="metric", values="value")
         assert set(cells.index) == replicates
@@ -101,20 +92,17 @@ def test_leaves_the_numbers_of_every_ft_seed(inputs: dict[str, Path], tmp_path: 
 def test_is_on_the_tasks_of_the_held_out_part_by_their_numbers(
     setting: str, tasks: set[int], inputs: dict[str, Path], tmp_path: Path
 ) -> None:
-    config = config_of(tmp_path, setting=setting, evaluations=["linear_evaluation"])
-    run(config, inputs, outputs(tmp_path), Machine())
-    series = metrics.read_series(tmp_path / "series.csv")
+    _, series = run_in(tmp_path, inputs, setting=setting, evaluations=["linear_evaluation"])
     assert set(series[series["name"].str.contains("of a task")]["step"]) == tasks
 
 
 def test_a_task_without_positives_in_validation_is_left_out(inputs: dict[str, Path], tmp_path: Path) -> None:
-    graphs = tmp_path / "graphs.npz"
-    save(small_graphs(without_positives=(2,)), graphs)
-    run(config_of(tmp_path), inputs | {"graphs": graphs}, outputs(tmp_path), Machine())
-    assert np.isfinite(metrics.read(tmp_path / "metrics.csv")["value"]).all()
-    save(small_graphs(without_positives=tuple(range(FINE))), graphs)
+    inputs = inputs | {"graphs": tmp_path / "graphs.npz"}
+    save(small_graphs(without_positives=(2,)), inputs["graphs"])
+    assert np.isfinite(run_in(tmp_path, inputs)[0]["value"]).all()
+    save(small_graphs(without_positives=tuple(range(FINE))), inputs["graphs"])
     with pytest.raises(DataError, match="no class has both labels among the 12 validation graphs"):
-        run(config_of(tmp_path), inputs | {"graphs": graphs}, outputs(tmp_path), Machine())
+        run_in(tmp_path, inputs)
 
 
 @pytest.mark.parametrize("method", ["supervised", "no_pt"])
@@ -129,89 +117,20 @@ def test_without_pt_each_ft_seed_has_an_encoder_of_its_own_and_else_pts(
 
     for name in EVALUATIONS:
         monkeypatch.setattr(finetuning, name, partial(spied, name, getattr(finetuning, name)))
-    config, own = config_of(tmp_path), given(method, inputs)
-    run(config, own, outputs(tmp_path), Machine())
+    own = inputs if method != "no_pt" else {"graphs": inputs["graphs"]}
+    first, again = (run_in(tmp_path, own)[0].query("metric != @FT_TIME") for _ in range(2))
+    assert again.equals(first)
     for of_them in starts.values():
         assert len(set(of_them)) == (FT_SEEDS if method == "no_pt" else 1)
     assert set(starts["full_transfer"]) == set(starts["linear_evaluation"])
-    first = untimed(tmp_path)
-    run(config, own, outputs(tmp_path), Machine())
-    assert untimed(tmp_path) == first
-    others = {name: set(found) for name, found in starts.items()}
-    run(config_of(tmp_path, seed=SEED + 1), own, outputs(tmp_path), Machine())
-    assert (set(starts["full_transfer"]) > others["full_transfer"]) == (method == "no_pt")
+    before = set(starts["full_transfer"])
+    run_in(tmp_path, own, seed=SEED + 1, evaluations=["full_transfer"])
+    assert (set(starts["full_transfer"]) > before) == (method == "no_pt")
 
 
-Transfers = list[tuple[str, float]]
-
-
-@pytest.fixture
-def transfers(monkeypatch: pytest.MonkeyPatch) -> Transfers:
-    """Record label and learning rate of each FT run of the whole network."""
-    made: Transfers = []
-    real = finetuning.full_transfer
-
-    def full_transfer(*arguments: Any) -> Transfer:
-        made.append((arguments[-1].split(", learning")[0], arguments[2]))
-        return real(*arguments)
-
-    monkeypatch.setattr(finetuning, "full_transfer", full_transfer)
-    return made
-
-
-@pytest.mark.parametrize(("method", "survived"), [("supervised", 0), ("no_pt", 1), ("supervised", 2)])
-def test_a_killed_job_repeats_one_run_at_most_and_ends_in_the_same_bytes(
-    method: str,
-    survived: int,
-    inputs: dict[str, Path],
-    tmp_path: Path,
-    transfers: Transfers,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    config, own = config_of(tmp_path), given(method, inputs)
-    run(config, own, outputs(tmp_path / "whole"), Machine())
-    whole, recorded = list(transfers), finetuning.full_transfer
-    assert len(whole) == len(LRS) + FT_SEEDS - 1
-    transfers.clear()
-
-    def broken(*arguments: Any) -> Transfer:
-        if len(transfers) == survived:
-            raise KeyboardInterrupt
-        return recorded(*arguments)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(finetuning, "full_transfer", broken)
-        with pytest.raises(KeyboardInterrupt):
-            run(config, own, outputs(tmp_path / "resumed"), Machine())
-    run(config, own, outputs(tmp_path / "resumed"), Machine())
-    assert transfers == whole
-    assert untimed(tmp_path / "whole") == untimed(tmp_path / "resumed")
-
-
-def test_a_checkpoint_for_another_encoder_is_passed_over(
-    inputs: dict[str, Path], tmp_path: Path, transfers: Transfers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def broken(*arguments: Any) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(metrics, "write", broken)
-        with pytest.raises(KeyboardInterrupt):
-            run(config_of(tmp_path), inputs, outputs(tmp_path), Machine())
-    count = len(transfers)
-    other = tmp_path / "other.pt"
-    random = torch.Generator().manual_seed(SEED + 1)
-    save_pretrained(Learned(initial_pretrained(2, 4, COARSE, random), {}), other)
-    run(config_of(tmp_path), inputs | {"pretrained": other}, outputs(tmp_path), Machine())
-    assert len(transfers) == 2 * count
-
-
-def test_trials_of_learning_rates_are_the_first_epochs_of_whole_runs(
-    inputs: dict[str, Path], tmp_path: Path, transfers: Transfers
-) -> None:
-    chosen = dict[object, object]()
-    for trial in (None, 1, 2):
-        run(config_of(tmp_path, finetune={"epochs": 2, "trial_epochs": trial}), inputs, outputs(tmp_path), Machine())
-        chosen[trial] = untimed(tmp_path)
-    assert chosen[2] == chosen[None]
-    assert len(transfers) == 3 * (len(LRS) + FT_SEEDS - 1)
+def test_trials_of_learning_rates_are_the_first_epochs_of_whole_runs(inputs: dict[str, Path], tmp_path: Path) -> None:
+    whole, trials = (
+        run_in(tmp_path, inputs, finetune={"trial_epochs": epochs}, evaluations=["full_transfer"])[0]
+        for epochs in (None, 2)
+    )
+    assert trials.query("metric != @FT_TIME").equals(whole.query("metric != @FT_TIME"))

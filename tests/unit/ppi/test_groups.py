@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from metapt.domains.ppi.arms import fixed_weights
 from metapt.domains.ppi.config import Supervised
 from metapt.domains.ppi.data.dataset import on_device
-from metapt.domains.ppi.data.groups import task_groups
+from metapt.domains.ppi.data.task_relations import task_groups
 from metapt.domains.ppi.problem import task_weights
 from metapt.errors import DataError
 
 from .small_arms import setting_in
-from .small_graphs import COARSE, FINE, small_graphs
+from .small_graphs import FINE, small_graphs
 
 
 def blocks(noise: float = 0.05) -> NDArray[np.bool_]:
@@ -30,32 +30,22 @@ def blocks(noise: float = 0.05) -> NDArray[np.bool_]:
 
 def test_tasks_of_one_cause_are_one_group_numbered_by_its_first_task() -> None:
     assert task_groups(blocks(), 3).tolist() == [0, 1, 2] * 4
-
-
-def test_as_many_groups_as_asked_for() -> None:
     labels = blocks(0.3)
     for count in (2, 5, 12):
         assert set(task_groups(labels, count).tolist()) == set(range(count))
     assert task_groups(labels, 12).tolist() == list(range(12))
-
-
-def test_permuted_tasks_are_apart_from_those_of_a_cause() -> None:
-    labels, random = blocks(), np.random.default_rng(1)
-    for task in range(6, 12):
-        labels[:, task] = random.permutation(labels[:, task])
-    found = task_groups(labels, 4)
-    assert not set(found[:6]) & set(found[6:])
-
-
-def test_tasks_without_both_labels_correlate_with_none() -> None:
-    labels = blocks()
-    labels[:, 0], labels[:, 1] = False, True
-    assert len(set(task_groups(labels, 5).tolist())) == 5
-
-
-def test_more_groups_than_tasks_are_refused() -> None:
     with pytest.raises(DataError, match="12 PT tasks don't make 13 groups"):
-        task_groups(blocks(), 13)
+        task_groups(labels, 13)
+
+
+def test_tasks_that_correlate_with_none_are_apart() -> None:
+    permuted, constant, random = blocks(), blocks(), np.random.default_rng(1)
+    for task in range(6, 12):
+        permuted[:, task] = random.permutation(permuted[:, task])
+    found = task_groups(permuted, 4)
+    assert not set(found[:6]) & set(found[6:])
+    constant[:, 0], constant[:, 1] = False, True
+    assert len(set(task_groups(constant, 5).tolist())) == 5
 
 
 def test_an_arm_gives_each_task_the_weight_of_its_group(tmp_path: Path) -> None:
@@ -71,18 +61,3 @@ def test_the_share_of_permuted_tasks_is_exact(percent: int, tmp_path: Path) -> N
     graphs = dataclasses.replace(small_graphs(), tasks=np.array([100, FINE]))
     dataset = dataclasses.replace(on_device(small_graphs(), "cpu"), graphs=graphs)
     assert len(setting_in(tmp_path, dataset, f"permuted_{percent}").permuted()) == percent
-
-
-def test_noise_is_a_property_of_the_problem_and_grows(tmp_path: Path) -> None:
-    dataset = on_device(small_graphs(), "cpu")
-    half, most = (
-        [setting_in(tmp_path, dataset, name, seed) for seed in (0, 1)] for name in ("permuted_50", "permuted_90")
-    )
-    assert len(half[0].permuted()) == COARSE // 2
-    assert len(most[0].permuted()) == 9
-    assert set(half[0].permuted()) < set(most[0].permuted())
-    for first, second in (half, most):
-        assert first.permuted().tolist() == second.permuted().tolist()
-        assert torch.equal(first.coarse(), second.coarse())  # type: ignore[arg-type]
-        assert first.groups(3).tolist() == second.groups(3).tolist()
-    assert not len(setting_in(tmp_path, dataset).permuted())

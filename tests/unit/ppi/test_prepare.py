@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import gzip
-import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,19 +12,19 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from metapt.domains.ppi import jobs
 from metapt.domains.ppi.config import PpiSettings
-from metapt.domains.ppi.data import archive, sources
+from metapt.domains.ppi.data import archive
 from metapt.domains.ppi.data.ego import ego_graphs, network
 from metapt.domains.ppi.data.graphs import Graphs, load, unpack
 from metapt.domains.ppi.data.prepare import TASKS, run
-from metapt.domains.ppi.data.sections import SIMULATED, String, Tasks
+from metapt.domains.ppi.data.sections import ARCHIVE, SIMULATED, String, Tasks, links_name, string_names
 from metapt.domains.ppi.data.string_files import read_links
 from metapt.domains.ppi.stages import PpiPrepareSettings
 from metapt.errors import ConfigError, DataError
-from metapt.files import sha256
 from metapt.machine import Machine
 
-SHARED_DATA = Path(os.environ.get("METAPT_SHARED_DATA", Path(__file__).parents[3] / "../shared/data"))
+from .shared_files import SAMPLE, shared
 
 
 @pytest.fixture
@@ -51,20 +50,19 @@ def labels(graphs: Graphs) -> NDArray[np.uint8]:
     return np.concatenate([unpack(graphs.coarse, coarse), unpack(graphs.fine, fine)], axis=1)
 
 
-def test_names_and_folders() -> None:
+def test_names_of_raw_files() -> None:
     string = String(version="11.5", species=[4, 7], links="physical.links.full")
-    assert sources.string_names(string) == [
-        "4.protein.physical.links.full.v11.5.txt.gz",
-        "4.protein.enrichment.terms.v11.5.txt.gz",
-        "7.protein.physical.links.full.v11.5.txt.gz",
-        "7.protein.enrichment.terms.v11.5.txt.gz",
+    assert string_names(string) == [
+        f"{taxon}.protein.{kind}.v11.5.txt.gz"
+        for taxon in (4, 7)
+        for kind in ("physical.links.full", "enrichment.terms")
     ]
-    real = PpiSettings(source="string", string=string, test_species=[7])
-    assert sources.names(real) == sources.string_names(string)
-    archive = PpiSettings(source="hu2020")
-    assert sources.names(archive) == ["bio_dataset.zip"]
-    simulated = PpiSettings(source="simulated", string=string, test_species=[900005])
-    assert sources.names(simulated) == sources.string_names(SIMULATED)
+    for source, species, names in (
+        ("string", 7, string_names(string)),
+        ("hu2020", 9606, ["bio_dataset.zip"]),
+        ("simulated", 900005, string_names(SIMULATED)),
+    ):
+        assert jobs.raw_names(PpiSettings(source=source, string=string, test_species=[species])) == names
 
 
 def test_labels_are_the_terms_of_the_files(string_files: Any, prepared: dict[str, Path]) -> None:
@@ -87,7 +85,7 @@ def test_labels_are_the_terms_of_the_files(string_files: Any, prepared: dict[str
 def test_graphs_are_the_ego_graphs_of_the_proteins(string_files: Any, prepared: dict[str, Path]) -> None:
     graphs = load(prepared["graphs"])
     string = string_files.settings.string
-    links = read_links(string_files.inputs[sources.links_name(string, 12)], 12, string.min_score)
+    links = read_links(string_files.inputs[links_name(string, 12)], 12, string.min_score)
     egos = ego_graphs(network(len(links.proteins), links.edges, links.bits), np.arange(55), string.ego)
     nodes, edges = graphs.node_offsets[55:111], graphs.edge_offsets[55:111]
     np.testing.assert_array_equal(nodes - nodes[0], egos.node_offsets)
@@ -138,53 +136,45 @@ def test_only_proteins_with_a_task_get_a_graph(string_files: Any, outputs: dict[
     assert labels(graphs).sum(axis=0).tolist() == [60, 48]
 
 
-def test_the_same_files_give_the_same_bytes(
-    string_files: Any, prepared: dict[str, Path], outputs: dict[str, Path]
+def test_the_same_files_give_the_same_bytes_and_a_cut_one_none(
+    string_files: Any, prepared: dict[str, Path], outputs: dict[str, Path], tmp_path: Path
 ) -> None:
-    run(string_files.settings, string_files.inputs, outputs, Machine())
-    assert {name: sha256(path) for name, path in outputs.items()} == {
-        name: sha256(path) for name, path in prepared.items()
-    }
-
-
-def test_whole_or_not_at_all(string_files: Any, outputs: dict[str, Path], tmp_path: Path) -> None:
     last = next(name for name in reversed(string_files.inputs) if "terms" in name)
     cut = tmp_path / "cut.txt.gz"
     cut.write_bytes(string_files.inputs[last].read_bytes()[:-9])
     with pytest.raises(DataError, match=r"cut\.txt\.gz is cut"):
         run(string_files.settings, string_files.inputs | {last: cut}, outputs, Machine())
     assert not any(path.exists() for path in outputs.values())
+    run(string_files.settings, string_files.inputs, outputs, Machine())
+    assert [path.read_bytes() for path in outputs.values()] == [prepared[name].read_bytes() for name in outputs]
 
 
 def test_test_species_that_the_archive_lacks(outputs: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(archive, "read_archive", lambda path: SimpleNamespace(species=np.array([7, 8, 8])))
     for species, words in (([9606], "no species 9606; legal: 7, 8"), ([7, 8], "names all species that the data have")):
         with pytest.raises(ConfigError, match=words):
-            run(of_archive(species), {sources.ARCHIVE: Path("none")}, outputs, Machine())
+            run(of_archive(species), {ARCHIVE: Path("none")}, outputs, Machine())
 
 
 @pytest.mark.real_data
 def test_real_archive_sample(outputs: dict[str, Path]) -> None:
     """Tasks of the archive have a number only, since it has no names of terms."""
-    sample = SHARED_DATA / "ppi/bio_dataset_sample.zip"
-    if not sample.is_file():
-        pytest.skip(f"{sample} is not there (METAPT_SHARED_DATA names another folder)")
-    run(of_archive([224308]), {sources.ARCHIVE: sample}, outputs, Machine())
+    (sample,) = shared(SAMPLE)
+    run(of_archive([224308]), {ARCHIVE: sample}, outputs, Machine())
     graphs, tasks = load(outputs["graphs"]), rows(outputs["tasks"])
     assert len(graphs) == counts(outputs["counts"])["graphs"] == 450
     assert graphs.tasks.tolist() == [418, 40]
     assert [int(row["positives"]) for row in tasks] == labels(graphs).sum(axis=0).tolist()
     assert {row["term"] for row in tasks} == {""}
     with pytest.raises(ConfigError, match=r"no species 9606; legal: 224308, 511145"):
-        run(of_archive([9606]), {sources.ARCHIVE: sample}, outputs, Machine())
+        run(of_archive([9606]), {ARCHIVE: sample}, outputs, Machine())
 
 
 @pytest.mark.real_data
 def test_real_networks(outputs: dict[str, Path]) -> None:
     string = String(species=[511145, 224308], links="physical.links.full", min_score=0)
-    inputs = {name: SHARED_DATA / "ppi" / name for name in sources.string_names(string)}
-    if not all(path.is_file() for path in inputs.values()):
-        pytest.skip(f"{SHARED_DATA / 'ppi'} lacks files of STRING (METAPT_SHARED_DATA names another folder)")
+    names = string_names(string)
+    inputs = dict(zip(names, shared(*names), strict=True))
     run(PpiPrepareSettings(source="string", string=string, test_species=[224308]), inputs, outputs, Machine())
     graphs, found = load(outputs["graphs"]), counts(outputs["counts"])
     assert np.unique(graphs.species, return_counts=True)[1].tolist() == [2007, 2693]

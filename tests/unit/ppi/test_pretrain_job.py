@@ -1,4 +1,4 @@
-"""A PT job on small files: its tables, its use of known properties of tasks, and resumption after a kill."""
+"""A PT job on small files: its tables, and its use of known properties of tasks."""
 
 from __future__ import annotations
 
@@ -21,11 +21,9 @@ from metapt.domains.ppi.quantities import ONLINE, QUANTILES
 from metapt.domains.ppi.stages import PpiPretrainSettings
 from metapt.errors import DataError
 from metapt.evaluation import metrics
-from metapt.hypergrad.params import Params
 from metapt.machine import Machine
 from metapt.training.pretrained_file import Learned, save_pretrained
 from metapt.training.seeds import generator
-from metapt.twostage import pretraining
 
 from .graphs_helper import related_graphs
 from .small_graphs import COARSE, FINE, TEST_SPECIES
@@ -74,26 +72,25 @@ def config_of(folder: Path, arm: dict[str, Any], **changes: Any) -> PpiPretrainS
     return PpiPretrainSettings.model_validate(settings | changes)
 
 
-def outputs(folder: Path) -> dict[str, Path]:
-    return {"pretrained": folder / "pretrained.pt", **{name: folder / f"{name}.csv" for name in ("metrics", "series")}}
+def run_in(folder: Path, inputs: dict[str, Path], arm: dict[str, Any], **changes: Any) -> Learned:
+    """Run a job, and return what it has learned."""
+    files = {"pretrained": "pretrained.pt", "metrics": "metrics.csv", "series": "series.csv"}
+    run(config_of(folder, arm, **changes), inputs, {name: folder / file for name, file in files.items()}, Machine())
+    return load_pretrained(folder / "pretrained.pt", NETWORK, "cpu")
 
 
 def figures(folder: Path) -> dict[str, float]:
     table = metrics.read(folder / "metrics.csv")
-    assert set(table["experiment"]) == {"ppi"}
-    assert set(table["arm"]) == {"mine"}
-    assert set(table["evaluation"]) == {"pretraining"}
+    found = table[["experiment", "arm", "setting", "evaluation"]].drop_duplicates().to_numpy().tolist()
+    assert found == [["ppi", "mine", "full_access", "pretraining"]]
     return dict(zip(table["metric"], table["value"], strict=True))
 
 
 def test_a_learner_leaves_its_encoder_weights_and_tables(inputs: dict[str, Path], tmp_path: Path) -> None:
-    run(config_of(tmp_path, META, seed=3), inputs, outputs(tmp_path), Machine())
-    learned = load_pretrained(tmp_path / "pretrained.pt", NETWORK, "cpu")
+    learned = run_in(tmp_path, inputs, META, seed=3)
     weights = task_weights(learned.meta)
     assert learned.pretrained.head["bias"].shape == (COARSE,)
-    table = metrics.read(tmp_path / "metrics.csv")
-    assert set(table["replicate"]) == {3}
-    assert set(table["setting"]) == {"full_access"}
+    assert set(metrics.read(tmp_path / "metrics.csv")["replicate"]) == {3}
     found = figures(tmp_path)
     assert {"PT wall time (s)", "PT time per step (s)", "PT peak memory (GB)"} <= found.keys()
     assert {*ONLINE.values(), "mean weight of relatives"} <= found.keys()
@@ -111,8 +108,7 @@ def test_a_learner_leaves_its_encoder_weights_and_tables(inputs: dict[str, Path]
 def test_an_arm_that_learns_no_weights_leaves_none(
     arm: dict[str, Any], inputs: dict[str, Path], tmp_path: Path
 ) -> None:
-    run(config_of(tmp_path, arm), inputs, outputs(tmp_path), Machine())
-    assert load_pretrained(tmp_path / "pretrained.pt", NETWORK, "cpu").meta == {}
+    assert run_in(tmp_path, inputs, arm).meta == {}
     assert len(metrics.read_series(tmp_path / "series.csv")) == 0
     assert not any("weight" in name for name in figures(tmp_path))
 
@@ -135,52 +131,20 @@ def test_weights_are_held_against_what_is_known_of_the_tasks() -> None:
 
 def test_an_arm_takes_the_weights_of_its_input(inputs: dict[str, Path], tmp_path: Path) -> None:
     frozen = {"method": "supervised", "weights": {"of": "meta"}}
-    run(config_of(tmp_path, frozen), inputs, outputs(tmp_path), Machine())
-    weighted = load_pretrained(tmp_path / "pretrained.pt", NETWORK, "cpu").pretrained
-    run(config_of(tmp_path, SUPERVISED), inputs, outputs(tmp_path), Machine())
-    plainly = load_pretrained(tmp_path / "pretrained.pt", NETWORK, "cpu").pretrained
+    weighted, plainly = (run_in(tmp_path, inputs, arm).pretrained for arm in (frozen, SUPERVISED))
     assert not torch.equal(weighted.encoder["node"], plainly.encoder["node"])
-
     none = tmp_path / "none.pt"
     save_pretrained(Learned(weighted, {}), none)
-    with pytest.raises(
-        DataError, match=r"none\.pt holds no learned task weights, since its arm learns none; let `weights.of` name"
-    ):
-        run(config_of(tmp_path, frozen), {**inputs, "weights": none}, outputs(tmp_path), Machine())
+    words = r"none\.pt holds no learned task weights, since its arm learns none; let `weights.of` name"
+    with pytest.raises(DataError, match=words):
+        run_in(tmp_path, {**inputs, "weights": none}, frozen)
 
 
 def test_random_weights_are_those_of_the_seed(inputs: dict[str, Path], tmp_path: Path) -> None:
-    contents = []
+    path, contents = tmp_path / "pretrained.pt", []
     for seed in (0, 0, 1):
-        run(config_of(tmp_path, {"method": "no_pt"}, seed=seed), inputs, outputs(tmp_path), Machine())
-        contents.append((tmp_path / "pretrained.pt").read_bytes())
+        found = run_in(tmp_path, inputs, {"method": "no_pt"}, seed=seed).pretrained.encoder
+        contents.append(path.read_bytes())
     assert contents[0] == contents[1] != contents[2]
     expected = initial_pretrained(2, 4, COARSE, generator("ppi weights", 1))
-    found: Params = load_pretrained(tmp_path / "pretrained.pt", NETWORK, "cpu").pretrained.encoder
     assert all(torch.equal(value, expected.encoder[name]) for name, value in found.items())
-
-
-@pytest.mark.parametrize("arm", [SUPERVISED, META, {"method": "cotrain"}])
-def test_a_killed_job_goes_on_from_its_checkpoint(
-    arm: dict[str, Any], inputs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
-    config = config_of(tmp_path, arm)
-    run(config, inputs, outputs(whole), Machine())
-
-    def broken(*arguments: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(pretraining, "save_pretrained", broken)
-        with pytest.raises(KeyboardInterrupt):
-            run(config, inputs, outputs(resumed), Machine())
-    assert Path(config.checkpoint).is_file()
-    with monkeypatch.context() as patch:
-        for step in ("pretraining.Pretrainer.step", "meta.MetaPretraining.iterate"):
-            patch.setattr(f"metapt.training.{step}", broken)
-        patch.setattr("metapt.domains.ppi.cotraining.CoTrainer.step", broken)
-        run(config, inputs, outputs(resumed), Machine())
-    assert (resumed / "pretrained.pt").read_bytes() == (whole / "pretrained.pt").read_bytes()
-    assert (resumed / "series.csv").read_bytes() == (whole / "series.csv").read_bytes()
-    assert not Path(config.checkpoint).exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,25 +12,27 @@ import pytest
 from scipy.stats import spearmanr
 
 from metapt.domains.ppi.config import ARMS, PpiFinetuning
+from metapt.domains.ppi.experiments.learned_weights import agreement
 from metapt.domains.ppi.quantities import RELATIVES
-from metapt.domains.ppi.results import PpiResults
-from metapt.domains.ppi.weights import agreement
 from metapt.errors import DataError
 from metapt.evaluation import metrics
 from metapt.evaluation.metrics import NotMeasuredError
 from metapt.twostage.aurocs import auroc_cells
 from metapt.twostage.replicates import pretrain_seed
 
-from .synthetic_results import SEED_SPREAD, Runs, runs_of
+from .synthetic_results import SEED_SPREAD, Runs, runs_of, written
 
 
-def results_of(runs: Runs) -> PpiResults:
-    runs.write()
-    return runs.results()
+def held_out(folder: Path, **changes: Any) -> Runs:
+    """Return the runs of one arm on the folds of held-out tasks."""
+    runs = runs_of("held_out_tasks", folder, held_out_tasks={"arms": ["meta-stable"]})
+    for name, change in changes.items():
+        setattr(runs, name, change)
+    return runs.write()
 
 
 def test_an_arm_without_ft_data_has_its_full_access_runs_under_half_data(tmp_path: Path) -> None:
-    results = results_of(runs_of("half_data", tmp_path, half_data={"arms": ["graph_supervised", "meta"]}))
+    results = written("half_data", tmp_path, half_data={"arms": ["graph_supervised", "meta"]}).results()
     assert set(results.metrics["setting"]) == {"full_access", "half_data"}
     assert len(results.runs("graph_supervised", "half_data", "full_transfer")) == 25
     with pytest.raises(NotMeasuredError):
@@ -37,47 +40,31 @@ def test_an_arm_without_ft_data_has_its_full_access_runs_under_half_data(tmp_pat
 
 
 def test_held_out_tasks_are_the_mean_of_the_folds(tmp_path: Path) -> None:
-    runs = runs_of("held_out_tasks", tmp_path, held_out_tasks={"arms": ["meta-stable"]})
-    runs.auroc = lambda arm, setting, evaluation: 70.0 + int(setting[-1])
-    cell = auroc_cells(results_of(runs)).iloc[0]
-    assert cell["mean"] == pytest.approx(71.5)
-    assert cell["n"] == 4
+    results = held_out(tmp_path, auroc=lambda arm, setting, evaluation: 70.0 + int(setting[-1])).results()
+    cell = auroc_cells(results).iloc[0]
+    assert (cell["mean"], cell["n"]) == (pytest.approx(71.5), 4)
     assert cell["standard_error"] == pytest.approx(np.std([0, 1, 2, 3], ddof=1) / 2), "over the folds"
     assert cell["seed_standard_error"] == pytest.approx(np.std(SEED_SPREAD, ddof=1) / math.sqrt(5))
+    assert results.papers_aurocs(["meta"]).set_index("evaluation").loc["linear_evaluation", "mean"] == 77.0
 
 
-def test_a_fold_that_was_not_run_leaves_no_mean(tmp_path: Path) -> None:
-    runs = runs_of("held_out_tasks", tmp_path, held_out_tasks={"arms": ["meta"]})
-    runs.write()
-    runs.inputs = {name: path for name, path in runs.inputs.items() if "held_out_3" not in name}
-    results = runs.results()
-    with pytest.raises(NotMeasuredError, match="held_out_3"):
-        results.runs("meta", "held_out_tasks", "full_transfer")
-
-
-def test_a_fold_that_diverged_leaves_no_number_for_its_seeds(tmp_path: Path) -> None:
-    runs = runs_of("held_out_tasks", tmp_path, held_out_tasks={"arms": ["meta"]})
-    runs.gap = lambda arm, setting, seed: math.nan if (setting, seed) == ("held_out_2", 1) else 0.0
-    values = results_of(runs).runs("meta", "held_out_tasks", "full_transfer")
-    assert set(values[values.isna()].index) == {
-        replicate for replicate in values.index if pretrain_seed(replicate) == 1
-    }
-
-
-def test_folds_of_other_seeds_are_an_error(tmp_path: Path) -> None:
-    runs = runs_of("held_out_tasks", tmp_path, held_out_tasks={"arms": ["meta"]})
-    runs.write()
-    path = runs.inputs["finetune/meta/held_out_3/seed4/metrics"]
+def test_folds_that_were_not_run_that_diverged_or_that_have_other_seeds(tmp_path: Path) -> None:
+    cell = "meta-stable", "held_out_tasks", "full_transfer"
+    runs = held_out(tmp_path, gap=lambda arm, setting, seed: math.nan if (setting[-1], seed) == ("2", 1) else 0.0)
+    values = runs.results().runs(*cell)
+    assert set(values[values.isna()].index) == {each for each in values.index if pretrain_seed(each) == 1}
+    path = runs.inputs["finetune/meta-stable/held_out_3/seed4/metrics"]
     metrics.write(metrics.read(path).iloc[:0], path)
-    results = runs.results()
     with pytest.raises(DataError, match="other seeds"):
-        results.runs("meta", "held_out_tasks", "full_transfer")
+        runs.results().runs(*cell)
+    runs.inputs = {name: path for name, path in runs.inputs.items() if "held_out_3" not in name}
+    with pytest.raises(NotMeasuredError, match="held_out_3"):
+        runs.results().runs(*cell)
 
 
 def test_arms_that_share_pt_runs_have_their_weights(tmp_path: Path) -> None:
     arms = ARMS | {"tuned": ARMS["meta"].model_copy(update={"finetune": PpiFinetuning(epochs=1)})}
-    runs = runs_of("learned_weights", tmp_path, arms=arms, learned_weights={"arms": ["meta", "tuned"]})
-    runs.write()
+    runs = written("learned_weights", tmp_path, arms=arms, learned_weights={"arms": ["meta", "tuned"]})
     inputs = runs.summary.inputs
     for name in (name for name in inputs if name.startswith("pretrain/tuned/")):
         first = name.replace("/tuned/", "/meta/")
@@ -89,6 +76,9 @@ def test_arms_that_share_pt_runs_have_their_weights(tmp_path: Path) -> None:
     assert results.machines["tuned"] == ["a machine"]
     assert results.weights("meta").shape == (60, 5)
     assert results.weights("meta")[2].to_numpy() == pytest.approx(runs.weight("meta", "full_access", 2))
+    runs.inputs["tasks"].write_text("kind,task\ncoarse,0\n")
+    with pytest.raises(DataError, match="not the list of tasks"):
+        runs.tabled()
 
 
 def test_agreement_is_the_mean_rank_correlation_jackknifed_over_seeds() -> None:
@@ -107,19 +97,3 @@ def test_agreement_is_the_mean_rank_correlation_jackknifed_over_seeds() -> None:
     for bad in (math.nan, math.inf):
         assert math.isnan(agreement(weights.replace(weights.iloc[3, 1], bad)).mean)
     assert math.isnan(agreement(weights.assign(**{"1": 1.0})).mean), "equal weights have no order"
-
-
-def test_the_papers_numbers(tmp_path: Path) -> None:
-    held_out = results_of(runs_of("held_out_tasks", tmp_path, held_out_tasks={"arms": ["meta"]}))
-    assert held_out.papers_aurocs(["meta"]).set_index("evaluation").loc["linear_evaluation", "mean"] == 77.0
-    results = results_of(runs_of("during_pretraining", tmp_path))
-    assert results.papers_number("cotrain", "test AUROC (%)") == 67.3
-    assert math.isnan(results.papers_number("meta-stable", "test AUROC (%)"))
-
-
-def test_a_list_of_tasks_that_is_none(tmp_path: Path) -> None:
-    runs = runs_of("learned_weights", tmp_path, learned_weights={"arms": ["meta"]})
-    runs.write()
-    runs.inputs["tasks"].write_text("kind,task\ncoarse,0\n")
-    with pytest.raises(DataError, match="not the list of tasks"):
-        runs.tabled()

@@ -1,6 +1,7 @@
+"""Generated species have STRING's files, and terms whose causes are those that are told."""
+
 from __future__ import annotations
 
-import gzip
 from dataclasses import fields
 from itertools import product
 from pathlib import Path
@@ -12,38 +13,30 @@ from numpy.typing import NDArray
 
 from metapt.domains.ppi.data import prepare
 from metapt.domains.ppi.data import simulate as sim
-from metapt.domains.ppi.data.graphs import load, related, unpack
-from metapt.domains.ppi.data.sections import SIMULATED, Ego, Tasks
-from metapt.domains.ppi.data.sources import links_name, string_names, terms_name
+from metapt.domains.ppi.data.graphs import load, unpack
+from metapt.domains.ppi.data.sections import SIMULATED, Ego, Tasks, links_name, string_names, terms_name
 from metapt.domains.ppi.data.string_files import read_links, read_terms
+from metapt.domains.ppi.data.task_relations import related
 from metapt.domains.ppi.stages import PpiPrepareSettings
 from metapt.errors import ConfigError
 from metapt.machine import Machine
 from metapt.sections import SimulateSettings
 
 PLANTED: NDArray[np.str_] = np.array([term.planted for term in sim.TERMS], np.str_)
-
-
-@pytest.fixture(scope="module")
-def species() -> dict[int, sim.Species]:
-    return sim.generate(sim.PROTEINS, sim.SEED)
-
-
-@pytest.fixture(scope="module")
-def written(species: dict[int, sim.Species], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("raw")
-    sim.write(species, outputs(folder))
-    return folder
+SPECIES = sim.generate(sim.PROTEINS, sim.SEED)
+LABELS = np.concatenate([each.labels for each in SPECIES.values()]).astype(float)
+"""Terms of the proteins of all species."""
 
 
 def outputs(folder: Path) -> dict[str, Path]:
     return {name: folder / name for name in string_names(SIMULATED)}
 
 
-def squared_correlation(species: dict[int, sim.Species]) -> NDArray[np.float64]:
-    """Return squared correlations of all pairs of terms, over the proteins of all species."""
-    labels = np.concatenate([each.labels for each in species.values()])
-    return np.asarray(np.corrcoef(labels.T.astype(float)) ** 2, np.float64)
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("raw")
+    sim.run(SimulateSettings(source="simulated"), {}, outputs(folder), Machine())
+    return folder
 
 
 def test_causes_of_terms() -> None:
@@ -59,106 +52,76 @@ def test_causes_of_terms() -> None:
     assert channels[0] | channels[1] == set(range(len(sim.CHANNELS)))
 
 
-def test_the_same_seed_gives_the_same_species_and_bytes(
-    species: dict[int, sim.Species], written: Path, tmp_path: Path
-) -> None:
+def test_the_same_seed_gives_the_same_species_and_bytes(written: Path, tmp_path: Path) -> None:
     again, other = sim.generate(sim.PROTEINS, sim.SEED), sim.generate(sim.PROTEINS, sim.SEED + 1)
-    for taxon, each in species.items():
+    for taxon, each in SPECIES.items():
         for field in fields(each):
             np.testing.assert_array_equal(getattr(each, field.name), getattr(again[taxon], field.name))
         assert (each.labels != other[taxon].labels).any()
-    sim.run(SimulateSettings(source="simulated"), {}, outputs(tmp_path), Machine())
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(string_names(SIMULATED))
-    for name in string_names(SIMULATED):
-        assert (tmp_path / name).read_bytes() == (written / name).read_bytes()
+    sim.write(again, outputs(tmp_path))
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {
+        path.name: path.read_bytes() for path in written.iterdir()
+    }
     with pytest.raises(ConfigError, match="'simulated'"):
         sim.run(SimulateSettings(source="string"), {}, outputs(tmp_path), Machine())
 
 
-def test_links_are_as_strings(species: dict[int, sim.Species], written: Path) -> None:
-    """The file has STRING's header and columns, both directions of each link, no duplicates and no self loops."""
-    for taxon, each in species.items():
+def test_links_are_as_strings(written: Path) -> None:
+    """Each link stands there in both directions, without duplicates. STRING's usual threshold keeps the strong ones."""
+    pair = ["protein1", "protein2"]
+    for taxon, each in SPECIES.items():
         path = written / links_name(SIMULATED, taxon)
-        with gzip.open(path, "rt") as file:
-            assert file.readline() == (
-                "protein1 protein2 neighborhood fusion cooccurence coexpression experimental database textmining "
-                "combined_score\n"
-            )
         table = pd.read_csv(path, sep=" ")
-        assert len(table) == 2 * len(each.edges)
+        assert list(table.columns) == [*pair, *sim.CHANNELS, "combined_score"]
         assert (table.protein1 != table.protein2).all()
-        assert not table.duplicated(["protein1", "protein2"]).any()
-        values = list(table.columns[2:])
+        assert not table.duplicated(pair).any()
         back = table.rename(columns={"protein1": "protein2", "protein2": "protein1"})[table.columns]
-        order = ["protein1", "protein2"]
-        pd.testing.assert_frame_equal(
-            table.sort_values(order, ignore_index=True), back.sort_values(order, ignore_index=True)
-        )
-        assert table[values].to_numpy().min() == 0
-        assert table[values].to_numpy().max() < 1000
-
-
-def test_evidence_makes_a_link(species: dict[int, sim.Species], written: Path) -> None:
-    """STRING's usual threshold, 400, keeps the links of the model and none of the weak ones.
-
-    One channel keeps its score, several combine to a higher one, and none leaves STRING's prior.
-    """
-    one, two, none = sim.combined(np.array([[600, 0, 0, 0, 0, 0, 0], [600, 0, 0, 0, 500, 0, 0], [0] * 7]))
-    assert one == pytest.approx(600, abs=1)
-    assert 780 < two < 800
-    assert none == 41
-    for taxon, each in species.items():
-        strong = each.scores.max(axis=1) >= 400
+        pd.testing.assert_frame_equal(*(one.sort_values(pair, ignore_index=True) for one in (table, back)))
+        values = table[[*sim.CHANNELS, "combined_score"]].to_numpy()
+        assert 0 == values.min() < values.max() < 1000
+        strong, links = each.scores.max(axis=1) >= 400, read_links(path, taxon, 400)
         assert 0.85 < strong.mean() < 0.95
-        links = read_links(written / links_name(SIMULATED, taxon), taxon, 400)
-        assert len(links.edges) == strong.sum()
+        assert (links.read, len(links.edges)) == (2 * len(each.edges), strong.sum())
         assert 7 < 2 * len(links.edges) / sim.PROTEINS < 13
         assert len(links.proteins) > 0.98 * sim.PROTEINS
 
 
-def test_terms_are_as_strings(species: dict[int, sim.Species], written: Path) -> None:
-    for taxon, each in species.items():
+def test_one_channel_keeps_its_score_several_combine_and_none_leaves_the_prior() -> None:
+    one, two, none = sim.combined(np.array([[600, 0, 0, 0, 0, 0, 0], [600, 0, 0, 0, 500, 0, 0], [0] * 7]))
+    assert one == pytest.approx(600, abs=1)
+    assert 780 < two < 800
+    assert none == 41
+
+
+def test_terms_are_as_strings(written: Path) -> None:
+    for taxon, each in SPECIES.items():
         path = written / terms_name(SIMULATED, taxon)
-        table = pd.read_csv(path, sep="\t")
-        assert list(table.columns) == ["#string_protein_id", "category", "term", "description"]
-        assert set(table.category) == {"Biological Process (Gene Ontology)"}
-        assert len(table) == each.labels.sum()
+        assert len(pd.read_csv(path, sep="\t")) == each.labels.sum()
         proteins = np.array([f"{taxon}.P{number + 1:04d}" for number in range(sim.PROTEINS)], object)
-        annotations = read_terms(path, taxon, proteins)
-        labels = np.zeros_like(each.labels)
+        annotations, labels = read_terms(path, taxon, proteins), np.zeros_like(each.labels)
         labels[tuple(annotations.pairs.T)] = True
         np.testing.assert_array_equal(labels, each.labels)
         assert annotations.terms.description.tolist() == [f"planted: {name}" for name in PLANTED]
-
-
-def test_fine_terms_are_the_rarest_in_every_species(species: dict[int, sim.Species]) -> None:
-    for each in species.values():
         carried = each.labels.sum(axis=0)
         assert carried[PLANTED == "target"].min() >= 20
-        assert carried[PLANTED == "target"].max() < carried[PLANTED != "target"].min()
+        assert carried[PLANTED == "target"].max() < carried[PLANTED != "target"].min(), "fine terms are the rarest"
 
 
-def test_useful_terms_tell_of_fine_ones(species: dict[int, sim.Species]) -> None:
+def test_useful_terms_tell_of_fine_ones_and_annotations_relate_few_of_them() -> None:
     """A squared correlation is about 1 / n by chance; 20 / n exceeds the largest of many."""
-    agreement = squared_correlation(species)[:, PLANTED == "target"].max(axis=1)
+    squared = np.corrcoef(LABELS.T) ** 2 - np.eye(len(PLANTED))
+    agreement, chance = squared[:, PLANTED == "target"].max(axis=1), 20 / len(LABELS)
     assert agreement[PLANTED == "useful"].min() > 0.05
-    chance = 20 / (len(species) * sim.PROTEINS)
     assert agreement[(PLANTED == "irrelevant") | (PLANTED == "noise")].max() < chance
-    others = squared_correlation(species) - np.eye(len(PLANTED))
-    assert others[PLANTED == "noise"].max() < chance
-
-
-def test_annotations_relate_a_few_useful_terms_to_fine_ones(species: dict[int, sim.Species]) -> None:
-    """The related terms resemble ancestors in the ontology; most useful terms are not recognised as related."""
-    labels = np.concatenate([each.labels for each in species.values()]).astype(int)
-    relatives = related(labels[:, PLANTED != "target"], labels[:, PLANTED == "target"]).any(axis=1)
+    assert squared[PLANTED == "noise"].max() < chance
+    relatives = related(LABELS[:, PLANTED != "target"], LABELS[:, PLANTED == "target"]).any(axis=1)
     assert PLANTED[PLANTED != "target"][relatives].tolist() == ["useful", "useful"]
 
 
-def test_evidence_of_neighbours_shows_the_causes(species: dict[int, sim.Species]) -> None:
+def test_evidence_of_neighbours_shows_the_causes() -> None:
     """The frequent channels of a protein's links determine its community's causes, and no single channel does."""
     right = []
-    for each in species.values():
+    for each in SPECIES.values():
         ends = each.edges.T.ravel()
         sums = np.stack([np.bincount(ends, np.tile(one >= 400, 2), sim.PROTEINS) for one in each.scores.T], axis=1)
         shares = sums / np.maximum(np.bincount(ends, minlength=sim.PROTEINS), 1)[:, None]
@@ -171,13 +134,15 @@ def test_evidence_of_neighbours_shows_the_causes(species: dict[int, sim.Species]
     assert np.mean(right) > 0.65
 
 
-def test_species_have_the_same_causes_in_other_combinations(species: dict[int, sim.Species]) -> None:
-    """Each species has all combinations of the shared causes, and half of all combinations of causes."""
-    seen = [set(map(tuple, each.causes)) for each in species.values()]
-    for combinations in seen:
+def test_species_have_the_same_causes_in_other_combinations() -> None:
+    """Each species has all combinations of the shared causes, and half of all combinations of causes.
+
+    About half of its proteins have each other cause, whatever the shared causes.
+    """
+    seen = [set(map(tuple, each.causes)) for each in SPECIES.values()]
+    for combinations, each in zip(seen, SPECIES.values(), strict=True):
         assert len({causes[: sim.SHARED] for causes in combinations}) == 8
         assert len(combinations) == 32
-    for each in species.values():  # about half of the proteins have each other cause, whatever the shared causes
         for values in product((False, True), repeat=sim.SHARED):
             same = each.causes[(each.causes[:, : sim.SHARED] == values).all(axis=1), sim.SHARED :]
             assert (np.abs(same.mean(axis=0) - 0.5) < 0.05).all()
@@ -186,19 +151,15 @@ def test_species_have_the_same_causes_in_other_combinations(species: dict[int, s
 
 def test_prepared_with_planted_kinds(written: Path, tmp_path: Path) -> None:
     """The default choice of tasks, the rarest as fine ones, finds the fine terms; descriptions hold the truth."""
-    paths = {
-        name: tmp_path / file
-        for name, file in (("graphs", "graphs.npz"), ("tasks", "tasks.csv"), ("counts", "counts.csv"))
-    }
+    paths = {name: tmp_path / name for name in ("graphs", "tasks", "counts")}
     string = SIMULATED.model_copy(update={"ego": Ego(hops=1, max_nodes=30), "tasks": Tasks(fine=8)})
     settings = PpiPrepareSettings(source="simulated", string=string, test_species=SIMULATED.species[-1:])
     prepare.run(settings, outputs(written), paths, Machine())
     graphs, tasks = load(paths["graphs"]), pd.read_csv(paths["tasks"])
-    assert set(tasks.description[tasks.kind == "fine"]) == {"planted: target"}
-    assert set(tasks.description[tasks.kind == "coarse"]) == {
-        "planted: useful",
-        "planted: irrelevant",
-        "planted: noise",
-    }
     assert graphs.tasks.tolist() == [len(sim.TERMS) - 8, 8]
+    found = {kind: set(part) for kind, part in tasks.groupby("kind")["description"]}
+    assert found == {
+        "fine": {"planted: target"},
+        "coarse": {"planted: useful", "planted: irrelevant", "planted: noise"},
+    }
     assert (unpack(graphs.fine, 8).sum(axis=0) == tasks.positives[tasks.kind == "fine"]).all()

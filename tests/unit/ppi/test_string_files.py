@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -14,21 +13,21 @@ from metapt.domains.ppi.data import string_files as module
 from metapt.domains.ppi.data.string_files import CHANNELS, Links, read_links, read_terms
 from metapt.errors import DataError
 
+from .shared_files import shared
+
 Write = Callable[[Path, Sequence[str]], Path]
 
-SHARED_DATA = Path(os.environ.get("METAPT_SHARED_DATA", Path(__file__).parents[3] / "../shared/data"))
 DETAILED = (
     "protein1 protein2 neighborhood fusion cooccurence coexpression experimental database textmining combined_score"
 )
+LATER = (
+    "experiments experiments_transferred database database_transferred textmining textmining_transferred combined_score"
+)
 FULL = (
     "protein1 protein2 neighborhood neighborhood_transferred fusion cooccurence homology coexpression "
-    "coexpression_transferred experiments experiments_transferred database database_transferred textmining "
-    "textmining_transferred combined_score"
+    f"coexpression_transferred {LATER}"
 )
-PHYSICAL = (
-    "protein1 protein2 homology experiments experiments_transferred database database_transferred textmining "
-    "textmining_transferred combined_score"
-)
+PHYSICAL = f"protein1 protein2 homology {LATER}"
 LINKS = [
     DETAILED,
     "7.b 7.a 0 0 0 0 500 0 0 500",
@@ -94,18 +93,13 @@ def test_files_of_any_editor_are_read(tmp_path: Path, write_lines: Write, mark: 
 def test_the_score_is_reached_or_the_link_is_left_out(
     tmp_path: Path, write_lines: Write, score: int, left: int
 ) -> None:
+    """The evidence of the directions that reach the score counts."""
     links = read_links(write_lines(tmp_path / "links.txt.gz", LINKS), 7, score)
     assert len(links.edges) == left
     assert set(np.unique(links.edges)) == set(range(len(links.proteins)))  # a protein has a link
-
-
-def test_directions_that_differ(tmp_path: Path, write_lines: Write) -> None:
-    """The evidence of the directions that reach the score counts."""
-    path = write_lines(
-        tmp_path / "links.txt.gz",
-        [DETAILED, "7.a 7.b 1 0 0 0 0 0 0 400", "7.b 7.a 0 1 0 0 0 0 0 500", "7.b 7.a 0 0 1 0 0 0 0 300"],
-    )
-    assert edges(read_links(path, 7, 400)) == {("7.a", "7.b"): ["neighborhood", "fusion"]}
+    lines = [DETAILED, "7.a 7.b 1 0 0 0 0 0 0 400", "7.b 7.a 0 1 0 0 0 0 0 500", "7.b 7.a 0 0 1 0 0 0 0 300"]
+    found = read_links(write_lines(tmp_path / "links.txt.gz", lines), 7, 400)
+    assert edges(found) == {("7.a", "7.b"): ["neighborhood", "fusion"]}
 
 
 @pytest.mark.parametrize("header", [DETAILED, FULL, PHYSICAL])
@@ -229,11 +223,8 @@ def test_no_link_reaches_the_score_and_no_term_is_of_the_gene_ontology(tmp_path:
 )
 def test_real_files(taxon: int, proteins: int, links: int, with_terms: int) -> None:
     """Every physical link has a score of at least 150, so that no threshold gives the published counts."""
-    files = [
-        SHARED_DATA / f"ppi/{taxon}.protein.{kind}.v12.0.txt.gz" for kind in ("physical.links.full", "enrichment.terms")
-    ]
-    if not all(file.is_file() for file in files):
-        pytest.skip(f"{files[0]} is not there (METAPT_SHARED_DATA names another folder)")
+    kinds = "physical.links.full", "enrichment.terms"
+    files = shared(*(f"{taxon}.protein.{kind}.v12.0.txt.gz" for kind in kinds))
     found = read_links(files[0], taxon)
     assert (len(found.proteins), len(found.edges), found.read) == (proteins, links, 2 * links)
     assert len(read_links(files[0], taxon, 150).edges) == links > len(read_links(files[0], taxon, 400).edges)

@@ -7,8 +7,8 @@ import pytest
 from numpy.typing import ArrayLike
 from scipy import sparse
 
-from metapt.domains.ppi.data.graphs import related
 from metapt.domains.ppi.data.sections import Tasks
+from metapt.domains.ppi.data.task_relations import related
 from metapt.domains.ppi.data.terms import depth, select
 from metapt.errors import ConfigError
 

@@ -11,9 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from metapt.domains.ppi.config import ArmsSection
-from metapt.domains.ppi.labels import SETTINGS
 from metapt.domains.ppi.quantities import AUROC
-from metapt.domains.ppi.results import BASELINE, HELD_OUT_TASKS, LEARNED, RELEASED, PpiResults
+from metapt.domains.ppi.results import BASELINE, HELD_OUT_TASKS, LEARNED, RELEASED, SETTINGS, PpiResults
 from metapt.evaluation import figures
 from metapt.evaluation.comparisons import Comparison
 from metapt.evaluation.experiment import Experiment, Needs
@@ -39,8 +38,8 @@ def experiment(
         needs=lambda jobs, own: Needs(jobs.finetunes((arm, setting) for arm in own.arms for setting in settings)),
         results=PpiResults,
         tables=auroc_tables,
-        figure=figure,
-        comparisons=comparisons,
+        figure=draw_auroc,
+        comparisons=auroc_claims,
     )
 
 
@@ -69,7 +68,7 @@ def auroc_tables(results: PpiResults) -> Tables:
     return Tables(blocks, tables.numbers_of(results.name, [joined, found]))
 
 
-def figure(results: PpiResults) -> Figure:
+def draw_auroc(results: PpiResults) -> Figure:
     """Draw the AUROC of each arm under each evaluation beside the paper's, and the paired differences to plain PT."""
     cells, papers, key, arms = auroc_cells(results), results.papers_cells(), results.key, results.arms
     below = arm_differences(results, [Pair(arm, BASELINE) for arm in arms if arm != BASELINE and BASELINE in arms])
@@ -88,7 +87,7 @@ def figure(results: PpiResults) -> Figure:
     return drawn
 
 
-def comparisons(results: PpiResults) -> Iterator[Comparison]:
+def auroc_claims(results: PpiResults) -> Iterator[Comparison]:
     """Yield a claim for each of the results' pairs of arms and each evaluation."""
     yield from beats(results)
     starts = dict(results.starts(arm for arm in (RELEASED, LEARNED) if arm in results.arms))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from metapt.domains.ppi.batches import CoTrainBatches
-from metapt.domains.ppi.problem import CoTrainProblem, encoder_of, project_conflicts
+from metapt.domains.ppi.problem import CoTrainProblem, encoder_of
 from metapt.hypergrad import Params, Pretrained
 from metapt.hypergrad.params import Vector
 from metapt.training.optimizers import OptimizerSpec
@@ -60,17 +59,26 @@ class CoTrainer(Pretrainer):
     def _projected(self) -> Tensor:
         losses = [part.mean() for part in self.problem.losses(self.pretrained, self.batches.pretrain())]
         values = list(self.pretrained.encoder.values())
-        gradients = [_gradient(loss, values) for loss in losses]
-        for value, gradient in zip(values, without_conflicts(gradients, self._projects), strict=True):
+        first, second = (_gradient(loss, values) for loss in losses)
+        for value, gradient in zip(values, without_conflicts(first, second, self._projects), strict=True):
             value.grad = gradient
         self._optimizer.step()
         return losses[0].detach()
 
 
-def without_conflicts(gradients: Sequence[Vector], projected: int) -> Vector:
-    """Return the sum of the gradients, of which the first `projected` tensors are summed by `project_conflicts`."""
-    rest = [torch.stack(parts).sum(0) for parts in zip(*(each[projected:] for each in gradients), strict=True)]
-    return [*project_conflicts([each[:projected] for each in gradients]), *rest]
+def without_conflicts(first: Vector, second: Vector, projected: int) -> Vector:
+    """Return the sum of two gradients after PCGrad (Yu et al. 2020, Algorithm 1) on the first `projected` tensors.
+
+    Where these conflict (negative inner product), each gradient loses its component along the other one. The other
+    tensors are summed as they are.
+    """
+    flat = [torch.cat([part.flatten() for part in gradient[:projected]]) for gradient in (first, second)]
+    conflict = torch.dot(*flat).clamp(max=0.0)
+    tiny = torch.finfo(conflict.dtype).tiny
+    x, y = (own - conflict / other.square().sum().clamp_min(tiny) * other for own, other in (flat, flat[::-1]))
+    shared = torch.split(x + y, [part.numel() for part in first[:projected]])
+    summed = [part.view_as(like) for part, like in zip(shared, first[:projected], strict=True)]
+    return [*summed, *(a + b for a, b in zip(first[projected:], second[projected:], strict=True))]
 
 
 def _gradient(loss: Tensor, values: Vector) -> Vector:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from metapt.domains.ppi.config import PpiSettings
-from metapt.domains.ppi.data.sections import SIMULATED
-from metapt.domains.ppi.data.sources import string_names
+from metapt.domains.ppi.data.sections import SIMULATED, string_names
 from metapt.domains.ppi.jobs import PREPARED, PpiJobs
 from metapt.engine.domain import Domain, discover
 

@@ -15,7 +15,7 @@ from metapt.domains.ppi.config import (
     resolved,
     weights_of,
 )
-from metapt.domains.ppi.data.sources import ARCHIVE, names, string_of
+from metapt.domains.ppi.data.sections import ARCHIVE, SIMULATED, String, string_names
 from metapt.domains.ppi.settings import finetune_setting, pretrain_setting
 from metapt.domains.ppi.stages import PpiFinetuneSettings, PpiPrepareSettings, PpiPretrainSettings
 from metapt.engine.jobs import Job
@@ -38,7 +38,7 @@ class PpiJobs(TwoStageJobs[PpiSettings, Arm]):
 
     def prepared(self) -> Job:
         """Return the job that prepares the data of the config's source."""
-        source, files = self.config.source, names(self.config)
+        source, files = self.config.source, raw_names(self.config)
         match source:
             case "simulated":
                 raw = self.simulate(source, files).outputs
@@ -167,3 +167,16 @@ class PpiJobs(TwoStageJobs[PpiSettings, Arm]):
         runs = config.finetune_seeds - 1 + len(finetune.lrs)
         epochs = finetune.epochs if "full_transfer" in config.evaluations else 0
         return self._minutes((runs * epochs + 1) * self._graphs())
+
+
+def raw_names(ppi: PpiSettings) -> list[str]:
+    """Return the names of the raw files within their folder."""
+    return [ARCHIVE] if ppi.source == "hu2020" else string_names(string_of(ppi))
+
+
+def string_of(ppi: PpiSettings) -> String:
+    """Return the section `string` with the files of the source; generated files have their own species."""
+    if ppi.source != "simulated":
+        return ppi.string
+    files = {key: getattr(SIMULATED, key) for key in ("version", "links", "species")}
+    return ppi.string.model_copy(update=files)

@@ -75,13 +75,9 @@ def weight_numbers(weights: NDArray[np.float64], described: list[str], setting: 
     planted = np.array([text.startswith(PURPOSE) for text in described])
     useful = np.array([text.startswith(PURPOSE + USEFUL) for text in described])
     if 0 < useful.sum() < planted.sum():
-        found[PLANTED] = _auroc(weights[planted], useful[planted])
+        found[PLANTED] = float(auroc(torch.from_numpy(weights[planted]), torch.from_numpy(useful[planted])))
     relatives = setting.relatives()
     if relatives.any() and not relatives.all():
         found[RELATIVES] = float(weights[relatives].mean())
         found[OTHERS] = float(weights[~relatives].mean())
     return found
-
-
-def _auroc(weights: NDArray[np.float64], truth: NDArray[np.bool_]) -> float:
-    return float(auroc(torch.from_numpy(weights), torch.from_numpy(truth)))

@@ -14,8 +14,8 @@ from torch import Tensor
 from metapt.domains.ppi import config
 from metapt.domains.ppi.batches import PpiBatches
 from metapt.domains.ppi.data.dataset import Indices, PpiDataset, held_out_tasks, splits
-from metapt.domains.ppi.data.graphs import pack, related, unpack
-from metapt.domains.ppi.data.groups import task_groups
+from metapt.domains.ppi.data.graphs import pack, unpack
+from metapt.domains.ppi.data.task_relations import related, task_groups
 from metapt.domains.ppi.features import head_aurocs
 from metapt.domains.ppi.gin import GinEncoder, initial_head, initial_pretrained
 from metapt.domains.ppi.problem import initial_meta

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -146,20 +145,3 @@ def head_of(network: Params, part: str) -> Params:
 def encoder_of(network: Params) -> Params:
     """Return the encoder of such a network."""
     return {name: value for name, value in network.items() if not name.split(".")[0].endswith("_head")}
-
-
-def project_conflicts(gradients: Sequence[Vector]) -> Vector:
-    """Return the sum of the gradients after PCGrad (Yu et al. 2020, Algorithm 1).
-
-    Each gradient loses its component along every other one with which it conflicts (negative inner product). The others
-    are taken in the given order, where Algorithm 1 takes a random one; for two gradients there is one order only.
-    """
-    flat = [torch.cat([part.flatten() for part in gradient]) for gradient in gradients]
-    total = torch.zeros_like(flat[0])
-    for number, gradient in enumerate(flat):
-        for other in flat[:number] + flat[number + 1 :]:
-            conflict = torch.dot(gradient, other).clamp(max=0.0)
-            gradient = gradient - conflict / other.square().sum().clamp_min(torch.finfo(other.dtype).tiny) * other
-        total = total + gradient
-    sizes = [part.numel() for part in gradients[0]]
-    return [part.view_as(like) for part, like in zip(torch.split(total, sizes), gradients[0], strict=True)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import zipfile
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,11 +13,6 @@ from metapt.errors import DataError
 from metapt.files import atomic_path, reading
 
 EVIDENCE = 7  # number of evidence bits of an edge: STRING's evidence channels
-
-IMPLIED = 99  # least percentage of the graphs with a fine term that carry a related coarse term
-COMMON = 50  # percentage of all graphs from which on a coarse term is not informative
-
-_CHUNK = 4096  # graphs whose labels are multiplied at once
 
 
 @dataclass(frozen=True)
@@ -101,19 +95,3 @@ def check(graphs: Graphs) -> None:
     bad = (graphs.edges[:, 0] >= graphs.edges[:, 1]) | (graphs.edges[:, 1] >= limit)
     if bad.any():
         raise DataError(f"edge {int(np.argmax(bad))} does not join a lower to a higher node of its graph")
-
-
-def related(coarse_labels: NDArray[Any], fine_labels: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return which coarse terms may be informative ancestors of fine terms: [coarse tasks, fine tasks].
-
-    A coarse term is related to a fine one if at least 99 % of the graphs with the fine term carry it, and less than
-    half of all graphs do. Labels are [graphs, tasks] of 0 and 1. A fine term that no graph carries has no related term.
-    """
-    both = np.zeros((coarse_labels.shape[1], fine_labels.shape[1]))
-    for start in range(0, len(fine_labels), _CHUNK):  # in chunks, since all labels as floats would not fit in memory
-        chunk = slice(start, start + _CHUNK)
-        both += coarse_labels[chunk].T.astype(np.float32) @ fine_labels[chunk].astype(np.float32)
-    with_fine, with_coarse = (np.asarray(labels).sum(axis=0, dtype=np.int64) for labels in (fine_labels, coarse_labels))
-    says_something = 100 * with_coarse < COMMON * len(coarse_labels)
-    result: NDArray[np.bool_] = (100 * both >= IMPLIED * with_fine) & (with_fine > 0) & says_something[:, None]
-    return result

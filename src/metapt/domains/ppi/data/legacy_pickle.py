@@ -28,13 +28,6 @@ ADVICE = "nothing of it was run; download it again, or copy a whole one there"
 
 
 @dataclass(frozen=True)
-class Global:
-    """An object that a pickle refers to by module and attribute."""
-
-    name: str
-
-
-@dataclass(frozen=True)
 class Storage:
     """The key, item type and number of items of a tensor's storage."""
 
@@ -113,19 +106,20 @@ def _update(target: Any, keys: Iterable[Any], values: Iterable[Any]) -> None:
     target.update(zip(keys, values, strict=True))
 
 
-def _named(name: str) -> Global:
+def _named(name: str) -> str:
+    """Return the name, module and attribute, of an object that a pickle refers to, if it is a legal one."""
     if name not in _STORAGES.keys() | _TENSORS | _DICTS:
         asked = name.replace(" ", ".")[:99]
         raise DataError(f"its pickle asks for {asked!r}, and only tensors and containers are read")
-    return Global(name)
+    return name
 
 
-def _made(what: Any, arguments: Any) -> dict[str, Any] | Tensor:
-    name = what.name if isinstance(what, Global) else ""
-    if name in _DICTS and arguments == ():
-        return {}
-    if name not in _TENSORS:
+def _made(name: Any, arguments: Any) -> dict[str, Any] | Tensor:
+    # What is no string could be slow to hash.
+    if not (isinstance(name, str) and (name in _TENSORS or (name in _DICTS and arguments == ()))):
         raise DataError("its pickle calls what makes no tensor and no container")
+    if name in _DICTS:
+        return {}
     storage, offset, shape, strides, *_ = arguments
     legal = all(isinstance(size, int) and size >= 0 for size in (offset, *shape, *strides))
     if not (legal and isinstance(storage, Storage) and len(shape) <= 2):
@@ -138,7 +132,7 @@ def _made(what: Any, arguments: Any) -> dict[str, Any] | Tensor:
 
 
 def _storage(what: Any, kind: Any, key: Any, _: Any, items: Any, view: Any = None) -> Storage:
-    legal = what == "storage" and kind.name in _STORAGES and isinstance(key, str) and isinstance(items, int)
-    if not legal or items < 0 or view is not None:
+    legal = what == "storage" and all(isinstance(each, str) for each in (kind, key)) and isinstance(items, int)
+    if not legal or kind not in _STORAGES or items < 0 or view is not None:
         raise DataError("the description of a storage is illegal")
-    return Storage(key, _STORAGES[kind.name], items)
+    return Storage(key, _STORAGES[kind], items)

@@ -16,8 +16,7 @@ from scipy import sparse
 
 from metapt.domains.ppi.data.ego import EgoGraphs, ego_graphs, joined, network
 from metapt.domains.ppi.data.graphs import Graphs, check, pack, save, unpack
-from metapt.domains.ppi.data.sections import String
-from metapt.domains.ppi.data.sources import ARCHIVE, links_name, terms_name
+from metapt.domains.ppi.data.sections import ARCHIVE, String, links_name, terms_name
 from metapt.domains.ppi.data.string_files import Annotations, Links, read_links, read_terms
 from metapt.domains.ppi.data.terms import select
 from metapt.domains.ppi.stages import PpiPrepareSettings
@@ -43,7 +42,7 @@ class _Species:
 def run(settings: PpiPrepareSettings, inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
     """Convert the raw files to the prepared form; the same raw files give the same bytes.
 
-    The inputs are named by `metapt.domains.ppi.data.sources.names`. The outputs are `graphs`, see
+    The inputs are named by `metapt.domains.ppi.jobs.raw_names`. The outputs are `graphs`, see
     `metapt.domains.ppi.data.graphs`; `tasks`, a CSV file of `TASKS`, where `task` numbers the tasks of a kind
     (coarse, fine) and `positives` counts the graphs with a label of 1; and `counts`, a CSV file of name and value.
     Raises DataError if a file is missing, cut, altered or malformed, and ConfigError if the archive lacks a test

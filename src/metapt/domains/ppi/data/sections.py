@@ -1,4 +1,4 @@
-"""The settings of the data of protein graphs."""
+"""The settings of the data of protein graphs, and the names of its raw files."""
 
 from __future__ import annotations
 
@@ -51,3 +51,20 @@ class String(Section):
 
 SIMULATED = String(version="0", links="links.detailed", species=[900001, 900002, 900003, 900004, 900005])
 """The generated files; the species' numbers are not NCBI taxa."""
+
+ARCHIVE = "bio_dataset.zip"  # the archive of Hu et al. (2020): https://github.com/snap-stanford/pretrain-gnns.
+
+
+def string_names(string: String) -> list[str]:
+    """Return the names of STRING's files: links and terms of each species."""
+    return [name for taxon in string.species for name in (links_name(string, taxon), terms_name(string, taxon))]
+
+
+def links_name(string: String, taxon: int) -> str:
+    """Return the name of a species' file of links."""
+    return f"{taxon}.protein.{string.links}.v{string.version}.txt.gz"
+
+
+def terms_name(string: String, taxon: int) -> str:
+    """Return the name of a species' file of terms."""
+    return f"{taxon}.protein.enrichment.terms.v{string.version}.txt.gz"

@@ -23,8 +23,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from metapt.domains.ppi.data.sections import SIMULATED
-from metapt.domains.ppi.data.sources import links_name, terms_name
+from metapt.domains.ppi.data.sections import SIMULATED, links_name, terms_name
 from metapt.errors import ConfigError
 from metapt.files import atomic_path
 from metapt.machine import Machine

@@ -27,7 +27,7 @@ class PpiCost(ArmsSection):
     arms: Names = key(["graph_supervised", "meta", "meta-stable"], "arms, keys of `ppi.arms`", min_length=1)
 
 
-def needs(jobs: PpiJobs, section: PpiCost) -> Needs:
+def cost_runs(jobs: PpiJobs, section: PpiCost) -> Needs:
     """Return the PT runs of each arm, and the FT runs of the first one, since those of all arms take equally long."""
     return Needs([*jobs.encoders(section.arms, FULL_ACCESS), *jobs.finetunes([(section.arms[0], FULL_ACCESS)])])
 
@@ -35,7 +35,7 @@ def needs(jobs: PpiJobs, section: PpiCost) -> Needs:
 EXPERIMENT = experiment(
     PpiCost,
     order=11,
-    needs=needs,
+    needs=cost_runs,
     results=PpiResults,
     plain=lambda results: results.plain,
     meta_arms=lambda results: results.meta_arms,

@@ -12,7 +12,17 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from metapt.domains.ppi.aurocs import PAIRED, wide_differences
-from metapt.domains.ppi.config import Arm, ArmsSection, CoTrain, LearnedWeights, Names, PpiMeta, PpiSettings
+from metapt.domains.ppi.config import (
+    Arm,
+    ArmsSection,
+    CoTrain,
+    LearnedWeights,
+    Names,
+    PpiMeta,
+    PpiPretraining,
+    PpiSettings,
+    PretrainedPpiArm,
+)
 from metapt.domains.ppi.jobs import PpiJobs
 from metapt.domains.ppi.quantities import ONLINE
 from metapt.domains.ppi.results import LEARNED, PpiResults
@@ -25,7 +35,7 @@ from metapt.evaluation.metrics import NotMeasuredError
 from metapt.evaluation.statistics import Estimate, estimate_mean, paired_difference
 from metapt.evaluation.tables import Tables, mean_and_error, published
 from metapt.sections import key
-from metapt.twostage.arms import differing
+from metapt.twostage.arms import changed, differing
 from metapt.twostage.panels import dots
 from metapt.twostage.quantities import PRETRAINING
 from metapt.twostage.tables import numbers_of
@@ -53,7 +63,7 @@ def trains_head(arm: Arm) -> bool:
     return isinstance(arm, CoTrain | LearnedWeights) or (isinstance(arm, PpiMeta) and arm.trains_head)
 
 
-def needs(jobs: PpiJobs, section: DuringPretraining) -> Needs:
+def online_runs(jobs: PpiJobs, section: DuringPretraining) -> Needs:
     """Return the PT runs of each arm."""
     return Needs(jobs.encoders(section.arms, FULL_ACCESS))
 
@@ -75,7 +85,7 @@ def ends(results: PpiResults) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["evaluation", "arm", "mean", "seed_standard_error", "seeds", "paper_mean"])
 
 
-def tables(results: PpiResults) -> Tables:
+def online_tables(results: PpiResults) -> Tables:
     """Return the AUROC at the end of PT, and the differences between the paper's meta arm and the others."""
     table, gaps = ends(results), []
     learned = LEARNED in set(table["arm"])
@@ -96,7 +106,7 @@ def tables(results: PpiResults) -> Tables:
     return Tables(blocks, numbers_of(results.name, [table, pd.DataFrame(gaps)]))
 
 
-def figure(results: PpiResults) -> Figure:
+def draw_online(results: PpiResults) -> Figure:
     """Draw the AUROC over PT steps, or at the end of PT if it was not recorded before, and the paper's final AUROC."""
     if not set(ONLINE.values()) & set(results.series["name"]):
         return _ends(results)
@@ -108,16 +118,28 @@ def figure(results: PpiResults) -> Figure:
     return drawn
 
 
-def comparisons(results: PpiResults) -> Iterator[Comparison]:
-    """Yield a claim for each co-trained arm with the PT and FT of the meta arm, on validation and on test graphs."""
+def online_claims(results: PpiResults) -> Iterator[Comparison]:
+    """Yield a claim for each co-trained arm with the PT and FT of the meta arm, on validation and on test graphs.
+
+    There is none unless PT is as long as the paper's: the head of a shorter PT has not learned yet.
+    """
     arms = results.arm_settings()
-    same = [each for each in COTRAINED if {LEARNED, each} <= arms.keys()]
+    same = [each for each in COTRAINED if {LEARNED, each} <= arms.keys() and _is_of_papers_length(results)]
     for control in (each for each in same if differing(arms[LEARNED], arms[each]) <= {"pretrain_lr"}):
         for which, metric in ONLINE.items():
             text = f"{LEARNED}'s FT head during PT beats {control}'s, {which} AUROC"
             measure = partial(_gap, results, metric, control)
             paper = " against ".join(published(_papers(results, arm, which)) for arm in (LEARNED, control)) + " %"
             yield Comparison(text, LEARNED, control, metric, NOT_BELOW, measure, PRETRAINING, paper)
+
+
+def _is_of_papers_length(results: PpiResults) -> bool:
+    """Return whether the meta arm takes as many PT steps as the paper's, on the paper's graphs."""
+    arm, papers = results.config.arms[LEARNED], PpiPretraining()
+    if results.config.source != "hu2020" or not isinstance(arm, PretrainedPpiArm):
+        return False
+    own = changed(results.config.pretrain, arm.pretrain)
+    return (own.epochs, own.batch_size) == (papers.epochs, papers.batch_size)
 
 
 def _papers(results: PpiResults, arm: str, which: str) -> float:
@@ -175,9 +197,9 @@ EXPERIMENT = Experiment(
     figure_title="AUROC of the FT head that PT trains along, on validation and test graphs",
     section=DuringPretraining,
     order=5,
-    needs=needs,
+    needs=online_runs,
     results=PpiResults,
-    tables=tables,
-    figure=figure,
-    comparisons=comparisons,
+    tables=online_tables,
+    figure=draw_online,
+    comparisons=online_claims,
 )

@@ -56,7 +56,7 @@ class PpiHeadroom(HeadroomSection):
             raise ValueError(f".weight goes up to {self.weight[1]:g}; legal: weights below 2")
 
 
-def needs(jobs: PpiJobs, section: PpiHeadroom) -> Needs:
+def headroom_runs(jobs: PpiJobs, section: PpiHeadroom) -> Needs:
     """Return the FT runs of the settings and of the reference on each problem."""
     reference = jobs.config.arms[section.reference]
     assert isinstance(reference, Supervised)
@@ -84,7 +84,7 @@ def problems(results: PpiResults) -> dict[str, str]:
 EXPERIMENT = experiment(
     PpiHeadroom,
     order=12,
-    needs=needs,
+    needs=headroom_runs,
     results=PpiResults,
     problems=problems,
     test=AUROC,

@@ -1,43 +1,33 @@
-"""Experiment `learned_weights`: the task weights at the end of PT."""
+"""Experiment `learned_weights`: the task weights at the end of PT.
+
+Their values, the agreement between PT seeds, and whether they find tasks that are known to be useful.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
+from numpy.typing import ArrayLike, NDArray
 
 from metapt.domains.ppi.config import ArmsSection, Names, PpiSettings, learns_weights
 from metapt.domains.ppi.jobs import PpiJobs
-from metapt.domains.ppi.labels import task_names
-from metapt.domains.ppi.quantities import OTHERS, PLANTED, QUANTILES, RELATIVES
-from metapt.domains.ppi.results import PpiResults
+from metapt.domains.ppi.quantities import OTHERS, PLANTED, QUANTILES, RELATIVES, WEIGHT
+from metapt.domains.ppi.results import PpiResults, task_names
 from metapt.domains.ppi.settings import FULL_ACCESS
-from metapt.domains.ppi.weights import (
-    EDGES,
-    FOUND,
-    Panel,
-    agreement_panels,
-    agrees,
-    drawn,
-    finds,
-    number_text,
-    relatives,
-    strips,
-    weight_row,
-    weights_by_arm,
-)
 from metapt.evaluation import figures
-from metapt.evaluation.comparisons import NOT_BELOW, Comparison
+from metapt.evaluation.comparisons import NOT_BELOW, Comparison, at_least
 from metapt.evaluation.experiment import Experiment, Needs
 from metapt.evaluation.metrics import NotMeasuredError
-from metapt.evaluation.statistics import estimate_mean
+from metapt.evaluation.statistics import Estimate, estimate_mean, paired_difference
 from metapt.evaluation.tables import Tables, mean_and_error, published
 from metapt.sections import key
 from metapt.twostage.quantities import PRETRAINING
@@ -48,6 +38,12 @@ PAPERS_ROW = ("meta vs cotrain_learned_weights", "median absolute difference of 
 PAPERS_HALF_IQR = 0.09
 TERMS = 8
 """Number of terms shown with the highest, and with the lowest, weights of an arm."""
+FOUND = 0.9  # least AUROC of weight against truth at which weights are said to find the useful tasks
+AGREED = 0.5  # least rank correlation between PT seeds at which their weights are said to agree
+EDGES = np.linspace(0.0, 2.0, 26)  # edges of the bins of weights
+
+Panel = Callable[[Axes], None]
+_T = TypeVar("_T")
 
 
 class LearnedTaskWeights(ArmsSection):
@@ -66,12 +62,101 @@ class LearnedTaskWeights(ArmsSection):
             raise ValueError(f".arms names {', '.join(self.arms)}; legal: at least one arm that learns task weights")
 
 
-def needs(jobs: PpiJobs, section: LearnedTaskWeights) -> Needs:
+def weight_runs(jobs: PpiJobs, section: LearnedTaskWeights) -> Needs:
     """Return the PT runs of each arm, and the names of the tasks."""
     return Needs(jobs.encoders(section.arms, FULL_ACCESS), files={"tasks": jobs.prepared().outputs["tasks"]})
 
 
-def tables(results: PpiResults) -> Tables:
+def weight_row(results: PpiResults, arm: str) -> dict[str, float | str]:
+    """Return statistics of an arm's weights, without those that were not measured; `seeds` is 0 without weights."""
+    row: dict[str, float | str] = {"arm": arm, "setting": FULL_ACCESS, "seeds": 0}
+    try:
+        weights = results.weights(arm)
+    except NotMeasuredError:
+        return row
+    values = weights.to_numpy(dtype=float)
+    finite = bool(np.isfinite(values).all())
+    row |= {
+        "seeds": weights.shape[1],
+        "below_half": 100 * float((values < 0.5).mean()) if finite else math.nan,
+        "above_one_and_a_half": 100 * float((values > 1.5).mean()) if finite else math.nan,
+        "median": float(np.median(values)),
+    }
+    measures: tuple[tuple[str, Callable[[], Estimate]], ...] = (
+        ("agreement", lambda: agreement(weights)),
+        ("relatives", lambda: relatives(results, arm)),
+        ("planted", lambda: _planted(results, arm)),
+    )
+    for name, measure in measures:
+        with suppress(NotMeasuredError):
+            e = measure()
+            row |= {name: e.mean, f"{name}_standard_error": e.standard_error}
+    return row
+
+
+def relatives(results: PpiResults, arm: str) -> Estimate:
+    """Return the mean weight of the FT tasks' relatives minus that of the other PT tasks, over PT seeds.
+
+    Raises NotMeasuredError if the PT runs did not compare the two.
+    """
+    return paired_difference(*(results.pretraining(arm, metric, FULL_ACCESS) for metric in (RELATIVES, OTHERS)))
+
+
+def _upper(square: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the elements above the diagonal."""
+    return square[np.triu_indices(len(square), 1)]
+
+
+def _planted(results: PpiResults, arm: str) -> Estimate:
+    """Return the AUROC of weight against planted use, over PT seeds. Raises NotMeasuredError if no run has it."""
+    return estimate_mean(results.pretraining(arm, PLANTED, FULL_ACCESS).to_numpy(dtype=float))
+
+
+def agreement(weights: pd.DataFrame) -> Estimate:
+    """Return the mean Spearman correlation of the weights [tasks, PT seeds] over the pairs of PT seeds.
+
+    Pairs share seeds, so the standard error is the jackknife's over seeds (Efron and Stein 1981), and `n` is the number
+    of seeds. Two seeds make one pair, which has no standard error. The correlation of constant weights is NaN. Raises
+    NotMeasuredError if there is only one seed.
+    """
+    count, r = weights.shape[1], _correlations(weights)
+    pairs = _upper(r)
+    if count == 2:
+        return Estimate(float(pairs[0]), math.nan, count, math.nan, math.nan)
+    total = float(pairs.sum())
+    without = [(total - float(np.delete(r[i], i).sum())) / (len(pairs) - count + 1) for i in range(count)]
+    # Pseudo-values have the jackknife's standard error, and the mean of the pairs as theirs: it has no bias to remove.
+    return estimate_mean(count * total / len(pairs) - (count - 1) * np.array(without))
+
+
+def _correlations(weights: pd.DataFrame) -> NDArray[np.float64]:
+    """Return Spearman's correlations [PT seeds, PT seeds] of weights [tasks, PT seeds]; NaN for non-finite weights.
+
+    Raises NotMeasuredError if there is only one seed.
+    """
+    if weights.shape[1] < 2:
+        raise NotMeasuredError("A correlation between PT seeds needs two of them.")
+    ranks = weights.where(np.isfinite(weights)).rank().to_numpy(dtype=float)
+    with np.errstate(all="ignore"):
+        found: NDArray[np.float64] = np.corrcoef(ranks, rowvar=False)
+    return found
+
+
+def weights_by_arm(results: PpiResults) -> dict[str, pd.DataFrame]:
+    """Return the weights under full access [tasks, PT seeds] of each arm that has learned some."""
+    return _measured(results, results.weights)
+
+
+def _measured(results: PpiResults, measure: Callable[[str], _T]) -> dict[str, _T]:
+    """Return the measure of each arm that learns weights, without arms for which it raises NotMeasuredError."""
+    found: dict[str, _T] = {}
+    for arm in results.learners:
+        with suppress(NotMeasuredError):
+            found[arm] = measure(arm)
+    return found
+
+
+def weight_tables(results: PpiResults) -> Tables:
     """Return statistics of the learned weights, their comparison between arms, and the terms with extreme weights."""
     rows = [weight_row(results, arm) for arm in results.learners]
     blocks, parts = {}, [pd.DataFrame(rows)]
@@ -140,45 +225,51 @@ def ranked(results: PpiResults, weights: pd.DataFrame) -> pd.DataFrame:
     return table.sort_values("weight", ascending=False, kind="stable", na_position="last").reset_index(drop=True)
 
 
-def figure(results: PpiResults) -> Figure:
+def draw_weights(results: PpiResults) -> Figure:
     """Draw histograms of the weights, the arms that the paper compares, the weights over PT, and their agreement."""
-    arms, panels, weights = results.learners, list[Panel](), weights_by_arm(results)
+    panels, weights = list[Panel](), weights_by_arm(results)
     if weights:
         panels.append(partial(_histograms, results, weights))
     compared = comparison(results)
     if compared is not None:
         panels.append(partial(_scatter, results, weights[COMPARED[0]], weights[COMPARED[1]], compared))
-    bands = {arm: band for arm in arms if (band := _band(results, arm)) is not None}
-    if bands:
+    if bands := _measured(results, partial(_band, results)):
         panels.append(partial(_trajectories, results, bands))
-    panels += strips(
-        results,
-        arms,
-        lambda arm: results.pretraining(arm, RELATIVES, FULL_ACCESS) - results.pretraining(arm, OTHERS, FULL_ACCESS),
-        "FT tasks' relatives",
-        "mean weight of relatives minus others",
-        0.0,
+    of = partial(results.pretraining, setting=FULL_ACCESS)
+    gaps = _measured(results, lambda arm: of(arm, RELATIVES) - of(arm, OTHERS))
+    correlations = _measured(results, lambda arm: _upper(_correlations(results.weights(arm))))
+    planted = _measured(results, lambda arm: of(arm, PLANTED))
+    dots: Any = (
+        (gaps, "FT tasks' relatives, a dot per PT seed", "mean weight of relatives minus others", 0.0),
+        (correlations, "agreement, a dot per pair of PT seeds", "rank correlation of weights", 0.0),
+        (planted, "planted tasks, a dot per PT seed", "AUROC of weight against planted use", FOUND),
     )
-    panels += agreement_panels(results, weights)
-    panels += strips(
-        results,
-        arms,
-        lambda arm: results.pretraining(arm, PLANTED, FULL_ACCESS),
-        "planted tasks",
-        "AUROC of weight against planted use",
-        FOUND,
-    )
-    return drawn(panels)
+    panels += [partial(_strip, results, *words) for words in dots if words[0]]
+    columns = min(len(panels), 3 if len(panels) != 4 else 2)
+    drawn, axes = figures.panels(columns, -(-len(panels) // columns), width=4.9, height=3.4)
+    for axis, panel in zip(axes, panels, strict=False):
+        panel(axis)
+    for axis in axes[len(panels) :]:
+        axis.remove()
+    figures.legend_above(drawn, axes[: len(panels)], columns=4)
+    return drawn
 
 
-def comparisons(results: PpiResults) -> Iterator[Comparison]:
+def weight_claims(results: PpiResults) -> Iterator[Comparison]:
     """Yield claims on planted use (if any), on agreement between PT seeds, and on the FT tasks' relatives."""
     planted = results.metrics[results.metrics["metric"] == PLANTED]
+
+    def agreed(arm: str) -> Estimate:
+        return agreement(results.weights(arm))
+
     for arm in results.learners:
         if results.config.source == "simulated" or (planted["arm"] == arm).any():
-            yield finds(results, arm, "the PT tasks of planted use", PLANTED)
+            text, measure = f"{arm}'s weights find the PT tasks of planted use", partial(_planted, results, arm)
+            yield Comparison(text, arm, "", PLANTED, at_least(FOUND), measure, PRETRAINING)
     for arm in results.learners:
-        yield agrees(results, arm)
+        text = f"{arm}'s weights agree between PT seeds (rank correlation at least {AGREED:g})"
+        measure = partial(agreed, arm)
+        yield Comparison(text, arm, "", WEIGHT, at_least(AGREED), measure, PRETRAINING)
     for arm in results.learners:
         text = f"{arm} gives PT tasks that an FT task implies more weight than the others"
         measure = partial(relatives, results, arm)
@@ -186,6 +277,7 @@ def comparisons(results: PpiResults) -> Iterator[Comparison]:
 
 
 def _shown(results: PpiResults, row: dict[str, float | str]) -> dict[str, object]:
+    """Return a row of `weight_row` as it stands in the table."""
     shown: dict[str, object] = {"arm": results.label(str(row["arm"])), "PT seeds": row["seeds"]}
     if not row["seeds"]:
         return shown
@@ -193,10 +285,18 @@ def _shown(results: PpiResults, row: dict[str, float | str]) -> dict[str, object
         "below 0.5 (%)": f"{float(row['below_half']):.0f}",
         "above 1.5 (%)": f"{float(row['above_one_and_a_half']):.0f}",
         "median": f"{float(row['median']):.2f}",
-        "correlation between PT seeds": number_text(row, "agreement"),
-        "relatives minus others": number_text(row, "relatives"),
     }
-    return shown | ({"AUROC against planted use": number_text(row, "planted")} if "planted" in row else {})
+    columns = {
+        "correlation between PT seeds": "agreement",
+        "relatives minus others": "relatives",
+        "AUROC against planted use": "planted",
+    }
+    for column, name in columns.items():
+        if name in row:
+            shown[column] = mean_and_error(float(row[name]), float(row[f"{name}_standard_error"]))
+        elif name != "planted":
+            shown[column] = ""
+    return shown
 
 
 def _wide_comparison(results: PpiResults, compared: pd.DataFrame) -> pd.DataFrame:
@@ -215,18 +315,12 @@ def _ends(table: pd.DataFrame) -> pd.DataFrame:
     known = table.dropna(subset="weight")
     count = min(TERMS, len(known) // 2)
     high, low = known.head(count), known.tail(count).iloc[::-1]
-    return pd.DataFrame(
-        {
-            "highest": list(high["term"]),
-            "weight": [_weight(row) for row in high.to_dict("records")],
-            "lowest": list(low["term"]),
-            "its weight": [_weight(row) for row in low.to_dict("records")],
-        }
-    )
-
-
-def _weight(row: Mapping[Any, float]) -> str:
-    return f"{row['weight']:.2f} ({row['lowest']:.2f} to {row['highest']:.2f})"
+    texts = [
+        [f"{row['weight']:.2f} ({row['lowest']:.2f} to {row['highest']:.2f})" for row in part.to_dict("records")]
+        for part in (high, low)
+    ]
+    columns = {"highest": list(high["term"]), "weight": texts[0], "lowest": list(low["term"]), "its weight": texts[1]}
+    return pd.DataFrame(columns)
 
 
 def _histograms(results: PpiResults, weights: Mapping[str, pd.DataFrame], axis: Axes) -> None:
@@ -252,12 +346,31 @@ def _scatter(results: PpiResults, ours: pd.DataFrame, others: pd.DataFrame, comp
     figures.title(axis, f"weights of each task; median of\n|difference| {apart:.2f}{beside}")
 
 
-def _band(results: PpiResults, arm: str) -> pd.DataFrame | None:
-    """Return quantiles of the weights over meta-iterations, means over PT seeds: lower, centre, upper."""
-    try:
-        found = [results.by_seed(arm, name, FULL_ACCESS).mean(axis=1, skipna=False) for name in QUANTILES]
-    except NotMeasuredError:
-        return None
+def _strip(
+    results: PpiResults, values: Mapping[str, ArrayLike], title: str, xlabel: str, target: float, axis: Axes
+) -> None:
+    """Draw a row per arm, its values as dots and their mean as a bar, and a dashed line at `target`."""
+    look = results.looks()
+    with figures.style():
+        axis.axvline(target, color=figures.QUIET, linewidth=1.2, linestyle="--", zorder=1.5)
+        for place, (arm, each) in enumerate(values.items()):
+            x = np.asarray(each, dtype=float)
+            axis.plot(x, np.full(x.size, place), look[arm].marker, color=look[arm].colour, alpha=0.8)
+            axis.plot([np.mean(x)] * 2, [place - 0.25, place + 0.25], color=figures.INK, linewidth=1.8)
+            if not np.isfinite(x).all():
+                where: Any = {"xycoords": ("axes fraction", "data"), "ha": "right", "va": "center"}
+                axis.annotate("some not finite", (0.98, place), fontsize=9, **where)
+        figures.named_rows(axis, [look[arm].label for arm in values], f"{xlabel}\n(bar: mean; dashed: {target:g})")
+        axis.margins(x=0.1)
+    figures.title(axis, title)
+
+
+def _band(results: PpiResults, arm: str) -> pd.DataFrame:
+    """Return quantiles of the weights over meta-iterations, means over PT seeds: lower, centre, upper.
+
+    Raises NotMeasuredError if no PT run has recorded them.
+    """
+    found = [results.by_seed(arm, name, FULL_ACCESS).mean(axis=1, skipna=False) for name in QUANTILES]
     return pd.DataFrame(dict(zip(("lower", "centre", "upper"), found, strict=True)))
 
 
@@ -279,9 +392,9 @@ EXPERIMENT = Experiment(
     figure_title="The learned weights of PT tasks, and of two arms against each other",
     section=LearnedTaskWeights,
     order=7,
-    needs=needs,
+    needs=weight_runs,
     results=PpiResults,
-    tables=tables,
-    figure=figure,
-    comparisons=comparisons,
+    tables=weight_tables,
+    figure=draw_weights,
+    comparisons=weight_claims,
 )

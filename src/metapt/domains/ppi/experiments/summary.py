@@ -10,9 +10,8 @@ from matplotlib.figure import Figure
 
 from metapt.domains.ppi.config import ArmsSection
 from metapt.domains.ppi.jobs import PpiJobs
-from metapt.domains.ppi.labels import SETTINGS
 from metapt.domains.ppi.quantities import AUROC
-from metapt.domains.ppi.results import HELD_OUT_TASKS, PpiResults
+from metapt.domains.ppi.results import HELD_OUT_TASKS, SETTINGS, PpiResults
 from metapt.domains.ppi.settings import FULL_ACCESS, HALF_DATA, HELD_OUT
 from metapt.evaluation import figures
 from metapt.evaluation.experiment import Experiment, Needs
@@ -35,7 +34,7 @@ class Summary(ArmsSection):
     )
 
 
-def needs(jobs: PpiJobs, section: Summary) -> Needs:
+def best_runs(jobs: PpiJobs, section: Summary) -> Needs:
     """Return the FT runs under full access, and in those other settings whose experiments are in the config."""
     others = dict(jobs.config.experiments())
     half, held_out = (others[key].arm_names() if key in others else [] for key in (HALF_DATA, HELD_OUT_TASKS))
@@ -45,7 +44,7 @@ def needs(jobs: PpiJobs, section: Summary) -> Needs:
     return Needs(jobs.finetunes(cells))
 
 
-def tables(results: PpiResults) -> Tables:
+def best_tables(results: PpiResults) -> Tables:
     """Return the better of the two evaluations in each setting that was run, beside the paper's."""
     joined = beside_papers(results, best_cells(results))
     rows = []
@@ -89,7 +88,7 @@ def best_cells(results: PpiResults) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def figure(results: PpiResults) -> Figure:
+def draw_best(results: PpiResults) -> Figure:
     """Draw the better of the two evaluations in each setting, beside the paper's."""
     cells, papers = best_cells(results), results.papers_cells()
     settings = list(dict.fromkeys(cells["setting"]))
@@ -106,8 +105,8 @@ EXPERIMENT = Experiment(
     figure_title="The better of full transfer and linear evaluation, for each arm and setting",
     section=Summary,
     order=4,
-    needs=needs,
+    needs=best_runs,
     results=PpiResults,
-    tables=tables,
-    figure=figure,
+    tables=best_tables,
+    figure=draw_best,
 )

@@ -10,7 +10,7 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
 from metapt.domains.ppi.config import ArmsSection
-from metapt.domains.ppi.experiments.representations.settings import FeaturesSettings
+from metapt.domains.ppi.experiments.representations import FeaturesSettings
 from metapt.domains.ppi.jobs import PpiJobs
 from metapt.domains.ppi.quantities import REPRESENTATIONS, cka_with
 from metapt.domains.ppi.results import PpiResults
@@ -29,7 +29,7 @@ class Representations(ArmsSection):
     graphs: Positive = key(6400, "FT graphs that are compared, at most")
 
 
-def needs(jobs: PpiJobs, section: Representations) -> Needs:
+def alignment_runs(jobs: PpiJobs, section: Representations) -> Needs:
     """Return the PT runs of each arm, and the job that compares their features."""
     config, arms = jobs.config, section.arms
     settings = FeaturesSettings(graphs=section.graphs, network=config.network, test_species=config.test_species)
@@ -53,7 +53,7 @@ def cka(results: PpiResults) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def tables(results: PpiResults) -> Tables:
+def alignment_tables(results: PpiResults) -> Tables:
     """Return the alignment as a matrix of arms."""
     table = cka(results)
     shown = pd.DataFrame({"arm": [results.label(arm) for arm in results.arms]})
@@ -66,7 +66,7 @@ def tables(results: PpiResults) -> Tables:
     return Tables({caption: shown}, numbers_of(results.name, [table]))
 
 
-def figure(results: PpiResults) -> Figure:
+def draw_alignment(results: PpiResults) -> Figure:
     """Draw a heat map of the alignment between arms, the mean over PT seeds."""
     table = cka(results).pivot(index="arm", columns="other", values="mean").loc[results.arms, results.arms]
     values, names = table.to_numpy(dtype=float), [results.label(arm) for arm in results.arms]
@@ -92,8 +92,8 @@ EXPERIMENT = Experiment(
     title="How alike the arms' features of the same protein graphs are (CKA)",
     section=Representations,
     order=6,
-    needs=needs,
+    needs=alignment_runs,
     results=PpiResults,
-    tables=tables,
-    figure=figure,
+    tables=alignment_tables,
+    figure=draw_alignment,
 )

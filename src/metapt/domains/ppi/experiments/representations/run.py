@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from metapt.domains.ppi.data.dataset import Splits, open_dataset, splits
-from metapt.domains.ppi.experiments.representations.settings import FeaturesSettings
+from metapt.domains.ppi.experiments.representations import FeaturesSettings
 from metapt.domains.ppi.features import features_of
 from metapt.domains.ppi.gin import GinEncoder, load_pretrained
 from metapt.domains.ppi.quantities import REPRESENTATIONS, cka_with
