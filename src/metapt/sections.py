@@ -80,6 +80,7 @@ class PageExperiment(Section):
     key: str
     title: str
     figure: str  # title of its figure; empty: as its table
+    arms: dict[str, str]  # what each of its arms is, by name and by label
 
 
 class PageDomain(Section):

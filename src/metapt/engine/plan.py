@@ -11,6 +11,7 @@ from metapt.engine.config_files import read_one
 from metapt.engine.jobs import Job, Place
 from metapt.engine.registry import DOMAINS, domain
 from metapt.errors import ConfigError
+from metapt.evaluation.differences import explained
 from metapt.sections import CollectSettings, PageDomain, PageExperiment, PageSettings, plain
 
 SOURCES = Path(__file__).with_name("sources.yaml")
@@ -112,8 +113,8 @@ class Plan:
         shown = []
         for name in dict.fromkeys(experiment.partition("_")[0] for experiment in self.summaries):
             record, section = domain(name), getattr(config, name)
-            keys = [key for key, _ in section.experiments()]
-            known = {key: record.experiments[key] for key in keys}
+            arms = {key: explained(own, getattr(section, "arms", {})) for key, own in section.experiments()}
+            keys = list(arms)
             shown.append(
                 PageDomain(
                     name=name,
@@ -121,8 +122,8 @@ class Plan:
                     source=getattr(section, "source", ""),
                     stand_in=section.stand_in,
                     experiments=[
-                        PageExperiment(key=key, title=each.title, figure=each.figure_title)
-                        for key, each in known.items()
+                        PageExperiment(key=key, title=each.title, figure=each.figure_title, arms=arms[key])
+                        for key, each in ((key, record.experiments[key]) for key in keys)
                     ],
                 )
             )

@@ -11,14 +11,19 @@ A verdict compares what was measured with a criterion, over at least five replic
   is claimed against it.
 - *not measured*: a run that the claim needs was not made.
 
+On data that stand in for the paper's, a claim is a question with a known answer. Its verdict is *found*, *missed* or
+*open* in place of the first three: it tests the program and says nothing about the paper.
+
 Each comparison has two one-sided t tests: that the criterion is met, and that it is not. A criterion with two ends is
 met if both ends are rejected (Schuirmann, Journal of Pharmacokinetics and Biopharmaceutics 1987), and not met if a
-value beyond one of them is shown. The p-value of the comparison is twice the smaller of the two. The p-values of an
-experiment's comparisons are adjusted together (`holm`), and at an adjusted p-value of at most 0.05 the verdict is the
-side of the smaller one. A comparison alone is decided where its whole 95% interval lies on one side of the criterion.
+value beyond one of them is shown. The p-value of the comparison is twice the smaller of the two. The p-values of a
+family are adjusted together (`holm`), and at an adjusted p-value of at most 0.05 the verdict is the side of the smaller
+one. The paper's claims in an experiment are one family, and those beyond the paper another, so that an arm that someone
+adds changes no verdict on a claim of the paper. A comparison alone in its family is decided where its whole 95%
+interval lies on one side of the criterion.
 
 The t tests assume independent and approximately normal replicates. "Not reproduced" is about these runs, their config
-and data, not about the paper. Verdicts on generated data test the machinery; they are no claims about the paper.
+and data, not about the paper.
 """
 
 from __future__ import annotations
@@ -36,17 +41,25 @@ from metapt.evaluation.statistics import LEVEL, Estimate, holm
 from metapt.evaluation.tables import mean_and_error
 
 BEYOND_THE_PAPER = "beyond the paper"
+"""What stands for the paper's number beside a claim that the paper does not make, and the name of their family."""
+OF_THE_PAPER = "of the paper"
+"""The family of the paper's claims."""
 STAND_IN = "not comparable: stand-in data"
 """What stands for the paper's number beside a claim on data that are not of the paper's kind."""
 COLUMNS = [
-    "experiment", "claim", "arm", "control", "metric", "evaluation",
+    "experiment", "family", "claim", "arm", "control", "metric", "evaluation",
     "measured", "mean", "standard_error", "n", "low", "high", "p_value", "adjusted_p_value", "visible_difference",
     "criterion", "least_seeds", "paper", "verdict",
 ]  # fmt: skip
 LEAST_SEEDS = 5
 """Number of replicates (PT seeds) below which nothing is decided."""
 
-Word = Literal["reproduced", "not reproduced", "inconclusive", "too few seeds", "control failed", "not measured"]
+Word = Literal[
+    "reproduced", "not reproduced", "inconclusive", "found", "missed", "open",
+    "too few seeds", "control failed", "not measured",
+]  # fmt: skip
+KNOWN_ANSWER: dict[Word, Word] = {"reproduced": "found", "not reproduced": "missed", "inconclusive": "open"}
+"""The verdicts on stand-in data, by those on the paper's kind of data."""
 
 
 @dataclass(frozen=True)
@@ -114,13 +127,18 @@ class Comparison:
     paper: str = BEYOND_THE_PAPER  # what the paper reports, in words
     sanity: Sanity | None = None  # what the control must show first, by a one-sided t test
 
+    @property
+    def family(self) -> str:
+        """The claims with which this one is corrected for their number."""
+        return BEYOND_THE_PAPER if self.paper == BEYOND_THE_PAPER else OF_THE_PAPER
+
 
 class Judgement(NamedTuple):
     """The verdict on a comparison, and what was measured in words and as numbers.
 
     `p_value` is two-sided. `visible` is the smallest distance of a true value from the criterion's bound that would
-    have been seen with a power of 80 %, at the level that is left after a correction for the experiment's number of
-    comparisons. With two ends it is the distance beyond an end at which "not reproduced" would have been seen; a value
+    have been seen with a power of 80 %, at the level that is left after a correction for the number of comparisons in
+    the family. With two ends it is the distance beyond an end at which "not reproduced" would have been seen; a value
     inside needs the same distance from both ends. They are NaN where nothing is tested.
     """
 
@@ -132,15 +150,19 @@ class Judgement(NamedTuple):
     visible: float = math.nan
 
 
-def judge(experiment: str, comparisons: Iterable[Comparison]) -> pd.DataFrame:
-    """Return a table with the columns `COLUMNS` and a row for each comparison, in their order."""
+def judge(experiment: str, comparisons: Iterable[Comparison], stand_in: bool = False) -> pd.DataFrame:
+    """Return a table with the columns `COLUMNS` and a row for each comparison, in their order.
+
+    On `stand_in` data the verdicts are those of `KNOWN_ANSWER`, and no number of the paper stands beside them.
+    """
     rows, claims = [], list(comparisons)
     for each, judged in zip(claims, decide(claims), strict=True):
         e = judged.estimate
         numbers = (None,) * 5 if e is None else (e.mean, e.standard_error, e.n, e.low, e.high)
         criterion = each.criterion.words if judged.word != "not measured" else ""
-        names = (experiment, each.text, each.arm, each.control, each.metric, each.evaluation)
-        rest = (criterion, LEAST_SEEDS, each.paper, judged.word)
+        names = (experiment, each.family, each.text, each.arm, each.control, each.metric, each.evaluation)
+        end = (STAND_IN, KNOWN_ANSWER.get(judged.word, judged.word)) if stand_in else (each.paper, judged.word)
+        rest = (criterion, LEAST_SEEDS, *end)
         rows.append((*names, judged.measured, *numbers, *judged[3:], *rest))
     return pd.DataFrame(rows, columns=COLUMNS).astype({"n": "Int64"})
 
@@ -148,12 +170,16 @@ def judge(experiment: str, comparisons: Iterable[Comparison]) -> pd.DataFrame:
 def decide(comparisons: Iterable[Comparison]) -> list[Judgement]:
     """Return the verdicts on an experiment's comparisons; a verdict is "not measured" if a run is missing.
 
-    The correction counts each comparison with enough replicates, whatever its verdict.
+    The correction counts each comparison of a family with enough replicates, whatever its verdict.
     """
-    found = [_measured(each) for each in comparisons]
-    tests = [each for each in found if isinstance(each, _Test)]
-    adjusted = iter(holm([each.p_value for each in tests]))
-    return [each.judgement(next(adjusted), LEVEL / len(tests)) if isinstance(each, _Test) else each for each in found]
+    claims = list(comparisons)
+    found: list[_Test | Judgement] = [_measured(each) for each in claims]
+    for family in (OF_THE_PAPER, BEYOND_THE_PAPER):
+        tests = {i: each for i, each in enumerate(found) if isinstance(each, _Test) and claims[i].family == family}
+        adjusted = holm([each.p_value for each in tests.values()])
+        for (place, each), p_value in zip(tests.items(), adjusted, strict=True):
+            found[place] = each.judgement(p_value, LEVEL / len(tests))
+    return [each for each in found if isinstance(each, Judgement)]
 
 
 def p_values(measured: Estimate, criterion: Criterion) -> tuple[float, float]:
@@ -170,21 +196,20 @@ def p_values(measured: Estimate, criterion: Criterion) -> tuple[float, float]:
     return max(inside), min(outside)
 
 
-def describe(measured: Estimate, visible: float = math.nan) -> str:
-    """Return mean, standard error, n, interval and the smallest visible difference in words.
+def describe(measured: Estimate) -> str:
+    """Return mean, standard error, n and interval in words.
 
     >>> from metapt.evaluation.statistics import estimate
-    >>> describe(estimate(3.0, 0.5, 10), visible=1.66)
-    '3.0 ± 0.5 (n = 10, 95% interval 1.9 to 4.1; could have seen 1.7 or more from the bound)'
+    >>> describe(estimate(3.0, 0.5, 10))
+    '3.0 ± 0.5 (n = 10, 95% interval 1.9 to 4.1)'
     """
     number = mean_and_error(measured.mean, measured.standard_error)
     if not math.isfinite(measured.mean):
         return f"{number} (n = {measured.n}, a replicate gave no finite number)"
     if not math.isfinite(measured.standard_error):
         return f"{number} (n = {measured.n}: no spread known)"
-    low, high, seen = (_like_mean(value, measured) for value in (measured.low, measured.high, visible))
-    words = f"; could have seen {seen} or more from the bound" if visible > 0 else ""
-    return f"{number} (n = {measured.n}, 95% interval {low} to {high}{words})"
+    low, high = (like_mean(value, measured.standard_error) for value in (measured.low, measured.high))
+    return f"{number} (n = {measured.n}, 95% interval {low} to {high})"
 
 
 def counts(verdicts: Iterable[str]) -> dict[str, int]:
@@ -211,7 +236,7 @@ class _Test:
         estimate, criterion = self.measured.estimate, self.criterion
         visible = estimate.visible(criterion.high if math.isfinite(criterion.high) else criterion.low, level)
         word, reason = self._word(adjusted)
-        words = [self.measured.words.format(describe(estimate, visible)), *filter(None, [reason])]
+        words = [self.measured.words.format(describe(estimate)), *filter(None, [reason])]
         return Judgement(word, ", ".join(words), estimate, self.p_value, adjusted, visible)
 
     def _word(self, adjusted: float) -> tuple[Word, str]:
@@ -253,7 +278,7 @@ def _positive(measured: Estimate) -> bool:
     return measured.mean > 0 and measured.p_above(0.0) <= LEVEL
 
 
-def _like_mean(value: float, measured: Estimate) -> str:
-    """Return a value with as many digits as the mean."""
-    number, _, rest = mean_and_error(value, measured.standard_error).partition(" ± ")
+def like_mean(value: float, standard_error: float) -> str:
+    """Return a value, such as an end of an interval, with as many digits as a mean with this standard error."""
+    number, _, rest = mean_and_error(value, standard_error).partition(" ± ")
     return number.removeprefix("(") + rest.partition(")")[2]  # in "(1.2 ± 0.3)e6" the power stands at the end

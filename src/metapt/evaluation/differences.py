@@ -9,7 +9,7 @@ import pandas as pd
 
 from metapt.evaluation.results import Results
 from metapt.evaluation.statistics import paired_difference
-from metapt.sections import OWN_KEYS, ArmSection, Section, plain
+from metapt.sections import OWN_KEYS, ArmSection, ExperimentSection, Section, plain
 
 COLUMNS = [
     "experiment", "arm", "control", "changed", "setting", "evaluation", "metric",
@@ -28,6 +28,31 @@ def compared(arms: Mapping[str, ArmSection], claimed: Iterable[tuple[str, str]])
         parent = arm.extends
         if parent is not None and parent in arms and (name, parent) not in found:
             found[name, parent] = "; ".join(_changed(_flat(arm), _flat(arms[parent])))
+    return found
+
+
+def explained(section: ExperimentSection, known: Mapping[str, ArmSection]) -> dict[str, str]:
+    """Return what each arm that an experiment compares is, by its name and by its label in tables.
+
+    An arm is what its class says, and what its settings change: of the arm that it extends, or of its class's defaults.
+    `known` are the arms of the domain, whose names the experiment holds unless it has arms of its own.
+    """
+    own = getattr(section, "arms", None)
+    arms: Mapping[str, ArmSection] = own if isinstance(own, Mapping) else known
+    found: dict[str, str] = {}
+    for name in section.arm_names():
+        if name not in arms:
+            continue
+        arm = arms[name]
+        what = (type(arm).__doc__ or "").split(".")[0].replace("\n", " ").strip()
+        parent = arms.get(arm.extends or "")
+        if parent is None:
+            kept = _flat(arm.model_dump(mode="json", exclude_defaults=True, exclude={"method"}))
+            changes = [f"{key}: {value}" for key, value in kept.items()]
+        else:
+            what, changes = f"{what}, as {arm.extends}", list(_changed(_flat(arm), _flat(parent)))
+        text = "; ".join([what, *changes])
+        found |= dict.fromkeys((name, getattr(arm, "label", "") or name.replace("_", " ")), text)
     return found
 
 

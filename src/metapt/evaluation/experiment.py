@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from metapt.engine.jobs import Job
 from metapt.evaluation import figures, metrics
-from metapt.evaluation.comparisons import STAND_IN, Comparison, judge
+from metapt.evaluation.comparisons import Comparison, judge
 from metapt.evaluation.differences import compared, differences
 from metapt.evaluation.results import Results
 from metapt.evaluation.tables import Tables, write_blocks
@@ -70,9 +70,7 @@ class Experiment:
         blocks, numbers = self.tables(results)
         write_blocks(blocks, outputs["table_csv"].with_suffix(""), numbers)
         figures.save(self.figure(results), outputs["figure_svg"].with_suffix(""))
-        claims = judge(results.name, self.comparisons(results))
-        if results.config.stand_in:
-            claims["paper"] = STAND_IN
+        claims = judge(results.name, self.comparisons(results), results.config.stand_in)
         chosen = compared(results.arm_settings(), zip(claims["arm"], claims["control"], strict=True))
         for name, table in (("claims", claims), ("differences", differences(results, chosen))):
             with atomic_path(outputs[name]) as path:

@@ -11,7 +11,7 @@ from metapt.errors import DataError
 from metapt.evaluation import metrics
 from metapt.evaluation.differences import COLUMNS
 from metapt.evaluation.statistics import summarise
-from metapt.evaluation.summary import about, read_claims, wrapped
+from metapt.evaluation.summary import about, older, read_claims, wrapped
 from metapt.evaluation.tables import mean_and_error, number, read_texts
 
 
@@ -53,7 +53,7 @@ def text(folder: Path, differences: pd.DataFrame | None = None) -> str:
     lines += wrapped(f"tables: {folder}/table.md (.csv, .tex, .html), differences.csv", "        ")
     lines += wrapped(f"figure: {folder}/figure.png (.svg)", "        ")
     lines += wrapped(f"runs: {folder}/run.json", "        ")
-    return "\n".join(lines)
+    return "\n".join([*lines, *older(folder.parents[1])])
 
 
 def _numbers(table: pd.DataFrame, differences: pd.DataFrame) -> Iterator[str]:

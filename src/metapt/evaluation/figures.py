@@ -26,6 +26,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
 from numpy.typing import ArrayLike
 
+from metapt.evaluation import svg
 from metapt.files import atomic_path
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#5B5B5B")
@@ -36,6 +37,8 @@ INK = "#262626"
 QUIET = "#767676"
 """Colour of targets and of the paper's numbers, behind the data."""
 
+LINES = "#E4E4E4"
+
 PANEL = (4.8, 3.3)  # width and height of one panel in inches
 
 _STYLE: Any = {
@@ -43,7 +46,7 @@ _STYLE: Any = {
     "axes.labelsize": 11, "axes.titlesize": 11, "axes.titlelocation": "left", "axes.labelcolor": INK,
     "axes.edgecolor": INK, "axes.linewidth": 0.8, "axes.spines.top": False, "axes.spines.right": False,
     "axes.axisbelow": True, "axes.grid": True, "axes.prop_cycle": cycler(color=PALETTE),
-    "grid.color": "#E4E4E4", "grid.linewidth": 0.7,
+    "grid.color": LINES, "grid.linewidth": 0.7,
     "xtick.color": INK, "xtick.labelsize": 10, "xtick.major.size": 3,
     "ytick.color": INK, "ytick.labelsize": 10, "ytick.major.size": 3,
     "legend.fontsize": 10, "legend.frameon": False, "legend.handlelength": 1.8,
@@ -86,10 +89,12 @@ def panels(
 def save(figure: Figure, stem: Path) -> None:
     """Write {stem}.svg and {stem}.png (150 dots per inch), as large as what is drawn.
 
+    A browser shows the values of the SVG's points under the mouse.
+
     Equal figures give equal bytes, because dates, versions and random ids are left out.
     """
     with style(), atomic_path(stem.with_name(stem.name + ".svg")) as path:
-        figure.savefig(path, format="svg", metadata={"Date": None, "Creator": None})
+        path.write_bytes(svg.drawn(figure, metadata={"Date": None, "Creator": None}))
     save_png(figure, stem.with_name(stem.name + ".png"))
 
 

@@ -1,23 +1,22 @@
-"""The page that shows what a workflow has found: one HTML file with its pictures and styles inside."""
+"""The page that shows what a workflow has found: one HTML file with its figures and styles inside."""
 
 from __future__ import annotations
 
-import base64
 import os
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from importlib import resources
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 from jinja2 import Environment, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
-from metapt.evaluation import comparisons, differences, metrics
-from metapt.evaluation.comparisons import counts
+from metapt.evaluation import comparisons, differences, figures, metrics, svg
+from metapt.evaluation.comparisons import BEYOND_THE_PAPER, counts
 from metapt.evaluation.metrics import CELL
 from metapt.evaluation.paper import beside_paper, paper_numbers
 from metapt.evaluation.results import read_record, rows_of
@@ -28,8 +27,21 @@ from metapt.machine import Machine
 from metapt.sections import PageDomain, PageExperiment, PageSettings
 
 TEMPLATE = "page.html"
-PICTURES = 3
-"""Number of pictures at the top: the first experiment of each domain, then the second ones."""
+DOCS = Path(__file__).parents[3] / "docs"
+"""The documentation, where the package lies in a clone of the repository."""
+PAGES = {
+    "tutorial.md": "the first run and what one sees",
+    "method.md": "the method",
+    "runs-and-files.md": "files, claims and verdicts",
+    "ablation.md": "an ablation of your own",
+}
+"""Pages of the documentation that the page links, with what they hold."""
+COLOURS = {
+    figures.INK.lower(): "ink", figures.QUIET.lower(): "quiet", figures.LINES.lower(): "line", "#ffffff": "paper",
+}  # fmt: skip
+"""Colours of figures that are those of the page, by the names of the page's variables."""
+MOST_NAMES = 8
+"""Number of names that a caption gives; of more it gives the number."""
 
 Json = dict[str, Any]
 
@@ -50,11 +62,16 @@ def run(settings: PageSettings, inputs: dict[str, Path], outputs: dict[str, Path
         each.model_dump() | {"experiments": [_experiment(each, one, inputs, runs) for one in each.experiments]}
         for each in settings.domains
     ]
-    in_turn = zip_longest(*(each["experiments"] for each in domains))
-    pictures = [experiment for turn in in_turn for experiment in turn if experiment is not None][:PICTURES]
+    docs = {runs.address(DOCS / file): what for file, what in PAGES.items() if (DOCS / file).is_file()}
     verdicts = [claim["verdict"] for each in domains for one in each["experiments"] for claim in one["claims"]]
-    shown: Json = {"results": outputs["page"].parent.name, "domains": domains, "pictures": pictures}
-    shown |= {"groups": runs.groups, "counts": counts(verdicts), "ran": _ran(inputs), "number": number}
+    shown: Json = {"results": outputs["page"].parent.name, "domains": domains, "docs": docs, "groups": runs.groups}
+    shown |= {
+        "counts": counts(verdicts),
+        "ran": _ran(inputs),
+        "number": number,
+        "ends": _ends,
+        "beyond": BEYOND_THE_PAPER,
+    }
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     template = (resources.files("metapt.evaluation") / TEMPLATE).read_text(encoding="utf-8")
     with atomic_path(outputs["page"]) as path:
@@ -87,20 +104,67 @@ def _experiment(domain: PageDomain, experiment: PageExperiment, inputs: Mapping[
     cells = _cells(name, own)
     claims = read_texts(own["claims"], comparisons.COLUMNS, "claims").to_dict("records")
     compared = read_texts(own["differences"], differences.COLUMNS, "differences").to_dict("records")
-    behind = partial(_behind, cells, runs, own["record"])
+    behind, arms = partial(_behind, cells, runs, own["record"]), Arms(experiment.arms)
     return {
         "name": name,
+        "short": experiment.key.replace("_", " "),
         "title": experiment.title,
-        "sentence": experiment.figure or experiment.title,
-        "figure": base64.b64encode(own["figure_svg"].read_bytes()).decode(),
-        "tables": Markup(own["table_html"].read_text(encoding="utf-8")),
+        "caption": f"{experiment.figure or experiment.title}. {_shown(cells)}",
+        "figure": Markup(svg.inside_page(own["figure_svg"], name, COLOURS)),
+        "tables": arms.in_cells(own["table_html"].read_text(encoding="utf-8")),
         "claims": [row | {"behind": behind(row)} for row in claims],
         "counts": counts(row["verdict"] for row in claims),
         "numbers": list(_numbers(cells, runs, domain.stand_in)),
         "differences": [row | {"behind": behind(row)} for row in compared],
         "record": runs.address(own["record"]),
         "folder": runs.address(own["record"].parent),
+        "arm": arms.in_text,
     }
+
+
+class Arms:
+    """The arms of an experiment, which a page explains where one points at their names."""
+
+    def __init__(self, explained: Mapping[str, str]) -> None:
+        self._explained = explained  # what an arm is, by its name or label
+        names = "|".join(re.escape(escape(name)) for name in sorted(explained, key=len, reverse=True))
+        self._names = re.compile(rf"(?<![\w-])(?:{names})(?![\w-])") if names else None
+
+    def in_text(self, text: str) -> Markup:
+        """Return a text as HTML, with each name of an arm explained."""
+        safe = str(escape(text))
+        return Markup(safe if self._names is None else self._names.sub(lambda found: self._abbr(found[0]), safe))
+
+    def in_cells(self, html: str) -> Markup:
+        """Return a table in HTML, with each cell that is the name of an arm explained."""
+        return Markup(re.sub(r"(?<=<td>)[^<]+(?=</td>)", lambda found: self._cell(found[0]), html))
+
+    def _cell(self, text: str) -> str:
+        return self._abbr(text) if self._names is not None and self._names.fullmatch(text) else text
+
+    def _abbr(self, name: str) -> str:
+        return f'<abbr title="{escape(self._explained[Markup(name).unescape()])}">{name}</abbr>'
+
+
+def _shown(cells: pd.DataFrame) -> str:
+    """Return what the runs of an experiment hold, in words: its arms and settings.
+
+    So a caption says that there is one number of labelled examples where the config has one.
+    """
+    words = []
+    for column, what in (("arm", "arms"), ("setting", "settings")):
+        found = [str(each).replace("_", " ") for each in cells[column].unique() if each]
+        if found:
+            names = ", ".join(found) if len(found) <= MOST_NAMES else f"{len(found)}"
+            words.append(f"{what if len(found) > 1 else what.removesuffix('s')}: {names}")
+    return f"In these runs: {'; '.join(words)}." if words else ""
+
+
+def _ends(row: Mapping[str, str]) -> str:
+    """Return the interval of a claim or a difference in words; empty if it has none."""
+    if not row["low"]:
+        return ""
+    return " to ".join(comparisons.like_mean(float(row[end]), float(row["standard_error"])) for end in ("low", "high"))
 
 
 def _cells(name: str, own: Mapping[str, Path]) -> pd.DataFrame:

@@ -16,11 +16,15 @@ MARKS = {
     "reproduced": "+",
     "not reproduced": "-",
     "inconclusive": "?",
+    "found": "*",
+    "missed": "x",
+    "open": "~",
     "too few seeds": "<",
     "control failed": "!",
     "not measured": ".",
 }
-COLOURS = {"+": "\033[32m", "-": "\033[31m", "?": "\033[33m", "<": "\033[2m", "!": "\033[35m", ".": "\033[2m"}
+COLOURS = {"+": 32, "-": 31, "?": 33, "*": 36, "x": 34, "~": 2, "<": 2, "!": 35, ".": 2}
+"""Colour of a mark, as the number of an ANSI sequence; those of known answers are not those of the paper's claims."""
 MOST = 12
 """Claims of a domain that are shown; the others are only counted."""
 
@@ -45,8 +49,23 @@ def summary(results: Path, colours: bool) -> str:
     for domain in dict.fromkeys(map(_domain, claims)):
         lines += ["", *about(domain, [claim for claim in claims if _domain(claim) == domain])]
     if colours:
-        lines = [f"{COLOURS[line[2]]}{line}\033[0m" if line[2:3] in COLOURS else line for line in lines]
-    return "\n".join([*lines, "", *_places(results)])
+        lines = [f"\033[{COLOURS[line[2]]}m{line}\033[0m" if line[2:3] in COLOURS else line for line in lines]
+    return "\n".join([*lines, "", *older(results), *_places(results)])
+
+
+def older(results: Path) -> list[str]:
+    """Return lines that say which experiments were summarised after the claims and the page of a results folder.
+
+    A run of one experiment alone, as of an ablation, makes neither of the two anew.
+    """
+    known = results / "claims.csv"
+    if not known.is_file():
+        return []
+    made = known.stat().st_mtime_ns
+    later = [path.parent for path in results.glob("*/*/claims.csv") if path.stat().st_mtime_ns > made]
+    names = ", ".join(sorted("_".join(path.parts[-2:]) for path in later))
+    text = f"older:  claims.csv and index.html are older than {names}; snakemake without a target makes them anew"
+    return wrapped(text, "        ") if later else []
 
 
 def read_claims(path: Path) -> list[Claim]:

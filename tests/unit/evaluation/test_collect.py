@@ -50,17 +50,18 @@ def test_the_headline_puts_ours_beside_the_papers(tmp_path: Path) -> None:
     assert "7.2" not in outputs["headline"].read_text(), "stand-in data have no place beside the paper's numbers"
 
 
-def test_a_table_of_claims_without_its_columns_is_named(tmp_path: Path) -> None:
-    inputs = experiment(tmp_path, "mnist_fidelity", "cosine", [0.9])
-    inputs["mnist_fidelity/claims"].write_text("claim,verdict\n")
-    outputs = {name: tmp_path / name for name in ("metrics", "claims", "headline")}
-    with pytest.raises(DataError, match=r"-claims\.csv is not a table of claims \(it lacks experiment, arm, control"):
-        collect.run(CollectSettings(experiments=["mnist_fidelity"], stand_ins=[]), inputs, outputs, Machine())
-
-
-def test_a_missing_table_of_claims_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("claim,verdict\n", r"-claims\.csv is not a table of claims \(it lacks experiment, family, arm, control"),
+        (None, r"mnist_fidelity-claims\.csv is missing: run snakemake again"),
+    ],
+)
+def test_what_is_no_table_of_claims_is_named(tmp_path: Path, content: str | None, message: str) -> None:
     inputs = experiment(tmp_path, "mnist_fidelity", "cosine", [0.9])
     inputs["mnist_fidelity/claims"].unlink()
+    if content is not None:
+        inputs["mnist_fidelity/claims"].write_text(content)
     outputs = {name: tmp_path / name for name in ("metrics", "claims", "headline")}
-    with pytest.raises(DataError, match=r"mnist_fidelity-claims\.csv is missing: run snakemake again"):
+    with pytest.raises(DataError, match=message):
         collect.run(CollectSettings(experiments=["mnist_fidelity"], stand_ins=[]), inputs, outputs, Machine())

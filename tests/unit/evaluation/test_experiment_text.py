@@ -44,10 +44,7 @@ def test_each_arm_stands_above_its_differences_to_controls(tmp_path: Path) -> No
     assert not any("wall time" in line for line in lines), "no claim is about it"
     assert "mnist_rotation_mean (stand-in data): 1 too few seeds (<)" in lines
     assert any(line.startswith("tables: ") for line in lines)
-
-
-def test_without_claims_all_numbers_are_shown(tmp_path: Path) -> None:
-    assert "wall time (s)" in text(written(tmp_path / "mnist/rotation_mean", claims=0))
+    assert "wall time (s)" in text(written(tmp_path / "mnist/bptt", claims=0)), "without claims all are shown"
 
 
 def test_no_line_is_wider_than_a_terminal_but_for_names_of_files(
@@ -57,25 +54,17 @@ def test_no_line_is_wider_than_a_terminal_but_for_names_of_files(
     assert max(map(len, text(written(Path("results/some/mnist/rotation_mean"))).splitlines())) <= WIDTH
 
 
-def changed(folder: Path, **numbers: object) -> str:
-    """Return the text about an experiment whose first difference has other numbers, and whose second is not known."""
+def test_differences_that_are_not_finite_or_exactly_zero_are_shown(tmp_path: Path) -> None:
+    folder = written(tmp_path / "mnist/rotation_mean")
     table = pd.read_csv(folder / "differences.csv", keep_default_na=False)
-    unknown = {"mean": None, "standard_error": None, "low": None, "high": None}
-    pd.concat([table.assign(**numbers), table.assign(control="other", **unknown)]).to_csv(
-        folder / "differences.csv", index=False
-    )
-    return text(folder)
-
-
-def test_a_difference_that_is_not_finite_does_not_hide_the_others(tmp_path: Path) -> None:
-    said = changed(written(tmp_path / "mnist/rotation_mean"))
-    assert "minus meta: -1.0 ± 0.3 [-2.08, 0.08]" in said
-    assert "minus other: nan (" in said
-
-
-def test_an_error_of_zero_is_known(tmp_path: Path) -> None:
-    equal = {"mean": 0.0, "standard_error": 0.0, "low": 0.0, "high": 0.0}
-    assert "minus meta: 0.000 ± 0 [0, 0]" in changed(written(tmp_path / "mnist/rotation_mean"), **equal)
+    numbers = ["mean", "standard_error", "low", "high"]
+    others = [
+        table.assign(control=name, **dict.fromkeys(numbers, value)) for name, value in (("other", None), ("same", 0.0))
+    ]
+    pd.concat([table, *others]).to_csv(folder / "differences.csv", index=False)
+    said = text(folder)
+    for words in ("meta: -1.0 ± 0.3 [-2.08, 0.08]", "other: nan (", "same: 0.000 ± 0 [0, 0]"):
+        assert f"minus {words}" in said
 
 
 def test_what_is_no_table_of_differences_is_an_error(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +12,8 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from metapt.evaluation import figures
+from metapt.evaluation import figures, svg
+from metapt.evaluation.looks import looks
 
 STEPS = np.arange(0, 50, 5)
 NAN = float("nan")
@@ -66,6 +68,44 @@ def test_an_ending_says_the_kind_of_picture_and_is_not_doubled(tmp_path: Path, n
     begins = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}
     for each in written:
         assert (tmp_path / each).read_bytes().startswith(begins[each.rpartition(".")[2]])
+
+
+def titles(figure: Figure, path: Path) -> list[str]:
+    figures.save(figure, path)
+    return re.findall("<title>([^<]*)</title>", path.with_suffix(".svg").read_text())
+
+
+def test_points_have_their_values_as_titles(tmp_path: Path) -> None:
+    assert titles(bars_with_error(), tmp_path / "bars") == [
+        "ours, meta, FT test accuracy (%) 87.4 (87.1 to 87.7)",
+        "ours, bptt, FT test accuracy (%) 88.1",
+        "paper, bptt, FT test accuracy (%) 88",
+        "paper, initial, FT test accuracy (%) 80.1",
+    ]
+    found = titles(trajectories(), tmp_path / "lines")
+    assert found == ["target, 45", "30", "60", "from 0, 0 to 44.5", "from 90, 90 to 45.5"]
+    drawn, [axis] = figures.panels()
+    axis.set(xlabel="steps", ylabel="AUROC,\n%")
+    axis.bar([1, 2], [3.0, 4.0], label="time")
+    axis.scatter([1, 2, NAN], [5.0, NAN, 6.0], label="<runs>")
+    axis.plot([1, 2, 3], [5.0, 6.0, 7.0], "o", label="all", markevery=2)
+    assert titles(drawn, tmp_path / "others") == [
+        "time, 3",
+        "time, 4",
+        "&lt;runs&gt;, AUROC 5, steps 1",
+        "all, 5 to 7",
+    ], "where some points are not drawn, they are not told apart"
+
+
+def test_a_figure_inside_a_page_has_its_own_ids_and_the_pages_colours(tmp_path: Path) -> None:
+    figures.save(bars_with_error(), tmp_path / "bars")
+    found = svg.inside_page(tmp_path / "bars.svg", "ecg", {figures.INK: "ink", "#ffffff": "paper"})
+    assert set(re.findall(r'\bid="(\w+)-', found)) == set(re.findall(r'href="#(\w+)-', found)) == {"ecg"}
+    assert set(re.findall(r"url\(#(\w+)-", found)) == {"ecg"}
+    assert set(re.findall(r"var\(--(\w+)", found)) == {"ink", "paper", "keep"}
+    assert "color-mix(in srgb, #0072b2 var(--keep), white)" in found
+    assert "<style" not in found
+    assert "min-width: 354px" in found
 
 
 def test_trajectories_have_their_targets_and_labels() -> None:
@@ -136,3 +176,11 @@ def test_the_ramp_gets_lighter() -> None:
 
 def test_fewer_than_three_points_are_not_joined() -> None:
     assert [figures.line_style([0.0] * count) for count in (2, 3)] == ["none", "-"]
+
+
+def test_an_unknown_arm_has_colour_and_marker_of_its_place_and_a_line_of_its_own() -> None:
+    known = {"meta": (3, 2, "-")}
+    found = looks({"meta": "Meta", "own_arm": "own arm", "other": "other"}, known)
+    assert found["meta"] == ("Meta", figures.colour(3), figures.MARKERS[2], "-")
+    assert found["own_arm"] == ("own arm", figures.colour(1), figures.MARKERS[1], "-.")
+    assert found["other"] == ("other", figures.colour(2), figures.MARKERS[2], "-.")

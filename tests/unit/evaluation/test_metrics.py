@@ -26,17 +26,13 @@ def test_reads_back_what_was_written(tmp_path):
     assert table["replicate"].isna().tolist() == [False, False, True]
 
 
-def test_text_of_the_file(tmp_path):
-    metrics.write(ROWS[:1], tmp_path / "metrics.csv")
-    header = ",".join(metrics.COLUMNS)
-    expected = f"{header}\nmnist_bptt,meta,0,,,FT test accuracy (%),0.30000000000000004\n"
-    assert (tmp_path / "metrics.csv").read_bytes() == expected.encode()
-
-
 def test_equal_runs_leave_equal_bytes(tmp_path):
     metrics.write(ROWS, tmp_path / "rows.csv")
     metrics.write(metrics.read(tmp_path / "rows.csv"), tmp_path / "again.csv")
-    assert (tmp_path / "rows.csv").read_bytes() == (tmp_path / "again.csv").read_bytes()
+    written = (tmp_path / "rows.csv").read_bytes()
+    expected = f"{','.join(metrics.COLUMNS)}\nmnist_bptt,meta,0,,,FT test accuracy (%),0.30000000000000004\n"
+    assert written == (tmp_path / "again.csv").read_bytes()
+    assert written.startswith(expected.encode())
 
 
 def test_runs_stand_below_one_another_in_the_order_given(tmp_path):

@@ -110,6 +110,18 @@ def test_without_a_folder_the_last_results_are_summarised(tmp_path: Path, monkey
     assert newest(Path("results")) == Path("results/paper")
 
 
+def test_an_experiment_that_was_summarised_after_the_claims_is_named(tmp_path: Path) -> None:
+    folder = results(tmp_path, claim("ecg_cost", "meta is cheap"))
+    for age, name in ((20, "ecg/cost"), (-20, "ecg/full_access")):
+        path = results(folder / name) / "claims.csv"
+        now = (folder / "claims.csv").stat().st_mtime
+        os.utime(path, (now - age, now - age))
+    assert "older than ecg_full_access; snakemake without a target" in " ".join(summary(folder, False).split())
+    (folder / "claims.csv").touch()
+    os.utime(folder / "claims.csv", (now + 60, now + 60))
+    assert "older" not in summary(folder, colours=False)
+
+
 @pytest.mark.parametrize(
     ("content", "message"), [(None, "is missing: run snakemake again"), ("a,b\n1,2\n", "is not a table of claims")]
 )

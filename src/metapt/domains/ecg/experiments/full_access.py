@@ -35,7 +35,7 @@ class FullAccessResults(EcgResults):
 
 EXPERIMENT = Experiment(
     title="Test AUROC of each arm on ECGs, by the number of labelled ECGs",
-    figure_title="Test AUROC on ECGs over the number of labelled ECGs, for each arm",
+    figure_title="Test AUROC of each arm on ECGs",
     section=FullAccess,
     order=1,
     needs=needs,

@@ -68,7 +68,7 @@ def comparisons(results: UnrollStepsResults) -> Iterator[Comparison]:
 
 EXPERIMENT = Experiment(
     title="Test AUROC on ECGs, by the number of FT steps that are differentiated through",
-    figure_title="Test AUROC on ECGs over the number of labelled ECGs, for each number of unrolled FT steps",
+    figure_title="Test AUROC on ECGs, for each number of unrolled FT steps",
     section=UnrollSteps,
     order=2,
     needs=needs,
