@@ -15,11 +15,11 @@ if TYPE_CHECKING:  # the same as in _PLACES
     from metapt.training.checkpoint import Checkpoint
     from metapt.training.loaders import LoaderBatches
     from metapt.training.meta import MetaPretraining
+    from metapt.training.meta_settings import MetaSettings
     from metapt.training.module_problem import ModuleProblem
     from metapt.training.optimizers import OptimizerSpec
     from metapt.training.pretraining import Pretrainer
     from metapt.training.recorder import Recorder
-    from metapt.training.settings import MetaSettings
     from metapt.training.supervised import finetune_head
     from metapt.twostage.own_problem import headroom
 
@@ -43,7 +43,7 @@ _PLACES = {
     "Checkpoint": "training.checkpoint",
     "LoaderBatches": "training.loaders",
     "MetaPretraining": "training.meta",
-    "MetaSettings": "training.settings",
+    "MetaSettings": "training.meta_settings",
     "ModuleProblem": "training.module_problem",
     "OptimizerSpec": "training.optimizers",
     "Pretrainer": "training.pretraining",

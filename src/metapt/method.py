@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from metapt.hypergrad.finetune import FineTuning
     from metapt.hypergrad.inverse import Inverse as InverseSolver
     from metapt.hypergrad.optimizers import DifferentiableOptimizer
+    from metapt.training.meta_settings import MetaSettings
     from metapt.training.optimizers import OptimizerSpec
-    from metapt.training.settings import MetaSettings
 
 
 class NeumannSeries(Section):
@@ -212,8 +212,8 @@ def meta_settings(
     `pretrain_lr`: see `NeumannSeries.solver`; `finetune_optimizer` takes the unrolled steps; `groups`: settings of the
     meta-optimiser that differ for meta-parameters whose name matches a pattern.
     """
+    from metapt.training.meta_settings import MetaSettings
     from metapt.training.optimizers import OptimizerSpec
-    from metapt.training.settings import MetaSettings
 
     return MetaSettings(
         iterations=iterations,

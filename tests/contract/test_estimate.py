@@ -25,8 +25,8 @@ from metapt.errors import MachineError
 from metapt.hypergrad import SGD, Unroll
 from metapt.training import progress
 from metapt.training.meta import MetaPretraining
+from metapt.training.meta_settings import MetaSettings
 from metapt.training.recorder import Recorder
-from metapt.training.settings import MetaSettings
 from metapt.twostage import heads
 
 from ..clock import Clock

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 from metapt.errors import MetaptError
 from metapt.hypergrad import operations
@@ -61,30 +61,21 @@ class StreamBatches:
             stream.load_state_dict(state[name])
 
 
-class _Training(Protocol):
-    @property
-    def batches(self) -> Batches: ...
+_Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
-_Object = TypeVar("_Object", bound=_Training)
-_Arguments = ParamSpec("_Arguments")
-_Result = TypeVar("_Result")
-
-
-def explained(
-    method: Callable[Concatenate[_Object, _Arguments], _Result],
-) -> Callable[Concatenate[_Object, _Arguments], _Result]:
+def explained(method: _Method) -> _Method:
     """Let `explain` look at the errors of a method of an object that has `batches`."""
 
     @functools.wraps(method)
-    def wrapped(self: _Object, /, *arguments: _Arguments.args, **named: _Arguments.kwargs) -> _Result:
+    def wrapped(self: Any, /, *arguments: Any, **named: Any) -> Any:
         try:
             return method(self, *arguments, **named)
         except Exception as error:
             explain(error, self.batches)
             raise
 
-    return wrapped
+    return cast(_Method, wrapped)
 
 
 def explain(error: Exception, batches: Batches) -> None:

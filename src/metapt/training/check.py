@@ -15,8 +15,8 @@ from metapt.hypergrad.trial import tried
 from metapt.training.batches import Batches, explain
 from metapt.training.guard import NO_VALUE, cause_of
 from metapt.training.meta import MetaPretraining
+from metapt.training.meta_settings import MetaSettings
 from metapt.training.overlap import warn_of_repeated
-from metapt.training.settings import MetaSettings
 
 
 def check(

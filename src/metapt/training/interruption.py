@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing import active_children
@@ -64,6 +65,24 @@ def end_if_told() -> None:
         raise Interrupted(
             f"{_received[0]} told this job to end: its state is saved, and it goes on from there when it is rerun."
         )
+
+
+class Every:
+    """A function that returns True if at least `seconds` have passed since it last did, by the monotonic clock.
+
+    It also returns True when the job was told to end, so that a periodic save happens at once.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._last = time.monotonic()
+
+    def __call__(self) -> bool:
+        now = time.monotonic()
+        if now - self._last < self.seconds and not told_to_end():
+            return False
+        self._last = now
+        return True
 
 
 @contextmanager

@@ -27,6 +27,8 @@ from metapt.training.batches import Batches, explained
 from metapt.training.checkpoint import Checkpoint, described
 from metapt.training.diagnosis import Diagnosis, Trace
 from metapt.training.guard import HypergradientGuard, cause_of
+from metapt.training.interruption import Every
+from metapt.training.meta_settings import MetaSettings
 from metapt.training.overlap import warn_of_repeated
 from metapt.training.pretraining import (
     Pretrainer,
@@ -40,8 +42,6 @@ from metapt.training.pretraining import (
 )
 from metapt.training.progress import steps
 from metapt.training.recorder import Recorder
-from metapt.training.settings import MetaSettings
-from metapt.training.timing import Every
 
 log = logging.getLogger(__name__)
 

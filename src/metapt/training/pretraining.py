@@ -20,10 +20,10 @@ from metapt.hypergrad.trial import check_same, check_same_params
 from metapt.training.batches import Batches, explained
 from metapt.training.checkpoint import Checkpoint, described
 from metapt.training.guard import NO_VALUE
+from metapt.training.interruption import Every
 from metapt.training.optimizers import OptimizerSpec, check_spec
 from metapt.training.progress import steps
 from metapt.training.recorder import Recorder
-from metapt.training.timing import Every
 
 log = logging.getLogger(__name__)
 _COUPLED = {"SGD", "Adam", "Adamax", "Adadelta", "Adagrad", "ASGD", "NAdam", "RAdam", "RMSprop"}

@@ -94,12 +94,10 @@ def decide(device: str, folder: Path | None = None) -> Products:
     if folder is None:
         return look()
     path = folder / f"products-{_processor()}.json"
-    kept = _read(path)
-    if kept is not None:
+    if kept := _read(path):
         return kept
     products = look()
-    kept = _read(path)  # another job may have begun at the same time, and all must have one setting
-    if kept is not None:
+    if kept := _read(path):  # another job may have begun at the same time, and all must have one setting
         return kept
     with atomic_path(path) as temporary:
         temporary.write_text(json.dumps(asdict(products), indent=1), encoding="utf-8")
@@ -121,7 +119,7 @@ def look() -> Products:
     try:
         for setting in SETTINGS:  # also loads the libraries
             torch.set_float32_matmul_precision(setting)
-            errors[setting] = _error(_product(left, right), exact)
+            errors[setting] = float((_product(left, right).double() - exact).norm() / exact.norm())
         end = time.process_time() + _SECONDS
         while len(times["medium"]) < 2 or (len(times["medium"]) < _ROUNDS and time.process_time() < end):
             for setting in SETTINGS:
@@ -132,11 +130,6 @@ def look() -> Products:
     finally:
         torch.set_float32_matmul_precision(before)
     rates = {setting: 2e-9 * math.prod(_SHAPE) / max(min(values), 1e-9) for setting, values in times.items()}
-    return _choose(errors, rates)
-
-
-def _choose(errors: dict[str, float], rates: dict[str, float]) -> Products:
-    """Return "medium" where it is exact and faster by the margin, else "highest"."""
     if not errors["medium"] <= LARGEST_ERROR:
         return Products("highest", f"medium is less exact than {LARGEST_ERROR:.0e}", errors, rates)
     if not rates["medium"] >= MARGIN * rates["highest"]:
@@ -146,10 +139,6 @@ def _choose(errors: dict[str, float], rates: dict[str, float]) -> Products:
 
 def _product(left: Tensor, right: Tensor) -> Tensor:
     return left @ right
-
-
-def _error(product: Tensor, exact: Tensor) -> float:
-    return float((product.double() - exact).norm() / exact.norm())
 
 
 def _read(path: Path) -> Products | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,39 +26,12 @@ Loss = Callable[[Params, Params, Params, Any], Tensor]
 """Returns the loss, a scalar, given weights, buffers (which it may update in place), hyperparameters and minibatch."""
 
 
-class Resumable(Protocol):
-    """What minibatches come from."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return all that determines the following minibatches."""
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue where `state` was taken."""
-
-
 class State(NamedTuple):
     """The state of a run before a step: its weights, its buffers and the state of its optimiser."""
 
     weights: Params
     buffers: Params
     optimizer: OptimizerState
-
-
-def start(weights: Params, buffers: Params, optimizer: DifferentiableOptimizer) -> State:
-    """Return the state before the first step; weights and buffers are not changed by the steps."""
-    return State(detached(weights), detached(buffers), optimizer.init(detached(weights)))
-
-
-def take_step(
-    loss: Loss, optimizer: DifferentiableOptimizer, state: State, hyperparameters: Params, batch: Any
-) -> State:
-    """Return the state after a training step."""
-    weights, buffers = leaves(state.weights), _copied(state.buffers)
-    with torch.enable_grad():
-        value = loss(weights, buffers, hyperparameters, batch)
-    gradients = like(weights, vjp([value], list(weights.values())))
-    after, moments = optimizer.step(state.weights, gradients, state.optimizer)
-    return State(after, buffers, moments)
 
 
 class Replay:
@@ -82,11 +55,11 @@ class Replay:
         weights: Params,
         buffers: Params,
         optimizer: DifferentiableOptimizer,
-        batches: Resumable,
+        batches: Batches,
         draw: Callable[[], Any],
     ) -> None:
         self._loss, self._optimizer, self._batches, self._draw = loss, optimizer, batches, draw
-        self._now = start(weights, buffers, optimizer)
+        self._now = State(detached(weights), detached(buffers), optimizer.init(detached(weights)))
         self._segments: list[tuple[State, dict[str, Any]]] = []
         self._segment = 1
         self._hyperparameters: Params = {}
@@ -139,7 +112,7 @@ class Replay:
         end = self._batches.state_dict()
         zeros = {name: torch.zeros_like(value) for name, value in self.weights.items()}
         weights = zeros | detached(cotangent)
-        state = {name: torch.zeros_like(value) for name, value in self._now.optimizer.items() if _has_derivative(value)}
+        state = {name: torch.zeros_like(value) for name, value in _moments(self._now.optimizer).items()}
         total = {name: torch.zeros_like(value) for name, value in self._hyperparameters.items()}
         points: list[tuple[State, Any]] = []
         try:
@@ -155,7 +128,13 @@ class Replay:
             self._batches.load_state_dict(end)
 
     def _step(self, point: State, batch: Any) -> State:
-        return take_step(self._loss, self._optimizer, point, self._hyperparameters, batch)
+        """Return the state after a training step."""
+        weights, buffers = leaves(point.weights), _copied(point.buffers)
+        with torch.enable_grad():
+            loss = self._loss(weights, buffers, self._hyperparameters, batch)
+        gradients = like(weights, vjp([loss], list(weights.values())))
+        after, moments = self._optimizer.step(point.weights, gradients, point.optimizer)
+        return State(after, buffers, moments)
 
     def _segment_of(self, step: int) -> list[tuple[State, Any]]:
         """Return the states and minibatches of the steps from the beginning of the segment of `step` to `step`."""
@@ -178,11 +157,10 @@ class Replay:
         `weights` and `state` are the derivatives w.r.t. the weights and the optimiser state that the step returns.
         """
         before, phi = leaves(point.weights), leaves(self._hyperparameters)
-        constant = {name: value for name, value in point.optimizer.items() if not _has_derivative(value)}
-        moments = leaves({name: value for name, value in point.optimizer.items() if _has_derivative(value)})
+        moments = leaves(_moments(point.optimizer))
         loss = self._loss(before, _copied(point.buffers), phi, batch)
         gradients = like(before, vjp_graph(loss, list(before.values()), "the loss"))
-        after, new = self._optimizer.step(before, gradients, constant | moments)
+        after, new = self._optimizer.step(before, gradients, point.optimizer | moments)
         found = vjp(
             [*after.values(), *(new[name] for name in moments)],
             [*before.values(), *moments.values(), *phi.values()],
@@ -196,39 +174,30 @@ def _copied(buffers: Params) -> Params:
     return {name: value.detach().clone() for name, value in buffers.items()}
 
 
-def _has_derivative(value: Tensor) -> bool:
-    return value.is_floating_point()
+def _moments(state: OptimizerState) -> OptimizerState:
+    """Return what has a derivative in the state of an optimiser: all but its counts."""
+    return {name: value for name, value in state.items() if value.is_floating_point()}
 
 
 def pretraining(
     problem: MetaProblem, batches: Batches, pretrained: Pretrained, optimizer: DifferentiableOptimizer
 ) -> Replay:
     """Return a PT run, not yet taken, from the given weights and buffers; `joined` gives its weights their names."""
-    weights = joined(pretrained.encoder, pretrained.head)
-    loss = pretraining_loss(problem, pretrained)
-    return Replay(loss, weights, pretrained.buffers, optimizer, batches, batches.pretrain)
-
-
-def pretraining_loss(problem: MetaProblem, like: Pretrained) -> Loss:
-    """Return the PT loss of weights that `joined` has named; `like` has the names of encoder and head."""
 
     def loss(weights: Params, buffers: Params, meta: Params, batch: Any) -> Tensor:
-        return problem.pretrain_loss(parted(weights, like, buffers), meta, batch)
+        return problem.pretrain_loss(parted(weights, pretrained, buffers), meta, batch)
 
-    return loss
+    weights = joined(pretrained.encoder, pretrained.head)
+    return Replay(loss, weights, pretrained.buffers, optimizer, batches, batches.pretrain)
 
 
 def joined(encoder: Params, head: Params) -> Params:
     """Return encoder and head as one dictionary, with prefixes."""
-    return {f"encoder/{name}": value for name, value in encoder.items()} | {
-        f"head/{name}": value for name, value in head.items()
-    }
+    parts = {"encoder": encoder, "head": head}
+    return {f"{part}/{name}": value for part, params in parts.items() for name, value in params.items()}
 
 
 def parted(weights: Params, like: Pretrained, buffers: Params) -> Pretrained:
     """Invert `joined`, with the names of `like`."""
-    encoder, head = (
-        {name: weights[f"{part}/{name}"] for name in names}
-        for part, names in (("encoder", like.encoder), ("head", like.head))
-    )
-    return Pretrained(encoder, head, buffers)
+    encoder = {name: weights[f"encoder/{name}"] for name in like.encoder}
+    return Pretrained(encoder, {name: weights[f"head/{name}"] for name in like.head}, buffers)

@@ -13,7 +13,7 @@ from metapt.hypergrad import FittedHead, MetaProblem, Params, Pretrained, Status
 from metapt.training.optimizers import OptimizerSpec
 
 
-def train(loss: Callable[[Params], Tensor], params: Params, optimizer: OptimizerSpec, steps: int) -> Params:
+def minimise(loss: Callable[[Params], Tensor], params: Params, optimizer: OptimizerSpec, steps: int) -> Params:
     """Minimise a loss by a number of optimiser steps.
 
     Args:

@@ -28,7 +28,7 @@ from metapt.domains.ecg.problem import SimclrProblem
 from metapt.engine.execute import execute
 from metapt.engine.jobs import Job
 from metapt.training.checkpoint import Checkpoint
-from metapt.training.timing import Every
+from metapt.training.interruption import Every
 
 POLL = 0.001
 

@@ -20,7 +20,7 @@ from metapt.evaluation.comparisons import COLUMNS
 from metapt.files import write_csv
 from metapt.machine import THREAD_VARIABLES
 from metapt.training import checkpoint
-from metapt.training.timing import Every
+from metapt.training.interruption import Every
 
 from .conftest import PRETRAINED, Contents, Kind, contents, leftovers
 from .failing import Calls

@@ -1,95 +1,57 @@
-"""Run a job to its end through kills, and again undisturbed: `python interrupted.py JOB.json`, called by test_kill.py.
+"""Run a job whole, and again through kills: `python interrupted.py JOB.json`, called by test_kill.py.
 
-The process imports torch once and forks a child for every attempt. A child checkpoints after each iteration. It is
-killed with SIGKILL after a random number of iterations and a random part of one.
+The process imports torch once and forks a child for every attempt. A child checkpoints after each iteration, and kills
+itself with SIGKILL at a given one of them.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import random
 import signal
 import sys
-import time
 from pathlib import Path
+from typing import Any
 
 import metapt.domains.mnist.experiments.bptt.run
 import metapt.domains.mnist.experiments.example_weighting.run  # noqa: F401 - imported here once, so that no child has to
 from metapt.engine.execute import execute
 from metapt.engine.jobs import Job
-from metapt.training.timing import Every
+from metapt.training.checkpoint import Checkpoint
+from metapt.training.interruption import Every
 
 
-def job(described: dict[str, object], folder: Path) -> Job:
+def attempt(described: dict[str, Any], folder: Path, saves: int | None = None) -> int:
+    """Run the job in a child that dies at its `saves`-th checkpoint; return how the child ended."""
+    given = {name: described[name] for name in ("entry", "inputs", "threads")}
     config = {**described["config"], "checkpoint": str(folder / "resume" / "state.pt")}
-    return Job(
-        stage="study",
-        name="interrupted",
-        entry=described["entry"],
-        config=config,
-        inputs={"data": described["data"]},
-        outputs={name: str(folder / f"{name}.csv") for name in ("metrics", "series")},
-        log=str(folder / "log.txt"),
-        threads=described["threads"],
-    )
-
-
-def start(job: Job) -> int:
+    outputs = {name: str(folder / f"{name}.csv") for name in ("metrics", "series")}
+    job = Job("study", "interrupted", config=config, outputs=outputs, log=str(folder / "log.txt"), **given)
     child = os.fork()
     if child == 0:
+        whole, left = Checkpoint.save, iter(range(saves or 10**9, 0, -1))
+
+        def save(self: Checkpoint, state: dict[str, Any]) -> None:
+            whole(self, state)
+            if next(left) == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        if saves is not None:
+            Every.__call__ = lambda self: True  # type: ignore[method-assign]
+            Checkpoint.save = save  # type: ignore[method-assign]
         os._exit(execute(job))
-    return child
-
-
-def newest(folder: Path) -> frozenset[tuple[str, int]]:
-    try:
-        return frozenset(
-            (entry.name, entry.inode())
-            for entry in os.scandir(folder)
-            if entry.name[0] != "." and entry.name.endswith(".pt")
-        )
-    except FileNotFoundError:
-        return frozenset()
-
-
-def killed(child: int, folder: Path, saves: int, choose: random.Random) -> bool:
-    """Kills the child after so many saves. False if it has ended by itself before, which must have been well."""
-    seen, last = newest(folder), time.monotonic()
-    while True:
-        ended, status = os.waitpid(child, os.WNOHANG)
-        if ended:
-            assert status == 0, f"the run ended with status {status}"
-            return False
-        now = newest(folder)
-        if now != seen:
-            seen, between, last = now, time.monotonic() - last, time.monotonic()
-            saves -= 1
-            if saves <= 0:
-                time.sleep(choose.uniform(0, min(between, 0.2)))
-                os.kill(child, signal.SIGKILL)
-                os.waitpid(child, 0)
-                return True
-        time.sleep(0.0005)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def main(path: Path) -> None:
     described = json.loads(path.read_text())
     whole, cut = path.parent / "whole", path.parent / "cut"
-    _, status = os.waitpid(start(job(described, whole)), 0)
-    assert status == 0
-    Every.__call__ = lambda self: True  # type: ignore[method-assign]
-    choose = random.Random(described["seed"])
-    kills, resumed = 0, []
-
-    def saves() -> int:
-        return choose.randint(*described["saves"]) if kills < described["kills"] else 10**9
-
-    while killed(start(job(described, cut)), cut / "resume", saves(), choose):
-        kills += 1
-        resumed.append([line for line in (cut / "log.txt").read_text().splitlines() if "goes on at" in line])
-    resumed.append([line for line in (cut / "log.txt").read_text().splitlines() if "goes on at" in line])
-    print(json.dumps({"kills": kills, "resumed": resumed, "left": os.listdir(cut / "resume")}))
+    assert attempt(described, whole) == 0
+    resumed = []
+    for saves in (*described["saves"], 10**9):
+        assert attempt(described, cut, saves) == (0 if saves == 10**9 else -signal.SIGKILL)
+        resumed += [line for line in (cut / "log.txt").read_text().splitlines() if "goes on at" in line]
+    print(json.dumps({"resumed": resumed, "left": os.listdir(cut / "resume")}))
 
 
 if __name__ == "__main__":

@@ -13,8 +13,7 @@ import pytest
 
 from metapt.engine import records
 from metapt.training.checkpoint import Checkpoint
-from metapt.training.interruption import SIGNALS, Interrupted, noticed, told_to_end
-from metapt.training.timing import Every
+from metapt.training.interruption import SIGNALS, Every, Interrupted, noticed, told_to_end
 from metapt.twostage.finetuning import Score, Scores
 
 SETTINGS = {

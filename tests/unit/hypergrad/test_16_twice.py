@@ -23,7 +23,7 @@ from metapt.hypergrad import (
     hypergradient,
 )
 from metapt.training.meta import MetaPretraining
-from metapt.training.settings import MetaSettings
+from metapt.training.meta_settings import MetaSettings
 
 from .problems import Batch, draw
 

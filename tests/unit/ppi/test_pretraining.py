@@ -23,9 +23,9 @@ from metapt.domains.ppi.settings import FOLDS
 from metapt.errors import ConfigError
 from metapt.hypergrad import Adam, FittedHead, Neumann, RidgeHead, Unroll
 from metapt.training.meta import MetaPretraining
+from metapt.training.meta_settings import MetaSettings
 from metapt.training.optimizers import OptimizerSpec
 from metapt.training.pretraining import Pretrainer
-from metapt.training.settings import MetaSettings
 from metapt.twostage.pretraining import PretrainRun
 
 from .small_arms import ARMS_HERE, LEARNED, setting_in

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import io
 import os
 import random
 import subprocess
@@ -16,9 +15,14 @@ import pytest
 import torch
 
 from metapt.errors import DataError, MachineError
+from metapt.hypergrad import Pretrained
 from metapt.sections import ResumableSettings
 from metapt.training.checkpoint import Checkpoint, fingerprint
 from metapt.training.measure import Measured
+from metapt.training.pretrained_file import Learned, load_pretrained, save_pretrained
+
+from .kinds import refused
+from .test_runs import torch_bytes
 
 STATE = {"step": 1, "weights": torch.arange(50.0), "nested": {"name": "a", "list": [1.5, None, True]}}
 
@@ -103,12 +107,6 @@ def test_another_runs_checkpoint_is_passed_over(path: Path, caplog: pytest.LogCa
     saved(path, fingerprint="theirs")
     assert Checkpoint(path, "mine").load() is None
     assert "belongs to another config, data, code, version of torch, device" in caplog.text
-
-
-def torch_bytes(content: Any) -> bytes:
-    file = io.BytesIO()
-    torch.save(content, file)
-    return file.getvalue()
 
 
 @pytest.mark.parametrize(
@@ -215,3 +213,41 @@ def test_two_jobs_of_the_same_run_do_not_end_each_other(path: Path) -> None:
     first.remove()
     second.save({**STATE, "step": 5})
     assert step(Checkpoint(path, "mine").load()) == 5
+
+
+another_network = refused(
+    "a file of pre-trained tensors with another name, type or shape",
+    "has no encoder of width 2",
+    "in the file it is",
+    "Remove it",
+)
+NETWORK = Pretrained({"weight": torch.ones(2, 3), "bias": torch.ones(2)}, {}, {"count": torch.tensor(1)})
+
+
+@pytest.mark.parametrize(
+    ("part", "name", "value", "words"),
+    [
+        ("encoder", "weight", torch.ones(2, 3, dtype=torch.float64), r"float32 of .*2, 3\); .* float64 of .*2, 3\)"),
+        ("encoder", "bias", torch.ones(2, dtype=torch.int64), "bias in encoder is"),
+        ("encoder", "bias", torch.ones(1), "bias in encoder is"),
+        ("encoder", "weight", torch.ones(3, 2), "weight in encoder is"),
+        ("encoder", "added", torch.ones(2), "added in encoder is missing"),
+        ("buffers", "count", None, r"count in buffers is int64 of shape \(\); in the file it is missing"),
+        ("buffers", "count", torch.tensor(1.0), r"count in buffers is int64 of shape \(\)"),
+        ("buffers", "count", torch.tensor([1]), r"count in buffers is int64 of shape \(\)"),
+    ],
+)
+def test_a_network_of_another_kind_is_refused(part: str, name: str, value: Any, words: str, tmp_path: Path) -> None:
+    parts = NETWORK._asdict()
+    parts[part] = {key: each for key, each in {**parts[part], name: value}.items() if each is not None}
+    save_pretrained(Learned(Pretrained(**parts), {}), tmp_path / "pretrained.pt")
+    another_network(load_pretrained)(tmp_path / "pretrained.pt", NETWORK, "width 2", "cpu")
+    with pytest.raises(DataError, match=words):
+        load_pretrained(tmp_path / "pretrained.pt", NETWORK, "width 2", "cpu")
+
+
+def test_a_network_of_the_same_kind_is_read_in_any_order(tmp_path: Path) -> None:
+    encoder = {"bias": torch.zeros(2), "weight": torch.zeros(2, 3)}
+    save_pretrained(Learned(NETWORK._replace(encoder=encoder), {}), tmp_path / "pretrained.pt")
+    found = load_pretrained(tmp_path / "pretrained.pt", NETWORK, "width 2", "cpu")
+    assert torch.equal(found.pretrained.encoder["weight"], torch.zeros(2, 3))

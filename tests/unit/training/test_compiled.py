@@ -13,7 +13,7 @@ from metapt.hypergrad.layers.batch_norm import batch_norm
 from metapt.hypergrad.layers.convolution import convolution
 from metapt.hypergrad.layers.relu import relu_
 from metapt.training.meta import MetaPretraining
-from metapt.training.settings import MetaSettings
+from metapt.training.meta_settings import MetaSettings
 
 from .problems import Classifier, Normed, Streams, classification
 

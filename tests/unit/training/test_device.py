@@ -10,10 +10,10 @@ import torch
 
 from metapt.hypergrad import SGD, Adam, Neumann, Params, Unroll
 from metapt.training.meta import MetaPretraining
+from metapt.training.meta_settings import MetaSettings
 from metapt.training.optimizers import OptimizerSpec
 from metapt.training.pretraining import Pretrainer
 from metapt.training.recorder import Recorder
-from metapt.training.settings import MetaSettings
 from metapt.training.streams import to_device
 
 from ...clock import Clock

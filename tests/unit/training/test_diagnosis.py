@@ -16,8 +16,8 @@ from metapt.errors import TrainingError
 from metapt.hypergrad import Diagnostics, Identity, Status, Unroll
 from metapt.training.diagnosis import Diagnosis, Trace, Verdict, _quarters
 from metapt.training.meta import MetaPretraining
+from metapt.training.meta_settings import MetaSettings
 from metapt.training.optimizers import OptimizerSpec
-from metapt.training.settings import MetaSettings
 
 from .problems import DTYPE, Line, Streams
 
@@ -101,7 +101,7 @@ def test_the_verdict_names_the_symptom(given: dict[str, Any], verdict: Verdict) 
     assert diagnosis.verdict is verdict, str(diagnosis)
 
 
-@pytest.mark.parametrize("iterations", [1, 2, 4, 19])
+@pytest.mark.parametrize("iterations", [1, 19])
 @pytest.mark.parametrize("stiffness", [0.5, 2.1])
 @pytest.mark.parametrize("meta_lr", [1e-7, 0.1, 2.05])
 def test_a_short_run_is_called_short_and_no_figure_of_it_alarms(

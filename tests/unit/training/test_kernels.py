@@ -13,8 +13,8 @@ from torch import Tensor
 
 from metapt.hypergrad import Identity, Neumann, Params, Pretrained
 from metapt.training.meta import MetaPretraining
+from metapt.training.meta_settings import MetaSettings
 from metapt.training.optimizers import OptimizerSpec
-from metapt.training.settings import MetaSettings
 
 from .problems import Batch, classification, draw
 

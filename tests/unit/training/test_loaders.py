@@ -1,22 +1,83 @@
-"""Loaders give minibatches without end, the same for the same seed, and go on from a saved state."""
+"""Minibatches and loaders: the order of a plain loop, the same for the same seed, and on from a saved state."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
-from torch import Tensor
-from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, TensorDataset
+from torch import Tensor, nn
+from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, RandomSampler, Sampler, Subset
+from torch.utils.data import TensorDataset as InMemory
+from torch.utils.data.distributed import DistributedSampler
 
-from metapt import LoaderBatches
+import metapt
+from metapt import LoaderBatches, MetaPretraining, MetaSettings, ModuleProblem, OptimizerSpec
 from metapt.errors import ConfigError
-from metapt.training import overlap
+from metapt.hypergrad import FittedHead, Identity
+from metapt.training.checkpoint import Checkpoint
 from metapt.training.loaders import moved
 from metapt.training.seeds import Seeded
 
-NUMBERS = TensorDataset(torch.arange(10))
-FT = {"train": [torch.zeros(1)], "validation": [torch.ones(1)]}
+from .kinds import refused, right
+
+X = torch.randn(400, 6, generator=torch.Generator().manual_seed(0))
+LABELS = (X[:, 0] > 0).float()
+META = {"w": torch.zeros(6)}
+
+
+class Examples(Dataset[Any]):
+    """Tensors in a class of the user."""
+
+    def __init__(self, x: Tensor, labels: Tensor) -> None:
+        self.x, self.labels = x, labels
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.x[index], self.labels[index]
+
+
+DATA = InMemory(X[:100], LABELS[:100])
+BATCH, REST = (X[:50], LABELS[:50]), (X[50:], LABELS[50:])
+SHARED = Examples(X, LABELS)
+
+
+def batches_of(train: Any, validation: Any, pretrain: Any = None, **how: Any) -> LoaderBatches:
+    pretrain = [(X, LABELS)] if pretrain is None else pretrain
+    return LoaderBatches(pretrain=pretrain, train=train, validation=validation, **how)
+
+
+def of_pt(loader: Any, **how: Any) -> LoaderBatches:
+    return batches_of([torch.zeros(1)], [torch.ones(1)], loader, **how)
+
+
+def arguments_of(
+    batches: LoaderBatches, *, encoder: nn.Module | None = None, loss: Callable[..., Tensor] | None = None, **how: Any
+) -> tuple[Any, ...]:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        problem = ModuleProblem(
+            encoder or nn.Linear(6, 4),
+            nn.Linear(4, 6),
+            nn.Linear(4, 1),
+            pretrain_loss=loss or pretrain_loss,
+            finetune_loss=lambda head, features, batch: (head(features) - 1).square().mean(),
+            encode=lambda encoder, batch: encoder(next(iter(batch.values())) if isinstance(batch, dict) else batch[0]),
+        )
+    settings = MetaSettings(**{"iterations": 8, "inverse": Identity(), "finetuning": FittedHead(l2=0.1)} | how)
+    return problem, batches, problem.pretrained, META, problem.head, settings
+
+
+def pretrain_loss(encoder: nn.Module, head: nn.Module, meta: Any, batch: Any) -> Tensor:
+    return ((head(encoder(batch[0])) - batch[0]).square() * meta["w"].exp()).mean()
+
+
+# Draws follow from the seed and the state
 
 
 class Noisy(Dataset[Tensor]):
@@ -29,20 +90,19 @@ class Noisy(Dataset[Tensor]):
         return index + torch.rand(())
 
 
-def loader(kind: str) -> DataLoader[Any]:
-    if kind == "generator":
-        return DataLoader(NUMBERS, 4, shuffle=True, generator=torch.Generator())
-    if kind == "replacement":
-        return DataLoader(NUMBERS, 4, sampler=RandomSampler(NUMBERS, replacement=True, generator=torch.Generator()))
-    if kind == "batch sampler":
-        return DataLoader(
-            NUMBERS, batch_sampler=BatchSampler(RandomSampler(NUMBERS, generator=torch.Generator()), 4, False)
-        )
-    if kind == "workers":
-        return DataLoader(Noisy(), 4, shuffle=True, num_workers=1)
-    if kind == "persistent":
-        return DataLoader(NUMBERS, 4, shuffle=True, num_workers=1, persistent_workers=True)
-    return DataLoader(Noisy(), 4, shuffle=True)
+NUMBERS = InMemory(torch.arange(10))
+DRAWING: dict[str, Callable[[], DataLoader[Any]]] = {
+    "generator": lambda: DataLoader(NUMBERS, 4, shuffle=True, generator=torch.Generator()),
+    "replacement": lambda: DataLoader(
+        NUMBERS, 4, sampler=RandomSampler(NUMBERS, replacement=True, generator=torch.Generator())
+    ),
+    "batch sampler": lambda: DataLoader(
+        NUMBERS, batch_sampler=BatchSampler(RandomSampler(NUMBERS, generator=torch.Generator()), 4, False)
+    ),
+    "noisy": lambda: DataLoader(Noisy(), 4, shuffle=True),
+    "workers": lambda: DataLoader(Noisy(), 4, shuffle=True, num_workers=1),
+    "persistent": lambda: DataLoader(NUMBERS, 4, shuffle=True, num_workers=1, persistent_workers=True),
+}
 
 
 def taken(batches: LoaderBatches, count: int) -> list[Any]:
@@ -56,9 +116,9 @@ def taken(batches: LoaderBatches, count: int) -> list[Any]:
     return found
 
 
-@pytest.mark.parametrize("kind", ["generator", "replacement", "batch sampler", "noisy", "workers", "persistent"])
+@pytest.mark.parametrize("kind", DRAWING)
 def test_minibatches_follow_from_the_seed_and_the_state(kind: str) -> None:
-    batches = LoaderBatches(pretrain=loader(kind), **FT)
+    batches = of_pt(DRAWING[kind]())
     torch.manual_seed(1)
     before = torch.get_rng_state()
     first = taken(batches, 4)
@@ -66,54 +126,39 @@ def test_minibatches_follow_from_the_seed_and_the_state(kind: str) -> None:
     rest = taken(batches, 5)
     assert torch.equal(torch.get_rng_state(), before)
     assert len({str(each) for each in first + rest}) == 18
-    again = LoaderBatches(pretrain=loader(kind), **FT)
+    again = of_pt(DRAWING[kind]())
     torch.rand(3)
     assert taken(again, 4) == first
-    other = LoaderBatches(pretrain=loader(kind), **FT)
+    other = of_pt(DRAWING[kind]())
     other.load_state_dict(state)
     assert taken(other, 5) == rest
-    assert taken(LoaderBatches(pretrain=loader(kind), **FT, seed=1), 4) != first
+    assert taken(of_pt(DRAWING[kind](), seed=1), 4) != first
 
 
 def test_what_a_data_set_draws_does_not_depend_on_the_order_of_its_examples() -> None:
-    class Drawn(Dataset[Tensor]):
-        def __len__(self) -> int:
-            return 10
-
+    class Drawn(Noisy):
         def __getitem__(self, index: int) -> Tensor:
-            return torch.stack([torch.tensor(index), torch.randint(10, ())])
+            return torch.stack([torch.tensor(index), torch.randint(6, ())])
 
-    given = DataLoader(Drawn(), 10, shuffle=True, generator=torch.Generator())
-    batches = LoaderBatches(pretrain=given, **FT)
+    batches = of_pt(DataLoader(Drawn(), 6, shuffle=True, generator=torch.Generator()))
     first = [batches.pretrain().batch[0] for _ in range(100)]
-    assert sum(int(index == draw) for index, draw in first) < 30
+    assert sum(int(index == draw) for index, draw in first) < 35
 
 
 def test_a_list_gives_the_same_minibatch_itself_so_that_it_is_encoded_once() -> None:
-    batches = LoaderBatches(pretrain=[0], **FT)
-    assert batches.train() is batches.train() is FT["train"][0]
-    on_device = LoaderBatches(pretrain=[0], train=[[torch.zeros(1)]], validation=[[torch.ones(1)]], device="meta")
+    given = [torch.zeros(1)]
+    batches = batches_of(given, [torch.ones(1)])
+    assert batches.train() is batches.train() is given[0]
+    on_device = batches_of([[torch.zeros(1)]], [[torch.ones(1)]], [0], device="meta")
     assert on_device.train() is on_device.train()
     assert on_device.validation() is on_device.validation()
 
 
 def test_a_loader_with_fewer_minibatches_than_the_run_had_is_refused() -> None:
-    batches = LoaderBatches(pretrain=DataLoader(NUMBERS, 2), **FT)
+    batches, fewer = of_pt(DataLoader(NUMBERS, 2)), of_pt(DataLoader(NUMBERS, 5))
     taken(batches, 4)
-    fewer = LoaderBatches(pretrain=DataLoader(NUMBERS, 5), **FT)
     with pytest.raises(ConfigError, match="had taken 4 minibatches of pretrain in a pass, and the loader gives fewer"):
         fewer.load_state_dict(batches.state_dict())
-
-
-@pytest.mark.parametrize("kind", [TensorDataset, list])
-def test_examples_are_looked_at_in_the_first_pass_only(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    looks: list[Any] = []
-    monkeypatch.setattr(overlap, "examples", lambda batch: looks.append(batch) or [])
-    train, validation = (DataLoader(kind(torch.arange(12.0)[:, None] + shift), 4) for shift in (0, 100))
-    batches = LoaderBatches(pretrain=[0], train=train, validation=validation)
-    for _ in range(20):
-        batches.train(), batches.validation()
-    assert len(looks) == (2 if kind is TensorDataset else 6)
 
 
 class Pair(NamedTuple):
@@ -127,3 +172,243 @@ def test_tensors_are_moved_wherever_a_minibatch_has_them() -> None:
     assert there["a"][0].device.type == there["b"].x.device.type == there["c"][0].device.type == "meta"
     assert there["b"].name == "name"
     assert there["c"][1] == 4
+
+
+# Orders of passes
+
+
+class Epochs:
+    """What is told the number of the pass."""
+
+    epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return 12
+
+
+class Ordered(Epochs, Sampler[int]):
+    """The numbers to 11, in an order that the number of the pass decides while it is given."""
+
+    def __iter__(self) -> Iterator[int]:
+        for place in range(12):
+            yield (place * 5 + self.epoch) % 12
+
+
+class OrderedBatches(Ordered):
+    def __iter__(self) -> Iterator[Any]:
+        numbers = list(super().__iter__())
+        yield from (numbers[:4], numbers[4:8], numbers[8:])
+
+
+class Shifted(Epochs, Dataset[int]):
+    def __getitem__(self, index: int) -> int:
+        return index + 100 * self.epoch
+
+
+class Stream(Epochs, IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        yield from torch.randperm(12, generator=torch.Generator().manual_seed(self.epoch)).tolist()
+
+
+class Own(Epochs):
+    """A loader that is none of torch's."""
+
+    def __iter__(self) -> Iterator[Tensor]:
+        yield from (torch.arange(12) + self.epoch).split(4)
+
+
+def with_sampler(sampler: Any) -> tuple[Any, Any]:
+    return DataLoader(range(24), 4, sampler=sampler), sampler
+
+
+LOADERS: dict[str, Callable[[], tuple[Any, Any]]] = {
+    "one of two": lambda: with_sampler(DistributedSampler(range(24), num_replicas=2, rank=1, shuffle=True)),
+    "sampler": lambda: with_sampler(Ordered()),
+    "batch sampler": lambda: (DataLoader(range(12), batch_sampler=(own := OrderedBatches())), own),
+    "in a batch sampler": lambda: (
+        DataLoader(range(12), batch_sampler=BatchSampler(own := Ordered(), 4, drop_last=False)),
+        own,
+    ),
+    "data set": lambda: (DataLoader(own := Shifted(), 4), own),
+    "in a subset": lambda: (DataLoader(Subset(own := Shifted(), range(12)), 4), own),
+    "stream": lambda: (DataLoader(own := Stream(), 4), own),
+    "own loader": lambda: (own := Own(), own),
+}
+EPOCHS = "`DistributedSampler`, and any sampler, data set or loader with `set_epoch`"
+
+
+def plain_loop(kind: str, passes: int) -> list[Tensor]:
+    loader, counted = LOADERS[kind]()
+    found = []
+    for number in range(passes):
+        counted.set_epoch(number)
+        found += list(loader)
+    return found
+
+
+@pytest.mark.parametrize("hypergradients", [0, 2])
+@pytest.mark.parametrize("kind", LOADERS)
+@right(EPOCHS)
+def test_orders_of_passes(kind: str, hypergradients: int) -> tuple[Any, Any]:
+    batches, found = of_pt(LOADERS[kind]()[0]), []
+    for _ in range(12):
+        found.append(batches.pretrain().batch)
+        for _ in range(hypergradients):
+            batches.hypergradient()
+    return found, plain_loop(kind, 4)
+
+
+@pytest.mark.parametrize("taken", [0, 3, 7])
+@pytest.mark.parametrize("kind", LOADERS)
+@right(EPOCHS)
+def test_orders_of_the_passes_of_a_resumed_run(kind: str, taken: int) -> tuple[Any, Any]:
+    before, after = of_pt(LOADERS[kind]()[0]), of_pt(LOADERS[kind]()[0])
+    for _ in range(taken):
+        before.pretrain()
+    after.load_state_dict(before.state_dict())
+    return [after.pretrain().batch for _ in range(12 - taken)], plain_loop(kind, 4)[taken:]
+
+
+# What is no loader
+
+PAIR = "`train=(x, y)`, for any of the loaders", "tuple of tensors", "[(x, y)]"
+SET = "`train=dataset`", "data set", "single examples", "DataLoader(dataset, batch_size=...)"
+ONE = "`train=x`: a tensor, an array, a mapping, a graph", "one minibatch", "[minibatch]", "DataLoader"
+NONE = "`train=DataLoader` (the class), a function", "minibatches of train", "legal", "DataLoader"
+ONCE = "an iterator, a generator", "only once", "DataLoader", "list"
+EMPTY = "a loader without a minibatch", "loader of train", "no minibatch"
+SINGLE = "`DataLoader(dataset, batch_size=None)` of single examples", "batch_size=None", "single"
+GRAPH = SimpleNamespace(x=X, to=lambda device: None)
+NO_LOADER: list[tuple[tuple[str, ...], list[Any]]] = [
+    (PAIR, [(X, LABELS), (X,), (X, (LABELS, LABELS))]),
+    (("`train=[x, y]`", "list of unlike tensors", "[(x, y)]"), [[X, LABELS]]),
+    (ONE, [X, X.numpy(), {"x": X}, "train", GRAPH]),
+    (SET, [DATA, SHARED, Subset(SHARED, range(9)), Stream()]),
+    (SINGLE, [DataLoader(DATA, batch_size=None)]),
+    (NONE, [DataLoader, lambda: [BATCH], 3, None]),
+    (ONCE, [iter([BATCH]), (batch for batch in [BATCH])]),
+    (EMPTY, [[], DataLoader(DATA, 200, drop_last=True)]),
+]
+
+
+@pytest.mark.parametrize(("refuses", "given"), [(refused(*row), each) for row, given in NO_LOADER for each in given])
+def test_what_is_no_loader_is_refused(refuses: Callable[..., Any], given: Any) -> None:
+    refuses(lambda: batches_of(given, [BATCH]).train())()
+
+
+@pytest.mark.parametrize("name", ["pretrain", "validation", "hypergradient"])
+@refused(*PAIR)
+def test_each_loader_is_looked_at(name: str) -> None:
+    LoaderBatches(**{"pretrain": [BATCH], "train": [BATCH], "validation": [BATCH]} | {name: BATCH})
+
+
+@refused("`train=[x]`, without `encode`", "is a tensor", "first example", "encode=")
+def test_a_minibatch_that_is_a_tensor() -> None:
+    losses = {"pretrain_loss": pretrain_loss, "finetune_loss": lambda head, features, _: head(features).mean()}
+    problem = ModuleProblem(nn.Linear(6, 4), nn.Linear(4, 6), nn.Linear(4, 1), **losses)
+    batches = batches_of([X[:50]], [X[50:]])
+    metapt.check(problem, batches, problem.pretrained, META, problem.head, MetaSettings(2))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        [0],
+        [X],
+        [X, X + 1],
+        [BATCH, BATCH],
+        (BATCH, BATCH),
+        [{"x": X}],
+        [np.zeros(3)],
+        DataLoader([BATCH], batch_size=None),
+        DataLoader(InMemory(X[None], LABELS[None]), batch_size=None),
+        Own(),
+    ],
+)
+def test_what_is_a_loader(given: Any) -> None:
+    assert batches_of(given, [1], given).train() is not None
+
+
+# Errors in a loss
+
+
+def normed() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4))
+
+
+LAST = "a last minibatch of one example, with BatchNorm"
+
+
+@pytest.mark.parametrize("reuse", [False, True])
+@pytest.mark.parametrize("form", ["loader", "list"])
+@refused(LAST, "BatchNorm", "minibatch 3 of pass 1", "`pretrain`", "[1, 6]", "drop_last=True")
+def test_a_pass_that_ends_with_one_example(form: str, reuse: bool) -> None:
+    data = InMemory(X[:21], LABELS[:21])
+    loader = DataLoader(data, 10) if form == "loader" else list(zip(X[:21].split(10), LABELS[:21].split(10)))  # noqa: B905
+    MetaPretraining(*arguments_of(batches_of([BATCH], [REST], loader), encoder=normed(), reuse_gradient=reuse)).run()
+
+
+@refused(LAST, "BatchNorm", "minibatch 2 of pass 1", "`hypergradient`", "drop_last=True")
+def test_a_pass_of_hypergradients_that_ends_with_one_example() -> None:
+    batches = batches_of([BATCH], [REST], hypergradient=DataLoader(InMemory(X[:11]), 10))
+    MetaPretraining(*arguments_of(batches, encoder=normed())).run()
+
+
+@refused(LAST, "BatchNorm", "minibatch 3 of pass 2", "`pretrain`", "drop_last=True")
+def test_a_pass_of_a_plain_resumed_run_that_ends_with_one_example(tmp_path: Any) -> None:
+    for count, rows in ((4, 30), (9, 21)):
+        batches = of_pt(DataLoader(InMemory(X[:rows]), 10))
+        problem, *_ = arguments_of(batches, encoder=normed())
+        pretrainer = metapt.Pretrainer(problem, batches, problem.pretrained, OptimizerSpec())
+        pretrainer.run(META, count, checkpoint=Checkpoint(tmp_path / "checkpoint", "run"))
+
+
+def noted(error: type[Exception], call: Callable[[], object]) -> tuple[Any, str]:
+    """Return an error with the one note that it has."""
+    with pytest.raises(error) as found:
+        call()
+    (note,) = found.value.__notes__
+    return found, note
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyError, RuntimeError, ZeroDivisionError])
+def test_an_error_of_a_loss_keeps_its_type_and_says_where_it_comes_from(error: type[Exception]) -> None:
+    def loss(encoder: nn.Module, head: nn.Module, meta: Any, batch: Any) -> Tensor:
+        if len(batch[0]) < 10:
+            raise error("the user's")
+        return pretrain_loss(encoder, head, meta, batch)
+
+    batches = batches_of([BATCH], [REST], DataLoader(InMemory(X[:24], LABELS[:24]), 10))
+    found, note = noted(error, MetaPretraining(*arguments_of(batches, loss=loss)).run)
+    assert "the user's" in str(found.value)
+    assert found.traceback[-1].name == "loss"
+    for words in ("minibatch 3 of pass 1 of the loader `pretrain`", "[4, 6] and [4]", "4 of 10", "drop_last=True"):
+        assert words in note
+
+
+def test_an_error_in_fine_tuning_says_which_minibatches_were_in_use() -> None:
+    arguments = arguments_of(batches_of([BATCH], [(X[50:, :5], LABELS[50:])]))
+    for call in (lambda: metapt.check(*arguments), lambda: MetaPretraining(*arguments).run()):
+        found, note = noted(RuntimeError, call)
+        assert "cannot be multiplied" in str(found.value)
+        for words in ("loader `train` ([50, 6]", "loader `validation` ([350, 5]", "loader `hypergradient`"):
+            assert words in note
+
+
+def test_an_error_of_a_data_set_says_which_loader_it_comes_from() -> None:
+    class Broken(Examples):
+        def __getitem__(self, index: int) -> Any:
+            return super().__getitem__(index)[:1] if index < 15 else {}["x"]
+
+    batches = batches_of([BATCH], [REST], DataLoader(Broken(X, LABELS), 10))
+    _, note = noted(KeyError, MetaPretraining(*arguments_of(batches)).run)
+    assert "failed to give minibatch 2 of pass 1 of the loader `" in note
+
+
+def test_a_sentence_of_ours_has_no_note() -> None:
+    with pytest.raises(ConfigError) as found:
+        MetaPretraining(*arguments_of(batches_of([], [BATCH]))).run()
+    assert not hasattr(found.value, "__notes__")

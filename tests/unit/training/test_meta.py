@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from metapt.errors import ConfigError, TrainingError
-from metapt.hypergrad import SGD, Adam, FittedHead, Identity, Neumann, Params, Pretrained, Unroll
+from metapt.errors import TrainingError
+from metapt.hypergrad import SGD, Adam, Identity, Neumann, Params, Pretrained, Unroll
 from metapt.training.checkpoint import Checkpoint
 from metapt.training.meta import MetaPretraining
+from metapt.training.meta_settings import MetaSettings
 from metapt.training.optimizers import OptimizerSpec
 from metapt.training.pretraining import Pretrainer
 from metapt.training.recorder import Recorder
-from metapt.training.settings import MetaSettings
 
 from .problems import (
     DTYPE,
@@ -364,53 +364,6 @@ def test_hypergradients_are_taken_on_the_minibatches_that_are_theirs() -> None:
         torch.testing.assert_close(value - loop.meta[name], gradient, rtol=1e-8, atol=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("changes", "sentence"),
-    [
-        ({"iterations": 0}, "iterations is 0; legal: 1 or more"),
-        ({"pretrain_steps": 0}, "pretrain_steps is 0; legal: 1 or more"),
-        ({"warmup": -1}, "warmup is -1; legal: 0 or more"),
-        ({"warmup": 6}, "warmup is 6 of 6 iterations, so that the meta-parameters would never be learned"),
-        ({"head_steps_between_updates": -1}, "head_steps_between_updates is -1; legal: 0 or more"),
-        ({"accumulate": 0}, "accumulate is 0; legal: 1 or more"),
-        ({"max_skipped": 0}, "max_skipped is 0; legal: 1 or more"),
-        ({"clip_norm": 0.0}, "clip_norm is 0.0; legal: a positive number"),
-        ({"average_decay": 1.0}, "average_decay is 1.0; legal: between 0 and 1"),
-        ({"explosion_factor": 1.0}, "explosion_factor is 1.0; legal: more than 1"),
-        (
-            {"finetuning": FittedHead(), "head_steps_between_updates": 1},
-            "a FittedHead, has no optimizer for steps of the head",
-        ),
-        (
-            {"finetuning": lambda *arguments: None},
-            "a function, has no attribute minibatches and no optimizer and no uses_head",
-        ),
-    ],
-)
-def test_settings_that_make_no_sense_are_refused(changes: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(ConfigError, match=sentence):
-        settings(**changes)
-
-
-@pytest.mark.parametrize(
-    ("part", "values", "sentence"),
-    [
-        ("encoder", {}, "the encoder has no parameters"),
-        ("meta", {}, "the set of meta-parameters has no parameters"),
-        ("meta", {"w": torch.zeros(0)}, "the set of meta-parameters has no parameters"),
-        ("meta", {"w": torch.arange(3)}, "'w' of the set of meta-parameters is of type torch.int64"),
-        ("head", {"b": torch.tensor([torch.nan])}, "'b' of the FT head has values that are not finite"),
-        ("pt_head", {"h": torch.tensor([torch.inf])}, "'h' of the PT head has values"),
-    ],
-)
-def test_parameters_that_cannot_be_trained_are_refused(part: str, values: Params, sentence: str) -> None:
-    problem = Classifier()
-    given = {"encoder": problem.pretrained.encoder, "pt_head": problem.pretrained.head, "head": problem.head}
-    encoder, pt_head, head, meta = (given | {"meta": problem.meta, part: values}).values()
-    with pytest.raises(ConfigError, match=sentence):
-        MetaPretraining(problem, Streams(classification), Pretrained(encoder, pt_head), meta, head, settings())
-
-
 def line(targets: dict[int, float], iterations: int = 30, **changes: Any) -> MetaPretraining:
     """phi <- phi - 0.1 (phi - target) from 3, the target 1 but in the validation minibatches that are named."""
 
@@ -443,14 +396,8 @@ def test_a_bad_hypergradient_is_skipped_counted_and_reported(value: float, sympt
 @pytest.mark.parametrize(
     ("value", "advice"),
     [
-        (
-            torch.nan,
-            r"was not finite \(norm nan\), as the FT validation loss was nan\. Look for NaN in the FT validation",
-        ),
-        (
-            -1e9,
-            "was exploding .*changing wildly: lower the learning rate of the meta-parameters, or use an optimiser",
-        ),
+        (torch.nan, r"was not finite \(norm nan\), as the FT validation loss was nan\. Look for NaN in the FT valid"),
+        (-1e9, "was exploding .*changing wildly: lower the learning rate of the meta-parameters, or use an optim"),
     ],
 )
 def test_too_many_bad_hypergradients_in_a_row_stop_the_run_with_advice(value: float, advice: str) -> None:

@@ -1,17 +1,20 @@
-"""NaN and infinity, wherever they enter: counted, logged, not applied, and the run goes on well."""
+"""Numbers that are not finite, and runs that do not learn: not applied, counted, named, and the run goes on well."""
 
 from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
+import metapt
 from metapt.errors import TrainingError
 from metapt.hypergrad import (
     SGD,
@@ -26,10 +29,12 @@ from metapt.hypergrad import (
     Unroll,
 )
 from metapt.training import meta as meta_module
+from metapt.training.diagnosis import Diagnosis
 from metapt.training.meta import MetaPretraining
+from metapt.training.meta_settings import MetaSettings
 from metapt.training.optimizers import OptimizerSpec
-from metapt.training.settings import MetaSettings
 
+from .kinds import heard, refused, warned
 from .problems import Batch, OwnStreams, Regressed, classification, same
 
 BAD = 2  # the iteration whose minibatch is not finite
@@ -53,12 +58,12 @@ SETS = ("train", "validation", "hypergradient")
 NO_MINIBATCH = ("no step", "train")
 
 
-def with_bad(counts: dict[str, int], value: float) -> OwnStreams:
-    """Batches of which the given one of each set has one bad number."""
+def with_bad(counts: dict[str, Any], value: float) -> OwnStreams:
+    """Batches of which the given one, or ones, of each set have one bad number."""
 
     def made(name: str, count: int, generator: torch.Generator) -> Batch:
         batch = classification(name, count, generator)
-        if counts.get(name) == count:
+        if count in (bad if isinstance(bad := counts.get(name), tuple) else (bad,)):
             batch.inputs[1, 2] = value
         return batch
 
@@ -109,7 +114,7 @@ def goes_on_well(loop: MetaPretraining, before: Any) -> None:
     ("inverse", "finetuning", "value"),
     [
         *(("Neumann", name, math.nan) for name in FINETUNINGS),
-        *((name, "head", math.nan) for name in ("identity", "CG", "dense")),
+        *((name, "head", math.nan) for name in ("CG", "dense")),
         ("damped CG", "head", math.inf),
     ],
 )
@@ -227,24 +232,9 @@ def test_a_pt_loss_that_is_not_finite_is_named_before_all_that_it_spoils(caplog:
 
 
 def test_advice_is_logged_once_for_skipped_updates_in_a_row(caplog: pytest.LogCaptureFixture) -> None:
-    def made(name: str, count: int, generator: torch.Generator) -> Batch:
-        batch = classification(name, count, generator)
-        if name == "validation" and count in (2, 3, 5):
-            batch.inputs[0] = math.nan
-        return batch
-
-    loop_of(OwnStreams(made), finetuning=Unroll(1), iterations=7).run()
+    loop_of(with_bad({"validation": (2, 3, 5)}, math.nan), finetuning=Unroll(1), iterations=7).run()
     assert caplog.text.count("is not applied") == 3
     assert caplog.text.count("Look for NaN in the FT validation minibatches") == 2
-
-
-@pytest.mark.parametrize("step_size", [100.0, 1e200])
-def test_a_series_that_overflows_is_told_from_ft_that_diverges(step_size: float) -> None:
-    loop = loop_of(with_bad({}, 0.0), inverse=Neumann(200, step_size), finetuning=Unroll(1), iterations=12)
-    with pytest.raises(TrainingError, match=r"was not finite .*The series diverged: lower step_size") as error:
-        loop.run()
-    assert "FT learning rate" not in str(error.value)
-    assert "times the series diverged: lower step_size" in str(loop.trace.diagnosis(loop.guard.skipped))
 
 
 class Marked(Regressed):
@@ -263,3 +253,258 @@ def test_an_ft_loss_that_is_not_finite_is_seen_where_no_derivative_shows_it(fine
     before = unchanged_by_the_bad_update(loop)
     assert loop.trace.state_dict()["statuses"]["FT not finite"] == 1
     goes_on_well(loop, before)
+
+
+# What a user reads
+
+FITTED = FittedHead(l2=0.01, tolerance=1e-3)
+SOLVERS = {"three steps": Unroll(3), "no step": Unroll(0), "fitted": FITTED, "ridge": RidgeHead(0.1)}
+Arguments = tuple[Any, ...]
+
+
+def pretrain_loss(encoder: nn.Module, head: nn.Module, meta: Params, batch: Any) -> Tensor:
+    x, y = batch
+    return F.mse_loss(head(encoder(x * torch.exp(meta["scale"]))), y)
+
+
+def finetune_loss(head: nn.Module, features: Tensor, batch: Any) -> Tensor:
+    return F.binary_cross_entropy_with_logits(head(features).squeeze(1), batch[1])
+
+
+def squared(head: nn.Module, features: Tensor, batch: Any) -> Tensor:
+    return head(features).square().mean()
+
+
+class Own(metapt.ModuleProblem):
+    """A problem with labels for a ridge head."""
+
+    def targets(self, batch: Any) -> Tensor:
+        labels: Tensor = batch[1]
+        return labels[:, None]
+
+
+def brought(
+    bad: str = "",
+    number: int = 0,
+    value: float = math.nan,
+    lr: float = 0.05,
+    meta_lr: float = 0.05,
+    optimizer: str = "Adam",
+    functions: dict[str, Any] | None = None,
+    **settings: Any,
+) -> Arguments:
+    """Return the arguments of `MetaPretraining`, with a number in minibatch `number` of the set `bad`, as "train x"."""
+    torch.manual_seed(0)
+    data = {name: [(x, (x.sum(1) > 0).float())] for name, x in zip(SETS[:2], torch.randn(2, 16, 4), strict=True)}
+    data["pretrain"] = [(x, x @ torch.ones(4, 4).tril()) for x in torch.randn(10, 16, 4)]
+    if bad:
+        name, part = bad.split()
+        data[name][number]["xy".index(part)][3] = value
+    encoder, head, finetune_head = nn.Sequential(nn.Linear(4, 3), nn.Tanh()), nn.Linear(3, 4), nn.Linear(3, 1)
+    losses = {"pretrain_loss": pretrain_loss, "finetune_loss": finetune_loss}
+    problem = Own(encoder, head, finetune_head, **losses | (functions or {}))
+    made = MetaSettings(
+        **{"iterations": 40, "inverse": Neumann(2, 0.05), "finetuning": FITTED} | settings,
+        pretrain_optimizer=OptimizerSpec(optimizer, {"lr": lr}),
+        meta_optimizer=OptimizerSpec("Adam", {"lr": meta_lr}),
+    )
+    return problem, metapt.LoaderBatches(**data), problem.pretrained, {"scale": torch.zeros(4)}, problem.head, made
+
+
+def run(**given: Any) -> Diagnosis:
+    return MetaPretraining(*brought(**given)).run()
+
+
+def check(**given: Any) -> None:
+    metapt.check(*brought(**given))
+
+
+def of_pt(loss: Callable[..., Tensor]) -> dict[str, Any]:
+    """Return what replaces the PT loss by itself and a loss of the same arguments."""
+    return {"pretrain_loss": lambda *given: pretrain_loss(*given) + loss(*given)}
+
+
+def logarithm(encoder: nn.Module, head: Any, meta: Params, batch: Any) -> Tensor:
+    return 0.1 * torch.log(0.7 - head.weight.abs().max())
+
+
+def no_logarithm(encoder: nn.Module, head: Any, meta: Params, batch: Any) -> Tensor:
+    return torch.log(-head.weight.square().sum())
+
+
+def root(encoder: nn.Module, head: nn.Module, meta: Params, batch: Any) -> Tensor:
+    return meta["scale"].square().sum().sqrt() * sum(value.square().sum() for value in encoder.parameters())
+
+
+PT_NAN, LONG = "a PT minibatch with NaN, a PT loss that becomes NaN or infinite", {"iterations": 4000, "warmup": 3000}
+STEP_5 = PT_NAN, "PT loss at PT step 5 is nan", "PT minibatches", "PT learning rate"
+FT_NAN = "an FT minibatch with NaN in inputs or labels, an FT loss that is NaN"
+TEN = FT_NAN, "10 hypergradients in a row", "look for NaN in the FT"
+TRAIN, ZERO_STEPS = "as the FT training loss was nan.", "as the FT training loss after 0 of 3 FT steps was nan."
+DIVERGED = FT_NAN, "FT training loss after 1 of 3 FT steps was", "lower the FT learning rate"
+CHECKED, ITSELF = "numbers that are not finite, in `metapt.check`", "not finite itself"
+Named = tuple[tuple[str, ...], dict[str, Any]]
+RUNS: list[Named] = [
+    *((STEP_5, {"bad": "pretrain x", "number": 4, "pretrain_steps": steps, **LONG}) for steps in (1, 7)),
+    (STEP_5, {"bad": "pretrain x", "number": 4, "pretrain_steps": 2, "reuse_gradient": True, **LONG}),
+    ((PT_NAN, "PT loss at PT step", "is nan", "a logarithm"), {"functions": of_pt(logarithm), **LONG}),
+    ((PT_NAN, "PT loss at PT step", "is inf", "PT learning rate"), {"lr": 1e6, "optimizer": "SGD", **LONG}),
+    *(
+        ((*TEN, "as the FT validation loss was nan."), {"bad": f"validation {part}", "finetuning": solver})
+        for part in "xy"
+        for solver in SOLVERS.values()
+    ),
+    *(
+        ((*TEN, TRAIN), {"bad": f"train {part}", "finetuning": solver})
+        for part, solver in (("x", FITTED), ("y", RidgeHead(0.1)), ("x", replace(FITTED, cross_fit=True)))
+    ),
+    ((*TEN, ZERO_STEPS), {"bad": "train x", "finetuning": Unroll(3)}),
+    ((*TEN, ZERO_STEPS), {"bad": "train y", "finetuning": Unroll(3, network=True)}),
+    *((DIVERGED, {"functions": {"finetune_loss": squared}, "finetuning": Unroll(3, SGD(lr))}) for lr in (1e12, 1e30)),
+    (
+        (
+            "learning rates of the meta-parameters that are far too large",
+            "the PT loss at PT step",
+            "or that of the meta-parameters, whose norm is 2e+06",
+        ),
+        {"meta_lr": 1e6, "iterations": 60},
+    ),
+]
+CHECKS: list[Named] = [
+    *(
+        ((CHECKED, "the PT loss is not finite", "first PT minibatch", ITSELF), {"bad": "pretrain y", "value": value})
+        for value in (math.nan, -math.inf)
+    ),
+    (
+        (CHECKED, "the PT loss is not finite (nan)", "whose own numbers are finite", "a logarithm"),
+        {"functions": of_pt(no_logarithm)},
+    ),
+    ((CHECKED, "features (encode) are not finite", "FT validation minibatch", ITSELF), {"bad": "validation x"}),
+    ((CHECKED, "the FT loss is not finite", "FT validation minibatch", ITSELF), {"bad": "validation y"}),
+    *(
+        (
+            (CHECKED, "not finite", "FT training minibatch", ITSELF),
+            {"bad": f"train {part}", "finetuning": SOLVERS[solver]},
+        )
+        for part, solver in (("x", "three steps"), ("y", "fitted"))
+    ),
+    (
+        (CHECKED, "hypergradient is not finite", "FT training loss after 1 of 3 FT steps", "FT learning rate"),
+        {"functions": {"finetune_loss": squared}, "finetuning": Unroll(3, SGD(1e30))},
+    ),
+    ((CHECKED, "hypergradient is not finite", "a derivative of the PT loss", "root of 0"), {"functions": of_pt(root)}),
+]
+
+
+@pytest.mark.parametrize(("refuses", "given"), [(refused(*row), given) for row, given in RUNS])
+def test_a_run_names_what_was_not_finite_first(refuses: Callable[..., Any], given: dict[str, Any]) -> None:
+    refuses(run)(**given)
+
+
+@pytest.mark.parametrize(("refuses", "given"), [(refused(*row), given) for row, given in CHECKS])
+def test_check_names_what_is_not_finite_and_calls_it_not_right(
+    refuses: Callable[..., Any], given: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    refuses(check)(**given)
+    assert "nan" not in capsys.readouterr().out
+
+
+@refused(PT_NAN, "PT loss at step 5 is nan", "PT minibatches", "PT learning rate")
+def test_plain_pt_stops_at_a_minibatch_with_nan() -> None:
+    problem, batches, start, meta, *_ = brought("pretrain y", 4)
+    metapt.Pretrainer(problem, batches, start, OptimizerSpec("Adam")).run(meta, 100_000)
+
+
+@warned(
+    "a PT minibatch with NaN that only a hypergradient uses",
+    "hypergradient at iteration 0 is not applied",
+    "PT loss on the PT minibatch was nan",
+    "NaN in the PT minibatches",
+)
+def test_a_pt_minibatch_of_a_hypergradient_with_nan_is_named() -> None:
+    problem, batches, *rest = brought(iterations=3)
+    batches.hypergradient = brought("pretrain x")[1].pretrain  # type: ignore[method-assign]
+    MetaPretraining(problem, batches, *rest).run()
+
+
+@pytest.mark.parametrize("solver", ["no step", "fitted", "ridge"])
+def test_no_advice_on_a_learning_rate_that_is_not_there(solver: str) -> None:
+    with pytest.raises(TrainingError) as error:
+        run(bad="validation x", finetuning=SOLVERS[solver])
+    assert "learning rate" not in str(error.value)
+
+
+@pytest.mark.parametrize("step_size", [100.0, 1e200])
+def test_a_series_that_overflows_is_told_from_ft_that_diverges(step_size: float) -> None:
+    loop = loop_of(with_bad({}, 0.0), inverse=Neumann(200, step_size), finetuning=Unroll(1), iterations=12)
+    with pytest.raises(TrainingError, match=r"was not finite .*The series diverged: lower step_size") as error:
+        loop.run()
+    assert "FT learning rate" not in str(error.value)
+    assert "times the series diverged: lower step_size" in str(loop.trace.diagnosis(loop.guard.skipped))
+
+
+def rounded(function: Callable[[Tensor], Tensor]) -> dict[str, Any]:
+    return {"functions": {"encode": lambda encoder, batch: function(encoder(batch[0]))}}
+
+
+def signed(function: Callable[[Tensor], Tensor]) -> dict[str, Any]:
+    def loss(encoder: nn.Module, head: nn.Module, meta: Params, batch: Any) -> Tensor:
+        return F.mse_loss(head(encoder(batch[0] * function(meta["scale"] + 0.5))), batch[1])
+
+    return {"functions": {"pretrain_loss": loss}}
+
+
+OF_FT, OF_PT = "FT validation loss has derivative 0 w.r.t. the encoder", "derivative 0 w.r.t. the meta-parameters"
+ZERO = {
+    words: warned(
+        "round, sign, argmax, a comparison or detach",
+        "hypergradients were exactly 0",
+        "40 times exactly 0",
+        words,
+        "round, sign",
+    )
+    for words in (OF_FT, OF_PT)
+}
+STEPS: list[tuple[str, dict[str, Any]]] = [
+    (OF_FT, rounded(torch.round)),
+    (OF_FT, rounded(lambda x: (x > 0) + 0 * x)),
+    (OF_PT, signed(torch.sign)),
+    (OF_PT, signed(lambda x: x.clamp(max=0.1))),
+]
+
+
+@pytest.mark.parametrize(("words", "given"), STEPS, ids=["round", ">", "sign", "max"])
+def test_a_step_function_is_named(words: str, given: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    ZERO[words](run)(**given)
+    check(**given)
+    (wrong,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("wrong: ")]
+    assert "exactly 0" in wrong
+    assert words in wrong
+
+
+UNSOLVED = "an inverse or a fitted FT head with too few steps", "not solved as asked"
+
+
+@pytest.mark.parametrize(
+    ("warns", "given"),
+    [
+        (
+            warned(*UNSOLVED, "Of 40 hypergradients: 40 times", "raise max_steps", "damping"),
+            {"inverse": ConjugateGradient(max_steps=1)},
+        ),
+        (
+            warned(*UNSOLVED, "40 times FT not fitted", "raise its max_steps", "l2"),
+            {"finetuning": FittedHead(0.01, max_steps=1)},
+        ),
+    ],
+    ids=["inverse", "head"],
+)
+def test_what_is_short_of_its_tolerance_is_not_all_well(warns: Callable[..., Any], given: dict[str, Any]) -> None:
+    warns(run)(**given)
+
+
+def test_a_run_of_a_few_iterations_is_too_short_to_tell() -> None:
+    with heard() as messages:
+        diagnosis = run(iterations=3)
+    assert not messages
+    assert str(diagnosis).startswith("Diagnosis: the run is too short to tell")

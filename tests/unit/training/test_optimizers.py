@@ -1,29 +1,38 @@
-"""Optimisers by name: torch's own, with settings per group and schedules; what can't work is refused."""
+"""Optimisers, schedules, solvers and recorders: torch's own by name; what can't work is refused."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
+import numpy as np
 import pytest
 import torch
+from torch import Tensor, nn
 from torch.optim.lr_scheduler import (
     CosineAnnealingLR,
+    ExponentialLR,
     LambdaLR,
     LinearLR,
     LRScheduler,
+    MultiStepLR,
     OneCycleLR,
     ReduceLROnPlateau,
     SequentialLR,
 )
 
+from metapt import MetaSettings, OptimizerSpec, Pretrainer, Recorder
 from metapt.errors import ConfigError
+from metapt.hypergrad import SGD, Adam, FittedHead, Neumann, Unroll
 from metapt.method import Optimizer
 from metapt.training.checkpoint import Checkpoint
-from metapt.training.optimizers import OptimizerSpec
+
+from .kinds import refused, right
+from .small_runs import SETTINGS, Batches, Table, made, pretrain, problem, resumed, run, spec
 
 
 def params() -> dict[str, torch.Tensor]:
@@ -40,8 +49,8 @@ def test_an_optimiser_of_torch_by_name_takes_torchs_steps(name: str) -> None:
             sum((value - 3).square().sum() for value in values.values()).backward()
             optimizer.step()
     assert all(torch.equal(ours[key], theirs[key]) for key in ours)
-    for left, right in zip(*(each.state_dict()["state"].values() for each in pair), strict=True):
-        assert all(torch.equal(torch.as_tensor(left[key]), torch.as_tensor(right[key])) for key in right)
+    for mine, others in zip(*(each.state_dict()["state"].values() for each in pair), strict=True):
+        assert all(torch.equal(torch.as_tensor(mine[key]), torch.as_tensor(others[key])) for key in others)
     assert not torch.equal(ours["scale"], torch.ones(2, 2))
 
 
@@ -58,27 +67,6 @@ def test_a_group_has_its_own_settings_and_a_parameter_belongs_to_the_first_patte
         "conv.weight": (0.1, 0.9),
         "scale": (0.1, 0.5),
     }
-
-
-@pytest.mark.parametrize(
-    ("given", "sentence"),
-    [
-        (("Adan",), "the optimiser 'Adan' is no optimiser of torch.optim; legal: ASGD, Adadelta, .*, SGD$"),
-        (("Optimizer",), "'Optimizer' is no optimiser"),
-        (("lr_scheduler",), "'lr_scheduler' is no optimiser"),
-        (("LBFGS",), r"'LBFGS' needs its loss again within each step \(a closure\); legal: (?!.*LBFGS)"),
-        (("SparseAdam",), "'SparseAdam' takes sparse gradients only"),
-        (("SGD", {"betas": (0.9, 0.99)}), "the optimiser SGD can't be made with .*betas"),
-        (("SGD", {"lr": -1.0}), "Invalid learning rate: -1.0"),
-        (("SGD", {}, {"bias": {"lr": 1.0}}), "optimiser group 'bias' matches no .*conv.weight, conv.bias, scale"),
-        (("SGD", {}, {"*": {}, "scale": {}}), "'scale' matches no parameter that the groups before it leave"),
-        (("SGD", {}, {"scale": {"learning_rate": 1.0}}), "can't be made with .*learning_rate"),
-        (("SGD", {}, {"scale": {"lr": -2.0}}), "Invalid learning rate: -2.0"),
-    ],
-)
-def test_what_cannot_work_is_refused_with_a_sentence(given: tuple[Any, ...], sentence: str) -> None:
-    with pytest.raises(ConfigError, match=sentence):
-        OptimizerSpec(*given).build(params())
 
 
 @pytest.mark.slow
@@ -141,7 +129,198 @@ def test_learning_rates_follow_their_schedule_and_go_on_from_a_checkpoint(name: 
     assert weight.item() == pytest.approx(-sum(expected))
 
 
-def test_a_schedule_that_waits_for_a_metric_is_refused() -> None:
-    for schedule, kind in ((ReduceLROnPlateau, "ReduceLROnPlateau"), (lambda optimizer: None, "NoneType")):
-        with pytest.raises(ConfigError, match=f"schedule returns a {kind}; legal: a function that takes the optim"):
-            OptimizerSpec(schedule=schedule).stepper(params())
+# Numbers of NumPy and torch
+
+NUMPY = {
+    "float32": spec(lr=np.float32(0.01)),
+    "array": spec(lr=np.array(0.01)),
+    "in a group": OptimizerSpec("SGD", {}, {"*.bias": {"lr": np.float64(0.1)}}),
+    "betas": spec("AdamW", betas=np.array([0.8, 0.99]), weight_decay=np.float64(0.1)),
+    "tuple": spec("Adam", betas=tuple(np.linspace(0.8, 0.9, 2)), amsgrad=np.bool_(True)),
+    "cosine": spec(schedule=lambda made: CosineAnnealingLR(made, np.int64(20), eta_min=np.float64(0.01))),
+    "milestones": spec(schedule=lambda made: MultiStepLR(made, np.array([2, 5, 8]), gamma=np.float64(0.5))),
+    "function": spec(schedule=lambda made: LambdaLR(made, lambda step: np.interp(step, [0, 9], [1.0, 0.1]))),
+    "cycle": spec(momentum=0.9, schedule=lambda made: OneCycleLR(made, np.float64(0.1), total_steps=40)),
+    "sequence": spec(
+        schedule=lambda made: SequentialLR(
+            made, [ExponentialLR(made, np.float64(0.9)), ExponentialLR(made, 0.5)], milestones=[np.int64(5)]
+        )
+    ),
+    "of a user": spec(schedule=lambda made: Table(made, {np.int64(3): [np.float64(0.1)]})),
+}
+NUMBERS, RATE = "NumPy numbers in an `OptimizerSpec`", "A learning rate that is a tensor, with a schedule or groups"
+
+
+@pytest.mark.parametrize("name", NUMPY)
+@pytest.mark.filterwarnings("ignore:.*EPOCH_DEPRECATION|The epoch parameter:UserWarning")
+@right(NUMBERS, 0)
+def test_a_run_with_numpy_numbers_goes_on(name: str, tmp_path: Path) -> tuple[Any, Any]:
+    return resumed(tmp_path / "run", replace(SETTINGS, pretrain_optimizer=NUMPY[name], meta_optimizer=NUMPY["float32"]))
+
+
+@right(NUMBERS, 0)
+def test_numpy_numbers_in_settings_are_pythons_numbers(tmp_path: Path) -> tuple[Any, Any]:
+    numbers: Any = {"iterations": np.int64(6), "warmup": np.int32(1), "average_decay": np.float64(0.9)}
+    inverse = Neumann(np.int64(1), np.float64(0.1))  # type: ignore[arg-type]
+    finetuning = Unroll(np.int64(2), Adam(np.float64(0.1)))  # type: ignore[arg-type]
+    learned, _ = resumed(tmp_path / "run", replace(SETTINGS, inverse=inverse, finetuning=finetuning, **numbers))
+    return learned, run(made(replace(SETTINGS, iterations=6, warmup=1, average_decay=0.9)))
+
+
+@pytest.mark.parametrize(("lr", "decay"), [(torch.tensor(0.1), 0.8), (torch.tensor([0.1]), 1.0)])
+@right(RATE, 1e-6)
+def test_a_learning_rate_of_a_user_stays_as_it_is(lr: Tensor, decay: float) -> tuple[Any, Any]:
+    decaying: Callable[[Any], LRScheduler] = lambda made: ExponentialLR(made, decay)  # noqa: E731
+    shared, by_number = (
+        OptimizerSpec("SGD", {"lr": rate}, {"head.*": {"momentum": 0.5}}, decaying) for rate in (lr, 0.1)
+    )
+    before = lr.clone()
+    found = [pretrain(None, count=20, optimizer=shared) for _ in range(2)]
+    assert torch.equal(lr, before)
+    return found, [pretrain(None, count=20, optimizer=by_number)] * 2
+
+
+@right(RATE, 0)
+def test_a_run_with_a_learning_rate_that_is_a_tensor_goes_on(tmp_path: Path) -> tuple[Any, Any]:
+    own = spec(lr=torch.tensor(0.01), schedule=lambda made: ExponentialLR(made, 0.8))
+    return resumed(tmp_path / "run", replace(SETTINGS, pretrain_optimizer=own, meta_optimizer=own))
+
+
+@right("A dictionary of settings that is changed later", 0)
+def test_settings_are_copied() -> tuple[Any, Any]:
+    given = {"lr": 0.01}
+    own = OptimizerSpec("SGD", given)
+    given["lr"] = 1.0
+    return pretrain(None, optimizer=own), pretrain(None)
+
+
+# What is refused
+
+
+def settings(**changes: Any) -> MetaSettings:
+    return MetaSettings(**({"iterations": 6} | changes))
+
+
+def plain(optimizer: Any) -> None:
+    own = problem()
+    Pretrainer(own, Batches(), own.pretrained, optimizer)
+
+
+def built(*arguments: Any) -> None:
+    OptimizerSpec(*arguments).build(params())
+
+
+def scheduled(schedule: Any) -> None:
+    OptimizerSpec("SGD", schedule=schedule).stepper({"weight": WEIGHT})
+
+
+WEIGHT = nn.Parameter(torch.zeros(1))
+TORCHS = torch.optim.SGD([WEIGHT], 0.1)
+OTHERS_SCHEDULE = ExponentialLR(TORCHS, 0.9)
+CLASS = "A class, a function, a text or an optimiser of torch in the place of a solver or an `OptimizerSpec`"
+OTHER = "Other things in an `OptimizerSpec`"
+SCHEDULE = "A schedule that is a function of the step"
+CLASSES: list[tuple[dict[str, Any], str]] = [
+    ({"inverse": Neumann}, "inverse is the class Neumann; legal: a solver, such as Neumann"),
+    ({"inverse": "neumann"}, "inverse is a str; legal"),
+    ({"finetuning": FittedHead}, "finetuning is the class FittedHead; legal: a solver, such as FittedHead"),
+    ({"finetuning": None}, "finetuning is a NoneType"),
+    ({"finetuning": Neumann(1, 0.1)}, "a Neumann, has no attribute minibatches and no optimizer and no uses_head"),
+    ({"finetuning": Unroll(1, OptimizerSpec("SGD"))}, "optimizer of the FT solver is a OptimizerSpec"),
+    ({"finetuning": Unroll(1, SGD)}, "optimizer of the FT solver is the class SGD"),  # type: ignore[arg-type]
+    ({"pretrain_optimizer": torch.optim.SGD}, "pretrain_optimizer is the class SGD; legal: an OptimizerSpec"),
+    ({"pretrain_optimizer": TORCHS}, "pretrain_optimizer is a SGD"),
+    ({"meta_optimizer": "Adam"}, "meta_optimizer is a str"),
+    ({"iterations": 6.0}, "iterations is 6.0; legal: a whole number"),
+    ({"iterations": "6"}, "iterations is '6'; legal: a whole number"),
+    ({"warmup": None}, "warmup is None; legal: a whole number"),
+    ({"iterations": 0}, "iterations is 0; legal: 1 or more"),
+    ({"pretrain_steps": 0}, "pretrain_steps is 0; legal: 1 or more"),
+    ({"warmup": -1}, "warmup is -1; legal: 0 or more"),
+    ({"remainder": -1}, "remainder is -1; legal: 0 or more"),
+    ({"warmup": 6}, "warmup is 6 of 6 iterations, so that the meta-parameters would never be learned"),
+    ({"head_steps_between_updates": -1}, "head_steps_between_updates is -1; legal: 0 or more"),
+    ({"accumulate": 0}, "accumulate is 0; legal: 1 or more"),
+    ({"max_skipped": 0}, "max_skipped is 0; legal: 1 or more"),
+    ({"clip_norm": 0.0}, "clip_norm is 0.0; legal: a positive number"),
+    ({"average_decay": 1.0}, "average_decay is 1.0; legal: between 0 and 1"),
+    ({"explosion_factor": 1.0}, "explosion_factor is 1.0; legal: more than 1"),
+    (
+        {"finetuning": FittedHead(), "head_steps_between_updates": 1},
+        "a FittedHead, has no optimizer for steps of the head",
+    ),
+]
+REFUSED: list[tuple[str, Callable[..., object], tuple[Any, ...], str]] = [
+    *((CLASS, plain, (given,), "optimizer is ") for given in (torch.optim.SGD, "SGD", TORCHS, {"lr": 0.1}, SGD(0.1))),
+    (OTHER, built, (torch.optim.SGD, {"lr": 0.1}), "the name of an optimiser is the class SGD; legal: the name of"),
+    (OTHER, built, (TORCHS,), "the name of an optimiser is a SGD"),
+    (OTHER, built, ("SGD", 0.1), "the settings of the optimiser 'SGD' are a float; legal: a dictionary"),
+    (OTHER, built, ("SGD", [("lr", 0.1)]), "the settings of the optimiser 'SGD' are a list"),
+    (OTHER, built, ("SGD", None), "the settings of the optimiser 'SGD' are a NoneType"),
+    (OTHER, built, ("SGD", {}, {"head.*": 0.1}), "the groups of the optimiser 'SGD' are {'head.*': 0.1}; legal"),
+    (OTHER, built, ("SGD", {}, [{"lr": 0.1}]), "the groups of the optimiser 'SGD' are [{'lr': 0.1}]"),
+    (OTHER, built, ("SGD", {}, {}, 0.9), "schedule is a float; legal: a function that takes the optimiser"),
+    (OTHER, built, ("SGD", {}, {}, OTHERS_SCHEDULE), "schedule is a ExponentialLR"),
+    (OTHER, built, ("Adan",), "the optimiser 'Adan' is no optimiser of torch.optim; legal: ASGD, Adadelta, "),
+    (OTHER, built, ("Optimizer",), "'Optimizer' is no optimiser"),
+    (OTHER, built, ("lr_scheduler",), "'lr_scheduler' is no optimiser"),
+    (OTHER, built, ("LBFGS",), "'LBFGS' needs its loss again within each step (a closure); legal: ASGD, Adadelta, "),
+    (OTHER, built, ("SparseAdam",), "'SparseAdam' takes sparse gradients only"),
+    (OTHER, built, ("SGD", {"betas": (0.9, 0.99)}), "the optimiser SGD can't be made with {'betas'"),
+    (OTHER, built, ("SGD", {"lr": -1.0}), "Invalid learning rate: -1.0"),
+    (OTHER, built, ("SGD", {}, {"bias": {}}), "optimiser group 'bias' matches no parameter that the groups"),
+    (OTHER, built, ("SGD", {}, {"bias": {}}), "there are: conv.weight, conv.bias, scale"),
+    (OTHER, built, ("SGD", {}, {"*": {}, "scale": {}}), "'scale' matches no parameter that the groups before it leave"),
+    (OTHER, built, ("SGD", {}, {"scale": {"learning_rate": 1.0}}), "can't be made with {'learning_rate'"),
+    (OTHER, built, ("SGD", {}, {"scale": {"lr": -2.0}}), "Invalid learning rate: -2.0"),
+    (SCHEDULE, scheduled, (lambda step: 0.99**step,), "schedule can't be called with an optimiser (TypeError"),
+    (SCHEDULE, scheduled, (lambda: None,), "schedule can't be called with an optimiser (TypeError"),
+    (SCHEDULE, scheduled, (CosineAnnealingLR,), "schedule can't be called with an optimiser (TypeError"),
+    (SCHEDULE, scheduled, (lambda optimizer: 0.1,), "schedule returns a float; legal: a function that takes the opt"),
+    (SCHEDULE, scheduled, (lambda optimizer: ExponentialLR,), "schedule returns the class ExponentialLR"),
+    (SCHEDULE, scheduled, (lambda optimizer: OTHERS_SCHEDULE,), "schedule returns a ExponentialLR of another optim"),
+    (SCHEDULE, scheduled, (ReduceLROnPlateau,), "schedule returns a ReduceLROnPlateau"),
+]
+
+
+@pytest.mark.parametrize(("changes", "refuses"), [(changes, refused(CLASS, words)) for changes, words in CLASSES])
+def test_settings_that_make_no_sense_are_refused(changes: dict[str, Any], refuses: Callable[..., Any]) -> None:
+    with pytest.raises(ConfigError):
+        settings(**changes)
+    refuses(settings)(**changes)
+
+
+@pytest.mark.parametrize(
+    ("refuses", "call", "given"), [(refused(row, words), call, given) for row, call, given, words in REFUSED]
+)
+def test_what_cannot_work_is_refused(refuses: Callable[..., Any], call: Callable[..., Any], given: Any) -> None:
+    with pytest.raises(ConfigError):
+        call(*given)
+    refuses(call)(*given)
+
+
+RECORDER = "A `Recorder` that is given numbers"
+NO_NUMBERS = "legal: a function that returns a dictionary of tensors", "torch.tensor"
+given_numbers = refused(RECORDER, "Recorder is given", *NO_NUMBERS)
+
+
+@pytest.mark.parametrize(
+    ("seen", "words"),
+    [
+        ({"loss": 0.5}, "Recorder returns a float for 'loss'"),
+        ({"one": torch.zeros(()), "loss": [0.5, 0.6]}, "Recorder returns a list for 'loss'"),
+        ({"loss": np.float64(0.5)}, "Recorder returns a float64 for 'loss'"),
+        (torch.zeros(()), "Recorder returns a Tensor"),
+        (None, "Recorder returns a NoneType"),
+    ],
+    ids=["float", "list", "NumPy", "tensor", "nothing"],
+)
+def test_a_recorder_takes_a_function_of_tensors(seen: Any, words: str) -> None:
+    refused(RECORDER, words, *NO_NUMBERS)(lambda: Recorder(lambda: seen)(1))()
+    given_numbers(Recorder)(seen)
+
+
+@pytest.mark.parametrize("every", [0, -1])
+def test_a_recorder_observes_every_step_or_fewer(every: int) -> None:
+    with pytest.raises(ConfigError, match=rf"a Recorder observes every {every} steps; legal: every=1 or more"):
+        Recorder(dict, every)

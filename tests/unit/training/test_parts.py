@@ -16,15 +16,15 @@ from torch import Tensor
 from metapt.engine import process_memory
 from metapt.errors import ConfigError, TrainingError
 from metapt.hypergrad import Params
-from metapt.training import timing
 from metapt.training.guard import HypergradientGuard
+from metapt.training.interruption import Every
 from metapt.training.measure import Measured
 from metapt.training.optimizers import OptimizerSpec
 from metapt.training.progress import steps
 from metapt.training.recorder import Recorder
 from metapt.training.seeds import generator
 from metapt.training.streams import ShuffledStream
-from metapt.training.supervised import accuracy, train
+from metapt.training.supervised import accuracy, minimise
 
 
 def stream(replicates: list[int], size: int = 12, batch_size: int = 4) -> ShuffledStream:
@@ -118,7 +118,7 @@ def test_plain_training_is_torchs() -> None:
         (module(inputs) - targets).square().mean().backward()
         optimizer.step()
     before = {name: value.clone() for name, value in start.items()}
-    trained = train(loss, start, OptimizerSpec("Adam", {"lr": 0.1}), steps=10)
+    trained = minimise(loss, start, OptimizerSpec("Adam", {"lr": 0.1}), steps=10)
     for name, value in module.named_parameters():
         torch.testing.assert_close(trained[name], value.detach())
         assert torch.equal(start[name], before[name])
@@ -169,8 +169,8 @@ def test_the_guard_compares_with_the_median_of_those_before() -> None:
 
 def test_every_is_true_once_the_time_has_passed_since_it_was_last_true(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
-    monkeypatch.setattr(timing.time, "monotonic", lambda: now)
-    due, always = timing.Every(60), timing.Every(0)
+    monkeypatch.setattr("metapt.training.interruption.time.monotonic", lambda: now)
+    due, always = Every(60), Every(0)
     answers = []
     for now in (100, 159, 160, 161, 219.9, 300, 359):  # noqa: B007 - the clock reads it
         answers.append(due())

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
+from metapt.errors import ConfigError
 from metapt.hypergrad import (
     SGD,
     FittedHead,
@@ -27,8 +28,8 @@ from metapt.hypergrad import (
 from metapt.hypergrad.inverse import ConjugateGradient, Identity
 from metapt.hypergrad.stacked import stack, stack_pretrained
 from metapt.training.meta import MetaPretraining
+from metapt.training.meta_settings import MetaSettings
 from metapt.training.pretraining import Pretrainer
-from metapt.training.settings import MetaSettings
 
 from .problems import DTYPE, Batch, Classifier, Normed, Regressed, Streams, classification, draw
 
@@ -156,21 +157,21 @@ def arguments(problem: Any) -> dict[str, Any]:
     return {"problem": problem, "pretrained": problem.pretrained, "meta": problem.meta, "head": problem.head}
 
 
+BATCH = classification("", 0, torch.Generator().manual_seed(0))
+
+
 def once(**given: Any) -> None:
-    batch = classification("", 0, torch.Generator().manual_seed(0))
-    batches = {"pretrain_batch": batch, "train_batches": [batch], "validation_batch": batch}
+    batches = {"pretrain_batch": BATCH, "train_batches": [BATCH], "validation_batch": BATCH}
     hypergradient(**given, **batches, inverse=Identity(), finetuning=Unroll(1))
 
 
 def exactly(**given: Any) -> None:
-    batch = classification("", 0, torch.Generator().manual_seed(0))
-    batches = {"pretrain_batches": [batch], "train_batches": [batch], "validation_batches": [batch]}
+    batches = {"pretrain_batches": [BATCH], "train_batches": [BATCH], "validation_batches": [BATCH]}
     exact_hypergradient(**given, **batches, pretrain_optimizer=SGD(0.1), finetune_optimizer=SGD(0.1))
 
 
 def looped(**given: Any) -> None:
-    settings = MetaSettings(1, inverse=Identity())
-    MetaPretraining(batches=Streams(classification), settings=settings, **given)
+    MetaPretraining(batches=Streams(classification), settings=MetaSettings(1, inverse=Identity()), **given)
 
 
 @pytest.mark.parametrize("call", [once, exactly, looped])
@@ -178,26 +179,11 @@ def looped(**given: Any) -> None:
     ("changes", "sentence"),
     [
         ({"problem": Classifier}, r"the problem is the class Classifier; give an instance of it: Classifier\(...\)"),
-        (
-            {"problem": nn.Linear(1, 1)},
-            "the problem, a Linear, has no method pretrain_loss and no method encode",
-        ),
-        (
-            {"pretrained": nn.Linear(1, 1)},
-            r"pretrained is a Linear; legal: Pretrained\(encoder, head, buffers\)",
-        ),
-        (
-            {"pretrained": Pretrained(nn.Linear(1, 1), {})},
-            r"the encoder is a Linear; .*module.named_parameters\(\)",
-        ),
-        (
-            {"pretrained": Pretrained({"a": torch.ones(1)}, {}, {"n": 3})},
-            "'n' of the set of buffers is of type int",
-        ),
-        (
-            {"meta": torch.ones(3)},
-            "the set of meta-parameters is a Tensor; legal: a dictionary of named tensors",
-        ),
+        ({"problem": nn.Linear(1, 1)}, "the problem, a Linear, has no method pretrain_loss and no method encode"),
+        ({"pretrained": nn.Linear(1, 1)}, r"pretrained is a Linear; legal: Pretrained\(encoder, head, buffers\)"),
+        ({"pretrained": Pretrained(nn.Linear(1, 1), {})}, r"the encoder is a Linear; .*module.named_parameters\(\)"),
+        ({"pretrained": Pretrained({"a": torch.ones(1)}, {}, {"n": 3})}, "'n' of the set of buffers is of type int"),
+        ({"meta": torch.ones(3)}, "the set of meta-parameters is a Tensor; legal: a dictionary of named tensors"),
         ({"meta": {"share": 0.5}}, "'share' of the set of meta-parameters is of type float; legal: a tensor"),
         ({"head": None}, "the FT head is a NoneType"),
     ],
@@ -205,6 +191,27 @@ def looped(**given: Any) -> None:
 def test_arguments_of_another_type_are_named(call: Callable[..., None], changes: dict[str, Any], sentence: str) -> None:
     with pytest.raises(TypeError, match=sentence):
         call(**(arguments(Classifier()) | changes))
+
+
+@pytest.mark.parametrize(
+    ("part", "values", "sentence"),
+    [
+        ("encoder", {}, "the encoder has no parameters"),
+        ("meta", {}, "the set of meta-parameters has no parameters"),
+        ("meta", {"w": torch.zeros(0)}, "the set of meta-parameters has no parameters"),
+        ("meta", {"w": torch.arange(3)}, "'w' of the set of meta-parameters is of type torch.int64"),
+        ("head", {"b": torch.tensor([torch.nan])}, "'b' of the FT head has values that are not finite"),
+        ("pt_head", {"h": torch.tensor([torch.inf])}, "'h' of the PT head has values"),
+    ],
+)
+def test_parameters_that_cannot_be_trained_are_refused(part: str, values: Params, sentence: str) -> None:
+    given = arguments(Classifier())
+    encoder, pt_head, _ = given["pretrained"]
+    if part in given:
+        given[part] = values
+    encoder, pt_head = (values if part == name else old for name, old in (("encoder", encoder), ("pt_head", pt_head)))
+    with pytest.raises(ConfigError, match=sentence):
+        looped(**given | {"pretrained": Pretrained(encoder, pt_head)})
 
 
 def plain_step(problem: Any, pretrained: Pretrained, meta: Params, **_: Any) -> None:

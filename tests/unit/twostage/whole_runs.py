@@ -11,8 +11,8 @@ import torch
 
 from metapt.hypergrad import Params, Pretrained
 from metapt.training.checkpoint import Checkpoint
+from metapt.training.interruption import Every
 from metapt.training.pretraining import Pretrainer
-from metapt.training.timing import Every
 from metapt.twostage.pretraining import PretrainRun
 
 

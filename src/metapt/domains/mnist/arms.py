@@ -19,9 +19,9 @@ from metapt.machine import Machine
 from metapt.method import meta_settings
 from metapt.training.checkpoint import Checkpoint, fingerprint
 from metapt.training.diagnosis import Diagnosis
+from metapt.training.meta_settings import MetaSettings
 from metapt.training.optimizers import OptimizerSpec
 from metapt.training.seeds import generator
-from metapt.training.settings import MetaSettings
 
 S = TypeVar("S", bound=Study)
 

@@ -28,11 +28,11 @@ from metapt.hypergrad.params import detached
 from metapt.method import meta_settings, whole_iterations
 from metapt.training.measure import Measured
 from metapt.training.meta import MetaPretraining
+from metapt.training.meta_settings import MetaSettings
 from metapt.training.optimizers import OptimizerSpec
 from metapt.training.pretraining import Pretrainer
 from metapt.training.recorder import Recorder
 from metapt.training.seeds import generator
-from metapt.training.settings import MetaSettings
 from metapt.twostage.pretraining import PretrainRun, finished, time_per_step
 
 _OFF = -30.0  # logit phi of a task that is left out: its weight is 2e-13

@@ -9,24 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.optim.lr_scheduler import (
-    LRScheduler,
-)
+from torch.optim.lr_scheduler import LRScheduler
 
-from metapt import (
-    Checkpoint,
-    MetaPretraining,
-    MetaSettings,
-    ModuleProblem,
-    OptimizerSpec,
-    Pretrainer,
-    Recorder,
-)
-from metapt.hypergrad import Adam, Neumann, Pretrained, Unroll
+from metapt import Checkpoint, MetaPretraining, MetaSettings, ModuleProblem, OptimizerSpec, Pretrainer, Recorder
+from metapt.hypergrad import Adam, Neumann, Params, Unroll
 
-DTYPE = torch.float64
-LINEAR = {"u.weight": (3, 2), "u.bias": (3,), "v.weight": (2, 3), "v.bias": (2,)}
-META = {"a": torch.zeros(2, dtype=DTYPE), "b": torch.zeros(2, dtype=DTYPE)}
+from .problems import DTYPE, draw
+from .toys import linear
+
 SETTINGS = MetaSettings(
     6,
     2,
@@ -35,26 +25,23 @@ SETTINGS = MetaSettings(
     pretrain_optimizer=OptimizerSpec("Adam", {"lr": 0.05}),
     meta_optimizer=OptimizerSpec("Adam", {"lr": 0.1}),
 )
-
-
-def drawn(seed: int, *shape: int) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=DTYPE)
+META = {"a": torch.zeros(2, dtype=DTYPE), "b": torch.zeros(2, dtype=DTYPE)}
 
 
 class Batches:
-    """One minibatch for all, and whatever else a user keeps among the minibatches."""
+    """One minibatch of each set, and whatever else a user keeps among the minibatches."""
 
     def __init__(self, kept: Any = None) -> None:
         self.kept = kept
 
     def pretrain(self) -> Tensor:
-        return drawn(0, 8, 2)
+        return draw(0, 8, 2)
 
     def train(self) -> Tensor:
-        return drawn(1, 8, 2)
+        return draw(1, 8, 2)
 
     def validation(self) -> Tensor:
-        return drawn(2, 8, 2)
+        return draw(2, 8, 2)
 
     def state_dict(self) -> dict[str, Any]:
         return {"kept": self.kept}
@@ -68,51 +55,53 @@ class Network(nn.Module):
 
     def __init__(self, order: str) -> None:
         super().__init__()
-        layers = {"u": nn.Linear(2, 3, dtype=DTYPE), "v": nn.Linear(3, 2, dtype=DTYPE)}
+        layers = {"u": linear(3, 2, 3), "v": linear(5, 3, 2)}
         for name in order:
             self.add_module(name, layers[name])
-        for seed, (name, shape) in enumerate(LINEAR.items()):
-            self.get_parameter(name).data = drawn(seed, *shape)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.v(torch.tanh(self.u(x)))
 
 
+def pretrain_loss(encoder: Any, head: Any, meta: Params, batch: Tensor) -> Tensor:
+    weights = (meta["a"] * batch + 5 * meta["b"] * batch**2).sigmoid()
+    return ((head(encoder(batch)) - batch) ** 2 * weights).mean()
+
+
 def problem(order: str = "uv") -> ModuleProblem:
-    head, finetune_head = (nn.Linear(2, outputs, dtype=DTYPE) for outputs in (2, 1))
-    for seed, module in enumerate((head, finetune_head)):
-        for parameter in module.parameters():
-            parameter.data = drawn(seed + 10, *parameter.shape)
     return ModuleProblem(
         Network(order),
-        head,
-        finetune_head,
+        linear(10, 2, 2),
+        linear(12, 2, 1),
         encode=lambda encoder, batch: encoder(batch),
-        pretrain_loss=lambda encoder, head, meta, batch: (
-            (head(encoder(batch)) - batch) ** 2 * (meta["a"] * batch + 5 * meta["b"] * batch**2).sigmoid()
-        ).mean(),
+        pretrain_loss=pretrain_loss,
         finetune_loss=lambda head, features, batch: F.softplus(head(features)).mean(),
     )
 
 
 def made(settings: MetaSettings = SETTINGS, order: str = "uv", keys: str = "ab", kept: Any = None) -> MetaPretraining:
-    own = problem(order)
-    meta = {key: torch.zeros(2, dtype=DTYPE) for key in keys}
+    own, meta = problem(order), {key: META[key] for key in keys}
     return MetaPretraining(own, Batches(kept), own.pretrained, meta, own.head, settings)
+
+
+def checkpoint(path: Path | None, fingerprint: str = "mine") -> Checkpoint | None:
+    return None if path is None else Checkpoint(path, fingerprint)
 
 
 def run(loop: MetaPretraining, path: Path | None = None, stop: int | None = None, fingerprint: str = "mine") -> Any:
     """Run a loop, which is stopped before the checkpoint of an iteration, and return all that it has learned."""
 
-    def log(step: int, _: dict[str, Tensor]) -> None:
+    def log(step: int, _: Params) -> None:
         if step == stop:
             raise KeyboardInterrupt
 
-    checkpoint = None if path is None else Checkpoint(path, fingerprint)
     recorder = Recorder(lambda: {"loss": loop.loss}, log=log)
     with contextlib.suppress(KeyboardInterrupt):
-        loop.run(checkpoint=checkpoint, seconds_between_checkpoints=0, recorder=recorder)
-    parts = loop.meta, loop.averaged_meta, loop.head, *loop.pretrained
+        loop.run(checkpoint=checkpoint(path, fingerprint), seconds_between_checkpoints=0, recorder=recorder)
+    return by_name(loop.meta, loop.averaged_meta, loop.head, *loop.pretrained)
+
+
+def by_name(*parts: Params) -> list[Tensor]:
     return [part[name] for part in parts for name in sorted(part)]
 
 
@@ -130,12 +119,16 @@ def resumed(path: Path, settings: MetaSettings, **again: Any) -> tuple[Any, Any]
 
 
 def pretrain(
-    path: Path | None, meta: dict[str, Tensor], count: int = 5, optimizer: OptimizerSpec | None = None
-) -> Pretrained:
-    own = problem()
+    path: Path | None,
+    meta: Params = META,
+    count: int = 5,
+    optimizer: OptimizerSpec | None = None,
+    order: str = "uv",
+) -> list[Tensor]:
+    own = problem(order)
     trainer = Pretrainer(own, Batches(), own.pretrained, optimizer or spec())
-    trainer.run(meta, count, checkpoint=None if path is None else Checkpoint(path, "mine"))
-    return trainer.pretrained
+    trainer.run(meta, count, checkpoint=checkpoint(path))
+    return by_name(*trainer.pretrained)
 
 
 class Table(LRScheduler):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -17,74 +16,45 @@ from torch.nn.utils import weight_norm
 from torch.nn.utils.parametrizations import weight_norm as parametrised_weight_norm
 
 import metapt
-from metapt import Autocast, MetaSettings, OptimizerSpec
+from metapt import Autocast, OptimizerSpec
 from metapt.hypergrad import SGD, Dense, FittedHead, Identity, Neumann, Params, Unroll
 from metapt.hypergrad.differences import Gap
 from metapt.hypergrad.trial import HESSIAN, MIXED, tried
 
 from . import toys
-from .kinds import Heard, refused, right, warned
-from .toys import META, X, Y, draw, gradient, linear, problem
-
-WRITE = "write the backward with torch's operations on saved inputs and outputs"
-
-
-class KeepsIntermediate(torch.autograd.Function):
-    @staticmethod
-    def forward(context: Any, z: Tensor) -> Tensor:
-        context.slope = 2 * z
-        return z * z
-
-    @staticmethod
-    def backward(context: Any, cotangent: Tensor) -> Tensor:
-        return cotangent * context.slope
+from .kinds import heard, refused, right, warned
+from .problems import DTYPE, draw
+from .toys import META, X, Y, gradient, linear, problem
 
 
-class SavesIntermediate(torch.autograd.Function):
-    @staticmethod
-    def forward(context: Any, z: Tensor) -> Tensor:
-        context.save_for_backward(1 - z.tanh() ** 2)
-        return z.tanh()
+def function(value: Any, slope: Any, saved: Any = lambda z: z) -> Callable[[Tensor], Tensor]:
+    """Return an autograd function with a backward by hand; `slope` takes its context."""
 
-    @staticmethod
-    def backward(context: Any, cotangent: Tensor) -> Tensor:
-        return cotangent * context.saved_tensors[0]
+    class ByHand(torch.autograd.Function):
+        @staticmethod
+        def forward(context: Any, z: Tensor) -> Tensor:
+            context.save_for_backward(saved(z))
+            context.kept = 2 * z
+            return value(z)
 
+        @staticmethod
+        def backward(context: Any, cotangent: Tensor) -> Tensor:
+            return cotangent * slope(context)
 
-class Detaches(torch.autograd.Function):
-    @staticmethod
-    def forward(context: Any, z: Tensor) -> Tensor:
-        context.save_for_backward(z)
-        return z * z
-
-    @staticmethod
-    def backward(context: Any, cotangent: Tensor) -> Tensor:
-        return cotangent * 2 * context.saved_tensors[0].detach()
+    return ByHand.apply
 
 
-class UsesNumpy(torch.autograd.Function):
-    @staticmethod
-    def forward(context: Any, z: Tensor) -> Tensor:
-        context.save_for_backward(z)
-        return z.sin()
-
-    @staticmethod
-    def backward(context: Any, cotangent: Tensor) -> Tensor:
-        return cotangent * torch.from_numpy(np.cos(context.saved_tensors[0].detach().numpy()))
-
-
-class Right(torch.autograd.Function):
-    @staticmethod
-    def forward(context: Any, z: Tensor) -> Tensor:
-        context.save_for_backward(z)
-        return z * z
-
-    @staticmethod
-    def backward(context: Any, cotangent: Tensor) -> Tensor:
-        return cotangent * 2 * context.saved_tensors[0]
-
-
-FUNCTIONS = [KeepsIntermediate, SavesIntermediate, Detaches, UsesNumpy]
+keeps = function(torch.square, lambda context: context.kept)
+LOSING = {
+    "keeps an intermediate": keeps,
+    "saves an intermediate": function(
+        torch.tanh, lambda context: context.saved_tensors[0], lambda z: 1 - z.tanh() ** 2
+    ),
+    "detaches": function(torch.square, lambda context: 2 * context.saved_tensors[0].detach()),
+    "uses NumPy": function(
+        torch.sin, lambda context: torch.from_numpy(np.cos(context.saved_tensors[0].numpy(force=True)))
+    ),
+}
 
 
 class Through(nn.Module):
@@ -98,73 +68,41 @@ class Through(nn.Module):
         return self.function(self.layer(x))
 
 
-def by_differences(toy: Any, damping: float = 1.0) -> Tensor:
-    """The hypergradient of a head that is not trained, with H and the mixed derivative by differences of gradients."""
-    start = toy.pretrained.leaves()
-    names = [*start.encoder, *start.head]
-    sizes = [value.numel() for value in start.vector()]
-
-    def slope(flat: Tensor, w: Tensor) -> Tensor:
-        parts = [part.view_as(value) for part, value in zip(flat.split(sizes), start.vector(), strict=True)]
-        leaves = [part.detach().clone().requires_grad_() for part in parts]
-        encoder = dict(zip(names[: len(start.encoder)], leaves, strict=False))
-        head = dict(zip(names[len(start.encoder) :], leaves[len(start.encoder) :], strict=True))
-        loss = toy.pretrain_loss(start._replace(encoder=encoder, head=head), {"w": w}, (X, Y))
-        return torch.cat([each.flatten() for each in torch.autograd.grad(loss, leaves)])
-
-    flat, eps = torch.cat([value.detach().flatten() for value in start.vector()]), 1e-5
-    shifts = eps * torch.eye(len(flat), dtype=toys.DTYPE)
-    hessian = torch.stack([(slope(flat + s, META["w"]) - slope(flat - s, META["w"])) / (2 * eps) for s in shifts])
-    features = toy.encode({**start.encoder, **start.buffers}, (X[6:], Y[6:]))
-    loss = toy.head_loss(toy.head, features, (X[6:], Y[6:]))
-    first = torch.autograd.grad(loss, list(start.encoder.values()))
-    g2 = torch.cat(
-        [*(each.flatten() for each in first), torch.zeros(sum(sizes[len(start.encoder) :]), dtype=toys.DTYPE)]
-    )
-    solved = torch.linalg.solve(hessian + damping * torch.eye(len(flat), dtype=toys.DTYPE), g2)
-    steps = eps * torch.eye(2, dtype=toys.DTYPE)
-    return torch.stack([-solved @ (slope(flat, s) - slope(flat, -s)) / (2 * eps) for s in steps])
+FUNCTION = "a `torch.autograd.Function` whose backward uses intermediate"
 
 
-NO_FT = {"finetuning": Unroll(0), "train_batches": []}
-FUNCTION = "a `torch.autograd.Function` whose backward uses intermediate or detached tensors, or NumPy"
+@pytest.mark.parametrize("name", LOSING)
+@refused(FUNCTION, "can't be differentiated twice")
+def test_a_function_that_loses_its_second_derivative_is_refused_in_pretraining(name: str) -> None:
+    gradient(problem(Through(LOSING[name])))
 
 
-@pytest.mark.parametrize("function", FUNCTIONS)
-@refused(FUNCTION, ("can't be differentiated twice",), WRITE)
-def test_a_function_that_loses_its_second_derivative_is_refused_in_pretraining(function: Any) -> None:
-    gradient(problem(Through(function.apply)))
-
-
-@pytest.mark.parametrize("function", FUNCTIONS)
 @pytest.mark.parametrize("solver", [Unroll(1, SGD(0.1)), FittedHead(0.1)])
-@refused(FUNCTION, ("finetune_loss", "can't be differentiated twice"), WRITE)
-def test_a_function_that_loses_its_second_derivative_is_refused_in_the_ft_loss(function: Any, solver: Any) -> None:
+@refused(FUNCTION, "finetune_loss", "can't be differentiated twice")
+def test_a_function_that_loses_its_second_derivative_is_refused_in_the_ft_loss(solver: Any) -> None:
     def loss(head: Any, features: Tensor, batch: Any) -> Tensor:
-        return function.apply(head(features)).square().mean()
+        return keeps(head(features)).square().mean()
 
     gradient(problem(finetune_loss=loss), finetuning=solver, inverse=Identity())
 
 
-@refused(FUNCTION, ("can't be differentiated twice",), WRITE)
+@refused(FUNCTION, "can't be differentiated twice")
 def test_a_function_that_loses_its_second_derivative_is_refused_in_the_exact_hypergradient() -> None:
-    toys.exact(problem(Through(KeepsIntermediate.apply)))
+    toys.exact(problem(Through(keeps)))
 
 
-@refused(FUNCTION, ("mixed derivative",), WRITE)
+@refused(FUNCTION, "mixed derivative")
 def test_a_function_of_the_hyperparameters_that_loses_it_is_refused_without_products_too() -> None:
     def loss(encoder: Any, head: Any, meta: Params, batch: Any) -> Tensor:
-        return toys.pretrain_loss(
-            encoder, head, {"w": KeepsIntermediate.apply(encoder(batch[0])[:, :2] * meta["w"].exp())}, batch
-        )
+        return toys.pretrain_loss(encoder, head, {"w": keeps(encoder(batch[0])[:, :2] * meta["w"].exp())}, batch)
 
     gradient(problem(pretrain_loss=loss), inverse=Identity())
 
 
-@right("a `torch.autograd.Function` whose backward torch can differentiate", tolerance=1e-6)
+@right("a `torch.autograd.Function` whose backward torch can", 1e-6)
 def test_a_function_with_a_right_second_derivative_is_used() -> Any:
-    toy = problem(Through(Right.apply))
-    return gradient(toy, **NO_FT), by_differences(toy)
+    right_square = function(torch.square, lambda context: 2 * context.saved_tensors[0])
+    return toys.agreeing(problem(Through(right_square)))
 
 
 @pytest.fixture(scope="module")
@@ -183,16 +121,15 @@ def extension(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["kept_square", "detached_square"])
-@refused("the same in C++ (many extensions)", ("differentiated twice", "Square"), WRITE)
+@refused("an autograd function in C++ (many extensions)", "differentiated twice", "Square")
 def test_a_function_in_cpp_that_loses_its_second_derivative_is_refused(name: str, extension: Any) -> None:
     gradient(problem(Through(getattr(extension, name))))
 
 
 @pytest.mark.slow
-@right("the same in C++", tolerance=1e-6)
+@right("an autograd function in C++ whose", 1e-6)
 def test_a_function_in_cpp_with_a_right_second_derivative_is_used(extension: Any) -> Any:
-    toy = problem(Through(extension.right_square))
-    return gradient(toy, **NO_FT), by_differences(toy)
+    return toys.agreeing(problem(Through(extension.right_square)))
 
 
 def old(layer: nn.Linear) -> nn.Module:
@@ -201,12 +138,9 @@ def old(layer: nn.Linear) -> nn.Module:
     return normed
 
 
-NORM = "torch's `weight_norm`, unless the inverse is `Identity`"
-
-
-@pytest.mark.parametrize("inverse", [Neumann(1, 0.1), Neumann(5, 0.1), Dense(1.0)])
+@pytest.mark.parametrize("inverse", [Neumann(1, 0.1), Dense(1.0)])
 @pytest.mark.parametrize("kind", [parametrised_weight_norm, old])
-@refused(NORM, ("weight_norm", "by hand"), "write it by hand: `g * v / v.norm(dim=1, keepdim=True)`")
+@refused("torch's `weight_norm`", "weight_norm", "by hand")
 def test_weight_norm_is_refused(kind: Any, inverse: Any) -> None:
     gradient(problem(nn.Sequential(kind(linear(10)), nn.Tanh())), inverse=inverse)
 
@@ -220,10 +154,9 @@ class NormByHand(nn.Module):
         return torch.tanh(x @ (self.g * self.v / self.v.norm(dim=1, keepdim=True)).t())
 
 
-@right("the norm of weights, written by hand", tolerance=1e-6)
+@right("the norm of weights, written by hand", 1e-6)
 def test_weight_norm_by_hand_is_right() -> Any:
-    toy = problem(NormByHand())
-    return gradient(toy, **NO_FT), by_differences(toy)
+    return toys.agreeing(problem(NormByHand()))
 
 
 def penalised(encoder: Any, head: Any, meta: Params, batch: Any) -> Tensor:
@@ -233,45 +166,28 @@ def penalised(encoder: Any, head: Any, meta: Params, batch: Any) -> Tensor:
     return loss + 5 * slope.square().sum(1).mean()
 
 
-PENALTY = "a gradient penalty through LayerNorm, or BatchNorm in training mode"
-
-
-@pytest.mark.parametrize("norm", [nn.LayerNorm(3, dtype=toys.DTYPE), nn.BatchNorm1d(3, dtype=toys.DTYPE)])
-@refused(PENALTY, ("norm", "by hand"), "write the norm by hand, with `mean()` and `rsqrt()`")
+@pytest.mark.parametrize("norm", [nn.LayerNorm(3, dtype=DTYPE), nn.BatchNorm1d(3, dtype=DTYPE)])
+@refused("a gradient penalty through LayerNorm, or BatchNorm", "norm", "by hand")
 def test_a_gradient_penalty_through_a_norm_is_refused(norm: nn.Module) -> None:
     gradient(problem(nn.Sequential(linear(10), norm, nn.Tanh()), pretrain_loss=penalised))
 
 
-@pytest.mark.parametrize("layer", [nn.GroupNorm(1, 3, dtype=toys.DTYPE), nn.Softplus(), nn.GELU()])
-@right("a gradient penalty through other layers", tolerance=1e-4)
+@pytest.mark.parametrize("layer", [nn.GroupNorm(1, 3, dtype=DTYPE), nn.Softplus(), nn.GELU()])
+@right("a gradient penalty through other layers", 1e-4)
 def test_a_gradient_penalty_through_another_layer_is_right(layer: nn.Module) -> Any:
-    toy = problem(nn.Sequential(linear(10), layer, nn.Tanh()), pretrain_loss=penalised)
-    return gradient(toy, **NO_FT), by_differences(toy)
+    return toys.agreeing(problem(nn.Sequential(linear(10), layer, nn.Tanh()), pretrain_loss=penalised))
 
 
 class Bare:
-    """A problem of dictionaries, without modules."""
-
-    pretrained, head = toys.problem().pretrained, toys.problem().head
+    """A problem whose PT loss is squared by a function."""
 
     def __init__(self, square: Callable[[Tensor], Tensor]) -> None:
-        self.square = square
+        self.square, self.toy = square, problem()
+        self.pretrained, self.head = self.toy.pretrained, self.toy.head
+        self.encode, self.head_loss = self.toy.encode, self.toy.head_loss
 
     def pretrain_loss(self, pretrained: Any, meta: Params, batch: Any) -> Tensor:
-        outputs = nn.functional.linear(self.encode(pretrained.encoder, batch), *pretrained.head.values())
-        return (self.square(outputs - batch[1]) * meta["w"].exp()).mean()
-
-    def encode(self, encoder: Params, batch: Any) -> Tensor:
-        hidden = torch.tanh(nn.functional.linear(batch[0], encoder["0.weight"], encoder["0.bias"]))
-        return torch.tanh(nn.functional.linear(hidden, encoder["2.weight"], encoder["2.bias"]))
-
-    def head_loss(self, head: Params, features: Tensor, batch: Any) -> Tensor:
-        return nn.functional.softplus(nn.functional.linear(features, *head.values())).mean()
-
-
-@refused(FUNCTION, ("KeepsIntermediate",), WRITE)
-def test_a_problem_of_dictionaries_is_tried_too() -> None:
-    gradient(Bare(KeepsIntermediate.apply))
+        return self.square(self.toy.pretrain_loss(pretrained, meta, batch))
 
 
 def test_a_problem_is_tried_once_and_keeps_no_more_than_it_lives() -> None:
@@ -291,12 +207,11 @@ class Theirs(Ours):
     """Changes what it inherits."""
 
 
-def test_that_a_problem_is_tested_is_not_inherited() -> None:
-    gradient(Ours(KeepsIntermediate.apply))
-    with pytest.raises(RuntimeError, match="KeepsIntermediate"):
-        gradient(Theirs(KeepsIntermediate.apply))
-    with pytest.raises(RuntimeError, match="KeepsIntermediate"):
-        gradient(Autocast(Theirs(KeepsIntermediate.apply), "cpu"))  # type: ignore[arg-type]
+def test_a_problem_of_dictionaries_is_tried_and_that_it_is_tested_is_not_inherited() -> None:
+    gradient(Ours(keeps))
+    for toy in (Bare(keeps), Theirs(keeps), Autocast(Theirs(keeps), "cpu")):  # type: ignore[arg-type]
+        with pytest.raises(RuntimeError, match="ByHand"):
+            gradient(toy)
 
 
 def test_check_says_where_the_comparison_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
@@ -304,16 +219,11 @@ def test_check_says_where_the_comparison_says_nothing(capsys: pytest.CaptureFixt
     tried(toy).found.update(
         {MIXED: Gap(1e-8, agrees=True, differs=False), HESSIAN: Gap(0.3, agrees=False, differs=False)}
     )
-    settings = MetaSettings(2, inverse=Neumann(1, 0.1), finetuning=Unroll(0))
-    metapt.check(toy, toys.loaders(), toy.pretrained, META, toy.head, settings)
+    metapt.check(*toys.arguments(toy, inverse=Neumann(1, 0.1), finetuning=Unroll(0)))
     printed = capsys.readouterr().out
     assert "not sure: the product with the Hessian of the PT loss" in printed
     assert "right: the product with the Hessian of the PT loss" not in printed
     assert "right: the product with the mixed derivative of the PT loss" in printed
-
-
-DETACHED = "terms under `detach()` or `no_grad` (SimSiam, BYOL), straight-through estimates"
-MEANT = "nothing, if meant: they count as constants"
 
 
 def stopped(encoder: Any, head: Any, meta: Params, batch: Any) -> Tensor:
@@ -351,9 +261,14 @@ def nearly(encoder: Any, head: Any, meta: Params, batch: Any) -> Tensor:
     return toys.pretrain_loss(encoder, head, meta, (noise, batch[1]))
 
 
-@pytest.mark.parametrize("loss", [stopped, siamese, without_graph, normalised, straight_through, nearly])
-@pytest.mark.parametrize("way", ["loop", "hypergradient", "exact"])
-@warned(DETACHED, ("detach()", "no_grad", "constants"), MEANT)
+@pytest.mark.parametrize(
+    ("loss", "way"),
+    [
+        *((loss, "loop") for loss in (stopped, siamese, without_graph, normalised, straight_through, nearly)),
+        *((stopped, way) for way in ("hypergradient", "exact")),
+    ],
+)
+@warned("terms under `detach()` or `no_grad`", "detach()", "no_grad", "constants")
 def test_terms_under_detach_are_noticed(loss: Any, way: str) -> None:
     toy = problem(pretrain_loss=loss)
     if way == "loop":
@@ -394,7 +309,7 @@ PLAIN: dict[str, dict[str, Any]] = {
         "encoder": nn.Sequential(linear(10), nn.Unflatten(1, (1, 3)), nn.MaxPool1d(2, 1), nn.Flatten(), linear(12, 2))
     },
     "dropout": {"encoder": nn.Sequential(linear(10), nn.Dropout(0.5), linear(12))},
-    "statistics": {"encoder": nn.Sequential(linear(10), nn.BatchNorm1d(3, dtype=toys.DTYPE), nn.ReLU(), linear(12))},
+    "statistics": {"encoder": nn.Sequential(linear(10), nn.BatchNorm1d(3, dtype=DTYPE), nn.ReLU(), linear(12))},
     "float32 only": {"encoder": Mixed(wide()), "head": nn.Linear(3, 2), "finetune_head": nn.Linear(3, 1)},
     "float32": {"encoder": wide(), "head": nn.Linear(3, 2), "finetune_head": nn.Linear(3, 1)},
 }
@@ -403,32 +318,25 @@ PLAIN: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("what", PLAIN)
 def test_what_is_right_is_not_warned_of(what: str) -> None:
     torch.manual_seed(0)
-    toy, heard = problem(**PLAIN[what]), Heard()
+    toy = problem(**PLAIN[what])
     batch = (X.float(), Y.float()) if "float32" in what else (X, Y)
-    data = {"pretrain_batch": batch, "validation_batch": batch, "train_batches": [batch], "inverse": Neumann(1, 0.1)}
-    problems = [toy, Autocast(toy, "cpu")] if "float32" in what else [toy]
-    logging.getLogger("metapt").addHandler(heard)
-    try:
-        for each in problems:
-            gradient(each, pretrained=toy.pretrained, head=toy.head, meta={"w": META["w"].to(batch[0])}, **data)
-    finally:
-        logging.getLogger("metapt").removeHandler(heard)
-    assert not heard.messages
+    start = {"pretrained": toy.pretrained, "head": toy.head, "meta": {"w": META["w"].to(batch[0])}}
+    with heard() as messages:
+        for each in [toy, Autocast(toy, "cpu")] if "float32" in what else [toy]:
+            gradient(each, batch, inverse=Neumann(1, 0.1), **start)
+    assert not messages
     if what != "float32 only":
         assert all(tried(toy).found[name].distance < 1e-4 for name in (MIXED, HESSIAN))  # type: ignore[union-attr]
 
 
-DECAY = "weight decay of SGD, Adam and others, in the gradient"
-
-
 def decayed(encoder: Any, head: Any, meta: Params, batch: Any) -> Tensor:
-    """The PT loss with the decay of `OPTIMISERS` as a term."""
+    """The PT loss with the decay of the test below as a term."""
     parts = [(0.3, encoder[0].weight), *((0.1, p) for p in (*list(encoder.parameters())[1:], *head.parameters()))]
     return toys.pretrain_loss(encoder, head, meta, batch) + sum(0.5 * decay * p.square().sum() for decay, p in parts)
 
 
 @pytest.mark.parametrize("name", ["SGD", "Adam", "RMSprop", "NAdam"])
-@right(DECAY)
+@right("weight decay that the optimiser adds")
 def test_the_hessian_has_the_weight_decay(name: str) -> Any:
     found = []
     for loss, settings, groups in (
@@ -444,10 +352,6 @@ def test_the_hessian_has_the_weight_decay(name: str) -> Any:
 
 
 @pytest.mark.parametrize("spec", [("AdamW", {}), ("Adam", {"weight_decay": 0.1, "decoupled_weight_decay": True})])
-@warned(
-    "weight decay of AdamW, unless the inverse is `Identity`",
-    ("weight decay", "leaves it out"),
-    "SGD or Adam, if the decay matters",
-)
+@warned("weight decay apart from the gradient (AdamW)", "weight decay", "leaves it out")
 def test_a_weight_decay_apart_from_the_gradient_is_warned_of(spec: Any) -> None:
     toys.loop(problem(), 1, pretrain_optimizer=OptimizerSpec(*spec)).run()

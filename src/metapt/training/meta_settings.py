@@ -11,6 +11,8 @@ from metapt.hypergrad.inverse import Inverse
 from metapt.training.optimizers import OptimizerSpec, check_spec, kind, plain
 
 _SOLVER_ATTRIBUTES = ("minibatches", "optimizer", "uses_head_loss")
+_LEAST = {"iterations": 1, "pretrain_steps": 1, "accumulate": 1, "max_skipped": 1}
+_LEAST |= dict.fromkeys(("warmup", "remainder", "head_steps_between_updates"), 0)
 
 
 @dataclass(frozen=True)
@@ -68,15 +70,7 @@ class MetaSettings:
     def __post_init__(self) -> None:
         for each in fields(self):
             object.__setattr__(self, each.name, plain(getattr(self, each.name)))
-        for name, least in {
-            "iterations": 1,
-            "pretrain_steps": 1,
-            "warmup": 0,
-            "remainder": 0,
-            "head_steps_between_updates": 0,
-            "accumulate": 1,
-            "max_skipped": 1,
-        }.items():
+        for name, least in _LEAST.items():
             value = getattr(self, name)
             if not isinstance(value, int):
                 raise ConfigError(f"{name} is {value!r}; legal: a whole number")
@@ -87,12 +81,13 @@ class MetaSettings:
                 f"warmup is {self.warmup} of {self.iterations} iterations, so that the meta-parameters would "
                 "never be learned; legal: fewer"
             )
-        if self.clip_norm is not None and not self.clip_norm > 0:
-            raise ConfigError(f"clip_norm is {self.clip_norm}; legal: a positive number, or None")
-        if self.average_decay is not None and not 0 < self.average_decay < 1:
-            raise ConfigError(f"average_decay is {self.average_decay}; legal: between 0 and 1, or None")
-        if not self.explosion_factor > 1:
-            raise ConfigError(f"explosion_factor is {self.explosion_factor}; legal: more than 1")
+        for name, legal, inside in (
+            ("clip_norm", "a positive number, or None", self.clip_norm is None or self.clip_norm > 0),
+            ("average_decay", "between 0 and 1, or None", self.average_decay is None or 0 < self.average_decay < 1),
+            ("explosion_factor", "more than 1", self.explosion_factor > 1),
+        ):
+            if not inside:
+                raise ConfigError(f"{name} is {getattr(self, name)}; legal: {legal}")
         for name, example in {"inverse": "Neumann(terms=5, step_size=0.1)", "finetuning": "FittedHead(l2=0.1)"}.items():
             value = getattr(self, name)
             if isinstance(value, type) or not callable(value):

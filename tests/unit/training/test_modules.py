@@ -1,0 +1,417 @@
+"""Modules and losses of modules."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+from torch.nn.utils.parametrizations import orthogonal
+from torch.utils.checkpoint import checkpoint, checkpoint_sequential, create_selective_checkpoint_contexts
+
+import metapt
+from metapt import Autocast, MetaPretraining
+from metapt.hypergrad import SGD, FittedHead, Params, Pretrained, Unroll
+from metapt.hypergrad.checks import check_problem
+from metapt.training.seeds import Seeded
+
+from . import toys
+from .kinds import refused, right
+from .problems import DTYPE, draw
+from .toys import META, X, Y, by_hand, gradient, linear, problem
+
+KEEP = partial(checkpoint, use_reentrant=False)
+CHECKPOINTS = "activation checkpointing (`torch.utils.checkpoint`, `use_reentrant=False`)"
+
+
+class Recomputed(nn.Module):
+    """A body that a way of checkpointing calls; without one it is the body itself."""
+
+    def __init__(self, inner: nn.Module, way: Callable[..., Any] | None = None) -> None:
+        super().__init__()
+        self.inner, self.way = inner, way
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.inner(x) if self.way is None else self.way(self.inner, x)
+        return result
+
+
+def nested(module: nn.Module, x: Tensor) -> Tensor:
+    return KEEP(lambda x: KEEP(module, x), x)
+
+
+def by_weights(module: nn.Sequential, x: Tensor) -> Tensor:
+    return module[1:](KEEP(lambda x: nn.functional.linear(x, module[0].weight, module[0].bias), x))
+
+
+WAYS = {
+    "module": KEEP,
+    "sequential": lambda module, x: checkpoint_sequential(module, 2, x, use_reentrant=False),
+    "nested": nested,
+    "weights": by_weights,
+    "selective": partial(KEEP, context_fn=partial(create_selective_checkpoint_contexts, [torch.ops.aten.tanh.default])),
+}
+HEAD = Unroll(1, SGD(0.1))
+
+
+def norm(width: int = 3) -> nn.BatchNorm1d:
+    return nn.BatchNorm1d(width, dtype=DTYPE)
+
+
+def dropped() -> nn.Sequential:
+    """A body with dropout and with statistics."""
+    return nn.Sequential(linear(10), norm(), nn.Dropout(0.5), nn.Tanh(), linear(12))
+
+
+@pytest.mark.parametrize("way", WAYS)
+@right(CHECKPOINTS)
+def test_pretraining_with_checkpoints_is_that_without(way: str) -> Any:
+    return toys.pretrained(problem(Recomputed(toys.body(), WAYS[way]))).vector(), by_hand(toys.body())
+
+
+@right(CHECKPOINTS)
+def test_statistics_are_updated_once_a_step_with_checkpoints() -> Any:
+    ours, plain = (toys.pretrained(problem(Recomputed(dropped(), way))) for way in (KEEP, None))
+    assert ours.buffers["inner.1.num_batches_tracked"] == 20
+    return [*ours.vector(), *ours.buffers.values()], [*plain.vector(), *plain.buffers.values()]
+
+
+@pytest.mark.parametrize(
+    ("way", "solver"),
+    [  # of the selective way torch allows one backward pass
+        *((way, HEAD) for way in WAYS if way != "selective"),
+        ("module", Unroll(1, SGD(0.1), network=True)),
+        ("module", FittedHead(0.1)),
+    ],
+)
+@right(CHECKPOINTS)
+def test_hypergradients_with_checkpoints_are_those_without(way: str, solver: Any) -> Any:
+    return tuple(gradient(problem(Recomputed(toys.body(), each)), finetuning=solver) for each in (WAYS[way], None))
+
+
+@right(CHECKPOINTS)
+def test_a_recomputation_has_the_mode_of_its_call() -> Any:
+    found = []
+    for way in (KEEP, None):
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            found.append(toys.exact(problem(Recomputed(dropped(), way))))
+    return tuple(found)
+
+
+@right(CHECKPOINTS)
+def test_a_loss_may_make_the_checkpoint() -> Any:
+    def loss(encoder: Any, head: Any, meta: Params, batch: Any) -> Tensor:
+        return KEEP(lambda x: toys.pretrain_loss(encoder, head, meta, (x, batch[1])), batch[0])
+
+    return gradient(problem(pretrain_loss=loss)), gradient(problem())
+
+
+@refused("activation checkpointing with `use_reentrant=True`", "use_reentrant=False")
+def test_a_reentrant_checkpoint_is_refused() -> None:
+    toys.pretrained(problem(Recomputed(toys.body(), partial(checkpoint, use_reentrant=True))))
+
+
+@pytest.mark.parametrize("part", ["encoder", "head", "finetune_head"])
+@pytest.mark.parametrize("function", toys.FUNCTIONS)
+@refused("a parameter of a module taken outside of the loss", "itself", "argument")
+def test_a_parameter_that_was_taken_outside_is_refused(part: str, function: str) -> None:
+    modules, whole = toys.modules(), toys.FUNCTIONS[function]
+    outside = next(modules[part].parameters())
+    gradient(problem(**modules, **{function: lambda *given: whole(*given) + (outside**2).sum()}))
+
+
+@right("the module itself, used inside the loss by a closure in place of the argument")
+def test_a_closure_over_the_module_gets_the_tensors_of_the_call() -> Any:
+    encoder = toys.body()
+
+    def plain(encoder: Any, head: Any, meta: Params, batch: Any) -> Tensor:
+        return toys.pretrain_loss(encoder, head, meta, batch) + sum(p.square().sum() for p in encoder.parameters())
+
+    toy = problem(encoder, pretrain_loss=lambda _, *given: plain(encoder, *given))
+    return toys.pretrained(toy).vector(), by_hand(encoder, loss=plain)
+
+
+HOOKS = "gradient hooks of parameters"
+
+
+@pytest.mark.parametrize("part", ["encoder", "head", "finetune_head"])
+@pytest.mark.parametrize(
+    ("kind", "before"),
+    [("register_hook", True), ("register_hook", False), ("register_post_accumulate_grad_hook", False)],
+)
+@refused(HOOKS, "hook")
+def test_a_gradient_hook_is_refused(part: str, kind: str, before: bool) -> None:
+    modules = toys.modules()
+    parameter = next(modules[part].parameters())
+    if before:
+        getattr(parameter, kind)(lambda _: None)
+    toy = problem(**modules)
+    getattr(parameter, kind)(lambda _: None)
+    gradient(toy)
+
+
+@pytest.mark.parametrize("what", ["meta", "start"])
+@refused(HOOKS, "hook")
+def test_a_gradient_hook_of_a_given_tensor_is_refused(what: str) -> None:
+    toy, meta = problem(), {"w": torch.zeros(2, dtype=DTYPE, requires_grad=True)}
+    start = toy.pretrained.leaves()
+    (meta["w"] if what == "meta" else start.encoder["0.weight"]).register_hook(lambda slope: slope.clamp(-1, 1))
+    gradient(toy, meta=meta, pretrained=start)
+
+
+@right("hooks of modules (`register_forward_hook`, `register_full_backward_hook`)")
+def test_hooks_of_modules_are_called() -> Any:
+    encoder = toys.body()
+    encoder[2].register_forward_hook(lambda module, inputs, output: 2 * output)
+    encoder[2].register_full_backward_hook(lambda module, slopes, _: (slopes[0].clamp(-0.01, 0.01),))
+    return toys.pretrained(problem(encoder)).vector(), by_hand(encoder)
+
+
+class DistributedDataParallel(nn.Module):
+    """Has the name of torch's, which needs a group of processes."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+
+@pytest.mark.parametrize(("wrapper", "inside"), [(DistributedDataParallel, True), (nn.DataParallel, False)])
+@refused("`DistributedDataParallel`, `DataParallel`", "wrapped in", "process")
+def test_a_wrapper_for_several_processes_is_refused(wrapper: Any, inside: bool) -> None:
+    wrapped = wrapper(toys.body())
+    problem(nn.Sequential(linear(30), wrapped) if inside else wrapped)
+
+
+def without(params: Params, name: str) -> Params:
+    return {key: value for key, value in params.items() if key != name}
+
+
+STARTS: dict[str, tuple[str, Callable[[Pretrained], Pretrained]]] = {
+    "no bias": ("2.bias", lambda p: p._replace(encoder=without(p.encoder, "2.bias"))),
+    "no bias of the head": ("bias", lambda p: p._replace(head=without(p.head, "bias"))),
+    "one too many": ("extra", lambda p: p._replace(encoder={**p.encoder, "extra": draw(0, 2)})),
+    "one row": ("shape", lambda p: p._replace(encoder={**p.encoder, "0.weight": draw(0, 1, 3)})),
+    "one number": ("shape", lambda p: p._replace(encoder={**p.encoder, "0.bias": draw(0, 1)})),
+    "no statistics": ("running_mean", lambda p: p._replace(buffers=without(p.buffers, "1.running_mean"))),
+    "no buffers": ("1.num_batches_tracked", lambda p: p._replace(buffers={})),
+}
+NAMES = "a `Pretrained` or an FT head with a missing, a further or a misshapen tensor"
+
+
+@pytest.mark.parametrize("change", STARTS)
+def test_other_names_or_shapes_of_the_start_are_refused(change: str) -> None:
+    word, alter = STARTS[change]
+    toy = problem(nn.Sequential(linear(10), norm(), linear(12)))
+    start = alter(toy.pretrained)
+    refused(NAMES, word)(lambda: metapt.Pretrainer(toy, toys.loaders(), start, metapt.OptimizerSpec()).run(META, 1))()
+    refused(NAMES, word)(gradient)(toy, pretrained=start)
+
+
+@refused(NAMES, "FT head", "bias")
+def test_another_name_of_the_head_is_refused() -> None:
+    toy = problem()
+    gradient(toy, head=without(toy.head, "bias"))
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+@refused("parameters frozen or unfrozen", "requires_grad", "make a ModuleProblem")
+def test_parameters_that_are_frozen_or_unfrozen_later_are_refused(frozen: bool) -> None:
+    encoder = toys.body()
+    encoder[0].weight.requires_grad_(not frozen)
+    toy = problem(encoder)
+    encoder[0].weight.requires_grad_(frozen)
+    toys.pretrained(toy, 1)
+
+
+@right("weights loaded into the modules (`load_into`)")
+def test_what_is_loaded_into_the_modules_does_not_change_the_start() -> Any:
+    toy = problem()
+    before = toy.pretrained.vector(), list(toy.head.values())
+    toys.pretrained(toy).load_into(*toy.modules[:2])
+    with torch.no_grad():
+        next(toy.modules[2].parameters()).zero_()
+    toy.pretrained.encoder["0.weight"].zero_()
+    return (toy.pretrained.vector(), list(toy.head.values())), before
+
+
+def parametrised() -> nn.Module:
+    return nn.Sequential(orthogonal(linear(10), orthogonal_map="cayley"), nn.Tanh())
+
+
+@right("parametrisations of `torch.nn.utils.parametrize`")
+def test_parametrisations_are_trained() -> Any:
+    return toys.pretrained(problem(parametrised())).vector(), by_hand(parametrised())
+
+
+@refused("`parametrize.cached()` around the training", "parametrize.cached")
+def test_cached_parametrisations_are_refused() -> None:
+    with parametrize.cached():
+        toys.pretrained(problem(parametrised()), 1)
+
+
+@right("the modules after PT and hypergradients: they have their own tensors, as before")
+def test_the_modules_stay_as_they_are() -> Any:
+    encoder = nn.Sequential(linear(10), norm())
+    before = copy.deepcopy(encoder.state_dict())
+    toy = problem(encoder)
+    toys.pretrained(toy)
+    gradient(toy)
+    return encoder.state_dict(), before
+
+
+# What the modules compute, and what is loaded into them
+
+
+def test_pretraining_loads_into_the_modules_what_torch_would_have_trained_there() -> None:
+    encoder, head = nn.Sequential(linear(10), norm(), nn.Tanh()), nn.Sequential(linear(14), norm(), linear(20, 3, 2))
+    theirs = copy.deepcopy((encoder, head))
+    toy = problem(encoder, head=head)
+    trained = toys.pretrained(toy, 5)
+    trained.load_into(encoder, head)
+    optimizer = torch.optim.SGD([*theirs[0].parameters(), *theirs[1].parameters()], lr=0.3)
+    for _ in range(5):
+        optimizer.zero_grad()
+        toys.pretrain_loss(theirs[0].train(), theirs[1].train(), META, (X, Y)).backward()
+        optimizer.step()
+    for ours, plain in zip((encoder, head), theirs, strict=True):
+        for name, value in plain.state_dict().items():
+            torch.testing.assert_close(ours.state_dict()[name], value)
+    assert int(encoder[1].num_batches_tracked) == 5
+    features = toy.encode({**trained.encoder, **trained.buffers}, (X, Y))
+    torch.testing.assert_close(features, encoder.eval()(X))
+    assert torch.equal(toy.head_loss(toy.head, features, (X, Y)), toys.finetune_loss(toy.modules[2], features, (X, Y)))
+
+
+def test_parts_are_copies_and_fixed_parameters_are_buffers() -> None:
+    encoder, head = nn.Sequential(linear(10), norm()), nn.Sequential(linear(20), norm())
+    encoder[0].bias.requires_grad_(False)
+    start = Pretrained.from_modules(encoder, head)
+    assert "0.bias" not in start.encoder
+    assert {"0.bias", "1.running_mean", "head.1.running_mean"} < start.buffers.keys()
+    with torch.no_grad():
+        encoder[0].weight.zero_()
+    assert start.encoder["0.weight"].any()
+    start.load_into(encoder, head)
+    assert torch.equal(encoder[0].weight, start.encoder["0.weight"])
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(3, 3, bias=False, dtype=DTYPE), nn.Linear(3, 3, bias=False, dtype=DTYPE)
+        self.second.weight = self.first.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(torch.tanh(self.first(x)))
+
+
+def test_a_shared_weight_is_one_parameter_of_the_encoder_with_the_gradient_of_all_its_uses() -> None:
+    encoder, head = Tied(), linear(20)
+    head.weight = encoder.first.weight
+    toy = problem(encoder, head=head, pretrain_loss=lambda e, h, meta, x: h(e(x)).square().mean())
+    start = toy.pretrained
+    assert list(start.encoder) == ["first.weight"]
+    assert list(start.head) == ["bias"]
+    leaves = start.leaves()
+    toy.pretrain_loss(leaves, META, X).backward()
+    head(encoder(X)).square().mean().backward()
+    torch.testing.assert_close(leaves.encoder["first.weight"].grad, encoder.first.weight.grad)
+    Pretrained({"first.weight": torch.ones(3, 3, dtype=DTYPE)}, start.head).load_into(encoder, head)
+    assert all((part.weight == 1).all() for part in (encoder.first, encoder.second, head))
+
+
+def test_random_draws_of_the_loss_belong_to_the_minibatch() -> None:
+    toy = problem(nn.Sequential(linear(10), nn.Dropout(0.5)))
+    state = torch.get_rng_state()
+    values = [float(toy.pretrain_loss(toy.pretrained, META, Seeded((X, Y), seed))) for seed in (1, 1, 2)]
+    assert values[0] == values[1] != values[2]
+    assert torch.equal(torch.get_rng_state(), state)
+    arguments = toy, toy.pretrained, META, toy.head
+    check_problem(*arguments, Seeded((X, Y), 1), (X, Y))
+    with pytest.raises(ValueError, match="two different numbers in two equal calls"):
+        check_problem(*arguments, (X, Y), (X, Y))
+
+
+def test_autocast_rounds_plain_steps_and_leaves_hypergradients_alone() -> None:
+    toy = problem(toys.body().float(), head=linear(20, 3, 2).float(), finetune_head=linear(22, 3, 1).float())
+    mixed, data, meta = Autocast(toy, "cpu"), (X.float(), Y.float()), {"w": torch.zeros(2)}
+    losses = [each.pretrain_loss(toy.pretrained, meta, data) for each in (toy, mixed)]
+    assert losses[1].dtype == torch.float32
+    assert 0 < abs(float(losses[0] - losses[1])) < 0.02 * float(losses[0])
+    ends = []
+    for steps in (toy, mixed):
+        given = (*toys.arguments(toy, data=data)[:3], meta, *toys.arguments(toy)[4:])
+        loop = MetaPretraining(toy, toys.loaders(data), *given[2:], step_problem=steps)
+        loop.run()
+        ends.append(loop.pretrained.encoder["0.weight"])
+    assert not torch.equal(*ends)
+    start = {"pretrained": toy.pretrained, "head": toy.head, "meta": meta}
+    exact, rounded = (gradient(each, data, **start) for each in (toy, mixed))
+    assert 0 < float((exact - rounded).norm()) < 0.1 * float(exact.norm())
+
+
+SHARED, NAMED, HELD = linear(20, 3, 1), nn.Sequential(linear(10)), nn.Sequential(linear(10))
+NAMED.head = norm()
+HELD.add_module("head", linear(12))
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "sentence"),
+    [
+        (
+            {"head": nn.Sequential(SHARED), "finetune_head": SHARED},
+            ValueError,
+            "the FT head shares 'weight' with the PT head; legal: parameters of its own",
+        ),
+        ({"encoder": nn.Sequential(SHARED), "head": SHARED}, ValueError, "they have one in common"),
+        ({"encoder": nn.LazyLinear(4)}, ValueError, "'weight' of the encoder has no values yet"),
+        ({"finetune_head": nn.Sequential(norm())}, ValueError, "keeps running statistics"),
+        ({"encoder": {"a": 1}}, TypeError, "the encoder is a dict; legal: a torch.nn.Module"),
+        (
+            {"encoder": NAMED, "head": norm()},
+            ValueError,
+            "both give the name 'head.running_mean' to a tensor: rename a part",
+        ),
+        (
+            {"encoder": HELD, "head": linear(20).requires_grad_(False)},
+            ValueError,
+            "both give the name 'head.weight' to a tensor: rename a part",
+        ),
+    ],
+)
+def test_what_is_not_supported_is_said(changes: Any, error: type[Exception], sentence: str) -> None:
+    with pytest.raises(error, match=sentence):
+        problem(**changes)
+
+
+def test_other_modules_are_not_loaded_into_and_a_mapping_needs_a_function_that_encodes_it() -> None:
+    encoder, head = toys.body(), nn.Sequential(linear(20), linear(22))
+    start = Pretrained.from_modules(encoder, head)
+    with pytest.raises(ValueError, match=r"'1.bias' is missing in the modules"):
+        start.load_into(encoder, head[:1])
+    with pytest.raises(ValueError, match=r"the shape \[6, 3\] in the modules and \[3, 3\] here"):
+        start.load_into(nn.Sequential(linear(10, 3, 6), *encoder[1:]), head)
+    with pytest.raises(TypeError, match="the FT minibatch is a mapping with the keys 'x', 'y'; say which of them"):
+        toys.ModuleProblem(**toys.modules(), pretrain_loss=toys.pretrain_loss, finetune_loss=toys.finetune_loss).encode(
+            start.encoder, {"x": X, "y": Y}
+        )
+
+
+def test_the_check_prints_what_it_finds_right_and_raises_what_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = toys.arguments(problem(), finetuning=FittedHead(l2=0.1))
+    before = arguments[1].state_dict()
+    metapt.check(*arguments)
+    printed = capsys.readouterr().out
+    assert "encoder: 0.weight, 0.bias, 2.weight, 2.bias: 24 numbers, float64 on cpu" in printed
+    assert printed.count("right: ") == 15
+    assert "hypergradient of w: norm" in printed
+    assert arguments[1].state_dict() == before
+    with pytest.raises(ValueError, match="encode returned a tensor that depends on none of its parameters"):
+        metapt.check(*toys.arguments(problem(encode=lambda encoder, batch: encoder(batch[0]).detach())))
+    assert capsys.readouterr().out.count("right: ") == 3
