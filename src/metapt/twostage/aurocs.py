@@ -47,8 +47,8 @@ def auroc_cells(results: TwoStageResults, cells: Iterable[Cell] | None = None) -
 def beside_papers(results: TwoStageResults, cells: pd.DataFrame) -> pd.DataFrame:
     """Return `cells` with the columns paper_mean and paper_standard_error."""
     papers = results.papers_cells()
-    on = [str(name) for name in papers if name not in ("mean", "standard_error")]
-    return tables.beside_papers(cells, papers, on)
+    papers = papers.rename(columns={"mean": "paper_mean", "standard_error": "paper_standard_error"})
+    return cells.merge(papers, how="left", on=[str(name) for name in papers if not str(name).startswith("paper_")])
 
 
 def arm_differences(results: TwoStageResults, pairs: Sequence[Pair]) -> pd.DataFrame:

@@ -8,7 +8,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from metapt.engine.jobs import Files, Job, Jobs
 from metapt.sections import DomainSection, JobSettings, seed_numbers
-from metapt.twostage.arms import changed, sharing
+from metapt.twostage.arms import changed, pretrain_part, sharing
 
 A = TypeVar("A")
 S = TypeVar("S", bound=DomainSection)
@@ -119,7 +119,7 @@ class TwoStageJobs(Jobs[S], Generic[S, A]):
 
     def pretrain_part(self, arm: A) -> dict[str, Any]:
         """Return the settings on which an arm's PT depends."""
-        raise NotImplementedError
+        return pretrain_part(arm, self.config)
 
     def pretrain_setting(self, arm: A, setting: str) -> str:
         """Return the setting of the PT run that serves an arm in a setting."""

@@ -26,12 +26,6 @@ OVER_RUNS = (
 DIFFERENCES = "(percentage points): mean ± standard error over PT seeds, paired; in brackets the 95% t interval"
 
 
-def beside_papers(cells: pd.DataFrame, papers: pd.DataFrame, on: Sequence[str]) -> pd.DataFrame:
-    """Return `cells` with the columns paper_mean and paper_standard_error, joined by the columns `on`."""
-    papers = papers.rename(columns={"mean": "paper_mean", "standard_error": "paper_standard_error"})
-    return cells.merge(papers, how="left", on=list(on))
-
-
 def differences(pairs: Iterable[tuple[Mapping[str, Any], Runs, Runs]]) -> pd.DataFrame:
     """Return a table with a row for each pair of cells that were both run: its words, and `difference_columns`."""
     rows = []
@@ -76,7 +70,7 @@ def difference_text(row: Row, p_value: bool = False) -> str:
 
 
 def cell_text(cell: Row) -> str:
-    """Return mean ± standard error [standard error over PT seeds] of a cell (see `auroc_cell`)."""
+    """Return mean ± standard error [standard error over PT seeds] of a cell (see `aurocs.auroc_cells`)."""
     error = cell["seed_standard_error"]
     return mean_and_error(cell["mean"], cell["standard_error"]) + ("" if math.isnan(error) else f" [{error:.1f}]")
 

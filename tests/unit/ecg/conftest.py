@@ -5,85 +5,47 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from metapt.domains.ecg.augment import Draws, draw
-from metapt.domains.ecg.config import EcgFinetuning, EcgPretraining
 from metapt.domains.ecg.data.dataset import Dataset
-from metapt.domains.ecg.data.prepare import COLUMNS, EcgRecords
-from metapt.domains.ecg.data.sources import CLASSES
+from metapt.domains.ecg.data.prepare import EcgRecords
 from metapt.domains.ecg.resnet1d import initial_head, initial_pretrained
 from metapt.domains.ecg.setting import Setting
 from metapt.hypergrad import Params, Pretrained
-from metapt.training.checkpoint import Checkpoint
+
+from . import small_ecgs
 
 DTYPE = torch.float64
-
-
-def _records(count: int, samples: int, seed: int = 0) -> EcgRecords:
-    """Return ECGs of random walks; each class adds an oscillation to a lead of its own.
-
-    Every tenth is in fold 10, and every second patient has two.
-    """
-    random = np.random.default_rng(seed)
-    labels = (random.random((count, len(CLASSES))) < 0.4).astype(np.int64)
-    signals = random.normal(0, 100, (count, 12, samples))
-    signals[:, :5] += 300 * labels[:, :, None] * np.sin(0.4 * np.arange(samples))
-    index = np.arange(count)
-    patient = np.where(index // 10 % 3 == 1, index - 10, index)
-    columns = (index + 1, patient, index % 10 + 1, *labels.T)
-    table = dict(zip(COLUMNS, columns, strict=True))
-    return EcgRecords(signals.astype(np.int16), table, labels.astype(np.float32))
 
 
 @pytest.fixture(scope="session")
 def records_of() -> Callable[..., EcgRecords]:
     """Return a function (count, samples, seed) -> ECGs."""
-    return _records
+    return small_ecgs.records
 
 
 @pytest.fixture(scope="session")
 def dataset() -> Dataset:
     """Return 70 ECGs of 64 samples, 63 of them for training."""
-    return Dataset(_records(70, 64), 0.0, 200.0, 64, "cpu")
-
-
-def _setting(
-    dataset: Dataset,
-    folder: Path,
-    seed: int = 0,
-    checkpoint: type[Checkpoint] = Checkpoint,
-    meta_size: int = 25,
-    **changes: Any,
-) -> Setting:
-    return Setting(
-        dataset,
-        2,
-        EcgPretraining(**{"signals": 24, "epochs": 2, "batch_size": 6, "lr": 1e-3, **changes}),
-        seed,
-        meta_size,
-        "patients",
-        lambda part: checkpoint(folder / f"state{part}.pt", "a test"),
-        finetune_settings=EcgFinetuning(epochs=2, batch_size=6, linear_epochs=3),
-    )
+    return small_ecgs.dataset()
 
 
 @pytest.fixture(scope="session")
-def setting_in(dataset: Dataset) -> Callable[..., Setting]:
+def setting_in() -> Callable[..., Setting]:
     """Return a function (folder) -> setting of eight PT steps on 24 ECGs, width 2, and an FT set of 25."""
-    return partial(_setting, dataset)
+    return small_ecgs.setting_in
 
 
 @pytest.fixture
-def make(setting_in: Callable[..., Setting], tmp_path: Path) -> Callable[..., Setting]:
+def make(tmp_path: Path) -> Callable[..., Setting]:
     """Return `setting_in` a folder of the test."""
-    return partial(setting_in, tmp_path)
+    return partial(small_ecgs.setting_in, tmp_path)
 
 
 class _Block(nn.Module):

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from metapt.domains.ecg.contrastive import cross_entropy, nt_xent, similarities
+from metapt.domains.ecg.contrastive import cross_entropy, similarities
 
 
 def projections(seed: int = 0, count: int = 8, size: int = 5) -> Tensor:
@@ -26,6 +26,10 @@ def by_hand(z: Tensor, temperature: float) -> float:
         j = (i + count // 2) % count
         total -= s(i, j) - math.log(sum(math.exp(s(i, k)) for k in range(count) if k != i))
     return total / count
+
+
+def nt_xent(z: Tensor, temperature: float) -> Tensor:
+    return cross_entropy(similarities(z, temperature))
 
 
 @pytest.mark.parametrize("temperature", [0.1, 0.5, 2.0])

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from metapt.domains.ecg.probe import cross_validated_loss, ridge_logistic
+from metapt.domains.ecg.cross_validation import cross_validated_loss, ridge_logistic
 
 
 def data(count: int = 60, scale: float = 1.0) -> tuple[Tensor, Tensor]:

@@ -15,9 +15,8 @@ from torch import Tensor
 from metapt import method
 from metapt.domains.ecg import config
 from metapt.domains.ecg.batches import SupervisedBatches
-from metapt.domains.ecg.cross_validation import check_folds, cross_validated_auroc
+from metapt.domains.ecg.cross_validation import check_folds, cross_validated_auroc, cross_validated_loss
 from metapt.domains.ecg.policy import SCALE, Policy
-from metapt.domains.ecg.probe import cross_validated_loss
 from metapt.domains.ecg.problem import LabelledBatch, SupervisedProblem
 from metapt.domains.ecg.quantities import (
     CANDIDATE_LOSS,

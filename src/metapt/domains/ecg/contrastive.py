@@ -26,12 +26,3 @@ def cross_entropy(similarities: Tensor) -> Tensor:
     count = len(similarities)
     partners = torch.arange(count, device=similarities.device).roll(count // 2)
     return F.cross_entropy(similarities, partners)
-
-
-def nt_xent(projections: Tensor, temperature: float) -> Tensor:
-    """Return NT-Xent of projections [2n, d]. It is log(2n - 1) if all projections are equal.
-
-    >>> round(float(nt_xent(torch.ones(6, 4), temperature=0.5)), 4) == round(float(torch.tensor(5.0).log()), 4)
-    True
-    """
-    return cross_entropy(similarities(projections, temperature))

@@ -18,7 +18,7 @@ from metapt.domains.ecg.config import (
 from metapt.domains.ecg.stages import EcgFinetuneSettings, EcgPretrainSettings
 from metapt.engine.jobs import Job
 from metapt.sections import JobSettings, plain
-from metapt.twostage.arms import pretrain_part, to_pretrain
+from metapt.twostage.arms import to_pretrain
 from metapt.twostage.jobs import TwoStageJobs, Work
 
 RAW = ("ptbxl_database.csv", "scp_statements.csv", "records.json")
@@ -60,7 +60,7 @@ class EcgJobs(TwoStageJobs[EcgSettings, Arm]):
     def pretrain_part(self, arm: Arm) -> dict[str, Any]:
         """Return the settings on which an arm's PT depends."""
         judge = {"finetune": plain(self.changed_finetune(arm))} if isinstance(arm, BestOf) else {}
-        return pretrain_part(arm, self.config) | judge
+        return super().pretrain_part(arm) | judge
 
     def pretrain_setting(self, arm: Arm, setting: str) -> str:
         """Return how many labelled ECGs an arm's PT sees: `n500`, or `none`."""
@@ -91,8 +91,7 @@ class EcgJobs(TwoStageJobs[EcgSettings, Arm]):
         mem_mb = self.mem_mb(pretrain.batch_size, labelled, 0 if judge is None else judge.batch_size)
         minutes = self._pretrain_minutes(arm, pretrain)
         if isinstance(arm, BestOf):
-            own = self.changed_finetune(arm)
-            minutes = arm.runs * (minutes + self._minutes(arm.folds * own.epochs * (seen or 0)))
+            minutes = arm.runs * (minutes + self._minutes(arm.folds * self.changed_finetune(arm).epochs * (seen or 0)))
         return Work(settings, inputs, mem_mb, minutes)
 
     def finetune_work(self, name: str, arm: Arm, setting: str, seed: int) -> Work:

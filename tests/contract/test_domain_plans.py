@@ -1,0 +1,122 @@
+"""Every domain's jobs: which ones each experiment needs, what they are told, and what they ask of the machine."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from metapt.engine.jobs import Job
+from metapt.evaluation.experiment import SUMMARY
+
+from .domain_cases import CASES, Case
+
+FOLDER = Path("results/x")
+STAGED = [case for case in CASES.values() if not case.study]
+EXPERIMENTS = [(case, key) for case in CASES.values() for key in case.domain.experiments]
+
+
+def named(value: object) -> str | None:
+    return value.name if isinstance(value, Case) else None
+
+
+def jobs(case: Case, *, gpu: bool = False, **section: Any) -> Any:
+    """Return the jobs of a domain with its own sizes and default arms."""
+    config: Any = {"source": case.section["source"]} if "source" in case.section else {}
+    plain = Case(case.name, config, {}, case.prepare, study="none")
+    return plain.jobs(FOLDER, gpu=gpu, **section)
+
+
+@pytest.mark.parametrize(("case", "key"), EXPERIMENTS, ids=lambda value: named(value) or str(value))
+def test_every_experiment_has_its_runs(case: Case, key: str) -> None:
+    """A summary is told the arms and settings that it reads, and all its inputs are outputs of the plan."""
+    made = jobs(case, **{name: {} for name in {key, next(iter(case.domain.experiments))}})
+    job = case.domain.summary(made, key)
+    assert job.inputs
+    assert job.outputs == {name: f"{FOLDER}/{case.name}/{key}/{file}" for name, file in SUMMARY.items()}
+    files = [path for each in made.made.values() for path in (*each.outputs.values(), each.record, each.log)]
+    assert not [path for path, count in Counter(files).items() if count > 1], "each file has one maker"
+    for each in made.made.values():
+        assert set(each.inputs.values()) <= set(files), each.name
+        assert each.mem_mb >= 500
+        assert each.minutes >= 10
+        assert each.threads >= 1
+        kept = each.config.get("checkpoint", "")
+        assert kept in ("", f"{FOLDER}/.resume/{each.name}.pt")
+        assert each.stage not in ("pretrain", "finetune") or kept
+        assert {"metrics", "series"} <= each.outputs.keys() or not each.trains
+        assert (each.stage == "pretrain") == ("pretrained" in each.outputs)
+    settings, section = job.config["settings"], getattr(made.config, key)
+    assert not set(case.domain.experiments) & set(settings), "the settings of other experiments"
+    assert case.study or set(settings["arms"]) >= set(section.arm_names())
+    runs = {name.rpartition("/")[0] for name in job.inputs if "/" in name}
+    assert {f"{run}/{what}" for run in runs for what in ("metrics", "series", "record")} <= set(job.inputs)
+
+
+@pytest.mark.parametrize("case", STAGED, ids=named)
+def test_pt_seeds_can_be_listed_and_other_seeds_are_no_matter(case: Case) -> None:
+    key = next(iter(case.domain.experiments))
+    found = {}
+    for seeds, numbers in ((2, (0, 1)), ([100, 1], (100, 1))) if case.place else ((2, (0, 1)),):
+        made = jobs(case, pretrain_seeds=seeds, **{key: {}})
+        case.domain.summary(made, key)
+        for stage in ("pretrain", "finetune"):
+            names = [job.name for job in made.made.values() if job.stage == stage]
+            assert {name.rpartition("/seed")[2] for name in names} == set(map(str, numbers))
+        found |= {str(seeds): made}
+    one, *others = ([case.pretrain(each, case.plain, 1), case.finetune(each, case.plain, 1)] for each in found.values())
+    assert all(other == one for other in others)
+
+
+def differing(case: Case, arms: dict[str, Any], *changes: dict[str, Any]) -> list[set[str]]:
+    """Return for each change of the config the stages and arms of PT and FT jobs that it changes."""
+
+    def made(keys: dict[str, Any]) -> list[Job]:
+        own = jobs(case, **{"arms": arms} | keys)
+        return [make(own, arm) for arm in arms for make in (case.pretrain, case.finetune)]
+
+    plain = made({})
+    return [
+        {"/".join(a.name.split("/")[1:3]) for a, b in zip(plain, made(change), strict=True) if a.config != b.config}
+        for change in changes
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "method", "pretrain"),
+    [("ecg", "simclr", {"jitter": "uniform"}), ("ppi", "supervised", {"offset_centres": False})],
+)
+def test_a_key_reaches_the_jobs_that_read_it_and_no_other(name: str, method: str, pretrain: dict[str, Any]) -> None:
+    arms: dict[str, Any] = {"no_pt": {"method": "no_pt"}, "plain": {"method": method}, "mine": {"method": "meta"}}
+
+    def own(**keys: Any) -> dict[str, Any]:
+        return {"arms": arms | {"mine": arms["mine"] | keys}}
+
+    pt, ft = {"pretrain/plain", "pretrain/mine"}, {"finetune/no_pt", "finetune/plain", "finetune/mine"}
+    changes: list[tuple[dict[str, Any], set[str]]] = [
+        ({"pretrain": {"precision": "bfloat16"}}, pt),
+        ({"finetune": {"epochs": 3}}, ft),
+        (own(recompute=True), {"pretrain/mine"}),
+        (own(pretrain=pretrain), {"pretrain/mine"}),
+        (own(finetune={"batch_size": 5}), {"finetune/mine"}),
+        (own(label="mine", controls={"plain": []}), set()),
+    ]
+    found = differing(CASES[name], arms, *(change for change, _ in changes))
+    assert found == [expected for _, expected in changes]
+
+
+@pytest.mark.parametrize("case", [CASES["ecg"], CASES["ppi"]], ids=named)
+def test_more_work_gets_more_and_a_gpu_takes_less_time(case: Case) -> None:
+    small, large = ({"width": width} for width in (8, 64))
+    sections = [{"network": each} if case.name == "ppi" else each for each in (small, large)]
+    few, many, gpu = jobs(case, **sections[0]), jobs(case, **sections[1]), jobs(case, gpu=True, **sections[1])
+    for make in (case.pretrain, case.finetune):
+        assert make(few, "meta").mem_mb < make(many, "meta").mem_mb
+        assert make(few, "meta").minutes <= make(many, "meta").minutes
+    assert case.pretrain(gpu, "meta").minutes < case.pretrain(many, "meta").minutes
+    assert case.pretrain(many, "no_pt").minutes < case.pretrain(many, case.plain).minutes
+    for keys in ({"accumulate": 20}, {"inverse": {"kind": "neumann", "terms": 200}}, {"unroll": "fitted", "folds": 50}):
+        mine = jobs(case, **sections[1], arms={"mine": {"method": "meta"} | keys})
+        assert case.pretrain(mine, "mine").minutes > case.pretrain(many, "meta").minutes, keys

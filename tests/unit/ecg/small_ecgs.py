@@ -1,0 +1,81 @@
+"""Short ECGs with planted conditions, a setting of a few PT steps on them, and arms of each kind for it."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from metapt.domains.ecg import config
+from metapt.domains.ecg.config import EcgFinetuning, EcgPretraining, Warp
+from metapt.domains.ecg.data.dataset import Dataset
+from metapt.domains.ecg.data.prepare import COLUMNS, EcgRecords
+from metapt.domains.ecg.data.sources import CLASSES
+from metapt.domains.ecg.setting import Setting
+from metapt.method import ConjugateGradients
+from metapt.training.checkpoint import Checkpoint
+
+SAMPLES = 64
+NETWORK = Warp(smoothing="velocity", scale="log", initial=4.0, network_width=2)
+SQUARE = Warp(initial=0.2, network_width=2)
+STEPS: dict[str, Any] = {"pretrain_steps": 2, "warmup_epochs": 0.5, "batch_size": 6}
+AT_ONCE = STEPS | {"warmup_epochs": 0.0}
+FITTED: dict[str, Any] = {
+    "warp": NETWORK,
+    "unroll": "fitted",
+    "folds": 3,
+    "curvature": "gauss_newton",
+    "inverse": ConjugateGradients(kind="conjugate_gradient", max_steps=2, rtol=1e-2, damping=1e-3),
+    "average_decay": 0.5,
+    "reuse_gradient": True,
+}
+
+ARMS: dict[str, config.Arm] = {
+    "no_pt": config.NoPretraining(method="no_pt"),
+    "simclr": config.Simclr(method="simclr", warp=SQUARE),
+    "meta": config.EcgMeta(warp=SQUARE, **STEPS, meta_lr=0.05, head_steps_between_updates=1),
+    "meta-stable": config.EcgMeta(**STEPS | FITTED, meta_lr=0.1, meta_settings={"betas": [0.9, 0.9]}),
+    "meta-random_sign": config.EcgMeta(warp=NETWORK, **AT_ONCE, meta_lr=0.05, placebo="random_sign"),
+    "meta-permuted_labels": config.EcgMeta(warp=NETWORK, **AT_ONCE, meta_lr=0.05, placebo="permuted_labels"),
+    "optsla": config.OptSla(method="optsla", warp=NETWORK, epochs=2, batch_size=6, meta_lr=0.1),
+    "random_search": config.RandomSearch(method="random_search", candidates=3, range=(0.5, 8.0)),
+    "best_of": config.BestOf(method="best_of", warp=SQUARE, runs=2, folds=3, evaluation="linear_evaluation"),
+}
+
+
+def records(count: int, samples: int, seed: int = 0) -> EcgRecords:
+    """Return ECGs of random walks; each class adds an oscillation to a lead of its own.
+
+    Every tenth is in fold 10, and every second patient has two.
+    """
+    random = np.random.default_rng(seed)
+    labels = (random.random((count, len(CLASSES))) < 0.4).astype(np.int64)
+    signals = random.normal(0, 100, (count, 12, samples))
+    signals[:, :5] += 300 * labels[:, :, None] * np.sin(0.4 * np.arange(samples))
+    index = np.arange(count)
+    patient = np.where(index // 10 % 3 == 1, index - 10, index)
+    columns = (index + 1, patient, index % 10 + 1, *labels.T)
+    table = dict(zip(COLUMNS, columns, strict=True))
+    return EcgRecords(signals.astype(np.int16), table, labels.astype(np.float32))
+
+
+@cache
+def dataset(device: str = "cpu") -> Dataset:
+    """Return 70 ECGs of 64 samples, 63 of them for training."""
+    return Dataset(records(70, SAMPLES), 0.0, 200.0, SAMPLES, device)
+
+
+def setting_in(folder: Path, seed: int = 0, meta_size: int = 25, device: str = "cpu", **changes: Any) -> Setting:
+    """Return a setting of eight PT steps on 24 ECGs, width 2, and an FT set of 25."""
+    return Setting(
+        dataset(device),
+        2,
+        EcgPretraining(**{"signals": 24, "epochs": 2, "batch_size": 6, "lr": 1e-3, **changes}),
+        seed,
+        meta_size,
+        "patients",
+        lambda part: Checkpoint(folder / f"state{part}.pt", "a test"),
+        finetune_settings=EcgFinetuning(epochs=2, batch_size=6, linear_epochs=3),
+    )
