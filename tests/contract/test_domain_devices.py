@@ -117,8 +117,8 @@ EACH = {
 }
 NEUMANN = {"hypergrad.inverse: Neumann.__call__": 1}
 NEWTON = {
-    "hypergrad.finetune: FittedHead._fit",
-    "hypergrad.finetune: FittedHead._search",
+    "hypergrad.fitted: FittedHead._fit",
+    "hypergrad.fitted: FittedHead._search",
     "hypergrad.inverse: ConjugateGradient.__call__",
 }
 """Places where a fitted head waits as often as it takes steps."""

@@ -4,7 +4,8 @@ The package needs torch only. It depends on no domain, no file and no workflow.
 """
 
 from metapt.hypergrad.bptt import ExactHypergradient, exact_hypergradient
-from metapt.hypergrad.finetune import FineTuned, FineTuning, FittedHead, Unroll
+from metapt.hypergrad.finetune import FineTuned, FineTuning, Unroll
+from metapt.hypergrad.fitted import FittedHead
 from metapt.hypergrad.hybrid import Diagnostics, Hypergradient, hypergradient
 from metapt.hypergrad.inverse import ConjugateGradient, Dense, Identity, Neumann, SolveResult, Status
 from metapt.hypergrad.optimizers import SGD, Adam

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from metapt.hypergrad.checked import Checked
 from metapt.hypergrad.checks import check_arguments
+from metapt.hypergrad.finetune import unrolled
 from metapt.hypergrad.optimizers import DifferentiableOptimizer
 from metapt.hypergrad.params import Params, Pretrained, detached, leaves, like, unconnected, vjp, vjp_graph
-from metapt.hypergrad.problem import MetaProblem, name_of
+from metapt.hypergrad.problem import Checked, MetaProblem
 from metapt.hypergrad.trial import check_second_derivatives, check_unchanged
 
 
@@ -88,17 +88,21 @@ def exact_hypergradient(
     problem = Checked(problem)
     phi = leaves(meta)
     trained, pretrain_losses = _pretrain(problem, pretrained.leaves(), phi, pretrain_batches, pretrain_optimizer)
-    encoder, tuned = _finetune(problem, trained, leaves(head), train_batches, finetune_optimizer, network)
-    losses = [
-        problem.head_loss(tuned, problem.encode({**encoder, **trained.buffers}, batch), batch)
-        for batch in validation_batches
-    ]
+
+    def encode(encoder: Params, batch: Any) -> Tensor:
+        return problem.encode({**encoder, **trained.buffers}, batch)
+
+    start = leaves(head)
+    state = finetune_optimizer.init(start)
+    tuned = unrolled(problem, encode, trained.encoder, start, state, train_batches, finetune_optimizer, network)
+    losses = [problem.head_loss(tuned.head, encode(tuned.encoder, batch), batch) for batch in validation_batches]
     loss = torch.stack(losses).mean()
     gradient = like(meta, vjp([loss], list(phi.values()), needed=unconnected(meta) if pretrain_batches else ""))
     if pretrain_batches:
         check_second_derivatives(users, *arguments, products=True, head_steps=bool(train_batches), network=network)
     final = Pretrained(detached(trained.encoder), detached(trained.head), trained.buffers)
-    return ExactHypergradient(gradient, final, detached(encoder), detached(tuned), loss.detach(), pretrain_losses)
+    encoder, tuned_head = detached(tuned.encoder), detached(tuned.head)
+    return ExactHypergradient(gradient, final, encoder, tuned_head, loss.detach(), pretrain_losses)
 
 
 def _pretrain(
@@ -118,24 +122,3 @@ def _pretrain(
         head, head_state = optimizer.step(head, like(head, gradients[len(encoder) :]), head_state)
         losses.append(loss.detach())
     return Pretrained(encoder, head, buffers), torch.stack(losses) if losses else torch.zeros(0)
-
-
-def _finetune(
-    problem: MetaProblem,
-    trained: Pretrained,
-    head: Params,
-    batches: Sequence[Any],
-    optimizer: DifferentiableOptimizer,
-    network: bool,
-) -> tuple[Params, Params]:
-    encoder = trained.encoder
-    encoder_state, head_state = optimizer.init(encoder), optimizer.init(head)
-    for batch in batches:
-        loss = problem.head_loss(head, problem.encode({**encoder, **trained.buffers}, batch), batch)
-        changed = [*head.values(), *(encoder.values() if network else ())]
-        name = name_of(problem, "head_loss")
-        gradients = vjp_graph(loss, changed, f"{name} of encode" if network else name)
-        if network:
-            encoder, encoder_state = optimizer.step(encoder, like(encoder, gradients[len(head) :]), encoder_state)
-        head, head_state = optimizer.step(head, like(head, gradients[: len(head)]), head_state)
-    return encoder, head

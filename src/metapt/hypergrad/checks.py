@@ -8,16 +8,15 @@ few more times: they must be pure and depend on the tensors by which they are di
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from metapt.hypergrad.checked import LOOK_FOR, Checked
-from metapt.hypergrad.params import Params, Pretrained, leaves, norm
-from metapt.hypergrad.problem import MetaProblem, name_of
-from metapt.hypergrad.trial import UNCHANGED, Copies, tried
+from metapt.hypergrad.params import Params, Pretrained, detached, leaves, norm
+from metapt.hypergrad.problem import LOOK_FOR, Checked, MetaProblem, name_of
+from metapt.hypergrad.trial import UNCHANGED, Copies, devices_of, tried
 
 _METHODS = ("pretrain_loss", "encode", "head_loss")
 
@@ -118,13 +117,13 @@ def check_problem(
     encoder, psi, buffers = leaves(pretrained.encoder), leaves(copies.head), pretrained.buffers
 
     def pretrain_loss() -> Tensor:
-        frozen = Pretrained(pretrained.encoder, pretrained.head, pretrained.leaves().buffers)
-        return problem.pretrain_loss(_without_graph(frozen), phi, pretrain_batch)
+        frozen = Pretrained(*map(detached, (pretrained.encoder, pretrained.head, pretrained.leaves().buffers)))
+        return problem.pretrain_loss(frozen, phi, pretrain_batch)
 
     def encode() -> Tensor:
         return problem.encode({**encoder, **buffers}, finetune_batch)
 
-    with torch.random.fork_rng(devices=_devices(pretrained)):
+    with torch.random.fork_rng(devices=devices_of(pretrained)):
         loss = pretrain_loss()
         copies.check("pretrain_loss")
         report(f"pretrain_loss returns a scalar, {float(loss.detach()):.4g}")
@@ -197,12 +196,3 @@ def _check_depends(method: str, output: Tensor, params: Params, what: str, *, ev
         )
     if len(unused) == len(params):
         raise ValueError(f"{method} depends on no {what}; legal: a differentiable function of it. {LOOK_FOR}")
-
-
-def _without_graph(pretrained: Pretrained) -> Pretrained:
-    parts = ({name: value.detach() for name, value in part.items()} for part in pretrained)
-    return Pretrained(*parts)
-
-
-def _devices(pretrained: Pretrained) -> Sequence[int]:
-    return sorted({value.device.index for value in pretrained.vector() if value.device.type == "cuda"})

@@ -1,12 +1,7 @@
-"""FT solvers: they solve the inner problem and differentiate the FT validation loss w.r.t. the pre-trained encoder.
-
-`Unroll` takes K differentiable steps (Eq. 5). `FittedHead` finds the minimum of the head's loss and differentiates it
-implicitly, so that the loss evaluates the representation, not a head that is still being trained.
-"""
+"""What an FT solver is, what all have in common, and the one that takes K differentiable steps (Eq. 5)."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, Protocol
@@ -14,9 +9,9 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from metapt.hypergrad.inverse import ConjugateGradient, SolveResult, Status
+from metapt.hypergrad.inverse import Status
 from metapt.hypergrad.optimizers import SGD, DifferentiableOptimizer, OptimizerState
-from metapt.hypergrad.params import Params, Vector, add, all_finite, detached, dot, leaves, like, norm, vjp, vjp_graph
+from metapt.hypergrad.params import Params, Vector, all_finite, detached, leaves, like, norm, vjp, vjp_graph
 from metapt.hypergrad.problem import MetaProblem, name_of
 
 
@@ -163,62 +158,64 @@ class Unroll:
         if len(train_batches) != self.steps:
             count = len(train_batches)
             raise ValueError(f"{count} FT training minibatches for {self.steps} unrolled steps; give one per step")
-        state = detached(head_state) if head_state else self.optimizer.init(head)
-        solve = self._network if self.network else self._head
-        return solve(problem, encoder, buffers, head, state, train_batches, validation_batch)
+        start, first = leaves(encoder), leaves(head)
+        state = detached(head_state) if head_state else self.optimizer.init(first)
+        features = None if self.network else Features(problem, encoder, buffers, [*train_batches, validation_batch])
 
-    def _head(
-        self,
-        problem: MetaProblem,
-        encoder: Params,
-        buffers: Params,
-        head: Params,
-        state: OptimizerState,
-        train_batches: Sequence[Any],
-        validation_batch: Any,
-    ) -> FineTuned:
-        features = Features(problem, encoder, buffers, [*train_batches, validation_batch])
-        current = leaves(head)
-        losses = []
-        for batch in train_batches:
-            loss = problem.head_loss(current, features(batch), batch)
-            gradient = like(current, vjp_graph(loss, list(current.values()), name_of(problem, "head_loss")))
-            current, state = self.optimizer.step(current, gradient, state)
-            losses.append(loss.detach())
-        validation_loss = problem.head_loss(current, features(validation_batch), validation_batch)
-        values = list(current.values())
-        gradients = vjp([validation_loss], [*values, *features.all()])
-        encoder_gradient = features.encoder_gradient(gradients[len(values) :])
-        return finished(encoder_gradient, current, state, losses, validation_loss, norm(gradients[: len(values)]))
+        def encode(changed: Params, batch: Any) -> Tensor:
+            return features(batch) if features else problem.encode({**changed, **buffers}, batch)
 
-    def _network(
-        self,
-        problem: MetaProblem,
-        encoder: Params,
-        buffers: Params,
-        head: Params,
-        state: OptimizerState,
-        train_batches: Sequence[Any],
-        validation_batch: Any,
-    ) -> FineTuned:
-        start = leaves(encoder)
-        current_encoder, current_head = start, leaves(head)
-        encoder_state = self.optimizer.init(start)
-        losses = []
-        for batch in train_batches:
-            loss = problem.head_loss(current_head, problem.encode({**current_encoder, **buffers}, batch), batch)
-            what = f"{name_of(problem, 'head_loss')} of encode"
-            gradients = vjp_graph(loss, [*current_encoder.values(), *current_head.values()], what)
-            encoder_part = like(current_encoder, gradients[: len(start)])
-            head_part = like(current_head, gradients[len(start) :])
-            current_encoder, encoder_state = self.optimizer.step(current_encoder, encoder_part, encoder_state)
-            current_head, state = self.optimizer.step(current_head, head_part, state)
-            losses.append(loss.detach())
-        features = problem.encode({**current_encoder, **buffers}, validation_batch)
-        validation_loss = problem.head_loss(current_head, features, validation_batch)
-        gradients = vjp([validation_loss], [*start.values(), *current_head.values()])
-        encoder_gradient = like(start, gradients[: len(start)])
-        return finished(encoder_gradient, current_head, state, losses, validation_loss, norm(gradients[len(start) :]))
+        wrt = features.all() if features else list(start.values())
+        tuned = unrolled(problem, encode, start, first, state, train_batches, self.optimizer, self.network)
+        loss = problem.head_loss(tuned.head, encode(tuned.encoder, validation_batch), validation_batch)
+        gradients = vjp([loss], [*wrt, *tuned.head.values()])
+        through, last = gradients[: len(wrt)], gradients[len(wrt) :]
+        gradient = features.encoder_gradient(through) if features else like(start, through)
+        return finished(gradient, tuned.head, tuned.head_state, tuned.losses, loss, norm(last))
+
+
+class Unrolled(NamedTuple):
+    """Encoder, head and the state of the head's optimiser after FT steps, with their graph; the losses before each."""
+
+    encoder: Params
+    head: Params
+    head_state: OptimizerState
+    losses: list[Tensor]
+
+
+def unrolled(
+    problem: MetaProblem,
+    encode: Callable[[Params, Any], Tensor],
+    encoder: Params,
+    head: Params,
+    head_state: OptimizerState,
+    batches: Sequence[Any],
+    optimizer: DifferentiableOptimizer,
+    network: bool,
+) -> Unrolled:
+    """Take an FT step of the head on each minibatch, and of the encoder if `network` is true.
+
+    Args:
+        problem: provides `head_loss`.
+        encode: returns the features of a minibatch, given the present encoder.
+        encoder, head: where the steps start; with a graph.
+        head_state: state of the head's optimiser; that of the encoder is new.
+        batches: FT minibatches, one a step.
+        optimizer: the optimiser of the steps.
+        network: change the encoder, too.
+    """
+    name = name_of(problem, "head_loss")
+    what, changing = (f"{name} of encode", encoder) if network else (name, {})
+    encoder_state, losses = optimizer.init(changing), []
+    for batch in batches:
+        loss = problem.head_loss(head, encode(encoder, batch), batch)
+        gradients = vjp_graph(loss, [*changing.values(), *head.values()], what)
+        if network:
+            encoder, encoder_state = optimizer.step(encoder, like(encoder, gradients[: len(encoder)]), encoder_state)
+            changing = encoder
+        head, head_state = optimizer.step(head, like(head, gradients[len(changing) :]), head_state)
+        losses.append(loss.detach())
+    return Unrolled(encoder, head, head_state, losses)
 
 
 def finished(
@@ -239,181 +236,6 @@ def finished(
     return FineTuned(encoder_gradient, head, state, losses, loss, head_gradient_norm, status)
 
 
-@dataclass(frozen=True)
-class FittedHead:
-    """The head at the minimum of the regularised FT loss, found by Newton's method and differentiated implicitly.
-
-    head* = argmin mean_i head_loss(head, features_i) + l2 / 2 |head|^2, so that
-    d head* / d features = -(d2 loss / d head2 + l2)^-1 d2 loss / (d head d features).
-
-    With `cross_fit` each distinct minibatch, the validation minibatch included, is held out once: the head is fitted on
-    the others, and the validation loss is the mean over the held-out minibatches. All FT data then evaluate the
-    encoder, with heads that were not fitted on them, if the minibatches of a call have no example in common. The head
-    that is returned is fitted on all minibatches with `cross_fit`, else on the training minibatches.
-
-    Args:
-        l2: the ridge, above 0; it makes the minimum unique.
-        cross_fit: hold out each minibatch in turn.
-        minibatches: FT training minibatches per call; a pass over the training data should have a multiple of them.
-        max_steps: largest number of Newton steps in a fit.
-        tolerance: the fit ends when the norm of the gradient is at most this share of its first value, or of `l2`.
-    """
-
-    l2: float = 1e-3
-    cross_fit: bool = False
-    minibatches: int = 1
-    max_steps: int = 50
-    tolerance: float = 1e-6
-    optimizer: ClassVar[None] = None
-    uses_head_loss: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        if not self.l2 > 0:
-            raise ValueError(f"l2 is {self.l2}; legal: a positive number (without it separable data have no best head)")
-        for name in ("minibatches", "max_steps"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; legal: 1 or more")
-        if not 0 < self.tolerance < 1:
-            raise ValueError(f"tolerance is {self.tolerance}; legal: between 0 and 1")
-
-    def __call__(
-        self,
-        problem: MetaProblem,
-        encoder: Params,
-        buffers: Params,
-        head: Params,
-        head_state: OptimizerState | None,
-        train_batches: Sequence[Any],
-        validation_batch: Any,
-    ) -> FineTuned:
-        if not train_batches:
-            raise ValueError("FittedHead needs at least one FT training minibatch to fit the head on")
-        features = Features(problem, encoder, buffers, [*train_batches, validation_batch])
-        folds = leave_one_out(features.batches) if self.cross_fit else [(train_batches, validation_batch)]
-        fitted, statuses, train_losses, validation_losses, head_gradients = detached(head), [], [], [], []
-        cotangents = [torch.zeros_like(value) for value in features.all()]
-        for rest, held_out in folds:
-            fit = self._fit(problem, fitted, rest, features)
-            fitted = fit.head
-            evaluated = self._evaluate(problem, fit, rest, held_out, features)
-            cotangents = add(cotangents, evaluated.cotangents, 1 / len(folds))
-            statuses += [fit.status, evaluated.status]
-            train_losses.append(fit.loss)
-            validation_losses.append(evaluated.loss)
-            head_gradients.append(evaluated.head_gradient_norm)
-        if self.cross_fit:
-            fit = self._fit(problem, fitted, features.batches, features)
-            fitted = fit.head
-            statuses.append(fit.status)
-        return finished(
-            encoder_gradient=features.encoder_gradient(cotangents),
-            head=fitted,
-            state={},
-            train_losses=train_losses,
-            validation_loss=torch.stack(validation_losses).mean(),
-            head_gradient_norm=torch.stack(head_gradients).mean(),
-            status=next((status for status in statuses if status is not Status.OK), Status.OK),
-        )
-
-    def fit(self, problem: MetaProblem, encoder: Params, head: Params, batches: Sequence[Any]) -> Fit:
-        """Return the head fitted on all `batches`, without a derivative w.r.t. the encoder.
-
-        Args:
-            problem: provides `encode` and `head_loss`.
-            encoder: the parameters of the encoder and the PT buffers, as `MetaProblem.encode` takes them.
-            head: where the fit starts.
-            batches: FT minibatches, one or more.
-        """
-        with torch.no_grad():
-            encoded = {id(batch): problem.encode(encoder, batch) for batch in batches}
-        return self._fit(problem, head, batches, lambda batch: encoded[id(batch)])
-
-    def _objective(
-        self, problem: MetaProblem, head: Params, batches: Sequence[Any], features: Callable[[Any], Tensor]
-    ) -> Tensor:
-        losses = [problem.head_loss(head, features(batch), batch) for batch in batches]
-        penalty = torch.stack([torch.sum(value * value) for value in head.values()]).sum()
-        return torch.stack(losses).mean() + self.l2 / 2 * penalty
-
-    def _fit(
-        self, problem: MetaProblem, head: Params, batches: Sequence[Any], features: Callable[[Any], Tensor]
-    ) -> Fit:
-        """Minimise by Newton's method with exact Hessian-vector products and a backtracking line search."""
-        if not head:
-            raise ValueError("FittedHead needs an FT head with parameters; for a head without any take Unroll(0)")
-        current = leaves(head)
-        objective = self._objective(problem, current, batches, features)
-        first = None
-        for _ in range(self.max_steps):
-            values = list(current.values())
-            gradient = vjp_graph(objective, values, name_of(problem, "head_loss"))
-            downhill = [-value.detach() for value in gradient]
-            size = float(norm(downhill))
-            first = size if first is None else first
-            if not math.isfinite(size):
-                return Fit(detached(current), objective.detach(), Status.NON_FINITE)
-            if size <= self.tolerance * max(first, self.l2):
-                return Fit(detached(current), objective.detach(), Status.OK)
-            solved = self._solve(gradient, values, downhill)
-            direction = solved.value
-            if solved.status is Status.NON_FINITE:
-                return Fit(detached(current), objective.detach(), solved.status)
-            decrease = float(dot(downhill, direction))
-            if decrease <= 4 * torch.finfo(objective.dtype).eps * abs(float(objective.detach())):
-                # The decrease is below the rounding error of the loss, so a line search can't see it; the step is
-                # right.
-                return Fit(
-                    like(current, add(list(detached(current).values()), direction)), objective.detach(), Status.OK
-                )
-            moved = self._search(problem, current, direction, decrease, float(objective.detach()), batches, features)
-            if moved is None:
-                return Fit(detached(current), objective.detach(), Status.MAX_STEPS)
-            current, objective = moved
-        return Fit(detached(current), objective.detach(), Status.MAX_STEPS)
-
-    def _search(
-        self,
-        problem: MetaProblem,
-        head: Params,
-        direction: Vector,
-        decrease: float,
-        start: float,
-        batches: Sequence[Any],
-        features: Callable[[Any], Tensor],
-    ) -> tuple[Params, Tensor] | None:
-        """Return head and objective after the first step of 1, 1/2, 1/4, ... that meets Armijo's condition, or None."""
-        origin = detached(head)
-        for halvings in range(30):
-            length = 0.5**halvings
-            moved = leaves(like(head, add(list(origin.values()), direction, length)))
-            objective = self._objective(problem, moved, batches, features)
-            rounding = 4 * torch.finfo(objective.dtype).eps * abs(start)
-            if float(objective.detach()) <= start - 1e-4 * length * decrease + rounding:
-                return moved, objective
-        return None
-
-    def _solve(self, gradient: Vector, values: Vector, b: Vector) -> SolveResult:
-        """Solve with the Hessian w.r.t. the head, l2 included, to the precision of the dtype."""
-        rtol = max(1e-10, 10 * torch.finfo(values[0].dtype).eps)
-        solver = ConjugateGradient(rtol=rtol, max_steps=4 * sum(value.numel() for value in values))
-        return solver(lambda vector: vjp(gradient, values, vector, retain_graph=True), b)
-
-    def _evaluate(
-        self, problem: MetaProblem, fit: Fit, train: Sequence[Any], held_out: Any, features: Features
-    ) -> _HeldOut:
-        """Return the held-out loss and its total derivative w.r.t. all features, through the fitted head by the IFT."""
-        head = leaves(fit.head)
-        values = list(head.values())
-        loss = problem.head_loss(head, features(held_out), held_out)
-        gradients = vjp([loss], [*values, *features.all()])
-        head_gradient, direct = gradients[: len(values)], gradients[len(values) :]
-        objective = self._objective(problem, head, train, features)
-        train_gradient = vjp_graph(objective, values, name_of(problem, "head_loss"))
-        solved = self._solve(train_gradient, values, head_gradient)
-        through_head = vjp(train_gradient, features.all(), solved.value)
-        return _HeldOut(loss.detach(), add(direct, through_head, -1.0), norm(head_gradient), solved.status)
-
-
 def leave_one_out(batches: Sequence[Any]) -> list[tuple[Sequence[Any], Any]]:
     """Return, for each minibatch, all others and the minibatch.
 
@@ -425,26 +247,3 @@ def leave_one_out(batches: Sequence[Any]) -> list[tuple[Sequence[Any], Any]]:
             "cross_fit needs at least two different FT minibatches: one to hold out, one to fit the head on"
         )
     return [([*batches[:index], *batches[index + 1 :]], batch) for index, batch in enumerate(batches)]
-
-
-class Fit(NamedTuple):
-    """The result of a fit.
-
-    Attributes:
-        head: the fitted head.
-        loss: the regularised FT loss where it was last evaluated, a scalar.
-        status: how the fit ended.
-    """
-
-    head: Params
-    loss: Tensor
-    status: Status
-
-
-class _HeldOut(NamedTuple):
-    """The loss on a held-out minibatch, its derivatives, and how the implicit differentiation ended."""
-
-    loss: Tensor
-    cotangents: Vector
-    head_gradient_norm: Tensor
-    status: Status

@@ -11,7 +11,6 @@ from typing import Any, Literal, NamedTuple, cast, get_args
 import torch
 from torch import Tensor
 
-from metapt.hypergrad.checked import Checked
 from metapt.hypergrad.checks import check_arguments
 from metapt.hypergrad.curvature import gauss_newton, hessian
 from metapt.hypergrad.finetune import FineTuning
@@ -34,7 +33,7 @@ from metapt.hypergrad.params import (
     vjp_graph,
     zeros_like,
 )
-from metapt.hypergrad.problem import ForwardProblem, GaussNewtonProblem, MetaProblem
+from metapt.hypergrad.problem import Checked, ForwardProblem, GaussNewtonProblem, MetaProblem
 from metapt.hypergrad.trial import check_second_derivatives, check_unchanged
 
 Curvature = Literal["hessian", "gauss_newton"]
@@ -229,39 +228,34 @@ def _check(problem: MetaProblem, meta: Params, curvature: str) -> None:
             raise ValueError(f"the Gauss-Newton matrix needs a problem with {names} (see GaussNewtonProblem)")
 
 
+@dataclass
 class _Graph:
     """The PT loss, its gradient with a graph, and products with its curvature, each computed when first needed."""
 
-    def __init__(
-        self,
-        problem: MetaProblem,
-        pt: Pretrained,
-        phi: Params,
-        batch: Any,
-        curvature: Curvature,
-        zeros: Vector,
-        keep_gradient: bool,
-        decay: Sequence[float],
-    ) -> None:
-        self._problem, self._pt, self._phi, self._batch = problem, pt, phi, batch
-        self._curvature, self._zeros, self._keep_gradient = curvature, zeros, keep_gradient
-        self._decay = decay
+    problem: MetaProblem
+    pt: Pretrained
+    phi: Params
+    batch: Any
+    curvature: Curvature
+    zeros: Vector
+    keep_gradient: bool
+    decay: Sequence[float]
 
     @cached_property
     def _outputs(self) -> Tensor:
-        return cast(GaussNewtonProblem, self._problem).pretrain_outputs(self._pt, self._phi, self._batch)
+        return cast(GaussNewtonProblem, self.problem).pretrain_outputs(self.pt, self.phi, self.batch)
 
     @cached_property
     def loss(self) -> Tensor:
-        if self._curvature == "hessian":
-            return self._problem.pretrain_loss(self._pt, self._phi, self._batch)
-        return cast(GaussNewtonProblem, self._problem).outputs_loss(self._outputs, self._phi, self._batch)
+        if self.curvature == "hessian":
+            return self.problem.pretrain_loss(self.pt, self.phi, self.batch)
+        return cast(GaussNewtonProblem, self.problem).outputs_loss(self._outputs, self.phi, self.batch)
 
     @cached_property
     def gradient(self) -> Vector:
-        read = self._keep_gradient or not self.loss.requires_grad  # vjp_graph raises an error without a graph
-        with nullcontext() if read else unread(self.loss, self._pt.vector()):
-            return vjp_graph(self.loss, self._pt.vector(), "pretrain_loss")
+        read = self.keep_gradient or not self.loss.requires_grad  # vjp_graph raises an error without a graph
+        with nullcontext() if read else unread(self.loss, self.pt.vector()):
+            return vjp_graph(self.loss, self.pt.vector(), "pretrain_loss")
 
     @property
     def has_gradient(self) -> bool:
@@ -269,21 +263,21 @@ class _Graph:
 
     @cached_property
     def _product(self) -> Matvec:
-        if self._curvature == "hessian":
-            return hessian(self.gradient, self._pt.vector(), self._zeros)
-        return gauss_newton(self._outputs, self.loss, self._pt.vector())
+        if self.curvature == "hessian":
+            return hessian(self.gradient, self.pt.vector(), self.zeros)
+        return gauss_newton(self._outputs, self.loss, self.pt.vector())
 
     def matvec(self, vector: Vector) -> Vector:
         product = self._product(vector)
-        if not any(self._decay):
+        if not any(self.decay):
             return product
-        return add(product, scaled(vector, self._decay))
+        return add(product, scaled(vector, self.decay))
 
     def detached_gradient(self) -> Pretrained:
         """Return the gradient without its graph. It lacks parameters that the loss does not use, as in `backward`."""
         found = iter(self.gradient)  # zeros that stand for no gradient have no graph
         encoder, head = (
             {name: value.detach() for name, value in zip(params, found, strict=False) if value.requires_grad}
-            for params in (self._pt.encoder, self._pt.head)
+            for params in (self.pt.encoder, self.pt.head)
         )
-        return Pretrained(encoder, head, detached(self._pt.buffers))
+        return Pretrained(encoder, head, detached(self.pt.buffers))

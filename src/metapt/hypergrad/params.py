@@ -13,10 +13,9 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import _engine_run_backward
 
-from metapt.hypergrad import modules, operations
-from metapt.hypergrad.twice import twice
+from metapt.hypergrad import modules
+from metapt.hypergrad.twice import explain, twice
 
 Params = dict[str, Tensor]
 """Named tensors, in the form that `torch.func.functional_call` takes."""
@@ -188,19 +187,17 @@ def vjp_graph(output: Tensor, inputs: Sequence[Tensor], what: str, cotangent: Te
 def _products(
     outputs: Sequence[Tensor], cotangents: Sequence[Tensor], inputs: Sequence[Tensor], *, keep: bool, graph: bool
 ) -> tuple[Tensor | None, ...]:
-    """Return what `torch.autograd.grad` does, by the same call of torch's engine.
-
-    `torch.autograd.grad` compares the shapes of outputs and cotangents by means of SymPy, whose import takes a second.
+    """Return what `torch.autograd.grad` does, None where the outputs do not depend on an input.
 
     Raises:
         RuntimeError: an operation has no derivative, or no second one.
     """
     try:
-        return _engine_run_backward(
-            tuple(outputs), tuple(cotangents), keep, graph, tuple(inputs), True, accumulate_grad=False
+        return torch.autograd.grad(
+            list(outputs), list(inputs), list(cotangents), retain_graph=keep, create_graph=graph, allow_unused=True
         )
     except RuntimeError as error:
-        operations.explain(error)
+        explain(error)
         raise
 
 

@@ -51,11 +51,7 @@ class Stacked:
 
     def head_loss(self, head: Params, features: Tensor, batch: Any) -> Tensor:
         """Return the sum of the FT losses of the replicates, a scalar."""
-        return self.head_losses(head, features, batch).sum()
-
-    def head_losses(self, head: Params, features: Tensor, batch: Any) -> Tensor:
-        """Return the FT loss of each replicate, shape [replicates]."""
-        return _vmap(self.problem.head_loss, head, features, batch)
+        return _vmap(self.problem.head_loss, head, features, batch).sum()
 
 
 def stack(replicates: Sequence[Params]) -> Params:
@@ -66,11 +62,6 @@ def stack(replicates: Sequence[Params]) -> Params:
 def stack_pretrained(replicates: Sequence[Pretrained]) -> Pretrained:
     """Return encoder, PT head and buffers, each with a leading dimension of replicates."""
     return Pretrained(*(stack([replicate[part] for replicate in replicates]) for part in range(3)))
-
-
-def unstack(params: Params, index: int) -> Params:
-    """Return one replicate of a stacked dictionary."""
-    return {name: value[index] for name, value in params.items()}
 
 
 def _vmap(function: Any, *args: Any) -> Tensor:

@@ -14,11 +14,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from metapt.hypergrad.checked import Checked
 from metapt.hypergrad.differences import Gap, Loss, SecondDerivatives, compare
 from metapt.hypergrad.nested import by_position, changed, cloned, in_double, listed, mapped
 from metapt.hypergrad.params import Params, Pretrained, leaves
-from metapt.hypergrad.problem import MetaProblem, name_of
+from metapt.hypergrad.problem import Checked, MetaProblem, name_of
 from metapt.hypergrad.twice import suspects
 
 log = logging.getLogger(__name__)
@@ -126,7 +125,7 @@ def check_unchanged(
     if UNCHANGED in found:
         return
     problem, copies = Checked(problem), Copies(pretrained, meta, head, pretrain_batch, finetune_batch)
-    with torch.random.fork_rng(devices=_devices(pretrained)):
+    with torch.random.fork_rng(devices=devices_of(pretrained)):
         problem.pretrain_loss(copies.pretrained.leaves(), leaves(copies.meta), copies.pretrain_batch)
         copies.check("pretrain_loss")
         encoder = leaves(copies.pretrained.encoder)
@@ -227,7 +226,7 @@ def _compared(
     make: Callable[..., Compared], arguments: tuple[Any, ...], what: str, products: bool
 ) -> SecondDerivatives | None:
     """Compare, and judge, in float64 if that is possible and says something, else as it is."""
-    devices = _devices(arguments[0])
+    devices = devices_of(arguments[0])
     with torch.random.fork_rng(devices=devices):
         compared, exact = _in_some_precision(make, arguments, what, products, devices)
     if compared is not None:
@@ -337,5 +336,6 @@ def _parted(weights: Params, pretrained: Pretrained) -> tuple[Params, Params]:
     )
 
 
-def _devices(pretrained: Pretrained) -> list[int]:
+def devices_of(pretrained: Pretrained) -> list[int]:
+    """Return the GPUs that hold parameters; what is tried leaves their random states as they are."""
     return sorted({value.device.index for value in pretrained.vector() if value.is_cuda})

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, Protocol, TypeVar, cast
 
 from metapt.errors import MetaptError
-from metapt.hypergrad import operations
+from metapt.hypergrad.twice import explain as explain_derivative
 from metapt.training.streams import ShuffledStream
 
 
@@ -81,6 +81,6 @@ def explained(method: _Method) -> _Method:
 def explain(error: Exception, batches: Batches) -> None:
     """Add to an error which minibatches were in use, or raise one that says what to do in its place."""
     if isinstance(error, RuntimeError):
-        operations.explain(error)
+        explain_derivative(error)
     if hasattr(batches, "explain") and not isinstance(error, MetaptError):
         batches.explain(error)

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from metapt.hypergrad import MetaProblem, Params, Pretrained, hypergradient
-from metapt.hypergrad.checked import Checked
 from metapt.hypergrad.checks import check_arguments, check_problem
 from metapt.hypergrad.nested import listed
+from metapt.hypergrad.problem import Checked
 from metapt.hypergrad.trial import tried
 from metapt.training.batches import Batches, explain
 from metapt.training.guard import NO_VALUE, cause_of

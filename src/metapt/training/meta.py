@@ -19,10 +19,10 @@ from metapt.hypergrad import (
     Pretrained,
     hypergradient,
 )
-from metapt.hypergrad.checked import Checked
 from metapt.hypergrad.checks import check_arguments, check_problem
 from metapt.hypergrad.optimizers import OptimizerState
 from metapt.hypergrad.params import Vector, all_finite, detached, leaves, like, mean, norm, scaled, vjp
+from metapt.hypergrad.problem import Checked
 from metapt.training.batches import Batches, explained
 from metapt.training.checkpoint import Checkpoint, described
 from metapt.training.diagnosis import Diagnosis, Trace

@@ -240,8 +240,8 @@ def _scheduled(
 def without_compiler(kind: Callable[..., torch.optim.Optimizer]) -> Callable[..., torch.optim.Optimizer]:
     """Return a subclass of an optimiser of `torch.optim` that computes the same without torch's compiler.
 
-    torch wraps the methods of optimisers for `torch.compile`. At the first call the wrappers import the compiler, which
-    takes 1.3 times as long as the import of torch itself, in each job.
+    torch wraps the methods of optimisers for `torch.compile`. At the first call the wrappers import the compiler: 2.0 s
+    of CPU time and 70 MB in each job, beside 2.3 s for torch itself.
     """
     wrapped = ("add_param_group", "zero_grad", "state_dict", "load_state_dict")
     methods = {name: inspect.unwrap(getattr(kind, name)) for name in wrapped}

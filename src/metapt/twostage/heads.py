@@ -113,6 +113,8 @@ def linear_heads(
 class _Adam:
     """Adam (Kingma and Ba 2015, Algorithm 1) with torch's defaults, in place, with learning rates of many shapes.
 
+    `torch.optim.Adam` takes one rate a group: with three rates, an epoch's steps take 1.15 to 1.5 times as long.
+
     Args:
         values: what is trained.
         lrs: learning rates, broadcast over the values.

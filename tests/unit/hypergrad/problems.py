@@ -5,14 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from metapt.hypergrad import Params, Pretrained, trial
+from metapt.hypergrad import SGD, Adam, Hypergradient, Identity, Params, Pretrained, Unroll, hypergradient, trial
 
 DTYPE = torch.float64
+Reference = Callable[[list[Tensor]], torch.optim.Optimizer]
+OPTIMIZERS = [  # with torch's optimiser of the same name
+    pytest.param(SGD(lr=0.3), lambda p: torch.optim.SGD(p, lr=0.3), id="sgd"),
+    pytest.param(SGD(lr=0.2, momentum=0.8), lambda p: torch.optim.SGD(p, lr=0.2, momentum=0.8), id="momentum"),
+    pytest.param(Adam(lr=0.1, eps=1e-3), lambda p: torch.optim.Adam(p, lr=0.1, eps=1e-3), id="adam"),
+]
 
 
 class Batch(NamedTuple):
@@ -29,6 +36,20 @@ def counted(problem: Any) -> Any:
     """Let a problem count as tried, so that what is counted is one hypergradient, and return it."""
     trial.tried(problem).found.update(dict.fromkeys((trial.UNCHANGED, trial.MIXED, trial.HESSIAN, trial.HEAD)))
     return problem
+
+
+def called(problem: Any, *, inverse: Any = None, solver: Any = None, train: Sequence[Any] = (), **given: Any) -> Any:
+    """The hypergradient of a problem at its own weights, without inverse and FT steps unless they are given."""
+    own = {name: getattr(problem, name) for name in ("pretrained", "meta", "head") if name not in given}
+    solver = Unroll(0) if solver is None else solver
+    result: Hypergradient = hypergradient(
+        problem, **own, train_batches=train, inverse=inverse or Identity(), finetuning=solver, **given
+    )
+    return result
+
+
+def same_bits(left: Sequence[Tensor], right: Sequence[Tensor]) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(left, right, strict=True))
 
 
 def flat(params: Params) -> Tensor:
@@ -74,7 +95,9 @@ class Quadratic:
         return [Batch(draw(seed + 2 * i, size, 3), draw(seed + 2 * i + 1, size)) for i in range(count)]
 
     def pretrain_loss(self, pretrained: Pretrained, meta: Params, batch: Any) -> Tensor:
-        gap = torch.cat([flat(pretrained.encoder), flat(pretrained.head)]) - self.A @ flat(meta)
+        gap = torch.cat([flat(pretrained.encoder), flat(pretrained.head)]) - self.A @ flat(
+            {name: meta[name] for name in self.meta}
+        )
         return gap @ self.H @ gap / 2
 
     def encode(self, encoder: Params, batch: Batch) -> Tensor:
@@ -178,7 +201,7 @@ def finetuned_loss(
     head: Params,
     batches: Sequence[Any],
     validation_batch: Any,
-    optimizer: Callable[[list[Tensor]], torch.optim.Optimizer],
+    optimizer: Reference,
     network: bool,
 ) -> Tensor:
     """The FT validation loss after FT by an optimiser of torch, one minibatch a step."""

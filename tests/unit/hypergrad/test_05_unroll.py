@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from metapt.hypergrad import SGD, Adam, Dense, FineTuned, Neumann, Params, Pretrained, Status, Unroll, hypergradient
-from metapt.hypergrad.finetune import FineTuning
+from metapt.hypergrad import SGD, Adam, FineTuned, FineTuning, Neumann, Params, Pretrained, Status, Unroll
 
-from .problems import Batch, Classifier, Quadratic, central_difference, classification, draw, finetuned_loss, trained
+from .problems import (
+    OPTIMIZERS,
+    Batch,
+    Classifier,
+    Reference,
+    called,
+    central_difference,
+    classification,
+    finetuned_loss,
+)
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -20,12 +27,6 @@ PROBLEM = Classifier()
 ENCODER = PROBLEM.pretrained.encoder
 TRAIN = [classification(200 + 2 * i, 6) for i in range(5)]
 VALIDATION = classification(300, 8)
-OPTIMIZERS = [
-    pytest.param(SGD(lr=0.5), lambda p: torch.optim.SGD(p, lr=0.5), id="sgd"),
-    pytest.param(SGD(lr=0.3, momentum=0.8), lambda p: torch.optim.SGD(p, lr=0.3, momentum=0.8), id="momentum"),
-    pytest.param(Adam(lr=0.1, eps=1e-3), lambda p: torch.optim.Adam(p, lr=0.1, eps=1e-3), id="adam"),
-]
-Reference = Callable[[list[Tensor]], torch.optim.Optimizer]
 
 
 def tune(
@@ -35,17 +36,15 @@ def tune(
 
 
 @pytest.mark.parametrize("network", [False, True])
-@pytest.mark.parametrize("steps", [1, 2, 5])
+@pytest.mark.parametrize("train", [TRAIN[:2], TRAIN, [VALIDATION, TRAIN[0], VALIDATION]], ids=["2", "5", "repeated"])
 @pytest.mark.parametrize(("optimizer", "reference"), OPTIMIZERS)
 def test_the_encoder_gradient_is_the_derivative_of_a_fine_tuning_by_torch_optim(
-    optimizer: Any, reference: Reference, steps: int, network: bool
+    optimizer: Any, reference: Reference, train: list[Batch], network: bool
 ) -> None:
-    result = tune(Unroll(steps, optimizer, network), TRAIN[:steps])
+    result = tune(Unroll(len(train), optimizer, network), train)
 
     def loss(encoder: Params) -> Tensor:
-        return finetuned_loss(
-            PROBLEM, Pretrained(encoder, {}), PROBLEM.head, TRAIN[:steps], VALIDATION, reference, network
-        )
+        return finetuned_loss(PROBLEM, Pretrained(encoder, {}), PROBLEM.head, train, VALIDATION, reference, network)
 
     torch.testing.assert_close(result.encoder_gradient, central_difference(loss, ENCODER), rtol=1e-6, atol=1e-9)
     torch.testing.assert_close(result.validation_loss, loss(ENCODER))
@@ -107,18 +106,6 @@ def test_without_steps_only_the_direct_part_is_left_and_the_head_stays(network: 
     assert result.train_losses.shape == (0,)
 
 
-@pytest.mark.parametrize("network", [False, True])
-def test_a_minibatch_may_serve_several_steps_and_validation(network: bool) -> None:
-    train = [VALIDATION, TRAIN[0], VALIDATION]
-    result = tune(Unroll(3, SGD(lr=0.5), network), train)
-
-    def loss(encoder: Params) -> Tensor:
-        reference = lambda p: torch.optim.SGD(p, lr=0.5)  # noqa: E731
-        return finetuned_loss(PROBLEM, Pretrained(encoder, {}), PROBLEM.head, train, VALIDATION, reference, network)
-
-    torch.testing.assert_close(result.encoder_gradient, central_difference(loss, ENCODER), rtol=1e-6, atol=1e-9)
-
-
 @pytest.mark.parametrize(("optimizer", "reference"), OPTIMIZERS)
 def test_head_and_state_carried_over_two_calls_are_those_of_one_call(optimizer: Any, reference: Reference) -> None:
     whole = tune(Unroll(5, optimizer), TRAIN)
@@ -132,17 +119,15 @@ def test_the_state_given_to_the_hypergradient_is_used_and_the_new_one_returned()
     solver = Unroll(1, Adam(lr=0.1))
     before = tune(solver, TRAIN[:1])
     expected = tune(solver, TRAIN[1:2], head=before.head, state=before.head_state)
-    result = hypergradient(
+    result = called(
         PROBLEM,
-        PROBLEM.pretrained,
-        PROBLEM.meta,
-        before.head,
+        head=before.head,
+        head_state=before.head_state,
         pretrain_batch=classification(100, 12),
-        train_batches=TRAIN[1:2],
+        train=TRAIN[1:2],
         validation_batch=VALIDATION,
         inverse=Neumann(1, 0.1),
-        finetuning=solver,
-        head_state=before.head_state,
+        solver=solver,
     )
     torch.testing.assert_close(result.head, expected.head, rtol=0.0, atol=0.0)
     torch.testing.assert_close(result.head_state, expected.head_state, rtol=0.0, atol=0.0)
@@ -168,75 +153,3 @@ def test_not_one_minibatch_a_step_is_refused_in_words(given: int) -> None:
 def test_a_negative_number_of_steps_is_refused_with_what_is_legal() -> None:
     with pytest.raises(ValueError, match="legal: 0 or more"):
         Unroll(steps=-1)
-
-
-# Both stages side by side: the IFT of PT forgets where PT started, unrolled FT keeps what it started from.
-
-
-def quadratic(start: Pretrained, pretrain_steps: int, solver: FineTuning, train: list[Batch]) -> Params:
-    problem = Quadratic()
-    ended = trained(problem, start, problem.meta, [None] * pretrain_steps, lr=0.5)
-    return hypergradient(
-        problem,
-        ended,
-        problem.meta,
-        problem.head,
-        pretrain_batch=None,
-        train_batches=train,
-        validation_batch=problem.batches(1, seed=50)[0],
-        inverse=Dense(),
-        finetuning=solver,
-    ).gradient
-
-
-def test_after_pretraining_the_hypergradient_does_not_depend_on_pretrainings_initial_weights() -> None:
-    starts = [Pretrained({"map": draw(seed, 3, 2)}, {"bias": draw(seed + 1, 2)}) for seed in (60, 70)]
-    train = Quadratic().batches(2)
-    after = [quadratic(start, 200, Unroll(2, SGD(lr=0.2)), train) for start in starts]
-    torch.testing.assert_close(after[0], after[1], rtol=1e-9, atol=1e-9)
-    before = [quadratic(start, 0, Unroll(2, SGD(lr=0.2)), train) for start in starts]
-    assert any((before[0][name] - before[1][name]).abs().max() > 1e-2 for name in before[0])
-
-
-def test_at_pretrainings_minimum_the_true_function_does_not_depend_on_the_initial_weights_either() -> None:
-    problem = Quadratic()
-    start = {"map": draw(60, 3, 2), "bias": draw(61, 2)}
-
-    def loss(weights: Params) -> Tensor:
-        ended = trained(
-            problem, Pretrained({"map": weights["map"]}, {"bias": weights["bias"]}), problem.meta, [None] * 200, lr=0.5
-        )
-        validation = problem.batches(1, seed=50)[0]
-        reference = lambda p: torch.optim.SGD(p, lr=0.2)  # noqa: E731
-        return finetuned_loss(problem, ended, problem.head, problem.batches(2), validation, reference, False)
-
-    slope = central_difference(loss, start)
-    torch.testing.assert_close(
-        slope, {name: torch.zeros_like(value) for name, value in start.items()}, rtol=0.0, atol=1e-9
-    )
-
-
-@pytest.mark.parametrize("network", [False, True])
-def test_the_unrolled_leg_carries_the_dependence_on_the_weights_that_fine_tuning_starts_from(network: bool) -> None:
-    # Were FT run to convergence on encoder and head, this would be zero; after K steps it is not.
-    result = tune(Unroll(3, SGD(lr=0.1), network), TRAIN[:3])
-    assert max(float(value.abs().max()) for value in result.encoder_gradient.values()) > 1e-2
-
-
-def test_fine_tuning_of_the_whole_network_to_convergence_forgets_what_it_started_from() -> None:
-    # FT on a strictly convex loss in encoder and head: features = encoder, so the minimum does not depend on the start.
-    class Convex:
-        def encode(self, encoder: Params, batch: Any) -> Tensor:
-            return encoder["w"]
-
-        def head_loss(self, head: Params, features: Tensor, batch: Any) -> Tensor:
-            return (features - 1).square().sum() + (head["v"] - features).square().sum()
-
-    encoder, head = {"w": draw(0, 3)}, {"v": draw(1, 3)}
-    sizes = []
-    for steps in (0, 5, 100):
-        solver = Unroll(steps, SGD(lr=0.2), network=True)
-        gradient = solver(Convex(), encoder, {}, head, None, [None] * steps, None).encoder_gradient  # type: ignore[arg-type]
-        sizes.append(float(gradient["w"].norm()))
-    assert sizes[0] > sizes[1] > 1e-4
-    assert sizes[2] < 1e-8

@@ -22,10 +22,9 @@ from metapt.hypergrad import (
     Neumann,
     Params,
     Unroll,
-    hypergradient,
 )
 
-from .problems import DTYPE, Batch, Classifier, classification, counted, draw, trained
+from .problems import DTYPE, Batch, Classifier, called, classification, counted, draw, trained
 
 PRETRAIN = classification(700, 9)
 VALIDATION = classification(600, 7)
@@ -66,20 +65,8 @@ def held(function: Callable[[], Any]) -> Meter:
 
 
 def call(problem: Any, inverse: Any, solver: Any, train: list[Any], **changes: Any) -> Any:
-    arguments = {
-        "pretrained": problem.pretrained,
-        "meta": problem.meta,
-        "head": problem.head,
-        "pretrain_batch": PRETRAIN,
-    }
-    return hypergradient(
-        problem,
-        train_batches=train,
-        validation_batch=VALIDATION,
-        inverse=inverse,
-        finetuning=solver,
-        **{**arguments, **changes},
-    )
+    batches = {"pretrain_batch": PRETRAIN, "train": train, "validation_batch": VALIDATION}
+    return called(problem, inverse=inverse, solver=solver, **batches, **changes)
 
 
 def test_the_meter_sees_a_graph_and_its_end() -> None:

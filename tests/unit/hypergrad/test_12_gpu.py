@@ -14,14 +14,12 @@ from metapt.hypergrad import (
     ConjugateGradient,
     Dense,
     FittedHead,
-    Hypergradient,
     Neumann,
     Unroll,
-    hypergradient,
 )
 from metapt.hypergrad.layers.batch_norm import batch_norm
 
-from .problems import Classifier, classification
+from .problems import Classifier, called, classification
 
 pytestmark = [
     pytest.mark.gpu,
@@ -40,22 +38,11 @@ def moved(value: Any, device: str) -> Any:
     return type(value)(*parts) if hasattr(value, "_fields") else parts
 
 
-def call(inverse: Any, solver: Any, device: str) -> Hypergradient:
+def call(inverse: Any, solver: Any, device: str) -> Any:
     problem = Classifier()
-    pretrained, meta, head, pretrain, train, validation = moved(
-        [problem.pretrained, problem.meta, problem.head, classification(700, 9), TRAIN, classification(600, 7)], device
-    )
-    return hypergradient(
-        problem,
-        pretrained,
-        meta,
-        head,
-        pretrain_batch=pretrain,
-        train_batches=train,
-        validation_batch=validation,
-        inverse=inverse,
-        finetuning=solver,
-    )
+    own = {"pretrained": problem.pretrained, "meta": problem.meta, "head": problem.head, "train": TRAIN}
+    given = own | {"pretrain_batch": classification(700, 9), "validation_batch": classification(600, 7)}
+    return called(problem, inverse=inverse, solver=solver, **moved(given, device))
 
 
 @pytest.mark.parametrize("inverse", [Neumann(5, 0.1), ConjugateGradient(1e-10, 200, damping=1.0), Dense(damping=1.0)])

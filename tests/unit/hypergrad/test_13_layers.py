@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -15,14 +15,65 @@ from torch.autograd import forward_ad
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from metapt.hypergrad import Neumann, Params, Pretrained, Unroll, hypergradient
+from metapt.hypergrad import Neumann, Params, Pretrained
+from metapt.hypergrad.layers import pairs
 from metapt.hypergrad.layers.batch_norm import BatchNorm, batch_norm
 from metapt.hypergrad.layers.convolution import Convolution, convolution
+from metapt.hypergrad.layers.pairs import Adjoints, Pair
+from metapt.hypergrad.layers.passes import unread
+from metapt.hypergrad.layers.recompute import recomputed
 from metapt.hypergrad.layers.relu import relu_
 
-from .problems import DTYPE, draw
+from .problems import called, draw
 
 STRIDE, PADDING = (1, 2), (0, 2)
+Function = Callable[..., Tensor]
+
+
+class Layer(NamedTuple):
+    """A layer, what torch computes for it, and the shapes of its inputs; the first is [batch, channels, ...]."""
+
+    ours: Function
+    theirs: Function
+    shapes: tuple[tuple[int, ...], ...]
+
+
+def convolutions(stride: Pair, padding: Pair, *shapes: tuple[int, ...]) -> Layer:
+    return Layer(
+        lambda x, w, b=None: convolution(x, w, stride, padding, b),
+        lambda x, w, b=None: F.conv2d(x, w, b, stride, padding),
+        shapes,
+    )
+
+
+def norms(*shapes: tuple[int, ...]) -> Layer:
+    return Layer(batch_norm, lambda x, w, b: F.batch_norm(x, None, None, w, b, training=True), shapes)
+
+
+def part(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    return F.softplus(convolution(x, w, (1, 1), (0, 1))).mul(b).sum(1, keepdim=True).tanh()
+
+
+def again(*tensors: Tensor) -> Tensor:
+    return recomputed(part, part, *tensors)
+
+
+LAYERS = {
+    "batch norm": norms((4, 3, 2, 3), (3,), (3,)),
+    "batch norm of rows": norms((3, 2, 4), (2,), (2,)),
+    "batch norm of vectors": norms((5, 2), (2,), (2,)),
+    "convolution": convolutions(STRIDE, PADDING, (3, 2, 1, 5), (3, 2, 1, 5)),
+    "convolution with bias": convolutions(STRIDE, PADDING, (3, 2, 1, 5), (3, 2, 1, 5), (3,)),
+    "convolution of one column": convolutions((1, 2), (0, 0), (3, 2, 2, 4), (3, 2, 1, 1)),
+    "convolution of two rows": convolutions((1, 1), (1, 0), (2, 2, 2, 4), (3, 2, 2, 3)),
+    "relu": Layer(lambda x, w: relu_(x * w), lambda x, w: F.relu(x * w), ((3, 2, 1, 5),) * 2),
+    "recomputed": Layer(again, part, ((4, 3, 1, 5), (5, 3, 1, 3), (1, 5, 1, 1))),
+    "pairs, kernel 15": convolutions((1, 1), (0, 7), (2, 2, 1, 12), (3, 2, 1, 15)),
+    "pairs, kernel 15, stride 2": convolutions((1, 2), (0, 7), (2, 1, 1, 16), (2, 1, 1, 15)),
+    "pairs, kernel 9 with bias": convolutions((1, 1), (0, 4), (2, 2, 1, 6), (3, 2, 1, 9), (3,)),
+    "pairs, even kernel": convolutions((1, 2), (0, 4), (2, 2, 1, 8), (3, 2, 1, 10)),
+    "pairs, stride 3": convolutions((1, 3), (0, 6), (2, 1, 1, 18), (2, 1, 1, 13)),
+}
 
 
 def contiguous(values: Tensor) -> Tensor:
@@ -30,11 +81,11 @@ def contiguous(values: Tensor) -> Tensor:
 
 
 def channels_last(values: Tensor) -> Tensor:
-    return values.contiguous(memory_format=torch.channels_last)
+    return values.contiguous(memory_format=torch.channels_last) if values.dim() == 4 else values
 
 
 def sliced(values: Tensor) -> Tensor:
-    """Every second sample of a longer tensor: neither of the layouts."""
+    """Every second number of a longer tensor: neither of the layouts."""
     longer = torch.stack([values, values + 1], dim=-1).flatten(-2)
     return longer[..., ::2]
 
@@ -42,67 +93,98 @@ def sliced(values: Tensor) -> Tensor:
 layouts = pytest.mark.parametrize("layout", [contiguous, channels_last, sliced])
 
 
-def values(layout: Callable[[Tensor], Tensor] = contiguous, seed: int = 0) -> Tensor:
-    """[6, 3, 2, 9], each channel with a mean and a scale of its own."""
-    scale = torch.tensor([1.0, 0.1, 3.0], dtype=DTYPE).view(3, 1, 1)
-    return layout(draw(seed, 6, 3, 2, 9) * scale + draw(seed + 1, 3, 1, 1)).requires_grad_()
+def inputs(*shapes: tuple[int, ...], layout: Callable[[Tensor], Tensor] = contiguous) -> list[Tensor]:
+    """Leaves of some shapes; each channel of the first has a mean and a scale of its own."""
+    first, *others = shapes
+    channels = (first[1], *(1 for _ in first[2:]))
+    x = draw(0, *first) * draw(1, *channels).exp() + draw(2, *channels)
+    return [layout(value).requires_grad_() for value in (x, *(draw(3 + i, *each) for i, each in enumerate(others)))]
 
 
-def weight_and_bias() -> tuple[Tensor, Tensor]:
-    return draw(2, 3).requires_grad_(), draw(3, 3).requires_grad_()
+def values(seed: int = 0) -> Tensor:
+    return draw(seed, 6, 3, 2, 9).requires_grad_()
 
 
 def equal(ours: object, theirs: object, tolerance: float = 1e-12) -> None:
     torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=tolerance)
 
 
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> list[Adjoints | None]:
+    """Take pairs wherever they are possible; return the passes that took them."""
+    passes: list[Adjoints | None] = []
+
+    def faster(x: Tensor, w: Tensor, stride: Pair, padding: Pair, adjoints: Adjoints | None = None) -> bool:
+        if pairs.possible(x, w, stride, padding):
+            passes.append(adjoints)
+            return True
+        return False
+
+    monkeypatch.setattr(pairs, "faster", faster)
+    return passes
+
+
 @layouts
-def test_batch_norm_is_torchs_with_its_first_derivatives_and_running_statistics(
-    layout: Callable[[Tensor], Tensor],
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_layer_is_torchs_with_its_first_and_second_derivatives(
+    name: str, layout: Callable[[Tensor], Tensor], taken: list[Adjoints | None]
+) -> None:
+    layer, results = LAYERS[name], []
+    for function in (layer.ours, layer.theirs):
+        wrt = inputs(*layer.shapes, layout=layout)
+        y = function(*wrt)
+        first = torch.autograd.grad(y.pow(3).sum(), wrt, create_graph=True)
+        vectors = [draw(10 + i, *value.shape) for i, value in enumerate(wrt)]
+        whole = torch.autograd.grad(first, wrt, vectors, retain_graph=True)
+        some = torch.autograd.grad(first, wrt[1:2], vectors, retain_graph=True)
+        results.append([y, *first, *whole, *some, *torch.autograd.grad(first[0], wrt[:1], vectors[0])])
+    equal(*results, tolerance=1e-10)
+    assert set(taken) == ({None, Adjoints(True, False), Adjoints(False, True)} if "pairs" in name else set())
+
+
+@pytest.mark.usefixtures("taken")
+@pytest.mark.parametrize("name", LAYERS)
+def test_derivatives_of_a_layer_are_those_of_finite_differences(name: str) -> None:
+    layer = LAYERS[name]
+    wrt = inputs(*layer.shapes)
+    assert torch.autograd.gradcheck(layer.ours, wrt, check_forward_ad="norm" in name)
+    assert torch.autograd.gradgradcheck(layer.ours, wrt)
+
+
+@pytest.mark.parametrize("constant", [False, True], ids=["of the gradient's square", "of a product with a constant"])
+@pytest.mark.parametrize("name", ["batch norm", "convolution", "recomputed"])
+def test_a_third_derivative_is_an_error_and_no_number(name: str, constant: bool) -> None:
+    wrt = inputs(*LAYERS[name].shapes)[:2]
+    first = torch.autograd.grad(
+        LAYERS[name].ours(*wrt, *inputs(*LAYERS[name].shapes)[2:]).pow(3).sum(), wrt, create_graph=True
+    )
+    cotangents = [torch.ones_like(value) if constant else value for value in first]
+    for value in torch.autograd.grad(first, wrt, cotangents, create_graph=True):
+        for at in wrt:  # torch's own guard is passed by in silence where not all leaves are asked for
+            with pytest.raises(RuntimeError, match="no third derivative"):
+                torch.autograd.grad(value.sum(), at, retain_graph=True)
+
+
+@layouts
+@pytest.mark.parametrize("constants", ["", "x", "wb", "xb"])
+def test_batch_norm_in_forward_mode_is_torchs_with_its_statistics(
+    layout: Callable[[Tensor], Tensor], constants: str
 ) -> None:
     results = []
-    for function in (batch_norm, theirs_batch_norm):
-        x, (w, b) = values(layout), weight_and_bias()
+    for function in (batch_norm, lambda x, w, b, m, v, rate: F.batch_norm(x, m, v, w, b, training=True, momentum=rate)):
         mean, variance = draw(4, 3), draw(5, 3).exp()
-        y = function(x, w, b, mean, variance, 0.3)
-        results.append([y, *torch.autograd.grad(y, [x, w, b], draw(6, *y.shape)), mean, variance])
-    equal(*results)
-    assert not torch.equal(results[0][4], draw(4, 3))
-
-
-@layouts
-@pytest.mark.parametrize("constants", [(), ("x",), ("w", "b"), ("x", "b")], ids=["none", "x", "w and b", "x and b"])
-def test_batch_norm_in_forward_mode_is_torchs(layout: Callable[[Tensor], Tensor], constants: tuple[str, ...]) -> None:
-    results = []
-    for function in (batch_norm, theirs_batch_norm):
-        mean, variance = draw(4, 3), draw(5, 3).exp()
-        inputs = dict(zip("xwb", (values(layout), *weight_and_bias()), strict=True))
+        given = dict(zip("xwb", inputs((6, 3, 2, 9), (3,), (3,), layout=layout), strict=True))
         with torch.no_grad(), forward_ad.dual_level():
             duals = [
                 value.detach()
                 if name in constants
-                else forward_ad.make_dual(value.detach(), layout_like(draw(30 + i, *value.shape)))
-                for i, (name, value) in enumerate(inputs.items())
+                else forward_ad.make_dual(value.detach(), channels_last(draw(30 + i, *value.shape)))
+                for i, (name, value) in enumerate(given.items())
             ]
             result, slope = forward_ad.unpack_dual(function(*duals, mean, variance, 0.3))
         results.append([result, slope, mean, variance])
     equal(*results)
-
-
-def layout_like(tangent: Tensor) -> Tensor:
-    """A tangent in a layout of its own."""
-    return channels_last(tangent) if tangent.dim() == 4 else tangent
-
-
-def test_batch_norm_in_forward_mode_is_its_finite_differences_for_any_shape() -> None:
-    w, b = draw(2, 2).requires_grad_(), draw(3, 2).requires_grad_()
-    for shape in ((5, 2), (3, 2, 4), (3, 2, 1, 5)):
-        x = draw(1, *shape).requires_grad_()
-        assert torch.autograd.gradcheck(batch_norm, (x, w, b), check_forward_ad=True)
-
-
-def theirs_batch_norm(x: Tensor, w: Tensor, b: Tensor, mean: Tensor, variance: Tensor, momentum: float) -> Tensor:
-    return F.batch_norm(x, mean, variance, w, b, training=True, momentum=momentum)
+    assert not torch.equal(results[0][2], draw(4, 3))
 
 
 @pytest.mark.parametrize("shape", [(7, 3), (4, 3, 5), (4, 3, 2, 5)], ids=["2d", "3d", "4d"])
@@ -156,21 +238,6 @@ def test_under_autocast_a_convolution_is_torchs_with_its_first_and_second_deriva
         assert (ours - theirs).norm() <= (2e-2 if dtype is torch.float32 else 1e-12) * theirs.norm()
 
 
-@layouts
-@pytest.mark.parametrize(
-    ("kernel", "stride", "padding"), [((1, 5), STRIDE, PADDING), ((1, 1), (1, 2), (0, 0)), ((2, 3), (1, 1), (1, 0))]
-)
-def test_convolution_is_torchs_with_its_first_derivatives(
-    layout: Callable[[Tensor], Tensor], kernel: tuple[int, int], stride: tuple[int, int], padding: tuple[int, int]
-) -> None:
-    results = []
-    for function in (convolution, lambda x, w, stride, padding: F.conv2d(x, w, None, stride, padding)):
-        x, w = values(layout), layout(draw(7, 4, 3, *kernel)).requires_grad_()
-        y = function(x, w, stride, padding)
-        results.append([y, *torch.autograd.grad(y, [x, w], draw(8, *y.shape))])
-    equal(*results)
-
-
 STRIDED = """
 import torch
 from metapt.hypergrad.layers.convolution import convolution
@@ -197,13 +264,12 @@ def test_a_strided_convolution_of_few_channels_and_one_column_keeps_within_its_m
     assert ended.returncode == 0, ended.stderr
 
 
-@layouts
-def test_derivatives_are_those_of_finite_differences(layout: Callable[[Tensor], Tensor]) -> None:
-    x = layout(draw(1, 3, 2, 1, 5)).requires_grad_()
-    w, b, kernel = draw(2, 2).requires_grad_(), draw(3, 2).requires_grad_(), draw(4, 3, 2, 1, 5).requires_grad_()
-    for check in (torch.autograd.gradcheck, torch.autograd.gradgradcheck):
-        assert check(batch_norm, (x, w, b))
-        assert check(lambda x, w: convolution(x, w, STRIDE, PADDING), (x, kernel))
+def test_relu_is_computed_in_place_and_refuses_values_that_are_needed_for_a_derivative() -> None:
+    inner = values() * 1.0
+    assert relu_(inner).data_ptr() == inner.data_ptr()
+    result = relu_(values().exp())
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        result.sum().backward()  # type: ignore[no-untyped-call]
 
 
 class Ours(nn.Module):
@@ -241,77 +307,17 @@ def made(kind: type[Ours]) -> Ours:
     return network
 
 
-def second_derivatives(network: Ours, x: Tensor, vector_seed: int) -> list[Tensor]:
-    """Return products of the Hessian of a loss with a vector, over parameters and inputs, and over inputs alone."""
-    wrt = [x, *network.parameters()]
-    gradient = torch.autograd.grad(network(x).square().sum(), wrt, create_graph=True)
-    vectors = [draw(vector_seed + i, *value.shape) for i, value in enumerate(wrt)]
-    whole = torch.autograd.grad(gradient, wrt, vectors, retain_graph=True)
-    return [*whole, *torch.autograd.grad(gradient[0], wrt, vectors[0])]
-
-
-@layouts
-def test_the_second_derivative_of_a_network_is_that_of_torchs_layers(layout: Callable[[Tensor], Tensor]) -> None:
-    for seed in (100, 200):
-        equal(*(second_derivatives(made(kind), values(layout), seed) for kind in (Ours, Theirs)), tolerance=1e-10)
-
-
-@pytest.mark.parametrize("frozen", ["first", "first_norm"])
-def test_the_second_derivative_where_weights_are_constants(frozen: str) -> None:
+@pytest.mark.parametrize("frozen", ["", "first", "first_norm"])
+def test_the_second_derivative_of_a_network_is_that_of_torchs_layers(frozen: str) -> None:
     results = []
     for kind in (Ours, Theirs):
         network = made(kind)
-        getattr(network, frozen).requires_grad_(False)
+        if frozen:
+            getattr(network, frozen).requires_grad_(False)
         wrt = [value for value in network.parameters() if value.requires_grad]
         gradient = torch.autograd.grad(network(values().detach()).square().sum(), wrt, create_graph=True)
         results.append(torch.autograd.grad(gradient, wrt, [draw(50 + i, *value.shape) for i, value in enumerate(wrt)]))
     equal(*results, tolerance=1e-10)
-
-
-@pytest.mark.parametrize("constant", [False, True], ids=["of the gradient's square", "of a product with a constant"])
-def test_a_third_derivative_is_an_error_and_no_number(constant: bool) -> None:
-    x, (w, b), kernel = values(), weight_and_bias(), draw(7, 4, 3, 1, 5).requires_grad_()
-    for result, wrt in ((batch_norm(x, w, b), [x, w]), (convolution(x, kernel, STRIDE, PADDING), [x, kernel])):
-        first = torch.autograd.grad(result.pow(3).sum(), wrt, create_graph=True)
-        cotangents = [torch.ones_like(value) if constant else value for value in first]
-        second = torch.autograd.grad(first, wrt, cotangents, create_graph=True)
-        for value in second:
-            for at in wrt:  # torch's own guard is passed by in silence where not all leaves are asked for
-                with pytest.raises(RuntimeError, match="no third derivative"):
-                    torch.autograd.grad(value.sum(), at, retain_graph=True)
-
-
-def test_a_bias_is_torchs_with_its_first_and_second_derivatives() -> None:
-    results = []
-    for function in (convolution, lambda x, w, stride, padding, b: F.conv2d(x, w, b, stride, padding)):
-        wrt = [values(), draw(7, 4, 3, 1, 5).requires_grad_(), draw(11, 4).requires_grad_()]
-        y = function(*wrt[:2], STRIDE, PADDING, wrt[2])
-        first = torch.autograd.grad(y.pow(3).sum(), wrt, create_graph=True)
-        results.append(
-            [y, *first, *torch.autograd.grad(first, wrt, [draw(20 + i, *value.shape) for i, value in enumerate(wrt)])]
-        )
-    equal(*results)
-
-
-@layouts
-def test_relu_is_torchs_with_its_first_and_second_derivatives_and_in_place(layout: Callable[[Tensor], Tensor]) -> None:
-    results = []
-    for function in (relu_, F.relu):
-        x, factor = values(layout), draw(12, 6, 3, 2, 9).requires_grad_()
-        inner = x * factor
-        y = function(inner)
-        first = torch.autograd.grad(y.pow(3).sum(), [x, factor], create_graph=True)
-        results.append([y, *first, *torch.autograd.grad(first, [x, factor], [draw(13, *x.shape), draw(14, *x.shape)])])
-    equal(*results)
-    inner = values(layout) * 1.0
-    assert relu_(inner).data_ptr() == inner.data_ptr()
-
-
-def test_relu_refuses_values_that_are_needed_for_a_derivative() -> None:
-    needed = values().exp()
-    result = relu_(needed)
-    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        result.sum().backward()
 
 
 class Blurred:
@@ -335,18 +341,16 @@ class Blurred:
         return (features - head["target"]).square().mean()
 
     def hypergradient(self, keep_gradient: bool = False) -> Tensor:
-        return hypergradient(
+        gradient: Params = called(
             self,
-            self.pretrained,
-            {"scale": draw(71, 3)},
-            {"target": draw(72, 2)},
+            meta={"scale": draw(71, 3)},
+            head={"target": draw(72, 2)},
             pretrain_batch=values().detach(),
-            train_batches=[],
             validation_batch=values(seed=80).detach(),
             inverse=Neumann(2, 0.01),
-            finetuning=Unroll(0),
             keep_gradient=keep_gradient,
-        ).gradient["scale"]
+        ).gradient
+        return gradient["scale"]
 
 
 @pytest.mark.parametrize("keep_gradient", [False, True])
@@ -375,3 +379,133 @@ def test_the_second_derivative_of_batch_norm_never_calls_its_kernel_without_a_we
         torch.autograd.grad(sum(part.square().sum() for part in first), inputs)
     assert len(weights.given) > 1
     assert all(weights.given)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "stride", "padding", "shape"),
+    [
+        ((1, 15), (1, 1), (0, 7), (2, 4, 1, 13)),
+        ((1, 15), (1, 2), (0, 7), (2, 4, 1, 14)),
+        ((1, 15), (1, 1), (0, 6), (2, 4, 1, 16)),
+        ((1, 3), (1, 1), (0, 1), (2, 4, 1, 16)),
+        ((1, 1), (1, 2), (0, 0), (2, 4, 1, 16)),
+        ((1, 15), (1, 1), (0, 7), (2, 4, 2, 16)),
+        ((3, 15), (1, 1), (1, 7), (2, 4, 1, 16)),
+    ],
+    ids=[
+        "odd columns",
+        "odd outputs",
+        "fewer outputs than inputs",
+        "mostly zeros",
+        "one column",
+        "two rows",
+        "high kernel",
+    ],
+)
+def test_other_convolutions_take_no_pairs(
+    taken: list[Adjoints | None], kernel: Pair, stride: Pair, padding: Pair, shape: tuple[int, ...]
+) -> None:
+    x, w = draw(1, *shape), draw(2, 5, 4, *kernel)
+    torch.testing.assert_close(convolution(x, w, stride, padding), F.conv2d(x, w, None, stride, padding))
+    assert not taken
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "passes"),
+    [
+        (8, 8, (True, True, True)),
+        (8, 16, (False, True, True)),
+        (32, 64, (False, False, True)),
+        (64, 64, (False, False, False)),
+    ],
+)
+def test_pairs_are_taken_where_a_pass_is_narrow(
+    monkeypatch: pytest.MonkeyPatch, inputs: int, outputs: int, passes: tuple[bool, ...]
+) -> None:
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
+    x, w = torch.zeros(1, inputs, 1, 16), torch.zeros(outputs, inputs, 1, 15)
+    kinds = (None, Adjoints(True, False), Adjoints(False, True))
+    assert tuple(pairs.faster(x, w, (1, 1), (0, 7), kind) for kind in kinds) == passes
+    assert not any(pairs.faster(x.double(), w.double(), (1, 1), (0, 7), kind) for kind in kinds)
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
+    assert not any(pairs.faster(x, w, (1, 1), (0, 7), kind) for kind in kinds)
+
+
+def test_float32_on_pairs_is_as_exact_as_torchs(taken: list[Adjoints | None]) -> None:
+    layer = convolutions((1, 1), (0, 7), (8, 8, 1, 100), (8, 8, 1, 15))
+    dy = channels_last(draw(3, 8, 8, 1, 100))
+
+    def derivatives(function: Function, kind: torch.dtype) -> list[Tensor]:
+        wrt = [value.detach().to(kind).requires_grad_() for value in inputs(*layer.shapes, layout=channels_last)]
+        y = function(*wrt)
+        return [y.detach(), *torch.autograd.grad(y, wrt, dy.to(kind))]
+
+    exact = derivatives(layer.theirs, torch.float64)
+    for ours, theirs, number in zip(*(derivatives(f, torch.float32) for f in layer[:2]), exact, strict=True):
+        assert (ours - number).norm() <= 2 * (theirs - number).norm() + 1e-7 * number.norm()
+    assert taken
+
+
+def test_constants_have_no_derivative() -> None:
+    x, w, b = inputs(*LAYERS["recomputed"].shapes)
+    first = torch.autograd.grad(again(x.detach(), w, b.detach()).sum(), w, create_graph=True)[0]
+    torch.testing.assert_close(first, torch.autograd.grad(part(x, w, b).sum(), w)[0])
+    assert torch.autograd.grad(first.sum(), w)[0].norm() > 0
+
+
+def test_a_gradient_that_is_not_read_is_not_computed_and_its_derivatives_are_right() -> None:
+    tensors = inputs(*LAYERS["recomputed"].shapes)
+    loss = again(*tensors).pow(3).sum()
+    expected = torch.autograd.grad(loss, tensors, create_graph=True)
+    with unread(loss, tensors[1:]):
+        first = torch.autograd.grad(loss, tensors, create_graph=True)
+    assert first[1].isnan().all()
+    torch.testing.assert_close(first[0], expected[0])
+    vectors = [draw(20 + i, *value.shape) for i, value in enumerate(tensors)]
+    torch.testing.assert_close(
+        *(torch.autograd.grad(value, tensors, vectors, retain_graph=True) for value in (first, expected))
+    )
+
+
+def test_only_the_first_call_updates_anything() -> None:
+    calls = []
+
+    def first(x: Tensor) -> Tensor:
+        calls.append("first")
+        return x.sin()
+
+    def again(x: Tensor) -> Tensor:
+        calls.append("again")
+        return x.sin()
+
+    x = draw(1, 4).requires_grad_()
+    gradient = torch.autograd.grad(recomputed(first, again, x).sum(), x, create_graph=True)[0]
+    torch.testing.assert_close(torch.autograd.grad(gradient.sum(), x)[0], -x.sin())
+    assert calls == ["first", "again", "again", "again"] or calls == ["first", "again", "again"]
+
+
+def test_it_computes_again_in_the_precision_of_autocast() -> None:
+    x, w, b = (value.detach().float().requires_grad_() for value in inputs(*LAYERS["recomputed"].shapes))
+    results = []
+    for function in (again, part):
+        with torch.autocast("cpu", torch.bfloat16):
+            y = function(x, w, b)
+        results.append(torch.autograd.grad(y.float().sum(), [x, w, b]))
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+
+
+def test_saved_tensors_are_those_at_the_border_of_the_part() -> None:
+    def bytes_held(function: object) -> int:
+        held: dict[int, int] = {}
+
+        def pack(value: Tensor) -> Tensor:
+            held[value.untyped_storage().data_ptr()] = value.untyped_storage().nbytes()
+            return value
+
+        tensors = inputs(*LAYERS["recomputed"].shapes)
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda value: value):
+            loss = function(*tensors).sum()  # type: ignore[operator]
+            torch.autograd.grad(loss, tensors, create_graph=True)
+        return sum(held.values())
+
+    assert bytes_held(again) < 0.7 * bytes_held(part)

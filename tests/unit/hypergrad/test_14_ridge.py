@@ -175,17 +175,24 @@ def test_a_label_that_is_not_finite_is_not_left_out_as_a_task_with_one_label_is(
     assert not result.validation_loss.isfinite()
 
 
-def test_what_does_not_fit_is_refused_in_words() -> None:
-    with pytest.raises(ValueError, match=r"l2 is 0\.0; legal: a positive number"):
-        RidgeHead(0.0)
-    with pytest.raises(ValueError, match="minibatches is 0; legal: 1 or more"):
-        RidgeHead(minibatches=0)
-    with pytest.raises(ValueError, match="at least one FT training minibatch"):
-        tune(RidgeHead(L2), [])
-    with pytest.raises(ValueError, match="needs a problem with targets"):
-        tune(RidgeHead(L2), problem=Classifier())
-    with pytest.raises(ValueError, match="at least two different FT minibatches"):
-        tune(RidgeHead(L2, cross_fit=True), [VALIDATION], VALIDATION)
-    constant = VALIDATION._replace(targets=torch.zeros_like(VALIDATION.targets))
-    with pytest.raises(DataError, match="all labels of each task are equal in a part of the FT data"):
-        tune(RidgeHead(L2), TRAIN, constant)
+CONSTANT = VALIDATION._replace(targets=torch.zeros_like(VALIDATION.targets))
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "sentence"),
+    [
+        (lambda: RidgeHead(0.0), ValueError, r"l2 is 0\.0; legal: a positive number"),
+        (lambda: RidgeHead(minibatches=0), ValueError, "minibatches is 0; legal: 1 or more"),
+        (lambda: tune(RidgeHead(L2), []), ValueError, "at least one FT training minibatch"),
+        (lambda: tune(RidgeHead(L2), problem=Classifier()), ValueError, "needs a problem with targets"),
+        (lambda: tune(RidgeHead(L2, True), [VALIDATION]), ValueError, "at least two different FT minibatches"),
+        (
+            lambda: tune(RidgeHead(L2), TRAIN, CONSTANT),
+            DataError,
+            "all labels of each task are equal in a part",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused_in_words(make: Any, error: type[Exception], sentence: str) -> None:
+    with pytest.raises(error, match=sentence):
+        make()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -14,11 +14,11 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from metapt.hypergrad import Neumann, Params, Pretrained, Unroll, hypergradient
+from metapt.hypergrad import Neumann, Params, Pretrained
 from metapt.hypergrad.layers.convolution import convolution
 from metapt.hypergrad.layers.passes import unread
 
-from .problems import counted, draw
+from .problems import called, counted, draw, same_bits
 
 Convolve = Callable[[Tensor, Tensor], Tensor]
 
@@ -114,36 +114,21 @@ def test_an_unread_gradient_is_no_number_in_its_own_pass_and_its_derivatives_are
     expected = torch.autograd.grad(loss, wrt, create_graph=True)
     with unread(loss, [wrt[1]]):
         gradient = torch.autograd.grad(loss, wrt, create_graph=True)
-        assert same(torch.autograd.grad(another, wrt), expected)
-    assert same(torch.autograd.grad(loss, wrt, retain_graph=True), expected)
+        assert same_bits(torch.autograd.grad(another, wrt), expected)
+    assert same_bits(torch.autograd.grad(loss, wrt, retain_graph=True), expected)
     assert gradient[1].isnan().all()
-    assert same(gradient[::2], expected[::2])
+    assert same_bits(gradient[::2], expected[::2])
     vectors = [draw(20 + i, *value.shape) for i, value in enumerate(wrt)]
-    assert same(*(torch.autograd.grad(value, wrt, vectors, retain_graph=True) for value in (gradient, expected)))
-
-
-def same(left: Sequence[Tensor], right: Sequence[Tensor]) -> bool:
-    """Equal to the bit."""
-    return all(torch.equal(a, b) for a, b in zip(left, right, strict=True))
+    assert same_bits(*(torch.autograd.grad(value, wrt, vectors, retain_graph=True) for value in (gradient, expected)))
 
 
 PRETRAIN, VALIDATION = draw(5, 6, 3, 1, 8), draw(6, 5, 3, 1, 8)
 keeps = pytest.mark.parametrize("keep", [False, True], ids=["gradient not kept", "gradient kept"])
 
 
-def call(problem: Any, keep: bool = False, meta: Params | None = None, terms: int = 1) -> Any:
-    return hypergradient(
-        problem,
-        problem.pretrained,
-        problem.meta if meta is None else meta,
-        {"target": draw(7, 2)},
-        pretrain_batch=PRETRAIN,
-        train_batches=[],
-        validation_batch=VALIDATION,
-        inverse=Neumann(terms, 0.01),
-        finetuning=Unroll(0),
-        keep_gradient=keep,
-    )
+def call(problem: Any, keep: bool = False, terms: int = 1, **given: Any) -> Any:
+    batches = {"pretrain_batch": PRETRAIN, "validation_batch": VALIDATION, "head": {"target": draw(7, 2)}}
+    return called(problem, inverse=Neumann(terms, 0.01), keep_gradient=keep, **batches, **given)
 
 
 @pytest.fixture
@@ -205,7 +190,7 @@ def test_a_gradient_beside_a_hypergradient_in_another_thread_is_right() -> None:
 
     def gradients() -> None:
         while not done.is_set():
-            assert same(gradient(), expected)
+            assert same_bits(gradient(), expected)
 
     together(hypergradients, gradients)
 
@@ -222,7 +207,8 @@ def test_a_meta_parameter_in_the_memory_of_the_encoder_has_its_own_derivative(ke
 
     problem = Taught()
     same = problem.pretrained.encoder["one"]
-    result, expected = (call(problem, keep, {"teacher": value}).gradient["teacher"] for value in (same, same.clone()))
+    given = ({"teacher": value} for value in (same, same.clone()))
+    result, expected = (call(problem, keep, meta=meta).gradient["teacher"] for meta in given)
     assert torch.equal(result, expected)
     assert expected.norm() > 1e-3
 

@@ -20,12 +20,11 @@ from metapt.hypergrad import (
     Pretrained,
     Unroll,
     exact_hypergradient,
-    hypergradient,
 )
 from metapt.training.meta import MetaPretraining
 from metapt.training.meta_settings import MetaSettings
 
-from .problems import Batch, draw
+from .problems import Batch, called, draw
 
 Function = Callable[[Tensor], Tensor]
 
@@ -66,19 +65,11 @@ HEAD = {"h": draw(4, 4)}
 
 
 def call(problem: Any, finetuning: Any = Unroll(0), inverse: Any = Neumann(2, 0.1), **changes: Any) -> Tensor:  # noqa: B008
-    arguments = {"pretrained": problem.pretrained, "meta": problem.meta, "pretrain_batch": PRETRAIN, **changes}
+    given = {"head": HEAD, "pretrain_batch": PRETRAIN, "validation_batch": VALIDATION} | changes
     train = [TRAIN] * getattr(finetuning, "steps", 1)
-    result = hypergradient(
-        problem,
-        head=HEAD,
-        train_batches=train,
-        validation_batch=VALIDATION,
-        inverse=inverse,
-        finetuning=finetuning,
-        **arguments,
-    )
-    assert result.gradient["phi"].any()
-    return result.gradient["phi"]
+    phi: Tensor = called(problem, inverse=inverse, solver=finetuning, train=train, **given).gradient["phi"]
+    assert phi.any()
+    return phi
 
 
 def exact(problem: Any, pretrain_batches: int = 2, network: bool = True) -> Tensor:

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from metapt.hypergrad import SGD, Hypergradient, Identity, Neumann, Params, Pretrained, Unroll, hypergradient
+from metapt.hypergrad import SGD, Identity, Neumann, Params, Pretrained, Unroll
 from metapt.hypergrad.params import Vector
 
-from .problems import Batch, Classifier, classification
+from .problems import Batch, Classifier, called, classification
 
 
 class Forward(Classifier):
@@ -45,19 +45,10 @@ class Forward(Classifier):
         return dict(reversed(product.items())), loss
 
 
-def call(problem: Any, inverse: Any, keep_gradient: bool) -> Hypergradient:
-    return hypergradient(
-        problem,
-        problem.pretrained,
-        problem.meta,
-        problem.head,
-        pretrain_batch=classification(700, 9),
-        train_batches=[classification(500, 6)],
-        validation_batch=classification(600, 7),
-        inverse=inverse,
-        finetuning=Unroll(1, SGD(0.3)),
-        keep_gradient=keep_gradient,
-    )
+def call(problem: Any, inverse: Any, keep_gradient: bool) -> Any:
+    batches = {"pretrain_batch": classification(700, 9), "validation_batch": classification(600, 7)}
+    train, solver = [classification(500, 6)], Unroll(1, SGD(0.3))
+    return called(problem, inverse=inverse, solver=solver, train=train, keep_gradient=keep_gradient, **batches)
 
 
 @pytest.mark.parametrize("inverse", [Identity(), Neumann(0, 0.3)])

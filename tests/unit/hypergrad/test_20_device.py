@@ -18,12 +18,11 @@ from metapt.hypergrad import (
     Neumann,
     RidgeHead,
     Unroll,
-    hypergradient,
 )
 from metapt.hypergrad.hybrid import Curvature
 from metapt.hypergrad.inverse import Inverse
 
-from .problems import WithoutRidge, classification
+from .problems import WithoutRidge, called, classification
 from .test_12_gpu import moved
 from .test_14_ridge import Regressed, labelled
 
@@ -54,32 +53,14 @@ def prepared(
     solver = finetuning or Unroll(2, SGD(lr=0.3))
 
     def prepare(device: str) -> Callable[[], Any]:
-        pretrained, meta, head, pretrain, train, validation = moved(
-            [
-                problem.pretrained,
-                problem.meta,
-                problem.head,
-                classification(700, 9),
-                [labels(500 + i, 6) for i in range(solver.minibatches)],
-                labels(600, 7),
-            ],
-            device,
-        )
+        own = {"pretrained": problem.pretrained, "meta": problem.meta, "head": problem.head}
+        train = [labels(500 + i, 6) for i in range(solver.minibatches)]
+        batches = {"pretrain_batch": classification(700, 9), "train": train, "validation_batch": labels(600, 7)}
+        given = moved(own | batches, device)
+        how = {"inverse": inverse, "solver": solver, "curvature": curvature, "keep_gradient": keep_gradient}
 
         def step() -> Any:
-            found = hypergradient(
-                problem,
-                pretrained,
-                meta,
-                head,
-                pretrain_batch=pretrain,
-                train_batches=train,
-                validation_batch=validation,
-                inverse=inverse or Identity(),
-                finetuning=solver,
-                curvature=curvature,
-                keep_gradient=keep_gradient,
-            )
+            found = called(problem, **how, **given)
             return found.gradient, found.head, found.pretrain_gradient, found.diagnostics.validation_loss
 
         return step
@@ -129,7 +110,7 @@ def test_a_fitted_head_waits_in_newtons_method_only(cross_fit: bool, rehearse: R
     """Its steps, the solves within them and the line search end by what they have found."""
     solver = FittedHead(0.02, cross_fit=cross_fit, minibatches=2)
     waits = rehearse(prepared(WithoutRidge(), classification, finetuning=solver))
-    newton = {CG, "hypergrad.finetune: FittedHead._fit", "hypergrad.finetune: FittedHead._search"}
+    newton = {CG, "hypergrad.fitted: FittedHead._fit", "hypergrad.fitted: FittedHead._search"}
     assert {place: count for place, count in waits.items() if place not in newton} == (
         INVERSES[0][1] | FINISHED | CHECKED
     )

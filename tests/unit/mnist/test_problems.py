@@ -141,8 +141,8 @@ def test_stacked_replicates_have_their_own_losses() -> None:
     expected = [alone.pretrain_loss(single[i][0], metas[i], apart[i]) for i in range(3)]
     torch.testing.assert_close(stacked.pretrain_losses(pretrained, stack(metas), batch), torch.stack(expected))
     expected = [alone.head_loss(single[i][1], alone.encode(single[i][0].encoder, apart[i]), apart[i]) for i in range(3)]
-    found = stacked.head_losses(head, stacked.encode(pretrained.encoder, batch), batch)
-    torch.testing.assert_close(found, torch.stack(expected))
+    found = stacked.head_loss(head, stacked.encode(pretrained.encoder, batch), batch)
+    torch.testing.assert_close(found, torch.stack(expected).sum())
 
 
 def test_the_weighting_cnn_is_the_papers() -> None:

@@ -55,7 +55,7 @@ class DigitProblem:
         return networks.features(encoder, batch.images)
 
     def head_loss(self, head: Params, features: Tensor, batch: Images) -> Tensor:
-        return cross_entropies(networks.logits(head, features), batch.labels).mean()
+        return F.cross_entropy(networks.logits(head, features), batch.labels, reduction="none").mean()
 
     def targets(self, batch: Images) -> Tensor:
         """Return the labels as indicators of the classes [batch, classes], the targets of a ridge head."""
@@ -79,7 +79,7 @@ class RotationProblem(DigitProblem):
         return networks.outputs(pretrained.encoder, pretrained.head, images)
 
     def outputs_loss(self, outputs: Tensor, meta: Params, batch: RotationBatch) -> Tensor:
-        return cross_entropies(outputs, batch.labels).mean()
+        return F.cross_entropy(outputs, batch.labels, reduction="none").mean()
 
 
 class WeightingProblem(DigitProblem):
@@ -103,12 +103,4 @@ class ExampleWeightsProblem(DigitProblem):
 def _losses(pretrained: Pretrained, batch: Images) -> Tensor:
     """Return the PT loss of each example, [batch]."""
     outputs = networks.outputs(pretrained.encoder, pretrained.head, batch.images)
-    return cross_entropies(outputs, batch.labels)
-
-
-def cross_entropies(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the cross-entropy of each example, [batch], as `F.cross_entropy` does.
-
-    Under vmap torch composes that of Python functions, whose import costs a second.
-    """
-    return -F.log_softmax(logits, -1).gather(-1, labels.unsqueeze(-1)).squeeze(-1)
+    return F.cross_entropy(outputs, batch.labels, reduction="none")

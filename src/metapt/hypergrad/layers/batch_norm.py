@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from metapt.hypergrad.layers.once import once_differentiable
+from metapt.hypergrad.layers.passes import once_differentiable
 
 
 class BatchNorm(nn.Module):

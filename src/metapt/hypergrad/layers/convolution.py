@@ -16,8 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from metapt.hypergrad.layers import pairs
-from metapt.hypergrad.layers.once import once_differentiable
-from metapt.hypergrad.layers.passes import read, wanted
+from metapt.hypergrad.layers.passes import once_differentiable, read, wanted
 from metapt.hypergrad.layers.precision import as_forward, remember_precision
 
 Pair = tuple[int, int]

@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from metapt.hypergrad.layers.once import once_differentiable
-from metapt.hypergrad.layers.passes import read, wanted
+from metapt.hypergrad.layers.passes import once_differentiable, read, wanted
 from metapt.hypergrad.layers.precision import as_forward, remember_precision
 from metapt.hypergrad.params import Params
 
