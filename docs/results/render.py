@@ -98,7 +98,7 @@ def size() -> str:
     full, claims = runs("ecg/paper_size")["test"], pd.read_csv(HERE / "claims" / "ecg_paper_size.csv")
     small = pd.concat([runs("ecg/full_access"), runs("ecg/further-seeds")])["test"].sort_index()
     head = ["test AUROC (%)", "no PT", "SimCLR", "SimCLR − no PT [95 %]", "n"]
-    (first,) = COMPARISONS.index[COMPARISONS["summary"] == "ECGs: SimCLR − no PT"]
+    (first,) = COMPARISONS.index[COMPARISONS["summary"] == "ECGs at width 8: SimCLR − no PT"]
     gain = paper(COMPARISONS.iloc[first])
     rows = [["FT, the paper", number(known["no_pt"]), number(known["simclr"]), gain, "3"]]
     for claim in claims.itertuples():

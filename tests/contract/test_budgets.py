@@ -8,9 +8,9 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 BUDGETS = [
-    ("src", "*.py", 29_100, 237, 450),
-    ("tests", "*.py", 36_700, 240, 760),
-    ("workflow", "*.smk", 460, 4, 170),
+    ("src", "*.py", 29_200, 228, 400),
+    ("tests", "*.py", 34_100, 231, 550),
+    ("workflow", "*.smk", 470, 4, 190),
 ]
 """Folder, files, lines of all files, number of files, lines of one file."""
 

@@ -143,10 +143,11 @@ UPDATES: dict[str, tuple[Callable[[Path, str], MetaPretraining], dict[str, int]]
     ),
 }
 """The loop, and where its solvers wait."""
+SLOW = "ecg-fitted", "ecg-with steps of the head"
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] if name == "ecg-fitted" else []) for name in UPDATES]
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in UPDATES]
 )
 def test_where_a_meta_update_waits(name: str, tmp_path: Path, rehearse: Rehearse) -> None:
     made, solvers = UPDATES[name]

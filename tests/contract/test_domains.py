@@ -179,12 +179,14 @@ def test_an_arm_that_learns_nothing_gives_its_controls_bits(case: Case, arm: str
 
 
 ALIKE = {
-    "ecg": ("meta-permuted_labels",),
+    "ecg": ("meta-permuted_labels", "meta-random_sign"),
     "ppi": ("graph_supervised-slow", "meta-frozen", "meta-permuted", "meta-identity", "cotrain_pcgrad-shared"),
 }
 """Arms whose PT runs keep and take up nothing that those of others do not."""
+LONG = "random_search", "optsla", "best_of"
+"""Arms that make several runs."""
 KILLED = [
-    pytest.param(case, arm, marks=[pytest.mark.slow] if arm in ALIKE.get(case.name, ()) else [])
+    pytest.param(case, arm, marks=[pytest.mark.slow] if arm in (*ALIKE.get(case.name, ()), *LONG) else [])
     for case, arm in ARMS
     if case.study or case.arms[arm].method != "no_pt"
 ]

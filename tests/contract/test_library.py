@@ -116,7 +116,7 @@ found.to_csv(sys.argv[1])
 @pytest.mark.parametrize(
     "code",
     [
-        "from metapt.cli import main; sys.exit(main(['check', 'config/config.yaml']))",
+        "from metapt.cli import main; sys.exit(main(['check', '--configfile', 'config/config.yaml']))",
         "from metapt.cli import main; sys.exit(main(['run', '--configfile', 'config/config.yaml']))",
         "from metapt.cli import main; sys.exit(main(['estimate', '--configfile', 'config/config.yaml']))",
         "from metapt.cli import main; sys.exit(main(['docs', '--check']))",
@@ -186,6 +186,6 @@ def test_the_wheel_in_a_fresh_environment(tmp_path: Path) -> None:
     for folder in ("config", "workflow"):
         shutil.copytree(ROOT / folder, tmp_path / folder)
     install("--constraint", str(CONSTRAINTS), f"metapt[workflow] @ {wheel.as_uri()}")
-    assert "valid: config/config.yaml" in run("metapt", "check", "config/config.yaml")
+    assert "valid: config/config.yaml" in run("metapt", "check", "--configfile", "config/config.yaml")
     run("snakemake", "mnist_rotation_mean", "--cores", "2")
     assert "mnist_rotation_mean (stand-in data): 1 found" in run("metapt", "table", "mnist_rotation_mean")

@@ -120,6 +120,7 @@ def test_a_signal_ends_the_jobs_that_run_and_no_other_begins(
     assert signal.getsignal(number) == before
 
 
+@pytest.mark.slow
 def test_a_job_that_is_told_to_end_goes_on_from_its_state(tmp_path: Path) -> None:
     target = "results/run/mnist/rotation_mean/meta-shared/metrics.csv"
     study = {"pretrain_examples": 600, "finetune_examples": 600, "epochs": 500}

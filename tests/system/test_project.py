@@ -89,7 +89,7 @@ def test_the_package_alone_checks_and_runs_a_config(tmp_path: Path) -> None:
     (tmp_path / "own" / "own.yaml").write_text("results: r\nmnist: {source: digits, rotation_mean: {}}\n")
     images = "r/mnist/data/digits/images.pt"
     environment = os.environ | {"PYTHONPATH": str(tmp_path / "site")}
-    for arguments in (["check", "own.yaml"], ["run", images, "--configfile", "own.yaml"]):
+    for arguments in (["check", "--configfile", "own.yaml"], ["run", images, "--configfile", "own.yaml"]):
         command = [sys.executable, "-m", "metapt", *arguments]
         done = subprocess.run(command, cwd=tmp_path / "own", env=environment, capture_output=True, text=True)
         assert (done.returncode, done.stderr) == (0, "")

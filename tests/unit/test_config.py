@@ -154,7 +154,7 @@ def test_what_is_wrong_is_said_in_one_sentence_with_its_place(
     base, path = tmp_path / "base.yaml", tmp_path / "config.yaml"
     base.write_text("results: somewhere\n")
     path.write_bytes(text.encode("latin-1"))
-    assert main(["check", str(base), str(path)]) == 1
+    assert main(["check", "--configfile", str(base), str(path)]) == 1
     place = f"{path}, line {line}: " if line else "" if line is None else str(path)
     (said,) = capsys.readouterr().err.splitlines()
     assert said.startswith(f"error: {place}{sentence}")

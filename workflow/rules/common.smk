@@ -33,7 +33,9 @@ RESULTS = CONFIG.results
 RAW = CONFIG.data.folder
 
 
+# Snakemake's messages for which a line of Progress stands.
 FOLLOWED = LogEvent.JOB_STARTED, LogEvent.JOB_FINISHED, LogEvent.PROGRESS
+CHOOSING = "Select jobs to execute..."
 
 
 class Progress(logging.Handler):
@@ -59,9 +61,8 @@ class Progress(logging.Handler):
             self.done.add(record.job_id)
             for number, job in self.jobs():
                 if number == record.job_id:
-                    done = PLAN.maker(job.output[0])
-                    self.remaining.finished(done, self.elapsed(number))
-                    self.ended.append(f"{done.name}: {duration(self.elapsed(number))}")
+                    self.remaining.finished(PLAN.maker(job.output[0]), self.elapsed(number))
+                    self.ended.append(f"{PLAN.maker(job.output[0]).name}: {duration(self.elapsed(number))}")
         elif event == LogEvent.PROGRESS:
             jobs = [(number, job) for number, job in self.jobs() if number not in self.done]
             seconds = self.remaining.seconds(
@@ -91,13 +92,9 @@ class Progress(logging.Handler):
         return max(job.resources.get(name, 0) / limit for name, limit in limits.items() if limit)
 
 
-def is_told_by_progress(record):
-    return getattr(record, "event", None) in FOLLOWED or record.msg == "Select jobs to execute..."
-
-
 if workflow.is_main_process:
     for handler in logger.handlers:
-        handler.addFilter(lambda record: not is_told_by_progress(record))
+        handler.addFilter(lambda record: getattr(record, "event", None) not in FOLLOWED and record.msg != CHOOSING)
     logger.addHandler(Progress())
 
 

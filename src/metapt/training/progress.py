@@ -1,7 +1,7 @@
 """Loops that show their progress: a bar on a terminal, and lines in the log.
 
-A line comes after 5 seconds, then every 30 seconds, and at the end. A job shows those of loops that take longer than
-that on stderr, too.
+A line comes after 5 seconds, then every 30 seconds, and at the end. After 30 seconds a job shows them
+on stderr, too.
 
 The bar is tqdm's. Where tqdm is not installed there is none.
 """
@@ -56,7 +56,7 @@ def steps(
                 left = (now - start) / (step + 1 - first) * (last - step - 1)
                 numbers = "".join(_number(name, value) for name, value in (status or {}).items())
                 time_left = f", about {left:.0f} s left" if step + 1 < last else ""
-                long = {"of_a_long_loop": now - start > _SECONDS_TO_FIRST_LINE}
+                long = {"of_a_long_loop": now - start > _SECONDS_BETWEEN_LINES}
                 log.info("%s: step %d of %d%s%s", label, step + 1, last, numbers, time_left, extra=long)
 
 

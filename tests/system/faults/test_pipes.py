@@ -91,7 +91,7 @@ def test_the_command_that_converts_refuses_it(endless: Path, capsys: pytest.Capt
 
 
 def test_the_commands_that_read_a_config_or_tables_refuse_it(endless: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments in (["check", str(endless)], ["headroom", str(endless)]):
+    for arguments in (["check", "--configfile", str(endless)], ["headroom", str(endless)]):
         assert main(arguments) == 1
         assert "can't be read: it is a pipe or a device, not a file" in capsys.readouterr().err
 

@@ -9,14 +9,12 @@ from __future__ import annotations
 import ast
 import csv
 import gzip
-import importlib.util
 import io
 import json
 import re
 import resource
 import signal
 import struct
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -41,6 +39,7 @@ from metapt.errors import MetaptError
 from metapt.machine import Machine
 from metapt.sections import JobSettings
 
+from ...unit.ppi import test_archive as archives
 from .conftest import FULL
 from .mutations import mutated, zipped
 
@@ -317,20 +316,7 @@ def test_string_terms(folder: Path, tally: Counter[str]) -> None:
 # The archive
 
 
-@pytest.fixture(scope="module")
-def archives() -> Any:
-    """What the tests of the archive write it with."""
-    path = Path(__file__).parents[2] / "unit" / "ppi" / "test_archive.py"
-    spec = importlib.util.spec_from_file_location("written_archives", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_archive_pt_file(folder: Path, archives: Any, tally: Counter[str]) -> None:
+def test_archive_pt_file(folder: Path, tally: Counter[str]) -> None:
     """Nothing but the checks of its content protects this file."""
     content = archives.dump(archives.as_raw(archives.draw_graphs(12)))
     layout, size = layout_of(content)
@@ -346,7 +332,7 @@ def test_archive_pt_file(folder: Path, archives: Any, tally: Counter[str]) -> No
     check()
 
 
-def test_archive_zip_file(folder: Path, archives: Any, tally: Counter[str]) -> None:
+def test_archive_zip_file(folder: Path, tally: Counter[str]) -> None:
     graphs = archives.draw_graphs(12)
     content = archives.zipped(archives.dump(archives.as_raw(graphs)), folder / "whole.zip").read_bytes()
 

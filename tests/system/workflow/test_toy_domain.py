@@ -12,7 +12,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 TOY = ROOT / "tests" / "contract" / "toy_domain" / "noise"
 SCIENCE = {"problem.py", "simulate.py"}
 CONFIG = """results: results/toy

@@ -219,7 +219,7 @@ def test_a_headroom_comes_from_the_rows_alone() -> None:
     shares, responses = blocks.values()
     assert numbers is table
     assert (list(shares["evaluation"]), list(responses["hyperparameter"])) == (["linear evaluation"], ["strength"])
-    assert "- p, linear_evaluation: settings explain" in headroom_report.text(table)
+    assert "p, linear_evaluation, settings: 12, PT seeds: 6\n  settings explain" in headroom_report.text(table)
     (claim,) = headroom_report.comparisons(table, "simclr", "AUROC", {})
     assert claim.measure() == found.gain
     figure = headroom_report.figure(table, {}, "test AUROC (%)")

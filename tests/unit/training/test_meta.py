@@ -432,6 +432,18 @@ def test_a_saved_and_loaded_loop_goes_on_to_the_same_bits(changes: dict[str, Any
     assert same(whole.state_dict(), stopped.state_dict())
 
 
+def test_a_state_can_be_loaded_twice() -> None:
+    chosen = settings(average_decay=0.9)
+    loop = made(Normed(), chosen)
+    loop.iterate()
+    saved = copy.deepcopy(loop.state_dict())
+    first, second = (made(Normed(), chosen) for _ in range(2))
+    for each in (first, second):
+        each.load_state_dict(saved)
+        each.run()
+    assert same(first.state_dict(), second.state_dict())
+
+
 def test_run_takes_up_its_checkpoint_and_the_records_with_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     def recorded(loop: MetaPretraining) -> Recorder:
         return Recorder(lambda: {"weights": loop.meta["weights"]}, every=2)

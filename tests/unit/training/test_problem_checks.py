@@ -81,6 +81,10 @@ WRONG = {
         changed(Classifier, head_loss=lambda whole, *given: whole(*given).expand(2, 3)),
         r"head_loss returned a tensor of shape \[2, 3\]; legal: a scalar",
     ),
+    "PT loss with one element": (
+        changed(Classifier, pretrain_loss=lambda whole, *given: whole(*given).reshape(1)),
+        r"pretrain_loss returned a tensor of shape \[1\]",
+    ),
     "PT loss that is a number": (
         changed(Classifier, pretrain_loss=lambda whole, *given: whole(*given).item()),
         "pretrain_loss returned a float; legal: a tensor",
@@ -222,7 +226,10 @@ def head_step(problem: Any, **_: Any) -> None:
     loop_of(problem, head_steps_between_updates=1, pretrain_steps=2).iterate()
 
 
-OF_PT, OF_FT = ("PT loss that is no scalar", "PT loss without a graph"), ("FT loss that is no scalar",)
+OF_PT, OF_FT = (
+    ("PT loss that is no scalar", "PT loss with one element", "PT loss without a graph"),
+    ("FT loss that is no scalar",),
+)
 EACH = (*OF_PT, *OF_FT, "PT loss that is a number", "FT loss without a graph", "features in a tuple")
 CALLS = {once: EACH, exactly: EACH, plain_step: (*OF_PT, "PT loss of other weights"), head_step: OF_FT}
 

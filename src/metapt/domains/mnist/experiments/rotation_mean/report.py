@@ -46,7 +46,7 @@ def comparisons(results: MnistResults) -> Iterator[Comparison]:
     largest = round(estimate(mean, error, PAPERS_INITIALISATIONS).high, 1)
     words = f"mean error {mean:g} ± {error:g} degrees, 95 % interval up to {largest:g}"
     for arm in results.arms:
-        text = f"{arm} recovers the mean of the FT rotation as well as the paper"
+        text = f"{arm} recovers the mean of the FT rotation"
         paper = results.paper_says(arm, words)
         yield results.claim(text, arm, ERROR, at_most(largest), paper)
 
