@@ -46,11 +46,11 @@ def test_rendering_changes_nothing(page: Path) -> None:
 
 def test_sentences_quote_intervals_of_the_tables() -> None:
     tables, sentences = set(), {}
-    for page in PAGES:
+    for page in (*PAGES, ROOT / "README.md"):
         text = page.read_text(encoding="utf-8")
         tables |= set(INTERVAL.findall("".join(re.findall(r"<!-- table:.*?<!-- end -->", text, re.DOTALL))))
         prose = " ".join(re.sub(r"<!-- table:.*?<!-- end -->", "", text, flags=re.DOTALL).split())
-        sentences[page.name] = set(INTERVAL.findall(prose))
+        sentences[str(page)] = set(INTERVAL.findall(prose))
     assert {page: found - tables for page, found in sentences.items() if found - tables} == {}
 
 

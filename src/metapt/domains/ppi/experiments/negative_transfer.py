@@ -103,7 +103,7 @@ def transfer_tables(results: PpiResults) -> Tables:
     """Return the number of FT tasks that lose, and the tasks with the lowest change, for each arm and evaluation."""
     names = task_names(results.tasks, "fine", width=32)
     shown, parts = [], []
-    for arm in controls(results):
+    for arm, control in controls(results).items():
         for evaluation in results.config.evaluations:
             try:
                 table, shares = transfer(results, arm, evaluation), losing(results, arm, evaluation)
@@ -112,7 +112,7 @@ def transfer_tables(results: PpiResults) -> Tables:
             scored, e = table.dropna(subset="change"), estimate_mean(shares.to_numpy(dtype=float))
             row: dict[str, object] = {
                 "arm": results.label(arm),
-                "without PT": results.label(controls(results)[arm]),
+                "without PT": results.label(control),
                 "evaluation": EVALUATIONS[evaluation],
                 "FT tasks": len(table),
                 "lose": int((scored["change"] < 0).sum()),
@@ -180,7 +180,10 @@ def transfer_claims(results: PpiResults) -> Iterator[Comparison]:
 
 
 def _without_and_with(results: PpiResults, arm: str, evaluation: str) -> tuple[pd.DataFrame, pd.DataFrame]:
-    without = _task_aurocs(results, controls(results)[arm], control_evaluation(results))
+    control = without_pretraining(arm, results.config.arms, results.config.finetune)
+    if control is None:
+        raise NotMeasuredError(f"{arm} has no arm without PT that has the same FT.")
+    without = _task_aurocs(results, control, control_evaluation(results))
     return without, _task_aurocs(results, arm, evaluation)
 
 
