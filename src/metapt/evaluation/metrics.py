@@ -120,7 +120,7 @@ def select(
     wanted = {"experiment": experiment, "arm": arm, "metric": metric, "setting": setting, "evaluation": evaluation}
     wanted = {column: word for column, word in wanted.items() if word is not None}
     found = metrics
-    for column, word in wanted.items():
+    for column, word in reversed(wanted.items()):  # the column that leaves fewest rows first
         found = found[found[column] == word]
     asked = ", ".join(f"{column} {word!r}" for column, word in wanted.items())
     if found.empty:

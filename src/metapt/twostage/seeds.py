@@ -28,8 +28,8 @@ def over_runs(values: pd.Series[float]) -> Estimate:
 
 def seed_means(values: pd.Series[float]) -> pd.Series[float]:
     """Return the mean over the FT runs of each PT seed."""
-    seeds = values.groupby(_pretrain_seeds(values))
-    return seeds.agg(lambda runs: float(np.mean(runs.to_numpy())))  # which is NaN with a NaN, unlike pandas' mean
+    seeds, found = _pretrain_seeds(values), values.to_numpy(dtype=float)
+    return pd.Series({int(seed): float(np.mean(found[seeds == seed])) for seed in np.unique(seeds)}, dtype=float)
 
 
 def over_seeds(values: pd.Series[float]) -> Estimate:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -26,7 +27,7 @@ from metapt.evaluation.statistics import Estimate, estimate_mean, paired_differe
 from metapt.evaluation.tables import Tables, mean_and_error
 from metapt.twostage.arms import without_pretraining
 from metapt.twostage.quantities import EVALUATIONS, FULL_TRANSFER
-from metapt.twostage.seeds import seed_means
+from metapt.twostage.replicates import pretrain_seed
 from metapt.twostage.tables import numbers_of
 
 
@@ -74,29 +75,31 @@ def control_evaluation(results: PpiResults) -> str:
     return FULL_TRANSFER if FULL_TRANSFER in evaluations else evaluations[0]
 
 
-def transfer(results: PpiResults, arm: str, evaluation: str) -> pd.DataFrame:
-    """Return the mean test AUROC (%) of each FT task over all FT runs without and with PT, and the change.
+@dataclass(frozen=True)
+class Transfer:
+    """What PT does to the test AUROC of each FT task."""
 
-    Columns: without, with, change, low, high (95% t interval over PT seeds). The AUROC is NaN where it is not defined.
-    Raises NotMeasuredError if one of the arms was not measured.
-    """
-    without, after = _without_and_with(results, arm, evaluation)
+    # a row for each FT task; means over all FT runs (%): without, with; the change and its 95 % t interval over PT
+    # seeds: change, low, high. NaN where the AUROC is not defined.
+    tasks: pd.DataFrame
+    # The share (%) of FT tasks that lose, by PT seed, each the mean of its FT runs. Tasks without a defined AUROC in
+    # any run (test graphs of one class) do not count. A task with an undefined AUROC in some runs makes the share NaN.
+    losing: pd.Series[float]
+
+
+def transfer(results: PpiResults, arm: str, evaluation: str) -> Transfer:
+    """Return what PT of an arm does to each FT task. Raises NotMeasuredError if it or its control was not measured."""
+    control = without_pretraining(arm, results.config.arms, results.config.finetune)
+    if control is None:
+        raise NotMeasuredError(f"{arm} has no arm without PT that has the same FT.")
+    without = _task_aurocs(results, control, control_evaluation(results))
+    after = _task_aurocs(results, arm, evaluation)
     changes = _by_seed(after) - _by_seed(without)
     found = [(e.mean, e.low, e.high) for e in map(estimate_mean, changes.to_numpy(dtype=float))]
     means = {"without": without.mean(axis=1, skipna=False), "with": after.mean(axis=1, skipna=False)}
-    return pd.DataFrame(means).join(pd.DataFrame(found, changes.index, ["change", "low", "high"]))
-
-
-def losing(results: PpiResults, arm: str, evaluation: str) -> pd.Series[float]:
-    """Return the share (%) of FT tasks with lower AUROC than without PT, by PT seed, each the mean of its FT runs.
-
-    Tasks without a defined AUROC in any run (test graphs of one class) do not count. A task with an undefined AUROC in
-    some runs makes the share NaN. Raises NotMeasuredError if one of the arms was not measured.
-    """
-    without, after = _without_and_with(results, arm, evaluation)
-    scored = ~(without.isna().all(axis=1) | after.isna().all(axis=1))
-    changes = (_by_seed(after) - _by_seed(without))[scored]
-    return (100 * (changes < 0).mean()).where(changes.notna().all() & (len(changes) > 0))
+    tasks = pd.DataFrame(means).join(pd.DataFrame(found, changes.index, ["change", "low", "high"]))
+    scored = changes[~(without.isna().all(axis=1) | after.isna().all(axis=1))]
+    return Transfer(tasks, (100 * (scored < 0).mean()).where(scored.notna().all() & (len(scored) > 0)))
 
 
 def transfer_tables(results: PpiResults) -> Tables:
@@ -106,10 +109,11 @@ def transfer_tables(results: PpiResults) -> Tables:
     for arm, control in controls(results).items():
         for evaluation in results.config.evaluations:
             try:
-                table, shares = transfer(results, arm, evaluation), losing(results, arm, evaluation)
+                found = transfer(results, arm, evaluation)
             except NotMeasuredError:
                 continue
-            scored, e = table.dropna(subset="change"), estimate_mean(shares.to_numpy(dtype=float))
+            table, e = found.tasks, estimate_mean(found.losing.to_numpy(dtype=float))
+            scored = table.dropna(subset="change")
             row: dict[str, object] = {
                 "arm": results.label(arm),
                 "without PT": results.label(control),
@@ -139,12 +143,12 @@ def transfer_tables(results: PpiResults) -> Tables:
 
 def draw_transfer(results: PpiResults) -> Figure:
     """Draw the test AUROC of each FT task with PT over that without PT; tasks below the diagonal lose."""
-    found: dict[str, dict[str, pd.DataFrame]] = {}
+    found: dict[str, dict[str, Transfer]] = {}
     for arm in controls(results):
         for evaluation in results.config.evaluations:
             with suppress(NotMeasuredError):
-                table = transfer(results, arm, evaluation)
-                found.setdefault(arm, {})[evaluation] = table
+                measured = transfer(results, arm, evaluation)
+                found.setdefault(arm, {})[evaluation] = measured
     if not found:
         raise DataError(f"{results.name} has no FT run with the AUROC of single tasks, with PT and without.")
     columns = next((count for count in (5, 4, 3) if len(found) % count == 0), min(4, len(found)))
@@ -154,7 +158,7 @@ def draw_transfer(results: PpiResults) -> Figure:
     for axis in axes[len(found) :]:
         axis.remove()
     axes = axes[: len(found)]
-    every = [table[["without", "with"]] for tables in found.values() for table in tables.values()]
+    every = [each.tasks[["without", "with"]] for measured in found.values() for each in measured.values()]
     values = pd.concat(every).to_numpy(dtype=float)
     low, high = np.nanmin(values, initial=100.0) - 3, np.nanmax(values, initial=0.0) + 3
     for axis in axes:
@@ -168,7 +172,9 @@ def transfer_claims(results: PpiResults) -> Iterator[Comparison]:
     """Yield a claim for each meta arm and its control, that no more FT tasks lose by meta-PT."""
 
     def fewer(arm: str, control: str, evaluation: str) -> Estimate:
-        return paired_difference(losing(results, control, evaluation), losing(results, arm, evaluation))
+        return paired_difference(
+            transfer(results, control, evaluation).losing, transfer(results, arm, evaluation).losing
+        )
 
     for evaluation in results.config.evaluations:
         for arm, control in results.gains():
@@ -177,14 +183,6 @@ def transfer_claims(results: PpiResults) -> Iterator[Comparison]:
             paper = "a small extra reduction in negative transfer" if papers else BEYOND_THE_PAPER
             measure = partial(fewer, arm, control, evaluation)
             yield Comparison(text, arm, control, TASK_AUROC, NOT_BELOW, measure, evaluation, paper)
-
-
-def _without_and_with(results: PpiResults, arm: str, evaluation: str) -> tuple[pd.DataFrame, pd.DataFrame]:
-    control = without_pretraining(arm, results.config.arms, results.config.finetune)
-    if control is None:
-        raise NotMeasuredError(f"{arm} has no arm without PT that has the same FT.")
-    without = _task_aurocs(results, control, control_evaluation(results))
-    return without, _task_aurocs(results, arm, evaluation)
 
 
 def _task_aurocs(results: PpiResults, arm: str, evaluation: str) -> pd.DataFrame:
@@ -198,19 +196,24 @@ def _task_aurocs(results: PpiResults, arm: str, evaluation: str) -> pd.DataFrame
 
 def _by_seed(aurocs: pd.DataFrame) -> pd.DataFrame:
     """Return means over the FT runs of each PT seed [tasks, PT seeds]."""
-    return pd.DataFrame({task: seed_means(row) for task, row in aurocs.iterrows()}).T
+    return pd.DataFrame(
+        {
+            seed: runs.mean(axis=0, skipna=False)
+            for seed, runs in aurocs.T.groupby(lambda replicate: pretrain_seed(int(replicate)))
+        }
+    )
 
 
-def _panel(axis: Axes, results: PpiResults, arm: str, tables: dict[str, pd.DataFrame]) -> None:
+def _panel(axis: Axes, results: PpiResults, arm: str, measured: dict[str, Transfer]) -> None:
     lines = []
     with figures.style():
         for place, evaluation in enumerate(results.config.evaluations):
-            if evaluation not in tables:
+            if evaluation not in measured:
                 continue
-            colour, table = figures.colour(place), tables[evaluation]
+            colour, table = figures.colour(place), measured[evaluation].tasks
             marker, words = figures.MARKERS[place], EVALUATIONS[evaluation]
             axis.scatter(table["without"], table["with"], s=22, color=colour, marker=marker, alpha=0.75, label=words)
-            share = losing(results, arm, evaluation).mean(skipna=False)
+            share = measured[evaluation].losing.mean(skipna=False)
             lines.append((f"{share:.0f} % lose" if math.isfinite(share) else "not all scored", colour))
         for number, (text, colour) in enumerate(lines):
             place_of = (0.97, 0.03 + 0.08 * (len(lines) - 1 - number))
