@@ -27,8 +27,6 @@ from metapt.files import sha256
 from metapt.machine import Machine
 from metapt.sections import JobSettings, plain
 
-from .server import Server
-
 FULL = os.environ.get("METAPT_FAULTS") == "full"
 """Set METAPT_FAULTS=full for 20 moments of each kind and 10,000 files for each reader."""
 
@@ -118,17 +116,6 @@ def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
     found = Forks(tmp_path_factory.mktemp("forks"))
     yield found
     found.close()
-
-
-@pytest.fixture
-def server() -> Iterator[Server]:
-    server = Server()
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield server
-    server.shutdown()
-    thread.join()
-    server.server_close()
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ import pytest
 
 from metapt.engine.jobs import Job
 
+from ..fetching.serving import Server
 from .conftest import Contents, Jobs, Kind, contents, leftovers
-from .server import Server
 from .test_kill import DOWNLOADED, check_whole, source
 
 pytestmark = pytest.mark.slow

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ..fetching.serving import Answer, Handler, Server
 from .conftest import Contents, Jobs, Kind, contents, times
-from .server import Server, slowly
 
 pytestmark = pytest.mark.slow
 IMPORTS = 4.0
@@ -65,6 +66,21 @@ def test_a_killed_job_goes_on_to_the_same_bits(
 DOWNLOADED = ("large0", "large1", "z.csv", "records.json")
 
 
+def slowly(content: bytes) -> Answer:
+    """Answer with the requested range in ten pieces, a hundredth of a second apart."""
+
+    def answer(handler: Handler) -> None:
+        start, step = handler.start, max(1, len(content) // 10)
+        range_of = f"bytes {start}-{len(content) - 1}/{len(content)}"
+        handler.reply(206 if start else 200, b"", Content_Length=str(len(content) - start), Content_Range=range_of)
+        for place in range(start, len(content), step):
+            handler.wfile.write(content[place : place + step])
+            handler.wfile.flush()
+            time.sleep(0.01)
+
+    return answer
+
+
 def source(server: Server) -> dict[str, Any]:
     """A source of two large files and of 20 small ones that a list of sums describes."""
     random = np.random.default_rng(0)
@@ -72,9 +88,8 @@ def source(server: Server) -> dict[str, Any]:
     records = {f"records/{number}.{kind}": random.bytes(2_000) for number in range(10) for kind in ("dat", "hea")}
     records["z.csv"] = b"which is looked for in the list, and comes last there"
     sums = "".join(f"{hashlib.sha256(content).hexdigest()}  {name}\n" for name, content in records.items())
-    server.files |= (
-        large | {Path(name).name: content for name, content in records.items()} | {"SHA256SUMS.txt": sums.encode()}
-    )
+    served = large | records | {"SHA256SUMS.txt": sums.encode()}
+    server.answers |= {f"/{name}": slowly(content) for name, content in served.items()}
     return {
         "name": "things", "version": "1", "licence": "none", "description": "for tests", "citation": "none",
         "urls": [server.url],
@@ -90,15 +105,14 @@ def test_a_killed_download_goes_on(server: Server, jobs: Jobs, tmp_path: Path, n
         {"source": source(server), "mirrors": []},
         outputs={name: name for name in DOWNLOADED},
     )
-    server.answer = slowly
     right, seconds = jobs.undisturbed(kind)
     assert len(right) == 3 + 20 + 1 + 1
-    server.ranges.clear()
+    server.requests.clear()
     for number, moment in enumerate(moments(4, seed=1)):
         folder = killed_at(moment, seconds, kind, jobs, tmp_path / str(number))
         check_whole(folder, right)
         jobs.run_well(kind, folder)
-    parts = sum(each is not None for each in server.ranges)
+    parts = sum(start is not None for _, start in server.requests)
     note(
         "kill -9 in download",
         times(4),

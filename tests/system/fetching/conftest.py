@@ -1,27 +1,14 @@
-"""A server, and the path of a file."""
+"""An impatient client, and the path of a file."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from metapt import fetching
 
-from .serving import NAME, Server
-
-
-@pytest.fixture
-def server() -> Iterator[Server]:
-    server = Server()
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield server
-    server.shutdown()
-    thread.join()
-    server.server_close()
+from .serving import NAME
 
 
 @pytest.fixture(autouse=True)

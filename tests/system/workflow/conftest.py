@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -12,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 
 import pytest
 
@@ -19,6 +19,8 @@ from metapt.engine.digest import closure, excluded, imports
 from metapt.engine.execute import execute
 from metapt.engine.jobs import Job
 from metapt.engine.registry import DOMAINS, domain
+
+from .forked import status_of
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
@@ -43,12 +45,11 @@ class Outcome:
 
 def snakemake(folder: Path, *arguments: str | Path, cores: Sequence[str] = ("--cores", "2")) -> Outcome:
     """Call snakemake with `folder` as working directory."""
-    command = [sys.executable, "-m", "snakemake", "--snakefile", ROOT / "workflow" / "Snakefile", *cores, *arguments]
-    environment = os.environ | {"XDG_CACHE_HOME": str(folder / ".cache")}
-    done = subprocess.run(
-        command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
-    return Outcome(done.returncode, done.stdout)
+    words = ["--snakefile", str(ROOT / "workflow" / "Snakefile"), *cores, *map(str, arguments)]
+    with pytest.MonkeyPatch.context() as patch, NamedTemporaryFile() as output:
+        patch.setenv("XDG_CACHE_HOME", str(folder / ".cache"))
+        status = status_of(words, folder, Path(output.name))
+        return Outcome(status, output.read().decode())
 
 
 def edited(config: Path, folder: Path, old: str, new: str) -> Path:
