@@ -35,8 +35,9 @@ planted paper:
 # By file: a worker runs a tiny workflow once for all tests of a file.
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses $(CORES) --dist loadfile
 
+# First the folder whose files take longest.
 test: $(INSTALLED)
-	$(PYTEST) tests/unit tests/contract src -m "not slow" --hypothesis-profile quick
+	$(PYTEST) --no-loadscope-reorder tests/contract tests/unit src -m "not slow" --hypothesis-profile quick
 
 # What the target test leaves out, or tries few examples of.
 test-slow: $(INSTALLED)
