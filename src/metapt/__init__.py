@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from metapt.errors import with_extra
 
 if TYPE_CHECKING:  # the same as in _PLACES
+    from metapt.hypergrad.distributed import distributed, processes_of
     from metapt.training.autocast import Autocast
     from metapt.training.check import check
     from metapt.training.checkpoint import Checkpoint
@@ -35,8 +36,10 @@ __all__ = [
     "Pretrainer",
     "Recorder",
     "check",
+    "distributed",
     "finetune_head",
     "headroom",
+    "processes_of",
 ]
 _PLACES = {
     "Autocast": "training.autocast",
@@ -49,8 +52,10 @@ _PLACES = {
     "Pretrainer": "training.pretraining",
     "Recorder": "training.recorder",
     "check": "training.check",
+    "distributed": "hypergrad.distributed",
     "finetune_head": "training.supervised",
     "headroom": "twostage.own_problem",
+    "processes_of": "hypergrad.distributed",
 }
 
 

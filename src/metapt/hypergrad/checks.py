@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from metapt.hypergrad.distributed import local_of
 from metapt.hypergrad.params import Params, Pretrained, detached, leaves, norm
 from metapt.hypergrad.problem import LOOK_FOR, Checked, MetaProblem, name_of
 from metapt.hypergrad.trial import UNCHANGED, Copies, devices_of, tried
@@ -110,6 +111,7 @@ def check_problem(
             another, or changes a buffer; the PT loss does not depend on one of the meta-parameters (a derivative of 0
             is no error), `encode` not on the encoder, or `head_loss` not on its features or its head.
     """
+    problem = local_of(problem)
     found = tried(problem).found
     copies = Copies(pretrained, meta, head, pretrain_batch, finetune_batch)
     pretrained, pretrain_batch, finetune_batch = copies.pretrained, copies.pretrain_batch, copies.finetune_batch

@@ -89,13 +89,13 @@ def check_module(what: str, module: Any) -> None:
             raise ValueError(
                 f"{name or 'the whole'} of the {what} is wrapped in {wrapper}, which synchronises the gradients of its "
                 "own parameters between processes or devices; PT trains copies of them, which would not be "
-                "synchronised. Legal: the module itself, in one process on one device"
+                "synchronised. Legal: the module itself, and metapt.distributed(problem) for several processes"
             )
     for name, value in module.named_parameters():
         if type(value.data).__name__ == "DTensor" or type(value).__name__ == "FlatParameter":
             raise ValueError(
                 f"{name!r} of the {what} is distributed over several processes (a DTensor, as fully_shard makes it), "
-                "which is not supported. Legal: the module before that, in one process"
+                "which is not supported. Legal: the module before that, whole in each process of metapt.distributed"
             )
     lazy = [name for name, value in (*module.named_parameters(), *module.named_buffers()) if is_lazy(value)]
     if lazy:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from metapt.hypergrad.differences import Gap, Loss, SecondDerivatives, compare
+from metapt.hypergrad.distributed import local_of
 from metapt.hypergrad.nested import by_position, changed, cloned, in_double, listed, mapped
 from metapt.hypergrad.params import Params, Pretrained, leaves
 from metapt.hypergrad.problem import Checked, MetaProblem, name_of
@@ -121,6 +122,7 @@ def check_unchanged(
     Raises:
         ValueError: one does.
     """
+    problem = local_of(problem)
     found = tried(problem).found
     if UNCHANGED in found:
         return
@@ -168,6 +170,7 @@ def check_second_derivatives(
     Raises:
         RuntimeError: a second derivative is wrong.
     """
+    problem = local_of(problem)
     if is_tested(problem):
         return
     found = tried(problem).found

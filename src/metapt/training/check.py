@@ -9,6 +9,7 @@ from torch import Tensor
 
 from metapt.hypergrad import MetaProblem, Params, Pretrained, hypergradient
 from metapt.hypergrad.checks import check_arguments, check_problem
+from metapt.hypergrad.distributed import local_of
 from metapt.hypergrad.nested import listed
 from metapt.hypergrad.problem import Checked
 from metapt.hypergrad.trial import tried
@@ -58,7 +59,7 @@ def _check(
     finally:
         batches.load_state_dict(before)
     arguments = problem, pretrained, meta, head
-    finite = _Finite(problem)
+    finite = _Finite(local_of(problem))
     check_problem(
         finite,
         *arguments[1:],
@@ -88,7 +89,7 @@ def _check(
     cause, advice = cause_of([figures], float(figures.gradient_norm), settings.finetuning)
     if not torch.isfinite(figures.gradient_norm):
         raise ValueError(f"the hypergradient is not finite, {cause}: {advice}")
-    for what, gap in tried(problem).found.items():
+    for what, gap in tried(local_of(problem)).found.items():
         if gap is not None and gap.agrees:
             _right(f"{what} agrees with a difference of gradients, relative distance {gap.distance:.1g}")
         elif gap is not None:

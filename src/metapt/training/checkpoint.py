@@ -28,6 +28,7 @@ from metapt.engine import records
 from metapt.engine.digest import code_digest
 from metapt.errors import ConfigError, DataError
 from metapt.files import atomic_path, regular
+from metapt.hypergrad.distributed import ALONE, Processes
 from metapt.training import measure
 from metapt.training.interruption import end_if_told
 
@@ -126,14 +127,20 @@ class Checkpoint:
                 "those, or another fingerprint, or remove the checkpoint."
             )
 
-    def save(self, state: dict[str, Any]) -> None:
-        """Write `state`, which contains tensors and plain values.
+    def save(self, state: dict[str, Any], processes: Processes = ALONE) -> None:
+        """Write `state`, which contains tensors and plain values; of several processes the first one does.
 
         Raises:
             ConfigError: it contains other values, which could not be loaded; the first state is read back to see that.
             MachineError: the disk is full.
             Interrupted: the job was told to end; the state is saved.
         """
+        if processes.rank == 0:
+            self._write(state)
+        processes.gather(None)  # all wait until it is written
+        end_if_told()
+
+    def _write(self, state: dict[str, Any]) -> None:
         content = {"fingerprint": self.fingerprint, "process": _process(os.getpid()), "state": state}
         payload = _payload(content, read_back=not self._read_back)
         self._read_back = True
@@ -145,7 +152,6 @@ class Checkpoint:
                 with suppress(FileNotFoundError):  # a second job of the same run may have moved or removed it
                     os.replace(self.path, self._previous)
         self._worth_keeping = True
-        end_if_told()
 
     def load(self) -> dict[str, Any] | None:
         """Return the newest complete state of this run, or None; log a warning for each file that is passed over.
@@ -186,7 +192,7 @@ class Checkpoint:
             log.warning("the checkpoint %s is cut or altered and is passed over", path)
             return None
         try:
-            saved = torch.load(io.BytesIO(payload), weights_only=True)
+            saved = torch.load(io.BytesIO(payload), _here, weights_only=True)
         except Exception as error:  # torch documents no closed list of errors for other bytes
             raise DataError(f"{path} is whole, and torch can't load it ({_first_line(error)}): {_REMOVE}") from error
         if not isinstance(saved, dict) or not isinstance(saved.get("state"), dict) or "fingerprint" not in saved:
@@ -258,6 +264,12 @@ def _foreign(value: object, place: str = "") -> str | None:
         found = (_foreign(part, where) for where, part in parts)
         return next(filter(None, found), f"{place} is a {type(value).__module__}.{type(value).__qualname__}")
     return None
+
+
+def _here(storage: Any, place: str) -> Any:
+    """Return what one of several processes has written from its GPU on this one's; None leaves it where it was."""
+    several = torch.distributed.is_available() and torch.distributed.is_initialized()
+    return storage.cuda() if several and place.startswith("cuda") else None
 
 
 def _first_line(error: Exception) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing import active_children
 from types import FrameType
+from typing import Any
 
 from metapt.errors import MetaptError
 
@@ -70,16 +71,20 @@ def end_if_told() -> None:
 class Every:
     """A function that returns True if at least `seconds` have passed since it last did, by the monotonic clock.
 
-    It also returns True when the job was told to end, so that a periodic save happens at once.
+    It also returns True when the job was told to end, so that a periodic save happens at once. Processes that share a
+    run (see `Processes.gather`) get one answer, and are all told to end if one is.
     """
 
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
+    def __init__(self, seconds: float, gather: Callable[[Any], list[Any]] = lambda own: [own]) -> None:
+        self.seconds, self._gather = seconds, gather
         self._last = time.monotonic()
 
     def __call__(self) -> bool:
         now = time.monotonic()
-        if now - self._last < self.seconds and not told_to_end():
+        late, told = zip(*self._gather((now - self._last >= self.seconds, told_to_end())), strict=True)
+        if any(told) and not told_to_end():
+            _received.append("A signal to another process")
+        if not any((*late, *told)):
             return False
         self._last = now
         return True

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from metapt.errors import ConfigError
 from metapt.hypergrad import (
     Diagnostics,
     Hypergradient,
@@ -20,6 +21,7 @@ from metapt.hypergrad import (
     hypergradient,
 )
 from metapt.hypergrad.checks import check_arguments, check_problem
+from metapt.hypergrad.distributed import processes_of
 from metapt.hypergrad.optimizers import OptimizerState
 from metapt.hypergrad.params import Vector, all_finite, detached, leaves, like, mean, norm, scaled, vjp
 from metapt.hypergrad.problem import Checked
@@ -101,6 +103,8 @@ class MetaPretraining:
         self._hypergradient_batch: Callable[[], Any] = getattr(batches, "hypergradient", batches.pretrain)
         self.settings = settings
         self._pretrainer = Pretrainer(step_problem or problem, batches, pretrained, settings.pretrain_optimizer)
+        if processes_of(problem) is not self._pretrainer.processes:
+            raise ConfigError("one of problem and step_problem is shared by processes, and one is not; legal: both")
         self.weight_decay = 0.0 if isinstance(settings.inverse, Identity) else self._pretrainer.weight_decay()
         self._spare_gradient: Pretrained | None = None
         self._checked = False
@@ -149,7 +153,7 @@ class MetaPretraining:
                     recorder.load_state_dict(saved["recorder"])
             goes_on(label, "iteration", self.iteration, self.settings.iterations)
         self.first_iteration = self.iteration
-        due = Every(seconds_between_checkpoints)
+        due = Every(seconds_between_checkpoints, self._pretrainer.processes.gather)
         for _ in self.iterations(label):
             self.iterate()
             if recorder is not None:
@@ -157,8 +161,10 @@ class MetaPretraining:
             if checkpoint is not None and (due() or self.iteration == self.settings.iterations):
                 check_finite(self.loss, f"iteration {self.iteration}", self.pretrained)
                 recorded = {} if recorder is None else recorder.state_dict()
-                checkpoint.save({"loop": self.state_dict(), "recorder": recorded, "settings": settings})
+                state = {"loop": self.state_dict(), "recorder": recorded, "settings": settings}
+                checkpoint.save(state, self._pretrainer.processes)
         check_finite(self.loss, f"iteration {self.iteration}", self.pretrained)
+        self._pretrainer.check_equal(self.meta, self.head)
         diagnosis = self.trace.diagnosis(self.guard.skipped)
         log.log(logging.WARNING if diagnosis.alarming else logging.INFO, "%s", diagnosis)
         return diagnosis
@@ -272,6 +278,7 @@ class MetaPretraining:
         train_batches = [self.batches.train() for _ in range(self.settings.finetuning.minibatches)]
         validation_batch = self.batches.validation()
         if not self._checked:
+            self._pretrainer.check_equal(self.meta, head)
             arguments = (self.problem, self.pretrained, self.meta, head, pretrain_batch, validation_batch)
             check_problem(*arguments, uses_head_loss=self.settings.finetuning.uses_head_loss)
             warn_of_repeated(self.settings.finetuning, [*train_batches, validation_batch])

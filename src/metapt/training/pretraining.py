@@ -13,6 +13,7 @@ from torch import Tensor
 from metapt.errors import ConfigError, TrainingError
 from metapt.hypergrad import MetaProblem, Params, Pretrained
 from metapt.hypergrad.checks import check_params, check_pretrained
+from metapt.hypergrad.distributed import processes_of
 from metapt.hypergrad.nested import cloned
 from metapt.hypergrad.params import all_finite, check_inference_mode, detached
 from metapt.hypergrad.problem import Checked
@@ -42,6 +43,7 @@ class Pretrainer:
     Attributes:
         pretrained: the present encoder, PT head and buffers.
         loss: the PT loss before the last step that `run` has taken, a scalar; 0 if it has taken none.
+        processes: those that share the problem (see `metapt.distributed`).
 
     Raises:
         TypeError: the problem has no PT loss, or `pretrained` does not consist of dictionaries of tensors.
@@ -57,7 +59,7 @@ class Pretrainer:
         check_pretrained(pretrained)
         check_trainable("encoder", pretrained.encoder, may_be_empty=False)
         check_trainable("PT head", pretrained.head, may_be_empty=True)
-        self.problem = problem
+        self.problem, self.processes = problem, processes_of(problem)
         self.batches = batches
         self._tried = False
         buffers = {name: value.detach().clone() for name, value in pretrained.buffers.items()}
@@ -91,6 +93,7 @@ class Pretrainer:
             loss = Checked(self.problem).pretrain_loss(self.pretrained, detached(meta), batch)
         else:  # the first step shows on copies whether the loss changes what it is given
             check_params("set of meta-parameters", meta)
+            self.check_equal(meta)
             phi, copy = cloned((detached(meta), batch))
             loss = Checked(self.problem).pretrain_loss(self.pretrained, phi, copy)
             check_same_params("pretrain_loss", "meta-parameter", meta, phi)
@@ -141,15 +144,23 @@ class Pretrainer:
             "pretrain_head": detached(self.pretrained.head),
             "buffers": dict(self.pretrained.buffers),
             "pretrain_optimizer": self._optimizer.state_dict(),
-            "batches": self.batches.state_dict(),
+            "batches": self.processes.gather(self.batches.state_dict()),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue where `state` was taken. Raises ValueError if it has other parameters or buffers."""
+        """Continue where `state` was taken. Raises ValueError if it has other parameters, buffers or processes."""
+        if len(state["batches"]) != self.processes.size:
+            raise ValueError(f"it has {len(state['batches'])} processes, not {self.processes.size}")
         parts = zip(self.pretrained, ("encoder", "pretrain_head", "buffers"), strict=True)
         self.pretrained = Pretrained(*(restored(part, params, state[part]) for params, part in parts))
         self._optimizer.load_state_dict(state["pretrain_optimizer"])
-        self.batches.load_state_dict(state["batches"])
+        self.batches.load_state_dict(state["batches"][self.processes.rank])
+
+    def check_equal(self, meta: Params, head: Params | None = None) -> None:
+        """Raise ConfigError if weights, buffers, meta-parameters or an FT head differ between processes."""
+        parts = {"meta-parameters": meta, "FT head": head or {}, "buffers": self.pretrained.buffers}
+        own = {f"{part}.{name}": value for part, params in parts.items() for name, value in params.items()}
+        self.processes.check_equal(_named(self.pretrained) | own)
 
     def run(
         self,
@@ -187,7 +198,7 @@ class Pretrainer:
                 if recorder is not None:
                     recorder.load_state_dict(saved["recorder"])
             goes_on(label, "step", first, count)
-        due = Every(seconds_between_checkpoints)
+        due = Every(seconds_between_checkpoints, self.processes.gather)
         seen: dict[str, Tensor] = {}
         for step in steps(first, count, label, status=seen):
             self.loss = seen["loss"] = self.step(meta)
@@ -199,9 +210,10 @@ class Pretrainer:
                 check_finite(self.loss, f"step {step + 1}", self.pretrained)
                 recorded = recorder.state_dict() if recorder is not None else {}
                 state = {"step": step + 1, "pretrainer": self.state_dict(), "recorder": recorded}
-                checkpoint.save(state | {"settings": settings})
+                checkpoint.save(state | {"settings": settings}, self.processes)
         if first < count:
             check_finite(self.loss, f"step {count}", self.pretrained)
+            self.check_equal(meta)
         return count - first
 
 
