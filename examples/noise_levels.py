@@ -7,10 +7,9 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
-from metapt import LoaderBatches, MetaPretraining, MetaSettings, ModuleProblem, OptimizerSpec
+from metapt import LoaderBatches, MetaPretraining, MetaSettings, ModuleProblem, OptimizerSpec, distributed, processes_of
 from metapt.hypergrad import FittedHead, Neumann
 
-logging.basicConfig(level=logging.INFO, format="%(message)s")  # progress, warnings, diagnosis
 torch.set_num_threads(1)  # more of them only slow small matrices down
 torch.manual_seed(0)
 x = torch.randn(5000, 8)
@@ -30,13 +29,17 @@ def finetune_loss(head, features, batch):
     return F.binary_cross_entropy_with_logits(head(features).squeeze(1), batch[1])
 
 
-encoder = nn.Sequential(nn.Linear(8, 4), nn.Tanh())
-head, finetune_head = nn.Linear(4, 4), nn.Linear(4, 1)
-losses = {"pretrain_loss": pretrain_loss, "finetune_loss": finetune_loss}
-problem = ModuleProblem(encoder, head, finetune_head, **losses)
+encoder, head, finetune_head = nn.Sequential(nn.Linear(8, 4), nn.Tanh()), nn.Linear(4, 4), nn.Linear(4, 1)
+problem = distributed(
+    ModuleProblem(encoder, head, finetune_head, pretrain_loss=pretrain_loss, finetune_loss=finetune_loss)
+)
+own = processes_of(problem)  # alone; of several, which torchrun starts, each has its share of the PT examples
+logging.basicConfig(level=logging.WARNING if own.rank else logging.INFO, format="%(message)s")  # progress, diagnosis
 train, validation = [(x_ft[:100], labels[:100])], [(x_ft[100:], labels[100:])]
-loader = DataLoader(TensorDataset(x, targets), batch_size=200, shuffle=True)
-batches = LoaderBatches(pretrain=loader, train=train, validation=validation)
+loader = DataLoader(
+    TensorDataset(x[own.rank :: own.size], targets[own.rank :: own.size]), batch_size=200 // own.size, shuffle=True
+)
+batches = LoaderBatches(pretrain=loader, train=train, validation=validation, seed=own.rank)
 adam = OptimizerSpec("Adam", {"lr": 0.01})
 settings = MetaSettings(
     iterations=200,
@@ -50,5 +53,6 @@ settings = MetaSettings(
 start, meta = problem.pretrained, {"noise": torch.zeros(8)}  # sigmoid(0): half noise
 loop = MetaPretraining(problem, batches, start, meta, problem.head, settings)
 loop.run()
-print("Learned noise:", [round(n, 2) for n in torch.sigmoid(loop.meta["noise"]).tolist()])
+if own.rank == 0:
+    print("Learned noise:", [round(n, 2) for n in torch.sigmoid(loop.meta["noise"]).tolist()])
 loop.pretrained.load_into(encoder, head)

@@ -36,7 +36,7 @@ COMMENTED = [
     *sorted((ROOT / "config").rglob("*.yaml")),
     *sorted((ROOT / "workflow/profiles").rglob("*.yaml")),
 ]
-PROGRAMS = ("snakemake", "metapt", "make", "python3?", "pip", "pytest", "srun", "paper")
+PROGRAMS = ("snakemake", "metapt", "make", "python3?", "pip", "pytest", "srun", "torchrun", "paper")
 
 UNCHECKED = {"tmux", "git", "cd", ".", "$EDITOR", "pre-commit", "rsync", "squeue", "awk", "xargs", "tail", "find"}
 """Programs that are not this project's."""
@@ -183,6 +183,8 @@ def test_it_is_a_command(
         subprocess.run(["make", "--dry-run", *arguments], cwd=ROOT, check=True, capture_output=True)
     elif program == "pip":
         pip(arguments)
+    elif program == "torchrun":
+        torchrun(arguments, project)
     elif program == "export":
         assert all(re.fullmatch(r"[A-Z_]+=\S+", argument) for argument in arguments)
     elif program == "pytest":
@@ -242,6 +244,16 @@ def python(arguments: list[str], project: Path, monkeypatch: pytest.MonkeyPatch)
         import_module(Path(arguments[0]).stem).parser().parse_args(arguments[1:])
     else:
         assert arguments[:2] == ["-m", "venv"] or (ROOT / arguments[0]).is_file()
+
+
+def torchrun(arguments: list[str], project: Path) -> None:
+    *options, script = arguments
+    short = (ROOT / script).read_text().replace("iterations=200", "iterations=2").replace("warmup=40", "warmup=1")
+    (project / "short.py").write_text(short)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", *options, "short.py"]
+    done = subprocess.run(command, cwd=project, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("Learned noise") == 1
 
 
 def pip(arguments: list[str]) -> None:
