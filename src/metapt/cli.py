@@ -71,11 +71,12 @@ def parser() -> argparse.ArgumentParser:
     def configs(command: argparse.ArgumentParser, required: bool) -> None:
         command.add_argument(
             "--configfile",
-            type=Path,
+            type=_configfile,
             nargs="+",
             required=required,
             metavar="CONFIG.yaml",
-            help="config files; each changes keys of the ones before it",
+            help="config files; each changes keys of the ones before it. Where a config/NAME.yaml is not there, the "
+            "package's is read",
         )
 
     run = command(
@@ -184,6 +185,15 @@ def parser() -> argparse.ArgumentParser:
     )
 
     return parser
+
+
+def _configfile(name: str) -> Path:
+    """Return the path of a config file: the package's, which wheels have, for one of `config/` that is not there."""
+    here, packaged = Path(name), Path(__file__).parent / name
+    if here.exists() or here.parts[:1] != ("config",) or not packaged.is_file():
+        return here
+    print(f"{name} is not there; the one that came with metapt is read: {packaged}", file=sys.stderr)
+    return packaged
 
 
 def _run(options: argparse.Namespace) -> int:

@@ -83,17 +83,26 @@ def test_the_workflow_has_what_the_catalog_asks_for() -> None:
 
 
 def test_the_package_alone_checks_and_runs_a_config(tmp_path: Path) -> None:
+    """Laid out as in the wheel, with a config of one's own and with one that came with the package."""
     ignored = shutil.ignore_patterns("__pycache__")
     shutil.copytree(ROOT / "src" / "metapt", tmp_path / "site" / "metapt", ignore=ignored)
-    (tmp_path / "own").mkdir()
-    (tmp_path / "own" / "own.yaml").write_text("results: r\nmnist: {source: digits, rotation_mean: {}}\n")
-    images = "r/mnist/data/digits/images.pt"
+    shutil.copytree(ROOT / "config", tmp_path / "site" / "metapt" / "config")
+    (tmp_path / "own" / "config").mkdir(parents=True)
+    (tmp_path / "own" / "config" / "paper.yaml").write_text("results: r\nmnist: {source: digits, rotation_mean: {}}\n")
     environment = os.environ | {"PYTHONPATH": str(tmp_path / "site")}
-    for arguments in (["check", "--configfile", "own.yaml"], ["run", images, "--configfile", "own.yaml"]):
+
+    def metapt(*arguments: str) -> tuple[str, str]:
         command = [sys.executable, "-m", "metapt", *arguments]
         done = subprocess.run(command, cwd=tmp_path / "own", env=environment, capture_output=True, text=True)
-        assert (done.returncode, done.stderr) == (0, "")
-    assert (tmp_path / "own" / images).is_file()
+        assert done.returncode == 0, done.stderr
+        return done.stdout, done.stderr
+
+    images = "mnist/data/digits/images.pt"
+    for results, config, errors in [("r", "paper", 0), ("results/tour", "config", 1)]:
+        configs = ("--configfile", f"config/{config}.yaml")
+        for arguments in (["check"], ["run", f"{results}/{images}"]):
+            assert metapt(*arguments, *configs)[1].count("the one that came with metapt is read: ") == errors
+        assert (tmp_path / "own" / results / images).is_file()
 
 
 @pytest.mark.parametrize(("path", "command"), [("ci", ".ci/run"), ("site", "make site")])
