@@ -1,4 +1,4 @@
-"""The code of the guide is that of the example, all of its blocks run, and the example finds the planted answer."""
+"""The guide shows the example, all blocks of guide and recipes run, and the example finds the planted answer."""
 
 from __future__ import annotations
 
@@ -11,16 +11,20 @@ from typing import Any
 import pytest
 import torch
 
+from metapt import LoaderBatches, Pretrainer
+
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "noise_levels.py"
 GUIDE = (ROOT / "docs" / "your-own-problem.md").read_text(encoding="utf-8")
+RECIPES = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
 
 
-def blocks(language: str) -> list[str]:
-    return [block.split("```")[0] for block in GUIDE.split(f"```{language}\n")[1:]]
+def blocks(language: str, page: str = GUIDE) -> list[str]:
+    return [block.split("```")[0] for block in page.split(f"```{language}\n")[1:]]
 
 
 CODE = blocks("python")
+ATTENTION, COMPILED, CHECKPOINTED, CLIPPED, OWN_LOOP = blocks("python", RECIPES)
 EXAMPLE_BLOCK, COMPARISON, HEADROOM, CHECK, OPTIONS, DICTIONARIES = range(6)
 
 
@@ -97,3 +101,46 @@ def test_the_dictionary_form_gives_a_gradient_per_target(names: dict[str, Any]) 
     assert gradient.shape == (4,)
     assert gradient.all()
     assert torch.isfinite(gradient).all()
+
+
+def recipe(code: str, names: dict[str, Any]) -> dict[str, Any]:
+    """Run a recipe of 6 iterations from the first minibatch on, and return what is defined then."""
+    batches = LoaderBatches(pretrain=names["loader"], train=names["train"], validation=names["validation"])
+    found = names | {"batches": batches, "settings": replace(names["settings"], iterations=6, warmup=3)}
+    exec(code, found)
+    assert (found["loop"].meta["noise"] != 0).all()
+    return found
+
+
+def test_attention_is_differentiated_twice_inside_the_context_only(names: dict[str, Any]) -> None:
+    recipe(ATTENTION, names)
+    context = "sdpa_kernel(SDPBackend.MATH)"
+    assert context in ATTENTION
+    with pytest.raises(RuntimeError, match=r"SDPBackend\.MATH"):
+        recipe(ATTENTION.replace(context, "torch.enable_grad()"), names)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        COMPILED.replace("(pretrain_loss)", '(pretrain_loss, backend="aot_eager")'),  # needs no C++ compiler
+        CHECKPOINTED,
+        CLIPPED.replace("1.0 /", "100 /"),
+    ],
+    ids=["compiled", "checkpointed", "clipped at a norm that is not reached"],
+)
+def test_the_recipe_learns_what_a_run_without_it_learns(code: str, names: dict[str, Any]) -> None:
+    assert code not in (COMPILED, CLIPPED)
+    with_recipe, without = (recipe(each, names)["loop"].meta for each in (code, OWN_LOOP))
+    torch.testing.assert_close(dict(with_recipe), dict(without))
+
+
+def test_a_clipped_gradient_has_the_given_norm_and_the_same_direction(names: dict[str, Any]) -> None:
+    found, gradients = recipe(CLIPPED.replace("1.0 /", "0.01 /"), names), []
+    batch = found["batches"].pretrain()
+    for problem in (found["problem"], found["clipped"]):
+        pretrained = Pretrainer(problem, found["batches"], found["start"], found["adam"]).pretrained
+        problem.pretrain_loss(pretrained, found["meta"], batch).backward()
+        gradients.append(torch.cat([value.grad.flatten() for value in pretrained.vector() if value.grad is not None]))
+    plain, clipped = gradients
+    torch.testing.assert_close(clipped, 0.01 * plain / plain.norm())
