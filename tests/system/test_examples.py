@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import json
+import re
 import runpy
 from pathlib import Path
 from typing import Any
@@ -9,6 +12,15 @@ from typing import Any
 import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+NOTEBOOK = [
+    ("".join(cell["source"]), cell["outputs"])
+    for cell in json.loads((EXAMPLES / "quickstart.ipynb").read_text(encoding="utf-8"))["cells"]
+    if cell["cell_type"] == "code"
+]
+"""Code and outputs of each cell."""
+NUMBER = r"\d+(?:\.\d+)?"
 
 
 def learned(name: str) -> Any:
@@ -41,3 +53,32 @@ def test_the_augmentation_that_destroys_the_class_gets_weaker(capsys: pytest.Cap
     assert strengths["scale"] > 0.75, "amplitudes say nothing about the class"
     assert with_learned > fixed
     assert "Diagnosis: all well" in capsys.readouterr().out
+
+
+def test_the_notebook_is_the_first_example() -> None:
+    example = (EXAMPLES / "noise_levels.py").read_text(encoding="utf-8")
+    shown = {line for code, _ in NOTEBOOK for line in code.splitlines()}
+    others = [line for line in example[example.index("torch.manual_seed") :].splitlines() if line and line not in shown]
+    assert others == ["loop.run()", "loop.pretrained.load_into(encoder, head)"]
+
+
+def test_the_notebook_keeps_what_it_prints_and_draws(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    drawn: list[int] = []
+    monkeypatch.setattr(pyplot, "show", lambda: drawn.extend(pyplot.get_fignums()))
+    names: dict[str, Any] = {"__name__": "notebook"}
+    for code, outputs in NOTEBOOK:
+        drawn.clear()
+        exec(code, names)
+        pictures = [base64.b64decode(each["data"]["image/png"]) for each in outputs if "data" in each]
+        assert len(pictures) == len(drawn)
+        assert all(picture.startswith(b"\x89PNG") and len(picture) < 60_000 for picture in pictures)
+        pyplot.close("all")
+        printed = capsys.readouterr().out
+        kept = "".join(line for each in outputs if each.get("name") == "stdout" for line in each["text"])
+        assert re.sub(NUMBER, "", printed) == re.sub(NUMBER, "", kept)
+        close = pytest.approx([float(number) for number in re.findall(NUMBER, kept)], abs=0.05, rel=0.05)
+        assert [float(number) for number in re.findall(NUMBER, printed)] == close
+    assert names["found"]["learned noise"] > names["found"]["half noise"] + 10
