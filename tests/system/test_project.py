@@ -51,10 +51,14 @@ def test_addresses_are_equal() -> None:
 
 
 def test_every_requirement_has_a_pin() -> None:
-    extras = PROJECT["optional-dependencies"].values()
-    for requirement in [*PROJECT["dependencies"], *(each for extra in extras for each in extra)]:
+    for requirement in requirements():
         name, least = re.fullmatch(r"([\w-]+)(?:\[\w+\])?>=([\d.]+)(?:,<\d+)?", requirement).groups()  # type: ignore[union-attr]
         assert numbers(PINS[plain(name)]) >= numbers(least), requirement
+
+
+def requirements() -> list[str]:
+    """Return what the package and its extras require."""
+    return [*PROJECT["dependencies"], *(each for extra in PROJECT["optional-dependencies"].values() for each in extra)]
 
 
 def numbers(version: str) -> list[int]:
@@ -105,10 +109,28 @@ def test_the_package_alone_checks_and_runs_a_config(tmp_path: Path) -> None:
         assert (tmp_path / "own" / results / images).is_file()
 
 
-@pytest.mark.parametrize(("path", "command"), [("ci", ".ci/run"), ("site", "make site")])
-def test_github_runs_the_commands_of_the_project(path: str, command: str) -> None:
+@pytest.mark.parametrize(("path", "commands"), [("ci", [".ci/run", ".ci/versions"]), ("site", ["make site"])])
+def test_github_runs_the_commands_of_the_project(path: str, commands: list[str]) -> None:
     jobs = read(f".github/workflows/{path}.yml")["jobs"].values()
-    assert [step["run"] for job in jobs for step in job["steps"] if "run" in step] == [command]
+    found = [step["run"] for job in jobs for step in job["steps"] if "run" in step]
+    assert [run.partition(" python ")[0] for run in found] == commands
+
+
+def test_ci_tests_the_oldest_versions_and_newer_ones_than_the_pins() -> None:
+    oldest, newer = read(".github/workflows/ci.yml")["jobs"]["versions"]["strategy"]["matrix"]["include"]
+    least = next(each for each in PROJECT["dependencies"] if each.startswith("torch>="))
+    assert f">={oldest['python']}" == PROJECT["requires-python"]
+    assert oldest["torch"].startswith(least.removeprefix("torch>="))
+    assert numbers(newer["torch"]) > numbers(PINS["torch"])
+
+
+def test_the_lock_file_has_the_pins_and_public_addresses() -> None:
+    text = (ROOT / "uv.lock").read_text(encoding="utf-8")
+    found = {each["name"]: each.get("version") for each in tomllib.loads(text)["package"]}
+    assert {name: version for name, version in found.items() if name in PINS and version != PINS[name]} == {}
+    needed = {plain(name) for name in re.findall(r"^[\w-]+", "\n".join(requirements()), flags=re.M)}
+    assert needed <= found.keys()
+    assert set(re.findall(r"https?://([^/\"]+)", text)) == {"pypi.org", "files.pythonhosted.org"}
 
 
 def test_ci_builds_site_and_packages() -> None:
