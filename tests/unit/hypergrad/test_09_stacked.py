@@ -7,17 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from metapt.hypergrad import (
-    SGD,
-    Adam,
-    FittedHead,
-    Identity,
-    Neumann,
-    Params,
-    Pretrained,
-    Stacked,
-    Unroll,
-)
+from metapt.hypergrad import SGD, Adam, FittedHead, Identity, Neumann, Params, Pretrained, Stacked, Unroll
 from metapt.hypergrad.stacked import stack, stack_pretrained
 
 from .problems import Batch, Classifier, Normed, SeededBatch, WithoutRidge, called, classification, draw

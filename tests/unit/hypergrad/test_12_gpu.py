@@ -8,15 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from metapt.hypergrad import (
-    SGD,
-    Adam,
-    ConjugateGradient,
-    Dense,
-    FittedHead,
-    Neumann,
-    Unroll,
-)
+from metapt.hypergrad import SGD, Adam, ConjugateGradient, Dense, FittedHead, Neumann, Unroll
 from metapt.hypergrad.layers.batch_norm import batch_norm
 
 from .problems import Classifier, called, classification

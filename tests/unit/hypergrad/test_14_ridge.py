@@ -186,11 +186,7 @@ CONSTANT = VALIDATION._replace(targets=torch.zeros_like(VALIDATION.targets))
         (lambda: tune(RidgeHead(L2), []), ValueError, "at least one FT training minibatch"),
         (lambda: tune(RidgeHead(L2), problem=Classifier()), ValueError, "needs a problem with targets"),
         (lambda: tune(RidgeHead(L2, True), [VALIDATION]), ValueError, "at least two different FT minibatches"),
-        (
-            lambda: tune(RidgeHead(L2), TRAIN, CONSTANT),
-            DataError,
-            "all labels of each task are equal in a part",
-        ),
+        (lambda: tune(RidgeHead(L2), TRAIN, CONSTANT), DataError, "all labels of each task are equal in a part"),
     ],
 )
 def test_what_does_not_fit_is_refused_in_words(make: Any, error: type[Exception], sentence: str) -> None:

@@ -10,17 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from metapt.hypergrad import (
-    SGD,
-    Dense,
-    FittedHead,
-    Identity,
-    Neumann,
-    Params,
-    Pretrained,
-    Unroll,
-    exact_hypergradient,
-)
+from metapt.hypergrad import SGD, Dense, FittedHead, Identity, Neumann, Params, Pretrained, Unroll, exact_hypergradient
 from metapt.training.meta import MetaPretraining
 from metapt.training.meta_settings import MetaSettings
 

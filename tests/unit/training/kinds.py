@@ -44,11 +44,11 @@ def right(row: str, tolerance: float = 1e-9) -> Callable[..., Any]:
     return _checked(row, "right", check)
 
 
-def refused(row: str, *words: str) -> Callable[..., Any]:
-    """Check that metapt itself raises an error in a test, and that it has all of `words`."""
+def refused(row: str, *words: str, error: type[Exception] = Exception) -> Callable[..., Any]:
+    """Check that metapt itself raises an `error` in a test, and that it has all of `words`."""
 
     def check(test: Callable[[], object]) -> None:
-        with pytest.raises(Exception) as found:  # noqa: PT011
+        with pytest.raises(error) as found:
             test()
         raised = [frame.f_globals["__name__"] for frame, _ in traceback.walk_tb(found.value.__traceback__)][-1]
         assert raised.startswith("metapt"), f"the error comes from {raised}: {found.value!r}"

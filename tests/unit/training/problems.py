@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.func import functional_call
+from torch import Tensor
 from torch.nn import functional as F
 
 from metapt.hypergrad import Params, Pretrained
+from metapt.training.meta import MetaPretraining
+from metapt.training.meta_settings import MetaSettings
 
-DTYPE = torch.float64
-
-
-def draw(seed: int, *shape: int) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=DTYPE)
+from ..hypergrad import problems
+from ..hypergrad.problems import DTYPE, Batch, Classifier, draw
 
 
 def copied(params: Params) -> Params:
@@ -82,65 +80,29 @@ class OwnStreams(Streams):
         return self._next("hypergradient")
 
 
-class Batch(NamedTuple):
-    inputs: Tensor
-    labels: Tensor
-
-
 def classification(name: str, count: int, generator: torch.Generator) -> Batch:
     inputs = torch.randn(8, 4, generator=generator, dtype=DTYPE)
     return Batch(inputs, (inputs @ draw(0, 4, 3)).argmax(dim=1))
 
 
-class Classifier:
-    """A two-layer network whose PT loss has a learned weight for each class and a learned ridge."""
-
-    def __init__(self) -> None:
-        self.meta = {"weights": draw(1, 3), "ridge": draw(2, 1) - 2}
-        self.pretrained = Pretrained({"weight": draw(3, 5, 4), "bias": draw(4, 5)}, {"weight": draw(5, 3, 5)})
-        self.head = {"weight": draw(6, 3, 5), "bias": draw(7, 3)}
-
-    def pretrain_loss(self, pretrained: Pretrained, meta: Params, batch: Batch) -> Tensor:
-        logits = self.hidden(pretrained, batch) @ pretrained.head["weight"].T
-        losses = F.cross_entropy(logits, batch.labels, reduction="none")
-        ridge = meta["ridge"].exp().sum() * sum(value.square().sum() for value in pretrained.vector())
-        return (meta["weights"].sigmoid()[batch.labels] * losses).mean() + ridge
-
-    def hidden(self, pretrained: Pretrained, batch: Batch) -> Tensor:
-        return self.encode(pretrained.encoder, batch)
-
-    def encode(self, encoder: Params, batch: Batch) -> Tensor:
-        return torch.tanh(batch.inputs @ encoder["weight"].T + encoder["bias"])
-
-    def head_loss(self, head: Params, features: Tensor, batch: Batch) -> Tensor:
-        return F.cross_entropy(features @ head["weight"].T + head["bias"], batch.labels)
+def loop_of(problem: Any, batches: Any = None, step_problem: Any = None, **settings: Any) -> MetaPretraining:
+    """Return the loop of a problem from its own start, on minibatches of `classification` unless others are given."""
+    given = problem, batches or Streams(classification), problem.pretrained, problem.meta, problem.head
+    return MetaPretraining(*given, MetaSettings(**settings), step_problem)
 
 
 class Regressed(Classifier):
     """The same with labels that a ridge head can regress on."""
 
     def targets(self, batch: Batch) -> Tensor:
-        return F.one_hot(batch.labels, 3).to(batch.inputs.dtype) + 0 * batch.inputs[:, :3]
+        return F.one_hot(batch.targets, 3).to(batch.inputs.dtype) + 0 * batch.inputs[:, :3]
 
 
-class Normed(Classifier):
-    """The same with a module for an encoder that has BatchNorm."""
+class Normed(problems.Normed):
+    """The same with a module with BatchNorm as its encoder, and without dropout."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.module = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Tanh()).double()
-        encoder = {name: value.detach().clone() for name, value in self.module.named_parameters()}
-        buffers = {name: value.clone() for name, value in self.module.named_buffers()}
-        self.pretrained = Pretrained(encoder, self.pretrained.head, buffers)
-
-    def hidden(self, pretrained: Pretrained, batch: Batch) -> Tensor:
-        self.module.train()
-        return functional_call(self.module, {**pretrained.encoder, **pretrained.buffers}, batch.inputs)
-
-    def encode(self, encoder: Params, batch: Batch) -> Tensor:
-        self.module.eval()
-        return functional_call(self.module, encoder, batch.inputs)
+    def mask(self, batch: Any) -> Tensor:
+        return torch.ones((), dtype=DTYPE)
 
 
 class Telling:

@@ -119,11 +119,7 @@ def resumed(path: Path, settings: MetaSettings, **again: Any) -> tuple[Any, Any]
 
 
 def pretrain(
-    path: Path | None,
-    meta: Params = META,
-    count: int = 5,
-    optimizer: OptimizerSpec | None = None,
-    order: str = "uv",
+    path: Path | None, meta: Params = META, count: int = 5, optimizer: OptimizerSpec | None = None, order: str = "uv"
 ) -> list[Tensor]:
     own = problem(order)
     trainer = Pretrainer(own, Batches(), own.pretrained, optimizer or spec())

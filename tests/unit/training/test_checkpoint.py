@@ -1,28 +1,37 @@
-"""A checkpoint is whole or not there; what is wrong with one is seen, said in the log, and survived."""
+"""A checkpoint is whole or not there; what a run is taken up with, and what is refused."""
 
 from __future__ import annotations
 
 import errno
 import hashlib
+import io
 import os
 import random
 import subprocess
 import sys
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import CosineAnnealingLR, ExponentialLR, LambdaLR
 
+from metapt import MetaPretraining, OptimizerSpec, Recorder
 from metapt.errors import DataError, MachineError
-from metapt.hypergrad import Pretrained
+from metapt.hypergrad import Adam, Identity, Neumann, Pretrained, Unroll
 from metapt.sections import ResumableSettings
 from metapt.training.checkpoint import Checkpoint, fingerprint
 from metapt.training.measure import Measured
 from metapt.training.pretrained_file import Learned, load_pretrained, save_pretrained
 
-from .kinds import refused
-from .test_runs import torch_bytes
+from .kinds import refused, right, warned
+from .problems import DTYPE
+from .small_runs import META, SETTINGS, Table, checkpoint, made, pretrain, resumed, run, spec
 
 STATE = {"step": 1, "weights": torch.arange(50.0), "nested": {"name": "a", "list": [1.5, None, True]}}
 
@@ -92,35 +101,6 @@ def test_a_file_altered_anywhere_gives_the_generation_before_it(
         assert "anew" not in caplog.text
 
 
-def test_with_both_generations_bad_the_run_starts_anew_and_says_so(
-    path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    checkpoint = saved(path)
-    for file in path.parent.iterdir():
-        file.write_bytes(file.read_bytes()[:-1])
-    assert checkpoint.load() is None
-    assert caplog.text.count("is cut or altered and is passed over") == 2
-    assert "no checkpoint of this run is left, so it starts anew" in caplog.text
-
-
-def test_another_runs_checkpoint_is_passed_over(path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    saved(path, fingerprint="theirs")
-    assert Checkpoint(path, "mine").load() is None
-    assert "belongs to another config, data, code, version of torch, device" in caplog.text
-
-
-@pytest.mark.parametrize(
-    "content",
-    [b"", b"no pickle", torch_bytes([1]), torch_bytes({"fingerprint": "mine"}), torch_bytes({"state": {}})],
-    ids=["empty", "text", "a list", "no state", "no fingerprint"],
-)
-def test_other_content_with_a_right_digest_is_refused(path: Path, content: bytes) -> None:
-    checkpoint = saved(path)
-    path.write_bytes(hashlib.sha256(content).digest() + content)
-    with pytest.raises(DataError, match=r"is no checkpoint of metapt: name another|is whole, and torch can't load it"):
-        checkpoint.load()
-
-
 def test_a_folder_in_its_place_is_one_sentence(path: Path) -> None:
     path.mkdir(parents=True)
     with pytest.raises(DataError, match="is a folder, and a checkpoint belongs there: remove it"):
@@ -130,36 +110,35 @@ def test_a_folder_in_its_place_is_one_sentence(path: Path) -> None:
 def test_a_run_is_bound_to_its_config_its_inputs_contents_its_code_and_its_device(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    inputs = {name: tmp_path / name for name in ("encoder", "labels")}
+    inputs = {name: tmp_path / name for name in ("encoder", "labels", "other")}
     for name, file in inputs.items():
         file.write_text(name)
+    (copied := tmp_path / "copied").write_text("encoder")
+    encoder, labels, other = inputs.values()
     given: dict[str, Any] = {
         "settings": Settings(lr=0.1),
-        "inputs": inputs,
+        "inputs": {"encoder": encoder, "labels": labels},
         "module": "metapt.hypergrad.inverse",
         "device": "cpu",
     }
-    first = fingerprint(**given)
-    moved = {name: file.rename(tmp_path / f"moved {name}") for name, file in inputs.items()}
-    assert fingerprint(**(given | {"inputs": moved})) == first
-    given |= {"inputs": moved}
-    elsewhere = [given | {"settings": Settings(checkpoint=f"{folder}/.resume/a.pt")} for folder in ("one", "two")]
-    assert fingerprint(**elsewhere[0]) == fingerprint(**elsewhere[1])
-    others = [
-        fingerprint(**(given | change))
-        for change in (
-            {"settings": Settings(lr=0.2)},
-            {"module": "metapt.training.streams"},
-            {"device": "cuda"},
-            {"inputs": {"encoder": moved["encoder"]}},
-            {"inputs": {"encoder": moved["labels"], "labels": moved["encoder"]}},
-        )
-    ]
-    moved["labels"].write_text("other labels")
-    others.append(fingerprint(**given))
+    same = (
+        {},
+        {"inputs": {"encoder": copied, "labels": labels}},
+        {"settings": Settings(checkpoint="two/.resume/a.pt")},
+    )
+    assert len({fingerprint(**(given | change)) for change in same}) == 1
+    changes: tuple[dict[str, Any], ...] = (
+        {},
+        {"settings": Settings(lr=0.2)},
+        {"module": "metapt.training.streams"},
+        {"device": "cuda"},
+        {"inputs": {"encoder": encoder}},
+        {"inputs": {"encoder": labels, "labels": encoder}},
+        {"inputs": {"encoder": encoder, "labels": other}},
+    )
+    others = {fingerprint(**(given | change)) for change in changes}
     monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "medium")  # the library of matrix products
-    others.append(fingerprint(**given))
-    assert len({first, *others}) == 1 + len(others)
+    assert len({*others, fingerprint(**given)}) == len(changes) + 1
 
 
 @pytest.mark.parametrize("bad", [False, True], ids=["whole", "after a bad file"])
@@ -215,35 +194,29 @@ def test_two_jobs_of_the_same_run_do_not_end_each_other(path: Path) -> None:
     assert step(Checkpoint(path, "mine").load()) == 5
 
 
-another_network = refused(
-    "a file of pre-trained tensors with another name, type or shape",
-    "has no encoder of width 2",
-    "in the file it is",
-    "Remove it",
-)
 NETWORK = Pretrained({"weight": torch.ones(2, 3), "bias": torch.ones(2)}, {}, {"count": torch.tensor(1)})
+ANOTHER = "a file of pre-trained tensors with another name, type or shape", "no encoder of width 2", "Remove it"
+NETWORKS: list[tuple[str, str, Any, str]] = [
+    ("encoder", "weight", torch.ones(2, 3, dtype=torch.float64), "it is float64 of"),
+    ("encoder", "bias", torch.ones(2, dtype=torch.int64), "it is int64"),
+    ("encoder", "bias", torch.ones(1), "(1,)"),
+    ("encoder", "weight", torch.ones(3, 2), "(3, 2)"),
+    ("encoder", "added", torch.ones(2), "is missing"),
+    ("buffers", "count", None, "is int64 of shape (); in the file it is missing"),
+    ("buffers", "count", torch.tensor(1.0), "float32 of shape ()"),
+    ("buffers", "count", torch.tensor([1]), "(1,)"),
+]
 
 
 @pytest.mark.parametrize(
-    ("part", "name", "value", "words"),
-    [
-        ("encoder", "weight", torch.ones(2, 3, dtype=torch.float64), r"float32 of .*2, 3\); .* float64 of .*2, 3\)"),
-        ("encoder", "bias", torch.ones(2, dtype=torch.int64), "bias in encoder is"),
-        ("encoder", "bias", torch.ones(1), "bias in encoder is"),
-        ("encoder", "weight", torch.ones(3, 2), "weight in encoder is"),
-        ("encoder", "added", torch.ones(2), "added in encoder is missing"),
-        ("buffers", "count", None, r"count in buffers is int64 of shape \(\); in the file it is missing"),
-        ("buffers", "count", torch.tensor(1.0), r"count in buffers is int64 of shape \(\)"),
-        ("buffers", "count", torch.tensor([1]), r"count in buffers is int64 of shape \(\)"),
-    ],
+    ("part", "name", "value", "refuses"),
+    [(*each, refused(*ANOTHER, f"{each[1]} in {each[0]} is", words, error=DataError)) for *each, words in NETWORKS],
 )
-def test_a_network_of_another_kind_is_refused(part: str, name: str, value: Any, words: str, tmp_path: Path) -> None:
-    parts = NETWORK._asdict()
+def test_a_network_of_another_kind_is_refused(part: str, name: str, value: Any, refuses: Any, tmp_path: Path) -> None:
+    parts, path = NETWORK._asdict(), tmp_path / "pretrained.pt"
     parts[part] = {key: each for key, each in {**parts[part], name: value}.items() if each is not None}
-    save_pretrained(Learned(Pretrained(**parts), {}), tmp_path / "pretrained.pt")
-    another_network(load_pretrained)(tmp_path / "pretrained.pt", NETWORK, "width 2", "cpu")
-    with pytest.raises(DataError, match=words):
-        load_pretrained(tmp_path / "pretrained.pt", NETWORK, "width 2", "cpu")
+    save_pretrained(Learned(Pretrained(**parts), {}), path)
+    refuses(load_pretrained)(path, NETWORK, "width 2", "cpu")
 
 
 def test_a_network_of_the_same_kind_is_read_in_any_order(tmp_path: Path) -> None:
@@ -251,3 +224,249 @@ def test_a_network_of_the_same_kind_is_read_in_any_order(tmp_path: Path) -> None
     save_pretrained(Learned(NETWORK._replace(encoder=encoder), {}), tmp_path / "pretrained.pt")
     found = load_pretrained(tmp_path / "pretrained.pt", NETWORK, "width 2", "cpu")
     assert torch.equal(found.pretrained.encoder["weight"], torch.zeros(2, 3))
+
+
+# Runs
+
+
+ORDER = "A run that is taken up with the keys of `meta`, or the parts of a module, in another order"
+
+
+@pytest.mark.parametrize(
+    ("name", "again"),
+    [
+        *(("Adam", again) for again in ({"keys": "ba"}, {"order": "vu"})),
+        *((name, {"keys": "ba", "order": "vu"}) for name in ("RMSprop", "Adafactor", "ASGD")),
+    ],
+    ids=str,
+)
+@right(ORDER)
+def test_moments_follow_names(name: str, again: dict[str, str], tmp_path: Path) -> tuple[Any, Any]:
+    settings = replace(
+        SETTINGS,
+        pretrain_optimizer=OptimizerSpec(name, {"lr": 0.05}, {"*bias": {"lr": 0.02}}),
+        meta_optimizer=OptimizerSpec(name, {"lr": 0.05}, {"b": {"lr": 0.2}}),
+        average_decay=0.9,
+        reuse_gradient=True,
+        clip_norm=0.1,
+    )
+    return resumed(tmp_path / "run", settings, **again)
+
+
+def figures(loop: MetaPretraining, path: Path | None = None) -> list[float]:
+    """Run a loop and return the figures of its diagnosis."""
+    return [*loop.run(checkpoint=checkpoint(path), recorder=Recorder(dict)).figures.values()]
+
+
+@right(ORDER, 0)
+def test_the_diagnosis_does_not_depend_on_the_order(tmp_path: Path) -> tuple[Any, Any]:
+    settings = replace(SETTINGS, iterations=22)
+    run(made(settings), tmp_path / "run", stop=15)
+    return figures(made(settings, keys="ba", order="vu"), tmp_path / "run"), figures(made(settings))
+
+
+@right(ORDER, 0)
+def test_plain_pt_goes_on_with_moments_by_name(tmp_path: Path) -> tuple[Any, Any]:
+    pretrain(tmp_path / "run", count=3, optimizer=spec("Adam"))
+    again = pretrain(tmp_path / "run", count=7, optimizer=spec("Adam"), order="vu")
+    return again, pretrain(None, count=7, optimizer=spec("Adam"))
+
+
+@dataclass
+class Scaled:
+    """An inverse of a user."""
+
+    factor: float
+
+    def __call__(self, matvec: Any, b: list[Tensor]) -> Any:
+        return Identity()(matvec, [self.factor * value for value in b])
+
+
+def of_group(lr: float) -> OptimizerSpec:
+    return OptimizerSpec("Adam", {"lr": 0.05}, {"head.*": {"lr": lr}})
+
+
+def decaying(factor: float) -> OptimizerSpec:
+    return spec(schedule=lambda made: LambdaLR(made, lambda step: factor**step))
+
+
+OTHER = "A run that is taken up with other settings"
+PT = "pretrain_optimizer"
+OTHERS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    ({}, {PT: spec("Adam", lr=0.2)}, "pretrain_optimizer.settings.lr was 0.05 and is 0.2"),
+    ({}, {"meta_optimizer": spec("Adam", lr=0.2)}, "meta_optimizer.settings.lr was"),
+    ({}, {PT: spec("AdamW")}, PT),
+    ({}, {PT: of_group(0.1)}, "other groups of parameters"),
+    ({PT: of_group(0.1)}, {PT: of_group(0.2)}, PT),
+    ({PT: spec(lr=torch.tensor(0.1))}, {PT: spec(lr=torch.tensor(0.2))}, PT),
+    ({}, {"inverse": Neumann(1, 0.2)}, "inverse.step_size was 0.1 and is 0.2"),
+    ({}, {"inverse": Identity()}, "inverse"),
+    ({"inverse": Scaled(1.0)}, {"inverse": Scaled(2.0)}, "inverse.factor"),
+    ({}, {"finetuning": Unroll(2, Adam(0.2))}, "finetuning"),
+    ({}, {"pretrain_steps": 3}, "pretrain_steps was 2 and is 3"),
+    ({}, {"average_decay": 0.9}, "average_decay was None and is 0.9"),
+    ({}, {PT: spec("Adam", lambda made: ExponentialLR(made, 0.9), lr=0.05)}, PT),
+    (*({PT: spec(schedule=lambda made, t=t: CosineAnnealingLR(made, t))} for t in (20, 40)), "T_max"),
+    ({PT: decaying(0.9)}, {PT: decaying(0.8)}, "another learning rate at step"),
+    ({"remainder": 1}, {"remainder": 1, "iterations": 8}, "iterations was 6 and is 8"),
+]
+
+
+@pytest.mark.parametrize(("stop", "before", "after", "words"), [(4, *each) for each in OTHERS] + [(None, *OTHERS[0])])
+def test_settings_belong_to_the_fingerprint(stop: Any, before: Any, after: Any, words: str, tmp_path: Path) -> None:
+    run(made(replace(SETTINGS, **before)), tmp_path / "run", stop)
+    again = made(replace(SETTINGS, **after))
+    refused(OTHER, "is a checkpoint of a run with other", "fingerprint", words)(run)(again, tmp_path / "run")
+
+
+FEWER = "A run that is taken up with fewer steps than it has taken", "ask for as many or more"
+ONE = {**META, "a": torch.tensor([1.0, 0.0], dtype=DTYPE)}
+
+
+@pytest.mark.parametrize(
+    ("refuses", "changes"),
+    [
+        (refused(OTHER, "other settings", "meta.a was", "[0.0, 0.0]", "[1.0, 0.0]"), {"meta": ONE}),
+        (refused(OTHER, "settings.lr was 0.01 and is 0.1"), {"optimizer": spec(lr=0.1)}),
+        (refused(*FEWER, "after step 5", "should take 3"), {"count": 3}),
+    ],
+    ids=["hyperparameters", "optimiser", "fewer"],
+)
+def test_what_plain_pt_is_taken_up_with(refuses: Any, changes: dict[str, Any], tmp_path: Path) -> None:
+    pretrain(tmp_path / "run")
+    refuses(pretrain)(tmp_path / "run", **changes)
+
+
+@refused(*FEWER, "after iteration 6", "should take 4")
+def test_fewer_iterations_than_were_taken(tmp_path: Path) -> None:
+    run(made(), tmp_path / "run")
+    run(made(replace(SETTINGS, iterations=4)), tmp_path / "run")
+
+
+MORE = "A finished run that is taken up with more iterations or PT steps"
+
+
+@right(MORE, 0)
+def test_a_longer_run_goes_on(tmp_path: Path) -> tuple[Any, Any]:
+    run(made(), tmp_path / "run")
+    longer = replace(SETTINGS, iterations=9)
+    loop = made(longer)
+    learned = run(loop, tmp_path / "run")
+    assert loop.first_iteration == 6
+    return learned, run(made(longer))
+
+
+@right(MORE, 0)
+def test_the_diagnosis_of_a_longer_run_is_that_of_the_whole_run(tmp_path: Path) -> tuple[Any, Any]:
+    run(made(replace(SETTINGS, iterations=20)), tmp_path / "run")
+    longer = replace(SETTINGS, iterations=40)
+    return figures(made(longer), tmp_path / "run"), figures(made(longer))
+
+
+@right(MORE, 0)
+def test_longer_plain_pt_goes_on(tmp_path: Path) -> tuple[Any, Any]:
+    pretrain(tmp_path / "run", count=5)
+    return pretrain(tmp_path / "run", count=9), pretrain(None, count=9)
+
+
+FINISHED = "A finished run that is taken up again", "has finished before", "nothing is run"
+
+
+@pytest.mark.parametrize(
+    ("whole", "says"),
+    [
+        (lambda path: run(made(), path), warned(*FINISHED, "iteration 6 of 6")),
+        (pretrain, warned(*FINISHED, "step 5 of 5")),
+    ],
+    ids=["Algorithm 2", "PT"],
+)
+def test_a_finished_run_says_so(whole: Callable[..., Any], says: Callable[..., Any], tmp_path: Path) -> None:
+    first, again = whole(tmp_path / "run"), []
+    says(lambda: again.extend(whole(tmp_path / "run")))()
+    assert all(map(torch.equal, first, again))
+
+
+@pytest.mark.parametrize("cut", [False, True])
+@warned("A checkpoint whose newest file is removed or cut", "missing or passed over", "goes on from the older")
+def test_the_older_file_is_named(cut: bool, tmp_path: Path) -> None:
+    whole, file = run(made(), tmp_path / "run"), tmp_path / "run"
+    if cut:
+        file.write_bytes(file.read_bytes()[:-1])
+    else:
+        file.unlink()
+    assert all(map(torch.equal, run(made(), tmp_path / "run"), whole))
+
+
+@pytest.mark.parametrize("cut", [False, True])
+@warned("A checkpoint of another fingerprint, or of which both files are cut", "starts anew")
+def test_another_fingerprint_or_two_cut_files(cut: bool, tmp_path: Path) -> None:
+    whole = run(made(), tmp_path / "run", fingerprint="mine" if cut else "theirs")
+    for file in tmp_path.iterdir() if cut else ():
+        file.write_bytes(file.read_bytes()[:-1])
+    assert all(map(torch.equal, run(made(), tmp_path / "run"), whole))
+
+
+KEPT = "Other values in what a checkpoint keeps"
+
+
+class Own:
+    pass
+
+
+VALUES: list[Any] = [np.arange(3), np.float64(1), deque([1]), frozenset([1]), Path("a"), lambda: 0, iter([1])]
+
+
+@pytest.mark.parametrize("value", [*VALUES, {"deep": [1, (2, Own())]}, {np.int64(1): "a key"}])
+@refused(KEPT, "can't be kept in a checkpoint", "state['loop']['pretrainer']['batches']['kept']", "is a ")
+def test_a_state_that_cannot_be_read_back_is_refused_at_its_first_save(value: Any, tmp_path: Path) -> None:
+    try:
+        run(made(kept=value), tmp_path / "run")
+    finally:
+        assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "kept", "words"),
+    [
+        (PT, np.ones(2), "['kept'] is a numpy.ndarray"),
+        ("meta_optimizer", lambda step: 0.9, "['kept'] is a builtins.function"),
+    ],
+)
+def test_what_a_schedule_keeps_is_named(optimizer: str, kept: Any, words: str, tmp_path: Path) -> None:
+    table = spec(schedule=lambda made: Table(made, kept))
+    refused(KEPT, words)(run)(made(replace(SETTINGS, **{optimizer: table})), tmp_path / "run")
+
+
+@refused(KEPT, "fingerprint is a pathlib")
+def test_a_fingerprint_that_is_no_text_is_named(tmp_path: Path) -> None:
+    Checkpoint(tmp_path / "run", tmp_path).save({})  # type: ignore[arg-type]
+
+
+def torch_bytes(content: Any) -> bytes:
+    file = io.BytesIO()
+    torch.save(content, file)
+    return file.getvalue()
+
+
+def whole(content: bytes) -> bytes:
+    return hashlib.sha256(content).digest() + content
+
+
+FILE = "A file of another kind in the place of the checkpoint", "name another file"
+NONE, UNREAD = (refused(*FILE, words, error=DataError) for words in ("no checkpoint of metapt", "torch can't load it"))
+CONTENTS = [
+    (torch_bytes(nn.Linear(1, 1).state_dict()), NONE),
+    (whole(torch_bytes([1])), NONE),
+    (whole(torch_bytes({"fingerprint": "mine"})), NONE),
+    (whole(torch_bytes({"state": {}})), NONE),
+    (whole(b""), UNREAD),
+    (whole(b"no pickle"), UNREAD),
+    (whole(torch_bytes({"fingerprint": "mine", "state": {"lr": np.float64(1)}})), UNREAD),
+]
+
+
+@pytest.mark.parametrize(("content", "refuses"), CONTENTS)
+def test_a_file_that_is_not_read_is_not_written_over(content: bytes, refuses: Any, tmp_path: Path) -> None:
+    (tmp_path / "run").write_bytes(content)
+    refuses(run)(made(), tmp_path / "run")
+    assert (tmp_path / "run").read_bytes() == content

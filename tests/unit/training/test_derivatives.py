@@ -1,4 +1,4 @@
-"""Second derivatives, and what PT follows."""
+"""Second derivatives: what loses them is refused by its name, and what is advised is right; and what PT follows."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.nn.utils import weight_norm
 from torch.nn.utils.parametrizations import weight_norm as parametrised_weight_norm
 
 import metapt
-from metapt import Autocast, OptimizerSpec
+from metapt import Autocast, ModuleProblem, OptimizerSpec
 from metapt.hypergrad import SGD, Dense, FittedHead, Identity, Neumann, Params, Unroll
 from metapt.hypergrad.differences import Gap
 from metapt.hypergrad.trial import HESSIAN, MIXED, tried
@@ -68,35 +69,36 @@ class Through(nn.Module):
         return self.function(self.layer(x))
 
 
-FUNCTION = "a `torch.autograd.Function` whose backward uses intermediate"
+def kept_in_ft(head: Any, features: Tensor, batch: Any) -> Tensor:
+    return keeps(head(features)).square().mean()
 
 
-@pytest.mark.parametrize("name", LOSING)
-@refused(FUNCTION, "can't be differentiated twice")
-def test_a_function_that_loses_its_second_derivative_is_refused_in_pretraining(name: str) -> None:
-    gradient(problem(Through(LOSING[name])))
+def kept_in_meta(encoder: Any, head: Any, meta: Params, batch: Any) -> Tensor:
+    return toys.pretrain_loss(encoder, head, {"w": keeps(encoder(batch[0])[:, :2] * meta["w"].exp())}, batch)
 
 
-@pytest.mark.parametrize("solver", [Unroll(1, SGD(0.1)), FittedHead(0.1)])
-@refused(FUNCTION, "finetune_loss", "can't be differentiated twice")
-def test_a_function_that_loses_its_second_derivative_is_refused_in_the_ft_loss(solver: Any) -> None:
-    def loss(head: Any, features: Tensor, batch: Any) -> Tensor:
-        return keeps(head(features)).square().mean()
+LOST = "a `torch.autograd.Function` whose backward uses intermediate", "can't be differentiated twice"
+WHERE: dict[str, tuple[Any, Callable[[], object]]] = {
+    **{name: (refused(*LOST), lambda f=f: gradient(problem(Through(f)))) for name, f in LOSING.items()},
+    **{
+        f"FT loss, {type(solver).__name__}": (
+            refused(*LOST, "finetune_loss"),
+            lambda solver=solver: gradient(problem(finetune_loss=kept_in_ft), finetuning=solver, inverse=Identity()),
+        )
+        for solver in (Unroll(1, SGD(0.1)), FittedHead(0.1))
+    },
+    "exact": (refused(*LOST), lambda: toys.exact(problem(Through(keeps)))),
+    "hyperparameters, without products": (
+        refused(LOST[0], "mixed derivative"),
+        lambda: gradient(problem(pretrain_loss=kept_in_meta), inverse=Identity()),
+    ),
+}
 
-    gradient(problem(finetune_loss=loss), finetuning=solver, inverse=Identity())
 
-
-@refused(FUNCTION, "can't be differentiated twice")
-def test_a_function_that_loses_its_second_derivative_is_refused_in_the_exact_hypergradient() -> None:
-    toys.exact(problem(Through(keeps)))
-
-
-@refused(FUNCTION, "mixed derivative")
-def test_a_function_of_the_hyperparameters_that_loses_it_is_refused_without_products_too() -> None:
-    def loss(encoder: Any, head: Any, meta: Params, batch: Any) -> Tensor:
-        return toys.pretrain_loss(encoder, head, {"w": keeps(encoder(batch[0])[:, :2] * meta["w"].exp())}, batch)
-
-    gradient(problem(pretrain_loss=loss), inverse=Identity())
+@pytest.mark.parametrize("name", WHERE)
+def test_a_function_that_loses_its_second_derivative_is_refused(name: str) -> None:
+    refuses, call = WHERE[name]
+    refuses(call)()
 
 
 @right("a `torch.autograd.Function` whose backward torch can", 1e-6)
@@ -190,15 +192,6 @@ class Bare:
         return self.square(self.toy.pretrain_loss(pretrained, meta, batch))
 
 
-def test_a_problem_is_tried_once_and_keeps_no_more_than_it_lives() -> None:
-    calls: list[int] = []
-    toy = Bare(lambda z: calls.append(1) or z.square())  # type: ignore[func-returns-value]
-    gradient(toy)
-    first = len(calls)
-    gradient(toy)
-    assert first > len(calls) - first == 1
-
-
 class Ours(Bare):
     tested = True
 
@@ -207,11 +200,17 @@ class Theirs(Ours):
     """Changes what it inherits."""
 
 
-def test_a_problem_of_dictionaries_is_tried_and_that_it_is_tested_is_not_inherited() -> None:
+def test_a_problem_of_dictionaries_is_tried_once_and_that_it_is_tested_is_not_inherited() -> None:
     gradient(Ours(keeps))
     for toy in (Bare(keeps), Theirs(keeps), Autocast(Theirs(keeps), "cpu")):  # type: ignore[arg-type]
         with pytest.raises(RuntimeError, match="ByHand"):
             gradient(toy)
+    calls: list[int] = []
+    toy = Bare(lambda z: calls.append(1) or z.square())  # type: ignore[func-returns-value]
+    gradient(toy)
+    first = len(calls)
+    gradient(toy)
+    assert first > len(calls) - first == 1
 
 
 def test_check_says_where_the_comparison_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
@@ -277,13 +276,13 @@ def test_terms_under_detach_are_noticed(loss: Any, way: str) -> None:
         (gradient if way == "hypergradient" else toys.exact)(toy)
 
 
+TEACHER = linear(40, 3, 2)
+
+
 def teacher(encoder: Any, head: Any, meta: Params, batch: Any) -> Tensor:
     with torch.no_grad():
         target = TEACHER(batch[0])
     return toys.pretrain_loss(encoder, head, meta, (batch[0], target))
-
-
-TEACHER = linear(40, 3, 2)
 
 
 class Mixed(nn.Module):
@@ -302,6 +301,7 @@ def wide() -> nn.Module:
     return nn.Sequential(nn.Linear(3, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 3)).float()
 
 
+HEADS = {"head": nn.Linear(3, 2), "finetune_head": nn.Linear(3, 1)}
 PLAIN: dict[str, dict[str, Any]] = {
     "a teacher": {"pretrain_loss": teacher},
     "kinks": {"encoder": nn.Sequential(linear(10), nn.ReLU(), linear(12), nn.ReLU())},
@@ -310,8 +310,8 @@ PLAIN: dict[str, dict[str, Any]] = {
     },
     "dropout": {"encoder": nn.Sequential(linear(10), nn.Dropout(0.5), linear(12))},
     "statistics": {"encoder": nn.Sequential(linear(10), nn.BatchNorm1d(3, dtype=DTYPE), nn.ReLU(), linear(12))},
-    "float32 only": {"encoder": Mixed(wide()), "head": nn.Linear(3, 2), "finetune_head": nn.Linear(3, 1)},
-    "float32": {"encoder": wide(), "head": nn.Linear(3, 2), "finetune_head": nn.Linear(3, 1)},
+    "float32 only": {"encoder": Mixed(wide()), **HEADS},
+    "float32": {"encoder": wide(), **HEADS},
 }
 
 
@@ -355,3 +355,151 @@ def test_the_hessian_has_the_weight_decay(name: str) -> Any:
 @warned("weight decay apart from the gradient (AdamW)", "weight decay", "leaves it out")
 def test_a_weight_decay_apart_from_the_gradient_is_warned_of(spec: Any) -> None:
     toys.loop(problem(), 1, pretrain_optimizer=OptimizerSpec(*spec)).run()
+
+
+# Operations without a second derivative
+
+
+IMAGES = draw(0, 20, 6, 8)
+WORDS = torch.randint(12, (20, 5), generator=torch.Generator().manual_seed(1))
+
+
+class Layer(nn.Module):
+    """A layer, then a function of its output."""
+
+    def __init__(self, layer: nn.Module, after: Callable[[Tensor], Tensor] = lambda x: x) -> None:
+        super().__init__()
+        self.layer, self.after = layer.to(DTYPE), after
+        with torch.random.fork_rng():
+            torch.manual_seed(2)
+            for value in self.parameters():
+                nn.init.normal_(value)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.after(self.layer(x))
+
+
+def pretrain_loss(encoder: Any, head: Any, meta: Params, batch: Any) -> Tensor:
+    return (meta["w"].exp().sum() * encoder(batch[0]).tanh().square()).mean()
+
+
+def finetune_loss(head: Any, features: Tensor, batch: Any) -> Tensor:
+    return (head(features) - 1).square().mean()
+
+
+def data_of(encoder: Layer) -> tuple[Tensor]:
+    return (WORDS if isinstance(encoder.layer, nn.Embedding | nn.EmbeddingBag) else IMAGES,)
+
+
+def problem_of(encoder: Layer) -> ModuleProblem:
+    heads = {"head": nn.Identity(), "finetune_head": linear(22, encoder(data_of(encoder)[0][:1]).shape[1], 1)}
+    return problem(encoder, **heads, pretrain_loss=pretrain_loss, finetune_loss=finetune_loss)
+
+
+def trained(encoder: Layer, optimizer: OptimizerSpec | None = None, **settings: Any) -> Any:
+    fields = {"inverse": Neumann(2, 0.01), "finetuning": Unroll(1)} | settings
+    optimizers = {"pretrain_optimizer": optimizer or OptimizerSpec()}
+    loop = toys.loop(problem_of(encoder), data=data_of(encoder), **optimizers, **fields)
+    loop.run()
+    return [*loop.pretrained.vector(), loop.meta["w"]]
+
+
+def agreeing(encoder: Layer) -> Any:
+    return toys.agreeing(problem_of(encoder), data_of(encoder))
+
+
+def attention(x: Tensor) -> Tensor:
+    return F.scaled_dot_product_attention(x[:, None], x[:, None], x[:, None]).flatten(1)
+
+
+def distances(x: Tensor, **how: Any) -> Tensor:
+    return torch.cdist(x, IMAGES[:1, :4], **how).flatten(1)  # to four points
+
+
+def ctc(x: Tensor) -> Tensor:
+    count = len(x)
+    targets, lengths = torch.ones(count, 2, dtype=torch.long), (torch.full((count,), size) for size in (6, 2))
+    return F.ctc_loss(x.log_softmax(-1).transpose(0, 1), targets, *lengths, reduction="none")[:, None]
+
+
+def shuffled(x: Tensor) -> Tensor:
+    return torch.native_channel_shuffle(x[..., None], 2).flatten(1)
+
+
+def after(function: Callable[[Tensor], Tensor]) -> Layer:
+    return Layer(nn.Linear(8, 8), function)
+
+
+def embedding(**how: Any) -> Layer:
+    return Layer(nn.Embedding(12, 4, **how), lambda x: x.mean(1))
+
+
+TRANSFORMER = nn.TransformerEncoderLayer(8, 2, 8, dropout=0.0, batch_first=True)
+ATTENTION, NOT_TWICE = "`scaled_dot_product_attention`, `MultiheadAttention`, `TransformerEncoder`", "second derivative"
+DOT = refused(ATTENTION, NOT_TWICE, "scaled_dot_product", "SDPBackend.MATH")
+BAG = refused("`EmbeddingBag`", NOT_TWICE, "embedding_bag", "torch.nn.Embedding", "mean")
+FEW, APART = "`torch.cdist` of few points, `torch.pdist`", "distances from differences"
+CTC = refused("`ctc_loss`, and any other", NOT_TWICE, "ctc_loss", "differentiates twice")
+SPARSE, MEAN = "`Embedding(sparse=True)`, PT with", "`Embedding`, and the mean or the sum over the words"
+OPERATIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any], Callable[[], Layer]]] = {
+    "attention": (DOT, trained, lambda: after(attention)),
+    "a transformer": (DOT, trained, lambda: Layer(TRANSFORMER, lambda x: x.flatten(1))),
+    "bag, mean": (BAG, trained, lambda: Layer(nn.EmbeddingBag(12, 4, mode="mean"))),
+    "bag, max": (BAG, trained, lambda: Layer(nn.EmbeddingBag(12, 4, mode="max"))),
+    "cdist": (refused(FEW, NOT_TWICE, "cdist", "differences"), trained, lambda: after(distances)),
+    "pdist": (
+        refused(FEW, NOT_TWICE, "pdist", "differences"),
+        trained,
+        lambda: after(lambda x: torch.stack([torch.pdist(each) for each in x])),
+    ),
+    "ctc": (CTC, trained, lambda: after(ctc)),
+    "an embedding and a mean": (right(MEAN, 1e-6), agreeing, embedding),
+    "a sparse embedding": (right(SPARSE + " SGD", 1e-6), agreeing, lambda: embedding(sparse=True)),
+    "cdist by products": (
+        right(APART, 1e-6),
+        agreeing,
+        lambda: after(lambda x: distances(0.1 * x, compute_mode="use_mm_for_euclid_dist")),
+    ),
+    "differences": (
+        right(APART, 1e-6),
+        agreeing,
+        lambda: after(lambda x: (0.1 * (x[:, :, None] - x[:, None])).square().sum(-1).flatten(1)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_an_operation_without_a_second_derivative_is_refused_and_what_is_advised_is_right(name: str) -> None:
+    says, use, make = OPERATIONS[name]
+    says(use)(make())
+
+
+def test_check_refuses_it_too() -> None:
+    DOT(metapt.check)(*toys.arguments(problem_of(after(attention)), data=(IMAGES,)))
+
+
+@refused("an operation without any derivative", "no derivative", "native_channel_shuffle", "unflatten")
+def test_an_operation_without_a_derivative_in_plain_pre_training() -> None:
+    toys.trainer(problem_of(after(shuffled)), data=(IMAGES,)).run(META, 1)
+
+
+@right(ATTENTION + " in that context", 1e-6)
+def test_attention_of_the_math_backend() -> Any:
+    with nn.attention.sdpa_kernel(nn.attention.SDPBackend.MATH):
+        return agreeing(after(attention))
+
+
+@pytest.mark.parametrize("reuse", [False, True])
+@right(SPARSE + " SGD")
+def test_a_run_with_a_sparse_embedding(reuse: bool) -> Any:
+    how = {"finetuning": FittedHead(), "reuse_gradient": reuse, "iterations": 3}
+    return tuple(trained(embedding(sparse=s), OptimizerSpec("SGD", {"lr": 0.1}), **how) for s in (True, False))
+
+
+DECAYING = OptimizerSpec("SGD", {"lr": 0.1, "weight_decay": 0.1})
+
+
+@pytest.mark.parametrize("optimizer", [OptimizerSpec("Adam"), OptimizerSpec("RMSprop"), DECAYING])
+@refused(SPARSE + " another optimiser", "sparse gradients", "sparse=False")
+def test_a_sparse_embedding_with_an_optimiser_that_does_not_take_it(optimizer: OptimizerSpec) -> None:
+    trained(embedding(sparse=True), optimizer)

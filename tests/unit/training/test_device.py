@@ -1,25 +1,34 @@
-"""The loops on a rehearsed device: they add one wait for each meta-update, and read the rest when a run ends."""
+"""The loops on devices: where they wait for one, what they launch there, and PT steps that torch compiles.
+
+Domains' own loops, steps of the head among them, are rehearsed in `tests/contract/test_domain_devices.py`.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
-from metapt.hypergrad import SGD, Adam, Neumann, Params, Unroll
+from metapt.hypergrad import Adam, Identity, Neumann, Params, Pretrained, Unroll
+from metapt.hypergrad.layers.batch_norm import batch_norm
+from metapt.hypergrad.layers.convolution import convolution
+from metapt.hypergrad.layers.relu import relu_
 from metapt.training.meta import MetaPretraining
-from metapt.training.meta_settings import MetaSettings
 from metapt.training.optimizers import OptimizerSpec
 from metapt.training.pretraining import Pretrainer
 from metapt.training.recorder import Recorder
 from metapt.training.streams import to_device
 
 from ...clock import Clock
-from .problems import Batch, Normed, Streams, classification
+from .problems import Batch, Classifier, Normed, Streams, classification, draw, loop_of
 
 Rehearse = Callable[..., dict[str, int]]
+COSINE: Any = lambda made: torch.optim.lr_scheduler.CosineAnnealingLR(made, 9)  # noqa: E731
 
 
 class Placed(Normed):
@@ -31,26 +40,26 @@ class Placed(Normed):
         self.meta, self.head = ({k: v.to(device) for k, v in part.items()} for part in (self.meta, self.head))
         self.batches = Streams(lambda *key: Batch(*(to_device(value, device) for value in classification(*key))))
 
-    def trainer(self, spec: OptimizerSpec) -> Pretrainer:
-        return Pretrainer(self, self.batches, self.pretrained, spec)
+    def trainer(self, *spec: Any, **how: Any) -> Pretrainer:
+        return Pretrainer(self, self.batches, self.pretrained, OptimizerSpec(*spec, **how))
 
-    def loop(self, settings: MetaSettings) -> MetaPretraining:
-        return MetaPretraining(self, self.batches, self.pretrained, self.meta, self.head, settings)
+    def loop(self, **settings: Any) -> MetaPretraining:
+        return loop_of(self, self.batches, **settings)
 
 
 @pytest.mark.parametrize(
-    "spec",
+    ("spec", "how"),
     [
-        OptimizerSpec("SGD", {"lr": 0.1, "momentum": 0.9}),
-        OptimizerSpec("Adam", {"lr": 0.1, "fused": True}),
-        OptimizerSpec("AdamW", {"lr": 0.1}, schedule=lambda made: torch.optim.lr_scheduler.CosineAnnealingLR(made, 9)),
+        (("SGD", {"lr": 0.1, "momentum": 0.9}), {}),
+        (("Adam", {"lr": 0.1, "fused": True}), {}),
+        (("AdamW", {"lr": 0.1}), {"schedule": COSINE}),
     ],
     ids=["momentum", "fused", "schedule"],
 )
-def test_a_pt_step_waits_nowhere(spec: OptimizerSpec, rehearse: Rehearse) -> None:
+def test_a_pt_step_waits_nowhere(spec: Any, how: dict[str, Any], rehearse: Rehearse) -> None:
     def plain(device: str) -> Callable[[], Any]:
         problem = Placed(device)
-        trainer = problem.trainer(spec)
+        trainer = problem.trainer(*spec, **how)
         return lambda: (trainer.step(problem.meta), trainer.pretrained)
 
     assert rehearse(plain) == {}
@@ -61,69 +70,45 @@ def test_a_pt_run_reads_its_loss_for_the_check_and_the_log_at_its_end_and_every_
 ) -> None:
     monkeypatch.setattr("metapt.training.progress.time", Clock())  # no line of the log is due before the end
 
-    def plain(device: str, steps: int) -> Callable[[], Any]:
+    def plain(device: str) -> Callable[[], Any]:
         problem = Placed(device)
-        trainer = problem.trainer(OptimizerSpec("Adam"))
-        return lambda: (trainer.run(problem.meta, steps), trainer.pretrained)
+        trainer = problem.trainer("Adam")
+        return lambda: (trainer.run(problem.meta, 101), trainer.pretrained)
 
-    reads = {"training.pretraining: check_finite": 1, "training.progress: _number": 1}
-    assert rehearse(lambda device: plain(device, 20)) == reads
-    assert rehearse(lambda device: plain(device, 210))["training.pretraining: check_loss"] == 2
+    places = "training.pretraining: check_finite", "training.progress: _number", "training.pretraining: check_loss"
+    assert rehearse(plain) == dict.fromkeys(places, 1)
 
 
-SETTINGS = {
-    "the paper's": MetaSettings(iterations=9, pretrain_steps=2, finetuning=Unroll(2, SGD(0.3))),
-    "all options": MetaSettings(
-        iterations=9,
-        pretrain_steps=2,
-        inverse=Neumann(3, 0.05),
-        finetuning=Unroll(1, Adam(0.1), network=True),
-        curvature="hessian",
-        accumulate=2,
-        clip_norm=1.0,
-        normalise=True,
-        average_decay=0.5,
-        reuse_gradient=True,
-    ),
+OPTIONS = {
+    "pretrain_steps": 2,
+    "inverse": Neumann(3, 0.05),
+    "finetuning": Unroll(1, Adam(0.1), network=True),
+    "curvature": "hessian",
+    "accumulate": 2,
+    "clip_norm": 1.0,
+    "normalise": True,
+    "average_decay": 0.5,
+    "reuse_gradient": True,
 }
 
 
-@pytest.mark.parametrize("name", SETTINGS)
-def test_a_meta_update_waits_once_and_each_of_its_hypergradients_three_times(name: str, rehearse: Rehearse) -> None:
+def test_a_meta_update_waits_once_and_each_of_its_hypergradients_three_times(rehearse: Rehearse) -> None:
     def updates(device: str) -> Callable[[], Any]:
-        loop = Placed(device).loop(SETTINGS[name])
+        loop = Placed(device).loop(iterations=9, **OPTIONS)
         return lambda: (loop.iterate(), loop.pretrained, loop.meta, loop.head, loop.averaged_meta, loop.loss)
 
     places = ("hypergrad.finetune: finished", "hypergrad.inverse: Neumann.__call__", "hypergrad.hybrid: hypergradient")
-    hypergradients = dict.fromkeys(places, SETTINGS[name].accumulate)
-    assert rehearse(updates) == hypergradients | {"training.meta: MetaPretraining._meta_update": 1}
-
-
-def test_a_step_of_the_head_waits_once_for_its_check(rehearse: Rehearse) -> None:
-    settings = MetaSettings(iterations=9, pretrain_steps=4, warmup=8, head_steps_between_updates=1)
-
-    def warmup(device: str) -> Callable[[], Any]:
-        loop = Placed(device).loop(settings)
-        return lambda: (loop.iterate(), loop.head)
-
-    assert rehearse(warmup) == {"training.meta: MetaPretraining._head_step": 4}
+    assert rehearse(updates) == dict.fromkeys(places, 2) | {"training.meta: MetaPretraining._meta_update": 1}
 
 
 def test_the_reads_of_the_diagnosis_do_not_depend_on_the_number_of_iterations(rehearse: Rehearse) -> None:
-    def run(device: str, iterations: int) -> Callable[[], Params]:
-        problem = Placed(device)
+    def diagnosed(device: str, iterations: int) -> Callable[[], Any]:
+        loop = Placed(device).loop(iterations=iterations)
+        for _ in range(iterations):
+            loop.iterate()
+        return lambda: (loop.trace.diagnosis({}).figures, loop.meta)
 
-        def whole() -> Params:
-            loop = problem.loop(MetaSettings(iterations=iterations))
-            loop.run()
-            return loop.meta
-
-        return whole
-
-    few, many = (
-        {place: n for place, n in rehearse(lambda device, i=i: run(device, i)).items() if "diagnosis" in place}
-        for i in (8, 16)
-    )
+    few, many = (rehearse(lambda device, i=i: diagnosed(device, i)) for i in (2, 4))
     assert few == many != {}
 
 
@@ -131,12 +116,100 @@ def test_a_recorder_copies_each_value(rehearse: Rehearse) -> None:
     def observed(device: str) -> Callable[[], None]:
         values = {name: torch.ones(3).to(device) for name in ("first", "second")}
         recorder = Recorder(lambda: values, every=2)
-        steps = iter(range(100))
-
-        def four() -> None:
-            for _ in range(4):
-                recorder(next(steps))
-
-        return four
+        return lambda: [recorder(step) for step in range(4)] and None
 
     assert rehearse(observed) == {"training.recorder: Recorder.__call__.<locals>.<dictcomp>": 4}
+
+
+# Kernels that a meta-update launches
+
+
+Launches = Callable[..., Counter[str]]
+ELSEWHERE = {"_engine_run_backward", "pretrain_loss", "encode", "head_loss"}
+"""The functions in which the engine and the problem compute."""
+
+
+class Deep:
+    """A network of several layers, whose ridge has a learned weight for each layer."""
+
+    def __init__(self, layers: int) -> None:
+        self.pretrained = Pretrained(
+            {str(layer): draw(layer, 4, 4) for layer in range(layers)}, {"a": draw(90, 3, 4), "b": draw(91, 3)}
+        )
+        self.meta = {str(layer): draw(100 + layer, 1) - 2 for layer in range(layers)}
+        self.head = {"weight": draw(92, 3, 4)}
+
+    def pretrain_loss(self, pretrained: Pretrained, meta: Params, batch: Batch) -> Tensor:
+        logits = self.encode(pretrained.encoder, batch) @ pretrained.head["a"].T + pretrained.head["b"]
+        ridges = [meta[name].exp().sum() * value.square().sum() for name, value in pretrained.encoder.items()]
+        return torch.nn.functional.cross_entropy(logits, batch.targets) + torch.stack(ridges).sum()
+
+    def encode(self, encoder: Params, batch: Batch) -> Tensor:
+        values = batch.inputs
+        for weight in encoder.values():
+            values = torch.tanh(values @ weight.T)
+        return values
+
+    def head_loss(self, head: Params, features: Tensor, batch: Batch) -> Tensor:
+        return torch.nn.functional.cross_entropy(features @ head["weight"].T, batch.targets)
+
+
+def updating(layers: int, **settings: Any) -> Callable[[], object]:
+    batch = classification("", 0, torch.Generator().manual_seed(0))
+    batches = SimpleNamespace(pretrain=lambda: batch, train=lambda: batch, validation=lambda: batch)
+    adam = OptimizerSpec("Adam", {"lr": 1e-3, "weight_decay": 1e-2})
+    how = {"iterations": 9, "pretrain_steps": 1, "pretrain_optimizer": adam, "meta_optimizer": adam}
+    loop = loop_of(Deep(layers), batches, **how | settings)
+    loop.iterate()  # the first checks the problem
+    return loop.iterate
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"inverse": Identity()},
+        {"inverse": Neumann(3, 0.1)},
+        {"inverse": Neumann(1, 0.1), "reuse_gradient": True},
+        {"inverse": Neumann(1, 0.1), "accumulate": 2, "normalise": True, "clip_norm": 1.0},
+    ],
+    ids=["identity", "Neumann", "reused", "accumulated"],
+)
+def test_a_meta_update_launches_as_many_for_any_number_of_parameters(
+    settings: dict[str, Any], launches: Launches
+) -> None:
+    few, many = (launches(updating(layers, **settings), ELSEWHERE) for layers in (2, 9))
+    assert few == many
+    assert few["_foreach_norm"]
+
+
+# Compiled PT steps
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [Classifier, Normed])
+def test_a_run_with_compiled_pt_steps_is_the_run_without(kind: type[Classifier]) -> None:
+    def run(step_problem: Any) -> MetaPretraining:
+        loop = loop_of(kind(), iterations=3, pretrain_steps=2, step_problem=step_problem)
+        loop.run()
+        return loop
+
+    problem = kind()
+    compiled = torch.compile(problem.pretrain_loss, backend="aot_eager", fullgraph=True)
+    ours, plain = run(SimpleNamespace(pretrain_loss=compiled)), run(None)
+    torch.testing.assert_close(ours.pretrained.encoder, plain.pretrained.encoder)
+    torch.testing.assert_close(ours.pretrained.buffers, plain.pretrained.buffers)
+    torch.testing.assert_close(ours.meta, plain.meta)
+
+
+@pytest.mark.slow
+def test_compiled_layers_have_the_same_derivatives() -> None:
+    def layers(values: Tensor, kernel: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return relu_(batch_norm(convolution(values, kernel, (1, 2), (0, 1)), weight, bias))
+
+    inputs = [torch.randn(*shape, requires_grad=True) for shape in ((6, 2, 1, 16), (4, 2, 1, 3), (4,), (4,))]
+    expected, found = layers(*inputs), torch.compile(layers, backend="aot_eager")(*inputs)
+    cotangent = torch.randn_like(expected)
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(
+        torch.autograd.grad(found, inputs, cotangent), torch.autograd.grad(expected, inputs, cotangent)
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -15,18 +15,16 @@ from torch import Tensor
 from metapt.errors import TrainingError
 from metapt.hypergrad import Diagnostics, Identity, Status, Unroll
 from metapt.training.diagnosis import Diagnosis, Trace, Verdict, _quarters
-from metapt.training.meta import MetaPretraining
-from metapt.training.meta_settings import MetaSettings
 from metapt.training.optimizers import OptimizerSpec
 
-from .problems import DTYPE, Line, Streams
+from .problems import DTYPE, Line, Streams, loop_of
 
 TARGET, NOISE = 3.0, 0.3
 
 
 def ran(
     meta_lr: float = 0.1,
-    iterations: int = 100,
+    iterations: int = 60,
     warmup: int = 0,
     optimizer: str = "SGD",
     problem: Line | None = None,
@@ -40,18 +38,11 @@ def ran(
         noise = NOISE * torch.randn((), generator=generator, dtype=DTYPE)
         return noise + ((targets or {}).get(count, TARGET) if name == "validation" else 0.0)
 
-    settings = MetaSettings(
-        iterations=iterations,
-        warmup=warmup,
-        inverse=Identity(),
-        finetuning=Unroll(0),
-        pretrain_optimizer=OptimizerSpec("SGD", {"lr": 1.0}),
-        meta_optimizer=OptimizerSpec(optimizer, {"lr": meta_lr, **optimizer_settings}),
-        max_skipped=iterations,
-    )
+    pretrain, meta = OptimizerSpec("SGD", {"lr": 1.0}), OptimizerSpec(optimizer, {"lr": meta_lr, **optimizer_settings})
+    how = {"inverse": Identity(), "finetuning": Unroll(0), "pretrain_optimizer": pretrain, "meta_optimizer": meta}
     problem = problem or Line()
-    meta = {"phi": torch.tensor([start], dtype=DTYPE)}
-    return MetaPretraining(problem, Streams(batch), problem.pretrained, meta, {}, settings).run()
+    problem.meta, problem.head = {"phi": torch.tensor([start], dtype=DTYPE)}, {}
+    return loop_of(problem, Streams(batch), iterations=iterations, warmup=warmup, max_skipped=iterations, **how).run()
 
 
 class Deaf(Line):
@@ -65,47 +56,43 @@ def saturating(phi: Tensor) -> Tensor:
     return 2.5 * torch.sigmoid(phi)  # the target is out of reach
 
 
-@pytest.mark.parametrize(
-    ("given", "verdict"),
-    [
-        pytest.param({}, Verdict.WELL, id="phi comes to its target and jitters about it"),
-        pytest.param({"start": 0.0}, Verdict.WELL, id="from 0"),
-        pytest.param({"start": TARGET, "meta_lr": 0.01}, Verdict.WELL, id="phi is there from the start"),
-        pytest.param({"warmup": 80}, Verdict.WELL, id="a long warm-up"),
-        pytest.param({"iterations": 20}, Verdict.WELL, id="twenty iterations"),
-        pytest.param({"iterations": 20, "warmup": 1}, Verdict.SHORT, id="nineteen meta-updates"),
-        pytest.param({"iterations": 2, "problem": Deaf()}, Verdict.ZERO, id="a short run's count of zeros"),
-        pytest.param({"iterations": 2, "targets": {1: math.nan}}, Verdict.NOT_FINITE, id="a short run's count of NaN"),
-        pytest.param({"iterations": 1, "meta_lr": 1e308, "start": 1e3}, Verdict.LOST, id="phi is not finite"),
-        pytest.param({"meta_lr": 0.03, "optimizer": "Adam"}, Verdict.WELL, id="Adam, on its way"),
-        pytest.param({"meta_lr": 2.0}, Verdict.OSCILLATING, id="phi flips to and fro at each update"),
-        pytest.param({"meta_lr": 2.05}, Verdict.OSCILLATING, id="phi flips further each time"),
-        pytest.param({"meta_lr": 0.5, "momentum": 0.99}, Verdict.OSCILLATING, id="phi swings slowly with momentum"),
-        pytest.param({"targets": dict.fromkeys(range(20, 90, 3), 1e9)}, Verdict.OSCILLATING, id="explosions"),
-        pytest.param({"problem": Line(stiffness=2.1)}, Verdict.UNSTABLE, id="PT's learning rate is too large"),
-        pytest.param({"targets": dict.fromkeys(range(20, 90, 3), math.nan)}, Verdict.NOT_FINITE, id="NaN"),
-        pytest.param({"meta_lr": 1e-7}, Verdict.NOT_MOVING, id="a tiny learning rate"),
-        pytest.param({"problem": Deaf()}, Verdict.ZERO, id="a hypergradient of 0"),
-        pytest.param(
-            {"problem": Deaf(), "optimizer": "AdamW", "weight_decay": 0.5},
-            Verdict.ZERO,
-            id="a hypergradient of 0, and only weight decay moves phi",
-        ),
-        pytest.param(
-            {"problem": Line(saturating), "meta_lr": 1.0, "optimizer": "Adam"}, Verdict.FADED, id="phi saturates"
-        ),
-    ],
-)
+EXPLODING, NO_NUMBER = ({"targets": dict.fromkeys(range(20, 55, 3), value)} for value in (1e9, math.nan))
+DECAYING = {"problem": Deaf(), "optimizer": "AdamW", "weight_decay": 0.5}
+VERDICTS: dict[str, tuple[dict[str, Any], Verdict]] = {
+    "phi comes to its target and jitters about it": ({}, Verdict.WELL),
+    "from 0": ({"start": 0.0}, Verdict.WELL),
+    "phi is there from the start": ({"start": TARGET, "meta_lr": 0.01}, Verdict.WELL),
+    "a long warm-up": ({"warmup": 40}, Verdict.WELL),
+    "twenty iterations": ({"iterations": 20}, Verdict.WELL),
+    "nineteen meta-updates": ({"iterations": 20, "warmup": 1}, Verdict.SHORT),
+    "a short run's count of zeros": ({"iterations": 2, "problem": Deaf()}, Verdict.ZERO),
+    "a short run's count of NaN": ({"iterations": 2, "targets": {1: math.nan}}, Verdict.NOT_FINITE),
+    "phi is not finite": ({"iterations": 1, "meta_lr": 1e308, "start": 1e3}, Verdict.LOST),
+    "Adam, on its way": ({"meta_lr": 0.03, "optimizer": "Adam"}, Verdict.WELL),
+    "phi flips to and fro at each update": ({"meta_lr": 2.0}, Verdict.OSCILLATING),
+    "phi flips further each time": ({"meta_lr": 2.05}, Verdict.OSCILLATING),
+    "phi swings slowly with momentum": ({"meta_lr": 0.5, "momentum": 0.99}, Verdict.OSCILLATING),
+    "explosions": (EXPLODING, Verdict.OSCILLATING),
+    "PT's learning rate is too large": ({"problem": Line(stiffness=2.1)}, Verdict.UNSTABLE),
+    "NaN": (NO_NUMBER, Verdict.NOT_FINITE),
+    "a tiny learning rate": ({"meta_lr": 1e-7}, Verdict.NOT_MOVING),
+    "a hypergradient of 0": ({"problem": Deaf()}, Verdict.ZERO),
+    "a hypergradient of 0, and only weight decay moves phi": (DECAYING, Verdict.ZERO),
+    "phi saturates": ({"problem": Line(saturating), "meta_lr": 1.0, "optimizer": "Adam"}, Verdict.FADED),
+}
+
+
+@pytest.mark.parametrize(("given", "verdict"), VERDICTS.values(), ids=VERDICTS)
 def test_the_verdict_names_the_symptom(given: dict[str, Any], verdict: Verdict) -> None:
     diagnosis = ran(**given)
     assert diagnosis.verdict is verdict, str(diagnosis)
 
 
-@pytest.mark.parametrize("iterations", [1, 19])
-@pytest.mark.parametrize("stiffness", [0.5, 2.1])
-@pytest.mark.parametrize("meta_lr", [1e-7, 0.1, 2.05])
+@pytest.mark.parametrize(
+    ("meta_lr", "iterations", "stiffness"), [(0.1, 1, 0.5), (1e-7, 19, 0.5), (0.1, 19, 2.1), (2.05, 19, 0.5)]
+)
 def test_a_short_run_is_called_short_and_no_figure_of_it_alarms(
-    iterations: int, stiffness: float, meta_lr: float
+    meta_lr: float, iterations: int, stiffness: float
 ) -> None:
     diagnosis = ran(meta_lr, iterations, problem=Line(stiffness=stiffness))
     assert diagnosis.verdict is Verdict.SHORT
@@ -120,7 +107,7 @@ def test_a_short_run_is_called_short_and_no_figure_of_it_alarms(
     [(Deaf(), "FT validation loss has derivative 0 w.r.t. the encoder"), (Line(torch.round), "w.r.t. the meta-para")],
 )
 def test_a_hypergradient_of_0_names_the_derivative_that_is_0(problem: Line, words: str) -> None:
-    (text,) = [text for text in ran(problem=problem).statuses if text.startswith("exactly 0")]
+    (text,) = [text for text in ran(problem=problem, iterations=20).statuses if text.startswith("exactly 0")]
     assert words in text
     assert "round, sign" in text
 
@@ -139,7 +126,7 @@ def test_pretraining_that_ends_in_infinity_is_an_error() -> None:
 
 def test_the_diagnosis_reads_as_a_sentence_with_its_figures() -> None:
     text = str(ran())
-    start = "Diagnosis: all well. Of 100 hypergradients: 100 times solved as asked. Figures: moved 2."
+    start = "Diagnosis: all well. Of 60 hypergradients: 60 times solved as asked. Figures: moved 2."
     assert text.startswith(start)
     assert all(f"{name} " in text for name in ("swing", "straight", "rise", "hypergradient", "fade", "skipped"))
 
@@ -177,24 +164,23 @@ def test_the_figures_of_phis_way_are_what_they_say() -> None:
     assert traced(jitter)["swing"] == pytest.approx(float(jitter[501:].std()) / 1e5, rel=1e-3)
 
 
-@pytest.mark.parametrize(
-    ("losses", "low", "high"),
-    [
-        pytest.param([1 - 0.01 * i for i in range(90)], 0, 0, id="a falling loss"),
-        pytest.param([3.0] * 40, 0, 0, id="a constant loss"),
-        pytest.param([1e-8 * (1 + i % 5) for i in range(40)], -0.01, 0.3, id="a loss of next to nothing"),
-        pytest.param([-1 - 0.1 * i for i in range(40)], 0, 0, id="a negative loss"),
-        pytest.param([2.0, *torch.linspace(2, 1, 30).tolist(), *[1.5] * 10], 0.3, 0.6, id="half of the fall is lost"),
-        pytest.param([1.05**i for i in range(100)], 3, math.inf, id="a loss that only grows"),
-        pytest.param([*[1.0] * 30, *[1 + 1e-7] * 10], 0, 0.3, id="rounding"),
-        pytest.param([*[1.0] * 30, *[1.1] * 10], 1, 1e9, id="a rise from a constant"),
-        pytest.param(
-            [1.0, *(1e4 * (2 + i % 3) for i in range(40))], 1e4, 4e4, id="a loss that is large from the second step"
-        ),
-        pytest.param([1.0, 1.0, math.nan, 1.0], math.inf, math.inf, id="a loss that is no number"),
-        pytest.param((1 + torch.randn(400, generator=torch.Generator().manual_seed(1))).tolist(), 0, 0.3, id="noise"),
-    ],
-)
+RANDOM = torch.Generator().manual_seed(1)
+RISES: dict[str, tuple[list[float], float, float]] = {
+    "a falling loss": ([1 - 0.01 * i for i in range(90)], 0, 0),
+    "a constant loss": ([3.0] * 40, 0, 0),
+    "a loss of next to nothing": ([1e-8 * (1 + i % 5) for i in range(40)], -0.01, 0.3),
+    "a negative loss": ([-1 - 0.1 * i for i in range(40)], 0, 0),
+    "half of the fall is lost": ([2.0, *torch.linspace(2, 1, 30).tolist(), *[1.5] * 10], 0.3, 0.6),
+    "a loss that only grows": ([1.05**i for i in range(100)], 3, math.inf),
+    "rounding": ([*[1.0] * 30, *[1 + 1e-7] * 10], 0, 0.3),
+    "a rise from a constant": ([*[1.0] * 30, *[1.1] * 10], 1, 1e9),
+    "a loss that is large from the second step": ([1.0, *(1e4 * (2 + i % 3) for i in range(40))], 1e4, 4e4),
+    "a loss that is no number": ([1.0, 1.0, math.nan, 1.0], math.inf, math.inf),
+    "noise": ((1 + torch.randn(400, generator=RANDOM)).tolist(), 0, 0.3),
+}
+
+
+@pytest.mark.parametrize(("losses", "low", "high"), RISES.values(), ids=RISES)
 def test_rise_is_the_share_of_the_fall_that_is_lost_again(losses: list[float], low: float, high: float) -> None:
     assert low <= traced(losses=losses)["rise"] <= high
 
@@ -217,30 +203,31 @@ def test_the_quarters_of_a_run_are_equally_long(count: int) -> None:
     assert max(lengths) - min(lengths) <= 1
 
 
+def solved(count: int, norm: float, statuses: Callable[[int], dict[str, Status]], move: float) -> Trace:
+    """Return the trace of so many hypergradients with statuses of their inverse and of FT."""
+    trace = Trace({"phi": torch.ones(1)}, count)
+    for number in range(count):
+        known = {"solve_status": Status.OK, "fit_status": Status.OK} | statuses(number)
+        trace.record_hypergradient(cast(Diagnostics, SimpleNamespace(**known)))
+        trace.record_update(norm, {"phi": torch.full((1,), 1 + move * (number + 1))})
+        trace.record_loss(torch.ones(()))
+    return trace
+
+
 @pytest.mark.parametrize("part", ["solve_status", "fit_status"])
 @pytest.mark.parametrize("status", [Status.MAX_STEPS, Status.INDEFINITE, Status.SINGULAR])
 def test_solves_short_of_what_was_asked_are_not_well_if_they_are_more_than_a_tenth(part: str, status: Status) -> None:
     for failed, expected in {10: Verdict.WELL, 11: Verdict.UNSOLVED, 100: Verdict.UNSOLVED}.items():
-        trace = Trace({"phi": torch.ones(1)}, 100)
-        for number in range(100):
-            statuses = {"solve_status": Status.OK, "fit_status": Status.OK} | (
-                {part: status} if number < failed else {}
-            )
-            trace.record_hypergradient(cast(Diagnostics, SimpleNamespace(**statuses)))
-            trace.record_update(1.0, {"phi": torch.full((1,), number + 2.0)})
-            trace.record_loss(torch.ones(()))
-        diagnosis = trace.diagnosis({})
+        diagnosis = solved(100, 1.0, lambda i, n=failed: {part: status} if i < n else {}, 1.0).diagnosis({})
         assert diagnosis.verdict is expected
         assert f"Of 100 hypergradients: {failed} times " in str(diagnosis) or f"; {failed} times FT " in str(diagnosis)
 
 
 @pytest.mark.parametrize("head", [Status.OK, Status.MAX_STEPS])
 def test_statuses_of_the_head_do_not_hide_an_inverse_that_diverges(head: Status) -> None:
-    trace = Trace({"phi": torch.ones(1)}, 20)
+    trace = solved(20, math.inf, lambda number: {"solve_status": Status.DIVERGED, "fit_status": head}, 0.0)
     for _ in range(20):
-        trace.record_hypergradient(cast(Diagnostics, SimpleNamespace(solve_status=Status.DIVERGED, fit_status=head)))
         trace.record_skipped_head_step()
-        trace.record_update(math.inf, {"phi": torch.ones(1)})
     assert trace.diagnosis({"not finite": 20}).verdict is Verdict.DIVERGING
 
 

@@ -91,14 +91,16 @@ class Noisy(Dataset[Tensor]):
 
 
 NUMBERS = InMemory(torch.arange(10))
+
+
+def sampler(**how: Any) -> RandomSampler:
+    return RandomSampler(NUMBERS, generator=torch.Generator(), **how)
+
+
 DRAWING: dict[str, Callable[[], DataLoader[Any]]] = {
     "generator": lambda: DataLoader(NUMBERS, 4, shuffle=True, generator=torch.Generator()),
-    "replacement": lambda: DataLoader(
-        NUMBERS, 4, sampler=RandomSampler(NUMBERS, replacement=True, generator=torch.Generator())
-    ),
-    "batch sampler": lambda: DataLoader(
-        NUMBERS, batch_sampler=BatchSampler(RandomSampler(NUMBERS, generator=torch.Generator()), 4, False)
-    ),
+    "replacement": lambda: DataLoader(NUMBERS, 4, sampler=sampler(replacement=True)),
+    "batch sampler": lambda: DataLoader(NUMBERS, batch_sampler=BatchSampler(sampler(), 4, False)),
     "noisy": lambda: DataLoader(Noisy(), 4, shuffle=True),
     "workers": lambda: DataLoader(Noisy(), 4, shuffle=True, num_workers=1),
     "persistent": lambda: DataLoader(NUMBERS, 4, shuffle=True, num_workers=1, persistent_workers=True),
@@ -220,18 +222,11 @@ class Own(Epochs):
         yield from (torch.arange(12) + self.epoch).split(4)
 
 
-def with_sampler(sampler: Any) -> tuple[Any, Any]:
-    return DataLoader(range(24), 4, sampler=sampler), sampler
-
-
 LOADERS: dict[str, Callable[[], tuple[Any, Any]]] = {
-    "one of two": lambda: with_sampler(DistributedSampler(range(24), num_replicas=2, rank=1, shuffle=True)),
-    "sampler": lambda: with_sampler(Ordered()),
+    "one of two": lambda: (DataLoader(range(24), 4, sampler=(own := DistributedSampler(range(24), 2, 1))), own),
+    "sampler": lambda: (DataLoader(range(24), 4, sampler=(own := Ordered())), own),
     "batch sampler": lambda: (DataLoader(range(12), batch_sampler=(own := OrderedBatches())), own),
-    "in a batch sampler": lambda: (
-        DataLoader(range(12), batch_sampler=BatchSampler(own := Ordered(), 4, drop_last=False)),
-        own,
-    ),
+    "in a batch sampler": lambda: (DataLoader(range(12), batch_sampler=BatchSampler(own := Ordered(), 4, False)), own),
     "data set": lambda: (DataLoader(own := Shifted(), 4), own),
     "in a subset": lambda: (DataLoader(Subset(own := Shifted(), range(12)), 4), own),
     "stream": lambda: (DataLoader(own := Stream(), 4), own),
@@ -249,48 +244,45 @@ def plain_loop(kind: str, passes: int) -> list[Tensor]:
     return found
 
 
-@pytest.mark.parametrize("hypergradients", [0, 2])
+@pytest.mark.parametrize(("hypergradients", "taken"), [(0, 0), (2, 0), (0, 3), (0, 7)])
 @pytest.mark.parametrize("kind", LOADERS)
 @right(EPOCHS)
-def test_orders_of_passes(kind: str, hypergradients: int) -> tuple[Any, Any]:
-    batches, found = of_pt(LOADERS[kind]()[0]), []
-    for _ in range(12):
-        found.append(batches.pretrain().batch)
-        for _ in range(hypergradients):
-            batches.hypergradient()
-    return found, plain_loop(kind, 4)
-
-
-@pytest.mark.parametrize("taken", [0, 3, 7])
-@pytest.mark.parametrize("kind", LOADERS)
-@right(EPOCHS)
-def test_orders_of_the_passes_of_a_resumed_run(kind: str, taken: int) -> tuple[Any, Any]:
-    before, after = of_pt(LOADERS[kind]()[0]), of_pt(LOADERS[kind]()[0])
+def test_orders_of_the_passes_of_a_run_and_of_one_that_is_resumed(
+    kind: str, hypergradients: int, taken: int
+) -> tuple[Any, Any]:
+    before, after, found = of_pt(LOADERS[kind]()[0]), of_pt(LOADERS[kind]()[0]), []
     for _ in range(taken):
         before.pretrain()
     after.load_state_dict(before.state_dict())
-    return [after.pretrain().batch for _ in range(12 - taken)], plain_loop(kind, 4)[taken:]
+    for _ in range(12 - taken):
+        found.append(after.pretrain().batch)
+        for _ in range(hypergradients):
+            after.hypergradient()
+    return found, plain_loop(kind, 4)[taken:]
 
 
 # What is no loader
 
 PAIR = "`train=(x, y)`, for any of the loaders", "tuple of tensors", "[(x, y)]"
-SET = "`train=dataset`", "data set", "single examples", "DataLoader(dataset, batch_size=...)"
-ONE = "`train=x`: a tensor, an array, a mapping, a graph", "one minibatch", "[minibatch]", "DataLoader"
-NONE = "`train=DataLoader` (the class), a function", "minibatches of train", "legal", "DataLoader"
-ONCE = "an iterator, a generator", "only once", "DataLoader", "list"
-EMPTY = "a loader without a minibatch", "loader of train", "no minibatch"
-SINGLE = "`DataLoader(dataset, batch_size=None)` of single examples", "batch_size=None", "single"
 GRAPH = SimpleNamespace(x=X, to=lambda device: None)
 NO_LOADER: list[tuple[tuple[str, ...], list[Any]]] = [
     (PAIR, [(X, LABELS), (X,), (X, (LABELS, LABELS))]),
     (("`train=[x, y]`", "list of unlike tensors", "[(x, y)]"), [[X, LABELS]]),
-    (ONE, [X, X.numpy(), {"x": X}, "train", GRAPH]),
-    (SET, [DATA, SHARED, Subset(SHARED, range(9)), Stream()]),
-    (SINGLE, [DataLoader(DATA, batch_size=None)]),
-    (NONE, [DataLoader, lambda: [BATCH], 3, None]),
-    (ONCE, [iter([BATCH]), (batch for batch in [BATCH])]),
-    (EMPTY, [[], DataLoader(DATA, 200, drop_last=True)]),
+    (
+        ("`train=x`: a tensor, an array, a mapping, a graph", "one minibatch", "[minibatch]", "DataLoader"),
+        [X, X.numpy(), {"x": X}, "train", GRAPH],
+    ),
+    (
+        ("`train=dataset`", "data set", "DataLoader(dataset, batch_size=...)"),
+        [DATA, SHARED, Subset(SHARED, [1]), Stream()],
+    ),
+    (("`DataLoader(dataset, batch_size=None)` of single examples", "single"), [DataLoader(DATA, batch_size=None)]),
+    (
+        ("`train=DataLoader` (the class), a function", "minibatches of train", "legal"),
+        [DataLoader, lambda: [BATCH], None],
+    ),
+    (("an iterator, a generator", "only once", "DataLoader", "list"), [iter([BATCH]), (batch for batch in [BATCH])]),
+    (("a loader without a minibatch", "loader of train", "no minibatch"), [[], DataLoader(DATA, 200, drop_last=True)]),
 ]
 
 
@@ -313,21 +305,11 @@ def test_a_minibatch_that_is_a_tensor() -> None:
     metapt.check(problem, batches, problem.pretrained, META, problem.head, MetaSettings(2))
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        [0],
-        [X],
-        [X, X + 1],
-        [BATCH, BATCH],
-        (BATCH, BATCH),
-        [{"x": X}],
-        [np.zeros(3)],
-        DataLoader([BATCH], batch_size=None),
-        DataLoader(InMemory(X[None], LABELS[None]), batch_size=None),
-        Own(),
-    ],
-)
+LISTS: list[Any] = [[0], [X], [X, X + 1], [BATCH, BATCH], (BATCH, BATCH), [{"x": X}], [np.zeros(3)]]
+ONES = DataLoader([BATCH], batch_size=None), DataLoader(InMemory(X[None], LABELS[None]), batch_size=None)
+
+
+@pytest.mark.parametrize("given", [*LISTS, *ONES, Own()])
 def test_what_is_a_loader(given: Any) -> None:
     assert batches_of(given, [1], given).train() is not None
 
@@ -339,25 +321,27 @@ def normed() -> nn.Module:
     return nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4))
 
 
-LAST = "a last minibatch of one example, with BatchNorm"
+LAST = "a last minibatch of one example, with BatchNorm", "BatchNorm", "drop_last=True"
+ROWS_21 = InMemory(X[:21], LABELS[:21])
+ENDS: list[tuple[tuple[str, ...], dict[str, Any], dict[str, Any]]] = [
+    (
+        ("minibatch 3 of pass 1", "`pretrain`", "[1, 6]"),
+        {"pretrain": DataLoader(ROWS_21, 10)},
+        {"reuse_gradient": True},
+    ),
+    (("minibatch 3 of pass 1", "`pretrain`", "[1, 6]"), {"pretrain": [*zip(X[:21].split(10), "abc", strict=True)]}, {}),
+    (("minibatch 2 of pass 1", "`hypergradient`"), {"hypergradient": DataLoader(InMemory(X[:11]), 10)}, {}),
+]
 
 
-@pytest.mark.parametrize("reuse", [False, True])
-@pytest.mark.parametrize("form", ["loader", "list"])
-@refused(LAST, "BatchNorm", "minibatch 3 of pass 1", "`pretrain`", "[1, 6]", "drop_last=True")
-def test_a_pass_that_ends_with_one_example(form: str, reuse: bool) -> None:
-    data = InMemory(X[:21], LABELS[:21])
-    loader = DataLoader(data, 10) if form == "loader" else list(zip(X[:21].split(10), LABELS[:21].split(10)))  # noqa: B905
-    MetaPretraining(*arguments_of(batches_of([BATCH], [REST], loader), encoder=normed(), reuse_gradient=reuse)).run()
+@pytest.mark.parametrize(("refuses", "loaders", "how"), [(refused(*LAST, *words), *given) for words, *given in ENDS])
+def test_a_pass_that_ends_with_one_example(refuses: Any, loaders: dict[str, Any], how: dict[str, Any]) -> None:
+    refuses(
+        lambda: MetaPretraining(*arguments_of(batches_of([BATCH], [REST], **loaders), encoder=normed(), **how)).run()
+    )()
 
 
-@refused(LAST, "BatchNorm", "minibatch 2 of pass 1", "`hypergradient`", "drop_last=True")
-def test_a_pass_of_hypergradients_that_ends_with_one_example() -> None:
-    batches = batches_of([BATCH], [REST], hypergradient=DataLoader(InMemory(X[:11]), 10))
-    MetaPretraining(*arguments_of(batches, encoder=normed())).run()
-
-
-@refused(LAST, "BatchNorm", "minibatch 3 of pass 2", "`pretrain`", "drop_last=True")
+@refused(*LAST, "minibatch 3 of pass 2", "`pretrain`")
 def test_a_pass_of_a_plain_resumed_run_that_ends_with_one_example(tmp_path: Any) -> None:
     for count, rows in ((4, 30), (9, 21)):
         batches = of_pt(DataLoader(InMemory(X[:rows]), 10))
@@ -374,7 +358,7 @@ def noted(error: type[Exception], call: Callable[[], object]) -> tuple[Any, str]
     return found, note
 
 
-@pytest.mark.parametrize("error", [ValueError, KeyError, RuntimeError, ZeroDivisionError])
+@pytest.mark.parametrize("error", [ValueError, KeyError])
 def test_an_error_of_a_loss_keeps_its_type_and_says_where_it_comes_from(error: type[Exception]) -> None:
     def loss(encoder: nn.Module, head: nn.Module, meta: Any, batch: Any) -> Tensor:
         if len(batch[0]) < 10:

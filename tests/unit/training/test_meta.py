@@ -16,27 +16,12 @@ from metapt.errors import TrainingError
 from metapt.hypergrad import SGD, Adam, Identity, Neumann, Params, Pretrained, Unroll
 from metapt.training.checkpoint import Checkpoint
 from metapt.training.meta import MetaPretraining
-from metapt.training.meta_settings import MetaSettings
 from metapt.training.optimizers import OptimizerSpec
 from metapt.training.pretraining import Pretrainer
 from metapt.training.recorder import Recorder
 
-from .problems import (
-    DTYPE,
-    Batch,
-    Classifier,
-    Line,
-    Normed,
-    OwnStreams,
-    Stopped,
-    Streams,
-    Telling,
-    classification,
-    copied,
-    draw,
-    number,
-    same,
-)
+from . import problems
+from .problems import DTYPE, Batch, Classifier, Normed, OwnStreams, Streams, classification, copied, same
 
 HEAD_LR, STEP_SIZE, UNROLL_STEPS = 0.3, 0.05, 2
 
@@ -117,49 +102,40 @@ def algorithm_2(
 
 
 def state(loop: MetaPretraining) -> dict[str, Params]:
-    return {
-        "encoder": loop.pretrained.encoder,
-        "pretrain_head": loop.pretrained.head,
-        "meta": loop.meta,
-        "head": loop.head,
-        "average": loop.averaged_meta,
-    }
+    parts = {"meta": loop.meta, "head": loop.head, "average": loop.averaged_meta}
+    return {"encoder": loop.pretrained.encoder, "pretrain_head": loop.pretrained.head, **parts}
 
 
-def settings(**changes: Any) -> MetaSettings:
-    fields: dict[str, Any] = {
-        "iterations": 6,
-        "pretrain_steps": 2,
-        "inverse": Neumann(1, STEP_SIZE),
-        "finetuning": Unroll(UNROLL_STEPS, SGD(HEAD_LR)),
-        "pretrain_optimizer": OptimizerSpec("Adam", {"lr": 0.05}),
-        "meta_optimizer": OptimizerSpec("Adam", {"lr": 0.1}),
-    }
-    return MetaSettings(**(fields | changes))
+FIELDS: dict[str, Any] = {
+    "iterations": 6,
+    "pretrain_steps": 2,
+    "inverse": Neumann(1, STEP_SIZE),
+    "finetuning": Unroll(UNROLL_STEPS, SGD(HEAD_LR)),
+    "pretrain_optimizer": OptimizerSpec("Adam", {"lr": 0.05}),
+    "meta_optimizer": OptimizerSpec("Adam", {"lr": 0.1}),
+}
 
 
-def made(problem: Any, chosen: MetaSettings, batches: Any = None) -> MetaPretraining:
-    return MetaPretraining(
-        problem, batches or Streams(classification), problem.pretrained, problem.meta, problem.head, chosen
-    )
+def made(problem: Any, batches: Any = None, **changes: Any) -> MetaPretraining:
+    return problems.loop_of(problem, batches, **FIELDS | changes)
 
 
 def test_the_pt_steps_that_fill_no_iteration_follow_the_last_one(tmp_path: Path) -> None:
-    loop, exact = made(Classifier(), settings(remainder=3)), made(Classifier(), settings())
-    loop.run()
-    exact.run()
+    loop, exact, halted = made(Classifier(), remainder=3), made(Classifier()), made(Classifier(), remainder=3)
+    for each in (loop, exact):
+        each.run()
     assert same(exact.meta, loop.meta), "phi is learned in iterations only"
     assert loop.steps_taken == 6 * 2 + 3
     for _ in range(3):
         exact._pretrain_step()
     assert same(exact.pretrained, loop.pretrained)
 
-    halted, checkpoint = made(Classifier(), settings(remainder=3)), Checkpoint(tmp_path / "state.pt", "here")
+    checkpoint = Checkpoint(tmp_path / "state.pt", "here")
     for _ in range(5):
         halted.iterate()
     checkpoint.save({"loop": halted.state_dict(), "recorder": {}, "settings": halted._described()})
     for left in (2 + 3, 0):
-        resumed = made(Classifier(), settings(remainder=3))
+        resumed = made(Classifier(), remainder=3)
         resumed.run(checkpoint=checkpoint)
         assert same(resumed.pretrained, loop.pretrained)
         assert resumed.steps_taken == left
@@ -171,43 +147,35 @@ def grouped(phi: Params) -> torch.optim.Optimizer:
 
 
 GROUPED = OptimizerSpec("SGD", {"lr": 2.0, "momentum": 0.9}, {"rid*": {"lr": 0.5, "momentum": 0.0}})
-
-
-ONE, ALL = {"clip_norm": 0.003, "meta_optimizer": GROUPED}, {"accumulate": 2, "normalise": True, "warmup": 1}
+WARM = {"warmup": 2, "pretrain_steps": 3, "head_steps_between_updates": 1}, {"warmup": 2, "P": 3, "head_steps": 1}
+CLIPPED = {"clip_norm": 0.003, "meta_optimizer": GROUPED}  # Adam's step would not depend on the scale
 LONG = {"normalise": True, "clip_norm": 3.0, "meta_optimizer": GROUPED}
+ALL = {"accumulate": 2, "normalise": True, "warmup": 1}
 
 
 @pytest.mark.parametrize(
     ("changes", "by_hand"),
     [
         pytest.param({"pretrain_steps": 1}, {"P": 1}, id="P is 1"),
-        pytest.param(
-            {"warmup": 2, "head_steps_between_updates": 1, "pretrain_steps": 3},
-            {"warmup": 2, "head_steps": 1, "P": 3},
-            id="warm-up and head steps between updates",
-        ),
+        pytest.param(*WARM, id="warm-up and head steps between updates"),
         pytest.param({"accumulate": 3}, {"accumulate": 3}, id="mean of 3 hypergradients"),
-        pytest.param(ONE, {"clip": 0.003, "meta_optimizer": grouped}, id="SGD with groups, clipped"),
+        pytest.param(CLIPPED, {"clip": 0.003, "meta_optimizer": grouped}, id="SGD with groups, clipped"),
         pytest.param(
             LONG, {"normalise": True, "clip": 3.0, "meta_optimizer": grouped}, id="normalised, too short to be clipped"
         ),
-        pytest.param(
-            ALL | {"clip_norm": 0.3, "average_decay": 0.7}, ALL | {"clip": 0.3, "decay": 0.7}, id="all together"
-        ),
+        pytest.param(ALL | {"clip_norm": 0.3, "average_decay": 0.7}, ALL | {"clip": 0.3, "decay": 0.7}, id="all"),
     ],
 )
 def test_the_loop_is_algorithm_2(changes: dict[str, Any], by_hand: dict[str, Any]) -> None:
-    problem = Classifier()
-    loop = made(problem, settings(**changes))
+    loop = made(Classifier(), **changes)
     loop.run()
-    expected = algorithm_2(problem, **({"N": 6, "P": 2} | by_hand))
+    expected = algorithm_2(Classifier(), **({"N": 6, "P": 2} | by_hand))
     for part, params in state(loop).items():
-        for name, value in params.items():
-            torch.testing.assert_close(value, expected[part][name], rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(params, {k: v.detach() for k, v in expected[part].items()}, rtol=1e-10, atol=1e-12)
 
 
 def test_the_state_of_the_heads_optimiser_goes_on_from_update_to_update() -> None:
-    loop = made(Classifier(), settings(finetuning=Unroll(2, Adam(0.1)), head_steps_between_updates=1))
+    loop = made(Classifier(), finetuning=Unroll(2, Adam(0.1)), head_steps_between_updates=1)
     loop.run()
     assert loop.head_state["step"] == 6 * (1 + 2)
 
@@ -216,11 +184,11 @@ def test_the_state_of_the_heads_optimiser_goes_on_from_update_to_update() -> Non
 def test_a_step_of_the_head_leaves_what_its_loss_does_not_use(used: bool) -> None:
     class Headless(Classifier):
         def head_loss(self, head: Params, features: Tensor, batch: Any) -> Tensor:
-            return F.cross_entropy(features, batch.labels)
+            return F.cross_entropy(features, batch.targets)
 
     problem = Classifier() if used else Headless()
     problem.head = {**problem.head, "spare": torch.ones(2, dtype=DTYPE)} if used else {}
-    loop = made(problem, settings(finetuning=Unroll(1), head_steps_between_updates=1))
+    loop = made(problem, finetuning=Unroll(1), head_steps_between_updates=1)
     loop.run()
     assert not used or torch.equal(loop.head["spare"], torch.ones(2, dtype=DTYPE))
     assert not torch.equal(loop.meta["weights"], problem.meta["weights"])
@@ -229,7 +197,7 @@ def test_a_step_of_the_head_leaves_what_its_loss_does_not_use(used: bool) -> Non
 def test_inputs_are_not_changed() -> None:
     problem = Normed()
     before = copy.deepcopy((problem.pretrained, problem.meta, problem.head))
-    made(problem, settings(average_decay=0.5, head_steps_between_updates=1)).run()
+    made(problem, average_decay=0.5, head_steps_between_updates=1).run()
     assert same(before, (problem.pretrained, problem.meta, problem.head))
     assert not any(value.requires_grad for part in problem.pretrained for value in part.values())
 
@@ -238,9 +206,7 @@ def test_buffers_are_updated_by_the_pt_steps_and_by_nothing_else() -> None:
     problem, drawn = Normed(), []
     batches = Streams(lambda *args: drawn.append((args[0], classification(*args))) or drawn[-1][1])
     frozen = OptimizerSpec("SGD", {"lr": 0.0})
-    loop = made(
-        problem, settings(head_steps_between_updates=2, pretrain_optimizer=frozen, meta_optimizer=frozen), batches
-    )
+    loop = made(problem, batches, head_steps_between_updates=2, pretrain_optimizer=frozen, meta_optimizer=frozen)
     loop.run()
     pretrain = [batch for name, batch in drawn if name == "pretrain"]
     stepped = [batch for index, batch in enumerate(pretrain) if index % 3 < 2]  # each third is the hypergradient's
@@ -257,7 +223,7 @@ def test_buffers_are_updated_by_the_pt_steps_and_by_nothing_else() -> None:
 def test_a_reused_gradient_is_that_of_the_last_hypergradients_minibatch(accumulate: int, pretrain_steps: int) -> None:
     """The first PT step after a meta-update is Adam's along the PT gradient at that minibatch before the update."""
     problem, batches = Normed(), Streams(classification)
-    loop = made(problem, settings(reuse_gradient=True, accumulate=accumulate, pretrain_steps=pretrain_steps))
+    loop = made(problem, reuse_gradient=True, accumulate=accumulate, pretrain_steps=pretrain_steps)
     encoder, head = (copied(part) for part in problem.pretrained[:2])
     buffers = {name: value.clone() for name, value in problem.pretrained.buffers.items()}
     optimizer = torch.optim.Adam([*encoder.values(), *head.values()], lr=0.05)
@@ -282,7 +248,7 @@ class WithUnused(Classifier):
 
     def __init__(self) -> None:
         super().__init__()
-        self.pretrained.encoder["unused"] = draw(8, 2)
+        self.pretrained.encoder["unused"] = problems.draw(8, 2)
 
     def pretrain_loss(self, pretrained: Pretrained, meta: Params, batch: Batch) -> Tensor:
         used = {name: value for name, value in pretrained.encoder.items() if name != "unused"}
@@ -294,28 +260,24 @@ def test_a_reused_gradient_moves_no_parameter_that_the_pt_loss_does_not_use() ->
     problem = WithUnused()
     decaying = OptimizerSpec("AdamW", {"lr": 0.05, "weight_decay": 0.5})
     for reuse in (False, True):
-        loop = made(problem, settings(reuse_gradient=reuse, pretrain_optimizer=decaying))
+        loop = made(problem, reuse_gradient=reuse, pretrain_optimizer=decaying)
         loop.run()
         assert torch.equal(loop.pretrained.encoder["unused"], problem.pretrained.encoder["unused"])
         assert not torch.equal(loop.pretrained.encoder["weight"], problem.pretrained.encoder["weight"])
 
 
 def test_the_loop_under_no_grad_is_the_same() -> None:
-    ours, other = (made(Normed(), settings(head_steps_between_updates=1)) for _ in range(2))
+    ours, other = (made(Normed(), head_steps_between_updates=1) for _ in range(2))
     ours.run()
     with torch.no_grad():
         other.run()
     assert same(state(ours), state(other))
 
 
-class OfTwoDtypes(Classifier):
-    def __init__(self) -> None:
-        super().__init__()
-        self.meta["ridge"] = self.meta["ridge"].reshape(()).float()
-
-
 def test_meta_parameters_may_have_different_dtypes() -> None:
-    loop = made(OfTwoDtypes(), settings(normalise=True, clip_norm=0.1))
+    problem = Classifier()
+    problem.meta["ridge"] = problem.meta["ridge"].reshape(()).float()
+    loop = made(problem, normalise=True, clip_norm=0.1)
     loop.run()
     assert {value.dtype for value in loop.meta.values()} == {torch.float32, torch.float64}
 
@@ -334,14 +296,15 @@ OPTIONS = [
 @pytest.mark.parametrize("resumed", [False, True], ids=["at once", "resumed"])
 @pytest.mark.parametrize("changes", OPTIONS, ids=str)
 def test_pt_steps_see_the_minibatches_of_plain_pt_to_the_end(changes: dict[str, Any], resumed: bool) -> None:
-    problem = Telling()
+    problem = problems.Telling()
     step = OptimizerSpec("SGD", {"lr": 1.0})
-    chosen = settings(**({"finetuning": Unroll(1), "pretrain_optimizer": step} | changes))
-    plain = Pretrainer(problem, OwnStreams(number), problem.pretrained, step)
-    loop = made(problem, chosen, OwnStreams(number))
+    changes = {"finetuning": Unroll(1), "pretrain_optimizer": step} | changes
+    plain = Pretrainer(problem, OwnStreams(problems.number), problem.pretrained, step)
+    loop = made(problem, OwnStreams(problems.number), **changes)
+    chosen = loop.settings
     for _ in range(chosen.iterations):
         if resumed:
-            state, loop = copy.deepcopy(loop.state_dict()), made(problem, chosen, OwnStreams(number))
+            state, loop = copy.deepcopy(loop.state_dict()), made(problem, OwnStreams(problems.number), **changes)
             loop.load_state_dict(state)
         loop.iterate()
         for _ in range(chosen.pretrain_steps):
@@ -355,8 +318,8 @@ def test_pt_steps_see_the_minibatches_of_plain_pt_to_the_end(changes: dict[str, 
 
 def test_hypergradients_are_taken_on_the_minibatches_that_are_theirs() -> None:
     problem, batches = Classifier(), OwnStreams(classification)
-    one = settings(iterations=1, meta_optimizer=OptimizerSpec("SGD", {"lr": 1.0}))
-    loop = made(problem, one, OwnStreams(classification))
+    one = OptimizerSpec("SGD", {"lr": 1.0})
+    loop = made(problem, OwnStreams(classification), iterations=1, meta_optimizer=one)
     loop.run()
     batches.pretrain = batches.hypergradient  # type: ignore[method-assign]
     expected, _ = hypergradient_by_hand(problem, loop.pretrained, problem.meta, problem.head, batches)
@@ -364,24 +327,19 @@ def test_hypergradients_are_taken_on_the_minibatches_that_are_theirs() -> None:
         torch.testing.assert_close(value - loop.meta[name], gradient, rtol=1e-8, atol=1e-12)
 
 
-def line(targets: dict[int, float], iterations: int = 30, **changes: Any) -> MetaPretraining:
+def line(targets: dict[int, float], **changes: Any) -> MetaPretraining:
     """phi <- phi - 0.1 (phi - target) from 3, the target 1 but in the validation minibatches that are named."""
 
     def batch(name: str, count: int, generator: torch.Generator) -> Tensor:
         return torch.tensor(targets.get(count, 1.0) if name == "validation" else 0.0, dtype=DTYPE)
 
-    chosen = settings(
-        iterations=iterations,
-        pretrain_steps=1,
-        inverse=Identity(),
-        finetuning=Unroll(0),
-        pretrain_optimizer=OptimizerSpec("SGD", {"lr": 1.0}),
-        **({"meta_optimizer": OptimizerSpec("SGD", {"lr": 0.1})} | changes),
-    )
-    problem = Line()
-    return MetaPretraining(
-        problem, Streams(batch), problem.pretrained, {"phi": torch.tensor([3.0], dtype=DTYPE)}, {}, chosen
-    )
+    sgd = {
+        name: OptimizerSpec("SGD", {"lr": lr}) for name, lr in (("pretrain_optimizer", 1.0), ("meta_optimizer", 0.1))
+    }
+    fields = {"iterations": 30, "pretrain_steps": 1, "inverse": Identity(), "finetuning": Unroll(0)} | sgd
+    problem = problems.Line()
+    problem.meta, problem.head = {"phi": torch.tensor([3.0], dtype=DTYPE)}, {}
+    return made(problem, Streams(batch), **fields | changes)
 
 
 @pytest.mark.parametrize(("value", "symptom"), [(torch.nan, "not finite"), (1e9, "exploding")])
@@ -419,54 +377,37 @@ def test_too_many_bad_hypergradients_in_a_row_stop_the_run_with_advice(value: fl
     ],
 )
 def test_a_saved_and_loaded_loop_goes_on_to_the_same_bits(changes: dict[str, Any]) -> None:
-    chosen = settings(**changes)
-    whole, stopped = (made(Normed(), chosen) for _ in range(2))
+    whole, stopped = (made(Normed(), **changes) for _ in range(2))
     whole.run()
-    for _ in range(chosen.iterations):
+    for _ in range(whole.settings.iterations):
         stopped.iterate()
         file = io.BytesIO()
         torch.save(stopped.state_dict(), file)
         file.seek(0)
-        stopped = made(Normed(), chosen)
-        stopped.load_state_dict(torch.load(file, weights_only=True))
+        saved = torch.load(file, weights_only=True)
+        other, stopped = (made(Normed(), **changes) for _ in range(2))
+        for each in (other, stopped):  # a state can be loaded twice: no loop goes on with its tensors
+            each.load_state_dict(saved)
+        other.iterate()
     assert same(whole.state_dict(), stopped.state_dict())
 
 
-def test_a_state_can_be_loaded_twice() -> None:
-    chosen = settings(average_decay=0.9)
-    loop = made(Normed(), chosen)
-    loop.iterate()
-    saved = copy.deepcopy(loop.state_dict())
-    first, second = (made(Normed(), chosen) for _ in range(2))
-    for each in (first, second):
-        each.load_state_dict(saved)
-        each.run()
-    assert same(first.state_dict(), second.state_dict())
-
-
 def test_run_takes_up_its_checkpoint_and_the_records_with_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    def recorded(loop: MetaPretraining) -> Recorder:
-        return Recorder(lambda: {"weights": loop.meta["weights"]}, every=2)
-
-    whole = made(Classifier(), settings())
-    expected = recorded(whole)
-    verdict = whole.run(recorder=expected)
-
     def fail(name: str, count: int, generator: torch.Generator) -> Any:
         if (name, count) == ("validation", 4):
-            raise Stopped
+            raise problems.Stopped
         return classification(name, count, generator)
 
-    loop = made(Classifier(), settings(), Streams(fail))
-    with pytest.raises(Stopped):
-        loop.run("it", Checkpoint(tmp_path / "c.pt", "f"), seconds_between_checkpoints=0, recorder=recorded(loop))
-    again = made(Classifier(), settings())
-    recorder = recorded(again)
+    loops = [made(Classifier(), batches) for batches in (None, Streams(fail), None, None)]
+    recorders = [Recorder(lambda loop=loop: {"weights": loop.meta["weights"]}, every=2) for loop in loops]
+    whole, failing, again, done = loops
+    verdict, checkpoint = whole.run(recorder=recorders[0]), Checkpoint(tmp_path / "c.pt", "f")
+    with pytest.raises(problems.Stopped):
+        failing.run("it", checkpoint, seconds_between_checkpoints=0, recorder=recorders[1])
     caplog.set_level("INFO")
-    assert again.run("it", Checkpoint(tmp_path / "c.pt", "f"), recorder=recorder) == verdict
+    assert again.run("it", checkpoint, recorder=recorders[2]) == verdict
     assert "it goes on at iteration 4" in caplog.text
-    assert recorder.rows() == expected.rows()
-    assert [row["step"] for row in recorder.rows()] == [2] * 3 + [4] * 3 + [6] * 3
-    done = made(Classifier(), settings())
-    assert done.run("it", Checkpoint(tmp_path / "c.pt", "f")) == verdict  # nothing left to do
+    assert recorders[2].rows() == recorders[0].rows()
+    assert [row["step"] for row in recorders[2].rows()] == [2] * 3 + [4] * 3 + [6] * 3
+    assert done.run("it", checkpoint) == verdict  # nothing left to do
     assert same(whole.state_dict(), done.state_dict())

@@ -1,12 +1,14 @@
-"""Modules and losses of modules."""
+"""Modules and losses of modules, and what they change in place."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -15,9 +17,10 @@ from torch.nn.utils.parametrizations import orthogonal
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential, create_selective_checkpoint_contexts
 
 import metapt
-from metapt import Autocast, MetaPretraining
-from metapt.hypergrad import SGD, FittedHead, Params, Pretrained, Unroll
+from metapt import Autocast, LoaderBatches, MetaPretraining, MetaSettings, OptimizerSpec, Pretrainer
+from metapt.hypergrad import SGD, FittedHead, Identity, Params, Pretrained, Unroll
 from metapt.hypergrad.checks import check_problem
+from metapt.training.module_problem import encode_first
 from metapt.training.seeds import Seeded
 
 from . import toys
@@ -81,35 +84,36 @@ def test_statistics_are_updated_once_a_step_with_checkpoints() -> Any:
     return [*ours.vector(), *ours.buffers.values()], [*plain.vector(), *plain.buffers.values()]
 
 
-@pytest.mark.parametrize(
-    ("way", "solver"),
-    [  # of the selective way torch allows one backward pass
-        *((way, HEAD) for way in WAYS if way != "selective"),
-        ("module", Unroll(1, SGD(0.1), network=True)),
-        ("module", FittedHead(0.1)),
-    ],
-)
-@right(CHECKPOINTS)
-def test_hypergradients_with_checkpoints_are_those_without(way: str, solver: Any) -> Any:
-    return tuple(gradient(problem(Recomputed(toys.body(), each)), finetuning=solver) for each in (WAYS[way], None))
+def checkpointed(encoder: Any, head: Any, meta: Params, batch: Any) -> Tensor:
+    return KEEP(lambda x: toys.pretrain_loss(encoder, head, meta, (x, batch[1])), batch[0])
 
 
-@right(CHECKPOINTS)
-def test_a_recomputation_has_the_mode_of_its_call() -> Any:
+def of_way(way: str, **how: Any) -> Any:
+    return [gradient(problem(Recomputed(toys.body(), each)), **how) for each in (WAYS[way], None)]
+
+
+def of_mode() -> Any:
     found = []
     for way in (KEEP, None):
         with torch.random.fork_rng():
             torch.manual_seed(0)
             found.append(toys.exact(problem(Recomputed(dropped(), way))))
-    return tuple(found)
+    return found
 
 
+@pytest.mark.parametrize(
+    "found",
+    [  # of the selective way torch allows one backward pass
+        *(pytest.param(partial(of_way, way, finetuning=HEAD), id=way) for way in WAYS if way != "selective"),
+        pytest.param(partial(of_way, "module", finetuning=Unroll(1, SGD(0.1), network=True)), id="network"),
+        pytest.param(partial(of_way, "module", finetuning=FittedHead(0.1)), id="fitted"),
+        pytest.param(of_mode, id="a recomputation has the mode of its call"),
+        pytest.param(lambda: [gradient(problem(pretrain_loss=checkpointed)), gradient(problem())], id="by the loss"),
+    ],
+)
 @right(CHECKPOINTS)
-def test_a_loss_may_make_the_checkpoint() -> Any:
-    def loss(encoder: Any, head: Any, meta: Params, batch: Any) -> Tensor:
-        return KEEP(lambda x: toys.pretrain_loss(encoder, head, meta, (x, batch[1])), batch[0])
-
-    return gradient(problem(pretrain_loss=loss)), gradient(problem())
+def test_hypergradients_with_checkpoints_are_those_without(found: Callable[[], Any]) -> Any:
+    return found()
 
 
 @refused("activation checkpointing with `use_reentrant=True`", "use_reentrant=False")
@@ -192,24 +196,25 @@ def without(params: Params, name: str) -> Params:
     return {key: value for key, value in params.items() if key != name}
 
 
-STARTS: dict[str, tuple[str, Callable[[Pretrained], Pretrained]]] = {
-    "no bias": ("2.bias", lambda p: p._replace(encoder=without(p.encoder, "2.bias"))),
-    "no bias of the head": ("bias", lambda p: p._replace(head=without(p.head, "bias"))),
-    "one too many": ("extra", lambda p: p._replace(encoder={**p.encoder, "extra": draw(0, 2)})),
-    "one row": ("shape", lambda p: p._replace(encoder={**p.encoder, "0.weight": draw(0, 1, 3)})),
-    "one number": ("shape", lambda p: p._replace(encoder={**p.encoder, "0.bias": draw(0, 1)})),
-    "no statistics": ("running_mean", lambda p: p._replace(buffers=without(p.buffers, "1.running_mean"))),
-    "no buffers": ("1.num_batches_tracked", lambda p: p._replace(buffers={})),
-}
+STARTS: list[tuple[str, str, Callable[[Params], Params]]] = [
+    ("2.bias", "encoder", lambda p: without(p, "2.bias")),
+    ("bias", "head", lambda p: without(p, "bias")),
+    ("extra", "encoder", lambda p: {**p, "extra": draw(0, 2)}),
+    ("shape", "encoder", lambda p: {**p, "0.weight": draw(0, 1, 3)}),
+    ("shape", "encoder", lambda p: {**p, "0.bias": draw(0, 1)}),
+    ("running_mean", "buffers", lambda p: without(p, "1.running_mean")),
+    ("1.num_batches_tracked", "buffers", lambda p: {}),
+]
 NAMES = "a `Pretrained` or an FT head with a missing, a further or a misshapen tensor"
 
 
-@pytest.mark.parametrize("change", STARTS)
-def test_other_names_or_shapes_of_the_start_are_refused(change: str) -> None:
-    word, alter = STARTS[change]
+@pytest.mark.parametrize(("word", "part", "alter"), STARTS)
+def test_other_names_or_shapes_of_the_start_are_refused(
+    word: str, part: str, alter: Callable[[Params], Params]
+) -> None:
     toy = problem(nn.Sequential(linear(10), norm(), linear(12)))
-    start = alter(toy.pretrained)
-    refused(NAMES, word)(lambda: metapt.Pretrainer(toy, toys.loaders(), start, metapt.OptimizerSpec()).run(META, 1))()
+    start = toy.pretrained._replace(**{part: alter(getattr(toy.pretrained, part))})
+    refused(NAMES, word)(metapt.Pretrainer(toy, toys.loaders(), start, metapt.OptimizerSpec()).run)(META, 1)
     refused(NAMES, word)(gradient)(toy, pretrained=start)
 
 
@@ -346,8 +351,7 @@ def test_autocast_rounds_plain_steps_and_leaves_hypergradients_alone() -> None:
     assert 0 < abs(float(losses[0] - losses[1])) < 0.02 * float(losses[0])
     ends = []
     for steps in (toy, mixed):
-        given = (*toys.arguments(toy, data=data)[:3], meta, *toys.arguments(toy)[4:])
-        loop = MetaPretraining(toy, toys.loaders(data), *given[2:], step_problem=steps)
+        loop = MetaPretraining(*toys.arguments(toy, data=data, meta=meta), step_problem=steps)
         loop.run()
         ends.append(loop.pretrained.encoder["0.weight"])
     assert not torch.equal(*ends)
@@ -367,22 +371,14 @@ HELD.add_module("head", linear(12))
         (
             {"head": nn.Sequential(SHARED), "finetune_head": SHARED},
             ValueError,
-            "the FT head shares 'weight' with the PT head; legal: parameters of its own",
+            "the FT head shares 'weight' with the PT",
         ),
         ({"encoder": nn.Sequential(SHARED), "head": SHARED}, ValueError, "they have one in common"),
         ({"encoder": nn.LazyLinear(4)}, ValueError, "'weight' of the encoder has no values yet"),
         ({"finetune_head": nn.Sequential(norm())}, ValueError, "keeps running statistics"),
         ({"encoder": {"a": 1}}, TypeError, "the encoder is a dict; legal: a torch.nn.Module"),
-        (
-            {"encoder": NAMED, "head": norm()},
-            ValueError,
-            "both give the name 'head.running_mean' to a tensor: rename a part",
-        ),
-        (
-            {"encoder": HELD, "head": linear(20).requires_grad_(False)},
-            ValueError,
-            "both give the name 'head.weight' to a tensor: rename a part",
-        ),
+        ({"encoder": NAMED, "head": norm()}, ValueError, "both give the name 'head.running_mean' to a tensor"),
+        ({"encoder": HELD, "head": linear(20).requires_grad_(False)}, ValueError, "both give the name 'head.weight'"),
     ],
 )
 def test_what_is_not_supported_is_said(changes: Any, error: type[Exception], sentence: str) -> None:
@@ -397,10 +393,8 @@ def test_other_modules_are_not_loaded_into_and_a_mapping_needs_a_function_that_e
         start.load_into(encoder, head[:1])
     with pytest.raises(ValueError, match=r"the shape \[6, 3\] in the modules and \[3, 3\] here"):
         start.load_into(nn.Sequential(linear(10, 3, 6), *encoder[1:]), head)
-    with pytest.raises(TypeError, match="the FT minibatch is a mapping with the keys 'x', 'y'; say which of them"):
-        toys.ModuleProblem(**toys.modules(), pretrain_loss=toys.pretrain_loss, finetune_loss=toys.finetune_loss).encode(
-            start.encoder, {"x": X, "y": Y}
-        )
+    with pytest.raises(TypeError, match="the FT minibatch is a mapping with the keys 'x', 'y'"):
+        problem(encode=encode_first).encode(start.encoder, {"x": X, "y": Y})
 
 
 def test_the_check_prints_what_it_finds_right_and_raises_what_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
@@ -415,3 +409,118 @@ def test_the_check_prints_what_it_finds_right_and_raises_what_is_wrong(capsys: p
     with pytest.raises(ValueError, match="encode returned a tensor that depends on none of its parameters"):
         metapt.check(*toys.arguments(problem(encode=lambda encoder, batch: encoder(batch[0]).detach())))
     assert capsys.readouterr().out.count("right: ") == 3
+
+
+# Data and tensors that are the user's: what changes them in place is refused, and they stay
+
+
+CLIPS = {
+    name: refused("a loss or an encoder that changes its minibatch in place", name, "in place")
+    for name in toys.FUNCTIONS
+}
+
+
+@dataclass
+class Example:
+    x: Tensor
+    y: Tensor
+
+    def __getitem__(self, index: int) -> Tensor:
+        return (self.x, self.y)[index]
+
+
+class Named(dict[str, Any]):
+    def __getitem__(self, key: Any) -> Any:
+        return super().__getitem__({0: "x", 1: "y"}.get(key, key))
+
+
+def centre(batch: Any) -> None:
+    batch[0].sub_(batch[0].mean())
+
+
+def centre_array(batch: Any) -> None:
+    batch[2].__isub__(batch[2].mean())
+
+
+def centre_data(batch: Any) -> None:
+    batch[0].data.clamp_(-0.5, 0.5)
+
+
+BATCHES: dict[str, Callable[[], tuple[Any, Callable[[Any], None]]]] = {
+    "tuple": lambda: ((X.clone(), Y.clone()), centre),
+    "mapping": lambda: (Named(x=X.clone(), y=Y.clone()), centre),
+    "object": lambda: (Example(X.clone(), Y.clone()), centre),
+    "array": lambda: ((X.clone(), Y.clone(), X.numpy().copy()), centre_array),
+    "data": lambda: ([X.clone(), Y.clone()], centre_data),
+}
+
+
+def tensors(batch: Any) -> list[Any]:
+    parts = batch.values() if isinstance(batch, dict) else getattr(batch, "__dict__", {}).values() or batch
+    return [torch.as_tensor(np.array(value)) for value in parts]
+
+
+@pytest.mark.parametrize(
+    ("function", "kind", "use"),
+    [
+        *(("pretrain_loss", kind, "plain") for kind in BATCHES),
+        *((function, "tuple", use) for function in toys.FUNCTIONS for use in ("check", "run")),
+        *((function, kind, "run") for function in ("encode", "finetune_loss") for kind in ("object", "array", "data")),
+    ],
+)
+def test_a_minibatch_that_is_changed_in_place_is_refused_and_stays(function: str, kind: str, use: str) -> None:
+    batch, change = BATCHES[kind]()
+
+    def changing(*given: Any) -> Tensor:
+        with torch.no_grad():
+            change(given[-1])
+        return toys.FUNCTIONS[function](*given)
+
+    toy, before = problem(**{function: changing}), tensors(copy.deepcopy(batch))
+    batches = LoaderBatches(pretrain=[batch], train=[copy.deepcopy(batch)], validation=[batch])
+    settings = MetaSettings(2, inverse=Identity(), finetuning=Unroll(0))
+    arguments = toy, batches, toy.pretrained, META, toy.head, settings
+    calls: dict[str, Callable[[], object]] = {
+        "plain": lambda: Pretrainer(*arguments[:3], OptimizerSpec()).run(META, 2),
+        "check": lambda: metapt.check(*arguments),
+        "run": lambda: MetaPretraining(*arguments).run(),
+    }
+    CLIPS[function](calls[use])()
+    assert all(torch.equal(old, new) for old, new in zip(before, tensors(batch), strict=True))
+
+
+class Words(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(5, 3, max_norm=1.0, dtype=DTYPE)
+        self.table.weight.data.copy_(4 * draw(50, 5, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.tanh(self.table((x[:, 0] > 0).long()))
+
+
+@pytest.mark.parametrize("use", [toys.gradient, toys.exact, lambda toy: toys.loop(toy).run()])
+@refused("`Embedding(max_norm=...)`, in meta-PT and hypergradients", "table.weight", "in place", "max_norm")
+def test_an_embedding_that_normalises_its_table_is_refused(use: Callable[..., object]) -> None:
+    toy = problem(Words())
+    before = toy.pretrained.encoder["table.weight"]
+    try:
+        use(toy)
+    finally:
+        assert torch.equal(before, toy.pretrained.encoder["table.weight"])
+
+
+@right("`Embedding(max_norm=...)`, in plain PT")
+def test_plain_pretraining_normalises_as_torch_does() -> Any:
+    encoder = Words()
+    return toys.pretrained(problem(encoder)).vector(), toys.by_hand(encoder)
+
+
+@refused("a loss that changes hyperparameters or weights in place", "meta-parameter 'w'", "in place")
+def test_hyperparameters_that_are_clamped_in_the_loss_are_refused() -> None:
+    def clamped(encoder: Any, head: Any, meta: Params, batch: Any) -> Tensor:
+        with torch.no_grad():
+            meta["w"].clamp_(0.1, 1)
+        return toys.pretrain_loss(encoder, head, meta, batch)
+
+    toys.loop(problem(pretrain_loss=clamped)).run()

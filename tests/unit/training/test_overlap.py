@@ -29,27 +29,29 @@ def shuffled(*sets: Any) -> tuple[Any, Any]:
     return first, second
 
 
+def part(start: int, end: int, kind: Any = TensorDataset) -> Any:
+    return kind(X[start:end], LABELS[start:end])
+
+
+def large(start: int, end: int) -> TensorDataset:
+    return TensorDataset(MANY[start:end], MANY[start:end, 0])
+
+
 SAME: dict[str, Callable[[], tuple[Any, Any]]] = {
     "one loader": lambda: (ONE, ONE),
     "two loaders of a data set": lambda: (DataLoader(DATA, 25, shuffle=True), DataLoader(DATA, 50)),
-    "data sets of the same tensors": lambda: shuffled(*(TensorDataset(X[:100], LABELS[:100]) for _ in "ab")),
+    "data sets of the same tensors": lambda: shuffled(part(0, 100), part(0, 100)),
     "data sets of copies": lambda: shuffled(*(TensorDataset(X[:100].clone(), LABELS[:100].clone()) for _ in "ab")),
-    "overlapping parts of tensors": lambda: shuffled(
-        *(TensorDataset(X[part], LABELS[part]) for part in (slice(300), slice(200, 400)))
-    ),
-    "overlapping parts of large tensors": lambda: shuffled(
-        *(TensorDataset(MANY[part], MANY[part, 0]) for part in (slice(30_000), slice(29_900, 40_000)))
-    ),
+    "overlapping parts of tensors": lambda: shuffled(part(0, 300), part(200, 400)),
+    "overlapping parts of large tensors": lambda: shuffled(large(0, 30_000), large(29_900, 40_000)),
     "overlapping parts of a large tensor": lambda: ([(MANY[:30_000],)], [(MANY[29_900:],)]),
-    "overlapping subsets": lambda: shuffled(*(Subset(SHARED, part) for part in (range(300), range(290, 400)))),
+    "overlapping subsets": lambda: shuffled(Subset(SHARED, range(300)), Subset(SHARED, range(290, 400))),
     "subsets of a subset": lambda: (
         DataLoader(Subset(Subset(SHARED, range(100, 200)), range(50)), 25),
         DataLoader(SHARED, 25, sampler=SubsetRandomSampler(range(149, 200))),
     ),
-    "sets of the user's class": lambda: shuffled(*(Examples(X[:100], LABELS[:100]) for _ in "ab")),
-    "sets of the user's class that overlap": lambda: shuffled(
-        Examples(X[:100], LABELS[:100]), Examples(X[50:150], LABELS[50:150])
-    ),
+    "sets of the user's class": lambda: shuffled(part(0, 100, Examples), part(0, 100, Examples)),
+    "sets of the user's class that overlap": lambda: shuffled(part(0, 100, Examples), part(50, 150, Examples)),
     "a list of one minibatch": lambda: ([BATCH], [BATCH]),
     "the tensors in two lists": lambda: ([(X[:50], LABELS[:50])], [(X[:50], LABELS[:50])]),
     "copies in two lists": lambda: ([BATCH], [(X[:50].clone(), LABELS[:50].clone())]),
@@ -57,7 +59,7 @@ SAME: dict[str, Callable[[], tuple[Any, Any]]] = {
     "one among several": lambda: ([(X[:50],), (X[50:60],)], [(X[70:99],), (X[50:60],)]),
     "mappings": lambda: ([{"x": X[:50], "y": LABELS[:50]}], [{"x": X[:50] + 0, "y": LABELS[:50] + 0}]),
     "a list and a loader": lambda: ([BATCH], DataLoader(DATA, 25)),
-    "graphs": lambda: tuple([(X[:50], SimpleNamespace(x=X + 0, edges=EDGES))] for _ in range(2)),
+    "graphs": lambda: tuple([(X[:50], SimpleNamespace(x=X + 0, edges=EDGES))] for _ in "ab"),
     "few categories in one tensor": lambda: ([(SIGNS,)], [(SIGNS,)]),
 }
 common = warned(
@@ -134,19 +136,12 @@ def test_examples_are_looked_at_in_the_first_pass_only(kind: Any, monkeypatch: p
     assert len(looks) == (2 if kind is TensorDataset else 6)
 
 
-folds = warned(
-    "`cross_fit` with examples that two minibatches", "cross_fit", "same in two", "multiple", "minibatches, 2"
-)
+folds = warned("`cross_fit` with examples that two minibatches", "cross_fit", "same in two", "minibatches, 2")
 CROSS, VALIDATION = FittedHead(l2=0.1, cross_fit=True, minibatches=2), [(X[100:150], LABELS[100:150])]
 
 
 @pytest.mark.parametrize(
-    "train",
-    [
-        DataLoader(TensorDataset(X[:50], LABELS[:50]), 50, shuffle=True),
-        [(X[:50], LABELS[:50]), (X[25:75], LABELS[25:75])],
-    ],
-    ids=["loader", "list"],
+    "train", [DataLoader(part(0, 50), 50, shuffle=True), [BATCH, (X[25:75], LABELS[25:75])]], ids=["loader", "list"]
 )
 def test_minibatches_that_are_held_out_in_turn(train: Any) -> None:
     arguments = arguments_of(batches_of(train, VALIDATION), finetuning=CROSS)
@@ -157,7 +152,7 @@ def test_minibatches_that_are_held_out_in_turn(train: Any) -> None:
 @pytest.mark.parametrize(
     ("train", "finetuning"),
     [
-        (DataLoader(TensorDataset(X[:100], LABELS[:100]), 50, shuffle=True), CROSS),
+        (DataLoader(part(0, 100), 50, shuffle=True), CROSS),
         ([BATCH], CROSS),
         (DataLoader(DATA, 100), Unroll(2)),
     ],

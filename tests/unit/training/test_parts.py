@@ -1,7 +1,8 @@
-"""The small parts of the loops: streams, seeds, records, plain training, guard, clocks and meters."""
+"""The small parts of the loops: streams, seeds, records, plain training, the fitted head, guard, clocks and meters."""
 
 from __future__ import annotations
 
+import copy
 import gc
 import itertools
 import math
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.func import functional_call
 
 from metapt.engine import process_memory
 from metapt.errors import ConfigError, TrainingError
@@ -24,7 +26,9 @@ from metapt.training.progress import steps
 from metapt.training.recorder import Recorder
 from metapt.training.seeds import generator
 from metapt.training.streams import ShuffledStream
-from metapt.training.supervised import accuracy, minimise
+from metapt.training.supervised import accuracy, finetune_head, minimise
+
+from .problems import DTYPE, Batch, Classifier, Normed, classification, draw, same
 
 
 def stream(replicates: list[int], size: int = 12, batch_size: int = 4) -> ShuffledStream:
@@ -106,23 +110,22 @@ def test_a_recorder_keeps_and_logs_every_so_many_steps_of_all_replicates_as_they
 
 def test_plain_training_is_torchs() -> None:
     inputs, targets = (torch.randn(20, n, generator=generator("data", n)) for n in (3, 2))
-
-    def loss(params: Params) -> Tensor:
-        return (inputs @ params["weight"].T + params["bias"] - targets).square().mean()
-
     module = torch.nn.Linear(3, 2)
     start = {name: value.detach().clone() for name, value in module.named_parameters()}
+    before = copy.deepcopy(start)
+
+    def loss(params: Params) -> Tensor:
+        return (torch.func.functional_call(module, params, inputs) - targets).square().mean()
+
+    trained = minimise(loss, start, OptimizerSpec("Adam", {"lr": 0.1}), steps=10)
     optimizer = torch.optim.Adam(module.parameters(), lr=0.1)
     for _ in range(10):
         optimizer.zero_grad()
-        (module(inputs) - targets).square().mean().backward()
+        loss(dict(module.named_parameters())).backward()
         optimizer.step()
-    before = {name: value.clone() for name, value in start.items()}
-    trained = minimise(loss, start, OptimizerSpec("Adam", {"lr": 0.1}), steps=10)
-    for name, value in module.named_parameters():
-        torch.testing.assert_close(trained[name], value.detach())
-        assert torch.equal(start[name], before[name])
-        assert not trained[name].requires_grad
+    torch.testing.assert_close(trained, {name: value.detach() for name, value in module.named_parameters()})
+    assert same(start, before)
+    assert not any(value.requires_grad for value in trained.values())
 
 
 def test_accuracy_is_the_percentage_of_right_predictions_for_each_replicate() -> None:
@@ -133,21 +136,23 @@ def test_accuracy_is_the_percentage_of_right_predictions_for_each_replicate() ->
     assert math.isnan(third)
 
 
+def guard(factor: float = 10, max_skipped: int = 10) -> HypergradientGuard:
+    return HypergradientGuard(explosion_factor=factor, max_skipped=max_skipped)
+
+
 def test_the_guard_does_not_judge_before_it_has_seen_ten_nor_by_those_of_exactly_0() -> None:
-    guard = HypergradientGuard(explosion_factor=10, max_skipped=1)
-    assert all(guard.accepts(10.0**step, step) for step in range(10))
-    silent = HypergradientGuard(explosion_factor=10, max_skipped=1)
+    first, silent = guard(max_skipped=1), guard(max_skipped=1)
+    assert all(first.accepts(10.0**step, step) for step in range(10))
     assert all(silent.accepts(norm, 0) for norm in [0.0] * 50 + [1.0] * 10)
     with pytest.raises(TrainingError):
         silent.accepts(100.0, 1)
 
 
 def test_the_guard_counts_in_a_row_only_and_its_state_can_be_saved() -> None:
-    guard = HypergradientGuard(10, max_skipped=3)
+    first, again = guard(max_skipped=3), guard(max_skipped=3)
     for norm in [math.nan, math.inf, 1.0, math.nan, math.nan]:
-        guard.accepts(norm, 0)
-    again = HypergradientGuard(10, max_skipped=3)
-    again.load_state_dict(guard.state_dict())
+        first.accepts(norm, 0)
+    again.load_state_dict(first.state_dict())
     assert again.skipped["not finite"] == 4
     with pytest.raises(TrainingError, match="3 hypergradients in a row"):
         again.accepts(math.nan, 0)
@@ -155,16 +160,12 @@ def test_the_guard_counts_in_a_row_only_and_its_state_can_be_saved() -> None:
 
 def test_the_guard_compares_with_the_median_of_those_before() -> None:
     """A lasting growth is none to be skipped; one large hypergradient does not let larger ones in."""
-    growing = HypergradientGuard(explosion_factor=10, max_skipped=3)
+    growing, jumping = guard(), guard(1e4)
     assert all(growing.accepts(1.03**step, step) for step in range(300))
     assert not growing.accepts(20 * 1.03**250, 300)
     assert growing.accepts(9 * 1.03**250, 301)
-    guard = HypergradientGuard(explosion_factor=1e4, max_skipped=10)
-    norms = [*[1.0] * 9, 9e3]
-    assert all(guard.accepts(norm, number) for number, norm in enumerate(norms))
-    assert not guard.accepts(1.1e4, 10)
-    assert guard.accepts(0.9e4, 11)
-    assert guard.skipped == {"not finite": 0, "exploding": 1}
+    assert [jumping.accepts(norm, 0) for norm in (*[1.0] * 9, 9e3, 1.1e4, 0.9e4)] == [True] * 10 + [False, True]
+    assert jumping.skipped == {"not finite": 0, "exploding": 1}
 
 
 def test_every_is_true_once_the_time_has_passed_since_it_was_last_true(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,16 +186,17 @@ def take(size: int) -> None:
             memory[page] = 1
 
 
-def test_measured_sees_the_time_and_the_memory_of_its_block() -> None:
+def test_measured_sees_the_time_and_the_memory_of_its_block_and_of_those_inside_it() -> None:
     gc.collect()  # garbage of other tests that is freed inside the block would count as memory of its start
-    with Measured("cpu") as large:
-        time.sleep(0.02)
-        take(120_000_000)
-    with Measured("cpu") as small:
-        pass
-    assert large.seconds >= 0.02
-    assert large.peak_bytes > 100e6
-    assert small.peak_bytes < 20e6
+    with Measured("cpu") as outer:
+        with Measured("cpu") as inner:
+            time.sleep(0.02)
+            take(120_000_000)
+        with Measured("cpu") as later:
+            pass
+    assert inner.seconds >= 0.02
+    assert outer.peak_bytes >= inner.peak_bytes > 100e6
+    assert later.peak_bytes < 20e6
 
 
 def test_the_peak_since_the_start_of_the_process_survives_a_reset() -> None:
@@ -216,16 +218,6 @@ def test_memory_that_was_free_in_the_process_counts_when_a_block_takes_it() -> N
         parts.clear()
     assert min(peaks) > 100e6
     assert len(last) == 60_000
-
-
-def test_memory_of_an_inner_block_counts_in_the_outer_one_and_not_the_other_way_round() -> None:
-    with Measured("cpu") as outer:
-        with Measured("cpu") as inner:
-            take(120_000_000)
-        with Measured("cpu") as later:
-            pass
-    assert outer.peak_bytes >= inner.peak_bytes > 100e6
-    assert later.peak_bytes < 20e6
 
 
 class Seen(dict[str, Any]):
@@ -266,3 +258,79 @@ def test_after_a_time_limit_no_step_begins_but_the_first(
     clock = iter(range(0, 10_000, 10))
     monkeypatch.setattr("metapt.training.progress.time.monotonic", lambda: float(next(clock)))
     assert list(steps(first, 9, time_limit=limit)) == taken
+
+
+# The head that is fine-tuned on a frozen encoder
+
+
+L2 = 0.03
+BATCHES = [classification("train", index, torch.Generator().manual_seed(index)) for index in range(3)]
+
+
+class Regression(Normed):
+    """Two real targets, no bias, squares: the best head is a ridge regression's."""
+
+    def head_loss(self, head: Params, features: Tensor, batch: Batch) -> Tensor:
+        return 0.5 * (features @ head["weight"] - batch.targets).square().sum(1).mean()
+
+
+def test_it_is_ridge_regression_on_the_encoders_features_in_evaluation_mode() -> None:
+    problem = Regression()
+    problem.pretrained.buffers["1.running_mean"].copy_(draw(20, 5))
+    batches = [Batch(draw(30 + size, size, 4), draw(40 + size, size, 2)) for size in (7, 30)]  # each weighs the same
+    head = finetune_head(problem, problem.pretrained, {"weight": draw(50, 5, 2)}, batches, l2=L2)["weight"]
+    module, network = problem.module.eval(), {**problem.pretrained.encoder, **problem.pretrained.buffers}
+    gram, moment = L2 * torch.eye(5, dtype=DTYPE), torch.zeros(5, 2, dtype=DTYPE)
+    for batch in batches:
+        z = functional_call(module, network, batch.inputs)
+        gram = gram + z.T @ z / len(z) / 2
+        moment = moment + z.T @ batch.targets / len(z) / 2
+    torch.testing.assert_close(head, torch.linalg.solve(gram, moment), rtol=1e-9, atol=1e-10)
+
+
+def test_a_second_call_gives_the_same_bits_and_nothing_that_it_is_given_changes() -> None:
+    class Careless(Normed):
+        """Its `encode` leaves the module in training mode, which updates BatchNorm's statistics."""
+
+        def encode(self, encoder: Params, batch: Batch) -> Tensor:
+            self.module.train()
+            return functional_call(self.module, encoder, batch.inputs)
+
+    for problem in (Normed(), Careless()):
+        before = copy.deepcopy((problem.pretrained, problem.head))
+        first = finetune_head(problem, problem.pretrained, problem.head, BATCHES)
+        with torch.no_grad():
+            second = finetune_head(problem, problem.pretrained, problem.head, (Batch(*each) for each in BATCHES))
+        assert same(first, second)
+        assert not any(value.requires_grad for value in first.values())
+        assert same(before, (problem.pretrained, problem.head))
+        for part in problem.pretrained:
+            assert not any(value.requires_grad or value.grad is not None for value in part.values())
+
+
+class Endless(Classifier):
+    """An FT loss without a minimum."""
+
+    def head_loss(self, head: Params, features: Tensor, batch: Batch) -> Tensor:
+        return -head["bias"].square().sum()
+
+
+@pytest.mark.parametrize("where", ["minibatch", "encoder", "head", "loss"])
+def test_what_is_not_finite_is_an_error(where: str) -> None:
+    problem = Endless() if where == "loss" else Classifier()
+    inputs = BATCHES[0].inputs.clone()
+    parts = {"minibatch": inputs, "encoder": problem.pretrained.encoder["weight"], "head": problem.head["weight"]}
+    if where in parts:
+        parts[where][0, 0] = torch.nan
+    with pytest.raises(TrainingError, match=r"not finite|no.* minimum"):
+        finetune_head(problem, problem.pretrained, problem.head, [BATCHES[0]._replace(inputs=inputs), BATCHES[1]])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [({"batches": []}, "no minibatches"), ({"l2": 0.0}, "l2 is 0.0; legal"), ({"head": {}}, "head has no parameters")],
+)
+def test_no_minibatch_no_ridge_and_no_head_are_refused(change: dict[str, Any], message: str) -> None:
+    problem = Classifier()
+    with pytest.raises(ConfigError, match=message):
+        finetune_head(problem, problem.pretrained, **({"batches": BATCHES, "head": problem.head} | change))

@@ -56,11 +56,8 @@ def test_a_step_along_the_gradient_of_a_minibatch_is_the_step_on_it(spec: Optimi
         leaves = other.pretrained.leaves()
         loss = problem.pretrain_loss(leaves, problem.meta, other.batches.pretrain())
         gradients = iter(torch.autograd.grad(loss, leaves.vector()))
-        other.step_along(
-            Pretrained(
-                {k: next(gradients) for k in leaves.encoder}, {k: next(gradients) for k in leaves.head}, leaves.buffers
-            )
-        )
+        encoder, head = ({name: next(gradients) for name in part} for part in leaves[:2])
+        other.step_along(Pretrained(encoder, head, leaves.buffers))
         assert same(ours.pretrained, other.pretrained)
     ours.step(problem.meta)
     other.step(problem.meta)  # nothing of the given gradient is left
@@ -92,29 +89,24 @@ def test_an_interrupted_run_ends_in_the_same_bits(tmp_path: Path, at: int, caplo
     assert same(done.pretrained, whole.pretrained)
 
 
-@pytest.mark.parametrize(("value", "checkpointed"), [(torch.nan, False), (torch.inf, True)])
-def test_a_loss_that_is_not_finite_is_an_error_and_is_not_kept(
-    tmp_path: Path, value: float, checkpointed: bool
-) -> None:
+def test_a_loss_that_is_not_finite_is_an_error_and_is_not_kept(tmp_path: Path) -> None:
     class Diverging(Classifier):
         def pretrain_loss(self, pretrained: Pretrained, meta: Params, batch: Batch) -> Tensor:
             return super().pretrain_loss(pretrained, meta, batch) + batch.inputs.sum()
 
     def batch(name: str, count: int, generator: torch.Generator) -> Batch:
         made = classification(name, count, generator)
-        return made._replace(inputs=made.inputs * (value if count >= 3 else 1))
+        return made._replace(inputs=made.inputs * (torch.inf if count >= 3 else 1))
 
-    problem = Diverging()
-    checkpoint = Checkpoint(tmp_path / "c.pt", "f") if checkpointed else None
+    problem, checkpoint = Diverging(), Checkpoint(tmp_path / "c.pt", "f")
     with pytest.raises(
-        TrainingError, match=r"the PT loss at step 4 is (nan|inf|-inf): look for NaN in .* lower the PT learning rate\."
+        TrainingError, match=r"the PT loss at step 4 is (nan|inf|-inf): .* lower the PT learning rate\."
     ):
         trainer(problem, Streams(batch)).run(problem.meta, 6, "PT", checkpoint, 0)
-    if checkpoint is not None:
-        saved = checkpoint.load()
-        assert saved is not None
-        assert saved["step"] == 3
-        assert all(weight.isfinite().all() for weight in saved["pretrainer"]["encoder"].values())
+    saved = checkpoint.load()
+    assert saved is not None
+    assert saved["step"] == 3
+    assert all(weight.isfinite().all() for weight in saved["pretrainer"]["encoder"].values())
 
 
 class Rooted(Classifier):

@@ -109,34 +109,26 @@ def gradient(toy: Any, data: Any = (X, Y), **changes: Any) -> Tensor:
 def agreeing(toy: Any, data: Any = (X, Y)) -> tuple[Tensor, Tensor]:
     """Return a hypergradient without FT steps, and the same with differences in the place of second derivatives."""
     start, validation = toy.pretrained.leaves(), split(data)[1]
-    encoder, weights = list(start.encoder), start.vector()
-    sizes = [value.numel() for value in weights]
+    names = [*((0, name) for name in start.encoder), *((1, name) for name in start.head)]
+    sizes = [value.numel() for value in start.vector()]
 
     def slope(flat: Tensor, w: Tensor) -> Tensor:
-        parts = zip(flat.split(sizes), weights, strict=True)
+        parts = zip(flat.split(sizes), start.vector(), strict=True)
         leaves = [part.view_as(value).detach().clone().requires_grad_() for part, value in parts]
-        moved = start._replace(
-            encoder=dict(zip(encoder, leaves, strict=False)),
-            head=dict(zip(start.head, leaves[len(encoder) :], strict=True)),
-        )
-        loss = toy.pretrain_loss(moved, {"w": w}, data)
+        encoder, head = ({name: v for (k, name), v in zip(names, leaves, strict=True) if k == part} for part in (0, 1))
+        loss = toy.pretrain_loss(start._replace(encoder=encoder, head=head), {"w": w}, data)
         return torch.cat([each.to_dense().flatten() for each in torch.autograd.grad(loss, leaves)])
 
     def difference(shift: Tensor, meta_shift: Tensor) -> Tensor:
         ends = [slope(flat + sign * shift, META["w"] + sign * meta_shift) for sign in (1, -1)]
         return (ends[0] - ends[1]) / 2e-5
 
-    flat, steps = torch.cat([value.detach().flatten() for value in weights]), 1e-5 * torch.eye(2, dtype=DTYPE)
+    flat, steps = torch.cat([value.detach().flatten() for value in start.vector()]), 1e-5 * torch.eye(2, dtype=DTYPE)
     shifts, none = 1e-5 * torch.eye(len(flat), dtype=DTYPE), torch.zeros((), dtype=DTYPE)
     hessian = torch.stack([difference(shift, none) for shift in shifts])
     loss = toy.head_loss(toy.head, toy.encode({**start.encoder, **start.buffers}, validation), validation)
-    first = torch.autograd.grad(loss, list(start.encoder.values()))
-    g2 = torch.cat(
-        [
-            *(each.to_dense().flatten() for each in first),
-            *(torch.zeros_like(flat[: sizes[i]]) for i in range(len(encoder), len(sizes))),
-        ]
-    )
+    first = torch.cat([g.to_dense().flatten() for g in torch.autograd.grad(loss, list(start.encoder.values()))])
+    g2 = torch.cat([first, torch.zeros(len(flat) - len(first), dtype=DTYPE)])
     solved = torch.linalg.solve(hessian + torch.eye(len(flat), dtype=DTYPE), g2)
     truth = torch.stack([-solved @ difference(none, shift) for shift in steps])
     return gradient(toy, data, finetuning=Unroll(0), train_batches=[]), truth
@@ -158,10 +150,12 @@ def exact(toy: Any, steps: int = 4) -> Tensor:
     ).gradient["w"]
 
 
-def arguments(toy: Any, iterations: int = 2, data: Any = (X, Y), **settings: Any) -> tuple[Any, ...]:
+def arguments(
+    toy: Any, iterations: int = 2, data: Any = (X, Y), meta: Params = META, **settings: Any
+) -> tuple[Any, ...]:
     """Return what `MetaPretraining` and `check` take."""
     given = {"inverse": Dense(damping=1.0), "finetuning": Unroll(1, SGD(0.1))} | settings
-    return toy, loaders(data), toy.pretrained, META, toy.head, MetaSettings(iterations, **given)
+    return toy, loaders(data), toy.pretrained, meta, toy.head, MetaSettings(iterations, **given)
 
 
 def loop(toy: Any, iterations: int = 2, data: Any = (X, Y), **settings: Any) -> MetaPretraining:
