@@ -134,16 +134,6 @@ def test_the_state_given_to_the_hypergradient_is_used_and_the_new_one_returned()
     assert int(result.head_state["step"]) == 2
 
 
-def test_adam_and_features_that_are_all_zero_give_no_nan() -> None:
-    class Dead(Classifier):
-        def encode(self, encoder: Params, batch: Batch) -> Tensor:
-            return torch.relu(super().encode(encoder, batch) - 10)
-
-    problem = Dead()
-    result = Unroll(2, Adam(lr=0.1))(problem, ENCODER, {}, problem.head, None, TRAIN[:2], VALIDATION)
-    assert all(value.isfinite().all() for value in result.encoder_gradient.values())
-
-
 @pytest.mark.parametrize("given", [0, 1, 3])
 def test_not_one_minibatch_a_step_is_refused_in_words(given: int) -> None:
     with pytest.raises(ValueError, match=f"{given} FT training minibatches for 2 unrolled steps; give one per step"):

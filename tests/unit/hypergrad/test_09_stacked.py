@@ -92,22 +92,6 @@ def test_the_fitted_heads_of_a_stack_are_those_of_its_replicates(cross_fit: bool
         torch.testing.assert_close(unstack(stacked.gradient, index), single.gradient, rtol=1e-6, atol=1e-7)
 
 
-def test_the_losses_of_a_stack_are_those_of_its_replicates() -> None:
-    stacked = Stacked(PROBLEM)
-    each = stacked.pretrain_losses(stack_pretrained(PRETRAINED), stack(METAS), pile(PRETRAIN))
-    expected = [PROBLEM.pretrain_loss(PRETRAINED[i], METAS[i], PRETRAIN[i]) for i in range(REPLICATES)]
-    torch.testing.assert_close(each, torch.stack(expected))
-    torch.testing.assert_close(
-        stacked.pretrain_loss(stack_pretrained(PRETRAINED), stack(METAS), pile(PRETRAIN)), each.sum()
-    )
-    features = stacked.encode(stack_pretrained(PRETRAINED).encoder, pile(VALIDATION))
-    expected = [
-        PROBLEM.head_loss(HEADS[i], PROBLEM.encode(PRETRAINED[i].encoder, VALIDATION[i]), VALIDATION[i])
-        for i in range(REPLICATES)
-    ]
-    torch.testing.assert_close(stacked.head_loss(stack(HEADS), features, pile(VALIDATION)), torch.stack(expected).sum())
-
-
 def test_batch_norm_in_a_stack_has_statistics_for_each_replicate() -> None:
     class Masked(Normed):
         def mask(self, batch: SeededBatch) -> torch.Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -196,43 +197,15 @@ def without_graph(value: Tensor) -> Tensor:
         return value.square()
 
 
-@pytest.mark.parametrize("run", [call, lambda problem: call(problem, keep_gradient=False), exact])
-def test_a_loss_without_a_graph_is_an_error_with_advice(run: Callable[[Any], Tensor]) -> None:
-    class Frozen(Curved):
-        def pretrain_loss(self, pretrained: Pretrained, meta: Params, batch: Batch) -> Tensor:
-            return without_graph(super().pretrain_loss(pretrained, meta, batch))
-
-    with pytest.raises(
-        ValueError, match=r"pretrain_loss returned a tensor that depends on none of its parameters.*no_grad"
-    ):
-        run(Frozen())
-
-
 @pytest.mark.parametrize("run", [call, exact])
 def test_detached_meta_parameters_are_an_error_with_advice(run: Callable[[Any], Tensor]) -> None:
     with pytest.raises(RuntimeError, match=r"does not depend on the meta-parameters \('phi'\).*not detached"):
         run(Curved(weights=without_graph))
 
 
-def test_without_a_step_of_pretraining_the_exact_hypergradient_is_zero() -> None:
-    assert not exact(Curved(), pretrain_batches=0).any()
-
-
-class Repeated:
-    """The same minibatches again and again."""
-
-    def pretrain(self) -> Batch:
-        return PRETRAIN
-
-    def train(self) -> Batch:
-        return TRAIN
-
-    def validation(self) -> Batch:
-        return VALIDATION
-
-
 def trained(problem: Any) -> Tensor:
-    loop = MetaPretraining(problem, Repeated(), problem.pretrained, problem.meta, HEAD, MetaSettings(iterations=2))  # type: ignore[arg-type]
+    batches: Any = SimpleNamespace(pretrain=lambda: PRETRAIN, train=lambda: TRAIN, validation=lambda: VALIDATION)
+    loop = MetaPretraining(problem, batches, problem.pretrained, problem.meta, HEAD, MetaSettings(iterations=2))
     loop.run()
     return loop.meta["phi"]
 

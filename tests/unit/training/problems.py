@@ -32,10 +32,6 @@ def same(a: Any, b: Any) -> bool:
     return bool(a == b)
 
 
-class Stopped(Exception):
-    """A run is interrupted."""
-
-
 class Streams:
     """Minibatches drawn from a generator for each set; `made(set, count, generator)` is the `count`-th of its set."""
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.optim.lr_scheduler import CosineAnnealingLR
 
 from metapt.hypergrad import Adam, Identity, Neumann, Params, Pretrained, Unroll
 from metapt.hypergrad.layers.batch_norm import batch_norm
@@ -28,7 +29,6 @@ from ...clock import Clock
 from .problems import Batch, Classifier, Normed, Streams, classification, draw, loop_of
 
 Rehearse = Callable[..., dict[str, int]]
-COSINE: Any = lambda made: torch.optim.lr_scheduler.CosineAnnealingLR(made, 9)  # noqa: E731
 
 
 class Placed(Normed):
@@ -52,7 +52,7 @@ class Placed(Normed):
     [
         (("SGD", {"lr": 0.1, "momentum": 0.9}), {}),
         (("Adam", {"lr": 0.1, "fused": True}), {}),
-        (("AdamW", {"lr": 0.1}), {"schedule": COSINE}),
+        (("AdamW", {"lr": 0.1}), {"schedule": lambda made: CosineAnnealingLR(made, 9)}),
     ],
     ids=["momentum", "fused", "schedule"],
 )

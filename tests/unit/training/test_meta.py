@@ -18,7 +18,6 @@ from metapt.training.checkpoint import Checkpoint
 from metapt.training.meta import MetaPretraining
 from metapt.training.optimizers import OptimizerSpec
 from metapt.training.pretraining import Pretrainer
-from metapt.training.recorder import Recorder
 
 from . import problems
 from .problems import DTYPE, Batch, Classifier, Normed, OwnStreams, Streams, classification, copied, same
@@ -390,24 +389,3 @@ def test_a_saved_and_loaded_loop_goes_on_to_the_same_bits(changes: dict[str, Any
             each.load_state_dict(saved)
         other.iterate()
     assert same(whole.state_dict(), stopped.state_dict())
-
-
-def test_run_takes_up_its_checkpoint_and_the_records_with_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    def fail(name: str, count: int, generator: torch.Generator) -> Any:
-        if (name, count) == ("validation", 4):
-            raise problems.Stopped
-        return classification(name, count, generator)
-
-    loops = [made(Classifier(), batches) for batches in (None, Streams(fail), None, None)]
-    recorders = [Recorder(lambda loop=loop: {"weights": loop.meta["weights"]}, every=2) for loop in loops]
-    whole, failing, again, done = loops
-    verdict, checkpoint = whole.run(recorder=recorders[0]), Checkpoint(tmp_path / "c.pt", "f")
-    with pytest.raises(problems.Stopped):
-        failing.run("it", checkpoint, seconds_between_checkpoints=0, recorder=recorders[1])
-    caplog.set_level("INFO")
-    assert again.run("it", checkpoint, recorder=recorders[2]) == verdict
-    assert "it goes on at iteration 4" in caplog.text
-    assert recorders[2].rows() == recorders[0].rows()
-    assert [row["step"] for row in recorders[2].rows()] == [2] * 3 + [4] * 3 + [6] * 3
-    assert done.run("it", checkpoint) == verdict  # nothing left to do
-    assert same(whole.state_dict(), done.state_dict())

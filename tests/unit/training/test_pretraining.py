@@ -1,4 +1,4 @@
-"""PT with given meta-parameters is what any training loop in torch does, and goes on where it was stopped."""
+"""PT is what any training loop in torch does, what is not finite ends it, and replay takes its exact derivatives."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ import torch
 from torch import Tensor
 
 from metapt.errors import ConfigError, TrainingError
-from metapt.hypergrad import Params, Pretrained
+from metapt.hypergrad import SGD, Adam, Params, Pretrained, Unroll, exact_hypergradient
+from metapt.training import replay
 from metapt.training.checkpoint import Checkpoint
 from metapt.training.optimizers import OptimizerSpec
 from metapt.training.pretraining import Pretrainer
 from metapt.training.recorder import Recorder
 
-from .problems import Batch, Classifier, Normed, Stopped, Streams, classification, same
+from .problems import Batch, Classifier, Normed, Streams, classification, same
 
 SPEC = OptimizerSpec("Adam", {"lr": 0.05})
 
@@ -64,31 +65,6 @@ def test_a_step_along_the_gradient_of_a_minibatch_is_the_step_on_it(spec: Optimi
     assert same(ours.pretrained, other.pretrained)
 
 
-@pytest.mark.parametrize("at", [1, 6])
-def test_an_interrupted_run_ends_in_the_same_bits(tmp_path: Path, at: int, caplog: pytest.LogCaptureFixture) -> None:
-    def fail(name: str, count: int, generator: torch.Generator) -> Batch:
-        if count == at:
-            raise Stopped
-        return classification(name, count, generator)
-
-    problem = Normed()
-    whole = trainer(problem)
-    whole.run(problem.meta, 7)
-    with pytest.raises(Stopped):
-        trainer(problem, Streams(fail)).run(problem.meta, 7, "PT", Checkpoint(tmp_path / "c.pt", "f"), 0)
-    again = trainer(problem)
-    caplog.set_level("INFO")
-    again.run(problem.meta, 7, "this", Checkpoint(tmp_path / "c.pt", "f"))
-    assert f"this goes on at step {at}" in caplog.text
-    assert same(again.pretrained, whole.pretrained)
-    done = trainer(problem)
-    done.run(problem.meta, 7, "PT", Checkpoint(tmp_path / "c.pt", "f"))  # nothing left to do
-    assert same(done.pretrained, whole.pretrained)
-    done.step(problem.meta)
-    whole.step(problem.meta)
-    assert same(done.pretrained, whole.pretrained)
-
-
 def test_a_loss_that_is_not_finite_is_an_error_and_is_not_kept(tmp_path: Path) -> None:
     class Diverging(Classifier):
         def pretrain_loss(self, pretrained: Pretrained, meta: Params, batch: Batch) -> Tensor:
@@ -133,3 +109,115 @@ def test_a_checkpoint_of_a_run_with_other_parts_is_refused(tmp_path: Path) -> No
         trainer(problem).run(problem.meta, 4, checkpoint=checkpoint, recorder=recorder)
     with pytest.raises(ConfigError, match=words):
         trainer(Classifier()).run(problem.meta, 4, checkpoint=checkpoint)
+
+
+# Exact derivatives by replay, against the graph of the whole run, finite differences and torch's optimisers
+
+
+STEPS = 11
+
+
+def ended(problem: Any, optimizer: Any, steps: int = STEPS) -> tuple[replay.Replay, Pretrained]:
+    run = replay.pretraining(problem, Streams(classification), problem.pretrained, optimizer)
+    weights = run.run(problem.meta, steps)
+    return run, replay.parted(weights, problem.pretrained, run.buffers)
+
+
+def encoder_gradient(problem: Any, pretrained: Pretrained) -> Params:
+    """The derivative of the loss on a validation minibatch w.r.t. the encoder, with the initial FT head."""
+    validation = Streams(classification).validation()
+    tuned = Unroll(0)(problem, pretrained.encoder, pretrained.buffers, problem.head, None, [], validation)
+    return replay.joined(tuned.encoder_gradient, {})
+
+
+@pytest.mark.parametrize("problem", [Classifier(), Normed()], ids=["plain", "BatchNorm"])
+@pytest.mark.parametrize(
+    ("optimizer", "horizon"),
+    [
+        *((optimizer, STEPS) for optimizer in (SGD(lr=0.3), SGD(lr=0.2, momentum=0.8), Adam(lr=0.05, eps=1e-3))),
+        *((SGD(lr=0.3), horizon) for horizon in (1, 4)),
+    ],
+    ids=str,
+)
+def test_it_is_the_exact_hypergradient_through_the_last_steps(problem: Any, optimizer: Any, horizon: int) -> None:
+    """Through all steps, or, with an optimiser that begins anew, through the last ones from the weights before them."""
+    run, pretrained = ended(problem, optimizer)
+    ((_, found, _),) = run.derivatives(encoder_gradient(problem, pretrained), [horizon])
+    streams = Streams(classification)
+    first = replay.pretraining(problem, streams, problem.pretrained, optimizer)
+    before = replay.parted(first.run(problem.meta, STEPS - horizon), problem.pretrained, first.buffers)
+    rest = exact_hypergradient(
+        problem,
+        before,
+        problem.meta,
+        problem.head,
+        pretrain_batches=[streams.pretrain() for _ in range(horizon)],
+        train_batches=[],
+        validation_batches=[streams.validation()],
+        pretrain_optimizer=optimizer,
+        finetune_optimizer=SGD(0.1),
+    )
+    for name, value in rest.gradient.items():
+        torch.testing.assert_close(found[name], value, rtol=1e-9, atol=1e-12)
+
+
+def test_the_derivative_with_respect_to_the_first_weights_is_a_finite_difference() -> None:
+    problem, optimizer = Classifier(), Adam(lr=0.05, eps=1e-3)
+    run, pretrained = ended(problem, optimizer)
+    cotangent = encoder_gradient(problem, pretrained)
+    ((_, _, first),) = run.derivatives(cotangent, [STEPS])
+
+    def projected(shift: float) -> float:
+        encoder = {**problem.pretrained.encoder, "bias": problem.pretrained.encoder["bias"] + shift}
+        shifted = problem.pretrained._replace(encoder=encoder)
+        weights = replay.pretraining(problem, Streams(classification), shifted, optimizer).run(problem.meta, STEPS)
+        return float(sum((value * weights[name]).sum() for name, value in cotangent.items()))
+
+    step = 1e-5
+    slope = (projected(step) - projected(-step)) / (2 * step)
+    assert float(first["encoder/bias"].sum()) == pytest.approx(slope, rel=1e-6)
+
+
+def test_the_run_is_that_of_torchs_optimiser() -> None:
+    problem = Normed()
+    _, pretrained = ended(problem, Adam(lr=0.05))
+    plain = Pretrainer(problem, Streams(classification), problem.pretrained, OptimizerSpec("Adam", {"lr": 0.05}))
+    plain.run(problem.meta, STEPS)
+    for ours, theirs in zip(pretrained, plain.pretrained, strict=True):
+        for name, value in theirs.items():
+            torch.testing.assert_close(ours[name], value.detach())
+
+
+def test_minibatches_and_weights_are_at_the_end_of_the_run_after_derivatives() -> None:
+    problem, streams = Classifier(), Streams(classification)
+    run = replay.pretraining(problem, streams, problem.pretrained, SGD(lr=0.3))
+    weights = {name: value.clone() for name, value in run.run(problem.meta, STEPS).items()}
+    list(run.derivatives({"encoder/bias": torch.ones(5, dtype=torch.float64)}, [3]))
+    assert streams.counts["pretrain"] == STEPS
+    for name, value in weights.items():
+        assert torch.equal(run.weights[name], value)
+
+
+def test_horizons_outside_of_the_run_and_another_run_are_errors() -> None:
+    run, _ = ended(Classifier(), SGD(lr=0.3))
+    for horizons in ([0], [STEPS + 1], []):
+        with pytest.raises(ValueError, match=f"legal: one or more from 1 to {STEPS}"):
+            list(run.derivatives({}, horizons))
+    with pytest.raises(ValueError, match="make another one"):
+        run.run({}, 1)
+
+
+def test_only_a_segment_of_minibatches_is_drawn_at_a_time() -> None:
+    problem, drawn = Classifier(), []
+
+    class Counted(Streams):
+        def pretrain(self) -> Any:
+            drawn.append(self.counts["pretrain"])
+            return super().pretrain()
+
+    run = replay.pretraining(problem, Counted(classification), problem.pretrained, SGD(lr=0.3))
+    run.run(problem.meta, 16)
+    assert drawn == list(range(16))
+    drawn.clear()
+    list(run.derivatives({}, [6]))
+    assert drawn == [12, 13, 14, 15, 8, 9, 10, 11]
